@@ -1,0 +1,34 @@
+# `make demo` and `make test` work on a fresh machine with Python 3.11+, pip and make:
+# each creates the environment that it needs in $(VENV).
+PYTHON ?= python3
+VENV ?= .venv
+BIN := $(VENV)/bin
+
+.PHONY: demo test lint clean
+
+demo: $(VENV)/.installed
+	$(BIN)/dynsim compare --task syn-small --eta-y 1 --eta-z 0.1 --steps 1000 --seeds 8 --out out/compare
+
+test: $(VENV)/.installed-test
+	$(BIN)/python -m pytest
+
+lint: $(VENV)/.installed-lint
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+clean:
+	rm -rf $(VENV) out .pytest_cache .ruff_cache .mypy_cache
+
+$(BIN)/python:
+	$(PYTHON) -c 'import sys; v = sys.version_info; sys.exit(0 if v >= (3, 11) else f"dynsim needs Python 3.11 or newer, found {v.major}.{v.minor}; set PYTHON=")'
+	$(PYTHON) -m venv $(VENV)
+
+# An extra's stamp also stands for the packages of the plain installation.
+$(VENV)/.installed: pyproject.toml | $(BIN)/python
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable .
+	touch $@
+
+$(VENV)/.installed-%: pyproject.toml | $(BIN)/python
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable ".[$*]"
+	touch $@ $(VENV)/.installed

@@ -1,0 +1,73 @@
+"""Validation helpers: every message names the field, the value and what is allowed.
+
+Checks run on concrete values only. A traced value (inside `jit`, `vmap` or `grad`) cannot
+be looked at, so checks of its value are skipped there; shapes are always checked.
+"""
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+import numpy as np
+
+
+def is_traced(tree: Any) -> bool:
+    """Whether any leaf of `tree` is a JAX tracer."""
+    return any(isinstance(leaf, jax.core.Tracer) for leaf in jax.tree.leaves(tree))
+
+
+def integer(field: str, value: Any, minimum: int) -> int:
+    """Return `value` as an int, or raise `ValueError` unless it is a whole number >= minimum."""
+    whole = isinstance(value, int | np.integer) and not isinstance(value, bool)
+    if not whole or value < minimum:
+        raise ValueError(f"{field} = {value!r}: must be an integer >= {minimum}")
+    return int(value)
+
+
+def count_or_inf(field: str, value: Any, minimum: int) -> int | float:
+    """Like `integer`, but `math.inf` is allowed as well and returned as it is."""
+    if isinstance(value, float) and math.isinf(value) and value > 0:
+        return math.inf
+    whole = isinstance(value, int | np.integer) and not isinstance(value, bool)
+    if not whole or value < minimum:
+        raise ValueError(f"{field} = {value!r}: must be an integer >= {minimum}, or inf")
+    return int(value)
+
+
+def real(
+    field: str,
+    value: Any,
+    minimum: float = -math.inf,
+    maximum: float = math.inf,
+    *,
+    open_minimum: bool = False,
+    open_maximum: bool = False,
+) -> None:
+    """Raise `ValueError` unless every entry of `value` is finite and within the bounds.
+
+    Traced values are let through.
+    """
+    if is_traced(value):
+        return
+    try:
+        array = np.asarray(value, dtype=np.float64)
+    except (TypeError, ValueError):
+        raise ValueError(f"{field} = {value!r}: must be a real number") from None
+    low = array <= minimum if open_minimum else array < minimum
+    high = array >= maximum if open_maximum else array > maximum
+    bad = ~np.isfinite(array) | low | high
+    if bad.any():
+        left = "(" if open_minimum or math.isinf(minimum) else "["
+        right = ")" if open_maximum or math.isinf(maximum) else "]"
+        shown = array[bad].ravel()[0]
+        raise ValueError(
+            f"{field} = {shown!s}: must be finite and in {left}{minimum:g}, {maximum:g}{right}"
+        )
+
+
+def choice(field: str, value: Any, allowed: Sequence[str]) -> str:
+    """Return `value`, or raise `ValueError` unless it is one of `allowed`."""
+    if value not in allowed:
+        raise ValueError(f"{field} = {value!r}: must be one of {', '.join(allowed)}")
+    return value

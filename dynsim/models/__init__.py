@@ -1,0 +1,5 @@
+"""Models: what is trained."""
+
+from dynsim.models.yz import YZ, Examples
+
+__all__ = ["YZ", "Examples"]

@@ -1,0 +1,151 @@
+"""One attention layer plus a decoder in Y/Z form (arXiv:2305.16380, section 2, Lemma 1).
+
+For a sequence of class n with query m = psi(n) and contextual token counts N (the query
+does not attend to itself):
+
+    a = X^T b,  b = softmax over positions of Z[m, x_t]     a_l ~ N_l exp(Z[m, l])
+    f = a / |a|_2
+    alpha = softmax(Y^T f),   loss = -log alpha[nu(n)]
+
+Without positions everything depends on the counts alone, so the count-level forward *is* the
+model. With P(l|n) in place of the counts it is the limit T -> infinity of Lemma 2, in which
+a = c_n. Only the rows of Z that belong to a query get a gradient, so only those are stored.
+"""
+
+from typing import Literal
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float, Int, PRNGKeyArray
+
+from dynsim.tasks import SequenceClasses
+
+Init = Literal["zero", "uniform"]
+
+
+class YZ(eqx.Module):
+    """The parameters.
+
+    Attributes:
+        Y: (M, M) decoder logits; Y[l, k] is what attending to token l adds to output k.
+        Z: (Q, M) attention logits of each query (`task.queries`) towards contextual tokens.
+    """
+
+    Y: Float[Array, "M M"]
+    Z: Float[Array, "Q M"]
+
+
+class Examples(eqx.Module):
+    """A weighted set of examples at count level.
+
+    Attributes:
+        classes: (E,) class of each example.
+        counts: (E, M) how often each contextual token occurs, or its probability (T infinite).
+        weight: (E,) weight of each example in the loss; sums to 1.
+    """
+
+    classes: Int[Array, " E"]
+    counts: Float[Array, "E M"]
+    weight: Float[Array, " E"]
+
+
+def init_zero(task: SequenceClasses, dtype: str = "float32") -> YZ:
+    """All weights zero, as the paper's theory and Figs. 4 and 5 assume."""
+    return YZ(jnp.zeros((task.M, task.M), dtype), jnp.zeros((task.num_queries, task.M), dtype))
+
+
+def init_uniform(task: SequenceClasses, key: PRNGKeyArray, dtype: str = "float32") -> YZ:
+    """Y and Z uniform on (-1/sqrt(M), 1/sqrt(M)), as in Fig. 6."""
+    bound = task.M**-0.5
+    key_y, key_z = jax.random.split(key)
+    return YZ(
+        jax.random.uniform(key_y, (task.M, task.M), dtype, -bound, bound),
+        jax.random.uniform(key_z, (task.num_queries, task.M), dtype, -bound, bound),
+    )
+
+
+def population(task: SequenceClasses) -> Examples:
+    """The population in the limit T -> infinity: each class once, weighted by its prior."""
+    return Examples(jnp.arange(task.K), jnp.asarray(task.probs), jnp.asarray(task.prior))
+
+
+def attend(z: Float[Array, "E M"], counts: Float[Array, "E M"]) -> Float[Array, "E M"]:
+    """Attention a on each token, from logits `z` and token counts; rows sum to 1.
+
+    Rows of `counts` need at least one positive entry. Tokens with count zero get no attention
+    whatever their logit, and cannot make the others overflow.
+    """
+    largest = jnp.max(jnp.where(counts > 0, z, -jnp.inf), axis=-1, keepdims=True)
+    w = counts * jnp.exp(jnp.where(counts > 0, z - jax.lax.stop_gradient(largest), 0))
+    return w / jnp.sum(w, axis=-1, keepdims=True)
+
+
+def normalise(a: Float[Array, "E M"]) -> Float[Array, "E M"]:
+    """l2 normalisation f = a / |a|_2 along the last axis."""
+    return a / jnp.sqrt(jnp.sum(a**2, axis=-1, keepdims=True))
+
+
+def forward(params: YZ, task: SequenceClasses, examples: Examples) -> Float[Array, "E M"]:
+    """Logits Y^T f of each example."""
+    z = params.Z[task.query_index[examples.classes]]
+    return normalise(attend(z, examples.counts)) @ params.Y
+
+
+def cross_entropy(
+    logits: Float[Array, "E M"], label: Int[Array, " E"]
+) -> tuple[Float[Array, " E"], Float[Array, "E M"]]:
+    """Cross entropy -log alpha[label] in nats and the residual e_label - alpha.
+
+    Both from d = logits - logits[label], so that they keep their relative precision when they
+    are small: forming 1 - alpha would leave no correct digit in float32 once alpha is 1 - 1e-7,
+    and late training is made of such residuals.
+    """
+    is_label = jax.nn.one_hot(label, logits.shape[-1], dtype=bool)
+    d = logits - jnp.take_along_axis(logits, label[:, None], axis=1)
+    others = jax.nn.logsumexp(jnp.where(is_label, -jnp.inf, d), axis=1)
+    loss = jax.nn.softplus(others)
+    residual = jnp.where(is_label, -jnp.expm1(-loss)[:, None], -jnp.exp(d - loss[:, None]))
+    return loss, residual
+
+
+def loss(params: YZ, task: SequenceClasses, examples: Examples) -> Float[Array, ""]:
+    """Mean cross entropy in nats, weighted by `examples.weight`."""
+    label = task.next_token[examples.classes]
+    return jnp.sum(examples.weight * cross_entropy(forward(params, task, examples), label)[0])
+
+
+def loss_and_grad(
+    params: YZ, task: SequenceClasses, examples: Examples
+) -> tuple[Float[Array, ""], YZ]:
+    """The loss and its gradient by Lemma 1 (descent direction is minus the gradient).
+
+        dJ/dY   = f (x_{T+1} - alpha)^T
+        dJ/dz_m = diag(f) (I - f f^T) g,     g = Y (x_{T+1} - alpha)
+
+    The second is Lemma 1 with X^T diag(b) X = diag(a) and a/|a| = f. Written out because it
+    needs three matrix products where reverse-mode differentiation makes more passes.
+    """
+    row = task.query_index[examples.classes]
+    f = normalise(attend(params.Z[row], examples.counts))
+    losses, residual = cross_entropy(f @ params.Y, task.next_token[examples.classes])
+    residual = examples.weight[:, None] * residual
+    g = residual @ params.Y.T
+    dz = f * (g - f * jnp.sum(f * g, axis=-1, keepdims=True))
+    dZ = jax.ops.segment_sum(dz, row, num_segments=task.num_queries)
+    return jnp.sum(examples.weight * losses), YZ(-(f.T @ residual), -dZ)
+
+
+def forward_tokens(
+    params: YZ, task: SequenceClasses, tokens: Int[Array, " T"]
+) -> Float[Array, " M"]:
+    """Logits for one sequence of token ids, the query last: the model as the paper writes it.
+
+    The softmax runs over the T - 1 contextual positions. The query must be one of
+    `task.queries`.
+    """
+    row = jnp.searchsorted(task.queries, tokens[-1])
+    context = tokens[:-1]
+    b = jax.nn.softmax(params.Z[row, context])
+    a = jax.ops.segment_sum(b, context, num_segments=task.M)
+    return normalise(a) @ params.Y

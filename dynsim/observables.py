@@ -1,0 +1,183 @@
+"""What both sides measure: pure functions of a task and a snapshot of the dynamics.
+
+A `Snapshot` holds the quantities of section 2 and 3 of Scan and Snap at one moment, in the
+limit T -> infinity (population probabilities, not sampled counts). Simulation and the flows
+in (Y, Z) make it with `measure`; a theory that has no Y fills it with what it predicts.
+Every observable then reads the snapshot alone, so it is defined once.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float, Int
+
+from dynsim import checks
+from dynsim.models import yz
+from dynsim.tasks import SequenceClasses
+
+
+class Snapshot(eqx.Module):
+    """The state of the layer, class by class.
+
+    Attributes:
+        z: (K, M) attention logits of each class's query.
+        c: (K, M) attention c_n of Lemma 2; rows sum to 1.
+        f: (K, M) normalised attention f_n = c_n / |c_n|; unit rows.
+        logits: (K, M) output logits of each class.
+        g: (K, M) gradient sent back to the attention, g_n = Y (x_{T+1} - alpha).
+    """
+
+    z: Float[Array, "K M"]
+    c: Float[Array, "K M"]
+    f: Float[Array, "K M"]
+    logits: Float[Array, "K M"]
+    g: Float[Array, "K M"]
+
+
+Observable = Callable[[SequenceClasses, Snapshot], Array]
+Record = Sequence[str] | Mapping[str, Observable]
+
+
+def measure(task: SequenceClasses, params: yz.YZ) -> Snapshot:
+    """Snapshot of the parameters of a Y/Z layer."""
+    z = params.Z[task.query_index]
+    c = yz.attend(z, jnp.asarray(task.probs))
+    f = yz.normalise(c)
+    logits = f @ params.Y
+    _, residual = yz.cross_entropy(logits, task.next_token)
+    return Snapshot(z, c, f, logits, residual @ params.Y.T)
+
+
+def loss(task: SequenceClasses, s: Snapshot) -> Float[Array, ""]:
+    """Population cross entropy in nats: -sum_n pi(n) log alpha_n[nu(n)]."""
+    return jnp.sum(jnp.asarray(task.prior) * yz.cross_entropy(s.logits, task.next_token)[0])
+
+
+def accuracy(task: SequenceClasses, s: Snapshot) -> Float[Array, ""]:
+    """Share of classes (by prior) whose next token has strictly the largest logit.
+
+    A tie, as before the first step from zero weights, counts as wrong.
+    """
+    picked = jnp.take_along_axis(s.logits, task.next_token[:, None], axis=1)
+    is_label = jax.nn.one_hot(task.next_token, task.M, dtype=bool)
+    best_other = jnp.max(jnp.where(is_label, -jnp.inf, s.logits), axis=1, keepdims=True)
+    return jnp.sum(jnp.asarray(task.prior) * (picked > best_other)[:, 0])
+
+
+def attention(task: SequenceClasses, s: Snapshot) -> Float[Array, "K M"]:
+    """Attention c_n of each class (Lemma 2)."""
+    return s.c
+
+
+def normalised_attention(task: SequenceClasses, s: Snapshot) -> Float[Array, "K M"]:
+    """f_n = c_n / |c_n| (Lemma 2)."""
+    return s.f
+
+
+def overlap(task: SequenceClasses, s: Snapshot) -> Float[Array, "K K"]:
+    """Gram matrix G = F F^T of the normalised attention (I + E of Theorem 1)."""
+    return s.f @ s.f.T
+
+
+def entropy(task: SequenceClasses, s: Snapshot) -> Float[Array, ""]:
+    """Entropy (nats) of c_n restricted to the distinct tokens of the class and renormalised,
+    averaged over classes: the quantity of Fig. 6. NaN when a class has no distinct token."""
+    distinct = task.distinct()
+    restricted = jnp.where(distinct, s.c, 0)
+    p = restricted / jnp.sum(restricted, axis=1, keepdims=True)
+    # The inner where keeps the gradient finite where p = 0.
+    plogp = jnp.where(distinct & (p > 0), p * jnp.log(jnp.where(p > 0, p, 1)), 0)
+    has_distinct = jnp.any(distinct, axis=1)
+    return jnp.mean(jnp.where(has_distinct, -jnp.sum(plogp, axis=1), jnp.nan))
+
+
+def z_logits(task: SequenceClasses, s: Snapshot) -> Float[Array, "K M"]:
+    """Attention logits z of each class's query towards every token."""
+    return s.z
+
+
+def z_top_distinct(task: SequenceClasses, s: Snapshot) -> Float[Array, " K"]:
+    """Attention logit of each class's most probable distinct token; NaN where there is none."""
+    return _pick_most_probable(task, s, task.distinct())
+
+
+def z_top_common(task: SequenceClasses, s: Snapshot) -> Float[Array, " K"]:
+    """Attention logit of each class's most probable common token; NaN where there is none."""
+    return _pick_most_probable(task, s, task.common())
+
+
+def speed(task: SequenceClasses, s: Snapshot) -> Float[Array, " K"]:
+    """Speed coefficient f_n . g_n of each class, which Theorem 1 predicts to be gamma(t)."""
+    return jnp.sum(s.f * s.g, axis=1)
+
+
+def xi(task: SequenceClasses, s: Snapshot) -> Float[Array, " K"]:
+    """xi_n, measured as the common relative gain of the distinct tokens of class n.
+
+    By Eqs. 91-93 a distinct token moves by z_l' = eta_Z pi(n) xi_n f_nl^2. So xi_n is measured
+    as sum_l f_l (g_l - f_l f.g) / sum_l f_l^2 over the distinct tokens, with no reference to
+    Theorem 1's coefficients. NaN where a class has no distinct token.
+    """
+    distinct = task.distinct()
+    drive = s.f * (s.g - s.f * speed(task, s)[:, None])
+    gain = jnp.sum(jnp.where(distinct, drive, 0), axis=1)
+    weight = jnp.sum(jnp.where(distinct, s.f**2, 0), axis=1)
+    return jnp.where(jnp.any(distinct, axis=1), gain / jnp.where(weight > 0, weight, 1), jnp.nan)
+
+
+def z_of(tokens: Int[Array, " L"]) -> Observable:
+    """Observable (K, L): attention logits of the chosen `tokens` for each class's query."""
+    chosen = np.asarray(tokens)
+
+    def z_chosen(task: SequenceClasses, s: Snapshot) -> Float[Array, "K L"]:
+        return s.z[:, chosen]
+
+    return z_chosen
+
+
+OBSERVABLES: dict[str, Observable] = {
+    "loss": loss,
+    "accuracy": accuracy,
+    "entropy": entropy,
+    "z_top_distinct": z_top_distinct,
+    "z_top_common": z_top_common,
+    "speed": speed,
+    "xi": xi,
+    "overlap": overlap,
+    "attention": attention,
+    "normalised_attention": normalised_attention,
+    "z": z_logits,
+}
+"""Observables by the name under which they are recorded."""
+
+DEFAULT_RECORD = ("loss", "accuracy", "entropy", "z_top_distinct", "z_top_common", "speed", "xi")
+
+
+def resolve(record: Record) -> tuple[tuple[str, Observable], ...]:
+    """Names and functions of what is to be recorded, in a hashable form.
+
+    Raises:
+        ValueError: for an unknown name.
+    """
+    if isinstance(record, Mapping):
+        return tuple(record.items())
+    if isinstance(record, str):
+        record = (record,)
+    return tuple((checks.choice("record", name, tuple(OBSERVABLES)), OBSERVABLES[name])
+                 for name in record)
+
+
+def evaluate(
+    record: tuple[tuple[str, Observable], ...], task: SequenceClasses, snapshot: Snapshot
+) -> dict[str, Array]:
+    """All recorded observables of one snapshot."""
+    return {name: function(task, snapshot) for name, function in record}
+
+
+def _pick_most_probable(task: SequenceClasses, s: Snapshot, mask: Array) -> Float[Array, " K"]:
+    token = jnp.argmax(jnp.where(mask, jnp.asarray(task.probs), -1), axis=1)[:, None]
+    picked = jnp.take_along_axis(s.z, token, axis=1)[:, 0]
+    return jnp.where(jnp.any(mask, axis=1), picked, jnp.nan)

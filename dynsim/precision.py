@@ -1,0 +1,53 @@
+"""The one place that decides in which precision a computation runs.
+
+Theory defaults to float64 and simulation to float32, each whatever the global
+`jax_enable_x64` says. Matrix products run at "highest", because accelerators otherwise
+round float32 inputs to TF32 or bfloat16, which is visible in trajectories.
+"""
+
+import contextlib
+from collections.abc import Iterator
+from typing import Any, Literal, TypeVar
+
+import jax
+
+from dynsim import checks
+
+DType = Literal["float32", "float64"]
+Result = TypeVar("Result")
+
+
+@contextlib.contextmanager
+def precision(dtype: DType, *inputs: Any) -> Iterator[None]:
+    """Run the enclosed entry point in `dtype`.
+
+    Args:
+        dtype: "float32" or "float64". The latter is enabled for the enclosed block alone.
+        inputs: the arguments of the entry point, looked through for tracers.
+
+    Raises:
+        ValueError: for another dtype; or for float64 asked for inside a JAX transformation
+            while `jax_enable_x64` is off, where the precision of the caller's trace cannot
+            be raised from within and would be silently lost.
+    """
+    checks.choice("dtype", dtype, ("float32", "float64"))
+    if dtype == "float64" and not jax.config.jax_enable_x64 and checks.is_traced(inputs):
+        raise ValueError(
+            "dtype = 'float64': inside jit, vmap or grad this needs "
+            "jax.config.update('jax_enable_x64', True) beforehand; or pass dtype='float32'"
+        )
+    enable_x64 = jax.enable_x64(True) if dtype == "float64" else contextlib.nullcontext()
+    with jax.default_matmul_precision("highest"), enable_x64:
+        yield
+
+
+def settle(result: Result) -> Result:
+    """Hand a result out of `precision`.
+
+    Where the caller's JAX is in float32, float64 results leave as NumPy arrays: any further
+    JAX operation would round them silently.
+    """
+    wide = any(getattr(leaf, "dtype", None) == "float64" for leaf in jax.tree.leaves(result))
+    if wide and not jax.config.jax_enable_x64 and not checks.is_traced(result):
+        return jax.device_get(result)
+    return result

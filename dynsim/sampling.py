@@ -1,0 +1,117 @@
+"""Drawing sequences: tokens, or only their counts.
+
+Both invert the cumulative distribution of the class on the same uniform numbers, so the
+counts of a key are the counts of that key's tokens, and a model without positions may be
+trained on either. Counts avoid materialising (B, T) tokens.
+"""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float, Int, PRNGKeyArray
+
+from dynsim.models.yz import Examples
+from dynsim.tasks import SequenceClasses
+
+
+def sample_classes(task: SequenceClasses, key: PRNGKeyArray, batch: int) -> Int[Array, " B"]:
+    """(B,) classes drawn from the prior."""
+    prior = jnp.asarray(task.prior, jnp.float32)
+    return _invert(jnp.cumsum(prior)[None, :], jax.random.uniform(key, (batch,), jnp.float32))
+
+
+def sample_tokens(
+    task: SequenceClasses, key: PRNGKeyArray, batch: int, length: int
+) -> tuple[Int[Array, " B"], Int[Array, "B T"]]:
+    """Classes (B,) and token ids (B, T) of `batch` sequences of `length` T, the query last."""
+    key_class, key_context = jax.random.split(key)
+    classes = sample_classes(task, key_class, batch)
+    u = jax.random.uniform(key_context, (batch, length - 1), jnp.float32)
+    position = _invert(_cumulative(task)[classes][:, None, :], u)
+    context = jnp.take_along_axis(task.support[classes], position, axis=1)
+    query = task.query[classes]
+    return classes, jnp.concatenate([context, query[:, None]], axis=1)
+
+
+def sample_counts(
+    task: SequenceClasses, key: PRNGKeyArray, batch: int, length: int, dtype: str = "float32"
+) -> Examples:
+    """`batch` sequences of `length` T as counts of their T - 1 contextual tokens."""
+    key_class, key_context = jax.random.split(key)
+    classes = sample_classes(task, key_class, batch)
+    u = jax.random.uniform(key_context, (batch, length - 1), jnp.float32)
+    # below[b, s]: how many tokens of sequence b are among the first s + 1 of its support.
+    inner = _cumulative(task)[classes][:, None, :-1]
+    below = jnp.sum(u[:, :, None] < inner, axis=1, dtype=jnp.int32)
+    edges = jnp.pad(below, ((0, 0), (1, 0)))
+    ends = jnp.pad(below, ((0, 0), (0, 1)), constant_values=length - 1)
+    counts = (ends - edges).astype(dtype)
+    dense = jnp.zeros((batch, task.M), dtype)
+    rows = jnp.arange(batch)[:, None]
+    dense = dense.at[rows, task.support[classes]].set(counts, unique_indices=True)
+    return Examples(classes, dense, jnp.full(batch, 1 / batch, dtype))
+
+
+def sample_classes_only(
+    task: SequenceClasses, key: PRNGKeyArray, batch: int, dtype: str = "float32"
+) -> Examples:
+    """A batch with T infinite: each class's population once, weighted by its share of `batch`
+    draws from the prior."""
+    classes = sample_classes(task, key, batch)
+    share = jnp.zeros(task.K, dtype).at[classes].add(1 / batch)
+    return Examples(jnp.arange(task.K), jnp.asarray(task.probs, dtype), share)
+
+
+def examples_from_tokens(
+    task: SequenceClasses, tokens: Int[Array, "*steps B T"], labels: Int[Array, "*steps B"]
+) -> Examples:
+    """Recorded batches as `Examples` for `simulate(..., data=...)`.
+
+    Args:
+        tokens: (steps, B, T) token ids, the query last. Leading axes are free.
+        labels: (steps, B) next-token ids.
+
+    Returns:
+        Examples with leading axes like those of `labels`, in NumPy, counts in float32.
+
+    Raises:
+        ValueError: when a label is no next token of the task, a query is not that of its
+            class, a token is out of range, or the shapes do not belong together.
+    """
+    tokens, labels = np.asarray(tokens), np.asarray(labels)
+    if tokens.shape[:-1] != labels.shape or tokens.shape[-1] < 2:
+        raise ValueError(
+            f"tokens: shape {tokens.shape} must be labels' shape {labels.shape} plus T >= 2"
+        )
+    if tokens.min() < 0 or tokens.max() >= task.M:
+        bad = tokens.min() if tokens.min() < 0 else tokens.max()
+        raise ValueError(f"tokens: found {bad}: must be token ids in [0, {task.M})")
+    matches = labels[..., None] == np.asarray(task.next_token)
+    if not matches.any(-1).all():
+        bad = labels[~matches.any(-1)].ravel()[0]
+        raise ValueError(f"labels: found {bad}: must be one of the next tokens {task.next_token}")
+    classes = matches.argmax(-1)
+    if (tokens[..., -1] != np.asarray(task.query)[classes]).any():
+        raise ValueError("tokens: the last token of a sequence must be the query of its class")
+    context = tokens[..., :-1].reshape(-1, tokens.shape[-1] - 1)
+    counts = np.zeros((context.shape[0], task.M), np.float32)
+    np.add.at(counts, (np.arange(context.shape[0])[:, None], context), 1)
+    return Examples(
+        classes.astype(np.int32),
+        counts.reshape(*labels.shape, task.M),
+        np.full(labels.shape, 1 / labels.shape[-1]),
+    )
+
+
+def _cumulative(task: SequenceClasses) -> Float[Array, "K S"]:
+    on_support = jnp.take_along_axis(jnp.asarray(task.probs), task.support, axis=1)
+    cumulative = jnp.cumsum(on_support.astype(jnp.float32), axis=1)
+    # The division makes the boundary above the last possible token exactly 1, so that rounding
+    # never lets a token of probability zero, which only fills up the row, be drawn.
+    return cumulative / cumulative[:, -1:]
+
+
+def _invert(cumulative: Float[Array, "... S"], u: Float[Array, "..."]) -> Int[Array, "..."]:
+    """Index of the first boundary above u. The last, which is 1 or rounds to it, is implied."""
+    inner = cumulative[..., :-1]
+    return jnp.sum(u[..., None] >= inner, axis=-1, dtype=jnp.int32)

@@ -1,0 +1,256 @@
+"""Gradient descent on the attention layer: one run, as one `lax.scan`, vmappable.
+
+Sampling, forward pass, gradient, update, recording and the check for divergence all happen
+inside the scan, so `jax.vmap` over keys, learning rates or starting weights turns it into a
+batch of whole training runs with a single compilation.
+"""
+
+import functools
+import math
+from collections.abc import Callable
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+from jaxtyping import Array, Int, PRNGKeyArray
+
+from dynsim import checks, observables, sampling
+from dynsim.models import yz
+from dynsim.observables import DEFAULT_RECORD, Observable, Record
+from dynsim.optim import Optimizer
+from dynsim.precision import DType, precision, settle
+from dynsim.tasks import SequenceClasses
+from dynsim.trajectory import Status, Trajectory, log_times
+
+Sampler = Callable[[Int[Array, ""]], yz.Examples]
+
+
+def simulate(
+    task: SequenceClasses,
+    optimizer: Optimizer,
+    key: PRNGKeyArray | None = None,
+    *,
+    steps: int,
+    length: int | float = 128,
+    batch: int | float = 128,
+    init: yz.YZ | yz.Init = "zero",
+    times: Int[Array, " S"] | None = None,
+    record: Record = DEFAULT_RECORD,
+    data: yz.Examples | None = None,
+    dtype: DType = "float32",
+) -> Trajectory:
+    """Train the Y/Z attention layer and record observables along the way.
+
+    Args:
+        task: the sequence classes.
+        optimizer: `sgd`, `momentum` or `adam`; its numbers may be traced.
+        key: a threefry key for starting weights and data; may be None where neither is random.
+            The data depend on the key alone: runs with one key and different learning rates
+            see the same batches.
+        steps: number of optimiser steps, >= 1.
+        length: sequence length T >= 2, the query included; `math.inf` replaces sampled counts
+            by P(l|n) (Lemma 2).
+        batch: number of sequences per step; `math.inf`, which needs infinite `length`, trains
+            on the population loss.
+        init: "zero", "uniform" (on +-1/sqrt(M)) or the starting weights themselves.
+        times: (S,) whole steps at which to record, increasing, in [0, steps]; step 0 is the
+            start. By default `log_times(steps)`.
+        record: names from `dynsim.observables.OBSERVABLES`, or a mapping of names to functions.
+        data: recorded batches to train on instead of sampling, with a leading axis of `steps`
+            (see `dynsim.sampling.examples_from_tokens`).
+        dtype: "float32" or "float64".
+
+    Returns:
+        A `Trajectory`. Besides `record` it holds `batch_loss` (S,): the loss on the batch of
+        the *next* step, before its update (after the last step: on one more batch, or on the
+        last one of recorded data). A run that diverges gets `Status.DIVERGED`; nothing raises.
+
+    Raises:
+        ValueError: naming the argument, its value and what is allowed, before compilation.
+    """
+    steps = checks.integer("steps", steps, 1)
+    length = checks.count_or_inf("length", length, 2)
+    batch = checks.count_or_inf("batch", batch, 1)
+    if math.isinf(batch) and not math.isinf(length) and data is None:
+        raise ValueError(
+            f"batch = inf, length = {length}: an infinite batch needs length = inf as well"
+        )
+    times = log_times(steps) if times is None else times
+    _check_times(times, steps)
+    if isinstance(init, yz.YZ):
+        check_weights(init, task)
+    else:
+        checks.choice("init", init, ("zero", "uniform"))
+    _check_data(data, task, steps)
+    if key is None:
+        if init == "uniform":
+            raise ValueError("key = None: init = 'uniform' draws weights and needs a key")
+        if data is None and not math.isinf(batch):
+            raise ValueError(f"key = None: sampling batch = {batch} sequences needs a key")
+        key = jax.random.key(0)
+    with precision(dtype, task, optimizer, key, init, data):
+        trajectory = _run(
+            task,
+            jax.tree.map(jnp.asarray, optimizer),
+            key,
+            jax.tree.map(jnp.asarray, init) if isinstance(init, yz.YZ) else None,
+            jax.tree.map(jnp.asarray, data),
+            jnp.asarray(times, jnp.int32),
+            steps=steps,
+            length=length,
+            batch=batch,
+            init_kind=init if isinstance(init, str) else "zero",
+            record=observables.resolve(record),
+            dtype=dtype,
+        )
+    return settle(trajectory)
+
+
+def initial_weights(
+    task: SequenceClasses, init: yz.Init, key: PRNGKeyArray, dtype: DType = "float32"
+) -> yz.YZ:
+    """The weights from which `simulate(task, ..., key, init=init)` starts, so that a theory
+    can start from the same ones."""
+    checks.choice("init", init, ("zero", "uniform"))
+    if init == "uniform":
+        return yz.init_uniform(task, _split(key)[0], dtype)
+    return yz.init_zero(task, dtype)
+
+
+@functools.partial(
+    jax.jit, static_argnames=("steps", "length", "batch", "init_kind", "record", "dtype")
+)
+def _run(
+    task: SequenceClasses,
+    optimizer: Optimizer,
+    key: PRNGKeyArray,
+    init: yz.YZ | None,
+    data: yz.Examples | None,
+    times: Int[Array, " S"],
+    *,
+    steps: int,
+    length: int | float,
+    batch: int | float,
+    init_kind: yz.Init,
+    record: tuple[tuple[str, Observable], ...],
+    dtype: DType,
+) -> Trajectory:
+    task = task.astype(dtype)
+    optimizer = jax.tree.map(lambda x: x.astype(dtype), optimizer)
+    if init is not None:
+        params = jax.tree.map(lambda x: x.astype(dtype), init)
+    else:
+        params = initial_weights(task, init_kind, key, dtype)
+    sample = _sampler(task, _split(key)[1], data, steps, length, batch, dtype)
+    transformation = optimizer.transformation()
+    num_times = times.shape[0]
+
+    def observe(params: yz.YZ, batch_loss: Array) -> dict[str, Array]:
+        values = observables.evaluate(record, task, observables.measure(task, params))
+        return {**values, "batch_loss": batch_loss}
+
+    def step(carry, k):  # type: ignore[no-untyped-def]
+        params, state, slot, rows, first_bad = carry
+        batch_loss, grads = yz.loss_and_grad(params, task, sample(k))
+
+        # `due` does not depend on batched values, so under vmap this stays a branch and the
+        # observables cost nothing on the steps in between.
+        at = jnp.minimum(slot, num_times - 1)
+        due = times[at] == k
+        row = jax.lax.cond(
+            due & (slot < num_times),
+            observe,
+            lambda *_: jax.tree.map(lambda column: column[at], rows),
+            params,
+            batch_loss,
+        )
+        rows = jax.tree.map(lambda column, value: column.at[at].set(value), rows, row)
+
+        finite = jnp.isfinite(batch_loss) & _all_finite(params)
+        first_bad = jnp.where(~finite & (first_bad < 0), k, first_bad)
+        # The scan makes one turn more than there are updates, to record the last state.
+        updates, state = transformation.update(grads, state, params)
+        updates = jax.tree.map(lambda u: jnp.where(k < steps, u, jnp.zeros_like(u)), updates)
+        params = optax.apply_updates(params, updates)
+        return (params, state, slot + due, rows, first_bad), None
+
+    shapes = jax.eval_shape(observe, params, jnp.zeros((), dtype))
+    rows = jax.tree.map(lambda s: jnp.zeros((num_times, *s.shape), s.dtype), shapes)
+    carry = (params, transformation.init(params), jnp.int32(0), rows, jnp.int32(-1))
+    (params, _, _, rows, first_bad), _ = jax.lax.scan(
+        step, carry, jnp.arange(steps + 1, dtype=jnp.int32)
+    )
+    status = jnp.where(first_bad < 0, Status.OK, Status.DIVERGED).astype(jnp.int32)
+    return Trajectory(times.astype(dtype), rows, params, status, first_bad, "simulation")
+
+
+def _sampler(
+    task: SequenceClasses,
+    key: PRNGKeyArray,
+    data: yz.Examples | None,
+    steps: int,
+    length: int | float,
+    batch: int | float,
+    dtype: DType,
+) -> Sampler:
+    """The batch of step k as a function of k."""
+    if data is not None:
+        cast = yz.Examples(data.classes, data.counts.astype(dtype), data.weight.astype(dtype))
+        return lambda k: jax.tree.map(lambda x: x[jnp.minimum(k, steps - 1)], cast)
+    if math.isinf(batch):
+        return lambda k: yz.population(task)
+    size = int(batch)
+    if math.isinf(length):
+        return lambda k: sampling.sample_classes_only(
+            task, jax.random.fold_in(key, k), size, dtype
+        )
+    tokens = int(length)
+    return lambda k: sampling.sample_counts(
+        task, jax.random.fold_in(key, k), size, tokens, dtype
+    )
+
+
+def _split(key: PRNGKeyArray) -> tuple[PRNGKeyArray, PRNGKeyArray]:
+    """Keys of the starting weights and of the data."""
+    key_init, key_data = jax.random.split(key)
+    return key_init, key_data
+
+
+def _all_finite(params: yz.YZ) -> Array:
+    return jnp.all(jnp.isfinite(params.Y)) & jnp.all(jnp.isfinite(params.Z))
+
+
+def _check_times(times: Int[Array, " S"], steps: int) -> None:
+    if checks.is_traced(times):
+        return
+    array = np.asarray(times)
+    if array.ndim != 1 or array.size == 0 or not (array == np.floor(array)).all():
+        raise ValueError(f"times = {times!r}: must be a non-empty list of whole steps")
+    if array[0] < 0 or array[-1] > steps or (np.diff(array) <= 0).any():
+        raise ValueError(f"times = {times!r}: must increase within [0, steps = {steps}]")
+
+
+def check_weights(weights: yz.YZ | None, task: SequenceClasses) -> None:
+    """Raise `ValueError` unless starting `weights`, if given, have the shapes of `task`."""
+    if weights is None:
+        return
+    want = {"Y": (task.M, task.M), "Z": (task.num_queries, task.M)}
+    for name, shape in want.items():
+        got = np.shape(getattr(weights, name))
+        if got != shape:
+            raise ValueError(f"init.{name}: must have shape {shape} for this task, got {got}")
+
+
+def _check_data(data: yz.Examples | None, task: SequenceClasses, steps: int) -> None:
+    if data is None:
+        return
+    shape = np.shape(data.counts)
+    if len(shape) != 3 or shape[0] != steps or shape[2] != task.M:
+        raise ValueError(
+            f"data.counts: must have shape (steps = {steps}, E, M = {task.M}), got {shape}"
+        )
+    for name in ("classes", "weight"):
+        if np.shape(getattr(data, name)) != shape[:2]:
+            got = np.shape(getattr(data, name))
+            raise ValueError(f"data.{name}: must have shape {shape[:2]} like data.counts, got {got}")

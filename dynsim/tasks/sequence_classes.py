@@ -1,0 +1,216 @@
+"""Sequence classes: the data distribution of Scan and Snap (arXiv:2305.16380, section 3).
+
+A sequence of class n ends in the query token psi(n), is followed by the next token nu(n),
+and its contextual tokens are drawn independently from P(l|n).
+"""
+
+from pathlib import Path
+
+import equinox as eqx
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, ArrayLike, Bool, Float, Int
+
+from dynsim import checks
+
+# Rows of P typed with six decimals, or computed in float32, still count as normalised;
+# they are then normalised exactly.
+_SUM_TOLERANCE = 1e-5
+
+
+class SequenceClasses(eqx.Module):
+    """K sequence classes over a vocabulary of M tokens: an immutable pytree of arrays.
+
+    Build one with `sequence_classes` (which checks the table), `syn_small`, `syn_medium` or
+    `load_task`.
+
+    Attributes:
+        probs: (K, M) P(l|n), the probability of contextual token l in class n; rows sum to 1.
+        prior: (K,) probability pi(n) of drawing class n; sums to 1.
+        query: (K,) query token psi(n) of each class, in [0, M).
+        next_token: (K,) next token nu(n) of each class, in [0, M); no two classes share one.
+        queries: (Q,) the distinct query tokens, sorted; row i of the stored Z is theirs.
+        query_index: (K,) the row of the stored Z that class n uses.
+        support: (K, S) contextual tokens of each class in increasing order, S the largest
+            number of them; shorter rows are filled up with tokens of probability zero.
+
+    `probs` and `prior` are kept in NumPy's float64, so that a task loses nothing while JAX
+    is in float32; every entry point casts them to the precision that it runs in.
+    """
+
+    probs: Float[Array, "K M"]
+    prior: Float[Array, " K"]
+    query: Int[Array, " K"]
+    next_token: Int[Array, " K"]
+    queries: Int[Array, " Q"]
+    query_index: Int[Array, " K"]
+    support: Int[Array, "K S"]
+
+    def astype(self, dtype: str) -> "SequenceClasses":
+        """The same task with its probabilities as JAX arrays of `dtype`."""
+        cast = jnp.asarray(self.probs, dtype), jnp.asarray(self.prior, dtype)
+        return eqx.tree_at(lambda task: (task.probs, task.prior), self, cast)
+
+    @property
+    def K(self) -> int:
+        """Number of sequence classes, which is the number of next tokens."""
+        return self.probs.shape[0]
+
+    @property
+    def M(self) -> int:
+        """Vocabulary size."""
+        return self.probs.shape[1]
+
+    @property
+    def num_queries(self) -> int:
+        """Number of distinct query tokens."""
+        return self.queries.shape[0]
+
+    def distinct(self, local: bool = False) -> Bool[Array, "K M"]:
+        """Mask of the distinct tokens of each class: |Omega(l)| = 1 (paper, section 3.1).
+
+        Args:
+            local: count only the classes that share the class's query (paper, section 7),
+                instead of all classes.
+        """
+        present = jnp.asarray(self.probs) > 0
+        return present & (self._classes_with(present, local) == 1)
+
+    def common(self, local: bool = False) -> Bool[Array, "K M"]:
+        """Mask of the common tokens of each class: |Omega(l)| > 1; `local` as in `distinct`."""
+        present = jnp.asarray(self.probs) > 0
+        return present & (self._classes_with(present, local) > 1)
+
+    def _classes_with(self, present: Bool[Array, "K M"], local: bool) -> Int[Array, "K M"]:
+        same = jnp.ones((self.K, self.K), dtype=bool)
+        if local:
+            same = self.query_index[:, None] == self.query_index[None, :]
+        return same.astype(jnp.int32) @ present.astype(jnp.int32)
+
+    def __repr__(self) -> str:
+        return (
+            f"SequenceClasses(K={self.K} classes, M={self.M} tokens, {self.num_queries} queries, "
+            f"<= {self.support.shape[1]} contextual tokens per class)"
+        )
+
+
+def sequence_classes(
+    probs: ArrayLike,
+    query: ArrayLike,
+    next_token: ArrayLike | None = None,
+    prior: ArrayLike | None = None,
+) -> SequenceClasses:
+    """Check a user's table P(l|n) and make a task of it.
+
+    Args:
+        probs: (K, M) P(l|n), non-negative, rows summing to 1 (to 1e-5, then made exact).
+        query: (K,) query token psi(n) of each class, in [0, M). Classes may share one.
+        next_token: (K,) next token nu(n) of each class, in [0, M), all different; by default
+            0 .. K-1. It names an output, so it may also be the id of a contextual token.
+        prior: (K,) positive sampling probability of each class, summing to 1; by default 1/K.
+
+    Raises:
+        ValueError: naming the field, the class and the value that is wrong.
+    """
+    table = _numeric("probs", probs)
+    if table.ndim != 2 or 0 in table.shape:
+        raise ValueError(f"probs: must have shape (K, M) with K, M >= 1, got {table.shape}")
+    K, M = table.shape
+    if M < 2:
+        raise ValueError(f"probs: M = {M}: the vocabulary needs at least 2 tokens")
+    if K > M:
+        raise ValueError(f"probs: K = {K} classes but M = {M} tokens: needs K <= M")
+    for n, row in enumerate(table):
+        _check_row(f"probs[{n}] (class {n})", row, "token")
+    tokens = np.arange(K) if next_token is None else next_token
+    weights = np.full(K, 1 / K) if prior is None else _numeric("prior", prior)
+    if weights.shape != (K,):
+        raise ValueError(f"prior: must have shape ({K},), one per class, got {weights.shape}")
+    if (weights == 0).any():
+        n = int(np.argmin(weights))
+        raise ValueError(f"prior[{n}] (class {n}) = 0: must be positive, or leave the class out")
+    _check_row("prior", weights, "class")
+
+    query_ids = _token_ids("query", query, K, M)
+    next_ids = _token_ids("next_token", tokens, K, M)
+    for n in range(K):
+        earlier = np.flatnonzero(next_ids[:n] == next_ids[n])
+        if earlier.size:
+            raise ValueError(
+                f"next_token[{n}] (class {n}) = {next_ids[n]}: already the next token of class "
+                f"{earlier[0]}; the next token names the class, so it must differ"
+            )
+    table, weights = table / table.sum(1, keepdims=True), weights / weights.sum()
+    table.setflags(write=False)
+    weights.setflags(write=False)
+    queries, query_index = np.unique(query_ids, return_inverse=True)
+    size = int((table > 0).sum(1).max())
+    # A stable sort keeps the tokens of the support in increasing order, in front of the rest.
+    support = np.argsort(table <= 0, axis=1, kind="stable")[:, :size]
+    return SequenceClasses(
+        probs=table,
+        prior=weights,
+        query=jnp.asarray(query_ids, jnp.int32),
+        next_token=jnp.asarray(next_ids, jnp.int32),
+        queries=jnp.asarray(queries, jnp.int32),
+        query_index=jnp.asarray(query_index, jnp.int32),
+        support=jnp.asarray(support, jnp.int32),
+    )
+
+
+def load_task(path: str | Path) -> SequenceClasses:
+    """Read a task from an `.npz` file with arrays `probs`, `query` and, if wanted,
+    `next_token` and `prior`, as `sequence_classes` takes them.
+
+    Raises:
+        ValueError: when the file is missing, is no such archive, lacks an array or holds a bad
+            table.
+    """
+    path = Path(path)
+    fields = ("probs", "query", "next_token", "prior")
+    try:
+        with np.load(path, allow_pickle=False) as archive:
+            arrays = {name: archive[name] for name in fields if name in archive}
+    except FileNotFoundError:
+        raise ValueError(f"task file {path}: no such file") from None
+    except (OSError, ValueError, AttributeError) as error:
+        raise ValueError(f"task file {path}: not a readable .npz archive ({error})") from None
+    missing = {"probs", "query"} - arrays.keys()
+    if missing:
+        raise ValueError(f"task file {path}: lacks the array {', '.join(sorted(missing))}")
+    return sequence_classes(**arrays)
+
+
+def _numeric(field: str, value: ArrayLike) -> np.ndarray:
+    if checks.is_traced(value):
+        raise ValueError(
+            f"{field}: a task is built from concrete values; to differentiate with respect to "
+            f"{field}, replace the leaf of a built task with equinox.tree_at"
+        )
+    try:
+        return np.array(value, dtype=np.float64)
+    except (TypeError, ValueError) as error:
+        raise ValueError(f"{field}: must be an array of numbers ({error})") from None
+
+
+def _check_row(name: str, row: np.ndarray, entry: str) -> None:
+    for bad, rule in ((~np.isfinite(row), "must be finite"), (row < 0, "must be >= 0")):
+        if bad.any():
+            i = int(np.argmax(bad))
+            raise ValueError(f"{name}, {entry} {i} = {row[i]}: {rule}")
+    if not row.any():
+        raise ValueError(f"{name}: has no support, all {row.size} entries are 0")
+    if abs(row.sum() - 1) > _SUM_TOLERANCE:
+        raise ValueError(f"{name}: sums to {row.sum():.8g}, must sum to 1")
+
+
+def _token_ids(field: str, value: ArrayLike, K: int, M: int) -> np.ndarray:
+    ids = _numeric(field, value)
+    if ids.shape != (K,):
+        raise ValueError(f"{field}: must have shape ({K},), one per class, got {ids.shape}")
+    for n, token in enumerate(ids):
+        if token != np.floor(token) or not 0 <= token < M:
+            raise ValueError(
+                f"{field}[{n}] (class {n}) = {token:g}: must be a token id in [0, {M})"
+            )
+    return ids.astype(np.int32)

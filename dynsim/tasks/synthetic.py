@@ -1,0 +1,86 @@
+"""The synthetic tasks of Scan and Snap (arXiv:2305.16380, section 6 and Appendix G)."""
+
+from typing import Literal
+
+import numpy as np
+
+from dynsim import checks
+from dynsim.tasks.sequence_classes import SequenceClasses, sequence_classes
+
+Layout = Literal["authors", "paper"]
+
+
+def syn(
+    num_queries: int,
+    classes_per_query: int,
+    *,
+    num_common: int = 10,
+    num_distinct: int = 10,
+    num_common_per_query: int = 0,
+    layout: Layout = "authors",
+) -> SequenceClasses:
+    """A task of the paper's Syn family.
+
+    Token ids run in the authors' order: global common tokens, common tokens of each query,
+    distinct tokens of each class, then (layout "authors" only) the queries and the next
+    tokens. Every common token has the same unnormalised probability 1, the distinct tokens
+    of a class have `linspace(0.1, 1, num_distinct)`.
+
+    Args:
+        num_queries: number Q of query tokens, >= 1.
+        classes_per_query: number of classes that share a query, >= 1; K = Q * this.
+        num_common: number of tokens common to all classes, >= 0.
+        num_distinct: number of distinct tokens of each class, >= 0.
+        num_common_per_query: number of tokens common to the classes of one query only.
+        layout: "authors" gives queries and next tokens ids of their own, as the code behind
+            the published numbers does; "paper" counts contextual tokens alone in M and reuses
+            ids 0, 1, ... for queries and next tokens. A query id only labels a row of Z and a
+            next-token id a column of Y, so the layouts differ in the number of outputs alone.
+
+    Raises:
+        ValueError: for a count that is no integer or too small, an unknown layout, classes
+            without any token, or more classes than tokens.
+    """
+    Q = checks.integer("num_queries", num_queries, 1)
+    per_query = checks.integer("classes_per_query", classes_per_query, 1)
+    common = checks.integer("num_common", num_common, 0)
+    distinct = checks.integer("num_distinct", num_distinct, 0)
+    common_per_query = checks.integer("num_common_per_query", num_common_per_query, 0)
+    checks.choice("layout", layout, ("authors", "paper"))
+
+    K = Q * per_query
+    contextual = common + Q * common_per_query + K * distinct
+    M = contextual + (Q + K if layout == "authors" else 0)
+    classes = np.arange(K)
+    query_index = classes // per_query
+
+    weights = np.zeros((K, M))
+    weights[:, :common] = 1
+    for n in classes:
+        start = common + query_index[n] * common_per_query
+        weights[n, start : start + common_per_query] = 1
+        start = common + Q * common_per_query + n * distinct
+        weights[n, start : start + distinct] = np.linspace(0.1, 1, distinct)
+    total = weights.sum(1, keepdims=True)
+    if not total.all():
+        raise ValueError(
+            "num_common, num_common_per_query, num_distinct = 0, 0, 0: a class needs a token"
+        )
+    offset = contextual if layout == "authors" else 0
+    return sequence_classes(
+        probs=weights / total,
+        query=offset + query_index,
+        next_token=classes + (offset + Q if layout == "authors" else 0),
+    )
+
+
+def syn_small(layout: Layout = "authors") -> SequenceClasses:
+    """Syn-Small (Figs. 4 and 5): two classes with a query each, 10 common tokens, 10 distinct
+    tokens per class; M = 34 in the authors' layout, 30 in the paper's."""
+    return syn(2, 1, layout=layout)
+
+
+def syn_medium(num_queries: int, layout: Layout = "authors") -> SequenceClasses:
+    """Syn-Medium (Figs. 6, 11, 12): `num_queries` queries (1, 3, 5 or 10 in the paper), two
+    classes for each, 10 common tokens, 10 distinct tokens per class."""
+    return syn(num_queries, 2, layout=layout)

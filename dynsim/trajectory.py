@@ -1,0 +1,103 @@
+"""The one result type: what theory and simulation both return."""
+
+import enum
+from collections.abc import Mapping
+from typing import Any
+
+import equinox as eqx
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float, Int
+
+from dynsim import checks
+from dynsim.models.yz import YZ
+
+
+class Status(enum.IntEnum):
+    """How a run ended. Only the entries of an `OK` run mean anything to the end."""
+
+    OK = 0
+    """Every recorded step was reached with finite weights and loss."""
+    DIVERGED = 1
+    """Weights or loss stopped being finite."""
+    MAX_STEPS = 2
+    """The ODE solver used up its steps, as stiff problems (very large rates) make it do."""
+    SOLVER_FAILED = 3
+    """The ODE solver gave up for another reason, such as a vanishing step size."""
+
+
+class Trajectory(eqx.Module):
+    """Observables along one run; under `vmap` every array has leading batch axes.
+
+    Attributes:
+        times: (S,) recorded times in optimiser steps.
+        observables: arrays (S, ...) by name, see `dynsim.observables`. Entries at and after
+            the first bad step hold `inf` or NaN: mask them by `status`, never average them.
+        params: final parameters, or None for a theory that has none in Y/Z form.
+        status: () a `Status` code.
+        first_bad_step: () first optimiser step at which the run was no longer valid, -1 if none.
+            A theory knows it to the next recorded time.
+        source: what made it, for instance "simulation" or "population".
+    """
+
+    times: Float[Array, " S"]
+    observables: dict[str, Array]
+    params: YZ | None
+    status: Int[Array, ""]
+    first_bad_step: Int[Array, ""]
+    source: str = eqx.field(static=True, default="")
+
+    def __getitem__(self, name: str) -> Array:
+        """The observable `name`; `KeyError` with the recorded names otherwise."""
+        if name not in self.observables:
+            raise KeyError(f"{name!r} was not recorded; recorded: {', '.join(self.observables)}")
+        return self.observables[name]
+
+    @property
+    def ok(self) -> Array:
+        """Whether the run is valid to its end; batched like `status`."""
+        return self.status == Status.OK
+
+    def __repr__(self) -> str:
+        if checks.is_traced(self):
+            return f"Trajectory({self.source}, traced)"
+        status = np.asarray(self.status)
+        counts = {s.name: int((status == s).sum()) for s in Status if (status == s).any()}
+        runs = "" if status.ndim == 0 else f"{'x'.join(map(str, status.shape))} runs, "
+        times = np.asarray(self.times).reshape(-1, np.shape(self.times)[-1])[0]
+        lines = [
+            f"Trajectory({self.source or 'unnamed'}: {runs}{times.size} times in "
+            f"[{times[0]:g}, {times[-1]:g}] steps, "
+            f"status {', '.join(f'{k} {v}' if status.ndim else k for k, v in counts.items())})"
+        ]
+        for name, values in self.observables.items():
+            shape = np.shape(values)[status.ndim + 1 :]
+            final = np.asarray(values)[..., -1, *(slice(None),) * len(shape)]
+            usable = final[status == Status.OK] if status.ndim else final
+            mean = f"{usable.mean():.5g}" if usable.size else "no valid run"
+            label = "at the end" if not shape and not status.ndim else "mean at the end"
+            lines.append(f"  {name:<16} {shape!s:<10} {label} {mean}")
+        return "\n".join(lines)
+
+
+def log_times(steps: int, num: int = 64) -> np.ndarray:
+    """0 and about `num` logarithmically spaced whole steps up to and including `steps`.
+
+    Residuals decay like 1/t, so a linear grid would spend all its points on the tail.
+
+    Raises:
+        ValueError: unless steps >= 1 and num >= 2.
+    """
+    steps, num = checks.integer("steps", steps, 1), checks.integer("num", num, 2)
+    return np.unique(np.r_[0, np.rint(np.geomspace(1, steps, num))]).astype(np.int64)
+
+
+def to_arrays(trajectory: Trajectory) -> Mapping[str, Any]:
+    """Plain NumPy arrays of a trajectory, named for storage (no pickle needed)."""
+    arrays = {name: np.asarray(values) for name, values in trajectory.observables.items()}
+    return {
+        **arrays,
+        "times": np.asarray(trajectory.times),
+        "status": np.asarray(trajectory.status),
+        "first_bad_step": np.asarray(trajectory.first_bad_step),
+    }

@@ -1,0 +1,111 @@
+"""Decoder dynamics in closed form: h, gamma, Gamma, the peak and the two stages.
+
+Scan and Snap, Lemmas 6, 8 and 9 and Theorem 1. With the modified update of Lemma 3 only row n
+of W = F Y moves when class n is drawn, and after s visits it is w_n = (M-1) h(s) zeta_n with
+
+    h' = eta_Y / ((M-1) + exp(M h)),  h(0) = 0      (Lemma 6)
+    exp(M h) + (M-1) M h = M eta_Y s + 1            (45)
+
+Assumes: T -> infinity, fixed attention, Y = 0 at the start, the update of Lemma 3. The
+implicit (45) is solved in closed form through Wright's omega. Times are optimiser steps;
+class n has been visited pi(n) t times at step t, which is t/K in the paper.
+"""
+
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, ArrayLike, Float
+
+from odes.omega import wrightomega
+
+_NEWTON_STEPS = 2
+
+
+class Stages(NamedTuple):
+    """The predicted life of a run; times in optimiser steps.
+
+    Attributes:
+        rise_end: t0' = K ln(M) / eta_Y, until which gamma ~ eta_Y t / K (Theorem 1b).
+        peak: exact time of the maximum of gamma.
+        peak_gamma: gamma at that time.
+        snap: t0 = 2 (1 + w1) K ln(M) / eta_Y, from which gamma decays as
+            K ln(M eta_Y t / K) / (eta_Y t). NaN for M <= 3, where e^x = (M-1) x, which defines
+            it, has no root.
+    """
+
+    rise_end: Float[Array, ""]
+    peak: Float[Array, ""]
+    peak_gamma: Float[Array, ""]
+    snap: Float[Array, ""]
+
+
+def scaled_h(tau: Float[ArrayLike, "..."], M: Float[ArrayLike, ""]) -> Float[Array, "..."]:
+    """u = M h at tau = eta_Y s, the solution of e^u + (M-1) u = M tau + 1 (Eq. 45).
+
+    With omega = e^u / (M-1) the equation reads omega + ln(omega) = A - ln(M-1), where
+    A = (M tau + 1)/(M-1); hence u = ln(M-1) + ln omega(A - ln(M-1)), equal to
+    A - omega(...). Either form cancels somewhere, so Newton steps on the equation written
+    with expm1 restore full relative precision from tau = 0 to 1e14 and in float32; they also
+    carry the derivatives (two steps: exact to second order).
+    """
+    tau, M = jnp.asarray(tau), jnp.asarray(M)
+    log_m = jnp.log(M - 1)
+    u = log_m + jnp.log(wrightomega((M * tau + 1) / (M - 1) - log_m))
+
+    def newton(u: Float[Array, "..."]) -> Float[Array, "..."]:
+        return u - (jnp.expm1(u) + (M - 1) * u - M * tau) / (jnp.exp(u) + M - 1)
+
+    u = jax.lax.stop_gradient(newton(u))
+    for _ in range(_NEWTON_STEPS):
+        u = newton(u)
+    return u
+
+
+def h(
+    s: Float[ArrayLike, "..."], eta_y: Float[ArrayLike, ""], M: Float[ArrayLike, ""]
+) -> Float[Array, "..."]:
+    """h(s) of Lemma 6 after `s` visits to the class, elementwise in `s`."""
+    return scaled_h(jnp.asarray(s) * eta_y, M) / M
+
+
+def gamma(
+    s: Float[ArrayLike, "..."], eta_y: Float[ArrayLike, ""], M: Float[ArrayLike, ""]
+) -> Float[Array, "..."]:
+    """Speed coefficient gamma = (M-1)^2 h / ((M-1) + e^{M h}) (Eq. 85) after `s` = pi(n) t
+    visits."""
+    u = scaled_h(jnp.asarray(s) * eta_y, M)
+    return (M - 1) ** 2 * (u / M) / (M - 1 + jnp.exp(u))
+
+
+def gamma_integral(
+    s: Float[ArrayLike, "..."],
+    eta_y: Float[ArrayLike, ""],
+    M: Float[ArrayLike, ""],
+    K: Float[ArrayLike, ""] = 1,
+) -> Float[Array, "..."]:
+    """Gamma(t) = int_0^t gamma = K (M-1)^2 h^2 / (2 eta_Y), exact (Eq. 128), at `s` = t/K
+    visits. For unequal priors K is 1/pi(n). `eta_y` must be positive."""
+    return jnp.asarray(K) * (M - 1) ** 2 * h(s, eta_y, M) ** 2 / (2 * jnp.asarray(eta_y))
+
+
+def stages(
+    eta_y: Float[ArrayLike, ""], K: Float[ArrayLike, ""], M: Float[ArrayLike, ""]
+) -> Stages:
+    """Times that divide a run (Theorem 1b, Lemma 9) and the exact peak of gamma.
+
+    The peak is where M h = x* = 1 + W_0((M-1)/e), reached at
+    t = K (e^{x*} + (M-1) x* - 1) / (M eta_Y). `eta_y` must be positive, M >= 2.
+    """
+    eta_y, K, M = jnp.asarray(eta_y), jnp.asarray(K), jnp.asarray(M)
+    log_m = jnp.log(M - 1)
+    x = 1 + wrightomega(log_m - 1)
+    peak = K * (jnp.expm1(x) + (M - 1) * x) / (M * eta_y)
+    peak_gamma = (M - 1) ** 2 * (x / M) / (M - 1 + jnp.exp(x))
+    # Largest root of e^x = (M-1) x. From above, x <- ln(M-1) + ln(x) falls towards it; Newton
+    # on x - ln(x) - ln(M-1), convex for x > 1, then converges from any such start.
+    root = 2 * log_m + 1
+    for _ in range(8):
+        root = root - (root - jnp.log(root) - log_m) / (1 - 1 / root)
+    snap = 2 * K * jnp.where(log_m >= 1, root, jnp.nan) / eta_y
+    return Stages(K * jnp.log(M) / eta_y, peak, peak_gamma, snap)

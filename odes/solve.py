@@ -1,0 +1,141 @@
+"""The only place that integrates an ODE: diffrax behind one call.
+
+Times come in as optimiser steps, go through the theory's clock, and results leave with a
+status instead of an exception, because one failed member must not take a batch with it.
+"""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import diffrax
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float, Int, PyTree
+
+from dynsim import checks
+from dynsim.optim import Clock
+from dynsim.trajectory import Status
+
+VectorField = Callable[[Float[Array, ""], PyTree, PyTree], PyTree]
+
+
+class Tolerances(NamedTuple):
+    """Accuracy of an adaptive solve, and the number of solver steps after which it gives up
+    with `Status.MAX_STEPS`."""
+
+    rtol: float = 1e-8
+    atol: float = 1e-10
+    max_steps: int = 16384
+
+    def check(self, dtype: str) -> "Tolerances":
+        """Return self, or raise `ValueError` for a value that cannot work."""
+        smallest = 1e-6 if dtype == "float32" else 1e-13
+        if not self.rtol >= smallest:
+            raise ValueError(
+                f"rtol = {self.rtol}: must be >= {smallest:g} in {dtype}; the step size control "
+                "stalls on rounding errors below that"
+            )
+        checks.real("atol", self.atol, 0, open_minimum=True)
+        checks.integer("max_steps", self.max_steps, 1)
+        return self
+
+
+DEFAULT_TOLERANCES = {
+    "float32": Tolerances(1e-5, 1e-7),
+    "float64": Tolerances(),
+}
+
+
+class Solved(NamedTuple):
+    """What `integrate` returns: what was saved at each time, the final state, a status."""
+
+    saved: PyTree
+    final: PyTree
+    status: Int[Array, ""]
+    first_bad_step: Int[Array, ""]
+
+
+def check_times(times: Float[Array, " S"]) -> None:
+    """Raise `ValueError` unless `times` are finite, non-negative and increasing."""
+    if checks.is_traced(times):
+        return
+    array = np.asarray(times, np.float64)
+    if array.ndim != 1 or array.size == 0 or not np.isfinite(array).all():
+        raise ValueError(f"times = {times!r}: must be a non-empty list of finite times")
+    if array[0] < 0 or (np.diff(array) <= 0).any():
+        raise ValueError(f"times = {times!r}: must be >= 0 and increase")
+
+
+def integrate(
+    vector_field: VectorField,
+    initial: PyTree,
+    times: Float[Array, " S"],
+    args: PyTree,
+    *,
+    save: Callable[[Float[Array, ""], PyTree, PyTree], PyTree],
+    clock: Clock,
+    tolerances: Tolerances,
+) -> Solved:
+    """Integrate y' = vector_field(t, y, args) from y(0) = `initial`.
+
+    Args:
+        vector_field: f(t, y, args), in ODE time, with every parameter in `args`.
+        initial: state at t = 0.
+        times: (S,) optimiser steps at which `save` is evaluated, increasing.
+        save: what to keep at a saved time.
+        clock: maps `times` to ODE time.
+
+    Returns:
+        `Solved`. From the time of a failure on, what was saved holds `inf`.
+    """
+    flow_times = clock.flow_time(times)
+    if_single = jnp.where(flow_times[-1] > 0, flow_times[-1], 1.0)
+
+    def save_with_check(t: Float[Array, ""], y: PyTree, args: PyTree) -> PyTree:
+        finite = jnp.stack([jnp.all(jnp.isfinite(leaf)) for leaf in jax.tree.leaves(y)])
+        # As a float, because diffrax fills what it never reached with inf.
+        return save(t, y, args), jnp.all(finite).astype(t.dtype)
+
+    solution = diffrax.diffeqsolve(
+        diffrax.ODETerm(vector_field),
+        diffrax.Tsit5(),
+        t0=jnp.zeros_like(if_single),
+        t1=if_single,
+        dt0=None,
+        y0=initial,
+        args=args,
+        saveat=diffrax.SaveAt(
+            subs=[
+                diffrax.SubSaveAt(ts=flow_times, fn=save_with_check),
+                diffrax.SubSaveAt(t1=True),
+            ]
+        ),
+        stepsize_controller=diffrax.PIDController(rtol=tolerances.rtol, atol=tolerances.atol),
+        max_steps=tolerances.max_steps,
+        throw=False,
+    )
+    (saved, finite), final = solution.ys
+    valid = finite == 1
+    results = diffrax.RESULTS
+    status = jnp.where(
+        solution.result == results.max_steps_reached, Status.MAX_STEPS, Status.SOLVER_FAILED
+    )
+    succeeded = solution.result == results.successful
+    status = jnp.where(
+        succeeded, jnp.where(jnp.all(valid), Status.OK, Status.DIVERGED), status
+    )
+    first_bad = jnp.ceil(times[jnp.argmin(valid)])
+    first_bad = jnp.where(jnp.all(valid), -1, first_bad)
+    last = jax.tree.map(lambda leaf: leaf[-1], final)
+    return Solved(saved, last, status.astype(jnp.int32), first_bad.astype(jnp.int32))
+
+
+def inputs(tree: Any, dtype: str) -> Any:
+    """Floating-point leaves of `tree` as arrays of `dtype`, everything else as it is."""
+
+    def cast(leaf: Any) -> Any:
+        leaf = jnp.asarray(leaf)
+        return leaf.astype(dtype) if jnp.issubdtype(leaf.dtype, jnp.floating) else leaf
+
+    return jax.tree.map(cast, tree)

@@ -1,0 +1,1 @@
+"""Figures, one per module. Drawing functions take `ax` and return it."""

@@ -1,0 +1,105 @@
+"""Printing a comparison, and keeping it: image, report and arrays."""
+
+import json
+import os
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import matplotlib.pyplot as plt
+import numpy as np
+
+from dynsim.observables import DEFAULT_RECORD
+from dynsim.trajectory import Trajectory, to_arrays
+from sweeps.compare import Comparison
+from sweeps.figures import comparison as figure
+
+
+def table(result: Comparison) -> str:
+    """The comparison as text: per observable and theory the error over time and at the end."""
+    report = result.report
+    theories = report["theories"]
+    config = result.config
+    status = _counts(report["simulation"]["status"])
+    lines = [
+        f"{config.task}: K = {result.task.K}, M = {result.task.M}, "
+        f"{result.config.make_optimizer()}, T = {config.length}, batch = {config.batch}",
+        f"{config.seeds} runs of {config.steps} steps: {status}",
+        "",
+        "Relative error in % against the mean of the runs: over time / at the end.",
+        "'sampling' is the standard error of that mean: smaller differences mean nothing.",
+        "",
+        f"{'':<15}" + "".join(f"{name:>19}" for name in ("sampling", *theories)),
+    ]
+    sampling = report["simulation"]["sampling_error"]
+    for name in DEFAULT_RECORD:
+        cells = [sampling[name], *(t["relative_error"][name] for t in theories.values())]
+        lines.append(f"{name:<15}" + "".join(_cell(c["over_time"], c["at_end"]) for c in cells))
+    failed = {n: t["status"] for n, t in theories.items() if set(t["status"]) != {"OK"}}
+    lines += [f"{name}: {_counts(counts)}" for name, counts in failed.items()]
+    peak = report["simulation"]["peak_of_speed"]
+    if result.stages and peak["time"] is not None:
+        predicted = result.stages
+        low, high = peak["between"]
+        lines += [
+            "",
+            f"speed coefficient f.g peaks at t = {peak['time']:g} (between {low:g} and {high:g}), "
+            f"value {peak['value']:.3f}",
+            f"closed form: t0' = {np.mean(predicted.rise_end):.2f}, peak at t = "
+            f"{np.mean(predicted.peak):.2f}, value {np.mean(predicted.peak_gamma):.3f}, "
+            f"t0 = {np.mean(predicted.snap):.2f}",
+        ]
+    return "\n".join(lines)
+
+
+def arrays(result: Comparison) -> dict[str, np.ndarray]:
+    """Every plotted array by name, for instance `simulation/loss` (seeds, S)."""
+    named: dict[str, Trajectory] = {"simulation": result.simulation, **result.predictions}
+    return {
+        f"{source}/{name}": values
+        for source, trajectory in named.items()
+        for name, values in to_arrays(trajectory).items()
+    }
+
+
+def write(result: Comparison) -> list[Path]:
+    """Write compare.png, compare.json and compare.npz to the configured directory.
+
+    Each file appears whole or not at all.
+    """
+    out = result.config.out
+    out.mkdir(parents=True, exist_ok=True)
+    drawing = figure.draw(result)
+    writers: dict[str, Callable[[Any], None]] = {
+        "compare.npz": lambda file: np.savez_compressed(file, **arrays(result)),
+        "compare.json": lambda file: file.write(json.dumps(result.report, indent=2).encode()),
+        "compare.png": lambda file: drawing.savefig(file, format="png", dpi=150),
+    }
+    paths = []
+    for name, save in writers.items():
+        paths.append(_write_whole(out / name, save))
+    plt.close(drawing)
+    return paths
+
+
+def _write_whole(path: Path, save: Callable[[Any], None]) -> Path:
+    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}-")
+    try:
+        with os.fdopen(handle, "wb") as file:
+            save(file)
+        Path(temporary).chmod(0o644)
+        os.replace(temporary, path)
+    except BaseException:
+        Path(temporary).unlink(missing_ok=True)
+        raise
+    return path
+
+
+def _cell(over_time: float | None, at_end: float | None) -> str:
+    shown = ("-" if value is None else f"{100 * value:.3g}" for value in (over_time, at_end))
+    return f"{' / '.join(shown):>19}"
+
+
+def _counts(counts: dict[str, int]) -> str:
+    return ", ".join(f"{number} {name}" for name, number in counts.items())
