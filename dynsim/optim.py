@@ -7,6 +7,7 @@ the traced function, so one compilation serves a whole grid of learning rates.
 from typing import Literal
 
 import equinox as eqx
+import jax
 import jax.numpy as jnp
 import optax
 from jaxtyping import Array, ArrayLike, Float
@@ -45,6 +46,10 @@ class Optimizer(eqx.Module):
         for field in ("momentum", "b1", "b2"):
             checks.real(field, getattr(self, field), 0, 1, open_maximum=True)
         checks.real("eps", self.eps, 0, open_minimum=True)
+
+    def astype(self, dtype: str) -> "Optimizer":
+        """The same rule with its numbers as JAX arrays of `dtype`, Python integers included."""
+        return jax.tree.map(lambda number: jnp.asarray(number, dtype), self)
 
     def transformation(self) -> optax.GradientTransformation:
         """The optax transformation of a `YZ` gradient. Call it inside the traced function."""

@@ -58,8 +58,10 @@ def sample_classes_only(
     """A batch with T infinite: each class's population once, weighted by its share of `batch`
     draws from the prior."""
     classes = sample_classes(task, key, batch)
-    share = jnp.zeros(task.K, dtype).at[classes].add(1 / batch)
-    return Examples(jnp.arange(task.K), jnp.asarray(task.probs, dtype), share)
+    drawn = jnp.zeros(task.K, jnp.int32).at[classes].add(1)
+    return Examples(
+        jnp.arange(task.K), jnp.asarray(task.probs, dtype), drawn.astype(dtype) / batch
+    )
 
 
 def examples_from_tokens(

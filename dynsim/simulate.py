@@ -23,6 +23,10 @@ from dynsim.precision import DType, precision, settle
 from dynsim.tasks import SequenceClasses
 from dynsim.trajectory import Status, Trajectory, log_times
 
+DIVERGED_LOSS = 10.0
+"""A run counts as diverged while its batch loss exceeds this many times log M, the loss of
+guessing uniformly."""
+
 Sampler = Callable[[Int[Array, ""]], yz.Examples]
 
 
@@ -64,7 +68,11 @@ def simulate(
     Returns:
         A `Trajectory`. Besides `record` it holds `batch_loss` (S,): the loss on the batch of
         the *next* step, before its update (after the last step: on one more batch, or on the
-        last one of recorded data). A run that diverges gets `Status.DIVERGED`; nothing raises.
+        last one of recorded data). Nothing raises when a run diverges: it gets
+        `Status.DIVERGED` if at its end weights or loss are not finite, or the batch loss exceeds
+        `DIVERGED_LOSS` log M, and `first_bad_step` is the first step of that last stretch. l2
+        normalisation bounds the gradient, so that huge rates mostly lead to the latter, and
+        some runs recover from it.
 
     Raises:
         ValueError: naming the argument, its value and what is allowed, before compilation.
@@ -91,8 +99,8 @@ def simulate(
         key = jax.random.key(0)
     with precision(dtype, task, optimizer, key, init, data):
         trajectory = _run(
-            task,
-            jax.tree.map(jnp.asarray, optimizer),
+            task.astype(dtype),
+            optimizer.astype(dtype),
             key,
             jax.tree.map(jnp.asarray, init) if isinstance(init, yz.YZ) else None,
             jax.tree.map(jnp.asarray, data),
@@ -136,8 +144,6 @@ def _run(
     record: tuple[tuple[str, Observable], ...],
     dtype: DType,
 ) -> Trajectory:
-    task = task.astype(dtype)
-    optimizer = jax.tree.map(lambda x: x.astype(dtype), optimizer)
     if init is not None:
         params = jax.tree.map(lambda x: x.astype(dtype), init)
     else:
@@ -167,8 +173,8 @@ def _run(
         )
         rows = jax.tree.map(lambda column, value: column.at[at].set(value), rows, row)
 
-        finite = jnp.isfinite(batch_loss) & _all_finite(params)
-        first_bad = jnp.where(~finite & (first_bad < 0), k, first_bad)
+        valid = (batch_loss <= DIVERGED_LOSS * math.log(task.M)) & _all_finite(params)
+        first_bad = jnp.where(valid, -1, jnp.where(first_bad < 0, k, first_bad))
         # The scan makes one turn more than there are updates, to record the last state.
         updates, state = transformation.update(grads, state, params)
         updates = jax.tree.map(lambda u: jnp.where(k < steps, u, jnp.zeros_like(u)), updates)

@@ -19,7 +19,7 @@ class Status(enum.IntEnum):
     OK = 0
     """Every recorded step was reached with finite weights and loss."""
     DIVERGED = 1
-    """Weights or loss stopped being finite."""
+    """At the end weights or loss were not finite, or the loss was absurd (see `simulate`)."""
     MAX_STEPS = 2
     """The ODE solver used up its steps, as stiff problems (very large rates) make it do."""
     SOLVER_FAILED = 3
@@ -32,10 +32,10 @@ class Trajectory(eqx.Module):
     Attributes:
         times: (S,) recorded times in optimiser steps.
         observables: arrays (S, ...) by name, see `dynsim.observables`. Entries at and after
-            the first bad step hold `inf` or NaN: mask them by `status`, never average them.
+            the first bad step may be `inf` or NaN: mask them by `status`, never average them.
         params: final parameters, or None for a theory that has none in Y/Z form.
         status: () a `Status` code.
-        first_bad_step: () first optimiser step at which the run was no longer valid, -1 if none.
+        first_bad_step: () optimiser step from which on the run was no longer valid, -1 if none.
             A theory knows it to the next recorded time.
         source: what made it, for instance "simulation" or "population".
     """

@@ -27,11 +27,10 @@ from dynsim.models import yz
 from dynsim.observables import DEFAULT_RECORD, Observable, Record, Snapshot
 from dynsim.optim import Clock, Convention, Optimizer, without_inertia
 from dynsim.precision import DType, precision, settle
-from dynsim.simulate import check_weights
 from dynsim.tasks import SequenceClasses
 from dynsim.trajectory import Trajectory
 from odes import coefficients, decoder
-from odes.solve import DEFAULT_TOLERANCES, Tolerances, check_times, inputs, integrate
+from odes.solve import DEFAULT_TOLERANCES, Tolerances, check_times, integrate, weights
 
 # Condition number of the Gram matrix above which its inverse carries no digit of float64.
 _SINGULAR = 1e14
@@ -71,12 +70,14 @@ def solve(
     if problem:
         raise ValueError(problem)
     check_times(times)
-    check_weights(init, task)
     tolerances = (tolerances or DEFAULT_TOLERANCES[dtype]).check(dtype)
     with precision(dtype, task, optimizer, times, init):
         trajectory = _solve(
-            *inputs((task, optimizer, times, init), dtype),
-            inputs(without_inertia(optimizer, task.prior, clock), dtype),
+            task.astype(dtype),
+            optimizer.astype(dtype),
+            jnp.asarray(times, dtype),
+            weights(init, task, dtype).Z,
+            without_inertia(optimizer.astype(dtype), task.astype(dtype).prior, clock),
             record=observables.resolve(record),
             tolerances=tolerances,
         )
@@ -122,13 +123,12 @@ def _solve(
     task: SequenceClasses,
     optimizer: Optimizer,
     times: Float[Array, " S"],
-    init: yz.YZ | None,
+    Z: Float[Array, "Q M"],
     clock: Clock,
     *,
     record: tuple[tuple[str, Observable], ...],
     tolerances: Tolerances,
 ) -> Trajectory:
-    start = yz.init_zero(task, times.dtype) if init is None else init
 
     def save(t: Float[Array, ""], Z: Float[Array, "Q M"], args: PyTree) -> dict[str, Array]:
         task, optimizer, clock = args
@@ -138,7 +138,7 @@ def _solve(
 
     solved = integrate(
         _field,
-        start.Z,
+        Z,
         times,
         (task, optimizer, clock),
         save=save,

@@ -31,10 +31,9 @@ from dynsim.models import yz
 from dynsim.observables import DEFAULT_RECORD, Observable, Record
 from dynsim.optim import Clock, Optimizer, without_inertia
 from dynsim.precision import DType, precision, settle
-from dynsim.simulate import check_weights
 from dynsim.tasks import SequenceClasses
 from dynsim.trajectory import Trajectory
-from odes.solve import DEFAULT_TOLERANCES, Tolerances, check_times, inputs, integrate
+from odes.solve import DEFAULT_TOLERANCES, Tolerances, check_times, integrate, weights
 
 Flow = Literal["plain", "rescaled", "heavy-ball", "matched"]
 FLOWS: tuple[Flow, ...] = ("plain", "rescaled", "heavy-ball", "matched")
@@ -72,11 +71,13 @@ def solve(
     """
     name = checked_flow(optimizer, flow)
     check_times(times)
-    check_weights(init, task)
     tolerances = (tolerances or DEFAULT_TOLERANCES[dtype]).check(dtype)
     with precision(dtype, task, optimizer, times, init):
         trajectory = _solve(
-            *inputs((task, optimizer, times, init), dtype),
+            task.astype(dtype),
+            optimizer.astype(dtype),
+            jnp.asarray(times, dtype),
+            weights(init, task, dtype),
             flow=name,
             record=observables.resolve(record),
             tolerances=tolerances,
@@ -103,13 +104,12 @@ def _solve(
     task: SequenceClasses,
     optimizer: Optimizer,
     times: Float[Array, " S"],
-    init: yz.YZ | None,
+    init: yz.YZ,
     *,
     flow: Flow,
     record: tuple[tuple[str, Observable], ...],
     tolerances: Tolerances,
 ) -> Trajectory:
-    params = yz.init_zero(task, times.dtype) if init is None else init
     with_inertia = flow in ("heavy-ball", "matched")
     clock = Clock(shift=0.5) if flow == "matched" else Clock()
     if flow == "rescaled":
@@ -123,7 +123,7 @@ def _solve(
     field = functools.partial(_with_inertia, matched=flow == "matched")
     solved = integrate(
         field if with_inertia else _without_inertia,
-        (params, jax.tree.map(jnp.zeros_like, params)) if with_inertia else params,
+        (init, jax.tree.map(jnp.zeros_like, init)) if with_inertia else init,
         times,
         (task, optimizer, clock.rate),
         save=save,

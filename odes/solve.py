@@ -5,7 +5,7 @@ status instead of an exception, because one failed member must not take a batch 
 """
 
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import diffrax
 import jax
@@ -14,7 +14,10 @@ import numpy as np
 from jaxtyping import Array, Float, Int, PyTree
 
 from dynsim import checks
+from dynsim.models.yz import YZ, init_zero
 from dynsim.optim import Clock
+from dynsim.simulate import check_weights
+from dynsim.tasks import SequenceClasses
 from dynsim.trajectory import Status
 
 VectorField = Callable[[Float[Array, ""], PyTree, PyTree], PyTree]
@@ -131,11 +134,9 @@ def integrate(
     return Solved(saved, last, status.astype(jnp.int32), first_bad.astype(jnp.int32))
 
 
-def inputs(tree: Any, dtype: str) -> Any:
-    """Floating-point leaves of `tree` as arrays of `dtype`, everything else as it is."""
-
-    def cast(leaf: Any) -> Any:
-        leaf = jnp.asarray(leaf)
-        return leaf.astype(dtype) if jnp.issubdtype(leaf.dtype, jnp.floating) else leaf
-
-    return jax.tree.map(cast, tree)
+def weights(init: YZ | None, task: SequenceClasses, dtype: str) -> YZ:
+    """Starting weights in `dtype`: `init`, or zero; raises `ValueError` for wrong shapes."""
+    check_weights(init, task)
+    if init is None:
+        return init_zero(task, dtype)
+    return jax.tree.map(lambda leaf: jnp.asarray(leaf, dtype), init)

@@ -4,6 +4,7 @@ import matplotlib.pyplot as plt
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
 
 from dynsim import Trajectory
 from odes import ladder
@@ -34,12 +35,10 @@ def draw(result: Comparison) -> Figure:
     for ax, name in zip(axes[1, 1:], shown, strict=True):
         plot_attention(result, name, largest or 1.0, ax=ax)
     handles, labels = axes[0, 0].get_legend_handles_labels()
-    figure.legend(handles, labels, loc="outside upper center", ncols=len(labels), frameon=False)
+    figure.legend(handles, labels, loc="outside lower center", ncols=len(labels), frameon=False)
     config = result.config
     figure.suptitle(
-        f"{config.task}, {config.make_optimizer()}, T = {config.length}, batch = {config.batch}",
-        fontsize="medium",
-        y=0.955,
+        f"{config.task}, {config.make_optimizer()}, T = {config.length}, batch = {config.batch}"
     )
     return figure
 
@@ -70,14 +69,17 @@ def plot_speed(result: Comparison, ax: Axes | None = None) -> Axes:
     ax = plot_curves(result, "speed", ax=ax)
     ax.set_ylabel(r"speed coefficient $f_n \cdot g_n$")
     if result.stages is not None:
-        top = ax.get_ylim()[1]
-        marks = {"$t_0'$": "rise_end", "peak": "peak", "$t_0$": "snap"}
-        for i, (label, field) in enumerate(marks.items()):
+        ax.set_ylim(top=1.12 * ax.get_ylim()[1])
+        marks = {"peak ": "peak", " $t_0'$": "rise_end", " $t_0$": "snap"}
+        for label, field in marks.items():
             t = float(np.mean(getattr(result.stages, field)))
             if np.isfinite(t) and ax.get_xlim()[0] <= t <= ax.get_xlim()[1]:
-                ax.axvline(t, color="grey", lw=1, ls="--" if field == "peak" else ":")
-                height = top * (0.97 - 0.07 * i)
-                ax.annotate(label, (t, height), (3, 0), textcoords="offset points", va="top")
+                at_peak = field == "peak"
+                ax.axvline(t, color="grey", lw=1, ls="--" if at_peak else ":")
+                side = "right" if at_peak else "left"
+                ax.annotate(
+                    label, (t, 0.98), xycoords=("data", "axes fraction"), ha=side, va="top"
+                )
         ax.set_title("transition times of the closed form")
     return ax
 
@@ -97,6 +99,7 @@ def plot_attention(
     common = int(np.sum(np.asarray(result.task.common())[0][_support(result)]))
     if 0 < common < tokens[-1]:
         ax.axhline(common, color="white", lw=1, ls="--")
+    ax.yaxis.set_major_locator(MaxNLocator(integer=True))
     ax.set(xscale="log", xlabel="optimiser steps", ylabel="token: common, then distinct")
     title = ladder.THEORIES[source].title if source in ladder.THEORIES else source
     ax.set_title(f"attention $c_{{0l}}$: {title}")

@@ -1,0 +1,40 @@
+"""Shared set-up: strict broadcasting, a headless backend, both precisions, optional data."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import jax
+import matplotlib as mpl
+import pytest
+
+mpl.use("Agg")
+jax.config.update("jax_numpy_rank_promotion", "raise")
+
+SHARED = Path(__file__).parents[2] / "shared"
+
+
+@pytest.fixture(params=[False, True], ids=["x32", "x64"])
+def jax_precision(request: pytest.FixtureRequest) -> Iterator[bool]:
+    """Run the test as in a session with `jax_enable_x64` off, and again with it on."""
+    with jax.enable_x64(request.param):
+        yield request.param
+
+
+@pytest.fixture
+def x64() -> Iterator[None]:
+    """Run the test as in a session with `jax_enable_x64` on."""
+    with jax.enable_x64(True):
+        yield
+
+
+@pytest.fixture
+def shared_file() -> object:
+    """A function from a path below the reference folder to the file; skips where it is absent."""
+
+    def find(name: str) -> Path:
+        path = SHARED / name
+        if not path.exists():
+            pytest.skip(f"reference data {name} is not part of a clone")
+        return path
+
+    return find

@@ -1,0 +1,263 @@
+"""Simulation: the authors' recorded run, other implementations, batching, bad input."""
+
+import math
+import re
+from collections.abc import Callable
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import dynsim
+from dynsim import sampling
+from dynsim.models import yz
+from dynsim.observables import z_of
+
+TASK = dynsim.syn_small()
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_the_authors_recorded_run_is_reproduced(
+    dtype: str, jax_precision: bool, shared_file: Callable[[str], Path]
+) -> None:
+    run = np.load(shared_file("reference/authors_fig4_sgd.npz"))
+    data = sampling.examples_from_tokens(TASK, run["x"], run["label"])
+    suffix, tolerance = ("f32", 1e-5) if dtype == "float32" else ("f64", 1e-9)
+    rows = np.asarray(TASK.queries)
+    start = dynsim.YZ(run["K1_init"].T, run["K2_init"][rows])
+    for steps in (1, 5, 20):
+        result = dynsim.simulate(
+            TASK,
+            dynsim.momentum(float(run["lr_y"]), float(run["lr_z"]), float(run["momentum"])),
+            steps=steps,
+            times=np.arange(steps),
+            init=start,
+            data=jax.tree.map(lambda x, steps=steps: x[:steps], data),
+            dtype=dtype,
+        )
+        assert result.params.Y.dtype == dtype
+        for got, want in (
+            (result.params.Y, run[f"K1_after{steps}_{suffix}"].T),
+            (result.params.Z, run[f"K2_after{steps}_{suffix}"][rows]),
+        ):
+            np.testing.assert_allclose(got, want, rtol=0, atol=tolerance * np.abs(want).max())
+        # Relative to the exact losses: the recorded float32 ones are themselves up to 2.8e-5
+        # away from the recorded float64 ones, late in the run, where they are 4e-4.
+        losses = result["batch_loss"]
+        np.testing.assert_allclose(losses, run["loss_f64"][:steps], rtol=tolerance)
+        np.testing.assert_allclose(losses, run[f"loss_{suffix}"][:steps], rtol=tolerance, atol=1e-6)
+
+
+def numpy_descent(
+    examples: yz.Examples, rule: str, eta: tuple[float, float], start: yz.YZ
+) -> tuple[np.ndarray, np.ndarray]:
+    """Descent written independently: gradients by autodiff of the loss, textbook updates."""
+    params = {"Y": np.asarray(start.Y), "Z": np.asarray(start.Z)}
+    first = {name: np.zeros_like(p) for name, p in params.items()}
+    second = {name: np.zeros_like(p) for name, p in params.items()}
+    gradient = jax.jit(jax.grad(yz.loss))
+    for k in range(len(examples.classes)):
+        batch = jax.tree.map(lambda x, k=k: jnp.asarray(x[k]), examples)
+        grads = gradient(yz.YZ(**params), TASK, batch)
+        for name, rate in zip(params, eta, strict=True):
+            g = np.asarray(getattr(grads, name))
+            if rule == "adam":
+                first[name] = 0.9 * first[name] + 0.1 * g
+                second[name] = 0.999 * second[name] + 0.001 * g**2
+                m, v = first[name] / (1 - 0.9 ** (k + 1)), second[name] / (1 - 0.999 ** (k + 1))
+                step = m / (np.sqrt(v) + 1e-8)
+            else:
+                first[name] = (0.8 if rule == "momentum" else 0) * first[name] + g
+                step = first[name]
+            params[name] = params[name] - rate * step
+    return params["Y"], params["Z"]
+
+
+@pytest.mark.usefixtures("x64")
+@pytest.mark.parametrize("rule", ["sgd", "momentum", "adam"])
+def test_each_optimiser_follows_its_textbook_rule(rule: str) -> None:
+    eta = 0.7, 0.3
+    optimizer = {
+        "sgd": dynsim.sgd(*eta),
+        "momentum": dynsim.momentum(*eta, 0.8),
+        "adam": dynsim.adam(*eta),
+    }[rule]
+    key = jax.random.key(0)
+    data = jax.vmap(lambda k: sampling.sample_counts(TASK, k, 8, 16, "float64"))(
+        jax.random.split(key, 6)
+    )
+    start = dynsim.initial_weights(TASK, "uniform", key, "float64")
+    result = dynsim.simulate(TASK, optimizer, steps=6, init=start, data=data, dtype="float64")
+    Y, Z = numpy_descent(data, rule, eta, start)
+    # Tokens that no batch draws have gradient zero, where Adam's quotient amplifies rounding.
+    np.testing.assert_allclose(result.params.Y, Y, rtol=1e-9, atol=1e-9)
+    np.testing.assert_allclose(result.params.Z, Z, rtol=1e-9, atol=1e-9)
+
+
+def test_row_sums_stay_zero_and_records_stand_at_their_times() -> None:
+    key = jax.random.key(1)
+    run = lambda steps, times: dynsim.simulate(  # noqa: E731
+        TASK, dynsim.momentum(1.0, 0.5), key, steps=steps, times=times, record={"z": z_of([3, 12])}
+    )
+    whole = run(40, [0, 7, 8, 40])
+    # 40 steps of float32 rounding on sums of 34 numbers of order 1.
+    np.testing.assert_allclose(whole.params.Y.sum(1), 0, atol=1e-5)
+    np.testing.assert_allclose(whole.params.Z.sum(1), 0, atol=1e-5)
+    assert whole["z"].shape == (4, 2, 2)
+    assert not whole["z"][0].any()
+    # Batches depend on the key and the step alone, so shorter runs are prefixes of longer ones.
+    for slot, steps in ((1, 7), (2, 8)):
+        part = run(steps, [steps])
+        np.testing.assert_array_equal(part["z"][0], whole["z"][slot])
+        np.testing.assert_array_equal(part["z"][0], part.params.Z[:, jnp.array([3, 12])])
+
+
+@pytest.mark.parametrize(
+    ("length", "batch"), [(32, 16), (math.inf, 16), (math.inf, math.inf)], ids=str
+)
+def test_vmap_over_seeds_and_rates_is_the_loop_with_one_compilation(
+    length: float, batch: float
+) -> None:
+    def run(key: jax.Array, eta: jax.Array) -> dynsim.Trajectory:
+        return dynsim.simulate(
+            TASK, dynsim.momentum(eta, 2 * eta, eta), key, steps=12, length=length, batch=batch
+        )
+
+    grid = jax.jit(jax.vmap(jax.vmap(run, (None, 0)), (0, None)))
+    keys = jax.random.split(jax.random.key(2), 3)
+    for etas in (jnp.array([0.1, 0.9]), jnp.array([0.2, 0.5])):
+        both = grid(keys, etas)
+        assert both.status.shape == (3, 2)
+    assert grid._cache_size() == 1
+    for i, j in np.ndindex(3, 2):
+        alone = run(keys[i], etas[j])
+        # Batched matrix products add up in another order; twelve steps amplify that a little.
+        for name in alone.observables:
+            np.testing.assert_allclose(
+                both[name][i, j], alone[name], rtol=2e-4, atol=2e-5, err_msg=name
+            )
+
+
+def test_python_numbers_as_rates_do_not_recompile() -> None:
+    from dynsim.simulate import _run
+
+    run = lambda eta: dynsim.simulate(TASK, dynsim.sgd(eta, eta), jax.random.key(0), steps=3)  # noqa: E731
+    run(0.1)
+    before = _run._cache_size()
+    run(0.2)
+    run(3)
+    assert _run._cache_size() == before
+
+
+def test_results_do_not_depend_on_the_global_precision() -> None:
+    run = lambda dtype: dynsim.simulate(  # noqa: E731
+        TASK, dynsim.sgd(1.0, 1.0), jax.random.key(3), steps=20, init="uniform", dtype=dtype
+    )
+    narrow, wide = run("float32"), run("float64")
+    assert isinstance(wide["loss"], np.ndarray)
+    with jax.enable_x64(True):
+        again, wide_again = run("float32"), run("float64")
+    np.testing.assert_array_equal(narrow["loss"], again["loss"])
+    np.testing.assert_array_equal(wide["loss"], wide_again["loss"])
+    assert narrow["loss"].dtype == again["loss"].dtype == jnp.float32
+    assert wide["loss"].dtype == jnp.float64
+
+
+def test_learning_rates_can_be_differentiated() -> None:
+    def final_entropy(eta: jax.Array) -> jax.Array:
+        run = dynsim.simulate(
+            TASK, dynsim.sgd(1.0, eta), steps=10, length=math.inf, batch=math.inf, dtype="float64"
+        )
+        return run["entropy"][-1]
+
+    with jax.enable_x64(True):
+        backward, forward = jax.grad(final_entropy)(0.5), jax.jacfwd(final_entropy)(0.5)
+        difference = (final_entropy(0.5 + 1e-5) - final_entropy(0.5 - 1e-5)) / 2e-5
+    np.testing.assert_allclose([backward, forward], difference, rtol=1e-6)
+
+
+def test_divergence_is_a_status_with_its_step() -> None:
+    def run(eta: jax.Array) -> dynsim.Trajectory:
+        # With three contextual tokens some sequences fit both classes, so the loss never
+        # settles at 0 and stays proportional to the rate.
+        return dynsim.simulate(
+            TASK, dynsim.sgd(eta, eta), jax.random.key(0), steps=20, length=4, init="uniform"
+        )
+
+    result = jax.vmap(run)(jnp.array([1.0, 1e6, jnp.inf]))
+    np.testing.assert_array_equal(result.status, [0, 1, 1])
+    np.testing.assert_array_equal(result.first_bad_step, [-1, 1, 1])
+    loss = np.asarray(result["batch_loss"])
+    assert loss[0].max() < 10 * np.log(34) < loss[1, -1] < np.inf
+    assert np.isnan(loss[2, -1])
+    assert "OK 1, DIVERGED 2" in repr(result)
+
+
+def test_a_run_that_recovers_has_not_diverged() -> None:
+    # At T = 128 every sequence tells its class: one wild step, then the loss is 0 for good.
+    result = dynsim.simulate(
+        TASK, dynsim.sgd(1e6, 1e6), jax.random.key(0), steps=20, init="uniform"
+    )
+    assert float(result["batch_loss"].max()) > 10 * np.log(34)
+    assert (result.status, result.first_bad_step) == (dynsim.Status.OK, -1)
+
+
+def test_one_class_one_token_kind_runs() -> None:
+    task = dynsim.sequence_classes([[0.5, 0.5, 0]], query=[2])
+    result = dynsim.simulate(task, dynsim.sgd(1.0, 1.0), jax.random.key(0), steps=5)
+    assert result.status == dynsim.Status.OK
+    assert np.isnan(result["z_top_common"]).all()
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"steps": 0}, "steps = 0: must be an integer >= 1"),
+        ({"steps": 2.5}, "steps = 2.5"),
+        ({"length": 1}, "length = 1: must be an integer >= 2, or inf"),
+        ({"length": math.nan}, "length = nan"),
+        ({"batch": 0}, "batch = 0"),
+        ({"batch": math.inf}, "an infinite batch needs length = inf"),
+        ({"times": [0, 4]}, "must increase within [0, steps = 3]"),
+        ({"times": [2, 1]}, "must increase"),
+        ({"times": [0.5]}, "whole steps"),
+        ({"record": ["lossy"]}, "record = 'lossy': must be one of loss, accuracy"),
+        ({"init": "ones"}, "init = 'ones': must be one of zero, uniform"),
+        ({"init": dynsim.YZ(np.zeros((2, 2)), np.zeros((1, 2)))}, "init.Y: must have shape (34, 34"),
+        ({"dtype": "float16"}, "dtype = 'float16'"),
+        ({"key": None}, "key = None: sampling batch = 128 sequences needs a key"),
+        (
+            {"data": yz.Examples(np.zeros((2, 1)), np.ones((2, 1, 34)), np.ones((2, 1)))},
+            "data.counts: must have shape (steps = 3",
+        ),
+    ],
+)
+def test_bad_input_is_named(change: dict, message: str) -> None:
+    arguments = {"key": jax.random.key(0), "steps": 3, **change}
+    with pytest.raises(ValueError, match=re.escape(message)):
+        dynsim.simulate(TASK, dynsim.sgd(1.0, 1.0), **arguments)
+
+
+@pytest.mark.parametrize(
+    ("build", "message"),
+    [
+        (lambda: dynsim.sgd(-1.0, 1.0), "eta_y = -1.0"),
+        (lambda: dynsim.sgd(1.0, math.nan), "eta_z = nan"),
+        (lambda: dynsim.sgd("fast", 1.0), "eta_y = 'fast': must be a real number"),
+        (lambda: dynsim.momentum(1.0, 1.0, 1.0), "momentum = 1.0: must be finite and in [0, 1)"),
+        (lambda: dynsim.adam(1.0, 1.0, eps=0), "eps = 0.0: must be finite and in (0, inf)"),
+    ],
+)
+def test_a_bad_optimiser_is_named(build: Callable[[], object], message: str) -> None:
+    with pytest.raises(ValueError, match=re.escape(message)):
+        build()
+
+
+def test_float64_inside_a_float32_transformation_is_refused() -> None:
+    run = lambda eta: dynsim.simulate(  # noqa: E731
+        TASK, dynsim.sgd(eta, eta), jax.random.key(0), steps=2, dtype="float64"
+    ).status
+    with pytest.raises(ValueError, match="needs jax.config.update"):
+        jax.vmap(run)(jnp.ones(2))

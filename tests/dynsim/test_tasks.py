@@ -1,0 +1,110 @@
+"""Tasks: the published layouts, distinct and common tokens, and errors for bad tables."""
+
+import re
+from pathlib import Path
+
+import jax
+import numpy as np
+import pytest
+
+import dynsim
+
+GOOD = np.array([[0.5, 0.5, 0, 0], [0.5, 0, 0.25, 0.25]])
+
+
+def test_syn_small_has_the_published_layouts() -> None:
+    authors, paper = dynsim.syn_small(), dynsim.syn_small("paper")
+    assert (authors.K, authors.M, authors.num_queries) == (2, 34, 2)
+    assert (paper.K, paper.M, paper.num_queries) == (2, 30, 2)
+    np.testing.assert_array_equal(authors.query, [30, 31])
+    np.testing.assert_array_equal(authors.next_token, [32, 33])
+    # Weight 1 for each of 10 common tokens and linspace(0.1, 1, 10), which sums to 5.5.
+    np.testing.assert_allclose(authors.probs[0, :10], 1 / 15.5, rtol=1e-15)
+    np.testing.assert_allclose(authors.probs[1, 20:30], np.arange(1, 11) / 155, rtol=1e-15)
+    np.testing.assert_array_equal(authors.probs[:, :30], paper.probs)
+    np.testing.assert_array_equal(authors.support[1], [*range(10), *range(20, 30)])
+
+
+@pytest.mark.parametrize("queries", [1, 3, 5, 10])
+def test_syn_medium_has_two_classes_for_each_query(queries: int) -> None:
+    task = dynsim.syn_medium(queries)
+    assert task.K == 2 * queries
+    assert task.M == 10 + 10 * task.K + queries + task.K
+    np.testing.assert_array_equal(np.bincount(task.query_index), 2)
+    assert task.distinct().sum() == 10 * task.K
+
+
+def test_distinct_and_common_globally_and_within_a_query() -> None:
+    # Token 0 is in classes 0 and 2, token 1 in 0 and 1; classes 0, 1 share a query, 2 has its own.
+    probs = [[0.5, 0.5, 0, 0, 0], [0, 0.5, 0.5, 0, 0], [0.5, 0, 0, 0.5, 0]]
+    task = dynsim.sequence_classes(probs, query=[4, 4, 3])
+    want = np.array([[0, 0, 0, 0, 0], [0, 0, 1, 0, 0], [0, 0, 0, 1, 0]], bool)
+    np.testing.assert_array_equal(task.distinct(), want)
+    np.testing.assert_array_equal(task.common(), (np.array(probs) > 0) & ~want)
+    want_local = np.array([[1, 0, 0, 0, 0], [0, 0, 1, 0, 0], [1, 0, 0, 1, 0]], bool)
+    np.testing.assert_array_equal(task.distinct(local=True), want_local)
+
+
+def test_a_task_is_a_pytree_that_survives_jit_and_keeps_float64() -> None:
+    task = dynsim.syn_small()
+    assert task.probs.dtype == np.float64
+    with pytest.raises(ValueError, match="read-only"):
+        task.probs[0, 0] = 1
+    back = jax.jit(lambda t: t)(task)
+    assert back.M == task.M
+    np.testing.assert_array_equal(back.query_index, task.query_index)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"probs": [[0.6, 0.5, -0.1, 0], GOOD[1]]}, "probs[0] (class 0), token 2 = -0.1"),
+        ({"probs": [GOOD[0], [0.5, np.nan, 0.5, 0]]}, "probs[1] (class 1), token 1 = nan"),
+        ({"probs": [GOOD[0], [0.5, 0.4, 0, 0]]}, "probs[1] (class 1): sums to 0.9"),
+        ({"probs": [[0, 0, 0, 0], GOOD[1]]}, "probs[0] (class 0): has no support"),
+        ({"probs": np.full((5, 4), 0.25), "query": [0] * 5}, "K = 5 classes but M = 4 tokens"),
+        ({"probs": [0.5, 0.5]}, "shape (K, M)"),
+        ({"probs": [["a", "b"]]}, "probs: must be an array of numbers"),
+        ({"query": [0, 4]}, "query[1] (class 1) = 4: must be a token id in [0, 4)"),
+        ({"query": [0, -1]}, "query[1] (class 1) = -1"),
+        ({"query": [0]}, "query: must have shape (2,)"),
+        ({"query": [0, 1.5]}, "query[1] (class 1) = 1.5"),
+        ({"next_token": [2, 2]}, "next_token[1] (class 1) = 2: already the next token of class 0"),
+        ({"next_token": [2, 9]}, "next_token[1] (class 1) = 9"),
+        ({"prior": [0.5, 0.6]}, "prior: sums to 1.1"),
+        ({"prior": [1.0, 0.0]}, "prior[1] (class 1) = 0: must be positive"),
+        ({"prior": [1.5, -0.5]}, "prior, class 1 = -0.5"),
+    ],
+)
+def test_a_bad_table_is_named(change: dict, message: str) -> None:
+    arguments = {"probs": GOOD, "query": [0, 1], **change}
+    with pytest.raises(ValueError, match=re.escape(message)):
+        dynsim.sequence_classes(**arguments)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"num_queries": 0}, "num_queries = 0: must be an integer >= 1"),
+        ({"classes_per_query": 1.5}, "classes_per_query = 1.5"),
+        ({"num_common": 0, "num_distinct": 0}, "a class needs a token"),
+        ({"layout": "other"}, "layout = 'other': must be one of authors, paper"),
+    ],
+)
+def test_a_bad_synthetic_task_is_named(arguments: dict, message: str) -> None:
+    with pytest.raises(ValueError, match=re.escape(message)):
+        dynsim.syn(**{"num_queries": 2, "classes_per_query": 1, **arguments})
+
+
+def test_a_task_file_round_trips_and_bad_files_are_named(tmp_path: Path) -> None:
+    path = tmp_path / "task.npz"
+    np.savez(path, probs=GOOD, query=[0, 1], prior=[0.25, 0.75])
+    np.testing.assert_array_equal(dynsim.load_task(path).prior, [0.25, 0.75])
+    np.savez(path, probs=GOOD)
+    with pytest.raises(ValueError, match="lacks the array query"):
+        dynsim.load_task(path)
+    path.write_text("no archive")
+    with pytest.raises(ValueError, match=r"not a readable \.npz"):
+        dynsim.load_task(path)
+    with pytest.raises(ValueError, match="no such file"):
+        dynsim.load_task(tmp_path / "absent.npz")

@@ -1,0 +1,99 @@
+"""The model against an independent NumPy one, and Lemma 1 against automatic differentiation."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import dynsim
+from dynsim import sampling
+from dynsim.models import yz
+
+TASK = dynsim.syn_medium(3)
+
+
+def numpy_logits(Y: np.ndarray, z: np.ndarray, context: np.ndarray) -> np.ndarray:
+    """Section 2 of the paper, position by position, for one query's row z of Z."""
+    weights = [np.exp(z[token]) for token in context]
+    a = np.zeros(len(Y))
+    for token, weight in zip(context, weights, strict=True):
+        a[token] += weight / sum(weights)
+    return Y.T @ (a / np.sqrt(np.sum(a**2)))
+
+
+def random_weights(seed: int, scale: float = 1.0) -> yz.YZ:
+    rng = np.random.default_rng(seed)
+    shapes = (TASK.M, TASK.M), (TASK.num_queries, TASK.M)
+    return yz.YZ(*(jnp.asarray(scale * rng.normal(size=shape)) for shape in shapes))
+
+
+@pytest.mark.usefixtures("x64")
+def test_forward_and_loss_match_numpy_at_token_and_at_count_level() -> None:
+    params = random_weights(0)
+    classes, tokens = sampling.sample_tokens(TASK, jax.random.key(0), 16, 20)
+    examples = sampling.sample_counts(TASK, jax.random.key(0), 16, 20, "float64")
+    rows = np.asarray(TASK.query_index)[classes]
+    want = np.stack(
+        [
+            numpy_logits(np.asarray(params.Y), np.asarray(params.Z)[row], np.asarray(x)[:-1])
+            for row, x in zip(rows, tokens, strict=True)
+        ]
+    )
+    at_tokens = jax.vmap(lambda x: yz.forward_tokens(params, TASK, x))(tokens)
+    np.testing.assert_allclose(at_tokens, want, rtol=1e-12, atol=1e-12)
+    np.testing.assert_allclose(yz.forward(params, TASK, examples), want, rtol=1e-12, atol=1e-12)
+
+    labels = np.asarray(TASK.next_token)[classes]
+    log_alpha = want - np.log(np.exp(want).sum(1, keepdims=True))
+    cross_entropy = -log_alpha[np.arange(16), labels].mean()
+    np.testing.assert_allclose(yz.loss(params, TASK, examples), cross_entropy, rtol=1e-12)
+
+
+@pytest.mark.usefixtures("x64")
+@pytest.mark.parametrize("source", ["batch", "population"])
+@pytest.mark.parametrize("scale", [0.1, 3.0])
+def test_lemma_1_is_the_gradient(source: str, scale: float) -> None:
+    params = random_weights(1, scale)
+    examples = yz.population(TASK)
+    if source == "batch":
+        examples = sampling.sample_counts(TASK, jax.random.key(1), 32, 40, "float64")
+    value, written_out = jax.jit(yz.loss_and_grad)(params, TASK, examples)
+    np.testing.assert_allclose(value, yz.loss(params, TASK, examples), rtol=1e-13)
+    by_autodiff = jax.jit(jax.grad(yz.loss))(params, TASK, examples)
+    for got, want in zip(jax.tree.leaves(written_out), jax.tree.leaves(by_autodiff), strict=True):
+        np.testing.assert_allclose(got, want, rtol=1e-10, atol=1e-10 * float(jnp.abs(want).max()))
+
+
+@pytest.mark.usefixtures("x64")
+def test_gradients_leave_row_sums_alone() -> None:
+    examples = sampling.sample_counts(TASK, jax.random.key(2), 32, 40, "float64")
+    _, grads = jax.jit(yz.loss_and_grad)(random_weights(2), TASK, examples)
+    np.testing.assert_allclose(grads.Y.sum(1), 0, atol=1e-15)
+    np.testing.assert_allclose(grads.Z.sum(1), 0, atol=1e-15)
+
+
+def test_an_absent_token_gets_no_attention_however_large_its_logit() -> None:
+    z, counts = jnp.array([[1e4, 0.0, -1e4]]), jnp.array([[0.0, 2.0, 2.0]])
+    np.testing.assert_allclose(yz.attend(z, counts), [[0, 1, 0]])
+    assert np.isfinite(jax.grad(lambda z: yz.attend(z, counts)[0, 1])(z)).all()
+
+
+def test_small_losses_and_residuals_keep_their_digits_in_float32() -> None:
+    logits = np.array([[20.0, 1.0, 0.0], [-30.0, 5.0, 0.0]])
+    loss, residual = yz.cross_entropy(jnp.asarray(logits, jnp.float32), jnp.array([0, 0]))
+    others = np.exp(logits[:, 1:] - logits[:, :1])
+    want = np.log1p(others.sum(1))
+    np.testing.assert_allclose(loss, want, rtol=1e-6)
+    np.testing.assert_allclose(residual[:, 0], -np.expm1(-want), rtol=1e-6)
+    np.testing.assert_allclose(residual[:, 1:], -others * np.exp(-want)[:, None], rtol=3e-6)
+
+
+def test_uniform_start_has_the_stated_bound_and_law() -> None:
+    task = dynsim.syn_medium(10)
+    start = dynsim.initial_weights(task, "uniform", jax.random.key(5))
+    scaled = np.r_[start.Y.ravel(), start.Z.ravel()] * np.sqrt(task.M)
+    assert np.abs(scaled).max() <= 1
+    # Standard deviations of the mean and of the variance of n uniform numbers on [-1, 1].
+    n = scaled.size
+    assert abs(scaled.mean()) < 6 * np.sqrt(1 / 3 / n)
+    assert abs(scaled.var() - 1 / 3) < 6 * np.sqrt(4 / 45 / n)
