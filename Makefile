@@ -15,10 +15,9 @@ test: $(VENV)/.installed-test
 lint: $(VENV)/.installed-lint
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
-	$(BIN)/mypy
 
 clean:
-	rm -rf $(VENV) out .pytest_cache .ruff_cache .mypy_cache
+	rm -rf $(VENV) out .pytest_cache .ruff_cache
 
 $(BIN)/python:
 	$(PYTHON) -c 'import sys; v = sys.version_info; sys.exit(0 if v >= (3, 11) else f"dynsim needs Python 3.11 or newer, found {v.major}.{v.minor}; set PYTHON=")'

@@ -166,8 +166,9 @@ def resolve(record: Record) -> tuple[tuple[str, Observable], ...]:
         return tuple(record.items())
     if isinstance(record, str):
         record = (record,)
-    return tuple((checks.choice("record", name, tuple(OBSERVABLES)), OBSERVABLES[name])
-                 for name in record)
+    return tuple(
+        (checks.choice("record", name, tuple(OBSERVABLES)), OBSERVABLES[name]) for name in record
+    )
 
 
 def evaluate(

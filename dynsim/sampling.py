@@ -59,9 +59,7 @@ def sample_classes_only(
     draws from the prior."""
     classes = sample_classes(task, key, batch)
     drawn = jnp.zeros(task.K, jnp.int32).at[classes].add(1)
-    return Examples(
-        jnp.arange(task.K), jnp.asarray(task.probs, dtype), drawn.astype(dtype) / batch
-    )
+    return Examples(jnp.arange(task.K), jnp.asarray(task.probs, dtype), drawn.astype(dtype) / batch)
 
 
 def examples_from_tokens(

@@ -208,13 +208,9 @@ def _sampler(
         return lambda k: yz.population(task)
     size = int(batch)
     if math.isinf(length):
-        return lambda k: sampling.sample_classes_only(
-            task, jax.random.fold_in(key, k), size, dtype
-        )
+        return lambda k: sampling.sample_classes_only(task, jax.random.fold_in(key, k), size, dtype)
     tokens = int(length)
-    return lambda k: sampling.sample_counts(
-        task, jax.random.fold_in(key, k), size, tokens, dtype
-    )
+    return lambda k: sampling.sample_counts(task, jax.random.fold_in(key, k), size, tokens, dtype)
 
 
 def _split(key: PRNGKeyArray) -> tuple[PRNGKeyArray, PRNGKeyArray]:
@@ -259,4 +255,6 @@ def _check_data(data: yz.Examples | None, task: SequenceClasses, steps: int) -> 
     for name in ("classes", "weight"):
         if np.shape(getattr(data, name)) != shape[:2]:
             got = np.shape(getattr(data, name))
-            raise ValueError(f"data.{name}: must have shape {shape[:2]} like data.counts, got {got}")
+            raise ValueError(
+                f"data.{name}: must have shape {shape[:2]} like data.counts, got {got}"
+            )

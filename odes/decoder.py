@@ -89,9 +89,7 @@ def gamma_integral(
     return jnp.asarray(K) * (M - 1) ** 2 * h(s, eta_y, M) ** 2 / (2 * jnp.asarray(eta_y))
 
 
-def stages(
-    eta_y: Float[ArrayLike, ""], K: Float[ArrayLike, ""], M: Float[ArrayLike, ""]
-) -> Stages:
+def stages(eta_y: Float[ArrayLike, ""], K: Float[ArrayLike, ""], M: Float[ArrayLike, ""]) -> Stages:
     """Times that divide a run (Theorem 1b, Lemma 9) and the exact peak of gamma.
 
     The peak is where M h = x* = 1 + W_0((M-1)/e), reached at

@@ -40,8 +40,6 @@ def _flow(flow: population.Flow, title: str, assumes: str) -> Theory:
             population.checked_flow(optimizer, flow)
         except ValueError as error:
             return str(error)
-        if flow != "plain" and optimizer.kind == "sgd":
-            return f"flow = {flow!r}: needs momentum; for sgd ask for 'plain'"
         return None
 
     solve = functools.partial(population.solve, flow=flow)

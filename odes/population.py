@@ -94,6 +94,8 @@ def checked_flow(optimizer: Optimizer, flow: Flow | None) -> Flow:
     checks.choice("flow", flow, FLOWS)
     if flow == "plain" and optimizer.kind == "momentum":
         raise ValueError("flow = 'plain': drops momentum; for eta / (1 - mu) ask for 'rescaled'")
+    if flow != "plain" and optimizer.kind == "sgd":
+        raise ValueError(f"flow = {flow!r}: needs momentum; for sgd ask for 'plain'")
     if flow == "matched":
         checks.real("momentum", optimizer.momentum, 0, 1, open_minimum=True, open_maximum=True)
     return flow

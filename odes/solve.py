@@ -125,9 +125,7 @@ def integrate(
         solution.result == results.max_steps_reached, Status.MAX_STEPS, Status.SOLVER_FAILED
     )
     succeeded = solution.result == results.successful
-    status = jnp.where(
-        succeeded, jnp.where(jnp.all(valid), Status.OK, Status.DIVERGED), status
-    )
+    status = jnp.where(succeeded, jnp.where(jnp.all(valid), Status.OK, Status.DIVERGED), status)
     first_bad = jnp.ceil(times[jnp.argmin(valid)])
     first_bad = jnp.where(jnp.all(valid), -1, first_bad)
     last = jax.tree.map(lambda leaf: leaf[-1], final)

@@ -23,12 +23,17 @@ def run_compare(config: Compare) -> None:
         print("\nwrote " + ", ".join(map(str, paths)))
 
 
+def parse(arguments: Sequence[str] | None = None) -> Compare:
+    """The settings that a command line asks for."""
+    return tyro.extras.subcommand_cli_from_dict(
+        {"compare": Compare}, args=arguments, prog="dynsim", description=__doc__
+    )
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     """Parse the command line and run it. Returns 0, or 2 when the input is bad."""
     mpl.use("Agg")
-    config = tyro.extras.subcommand_cli_from_dict(
-        {"compare": Compare}, args=arguments, prog="dynsim", description=__doc__
-    )
+    config = parse(arguments)
     try:
         run_compare(config)
     except (ValueError, OSError) as error:

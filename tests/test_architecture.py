@@ -6,7 +6,11 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[1]
-FORBIDDEN = {"dynsim": {"odes", "sweeps", "tests"}, "odes": {"sweeps", "tests"}, "sweeps": {"tests"}}
+FORBIDDEN = {
+    "dynsim": {"odes", "sweeps", "tests"},
+    "odes": {"sweeps", "tests"},
+    "sweeps": {"tests"},
+}
 
 
 def imported(path: Path) -> set[str]:

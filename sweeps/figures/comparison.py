@@ -77,16 +77,12 @@ def plot_speed(result: Comparison, ax: Axes | None = None) -> Axes:
                 at_peak = field == "peak"
                 ax.axvline(t, color="grey", lw=1, ls="--" if at_peak else ":")
                 side = "right" if at_peak else "left"
-                ax.annotate(
-                    label, (t, 0.98), xycoords=("data", "axes fraction"), ha=side, va="top"
-                )
+                ax.annotate(label, (t, 0.98), xycoords=("data", "axes fraction"), ha=side, va="top")
         ax.set_title("transition times of the closed form")
     return ax
 
 
-def plot_attention(
-    result: Comparison, source: str, largest: float, ax: Axes | None = None
-) -> Axes:
+def plot_attention(result: Comparison, source: str, largest: float, ax: Axes | None = None) -> Axes:
     """Heat map over time of the attention of class 0 on its contextual tokens."""
     ax = ax or plt.gca()
     trajectory = result.simulation if source == "simulation" else result.predictions[source]

@@ -225,7 +225,10 @@ def test_one_class_one_token_kind_runs() -> None:
         ({"times": [0.5]}, "whole steps"),
         ({"record": ["lossy"]}, "record = 'lossy': must be one of loss, accuracy"),
         ({"init": "ones"}, "init = 'ones': must be one of zero, uniform"),
-        ({"init": dynsim.YZ(np.zeros((2, 2)), np.zeros((1, 2)))}, "init.Y: must have shape (34, 34"),
+        (
+            {"init": dynsim.YZ(np.zeros((2, 2)), np.zeros((1, 2)))},
+            "init.Y: must have shape (34, 34",
+        ),
         ({"dtype": "float16"}, "dtype = 'float16'"),
         ({"key": None}, "key = None: sampling batch = 128 sequences needs a key"),
         (
@@ -256,8 +259,10 @@ def test_a_bad_optimiser_is_named(build: Callable[[], object], message: str) -> 
 
 
 def test_float64_inside_a_float32_transformation_is_refused() -> None:
-    run = lambda eta: dynsim.simulate(  # noqa: E731
-        TASK, dynsim.sgd(eta, eta), jax.random.key(0), steps=2, dtype="float64"
-    ).status
+    run = lambda eta: (
+        dynsim.simulate(  # noqa: E731
+            TASK, dynsim.sgd(eta, eta), jax.random.key(0), steps=2, dtype="float64"
+        ).status
+    )
     with pytest.raises(ValueError, match="needs jax.config.update"):
         jax.vmap(run)(jnp.ones(2))

@@ -1,0 +1,221 @@
+"""Flows against gradient descent, which is the central claim, and against their gradients."""
+
+import math
+import re
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from scipy import integrate
+
+import dynsim
+from dynsim.models import yz
+from odes import attention, coefficients, decoder, ladder, population
+from odes.solve import Tolerances
+
+TASK = dynsim.syn_small()
+
+
+def descend(optimizer: dynsim.Optimizer, steps: int, **options: object) -> dynsim.Trajectory:
+    infinite = {"length": math.inf, "batch": math.inf, "dtype": "float64"}
+    return dynsim.simulate(TASK, optimizer, steps=steps, **infinite, **options)
+
+
+def distance(a: yz.YZ, b: yz.YZ) -> np.ndarray:
+    pairs = zip(jax.tree.leaves(a), jax.tree.leaves(b), strict=True)
+    return np.array([np.linalg.norm(x - y) / np.linalg.norm(y) for x, y in pairs])
+
+
+@pytest.mark.parametrize(("mu", "flow"), [(0.0, "plain"), (0.9, "rescaled")])
+def test_descent_converges_to_the_flow_at_first_order(mu: float, flow: str) -> None:
+    errors = []
+    for refinement in (2, 4, 8):
+        eta = (1 - mu) * 0.8 / refinement
+        optimizer = dynsim.momentum(eta, eta, mu) if mu else dynsim.sgd(eta, eta)
+        steps = 25 * refinement
+        discrete = descend(optimizer, steps, times=[steps], record=["loss"])
+        limit = population.solve(
+            TASK, optimizer, np.array([0.0, steps]), flow=flow, record=["loss"]
+        )
+        errors.append(distance(discrete.params, limit.params))
+    order = np.log2(np.array(errors)[:-1] / np.array(errors)[1:])
+    np.testing.assert_allclose(order, 1, atol=0.2)
+    assert (errors[-1] < 0.1).all()
+
+
+def test_momentum_readings_have_the_measured_values() -> None:
+    # The values of the theory notes (section 8), +- 0.003.
+    optimizer = dynsim.momentum(1.0, 1.0, 0.9)
+    logit = lambda run: float(run["z_top_distinct"][-1, 0])  # noqa: E731
+    assert logit(descend(optimizer, 100)) == pytest.approx(1.0054, abs=1e-4)
+    for flow, value in (("heavy-ball", 1.028), ("matched", 1.007), ("rescaled", 0.601)):
+        result = population.solve(TASK, optimizer, np.array([0.0, 100.0]), flow=flow)
+        assert result.status == dynsim.Status.OK
+        assert logit(result) == pytest.approx(value, abs=0.003), flow
+
+
+@pytest.mark.usefixtures("x64")
+def test_the_population_flow_is_scipys_gradient_flow_from_a_random_start() -> None:
+    task = dynsim.syn_medium(1, "paper")
+    eta_y, eta_z, end = 0.8, 1.5, 40.0
+    start = dynsim.initial_weights(task, "uniform", jax.random.key(0), "float64")
+    got = population.solve(task, dynsim.sgd(eta_y, eta_z), np.array([0, end]), init=start)
+    flat, unravel = jax.flatten_util.ravel_pytree(start)
+
+    @jax.jit
+    def right_hand_side(flat: jax.Array) -> jax.Array:
+        grads = jax.grad(yz.loss)(unravel(flat), task, yz.population(task))
+        return jax.flatten_util.ravel_pytree(yz.YZ(-eta_y * grads.Y, -eta_z * grads.Z))[0]
+
+    solution = integrate.solve_ivp(
+        lambda t, y: np.asarray(right_hand_side(y)), (0, end), flat, rtol=1e-9, atol=1e-11
+    )
+    want = unravel(jnp.asarray(solution.y[:, -1]))
+    # Both solvers accumulate some ten times their tolerance of 1e-8.
+    assert (distance(got.params, want) < 1e-6).all()
+
+
+@pytest.mark.usefixtures("x64")
+def test_theorem_1_inverts_the_gram_matrix() -> None:
+    f = yz.normalise(jnp.asarray(np.random.default_rng(0).uniform(size=(4, 9))))
+    gamma = jnp.array([0.5, 1.0, 2.0, 0.1])
+    g = coefficients.backpropagated_gradient(f, gamma)
+    # The paper's own sums: iota_n = (G^-1)_nn, beta_nn' = -(G^-1)_n'n by definition of E'.
+    inverse = np.linalg.inv(np.asarray(f @ f.T))
+    for n in range(4):
+        beta = {m: -inverse[m, n] for m in range(4) if m != n}
+        want = inverse[n, n] * f[n] - sum(b * f[m] for m, b in beta.items())
+        np.testing.assert_allclose(g[n], gamma[n] * want, rtol=1e-10)
+        xi = gamma[n] * sum(b * (f[n] @ f[m]) for m, b in beta.items())
+        np.testing.assert_allclose(coefficients.xi(f, gamma)[n], xi, rtol=1e-10)
+    np.testing.assert_allclose(jnp.sum(f * g, 1), gamma, rtol=1e-10)
+
+
+@pytest.mark.parametrize("clock", ["sgd", "paper"])
+def test_eq10_is_the_printed_equation(clock: str) -> None:
+    task = dynsim.syn_medium(1)
+    eta_y, eta_z, end = 1.3, 0.7, 25.0
+    P, K, M = np.asarray(task.probs), task.K, task.M
+    weight = 1 / K if clock == "sgd" else 1.0
+
+    def printed(t: float, z: np.ndarray) -> np.ndarray:
+        c = P * np.exp(z)
+        f = c / np.linalg.norm(c, axis=1, keepdims=True)
+        inverse = np.linalg.inv(f @ f.T)
+        with jax.enable_x64(True):
+            gamma = float(decoder.gamma(t / K, eta_y, M))
+        total = np.zeros(M)
+        for n in range(K):
+            for m in range(K):
+                if m != n:
+                    beta = -inverse[m, n]
+                    total += beta * f[n] * (f[n] * (f[n] @ f[m]) - f[m])
+        return eta_z * weight * gamma * total
+
+    solution = integrate.solve_ivp(printed, (0, end), np.zeros(M), rtol=1e-9, atol=1e-12)
+    got = attention.solve(
+        task,
+        dynsim.sgd(eta_y, eta_z),
+        np.array([0, 10.0, end]),
+        clock=clock,
+        record=["z", "speed", "xi", "loss", "overlap"],
+    )
+    np.testing.assert_allclose(got["z"][-1, 0], solution.y[:, -1], rtol=1e-6, atol=1e-8)
+    assert got.source == f"eq10-{clock}"
+    # The recorded speed is gamma, and xi measured from the drift is Theorem 1's.
+    with jax.enable_x64(True):
+        gamma = np.asarray(decoder.gamma(np.array([0, 10.0, end]) / K, eta_y, M))
+        h = np.asarray(decoder.h(np.array([0, 10.0, end]) / K, eta_y, M))
+    np.testing.assert_allclose(got["speed"], np.stack([gamma] * K, 1), rtol=1e-10, atol=1e-14)
+    gram_xi = [np.diag(np.linalg.inv(G)) - 1 for G in got["overlap"]]
+    np.testing.assert_allclose(got["xi"], gamma[:, None] * gram_xi, rtol=1e-8, atol=1e-12)
+    # Decoder of Lemma 3: logits M h (e_n - 1/M), so the loss is ln(1 + (M-1) e^{-M h}).
+    np.testing.assert_allclose(got["loss"], np.log1p((M - 1) * np.exp(-M * h)), rtol=1e-10)
+
+
+def test_theories_return_the_start_at_step_zero_and_a_loop_is_a_vector() -> None:
+    optimizer = dynsim.momentum(0.5, 0.5)
+    times = np.array([0.0, 3.0, 17.5, 60.0])
+    together = population.solve(TASK, optimizer, times)
+    assert together["z_top_distinct"][0, 0] == 0
+    assert float(together["loss"][0]) == pytest.approx(np.log(34), rel=1e-12)
+    for i in (1, 2):
+        alone = population.solve(TASK, optimizer, np.array([0.0, 1.0, 2.0, times[i]]))
+        for name in ("loss", "z_top_distinct", "speed"):
+            # Saved values come from the solver's fourth-order interpolant.
+            np.testing.assert_allclose(together[name][i], alone[name][-1], rtol=1e-5, atol=1e-7)
+
+
+@pytest.mark.usefixtures("x64")
+def test_vmap_over_rates_marks_the_stiff_member_and_spares_the_others() -> None:
+    times = np.array([0.0, 5.0, 100.0])
+
+    def run(eta: jax.Array) -> dynsim.Trajectory:
+        few = Tolerances(1e-8, 1e-10, max_steps=120)
+        return population.solve(TASK, dynsim.sgd(eta, eta), times, tolerances=few, record=["loss"])
+
+    batch = jax.vmap(run)(jnp.array([0.1, 1e6, 1.0]))
+    np.testing.assert_array_equal(batch.status, [0, 2, 0])
+    assert batch.first_bad_step[1] in (5, 100)
+    assert np.isinf(batch["loss"][1, -1])
+    assert np.isfinite(np.asarray(batch["loss"])[[0, 2]]).all()
+    alone = run(jnp.asarray(1.0))
+    np.testing.assert_allclose(batch["loss"][2], alone["loss"], rtol=1e-9)
+
+
+def test_float32_is_close_and_recorded_as_such() -> None:
+    times = np.array([0.0, 10.0, 100.0])
+    wide = attention.solve(TASK, dynsim.sgd(1.0, 1.0), times)
+    narrow = attention.solve(TASK, dynsim.sgd(1.0, 1.0), times, dtype="float32")
+    assert narrow["loss"].dtype == np.float32
+    assert isinstance(wide["loss"], np.ndarray)
+    assert wide["loss"].dtype == np.float64
+    # Tolerances of 1e-5 per unit and float32 sums.
+    np.testing.assert_allclose(
+        narrow["z_top_distinct"], wide["z_top_distinct"], rtol=1e-3, atol=1e-5
+    )
+
+
+@pytest.mark.parametrize(
+    ("name", "optimizer", "message"),
+    [
+        ("plain", dynsim.momentum(1.0, 1.0), "drops momentum"),
+        ("matched", dynsim.sgd(1.0, 1.0), "needs momentum"),
+        ("eq10", dynsim.adam(1.0, 1.0), "Eq. 10 describes sgd and momentum only"),
+        ("wkb", dynsim.sgd(1.0, 1.0), "theory = 'wkb': must be one of plain, matched"),
+    ],
+)
+def test_a_theory_that_does_not_apply_says_why(
+    name: str, optimizer: dynsim.Optimizer, message: str
+) -> None:
+    with pytest.raises(ValueError, match=re.escape(message)):
+        ladder.theory(name, TASK, optimizer)
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda: population.solve(TASK, dynsim.sgd(1, 1), [3, 2]), "must be >= 0 and increase"),
+        (lambda: population.solve(TASK, dynsim.sgd(1, 1), []), "non-empty list"),
+        (lambda: population.solve(TASK, dynsim.sgd(1, 1), [0, 1], flow="odd"), "flow = 'odd'"),
+        (lambda: attention.solve(TASK, dynsim.sgd(1, 1), [0, 1], clock="x"), "clock = 'x'"),
+        (
+            lambda: population.solve(
+                TASK, dynsim.sgd(1, 1), [0, 1], dtype="float32", tolerances=Tolerances()
+            ),
+            "rtol = 1e-08: must be >= 1e-06 in float32",
+        ),
+        (
+            lambda: attention.solve(
+                dynsim.sequence_classes([[0.5, 0.5], [0.5, 0.5]], [0, 1]),
+                dynsim.sgd(1, 1),
+                [0, 1],
+            ),
+            "needs linearly independent classes",
+        ),
+    ],
+)
+def test_bad_input_is_named(call: object, message: str) -> None:
+    with pytest.raises(ValueError, match=re.escape(message)):
+        call()
