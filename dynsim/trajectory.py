@@ -5,7 +5,6 @@ from collections.abc import Mapping
 from typing import Any
 
 import equinox as eqx
-import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int
 

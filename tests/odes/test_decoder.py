@@ -135,7 +135,7 @@ def test_transition_times_scale_with_K_over_eta_and_end_where_defined() -> None:
 @pytest.mark.parametrize("M", [3.0, 30.0, 1000.0])
 def test_gamma_integrates_to_Gamma(M: float) -> None:
     eta, K = 0.8, 4.0
-    speed = lambda t: float(decoder.gamma(t / K, eta, M))  # noqa: E731
+    speed = lambda t: float(decoder.gamma(t / K, eta, M))
     for end in (0.1, 5.0, 200.0):
         by_quadrature, _ = integrate.quad(speed, 0, end, epsabs=0, epsrel=1e-11, limit=200)
         exact = decoder.gamma_integral(end / K, eta, M, K)

@@ -47,7 +47,7 @@ def test_descent_converges_to_the_flow_at_first_order(mu: float, flow: str) -> N
 def test_momentum_readings_have_the_measured_values() -> None:
     # The values of the theory notes (section 8), +- 0.003.
     optimizer = dynsim.momentum(1.0, 1.0, 0.9)
-    logit = lambda run: float(run["z_top_distinct"][-1, 0])  # noqa: E731
+    logit = lambda run: float(run["z_top_distinct"][-1, 0])
     assert logit(descend(optimizer, 100)) == pytest.approx(1.0054, abs=1e-4)
     for flow, value in (("heavy-ball", 1.028), ("matched", 1.007), ("rescaled", 0.601)):
         result = population.solve(TASK, optimizer, np.array([0.0, 100.0]), flow=flow)
