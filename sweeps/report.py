@@ -1,17 +1,12 @@
 """Printing a comparison, and keeping it: image, report and arrays."""
 
-import json
-import os
-import tempfile
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
-import matplotlib.pyplot as plt
 import numpy as np
 
 from dynsim.observables import DEFAULT_RECORD
 from dynsim.trajectory import Trajectory, to_arrays
+from sweeps import output
 from sweeps.compare import Comparison
 from sweeps.figures import comparison as figure
 
@@ -64,36 +59,12 @@ def arrays(result: Comparison) -> dict[str, np.ndarray]:
 
 
 def write(result: Comparison) -> list[Path]:
-    """Write compare.png, compare.json and compare.npz to the configured directory.
-
-    Each file appears whole or not at all.
-    """
-    out = result.config.out
-    out.mkdir(parents=True, exist_ok=True)
+    """Write compare.png, compare.json and compare.npz to the configured directory."""
     drawing = figure.draw(result)
-    writers: dict[str, Callable[[Any], None]] = {
-        "compare.npz": lambda file: np.savez_compressed(file, **arrays(result)),
-        "compare.json": lambda file: file.write(json.dumps(result.report, indent=2).encode()),
-        "compare.png": lambda file: drawing.savefig(file, format="png", dpi=150),
-    }
-    paths = []
-    for name, save in writers.items():
-        paths.append(_write_whole(out / name, save))
-    plt.close(drawing)
-    return paths
-
-
-def _write_whole(path: Path, save: Callable[[Any], None]) -> Path:
-    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}-")
-    try:
-        with os.fdopen(handle, "wb") as file:
-            save(file)
-        Path(temporary).chmod(0o644)
-        os.replace(temporary, path)
-    except BaseException:
-        Path(temporary).unlink(missing_ok=True)
-        raise
-    return path
+    named = arrays(result)
+    return output.write(
+        result.config.out, "compare", figure=drawing, arrays=named, report=result.report
+    )
 
 
 def _cell(over_time: float | None, at_end: float | None) -> str:

@@ -1,0 +1,90 @@
+"""Fig. 3 of Scan and Snap: the growth factor chi(t) with the phase transition marked.
+
+The paper draws chi from its theory without giving C0 and f_nl0. Drawn here are Theorem 3's two
+bounds, exp(2 f_nl0(0)^2 B) and exp(2 B), with Theorem 4's B by the paper's clock; C0 and f_nl0 are
+parameters. The upper bound is the curve of a token that has all the attention.
+"""
+
+import dataclasses
+from pathlib import Path
+
+import jax
+import matplotlib.pyplot as plt
+import numpy as np
+from matplotlib.axes import Axes
+
+from dynsim import checks
+from odes import decoder, growth
+from sweeps import output
+
+
+@dataclasses.dataclass(frozen=True)
+class Figure3:
+    """Growth factor chi(t) at fixed eta_Z for several eta_Y, transition times marked.
+
+    Attributes:
+        out: directory for fig3.png and fig3.npz.
+        eta_y: learning rates of Y.
+        eta_z: learning rate of Z.
+        classes: number of classes K.
+        vocabulary: vocabulary size M.
+        end: last time, in optimiser steps.
+        c0: the constant C0 of Theorem 4.
+        f: normalised attention f_nl0(0) of the dominant token at the start, for the lower bound.
+    """
+
+    out: Path = Path("out/figures")
+    eta_y: tuple[float, ...] = (0.5, 1.0, 2.0, 5.0)
+    eta_z: float = 0.5
+    classes: int = 10
+    vocabulary: int = 1000
+    end: float = 700.0
+    c0: float = 1.0
+    f: float = 0.5
+
+
+def run(config: Figure3) -> list[Path]:
+    """Compute, draw and write the figure."""
+    K = checks.integer("classes", config.classes, 1)
+    M = checks.integer("vocabulary", config.vocabulary, max(K, 4))
+    for field in ("eta_y", "eta_z", "end", "c0"):
+        checks.real(field, getattr(config, field), 0, open_minimum=True)
+    checks.real("f", config.f, 0, 1, open_minimum=True)
+    t = np.linspace(0, config.end, 701)
+    lower, upper, snaps = [], [], []
+    with jax.enable_x64(True):
+        for eta_y in config.eta_y:
+            B = growth.bound(t, eta_y, config.eta_z, K, M, c0=config.c0, clock="paper")
+            bounds = growth.growth_factor_bounds(config.f, B)
+            lower.append(bounds.lower)
+            upper.append(bounds.upper)
+            snaps.append(decoder.stages(eta_y, K, M).snap)
+    data = {"t": t, "lower": np.stack(lower), "upper": np.stack(upper), "t0": np.array(snaps)}
+    figure, ax = plt.subplots(figsize=(7, 4.6), layout="constrained")
+    plot(config.eta_y, **data, ax=ax)
+    ax.set_title(
+        rf"$K = {K}$, $M = {M}$, $\eta_Z = {config.eta_z:g}$, $C_0 = {config.c0:g}$, "
+        rf"$f_{{nl_0}}(0) = {config.f:g}$"
+    )
+    arrays = {"eta_y": np.array(config.eta_y), **data}
+    return output.write(config.out, "fig3", figure=figure, arrays=arrays)
+
+
+def plot(
+    rates: tuple[float, ...],
+    t: np.ndarray,
+    lower: np.ndarray,
+    upper: np.ndarray,
+    t0: np.ndarray,
+    ax: Axes | None = None,
+) -> Axes:
+    """Upper bound (solid) and lower bound (dashed) of chi; dotted lines at the transitions."""
+    ax = ax or plt.gca()
+    for eta_y, low, high, snap in zip(rates, lower, upper, t0, strict=True):
+        (line,) = ax.plot(t, high, label=rf"$\eta_Y = {eta_y:g}$, $t_0 = {snap:.0f}$")
+        ax.plot(t, low, "--", lw=1, color=line.get_color())
+        ax.axvline(snap, color=line.get_color(), ls=":", lw=1)
+    ax.set(xlabel="optimiser steps $t$", ylabel=r"growth factor $\chi$", xlim=(0, t[-1]))
+    ax.legend(fontsize="small", title=r"solid $e^{2B}$, dashed $e^{2 f^2 B}$, dotted $t_0$")
+    ax.grid(alpha=0.25)
+    return ax

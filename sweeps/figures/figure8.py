@@ -1,0 +1,84 @@
+"""Fig. 8 of Scan and Snap: the discrete decoder h* against the flow h (Lemmas 5 to 7)."""
+
+import dataclasses
+from pathlib import Path
+
+import jax
+import matplotlib.pyplot as plt
+import numpy as np
+from matplotlib.axes import Axes
+
+from dynsim import checks
+from odes import decoder
+from odes.discrete_decoder import h_star
+from sweeps import output
+
+
+@dataclasses.dataclass(frozen=True)
+class Figure8:
+    """Decoder h* by discrete steps and h by the flow, with Lemma 7's bound on the difference.
+
+    Attributes:
+        out: directory for fig8.png and fig8.npz.
+        steps: number of visits to the class, for M = 50 and for M = 1000.
+    """
+
+    out: Path = Path("out/figures")
+    steps: tuple[int, int] = (80, 70)
+
+
+PANELS = {50: (0.1, 0.2, 0.5, 1.0, 2.0), 1000: (0.2, 0.5, 1.0, 2.0, 4.0)}
+
+
+def run(config: Figure8) -> list[Path]:
+    """Compute, draw and write the figure."""
+    for steps in config.steps:
+        checks.integer("steps", steps, 1)
+    figure, axes = plt.subplots(2, 2, figsize=(11, 7.5), layout="constrained", sharex="col")
+    arrays: dict[str, np.ndarray] = {}
+    for column, ((M, rates), steps) in enumerate(zip(PANELS.items(), config.steps, strict=True)):
+        s = np.arange(steps + 1)
+        with jax.enable_x64(True):
+            flow = np.stack([np.asarray(decoder.h(s, eta, M)) for eta in rates])
+            discrete = np.stack([np.asarray(h_star(eta, M, steps)) for eta in rates])
+        arrays |= {f"M{M}/eta_y": np.array(rates), f"M{M}/s": s}
+        arrays |= {f"M{M}/h": flow, f"M{M}/h_star": discrete}
+        plot(s, rates, flow, discrete, M, ax=axes[0, column])
+        plot_difference(s, rates, discrete - flow, M, ax=axes[1, column])
+    return output.write(config.out, "fig8", figure=figure, arrays=arrays)
+
+
+def plot(
+    s: np.ndarray,
+    rates: tuple[float, ...],
+    flow: np.ndarray,
+    discrete: np.ndarray,
+    M: int,
+    ax: Axes | None = None,
+) -> Axes:
+    """h (lines) and h* (dots) over the number of visits."""
+    ax = ax or plt.gca()
+    for eta, curve, dots in zip(rates, flow, discrete, strict=True):
+        (line,) = ax.plot(s, M * curve, label=rf"$\eta_Y = {eta:g}$")
+        ax.plot(s, M * dots, ".", ms=3, color=line.get_color())
+    ax.set(ylabel="$M h$ (line), $M h^*$ (dots)", title=f"M = {M}")
+    ax.legend(fontsize="small")
+    ax.grid(alpha=0.25)
+    return ax
+
+
+def plot_difference(
+    s: np.ndarray,
+    rates: tuple[float, ...],
+    difference: np.ndarray,
+    M: int,
+    ax: Axes | None = None,
+) -> Axes:
+    """h* - h over Lemma 7's bound 2 eta_Y / M: between 0 and 1, and going to 0."""
+    ax = ax or plt.gca()
+    for eta, curve in zip(rates, difference, strict=True):
+        ax.plot(s, curve * M / (2 * eta), label=rf"$\eta_Y = {eta:g}$")
+    ax.axhline(0, color="grey", lw=0.8)
+    ax.set(xlabel="visits to the class $s$", ylabel=r"$(h^* - h)\,/\,(2\eta_Y/M)$")
+    ax.grid(alpha=0.25)
+    return ax

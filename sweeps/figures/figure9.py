@@ -1,0 +1,72 @@
+"""Fig. 9 of Scan and Snap: the growth factor bound B(t) at a fixed ratio of learning rates.
+
+Theorem 4 by the paper's clock. The paper gives nu = eta_Y / eta_Z, M and eta_Z, but neither K nor
+C0. K = 1 is inferred: with it the latest transition, at 2.6 and at 47 steps, just fits the
+published ranges of 5 and 50 steps. C0 shifts the curves and is left as a parameter.
+"""
+
+import dataclasses
+from pathlib import Path
+
+import jax
+import matplotlib.pyplot as plt
+import numpy as np
+from matplotlib.axes import Axes
+
+from dynsim import checks
+from odes import decoder, growth
+from sweeps import output
+
+RATES = (0.5, 1.0, 2.0, 4.0, 8.0)
+
+
+@dataclasses.dataclass(frozen=True)
+class Figure9:
+    """Growth factor bound B(t) for fixed nu = eta_Y / eta_Z, with t0 and B(t0) marked.
+
+    Attributes:
+        out: directory for fig9.png and fig9.npz.
+        classes: number of classes K.
+        c0: the constant C0 of Theorem 4.
+        printed: draw the printed form 1/4 ln(C0 + ...), which is not 0 at t = 0 unless C0 = 1.
+    """
+
+    out: Path = Path("out/figures")
+    classes: int = 1
+    c0: float = 1.0
+    printed: bool = False
+
+
+def run(config: Figure9) -> list[Path]:
+    """Compute, draw and write the figure."""
+    checks.integer("classes", config.classes, 1)
+    checks.real("c0", config.c0, 0, open_minimum=True)
+    figure, axes = plt.subplots(1, 2, figsize=(11, 4.2), layout="constrained")
+    arrays: dict[str, np.ndarray] = {}
+    for ax, (nu, M, end) in zip(axes, ((10, 100, 5.0), (1, 10_000, 50.0)), strict=True):
+        t = np.linspace(0, end, 501)
+        K, options = config.classes, {"c0": config.c0, "clock": "paper", "printed": config.printed}
+        with jax.enable_x64(True):
+            curves = [growth.bound(t, nu * eta_z, eta_z, K, M, **options) for eta_z in RATES]
+            snaps = [decoder.stages(nu * eta_z, K, M).snap for eta_z in RATES]
+            level = growth.bound_at_snap(K, M, nu, **options)
+        data = {"t": t, "B": np.stack(curves), "t0": np.array(snaps), "B_at_t0": np.array(level)}
+        plot(**data, ax=ax).set_title(rf"$\nu = \eta_Y/\eta_Z = {nu}$, M = {M}, K = {K}")
+        arrays |= {f"nu{nu}/{name}": values for name, values in data.items()}
+    return output.write(config.out, "fig9", figure=figure, arrays=arrays)
+
+
+def plot(
+    t: np.ndarray, B: np.ndarray, t0: np.ndarray, B_at_t0: np.ndarray, ax: Axes | None = None
+) -> Axes:
+    """B(t) for each eta_Z; a dot at the transition, which is at one height for all of them."""
+    ax = ax or plt.gca()
+    for eta_z, curve, snap in zip(RATES, B, t0, strict=True):
+        (line,) = ax.plot(t, curve, label=rf"$\eta_Z = {eta_z:g}$")
+        if snap <= t[-1]:
+            ax.plot(snap, B_at_t0, "o", color=line.get_color())
+    ax.axhline(float(B_at_t0), color="grey", ls=":", label="$B(t_0)$")
+    ax.set(xlabel="optimiser steps $t$", ylabel="growth factor bound $B(t)$", xlim=(0, t[-1]))
+    ax.legend(fontsize="small")
+    ax.grid(alpha=0.25)
+    return ax

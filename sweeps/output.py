@@ -1,0 +1,61 @@
+"""Writing results: every file appears whole or not at all."""
+
+import json
+import os
+import tempfile
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import matplotlib.pyplot as plt
+import numpy as np
+from matplotlib.figure import Figure
+
+
+def check_directory(out: Path) -> None:
+    """Raise `ValueError` when `out` exists and is no directory."""
+    if out.exists() and not out.is_dir():
+        raise ValueError(f"out = {out}: exists and is no directory")
+
+
+def write(
+    out: Path,
+    name: str,
+    *,
+    figure: Figure | None = None,
+    arrays: Mapping[str, np.ndarray] | None = None,
+    report: Any = None,
+    text: Mapping[str, str] | None = None,
+) -> list[Path]:
+    """Write `name`.npz, .json and .png below `out`, and `text` by suffix; returns the paths.
+
+    The figure is closed. Arrays hold numbers only, so that reading them runs no code.
+    """
+    check_directory(out)
+    out.mkdir(parents=True, exist_ok=True)
+    writers: dict[str, Callable[[Any], Any]] = {}
+    if arrays is not None:
+        writers["npz"] = lambda file: np.savez_compressed(file, **arrays)
+    if report is not None:
+        writers["json"] = lambda file: file.write(json.dumps(report, indent=2).encode())
+    for suffix, content in (text or {}).items():
+        writers[suffix] = lambda file, content=content: file.write(content.encode())
+    if figure is not None:
+        writers["png"] = lambda file: figure.savefig(file, format="png", dpi=150)
+    paths = [_write_whole(out / f"{name}.{suffix}", save) for suffix, save in writers.items()]
+    if figure is not None:
+        plt.close(figure)
+    return paths
+
+
+def _write_whole(path: Path, save: Callable[[Any], Any]) -> Path:
+    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}-")
+    try:
+        with os.fdopen(handle, "wb") as file:
+            save(file)
+        Path(temporary).chmod(0o644)
+        os.replace(temporary, path)
+    except BaseException:
+        Path(temporary).unlink(missing_ok=True)
+        raise
+    return path
