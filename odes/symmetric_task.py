@@ -273,9 +273,7 @@ def _tokens(task: SequenceClasses) -> tuple[np.ndarray, np.ndarray]:
     _require_equal("equal distinct profiles", own.sum(1)[:, None], "class")
     own_probs = np.where(own, probs, np.inf)
     distinct = np.argsort(own_probs, axis=1, kind="stable")[:, : own[0].sum()]
-    _require_equal(
-        "equal distinct profiles", np.take_along_axis(probs, distinct, axis=1), "class"
-    )
+    _require_equal("equal distinct profiles", np.take_along_axis(probs, distinct, axis=1), "class")
     return distinct, common
 
 
