@@ -200,12 +200,8 @@ def symmetric_profiles(
         ValueError: naming the argument, its value and what is allowed. Traced values are let
             through.
     """
-    for name, profile in (("p", p), ("rho", rho)):
-        if np.ndim(profile) != 1:
-            raise ValueError(f"{name}: must have one axis, got shape {np.shape(profile)}")
-        checks.real(name, profile, 0, open_minimum=True)
-    size = np.shape(p)[0], np.shape(rho)[0]
-    if sum(size) == 0:
+    p, rho = _profile("p", p), _profile("rho", rho)
+    if p.size + rho.size == 0:
         raise ValueError("p, rho = [], []: a class needs a token")
     if not checks.is_traced((p, rho)):
         total = float(np.sum(p) + np.sum(rho))
@@ -219,6 +215,18 @@ def symmetric_profiles(
         if K > M:
             raise ValueError(f"K = {K} classes but M = {M} tokens: needs K <= M")
     return SymmetricTask(p, rho, K, M, num_queries)
+
+
+def _profile(name: str, value: Float[ArrayLike, " D"]) -> Float[Array, " D"]:
+    """`value` as an array, in NumPy's float64 if it is concrete."""
+    if checks.is_traced(value):
+        profile = jnp.asarray(value)
+    else:
+        checks.real(name, value, 0, open_minimum=True)
+        profile = np.array(value, np.float64)
+    if profile.ndim != 1:
+        raise ValueError(f"{name}: must have one axis, got shape {profile.shape}")
+    return profile
 
 
 def symmetric_task(task: SequenceClasses) -> SymmetricTask:
