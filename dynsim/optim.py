@@ -4,19 +4,19 @@ Every number in an `Optimizer` is a pytree leaf and the optax transformation is 
 the traced function, so one compilation serves a whole grid of learning rates.
 """
 
-from typing import Literal
+from typing import Literal, TypeVar
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 import optax
-from jaxtyping import Array, ArrayLike, Float
+from jaxtyping import Array, ArrayLike, Float, PyTree
 
 from dynsim import checks
-from dynsim.models.yz import YZ
 
 Kind = Literal["sgd", "momentum", "adam"]
 Convention = Literal["sgd", "paper"]
+Updates = TypeVar("Updates")
 
 
 class Optimizer(eqx.Module):
@@ -52,18 +52,24 @@ class Optimizer(eqx.Module):
         return jax.tree.map(lambda number: jnp.asarray(number, dtype), self)
 
     def transformation(self) -> optax.GradientTransformation:
-        """The optax transformation of a `YZ` gradient. Call it inside the traced function."""
+        """The optax transformation of a gradient with fields `Y` and `Z`. Call it inside the
+        traced function."""
         if self.kind == "adam":
             direction = optax.scale_by_adam(self.b1, self.b2, self.eps)
         elif self.kind == "momentum":
             direction = optax.trace(self.momentum)
         else:
             direction = optax.identity()
-        return optax.chain(direction, optax.stateless(self._descend))
+        return optax.chain(direction, optax.stateless(lambda updates, _: self.descend(updates)))
 
-    def _descend(self, updates: YZ, params: YZ | None) -> YZ:
-        del params
-        return YZ(-self.eta_y * updates.Y, -self.eta_z * updates.Z)
+    def descend(self, updates: Updates) -> Updates:
+        """Minus `updates`, a pytree with fields `Y` and `Z`, each times its learning rate."""
+
+        def scale(rate: ArrayLike, part: PyTree) -> PyTree:
+            return jax.tree.map(lambda leaf: -rate * leaf, part)
+
+        scaled = scale(self.eta_y, updates.Y), scale(self.eta_z, updates.Z)
+        return eqx.tree_at(lambda tree: (tree.Y, tree.Z), updates, scaled)
 
     def __repr__(self) -> str:
         extra = {"momentum": ("momentum",), "adam": ("b1", "b2", "eps")}.get(self.kind, ())

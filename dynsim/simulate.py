@@ -85,7 +85,7 @@ def simulate(
             f"batch = inf, length = {length}: an infinite batch needs length = inf as well"
         )
     times = log_times(steps) if times is None else times
-    _check_times(times, steps)
+    check_step_times(times, steps)
     if isinstance(init, yz.YZ):
         check_weights(init, task)
     else:
@@ -223,7 +223,8 @@ def _all_finite(params: yz.YZ) -> Array:
     return jnp.all(jnp.isfinite(params.Y)) & jnp.all(jnp.isfinite(params.Z))
 
 
-def _check_times(times: Int[Array, " S"], steps: int) -> None:
+def check_step_times(times: Int[Array, " S"], steps: int) -> None:
+    """Raise `ValueError` unless `times` are whole steps that increase within [0, steps]."""
     if checks.is_traced(times):
         return
     array = np.asarray(times)

@@ -6,10 +6,9 @@ from typing import Any
 
 import equinox as eqx
 import numpy as np
-from jaxtyping import Array, Float, Int
+from jaxtyping import Array, Float, Int, PyTree
 
 from dynsim import checks
-from dynsim.models.yz import YZ
 
 
 class Status(enum.IntEnum):
@@ -32,7 +31,8 @@ class Trajectory(eqx.Module):
         times: (S,) recorded times in optimiser steps.
         observables: arrays (S, ...) by name, see `dynsim.observables`. Entries at and after
             the first bad step may be `inf` or NaN: mask them by `status`, never average them.
-        params: final parameters, or None for a theory that has none in Y/Z form.
+        params: final parameters: a `YZ`, a reduced form of one with fields `Y` and `Z`, or None
+            for a theory that has none.
         status: () a `Status` code.
         first_bad_step: () optimiser step from which on the run was no longer valid, -1 if none.
             A theory knows it to the next recorded time.
@@ -41,7 +41,7 @@ class Trajectory(eqx.Module):
 
     times: Float[Array, " S"]
     observables: dict[str, Array]
-    params: YZ | None
+    params: PyTree
     status: Int[Array, ""]
     first_bad_step: Int[Array, ""]
     source: str = eqx.field(static=True, default="")

@@ -56,6 +56,8 @@ THEORIES: dict[str, Theory] = {
         _flow("matched", "matched momentum flow", f"{_LIMITS} at fixed momentum"),
         _flow("heavy-ball", "heavy-ball flow", f"{_LIMITS}, 1 - mu -> 0"),
         _flow("rescaled", "flow at eta/(1-mu)", f"{_LIMITS}, no inertia"),
+        _flow("matched-adam", "matched Adam flow", f"{_LIMITS} at fixed decays, first step exact"),
+        _flow("adam", "Adam's flow", f"{_LIMITS}, 1 - b -> 0"),
         Theory(
             "eq10",
             "Eq. 10, sgd clock",

@@ -5,7 +5,7 @@ status instead of an exception, because one failed member must not take a batch 
 """
 
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 import diffrax
 import jax
@@ -21,6 +21,7 @@ from dynsim.tasks import SequenceClasses
 from dynsim.trajectory import Status
 
 VectorField = Callable[[Float[Array, ""], PyTree, PyTree], PyTree]
+Derivatives = Literal["reverse", "forward"]
 
 
 class Tolerances(NamedTuple):
@@ -79,6 +80,8 @@ def integrate(
     save: Callable[[Float[Array, ""], PyTree, PyTree], PyTree],
     clock: Clock,
     tolerances: Tolerances,
+    derivatives: Derivatives = "reverse",
+    jumps: tuple[float, ...] = (),
 ) -> Solved:
     """Integrate y' = vector_field(t, y, args) from y(0) = `initial`.
 
@@ -88,10 +91,18 @@ def integrate(
         times: (S,) optimiser steps at which `save` is evaluated, increasing.
         save: what to keep at a saved time.
         clock: maps `times` to ODE time.
+        derivatives: which of them can be taken through the solve, "reverse" (`jax.grad`) or
+            "forward" (`jax.jvp`, `jax.jacfwd`).
+        jumps: ODE times at which the vector field jumps; the solver stops and restarts there.
 
     Returns:
         `Solved`. From the time of a failure on, what was saved holds `inf`.
     """
+    adjoints = {
+        "reverse": diffrax.RecursiveCheckpointAdjoint,
+        "forward": diffrax.ForwardMode,
+    }
+    adjoint = adjoints[checks.choice("derivatives", derivatives, tuple(adjoints))]()
     flow_times = clock.flow_time(times)
     if_single = jnp.where(flow_times[-1] > 0, flow_times[-1], 1.0)
 
@@ -100,6 +111,10 @@ def integrate(
         # As a float, because diffrax fills what it never reached with inf.
         return save(t, y, args), jnp.all(finite).astype(t.dtype)
 
+    controller = diffrax.PIDController(rtol=tolerances.rtol, atol=tolerances.atol)
+    if jumps:
+        jump_times = jnp.asarray(jumps, if_single.dtype)
+        controller = diffrax.ClipStepSizeController(controller, jump_ts=jump_times)
     solution = diffrax.diffeqsolve(
         diffrax.ODETerm(vector_field),
         diffrax.Tsit5(),
@@ -114,7 +129,8 @@ def integrate(
                 diffrax.SubSaveAt(t1=True),
             ]
         ),
-        stepsize_controller=diffrax.PIDController(rtol=tolerances.rtol, atol=tolerances.atol),
+        stepsize_controller=controller,
+        adjoint=adjoint,
         max_steps=tolerances.max_steps,
         throw=False,
     )

@@ -1,0 +1,209 @@
+"""Flows of an optimiser: continuous time for any gradient, plain, with momentum and Adam's.
+
+The parameters are any pytree with fields `Y` and `Z`, each with its learning rate: a `YZ` in
+`odes.population`, a handful of numbers in `odes.symmetric`. G is the gradient of the
+population loss, t = 1 is one optimiser step. Assumes eta -> 0 at fixed decays.
+
+    plain         p' = -eta G                                       exact for mu = 0
+    rescaled      p' = -eta/(1-mu) G                                no inertia
+    heavy-ball    v' = G - (1-mu) v,               p' = -eta v      first order in 1-mu
+    matched       v' = -ln(mu) (G/(1-mu) - v),     p' = -eta v      read half a step later
+    adam          m' = l1 (G - m),  v' = l2 (G^2 - v),  p' = -eta m_hat / (sqrt(v_hat) + eps),
+                  l = 1 - b,  m_hat = m / (1 - exp(-l1 t)),  v_hat alike
+    matched-adam  the same with l = -ln b, the first step exact, then read half a step later
+
+A matched flow's averages decay over one unit of time exactly as over one step, and reading it
+at t = k + 1/2 makes its integral the midpoint rule of the sum that descent forms. Momentum
+starts from rest and hardly moves in the first half step. Adam [ours] moves by eta in its very
+first step, however small G is, and away from zero weights only this step gives Z a gradient
+at all; no expansion in eta holds across it. So it is taken as it is, drawn as a straight line,
+and the flow takes over at t = 3/2 with what the averages hold by then: G at the start for one
+unit of time, G after the first step for half a unit.
+"""
+
+import functools
+from collections.abc import Callable
+from typing import Any, Literal, TypeVar
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float, PyTree
+
+from dynsim import checks
+from dynsim.optim import Clock, Optimizer
+from odes.solve import Derivatives, Solved, Tolerances, VectorField, integrate
+
+Flow = Literal["plain", "rescaled", "heavy-ball", "matched", "adam", "matched-adam"]
+FLOWS: tuple[Flow, ...] = ("plain", "rescaled", "heavy-ball", "matched", "adam", "matched-adam")
+
+Params = TypeVar("Params")
+Gradient = Callable[[Any, Params], Params]
+Save = Callable[[Any, Params], PyTree]
+
+
+def checked_flow(optimizer: Optimizer, flow: Flow | None) -> Flow:
+    """The flow to use for `optimizer`; raises `ValueError` if `flow` does not describe it.
+
+    By default "plain" for `sgd`, "matched" for `momentum` and "matched-adam" for `adam`.
+    """
+    if flow is None:
+        flow = {"sgd": "plain", "momentum": "matched", "adam": "matched-adam"}[optimizer.kind]
+    checks.choice("flow", flow, FLOWS)
+    if (optimizer.kind == "adam") != (flow in ("adam", "matched-adam")):
+        kind = "adam" if optimizer.kind != "adam" else "sgd or momentum"
+        raise ValueError(f"flow = {flow!r}: describes {kind}, not optimizer = {optimizer.kind}")
+    if flow == "plain" and optimizer.kind == "momentum":
+        raise ValueError("flow = 'plain': drops momentum; for eta / (1 - mu) ask for 'rescaled'")
+    if flow != "plain" and optimizer.kind == "sgd":
+        raise ValueError(f"flow = {flow!r}: needs momentum; for sgd ask for 'plain'")
+    # The logarithm of the decay.
+    needs_decay = {"matched": ("momentum",), "matched-adam": ("b1", "b2")}.get(flow, ())
+    for field in needs_decay:
+        value = getattr(optimizer, field)
+        checks.real(field, value, 0, 1, open_minimum=True, open_maximum=True)
+    return flow
+
+
+def integrate_flow(
+    gradient: Gradient[Params],
+    task: Any,
+    optimizer: Optimizer,
+    initial: Params,
+    times: Float[Array, " S"],
+    *,
+    flow: Flow,
+    save: Save[Params],
+    tolerances: Tolerances,
+    derivatives: Derivatives = "reverse",
+) -> tuple[Solved, Params]:
+    """Integrate the flow of `optimizer` down `gradient(task, params)` from `initial`.
+
+    Args:
+        gradient: of the population loss, entry by entry.
+        task: whatever `gradient` and `save` need besides the parameters.
+        initial: parameters at the start, with fields `Y` and `Z`.
+        times: (S,) optimiser steps at which `save(task, params)` is kept.
+        flow: as `checked_flow` returned it.
+        derivatives: see `odes.solve.integrate`.
+
+    Returns:
+        What `integrate` returns, and the parameters at the last time.
+    """
+    zeros = jax.tree.map(jnp.zeros_like, initial)
+    field: VectorField
+    clock, jumps, args = Clock(), (), (task, optimizer)
+    if flow in ("plain", "rescaled"):
+        state = (initial,)
+        field = functools.partial(_without_inertia, gradient, rescaled=flow == "rescaled")
+    elif flow in ("heavy-ball", "matched"):
+        state = initial, zeros
+        field = functools.partial(_with_inertia, gradient, matched=flow == "matched")
+        clock = Clock(shift=0.5 if flow == "matched" else 0.0)
+    elif flow == "adam":
+        state = initial, zeros, zeros
+        field = functools.partial(_adam, gradient)
+    else:
+        first, averages = _first_step(gradient, task, optimizer, initial)
+        state, args, jumps = (initial, *averages), (task, optimizer, first), (1.0,)
+        field = functools.partial(_adam_after_first_step, gradient)
+    solved = integrate(
+        field,
+        state,
+        times,
+        args,
+        save=lambda t, state, args: save(args[0], state[0]),
+        clock=clock,
+        tolerances=tolerances,
+        derivatives=derivatives,
+        jumps=jumps,
+    )
+    return solved, solved.final[0]
+
+
+def _without_inertia(
+    gradient: Gradient, t: Float[Array, ""], state: PyTree, args: PyTree, *, rescaled: bool
+) -> PyTree:
+    (params,), (task, optimizer) = state, args
+    rate = 1 / (1 - optimizer.momentum) if rescaled else 1.0
+    return (optimizer.descend(jax.tree.map(lambda g: rate * g, gradient(task, params))),)
+
+
+def _with_inertia(
+    gradient: Gradient, t: Float[Array, ""], state: PyTree, args: PyTree, *, matched: bool
+) -> PyTree:
+    (params, velocity), (task, optimizer) = state, args
+    mu = optimizer.momentum
+    decay = -jnp.log(mu) if matched else 1 - mu
+    target = jax.tree.map(lambda g: g / (1 - mu), gradient(task, params))
+    acceleration = jax.tree.map(lambda g, v: decay * (g - v), target, velocity)
+    return optimizer.descend(velocity), acceleration
+
+
+# Adam's averages are kept as m / eps and v / eps^2. In these units an absolute tolerance means
+# the same whatever the size of the gradients, which are of order 1/K and fall without end: an
+# error of `atol` eps in m, or of `atol` eps^2 in v, is lost beside the eps of the denominator.
+
+
+def _adam(
+    gradient: Gradient,
+    t: Float[Array, ""],
+    state: PyTree,
+    args: PyTree,
+    *,
+    matched: bool = False,
+) -> PyTree:
+    (params, m, v), (task, optimizer) = state, args
+    rate = _decay_rates(optimizer, matched)
+    # Read half a step later: the state after t steps is that of the flow at t + 1/2.
+    elapsed = t + 0.5 if matched else t
+    # Unnormalised averages, divided by their total weight, because the equation for the
+    # normalised ones has a pole at 0. Here 0/0 remains at 0 alone, and its limit is known.
+    started = elapsed > 0
+    weight = [jnp.where(started, -jnp.expm1(-r * elapsed), 1.0) for r in rate]
+    g = jax.tree.map(lambda x: x / optimizer.eps, gradient(task, params))
+    m_hat = jax.tree.map(lambda m, g: jnp.where(started, m / weight[0], g), m, g)
+    v_hat = jax.tree.map(lambda v, g: jnp.where(started, v / weight[1], g**2), v, g)
+    return (
+        optimizer.descend(jax.tree.map(_quotient, m_hat, v_hat)),
+        jax.tree.map(lambda m, g: rate[0] * (g - m), m, g),
+        jax.tree.map(lambda v, g: rate[1] * (g**2 - v), v, g),
+    )
+
+
+def _adam_after_first_step(
+    gradient: Gradient, t: Float[Array, ""], state: PyTree, args: PyTree
+) -> PyTree:
+    *args, first = args
+    flow = _adam(gradient, t, state, tuple(args), matched=True)
+    still = jax.tree.map(jnp.zeros_like, state[1:])
+    return jax.tree.map(lambda a, b: jnp.where(t < 1, a, b), (first, *still), flow)
+
+
+def _first_step(
+    gradient: Gradient[Params], task: Any, optimizer: Optimizer, initial: Params
+) -> tuple[Params, tuple[Params, Params]]:
+    """Adam's first step, and its averages m / eps and v / eps^2 half a step after it."""
+    scaled = lambda p: jax.tree.map(lambda g: g / optimizer.eps, gradient(task, p))  # noqa: E731
+    before = scaled(initial)
+    first = optimizer.descend(jax.tree.map(lambda g: g / (jnp.abs(g) + 1), before))
+    after = scaled(jax.tree.map(jnp.add, initial, first))
+
+    def average(rate: Float[Array, ""], x: Array, y: Array) -> Array:
+        half = -jnp.expm1(-rate / 2)
+        return -jnp.expm1(-rate) * (1 - half) * x + half * y
+
+    rate_m, rate_v = _decay_rates(optimizer, matched=True)
+    m = jax.tree.map(lambda x, y: average(rate_m, x, y), before, after)
+    v = jax.tree.map(lambda x, y: average(rate_v, x**2, y**2), before, after)
+    return first, (m, v)
+
+
+def _decay_rates(optimizer: Optimizer, matched: bool) -> tuple[Array, Array]:
+    b1, b2 = optimizer.b1, optimizer.b2
+    return (-jnp.log(b1), -jnp.log(b2)) if matched else (1 - b1, 1 - b2)
+
+
+def _quotient(m: Array, v: Array) -> Array:
+    """m / (sqrt(v) + 1), with derivative zero by v where v = 0 instead of NaN."""
+    positive = v > 0
+    return m / (jnp.where(positive, jnp.sqrt(jnp.where(positive, v, 1)), 0) + 1)

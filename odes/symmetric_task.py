@@ -1,0 +1,292 @@
+"""Symmetric sequence classes reduced to a few numbers: state, gradient, expansion [ours].
+
+Let every class have the same distinct tokens' profile p_i (i = 1..D), all classes share the
+common tokens with class-independent probabilities rho_j (j = 1..C), every query serve the same
+number q of classes and all classes be equally likely, as in the Syn tasks of Scan and Snap
+(section 6). From zero weights, in the limit T -> infinity (Lemma 2), every entry of Y and Z then
+stays equal to one of 4 D + 3 C numbers, whatever K and M are: gradients keep the symmetry, and
+so does any elementwise optimiser. Nothing is approximated.
+"""
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, ArrayLike, Float
+
+from dynsim import checks
+from dynsim.models import yz
+from dynsim.tasks import SequenceClasses
+
+# Probabilities typed with six decimals still count as normalised. Only their ratios enter the
+# dynamics, because attention normalises itself.
+_SUM_TOLERANCE = 1e-5
+# Rows of a `SequenceClasses` are normalised in float64, which leaves equal ones equal to this.
+_EQUAL = 1e-9
+
+
+class SymmetricTask(eqx.Module):
+    """K classes over M tokens in reduced form; build it with `symmetric_task` or
+    `symmetric_profiles`. All leaves are plain numbers and may be traced.
+
+    Attributes:
+        p: (D,) probabilities of the distinct tokens of a class.
+        rho: (C,) probabilities of the common tokens.
+        K: number of classes, the number of next tokens.
+        M: vocabulary size, the number of outputs.
+        num_queries: number of query tokens, each of which serves K / num_queries classes.
+    """
+
+    p: Float[ArrayLike, " D"]
+    rho: Float[ArrayLike, " C"]
+    K: Float[ArrayLike, ""]
+    M: Float[ArrayLike, ""]
+    num_queries: Float[ArrayLike, ""]
+
+    def astype(self, dtype: str) -> "SymmetricTask":
+        """The same task with its numbers as JAX arrays of `dtype`."""
+        return jax.tree.map(lambda number: jnp.asarray(number, dtype), self)
+
+
+class Decoder(eqx.Module):
+    """The different entries of Y, row by kind of token, column by kind of output.
+
+    Attributes:
+        own: (D,) a distinct token towards the next token of its class.
+        other: (D,) a distinct token towards each of the K-1 other next tokens.
+        rest: (D,) a distinct token towards each of the M-K outputs that are no next token.
+        common_next: (C,) a common token towards each of the K next tokens.
+        common_rest: (C,) a common token towards each of the other outputs.
+    """
+
+    own: Float[Array, " D"]
+    other: Float[Array, " D"]
+    rest: Float[Array, " D"]
+    common_next: Float[Array, " C"]
+    common_rest: Float[Array, " C"]
+
+
+class Attention(eqx.Module):
+    """The different entries of Z: (D,) towards the distinct tokens of a class from its query,
+    (C,) towards the common tokens from every query."""
+
+    distinct: Float[Array, " D"]
+    common: Float[Array, " C"]
+
+
+class State(eqx.Module):
+    """The parameters in reduced form, with the fields of a `YZ`."""
+
+    Y: Decoder
+    Z: Attention
+
+
+class Reduced(eqx.Module):
+    """One class of the layer at one moment; all classes are alike.
+
+    Attributes:
+        c: attention on the distinct (D,) and the common (C,) tokens, summing to 1.
+        f: c / |c|_2.
+        g: gradient sent back to the attention, g = Y (x_{T+1} - alpha).
+        loss: () cross entropy in nats.
+        residual: () 1 - alpha_own, the probability of all wrong outputs together.
+        other, rest: () probability of one other next token and of one of the M-K outputs.
+        margin: () own logit minus the largest other one.
+    """
+
+    c: Attention
+    f: Attention
+    g: Attention
+    loss: Float[Array, ""]
+    residual: Float[Array, ""]
+    other: Float[Array, ""]
+    rest: Float[Array, ""]
+    margin: Float[Array, ""]
+
+    @property
+    def speed(self) -> Float[Array, ""]:
+        """f . g, which Theorem 1 predicts to be gamma(t)."""
+        return self.f.distinct @ self.g.distinct + self.f.common @ self.g.common
+
+
+def zero_state(task: SymmetricTask, dtype: str) -> State:
+    """Zero weights, from which alone the reduction is exact."""
+    distinct, common = jnp.zeros(np.shape(task.p), dtype), jnp.zeros(np.shape(task.rho), dtype)
+    decoder = Decoder(distinct, distinct, distinct, common, common)
+    return State(decoder, Attention(distinct, common))
+
+
+def measure(task: SymmetricTask, state: State) -> Reduced:
+    """Forward pass and backpropagated gradient of one class.
+
+    Small probabilities keep their relative precision as in `yz.cross_entropy`: everything is
+    formed from logits relative to the own one, the residual as the sum of the wrong
+    probabilities and never as 1 - alpha_own.
+    """
+    Y, z = state.Y, state.Z
+    largest = jax.lax.stop_gradient(jnp.max(jnp.concatenate([z.distinct, z.common])))
+    w = Attention(task.p * jnp.exp(z.distinct - largest), task.rho * jnp.exp(z.common - largest))
+    total = jnp.sum(w.distinct) + jnp.sum(w.common)
+    norm = jnp.sqrt(jnp.sum(w.distinct**2) + jnp.sum(w.common**2))
+    c, f = (jax.tree.map(lambda x, by=by: x / by, w) for by in (total, norm))
+
+    others, rests = task.K - 1, task.M - task.K
+    to_other = f.distinct @ (Y.other - Y.own)
+    to_rest = f.distinct @ (Y.rest - Y.own) + f.common @ (Y.common_rest - Y.common_next)
+    top = jax.lax.stop_gradient(jnp.maximum(to_other, to_rest))
+    wrong = others * jnp.exp(to_other - top) + rests * jnp.exp(to_rest - top)
+    loss = jax.nn.softplus(top + jnp.log(wrong))
+    other, rest = jnp.exp(to_other - loss), jnp.exp(to_rest - loss)
+    residual = others * other + rests * rest
+    g = Attention(
+        Y.own * residual - others * other * Y.other - rests * rest * Y.rest,
+        rests * rest * (Y.common_next - Y.common_rest),
+    )
+    margin = -jnp.maximum(
+        jnp.where(others > 0, to_other, -jnp.inf), jnp.where(rests > 0, to_rest, -jnp.inf)
+    )
+    return Reduced(c, f, g, loss, residual, other, rest, margin)
+
+
+def direction(task: SymmetricTask, state: State) -> State:
+    """Minus the gradient of the population loss per *full* parameter.
+
+    Each number is the derivative by one of the entries of Y or Z that it stands for, not by
+    all of them together, so that elementwise optimisers (Adam) may be applied to it. A distinct
+    token occurs in one class, a common one in all K (Y) and in the K / num_queries classes of
+    its query (Z); each class weighs 1/K. Rows of Y keep their sums:
+    own + (K-1) other + (M-K) rest = 0 and K common_next + (M-K) common_rest = 0.
+    """
+    now = measure(task, state)
+    f, g = now.f, now.g
+    decoder = Decoder(
+        f.distinct * now.residual / task.K,
+        -f.distinct * now.other / task.K,
+        -f.distinct * now.rest / task.K,
+        # residual - (K-1) other without the cancellation.
+        f.common * (task.M - task.K) * now.rest / task.K,
+        -f.common * now.rest,
+    )
+    attention = Attention(
+        f.distinct * (g.distinct - f.distinct * now.speed) / task.K,
+        f.common * (g.common - f.common * now.speed) / task.num_queries,
+    )
+    return State(decoder, attention)
+
+
+def gradient(task: SymmetricTask, state: State) -> State:
+    """Gradient of the population loss per full parameter, minus `direction`."""
+    return jax.tree.map(jnp.negative, direction(task, state))
+
+
+def symmetric_profiles(
+    p: Float[ArrayLike, " D"],
+    rho: Float[ArrayLike, " C"],
+    K: int | ArrayLike,
+    M: int | ArrayLike,
+    num_queries: int | ArrayLike = 1,
+) -> SymmetricTask:
+    """A symmetric task from its profiles; K and M may be huge, nothing of their size is made.
+
+    Args:
+        p: (D,) positive probabilities of the distinct tokens of a class; may be empty.
+        rho: (C,) positive probabilities of the common tokens; may be empty. All of `p` and
+            `rho` together sum to 1 (to 1e-5).
+        K: number of classes.
+        M: number of outputs, at least 2 and at least K.
+        num_queries: number of queries; divides K.
+
+    Raises:
+        ValueError: naming the argument, its value and what is allowed. Traced values are let
+            through.
+    """
+    p, rho = _profile("p", p), _profile("rho", rho)
+    if p.size + rho.size == 0:
+        raise ValueError("p, rho = [], []: a class needs a token")
+    if not checks.is_traced((p, rho)):
+        total = float(np.sum(p) + np.sum(rho))
+        if abs(total - 1) > _SUM_TOLERANCE:
+            raise ValueError(f"p, rho: sum to {total:.8g}, must sum to 1")
+    if not checks.is_traced((K, M, num_queries)):
+        for name, value in (("K", K), ("M", M), ("num_queries", num_queries)):
+            checks.integer(name, value, 2 if name == "M" else 1)
+        if K % num_queries:
+            raise ValueError(f"num_queries = {num_queries}: must divide K = {K}")
+        if K > M:
+            raise ValueError(f"K = {K} classes but M = {M} tokens: needs K <= M")
+    return SymmetricTask(p, rho, K, M, num_queries)
+
+
+def _profile(name: str, value: Float[ArrayLike, " D"]) -> Float[Array, " D"]:
+    """`value` as an array, in NumPy's float64 if it is concrete."""
+    if checks.is_traced(value):
+        profile = jnp.asarray(value)
+    else:
+        checks.real(name, value, 0, open_minimum=True)
+        profile = np.array(value, np.float64)
+    if profile.ndim != 1:
+        raise ValueError(f"{name}: must have one axis, got shape {profile.shape}")
+    return profile
+
+
+def symmetric_task(task: SequenceClasses) -> SymmetricTask:
+    """The reduced form of `task`.
+
+    Raises:
+        ValueError: if `task` is not symmetric, naming the assumption that fails.
+    """
+    distinct, common = _tokens(task)
+    probs = np.asarray(task.probs)
+    return SymmetricTask(probs[0, distinct[0]], probs[0, common], task.K, task.M, task.num_queries)
+
+
+def expand(task: SequenceClasses, state: State) -> yz.YZ:
+    """The full weights that `state` stands for: Y (M, M) and Z (Q, M)."""
+    distinct, common = _tokens(task)
+    row, shared = jnp.asarray(distinct), jnp.asarray(common)
+    Y, z = state.Y, state.Z
+    full_y = jnp.zeros((task.M, task.M), Y.own.dtype)
+    full_y = full_y.at[row].set(Y.rest[:, None]).at[shared].set(Y.common_rest[:, None])
+    full_y = full_y.at[row[:, :, None], task.next_token].set(Y.other[:, None])
+    full_y = full_y.at[shared[:, None], task.next_token].set(Y.common_next[:, None])
+    full_y = full_y.at[row, task.next_token[:, None]].set(Y.own)
+    full_z = jnp.zeros((task.num_queries, task.M), z.common.dtype).at[:, shared].set(z.common)
+    return yz.YZ(full_y, full_z.at[task.query_index[:, None], row].set(z.distinct))
+
+
+def _tokens(task: SequenceClasses) -> tuple[np.ndarray, np.ndarray]:
+    """Token ids (K, D) of the distinct tokens of each class by increasing probability, and
+    (C,) of the common ones by id; raises `ValueError` where symmetry fails."""
+    if checks.is_traced(task):
+        raise ValueError(
+            "symmetric reduction needs a concrete task; to differentiate with respect to its "
+            "probabilities, use symmetric_profiles"
+        )
+    probs, prior = np.asarray(task.probs), np.asarray(task.prior)
+    _require_equal("equally likely classes", prior[:, None], "prior of class")
+    _require_equal(
+        "the same number of classes per query",
+        np.bincount(task.query_index)[:, None],
+        "query number",
+    )
+    classes_with = (probs > 0).sum(0)
+    for token in np.flatnonzero((classes_with > 1) & (classes_with < task.K)):
+        raise ValueError(
+            "symmetric reduction needs common tokens shared by all classes; token "
+            f"{token} occurs in {classes_with[token]} of {task.K}"
+        )
+    common = np.flatnonzero((classes_with == task.K) & (task.K > 1))
+    _require_equal("class-independent common tokens", probs[:, common], "class")
+    own = (probs > 0) & (classes_with == 1)
+    _require_equal("equal distinct profiles", own.sum(1)[:, None], "class")
+    own_probs = np.where(own, probs, np.inf)
+    distinct = np.argsort(own_probs, axis=1, kind="stable")[:, : own[0].sum()]
+    _require_equal("equal distinct profiles", np.take_along_axis(probs, distinct, axis=1), "class")
+    return distinct, common
+
+
+def _require_equal(what: str, rows: np.ndarray, entry: str) -> None:
+    differs = (np.abs(rows - rows[0]) > _EQUAL * np.abs(rows[0])).any(1)
+    if differs.any():
+        n = int(np.argmax(differs))
+        raise ValueError(f"symmetric reduction needs {what}; {entry} {n} differs")

@@ -1,0 +1,303 @@
+"""Symmetric reduction: against the full flow and the full descent, huge sizes, derivatives."""
+
+import dataclasses
+import math
+import re
+from collections.abc import Callable
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import dynsim
+from dynsim import observables
+from dynsim.models import yz
+from odes import population, symmetric
+from odes.symmetric_task import gradient, measure, zero_state
+
+pytestmark = pytest.mark.usefixtures("x64")
+
+P, RHO = (0.1, 0.2, 0.3), (0.15, 0.25)
+# One shape, flow and record for all tests that can share them: compilation takes seconds.
+TIMES = np.r_[0, np.geomspace(1, 1e8, 40)]
+RECORD = ("loss", "entropy")
+
+
+@pytest.mark.parametrize(
+    ("sizes", "options"),
+    [
+        ((3, 2), {"num_common": 3, "num_distinct": 4}),
+        ((2, 2), {"num_common": 3, "num_distinct": 0}),
+        ((1, 1), {"num_common": 2, "num_distinct": 3}),
+        ((1, 2), {"num_common": 0, "num_distinct": 1, "layout": "paper"}),
+    ],
+    ids=["shared-queries", "no-distinct", "one-class", "no-common-K=M"],
+)
+def test_entries_of_the_gradient_and_observables_are_those_of_the_full_layer(
+    sizes: tuple[int, int], options: dict
+) -> None:
+    task = dynsim.syn(*sizes, **options)
+    reduced = symmetric.symmetric_task(task).astype("float64")
+    rng = np.random.default_rng(0)
+    zero = zero_state(reduced, "float64")
+    state = jax.tree.map(lambda x: jnp.asarray(rng.normal(size=x.shape)), zero)
+
+    @jax.jit
+    def both(reduced: symmetric.SymmetricTask, state: symmetric.State) -> tuple:
+        full = symmetric.expand(task, state)
+        loss, grads = yz.loss_and_grad(full, task, yz.population(task))
+        snapshot, now = observables.measure(task, full), measure(reduced, state)
+        names = observables.DEFAULT_RECORD
+        theirs = {name: observables.OBSERVABLES[name](task, snapshot) for name in names}
+        ours = {name: f(reduced, state, now) for name, f in symmetric.OBSERVABLES.items()}
+        expanded = symmetric.expand(task, gradient(reduced, state))
+        return (loss, grads, theirs, snapshot.c[0]), (now.loss, expanded, ours)
+
+    (loss, want, theirs, attention), (our_loss, got, ours) = both(reduced, state)
+    # Rounding of sums of some hundred numbers of order 1.
+    np.testing.assert_allclose(our_loss, loss, rtol=1e-13)
+    np.testing.assert_allclose(got.Y, want.Y, rtol=0, atol=1e-14)
+    np.testing.assert_allclose(got.Z, want.Z, rtol=0, atol=1e-14)
+    for name, value in theirs.items():
+        assert ours[name].shape == ((1,) if value.ndim else ())
+        our_value = np.broadcast_to(ours[name], value.shape)
+        np.testing.assert_allclose(our_value, value, rtol=1e-11, atol=1e-13, err_msg=name)
+    # Distinct tokens come by increasing probability.
+    distinct, common = np.asarray(task.distinct())[0], np.asarray(task.common())[0]
+    order = np.flatnonzero(distinct)[np.argsort(task.probs[0][distinct], kind="stable")]
+    np.testing.assert_allclose(ours["attention_distinct"], attention[order], rtol=1e-12)
+    np.testing.assert_allclose(ours["attention_common"], attention[common], rtol=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("sizes", "options", "optimizer"),
+    [
+        ((2, 1), {}, dynsim.sgd(1.0, 0.5)),
+        ((1, 4), {"num_common": 1, "num_distinct": 3}, dynsim.momentum(0.3, 1.0)),
+        ((2, 5), {"num_common": 4, "num_distinct": 2}, dynsim.adam(0.1, 0.02)),
+    ],
+    ids=["sgd-K=2", "momentum-K=4-one-query", "adam-K=10-two-queries"],
+)
+def test_the_flow_is_the_full_population_flow(
+    sizes: tuple[int, int], options: dict, optimizer: dynsim.Optimizer
+) -> None:
+    task = dynsim.syn(*sizes, **options)
+    record = ("loss", "z_top_distinct")
+    times = [0, 0.5, 1, 10, 100, 300]
+    ours = symmetric.solve(symmetric.symmetric_task(task), optimizer, times, record=record)
+    full = population.solve(task, optimizer, times, record=record)
+    assert (ours.status, full.status) == (0, 0)
+    weights = symmetric.expand(task, ours.params)
+    # Both solvers run at rtol = 1e-8 with steps of their own.
+    np.testing.assert_allclose(weights.Y, full.params.Y, rtol=0, atol=1e-6)
+    np.testing.assert_allclose(weights.Z, full.params.Z, rtol=0, atol=1e-6)
+    assert np.abs(weights.Z).max() > 0.1
+    for name in record:
+        want = np.asarray(full[name])
+        got = np.broadcast_to(ours[name], want.shape)
+        np.testing.assert_allclose(got, want, rtol=0, atol=1e-6, err_msg=name)
+
+
+@pytest.mark.parametrize(
+    ("task", "optimizer"),
+    [
+        (dynsim.syn_small(), dynsim.sgd(1.0, 0.5)),
+        (dynsim.syn_small(), dynsim.momentum(1.0, 0.5)),
+        (dynsim.syn_small(), dynsim.adam(0.1, 0.3)),
+        (dynsim.syn_medium(3), dynsim.momentum(0.2, 2.0, 0.8)),
+    ],
+    ids=["sgd", "momentum", "adam", "syn-medium"],
+)
+def test_descent_is_the_full_descent(
+    task: dynsim.SequenceClasses, optimizer: dynsim.Optimizer
+) -> None:
+    settings = {"steps": 100, "times": [0, 1, 2, 20, 100]}
+    ours = symmetric.descend(symmetric.symmetric_task(task), optimizer, **settings)
+    full = dynsim.simulate(
+        task, optimizer, length=math.inf, batch=math.inf, dtype="float64", **settings
+    )
+    for name in ours.observables:
+        want = np.asarray(full[name])
+        got = np.broadcast_to(ours[name], want.shape)
+        # The same arithmetic in another order, a hundred times.
+        np.testing.assert_allclose(got, want, rtol=0, atol=1e-10, err_msg=name)
+    weights = symmetric.expand(task, ours.params)
+    np.testing.assert_allclose(weights.Y, full.params.Y, rtol=0, atol=1e-10)
+    np.testing.assert_allclose(weights.Z, full.params.Z, rtol=0, atol=1e-10)
+
+
+def test_a_hundred_thousand_classes_to_a_hundred_million_steps() -> None:
+    K, M = 100_000, 1_000_000
+    task = symmetric.symmetric_profiles(P, RHO, K, M, 100)
+    result = symmetric.solve(task, dynsim.sgd(1.0, 1.0), TIMES, record=RECORD)
+    assert result.status == dynsim.Status.OK
+    loss = np.asarray(result["loss"])
+    np.testing.assert_allclose(loss[0], math.log(M), rtol=1e-12)
+    assert (np.diff(loss) < 0).all()
+    # The residual obeys 1/r' ~ |f|^2 eta_Y / K at the end, so the loss is of order K / t.
+    assert 0.1 * K / TIMES[-1] < loss[-1] < 10 * K / TIMES[-1]
+    Y, Z = result.params.Y, result.params.Z
+    # Linear invariants: a Runge-Kutta method keeps them to rounding.
+    scale = np.abs(Y.own).max()
+    np.testing.assert_allclose(Y.own + (K - 1) * Y.other + (M - K) * Y.rest, 0, atol=1e-11 * scale)
+    scale = K * np.abs(Y.common_next).max()
+    np.testing.assert_allclose(K * Y.common_next + (M - K) * Y.common_rest, 0, atol=1e-11 * scale)
+    # Z's rows: the distinct tokens of the K / 100 classes of a query, and the common ones.
+    total = K / 100 * jnp.sum(Z.distinct) + jnp.sum(Z.common)
+    np.testing.assert_allclose(total, 0, atol=1e-11 * np.abs(Z.common).max())
+    assert (Z.distinct > 0).all()
+    assert (Z.common < 0).all()
+
+
+def test_adams_matched_flow_follows_adam_and_maps_over_rates() -> None:
+    task = symmetric.symmetric_task(dynsim.syn_small())
+    steps, rates = np.array([20, 50, 100]), jnp.array([0.01, 0.03])
+
+    def flow(eta: jax.Array) -> dynsim.Trajectory:
+        return symmetric.solve(task, dynsim.adam(eta, eta), steps, record=["z_top_distinct"])
+
+    def descent(eta: jax.Array) -> dynsim.Trajectory:
+        return symmetric.descend(task, dynsim.adam(eta, eta), steps=100, times=steps)
+
+    want = np.asarray(jax.vmap(descent)(rates)["z_top_distinct"])
+    solved = jax.vmap(flow)(rates)
+    assert solved.ok.all()
+    # Measured: 5e-4 at most. Adam's flow without the exact first step is off by 6e-2.
+    np.testing.assert_allclose(solved["z_top_distinct"], want, rtol=1e-3)
+    np.testing.assert_allclose(
+        descent(0.03)["z_top_distinct"], want[1], rtol=1e-12, err_msg="vmap is the loop"
+    )
+
+
+def test_one_compilation_serves_all_sizes_and_rates() -> None:
+    from odes.symmetric import _descend
+
+    run = lambda K, eta: symmetric.descend(  # noqa: E731
+        symmetric.symmetric_profiles(P, RHO, K, 10 * K), dynsim.sgd(eta, eta), steps=3
+    )
+    run(2, 0.1)
+    before = _descend._cache_size()
+    run(1000, 0.2)
+    assert _descend._cache_size() == before
+
+
+def test_derivatives_by_rates_and_probabilities() -> None:
+    times = np.linspace(0, 200, len(TIMES))
+    base = symmetric.symmetric_profiles(P, RHO, 4, 40, 2)
+
+    def run(x: dict[str, jax.Array], derivatives: str) -> jax.Array:
+        task = dataclasses.replace(base, p=x["p"], rho=x["rho"])
+        optimizer = dynsim.sgd(x["eta_y"], x["eta_z"])
+        result = symmetric.solve(task, optimizer, times, record=RECORD, derivatives=derivatives)
+        return result["entropy"][-1]
+
+    x = {"eta_y": 1.0, "eta_z": 0.5, "p": jnp.array(P), "rho": jnp.array(RHO)}
+    x = jax.tree.map(jnp.asarray, x)
+    direction = {"eta_y": 1.0, "eta_z": -0.3, "p": jnp.array([0.1, -0.2, 0.1]), "rho": jnp.zeros(2)}
+    direction = jax.tree.map(jnp.asarray, direction)
+    step = lambda h: jax.tree.map(lambda a, b: a + h * b, x, direction)  # noqa: E731
+    difference = (run(step(1e-3), "reverse") - run(step(-1e-3), "reverse")) / 2e-3
+    gradient = jax.grad(lambda x: run(x, "reverse"))(x)
+    backward = sum(jnp.vdot(gradient[name], direction[name]) for name in x)
+    _, forward = jax.jvp(lambda x: run(x, "forward"), (x,), (direction,))
+    assert abs(difference) > 0.01
+    # Differences: h^2 and the solver's 1e-8 over h. Each derivative: the solver's tolerance.
+    np.testing.assert_allclose([backward, forward], difference, rtol=1e-4)
+    np.testing.assert_allclose(backward, forward, rtol=1e-5)
+
+
+def test_adams_flow_of_parameters_without_gradient_is_finite_and_differentiable() -> None:
+    # Without distinct tokens Z never gets a gradient: 0 / (sqrt(0) + eps) throughout.
+    task = symmetric.symmetric_profiles((), (0.5, 0.5), 2, 4)
+
+    def run(eta: jax.Array) -> jax.Array:
+        optimizer = dynsim.adam(eta, eta)
+        result = symmetric.solve(
+            task, optimizer, [0, 1, 2, 5], record=["loss"], derivatives="forward"
+        )
+        return result["loss"][-1] + jnp.sum(result.params.Z.common)
+
+    value, slope = jax.jvp(run, (0.1,), (1.0,))
+    # From ln 4 for four outputs to ln 2 for the two that ever come.
+    assert math.log(2) < value < math.log(4)
+    assert -10 < slope < 0
+
+
+SYN = dynsim.syn(2, 2, num_common=2, num_distinct=3)
+
+
+@pytest.mark.parametrize(
+    ("build", "message"),
+    [
+        (
+            lambda: dynsim.sequence_classes(np.eye(3)[[0, 1]], [2, 2], prior=[0.4, 0.6]),
+            "needs equally likely classes; prior of class 1 differs",
+        ),
+        (
+            lambda: dynsim.sequence_classes(np.eye(5)[:3], [3, 3, 4]),
+            "needs the same number of classes per query; query number 1 differs",
+        ),
+        (
+            lambda: dynsim.syn(2, 2, num_common_per_query=1),
+            "needs common tokens shared by all classes; token 10 occurs in 2 of 4",
+        ),
+        (
+            lambda: dynsim.sequence_classes([[0.5, 0.5, 0], [0.4, 0, 0.6]], [2, 2]),
+            "needs class-independent common tokens; class 1 differs",
+        ),
+        (lambda: dynsim.sequence_classes(_uneven_row(), SYN.query), "profiles; class 3 differs"),
+    ],
+)
+def test_the_assumption_that_fails_is_named(
+    build: Callable[[], dynsim.SequenceClasses], message: str
+) -> None:
+    with pytest.raises(ValueError, match=re.escape(message)):
+        symmetric.symmetric_task(build())
+
+
+def _uneven_row() -> np.ndarray:
+    probs = np.array(SYN.probs)
+    first, second = np.flatnonzero(np.asarray(SYN.distinct())[3])[:2]
+    probs[3, [first, second]] += [0.01, -0.01]
+    return probs
+
+
+TASK = symmetric.symmetric_profiles(P, RHO, 4, 40, 2)
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda: symmetric.symmetric_profiles(P, RHO, 4, 40, 3), "num_queries = 3: must divide"),
+        (lambda: symmetric.symmetric_profiles(P, RHO, 4, 3), "K = 4 classes but M = 3"),
+        (lambda: symmetric.symmetric_profiles(P, RHO, 2.5, 9), "K = 2.5: must be an integer"),
+        (lambda: symmetric.symmetric_profiles(P, P, 4, 40), "p, rho: sum to 1.2"),
+        (lambda: symmetric.symmetric_profiles((-1.0, 2), (), 2, 4), "p = -1.0: must be finite"),
+        (lambda: symmetric.symmetric_profiles((), (), 2, 4), "a class needs a token"),
+        (lambda: symmetric.symmetric_profiles([P], RHO, 2, 4), "p: must have one axis"),
+        (
+            lambda: symmetric.solve(TASK, dynsim.sgd(1.0, 1.0), [1], record=["overlap"]),
+            "record = 'overlap': must be one of loss, accuracy",
+        ),
+        (
+            lambda: symmetric.solve(TASK, dynsim.adam(1.0, 1.0), [1], flow="matched"),
+            "flow = 'matched': describes sgd or momentum, not optimizer = adam",
+        ),
+        (
+            lambda: symmetric.solve(TASK, dynsim.sgd(1.0, 1.0), [1], flow="adam"),
+            "flow = 'adam': describes adam, not optimizer = sgd",
+        ),
+        (
+            lambda: symmetric.solve(TASK, dynsim.adam(1.0, 1.0, b1=0.0), [1]),
+            "b1 = 0.0: must be finite and in (0, 1)",
+        ),
+        (
+            lambda: symmetric.descend(TASK, dynsim.sgd(1.0, 1.0), steps=2, times=[3]),
+            "must increase within [0, steps = 2]",
+        ),
+    ],
+)
+def test_bad_input_is_named(call: Callable[[], object], message: str) -> None:
+    with pytest.raises(ValueError, match=re.escape(message)):
+        call()
