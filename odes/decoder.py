@@ -74,8 +74,37 @@ def gamma(
 ) -> Float[Array, "..."]:
     """Speed coefficient gamma = (M-1)^2 h / ((M-1) + e^{M h}) (Eq. 85) after `s` = pi(n) t
     visits."""
-    u = scaled_h(jnp.asarray(s) * eta_y, M)
-    return (M - 1) ** 2 * (u / M) / (M - 1 + jnp.exp(u))
+    return speed(h(s, eta_y, M), M)
+
+
+def speed(h: Float[ArrayLike, "..."], M: Float[ArrayLike, ""]) -> Float[Array, "..."]:
+    """gamma of Eq. 85 as a function of h, which the discrete decoder shares; elementwise.
+
+    Written with e^{-M h}, which cannot overflow: a first discrete step of any size is finite.
+    """
+    h, M = jnp.asarray(h), jnp.asarray(M)
+    decayed = jnp.exp(-M * h)
+    return (M - 1) ** 2 * h * decayed / ((M - 1) * decayed + 1)
+
+
+def gamma_rising(s: Float[ArrayLike, "..."], eta_y: Float[ArrayLike, ""]) -> Float[Array, "..."]:
+    """gamma ~ eta_Y s = eta_Y t / K, the first stage of Theorem 1b: for t <= t0' and M -> infinity.
+
+    At finite M the limit of gamma / (eta_Y s) for s -> 0 is ((M-1)/M)^2.
+    """
+    return jnp.asarray(s) * eta_y
+
+
+def gamma_decaying(
+    s: Float[ArrayLike, "..."], eta_y: Float[ArrayLike, ""], M: Float[ArrayLike, ""]
+) -> Float[Array, "..."]:
+    """gamma ~ ln(M eta_Y s) / (eta_Y s) with s = t/K, the second stage of Theorem 1b: t >= t0.
+
+    At finite M the limit of the quotient for s -> infinity is again ((M-1)/M)^2. `s` must be
+    positive.
+    """
+    tau = jnp.asarray(s) * eta_y
+    return jnp.log(M * tau) / tau
 
 
 def gamma_integral(
