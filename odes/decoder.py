@@ -82,9 +82,10 @@ def speed(h: Float[ArrayLike, "..."], M: Float[ArrayLike, ""]) -> Float[Array, "
 
     Written with e^{-M h}, which cannot overflow: a first discrete step of any size is finite.
     """
-    h, M = jnp.asarray(h), jnp.asarray(M)
-    decayed = jnp.exp(-M * h)
-    return (M - 1) ** 2 * h * decayed / ((M - 1) * decayed + 1)
+    h = jnp.asarray(h)
+    decayed = (M - 1) * jnp.exp(-M * h)
+    # In this order no integer (M - 1)^2 arises, which for large M would overflow 32 bits.
+    return (M - 1) * h * decayed / (decayed + 1)
 
 
 def gamma_rising(s: Float[ArrayLike, "..."], eta_y: Float[ArrayLike, ""]) -> Float[Array, "..."]:
@@ -115,12 +116,10 @@ def gamma_integral(
 ) -> Float[Array, "..."]:
     """Gamma(t) = int_0^t gamma = K (M-1)^2 h^2 / (2 eta_Y), exact (Eq. 128), at `s` = t/K
     visits. For unequal priors K is 1/pi(n). `eta_y` must be positive."""
-    return jnp.asarray(K) * (M - 1) ** 2 * h(s, eta_y, M) ** 2 / (2 * jnp.asarray(eta_y))
+    return jnp.asarray(K) * ((M - 1) * h(s, eta_y, M)) ** 2 / (2 * jnp.asarray(eta_y))
 
 
-def stages(
-    eta_y: Float[ArrayLike, ""], K: Float[ArrayLike, ""], M: Float[ArrayLike, ""]
-) -> Stages:
+def stages(eta_y: Float[ArrayLike, ""], K: Float[ArrayLike, ""], M: Float[ArrayLike, ""]) -> Stages:
     """Times that divide a run (Theorem 1b, Lemma 9) and the exact peak of gamma.
 
     The peak is where M h = x* = 1 + W_0((M-1)/e), reached at
@@ -130,7 +129,7 @@ def stages(
     log_m = jnp.log(M - 1)
     x = 1 + wrightomega(log_m - 1)
     peak = K * (jnp.expm1(x) + (M - 1) * x) / (M * eta_y)
-    peak_gamma = (M - 1) ** 2 * (x / M) / (M - 1 + jnp.exp(x))
+    peak_gamma = speed(x / M, M)
     # Largest root of e^x = (M-1) x. From above, x <- ln(M-1) + ln(x) falls towards it; Newton
     # on x - ln(x) - ln(M-1), convex for x > 1, then converges from any such start.
     root = 2 * log_m + 1
