@@ -28,6 +28,8 @@ class Snapshot(eqx.Module):
         f: (K, M) normalised attention f_n = c_n / |c_n|; unit rows.
         logits: (K, M) output logits of each class.
         g: (K, M) gradient sent back to the attention, g_n = Y (x_{T+1} - alpha).
+        B: (K,) growth factor bound B_n of Theorem 3, an integral over the past, for the theories
+            that carry it along; None otherwise.
     """
 
     z: Float[Array, "K M"]
@@ -35,6 +37,7 @@ class Snapshot(eqx.Module):
     f: Float[Array, "K M"]
     logits: Float[Array, "K M"]
     g: Float[Array, "K M"]
+    B: Float[Array, " K"] | None = None
 
 
 Observable = Callable[[SequenceClasses, Snapshot], Array]
@@ -128,6 +131,21 @@ def xi(task: SequenceClasses, s: Snapshot) -> Float[Array, " K"]:
     return jnp.where(jnp.any(distinct, axis=1), gain / jnp.where(weight > 0, weight, 1), jnp.nan)
 
 
+def growth_bound(task: SequenceClasses, s: Snapshot) -> Float[Array, " K"]:
+    """Growth factor bound B_n(t) = int_0^t eta_Z pi(n) xi_n of Theorem 3.
+
+    Raises:
+        ValueError: where nothing integrates it: in simulation and in the (Y, Z) flows. There,
+            record "xi" and integrate that (`odes.predictions.bound_from_xi`).
+    """
+    if s.B is None:
+        raise ValueError(
+            "record = 'B': only the Eq. 10 and Theorem 4 theories integrate the growth factor "
+            "bound; elsewhere record 'xi' and use odes.predictions.bound_from_xi"
+        )
+    return s.B
+
+
 def z_of(tokens: Int[Array, " L"]) -> Observable:
     """Observable (K, L): attention logits of the chosen `tokens` for each class's query."""
     chosen = np.asarray(tokens)
@@ -150,6 +168,7 @@ OBSERVABLES: dict[str, Observable] = {
     "attention": attention,
     "normalised_attention": normalised_attention,
     "z": z_logits,
+    "B": growth_bound,
 }
 """Observables by the name under which they are recorded."""
 

@@ -12,28 +12,40 @@ step of SGD, however, moves z by the *average* over drawn classes. `clock="sgd"`
 by pi(n) and is what a simulation follows; `clock="paper"` reproduces the printed equation.
 Momentum enters through eta / (1 - mu): the theory has no inertia. Extension to unequal priors
 [ours]: class n has its own gamma_n, at its own pi(n) t visits.
+
+Options. `finite_m` keeps the terms of order 1/M of Theorem 1 (Eqs. 86, 88). `remark_1` runs the
+decoder at the rate (1 - rho) eta_Y of Remark 1, rho the mean overlap f_n . f_n' of two classes at
+the start. That is the paper's correction for the decoder's plain update; it rests on
+sum_n zeta_n = 0, which is true only for K = M, so for K < M it is no improvement in general.
+
+The growth factor bound of Theorem 3, B_n' = eta_Z pi(n) xi_n under the sgd clock and eta_Z xi_n
+under the paper's, is integrated along and can be recorded as "B".
 """
 
 import dataclasses
 import functools
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 from jaxtyping import Array, Float, PyTree
 
 from dynsim import checks, observables
 from dynsim.models import yz
-from dynsim.observables import DEFAULT_RECORD, Observable, Record, Snapshot
+from dynsim.observables import DEFAULT_RECORD, Observable, Record
 from dynsim.optim import Clock, Convention, Optimizer, without_inertia
 from dynsim.precision import DType, precision, settle
 from dynsim.tasks import SequenceClasses
 from dynsim.trajectory import Trajectory
-from odes import coefficients, decoder
+from odes import coefficients, decoder, layer
 from odes.solve import DEFAULT_TOLERANCES, Tolerances, check_times, integrate, weights
 
-# Condition number of the Gram matrix above which its inverse carries no digit of float64.
-_SINGULAR = 1e14
+
+class State(NamedTuple):
+    """State of the flow: Z (Q, M) attention logits, B (K,) growth factor bounds."""
+
+    Z: Float[Array, "Q M"]
+    B: Float[Array, " K"]
 
 
 def solve(
@@ -42,6 +54,8 @@ def solve(
     times: Float[Array, " S"],
     *,
     clock: Convention = "sgd",
+    finite_m: bool = False,
+    remark_1: bool = False,
     init: yz.YZ | None = None,
     record: Record = DEFAULT_RECORD,
     dtype: DType = "float64",
@@ -54,6 +68,7 @@ def solve(
         optimizer: `sgd` or `momentum` (read as eta / (1 - mu)); its numbers may be traced.
         times: (S,) optimiser steps at which to record, increasing, >= 0.
         clock: "sgd" or "paper", see above.
+        finite_m, remark_1: the options above.
         init: starting weights, of which only Z is used; zero if None.
         record: as in `dynsim.simulate`. Logits are those of the decoder, w_n.
         dtype: "float64" or "float32".
@@ -80,45 +95,45 @@ def solve(
             without_inertia(optimizer.astype(dtype), task.astype(dtype).prior, clock),
             record=observables.resolve(record),
             tolerances=tolerances,
+            finite_m=finite_m,
+            remark_1=remark_1,
         )
-    return settle(dataclasses.replace(trajectory, source=f"eq10-{clock}"))
+    options = ("-finite-m" if finite_m else "") + ("-remark-1" if remark_1 else "")
+    return settle(dataclasses.replace(trajectory, source=f"eq10-{clock}{options}"))
 
 
 def inapplicable(task: SequenceClasses, optimizer: Optimizer) -> str | None:
     """Why Eq. 10 does not apply, or None. The task is looked at only where it is concrete."""
-    if optimizer.kind == "adam":
-        return "optimizer = adam: Eq. 10 describes sgd and momentum only"
-    if not checks.is_traced(task):
-        f = np.asarray(task.probs) / np.linalg.norm(task.probs, axis=1, keepdims=True)
-        if np.linalg.cond(f @ f.T) > _SINGULAR:
-            return "Eq. 10 needs linearly independent classes (Theorem 1); their P(l|n) are not"
-    return None
+    return layer.inapplicable(task, optimizer, "Eq. 10")
 
 
 def drift(
-    task: SequenceClasses, f: Float[Array, "K M"], gamma: Float[Array, " K"], weight: Array
-) -> Float[Array, "Q M"]:
-    """The right-hand side of Eq. 10 per unit of eta_Z, class n weighted by `weight[n]`."""
-    g = coefficients.backpropagated_gradient(f, gamma)
-    per_class = weight[:, None] * f * (g - gamma[:, None] * f)
-    return jax.ops.segment_sum(per_class, task.query_index, num_segments=task.num_queries)
+    task: SequenceClasses,
+    f: Float[Array, "K M"],
+    speed: Float[Array, "K *K"],
+    weight: Float[Array, " K"],
+) -> State:
+    """The right-hand sides of Eq. 10 and of B_n per unit of eta_Z.
+
+    Args:
+        f: normalised attention.
+        speed: gamma (K,), or the coupled speed (K, K) of finite M (`odes.coefficients`).
+        weight: factor on the drift of each class.
+    """
+    C = coefficients.mixing(f, speed)
+    own = coefficients.own_speed(speed)
+    per_class = weight[:, None] * f * (C @ f - own[:, None] * f)
+    dZ = jax.ops.segment_sum(per_class, task.query_index, num_segments=task.num_queries)
+    return State(dZ, weight * (jnp.diagonal(C) - own))
 
 
-def snapshot(
-    task: SequenceClasses, Z: Float[Array, "Q M"], visits: Float[Array, " K"], eta_y: Array
-) -> Snapshot:
-    """What the theory predicts for the layer: w_n = (M-1) h zeta_n as logits, Theorem 1's g_n."""
-    z = Z[task.query_index]
-    c = yz.attend(z, task.probs)
-    f = yz.normalise(c)
-    h = decoder.h(visits, eta_y, task.M)
-    label = jax.nn.one_hot(task.next_token, task.M, dtype=f.dtype)
-    logits = h[:, None] * (task.M * label - 1)
-    gamma = decoder.gamma(visits, eta_y, task.M)
-    return Snapshot(z, c, f, logits, coefficients.backpropagated_gradient(f, gamma))
+def mean_overlap(f: Float[Array, "K M"]) -> Float[Array, ""]:
+    """Mean of f_n . f_n' over pairs of different classes, Remark 1's rho; 0 for one class."""
+    K = f.shape[0]
+    return (jnp.sum(f @ f.T) - K) / (K * (K - 1)) if K > 1 else jnp.zeros((), f.dtype)
 
 
-@functools.partial(jax.jit, static_argnames=("record", "tolerances"))
+@functools.partial(jax.jit, static_argnames=("record", "tolerances", "finite_m", "remark_1"))
 def _solve(
     task: SequenceClasses,
     optimizer: Optimizer,
@@ -128,19 +143,25 @@ def _solve(
     *,
     record: tuple[tuple[str, Observable], ...],
     tolerances: Tolerances,
+    finite_m: bool,
+    remark_1: bool,
 ) -> Trajectory:
+    eta_y = clock.rate * optimizer.eta_y
+    if remark_1:
+        start = yz.normalise(yz.attend(Z[task.query_index], task.probs))
+        eta_y = (1 - mean_overlap(start)) * eta_y
 
-    def save(t: Float[Array, ""], Z: Float[Array, "Q M"], args: PyTree) -> dict[str, Array]:
-        task, optimizer, clock = args
-        visits = t * task.prior
-        state = snapshot(task, Z, visits, clock.rate * optimizer.eta_y)
-        return observables.evaluate(record, task, state)
+    def save(t: Float[Array, ""], state: State, args: PyTree) -> dict[str, Array]:
+        task, _, _, eta_y = args
+        h = decoder.h(t * task.prior, eta_y, task.M)
+        snapshot = layer.predict(task, state.Z, h, finite_m=finite_m, B=state.B)
+        return observables.evaluate(record, task, snapshot)
 
     solved = integrate(
-        _field,
-        Z,
+        functools.partial(_field, finite_m=finite_m),
+        State(Z, jnp.zeros_like(task.prior)),
         times,
-        (task, optimizer, clock),
+        (task, optimizer, clock, eta_y),
         save=save,
         clock=clock,
         tolerances=tolerances,
@@ -150,11 +171,13 @@ def _solve(
 
 def _field(
     t: Float[Array, ""],
-    Z: Float[Array, "Q M"],
-    args: tuple[SequenceClasses, Optimizer, Clock],
-) -> Float[Array, "Q M"]:
-    task, optimizer, clock = args
-    f = yz.normalise(yz.attend(Z[task.query_index], task.probs))
-    visits = t * task.prior
-    gamma = decoder.gamma(visits, clock.rate * optimizer.eta_y, task.M)
-    return clock.rate * optimizer.eta_z * drift(task, f, gamma, clock.class_weight)
+    state: State,
+    args: tuple[SequenceClasses, Optimizer, Clock, Float[Array, ""]],
+    *,
+    finite_m: bool,
+) -> State:
+    task, optimizer, clock, eta_y = args
+    f = yz.normalise(yz.attend(state.Z[task.query_index], task.probs))
+    speed = layer.speed(task, decoder.h(t * task.prior, eta_y, task.M), finite_m)
+    rate = clock.rate * optimizer.eta_z
+    return jax.tree.map(lambda x: rate * x, drift(task, f, speed, clock.class_weight))

@@ -74,8 +74,38 @@ def gamma(
 ) -> Float[Array, "..."]:
     """Speed coefficient gamma = (M-1)^2 h / ((M-1) + e^{M h}) (Eq. 85) after `s` = pi(n) t
     visits."""
-    u = scaled_h(jnp.asarray(s) * eta_y, M)
-    return (M - 1) ** 2 * (u / M) / (M - 1 + jnp.exp(u))
+    return speed(h(s, eta_y, M), M)
+
+
+def speed(h: Float[ArrayLike, "..."], M: Float[ArrayLike, ""]) -> Float[Array, "..."]:
+    """gamma of Eq. 85 as a function of h, which the discrete decoder shares; elementwise.
+
+    Written with e^{-M h}, which cannot overflow: a first discrete step of any size is finite.
+    """
+    h = jnp.asarray(h)
+    decayed = (M - 1) * jnp.exp(-M * h)
+    # In this order no integer (M - 1)^2 arises, which for large M would overflow 32 bits.
+    return (M - 1) * h * decayed / (decayed + 1)
+
+
+def gamma_rising(s: Float[ArrayLike, "..."], eta_y: Float[ArrayLike, ""]) -> Float[Array, "..."]:
+    """gamma ~ eta_Y s = eta_Y t / K, the first stage of Theorem 1b: for t <= t0' and M -> infinity.
+
+    At finite M the limit of gamma / (eta_Y s) for s -> 0 is ((M-1)/M)^2.
+    """
+    return jnp.asarray(s) * eta_y
+
+
+def gamma_decaying(
+    s: Float[ArrayLike, "..."], eta_y: Float[ArrayLike, ""], M: Float[ArrayLike, ""]
+) -> Float[Array, "..."]:
+    """gamma ~ ln(M eta_Y s) / (eta_Y s) with s = t/K, the second stage of Theorem 1b: t >= t0.
+
+    At finite M the limit of the quotient for s -> infinity is again ((M-1)/M)^2. `s` must be
+    positive.
+    """
+    tau = jnp.asarray(s) * eta_y
+    return jnp.log(M * tau) / tau
 
 
 def gamma_integral(
@@ -86,7 +116,7 @@ def gamma_integral(
 ) -> Float[Array, "..."]:
     """Gamma(t) = int_0^t gamma = K (M-1)^2 h^2 / (2 eta_Y), exact (Eq. 128), at `s` = t/K
     visits. For unequal priors K is 1/pi(n). `eta_y` must be positive."""
-    return jnp.asarray(K) * (M - 1) ** 2 * h(s, eta_y, M) ** 2 / (2 * jnp.asarray(eta_y))
+    return jnp.asarray(K) * ((M - 1) * h(s, eta_y, M)) ** 2 / (2 * jnp.asarray(eta_y))
 
 
 def stages(eta_y: Float[ArrayLike, ""], K: Float[ArrayLike, ""], M: Float[ArrayLike, ""]) -> Stages:
@@ -99,7 +129,7 @@ def stages(eta_y: Float[ArrayLike, ""], K: Float[ArrayLike, ""], M: Float[ArrayL
     log_m = jnp.log(M - 1)
     x = 1 + wrightomega(log_m - 1)
     peak = K * (jnp.expm1(x) + (M - 1) * x) / (M * eta_y)
-    peak_gamma = (M - 1) ** 2 * (x / M) / (M - 1 + jnp.exp(x))
+    peak_gamma = speed(x / M, M)
     # Largest root of e^x = (M-1) x. From above, x <- ln(M-1) + ln(x) falls towards it; Newton
     # on x - ln(x) - ln(M-1), convex for x > 1, then converges from any such start.
     root = 2 * log_m + 1

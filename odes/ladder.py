@@ -12,7 +12,7 @@ from dynsim import checks
 from dynsim.optim import Optimizer
 from dynsim.tasks import SequenceClasses
 from dynsim.trajectory import Trajectory
-from odes import attention, population
+from odes import attention, fixed_attention, population, single_common
 
 
 class Theory(NamedTuple):
@@ -24,6 +24,8 @@ class Theory(NamedTuple):
         assumes: what it takes for granted, in words.
         solve: the solver.
         inapplicable: why it does not describe (task, optimizer), or None when it does.
+        variant: whether it varies or isolates a part of another rung, and so is looked at on
+            demand rather than by default.
     """
 
     name: str
@@ -31,6 +33,7 @@ class Theory(NamedTuple):
     assumes: str
     solve: Callable[..., Trajectory]
     inapplicable: Callable[[SequenceClasses, Optimizer], str | None]
+    variant: bool = False
 
 
 def _flow(flow: population.Flow, title: str, assumes: str) -> Theory:
@@ -59,6 +62,14 @@ THEORIES: dict[str, Theory] = {
         _flow("matched-adam", "matched Adam flow", f"{_LIMITS} at fixed decays, first step exact"),
         _flow("adam", "Adam's flow", f"{_LIMITS}, 1 - b -> 0"),
         Theory(
+            "eq10-finite-m",
+            "Eq. 10 at finite M",
+            "T -> infinity, Y = 0 at the start, weak overlap, Lemma 3's decoder",
+            functools.partial(attention.solve, finite_m=True),
+            attention.inapplicable,
+            variant=True,
+        ),
+        Theory(
             "eq10",
             "Eq. 10, sgd clock",
             _EQ10,
@@ -71,6 +82,38 @@ THEORIES: dict[str, Theory] = {
             f"{_EQ10}, classes summed instead of averaged",
             functools.partial(attention.solve, clock="paper"),
             attention.inapplicable,
+        ),
+        Theory(
+            "eq10-remark-1",
+            "Eq. 10, Remark 1's rate",
+            f"{_EQ10}, slowed down by 1 - rho as for identical overlaps rho and K = M",
+            functools.partial(attention.solve, remark_1=True),
+            attention.inapplicable,
+            variant=True,
+        ),
+        Theory(
+            "theorem-4",
+            "Theorem 4",
+            f"{_EQ10}, a single common token, equal normalisers, overlap -> 0, 1/K -> 0",
+            single_common.solve,
+            single_common.inapplicable,
+            variant=True,
+        ),
+        Theory(
+            "decoder",
+            "decoder at fixed attention",
+            "T -> infinity, Y = 0 at the start, eta_Z = 0, eta_Y -> 0, Lemma 3's decoder",
+            functools.partial(fixed_attention.solve, decoder="closed"),
+            fixed_attention.inapplicable,
+            variant=True,
+        ),
+        Theory(
+            "decoder-discrete",
+            "discrete decoder at fixed attention",
+            "T -> infinity, Y = 0 at the start, eta_Z = 0, Lemma 3's decoder",
+            functools.partial(fixed_attention.solve, decoder="discrete"),
+            fixed_attention.inapplicable,
+            variant=True,
         ),
     )
 }
@@ -91,6 +134,13 @@ def theory(name: str, task: SequenceClasses, optimizer: Optimizer) -> Theory:
     return found
 
 
-def applicable(task: SequenceClasses, optimizer: Optimizer) -> tuple[str, ...]:
-    """Names of the theories that describe `task` and `optimizer`, most exact first."""
-    return tuple(n for n, t in THEORIES.items() if t.inapplicable(task, optimizer) is None)
+def applicable(
+    task: SequenceClasses, optimizer: Optimizer, variants: bool = False
+) -> tuple[str, ...]:
+    """Names of the theories that describe `task` and `optimizer`, most exact first; `variants`
+    adds those that are looked at on demand."""
+    return tuple(
+        name
+        for name, rung in THEORIES.items()
+        if (variants or not rung.variant) and rung.inapplicable(task, optimizer) is None
+    )

@@ -11,7 +11,7 @@ import diffrax
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float, Int, PyTree
+from jaxtyping import Array, Bool, Float, Int, PyTree
 
 from dynsim import checks
 from dynsim.models.yz import YZ, init_zero
@@ -141,11 +141,20 @@ def integrate(
         solution.result == results.max_steps_reached, Status.MAX_STEPS, Status.SOLVER_FAILED
     )
     succeeded = solution.result == results.successful
-    status = jnp.where(succeeded, jnp.where(jnp.all(valid), Status.OK, Status.DIVERGED), status)
-    first_bad = jnp.ceil(times[jnp.argmin(valid)])
-    first_bad = jnp.where(jnp.all(valid), -1, first_bad)
+    finite_status, first_bad = judge(times, valid)
+    status = jnp.where(succeeded, finite_status, status)
     last = jax.tree.map(lambda leaf: leaf[-1], final)
-    return Solved(saved, last, status.astype(jnp.int32), first_bad.astype(jnp.int32))
+    return Solved(saved, last, status.astype(jnp.int32), first_bad)
+
+
+def judge(
+    times: Float[Array, " S"], valid: Bool[Array, " S"]
+) -> tuple[Int[Array, ""], Int[Array, ""]]:
+    """Status (OK or DIVERGED) and first bad step of a run that was `valid` at some of `times`."""
+    good = jnp.all(valid)
+    status = jnp.where(good, Status.OK, Status.DIVERGED)
+    first_bad = jnp.where(good, -1, jnp.ceil(times[jnp.argmin(valid)]))
+    return status.astype(jnp.int32), first_bad.astype(jnp.int32)
 
 
 def weights(init: YZ | None, task: SequenceClasses, dtype: str) -> YZ:

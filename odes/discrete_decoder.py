@@ -1,0 +1,51 @@
+"""The decoder in discrete steps: h*(s) of Lemma 5 (Scan and Snap).
+
+With the modified update of Lemma 3 and fixed attention, s visits to class n take its row of
+W = F Y from 0 to w_n = (M-1) h*(s) zeta_n, with
+
+    h*(s) = h*(s-1) + eta_Y / ((M-1) + exp(M h*(s-1))),    h*(0) = 0.
+
+The closed form h of `odes.decoder` is its limit of small steps: 0 <= h* - h <= 2 eta_Y / M, and
+the difference tends to 0 (Lemma 7). Extension to heavy-ball momentum [ours]: the increment is
+eta_Y v with v <- mu v + 1 / ((M-1) + exp(M h*)), exact for the same reason that Lemma 5 is.
+"""
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, ArrayLike, Float
+
+from dynsim import checks
+
+
+def h_star(
+    eta_y: Float[ArrayLike, "*B"],
+    M: Float[ArrayLike, ""],
+    visits: int,
+    momentum: Float[ArrayLike, ""] = 0.0,
+) -> Float[Array, "{visits}+1 *B"]:
+    """h*(0), ..., h*(visits), elementwise in `eta_y`, in its precision.
+
+    Args:
+        eta_y: learning rate of a visit, >= 0; may be traced, like M and `momentum`.
+        M: number of outputs, >= 2.
+        visits: number of visits S, a Python integer >= 0.
+        momentum: heavy-ball coefficient mu in [0, 1).
+
+    Raises:
+        ValueError: if `visits` is no integer >= 0.
+    """
+    checks.integer("visits", visits, 0)
+    eta_y, M = jnp.asarray(eta_y), jnp.asarray(M)
+    start = jnp.zeros(eta_y.shape, jnp.result_type(eta_y, M, momentum, float))
+
+    def visit(
+        state: tuple[Float[Array, "*B"], Float[Array, "*B"]], _: None
+    ) -> tuple[tuple[Float[Array, "*B"], Float[Array, "*B"]], Float[Array, "*B"]]:
+        h, velocity = state
+        # With e^{-M h} in place of e^{M h}, which overflows after a first step of any size.
+        decayed = jnp.exp(-M * h)
+        velocity = momentum * velocity + decayed / ((M - 1) * decayed + 1)
+        return ((h + eta_y * velocity).astype(start.dtype), velocity.astype(start.dtype)), h
+
+    (last, _), before = jax.lax.scan(visit, (start, start), length=visits)
+    return jnp.concatenate([before, last[None]])

@@ -1,0 +1,122 @@
+"""The decoder alone: attention held where it starts, Y trained (Scan and Snap, section 4).
+
+    decoder="closed"    h(pi(n) t) of Lemma 6 in closed form        eta_Y -> 0 besides
+    decoder="discrete"  h*_n(k) of Lemma 5, step by step            any eta_Y
+
+Both assume T and batch -> infinity, Y = 0 at the start, eta_Z = 0 and the decoder update of
+Lemma 3, under which the rows of W = F Y do not disturb one another. They are exact for one
+class and for classes without a token in common (up to eta_Y -> 0 for the closed form); otherwise
+the plain update couples the rows through the overlaps f_n . f_n'.
+
+Steps of the discrete decoder. In Lemma 5 a visit draws one class and moves it by eta_Y. A step of
+descent on the batch mean moves every class at once, by pi(n) eta_Y, so that class n runs
+Lemma 5's recursion at the rate pi(n) eta_Y, one visit per step. That is what is done here; the
+lemma's own reading is `discrete_decoder.h_star(eta_Y, M, S)` at s = t/K. Momentum is exact in the
+discrete decoder, and enters the closed form through eta / (1 - mu).
+"""
+
+import functools
+from typing import Literal
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float
+
+from dynsim import checks, observables
+from dynsim.models import yz
+from dynsim.observables import DEFAULT_RECORD, Observable, Record
+from dynsim.optim import Optimizer, without_inertia
+from dynsim.precision import DType, precision, settle
+from dynsim.tasks import SequenceClasses
+from dynsim.trajectory import Trajectory
+from odes import decoder as closed_form
+from odes import layer
+from odes.discrete_decoder import h_star
+from odes.solve import check_times, judge, weights
+
+Decoder = Literal["closed", "discrete"]
+
+
+def solve(
+    task: SequenceClasses,
+    optimizer: Optimizer,
+    times: Float[Array, " S"],
+    *,
+    decoder: Decoder = "closed",
+    init: yz.YZ | None = None,
+    record: Record = DEFAULT_RECORD,
+    dtype: DType = "float64",
+) -> Trajectory:
+    """Observables of the layer while the decoder learns at fixed attention.
+
+    Args:
+        task: the sequence classes; their normalised attention must be linearly independent.
+        optimizer: `sgd` or `momentum`; its numbers may be traced, eta_z is not used.
+        times: (S,) optimiser steps at which to record, increasing, >= 0. The discrete decoder
+            reads a time between two steps at the earlier one, and needs concrete times.
+        decoder: "closed" or "discrete", see above.
+        init: starting weights, of which only Z is used; zero if None.
+        record: as in `dynsim.simulate`.
+        dtype: "float64" or "float32".
+
+    Returns:
+        A `Trajectory` with `params` None. Nothing is integrated, so it is not OK only where the
+        input is not finite or the classes are linearly dependent.
+
+    Raises:
+        ValueError: naming the argument, its value and what is allowed, before compilation.
+    """
+    checks.choice("decoder", decoder, ("closed", "discrete"))
+    problem = inapplicable(task, optimizer)
+    if problem:
+        raise ValueError(problem)
+    check_times(times)
+    steps = None
+    if decoder == "discrete":
+        if checks.is_traced(times):
+            raise ValueError("times: the discrete decoder needs concrete times, to count steps")
+        steps = int(np.floor(np.asarray(times)[-1]))
+    with precision(dtype, task, optimizer, times, init):
+        trajectory = _solve(
+            task.astype(dtype),
+            optimizer.astype(dtype),
+            jnp.asarray(times, dtype),
+            weights(init, task, dtype).Z,
+            steps=steps,
+            record=observables.resolve(record),
+        )
+    return settle(trajectory)
+
+
+def inapplicable(task: SequenceClasses, optimizer: Optimizer) -> str | None:
+    """Why the decoder at fixed attention is not described, or None."""
+    return layer.inapplicable(task, optimizer, "the decoder at fixed attention")
+
+
+@functools.partial(jax.jit, static_argnames=("steps", "record"))
+def _solve(
+    task: SequenceClasses,
+    optimizer: Optimizer,
+    times: Float[Array, " S"],
+    Z: Float[Array, "Q M"],
+    *,
+    steps: int | None,
+    record: tuple[tuple[str, Observable], ...],
+) -> Trajectory:
+    if steps is None:
+        rate = without_inertia(optimizer, task.prior).rate
+        h = closed_form.h(times[:, None] * task.prior, rate * optimizer.eta_y, task.M)
+        source = "decoder"
+    else:
+        every = h_star(task.prior * optimizer.eta_y, task.M, steps, optimizer.momentum)
+        h = every[jnp.floor(times).astype(int)]
+        source = "decoder-discrete"
+
+    def at(h: Float[Array, " K"]) -> tuple[dict[str, Array], Array]:
+        snapshot = layer.predict(task, Z, h)
+        finite = jnp.all(jnp.isfinite(snapshot.logits)) & jnp.all(jnp.isfinite(snapshot.g))
+        return observables.evaluate(record, task, snapshot), finite
+
+    saved, finite = jax.vmap(at)(h)
+    return Trajectory(times, saved, None, *judge(times, finite), source)

@@ -1,0 +1,181 @@
+"""Growth of distinct tokens: relative gain, growth factor and its bound (Theorems 3 and 4).
+
+For distinct tokens l, l' of class n of Scan and Snap's Eq. 10,
+
+    r_{l/l'|n} = f_nl^2 / f_nl'^2 - 1,   chi_l = exp(2 (z_l(t) - z_l(0))),   r(t) = r(0) chi_l(t),
+    exp(2 f_nl0(0)^2 B_n) <= chi_l0 <= exp(2 B_n),   B_n(t) = int_0^t eta_Z xi_n    (l0 dominant).
+
+Theorem 4: one common token c, in all classes with f_nc(0) = 1/rho_0, and weak overlap. Then
+xi = gamma e^{4 z_c} / C0 with C0 = rho_0^4 / K, and with Gamma = int_0^t gamma (`odes.decoder`)
+
+    z_c' = -q w eta_Z xi,   B_n' = w eta_Z xi
+    B_n = -z_c / q = 1/(4 q) ln(1 + 4 q w eta_Z Gamma / C0).
+
+w is the weight of a class's drift: 1 by the paper's clock, 1/K by that of SGD (`odes.attention`).
+q is the number of classes that each query serves [ours]: Eq. 10 adds their drifts of z_c up,
+while a distinct token is moved by its own class alone. The paper has q = w = 1, that is a query
+for every class. Its z_c' holds also for one query (q = K) under the sgd clock, but not its B_n:
+there B_n = -z_c / K.
+
+The printed (14), (124) and (129) are 1/4 ln(C0 + ...), which drops -1/4 ln(C0) and is not 0 at
+t = 0. `printed=True` gives that form, for figures. All functions are elementwise and keep the
+precision of what they are given; rates must be positive.
+"""
+
+from typing import NamedTuple
+
+import jax.numpy as jnp
+from jaxtyping import Array, ArrayLike, Float
+
+from dynsim import checks
+from dynsim.optim import Convention
+from odes import decoder
+
+Number = Float[ArrayLike, "..."]
+
+
+class Bounds(NamedTuple):
+    """Theorem 3: bounds on the growth factor of a dominant token."""
+
+    lower: Float[Array, "..."]
+    upper: Float[Array, "..."]
+
+
+def relative_gain(f: Number, other: Number) -> Float[Array, "..."]:
+    """r_{l/l'|n} = f_nl^2 / f_nl'^2 - 1 from the normalised attention on l and on l'."""
+    return (jnp.asarray(f) / other) ** 2 - 1
+
+
+def growth_factor(z: Number, start: Number) -> Float[Array, "..."]:
+    """chi_l = exp(2 (z_l(t) - z_l(0)))."""
+    return jnp.exp(2 * (jnp.asarray(z) - start))
+
+
+def growth_factor_bounds(f_dominant: Number, B: Number) -> Bounds:
+    """exp(2 f_nl0(0)^2 B_n) and exp(2 B_n); `f_dominant` is f_nl0 at the start.
+
+    The upper bound needs f_nl0 <= 1 alone. The lower one holds while f_nl0 grows, that is unless
+    some other token of the class, distinct or common, gains more.
+    """
+    B = jnp.asarray(B)
+    return Bounds(jnp.exp(2 * jnp.asarray(f_dominant) ** 2 * B), jnp.exp(2 * B))
+
+
+def other_logit(gain: Number, ratio: Number) -> Float[Array, "..."]:
+    """z_l(t) - z_l(0) of a distinct token, from the dominant one's gain z_l0(t) - z_l0(0) [ours].
+
+    r = r(0) chi amounts to (1 - 1/chi_l) / f_l(0)^2 being the same for all distinct tokens of a
+    class, hence 1/chi_l = 1 - ratio^2 (1 - 1/chi_l0): one number per class fixes them all.
+
+    Args:
+        gain: of the dominant token, >= 0.
+        ratio: f_l(0) / f_l0(0), in [0, 1].
+    """
+    return -jnp.log1p(jnp.asarray(ratio) ** 2 * jnp.expm1(-2 * jnp.asarray(gain))) / 2
+
+
+def c0(rho_0: Number, K: Number) -> Float[Array, "..."]:
+    """C0 = rho_0^4 / K, where rho_0 = 1 / f_nc(0) is the norm |P(.|n)|_2 / P(c|n) at the start."""
+    return jnp.asarray(rho_0) ** 4 / K
+
+
+def class_weight(K: Number, clock: Convention) -> Float[Array, "..."]:
+    """w: 1/K under clock "sgd", 1 under "paper"; `ValueError` for another clock."""
+    checks.choice("clock", clock, ("sgd", "paper"))
+    return 1 / jnp.asarray(K) if clock == "sgd" else jnp.ones_like(1 / jnp.asarray(K))
+
+
+def bound_from_drive(
+    driven: Number, *, c0: Number, classes_per_query: Number = 1, printed: bool = False
+) -> Float[Array, "..."]:
+    """B_n of Theorem 4 from `driven` = w eta_Z Gamma, whichever way Gamma was found."""
+    q, c0 = jnp.asarray(classes_per_query), jnp.asarray(c0)
+    inner = 4 * q * jnp.asarray(driven)
+    return (jnp.log(c0 + inner) if printed else jnp.log1p(inner / c0)) / (4 * q)
+
+
+def bound(
+    t: Number,
+    eta_y: Number,
+    eta_z: Number,
+    K: Number,
+    M: Number,
+    *,
+    c0: Number,
+    clock: Convention = "sgd",
+    classes_per_query: Number = 1,
+    printed: bool = False,
+) -> Float[Array, "..."]:
+    """B_n(t) of Theorem 4 at optimiser step `t`, by the exact Gamma (Eq. 128)."""
+    big_gamma = decoder.gamma_integral(jnp.asarray(t) / K, eta_y, M, K)
+    driven = class_weight(K, clock) * eta_z * big_gamma
+    return bound_from_drive(driven, c0=c0, classes_per_query=classes_per_query, printed=printed)
+
+
+def scanning_bound(
+    t: Number,
+    eta_y: Number,
+    eta_z: Number,
+    K: Number,
+    M: Number,
+    *,
+    c0: Number,
+    clock: Convention = "sgd",
+    classes_per_query: Number = 1,
+    printed: bool = False,
+) -> Float[Array, "..."]:
+    """B_n in the first stage, t < t0': 4 eta_Z Gamma ~ 2 (M-1)^2/(K M^2) eta_Y eta_Z t^2."""
+    K, M = jnp.asarray(K), jnp.asarray(M)
+    big_gamma = ((M - 1) / M) ** 2 * eta_y * jnp.asarray(t) ** 2 / (2 * K)
+    driven = class_weight(K, clock) * eta_z * big_gamma
+    return bound_from_drive(driven, c0=c0, classes_per_query=classes_per_query, printed=printed)
+
+
+def snapping_bound(
+    t: Number,
+    eta_y: Number,
+    eta_z: Number,
+    K: Number,
+    M: Number,
+    *,
+    c0: Number,
+    clock: Convention = "sgd",
+    classes_per_query: Number = 1,
+    printed: bool = False,
+) -> Float[Array, "..."]:
+    """B_n in the second stage, t >= t0: 4 eta_Z Gamma ~ 2K (M-1)^2/M^2 (eta_Z/eta_Y)
+    ln^2(M eta_Y t/K), so that B_n = O(ln ln t). `t` must exceed K / (M eta_Y)."""
+    K, M = jnp.asarray(K), jnp.asarray(M)
+    log = jnp.log(M * eta_y * jnp.asarray(t) / K)
+    big_gamma = K * ((M - 1) / M * log) ** 2 / (2 * jnp.asarray(eta_y))
+    driven = class_weight(K, clock) * eta_z * big_gamma
+    return bound_from_drive(driven, c0=c0, classes_per_query=classes_per_query, printed=printed)
+
+
+def bound_at_snap(
+    K: Number,
+    M: Number,
+    nu: Number,
+    *,
+    c0: Number,
+    clock: Convention = "sgd",
+    classes_per_query: Number = 1,
+    printed: bool = False,
+) -> Float[Array, "..."]:
+    """B_n(t0), which depends on the learning rates through nu = eta_Y / eta_Z alone (Fig. 9).
+
+    eta_Y t0 / K = 2 (1 + w1) ln(M) is a function of M, and eta_Z Gamma(t0) is K / nu times another.
+    NaN for M <= 3, where t0 is not defined (see `odes.decoder.Stages`).
+    """
+    t0 = decoder.stages(1.0, K, M).snap
+    return bound(
+        t0,
+        1.0,
+        1 / jnp.asarray(nu),
+        K,
+        M,
+        c0=c0,
+        clock=clock,
+        classes_per_query=classes_per_query,
+        printed=printed,
+    )

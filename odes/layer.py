@@ -1,0 +1,65 @@
+"""What the theories predict for the layer once attention logits and the decoder's h are known.
+
+Shared by the rungs that eliminate the decoder: w_n = (M-1) h_n zeta_n as logits (Lemmas 5 and 6),
+Theorem 1 for the gradient that reaches the attention.
+"""
+
+import jax
+import numpy as np
+from jaxtyping import Array, Float
+
+from dynsim import checks
+from dynsim.models import yz
+from dynsim.observables import Snapshot
+from dynsim.optim import Optimizer
+from dynsim.tasks import SequenceClasses
+from odes import coefficients, decoder
+
+# Condition number of the Gram matrix above which its inverse carries no digit of float64.
+_SINGULAR = 1e14
+
+
+def inapplicable(task: SequenceClasses, optimizer: Optimizer, theory: str) -> str | None:
+    """Why Theorem 1 does not apply, naming `theory`, or None. The task is looked at only where
+    it is concrete."""
+    if optimizer.kind == "adam":
+        return f"optimizer = adam: {theory} describes sgd and momentum only"
+    if not checks.is_traced(task):
+        f = np.asarray(task.probs) / np.linalg.norm(task.probs, axis=1, keepdims=True)
+        if np.linalg.cond(f @ f.T) > _SINGULAR:
+            return f"{theory} needs linearly independent classes (Theorem 1); their P(l|n) are not"
+    return None
+
+
+def speed(
+    task: SequenceClasses, h: Float[Array, " K"], finite_m: bool = False
+) -> Float[Array, "K *K"]:
+    """Speed of each class from its h, in the form that `odes.coefficients` takes."""
+    return coefficients.finite_m_speed(h, task.M) if finite_m else decoder.speed(h, task.M)
+
+
+def logits(task: SequenceClasses, h: Float[Array, " K"]) -> Float[Array, "K M"]:
+    """w_n = (M-1) h_n zeta_n = h_n (M e_nu(n) - 1)."""
+    label = jax.nn.one_hot(task.next_token, task.M, dtype=h.dtype)
+    return h[:, None] * (task.M * label - 1)
+
+
+def predict(
+    task: SequenceClasses,
+    Z: Float[Array, "Q M"],
+    h: Float[Array, " K"],
+    *,
+    finite_m: bool = False,
+    B: Float[Array, " K"] | None = None,
+) -> Snapshot:
+    """Snapshot of the layer with attention logits `Z` and decoder `h`.
+
+    Args:
+        finite_m: keep the terms of order 1/M of Theorem 1 (Eqs. 86, 88).
+        B: growth factor bound of each class, where it is known.
+    """
+    z = Z[task.query_index]
+    c = yz.attend(z, task.probs)
+    f = yz.normalise(c)
+    g = coefficients.backpropagated_gradient(f, speed(task, h, finite_m))
+    return Snapshot(z, c, f, logits(task, h), g, B)

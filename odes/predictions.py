@@ -1,0 +1,211 @@
+"""What Scan and Snap's Theorems 2 and 3 say about a recorded trajectory, and how far it is true.
+
+Theorem 2 and Corollary 2 predict the signs of the drift of z, Theorem 3 how the distinct tokens of
+a class grow relative to one another and how much the dominant one gains. Everything here takes
+recorded logits `z` (S, K, M) (record "z") from any source, theory or simulation.
+
+On the Eq. 10 flow Theorem 3's law holds exactly for every token that is distinct among *all*
+classes, also where classes share a query: no other class's f has such a token, so that
+z_l' = eta_Z pi(n) xi_n f_nl^2 whatever the other tokens do. It is not a law of the flow in (Y, Z),
+where Y[l] remembers f_nl of the past, nor of tokens that are distinct only within a query.
+
+NumPy throughout: these are measurements on concrete results, and float64 ones lose nothing
+wherever JAX is in float32.
+"""
+
+from typing import NamedTuple
+
+import numpy as np
+from jaxtyping import Float, Int8
+
+from dynsim.tasks import SequenceClasses
+from odes.solve import check_times
+
+# Symmetry of a task is decided up to the accuracy with which tables are accepted.
+_EQUAL = 1e-5
+
+
+class Agreement(NamedTuple):
+    """Share of (class, token, interval) triples whose drift has the predicted sign; NaN where
+    the theorems speak of no such token."""
+
+    distinct: float
+    common: float
+    all: float
+
+
+class Sandwich(NamedTuple):
+    """Theorem 3's bounds on the dominant token's gain, as margins in nats, (S, K).
+
+    Attributes:
+        above_lower: z_l0(t) - z_l0(0) - f_nl0(0)^2 B_n; the lower bound holds where >= 0.
+        below_upper: B_n - (z_l0(t) - z_l0(0)); the upper bound holds where >= 0.
+    """
+
+    above_lower: Float[np.ndarray, "S K"]
+    below_upper: Float[np.ndarray, "S K"]
+
+    def holds(self, tolerance: float) -> bool:
+        """Whether both bounds hold everywhere, up to `tolerance` nats."""
+        return bool(min(self.above_lower.min(), self.below_upper.min()) >= -tolerance)
+
+
+def sign_of_drift(task: SequenceClasses) -> Int8[np.ndarray, "K M"]:
+    """Predicted sign of z' of token l for the query of class n, from zero weights.
+
+    +1  Theorem 2a: l is distinct and its class shares a token with another one, without which
+        xi_n = 0 and nothing moves;
+    -1  Theorem 2b: l is in class n and the only common token, and some class of the query that
+        has it has a distinct token besides;
+    -1  Corollary 2: l is one of several common tokens of a symmetric task, see `is_symmetric`;
+     0  otherwise: l is not in the class, or no theorem speaks of it.
+    """
+    present, distinct, common = _masks(task)
+    signs = np.zeros((task.K, task.M), np.int8)
+    overlapping = (present & common.any(0)).any(1, keepdims=True)
+    signs[distinct & overlapping] = 1
+    tokens = np.flatnonzero(common.any(0))
+    if len(tokens) == 1:
+        rows = np.asarray(task.query_index)
+        pays = common[:, tokens[0]] & distinct.any(1)
+        served = np.isin(rows, rows[pays]) & present[:, tokens[0]]
+        signs[served, tokens[0]] = -1
+    elif len(tokens) and is_symmetric(task):
+        signs[common] = -1
+    return signs
+
+
+def is_symmetric(task: SequenceClasses) -> bool:
+    """Whether Corollary 2's assumptions hold: equal priors, equally many classes per query, every
+    common token in all classes with one probability, and in all classes the same probabilities of
+    distinct tokens, of which there are some."""
+    probs = np.asarray(task.probs)
+    _, distinct, common = _masks(task)
+    own = np.sort(np.where(distinct, probs, 0), axis=1)
+    shared = np.where(common, probs, 0)
+    served = np.bincount(np.asarray(task.query_index))
+    return bool(
+        distinct.any()
+        and np.ptp(served) == 0
+        and np.ptp(np.asarray(task.prior)) <= _EQUAL
+        and max(np.ptp(own, axis=0).max(), np.ptp(shared, axis=0).max()) <= _EQUAL
+    )
+
+
+def agreement(
+    task: SequenceClasses, times: Float[np.ndarray, " S"], z: Float[np.ndarray, "S K M"]
+) -> Agreement:
+    """How often z moves, between one recorded time and the next, as `sign_of_drift` predicts.
+
+    A token that does not move at all disagrees. In float32 that happens late in a run, where
+    steps of z fall below its rounding.
+
+    Raises:
+        ValueError: unless there are two times or more, increasing, and `z` has one entry each.
+    """
+    z = _recorded(task, z)
+    check_times(times)
+    if len(times) != len(z) or len(z) < 2:
+        raise ValueError(f"times, z: need the same number >= 2, got {len(times)} and {len(z)}")
+    signs = sign_of_drift(task)
+    agrees = np.sign(np.diff(z, axis=0)) == signs
+
+    def share(mask: np.ndarray) -> float:
+        return float(agrees[:, mask].mean()) if mask.any() else float("nan")
+
+    return Agreement(share(signs > 0), share(signs < 0), share(signs != 0))
+
+
+def relative_gain_error(
+    task: SequenceClasses, z: Float[np.ndarray, "S K M"]
+) -> Float[np.ndarray, "S K"]:
+    """How far r(t) = r(0) chi(t) of Theorem 3 fails, counted from the first recorded time.
+
+    For the dominant token l0 of a class against each of its distinct tokens l:
+    |(1 + r_{l0/l}(t)) / (1 + r_{l0/l}(0) chi_l0(t)) - 1|, the relative error of f_nl0^2 / f_nl^2; the
+    largest over l. The law for these pairs implies it for all. NaN without distinct tokens.
+    """
+    z = _recorded(task, z)
+    _, distinct, _ = _masks(task)
+    dominant = _dominant(task, z[0])[:, None]
+    gain = z - z[0]
+    gain_dominant = np.take_along_axis(gain, dominant[None], axis=2)
+    weight = np.where(distinct, np.asarray(task.probs) * np.exp(_centred(task, z[0])), 1.0)
+    start = (np.take_along_axis(weight, dominant, axis=1) / weight) ** 2
+    actual = start * np.exp(2 * (gain_dominant - gain))
+    predicted = 1 + (start - 1) * np.exp(2 * gain_dominant)
+    error = np.where(distinct, np.abs(actual / predicted - 1), 0).max(2)
+    return np.where(distinct.any(1), error, np.nan)
+
+
+def sandwich(
+    task: SequenceClasses, z: Float[np.ndarray, "S K M"], B: Float[np.ndarray, "S K"]
+) -> Sandwich:
+    """Theorem 3's bounds on the dominant token l0 of each class, counted from the first recorded
+    time: f_nl0(0)^2 B_n <= z_l0(t) - z_l0(0) <= B_n.
+
+    The lower one also needs f_nl0 not to fall: no other token of the class, common ones included,
+    may gain more than l0.
+
+    Args:
+        z: recorded logits.
+        B: growth factor bound at the same times: record "B", or `bound_from_xi`.
+    """
+    z, B = _recorded(task, z), np.asarray(B, np.float64)
+    if B.shape != z.shape[:2]:
+        raise ValueError(f"B: must have shape {z.shape[:2]} like z, got {B.shape}")
+    dominant = _dominant(task, z[0])[:, None]
+    c = np.asarray(task.probs) * np.exp(_centred(task, z[0]))
+    f = c / np.linalg.norm(c, axis=1, keepdims=True)
+    share = np.take_along_axis(f, dominant, axis=1)[:, 0] ** 2
+    gain = np.take_along_axis(z - z[0], dominant[None], axis=2)[..., 0]
+    since = B - B[0]
+    margins = gain - share * since, since - gain
+    has = _masks(task)[1].any(1)
+    return Sandwich(*(np.where(has, margin, np.nan) for margin in margins))
+
+
+def bound_from_xi(
+    times: Float[np.ndarray, " S"],
+    xi: Float[np.ndarray, "S K"],
+    eta_z: float,
+    weight: Float[np.ndarray, " K"],
+) -> Float[np.ndarray, "S K"]:
+    """B_n(t) - B_n(times[0]) = int weight_n eta_Z xi_n by the trapezoidal rule between `times`.
+
+    Args:
+        times: recorded times in optimiser steps; the error is of second order in their spacing.
+        xi: recorded "xi".
+        eta_z: learning rate of Z; with momentum mu, eta_Z / (1 - mu).
+        weight: pi(n) for anything that follows descent (the sgd clock), 1 by the paper's clock.
+    """
+    check_times(times)
+    xi = np.asarray(xi, np.float64)
+    pieces = np.diff(np.asarray(times, np.float64))[:, None] * (xi[1:] + xi[:-1]) / 2
+    return eta_z * np.asarray(weight) * np.cumsum(np.r_[np.zeros_like(xi[:1]), pieces], axis=0)
+
+
+def _masks(task: SequenceClasses) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Tokens present in each class, the distinct ones, the common ones."""
+    present = np.asarray(task.probs) > 0
+    classes = present.sum(0)
+    return present, present & (classes == 1), present & (classes > 1)
+
+
+def _recorded(task: SequenceClasses, z: np.ndarray) -> np.ndarray:
+    z = np.asarray(z, np.float64)
+    if z.ndim != 3 or z.shape[1:] != (task.K, task.M) or not len(z):
+        raise ValueError(f"z: must have shape (S, {task.K}, {task.M}), got {z.shape}")
+    return z
+
+
+def _centred(task: SequenceClasses, z: np.ndarray) -> np.ndarray:
+    """Logits minus the largest one present in the class, so that exp cannot overflow."""
+    present = np.asarray(task.probs) > 0
+    return np.where(present, z - np.where(present, z, -np.inf).max(1, keepdims=True), 0)
+
+
+def _dominant(task: SequenceClasses, z: np.ndarray) -> np.ndarray:
+    """The distinct token of each class with most attention at logits `z` (K, M)."""
+    attention = np.asarray(task.probs) * np.exp(_centred(task, z))
+    return np.where(_masks(task)[1], attention, -1).argmax(1)

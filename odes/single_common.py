@@ -1,0 +1,206 @@
+"""Attention with a single common token: the flow of Theorem 4 (Scan and Snap).
+
+The common token c is in all K classes, every query serves q of them, and the overlaps
+f_n . f_n' = f_nc f_n'c are weak. Then, z_c counted from its start, xi = gamma e^{4 z_c} / C0 with
+C0 = rho_0^4 / K, and
+
+    z_c' = -q w eta_Z xi,    B_n' = w eta_Z xi    (closed form: `odes.growth.bound`, which explains
+                                                   w and q; the paper has q = w = 1)
+
+Distinct tokens, by Theorem 3: z_l' = w eta_Z xi f_nl^2 = f_nl^2 B_n'. All of a class follow from
+its dominant one (`odes.growth.other_logit`), for which f_nl0^2 is taken with the normaliser of the
+present z, since with the one of the start it would exceed 1. One number per class is therefore
+integrated; everything else is in closed form.
+
+rho_0, the normaliser at the start, is chosen by rho_0^{-2} = mean over n of f_nc(0)^2, which makes
+the mean of xi_n right to leading order in the overlap, also where classes differ. `init` shifts
+the start: f_nc(0) and f_nl(0) are then those of init.Z, whose rows need not be equal.
+
+Assumes besides: T -> infinity, Y = 0 at the start, equal priors, 1/M -> 0, Lemma 3's decoder, and
+1/K -> 0: with overlaps rho = rho_0^{-2}, Theorem 1 gives xi = gamma (K-1) rho^2 (1 + O(K rho)), of
+which Theorem 4 makes gamma K rho^2.
+"""
+
+import dataclasses
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float, PyTree
+
+from dynsim import checks, observables
+from dynsim.models import yz
+from dynsim.observables import DEFAULT_RECORD, Observable, Record, Snapshot
+from dynsim.optim import Clock, Convention, Optimizer, without_inertia
+from dynsim.precision import DType, precision, settle
+from dynsim.tasks import SequenceClasses
+from dynsim.trajectory import Trajectory
+from odes import decoder, growth, layer
+from odes.solve import DEFAULT_TOLERANCES, Tolerances, check_times, integrate, weights
+
+# Priors and P(c|n) typed with a few decimals count as equal.
+_EQUAL = 1e-5
+
+
+def solve(
+    task: SequenceClasses,
+    optimizer: Optimizer,
+    times: Float[Array, " S"],
+    *,
+    clock: Convention = "sgd",
+    init: yz.YZ | None = None,
+    record: Record = DEFAULT_RECORD,
+    dtype: DType = "float64",
+    tolerances: Tolerances | None = None,
+) -> Trajectory:
+    """Solve Theorem 4's flow.
+
+    Args:
+        task: sequence classes with one common token, see `inapplicable`.
+        optimizer: `sgd` or `momentum` (read as eta / (1 - mu)); its numbers may be traced, and
+            eta_y must be positive.
+        times: (S,) optimiser steps at which to record, increasing, >= 0.
+        clock: "sgd" or "paper", as in `odes.attention`.
+        init: starting weights, of which only Z is used; zero if None.
+        record: as in `dynsim.simulate`, "B" included. "speed" is gamma, "xi" the theorem's.
+        dtype: "float64" or "float32".
+        tolerances: of the solver; by default `DEFAULT_TOLERANCES[dtype]`.
+
+    Returns:
+        A `Trajectory` with `params` None; a solve that fails has another status than OK.
+
+    Raises:
+        ValueError: naming the argument, its value and what is allowed, before compilation.
+    """
+    checks.choice("clock", clock, ("sgd", "paper"))
+    problem = inapplicable(task, optimizer)
+    if problem:
+        raise ValueError(problem)
+    checks.real("eta_y", optimizer.eta_y, 0, open_minimum=True)
+    check_times(times)
+    tolerances = (tolerances or DEFAULT_TOLERANCES[dtype]).check(dtype)
+    with precision(dtype, task, optimizer, times, init):
+        trajectory = _solve(
+            task.astype(dtype),
+            optimizer.astype(dtype),
+            jnp.asarray(times, dtype),
+            weights(init, task, dtype).Z,
+            without_inertia(optimizer.astype(dtype), task.astype(dtype).prior, clock),
+            record=observables.resolve(record),
+            tolerances=tolerances,
+        )
+    return settle(dataclasses.replace(trajectory, source=f"theorem-4-{clock}"))
+
+
+def inapplicable(task: SequenceClasses, optimizer: Optimizer) -> str | None:
+    """Why Theorem 4 does not apply, or None. The task is looked at only where it is concrete."""
+    if optimizer.kind == "adam":
+        return "optimizer = adam: Theorem 4 describes sgd and momentum only"
+    if checks.is_traced(task):
+        return None
+    classes = (np.asarray(task.probs) > 0).sum(0)
+    common = np.flatnonzero(classes > 1)
+    if common.size != 1:
+        return f"Theorem 4 needs exactly one common token; the task has {common.size}"
+    token = int(common[0])
+    if classes[token] < task.K:
+        return f"Theorem 4 needs its common token, {token}, in all {task.K} classes"
+    chance = np.asarray(task.probs)[:, token]
+    if np.ptp(chance) > _EQUAL * chance.max():
+        return (
+            "Theorem 4 needs its common token to be as probable in all classes; "
+            f"P({token}|n) is {chance.min():.4g} to {chance.max():.4g}"
+        )
+    if np.ptp(np.asarray(task.prior)) > _EQUAL:
+        return "Theorem 4 needs classes of equal prior"
+    served = np.bincount(np.asarray(task.query_index))
+    if np.ptp(served):
+        return f"Theorem 4 needs queries of equally many classes; theirs serve {served.tolist()}"
+    without = np.flatnonzero(~np.asarray(task.distinct()).any(1))
+    if without.size:
+        return f"Theorem 4 needs a distinct token in every class; class {without[0]} has none"
+    return None
+
+
+def normaliser(task: SequenceClasses, Z: Float[Array, "Q M"]) -> Float[Array, ""]:
+    """rho_0 of the task and the starting logits: (mean_n f_nc^2)^{-1/2}."""
+    f = yz.normalise(yz.attend(Z[task.query_index], task.probs))
+    return jnp.mean(jnp.sum(jnp.where(task.common(), f, 0), axis=1) ** 2) ** -0.5
+
+
+@functools.partial(jax.jit, static_argnames=("record", "tolerances"))
+def _solve(
+    task: SequenceClasses,
+    optimizer: Optimizer,
+    times: Float[Array, " S"],
+    Z: Float[Array, "Q M"],
+    clock: Clock,
+    *,
+    record: tuple[tuple[str, Observable], ...],
+    tolerances: Tolerances,
+) -> Trajectory:
+    f = yz.normalise(yz.attend(Z[task.query_index], task.probs))
+    dominant = jnp.max(jnp.where(task.distinct(), f, 0), axis=1, keepdims=True)
+    ratio = jnp.where(task.distinct(), f / dominant, 0)
+    c0 = growth.c0(normaliser(task, Z), task.K)
+
+    def save(t: Float[Array, ""], gain: Float[Array, " K"], args: PyTree) -> dict[str, Array]:
+        return observables.evaluate(record, args[0], _predict(t, gain, args))
+
+    solved = integrate(
+        _field,
+        jnp.zeros_like(task.prior),
+        times,
+        (task, optimizer, clock, Z, ratio, c0),
+        save=save,
+        clock=clock,
+        tolerances=tolerances,
+    )
+    return Trajectory(times, solved.saved, None, solved.status, solved.first_bad_step, "theorem-4")
+
+
+def _drive(
+    t: Float[Array, ""], args: PyTree
+) -> tuple[Float[Array, " K"], Float[Array, " K"], Float[Array, " K"]]:
+    """h_n, xi_n and B_n of Theorem 4 at ODE time `t`."""
+    task, optimizer, clock, _, _, c0 = args
+    q = task.K // task.num_queries
+    eta_y, visits = clock.rate * optimizer.eta_y, t * task.prior
+    h = decoder.h(visits, eta_y, task.M)
+    big_gamma = decoder.gamma_integral(visits, eta_y, task.M, 1 / task.prior)
+    driven = clock.class_weight * clock.rate * optimizer.eta_z * big_gamma
+    B = growth.bound_from_drive(driven, c0=c0, classes_per_query=q)
+    return h, decoder.speed(h, task.M) * jnp.exp(-4 * q * B) / c0, B
+
+
+def _logits(gain: Float[Array, " K"], B: Float[Array, " K"], args: PyTree) -> Float[Array, "K M"]:
+    """Attention logits z of each class's query; z_c sums the -B_n of the query's classes."""
+    task, _, _, Z, ratio, _ = args
+    moved = jnp.where(task.common(), -B[:, None], growth.other_logit(gain[:, None], ratio))
+    Z = Z + jax.ops.segment_sum(moved, task.query_index, num_segments=task.num_queries)
+    return Z[task.query_index]
+
+
+def _predict(t: Float[Array, ""], gain: Float[Array, " K"], args: PyTree) -> Snapshot:
+    """The theorem's layer, given the gain of the dominant tokens.
+
+    Its g is the gradient with f . g = gamma that moves distinct tokens by xi f^2.
+    """
+    task = args[0]
+    h, xi, B = _drive(t, args)
+    z = _logits(gain, B, args)
+    c = yz.attend(z, task.probs)
+    f = yz.normalise(c)
+    gamma, xi = decoder.speed(h, task.M)[:, None], xi[:, None]
+    on_common = gamma * f - xi * (1 - f**2) / jnp.where(task.common(), f, 1)
+    g = jnp.where(task.common(), on_common, (gamma + xi) * f)
+    return Snapshot(z, c, f, layer.logits(task, h), g, B)
+
+
+def _field(t: Float[Array, ""], gain: Float[Array, " K"], args: PyTree) -> Float[Array, " K"]:
+    task, optimizer, clock, *_ = args
+    _, xi, B = _drive(t, args)
+    f = yz.normalise(yz.attend(_logits(gain, B, args), task.probs))
+    dominant = jnp.max(jnp.where(task.distinct(), f, 0), axis=1)
+    return clock.class_weight * clock.rate * optimizer.eta_z * xi * dominant**2
