@@ -49,9 +49,11 @@ def measure(task: SequenceClasses, params: yz.YZ) -> Snapshot:
     z = params.Z[task.query_index]
     c = yz.attend(z, jnp.asarray(task.probs))
     f = yz.normalise(c)
-    logits = f @ params.Y
+    h, to_f = jax.vjp(lambda f: yz.output(params, task, f, jnp.arange(task.K)), f)
+    logits = h @ params.Y
     _, residual = yz.cross_entropy(logits, task.next_token)
-    return Snapshot(z, c, f, logits, residual @ params.Y.T)
+    (g,) = to_f(residual @ params.Y.T)
+    return Snapshot(z, c, f, logits, g)
 
 
 def loss(task: SequenceClasses, s: Snapshot) -> Float[Array, ""]:

@@ -12,7 +12,7 @@ from dynsim import checks
 from dynsim.optim import Optimizer
 from dynsim.tasks import SequenceClasses
 from dynsim.trajectory import Trajectory
-from odes import attention, fixed_attention, population, single_common
+from odes import attention, fixed_attention, population, single_common, symmetric_layer
 
 
 class Theory(NamedTuple):
@@ -26,6 +26,7 @@ class Theory(NamedTuple):
         inapplicable: why it does not describe (task, optimizer), or None when it does.
         variant: whether it varies or isolates a part of another rung, and so is looked at on
             demand rather than by default.
+        zero_start: whether it holds from zero weights alone and takes no `init`.
     """
 
     name: str
@@ -34,9 +35,10 @@ class Theory(NamedTuple):
     solve: Callable[..., Trajectory]
     inapplicable: Callable[[SequenceClasses, Optimizer], str | None]
     variant: bool = False
+    zero_start: bool = False
 
 
-def _flow(flow: population.Flow, title: str, assumes: str) -> Theory:
+def _flow(flow: population.Flow, title: str, assumes: str, variant: bool = False) -> Theory:
     def inapplicable(task: SequenceClasses, optimizer: Optimizer) -> str | None:
         del task
         try:
@@ -46,7 +48,7 @@ def _flow(flow: population.Flow, title: str, assumes: str) -> Theory:
         return None
 
     solve = functools.partial(population.solve, flow=flow)
-    return Theory(flow, title, assumes, solve, inapplicable)
+    return Theory(flow, title, assumes, solve, inapplicable, variant)
 
 
 _LIMITS = "T, batch -> infinity, eta -> 0"
@@ -57,6 +59,16 @@ THEORIES: dict[str, Theory] = {
     for theory in (
         _flow("plain", "population flow", _LIMITS),
         _flow("matched", "matched momentum flow", f"{_LIMITS} at fixed momentum"),
+        _flow("corrected", "flow corrected in eta", f"{_LIMITS} to second order", variant=True),
+        Theory(
+            "symmetric",
+            "symmetric reduction",
+            f"{_LIMITS}, symmetric task, zero weights at the start",
+            symmetric_layer.solve,
+            symmetric_layer.inapplicable,
+            variant=True,
+            zero_start=True,
+        ),
         _flow("heavy-ball", "heavy-ball flow", f"{_LIMITS}, 1 - mu -> 0"),
         _flow("rescaled", "flow at eta/(1-mu)", f"{_LIMITS}, no inertia"),
         _flow("matched-adam", "matched Adam flow", f"{_LIMITS} at fixed decays, first step exact"),
@@ -119,28 +131,34 @@ THEORIES: dict[str, Theory] = {
 }
 
 
-def theory(name: str, task: SequenceClasses, optimizer: Optimizer) -> Theory:
-    """The theory called `name`.
+def theory(
+    name: str, task: SequenceClasses, optimizer: Optimizer, zero_start: bool = True
+) -> Theory:
+    """The theory called `name`; `zero_start` tells whether the run starts from zero weights.
 
     Raises:
-        ValueError: if there is none of that name, or it does not describe the task or the
-            optimiser; the message says which assumption fails.
+        ValueError: if there is none of that name, or it does not describe the task, the
+            optimiser or the start; the message says which assumption fails.
     """
     checks.choice("theory", name, tuple(THEORIES))
     found = THEORIES[name]
     problem = found.inapplicable(task, optimizer)
+    if found.zero_start and not zero_start:
+        problem = "it starts from zero weights"
     if problem:
         raise ValueError(f"theory {name!r} does not apply: {problem}")
     return found
 
 
 def applicable(
-    task: SequenceClasses, optimizer: Optimizer, variants: bool = False
+    task: SequenceClasses, optimizer: Optimizer, variants: bool = False, zero_start: bool = True
 ) -> tuple[str, ...]:
     """Names of the theories that describe `task` and `optimizer`, most exact first; `variants`
-    adds those that are looked at on demand."""
+    adds those that are looked at on demand, `zero_start` is as in `theory`."""
     return tuple(
         name
         for name, rung in THEORIES.items()
-        if (variants or not rung.variant) and rung.inapplicable(task, optimizer) is None
+        if (variants or not rung.variant)
+        and (zero_start or not rung.zero_start)
+        and rung.inapplicable(task, optimizer) is None
     )

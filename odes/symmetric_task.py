@@ -12,7 +12,7 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, ArrayLike, Float
+from jaxtyping import Array, ArrayLike, Float, Int
 
 from dynsim import checks
 from dynsim.models import yz
@@ -235,14 +235,23 @@ def symmetric_task(task: SequenceClasses) -> SymmetricTask:
     Raises:
         ValueError: if `task` is not symmetric, naming the assumption that fails.
     """
-    distinct, common = _tokens(task)
+    distinct, common = tokens(task)
     probs = np.asarray(task.probs)
     return SymmetricTask(probs[0, distinct[0]], probs[0, common], task.K, task.M, task.num_queries)
 
 
 def expand(task: SequenceClasses, state: State) -> yz.YZ:
     """The full weights that `state` stands for: Y (M, M) and Z (Q, M)."""
-    distinct, common = _tokens(task)
+    return place(task, *tokens(task), state)
+
+
+def place(
+    task: SequenceClasses,
+    distinct: Int[Array, "K D"],
+    common: Int[Array, " C"],
+    state: State,
+) -> yz.YZ:
+    """`expand` where the task is traced, with what `tokens` found while it was concrete."""
     row, shared = jnp.asarray(distinct), jnp.asarray(common)
     Y, z = state.Y, state.Z
     full_y = jnp.zeros((task.M, task.M), Y.own.dtype)
@@ -254,7 +263,7 @@ def expand(task: SequenceClasses, state: State) -> yz.YZ:
     return yz.YZ(full_y, full_z.at[task.query_index[:, None], row].set(z.distinct))
 
 
-def _tokens(task: SequenceClasses) -> tuple[np.ndarray, np.ndarray]:
+def tokens(task: SequenceClasses) -> tuple[np.ndarray, np.ndarray]:
     """Token ids (K, D) of the distinct tokens of each class by increasing probability, and
     (C,) of the common ones by id; raises `ValueError` where symmetry fails."""
     if checks.is_traced(task):

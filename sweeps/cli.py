@@ -2,14 +2,29 @@
 
 import json
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Annotated, Any
 
 import matplotlib as mpl
 import tyro
 
 from sweeps.compare import compare
 from sweeps.config import Compare
+from sweeps.explain import Explain, as_json, explain, text
+from sweeps.figures import figure3, figure8, figure9
+from sweeps.figures.ladder import Ladder
+from sweeps.figures.ladder import run as run_ladder
 from sweeps.report import table, write
+from sweeps.validate import Validate, validate
+
+Figure = (
+    Annotated[figure3.Figure3, tyro.conf.subcommand("3")]
+    | Annotated[figure8.Figure8, tyro.conf.subcommand("8")]
+    | Annotated[figure9.Figure9, tyro.conf.subcommand("9")]
+    | Annotated[Ladder, tyro.conf.subcommand("ladder")]
+)
+Command = Compare | Explain | Figure | Validate
 
 
 def run_compare(config: Compare) -> None:
@@ -20,13 +35,38 @@ def run_compare(config: Compare) -> None:
         print(json.dumps(result.report, indent=2))
     else:
         print(table(result))
-        print("\nwrote " + ", ".join(map(str, paths)))
+        _print_paths(paths)
 
 
-def parse(arguments: Sequence[str] | None = None) -> Compare:
+def run_explain(config: Explain) -> None:
+    """Run `dynsim explain`."""
+    found = explain(config)
+    print(json.dumps(as_json(found), indent=2) if config.json else text(config, found))
+
+
+def run_validate(config: Validate) -> None:
+    """Run `dynsim validate`."""
+    lines, paths = validate(config)
+    print(lines)
+    _print_paths(paths)
+
+
+RUNNERS: dict[type, Callable[[Any], list[Path] | None]] = {
+    Compare: run_compare,
+    Explain: run_explain,
+    Validate: run_validate,
+    figure3.Figure3: figure3.run,
+    figure8.Figure8: figure8.run,
+    figure9.Figure9: figure9.run,
+    Ladder: run_ladder,
+}
+
+
+def parse(arguments: Sequence[str] | None = None) -> Command:
     """The settings that a command line asks for."""
+    commands = {"compare": Compare, "explain": Explain, "figure": Figure, "validate": Validate}
     return tyro.extras.subcommand_cli_from_dict(
-        {"compare": Compare}, args=arguments, prog="dynsim", description=__doc__
+        commands, args=arguments, prog="dynsim", description=__doc__
     )
 
 
@@ -35,8 +75,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     mpl.use("Agg")
     config = parse(arguments)
     try:
-        run_compare(config)
+        paths = RUNNERS[type(config)](config)
     except (ValueError, OSError) as error:
         print(f"dynsim: {error}", file=sys.stderr)
         return 2
+    if paths:
+        _print_paths(paths)
     return 0
+
+
+def _print_paths(paths: list[Path]) -> None:
+    print("\nwrote " + ", ".join(map(str, paths)))

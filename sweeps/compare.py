@@ -112,8 +112,9 @@ def compare(config: Compare) -> Comparison:
     """
     config.check()
     task, optimizer = config.make_task(), config.make_optimizer()
-    names = config.theories or ladder.applicable(task, optimizer)
-    theories = [ladder.theory(name, task, optimizer) for name in names]
+    zero_start = config.init == "zero"
+    names = config.theories or ladder.applicable(task, optimizer, zero_start=zero_start)
+    theories = [ladder.theory(name, task, optimizer, zero_start) for name in names]
     times = dynsim.log_times(config.steps, config.num_times)
     with jax.enable_x64(True):
         keys = jax.vmap(functools.partial(jax.random.fold_in, jax.random.key(config.seed)))(

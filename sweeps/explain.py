@@ -69,7 +69,7 @@ def explain(config: Explain) -> Explanation:
     steps = checks.integer("steps", config.steps, 1)
     checks.count_or_inf("length", config.length, 2)
     task, optimizer = config.make_task(), config.make_optimizer()
-    applicable = ladder.applicable(task, optimizer)
+    applicable = ladder.applicable(task, optimizer, variants=True)
     name = next(n for n in PREFERRED if n in applicable)
     with jax.enable_x64(True):
         times = np.array([0.0, steps])

@@ -30,10 +30,14 @@ class YZ(eqx.Module):
     Attributes:
         Y: (M, M) decoder logits; Y[l, k] is what attending to token l adds to output k.
         Z: (Q, M) attention logits of each query (`task.queries`) towards contextual tokens.
+            A fixed prior on the logits, such as a positional bias, is a start other than zero.
+        residual: add the query's embedding to f and normalise again (paper, section 7):
+            alpha = softmax(Y^T h), h = (f + x_T) / |f + x_T|_2.
     """
 
     Y: Float[Array, "M M"]
     Z: Float[Array, "Q M"]
+    residual: bool = eqx.field(static=True, default=False)
 
 
 class Examples(eqx.Module):
@@ -50,9 +54,10 @@ class Examples(eqx.Module):
     weight: Float[Array, " E"]
 
 
-def init_zero(task: SequenceClasses, dtype: str = "float32") -> YZ:
+def init_zero(task: SequenceClasses, dtype: str = "float32", residual: bool = False) -> YZ:
     """All weights zero, as the paper's theory and Figs. 4 and 5 assume."""
-    return YZ(jnp.zeros((task.M, task.M), dtype), jnp.zeros((task.num_queries, task.M), dtype))
+    shapes = (task.M, task.M), (task.num_queries, task.M)
+    return YZ(*(jnp.zeros(shape, dtype) for shape in shapes), residual)
 
 
 def init_uniform(task: SequenceClasses, key: PRNGKeyArray, dtype: str = "float32") -> YZ:
@@ -86,10 +91,20 @@ def normalise(a: Float[Array, "E M"]) -> Float[Array, "E M"]:
     return a / jnp.sqrt(jnp.sum(a**2, axis=-1, keepdims=True))
 
 
+def output(
+    params: YZ, task: SequenceClasses, f: Float[Array, "E M"], classes: Int[Array, " E"]
+) -> Float[Array, "E M"]:
+    """What the decoder reads: f, or with the residual (f + x_T) / |f + x_T|."""
+    if not params.residual:
+        return f
+    return normalise(f + jax.nn.one_hot(task.query[classes], task.M, dtype=f.dtype))
+
+
 def forward(params: YZ, task: SequenceClasses, examples: Examples) -> Float[Array, "E M"]:
-    """Logits Y^T f of each example."""
+    """Logits Y^T f of each example, Y^T h with the residual."""
     z = params.Z[task.query_index[examples.classes]]
-    return normalise(attend(z, examples.counts)) @ params.Y
+    f = normalise(attend(z, examples.counts))
+    return output(params, task, f, examples.classes) @ params.Y
 
 
 def cross_entropy(
@@ -124,16 +139,18 @@ def loss_and_grad(
         dJ/dz_m = diag(f) (I - f f^T) g,     g = Y (x_{T+1} - alpha)
 
     The second is Lemma 1 with X^T diag(b) X = diag(a) and a/|a| = f. Written out because it
-    needs three matrix products where reverse-mode differentiation makes more passes.
+    needs three matrix products where reverse-mode differentiation makes more passes. With the
+    residual, dY has h for f, and g goes through the second normalisation.
     """
     row = task.query_index[examples.classes]
     f = normalise(attend(params.Z[row], examples.counts))
-    losses, residual = cross_entropy(f @ params.Y, task.next_token[examples.classes])
+    h, to_f = jax.vjp(lambda f: output(params, task, f, examples.classes), f)
+    losses, residual = cross_entropy(h @ params.Y, task.next_token[examples.classes])
     residual = examples.weight[:, None] * residual
-    g = residual @ params.Y.T
+    (g,) = to_f(residual @ params.Y.T)
     dz = f * (g - f * jnp.sum(f * g, axis=-1, keepdims=True))
     dZ = jax.ops.segment_sum(dz, row, num_segments=task.num_queries)
-    return jnp.sum(examples.weight * losses), YZ(-(f.T @ residual), -dZ)
+    return jnp.sum(examples.weight * losses), YZ(-(h.T @ residual), -dZ, params.residual)
 
 
 def forward_tokens(
@@ -147,5 +164,7 @@ def forward_tokens(
     row = jnp.searchsorted(task.queries, tokens[-1])
     context = tokens[:-1]
     b = jax.nn.softmax(params.Z[row, context])
-    a = jax.ops.segment_sum(b, context, num_segments=task.M)
-    return normalise(a) @ params.Y
+    f = normalise(jax.ops.segment_sum(b, context, num_segments=task.M))
+    if params.residual:
+        f = normalise(f + jax.nn.one_hot(tokens[-1], task.M, dtype=f.dtype))
+    return f @ params.Y

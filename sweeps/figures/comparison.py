@@ -1,5 +1,7 @@
 """The figure of `dynsim compare`: curves, speed coefficient, attention over time."""
 
+import itertools
+
 import matplotlib.pyplot as plt
 import numpy as np
 from matplotlib.axes import Axes
@@ -15,9 +17,9 @@ CURVES = {
     "entropy": "entropy on distinct tokens (nats)",
     "z_top_distinct": "attention logit $z$",
 }
-_STYLES = {DESCENT: ("black", ":"), "eq10-paper": ("tab:brown", (0, (1, 1)))}
-_COLOURS = ("tab:orange", "tab:green", "tab:purple", "tab:red", "tab:pink")
-_DASHES = ("--", "-.", (0, (5, 1, 1, 1)), (0, (3, 3)), "--")
+_STYLES = {DESCENT: (":", "black"), "eq10-paper": ((0, (1, 1)), "tab:brown")}
+_COLOURS = ("tab:orange", "tab:green", "tab:purple", "tab:red", "tab:pink", "tab:cyan")
+_DASHES = ("--", "-.", (0, (5, 1, 1, 1)))
 
 
 def draw(result: Comparison) -> Figure:
@@ -36,11 +38,14 @@ def draw(result: Comparison) -> Figure:
         plot_attention(result, name, largest or 1.0, ax=ax)
     handles, labels = axes[0, 0].get_legend_handles_labels()
     figure.legend(handles, labels, loc="outside lower center", ncols=len(labels), frameon=False)
-    config = result.config
-    figure.suptitle(
-        f"{config.task}, {config.make_optimizer()}, T = {config.length}, batch = {config.batch}"
-    )
+    figure.suptitle(title(result))
     return figure
+
+
+def title(result: Comparison) -> str:
+    """Task, optimiser, length and batch in a line."""
+    config = result.config
+    return f"{config.task}, {config.make_optimizer()}, T = {config.length}, batch = {config.batch}"
 
 
 def plot_curves(result: Comparison, name: str, ax: Axes | None = None) -> Axes:
@@ -52,12 +57,12 @@ def plot_curves(result: Comparison, name: str, ax: Axes | None = None) -> Axes:
     ax.fill_between(times, mean - spread, mean + spread, color="tab:blue", alpha=0.25, lw=0)
     runs = int(np.sum(result.simulation.ok))
     ax.plot(times, mean, color="tab:blue", lw=2, label=f"simulation, {runs} runs, mean ± sd")
-    fresh = iter(zip(_COLOURS, _DASHES, strict=True))
+    fresh = itertools.product(_DASHES, _COLOURS)
     for theory in result.predictions:
-        colour, dashes = _STYLES[theory] if theory in _STYLES else next(fresh)
-        title = ladder.THEORIES[theory].title if theory in ladder.THEORIES else "T, batch = ∞"
+        dashes, colour = _STYLES[theory] if theory in _STYLES else next(fresh)
+        label = ladder.THEORIES[theory].title if theory in ladder.THEORIES else "T, batch = ∞"
         values = _series(result, theory, name)[1]
-        ax.plot(times, values, color=colour, ls=dashes, lw=1.5, label=title)
+        ax.plot(times, values, color=colour, ls=dashes, lw=1.5, label=label)
     ax.set(xscale="log", xlabel="optimiser steps", ylabel=CURVES.get(name, name))
     ax.set_xlim(times[0], times[-1] if times.size > 1 else times[0] + 1)
     ax.grid(alpha=0.25)
@@ -97,8 +102,8 @@ def plot_attention(result: Comparison, source: str, largest: float, ax: Axes | N
         ax.axhline(common, color="white", lw=1, ls="--")
     ax.yaxis.set_major_locator(MaxNLocator(integer=True))
     ax.set(xscale="log", xlabel="optimiser steps", ylabel="token: common, then distinct")
-    title = ladder.THEORIES[source].title if source in ladder.THEORIES else source
-    ax.set_title(f"attention $c_{{0l}}$: {title}")
+    name = ladder.THEORIES[source].title if source in ladder.THEORIES else source
+    ax.set_title(f"attention $c_{{0l}}$: {name}")
     ax.figure.colorbar(mesh, ax=ax)
     return ax
 

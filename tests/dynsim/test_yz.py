@@ -12,30 +12,40 @@ from dynsim.models import yz
 TASK = dynsim.syn_medium(3)
 
 
-def numpy_logits(Y: np.ndarray, z: np.ndarray, context: np.ndarray) -> np.ndarray:
+def numpy_logits(
+    Y: np.ndarray, z: np.ndarray, tokens: np.ndarray, residual: bool = False
+) -> np.ndarray:
     """Section 2 of the paper, position by position, for one query's row z of Z."""
+    *context, query = tokens
     weights = [np.exp(z[token]) for token in context]
     a = np.zeros(len(Y))
     for token, weight in zip(context, weights, strict=True):
         a[token] += weight / sum(weights)
-    return Y.T @ (a / np.sqrt(np.sum(a**2)))
+    f = a / np.sqrt(np.sum(a**2))
+    if residual:
+        f[query] += 1
+        f /= np.sqrt(np.sum(f**2))
+    return Y.T @ f
 
 
-def random_weights(seed: int, scale: float = 1.0) -> yz.YZ:
+def random_weights(seed: int, scale: float = 1.0, residual: bool = False) -> yz.YZ:
     rng = np.random.default_rng(seed)
     shapes = (TASK.M, TASK.M), (TASK.num_queries, TASK.M)
-    return yz.YZ(*(jnp.asarray(scale * rng.normal(size=shape)) for shape in shapes))
+    return yz.YZ(*(jnp.asarray(scale * rng.normal(size=shape)) for shape in shapes), residual)
 
 
 @pytest.mark.usefixtures("x64")
-def test_forward_and_loss_match_numpy_at_token_and_at_count_level() -> None:
-    params = random_weights(0)
+@pytest.mark.parametrize("residual", [False, True])
+def test_forward_and_loss_match_numpy_at_token_and_at_count_level(residual: bool) -> None:
+    params = random_weights(0, residual=residual)
     classes, tokens = sampling.sample_tokens(TASK, jax.random.key(0), 16, 20)
     examples = sampling.sample_counts(TASK, jax.random.key(0), 16, 20, "float64")
     rows = np.asarray(TASK.query_index)[classes]
     want = np.stack(
         [
-            numpy_logits(np.asarray(params.Y), np.asarray(params.Z)[row], np.asarray(x)[:-1])
+            numpy_logits(
+                np.asarray(params.Y), np.asarray(params.Z)[row], np.asarray(x), residual
+            )
             for row, x in zip(rows, tokens, strict=True)
         ]
     )
@@ -51,9 +61,9 @@ def test_forward_and_loss_match_numpy_at_token_and_at_count_level() -> None:
 
 @pytest.mark.usefixtures("x64")
 @pytest.mark.parametrize("source", ["batch", "population"])
-@pytest.mark.parametrize("scale", [0.1, 3.0])
-def test_lemma_1_is_the_gradient(source: str, scale: float) -> None:
-    params = random_weights(1, scale)
+@pytest.mark.parametrize(("scale", "residual"), [(0.1, False), (3.0, False), (3.0, True)])
+def test_lemma_1_is_the_gradient(source: str, scale: float, residual: bool) -> None:
+    params = random_weights(1, scale, residual)
     examples = yz.population(TASK)
     if source == "batch":
         examples = sampling.sample_counts(TASK, jax.random.key(1), 32, 40, "float64")

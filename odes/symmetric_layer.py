@@ -1,0 +1,111 @@
+"""The symmetric reduction as a rung: for a `SequenceClasses`, with all its observables.
+
+`odes.symmetric` solves for a few numbers; here they stand for the weights of a whole layer, on
+which the observables of `dynsim.observables` are measured as on any other. Exact for symmetric
+tasks from zero weights; see `odes.symmetric_task` for what symmetric means.
+"""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float, Int
+
+from dynsim import observables
+from dynsim.models import yz
+from dynsim.observables import DEFAULT_RECORD, Observable, Record
+from dynsim.optim import Optimizer
+from dynsim.precision import DType, precision, settle
+from dynsim.tasks import SequenceClasses
+from dynsim.trajectory import Trajectory
+from odes.flows import Flow, checked_flow, integrate_flow
+from odes.solve import DEFAULT_TOLERANCES, Tolerances, check_times
+from odes.symmetric_task import SymmetricTask, gradient, place, symmetric_task, tokens, zero_state
+
+
+def solve(
+    task: SequenceClasses,
+    optimizer: Optimizer,
+    times: Float[Array, " S"],
+    *,
+    flow: Flow | None = None,
+    init: yz.YZ | None = None,
+    record: Record = DEFAULT_RECORD,
+    dtype: DType = "float64",
+    tolerances: Tolerances | None = None,
+) -> Trajectory:
+    """Integrate the population flow of a symmetric task in its reduced form.
+
+    Args:
+        task: a concrete, symmetric task.
+        optimizer, times, flow, record, dtype, tolerances: as in `odes.population.solve`.
+        init: None; the reduction holds from zero weights alone.
+
+    Returns:
+        A `Trajectory` with the full weights, the same as `odes.population.solve` returns.
+
+    Raises:
+        ValueError: naming the assumption of the reduction that fails, or the argument that is
+            wrong.
+    """
+    if init is not None:
+        raise ValueError("init: the symmetric reduction starts from zero weights; leave it out")
+    name = checked_flow(optimizer, flow)
+    check_times(times)
+    reduced, (distinct, common) = symmetric_task(task), tokens(task)
+    tolerances = (tolerances or DEFAULT_TOLERANCES[dtype]).check(dtype)
+    with precision(dtype, optimizer, times):
+        trajectory = _solve(
+            task.astype(dtype),
+            reduced.astype(dtype),
+            jnp.asarray(distinct, jnp.int32),
+            jnp.asarray(common, jnp.int32),
+            optimizer.astype(dtype),
+            jnp.asarray(times, dtype),
+            flow=name,
+            record=observables.resolve(record),
+            tolerances=tolerances,
+        )
+    return settle(trajectory)
+
+
+def inapplicable(task: SequenceClasses, optimizer: Optimizer) -> str | None:
+    """Why the symmetric reduction does not apply, or None."""
+    del optimizer
+    try:
+        tokens(task)
+    except ValueError as error:
+        return str(error)
+    return None
+
+
+@functools.partial(jax.jit, static_argnames=("flow", "record", "tolerances"))
+def _solve(
+    task: SequenceClasses,
+    reduced: SymmetricTask,
+    distinct: Int[Array, "K D"],
+    common: Int[Array, " C"],
+    optimizer: Optimizer,
+    times: Float[Array, " S"],
+    *,
+    flow: Flow,
+    record: tuple[tuple[str, Observable], ...],
+    tolerances: Tolerances,
+) -> Trajectory:
+    solved, final = integrate_flow(
+        gradient,
+        reduced,
+        optimizer,
+        zero_state(reduced, times.dtype),
+        times,
+        flow=flow,
+        save=lambda _, state: state,
+        tolerances=tolerances,
+    )
+    full = functools.partial(place, task, distinct, common)
+    # One time after the other: all weights at all times would take S M^2 numbers.
+    saved = jax.lax.map(
+        lambda state: observables.evaluate(record, task, observables.measure(task, full(state))),
+        solved.saved,
+    )
+    return Trajectory(times, saved, full(final), solved.status, solved.first_bad_step, "symmetric")
