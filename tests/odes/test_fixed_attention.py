@@ -241,7 +241,7 @@ def test_bad_input_is_named(
 
 
 def test_the_growth_bound_is_not_known_here() -> None:
-    with pytest.raises(ValueError, match="record = 'B': only the Eq. 10"):
+    with pytest.raises(ValueError, match="record = 'B': only the Eq"):
         fixed_attention.solve(APART, dynsim.sgd(1.0, 1.0), [0.0], record=("B",))
 
 
