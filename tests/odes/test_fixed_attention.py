@@ -259,3 +259,12 @@ def test_variants_are_registered_but_not_run_by_default() -> None:
         result = ladder.THEORIES[name].solve(task, optimizer, [0.0, 3.0], dtype="float32")
         assert result.source == name
         assert set(result.observables) == set(observables.DEFAULT_RECORD)
+
+
+def test_large_vocabularies_do_not_overflow_32_bits(jax_precision: bool) -> None:
+    # References in float64 NumPy and SciPy; (M - 1)^2 = 10^12 is beyond a 32-bit integer.
+    M, h = 10**6, 1e-6
+    np.testing.assert_allclose(decoder.speed(h, M), 0.9999962817256, rtol=1e-6)
+    np.testing.assert_allclose(decoder.stages(2.0, 4, M).peak_gamma, 10.467247038, rtol=1e-6)
+    integral = decoder.gamma_integral(10.0, 1.0, M, 4)
+    np.testing.assert_allclose(integral, 2 * ((M - 1) * float(decoder.h(10.0, 1.0, M))) ** 2, 1e-6)
