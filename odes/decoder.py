@@ -82,7 +82,7 @@ def speed(h: Float[ArrayLike, "..."], M: Float[ArrayLike, ""]) -> Float[Array, "
 
     Written with e^{-M h}, which cannot overflow: a first discrete step of any size is finite.
     """
-    h = jnp.asarray(h)
+    h, M = jnp.asarray(h), jnp.asarray(M)
     decayed = (M - 1) * jnp.exp(-M * h)
     # In this order no integer (M - 1)^2 arises, which for large M would overflow 32 bits.
     return (M - 1) * h * decayed / (decayed + 1)

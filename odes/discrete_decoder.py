@@ -35,7 +35,7 @@ def h_star(
         ValueError: if `visits` is no integer >= 0.
     """
     checks.integer("visits", visits, 0)
-    eta_y, M = jnp.asarray(eta_y), jnp.asarray(M)
+    eta_y, M, momentum = jnp.asarray(eta_y), jnp.asarray(M), jnp.asarray(momentum)
     start = jnp.zeros(eta_y.shape, jnp.result_type(eta_y, M, momentum, float))
 
     def visit(

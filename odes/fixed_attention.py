@@ -106,7 +106,7 @@ def _solve(
 ) -> Trajectory:
     if steps is None:
         rate = without_inertia(optimizer, task.prior).rate
-        h = closed_form.h(times[:, None] * task.prior, rate * optimizer.eta_y, task.M)
+        h = closed_form.h(times[:, None] * task.prior[None], rate * optimizer.eta_y, task.M)
         source = "decoder"
     else:
         every = h_star(task.prior * optimizer.eta_y, task.M, steps, optimizer.momentum)

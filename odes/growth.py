@@ -71,7 +71,14 @@ def other_logit(gain: Number, ratio: Number) -> Float[Array, "..."]:
         gain: of the dominant token, >= 0.
         ratio: f_l(0) / f_l0(0), in [0, 1].
     """
-    return -jnp.log1p(jnp.asarray(ratio) ** 2 * jnp.expm1(-2 * jnp.asarray(gain))) / 2
+    gain, ratio = jnp.broadcast_arrays(gain, ratio)
+    shrunk = ratio**2 * jnp.expm1(-2 * gain)
+    # Late, log1p would cancel: there 1/chi_l = (1 - ratio^2) + ratio^2 / chi_l0 is summed in logs.
+    late = (shrunk < -0.5) & (ratio < 1)
+    r = jnp.where(late, ratio, 0.5)
+    summed = jnp.logaddexp(jnp.log((1 - r) * (1 + r)), 2 * (jnp.log(r) - gain))
+    early = jnp.log1p(jnp.where(late | (ratio >= 1), 0, shrunk))
+    return jnp.where(ratio >= 1, gain, -jnp.where(late, summed, early) / 2)
 
 
 def c0(rho_0: Number, K: Number) -> Float[Array, "..."]:

@@ -46,8 +46,8 @@ class Sandwich(NamedTuple):
     below_upper: Float[np.ndarray, "S K"]
 
     def holds(self, tolerance: float) -> bool:
-        """Whether both bounds hold everywhere, up to `tolerance` nats."""
-        return bool(min(self.above_lower.min(), self.below_upper.min()) >= -tolerance)
+        """Whether both bounds hold wherever there is a dominant token, up to `tolerance` nats."""
+        return not any((margin < -tolerance).any() for margin in self)
 
 
 def sign_of_drift(task: SequenceClasses) -> Int8[np.ndarray, "K M"]:
@@ -122,8 +122,8 @@ def relative_gain_error(
     """How far r(t) = r(0) chi(t) of Theorem 3 fails, counted from the first recorded time.
 
     For the dominant token l0 of a class against each of its distinct tokens l:
-    |(1 + r_{l0/l}(t)) / (1 + r_{l0/l}(0) chi_l0(t)) - 1|, the relative error of f_nl0^2 / f_nl^2; the
-    largest over l. The law for these pairs implies it for all. NaN without distinct tokens.
+    |(1 + r_{l0/l}(t)) / (1 + r_{l0/l}(0) chi_l0(t)) - 1|, the relative error of f_nl0^2 / f_nl^2;
+    the largest over l. The law for these pairs implies it for all. NaN without distinct tokens.
     """
     z = _recorded(task, z)
     _, distinct, _ = _masks(task)

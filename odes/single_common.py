@@ -18,7 +18,8 @@ the start: f_nc(0) and f_nl(0) are then those of init.Z, whose rows need not be 
 
 Assumes besides: T -> infinity, Y = 0 at the start, equal priors, 1/M -> 0, Lemma 3's decoder, and
 1/K -> 0: with overlaps rho = rho_0^{-2}, Theorem 1 gives xi = gamma (K-1) rho^2 (1 + O(K rho)), of
-which Theorem 4 makes gamma K rho^2.
+which Theorem 4 makes gamma K rho^2. The normaliser stays at rho_0 only while distinct tokens gain
+little, B_n << 1: their growth lowers f_nc and xi further, so that B_n is overestimated later.
 """
 
 import dataclasses

@@ -11,7 +11,7 @@ import diffrax
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Bool, Float, Int, PyTree
+from jaxtyping import Array, ArrayLike, Bool, Float, Int, PyTree
 
 from dynsim import checks
 from dynsim.models.yz import YZ, init_zero
@@ -60,7 +60,7 @@ class Solved(NamedTuple):
     first_bad_step: Int[Array, ""]
 
 
-def check_times(times: Float[Array, " S"]) -> None:
+def check_times(times: Float[ArrayLike, " S"]) -> None:
     """Raise `ValueError` unless `times` are finite, non-negative and increasing."""
     if checks.is_traced(times):
         return

@@ -1,0 +1,270 @@
+"""Decoder at fixed attention, in closed form and in steps; Theorem 1 at finite M."""
+
+import math
+import re
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import dynsim
+from dynsim import observables
+from odes import attention, coefficients, decoder, fixed_attention, ladder, layer
+from odes.discrete_decoder import h_star
+
+# Three classes without a token in common, of unequal prior: the plain update is Lemma 3's.
+APART = dynsim.sequence_classes(
+    np.kron(np.eye(3), [[0.2, 0.3, 0.5]]), [0, 0, 1], prior=[0.2, 0.3, 0.5]
+)
+
+
+def h_by_hand(eta: float, M: int, visits: int, mu: float = 0.0) -> np.ndarray:
+    found, velocity = [0.0], 0.0
+    for _ in range(visits):
+        velocity = mu * velocity + 1 / ((M - 1) + math.exp(M * found[-1]))
+        found.append(found[-1] + eta * velocity)
+    return np.array(found)
+
+
+@pytest.mark.usefixtures("x64")
+@pytest.mark.parametrize("mu", [0.0, 0.9])
+def test_lemma_5_is_its_recursion_for_every_rate_at_once(mu: float) -> None:
+    rates = np.array([0.1, 2.0])
+    found = jax.jit(h_star, static_argnums=2)(rates, 50, 80, mu)
+    assert found.shape == (81, 2)
+    for i, rate in enumerate(rates):
+        # e^{-Mh} against e^{Mh}, 80 times: rounding alone.
+        np.testing.assert_allclose(found[:, i], h_by_hand(rate, 50, 80, mu), rtol=1e-13)
+
+
+@pytest.mark.usefixtures("x64")
+@pytest.mark.parametrize(("M", "rates"), [(50, (0.1, 0.5, 2.0)), (1000, (0.2, 1.0, 4.0))])
+def test_lemma_7_bounds_the_discrete_decoder(M: int, rates: tuple[float, ...]) -> None:
+    eta = np.array(rates)
+    visits = np.arange(20001)[:, None]
+    closed = decoder.h(visits, eta[None], M)
+    difference = np.asarray(h_star(eta, M, 20000) - closed)
+    # Both are near 1e-2, so that rounding may take the difference 1e-16 below zero.
+    assert difference.min() > -1e-16
+    assert (difference <= 2 * eta / M).all()
+    assert difference.max() > 1e-3 * eta[0] / M
+    assert (difference[-1] < 0.02 * difference.max(axis=0)).all()
+
+
+def test_a_first_step_of_any_size_is_finite(jax_precision: bool) -> None:
+    value, slope = jax.value_and_grad(lambda eta: h_star(eta, 50, 3)[-1])(1e5)
+    # The first step, eta / M, saturates the softmax, so the others add nothing.
+    np.testing.assert_allclose([value, slope], [1e5 / 50, 1 / 50], rtol=1e-6)
+    assert decoder.speed(value, 50) == 0
+
+
+@pytest.mark.parametrize(
+    "optimizer", [dynsim.sgd(3.0, 0.0), dynsim.momentum(1.0, 0.0, 0.8)], ids=["sgd", "momentum"]
+)
+def test_discrete_decoder_is_descent_where_classes_share_nothing(
+    optimizer: dynsim.Optimizer,
+) -> None:
+    times = np.array([0, 1, 2, 5, 20, 60])
+    record = ("loss", "speed", "accuracy", "attention")
+    found = fixed_attention.solve(APART, optimizer, times, decoder="discrete", record=record)
+    want = dynsim.simulate(
+        APART,
+        optimizer,
+        steps=60,
+        times=times,
+        length=math.inf,
+        batch=math.inf,
+        dtype="float64",
+        record=record,
+    )
+    # Both are exact, so sixty steps of rounding are all that can differ.
+    for name in ("loss", "accuracy", "attention"):
+        np.testing.assert_allclose(found[name], want[name], rtol=1e-12, err_msg=name)
+    # Theorem 1's gamma leaves out q1 = 1 + 1/(M-1) = M/(M-1) of Eq. 86.
+    np.testing.assert_allclose(found["speed"] * 9 / 8, want["speed"], rtol=1e-12)
+    assert (found.status, found.first_bad_step) == (dynsim.Status.OK, -1)
+
+
+def test_closed_form_is_the_limit_of_small_steps() -> None:
+    def difference(eta: float) -> float:
+        times = np.array([8.0]) / eta
+        found = [
+            fixed_attention.solve(
+                APART, dynsim.sgd(eta, 1.0), times, decoder=name, record=("loss",)
+            )["loss"][0]
+            for name in ("closed", "discrete")
+        ]
+        return found[0] - found[1]
+
+    errors = [difference(eta) for eta in (0.04, 0.02)]
+    # First order in eta; the second order changes the ratio 2 by about eta.
+    np.testing.assert_allclose(errors[0] / errors[1], 2, rtol=0.02)
+
+
+def test_times_between_steps_and_random_starts() -> None:
+    start = dynsim.initial_weights(APART, "uniform", jax.random.key(0))
+    run = lambda times, **options: fixed_attention.solve(  # noqa: E731
+        APART, dynsim.sgd(1.0, 1.0), times, init=start, record=("attention", "loss"), **options
+    )
+    discrete = run([3.0, 3.9, 4.0], decoder="discrete")
+    assert discrete["loss"][0] == discrete["loss"][1] > discrete["loss"][2]
+    want = observables.measure(APART, start).c
+    np.testing.assert_allclose(discrete["attention"][2], want, rtol=1e-6)
+    np.testing.assert_allclose(run([4.0])["attention"][0], want, rtol=1e-6)
+
+
+def test_default_precision_is_float64_and_values_do_not_recompile(jax_precision: bool) -> None:
+    run = lambda eta, dtype="float64": fixed_attention.solve(  # noqa: E731
+        APART, dynsim.sgd(eta, eta), [0, 9], decoder="discrete", dtype=dtype, record=("loss",)
+    )["loss"]
+    assert run(1.0).dtype == np.float64
+    size = fixed_attention._solve._cache_size()
+    run(2)
+    assert fixed_attention._solve._cache_size() == size
+    narrow = run(1.0, "float32")
+    assert narrow.dtype == np.float32
+    np.testing.assert_allclose(narrow, run(1.0), rtol=1e-6)
+
+
+@pytest.mark.usefixtures("x64")
+def test_a_rate_that_is_not_finite_is_a_status() -> None:
+    run = lambda eta: fixed_attention.solve(APART, dynsim.sgd(eta, 1.0), [0.0, 1.0, 2.5])  # noqa: E731
+    result = jax.vmap(run)(jnp.array([1.0, jnp.nan]))
+    np.testing.assert_array_equal(result.status, [dynsim.Status.OK, dynsim.Status.DIVERGED])
+    np.testing.assert_array_equal(result.first_bad_step, [-1, 0])
+
+
+@pytest.mark.usefixtures("x64")
+def test_stages_of_gamma_are_its_limits() -> None:
+    M, eta = 1000.0, 0.5
+    share = ((M - 1) / M) ** 2
+    s = np.array([1e-9, 1e-7])
+    # The next term of gamma is of relative size M eta s.
+    np.testing.assert_allclose(
+        decoder.gamma(s, eta, M), share * decoder.gamma_rising(s, eta), rtol=1e-4
+    )
+    s = np.array([1e12, 1e15])
+    # The next terms are ln(A)/A relative for A = M eta s / ((M-1) ln), here below 1e-9.
+    np.testing.assert_allclose(
+        decoder.gamma(s, eta, M), share * decoder.gamma_decaying(s, eta, M), rtol=1e-9
+    )
+    # They cross within the two stages, and gamma stays below both.
+    s = np.geomspace(1e-3, 1e6, 200)
+    gamma = decoder.gamma(s, eta, M)
+    assert (gamma < decoder.gamma_rising(s, eta)).all()
+    np.testing.assert_allclose(gamma, decoder.speed(decoder.h(s, eta, M), M), rtol=1e-15)
+
+
+def random_layer(K: int, M: int) -> tuple[dynsim.SequenceClasses, jnp.ndarray, jnp.ndarray]:
+    """Overlapping classes, random logits, unequal h."""
+    rng = np.random.default_rng(K)
+    task = dynsim.sequence_classes(rng.dirichlet(np.ones(M), K), np.arange(K) % 2)
+    return task, jnp.asarray(rng.normal(size=(2, M))), jnp.asarray(rng.uniform(0.01, 0.2, K))
+
+
+@pytest.mark.usefixtures("x64")
+def test_finite_m_is_the_layer_with_the_decoder_of_the_theory() -> None:
+    task, Z, h = random_layer(5, 12)
+    c = np.asarray(task.probs) * np.exp(np.asarray(Z)[np.asarray(task.query_index)])
+    F = c / np.linalg.norm(c, axis=1, keepdims=True)
+    W = np.zeros((5, 12))
+    for n in range(5):
+        zeta = 12 / 11 * (np.arange(12) == n) - 1 / 11
+        W[n] = 11 * h[n] * zeta
+    Y = F.T @ np.linalg.inv(F @ F.T) @ W
+    want = observables.measure(task, dynsim.YZ(jnp.asarray(Y), Z))
+    found = layer.predict(task, Z, h, finite_m=True)
+    # The Gram matrix of five random classes has a condition number near 10^2.
+    for name in ("z", "c", "f", "logits", "g"):
+        got = np.asarray(getattr(found, name))
+        np.testing.assert_allclose(got, getattr(want, name), rtol=1e-11, atol=1e-12, err_msg=name)
+
+    speed = layer.speed(task, h, finite_m=True)
+    gamma = decoder.speed(h, 12)
+    np.testing.assert_allclose(coefficients.own_speed(speed), gamma * 12 / 11, rtol=1e-14)
+    # q0 and q1 as the paper prints them, for equal h.
+    equal = jnp.full(5, 0.1)
+    C = coefficients.mixing(found.f, coefficients.finite_m_speed(equal, 12))
+    E = np.eye(5) - np.linalg.inv(F @ F.T)
+    q1, q0, g0 = 1 + 1 / 11, -12 / 121, float(decoder.speed(0.1, 12))
+    for n in range(5):
+        for k in range(5):
+            others = sum(E[j, k] for j in range(5) if j != n)
+            iota, beta = q1 * (1 - E[n, n]) - q0 * others, q1 * E[k, n] - q0 * (1 - others)
+            np.testing.assert_allclose(C[n, k], g0 * (iota if n == k else -beta), rtol=1e-10)
+
+
+@pytest.mark.usefixtures("x64")
+def test_terms_of_finite_m_vanish_with_m() -> None:
+    f = layer.predict(*random_layer(4, 10)).f
+    errors = []
+    for M in (10**3, 10**6):
+        h = jnp.full(4, 3 / M)
+        exact = coefficients.finite_m_speed(h, M)
+        leading = decoder.speed(h, M)
+        got = coefficients.xi(f, exact) / coefficients.xi(f, leading)
+        errors.append(np.abs(got - 1).max())
+        gradient = coefficients.backpropagated_gradient(f, exact)
+        np.testing.assert_allclose(
+            gradient, coefficients.backpropagated_gradient(f, leading), rtol=100 / M, atol=100 / M
+        )
+    np.testing.assert_allclose(errors[0] / errors[1], 1000, rtol=0.02)
+
+
+def test_remark_1_rho_is_the_mean_over_pairs() -> None:
+    f = np.asarray(random_layer(4, 10)[0].probs)
+    unit = f / np.linalg.norm(f, axis=1, keepdims=True)
+    pairs = [unit[a] @ unit[b] for a in range(4) for b in range(4) if a != b]
+    np.testing.assert_allclose(attention.mean_overlap(jnp.asarray(unit)), np.mean(pairs), rtol=1e-5)
+    assert attention.mean_overlap(jnp.ones((1, 1))) == 0
+
+
+@pytest.mark.parametrize(
+    ("task", "optimizer", "options", "message"),
+    [
+        (APART, dynsim.adam(1.0, 1.0), {}, "optimizer = adam: the decoder at fixed attention"),
+        (APART, dynsim.sgd(1.0, 1.0), {"decoder": "exact"}, "decoder = 'exact'"),
+        (
+            dynsim.sequence_classes([[0.5, 0.5], [0.5, 0.5]], [0, 0]),
+            dynsim.sgd(1.0, 1.0),
+            {},
+            "needs linearly independent classes",
+        ),
+    ],
+)
+def test_bad_input_is_named(
+    task: dynsim.SequenceClasses, optimizer: dynsim.Optimizer, options: dict, message: str
+) -> None:
+    with pytest.raises(ValueError, match=re.escape(message)):
+        fixed_attention.solve(task, optimizer, [0.0, 1.0], **options)
+
+
+def test_the_growth_bound_is_not_known_here() -> None:
+    with pytest.raises(ValueError, match="record = 'B': only the Eq"):
+        fixed_attention.solve(APART, dynsim.sgd(1.0, 1.0), [0.0], record=("B",))
+
+
+def test_variants_are_registered_but_not_run_by_default() -> None:
+    task, optimizer = dynsim.syn(1, 3, num_common=1), dynsim.sgd(1.0, 1.0)
+    added = {"eq10-finite-m", "eq10-remark-1", "theorem-4", "decoder", "decoder-discrete"}
+    usual, every = (set(ladder.applicable(task, optimizer, v)) for v in (False, True))
+    assert every - usual == added
+    assert not ladder.applicable(task, dynsim.adam(1.0, 1.0), True)
+    for name in added:
+        assert ladder.theory(name, task, optimizer).name == name
+        with pytest.raises(ValueError, match=f"theory '{name}' does not apply: optimizer = adam"):
+            ladder.theory(name, task, dynsim.adam(1.0, 1.0))
+    for name in ("decoder", "decoder-discrete"):
+        result = ladder.THEORIES[name].solve(task, optimizer, [0.0, 3.0], dtype="float32")
+        assert result.source == name
+        assert set(result.observables) == set(observables.DEFAULT_RECORD)
+
+
+def test_large_vocabularies_do_not_overflow_32_bits(jax_precision: bool) -> None:
+    # References in float64 NumPy and SciPy; (M - 1)^2 = 10^12 is beyond a 32-bit integer.
+    M, h = 10**6, 1e-6
+    np.testing.assert_allclose(decoder.speed(h, M), 0.9999962817256, rtol=1e-6)
+    np.testing.assert_allclose(decoder.stages(2.0, 4, M).peak_gamma, 10.467247038, rtol=1e-6)
+    integral = decoder.gamma_integral(10.0, 1.0, M, 4)
+    np.testing.assert_allclose(integral, 2 * ((M - 1) * float(decoder.h(10.0, 1.0, M))) ** 2, 1e-6)

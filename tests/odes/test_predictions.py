@@ -1,0 +1,191 @@
+"""Theorems 2 and 3 as predictions: exact on Eq. 10, able to fail elsewhere."""
+
+import re
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import dynsim
+from odes import attention, population, predictions
+
+TIMES = np.unique(np.r_[dynsim.log_times(400, 24), 9.99, 10.01])
+RECORD = ("z", "B", "xi", "speed")
+SYMMETRIC = dynsim.syn(2, 2, num_common=3, num_distinct=4)
+
+
+def irregular() -> dynsim.SequenceClasses:
+    """The tokens of SYMMETRIC with random probabilities, priors and one query for three."""
+    rng = np.random.default_rng(3)
+    probs = np.where(np.asarray(SYMMETRIC.probs) > 0, rng.uniform(0.2, 1, SYMMETRIC.probs.shape), 0)
+    return dynsim.sequence_classes(
+        probs / probs.sum(1, keepdims=True), [19, 19, 19, 20], prior=[0.1, 0.2, 0.3, 0.4]
+    )
+
+
+IRREGULAR = irregular()
+
+
+def solve(task: dynsim.SequenceClasses = SYMMETRIC, eta: float = 1.0, **options) -> dict:
+    eta_z = options.pop("eta_z", 0.3)
+    result = attention.solve(task, dynsim.sgd(eta, eta_z), TIMES, record=RECORD, **options)
+    assert result.status == dynsim.Status.OK
+    return {**result.observables, "times": TIMES}
+
+
+@pytest.mark.parametrize("task", [SYMMETRIC, IRREGULAR], ids=["symmetric", "irregular"])
+def test_theorem_3_holds_exactly_on_the_flow_of_eq_10(task: dynsim.SequenceClasses) -> None:
+    start = dynsim.initial_weights(task, "uniform", jax.random.key(1))
+    for init in (None, start):
+        run = solve(task, init=init)
+        z, B = np.asarray(run["z"]), np.asarray(run["B"])
+        # The solver keeps z to rtol 1e-8 per step; the law itself is an identity.
+        assert predictions.relative_gain_error(task, z).max() < 1e-7
+        assert np.abs(z[-1] - z[0]).max() > 0.3
+        margins = predictions.sandwich(task, z, B)
+        assert margins.holds(1e-9)
+        # Neither bound is empty: both margins open up, and a B far too small breaks the upper
+        # one, a B far too large the lower one.
+        assert margins.above_lower[-1].min() > 1e-3
+        assert margins.below_upper[-1].min() > 1e-3
+        assert not predictions.sandwich(task, z, B / 20).holds(1e-3)
+        assert not predictions.sandwich(task, z, 20 * B).holds(1e-3)
+        # A single distinct token that moves out of step is seen.
+        spoilt = z.copy()
+        spoilt[-1, 0, np.flatnonzero(np.asarray(task.distinct())[0])[1]] += 1e-4
+        assert predictions.relative_gain_error(task, spoilt)[-1, 0] > 5e-5
+
+
+@pytest.mark.parametrize("task", [SYMMETRIC, IRREGULAR], ids=["symmetric", "irregular"])
+def test_b_is_the_integral_of_xi(task: dynsim.SequenceClasses) -> None:
+    run = solve(task)
+    B, xi = np.asarray(run["B"]), np.asarray(run["xi"])
+    weight = np.asarray(task.prior)
+    at = int(np.flatnonzero(TIMES == 10)[0])
+    slope = (B[at + 1] - B[at - 1]) / 0.02
+    # Solver error 1e-8 of B over a difference of 0.02.
+    np.testing.assert_allclose(slope, 0.3 * weight * xi[at], rtol=1e-5)
+    assert not B[0].any()
+    summed = predictions.bound_from_xi(TIMES, xi, 0.3, weight)
+    # Trapezoids between 24 logarithmic times.
+    np.testing.assert_allclose(summed[-1], B[-1], rtol=0.02)
+    fine = [np.linspace(0, 1, num) for num in (11, 21)]
+    errors = [
+        predictions.bound_from_xi(t, np.exp(t)[:, None], 2.0, [0.5])[-1, 0] - np.expm1(1)
+        for t in fine
+    ]
+    np.testing.assert_allclose(errors[0] / errors[1], 4, rtol=0.01)
+
+
+def test_clocks_differ_by_the_prior() -> None:
+    sgd, paper = solve(), solve(eta_z=0.3 / 4, clock="paper")
+    for name in ("z", "B"):
+        np.testing.assert_allclose(paper[name], sgd[name], rtol=1e-7, atol=1e-9)
+    size = attention._solve._cache_size()
+    solve(eta=0.7, eta_z=0.2, clock="paper")
+    assert attention._solve._cache_size() == size
+
+
+def test_remark_1_is_a_slower_decoder() -> None:
+    f = np.asarray(SYMMETRIC.probs) / np.linalg.norm(SYMMETRIC.probs, axis=1, keepdims=True)
+    rho = f[0] @ f[1]
+    assert 0.2 < rho < 0.8
+    found, want = solve(remark_1=True), solve(eta=1 - rho)
+    for name in RECORD:
+        np.testing.assert_allclose(found[name], want[name], rtol=1e-6, atol=1e-9, err_msg=name)
+
+
+def test_theorem_3_holds_at_finite_m_as_well() -> None:
+    run, leading = solve(IRREGULAR, finite_m=True), solve(IRREGULAR)
+    assert predictions.relative_gain_error(IRREGULAR, run["z"]).max() < 1e-7
+    assert predictions.sandwich(IRREGULAR, run["z"], run["B"]).holds(1e-9)
+    at = int(np.flatnonzero(TIMES == 10)[0])
+    slope = (run["B"][at + 1] - run["B"][at - 1]) / 0.02
+    np.testing.assert_allclose(slope, 0.3 * IRREGULAR.prior * run["xi"][at], rtol=1e-5)
+    M = IRREGULAR.M
+    np.testing.assert_allclose(run["speed"], leading["speed"] * M / (M - 1), rtol=1e-12)
+    assert np.abs(run["xi"][-1] / leading["xi"][-1] - 1).max() > 0.2 / M
+
+
+def test_signs_agree_on_eq_10_and_disagree_when_turned_round() -> None:
+    z = np.asarray(solve()["z"])
+    assert predictions.agreement(SYMMETRIC, TIMES, z) == (1, 1, 1)
+    assert predictions.agreement(SYMMETRIC, TIMES, -z) == (0, 0, 0)
+    # Freezing the second of two equally long halves takes half of the intervals away.
+    half = z[:25].copy()
+    half[13:] = half[12]
+    assert predictions.agreement(SYMMETRIC, TIMES[:25], half) == (0.5, 0.5, 0.5)
+    found = predictions.agreement(IRREGULAR, TIMES, np.asarray(solve(IRREGULAR)["z"]))
+    assert found.distinct == found.all == 1
+    assert np.isnan(found.common)
+
+
+def test_theorem_3_is_no_law_of_the_full_flow() -> None:
+    run = population.solve(SYMMETRIC, dynsim.sgd(1.0, 0.3), TIMES, record=("z", "xi"))
+    error = predictions.relative_gain_error(SYMMETRIC, run["z"])
+    assert error[0].max() == 0
+    assert 1e-2 < error[-1].max() < 0.5
+    assert predictions.agreement(SYMMETRIC, TIMES, run["z"]).distinct == 1
+    B = predictions.bound_from_xi(TIMES, run["xi"], 0.3, SYMMETRIC.prior)
+    assert predictions.sandwich(SYMMETRIC, run["z"], B).below_upper.min() >= -1e-9
+
+
+def test_signs_follow_the_theorems_assumptions() -> None:
+    signs = lambda probs, query: predictions.sign_of_drift(  # noqa: E731
+        dynsim.sequence_classes(probs, query)
+    ).tolist()
+    # Theorem 2: one common token, 1. Class 2 has no distinct token of its own, but its query has.
+    single = [[0.5, 0.5, 0, 0], [0, 0.4, 0.6, 0], [0, 1, 0, 0]]
+    assert signs(single, [0, 1, 1]) == [[1, -1, 0, 0], [0, -1, 1, 0], [0, -1, 0, 0]]
+    # Alone with its query, nothing pays for it.
+    assert signs(single, [0, 1, 2])[2] == [0, 0, 0, 0]
+    # A class that shares nothing has xi = 0: its distinct tokens stay.
+    apart = [[0.5, 0.5, 0, 0, 0], [0, 0.5, 0.5, 0, 0], [0, 0, 0, 0.5, 0.5]]
+    assert signs(apart, [0, 1, 2])[2] == [0] * 5
+    # Corollary 2: two common tokens, covered only while the task is symmetric.
+    common = np.tile([0.2, 0.3], (2, 1))
+    assert signs(np.c_[common, [[0.5, 0], [0, 0.5]]], [0, 1]) == [[-1, -1, 1, 0], [-1, -1, 0, 1]]
+    assert signs(np.c_[common[:, ::-1], [[0.5, 0], [0, 0.5]]], [0, 0])[0] == [-1, -1, 1, 0]
+    uneven = np.c_[[[0.2, 0.3], [0.3, 0.2]], [[0.5, 0], [0, 0.5]]]
+    assert signs(uneven, [0, 1]) == [[0, 0, 1, 0], [0, 0, 0, 1]]
+
+
+def test_locally_distinct_tokens_are_not_claimed() -> None:
+    task = dynsim.syn(2, 2, num_common=1, num_distinct=2, num_common_per_query=1)
+    distinct = predictions.sign_of_drift(task) > 0
+    np.testing.assert_array_equal(distinct, np.asarray(task.distinct()))
+
+
+@pytest.mark.usefixtures("x64")
+def test_large_logits_do_not_overflow() -> None:
+    z = np.zeros((2, SYMMETRIC.K, SYMMETRIC.M))
+    z[:] = 2000.0
+    assert predictions.relative_gain_error(SYMMETRIC, jnp.asarray(z)).max() == 0
+    assert predictions.sandwich(SYMMETRIC, z, np.zeros((2, 4))).holds(0.0)
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (
+            lambda: predictions.agreement(SYMMETRIC, TIMES[:2], np.zeros((2, 3, 3))),
+            "z: must have shape (S, 4, 25), got (2, 3, 3)",
+        ),
+        (
+            lambda: predictions.agreement(SYMMETRIC, TIMES[:3], np.zeros((2, 4, 25))),
+            "got 3 and 2",
+        ),
+        (
+            lambda: predictions.agreement(SYMMETRIC, [1.0, 0.0], np.zeros((2, 4, 25))),
+            "must be >= 0 and increase",
+        ),
+        (
+            lambda: predictions.sandwich(SYMMETRIC, np.zeros((2, 4, 25)), np.zeros((2, 3))),
+            "B: must have shape (2, 4)",
+        ),
+    ],
+)
+def test_bad_input_is_named(call: object, message: str) -> None:
+    with pytest.raises(ValueError, match=re.escape(message)):
+        call()
