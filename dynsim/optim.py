@@ -4,7 +4,7 @@ Every number in an `Optimizer` is a pytree leaf and the optax transformation is 
 the traced function, so one compilation serves a whole grid of learning rates.
 """
 
-from typing import Literal, TypeVar
+from typing import Literal
 
 import equinox as eqx
 import jax
@@ -16,7 +16,6 @@ from dynsim import checks
 
 Kind = Literal["sgd", "momentum", "adam"]
 Convention = Literal["sgd", "paper"]
-Updates = TypeVar("Updates")
 
 
 class Optimizer(eqx.Module):
@@ -62,7 +61,7 @@ class Optimizer(eqx.Module):
             direction = optax.identity()
         return optax.chain(direction, optax.stateless(lambda updates, _: self.descend(updates)))
 
-    def descend(self, updates: Updates) -> Updates:
+    def descend(self, updates: PyTree) -> PyTree:
         """Minus `updates`, a pytree with fields `Y` and `Z`, each times its learning rate."""
 
         def scale(rate: ArrayLike, part: PyTree) -> PyTree:

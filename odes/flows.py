@@ -64,8 +64,8 @@ def checked_flow(optimizer: Optimizer, flow: Flow | None) -> Flow:
 
     By default "plain" for `sgd`, "matched" for `momentum` and "matched-adam" for `adam`.
     """
-    if flow is None:
-        flow = {"sgd": "plain", "momentum": "matched", "adam": "matched-adam"}[optimizer.kind]
+    defaults: dict[str, Flow] = {"sgd": "plain", "momentum": "matched", "adam": "matched-adam"}
+    flow = defaults[optimizer.kind] if flow is None else flow
     checks.choice("flow", flow, FLOWS)
     if (optimizer.kind == "adam") != (flow in ("adam", "matched-adam")):
         kind = "adam" if optimizer.kind != "adam" else "sgd or momentum"
@@ -74,10 +74,10 @@ def checked_flow(optimizer: Optimizer, flow: Flow | None) -> Flow:
         raise ValueError("flow = 'plain': drops momentum; for eta / (1 - mu) ask for 'rescaled'")
     if flow not in ("plain", "corrected") and optimizer.kind == "sgd":
         raise ValueError(f"flow = {flow!r}: needs momentum; for sgd ask for 'plain'")
-    # The logarithm of the decay.
+    # These take the logarithm of their decays.
     averages = ("momentum",) if optimizer.kind == "momentum" else ()
-    needs_decay = {"matched": averages, "corrected": averages, "matched-adam": ("b1", "b2")}.get(flow, ())
-    for field in needs_decay:
+    decays = {"matched": averages, "corrected": averages, "matched-adam": ("b1", "b2")}
+    for field in decays.get(flow, ()):
         value = getattr(optimizer, field)
         checks.real(field, value, 0, 1, open_minimum=True, open_maximum=True)
     return flow
@@ -110,7 +110,10 @@ def integrate_flow(
     """
     zeros = jax.tree.map(jnp.zeros_like, initial)
     field: VectorField
-    clock, jumps, args = Clock(), (), (task, optimizer)
+    state: PyTree
+    args: PyTree = (task, optimizer)
+    jumps: tuple[float, ...] = ()
+    clock = Clock()
     if flow in ("plain", "rescaled"):
         state = (initial,)
         field = functools.partial(_without_inertia, gradient, rescaled=flow == "rescaled")
@@ -234,7 +237,7 @@ def _first_step(
 
 
 def _decay_rates(optimizer: Optimizer, matched: bool) -> tuple[Array, Array]:
-    b1, b2 = optimizer.b1, optimizer.b2
+    b1, b2 = jnp.asarray(optimizer.b1), jnp.asarray(optimizer.b2)
     return (-jnp.log(b1), -jnp.log(b2)) if matched else (1 - b1, 1 - b2)
 
 

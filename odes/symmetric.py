@@ -118,8 +118,8 @@ def solve(
 
     Returns:
         A `Trajectory` with the final `State` as `params`; a solve that fails has another status
-        than OK. The explicit solver takes steps of some tens of 1/(1-mu) or 1/(1-b1) at most,
-        so momentum and Adam exhaust `max_steps` near t = 1e5.
+        than OK. The explicit solver is held by stability to steps of about 3/(1-mu) or
+        3/(1-b1), so with 0.9 momentum and Adam exhaust the default `max_steps` near t = 5e5.
 
     Raises:
         ValueError: naming the argument, its value and what is allowed, before compilation.

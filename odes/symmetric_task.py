@@ -12,6 +12,7 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.typing import DTypeLike
 from jaxtyping import Array, ArrayLike, Float, Int
 
 from dynsim import checks
@@ -27,7 +28,7 @@ _EQUAL = 1e-9
 
 class SymmetricTask(eqx.Module):
     """K classes over M tokens in reduced form; build it with `symmetric_task` or
-    `symmetric_profiles`. All leaves are plain numbers and may be traced.
+    `symmetric_profiles`. Its leaves, arrays or plain numbers, may all be traced.
 
     Attributes:
         p: (D,) probabilities of the distinct tokens of a class.
@@ -37,11 +38,11 @@ class SymmetricTask(eqx.Module):
         num_queries: number of query tokens, each of which serves K / num_queries classes.
     """
 
-    p: Float[ArrayLike, " D"]
-    rho: Float[ArrayLike, " C"]
-    K: Float[ArrayLike, ""]
-    M: Float[ArrayLike, ""]
-    num_queries: Float[ArrayLike, ""]
+    p: Float[Array, " D"]
+    rho: Float[Array, " C"]
+    K: Float[Array, ""]
+    M: Float[Array, ""]
+    num_queries: Float[Array, ""]
 
     def astype(self, dtype: str) -> "SymmetricTask":
         """The same task with its numbers as JAX arrays of `dtype`."""
@@ -109,7 +110,7 @@ class Reduced(eqx.Module):
         return self.f.distinct @ self.g.distinct + self.f.common @ self.g.common
 
 
-def zero_state(task: SymmetricTask, dtype: str) -> State:
+def zero_state(task: SymmetricTask, dtype: DTypeLike) -> State:
     """Zero weights, from which alone the reduction is exact."""
     distinct, common = jnp.zeros(np.shape(task.p), dtype), jnp.zeros(np.shape(task.rho), dtype)
     decoder = Decoder(distinct, distinct, distinct, common, common)
@@ -208,11 +209,10 @@ def symmetric_profiles(
         if abs(total - 1) > _SUM_TOLERANCE:
             raise ValueError(f"p, rho: sum to {total:.8g}, must sum to 1")
     if not checks.is_traced((K, M, num_queries)):
-        for name, value in (("K", K), ("M", M), ("num_queries", num_queries)):
-            checks.integer(name, value, 2 if name == "M" else 1)
-        if K % num_queries:
+        classes, outputs = checks.integer("K", K, 1), checks.integer("M", M, 2)
+        if classes % checks.integer("num_queries", num_queries, 1):
             raise ValueError(f"num_queries = {num_queries}: must divide K = {K}")
-        if K > M:
+        if classes > outputs:
             raise ValueError(f"K = {K} classes but M = {M} tokens: needs K <= M")
     return SymmetricTask(p, rho, K, M, num_queries)
 

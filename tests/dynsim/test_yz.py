@@ -43,9 +43,7 @@ def test_forward_and_loss_match_numpy_at_token_and_at_count_level(residual: bool
     rows = np.asarray(TASK.query_index)[classes]
     want = np.stack(
         [
-            numpy_logits(
-                np.asarray(params.Y), np.asarray(params.Z)[row], np.asarray(x), residual
-            )
+            numpy_logits(np.asarray(params.Y), np.asarray(params.Z)[row], np.asarray(x), residual)
             for row, x in zip(rows, tokens, strict=True)
         ]
     )

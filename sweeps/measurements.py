@@ -1,0 +1,108 @@
+"""Measurements of how far each theory holds, against descent or a more exact theory."""
+
+import functools
+import time
+from collections.abc import Callable
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+import dynsim
+from odes import attention, population, symmetric
+from odes.flows import Flow
+
+GRID = np.geomspace(0.01, 1, 12)
+"""Learning rates of the maps, the same for Y and for Z."""
+STEPS = (50, 100)
+OVERLAPS = (0.01, 0.05, 0.1, 0.3, 0.6)
+CLASSES = (2, 5, 10)
+
+
+def flow_error(flow: Flow, optimizer: Callable[..., dynsim.Optimizer]) -> np.ndarray:
+    """Largest relative error of the flow against descent with T and batch infinite, on Syn-Small,
+    in the logit of the top distinct token at steps 50 and 100: (eta_y, eta_z) over `GRID`."""
+    task = symmetric.symmetric_task(dynsim.syn_small())
+    record = ("z_top_distinct",)
+    times = np.array(STEPS)
+
+    def one(eta_y: jax.Array, eta_z: jax.Array) -> jax.Array:
+        rule = optimizer(eta_y, eta_z)
+        solved = symmetric.solve(task, rule, times, flow=flow, record=record)
+        descent = symmetric.descend(task, rule, steps=STEPS[-1], times=times, record=record)
+        error = jnp.abs(solved[record[0]] / descent[record[0]] - 1)
+        return jnp.where(solved.ok & descent.ok, jnp.max(error), jnp.inf)
+
+    with jax.enable_x64(True):
+        pairs = jnp.asarray(np.stack(np.meshgrid(GRID, GRID, indexing="ij"), -1).reshape(-1, 2))
+        errors = jax.vmap(one)(pairs[:, 0], pairs[:, 1])
+    return np.asarray(errors).reshape(len(GRID), len(GRID))
+
+
+def share_within(errors: np.ndarray, tolerance: float) -> float:
+    """Share of the map with a relative error of at most `tolerance`."""
+    return float(np.mean(errors <= tolerance))
+
+
+def correction_errors() -> dict[tuple[str, float, float], tuple[float, float]]:
+    """Relative error at step 100 in the logit of the top distinct token (Syn-Small) of the usual
+    and of the corrected flow, by (rule, eta_y, eta_z)."""
+    task = symmetric.symmetric_task(dynsim.syn_small())
+    found = {}
+    rules = {
+        "sgd": (dynsim.sgd, ("plain", "corrected")),
+        "momentum 0.9": (dynsim.momentum, ("matched", "corrected")),
+    }
+    for name, (rule, flows) in rules.items():
+        for rates in ((0.1, 0.1), (1.0, 1.0), (3.0, 1.0), (5.0, 1.0), (10.0, 1.0)):
+            optimizer = rule(*rates)
+            want = symmetric.descend(task, optimizer, steps=100, times=[100])["z_top_distinct"]
+            errors = [
+                symmetric.solve(task, optimizer, [0, 100], flow=flow)["z_top_distinct"][-1] / want
+                for flow in flows
+            ]
+            found[(name, *rates)] = tuple(float(e.item() - 1) for e in errors)
+    return found
+
+
+def overlapping_task(K: int, overlap: float) -> dynsim.SequenceClasses:
+    """K classes with a query each, 5 common and 5 distinct tokens of equal probabilities, such
+    that f_n . f_n' = `overlap` at the start."""
+    common = np.sqrt(overlap / (1 - overlap))
+    probs = np.zeros((K, 5 + 5 * K))
+    probs[:, :5] = common
+    for n in range(K):
+        probs[n, 5 + 5 * n : 10 + 5 * n] = 1
+    return dynsim.sequence_classes(probs / probs.sum(1, keepdims=True), query=np.arange(K))
+
+
+def eq10_errors(K: int, overlap: float) -> dict[str, tuple[float, float, float]]:
+    """Relative l2 error over logarithmic times up to 4 t0 of Eq. 10 against the population flow
+    at eta_Y = 1, eta_Z = 0.1, by clock: speed, logits of a distinct and of a common token."""
+    task, optimizer = overlapping_task(K, overlap), dynsim.sgd(1.0, 0.1)
+    horizon = 4 * 2 * K * np.log(task.M) * 1.5
+    times = np.r_[0, np.geomspace(0.1, horizon, 40)]
+    names = ("speed", "z_top_distinct", "z_top_common")
+    want = population.solve(task, optimizer, times, record=names)
+    found = {}
+    for clock in ("sgd", "paper"):
+        got = attention.solve(task, optimizer, times, clock=clock, record=names)
+        found[clock] = tuple(
+            float(np.linalg.norm(got[n] - want[n]) / np.linalg.norm(want[n])) for n in names
+        )
+    return found
+
+
+def huge_task_seconds() -> tuple[float, str]:
+    """Warm seconds, and status, of the symmetric reduction for K = 1e5, M = 1e6 to t = 1e8."""
+    small = symmetric.symmetric_task(dynsim.syn_small())
+    task = symmetric.symmetric_profiles(small.p, small.rho, 10**5, 10**6, 10**5)
+    times = np.r_[0, np.geomspace(1, 1e8, 30)]
+    run = functools.partial(symmetric.solve, task, times=times)
+    jax.block_until_ready(run(optimizer=dynsim.sgd(1.0, 1.0)))
+    seconds = []
+    for eta in (0.9, 1.1, 1.0):
+        begin = time.perf_counter()
+        result = jax.block_until_ready(run(optimizer=dynsim.sgd(eta, eta)))
+        seconds.append(time.perf_counter() - begin)
+    return float(np.median(seconds)), dynsim.Status(int(result.status)).name
