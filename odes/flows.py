@@ -24,11 +24,10 @@ is p' = -e (G + c H e G), c = (1+mu)/(2(1-mu)); the matched flow has -1/ln(mu) f
 in which it moves p by an eighth of the first real step. The corrected flow starts where the half
 step ends, from v = G (1 - sqrt(mu))/(1-mu), the velocity that the gradient at the start builds up.
 
-Adam [ours] moves by eta in its very
-first step, however small G is, and away from zero weights only this step gives Z a gradient
-at all; no expansion in eta holds across it. So it is taken as it is, drawn as a straight line,
-and the flow takes over at t = 3/2 with what the averages hold by then: G at the start for one
-unit of time, G after the first step for half a unit.
+Adam [ours] moves by eta in its very first step, however small G is, and away from zero weights only
+this step gives Z a gradient at all; no expansion in eta holds across it. So it is taken as it is,
+drawn as a straight line, and the flow takes over at t = 3/2 with what the averages hold by then: G
+at the start for one unit of time, G after the first step for half a unit.
 """
 
 import functools

@@ -104,7 +104,7 @@ def test_closed_form_is_the_limit_of_small_steps() -> None:
 
 def test_times_between_steps_and_random_starts() -> None:
     start = dynsim.initial_weights(APART, "uniform", jax.random.key(0))
-    run = lambda times, **options: fixed_attention.solve(  # noqa: E731
+    run = lambda times, **options: fixed_attention.solve(
         APART, dynsim.sgd(1.0, 1.0), times, init=start, record=("attention", "loss"), **options
     )
     discrete = run([3.0, 3.9, 4.0], decoder="discrete")
@@ -115,7 +115,7 @@ def test_times_between_steps_and_random_starts() -> None:
 
 
 def test_default_precision_is_float64_and_values_do_not_recompile(jax_precision: bool) -> None:
-    run = lambda eta, dtype="float64": fixed_attention.solve(  # noqa: E731
+    run = lambda eta, dtype="float64": fixed_attention.solve(
         APART, dynsim.sgd(eta, eta), [0, 9], decoder="discrete", dtype=dtype, record=("loss",)
     )["loss"]
     assert run(1.0).dtype == np.float64
@@ -129,7 +129,7 @@ def test_default_precision_is_float64_and_values_do_not_recompile(jax_precision:
 
 @pytest.mark.usefixtures("x64")
 def test_a_rate_that_is_not_finite_is_a_status() -> None:
-    run = lambda eta: fixed_attention.solve(APART, dynsim.sgd(eta, 1.0), [0.0, 1.0, 2.5])  # noqa: E731
+    run = lambda eta: fixed_attention.solve(APART, dynsim.sgd(eta, 1.0), [0.0, 1.0, 2.5])
     result = jax.vmap(run)(jnp.array([1.0, jnp.nan]))
     np.testing.assert_array_equal(result.status, [dynsim.Status.OK, dynsim.Status.DIVERGED])
     np.testing.assert_array_equal(result.first_bad_step, [-1, 0])

@@ -24,9 +24,7 @@ def one_common(num_queries: int, classes_per_query: int) -> dynsim.SequenceClass
 @pytest.mark.parametrize("q", [1, 5])
 def test_the_bound_is_the_integral_of_xi(clock: str, q: int) -> None:
     eta_y, eta_z, K, M, c0 = 0.7, 0.3, 5, 40, growth.c0(1.5, 5)
-    bound = lambda t: growth.bound(  # noqa: E731
-        t, eta_y, eta_z, K, M, c0=c0, clock=clock, classes_per_query=q
-    )
+    bound = lambda t: growth.bound(t, eta_y, eta_z, K, M, c0=c0, clock=clock, classes_per_query=q)
     assert bound(0.0) == 0
     weight = {"sgd": 1 / 5, "paper": 1.0}[clock]
     for t in (0.1, 3.0, 40.0, 1e4):

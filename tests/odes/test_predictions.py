@@ -132,7 +132,7 @@ def test_theorem_3_is_no_law_of_the_full_flow() -> None:
 
 
 def test_signs_follow_the_theorems_assumptions() -> None:
-    signs = lambda probs, query: predictions.sign_of_drift(  # noqa: E731
+    signs = lambda probs, query: predictions.sign_of_drift(
         dynsim.sequence_classes(probs, query)
     ).tolist()
     # Theorem 2: one common token, 1. Class 2 has no distinct token of its own, but its query has.

@@ -170,7 +170,7 @@ def test_adams_matched_flow_follows_adam_and_maps_over_rates() -> None:
 def test_one_compilation_serves_all_sizes_and_rates() -> None:
     from odes.symmetric import _descend
 
-    run = lambda K, eta: symmetric.descend(  # noqa: E731
+    run = lambda K, eta: symmetric.descend(
         symmetric.symmetric_profiles(P, RHO, K, 10 * K), dynsim.sgd(eta, eta), steps=3
     )
     run(2, 0.1)
@@ -193,7 +193,7 @@ def test_derivatives_by_rates_and_probabilities() -> None:
     x = jax.tree.map(jnp.asarray, x)
     direction = {"eta_y": 1.0, "eta_z": -0.3, "p": jnp.array([0.1, -0.2, 0.1]), "rho": jnp.zeros(2)}
     direction = jax.tree.map(jnp.asarray, direction)
-    step = lambda h: jax.tree.map(lambda a, b: a + h * b, x, direction)  # noqa: E731
+    step = lambda h: jax.tree.map(lambda a, b: a + h * b, x, direction)
     difference = (run(step(1e-3), "reverse") - run(step(-1e-3), "reverse")) / 2e-3
     gradient = jax.grad(lambda x: run(x, "reverse"))(x)
     backward = sum(jnp.vdot(gradient[name], direction[name]) for name in x)
@@ -212,7 +212,7 @@ def test_adams_field_is_smooth_where_a_gradient_vanishes() -> None:
 
     @jax.jit
     def field_and_slopes(t: jax.Array) -> tuple:
-        field = lambda state: flows._adam(gradient, t, state, (task, optimizer))  # noqa: E731
+        field = lambda state: flows._adam(gradient, t, state, (task, optimizer))
         return field((zero, zero, zero)), jax.jacfwd(field)((zero, zero, zero))
 
     # At t = 0 the quotient is G / (|G| + eps), later the averages count, which are zero here.
