@@ -12,7 +12,14 @@ from dynsim import checks
 from dynsim.optim import Optimizer
 from dynsim.tasks import SequenceClasses
 from dynsim.trajectory import Trajectory
-from odes import attention, fixed_attention, population, single_common, symmetric_layer
+from odes import (
+    attention,
+    fixed_attention,
+    lemma3,
+    population,
+    single_common,
+    symmetric_layer,
+)
 
 
 class Theory(NamedTuple):
@@ -52,7 +59,7 @@ def _flow(flow: population.Flow, title: str, assumes: str, variant: bool = False
 
 
 _LIMITS = "T, batch -> infinity, eta -> 0"
-_EQ10 = "T -> infinity, Y = 0 at the start, weak overlap, 1/M -> 0, Lemma 3's decoder"
+_EQ10 = "T -> infinity, Y = 0 at the start, 1/M -> 0, Lemma 3's decoder"
 
 THEORIES: dict[str, Theory] = {
     theory.name: theory
@@ -74,9 +81,17 @@ THEORIES: dict[str, Theory] = {
         _flow("matched-adam", "matched Adam flow", f"{_LIMITS} at fixed decays, first step exact"),
         _flow("adam", "Adam's flow", f"{_LIMITS}, 1 - b -> 0"),
         Theory(
+            "lemma-3",
+            "flow by Lemma 3's update",
+            f"{_LIMITS}, Y = 0 at the start, Lemma 3's decoder",
+            lemma3.solve,
+            lemma3.inapplicable,
+            variant=True,
+        ),
+        Theory(
             "eq10-finite-m",
             "Eq. 10 at finite M",
-            "T -> infinity, Y = 0 at the start, weak overlap, Lemma 3's decoder",
+            "T -> infinity, Y = 0 at the start, Lemma 3's decoder",
             functools.partial(attention.solve, finite_m=True),
             attention.inapplicable,
             variant=True,

@@ -168,7 +168,7 @@ def _strained(
         kick = rate * config.eta_y * float(np.max(task.prior))
         if kick > KICK * math.log(task.M):
             reasons.append(
-                f"eta -> 0 (all flows): a step moves a class's logit by up to {kick:.2g}, more than "
+                f"eta -> 0 (all flows): a step moves a class's logit by up to {kick:.2g}, above "
                 f"{KICK} ln M = {KICK * math.log(task.M):.2g}; gamma peaks after "
                 f"{stages['peak']:.2g} steps"
             )

@@ -1,0 +1,129 @@
+"""Population flow under the modified decoder update of Lemma 3: what Eq. 10 really describes.
+
+Scan and Snap replaces the update of Y by one under which the rows of W = F Y do not disturb one
+another (Lemma 3). In the limit T, batch -> infinity, eta -> 0 that is [ours]
+
+    W_n' = eta_Y pi(n) r_n,   r_n = e_nu(n) - softmax(w_n),   Y = F^T (F F^T)^{-1} W,
+    z_m' = eta_Z sum_{n in psi^-1(m)} pi(n) f_n o (g_n - f_n (f_n . g_n)),   g_n = Y r_n
+
+with Y the smallest that has F Y = W. Eq. 10 is its limit 1/M -> 0 and Eq. 10 with the finite-M
+terms its closed form for the decoder, so comparing the three with the flow in (Y, Z) tells what
+Lemma 3 costs and what 1/M costs. Assumes Y = 0 at the start and linearly independent classes.
+"""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float, PyTree
+
+from dynsim import observables
+from dynsim.models import yz
+from dynsim.observables import DEFAULT_RECORD, Observable, Record, Snapshot
+from dynsim.optim import Clock, Optimizer, without_inertia
+from dynsim.precision import DType, precision, settle
+from dynsim.tasks import SequenceClasses
+from dynsim.trajectory import Trajectory
+from odes import coefficients, layer
+from odes.solve import DEFAULT_TOLERANCES, Tolerances, check_times, integrate, weights
+
+
+def solve(
+    task: SequenceClasses,
+    optimizer: Optimizer,
+    times: Float[Array, " S"],
+    *,
+    init: yz.YZ | None = None,
+    record: Record = DEFAULT_RECORD,
+    dtype: DType = "float64",
+    tolerances: Tolerances | None = None,
+) -> Trajectory:
+    """Integrate the flow under Lemma 3's update.
+
+    Args:
+        task: the sequence classes; their normalised attention must be linearly independent.
+        optimizer: `sgd` or `momentum` (read as eta / (1 - mu)); its numbers may be traced.
+        times: (S,) optimiser steps at which to record, increasing, >= 0.
+        init: starting weights, of which only Z is used; zero if None.
+        record, dtype, tolerances: as in `odes.attention.solve`.
+
+    Returns:
+        A `Trajectory` with `params` None; a solve that fails has another status than OK.
+
+    Raises:
+        ValueError: naming the argument, its value and what is allowed, before compilation.
+    """
+    problem = inapplicable(task, optimizer)
+    if problem:
+        raise ValueError(problem)
+    check_times(times)
+    tolerances = (tolerances or DEFAULT_TOLERANCES[dtype]).check(dtype)
+    with precision(dtype, task, optimizer, times, init):
+        trajectory = _solve(
+            task.astype(dtype),
+            optimizer.astype(dtype),
+            jnp.asarray(times, dtype),
+            weights(init, task, dtype).Z,
+            record=observables.resolve(record),
+            tolerances=tolerances,
+        )
+    return settle(trajectory)
+
+
+def inapplicable(task: SequenceClasses, optimizer: Optimizer) -> str | None:
+    """Why the flow does not apply, or None."""
+    return layer.inapplicable(task, optimizer, "Lemma 3's flow")
+
+
+@functools.partial(jax.jit, static_argnames=("record", "tolerances"))
+def _solve(
+    task: SequenceClasses,
+    optimizer: Optimizer,
+    times: Float[Array, " S"],
+    Z: Float[Array, "Q M"],
+    *,
+    record: tuple[tuple[str, Observable], ...],
+    tolerances: Tolerances,
+) -> Trajectory:
+    clock = without_inertia(optimizer, task.prior)
+
+    def save(t: Float[Array, ""], state: PyTree, args: PyTree) -> dict[str, Array]:
+        return observables.evaluate(record, task, _snapshot(args[0], *state)[0])
+
+    solved = integrate(
+        _field,
+        (jnp.zeros_like(task.probs), Z),
+        times,
+        (task, optimizer, clock),
+        save=save,
+        clock=clock,
+        tolerances=tolerances,
+    )
+    return Trajectory(times, solved.saved, None, solved.status, solved.first_bad_step, "lemma-3")
+
+
+def _snapshot(
+    task: SequenceClasses, W: Float[Array, "K M"], Z: Float[Array, "Q M"]
+) -> tuple[Snapshot, Float[Array, "K M"]]:
+    """The layer, and the residuals e - alpha."""
+    z = Z[task.query_index]
+    c = yz.attend(z, task.probs)
+    f = yz.normalise(c)
+    _, residual = yz.cross_entropy(W, task.next_token)
+    g = residual @ W.T @ coefficients.gram_inverse(f) @ f
+    return Snapshot(z, c, f, W, g), residual
+
+
+def _field(
+    t: Float[Array, ""],
+    state: tuple[Float[Array, "K M"], Float[Array, "Q M"]],
+    args: tuple[SequenceClasses, Optimizer, Clock],
+) -> tuple[Float[Array, "K M"], Float[Array, "Q M"]]:
+    task, optimizer, clock = args
+    now, residual = _snapshot(task, *state)
+    drift = now.f * (now.g - now.f * jnp.sum(now.f * now.g, axis=1, keepdims=True))
+    drift = jax.ops.segment_sum(
+        task.prior[:, None] * drift, task.query_index, num_segments=task.num_queries
+    )
+    eta_y, eta_z = clock.rate * optimizer.eta_y, clock.rate * optimizer.eta_z
+    return eta_y * task.prior[:, None] * residual, eta_z * drift
