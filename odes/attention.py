@@ -38,7 +38,7 @@ from dynsim.precision import DType, precision, settle
 from dynsim.tasks import SequenceClasses
 from dynsim.trajectory import Trajectory
 from odes import coefficients, decoder, layer
-from odes.solve import DEFAULT_TOLERANCES, Tolerances, check_times, integrate, weights
+from odes.solve import DEFAULT_TOLERANCES, Tolerances, check_times, integrate
 
 
 class State(NamedTuple):
@@ -91,7 +91,7 @@ def solve(
             task.astype(dtype),
             optimizer.astype(dtype),
             jnp.asarray(times, dtype),
-            weights(init, task, dtype).Z,
+            layer.start(init, task, dtype),
             without_inertia(optimizer.astype(dtype), task.astype(dtype).prior, clock),
             record=observables.resolve(record),
             tolerances=tolerances,

@@ -33,7 +33,7 @@ from dynsim.trajectory import Trajectory
 from odes import decoder as closed_form
 from odes import layer
 from odes.discrete_decoder import h_star
-from odes.solve import check_times, judge, weights
+from odes.solve import check_times, judge
 
 Decoder = Literal["closed", "discrete"]
 
@@ -82,7 +82,7 @@ def solve(
             task.astype(dtype),
             optimizer.astype(dtype),
             jnp.asarray(times, dtype),
-            weights(init, task, dtype).Z,
+            layer.start(init, task, dtype),
             steps=steps,
             record=observables.resolve(record),
         )

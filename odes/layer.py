@@ -14,6 +14,7 @@ from dynsim.observables import Snapshot
 from dynsim.optim import Optimizer
 from dynsim.tasks import SequenceClasses
 from odes import coefficients, decoder
+from odes.solve import weights
 
 # Condition number of the Gram matrix above which its inverse carries no digit of float64.
 _SINGULAR = 1e14
@@ -29,6 +30,13 @@ def inapplicable(task: SequenceClasses, optimizer: Optimizer, theory: str) -> st
         if np.linalg.cond(f @ f.T) > _SINGULAR:
             return f"{theory} needs linearly independent classes (Theorem 1); their P(l|n) are not"
     return None
+
+
+def start(init: yz.YZ | None, task: SequenceClasses, dtype: str) -> Float[Array, "Q M"]:
+    """Attention logits to start from; raises `ValueError` for wrong shapes or a residual."""
+    if init is not None and init.residual:
+        raise ValueError("init.residual = True: theories without Y describe the plain layer only")
+    return weights(init, task, dtype).Z
 
 
 def speed(

@@ -25,7 +25,7 @@ from dynsim.precision import DType, precision, settle
 from dynsim.tasks import SequenceClasses
 from dynsim.trajectory import Trajectory
 from odes import coefficients, layer
-from odes.solve import DEFAULT_TOLERANCES, Tolerances, check_times, integrate, weights
+from odes.solve import DEFAULT_TOLERANCES, Tolerances, check_times, integrate
 
 
 def solve(
@@ -63,7 +63,7 @@ def solve(
             task.astype(dtype),
             optimizer.astype(dtype),
             jnp.asarray(times, dtype),
-            weights(init, task, dtype).Z,
+            layer.start(init, task, dtype),
             record=observables.resolve(record),
             tolerances=tolerances,
         )

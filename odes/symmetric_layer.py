@@ -71,8 +71,8 @@ def solve(
 
 def inapplicable(task: SequenceClasses, optimizer: Optimizer) -> str | None:
     """Why the symmetric reduction does not apply, or None."""
-    del optimizer
     try:
+        checked_flow(optimizer, None)
         tokens(task)
     except ValueError as error:
         return str(error)

@@ -25,12 +25,10 @@ def table(result: Comparison) -> str:
         "Relative error in % against the mean of the runs: over time / at the end.",
         "'sampling' is the standard error of that mean: smaller differences mean nothing.",
         "",
-        f"{'':<15}" + "".join(f"{name:>19}" for name in ("sampling", *theories)),
     ]
     sampling = report["simulation"]["sampling_error"]
-    for name in DEFAULT_RECORD:
-        cells = [sampling[name], *(t["relative_error"][name] for t in theories.values())]
-        lines.append(f"{name:<15}" + "".join(_cell(c["over_time"], c["at_end"]) for c in cells))
+    errors = {"sampling": sampling, **{n: t["relative_error"] for n, t in theories.items()}}
+    lines += _grid(errors)
     failed = {n: t["status"] for n, t in theories.items() if set(t["status"]) != {"OK"}}
     lines += [f"{name}: {_counts(counts)}" for name, counts in failed.items()]
     peak = report["simulation"]["peak_of_speed"]
@@ -65,6 +63,19 @@ def write(result: Comparison) -> list[Path]:
     return output.write(
         result.config.out, "compare", figure=drawing, arrays=named, report=result.report
     )
+
+
+def _grid(errors: dict[str, dict[str, dict[str, float | None]]]) -> list[str]:
+    """Lines of the table: observables down and theories across, or turned if there are many."""
+    rows, columns = list(DEFAULT_RECORD), list(errors)
+    turned = len(columns) > 6
+    if turned:
+        rows, columns = columns, rows
+    lines = [f"{'':<17}" + "".join(f"{name:>19}" for name in columns)]
+    for row in rows:
+        pairs = (errors[row][c] if turned else errors[c][row] for c in columns)
+        lines.append(f"{row:<17}" + "".join(_cell(e["over_time"], e["at_end"]) for e in pairs))
+    return lines
 
 
 def _cell(over_time: float | None, at_end: float | None) -> str:

@@ -99,15 +99,15 @@ def _lemma_3() -> tuple[str, ...]:
     errors = {rho: eq10_errors(5, rho) for rho in (0.01, 0.3)}
     shown = "; ".join(
         f"overlap {rho:g}: Eq. 10 is off by {100 * e.logit:.2g} %, its gamma by "
-        f"{100 * e.speed:.2g} %; from the flow under Lemma 3's update Eq. 10 at finite M differs by "
-        f"{100 * e.finite_m:.0e} %"
+        f"{100 * e.speed:.2g} %; from the flow under Lemma 3's update Eq. 10 at finite M "
+        f"differs by {100 * e.finite_m:.0e} %"
         for rho, e in errors.items()
     )
     return (
         "Lemma 3",
         "the modified update of Y stands for the real one",
-        "for the speed gamma nearly, for the attention not: Theorem 1 and Eq. 10 are right about the "
-        "modified update, and xi under the real one is another function of overlap and time",
+        "for the speed gamma nearly, for the attention not: Theorem 1 and Eq. 10 are right about "
+        "the modified update, and xi under the real one is another function of overlap and time",
         f"logit of a distinct token against the population flow, K = 5. {shown}",
     )
 

@@ -124,9 +124,9 @@ def _overlap() -> Outcome:
             lines.append(f"| {K} | {overlap:g} | {cells} |")
     lines += [
         "",
-        "Relative l2 error over time of Eq. 10. First three columns: against the population flow, in",
-        "the speed coefficient, then in the logit of a distinct token by each clock. Last two: logit",
-        "against the flow under Lemma 3's modified update, which Eq. 10 really describes.",
+        "Relative l2 error over time of Eq. 10. First three columns: against the population flow,",
+        "in the speed coefficient, then in the logit of a distinct token by each clock. Last two:",
+        "logit against the flow under Lemma 3's modified update, which Eq. 10 really describes.",
     ]
     return Outcome("\n".join(lines) + "\n")
 

@@ -60,7 +60,7 @@ def run(config: Figure3) -> list[Path]:
             upper.append(bounds.upper)
             snaps.append(decoder.stages(eta_y, K, M).snap)
     data = {"t": t, "lower": np.stack(lower), "upper": np.stack(upper), "t0": np.array(snaps)}
-    figure, ax = plt.subplots(figsize=(7, 4.6), layout="constrained")
+    figure, ax = plt.subplots(figsize=(8.4, 4.6), layout="constrained")
     plot(config.eta_y, **data, ax=ax)
     ax.set_title(
         rf"$K = {K}$, $M = {M}$, $\eta_Z = {config.eta_z:g}$, $C_0 = {config.c0:g}$, "
@@ -85,6 +85,12 @@ def plot(
         ax.plot(t, low, "--", lw=1, color=line.get_color())
         ax.axvline(snap, color=line.get_color(), ls=":", lw=1)
     ax.set(xlabel="optimiser steps $t$", ylabel=r"growth factor $\chi$", xlim=(0, t[-1]))
-    ax.legend(fontsize="small", title=r"solid $e^{2B}$, dashed $e^{2 f^2 B}$, dotted $t_0$")
+    ax.set_yscale("log")
+    ax.legend(
+        loc="upper left",
+        bbox_to_anchor=(1.01, 1),
+        fontsize="small",
+        title="solid $e^{2B}$\ndashed $e^{2 f^2 B}$\ndotted $t_0$",
+    )
     ax.grid(alpha=0.25)
     return ax

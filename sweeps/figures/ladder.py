@@ -71,7 +71,7 @@ def plot_errors(result: Comparison, ax: Axes | None = None) -> Axes:
     percent = 100 * values
     ax.imshow(np.clip(percent, 0.1, 100), cmap="cividis_r", norm=LogNorm(0.1, 100), aspect="auto")
     for (row, column), value in np.ndenumerate(percent):
-        colour = "white" if value > 10 else "black"
+        colour = "white" if value > 2 else "black"
         ax.text(column, row, f"{value:.3g}", ha="center", va="center", color=colour)
     ax.set_xticks(range(len(PANELS)), PANELS)
     ax.set_yticks(range(len(theories)), list(theories))

@@ -1,0 +1,88 @@
+"""The paper's numerical figures: what their arrays must satisfy, and errors."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from sweeps import cli
+
+
+def arrays(path: Path) -> dict[str, np.ndarray]:
+    with np.load(path, allow_pickle=False) as archive:
+        return dict(archive)
+
+
+def draw(tmp_path: Path, *arguments: str) -> dict[str, np.ndarray]:
+    name = arguments[0] if arguments[0] == "ladder" else f"fig{arguments[0]}"
+    assert cli.main(["figure", *arguments, "--out", str(tmp_path)]) == 0
+    assert (tmp_path / f"{name}.png").stat().st_size > 10_000
+    return arrays(tmp_path / f"{name}.npz")
+
+
+def test_figure_8_shows_lemma_7(tmp_path: Path) -> None:
+    data = draw(tmp_path, "8", "--steps", "30", "20")
+    for M, rates, steps in ((50, [0.1, 0.2, 0.5, 1, 2], 30), (1000, [0.2, 0.5, 1, 2, 4], 20)):
+        np.testing.assert_array_equal(data[f"M{M}/eta_y"], rates)
+        # Lemma 5 in plain Python.
+        h_star = np.zeros((5, steps + 1))
+        for row, eta in zip(h_star, rates, strict=True):
+            for s in range(steps):
+                row[s + 1] = row[s] + eta / (M - 1 + np.exp(M * row[s]))
+        np.testing.assert_allclose(data[f"M{M}/h_star"], h_star, rtol=1e-12)
+        difference = h_star - data[f"M{M}/h"]
+        assert (difference > -1e-15).all()
+        assert (difference <= 2 * np.array(rates)[:, None] / M).all()
+
+
+def test_figure_9_has_one_height_at_the_transition(tmp_path: Path) -> None:
+    data = draw(tmp_path, "9")
+    for nu, M in ((10, 100), (1, 10_000)):
+        t, t0 = data[f"nu{nu}/t"], data[f"nu{nu}/t0"]
+        assert (data[f"nu{nu}/B"][:, 0] == 0).all()
+        # The largest root x of e^x = (M-1) x puts t0 at 2 x / eta_Y for K = 1.
+        root = t0 * nu * np.array([0.5, 1, 2, 4, 8]) / 2
+        np.testing.assert_allclose(np.exp(root), (M - 1) * root, rtol=1e-9)
+        for curve, snap in zip(data[f"nu{nu}/B"], t0, strict=True):
+            # Linear interpolation between 501 times of a curve with B'' ~ 1 / t0^2.
+            at_snap = np.interp(snap, t, curve)
+            np.testing.assert_allclose(at_snap, data[f"nu{nu}/B_at_t0"], rtol=5e-3)
+
+
+def test_figure_3_orders_its_bounds_and_rates(tmp_path: Path) -> None:
+    data = draw(tmp_path, "3", "--c0", "2", "--f", "0.7")
+    np.testing.assert_array_equal(data["upper"][:, 0], 1)
+    np.testing.assert_allclose(data["lower"], data["upper"] ** 0.49, rtol=1e-12)
+    # At fixed eta_Z a smaller eta_Y snaps later and grows more in the end.
+    assert (np.diff(data["t0"]) < 0).all()
+    assert (np.diff(data["upper"][:, -1]) < 0).all()
+
+
+def test_the_ladder_figure_draws_variants(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    few = ("--steps", "6", "--seeds", "2", "--num-times", "4", "--length", "16", "--batch", "8")
+    data = draw(tmp_path, "ladder", *few, "--theories", "decoder", "decoder-discrete")
+    # Fixed attention: the entropy does not move, and the table says so.
+    np.testing.assert_allclose(np.ptp(data["decoder/entropy"]), 0, atol=1e-12)
+    assert "decoder-discrete" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["3", "--eta-y", "0"], "eta_y = 0.0: must be finite and in (0, inf)"),
+        (["3", "--vocabulary", "5"], "vocabulary = 5: must be an integer >= 10"),
+        (["3", "--f", "1.5"], "f = 1.5"),
+        (["8", "--steps", "0", "5"], "steps = 0"),
+        (["9", "--c0", "-1"], "c0 = -1.0"),
+        (["ladder", "--theories", "theorem-4"], "theory 'theorem-4' does not apply"),
+    ],
+)
+def test_bad_input_is_named_and_nothing_written(
+    arguments: list[str], message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = tmp_path / "out"
+    assert cli.main(["figure", *arguments, "--out", str(out)]) == 2
+    assert message in capsys.readouterr().err
+    assert not out.exists()
