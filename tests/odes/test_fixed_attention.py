@@ -247,7 +247,8 @@ def test_the_growth_bound_is_not_known_here() -> None:
 
 def test_variants_are_registered_but_not_run_by_default() -> None:
     task, optimizer = dynsim.syn(1, 3, num_common=1), dynsim.sgd(1.0, 1.0)
-    added = {"eq10-finite-m", "eq10-remark-1", "theorem-4", "decoder", "decoder-discrete"}
+    added = {"corrected", "symmetric", "lemma-3", "eq10-finite-m", "eq10-remark-1"}
+    added |= {"theorem-4", "decoder", "decoder-discrete"}
     usual, every = (set(ladder.applicable(task, optimizer, v)) for v in (False, True))
     assert every - usual == added
     assert not ladder.applicable(task, dynsim.adam(1.0, 1.0), True)
