@@ -122,7 +122,13 @@ def test_vmap_over_seeds_and_rates_is_the_loop_with_one_compilation(
 ) -> None:
     def run(key: jax.Array, eta: jax.Array) -> dynsim.Trajectory:
         return dynsim.simulate(
-            TASK, dynsim.momentum(eta, 2 * eta, eta), key, steps=12, length=length, batch=batch
+            TASK,
+            dynsim.momentum(eta, 2 * eta, eta),
+            key,
+            steps=12,
+            length=length,
+            batch=batch,
+            record=["loss", "entropy", "z"],
         )
 
     grid = jax.jit(jax.vmap(jax.vmap(run, (None, 0)), (0, None)))
@@ -153,7 +159,13 @@ def test_python_numbers_as_rates_do_not_recompile() -> None:
 
 def test_results_do_not_depend_on_the_global_precision() -> None:
     run = lambda dtype: dynsim.simulate(
-        TASK, dynsim.sgd(1.0, 1.0), jax.random.key(3), steps=20, init="uniform", dtype=dtype
+        TASK,
+        dynsim.sgd(1.0, 1.0),
+        jax.random.key(3),
+        steps=20,
+        init="uniform",
+        record=["loss"],
+        dtype=dtype,
     )
     narrow, wide = run("float32"), run("float64")
     assert isinstance(wide["loss"], np.ndarray)
@@ -168,7 +180,13 @@ def test_results_do_not_depend_on_the_global_precision() -> None:
 def test_learning_rates_can_be_differentiated() -> None:
     def final_entropy(eta: jax.Array) -> jax.Array:
         run = dynsim.simulate(
-            TASK, dynsim.sgd(1.0, eta), steps=10, length=math.inf, batch=math.inf, dtype="float64"
+            TASK,
+            dynsim.sgd(1.0, eta),
+            steps=10,
+            length=math.inf,
+            batch=math.inf,
+            record=["entropy"],
+            dtype="float64",
         )
         return run["entropy"][-1]
 
