@@ -19,10 +19,10 @@ starts from rest and hardly moves in the first half step.
 
 Corrected flows [ours], by backward error analysis, H being the Hessian. Descent without momentum
 follows p' = -eta (G + 1/2 H eta G) up to O(eta^3). With momentum and e = eta/(1-mu) the slow motion
-is p' = -e (G + c H e G), c = (1+mu)/(2(1-mu)); the matched flow has -1/ln(mu) for c, 9.491 against
-9.5 at mu = 0.9, so that it holds the correction already. What it gets wrong is its first half step,
-in which it moves p by an eighth of the first real step. The corrected flow starts where the half
-step ends, from v = G (1 - sqrt(mu))/(1-mu), the velocity that the gradient at the start builds up.
+is p' = -e (G + c H e G), c = (1+mu)/(2(1-mu)), which v' = (G/(1-mu) - v)/c, p' = -eta v has if it
+starts from v = G/(1+mu), so that what the start leaves behind is right as well. The matched flow
+has -1/ln(mu) for c, 9.491 against 9.5 at mu = 0.9, but moves p by an eighth of the first real step
+before that step.
 
 Adam [ours] moves by eta in its very first step, however small G is, and away from zero weights only
 this step gives Z a gradient at all; no expansion in eta holds across it. So it is taken as it is,
@@ -74,8 +74,7 @@ def checked_flow(optimizer: Optimizer, flow: Flow | None) -> Flow:
     if flow not in ("plain", "corrected") and optimizer.kind == "sgd":
         raise ValueError(f"flow = {flow!r}: needs momentum; for sgd ask for 'plain'")
     # These take the logarithm of their decays.
-    averages = ("momentum",) if optimizer.kind == "momentum" else ()
-    decays = {"matched": averages, "corrected": averages, "matched-adam": ("b1", "b2")}
+    decays = {"matched": ("momentum",), "matched-adam": ("b1", "b2")}
     for field in decays.get(flow, ()):
         value = getattr(optimizer, field)
         checks.real(field, value, 0, 1, open_minimum=True, open_maximum=True)
@@ -121,12 +120,11 @@ def integrate_flow(
         field = functools.partial(_corrected, gradient)
     elif flow == "corrected":
         mu = optimizer.momentum
-        half = (1 - jnp.sqrt(mu)) / (1 - mu)
-        state = initial, jax.tree.map(lambda g: half * g, gradient(task, initial))
-        field = functools.partial(_with_inertia, gradient, matched=True)
+        state = initial, jax.tree.map(lambda g: g / (1 + mu), gradient(task, initial))
+        field = functools.partial(_with_inertia, gradient, decay="corrected")
     elif flow in ("heavy-ball", "matched"):
         state = initial, zeros
-        field = functools.partial(_with_inertia, gradient, matched=flow == "matched")
+        field = functools.partial(_with_inertia, gradient, decay=flow)
         clock = Clock(shift=0.5 if flow == "matched" else 0.0)
     elif flow == "adam":
         state = initial, zeros, zeros
@@ -166,13 +164,17 @@ def _corrected(gradient: Gradient, t: Float[Array, ""], state: PyTree, args: PyT
 
 
 def _with_inertia(
-    gradient: Gradient, t: Float[Array, ""], state: PyTree, args: PyTree, *, matched: bool
+    gradient: Gradient, t: Float[Array, ""], state: PyTree, args: PyTree, *, decay: Flow
 ) -> PyTree:
     (params, velocity), (task, optimizer) = state, args
     mu = optimizer.momentum
-    decay = -jnp.log(mu) if matched else 1 - mu
+    rate = {
+        "matched": -jnp.log(mu),
+        "corrected": 2 * (1 - mu) / (1 + mu),
+        "heavy-ball": 1 - mu,
+    }[decay]
     target = jax.tree.map(lambda g: g / (1 - mu), gradient(task, params))
-    acceleration = jax.tree.map(lambda g, v: decay * (g - v), target, velocity)
+    acceleration = jax.tree.map(lambda g, v: rate * (g - v), target, velocity)
     return optimizer.descend(velocity), acceleration
 
 

@@ -26,10 +26,16 @@ QUICKLY = {"xla_backend_optimization_level": 0, "xla_cpu_use_fusion_emitters": F
 ADAM = {"adam", "matched-adam"}
 MOMENTUM = {"matched", "heavy-ball", "rescaled"}
 IN_Y_AND_Z = {"plain", "corrected", "symmetric"} | MOMENTUM | ADAM
+# These differ by a factor or a decay from a rung that is here. Reverse mode through a solver
+# takes some ten seconds to compile.
+VARIED = {"rescaled", "heavy-ball", "adam", "eq10-paper", "eq10-remark-1"}
+DIFFERENTIATED = [name for name in ladder.THEORIES if name not in VARIED]
 
 
 class Run(NamedTuple):
-    task: dynsim.SequenceClasses
+    """Gradient of the final loss + entropy by both rates and all probabilities, and central
+    differences by the rates and `along` a direction of the probabilities."""
+
     result: dynsim.Trajectory
     by_rates: np.ndarray
     by_probs: np.ndarray
@@ -37,75 +43,73 @@ class Run(NamedTuple):
     along: np.ndarray
 
 
-def optimizer_for(name: str, rates: jax.Array) -> dynsim.Optimizer:
+def task_for(name: str) -> dynsim.SequenceClasses:
+    return SINGLE if name == "theorem-4" else SMALL
+
+
+def solve(name: str, task: dynsim.SequenceClasses, rates: jax.Array) -> dynsim.Trajectory:
     if name in ADAM:
-        return dynsim.adam(0.1 * rates[0], 0.1 * rates[1])
-    if name in MOMENTUM:
-        return dynsim.momentum(0.3 * rates[0], 0.3 * rates[1])
-    return dynsim.sgd(rates[0], rates[1])
+        optimizer = dynsim.adam(0.1 * rates[0], 0.1 * rates[1])
+    elif name in MOMENTUM:
+        optimizer = dynsim.momentum(0.3 * rates[0], 0.3 * rates[1])
+    else:
+        optimizer = dynsim.sgd(rates[0], rates[1])
+    # The solver takes some hundred steps for each of Adam's.
+    times = np.array([0.0, 5.0 if name in ADAM else END])
+    return ladder.THEORIES[name].solve(task, optimizer, times, record=("loss", "entropy"))
 
 
 @functools.cache
-def solved(name: str) -> Run:
-    """One compilation for each rung: the solution, the gradient of its final loss + entropy by
-    both rates and all probabilities, and differences by the rates and along a direction."""
-    task = SINGLE if name == "theorem-4" else SMALL
+def differentiated(name: str) -> Run:
+    """All that is done with a rung, from one compilation."""
+    task = task_for(name)
     probs = np.asarray(task.probs)
-    times = np.array([0.0, 5.0 if name in ADAM else END])
 
     def run(rates: jax.Array, probs: jax.Array) -> tuple[jax.Array, dynsim.Trajectory]:
-        # The symmetric rung looks for its symmetry in a concrete task.
         traced = eqx.tree_at(lambda task: task.probs, task, probs)
-        result = ladder.THEORIES[name].solve(
-            task if name == "symmetric" else traced,
-            optimizer_for(name, rates),
-            times,
-            record=("loss", "entropy"),
-        )
+        # The symmetric rung looks for its symmetry in a concrete task.
+        result = solve(name, task if name == "symmetric" else traced, rates)
         return result["loss"][-1] + result["entropy"][-1], result
 
     compiled = jax.jit(jax.value_and_grad(run, (0, 1), has_aux=True), compiler_options=QUICKLY)
-    rates = np.ones(2)
+    value = lambda rates, probs: compiled(rates, probs)[0][0]
+    rates, still = np.ones(2), np.zeros(2)
     (_, result), (by_rates, by_probs) = compiled(rates, probs)
     # Proportional to the probabilities, so that those which are zero remain so.
     along = probs * np.random.default_rng(0).normal(size=probs.shape)
-    zero = np.zeros(2)
-    # Adam divides by the root of averages that start from one gradient, so that a rate of Z
-    # which changes sign early is smooth on the scale of 1e-5 only.
-    by_rate, by_prob = 1e-5, 1e-6 if name in ADAM else 1e-5
+    # Adam divides by averages that start from a single gradient, so that gradients of Z which
+    # change sign early make it smooth on a scale of 1e-5 only.
+    fine = 1e-6 if name in ADAM else 1e-5
     differences = [
-        (
-            compiled(rates + h * a, probs + h * b)[0][0]
-            - compiled(rates - h * a, probs - h * b)[0][0]
-        )
-        / (2 * h)
+        (value(rates + h * a, probs + h * b) - value(rates - h * a, probs - h * b)) / (2 * h)
         for a, b, h in (
-            (np.array([1.0, 0]), 0 * probs, by_rate),
-            (np.array([0, 1.0]), 0 * probs, by_rate),
-            (zero, along, by_prob),
+            (np.array([1.0, 0]), 0 * probs, 1e-5),
+            (np.array([0, 1.0]), 0 * probs, 1e-5),
+            (still, along, fine),
         )
     ]
-    return Run(task, result, by_rates, by_probs, np.array(differences), along)
+    return Run(result, by_rates, by_probs, np.array(differences), along)
 
 
-@pytest.mark.parametrize("name", ladder.THEORIES)
+@pytest.mark.parametrize("name", DIFFERENTIATED)
 def test_reverse_mode_is_central_differences(name: str) -> None:
-    run = solved(name)
+    run = differentiated(name)
     got = np.array([*run.by_rates, np.vdot(run.by_probs, run.along)])
-    # Measured: below 1e-6 of differences, of which the solver's 1e-8 may make 1e-3 in theory
-    # and in fact makes less because neighbouring runs take the same steps; Adam's: 1e-4.
+    # Measured: below 1e-6, of which most is the solver's error over the step, and for Adam
+    # below 1e-4, which is the square of the step over the scale above.
     np.testing.assert_allclose(got, run.differences, rtol=1e-3 if name in ADAM else 1e-5, atol=1e-9)
-    # Each derivative is there to be tested, but for those that the theory leaves out.
+    # None is tested where it vanishes, except those that the rung leaves out.
     left_out = {"symmetric": [2], "decoder": [1], "decoder-discrete": [1]}.get(name, [])
     assert np.flatnonzero(np.abs(got) < 1e-4).tolist() == left_out
 
 
 @pytest.mark.parametrize("name", ladder.THEORIES)
 def test_a_theory_returns_a_trajectory_from_the_start(name: str) -> None:
-    task, result = solved(name)[:2]
+    task = task_for(name)
+    result = solve(name, task, np.ones(2)) if name in VARIED else differentiated(name).result
     assert isinstance(result, dynsim.Trajectory)
     assert (result.status, result.first_bad_step) == (dynsim.Status.OK, -1)
-    np.testing.assert_array_equal(result.times, [0, 5 if name in ADAM else END])
+    assert result.times[0] == 0
     assert {key: value.shape for key, value in result.observables.items()} == {
         "loss": (2,),
         "entropy": (2,),
@@ -124,7 +128,7 @@ def test_a_theory_returns_a_trajectory_from_the_start(name: str) -> None:
 
 
 def test_derivative_by_a_profile_is_that_by_all_classes_together() -> None:
-    full, reduced = solved("plain"), symmetric.symmetric_task(SMALL)
+    full, reduced = differentiated("plain"), symmetric.symmetric_task(SMALL)
     p, rho = np.asarray(reduced.p), np.asarray(reduced.rho)
     along_p, along_rho = p * [1.0, -0.5, 0.3], rho * [0.2, 0.2, -1.0]
     # Distinct tokens come by increasing probability, which in syn is the order of their ids.
@@ -166,22 +170,24 @@ def errors(optimizer: dynsim.Optimizer, steps: int, *flows: str) -> list[np.ndar
 
 
 def test_the_corrected_flow_is_of_second_order() -> None:
-    found = [errors(dynsim.sgd(eta, eta), round(END / eta), "plain", "corrected") for eta in ETAS]
+    found = [
+        errors(dynsim.sgd(eta, eta), round(END / eta), "plain", "corrected")
+        for eta in (0.4, 0.2, 0.1)
+    ]
     order = np.log2(np.array(found)[:-1] / np.array(found)[1:])
-    # Terms of the next order in eta = 0.4; the solver's error is 1e-2 of the smallest.
+    # Terms of the next order in eta = 0.4; measured: 0.99 to 1.00 and 1.99.
     np.testing.assert_allclose(order[:, 0], 1, atol=0.1)
     np.testing.assert_allclose(order[:, 1], 2, atol=0.2)
 
 
-ETAS = (0.4, 0.2, 0.1)
-
-
-@pytest.mark.parametrize("eta", [0.025, 0.0125])
-def test_the_corrected_flow_of_momentum_is_closer_in_z(eta: float) -> None:
-    matched, corrected = errors(dynsim.momentum(eta, eta), round(2 / eta), "matched", "corrected")
-    # Measured: 29 and 35 times closer. In Y both are off by 1e-4 or less.
-    assert corrected[1] < matched[1] / 5
-    assert matched[1] > 1e-4
+def test_the_corrected_flow_of_momentum_is_of_second_order() -> None:
+    found = [
+        errors(dynsim.momentum(eta, eta, 0.5), round(10 / eta), "corrected")[0]
+        for eta in (0.2, 0.05)
+    ]
+    # Two halvings at once; measured 2.05 in Y and 1.92 in Z, terms of the next order in eta.
+    order = np.log2(found[0] / found[1]) / 2
+    np.testing.assert_allclose(order, 2, atol=0.2)
 
 
 OPTIMIZERS = {
