@@ -10,6 +10,7 @@ from dynsim.simulate import initial_weights, simulate
 from dynsim.tasks import (
     SequenceClasses,
     load_task,
+    overlapping,
     sequence_classes,
     syn,
     syn_medium,
@@ -30,6 +31,7 @@ __all__ = [
     "load_task",
     "log_times",
     "momentum",
+    "overlapping",
     "sequence_classes",
     "sgd",
     "simulate",

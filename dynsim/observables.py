@@ -12,7 +12,7 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float, Int
+from jaxtyping import Array, ArrayLike, Float, Int
 
 from dynsim import checks
 from dynsim.models import yz
@@ -158,6 +158,23 @@ def z_of(tokens: Int[Array, " L"]) -> Observable:
     return z_chosen
 
 
+RECALL_THRESHOLDS = np.geomspace(0.01, 10, 61)
+"""Thresholds of `recall`, in units of 1/M."""
+
+
+def recall_at(thresholds: Float[ArrayLike, " R"]) -> Observable:
+    """Observable (R,): share of the distinct tokens, over all classes, whose attention c_nl
+    exceeds `thresholds` / M (Figs. 11 and 12). NaN where no class has a distinct token."""
+    multiples = np.asarray(thresholds)
+
+    def recall(task: SequenceClasses, s: Snapshot) -> Float[Array, " R"]:
+        distinct = task.distinct()
+        above = s.c > jnp.asarray(multiples / task.M, s.c.dtype)[:, None, None]
+        return jnp.sum(above & distinct, axis=(1, 2)) / jnp.sum(distinct).astype(s.c.dtype)
+
+    return recall
+
+
 OBSERVABLES: dict[str, Observable] = {
     "loss": loss,
     "accuracy": accuracy,
@@ -170,6 +187,7 @@ OBSERVABLES: dict[str, Observable] = {
     "attention": attention,
     "normalised_attention": normalised_attention,
     "z": z_logits,
+    "recall": recall_at(RECALL_THRESHOLDS),
     "B": growth_bound,
 }
 """Observables by the name under which they are recorded."""

@@ -9,8 +9,11 @@ from typing import Annotated, Any
 import matplotlib as mpl
 import tyro
 
+from sweeps import plot
+from sweeps.commands import Export, Info, SweepCommand, run_export, run_info, run_sweep
 from sweeps.compare import compare
 from sweeps.config import Compare
+from sweeps.engine import Interrupted
 from sweeps.explain import Explain, as_json, explain, text
 from sweeps.figures import figure3, figure8, figure9
 from sweeps.figures.ladder import Ladder
@@ -24,7 +27,7 @@ Figure = (
     | Annotated[figure9.Figure9, tyro.conf.subcommand("9")]
     | Annotated[Ladder, tyro.conf.subcommand("ladder")]
 )
-Command = Compare | Explain | Figure | Validate
+Command = Compare | Explain | Figure | Validate | SweepCommand | Info | plot.Plot | Export
 
 
 def run_compare(config: Compare) -> None:
@@ -59,12 +62,25 @@ RUNNERS: dict[type, Callable[[Any], list[Path] | None]] = {
     figure8.Figure8: figure8.run,
     figure9.Figure9: figure9.run,
     Ladder: run_ladder,
+    SweepCommand: run_sweep,
+    Info: run_info,
+    plot.Plot: plot.run,
+    Export: run_export,
 }
 
 
 def parse(arguments: Sequence[str] | None = None) -> Command:
     """The settings that a command line asks for."""
-    commands = {"compare": Compare, "explain": Explain, "figure": Figure, "validate": Validate}
+    commands = {
+        "compare": Compare,
+        "explain": Explain,
+        "figure": Figure,
+        "validate": Validate,
+        "sweep": SweepCommand,
+        "info": Info,
+        "plot": plot.Plot,
+        "export": Export,
+    }
     return tyro.extras.subcommand_cli_from_dict(
         commands, args=arguments, prog="dynsim", description=__doc__
     )
@@ -79,6 +95,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except (ValueError, OSError) as error:
         print(f"dynsim: {error}", file=sys.stderr)
         return 2
+    except Interrupted:
+        return 130
     if paths:
         _print_paths(paths)
     return 0

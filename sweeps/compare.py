@@ -148,7 +148,7 @@ def compare(config: Compare) -> Comparison:
         stages = None
         if optimizer.kind != "adam":
             rate = without_inertia(optimizer, task.prior).rate
-            stages = decoder.stages(rate * config.eta_y, 1 / jnp.asarray(task.prior), task.M)
+            stages = decoder.stages(rate * optimizer.eta_y, 1 / jnp.asarray(task.prior), task.M)
         # One by one: a dictionary that goes through JAX comes back sorted by its keys.
         predictions = {name: jax.device_get(found) for name, found in predictions.items()}
         simulation, stages = jax.device_get((simulation, stages))

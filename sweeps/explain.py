@@ -75,7 +75,7 @@ def explain(config: Explain) -> Explanation:
         stages = None
         if optimizer.kind != "adam":
             rate = without_inertia(optimizer, task.prior).rate
-            found = decoder.stages(rate * config.eta_y, 1 / jnp.asarray(task.prior), task.M)
+            found = decoder.stages(rate * optimizer.eta_y, 1 / jnp.asarray(task.prior), task.M)
             stages = {field: float(np.mean(t)) for field, t in found._asdict().items()}
         strained = tuple(_strained(config, task, optimizer, stages))
         final = {name: float(np.mean(np.asarray(v)[-1])) for name, v in solved.observables.items()}
@@ -175,17 +175,17 @@ def _strained(
         )
     if stages is not None:
         rate = float(without_inertia(optimizer, task.prior).rate)
-        kick = rate * config.eta_y * float(np.max(task.prior))
+        kick = rate * optimizer.eta_y * float(np.max(task.prior))
         if kick > KICK * math.log(task.M):
             reasons.append(
                 f"eta -> 0 (all flows): a step moves a class's logit by up to {kick:.2g}, above "
                 f"{KICK} ln M = {KICK * math.log(task.M):.2g}; gamma peaks after "
                 f"{stages['peak']:.2g} steps"
             )
-        if config.eta_z > 0 and config.eta_y / config.eta_z < RATIO:
+        if config.eta_z > 0 and optimizer.eta_y / optimizer.eta_z < RATIO:
             reasons.append(
                 f"decoder faster than attention (Assumption 1c): eta_Y / eta_Z = "
-                f"{config.eta_y / config.eta_z:.3g}, below {RATIO:g}"
+                f"{optimizer.eta_y / optimizer.eta_z:.3g}, below {RATIO:g}"
             )
         if optimizer.kind == "momentum":
             reasons.append(

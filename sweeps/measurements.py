@@ -66,17 +66,6 @@ def correction_errors() -> dict[tuple[str, float, float], tuple[float, float]]:
     return found
 
 
-def overlapping_task(K: int, overlap: float) -> dynsim.SequenceClasses:
-    """K classes with a query each, 5 common and 5 distinct tokens of equal probabilities, such
-    that f_n . f_n' = `overlap` at the start."""
-    common = np.sqrt(overlap / (1 - overlap))
-    probs = np.zeros((K, 5 + 5 * K))
-    probs[:, :5] = common
-    for n in range(K):
-        probs[n, 5 + 5 * n : 10 + 5 * n] = 1
-    return dynsim.sequence_classes(probs / probs.sum(1, keepdims=True), query=np.arange(K))
-
-
 class Eq10Errors(NamedTuple):
     """Relative l2 errors over time; logits are those of a distinct token.
 
@@ -96,9 +85,9 @@ class Eq10Errors(NamedTuple):
 
 
 def eq10_errors(K: int, overlap: float) -> Eq10Errors:
-    """Errors of Eq. 10 on `overlapping_task`, at 40 logarithmic times from 0.1 to 12 K ln M steps
+    """Errors of Eq. 10 on `dynsim.overlapping`, at 40 logarithmic times from 0.1 to 12 K ln M steps
     (about 4 t0), eta_Y = 1, eta_Z = 0.1."""
-    task, optimizer = overlapping_task(K, overlap), dynsim.sgd(1.0, 0.1)
+    task, optimizer = dynsim.overlapping(K, overlap), dynsim.sgd(1.0, 0.1)
     times = np.r_[0, np.geomspace(0.1, 12 * K * np.log(task.M), 40)]
     record = ("speed", "z_top_distinct")
     flow = population.solve(task, optimizer, times, record=record)

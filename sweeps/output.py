@@ -42,13 +42,14 @@ def write(
         writers[suffix] = lambda file, content=content: file.write(content.encode())
     if figure is not None:
         writers["png"] = lambda file: figure.savefig(file, format="png", dpi=150)
-    paths = [_write_whole(out / f"{name}.{suffix}", save) for suffix, save in writers.items()]
+    paths = [write_whole(out / f"{name}.{suffix}", save) for suffix, save in writers.items()]
     if figure is not None:
         plt.close(figure)
     return paths
 
 
-def _write_whole(path: Path, save: Callable[[Any], Any]) -> Path:
+def write_whole(path: Path, save: Callable[[Any], Any]) -> Path:
+    """Write a file through `save`; it appears complete or not at all."""
     handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}-")
     try:
         with os.fdopen(handle, "wb") as file:

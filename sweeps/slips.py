@@ -8,7 +8,7 @@ import dynsim
 from dynsim.models import yz
 from odes import attention, coefficients, decoder, growth, population, single_common
 from odes.omega import wrightomega
-from sweeps.measurements import eq10_errors, overlapping_task
+from sweeps.measurements import eq10_errors
 
 HEADER = """# Slips of the papers
 
@@ -51,7 +51,7 @@ def _remark_1() -> tuple[str, ...]:
     for K, M in ((2, 34), (34, 34)):
         zeta = M / (M - 1) * (np.eye(M)[:K] - 1 / M)
         sums[K] = np.linalg.norm(zeta.sum(0))
-    task, optimizer, times = overlapping_task(2, 0.5), dynsim.sgd(1.0, 0.0), np.array([0, 20.0])
+    task, optimizer, times = dynsim.overlapping(2, 0.5), dynsim.sgd(1.0, 0.0), np.array([0, 20.0])
     want = population.solve(task, optimizer, times, record=["loss"])["loss"][-1]
     plain = attention.solve(task, optimizer, times, record=["loss"])["loss"][-1]
     slowed = attention.solve(task, optimizer, times, record=["loss"], remark_1=True)["loss"][-1]

@@ -17,6 +17,7 @@ def syn(
     num_common: int = 10,
     num_distinct: int = 10,
     num_common_per_query: int = 0,
+    vocabulary: int | None = None,
     layout: Layout = "authors",
 ) -> SequenceClasses:
     """A task of the paper's Syn family.
@@ -32,6 +33,8 @@ def syn(
         num_common: number of tokens common to all classes, >= 0.
         num_distinct: number of distinct tokens of each class, >= 0.
         num_common_per_query: number of tokens common to the classes of one query only.
+        vocabulary: vocabulary size M, at least what the layout needs, which is the default; the
+            tokens beyond it never occur, but are outputs like any other.
         layout: "authors" gives queries and next tokens ids of their own, as the code behind
             the published numbers does; "paper" counts contextual tokens alone in M and reuses
             ids 0, 1, ... for queries and next tokens. A query id only labels a row of Z and a
@@ -50,7 +53,8 @@ def syn(
 
     K = Q * per_query
     contextual = common + Q * common_per_query + K * distinct
-    M = contextual + (Q + K if layout == "authors" else 0)
+    needed = contextual + (Q + K if layout == "authors" else 0)
+    M = needed if vocabulary is None else checks.integer("vocabulary", vocabulary, needed)
     classes = np.arange(K)
     query_index = classes // per_query
 
@@ -84,3 +88,20 @@ def syn_medium(num_queries: int, layout: Layout = "authors") -> SequenceClasses:
     """Syn-Medium (Figs. 6, 11, 12): `num_queries` queries (1, 3, 5 or 10 in the paper), two
     classes for each, 10 common tokens, 10 distinct tokens per class."""
     return syn(num_queries, 2, layout=layout)
+
+
+def overlapping(num_classes: int, overlap: float) -> SequenceClasses:
+    """`num_classes` classes K with a query each, 5 common and 5 distinct tokens of equal
+    probabilities each, such that f_n . f_n' = `overlap` at zero weights: a family to see where
+    the weak-overlap theories (Theorem 1's Assumption 1) hold. M = 5 + 5 K.
+
+    Raises:
+        ValueError: for a number of classes below 1, or an overlap outside [0, 1).
+    """
+    K = checks.integer("num_classes", num_classes, 1)
+    checks.real("overlap", overlap, 0, 1, open_maximum=True)
+    probs = np.zeros((K, 5 + 5 * K))
+    probs[:, :5] = np.sqrt(overlap / (1 - overlap))
+    for n in range(K):
+        probs[n, 5 + 5 * n : 10 + 5 * n] = 1
+    return sequence_classes(probs / probs.sum(1, keepdims=True), query=np.arange(K))

@@ -1,0 +1,206 @@
+"""Named axes of a sweep: their values, their dimensions, and the hyper-rectangles of runs.
+
+An axis is any numeric field of the task, the optimiser or the run. Axes form a grid, except
+that zipped ones share a dimension. The runs of a sweep are the cells of that array of runs.
+"""
+
+import dataclasses
+import itertools
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from dynsim import checks
+
+TRACED = ("eta_y", "eta_z", "ratio", "momentum", "b1", "b2", "eps", "seed")
+"""Fields that runs of one compiled program may differ in."""
+TASK_AXES = ("num_queries", "classes_per_query", "num_common", "num_distinct", "K", "M", "overlap")
+RUN_AXES = ("steps", "length", "batch")
+AXES = (*TRACED, *TASK_AXES, *RUN_AXES)
+"""Fields that can be an axis. All but `TRACED` change the task or the shapes of arrays: a chunk
+of runs has one value of each."""
+WHOLE = (
+    "seed",
+    "num_queries",
+    "classes_per_query",
+    "num_common",
+    "num_distinct",
+    "K",
+    "M",
+    "steps",
+)
+ALIASES = {"T": "length"}
+
+
+class Dimension(NamedTuple):
+    """A dimension of the sweep: one axis, or several zipped ones.
+
+    Attributes:
+        name: of the dimension, which is that of its first axis.
+        axes: values by field, all of the same length.
+    """
+
+    name: str
+    axes: dict[str, tuple[float, ...]]
+
+    @property
+    def size(self) -> int:
+        """Number of values."""
+        return len(next(iter(self.axes.values())))
+
+    @property
+    def static(self) -> bool:
+        """Whether a step along it changes the task or the shapes of arrays."""
+        return any(field not in TRACED for field in self.axes)
+
+
+def values(name: str, given: Any) -> tuple[float, ...]:
+    """The values of axis `name` as a sweep file writes them.
+
+    Args:
+        name: a field in `AXES`.
+        given: a list of numbers; or a table with one entry: `linspace` or `logspace`, each
+            [first, last, number of values]; or `range`, a number n for 0 .. n-1 or [first, end].
+
+    Raises:
+        ValueError: for anything else, an empty axis, a value twice, or one that is no number or
+            no whole number where the field needs one.
+    """
+    field = f"axes.{name}"
+    if isinstance(given, Mapping):
+        given = _spaced(field, given)
+    if isinstance(given, str) or not isinstance(given, Sequence | np.ndarray):
+        raise ValueError(
+            f"{field} = {given!r}: must be a list, or a table with linspace, logspace or range"
+        )
+    found = tuple(_number(field, value, name in WHOLE) for value in given)
+    if not found:
+        raise ValueError(f"{field} = []: needs at least one value")
+    for i, value in enumerate(found):
+        if value in found[:i]:
+            raise ValueError(f"{field}: has the value {value} twice")
+    return found
+
+
+def dimensions(
+    axes: Mapping[str, Any], zipped: Sequence[Sequence[str]] = ()
+) -> tuple[Dimension, ...]:
+    """The dimensions that `axes` form, in their order; axes in one group of `zipped` share one.
+
+    Raises:
+        ValueError: for an unknown axis, bad values, or groups that do not fit together.
+    """
+    table: dict[str, tuple[float, ...]] = {}
+    for given, entries in axes.items():
+        name = ALIASES.get(given, given)
+        checks.choice("axes", name, AXES)
+        if name in table:
+            raise ValueError(f"axes.{given}: stands for {name}, which is there already")
+        table[name] = values(name, entries)
+    if "eta_y" in table and "ratio" in table:
+        raise ValueError("axes: eta_y and ratio = eta_y / eta_z say the same; leave one out")
+    group_of: dict[str, tuple[str, ...]] = {}
+    for group in zipped:
+        names = tuple(ALIASES.get(name, name) for name in group)
+        for name in names:
+            checks.choice("zip", name, tuple(table))
+            if name in group_of:
+                raise ValueError(f"zip: {name} is in two groups")
+            group_of[name] = names
+        if "seed" in names:
+            raise ValueError("zip: seed is an axis of its own, because its runs share their data")
+        lengths = {name: len(table[name]) for name in names}
+        if len(set(lengths.values())) > 1:
+            shown = ", ".join(f"{name} {length}" for name, length in lengths.items())
+            raise ValueError(f"zip: axes need the same number of values, got {shown}")
+    found = []
+    for name in table:
+        group = group_of.get(name, (name,))
+        if name == next(n for n in table if n in group):
+            ordered = [name, *(n for n in group if n != name)]
+            found.append(Dimension(name, {n: table[n] for n in ordered}))
+    return tuple(found)
+
+
+@dataclasses.dataclass(frozen=True)
+class Layout:
+    """How the array of runs is cut into chunks, the units of work and of storage.
+
+    Attributes:
+        shape: number of values along each dimension.
+        chunk: number of values of a chunk along each dimension; at the far end less may be left.
+    """
+
+    shape: tuple[int, ...]
+    chunk: tuple[int, ...]
+
+    @property
+    def num_runs(self) -> int:
+        """Number of runs."""
+        return math.prod(self.shape)
+
+    @property
+    def counts(self) -> tuple[int, ...]:
+        """Number of chunks along each dimension."""
+        return tuple(-(-n // c) for n, c in zip(self.shape, self.chunk, strict=True))
+
+    @property
+    def num_chunks(self) -> int:
+        """Number of chunks."""
+        return math.prod(self.counts)
+
+    def regions(self) -> Iterator[tuple[slice, ...]]:
+        """The region of each chunk, chunk 0 first, the last dimension fastest."""
+        for index in itertools.product(*map(range, self.counts)):
+            yield tuple(
+                slice(i * c, min((i + 1) * c, n))
+                for i, c, n in zip(index, self.chunk, self.shape, strict=True)
+            )
+
+
+def layout(dims: Sequence[Dimension], size: int) -> Layout:
+    """Cut the array of runs into chunks of at most `size` runs.
+
+    A chunk extends along no static dimension. Of the others it fills the last one first, and
+    seeds after all others: runs that share their data belong together.
+    """
+    chunk = {dim.name: 1 for dim in dims}
+    order = [dim for dim in reversed(dims) if not dim.static]
+    order.sort(key=lambda dim: dim.name == "seed")
+    left = max(size, 1)
+    for dim in order:
+        chunk[dim.name] = min(dim.size, left)
+        left //= chunk[dim.name]
+    return Layout(tuple(dim.size for dim in dims), tuple(chunk[dim.name] for dim in dims))
+
+
+def _spaced(field: str, table: Mapping[str, Any]) -> list[float]:
+    if len(table) != 1:
+        raise ValueError(f"{field} = {dict(table)!r}: must have one entry")
+    ((kind, given),) = table.items()
+    checks.choice(field, kind, ("linspace", "logspace", "range"))
+    if kind == "range":
+        ends = [0, given] if isinstance(given, int) else given
+        if not (isinstance(ends, list | tuple) and len(ends) == 2):
+            raise ValueError(f"{field}.range = {given!r}: must be n or [first, end]")
+        return list(range(*(int(_number(f"{field}.range", end, True)) for end in ends)))
+    if not isinstance(given, list | tuple) or len(given) != 3:
+        raise ValueError(f"{field}.{kind} = {given!r}: must be [first, last, number of values]")
+    first, last = (_number(f"{field}.{kind}", end, False) for end in given[:2])
+    number = checks.integer(f"{field}.{kind}[2]", given[2], 1)
+    if kind == "linspace":
+        return np.linspace(first, last, number).tolist()
+    checks.real(f"{field}.logspace", [first, last], 0, open_minimum=True)
+    return np.geomspace(first, last, number).tolist()
+
+
+def _number(field: str, value: Any, whole: bool) -> float:
+    if isinstance(value, np.generic):
+        value = value.item()
+    if isinstance(value, bool) or not isinstance(value, int | float) or math.isnan(value):
+        raise ValueError(f"{field} = {value!r}: must be a number")
+    if whole and value != int(value):
+        raise ValueError(f"{field} = {value!r}: must be a whole number")
+    return int(value) if whole else value

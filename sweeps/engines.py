@@ -1,0 +1,234 @@
+"""What computes the runs of a sweep: simulation, descent or any theory, behind one signature."""
+
+import math
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import numpy as np
+from jaxtyping import PRNGKeyArray
+
+import dynsim
+from dynsim import Trajectory, checks
+from dynsim.observables import OBSERVABLES
+from dynsim.optim import Kind
+from odes import ladder, symmetric
+from odes.solve import DEFAULT_TOLERANCES, Tolerances
+from odes.symmetric_task import SymmetricTask
+from sweeps.config import Training
+
+ATOL_SHARE = 0.01
+"""Absolute tolerance of an adaptive solver over its relative one, as in its defaults."""
+
+Applicable = Callable[[dynsim.SequenceClasses, dynsim.Optimizer, bool], None]
+
+
+class Settings(NamedTuple):
+    """What all runs of one compiled program share, in hashable form. `start_dtype` is the
+    precision in which random starting weights are drawn: that of the simulation; `rtol` the
+    relative tolerance of an adaptive solver, None for its default."""
+
+    engine: str
+    kind: Kind
+    steps: int
+    length: int | float
+    batch: int | float
+    init: str
+    times: tuple[int, ...]
+    record: tuple[str, ...]
+    dtype: str
+    start_dtype: str
+    root: int
+    rtol: float | None
+
+
+class Engine(NamedTuple):
+    """How runs are computed.
+
+    Attributes:
+        run: one run, from (settings, prepared task, optimizer, key); vmappable.
+        prepare: what `run` takes instead of the task: a pytree of arrays.
+        check: raises `ValueError` where it does not describe (task, optimizer, zero start).
+        observables: names that it can record.
+        adaptive: whether the runs of a batch wait for the stiffest of them.
+        tile: number of runs in a batch on a CPU, where small ones stay in the cache.
+    """
+
+    run: Callable[[Settings, Any, dynsim.Optimizer, PRNGKeyArray], Trajectory]
+    check: Applicable
+    observables: tuple[str, ...]
+    adaptive: bool
+    tile: int
+    prepare: Callable[[dynsim.SequenceClasses], Any] = lambda task: task
+
+
+def settings(
+    engine: str,
+    training: Training,
+    *,
+    times: tuple[int, ...],
+    record: tuple[str, ...],
+    dtype: str,
+    root: int,
+    rtol: float | None,
+) -> Settings:
+    """The `Settings` of runs like `training`."""
+    return Settings(
+        engine,
+        training.make_optimizer().kind,
+        training.steps,
+        training.length,
+        training.batch,
+        training.init,
+        times,
+        record,
+        dtype,
+        training.dtype,
+        root,
+        rtol,
+    )
+
+
+def _start(settings: Settings, task: dynsim.SequenceClasses, key: PRNGKeyArray) -> Any:
+    """Starting weights of a run: None for zero, so that theories that hold from zero alone work."""
+    if settings.init == "zero":
+        return None
+    return dynsim.initial_weights(task, settings.init, key, settings.start_dtype)
+
+
+def _simulate(
+    settings: Settings,
+    task: dynsim.SequenceClasses,
+    optimizer: dynsim.Optimizer,
+    key: PRNGKeyArray,
+) -> Trajectory:
+    return dynsim.simulate(
+        task,
+        optimizer,
+        key,
+        steps=settings.steps,
+        length=settings.length,
+        batch=settings.batch,
+        init=settings.init,
+        times=settings.times,
+        record=tuple(name for name in settings.record if name != "batch_loss"),
+        dtype=settings.dtype,
+    )
+
+
+def _descend(
+    settings: Settings,
+    task: dynsim.SequenceClasses,
+    optimizer: dynsim.Optimizer,
+    key: PRNGKeyArray,
+) -> Trajectory:
+    return dynsim.simulate(
+        task,
+        optimizer,
+        steps=settings.steps,
+        length=math.inf,
+        batch=math.inf,
+        init=_start(settings, task, key) or "zero",
+        times=settings.times,
+        record=settings.record,
+        dtype=settings.dtype,
+    )
+
+
+def _solve(
+    settings: Settings,
+    task: dynsim.SequenceClasses,
+    optimizer: dynsim.Optimizer,
+    key: PRNGKeyArray,
+) -> Trajectory:
+    start = _start(settings, task, key)
+    options = {} if start is None else {"init": start}
+    if settings.rtol is not None:
+        options["tolerances"] = _tolerances(settings)
+    return ladder.THEORIES[settings.engine].solve(
+        task,
+        optimizer,
+        np.asarray(settings.times, settings.dtype),
+        record=settings.record,
+        dtype=settings.dtype,
+        **options,
+    )
+
+
+def _solve_symmetric(
+    settings: Settings, task: SymmetricTask, optimizer: dynsim.Optimizer, key: PRNGKeyArray
+) -> Trajectory:
+    del key
+    return symmetric.solve(
+        task,
+        optimizer,
+        np.asarray(settings.times, settings.dtype),
+        record=settings.record,
+        dtype=settings.dtype,
+        tolerances=None if settings.rtol is None else _tolerances(settings),
+    )
+
+
+def _descend_symmetric(
+    settings: Settings, task: SymmetricTask, optimizer: dynsim.Optimizer, key: PRNGKeyArray
+) -> Trajectory:
+    del key
+    return symmetric.descend(
+        task,
+        optimizer,
+        steps=settings.steps,
+        times=settings.times,
+        record=settings.record,
+        dtype=settings.dtype,
+    )
+
+
+def _tolerances(settings: Settings) -> Tolerances:
+    return DEFAULT_TOLERANCES[settings.dtype]._replace(
+        rtol=settings.rtol, atol=settings.rtol * ATOL_SHARE
+    )
+
+
+def _check_symmetric(
+    task: dynsim.SequenceClasses, optimizer: dynsim.Optimizer, zero_start: bool
+) -> None:
+    ladder.theory("symmetric", task, optimizer, zero_start)
+
+
+def _theory(name: str) -> Engine:
+    def check(task: dynsim.SequenceClasses, optimizer: dynsim.Optimizer, zero_start: bool) -> None:
+        ladder.theory(name, task, optimizer, zero_start)
+
+    return Engine(_solve, check, tuple(OBSERVABLES), adaptive=True, tile=32)
+
+
+_MEASURED = tuple(name for name in OBSERVABLES if name != "B")
+ENGINES: dict[str, Engine] = {
+    "simulation": Engine(
+        _simulate, lambda *_: None, (*_MEASURED, "batch_loss"), adaptive=False, tile=16
+    ),
+    "descent": Engine(_descend, lambda *_: None, _MEASURED, adaptive=False, tile=16),
+    **{name: _theory(name) for name in ladder.THEORIES},
+    "symmetric": Engine(
+        _solve_symmetric,
+        _check_symmetric,
+        tuple(symmetric.OBSERVABLES),
+        adaptive=True,
+        tile=64,
+        prepare=symmetric.symmetric_task,
+    ),
+    "symmetric-descent": Engine(
+        _descend_symmetric,
+        _check_symmetric,
+        tuple(symmetric.OBSERVABLES),
+        adaptive=False,
+        tile=1024,
+        prepare=symmetric.symmetric_task,
+    ),
+}
+"""Engines by the name under which a sweep asks for them: training, training with T and batch
+infinite (on all parameters, or on those that a symmetric task leaves), every rung of the ladder."""
+
+
+def engine(name: str) -> Engine:
+    """The engine called `name`; raises `ValueError` if there is none."""
+    return ENGINES[checks.choice("engine", name, tuple(ENGINES))]

@@ -1,0 +1,83 @@
+"""Several processes, on one machine or many, that share the work and the store of a sweep.
+
+Processes divide the chunks among themselves by number and never talk to each other about
+results. `jax.distributed` only tells each who it is, and lets accelerators of several hosts
+start together.
+"""
+
+import dataclasses
+import os
+
+import jax
+
+from dynsim import checks
+
+HEARTBEAT = 30
+"""Seconds after which a process that died may be started again and is accepted back."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Hosts:
+    """How to find the other processes; left alone, there are none.
+
+    Attributes:
+        distributed: let jax.distributed find the cluster (Slurm, Open MPI, TPU pods).
+        coordinator: host:port on which process 0 listens, where nothing can be detected.
+        processes: number of processes.
+        process: number of this process, from 0.
+    """
+
+    distributed: bool = False
+    coordinator: str | None = None
+    processes: int | None = None
+    process: int | None = None
+
+    def connect(self) -> tuple[int, int]:
+        """Number of this process and of all processes. Call it before anything runs in JAX.
+
+        Raises:
+            ValueError: when only a part of the three numbers is given, or they do not fit.
+        """
+        given = {name: getattr(self, name) for name in ("coordinator", "processes", "process")}
+        missing = [name for name, value in given.items() if value is None]
+        if len(missing) == 3 and not self.distributed:
+            return 0, 1
+        if missing and not self.distributed:
+            raise ValueError(
+                f"{missing[0]}: must be given together with "
+                f"{', '.join(name for name in given if name not in missing)}; or use distributed"
+            )
+        if self.processes is not None:
+            checks.integer("processes", self.processes, 1)
+        if self.process is not None:
+            checks.integer("process", self.process, 0)
+            if self.processes is not None and self.process >= self.processes:
+                raise ValueError(
+                    f"process = {self.process}: must be below processes = {self.processes}"
+                )
+        # A process that died must not take the others with it: they have chunks of their own.
+        jax.config.update("jax_enable_recoverability", True)
+        try:
+            jax.distributed.initialize(
+                self.coordinator,
+                self.processes,
+                self.process,
+                heartbeat_timeout_seconds=HEARTBEAT,
+            )
+        except (ValueError, RuntimeError) as error:
+            raise ValueError(
+                f"distributed: the processes did not find each other ({error})"
+            ) from None
+        return jax.process_index(), jax.process_count()
+
+
+def use_all_cores() -> None:
+    """Make one CPU device per core, unless the user has chosen a number already.
+
+    A training run is too small to keep several cores busy, several runs are not. To be called
+    before anything runs in JAX; it does nothing to accelerators.
+    """
+    if "xla_force_host_platform_device_count" in os.environ.get("XLA_FLAGS", ""):
+        return
+    if "JAX_NUM_CPU_DEVICES" not in os.environ:
+        jax.config.update("jax_num_cpu_devices", len(os.sched_getaffinity(0)))

@@ -1,0 +1,125 @@
+"""Batches of runs on all local devices: one compiled program for each shape of arrays.
+
+A tile is a batch of seeds times points (learning rates and other traced numbers); each device
+works on one tile at a time. Data and starting weights depend on the seed alone, so the points of
+a tile share them. The program knows neither the grid nor the values on it.
+"""
+
+import functools
+from collections.abc import Mapping, Sequence
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.sharding import Mesh, PartitionSpec
+from jaxtyping import Array, Float, Int, PyTree
+
+import dynsim
+from dynsim.optim import Optimizer
+from sweeps.engines import Settings, engine
+
+NUMBERS = ("eta_y", "eta_z", "momentum", "b1", "b2", "eps")
+"""What a point consists of, in optimiser terms."""
+STATE_COPIES = {"sgd": 2, "momentum": 3, "adam": 4}
+"""Arrays of the size of the parameters that a step holds: weights, gradient, moments."""
+
+
+def mesh(devices: Sequence[jax.Device] | None = None) -> Mesh:
+    """One axis over `devices`, by default all local ones."""
+    found = jax.local_devices() if devices is None else list(devices)
+    return Mesh(np.array(found), ("devices",))
+
+
+@functools.partial(jax.jit, static_argnames=("settings", "mesh"))
+def run_tiles(
+    task: PyTree,
+    numbers: Mapping[str, Float[Array, "D P"]],
+    seeds: Int[Array, "D S"],
+    *,
+    settings: Settings,
+    mesh: Mesh,
+) -> dict[str, Array]:
+    """Run one tile on each of the D devices of `mesh`.
+
+    Args:
+        task: the sequence classes, or what the engine prepares from them, the same for all.
+        numbers: (D, P) by the names in `NUMBERS`.
+        seeds: (D, S) seeds; a run uses fold_in(key(root), seed).
+
+    Returns:
+        (D, S, P, ...) recorded observables by name, `status` and `first_bad_step`. Where a
+        trajectory records several times they are the first of the remaining axes.
+    """
+
+    def tile(
+        task: PyTree,
+        numbers: Mapping[str, Float[Array, "1 P"]],
+        seeds: Int[Array, "1 S"],
+    ) -> dict[str, Array]:
+        def run(key: Array, point: Mapping[str, Array]) -> dict[str, Array]:
+            optimizer = Optimizer(**point, kind=settings.kind)
+            found = engine(settings.engine).run(settings, task, optimizer, key)
+            recorded = {name: found[name] for name in settings.record}
+            if len(settings.times) == 1:
+                recorded = jax.tree.map(lambda x: x[0], recorded)
+            return {
+                **recorded,
+                "status": found.status.astype(jnp.int8),
+                "first_bad_step": found.first_bad_step,
+            }
+
+        # Threefry by name: results must not depend on a user's default generator.
+        root = jax.random.key(settings.root, impl="threefry2x32")
+        keys = jax.vmap(functools.partial(jax.random.fold_in, root))(seeds[0])
+        one_seed = jax.vmap(run, (None, 0))
+        found = jax.vmap(one_seed, (0, None))(keys, jax.tree.map(lambda x: x[0], numbers))
+        return jax.tree.map(lambda x: x[None], found)
+
+    devices = PartitionSpec("devices")
+    return jax.shard_map(
+        tile,
+        mesh=mesh,
+        in_specs=(PartitionSpec(), devices, devices),
+        out_specs=devices,
+        check_vma=False,
+    )(task, numbers, seeds)
+
+
+def bytes_per_run(task: dynsim.SequenceClasses, settings: Settings) -> int:
+    """Estimate of the memory that a run in flight needs.
+
+    Weights, gradient and moments; the forward and the backward pass over a batch, which keep a
+    few arrays of (examples, M); and what is recorded.
+    """
+    width = 8 if settings.dtype == "float64" else 4
+    parameters = (task.M + task.num_queries) * task.M
+    sampled = settings.engine == "simulation" and np.isfinite(settings.batch)
+    examples = int(settings.batch) if sampled else task.K
+    stages = 1 if settings.engine in ("simulation", "descent") else 9  # of the ODE solver
+    recorded = len(settings.times) * len(settings.record) * task.K
+    copies = STATE_COPIES[settings.kind] * stages
+    return width * (copies * parameters + 4 * examples * task.M + recorded)
+
+
+def tile_shape(num_seeds: int, num_points: int, size: int) -> tuple[int, int]:
+    """Seeds and points of a tile of at most `size` runs, for `num_seeds` times `num_points` of
+    them. Powers of two, so that grids of almost any size share a program."""
+
+    def power(limit: int, wanted: int) -> int:
+        return 2 ** min((wanted - 1).bit_length(), limit.bit_length() - 1)
+
+    points = power(size, num_points)
+    return power(max(size // points, 1), num_seeds), points
+
+
+def default_tile(task: dynsim.SequenceClasses, settings: Settings, device: jax.Device) -> int:
+    """Number of runs that a device works on at once.
+
+    On a CPU small tiles stay in the cache. An accelerator needs many runs to be busy, and gets
+    what fits in a quarter of its memory, which leaves room for temporaries and fragments.
+    """
+    if device.platform == "cpu":
+        return engine(settings.engine).tile
+    memory = (device.memory_stats() or {}).get("bytes_limit", 4 * 2**30)
+    fits = max(int(memory // 4 // bytes_per_run(task, settings)), 1)
+    return 2 ** (min(fits, 16384).bit_length() - 1)
