@@ -222,6 +222,8 @@ class Store:
         if self.path is None:
             yield
             return
+        if not os.access(self.path, os.W_OK):
+            raise StoreError(f"{self.path}: is read-only, so the sweep cannot go on here")
         # Beside the store, because zarr warns of files in it that are not its own.
         prefix = f".{self.path.name}.writer"
         mine = self.path.parent / f"{prefix}-{process}-of-{processes}.lock"

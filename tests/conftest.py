@@ -9,6 +9,8 @@ import pytest
 
 mpl.use("Agg")
 jax.config.update("jax_numpy_rank_promotion", "raise")
+# Sweeps spread over all local devices; the tests of anything else use the first one.
+jax.config.update("jax_num_cpu_devices", 4)
 
 SHARED = Path(__file__).parents[2] / "shared"
 
