@@ -53,14 +53,14 @@ def loss_and_grad(
     logits = params.Y.T @ F
     label = task.next_token[examples.classes]
     losses, residual = yz.cross_entropy(logits, label, axis=0)
-    residual = examples.weight * residual
+    residual = examples.weight[None] * residual
     dY = F @ residual.T
 
     speed = jnp.sum(residual * logits, axis=0)
-    dZ = jnp.zeros_like(params.Z).at[row, tokens].add(-(f**2) * speed)
+    dZ = jnp.zeros_like(params.Z).at[row, tokens].add(-(f**2) * speed[None])
     # A product with ones, because XLA's own sum over a trailing axis is slow on the CPU.
     own = (params.Y * dY) @ jnp.ones(task.M, dY.dtype)
-    dZ += jnp.where(jnp.arange(task.num_queries)[:, None] == task.owner, own, 0)
+    dZ += jnp.where(jnp.arange(task.num_queries)[:, None] == task.owner[None], own[None], 0)
     seen_by = jax.nn.one_hot(row, task.num_queries, dtype=f.dtype)
     shared = F[task.shared] * (params.Y[task.shared] @ residual)
     dZ = dZ.at[:, task.shared].add((shared @ seen_by).T)

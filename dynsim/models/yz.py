@@ -114,19 +114,19 @@ def cross_entropy(
 ) -> tuple[Float[Array, " E"], Float[Array, "E M"]]:
     """Cross entropy -log alpha[label] in nats and the residual e_label - alpha.
 
-    Both from d = logits - logits[label], so that they keep their relative precision when they
-    are small: forming 1 - alpha would leave no correct digit in float32 once alpha is 1 - 1e-7,
-    and late training is made of such residuals. The outputs lie along `axis`.
+    Both keep their relative precision when they are small, as in late training: they are made
+    of the probabilities of the wrong outputs. Forming 1 - alpha would leave no correct digit
+    in float32 once alpha is 1 - 1e-7. The outputs lie along `axis`.
     """
     is_label = jax.nn.one_hot(label, logits.shape[axis], dtype=bool, axis=axis)
-    d = logits - jnp.take_along_axis(logits, jnp.expand_dims(label, axis), axis=axis)
-    d = jnp.where(is_label, -jnp.inf, d)
-    largest = jax.lax.stop_gradient(jnp.max(d, axis=axis, keepdims=True))
-    others = jnp.exp(d - largest)
-    total = jnp.sum(others, axis=axis, keepdims=True)
-    loss = jax.nn.softplus(jnp.squeeze(largest + jnp.log(total), axis))
-    # alpha_k = others_k / (total + exp(-largest)) needs no exponential of its own.
-    residual = jnp.where(is_label, total, -others) / (total + jnp.exp(-largest))
+    picked = jnp.take_along_axis(logits, jnp.expand_dims(label, axis), axis=axis)
+    largest = jax.lax.stop_gradient(jnp.max(logits, axis=axis, keepdims=True))
+    w = jnp.exp(logits - largest)
+    wrong = jnp.sum(jnp.where(is_label, 0, w), axis=axis, keepdims=True)
+    # log((wrong + w_label) / w_label); where the loss is small, behind = 0 and w_label = 1.
+    behind = largest - picked
+    loss = jnp.squeeze(behind + jnp.log1p(wrong + jnp.expm1(-behind)), axis)
+    residual = jnp.where(is_label, wrong, -w) / (wrong + jnp.exp(-behind))
     return loss, residual
 
 
