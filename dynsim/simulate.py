@@ -71,9 +71,9 @@ def simulate(
         the *next* step, before its update (after the last step: on one more batch, or on the
         last one of recorded data). Nothing raises when a run diverges: it gets
         `Status.DIVERGED` if at its end weights or loss are not finite, or the batch loss exceeds
-        `DIVERGED_LOSS` log M, and `first_bad_step` is the first step of that last stretch. l2
-        normalisation bounds the gradient, so that huge rates mostly lead to the latter, and
-        some runs recover from it.
+        `DIVERGED_LOSS` log M, and `first_bad_step` is the first step of that last stretch, by
+        the loss of each step and the weights of the last. l2 normalisation bounds the gradient,
+        so that huge rates mostly lead to an absurd loss, and some runs recover from it.
 
     Raises:
         ValueError: naming the argument, its value and what is allowed, before compilation.
@@ -149,7 +149,7 @@ def _run(
         params = jax.tree.map(lambda x: x.astype(dtype), init)
     else:
         params = initial_weights(task, init_kind, key, dtype)
-    sample = _sampler(task, data, steps, length, batch, dtype)
+    sample = _sampler(task, data, steps, length, batch, dtype, params.residual)
     transformation = optimizer.transformation()
     num_times = times.shape[0]
 
@@ -190,7 +190,7 @@ def _run(
     keys = jax.vmap(functools.partial(jax.random.fold_in, _split(key)[1]))(turns)
     (params, _, _, rows, first_bad), _ = jax.lax.scan(step, carry, (turns, keys))
     # Weights that are not finite reach the loss as soon as a batch attends to them. Looking
-    # through all of them at every step would cost as much as the update.
+    # through all of them at every step would cost almost as much as the update.
     first_bad = jnp.where((first_bad < 0) & ~_all_finite(params), steps, first_bad)
     status = jnp.where(first_bad < 0, Status.OK, Status.DIVERGED).astype(jnp.int32)
     return Trajectory(times.astype(dtype), rows, params, status, first_bad, "simulation")
@@ -203,6 +203,7 @@ def _sampler(
     length: int | float,
     batch: int | float,
     dtype: DType,
+    residual: bool,
 ) -> Sampler:
     """The batch of a step as a function of the step and its key."""
     if data is not None:
@@ -214,17 +215,14 @@ def _sampler(
     if math.isinf(length):
         return lambda _, key: sampling.sample_classes_only(task, key, size, dtype)
     tokens = int(length)
-    return lambda _, key: sampling.sample_support(task, key, size, tokens, dtype)
+    draw = sampling.sample_counts if residual else sampling.sample_support
+    return lambda _, key: draw(task, key, size, tokens, dtype)
 
 
-def _loss_and_grad(
-    params: yz.YZ, task: SequenceClasses, examples: Examples
-) -> tuple[Array, yz.YZ]:
-    if isinstance(examples, yz.Examples):
-        return yz.loss_and_grad(params, task, examples)
-    if params.residual:
-        return yz.loss_and_grad(params, task, examples.dense(task))
-    return support.loss_and_grad(params, task, examples)
+def _loss_and_grad(params: yz.YZ, task: SequenceClasses, examples: Examples) -> tuple[Array, yz.YZ]:
+    if isinstance(examples, support.SupportExamples):
+        return support.loss_and_grad(params, task, examples)
+    return yz.loss_and_grad(params, task, examples)
 
 
 def _split(key: PRNGKeyArray) -> tuple[PRNGKeyArray, PRNGKeyArray]:
