@@ -10,6 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int, PRNGKeyArray
 
+from dynsim.models.support import SupportExamples
 from dynsim.models.yz import Examples
 from dynsim.tasks import SequenceClasses
 
@@ -33,23 +34,27 @@ def sample_tokens(
     return classes, jnp.concatenate([context, query[:, None]], axis=1)
 
 
-def sample_counts(
+def sample_support(
     task: SequenceClasses, key: PRNGKeyArray, batch: int, length: int, dtype: str = "float32"
-) -> Examples:
-    """`batch` sequences of `length` T as counts of their T - 1 contextual tokens."""
+) -> SupportExamples:
+    """`batch` sequences of `length` T as counts of their T - 1 contextual tokens, kept on the
+    support of each class."""
     key_class, key_context = jax.random.split(key)
     classes = sample_classes(task, key_class, batch)
     u = jax.random.uniform(key_context, (batch, length - 1), jnp.float32)
     # below[b, s]: how many tokens of sequence b are among the first s + 1 of its support.
-    inner = _cumulative(task)[classes][:, None, :-1]
-    below = jnp.sum(u[:, :, None] < inner, axis=1, dtype=jnp.int32)
-    edges = jnp.pad(below, ((0, 0), (1, 0)))
-    ends = jnp.pad(below, ((0, 0), (0, 1)), constant_values=length - 1)
-    counts = (ends - edges).astype(dtype)
-    dense = jnp.zeros((batch, task.M), dtype)
-    rows = jnp.arange(batch)[:, None]
-    dense = dense.at[rows, task.support[classes]].set(counts, unique_indices=True)
-    return Examples(classes, dense, jnp.full(batch, 1 / batch, dtype))
+    inner = _cumulative(task)[classes][:, :-1]
+    below = jnp.sum(u[:, None, :] < inner[:, :, None], axis=2, dtype=jnp.int32)
+    edges = jnp.pad(below, ((0, 0), (1, 1)), constant_values=((0, 0), (0, length - 1)))
+    counts = jnp.diff(edges, axis=1).astype(dtype)
+    return SupportExamples(classes, counts.T, jnp.full(batch, 1 / batch, dtype))
+
+
+def sample_counts(
+    task: SequenceClasses, key: PRNGKeyArray, batch: int, length: int, dtype: str = "float32"
+) -> Examples:
+    """The examples of `sample_support`, with counts over the whole vocabulary."""
+    return sample_support(task, key, batch, length, dtype).dense(task)
 
 
 def sample_classes_only(

@@ -16,7 +16,7 @@ import optax
 from jaxtyping import Array, Int, PRNGKeyArray
 
 from dynsim import checks, observables, sampling
-from dynsim.models import yz
+from dynsim.models import support, yz
 from dynsim.observables import DEFAULT_RECORD, Observable, Record
 from dynsim.optim import Optimizer
 from dynsim.precision import DType, precision, settle
@@ -27,7 +27,8 @@ DIVERGED_LOSS = 10.0
 """A run counts as diverged while its batch loss exceeds this many times log M, the loss of
 guessing uniformly."""
 
-Sampler = Callable[[Int[Array, ""]], yz.Examples]
+Examples = yz.Examples | support.SupportExamples
+Sampler = Callable[[Int[Array, ""], PRNGKeyArray], Examples]
 
 
 def simulate(
@@ -70,9 +71,9 @@ def simulate(
         the *next* step, before its update (after the last step: on one more batch, or on the
         last one of recorded data). Nothing raises when a run diverges: it gets
         `Status.DIVERGED` if at its end weights or loss are not finite, or the batch loss exceeds
-        `DIVERGED_LOSS` log M, and `first_bad_step` is the first step of that last stretch. l2
-        normalisation bounds the gradient, so that huge rates mostly lead to the latter, and
-        some runs recover from it.
+        `DIVERGED_LOSS` log M, and `first_bad_step` is the first step of that last stretch, by
+        the loss of each step and the weights of the last. l2 normalisation bounds the gradient,
+        so that huge rates mostly lead to an absurd loss, and some runs recover from it.
 
     Raises:
         ValueError: naming the argument, its value and what is allowed, before compilation.
@@ -148,7 +149,7 @@ def _run(
         params = jax.tree.map(lambda x: x.astype(dtype), init)
     else:
         params = initial_weights(task, init_kind, key, dtype)
-    sample = _sampler(task, _split(key)[1], data, steps, length, batch, dtype)
+    sample = _sampler(task, data, steps, length, batch, dtype, params.residual)
     transformation = optimizer.transformation()
     num_times = times.shape[0]
 
@@ -156,9 +157,10 @@ def _run(
         values = observables.evaluate(record, task, observables.measure(task, params))
         return {**values, "batch_loss": batch_loss}
 
-    def step(carry, k):  # type: ignore[no-untyped-def]
+    def step(carry, turn):  # type: ignore[no-untyped-def]
         params, state, slot, rows, first_bad = carry
-        batch_loss, grads = yz.loss_and_grad(params, task, sample(k))
+        k, batch_key = turn
+        batch_loss, grads = _loss_and_grad(params, task, sample(k, batch_key))
 
         # `due` does not depend on batched values, so under vmap this stays a branch and the
         # observables cost nothing on the steps in between.
@@ -173,7 +175,7 @@ def _run(
         )
         rows = jax.tree.map(lambda column, value: column.at[at].set(value), rows, row)
 
-        valid = (batch_loss <= DIVERGED_LOSS * math.log(task.M)) & _all_finite(params)
+        valid = batch_loss <= DIVERGED_LOSS * math.log(task.M)
         first_bad = jnp.where(valid, -1, jnp.where(first_bad < 0, k, first_bad))
         # The scan makes one turn more than there are updates, to record the last state.
         updates, state = transformation.update(grads, state, params)
@@ -184,33 +186,43 @@ def _run(
     shapes = jax.eval_shape(observe, params, jnp.zeros((), dtype))
     rows = jax.tree.map(lambda s: jnp.zeros((num_times, *s.shape), s.dtype), shapes)
     carry = (params, transformation.init(params), jnp.int32(0), rows, jnp.int32(-1))
-    (params, _, _, rows, first_bad), _ = jax.lax.scan(
-        step, carry, jnp.arange(steps + 1, dtype=jnp.int32)
-    )
+    turns = jnp.arange(steps + 1, dtype=jnp.int32)
+    keys = jax.vmap(functools.partial(jax.random.fold_in, _split(key)[1]))(turns)
+    (params, _, _, rows, first_bad), _ = jax.lax.scan(step, carry, (turns, keys))
+    # Weights that are not finite reach the loss as soon as a batch attends to them. Looking
+    # through all of them at every step would cost almost as much as the update.
+    first_bad = jnp.where((first_bad < 0) & ~_all_finite(params), steps, first_bad)
     status = jnp.where(first_bad < 0, Status.OK, Status.DIVERGED).astype(jnp.int32)
     return Trajectory(times.astype(dtype), rows, params, status, first_bad, "simulation")
 
 
 def _sampler(
     task: SequenceClasses,
-    key: PRNGKeyArray,
     data: yz.Examples | None,
     steps: int,
     length: int | float,
     batch: int | float,
     dtype: DType,
+    residual: bool,
 ) -> Sampler:
-    """The batch of step k as a function of k."""
+    """The batch of a step as a function of the step and its key."""
     if data is not None:
         cast = yz.Examples(data.classes, data.counts.astype(dtype), data.weight.astype(dtype))
-        return lambda k: jax.tree.map(lambda x: x[jnp.minimum(k, steps - 1)], cast)
+        return lambda k, _: jax.tree.map(lambda x: x[jnp.minimum(k, steps - 1)], cast)
     if math.isinf(batch):
-        return lambda k: yz.population(task)
+        return lambda k, _: yz.population(task)
     size = int(batch)
     if math.isinf(length):
-        return lambda k: sampling.sample_classes_only(task, jax.random.fold_in(key, k), size, dtype)
+        return lambda _, key: sampling.sample_classes_only(task, key, size, dtype)
     tokens = int(length)
-    return lambda k: sampling.sample_counts(task, jax.random.fold_in(key, k), size, tokens, dtype)
+    draw = sampling.sample_counts if residual else sampling.sample_support
+    return lambda _, key: draw(task, key, size, tokens, dtype)
+
+
+def _loss_and_grad(params: yz.YZ, task: SequenceClasses, examples: Examples) -> tuple[Array, yz.YZ]:
+    if isinstance(examples, support.SupportExamples):
+        return support.loss_and_grad(params, task, examples)
+    return yz.loss_and_grad(params, task, examples)
 
 
 def _split(key: PRNGKeyArray) -> tuple[PRNGKeyArray, PRNGKeyArray]:

@@ -75,20 +75,22 @@ def population(task: SequenceClasses) -> Examples:
     return Examples(jnp.arange(task.K), jnp.asarray(task.probs), jnp.asarray(task.prior))
 
 
-def attend(z: Float[Array, "E M"], counts: Float[Array, "E M"]) -> Float[Array, "E M"]:
-    """Attention a on each token, from logits `z` and token counts; rows sum to 1.
+def attend(
+    z: Float[Array, "E M"], counts: Float[Array, "E M"], axis: int = -1
+) -> Float[Array, "E M"]:
+    """Attention a on each token, from logits `z` and token counts; sums to 1 along `axis`.
 
-    Rows of `counts` need at least one positive entry. Tokens with count zero get no attention
-    whatever their logit, and cannot make the others overflow.
+    Each example needs at least one positive entry of `counts`. Tokens with count zero get no
+    attention whatever their logit, and cannot make the others overflow.
     """
-    largest = jnp.max(jnp.where(counts > 0, z, -jnp.inf), axis=-1, keepdims=True)
+    largest = jnp.max(jnp.where(counts > 0, z, -jnp.inf), axis=axis, keepdims=True)
     w = counts * jnp.exp(jnp.where(counts > 0, z - jax.lax.stop_gradient(largest), 0))
-    return w / jnp.sum(w, axis=-1, keepdims=True)
+    return w / jnp.sum(w, axis=axis, keepdims=True)
 
 
-def normalise(a: Float[Array, "E M"]) -> Float[Array, "E M"]:
-    """l2 normalisation f = a / |a|_2 along the last axis."""
-    return a / jnp.sqrt(jnp.sum(a**2, axis=-1, keepdims=True))
+def normalise(a: Float[Array, "E M"], axis: int = -1) -> Float[Array, "E M"]:
+    """l2 normalisation f = a / |a|_2 along `axis`."""
+    return a / jnp.sqrt(jnp.sum(a**2, axis=axis, keepdims=True))
 
 
 def output(
@@ -108,19 +110,23 @@ def forward(params: YZ, task: SequenceClasses, examples: Examples) -> Float[Arra
 
 
 def cross_entropy(
-    logits: Float[Array, "E M"], label: Int[Array, " E"]
+    logits: Float[Array, "E M"], label: Int[Array, " E"], axis: int = -1
 ) -> tuple[Float[Array, " E"], Float[Array, "E M"]]:
     """Cross entropy -log alpha[label] in nats and the residual e_label - alpha.
 
-    Both from d = logits - logits[label], so that they keep their relative precision when they
-    are small: forming 1 - alpha would leave no correct digit in float32 once alpha is 1 - 1e-7,
-    and late training is made of such residuals.
+    Both keep their relative precision when they are small, as in late training: they are made
+    of the probabilities of the wrong outputs. Forming 1 - alpha would leave no correct digit
+    in float32 once alpha is 1 - 1e-7. The outputs lie along `axis`.
     """
-    is_label = jax.nn.one_hot(label, logits.shape[-1], dtype=bool)
-    d = logits - jnp.take_along_axis(logits, label[:, None], axis=1)
-    others = jax.nn.logsumexp(jnp.where(is_label, -jnp.inf, d), axis=1)
-    loss = jax.nn.softplus(others)
-    residual = jnp.where(is_label, -jnp.expm1(-loss)[:, None], -jnp.exp(d - loss[:, None]))
+    is_label = jax.nn.one_hot(label, logits.shape[axis], dtype=bool, axis=axis)
+    picked = jnp.take_along_axis(logits, jnp.expand_dims(label, axis), axis=axis)
+    largest = jax.lax.stop_gradient(jnp.max(logits, axis=axis, keepdims=True))
+    w = jnp.exp(logits - largest)
+    wrong = jnp.sum(jnp.where(is_label, 0, w), axis=axis, keepdims=True)
+    # log((wrong + w_label) / w_label); where the loss is small, behind = 0 and w_label = 1.
+    behind = largest - picked
+    loss = jnp.squeeze(behind + jnp.log1p(wrong + jnp.expm1(-behind)), axis)
+    residual = jnp.where(is_label, wrong, -w) / (wrong + jnp.exp(-behind))
     return loss, residual
 
 

@@ -33,6 +33,9 @@ class SequenceClasses(eqx.Module):
         query_index: (K,) the row of the stored Z that class n uses.
         support: (K, S) contextual tokens of each class in increasing order, S the largest
             number of them; shorter rows are filled up with tokens of probability zero.
+        owner: (M,) row of the stored Z of the one query whose sequences hold the token; -1 for
+            a token of several queries or of none.
+        shared: (C,) the tokens of several queries.
 
     `probs` and `prior` are kept in NumPy's float64, so that a task loses nothing while JAX
     is in float32; every entry point casts them to the precision that it runs in.
@@ -45,6 +48,8 @@ class SequenceClasses(eqx.Module):
     queries: Int[Array, " Q"]
     query_index: Int[Array, " K"]
     support: Int[Array, "K S"]
+    owner: Int[Array, " M"]
+    shared: Int[Array, " C"]
 
     def astype(self, dtype: str) -> "SequenceClasses":
         """The same task with its probabilities as JAX arrays of `dtype`."""
@@ -147,6 +152,9 @@ def sequence_classes(
     size = int((table > 0).sum(1).max())
     # A stable sort keeps the tokens of the support in increasing order, in front of the rest.
     support = np.argsort(table <= 0, axis=1, kind="stable")[:, :size]
+    seen = np.zeros((queries.size, M), bool)
+    np.logical_or.at(seen, query_index, table > 0)
+    seen_by = seen.sum(0)
     return SequenceClasses(
         probs=table,
         prior=weights,
@@ -155,6 +163,8 @@ def sequence_classes(
         queries=jnp.asarray(queries, jnp.int32),
         query_index=jnp.asarray(query_index, jnp.int32),
         support=jnp.asarray(support, jnp.int32),
+        owner=jnp.asarray(np.where(seen_by == 1, seen.argmax(0), -1), jnp.int32),
+        shared=jnp.asarray(np.flatnonzero(seen_by > 1), jnp.int32),
     )
 
 
