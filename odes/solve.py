@@ -116,7 +116,8 @@ def integrate(
         jump_times = jnp.asarray(jumps, if_single.dtype)
         controller = diffrax.ClipStepSizeController(controller, jump_ts=jump_times)
     solution = diffrax.diffeqsolve(
-        diffrax.ODETerm(vector_field),
+        # diffrax calls both functions several times; under `jit` each is traced once.
+        diffrax.ODETerm(jax.jit(vector_field)),
         diffrax.Tsit5(),
         t0=jnp.zeros_like(if_single),
         t1=if_single,
@@ -125,7 +126,7 @@ def integrate(
         args=args,
         saveat=diffrax.SaveAt(
             subs=[
-                diffrax.SubSaveAt(ts=flow_times, fn=save_with_check),
+                diffrax.SubSaveAt(ts=flow_times, fn=jax.jit(save_with_check)),
                 diffrax.SubSaveAt(t1=True),
             ]
         ),
