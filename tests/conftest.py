@@ -1,6 +1,7 @@
 """Shared set-up: quick compilation, strict broadcasting, a headless backend, both precisions,
 optional data."""
 
+import gc
 import os
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,6 +16,10 @@ mpl.use("Agg")
 os.environ.setdefault(
     "XLA_FLAGS", "--xla_backend_optimization_level=0 --xla_cpu_use_fusion_emitters=false"
 )
+# Tracing makes objects by the million and hardly any garbage: a quarter of its time was spent
+# looking for some.
+gc.set_threshold(100_000)
+
 jax.config.update("jax_numpy_rank_promotion", "raise")
 
 SHARED = Path(__file__).parents[2] / "shared"
