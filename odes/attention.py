@@ -34,11 +34,11 @@ from dynsim import checks, observables
 from dynsim.models import yz
 from dynsim.observables import DEFAULT_RECORD, Observable, Record
 from dynsim.optim import Clock, Convention, Optimizer, without_inertia
-from dynsim.precision import DType, precision, settle
+from dynsim.precision import DType
 from dynsim.tasks import SequenceClasses
 from dynsim.trajectory import Trajectory
 from odes import coefficients, decoder, layer
-from odes.solve import DEFAULT_TOLERANCES, Tolerances, check_times, integrate
+from odes.solve import Tolerances, checked_tolerances, integrate, run
 
 
 class State(NamedTuple):
@@ -84,22 +84,24 @@ def solve(
     problem = inapplicable(task, optimizer)
     if problem:
         raise ValueError(problem)
-    check_times(times)
-    tolerances = (tolerances or DEFAULT_TOLERANCES[dtype]).check(dtype)
-    with precision(dtype, task, optimizer, times, init):
-        trajectory = _solve(
-            task.astype(dtype),
-            optimizer.astype(dtype),
-            jnp.asarray(times, dtype),
+    trajectory = run(
+        _solve,
+        task,
+        optimizer,
+        times,
+        dtype,
+        init=init,
+        start=lambda task, optimizer: (
             layer.start(init, task, dtype),
-            without_inertia(optimizer.astype(dtype), task.astype(dtype).prior, clock),
-            record=observables.resolve(record),
-            tolerances=tolerances,
-            finite_m=finite_m,
-            remark_1=remark_1,
-        )
+            without_inertia(optimizer, task.prior, clock),
+        ),
+        record=observables.resolve(record),
+        tolerances=checked_tolerances(tolerances, dtype),
+        finite_m=finite_m,
+        remark_1=remark_1,
+    )
     options = ("-finite-m" if finite_m else "") + ("-remark-1" if remark_1 else "")
-    return settle(dataclasses.replace(trajectory, source=f"eq10-{clock}{options}"))
+    return dataclasses.replace(trajectory, source=f"eq10-{clock}{options}")
 
 
 def inapplicable(task: SequenceClasses, optimizer: Optimizer) -> str | None:

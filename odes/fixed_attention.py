@@ -27,13 +27,13 @@ from dynsim import checks, observables
 from dynsim.models import yz
 from dynsim.observables import DEFAULT_RECORD, Observable, Record
 from dynsim.optim import Optimizer, without_inertia
-from dynsim.precision import DType, precision, settle
+from dynsim.precision import DType
 from dynsim.tasks import SequenceClasses
 from dynsim.trajectory import Trajectory
 from odes import decoder as closed_form
 from odes import layer
 from odes.discrete_decoder import h_star
-from odes.solve import check_times, judge
+from odes.solve import check_times, judge, run
 
 Decoder = Literal["closed", "discrete"]
 
@@ -77,16 +77,17 @@ def solve(
         if checks.is_traced(times):
             raise ValueError("times: the discrete decoder needs concrete times, to count steps")
         steps = int(np.floor(np.asarray(times)[-1]))
-    with precision(dtype, task, optimizer, times, init):
-        trajectory = _solve(
-            task.astype(dtype),
-            optimizer.astype(dtype),
-            jnp.asarray(times, dtype),
-            layer.start(init, task, dtype),
-            steps=steps,
-            record=observables.resolve(record),
-        )
-    return settle(trajectory)
+    return run(
+        _solve,
+        task,
+        optimizer,
+        times,
+        dtype,
+        init=init,
+        start=lambda task, optimizer: (layer.start(init, task, dtype),),
+        steps=steps,
+        record=observables.resolve(record),
+    )
 
 
 def inapplicable(task: SequenceClasses, optimizer: Optimizer) -> str | None:

@@ -22,7 +22,8 @@ t = 0. `printed=True` gives that form, for figures. All functions are elementwis
 precision of what they are given; rates must be positive.
 """
 
-from typing import NamedTuple
+from collections.abc import Callable
+from typing import Any, NamedTuple
 
 import jax.numpy as jnp
 from jaxtyping import Array, ArrayLike, Float
@@ -101,88 +102,55 @@ def bound_from_drive(
     return (jnp.log(c0 + inner) if printed else jnp.log1p(inner / c0)) / (4 * q)
 
 
-def bound(
-    t: Number,
-    eta_y: Number,
-    eta_z: Number,
-    K: Number,
-    M: Number,
-    *,
-    c0: Number,
-    clock: Convention = "sgd",
-    classes_per_query: Number = 1,
-    printed: bool = False,
-) -> Float[Array, "..."]:
+def _bound(big_gamma: Callable[..., Array]) -> Callable[..., Array]:
+    """Make B_n(t, eta_y, eta_z, K, M, *, c0, clock, classes_per_query, printed) of a Gamma."""
+
+    def bound(
+        t: Number,
+        eta_y: Number,
+        eta_z: Number,
+        K: Number,
+        M: Number,
+        *,
+        c0: Number,
+        clock: Convention = "sgd",
+        classes_per_query: Number = 1,
+        printed: bool = False,
+    ) -> Float[Array, "..."]:
+        gamma = big_gamma(jnp.asarray(t), eta_y, jnp.asarray(K), jnp.asarray(M))
+        driven = class_weight(K, clock) * eta_z * gamma
+        return bound_from_drive(driven, c0=c0, classes_per_query=classes_per_query, printed=printed)
+
+    # Not `functools.wraps`, which would show the arguments of Gamma as those of the bound.
+    bound.__doc__, bound.__name__ = big_gamma.__doc__, big_gamma.__name__
+    bound.__qualname__ = big_gamma.__qualname__
+    return bound
+
+
+@_bound
+def bound(t: Array, eta_y: Number, K: Array, M: Array) -> Float[Array, "..."]:
     """B_n(t) of Theorem 4 at optimiser step `t`, by the exact Gamma (Eq. 128)."""
-    big_gamma = decoder.gamma_integral(jnp.asarray(t) / K, eta_y, M, K)
-    driven = class_weight(K, clock) * eta_z * big_gamma
-    return bound_from_drive(driven, c0=c0, classes_per_query=classes_per_query, printed=printed)
+    return decoder.gamma_integral(t / K, eta_y, M, K)
 
 
-def scanning_bound(
-    t: Number,
-    eta_y: Number,
-    eta_z: Number,
-    K: Number,
-    M: Number,
-    *,
-    c0: Number,
-    clock: Convention = "sgd",
-    classes_per_query: Number = 1,
-    printed: bool = False,
-) -> Float[Array, "..."]:
+@_bound
+def scanning_bound(t: Array, eta_y: Number, K: Array, M: Array) -> Float[Array, "..."]:
     """B_n in the first stage, t < t0': 4 eta_Z Gamma ~ 2 (M-1)^2/(K M^2) eta_Y eta_Z t^2."""
-    K, M = jnp.asarray(K), jnp.asarray(M)
-    big_gamma = ((M - 1) / M) ** 2 * eta_y * jnp.asarray(t) ** 2 / (2 * K)
-    driven = class_weight(K, clock) * eta_z * big_gamma
-    return bound_from_drive(driven, c0=c0, classes_per_query=classes_per_query, printed=printed)
+    return ((M - 1) / M) ** 2 * eta_y * t**2 / (2 * K)
 
 
-def snapping_bound(
-    t: Number,
-    eta_y: Number,
-    eta_z: Number,
-    K: Number,
-    M: Number,
-    *,
-    c0: Number,
-    clock: Convention = "sgd",
-    classes_per_query: Number = 1,
-    printed: bool = False,
-) -> Float[Array, "..."]:
+@_bound
+def snapping_bound(t: Array, eta_y: Number, K: Array, M: Array) -> Float[Array, "..."]:
     """B_n in the second stage, t >= t0: 4 eta_Z Gamma ~ 2K (M-1)^2/M^2 (eta_Z/eta_Y)
     ln^2(M eta_Y t/K), so that B_n = O(ln ln t). `t` must exceed K / (M eta_Y)."""
-    K, M = jnp.asarray(K), jnp.asarray(M)
-    log = jnp.log(M * eta_y * jnp.asarray(t) / K)
-    big_gamma = K * ((M - 1) / M * log) ** 2 / (2 * jnp.asarray(eta_y))
-    driven = class_weight(K, clock) * eta_z * big_gamma
-    return bound_from_drive(driven, c0=c0, classes_per_query=classes_per_query, printed=printed)
+    return K * ((M - 1) / M * jnp.log(M * eta_y * t / K)) ** 2 / (2 * jnp.asarray(eta_y))
 
 
-def bound_at_snap(
-    K: Number,
-    M: Number,
-    nu: Number,
-    *,
-    c0: Number,
-    clock: Convention = "sgd",
-    classes_per_query: Number = 1,
-    printed: bool = False,
-) -> Float[Array, "..."]:
+def bound_at_snap(K: Number, M: Number, nu: Number, **options: Any) -> Float[Array, "..."]:
     """B_n(t0), which depends on the learning rates through nu = eta_Y / eta_Z alone (Fig. 9).
 
     eta_Y t0 / K = 2 (1 + w1) ln(M) is a function of M, and eta_Z Gamma(t0) is K / nu times another.
-    NaN for M <= 3, where t0 is not defined (see `odes.decoder.Stages`).
+    NaN for M <= 3, where t0 is not defined (see `odes.decoder.Stages`). `options` are the keywords
+    of `bound`.
     """
-    t0 = decoder.stages(1.0, K, M).snap
-    return bound(
-        t0,
-        1.0,
-        1 / jnp.asarray(nu),
-        K,
-        M,
-        c0=c0,
-        clock=clock,
-        classes_per_query=classes_per_query,
-        printed=printed,
-    )
+    return bound(decoder.stages(1.0, K, M).snap, 1.0, 1 / jnp.asarray(nu), K, M, **options)

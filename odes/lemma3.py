@@ -21,11 +21,11 @@ from dynsim import observables
 from dynsim.models import yz
 from dynsim.observables import DEFAULT_RECORD, Observable, Record, Snapshot
 from dynsim.optim import Clock, Optimizer, without_inertia
-from dynsim.precision import DType, precision, settle
+from dynsim.precision import DType
 from dynsim.tasks import SequenceClasses
 from dynsim.trajectory import Trajectory
 from odes import coefficients, layer
-from odes.solve import DEFAULT_TOLERANCES, Tolerances, check_times, integrate
+from odes.solve import Tolerances, checked_tolerances, integrate, run
 
 
 def solve(
@@ -56,18 +56,17 @@ def solve(
     problem = inapplicable(task, optimizer)
     if problem:
         raise ValueError(problem)
-    check_times(times)
-    tolerances = (tolerances or DEFAULT_TOLERANCES[dtype]).check(dtype)
-    with precision(dtype, task, optimizer, times, init):
-        trajectory = _solve(
-            task.astype(dtype),
-            optimizer.astype(dtype),
-            jnp.asarray(times, dtype),
-            layer.start(init, task, dtype),
-            record=observables.resolve(record),
-            tolerances=tolerances,
-        )
-    return settle(trajectory)
+    return run(
+        _solve,
+        task,
+        optimizer,
+        times,
+        dtype,
+        init=init,
+        start=lambda task, optimizer: (layer.start(init, task, dtype),),
+        record=observables.resolve(record),
+        tolerances=checked_tolerances(tolerances, dtype),
+    )
 
 
 def inapplicable(task: SequenceClasses, optimizer: Optimizer) -> str | None:

@@ -13,18 +13,17 @@ else is dropped: any overlap, any start. What momentum and Adam make of it is in
 import functools
 
 import jax
-import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from dynsim import observables
 from dynsim.models import yz
 from dynsim.observables import DEFAULT_RECORD, Observable, Record
 from dynsim.optim import Optimizer
-from dynsim.precision import DType, precision, settle
+from dynsim.precision import DType
 from dynsim.tasks import SequenceClasses
 from dynsim.trajectory import Trajectory
 from odes.flows import FLOWS, Flow, checked_flow, integrate_flow
-from odes.solve import DEFAULT_TOLERANCES, Tolerances, check_times, weights
+from odes.solve import Tolerances, checked_tolerances, run, weights
 
 __all__ = ["FLOWS", "Flow", "checked_flow", "solve"]
 
@@ -60,20 +59,18 @@ def solve(
         ValueError: naming the argument, its value and what is allowed, before compilation;
             in particular for a flow that does not describe `optimizer`.
     """
-    name = checked_flow(optimizer, flow)
-    check_times(times)
-    tolerances = (tolerances or DEFAULT_TOLERANCES[dtype]).check(dtype)
-    with precision(dtype, task, optimizer, times, init):
-        trajectory = _solve(
-            task.astype(dtype),
-            optimizer.astype(dtype),
-            jnp.asarray(times, dtype),
-            weights(init, task, dtype),
-            flow=name,
-            record=observables.resolve(record),
-            tolerances=tolerances,
-        )
-    return settle(trajectory)
+    return run(
+        _solve,
+        task,
+        optimizer,
+        times,
+        dtype,
+        init=init,
+        start=lambda task, optimizer: (weights(init, task, dtype),),
+        flow=checked_flow(optimizer, flow),
+        record=observables.resolve(record),
+        tolerances=checked_tolerances(tolerances, dtype),
+    )
 
 
 @functools.partial(jax.jit, static_argnames=("flow", "record", "tolerances"))

@@ -34,11 +34,11 @@ from dynsim import checks, observables
 from dynsim.models import yz
 from dynsim.observables import DEFAULT_RECORD, Observable, Record, Snapshot
 from dynsim.optim import Clock, Convention, Optimizer, without_inertia
-from dynsim.precision import DType, precision, settle
+from dynsim.precision import DType
 from dynsim.tasks import SequenceClasses
 from dynsim.trajectory import Trajectory
 from odes import decoder, growth, layer
-from odes.solve import DEFAULT_TOLERANCES, Tolerances, check_times, integrate
+from odes.solve import Tolerances, checked_tolerances, integrate, run
 
 # Priors and P(c|n) typed with a few decimals count as equal.
 _EQUAL = 1e-5
@@ -79,19 +79,21 @@ def solve(
     if problem:
         raise ValueError(problem)
     checks.real("eta_y", optimizer.eta_y, 0, open_minimum=True)
-    check_times(times)
-    tolerances = (tolerances or DEFAULT_TOLERANCES[dtype]).check(dtype)
-    with precision(dtype, task, optimizer, times, init):
-        trajectory = _solve(
-            task.astype(dtype),
-            optimizer.astype(dtype),
-            jnp.asarray(times, dtype),
+    trajectory = run(
+        _solve,
+        task,
+        optimizer,
+        times,
+        dtype,
+        init=init,
+        start=lambda task, optimizer: (
             layer.start(init, task, dtype),
-            without_inertia(optimizer.astype(dtype), task.astype(dtype).prior, clock),
-            record=observables.resolve(record),
-            tolerances=tolerances,
-        )
-    return settle(dataclasses.replace(trajectory, source=f"theorem-4-{clock}"))
+            without_inertia(optimizer, task.prior, clock),
+        ),
+        record=observables.resolve(record),
+        tolerances=checked_tolerances(tolerances, dtype),
+    )
+    return dataclasses.replace(trajectory, source=f"theorem-4-{clock}")
 
 
 def inapplicable(task: SequenceClasses, optimizer: Optimizer) -> str | None:

@@ -1,11 +1,11 @@
-"""The only place that integrates an ODE: diffrax behind one call.
+"""What every solver shares, and the only place that integrates an ODE: diffrax behind one call.
 
 Times come in as optimiser steps, go through the theory's clock, and results leave with a
 status instead of an exception, because one failed member must not take a batch with it.
 """
 
 from collections.abc import Callable
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, TypeVar
 
 import diffrax
 import jax
@@ -15,13 +15,16 @@ from jaxtyping import Array, ArrayLike, Bool, Float, Int, PyTree
 
 from dynsim import checks
 from dynsim.models.yz import YZ, init_zero
-from dynsim.optim import Clock
+from dynsim.optim import Clock, Optimizer
+from dynsim.precision import DType, precision, settle
 from dynsim.simulate import check_weights
 from dynsim.tasks import SequenceClasses
-from dynsim.trajectory import Status
+from dynsim.trajectory import Status, Trajectory
 
 VectorField = Callable[[Float[Array, ""], PyTree, PyTree], PyTree]
 Derivatives = Literal["reverse", "forward"]
+Task = TypeVar("Task", bound=Any)
+Start = Callable[[Task, Optimizer], tuple[PyTree, ...]]
 
 
 class Tolerances(NamedTuple):
@@ -51,6 +54,12 @@ DEFAULT_TOLERANCES = {
 }
 
 
+def checked_tolerances(tolerances: Tolerances | None, dtype: DType) -> Tolerances:
+    """`tolerances`, by default those of `dtype`; raises `ValueError` for what cannot work."""
+    checks.choice("dtype", dtype, tuple(DEFAULT_TOLERANCES))
+    return (tolerances or DEFAULT_TOLERANCES[dtype]).check(dtype)
+
+
 class Solved(NamedTuple):
     """What `integrate` returns: what was saved at each time, the final state, a status."""
 
@@ -69,6 +78,33 @@ def check_times(times: Float[ArrayLike, " S"]) -> None:
         raise ValueError(f"times = {times!r}: must be a non-empty list of finite times")
     if array[0] < 0 or (np.diff(array) <= 0).any():
         raise ValueError(f"times = {times!r}: must be >= 0 and increase")
+
+
+def run(
+    compiled: Callable[..., Trajectory],
+    task: Task,
+    optimizer: Optimizer,
+    times: Float[ArrayLike, " S"],
+    dtype: DType,
+    *,
+    init: PyTree = None,
+    start: Start[Task] = lambda task, optimizer: (),
+    **options: Any,
+) -> Trajectory:
+    """What the solvers have in common: check the times, cast, compute in `dtype`, hand out.
+
+    Args:
+        compiled: called with the task, the optimiser and the times in `dtype`, with what `start`
+            returns, and with `options`.
+        init: what the user gave to start from, looked through for tracers alone.
+        start: makes further arguments from task and optimiser in `dtype`, in that precision.
+    """
+    check_times(times)
+    with precision(dtype, task, optimizer, times, init):
+        task, optimizer = task.astype(dtype), optimizer.astype(dtype)
+        more = start(task, optimizer)
+        trajectory = compiled(task, optimizer, jnp.asarray(times, dtype), *more, **options)
+    return settle(trajectory)
 
 
 def integrate(
@@ -116,7 +152,8 @@ def integrate(
         jump_times = jnp.asarray(jumps, if_single.dtype)
         controller = diffrax.ClipStepSizeController(controller, jump_ts=jump_times)
     solution = diffrax.diffeqsolve(
-        diffrax.ODETerm(vector_field),
+        # diffrax calls both functions several times; under `jit` each is traced once.
+        diffrax.ODETerm(jax.jit(vector_field)),
         diffrax.Tsit5(),
         t0=jnp.zeros_like(if_single),
         t1=if_single,
@@ -125,7 +162,7 @@ def integrate(
         args=args,
         saveat=diffrax.SaveAt(
             subs=[
-                diffrax.SubSaveAt(ts=flow_times, fn=save_with_check),
+                diffrax.SubSaveAt(ts=flow_times, fn=jax.jit(save_with_check)),
                 diffrax.SubSaveAt(t1=True),
             ]
         ),

@@ -3,12 +3,11 @@
 Solves the population dynamics of Scan and Snap (section 3; T, batch -> infinity) in the few
 numbers of `odes.symmetric_task`, from zero weights. `solve` integrates the same flows as
 `odes.population.solve` (it adds eta -> 0), `descend` makes the same steps as `dynsim.simulate`
-with infinite length and batch. Observables bear the names of `dynsim.observables`; those that
-have an entry for each class there have shape (1,) here, all classes being alike.
+with infinite length and batch. What can be recorded is in `odes.symmetric_observables`.
 """
 
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import jax
 import jax.numpy as jnp
@@ -22,18 +21,16 @@ from dynsim.precision import DType, precision, settle
 from dynsim.simulate import DIVERGED_LOSS, check_step_times
 from dynsim.trajectory import Status, Trajectory, log_times
 from odes.flows import Flow, checked_flow, integrate_flow
-from odes.solve import DEFAULT_TOLERANCES, Derivatives, Tolerances, check_times
+from odes.solve import Derivatives, Tolerances, checked_tolerances, run
+from odes.symmetric_observables import OBSERVABLES, checked_record, observe
+from odes.symmetric_state import State, SymmetricTask, zero_state
 from odes.symmetric_task import (
-    Reduced,
-    State,
-    SymmetricTask,
     direction,
     expand,
     gradient,
     measure,
     symmetric_profiles,
     symmetric_task,
-    zero_state,
 )
 
 __all__ = [
@@ -47,50 +44,6 @@ __all__ = [
     "symmetric_profiles",
     "symmetric_task",
 ]
-
-Observable = Callable[[SymmetricTask, State, Reduced], Array]
-
-
-def entropy(task: SymmetricTask, state: State, now: Reduced) -> Float[Array, ""]:
-    """Entropy (nats) of the attention restricted to distinct tokens; NaN without any."""
-    if now.c.distinct.size == 0:
-        return jnp.full((), jnp.nan, now.loss.dtype)
-    p = now.c.distinct / jnp.sum(now.c.distinct)
-    # The inner where keeps the gradient finite where p = 0.
-    return -jnp.sum(jnp.where(p > 0, p * jnp.log(jnp.where(p > 0, p, 1)), 0))
-
-
-def xi(task: SymmetricTask, state: State, now: Reduced) -> Float[Array, "1"]:
-    """xi_n as `dynsim.observables.xi` measures it; NaN without distinct tokens."""
-    f, g = now.f.distinct, now.g.distinct
-    if f.size == 0:
-        return jnp.full((1,), jnp.nan, now.loss.dtype)
-    weight = f @ f
-    gain = jnp.sum(f * (g - f * now.speed))
-    return (gain / jnp.where(weight > 0, weight, 1))[None]
-
-
-def _most_probable(z: Float[Array, " D"], probability: Float[Array, " D"]) -> Float[Array, "1"]:
-    if z.size == 0:
-        return jnp.full((1,), jnp.nan, z.dtype)
-    return z[jnp.argmax(probability)][None]
-
-
-OBSERVABLES: dict[str, Observable] = {
-    "loss": lambda task, state, now: now.loss,
-    "accuracy": lambda task, state, now: (now.margin > 0).astype(now.loss.dtype),
-    "entropy": entropy,
-    "z_top_distinct": lambda task, state, now: _most_probable(state.Z.distinct, task.p),
-    "z_top_common": lambda task, state, now: _most_probable(state.Z.common, task.rho),
-    "speed": lambda task, state, now: now.speed[None],
-    "xi": xi,
-    "z_distinct": lambda task, state, now: state.Z.distinct,
-    "z_common": lambda task, state, now: state.Z.common,
-    "attention_distinct": lambda task, state, now: now.c.distinct,
-    "attention_common": lambda task, state, now: now.c.common,
-}
-"""Observables by the name under which they are recorded: () loss, accuracy and entropy; (1,)
-where all classes agree; (D,) or (C,) for each distinct token of a class or each common token."""
 
 
 def solve(
@@ -124,21 +77,17 @@ def solve(
     Raises:
         ValueError: naming the argument, its value and what is allowed, before compilation.
     """
-    name = checked_flow(optimizer, flow)
-    check_times(times)
-    tolerances = (tolerances or DEFAULT_TOLERANCES[dtype]).check(dtype)
-    names = _checked_record(record)
-    with precision(dtype, task, optimizer, times):
-        trajectory = _solve(
-            task.astype(dtype),
-            optimizer.astype(dtype),
-            jnp.asarray(times, dtype),
-            flow=name,
-            record=names,
-            tolerances=tolerances,
-            derivatives=derivatives,
-        )
-    return settle(trajectory)
+    return run(
+        _solve,
+        task,
+        optimizer,
+        times,
+        dtype,
+        flow=checked_flow(optimizer, flow),
+        record=checked_record(record),
+        tolerances=checked_tolerances(tolerances, dtype),
+        derivatives=derivatives,
+    )
 
 
 def descend(
@@ -167,7 +116,7 @@ def descend(
     steps = checks.integer("steps", steps, 1)
     times = log_times(steps) if times is None else times
     check_step_times(times, steps)
-    names = _checked_record(record)
+    names = checked_record(record)
     with precision(dtype, task, optimizer):
         trajectory = _descend(
             task.astype(dtype),
@@ -198,7 +147,7 @@ def _solve(
         zero_state(task, times.dtype),
         times,
         flow=flow,
-        save=functools.partial(_observe, record),
+        save=functools.partial(observe, record),
         tolerances=tolerances,
         derivatives=derivatives,
     )
@@ -228,7 +177,7 @@ def _descend(
         due = times[at] == k
         row = jax.lax.cond(
             due,
-            functools.partial(_observe, record),
+            functools.partial(observe, record),
             lambda *_: {name: column[at] for name, column in rows.items()},
             task,
             state,
@@ -243,7 +192,7 @@ def _descend(
         updates = jax.tree.map(lambda u: jnp.where(k < steps, u, jnp.zeros_like(u)), updates)
         return (optax.apply_updates(state, updates), memory, slot + due, rows, first_bad), None
 
-    shapes = jax.eval_shape(functools.partial(_observe, record), task, start)
+    shapes = jax.eval_shape(functools.partial(observe, record), task, start)
     rows = {name: jnp.zeros((num_times, *s.shape), s.dtype) for name, s in shapes.items()}
     carry = (start, transformation.init(start), jnp.int32(0), rows, jnp.int32(-1))
     (state, _, _, rows, first_bad), _ = jax.lax.scan(
@@ -251,13 +200,3 @@ def _descend(
     )
     status = jnp.where(first_bad < 0, Status.OK, Status.DIVERGED).astype(jnp.int32)
     return Trajectory(times.astype(dtype), rows, state, status, first_bad, "symmetric-descent")
-
-
-def _observe(record: tuple[str, ...], task: SymmetricTask, state: State) -> dict[str, Array]:
-    now = measure(task, state)
-    return {name: OBSERVABLES[name](task, state, now) for name in record}
-
-
-def _checked_record(record: Sequence[str]) -> tuple[str, ...]:
-    names = (record,) if isinstance(record, str) else tuple(record)
-    return tuple(checks.choice("record", name, tuple(OBSERVABLES)) for name in names)

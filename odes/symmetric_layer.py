@@ -15,12 +15,13 @@ from dynsim import observables
 from dynsim.models import yz
 from dynsim.observables import DEFAULT_RECORD, Observable, Record
 from dynsim.optim import Optimizer
-from dynsim.precision import DType, precision, settle
+from dynsim.precision import DType
 from dynsim.tasks import SequenceClasses
 from dynsim.trajectory import Trajectory
 from odes.flows import Flow, checked_flow, integrate_flow
-from odes.solve import DEFAULT_TOLERANCES, Tolerances, check_times
-from odes.symmetric_task import SymmetricTask, gradient, place, symmetric_task, tokens, zero_state
+from odes.solve import Tolerances, checked_tolerances, run
+from odes.symmetric_state import SymmetricTask, zero_state
+from odes.symmetric_task import gradient, place, reduce, tokens
 
 
 def solve(
@@ -50,23 +51,22 @@ def solve(
     """
     if init is not None:
         raise ValueError("init: the symmetric reduction starts from zero weights; leave it out")
-    name = checked_flow(optimizer, flow)
-    check_times(times)
-    reduced, (distinct, common) = symmetric_task(task), tokens(task)
-    tolerances = (tolerances or DEFAULT_TOLERANCES[dtype]).check(dtype)
-    with precision(dtype, optimizer, times):
-        trajectory = _solve(
-            task.astype(dtype),
-            reduced.astype(dtype),
-            jnp.asarray(distinct, jnp.int32),
-            jnp.asarray(common, jnp.int32),
-            optimizer.astype(dtype),
-            jnp.asarray(times, dtype),
-            flow=name,
-            record=observables.resolve(record),
-            tolerances=tolerances,
-        )
-    return settle(trajectory)
+    flow = checked_flow(optimizer, flow)
+    found = tokens(task)
+    return run(
+        _solve,
+        task,
+        optimizer,
+        times,
+        dtype,
+        start=lambda task, optimizer: (
+            reduce(task, *found).astype(dtype),
+            *(jnp.asarray(ids, jnp.int32) for ids in found),
+        ),
+        flow=flow,
+        record=observables.resolve(record),
+        tolerances=checked_tolerances(tolerances, dtype),
+    )
 
 
 def inapplicable(task: SequenceClasses, optimizer: Optimizer) -> str | None:
@@ -82,11 +82,11 @@ def inapplicable(task: SequenceClasses, optimizer: Optimizer) -> str | None:
 @functools.partial(jax.jit, static_argnames=("flow", "record", "tolerances"))
 def _solve(
     task: SequenceClasses,
+    optimizer: Optimizer,
+    times: Float[Array, " S"],
     reduced: SymmetricTask,
     distinct: Int[Array, "K D"],
     common: Int[Array, " C"],
-    optimizer: Optimizer,
-    times: Float[Array, " S"],
     *,
     flow: Flow,
     record: tuple[tuple[str, Observable], ...],

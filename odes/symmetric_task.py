@@ -1,120 +1,29 @@
-"""Symmetric sequence classes reduced to a few numbers: state, gradient, expansion [ours].
+"""Symmetric sequence classes reduced to a few numbers: gradient, profiles, expansion [ours].
 
 Let every class have the same distinct tokens' profile p_i (i = 1..D), all classes share the
 common tokens with class-independent probabilities rho_j (j = 1..C), every query serve the same
 number q of classes and all classes be equally likely, as in the Syn tasks of Scan and Snap
 (section 6). From zero weights, in the limit T -> infinity (Lemma 2), every entry of Y and Z then
 stays equal to one of 4 D + 3 C numbers, whatever K and M are: gradients keep the symmetry, and
-so does any elementwise optimiser. Nothing is approximated.
+so does any elementwise optimiser. Nothing is approximated. The numbers are those of
+`odes.symmetric_state`.
 """
 
-import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.typing import DTypeLike
 from jaxtyping import Array, ArrayLike, Float, Int
 
 from dynsim import checks
 from dynsim.models import yz
 from dynsim.tasks import SequenceClasses
+from odes.symmetric_state import Attention, Decoder, Reduced, State, SymmetricTask
 
 # Probabilities typed with six decimals still count as normalised. Only their ratios enter the
 # dynamics, because attention normalises itself.
 _SUM_TOLERANCE = 1e-5
 # Rows of a `SequenceClasses` are normalised in float64, which leaves equal ones equal to this.
 _EQUAL = 1e-9
-
-
-class SymmetricTask(eqx.Module):
-    """K classes over M tokens in reduced form; build it with `symmetric_task` or
-    `symmetric_profiles`. Its leaves, arrays or plain numbers, may all be traced.
-
-    Attributes:
-        p: (D,) probabilities of the distinct tokens of a class.
-        rho: (C,) probabilities of the common tokens.
-        K: number of classes, the number of next tokens.
-        M: vocabulary size, the number of outputs.
-        num_queries: number of query tokens, each of which serves K / num_queries classes.
-    """
-
-    p: Float[Array, " D"]
-    rho: Float[Array, " C"]
-    K: Float[Array, ""]
-    M: Float[Array, ""]
-    num_queries: Float[Array, ""]
-
-    def astype(self, dtype: str) -> "SymmetricTask":
-        """The same task with its numbers as JAX arrays of `dtype`."""
-        return jax.tree.map(lambda number: jnp.asarray(number, dtype), self)
-
-
-class Decoder(eqx.Module):
-    """The different entries of Y, row by kind of token, column by kind of output.
-
-    Attributes:
-        own: (D,) a distinct token towards the next token of its class.
-        other: (D,) a distinct token towards each of the K-1 other next tokens.
-        rest: (D,) a distinct token towards each of the M-K outputs that are no next token.
-        common_next: (C,) a common token towards each of the K next tokens.
-        common_rest: (C,) a common token towards each of the other outputs.
-    """
-
-    own: Float[Array, " D"]
-    other: Float[Array, " D"]
-    rest: Float[Array, " D"]
-    common_next: Float[Array, " C"]
-    common_rest: Float[Array, " C"]
-
-
-class Attention(eqx.Module):
-    """The different entries of Z: (D,) towards the distinct tokens of a class from its query,
-    (C,) towards the common tokens from every query."""
-
-    distinct: Float[Array, " D"]
-    common: Float[Array, " C"]
-
-
-class State(eqx.Module):
-    """The parameters in reduced form, with the fields of a `YZ`."""
-
-    Y: Decoder
-    Z: Attention
-
-
-class Reduced(eqx.Module):
-    """One class of the layer at one moment; all classes are alike.
-
-    Attributes:
-        c: attention on the distinct (D,) and the common (C,) tokens, summing to 1.
-        f: c / |c|_2.
-        g: gradient sent back to the attention, g = Y (x_{T+1} - alpha).
-        loss: () cross entropy in nats.
-        residual: () 1 - alpha_own, the probability of all wrong outputs together.
-        other, rest: () probability of one other next token and of one of the M-K outputs.
-        margin: () own logit minus the largest other one.
-    """
-
-    c: Attention
-    f: Attention
-    g: Attention
-    loss: Float[Array, ""]
-    residual: Float[Array, ""]
-    other: Float[Array, ""]
-    rest: Float[Array, ""]
-    margin: Float[Array, ""]
-
-    @property
-    def speed(self) -> Float[Array, ""]:
-        """f . g, which Theorem 1 predicts to be gamma(t)."""
-        return self.f.distinct @ self.g.distinct + self.f.common @ self.g.common
-
-
-def zero_state(task: SymmetricTask, dtype: DTypeLike) -> State:
-    """Zero weights, from which alone the reduction is exact."""
-    distinct, common = jnp.zeros(np.shape(task.p), dtype), jnp.zeros(np.shape(task.rho), dtype)
-    decoder = Decoder(distinct, distinct, distinct, common, common)
-    return State(decoder, Attention(distinct, common))
 
 
 def measure(task: SymmetricTask, state: State) -> Reduced:
@@ -235,9 +144,15 @@ def symmetric_task(task: SequenceClasses) -> SymmetricTask:
     Raises:
         ValueError: if `task` is not symmetric, naming the assumption that fails.
     """
-    distinct, common = tokens(task)
-    probs = np.asarray(task.probs)
-    return SymmetricTask(probs[0, distinct[0]], probs[0, common], task.K, task.M, task.num_queries)
+    return reduce(task, *tokens(task))
+
+
+def reduce(
+    task: SequenceClasses, distinct: Int[Array, "K D"], common: Int[Array, " C"]
+) -> SymmetricTask:
+    """`symmetric_task` for what `tokens` found."""
+    p, rho = task.probs[0, distinct[0]], task.probs[0, common]
+    return SymmetricTask(p, rho, task.K, task.M, task.num_queries)
 
 
 def expand(task: SequenceClasses, state: State) -> yz.YZ:

@@ -1,5 +1,6 @@
 """The command `dynsim`: theory and simulation of attention's training dynamics."""
 
+import dataclasses
 import json
 import sys
 from collections.abc import Callable, Sequence
@@ -9,12 +10,12 @@ from typing import Annotated, Any
 import matplotlib as mpl
 import tyro
 
-from sweeps import plot
+from sweeps import output, plot
 from sweeps.commands import Export, Info, SweepCommand, run_export, run_info, run_sweep
 from sweeps.compare import compare
 from sweeps.config import Compare
 from sweeps.engine import Interrupted
-from sweeps.explain import Explain, as_json, explain, text
+from sweeps.explain import Explain, explain, text
 from sweeps.figures import figure3, figure8, figure9
 from sweeps.figures.ladder import Ladder
 from sweeps.figures.ladder import run as run_ladder
@@ -44,7 +45,10 @@ def run_compare(config: Compare) -> None:
 def run_explain(config: Explain) -> None:
     """Run `dynsim explain`."""
     found = explain(config)
-    print(json.dumps(as_json(found), indent=2) if config.json else text(config, found))
+    if config.json:
+        print(json.dumps(output.as_json(dataclasses.asdict(found)), indent=2))
+    else:
+        print(text(config, found))
 
 
 def run_validate(config: Validate) -> None:

@@ -16,6 +16,7 @@ from dynsim import Trajectory
 from dynsim.observables import DEFAULT_RECORD
 from dynsim.optim import without_inertia
 from odes import decoder, ladder
+from sweeps import output
 from sweeps.config import Compare
 
 RECORD = (*DEFAULT_RECORD, "attention")
@@ -46,7 +47,7 @@ class Comparison:
     @functools.cached_property
     def report(self) -> dict[str, Any]:
         """All numbers of the comparison as JSON values; not-a-number becomes None."""
-        return _as_json(
+        return output.as_json(
             {
                 "config": self.config.as_json(),
                 "task": {"K": self.task.K, "M": self.task.M, "queries": self.task.num_queries},
@@ -181,13 +182,3 @@ def _ratio(difference: np.ndarray, reference: np.ndarray) -> float:
     """|difference| / |reference| in the l2 norm over everything; NaN where undefined."""
     scale = float(np.linalg.norm(reference))
     return float(np.linalg.norm(difference)) / scale if scale > 0 else math.nan
-
-
-def _as_json(value: Any) -> Any:
-    if isinstance(value, dict):
-        return {name: _as_json(entry) for name, entry in value.items()}
-    if isinstance(value, np.ndarray | np.generic):
-        value = value.tolist()
-    if isinstance(value, list | tuple):
-        return [_as_json(entry) for entry in value]
-    return None if isinstance(value, float) and not math.isfinite(value) else value

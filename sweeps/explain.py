@@ -2,7 +2,6 @@
 
 import dataclasses
 import math
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -137,17 +136,6 @@ def text(config: Explain, found: Explanation) -> str:
     lines += [f"  {label:<28}{found.final[field]:>12.5g}" for field, label in labels.items()]
     lines += ["", "strained assumptions:" if found.strained else "no assumption is strained"]
     return "\n".join([*lines, *(f"  - {reason}" for reason in found.strained)])
-
-
-def as_json(found: Explanation) -> dict[str, Any]:
-    """The explanation as JSON values; what is not finite becomes None."""
-
-    def plain(value: Any) -> Any:
-        if isinstance(value, dict):
-            return {name: plain(entry) for name, entry in value.items()}
-        return None if isinstance(value, float) and not math.isfinite(value) else value
-
-    return plain(dataclasses.asdict(found))
 
 
 def _regime(steps: int, stages: dict[str, float] | None) -> str | None:

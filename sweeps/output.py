@@ -1,6 +1,7 @@
 """Writing results: every file appears whole or not at all."""
 
 import json
+import math
 import os
 import tempfile
 from collections.abc import Callable, Mapping
@@ -16,6 +17,18 @@ def check_directory(out: Path) -> None:
     """Raise `ValueError` when `out` exists and is no directory."""
     if out.exists() and not out.is_dir():
         raise ValueError(f"out = {out}: exists and is no directory")
+
+
+def as_json(value: Any) -> Any:
+    """`value`, of dicts, sequences, arrays and numbers, as JSON values; what is not finite becomes
+    None, because JSON has no name for it."""
+    if isinstance(value, dict):
+        return {name: as_json(entry) for name, entry in value.items()}
+    if isinstance(value, np.ndarray | np.generic):
+        value = value.tolist()
+    if isinstance(value, list | tuple):
+        return [as_json(entry) for entry in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def write(

@@ -5,6 +5,7 @@ appears whole or not at all. So a killed sweep loses the chunks in flight and no
 """
 
 import contextlib
+import errno
 import importlib.metadata
 import os
 import shutil
@@ -127,8 +128,11 @@ class Store:
         try:
             fill(zarr.create_group(temporary))
             temporary.chmod(0o755)
-            # Fails when another process has been faster, or when the folder is not empty.
             os.replace(temporary, path)
+        except OSError as error:
+            if error.errno in (errno.ENOTEMPTY, errno.EEXIST):
+                raise FileExistsError(f"{path}: has been made by another process") from None
+            raise
         finally:
             shutil.rmtree(temporary, ignore_errors=True)
         return cls.open(path)

@@ -1,5 +1,8 @@
-"""Shared set-up: strict broadcasting, a headless backend, both precisions, optional data."""
+"""Shared set-up: quick compilation, strict broadcasting, a headless backend, both precisions,
+optional data."""
 
+import gc
+import os
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -8,6 +11,15 @@ import matplotlib as mpl
 import pytest
 
 mpl.use("Agg")
+# Compilation is most of what the tests cost, and a third as long without optimisation.
+# `tests/dynsim/test_canary.py` checks optimised code; `XLA_FLAGS= make test` runs all of it so.
+os.environ.setdefault(
+    "XLA_FLAGS", "--xla_backend_optimization_level=0 --xla_cpu_use_fusion_emitters=false"
+)
+# Tracing makes objects by the million and hardly any garbage: a quarter of its time was spent
+# looking for some.
+gc.set_threshold(100_000)
+
 jax.config.update("jax_numpy_rank_promotion", "raise")
 # Sweeps spread over all local devices; the tests of anything else use the first one.
 jax.config.update("jax_num_cpu_devices", 4)

@@ -10,6 +10,10 @@ from dynsim import sampling
 from dynsim.models import yz
 
 TASK = dynsim.syn_medium(3)
+# Compiled once for all tests, and in one piece instead of operation by operation.
+LOSS, FORWARD = jax.jit(yz.loss), jax.jit(yz.forward)
+GRADIENT, WRITTEN_OUT = jax.jit(jax.grad(yz.loss)), jax.jit(yz.loss_and_grad)
+SAMPLE = jax.jit(sampling.sample_counts, static_argnums=(2, 3, 4))
 
 
 def numpy_logits(
@@ -39,7 +43,7 @@ def random_weights(seed: int, scale: float = 1.0, residual: bool = False) -> yz.
 def test_forward_and_loss_match_numpy_at_token_and_at_count_level(residual: bool) -> None:
     params = random_weights(0, residual=residual)
     classes, tokens = sampling.sample_tokens(TASK, jax.random.key(0), 16, 20)
-    examples = sampling.sample_counts(TASK, jax.random.key(0), 16, 20, "float64")
+    examples = SAMPLE(TASK, jax.random.key(0), 16, 20, "float64")
     rows = np.asarray(TASK.query_index)[classes]
     want = np.stack(
         [
@@ -47,14 +51,14 @@ def test_forward_and_loss_match_numpy_at_token_and_at_count_level(residual: bool
             for row, x in zip(rows, tokens, strict=True)
         ]
     )
-    at_tokens = jax.vmap(lambda x: yz.forward_tokens(params, TASK, x))(tokens)
+    at_tokens = jax.jit(jax.vmap(lambda x: yz.forward_tokens(params, TASK, x)))(tokens)
     np.testing.assert_allclose(at_tokens, want, rtol=1e-12, atol=1e-12)
-    np.testing.assert_allclose(yz.forward(params, TASK, examples), want, rtol=1e-12, atol=1e-12)
+    np.testing.assert_allclose(FORWARD(params, TASK, examples), want, rtol=1e-12, atol=1e-12)
 
     labels = np.asarray(TASK.next_token)[classes]
     log_alpha = want - np.log(np.exp(want).sum(1, keepdims=True))
     cross_entropy = -log_alpha[np.arange(16), labels].mean()
-    np.testing.assert_allclose(yz.loss(params, TASK, examples), cross_entropy, rtol=1e-12)
+    np.testing.assert_allclose(LOSS(params, TASK, examples), cross_entropy, rtol=1e-12)
 
 
 @pytest.mark.usefixtures("x64")
@@ -64,18 +68,18 @@ def test_lemma_1_is_the_gradient(source: str, scale: float, residual: bool) -> N
     params = random_weights(1, scale, residual)
     examples = yz.population(TASK)
     if source == "batch":
-        examples = sampling.sample_counts(TASK, jax.random.key(1), 32, 40, "float64")
-    value, written_out = jax.jit(yz.loss_and_grad)(params, TASK, examples)
-    np.testing.assert_allclose(value, yz.loss(params, TASK, examples), rtol=1e-13)
-    by_autodiff = jax.jit(jax.grad(yz.loss))(params, TASK, examples)
+        examples = SAMPLE(TASK, jax.random.key(1), 32, 40, "float64")
+    value, written_out = WRITTEN_OUT(params, TASK, examples)
+    np.testing.assert_allclose(value, LOSS(params, TASK, examples), rtol=1e-13)
+    by_autodiff = GRADIENT(params, TASK, examples)
     for got, want in zip(jax.tree.leaves(written_out), jax.tree.leaves(by_autodiff), strict=True):
         np.testing.assert_allclose(got, want, rtol=1e-10, atol=1e-10 * float(jnp.abs(want).max()))
 
 
 @pytest.mark.usefixtures("x64")
 def test_gradients_leave_row_sums_alone() -> None:
-    examples = sampling.sample_counts(TASK, jax.random.key(2), 32, 40, "float64")
-    _, grads = jax.jit(yz.loss_and_grad)(random_weights(2), TASK, examples)
+    examples = SAMPLE(TASK, jax.random.key(2), 32, 40, "float64")
+    _, grads = WRITTEN_OUT(random_weights(2), TASK, examples)
     np.testing.assert_allclose(grads.Y.sum(1), 0, atol=1e-15)
     np.testing.assert_allclose(grads.Z.sum(1), 0, atol=1e-15)
 

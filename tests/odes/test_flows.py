@@ -199,6 +199,7 @@ def test_a_theory_that_does_not_apply_says_why(
         (lambda: population.solve(TASK, dynsim.sgd(1, 1), [3, 2]), "must be >= 0 and increase"),
         (lambda: population.solve(TASK, dynsim.sgd(1, 1), []), "non-empty list"),
         (lambda: population.solve(TASK, dynsim.sgd(1, 1), [0, 1], flow="odd"), "flow = 'odd'"),
+        (lambda: population.solve(TASK, dynsim.sgd(1, 1), [0, 1], dtype="int8"), "dtype = 'int8'"),
         (lambda: attention.solve(TASK, dynsim.sgd(1, 1), [0, 1], clock="x"), "clock = 'x'"),
         (
             lambda: population.solve(

@@ -20,8 +20,6 @@ pytestmark = pytest.mark.usefixtures("x64")
 SMALL = dynsim.syn(2, 1, num_common=3, num_distinct=3)
 SINGLE = dynsim.syn(1, 3, num_common=1, num_distinct=2)
 END = 20.0
-# Compilation is all that these tests cost: leave out what only pays in longer runs.
-QUICKLY = {"xla_backend_optimization_level": 0, "xla_cpu_use_fusion_emitters": False}
 
 ADAM = {"adam", "matched-adam"}
 MOMENTUM = {"matched", "heavy-ball", "rescaled"}
@@ -71,7 +69,7 @@ def differentiated(name: str) -> Run:
         result = solve(name, task if name == "symmetric" else traced, rates)
         return result["loss"][-1] + result["entropy"][-1], result
 
-    compiled = jax.jit(jax.value_and_grad(run, (0, 1), has_aux=True), compiler_options=QUICKLY)
+    compiled = jax.jit(jax.value_and_grad(run, (0, 1), has_aux=True))
     value = lambda rates, probs: compiled(rates, probs)[0][0]
     rates, still = np.ones(2), np.zeros(2)
     (_, result), (by_rates, by_probs) = compiled(rates, probs)

@@ -1,0 +1,70 @@
+"""What the symmetric reduction can record.
+
+Observables bear the names of `dynsim.observables`; those that have an entry for each class there
+have shape (1,) here, all classes being alike.
+"""
+
+from collections.abc import Callable, Sequence
+
+import jax.numpy as jnp
+from jaxtyping import Array, Float
+
+from dynsim import checks
+from odes.symmetric_state import Reduced, State, SymmetricTask
+from odes.symmetric_task import measure
+
+Observable = Callable[[SymmetricTask, State, Reduced], Array]
+
+
+def entropy(task: SymmetricTask, state: State, now: Reduced) -> Float[Array, ""]:
+    """Entropy (nats) of the attention restricted to distinct tokens; NaN without any."""
+    if now.c.distinct.size == 0:
+        return jnp.full((), jnp.nan, now.loss.dtype)
+    p = now.c.distinct / jnp.sum(now.c.distinct)
+    # The inner where keeps the gradient finite where p = 0.
+    return -jnp.sum(jnp.where(p > 0, p * jnp.log(jnp.where(p > 0, p, 1)), 0))
+
+
+def xi(task: SymmetricTask, state: State, now: Reduced) -> Float[Array, "1"]:
+    """xi_n as `dynsim.observables.xi` measures it; NaN without distinct tokens."""
+    f, g = now.f.distinct, now.g.distinct
+    if f.size == 0:
+        return jnp.full((1,), jnp.nan, now.loss.dtype)
+    weight = f @ f
+    gain = jnp.sum(f * (g - f * now.speed))
+    return (gain / jnp.where(weight > 0, weight, 1))[None]
+
+
+def _most_probable(z: Float[Array, " D"], probability: Float[Array, " D"]) -> Float[Array, "1"]:
+    if z.size == 0:
+        return jnp.full((1,), jnp.nan, z.dtype)
+    return z[jnp.argmax(probability)][None]
+
+
+OBSERVABLES: dict[str, Observable] = {
+    "loss": lambda task, state, now: now.loss,
+    "accuracy": lambda task, state, now: (now.margin > 0).astype(now.loss.dtype),
+    "entropy": entropy,
+    "z_top_distinct": lambda task, state, now: _most_probable(state.Z.distinct, task.p),
+    "z_top_common": lambda task, state, now: _most_probable(state.Z.common, task.rho),
+    "speed": lambda task, state, now: now.speed[None],
+    "xi": xi,
+    "z_distinct": lambda task, state, now: state.Z.distinct,
+    "z_common": lambda task, state, now: state.Z.common,
+    "attention_distinct": lambda task, state, now: now.c.distinct,
+    "attention_common": lambda task, state, now: now.c.common,
+}
+"""Observables by the name under which they are recorded: () loss, accuracy and entropy; (1,)
+where all classes agree; (D,) or (C,) for each distinct token of a class or each common token."""
+
+
+def observe(record: tuple[str, ...], task: SymmetricTask, state: State) -> dict[str, Array]:
+    """All recorded observables of one state."""
+    now = measure(task, state)
+    return {name: OBSERVABLES[name](task, state, now) for name in record}
+
+
+def checked_record(record: Sequence[str]) -> tuple[str, ...]:
+    """The names to record; raises `ValueError` for an unknown one."""
+    names = (record,) if isinstance(record, str) else tuple(record)
+    return tuple(checks.choice("record", name, tuple(OBSERVABLES)) for name in names)

@@ -1,0 +1,125 @@
+"""Sweeps in processes of their own: killed, interrupted, shared between two; nothing is lost."""
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import sweeps
+from sweeps import Sweep, Training, spec
+
+ROOT = Path(__file__).parents[2]
+AXES = {"eta_y": {"linspace": [0.1, 4, 40]}, "seed": {"range": 3}}
+SWEEP = Sweep(AXES, Training(steps=5, length=8, batch=4, momentum=0.9), record=("loss", "entropy"))
+SETTINGS = "[axes]\neta_y = {linspace = [0.1, 4, 40]}\nseed = {range = 3}\n[run]\nsteps = 5\n"
+TOML = f'record = ["loss", "entropy"]\n{SETTINGS}length = 8\nbatch = 4\nmomentum = 0.9\n'
+CHUNKS = 60
+
+
+class Workers:
+    """Starts worker.py on one sweep file and one store; they share a compilation cache."""
+
+    def __init__(self, folder: Path) -> None:
+        self.file, self.out = folder / "s.toml", folder / "s"
+        self.file.write_text(TOML)
+        self.environment = {
+            **os.environ,
+            "PYTHONPATH": str(ROOT),
+            "JAX_COMPILATION_CACHE_DIR": str(folder / "cache"),
+            "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
+            "JAX_NUM_CPU_DEVICES": "1",
+        }
+        self.started: list[subprocess.Popen] = []
+
+    def start(self, *options: str) -> subprocess.Popen:
+        command = [sys.executable, str(Path(__file__).with_name("worker.py")), "sweep"]
+        settings = [str(self.file), "--out", str(self.out), "--chunk", "2", "--tile", "2"]
+        process = subprocess.Popen(
+            [*command, *settings, *options],
+            env=self.environment,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        self.started.append(process)
+        return process
+
+
+@pytest.fixture
+def workers(tmp_path: Path) -> Iterator[Workers]:
+    found = Workers(tmp_path)
+    yield found
+    for process in found.started:
+        process.kill()
+        process.wait()
+        process.stdout.close()
+        process.stderr.close()
+
+
+def chunks(output: str) -> list[str]:
+    return [line for line in output.splitlines() if line.startswith("chunk")]
+
+
+def read_chunks(process: subprocess.Popen, number: int) -> list[str]:
+    """Wait for so many chunks and return their lines."""
+    return [process.stdout.readline().strip() for _ in range(number)]
+
+
+def assert_complete(workers: Workers) -> None:
+    assert spec.load(workers.file).as_json() == SWEEP.as_json()
+    want = sweeps.run(SWEEP, chunk=2, tile=2).load()
+    got = sweeps.open(workers.out).load()
+    for name in want.variables:
+        # The same programs in the same batches: equal to the last bit.
+        np.testing.assert_array_equal(got[name].values, want[name].values)
+
+
+def test_kills_and_ctrl_c_lose_only_the_chunk_in_flight(workers: Workers) -> None:
+    written: list[str] = []
+    for kill_after in (1, 7, 12):
+        process = workers.start()
+        written += read_chunks(process, kill_after)
+        process.send_signal(signal.SIGKILL)
+        written += chunks(process.communicate()[0])
+        assert process.returncode == -signal.SIGKILL
+    process = workers.start()
+    written += read_chunks(process, 3)
+    process.send_signal(signal.SIGINT)
+    output, errors = process.communicate()
+    written += chunks(output)
+    assert process.returncode == 130
+    assert "Run the same command again to resume" in errors
+    assert "Traceback" not in errors
+    assert len(written) < CHUNKS, "the sweep was over before it could be interrupted"
+    output, errors = workers.start().communicate()
+    written += chunks(output)
+    assert "120 of 120 runs done (60 of 60 chunks): 120 OK" in output
+    assert len(set(written)) == CHUNKS
+    # A kill between a chunk's last byte and its line makes it be told of never, not twice.
+    assert len(written) == CHUNKS
+    assert_complete(workers)
+
+
+def test_two_processes_share_a_sweep_and_one_is_killed_and_restarted(workers: Workers) -> None:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    shared = ("--coordinator", f"127.0.0.1:{port}", "--processes", "2", "--process")
+    first, second = (workers.start(*shared, k) for k in "01")
+    written = read_chunks(second, 2)
+    second.kill()
+    written += chunks(second.communicate()[0])
+    again = workers.start(*shared, "1")
+    written += chunks(again.communicate()[0])
+    mine = chunks(first.communicate()[0])
+    assert (first.returncode, again.returncode) == (0, 0)
+    assert len(mine) == len(set(mine)) == CHUNKS // 2
+    assert len(set(written)) == CHUNKS // 2
+    assert not set(mine) & set(written)
+    assert_complete(workers)
