@@ -22,7 +22,8 @@ class Hosts:
 
     Attributes:
         distributed: let jax.distributed find the cluster (Slurm, Open MPI, TPU pods).
-        coordinator: host:port on which process 0 listens, where nothing can be detected.
+        coordinator: host:port on which process 0 listens, for jax.distributed where nothing can be
+            detected. Without it, processes that are told their number need no jax.distributed.
         processes: number of processes.
         process: number of this process, from 0.
     """
@@ -36,16 +37,11 @@ class Hosts:
         """Number of this process and of all processes. Call it before anything runs in JAX.
 
         Raises:
-            ValueError: when only a part of the three numbers is given, or they do not fit.
+            ValueError: when the numbers are incomplete or do not fit, or nobody is found.
         """
-        given = {name: getattr(self, name) for name in ("coordinator", "processes", "process")}
-        missing = [name for name, value in given.items() if value is None]
-        if len(missing) == 3 and not self.distributed:
-            return 0, 1
-        if missing and not self.distributed:
+        if (self.processes is None) != (self.process is None) and not self.distributed:
             raise ValueError(
-                f"{missing[0]}: must be given together with "
-                f"{', '.join(name for name in given if name not in missing)}; or use distributed"
+                f"processes = {self.processes}, process = {self.process}: needs both, or distributed"
             )
         if self.processes is not None:
             checks.integer("processes", self.processes, 1)
@@ -55,6 +51,8 @@ class Hosts:
                 raise ValueError(
                     f"process = {self.process}: must be below processes = {self.processes}"
                 )
+        if self.coordinator is None and not self.distributed:
+            return (0, 1) if self.process is None else (self.process, self.processes)
         # A process that died must not take the others with it: they have chunks of their own.
         jax.config.update("jax_enable_recoverability", True)
         try:

@@ -5,6 +5,7 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -20,6 +21,8 @@ SWEEP = Sweep(AXES, Training(steps=5, length=8, batch=4, momentum=0.9), record=(
 SETTINGS = "[axes]\neta_y = {linspace = [0.1, 4, 40]}\nseed = {range = 3}\n[run]\nsteps = 5\n"
 TOML = f'record = ["loss", "entropy"]\n{SETTINGS}length = 8\nbatch = 4\nmomentum = 0.9\n'
 CHUNKS = 60
+TIMEOUT = 120
+"""Seconds after which a process that should have ended counts as hung."""
 
 
 class Workers:
@@ -35,18 +38,22 @@ class Workers:
             "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
             "JAX_NUM_CPU_DEVICES": "1",
         }
+        self.errors = folder / "errors.txt"
         self.started: list[subprocess.Popen] = []
 
-    def start(self, *options: str) -> subprocess.Popen:
+    def start(self, *options: str, gated: bool = False) -> subprocess.Popen:
+        """A worker; a `gated` one goes on after each chunk only once its input is closed."""
         command = [sys.executable, str(Path(__file__).with_name("worker.py")), "sweep"]
         settings = [str(self.file), "--out", str(self.out), "--chunk", "2", "--tile", "2"]
-        process = subprocess.Popen(
-            [*command, *settings, *options],
-            env=self.environment,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
+        with self.errors.open("w") as errors:
+            process = subprocess.Popen(
+                [*command, *settings, *options],
+                env=self.environment,
+                stdin=subprocess.PIPE if gated else subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=errors,
+                text=True,
+            )
         self.started.append(process)
         return process
 
@@ -59,16 +66,30 @@ def workers(tmp_path: Path) -> Iterator[Workers]:
         process.kill()
         process.wait()
         process.stdout.close()
-        process.stderr.close()
+        if process.stdin:
+            process.stdin.close()
 
 
-def chunks(output: str) -> list[str]:
-    return [line for line in output.splitlines() if line.startswith("chunk")]
+def chunks(lines: list[str]) -> list[str]:
+    return [line for line in lines if line.startswith("chunk")]
 
 
 def read_chunks(process: subprocess.Popen, number: int) -> list[str]:
     """Wait for so many chunks and return their lines."""
     return [process.stdout.readline().strip() for _ in range(number)]
+
+
+def finish(process: subprocess.Popen) -> list[str]:
+    """Let a worker end, and return its remaining lines."""
+    if process.stdin:
+        process.stdin.close()
+    watchdog = threading.Timer(TIMEOUT, process.kill)
+    watchdog.start()
+    # Not communicate(), which loses what an earlier readline() has buffered.
+    lines = process.stdout.read().splitlines()
+    process.wait()
+    watchdog.cancel()
+    return lines
 
 
 def assert_complete(workers: Workers) -> None:
@@ -86,18 +107,18 @@ def test_kills_and_ctrl_c_lose_only_the_chunk_in_flight(workers: Workers) -> Non
         process = workers.start()
         written += read_chunks(process, kill_after)
         process.send_signal(signal.SIGKILL)
-        written += chunks(process.communicate()[0])
+        written += chunks(finish(process))
         assert process.returncode == -signal.SIGKILL
     process = workers.start()
     written += read_chunks(process, 3)
     process.send_signal(signal.SIGINT)
-    output, errors = process.communicate()
-    written += chunks(output)
+    written += chunks(finish(process))
+    errors = workers.errors.read_text()
     assert process.returncode == 130
     assert "Run the same command again to resume" in errors
     assert "Traceback" not in errors
     assert len(written) < CHUNKS, "the sweep was over before it could be interrupted"
-    output, errors = workers.start().communicate()
+    output = finish(workers.start())
     written += chunks(output)
     assert "120 of 120 runs done (60 of 60 chunks): 120 OK" in output
     assert len(set(written)) == CHUNKS
@@ -111,13 +132,14 @@ def test_two_processes_share_a_sweep_and_one_is_killed_and_restarted(workers: Wo
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
     shared = ("--coordinator", f"127.0.0.1:{port}", "--processes", "2", "--process")
-    first, second = (workers.start(*shared, k) for k in "01")
-    written = read_chunks(second, 2)
+    first = workers.start(*shared, "0", gated=True)
+    second = workers.start(*shared, "1")
+    mine, written = read_chunks(first, 1), read_chunks(second, 2)
     second.kill()
-    written += chunks(second.communicate()[0])
+    written += chunks(finish(second))
     again = workers.start(*shared, "1")
-    written += chunks(again.communicate()[0])
-    mine = chunks(first.communicate()[0])
+    written += chunks(finish(again))
+    mine += chunks(finish(first))
     assert (first.returncode, again.returncode) == (0, 0)
     assert len(mine) == len(set(mine)) == CHUNKS // 2
     assert len(set(written)) == CHUNKS // 2
