@@ -4,13 +4,19 @@ PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
 
-.PHONY: demo test lint clean
+.PHONY: demo test bench lint clean
 
 demo: $(VENV)/.installed
 	$(BIN)/dynsim compare --task syn-small --eta-y 1 --eta-z 0.1 --steps 1000 --seeds 8 --out out/compare
 
 test: $(VENV)/.installed-test
 	$(BIN)/python -m pytest
+
+# PyTorch, to compare with, comes in the CPU build where the index in use offers one.
+bench: $(VENV)/.installed-bench
+	$(BIN)/dynsim bench fig6 --check
+	$(BIN)/dynsim bench scaling
+	$(BIN)/dynsim bench kills
 
 lint: $(VENV)/.installed-lint
 	$(BIN)/ruff check .

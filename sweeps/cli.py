@@ -11,12 +11,13 @@ import matplotlib as mpl
 import tyro
 
 from sweeps import output, plot
+from sweeps.benchmarks import command as bench
 from sweeps.commands import Export, Info, SweepCommand, run_export, run_info, run_sweep
 from sweeps.compare import compare
 from sweeps.config import Compare
 from sweeps.engine import Interrupted
 from sweeps.explain import Explain, explain, text
-from sweeps.figures import figure3, figure8, figure9
+from sweeps.figures import attention_maps, figure3, figure6, figure8, figure9, recall
 from sweeps.figures.ladder import Ladder
 from sweeps.figures.ladder import run as run_ladder
 from sweeps.report import table, write
@@ -24,11 +25,18 @@ from sweeps.validate import Validate, validate
 
 Figure = (
     Annotated[figure3.Figure3, tyro.conf.subcommand("3")]
+    | Annotated[attention_maps.Figure4, tyro.conf.subcommand("4")]
+    | Annotated[attention_maps.Figure5, tyro.conf.subcommand("5")]
+    | Annotated[figure6.Figure6, tyro.conf.subcommand("6")]
     | Annotated[figure8.Figure8, tyro.conf.subcommand("8")]
     | Annotated[figure9.Figure9, tyro.conf.subcommand("9")]
+    | Annotated[recall.Figure11, tyro.conf.subcommand("11")]
+    | Annotated[recall.Figure12, tyro.conf.subcommand("12")]
     | Annotated[Ladder, tyro.conf.subcommand("ladder")]
 )
-Command = Compare | Explain | Figure | Validate | SweepCommand | Info | plot.Plot | Export
+Command = (
+    Compare | Explain | Figure | Validate | SweepCommand | Info | plot.Plot | Export | bench.Bench
+)
 
 
 def run_compare(config: Compare) -> None:
@@ -63,6 +71,11 @@ RUNNERS: dict[type, Callable[[Any], list[Path] | None]] = {
     Explain: run_explain,
     Validate: run_validate,
     figure3.Figure3: figure3.run,
+    attention_maps.Figure4: attention_maps.run,
+    attention_maps.Figure5: attention_maps.run,
+    figure6.Figure6: figure6.run,
+    recall.Figure11: recall.run,
+    recall.Figure12: recall.run,
     figure8.Figure8: figure8.run,
     figure9.Figure9: figure9.run,
     Ladder: run_ladder,
@@ -70,6 +83,7 @@ RUNNERS: dict[type, Callable[[Any], list[Path] | None]] = {
     Info: run_info,
     plot.Plot: plot.run,
     Export: run_export,
+    bench.Bench: bench.run,
 }
 
 
@@ -84,6 +98,7 @@ def parse(arguments: Sequence[str] | None = None) -> Command:
         "info": Info,
         "plot": plot.Plot,
         "export": Export,
+        "bench": bench.Bench,
     }
     return tyro.extras.subcommand_cli_from_dict(
         commands, args=arguments, prog="dynsim", description=__doc__

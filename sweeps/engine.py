@@ -19,6 +19,9 @@ from sweeps.spec import Sweep
 from sweeps.store import Store, StoreError
 from sweeps.work import Work
 
+PREFETCH = 64
+"""Number of chunks whose programs are compiled ahead; most chunks share one."""
+
 
 class Interrupted(Exception):  # noqa: N818  (a wish of the user, no error)
     """The user asked to stop; every chunk that was finished is stored."""
@@ -107,8 +110,11 @@ def valid(dataset: xr.Dataset) -> xr.Dataset:
 def _work_off(store: Store, work: Work, variables: dict, process: tuple[int, int]) -> None:
     k, n = process
     status, done = store.status(), store.done()
-    todo = [i for i in range(k, len(done), n) if not done[i]]
-    regions = list(store.layout.regions())
+    regions = [
+        region for i, region in enumerate(store.layout.regions()) if i % n == k and not done[i]
+    ]
+    for region in regions[:: max(len(regions) // PREFETCH, 1)]:
+        work.start(region)
     finished = status[status >= 0]
     diverged = int((finished != Status.OK).sum())
     with (
@@ -122,10 +128,10 @@ def _work_off(store: Store, work: Work, variables: dict, process: tuple[int, int
             file=sys.stderr,
         ) as bar,
     ):
-        for i in todo:
-            arrays = work.compute(regions[i], variables, check)
+        for region in regions:
+            arrays = work.compute(region, variables, check)
             try:
-                store.write(regions[i], arrays)
+                store.write(region, arrays)
             except OSError as error:
                 raise StoreError(
                     f"{store.path}: a chunk could not be written ({error}); the chunks before it "

@@ -5,6 +5,7 @@ results. `jax.distributed` only tells each who it is, and lets accelerators of s
 start together.
 """
 
+import contextlib
 import dataclasses
 import os
 
@@ -41,7 +42,8 @@ class Hosts:
         """
         if (self.processes is None) != (self.process is None) and not self.distributed:
             raise ValueError(
-                f"processes = {self.processes}, process = {self.process}: needs both, or distributed"
+                f"processes = {self.processes}, process = {self.process}: needs both of them, or "
+                "distributed"
             )
         if self.processes is not None:
             checks.integer("processes", self.processes, 1)
@@ -77,5 +79,6 @@ def use_all_cores() -> None:
     """
     if "xla_force_host_platform_device_count" in os.environ.get("XLA_FLAGS", ""):
         return
-    if "JAX_NUM_CPU_DEVICES" not in os.environ:
-        jax.config.update("jax_num_cpu_devices", len(os.sched_getaffinity(0)))
+    if jax.config.jax_num_cpu_devices == -1:
+        with contextlib.suppress(RuntimeError):  # JAX is running, so the choice has been made
+            jax.config.update("jax_num_cpu_devices", len(os.sched_getaffinity(0)))

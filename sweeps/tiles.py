@@ -6,7 +6,10 @@ a tile share them. The program knows neither the grid nor the values on it.
 """
 
 import functools
+import os
 from collections.abc import Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -28,6 +31,55 @@ def mesh(devices: Sequence[jax.Device] | None = None) -> Mesh:
     """One axis over `devices`, by default all local ones."""
     found = jax.local_devices() if devices is None else list(devices)
     return Mesh(np.array(found), ("devices",))
+
+
+class Program:
+    """`run_tiles` for one shape of arrays: traced when made, compiled in the background once
+    started, so that the programs of a sweep over shapes are compiled side by side."""
+
+    def __init__(self, task: PyTree, tile: tuple[int, int], settings: Settings, mesh: Mesh) -> None:
+        self._wide = settings.dtype == "float64"
+        numbers = {name: np.zeros((mesh.size, tile[1]), settings.dtype) for name in NUMBERS}
+        seeds = np.zeros((mesh.size, tile[0]), np.uint32)
+        self._traced = run_tiles.trace(task, numbers, seeds, settings=settings, mesh=mesh)
+        self._compiled: Future | None = None
+
+    @property
+    def shapes(self) -> dict[str, jax.ShapeDtypeStruct]:
+        """Shapes and dtypes of what it returns."""
+        return self._traced.out_info
+
+    def start(self) -> None:
+        """Begin to compile, if that has not begun."""
+        if self._compiled is None:
+            self._compiled = COMPILERS.submit(self._compile)
+
+    def __call__(self, *arguments: PyTree) -> dict[str, Array]:
+        """The result of `run_tiles`, as soon as the program is there."""
+        self.start()
+        return self._compiled.result()(*arguments)
+
+    def _compile(self) -> jax.stages.Compiled:
+        # Threads do not inherit the precision of the one that starts them.
+        with jax.enable_x64(self._wide):
+            return self._traced.lower().compile()
+
+
+COMPILERS = ThreadPoolExecutor(os.cpu_count(), "dynsim-compile")
+
+
+def program(task: PyTree, tile: tuple[int, int], settings: Settings, mesh: Mesh) -> Program:
+    """The program for arrays shaped like these, made at the first call."""
+    leaves, structure = jax.tree.flatten(task)
+    shapes = tuple((leaf.shape, str(leaf.dtype)) for leaf in leaves)
+    key = (shapes, structure, tile, settings, mesh)
+    if key not in PROGRAMS:
+        PROGRAMS[key] = Program(task, tile, settings, mesh)
+    return PROGRAMS[key]
+
+
+PROGRAMS: dict[Any, Program] = {}
+"""All programs of this process, as jit would keep them."""
 
 
 @functools.partial(jax.jit, static_argnames=("settings", "mesh"))

@@ -6,8 +6,10 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import NamedTuple
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh
+from jaxtyping import PyTree
 
 import dynsim
 from dynsim.observables import RECALL_THRESHOLDS
@@ -69,6 +71,7 @@ class Work:
     ) -> None:
         self.sweep, self.mesh = sweep, mesh
         self.problem = functools.lru_cache(maxsize=64)(self._problem)
+        self.program = functools.lru_cache(maxsize=64)(self._program)
         device = mesh.devices.flat[0]
         sizes = [
             (tiles.bytes_per_run(*problem), tiles.default_tile(*problem, device))
@@ -93,8 +96,7 @@ class Work:
         """The arrays of one chunk, of the region's shape in front; `check` is called between
         batches and may raise to give up the chunk."""
         chosen, seeds, points = self._runs(region)
-        task, its_settings = self.problem(self.sweep.training(chosen))
-        prepared = self.sweep.rules.prepare(task)
+        prepared, program = self.program(self.sweep.training(chosen))
         numbers = self._numbers(chosen, points)
         order = np.arange(len(numbers["eta_y"]))
         if self.sweep.rules.adaptive:
@@ -102,12 +104,10 @@ class Work:
         found: dict[str, np.ndarray] = {}
         for block in self._rounds(len(seeds), order):
             check()
-            result = tiles.run_tiles(
+            result = program(
                 prepared,
                 {name: values[np.stack([p for _, p in block])] for name, values in numbers.items()},
                 np.stack([seeds[s] for s, _ in block]).astype(np.uint32),
-                settings=its_settings,
-                mesh=self.mesh,
             )
             for name, array in jax.device_get(result).items():
                 if name not in found:
@@ -122,26 +122,18 @@ class Work:
     def variables(self) -> dict[str, Variable]:
         """The arrays that the runs record; where shapes differ between runs, the largest."""
         found: dict[str, Variable] = {}
-        seen = set()
         for training in self.sweep.trainings():
-            task, its_settings = self.problem(training)
-            if (its_settings, task.K, task.M, task.num_queries) in seen:
-                continue
-            seen.add((its_settings, task.K, task.M, task.num_queries))
-            numbers = {name: np.zeros((self.mesh.size, 1)) for name in tiles.NUMBERS}
-            seeds = np.zeros((self.mesh.size, 1), np.uint32)
-            shapes = jax.eval_shape(
-                functools.partial(tiles.run_tiles, settings=its_settings, mesh=self.mesh),
-                self.sweep.rules.prepare(task),
-                numbers,
-                seeds,
-            )
-            for name, made in shapes.items():
+            for name, made in self.program(training)[1].shapes.items():
                 inner = made.shape[3:]
                 if name in found:
                     inner = tuple(np.maximum(inner, found[name].shape).tolist())
                 found[name] = Variable(inner, self._inner_dims(name, len(inner)), made.dtype)
         return found
+
+    def start(self, region: tuple[slice, ...]) -> None:
+        """Begin to compile what a chunk needs."""
+        chosen, _, _ = self._runs(region)
+        self.program(self.sweep.training(chosen))[1].start()
 
     def coordinates(self) -> dict[str, tuple[tuple[str, ...], np.ndarray]]:
         """Values of the axes, and of the recorded times, with the dimensions that they lie on."""
@@ -168,6 +160,11 @@ class Work:
                 ((steps.name, "record"), padded) if several else ((steps.name,), padded[:, 0])
             )
         return found
+
+    def _program(self, training: Training) -> tuple[PyTree, tiles.Program]:
+        task, its_settings = self.problem(training)
+        prepared = jax.tree.map(jnp.asarray, self.sweep.rules.prepare(task))
+        return prepared, tiles.program(prepared, self.tile, its_settings, self.mesh)
 
     def _problem(self, training: Training) -> tuple[dynsim.SequenceClasses, Settings]:
         sweep = self.sweep
@@ -214,7 +211,7 @@ class Work:
         if ratio is not None:
             numbers["eta_y"] = ratio * numbers["eta_z"]
         return {
-            name: np.broadcast_to(np.asarray(value, np.float64), shape).ravel()
+            name: np.broadcast_to(np.asarray(value, self.sweep.dtype), shape).ravel()
             for name, value in numbers.items()
         }
 

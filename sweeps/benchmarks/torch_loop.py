@@ -53,7 +53,7 @@ def entropy_after_training(
         loss.backward()
         optimizer.step()
     with torch.no_grad():
-        c = torch.from_numpy(probs).float() * torch.exp(Z[query])
+        c = torch.from_numpy(probs.copy()).float() * torch.exp(Z[query])
         p = torch.where(torch.from_numpy(np.array(task.distinct())), c, torch.zeros(()))
         p = p / p.sum(1, keepdim=True)
         return float(torch.special.entr(p).sum(1).mean())

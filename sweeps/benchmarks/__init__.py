@@ -1,0 +1,1 @@
+"""`dynsim bench`: ratios and rates, each measured in one run on one machine."""

@@ -1,0 +1,39 @@
+"""The command `dynsim bench`."""
+
+import dataclasses
+from collections.abc import Callable, Iterator
+from typing import Literal
+
+import tyro
+
+from sweeps import hosts
+from sweeps.benchmarks import fig6, kills, scaling
+
+What = Literal["fig6", "scaling", "kills"]
+
+
+@dataclasses.dataclass(frozen=True)
+class Bench:
+    """Measure speed, as ratios within one run, or robustness.
+
+    Attributes:
+        what: fig6: the 640 trainings of Fig. 6 against a PyTorch loop and a loop over jitted runs;
+            scaling: runs per second and memory from 1e2 to 1e5 runs; kills: 20 SIGKILLs of a
+            running sweep, each resumed.
+        check: for fig6: also compare the PyTorch loop with the published table (a minute more).
+    """
+
+    what: tyro.conf.Positional[What]
+    check: bool = False
+
+
+def run(config: Bench) -> None:
+    """Run the benchmark, printing each line as soon as it is known."""
+    hosts.use_all_cores()
+    reports: dict[What, Callable[[], Iterator[str]]] = {
+        "fig6": lambda: fig6.report(config.check),
+        "scaling": scaling.report,
+        "kills": kills.report,
+    }
+    for line in reports[config.what]():
+        print(line, flush=True)

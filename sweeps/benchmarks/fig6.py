@@ -1,0 +1,96 @@
+"""The whole sweep of Fig. 6, 640 trainings, against loops over single runs."""
+
+import functools
+import importlib.util
+import time
+from collections.abc import Callable, Iterator
+
+import jax
+import numpy as np
+
+import dynsim
+import sweeps
+from sweeps.figures.figure6 import published
+from sweeps.spec import Sweep, load
+
+LOOPS = 4
+"""Single runs that are timed for each number of queries; the median stands for all."""
+
+
+def report(check: bool) -> Iterator[str]:
+    """Lines of the report; `check` runs the PyTorch loop on all of Fig. 6 for one query."""
+    if importlib.util.find_spec("torch") is None:
+        raise ValueError(
+            "bench fig6: compares with PyTorch, which is not installed; make bench installs it"
+        )
+    import torch
+
+    from sweeps.benchmarks.torch_loop import entropy_after_training
+
+    sweep = load("fig6", ['record = ["entropy"]'])
+    per_query = sweep.dims[1].size * sweep.dims[2].size * sweep.dims[3].size
+    cold = seconds(lambda: sweeps.run(sweep))
+    warm = float(
+        np.median([seconds(functools.partial(sweeps.run, rooted(sweep, i))) for i in (1, 2, 3)])
+    )
+    yield f"{len(jax.devices())} devices, {torch.get_num_threads()} threads in PyTorch"
+    yield f"sweep engine, 640 runs: {warm:.2f} s warm, {cold:.2f} s cold (compilation included)"
+    totals = {"PyTorch, one-hot": 0.0, "PyTorch, gathered": 0.0, "jitted single runs": 0.0}
+    for number in sweep.fields["num_queries"]:
+        task = dynsim.syn_medium(number)
+        runs = {
+            "PyTorch, one-hot": lambda seed, task=task: entropy_after_training(
+                task, 2.0, 1.0, seed
+            ),
+            "PyTorch, gathered": lambda seed, task=task: entropy_after_training(
+                task, 2.0, 1.0, seed, compact=True
+            ),
+            "jitted single runs": lambda seed, task=task: single(task, seed),
+        }
+        for name, one in runs.items():
+            one(0)
+            took = float(np.median([seconds(functools.partial(one, s)) for s in range(LOOPS)]))
+            totals[name] += per_query * took
+            yield f"  {name}, {number} queries: {took:.3f} s a run"
+    yield "640 runs one after the other, and how much faster the sweep engine is:"
+    for name, total in totals.items():
+        yield f"  {name}: {total:.0f} s, {total / warm:.0f}x warm, {total / cold:.0f}x cold"
+    if check:
+        yield from compared(entropy_after_training)
+
+
+def compared(train: Callable[..., float]) -> Iterator[str]:
+    """The PyTorch loop against the published cells of one query, 10 seeds each."""
+    task, good = dynsim.syn_medium(1), 0
+    cells = {key: value for key, value in published().items() if key[0] == 1}
+    for (_, eta_z, ratio), (mean, std) in cells.items():
+        found = np.array([train(task, ratio * eta_z, eta_z, seed) for seed in range(10)])
+        tolerance = 3 * np.sqrt((std**2 + found.var(ddof=1)) / 10)
+        good += abs(found.mean() - mean) <= max(tolerance, 0.02 * mean)
+    yield f"PyTorch loop: {good} of {len(cells)} published cells of one query reproduced"
+
+
+def single(task: dynsim.SequenceClasses, seed: int) -> float:
+    """One run of Fig. 6 by `simulate`."""
+    run = dynsim.simulate(
+        task,
+        dynsim.momentum(2.0, 1.0, 0.9),
+        jax.random.key(seed),
+        steps=100,
+        init="uniform",
+        times=[100],
+        record=["entropy"],
+    )
+    return float(run["entropy"][0])
+
+
+def rooted(sweep: Sweep, root: int) -> Sweep:
+    """The sweep with other random numbers."""
+    return Sweep(sweep.axes, sweep.run, record=sweep.record, root=root)
+
+
+def seconds(work: Callable[[], object]) -> float:
+    """Wall time of `work`."""
+    begin = time.perf_counter()
+    work()
+    return time.perf_counter() - begin

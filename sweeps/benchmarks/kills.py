@@ -1,0 +1,73 @@
+"""Killing a running sweep again and again: what is lost, and whether the numbers change."""
+
+import random
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+
+import sweeps
+from sweeps.store import Store
+
+SWEEP = """
+record = ["entropy", "loss"]
+axes.eta_y = {logspace = [0.1, 10, 128]}
+axes.seed = {range = 8}
+run.steps = 400
+run.init = "uniform"
+"""
+# Told on standard output, so that a chunk that is computed twice is seen twice.
+WORKER = """
+import sys
+from sweeps import cli
+from sweeps.store import Store
+write = Store.write
+def told(store, region, arrays):
+    write(store, region, arrays)
+    print("chunk", *(part.start for part in region), flush=True)
+Store.write = told
+sys.exit(cli.main(sys.argv[1:]))
+"""
+
+
+def report(kills: int = 20) -> Iterator[str]:
+    """Lines of the report: the sweep is killed with SIGKILL at random moments and resumed."""
+    moments = random.Random(0)
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        file, out = folder / "sweep.toml", folder / "killed"
+        file.write_text(SWEEP)
+        command = [sys.executable, "-c", WORKER, "sweep", str(file), "--chunk", "16"]
+        log = folder / "log"
+        done = 0
+        while done < kills:
+            with log.open("a") as lines:
+                process = subprocess.Popen(
+                    [*command, "--out", str(out)], stdout=lines, stderr=subprocess.DEVNULL
+                )
+                before = log.read_text().count("\n")
+                while log.read_text().count("\n") == before and process.poll() is None:
+                    time.sleep(0.01)
+                time.sleep(moments.uniform(0, 0.3))
+                if process.poll() is not None:
+                    raise ValueError("bench kills: the sweep ended before it could be killed")
+                process.kill()
+                process.wait()
+                done += 1
+        with log.open("a") as lines:
+            subprocess.run([*command, "--out", str(out)], stdout=lines, check=True)
+        undisturbed = folder / "undisturbed"
+        subprocess.run([*command, "--out", str(undisturbed)], stdout=subprocess.DEVNULL, check=True)
+        chunks = [line for line in log.read_text().splitlines() if line.startswith("chunk")]
+        total = Store.open(out).layout.num_chunks
+        a, b = sweeps.open(out).load(), sweeps.open(undisturbed).load()
+        equal = all(np.array_equal(a[n].values, b[n].values, equal_nan=True) for n in a.variables)
+        yield (
+            f"{done} kills; {len(set(chunks))} of {total} chunks written, "
+            f"{len(chunks) - len(set(chunks))} of them twice; arrays identical to an undisturbed "
+            f"run: {'yes' if equal else 'NO'}"
+        )
