@@ -169,8 +169,8 @@ def recall_at(thresholds: Float[ArrayLike, " R"]) -> Observable:
 
     def recall(task: SequenceClasses, s: Snapshot) -> Float[Array, " R"]:
         distinct = task.distinct()
-        above = s.c > jnp.asarray(multiples / task.M, s.c.dtype)[:, None, None]
-        return jnp.sum(above & distinct, axis=(1, 2)) / jnp.sum(distinct).astype(s.c.dtype)
+        above = s.c[None] > jnp.asarray(multiples / task.M, s.c.dtype)[:, None, None]
+        return jnp.sum(above & distinct[None], axis=(1, 2)) / jnp.sum(distinct).astype(s.c.dtype)
 
     return recall
 

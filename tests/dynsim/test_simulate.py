@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import dynsim
-from dynsim import sampling
+from dynsim import observables, sampling
 from dynsim.models import yz
 from dynsim.observables import z_of
 
@@ -284,3 +284,13 @@ def test_float64_inside_a_float32_transformation_is_refused() -> None:
     )
     with pytest.raises(ValueError, match="beforehand; or pass dtype"):
         jax.vmap(run)(jnp.ones(2))
+
+
+def test_recall_is_the_share_of_distinct_tokens_above_the_threshold() -> None:
+    task = dynsim.syn_small()
+    snapshot = observables.measure(task, yz.init_zero(task))
+    found = np.asarray(observables.recall_at([0.0, 1.0, 2.0, 50.0])(task, snapshot))
+    # At zero weights attention is P(l|n): 10 common tokens of weight 1, distinct 0.1 .. 1.
+    distinct = np.linspace(0.1, 1, 10) / (10 + np.linspace(0.1, 1, 10).sum())
+    want = [(distinct > t / 34).mean() for t in (0, 1, 2, 50)]
+    np.testing.assert_allclose(found, want, rtol=1e-6)
