@@ -20,9 +20,9 @@ def entropy(task: SymmetricTask, state: State, now: Reduced) -> Float[Array, ""]
     """Entropy (nats) of the attention restricted to distinct tokens; NaN without any."""
     if now.c.distinct.size == 0:
         return jnp.full((), jnp.nan, now.loss.dtype)
-    p = now.c.distinct / jnp.sum(now.c.distinct)
+    p = now.c.distinct / task.sum_distinct(now.c.distinct)
     # The inner where keeps the gradient finite where p = 0.
-    return -jnp.sum(jnp.where(p > 0, p * jnp.log(jnp.where(p > 0, p, 1)), 0))
+    return -task.sum_distinct(jnp.where(p > 0, p * jnp.log(jnp.where(p > 0, p, 1)), 0))
 
 
 def xi(task: SymmetricTask, state: State, now: Reduced) -> Float[Array, "1"]:
@@ -30,8 +30,8 @@ def xi(task: SymmetricTask, state: State, now: Reduced) -> Float[Array, "1"]:
     f, g = now.f.distinct, now.g.distinct
     if f.size == 0:
         return jnp.full((1,), jnp.nan, now.loss.dtype)
-    weight = f @ f
-    gain = jnp.sum(f * (g - f * now.speed))
+    weight = task.sum_distinct(f**2)
+    gain = task.sum_distinct(f * (g - f * now.speed))
     return (gain / jnp.where(weight > 0, weight, 1))[None]
 
 

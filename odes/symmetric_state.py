@@ -16,11 +16,13 @@ class SymmetricTask(eqx.Module):
     `symmetric_profiles`. Its leaves, arrays or plain numbers, may all be traced.
 
     Attributes:
-        p: (D,) probabilities of the distinct tokens of a class.
-        rho: (C,) probabilities of the common tokens.
+        p: (D,) probabilities of the kinds of distinct tokens of a class.
+        rho: (C,) probabilities of the kinds of common tokens.
         K: number of classes, the number of next tokens.
         M: vocabulary size, the number of outputs.
         num_queries: number of query tokens, each of which serves K / num_queries classes.
+        p_copies, rho_copies: (D,) and (C,) number of tokens of each kind: tokens of equal
+            probability stay equal, so that one may stand for all. One each if None.
     """
 
     p: Float[Array, " D"]
@@ -28,6 +30,16 @@ class SymmetricTask(eqx.Module):
     K: Float[Array, ""]
     M: Float[Array, ""]
     num_queries: Float[Array, ""]
+    p_copies: Float[Array, " D"] | None = None
+    rho_copies: Float[Array, " C"] | None = None
+
+    def sum_distinct(self, values: Float[Array, " D"]) -> Float[Array, ""]:
+        """Sum over all distinct tokens of a class of what each kind of them has."""
+        return jnp.sum(values if self.p_copies is None else self.p_copies * values)
+
+    def sum_common(self, values: Float[Array, " C"]) -> Float[Array, ""]:
+        """Sum over all common tokens of what each kind of them has."""
+        return jnp.sum(values if self.rho_copies is None else self.rho_copies * values)
 
     def astype(self, dtype: str) -> "SymmetricTask":
         """The same task with its numbers as JAX arrays of `dtype`."""
@@ -78,6 +90,7 @@ class Reduced(eqx.Module):
         residual: () 1 - alpha_own, the probability of all wrong outputs together.
         other, rest: () probability of one other next token and of one of the M-K outputs.
         margin: () own logit minus the largest other one.
+        speed: () f . g, which Theorem 1 predicts to be gamma(t).
     """
 
     c: Attention
@@ -88,11 +101,7 @@ class Reduced(eqx.Module):
     other: Float[Array, ""]
     rest: Float[Array, ""]
     margin: Float[Array, ""]
-
-    @property
-    def speed(self) -> Float[Array, ""]:
-        """f . g, which Theorem 1 predicts to be gamma(t)."""
-        return self.f.distinct @ self.g.distinct + self.f.common @ self.g.common
+    speed: Float[Array, ""]
 
 
 def zero_state(task: SymmetricTask, dtype: DTypeLike) -> State:

@@ -34,15 +34,19 @@ def measure(task: SymmetricTask, state: State) -> Reduced:
     probabilities and never as 1 - alpha_own.
     """
     Y, z = state.Y, state.Z
-    largest = jax.lax.stop_gradient(jnp.max(jnp.concatenate([z.distinct, z.common])))
+    # Neither a concatenation nor a dot product, both of which would move a batch to the front.
+    largest = jax.lax.stop_gradient(
+        jnp.maximum(jnp.max(z.distinct, initial=-jnp.inf), jnp.max(z.common, initial=-jnp.inf))
+    )
     w = Attention(task.p * jnp.exp(z.distinct - largest), task.rho * jnp.exp(z.common - largest))
-    total = jnp.sum(w.distinct) + jnp.sum(w.common)
-    norm = jnp.sqrt(jnp.sum(w.distinct**2) + jnp.sum(w.common**2))
+    total = task.sum_distinct(w.distinct) + task.sum_common(w.common)
+    norm = jnp.sqrt(task.sum_distinct(w.distinct**2) + task.sum_common(w.common**2))
     c, f = (jax.tree.map(lambda x, by=by: x / by, w) for by in (total, norm))
 
     others, rests = task.K - 1, task.M - task.K
-    to_other = f.distinct @ (Y.other - Y.own)
-    to_rest = f.distinct @ (Y.rest - Y.own) + f.common @ (Y.common_rest - Y.common_next)
+    to_other = task.sum_distinct(f.distinct * (Y.other - Y.own))
+    to_rest = task.sum_distinct(f.distinct * (Y.rest - Y.own))
+    to_rest += task.sum_common(f.common * (Y.common_rest - Y.common_next))
     top = jax.lax.stop_gradient(jnp.maximum(to_other, to_rest))
     wrong = others * jnp.exp(to_other - top) + rests * jnp.exp(to_rest - top)
     loss = jax.nn.softplus(top + jnp.log(wrong))
@@ -55,7 +59,8 @@ def measure(task: SymmetricTask, state: State) -> Reduced:
     margin = -jnp.maximum(
         jnp.where(others > 0, to_other, -jnp.inf), jnp.where(rests > 0, to_rest, -jnp.inf)
     )
-    return Reduced(c, f, g, loss, residual, other, rest, margin)
+    speed = task.sum_distinct(f.distinct * g.distinct) + task.sum_common(f.common * g.common)
+    return Reduced(c, f, g, loss, residual, other, rest, margin, speed)
 
 
 def direction(task: SymmetricTask, state: State) -> State:
@@ -145,6 +150,26 @@ def symmetric_task(task: SequenceClasses) -> SymmetricTask:
         ValueError: if `task` is not symmetric, naming the assumption that fails.
     """
     return reduce(task, *tokens(task))
+
+
+def merged(task: SymmetricTask) -> SymmetricTask:
+    """The same task with one token for all of equal probability, which it then has copies of.
+
+    Half of the numbers of Syn-Small go that way. Observables with an entry per token have one
+    per kind instead, by increasing probability.
+    """
+
+    def kinds(values: Array, copies: Array | None) -> tuple[np.ndarray, np.ndarray]:
+        rounded = np.round(np.asarray(values, np.float64), 12)
+        _, first, kind = np.unique(rounded, return_index=True, return_inverse=True)
+        weights = np.ones(len(rounded)) if copies is None else np.asarray(copies)
+        return np.asarray(values)[first], np.bincount(kind, weights, len(first))
+
+    (p, p_copies), (rho, rho_copies) = (
+        kinds(task.p, task.p_copies),
+        kinds(task.rho, task.rho_copies),
+    )
+    return SymmetricTask(p, rho, task.K, task.M, task.num_queries, p_copies, rho_copies)
 
 
 def reduce(

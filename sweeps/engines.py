@@ -13,7 +13,7 @@ from dynsim.observables import OBSERVABLES
 from dynsim.optim import Kind
 from odes import ladder, symmetric
 from odes.solve import DEFAULT_TOLERANCES, Tolerances
-from odes.symmetric_task import SymmetricTask
+from odes.symmetric_state import SymmetricTask
 from sweeps.config import Training
 
 ATOL_SHARE = 0.01
@@ -45,12 +45,16 @@ class Engine(NamedTuple):
     """How runs are computed.
 
     Attributes:
-        run: one run, from (settings, prepared task, optimizer, key); vmappable.
+        run: one run, from (settings, prepared task, optimizer, key); vmappable. If `batched`,
+            all runs of one seed, from an optimiser with numbers (P,).
         prepare: what `run` takes instead of the task: a pytree of arrays.
         check: raises `ValueError` where it does not describe (task, optimizer, zero start).
         observables: names that it can record.
         adaptive: whether the runs of a batch wait for the stiffest of them.
         tile: number of runs in a batch on a CPU, where small ones stay in the cache.
+        trains: whether it is descent in the precision of the training, not theory in float64.
+        batched: see `run`.
+        parameters: how many numbers the weights of a run are.
     """
 
     run: Callable[[Settings, Any, dynsim.Optimizer, PRNGKeyArray], Trajectory]
@@ -59,6 +63,11 @@ class Engine(NamedTuple):
     adaptive: bool
     tile: int
     prepare: Callable[[dynsim.SequenceClasses], Any] = lambda task: task
+    trains: bool = False
+    batched: bool = False
+    parameters: Callable[[dynsim.SequenceClasses], int] = lambda task: (
+        (task.M + task.num_queries) * task.M
+    )
 
 
 def settings(
@@ -188,6 +197,15 @@ def _tolerances(settings: Settings) -> Tolerances:
     )
 
 
+def _merged(task: dynsim.SequenceClasses) -> SymmetricTask:
+    return symmetric.merged(symmetric.symmetric_task(task))
+
+
+def _reduced_parameters(task: dynsim.SequenceClasses) -> int:
+    # Four numbers for a kind of distinct token, three for a kind of common token.
+    return 4 * task.support.shape[1]
+
+
 def _check_symmetric(
     task: dynsim.SequenceClasses, optimizer: dynsim.Optimizer, zero_start: bool
 ) -> None:
@@ -204,7 +222,12 @@ def _theory(name: str) -> Engine:
 _MEASURED = tuple(name for name in OBSERVABLES if name != "B")
 ENGINES: dict[str, Engine] = {
     "simulation": Engine(
-        _simulate, lambda *_: None, (*_MEASURED, "batch_loss"), adaptive=False, tile=16
+        _simulate,
+        lambda *_: None,
+        (*_MEASURED, "batch_loss"),
+        adaptive=False,
+        tile=16,
+        trains=True,
     ),
     "descent": Engine(_descend, lambda *_: None, _MEASURED, adaptive=False, tile=16),
     **{name: _theory(name) for name in ladder.THEORIES},
@@ -214,15 +237,19 @@ ENGINES: dict[str, Engine] = {
         tuple(symmetric.OBSERVABLES),
         adaptive=True,
         tile=64,
-        prepare=symmetric.symmetric_task,
+        prepare=_merged,
+        parameters=_reduced_parameters,
     ),
     "symmetric-descent": Engine(
         _descend_symmetric,
         _check_symmetric,
         tuple(symmetric.OBSERVABLES),
         adaptive=False,
-        tile=1024,
-        prepare=symmetric.symmetric_task,
+        tile=4096,
+        prepare=_merged,
+        trains=True,
+        batched=True,
+        parameters=_reduced_parameters,
     ),
 }
 """Engines by the name under which a sweep asks for them: training, training with T and batch

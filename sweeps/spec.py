@@ -69,7 +69,7 @@ class Sweep:
     @property
     def dtype(self) -> str:
         """Precision of the runs."""
-        return self.run.dtype if self.engine == "simulation" else "float64"
+        return self.run.dtype if self.rules.trains else "float64"
 
     def training(self, chosen: Mapping[str, float]) -> Training:
         """The training with the `chosen` values of static axes."""

@@ -113,7 +113,8 @@ def run_tiles(
             found = engine(settings.engine).run(settings, task, optimizer, key)
             recorded = {name: found[name] for name in settings.record}
             if len(settings.times) == 1:
-                recorded = jax.tree.map(lambda x: x[0], recorded)
+                axis = 1 if engine(settings.engine).batched else 0
+                recorded = jax.tree.map(lambda x: jnp.squeeze(x, axis), recorded)
             return {
                 **recorded,
                 "status": found.status.astype(jnp.int8),
@@ -123,7 +124,7 @@ def run_tiles(
         # Threefry by name: results must not depend on a user's default generator.
         root = jax.random.key(settings.root, impl="threefry2x32")
         keys = jax.vmap(functools.partial(jax.random.fold_in, root))(seeds[0])
-        one_seed = jax.vmap(run, (None, 0))
+        one_seed = run if engine(settings.engine).batched else jax.vmap(run, (None, 0))
         found = jax.vmap(one_seed, (0, None))(keys, jax.tree.map(lambda x: x[0], numbers))
         return jax.tree.map(lambda x: x[None], found)
 
@@ -144,10 +145,12 @@ def bytes_per_run(task: dynsim.SequenceClasses, settings: Settings) -> int:
     few arrays of (examples, M); and what is recorded.
     """
     width = 8 if settings.dtype == "float64" else 4
-    parameters = (task.M + task.num_queries) * task.M
+    rules = engine(settings.engine)
+    parameters = rules.parameters(task)
     sampled = settings.engine == "simulation" and np.isfinite(settings.batch)
-    examples = int(settings.batch) if sampled else task.K
-    stages = 1 if settings.engine in ("simulation", "descent") else 9  # of the ODE solver
+    reduced = parameters < task.M
+    examples = int(settings.batch) if sampled else 0 if reduced else task.K
+    stages = 9 if rules.adaptive else 1  # of the ODE solver
     recorded = len(settings.times) * len(settings.record) * task.K
     copies = STATE_COPIES[settings.kind] * stages
     return width * (copies * parameters + 4 * examples * task.M + recorded)

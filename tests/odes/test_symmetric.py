@@ -310,3 +310,31 @@ TASK = symmetric.symmetric_profiles(P, RHO, 4, 40, 2)
 def test_bad_input_is_named(call: Callable[[], object], message: str) -> None:
     with pytest.raises(ValueError, match=re.escape(message)):
         call()
+
+
+def test_a_batch_and_merged_tokens_are_the_single_descents() -> None:
+    task, times = symmetric.symmetric_task(dynsim.syn_small()), [0, 3, 30]
+    record = ("loss", "entropy", "z_top_distinct", "z_top_common", "speed", "xi", "accuracy")
+    merged = symmetric.merged(task)
+    assert (merged.p.shape, merged.rho.shape) == ((10,), (1,))
+    np.testing.assert_array_equal(merged.rho_copies, [10])
+    equal = symmetric.merged(symmetric.symmetric_task(dynsim.overlapping(3, 0.2)))
+    np.testing.assert_array_equal(np.r_[equal.p_copies, equal.rho_copies], [5, 5])
+    rates = np.array([0.3, 1.0, 4.0])
+    many = symmetric.descend(
+        merged, dynsim.momentum(rates, rates[::-1], 0.9), steps=30, times=times, record=record
+    )
+    assert many["loss"].shape == (3, 3)
+    assert many.times.shape == (3, 3)
+    for i, (eta_y, eta_z) in enumerate(zip(rates, rates[::-1], strict=True)):
+        one = symmetric.descend(
+            task, dynsim.momentum(eta_y, eta_z, 0.9), steps=30, times=times, record=record
+        )
+        for name in record:
+            np.testing.assert_allclose(many[name][i], one[name], rtol=1e-10, atol=1e-14)
+        # The merged common tokens stand for ten equal ones.
+        np.testing.assert_allclose(
+            np.broadcast_to(many.params.Z.common[i], (10,)), one.params.Z.common, rtol=1e-10
+        )
+    with pytest.raises(ValueError, match="must be numbers or"):
+        symmetric.descend(task, dynsim.sgd(np.ones((2, 2)), 1.0), steps=1)

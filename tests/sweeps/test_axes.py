@@ -104,7 +104,7 @@ def test_the_papers_sweeps_are_valid(path: Path) -> None:
 def test_overrides_replace_what_the_file_says(tmp_path: Path) -> None:
     sweep = spec.load("fig6", ["run.steps = 7", "axes.seed = {range = 2}", 'engine = "descent"'])
     assert (sweep.run.steps, sweep.fields["seed"], sweep.engine) == (7, (0, 1), "descent")
-    with pytest.raises(ValueError, match="set = 'run.steps': must be KEY = VALUE"):
+    with pytest.raises(ValueError, match=r"set = 'run\.steps': must be KEY = VALUE"):
         spec.load("fig6", ["run.steps"])
     with pytest.raises(ValueError, match="no such file; sweeps that come along: fig4"):
         spec.load("fig66")

@@ -161,7 +161,7 @@ def test_diverged_runs_are_data_and_are_masked() -> None:
     assert found.first_bad_step[1] >= 1
 
 
-class Stop(Exception):
+class Stop(Exception):  # noqa: N818  (no error, an end)
     """Stands for whatever ends a process."""
 
 
