@@ -20,6 +20,8 @@ from sweeps.explain import Explain, explain, text
 from sweeps.figures import attention_maps, figure3, figure6, figure8, figure9, recall
 from sweeps.figures.ladder import Ladder
 from sweeps.figures.ladder import run as run_ladder
+from sweeps.figures.phase import run as run_phase
+from sweeps.phase import Phase
 from sweeps.report import table, write
 from sweeps.validate import Validate, validate
 
@@ -32,10 +34,20 @@ Figure = (
     | Annotated[figure9.Figure9, tyro.conf.subcommand("9")]
     | Annotated[recall.Figure11, tyro.conf.subcommand("11")]
     | Annotated[recall.Figure12, tyro.conf.subcommand("12")]
+    | Annotated[Phase, tyro.conf.subcommand("phase")]
     | Annotated[Ladder, tyro.conf.subcommand("ladder")]
 )
 Command = (
-    Compare | Explain | Figure | Validate | SweepCommand | Info | plot.Plot | Export | bench.Bench
+    Compare
+    | Explain
+    | Figure
+    | Validate
+    | SweepCommand
+    | Info
+    | plot.Plot
+    | Export
+    | Phase
+    | bench.Bench
 )
 
 
@@ -83,6 +95,7 @@ RUNNERS: dict[type, Callable[[Any], list[Path] | None]] = {
     Info: run_info,
     plot.Plot: plot.run,
     Export: run_export,
+    Phase: run_phase,
     bench.Bench: bench.run,
 }
 
@@ -98,6 +111,7 @@ def parse(arguments: Sequence[str] | None = None) -> Command:
         "info": Info,
         "plot": plot.Plot,
         "export": Export,
+        "phase": Phase,
         "bench": bench.Bench,
     }
     return tyro.extras.subcommand_cli_from_dict(
