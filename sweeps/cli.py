@@ -17,7 +17,15 @@ from sweeps.compare import compare
 from sweeps.config import Compare
 from sweeps.engine import Interrupted
 from sweeps.explain import Explain, explain, text
-from sweeps.figures import attention_maps, figure3, figure6, figure8, figure9, recall
+from sweeps.figures import (
+    attention_maps,
+    figure3,
+    figure6,
+    figure8,
+    figure9,
+    recall,
+    validity,
+)
 from sweeps.figures.ladder import Ladder
 from sweeps.figures.ladder import run as run_ladder
 from sweeps.figures.phase import run as run_phase
@@ -34,6 +42,7 @@ Figure = (
     | Annotated[figure9.Figure9, tyro.conf.subcommand("9")]
     | Annotated[recall.Figure11, tyro.conf.subcommand("11")]
     | Annotated[recall.Figure12, tyro.conf.subcommand("12")]
+    | Annotated[validity.Validity, tyro.conf.subcommand("validity")]
     | Annotated[Phase, tyro.conf.subcommand("phase")]
     | Annotated[Ladder, tyro.conf.subcommand("ladder")]
 )
@@ -96,6 +105,7 @@ RUNNERS: dict[type, Callable[[Any], list[Path] | None]] = {
     plot.Plot: plot.run,
     Export: run_export,
     Phase: run_phase,
+    validity.Validity: validity.run,
     bench.Bench: bench.run,
 }
 
