@@ -15,6 +15,7 @@ test: $(VENV)/.installed-test
 # PyTorch, to compare with, comes in the CPU build where the index in use offers one.
 bench: $(VENV)/.installed-bench
 	$(BIN)/dynsim bench fig6 --check
+	$(BIN)/dynsim bench maps
 	$(BIN)/dynsim bench scaling
 	$(BIN)/dynsim bench kills
 

@@ -7,9 +7,9 @@ from typing import Literal
 import tyro
 
 from sweeps import hosts
-from sweeps.benchmarks import fig6, kills, scaling
+from sweeps.benchmarks import fig6, kills, maps, scaling
 
-What = Literal["fig6", "scaling", "kills"]
+What = Literal["fig6", "maps", "scaling", "kills"]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -18,6 +18,7 @@ class Bench:
 
     Attributes:
         what: fig6: the 640 trainings of Fig. 6 against a PyTorch loop and a loop over jitted runs;
+            maps: 1024 x 1024 exact descents, 64 x 64 trainings, 64 x 64 adaptive solves of theory;
             scaling: runs per second and memory from 1e2 to 1e5 runs; kills: 20 SIGKILLs of a
             running sweep, each resumed.
         check: for fig6: also compare the PyTorch loop with the published table (a minute more).
@@ -32,6 +33,7 @@ def run(config: Bench) -> None:
     hosts.use_all_cores()
     reports: dict[What, Callable[[], Iterator[str]]] = {
         "fig6": lambda: fig6.report(config.check),
+        "maps": maps.report,
         "scaling": scaling.report,
         "kills": kills.report,
     }

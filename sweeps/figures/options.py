@@ -1,6 +1,9 @@
-"""Options that several figures take."""
+"""What several figures share: an option, and the cells of logarithmic maps."""
 
 from collections.abc import Sequence
+
+import numpy as np
+from jaxtyping import ArrayLike
 
 
 def queries(given: Sequence[str]) -> list[int]:
@@ -13,3 +16,13 @@ def queries(given: Sequence[str]) -> list[int]:
     if not numbers or min(numbers) < 1 or len(set(numbers)) < len(numbers):
         raise ValueError(f"queries = {','.join(given)!r}: must be different integers >= 1")
     return numbers
+
+
+def log_edges(values: ArrayLike) -> np.ndarray:
+    """Edges of the cells around increasing positive `values` on a logarithmic axis."""
+    logs = np.log(np.asarray(values, np.float64))
+    if logs.size == 1:
+        return np.exp(logs + np.array([-0.5, 0.5]))
+    middle = (logs[1:] + logs[:-1]) / 2
+    ends = 2 * logs[[0, -1]] - middle[[0, -1]]
+    return np.exp(np.concatenate([ends[:1], middle, ends[1:]]))

@@ -13,6 +13,7 @@ from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 
 from sweeps import output, phase
+from sweeps.figures.options import log_edges
 from sweeps.regions import Region
 from sweeps.store import ABOUT
 
@@ -94,13 +95,12 @@ def plot_map(
     drawn = np.ma.masked_invalid(values.transpose(y, x).values)
     ax.set_facecolor(DIVERGED_COLOUR)
     mesh = ax.pcolormesh(
-        values[x],
-        values[y],
+        log_edges(values[x]),
+        log_edges(values[y]),
         drawn,
         cmap=colours,
         vmin=limits[0],
         vmax=limits[1],
-        shading="nearest",
         rasterized=True,
     )
     decorate(ax, str(x), str(y))
@@ -113,12 +113,11 @@ def plot_regions(areas: xr.DataArray, ax: Axes | None = None) -> Axes:
     x, y = areas.dims
     colours = ListedColormap([REGION_COLOURS[region] for region in Region])
     ax.pcolormesh(
-        areas[x],
-        areas[y],
+        log_edges(areas[x]),
+        log_edges(areas[y]),
         areas.transpose(y, x).values,
         cmap=colours,
         norm=BoundaryNorm(np.arange(len(Region) + 1) - 0.5, len(Region)),
-        shading="nearest",
         rasterized=True,
     )
     decorate(ax, str(x), str(y))
@@ -131,13 +130,12 @@ def plot_agreement(one: xr.DataArray, other: xr.DataArray, ax: Axes | None = Non
     x, y = one.dims
     same = one.values == other.values
     ax.pcolormesh(
-        one[x],
-        one[y],
+        log_edges(one[x]),
+        log_edges(one[y]),
         same.T,
         cmap=ListedColormap(["#d95f02", "#f0f0f0"]),
         vmin=0,
         vmax=1,
-        shading="nearest",
         rasterized=True,
     )
     decorate(ax, str(x), str(y))

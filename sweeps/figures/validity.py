@@ -19,6 +19,7 @@ from sweeps import hosts, output
 from sweeps.config import Training
 from sweeps.engine import run as run_sweep
 from sweeps.engine import valid
+from sweeps.figures.options import log_edges
 from sweeps.spec import Sweep
 
 CONTOURS = (0.05, 0.2)
@@ -156,12 +157,11 @@ def plot(error: xr.DataArray, ax: Axes | None = None) -> QuadMesh:
     x, y = error.dims
     values = error.values.T
     mesh = ax.pcolormesh(
-        error[x],
-        error[y],
+        log_edges(error[x]),
+        log_edges(error[y]),
         np.ma.masked_invalid(np.clip(values, 1e-3, None)),
         norm=LogNorm(1e-3, 1),
         cmap=plt.get_cmap("cividis_r").with_extremes(bad="#b0b0b0"),
-        shading="nearest",
     )
     if np.nanmin(values) < CONTOURS[1] and np.nanmax(values) > CONTOURS[0]:
         ax.contour(
