@@ -1,9 +1,12 @@
 """The same loss and gradient for sampled batches, which live on the support of their classes.
 
 A sequence of class n holds none but the S tokens of n's support, so attention needs S
-exponentials per sequence and not M. Arrays have the examples last: every sum and maximum then
-runs over a leading axis, which XLA vectorises on the CPU, whatever M is.
+exponentials per sequence and not M, its logits are a sum of S rows of Y, and the gradient of a
+row of Y that only class n attends to is a sum over the few sequences of n. `_sum_rows` writes
+such sums out, where that beats a matrix product with zeros.
 """
+
+import math
 
 import equinox as eqx
 import jax
@@ -12,6 +15,7 @@ from jaxtyping import Array, Float, Int
 
 from dynsim.models import yz
 from dynsim.tasks import SequenceClasses
+from dynsim.tasks.sequence_classes import SHARED
 
 
 class SupportExamples(eqx.Module):
@@ -35,36 +39,122 @@ class SupportExamples(eqx.Module):
 def loss_and_grad(
     params: yz.YZ, task: SequenceClasses, examples: SupportExamples
 ) -> tuple[Float[Array, ""], yz.YZ]:
-    """As `yz.loss_and_grad`, without the residual connection, with two matrix products.
+    """As `yz.loss_and_grad`, without the residual connection.
 
-    The third, g = Y (x_{T+1} - alpha), enters dZ only through two sums over the examples of a
-    query m, which follow from what is there already:
+    Its third matrix product, g = Y (x_{T+1} - alpha), enters dZ only through two sums over the
+    examples of a query m, which follow from what is there already:
 
-        f . g       = (x_{T+1} - alpha) . logits
+        f . g         = (x_{T+1} - alpha) . logits
         sum_e f_l g_l = sum_k Y_lk (sum_e f_l (x_{T+1} - alpha)_k)
 
-    The inner sum is dJ/dY where no other query sees token l; the tokens that several queries
-    share (`task.shared`) are multiplied out.
+    The inner sum is dJ/dY where no other query sees token l. Otherwise the tokens that several
+    classes share (`task.shared`) are multiplied out.
     """
-    tokens = task.support[examples.classes].T
-    row = task.query_index[examples.classes]
+    classes = examples.classes
+    tokens = task.support[classes].T
+    row = task.query_index[classes]
     f = yz.normalise(yz.attend(params.Z[row, tokens], examples.counts, axis=0), axis=0)
-    F = _on_vocabulary(task, examples, f)
-    logits = params.Y.T @ F
-    label = task.next_token[examples.classes]
-    losses, residual = yz.cross_entropy(logits, label, axis=0)
-    residual = examples.weight[None] * residual
-    dY = F @ residual.T
+    logits = _logits(params.Y, task, examples, f)
+    losses, residual = yz.cross_entropy(logits, task.next_token[classes])
+    residual = examples.weight[:, None] * residual
+    place = task.place_shared[classes].T
+    f_shared = jnp.where(place < f.shape[0], f[place, jnp.arange(classes.size)[None]], 0)
+    dY = _decoder_gradient(task, examples, f, f_shared, residual)
 
-    speed = jnp.sum(residual * logits, axis=0)
-    dZ = jnp.zeros_like(params.Z).at[row, tokens].add(-(f**2) * speed[None])
-    # A product with ones, because XLA's own sum over a trailing axis is slow on the CPU.
-    own = (params.Y * dY) @ jnp.ones(task.M, dY.dtype)
-    dZ += jnp.where(jnp.arange(task.num_queries)[:, None] == task.owner[None], own[None], 0)
-    seen_by = jax.nn.one_hot(row, task.num_queries, dtype=f.dtype)
-    shared = F[task.shared] * (params.Y[task.shared] @ residual)
-    dZ = dZ.at[:, task.shared].add((shared @ seen_by).T)
+    # Products with ones, because XLA's own sum of a product over a trailing axis is slow.
+    ones = jnp.ones(task.M, f.dtype)
+    own = ((params.Y * dY) @ ones)[None]
+    dz = -(f**2) * ((residual * logits) @ ones)[None]
+    if task.num_queries > 1:
+        readers = jnp.where(task.owner < 0, -1, task.query_index[task.owner])
+        own = jnp.where(jnp.arange(task.num_queries)[:, None] == readers[None], own, 0)
+        shared = f_shared * (residual @ params.Y[task.shared].T).T
+        tokens = jnp.concatenate([tokens, jnp.broadcast_to(task.shared[:, None], shared.shape)])
+        dz = jnp.concatenate([dz, shared])
+    dZ = jnp.zeros_like(params.Z).at[row[None], tokens].add(dz) + own
     return jnp.sum(examples.weight * losses), yz.YZ(-dY, -dZ)
+
+
+def _logits(
+    Y: Float[Array, "M M"], task: SequenceClasses, examples: SupportExamples, f: Float[Array, "S E"]
+) -> Float[Array, "E M"]:
+    if _pays(f.shape[0], task.M):
+        return _sum_rows(Y, task.support[examples.classes].T, f)
+    return _on_vocabulary(task, examples, f).T @ Y
+
+
+def _decoder_gradient(
+    task: SequenceClasses,
+    examples: SupportExamples,
+    f: Float[Array, "S E"],
+    f_shared: Float[Array, "C E"],
+    residual: Float[Array, "E M"],
+) -> Float[Array, "M M"]:
+    """dJ/dY = sum over examples of f residual^T.
+
+    The row of a token that one class holds is a sum over the examples of that class. There is
+    room for four standard deviations more of them than a class gets on average; a batch with
+    more of some class, as unequal priors bring about, takes the matrix product.
+    """
+    E, mean = examples.classes.size, examples.classes.size / task.K
+    room = math.ceil(mean + 4 * math.sqrt(mean))
+
+    def product() -> Float[Array, "M M"]:
+        return _on_vocabulary(task, examples, f) @ residual
+
+    if not _pays(room, E) or 2 * task.shared.size > task.M:
+        return product()
+    # The examples of class n are order[start[n]], ..., order[start[n + 1] - 1].
+    order = jnp.argsort(examples.classes)
+    start = jnp.sum(examples.classes[:, None] < jnp.arange(task.K + 1)[None], axis=0)
+    slot = start[task.owner][None] + jnp.arange(room)[:, None]
+    drawn = (slot < start[task.owner + 1][None]) & (task.owner >= 0)[None]
+    example = order[jnp.minimum(slot, E - 1)]
+
+    def by_class() -> Float[Array, "M M"]:
+        dY = _sum_rows(residual, example, jnp.where(drawn, f[task.place[None], example], 0))
+        if task.shared.size:
+            shared = (f_shared @ residual)[task.place]
+            dY = jnp.where((task.owner == SHARED)[:, None], shared, dY)
+        return dY
+
+    # The classes do not depend on weights or rates, so that under vmap over those this stays a
+    # branch.
+    return jax.lax.cond(jnp.max(start[1:] - start[:-1]) <= room, by_class, product)
+
+
+def _pays(terms: int, products: int) -> bool:
+    """Whether sums of so many rows beat a matrix product over so many, mostly zeros: a term
+    costs about two of the latter, and time to compile."""
+    return terms <= 32 and 4 * terms <= products
+
+
+@jax.custom_jvp
+def _sum_rows(
+    rows: Float[Array, "N M"], index: Int[Array, "T E"], weight: Float[Array, "T E"]
+) -> Float[Array, "E M"]:
+    """out[e] = sum_t weight[t, e] rows[index[t, e]].
+
+    Written out term by term, XLA makes one loop of it on the CPU, vectorised over the columns.
+    A sum over an axis, or a product of small matrices, would first gather all rows into memory.
+    """
+    return sum(
+        w[:, None] * rows.at[i].get(mode="promise_in_bounds")
+        for i, w in zip(index.astype(jnp.uint32), weight, strict=True)
+    )
+
+
+@_sum_rows.defjvp
+def _(primals, tangents):  # type: ignore[no-untyped-def]
+    """As the matrix product that it stands for: the transpose of each term would be a scatter."""
+
+    def product(rows: Float[Array, "N M"], weight: Float[Array, "T E"]) -> Float[Array, "E M"]:
+        E = weight.shape[1]
+        spread = jnp.zeros((len(rows), E), weight.dtype).at[index, jnp.arange(E)[None]].add(weight)
+        return spread.T @ rows
+
+    (rows, index, weight), (d_rows, _, d_weight) = primals, tangents
+    return _sum_rows(*primals), product(d_rows, weight) + product(rows, d_weight)
 
 
 def _on_vocabulary(

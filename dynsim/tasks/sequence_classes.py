@@ -17,6 +17,8 @@ from dynsim import checks
 # they are then normalised exactly.
 _SUM_TOLERANCE = 1e-5
 
+SHARED, UNSEEN = -1, -2
+
 
 class SequenceClasses(eqx.Module):
     """K sequence classes over a vocabulary of M tokens: an immutable pytree of arrays.
@@ -33,9 +35,13 @@ class SequenceClasses(eqx.Module):
         query_index: (K,) the row of the stored Z that class n uses.
         support: (K, S) contextual tokens of each class in increasing order, S the largest
             number of them; shorter rows are filled up with tokens of probability zero.
-        owner: (M,) row of the stored Z of the one query whose sequences hold the token; -1 for
-            a token of several queries or of none.
-        shared: (C,) the tokens of several queries.
+        owner: (M,) the one class whose sequences hold the token; `SHARED` for a token of
+            several classes, `UNSEEN` for one of none.
+        shared: (C,) the tokens of several classes.
+        place: (M,) where the token stands in its owner's row of `support`; for a shared token,
+            where it stands in `shared`.
+        place_shared: (K, C) where each shared token stands in each row of `support`; S in
+            those that do not hold it.
 
     `probs` and `prior` are kept in NumPy's float64, so that a task loses nothing while JAX
     is in float32; every entry point casts them to the precision that it runs in.
@@ -50,6 +56,8 @@ class SequenceClasses(eqx.Module):
     support: Int[Array, "K S"]
     owner: Int[Array, " M"]
     shared: Int[Array, " C"]
+    place: Int[Array, " M"]
+    place_shared: Int[Array, "K C"]
 
     def astype(self, dtype: str) -> "SequenceClasses":
         """The same task with its probabilities as JAX arrays of `dtype`."""
@@ -152,9 +160,14 @@ def sequence_classes(
     size = int((table > 0).sum(1).max())
     # A stable sort keeps the tokens of the support in increasing order, in front of the rest.
     support = np.argsort(table <= 0, axis=1, kind="stable")[:, :size]
-    seen = np.zeros((queries.size, M), bool)
-    np.logical_or.at(seen, query_index, table > 0)
-    seen_by = seen.sum(0)
+    held = table > 0
+    holders = held.sum(0)
+    shared = np.flatnonzero(holders > 1)
+    owner = np.where(holders == 1, held.argmax(0), np.where(holders > 1, SHARED, UNSEEN))
+    # Where the tokens of a class stand in its row: those before it are all held.
+    column = np.where(held, held.cumsum(1) - 1, size)
+    place = np.where(holders == 1, column[held.argmax(0), np.arange(M)], 0)
+    place[shared] = np.arange(shared.size)
     return SequenceClasses(
         probs=table,
         prior=weights,
@@ -163,8 +176,10 @@ def sequence_classes(
         queries=jnp.asarray(queries, jnp.int32),
         query_index=jnp.asarray(query_index, jnp.int32),
         support=jnp.asarray(support, jnp.int32),
-        owner=jnp.asarray(np.where(seen_by == 1, seen.argmax(0), -1), jnp.int32),
-        shared=jnp.asarray(np.flatnonzero(seen_by > 1), jnp.int32),
+        owner=jnp.asarray(owner, jnp.int32),
+        shared=jnp.asarray(shared, jnp.int32),
+        place=jnp.asarray(place, jnp.int32),
+        place_shared=jnp.asarray(column[:, shared], jnp.int32),
     )
 
 

@@ -8,34 +8,52 @@ import pytest
 import dynsim
 from dynsim import sampling
 from dynsim.models import support, yz
+from dynsim.tasks.sequence_classes import SHARED, UNSEEN
 
-# Token 0 is everyone's, token 1 that of both classes of query 3, token 5 nobody's. Class 2 has
-# one token only, so that its row of the support is filled up with tokens it never holds.
+# Token 0 is everyone's, token 5 nobody's. Class 2 has one token only, so that its row of the
+# support is filled up with tokens it never holds.
 OVERLAPPING = dynsim.sequence_classes(
     [[0.3, 0.3, 0.4, 0, 0, 0], [0.2, 0.2, 0, 0.6, 0, 0], [1, 0, 0, 0, 0, 0]], query=[3, 3, 4]
 )
+
+
+def sparse_task(prior: list[float] | None = None) -> dynsim.SequenceClasses:
+    """12 classes of 1 to 6 tokens out of 40, some shared by any number of classes; 5 queries."""
+    rng = np.random.default_rng(3)
+    probs = np.zeros((12, 40))
+    for n, row in enumerate(probs):
+        row[rng.choice(30, 1 + n % 6, replace=False)] = rng.random(1 + n % 6) + 0.1
+    probs /= probs.sum(1, keepdims=True)
+    return dynsim.sequence_classes(probs, query=[30 + n % 5 for n in range(12)], prior=prior)
+
+
 TASKS = {
-    "one query": dynsim.syn_medium(1),
-    "three queries": dynsim.syn_medium(3),
-    "overlapping": OVERLAPPING,
+    "one query": (dynsim.syn_medium(1), 32),
+    "three queries": (dynsim.syn_medium(3), 32),
+    "overlapping": (OVERLAPPING, 32),
+    "sums of rows": (dynsim.syn_medium(5), 128),
+    "fewer examples than classes": (dynsim.syn_medium(5), 7),
+    "sums of rows, all overlapping": (sparse_task(), 128),
+    "one class with most of the batch": (sparse_task([0.6] + 11 * [0.4 / 11]), 128),
 }
 
 
-def test_tokens_are_told_apart_by_the_queries_that_see_them() -> None:
-    np.testing.assert_array_equal(OVERLAPPING.shared, [0])
-    np.testing.assert_array_equal(OVERLAPPING.owner, [-1, 0, 0, 0, -1, -1])
-    assert TASKS["one query"].shared.size == 0
+def test_tokens_are_told_apart_by_the_classes_that_hold_them() -> None:
+    np.testing.assert_array_equal(OVERLAPPING.owner, [SHARED, SHARED, 0, 1, UNSEEN, UNSEEN])
+    np.testing.assert_array_equal(OVERLAPPING.shared, [0, 1])
+    np.testing.assert_array_equal(OVERLAPPING.place, [0, 1, 2, 2, 0, 0])
+    np.testing.assert_array_equal(OVERLAPPING.place_shared, [[0, 1], [0, 1], [0, 3]])
 
 
 @pytest.mark.usefixtures("x64")
 @pytest.mark.parametrize("name", TASKS)
 def test_loss_and_gradient_are_those_of_the_dense_model(name: str) -> None:
-    task = TASKS[name]
+    task, batch = TASKS[name]
     rng = np.random.default_rng(0)
     shapes = (task.M, task.M), (task.num_queries, task.M)
     params = yz.YZ(*(jnp.asarray(2 * rng.normal(size=shape)) for shape in shapes))
-    examples = sampling.sample_support(task, jax.random.key(1), 32, 20, "float64")
-    weight = rng.random(32)
+    examples = sampling.sample_support(task, jax.random.key(1), batch, 20, "float64")
+    weight = rng.random(batch)
     examples = support.SupportExamples(
         examples.classes, examples.counts, jnp.asarray(weight / weight.sum())
     )
@@ -46,21 +64,25 @@ def test_loss_and_gradient_are_those_of_the_dense_model(name: str) -> None:
         np.testing.assert_allclose(ours, theirs, rtol=1e-10, atol=1e-12 * scale)
 
 
-def test_sampled_runs_can_be_differentiated() -> None:
+@pytest.mark.parametrize("name", ["overlapping", "sums of rows, all overlapping"])
+def test_sampled_runs_can_be_differentiated(name: str) -> None:
+    task, batch = TASKS[name]
+
     def final_loss(eta: jax.Array) -> jax.Array:
         run = dynsim.simulate(
-            OVERLAPPING,
+            task,
             dynsim.sgd(eta, 2 * eta),
             jax.random.key(2),
             steps=4,
             length=9,
-            batch=8,
+            batch=batch,
             record=["loss"],
             dtype="float64",
         )
         return run["loss"][-1]
 
     with jax.enable_x64(True):
-        gradient = jax.grad(final_loss)(0.5)
+        reverse, forward = jax.grad(final_loss)(0.5), jax.jacfwd(final_loss)(0.5)
         difference = (final_loss(0.5 + 1e-5) - final_loss(0.5 - 1e-5)) / 2e-5
-    np.testing.assert_allclose(gradient, difference, rtol=1e-6)
+    np.testing.assert_allclose(reverse, difference, rtol=1e-6)
+    np.testing.assert_allclose(forward, reverse, rtol=1e-9)
