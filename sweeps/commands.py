@@ -12,7 +12,7 @@ import xarray as xr
 from dynsim import Status
 from sweeps import hosts, output
 from sweeps.engine import Interrupted, run
-from sweeps.spec import load
+from sweeps.files import load
 from sweeps.store import Store
 
 

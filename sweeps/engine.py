@@ -14,7 +14,7 @@ import xarray as xr
 from tqdm import tqdm
 
 from dynsim import Status, checks
-from sweeps import tiles
+from sweeps import labels, tiles
 from sweeps.spec import Sweep
 from sweeps.store import Store, StoreError
 from sweeps.work import Work
@@ -83,7 +83,7 @@ def run(
                     sweep.dims,
                     work.plan.layout,
                     variables,
-                    work.coordinates(),
+                    labels.coordinates(sweep),
                     sweep.dtype,
                 )
             except FileExistsError:

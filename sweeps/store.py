@@ -20,26 +20,11 @@ import numpy as np
 import xarray as xr
 import zarr
 
-from dynsim import Status
 from sweeps.axes import Dimension, Layout
+from sweeps.labels import MISSING, about
 from sweeps.spec import differences, fingerprint
 
 FORMAT = 1
-MISSING = -1
-"""Status of a run that has not been computed."""
-ABOUT = {
-    "eta_y": ("learning rate of Y", "1/step"),
-    "eta_z": ("learning rate of Z", "1/step"),
-    "ratio": ("eta_y / eta_z", "1"),
-    "length": ("sequence length T", "tokens"),
-    "steps": ("optimiser steps", "step"),
-    "time": ("time", "step"),
-    "first_bad_step": ("first step of the invalid end of a run, -1 if none", "step"),
-    "loss": ("population cross entropy", "nat"),
-    "batch_loss": ("cross entropy of the next batch", "nat"),
-    "entropy": ("entropy of attention on distinct tokens", "nat"),
-}
-"""Long name and unit of what has more to say than its own name."""
 
 
 class StoreError(ValueError):
@@ -104,7 +89,7 @@ class Store:
             group.attrs.update(attributes)
             for name, (its_dims, values) in coordinates.items():
                 group.create_array(
-                    name, data=values, dimension_names=its_dims, attributes=_about(name)
+                    name, data=values, dimension_names=its_dims, attributes=about(name)
                 )
             for name, variable in variables.items():
                 group.create_array(
@@ -116,7 +101,7 @@ class Store:
                     dimension_names=(*names, *variable.dims),
                     # A checksum, so that a damaged file is an error and never a number.
                     compressors=(zarr.codecs.ZstdCodec(level=3), zarr.codecs.Crc32cCodec()),
-                    attributes=_about(name),
+                    attributes=about(name),
                 )
 
         if path is None:
@@ -258,17 +243,6 @@ class Store:
                 f"changed. Delete it and status/c/{at}, and run the sweep again to compute that "
                 "chunk anew."
             ) from error
-
-
-def _about(name: str) -> dict[str, Any]:
-    if name == "status":
-        codes = {"NOT_COMPUTED": MISSING} | {s.name: int(s) for s in Status}
-        return {
-            "long_name": "how the run ended",
-            "flag_values": list(codes.values()),
-            "flag_meanings": " ".join(codes),
-        }
-    return dict(zip(("long_name", "units"), ABOUT[name], strict=True)) if name in ABOUT else {}
 
 
 def _clean(path: Path) -> None:

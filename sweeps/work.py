@@ -12,8 +12,7 @@ from jax.sharding import Mesh
 from jaxtyping import PyTree
 
 import dynsim
-from dynsim.observables import RECALL_THRESHOLDS
-from sweeps import axes, tiles
+from sweeps import axes, labels, tiles
 from sweeps.config import Training
 from sweeps.engines import Settings, settings
 from sweeps.spec import Sweep
@@ -23,14 +22,6 @@ CHUNK_TILES = 8
 """Tiles of a chunk, by default: enough to keep several devices busy between two writes."""
 MAX_CHUNKS = 2048
 """Above that many chunks their files, not the runs, would take the time."""
-CLASS, TOKEN = ("class",), ("class", "token")
-INNER_DIMS = {
-    **dict.fromkeys(("z_top_distinct", "z_top_common", "speed", "xi", "B"), CLASS),
-    **dict.fromkeys(("attention", "normalised_attention", "z"), TOKEN),
-    "overlap": ("class", "other_class"),
-    "recall": ("threshold",),
-}
-"""Names of the axes of an observable that is not a number."""
 
 
 class Plan(NamedTuple):
@@ -127,39 +118,15 @@ class Work:
                 inner = made.shape[3:]
                 if name in found:
                     inner = tuple(np.maximum(inner, found[name].shape).tolist())
-                found[name] = Variable(inner, self._inner_dims(name, len(inner)), made.dtype)
+                found[name] = Variable(
+                    inner, labels.inner_dims(self.sweep, name, len(inner)), made.dtype
+                )
         return found
 
     def start(self, region: tuple[slice, ...]) -> None:
         """Begin to compile what a chunk needs."""
         chosen, _, _ = self._runs(region)
         self.program(self.sweep.training(chosen))[1].start()
-
-    def coordinates(self) -> dict[str, tuple[tuple[str, ...], np.ndarray]]:
-        """Values of the axes, and of the recorded times, with the dimensions that they lie on."""
-        sweep = self.sweep
-        found = {
-            name: ((dim.name,), np.asarray(values))
-            for dim in sweep.dims
-            for name, values in dim.axes.items()
-        }
-        if "recall" in sweep.record:
-            found["threshold"] = (("threshold",), RECALL_THRESHOLDS)
-        steps = next((dim for dim in sweep.dims if "steps" in dim.axes), None)
-        if steps is None:
-            times = np.asarray(sweep.steps_recorded(sweep.run), np.float64)
-            several = len(times) > 1
-            found["time"] = (("time",), times) if several else ((), times[0])
-        else:
-            rows = [sweep.steps_recorded(sweep.training({"steps": n})) for n in steps.axes["steps"]]
-            padded = np.full((len(rows), max(map(len, rows))), np.nan)
-            for row, times in zip(padded, rows, strict=True):
-                row[: len(times)] = times
-            several = padded.shape[1] > 1
-            found["time"] = (
-                ((steps.name, "record"), padded) if several else ((steps.name,), padded[:, 0])
-            )
-        return found
 
     def _program(self, training: Training) -> tuple[PyTree, tiles.Program]:
         task, its_settings = self.problem(training)
@@ -242,17 +209,6 @@ class Work:
         at = names.index("seed")
         others = shape[:at] + shape[at + 1 :]
         return np.moveaxis(values.reshape(shape[at], *others, *variable.shape), 0, at)
-
-    def _inner_dims(self, name: str, ndim: int) -> tuple[str, ...]:
-        if name in ("status", "first_bad_step"):
-            return ()
-        front: tuple[str, ...] = ()
-        if len(self.sweep.steps_recorded(self.sweep.run)) > 1:
-            front = ("record",) if "steps" in self.sweep.fields else ("time",)
-        named = INNER_DIMS.get(name, ())
-        if len(front) + len(named) != ndim:
-            named = tuple(f"{name}_{i}" for i in range(ndim - len(front)))
-        return (*front, *named)
 
 
 def stiffness(numbers: Mapping[str, np.ndarray]) -> np.ndarray:

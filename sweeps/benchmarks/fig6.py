@@ -11,7 +11,8 @@ import numpy as np
 import dynsim
 import sweeps
 from sweeps.figures.figure6 import published
-from sweeps.spec import Sweep, load
+from sweeps.files import load
+from sweeps.spec import Sweep
 
 LOOPS = 4
 """Single runs that are timed for each number of queries; the median stands for all."""

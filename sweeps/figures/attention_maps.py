@@ -12,7 +12,7 @@ from matplotlib.colors import LogNorm
 
 from sweeps import hosts, output
 from sweeps.engine import run as run_sweep
-from sweeps.spec import load
+from sweeps.files import load
 
 
 @dataclasses.dataclass(frozen=True)

@@ -16,7 +16,8 @@ from sweeps import hosts, output
 from sweeps.engine import run as run_sweep
 from sweeps.engine import valid
 from sweeps.figures.options import queries
-from sweeps.spec import Sweep, load
+from sweeps.files import load
+from sweeps.spec import Sweep
 
 ENGINES = {"simulation": "", "matched": "flow_", "descent": "descent_"}
 """What is run, and how its columns begin: training; the momentum flow and descent with T and

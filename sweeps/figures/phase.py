@@ -14,8 +14,8 @@ from matplotlib.patches import Patch
 
 from sweeps import output, phase
 from sweeps.figures.options import log_edges
+from sweeps.labels import ABOUT
 from sweeps.regions import Region
-from sweeps.store import ABOUT
 
 DIVERGED_COLOUR = "#b0b0b0"
 REGION_COLOURS = {

@@ -12,7 +12,7 @@ from sweeps import hosts, output
 from sweeps.engine import run as run_sweep
 from sweeps.engine import valid
 from sweeps.figures.options import queries
-from sweeps.spec import load
+from sweeps.files import load
 
 
 @dataclasses.dataclass(frozen=True)

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import sweeps
-from sweeps import axes, spec
+from sweeps import axes, files, spec
 from sweeps.config import Training
 
 SWEEPS = Path(sweeps.__file__).parent
@@ -91,26 +91,26 @@ def test_chunks_tile_the_array_of_runs_without_crossing_static_values(size: int)
 )
 def test_bad_settings_are_named(table: dict, message: str) -> None:
     with pytest.raises(ValueError, match=re.escape(message)):
-        spec.from_table(table).check()
+        files.from_table(table).check()
 
 
 @pytest.mark.parametrize("path", sorted(SWEEPS.glob("*.toml")), ids=lambda path: path.stem)
 def test_the_papers_sweeps_are_valid(path: Path) -> None:
-    sweep = spec.load(path.stem)
+    sweep = files.load(path.stem)
     sweep.check()
     assert sweep.title
 
 
 def test_overrides_replace_what_the_file_says(tmp_path: Path) -> None:
-    sweep = spec.load("fig6", ["run.steps = 7", "axes.seed = {range = 2}", 'engine = "descent"'])
+    sweep = files.load("fig6", ["run.steps = 7", "axes.seed = {range = 2}", 'engine = "descent"'])
     assert (sweep.run.steps, sweep.fields["seed"], sweep.engine) == (7, (0, 1), "descent")
     with pytest.raises(ValueError, match=r"set = 'run\.steps': must be KEY = VALUE"):
-        spec.load("fig6", ["run.steps"])
+        files.load("fig6", ["run.steps"])
     with pytest.raises(ValueError, match="no such file; sweeps that come along: fig4"):
-        spec.load("fig66")
+        files.load("fig66")
     (tmp_path / "bad.toml").write_text("axes = [")
     with pytest.raises(ValueError, match="not readable as TOML"):
-        spec.load(tmp_path / "bad.toml")
+        files.load(tmp_path / "bad.toml")
 
 
 def test_only_what_decides_the_numbers_is_hashed() -> None:
@@ -123,12 +123,12 @@ def test_only_what_decides_the_numbers_is_hashed() -> None:
         {**base, "axes": {"seed": [0], "eta_z": [1, 2]}},
         {**base, "record": ["loss"]},
     ]
-    prints = [spec.fingerprint(spec.from_table(table).as_json()) for table in variants]
+    prints = [spec.fingerprint(files.from_table(table).as_json()) for table in variants]
     assert len(set(prints)) == len(prints)
     for same in ({**base, "title": "x"}, {**base, "run": {"steps": 5, "b1": 0.5, "M": 77}}):
-        assert spec.fingerprint(spec.from_table(same).as_json()) == prints[0]
+        assert spec.fingerprint(files.from_table(same).as_json()) == prints[0]
     for a, b in itertools.combinations(variants, 2):
-        old, new = (spec.from_table(table).as_json() for table in (a, b))
+        old, new = (files.from_table(table).as_json() for table in (a, b))
         assert spec.differences(old, new)
 
 

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 import sweeps
-from sweeps import cli, spec
+from sweeps import cli, files
 from sweeps.figures.figure6 import published
 from sweeps.figures.options import queries
 
@@ -18,7 +18,7 @@ def test_published_cells_are_reproduced() -> None:
     cells = {k: v for k, v in published().items() if k[0] == 1 and k[1] in (0.5, 3) and k[2] != 5}
     assert len(cells) == 6
     overrides = ["axes.num_queries = [1]", "axes.eta_z = [0.5, 3]", "axes.ratio = [1, 2, 10]"]
-    found = sweeps.run(spec.load("fig6", [*overrides, 'record = ["entropy"]']))
+    found = sweeps.run(files.load("fig6", [*overrides, 'record = ["entropy"]']))
     for (_, eta_z, ratio), (mean, std) in cells.items():
         values = found.entropy.sel(num_queries=1, eta_z=eta_z, ratio=ratio).values.astype(float)
         assert values.shape == (10,)

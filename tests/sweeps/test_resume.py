@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 import sweeps
-from sweeps import Sweep, Training, spec
+from sweeps import Sweep, Training, files
 
 ROOT = Path(__file__).parents[2]
 AXES = {"eta_y": {"linspace": [0.1, 4, 40]}, "seed": {"range": 3}}
@@ -93,7 +93,7 @@ def finish(process: subprocess.Popen) -> list[str]:
 
 
 def assert_complete(workers: Workers) -> None:
-    assert spec.load(workers.file).as_json() == SWEEP.as_json()
+    assert files.load(workers.file).as_json() == SWEEP.as_json()
     want = sweeps.run(SWEEP, chunk=2, tile=2).load()
     got = sweeps.open(workers.out).load()
     for name in want.variables:
