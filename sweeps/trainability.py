@@ -98,7 +98,7 @@ def trained(
 def boundary(classify: Classifier, cells: int, levels: int) -> list[Level]:
     """Refine a grid of `cells` x `cells` where `classify` changes, `levels` times.
 
-    Each point is classified once. Stops early when no cell is left.
+    Each point is classified once. Without a boundary the coarse grid is all there is.
 
     Raises:
         ValueError: for bad numbers of cells or levels, before anything is classified.
@@ -158,13 +158,14 @@ def box_dimension(levels: Sequence[Level], fit: tuple[int, int]) -> Dimension:
     """
     checks.integer("fit[0]", fit[0], 0)
     checks.integer("fit[1]", fit[1], fit[0] + 1)
-    part = levels[fit[0] : fit[1] + 1]
-    counts = np.array([len(level.boundary) for level in part])
-    if len(part) <= fit[1] - fit[0] or not counts.all():
-        if len(levels[-1].boundary):
-            raise ValueError(f"fit = {fit}: must lie within the levels 0 to {len(levels) - 1}")
+    # Only the coarse grid can lack a boundary: a mixed cell has a mixed child.
+    if not len(levels[0].boundary):
         return Dimension(np.nan, np.nan, np.nan)
-    x, y = -np.log([level.eps for level in part]), np.log(counts)
+    if fit[1] >= len(levels):
+        raise ValueError(f"fit = {fit}: must lie within the levels 0 to {len(levels) - 1}")
+    part = levels[fit[0] : fit[1] + 1]
+    x = -np.log([level.eps for level in part])
+    y = np.log([len(level.boundary) for level in part])
     off = x - x.mean()
     slope = (off @ y) / (off @ off)
     intercept = y.mean() - slope * x.mean()

@@ -90,7 +90,7 @@ def run(config: Trainability) -> list[Path]:
         1, 2, figsize=(13, 5.6), layout="constrained", width_ratios=[1.6, 1]
     )
     plot(found, window, ax=left)
-    left.set_title(f"{title(config)}\n{summary(dimension, fit)}", fontsize="medium")
+    left.set_title(f"{title(config)}\n{summary(found, dimension, fit)}", fontsize="medium")
     plot_counts(found, dimension, fit, ax=right)
     return output.write(
         config.out, "trainability", figure=figure, arrays=arrays(found, window, dimension, fit)
@@ -104,10 +104,10 @@ def title(config: Trainability) -> str:
     return f"{config.engine} on {config.task}, {rule}{sampled}, {config.steps} steps"
 
 
-def summary(dimension: Dimension, fit: tuple[int, int]) -> str:
+def summary(found: Sequence[Mapped], dimension: Dimension, fit: tuple[int, int]) -> str:
     """The dimension of the boundary in words."""
     if np.isnan(dimension.value):
-        return "no boundary: all points of the grid agree"
+        return f"no boundary: {'every' if found[0].level.trained.all() else 'no'} run trained"
     error = "" if np.isnan(dimension.error) else f" ± {dimension.error:.2f}"
     return f"box-counting slope {dimension.value:.2f}{error} (levels {fit[0]} to {fit[1]})"
 
@@ -141,8 +141,8 @@ def plot(found: Sequence[Mapped], window: Window, ax: Axes | None = None) -> Axe
     }
     for name, (chosen, colours, norm, extend, bottom) in scales.items():
         if chosen.any():
-            # Of a run whose loss is not finite all that is known is that it is large.
-            shown = np.where(np.isfinite(values), values, np.inf)
+            # A loss that is not finite is a large one, and one of 0 has a place on no log scale.
+            shown = np.where(np.isnan(values), np.inf, np.maximum(values, norm.vmin))
             mesh = ax.pcolormesh(
                 x, y, np.ma.array(shown, mask=~chosen), cmap=colours, norm=norm, rasterized=True
             )
@@ -176,12 +176,13 @@ def plot_counts(
     ax.set(xlabel=r"side of a cell $\epsilon$ (share of the window)", ylabel=r"boundary cells $N$")
     ax.set_title("box counting, with the slope between two levels", fontsize="medium")
     if np.isnan(dimension.value):
-        ax.text(0.5, 0.5, "no boundary", ha="center", transform=ax.transAxes)
+        ax.text(0.5, 0.5, summary(found, dimension, fit), ha="center", transform=ax.transAxes)
+        ax.set(xticks=[], yticks=[])
         return ax
     ax.loglog(eps, counts, "o", color="k", label="boundary cells")
     part = eps[fit[0] : fit[1] + 1]
     line = np.exp(dimension.intercept) * part**-dimension.value
-    ax.loglog(part, line, color="tab:red", label=summary(dimension, fit))
+    ax.loglog(part, line, color="tab:red", label=summary(found, dimension, fit))
     slopes = np.diff(np.log(counts)) / -np.diff(np.log(eps))
     for a, b, slope in zip(range(len(eps)), range(1, len(eps)), slopes, strict=False):
         at = (np.sqrt(eps[a] * eps[b]), np.sqrt(counts[a] * counts[b]))
