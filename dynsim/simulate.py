@@ -15,7 +15,7 @@ import numpy as np
 import optax
 from jaxtyping import Array, Int, PRNGKeyArray
 
-from dynsim import checks, observables, sampling
+from dynsim import checks, observables, relative_loss, sampling
 from dynsim.models import support, yz
 from dynsim.observables import DEFAULT_RECORD, Observable, Record
 from dynsim.optim import Optimizer
@@ -62,6 +62,8 @@ def simulate(
         times: (S,) whole steps at which to record, increasing, in [0, steps]; step 0 is the
             start. By default `log_times(steps)`.
         record: names from `dynsim.observables.OBSERVABLES`, or a mapping of names to functions.
+            Also "relative_loss": the mean batch loss of the last 20 steps (of all if there are
+            fewer), each before its update, over that of the first; NaN but at the end.
         data: recorded batches to train on instead of sampling, with a leading axis of `steps`
             (see `dynsim.sampling.examples_from_tokens`).
         dtype: "float32" or "float64".
@@ -87,6 +89,9 @@ def simulate(
         )
     times = log_times(steps) if times is None else times
     check_step_times(times, steps)
+    record, relative = relative_loss.asked(record)
+    if relative:
+        relative_loss.check_times(times, steps)
     if isinstance(init, yz.YZ):
         check_weights(init, task)
     else:
@@ -111,6 +116,7 @@ def simulate(
             batch=batch,
             init_kind=init if isinstance(init, str) else "zero",
             record=observables.resolve(record),
+            relative=relative,
             dtype=dtype,
         )
     return settle(trajectory)
@@ -128,7 +134,8 @@ def initial_weights(
 
 
 @functools.partial(
-    jax.jit, static_argnames=("steps", "length", "batch", "init_kind", "record", "dtype")
+    jax.jit,
+    static_argnames=("steps", "length", "batch", "init_kind", "record", "relative", "dtype"),
 )
 def _run(
     task: SequenceClasses,
@@ -143,6 +150,7 @@ def _run(
     batch: int | float,
     init_kind: yz.Init,
     record: tuple[tuple[str, Observable], ...],
+    relative: bool,
     dtype: DType,
 ) -> Trajectory:
     if init is not None:
@@ -158,7 +166,7 @@ def _run(
         return {**values, "batch_loss": batch_loss}
 
     def step(carry, turn):  # type: ignore[no-untyped-def]
-        params, state, slot, rows, first_bad = carry
+        params, state, slot, rows, first_bad, sums = carry
         k, batch_key = turn
         batch_loss, grads = _loss_and_grad(params, task, sample(k, batch_key))
 
@@ -177,18 +185,23 @@ def _run(
 
         valid = batch_loss <= DIVERGED_LOSS * math.log(task.M)
         first_bad = jnp.where(valid, -1, jnp.where(first_bad < 0, k, first_bad))
+        if relative:
+            sums = relative_loss.add(sums, batch_loss, k, steps)
         # The scan makes one turn more than there are updates, to record the last state.
         updates, state = transformation.update(grads, state, params)
         updates = jax.tree.map(lambda u: jnp.where(k < steps, u, jnp.zeros_like(u)), updates)
         params = optax.apply_updates(params, updates)
-        return (params, state, slot + due, rows, first_bad), None
+        return (params, state, slot + due, rows, first_bad, sums), None
 
     shapes = jax.eval_shape(observe, params, jnp.zeros((), dtype))
     rows = jax.tree.map(lambda s: jnp.zeros((num_times, *s.shape), s.dtype), shapes)
-    carry = (params, transformation.init(params), jnp.int32(0), rows, jnp.int32(-1))
+    sums = relative_loss.start((), dtype) if relative else None
+    carry = (params, transformation.init(params), jnp.int32(0), rows, jnp.int32(-1), sums)
     turns = jnp.arange(steps + 1, dtype=jnp.int32)
     keys = jax.vmap(functools.partial(jax.random.fold_in, _split(key)[1]))(turns)
-    (params, _, _, rows, first_bad), _ = jax.lax.scan(step, carry, (turns, keys))
+    (params, _, _, rows, first_bad, sums), _ = jax.lax.scan(step, carry, (turns, keys))
+    if relative:
+        rows[relative_loss.NAME] = relative_loss.recorded(sums, times, steps)
     # Weights that are not finite reach the loss as soon as a batch attends to them. Looking
     # through all of them at every step would cost almost as much as the update.
     first_bad = jnp.where((first_bad < 0) & ~_all_finite(params), steps, first_bad)

@@ -15,7 +15,7 @@ import numpy as np
 import optax
 from jaxtyping import Array, Float, Int
 
-from dynsim import checks
+from dynsim import checks, relative_loss
 from dynsim.observables import DEFAULT_RECORD
 from dynsim.optim import Optimizer
 from dynsim.precision import DType, precision, settle
@@ -105,7 +105,8 @@ def descend(
     """Descend the population loss (batch, T -> infinity) step by step, from zero weights.
 
     Args:
-        task, record, dtype: as in `solve`.
+        task, dtype: as in `solve`.
+        record: names from `OBSERVABLES`, or "relative_loss" as in `dynsim.simulate`.
         optimizer: as in `solve`; or with numbers of shape (B,), which descends B times at once.
             That is the same as `jax.vmap` and several times faster on a CPU.
         steps: number of optimiser steps, >= 1.
@@ -122,6 +123,9 @@ def descend(
     steps = checks.integer("steps", steps, 1)
     times = log_times(steps) if times is None else times
     check_step_times(times, steps)
+    record, relative = relative_loss.asked(record)
+    if relative:
+        relative_loss.check_times(times, steps)
     names = checked_record(record)
     batch = np.broadcast_shapes(*(np.shape(number) for number in jax.tree.leaves(optimizer)))
     if len(batch) > 1:
@@ -136,6 +140,7 @@ def descend(
             jnp.asarray(times, jnp.int32),
             steps=steps,
             record=names,
+            relative=relative,
             dtype=dtype,
         )
         if not batch:
@@ -170,7 +175,7 @@ def _solve(
     )
 
 
-@functools.partial(jax.jit, static_argnames=("steps", "record", "dtype"))
+@functools.partial(jax.jit, static_argnames=("steps", "record", "relative", "dtype"))
 def _descend(
     task: SymmetricTask,
     optimizer: Optimizer,
@@ -178,6 +183,7 @@ def _descend(
     *,
     steps: int,
     record: tuple[str, ...],
+    relative: bool,
     dtype: DType,
 ) -> Trajectory:
     # The batch is the last axis of everything, so that each operation is one long loop on a CPU;
@@ -191,16 +197,15 @@ def _descend(
     num_times = times.shape[0]
 
     def update(optimizer, state, memory, k):  # type: ignore[no-untyped-def]
-        # Every weight enters the loss, so that one that is not finite shows there.
-        valid = measure(task, state).loss <= DIVERGED_LOSS * jnp.log(task.M)
+        loss = measure(task, state).loss
         transformation = optimizer.transformation()
         updates, memory = transformation.update(gradient(task, state), memory, state)
         # The scan makes one turn more than there are updates, to record the last state.
         updates = jax.tree.map(lambda u: jnp.where(k < steps, u, jnp.zeros_like(u)), updates)
-        return optax.apply_updates(state, updates), memory, valid
+        return optax.apply_updates(state, updates), memory, loss
 
     def step(carry, k):  # type: ignore[no-untyped-def]
-        state, memory, slot, rows, first_bad = carry
+        state, memory, slot, rows, first_bad, sums = carry
         at = jnp.minimum(slot, num_times - 1)
         due = times[at] == k
         row = jax.lax.cond(
@@ -210,19 +215,26 @@ def _descend(
             state,
         )
         rows = {name: column.at[at].set(row[name]) for name, column in rows.items()}
-        state, memory, valid = jax.vmap(update, (-1, -1, -1, None), -1)(optimizer, state, memory, k)
+        state, memory, loss = jax.vmap(update, (-1, -1, -1, None), -1)(optimizer, state, memory, k)
+        # Every weight enters the loss, so that one that is not finite shows there.
+        valid = loss <= DIVERGED_LOSS * jnp.log(task.M)
         first_bad = jnp.where(valid, -1, jnp.where(first_bad < 0, k, first_bad))
-        return (state, memory, slot + due, rows, first_bad), None
+        if relative:
+            sums = relative_loss.add(sums, loss, k, steps)
+        return (state, memory, slot + due, rows, first_bad, sums), None
 
     shapes = jax.eval_shape(last(functools.partial(observe, record, task)), start)
     rows = {name: jnp.zeros((num_times, *s.shape), s.dtype) for name, s in shapes.items()}
     memory = last(lambda optimizer, state: optimizer.transformation().init(state))(optimizer, start)
     first_bad = jnp.full(batch, -1, jnp.int32)
-    carry = (start, memory, jnp.int32(0), rows, first_bad)
-    (state, _, _, rows, first_bad), _ = jax.lax.scan(
+    sums = relative_loss.start((batch,), dtype) if relative else None
+    carry = (start, memory, jnp.int32(0), rows, first_bad, sums)
+    (state, _, _, rows, first_bad, sums), _ = jax.lax.scan(
         step, carry, jnp.arange(steps + 1, dtype=jnp.int32)
     )
     rows, state = jax.tree.map(lambda leaf: jnp.moveaxis(leaf, -1, 0), (rows, state))
+    if relative:
+        rows[relative_loss.NAME] = relative_loss.recorded(sums, times, steps)
     status = jnp.where(first_bad < 0, Status.OK, Status.DIVERGED).astype(jnp.int32)
     recorded = jnp.broadcast_to(times.astype(dtype), (batch, num_times))
     return Trajectory(recorded, rows, state, status, first_bad, "symmetric-descent")

@@ -65,8 +65,8 @@ def values(name: str, given: Any) -> tuple[float, ...]:
             [first, last, number of values]; or `range`, a number n for 0 .. n-1 or [first, end].
 
     Raises:
-        ValueError: for anything else, an empty axis, a value twice, or one that is no number or
-            no whole number where the field needs one.
+        ValueError: for anything else, an empty axis, or a value that is no number or no whole
+            number where the field needs one.
     """
     field = f"axes.{name}"
     if isinstance(given, Mapping):
@@ -78,9 +78,6 @@ def values(name: str, given: Any) -> tuple[float, ...]:
     found = tuple(_number(field, value, name in WHOLE) for value in given)
     if not found:
         raise ValueError(f"{field} = []: needs at least one value")
-    for i, value in enumerate(found):
-        if value in found[:i]:
-            raise ValueError(f"{field}: has the value {value} twice")
     return found
 
 
@@ -90,7 +87,8 @@ def dimensions(
     """The dimensions that `axes` form, in their order; axes in one group of `zipped` share one.
 
     Raises:
-        ValueError: for an unknown axis, bad values, or groups that do not fit together.
+        ValueError: for an unknown axis, bad values, groups that do not fit together, or a
+            dimension that has a value, or values of zipped axes, twice.
     """
     table: dict[str, tuple[float, ...]] = {}
     for given, entries in axes.items():
@@ -121,6 +119,7 @@ def dimensions(
         if name == next(n for n in table if n in group):
             ordered = [name, *(n for n in group if n != name)]
             found.append(Dimension(name, {n: table[n] for n in ordered}))
+            _check_different(found[-1])
     return tuple(found)
 
 
@@ -174,6 +173,16 @@ def layout(dims: Sequence[Dimension], size: int) -> Layout:
         chunk[dim.name] = min(dim.size, left)
         left //= chunk[dim.name]
     return Layout(tuple(dim.size for dim in dims), tuple(chunk[dim.name] for dim in dims))
+
+
+def _check_different(dim: Dimension) -> None:
+    # Zipped axes may well repeat single values, as the points of a part of a grid do.
+    seen: set[tuple[float, ...]] = set()
+    for point in zip(*dim.axes.values(), strict=True):
+        if point in seen:
+            shown = point if len(point) > 1 else point[0]
+            raise ValueError(f"axes.{', '.join(dim.axes)}: has the value {shown} twice")
+        seen.add(point)
 
 
 def _spaced(field: str, table: Mapping[str, Any]) -> list[float]:

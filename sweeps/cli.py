@@ -24,6 +24,7 @@ from sweeps.figures import (
     figure8,
     figure9,
     recall,
+    trainability,
     validity,
 )
 from sweeps.figures.ladder import Ladder
@@ -45,6 +46,7 @@ Figure = (
     | Annotated[validity.Validity, tyro.conf.subcommand("validity")]
     | Annotated[Phase, tyro.conf.subcommand("phase")]
     | Annotated[Ladder, tyro.conf.subcommand("ladder")]
+    | Annotated[trainability.Trainability, tyro.conf.subcommand("trainability")]
 )
 Command = (
     Compare
@@ -100,6 +102,7 @@ RUNNERS: dict[type, Callable[[Any], list[Path] | None]] = {
     figure8.Figure8: figure8.run,
     figure9.Figure9: figure9.run,
     Ladder: run_ladder,
+    trainability.Trainability: trainability.run,
     SweepCommand: run_sweep,
     Info: run_info,
     plot.Plot: plot.run,

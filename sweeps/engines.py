@@ -224,12 +224,14 @@ ENGINES: dict[str, Engine] = {
     "simulation": Engine(
         _simulate,
         lambda *_: None,
-        (*_MEASURED, "batch_loss"),
+        (*_MEASURED, "batch_loss", "relative_loss"),
         adaptive=False,
         tile=16,
         trains=True,
     ),
-    "descent": Engine(_descend, lambda *_: None, _MEASURED, adaptive=False, tile=16),
+    "descent": Engine(
+        _descend, lambda *_: None, (*_MEASURED, "relative_loss"), adaptive=False, tile=16
+    ),
     **{name: _theory(name) for name in ladder.THEORIES},
     "symmetric": Engine(
         _solve_symmetric,
@@ -243,7 +245,7 @@ ENGINES: dict[str, Engine] = {
     "symmetric-descent": Engine(
         _descend_symmetric,
         _check_symmetric,
-        tuple(symmetric.OBSERVABLES),
+        (*symmetric.OBSERVABLES, "relative_loss"),
         adaptive=False,
         tile=4096,
         prepare=_merged,

@@ -20,6 +20,7 @@ ABOUT = {
     "first_bad_step": ("first step of the invalid end of a run, -1 if none", "step"),
     "loss": ("population cross entropy", "nat"),
     "batch_loss": ("cross entropy of the next batch", "nat"),
+    "relative_loss": ("mean loss of the last 20 steps over that of the first", "1"),
     "entropy": ("entropy of attention on distinct tokens", "nat"),
 }
 """Long name and unit of what has more to say than its own name."""

@@ -33,6 +33,9 @@ def test_zipped_axes_share_a_dimension_and_the_others_form_a_grid() -> None:
         ("length", 2, True),
     ]
     assert dims[0].axes == {"eta_y": (1, 2), "eta_z": (5, 6)}
+    # Points of a part of a grid, which share single values but not both.
+    (dim,) = axes.dimensions({"eta_y": [1, 1, 2], "eta_z": [5, 6, 6]}, [["eta_y", "eta_z"]])
+    assert dim.axes == {"eta_y": (1, 1, 2), "eta_z": (5, 6, 6)}
 
 
 @pytest.mark.parametrize("size", [1, 5, 12, 1000])
@@ -69,6 +72,10 @@ def test_chunks_tile_the_array_of_runs_without_crossing_static_values(size: int)
         ({"axes": {"eta_y": [1], "ratio": [2]}}, "say the same"),
         ({"axes": {"T": [8], "length": [9]}}, "axes.length: stands for length"),
         ({"axes": {"eta_y": [1, 2], "eta_z": [1]}, "zip": [["eta_y", "eta_z"]]}, "same number"),
+        (
+            {"axes": {"eta_y": [1, 2, 1], "eta_z": [3, 3, 3]}, "zip": [["eta_y", "eta_z"]]},
+            "axes.eta_y, eta_z: has the value (1, 3) twice",
+        ),
         ({"axes": {"eta_y": [1]}, "zip": [["eta_y", "eta_z"]]}, "zip = 'eta_z': must be one of"),
         ({"axes": {"eta_y": [1], "seed": [1]}, "zip": [["eta_y", "seed"]]}, "axis of its own"),
         ({"axes": {"num_queries": [1]}}, "axes.num_queries: task 'syn-small' does not read it"),

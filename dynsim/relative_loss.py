@@ -1,0 +1,73 @@
+"""Whether a run trained: the losses of its last steps over the loss of its first.
+
+The measure of Sohl-Dickstein (arXiv:2402.06184), who counts a run as converged where it is below
+1. It needs the loss of every step, so it is summed up along a run instead of recorded.
+"""
+
+import math
+from collections.abc import Mapping
+from typing import NamedTuple
+
+import jax.numpy as jnp
+import numpy as np
+from jax.typing import DTypeLike
+from jaxtyping import Array, Float, Int
+
+from dynsim import checks
+from dynsim.observables import Record
+
+NAME = "relative_loss"
+"""The name under which it is recorded."""
+LAST = 20
+"""Number of steps at the end of a run whose losses are averaged; all of a shorter run."""
+
+
+class Sums(NamedTuple):
+    """What a run carries along.
+
+    Attributes:
+        first: (*B) loss of step 0.
+        last: (*B) sum of the losses so far of the last `LAST` steps.
+    """
+
+    first: Float[Array, "*B"]
+    last: Float[Array, "*B"]
+
+
+def asked(record: Record) -> tuple[Record, bool]:
+    """What else `record` asks for, and whether it asks for the relative loss."""
+    if isinstance(record, Mapping):
+        return record, False
+    names = (record,) if isinstance(record, str) else tuple(record)
+    return tuple(name for name in names if name != NAME), NAME in names
+
+
+def check_times(times: Int[Array, " S"], steps: int) -> None:
+    """Raise `ValueError` unless the end is recorded, before which nothing is known."""
+    if not checks.is_traced(times) and np.asarray(times)[-1] != steps:
+        raise ValueError(
+            f"record = {NAME!r}: is known at the end of a run, so times must include "
+            f"steps = {steps}; they end at {np.asarray(times)[-1]}"
+        )
+
+
+def start(shape: tuple[int, ...], dtype: DTypeLike) -> Sums:
+    """The sums before step 0 of runs of this shape."""
+    return Sums(jnp.zeros(shape, dtype), jnp.zeros(shape, dtype))
+
+
+def add(sums: Sums, loss: Float[Array, "*B"], k: Int[Array, ""], steps: int) -> Sums:
+    """The sums with the `loss` of step k, before its update; k = `steps` adds nothing."""
+    # Chosen, not multiplied by 0, because the loss may be infinite.
+    late = (k >= steps - LAST) & (k < steps)
+    return Sums(
+        jnp.where(k == 0, loss, sums.first),
+        sums.last + jnp.where(late, loss, jnp.zeros_like(loss)),
+    )
+
+
+def recorded(sums: Sums, times: Int[Array, " S"], steps: int) -> Float[Array, "*B S"]:
+    """The mean of the last losses over the first at the end of a run; NaN at earlier times. It
+    is inf or NaN for a run whose losses are."""
+    relative = sums.last / (min(LAST, steps) * sums.first)
+    return jnp.where(times == steps, relative[..., None], math.nan)
