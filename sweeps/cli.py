@@ -17,7 +17,7 @@ from sweeps.compare import compare
 from sweeps.config import Compare
 from sweeps.engine import Interrupted
 from sweeps.explain import Explain, explain, text
-from sweeps.figures import attention_maps, figure3, figure6, figure8, figure9, recall
+from sweeps.figures import attention_maps, collapse, figure3, figure6, figure8, figure9, recall
 from sweeps.figures.ladder import Ladder
 from sweeps.figures.ladder import run as run_ladder
 from sweeps.report import table, write
@@ -33,6 +33,7 @@ Figure = (
     | Annotated[recall.Figure11, tyro.conf.subcommand("11")]
     | Annotated[recall.Figure12, tyro.conf.subcommand("12")]
     | Annotated[Ladder, tyro.conf.subcommand("ladder")]
+    | Annotated[collapse.Collapse, tyro.conf.subcommand("collapse")]
 )
 Command = (
     Compare | Explain | Figure | Validate | SweepCommand | Info | plot.Plot | Export | bench.Bench
@@ -79,6 +80,7 @@ RUNNERS: dict[type, Callable[[Any], list[Path] | None]] = {
     figure8.Figure8: figure8.run,
     figure9.Figure9: figure9.run,
     Ladder: run_ladder,
+    collapse.Collapse: collapse.run,
     SweepCommand: run_sweep,
     Info: run_info,
     plot.Plot: plot.run,
