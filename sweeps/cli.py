@@ -17,7 +17,16 @@ from sweeps.compare import compare
 from sweeps.config import Compare
 from sweeps.engine import Interrupted
 from sweeps.explain import Explain, explain, text
-from sweeps.figures import attention_maps, collapse, figure3, figure6, figure8, figure9, recall
+from sweeps.figures import (
+    attention_maps,
+    collapse,
+    figure3,
+    figure6,
+    figure8,
+    figure9,
+    recall,
+    snap,
+)
 from sweeps.figures.ladder import Ladder
 from sweeps.figures.ladder import run as run_ladder
 from sweeps.report import table, write
@@ -34,6 +43,7 @@ Figure = (
     | Annotated[recall.Figure12, tyro.conf.subcommand("12")]
     | Annotated[Ladder, tyro.conf.subcommand("ladder")]
     | Annotated[collapse.Collapse, tyro.conf.subcommand("collapse")]
+    | Annotated[snap.Snap, tyro.conf.subcommand("snap")]
 )
 Command = (
     Compare | Explain | Figure | Validate | SweepCommand | Info | plot.Plot | Export | bench.Bench
@@ -81,6 +91,7 @@ RUNNERS: dict[type, Callable[[Any], list[Path] | None]] = {
     figure9.Figure9: figure9.run,
     Ladder: run_ladder,
     collapse.Collapse: collapse.run,
+    snap.Snap: snap.run,
     SweepCommand: run_sweep,
     Info: run_info,
     plot.Plot: plot.run,

@@ -85,12 +85,17 @@ def over_points(sweep: Sweep, function: Callable[[Training], float]) -> xr.DataA
     return xr.DataArray(values, coordinates, [dim.name for dim in dims])
 
 
-def predicted_peak(training: Training) -> float:
-    """Exact peak of gamma (`odes.decoder.stages`) in optimiser steps, averaged over classes;
-    momentum is read as eta_Y / (1 - mu). `ValueError` for Adam."""
+def predicted_stage(training: Training, stage: str) -> float:
+    """A field of `odes.decoder.Stages`, averaged over classes: rise_end, peak or snap, in optimiser
+    steps. Momentum is read as eta_Y / (1 - mu); `ValueError` for Adam."""
     with jax.enable_x64(True):
         rate, prior, M = _decoder(training)
-        return float(jnp.mean(decoder.stages(rate, 1 / prior, M).peak))
+        return float(jnp.mean(getattr(decoder.stages(rate, 1 / prior, M), stage)))
+
+
+def predicted_peak(training: Training) -> float:
+    """Exact peak of gamma in optimiser steps, averaged over classes."""
+    return predicted_stage(training, "peak")
 
 
 def gamma_peak(training: Training, times: Sequence[float]) -> float:

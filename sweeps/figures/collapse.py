@@ -26,7 +26,7 @@ from sweeps.engine import valid
 from sweeps.peaks import gamma_peak, measured_peak, over_points, predicted_peak
 from sweeps.spec import Sweep
 
-HORIZON = 3
+HORIZON = 2.5
 """Steps of a run over the predicted peak at the smallest rate: room for a peak that is late."""
 RATIO = 100
 """eta_Y / eta_Z: the attention hardly moves before the decoder's peak (Assumption 1c)."""
@@ -228,7 +228,14 @@ def draw(found: Mapping[str, xr.Dataset]) -> Figure:
     for name, ds in found.items():
         plot_deviation(ds, FAMILIES[name], ax=grid[name])
     handles = [
-        Line2D([], [], color="k", marker="o", ls="", label="simulation (mean, s.d. over seeds)"),
+        Line2D(
+            [],
+            [],
+            color="k",
+            marker="o",
+            ls="",
+            label="simulation (mean, s.d. over seeds; shifted to the right)",
+        ),
         Line2D([], [], color="k", ls="-", label="exact flow (T, batch = ∞)"),
         Line2D([], [], color="k", ls="", marker="x", label="exact descent (T, batch = ∞)"),
         Line2D([], [], color="0.6", lw=4, label="closed form, measured alike"),
@@ -252,7 +259,7 @@ def plot_collapse(found: Mapping[str, xr.Dataset], ax: Axes | None = None) -> Ax
     ax.plot(line, line, color="k", lw=1, zorder=0, label="y = x (theory)")
     ax.set(xscale="log", yscale="log", title=r"peak of $f_n \cdot g_n$, simulation")
     ax.set(xlabel="closed-form peak (optimiser steps)", ylabel="measured peak (optimiser steps)")
-    ax.legend(fontsize="small")
+    ax.legend(fontsize="small", framealpha=0.6)
     ax.grid(alpha=0.25)
     return ax
 
@@ -261,6 +268,9 @@ def plot_deviation(peaks: xr.Dataset, family: Family, ax: Axes | None = None) ->
     """Relative deviation of the peak time against the predicted one, a colour for each variant."""
     ax = ax or plt.gca()
     dims = [dim for dim in peaks.predicted.dims if dim != "eta_y"]
+    ax.set_xscale("log")
+    ax.set_yscale("symlog", linthresh=1)
+    sampled = any(name in LIMIT for name in family.axes)
     stacked = peaks.stack(variant=dims, create_index=False)
     colours = plt.get_cmap("viridis")(np.linspace(0, 0.9, stacked.sizes["variant"]))
     for i, colour in enumerate(colours):
@@ -269,15 +279,18 @@ def plot_deviation(peaks: xr.Dataset, family: Family, ax: Axes | None = None) ->
         x, error = one.predicted.values, deviation(one, "simulation")
         spread = error.std("seed", ddof=1) if error.sizes["seed"] > 1 else None
         ax.plot(x, deviation(one, "gamma"), color="0.85", lw=4, zorder=0)
-        ax.plot(x, deviation(one, "symmetric"), "-", color=colour, lw=1)
-        ax.plot(x, deviation(one, "symmetric-descent"), "x", color=colour, ms=7)
+        # What is the same for all variants has none of their colours.
+        exact = "0.4" if sampled else colour
+        ax.plot(x, deviation(one, "symmetric"), "-", color=exact, lw=1)
+        ax.plot(x, deviation(one, "symmetric-descent"), "x", color=exact, ms=7)
         style = {"color": colour, "ms": 4, "capsize": 2, "label": label}
-        ax.errorbar(x, error.mean("seed"), spread, fmt="o", **style)
+        beside = x * 1.06 ** (i + 1)  # so that error bars do not cover one another
+        ax.errorbar(beside, error.mean("seed"), spread, fmt="o", **style)
     ax.axhline(0, color="k", lw=0.8, zorder=0)
-    ax.set(xscale="log", title=family.title, xlabel="closed-form peak (optimiser steps)")
-    ax.set_yscale("symlog", linthresh=1)
+    ax.set(title=family.title, xlabel="closed-form peak (optimiser steps)")
     ax.set_ylabel("measured / closed form - 1 (%)")
+    ax.margins(y=0.12)
     ax.yaxis.set_major_formatter("{x:g}")
-    ax.legend(fontsize="small")
+    ax.legend(fontsize="small", framealpha=0.6)
     ax.grid(alpha=0.25)
     return ax
