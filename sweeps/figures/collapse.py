@@ -30,7 +30,7 @@ HORIZON = 2.5
 """Steps of a run over the predicted peak at the smallest rate: room for a peak that is late."""
 RATIO = 100
 """eta_Y / eta_Z: the attention hardly moves before the decoder's peak (Assumption 1c)."""
-RATES = (0.1, 0.3, 1.0, 3.0)
+RATES = (0.2, 0.5, 1.2, 3.0)
 """Effective eta_Y / (1 - mu)."""
 NUM_TIMES = 60
 LATE = 10
