@@ -284,7 +284,7 @@ def plot_deviation(peaks: xr.Dataset, family: Family, ax: Axes | None = None) ->
         ax.plot(x, deviation(one, "symmetric"), "-", color=exact, lw=1)
         ax.plot(x, deviation(one, "symmetric-descent"), "x", color=exact, ms=7)
         style = {"color": colour, "ms": 4, "capsize": 2, "label": label}
-        beside = x * 1.06 ** (i + 1)  # so that error bars do not cover one another
+        beside = x * 1.03 ** (i + 1)  # so that error bars do not cover one another
         ax.errorbar(beside, error.mean("seed"), spread, fmt="o", **style)
     ax.axhline(0, color="k", lw=0.8, zorder=0)
     ax.set(title=family.title, xlabel="closed-form peak (optimiser steps)")
