@@ -12,7 +12,7 @@ import xarray as xr
 import sweeps
 from sweeps import cli, peaks
 from sweeps.config import Training
-from sweeps.figures import collapse, snap
+from sweeps.figures import collapse, families, snap
 from sweeps.spec import Sweep
 
 
@@ -62,11 +62,11 @@ def test_predicted_peaks_are_those_of_gamma() -> None:
 
 
 def test_the_exact_flow_collapses_without_overlap_and_is_late_with_it() -> None:
-    variants = collapse.variants("overlap", seeds=1)
+    variants = families.variants("overlap", seeds=1)
     assert variants["simulation"].fields["overlap"] == (0.0, 0.1, 0.3, 0.6)
     axes = {"overlap": (0.0, 0.3), "eta_y": (0.3, 1.0), "eta_z": (0.003, 0.01)}
     by_engine = {
-        engine: dataclasses.replace(variants[engine], axes=axes) for engine in collapse.ENGINES[1:]
+        engine: dataclasses.replace(variants[engine], axes=axes) for engine in families.ENGINES[1:]
     }
     stored = {engine: sweeps.run(sweep) for engine, sweep in by_engine.items()}
     predicted = peaks.over_points(by_engine["symmetric"], peaks.predicted_peak)
@@ -85,11 +85,11 @@ def test_the_exact_flow_collapses_without_overlap_and_is_late_with_it() -> None:
 
 
 def test_horizons_follow_the_predicted_peak() -> None:
-    sweep = collapse.variants("size", seeds=2)["simulation"]
+    sweep = families.variants("size", seeds=2)["simulation"]
     longest = peaks.over_points(sweep, peaks.predicted_peak).max("eta_y")
-    np.testing.assert_allclose(sweep.fields["steps"], collapse.HORIZON * longest.values, atol=1)
-    momentum = collapse.variants("momentum", seeds=2)["symmetric"]
-    np.testing.assert_allclose(momentum.fields["eta_y"], np.array(collapse.RATES) / 10)
+    np.testing.assert_allclose(sweep.fields["steps"], families.HORIZON * longest.values, atol=1)
+    momentum = families.variants("momentum", seeds=2)["symmetric"]
+    np.testing.assert_allclose(momentum.fields["eta_y"], np.array(families.RATES) / 10)
 
 
 def test_the_table_takes_median_and_worst() -> None:
@@ -175,9 +175,9 @@ def test_collapse_is_drawn_for_any_number_of_families() -> None:
     for names in (["size"], ["overlap", "momentum", "sampling"]):
         found = {}
         for name in names:
-            sweep = collapse.variants(name, seeds=2)["simulation"]
+            sweep = families.variants(name, seeds=2)["simulation"]
             predicted = peaks.over_points(sweep, lambda training: training.steps / training.eta_y)
-            engines = dict.fromkeys((*collapse.ENGINES[1:], "gamma"), predicted)
+            engines = dict.fromkeys((*families.ENGINES[1:], "gamma"), predicted)
             seeds = xr.DataArray([1.0, 1.1], dims="seed")
             found[name] = xr.Dataset(
                 {"predicted": predicted, "simulation": predicted * seeds, **engines}
