@@ -19,11 +19,13 @@ from sweeps.engine import Interrupted
 from sweeps.explain import Explain, explain, text
 from sweeps.figures import (
     attention_maps,
+    collapse,
     figure3,
     figure6,
     figure8,
     figure9,
     recall,
+    snap,
     trainability,
     validity,
 )
@@ -47,6 +49,8 @@ Figure = (
     | Annotated[Phase, tyro.conf.subcommand("phase")]
     | Annotated[Ladder, tyro.conf.subcommand("ladder")]
     | Annotated[trainability.Trainability, tyro.conf.subcommand("trainability")]
+    | Annotated[collapse.Collapse, tyro.conf.subcommand("collapse")]
+    | Annotated[snap.Snap, tyro.conf.subcommand("snap")]
 )
 Command = (
     Compare
@@ -103,6 +107,8 @@ RUNNERS: dict[type, Callable[[Any], list[Path] | None]] = {
     figure9.Figure9: figure9.run,
     Ladder: run_ladder,
     trainability.Trainability: trainability.run,
+    collapse.Collapse: collapse.run,
+    snap.Snap: snap.run,
     SweepCommand: run_sweep,
     Info: run_info,
     plot.Plot: plot.run,
