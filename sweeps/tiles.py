@@ -125,7 +125,13 @@ def run_tiles(
         root = jax.random.key(settings.root, impl="threefry2x32")
         keys = jax.vmap(functools.partial(jax.random.fold_in, root))(seeds[0])
         one_seed = run if engine(settings.engine).batched else jax.vmap(run, (None, 0))
-        found = jax.vmap(one_seed, (0, None))(keys, jax.tree.map(lambda x: x[0], numbers))
+        points = jax.tree.map(lambda x: x[0], numbers)
+        if mesh.devices.flat[0].platform == "cpu":
+            # One seed after the other: branches on the data then stay branches, and the runs
+            # of one seed stay in the cache.
+            found = jax.lax.map(lambda key: one_seed(key, points), keys)
+        else:
+            found = jax.vmap(one_seed, (0, None))(keys, points)
         return jax.tree.map(lambda x: x[None], found)
 
     devices = PartitionSpec("devices")
