@@ -71,7 +71,8 @@ def run(
         _require_chunk(store, chunk)
     with jax.enable_x64(sweep.dtype == "float64"):
         layout = store.layout if store else None
-        work = Work(sweep, tiles.mesh(devices), layout=layout, chunk=chunk, tile=tile)
+        new = store is None
+        work = Work(sweep, tiles.mesh(devices), layout=layout, chunk=chunk, tile=tile, eager=new)
         if report:
             report(str(work.plan))
         variables = work.variables()

@@ -37,7 +37,6 @@ class Settings(NamedTuple):
     record: tuple[str, ...]
     dtype: str
     start_dtype: str
-    root: int
     rtol: float | None
 
 
@@ -77,7 +76,6 @@ def settings(
     times: tuple[int, ...],
     record: tuple[str, ...],
     dtype: str,
-    root: int,
     rtol: float | None,
 ) -> Settings:
     """The `Settings` of runs like `training`."""
@@ -92,7 +90,6 @@ def settings(
         record,
         dtype,
         training.dtype,
-        root,
         rtol,
     )
 

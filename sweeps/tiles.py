@@ -41,7 +41,8 @@ class Program:
         self._wide = settings.dtype == "float64"
         numbers = {name: np.zeros((mesh.size, tile[1]), settings.dtype) for name in NUMBERS}
         seeds = np.zeros((mesh.size, tile[0]), np.uint32)
-        self._traced = run_tiles.trace(task, numbers, seeds, settings=settings, mesh=mesh)
+        root = np.uint32(0)
+        self._traced = run_tiles.trace(task, numbers, seeds, root, settings=settings, mesh=mesh)
         self._compiled: Future | None = None
 
     @property
@@ -87,6 +88,7 @@ def run_tiles(
     task: PyTree,
     numbers: Mapping[str, Float[Array, "D P"]],
     seeds: Int[Array, "D S"],
+    root: Int[Array, ""],
     *,
     settings: Settings,
     mesh: Mesh,
@@ -97,6 +99,7 @@ def run_tiles(
         task: the sequence classes, or what the engine prepares from them, the same for all.
         numbers: (D, P) by the names in `NUMBERS`.
         seeds: (D, S) seeds; a run uses fold_in(key(root), seed).
+        root: root of the random keys.
 
     Returns:
         (D, S, P, ...) recorded observables by name, `status` and `first_bad_step`. Where a
@@ -107,6 +110,7 @@ def run_tiles(
         task: PyTree,
         numbers: Mapping[str, Float[Array, "1 P"]],
         seeds: Int[Array, "1 S"],
+        root: Int[Array, ""],
     ) -> dict[str, Array]:
         def run(key: Array, point: Mapping[str, Array]) -> dict[str, Array]:
             optimizer = Optimizer(**point, kind=settings.kind)
@@ -122,8 +126,8 @@ def run_tiles(
             }
 
         # Threefry by name: results must not depend on a user's default generator.
-        root = jax.random.key(settings.root, impl="threefry2x32")
-        keys = jax.vmap(functools.partial(jax.random.fold_in, root))(seeds[0])
+        base = jax.random.key(root, impl="threefry2x32")
+        keys = jax.vmap(functools.partial(jax.random.fold_in, base))(seeds[0])
         one_seed = run if engine(settings.engine).batched else jax.vmap(run, (None, 0))
         points = jax.tree.map(lambda x: x[0], numbers)
         if mesh.devices.flat[0].platform == "cpu":
@@ -138,10 +142,10 @@ def run_tiles(
     return jax.shard_map(
         tile,
         mesh=mesh,
-        in_specs=(PartitionSpec(), devices, devices),
+        in_specs=(PartitionSpec(), devices, devices, PartitionSpec()),
         out_specs=devices,
         check_vma=False,
-    )(task, numbers, seeds)
+    )(task, numbers, seeds, root)
 
 
 def bytes_per_run(task: dynsim.SequenceClasses, settings: Settings) -> int:

@@ -59,8 +59,10 @@ class Work:
         layout: axes.Layout | None = None,
         chunk: int | None = None,
         tile: int | None = None,
+        eager: bool = False,
     ) -> None:
-        self.sweep, self.mesh = sweep, mesh
+        """`eager`: begin to compile each program while the next one is traced."""
+        self.sweep, self.mesh, self.eager = sweep, mesh, eager
         self.problem = functools.lru_cache(maxsize=64)(self._problem)
         self.program = functools.lru_cache(maxsize=64)(self._program)
         device = mesh.devices.flat[0]
@@ -99,6 +101,7 @@ class Work:
                 prepared,
                 {name: values[np.stack([p for _, p in block])] for name, values in numbers.items()},
                 np.stack([seeds[s] for s, _ in block]).astype(np.uint32),
+                np.uint32(self.sweep.root),
             )
             for name, array in jax.device_get(result).items():
                 if name not in found:
@@ -131,7 +134,10 @@ class Work:
     def _program(self, training: Training) -> tuple[PyTree, tiles.Program]:
         task, its_settings = self.problem(training)
         prepared = jax.tree.map(jnp.asarray, self.sweep.rules.prepare(task))
-        return prepared, tiles.program(prepared, self.tile, its_settings, self.mesh)
+        program = tiles.program(prepared, self.tile, its_settings, self.mesh)
+        if self.eager:
+            program.start()
+        return prepared, program
 
     def _problem(self, training: Training) -> tuple[dynsim.SequenceClasses, Settings]:
         sweep = self.sweep
@@ -141,7 +147,6 @@ class Work:
             times=sweep.steps_recorded(training),
             record=sweep.record,
             dtype=sweep.dtype,
-            root=sweep.root,
             rtol=sweep.rtol,
         )
 

@@ -89,10 +89,12 @@ def test_new_values_and_grid_sizes_compile_nothing() -> None:
         sweeps.run(Sweep(axes=axes, run=TRAINING, record=("loss",), **change), tile=4)
 
     run(4, 2)
-    before = tiles.run_tiles._cache_size()
+    before = len(tiles.PROGRAMS)
     run(11, 3)
-    run(17, 1)
-    assert tiles.run_tiles._cache_size() == before
+    run(17, 2, root=5)
+    assert len(tiles.PROGRAMS) == before
+    run(2, 2)
+    assert len(tiles.PROGRAMS) == before + 1, "another tile is another program"
 
 
 def test_static_axes_are_runs_of_their_own_shapes() -> None:
