@@ -11,7 +11,6 @@ from collections.abc import Callable
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 import optax
 from jaxtyping import Array, Int, PRNGKeyArray
 
@@ -20,6 +19,7 @@ from dynsim.models import support, yz
 from dynsim.observables import DEFAULT_RECORD, Observable, Record
 from dynsim.optim import Optimizer
 from dynsim.precision import DType, precision, settle
+from dynsim.run_checks import check_data, check_step_times, check_weights
 from dynsim.tasks import SequenceClasses
 from dynsim.trajectory import Status, Trajectory, log_times
 
@@ -96,7 +96,7 @@ def simulate(
         check_weights(init, task)
     else:
         checks.choice("init", init, ("zero", "uniform"))
-    _check_data(data, task, steps)
+    check_data(data, task, steps)
     if key is None:
         if init == "uniform":
             raise ValueError("key = None: init = 'uniform' draws weights and needs a key")
@@ -246,41 +246,3 @@ def _split(key: PRNGKeyArray) -> tuple[PRNGKeyArray, PRNGKeyArray]:
 
 def _all_finite(params: yz.YZ) -> Array:
     return jnp.all(jnp.isfinite(params.Y)) & jnp.all(jnp.isfinite(params.Z))
-
-
-def check_step_times(times: Int[Array, " S"], steps: int) -> None:
-    """Raise `ValueError` unless `times` are whole steps that increase within [0, steps]."""
-    if checks.is_traced(times):
-        return
-    array = np.asarray(times)
-    if array.ndim != 1 or array.size == 0 or not (array == np.floor(array)).all():
-        raise ValueError(f"times = {times!r}: must be a non-empty list of whole steps")
-    if array[0] < 0 or array[-1] > steps or (np.diff(array) <= 0).any():
-        raise ValueError(f"times = {times!r}: must increase within [0, steps = {steps}]")
-
-
-def check_weights(weights: yz.YZ | None, task: SequenceClasses) -> None:
-    """Raise `ValueError` unless starting `weights`, if given, have the shapes of `task`."""
-    if weights is None:
-        return
-    want = {"Y": (task.M, task.M), "Z": (task.num_queries, task.M)}
-    for name, shape in want.items():
-        got = np.shape(getattr(weights, name))
-        if got != shape:
-            raise ValueError(f"init.{name}: must have shape {shape} for this task, got {got}")
-
-
-def _check_data(data: yz.Examples | None, task: SequenceClasses, steps: int) -> None:
-    if data is None:
-        return
-    shape = np.shape(data.counts)
-    if len(shape) != 3 or shape[0] != steps or shape[2] != task.M:
-        raise ValueError(
-            f"data.counts: must have shape (steps = {steps}, E, M = {task.M}), got {shape}"
-        )
-    for name in ("classes", "weight"):
-        if np.shape(getattr(data, name)) != shape[:2]:
-            got = np.shape(getattr(data, name))
-            raise ValueError(
-                f"data.{name}: must have shape {shape[:2]} like data.counts, got {got}"
-            )

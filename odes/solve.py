@@ -17,7 +17,7 @@ from dynsim import checks
 from dynsim.models.yz import YZ, init_zero
 from dynsim.optim import Clock, Optimizer
 from dynsim.precision import DType, precision, settle
-from dynsim.simulate import check_weights
+from dynsim.run_checks import check_weights
 from dynsim.tasks import SequenceClasses
 from dynsim.trajectory import Status, Trajectory
 

@@ -19,7 +19,8 @@ from dynsim import checks, relative_loss
 from dynsim.observables import DEFAULT_RECORD
 from dynsim.optim import Optimizer
 from dynsim.precision import DType, precision, settle
-from dynsim.simulate import DIVERGED_LOSS, check_step_times
+from dynsim.run_checks import check_step_times
+from dynsim.simulate import DIVERGED_LOSS
 from dynsim.trajectory import Status, Trajectory, log_times
 from odes.flows import Flow, checked_flow, integrate_flow
 from odes.solve import Derivatives, Tolerances, checked_tolerances, run

@@ -11,7 +11,7 @@ import numpy as np
 
 import dynsim
 from dynsim import checks
-from dynsim.simulate import check_step_times
+from dynsim.run_checks import check_step_times
 from sweeps import axes
 from sweeps.config import TASKS, Training
 from sweeps.engines import Engine, engine

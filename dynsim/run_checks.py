@@ -1,0 +1,47 @@
+"""What `simulate` and the theories require of times, starting weights and recorded data."""
+
+import numpy as np
+from jaxtyping import ArrayLike, Int
+
+from dynsim import checks
+from dynsim.models import yz
+from dynsim.tasks import SequenceClasses
+
+
+def check_step_times(times: Int[ArrayLike, " S"], steps: int) -> None:
+    """Raise `ValueError` unless `times` are whole steps that increase within [0, steps]."""
+    if checks.is_traced(times):
+        return
+    array = np.asarray(times)
+    if array.ndim != 1 or array.size == 0 or not (array == np.floor(array)).all():
+        raise ValueError(f"times = {times!r}: must be a non-empty list of whole steps")
+    if array[0] < 0 or array[-1] > steps or (np.diff(array) <= 0).any():
+        raise ValueError(f"times = {times!r}: must increase within [0, steps = {steps}]")
+
+
+def check_weights(weights: yz.YZ | None, task: SequenceClasses) -> None:
+    """Raise `ValueError` unless starting `weights`, if given, have the shapes of `task`."""
+    if weights is None:
+        return
+    want = {"Y": (task.M, task.M), "Z": (task.num_queries, task.M)}
+    for name, shape in want.items():
+        got = np.shape(getattr(weights, name))
+        if got != shape:
+            raise ValueError(f"init.{name}: must have shape {shape} for this task, got {got}")
+
+
+def check_data(data: yz.Examples | None, task: SequenceClasses, steps: int) -> None:
+    """Raise `ValueError` unless recorded `data`, if given, hold `steps` batches of `task`."""
+    if data is None:
+        return
+    shape = np.shape(data.counts)
+    if len(shape) != 3 or shape[0] != steps or shape[2] != task.M:
+        raise ValueError(
+            f"data.counts: must have shape (steps = {steps}, E, M = {task.M}), got {shape}"
+        )
+    for name in ("classes", "weight"):
+        if np.shape(getattr(data, name)) != shape[:2]:
+            got = np.shape(getattr(data, name))
+            raise ValueError(
+                f"data.{name}: must have shape {shape[:2]} like data.counts, got {got}"
+            )
