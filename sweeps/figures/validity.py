@@ -140,6 +140,9 @@ def draw(errors: Mapping[tuple[str, str], xr.DataArray]) -> Figure:
         axes[0, column].axvline(PAPER_RATIO, color="0.4", ls=":")
         axes[0, column].set(title=ladder.THEORIES[name].title, xlabel=r"$\eta_Y/\eta_Z$")
         plot(errors["overlap", name].transpose("overlap", "K"), ax=axes[1, column])
+        axes[1, column].minorticks_off()
+        classes = errors["overlap", name].K.values
+        axes[1, column].set_yticks(classes, [str(K) for K in classes])
         axes[1, column].set(xlabel=r"overlap $f_n \cdot f_{n'}$ at the start")
     axes[0, 0].set_ylabel(r"$\eta_Z$ (1/step)")
     axes[1, 0].set_ylabel("number of classes $K$")
