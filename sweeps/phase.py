@@ -36,7 +36,7 @@ class Phase(Problem):
         engine: simulation; symmetric (descent of a symmetric task with T and batch infinite, exact
             and fast); or a theory.
         against: what is drawn beside it, with the difference: best (the most exact flow that
-            describes the runs), none, or an engine.
+            describes the runs), none, or an engine; auto is best for a simulation, else none.
         observable: what the colour shows, recorded at the horizon.
         seeds: number of runs at each point of a simulation.
         length: sequence length T, the query included; inf for P(l|n) in place of counts.
@@ -50,7 +50,7 @@ class Phase(Problem):
     resolution: int = 64
     horizon: int = 100
     engine: str = "simulation"
-    against: str = "best"
+    against: str = "auto"
     observable: str = "entropy"
     seeds: int = 1
     length: int | float = 128
@@ -109,10 +109,13 @@ def sweep(config: Phase, engine: str) -> Sweep:
 def engines(config: Phase) -> tuple[str, ...]:
     """The engines to draw: one, or two to be compared."""
     first = DESCENT if config.engine == "symmetric" else config.engine
-    if config.against == "none":
+    against = config.against
+    if against == "auto":
+        against = "best" if first == "simulation" else "none"
+    if against == "none":
         return (first,)
-    if config.against != "best":
-        return first, config.against
+    if against != "best":
+        return first, against
     # Which theories apply does not depend on where in the plane one looks.
     training = sweep(config, "simulation").training({n: v[0] for n, v in config.axes().items()})
     found = ladder.applicable(

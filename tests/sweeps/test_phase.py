@@ -98,7 +98,7 @@ def test_a_theory_compared_with_itself_differs_nowhere(tmp_path: Path) -> None:
 
 
 def test_one_engine_is_one_panel(tmp_path: Path) -> None:
-    config = phase.Phase(engine="symmetric", against="none", resolution=4, horizon=20, out=tmp_path)
+    config = phase.Phase(engine="symmetric", resolution=4, horizon=20, out=tmp_path)
     found = phase.compute(config)
     assert list(found) == ["symmetric-descent"]
     assert phase.at_horizon(found["symmetric-descent"], "entropy").dims == ("eta_y", "eta_z")
@@ -108,8 +108,6 @@ def test_one_engine_is_one_panel(tmp_path: Path) -> None:
                 "phase",
                 "--engine",
                 "symmetric",
-                "--against",
-                "none",
                 "--resolution",
                 "4",
                 "--horizon",
