@@ -106,6 +106,7 @@ def _simulate(
     task: dynsim.SequenceClasses,
     optimizer: dynsim.Optimizer,
     key: PRNGKeyArray,
+    init: dynsim.YZ | None = None,
 ) -> Trajectory:
     return dynsim.simulate(
         task,
@@ -114,7 +115,7 @@ def _simulate(
         steps=settings.steps,
         length=settings.length,
         batch=settings.batch,
-        init=settings.init,
+        init=init or settings.init,
         times=settings.times,
         record=tuple(name for name in settings.record if name != "batch_loss"),
         dtype=settings.dtype,
@@ -127,17 +128,8 @@ def _descend(
     optimizer: dynsim.Optimizer,
     key: PRNGKeyArray,
 ) -> Trajectory:
-    return dynsim.simulate(
-        task,
-        optimizer,
-        steps=settings.steps,
-        length=math.inf,
-        batch=math.inf,
-        init=_start(settings, task, key) or "zero",
-        times=settings.times,
-        record=settings.record,
-        dtype=settings.dtype,
-    )
+    infinite = settings._replace(length=math.inf, batch=math.inf)
+    return _simulate(infinite, task, optimizer, key, _start(settings, task, key))
 
 
 def _solve(
