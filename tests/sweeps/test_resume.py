@@ -121,9 +121,8 @@ def test_kills_and_ctrl_c_lose_only_the_chunk_in_flight(workers: Workers) -> Non
     output = finish(workers.start())
     written += chunks(output)
     assert "120 of 120 runs done (60 of 60 chunks): 120 OK" in output
-    assert len(set(written)) == CHUNKS
     # A kill between a chunk's last byte and its line makes it be told of never, not twice.
-    assert len(written) == CHUNKS
+    assert CHUNKS - 3 <= len(written) == len(set(written)) <= CHUNKS
     assert_complete(workers)
 
 
@@ -133,10 +132,11 @@ def test_two_processes_share_a_sweep_and_one_is_killed_and_restarted(workers: Wo
         port = probe.getsockname()[1]
     shared = ("--coordinator", f"127.0.0.1:{port}", "--processes", "2", "--process")
     first = workers.start(*shared, "0", gated=True)
-    second = workers.start(*shared, "1")
-    mine, written = read_chunks(first, 1), read_chunks(second, 2)
+    # Waiting after its first chunk, so that the kill falls between a line and the next chunk.
+    second = workers.start(*shared, "1", gated=True)
+    mine, written = read_chunks(first, 1), read_chunks(second, 1)
     second.kill()
-    written += chunks(finish(second))
+    second.wait()
     again = workers.start(*shared, "1")
     written += chunks(finish(again))
     mine += chunks(finish(first))
