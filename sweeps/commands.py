@@ -70,14 +70,11 @@ def run_sweep(config: SweepCommand) -> list[Path]:
     hosts.use_all_cores()
     process = config.connect()
     try:
-        dataset = run(
-            sweep, out, chunk=config.chunk, tile=config.tile, process=process, report=_say
-        )
+        run(sweep, out, chunk=config.chunk, tile=config.tile, process=process, report=_say)
     except Interrupted:
         _say(f"stopped; what is finished is in {out}. Run the same command again to resume.")
         raise
     print(_progress(describe(Store.open(out))))
-    del dataset
     return [out]
 
 

@@ -75,7 +75,6 @@ def run(
         work = Work(sweep, tiles.mesh(devices), layout=layout, chunk=chunk, tile=tile, eager=new)
         if report:
             report(str(work.plan))
-        variables = work.variables()
         if store is None:
             try:
                 store = Store.create(
@@ -83,7 +82,7 @@ def run(
                     config,
                     sweep.dims,
                     work.plan.layout,
-                    variables,
+                    work.variables(),
                     labels.coordinates(sweep),
                     sweep.dtype,
                 )
@@ -93,7 +92,7 @@ def run(
                 store.require(config)
         with store.lock(*process):
             store.verify()
-            _work_off(store, work, variables, process)
+            _work_off(store, work, process)
     return store.dataset()
 
 
@@ -108,9 +107,9 @@ def valid(dataset: xr.Dataset) -> xr.Dataset:
     return dataset.where(dataset["status"] == Status.OK)
 
 
-def _work_off(store: Store, work: Work, variables: dict, process: tuple[int, int]) -> None:
+def _work_off(store: Store, work: Work, process: tuple[int, int]) -> None:
     k, n = process
-    status, done = store.status(), store.done()
+    status, done, variables = store.status(), store.done(), store.variables
     regions = [
         region for i, region in enumerate(store.layout.regions()) if i % n == k and not done[i]
     ]

@@ -159,6 +159,15 @@ class Store:
         """Names of the dimensions of the array of runs."""
         return self.group["status"].metadata.dimension_names
 
+    @property
+    def variables(self) -> dict[str, Variable]:
+        """The recorded arrays, as `create` took them."""
+        outer = len(self.dims)
+        return {
+            name: Variable(array.shape[outer:], array.metadata.dimension_names[outer:], array.dtype)
+            for name, array in ((name, self.group[name]) for name in self.names)
+        }
+
     def require(self, config: Mapping[str, Any]) -> None:
         """Raise `StoreError`, showing the difference, unless the store is of this sweep."""
         if self.group.attrs["config_hash"] != fingerprint(config):
