@@ -81,4 +81,7 @@ def use_all_cores() -> None:
         return
     if jax.config.jax_num_cpu_devices == -1:
         with contextlib.suppress(RuntimeError):  # JAX is running, so the choice has been made
-            jax.config.update("jax_num_cpu_devices", len(os.sched_getaffinity(0)))
+            # Not every system says which cores this process may use.
+            known = hasattr(os, "sched_getaffinity")
+            cores = len(os.sched_getaffinity(0)) if known else os.cpu_count()
+            jax.config.update("jax_num_cpu_devices", cores or 1)

@@ -1,6 +1,5 @@
 """Transition times: when the speed coefficient peaks, measured and predicted."""
 
-import dataclasses
 from collections.abc import Callable, Sequence
 
 import jax
@@ -80,7 +79,7 @@ def over_points(sweep: Sweep, function: Callable[[Training], float]) -> xr.DataA
             for dim, i in zip(dims, index, strict=True)
             for name, axis in dim.axes.items()
         }
-        values[index] = function(dataclasses.replace(sweep.run, **chosen))
+        values[index] = function(sweep.point(chosen))
     coordinates = {name: (dim.name, list(axis)) for dim in dims for name, axis in dim.axes.items()}
     return xr.DataArray(values, coordinates, [dim.name for dim in dims])
 

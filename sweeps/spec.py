@@ -78,6 +78,14 @@ class Sweep:
             training = dataclasses.replace(training, momentum=0.5)
         return training
 
+    def point(self, chosen: Mapping[str, Any]) -> Training:
+        """The training at the `chosen` values of axes, numbers or arrays. An axis eta_y stands
+        for itself, whatever `run.ratio` says."""
+        given = {name: value for name, value in chosen.items() if name != "seed"}
+        if "eta_y" in self.fields:
+            given["ratio"] = None
+        return dataclasses.replace(self.run, **given)
+
     def steps_recorded(self, training: Training) -> tuple[int, ...]:
         """The optimiser steps at which a run records."""
         if self.times == "end":

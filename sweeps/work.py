@@ -177,14 +177,12 @@ class Work:
             along = [1] * len(shape)
             along[i] = -1
             grid |= {name: value.reshape(along) for name, value in values.items()}
-        run = self.sweep.run
-        numbers = {name: grid.get(name, getattr(run, name)) for name in tiles.NUMBERS}
-        ratio = grid.get("ratio", None if "eta_y" in grid else run.ratio)
-        if ratio is not None:
-            numbers["eta_y"] = ratio * numbers["eta_z"]
+        optimizer = self.sweep.point(grid).make_optimizer()
         return {
-            name: np.broadcast_to(np.asarray(value, self.sweep.dtype), shape).ravel()
-            for name, value in numbers.items()
+            name: np.broadcast_to(
+                np.asarray(getattr(optimizer, name), self.sweep.dtype), shape
+            ).ravel()
+            for name in tiles.NUMBERS
         }
 
     def _rounds(
