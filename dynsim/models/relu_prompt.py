@@ -1,0 +1,79 @@
+"""Normalised-ReLU attention with block-diagonal weights U = diag(W, V) (arXiv:2502.20681).
+
+For a prompt with labels y_i and the query x_L,
+
+    N_U = (1/L) sum_{i<L} y_i ReLU(x_i^T U x_L)
+
+The row index of U contracts with the context token, the column index with the query. W acts on
+component P of the tokens and V on component Q; the label of the query is never read.
+"""
+
+from typing import NamedTuple
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float
+
+from dynsim.tasks.prompts import PromptBatch, Prompts
+
+
+class PQ(eqx.Module):
+    """Weights of the layer.
+
+    Attributes:
+        W, V: (d, d) blocks of component P and of component Q.
+        beta: () bias added to N_V; None for the model without one.
+    """
+
+    W: Float[Array, "d d"]
+    V: Float[Array, "d d"]
+    beta: Float[Array, ""] | None = None
+
+
+class Outputs(NamedTuple):
+    """(N,) outputs of the two components on N prompts."""
+
+    P: Float[Array, " N"]
+    Q: Float[Array, " N"]
+
+
+def attend(
+    U: Float[Array, "d d"],
+    x: Float[Array, "N L d"],
+    labels: Float[Array, "N L"],
+    gates: Float[Array, "d d"] | None = None,
+) -> Float[Array, " N"]:
+    """N_U on N prompts; with `gates` a token counts where x_i^T gates x_L > 0 instead."""
+    query = x[:, -1]
+    scores = jnp.einsum("nld,nd->nl", x, query @ U.T)
+    if gates is None:
+        passed = jax.nn.relu(scores)
+    else:
+        opened = jnp.einsum("nld,nd->nl", x, query @ gates.T) > 0
+        passed = jnp.where(opened, scores, 0)
+    # Without its label the query drops out of the sum.
+    context = labels.at[:, -1].set(0)
+    return jnp.einsum("nl,nl->n", context, passed) / x.shape[1]
+
+
+def outputs(params: PQ, batch: PromptBatch) -> Outputs:
+    """Outputs of both components."""
+    q = attend(params.V, batch.Q, batch.labels)
+    if params.beta is not None:
+        q = q + params.beta
+    return Outputs(attend(params.W, batch.P, batch.labels), q)
+
+
+def logistic(margin: Float[Array, "*N"]) -> Float[Array, "*N"]:
+    """log(1 + exp(-margin)), in nats."""
+    return jax.nn.softplus(-margin)
+
+
+def data_loss(params: PQ, task: Prompts, batch: PromptBatch) -> Float[Array, ""]:
+    """Mean of (1 - c)(K1 + K2) + c J over the batch, without weight decay; c = task.coupling."""
+    found = outputs(params, batch)
+    y = batch.labels[:, -1]
+    apart = logistic(y * found.P) + logistic(y * found.Q)
+    together = logistic(y * (found.P + found.Q))
+    return jnp.mean((1 - task.coupling) * apart + task.coupling * together)

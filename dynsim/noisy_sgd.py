@@ -1,0 +1,137 @@
+"""Noisy SGD with weight decay, and its annealing from a large learning rate to a small one.
+
+The algorithm of the two-stage dynamics (arXiv:2502.20681, after arXiv:1907.04595), on weights
+U with xi_t ~ N(0, noise^2) in every entry:
+
+    U_{t+1} = (1 - eta lambda) U_t - eta (grad_t + xi_t),   U_0 ~ N(0, init^2)
+
+with eta = eta_1 for t_1 steps and eta_2 for t_2 more, while the noise stays the same. The
+natural clock is eta-time, the sum of the learning rates so far.
+"""
+
+import dataclasses
+from typing import Literal
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, ArrayLike, Float, Int
+
+from dynsim import checks
+
+Control = Literal["none", "forever", "small", "smallinit"]
+
+
+class NoisySGD(eqx.Module):
+    """The schedule and the noise. Build it with `noisy_sgd`.
+
+    Attributes:
+        eta_1, eta_2: learning rates of the two stages, per step on the batch-*mean* loss.
+        decay: weight decay lambda, per unit of eta-time.
+        noise: standard deviation tau_xi of the gradient noise in every entry.
+        init: standard deviation tau_0 of the starting weights.
+        span_1, span_2: length of the stages in eta-time.
+    """
+
+    eta_1: Float[ArrayLike, ""]
+    eta_2: Float[ArrayLike, ""]
+    decay: Float[ArrayLike, ""]
+    noise: Float[ArrayLike, ""]
+    init: Float[ArrayLike, ""]
+    span_1: Float[ArrayLike, ""]
+    span_2: Float[ArrayLike, ""]
+
+    def astype(self, dtype: str) -> "NoisySGD":
+        """The same with its numbers as JAX arrays of `dtype`."""
+        return jax.tree.map(lambda number: jnp.asarray(number, dtype), self)
+
+    @property
+    def steps(self) -> tuple[Int[ArrayLike, ""], Int[ArrayLike, ""]]:
+        """Optimiser steps (t_1, t_2) of the two stages, at least one each."""
+        numbers = jnp if checks.is_traced(self) else np
+        one = numbers.rint(numbers.asarray(self.span_1) / self.eta_1).astype(np.int32)
+        two = numbers.rint(numbers.asarray(self.span_2) / self.eta_2).astype(np.int32)
+        return numbers.maximum(one, 1), numbers.maximum(two, 1)
+
+    @property
+    def total_steps(self) -> Int[ArrayLike, ""]:
+        """Optimiser steps of a whole run."""
+        return self.steps[0] + self.steps[1]
+
+    def rate(self, step: Int[ArrayLike, "*S"]) -> Float[Array, "*S"]:
+        """Learning rate of the update after `step` steps."""
+        return jnp.where(step < self.steps[0], self.eta_1, self.eta_2)
+
+    def flow_time(self, steps: Float[ArrayLike, "*S"]) -> Float[Array, "*S"]:
+        """Eta-time after `steps` optimiser steps, the clock of the reduced ODE."""
+        first = jnp.minimum(steps, self.steps[0])
+        return first * self.eta_1 + (steps - first) * self.eta_2
+
+    def stationary(self, eta: Float[ArrayLike, ""]) -> Float[ArrayLike, ""]:
+        """Stationary standard deviation of the noise part of a weight at learning rate `eta`:
+        tau(eta)^2 = eta noise^2 / (lambda (2 - eta lambda))."""
+        return self.noise * (eta / (self.decay * (2 - eta * self.decay))) ** 0.5
+
+    def times(self, num: int) -> Int[np.ndarray, " S"]:
+        """About `num` whole steps, evenly spread in eta-time over either stage: a third of
+        them over the first, with 0, the end of the first stage and the end among them."""
+        first, second = (int(n) for n in self.steps)
+        checks.integer("num", num, 3)
+        before = np.linspace(0, first, max(num // 3, 1) + 1)
+        after = np.linspace(first, first + second, num - num // 3)
+        return np.unique(np.rint(np.r_[before, after])).astype(np.int64)
+
+
+def noisy_sgd(
+    eta_1: ArrayLike = 0.2,
+    eta_2: ArrayLike = 0.01,
+    decay: ArrayLike = 0.025,
+    tau: ArrayLike = 0.25,
+    *,
+    init: ArrayLike | None = None,
+    stage_2: ArrayLike = 3.0,
+) -> NoisySGD:
+    """Two-stage noisy SGD: eta_1 for the eta-time 1/(4 lambda), then eta_2 for stage_2/lambda.
+
+    Args:
+        eta_1, eta_2: learning rates of the stages, per step.
+        decay: weight decay lambda.
+        tau: stationary standard deviation tau_1 of a noise weight at eta_1, from which the
+            gradient noise tau_xi = tau sqrt(1 - (1 - eta_1 lambda)^2) / eta_1 follows.
+        init: standard deviation of the starting weights; `tau` if None, so that the noise
+            starts stationary.
+        stage_2: length of the second stage in units of 1/lambda.
+
+    Raises:
+        ValueError: for rates, decay or stage_2 that are not positive, negative deviations, or
+            eta lambda >= 1 (the first stage has then no step in it).
+    """
+    for name, value in (("eta_1", eta_1), ("eta_2", eta_2), ("decay", decay), ("stage_2", stage_2)):
+        checks.real(name, value, 0, open_minimum=True)
+    checks.real("tau", tau, 0)
+    if init is not None:
+        checks.real("init", init, 0)
+    for name, eta in (("eta_1", eta_1), ("eta_2", eta_2)):
+        if not checks.is_traced((eta, decay)):
+            checks.real(f"{name} * decay", np.multiply(eta, decay), 0, 1, open_maximum=True)
+    noise = tau * (1 - (1 - eta_1 * decay) ** 2) ** 0.5 / eta_1
+    init = tau if init is None else init
+    return NoisySGD(eta_1, eta_2, decay, noise, init, 1 / (4 * decay), stage_2 / decay)
+
+
+def controlled(optimizer: NoisySGD, control: Control) -> NoisySGD:
+    """The `control` experiment to a two-stage schedule, of the same length in eta-time.
+
+    "forever" keeps the large learning rate; "small" has the small one from the start, with the
+    large starting weights; "smallinit" starts from weights that are stationary for it.
+    """
+    checks.choice("control", control, ("none", "forever", "small", "smallinit"))
+    if control == "forever":
+        return dataclasses.replace(optimizer, eta_2=optimizer.eta_1)
+    if control in ("small", "smallinit"):
+        small = dataclasses.replace(optimizer, eta_1=optimizer.eta_2)
+        if control == "smallinit":
+            return dataclasses.replace(small, init=optimizer.stationary(optimizer.eta_2))
+        return small
+    return optimizer

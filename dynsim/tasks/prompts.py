@@ -1,0 +1,124 @@
+"""In-context prompts with an elementary and a specialised component (arXiv:2502.20681).
+
+A prompt has L labelled tokens of two blocks of d numbers; the last token is the query, whose
+label is to be told from the others. Block 1 carries P, linearly separable with a margin along
+w_star; block 2 carries Q, in which the negative class lies on both sides of the positive one.
+The laws of motion are rotation invariant, so w_star = e_0 of block 1, zeta = r e_0 of block 2.
+
+Of the paper only fragments were at hand, so that this task is a reconstruction; `docs` says
+which part of it is known.
+"""
+
+from typing import Literal, NamedTuple
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, ArrayLike, Float, PRNGKeyArray
+
+from dynsim import checks
+from dynsim.precision import DType
+
+Core = Literal["fresh", "fixed"]
+
+
+class PromptBatch(NamedTuple):
+    """N prompts: (N, L, d) tokens of either component and (N, L) labels in {-1, +1}."""
+
+    P: Float[Array, "N L d"]
+    Q: Float[Array, "N L d"]
+    labels: Float[Array, "N L"]
+
+
+class Prompts(eqx.Module):
+    """The law of the prompts, and how the losses of the components are weighed.
+
+    Build it with `prompts`. With independent g ~ N(0, I_d) for every token and block,
+
+        P:  x = y (gamma0 + s1 |g_0|) e_0 + s1 (0, g_1, ..., g_{d-1})
+        Q:  x = z + q r e_0,  z = s2 (0, g_1, ..., g_{d-1}),  q = 0 if y = +1, else +-1
+
+    Attributes:
+        gamma0: margin of P along w_star.
+        s1, s2: standard deviation of the Gaussian part of P and of Q.
+        r: length |zeta| of the shift that tells the negative class of Q.
+        coupling: c in [0, 1] of the training loss (1 - c)(K1 + K2) + c J: 0 trains the
+            components on losses of their own, 1 on the literal loss of their sum.
+        d: size of a block.
+        length: tokens L of a prompt, the query included.
+        core: "fresh" draws z for every token. "fixed" has the one vector
+            z = s2 sqrt(d-1) e_1, as long as a fresh one in the root mean square.
+    """
+
+    gamma0: Float[ArrayLike, ""]
+    s1: Float[ArrayLike, ""]
+    s2: Float[ArrayLike, ""]
+    r: Float[ArrayLike, ""]
+    coupling: Float[ArrayLike, ""]
+    d: int = eqx.field(static=True)
+    length: int = eqx.field(static=True)
+    core: Core = eqx.field(static=True, default="fresh")
+
+    def astype(self, dtype: str) -> "Prompts":
+        """The same task with its numbers as JAX arrays of `dtype`."""
+        return jax.tree.map(lambda number: jnp.asarray(number, dtype), self)
+
+    @property
+    def kappa(self) -> float:
+        """(L - 1) / L: the outputs sum over L - 1 context tokens and divide by L."""
+        return (self.length - 1) / self.length
+
+    @property
+    def mean_margin(self) -> Float[ArrayLike, ""]:
+        """E[y x . w_star] = gamma0 + s1 sqrt(2/pi)."""
+        return self.gamma0 + self.s1 * (2 / jnp.pi) ** 0.5
+
+    @property
+    def mean_square_margin(self) -> Float[ArrayLike, ""]:
+        """E[(x . w_star)^2] = gamma0^2 + 2 gamma0 s1 sqrt(2/pi) + s1^2."""
+        return self.gamma0**2 + 2 * self.gamma0 * self.s1 * (2 / jnp.pi) ** 0.5 + self.s1**2
+
+
+def prompts(
+    d: int = 32,
+    length: int = 129,
+    *,
+    gamma0: ArrayLike = 1.0,
+    s1: ArrayLike = 1.0,
+    s2: ArrayLike = 1.0,
+    r: ArrayLike = 1.4,
+    coupling: ArrayLike = 0.0,
+    core: Core = "fresh",
+) -> Prompts:
+    """The task, checked; see `Prompts` for the meaning of its parameters.
+
+    Raises:
+        ValueError: unless d >= 2, length >= 2, r > 0, gamma0, s1, s2 >= 0 and
+            0 <= coupling <= 1; or for an unknown core.
+    """
+    d, length = checks.integer("d", d, 2), checks.integer("length", length, 2)
+    for name, value in (("gamma0", gamma0), ("s1", s1), ("s2", s2)):
+        checks.real(name, value, 0)
+    checks.real("r", r, 0, open_minimum=True)
+    checks.real("coupling", coupling, 0, 1)
+    checks.choice("core", core, ("fresh", "fixed"))
+    return Prompts(gamma0, s1, s2, r, coupling, d, length, core)
+
+
+def sample_prompts(
+    task: Prompts, key: PRNGKeyArray, num: int, dtype: DType = "float32"
+) -> PromptBatch:
+    """Draw `num` prompts. A call inside `jit`, `vmap` or `grad` is fine."""
+    label_key, sign_key, p_key, q_key = jax.random.split(key, 4)
+    shape = (num, task.length)
+    labels = jax.random.rademacher(label_key, shape, dtype)
+    g = jax.random.normal(p_key, (*shape, task.d), dtype)
+    # Along w_star the Gaussian part has the sign of the label: |g_0| in place of rejection.
+    margin = labels * (task.gamma0 + task.s1 * jnp.abs(g[..., 0]))
+    P = (task.s1 * g).at[..., 0].set(margin)
+    if task.core == "fresh":
+        core = task.s2 * jax.random.normal(q_key, (*shape, task.d), dtype)
+    else:
+        core = jnp.zeros((*shape, task.d), dtype).at[..., 1].set(task.s2 * (task.d - 1) ** 0.5)
+    side = jnp.where(labels > 0, 0, jax.random.rademacher(sign_key, shape, dtype))
+    return PromptBatch(P.astype(dtype), core.at[..., 0].set(side * task.r), labels)
