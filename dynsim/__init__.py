@@ -5,12 +5,18 @@ theories and `sweeps` runs many of both and compares them.
 """
 
 from dynsim.models import YZ, Examples
+from dynsim.models.relu_prompt import PQ
+from dynsim.noisy_sgd import NoisySGD, noisy_sgd
 from dynsim.optim import Clock, Optimizer, adam, momentum, sgd
+from dynsim.presets import two_stage
 from dynsim.simulate import initial_weights, simulate
+from dynsim.simulate_prompts import simulate_prompts
 from dynsim.tasks import (
+    Prompts,
     SequenceClasses,
     load_task,
     overlapping,
+    prompts,
     sequence_classes,
     syn,
     syn_medium,
@@ -19,10 +25,13 @@ from dynsim.tasks import (
 from dynsim.trajectory import Status, Trajectory, log_times
 
 __all__ = [
+    "PQ",
     "YZ",
     "Clock",
     "Examples",
+    "NoisySGD",
     "Optimizer",
+    "Prompts",
     "SequenceClasses",
     "Status",
     "Trajectory",
@@ -31,11 +40,15 @@ __all__ = [
     "load_task",
     "log_times",
     "momentum",
+    "noisy_sgd",
     "overlapping",
+    "prompts",
     "sequence_classes",
     "sgd",
     "simulate",
+    "simulate_prompts",
     "syn",
     "syn_medium",
     "syn_small",
+    "two_stage",
 ]

@@ -1,13 +1,17 @@
 """Tasks: what is learned. One problem per module, checked on the way in."""
 
+from dynsim.tasks.prompts import Prompts, prompts, sample_prompts
 from dynsim.tasks.sequence_classes import SequenceClasses, load_task, sequence_classes
 from dynsim.tasks.synthetic import Layout, overlapping, syn, syn_medium, syn_small
 
 __all__ = [
     "Layout",
+    "Prompts",
     "SequenceClasses",
     "load_task",
     "overlapping",
+    "prompts",
+    "sample_prompts",
     "sequence_classes",
     "syn",
     "syn_medium",

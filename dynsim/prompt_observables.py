@@ -1,0 +1,185 @@
+"""What is measured on the two components: pure functions of a snapshot of the weights.
+
+The snapshot carries the outputs on one fixed set of fresh prompts. Symbols are those of
+arXiv:2502.20681: K1 and K2 are the logistic losses (in nats) of component P through W alone and
+of component Q through V alone, J is that of their sum.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+
+import equinox as eqx
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, ArrayLike, Bool, Float
+
+from dynsim import checks
+from dynsim.models import relu_prompt
+from dynsim.models.relu_prompt import PQ, Outputs, logistic
+from dynsim.tasks.prompts import PromptBatch
+
+
+class Split(eqx.Module):
+    """Weights as the sum of what the gradients made and of what the noise made.
+
+    Attributes:
+        signal: Ubar, which starts at zero and is moved by the gradients (at the full weights).
+        noise: Util, which starts as the random weights and is moved by the gradient noise.
+    """
+
+    signal: PQ
+    noise: PQ
+
+    @property
+    def total(self) -> PQ:
+        """U = Ubar + Util."""
+        bias = self.signal.beta
+        return PQ(self.signal.W + self.noise.W, self.signal.V + self.noise.V, bias)
+
+
+class PromptSnapshot(eqx.Module):
+    """Weights at one moment, and their outputs on N prompts.
+
+    Attributes:
+        weights: the split weights.
+        labels: (N,) labels of the queries.
+        total, signal: outputs of the weights and of their signal part alone.
+        gated: (N,) N_V with the gates of the weights and the scores of their signal part.
+    """
+
+    weights: Split
+    labels: Float[Array, " N"]
+    total: Outputs
+    signal: Outputs
+    gated: Float[Array, " N"]
+
+
+Observable = Callable[[PromptSnapshot], Array]
+Record = Sequence[str] | Mapping[str, Observable]
+
+
+def measure(weights: Split, batch: PromptBatch) -> PromptSnapshot:
+    """Snapshot of `weights` on the prompts of `batch`."""
+    total = weights.total
+    gated = relu_prompt.attend(weights.signal.V, batch.Q, batch.labels, gates=total.V)
+    return PromptSnapshot(
+        weights,
+        batch.labels[:, -1],
+        relu_prompt.outputs(total, batch),
+        relu_prompt.outputs(weights.signal, batch),
+        gated,
+    )
+
+
+def separation(
+    scores: Float[Array, " N"], positive: Bool[Array, " N"]
+) -> tuple[Float[Array, ""], Float[Array, ""]]:
+    """How well a threshold on `scores` tells `positive` from the rest, whichever threshold.
+
+    Returns:
+        The area under the ROC curve, ties counting half; and the largest balanced accuracy over
+        all thresholds, which at chance is biased upwards by about 0.01 at N = 2048.
+    """
+    order = jnp.argsort(scores)
+    ranked, is_positive = scores[order], positive[order]
+    none = jnp.zeros(1, scores.dtype)
+    negatives = jnp.concatenate([none, jnp.cumsum(~is_positive, dtype=scores.dtype)])
+    positives = jnp.concatenate([none, jnp.cumsum(is_positive, dtype=scores.dtype)])
+    below = negatives[jnp.searchsorted(ranked, ranked, side="left")]
+    up_to = negatives[jnp.searchsorted(ranked, ranked, side="right")]
+    area = jnp.sum(jnp.where(is_positive, below + up_to, 0)) / 2
+    area = area / (negatives[-1] * positives[-1])
+    # A threshold cannot part equal scores.
+    edge = jnp.ones(1, bool)
+    possible = jnp.concatenate([edge, ranked[1:] > ranked[:-1], edge])
+    right = negatives / negatives[-1] + (positives[-1] - positives) / positives[-1]
+    return area, jnp.max(jnp.where(possible, right / 2, 0))
+
+
+def reduced_state(weights: PQ) -> Float[Array, "7"]:
+    """The seven numbers of the reduced ODE, measured: W[0,0], V[0,0], and the mean squares of
+    W[0,1:], W[1:,:], V[0,1:], V[1:,0] and V[1:,1:]."""
+    W, V = weights.W, weights.V
+    blocks = (W[0, 1:], W[1:], V[0, 1:], V[1:, 0], V[1:, 1:])
+    return jnp.stack([W[0, 0], V[0, 0], *(jnp.mean(block**2) for block in blocks)])
+
+
+def _loss(margin: Float[Array, " N"]) -> Float[Array, ""]:
+    return jnp.mean(logistic(margin))
+
+
+def _loss_where(s: PromptSnapshot, label: int) -> Float[Array, ""]:
+    chosen = s.labels == label
+    values = jnp.where(chosen, logistic(s.labels * s.total.Q), 0)
+    return jnp.sum(values) / jnp.sum(chosen)
+
+
+def _accuracy(s: PromptSnapshot, output: Float[Array, " N"]) -> Float[Array, ""]:
+    return jnp.mean(s.labels * output > 0, dtype=output.dtype)
+
+
+def _norm(matrix: Float[Array, "d d"]) -> Float[Array, ""]:
+    return jnp.sqrt(jnp.sum(matrix**2))
+
+
+def _singular(matrix: Float[Array, "d d"]) -> Float[Array, " d"]:
+    return jnp.linalg.svd(matrix, compute_uv=False)
+
+
+OBSERVABLES: dict[str, Observable] = {
+    "K1": lambda s: _loss(s.labels * s.total.P),
+    "K2": lambda s: _loss(s.labels * s.total.Q),
+    "J": lambda s: _loss(s.labels * (s.total.P + s.total.Q)),
+    "K2_pos": lambda s: _loss_where(s, 1),
+    "K2_neg": lambda s: _loss_where(s, -1),
+    "K1_signal": lambda s: _loss(s.labels * s.signal.P),
+    "K2_signal": lambda s: _loss(s.labels * s.signal.Q),
+    "K2_gated": lambda s: _loss(s.labels * s.gated),
+    "accuracy_P": lambda s: _accuracy(s, s.total.P),
+    "accuracy_Q": lambda s: _accuracy(s, s.total.Q),
+    "best_accuracy_Q": lambda s: separation(s.total.Q, s.labels > 0)[1],
+    "auc_Q": lambda s: separation(s.total.Q, s.labels > 0)[0],
+    "W_norm": lambda s: _norm(s.weights.total.W),
+    "V_norm": lambda s: _norm(s.weights.total.V),
+    "W_signal_norm": lambda s: _norm(s.weights.signal.W),
+    "V_signal_norm": lambda s: _norm(s.weights.signal.V),
+    "W_noise_norm": lambda s: _norm(s.weights.noise.W),
+    "V_noise_norm": lambda s: _norm(s.weights.noise.V),
+    "W_trace": lambda s: jnp.trace(s.weights.signal.W),
+    "V_trace": lambda s: jnp.trace(s.weights.signal.V),
+    "W_singular": lambda s: _singular(s.weights.signal.W),
+    "V_singular": lambda s: _singular(s.weights.signal.V),
+    "state": lambda s: reduced_state(s.weights.total),
+    "W_signal": lambda s: s.weights.signal.W,
+    "V_signal": lambda s: s.weights.signal.V,
+}
+"""All observables by name. Losses and accuracies are those of the total weights unless the name
+says signal; `K2_pos` and `K2_neg` are K2 over the queries of one label. Norms are Frobenius
+norms. Traces and singular values are those of the signal, because the noise alone gives a trace
+a standard deviation of tau sqrt(d). The sign of V_trace is random. `state` is `reduced_state`."""
+DEFAULT_RECORD = ("K1", "K2", "auc_Q", "W_norm", "V_norm", "W_trace", "V_trace")
+"""What is recorded unless asked otherwise."""
+
+
+def resolve(record: Record) -> tuple[tuple[str, Observable], ...]:
+    """Names to functions, hashable; raises `ValueError` for an unknown name."""
+    if isinstance(record, Mapping):
+        return tuple(record.items())
+    for name in record:
+        checks.choice("record", name, tuple(OBSERVABLES))
+    return tuple((name, OBSERVABLES[name]) for name in record)
+
+
+def first_below(
+    times: Float[ArrayLike, " S"], values: Float[ArrayLike, "*B S"], level: float
+) -> Float[np.ndarray, "*B"]:
+    """First time at which `values` are below `level`, linear between the recorded times; inf
+    if they never are. t_P is `first_below(t, K1, 0.2)` and t_Q is `first_below(t, K2, 0.6)`."""
+    times, values = np.asarray(times, np.float64), np.asarray(values, np.float64)
+    below = values < level
+    at = np.argmax(below, axis=-1)
+    before = np.maximum(at - 1, 0)
+    high = np.take_along_axis(values, before[..., None], -1)[..., 0]
+    low = np.take_along_axis(values, at[..., None], -1)[..., 0]
+    share = np.where(at > 0, (high - level) / np.where(high > low, high - low, 1), 0)
+    found = times[before] + share * (times[at] - times[before])
+    return np.where(below.any(-1), found, np.inf)

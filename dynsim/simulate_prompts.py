@@ -1,0 +1,164 @@
+"""Two-stage noisy SGD on prompts: one run, vmappable, with every rate traced.
+
+Recorded times are the outer `lax.scan` and the steps between two of them an inner loop whose
+length may be traced: a stage lasts 1/(4 lambda) in eta-time, so that its number of steps
+follows from the rates, and one compilation serves a whole grid of them.
+"""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Int, PRNGKeyArray
+
+from dynsim import checks, prompt_observables
+from dynsim.models import relu_prompt
+from dynsim.models.relu_prompt import PQ
+from dynsim.noisy_sgd import NoisySGD
+from dynsim.precision import DType, precision, settle
+from dynsim.prompt_observables import DEFAULT_RECORD, Observable, Record, Split
+from dynsim.run_checks import check_step_times
+from dynsim.tasks.prompts import PromptBatch, Prompts, sample_prompts
+from dynsim.trajectory import Status, Trajectory
+
+NUM_TIMES = 128
+"""About how many times are recorded unless asked otherwise."""
+
+
+def simulate_prompts(
+    task: Prompts,
+    optimizer: NoisySGD,
+    key: PRNGKeyArray,
+    *,
+    batch: int = 128,
+    pool: int = 4096,
+    num_test: int = 2048,
+    times: Int[Array, " S"] | None = None,
+    record: Record = DEFAULT_RECORD,
+    init: PQ | None = None,
+    bias: bool = False,
+    dtype: DType = "float32",
+) -> Trajectory:
+    """Train normalised-ReLU attention on prompts in two stages.
+
+    Args:
+        task: the prompts; its numbers may be traced.
+        optimizer: the schedule; its numbers may be traced.
+        key: a threefry key for starting weights, prompts and noise. Runs with one key and
+            different numbers see the same draws.
+        batch: prompts per step, drawn with replacement from the pool.
+        pool: number N of training prompts, drawn once.
+        num_test: number of fresh prompts on which losses and accuracies are measured.
+        times: (S,) whole steps at which to record, in [0, total steps], increasing. By default
+            `optimizer.times(128)`.
+        record: names from `dynsim.prompt_observables.OBSERVABLES`, or functions by name.
+        init: starting weights, the noise part of which they are; random ones if None.
+        bias: train a scalar added to N_V as well, without decay and without noise.
+        dtype: "float32" or "float64".
+
+    Returns:
+        A `Trajectory` with times in optimiser steps and the final `Split` weights. It also
+        holds `eta_time` (S,), the sum of the learning rates so far. Weights that stop being
+        finite make the run `Status.DIVERGED` from that step on; nothing raises.
+
+    Raises:
+        ValueError: naming the argument, its value and what is allowed, before compilation.
+    """
+    batch, pool = checks.integer("batch", batch, 1), checks.integer("pool", pool, 1)
+    num_test = checks.integer("num_test", num_test, 2)
+    if times is None:
+        times = optimizer.times(NUM_TIMES)
+    if not checks.is_traced(optimizer):
+        check_step_times(times, int(np.max(optimizer.total_steps)))
+    if init is not None:
+        for name in ("W", "V"):
+            if np.shape(getattr(init, name)) != (task.d, task.d):
+                got = np.shape(getattr(init, name))
+                raise ValueError(f"init.{name}: must have shape ({task.d}, {task.d}), got {got}")
+    with precision(dtype, task, optimizer, key, init):
+        trajectory = _run(
+            task.astype(dtype),
+            optimizer.astype(dtype),
+            key,
+            None if init is None else PQ(jnp.asarray(init.W, dtype), jnp.asarray(init.V, dtype)),
+            jnp.asarray(times, jnp.int32),
+            batch=batch,
+            pool=pool,
+            num_test=num_test,
+            record=prompt_observables.resolve(record),
+            bias=bias,
+            dtype=dtype,
+        )
+    return settle(trajectory)
+
+
+@functools.partial(
+    jax.jit, static_argnames=("batch", "pool", "num_test", "record", "bias", "dtype")
+)
+def _run(
+    task: Prompts,
+    optimizer: NoisySGD,
+    key: PRNGKeyArray,
+    init: PQ | None,
+    times: Int[Array, " S"],
+    *,
+    batch: int,
+    pool: int,
+    num_test: int,
+    record: tuple[tuple[str, Observable], ...],
+    bias: bool,
+    dtype: DType,
+) -> Trajectory:
+    init_key, pool_key, test_key, step_key = jax.random.split(key, 4)
+    prompts = sample_prompts(task, pool_key, pool, dtype)
+    test = sample_prompts(task, test_key, num_test, dtype)
+    noise = _gaussian(init_key, task.d, optimizer.init, dtype) if init is None else init
+    signal = jax.tree.map(jnp.zeros_like, noise)
+    weights = Split(PQ(signal.W, signal.V, jnp.zeros((), dtype) if bias else None), noise)
+
+    def step(k: Array, carry: tuple[Split, Array]) -> tuple[Split, Array]:
+        weights, first_bad = carry
+        batch_key, noise_key = jax.random.split(jax.random.fold_in(step_key, k))
+        chosen = jax.random.randint(batch_key, (batch,), 0, pool)
+        examples = PromptBatch(*(leaf[chosen] for leaf in prompts))
+        grads = jax.grad(relu_prompt.data_loss)(weights.total, task, examples)
+        xi = _gaussian(noise_key, task.d, optimizer.noise, dtype)
+        weights = update(weights, grads, xi, optimizer.rate(k), optimizer.decay)
+        finite = jnp.isfinite(jnp.sum(weights.total.W) + jnp.sum(weights.total.V))
+        return weights, jnp.where((first_bad < 0) & ~finite, k + 1, first_bad)
+
+    def advance(carry, until):  # type: ignore[no-untyped-def]
+        weights, first_bad, now = carry
+        weights, first_bad = jax.lax.fori_loop(now, until, step, (weights, first_bad))
+        snapshot = prompt_observables.measure(weights, test)
+        values = {name: function(snapshot) for name, function in record}
+        return (weights, first_bad, until), values
+
+    start = (weights, jnp.int32(-1), jnp.int32(0))
+    (weights, first_bad, _), values = jax.lax.scan(advance, start, times)
+    steps = times.astype(dtype)
+    values["eta_time"] = optimizer.flow_time(steps)
+    status = jnp.where(first_bad < 0, Status.OK, Status.DIVERGED).astype(jnp.int32)
+    return Trajectory(steps, values, weights, status, first_bad, "simulation")
+
+
+def update(weights: Split, grads: PQ, xi: PQ, eta: Array, decay: Array) -> Split:
+    """One step: gradients move the signal, gradient noise `xi` the noise, both decay."""
+    keep = 1 - eta * decay
+
+    def move(old: Array, by: Array) -> Array:
+        return keep * old - eta * by
+
+    beta = weights.signal.beta
+    signal = PQ(
+        move(weights.signal.W, grads.W),
+        move(weights.signal.V, grads.V),
+        None if beta is None else beta - eta * grads.beta,
+    )
+    return Split(signal, PQ(move(weights.noise.W, xi.W), move(weights.noise.V, xi.V)))
+
+
+def _gaussian(key: PRNGKeyArray, d: int, deviation: Array, dtype: DType) -> PQ:
+    W, V = deviation * jax.random.normal(key, (2, d, d), dtype)
+    return PQ(W, V)

@@ -1,0 +1,193 @@
+"""Prompts, normalised-ReLU attention and what is measured on them."""
+
+import math
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from dynsim import prompt_observables, prompts
+from dynsim.models import relu_prompt
+from dynsim.models.relu_prompt import PQ
+from dynsim.prompt_observables import Split
+from dynsim.tasks import sample_prompts
+from dynsim.tasks.prompts import PromptBatch
+
+
+def numpy_outputs(U, x, labels):
+    """N_U by loops over prompts and tokens."""
+    found = np.zeros(len(x))
+    for n, (tokens, y) in enumerate(zip(x, labels, strict=True)):
+        for token, label in zip(tokens[:-1], y[:-1], strict=True):
+            found[n] += label * max(token @ U @ tokens[-1], 0) / len(tokens)
+    return found
+
+
+@pytest.mark.usefixtures("x64")
+def test_tokens_have_the_moments_of_their_law() -> None:
+    task = prompts(4, 50, gamma0=0.7, s1=1.3, s2=0.6, r=1.7)
+    batch = sample_prompts(task, jax.random.key(0), 8000, "float64")
+    y = np.asarray(batch.labels).ravel()
+    P, Q = (np.asarray(x).reshape(-1, 4) for x in (batch.P, batch.Q))
+    assert set(y) == {-1, 1}
+    # 4e5 tokens: five standard errors of a mean of unit variance are 0.008.
+    margin = P[:, 0] * y
+    half = math.sqrt(2 / math.pi)
+    assert margin.min() >= 0.7
+    for mean, want in (
+        (y.mean(), 0),
+        (margin.mean(), 0.7 + 1.3 * half),
+        ((margin**2).mean(), 0.49 + 2 * 0.7 * 1.3 * half + 1.69),
+    ):
+        assert mean == pytest.approx(want, abs=0.03)
+    assert float(task.mean_margin) == pytest.approx(0.7 + 1.3 * half)
+    assert float(task.mean_square_margin) == pytest.approx(0.49 + 1.82 * half + 1.69)
+    np.testing.assert_allclose(np.cov(P[:, 1:].T), 1.69 * np.eye(3), atol=0.02)
+    np.testing.assert_allclose(np.cov(Q[:, 1:].T), 0.36 * np.eye(3), atol=0.01)
+    np.testing.assert_array_equal(Q[y > 0, 0], 0)
+    sides, counts = np.unique(Q[y < 0, 0], return_counts=True)
+    np.testing.assert_allclose(sides, [-1.7, 1.7])
+    assert counts[0] / counts.sum() == pytest.approx(0.5, abs=0.01)
+
+
+def test_the_fixed_core_is_one_vector() -> None:
+    batch = sample_prompts(prompts(5, 4, s2=1.5, core="fixed"), jax.random.key(1), 6)
+    core = np.asarray(batch.Q)[..., 1:].reshape(-1, 4)
+    np.testing.assert_allclose(core, np.tile([3.0, 0, 0, 0], (24, 1)))
+
+
+@pytest.mark.usefixtures("x64")
+def test_outputs_loss_and_gradient_against_numpy() -> None:
+    task = prompts(3, 6, r=1.2, coupling=0.3)
+    batch = sample_prompts(task, jax.random.key(2), 5, "float64")
+    rng = np.random.default_rng(0)
+    W, V, gates = rng.normal(size=(3, 3, 3))
+    params = PQ(jnp.asarray(W), jnp.asarray(V), jnp.asarray(0.4))
+    P, Q, labels = (np.asarray(x) for x in batch)
+
+    def loss(W, V, beta):
+        n_w, n_v = numpy_outputs(W, P, labels), numpy_outputs(V, Q, labels) + beta
+        k1, k2, j = (np.log1p(np.exp(-labels[:, -1] * n)) for n in (n_w, n_v, n_w + n_v))
+        return np.mean(0.7 * (k1 + k2) + 0.3 * j)
+
+    found = relu_prompt.outputs(params, batch)
+    np.testing.assert_allclose(found.P, numpy_outputs(W, P, labels), rtol=1e-12)
+    np.testing.assert_allclose(found.Q, numpy_outputs(V, Q, labels) + 0.4, rtol=1e-12)
+    value, grads = jax.value_and_grad(relu_prompt.data_loss)(params, task, batch)
+    assert float(value) == pytest.approx(loss(W, V, 0.4), rel=1e-12)
+    # Central differences: an error of step^2 and of rounding / step, about 1e-9 both.
+    h = 1e-5
+    assert float(grads.beta) == pytest.approx(
+        (loss(W, V, 0.4 + h) - loss(W, V, 0.4 - h)) / (2 * h), abs=1e-8
+    )
+    for name, got in (("W", grads.W), ("V", grads.V)):
+        for index in np.ndindex(3, 3):
+            ends = []
+            for sign in (1, -1):
+                moved = {"W": W.copy(), "V": V.copy()}
+                moved[name][index] += sign * h
+                ends.append(loss(moved["W"], moved["V"], 0.4))
+            assert float(got[index]) == pytest.approx((ends[0] - ends[1]) / (2 * h), abs=1e-8)
+    gated = relu_prompt.attend(jnp.asarray(V), batch.Q, batch.labels, gates=jnp.asarray(gates))
+    want = [
+        sum(y[i] * (x[i] @ V @ x[-1]) * (x[i] @ gates @ x[-1] > 0) for i in range(5)) / 6
+        for x, y in zip(Q, labels, strict=True)
+    ]
+    np.testing.assert_allclose(gated, want, rtol=1e-12)
+
+
+@pytest.mark.usefixtures("x64")
+def test_the_label_of_the_query_is_not_read() -> None:
+    batch = sample_prompts(prompts(3, 5), jax.random.key(3), 4, "float64")
+    flipped = batch._replace(labels=batch.labels.at[:, -1].multiply(-1))
+    params = PQ(jnp.eye(3), jnp.eye(3))
+    for a, b in zip(
+        relu_prompt.outputs(params, batch), relu_prompt.outputs(params, flipped), strict=True
+    ):
+        np.testing.assert_array_equal(a, b)
+
+
+@pytest.mark.parametrize("distinct", [1, 3, 1000])
+def test_separation_against_all_pairs_and_all_thresholds(distinct: int) -> None:
+    rng = np.random.default_rng(distinct)
+    scores = rng.integers(0, distinct, 60) / 7
+    positive = rng.random(60) < 0.4
+    pairs = scores[positive][:, None] - scores[~positive][None]
+    area = np.mean((pairs > 0) + 0.5 * (pairs == 0))
+    best = max(
+        ((scores[positive] > t).mean() + (scores[~positive] <= t).mean()) / 2
+        for t in [-np.inf, *scores]
+    )
+    found = prompt_observables.separation(jnp.asarray(scores), jnp.asarray(positive))
+    np.testing.assert_allclose(found, (area, best), rtol=1e-6)
+
+
+@pytest.mark.usefixtures("x64")
+def test_observables_against_numpy() -> None:
+    rng = np.random.default_rng(1)
+    signal, noise = (PQ(*map(jnp.asarray, rng.normal(size=(2, 3, 3)))) for _ in range(2))
+    batch = sample_prompts(prompts(3, 9), jax.random.key(4), 40, "float64")
+    s = prompt_observables.measure(Split(signal, noise), batch)
+    found = {n: np.asarray(f(s)) for n, f in prompt_observables.OBSERVABLES.items()}
+    W, V = (np.asarray(getattr(signal, n) + getattr(noise, n)) for n in "WV")
+    y = np.asarray(batch.labels)[:, -1]
+    n_w = numpy_outputs(W, np.asarray(batch.P), np.asarray(batch.labels))
+    n_v = numpy_outputs(V, np.asarray(batch.Q), np.asarray(batch.labels))
+    loss = lambda margin: np.log1p(np.exp(-margin))
+    want = {
+        "K1": loss(y * n_w).mean(),
+        "K2": loss(y * n_v).mean(),
+        "J": loss(y * (n_w + n_v)).mean(),
+        "K2_pos": loss(n_v[y > 0]).mean(),
+        "K2_neg": loss(-n_v[y < 0]).mean(),
+        "accuracy_P": (y * n_w > 0).mean(),
+        "accuracy_Q": (y * n_v > 0).mean(),
+        "W_norm": np.linalg.norm(W),
+        "V_noise_norm": np.linalg.norm(noise.V),
+        "V_signal_norm": np.linalg.norm(signal.V),
+        "V_trace": np.trace(signal.V),
+        "W_singular": np.linalg.svd(signal.W, compute_uv=False),
+        "state": [
+            W[0, 0],
+            V[0, 0],
+            (W[0, 1:] ** 2).mean(),
+            (W[1:] ** 2).mean(),
+            (V[0, 1:] ** 2).mean(),
+            (V[1:, 0] ** 2).mean(),
+            (V[1:, 1:] ** 2).mean(),
+        ],
+    }
+    for name, value in want.items():
+        np.testing.assert_allclose(found[name], value, rtol=1e-10, err_msg=name)
+
+
+def test_first_time_below_a_level() -> None:
+    times = [0.0, 1.0, 3.0, 4.0]
+    values = [[2.0, 1.0, 0.0, 3.0], [2.0, 2.0, 2.0, 2.0], [0.0, 5.0, 5.0, 5.0]]
+    found = prompt_observables.first_below(times, values, 0.5)
+    np.testing.assert_allclose(found, [2.0, np.inf, 0.0])
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"d": 1}, "d = 1: must be an integer >= 2"),
+        ({"length": 1}, "length = 1: must be an integer >= 2"),
+        ({"r": 0.0}, r"r = 0.0: must be finite and in \(0"),
+        ({"s1": -1.0}, "s1 = -1.0"),
+        ({"s2": -1.0}, "s2 = -1.0"),
+        ({"gamma0": -0.1}, "gamma0 = -0.1"),
+        ({"coupling": 1.1}, r"coupling = 1.1: must be finite and in \[0, 1\]"),
+        ({"core": "none"}, "core = 'none': must be one of fresh, fixed"),
+    ],
+)
+def test_bad_parameters_are_named(given: dict, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        prompts(**given)
+
+
+def test_a_batch_is_arrays_by_component() -> None:
+    batch = sample_prompts(prompts(4, 7), jax.random.key(0), 3)
+    assert isinstance(batch, PromptBatch)
+    assert [x.shape for x in batch] == [(3, 7, 4), (3, 7, 4), (3, 7)]

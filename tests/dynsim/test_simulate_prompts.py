@@ -1,0 +1,219 @@
+"""Two-stage noisy SGD: the algorithm against NumPy, the law of its noise, its schedule."""
+
+import dataclasses
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import dynsim
+from dynsim import Status, noisy_sgd, prompts, simulate_prompts
+from dynsim.models.relu_prompt import PQ, data_loss
+from dynsim.noisy_sgd import controlled
+from dynsim.prompt_observables import Split
+from dynsim.simulate_prompts import update
+from dynsim.tasks import sample_prompts
+
+RECORD = ("W_signal", "V_signal", "state", "K1")
+
+
+def numpy_grads(W, V, batch, coupling):
+    """Gradient of the data loss, written from the sums."""
+    P, Q, labels = (np.asarray(x) for x in batch)
+    y = labels[:, -1]
+    found, inner = [], []
+    for U, x in ((W, P), (V, Q)):
+        scores = np.einsum("nld,de,ne->nl", x[:, :-1], U, x[:, -1])
+        weight = labels[:, :-1] * (scores > 0) / x.shape[1]
+        inner.append(np.einsum("nl,nld,ne->nde", weight, x[:, :-1], x[:, -1]))
+        found.append((weight * scores).sum(1))
+    slope = lambda n: -y / (1 + np.exp(y * n))
+    both = coupling * slope(found[0] + found[1])
+    return [
+        np.einsum("n,nde->de", (1 - coupling) * slope(n) + both, g) / len(y)
+        for n, g in zip(found, inner, strict=True)
+    ]
+
+
+@pytest.mark.usefixtures("x64")
+def test_a_run_is_the_algorithm_step_by_step() -> None:
+    """The draws are those of the run's key; everything done with them is NumPy's. The weights are
+    updated as a whole, so that signal + noise being U is tested as well."""
+    task = prompts(4, 6, r=1.3, coupling=0.4)
+    optimizer = noisy_sgd(0.25, 0.05, 0.2, 0.3, stage_2=0.05)
+    t_1, t_2 = (int(n) for n in optimizer.steps)
+    assert (t_1, t_2) == (5, 5)
+    key, steps, pool = jax.random.key(7), t_1 + t_2, 16
+    found = simulate_prompts(
+        task,
+        optimizer,
+        key,
+        batch=8,
+        pool=pool,
+        num_test=4,
+        times=np.arange(steps + 1),
+        record=RECORD,
+        dtype="float64",
+    )
+    init_key, pool_key, _, step_key = jax.random.split(key, 4)
+    draw = functools.partial(jax.random.normal, shape=(2, 4, 4), dtype="float64")
+    data = sample_prompts(task, pool_key, pool, "float64")
+    W, V = np.asarray(optimizer.init * draw(init_key))
+    signal = np.zeros((2, 4, 4))
+    for k in range(steps):
+        np.testing.assert_allclose(found["W_signal"][k], signal[0], atol=1e-13)
+        np.testing.assert_allclose(found["V_signal"][k], signal[1], atol=1e-13)
+        assert found["state"][k][0] == pytest.approx(W[0, 0], rel=1e-11)
+        assert found["state"][k][6] == pytest.approx((V[1:, 1:] ** 2).mean(), rel=1e-11)
+        batch_key, noise_key = jax.random.split(jax.random.fold_in(step_key, k))
+        chosen = np.asarray(jax.random.randint(batch_key, (8,), 0, pool))
+        batch = [np.asarray(leaf)[chosen] for leaf in data]
+        grads = numpy_grads(W, V, batch, 0.4)
+        xi = 0.3 * np.sqrt(1 - (1 - 0.25 * 0.2) ** 2) / 0.25 * np.asarray(draw(noise_key))
+        eta = 0.25 if k < t_1 else 0.05
+        W = (1 - eta * 0.2) * W - eta * (grads[0] + xi[0])
+        V = (1 - eta * 0.2) * V - eta * (grads[1] + xi[1])
+        signal = (1 - eta * 0.2) * signal - eta * np.stack(grads)
+    np.testing.assert_allclose(found.params.total.W, W, rtol=1e-10)
+    np.testing.assert_allclose(found.params.total.V, V, rtol=1e-10)
+    np.testing.assert_allclose(found["eta_time"][::5], [0, 1.25, 1.5], rtol=1e-12)
+
+
+@pytest.mark.usefixtures("x64")
+def test_noise_without_a_gradient_has_the_closed_form_variance() -> None:
+    """Tokens of no length have no gradient. Starting away from stationarity, in either stage
+    the variance of an entry is that of the AR(1) recursion."""
+    task = prompts(80, 2, gamma0=0, s1=0, s2=0, r=1e-30)
+    optimizer = noisy_sgd(0.2, 0.05, 0.25, 0.3, init=0.9, stage_2=0.3)
+    t_1, t_2 = (int(n) for n in optimizer.steps)
+    run = lambda key: simulate_prompts(
+        task, optimizer, key, batch=1, pool=1, num_test=2, times=[2, t_1, t_1 + t_2],
+        record=("W_noise_norm", "V_noise_norm", "W_signal_norm"), dtype="float64",
+    )  # fmt: skip
+    found = jax.vmap(run)(jax.random.split(jax.random.key(0), 4))
+    np.testing.assert_array_equal(found["W_signal_norm"], 0)
+    variance = np.square([found["W_noise_norm"], found["V_noise_norm"]]).mean((0, 1)) / 80**2
+    tau_xi = 0.3 * np.sqrt(1 - 0.95**2) / 0.2
+
+    def after(steps: int, eta: float, start: float) -> float:
+        keep = (1 - eta * 0.25) ** 2
+        return keep**steps * start + (eta * tau_xi) ** 2 * (1 - keep**steps) / (1 - keep)
+
+    end_of_1 = after(t_1, 0.2, 0.81)
+    want = [after(2, 0.2, 0.81), end_of_1, after(t_2, 0.05, end_of_1)]
+    # 51 200 independent entries: sqrt(2 / 51 200) = 0.6 % standard error, four of them.
+    np.testing.assert_allclose(variance, want, rtol=0.025)
+    assert float(optimizer.stationary(0.2)) == pytest.approx(0.3, rel=1e-12)
+    forever = after(10**4, 0.05, 0.0) ** 0.5
+    assert float(optimizer.stationary(0.05)) == pytest.approx(forever, rel=1e-9)
+
+
+@pytest.mark.usefixtures("x64")
+def test_signal_and_noise_add_up_to_the_weights() -> None:
+    rng = np.random.default_rng(0)
+    new = lambda: PQ(*map(jnp.asarray, rng.normal(size=(2, 3, 3))))
+    zero = PQ(jnp.zeros((3, 3)), jnp.zeros((3, 3)))
+    weights = Split(zero, new())
+    whole = weights.total
+    for k in range(50):
+        grads, xi, eta = new(), new(), 0.3 / (k + 1)
+        weights = update(weights, grads, xi, eta, 0.1)
+        whole = jax.tree.map(lambda u, g, x, eta=eta: u - eta * (g + x + 0.1 * u), whole, grads, xi)
+    # Rounding of 50 steps in float64.
+    np.testing.assert_allclose(weights.total.W, whole.W, rtol=0, atol=1e-13)
+    np.testing.assert_allclose(weights.total.V, whole.V, rtol=0, atol=1e-13)
+
+
+def test_rates_under_vmap_are_the_single_runs_although_steps_differ() -> None:
+    task = prompts(3, 5)
+    rates = jnp.array([0.1, 0.2, 0.05])
+
+    def run(eta):  # type: ignore[no-untyped-def]
+        optimizer = noisy_sgd(eta, 0.05, 0.2, 0.3, stage_2=0.1)
+        t_1, t_2 = optimizer.steps
+        times = jnp.stack([t_1, t_1 + t_2])
+        return simulate_prompts(
+            task, optimizer, jax.random.key(0), batch=4, pool=8, num_test=8, times=times
+        )
+
+    together = jax.vmap(run)(rates)
+    np.testing.assert_array_equal(together.times[:, 0], [12, 6, 25])
+    for i, rate in enumerate(rates):
+        alone = jax.jit(run)(rate)
+        # float32: the same operations in another order, over 35 steps.
+        np.testing.assert_allclose(together["K1"][i], alone["K1"], rtol=1e-5)
+        np.testing.assert_allclose(together["V_norm"][i], alone["V_norm"], rtol=1e-5)
+
+
+def test_a_trained_bias_follows_its_gradient() -> None:
+    task, optimizer = prompts(3, 5), noisy_sgd(0.1, 0.1, 0.2, 0.0, stage_2=0.02)
+    key = jax.random.key(3)
+    found = simulate_prompts(task, optimizer, key, batch=4, pool=1, times=[1], bias=True)
+    data = sample_prompts(task, jax.random.split(key, 4)[1], 1)
+    start = PQ(jnp.zeros((3, 3)), jnp.zeros((3, 3)), jnp.zeros(()))
+    slope = jax.grad(data_loss)(start, task, data).beta
+    assert abs(float(slope)) > 0.1
+    assert float(found.params.total.beta) == pytest.approx(-0.1 * float(slope), rel=1e-5)
+
+
+def test_a_run_that_blows_up_is_data() -> None:
+    task = prompts(3, 5, gamma0=1e15)
+    found = simulate_prompts(
+        task, noisy_sgd(0.2, 0.2, 0.2, 1e15), jax.random.key(0), batch=2, pool=4, num_test=4
+    )
+    assert Status(int(found.status)) is Status.DIVERGED
+    assert int(found.first_bad_step) == 1
+
+
+def test_schedules_and_controls() -> None:
+    optimizer = dynsim.two_stage("default").optimizer
+    assert [int(n) for n in optimizer.steps] == [50, 12000]
+    assert float(optimizer.noise) == pytest.approx(0.12484, abs=5e-6)
+    assert float(optimizer.flow_time(12050)) == pytest.approx(130)
+    assert [int(n) for n in dynsim.two_stage("fast").optimizer.steps] == [100, 4000]
+    times = optimizer.times(60)
+    assert {0, 50, 12050} <= set(times.tolist())
+    for name, rates, init in (
+        ("forever", (0.2, 0.2), 0.25),
+        ("small", (0.01, 0.01), 0.25),
+        # tau ~ sqrt(eta), but for the terms eta lambda of discrete steps.
+        ("smallinit", (0.01, 0.01), 0.25 * (0.01 / 0.2 * (2 - 0.005) / (2 - 0.00025)) ** 0.5),
+    ):
+        control = controlled(optimizer, name)
+        assert (control.eta_1, control.eta_2) == rates
+        assert float(control.init) == pytest.approx(init, rel=1e-9)
+        assert control.noise == optimizer.noise
+        assert float(control.flow_time(control.total_steps)) == pytest.approx(130)
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda: noisy_sgd(eta_1=0.0), r"eta_1 = 0.0: must be finite and in \(0"),
+        (lambda: noisy_sgd(eta_2=-1.0), "eta_2 = -1.0"),
+        (lambda: noisy_sgd(decay=0.0), "decay = 0.0"),
+        (lambda: noisy_sgd(tau=-0.1), "tau = -0.1"),
+        (lambda: noisy_sgd(init=-0.1), "init = -0.1"),
+        (lambda: noisy_sgd(stage_2=0.0), "stage_2 = 0.0"),
+        (lambda: noisy_sgd(eta_1=100.0), r"eta_1 \* decay = 2.5: must be finite and in \[0, 1\)"),
+        (lambda: controlled(noisy_sgd(), "big"), "control = 'big'"),
+        (lambda: dynsim.two_stage("slow"), "preset = 'slow': must be one of default, fast, joint"),
+        (lambda: _run(batch=0), "batch = 0"),
+        (lambda: _run(pool=0), "pool = 0"),
+        (lambda: _run(num_test=1), "num_test = 1"),
+        (lambda: _run(times=[0, 99]), r"must increase within \[0, steps = 8"),
+        (lambda: _run(record=("loss",)), "record = 'loss'"),
+        (lambda: _run(init=PQ(np.eye(2), np.eye(3))), r"init.W: must have shape \(3, 3\)"),
+        (lambda: _run(dtype="bfloat16"), "dtype = 'bfloat16'"),
+    ],
+)
+def test_bad_input_is_named(call, message: str) -> None:  # type: ignore[no-untyped-def]
+    with pytest.raises(ValueError, match=message):
+        call()
+
+
+def _run(**given):  # type: ignore[no-untyped-def]
+    optimizer = dataclasses.replace(noisy_sgd(), span_1=1.0, span_2=0.03)
+    return simulate_prompts(prompts(3, 5), optimizer, jax.random.key(0), **given)
