@@ -111,7 +111,9 @@ def _run(
     dtype: DType,
 ) -> Trajectory:
     init_key, pool_key, test_key, step_key = jax.random.split(key, 4)
-    prompts = sample_prompts(task, pool_key, pool, dtype)
+    shapes = PromptBatch((task.length, task.d), (task.length, task.d), (task.length,))
+    # A CPU gathers long rows faster than blocks, and the gather is most of a step.
+    rows = [leaf.reshape(pool, -1) for leaf in sample_prompts(task, pool_key, pool, dtype)]
     test = sample_prompts(task, test_key, num_test, dtype)
     noise = _gaussian(init_key, task.d, optimizer.init, dtype) if init is None else init
     signal = jax.tree.map(jnp.zeros_like, noise)
@@ -121,7 +123,8 @@ def _run(
         weights, first_bad = carry
         batch_key, noise_key = jax.random.split(jax.random.fold_in(step_key, k))
         chosen = jax.random.randint(batch_key, (batch,), 0, pool)
-        examples = PromptBatch(*(leaf[chosen] for leaf in prompts))
+        gathered = zip(rows, shapes, strict=True)
+        examples = PromptBatch(*(leaf[chosen].reshape(batch, *shape) for leaf, shape in gathered))
         grads = jax.grad(relu_prompt.data_loss)(weights.total, task, examples)
         xi = _gaussian(noise_key, task.d, optimizer.noise, dtype)
         weights = update(weights, grads, xi, optimizer.rate(k), optimizer.decay)
