@@ -1,0 +1,47 @@
+"""Keeping and dropping singular directions, against weights whose directions are known."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from dynsim import prompts
+from dynsim.models.relu_prompt import PQ, attend
+from dynsim.rank_truncation import rank_curves
+from dynsim.tasks import sample_prompts
+
+
+@pytest.mark.usefixtures("x64")
+def test_directions_are_kept_and_dropped_in_the_order_of_their_singular_values() -> None:
+    """W = diag(3, 1), V = diag(2, 0.5) in turned bases: the order is W, V, W, V."""
+    rng = np.random.default_rng(0)
+    bases = [np.linalg.qr(rng.normal(size=(2, 2)))[0] for _ in range(4)]
+    parts = {
+        "W": [s * np.outer(bases[0][:, i], bases[1][:, i]) for i, s in enumerate((3.0, 1.0))],
+        "V": [s * np.outer(bases[2][:, i], bases[3][:, i]) for i, s in enumerate((2.0, 0.5))],
+    }
+    weights = PQ(jnp.asarray(sum(parts["W"])), jnp.asarray(sum(parts["V"])))
+    batch = sample_prompts(prompts(2, 7), jax.random.key(0), 50, "float64")
+    found = rank_curves(weights, batch, ("K1", "K2"))
+    np.testing.assert_allclose(found.singular, [3, 2, 1, 0.5], rtol=1e-12)
+    np.testing.assert_array_equal(found.block, [0, 1, 0, 1])
+    y = np.asarray(batch.labels)[:, -1]
+
+    def loss(name: str, kept: list[int]) -> float:
+        U = sum((parts[name][i] for i in kept), np.zeros((2, 2)))
+        x = batch.P if name == "W" else batch.Q
+        return np.log1p(np.exp(-y * np.asarray(attend(jnp.asarray(U), x, batch.labels)))).mean()
+
+    kept_W, kept_V = [[], [0], [0], [0, 1], [0, 1]], [[], [], [0], [0], [0, 1]]
+    left_W, left_V = [[0, 1], [1], [1], [], []], [[0, 1], [0, 1], [1], [1], []]
+    for k in range(5):
+        assert found.kept["K1"][k] == pytest.approx(loss("W", kept_W[k]), rel=1e-10)
+        assert found.kept["K2"][k] == pytest.approx(loss("V", kept_V[k]), rel=1e-10)
+        assert found.dropped["K1"][k] == pytest.approx(loss("W", left_W[k]), rel=1e-10)
+        assert found.dropped["K2"][k] == pytest.approx(loss("V", left_V[k]), rel=1e-10)
+
+
+def test_an_unknown_observable_is_named() -> None:
+    batch = sample_prompts(prompts(2, 3), jax.random.key(0), 4)
+    with pytest.raises(ValueError, match="record = 'loss': must be one of K1"):
+        rank_curves(PQ(jnp.eye(2), jnp.eye(2)), batch, ("loss",))
