@@ -73,14 +73,21 @@ class NoisySGD(eqx.Module):
         tau(eta)^2 = eta noise^2 / (lambda (2 - eta lambda))."""
         return self.noise * (eta / (self.decay * (2 - eta * self.decay))) ** 0.5
 
+    def spread(self, num: int) -> Float[ArrayLike, " S"]:
+        """`num` optimiser steps, not whole ones, evenly spread in eta-time over either stage: a
+        third of them over the first. The last one is the end, before it comes the end of the
+        first stage, before that the start, as far as `num` goes."""
+        numbers = jnp if checks.is_traced(self) else np
+        first, second = self.steps
+        before = np.linspace(0, 1, max(num // 3, 1) + 1) if num > 2 else np.ones(num - 1)
+        after = np.linspace(1, 2, num - before.size + 1)[1:]
+        stages = numbers.asarray(np.concatenate([before, after]), jnp.result_type(self.span_1))
+        return numbers.where(stages <= 1, stages * first, first + (stages - 1) * second)
+
     def times(self, num: int) -> Int[np.ndarray, " S"]:
-        """About `num` whole steps, evenly spread in eta-time over either stage: a third of
-        them over the first, with 0, the end of the first stage and the end among them."""
-        first, second = (int(n) for n in self.steps)
-        checks.integer("num", num, 3)
-        before = np.linspace(0, first, max(num // 3, 1) + 1)
-        after = np.linspace(first, first + second, num - num // 3)
-        return np.unique(np.rint(np.r_[before, after])).astype(np.int64)
+        """About `num` whole steps like those of `spread`, with both ends of the second stage among
+        them; for numbers that are not traced."""
+        return np.unique(np.rint(self.spread(checks.integer("num", num, 1)))).astype(np.int64)
 
 
 def noisy_sgd(
