@@ -5,7 +5,8 @@ for a product A B a product of two of those. Its singular values follow the law 
 Pastur (1967), or its free multiplicative square, in the limit of a large matrix. It is a null
 model to compare with and no test: no level of significance belongs to it, entries of trained
 weights are not independent, and at finite size the largest singular value of a random matrix
-scatters about the edge by a relative size^(-2/3).
+scatters about the edge by a relative size^(-2/3): 13 % of Gaussian 200 x 200 matrices, and 17 %
+of large ones (Tracy and Widom's law), have a value just above it.
 """
 
 import dataclasses
