@@ -14,8 +14,9 @@ import dynsim
 from dynsim import checks
 from odes import decoder, growth, ladder
 from sweeps import axes, hosts, output, regions
-from sweeps.config import Problem, Training
+from sweeps.config import Training
 from sweeps.engine import run, valid
+from sweeps.problem import Problem
 from sweeps.spec import Sweep
 
 RECORD = ("loss", "entropy", "speed")
