@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any, ClassVar, Literal
 
 import numpy as np
-from jaxtyping import ArrayLike
+from jaxtyping import ArrayLike, Float
 
 import dynsim
 from dynsim import checks
@@ -117,7 +117,7 @@ class Training(Problem, Run):
         )
 
     @staticmethod
-    def stiffness(numbers: Mapping[str, np.ndarray]) -> np.ndarray:
+    def stiffness(numbers: Mapping[str, Float[np.ndarray, " P"]]) -> Float[np.ndarray, " P"]:
         """The larger effective rate."""
         return np.maximum(numbers["eta_y"], numbers["eta_z"]) / (1 - numbers["momentum"])
 

@@ -25,8 +25,8 @@ class Sweep:
             chooses starting weights and data, so runs of one seed see the same batches
             whatever their learning rates.
         run: the training of which each run is a variation; what is an axis is ignored here.
-        engine: "simulation"; "descent" (T and batch infinite); or a theory of the ladder; one that
-            computes the runs of the class of `run`.
+        engine: one that computes runs like `run`, of trainings "simulation"; "descent" (T and
+            batch infinite); or a theory of the ladder.
         record: names of observables.
         times: "end"; the number of logarithmically spaced steps at which to record; or the steps
             themselves.
@@ -106,9 +106,8 @@ class Sweep:
             checks.choice("record", name, self.rules.observables)
         for training in self.trainings():
             training.check()
-            task, optimizer = training.make_task(), training.make_optimizer()
             training.steps_recorded(self.times)
-            self.rules.check(training, task, optimizer)
+            self.rules.check(training, training.make_task(), training.make_optimizer())
 
     def _check_engine(self) -> None:
         if not isinstance(self.run, self.rules.system):

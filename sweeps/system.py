@@ -109,7 +109,7 @@ class Settings(NamedTuple):
     """
 
     engine: str
-    run: Any
+    run: Run
     times: tuple[int, ...] | int
     record: tuple[str, ...]
     dtype: DType
