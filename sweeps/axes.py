@@ -1,37 +1,49 @@
 """Named axes of a sweep: their values, their dimensions, and the hyper-rectangles of runs.
 
-An axis is any numeric field of the task, the optimiser or the run. Axes form a grid, except
-that zipped ones share a dimension. The runs of a sweep are the cells of that array of runs.
+An axis is a numeric field of the run, or the seed. Axes form a grid, except that zipped ones
+share a dimension. The runs of a sweep are the cells of that array of runs.
 """
 
 import dataclasses
 import itertools
 import math
 from collections.abc import Iterator, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from dynsim import checks
 
-TRACED = ("eta_y", "eta_z", "ratio", "momentum", "b1", "b2", "eps", "seed")
-"""Fields that runs of one compiled program may differ in."""
-TASK_AXES = ("num_queries", "classes_per_query", "num_common", "num_distinct", "K", "M", "overlap")
-RUN_AXES = ("steps", "length", "batch")
-AXES = (*TRACED, *TASK_AXES, *RUN_AXES)
-"""Fields that can be an axis. All but `TRACED` change the task or the shapes of arrays: a chunk
-of runs has one value of each."""
-WHOLE = (
-    "seed",
-    "num_queries",
-    "classes_per_query",
-    "num_common",
-    "num_distinct",
-    "K",
-    "M",
-    "steps",
-)
-ALIASES = {"T": "length"}
+
+class Fields(NamedTuple):
+    """Which fields of a run can be axes. `seed`, which is no field, can always be one.
+
+    Attributes:
+        traced: fields that runs of one compiled program may differ in.
+        static: fields that change the task or the shapes of arrays: a chunk of runs has one
+            value of each.
+        whole: fields among them that are whole numbers.
+        aliases: further names of fields.
+    """
+
+    traced: tuple[str, ...]
+    static: tuple[str, ...]
+    whole: tuple[str, ...] = ()
+    aliases: Mapping[str, str] = MappingProxyType({})
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """All that can be an axis."""
+        return (*self.traced, "seed", *self.static)
+
+    def resolve(self, name: str) -> str:
+        """The field that `name`, perhaps an alias, stands for."""
+        return self.aliases.get(name, name)
+
+    def is_whole(self, name: str) -> bool:
+        """Whether the values of an axis are whole numbers."""
+        return name == "seed" or name in self.whole
 
 
 class Dimension(NamedTuple):
@@ -40,33 +52,31 @@ class Dimension(NamedTuple):
     Attributes:
         name: of the dimension, which is that of its first axis.
         axes: values by field, all of the same length.
+        static: whether a step along it changes the task or the shapes of arrays.
     """
 
     name: str
     axes: dict[str, tuple[float, ...]]
+    static: bool
 
     @property
     def size(self) -> int:
         """Number of values."""
         return len(next(iter(self.axes.values())))
 
-    @property
-    def static(self) -> bool:
-        """Whether a step along it changes the task or the shapes of arrays."""
-        return any(field not in TRACED for field in self.axes)
 
-
-def values(name: str, given: Any) -> tuple[float, ...]:
+def values(name: str, given: Any, whole: bool = False) -> tuple[float, ...]:
     """The values of axis `name` as a sweep file writes them.
 
     Args:
-        name: a field in `AXES`.
+        name: of the axis, for messages.
         given: a list of numbers; or a table with one entry: `linspace` or `logspace`, each
             [first, last, number of values]; or `range`, a number n for 0 .. n-1 or [first, end].
+        whole: whether they must be whole numbers.
 
     Raises:
-        ValueError: for anything else, an empty axis, or a value that is no number or no whole
-            number where the field needs one.
+        ValueError: for anything else, an empty axis, or a value that is no number or, if `whole`,
+            no whole number.
     """
     field = f"axes.{name}"
     if isinstance(given, Mapping):
@@ -75,16 +85,21 @@ def values(name: str, given: Any) -> tuple[float, ...]:
         raise ValueError(
             f"{field} = {given!r}: must be a list, or a table with linspace, logspace or range"
         )
-    found = tuple(_number(field, value, name in WHOLE) for value in given)
+    found = tuple(_number(field, value, whole) for value in given)
     if not found:
         raise ValueError(f"{field} = []: needs at least one value")
     return found
 
 
 def dimensions(
-    axes: Mapping[str, Any], zipped: Sequence[Sequence[str]] = ()
+    axes: Mapping[str, Any], zipped: Sequence[Sequence[str]], fields: Fields
 ) -> tuple[Dimension, ...]:
     """The dimensions that `axes` form, in their order; axes in one group of `zipped` share one.
+
+    Args:
+        axes: what `values` takes, by the names of `fields`.
+        zipped: groups of names.
+        fields: what can be an axis.
 
     Raises:
         ValueError: for an unknown axis, bad values, groups that do not fit together, or a
@@ -92,16 +107,14 @@ def dimensions(
     """
     table: dict[str, tuple[float, ...]] = {}
     for given, entries in axes.items():
-        name = ALIASES.get(given, given)
-        checks.choice("axes", name, AXES)
+        name = fields.resolve(given)
+        checks.choice("axes", name, fields.names)
         if name in table:
             raise ValueError(f"axes.{given}: stands for {name}, which is there already")
-        table[name] = values(name, entries)
-    if "eta_y" in table and "ratio" in table:
-        raise ValueError("axes: eta_y and ratio = eta_y / eta_z say the same; leave one out")
+        table[name] = values(name, entries, fields.is_whole(name))
     group_of: dict[str, tuple[str, ...]] = {}
     for group in zipped:
-        names = tuple(ALIASES.get(name, name) for name in group)
+        names = tuple(map(fields.resolve, group))
         for name in names:
             checks.choice("zip", name, tuple(table))
             if name in group_of:
@@ -118,7 +131,8 @@ def dimensions(
         group = group_of.get(name, (name,))
         if name == next(n for n in table if n in group):
             ordered = [name, *(n for n in group if n != name)]
-            found.append(Dimension(name, {n: table[n] for n in ordered}))
+            static = any(n in fields.static for n in ordered)
+            found.append(Dimension(name, {n: table[n] for n in ordered}, static))
             _check_different(found[-1])
     return tuple(found)
 

@@ -2,7 +2,6 @@
 
 import dataclasses
 import functools
-import importlib.metadata
 import math
 from collections.abc import Callable
 from typing import Any
@@ -51,7 +50,11 @@ class Comparison:
             {
                 "config": self.config.as_json(),
                 "task": {"K": self.task.K, "M": self.task.M, "queries": self.task.num_queries},
-                "environment": environment(self.config.dtype),
+                "environment": {
+                    **output.environment(),
+                    "simulation_precision": self.config.dtype,
+                    "theory_precision": "float64",
+                },
                 "simulation": {
                     "status": status_counts(self.simulation),
                     "sampling_error": {n: self._sampling_error(n) for n in DEFAULT_RECORD},
@@ -154,18 +157,6 @@ def compare(config: Compare) -> Comparison:
         predictions = {name: jax.device_get(found) for name, found in predictions.items()}
         simulation, stages = jax.device_get((simulation, stages))
     return Comparison(config, task, simulation, predictions, stages)
-
-
-def environment(dtype: str) -> dict[str, str]:
-    """Versions, device and precision that a result was made with."""
-    packages = ("dynsim", "jax", "jaxlib", "diffrax", "equinox", "optax", "numpy")
-    device = jax.devices()[0]
-    return {
-        **{name: importlib.metadata.version(name) for name in packages},
-        "device": f"{device.platform}: {device.device_kind}",
-        "simulation_precision": dtype,
-        "theory_precision": "float64",
-    }
 
 
 def status_counts(trajectory: Trajectory) -> dict[str, int]:

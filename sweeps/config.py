@@ -1,128 +1,33 @@
-"""Settings of the commands: frozen dataclasses that the Python API and the CLI share."""
+"""Settings of training: frozen dataclasses that the Python API, sweep files and the CLI share."""
 
 import dataclasses
 import math
-from collections.abc import Callable
+from collections.abc import Collection, Mapping
 from pathlib import Path
-from typing import Literal
+from typing import Any, ClassVar, Literal
+
+import numpy as np
+from jaxtyping import ArrayLike, Float
 
 import dynsim
 from dynsim import checks
 from dynsim.precision import DType
+from dynsim.run_checks import check_step_times
+from sweeps.axes import Fields
 from sweeps.output import check_directory
+from sweeps.problem import TASKS, Problem
+from sweeps.system import Run, Times
+
+NUMBERS = ("eta_y", "eta_z", "momentum", "b1", "b2", "eps")
+"""Numbers of the optimiser that are traced."""
+OPTIMIZER_AXES = {"momentum": "sgd", "b1": "adam", "b2": "adam", "eps": "adam"}
+ANY_MOMENTUM = 0.5
+"""Stands for momentum that is not zero, where its value does not matter."""
+TASK_AXES = ("num_queries", "classes_per_query", "num_common", "num_distinct", "K", "M", "overlap")
 
 
 @dataclasses.dataclass(frozen=True)
-class Problem:
-    """A task and an optimiser.
-
-    Attributes:
-        task: syn-small, syn-medium, syn, overlap, or the path of an .npz file with arrays probs
-            (K, M), query (K,) and optionally next_token (K,) and prior (K,).
-        eta_y: learning rate of the decoder Y.
-        eta_z: learning rate of the attention logits Z.
-        ratio: eta_y / eta_z; given instead of `eta_y`.
-        optimizer: update rule; sgd uses `momentum`, adam `b1`, `b2` and `eps`.
-        momentum: heavy-ball coefficient mu in [0, 1).
-        b1: decay of Adam's first moment.
-        b2: decay of Adam's second moment.
-        eps: Adam's epsilon.
-        num_queries: number of queries of syn-medium and syn.
-        classes_per_query: number of next tokens of each query, of syn.
-        num_common: number of tokens common to all classes, of syn.
-        num_distinct: number of distinct tokens of each class, of syn.
-        K: number of classes, of overlap; of syn, where num_queries is then K / classes_per_query.
-        M: vocabulary size, of syn; the smallest possible if left out.
-        overlap: f_n . f_n' at zero weights, of overlap.
-        layout: token layout of the synthetic tasks: authors (M = 34 for syn-small) or paper (30).
-    """
-
-    task: str = "syn-small"
-    eta_y: float = 1.0
-    eta_z: float = 0.1
-    ratio: float | None = None
-    optimizer: Literal["sgd", "adam"] = "sgd"
-    momentum: float = 0.0
-    b1: float = 0.9
-    b2: float = 0.999
-    eps: float = 1e-8
-    num_queries: int = 3
-    classes_per_query: int = 2
-    num_common: int = 10
-    num_distinct: int = 10
-    K: int | None = None
-    M: int | None = None
-    overlap: float = 0.1
-    layout: dynsim.tasks.Layout = "authors"
-
-    def make_task(self) -> dynsim.SequenceClasses:
-        """The task; `ValueError` for an unknown name or a bad file."""
-        if self.task in TASKS:
-            return TASKS[self.task][0](self)
-        if self.task.endswith(".npz"):
-            return dynsim.load_task(self.task)
-        raise ValueError(
-            f"task = {self.task!r}: must be {', '.join(TASKS)} or the path of an .npz file"
-        )
-
-    def make_optimizer(self) -> dynsim.Optimizer:
-        """The optimiser; `ValueError` for rates that cannot be. Its numbers may be arrays."""
-        checks.choice("optimizer", self.optimizer, ("sgd", "adam"))
-        eta_y = self.eta_y
-        if self.ratio is not None:
-            checks.real("ratio", self.ratio, 0)
-            eta_y = self.ratio * self.eta_z
-        if self.optimizer == "adam":
-            if self.uses_momentum:
-                raise ValueError(f"momentum = {self.momentum}: must be left out with adam")
-            return dynsim.adam(eta_y, self.eta_z, self.b1, self.b2, self.eps)
-        if not self.uses_momentum:
-            return dynsim.sgd(eta_y, self.eta_z)
-        return dynsim.momentum(eta_y, self.eta_z, self.momentum)
-
-    @property
-    def uses_momentum(self) -> bool:
-        """Whether the rule carries a velocity: always when momentum is an array or traced."""
-        return not isinstance(self.momentum, int | float) or self.momentum != 0
-
-
-def _syn(problem: Problem) -> dynsim.SequenceClasses:
-    per_query = checks.integer("classes_per_query", problem.classes_per_query, 1)
-    queries = problem.num_queries
-    if problem.K is not None:
-        if checks.integer("K", problem.K, per_query) % per_query:
-            raise ValueError(
-                f"K = {problem.K}: must be a multiple of classes_per_query = {per_query}"
-            )
-        queries = problem.K // per_query
-    return dynsim.syn(
-        queries,
-        per_query,
-        num_common=problem.num_common,
-        num_distinct=problem.num_distinct,
-        vocabulary=problem.M,
-        layout=problem.layout,
-    )
-
-
-_SYN_FIELDS = ("num_queries", "classes_per_query", "num_common", "num_distinct", "K", "M")
-TASKS: dict[str, tuple[Callable[[Problem], dynsim.SequenceClasses], tuple[str, ...]]] = {
-    "syn-small": (lambda problem: dynsim.syn_small(problem.layout), ()),
-    "syn-medium": (
-        lambda problem: dynsim.syn_medium(problem.num_queries, problem.layout),
-        ("num_queries",),
-    ),
-    "syn": (_syn, _SYN_FIELDS),
-    "overlap": (
-        lambda p: dynsim.overlapping(2 if p.K is None else p.K, p.overlap),
-        ("K", "overlap"),
-    ),
-}
-"""Named tasks: how each is built, and which numeric fields of a `Problem` it reads."""
-
-
-@dataclasses.dataclass(frozen=True)
-class Training(Problem):
+class Training(Problem, Run):
     """How the attention layer is trained on the problem.
 
     Attributes:
@@ -132,6 +37,13 @@ class Training(Problem):
         init: starting weights, zero or uniform on +-1/sqrt(M).
         dtype: precision of the simulation; theories are integrated in float64.
     """
+
+    AXES: ClassVar = Fields(
+        traced=("eta_y", "eta_z", "ratio", "momentum", "b1", "b2", "eps"),
+        static=(*TASK_AXES, "steps", "length", "batch"),
+        whole=("num_queries", "classes_per_query", "num_common", "num_distinct", "K", "M", "steps"),
+        aliases={"T": "length"},
+    )
 
     steps: int = 1000
     length: int | float = 128
@@ -149,15 +61,79 @@ class Training(Problem):
         if math.isinf(self.batch) and not math.isinf(self.length):
             raise ValueError(f"batch = inf, length = {self.length}: needs length = inf as well")
 
-    def as_json(self) -> dict[str, object]:
-        """The settings as JSON values."""
-        plain = dataclasses.asdict(self)
-        for name, value in plain.items():
-            if isinstance(value, Path):
-                plain[name] = str(value)
-            elif isinstance(value, float) and math.isinf(value):
-                plain[name] = "inf"
-        return plain
+    def check_axes(self, axes: Collection[str]) -> None:
+        """Raise `ValueError` for axes that these runs do not read, or that say the same."""
+        if "eta_y" in axes and "ratio" in axes:
+            raise ValueError("axes: eta_y and ratio = eta_y / eta_z say the same; leave one out")
+        for name in axes:
+            if name in TASK_AXES and name not in self._task_fields:
+                allowed = ", ".join(self._task_fields) or "none"
+                raise ValueError(
+                    f"axes.{name}: task {self.task!r} does not read it; it reads {allowed}"
+                )
+            if OPTIMIZER_AXES.get(name, self.optimizer) != self.optimizer:
+                raise ValueError(
+                    f"axes.{name}: optimizer = {self.optimizer!r} does not read it; "
+                    f"it belongs to {OPTIMIZER_AXES[name]!r}"
+                )
+        if "K" in axes and "num_queries" in axes:
+            raise ValueError("axes: K = num_queries * classes_per_query; leave one of them out")
+
+    def reads(self, field: str, axes: Collection[str]) -> bool:
+        """Whether the numbers of a sweep over `axes` depend on the value of `field` here."""
+        ratio = "ratio" in axes or ("eta_y" not in axes and self.ratio is not None)
+        return not (
+            (field == "eta_y" and ratio)
+            or (field == "ratio" and not ratio)
+            or (field in TASK_AXES and field not in self._task_fields)
+            or OPTIMIZER_AXES.get(field, self.optimizer) != self.optimizer
+        )
+
+    def numbers(self) -> dict[str, ArrayLike]:
+        """The numbers of the optimiser by name."""
+        optimizer = self.make_optimizer()
+        return {name: getattr(optimizer, name) for name in NUMBERS}
+
+    def steps_recorded(self, times: Times) -> tuple[int, ...]:
+        """The optimiser steps at which a run records; `ValueError` unless they increase within
+        [0, steps]."""
+        if times == "end":
+            return (self.steps,)
+        if isinstance(times, int):
+            return tuple(dynsim.log_times(self.steps, times).tolist())
+        check_step_times(times, self.steps)
+        return times
+
+    def compiled(self) -> "Training":
+        """The run without its task, whose arrays say all, and without its rates."""
+        return Training(
+            optimizer=self.optimizer,
+            momentum=ANY_MOMENTUM if self.uses_momentum else 0.0,
+            steps=self.steps,
+            length=self.length,
+            batch=self.batch,
+            init=self.init,
+            dtype=self.dtype,
+        )
+
+    @staticmethod
+    def stiffness(numbers: Mapping[str, Float[np.ndarray, " P"]]) -> Float[np.ndarray, " P"]:
+        """The larger effective rate."""
+        return np.maximum(numbers["eta_y"], numbers["eta_z"]) / (1 - numbers["momentum"])
+
+    def at(self, chosen: Mapping[str, Any], axes: Collection[str]) -> "Training":
+        """The training at the `chosen` values of axes. An axis eta_y stands for itself, whatever
+        `ratio` says; with an axis momentum the rule carries a velocity, at any value."""
+        given = dict(chosen)
+        if "eta_y" in axes:
+            given["ratio"] = None
+        if "momentum" in axes:
+            given.setdefault("momentum", ANY_MOMENTUM)
+        return dataclasses.replace(self, **given)
+
+    @property
+    def _task_fields(self) -> tuple[str, ...]:
+        return TASKS[self.task][1] if self.task in TASKS else ()
 
 
 @dataclasses.dataclass(frozen=True)

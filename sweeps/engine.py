@@ -1,6 +1,7 @@
 """Running a sweep: chunk by chunk, on all local devices, resuming what is there."""
 
 import contextlib
+import functools
 import signal
 import sys
 import threading
@@ -84,6 +85,7 @@ def run(
                     work.plan.layout,
                     work.variables(),
                     labels.coordinates(sweep),
+                    functools.partial(labels.about, sweep.rules.system),
                     sweep.dtype,
                 )
             except FileExistsError:

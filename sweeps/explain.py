@@ -12,7 +12,7 @@ from dynsim import Trajectory, checks
 from dynsim.models import yz
 from dynsim.optim import without_inertia
 from odes import decoder, ladder, population, symmetric, symmetric_layer
-from sweeps.config import Problem
+from sweeps.problem import Problem
 
 # Where an assumption counts as strained. Overlap: gamma's error against the population flow
 # passes 5 % there (`dynsim validate overlap`). Discreteness: h* - h (Lemma 7) is then a tenth

@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from dynsim import checks
-from sweeps import axes
 from sweeps.config import Training
+from sweeps.engines import run_class
 from sweeps.spec import Sweep
 
 
@@ -54,16 +54,18 @@ def from_table(table: Mapping[str, Any]) -> Sweep:
     given = dict(table)
     if not isinstance(given.get("axes"), Mapping) or not given["axes"]:
         raise ValueError("axes: needs a table with at least one axis")
-    run = {axes.ALIASES.get(name, name): value for name, value in given.pop("run", {}).items()}
+    table_of_run = given.pop("run", {})
+    system = run_class(table_of_run.get("task", Training.task))
+    run = {system.AXES.resolve(name): value for name, value in table_of_run.items()}
     for name, value in run.items():
-        checks.choice("run", name, tuple(field.name for field in dataclasses.fields(Training)))
+        checks.choice("run", name, tuple(field.name for field in dataclasses.fields(system)))
         if name in given["axes"]:
             raise ValueError(f"run.{name} = {value!r}: is an axis as well; leave one out")
     for name in ("record", "times"):
         if isinstance(given.get(name), list):
             given[name] = tuple(given[name])
     given["zip"] = tuple(tuple(group) for group in given.get("zip", ()))
-    return Sweep(run=Training(**run), **given)
+    return Sweep(run=system(**run), **given)
 
 
 def _merge(table: dict[str, Any], other: Mapping[str, Any]) -> None:

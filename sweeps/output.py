@@ -1,5 +1,6 @@
-"""Writing results: every file appears whole or not at all."""
+"""Writing results, and what they were made with: every file appears whole or not at all."""
 
+import importlib.metadata
 import json
 import math
 import os
@@ -8,9 +9,22 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+import jax
 import matplotlib.pyplot as plt
 import numpy as np
 from matplotlib.figure import Figure
+
+PACKAGES = ("dynsim", "jax", "jaxlib", "diffrax", "equinox", "optax", "numpy")
+"""Packages on which all numbers depend."""
+
+
+def environment(*packages: str) -> dict[str, str]:
+    """Versions of `PACKAGES` and of further `packages`, and the device of this process."""
+    device = jax.devices()[0]
+    return {
+        **{name: importlib.metadata.version(name) for name in (*PACKAGES, *packages)},
+        "device": f"{device.platform}: {device.device_kind}",
+    }
 
 
 def check_directory(out: Path) -> None:

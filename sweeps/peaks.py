@@ -6,7 +6,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import xarray as xr
+from jaxtyping import Array, Float
 
+import dynsim
 from dynsim.optim import without_inertia
 from odes import decoder
 from sweeps.config import Training
@@ -107,8 +109,17 @@ def gamma_peak(training: Training, times: Sequence[float]) -> float:
         return peak_time(np.asarray(times), np.asarray(gamma.mean(0)))
 
 
+def effective_rates(
+    task: dynsim.SequenceClasses, optimizer: dynsim.Optimizer
+) -> tuple[Float[Array, "*P"], Float[Array, "*P"]]:
+    """eta_Y and eta_Z over 1 - mu, as closed forms without inertia read them; `ValueError` for
+    Adam. Each has the shape of its rate, broadcast with that of mu."""
+    rate = without_inertia(optimizer, task.prior).rate
+    return rate * optimizer.eta_y, rate * optimizer.eta_z
+
+
 def _decoder(training: Training) -> tuple[jax.Array, jax.Array, int]:
     """Effective eta_Y, prior (K,) and M."""
-    task, optimizer = training.make_task(), training.make_optimizer()
-    prior = jnp.asarray(task.prior, jnp.float64)
-    return without_inertia(optimizer, prior).rate * optimizer.eta_y, prior, task.M
+    task = training.make_task()
+    eta_y, _ = effective_rates(task, training.make_optimizer())
+    return eta_y, jnp.asarray(task.prior, jnp.float64), task.M

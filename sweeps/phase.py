@@ -1,8 +1,7 @@
 """Phase diagrams: what training does over two axes, and where theory draws its lines."""
 
 import dataclasses
-import itertools
-from collections.abc import Mapping
+import math
 from pathlib import Path
 from typing import Any
 
@@ -14,14 +13,18 @@ import dynsim
 from dynsim import checks
 from odes import decoder, growth, ladder
 from sweeps import axes, hosts, output, regions
-from sweeps.config import Problem, Training
+from sweeps.config import Training
 from sweeps.engine import run, valid
+from sweeps.peaks import effective_rates
+from sweeps.problem import Problem
 from sweeps.spec import Sweep
 
 RECORD = ("loss", "entropy", "speed")
 NUM_TIMES = 10
 """Recorded steps of a run: the peak of f . g is located between two of them."""
 DESCENT = "symmetric-descent"
+STAGES = ("rise_end", "peak", "snap")
+"""Of `odes.decoder.Stages`, those at which a line is drawn."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -42,6 +45,7 @@ class Phase(Problem):
         length: sequence length T, the query included; inf for P(l|n) in place of counts.
         batch: sequences per step.
         init: starting weights, zero or uniform on +-1/sqrt(M).
+        momentum: heavy-ball coefficient mu in [0, 1) of sgd, 0.9 if left out.
         out: directory for phase.png, phase.npz and the stored sweeps, which resume.
     """
 
@@ -56,13 +60,15 @@ class Phase(Problem):
     length: int | float = 128
     batch: int | float = 128
     init: str = "zero"
-    momentum: float = 0.9
+    momentum: float | None = None
     out: Path = Path("out/phase")
 
     def training(self) -> Training:
         """The training of which every point is a variation."""
         names = [field.name for field in dataclasses.fields(Problem)]
         given = {name: getattr(self, name) for name in (*names, "length", "batch", "init")}
+        if self.momentum is None:
+            given["momentum"] = 0.9 if self.optimizer == "sgd" else 0.0
         return Training(**given, steps=self.horizon)
 
     def axes(self) -> dict[str, tuple[float, ...]]:
@@ -76,8 +82,8 @@ class Phase(Problem):
 def axis(word: str, resolution: int) -> tuple[str, tuple[float, ...]]:
     """Name and values of "eta_y:1e-2:1e2:256"; `ValueError` for what cannot be read."""
     name, *numbers = word.split(":")
-    name = axes.ALIASES.get(name, name)
-    checks.choice("axis", name, axes.AXES)
+    name = Training.AXES.resolve(name)
+    checks.choice("axis", name, Training.AXES.names)
     try:
         first, last = (float(number) for number in numbers[:2])
         count = int(numbers[2]) if len(numbers) > 2 else resolution
@@ -87,7 +93,7 @@ def axis(word: str, resolution: int) -> tuple[str, tuple[float, ...]]:
         raise ValueError(f"axis = {word!r}: must be NAME:FIRST:LAST or NAME:FIRST:LAST:NUMBER")
     checks.real(f"axis {name}", [first, last], 0, open_minimum=True)
     values = np.geomspace(first, last, count)
-    if name in axes.WHOLE:
+    if Training.AXES.is_whole(name):
         values = np.unique(np.rint(values)).astype(int)
     return name, tuple(values.tolist())
 
@@ -157,55 +163,42 @@ def lines(config: Phase) -> dict[str, np.ndarray]:
     Theorem 4 assumes a single common token. Its C0 is evaluated with the norm of a class over its
     most probable common token, which is what it would be without the others: a guide to the eye
     for other tasks, and left out (NaN) where a task has no common token. Momentum is read as
-    eta / (1 - mu).
+    eta / (1 - mu). The closed forms say nothing of Adam, for which all is NaN.
     """
-    names, values = zip(*config.axes().items(), strict=True)
-    grid = dict(zip(names, np.meshgrid(*values), strict=True))
-    static = [name for name in names if name not in axes.TRACED]
-    shape = (len(values[1]), len(values[0]))
-    found = {name: np.empty(shape) for name in ("rise_end", "peak", "snap", "bound")}
-    with jax.enable_x64(True):
-        every = itertools.product(*(dict(zip(names, values, strict=True))[n] for n in static))
-        for chosen in every:
-            point = dict(zip(static, chosen, strict=True))
-            here = np.ones(shape, bool)
-            for name, value in point.items():
-                here &= grid[name] == value
-            moving = {name: grid[name][here] for name in names if name not in static}
-            for name, value in closed_forms(_moved(config, point), moving).items():
-                found[name][here] = value
-    return found
+    plane = Sweep(config.axes(), config.training())
+    shape = tuple(dim.size for dim in plane.dims)
+    found = {name: np.full(shape, np.nan) for name in (*STAGES, "bound")}
+    if config.optimizer != "adam":
+        with jax.enable_x64(True):
+            # Regions of one task each, on which the other axes are arrays.
+            for region in axes.layout(plane.dims, math.prod(shape)).regions():
+                parts = zip(plane.dims, region, strict=True)
+                values = np.ix_(*(dim.axes[dim.name][part] for dim, part in parts))
+                point = {
+                    dim.name: value.item() if dim.static else value
+                    for dim, value in zip(plane.dims, values, strict=True)
+                }
+                for name, value in closed_forms(plane.point(point)).items():
+                    found[name][region] = value
+    return {name: values.T for name, values in found.items()}
 
 
-def closed_forms(
-    training: Training, moving: Mapping[str, np.ndarray]
-) -> dict[str, np.ndarray | float]:
-    """What `lines` holds, for one task and arrays of learning rates."""
+def closed_forms(training: Training) -> dict[str, jax.Array | float]:
+    """What `lines` holds, for one task; learning rates and momentum may be arrays."""
     task = training.make_task()
-    numbers = {name: moving.get(name, getattr(training, name)) for name in axes.TRACED[:4]}
-    eta_z = np.asarray(numbers["eta_z"], np.float64)
-    ratio = None if "eta_y" in moving else numbers["ratio"]
-    eta_y = np.asarray(numbers["eta_y"] if ratio is None else ratio * eta_z, np.float64)
-    rate = 1 / (1 - np.asarray(numbers["momentum"], np.float64))
-    stages = decoder.stages(rate * eta_y, task.K, task.M)
+    eta_y, eta_z = effective_rates(task, training.make_optimizer())
+    stages = decoder.stages(eta_y, task.K, task.M)
     probs, common = np.asarray(task.probs), np.asarray(task.common())
     bound: Any = np.nan
     if common[0].any():
         rho_0 = np.linalg.norm(probs[0]) / probs[0][common[0]].max()
         bound = growth.bound(
             training.steps,
-            rate * eta_y,
-            rate * eta_z,
+            eta_y,
+            eta_z,
             task.K,
             task.M,
             c0=growth.c0(rho_0, task.K),
             classes_per_query=task.K / task.num_queries,
         )
-    times = {name: getattr(stages, name) / training.steps for name in ("rise_end", "peak", "snap")}
-    return {**times, "bound": bound}
-
-
-def _moved(config: Phase, point: Mapping[str, float]) -> Training:
-    """The training at the static values of `point`."""
-    whole = {n: int(v) if n in axes.WHOLE else float(v) for n, v in point.items()}
-    return dataclasses.replace(config.training(), **whole)
+    return {**{name: getattr(stages, name) / training.steps for name in STAGES}, "bound": bound}

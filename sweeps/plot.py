@@ -10,9 +10,10 @@ import tyro
 import xarray as xr
 from matplotlib.axes import Axes
 
-from dynsim import Status, checks
+from dynsim import checks
 from sweeps import output
-from sweeps.engine import open_sweep
+from sweeps.engine import open_sweep, valid
+from sweeps.labels import label
 
 
 @dataclasses.dataclass(frozen=True)
@@ -100,7 +101,7 @@ def chosen(dataset: xr.Dataset, config: Plot) -> xr.DataArray:
             checks.choice(name, value, [str(d) for d in dataset[config.y].dims if d != "seed"])
     if config.hue == config.x:
         raise ValueError(f"hue = {config.hue!r}: is the axis x already")
-    data = dataset[config.y].where(dataset["status"] == Status.OK)
+    data = valid(dataset[[config.y, "status"]])[config.y]
     for name, value in _selection(config.where, dataset).items():
         if name not in data.dims:
             raise ValueError(f"where: {name} is no axis of {config.y}; its axes: {data.dims}")
@@ -113,13 +114,6 @@ def chosen(dataset: xr.Dataset, config: Plot) -> xr.DataArray:
     if "class" in data.dims and "class" not in (config.x, config.hue):
         data = data.mean("class")
     return data.load()
-
-
-def label(array: xr.DataArray) -> str:
-    """Name and unit of a quantity, for an axis."""
-    text = array.attrs.get("long_name", str(array.name))
-    unit = array.attrs.get("units", "1")
-    return text if unit == "1" else f"{text} ({unit})"
 
 
 def _selection(where: tuple[str, ...], dataset: xr.Dataset) -> Mapping[str, float]:

@@ -4,20 +4,16 @@ import dataclasses
 import functools
 import hashlib
 import json
-from collections.abc import Iterable, Mapping
-from typing import Any, Literal
+from collections.abc import Iterator, Mapping
+from typing import Any
 
 import numpy as np
 
-import dynsim
 from dynsim import checks
-from dynsim.run_checks import check_step_times
 from sweeps import axes
-from sweeps.config import TASKS, Training
-from sweeps.engines import Engine, engine
-
-OPTIMIZER_AXES = {"momentum": "sgd", "b1": "adam", "b2": "adam", "eps": "adam"}
-Times = Literal["end"] | int | tuple[int, ...]
+from sweeps.config import Training
+from sweeps.engines import ENGINES, engine
+from sweeps.system import Engine, Run, Times
 
 
 @dataclasses.dataclass(frozen=True)
@@ -29,7 +25,8 @@ class Sweep:
             chooses starting weights and data, so runs of one seed see the same batches
             whatever their learning rates.
         run: the training of which each run is a variation; what is an axis is ignored here.
-        engine: "simulation"; "descent" (T and batch infinite); or a theory of the ladder.
+        engine: one that computes runs like `run`, of trainings "simulation"; "descent" (T and
+            batch infinite); or a theory of the ladder.
         record: names of observables.
         times: "end"; the number of logarithmically spaced steps at which to record; or the steps
             themselves.
@@ -40,7 +37,7 @@ class Sweep:
     """
 
     axes: Mapping[str, Any]
-    run: Training = dataclasses.field(default_factory=Training)
+    run: Run = dataclasses.field(default_factory=Training)
     engine: str = "simulation"
     record: tuple[str, ...] = ("loss", "accuracy", "entropy")
     times: Times = "end"
@@ -52,7 +49,7 @@ class Sweep:
     @functools.cached_property
     def dims(self) -> tuple[axes.Dimension, ...]:
         """The dimensions of the array of runs."""
-        return axes.dimensions(self.axes, self.zip)
+        return axes.dimensions(self.axes, self.zip, self.run.AXES)
 
     @functools.cached_property
     def rules(self) -> Engine:
@@ -69,61 +66,18 @@ class Sweep:
         """Precision of the runs."""
         return self.run.dtype if self.rules.trains else "float64"
 
-    def training(self, chosen: Mapping[str, float]) -> Training:
-        """The training with the `chosen` values of static axes."""
-        static = {name: value for name, value in chosen.items() if name not in axes.TRACED}
-        training = dataclasses.replace(self.run, **static)
-        if "momentum" in self.fields:
-            # Any value but 0: the rule then carries a velocity, and the axis says its decay.
-            training = dataclasses.replace(training, momentum=0.5)
-        return training
+    def training(self, chosen: Mapping[str, float]) -> Run:
+        """The run with the `chosen` values of static axes, whatever the traced ones are."""
+        static = {name: value for name, value in chosen.items() if name in self.run.AXES.static}
+        return self.run.at(static, self.fields)
 
-    def point(self, chosen: Mapping[str, Any]) -> Training:
-        """The training at the `chosen` values of axes, numbers or arrays. An axis eta_y stands
-        for itself, whatever `run.ratio` says."""
+    def point(self, chosen: Mapping[str, Any]) -> Run:
+        """The run at the `chosen` values of axes, numbers or arrays that broadcast."""
         given = {name: value for name, value in chosen.items() if name != "seed"}
-        if "eta_y" in self.fields:
-            given["ratio"] = None
-        return dataclasses.replace(self.run, **given)
+        return self.run.at(given, self.fields)
 
-    def steps_recorded(self, training: Training) -> tuple[int, ...]:
-        """The optimiser steps at which a run records."""
-        if self.times == "end":
-            return (training.steps,)
-        if isinstance(self.times, int):
-            return tuple(dynsim.log_times(training.steps, self.times).tolist())
-        return self.times
-
-    def check(self) -> None:
-        """Raise `ValueError`, naming the field, the value and what is allowed."""
-        names = self.fields
-        checks.integer("root", self.root, 0)
-        if self.rtol is not None:
-            if not self.rules.adaptive:
-                raise ValueError(f"rtol = {self.rtol}: engine {self.engine!r} does not read it")
-            checks.real("rtol", self.rtol, 1e-13, 1, open_maximum=True)
-        self._check_fields_are_read(names)
-        for name in axes.TRACED:
-            # Each axis alone, because the bounds of one do not depend on the others.
-            if name == "seed":
-                for value in names.get(name, ()):
-                    checks.integer("axes.seed", value, 0)
-            elif name in names:
-                array = np.asarray(names[name], np.float64)
-                dataclasses.replace(self.run, **{name: array}).make_optimizer()
-        if not self.record:
-            raise ValueError("record = []: needs at least one observable")
-        for name in self.record:
-            checks.choice("record", name, self.rules.observables)
-        for training in self.trainings():
-            training.check()
-            task, optimizer = training.make_task(), training.make_optimizer()
-            steps = self.steps_recorded(training)
-            check_step_times(steps, training.steps)
-            self.rules.check(task, optimizer, training.init == "zero")
-
-    def trainings(self) -> Iterable[Training]:
-        """The training of every combination of static values."""
+    def trainings(self) -> Iterator[Run]:
+        """The run of every combination of static values."""
         static = [dim for dim in self.dims if dim.static]
         for index in np.ndindex(*(dim.size for dim in static)):
             yield self.training(
@@ -134,37 +88,40 @@ class Sweep:
                 }
             )
 
-    def _reads(self, name: str) -> bool:
-        """Whether the runs depend on this field of `run`."""
-        ratio = "ratio" in self.fields or (
-            "eta_y" not in self.fields and self.run.ratio is not None
-        )
-        return not (
-            name in self.fields
-            or (name == "eta_y" and ratio)
-            or (name == "ratio" and not ratio)
-            or (name in axes.TASK_AXES and name not in self._task_fields)
-            or OPTIMIZER_AXES.get(name, self.run.optimizer) != self.run.optimizer
-        )
+    def check(self) -> None:
+        """Raise `ValueError`, naming the field, the value and what is allowed."""
+        names = self.fields
+        checks.integer("root", self.root, 0)
+        self._check_engine()
+        self.run.check_axes(names)
+        for value in names.get("seed", ()):
+            checks.integer("axes.seed", value, 0)
+        for name in self.run.AXES.traced:
+            # Each axis alone, because the bounds of one do not depend on the others.
+            if name in names:
+                self.point({name: np.asarray(names[name], np.float64)}).numbers()
+        if not self.record:
+            raise ValueError("record = []: needs at least one observable")
+        for name in self.record:
+            checks.choice("record", name, self.rules.observables)
+        for training in self.trainings():
+            training.check()
+            training.steps_recorded(self.times)
+            self.rules.check(training, training.make_task(), training.make_optimizer())
 
-    @property
-    def _task_fields(self) -> tuple[str, ...]:
-        return TASKS[self.run.task][1] if self.run.task in TASKS else ()
-
-    def _check_fields_are_read(self, names: Mapping[str, Any]) -> None:
-        for name in names:
-            if name in axes.TASK_AXES and name not in self._task_fields:
-                allowed = ", ".join(self._task_fields) or "none"
-                raise ValueError(
-                    f"axes.{name}: task {self.run.task!r} does not read it; it reads {allowed}"
-                )
-            if OPTIMIZER_AXES.get(name, self.run.optimizer) != self.run.optimizer:
-                raise ValueError(
-                    f"axes.{name}: optimizer = {self.run.optimizer!r} does not read it; "
-                    f"it belongs to {OPTIMIZER_AXES[name]!r}"
-                )
-        if "K" in names and "num_queries" in names:
-            raise ValueError("axes: K = num_queries * classes_per_query; leave one of them out")
+    def _check_engine(self) -> None:
+        if not isinstance(self.run, self.rules.system):
+            allowed = (
+                name for name, rules in ENGINES.items() if isinstance(self.run, rules.system)
+            )
+            raise ValueError(
+                f"engine = {self.engine!r}: does not compute task {self.run.task!r}; "
+                f"must be one of {', '.join(allowed)}"
+            )
+        if self.rtol is not None:
+            if not self.rules.adaptive:
+                raise ValueError(f"rtol = {self.rtol}: engine {self.engine!r} does not read it")
+            checks.real("rtol", self.rtol, 1e-13, 1, open_maximum=True)
 
     def as_json(self) -> dict[str, Any]:
         """Everything that decides the numbers, as JSON values, and the title."""
@@ -180,7 +137,11 @@ class Sweep:
                 name: ["inf" if v == float("inf") else v for v in values]
                 for name, values in self.fields.items()
             },
-            "run": {n: value for n, value in self.run.as_json().items() if self._reads(n)},
+            "run": {
+                name: value
+                for name, value in self.run.as_json().items()
+                if name not in self.fields and self.run.reads(name, self.fields)
+            },
         }
 
 

@@ -6,22 +6,21 @@ appears whole or not at all. So a killed sweep loses the chunks in flight and no
 
 import contextlib
 import errno
-import importlib.metadata
 import os
 import shutil
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import filelock
-import jax
 import numpy as np
 import xarray as xr
 import zarr
 
 from sweeps.axes import Dimension, Layout
-from sweeps.labels import MISSING, about
+from sweeps.labels import MISSING
+from sweeps.output import environment
 from sweeps.spec import differences, fingerprint
 
 FORMAT = 1
@@ -37,17 +36,6 @@ class Variable(NamedTuple):
     shape: tuple[int, ...]
     dims: tuple[str, ...]
     dtype: np.dtype
-
-
-def environment(dtype: str) -> dict[str, str]:
-    """Versions, device and precision of this process."""
-    packages = ("dynsim", "jax", "jaxlib", "diffrax", "equinox", "optax", "numpy", "zarr", "xarray")
-    device = jax.devices()[0]
-    return {
-        **{name: importlib.metadata.version(name) for name in packages},
-        "device": f"{device.platform}: {device.device_kind}",
-        "precision": dtype,
-    }
 
 
 class Store:
@@ -67,14 +55,16 @@ class Store:
         layout: Layout,
         variables: Mapping[str, Variable],
         coordinates: Mapping[str, tuple[tuple[str, ...], np.ndarray]],
+        about: Callable[[str], Mapping[str, Any]],
         dtype: str,
     ) -> "Store":
-        """Make an empty store. On disk it appears whole, under its final name, or not at all."""
+        """Make an empty store; `about` gives the attributes of an array by name. On disk it
+        appears whole, under its final name, or not at all."""
         attributes = {
             "format": FORMAT,
             "config": dict(config),
             "config_hash": fingerprint(config),
-            "environment": environment(dtype),
+            "environment": {**environment("zarr", "xarray"), "precision": dtype},
             "time_unit": "optimiser steps",
             "variables": [*(name for name in variables if name != "status"), "status"],
             "title": config["title"],

@@ -17,14 +17,8 @@ import numpy as np
 from jax.sharding import Mesh, PartitionSpec
 from jaxtyping import Array, Float, Int, PyTree
 
-import dynsim
-from dynsim.optim import Optimizer
-from sweeps.engines import Settings, engine
-
-NUMBERS = ("eta_y", "eta_z", "momentum", "b1", "b2", "eps")
-"""What a point consists of, in optimiser terms."""
-STATE_COPIES = {"sgd": 2, "momentum": 3, "adam": 4}
-"""Arrays of the size of the parameters that a step holds: weights, gradient, moments."""
+from sweeps.engines import engine
+from sweeps.system import Settings, num_times
 
 
 def mesh(devices: Sequence[jax.Device] | None = None) -> Mesh:
@@ -39,7 +33,8 @@ class Program:
 
     def __init__(self, task: PyTree, tile: tuple[int, int], settings: Settings, mesh: Mesh) -> None:
         self._wide = settings.dtype == "float64"
-        numbers = {name: np.zeros((mesh.size, tile[1]), settings.dtype) for name in NUMBERS}
+        points = np.zeros((mesh.size, tile[1]), settings.dtype)
+        numbers = dict.fromkeys(settings.run.numbers(), points)
         seeds = np.zeros((mesh.size, tile[0]), np.uint32)
         root = np.uint32(0)
         self._traced = run_tiles.trace(task, numbers, seeds, root, settings=settings, mesh=mesh)
@@ -96,15 +91,17 @@ def run_tiles(
     """Run one tile on each of the D devices of `mesh`.
 
     Args:
-        task: the sequence classes, or what the engine prepares from them, the same for all.
-        numbers: (D, P) by the names in `NUMBERS`.
+        task: the task, or what the engine prepares from it, the same for all.
+        numbers: (D, P) traced numbers by name, those of `Run.numbers`.
         seeds: (D, S) seeds; a run uses fold_in(key(root), seed).
         root: root of the random keys.
 
     Returns:
-        (D, S, P, ...) recorded observables by name, `status` and `first_bad_step`. Where a
-        trajectory records several times they are the first of the remaining axes.
+        (D, S, P, ...) recorded observables by name, `status` and `first_bad_step`, and the `time`
+        of recording where the run decides it. Where a trajectory records several times they are
+        the first of the remaining axes.
     """
+    rules = engine(settings.engine)
 
     def tile(
         task: PyTree,
@@ -113,11 +110,12 @@ def run_tiles(
         root: Int[Array, ""],
     ) -> dict[str, Array]:
         def run(key: Array, point: Mapping[str, Array]) -> dict[str, Array]:
-            optimizer = Optimizer(**point, kind=settings.kind)
-            found = engine(settings.engine).run(settings, task, optimizer, key)
+            found = rules.run(settings, *rules.assemble(settings, task, point), key)
             recorded = {name: found[name] for name in settings.record}
-            if len(settings.times) == 1:
-                axis = 1 if engine(settings.engine).batched else 0
+            if isinstance(settings.times, int):
+                recorded["time"] = found.times
+            if num_times(settings.times) == 1:
+                axis = 1 if rules.batched else 0
                 recorded = jax.tree.map(lambda x: jnp.squeeze(x, axis), recorded)
             return {
                 **recorded,
@@ -128,7 +126,7 @@ def run_tiles(
         # Threefry by name: results must not depend on a user's default generator.
         base = jax.random.key(root, impl="threefry2x32")
         keys = jax.vmap(functools.partial(jax.random.fold_in, base))(seeds[0])
-        one_seed = run if engine(settings.engine).batched else jax.vmap(run, (None, 0))
+        one_seed = run if rules.batched else jax.vmap(run, (None, 0))
         points = jax.tree.map(lambda x: x[0], numbers)
         if mesh.devices.flat[0].platform == "cpu":
             # One seed after the other: branches on the data then stay branches, and the runs
@@ -148,24 +146,6 @@ def run_tiles(
     )(task, numbers, seeds, root)
 
 
-def bytes_per_run(task: dynsim.SequenceClasses, settings: Settings) -> int:
-    """Estimate of the memory that a run in flight needs.
-
-    Weights, gradient and moments; the forward and the backward pass over a batch, which keep a
-    few arrays of (examples, M); and what is recorded.
-    """
-    width = 8 if settings.dtype == "float64" else 4
-    rules = engine(settings.engine)
-    parameters = rules.parameters(task)
-    sampled = settings.engine == "simulation" and np.isfinite(settings.batch)
-    reduced = parameters < task.M
-    examples = int(settings.batch) if sampled else 0 if reduced else task.K
-    stages = 9 if rules.adaptive else 1  # of the ODE solver
-    recorded = len(settings.times) * len(settings.record) * task.K
-    copies = STATE_COPIES[settings.kind] * stages
-    return width * (copies * parameters + 4 * examples * task.M + recorded)
-
-
 def tile_shape(num_seeds: int, num_points: int, size: int) -> tuple[int, int]:
     """Seeds and points of a tile of at most `size` runs, for `num_seeds` times `num_points` of
     them. Powers of two, so that grids of almost any size share a program."""
@@ -177,14 +157,15 @@ def tile_shape(num_seeds: int, num_points: int, size: int) -> tuple[int, int]:
     return power(max(size // points, 1), num_seeds), points
 
 
-def default_tile(task: dynsim.SequenceClasses, settings: Settings, device: jax.Device) -> int:
+def default_tile(task: PyTree, settings: Settings, device: jax.Device) -> int:
     """Number of runs that a device works on at once.
 
     On a CPU small tiles stay in the cache. An accelerator needs many runs to be busy, and gets
     what fits in a quarter of its memory, which leaves room for temporaries and fragments.
     """
+    rules = engine(settings.engine)
     if device.platform == "cpu":
-        return engine(settings.engine).tile
+        return rules.tile
     memory = (device.memory_stats() or {}).get("bytes_limit", 4 * 2**30)
-    fits = max(int(memory // 4 // bytes_per_run(task, settings)), 1)
+    fits = max(int(memory // 4 // rules.bytes_per_run(task, settings)), 1)
     return 2 ** (min(fits, 16384).bit_length() - 1)

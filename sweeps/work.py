@@ -3,7 +3,7 @@
 import functools
 import math
 from collections.abc import Callable, Iterator, Mapping
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -11,12 +11,10 @@ import numpy as np
 from jax.sharding import Mesh
 from jaxtyping import PyTree
 
-import dynsim
 from sweeps import axes, labels, tiles
-from sweeps.config import Training
-from sweeps.engines import Settings, settings
 from sweeps.spec import Sweep
 from sweeps.store import Variable
+from sweeps.system import Run, Settings
 
 CHUNK_TILES = 8
 """Tiles of a chunk, by default: enough to keep several devices busy between two writes."""
@@ -67,7 +65,7 @@ class Work:
         self.program = functools.lru_cache(maxsize=64)(self._program)
         device = mesh.devices.flat[0]
         sizes = [
-            (tiles.bytes_per_run(*problem), tiles.default_tile(*problem, device))
+            (sweep.rules.bytes_per_run(*problem), tiles.default_tile(*problem, device))
             for problem in map(self.problem, sweep.trainings())
         ]
         memory, size = max(m for m, _ in sizes), tile or min(s for _, s in sizes)
@@ -91,9 +89,9 @@ class Work:
         chosen, seeds, points = self._runs(region)
         prepared, program = self.program(self.sweep.training(chosen))
         numbers = self._numbers(chosen, points)
-        order = np.arange(len(numbers["eta_y"]))
+        order = np.arange(len(next(iter(numbers.values()))))
         if self.sweep.rules.adaptive:
-            order = np.argsort(stiffness(numbers), kind="stable")
+            order = np.argsort(self.sweep.run.stiffness(numbers), kind="stable")
         found: dict[str, np.ndarray] = {}
         for block in self._rounds(len(seeds), order):
             check()
@@ -131,7 +129,7 @@ class Work:
         chosen, _, _ = self._runs(region)
         self.program(self.sweep.training(chosen))[1].start()
 
-    def _program(self, training: Training) -> tuple[PyTree, tiles.Program]:
+    def _program(self, training: Run) -> tuple[PyTree, tiles.Program]:
         task, its_settings = self.problem(training)
         prepared = jax.tree.map(jnp.asarray, self.sweep.rules.prepare(task))
         program = tiles.program(prepared, self.tile, its_settings, self.mesh)
@@ -139,15 +137,11 @@ class Work:
             program.start()
         return prepared, program
 
-    def _problem(self, training: Training) -> tuple[dynsim.SequenceClasses, Settings]:
+    def _problem(self, training: Run) -> tuple[PyTree, Settings]:
         sweep = self.sweep
-        return training.make_task(), settings(
-            sweep.engine,
-            training,
-            times=sweep.steps_recorded(training),
-            record=sweep.record,
-            dtype=sweep.dtype,
-            rtol=sweep.rtol,
+        times = training.steps_recorded(sweep.times)
+        return training.make_task(), Settings(
+            sweep.engine, training.compiled(), times, sweep.record, sweep.dtype, sweep.rtol
         )
 
     def _runs(
@@ -172,17 +166,14 @@ class Work:
     ) -> dict[str, np.ndarray]:
         """(P,) traced numbers of all points of a chunk, the last dimension fastest."""
         shape = tuple(len(next(iter(values.values()))) for values in points)
-        grid = {name: np.float64(value) for name, value in chosen.items() if name in axes.TRACED}
+        grid: dict[str, Any] = dict(chosen)
         for i, values in enumerate(points):
             along = [1] * len(shape)
             along[i] = -1
             grid |= {name: value.reshape(along) for name, value in values.items()}
-        optimizer = self.sweep.point(grid).make_optimizer()
         return {
-            name: np.broadcast_to(
-                np.asarray(getattr(optimizer, name), self.sweep.dtype), shape
-            ).ravel()
-            for name in tiles.NUMBERS
+            name: np.broadcast_to(np.asarray(value, self.sweep.dtype), shape).ravel()
+            for name, value in self.sweep.point(grid).numbers().items()
         }
 
     def _rounds(
@@ -212,12 +203,6 @@ class Work:
         at = names.index("seed")
         others = shape[:at] + shape[at + 1 :]
         return np.moveaxis(values.reshape(shape[at], *others, *variable.shape), 0, at)
-
-
-def stiffness(numbers: Mapping[str, np.ndarray]) -> np.ndarray:
-    """What an adaptive solver's number of steps grows with: the larger effective rate."""
-    inertia = 1 - numbers["momentum"]
-    return np.maximum(numbers["eta_y"], numbers["eta_z"]) / inertia
 
 
 def _blocks(indices: np.ndarray, size: int) -> Iterator[np.ndarray]:

@@ -1,5 +1,6 @@
 """The whole sweep of Fig. 6, 640 trainings, against loops over single runs."""
 
+import dataclasses
 import functools
 import importlib.util
 import time
@@ -87,7 +88,7 @@ def single(task: dynsim.SequenceClasses, seed: int) -> float:
 
 def rooted(sweep: Sweep, root: int) -> Sweep:
     """The sweep with other random numbers."""
-    return Sweep(sweep.axes, sweep.run, record=sweep.record, root=root)
+    return dataclasses.replace(sweep, root=root)
 
 
 def seconds(work: Callable[[], object]) -> float:

@@ -81,7 +81,7 @@ def peaks(sweep: Sweep, stored: Mapping[str, xr.Dataset]) -> xr.Dataset:
     the closed-form curve measured alike, which shows the error of measuring."""
     found = {
         "predicted": over_points(sweep, predicted_peak),
-        "gamma": over_points(sweep, lambda t: gamma_peak(t, sweep.steps_recorded(t))),
+        "gamma": over_points(sweep, lambda t: gamma_peak(t, t.steps_recorded(sweep.times))),
     }
     return xr.Dataset(found | {name: measured_peak(ds) for name, ds in stored.items()})
 

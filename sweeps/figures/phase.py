@@ -14,7 +14,7 @@ from matplotlib.patches import Patch
 
 from sweeps import output, phase
 from sweeps.figures.options import log_edges
-from sweeps.labels import ABOUT
+from sweeps.labels import label
 from sweeps.regions import Region
 
 DIVERGED_COLOUR = "#b0b0b0"
@@ -60,7 +60,8 @@ def run(config: phase.Phase) -> list[Path]:
         mesh = plot_map(values, (low, high), ax=axes[0, column])
         axes[0, column].set_title(TITLES.get(name, name))
         plot_regions(areas[name], ax=axes[1, column])
-    figure.colorbar(mesh, ax=axes[0, : len(maps)], label=label(config.observable))
+    drawn = next(iter(found.values()))[config.observable]
+    figure.colorbar(mesh, ax=axes[0, : len(maps)], label=label(drawn))
     if compared:
         (first, one), (second, other) = maps.items()
         difference = one - other
@@ -72,7 +73,12 @@ def run(config: phase.Phase) -> list[Path]:
         axes[1, 2].set_title(f"same region: {100 * same:.1f} % of the plane")
     for ax in axes.flat:
         plot_lines(config, closed, ax=ax, bound=ax in axes[0, : len(maps)])
-    figure.legend(handles=legend(), loc="outside lower center", ncols=5, frameon=False)
+    figure.legend(
+        handles=legend(bool(np.isfinite(closed["peak"]).any())),
+        loc="outside lower center",
+        ncols=5,
+        frameon=False,
+    )
     figure.suptitle(title(config))
     arrays = {f"{name}/{config.observable}": m.values for name, m in maps.items()}
     arrays |= {f"{name}/region": a.values for name, a in areas.items()}
@@ -103,7 +109,7 @@ def plot_map(
         vmax=limits[1],
         rasterized=True,
     )
-    decorate(ax, str(x), str(y))
+    decorate(ax, values[x], values[y])
     return mesh
 
 
@@ -120,7 +126,7 @@ def plot_regions(areas: xr.DataArray, ax: Axes | None = None) -> Axes:
         norm=BoundaryNorm(np.arange(len(Region) + 1) - 0.5, len(Region)),
         rasterized=True,
     )
-    decorate(ax, str(x), str(y))
+    decorate(ax, areas[x], areas[y])
     return ax
 
 
@@ -138,7 +144,7 @@ def plot_agreement(one: xr.DataArray, other: xr.DataArray, ax: Axes | None = Non
         vmax=1,
         rasterized=True,
     )
-    decorate(ax, str(x), str(y))
+    decorate(ax, one[x], one[y])
     return float(same.mean())
 
 
@@ -159,23 +165,19 @@ def plot_lines(
         ax.clabel(drawn, fmt="B = %.2g", fontsize=7)
 
 
-def decorate(ax: Axes, x: str, y: str) -> None:
+def decorate(ax: Axes, x: xr.DataArray, y: xr.DataArray) -> None:
     """Logarithmic axes with names and units."""
     ax.set(xscale="log", yscale="log", xlabel=label(x), ylabel=label(y))
 
 
-def label(name: str) -> str:
-    """Name and unit of an axis or observable."""
-    text, unit = ABOUT.get(name, (name, "1"))
-    return text if unit == "1" else f"{text} ({unit})"
-
-
-def legend() -> list:
-    """What the lines and colours are."""
-    handles: list = [
-        Line2D([], [], color="k", ls=style, label=text) for text, style in LINES.values()
-    ]
-    handles.append(Line2D([], [], color="0.35", lw=0.8, label="iso-lines of Theorem 4's B"))
+def legend(lines: bool) -> list:
+    """What the colours are, and the lines if there are any."""
+    handles: list = []
+    if lines:
+        handles = [
+            Line2D([], [], color="k", ls=style, label=text) for text, style in LINES.values()
+        ]
+        handles.append(Line2D([], [], color="0.35", lw=0.8, label="iso-lines of Theorem 4's B"))
     names = {region: region.name.lower().replace("_", " ") for region in Region}
     return handles + [
         Patch(fc=REGION_COLOURS[region], ec="0.5", label=names[region]) for region in Region
@@ -184,5 +186,6 @@ def legend() -> list:
 
 def title(config: phase.Phase) -> str:
     """What was computed, in a line."""
-    rule = f"momentum {config.momentum:g}" if config.optimizer == "sgd" else config.optimizer
+    sgd = config.optimizer == "sgd"
+    rule = f"momentum {config.training().momentum:g}" if sgd else config.optimizer
     return f"{config.task}, {rule}, {config.horizon} steps, {config.init} start"

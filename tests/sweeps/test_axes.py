@@ -13,6 +13,7 @@ from sweeps import axes, files, spec
 from sweeps.config import Training
 
 SWEEPS = Path(sweeps.__file__).parent
+FIELDS = Training.AXES
 
 
 def test_values_are_what_the_file_says() -> None:
@@ -25,7 +26,9 @@ def test_values_are_what_the_file_says() -> None:
 
 def test_zipped_axes_share_a_dimension_and_the_others_form_a_grid() -> None:
     dims = axes.dimensions(
-        {"eta_y": [1, 2], "seed": {"range": 3}, "eta_z": [5, 6], "T": [8, 9]}, [["eta_z", "eta_y"]]
+        {"eta_y": [1, 2], "seed": {"range": 3}, "eta_z": [5, 6], "T": [8, 9]},
+        [["eta_z", "eta_y"]],
+        FIELDS,
     )
     assert [(d.name, d.size, d.static) for d in dims] == [
         ("eta_y", 2, False),
@@ -34,14 +37,16 @@ def test_zipped_axes_share_a_dimension_and_the_others_form_a_grid() -> None:
     ]
     assert dims[0].axes == {"eta_y": (1, 2), "eta_z": (5, 6)}
     # Points of a part of a grid, which share single values but not both.
-    (dim,) = axes.dimensions({"eta_y": [1, 1, 2], "eta_z": [5, 6, 6]}, [["eta_y", "eta_z"]])
+    (dim,) = axes.dimensions({"eta_y": [1, 1, 2], "eta_z": [5, 6, 6]}, [["eta_y", "eta_z"]], FIELDS)
     assert dim.axes == {"eta_y": (1, 1, 2), "eta_z": (5, 6, 6)}
 
 
 @pytest.mark.parametrize("size", [1, 5, 12, 1000])
 def test_chunks_tile_the_array_of_runs_without_crossing_static_values(size: int) -> None:
     dims = axes.dimensions(
-        {"K": [2, 3], "eta_y": [1, 2, 3], "seed": {"range": 4}, "eta_z": {"linspace": [1, 5, 5]}}
+        {"K": [2, 3], "eta_y": [1, 2, 3], "seed": {"range": 4}, "eta_z": {"linspace": [1, 5, 5]}},
+        [],
+        FIELDS,
     )
     layout = axes.layout(dims, size)
     visits = np.zeros(layout.shape, int)

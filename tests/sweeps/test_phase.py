@@ -120,6 +120,15 @@ def test_one_engine_is_one_panel(tmp_path: Path) -> None:
     )
 
 
+def test_no_line_of_gradient_descent_is_drawn_for_adam(tmp_path: Path) -> None:
+    words = ["--optimizer", "adam", "--engine", "symmetric", "--resolution", "3"]
+    assert cli.main(["phase", *words, "--horizon", "5", "--out", str(tmp_path)]) == 0
+    with np.load(tmp_path / "phase.npz") as arrays:
+        assert np.isfinite(arrays["symmetric-descent/entropy"]).any()
+        for name in (*phase.STAGES, "bound"):
+            assert np.isnan(arrays[f"closed_form/{name}"]).all()
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [

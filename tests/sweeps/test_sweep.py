@@ -155,6 +155,16 @@ def test_every_engine_traces(name: str) -> None:
     assert (made["loss"].shape, made["loss"].dims) == ((4,), ("time",))
 
 
+def test_an_engine_of_another_system_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Other(Training):
+        pass
+
+    monkeypatch.setitem(ENGINES, "other", ENGINES["descent"]._replace(system=Other))
+    message = "engine = 'other': does not compute task 'syn-medium'; must be one of simulation, des"
+    with pytest.raises(ValueError, match=re.escape(message)):
+        Sweep({"eta_z": [1.0]}, TRAINING, engine="other").check()
+
+
 def test_diverged_runs_are_data_and_are_masked() -> None:
     sweep = Sweep({"eta_y": [1.0, 1e38]}, TRAINING, record=("loss",))
     found = sweeps.run(sweep)
