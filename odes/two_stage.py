@@ -17,6 +17,7 @@ import functools
 from collections.abc import Sequence
 
 import jax
+import jax.numpy as jnp
 from jaxtyping import Array, ArrayLike, Float
 
 from dynsim import checks
@@ -104,7 +105,7 @@ def checked_start(
     state = ReducedState.nominal(optimizer) if start is None else start
     for name, value in vars(state).items():
         checks.real(f"start.{name}", value, 0 if name.startswith("v_") else -float("inf"))
-    return state.astype(dtype), jax.numpy.asarray(begin, dtype)
+    return state.astype(dtype), jnp.asarray(begin, dtype)
 
 
 @functools.partial(jax.jit, static_argnames=("model", "record", "tolerances"))
