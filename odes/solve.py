@@ -193,7 +193,8 @@ def integrate_sde(
     begin: Float[ArrayLike, ""] = 0.0,
 ) -> Solved:
     """Integrate dy = vector_field(t, y, args) dt + diffusion(t, y, args) dB by Euler-Maruyama,
-    in the sense of Ito. One `key` is one Brownian path, to which more steps converge.
+    in the sense of Ito. `key` decides the noise of the steps: with other steps it is another
+    Brownian path. Only forward derivatives can be taken through it.
 
     Args:
         vector_field, initial, times, args, save, clock, begin: as for `integrate`.
@@ -215,8 +216,7 @@ def integrate_sde(
     inside = (nearest > 0) & (nearest < num_steps)
     grid = grid.at[nearest].set(jnp.where(inside, jump, grid[nearest]))
     shape = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype), initial)
-    # To tell apart the times of two steps, of which the least is half of an equal one.
-    path = diffrax.VirtualBrownianTree(t0, t1, (t1 - t0) / (4 * num_steps), shape, key)
+    path = diffrax.UnsafeBrownianPath(shape, key)
     noise = diffrax.ControlTerm(
         lambda t, y, args: lineax.DiagonalLinearOperator(diffusion(t, y, args)), path
     )
@@ -230,6 +230,7 @@ def integrate_sde(
         args=args,
         saveat=_save_at(flow_times, save),
         stepsize_controller=diffrax.StepTo(ts=grid),
+        adjoint=diffrax.ForwardMode(),
         max_steps=num_steps,
         throw=False,
     )

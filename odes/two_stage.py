@@ -25,7 +25,7 @@ from dynsim.noisy_sgd import NoisySGD
 from dynsim.precision import DType
 from dynsim.tasks.prompts import Prompts
 from dynsim.trajectory import Trajectory
-from odes.solve import Tolerances, checked_tolerances, integrate, run
+from odes.solve import Derivatives, Tolerances, checked_tolerances, integrate, run
 from odes.two_stage_field import (
     OBSERVABLES,
     Model,
@@ -56,6 +56,7 @@ def solve(
     record: Sequence[str] = DEFAULT_RECORD,
     dtype: DType = "float64",
     tolerances: Tolerances | None = None,
+    derivatives: Derivatives = "reverse",
 ) -> Trajectory:
     """Integrate the reduced ODE.
 
@@ -74,6 +75,7 @@ def solve(
         dtype: "float64" or "float32".
         tolerances: of the solver; by default rtol 1e-5 and atol 1e-7, below the error of the
             quadrature.
+        derivatives: which can be taken through the solve, "reverse" or "forward".
 
     Returns:
         A `Trajectory` with the final `ReducedState` as `params` and source "two-stage"; a solve
@@ -94,6 +96,7 @@ def solve(
         model=checked_model(task, finite_length, rule),
         record=checked_record(record),
         tolerances=checked_tolerances(tolerances or DEFAULT_TOLERANCES, dtype),
+        derivatives=derivatives,
     )
 
 
@@ -108,7 +111,7 @@ def checked_start(
     return state.astype(dtype), jnp.asarray(begin, dtype)
 
 
-@functools.partial(jax.jit, static_argnames=("model", "record", "tolerances"))
+@functools.partial(jax.jit, static_argnames=("model", "record", "tolerances", "derivatives"))
 def _solve(
     task: Prompts,
     optimizer: NoisySGD,
@@ -119,6 +122,7 @@ def _solve(
     model: Model,
     record: tuple[str, ...],
     tolerances: Tolerances,
+    derivatives: Derivatives,
 ) -> Trajectory:
     solved = integrate(
         functools.partial(drift, model),
@@ -128,6 +132,7 @@ def _solve(
         save=functools.partial(observe, model, record),
         clock=optimizer,
         tolerances=tolerances,
+        derivatives=derivatives,
         jumps=switch_time(optimizer)[None],
         begin=begin,
     )

@@ -57,8 +57,7 @@ def solve_sde(
     Args:
         task, optimizer, times, begin, finite_length, rule, record, dtype: as in
             `odes.two_stage.solve`.
-        key: decides the Brownian path, and the start. With the same key and last time, more
-            steps converge to one solution.
+        key: decides the start and the noise, which is another one for other `num_steps`.
         num_steps: equal steps in eta-time from `begin` to the last time, >= 2; one of them is
             moved to end where the learning rate changes. The default makes steps of 0.1 in the
             default schedule; they must be small against 1/(curvature of the loss), about 1.4
