@@ -5,26 +5,36 @@ status instead of an exception, because one failed member must not take a batch 
 """
 
 from collections.abc import Callable
-from typing import Any, Literal, NamedTuple, TypeVar
+from typing import Any, Literal, NamedTuple, Protocol, TypeVar
 
 import diffrax
 import jax
 import jax.numpy as jnp
+import lineax
 import numpy as np
-from jaxtyping import Array, ArrayLike, Bool, Float, Int, PyTree
+from jaxtyping import Array, ArrayLike, Bool, Float, Int, PRNGKeyArray, PyTree
 
 from dynsim import checks
 from dynsim.models.yz import YZ, init_zero
-from dynsim.optim import Clock, Optimizer
 from dynsim.precision import DType, precision, settle
 from dynsim.run_checks import check_weights
 from dynsim.tasks import SequenceClasses
 from dynsim.trajectory import Status, Trajectory
 
+
+class Clock(Protocol):
+    """What ties optimiser steps to ODE time: `dynsim.Clock`, or a schedule of rates."""
+
+    def flow_time(self, steps: Float[Array, "*S"]) -> Float[Array, "*S"]:
+        """ODE time at which the state after `steps` optimiser steps is read."""
+
+
 VectorField = Callable[[Float[Array, ""], PyTree, PyTree], PyTree]
 Derivatives = Literal["reverse", "forward"]
+Save = Callable[[Float[Array, ""], PyTree, PyTree], PyTree]
 Task = TypeVar("Task", bound=Any)
-Start = Callable[[Task, Optimizer], tuple[PyTree, ...]]
+Rates = TypeVar("Rates", bound=Any)
+Start = Callable[[Task, Rates], tuple[PyTree, ...]]
 
 
 class Tolerances(NamedTuple):
@@ -69,26 +79,28 @@ class Solved(NamedTuple):
     first_bad_step: Int[Array, ""]
 
 
-def check_times(times: Float[ArrayLike, " S"]) -> None:
-    """Raise `ValueError` unless `times` are finite, non-negative and increasing."""
-    if checks.is_traced(times):
+def check_times(times: Float[ArrayLike, " S"], begin: Float[ArrayLike, ""] = 0.0) -> None:
+    """Raise `ValueError` unless `times` are finite, increasing and >= `begin` >= 0."""
+    checks.real("begin", begin, 0)
+    if checks.is_traced((times, begin)):
         return
     array = np.asarray(times, np.float64)
     if array.ndim != 1 or array.size == 0 or not np.isfinite(array).all():
         raise ValueError(f"times = {times!r}: must be a non-empty list of finite times")
-    if array[0] < 0 or (np.diff(array) <= 0).any():
-        raise ValueError(f"times = {times!r}: must be >= 0 and increase")
+    if array[0] < begin or (np.diff(array) <= 0).any():
+        raise ValueError(f"times = {times!r}: must be >= {begin:g} and increase")
 
 
 def run(
     compiled: Callable[..., Trajectory],
     task: Task,
-    optimizer: Optimizer,
+    optimizer: Rates,
     times: Float[ArrayLike, " S"],
     dtype: DType,
     *,
     init: PyTree = None,
-    start: Start[Task] = lambda task, optimizer: (),
+    begin: Float[ArrayLike, ""] = 0.0,
+    start: Start[Task, Rates] = lambda task, optimizer: (),
     **options: Any,
 ) -> Trajectory:
     """What the solvers have in common: check the times, cast, compute in `dtype`, hand out.
@@ -97,10 +109,11 @@ def run(
         compiled: called with the task, the optimiser and the times in `dtype`, with what `start`
             returns, and with `options`.
         init: what the user gave to start from, looked through for tracers alone.
+        begin: optimiser step at which the run starts; looked at likewise, and `times` with it.
         start: makes further arguments from task and optimiser in `dtype`, in that precision.
     """
-    check_times(times)
-    with precision(dtype, task, optimizer, times, init):
+    check_times(times, begin)
+    with precision(dtype, task, optimizer, times, init, begin):
         task, optimizer = task.astype(dtype), optimizer.astype(dtype)
         more = start(task, optimizer)
         trajectory = compiled(task, optimizer, jnp.asarray(times, dtype), *more, **options)
@@ -113,23 +126,26 @@ def integrate(
     times: Float[Array, " S"],
     args: PyTree,
     *,
-    save: Callable[[Float[Array, ""], PyTree, PyTree], PyTree],
+    save: Save,
     clock: Clock,
     tolerances: Tolerances,
     derivatives: Derivatives = "reverse",
-    jumps: tuple[float, ...] = (),
+    jumps: Float[ArrayLike, " J"] = (),
+    begin: Float[ArrayLike, ""] = 0.0,
 ) -> Solved:
-    """Integrate y' = vector_field(t, y, args) from y(0) = `initial`.
+    """Integrate y' = vector_field(t, y, args) from y = `initial` at the time of `begin`.
 
     Args:
         vector_field: f(t, y, args), in ODE time, with every parameter in `args`.
-        initial: state at t = 0.
-        times: (S,) optimiser steps at which `save` is evaluated, increasing.
+        initial: state at the start.
+        times: (S,) optimiser steps at which `save` is evaluated, increasing, >= `begin`.
         save: what to keep at a saved time.
         clock: maps `times` to ODE time.
         derivatives: which of them can be taken through the solve, "reverse" (`jax.grad`) or
             "forward" (`jax.jvp`, `jax.jacfwd`).
-        jumps: ODE times at which the vector field jumps; the solver stops and restarts there.
+        jumps: (J,) ODE times at which the vector field jumps; the solver stops and restarts
+            there. They may be traced, and lie outside of the time that is integrated.
+        begin: optimiser step at which the state is `initial`.
 
     Returns:
         `Solved`. From the time of a failure on, what was saved holds `inf`.
@@ -139,48 +155,124 @@ def integrate(
         "forward": diffrax.ForwardMode,
     }
     adjoint = adjoints[checks.choice("derivatives", derivatives, tuple(adjoints))]()
+    t0, t1, flow_times = _span(clock, begin, times)
+    controller = diffrax.PIDController(rtol=tolerances.rtol, atol=tolerances.atol)
+    jump_times = jnp.asarray(jumps, t1.dtype)
+    if jump_times.size:
+        controller = diffrax.ClipStepSizeController(controller, jump_ts=jump_times)
+    solution = diffrax.diffeqsolve(
+        # diffrax calls both functions several times; under `jit` each is traced once.
+        diffrax.ODETerm(jax.jit(vector_field)),
+        diffrax.Tsit5(),
+        t0=t0,
+        t1=t1,
+        dt0=None,
+        y0=initial,
+        args=args,
+        saveat=_save_at(flow_times, save),
+        stepsize_controller=controller,
+        adjoint=adjoint,
+        max_steps=tolerances.max_steps,
+        throw=False,
+    )
+    return _solved(times, solution, initial, flow_times[-1] > t0)
+
+
+def integrate_sde(
+    vector_field: VectorField,
+    diffusion: VectorField,
+    initial: PyTree,
+    times: Float[Array, " S"],
+    args: PyTree,
+    key: PRNGKeyArray,
+    *,
+    save: Save,
+    clock: Clock,
+    num_steps: int,
+    jump: Float[ArrayLike, ""],
+    begin: Float[ArrayLike, ""] = 0.0,
+) -> Solved:
+    """Integrate dy = vector_field(t, y, args) dt + diffusion(t, y, args) dB by Euler-Maruyama,
+    in the sense of Ito. `key` decides the noise of the steps: with other steps it is another
+    Brownian path. Only forward derivatives can be taken through it.
+
+    Args:
+        vector_field, initial, times, args, save, clock, begin: as for `integrate`.
+        diffusion: amplitude of the noise in every entry of y, of the structure of y; the
+            noises of the entries are independent.
+        num_steps: equal steps from `begin` to the last time, >= 2.
+        jump: ODE time at which the vector field jumps; the solver steps there instead of to
+            the nearest of its times.
+
+    Returns:
+        As `integrate`; between the steps y is interpolated linearly.
+    """
+    t0, t1, flow_times = _span(clock, begin, times)
+    grid = t0 + (t1 - t0) * jnp.arange(num_steps + 1, dtype=t0.dtype) / num_steps
+    grid = grid.at[-1].set(t1)
+    jump = jnp.asarray(jump, t0.dtype)
+    # First and last time stay: a jump nearer to them than half a step is taken there.
+    nearest = jnp.argmin(jnp.abs(grid - jump))
+    inside = (nearest > 0) & (nearest < num_steps)
+    grid = grid.at[nearest].set(jnp.where(inside, jump, grid[nearest]))
+    shape = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype), initial)
+    path = diffrax.UnsafeBrownianPath(shape, key)
+    noise = diffrax.ControlTerm(
+        lambda t, y, args: lineax.DiagonalLinearOperator(diffusion(t, y, args)), path
+    )
+    solution = diffrax.diffeqsolve(
+        diffrax.MultiTerm(diffrax.ODETerm(jax.jit(vector_field)), noise),
+        diffrax.Euler(),
+        t0=t0,
+        t1=t1,
+        dt0=None,
+        y0=initial,
+        args=args,
+        saveat=_save_at(flow_times, save),
+        stepsize_controller=diffrax.StepTo(ts=grid),
+        adjoint=diffrax.ForwardMode(),
+        max_steps=num_steps,
+        throw=False,
+    )
+    return _solved(times, solution, initial, flow_times[-1] > t0)
+
+
+def _span(
+    clock: Clock, begin: Float[ArrayLike, ""], times: Float[Array, " S"]
+) -> tuple[Float[Array, ""], Float[Array, ""], Float[Array, " S"]]:
+    """ODE times of the start, of the end, and of `times`."""
     flow_times = clock.flow_time(times)
-    if_single = jnp.where(flow_times[-1] > 0, flow_times[-1], 1.0)
+    t0 = jnp.asarray(clock.flow_time(jnp.asarray(begin, times.dtype)), flow_times.dtype)
+    # A single time at the start leaves nothing to integrate, which diffrax does not take.
+    t1 = jnp.where(flow_times[-1] > t0, flow_times[-1], t0 + 1)
+    return t0, t1, flow_times
+
+
+def _save_at(flow_times: Float[Array, " S"], save: Save) -> diffrax.SaveAt:
+    """`save` at the times, with whether the state was finite, and the state at the end."""
 
     def save_with_check(t: Float[Array, ""], y: PyTree, args: PyTree) -> PyTree:
         finite = jnp.stack([jnp.all(jnp.isfinite(leaf)) for leaf in jax.tree.leaves(y)])
         # As a float, because diffrax fills what it never reached with inf.
         return save(t, y, args), jnp.all(finite).astype(t.dtype)
 
-    controller = diffrax.PIDController(rtol=tolerances.rtol, atol=tolerances.atol)
-    if jumps:
-        jump_times = jnp.asarray(jumps, if_single.dtype)
-        controller = diffrax.ClipStepSizeController(controller, jump_ts=jump_times)
-    solution = diffrax.diffeqsolve(
-        # diffrax calls both functions several times; under `jit` each is traced once.
-        diffrax.ODETerm(jax.jit(vector_field)),
-        diffrax.Tsit5(),
-        t0=jnp.zeros_like(if_single),
-        t1=if_single,
-        dt0=None,
-        y0=initial,
-        args=args,
-        saveat=diffrax.SaveAt(
-            subs=[
-                diffrax.SubSaveAt(ts=flow_times, fn=jax.jit(save_with_check)),
-                diffrax.SubSaveAt(t1=True),
-            ]
-        ),
-        stepsize_controller=controller,
-        adjoint=adjoint,
-        max_steps=tolerances.max_steps,
-        throw=False,
-    )
+    at_times = diffrax.SubSaveAt(ts=flow_times, fn=jax.jit(save_with_check))
+    return diffrax.SaveAt(subs=[at_times, diffrax.SubSaveAt(t1=True)])
+
+
+def _solved(
+    times: Float[Array, " S"], solution: diffrax.Solution, initial: PyTree, moved: Bool[Array, ""]
+) -> Solved:
+    """What diffrax found, with a status; unless `moved`, the end is the start."""
     (saved, finite), final = solution.ys
-    valid = finite == 1
     results = diffrax.RESULTS
     status = jnp.where(
         solution.result == results.max_steps_reached, Status.MAX_STEPS, Status.SOLVER_FAILED
     )
     succeeded = solution.result == results.successful
-    finite_status, first_bad = judge(times, valid)
+    finite_status, first_bad = judge(times, finite == 1)
     status = jnp.where(succeeded, finite_status, status)
-    last = jax.tree.map(lambda leaf: leaf[-1], final)
+    last = jax.tree.map(lambda leaf, start: jnp.where(moved, leaf[-1], start), final, initial)
     return Solved(saved, last, status.astype(jnp.int32), first_bad)
 
 

@@ -1,0 +1,171 @@
+"""Drift of the reduced two-stage state, and what can be read off it (arXiv:2502.20681).
+
+In eta-time t, with R_k the n_k weights whose mean square is v_k, gradient flow of the loss
+with weight decay lambda and gradient noise tau_xi gives
+
+    da/dt = -dLoss/da - lambda a,   db/dt = -dLoss/db - lambda b
+    dv_k/dt = -(4/n_k) v_k dLoss/dv_k - 2 lambda v_k + eta tau_xi^2
+
+because R_k . grad Loss = 2 v_k dLoss/dv_k for isotropic blocks. The learning rate enters through
+the noise alone.
+
+Assumes: eta -> 0 at fixed eta tau_xi^2 (the stationary noise of the steps themselves is larger by
+the factor 2/(2 - eta lambda)), the whole population as batch, no noise on a and b themselves
+(`odes.two_stage_sde` has that), and what `odes.two_stage_loss` assumes. The paper was at hand in
+fragments: this is a reconstruction derived by us.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float
+
+from dynsim import checks
+from dynsim.noisy_sgd import NoisySGD
+from dynsim.tasks.prompts import Prompts
+from odes.two_stage_loss import Losses, Rule, auc_Q, losses, total
+from odes.two_stage_maps import root
+from odes.two_stage_state import ReducedState, block_sizes
+
+
+class Model(NamedTuple):
+    """What compilation depends on.
+
+    Attributes:
+        coupled: whether J is trained, with any weight.
+        finite_length: whether the outputs have the variance of a finite context.
+        rule: the quadrature.
+    """
+
+    coupled: bool
+    finite_length: bool
+    rule: Rule
+
+
+class Snapshot(NamedTuple):
+    """The state at one moment, and its losses."""
+
+    state: ReducedState
+    task: Prompts
+    losses: Losses
+    model: Model
+
+
+def checked_model(task: Prompts, finite_length: bool, rule: Rule | None) -> Model:
+    """The model of `task`, whose coupling is looked at unless it is traced.
+
+    Raises:
+        ValueError: for a core that is not "fresh", or a rule without nodes.
+    """
+    if task.core != "fresh":
+        raise ValueError(f"core = {task.core!r}: must be 'fresh'; of others no reduction is known")
+    rule = rule or Rule()
+    for name, num in rule._asdict().items():
+        checks.integer(f"rule.{name}", num, 1)
+    traced = checks.is_traced(task.coupling)
+    return Model(traced or bool(np.any(np.asarray(task.coupling) != 0)), bool(finite_length), rule)
+
+
+def switch_time(optimizer: NoisySGD) -> Float[Array, ""]:
+    """Eta-time at which the learning rate changes."""
+    return jnp.asarray(optimizer.flow_time(jnp.asarray(optimizer.steps[0])))
+
+
+def rate_at(optimizer: NoisySGD, t: Float[Array, ""]) -> Float[Array, ""]:
+    """Learning rate at eta-time `t`."""
+    return jnp.where(t < switch_time(optimizer), optimizer.eta_1, optimizer.eta_2)
+
+
+def drift(
+    model: Model, t: Float[Array, ""], state: ReducedState, args: tuple[Prompts, NoisySGD]
+) -> ReducedState:
+    """d(state)/dt at eta-time `t`."""
+    task, optimizer = args
+    # Without noise dv/dt ~ -sqrt(v), so that a step can overshoot 0.
+    state = state.clamped()
+    gradient = jax.grad(total)(
+        state,
+        task,
+        coupled=model.coupled,
+        finite_length=model.finite_length,
+        rule=model.rule,
+    )
+    noise = rate_at(optimizer, t) * optimizer.noise**2
+
+    def signal(x: Float[Array, ""], slope: Float[Array, ""]) -> Float[Array, ""]:
+        return -slope - optimizer.decay * x
+
+    def square(v: Float[Array, ""], slope: Float[Array, ""], size: int) -> Float[Array, ""]:
+        return -4 / size * v * slope - 2 * optimizer.decay * v + noise
+
+    moved = jax.tree.map(square, state, gradient, block_sizes(task.d))
+    return ReducedState(
+        signal(state.a, gradient.a),
+        signal(state.b, gradient.b),
+        *(moved.v_h, moved.v_W, moved.v_e, moved.v_u, moved.v_M),
+    )
+
+
+def _loss(s: Snapshot) -> Float[Array, ""]:
+    c = s.task.coupling
+    return (1 - c) * (s.losses.K1 + s.losses.K2) + c * s.losses.J
+
+
+def _auc(s: Snapshot) -> Float[Array, ""]:
+    return auc_Q(s.state, s.task, finite_length=s.model.finite_length, rule=s.model.rule)
+
+
+def _noise_W(s: Snapshot) -> Float[Array, ""]:
+    """Sum of the squares of W without a."""
+    size = block_sizes(s.task.d)
+    return size.v_h * s.state.v_h + size.v_W * s.state.v_W
+
+
+def _noise_V(s: Snapshot) -> Float[Array, ""]:
+    """Sum of the squares of V without b."""
+    size, state = block_sizes(s.task.d), s.state
+    return size.v_e * state.v_e + size.v_u * state.v_u + size.v_M * state.v_M
+
+
+OBSERVABLES: dict[str, Callable[[Snapshot], Array]] = {
+    "K1": lambda s: s.losses.K1,
+    "K2": lambda s: s.losses.K2,
+    "K2_pos": lambda s: s.losses.K2_pos,
+    "K2_neg": lambda s: s.losses.K2_neg,
+    "J": lambda s: s.losses.J,
+    "loss": _loss,
+    "auc_Q": _auc,
+    "W_norm": lambda s: root(s.state.a**2 + _noise_W(s)),
+    "V_norm": lambda s: root(s.state.b**2 + _noise_V(s)),
+    "W_trace": lambda s: s.state.a,
+    "V_trace": lambda s: s.state.b,
+    "V_rms": lambda s: root(_noise_V(s) / (s.task.d**2 - 1)),
+    "state": lambda s: jnp.stack(jax.tree.leaves(s.state)),
+}
+"""What can be recorded, all of shape () but "state": the losses in nats ("loss" is the trained
+one, without weight decay), the AUC of N_V, Frobenius norms of the weights, the traces a and b of
+their signal, the root mean square of V without V[0,0], and (7,) the state in the order of its
+fields."""
+
+
+def checked_record(record: Sequence[str]) -> tuple[str, ...]:
+    """The names to record; raises `ValueError` for an unknown one."""
+    names = (record,) if isinstance(record, str) else tuple(record)
+    return tuple(checks.choice("record", name, tuple(OBSERVABLES)) for name in names)
+
+
+def observe(
+    model: Model,
+    record: tuple[str, ...],
+    t: Float[Array, ""],
+    state: ReducedState,
+    args: tuple[Prompts, NoisySGD],
+) -> dict[str, Array]:
+    """The observables of a state, by name."""
+    task, state = args[0], state.clamped()
+    found = losses(state, task, finite_length=model.finite_length, rule=model.rule)
+    snapshot = Snapshot(state, task, found, model)
+    return {name: OBSERVABLES[name](snapshot) for name in record}

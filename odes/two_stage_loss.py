@@ -1,0 +1,245 @@
+"""The loss of P and Q as a function of seven numbers, by quadrature (arXiv:2502.20681).
+
+The reduced state replaces W and V by the signal amplitudes a = W[0,0], b = V[0,0] and by the
+mean squares v_k of five blocks, which the loss sees as isotropic. For a query of class y, with
+p = gamma0 + s1 |g| and g, h, e, f ~ N(0, 1), the outputs are
+
+    y N_W = (kappa/2) pbar w + sqrt(VarW) f,     w = a p + sqrt(v_h) s1 sqrt(d-1) h
+    y N_V = -+(kappa/4) D(m, s) + sqrt(VarV) f   (- for y = +1)
+    y = +1:  m = r t e,          s^2 = s2^4 (d-1)^2 v_M
+    y = -1:  m = r (b r + t e),  s^2 = s2^4 (d-1)^2 v_M + s2^2 (d-1) r^2 v_u
+
+with t = s2 sqrt((d-1) v_e). The variances are those of a mean over L-1 context tokens,
+
+    VarW = (kappa/L) [(p2 w^2 + S_W)/2 - pbar^2 w^2/4],  S_W = s1^2 (d-1) v_W (p^2 + s1^2 (d-1))
+    VarV = (kappa/L) [s^2/2 + m^2/4 - D^2/16]
+
+and K1 = E l(y N_W), K2 = E l(y N_V), J = E l(y N_W + y N_V) with l(m) = log(1 + e^-m). J needs
+the covariance of the outputs as well, in which |g| of the context counts as Gaussian.
+
+Assumes: isotropic blocks, d -> infinity for |x_L|^2 and |V x_L|^2, outputs Gaussian at finite L.
+The paper was at hand in fragments: this is a reconstruction derived by us.
+"""
+
+import functools
+import statistics
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float
+
+from dynsim.models.relu_prompt import logistic
+from dynsim.tasks.prompts import Prompts
+from odes.two_stage_maps import D, G, root
+from odes.two_stage_state import ReducedState
+
+__all__ = ["Losses", "ReducedState", "Rule", "auc_Q", "losses", "total"]
+
+
+class Rule(NamedTuple):
+    """Quadrature nodes for |g| (half-normal) and for the normal h, e and f."""
+
+    g: int = 12
+    h: int = 6
+    e: int = 8
+    f: int = 6
+
+
+class Losses(NamedTuple):
+    """Population losses in nats, without weight decay; K2 is the mean of K2_pos (the queries
+    with y = +1) and K2_neg."""
+
+    K1: Float[Array, ""]
+    K2: Float[Array, ""]
+    K2_pos: Float[Array, ""]
+    K2_neg: Float[Array, ""]
+    J: Float[Array, ""]
+
+
+class _OutputP(NamedTuple):
+    """y N_W at (g, h) nodes; `drift` and `spread` are mean and standard deviation of
+    x_i^T W x_L at a context token of the query's class."""
+
+    mean: Float[Array, "g h"]
+    variance: Float[Array, "g h"]
+    drift: Float[Array, "g h"]
+    spread: Float[Array, "g h"]
+
+
+class _OutputQ(NamedTuple):
+    """y N_V at e nodes for queries of one class; (m, s) as in the module's equations."""
+
+    mean: Float[Array, " e"]
+    variance: Float[Array, " e"]
+    m: Float[Array, " e"]
+    s: Float[Array, " e"]
+
+
+@functools.cache
+def half_normal_nodes(num: int) -> tuple[np.ndarray, np.ndarray]:
+    """Nodes (num,) and weights (num,) for E f(|g|): Gauss-Legendre in the quantile of |g|."""
+    u, weight = np.polynomial.legendre.leggauss(num)
+    # u in (-1, 1) is 2 q - 1 for the quantile q, and P(|g| < x) = 2 Phi(x) - 1.
+    quantile = statistics.NormalDist().inv_cdf
+    return np.array([quantile((3 + x) / 4) for x in u]), weight / 2
+
+
+@functools.cache
+def normal_nodes(num: int) -> tuple[np.ndarray, np.ndarray]:
+    """Nodes (num,) and weights (num,) for E f(N(0, 1)): Gauss-Hermite."""
+    nodes, weight = np.polynomial.hermite_e.hermegauss(num)
+    return nodes, weight / weight.sum()
+
+
+def losses(
+    state: ReducedState, task: Prompts, *, finite_length: bool = True, rule: Rule | None = None
+) -> Losses:
+    """All losses of the state. `finite_length=False` is L -> infinity in the variances alone:
+    kappa is kept. Compiled, a loss that is not read costs nothing."""
+    rule = rule or Rule()
+    P, Q = _outputs(state, task, finite_length, rule)
+    K1, pos, neg = _apart(P, Q, rule)
+    return Losses(K1, (pos + neg) / 2, pos, neg, _together(P, Q, task, finite_length, rule))
+
+
+def total(
+    state: ReducedState,
+    task: Prompts,
+    *,
+    coupled: bool = True,
+    finite_length: bool = True,
+    rule: Rule | None = None,
+) -> Float[Array, ""]:
+    """The trained data loss (1 - c)(K1 + K2) + c J, c = task.coupling. `coupled=False` says
+    that c = 0, and saves the quadrature of J, by far the largest."""
+    rule = rule or Rule()
+    P, Q = _outputs(state, task, finite_length, rule)
+    K1, pos, neg = _apart(P, Q, rule)
+    apart = K1 + (pos + neg) / 2
+    if not coupled:
+        return apart
+    together = _together(P, Q, task, finite_length, rule)
+    return (1 - task.coupling) * apart + task.coupling * together
+
+
+def auc_Q(
+    state: ReducedState, task: Prompts, *, finite_length: bool = True, rule: Rule | None = None
+) -> Float[Array, ""]:
+    """Probability that N_V of a random positive query exceeds that of a random negative one.
+
+    In the mean over contexts N_V <= 0, less so for positives; at finite L both scores spread
+    about that. `finite_length=False` has only the spread over queries, in steps of the rule.
+    """
+    rule = rule or Rule()
+    _, (pos, neg) = _outputs(state, task, finite_length, rule)
+    weight = normal_nodes(rule.e)[1].astype(pos.mean.dtype)
+    # `mean` is that of y N_V.
+    gap = pos.mean[:, None] + neg.mean[None]
+    spread = root(pos.variance[:, None] + neg.variance[None])
+    return jnp.einsum("i,j,ij->", weight, weight, jax.scipy.special.ndtr(gap / spread))
+
+
+def _outputs(
+    state: ReducedState, task: Prompts, finite_length: bool, rule: Rule
+) -> tuple[_OutputP, tuple[_OutputQ, _OutputQ]]:
+    """Output P, and output Q for positive and for negative queries."""
+    pos, neg = (_output_Q(state, task, y, finite_length, rule) for y in (1, -1))
+    return _output_P(state, task, finite_length, rule), (pos, neg)
+
+
+def _apart(
+    P: _OutputP, Q: tuple[_OutputQ, _OutputQ], rule: Rule
+) -> tuple[Float[Array, ""], Float[Array, ""], Float[Array, ""]]:
+    """K1, and K2 of positive and of negative queries."""
+    weight = normal_nodes(rule.e)[1].astype(P.mean.dtype)
+    pos, neg = (jnp.vdot(weight, _smoothed(q.mean, q.variance, rule)) for q in Q)
+    return jnp.vdot(_weight_P(P, rule), _smoothed(P.mean, P.variance, rule)), pos, neg
+
+
+def _together(
+    P: _OutputP,
+    Q: tuple[_OutputQ, _OutputQ],
+    task: Prompts,
+    finite_length: bool,
+    rule: Rule,
+) -> Float[Array, ""]:
+    """J."""
+    weight = normal_nodes(rule.e)[1].astype(P.mean.dtype)
+    found = []
+    for y, q in zip((1, -1), Q, strict=True):
+        mean = P.mean[:, :, None] + q.mean[None, None]
+        variance = P.variance[:, :, None] + q.variance[None, None]
+        if finite_length:
+            variance = variance + 2 * _covariance(P, q, task, y)
+        each = _smoothed(mean, variance, rule)
+        found.append(jnp.einsum("gh,e,ghe->", _weight_P(P, rule), weight, each))
+    return (found[0] + found[1]) / 2
+
+
+def _smoothed(
+    mean: Float[Array, "*n"], variance: Float[Array, "*n"], rule: Rule
+) -> Float[Array, "*n"]:
+    """E_f l(mean + sqrt(variance) f)."""
+    f, weight = (values.astype(mean.dtype) for values in normal_nodes(rule.f))
+    f = f.reshape(mean.ndim * (1,) + (-1,))
+    return logistic(mean[..., None] + root(variance)[..., None] * f) @ weight
+
+
+def _weight_P(P: _OutputP, rule: Rule) -> Float[np.ndarray, "g h"]:
+    weight = np.outer(half_normal_nodes(rule.g)[1], normal_nodes(rule.h)[1])
+    return weight.astype(P.mean.dtype)
+
+
+def _per_token(task: Prompts, finite_length: bool) -> float:
+    """Variance of the mean over the context, in units of that of one token."""
+    return task.kappa / task.length if finite_length else 0.0
+
+
+def _output_P(state: ReducedState, task: Prompts, finite_length: bool, rule: Rule) -> _OutputP:
+    dtype = jnp.result_type(state.a, task.r, float)
+    g = half_normal_nodes(rule.g)[0].astype(dtype)[:, None]
+    h = normal_nodes(rule.h)[0].astype(dtype)[None]
+    others = task.d - 1
+    p = task.gamma0 + task.s1 * g
+    w = state.a * p + root(state.v_h) * task.s1 * others**0.5 * h
+    # |x_L|^2 of the query is p^2 + s1^2 (d-1), up to O(sqrt d).
+    across = task.s1**2 * others * state.v_W * (p**2 + task.s1**2 * others)
+    pbar, p2 = task.mean_margin, task.mean_square_margin
+    variance = (p2 * w**2 + across) / 2 - (pbar * w) ** 2 / 4
+    return _OutputP(
+        0.5 * task.kappa * pbar * w,
+        _per_token(task, finite_length) * variance,
+        pbar * w,
+        root(across + (p2 - pbar**2) * w**2),
+    )
+
+
+def _output_Q(
+    state: ReducedState, task: Prompts, y: int, finite_length: bool, rule: Rule
+) -> _OutputQ:
+    e = normal_nodes(rule.e)[0].astype(jnp.result_type(state.b, task.r, float))
+    others = task.d - 1
+    m = task.r * task.s2 * root(others * state.v_e) * e
+    square = task.s2**4 * others**2 * state.v_M
+    if y < 0:
+        # Of +-zeta the upper sign does: the other one is the same with e -> -e.
+        m = m + task.r**2 * state.b
+        square = square + task.s2**2 * others * task.r**2 * state.v_u
+    s = root(square)
+    raised = D(m, s)
+    variance = s**2 / 2 + m**2 / 4 - raised**2 / 16
+    return _OutputQ(
+        -y * 0.25 * task.kappa * raised, _per_token(task, finite_length) * variance, m, s
+    )
+
+
+def _covariance(P: _OutputP, Q: _OutputQ, task: Prompts, y: int) -> Float[Array, "g h e"]:
+    """Covariance of N_W and N_V given a query of class y: the context tokens are the same."""
+    along, against = (((sign * P.drift + G(P.drift, P.spread)) / 2)[:, :, None] for sign in (1, -1))
+    # Mean of ReLU(x_i^T V x_L) at positive and at negative tokens.
+    low, high = (G(m, Q.s)[None, None] / 2 for m in (jnp.zeros_like(Q.m), Q.m))
+    near, far = (low, high) if y > 0 else (high, low)
+    raw = (along * near + against * far) / 2
+    return task.kappa / task.length * (raw - (along - against) * (near - far) / 4)

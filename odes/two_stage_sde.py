@@ -1,0 +1,133 @@
+"""The reduced two-stage ODE with the noise that a and b feel themselves (arXiv:2502.20681).
+
+    da = (...) dt + sqrt(eta) tau_xi dB_a,   db = (...) dt + sqrt(eta) tau_xi dB_b
+
+with the drift of `odes.two_stage_field`: in n steps, n eta units of time, noisy SGD adds noise
+of variance n eta^2 tau_xi^2 to every weight. Averages over blocks do not feel it, the single
+weights a and b do: it decides when, and with which sign of b, Q is learned.
+
+Assumes what `odes.two_stage_field` does, and that the noise of a block averages out. The paper
+was at hand in fragments: this is a reconstruction derived by us.
+"""
+
+import dataclasses
+import functools
+from collections.abc import Sequence
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, ArrayLike, Float, PRNGKeyArray
+
+from dynsim import checks
+from dynsim.noisy_sgd import NoisySGD
+from dynsim.precision import DType
+from dynsim.tasks.prompts import Prompts
+from dynsim.trajectory import Trajectory
+from odes.solve import integrate_sde, run
+from odes.two_stage import DEFAULT_RECORD, checked_start
+from odes.two_stage_field import (
+    Model,
+    checked_model,
+    checked_record,
+    drift,
+    observe,
+    rate_at,
+    switch_time,
+)
+from odes.two_stage_loss import Rule
+from odes.two_stage_state import ReducedState
+
+
+def solve_sde(
+    task: Prompts,
+    optimizer: NoisySGD,
+    times: Float[ArrayLike, " S"],
+    key: PRNGKeyArray,
+    *,
+    num_steps: int = 1300,
+    start: ReducedState | None = None,
+    begin: Float[ArrayLike, ""] = 0.0,
+    finite_length: bool = True,
+    rule: Rule | None = None,
+    record: Sequence[str] = DEFAULT_RECORD,
+    dtype: DType = "float64",
+) -> Trajectory:
+    """One path of the SDE, by Euler-Maruyama; `jax.vmap` over keys for more.
+
+    Args:
+        task, optimizer, times, begin, finite_length, rule, record, dtype: as in
+            `odes.two_stage.solve`.
+        key: decides the start and the noise, which is another one for other `num_steps`.
+        num_steps: equal steps in eta-time from `begin` to the last time, >= 2; one of them is
+            moved to end where the learning rate changes. The default makes steps of 0.1 in the
+            default schedule; they must be small against 1/(curvature of the loss), about 1.4
+            there.
+        start: state at `begin`; if None the nominal one with a and b drawn from N(0, init^2),
+            as the weights that they are.
+
+    Returns:
+        As `odes.two_stage.solve`, with the source "two-stage-sde".
+
+    Raises:
+        ValueError: as `odes.two_stage.solve`, and for `num_steps` < 2.
+    """
+    return run(
+        _solve,
+        task,
+        optimizer,
+        times,
+        dtype,
+        init=(start, key),
+        begin=begin,
+        start=lambda task, optimizer: (*checked_start(start, begin, optimizer, dtype), key),
+        drawn=start is None,
+        model=checked_model(task, finite_length, rule),
+        record=checked_record(record),
+        num_steps=checks.integer("num_steps", num_steps, 2),
+    )
+
+
+def _diffusion(
+    t: Float[Array, ""], state: ReducedState, args: tuple[Prompts, NoisySGD]
+) -> ReducedState:
+    """Amplitude of the noise."""
+    optimizer = args[1]
+    amplitude = jnp.sqrt(rate_at(optimizer, t)) * optimizer.noise
+    return ReducedState(amplitude, amplitude, *(5 * (jnp.zeros_like(amplitude),)))
+
+
+@functools.partial(jax.jit, static_argnames=("model", "record", "num_steps", "drawn"))
+def _solve(
+    task: Prompts,
+    optimizer: NoisySGD,
+    times: Float[Array, " S"],
+    start: ReducedState,
+    begin: Float[Array, ""],
+    key: PRNGKeyArray,
+    *,
+    model: Model,
+    record: tuple[str, ...],
+    num_steps: int,
+    drawn: bool,
+) -> Trajectory:
+    key, start_key = jax.random.split(key)
+    if drawn:
+        a, b = optimizer.init * jax.random.normal(start_key, (2,), times.dtype)
+        start = dataclasses.replace(start, a=a, b=b)
+    solved = integrate_sde(
+        functools.partial(drift, model),
+        _diffusion,
+        start,
+        times,
+        (task, optimizer),
+        key,
+        save=functools.partial(observe, model, record),
+        clock=optimizer,
+        num_steps=num_steps,
+        jump=switch_time(optimizer),
+        begin=begin,
+    )
+    final = solved.final.clamped()
+    return Trajectory(
+        times, solved.saved, final, solved.status, solved.first_bad_step, "two-stage-sde"
+    )

@@ -1,0 +1,64 @@
+"""The seven numbers to which the two-stage dynamics reduces (arXiv:2502.20681).
+
+The losses of the weights W of component P and V of component Q depend, for d -> infinity and
+isotropic noise, on a = W[0,0] = w_star^T W w_star, on b = V[0,0] = zeta^T V zeta / r^2, and on
+the mean squares of the blocks that remain when row and column 0 are set apart:
+
+    W: v_h of W[0,1:], v_W of W[1:,:]    V: v_e of V[0,1:], v_u of V[1:,0], v_M of V[1:,1:]
+
+Assumes that w_star and zeta are the first axes, as `dynsim.tasks.prompts` has it. The paper was
+at hand in fragments: this reduction is a reconstruction derived by us.
+"""
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, ArrayLike, Float
+
+from dynsim.noisy_sgd import NoisySGD
+
+
+class ReducedState(eqx.Module):
+    """The seven numbers; all of shape ().
+
+    Attributes:
+        a, b: W[0,0] and V[0,0], the weights along w_star and along zeta.
+        v_h, v_W: mean squares of W[0,1:] and of W[1:,:].
+        v_e, v_u, v_M: mean squares of V[0,1:], of V[1:,0] and of V[1:,1:].
+    """
+
+    a: Float[ArrayLike, ""]
+    b: Float[ArrayLike, ""]
+    v_h: Float[ArrayLike, ""]
+    v_W: Float[ArrayLike, ""]
+    v_e: Float[ArrayLike, ""]
+    v_u: Float[ArrayLike, ""]
+    v_M: Float[ArrayLike, ""]
+
+    @classmethod
+    def from_weights(cls, W: Float[Array, "d d"], V: Float[Array, "d d"]) -> "ReducedState":
+        """The projection of weights on the reduced state."""
+        W, V = jnp.asarray(W), jnp.asarray(V)
+        blocks = (W[0, 1:], W[1:], V[0, 1:], V[1:, 0], V[1:, 1:])
+        return cls(W[0, 0], V[0, 0], *(jnp.mean(block**2) for block in blocks))
+
+    @classmethod
+    def nominal(cls, optimizer: NoisySGD) -> "ReducedState":
+        """The state that stands for the random starting weights: no signal in P, and b at one
+        standard deviation, because b = 0 would stay 0."""
+        init = optimizer.init
+        return cls(0 * init, init, *(5 * (init**2,)))
+
+    def clamped(self) -> "ReducedState":
+        """The same with mean squares that a solver carried below 0 put back to 0."""
+        squares = (self.v_h, self.v_W, self.v_e, self.v_u, self.v_M)
+        return ReducedState(self.a, self.b, *(jnp.maximum(v, 0) for v in squares))
+
+    def astype(self, dtype: str) -> "ReducedState":
+        """The same state as JAX arrays of `dtype`."""
+        return jax.tree.map(lambda number: jnp.asarray(number, dtype), self)
+
+
+def block_sizes(d: int) -> ReducedState:
+    """Number of weights behind each entry of the state."""
+    return ReducedState(1, 1, d - 1, (d - 1) * d, d - 1, d - 1, (d - 1) ** 2)
