@@ -1,6 +1,7 @@
 """The command `dynsim`: theory and simulation of attention's training dynamics."""
 
 import dataclasses
+import itertools
 import json
 import sys
 from collections.abc import Callable, Sequence
@@ -10,7 +11,7 @@ from typing import Annotated, Any
 import matplotlib as mpl
 import tyro
 
-from sweeps import output, plot
+from sweeps import hosts, output, plot, two_stage_compare, two_stage_report
 from sweeps.benchmarks import command as bench
 from sweeps.commands import Export, Info, SweepCommand, run_export, run_info, run_sweep
 from sweeps.compare import compare
@@ -26,7 +27,10 @@ from sweeps.figures import (
     figure9,
     recall,
     snap,
+    spectrum,
     trainability,
+    two_stage,
+    two_stage_phase,
     validity,
 )
 from sweeps.figures.ladder import Ladder
@@ -34,6 +38,7 @@ from sweeps.figures.ladder import run as run_ladder
 from sweeps.figures.phase import run as run_phase
 from sweeps.phase import Phase
 from sweeps.report import table, write
+from sweeps.two_stage_compare import CompareTwoStage
 from sweeps.validate import Validate, validate
 
 Figure = (
@@ -51,9 +56,13 @@ Figure = (
     | Annotated[trainability.Trainability, tyro.conf.subcommand("trainability")]
     | Annotated[collapse.Collapse, tyro.conf.subcommand("collapse")]
     | Annotated[snap.Snap, tyro.conf.subcommand("snap")]
+    | Annotated[two_stage.FigureTwoStage, tyro.conf.subcommand("two-stage")]
+    | Annotated[two_stage_phase.TwoStagePhase, tyro.conf.subcommand("two-stage-phase")]
+    | Annotated[spectrum.Spectrum, tyro.conf.subcommand("spectrum")]
 )
 Command = (
     Compare
+    | CompareTwoStage
     | Explain
     | Figure
     | Validate
@@ -62,6 +71,7 @@ Command = (
     | plot.Plot
     | Export
     | Phase
+    | spectrum.Spectrum
     | bench.Bench
 )
 
@@ -74,6 +84,18 @@ def run_compare(config: Compare) -> None:
         print(json.dumps(result.report, indent=2))
     else:
         print(table(result))
+        _print_paths(paths)
+
+
+def run_compare_two_stage(config: CompareTwoStage) -> None:
+    """Run `dynsim compare --task two-stage`."""
+    hosts.use_all_cores()
+    result = two_stage_compare.compare(config)
+    paths = two_stage_report.write(result)
+    if config.json:
+        print(json.dumps(result.report, indent=2))
+    else:
+        print(two_stage_report.table(result))
         _print_paths(paths)
 
 
@@ -95,6 +117,7 @@ def run_validate(config: Validate) -> None:
 
 RUNNERS: dict[type, Callable[[Any], list[Path] | None]] = {
     Compare: run_compare,
+    CompareTwoStage: run_compare_two_stage,
     Explain: run_explain,
     Validate: run_validate,
     figure3.Figure3: figure3.run,
@@ -109,6 +132,9 @@ RUNNERS: dict[type, Callable[[Any], list[Path] | None]] = {
     trainability.Trainability: trainability.run,
     collapse.Collapse: collapse.run,
     snap.Snap: snap.run,
+    two_stage.FigureTwoStage: two_stage.run,
+    two_stage_phase.TwoStagePhase: two_stage_phase.run,
+    spectrum.Spectrum: spectrum.run,
     SweepCommand: run_sweep,
     Info: run_info,
     plot.Plot: plot.run,
@@ -121,8 +147,9 @@ RUNNERS: dict[type, Callable[[Any], list[Path] | None]] = {
 
 def parse(arguments: Sequence[str] | None = None) -> Command:
     """The settings that a command line asks for."""
+    given = list(sys.argv[1:] if arguments is None else arguments)
     commands = {
-        "compare": Compare,
+        "compare": CompareTwoStage if _task(given) == "two-stage" else Compare,
         "explain": Explain,
         "figure": Figure,
         "validate": Validate,
@@ -131,11 +158,22 @@ def parse(arguments: Sequence[str] | None = None) -> Command:
         "plot": plot.Plot,
         "export": Export,
         "phase": Phase,
+        "spectrum": spectrum.Spectrum,
         "bench": bench.Bench,
     }
     return tyro.extras.subcommand_cli_from_dict(
-        commands, args=arguments, prog="dynsim", description=__doc__
+        commands, args=given, prog="dynsim", description=__doc__
     )
+
+
+def _task(arguments: Sequence[str]) -> str | None:
+    """What the option --task says: the system, and with it the other options, follow from it."""
+    for word, following in itertools.pairwise([*arguments, ""]):
+        if word == "--task":
+            return following
+        if word.startswith("--task="):
+            return word.removeprefix("--task=")
+    return None
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

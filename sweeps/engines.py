@@ -1,14 +1,15 @@
 """The registry of systems and engines: what a sweep file finds by name."""
 
 from dynsim import checks
-from sweeps import yz_engines
+from sweeps import two_stage_engines, yz_engines
 from sweeps.config import Training
 from sweeps.problem import TASKS
 from sweeps.system import Engine, Run
+from sweeps.two_stage import TwoStage
 
-SYSTEMS: dict[str, type[Run]] = dict.fromkeys(TASKS, Training)
+SYSTEMS: dict[str, type[Run]] = {**dict.fromkeys(TASKS, Training), "two-stage": TwoStage}
 """Classes of runs by the names of their tasks."""
-ENGINES: dict[str, Engine] = {**yz_engines.ENGINES}
+ENGINES: dict[str, Engine] = {**yz_engines.ENGINES, **two_stage_engines.ENGINES}
 """Engines by the name under which a sweep asks for them."""
 
 

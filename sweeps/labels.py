@@ -11,6 +11,7 @@ from dynsim.observables import RECALL_THRESHOLDS
 from sweeps.config import Training
 from sweeps.spec import Sweep
 from sweeps.system import Run, num_times
+from sweeps.two_stage import TwoStage
 
 MISSING = -1
 """Status of a run that has not been computed."""
@@ -56,6 +57,28 @@ LABELS: dict[type[Run], Labels] = {
             "recall": ("threshold",),
         },
         values={"threshold": RECALL_THRESHOLDS},
+    ),
+    TwoStage: Labels(
+        about={
+            "eta_time": ("sum of the learning rates so far", "1"),
+            "K1": ("logistic loss of component P", "nat"),
+            "K2": ("logistic loss of component Q", "nat"),
+            "J": ("logistic loss of the sum of the components", "nat"),
+            "auc_Q": ("area under the ROC curve of component Q", "1"),
+            "W_trace": ("trace of the signal part of W", "1"),
+            "V_trace": ("trace of the signal part of V", "1"),
+            "tau": ("stationary noise of a weight at eta_1", "1"),
+            "r": ("shift of the negative class of component Q", "1"),
+            "decay": ("weight decay", "1/eta-time"),
+        },
+        inner_dims={
+            "W_singular": ("rank",),
+            "V_singular": ("rank",),
+            "W_signal": ("row", "column"),
+            "V_signal": ("row", "column"),
+            "state": ("reduced",),
+        },
+        values={},
     ),
 }
 

@@ -14,7 +14,8 @@ class Problem:
 
     Attributes:
         task: syn-small, syn-medium, syn, overlap, or the path of an .npz file with arrays probs
-            (K, M), query (K,) and optionally next_token (K,) and prior (K,).
+            (K, M), query (K,) and optionally next_token (K,) and prior (K,). `compare` also takes
+            two-stage, which has other options.
         eta_y: learning rate of the decoder Y.
         eta_z: learning rate of the attention logits Z.
         ratio: eta_y / eta_z; given instead of `eta_y`.
