@@ -1,0 +1,195 @@
+"""When Q can be learned under noise, and other scalars of the two stages (arXiv:2502.20681).
+
+With noise of standard deviation tau in every weight, and hence sigma in x_i^T V x_L,
+
+    b' = g b,  g = kappa r^4 [c_0/sigma - 1/(32 L)] - lambda,  c_0 = sqrt(2/pi)/16
+    sigma = tau s2 sqrt((d-1) (s2^2 (d-1) + r^2))
+
+about b = 0, so that Q is learned where g > 0, below a critical noise tau_c. Within the eta-time T
+it is where b gets from tau to sigma/r^2, g T > ln(sigma / (r^2 tau)).
+
+Assumes c = 0 unless a function says otherwise; for the closed forms also a row V[0,1:] that
+shifts the logits by less than sigma, r s2 sqrt(d-1) tau << sigma. Rates are per unit of eta-time.
+The paper was at hand in fragments: this is a reconstruction derived by us.
+
+No function checks its numbers, which may be traced; `task` and `optimizer` were checked when
+they were built. Noise, decay and horizon must be positive.
+"""
+
+import math
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, ArrayLike, Float
+
+from dynsim.noisy_sgd import NoisySGD
+from dynsim.tasks.prompts import Prompts
+from odes.two_stage_loss import Rule, half_normal_nodes, total
+from odes.two_stage_state import ReducedState
+
+_C0 = math.sqrt(2 / math.pi) / 16
+_BISECTIONS = 64
+_NEWTON_STEPS = 2
+
+
+class Signal(NamedTuple):
+    """Stationary amplitudes; all of shape ()."""
+
+    a: Float[Array, ""]
+    b: Float[Array, ""]
+
+
+def _logit_noise(task: Prompts, r: Float[ArrayLike, "..."]) -> Float[Array, "..."]:
+    """sigma / tau at shift `r`, elementwise."""
+    others = task.d - 1
+    return task.s2 * jnp.sqrt(others * (task.s2**2 * others + jnp.asarray(r) ** 2))
+
+
+def growth_rate(
+    task: Prompts,
+    tau: Float[ArrayLike, "..."],
+    decay: Float[ArrayLike, "..."],
+    drive: Float[ArrayLike, "..."] = 1.0,
+) -> Float[Array, "..."]:
+    """Growth rate g of b at noise `tau`, in closed form, elementwise; about 10 % from
+    `growth_rate_hessian`.
+
+    Args:
+        tau: standard deviation of the noise weights, such as `optimizer.stationary(eta)`.
+        decay: weight decay lambda.
+        drive: what the rest of the layer leaves of the residuals of Q: 1 for c = 0, and
+            2 E[sigmoid(-y N_W)] for c = 1, which the learning of P starves.
+    """
+    sigma = jnp.asarray(tau) * _logit_noise(task, task.r)
+    return task.kappa * task.r**4 * (drive * _C0 / sigma - 1 / (32 * task.length)) - decay
+
+
+def growth_rate_hessian(
+    task: Prompts,
+    tau: Float[ArrayLike, ""],
+    decay: Float[ArrayLike, ""],
+    signal: Float[ArrayLike, ""] = 0.0,
+    *,
+    rule: Rule | None = None,
+) -> Float[Array, ""]:
+    """Growth rate -d^2 Loss/db^2 - lambda of b at b = 0 and noise `tau`, by quadrature: with the
+    row V[0,1:] and for any coupling, at the amplitude a = `signal` of P."""
+    square = jnp.asarray(tau) ** 2
+    rest = 5 * (square,)
+
+    def loss(b: Float[Array, ""]) -> Float[Array, ""]:
+        a = jnp.asarray(signal, square.dtype)
+        return total(ReducedState(a, b, *rest), task, rule=rule)
+
+    return -jax.grad(jax.grad(loss))(jnp.zeros_like(square)) - decay
+
+
+def critical_noise(task: Prompts, decay: Float[ArrayLike, "..."]) -> Float[Array, "..."]:
+    """tau_c: the closed form of g is positive below it and negative above; elementwise."""
+    return finite_time_boundary(task, decay, math.inf, task.r)
+
+
+def critical_rate(task: Prompts, optimizer: NoisySGD) -> Float[Array, ""]:
+    """Learning rate eta_c = 2 lambda tau_c^2 / tau_xi^2 whose noise is critical."""
+    tau = critical_noise(task, optimizer.decay)
+    return 2 * optimizer.decay * tau**2 / jnp.asarray(optimizer.noise) ** 2
+
+
+def finite_time_boundary(
+    task: Prompts,
+    decay: Float[ArrayLike, "..."],
+    horizon: Float[ArrayLike, "..."],
+    r: Float[ArrayLike, "..."],
+) -> Float[Array, "..."]:
+    """Noise tau below which Q is learned within the eta-time `horizon`, elementwise in `r`, which
+    stands in for `task.r`: the root of g T = ln(sigma / (r^2 tau)).
+
+    The right-hand side does not depend on tau, which makes this a closed form.
+    """
+    r = jnp.asarray(r)
+    strength = task.kappa * r**4
+    per_tau = _logit_noise(task, r)
+    needed = jnp.log(per_tau / r**2) / jnp.asarray(horizon)
+    least = jnp.asarray(decay) + needed + strength / (32 * task.length)
+    return strength * _C0 / (per_tau * least)
+
+
+def early_signal(task: Prompts, t: Float[ArrayLike, "..."]) -> Float[Array, "..."]:
+    """a ~ kappa pbar^2 t / 4 at small eta-time t, from a = 0 and with unsaturated outputs."""
+    return task.kappa * task.mean_margin**2 * jnp.asarray(t) / 4
+
+
+def unsaturated_margin(task: Prompts, decay: Float[ArrayLike, "..."]) -> Float[Array, "..."]:
+    """Mean of y N_W at the end of a first stage of eta-time 1/(4 lambda) if the outputs did not
+    saturate: kappa^2 pbar^4 / (32 lambda). P is learned in it if this is large against 1."""
+    return (task.kappa * task.mean_margin**2) ** 2 / (32 * jnp.asarray(decay))
+
+
+def stationary_signal(
+    task: Prompts, decay: Float[ArrayLike, ""], *, rule: Rule | None = None
+) -> Signal:
+    """Where a and |b| end for c = 0, without noise and at L = infinity in all but kappa:
+
+        lambda a* = (kappa/2) pbar E[sigmoid(-(kappa/2) pbar p a*) p]
+        lambda b* = (kappa/8) r^2 sigmoid(-kappa r^2 b*/4)
+
+    The trace of V ends above that of W where b* > a*.
+    """
+    g, weight = half_normal_nodes((rule or Rule()).g)
+    decay = jnp.asarray(decay)
+    p = task.gamma0 + task.s1 * jnp.asarray(g, decay.dtype)
+    slope = task.kappa / 2 * task.mean_margin * p
+    share = jnp.asarray(weight, decay.dtype)
+    single = jnp.asarray(task.kappa / 4 * task.r**2, decay.dtype)[None]
+    return Signal(
+        _balance(slope, share, decay), _balance(single, jnp.full_like(single, 0.5), decay)
+    )
+
+
+def _balance(
+    slope: Float[Array, " n"], share: Float[Array, " n"], decay: Float[Array, ""]
+) -> Float[Array, ""]:
+    """The root x >= 0 of lambda x = sum share slope sigmoid(-slope x)."""
+
+    def excess(x: Float[Array, ""]) -> Float[Array, ""]:
+        return decay * x - jnp.sum(share * slope * jax.nn.sigmoid(-slope * x))
+
+    def halve(
+        _: int, bounds: tuple[Float[Array, ""], Float[Array, ""]]
+    ) -> tuple[Float[Array, ""], Float[Array, ""]]:
+        low, high = bounds
+        middle = (low + high) / 2
+        above = excess(middle) > 0
+        return jnp.where(above, low, middle), jnp.where(above, middle, high)
+
+    # At x = 0 every sigmoid is 1/2, its largest value: that bounds the root.
+    bounds = jnp.zeros_like(decay), jnp.sum(share * slope) / (2 * decay)
+    x = jax.lax.stop_gradient(jax.lax.fori_loop(0, _BISECTIONS, halve, bounds)[1])
+    # Bisection has no derivatives; Newton steps at the root have those of the root.
+    for _ in range(_NEWTON_STEPS):
+        x = x - excess(x) / jax.grad(excess)(x)
+    return x
+
+
+def noise_variance(optimizer: NoisySGD, times: Float[ArrayLike, "*S"]) -> Float[Array, "*S"]:
+    """Variance of the noise weights after `times` optimiser steps, where the loss does not act on
+    them: v' = -2 lambda v + eta tau_xi^2 from init^2, stage by stage."""
+    first, second = optimizer.eta_1, optimizer.eta_2
+    switch = optimizer.steps[0]
+    before = jnp.minimum(jnp.asarray(times), switch) * first
+    after = jnp.maximum(jnp.asarray(times) - switch, 0) * second
+
+    def relax(
+        start: Float[ArrayLike, "*S"], eta: Float[ArrayLike, ""], elapsed: Float[Array, "*S"]
+    ) -> Float[Array, "*S"]:
+        end = eta * optimizer.noise**2 / (2 * optimizer.decay)
+        return end + (start - end) * jnp.exp(-2 * optimizer.decay * elapsed)
+
+    return relax(relax(optimizer.init**2, first, before), second, after)
+
+
+def waiting_time(decay: Float[ArrayLike, "..."]) -> Float[Array, "..."]:
+    """Eta-time 1/(2 lambda) in which the surplus of noise decays by e after the annealing, for
+    which the onset of Q waits."""
+    return 1 / (2 * jnp.asarray(decay))
