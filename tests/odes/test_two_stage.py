@@ -231,7 +231,7 @@ def test_noise_of_the_paths_follows_the_rate() -> None:
     optimizer = dataclasses.replace(optimizer, span_1=2.6, span_2=10.0)
     times = np.r_[0, 13, 263, 513.0]
     run = lambda key: solve_sde(
-        task, optimizer, times, key, num_steps=101, record=("W_trace", "V_trace")
+        task, optimizer, times, key, num_steps=101, record=("W_trace", "V_trace", "state")
     )
     found = jax.jit(jax.vmap(run))(jax.random.split(jax.random.key(4), 1000))
     assert found.ok.all()
@@ -242,6 +242,14 @@ def test_noise_of_the_paths_follows_the_rate() -> None:
     # Four standard errors of a variance, and 2 % of Euler's steps.
     np.testing.assert_allclose(both.var(axis=1), [want, want], rtol=4 * (2 / 1000) ** 0.5 + 0.02)
     assert abs(np.corrcoef(*both[..., -1])[0, 1]) < 0.12
+    # The blocks see no noise of their own: Euler's steps, one of which ends where the rate changes.
+    grid = 12.6 * np.arange(102) / 101
+    grid[np.argmin(np.abs(grid - 2.6))] = 2.6
+    square = 0.2**2
+    for t, step in zip(grid, np.diff(grid), strict=False):
+        eta = 0.2 if t < 2.6 else 0.02
+        square += step * (eta * optimizer.noise**2 - 2 * 0.1 * square)
+    np.testing.assert_allclose(found["state"][:, -1, 2:], square, rtol=1e-9)
 
 
 def test_onset_of_the_paths() -> None:

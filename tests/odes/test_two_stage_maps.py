@@ -48,7 +48,8 @@ def test_population_maps_are_those_of_long_prompts() -> None:
     task = prompts(16, 40_000, r=1.4, gamma0=0.7, s1=0.8, s2=0.9)
     weight_key, key = jax.random.split(jax.random.key(1))
     W, V = jax.random.normal(weight_key, (2, 16, 16), "float32")
-    W, V = W.at[0, 0].set(10), V.at[0, 0].set(5)
+    # Little noise in V, which would hide what Q makes of its signal.
+    W, V = W.at[0, 0].set(10), (0.3 * V).at[0, 0].set(5)
     batch = sample_prompts(task, key, 12)
     apply = jax.jit(attend)
     got_P, got_Q = apply(W, batch.P, batch.labels), apply(V, batch.Q, batch.labels)
@@ -162,8 +163,8 @@ def test_loss_and_gradient_are_those_of_sampled_prompts(
     finite, infinite = map(np.asarray, predicted(task, state))
 
     def excess(want: np.ndarray) -> np.ndarray:
-        # The theory itself is off by 1/d and 1/L: 0.5 % of the loss, 4 % of a derivative.
-        allowed = 3.5 * error + np.r_[0.005, 8 * [0.04]][: len(want)] * np.abs(want) + 2e-4
+        # The theory itself is off by 1/d and 1/L: 0.5 % of loss and AUC, 4 % of a derivative.
+        allowed = 3.5 * error + np.r_[0.005, 7 * [0.04], 0.005] * np.abs(want) + 2e-4
         return np.abs(mean - want) / allowed
 
     assert (excess(finite) < 1).all()
