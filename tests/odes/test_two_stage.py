@@ -1,0 +1,308 @@
+"""Two-stage ODE and SDE: against the table of the reduction, closed forms and another solver."""
+
+import dataclasses
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import scipy.integrate
+import scipy.special
+
+from dynsim.noisy_sgd import NoisySGD, noisy_sgd
+from dynsim.tasks.prompts import Prompts, prompts
+from dynsim.trajectory import Status
+from odes import two_stage
+from odes.solve import Tolerances
+from odes.two_stage import ReducedState, Rule
+from odes.two_stage_sde import solve_sde
+from odes.two_stage_thresholds import noise_variance, stationary_signal
+
+pytestmark = pytest.mark.usefixtures("x64")
+
+# Of one length and with one record where possible: compilation takes seconds.
+TIMES = np.r_[0:50:10, 50, 1050, 3050, 6050:10050:100, 12050]
+RECORD = ("K1", "K2", "W_norm", "V_norm", "W_trace", "V_trace")
+TIGHT = Tolerances(1e-9, 1e-12)
+
+
+def test_nominal_run_has_the_numbers_of_the_reduction() -> None:
+    optimizer = noisy_sgd()
+    found = two_stage.solve(prompts(), optimizer, TIMES, record=RECORD)
+    assert found.ok
+    assert found.source == "two-stage"
+    at = list(TIMES).index(50)
+    table = {
+        "K1": (0.087, 0.048, 5e-4),
+        "K2": (0.723, 0.515, 5e-4),
+        "W_norm": (8.13, 2.86, 6e-3),
+        "V_norm": (7.94, 2.78, 6e-3),
+        "W_trace": (1.95, 2.22, 6e-3),
+        "V_trace": (0.24, 2.46, 6e-3),
+    }
+    for name, (first, last, digits) in table.items():
+        got = found[name][at], found[name][-1]
+        np.testing.assert_allclose(got, [first, last], atol=digits, err_msg=name)
+    eta_time = np.asarray(optimizer.flow_time(TIMES))
+    np.testing.assert_allclose(eta_time[np.argmax(found["K2"] < 0.6)], 87, atol=1.01)
+    assert vars(found.params)["b"] == found["V_trace"][-1]
+
+
+def test_restart_where_the_rate_changes_continues_the_run() -> None:
+    task, optimizer = prompts(), noisy_sgd()
+    options = {"tolerances": TIGHT, "record": ("state",)}
+    whole = two_stage.solve(task, optimizer, [50, 8000, 12050], **options)
+    first = two_stage.solve(task, optimizer, [0, 25, 50], **options)
+    assert jax.tree.leaves(first.params) == list(first["state"][-1])
+    rest = two_stage.solve(
+        task, optimizer, [50, 8000, 12050], start=first.params, begin=50, **options
+    )
+    np.testing.assert_array_equal(rest["state"][0], first["state"][-1])
+    np.testing.assert_allclose(rest["state"], whole["state"], rtol=1e-6)
+    # With the rate of the other stage it would not.
+    assert abs(whole["state"][1, 6] / whole["state"][0, 6] - 1) > 0.5
+
+
+def test_symmetry_of_scale() -> None:
+    c = 1.7
+    task, optimizer = prompts(), noisy_sgd()
+    scaled_task = prompts(gamma0=c, s1=c, s2=c, r=1.4 * c)
+    scaled = NoisySGD(
+        *(optimizer.eta_1 / c**4, optimizer.eta_2 / c**4, optimizer.decay * c**4),
+        *(optimizer.noise * c**2, optimizer.init / c**2),
+        *(optimizer.span_1 / c**4, optimizer.span_2 / c**4),
+    )
+    options = {"record": RECORD, "tolerances": Tolerances(1e-8, 1e-11)}
+    found = two_stage.solve(task, optimizer, TIMES, **options)
+    other = two_stage.solve(scaled_task, scaled, TIMES, **options)
+    for name in RECORD:
+        power = 0 if name.startswith("K") else 2
+        np.testing.assert_allclose(c**power * other[name], found[name], rtol=1e-6, err_msg=name)
+
+
+def test_noise_that_the_loss_does_not_see_is_ornstein_uhlenbeck() -> None:
+    task = prompts(s1=0.0, s2=0.0)
+    optimizer = noisy_sgd(init=0.4)
+    times = np.r_[0, 25, 50, 2000, 12050]
+    found = two_stage.solve(task, optimizer, times, record=("state", "V_rms"), tolerances=TIGHT)
+    want = noise_variance(optimizer, times)
+    # Without its Gaussian part Q has no noise to be hidden by, and v_u alone has any effect.
+    for k in (2, 3, 4, 6):
+        np.testing.assert_allclose(found["state"][:, k], want, rtol=1e-7)
+    assert want[0] == pytest.approx(0.16)
+    assert want[2] / want[4] > 5
+
+
+def reference_loss(x: np.ndarray, task: Prompts) -> float:
+    """K1 + K2 on grids, from the equations, without derivatives."""
+    a, b, h2, w2, e2, u2, m2 = x
+    d, L, r, s1, s2 = task.d, task.length, task.r, task.s1, task.s2
+    normal = np.linspace(-6, 6, 41)
+    density = np.exp(-(normal**2) / 2)
+    density /= density.sum()
+    g = np.linspace(0, 6, 81)
+    half = np.exp(-(g**2) / 2)
+    half[0] *= 0.5
+    half /= half.sum()
+    pbar = task.gamma0 + s1 * np.sqrt(2 / np.pi)
+    p2 = task.gamma0**2 + 2 * task.gamma0 * s1 * np.sqrt(2 / np.pi) + s1**2
+    p = (task.gamma0 + s1 * g)[:, None]
+    w = a * p + np.sqrt(h2 * (d - 1)) * s1 * normal
+    across = s1**2 * (d - 1) * w2 * (p**2 + s1**2 * (d - 1))
+    kappa = 1 - 1 / L
+    variance = kappa / L * ((p2 * w**2 + across) / 2 - (pbar * w / 2) ** 2)
+    score = (kappa * pbar * w / 2)[:, :, None] + np.sqrt(variance)[:, :, None] * normal
+    K1 = np.einsum("g,h,f,ghf->", half, density, density, np.logaddexp(0, -score))
+    K2 = 0.0
+    for y in (1, -1):
+        m = r * s2 * np.sqrt((d - 1) * e2) * normal + (y < 0) * r**2 * b
+        s = s2 * np.sqrt(s2**2 * (d - 1) ** 2 * m2 + (y < 0) * (d - 1) * r**2 * u2)
+        z = m / s
+        folded = s * np.sqrt(2 / np.pi) * np.exp(-(z**2) / 2) + m * scipy.special.erf(
+            z / np.sqrt(2)
+        )
+        D = folded - s * np.sqrt(2 / np.pi)
+        spread = np.sqrt(kappa / L * (s**2 / 2 + m**2 / 4 - D**2 / 16))
+        score = (-y * kappa * D / 4)[:, None] + spread[:, None] * normal
+        K2 += np.einsum("e,f,ef->", density, density, np.logaddexp(0, -score)) / 2
+    return K1 + K2
+
+
+def test_short_stretch_is_that_of_another_solver() -> None:
+    task = prompts(12, 33, r=2.0, gamma0=0.8, s2=0.9)
+    optimizer = noisy_sgd(tau=0.15)
+    x0 = np.array([0.3, 0.6, 0.03, 0.03, 0.04, 0.015, 0.01])
+    n = np.array([1, 1, 11, 132, 11, 11, 121])
+
+    def field(t: float, x: np.ndarray) -> np.ndarray:
+        step = 1e-4 * x
+        slope = np.array(
+            [
+                (reference_loss(x + e, task) - reference_loss(x - e, task)) / (2 * e.sum())
+                for e in np.diag(step)
+            ]
+        )
+        drift = np.r_[-slope[:2], -4 / n[2:] * x[2:] * slope[2:] - optimizer.decay * x[2:]]
+        noise = np.r_[0, 0, 5 * (optimizer.eta_1 * optimizer.noise**2,)]
+        return drift - optimizer.decay * x + noise
+
+    want = scipy.integrate.solve_ivp(field, (0, 3), x0, rtol=1e-5, atol=1e-8, method="RK23").y[
+        :, -1
+    ]
+    found = two_stage.solve(
+        task,
+        optimizer,
+        [5, 15.0],
+        start=ReducedState(*x0),
+        record=("state",),
+        rule=Rule(24, 12, 24, 12),
+        tolerances=Tolerances(1e-8, 1e-11),
+    )
+    # The grids agree to 1e-4; everything has moved by more than 2 %.
+    np.testing.assert_allclose(found["state"][-1], want, rtol=4e-4)
+    assert (np.abs(want / x0 - 1) > 0.02).all()
+
+
+def test_traced_numbers_give_what_numbers_give() -> None:
+    task = prompts(16, 65)
+    times = np.r_[0, 20, 60, 400.0]
+
+    def one(tau: float, r: float, decay: float, c: float | None) -> jax.Array:
+        here = dataclasses.replace(task, r=r)
+        if c is not None:
+            here = dataclasses.replace(here, coupling=c)
+        optimizer = noisy_sgd(tau=tau, decay=decay)
+        found = two_stage.solve(here, optimizer, times, record=("K1", "K2", "loss"))
+        return jnp.stack(list(found.observables.values()))
+
+    tau, r, decay = np.array([0.1, 0.3]), np.array([2.2, 1.4]), np.array([0.05, 0.0251])
+    c = np.array([0.0, 0.7])
+    together = jax.jit(jax.vmap(one))(tau, r, decay, c)
+    for k in range(2):
+        # The coupling 0 is left out of the gradient here and has the weight 0 there.
+        alone = one(float(tau[k]), float(r[k]), float(decay[k]), float(c[k]))
+        np.testing.assert_allclose(together[k], alone, rtol=1e-6)
+    assert np.abs(together[0, 2] - together[0, 0] - together[0, 1]).max() < 1e-12
+    assert np.abs(together[1, 2] - together[1, 0] - together[1, 1]).max() > 0.05
+
+
+def test_long_runs_end_at_the_stationary_signal() -> None:
+    task = prompts()
+    optimizer = noisy_sgd(0.2, 0.2, tau=0.0, stage_2=20)
+    found = two_stage.solve(
+        task,
+        optimizer,
+        [0, 5000],
+        start=ReducedState(0.1, -0.1, 0.0, 0.0, 0.0, 0.0, 0.0),
+        finite_length=False,
+        record=("W_trace", "V_trace", "W_norm", "V_rms"),
+    )
+    want = stationary_signal(task, 0.025)
+    np.testing.assert_allclose(found["W_trace"][-1], want.a, rtol=1e-5)
+    np.testing.assert_allclose(found["V_trace"][-1], -want.b, rtol=1e-5)
+    np.testing.assert_allclose(found["W_norm"][-1], want.a, rtol=1e-5)
+    assert found["V_rms"][-1] < 2e-6
+
+
+def test_path_without_noise_is_the_ode() -> None:
+    task = prompts(12, 33)
+    optimizer = noisy_sgd(tau=0.0, init=0.1)
+    times = np.r_[0, 20, 50, 1000, 3000.0]
+    start = ReducedState(0.1, 0.3, *(5 * (0.01,)))
+    ode = two_stage.solve(task, optimizer, times, start=start, record=("state",))
+    errors = []
+    for num in (200, 400):
+        path = solve_sde(
+            task, optimizer, times, jax.random.key(0), start=start, record=("state",), num_steps=num
+        )
+        assert path.ok
+        errors.append(np.abs(path["state"] - ode["state"]).max())
+    # Euler's error, of first order.
+    assert 1e-5 < errors[1] < errors[0] < 0.03
+    np.testing.assert_allclose(errors[0] / errors[1], 2, rtol=0.15)
+
+
+def test_noise_of_the_paths_follows_the_rate() -> None:
+    # Nothing to learn: a and b are Ornstein-Uhlenbeck processes like the noise weights.
+    task = prompts(12, 33, gamma0=0.0, s1=0.0, s2=0.0, r=1e-6)
+    optimizer = noisy_sgd(0.2, 0.02, 0.1, tau=0.5, init=0.2)
+    # The rate changes at the eta-time 2.6 of 12.6, which is no multiple of the step.
+    optimizer = dataclasses.replace(optimizer, span_1=2.6, span_2=10.0)
+    times = np.r_[0, 13, 263, 513.0]
+    run = lambda key: solve_sde(
+        task, optimizer, times, key, num_steps=101, record=("W_trace", "V_trace", "state")
+    )
+    found = jax.jit(jax.vmap(run))(jax.random.split(jax.random.key(4), 1000))
+    assert found.ok.all()
+    want = np.asarray(noise_variance(optimizer, times))
+    assert want[1] / want[0] > 2
+    assert want[3] / want[1] < 0.6
+    both = np.stack([found["W_trace"], found["V_trace"]])
+    # Four standard errors of a variance, and 2 % of Euler's steps.
+    np.testing.assert_allclose(both.var(axis=1), [want, want], rtol=4 * (2 / 1000) ** 0.5 + 0.02)
+    assert abs(np.corrcoef(*both[..., -1])[0, 1]) < 0.12
+    # The blocks see no noise of their own: Euler's steps, one of which ends where the rate changes.
+    grid = 12.6 * np.arange(102) / 101
+    grid[np.argmin(np.abs(grid - 2.6))] = 2.6
+    square = 0.2**2
+    for t, step in zip(grid, np.diff(grid), strict=False):
+        eta = 0.2 if t < 2.6 else 0.02
+        square += step * (eta * optimizer.noise**2 - 2 * 0.1 * square)
+    np.testing.assert_allclose(found["state"][:, -1, 2:], square, rtol=1e-9)
+
+
+def test_onset_of_the_paths() -> None:
+    times = np.r_[0, 50:12051:100]
+    optimizer = noisy_sgd()
+    run = functools.partial(
+        solve_sde, prompts(), optimizer, times, num_steps=650, record=("K2", "V_trace")
+    )
+    found = jax.jit(jax.vmap(run))(jax.random.split(jax.random.key(5), 48))
+    learned = found["K2"] < 0.6
+    onset = np.where(learned.any(1), np.asarray(optimizer.flow_time(times))[learned.argmax(1)], 130)
+    # 91.7 +- 13.8 of as many paths.
+    np.testing.assert_allclose(np.mean(onset), 91.7, atol=6)
+    np.testing.assert_allclose(np.std(onset), 13.8, atol=4.5)
+    assert 0.25 < np.mean(found["V_trace"][:, -1] < 0) < 0.75
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"times": [10.0, 5.0]}, r"times = .*must be >= 0 and increase"),
+        ({"times": [10.0], "begin": 50}, r"times = .*must be >= 50"),
+        ({"begin": -1.0}, r"begin = -1"),
+        ({"record": ("K3",)}, r"record = 'K3': must be one of K1, "),
+        ({"rule": Rule(g=0)}, r"rule.g = 0: must be an integer >= 1"),
+        ({"start": ReducedState(0.0, 0.1, 1.0, 1.0, -1.0, 1.0, 1.0)}, r"start.v_e = -1.0"),
+        ({"task": prompts(core="fixed")}, r"core = 'fixed': must be 'fresh'"),
+        ({"dtype": "float16"}, r"dtype = 'float16'"),
+        ({"tolerances": Tolerances(rtol=0.0)}, r"rtol = 0"),
+    ],
+)
+def test_bad_input_is_named(options: dict, message: str) -> None:
+    given = {"task": prompts(), "optimizer": noisy_sgd(), "times": [100.0], **options}
+    with pytest.raises(ValueError, match=message):
+        two_stage.solve(**given)
+
+
+def test_bad_number_of_steps_is_named() -> None:
+    with pytest.raises(ValueError, match="num_steps = 1: must be an integer >= 2"):
+        solve_sde(prompts(), noisy_sgd(), [1.0], jax.random.key(0), num_steps=1)
+
+
+def test_a_solve_that_fails_says_so() -> None:
+    found = two_stage.solve(
+        prompts(), noisy_sgd(), TIMES, record=RECORD, tolerances=Tolerances(1e-5, 1e-7, 3)
+    )
+    assert found.status == Status.MAX_STEPS
+
+
+def test_single_precision() -> None:
+    with jax.enable_x64(False):
+        single = two_stage.solve(prompts(), noisy_sgd(), TIMES, record=RECORD, dtype="float32")
+    double = two_stage.solve(prompts(), noisy_sgd(), TIMES, record=RECORD)
+    for name in RECORD:
+        assert single[name].dtype == "float32"
+        np.testing.assert_allclose(single[name], double[name], rtol=2e-3, err_msg=name)

@@ -1,0 +1,205 @@
+"""Maps and loss of the two-stage theory: against sampled prompts and the layer itself."""
+
+import functools
+import math
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import scipy.integrate
+import scipy.stats
+
+from dynsim.models.relu_prompt import PQ, attend, data_loss, outputs
+from dynsim.tasks.prompts import Prompts, prompts, sample_prompts
+from odes import two_stage_maps as maps
+from odes.two_stage_loss import Rule, auc_Q, losses, total
+from odes.two_stage_state import ReducedState, block_sizes
+
+pytestmark = pytest.mark.usefixtures("x64")
+
+STATE = ReducedState(1.3, 0.9, 0.02, 0.011, 0.03, 0.05, 0.004)
+
+
+@pytest.mark.parametrize(("m", "s"), [(0.3, 1.7), (-2.0, 0.4), (1e-4, 1.0), (2.0, 0.0)])
+def test_folded_normal_and_its_derivatives(m: float, s: float) -> None:
+    if s:
+        density = scipy.stats.norm(m, s).pdf
+        want = scipy.integrate.quad(lambda x: abs(x) * density(x), -12, 12, points=[0, m])[0]
+    else:
+        want = abs(m)
+    np.testing.assert_allclose(maps.G(m, s), want, rtol=1e-10)
+    # For small m the difference of two G would have no correct digit left.
+    series = m**2 / (s * math.sqrt(2 * math.pi)) if m == 1e-4 else want - s * math.sqrt(2 / math.pi)
+    np.testing.assert_allclose(maps.D(m, s), series, rtol=2e-9)
+    by_m, by_s = jax.grad(maps.D, (0, 1))(m, s)
+    assert np.isfinite([by_m, by_s]).all()
+    if s:
+        step = 1e-5
+        for got, shift in ((by_m, (step, 0)), (by_s, (0, step))):
+            up = maps.G(m + shift[0], s + shift[1]) - maps.G(0.0, s + shift[1])
+            down = maps.G(m - shift[0], s - shift[1]) - maps.G(0.0, s - shift[1])
+            np.testing.assert_allclose(got, (up - down) / (2 * step), rtol=1e-5, atol=1e-9)
+    else:
+        np.testing.assert_allclose(by_m, 1, rtol=1e-12)
+
+
+def test_population_maps_are_those_of_long_prompts() -> None:
+    task = prompts(16, 40_000, r=1.4, gamma0=0.7, s1=0.8, s2=0.9)
+    weight_key, key = jax.random.split(jax.random.key(1))
+    W, V = jax.random.normal(weight_key, (2, 16, 16), "float32")
+    # Little noise in V, which would hide what Q makes of its signal.
+    W, V = W.at[0, 0].set(10), (0.3 * V).at[0, 0].set(5)
+    batch = sample_prompts(task, key, 12)
+    apply = jax.jit(attend)
+    got_P, got_Q = apply(W, batch.P, batch.labels), apply(V, batch.Q, batch.labels)
+    want_P = maps.population_P(W, batch.P[:, -1], task)
+    want_Q = maps.population_Q(V, batch.Q[:, -1], task)
+    assert np.abs(want_P).max() > 2
+    assert np.abs(want_Q).max() > 0.3
+
+    def mean_square(U: jax.Array, query: jax.Array, along: float, spread: float) -> jax.Array:
+        """Half of E (x_i^T U x_L)^2, which is what half of the tokens contribute."""
+        u = query @ U.T
+        return (along * u[:, 0] ** 2 + spread**2 * jnp.sum(u[:, 1:] ** 2, axis=1)) / 2
+
+    # In standard errors of a mean over L tokens; the worst relative to the maps is 3 %.
+    square_P = mean_square(W, batch.P[:, -1], task.mean_square_margin, task.s1)
+    square_Q = mean_square(V, batch.Q[:, -1], task.r**2 / 2, task.s2)
+    off_P = (got_P - want_P) / jnp.sqrt((square_P - want_P**2) / task.length)
+    off_Q = (got_Q - want_Q) / jnp.sqrt((square_Q - want_Q**2) / task.length)
+    for off in (off_P, off_Q):
+        assert np.abs(off).max() < 3.5
+        assert 0.5 < np.std(off) < 1.6
+
+
+def test_floor_of_the_specialised_loss() -> None:
+    task = prompts(8, 65, r=2.0)
+    query = sample_prompts(task, jax.random.key(1), 500, "float64").Q[:, -1]
+    for scale in (0.1, 1.0, 10.0):
+        V = scale * jax.random.normal(jax.random.key(2), (8, 8))
+        assert (maps.population_Q(V, query, task) <= 0).all()
+    evaluate = jax.jit(functools.partial(losses, finite_length=False))
+    rng = np.random.default_rng(0)
+    for _ in range(50):
+        found = evaluate(ReducedState(*(10 ** rng.uniform(-4, 2, 7))), task)
+        assert found.K2_pos >= math.log(2)
+        assert found.K2 >= maps.JENSEN_FLOOR
+    # It is the greatest lower bound: weights along zeta alone come as near as one likes.
+    best = evaluate(ReducedState(0.0, 100.0, 0.0, 0.0, 0.0, 0.0, 0.0), task)
+    np.testing.assert_allclose(best.K2, maps.JENSEN_FLOOR, rtol=1e-6)
+
+
+def drawn(state: ReducedState, d: int, key: jax.Array) -> PQ:
+    """Isotropic Gaussian weights whose projection is `state`."""
+    W, V = jax.random.normal(key, (2, d, d))
+
+    def scaled(block: jax.Array, square: float) -> jax.Array:
+        return block * jnp.sqrt(square / jnp.mean(block**2))
+
+    W = W.at[0, 0].set(state.a).at[0, 1:].set(scaled(W[0, 1:], state.v_h))
+    W = W.at[1:].set(scaled(W[1:], state.v_W))
+    V = V.at[0, 0].set(state.b).at[0, 1:].set(scaled(V[0, 1:], state.v_e))
+    V = V.at[1:, 0].set(scaled(V[1:, 0], state.v_u))
+    return PQ(W, V.at[1:, 1:].set(scaled(V[1:, 1:], state.v_M)))
+
+
+@functools.partial(jax.jit, static_argnames=("groups", "num"))
+def sampled(task: Prompts, state: ReducedState, *, groups: int, num: int) -> jax.Array:
+    """(groups, 10): loss, its derivatives along the state, AUC and whether the weights project
+    on the state; by weights drawn anew for each group."""
+
+    def one(key: jax.Array) -> jax.Array:
+        weight_key, data_key = jax.random.split(key)
+        params = drawn(state, task.d, weight_key)
+        batch = sample_prompts(task, data_key, num, "float64")
+        loss, slope = jax.value_and_grad(data_loss)(params, task, batch)
+        product = jax.tree.map(jnp.multiply, params, slope)
+        blocks = (product.W[0, 1:], product.W[1:], product.V[0, 1:], product.V[1:, 0])
+        along = [jnp.sum(block) for block in (*blocks, product.V[1:, 1:])]
+        score, y = outputs(params, batch).Q, batch.labels[:, -1]
+        above = (score[:, None] > score[None]) & (y[:, None] > y[None])
+        auc = jnp.sum(above) / (jnp.sum(y > 0) * jnp.sum(y < 0))
+        there = ReducedState.from_weights(params.W, params.V)
+        off = sum(
+            jnp.abs(x - z) for x, z in zip(*map(jax.tree.leaves, (there, state)), strict=True)
+        )
+        return jnp.stack([loss, slope.W[0, 0], slope.V[0, 0], *along, auc, off])
+
+    return jax.lax.map(one, jax.random.split(jax.random.key(3), groups))
+
+
+@jax.jit
+def predicted(task: Prompts, state: ReducedState) -> tuple[jax.Array, jax.Array]:
+    """What `sampled` should find, for the length of `task` and for the infinite one."""
+
+    def of(finite_length: bool) -> jax.Array:
+        loss, slope = jax.value_and_grad(total)(state, task, finite_length=finite_length)
+        v, by = jax.tree.leaves(state), jax.tree.leaves(slope)
+        along = [2 * x * g for x, g in zip(v[2:], by[2:], strict=True)]
+        auc = auc_Q(state, task, finite_length=finite_length)
+        return jnp.stack([loss, *by[:2], *along, auc])
+
+    return of(True), of(False)
+
+
+@pytest.mark.parametrize(
+    ("coupling", "state"),
+    [
+        (0.0, ReducedState(1.0, 0.5, 0.06, 0.06, 0.06, 0.06, 0.06)),
+        (1.0, ReducedState(0.9, 1.2, 0.01, 0.02, 0.01, 0.01, 0.01)),
+    ],
+    ids=["noisy-c=0", "learned-c=1"],
+)
+def test_loss_and_gradient_are_those_of_sampled_prompts(
+    coupling: float, state: ReducedState
+) -> None:
+    task = prompts(24, 65, r=1.8, coupling=coupling).astype("float64")
+    state = state.astype("float64")
+    found = np.asarray(sampled(task, state, groups=40, num=320))
+    assert np.abs(found[:, -1]).max() < 1e-12
+    mean = found.mean(axis=0)[:-1]
+    error = found.std(axis=0)[:-1] / math.sqrt(len(found) - 1)
+    finite, infinite = map(np.asarray, predicted(task, state))
+
+    def excess(want: np.ndarray) -> np.ndarray:
+        # The theory itself is off by 1/d and 1/L: 0.5 % of loss and AUC, 4 % of a derivative.
+        allowed = 3.5 * error + np.r_[0.005, 7 * [0.04], 0.005] * np.abs(want) + 2e-4
+        return np.abs(mean - want) / allowed
+
+    assert (excess(finite) < 1).all()
+    assert excess(infinite).max() > 2
+
+
+def test_sign_of_b_does_not_matter() -> None:
+    task = prompts(coupling=0.4)
+    compiled = jax.jit(losses)
+    there, back = (
+        compiled(STATE, task),
+        compiled(ReducedState(1.3, -0.9, *list(vars(STATE).values())[2:]), task),
+    )
+    np.testing.assert_allclose(there, back, rtol=1e-13)
+
+
+def test_doubling_the_nodes_changes_nothing_visible() -> None:
+    task = prompts(coupling=0.4)
+    coarse = jax.jit(losses)(STATE, task)
+    fine = jax.jit(functools.partial(losses, rule=Rule(24, 12, 16, 12)))(STATE, task)
+    np.testing.assert_allclose(coarse, fine, rtol=2e-4)
+    assert np.abs(np.subtract(coarse, fine)).max() > 0
+
+
+def test_total_weighs_the_losses() -> None:
+    apart, joint, half = (prompts(coupling=c) for c in (0.0, 1.0, 0.5))
+    compiled = jax.jit(total, static_argnames="coupled")
+    found = jax.jit(losses)(STATE, apart)
+    alone = float(found.K1 + found.K2)
+    np.testing.assert_allclose(compiled(STATE, apart, coupled=False), alone, rtol=1e-14)
+    np.testing.assert_allclose(compiled(STATE, apart), alone, rtol=1e-14)
+    np.testing.assert_allclose(compiled(STATE, joint), found.J, rtol=1e-14)
+    np.testing.assert_allclose(compiled(STATE, half), (alone + found.J) / 2, rtol=1e-14)
+    np.testing.assert_allclose(found.K2, (found.K2_pos + found.K2_neg) / 2, rtol=1e-15)
+
+
+def test_blocks_cover_the_weights() -> None:
+    assert sum(jax.tree.leaves(block_sizes(5))) == 2 * 25

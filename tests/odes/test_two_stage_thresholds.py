@@ -1,0 +1,121 @@
+"""Scalar corollaries of the two-stage theory: against the loss and the ODE."""
+
+import dataclasses
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from dynsim.noisy_sgd import noisy_sgd
+from dynsim.tasks.prompts import prompts
+from odes import two_stage
+from odes import two_stage_thresholds as thresholds
+
+pytestmark = pytest.mark.usefixtures("x64")
+
+
+def test_growth_rates_of_the_default_task() -> None:
+    for tau, closed, exact in ((0.25, -0.0021, -0.0042), (0.0559, 0.0805, 0.0759)):
+        got = thresholds.growth_rate(prompts(), tau, 0.025)
+        np.testing.assert_allclose(got, closed, atol=6e-5)
+        got = thresholds.growth_rate_hessian(prompts(), tau, 0.025)
+        np.testing.assert_allclose(got, exact, atol=6e-5)
+
+
+def test_closed_form_is_the_hessian_where_its_assumptions_hold() -> None:
+    # At large d and small r the row V[0,1:] does nothing; the loss is convex where L is finite.
+    task = prompts(3000, 513, r=0.5, gamma0=0.5)
+    got, want = (
+        f(task, 1e-3, 0.0) for f in (thresholds.growth_rate, thresholds.growth_rate_hessian)
+    )
+    np.testing.assert_allclose(got, want, rtol=5e-3)
+    # The coupling to P starves Q by the residuals of P.
+    joint = dataclasses.replace(task, coupling=1.0)
+    a = 1.5
+    got = thresholds.growth_rate_hessian(joint, 1e-3, 0.0, a)
+    g = np.abs(np.random.default_rng(0).normal(size=200_000))
+    margin = task.kappa / 2 * task.mean_margin * a * (0.5 + g)
+    drive = 2 * np.mean(1 / (1 + np.exp(margin)))
+    assert drive < 0.6
+    np.testing.assert_allclose(thresholds.growth_rate(task, 1e-3, 0.0, drive), got, rtol=0.03)
+
+
+def test_small_b_grows_at_that_rate_in_the_ode() -> None:
+    task, decay = prompts(), 0.025
+    optimizer = noisy_sgd(0.05, 0.05, decay, tau=0.1)
+    found = two_stage.solve(
+        task,
+        optimizer,
+        [0, 400.0],
+        start=two_stage.ReducedState(0.0, 1e-5, *(5 * (0.1**2,))),
+        record=("V_trace",),
+        tolerances=two_stage.Tolerances(1e-9, 1e-14),
+    )
+    rate = np.log(found["V_trace"][1] / found["V_trace"][0]) / 20
+    # The loss moves the noise of V by some per cent meanwhile.
+    np.testing.assert_allclose(rate, thresholds.growth_rate_hessian(task, 0.1, decay), rtol=0.03)
+
+
+def test_critical_noise_is_the_root() -> None:
+    task, optimizer = prompts(r=1.7), noisy_sgd(tau=0.4)
+    critical = thresholds.critical_noise(task, 0.025)
+    np.testing.assert_allclose(thresholds.growth_rate(task, critical, 0.025), 0, atol=1e-15)
+    eta = thresholds.critical_rate(task, optimizer)
+    # The stationary noise of steps is that of the flow up to eta lambda / 2.
+    np.testing.assert_allclose(optimizer.stationary(eta), critical, rtol=eta * 0.025)
+
+
+def test_boundary_of_a_finite_time() -> None:
+    decay, horizon, r = 0.025, 200.0, jnp.linspace(0.8, 2.5, 5)
+    tau = thresholds.finite_time_boundary(prompts(), decay, horizon, r)
+    assert tau.shape == (5,)
+    for t, x in zip(tau, r, strict=True):
+        task = prompts(r=float(x))
+        sigma = t * np.sqrt(31 * (31 + x**2))
+        got = thresholds.growth_rate(task, t, decay) * horizon
+        np.testing.assert_allclose(got, np.log(sigma / (x**2 * t)), rtol=1e-10)
+        assert t < thresholds.critical_noise(task, decay)
+    # The ODE learns well below it and not well above.
+    for factor, learned in ((0.7, True), (1.4, False)):
+        optimizer = noisy_sgd(0.1, 0.1, decay, tau=factor * float(tau[2]))
+        task = prompts(r=float(r[2]))
+        K2 = two_stage.solve(task, optimizer, [0, 2000.0], record=("K2",))["K2"][-1]
+        assert (K2 < 0.6) == learned
+
+
+def test_early_signal_and_margin() -> None:
+    task, optimizer = prompts(), noisy_sgd(0.001, 0.001, tau=0.0)
+    zero = two_stage.ReducedState(*(7 * (0.0,)))
+    found = two_stage.solve(task, optimizer, [0, 20.0], start=zero, record=("W_trace",))
+    # Saturation is of first order in a, which is 0.016 here.
+    np.testing.assert_allclose(found["W_trace"][1], thresholds.early_signal(task, 0.02), rtol=0.03)
+    a = thresholds.early_signal(task, 1 / (4 * 0.025))
+    margin = task.kappa / 2 * task.mean_margin**2 * a
+    np.testing.assert_allclose(thresholds.unsaturated_margin(task, 0.025), margin, rtol=1e-12)
+
+
+def test_stationary_signal_balances_and_has_derivatives() -> None:
+    task = prompts()
+    found = thresholds.stationary_signal(task, 0.025)
+    k = task.kappa / 8 * task.r**2
+    np.testing.assert_allclose(0.025 * found.b, k / (1 + np.exp(2 * k * found.b)), rtol=1e-12)
+    p = 1 + np.abs(np.random.default_rng(0).normal(size=400_000))
+    slope = task.kappa / 2 * task.mean_margin * p
+    np.testing.assert_allclose(
+        0.025 * found.a, np.mean(slope / (1 + np.exp(slope * found.a))), rtol=5e-3
+    )
+    signal = jax.jit(lambda decay: jnp.stack(thresholds.stationary_signal(task, decay)))
+    want = (signal(0.0251) - signal(0.0249)) / 0.0002
+    np.testing.assert_allclose(jax.jacfwd(signal)(0.025), want, rtol=1e-4)
+
+
+def test_waiting_time_is_that_of_the_noise() -> None:
+    optimizer = noisy_sgd()
+    wait = thresholds.waiting_time(0.025)
+    assert wait == pytest.approx(20)
+    start, later, end = thresholds.noise_variance(
+        optimizer, np.r_[50, 50 + wait / optimizer.eta_2, 1e6]
+    )
+    np.testing.assert_allclose((later - end) / (start - end), np.exp(-1), rtol=1e-10)
+    np.testing.assert_allclose(end, optimizer.stationary(0.01) ** 2, rtol=2e-4)
