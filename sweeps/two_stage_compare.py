@@ -98,29 +98,31 @@ class TwoStageComparison:
 
     def _against(self, theory: str) -> dict[str, Any]:
         prediction, runs = self.predictions[theory], self.simulation
-        times = runs.eta_time
         errors = {}
         for name in two_stage_theory.RECORD:
             want = runs.mean(name)
             difference = two_stage_theory.mean(prediction, name) - want
             errors[name] = {
-                "over_time": _ratio(difference, want),
-                "at_end": _ratio(difference[-1], want[-1]),
+                "over_time": runs.over_time(difference) / runs.over_time(want),
+                "at_end": abs(difference[-1] / want[-1]),
             }
         status = np.asarray(prediction.status)
         return {
             "title": THEORIES[theory].title,
             "assumes": THEORIES[theory].assumes,
             "status": {s.name: int((status == s).sum()) for s in Status if (status == s).any()},
-            "learned_P": prompt_observables.first_below(times, prediction["K1"], LEVEL_P),
-            "learned_Q": prompt_observables.first_below(times, prediction["K2"], LEVEL_Q),
+            "learned_P": prompt_observables.first_below(runs.eta_time, prediction["K1"], LEVEL_P),
+            "learned_Q": prompt_observables.first_below(runs.eta_time, prediction["K2"], LEVEL_Q),
             "relative_error": errors,
         }
 
     def _sampling_error(self, name: str) -> dict[str, float]:
-        mean, spread = self.simulation.mean(name), self.simulation.spread(name)
-        error = spread / math.sqrt(max(self.simulation.count, 1))
-        return {"over_time": _ratio(error, mean), "at_end": _ratio(error[-1], mean[-1])}
+        runs = self.simulation
+        mean, error = runs.mean(name), runs.spread(name) / math.sqrt(max(runs.count, 1))
+        return {
+            "over_time": runs.over_time(error) / runs.over_time(mean),
+            "at_end": abs(error[-1] / mean[-1]),
+        }
 
     def _corollaries(self) -> dict[str, float]:
         """Scalar predictions; those of the stationary signals and of g hold for c = 0."""
@@ -147,8 +149,3 @@ def compare(config: CompareTwoStage) -> TwoStageComparison:
     config.check()
     found = runs(settings(config), config.seeds, config.num_times, root=config.seed)
     return TwoStageComparison(config, found, two_stage_theory.predict(found, config.described()))
-
-
-def _ratio(difference: np.ndarray, reference: np.ndarray) -> float:
-    scale = float(np.linalg.norm(reference))
-    return float(np.linalg.norm(difference)) / scale if scale > 0 else math.nan

@@ -19,7 +19,7 @@ def table(result: TwoStageComparison) -> str:
     lines = [
         f"two-stage: {runs.count} runs of {t_1} + {t_2} steps, {runs.diverged} diverged",
         "",
-        "Relative error in % against the mean of the runs: over time / at the end.",
+        "Relative error in % against the mean of the runs: L2 over eta-time / at the end.",
         "'sampling' is the standard error of that mean: smaller differences mean nothing.",
         "",
         f"{'':<10}" + "".join(f"{name:>18}" for name in ("sampling", *theories)),

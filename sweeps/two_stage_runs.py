@@ -72,6 +72,11 @@ class Runs:
         found = self[name]
         return found.std(0, ddof=1) if len(found) > 1 else np.full(found.shape[1:], np.nan)
 
+    def over_time(self, values: Float[np.ndarray, " S"]) -> float:
+        """L2 norm of a curve over eta-time, by the trapezoidal rule, so that it does not depend
+        on how densely a stage was recorded."""
+        return float(np.sqrt(np.trapezoid(values**2, self.eta_time)))
+
     @property
     def learned_P(self) -> Float[np.ndarray, " R"]:
         """t_P: eta-time at which K1 falls below 0.2; inf where it does not."""

@@ -72,8 +72,8 @@ def run(config: FigureTwoStage) -> list[Path]:
     panels.plot_losses(found["joint"], predicted["joint"], ax=axes[1, 2], joint=True)
     axes[1, 2].set_title("joint preset: losses of one trained sum")
     figure.suptitle(
-        f"preset {config.preset}, {main.count} runs, mean ± sd, reduced ODE in black; "
-        "dotted line: end of the first stage"
+        f"preset {config.preset}, {main.count} runs, mean ± sd, reduced ODE dashed; "
+        "dotted vertical line: end of the first stage"
     )
     return output.write(
         config.out,
