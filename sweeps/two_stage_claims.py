@@ -56,7 +56,8 @@ def stages(runs: Runs, a_ode: float, k2_ode: float) -> list[Claim]:
     def end(name: str) -> float:
         return float(runs.mean(name)[-1])
 
-    gap = float(np.median(runs.learned_Q) / np.median(runs.learned_P))
+    with np.errstate(invalid="ignore"):  # inf / inf where neither is ever learned
+        gap = float(np.median(runs.learned_Q) / np.median(runs.learned_P))
     share = first("V_signal_norm") / first("W_signal_norm")
     growth = end("V_signal_norm") / first("V_signal_norm")
     moved = end("W_trace") / first("W_trace") - 1
