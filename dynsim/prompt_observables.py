@@ -138,6 +138,7 @@ OBSERVABLES: dict[str, Observable] = {
     "accuracy_Q": lambda s: _accuracy(s, s.total.Q),
     "best_accuracy_Q": lambda s: separation(s.total.Q, s.labels > 0)[1],
     "auc_Q": lambda s: separation(s.total.Q, s.labels > 0)[0],
+    "auc_Q_signal": lambda s: separation(s.signal.Q, s.labels > 0)[0],
     "W_norm": lambda s: _norm(s.weights.total.W),
     "V_norm": lambda s: _norm(s.weights.total.V),
     "W_signal_norm": lambda s: _norm(s.weights.signal.W),

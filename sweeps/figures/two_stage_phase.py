@@ -11,10 +11,11 @@ import numpy as np
 from jaxtyping import Bool, Float
 from matplotlib.axes import Axes
 
-from dynsim import Status, checks
+from dynsim import checks
 from odes import two_stage_thresholds as thresholds
 from sweeps import hosts, output
 from sweeps.engine import run as run_sweep
+from sweeps.engine import valid
 from sweeps.figures.options import log_edges
 from sweeps.spec import Sweep
 from sweeps.two_stage import TwoStage
@@ -77,7 +78,10 @@ class Plane(NamedTuple):
 
 class Verdict(NamedTuple):
     """Points of training against the finite-time line: how many lie within a grid cell of it,
-    and of the others how many there are on either side and how many behave as it says."""
+    and of the others how many there are on either side and how many behave as it says.
+
+    By the weights, what the noise leaves of Q is asked; by their signal part, what was learned.
+    """
 
     near: int
     learned_side: int
@@ -100,15 +104,19 @@ def run(config: TwoStagePhase) -> list[Path]:
     output.check_directory(config.out)
     hosts.use_all_cores()
     theory = plane(config, "two-stage", config.resolution)
-    simulated = plane(config, "prompts", config.points)
+    simulated, signal = (
+        plane(config, "prompts", config.points, name) for name in ("auc_Q", "auc_Q_signal")
+    )
     fine = np.geomspace(*config.r, 200)
     infinite, finite = boundaries(config, fine)
-    verdict = judge(simulated, boundaries(config, simulated.r)[1])
-    print(
-        f"{verdict.learned} of {verdict.learned_side} points on the learned side of the "
-        f"finite-time line have AUC > {LEARNED}, {verdict.unlearned} of {verdict.other_side} on "
-        f"the other side < {UNLEARNED}; {verdict.near} lie within a grid cell of it"
-    )
+    line = boundaries(config, simulated.r)[1]
+    verdicts = {"weights": judge(simulated, line), "signal": judge(signal, line)}
+    for name, v in verdicts.items():
+        print(
+            f"AUC of Q by the {name}: above {LEARNED} at {v.learned} of {v.learned_side} points on "
+            f"the learned side of the finite-time line, below {UNLEARNED} at {v.unlearned} of "
+            f"{v.other_side} on the other; {v.near} lie within a grid cell of it"
+        )
     figure, ax = plt.subplots(figsize=(8, 6.2), layout="constrained")
     plot(theory, simulated, ax=ax)
     ax.plot(infinite, fine, color="white", lw=2, label=r"$g = 0$: the limit of long times")
@@ -120,27 +128,27 @@ def run(config: TwoStagePhase) -> list[Path]:
     ax.legend(loc="lower right", facecolor="grey", labelcolor="white")
     arrays = {f"theory/{n}": v for n, v in theory._asdict().items()}
     arrays |= {f"simulation/{n}": v for n, v in simulated._asdict().items()}
+    arrays["simulation/auc_signal"] = signal.auc
     arrays |= {"lines/r": fine, "lines/infinite_time": infinite, "lines/finite_time": finite}
-    return output.write(
-        config.out, "two-stage-phase", figure=figure, arrays=arrays, report=verdict._asdict()
-    )
+    report = {name: verdict._asdict() for name, verdict in verdicts.items()}
+    return output.write(config.out, "two-stage-phase", figure=figure, arrays=arrays, report=report)
 
 
-def plane(config: TwoStagePhase, engine: str, number: int) -> Plane:
+def plane(config: TwoStagePhase, engine: str, number: int, observable: str = "auc_Q") -> Plane:
     """AUC of Q over `number` by `number` points, by an engine; of training the mean over seeds."""
     axes = {
         "tau": {"logspace": [*config.tau, number]},
         "r": {"logspace": [*config.r, number]},
     }
+    record = ("auc_Q",)
     if engine == "prompts":
         axes["seed"] = {"range": config.seeds}
-    found = run_sweep(
-        Sweep(axes, config.training(), engine, ("auc_Q", "K2")), config.out / engine
-    ).load()
-    auc = found["auc_Q"].where(found["status"] == Status.OK)
-    if "seed" in auc.dims:
-        auc = auc.mean("seed")
-    values = auc.transpose("tau", "r").values
+        record = ("auc_Q", "auc_Q_signal")
+    sweep = Sweep(axes, config.training(), engine, record)
+    found = valid(run_sweep(sweep, config.out / engine))[observable].load()
+    if "seed" in found.dims:
+        found = found.mean("seed")
+    values = found.transpose("tau", "r").values
     return Plane(found["tau"].values, found["r"].values, values)
 
 
