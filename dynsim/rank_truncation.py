@@ -12,7 +12,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
-from dynsim import prompt_observables
+from dynsim import checks, prompt_observables
 from dynsim.models.relu_prompt import PQ
 from dynsim.precision import precision
 from dynsim.prompt_observables import Record, Split
@@ -27,33 +27,41 @@ class RankCurves(NamedTuple):
     Attributes:
         singular: (2d,) singular values, largest first.
         block: (2d,) 0 where the direction belongs to W, 1 where it belongs to V.
-        kept: (2d + 1,) observables by name with the k largest directions alone.
-        dropped: (2d + 1,) observables by name without the k largest directions.
+        kept: (K + 1,) observables by name with the k largest directions alone, k = 0..K.
+        dropped: (K + 1,) observables by name without the k largest directions.
     """
 
     singular: Float[Array, " R"]
     block: Int[Array, " R"]
-    kept: dict[str, Float[Array, " R+1"]]
-    dropped: dict[str, Float[Array, " R+1"]]
+    kept: dict[str, Float[Array, " K+1"]]
+    dropped: dict[str, Float[Array, " K+1"]]
 
 
-def rank_curves(weights: PQ, batch: PromptBatch, record: Record = DEFAULT_RECORD) -> RankCurves:
+def rank_curves(
+    weights: PQ,
+    batch: PromptBatch,
+    record: Record = DEFAULT_RECORD,
+    *,
+    largest: int | None = None,
+) -> RankCurves:
     """Rank-preservation curves of `weights` on the prompts of `batch`, in its precision.
 
     Args:
         weights: usually the signal part of trained weights.
         batch: fresh prompts.
         record: names of `dynsim.prompt_observables.OBSERVABLES`; all read the truncated weights.
+        largest: K, the largest number of directions to keep or drop; 2d if None.
 
     Raises:
-        ValueError: for an unknown name.
+        ValueError: for an unknown name, or `largest` < 0.
     """
+    largest = 2 * len(weights.W) if largest is None else checks.integer("largest", largest, 0)
     with precision(str(batch.labels.dtype), weights, batch):
-        return _curves(weights, batch, prompt_observables.resolve(record))
+        return _curves(weights, batch, prompt_observables.resolve(record), largest)
 
 
-@functools.partial(jax.jit, static_argnums=2)
-def _curves(weights: PQ, batch: PromptBatch, record: tuple) -> RankCurves:
+@functools.partial(jax.jit, static_argnums=(2, 3))
+def _curves(weights: PQ, batch: PromptBatch, record: tuple, largest: int) -> RankCurves:
     left, sigma, right = jnp.linalg.svd(jnp.stack([weights.W, weights.V]), full_matrices=False)
     order = jnp.argsort(-sigma.ravel())
     rank = jnp.argsort(order).reshape(sigma.shape)
@@ -66,7 +74,7 @@ def _curves(weights: PQ, batch: PromptBatch, record: tuple) -> RankCurves:
         )
         return {name: function(snapshot) for name, function in record}
 
-    sizes = jnp.arange(sigma.size + 1)
+    sizes = jnp.arange(largest + 1)
     kept = jax.lax.map(lambda k: without_some(rank < k), sizes)
     dropped = jax.lax.map(lambda k: without_some(rank >= k), sizes)
     block = jnp.broadcast_to(jnp.arange(2)[:, None], sigma.shape).ravel()[order]
