@@ -38,7 +38,8 @@ from dynsim.precision import DType
 from dynsim.tasks import SequenceClasses
 from dynsim.trajectory import Trajectory
 from odes import coefficients, decoder, layer
-from odes.solve import Tolerances, checked_tolerances, integrate, run
+from odes.solve import integrate, run
+from odes.tolerances import Tolerances, checked_tolerances
 
 
 class State(NamedTuple):

@@ -40,7 +40,8 @@ from jaxtyping import Array, Float, PyTree
 
 from dynsim import checks
 from dynsim.optim import Clock, Optimizer
-from odes.solve import Derivatives, Solved, Tolerances, VectorField, integrate
+from odes.solve import Derivatives, Solved, VectorField, integrate
+from odes.tolerances import Tolerances
 
 Flow = Literal[
     "plain",

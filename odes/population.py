@@ -23,7 +23,8 @@ from dynsim.precision import DType
 from dynsim.tasks import SequenceClasses
 from dynsim.trajectory import Trajectory
 from odes.flows import FLOWS, Flow, checked_flow, integrate_flow
-from odes.solve import Tolerances, checked_tolerances, run, weights
+from odes.solve import run, weights
+from odes.tolerances import Tolerances, checked_tolerances
 
 __all__ = ["FLOWS", "Flow", "checked_flow", "solve"]
 

@@ -38,7 +38,8 @@ from dynsim.precision import DType
 from dynsim.tasks import SequenceClasses
 from dynsim.trajectory import Trajectory
 from odes import decoder, growth, layer
-from odes.solve import Tolerances, checked_tolerances, integrate, run
+from odes.solve import integrate, run
+from odes.tolerances import Tolerances, checked_tolerances
 
 # Priors and P(c|n) typed with a few decimals count as equal.
 _EQUAL = 1e-5

@@ -20,6 +20,7 @@ from dynsim.precision import DType, precision, settle
 from dynsim.run_checks import check_weights
 from dynsim.tasks import SequenceClasses
 from dynsim.trajectory import Status, Trajectory
+from odes.tolerances import Tolerances
 
 
 class Clock(Protocol):
@@ -35,39 +36,6 @@ Save = Callable[[Float[Array, ""], PyTree, PyTree], PyTree]
 Task = TypeVar("Task", bound=Any)
 Rates = TypeVar("Rates", bound=Any)
 Start = Callable[[Task, Rates], tuple[PyTree, ...]]
-
-
-class Tolerances(NamedTuple):
-    """Accuracy of an adaptive solve, and the number of solver steps after which it gives up
-    with `Status.MAX_STEPS`."""
-
-    rtol: float = 1e-8
-    atol: float = 1e-10
-    max_steps: int = 16384
-
-    def check(self, dtype: str) -> "Tolerances":
-        """Return self, or raise `ValueError` for a value that cannot work."""
-        smallest = 1e-6 if dtype == "float32" else 1e-13
-        if not self.rtol >= smallest:
-            raise ValueError(
-                f"rtol = {self.rtol}: must be >= {smallest:g} in {dtype}; the step size control "
-                "stalls on rounding errors below that"
-            )
-        checks.real("atol", self.atol, 0, open_minimum=True)
-        checks.integer("max_steps", self.max_steps, 1)
-        return self
-
-
-DEFAULT_TOLERANCES = {
-    "float32": Tolerances(1e-5, 1e-7),
-    "float64": Tolerances(),
-}
-
-
-def checked_tolerances(tolerances: Tolerances | None, dtype: DType) -> Tolerances:
-    """`tolerances`, by default those of `dtype`; raises `ValueError` for what cannot work."""
-    checks.choice("dtype", dtype, tuple(DEFAULT_TOLERANCES))
-    return (tolerances or DEFAULT_TOLERANCES[dtype]).check(dtype)
 
 
 class Solved(NamedTuple):

@@ -23,7 +23,7 @@ from dynsim.run_checks import check_step_times
 from dynsim.simulate import DIVERGED_LOSS
 from dynsim.trajectory import Status, Trajectory, log_times
 from odes.flows import Flow, checked_flow, integrate_flow
-from odes.solve import Derivatives, Tolerances, checked_tolerances, run
+from odes.solve import Derivatives, run
 from odes.symmetric_observables import OBSERVABLES, checked_record, observe
 from odes.symmetric_state import State, SymmetricTask, zero_state
 from odes.symmetric_task import (
@@ -35,6 +35,7 @@ from odes.symmetric_task import (
     symmetric_profiles,
     symmetric_task,
 )
+from odes.tolerances import Tolerances, checked_tolerances
 
 __all__ = [
     "OBSERVABLES",

@@ -19,9 +19,10 @@ from dynsim.precision import DType
 from dynsim.tasks import SequenceClasses
 from dynsim.trajectory import Trajectory
 from odes.flows import Flow, checked_flow, integrate_flow
-from odes.solve import Tolerances, checked_tolerances, run
+from odes.solve import run
 from odes.symmetric_state import SymmetricTask, zero_state
 from odes.symmetric_task import gradient, place, reduce, tokens
+from odes.tolerances import Tolerances, checked_tolerances
 
 
 def solve(

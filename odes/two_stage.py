@@ -25,7 +25,8 @@ from dynsim.noisy_sgd import NoisySGD
 from dynsim.precision import DType
 from dynsim.tasks.prompts import Prompts
 from dynsim.trajectory import Trajectory
-from odes.solve import Derivatives, Tolerances, checked_tolerances, integrate, run
+from odes.solve import Derivatives, integrate, run
+from odes.tolerances import Tolerances, checked_tolerances
 from odes.two_stage_field import (
     OBSERVABLES,
     Model,

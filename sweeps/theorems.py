@@ -11,7 +11,7 @@ import numpy as np
 import dynsim
 from dynsim import Trajectory
 from odes import attention, population, predictions
-from odes.solve import Tolerances
+from odes.tolerances import Tolerances
 
 RATES = (1.0, 0.1)
 STEPS = 1000

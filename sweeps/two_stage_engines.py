@@ -13,7 +13,7 @@ from dynsim.prompt_observables import OBSERVABLES
 from dynsim.simulate_prompts import simulate_prompts
 from dynsim.tasks import Prompts
 from odes import two_stage
-from odes.solve import Tolerances
+from odes.tolerances import Tolerances
 from sweeps.system import Engine, Settings
 from sweeps.two_stage import OPTIMIZER_NUMBERS, TASK_NUMBERS, TwoStage
 

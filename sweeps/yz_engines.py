@@ -12,8 +12,8 @@ import dynsim
 from dynsim import Trajectory
 from dynsim.observables import OBSERVABLES
 from odes import ladder, symmetric
-from odes.solve import DEFAULT_TOLERANCES
 from odes.symmetric_state import SymmetricTask
+from odes.tolerances import DEFAULT_TOLERANCES
 from sweeps.config import Training
 from sweeps.system import Engine, Settings, num_times
 

@@ -12,7 +12,7 @@ from scipy import integrate
 import dynsim
 from dynsim.models import yz
 from odes import attention, coefficients, decoder, ladder, population
-from odes.solve import Tolerances
+from odes.tolerances import Tolerances
 
 TASK = dynsim.syn_small()
 

@@ -14,7 +14,7 @@ from dynsim.noisy_sgd import NoisySGD, noisy_sgd
 from dynsim.tasks.prompts import Prompts, prompts
 from dynsim.trajectory import Status
 from odes import two_stage
-from odes.solve import Tolerances
+from odes.tolerances import Tolerances
 from odes.two_stage import ReducedState, Rule
 from odes.two_stage_sde import solve_sde
 from odes.two_stage_thresholds import noise_variance, stationary_signal
