@@ -1,19 +1,25 @@
 """Tasks: what is learned. One problem per module, checked on the way in."""
 
+from dynsim.tasks.corpus import Corpus, batches, load_corpus, sample_windows, synthetic_corpus
 from dynsim.tasks.prompts import Prompts, prompts, sample_prompts
 from dynsim.tasks.sequence_classes import SequenceClasses, load_task, sequence_classes
 from dynsim.tasks.synthetic import Layout, overlapping, syn, syn_medium, syn_small
 
 __all__ = [
+    "Corpus",
     "Layout",
     "Prompts",
     "SequenceClasses",
+    "batches",
+    "load_corpus",
     "load_task",
     "overlapping",
     "prompts",
     "sample_prompts",
+    "sample_windows",
     "sequence_classes",
     "syn",
     "syn_medium",
     "syn_small",
+    "synthetic_corpus",
 ]
