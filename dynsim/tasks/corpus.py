@@ -141,14 +141,17 @@ def sample_windows(
 
 
 _TOPICS = {
-    ("captain", "storm"): ("ship", "wave", "sailor", "harbour", "anchor"),
-    ("king", "crown"): ("castle", "throne", "knight", "sword", "banner"),
-    ("doctor", "patient"): ("hospital", "fever", "nurse", "medicine", "ward"),
-    ("pilot", "engine"): ("airport", "wing", "cloud", "runway", "cabin"),
+    ("the", "captain"): ("ship", "wave", "sailor", "harbour", "anchor"),
+    ("the", "king"): ("castle", "throne", "knight", "sword", "banner"),
+    ("the", "doctor"): ("hospital", "fever", "nurse", "medicine", "ward"),
+    ("a", "pilot"): ("airport", "wing", "cloud", "runway", "cabin"),
+    ("a", "melody"): ("violin", "choir", "concert", "rhythm", "stage"),
+    ("a", "harvest"): ("field", "wheat", "farmer", "barn", "plough"),
 }
-_TOPIC_WORDS = 5
-_QUERIES = ("the", "a")
-_STOP_WORDS = ("of", "and", "in", "to", "was", "with", "by", "on")
+_STOP_WORDS = (
+    *("of", "and", "in", "to", "was", "with", "by", "on"),
+    *("for", "from", "at", "his", "her", "it", "as", "had"),
+)
 
 
 def synthetic_corpus(
@@ -161,9 +164,9 @@ def synthetic_corpus(
 ) -> Corpus:
     """A generated text whose tokens are distinct or common by design, for tests and demos.
 
-    A sentence has a topic, of which there are 4 with 5 words each. Its words are drawn
-    independently, those of the topic with falling probabilities or one of 8 stop words alike;
-    then come a query, "the" or "a", the word that topic and query determine, and a full stop.
+    A sentence has a topic, of which there are 6 with 5 words each. Its words are drawn
+    independently, those of the topic with falling probabilities or one of 16 stop words alike;
+    then come the query of the topic, "the" or "a", and its next word.
 
     Args:
         seed: the same seed gives the same text.
@@ -183,17 +186,15 @@ def synthetic_corpus(
     checks.integer("sentences_per_topic", sentences_per_topic, 1)
     checks.real("topic_share", topic_share, 0, 1, open_minimum=True, open_maximum=True)
     rng = np.random.default_rng(seed)
-    endings = list(_TOPICS)
-    own, stop = np.arange(_TOPIC_WORDS, 0, -1), np.ones(len(_STOP_WORDS))
+    topics = [(ending, (*own, *_STOP_WORDS)) for ending, own in _TOPICS.items()]
+    own, stop = np.arange(5, 0, -1), np.ones(len(_STOP_WORDS))
     probs = np.r_[topic_share * own / own.sum(), (1 - topic_share) * stop / stop.sum()]
     text = []
     for sentence in range(num_sentences):
         if sentence % sentences_per_topic == 0:
-            ending = endings[rng.integers(len(endings))]
-        words = (*_TOPICS[ending], *_STOP_WORDS)
-        text += [words[i] for i in rng.choice(len(words), words_per_sentence, p=probs)]
-        query = rng.integers(len(_QUERIES))
-        text += [_QUERIES[query], ending[query], ".", END]
+            ending, words = topics[rng.integers(len(topics))]
+        text += [words[i] for i in rng.choice(len(probs), words_per_sentence, p=probs)]
+        text += [*ending, END]
     return _corpus(_split(text), 1, None)
 
 
