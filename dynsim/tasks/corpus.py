@@ -18,9 +18,6 @@ from dynsim import checks
 
 UNKNOWN, END = "<unk>", "<eos>"
 
-# Shares of a single file that become the training and validation split, in percent.
-_TRAIN, _VALID = 90, 5
-
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Corpus:
@@ -49,14 +46,9 @@ class Corpus:
             raise ValueError(f"words = {words!r}: must be a sequence of words, not one string")
         return _ids(words, self.vocabulary)
 
-    def words(self, tokens: Iterable[int]) -> list[str]:
-        """The words of token ids."""
-        return [self.vocabulary[token] for token in tokens]
-
     def __repr__(self) -> str:
-        splits = {"train": self.train, "valid": self.valid, "test": self.test}
-        sizes = ", ".join(f"{k} {v.size}" for k, v in splits.items() if v is not None)
-        return f"Corpus({len(self.vocabulary)} words, tokens: {sizes})"
+        sizes = [split.size for split in (self.train, self.valid, self.test) if split is not None]
+        return f"Corpus({len(self.vocabulary)} words, splits of {sizes} tokens)"
 
 
 def load_corpus(
@@ -148,6 +140,7 @@ _TOPICS = {
     ("a", "melody"): ("violin", "choir", "concert", "rhythm", "stage"),
     ("a", "harvest"): ("field", "wheat", "farmer", "barn", "plough"),
 }
+# So many that each is rarer than the queries, which are to be the most frequent words.
 _STOP_WORDS = (
     *("of", "and", "in", "to", "was", "with", "by", "on"),
     *("for", "from", "at", "his", "her", "it", "as", "had"),
@@ -173,7 +166,7 @@ def synthetic_corpus(
         num_sentences: number of lines, >= 20, so that every split has one.
         words_per_sentence: words drawn before the query, >= 1.
         topic_share: probability that such a word is of the topic, in (0, 1).
-        sentences_per_topic: lines until a new topic is drawn.
+        sentences_per_topic: lines until a new topic is drawn, >= 1.
 
     Returns:
         A corpus split like a single file.
@@ -181,6 +174,7 @@ def synthetic_corpus(
     Raises:
         ValueError: for a number out of its range.
     """
+    checks.integer("seed", seed, 0)
     checks.integer("num_sentences", num_sentences, 20)
     checks.integer("words_per_sentence", words_per_sentence, 1)
     checks.integer("sentences_per_topic", sentences_per_topic, 1)
@@ -217,7 +211,7 @@ def _read(path: Path, lower: bool, field: str) -> list[str]:
 
 
 def _split(words: list[str]) -> dict[str, list[str]]:
-    first, second = (len(words) * share // 100 for share in (_TRAIN, _TRAIN + _VALID))
+    first, second = (len(words) * percent // 100 for percent in (90, 95))
     parts = {"train": words[:first], "valid": words[first:second], "test": words[second:]}
     return {name: part for name, part in parts.items() if part}
 

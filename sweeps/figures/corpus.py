@@ -22,8 +22,7 @@ from dynsim.tasks import (
     overlap_report,
     synthetic_corpus,
 )
-from odes import ladder
-from sweeps import output, text_theory
+from sweeps import output, text_report, text_theory
 from sweeps.text_theory import Fates
 
 RIGHT, WRONG = "#3b528b", "#d95f02"
@@ -97,7 +96,7 @@ def run(config: CorpusFigure) -> list[Path]:
         batch=config.batch,
         seed=config.seed,
     )
-    print(table(estimate, overlaps, found))
+    print(text_report.table(estimate, overlaps, found))
     return output.write(
         config.out,
         "corpus",
@@ -112,44 +111,6 @@ def corpus(config: CorpusFigure) -> Corpus:
     if config.corpus is None:
         return synthetic_corpus(config.seed)
     return load_corpus(config.corpus, train=config.train, valid=None, test=None)
-
-
-def table(estimate: Estimate, overlaps: OverlapReport, found: Fates) -> str:
-    """What was estimated, and how often each rule is right at the end, as lines to print."""
-    task = estimate.task
-    lines = [
-        f"{task.K} classes of {task.num_queries} queries over {task.M} words, "
-        f"{estimate.coverage:.1%} of the windows; contextual words left out: "
-        f"{estimate.stop_mass.mean():.0%} as stop words, {estimate.rare_mass.mean():.0%} as rare",
-        f"overlap f_n.f_n' of two classes: mean {overlaps.all.mean:.3f}, max "
-        f"{overlaps.all.max:.3f}; largest eigenvalue of E {overlaps.spectral:.2f}; beta < 0: "
-        f"{overlaps.negative:.0%}",
-        f"words: {overlaps.distinct} distinct, {overlaps.common} common, of which "
-        f"{overlaps.nearly_distinct} owned (share >= {overlaps.threshold:g}), "
-        f"{overlaps.owned_mass.mean():.1%} of a class on average",
-        f"training: loss {found.loss[-1]:.4g}, accuracy {found.accuracy[-1]:.3f}",
-        "",
-        f"signs of z after {int(found.times[-1])} steps, top words of each class:",
-        f"{'':<48}{'speaks of':>10}{'right':>8}{'base':>8}{'weighted':>10}{'base':>8}",
-    ]
-    for name, score in found.scores.items():
-        values = (score.right, score.base, score.weighted, score.base_weighted)
-        numbers = zip((value[-1] for value in values), (8, 8, 10, 8), strict=True)
-        shown = "".join(f"{value:>{width}.3f}" for value, width in numbers)
-        lines.append(f"{title(name):<48}{score.spoken:>10.3f}{shown}")
-    lines += [f"{title(name)}: {reason}" for name, reason in found.missing.items()]
-    rules = ("owned", "eq10-start", "flow-start")
-    rules = tuple(name for name in rules if name in found.scores)
-    lines += ["", f"{'right by class':<28}{'windows':>9}" + "".join(f"{n:>12}" for n in rules)]
-    for n, (name, windows) in enumerate(zip(estimate.names, estimate.windows, strict=True)):
-        shares = "".join(f"{found.scores[rule].by_class[-1, n]:>12.3f}" for rule in rules)
-        lines.append(f"{name:<28}{windows:>9}{shares}")
-    return "\n".join(lines)
-
-
-def title(name: str) -> str:
-    """Of a rule or theory, for tables and legends."""
-    return text_theory.RULES.get(name) or f"z(t) of the {ladder.THEORIES[name].title}"
 
 
 def arrays(estimate: Estimate, found: Fates) -> dict[str, np.ndarray]:
@@ -189,6 +150,7 @@ def report(
         "overlap": dataclasses.asdict(overlaps),
         "loss": found.loss[-1],
         "accuracy": found.accuracy[-1],
+        "status": dynsim.Status(found.status).name,
         "scores": {
             name: {k: v if k == "spoken" else v[-1] for k, v in score._asdict().items()}
             for name, score in found.scores.items()
@@ -217,23 +179,24 @@ def draw(estimate: Estimate, found: Fates) -> Figure:
 def plot_class(estimate: Estimate, found: Fates, n: int, ax: Axes | None = None) -> Axes:
     """Trained logits at the end of the top words of class `n`, the most frequent one on top.
 
-    Bars in the colour of whether the plain update's criterion has their sign; the pointers are
-    Eq. 10's prediction.
+    The colour of a bar tells whether the plain update's criterion has its sign; pointers give the
+    sign by Eq. 10's, where that applies.
     """
     ax = ax or plt.gca()
     tokens = np.flatnonzero(found.top[n])
     tokens = tokens[np.argsort(-np.asarray(estimate.task.probs)[n, tokens], kind="stable")]
     z = found.z[-1, n, tokens]
     y = np.arange(len(tokens))
-    rule = "eq10-start" if "eq10-start" in found.signs else "flow-start"
     right = np.sign(z) == found.signs["flow-start"][-1, n, tokens]
     ax.barh(y, z, color=np.where(right, RIGHT, WRONG))
     extent = 1.15 * max(float(np.abs(z).max()), 1e-12)
+    eq10 = found.signs.get("eq10-start", np.zeros_like(found.top[None], np.int8))[-1, n, tokens]
     for sign, marker in ((1, ">"), (-1, "<")):
-        chosen = found.signs[rule][-1, n, tokens] == sign
+        chosen = eq10 == sign
         ax.plot(np.full(chosen.sum(), sign * extent), y[chosen], marker, color="0.4", ms=4)
     ax.set_yticks(y, [estimate.words[token].replace("$", r"\$") for token in tokens])
-    ax.set(xlim=(-1.1 * extent, 1.1 * extent), title=estimate.names[n].replace("$", r"\$"))
+    ax.set(xlim=(-1.1 * extent, 1.1 * extent), xlabel="attention logit $z$")
+    ax.set(title=estimate.names[n].replace("$", r"\$"))
     ax.invert_yaxis()
     ax.axvline(0, color="k", lw=0.8)
     ax.tick_params(labelsize="small")
@@ -247,7 +210,7 @@ def plot_scores(found: Fates, ax: Axes | None = None) -> Axes:
     for name, score in found.scores.items():
         if score.spoken:
             style = "--" if name in text_theory.THEORIES else "-"
-            ax.plot(found.times, score.right, style, label=title(name))
+            ax.plot(found.times, score.right, style, label=text_report.title(name))
     base = next(score.base for score in found.scores.values() if score.spoken == 1)
     ax.plot(found.times, base, ":", color="k", label="the more frequent sign everywhere")
     ax.set(xscale="log", ylim=(0, 1.03), xlabel="optimiser steps", ylabel="share of signs right")
