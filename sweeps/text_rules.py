@@ -69,8 +69,9 @@ def plain_drift(task: SequenceClasses) -> Float[np.ndarray, "K M"]:
     """z' of the population flow from zero weights for the query of each class, over
     eta_Z eta_Y t, as t -> 0."""
     f, prior = _normalised(task), np.asarray(task.prior)
-    h = (prior @ f - prior[:, None] * f) / task.M
-    along = (f * h).sum(1, keepdims=True)
+    # The share of class n itself, which is along f_n, drops out below.
+    h = prior @ f / task.M
+    along = (f @ h)[:, None]
     return _sum_by_query(task, prior[:, None] * f * (f * along - h))
 
 

@@ -141,10 +141,8 @@ _TOPICS = {
     ("a", "harvest"): ("field", "wheat", "farmer", "barn", "plough"),
 }
 # So many that each is rarer than the queries, which are to be the most frequent words.
-_STOP_WORDS = (
-    *("of", "and", "in", "to", "was", "with", "by", "on"),
-    *("for", "from", "at", "his", "her", "it", "as", "had"),
-)
+_STOP_WORDS = ("of", "and", "in", "to", "was", "with", "by", "on", "for", "from", "at", "his")
+_STOP_WORDS += ("her", "it", "as", "had")
 
 
 def synthetic_corpus(

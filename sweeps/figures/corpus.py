@@ -12,7 +12,6 @@ from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 
 import dynsim
-from dynsim import checks
 from dynsim.tasks import (
     Corpus,
     Estimate,
@@ -26,6 +25,8 @@ from sweeps import output, text_report, text_theory
 from sweeps.text_theory import Fates
 
 RIGHT, WRONG = "#3b528b", "#d95f02"
+COLUMNS = 4
+"""Panels side by side, at most."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -74,7 +75,6 @@ def run(config: CorpusFigure) -> list[Path]:
     The npz file is a task that `dynsim.load_task` reads, with the logits and the predictions.
     """
     output.check_directory(config.out)
-    checks.count_or_inf("batch", config.batch, 1)
     text = corpus(config)
     estimate = estimate_classes(
         text.train,
@@ -161,10 +161,11 @@ def report(
 
 
 def draw(estimate: Estimate, found: Fates) -> Figure:
-    """A panel for each class, a row for each query, and how often the rules are right in time."""
+    """A panel for each class, in rows by query, and how often the rules are right over time."""
     task = estimate.task
-    rows = [np.flatnonzero(np.asarray(task.query_index) == q) for q in range(task.num_queries)]
-    columns = max(len(row) for row in rows)
+    served = [np.flatnonzero(np.asarray(task.query_index) == q) for q in range(task.num_queries)]
+    columns = min(max(len(classes) for classes in served), COLUMNS)
+    rows = [row[i : i + columns] for row in served for i in range(0, len(row), columns)]
     figure = plt.figure(
         figsize=(max(3.6 * columns, 8), 3.4 * len(rows) + 3.4), layout="constrained"
     )

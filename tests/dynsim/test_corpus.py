@@ -141,10 +141,15 @@ def test_generated_corpus() -> None:
     sentences = [line.split() for line in words.split(" <eos>")][:-1]
     assert {len(line) for line in sentences} == {14}
     assert {tuple(line[-2:]) for line in sentences if "ship" in line} == {("the", "captain")}
-    assert len({line[-1] for line in sentences if "of" in line}) == 6
-    share = np.mean([word in ("ship", "castle", "field") for line in sentences for word in line])
-    # Three of the six topics, each with half of 12 of 14 words, a third of them its first word.
-    assert share == pytest.approx(1 / 2 * 1 / 2 * 12 / 14 / 3, abs=0.02)
+    ending_of = {word: {line[-1] for line in sentences if word in line} for word in words.split()}
+    assert len(ending_of["of"]) == 6
+    drawn = [word for line in sentences for word in line[:-2]]
+    stop = [word for word in drawn if {"captain", "king"} <= ending_of[word]]
+    assert len(set(stop)) == 16
+    assert len(stop) / len(drawn) == pytest.approx(0.5, abs=0.03)
+    first = [word for word in drawn if word in ("ship", "castle", "hospital")]
+    first += [word for word in drawn if word in ("airport", "violin", "field")]
+    assert len(first) / (len(drawn) - len(stop)) == pytest.approx(1 / 3, abs=0.05)
     with pytest.raises(ValueError, match=r"topic_share = 1\.0"):
         synthetic_corpus(topic_share=1.0)
 

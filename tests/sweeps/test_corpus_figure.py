@@ -4,14 +4,15 @@ import json
 import math
 from pathlib import Path
 
+import matplotlib.pyplot as plt
 import numpy as np
 import pytest
 
 import dynsim
-from dynsim.tasks import SequenceClasses, sequence_classes
+from dynsim.tasks import Estimate, SequenceClasses, overlap_report, sequence_classes
 from odes import predictions
 from sweeps import text_report, text_rules, text_theory
-from sweeps.figures.corpus import CorpusFigure, run
+from sweeps.figures.corpus import CorpusFigure, draw, run
 
 OPTIMIZER = dynsim.sgd(1.0, 1.0)
 
@@ -107,6 +108,30 @@ def test_without_eq_10() -> None:
     assert "linearly independent" in found.missing["eq10"]
     assert found.signs.keys() == {"theorem-2", "owned", "owned-local", "flow-start", "plain"}
     np.testing.assert_array_equal(found.times, [2, 3])
+    estimate = Estimate(
+        task,
+        words=("$x", "b", "c"),
+        tokens=np.arange(3),
+        windows=np.array([5, 3, 2]),
+        stop_mass=np.zeros(3),
+        rare_mass=np.zeros(3),
+        coverage=0.5,
+        length=4,
+    )
+    figure = draw(estimate, found)
+    *panels, last = figure.axes
+    assert [panel.get_title() for panel in panels] == [r"\$x \$x", r"\$x b", "b c"]
+    labels = [[label.get_text() for label in panel.get_yticklabels()] for panel in panels]
+    assert labels == [[r"\$x", "b"], [r"\$x", "b"], ["b", "c"]]
+    np.testing.assert_allclose(
+        [bar.get_width() for bar in panels[2].patches], found.z[-1, 2, [1, 2]]
+    )
+    # A line for each rule that speaks, and one for the more frequent sign.
+    assert len(last.lines) == sum(score.spoken > 0 for score in found.scores.values()) + 1 >= 4
+    plt.close(figure)
+    lines = text_report.table(estimate, overlap_report(task), found)
+    assert "linearly independent" in lines
+    assert "$x b" in lines
     with pytest.raises(ValueError, match="steps = 1: must be an integer >= 2"):
         text_theory.fates(task, OPTIMIZER, steps=1)
 
