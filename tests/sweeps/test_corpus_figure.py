@@ -12,7 +12,7 @@ import dynsim
 from dynsim.tasks import Estimate, SequenceClasses, overlap_report, sequence_classes
 from odes import predictions
 from sweeps import text_report, text_rules, text_theory
-from sweeps.figures.corpus import CorpusFigure, draw, run
+from sweeps.figures.corpus import CorpusFigure, corpus, draw, run
 
 OPTIMIZER = dynsim.sgd(1.0, 1.0)
 
@@ -170,6 +170,13 @@ def test_figure_of_generated_text(tmp_path: Path, capsys: pytest.CaptureFixture[
 def test_bad_options(tmp_path: Path, options: dict, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         run(CorpusFigure(out=tmp_path, **options))
+
+
+def test_a_folder_needs_its_training_file_alone(tmp_path: Path) -> None:
+    (tmp_path / "text.txt").write_text("a b\n")
+    found = corpus(CorpusFigure(corpus=tmp_path, train="text.txt"))
+    assert found.train.size == 3
+    assert found.valid is None
 
 
 def test_titles_of_all_rules() -> None:
