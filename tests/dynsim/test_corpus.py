@@ -1,0 +1,162 @@
+"""Text as token ids, on texts small enough to count by hand."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import jax
+import numpy as np
+import pytest
+
+from dynsim.tasks import batches, load_corpus, sample_windows, synthetic_corpus
+
+TRAIN = "b a a\nc b a\n"
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """A folder in WikiText's layout whose splits hold words of their own."""
+    for name, text in {"train": TRAIN, "valid": "a d\n", "test": "c\n"}.items():
+        (tmp_path / f"{name}.txt").write_text(text)
+    return tmp_path
+
+
+def test_vocabulary_by_count_then_alphabet(folder: Path) -> None:
+    corpus = load_corpus(folder)
+    assert corpus.vocabulary == ("a", "<eos>", "b", "c", "<unk>")
+    np.testing.assert_array_equal(corpus.train, [2, 0, 0, 1, 3, 2, 0, 1])
+    np.testing.assert_array_equal(corpus.valid, [0, 4, 1])
+    np.testing.assert_array_equal(corpus.test, [3, 1])
+    np.testing.assert_array_equal(corpus.ids(["c", "nowhere"]), [3, 4])
+    assert corpus.train.dtype == np.int32
+
+
+def test_rare_words_are_unknown(folder: Path) -> None:
+    corpus = load_corpus(folder, min_count=2)
+    assert corpus.vocabulary == ("a", "<eos>", "b", "<unk>")
+    np.testing.assert_array_equal(corpus.train, [2, 0, 0, 1, 3, 2, 0, 1])
+    # Two b and one c are as many as the a, and "<unk>" comes before "a".
+    corpus = load_corpus(folder, max_vocabulary=3)
+    assert corpus.vocabulary == ("<unk>", "a", "<eos>")
+
+
+def test_unknown_of_the_text_and_of_the_count_are_one(tmp_path: Path) -> None:
+    (tmp_path / "train.txt").write_text("<unk> a a\n<unk> b a\n")
+    corpus = load_corpus(tmp_path, min_count=2, valid=None, test=None)
+    assert corpus.vocabulary == ("<unk>", "a", "<eos>")
+    assert (corpus.train == 0).sum() == 3
+    assert corpus.valid is None
+
+
+def test_every_line_ends(tmp_path: Path) -> None:
+    """Empty lines too, and a last one without its newline."""
+    (tmp_path / "train.txt").write_text("\n a \n\nb", encoding="utf-8-sig")
+    corpus = load_corpus(tmp_path, valid=None, test=None)
+    words = [corpus.vocabulary[token] for token in corpus.train]
+    assert words == ["<eos>", "a", "<eos>", "<eos>", "b", "<eos>"]
+
+
+def test_lower_case(tmp_path: Path) -> None:
+    (tmp_path / "train.txt").write_text("The the\n")
+    assert len(load_corpus(tmp_path, valid=None, test=None).vocabulary) == 4
+    assert len(load_corpus(tmp_path, valid=None, test=None, lower=True).vocabulary) == 3
+
+
+def test_single_file_is_split(tmp_path: Path) -> None:
+    file = tmp_path / "book.txt"
+    file.write_text(" ".join([*["a"] * 90, *["b"] * 5, *["c"] * 4]))
+    corpus = load_corpus(file)
+    assert corpus.vocabulary == ("a", "<eos>", "<unk>")
+    np.testing.assert_array_equal(corpus.train, [0] * 90)
+    np.testing.assert_array_equal(corpus.valid, [2] * 5)
+    np.testing.assert_array_equal(corpus.test, [2] * 4 + [1])
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"train": "none.txt"}, r"train = .*none\.txt: no such file$"),
+        ({"valid": "none.txt"}, r"valid = .*no such file; valid=None does without"),
+        ({"train": "empty.txt"}, r"train = .*empty\.txt: is empty"),
+        ({"train": "latin.txt"}, r"train = .*latin\.txt: must be UTF-8"),
+        ({"train": "folder"}, r"train = .*folder: must be a readable file"),
+        ({"min_count": 9}, r"vocabulary: .*min_count = 9"),
+        ({"min_count": 0}, r"min_count = 0: must be an integer >= 1"),
+        ({"max_vocabulary": 2}, r"max_vocabulary = 2: must be an integer >= 3"),
+    ],
+)
+def test_bad_files_and_options(folder: Path, options: dict, message: str) -> None:
+    (folder / "empty.txt").write_text("\n \n")
+    (folder / "latin.txt").write_bytes("café\n".encode("latin-1"))
+    (folder / "folder").mkdir()
+    with pytest.raises(ValueError, match=message):
+        load_corpus(folder, **options)
+
+
+def test_missing_path_and_bare_word(folder: Path) -> None:
+    with pytest.raises(ValueError, match=r"path = .*nowhere: no such file"):
+        load_corpus(folder / "nowhere")
+    with pytest.raises(ValueError, match="words = 'abc'"):
+        load_corpus(folder).ids("abc")
+
+
+@pytest.mark.parametrize("surplus", [0, 5])
+def test_each_token_is_predicted_once(surplus: int) -> None:
+    """In contiguous streams; a surplus that fills no batch is left out at the end."""
+    length, batch, num = 4, 3, 5
+    tokens = np.arange(num * batch * length + 1 + surplus)
+    found = batches(tokens, length, batch)
+    assert found.shape == (num, batch, length + 1)
+    assert found.dtype == np.int32
+    np.testing.assert_array_equal(np.diff(found, axis=2), 1)
+    targets = np.sort(found[:, :, 1:].ravel())
+    np.testing.assert_array_equal(targets, np.arange(1, num * batch * length + 1))
+    np.testing.assert_array_equal(found[1:, :, 0], found[:-1, :, -1])
+
+
+def test_text_shorter_than_its_sequences() -> None:
+    tokens = np.arange(12)
+    assert batches(tokens[:9], 4, 2).shape == (1, 2, 5)
+    with pytest.raises(ValueError, match="tokens: 8 of them, must be at least 9 for batch = 2"):
+        batches(tokens[:8], 4, 2)
+    with pytest.raises(ValueError, match="tokens: 4 of them, must be at least 5"):
+        sample_windows(tokens[:4], jax.random.key(0), 2, 4)
+
+
+def test_random_windows_reach_both_ends() -> None:
+    draw = jax.jit(sample_windows, static_argnums=(2, 3))
+    tokens = np.arange(10, 20)
+    found = np.asarray(draw(tokens, jax.random.key(1), 200, 3))
+    assert found.shape == (200, 4)
+    np.testing.assert_array_equal(np.diff(found, axis=1), 1)
+    assert set(found[:, 0]) == set(range(10, 17))
+    np.testing.assert_array_equal(found, draw(tokens, jax.random.key(1), 200, 3))
+
+
+def test_generated_corpus() -> None:
+    """Deterministic, with topics that determine the last word and stop words that do not."""
+    corpus, same = (synthetic_corpus(3, num_sentences=400) for _ in range(2))
+    np.testing.assert_array_equal(corpus.train, same.train)
+    assert not np.array_equal(corpus.train, synthetic_corpus(4, num_sentences=400).train)
+    words = " ".join(corpus.vocabulary[token] for token in corpus.train)
+    sentences = [line.split() for line in words.split(" <eos>")][:-1]
+    assert {len(line) for line in sentences} == {14}
+    assert {tuple(line[-2:]) for line in sentences if "ship" in line} == {("the", "captain")}
+    ending_of = {word: {line[-1] for line in sentences if word in line} for word in words.split()}
+    assert len(ending_of["of"]) == 6
+    drawn = [word for line in sentences for word in line[:-2]]
+    stop = [word for word in drawn if {"captain", "king"} <= ending_of[word]]
+    assert len(set(stop)) == 16
+    assert len(stop) / len(drawn) == pytest.approx(0.5, abs=0.03)
+    first = [word for word in drawn if word in ("ship", "castle", "hospital")]
+    first += [word for word in drawn if word in ("airport", "violin", "field")]
+    assert len(first) / (len(drawn) - len(stop)) == pytest.approx(1 / 3, abs=0.05)
+    with pytest.raises(ValueError, match=r"topic_share = 1\.0"):
+        synthetic_corpus(topic_share=1.0)
+
+
+def test_wikitext_counts(shared_file: Callable[[str], Path]) -> None:
+    """Token counts of WikiText-2's splits as they are published."""
+    folder = shared_file("data/wikitext-2/valid.txt").parent
+    corpus = load_corpus(folder, train="valid.txt", valid="test.txt", test=None)
+    assert (corpus.train.size, corpus.valid.size) == (217646, 245569)
+    assert corpus.vocabulary[:3] == ("the", "<unk>", ",")
