@@ -1,0 +1,258 @@
+"""Text as token ids: WikiText folders, single text files, and a small generated corpus.
+
+Words are what whitespace separates, and every line ends in `<eos>`, empty ones too, as the
+language models trained on WikiText have it: its published token counts come out.
+"""
+
+import collections
+import dataclasses
+from collections.abc import Iterable
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Int, PRNGKeyArray
+
+from dynsim import checks
+
+UNKNOWN, END = "<unk>", "<eos>"
+
+# Shares of a single file that become the training and validation split, in percent.
+_TRAIN, _VALID = 90, 5
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Corpus:
+    """Text as ids into one vocabulary.
+
+    Attributes:
+        vocabulary: the words, by falling count in the training split, then alphabetically;
+            always with `<unk>` and `<eos>`.
+        train: (N,) int32 token ids of the training split.
+        valid: (N,) int32, or None without one.
+        test: (N,) int32, or None without one.
+    """
+
+    vocabulary: tuple[str, ...]
+    train: Int[np.ndarray, " N"]
+    valid: Int[np.ndarray, " N"] | None = None
+    test: Int[np.ndarray, " N"] | None = None
+
+    def ids(self, words: Iterable[str]) -> Int[np.ndarray, " W"]:
+        """The ids of `words`, as int32; a word out of the vocabulary is `<unk>`.
+
+        Raises:
+            ValueError: for a bare string, whose letters would be looked up.
+        """
+        if isinstance(words, str):
+            raise ValueError(f"words = {words!r}: must be a sequence of words, not one string")
+        return _ids(words, self.vocabulary)
+
+    def words(self, tokens: Iterable[int]) -> list[str]:
+        """The words of token ids."""
+        return [self.vocabulary[token] for token in tokens]
+
+    def __repr__(self) -> str:
+        splits = {"train": self.train, "valid": self.valid, "test": self.test}
+        sizes = ", ".join(f"{k} {v.size}" for k, v in splits.items() if v is not None)
+        return f"Corpus({len(self.vocabulary)} words, tokens: {sizes})"
+
+
+def load_corpus(
+    path: str | Path,
+    *,
+    min_count: int = 1,
+    max_vocabulary: int | None = None,
+    lower: bool = False,
+    train: str = "train.txt",
+    valid: str | None = "valid.txt",
+    test: str | None = "test.txt",
+) -> Corpus:
+    """Read a word-level corpus in UTF-8.
+
+    Args:
+        path: a folder with one file a split, or one text file, of which the first 90 % of the
+            tokens are for training and 5 % each for validation and test.
+        min_count: words that the training split has less often become `<unk>`.
+        max_vocabulary: size of the vocabulary with `<unk>` and `<eos>`, which are always kept:
+            the rarest words become `<unk>`. None keeps all that `min_count` leaves.
+        lower: turn the text into lower case first.
+        train: file of the training split in the folder; the vocabulary comes from it.
+        valid: file of the validation split in the folder, or None for none.
+        test: file of the test split in the folder, or None for none.
+
+    Raises:
+        ValueError: for a file that is missing, empty or not UTF-8, a bad count, or a vocabulary
+            of fewer than 2 words besides `<unk>`.
+    """
+    checks.integer("min_count", min_count, 1)
+    if max_vocabulary is not None:
+        checks.integer("max_vocabulary", max_vocabulary, 3)
+    path = Path(path)
+    if path.is_dir():
+        splits = {
+            split: _read(path / name, lower, split)
+            for split, name in {"train": train, "valid": valid, "test": test}.items()
+            if name is not None
+        }
+    else:
+        splits = _split(_read(path, lower, "path"))
+    return _corpus(splits, min_count, max_vocabulary)
+
+
+def batches(
+    tokens: Int[np.ndarray, " N"], length: int = 35, batch: int = 20
+) -> Int[np.ndarray, "num_batches batch length_1"]:
+    """Sequences of length + 1 tokens: `length` inputs and, one further, their targets.
+
+    The text is cut into `batch` contiguous streams, and sequence b of batch i continues that of
+    batch i - 1. Every token but the first is a target once, except for the last ones of the text,
+    fewer than batch * length, which fill no further batch.
+
+    Returns:
+        (num_batches, batch, length + 1) int32.
+
+    Raises:
+        ValueError: when the text is too short for one batch.
+    """
+    checks.integer("batch", batch, 1)
+    _check_length(tokens, length, batch)
+    num_batches = (len(tokens) - 1) // (batch * length)
+    # A stream ends on the token that starts the next: a target of the one, an input of the other.
+    start = np.arange(batch) * num_batches * length
+    window = np.arange(num_batches) * length
+    index = window[:, None, None] + start[None, :, None] + np.arange(length + 1)
+    return np.asarray(tokens, np.int32)[index]
+
+
+def sample_windows(
+    tokens: Int[Array, " N"], key: PRNGKeyArray, batch: int, length: int
+) -> Int[Array, "batch length_1"]:
+    """`batch` windows of length + 1 tokens from places drawn uniformly, for use inside `jit`.
+
+    Raises:
+        ValueError: when the text is shorter than a window.
+    """
+    checks.integer("batch", batch, 1)
+    _check_length(tokens, length, 1)
+    start = jax.random.randint(key, (batch,), 0, len(tokens) - length)
+    return jnp.asarray(tokens, jnp.int32)[start[:, None] + jnp.arange(length + 1)[None, :]]
+
+
+_TOPICS = {
+    ("the", "captain"): ("ship", "wave", "sailor", "harbour", "anchor"),
+    ("the", "king"): ("castle", "throne", "knight", "sword", "banner"),
+    ("the", "doctor"): ("hospital", "fever", "nurse", "medicine", "ward"),
+    ("a", "pilot"): ("airport", "wing", "cloud", "runway", "cabin"),
+    ("a", "melody"): ("violin", "choir", "concert", "rhythm", "stage"),
+    ("a", "harvest"): ("field", "wheat", "farmer", "barn", "plough"),
+}
+_STOP_WORDS = (
+    *("of", "and", "in", "to", "was", "with", "by", "on"),
+    *("for", "from", "at", "his", "her", "it", "as", "had"),
+)
+
+
+def synthetic_corpus(
+    seed: int = 0,
+    *,
+    num_sentences: int = 2000,
+    words_per_sentence: int = 12,
+    topic_share: float = 0.5,
+    sentences_per_topic: int = 6,
+) -> Corpus:
+    """A generated text whose tokens are distinct or common by design, for tests and demos.
+
+    A sentence has a topic, of which there are 6 with 5 words each. Its words are drawn
+    independently, those of the topic with falling probabilities or one of 16 stop words alike;
+    then come the query of the topic, "the" or "a", and its next word.
+
+    Args:
+        seed: the same seed gives the same text.
+        num_sentences: number of lines, >= 20, so that every split has one.
+        words_per_sentence: words drawn before the query, >= 1.
+        topic_share: probability that such a word is of the topic, in (0, 1).
+        sentences_per_topic: lines until a new topic is drawn.
+
+    Returns:
+        A corpus split like a single file.
+
+    Raises:
+        ValueError: for a number out of its range.
+    """
+    checks.integer("num_sentences", num_sentences, 20)
+    checks.integer("words_per_sentence", words_per_sentence, 1)
+    checks.integer("sentences_per_topic", sentences_per_topic, 1)
+    checks.real("topic_share", topic_share, 0, 1, open_minimum=True, open_maximum=True)
+    rng = np.random.default_rng(seed)
+    topics = [(ending, (*own, *_STOP_WORDS)) for ending, own in _TOPICS.items()]
+    own, stop = np.arange(5, 0, -1), np.ones(len(_STOP_WORDS))
+    probs = np.r_[topic_share * own / own.sum(), (1 - topic_share) * stop / stop.sum()]
+    text = []
+    for sentence in range(num_sentences):
+        if sentence % sentences_per_topic == 0:
+            ending, words = topics[rng.integers(len(topics))]
+        text += [words[i] for i in rng.choice(len(probs), words_per_sentence, p=probs)]
+        text += [*ending, END]
+    return _corpus(_split(text), 1, None)
+
+
+def _read(path: Path, lower: bool, field: str) -> list[str]:
+    """The words of a file with `<eos>` for each end of a line."""
+    try:
+        # The mark with which some editors start UTF-8 would stick to the first word.
+        text = path.read_text(encoding="utf-8-sig")
+    except FileNotFoundError:
+        hint = f"; {field}=None does without" if field in ("valid", "test") else ""
+        raise ValueError(f"{field} = {path}: no such file{hint}") from None
+    except UnicodeDecodeError as error:
+        raise ValueError(f"{field} = {path}: must be UTF-8 ({error})") from None
+    except OSError as error:
+        raise ValueError(f"{field} = {path}: must be a readable file ({error.strerror})") from None
+    if not text.split():
+        raise ValueError(f"{field} = {path}: is empty, must hold at least one word")
+    lines = (text.lower() if lower else text).removesuffix("\n").split("\n")
+    return [word for line in lines for word in (*line.split(), END)]
+
+
+def _split(words: list[str]) -> dict[str, list[str]]:
+    first, second = (len(words) * share // 100 for share in (_TRAIN, _TRAIN + _VALID))
+    parts = {"train": words[:first], "valid": words[first:second], "test": words[second:]}
+    return {name: part for name, part in parts.items() if part}
+
+
+def _corpus(splits: dict[str, list[str]], min_count: int, max_vocabulary: int | None) -> Corpus:
+    counts = collections.Counter(splits["train"])
+    special = (UNKNOWN, END)
+    words = [w for w, count in counts.items() if count >= min_count and w not in special]
+    words.sort(key=lambda word: (-counts[word], word))
+    if max_vocabulary is not None:
+        words = words[: max_vocabulary - len(special)]
+    kept = {word: counts[word] for word in (*words, END)}
+    kept[UNKNOWN] = len(splits["train"]) - sum(kept.values())
+    if len(kept) < 3:
+        raise ValueError(
+            f"vocabulary: {sorted(kept)} with min_count = {min_count}, max_vocabulary = "
+            f"{max_vocabulary}: must have a word besides {UNKNOWN} and {END}"
+        )
+    vocabulary = tuple(sorted(kept, key=lambda word: (-kept[word], word)))
+    return Corpus(vocabulary, **{n: _ids(part, vocabulary) for n, part in splits.items()})
+
+
+def _ids(words: Iterable[str], vocabulary: tuple[str, ...]) -> Int[np.ndarray, " W"]:
+    index = {word: i for i, word in enumerate(vocabulary)}
+    unknown = index[UNKNOWN]
+    ids = np.array([index.get(word, unknown) for word in words], np.int32)
+    ids.setflags(write=False)
+    return ids
+
+
+def _check_length(tokens: np.ndarray | Array, length: int, batch: int) -> None:
+    checks.integer("length", length, 1)
+    needed = batch * length + 1
+    if len(tokens) < needed:
+        raise ValueError(
+            f"tokens: {len(tokens)} of them, must be at least {needed} for batch = {batch} "
+            f"sequences of length = {length} and their targets"
+        )
