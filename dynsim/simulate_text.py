@@ -20,6 +20,7 @@ from dynsim.models.transformer import Architecture, Transformer
 from dynsim.precision import DType, precision, settle
 from dynsim.run_checks import check_step_times
 from dynsim.simulate import DIVERGED_LOSS
+from dynsim.tasks.corpus import sample_windows
 from dynsim.tasks.text import Text
 from dynsim.text_observables import DEFAULT_RECORD, Observable, Record, TextSnapshot
 from dynsim.trajectory import Status, Trajectory, log_times
@@ -93,18 +94,10 @@ def simulate_text(
     return settle(trajectory)
 
 
-def draw_windows(
-    tokens: Int[Array, " N"], length: int, batch: int, key: PRNGKeyArray
-) -> Int[Array, "B T1"]:
-    """`batch` windows of `length` + 1 tokens, their starts uniform over the text."""
-    starts = jax.random.randint(key, (batch,), 0, len(tokens) - length)
-    return _windows(tokens, length, starts)
-
-
 def spaced_windows(tokens: Int[Array, " E"], length: int, number: int) -> Int[Array, "N T1"]:
     """`number` windows of `length` + 1 tokens, evenly spaced over the text."""
-    starts = np.linspace(0, len(tokens) - length - 1, number).astype(np.int32)
-    return _windows(tokens, length, jnp.asarray(starts))
+    starts = np.linspace(0, len(tokens) - length - 1, number).astype(int)
+    return tokens[jnp.asarray(starts[:, None] + np.arange(length + 1)[None])]
 
 
 def split_key(key: PRNGKeyArray) -> tuple[PRNGKeyArray, PRNGKeyArray]:
@@ -137,7 +130,7 @@ def _run(
     worst = DIVERGED_LOSS * math.log(sizes.vocabulary)
 
     def windows(k: Array) -> Int[Array, "B T1"]:
-        return draw_windows(task.train, sizes.length, batch, jax.random.fold_in(data_key, k))
+        return sample_windows(task.train, jax.random.fold_in(data_key, k), batch, sizes.length)
 
     def judge(batch_loss: Array, k: Array, first_bad: Array) -> Array:
         # A comparison with NaN is false.
@@ -180,10 +173,6 @@ def measure(
     logits, maps = jax.vmap(model.forward)(held_out[:, :-1])
     losses = transformer.token_losses(logits, held_out[:, 1:])
     return TextSnapshot(model, losses, maps, before, jax.vmap(model.attention)(prompts))
-
-
-def _windows(tokens: Int[Array, " N"], length: int, starts: Int[Array, " B"]) -> Int[Array, "B T1"]:
-    return tokens[starts[:, None] + jnp.arange(length + 1, dtype=jnp.int32)[None]]
 
 
 def _check_sizes(task: Text, sizes: Architecture) -> None:
