@@ -68,5 +68,6 @@ class Descent(eqx.Module):
 
 def clipped(gradient: PyTree, largest: Float[Array, ""]) -> PyTree:
     """The gradient, shortened to Euclidean norm `largest` where it is longer."""
-    scale = jnp.minimum(1, largest / optax.global_norm(gradient))
+    norm = jnp.sqrt(sum(jnp.sum(part**2) for part in jax.tree.leaves(gradient)))
+    scale = jnp.minimum(1, largest / norm)
     return jax.tree.map(lambda part: scale * part, gradient)

@@ -156,7 +156,7 @@ def _run(
     model, _, first_bad = jax.lax.fori_loop(now, jnp.int32(steps), step, trained)
     first_bad = judge(transformer.loss(model, windows(jnp.int32(steps))), steps, first_bad)
     # Weights of tokens that the last batch lacks do not reach its loss.
-    finite = jnp.isfinite(optax.global_norm(model))
+    finite = jnp.stack([jnp.all(jnp.isfinite(leaf)) for leaf in jax.tree.leaves(model)]).all()
     first_bad = jnp.where((first_bad < 0) & ~finite, steps, first_bad)
     status = jnp.where(first_bad < 0, Status.OK, Status.DIVERGED).astype(jnp.int32)
     return Trajectory(times.astype(dtype), values, model, status, first_bad, "simulation")
