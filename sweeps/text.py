@@ -3,6 +3,7 @@
 import dataclasses
 import hashlib
 from collections.abc import Collection, Mapping
+from pathlib import Path
 from typing import Any, ClassVar, Literal, Self
 
 import numpy as np
@@ -185,3 +186,19 @@ class TextTraining(Run):
         every = dataclasses.replace(self, min_count=1).read()
         words = " ".join([*every.words(every.train), "", *every.words(every.valid)])
         return {**super().as_json(), "text": hashlib.sha256(words.encode()).hexdigest()[:16]}
+
+
+def describe(run: TextTraining) -> str:
+    """The splits, the optimiser and the sizes but the number of layers, in two lines."""
+    if run.corpus == SYNTHETIC:
+        splits = "generated text: first 90 % for training, next 5 % held out"
+    elif Path(run.corpus).is_dir():
+        splits = f"{Path(run.corpus).name}: trained on {run.train}, held out {run.held_out}"
+    else:
+        splits = f"{Path(run.corpus).name}: first 90 % for training, next 5 % held out"
+    rare = "" if run.corpus == SYNTHETIC else f", words seen less than {run.min_count} times <unk>"
+    clip = "not clipped" if run.clip is None else f"clipped to norm {run.clip:g}"
+    return (
+        f"{splits}{rare}\n{run.optimizer}, gradient {clip}, {run.steps} steps of {run.batch} "
+        f"windows of {run.length} tokens, {run.heads} head(s), width {run.width}, MLP {run.mlp}"
+    )
