@@ -8,13 +8,13 @@ import numpy as np
 import pytest
 
 from dynsim import Status, text_observables
-from dynsim.descent import Descent
+from dynsim.descent import Descent, clipped
 from dynsim.models.transformer import Architecture, Transformer
 from dynsim.simulate_text import simulate_text
 from dynsim.tasks.text import Text, text
 
 M, T, BATCH = 9, 5, 3
-SIZES = Architecture(M, T, layers=2, heads=2, width=4, mlp=3)
+SIZES = Architecture(M, T, layers=1, heads=2, width=4, mlp=3)
 RECORD = ("loss", "entropy", "layer_entropy", "top", "change", "layer_change", "attention")
 
 
@@ -111,9 +111,16 @@ def test_rules_with_memory_and_clipping(task: Text, kind: str) -> None:
         shaped = [jnp.asarray(x.reshape(old.shape)) for x, old in zip(new, leaves, strict=True)]
         model = jax.tree.unflatten(structure, shaped)
     np.testing.assert_allclose(flat(found), flat(model), rtol=1e-9, atol=1e-12)
-    # A norm that no gradient reaches changes nothing.
-    wide, free = (run(optimizer=Descent(eta, clip=c), steps=2).params for c in (1e6, None))
-    np.testing.assert_array_equal(flat(wide), flat(free))
+
+
+def test_a_short_gradient_is_not_clipped() -> None:
+    gradient = {"a": jnp.array([3.0]), "b": jnp.array([[0.0, 4.0]])}
+    jax.tree.map(np.testing.assert_array_equal, clipped(gradient, 5.5), gradient)
+    jax.tree.map(
+        np.testing.assert_array_equal,
+        clipped(gradient, 2.5),
+        jax.tree.map(lambda x: x / 2, gradient),
+    )
 
 
 def test_uniform_attention_has_the_entropy_of_its_keys(task: Text) -> None:
@@ -163,14 +170,12 @@ def test_divergence_is_a_status(task: Text) -> None:
     """Numbers that are no longer finite, or a loss that is absurd at the end, even when nothing is
     recorded then."""
     run = functools.partial(simulate_text, task, SIZES, key=jax.random.key(0), times=np.array([0]))
-    for eta in (1e3, 1e30):
+    for eta, finite in ((100.0, True), (1e30, False)):
         found = run(optimizer=Descent(eta), steps=5)
         assert found.status == Status.DIVERGED
-        assert found.first_bad_step == 1
+        assert 1 <= found.first_bad_step <= 5
         assert np.isfinite(found["loss"]).all()
-    found = run(optimizer=Descent(1e3), steps=1)
-    assert found.status == Status.DIVERGED
-    assert np.isfinite(np.asarray(found.params.embedding.weight)).all()
+        assert np.isfinite(np.asarray(found.params.unembedding.weight)).all() == finite
     assert run(optimizer=Descent(0.1), steps=5).status == Status.OK
 
 
