@@ -122,9 +122,11 @@ def run(config: Figure10) -> list[Path]:
     print(f"{diverged} of {final.size} runs diverged")
     figure, (left, right) = plt.subplots(1, 2, figsize=(12, 5), layout="constrained")
     plot(rates, final, found["equal steps"], uniform_entropy(config.length), ax=left)
+    left.set_title(f"after {config.steps} steps", fontsize="medium")
     plot_over_time(entropy, ax=right)
-    about = f"{config.layers} layer(s), {diverged} of {final.size} runs diverged"
-    figure.suptitle(f"{describe(config.training())}; {about}", fontsize="medium")
+    right.set_title(f"at equal eta x steps: {found['equal eta-time']}", fontsize="medium")
+    runs = f"{config.layers} layer(s), {diverged} of {final.size} runs diverged"
+    figure.suptitle(f"{describe(config.training())}; {runs}", fontsize="medium")
     arrays = {n: valid(data)[n].transpose("eta", "seed", "time").values for n in sweep.record}
     arrays |= {"eta": rates, "time": data["time"].values}
     report = {name: line._asdict() for name, line in found.items()}
@@ -193,7 +195,8 @@ def plot_over_time(entropy: xr.DataArray, ax: Axes | None = None) -> Axes:
         runs = one.dropna("seed")
         if not runs.sizes["seed"]:
             continue
-        progress, mean, spread = rate * one["time"], runs.mean("seed"), runs.std("seed")
+        progress, mean = rate * one["time"], runs.mean("seed")
+        spread = runs.std("seed", ddof=min(1, runs.sizes["seed"] - 1))
         ax.plot(progress, mean, color=colour, label=rf"$\eta = {rate:g}$")
         ax.fill_between(progress, mean - spread, mean + spread, color=colour, alpha=0.2, lw=0)
     ax.set(xlabel=r"$\eta\,\times$ steps", ylabel="entropy of attention (nat)")

@@ -9,12 +9,11 @@ import xarray as xr
 from matplotlib.axes import Axes
 from matplotlib.colors import LogNorm
 
-from dynsim import checks
+from dynsim import Status, checks
 from dynsim.descent import Kind
 from dynsim.text_observables import uniform_entropy
 from sweeps import hosts, output
 from sweeps.engine import run as run_sweep
-from sweeps.engine import valid
 from sweeps.spec import Sweep
 from sweeps.text import SYNTHETIC, TextTraining, describe
 
@@ -41,7 +40,8 @@ class Figure7:
         eta: learning rate.
         clip: largest norm of the gradient, 0 for none: without, SGD at rate 5 diverges.
         optimizer: update rule.
-        seeds: number of runs behind the curves; the maps are those of the first.
+        seeds: number of runs behind the curves; the maps are those of the first
+            that ended well.
         heads: attention heads of a block; the maps are those of the first.
         width: size of the residual stream.
         mlp: hidden units of a block's MLP; 0 leaves it out.
@@ -132,11 +132,19 @@ def run(config: Figure7) -> list[Path]:
 
 
 def compute(config: Figure7, layers: int) -> xr.Dataset:
-    """The records of all seeds, evenly spaced over training; NaN for runs that diverged."""
+    """The records of the seeds that ended well, evenly spaced over training; `ValueError` if none
+    did."""
     times = np.unique(np.linspace(0, config.steps, RECORDS + 1).astype(int))
     axes = {"seed": {"range": config.seeds}}
     sweep = Sweep(axes, config.training(layers), "text", RECORD, tuple(times.tolist()))
-    return valid(run_sweep(sweep, config.out / f"layers-{layers}").load())
+    data = run_sweep(sweep, config.out / f"layers-{layers}").load()
+    fine = data.isel(seed=np.flatnonzero(data["status"] == Status.OK))
+    if not fine.sizes["seed"]:
+        raise ValueError(
+            f"eta = {config.eta}, clip = {config.clip}: every run with {layers} layer(s) diverged, "
+            f"from step {int(data['first_bad_step'].min())} on; clip the gradient, or lower eta"
+        )
+    return fine
 
 
 def measures(data: xr.Dataset, length: int) -> list[dict[str, float]]:
@@ -192,7 +200,8 @@ def plot_curves(found: dict[int, xr.Dataset], name: str, ax: Axes | None = None)
             one = data[name].isel(layer=layer)
             # The first record has no interval before it.
             one = one.isel(time=slice(1, None)) if name == "layer_change" else one
-            mean, spread = one.mean("seed"), one.std("seed")
+            mean = one.mean("seed")
+            spread = one.std("seed", ddof=min(1, one.sizes["seed"] - 1))
             label = f"layer {layer + 1} of {layers}"
             (line,) = ax.plot(one["time"], mean, style, label=label)
             ax.fill_between(
