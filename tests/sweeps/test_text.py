@@ -26,7 +26,7 @@ def test_a_sweep_over_rates_is_the_single_runs_and_compiles_once() -> None:
     assert found["layer_change"].dims == ("eta", "clip", "seed", "time", "layer")
     task = TINY.make_task()
     point = TextTraining(eta=4.0, clip=0.1)
-    alone = simulate_text.simulate_text(
+    alone = simulate_text(
         task, TINY.architecture(task.vocabulary), point.make_optimizer(),
         jax.random.fold_in(jax.random.key(0), 2), steps=3, batch=2, num_held_out=4,
         times=found["time"].values.astype(int), record=("entropy", "layer_change"),
