@@ -4,13 +4,16 @@
 theories and `sweeps` runs many of both and compares them.
 """
 
+from dynsim.descent import Descent
 from dynsim.models import YZ, Examples
 from dynsim.models.relu_prompt import PQ
+from dynsim.models.transformer import Architecture, Transformer
 from dynsim.noisy_sgd import NoisySGD, noisy_sgd
 from dynsim.optim import Clock, Optimizer, adam, momentum, sgd
 from dynsim.presets import two_stage
 from dynsim.simulate import initial_weights, simulate
 from dynsim.simulate_prompts import simulate_prompts
+from dynsim.simulate_text import simulate_text
 from dynsim.tasks import (
     Prompts,
     SequenceClasses,
@@ -22,19 +25,24 @@ from dynsim.tasks import (
     syn_medium,
     syn_small,
 )
+from dynsim.tasks.text import Text, text
 from dynsim.trajectory import Status, Trajectory, log_times
 
 __all__ = [
     "PQ",
     "YZ",
+    "Architecture",
     "Clock",
+    "Descent",
     "Examples",
     "NoisySGD",
     "Optimizer",
     "Prompts",
     "SequenceClasses",
     "Status",
+    "Text",
     "Trajectory",
+    "Transformer",
     "adam",
     "initial_weights",
     "load_task",
@@ -47,8 +55,10 @@ __all__ = [
     "sgd",
     "simulate",
     "simulate_prompts",
+    "simulate_text",
     "syn",
     "syn_medium",
     "syn_small",
+    "text",
     "two_stage",
 ]

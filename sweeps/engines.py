@@ -1,15 +1,24 @@
 """The registry of systems and engines: what a sweep file finds by name."""
 
 from dynsim import checks
-from sweeps import two_stage_engines, yz_engines
+from sweeps import text_engines, two_stage_engines, yz_engines
 from sweeps.config import Training
 from sweeps.problem import TASKS
 from sweeps.system import Engine, Run
+from sweeps.text import TextTraining
 from sweeps.two_stage import TwoStage
 
-SYSTEMS: dict[str, type[Run]] = {**dict.fromkeys(TASKS, Training), "two-stage": TwoStage}
+SYSTEMS: dict[str, type[Run]] = {
+    **dict.fromkeys(TASKS, Training),
+    "two-stage": TwoStage,
+    "text": TextTraining,
+}
 """Classes of runs by the names of their tasks."""
-ENGINES: dict[str, Engine] = {**yz_engines.ENGINES, **two_stage_engines.ENGINES}
+ENGINES: dict[str, Engine] = {
+    **yz_engines.ENGINES,
+    **two_stage_engines.ENGINES,
+    **text_engines.ENGINES,
+}
 """Engines by the name under which a sweep asks for them."""
 
 

@@ -11,6 +11,7 @@ from dynsim.observables import RECALL_THRESHOLDS
 from sweeps.config import Training
 from sweeps.spec import Sweep
 from sweeps.system import Run, num_times
+from sweeps.text import TextTraining
 from sweeps.two_stage import TwoStage
 
 MISSING = -1
@@ -77,6 +78,25 @@ LABELS: dict[type[Run], Labels] = {
             "W_signal": ("row", "column"),
             "V_signal": ("row", "column"),
             "state": ("reduced",),
+        },
+        values={},
+    ),
+    TextTraining: Labels(
+        about={
+            "eta": ("learning rate", "1/step"),
+            "length": ("tokens of a window", "tokens"),
+            "steps": ("optimiser steps", "step"),
+            "clip": ("largest norm of the gradient", "nat"),
+            "loss": ("cross entropy on held-out text", "nat"),
+            "batch_loss": ("cross entropy of the next batch", "nat"),
+            "entropy": ("entropy of attention on held-out text", "nat"),
+            "layer_entropy": ("entropy of attention on held-out text by layer", "nat"),
+            "top": ("largest weight of a row of attention", "1"),
+            "change": ("attention that moved since the record before", "1"),
+        },
+        inner_dims={
+            **dict.fromkeys(("layer_entropy", "layer_top", "layer_change"), ("layer",)),
+            "attention": ("prompt", "layer", "head", "query", "key"),
         },
         values={},
     ),

@@ -1,0 +1,190 @@
+"""A decoder-only transformer with all its parts, of which the attention maps can be looked at.
+
+Pre-norm blocks of causal self-attention and, if wanted, an MLP. No dropout: what is measured is
+how the weights move, and the maps of a run should not depend on a draw.
+"""
+
+import dataclasses
+import math
+from typing import Literal
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float, Int, PRNGKeyArray
+
+from dynsim import checks
+from dynsim.precision import DType
+
+Positions = Literal["learned", "none"]
+MAX_LAYERS = 6
+
+
+@dataclasses.dataclass(frozen=True)
+class Architecture:
+    """Shape of a transformer. Hashable, so that a compiled function can be static in it.
+
+    Attributes:
+        vocabulary: number of tokens M.
+        length: tokens T that it reads at once.
+        layers: blocks, 1 to `MAX_LAYERS`.
+        heads: attention heads of a block; divides `width`.
+        width: size d of the residual stream.
+        mlp: hidden units of a block's MLP; 0 leaves the MLP out.
+        positions: learned embeddings of positions, or none.
+    """
+
+    vocabulary: int
+    length: int = 35
+    layers: int = 1
+    heads: int = 2
+    width: int = 32
+    mlp: int = 0
+    positions: Positions = "learned"
+
+    def __post_init__(self) -> None:
+        """Raise `ValueError` naming the field, its value and what is allowed."""
+        least = {"vocabulary": 2, "length": 2, "layers": 1, "heads": 1, "width": 1, "mlp": 0}
+        for name, minimum in least.items():
+            checks.integer(name, getattr(self, name), minimum)
+        if self.layers > MAX_LAYERS:
+            raise ValueError(f"layers = {self.layers}: must be an integer from 1 to {MAX_LAYERS}")
+        if self.width % self.heads:
+            raise ValueError(f"heads = {self.heads}: must divide width = {self.width}")
+        checks.choice("positions", self.positions, ("learned", "none"))
+
+
+class Attention(eqx.Module):
+    """Causal self-attention with H heads, without biases: that of the keys would do nothing."""
+
+    query: eqx.nn.Linear
+    key: eqx.nn.Linear
+    value: eqx.nn.Linear
+    output: eqx.nn.Linear
+    heads: int = eqx.field(static=True)
+
+    def __init__(self, sizes: Architecture, key: PRNGKeyArray, dtype: DType) -> None:
+        self.query, self.key, self.value, self.output = (
+            eqx.nn.Linear(sizes.width, sizes.width, use_bias=False, dtype=dtype, key=k)
+            for k in jax.random.split(key, 4)
+        )
+        self.heads = sizes.heads
+
+    def __call__(self, x: Float[Array, "T d"]) -> tuple[Float[Array, "T d"], Float[Array, "H T T"]]:
+        """What the heads add to the stream, and their maps (head, query, key)."""
+        T = x.shape[0]
+        q, k, v = (
+            jax.vmap(part)(x).reshape(T, self.heads, -1)
+            for part in (self.query, self.key, self.value)
+        )
+        scores = jnp.einsum("thi,shi->hts", q, k) / math.sqrt(q.shape[-1])
+        allowed = jnp.tril(jnp.ones((1, T, T), bool))
+        maps = jax.nn.softmax(jnp.where(allowed, scores, -jnp.inf), axis=-1)
+        mixed = jnp.einsum("hts,shi->thi", maps, v).reshape(T, -1)
+        return jax.vmap(self.output)(mixed), maps
+
+
+class MLP(eqx.Module):
+    """One hidden layer of ReLU units."""
+
+    up: eqx.nn.Linear
+    down: eqx.nn.Linear
+
+    def __init__(self, sizes: Architecture, key: PRNGKeyArray, dtype: DType) -> None:
+        up, down = jax.random.split(key)
+        self.up = eqx.nn.Linear(sizes.width, sizes.mlp, dtype=dtype, key=up)
+        self.down = eqx.nn.Linear(sizes.mlp, sizes.width, dtype=dtype, key=down)
+
+    def __call__(self, x: Float[Array, " d"]) -> Float[Array, " d"]:
+        return self.down(jax.nn.relu(self.up(x)))
+
+
+class Block(eqx.Module):
+    """x <- x + attention(norm(x)), then x <- x + mlp(norm(x)) where there is an MLP."""
+
+    attention_norm: eqx.nn.LayerNorm
+    attention: Attention
+    mlp_norm: eqx.nn.LayerNorm | None
+    mlp: MLP | None
+
+    def __init__(self, sizes: Architecture, key: PRNGKeyArray, dtype: DType) -> None:
+        attention, mlp = jax.random.split(key)
+        self.attention_norm = eqx.nn.LayerNorm(sizes.width, dtype=dtype)
+        self.attention = Attention(sizes, attention, dtype)
+        self.mlp_norm = eqx.nn.LayerNorm(sizes.width, dtype=dtype) if sizes.mlp else None
+        self.mlp = MLP(sizes, mlp, dtype) if sizes.mlp else None
+
+    def __call__(self, x: Float[Array, "T d"]) -> tuple[Float[Array, "T d"], Float[Array, "H T T"]]:
+        added, maps = self.attention(jax.vmap(self.attention_norm)(x))
+        x = x + added
+        if self.mlp is not None:
+            x = x + jax.vmap(lambda row: self.mlp(self.mlp_norm(row)))(x)
+        return x, maps
+
+
+class Transformer(eqx.Module):
+    """Next-token logits of a sequence; all leaves are weights.
+
+    Built from an `Architecture` and a threefry key. Embeddings start as N(0, 1), matrices and
+    biases uniform on +-1/sqrt(inputs), norms as the identity (equinox's defaults).
+    """
+
+    embedding: eqx.nn.Embedding
+    positions: eqx.nn.Embedding | None
+    blocks: tuple[Block, ...]
+    norm: eqx.nn.LayerNorm
+    unembedding: eqx.nn.Linear
+
+    def __init__(self, sizes: Architecture, key: PRNGKeyArray, dtype: DType = "float32") -> None:
+        token, position, out, *blocks = jax.random.split(key, 3 + sizes.layers)
+        width, M = sizes.width, sizes.vocabulary
+        self.embedding = eqx.nn.Embedding(M, width, dtype=dtype, key=token)
+        self.positions = None
+        if sizes.positions == "learned":
+            self.positions = eqx.nn.Embedding(sizes.length, width, dtype=dtype, key=position)
+        self.blocks = tuple(Block(sizes, k, dtype) for k in blocks)
+        self.norm = eqx.nn.LayerNorm(width, dtype=dtype)
+        self.unembedding = eqx.nn.Linear(width, M, dtype=dtype, key=out)
+
+    def __call__(self, tokens: Int[Array, " T"]) -> Float[Array, "T M"]:
+        """Logits of the token after each position, which reads the tokens up to it."""
+        return self.forward(tokens)[0]
+
+    def attention(self, tokens: Int[Array, " T"]) -> Float[Array, "L H T T"]:
+        """Attention maps (layer, head, query, key); rows sum to 1, keys after the query get 0."""
+        return self.forward(tokens)[1]
+
+    def forward(
+        self, tokens: Int[Array, " T"]
+    ) -> tuple[Float[Array, "T M"], Float[Array, "L H T T"]]:
+        """Logits and attention maps at once.
+
+        Raises:
+            ValueError: for more tokens than there are learned positions.
+        """
+        x = self.embedding.weight[tokens]
+        if self.positions is not None:
+            if len(tokens) > len(self.positions.weight):
+                raise ValueError(
+                    f"tokens: {len(tokens)} of them, must be at most the "
+                    f"{len(self.positions.weight)} learned positions"
+                )
+            x = x + self.positions.weight[: len(tokens)]
+        found = []
+        for block in self.blocks:
+            x, maps = block(x)
+            found.append(maps)
+        return jax.vmap(self.unembedding)(jax.vmap(self.norm)(x)), jnp.stack(found)
+
+
+def token_losses(logits: Float[Array, "*B M"], targets: Int[Array, "*B"]) -> Float[Array, "*B"]:
+    """Cross entropy of each target token in nats."""
+    picked = jnp.take_along_axis(logits, targets[..., None], axis=-1)[..., 0]
+    return jax.nn.logsumexp(logits, axis=-1) - picked
+
+
+def loss(model: Transformer, windows: Int[Array, "B T1"]) -> Float[Array, ""]:
+    """Mean cross entropy (nats per token) over B windows of T + 1 tokens: the last T of each are
+    predicted from those before them."""
+    logits = jax.vmap(model)(windows[:, :-1])
+    return jnp.mean(token_losses(logits, windows[:, 1:]))

@@ -1,0 +1,57 @@
+"""Text as a task: what is trained on, what is held out, and prompts to look at attention on."""
+
+import equinox as eqx
+import numpy as np
+from jaxtyping import Array, ArrayLike, Int
+
+from dynsim import checks
+
+
+class Text(eqx.Module):
+    """Token ids of a text. Build it with `text`.
+
+    Attributes:
+        train: (N,) tokens from which windows are drawn.
+        held_out: (E,) tokens on which loss and attention are measured.
+        prompts: (P, T) sequences whose attention maps can be recorded; P may be 0.
+        vocabulary: number of tokens M.
+    """
+
+    train: Int[Array, " N"]
+    held_out: Int[Array, " E"]
+    prompts: Int[Array, "P T"]
+    vocabulary: int = eqx.field(static=True)
+
+
+def text(
+    train: Int[ArrayLike, " N"],
+    held_out: Int[ArrayLike, " E"],
+    vocabulary: int,
+    prompts: Int[ArrayLike, "P T"] | None = None,
+) -> Text:
+    """A text of tokens in [0, vocabulary).
+
+    Raises:
+        ValueError: for an array of another number of axes, without entries, of other than whole
+            numbers, or with tokens outside the vocabulary.
+    """
+    checks.integer("vocabulary", vocabulary, 2)
+    given = {"train": (train, 1), "held_out": (held_out, 1)}
+    if prompts is not None:
+        given["prompts"] = (prompts, 2)
+    found = {}
+    for name, (tokens, ndim) in given.items():
+        array = np.asarray(tokens)
+        if array.ndim != ndim or not array.size or not np.issubdtype(array.dtype, np.integer):
+            raise ValueError(
+                f"{name}: has shape {array.shape} and dtype {array.dtype}, must be whole numbers "
+                f"with {ndim} axes, not empty"
+            )
+        bad = array[(array < 0) | (array >= vocabulary)]
+        if bad.size:
+            raise ValueError(
+                f"{name}: has token {bad[0]}, must be in [0, vocabulary = {vocabulary})"
+            )
+        found[name] = array.astype(np.int32)
+    found.setdefault("prompts", np.zeros((0, 2), np.int32))
+    return Text(**found, vocabulary=int(vocabulary))

@@ -1,0 +1,218 @@
+"""Training on text: against a plain loop, its records against closed forms, status, bad input."""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from dynsim import Status, text_observables
+from dynsim.descent import Descent, clipped
+from dynsim.models.transformer import Architecture, Transformer
+from dynsim.simulate_text import simulate_text
+from dynsim.tasks.text import Text, text
+
+M, T, BATCH = 9, 5, 3
+SIZES = Architecture(M, T, layers=1, heads=2, width=4, mlp=3)
+RECORD = ("loss", "entropy", "layer_entropy", "top", "change", "layer_change", "attention")
+
+
+make = functools.partial(jax.jit, static_argnums=(0, 2))(Transformer)
+
+
+@pytest.fixture
+def task() -> Text:
+    rng = np.random.default_rng(0)
+    prompts = rng.integers(0, M, (2, T))
+    return text(rng.integers(0, M, 60), rng.integers(0, M, 40), M, prompts)
+
+
+@jax.jit
+def window_loss(model, windows):
+    logits = jnp.stack([model(row[:-1]) for row in windows])
+    picked = jax.nn.log_softmax(logits)[
+        np.arange(len(windows))[:, None], np.arange(T), windows[:, 1:]
+    ]
+    return -picked.mean()
+
+
+VALUE_AND_GRAD = jax.jit(jax.value_and_grad(window_loss))
+attention = jax.jit(Transformer.attention)
+
+
+@pytest.mark.usefixtures("x64")
+def test_training_is_a_plain_loop(task: Text) -> None:
+    """Windows are those of the run's key, from the definition; gradients and updates are a loop's,
+    and the records those of the weights of each step."""
+    key, eta = jax.random.key(5), 0.7
+    found = simulate_text(
+        task, SIZES, Descent(eta), key, steps=3, batch=BATCH, num_held_out=4,
+        times=np.array([0, 2, 3]), record=RECORD, dtype="float64",
+    )  # fmt: skip
+    init_key, data_key = jax.random.split(key)
+    model = make(SIZES, init_key, "float64")
+    held_out = [task.held_out[s : s + T + 1] for s in (0, 11, 22, 34)]
+    before, seen = None, []
+    for k in range(4):
+        starts = jax.random.randint(jax.random.fold_in(data_key, k), (BATCH,), 0, 60 - T)
+        windows = np.stack([task.train[s : s + T + 1] for s in np.asarray(starts)])
+        loss, grads = VALUE_AND_GRAD(model, windows)
+        if k in (0, 2, 3):
+            i = len(seen)
+            assert found["batch_loss"][i] == pytest.approx(float(loss), rel=1e-10)
+            of_text = float(window_loss(model, np.stack(held_out)))
+            assert found["loss"][i] == pytest.approx(of_text, rel=1e-10)
+            maps = np.stack([attention(model, row[:-1]) for row in held_out])
+            before = maps if before is None else before
+            moved = np.abs(maps - before).sum(-1)[..., 1:].mean((0, 2, 3)) / 2
+            np.testing.assert_allclose(found["layer_change"][i], moved, rtol=1e-9, atol=1e-15)
+            assert found["change"][i] == pytest.approx(moved.mean(), rel=1e-9, abs=1e-15)
+            assert found["top"][i] == pytest.approx(maps.max(-1)[..., 1:].mean(), rel=1e-9)
+            prompts = np.stack([attention(model, row) for row in task.prompts])
+            np.testing.assert_allclose(found["attention"][i], prompts, rtol=1e-9, atol=1e-12)
+            before = maps
+            seen.append(k)
+        if k < 3:
+            model = jax.tree.map(lambda p, g: p - eta * g, model, grads)
+    jax.tree.map(functools.partial(np.testing.assert_allclose, rtol=1e-9), found.params, model)
+    assert found.status == Status.OK
+    assert found.first_bad_step == -1
+
+
+@pytest.mark.usefixtures("x64")
+@pytest.mark.parametrize("kind", ["momentum", "adam"])
+def test_rules_with_memory_and_clipping(task: Text, kind: str) -> None:
+    """Three updates of all weights together, clipped to a norm that every gradient exceeds."""
+    eta, clip = 0.05, 0.1
+    run = functools.partial(
+        simulate_text, task, SIZES, key=jax.random.key(1), batch=BATCH, num_held_out=2,
+        record=("loss",), dtype="float64",
+    )  # fmt: skip
+    found = run(optimizer=Descent(eta, 0.8, 0.7, 0.9, 1e-3, clip, kind), steps=3).params
+    init_key, data_key = jax.random.split(jax.random.key(1))
+    model = make(SIZES, init_key, "float64")
+    leaves, structure = jax.tree.flatten(model)
+    flat = lambda tree: np.concatenate([np.ravel(leaf) for leaf in jax.tree.leaves(tree)])
+    m = v = 0.0
+    for k in range(3):
+        starts = jax.random.randint(jax.random.fold_in(data_key, k), (BATCH,), 0, 60 - T)
+        windows = np.stack([task.train[s : s + T + 1] for s in np.asarray(starts)])
+        g = flat(VALUE_AND_GRAD(model, windows)[1])
+        assert np.linalg.norm(g) > clip
+        g = g * clip / np.linalg.norm(g)
+        if kind == "momentum":
+            m = 0.8 * m + g
+            update = m
+        else:
+            m, v = 0.7 * m + 0.3 * g, 0.9 * v + 0.1 * g**2
+            update = m / (1 - 0.7 ** (k + 1)) / (np.sqrt(v / (1 - 0.9 ** (k + 1))) + 1e-3)
+        new = np.split(flat(model) - eta * update, np.cumsum([x.size for x in leaves])[:-1])
+        shaped = [jnp.asarray(x.reshape(old.shape)) for x, old in zip(new, leaves, strict=True)]
+        model = jax.tree.unflatten(structure, shaped)
+    np.testing.assert_allclose(flat(found), flat(model), rtol=1e-9, atol=1e-12)
+
+
+def test_a_short_gradient_is_not_clipped() -> None:
+    gradient = {"a": jnp.array([3.0]), "b": jnp.array([[0.0, 4.0]])}
+    jax.tree.map(np.testing.assert_array_equal, clipped(gradient, 5.5), gradient)
+    jax.tree.map(
+        np.testing.assert_array_equal,
+        clipped(gradient, 2.5),
+        jax.tree.map(lambda x: x / 2, gradient),
+    )
+
+
+def test_uniform_attention_has_the_entropy_of_its_keys(task: Text) -> None:
+    """Without queries all keys weigh the same: log of their number, the first row left out. With
+    all attention on one key there is none; a swap of keys moves all of it."""
+    model = make(SIZES, jax.random.key(0), "float32")
+    blind = jax.tree.map(lambda x: x, model)
+    for block in blind.blocks:
+        object.__setattr__(block.attention.query, "weight", jnp.zeros((4, 4)))
+    found = simulate_text(
+        task, SIZES, Descent(0.0), jax.random.key(0), steps=1, record=RECORD, init=blind
+    )
+    want = np.mean([np.log(n) for n in (2, 3, 4, 5)])
+    np.testing.assert_allclose(found["layer_entropy"], want, rtol=1e-6)
+    np.testing.assert_allclose(found["entropy"], want, rtol=1e-6)
+    assert text_observables.uniform_entropy(T) == pytest.approx(want)
+    np.testing.assert_allclose(found["top"], np.mean([1 / n for n in (2, 3, 4, 5)]), rtol=1e-6)
+    np.testing.assert_array_equal(found["change"], 0)
+    itself = np.broadcast_to(np.eye(T), (1, 1, 1, T, T))
+    first = np.broadcast_to(np.eye(T)[np.zeros(T, int)], (1, 1, 1, T, T))
+    assert float(text_observables.layer_entropy(itself)[0]) == 0
+    assert float(text_observables.layer_change(itself, first)[0]) == 1
+
+
+def test_rates_and_keys_are_traced(task: Text) -> None:
+    """A batch over rates and keys is the single runs, from one compilation."""
+    traces = []
+
+    def run(eta, key):
+        traces.append(1)
+        rule = Descent(eta, clip=0.5 * eta)
+        return simulate_text(task, SIZES, rule, key, steps=4, batch=BATCH, record=("loss",))
+
+    etas, keys = jnp.array([0.1, 2.0]), jax.random.split(jax.random.key(3), 2)
+    both = jax.jit(jax.vmap(jax.vmap(run, (0, None)), (None, 0)))(etas, keys)
+    assert len(traces) == 1
+    assert both["loss"].shape == (2, 2, 5)
+    for i, key in enumerate(keys):
+        for j, eta in enumerate(etas):
+            # float32, the same operations in another order.
+            np.testing.assert_allclose(both["loss"][i, j], run(eta, key)["loss"], rtol=1e-4)
+    np.testing.assert_allclose(both["loss"][:, 0, 0], both["loss"][:, 1, 0], rtol=1e-6)
+    assert not np.isclose(both["loss"][:, 0, -1], both["loss"][:, 1, -1]).any()
+
+
+def test_divergence_is_a_status(task: Text) -> None:
+    """Numbers that are no longer finite, or a loss that is absurd at the end, even when nothing is
+    recorded then."""
+    run = functools.partial(simulate_text, task, SIZES, key=jax.random.key(0), times=np.array([0]))
+    # The first ends at a loss of millions, with weights that are numbers.
+    for eta, finite in ((10.0, True), (1e30, False)):
+        found = run(optimizer=Descent(eta), steps=5)
+        assert found.status == Status.DIVERGED
+        assert 1 <= found.first_bad_step <= 5
+        assert np.isfinite(found["loss"]).all()
+        assert np.isfinite(np.asarray(found.params.unembedding.weight)).all() == finite
+    assert run(optimizer=Descent(0.1), steps=5).status == Status.OK
+
+
+def test_bad_input_is_named(task: Text) -> None:
+    run = functools.partial(simulate_text, task, SIZES, Descent(0.1), jax.random.key(0), steps=2)
+    train = np.asarray(task.train)
+    bad_tokens = [
+        (train + 1, train, r"train: has token 9, must be in \[0, vocabulary = 9\)"),
+        (train, train - 1, r"held_out: has token -1, must be in"),
+        (train * 1.0, train, "train: has shape .* must be whole numbers"),
+        (train, train[None], "held_out: has shape .* 1 axes"),
+    ]
+    for first, second, message in bad_tokens:
+        with pytest.raises(ValueError, match=message):
+            text(first, second, M)
+    with pytest.raises(ValueError, match="prompts: has token 9"):
+        text(train, train, M, np.full((1, 3), 9))
+    for name, value in {"steps": 0, "batch": 0, "num_held_out": 2.5, "dtype": "half"}.items():
+        with pytest.raises(ValueError, match=f"{name} = {value!r}: must be"):
+            run(**{name: value})
+    with pytest.raises(ValueError, match="times"):
+        run(times=np.array([3]))
+    with pytest.raises(ValueError, match="record = 'los'"):
+        run(record=("los",))
+    for numbers, field in (({"eta": -1.0}, "eta"), ({"eta": 1.0, "clip": 0.0}, "clip"),
+                           ({"eta": 1.0, "momentum": 1.0}, "momentum")):  # fmt: skip
+        with pytest.raises(ValueError, match=f"{field} = "):
+            Descent(**numbers)
+    wrong = [
+        (Architecture(M + 1, T), r"sizes.vocabulary = 10: must be the text's, 9"),
+        (Architecture(M, 60), "train: has 60 tokens, must have more than length = 60"),
+        (Architecture(M, 4), "prompts: have 5 tokens, must have at most length = 4"),
+    ]
+    for sizes, message in wrong:
+        with pytest.raises(ValueError, match=message):
+            simulate_text(task, sizes, Descent(0.1), jax.random.key(0), steps=1)
+    other = make(Architecture(M, T, width=4, layers=1), jax.random.key(0), "float32")
+    with pytest.raises(ValueError, match="init: must have the shapes of"):
+        run(init=other)

@@ -1,0 +1,131 @@
+"""The transformer: its forward pass against NumPy, causality, attention maps, bad sizes."""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from dynsim.models.transformer import Architecture, Transformer, loss
+
+M, T, d, H = 11, 7, 6, 2
+
+
+make = functools.partial(jax.jit, static_argnums=0)(Transformer)
+forward = jax.jit(Transformer.forward)
+
+
+def numpy_norm(x, part):
+    x = x - x.mean(-1, keepdims=True)
+    x = x / np.sqrt((x**2).mean(-1, keepdims=True) + 1e-5)
+    return x * part.weight + part.bias
+
+
+def numpy_forward(model, tokens):
+    """Logits and maps, written with loops over heads and positions."""
+    x = model.embedding.weight[tokens]
+    if model.positions is not None:
+        x = x + model.positions.weight[: len(tokens)]
+    maps = np.zeros((len(model.blocks), H, len(tokens), len(tokens)))
+    for layer, block in enumerate(model.blocks):
+        y = numpy_norm(x, block.attention_norm)
+        part, size = block.attention, d // H
+        q, k, v = (y @ linear.weight.T for linear in (part.query, part.key, part.value))
+        mixed = np.zeros_like(x)
+        for h in range(H):
+            own = slice(h * size, (h + 1) * size)
+            for t in range(len(tokens)):
+                weight = np.exp(k[: t + 1, own] @ q[t, own] / np.sqrt(size))
+                maps[layer, h, t, : t + 1] = weight / weight.sum()
+                mixed[t, own] = maps[layer, h, t, : t + 1] @ v[: t + 1, own]
+        x = x + mixed @ part.output.weight.T
+        if block.mlp is not None:
+            hidden = numpy_norm(x, block.mlp_norm) @ block.mlp.up.weight.T + block.mlp.up.bias
+            x = x + np.maximum(hidden, 0) @ block.mlp.down.weight.T + block.mlp.down.bias
+    out = model.unembedding
+    return numpy_norm(x, model.norm) @ out.weight.T + out.bias, maps
+
+
+def random_model(sizes: Architecture, seed: int) -> Transformer:
+    """Normal weights throughout, so that norms and biases do something too."""
+    shapes = jax.eval_shape(lambda: Transformer(sizes, jax.random.key(0), "float64"))
+    leaves, structure = jax.tree.flatten(shapes)
+    rng = np.random.default_rng(seed)
+    return jax.tree.unflatten(structure, [rng.normal(size=leaf.shape) for leaf in leaves])
+
+
+@pytest.mark.usefixtures("x64")
+@pytest.mark.parametrize(
+    ("layers", "mlp", "positions"),
+    [(1, 0, "none"), (1, 5, "learned"), (2, 5, "none"), (2, 0, "learned")],
+)
+def test_forward_is_numpys(layers: int, mlp: int, positions: str) -> None:
+    sizes = Architecture(M, T, layers, H, d, mlp, positions)
+    model = random_model(sizes, layers)
+    tokens = np.random.default_rng(1).integers(0, M, T)
+    logits, maps = numpy_forward(model, tokens)
+    model = jax.tree.map(jnp.asarray, model)
+    found = forward(model, tokens)
+    np.testing.assert_allclose(found[0], logits, rtol=1e-10, atol=1e-10)
+    np.testing.assert_allclose(found[1], maps, rtol=1e-10, atol=1e-12)
+    shorter, _ = numpy_forward(jax.tree.map(np.asarray, model), tokens[:4])
+    found = forward(model, tokens[:4])
+    np.testing.assert_allclose(found[0], shorter, rtol=1e-10, atol=1e-10)
+
+
+def test_a_later_token_changes_no_earlier_output() -> None:
+    model = make(Architecture(M, T, 2, H, d, 8), jax.random.key(2))
+    tokens = jax.random.randint(jax.random.key(3), (T,), 0, M)
+    before, _ = forward(model, tokens)
+    for t in (1, T - 1):
+        after, maps = forward(model, tokens.at[t].set((tokens[t] + 1) % M))
+        np.testing.assert_array_equal(after[:t], before[:t])
+        assert not np.isclose(after[t], before[t]).all()
+        np.testing.assert_array_equal(maps, np.tril(maps))
+
+
+def test_rows_of_attention_sum_to_one() -> None:
+    model = make(Architecture(M, T, 2, H, d, 8), jax.random.key(4))
+    _, maps = forward(model, jnp.arange(T))
+    assert maps.shape == (2, H, T, T)
+    np.testing.assert_allclose(maps.sum(-1), 1, rtol=1e-6)
+    assert (np.asarray(maps) >= 0).all()
+
+
+@pytest.mark.usefixtures("x64")
+def test_loss_is_the_mean_log_probability_of_the_next_token() -> None:
+    model = random_model(Architecture(M, T, 1, H, d), 5)
+    windows = np.random.default_rng(6).integers(0, M, (3, T + 1))
+    total = 0.0
+    for row in windows:
+        logits, _ = numpy_forward(model, row[:-1])
+        probs = np.exp(logits) / np.exp(logits).sum(-1, keepdims=True)
+        total -= np.log(probs[np.arange(T), row[1:]]).sum()
+    found = jax.jit(loss)(jax.tree.map(jnp.asarray, model), jnp.asarray(windows))
+    assert float(found) == pytest.approx(total / (3 * T), rel=1e-10)
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [("vocabulary", 1), ("length", 1), ("layers", 0), ("layers", 7), ("heads", 4), ("mlp", -1),
+     ("width", 0), ("positions", "sinusoidal")],
+)  # fmt: skip
+def test_bad_sizes_are_named(field: str, value: object) -> None:
+    given = {"vocabulary": M, "length": T, "width": d, "heads": H, field: value}
+    with pytest.raises(ValueError, match=f"{field} = {value!r}: must"):
+        Architecture(**given)
+
+
+def test_more_tokens_than_positions_is_an_error() -> None:
+    tokens = jnp.zeros(8, int)
+    for positions in ("learned", "none"):
+        sizes = Architecture(M, T, 1, H, d, positions=positions)
+        model = jax.eval_shape(lambda sizes=sizes: Transformer(sizes, jax.random.key(0)))
+        if positions == "learned":
+            with pytest.raises(
+                ValueError, match="tokens: 8 of them, must be at most the 7 learned"
+            ):
+                jax.eval_shape(Transformer.__call__, model, tokens)
+        else:
+            assert jax.eval_shape(Transformer.__call__, model, tokens).shape == (8, M)
