@@ -21,10 +21,13 @@ from sweeps.explain import Explain, explain, text
 from sweeps.figures import (
     attention_maps,
     collapse,
+    corpus,
     figure3,
     figure6,
+    figure7,
     figure8,
     figure9,
+    figure10,
     recall,
     snap,
     spectrum,
@@ -46,8 +49,10 @@ Figure = (
     | Annotated[attention_maps.Figure4, tyro.conf.subcommand("4")]
     | Annotated[attention_maps.Figure5, tyro.conf.subcommand("5")]
     | Annotated[figure6.Figure6, tyro.conf.subcommand("6")]
+    | Annotated[figure7.Figure7, tyro.conf.subcommand("7")]
     | Annotated[figure8.Figure8, tyro.conf.subcommand("8")]
     | Annotated[figure9.Figure9, tyro.conf.subcommand("9")]
+    | Annotated[figure10.Figure10, tyro.conf.subcommand("10")]
     | Annotated[recall.Figure11, tyro.conf.subcommand("11")]
     | Annotated[recall.Figure12, tyro.conf.subcommand("12")]
     | Annotated[validity.Validity, tyro.conf.subcommand("validity")]
@@ -56,6 +61,7 @@ Figure = (
     | Annotated[trainability.Trainability, tyro.conf.subcommand("trainability")]
     | Annotated[collapse.Collapse, tyro.conf.subcommand("collapse")]
     | Annotated[snap.Snap, tyro.conf.subcommand("snap")]
+    | Annotated[corpus.CorpusFigure, tyro.conf.subcommand("corpus")]
     | Annotated[two_stage.FigureTwoStage, tyro.conf.subcommand("two-stage")]
     | Annotated[two_stage_phase.TwoStagePhase, tyro.conf.subcommand("two-stage-phase")]
     | Annotated[spectrum.Spectrum, tyro.conf.subcommand("spectrum")]
@@ -126,8 +132,11 @@ RUNNERS: dict[type, Callable[[Any], list[Path] | None]] = {
     figure6.Figure6: figure6.run,
     recall.Figure11: recall.run,
     recall.Figure12: recall.run,
+    figure7.Figure7: figure7.run,
     figure8.Figure8: figure8.run,
     figure9.Figure9: figure9.run,
+    figure10.Figure10: figure10.run,
+    corpus.CorpusFigure: corpus.run,
     Ladder: run_ladder,
     trainability.Trainability: trainability.run,
     collapse.Collapse: collapse.run,
