@@ -5,11 +5,14 @@ theories and `sweeps` runs many of both and compares them.
 """
 
 from dynsim.models import YZ, Examples
+from dynsim.models.embedded import Embedded
+from dynsim.models.embedded_init import Architecture
 from dynsim.models.relu_prompt import PQ
 from dynsim.noisy_sgd import NoisySGD, noisy_sgd
 from dynsim.optim import Clock, Optimizer, adam, momentum, sgd
 from dynsim.presets import two_stage
 from dynsim.simulate import initial_weights, simulate
+from dynsim.simulate_embedded import initial_embedded, simulate_embedded
 from dynsim.simulate_prompts import simulate_prompts
 from dynsim.tasks import (
     Prompts,
@@ -27,7 +30,9 @@ from dynsim.trajectory import Status, Trajectory, log_times
 __all__ = [
     "PQ",
     "YZ",
+    "Architecture",
     "Clock",
+    "Embedded",
     "Examples",
     "NoisySGD",
     "Optimizer",
@@ -36,6 +41,7 @@ __all__ = [
     "Status",
     "Trajectory",
     "adam",
+    "initial_embedded",
     "initial_weights",
     "load_task",
     "log_times",
@@ -46,6 +52,7 @@ __all__ = [
     "sequence_classes",
     "sgd",
     "simulate",
+    "simulate_embedded",
     "simulate_prompts",
     "syn",
     "syn_medium",

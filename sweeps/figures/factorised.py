@@ -49,12 +49,12 @@ class Factorised:
     """
 
     out: Path = Path("out/figures")
-    widths: tuple[int, ...] = (16, 34, 64, 128, 256)
+    widths: tuple[int, ...] = (16, 34, 68, 136)
     scales: tuple[float, ...] = (0.25, 0.5, 1.0, 2.0, 4.0)
     eta_y: float = 0.2
     eta_z: float = 0.2
     steps: int = 200
-    seeds: int = 4
+    seeds: int = 2
 
 
 def run(config: Factorised) -> list[Path]:
@@ -90,7 +90,7 @@ def run(config: Factorised) -> list[Path]:
 
 def width_errors(config: Factorised, task: SequenceClasses, width: int) -> dict[str, np.ndarray]:
     """(2, scales) errors of each theory at one width, in the order of `MEASURES`."""
-    times = np.unique(np.linspace(0, config.steps, 21).astype(int))
+    times = np.unique(np.linspace(0, config.steps, 11).astype(int))
     record = tuple(MEASURES)
 
     def runs(scale: jax.Array, seed: jax.Array) -> dict[str, Trajectory]:
