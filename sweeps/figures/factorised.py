@@ -81,7 +81,9 @@ def run(config: Factorised) -> list[Path]:
         for column, name in enumerate(THEORIES):
             ax = plot(config, errors[name][row], ax=axes[row, column])
             ax.set_title(f"{THEORIES[name]}: {MEASURES[measure]}")
-    figure.suptitle("relative error against descent on the factors")
+            if row == len(MEASURES) - 1:
+                ax.set_xlabel(f"width $d$ (overlapping embedding below M = {task.M})")
+    figure.suptitle("distance from descent on the factors, relative to how far descent goes")
     arrays = {"widths": np.array(config.widths), "scales": np.array(config.scales)}
     for name, values in errors.items():
         arrays |= {f"{name}/{key}": values[i] for i, key in enumerate(MEASURES)}
@@ -151,9 +153,9 @@ def plot(config: Factorised, values: np.ndarray, ax: Axes | None = None) -> Axes
     ax.imshow(shown, norm=LogNorm(0.1, 200), cmap="cividis_r", aspect="auto", origin="lower")
     for (row, column), value in np.ndenumerate(100 * values.T):
         colour = "white" if value > 8 else "black"
-        text = "-" if np.isnan(value) else f"{value:.2g} %"
+        text = "-" if np.isnan(value) else f"{value:.2g} %" if value < 99 else f"{value:.0f} %"
         ax.text(column, row, text, ha="center", va="center", color=colour, fontsize="small")
     ax.set_xticks(range(len(config.widths)), [str(width) for width in config.widths])
     ax.set_yticks(range(len(config.scales)), [f"{scale:g}" for scale in config.scales])
-    ax.set(xlabel="width $d$", ylabel=r"scale $s$ of $W_Q$, $W_K$")
+    ax.set(ylabel=r"scale $s$ of $W_Q$, $W_K$")
     return ax

@@ -13,7 +13,6 @@ import dynsim
 from dynsim import sampling
 from dynsim.models import embedded, yz
 from dynsim.models.embedded_init import Architecture
-from dynsim.observables import z_of
 from dynsim.simulate_embedded import initial_embedded, simulate_embedded
 
 TASK = dynsim.syn_small()
@@ -105,9 +104,7 @@ def test_descent_is_a_numpy_loop_on_recorded_batches(rule: str, frozen: tuple) -
 
 
 @pytest.mark.usefixtures("x64")
-@pytest.mark.parametrize(
-    "settings", [{"batch": 16, "length": 32}, {**INFINITE, "batch": 16}, INFINITE], ids=str
-)
+@pytest.mark.parametrize("settings", [{"batch": 16, "length": 32}, INFINITE], ids=str)
 def test_with_one_factor_held_at_identity_it_is_the_yz_run_on_the_same_batches(
     settings: dict,
 ) -> None:
@@ -177,7 +174,7 @@ def test_the_positional_prior_weighs_the_same_sequences() -> None:
     np.testing.assert_allclose(steep["loss"][0], plain["loss"][0], rtol=1e-6)
 
 
-def test_statuses_records_and_relative_loss_are_those_of_simulate() -> None:
+def test_statuses_and_relative_loss_are_those_of_simulate() -> None:
     init = Architecture(TASK.M, embedding="identity")
     run = lambda eta, **options: simulate_embedded(
         TASK, dynsim.sgd(eta, eta), jax.random.key(4), init=init, **INFINITE, **options
@@ -186,9 +183,6 @@ def test_statuses_records_and_relative_loss_are_those_of_simulate() -> None:
     assert good.status == dynsim.Status.OK
     assert good.params.U.dtype == np.float32
     assert 0 < good["relative_loss"][-1] < 1
-    part = run(0.5, steps=8, record={"z": z_of([3])}, times=[3, 8])
-    short = run(0.5, steps=3, record={"z": z_of([3])}, times=[3])
-    np.testing.assert_allclose(part["z"][0], short["z"][0], rtol=1e-6)
     bad = run(1e30, steps=5, record=["loss"])
     assert bad.status == dynsim.Status.DIVERGED
     assert 1 <= bad.first_bad_step <= 5

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 import dynsim
+from dynsim import observables
 from dynsim.models import embedded, yz
 from dynsim.models.embedded import Embedded
 from dynsim.models.embedded_init import Architecture
@@ -38,22 +39,24 @@ def distance(got: object, want: object) -> np.ndarray:
 @pytest.mark.parametrize("case", CASES)
 def test_descent_on_the_factors_converges_to_the_flow_at_first_order(case: str) -> None:
     init, errors = start(CASES[case]), []
-    for refinement in (1, 2, 4):
-        optimizer, steps = dynsim.sgd(0.4 / refinement, 3.0 / refinement), 30 * refinement
-        settings = {"length": math.inf, "batch": math.inf, "dtype": "float64"}
+    # All refinements record at the same steps, so that each program is compiled once.
+    times = np.array([0, 30, 60, 120])
+    record = {"z": observables.z_logits, "logits": lambda task, s: s.logits}
+    settings = {"length": math.inf, "batch": math.inf, "dtype": "float64"}
+    for row, refinement in ((1, 1), (2, 2), (3, 4)):
+        optimizer = dynsim.sgd(0.4 / refinement, 3.0 / refinement)
         discrete = simulate_embedded(
-            TASK, optimizer, init=init, steps=steps, times=[steps], record=RECORD, **settings
+            TASK, optimizer, init=init, steps=120, times=times, record=record, **settings
         )
-        flow = factorised.solve(TASK, optimizer, np.array([0.0, steps]), init=init, record=RECORD)
-        with jax.enable_x64(True):
-            layer = jax.jit(embedded.heads)(discrete.params, TASK)
-        errors.append(distance(flow.params, layer))
-    assert flow.status == dynsim.Status.OK
-    assert (errors[-1] < 0.05).all()
-    # Z must have gone some way for its error to mean anything.
-    assert np.ptp(flow["z_top_distinct"][:, 0]) > 0.05
-    np.testing.assert_allclose(np.log2(np.array(errors)[:-1] / np.array(errors)[1:]), 1, atol=0.15)
-    np.testing.assert_allclose(flow["loss"][-1], discrete["loss"][-1], rtol=0.05)
+        flow = factorised.solve(TASK, optimizer, times, init=init, record=record)
+        assert flow.status == discrete.status == dynsim.Status.OK
+        moved = [flow[name][row] - flow[name][0] for name in record]
+        missed = [discrete[name][row] - flow[name][row] for name in record]
+        errors.append(
+            [np.linalg.norm(a) / np.linalg.norm(b) for a, b in zip(missed, moved, strict=True)]
+        )
+    assert (np.array(errors[-1]) < 0.05).all()
+    np.testing.assert_allclose(np.log2(np.array(errors)[:-1] / np.array(errors)[1:]), 1, atol=0.2)
 
 
 @pytest.mark.usefixtures("x64")
