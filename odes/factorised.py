@@ -19,7 +19,7 @@ dL/dW_Q = U_q^T G_Z K / sqrt(d) and its like, multiplied by U again, give equati
 Against the plain flow, Y' = -eta_Y G_Y and Z' = -eta_Z G_Z, the factors precondition. With
 U U^T = I and a tied decoder Y' is plain, and Z' is where K K^T = d I is frozen. With all trained
 it becomes so from Q = 0, K K^T = k^2 I and at a rate eta_Z d/k^2, up to O(d/k^4). From Q = K = 0
-or from D = A = 0 nothing moves. Conserved are, the first head by head,
+Z never moves, from D = A = 0 Y never does. Conserved are, the first head by head,
 
     W_Q^T W_Q - W_K^T W_K,      sum over heads of W_V W_V^T - D^T D
 
