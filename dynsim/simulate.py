@@ -1,7 +1,7 @@
 """Gradient descent on the attention layer: one run, as one `lax.scan`, vmappable.
 
 Sampling, forward pass, gradient, update, recording and the check for divergence all happen
-inside the scan (`dynsim.descent`), so `jax.vmap` over keys, learning rates or starting weights
+inside the scan (`dynsim.training_loop`), so `jax.vmap` over keys, learning rates or starting weights
 turns it into a batch of whole training runs with a single compilation.
 """
 
@@ -14,13 +14,13 @@ import jax.numpy as jnp
 from jaxtyping import Array, Int, PRNGKeyArray
 
 from dynsim import checks, observables, relative_loss, sampling
-from dynsim.descent import descend
 from dynsim.models import support, yz
 from dynsim.observables import DEFAULT_RECORD, Observable, Record
 from dynsim.optim import Optimizer
 from dynsim.precision import DType, precision, settle
 from dynsim.run_checks import check_data, check_step_times, check_weights
 from dynsim.tasks import SequenceClasses
+from dynsim.training_loop import descend
 from dynsim.trajectory import Trajectory, log_times
 
 DIVERGED_LOSS = 10.0

@@ -15,7 +15,6 @@ import jax.numpy as jnp
 from jaxtyping import Array, ArrayLike, Float, Int, PRNGKeyArray
 
 from dynsim import checks, embedded_observables, observables, relative_loss, sampling
-from dynsim.descent import descend
 from dynsim.models import embedded, yz
 from dynsim.models.embedded import Embedded
 from dynsim.models.embedded_init import WEIGHTS, Architecture, check_weights, draw
@@ -25,6 +24,7 @@ from dynsim.precision import DType, precision, settle
 from dynsim.run_checks import check_data, check_step_times
 from dynsim.simulate import DIVERGED_LOSS, Sampler, sampler, split
 from dynsim.tasks import SequenceClasses
+from dynsim.training_loop import descend
 from dynsim.trajectory import Trajectory, log_times
 
 
