@@ -6,12 +6,15 @@ theories and `sweeps` runs many of both and compares them.
 
 from dynsim.descent import Descent
 from dynsim.models import YZ, Examples
+from dynsim.models.embedded import Embedded
+from dynsim.models.embedded_init import EmbeddedArchitecture
 from dynsim.models.relu_prompt import PQ
-from dynsim.models.transformer import Architecture, Transformer
+from dynsim.models.transformer import Transformer, TransformerArchitecture
 from dynsim.noisy_sgd import NoisySGD, noisy_sgd
 from dynsim.optim import Clock, Optimizer, adam, momentum, sgd
 from dynsim.presets import two_stage
 from dynsim.simulate import initial_weights, simulate
+from dynsim.simulate_embedded import initial_embedded, simulate_embedded
 from dynsim.simulate_prompts import simulate_prompts
 from dynsim.simulate_text import simulate_text
 from dynsim.tasks import (
@@ -31,9 +34,10 @@ from dynsim.trajectory import Status, Trajectory, log_times
 __all__ = [
     "PQ",
     "YZ",
-    "Architecture",
     "Clock",
     "Descent",
+    "Embedded",
+    "EmbeddedArchitecture",
     "Examples",
     "NoisySGD",
     "Optimizer",
@@ -43,7 +47,9 @@ __all__ = [
     "Text",
     "Trajectory",
     "Transformer",
+    "TransformerArchitecture",
     "adam",
+    "initial_embedded",
     "initial_weights",
     "load_task",
     "log_times",
@@ -54,6 +60,7 @@ __all__ = [
     "sequence_classes",
     "sgd",
     "simulate",
+    "simulate_embedded",
     "simulate_prompts",
     "simulate_text",
     "syn",

@@ -1,8 +1,8 @@
 """Gradient descent on the attention layer: one run, as one `lax.scan`, vmappable.
 
 Sampling, forward pass, gradient, update, recording and the check for divergence all happen
-inside the scan, so `jax.vmap` over keys, learning rates or starting weights turns it into a
-batch of whole training runs with a single compilation.
+inside the scan (`dynsim.training_loop`), so `jax.vmap` over keys, learning rates or starting
+weights turns it into a batch of whole training runs with a single compilation.
 """
 
 import functools
@@ -11,7 +11,6 @@ from collections.abc import Callable
 
 import jax
 import jax.numpy as jnp
-import optax
 from jaxtyping import Array, Int, PRNGKeyArray
 
 from dynsim import checks, observables, relative_loss, sampling
@@ -21,7 +20,8 @@ from dynsim.optim import Optimizer
 from dynsim.precision import DType, precision, settle
 from dynsim.run_checks import check_data, check_step_times, check_weights
 from dynsim.tasks import SequenceClasses
-from dynsim.trajectory import Status, Trajectory, log_times
+from dynsim.training_loop import descend
+from dynsim.trajectory import Trajectory, log_times
 
 DIVERGED_LOSS = 10.0
 """A run counts as diverged while its batch loss exceeds this many times log M, the loss of
@@ -129,7 +129,7 @@ def initial_weights(
     can start from the same ones."""
     checks.choice("init", init, ("zero", "uniform"))
     if init == "uniform":
-        return yz.init_uniform(task, _split(key)[0], dtype)
+        return yz.init_uniform(task, split(key)[0], dtype)
     return yz.init_zero(task, dtype)
 
 
@@ -157,68 +157,34 @@ def _run(
         params = jax.tree.map(lambda x: x.astype(dtype), init)
     else:
         params = initial_weights(task, init_kind, key, dtype)
-    sample = _sampler(task, data, steps, length, batch, dtype, params.residual)
-    transformation = optimizer.transformation()
-    num_times = times.shape[0]
-
-    def observe(params: yz.YZ, batch_loss: Array) -> dict[str, Array]:
-        values = observables.evaluate(record, task, observables.measure(task, params))
-        return {**values, "batch_loss": batch_loss}
-
-    def step(carry, turn):  # type: ignore[no-untyped-def]
-        params, state, slot, rows, first_bad, sums = carry
-        k, batch_key = turn
-        batch_loss, grads = _loss_and_grad(params, task, sample(k, batch_key))
-
-        # `due` does not depend on batched values, so under vmap this stays a branch and the
-        # observables cost nothing on the steps in between.
-        at = jnp.minimum(slot, num_times - 1)
-        due = times[at] == k
-        row = jax.lax.cond(
-            due & (slot < num_times),
-            observe,
-            lambda *_: jax.tree.map(lambda column: column[at], rows),
-            params,
-            batch_loss,
-        )
-        rows = jax.tree.map(lambda column, value: column.at[at].set(value), rows, row)
-
-        valid = batch_loss <= DIVERGED_LOSS * math.log(task.M)
-        first_bad = jnp.where(valid, -1, jnp.where(first_bad < 0, k, first_bad))
-        if relative:
-            sums = relative_loss.add(sums, batch_loss, k, steps)
-        # The scan makes one turn more than there are updates, to record the last state.
-        updates, state = transformation.update(grads, state, params)
-        updates = jax.tree.map(lambda u: jnp.where(k < steps, u, jnp.zeros_like(u)), updates)
-        params = optax.apply_updates(params, updates)
-        return (params, state, slot + due, rows, first_bad, sums), None
-
-    shapes = jax.eval_shape(observe, params, jnp.zeros((), dtype))
-    rows = jax.tree.map(lambda s: jnp.zeros((num_times, *s.shape), s.dtype), shapes)
-    sums = relative_loss.start((), dtype) if relative else None
-    carry = (params, transformation.init(params), jnp.int32(0), rows, jnp.int32(-1), sums)
-    turns = jnp.arange(steps + 1, dtype=jnp.int32)
-    keys = jax.vmap(functools.partial(jax.random.fold_in, _split(key)[1]))(turns)
-    (params, _, _, rows, first_bad, sums), _ = jax.lax.scan(step, carry, (turns, keys))
-    if relative:
-        rows[relative_loss.NAME] = relative_loss.recorded(sums, times, steps)
-    # Weights that are not finite reach the loss as soon as a batch attends to them. Looking
-    # through all of them at every step would cost almost as much as the update.
-    first_bad = jnp.where((first_bad < 0) & ~_all_finite(params), steps, first_bad)
-    status = jnp.where(first_bad < 0, Status.OK, Status.DIVERGED).astype(jnp.int32)
-    return Trajectory(times.astype(dtype), rows, params, status, first_bad, "simulation")
+    key_data = split(key)[1]
+    sample = sampler(task, data, steps, length, batch, dtype, dense=params.residual)
+    return descend(
+        params,
+        lambda params, k, batch_key: _loss_and_grad(params, task, sample(k, batch_key)),
+        lambda params: observables.evaluate(record, task, observables.measure(task, params)),
+        optimizer.transformation(),
+        key_data,
+        times,
+        steps=steps,
+        diverged_above=DIVERGED_LOSS * math.log(task.M),
+        relative=relative,
+        dtype=dtype,
+    )
 
 
-def _sampler(
+def sampler(
     task: SequenceClasses,
     data: yz.Examples | None,
     steps: int,
     length: int | float,
     batch: int | float,
     dtype: DType,
-    residual: bool,
+    *,
+    dense: bool,
 ) -> Sampler:
-    """The batch of a step as a function of the step and its key."""
+    """The batch of a step as a function of the step and its key; `dense` for counts over the
+    whole vocabulary, else they may come on the support of the classes."""
     if data is not None:
         cast = yz.Examples(data.classes, data.counts.astype(dtype), data.weight.astype(dtype))
         return lambda k, _: jax.tree.map(lambda x: x[jnp.minimum(k, steps - 1)], cast)
@@ -228,7 +194,7 @@ def _sampler(
     if math.isinf(length):
         return lambda _, key: sampling.sample_classes_only(task, key, size, dtype)
     tokens = int(length)
-    draw = sampling.sample_counts if residual else sampling.sample_support
+    draw = sampling.sample_counts if dense else sampling.sample_support
     return lambda _, key: draw(task, key, size, tokens, dtype)
 
 
@@ -238,11 +204,7 @@ def _loss_and_grad(params: yz.YZ, task: SequenceClasses, examples: Examples) -> 
     return yz.loss_and_grad(params, task, examples)
 
 
-def _split(key: PRNGKeyArray) -> tuple[PRNGKeyArray, PRNGKeyArray]:
+def split(key: PRNGKeyArray) -> tuple[PRNGKeyArray, PRNGKeyArray]:
     """Keys of the starting weights and of the data."""
     key_init, key_data = jax.random.split(key)
     return key_init, key_data
-
-
-def _all_finite(params: yz.YZ) -> Array:
-    return jnp.all(jnp.isfinite(params.Y)) & jnp.all(jnp.isfinite(params.Z))

@@ -22,6 +22,7 @@ from sweeps.figures import (
     attention_maps,
     collapse,
     corpus,
+    factorised,
     figure3,
     figure6,
     figure7,
@@ -61,6 +62,7 @@ Figure = (
     | Annotated[trainability.Trainability, tyro.conf.subcommand("trainability")]
     | Annotated[collapse.Collapse, tyro.conf.subcommand("collapse")]
     | Annotated[snap.Snap, tyro.conf.subcommand("snap")]
+    | Annotated[factorised.Factorised, tyro.conf.subcommand("factorised")]
     | Annotated[corpus.CorpusFigure, tyro.conf.subcommand("corpus")]
     | Annotated[two_stage.FigureTwoStage, tyro.conf.subcommand("two-stage")]
     | Annotated[two_stage_phase.TwoStagePhase, tyro.conf.subcommand("two-stage-phase")]
@@ -137,6 +139,7 @@ RUNNERS: dict[type, Callable[[Any], list[Path] | None]] = {
     figure9.Figure9: figure9.run,
     figure10.Figure10: figure10.run,
     corpus.CorpusFigure: corpus.run,
+    factorised.Factorised: factorised.run,
     Ladder: run_ladder,
     trainability.Trainability: trainability.run,
     collapse.Collapse: collapse.run,

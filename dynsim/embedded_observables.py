@@ -1,0 +1,33 @@
+"""The snapshot of a layer in ordinary parameters, for the observables of `dynsim.observables`."""
+
+import jax
+import jax.numpy as jnp
+
+from dynsim.models import embedded, yz
+from dynsim.models.embedded import Embedded
+from dynsim.observables import Snapshot
+from dynsim.tasks import SequenceClasses
+
+
+def measure(task: SequenceClasses, params: Embedded) -> Snapshot:
+    """Snapshot of the layer in the limit T -> infinity, without a positional prior.
+
+    For one head with l2 normalisation by "theory" it is `dynsim.observables.measure` of
+    `embedded.effective`. Otherwise the output logits are still those of the model, and
+
+        z, c, g   are means over the heads, and f = c / |c|
+        g         is sent back to norm(a) by "theory"; in "practice" the gradient at norm(a U),
+                  taken to the tokens by U
+
+    so that "speed" and "xi" compare with the theory up to the scale of the normalisation.
+    """
+    examples = yz.population(task)
+    z = embedded.attention_logits(params, task)[:, task.query_index]
+    c = embedded.attend(params, task, examples)
+    x = embedded.read(params, c)
+    logits, back = jax.vjp(lambda x: embedded.decode(params, task, x, examples.classes), x)
+    (g,) = back(yz.cross_entropy(logits, task.next_token)[1])
+    if params.placement == "practice":
+        g = g @ params.U.T
+    c = jnp.mean(c, axis=0)
+    return Snapshot(jnp.mean(z, axis=0), c, yz.normalise(c), logits, jnp.mean(g, axis=0))

@@ -1,0 +1,193 @@
+"""The attention layer in ordinary parameters: U, W_Q, W_K, W_V (arXiv:2305.16380, section 2).
+
+A sequence of class n ends in the query m = psi(n), which attends to the contextual tokens
+alone. With u_l the rows of the token embedding U (M, d), head h has
+
+    logits of attention   s_t = u_m W_Q (u_{x_t} W_K)^T / sqrt(d)
+    attention             a = X^T softmax(s)                               (M,)
+    what is read          x = norm(a) U   ("theory")   or   norm(a U)   ("practice")
+    output                logits = sum over heads of x W_V^T D^T           (M,)
+
+with the decoder D = U if tied, a matrix (M, d) of its own otherwise. The scale is the paper's,
+sqrt(d) for the width d of the embedding, not that of a head. Heads add up, as those of a
+transformer do, so H heads need weights W_V smaller by 1/H for the output of one. As f = norm(a),
+
+    Y = U W_V^T D^T (M, M),    Z = U W_Q W_K^T U^T / sqrt(d), its query rows (Q, M)
+
+are those of a `YZ` layer that computes the same (`effective`), exactly with one head and l2
+normalisation by "theory", the default. With the residual (paper, section 7) what is read is
+norm(norm(a) + e_m) U by "theory", norm(norm(a U) + u_m) in "practice", in every head.
+
+Normalisations of a vector v of length n, without gains: "l2" v / |v|; "rms" sqrt(n) v / |v|;
+"layer" the same of v less its mean; "none" v. They have no epsilon: the entries of a are of order
+1/M, beside which the customary 1e-5 is not small. So a vector of equal entries, which "layer"
+cannot divide, gives NaN.
+"""
+
+from typing import Literal
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float, Int
+
+from dynsim.models import yz
+from dynsim.tasks import SequenceClasses
+
+Normalisation = Literal["l2", "rms", "layer", "none"]
+Placement = Literal["theory", "practice"]
+
+
+class Embedded(eqx.Module):
+    """The parameters.
+
+    Attributes:
+        U: (M, d) token embedding.
+        W_Q, W_K: (H, d, r) query and key weights of each head, r its width.
+        W_V: (H, d, d) value weights of each head, with its output weights multiplied in.
+        D: (M, d) decoder; None where it is tied to U.
+        normalisation, placement, residual: see the module.
+    """
+
+    U: Float[Array, "M d"]
+    W_Q: Float[Array, "H d r"]
+    W_K: Float[Array, "H d r"]
+    W_V: Float[Array, "H d d"]
+    D: Float[Array, "M d"] | None = None
+    normalisation: Normalisation = eqx.field(static=True, default="l2")
+    placement: Placement = eqx.field(static=True, default="theory")
+    residual: bool = eqx.field(static=True, default=False)
+
+    @property
+    def width(self) -> int:
+        """Width d of the embedding."""
+        return self.U.shape[1]
+
+    @property
+    def heads(self) -> int:
+        """Number of heads H."""
+        return self.W_Q.shape[0]
+
+    @property
+    def decoder(self) -> Float[Array, "M d"]:
+        """D, or U where they are tied."""
+        return self.U if self.D is None else self.D
+
+
+def attention_logits(params: Embedded, task: SequenceClasses) -> Float[Array, "H Q M"]:
+    """Z = U W_Q W_K^T U^T / sqrt(d) of each head, for the queries of the task alone."""
+    queries = params.U[task.queries] @ params.W_Q
+    keys = params.U @ params.W_K
+    return queries @ jnp.swapaxes(keys, 1, 2) / params.width**0.5
+
+
+def heads(params: Embedded, task: SequenceClasses) -> yz.YZ:
+    """Effective Y (H, M, M) and Z (H, Q, M) of all heads, with a leading axis for the heads."""
+    Y = params.U @ jnp.swapaxes(params.W_V, 1, 2) @ params.decoder.T
+    return yz.YZ(Y, attention_logits(params, task), params.residual)
+
+
+def effective(params: Embedded, task: SequenceClasses, head: int = 0) -> yz.YZ:
+    """The Y/Z layer that one head amounts to: Y = U W_V^T D^T, Z = U W_Q W_K^T U^T / sqrt(d).
+
+    It has the logits of `forward` where there is one head and l2 normalisation by "theory";
+    attention, and all that is measured of it alone, it shares in any case.
+    """
+    return jax.tree.map(lambda leaf: leaf[head], heads(params, task))
+
+
+def from_heads(task: SequenceClasses, params: yz.YZ) -> Embedded:
+    """Weights with U = W_K = I, width M, and the effective Y (H, M, M), Z (H, Q, M) given."""
+    H, M = params.Y.shape[0], task.M
+    identity = jnp.eye(M, dtype=params.Y.dtype)
+    scaled = params.Z * M**0.5
+    W_Q = jnp.zeros((H, M, M), params.Z.dtype).at[:, task.queries].set(scaled)
+    W_K = jnp.broadcast_to(identity, (H, M, M))
+    return Embedded(identity, W_Q, W_K, jnp.swapaxes(params.Y, 1, 2), residual=params.residual)
+
+
+def attend(params: Embedded, task: SequenceClasses, examples: yz.Examples) -> Float[Array, "H E M"]:
+    """Attention a of each head on each token; rows sum to 1."""
+    z = attention_logits(params, task)[:, task.query_index[examples.classes]]
+    return jax.vmap(lambda z: yz.attend(z, examples.counts))(z)
+
+
+def read(params: Embedded, a: Float[Array, "H E M"]) -> Float[Array, "H E n"]:
+    """The normalised attention: norm(a), n = M, by "theory"; norm(a U), n = d, in "practice"."""
+    return normalise(a if params.placement == "theory" else a @ params.U, params.normalisation)
+
+
+def decode(
+    params: Embedded, task: SequenceClasses, x: Float[Array, "H E n"], classes: Int[Array, " E"]
+) -> Float[Array, "E M"]:
+    """Output logits from the normalised attention that `read` returns."""
+    theory = params.placement == "theory"
+    if params.residual:
+        query = task.query[classes]
+        token = jax.nn.one_hot(query, task.M, dtype=x.dtype) if theory else params.U[query]
+        x = normalise(x + token[None], params.normalisation)
+    values = x @ params.U if theory else x
+    return jnp.einsum("hed,hkd->ek", values, params.W_V) @ params.decoder.T
+
+
+def forward(params: Embedded, task: SequenceClasses, examples: yz.Examples) -> Float[Array, "E M"]:
+    """Logits of each example. With a positional prior on the attention logits `examples.counts`
+    are those of `positional_counts`."""
+    x = read(params, attend(params, task, examples))
+    return decode(params, task, x, examples.classes)
+
+
+def loss(params: Embedded, task: SequenceClasses, examples: yz.Examples) -> Float[Array, ""]:
+    """Mean cross entropy in nats, weighted by `examples.weight`."""
+    label = task.next_token[examples.classes]
+    return jnp.sum(examples.weight * yz.cross_entropy(forward(params, task, examples), label)[0])
+
+
+def normalise(x: Float[Array, "*B n"], kind: Normalisation) -> Float[Array, "*B n"]:
+    """Normalisation along the last axis, see the module."""
+    if kind == "none":
+        return x
+    if kind == "layer":
+        x = x - jnp.mean(x, axis=-1, keepdims=True)
+    unit = yz.normalise(x)
+    return unit if kind == "l2" else unit * x.shape[-1] ** 0.5
+
+
+def positional_prior(slope: Float[Array, ""], length: int) -> Float[Array, " C"]:
+    """(T - 1,) what ALiBi adds to the attention logits: minus `slope` times the distance of each
+    contextual position from the query, which is 1 for the last of them."""
+    return -slope * jnp.arange(length - 1, 0, -1)
+
+
+def positional_counts(
+    tokens: Int[Array, "E T"], slope: Float[Array, ""], num_tokens: int
+) -> Float[Array, "E M"]:
+    """Counts of the contextual tokens, each occurrence weighed by exp of its positional prior.
+
+    A prior multiplies the softmax weight of a position and all positions of a token share its
+    logit, so that the model with positions is the one without them on these counts.
+    """
+    weight = jnp.exp(positional_prior(slope, tokens.shape[1]))
+
+    def one(context: Int[Array, " C"]) -> Float[Array, " M"]:
+        return jax.ops.segment_sum(weight, context, num_segments=num_tokens)
+
+    return jax.vmap(one)(tokens[:, :-1])
+
+
+def forward_tokens(
+    params: Embedded,
+    task: SequenceClasses,
+    tokens: Int[Array, " T"],
+    slope: Float[Array, ""] | float = 0.0,
+) -> Float[Array, " M"]:
+    """Logits for one sequence of token ids, the query last: the model as transformers have it,
+    by position, with the positional prior of that `slope`. The query must be one of
+    `task.queries`."""
+    context, query = params.U[tokens[:-1]], params.U[tokens[-1]]
+    s = jnp.einsum("d,hdr,hsr->hs", query, params.W_Q, context @ params.W_K)
+    prior = positional_prior(jnp.asarray(slope, s.dtype), tokens.shape[0])
+    b = jax.nn.softmax(s / params.width**0.5 + prior[None])
+    a = jax.vmap(lambda b: jax.ops.segment_sum(b, tokens[:-1], num_segments=task.M))(b)
+    classes = jnp.argmax(task.query == tokens[-1])[None]
+    return decode(params, task, read(params, a[:, None]), classes)[0]

@@ -1,0 +1,233 @@
+"""Gradient descent on the ordinary parameters U, W_Q, W_K, W_V: one run, vmappable.
+
+The same problem, batches, statuses and observables as `dynsim.simulate`, for the layer of
+`dynsim.models.embedded`.
+"""
+
+import dataclasses
+import functools
+import math
+from collections.abc import Collection
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, ArrayLike, Float, Int, PRNGKeyArray
+
+from dynsim import checks, embedded_observables, observables, relative_loss, sampling
+from dynsim.models import embedded, yz
+from dynsim.models.embedded import Embedded
+from dynsim.models.embedded_init import WEIGHTS, EmbeddedArchitecture, check_weights, draw
+from dynsim.observables import DEFAULT_RECORD, Observable, Record
+from dynsim.optim import Optimizer
+from dynsim.precision import DType, precision, settle
+from dynsim.run_checks import check_data, check_step_times
+from dynsim.simulate import DIVERGED_LOSS, Sampler, sampler, split
+from dynsim.tasks import SequenceClasses
+from dynsim.training_loop import descend
+from dynsim.trajectory import Trajectory, log_times
+
+
+class Trained(NamedTuple):
+    """The weights that are trained, by the learning rate that they have.
+
+    Attributes:
+        Y: those of the decoder, U, W_V and D, at `eta_y`.
+        Z: those of the attention, W_Q and W_K, at `eta_z`.
+    """
+
+    Y: dict[str, Array]
+    Z: dict[str, Array]
+
+
+def simulate_embedded(
+    task: SequenceClasses,
+    optimizer: Optimizer,
+    key: PRNGKeyArray | None = None,
+    *,
+    init: EmbeddedArchitecture | Embedded,
+    steps: int,
+    frozen: Collection[str] = ("U",),
+    slope: Float[ArrayLike, ""] | None = None,
+    length: int | float = 128,
+    batch: int | float = 128,
+    times: Int[Array, " S"] | None = None,
+    record: Record = DEFAULT_RECORD,
+    data: yz.Examples | None = None,
+    dtype: DType = "float32",
+) -> Trajectory:
+    """Train the attention layer in ordinary parameters and record observables along the way.
+
+    Args:
+        task: the sequence classes.
+        optimizer: `sgd`, `momentum` or `adam`; `eta_y` is the rate of W_V, of D and of U, `eta_z`
+            that of W_Q and W_K. Its numbers may be traced.
+        key: a threefry key for starting weights and data, as in `simulate`, whose batches of
+            that key these are; may be None where neither is random.
+        init: an `EmbeddedArchitecture`, whose weights are drawn from the key, or the weights themselves.
+        steps: number of optimiser steps, >= 1.
+        frozen: names of weights that stay as they are, of "U", "W_Q", "W_K", "W_V" and "D".
+        slope: >= 0, of a positional prior -slope (distance from the query) on the attention
+            logits (ALiBi); may be traced. None for no positions. Needs sampled sequences; the
+            observables, which are those of T -> infinity, leave it out.
+        length, batch, times, record, data, dtype: as in `simulate`.
+
+    Returns:
+        A `Trajectory` as from `simulate`, with the `Embedded` weights in `params`.
+
+    Raises:
+        ValueError: naming the argument, its value and what is allowed, before compilation.
+    """
+    steps = checks.integer("steps", steps, 1)
+    length = checks.count_or_inf("length", length, 2)
+    batch = checks.count_or_inf("batch", batch, 1)
+    if math.isinf(batch) and not math.isinf(length) and data is None:
+        raise ValueError(
+            f"batch = inf, length = {length}: an infinite batch needs length = inf as well"
+        )
+    times = log_times(steps) if times is None else times
+    check_step_times(times, steps)
+    record, relative = relative_loss.asked(record)
+    if relative:
+        relative_loss.check_times(times, steps)
+    if slope is not None:
+        checks.real("slope", slope, 0)
+        if data is not None or math.isinf(length):
+            raise ValueError(
+                f"slope = {slope}: positions need sequences sampled here, of finite length "
+                f"(length = {length}); recorded data can hold `embedded.positional_counts`"
+            )
+    for name in frozen:
+        checks.choice("frozen", name, WEIGHTS)
+    if {"U", "W_Q", "W_K", "W_V"} <= set(frozen):
+        raise ValueError(f"frozen = {tuple(frozen)}: leaves nothing but a decoder to train")
+    if isinstance(init, EmbeddedArchitecture):
+        init.check(task)
+    elif isinstance(init, Embedded):
+        check_weights(init, task)
+    else:
+        raise ValueError(f"init = {init!r}: must be an EmbeddedArchitecture or Embedded weights")
+    check_data(data, task, steps)
+    if key is None:
+        if isinstance(init, EmbeddedArchitecture):
+            raise ValueError("key = None: an EmbeddedArchitecture draws weights and needs a key")
+        if data is None and not math.isinf(batch):
+            raise ValueError(f"key = None: sampling batch = {batch} sequences needs a key")
+        key = jax.random.key(0)
+    with precision(dtype, task, optimizer, key, init, slope, data):
+        trajectory = _run(
+            task.astype(dtype),
+            optimizer.astype(dtype),
+            key,
+            jax.tree.map(jnp.asarray, init),
+            None if slope is None else jnp.asarray(slope, dtype),
+            jax.tree.map(jnp.asarray, data),
+            jnp.asarray(times, jnp.int32),
+            steps=steps,
+            frozen=tuple(sorted(set(frozen))),
+            length=length,
+            batch=batch,
+            record=observables.resolve(record),
+            relative=relative,
+            dtype=dtype,
+        )
+    return settle(trajectory)
+
+
+def initial_embedded(
+    task: SequenceClasses, init: EmbeddedArchitecture, key: PRNGKeyArray, dtype: DType = "float32"
+) -> Embedded:
+    """The weights from which `simulate_embedded(task, ..., key, init=init)` starts, so that a
+    theory can start from the same ones.
+
+    Raises:
+        ValueError: naming the field of `init` that cannot be.
+    """
+    with precision(dtype, task, init, key):
+        weights = draw(task, init, split(key)[0], dtype)
+    return settle(weights)
+
+
+@functools.partial(
+    jax.jit,
+    static_argnames=("steps", "frozen", "length", "batch", "record", "relative", "dtype"),
+)
+def _run(
+    task: SequenceClasses,
+    optimizer: Optimizer,
+    key: PRNGKeyArray,
+    init: EmbeddedArchitecture | Embedded,
+    slope: Float[Array, ""] | None,
+    data: yz.Examples | None,
+    times: Int[Array, " S"],
+    *,
+    steps: int,
+    frozen: tuple[str, ...],
+    length: int | float,
+    batch: int | float,
+    record: tuple[tuple[str, Observable], ...],
+    relative: bool,
+    dtype: DType,
+) -> Trajectory:
+    if isinstance(init, EmbeddedArchitecture):
+        start = draw(task, init, split(key)[0], dtype)
+    else:
+        start = jax.tree.map(lambda x: x.astype(dtype), init)
+    if slope is None:
+        sample = sampler(task, data, steps, length, batch, dtype, dense=True)
+    else:
+        sample = _with_positions(task, slope, int(batch), int(length))
+
+    def loss(trained: Trained, examples: yz.Examples) -> Float[Array, ""]:
+        return embedded.loss(_merge(start, trained), task, examples)
+
+    trajectory = descend(
+        _trained(start, frozen),
+        lambda trained, k, key: jax.value_and_grad(loss)(trained, sample(k, key)),
+        lambda trained: observables.evaluate(
+            record, task, embedded_observables.measure(task, _merge(start, trained))
+        ),
+        optimizer.transformation(),
+        split(key)[1],
+        times,
+        steps=steps,
+        diverged_above=DIVERGED_LOSS * math.log(task.M),
+        relative=relative,
+        dtype=dtype,
+    )
+    final = _merge(start, trajectory.params)
+    return Trajectory(
+        trajectory.times,
+        trajectory.observables,
+        final,
+        trajectory.status,
+        trajectory.first_bad_step,
+        "embedded simulation",
+    )
+
+
+def _trained(params: Embedded, frozen: Collection[str]) -> Trained:
+    def chosen(names: tuple[str, ...]) -> dict[str, Array]:
+        leaves = {name: getattr(params, name) for name in names if name not in frozen}
+        return {name: leaf for name, leaf in leaves.items() if leaf is not None}
+
+    return Trained(chosen(("U", "W_V", "D")), chosen(("W_Q", "W_K")))
+
+
+def _merge(params: Embedded, trained: Trained) -> Embedded:
+    """`params` with the `trained` weights in place of its own."""
+    return dataclasses.replace(params, **trained.Y, **trained.Z)
+
+
+def _with_positions(
+    task: SequenceClasses, slope: Float[Array, ""], batch: int, length: int
+) -> Sampler:
+    """Batches of the same sequences, their counts weighed by the positional prior."""
+
+    def sample(k: Int[Array, ""], key: PRNGKeyArray) -> yz.Examples:
+        del k
+        classes, tokens = sampling.sample_tokens(task, key, batch, length)
+        counts = embedded.positional_counts(tokens, slope, task.M)
+        return yz.Examples(classes, counts, jnp.full(batch, 1 / batch, counts.dtype))
+
+    return sample

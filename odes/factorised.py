@@ -1,0 +1,247 @@
+"""Flow of the factors W_Q, W_K, W_V (and D) that make up Y and Z, with U frozen [ours].
+
+The layer is that of `dynsim.models.embedded` with l2 normalisation by "theory" (Scan and Snap,
+section 2). Assumes T, batch -> infinity (Lemma 2), eta -> 0, and U frozen, of any width and with
+any overlaps. The factors as the tokens see them, head by head (rows of queries alone in Q and Z):
+
+    Q = U_q W_Q (Q, r),   K = U W_K (M, r),   A = U W_V^T (M, d),   C = U U^T (M, M)
+    Z = Q K^T / sqrt(d),  Y = A D^T, or Y = U W_V^T U^T where the decoder is tied
+
+With G_Y, G_Z the gradients of the population loss by Y and Z (Lemma 1), the chain rule
+dL/dW_Q = U_q^T G_Z K / sqrt(d) and its like, multiplied by U again, give equations closed in these:
+
+    Q' = -(eta_Z / sqrt(d)) C_qq G_Z K            A' = -eta_Y C G_Y D
+    K' = -(eta_Z / sqrt(d)) C G_Z^T Q             D' = -eta_Y sum over heads of G_Y^T A
+
+    Z' = -(eta_Z / d) (C_qq G_Z K K^T + Q Q^T G_Z C)
+    Y' = -eta_Y (C G_Y D D^T + A sum A^T G_Y), or Y' = -eta_Y C G_Y C where the decoder is tied
+
+Against the plain flow, Y' = -eta_Y G_Y and Z' = -eta_Z G_Z, the factors precondition. With
+U U^T = I and a tied decoder Y' is plain, and Z' is where K K^T = d I is frozen. With all trained
+it becomes so from Q = 0, K K^T = k^2 I and at a rate eta_Z d/k^2, up to O(d/k^4). From Q = K = 0
+Z never moves, from D = A = 0 Y never does. Conserved are, the first head by head,
+
+    W_Q^T W_Q - W_K^T W_K,      sum over heads of W_V W_V^T - D^T D
+
+and for U U^T = I so are Q^T Q - K^T K and sum A^T A - D^T D, which differ by constants.
+
+The chain rule is linear in the weights, so that the flows of momentum and the corrected one are
+those of `odes.flows` for the factors. Adam divides weight by weight, which needs U = I.
+"""
+
+import functools
+from collections.abc import Collection
+from typing import NamedTuple
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float
+
+from dynsim import checks, embedded_observables, observables
+from dynsim.models import embedded, yz
+from dynsim.models.embedded import Embedded
+from dynsim.models.embedded_init import WEIGHTS, check_weights
+from dynsim.observables import DEFAULT_RECORD, Observable, Record
+from dynsim.optim import Optimizer
+from dynsim.precision import DType
+from dynsim.tasks import SequenceClasses
+from dynsim.trajectory import Trajectory
+from odes.flows import Flow, checked_flow, integrate_flow
+from odes.solve import run
+from odes.tolerances import Tolerances, checked_tolerances
+
+
+class Layer(eqx.Module):
+    """The factors as the tokens see them, and the layer that they make up.
+
+    Attributes:
+        Y: (H, M, M) effective decoder logits of each head.
+        Z: (H, Q, M) effective attention logits of each head, for each query.
+        Q: (H, Q, r) what U_q W_Q is.
+        K: (H, M, r) what U W_K is.
+        A: (H, M, d) what U W_V^T is, and D: (M, d) the decoder; None where it is tied to U.
+    """
+
+    Y: Float[Array, "H M M"]
+    Z: Float[Array, "H Q M"]
+    Q: Float[Array, "H Q r"]
+    K: Float[Array, "H M r"]
+    A: Float[Array, "H M d"] | None
+    D: Float[Array, "M d"] | None
+
+
+class Factors(NamedTuple):
+    """The state of the flow, by learning rate: Y is (Y,) if tied, else (A, D); Z is (Q, K)."""
+
+    Y: tuple[Array, ...]
+    Z: tuple[Array, Array]
+
+
+class Problem(NamedTuple):
+    """What the right-hand side needs: the task, C and its query block C_qq, 1/sqrt(d)."""
+
+    task: SequenceClasses
+    C: Float[Array, "M M"]
+    C_qq: Float[Array, "Q Q"]
+    scale: Float[Array, ""]
+
+
+def solve(
+    task: SequenceClasses,
+    optimizer: Optimizer,
+    times: Float[Array, " S"],
+    *,
+    init: Embedded,
+    frozen: Collection[str] = ("U",),
+    flow: Flow | None = None,
+    record: Record = DEFAULT_RECORD,
+    dtype: DType = "float64",
+    tolerances: Tolerances | None = None,
+) -> Trajectory:
+    """Integrate the flow of the factors that belongs to `optimizer`.
+
+    Args:
+        task: the sequence classes.
+        optimizer: `sgd`, `momentum` or `adam`; `eta_y` is the rate of W_V and D, `eta_z` that of
+            W_Q and W_K. Its numbers may be traced.
+        times: (S,) optimiser steps at which to record, increasing, >= 0; need not be whole.
+        init: starting weights, for instance from `dynsim.simulate_embedded.initial_embedded`.
+        frozen: names of weights that stay as they are, "U" among them.
+        flow: as for `odes.population.solve`.
+        record: as in `dynsim.simulate`.
+        dtype: "float64" or "float32".
+        tolerances: of the solver; by default `DEFAULT_TOLERANCES[dtype]`.
+
+    Returns:
+        A `Trajectory` with a `Layer` in `params`; a solve that fails has another status than
+        OK, nothing raises.
+
+    Raises:
+        ValueError: naming the argument, its value and what is allowed, before compilation; in
+            particular for another normalisation, a trained U, and Adam unless U = I.
+    """
+    flow = checked_flow(optimizer, flow)
+    _check(task, optimizer, init, frozen)
+    return run(
+        _solve,
+        task,
+        optimizer,
+        times,
+        dtype,
+        init=init,
+        start=lambda task, optimizer: (jax.tree.map(lambda x: jnp.asarray(x, dtype), init),),
+        frozen=tuple(sorted(set(frozen))),
+        flow=flow,
+        record=observables.resolve(record),
+        tolerances=checked_tolerances(tolerances, dtype),
+    )
+
+
+def _check(
+    task: SequenceClasses, optimizer: Optimizer, init: Embedded, frozen: Collection[str]
+) -> None:
+    check_weights(init, task)
+    for name in frozen:
+        checks.choice("frozen", name, WEIGHTS)
+    if "U" not in frozen:
+        raise ValueError(f"frozen = {tuple(frozen)}: must hold 'U', or the flow is another")
+    if (init.normalisation, init.placement) != ("l2", "theory"):
+        raise ValueError(
+            f"init.normalisation = {init.normalisation!r}, init.placement = "
+            f"{init.placement!r}: must be 'l2' and 'theory' for this flow"
+        )
+    if optimizer.kind == "adam" and not checks.is_traced(init.U):
+        U = np.asarray(init.U)
+        if U.shape != (task.M, task.M) or (U != np.eye(task.M)).any():
+            raise ValueError(
+                "optimizer = adam: divides weight by weight, which this flow follows for U = I "
+                "alone (embedding = 'identity')"
+            )
+
+
+@functools.partial(jax.jit, static_argnames=("frozen", "flow", "record", "tolerances"))
+def _solve(
+    task: SequenceClasses,
+    optimizer: Optimizer,
+    times: Float[Array, " S"],
+    init: Embedded,
+    *,
+    frozen: tuple[str, ...],
+    flow: Flow,
+    record: tuple[tuple[str, Observable], ...],
+    tolerances: Tolerances,
+) -> Trajectory:
+    U_q, d = init.U[task.queries], init.width
+    problem = Problem(task, init.U @ init.U.T, U_q @ U_q.T, jnp.asarray(d**-0.5, init.U.dtype))
+    A = init.U @ jnp.swapaxes(init.W_V, 1, 2)
+    decoder = (A @ init.U.T,) if init.D is None else (A, init.D)
+    start = Factors(decoder, (U_q @ init.W_Q, init.U @ init.W_K))
+
+    def save(problem: Problem, factors: Factors) -> dict[str, Array]:
+        layer = embedded.from_heads(task, _heads(problem, factors, init.residual))
+        return observables.evaluate(record, task, embedded_observables.measure(task, layer))
+
+    solved, final = integrate_flow(
+        functools.partial(gradient, residual=init.residual, frozen=frozen),
+        problem,
+        optimizer,
+        start,
+        times,
+        flow=flow,
+        save=save,
+        tolerances=tolerances,
+    )
+    made = _heads(problem, final, init.residual)
+    A, D = final.Y if len(final.Y) == 2 else (None, None)
+    layer = Layer(made.Y, made.Z, *final.Z, A, D)
+    source = "factorised" if flow == "plain" else f"factorised {flow}"
+    return Trajectory(times, solved.saved, layer, solved.status, solved.first_bad_step, source)
+
+
+def gradient(
+    problem: Problem, factors: Factors, *, residual: bool = False, frozen: tuple[str, ...] = ()
+) -> Factors:
+    """What the factors move against, at the rates of the weights: minus the right-hand sides of
+    the module over eta, and 0 for what is frozen."""
+    task, C, C_qq, scale = problem
+    G_Y, G_Z = _layer_gradient(task, _heads(problem, factors, residual))
+    Q, K = factors.Z
+    dQ = scale * C_qq @ (G_Z @ K)
+    dK = scale * C @ (jnp.swapaxes(G_Z, 1, 2) @ Q)
+    names = ("W_V",)
+    if len(factors.Y) == 2:
+        A, D = factors.Y
+        names = ("W_V", "D")
+        decoder = (C @ (G_Y @ D), jnp.einsum("hlk,hld->kd", G_Y, A))
+    else:
+        decoder = (C @ G_Y @ C,)
+
+    def moving(names: tuple[str, ...], parts: tuple[Array, ...]) -> tuple[Array, ...]:
+        pairs = zip(names, parts, strict=True)
+        return tuple(jnp.zeros_like(part) if name in frozen else part for name, part in pairs)
+
+    return Factors(moving(names, decoder), moving(("W_Q", "W_K"), (dQ, dK)))
+
+
+def _heads(problem: Problem, factors: Factors, residual: bool) -> yz.YZ:
+    """The layer with Y (H, M, M) and Z (H, Q, M) that the factors make up."""
+    Q, K = factors.Z
+    Z = problem.scale * Q @ jnp.swapaxes(K, 1, 2)
+    if len(factors.Y) == 1:
+        return yz.YZ(factors.Y[0], Z, residual)
+    A, D = factors.Y
+    return yz.YZ(A @ D.T, Z, residual)
+
+
+def _layer_gradient(task: SequenceClasses, heads: yz.YZ) -> tuple[Array, Array]:
+    """G_Y (H, M, M) and G_Z (H, Q, M) of the population loss, the outputs of heads added up."""
+    examples = yz.population(task)
+
+    def loss(heads: yz.YZ) -> Float[Array, ""]:
+        logits = jnp.sum(jax.vmap(lambda head: yz.forward(head, task, examples))(heads), axis=0)
+        return jnp.sum(examples.weight * yz.cross_entropy(logits, task.next_token)[0])
+
+    grads = jax.grad(loss)(heads)
+    return grads.Y, grads.Z

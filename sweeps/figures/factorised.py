@@ -1,0 +1,161 @@
+"""Where the theory in Y and Z describes training of W_Q, W_K, W_V: the errors of two flows.
+
+Descent on the factors on the population loss, against the plain flow in (Y, Z) of section 3 of
+Scan and Snap (arXiv:2305.16380) and against the flow of the factors (`odes.factorised`), over the
+width d of the embedding and the scale s of the starting weights. The factors' rate for W_Q and W_K
+is eta_Z d / (2 s^2): the preconditioners K K^T/d and Q Q^T/d add up to 2 s^2/d on average at the
+start, so that this is the rate at which the plain flow at eta_Z has its best case. U is frozen,
+orthonormal from d = M on and Gaussian below, the decoder tied, and Y = 0 at the start.
+"""
+
+import dataclasses
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+import matplotlib.pyplot as plt
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.colors import LogNorm
+
+import dynsim
+from dynsim import checks
+from dynsim.models import embedded
+from dynsim.models.embedded_init import EmbeddedArchitecture
+from dynsim.simulate_embedded import initial_embedded, simulate_embedded
+from dynsim.tasks import SequenceClasses
+from dynsim.trajectory import Trajectory
+from odes import factorised, population
+from odes.solve import Tolerances
+from sweeps import output
+
+THEORIES = {"plain": "plain flow in (Y, Z)", "factorised": "flow of the factors"}
+MEASURES = {"attention": "attention $c_n$", "loss": "loss"}
+TOLERANCES = Tolerances(rtol=1e-7, atol=1e-9)
+
+
+@dataclasses.dataclass(frozen=True)
+class Factorised:
+    """Errors of the plain flow and of the factors' flow against descent on the factors.
+
+    Attributes:
+        out: directory for factorised.png and factorised.npz.
+        widths: of the embedding; the vocabulary has 34 tokens (Syn-Small).
+        scales: standard deviations of the starting W_Q and W_K, times sqrt(d).
+        eta_y: learning rate of W_V.
+        eta_z: learning rate of Z in the plain flow.
+        steps: optimiser steps.
+        seeds: starting weights over which errors are averaged, as their root mean square.
+    """
+
+    out: Path = Path("out/figures")
+    widths: tuple[int, ...] = (16, 34, 68, 136)
+    scales: tuple[float, ...] = (0.25, 0.5, 1.0, 2.0, 4.0)
+    eta_y: float = 0.2
+    eta_z: float = 0.2
+    steps: int = 200
+    seeds: int = 2
+
+
+def run(config: Factorised) -> list[Path]:
+    """Compute, print, draw and write the figure."""
+    for field in ("steps", "seeds"):
+        checks.integer(field, getattr(config, field), 1)
+    for field in ("widths", "scales"):
+        values = getattr(config, field)
+        if not values or list(values) != sorted(set(values)):
+            raise ValueError(f"{field} = {values}: must be a list of increasing numbers")
+    for width in config.widths:
+        checks.integer("widths", width, 1)
+    checks.real("scales", config.scales, 0, open_minimum=True)
+    for field in ("eta_y", "eta_z"):
+        checks.real(field, getattr(config, field), 0, open_minimum=True)
+    task = dynsim.syn_small()
+    errors = {name: np.zeros((2, len(config.widths), len(config.scales))) for name in THEORIES}
+    for column, width in enumerate(config.widths):
+        for name, values in width_errors(config, task, width).items():
+            errors[name][:, column] = values
+    print(table(config, errors))
+    figure, axes = plt.subplots(2, 2, figsize=(10, 8), layout="constrained", sharex=True)
+    for row, measure in enumerate(MEASURES):
+        for column, name in enumerate(THEORIES):
+            ax = plot(config, errors[name][row], ax=axes[row, column])
+            ax.set_title(f"{THEORIES[name]}: {MEASURES[measure]}")
+            if row == len(MEASURES) - 1:
+                ax.set_xlabel(f"width $d$ (overlapping embedding below M = {task.M})")
+    figure.suptitle("distance from descent on the factors, relative to how far descent goes")
+    arrays = {"widths": np.array(config.widths), "scales": np.array(config.scales)}
+    for name, values in errors.items():
+        arrays |= {f"{name}/{key}": values[i] for i, key in enumerate(MEASURES)}
+    return output.write(config.out, "factorised", figure=figure, arrays=arrays)
+
+
+def width_errors(config: Factorised, task: SequenceClasses, width: int) -> dict[str, np.ndarray]:
+    """(2, scales) errors of each theory at one width, in the order of `MEASURES`."""
+    times = np.unique(np.linspace(0, config.steps, 11).astype(int))
+    record = tuple(MEASURES)
+
+    def runs(scale: jax.Array, seed: jax.Array) -> dict[str, Trajectory]:
+        embedding = "orthogonal" if width >= task.M else "gaussian"
+        start = EmbeddedArchitecture(width, scale=scale, value_scale=0.0, embedding=embedding)
+        init = initial_embedded(task, start, jax.random.key(seed), "float64")
+        optimizer = dynsim.sgd(config.eta_y, config.eta_z * width / (2 * scale**2))
+        options = {"record": record, "dtype": "float64"}
+        infinite = {"length": np.inf, "batch": np.inf}
+        solver = {**options, "tolerances": TOLERANCES}
+        layer, plain = embedded.effective(init, task), dynsim.sgd(config.eta_y, config.eta_z)
+        return {
+            "descent": simulate_embedded(
+                task, optimizer, init=init, steps=config.steps, times=times, **infinite, **options
+            ),
+            "plain": population.solve(task, plain, times, init=layer, **solver),
+            "factorised": factorised.solve(task, optimizer, times, init=init, **solver),
+        }
+
+    with jax.enable_x64(True):
+        over_seeds = jax.vmap(runs, in_axes=(None, 0))
+        scales, seeds = jnp.asarray(config.scales), jnp.arange(config.seeds)
+        found = jax.jit(jax.vmap(over_seeds, in_axes=(0, None)))(scales, seeds)
+    descent = found.pop("descent")
+    return {
+        name: np.stack([_error(theory, descent, measure) for measure in MEASURES])
+        for name, theory in found.items()
+    }
+
+
+def _error(theory: Trajectory, descent: Trajectory, name: str) -> np.ndarray:
+    """(scales,) distance over time relative to how far descent went, in root mean square over
+    seeds; NaN where a run is not valid to its end."""
+    got, want = np.asarray(theory[name]), np.asarray(descent[name])
+    axes = tuple(range(2, want.ndim))
+    missed = np.sum((got - want) ** 2, axis=axes)
+    gone = np.sum((want - want[:, :, :1]) ** 2, axis=axes)
+    ok = np.asarray(theory.ok) & np.asarray(descent.ok)
+    return np.sqrt(np.mean(np.where(ok, missed / gone, np.nan), axis=1))
+
+
+def table(config: Factorised, errors: dict[str, np.ndarray]) -> str:
+    """The errors in %, one line for a width and a scale."""
+    heads = [f"{name} {measure}" for measure in MEASURES for name in THEORIES]
+    lines = [f"{'d':>5} {'s':>6} " + " ".join(f"{head:>20}" for head in heads)]
+    for i, width in enumerate(config.widths):
+        for j, scale in enumerate(config.scales):
+            values = [errors[name][row, i, j] for row in range(2) for name in THEORIES]
+            cells = " ".join(f"{100 * value:>18.3g} %" for value in values)
+            lines.append(f"{width:>5} {scale:>6g} {cells}")
+    return "\n".join(lines)
+
+
+def plot(config: Factorised, values: np.ndarray, ax: Axes | None = None) -> Axes:
+    """Heat map (widths, scales) of one error, with its values in %."""
+    ax = ax or plt.gca()
+    shown = np.clip(100 * values.T, 0.1, 200)
+    ax.imshow(shown, norm=LogNorm(0.1, 200), cmap="cividis_r", aspect="auto", origin="lower")
+    for (row, column), value in np.ndenumerate(100 * values.T):
+        colour = "white" if value > 8 else "black"
+        text = "-" if np.isnan(value) else f"{value:.2g} %" if value < 99 else f"{value:.0f} %"
+        ax.text(column, row, text, ha="center", va="center", color=colour, fontsize="small")
+    ax.set_xticks(range(len(config.widths)), [str(width) for width in config.widths])
+    ax.set_yticks(range(len(config.scales)), [f"{scale:g}" for scale in config.scales])
+    ax.set(ylabel=r"scale $s$ of $W_Q$, $W_K$")
+    return ax

@@ -1,0 +1,275 @@
+"""The layer in ordinary parameters against NumPy, position by position, and against Y/Z."""
+
+import re
+from collections.abc import Callable
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import dynsim
+from dynsim import embedded_observables, observables, sampling
+from dynsim.models import embedded, yz
+from dynsim.models.embedded import Embedded
+from dynsim.models.embedded_init import EmbeddedArchitecture, check_weights, draw
+
+TASK = dynsim.syn_medium(3)
+TOKENS = jax.jit(sampling.sample_tokens, static_argnums=(2, 3))
+SAMPLE = jax.jit(sampling.sample_counts, static_argnums=(2, 3, 4))
+DRAW = jax.jit(draw, static_argnums=3)
+FORWARD, FORWARD_YZ = jax.jit(embedded.forward), jax.jit(yz.forward)
+EFFECTIVE = jax.jit(embedded.effective, static_argnums=2)
+MEASURE, MEASURE_YZ = jax.jit(embedded_observables.measure), jax.jit(observables.measure)
+
+
+def weights(seed: int, architecture: EmbeddedArchitecture) -> Embedded:
+    return DRAW(TASK, architecture, jax.random.key(seed), "float64")
+
+
+def numpy_normalise(v: np.ndarray, kind: str) -> np.ndarray:
+    n = len(v)
+    if kind == "l2":
+        return v / np.sqrt(sum(x * x for x in v))
+    if kind == "rms":
+        return v / np.sqrt(sum(x * x for x in v) / n)
+    if kind == "layer":
+        mean = sum(v) / n
+        return (v - mean) / np.sqrt(sum((x - mean) ** 2 for x in v) / n)
+    return v
+
+
+def numpy_logits(p: dict, tokens: np.ndarray, slope: float, kind: str, place: str, residual: bool):
+    """The model as the paper writes it, for one sequence of tokens; `p` holds NumPy weights."""
+    *context, query = tokens
+    M, d = p["U"].shape
+    out = np.zeros(M)
+    for W_Q, W_K, W_V in zip(p["W_Q"], p["W_K"], p["W_V"], strict=True):
+        weight = []
+        for position, token in enumerate(context):
+            score = (W_Q.T @ p["U"][query]) @ (W_K.T @ p["U"][token]) / np.sqrt(d)
+            weight.append(np.exp(score - slope * (len(context) - position)))
+        a = np.zeros(M)
+        for token, w in zip(context, weight, strict=True):
+            a[token] += w / sum(weight)
+        if place == "theory":
+            x = numpy_normalise(a, kind)
+            if residual:
+                x = numpy_normalise(x + np.eye(M)[query], kind)
+            x = p["U"].T @ x
+        else:
+            x = numpy_normalise(p["U"].T @ a, kind)
+            if residual:
+                x = numpy_normalise(x + p["U"][query], kind)
+        decoder = p["U"] if p["D"] is None else p["D"]
+        out += decoder @ (W_V @ x)
+    return out
+
+
+def as_numpy(params: Embedded) -> dict:
+    leaves = {name: getattr(params, name) for name in ("U", "W_Q", "W_K", "W_V", "D")}
+    return {name: None if leaf is None else np.asarray(leaf) for name, leaf in leaves.items()}
+
+
+@pytest.mark.usefixtures("x64")
+@pytest.mark.parametrize(
+    ("kind", "place", "rich"),
+    [
+        ("l2", "theory", False),
+        ("l2", "practice", True),
+        ("rms", "theory", True),
+        ("rms", "practice", False),
+        ("layer", "theory", False),
+        ("layer", "practice", True),
+        ("none", "theory", True),
+        ("none", "practice", False),
+    ],
+)
+def test_forward_and_gradient_match_numpy(kind: str, place: str, rich: bool) -> None:
+    """`rich`: with the residual, two heads and an untied decoder."""
+    params = weights(
+        0,
+        EmbeddedArchitecture(
+            9,
+            heads=2 if rich else 1,
+            head_width=4,
+            scale=3.0,
+            embedding="gaussian",
+            tied=not rich,
+            normalisation=kind,
+            placement=place,
+            residual=rich,
+        ),
+    )
+    classes, tokens = TOKENS(TASK, jax.random.key(1), 5, 12)
+    labels = np.asarray(TASK.next_token)[classes]
+    examples = SAMPLE(TASK, jax.random.key(1), 5, 12, "float64")
+
+    def numpy_loss(p: dict) -> float:
+        logits = [numpy_logits(p, x, 0.0, kind, place, rich) for x in np.asarray(tokens)]
+        pairs = zip(logits, labels, strict=True)
+        return np.mean([np.log(np.exp(row).sum()) - row[label] for row, label in pairs])
+
+    p = as_numpy(params)
+    want = [numpy_logits(p, x, 0.0, kind, place, rich) for x in np.asarray(tokens)]
+    np.testing.assert_allclose(FORWARD(params, TASK, examples), want, rtol=1e-11, atol=1e-11)
+    value, grads = jax.jit(jax.value_and_grad(embedded.loss))(params, TASK, examples)
+    np.testing.assert_allclose(value, numpy_loss(p), rtol=1e-12)
+    rng = np.random.default_rng(2)
+    for name, leaf in p.items():
+        if leaf is None:
+            continue
+        direction = rng.normal(size=leaf.shape)
+        # Central differences at this distance are good to about 1e-9 of a value of order 1.
+        ahead, behind = (numpy_loss({**p, name: leaf + e * direction}) for e in (1e-5, -1e-5))
+        slope = np.sum(np.asarray(getattr(grads, name)) * direction)
+        np.testing.assert_allclose(slope, (ahead - behind) / 2e-5, rtol=1e-6, atol=1e-8)
+
+
+@pytest.mark.usefixtures("x64")
+@pytest.mark.parametrize("slope", [0.0, 0.3])
+def test_positions_by_token_and_by_weighed_counts_match_numpy(slope: float) -> None:
+    settings = {"residual": True, "placement": "practice", "normalisation": "rms"}
+    params = weights(
+        3, EmbeddedArchitecture(9, heads=2, scale=2.0, embedding="gaussian", **settings)
+    )
+    classes, tokens = TOKENS(TASK, jax.random.key(4), 6, 15)
+    want = [
+        numpy_logits(as_numpy(params), x, slope, "rms", "practice", True)
+        for x in np.asarray(tokens)
+    ]
+    by_token = jax.jit(jax.vmap(lambda x: embedded.forward_tokens(params, TASK, x, slope)))
+    np.testing.assert_allclose(by_token(tokens), want, rtol=1e-11, atol=1e-11)
+    counts = embedded.positional_counts(tokens, jnp.asarray(slope), TASK.M)
+    examples = yz.Examples(classes, counts, jnp.full(6, 1 / 6))
+    np.testing.assert_allclose(FORWARD(params, TASK, examples), want, rtol=1e-11, atol=1e-11)
+
+
+@pytest.mark.usefixtures("x64")
+@pytest.mark.parametrize(
+    "architecture",
+    [
+        EmbeddedArchitecture(TASK.M + 3, scale=2.0),
+        EmbeddedArchitecture(TASK.M, scale=2.0, embedding="identity", residual=True),
+        EmbeddedArchitecture(7, head_width=3, scale=2.0, embedding="gaussian", tied=False),
+    ],
+    ids=["orthogonal", "identity-residual", "narrow-untied"],
+)
+def test_effective_weights_make_the_same_layer(architecture: EmbeddedArchitecture) -> None:
+    params = weights(5, architecture)
+    layer = EFFECTIVE(params, TASK)
+    p = as_numpy(params)
+    decoder = p["U"] if p["D"] is None else p["D"]
+    np.testing.assert_allclose(layer.Y, p["U"] @ p["W_V"][0].T @ decoder.T, atol=1e-13)
+    Z = p["U"] @ p["W_Q"][0] @ p["W_K"][0].T @ p["U"].T / np.sqrt(architecture.width)
+    np.testing.assert_allclose(layer.Z, Z[np.asarray(TASK.queries)], atol=1e-13)
+    examples = SAMPLE(TASK, jax.random.key(6), 16, 20, "float64")
+    np.testing.assert_allclose(
+        FORWARD(params, TASK, examples), FORWARD_YZ(layer, TASK, examples), rtol=1e-12, atol=1e-13
+    )
+    want = jax.tree.leaves(MEASURE_YZ(TASK, layer))
+    got = jax.tree.leaves(MEASURE(TASK, params))
+    assert len(got) == len(want) == 5
+    for a, b in zip(got, want, strict=True):
+        np.testing.assert_allclose(a, b, rtol=1e-11, atol=1e-13)
+
+
+@pytest.mark.usefixtures("x64")
+def test_heads_add_up_and_are_measured_by_their_mean() -> None:
+    params = weights(7, EmbeddedArchitecture(TASK.M, heads=2, scale=2.0, tied=False))
+    layers = [EFFECTIVE(params, TASK, head) for head in (0, 1)]
+    examples = yz.population(TASK)
+    want = sum(FORWARD_YZ(layer, TASK, examples) for layer in layers)
+    np.testing.assert_allclose(FORWARD(params, TASK, examples), want, rtol=1e-11, atol=1e-13)
+    same = jax.jit(lambda p: embedded.from_heads(TASK, embedded.heads(p, TASK)))(params)
+    np.testing.assert_allclose(FORWARD(same, TASK, examples), want, rtol=1e-11, atol=1e-13)
+    got, parts = (
+        MEASURE(TASK, params),
+        [MEASURE_YZ(TASK, layer) for layer in layers],
+    )
+    np.testing.assert_allclose(got.logits, want, rtol=1e-11, atol=1e-13)
+    for name in ("z", "c"):
+        mean = sum(getattr(part, name) for part in parts) / 2
+        np.testing.assert_allclose(getattr(got, name), mean, rtol=1e-11, atol=1e-13)
+    residual = yz.cross_entropy(want, TASK.next_token)[1]
+    g = sum(residual @ layer.Y.T for layer in layers) / 2
+    np.testing.assert_allclose(got.g, g, rtol=1e-10, atol=1e-13)
+
+
+@pytest.mark.usefixtures("x64")
+def test_what_goes_back_in_practice_is_the_gradient_by_the_attended_tokens() -> None:
+    settings = {"placement": "practice", "normalisation": "none", "residual": True}
+    params = weights(8, EmbeddedArchitecture(9, scale=2.0, embedding="gaussian", **settings))
+    classes = jnp.arange(TASK.K)
+    a = jax.jit(embedded.attend)(params, TASK, yz.population(TASK))
+
+    def likelihood(a: jax.Array) -> jax.Array:
+        logits = embedded.decode(params, TASK, embedded.read(params, a), classes)
+        return -yz.cross_entropy(logits, TASK.next_token)[0].sum()
+
+    got = MEASURE(TASK, params).g
+    np.testing.assert_allclose(got, jax.jit(jax.grad(likelihood))(a)[0], rtol=1e-10, atol=1e-13)
+
+
+@pytest.mark.usefixtures("x64")
+def test_starting_weights_have_the_stated_law() -> None:
+    params = weights(9, EmbeddedArchitecture(100, heads=2, scale=2.0, value_scale=0.5, tied=False))
+    np.testing.assert_allclose(params.U @ params.U.T, np.eye(TASK.M), atol=1e-13)
+    for name, scale in (("W_Q", 2.0), ("W_K", 2.0), ("W_V", 0.5), ("D", 0.5)):
+        entries = np.asarray(getattr(params, name)).ravel() * np.sqrt(100) / scale
+        # Standard deviations of the mean and of the variance of n normal numbers.
+        n = entries.size
+        assert abs(entries.mean()) < 6 / np.sqrt(n), name
+        assert abs(entries.var() - 1) < 6 * np.sqrt(2 / n), name
+    gaussian = weights(9, EmbeddedArchitecture(100, embedding="gaussian"))
+    assert np.sum(gaussian.U**2, 1) == pytest.approx(1, abs=6 * np.sqrt(2 / 100))
+    assert (
+        np.asarray(weights(9, EmbeddedArchitecture(TASK.M, embedding="identity")).U).sum(1) == 1
+    ).all()
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: EmbeddedArchitecture(0), "width = 0: must be an integer >= 1"),
+        (lambda: EmbeddedArchitecture(99, heads=0), "heads = 0: must be an integer >= 1"),
+        (lambda: EmbeddedArchitecture(99, head_width=0), "head_width = 0: must be an integer >= 1"),
+        (lambda: EmbeddedArchitecture(99, scale=-1.0), "scale = -1.0: must be finite and in [0"),
+        (
+            lambda: EmbeddedArchitecture(99, embedding="odd"),
+            "embedding = 'odd': must be one of identity",
+        ),
+        (
+            lambda: EmbeddedArchitecture(99, normalisation="l1"),
+            "normalisation = 'l1': must be one of l2",
+        ),
+        (lambda: EmbeddedArchitecture(99, placement="x"), "placement = 'x': must be one of theory"),
+        (lambda: EmbeddedArchitecture(9), "width = 9: embedding = 'orthogonal' needs at least"),
+        (
+            lambda: EmbeddedArchitecture(99, embedding="identity"),
+            "width = 99: embedding = 'identity' needs",
+        ),
+        (
+            lambda: EmbeddedArchitecture(
+                1, embedding="gaussian", normalisation="layer", placement="practice"
+            ),
+            "width = 1: normalisation = 'layer'",
+        ),
+    ],
+)
+def test_an_impossible_architecture_is_named(
+    make: Callable[[], EmbeddedArchitecture], message: str
+) -> None:
+    with pytest.raises(ValueError, match=re.escape(message)):
+        make().check(TASK)
+
+
+def test_weights_that_do_not_fit_are_named() -> None:
+    good = draw(TASK, EmbeddedArchitecture(9, embedding="gaussian", tied=False), jax.random.key(0))
+    check_weights(good, TASK)
+    for name in ("U", "W_K", "W_V", "D"):
+        leaves = {**as_numpy(good), name: np.zeros((2, 2, 2))}
+        with pytest.raises(
+            ValueError, match=rf"init\.{name}: must have shape|init\.\w+: must have"
+        ):
+            check_weights(Embedded(**leaves), TASK)

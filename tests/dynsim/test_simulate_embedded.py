@@ -1,0 +1,225 @@
+"""Descent on the ordinary parameters: against NumPy, against `simulate`, batching, bad input."""
+
+import math
+import re
+from collections.abc import Callable
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import dynsim
+from dynsim import sampling
+from dynsim.models import embedded, yz
+from dynsim.models.embedded_init import EmbeddedArchitecture
+from dynsim.simulate_embedded import initial_embedded, simulate_embedded
+
+TASK = dynsim.syn_small()
+INFINITE = {"length": math.inf, "batch": math.inf}
+
+
+def recorded(steps: int, dtype: str = "float64") -> yz.Examples:
+    keys = jax.random.split(jax.random.key(0), steps)
+    return jax.vmap(lambda k: sampling.sample_counts(TASK, k, 8, 16, dtype))(keys)
+
+
+def hand_gradient(p: dict, examples: yz.Examples) -> dict:
+    """Lemma 1 example by example, and the chain rule by hand; one head, tied decoder."""
+    U, (W_Q,), (W_K,), (W_V,) = (p[name] for name in ("U", "W_Q", "W_K", "W_V"))
+    d = U.shape[1]
+    Y, Z = U @ W_V.T @ U.T, U @ W_Q @ W_K.T @ U.T / np.sqrt(d)
+    dY, dZ = np.zeros_like(Y), np.zeros_like(Z)
+    for n, counts, weight in zip(*(np.asarray(x) for x in jax.tree.leaves(examples)), strict=True):
+        m, label = int(TASK.query[n]), int(TASK.next_token[n])
+        a = counts * np.exp(Z[m])
+        f = a / np.linalg.norm(a)
+        alpha = np.exp(f @ Y) / np.exp(f @ Y).sum()
+        error = alpha - np.eye(TASK.M)[label]
+        dY += weight * np.outer(f, error)
+        g = Y @ error
+        dZ[m] += weight * f * (g - f * (f @ g))
+    dZ /= np.sqrt(d)
+    dU = dY @ U @ W_V + dY.T @ U @ W_V.T + dZ @ U @ W_K @ W_Q.T + dZ.T @ U @ W_Q @ W_K.T
+    return {
+        "U": dU,
+        "W_Q": (U.T @ dZ @ U @ W_K)[None],
+        "W_K": (U.T @ dZ.T @ U @ W_Q)[None],
+        "W_V": (U.T @ dY.T @ U)[None],
+    }
+
+
+def numpy_descent(p: dict, data: yz.Examples, rule: str, rates: dict, frozen: tuple) -> dict:
+    p = dict(p)
+    first = {name: np.zeros_like(leaf) for name, leaf in p.items()}
+    second = {name: np.zeros_like(leaf) for name, leaf in p.items()}
+    for k in range(len(data.classes)):
+        grads = hand_gradient(p, jax.tree.map(lambda x, k=k: x[k], data))
+        for name, g in grads.items():
+            if name in frozen:
+                continue
+            if rule == "adam":
+                first[name] = 0.9 * first[name] + 0.1 * g
+                second[name] = 0.999 * second[name] + 0.001 * g**2
+                m, v = first[name] / (1 - 0.9 ** (k + 1)), second[name] / (1 - 0.999 ** (k + 1))
+                step = m / (np.sqrt(v) + 1e-8)
+            else:
+                first[name] = (0.8 if rule == "momentum" else 0) * first[name] + g
+                step = first[name]
+            p[name] = p[name] - rates[name] * step
+    return p
+
+
+@pytest.mark.usefixtures("x64")
+@pytest.mark.parametrize(
+    ("rule", "frozen"), [("sgd", ()), ("momentum", ("U", "W_K")), ("adam", ("U",))]
+)
+def test_descent_is_a_numpy_loop_on_recorded_batches(rule: str, frozen: tuple) -> None:
+    eta = 0.7, 0.3
+    optimizer = {
+        "sgd": dynsim.sgd(*eta),
+        "momentum": dynsim.momentum(*eta, 0.8),
+        "adam": dynsim.adam(*eta),
+    }[rule]
+    architecture = EmbeddedArchitecture(10, head_width=4, scale=2.0, embedding="gaussian")
+    start = initial_embedded(TASK, architecture, jax.random.key(1), "float64")
+    weights = {name: np.asarray(getattr(start, name)) for name in ("U", "W_Q", "W_K", "W_V")}
+    data = recorded(5)
+    got = simulate_embedded(
+        TASK,
+        optimizer,
+        init=start,
+        steps=5,
+        frozen=frozen,
+        data=data,
+        record=["loss"],
+        dtype="float64",
+    )
+    rates = {"U": 0.7, "W_V": 0.7, "W_Q": 0.3, "W_K": 0.3}
+    want = numpy_descent(weights, data, rule, rates, frozen)
+    for name, leaf in want.items():
+        moved = np.abs(leaf - weights[name]).max()
+        assert (moved == 0) == (name in frozen), name
+        np.testing.assert_allclose(getattr(got.params, name), leaf, rtol=1e-8, atol=1e-9)
+
+
+@pytest.mark.usefixtures("x64")
+@pytest.mark.parametrize("settings", [{"batch": 16, "length": 32}, INFINITE], ids=str)
+def test_with_one_factor_held_at_identity_it_is_the_yz_run_on_the_same_batches(
+    settings: dict,
+) -> None:
+    key, eta = jax.random.key(2), (0.8, 1.5)
+    start = dynsim.initial_weights(TASK, "uniform", key, "float64")
+    settings = {**settings, "steps": 12, "times": [0, 5, 12], "dtype": "float64"}
+    want = dynsim.simulate(TASK, dynsim.momentum(*eta), key, init=start, **settings)
+    heads = jax.tree.map(lambda leaf: leaf[None], start)
+    # Z = Q / sqrt(d) moves by eta_Z / d of its own gradient.
+    got = simulate_embedded(
+        TASK,
+        dynsim.momentum(eta[0], eta[1] * TASK.M),
+        key,
+        init=embedded.from_heads(TASK, heads),
+        frozen=("U", "W_K"),
+        **settings,
+    )
+    assert set(got.observables) == set(want.observables)
+    for name, values in want.observables.items():
+        np.testing.assert_allclose(got[name], values, rtol=1e-9, atol=1e-12, err_msg=name)
+    layer = embedded.effective(got.params, TASK)
+    np.testing.assert_allclose(layer.Y, want.params.Y, rtol=1e-10, atol=1e-12)
+    np.testing.assert_allclose(layer.Z, want.params.Z, rtol=1e-10, atol=1e-12)
+
+
+def test_vmap_over_scales_rates_and_keys_is_the_loop() -> None:
+    def run(scale: jax.Array, eta: jax.Array, seed: jax.Array) -> dynsim.Trajectory:
+        init = EmbeddedArchitecture(12, heads=2, scale=scale, embedding="gaussian", tied=False)
+        key = jax.random.key(seed)
+        optimizer = dynsim.sgd(eta, 2 * eta)
+        kept = {"record": ["loss", "entropy"], "length": 16, "batch": 8}
+        return simulate_embedded(TASK, optimizer, key, init=init, steps=6, frozen=(), **kept)
+
+    members = jnp.array([0.5, 2.0, 1.0]), jnp.array([0.1, 0.3, 0.2]), jnp.array([0, 1, 1])
+    together = jax.vmap(run)(*members)
+    assert together.ok.all()
+    for i in range(3):
+        alone = run(*(member[i] for member in members))
+        for name in ("loss", "entropy", "batch_loss"):
+            # Batched matrix products sum in another order.
+            np.testing.assert_allclose(together[name][i], alone[name], rtol=1e-4, err_msg=name)
+    # The last two have one key and differ in scale and rate: at the start, in scale alone.
+    assert np.ptp(together["entropy"][1:, 0]) > 1e-3
+
+
+def test_the_positional_prior_weighs_the_same_sequences() -> None:
+    key, init = jax.random.key(3), EmbeddedArchitecture(12, scale=2.0, embedding="gaussian")
+    run = lambda **options: simulate_embedded(
+        TASK,
+        dynsim.sgd(1.0, 1.0),
+        key,
+        init=init,
+        steps=4,
+        length=16,
+        batch=8,
+        record=["loss"],
+        **options,
+    )
+    plain, flat, steep = run(), run(slope=0.0), run(slope=50.0)
+    np.testing.assert_allclose(flat["batch_loss"], plain["batch_loss"], rtol=1e-5)
+    # With a steep prior the query attends to its neighbour alone.
+    start = initial_embedded(TASK, init, key)
+    tokens_key = jax.random.fold_in(jax.random.split(key)[1], 0)
+    classes, tokens = sampling.sample_tokens(TASK, tokens_key, 8, 16)
+    last = yz.Examples(classes, jax.nn.one_hot(tokens[:, -2], TASK.M), jnp.full(8, 1 / 8))
+    np.testing.assert_allclose(steep["batch_loss"][0], embedded.loss(start, TASK, last), rtol=1e-5)
+    np.testing.assert_allclose(steep["loss"][0], plain["loss"][0], rtol=1e-6)
+
+
+def test_statuses_and_relative_loss_are_those_of_simulate() -> None:
+    init = EmbeddedArchitecture(TASK.M, embedding="identity")
+    run = lambda eta, **options: simulate_embedded(
+        TASK, dynsim.sgd(eta, eta), jax.random.key(4), init=init, **INFINITE, **options
+    )
+    good = run(0.5, steps=8, record=["loss", "relative_loss"], times=[0, 8])
+    assert good.status == dynsim.Status.OK
+    assert good.params.U.dtype == np.float32
+    assert 0 < good["relative_loss"][-1] < 1
+    bad = run(1e30, steps=5, record=["loss"])
+    assert bad.status == dynsim.Status.DIVERGED
+    assert 1 <= bad.first_bad_step <= 5
+    init = EmbeddedArchitecture(TASK.M, embedding="identity", value_scale=1e4)
+    absurd = run(0.0, steps=5, record=["loss"])
+    assert np.isfinite(absurd["batch_loss"]).all()
+    assert (absurd.status, absurd.first_bad_step) == (dynsim.Status.DIVERGED, 0)
+
+
+def simulate(**options: object) -> dynsim.Trajectory:
+    given = {"init": EmbeddedArchitecture(34), "steps": 2, "key": jax.random.key(0), **options}
+    return simulate_embedded(TASK, dynsim.sgd(1.0, 1.0), **given)
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda: simulate(steps=0), "steps = 0: must be an integer >= 1"),
+        (lambda: simulate(length=1), "length = 1: must be an integer >= 2, or inf"),
+        (lambda: simulate(batch=0), "batch = 0: must be an integer >= 1, or inf"),
+        (lambda: simulate(batch=math.inf), "an infinite batch needs length = inf"),
+        (lambda: simulate(times=[0, 3]), "must increase within [0, steps = 2]"),
+        (lambda: simulate(record=["odd"]), "record = 'odd': must be one of"),
+        (lambda: simulate(frozen=("W",)), "frozen = 'W': must be one of U, W_Q"),
+        (lambda: simulate(frozen=("U", "W_Q", "W_K", "W_V")), "nothing but a decoder"),
+        (lambda: simulate(slope=-1.0), "slope = -1.0: must be finite and in [0"),
+        (lambda: simulate(slope=0.1, **INFINITE), "slope = 0.1: positions need sequences"),
+        (lambda: simulate(init="zero"), "init = 'zero': must be an EmbeddedArchitecture"),
+        (
+            lambda: simulate(init=EmbeddedArchitecture(3)),
+            "width = 3: embedding = 'orthogonal' needs",
+        ),
+        (lambda: simulate(key=None), "key = None: an EmbeddedArchitecture draws weights"),
+        (lambda: simulate(dtype="int8"), "dtype = 'int8': must be one of float32, float64"),
+        (lambda: simulate(data=recorded(3, "float32")), "data.counts: must have shape (steps = 2"),
+    ],
+)
+def test_bad_input_is_named(call: Callable[[], object], message: str) -> None:
+    with pytest.raises(ValueError, match=re.escape(message)):
+        call()

@@ -1,0 +1,195 @@
+"""The flow of the factors: against descent on them, its invariants, its limits."""
+
+import math
+import re
+from collections.abc import Callable
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import dynsim
+from dynsim import observables
+from dynsim.models import embedded, yz
+from dynsim.models.embedded import Embedded
+from dynsim.models.embedded_init import EmbeddedArchitecture
+from dynsim.simulate_embedded import initial_embedded, simulate_embedded
+from odes import factorised, population
+
+TASK = dynsim.syn_small()
+ORTHOGONAL = EmbeddedArchitecture(TASK.M + 2, scale=1.5)
+OVERLAPPING = EmbeddedArchitecture(
+    20, heads=2, head_width=5, scale=1.5, embedding="gaussian", tied=False, residual=True
+)
+# One record and two times in most tests, which then share compiled programs.
+RECORD = ("loss", "speed", "z_top_distinct")
+CASES = {"orthogonal": ORTHOGONAL, "overlapping-untied-2-heads-residual": OVERLAPPING}
+
+
+def start(architecture: EmbeddedArchitecture) -> Embedded:
+    return initial_embedded(TASK, architecture, jax.random.key(0), "float64")
+
+
+def distance(got: object, want: object) -> np.ndarray:
+    pairs = [(np.asarray(a), np.asarray(b)) for a, b in ((got.Y, want.Y), (got.Z, want.Z))]
+    return np.array([np.linalg.norm(a - b) / np.linalg.norm(b) for a, b in pairs])
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_descent_on_the_factors_converges_to_the_flow_at_first_order(case: str) -> None:
+    init, errors = start(CASES[case]), []
+    # All refinements record at the same steps, so that each program is compiled once.
+    times = np.array([0, 30, 60, 120])
+    record = {"z": observables.z_logits, "logits": lambda task, s: s.logits}
+    settings = {"length": math.inf, "batch": math.inf, "dtype": "float64"}
+    for row, refinement in ((1, 1), (2, 2), (3, 4)):
+        optimizer = dynsim.sgd(0.4 / refinement, 3.0 / refinement)
+        discrete = simulate_embedded(
+            TASK, optimizer, init=init, steps=120, times=times, record=record, **settings
+        )
+        flow = factorised.solve(TASK, optimizer, times, init=init, record=record)
+        assert flow.status == discrete.status == dynsim.Status.OK
+        moved = [flow[name][row] - flow[name][0] for name in record]
+        missed = [discrete[name][row] - flow[name][row] for name in record]
+        errors.append(
+            [np.linalg.norm(a) / np.linalg.norm(b) for a, b in zip(missed, moved, strict=True)]
+        )
+    assert (np.array(errors[-1]) < 0.05).all()
+    np.testing.assert_allclose(np.log2(np.array(errors)[:-1] / np.array(errors)[1:]), 1, atol=0.2)
+
+
+@pytest.mark.usefixtures("x64")
+@pytest.mark.parametrize("case", CASES)
+def test_the_factors_move_as_the_weights_do_and_y_and_z_as_derived(case: str) -> None:
+    init = start(CASES[case])
+    examples, d = yz.population(TASK), init.width
+    of_weights = jax.jit(jax.grad(embedded.loss))(init, TASK, examples)
+    U, U_q = init.U, init.U[TASK.queries]
+    C, C_qq = U @ U.T, U_q @ U_q.T
+    transpose = lambda x: jnp.swapaxes(x, 1, 2)
+    A, Q, K = U @ transpose(init.W_V), U_q @ init.W_Q, U @ init.W_K
+    problem = factorised.Problem(TASK, C, C_qq, jnp.asarray(d**-0.5))
+    tied = init.D is None
+    state = factorised.Factors((A @ U.T,) if tied else (A, init.D), (Q, K))
+    got = jax.jit(lambda s: factorised.gradient(problem, s, residual=init.residual))(state)
+    dA = U @ transpose(of_weights.W_V)
+    decoder = (dA @ U.T,) if tied else (dA, of_weights.D)
+    want = factorised.Factors(decoder, (U_q @ of_weights.W_Q, U @ of_weights.W_K))
+    for a, b in zip(jax.tree.leaves(got), jax.tree.leaves(want), strict=True):
+        np.testing.assert_allclose(a, b, rtol=1e-9, atol=1e-13)
+
+    def by_layer(layer: yz.YZ) -> jax.Array:
+        logits = sum(
+            yz.forward(yz.YZ(layer.Y[h], layer.Z[h], init.residual), TASK, examples)
+            for h in range(init.heads)
+        )
+        return jnp.mean(yz.cross_entropy(logits, TASK.next_token)[0])
+
+    G = jax.jit(jax.grad(by_layer))(embedded.heads(init, TASK))
+    dZ = (got.Z[0] @ transpose(K) + Q @ transpose(got.Z[1])) / np.sqrt(d)
+    printed = (C_qq @ G.Z @ K @ transpose(K) + Q @ transpose(Q) @ G.Z @ C) / d
+    np.testing.assert_allclose(dZ, printed, rtol=1e-9, atol=1e-14)
+    if tied:
+        dY, printed = got.Y[0], C @ G.Y @ C
+    else:
+        D, total = init.D, jnp.sum(transpose(A) @ G.Y, axis=0)
+        dY, printed = got.Y[0] @ D.T + A @ got.Y[1].T, C @ G.Y @ D @ D.T + A @ total
+    np.testing.assert_allclose(dY, printed, rtol=1e-9, atol=1e-14)
+
+
+def test_balance_is_conserved_while_the_factors_move() -> None:
+    init = start(EmbeddedArchitecture(TASK.M, heads=2, head_width=6, scale=1.5, tied=False))
+    gram = lambda x: np.swapaxes(x, -1, -2) @ x
+    at = {
+        t: factorised.solve(
+            TASK, dynsim.sgd(0.5, 4.0), np.array([0.0, t]), init=init, record=RECORD
+        ).params
+        for t in (1e-9, 20.0, 80.0)
+    }
+    attention = {t: gram(p.Q) - gram(p.K) for t, p in at.items()}
+    decoder = {t: gram(p.A).sum(0) - gram(p.D) for t, p in at.items()}
+    for t in (20.0, 80.0):
+        np.testing.assert_allclose(attention[t], attention[1e-9], atol=1e-7)
+        np.testing.assert_allclose(decoder[t], decoder[1e-9], atol=1e-7)
+        assert np.abs(gram(at[t].K) - gram(at[1e-9].K)).max() > 1e-2
+        assert np.abs(gram(at[t].D) - gram(at[1e-9].D)).max() > 1e-2
+
+
+def layered(k: float) -> tuple[Embedded, yz.YZ]:
+    """Q = 0, K K^T = k^2 I, a tied decoder and random Y; and the Y/Z layer that it is."""
+    rng, M = np.random.default_rng(1), TASK.M
+    U, R = (np.linalg.qr(rng.normal(size=(M, M)))[0] for _ in range(2))
+    Y = rng.uniform(-1, 1, (M, M)) / np.sqrt(M)
+    W_V = (U.T @ Y.T @ U)[None]
+    start = Embedded(U, np.zeros((1, M, M)), k * R[None], W_V)
+    return start, yz.YZ(Y, np.zeros((TASK.num_queries, M)))
+
+
+@pytest.mark.parametrize("rule", [dynsim.sgd, dynsim.momentum])
+def test_with_keys_frozen_at_identity_it_is_the_plain_flow(rule: Callable) -> None:
+    init, layer = layered(np.sqrt(TASK.M))
+    times = np.array([0.0, 40.0])
+    eta = (0.5, 0.5) if rule is dynsim.sgd else (0.05, 0.05)
+    want = population.solve(TASK, rule(*eta), times, init=layer, record=RECORD)
+    got = factorised.solve(TASK, rule(*eta), times, init=init, frozen=("U", "W_K"), record=RECORD)
+    assert (distance(jax.tree.map(lambda x: x[0], got.params), want.params) < 1e-6).all()
+    for name, values in want.observables.items():
+        np.testing.assert_allclose(got[name], values, rtol=1e-5, atol=1e-7, err_msg=name)
+    if rule is dynsim.sgd:
+        # With the keys trained as well it is another flow.
+        free = factorised.solve(TASK, rule(*eta), times, init=init, record=RECORD)
+        assert distance(jax.tree.map(lambda x: x[0], free.params), want.params)[1] > 1e-3
+
+
+def test_large_keys_bring_the_plain_flow_back_at_fourth_order() -> None:
+    errors = []
+    for k in (8.0, 16.0):
+        init, layer = layered(k)
+        times = np.array([0.0, 40.0])
+        want = population.solve(TASK, dynsim.sgd(0.5, 0.5), times, init=layer, record=RECORD)
+        optimizer = dynsim.sgd(0.5, 0.5 * TASK.M / k**2)
+        got = factorised.solve(TASK, optimizer, times, init=init, record=RECORD)
+        errors.append(distance(jax.tree.map(lambda x: x[0], got.params), want.params)[1])
+    np.testing.assert_allclose(np.log2(np.array(errors)[:-1] / np.array(errors)[1:]), 4, atol=0.3)
+
+
+def test_adams_flow_follows_adam_where_the_embedding_is_the_identity() -> None:
+    init = start(EmbeddedArchitecture(TASK.M, scale=1.5, embedding="identity"))
+    optimizer, steps = dynsim.adam(0.003, 0.003), 20
+    settings = {"length": math.inf, "batch": math.inf, "dtype": "float64", "record": RECORD}
+    discrete = simulate_embedded(TASK, optimizer, init=init, steps=steps, times=[steps], **settings)
+    flow = factorised.solve(TASK, optimizer, np.array([0.0, steps]), init=init, record=RECORD)
+    assert flow.source == "factorised matched-adam"
+    with jax.enable_x64(True):
+        layer = jax.jit(embedded.heads)(discrete.params, TASK)
+    assert (distance(flow.params, layer) < 0.02).all()
+
+
+def solve(**options: object) -> dynsim.Trajectory:
+    given = {"times": [0, 1], "init": start(ORTHOGONAL), **options}
+    return factorised.solve(TASK, given.pop("optimizer", dynsim.sgd(1.0, 1.0)), **given)
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda: solve(times=[3, 2]), "must be >= 0 and increase"),
+        (lambda: solve(frozen=()), "frozen = (): must hold 'U'"),
+        (lambda: solve(frozen=("U", "V")), "frozen = 'V': must be one of U"),
+        (lambda: solve(flow="matched"), "needs momentum"),
+        (lambda: solve(optimizer=dynsim.adam(1.0, 1.0)), "optimizer = adam: divides weight"),
+        (
+            lambda: solve(init=start(EmbeddedArchitecture(40, normalisation="rms"))),
+            "init.normalisation = 'rms'",
+        ),
+        (
+            lambda: solve(init=start(EmbeddedArchitecture(40, placement="practice"))),
+            "init.placement = 'practice': must be 'l2' and 'theory'",
+        ),
+        (lambda: solve(init=Embedded(*[np.zeros((1, 3, 3))] * 4)), "init.U: must have shape"),
+    ],
+)
+def test_bad_input_is_named(call: Callable[[], object], message: str) -> None:
+    with pytest.raises(ValueError, match=re.escape(message)):
+        call()
