@@ -7,9 +7,9 @@ theories and `sweeps` runs many of both and compares them.
 from dynsim.descent import Descent
 from dynsim.models import YZ, Examples
 from dynsim.models.embedded import Embedded
-from dynsim.models.embedded_init import EmbeddedArchitecture
+from dynsim.models.embedded_init import EmbeddedSpec
 from dynsim.models.relu_prompt import PQ
-from dynsim.models.transformer import Transformer, TransformerArchitecture
+from dynsim.models.transformer import Transformer, TransformerSpec
 from dynsim.noisy_sgd import NoisySGD, noisy_sgd
 from dynsim.optim import Clock, Optimizer, adam, momentum, sgd
 from dynsim.presets import two_stage
@@ -37,7 +37,7 @@ __all__ = [
     "Clock",
     "Descent",
     "Embedded",
-    "EmbeddedArchitecture",
+    "EmbeddedSpec",
     "Examples",
     "NoisySGD",
     "Optimizer",
@@ -47,7 +47,7 @@ __all__ = [
     "Text",
     "Trajectory",
     "Transformer",
-    "TransformerArchitecture",
+    "TransformerSpec",
     "adam",
     "initial_embedded",
     "initial_weights",

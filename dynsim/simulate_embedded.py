@@ -17,7 +17,7 @@ from jaxtyping import Array, ArrayLike, Float, Int, PRNGKeyArray
 from dynsim import checks, embedded_observables, observables, relative_loss, sampling
 from dynsim.models import embedded, yz
 from dynsim.models.embedded import Embedded
-from dynsim.models.embedded_init import WEIGHTS, EmbeddedArchitecture, check_weights, draw
+from dynsim.models.embedded_init import WEIGHTS, EmbeddedSpec, check_weights, draw
 from dynsim.observables import DEFAULT_RECORD, Observable, Record
 from dynsim.optim import Optimizer
 from dynsim.precision import DType, precision, settle
@@ -45,7 +45,7 @@ def simulate_embedded(
     optimizer: Optimizer,
     key: PRNGKeyArray | None = None,
     *,
-    init: EmbeddedArchitecture | Embedded,
+    init: EmbeddedSpec | Embedded,
     steps: int,
     frozen: Collection[str] = ("U",),
     slope: Float[ArrayLike, ""] | None = None,
@@ -64,7 +64,7 @@ def simulate_embedded(
             that of W_Q and W_K. Its numbers may be traced.
         key: a threefry key for starting weights and data, as in `simulate`, whose batches of
             that key these are; may be None where neither is random.
-        init: an `EmbeddedArchitecture`, whose weights are drawn from the key, or the weights themselves.
+        init: an `EmbeddedSpec`, whose weights are drawn from the key, or the weights themselves.
         steps: number of optimiser steps, >= 1.
         frozen: names of weights that stay as they are, of "U", "W_Q", "W_K", "W_V" and "D".
         slope: >= 0, of a positional prior -slope (distance from the query) on the attention
@@ -101,16 +101,16 @@ def simulate_embedded(
         checks.choice("frozen", name, WEIGHTS)
     if {"U", "W_Q", "W_K", "W_V"} <= set(frozen):
         raise ValueError(f"frozen = {tuple(frozen)}: leaves nothing but a decoder to train")
-    if isinstance(init, EmbeddedArchitecture):
+    if isinstance(init, EmbeddedSpec):
         init.check(task)
     elif isinstance(init, Embedded):
         check_weights(init, task)
     else:
-        raise ValueError(f"init = {init!r}: must be an EmbeddedArchitecture or Embedded weights")
+        raise ValueError(f"init = {init!r}: must be an EmbeddedSpec or Embedded weights")
     check_data(data, task, steps)
     if key is None:
-        if isinstance(init, EmbeddedArchitecture):
-            raise ValueError("key = None: an EmbeddedArchitecture draws weights and needs a key")
+        if isinstance(init, EmbeddedSpec):
+            raise ValueError("key = None: an EmbeddedSpec draws weights and needs a key")
         if data is None and not math.isinf(batch):
             raise ValueError(f"key = None: sampling batch = {batch} sequences needs a key")
         key = jax.random.key(0)
@@ -135,7 +135,7 @@ def simulate_embedded(
 
 
 def initial_embedded(
-    task: SequenceClasses, init: EmbeddedArchitecture, key: PRNGKeyArray, dtype: DType = "float32"
+    task: SequenceClasses, init: EmbeddedSpec, key: PRNGKeyArray, dtype: DType = "float32"
 ) -> Embedded:
     """The weights from which `simulate_embedded(task, ..., key, init=init)` starts, so that a
     theory can start from the same ones.
@@ -156,7 +156,7 @@ def _run(
     task: SequenceClasses,
     optimizer: Optimizer,
     key: PRNGKeyArray,
-    init: EmbeddedArchitecture | Embedded,
+    init: EmbeddedSpec | Embedded,
     slope: Float[Array, ""] | None,
     data: yz.Examples | None,
     times: Int[Array, " S"],
@@ -169,7 +169,7 @@ def _run(
     relative: bool,
     dtype: DType,
 ) -> Trajectory:
-    if isinstance(init, EmbeddedArchitecture):
+    if isinstance(init, EmbeddedSpec):
         start = draw(task, init, split(key)[0], dtype)
     else:
         start = jax.tree.map(lambda x: x.astype(dtype), init)

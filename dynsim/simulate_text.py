@@ -16,7 +16,7 @@ from jaxtyping import Array, Int, PRNGKeyArray
 from dynsim import checks, text_observables
 from dynsim.descent import Descent
 from dynsim.models import transformer
-from dynsim.models.transformer import Transformer, TransformerArchitecture
+from dynsim.models.transformer import Transformer, TransformerSpec
 from dynsim.precision import DType, precision, settle
 from dynsim.run_checks import check_step_times
 from dynsim.simulate import DIVERGED_LOSS
@@ -28,7 +28,7 @@ from dynsim.trajectory import Status, Trajectory, log_times
 
 def simulate_text(
     task: Text,
-    sizes: TransformerArchitecture,
+    sizes: TransformerSpec,
     optimizer: Descent,
     key: PRNGKeyArray,
     *,
@@ -116,7 +116,7 @@ def _run(
     init: Transformer | None,
     times: Int[Array, " S"],
     *,
-    sizes: TransformerArchitecture,
+    sizes: TransformerSpec,
     steps: int,
     batch: int,
     num_held_out: int,
@@ -175,7 +175,7 @@ def measure(
     return TextSnapshot(model, losses, maps, before, jax.vmap(model.attention)(prompts))
 
 
-def _check_sizes(task: Text, sizes: TransformerArchitecture) -> None:
+def _check_sizes(task: Text, sizes: TransformerSpec) -> None:
     if sizes.vocabulary != task.vocabulary:
         raise ValueError(
             f"sizes.vocabulary = {sizes.vocabulary}: must be the text's, {task.vocabulary}"
@@ -193,7 +193,7 @@ def _check_sizes(task: Text, sizes: TransformerArchitecture) -> None:
         )
 
 
-def _check_init(init: Transformer, sizes: TransformerArchitecture) -> None:
+def _check_init(init: Transformer, sizes: TransformerSpec) -> None:
     want = jax.eval_shape(lambda: Transformer(sizes, jax.random.key(0)))
     shapes = [jax.tree.map(lambda leaf: tuple(leaf.shape), tree) for tree in (init, want)]
     if jax.tree.structure(init) != jax.tree.structure(want) or shapes[0] != shapes[1]:

@@ -11,7 +11,7 @@ from jaxtyping import ArrayLike, Float
 
 from dynsim import checks, log_times
 from dynsim.descent import Descent, Kind
-from dynsim.models.transformer import Positions, TransformerArchitecture
+from dynsim.models.transformer import Positions, TransformerSpec
 from dynsim.precision import DType
 from dynsim.run_checks import check_step_times
 from dynsim.tasks.corpus import Corpus, load_corpus, synthetic_corpus
@@ -113,10 +113,10 @@ class TextTraining(Run):
             )
         return text(found.train, found.valid, len(found.vocabulary), prompt[None])
 
-    def architecture(self, vocabulary: int) -> TransformerArchitecture:
+    def architecture(self, vocabulary: int) -> TransformerSpec:
         """The transformer for so many tokens; `ValueError` for sizes that cannot be."""
         sizes = {name: getattr(self, name) for name in SIZES}
-        return TransformerArchitecture(vocabulary, **sizes, positions=self.positions)
+        return TransformerSpec(vocabulary, **sizes, positions=self.positions)
 
     def make_optimizer(self) -> Descent:
         """The update rule; `ValueError` for numbers that cannot be."""

@@ -17,7 +17,7 @@ WEIGHTS = ("U", "W_Q", "W_K", "W_V", "D")
 """Names of the weights, as `frozen` takes them."""
 
 
-class EmbeddedArchitecture(eqx.Module):
+class EmbeddedSpec(eqx.Module):
     """What decides the starting weights, all but their key.
 
     Attributes:
@@ -67,7 +67,7 @@ class EmbeddedArchitecture(eqx.Module):
 
 def draw(
     task: SequenceClasses,
-    architecture: EmbeddedArchitecture,
+    architecture: EmbeddedSpec,
     key: PRNGKeyArray,
     dtype: str = "float32",
 ) -> Embedded:

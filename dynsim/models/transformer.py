@@ -21,7 +21,7 @@ MAX_LAYERS = 6
 
 
 @dataclasses.dataclass(frozen=True)
-class TransformerArchitecture:
+class TransformerSpec:
     """Shape of a transformer. Hashable, so that a compiled function can be static in it.
 
     Attributes:
@@ -63,7 +63,7 @@ class Attention(eqx.Module):
     output: eqx.nn.Linear
     heads: int = eqx.field(static=True)
 
-    def __init__(self, sizes: TransformerArchitecture, key: PRNGKeyArray, dtype: DType) -> None:
+    def __init__(self, sizes: TransformerSpec, key: PRNGKeyArray, dtype: DType) -> None:
         self.query, self.key, self.value, self.output = (
             eqx.nn.Linear(sizes.width, sizes.width, use_bias=False, dtype=dtype, key=k)
             for k in jax.random.split(key, 4)
@@ -90,7 +90,7 @@ class MLP(eqx.Module):
     up: eqx.nn.Linear
     down: eqx.nn.Linear
 
-    def __init__(self, sizes: TransformerArchitecture, key: PRNGKeyArray, dtype: DType) -> None:
+    def __init__(self, sizes: TransformerSpec, key: PRNGKeyArray, dtype: DType) -> None:
         up, down = jax.random.split(key)
         self.up = eqx.nn.Linear(sizes.width, sizes.mlp, dtype=dtype, key=up)
         self.down = eqx.nn.Linear(sizes.mlp, sizes.width, dtype=dtype, key=down)
@@ -107,7 +107,7 @@ class Block(eqx.Module):
     mlp_norm: eqx.nn.LayerNorm | None
     mlp: MLP | None
 
-    def __init__(self, sizes: TransformerArchitecture, key: PRNGKeyArray, dtype: DType) -> None:
+    def __init__(self, sizes: TransformerSpec, key: PRNGKeyArray, dtype: DType) -> None:
         attention, mlp = jax.random.split(key)
         self.attention_norm = eqx.nn.LayerNorm(sizes.width, dtype=dtype)
         self.attention = Attention(sizes, attention, dtype)
@@ -125,7 +125,7 @@ class Block(eqx.Module):
 class Transformer(eqx.Module):
     """Next-token logits of a sequence; all leaves are weights.
 
-    Built from an `TransformerArchitecture` and a threefry key. Embeddings start as N(0, 1), matrices and
+    Built from a `TransformerSpec` and a threefry key. Embeddings start as N(0, 1), matrices and
     biases uniform on +-1/sqrt(inputs), norms as the identity (equinox's defaults).
     """
 
@@ -135,9 +135,7 @@ class Transformer(eqx.Module):
     norm: eqx.nn.LayerNorm
     unembedding: eqx.nn.Linear
 
-    def __init__(
-        self, sizes: TransformerArchitecture, key: PRNGKeyArray, dtype: DType = "float32"
-    ) -> None:
+    def __init__(self, sizes: TransformerSpec, key: PRNGKeyArray, dtype: DType = "float32") -> None:
         token, position, out, *blocks = jax.random.split(key, 3 + sizes.layers)
         width, M = sizes.width, sizes.vocabulary
         self.embedding = eqx.nn.Embedding(M, width, dtype=dtype, key=token)

@@ -21,7 +21,7 @@ from matplotlib.colors import LogNorm
 import dynsim
 from dynsim import checks
 from dynsim.models import embedded
-from dynsim.models.embedded_init import EmbeddedArchitecture
+from dynsim.models.embedded_init import EmbeddedSpec
 from dynsim.simulate_embedded import initial_embedded, simulate_embedded
 from dynsim.tasks import SequenceClasses
 from dynsim.trajectory import Trajectory
@@ -97,7 +97,7 @@ def width_errors(config: Factorised, task: SequenceClasses, width: int) -> dict[
 
     def runs(scale: jax.Array, seed: jax.Array) -> dict[str, Trajectory]:
         embedding = "orthogonal" if width >= task.M else "gaussian"
-        start = EmbeddedArchitecture(width, scale=scale, value_scale=0.0, embedding=embedding)
+        start = EmbeddedSpec(width, scale=scale, value_scale=0.0, embedding=embedding)
         init = initial_embedded(task, start, jax.random.key(seed), "float64")
         optimizer = dynsim.sgd(config.eta_y, config.eta_z * width / (2 * scale**2))
         options = {"record": record, "dtype": "float64"}

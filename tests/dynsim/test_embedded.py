@@ -12,7 +12,7 @@ import dynsim
 from dynsim import embedded_observables, observables, sampling
 from dynsim.models import embedded, yz
 from dynsim.models.embedded import Embedded
-from dynsim.models.embedded_init import EmbeddedArchitecture, check_weights, draw
+from dynsim.models.embedded_init import EmbeddedSpec, check_weights, draw
 
 TASK = dynsim.syn_medium(3)
 TOKENS = jax.jit(sampling.sample_tokens, static_argnums=(2, 3))
@@ -23,7 +23,7 @@ EFFECTIVE = jax.jit(embedded.effective, static_argnums=2)
 MEASURE, MEASURE_YZ = jax.jit(embedded_observables.measure), jax.jit(observables.measure)
 
 
-def weights(seed: int, architecture: EmbeddedArchitecture) -> Embedded:
+def weights(seed: int, architecture: EmbeddedSpec) -> Embedded:
     return DRAW(TASK, architecture, jax.random.key(seed), "float64")
 
 
@@ -89,7 +89,7 @@ def test_forward_and_gradient_match_numpy(kind: str, place: str, rich: bool) -> 
     """`rich`: with the residual, two heads and an untied decoder."""
     params = weights(
         0,
-        EmbeddedArchitecture(
+        EmbeddedSpec(
             9,
             heads=2 if rich else 1,
             head_width=4,
@@ -130,9 +130,7 @@ def test_forward_and_gradient_match_numpy(kind: str, place: str, rich: bool) -> 
 @pytest.mark.parametrize("slope", [0.0, 0.3])
 def test_positions_by_token_and_by_weighed_counts_match_numpy(slope: float) -> None:
     settings = {"residual": True, "placement": "practice", "normalisation": "rms"}
-    params = weights(
-        3, EmbeddedArchitecture(9, heads=2, scale=2.0, embedding="gaussian", **settings)
-    )
+    params = weights(3, EmbeddedSpec(9, heads=2, scale=2.0, embedding="gaussian", **settings))
     classes, tokens = TOKENS(TASK, jax.random.key(4), 6, 15)
     want = [
         numpy_logits(as_numpy(params), x, slope, "rms", "practice", True)
@@ -149,13 +147,13 @@ def test_positions_by_token_and_by_weighed_counts_match_numpy(slope: float) -> N
 @pytest.mark.parametrize(
     "architecture",
     [
-        EmbeddedArchitecture(TASK.M + 3, scale=2.0),
-        EmbeddedArchitecture(TASK.M, scale=2.0, embedding="identity", residual=True),
-        EmbeddedArchitecture(7, head_width=3, scale=2.0, embedding="gaussian", tied=False),
+        EmbeddedSpec(TASK.M + 3, scale=2.0),
+        EmbeddedSpec(TASK.M, scale=2.0, embedding="identity", residual=True),
+        EmbeddedSpec(7, head_width=3, scale=2.0, embedding="gaussian", tied=False),
     ],
     ids=["orthogonal", "identity-residual", "narrow-untied"],
 )
-def test_effective_weights_make_the_same_layer(architecture: EmbeddedArchitecture) -> None:
+def test_effective_weights_make_the_same_layer(architecture: EmbeddedSpec) -> None:
     params = weights(5, architecture)
     layer = EFFECTIVE(params, TASK)
     p = as_numpy(params)
@@ -176,7 +174,7 @@ def test_effective_weights_make_the_same_layer(architecture: EmbeddedArchitectur
 
 @pytest.mark.usefixtures("x64")
 def test_heads_add_up_and_are_measured_by_their_mean() -> None:
-    params = weights(7, EmbeddedArchitecture(TASK.M, heads=2, scale=2.0, tied=False))
+    params = weights(7, EmbeddedSpec(TASK.M, heads=2, scale=2.0, tied=False))
     layers = [EFFECTIVE(params, TASK, head) for head in (0, 1)]
     examples = yz.population(TASK)
     want = sum(FORWARD_YZ(layer, TASK, examples) for layer in layers)
@@ -199,7 +197,7 @@ def test_heads_add_up_and_are_measured_by_their_mean() -> None:
 @pytest.mark.usefixtures("x64")
 def test_what_goes_back_in_practice_is_the_gradient_by_the_attended_tokens() -> None:
     settings = {"placement": "practice", "normalisation": "none", "residual": True}
-    params = weights(8, EmbeddedArchitecture(9, scale=2.0, embedding="gaussian", **settings))
+    params = weights(8, EmbeddedSpec(9, scale=2.0, embedding="gaussian", **settings))
     classes = jnp.arange(TASK.K)
     a = jax.jit(embedded.attend)(params, TASK, yz.population(TASK))
 
@@ -213,7 +211,7 @@ def test_what_goes_back_in_practice_is_the_gradient_by_the_attended_tokens() -> 
 
 @pytest.mark.usefixtures("x64")
 def test_starting_weights_have_the_stated_law() -> None:
-    params = weights(9, EmbeddedArchitecture(100, heads=2, scale=2.0, value_scale=0.5, tied=False))
+    params = weights(9, EmbeddedSpec(100, heads=2, scale=2.0, value_scale=0.5, tied=False))
     np.testing.assert_allclose(params.U @ params.U.T, np.eye(TASK.M), atol=1e-13)
     for name, scale in (("W_Q", 2.0), ("W_K", 2.0), ("W_V", 0.5), ("D", 0.5)):
         entries = np.asarray(getattr(params, name)).ravel() * np.sqrt(100) / scale
@@ -221,36 +219,34 @@ def test_starting_weights_have_the_stated_law() -> None:
         n = entries.size
         assert abs(entries.mean()) < 6 / np.sqrt(n), name
         assert abs(entries.var() - 1) < 6 * np.sqrt(2 / n), name
-    gaussian = weights(9, EmbeddedArchitecture(100, embedding="gaussian"))
+    gaussian = weights(9, EmbeddedSpec(100, embedding="gaussian"))
     assert np.sum(gaussian.U**2, 1) == pytest.approx(1, abs=6 * np.sqrt(2 / 100))
-    assert (
-        np.asarray(weights(9, EmbeddedArchitecture(TASK.M, embedding="identity")).U).sum(1) == 1
-    ).all()
+    assert (np.asarray(weights(9, EmbeddedSpec(TASK.M, embedding="identity")).U).sum(1) == 1).all()
 
 
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda: EmbeddedArchitecture(0), "width = 0: must be an integer >= 1"),
-        (lambda: EmbeddedArchitecture(99, heads=0), "heads = 0: must be an integer >= 1"),
-        (lambda: EmbeddedArchitecture(99, head_width=0), "head_width = 0: must be an integer >= 1"),
-        (lambda: EmbeddedArchitecture(99, scale=-1.0), "scale = -1.0: must be finite and in [0"),
+        (lambda: EmbeddedSpec(0), "width = 0: must be an integer >= 1"),
+        (lambda: EmbeddedSpec(99, heads=0), "heads = 0: must be an integer >= 1"),
+        (lambda: EmbeddedSpec(99, head_width=0), "head_width = 0: must be an integer >= 1"),
+        (lambda: EmbeddedSpec(99, scale=-1.0), "scale = -1.0: must be finite and in [0"),
         (
-            lambda: EmbeddedArchitecture(99, embedding="odd"),
+            lambda: EmbeddedSpec(99, embedding="odd"),
             "embedding = 'odd': must be one of identity",
         ),
         (
-            lambda: EmbeddedArchitecture(99, normalisation="l1"),
+            lambda: EmbeddedSpec(99, normalisation="l1"),
             "normalisation = 'l1': must be one of l2",
         ),
-        (lambda: EmbeddedArchitecture(99, placement="x"), "placement = 'x': must be one of theory"),
-        (lambda: EmbeddedArchitecture(9), "width = 9: embedding = 'orthogonal' needs at least"),
+        (lambda: EmbeddedSpec(99, placement="x"), "placement = 'x': must be one of theory"),
+        (lambda: EmbeddedSpec(9), "width = 9: embedding = 'orthogonal' needs at least"),
         (
-            lambda: EmbeddedArchitecture(99, embedding="identity"),
+            lambda: EmbeddedSpec(99, embedding="identity"),
             "width = 99: embedding = 'identity' needs",
         ),
         (
-            lambda: EmbeddedArchitecture(
+            lambda: EmbeddedSpec(
                 1, embedding="gaussian", normalisation="layer", placement="practice"
             ),
             "width = 1: normalisation = 'layer'",
@@ -258,14 +254,14 @@ def test_starting_weights_have_the_stated_law() -> None:
     ],
 )
 def test_an_impossible_architecture_is_named(
-    make: Callable[[], EmbeddedArchitecture], message: str
+    make: Callable[[], EmbeddedSpec], message: str
 ) -> None:
     with pytest.raises(ValueError, match=re.escape(message)):
         make().check(TASK)
 
 
 def test_weights_that_do_not_fit_are_named() -> None:
-    good = draw(TASK, EmbeddedArchitecture(9, embedding="gaussian", tied=False), jax.random.key(0))
+    good = draw(TASK, EmbeddedSpec(9, embedding="gaussian", tied=False), jax.random.key(0))
     check_weights(good, TASK)
     for name in ("U", "W_K", "W_V", "D"):
         leaves = {**as_numpy(good), name: np.zeros((2, 2, 2))}

@@ -12,7 +12,7 @@ import pytest
 import dynsim
 from dynsim import sampling
 from dynsim.models import embedded, yz
-from dynsim.models.embedded_init import EmbeddedArchitecture
+from dynsim.models.embedded_init import EmbeddedSpec
 from dynsim.simulate_embedded import initial_embedded, simulate_embedded
 
 TASK = dynsim.syn_small()
@@ -81,7 +81,7 @@ def test_descent_is_a_numpy_loop_on_recorded_batches(rule: str, frozen: tuple) -
         "momentum": dynsim.momentum(*eta, 0.8),
         "adam": dynsim.adam(*eta),
     }[rule]
-    architecture = EmbeddedArchitecture(10, head_width=4, scale=2.0, embedding="gaussian")
+    architecture = EmbeddedSpec(10, head_width=4, scale=2.0, embedding="gaussian")
     start = initial_embedded(TASK, architecture, jax.random.key(1), "float64")
     weights = {name: np.asarray(getattr(start, name)) for name in ("U", "W_Q", "W_K", "W_V")}
     data = recorded(5)
@@ -132,7 +132,7 @@ def test_with_one_factor_held_at_identity_it_is_the_yz_run_on_the_same_batches(
 
 def test_vmap_over_scales_rates_and_keys_is_the_loop() -> None:
     def run(scale: jax.Array, eta: jax.Array, seed: jax.Array) -> dynsim.Trajectory:
-        init = EmbeddedArchitecture(12, heads=2, scale=scale, embedding="gaussian", tied=False)
+        init = EmbeddedSpec(12, heads=2, scale=scale, embedding="gaussian", tied=False)
         key = jax.random.key(seed)
         optimizer = dynsim.sgd(eta, 2 * eta)
         kept = {"record": ["loss", "entropy"], "length": 16, "batch": 8}
@@ -151,7 +151,7 @@ def test_vmap_over_scales_rates_and_keys_is_the_loop() -> None:
 
 
 def test_the_positional_prior_weighs_the_same_sequences() -> None:
-    key, init = jax.random.key(3), EmbeddedArchitecture(12, scale=2.0, embedding="gaussian")
+    key, init = jax.random.key(3), EmbeddedSpec(12, scale=2.0, embedding="gaussian")
     run = lambda **options: simulate_embedded(
         TASK,
         dynsim.sgd(1.0, 1.0),
@@ -175,7 +175,7 @@ def test_the_positional_prior_weighs_the_same_sequences() -> None:
 
 
 def test_statuses_and_relative_loss_are_those_of_simulate() -> None:
-    init = EmbeddedArchitecture(TASK.M, embedding="identity")
+    init = EmbeddedSpec(TASK.M, embedding="identity")
     run = lambda eta, **options: simulate_embedded(
         TASK, dynsim.sgd(eta, eta), jax.random.key(4), init=init, **INFINITE, **options
     )
@@ -186,14 +186,14 @@ def test_statuses_and_relative_loss_are_those_of_simulate() -> None:
     bad = run(1e30, steps=5, record=["loss"])
     assert bad.status == dynsim.Status.DIVERGED
     assert 1 <= bad.first_bad_step <= 5
-    init = EmbeddedArchitecture(TASK.M, embedding="identity", value_scale=1e4)
+    init = EmbeddedSpec(TASK.M, embedding="identity", value_scale=1e4)
     absurd = run(0.0, steps=5, record=["loss"])
     assert np.isfinite(absurd["batch_loss"]).all()
     assert (absurd.status, absurd.first_bad_step) == (dynsim.Status.DIVERGED, 0)
 
 
 def simulate(**options: object) -> dynsim.Trajectory:
-    given = {"init": EmbeddedArchitecture(34), "steps": 2, "key": jax.random.key(0), **options}
+    given = {"init": EmbeddedSpec(34), "steps": 2, "key": jax.random.key(0), **options}
     return simulate_embedded(TASK, dynsim.sgd(1.0, 1.0), **given)
 
 
@@ -210,12 +210,12 @@ def simulate(**options: object) -> dynsim.Trajectory:
         (lambda: simulate(frozen=("U", "W_Q", "W_K", "W_V")), "nothing but a decoder"),
         (lambda: simulate(slope=-1.0), "slope = -1.0: must be finite and in [0"),
         (lambda: simulate(slope=0.1, **INFINITE), "slope = 0.1: positions need sequences"),
-        (lambda: simulate(init="zero"), "init = 'zero': must be an EmbeddedArchitecture"),
+        (lambda: simulate(init="zero"), "init = 'zero': must be an EmbeddedSpec"),
         (
-            lambda: simulate(init=EmbeddedArchitecture(3)),
+            lambda: simulate(init=EmbeddedSpec(3)),
             "width = 3: embedding = 'orthogonal' needs",
         ),
-        (lambda: simulate(key=None), "key = None: an EmbeddedArchitecture draws weights"),
+        (lambda: simulate(key=None), "key = None: an EmbeddedSpec draws weights"),
         (lambda: simulate(dtype="int8"), "dtype = 'int8': must be one of float32, float64"),
         (lambda: simulate(data=recorded(3, "float32")), "data.counts: must have shape (steps = 2"),
     ],

@@ -9,12 +9,12 @@ import pytest
 
 from dynsim import Status, text_observables
 from dynsim.descent import Descent, clipped
-from dynsim.models.transformer import Transformer, TransformerArchitecture
+from dynsim.models.transformer import Transformer, TransformerSpec
 from dynsim.simulate_text import simulate_text
 from dynsim.tasks.text import Text, text
 
 M, T, BATCH = 9, 5, 3
-SIZES = TransformerArchitecture(M, T, layers=1, heads=2, width=4, mlp=3)
+SIZES = TransformerSpec(M, T, layers=1, heads=2, width=4, mlp=3)
 RECORD = ("loss", "entropy", "layer_entropy", "top", "change", "layer_change", "attention")
 
 
@@ -206,13 +206,13 @@ def test_bad_input_is_named(task: Text) -> None:
         with pytest.raises(ValueError, match=f"{field} = "):
             Descent(**numbers)
     wrong = [
-        (TransformerArchitecture(M + 1, T), r"sizes.vocabulary = 10: must be the text's, 9"),
-        (TransformerArchitecture(M, 60), "train: has 60 tokens, must have more than length = 60"),
-        (TransformerArchitecture(M, 4), "prompts: have 5 tokens, must have at most length = 4"),
+        (TransformerSpec(M + 1, T), r"sizes.vocabulary = 10: must be the text's, 9"),
+        (TransformerSpec(M, 60), "train: has 60 tokens, must have more than length = 60"),
+        (TransformerSpec(M, 4), "prompts: have 5 tokens, must have at most length = 4"),
     ]
     for sizes, message in wrong:
         with pytest.raises(ValueError, match=message):
             simulate_text(task, sizes, Descent(0.1), jax.random.key(0), steps=1)
-    other = make(TransformerArchitecture(M, T, width=4, layers=1), jax.random.key(0), "float32")
+    other = make(TransformerSpec(M, T, width=4, layers=1), jax.random.key(0), "float32")
     with pytest.raises(ValueError, match="init: must have the shapes of"):
         run(init=other)

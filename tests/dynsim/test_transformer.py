@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from dynsim.models.transformer import Transformer, TransformerArchitecture, loss
+from dynsim.models.transformer import Transformer, TransformerSpec, loss
 
 M, T, d, H = 11, 7, 6, 2
 
@@ -47,7 +47,7 @@ def numpy_forward(model, tokens):
     return numpy_norm(x, model.norm) @ out.weight.T + out.bias, maps
 
 
-def random_model(sizes: TransformerArchitecture, seed: int) -> Transformer:
+def random_model(sizes: TransformerSpec, seed: int) -> Transformer:
     """Normal weights throughout, so that norms and biases do something too."""
     shapes = jax.eval_shape(lambda: Transformer(sizes, jax.random.key(0), "float64"))
     leaves, structure = jax.tree.flatten(shapes)
@@ -61,7 +61,7 @@ def random_model(sizes: TransformerArchitecture, seed: int) -> Transformer:
     [(1, 0, "none"), (1, 5, "learned"), (2, 5, "none"), (2, 0, "learned")],
 )
 def test_forward_is_numpys(layers: int, mlp: int, positions: str) -> None:
-    sizes = TransformerArchitecture(M, T, layers, H, d, mlp, positions)
+    sizes = TransformerSpec(M, T, layers, H, d, mlp, positions)
     model = random_model(sizes, layers)
     tokens = np.random.default_rng(1).integers(0, M, T)
     logits, maps = numpy_forward(model, tokens)
@@ -75,7 +75,7 @@ def test_forward_is_numpys(layers: int, mlp: int, positions: str) -> None:
 
 
 def test_a_later_token_changes_no_earlier_output() -> None:
-    model = make(TransformerArchitecture(M, T, 2, H, d, 8), jax.random.key(2))
+    model = make(TransformerSpec(M, T, 2, H, d, 8), jax.random.key(2))
     tokens = jax.random.randint(jax.random.key(3), (T,), 0, M)
     before, _ = forward(model, tokens)
     for t in (1, T - 1):
@@ -86,7 +86,7 @@ def test_a_later_token_changes_no_earlier_output() -> None:
 
 
 def test_rows_of_attention_sum_to_one() -> None:
-    model = make(TransformerArchitecture(M, T, 2, H, d, 8), jax.random.key(4))
+    model = make(TransformerSpec(M, T, 2, H, d, 8), jax.random.key(4))
     _, maps = forward(model, jnp.arange(T))
     assert maps.shape == (2, H, T, T)
     np.testing.assert_allclose(maps.sum(-1), 1, rtol=1e-6)
@@ -95,7 +95,7 @@ def test_rows_of_attention_sum_to_one() -> None:
 
 @pytest.mark.usefixtures("x64")
 def test_loss_is_the_mean_log_probability_of_the_next_token() -> None:
-    model = random_model(TransformerArchitecture(M, T, 1, H, d), 5)
+    model = random_model(TransformerSpec(M, T, 1, H, d), 5)
     windows = np.random.default_rng(6).integers(0, M, (3, T + 1))
     total = 0.0
     for row in windows:
@@ -114,13 +114,13 @@ def test_loss_is_the_mean_log_probability_of_the_next_token() -> None:
 def test_bad_sizes_are_named(field: str, value: object) -> None:
     given = {"vocabulary": M, "length": T, "width": d, "heads": H, field: value}
     with pytest.raises(ValueError, match=f"{field} = {value!r}: must"):
-        TransformerArchitecture(**given)
+        TransformerSpec(**given)
 
 
 def test_more_tokens_than_positions_is_an_error() -> None:
     tokens = jnp.zeros(8, int)
     for positions in ("learned", "none"):
-        sizes = TransformerArchitecture(M, T, 1, H, d, positions=positions)
+        sizes = TransformerSpec(M, T, 1, H, d, positions=positions)
         model = jax.eval_shape(lambda sizes=sizes: Transformer(sizes, jax.random.key(0)))
         if positions == "learned":
             with pytest.raises(

@@ -13,13 +13,13 @@ import dynsim
 from dynsim import observables
 from dynsim.models import embedded, yz
 from dynsim.models.embedded import Embedded
-from dynsim.models.embedded_init import EmbeddedArchitecture
+from dynsim.models.embedded_init import EmbeddedSpec
 from dynsim.simulate_embedded import initial_embedded, simulate_embedded
 from odes import factorised, population
 
 TASK = dynsim.syn_small()
-ORTHOGONAL = EmbeddedArchitecture(TASK.M + 2, scale=1.5)
-OVERLAPPING = EmbeddedArchitecture(
+ORTHOGONAL = EmbeddedSpec(TASK.M + 2, scale=1.5)
+OVERLAPPING = EmbeddedSpec(
     20, heads=2, head_width=5, scale=1.5, embedding="gaussian", tied=False, residual=True
 )
 # One record and two times in most tests, which then share compiled programs.
@@ -27,7 +27,7 @@ RECORD = ("loss", "speed", "z_top_distinct")
 CASES = {"orthogonal": ORTHOGONAL, "overlapping-untied-2-heads-residual": OVERLAPPING}
 
 
-def start(architecture: EmbeddedArchitecture) -> Embedded:
+def start(architecture: EmbeddedSpec) -> Embedded:
     return initial_embedded(TASK, architecture, jax.random.key(0), "float64")
 
 
@@ -99,7 +99,7 @@ def test_the_factors_move_as_the_weights_do_and_y_and_z_as_derived(case: str) ->
 
 
 def test_balance_is_conserved_while_the_factors_move() -> None:
-    init = start(EmbeddedArchitecture(TASK.M, heads=2, head_width=6, scale=1.5, tied=False))
+    init = start(EmbeddedSpec(TASK.M, heads=2, head_width=6, scale=1.5, tied=False))
     gram = lambda x: np.swapaxes(x, -1, -2) @ x
     at = {
         t: factorised.solve(
@@ -155,7 +155,7 @@ def test_large_keys_bring_the_plain_flow_back_at_fourth_order() -> None:
 
 
 def test_adams_flow_follows_adam_where_the_embedding_is_the_identity() -> None:
-    init = start(EmbeddedArchitecture(TASK.M, scale=1.5, embedding="identity"))
+    init = start(EmbeddedSpec(TASK.M, scale=1.5, embedding="identity"))
     optimizer, steps = dynsim.adam(0.003, 0.003), 20
     settings = {"length": math.inf, "batch": math.inf, "dtype": "float64", "record": RECORD}
     discrete = simulate_embedded(TASK, optimizer, init=init, steps=steps, times=[steps], **settings)
@@ -180,11 +180,11 @@ def solve(**options: object) -> dynsim.Trajectory:
         (lambda: solve(flow="matched"), "needs momentum"),
         (lambda: solve(optimizer=dynsim.adam(1.0, 1.0)), "optimizer = adam: divides weight"),
         (
-            lambda: solve(init=start(EmbeddedArchitecture(40, normalisation="rms"))),
+            lambda: solve(init=start(EmbeddedSpec(40, normalisation="rms"))),
             "init.normalisation = 'rms'",
         ),
         (
-            lambda: solve(init=start(EmbeddedArchitecture(40, placement="practice"))),
+            lambda: solve(init=start(EmbeddedSpec(40, placement="practice"))),
             "init.placement = 'practice': must be 'l2' and 'theory'",
         ),
         (lambda: solve(init=Embedded(*[np.zeros((1, 3, 3))] * 4)), "init.U: must have shape"),
