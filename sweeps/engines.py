@@ -1,7 +1,7 @@
 """The registry of systems and engines: what a sweep file finds by name."""
 
 from dynsim import checks
-from sweeps import text_engines, two_stage_engines, yz_engines
+from sweeps import embedded, text_engines, two_stage_engines, yz_engines
 from sweeps.config import Training
 from sweeps.problem import TASKS
 from sweeps.system import Engine, Run
@@ -16,16 +16,20 @@ SYSTEMS: dict[str, type[Run]] = {
 """Classes of runs by the names of their tasks."""
 ENGINES: dict[str, Engine] = {
     **yz_engines.ENGINES,
+    **embedded.ENGINES,
     **two_stage_engines.ENGINES,
     **text_engines.ENGINES,
 }
 """Engines by the name under which a sweep asks for them."""
 
 
-def run_class(task: str) -> type[Run]:
-    """The class of the runs of `task`; `Training` for the path of an .npz file and for names that
-    it will refuse."""
-    return SYSTEMS.get(task, Training)
+def run_class(task: str, engine: str) -> type[Run]:
+    """The class of the runs of `task`, as `engine` may extend it; `Training` for the path of an
+    .npz file and for names that it will refuse."""
+    found = SYSTEMS.get(task, Training)
+    if engine in ENGINES and issubclass(ENGINES[engine].system, found):
+        return ENGINES[engine].system
+    return found
 
 
 def engine(name: str) -> Engine:

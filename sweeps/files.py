@@ -55,7 +55,7 @@ def from_table(table: Mapping[str, Any]) -> Sweep:
     if not isinstance(given.get("axes"), Mapping) or not given["axes"]:
         raise ValueError("axes: needs a table with at least one axis")
     table_of_run = given.pop("run", {})
-    system = run_class(table_of_run.get("task", Training.task))
+    system = run_class(table_of_run.get("task", Training.task), given.get("engine", ""))
     run = {system.AXES.resolve(name): value for name, value in table_of_run.items()}
     for name, value in run.items():
         checks.choice("run", name, tuple(field.name for field in dataclasses.fields(system)))

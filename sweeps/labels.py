@@ -9,6 +9,7 @@ import xarray as xr
 from dynsim import Status
 from dynsim.observables import RECALL_THRESHOLDS
 from sweeps.config import Training
+from sweeps.embedded import EmbeddedTraining
 from sweeps.spec import Sweep
 from sweeps.system import Run, num_times
 from sweeps.text import TextTraining
@@ -38,27 +39,30 @@ COMMON = {
 }
 """`Labels.about` of every system."""
 CLASS, TOKEN = ("class",), ("class", "token")
+YZ_LABELS = Labels(
+    about={
+        "eta_y": ("learning rate of Y", "1/step"),
+        "eta_z": ("learning rate of Z", "1/step"),
+        "ratio": ("eta_y / eta_z", "1"),
+        "length": ("sequence length T", "tokens"),
+        "steps": ("optimiser steps", "step"),
+        "loss": ("population cross entropy", "nat"),
+        "batch_loss": ("cross entropy of the next batch", "nat"),
+        "relative_loss": ("mean loss of the last 20 steps over that of the first", "1"),
+        "entropy": ("entropy of attention on distinct tokens", "nat"),
+    },
+    inner_dims={
+        **dict.fromkeys(("z_top_distinct", "z_top_common", "speed", "xi", "B"), CLASS),
+        **dict.fromkeys(("attention", "normalised_attention", "z"), TOKEN),
+        "overlap": ("class", "other_class"),
+        "recall": ("threshold",),
+    },
+    values={"threshold": RECALL_THRESHOLDS},
+)
+"""Of the attention layer, in Y and Z or in ordinary parameters."""
 LABELS: dict[type[Run], Labels] = {
-    Training: Labels(
-        about={
-            "eta_y": ("learning rate of Y", "1/step"),
-            "eta_z": ("learning rate of Z", "1/step"),
-            "ratio": ("eta_y / eta_z", "1"),
-            "length": ("sequence length T", "tokens"),
-            "steps": ("optimiser steps", "step"),
-            "loss": ("population cross entropy", "nat"),
-            "batch_loss": ("cross entropy of the next batch", "nat"),
-            "relative_loss": ("mean loss of the last 20 steps over that of the first", "1"),
-            "entropy": ("entropy of attention on distinct tokens", "nat"),
-        },
-        inner_dims={
-            **dict.fromkeys(("z_top_distinct", "z_top_common", "speed", "xi", "B"), CLASS),
-            **dict.fromkeys(("attention", "normalised_attention", "z"), TOKEN),
-            "overlap": ("class", "other_class"),
-            "recall": ("threshold",),
-        },
-        values={"threshold": RECALL_THRESHOLDS},
-    ),
+    Training: YZ_LABELS,
+    EmbeddedTraining: YZ_LABELS,
     TwoStage: Labels(
         about={
             "eta_time": ("sum of the learning rates so far", "1"),

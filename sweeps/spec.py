@@ -110,13 +110,12 @@ class Sweep:
             self.rules.check(training, training.make_task(), training.make_optimizer())
 
     def _check_engine(self) -> None:
-        if not isinstance(self.run, self.rules.system):
-            allowed = (
-                name for name, rules in ENGINES.items() if isinstance(self.run, rules.system)
-            )
+        kind = type(self.run)
+        if kind is not self.rules.system:
+            allowed = ", ".join(name for name, rules in ENGINES.items() if rules.system is kind)
             raise ValueError(
                 f"engine = {self.engine!r}: does not compute task {self.run.task!r}; "
-                f"must be one of {', '.join(allowed)}"
+                f"must be one of {allowed}"
             )
         if self.rtol is not None:
             if not self.rules.adaptive:

@@ -5,6 +5,7 @@ trivial prediction to beat.
 """
 
 import dataclasses
+import functools
 import math
 from collections.abc import Mapping
 from typing import NamedTuple
@@ -50,7 +51,7 @@ class Fates:
 
     Attributes:
         times: (S,) optimiser steps, from 2 on: the first step from zero weights moves Y alone.
-        z: (S, K, M) trained attention logits; they start from zero.
+        z: (S, K, M) trained attention logits, less those of the start.
         loss, accuracy: (S,) of training.
         status: of training, a `dynsim.Status`.
         theory_z: (S, K, M) of each theory that applies.
@@ -82,6 +83,7 @@ def fates(
     length: int | float = math.inf,
     batch: int | float = math.inf,
     seed: int = 0,
+    embedded: dynsim.EmbeddedSpec | None = None,
 ) -> Fates:
     """Train the Y/Z layer from zero weights and judge every rule on the tokens of each class.
 
@@ -92,7 +94,9 @@ def fates(
             a query, so a token of several of its classes counts in each.
         threshold: of owned tokens, see `dynsim.tasks.owned`.
         length, batch: as in `dynsim.simulate`; by default full-batch descent on the population.
-        seed: of the data, where they are sampled.
+        seed: of the data, where they are sampled, and of `embedded` weights.
+        embedded: train the layer in ordinary parameters instead, at the same rates; its z is that
+            of the effective layer.
 
     Raises:
         ValueError: naming the argument, its value and what is allowed.
@@ -101,18 +105,22 @@ def fates(
     checks.integer("top", top, 1)
     times = dynsim.log_times(steps)
     times = times[times >= 2]
-    run = dynsim.simulate(
+    train = dynsim.simulate
+    if embedded is not None:
+        train = functools.partial(dynsim.simulate_embedded, init=embedded)
+    run = train(
         task,
         optimizer,
         jax.random.key(seed),
         steps=steps,
         length=length,
         batch=batch,
-        times=times,
+        times=np.r_[0, times],
         record=("z", "loss", "accuracy"),
         dtype="float64",
     )
     z, loss, accuracy = (np.asarray(run.observables[n]) for n in ("z", "loss", "accuracy"))
+    z, loss, accuracy = z[1:] - z[0], loss[1:], accuracy[1:]
     theory_z, missing = {}, {}
     for name in THEORIES:
         reason = ladder.THEORIES[name].inapplicable(task, optimizer)

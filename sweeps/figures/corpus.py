@@ -1,6 +1,7 @@
 """Real text against Theorem 2: which words the attention of a trained layer comes to favour."""
 
 import dataclasses
+import functools
 import math
 from pathlib import Path
 
@@ -12,6 +13,7 @@ from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 
 import dynsim
+from dynsim import checks
 from dynsim.tasks import (
     Corpus,
     Estimate,
@@ -48,7 +50,10 @@ class CorpusFigure:
         eta_y: learning rate of Y.
         eta_z: learning rate of Z.
         batch: sequences per step, of the window's length; infinite for descent on the population.
-        seed: of the sampled sequences and of the generated text.
+        seed: of the sampled sequences, of the generated text, and of the factors' start.
+        scale: W_Q and W_K of the layer in ordinary parameters start normal with standard
+            deviation scale / sqrt(d), d = M; its rate eta_z is raised to be the same at the start.
+            0 leaves that layer out.
         out: directory for corpus.png, corpus.npz and corpus.json.
     """
 
@@ -66,6 +71,7 @@ class CorpusFigure:
     eta_z: float = 1.0
     batch: int | float = math.inf
     seed: int = 0
+    scale: float = 1.0
     out: Path = Path("out/figures")
 
 
@@ -74,6 +80,7 @@ def run(config: CorpusFigure) -> list[Path]:
 
     The npz file is a task that `dynsim.load_task` reads, with the logits and the predictions.
     """
+    checks.real("scale", config.scale, 0)
     output.check_directory(config.out)
     text = corpus(config)
     estimate = estimate_classes(
@@ -86,9 +93,9 @@ def run(config: CorpusFigure) -> list[Path]:
         stop_words=config.stop_words,
     )
     overlaps = overlap_report(estimate.task, config.threshold)
-    found = text_theory.fates(
+    fates = functools.partial(
+        text_theory.fates,
         estimate.task,
-        dynsim.sgd(config.eta_y, config.eta_z),
         steps=config.steps,
         top=config.top,
         threshold=config.threshold,
@@ -96,13 +103,19 @@ def run(config: CorpusFigure) -> list[Path]:
         batch=config.batch,
         seed=config.seed,
     )
-    print(text_report.table(estimate, overlaps, found))
+    found, ordinary = fates(dynsim.sgd(config.eta_y, config.eta_z)), None
+    if config.scale:
+        width = estimate.task.M
+        spec = dynsim.EmbeddedSpec(width, scale=config.scale, value_scale=0.0)
+        rate = config.eta_z * width / (2 * config.scale**2)
+        ordinary = fates(dynsim.sgd(config.eta_y, rate), embedded=spec)
+    print(text_report.table(estimate, overlaps, found, ordinary))
     return output.write(
         config.out,
         "corpus",
         figure=draw(estimate, found),
-        arrays=arrays(estimate, found),
-        report=output.as_json(report(config, estimate, overlaps, found)),
+        arrays=arrays(estimate, found) | ({} if ordinary is None else {"z_ordinary": ordinary.z}),
+        report=output.as_json(report(config, estimate, overlaps, found, ordinary)),
     )
 
 
@@ -136,9 +149,20 @@ def arrays(estimate: Estimate, found: Fates) -> dict[str, np.ndarray]:
 
 
 def report(
-    config: CorpusFigure, estimate: Estimate, overlaps: OverlapReport, found: Fates
+    config: CorpusFigure,
+    estimate: Estimate,
+    overlaps: OverlapReport,
+    found: Fates,
+    ordinary: Fates | None,
 ) -> dict[str, object]:
     """Settings, words, overlaps and the scores at the end."""
+
+    def scores(fates: Fates) -> dict[str, object]:
+        return {
+            name: {k: v if k == "spoken" else v[-1] for k, v in score._asdict().items()}
+            for name, score in fates.scores.items()
+        }
+
     return {
         "settings": {**dataclasses.asdict(config), "corpus": str(config.corpus), "out": None},
         "words": estimate.words,
@@ -151,10 +175,8 @@ def report(
         "loss": found.loss[-1],
         "accuracy": found.accuracy[-1],
         "status": dynsim.Status(found.status).name,
-        "scores": {
-            name: {k: v if k == "spoken" else v[-1] for k, v in score._asdict().items()}
-            for name, score in found.scores.items()
-        },
+        "scores": scores(found),
+        "scores_ordinary": None if ordinary is None else scores(ordinary),
         "missing": dict(found.missing),
         "environment": output.environment(),
     }
