@@ -12,7 +12,7 @@ from pathlib import Path
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Int, PRNGKeyArray
+from jaxtyping import Array, ArrayLike, Int, PRNGKeyArray
 
 from dynsim import checks
 
@@ -45,6 +45,10 @@ class Corpus:
         if isinstance(words, str):
             raise ValueError(f"words = {words!r}: must be a sequence of words, not one string")
         return _ids(words, self.vocabulary)
+
+    def words(self, ids: Int[ArrayLike, " W"]) -> list[str]:
+        """The words that `ids` stand for."""
+        return [self.vocabulary[i] for i in np.asarray(ids)]
 
     def __repr__(self) -> str:
         sizes = [split.size for split in (self.train, self.valid, self.test) if split is not None]

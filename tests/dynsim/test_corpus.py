@@ -27,6 +27,7 @@ def test_vocabulary_by_count_then_alphabet(folder: Path) -> None:
     np.testing.assert_array_equal(corpus.valid, [0, 4, 1])
     np.testing.assert_array_equal(corpus.test, [3, 1])
     np.testing.assert_array_equal(corpus.ids(["c", "nowhere"]), [3, 4])
+    assert corpus.words([3, 4, 3]) == ["c", "<unk>", "c"]
     assert corpus.train.dtype == np.int32
 
 
