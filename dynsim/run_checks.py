@@ -1,11 +1,28 @@
 """What `simulate` and the theories require of times, starting weights and recorded data."""
 
+import math
+
 import numpy as np
 from jaxtyping import ArrayLike, Int
 
 from dynsim import checks
 from dynsim.models import yz
 from dynsim.tasks import SequenceClasses
+
+
+def checked_sizes(
+    steps: int, length: int | float, batch: int | float, *, sampled: bool
+) -> tuple[int, int | float, int | float]:
+    """Steps, sequence length and batch of a run; raises `ValueError` for what cannot be, such as
+    an infinite batch `sampled` from finite sequences."""
+    steps = checks.integer("steps", steps, 1)
+    length = checks.count_or_inf("length", length, 2)
+    batch = checks.count_or_inf("batch", batch, 1)
+    if math.isinf(batch) and not math.isinf(length) and sampled:
+        raise ValueError(
+            f"batch = inf, length = {length}: an infinite batch needs length = inf as well"
+        )
+    return steps, length, batch
 
 
 def check_step_times(times: Int[ArrayLike, " S"], steps: int) -> None:

@@ -21,7 +21,7 @@ from dynsim.models.embedded_init import WEIGHTS, EmbeddedSpec, check_weights, dr
 from dynsim.observables import DEFAULT_RECORD, Observable, Record
 from dynsim.optim import Optimizer
 from dynsim.precision import DType, precision, settle
-from dynsim.run_checks import check_data, check_step_times
+from dynsim.run_checks import check_data, check_step_times, checked_sizes
 from dynsim.simulate import DIVERGED_LOSS, Sampler, sampler, split
 from dynsim.tasks import SequenceClasses
 from dynsim.training_loop import descend
@@ -78,13 +78,7 @@ def simulate_embedded(
     Raises:
         ValueError: naming the argument, its value and what is allowed, before compilation.
     """
-    steps = checks.integer("steps", steps, 1)
-    length = checks.count_or_inf("length", length, 2)
-    batch = checks.count_or_inf("batch", batch, 1)
-    if math.isinf(batch) and not math.isinf(length) and data is None:
-        raise ValueError(
-            f"batch = inf, length = {length}: an infinite batch needs length = inf as well"
-        )
+    steps, length, batch = checked_sizes(steps, length, batch, sampled=data is None)
     times = log_times(steps) if times is None else times
     check_step_times(times, steps)
     record, relative = relative_loss.asked(record)
