@@ -31,8 +31,8 @@ class Trajectory(eqx.Module):
         times: (S,) recorded times in optimiser steps.
         observables: arrays (S, ...) by name, see `dynsim.observables`. Entries at and after
             the first bad step may be `inf` or NaN: mask them by `status`, never average them.
-        params: final parameters: a `YZ`, a reduced form of one with fields `Y` and `Z`, or None
-            for a theory that has none.
+        params: final parameters: a `YZ`, a reduced form of one with fields `Y` and `Z`, the
+            weights of another model, the state of a reduced ODE, or None where there are none.
         status: () a `Status` code.
         first_bad_step: () optimiser step from which on the run was no longer valid, -1 if none.
             A theory knows it to the next recorded time.

@@ -130,9 +130,8 @@ class TwoStage(Run):
 
     def check_axes(self, axes: Collection[str]) -> None:
         """Raise `ValueError` for axes that these runs do not read."""
-        unread = {"forever": "eta_2", "small": None, "smallinit": "tau_0"}.get(self.control)
-        if unread == "eta_2" and unread in axes:
-            raise ValueError(f"axes.{unread}: control = {self.control!r} does not read it")
+        if self.control == "forever" and "eta_2" in axes:
+            raise ValueError("axes.eta_2: control = 'forever' does not read it")
 
     def reads(self, field: str, axes: Collection[str]) -> bool:
         """Whether the numbers of a sweep over `axes` depend on the value of `field` here."""
