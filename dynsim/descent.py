@@ -9,7 +9,7 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import optax
-from jaxtyping import Array, ArrayLike, Float, PyTree
+from jaxtyping import ArrayLike, Float
 
 from dynsim import checks
 
@@ -62,12 +62,5 @@ class Descent(eqx.Module):
             direction = optax.identity()
         parts = [direction, optax.stateless(lambda g, _: jax.tree.map(lambda x: -self.eta * x, g))]
         if self.clip is not None:
-            parts.insert(0, optax.stateless(lambda g, _: clipped(g, self.clip)))
+            parts.insert(0, optax.clip_by_global_norm(self.clip))
         return optax.chain(*parts)
-
-
-def clipped(gradient: PyTree, largest: Float[Array, ""]) -> PyTree:
-    """The gradient, shortened to Euclidean norm `largest` where it is longer."""
-    norm = jnp.sqrt(sum(jnp.sum(part**2) for part in jax.tree.leaves(gradient)))
-    scale = jnp.minimum(1, largest / norm)
-    return jax.tree.map(lambda part: scale * part, gradient)

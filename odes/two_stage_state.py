@@ -15,7 +15,9 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, ArrayLike, Float
 
+from dynsim.models.relu_prompt import PQ
 from dynsim.noisy_sgd import NoisySGD
+from dynsim.prompt_observables import reduced_state
 
 
 class ReducedState(eqx.Module):
@@ -38,9 +40,7 @@ class ReducedState(eqx.Module):
     @classmethod
     def from_weights(cls, W: Float[Array, "d d"], V: Float[Array, "d d"]) -> "ReducedState":
         """The projection of weights on the reduced state."""
-        W, V = jnp.asarray(W), jnp.asarray(V)
-        blocks = (W[0, 1:], W[1:], V[0, 1:], V[1:, 0], V[1:, 1:])
-        return cls(W[0, 0], V[0, 0], *(jnp.mean(block**2) for block in blocks))
+        return cls(*reduced_state(PQ(jnp.asarray(W), jnp.asarray(V))))
 
     @classmethod
     def nominal(cls, optimizer: NoisySGD) -> "ReducedState":

@@ -202,3 +202,41 @@ def describe(run: TextTraining) -> str:
         f"{splits}{rare}\n{run.optimizer}, gradient {clip}, {run.steps} steps of {run.batch} "
         f"windows of {run.length} tokens, {run.heads} head(s), width {run.width}, MLP {run.mlp}"
     )
+
+
+@dataclasses.dataclass(frozen=True)
+class TextFigure:
+    """What the figures of transformers on text have in common.
+
+    Attributes:
+        corpus: a folder with one file a split, a text file, or synthetic.
+        train: file of the training text in a folder.
+        held_out: file of the held-out text in a folder.
+        min_count: words that the training text has less often become <unk>.
+        clip: largest norm of the gradient, 0 for none: without, SGD at rates above 2 diverges.
+        optimizer: update rule.
+        heads: attention heads of a block.
+        width: size of the residual stream.
+        mlp: hidden units of a block's MLP; 0 leaves it out.
+        steps: optimiser steps of a run.
+        batch: windows per step.
+        length: tokens of a window.
+    """
+
+    corpus: str = SYNTHETIC
+    train: str = "train.txt"
+    held_out: str = "valid.txt"
+    min_count: int = 20
+    clip: float = 0.5
+    optimizer: Kind = "sgd"
+    heads: int = 2
+    width: int = 32
+    mlp: int = 64
+    steps: int = 1000
+    batch: int = 20
+    length: int = 35
+
+    def variation(self, **fields: Any) -> TextTraining:
+        """The run that these options and `fields` describe."""
+        shared = {field.name: getattr(self, field.name) for field in dataclasses.fields(TextFigure)}
+        return TextTraining(**{**shared, "clip": self.clip or None, **fields})

@@ -12,13 +12,12 @@ from jaxtyping import Float
 from matplotlib.axes import Axes
 
 from dynsim import checks
-from dynsim.descent import Kind
 from dynsim.text_observables import uniform_entropy
 from sweeps import hosts, output
 from sweeps.engine import run as run_sweep
 from sweeps.engine import valid
 from sweeps.spec import Sweep
-from sweeps.text import SYNTHETIC, TextTraining, describe
+from sweeps.text import TextFigure, TextTraining, describe
 
 RECORDS = 20
 """Intervals, evenly spaced, between the records of a run."""
@@ -27,51 +26,24 @@ SIGNIFICANT = 2.0
 
 
 @dataclasses.dataclass(frozen=True)
-class Figure10:
+class Figure10(TextFigure):
     """Entropy of a one-layer transformer's attention on held-out text, learning rates 1 to 5.
 
     Attributes:
-        corpus: a folder with one file a split, a text file, or synthetic.
-        train: file of the training text in a folder.
-        held_out: file of the held-out text in a folder.
-        min_count: words that the training text has less often become <unk>.
         eta: learning rates.
         seeds: number of runs at each rate.
-        clip: largest norm of the gradient, 0 for none: without, SGD at rates above 2 diverges.
-        optimizer: update rule.
         layers: blocks of the transformer.
-        heads: attention heads of a block.
-        width: size of the residual stream.
-        mlp: hidden units of a block's MLP; 0 leaves it out.
-        steps: optimiser steps of a run.
-        batch: windows per step.
-        length: tokens of a window.
         out: directory for fig10.png, .npz and .json, and the stored sweep, which resumes.
     """
 
-    corpus: str = SYNTHETIC
-    train: str = "train.txt"
-    held_out: str = "valid.txt"
-    min_count: int = 20
     eta: tuple[float, ...] = (1.0, 2.0, 3.0, 4.0, 5.0)
     seeds: int = 5
-    clip: float = 0.5
-    optimizer: Kind = "sgd"
     layers: int = 1
-    heads: int = 2
-    width: int = 32
-    mlp: int = 64
-    steps: int = 1000
-    batch: int = 20
-    length: int = 35
     out: Path = Path("out/fig10")
 
     def training(self) -> TextTraining:
         """The run of which every point is a variation."""
-        own = {field.name for field in dataclasses.fields(TextTraining)} - {"eta", "clip"}
-        given = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
-        kept = {name: value for name, value in given.items() if name in own}
-        return TextTraining(**kept, clip=self.clip or None)
+        return self.variation(layers=self.layers)
 
 
 class Trend(NamedTuple):

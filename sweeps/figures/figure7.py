@@ -10,12 +10,11 @@ from matplotlib.axes import Axes
 from matplotlib.colors import LogNorm
 
 from dynsim import Status, checks
-from dynsim.descent import Kind
 from dynsim.text_observables import uniform_entropy
 from sweeps import hosts, output
 from sweeps.engine import run as run_sweep
 from sweeps.spec import Sweep
-from sweeps.text import SYNTHETIC, TextTraining, describe
+from sweeps.text import TextFigure, TextTraining, describe
 
 RECORD = ("loss", "entropy", "layer_entropy", "layer_top", "layer_change", "attention")
 SHARES = (0.0, 0.1, 0.3, 1.0)
@@ -27,54 +26,27 @@ SMALLEST = 1e-3
 
 
 @dataclasses.dataclass(frozen=True)
-class Figure7:
-    """Attention maps on a held-out prompt over training by SGD, and how sparse and frozen they get.
+class Figure7(TextFigure):
+    """Attention maps of the first heads on a held-out prompt over training by SGD, and how
+    sparse and frozen they get.
 
     Attributes:
-        corpus: a folder with one file a split, a text file, or synthetic.
-        train: file of the training text in a folder.
-        held_out: file of the held-out text in a folder.
-        min_count: words that the training text has less often become <unk>.
         prompt: token of the held-out text at which the prompt starts.
         layers: blocks of the transformers.
         eta: learning rate.
-        clip: largest norm of the gradient, 0 for none: without, SGD at rate 5 diverges.
-        optimizer: update rule.
-        seeds: number of runs behind the curves; the maps are those of the first
-            that ended well.
-        heads: attention heads of a block; the maps are those of the first.
-        width: size of the residual stream.
-        mlp: hidden units of a block's MLP; 0 leaves it out.
-        steps: optimiser steps of a run.
-        batch: windows per step.
-        length: tokens of a window.
+        seeds: number of runs behind the curves; the maps are those of the first that ended well.
         out: directory for fig7.png, .npz and .json, and the stored sweeps, which resume.
     """
 
-    corpus: str = SYNTHETIC
-    train: str = "train.txt"
-    held_out: str = "valid.txt"
-    min_count: int = 20
     prompt: int = 100
     layers: tuple[int, ...] = (1, 3)
     eta: float = 5.0
-    clip: float = 0.5
-    optimizer: Kind = "sgd"
     seeds: int = 3
-    heads: int = 2
-    width: int = 32
-    mlp: int = 64
-    steps: int = 1000
-    batch: int = 20
-    length: int = 35
     out: Path = Path("out/fig7")
 
     def training(self, layers: int) -> TextTraining:
         """The run with so many layers."""
-        own = {field.name for field in dataclasses.fields(TextTraining)} - {"layers", "clip"}
-        given = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
-        kept = {name: value for name, value in given.items() if name in own}
-        return TextTraining(**kept, layers=layers, clip=self.clip or None)
+        return self.variation(layers=layers, eta=self.eta, prompt=self.prompt)
 
 
 def run(config: Figure7) -> list[Path]:
