@@ -8,6 +8,7 @@ from typing import NamedTuple
 import jax
 import matplotlib.pyplot as plt
 import numpy as np
+import xarray as xr
 from jaxtyping import Bool, Float
 from matplotlib.axes import Axes
 
@@ -103,10 +104,9 @@ def run(config: TwoStagePhase) -> list[Path]:
     config.training().check()
     output.check_directory(config.out)
     hosts.use_all_cores()
-    theory = plane(config, "two-stage", config.resolution)
-    simulated, signal = (
-        plane(config, "prompts", config.points, name) for name in ("auc_Q", "auc_Q_signal")
-    )
+    theory = plane(compute(config, "two-stage", config.resolution), "auc_Q")
+    trained = compute(config, "prompts", config.points)
+    simulated, signal = (plane(trained, name) for name in ("auc_Q", "auc_Q_signal"))
     fine = np.geomspace(*config.r, 200)
     infinite, finite = boundaries(config, fine)
     line = boundaries(config, simulated.r)[1]
@@ -134,8 +134,8 @@ def run(config: TwoStagePhase) -> list[Path]:
     return output.write(config.out, "two-stage-phase", figure=figure, arrays=arrays, report=report)
 
 
-def plane(config: TwoStagePhase, engine: str, number: int, observable: str = "auc_Q") -> Plane:
-    """AUC of Q over `number` by `number` points, by an engine; of training the mean over seeds."""
+def compute(config: TwoStagePhase, engine: str, number: int) -> xr.Dataset:
+    """What an engine says of `number` by `number` points, NaN where a run did not end well."""
     axes = {
         "tau": {"logspace": [*config.tau, number]},
         "r": {"logspace": [*config.r, number]},
@@ -145,7 +145,12 @@ def plane(config: TwoStagePhase, engine: str, number: int, observable: str = "au
         axes["seed"] = {"range": config.seeds}
         record = ("auc_Q", "auc_Q_signal")
     sweep = Sweep(axes, config.training(), engine, record)
-    found = valid(run_sweep(sweep, config.out / engine))[observable].load()
+    return valid(run_sweep(sweep, config.out / engine)).load()
+
+
+def plane(data: xr.Dataset, observable: str) -> Plane:
+    """An AUC of Q over the points of `data`; of training the mean over seeds."""
+    found = data[observable]
     if "seed" in found.dims:
         found = found.mean("seed")
     values = found.transpose("tau", "r").values
