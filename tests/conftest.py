@@ -3,6 +3,8 @@ optional data."""
 
 import gc
 import os
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -13,9 +15,27 @@ import pytest
 mpl.use("Agg")
 # Compilation is most of what the tests cost, and a third as long without optimisation.
 # `tests/dynsim/test_canary.py` checks optimised code; `XLA_FLAGS= make test` runs all of it so.
-os.environ.setdefault(
-    "XLA_FLAGS", "--xla_backend_optimization_level=0 --xla_cpu_use_fusion_emitters=false"
-)
+QUICK = {"xla_backend_optimization_level": 0, "xla_cpu_use_fusion_emitters": False}
+OPTIMISED = {"xla_backend_optimization_level": 3, "xla_cpu_use_fusion_emitters": True}
+"""What XLA does by default, of all that `QUICK` may have switched off."""
+
+
+def spelled(options: dict[str, int | bool]) -> str:
+    """Options as the environment variable XLA_FLAGS takes them."""
+    return " ".join(f"--{name}={str(value).lower()}" for name, value in options.items())
+
+
+def known(name: str) -> bool:
+    """Whether this build of XLA knows an option; it aborts on one that it does not know, and
+    builds differ, so that another process asks."""
+    flags = os.environ | {"XLA_FLAGS": spelled({name: QUICK[name]}), "JAX_PLATFORMS": "cpu"}
+    ask = [sys.executable, "-c", "import jax; jax.devices()"]
+    return subprocess.run(ask, env=flags, capture_output=True, check=False).returncode == 0
+
+
+# Worker processes inherit the answer.
+if "XLA_FLAGS" not in os.environ:
+    os.environ["XLA_FLAGS"] = spelled({n: value for n, value in QUICK.items() if known(n)})
 # Tracing makes objects by the million and hardly any garbage: a quarter of its time was spent
 # looking for some.
 gc.set_threshold(100_000)
@@ -39,6 +59,12 @@ def x64() -> Iterator[None]:
     """Run the test as in a session with `jax_enable_x64` on."""
     with jax.enable_x64(True):
         yield
+
+
+@pytest.fixture(scope="session")
+def optimised() -> dict[str, int | bool]:
+    """Compiler options that undo what is switched off for the tests."""
+    return {name: value for name, value in OPTIMISED.items() if name in os.environ["XLA_FLAGS"]}
 
 
 @pytest.fixture

@@ -8,13 +8,14 @@ import pytest
 import dynsim
 from odes import population
 
-# What XLA does by default, and what `conftest.py` switches off for the other tests.
-OPTIMISED = {"xla_backend_optimization_level": 3, "xla_cpu_use_fusion_emitters": True}
+Options = dict[str, int | bool]
 
 
 @pytest.mark.parametrize(("dtype", "batch"), [("float32", 40_000), ("float64", 20_000)])
 @pytest.mark.parametrize("size", [2, 3, 8])
-def test_jit_vmap_of_a_reduction_is_computed_correctly(size: int, dtype: str, batch: int) -> None:
+def test_jit_vmap_of_a_reduction_is_computed_correctly(
+    size: int, dtype: str, batch: int, optimised: Options
+) -> None:
     # jax 0.10.2 on CPU returns wrong values here, without a warning, once the batch exceeds
     # 16384 members in float64 or 32768 in float32.
     rng = np.random.default_rng(0)
@@ -22,7 +23,7 @@ def test_jit_vmap_of_a_reduction_is_computed_correctly(size: int, dtype: str, ba
     with jax.enable_x64(dtype == "float64"):
         m, r = jnp.asarray(matrix, dtype), jnp.asarray(rows, dtype)
         mapped = jax.vmap(lambda row: jnp.sum((m @ row) ** 2))
-        got = jax.jit(mapped, compiler_options=OPTIMISED)(r)
+        got = jax.jit(mapped, compiler_options=optimised)(r)
     want = ((rows @ matrix.T) ** 2).sum(1)
     # Rounding of a few terms, also where they cancel; a miscompiled sum lacks whole terms.
     tolerance = 1e-4 if dtype == "float32" else 1e-12
@@ -30,7 +31,7 @@ def test_jit_vmap_of_a_reduction_is_computed_correctly(size: int, dtype: str, ba
 
 
 @pytest.mark.usefixtures("x64")
-def test_optimised_code_computes_the_same() -> None:
+def test_optimised_code_computes_the_same(optimised: Options) -> None:
     task, record = dynsim.syn_small(), ("loss", "entropy", "z_top_distinct", "speed", "xi")
 
     def flow(eta: jax.Array) -> dynsim.Trajectory:
@@ -46,7 +47,7 @@ def test_optimised_code_computes_the_same() -> None:
     # where a gradient is all but zero.
     for run, tolerance in ((flow, 1e-7), (sampled, 1e-3)):
         both, etas = jax.vmap(run), jnp.array([0.1, 0.5])
-        want, got = jax.jit(both)(etas), jax.jit(both, compiler_options=OPTIMISED)(etas)
+        want, got = jax.jit(both)(etas), jax.jit(both, compiler_options=optimised)(etas)
         for name in record:
             scale = np.abs(want[name]).max()
             np.testing.assert_allclose(
