@@ -4,32 +4,24 @@
 theories and `sweeps` runs many of both and compares them.
 """
 
-from dynsim.descent import Descent
-from dynsim.models import YZ, Examples
-from dynsim.models.embedded import Embedded
-from dynsim.models.embedded_init import EmbeddedSpec
-from dynsim.models.relu_prompt import PQ
-from dynsim.models.transformer import Transformer, TransformerSpec
-from dynsim.noisy_sgd import NoisySGD, noisy_sgd
-from dynsim.optim import Clock, Optimizer, adam, momentum, sgd
-from dynsim.presets import two_stage
-from dynsim.simulate import initial_weights, simulate
-from dynsim.simulate_embedded import initial_embedded, simulate_embedded
-from dynsim.simulate_prompts import simulate_prompts
-from dynsim.simulate_text import simulate_text
-from dynsim.tasks import (
-    Prompts,
-    SequenceClasses,
-    load_task,
-    overlapping,
-    prompts,
-    sequence_classes,
-    syn,
-    syn_medium,
-    syn_small,
-)
-from dynsim.tasks.text import Text, text
+from dynsim.classes.synthetic import overlapping, syn, syn_medium, syn_small
+from dynsim.classes.task import SequenceClasses, load_task, sequence_classes
+from dynsim.qkv.init import EmbeddedSpec
+from dynsim.qkv.model import Embedded
+from dynsim.qkv.simulate import initial_embedded, simulate_embedded
+from dynsim.training.descent import Descent
+from dynsim.training.optim import Clock, Optimizer, adam, momentum, sgd
 from dynsim.trajectory import Status, Trajectory, log_times
+from dynsim.transformer.model import Transformer, TransformerSpec
+from dynsim.transformer.simulate import simulate_text
+from dynsim.transformer.task import Text, text
+from dynsim.two_stage.model import PQ
+from dynsim.two_stage.noisy_sgd import NoisySGD, noisy_sgd
+from dynsim.two_stage.presets import two_stage
+from dynsim.two_stage.simulate import simulate_prompts
+from dynsim.two_stage.task import Prompts, prompts
+from dynsim.yz.model import YZ, Examples
+from dynsim.yz.simulate import initial_weights, simulate
 
 __all__ = [
     "PQ",

@@ -29,7 +29,7 @@ class Trajectory(eqx.Module):
 
     Attributes:
         times: (S,) recorded times in optimiser steps.
-        observables: arrays (S, ...) by name, see `dynsim.observables`. Entries at and after
+        observables: arrays (S, ...) by name, see `dynsim.yz.observables`. Entries at and after
             the first bad step may be `inf` or NaN: mask them by `status`, never average them.
         params: final parameters: a `YZ`, a reduced form of one with fields `Y` and `Z`, the
             weights of another model, the state of a reduced ODE, or None where there are none.

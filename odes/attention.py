@@ -30,13 +30,14 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, PyTree
 
-from dynsim import checks, observables
-from dynsim.models import yz
-from dynsim.observables import DEFAULT_RECORD, Observable, Record
-from dynsim.optim import Clock, Convention, Optimizer, without_inertia
+from dynsim import checks
+from dynsim.classes.task import SequenceClasses
 from dynsim.precision import DType
-from dynsim.tasks import SequenceClasses
+from dynsim.training.optim import Clock, Convention, Optimizer, without_inertia
 from dynsim.trajectory import Trajectory
+from dynsim.yz import model as yz
+from dynsim.yz import observables
+from dynsim.yz.observables import DEFAULT_RECORD, Observable, Record
 from odes import coefficients, decoder, layer
 from odes.solve import integrate, run
 from odes.tolerances import Tolerances, checked_tolerances

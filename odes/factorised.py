@@ -1,6 +1,6 @@
 """Flow of the factors W_Q, W_K, W_V (and D) that make up Y and Z, with U frozen [ours].
 
-The layer is that of `dynsim.models.embedded` with l2 normalisation by "theory" (Scan and Snap,
+The layer is that of `dynsim.qkv.model` with l2 normalisation by "theory" (Scan and Snap,
 section 2). Assumes T, batch -> infinity (Lemma 2), eta -> 0, and U frozen, of any width and with
 any overlaps. The factors as the tokens see them, head by head (rows of queries alone in Q and Z):
 
@@ -39,15 +39,18 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from dynsim import checks, embedded_observables, observables
-from dynsim.models import embedded, yz
-from dynsim.models.embedded import Embedded
-from dynsim.models.embedded_init import WEIGHTS, check_weights
-from dynsim.observables import DEFAULT_RECORD, Observable, Record
-from dynsim.optim import Optimizer
+from dynsim import checks
+from dynsim.classes.task import SequenceClasses
 from dynsim.precision import DType
-from dynsim.tasks import SequenceClasses
+from dynsim.qkv import model as embedded
+from dynsim.qkv import observables as embedded_observables
+from dynsim.qkv.init import WEIGHTS, check_weights
+from dynsim.qkv.model import Embedded
+from dynsim.training.optim import Optimizer
 from dynsim.trajectory import Trajectory
+from dynsim.yz import model as yz
+from dynsim.yz import observables
+from dynsim.yz.observables import DEFAULT_RECORD, Observable, Record
 from odes.flows import Flow, checked_flow, integrate_flow
 from odes.solve import run
 from odes.tolerances import Tolerances, checked_tolerances
@@ -107,7 +110,7 @@ def solve(
         optimizer: `sgd`, `momentum` or `adam`; `eta_y` is the rate of W_V and D, `eta_z` that of
             W_Q and W_K. Its numbers may be traced.
         times: (S,) optimiser steps at which to record, increasing, >= 0; need not be whole.
-        init: starting weights, for instance from `dynsim.simulate_embedded.initial_embedded`.
+        init: starting weights, for instance from `dynsim.qkv.simulate.initial_embedded`.
         frozen: names of weights that stay as they are, "U" among them.
         flow: as for `odes.population.solve`.
         record: as in `dynsim.simulate`.

@@ -23,13 +23,14 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from dynsim import checks, observables
-from dynsim.models import yz
-from dynsim.observables import DEFAULT_RECORD, Observable, Record
-from dynsim.optim import Optimizer, without_inertia
+from dynsim import checks
+from dynsim.classes.task import SequenceClasses
 from dynsim.precision import DType
-from dynsim.tasks import SequenceClasses
+from dynsim.training.optim import Optimizer, without_inertia
 from dynsim.trajectory import Trajectory
+from dynsim.yz import model as yz
+from dynsim.yz import observables
+from dynsim.yz.observables import DEFAULT_RECORD, Observable, Record
 from odes import decoder as closed_form
 from odes import layer
 from odes.discrete_decoder import h_star

@@ -39,7 +39,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, PyTree
 
 from dynsim import checks
-from dynsim.optim import Clock, Optimizer
+from dynsim.training.optim import Clock, Optimizer
 from odes.solve import Derivatives, Solved, VectorField, integrate
 from odes.tolerances import Tolerances
 

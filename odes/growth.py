@@ -29,7 +29,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, ArrayLike, Float
 
 from dynsim import checks
-from dynsim.optim import Convention
+from dynsim.training.optim import Convention
 from odes import decoder
 
 Number = Float[ArrayLike, "..."]

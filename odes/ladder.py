@@ -9,17 +9,10 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from dynsim import checks
-from dynsim.optim import Optimizer
-from dynsim.tasks import SequenceClasses
+from dynsim.classes.task import SequenceClasses
+from dynsim.training.optim import Optimizer
 from dynsim.trajectory import Trajectory
-from odes import (
-    attention,
-    fixed_attention,
-    lemma3,
-    population,
-    single_common,
-    symmetric_layer,
-)
+from odes import attention, fixed_attention, lemma3, population, single_common, symmetric_layer
 
 
 class Theory(NamedTuple):

@@ -9,10 +9,10 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from dynsim import checks
-from dynsim.models import yz
-from dynsim.observables import Snapshot
-from dynsim.optim import Optimizer
-from dynsim.tasks import SequenceClasses
+from dynsim.classes.task import SequenceClasses
+from dynsim.training.optim import Optimizer
+from dynsim.yz import model as yz
+from dynsim.yz.observables import Snapshot
 from odes import coefficients, decoder
 from odes.solve import weights
 

@@ -15,13 +15,13 @@ import functools
 import jax
 from jaxtyping import Array, Float
 
-from dynsim import observables
-from dynsim.models import yz
-from dynsim.observables import DEFAULT_RECORD, Observable, Record
-from dynsim.optim import Optimizer
+from dynsim.classes.task import SequenceClasses
 from dynsim.precision import DType
-from dynsim.tasks import SequenceClasses
+from dynsim.training.optim import Optimizer
 from dynsim.trajectory import Trajectory
+from dynsim.yz import model as yz
+from dynsim.yz import observables
+from dynsim.yz.observables import DEFAULT_RECORD, Observable, Record
 from odes.flows import FLOWS, Flow, checked_flow, integrate_flow
 from odes.solve import run, weights
 from odes.tolerances import Tolerances, checked_tolerances

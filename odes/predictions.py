@@ -18,7 +18,7 @@ from typing import NamedTuple
 import numpy as np
 from jaxtyping import Float, Int8
 
-from dynsim.tasks import SequenceClasses
+from dynsim.classes.task import SequenceClasses
 from odes.solve import check_times
 
 # Symmetry of a task is decided up to the accuracy with which tables are accepted.

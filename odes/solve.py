@@ -15,11 +15,11 @@ import numpy as np
 from jaxtyping import Array, ArrayLike, Bool, Float, Int, PRNGKeyArray, PyTree
 
 from dynsim import checks
-from dynsim.models.yz import YZ, init_zero
+from dynsim.classes.task import SequenceClasses
 from dynsim.precision import DType, precision, settle
-from dynsim.run_checks import check_weights
-from dynsim.tasks import SequenceClasses
+from dynsim.training.run_checks import check_weights
 from dynsim.trajectory import Status, Trajectory
+from dynsim.yz.model import YZ, init_zero
 from odes.tolerances import Tolerances
 
 

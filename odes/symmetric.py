@@ -15,13 +15,14 @@ import numpy as np
 import optax
 from jaxtyping import Array, Float, Int
 
-from dynsim import checks, relative_loss
-from dynsim.observables import DEFAULT_RECORD
-from dynsim.optim import Optimizer
+from dynsim import checks
 from dynsim.precision import DType, precision, settle
-from dynsim.run_checks import check_step_times
-from dynsim.simulate import DIVERGED_LOSS
+from dynsim.training import relative_loss
+from dynsim.training.optim import Optimizer
+from dynsim.training.run_checks import check_step_times
 from dynsim.trajectory import Status, Trajectory, log_times
+from dynsim.yz.observables import DEFAULT_RECORD
+from dynsim.yz.simulate import DIVERGED_LOSS
 from odes.flows import Flow, checked_flow, integrate_flow
 from odes.solve import Derivatives, run
 from odes.symmetric_observables import OBSERVABLES, checked_record, observe

@@ -1,7 +1,7 @@
 """The symmetric reduction as a rung: for a `SequenceClasses`, with all its observables.
 
 `odes.symmetric` solves for a few numbers; here they stand for the weights of a whole layer, on
-which the observables of `dynsim.observables` are measured as on any other. Exact for symmetric
+which the observables of `dynsim.yz.observables` are measured as on any other. Exact for symmetric
 tasks from zero weights; see `odes.symmetric_task` for what symmetric means.
 """
 
@@ -11,13 +11,13 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
-from dynsim import observables
-from dynsim.models import yz
-from dynsim.observables import DEFAULT_RECORD, Observable, Record
-from dynsim.optim import Optimizer
+from dynsim.classes.task import SequenceClasses
 from dynsim.precision import DType
-from dynsim.tasks import SequenceClasses
+from dynsim.training.optim import Optimizer
 from dynsim.trajectory import Trajectory
+from dynsim.yz import model as yz
+from dynsim.yz import observables
+from dynsim.yz.observables import DEFAULT_RECORD, Observable, Record
 from odes.flows import Flow, checked_flow, integrate_flow
 from odes.solve import run
 from odes.symmetric_state import SymmetricTask, zero_state

@@ -1,6 +1,6 @@
 """What the symmetric reduction can record.
 
-Observables bear the names of `dynsim.observables`; those that have an entry for each class there
+Observables bear the names of `dynsim.yz.observables`; those that have an entry for each class there
 have shape (1,) here, all classes being alike.
 """
 
@@ -26,7 +26,7 @@ def entropy(task: SymmetricTask, state: State, now: Reduced) -> Float[Array, ""]
 
 
 def xi(task: SymmetricTask, state: State, now: Reduced) -> Float[Array, "1"]:
-    """xi_n as `dynsim.observables.xi` measures it; NaN without distinct tokens."""
+    """xi_n as `dynsim.yz.observables.xi` measures it; NaN without distinct tokens."""
     f, g = now.f.distinct, now.g.distinct
     if f.size == 0:
         return jnp.full((1,), jnp.nan, now.loss.dtype)

@@ -15,8 +15,8 @@ import numpy as np
 from jaxtyping import Array, ArrayLike, Float, Int
 
 from dynsim import checks
-from dynsim.models import yz
-from dynsim.tasks import SequenceClasses
+from dynsim.classes.task import SequenceClasses
+from dynsim.yz import model as yz
 from odes.symmetric_state import Attention, Decoder, Reduced, State, SymmetricTask
 
 # Probabilities typed with six decimals still count as normalised. Only their ratios enter the

@@ -21,10 +21,10 @@ import jax.numpy as jnp
 from jaxtyping import Array, ArrayLike, Float
 
 from dynsim import checks
-from dynsim.noisy_sgd import NoisySGD
 from dynsim.precision import DType
-from dynsim.tasks.prompts import Prompts
 from dynsim.trajectory import Trajectory
+from dynsim.two_stage.noisy_sgd import NoisySGD
+from dynsim.two_stage.task import Prompts
 from odes.solve import Derivatives, integrate, run
 from odes.tolerances import Tolerances, checked_tolerances
 from odes.two_stage_field import (

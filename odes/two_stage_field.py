@@ -24,8 +24,8 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from dynsim import checks
-from dynsim.noisy_sgd import NoisySGD
-from dynsim.tasks.prompts import Prompts
+from dynsim.two_stage.noisy_sgd import NoisySGD
+from dynsim.two_stage.task import Prompts
 from odes.two_stage_loss import Losses, Rule, auc_Q, losses, total
 from odes.two_stage_maps import root
 from odes.two_stage_state import ReducedState, block_sizes

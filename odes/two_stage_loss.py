@@ -30,8 +30,8 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from dynsim.models.relu_prompt import logistic
-from dynsim.tasks.prompts import Prompts
+from dynsim.two_stage.model import logistic
+from dynsim.two_stage.task import Prompts
 from odes.two_stage_maps import D, G, root
 from odes.two_stage_state import ReducedState
 

@@ -22,7 +22,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, ArrayLike, Float
 
-from dynsim.tasks.prompts import Prompts
+from dynsim.two_stage.task import Prompts
 
 JENSEN_FLOOR = 0.5 * math.log(2)
 """Least K2 of any V, in nats: the positives are at chance, log 2, and the negatives at 0."""

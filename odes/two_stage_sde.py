@@ -19,10 +19,10 @@ import jax.numpy as jnp
 from jaxtyping import Array, ArrayLike, Float, PRNGKeyArray
 
 from dynsim import checks
-from dynsim.noisy_sgd import NoisySGD
 from dynsim.precision import DType
-from dynsim.tasks.prompts import Prompts
 from dynsim.trajectory import Trajectory
+from dynsim.two_stage.noisy_sgd import NoisySGD
+from dynsim.two_stage.task import Prompts
 from odes.solve import integrate_sde, run
 from odes.two_stage import DEFAULT_RECORD, checked_start
 from odes.two_stage_field import (

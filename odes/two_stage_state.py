@@ -6,7 +6,7 @@ the mean squares of the blocks that remain when row and column 0 are set apart:
 
     W: v_h of W[0,1:], v_W of W[1:,:]    V: v_e of V[0,1:], v_u of V[1:,0], v_M of V[1:,1:]
 
-Assumes that w_star and zeta are the first axes, as `dynsim.tasks.prompts` has it. The paper was
+Assumes that w_star and zeta are the first axes, as `dynsim.two_stage.task` has it. The paper was
 at hand in fragments: this reduction is a reconstruction derived by us.
 """
 
@@ -15,9 +15,9 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, ArrayLike, Float
 
-from dynsim.models.relu_prompt import PQ
-from dynsim.noisy_sgd import NoisySGD
-from dynsim.prompt_observables import reduced_state
+from dynsim.two_stage.model import PQ
+from dynsim.two_stage.noisy_sgd import NoisySGD
+from dynsim.two_stage.observables import reduced_state
 
 
 class ReducedState(eqx.Module):

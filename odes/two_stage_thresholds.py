@@ -23,8 +23,8 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, ArrayLike, Float
 
-from dynsim.noisy_sgd import NoisySGD
-from dynsim.tasks.prompts import Prompts
+from dynsim.two_stage.noisy_sgd import NoisySGD
+from dynsim.two_stage.task import Prompts
 from odes.two_stage_loss import Rule, half_normal_nodes, total
 from odes.two_stage_state import ReducedState
 

@@ -12,8 +12,8 @@ import numpy as np
 
 import dynsim
 from dynsim import Trajectory
-from dynsim.observables import DEFAULT_RECORD
-from dynsim.optim import without_inertia
+from dynsim.training.optim import without_inertia
+from dynsim.yz.observables import DEFAULT_RECORD
 from odes import decoder, ladder
 from sweeps import output
 from sweeps.config import Compare

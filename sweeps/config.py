@@ -12,7 +12,7 @@ from jaxtyping import ArrayLike, Float
 import dynsim
 from dynsim import checks
 from dynsim.precision import DType
-from dynsim.run_checks import check_step_times
+from dynsim.training.run_checks import check_step_times
 from sweeps.axes import Fields
 from sweeps.output import check_directory
 from sweeps.problem import TASKS, Problem

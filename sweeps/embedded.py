@@ -8,9 +8,9 @@ from jaxtyping import Array, ArrayLike, PRNGKeyArray
 
 import dynsim
 from dynsim import EmbeddedSpec, Trajectory
-from dynsim.models.embedded import Normalisation, Placement
-from dynsim.models.embedded_init import Embedding
-from dynsim.observables import OBSERVABLES
+from dynsim.qkv.init import Embedding
+from dynsim.qkv.model import Normalisation, Placement
+from dynsim.yz.observables import OBSERVABLES
 from sweeps.config import Training
 from sweeps.system import Engine, Settings
 
@@ -93,7 +93,7 @@ def _simulate(
 ) -> Trajectory:
     run: EmbeddedTraining = settings.run
     optimizer, spec = rules
-    return dynsim.simulate_embedded(
+    return dynsim.qkv.simulate(
         task,
         optimizer,
         key,

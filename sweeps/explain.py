@@ -9,8 +9,8 @@ import numpy as np
 
 import dynsim
 from dynsim import Trajectory, checks
-from dynsim.models import yz
-from dynsim.optim import without_inertia
+from dynsim.training.optim import without_inertia
+from dynsim.yz import model as yz
 from odes import decoder, ladder, population, symmetric, symmetric_layer
 from sweeps.problem import Problem
 

@@ -7,7 +7,7 @@ import numpy as np
 import xarray as xr
 
 from dynsim import Status
-from dynsim.observables import RECALL_THRESHOLDS
+from dynsim.yz.observables import RECALL_THRESHOLDS
 from sweeps.config import Training
 from sweeps.embedded import EmbeddedTraining
 from sweeps.spec import Sweep

@@ -9,7 +9,7 @@ import xarray as xr
 from jaxtyping import Array, Float
 
 import dynsim
-from dynsim.optim import without_inertia
+from dynsim.training.optim import without_inertia
 from odes import decoder
 from sweeps.config import Training
 from sweeps.spec import Sweep

@@ -50,7 +50,7 @@ class Problem:
     K: int | None = None
     M: int | None = None
     overlap: float = 0.1
-    layout: dynsim.tasks.Layout = "authors"
+    layout: dynsim.classes.Layout = "authors"
 
     def make_task(self) -> dynsim.SequenceClasses:
         """The task; `ValueError` for an unknown name or a bad file."""

@@ -4,8 +4,8 @@ from pathlib import Path
 
 import numpy as np
 
-from dynsim.observables import DEFAULT_RECORD
 from dynsim.trajectory import Trajectory, to_arrays
+from dynsim.yz.observables import DEFAULT_RECORD
 from sweeps import output
 from sweeps.compare import Comparison
 from sweeps.figures import comparison as figure

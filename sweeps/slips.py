@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 
 import dynsim
-from dynsim.models import yz
+from dynsim.yz import model as yz
 from odes import attention, coefficients, decoder, growth, population, single_common
 from odes.omega import wrightomega
 from sweeps.measurements import eq10_errors

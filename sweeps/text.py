@@ -10,12 +10,12 @@ import numpy as np
 from jaxtyping import ArrayLike, Float
 
 from dynsim import checks, log_times
-from dynsim.descent import Descent, Kind
-from dynsim.models.transformer import Positions, TransformerSpec
+from dynsim.classes.corpus import Corpus, load_corpus, synthetic_corpus
 from dynsim.precision import DType
-from dynsim.run_checks import check_step_times
-from dynsim.tasks.corpus import Corpus, load_corpus, synthetic_corpus
-from dynsim.tasks.text import Text, text
+from dynsim.training.descent import Descent, Kind
+from dynsim.training.run_checks import check_step_times
+from dynsim.transformer.model import Positions, TransformerSpec
+from dynsim.transformer.task import Text, text
 from sweeps.axes import Fields
 from sweeps.system import Run, Times
 

@@ -7,11 +7,11 @@ import jax
 from jaxtyping import Array, PRNGKeyArray
 
 from dynsim import Trajectory
-from dynsim.descent import Descent
-from dynsim.models.transformer import Transformer
-from dynsim.simulate_text import simulate_text
-from dynsim.tasks.text import Text
-from dynsim.text_observables import OBSERVABLES
+from dynsim.training.descent import Descent
+from dynsim.transformer.model import Transformer
+from dynsim.transformer.observables import OBSERVABLES
+from dynsim.transformer.simulate import simulate_text
+from dynsim.transformer.task import Text
 from sweeps.system import Engine, Settings
 from sweeps.text import TextTraining
 

@@ -1,7 +1,8 @@
 """Classes of a text, and how far predictions hold on them, as lines to print."""
 
 import dynsim
-from dynsim.tasks import Estimate, OverlapReport
+from dynsim.classes.estimated import Estimate
+from dynsim.classes.overlap import OverlapReport
 from odes import ladder
 from sweeps.text_rules import RULES
 from sweeps.text_theory import Fates

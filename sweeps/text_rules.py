@@ -22,8 +22,9 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Float, Int8
 
-from dynsim.optim import Optimizer
-from dynsim.tasks import SequenceClasses, owned
+from dynsim.classes.overlap import owned
+from dynsim.classes.task import SequenceClasses
+from dynsim.training.optim import Optimizer
 from odes import attention, layer, predictions
 
 RULES = {

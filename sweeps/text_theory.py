@@ -16,8 +16,8 @@ from jaxtyping import Bool, Float, Int8
 
 import dynsim
 from dynsim import checks
-from dynsim.optim import Optimizer
-from dynsim.tasks import SequenceClasses
+from dynsim.classes.task import SequenceClasses
+from dynsim.training.optim import Optimizer
 from odes import ladder
 from sweeps import text_rules
 
@@ -92,7 +92,7 @@ def fates(
         steps: number of optimiser steps, >= 2.
         top: number of tokens of each class to judge, the most probable ones. A logit belongs to
             a query, so a token of several of its classes counts in each.
-        threshold: of owned tokens, see `dynsim.tasks.owned`.
+        threshold: of owned tokens, see `dynsim.classes.owned`.
         length, batch: as in `dynsim.simulate`; by default full-batch descent on the population.
         seed: of the data, where they are sampled, and of `embedded` weights.
         embedded: train the layer in ordinary parameters instead, at the same rates; its z is that
@@ -107,7 +107,7 @@ def fates(
     times = times[times >= 2]
     train = dynsim.simulate
     if embedded is not None:
-        train = functools.partial(dynsim.simulate_embedded, init=embedded)
+        train = functools.partial(dynsim.qkv.simulate, init=embedded)
     run = train(
         task,
         optimizer,

@@ -8,12 +8,11 @@ import numpy as np
 from jaxtyping import ArrayLike, Float
 
 from dynsim import checks
-from dynsim.noisy_sgd import Control, NoisySGD, controlled, noisy_sgd
 from dynsim.precision import DType
-from dynsim.presets import PRESETS, Preset
-from dynsim.run_checks import check_step_times
-from dynsim.tasks import Prompts, prompts
-from dynsim.tasks.prompts import Core
+from dynsim.training.run_checks import check_step_times
+from dynsim.two_stage.noisy_sgd import Control, NoisySGD, controlled, noisy_sgd
+from dynsim.two_stage.presets import PRESETS, Preset
+from dynsim.two_stage.task import Core, Prompts, prompts
 from sweeps.axes import Fields
 from sweeps.system import Run, Times
 

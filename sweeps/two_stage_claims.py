@@ -10,9 +10,9 @@ from typing import NamedTuple
 import jax
 import numpy as np
 
-from dynsim.models.relu_prompt import PQ
-from dynsim.rank_truncation import RankCurves, rank_curves
-from dynsim.tasks import sample_prompts
+from dynsim.two_stage.model import PQ
+from dynsim.two_stage.rank_truncation import RankCurves, rank_curves
+from dynsim.two_stage.task import sample_prompts
 from odes.two_stage_maps import JENSEN_FLOOR
 from sweeps.two_stage_runs import Runs
 
@@ -39,7 +39,7 @@ class Claim(NamedTuple):
 
 def truncations(runs: Runs, index: int, run: int = 0, largest: int | None = None) -> RankCurves:
     """Rank-preservation curves of the signal of one run at the recorded time `index`, on fresh
-    prompts; see `dynsim.rank_truncation.rank_curves`."""
+    prompts; see `dynsim.two_stage.rank_truncation.rank_curves`."""
     weights = PQ(runs.values["W_signal"][run, index], runs.values["V_signal"][run, index])
     batch = sample_prompts(runs.training.make_task(), jax.random.key(run), NUM_PROMPTS)
     return jax.device_get(rank_curves(weights, batch, largest=largest))

@@ -9,7 +9,8 @@ from typing import Any
 import jax
 import numpy as np
 
-from dynsim import Status, Trajectory, checks, prompt_observables
+from dynsim import Status, Trajectory, checks
+from dynsim.two_stage import observables as prompt_observables
 from odes import two_stage_thresholds as thresholds
 from sweeps import output, two_stage_theory
 from sweeps.two_stage import TwoStage

@@ -8,10 +8,10 @@ import jax.numpy as jnp
 from jaxtyping import Array, Int, PRNGKeyArray
 
 from dynsim import Trajectory
-from dynsim.noisy_sgd import NoisySGD
-from dynsim.prompt_observables import OBSERVABLES
-from dynsim.simulate_prompts import simulate_prompts
-from dynsim.tasks import Prompts
+from dynsim.two_stage.noisy_sgd import NoisySGD
+from dynsim.two_stage.observables import OBSERVABLES
+from dynsim.two_stage.simulate import simulate_prompts
+from dynsim.two_stage.task import Prompts
 from odes import two_stage
 from odes.tolerances import Tolerances
 from sweeps.system import Engine, Settings

@@ -7,7 +7,8 @@ import numpy as np
 import xarray as xr
 from jaxtyping import Float
 
-from dynsim import Status, prompt_observables
+from dynsim import Status
+from dynsim.two_stage import observables as prompt_observables
 from sweeps.engine import run
 from sweeps.spec import Sweep
 from sweeps.two_stage import TwoStage

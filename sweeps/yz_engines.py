@@ -10,7 +10,7 @@ from jaxtyping import Array, PRNGKeyArray
 
 import dynsim
 from dynsim import Trajectory
-from dynsim.observables import OBSERVABLES
+from dynsim.yz.observables import OBSERVABLES
 from odes import ladder, symmetric
 from odes.symmetric_state import SymmetricTask
 from odes.tolerances import DEFAULT_TOLERANCES

@@ -14,15 +14,9 @@ from matplotlib.patches import Patch
 
 import dynsim
 from dynsim import checks
-from dynsim.tasks import (
-    Corpus,
-    Estimate,
-    OverlapReport,
-    estimate_classes,
-    load_corpus,
-    overlap_report,
-    synthetic_corpus,
-)
+from dynsim.classes.corpus import Corpus, load_corpus, synthetic_corpus
+from dynsim.classes.estimated import Estimate, estimate_classes
+from dynsim.classes.overlap import OverlapReport, overlap_report
 from sweeps import output, text_report, text_theory
 from sweeps.text_theory import Fates
 

@@ -20,10 +20,10 @@ from matplotlib.colors import LogNorm
 
 import dynsim
 from dynsim import checks
-from dynsim.models import embedded
-from dynsim.models.embedded_init import EmbeddedSpec
-from dynsim.simulate_embedded import initial_embedded, simulate_embedded
-from dynsim.tasks import SequenceClasses
+from dynsim.classes.task import SequenceClasses
+from dynsim.qkv import model as embedded
+from dynsim.qkv.init import EmbeddedSpec
+from dynsim.qkv.simulate import initial_embedded, simulate_embedded
 from dynsim.trajectory import Trajectory
 from odes import factorised, population
 from odes.solve import Tolerances

@@ -12,7 +12,7 @@ from jaxtyping import Float
 from matplotlib.axes import Axes
 
 from dynsim import checks
-from dynsim.text_observables import uniform_entropy
+from dynsim.transformer.observables import uniform_entropy
 from sweeps import hosts, output
 from sweeps.engine import run as run_sweep
 from sweeps.engine import valid

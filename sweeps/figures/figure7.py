@@ -10,7 +10,7 @@ from matplotlib.axes import Axes
 from matplotlib.colors import LogNorm
 
 from dynsim import Status, checks
-from dynsim.text_observables import uniform_entropy
+from dynsim.transformer.observables import uniform_entropy
 from sweeps import hosts, output
 from sweeps.engine import run as run_sweep
 from sweeps.spec import Sweep

@@ -9,8 +9,8 @@ import numpy as np
 from matplotlib.axes import Axes
 
 from dynsim import checks
-from dynsim.presets import Preset
-from dynsim.rank_truncation import RankCurves
+from dynsim.two_stage.presets import Preset
+from dynsim.two_stage.rank_truncation import RankCurves
 from sweeps import hosts, output
 from sweeps import two_stage_claims as claims
 from sweeps.checkpoint import Checkpoint

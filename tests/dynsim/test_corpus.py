@@ -7,7 +7,7 @@ import jax
 import numpy as np
 import pytest
 
-from dynsim.tasks import batches, load_corpus, sample_windows, synthetic_corpus
+from dynsim.classes.corpus import batches, load_corpus, sample_windows, synthetic_corpus
 
 TRAIN = "b a a\nc b a\n"
 

@@ -9,10 +9,12 @@ import numpy as np
 import pytest
 
 import dynsim
-from dynsim import embedded_observables, observables, sampling
-from dynsim.models import embedded, yz
-from dynsim.models.embedded import Embedded
-from dynsim.models.embedded_init import EmbeddedSpec, check_weights, draw
+from dynsim.qkv import model as embedded
+from dynsim.qkv import observables as embedded_observables
+from dynsim.qkv.init import EmbeddedSpec, check_weights, draw
+from dynsim.qkv.model import Embedded
+from dynsim.yz import model as yz
+from dynsim.yz import observables, sampling
 
 TASK = dynsim.syn_medium(3)
 TOKENS = jax.jit(sampling.sample_tokens, static_argnums=(2, 3))

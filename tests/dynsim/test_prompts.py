@@ -7,12 +7,12 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from dynsim import prompt_observables, prompts
-from dynsim.models import relu_prompt
-from dynsim.models.relu_prompt import PQ
-from dynsim.prompt_observables import Split
-from dynsim.tasks import sample_prompts
-from dynsim.tasks.prompts import PromptBatch
+from dynsim import prompts
+from dynsim.two_stage import model as relu_prompt
+from dynsim.two_stage import observables as prompt_observables
+from dynsim.two_stage.model import PQ
+from dynsim.two_stage.observables import Split
+from dynsim.two_stage.task import PromptBatch, sample_prompts
 
 
 def numpy_outputs(U, x, labels):

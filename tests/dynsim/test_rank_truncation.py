@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 from dynsim import prompts
-from dynsim.models.relu_prompt import PQ, attend
-from dynsim.rank_truncation import rank_curves
-from dynsim.tasks import sample_prompts
+from dynsim.two_stage.model import PQ, attend
+from dynsim.two_stage.rank_truncation import rank_curves
+from dynsim.two_stage.task import sample_prompts
 
 
 @pytest.mark.usefixtures("x64")

@@ -6,7 +6,7 @@ import pytest
 from scipy import stats
 
 import dynsim
-from dynsim import sampling
+from dynsim.yz import sampling
 
 UNEVEN = dynsim.sequence_classes(
     [[0.7, 0.2, 0.1, 0, 0], [0, 0, 0, 0.5, 0.5]], query=[0, 3], prior=[0.3, 0.7]

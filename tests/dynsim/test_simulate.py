@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 
 import dynsim
-from dynsim import observables, sampling
-from dynsim.models import yz
-from dynsim.observables import z_of
+from dynsim.yz import model as yz
+from dynsim.yz import observables, sampling
+from dynsim.yz.observables import z_of
 
 TASK = dynsim.syn_small()
 
@@ -147,7 +147,7 @@ def test_vmap_over_seeds_and_rates_is_the_loop_with_one_compilation(
 
 
 def test_python_numbers_as_rates_do_not_recompile() -> None:
-    from dynsim.simulate import _run
+    from dynsim.yz.simulate import _run
 
     run = lambda eta: dynsim.simulate(TASK, dynsim.sgd(eta, eta), jax.random.key(0), steps=3)
     run(0.1)

@@ -10,10 +10,11 @@ import numpy as np
 import pytest
 
 import dynsim
-from dynsim import sampling
-from dynsim.models import embedded, yz
-from dynsim.models.embedded_init import EmbeddedSpec
-from dynsim.simulate_embedded import initial_embedded, simulate_embedded
+from dynsim.qkv import model as embedded
+from dynsim.qkv.init import EmbeddedSpec
+from dynsim.qkv.simulate import initial_embedded, simulate_embedded
+from dynsim.yz import model as yz
+from dynsim.yz import sampling
 
 TASK = dynsim.syn_small()
 INFINITE = {"length": math.inf, "batch": math.inf}

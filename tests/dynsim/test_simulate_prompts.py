@@ -10,11 +10,11 @@ import pytest
 
 import dynsim
 from dynsim import Status, noisy_sgd, prompts, simulate_prompts
-from dynsim.models.relu_prompt import PQ, data_loss
-from dynsim.noisy_sgd import controlled
-from dynsim.prompt_observables import Split
-from dynsim.simulate_prompts import update
-from dynsim.tasks import sample_prompts
+from dynsim.two_stage.model import PQ, data_loss
+from dynsim.two_stage.noisy_sgd import controlled
+from dynsim.two_stage.observables import Split
+from dynsim.two_stage.simulate import update
+from dynsim.two_stage.task import sample_prompts
 
 RECORD = ("W_signal", "V_signal", "state", "K1")
 

@@ -7,11 +7,12 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from dynsim import Status, text_observables
-from dynsim.descent import Descent
-from dynsim.models.transformer import Transformer, TransformerSpec
-from dynsim.simulate_text import simulate_text
-from dynsim.tasks.text import Text, text
+from dynsim import Status
+from dynsim.training.descent import Descent
+from dynsim.transformer import observables as text_observables
+from dynsim.transformer.model import Transformer, TransformerSpec
+from dynsim.transformer.simulate import simulate_text
+from dynsim.transformer.task import Text, text
 
 M, T, BATCH = 9, 5, 3
 SIZES = TransformerSpec(M, T, layers=1, heads=2, width=4, mlp=3)

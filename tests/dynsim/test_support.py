@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 import dynsim
-from dynsim import sampling
-from dynsim.models import support, yz
-from dynsim.tasks.sequence_classes import SHARED, UNSEEN
+from dynsim.classes.task import SHARED, UNSEEN
+from dynsim.yz import model as yz
+from dynsim.yz import sampling, support
 
 # Token 0 is everyone's, token 5 nobody's. Class 2 has one token only, so that its row of the
 # support is filled up with tokens it never holds.

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from dynsim.models.transformer import Transformer, TransformerSpec, loss
+from dynsim.transformer.model import Transformer, TransformerSpec, loss
 
 M, T, d, H = 11, 7, 6, 2
 

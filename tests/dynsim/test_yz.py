@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 import dynsim
-from dynsim import sampling
-from dynsim.models import yz
+from dynsim.yz import model as yz
+from dynsim.yz import sampling
 
 TASK = dynsim.syn_medium(3)
 # Compiled once for all tests, and in one piece instead of operation by operation.

@@ -10,11 +10,12 @@ import numpy as np
 import pytest
 
 import dynsim
-from dynsim import observables
-from dynsim.models import embedded, yz
-from dynsim.models.embedded import Embedded
-from dynsim.models.embedded_init import EmbeddedSpec
-from dynsim.simulate_embedded import initial_embedded, simulate_embedded
+from dynsim.qkv import model as embedded
+from dynsim.qkv.init import EmbeddedSpec
+from dynsim.qkv.model import Embedded
+from dynsim.qkv.simulate import initial_embedded, simulate_embedded
+from dynsim.yz import model as yz
+from dynsim.yz import observables
 from odes import factorised, population
 
 TASK = dynsim.syn_small()

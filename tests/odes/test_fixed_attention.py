@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import dynsim
-from dynsim import observables
+from dynsim.yz import observables
 from odes import attention, coefficients, decoder, fixed_attention, ladder, layer
 from odes.discrete_decoder import h_star
 

@@ -10,7 +10,7 @@ import pytest
 from scipy import integrate
 
 import dynsim
-from dynsim.models import yz
+from dynsim.yz import model as yz
 from odes import attention, coefficients, decoder, ladder, population
 from odes.tolerances import Tolerances
 

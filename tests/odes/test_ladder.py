@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 import dynsim
-from dynsim.models import yz
+from dynsim.yz import model as yz
 from odes import ladder, population, symmetric
 
 pytestmark = pytest.mark.usefixtures("x64")

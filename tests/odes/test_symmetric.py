@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 
 import dynsim
-from dynsim import observables
-from dynsim.models import yz
+from dynsim.yz import model as yz
+from dynsim.yz import observables
 from odes import flows, population, symmetric
 from odes.symmetric_state import zero_state
 from odes.symmetric_task import gradient, measure

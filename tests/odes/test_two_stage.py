@@ -10,9 +10,9 @@ import pytest
 import scipy.integrate
 import scipy.special
 
-from dynsim.noisy_sgd import NoisySGD, noisy_sgd
-from dynsim.tasks.prompts import Prompts, prompts
 from dynsim.trajectory import Status
+from dynsim.two_stage.noisy_sgd import NoisySGD, noisy_sgd
+from dynsim.two_stage.task import Prompts, prompts
 from odes import two_stage
 from odes.tolerances import Tolerances
 from odes.two_stage import ReducedState, Rule

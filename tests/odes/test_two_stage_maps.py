@@ -10,8 +10,8 @@ import pytest
 import scipy.integrate
 import scipy.stats
 
-from dynsim.models.relu_prompt import PQ, attend, data_loss, outputs
-from dynsim.tasks.prompts import Prompts, prompts, sample_prompts
+from dynsim.two_stage.model import PQ, attend, data_loss, outputs
+from dynsim.two_stage.task import Prompts, prompts, sample_prompts
 from odes import two_stage_maps as maps
 from odes.two_stage_loss import Rule, auc_Q, losses, total
 from odes.two_stage_state import ReducedState, block_sizes

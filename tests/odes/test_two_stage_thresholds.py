@@ -7,8 +7,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from dynsim.noisy_sgd import noisy_sgd
-from dynsim.tasks.prompts import prompts
+from dynsim.two_stage.noisy_sgd import noisy_sgd
+from dynsim.two_stage.task import prompts
 from odes import two_stage
 from odes import two_stage_thresholds as thresholds
 

@@ -9,7 +9,9 @@ import numpy as np
 import pytest
 
 import dynsim
-from dynsim.tasks import Estimate, SequenceClasses, overlap_report, sequence_classes
+from dynsim.classes.estimated import Estimate
+from dynsim.classes.overlap import overlap_report
+from dynsim.classes.task import SequenceClasses, sequence_classes
 from odes import predictions
 from sweeps import text_report, text_rules, text_theory
 from sweeps.figures.corpus import CorpusFigure, corpus, draw, run

@@ -9,7 +9,7 @@ import xarray as xr
 
 import sweeps
 from dynsim import simulate_text
-from dynsim.text_observables import uniform_entropy
+from dynsim.transformer.observables import uniform_entropy
 from sweeps import tiles
 from sweeps.figures import figure7, figure10
 from sweeps.spec import Sweep

@@ -10,7 +10,7 @@ import pytest
 
 import dynsim
 import sweeps
-from dynsim.relative_loss import LAST
+from dynsim.training.relative_loss import LAST
 from odes import symmetric
 from sweeps import cli, trainability
 from sweeps.config import Training

@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 
 import sweeps
-from dynsim import Status, presets, simulate_prompts
+from dynsim import Status, simulate_prompts
+from dynsim.two_stage import presets
 from odes import two_stage as reduced
 from odes.two_stage_maps import JENSEN_FLOOR
 from sweeps import cli, tiles, two_stage_claims

@@ -19,7 +19,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int, PRNGKeyArray
 
-from dynsim.tasks import SequenceClasses
+from dynsim.classes.task import SequenceClasses
 
 Init = Literal["zero", "uniform"]
 

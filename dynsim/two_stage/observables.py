@@ -13,9 +13,9 @@ import numpy as np
 from jaxtyping import Array, ArrayLike, Bool, Float
 
 from dynsim import checks
-from dynsim.models import relu_prompt
-from dynsim.models.relu_prompt import PQ, Outputs, logistic
-from dynsim.tasks.prompts import PromptBatch
+from dynsim.two_stage import model as relu_prompt
+from dynsim.two_stage.model import PQ, Outputs, logistic
+from dynsim.two_stage.task import PromptBatch
 
 
 class Split(eqx.Module):

@@ -10,9 +10,9 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int, PRNGKeyArray
 
-from dynsim.models.support import SupportExamples
-from dynsim.models.yz import Examples
-from dynsim.tasks import SequenceClasses
+from dynsim.classes.task import SequenceClasses
+from dynsim.yz.model import Examples
+from dynsim.yz.support import SupportExamples
 
 
 def sample_classes(task: SequenceClasses, key: PRNGKeyArray, batch: int) -> Int[Array, " B"]:

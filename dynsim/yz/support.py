@@ -13,9 +13,8 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
-from dynsim.models import yz
-from dynsim.tasks import SequenceClasses
-from dynsim.tasks.sequence_classes import SHARED
+from dynsim.classes.task import SHARED, SequenceClasses
+from dynsim.yz import model as yz
 
 
 class SupportExamples(eqx.Module):

@@ -13,17 +13,18 @@ import numpy as np
 import optax
 from jaxtyping import Array, Int, PRNGKeyArray
 
-from dynsim import checks, text_observables
-from dynsim.descent import Descent
-from dynsim.models import transformer
-from dynsim.models.transformer import Transformer, TransformerSpec
+from dynsim import checks
+from dynsim.classes.corpus import sample_windows
 from dynsim.precision import DType, precision, settle
-from dynsim.run_checks import check_step_times
-from dynsim.simulate import DIVERGED_LOSS
-from dynsim.tasks.corpus import sample_windows
-from dynsim.tasks.text import Text
-from dynsim.text_observables import DEFAULT_RECORD, Observable, Record, TextSnapshot
+from dynsim.training.descent import Descent
+from dynsim.training.run_checks import check_step_times
 from dynsim.trajectory import Status, Trajectory, log_times
+from dynsim.transformer import model as transformer
+from dynsim.transformer import observables as text_observables
+from dynsim.transformer.model import Transformer, TransformerSpec
+from dynsim.transformer.observables import DEFAULT_RECORD, Observable, Record, TextSnapshot
+from dynsim.transformer.task import Text
+from dynsim.yz.simulate import DIVERGED_LOSS
 
 
 def simulate_text(
@@ -54,7 +55,7 @@ def simulate_text(
             for all runs, on which is measured.
         times: (S,) whole steps at which to record, increasing, in [0, steps]; step 0 is the
             start. By default `log_times(steps)`.
-        record: names from `dynsim.text_observables.OBSERVABLES`, or functions by name.
+        record: names from `dynsim.transformer.observables.OBSERVABLES`, or functions by name.
         init: starting weights; drawn from the key if None.
         dtype: "float32" or "float64".
 

@@ -9,8 +9,8 @@ import numpy as np
 from jaxtyping import Array, ArrayLike, Float, PRNGKeyArray
 
 from dynsim import checks
-from dynsim.models.embedded import Embedded, Normalisation, Placement
-from dynsim.tasks import SequenceClasses
+from dynsim.classes.task import SequenceClasses
+from dynsim.qkv.model import Embedded, Normalisation, Placement
 
 Embedding = Literal["identity", "orthogonal", "gaussian"]
 WEIGHTS = ("U", "W_Q", "W_K", "W_V", "D")
@@ -30,7 +30,7 @@ class EmbeddedSpec(eqx.Module):
         embedding: "identity" (d = M), "orthogonal" (random U with U U^T = I, d >= M) or
             "gaussian" (normal with standard deviation 1 / sqrt(d): rows of length about 1).
         tied: whether the decoder is U.
-        normalisation, placement, residual: of the model, see `dynsim.models.embedded`.
+        normalisation, placement, residual: of the model, see `dynsim.qkv.model`.
     """
 
     width: int = eqx.field(static=True)

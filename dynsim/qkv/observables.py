@@ -1,18 +1,19 @@
-"""The snapshot of a layer in ordinary parameters, for the observables of `dynsim.observables`."""
+"""The snapshot of a layer in ordinary parameters, for the observables of `dynsim.yz.observables`."""
 
 import jax
 import jax.numpy as jnp
 
-from dynsim.models import embedded, yz
-from dynsim.models.embedded import Embedded
-from dynsim.observables import Snapshot
-from dynsim.tasks import SequenceClasses
+from dynsim.classes.task import SequenceClasses
+from dynsim.qkv import model as embedded
+from dynsim.qkv.model import Embedded
+from dynsim.yz import model as yz
+from dynsim.yz.observables import Snapshot
 
 
 def measure(task: SequenceClasses, params: Embedded) -> Snapshot:
     """Snapshot of the layer in the limit T -> infinity, without a positional prior.
 
-    For one head with l2 normalisation by "theory" it is `dynsim.observables.measure` of
+    For one head with l2 normalisation by "theory" it is `dynsim.yz.observables.measure` of
     `embedded.effective`. Otherwise the output logits are still those of the model, and
 
         z, c, g   are means over the heads, and f = c / |c|

@@ -1,7 +1,7 @@
 """Gradient descent on the ordinary parameters U, W_Q, W_K, W_V: one run, vmappable.
 
 The same problem, batches, statuses and observables as `dynsim.simulate`, for the layer of
-`dynsim.models.embedded`.
+`dynsim.qkv.model`.
 """
 
 import dataclasses
@@ -14,18 +14,22 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, ArrayLike, Float, Int, PRNGKeyArray
 
-from dynsim import checks, embedded_observables, observables, relative_loss, sampling
-from dynsim.models import embedded, yz
-from dynsim.models.embedded import Embedded
-from dynsim.models.embedded_init import WEIGHTS, EmbeddedSpec, check_weights, draw
-from dynsim.observables import DEFAULT_RECORD, Observable, Record
-from dynsim.optim import Optimizer
+from dynsim import checks
+from dynsim.classes.task import SequenceClasses
 from dynsim.precision import DType, precision, settle
-from dynsim.run_checks import check_data, check_step_times, checked_sizes
-from dynsim.simulate import DIVERGED_LOSS, Sampler, sampler, split
-from dynsim.tasks import SequenceClasses
-from dynsim.training_loop import descend
+from dynsim.qkv import model as embedded
+from dynsim.qkv import observables as embedded_observables
+from dynsim.qkv.init import WEIGHTS, EmbeddedSpec, check_weights, draw
+from dynsim.qkv.model import Embedded
+from dynsim.training import relative_loss
+from dynsim.training.loop import descend
+from dynsim.training.optim import Optimizer
+from dynsim.training.run_checks import check_data, check_step_times, checked_sizes
 from dynsim.trajectory import Trajectory, log_times
+from dynsim.yz import model as yz
+from dynsim.yz import observables, sampling
+from dynsim.yz.observables import DEFAULT_RECORD, Observable, Record
+from dynsim.yz.simulate import DIVERGED_LOSS, Sampler, sampler, split
 
 
 class Trained(NamedTuple):

@@ -15,8 +15,8 @@ import numpy as np
 from jaxtyping import Array, ArrayLike, Float, Int
 
 from dynsim import checks
-from dynsim.models import yz
-from dynsim.tasks import SequenceClasses
+from dynsim.classes.task import SequenceClasses
+from dynsim.yz import model as yz
 
 
 class Snapshot(eqx.Module):

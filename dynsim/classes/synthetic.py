@@ -5,7 +5,7 @@ from typing import Literal
 import numpy as np
 
 from dynsim import checks
-from dynsim.tasks.sequence_classes import SequenceClasses, sequence_classes
+from dynsim.classes.task import SequenceClasses, sequence_classes
 
 Layout = Literal["authors", "paper"]
 

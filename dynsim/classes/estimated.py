@@ -14,8 +14,8 @@ import numpy as np
 from jaxtyping import Bool, Float, Int
 
 from dynsim import checks
-from dynsim.tasks.corpus import END, UNKNOWN
-from dynsim.tasks.sequence_classes import SequenceClasses, sequence_classes
+from dynsim.classes.corpus import END, UNKNOWN
+from dynsim.classes.task import SequenceClasses, sequence_classes
 
 Rare = Literal["drop", "merge"]
 

@@ -13,8 +13,8 @@ import jax.numpy as jnp
 import optax
 from jaxtyping import Array, Float, Int, PRNGKeyArray, PyTree
 
-from dynsim import relative_loss
 from dynsim.precision import DType
+from dynsim.training import relative_loss
 from dynsim.trajectory import Status, Trajectory
 
 LossAndGrad = Callable[[Any, Int[Array, ""], PRNGKeyArray], tuple[Float[Array, ""], Any]]

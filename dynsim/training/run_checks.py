@@ -6,8 +6,8 @@ import numpy as np
 from jaxtyping import ArrayLike, Int
 
 from dynsim import checks
-from dynsim.models import yz
-from dynsim.tasks import SequenceClasses
+from dynsim.classes.task import SequenceClasses
+from dynsim.yz import model as yz
 
 
 def checked_sizes(

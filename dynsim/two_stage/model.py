@@ -15,7 +15,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from dynsim.tasks.prompts import PromptBatch, Prompts
+from dynsim.two_stage.task import PromptBatch, Prompts
 
 
 class PQ(eqx.Module):

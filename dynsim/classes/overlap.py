@@ -7,7 +7,7 @@ import numpy as np
 from jaxtyping import Bool, Float
 
 from dynsim import checks
-from dynsim.tasks.sequence_classes import SequenceClasses
+from dynsim.classes.task import SequenceClasses
 
 
 class Pairs(NamedTuple):

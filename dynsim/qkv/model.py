@@ -31,8 +31,8 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
-from dynsim.models import yz
-from dynsim.tasks import SequenceClasses
+from dynsim.classes.task import SequenceClasses
+from dynsim.yz import model as yz
 
 Normalisation = Literal["l2", "rms", "layer", "none"]
 Placement = Literal["theory", "practice"]

@@ -14,7 +14,7 @@ from jax.typing import DTypeLike
 from jaxtyping import Array, Float, Int
 
 from dynsim import checks
-from dynsim.observables import Record
+from dynsim.yz.observables import Record
 
 NAME = "relative_loss"
 """The name under which it is recorded."""

@@ -6,8 +6,8 @@ All numbers are choices of this project: those of the paper (arXiv:2502.20681) w
 from typing import Literal, NamedTuple
 
 from dynsim import checks
-from dynsim.noisy_sgd import Control, NoisySGD, controlled, noisy_sgd
-from dynsim.tasks.prompts import Prompts, prompts
+from dynsim.two_stage.noisy_sgd import Control, NoisySGD, controlled, noisy_sgd
+from dynsim.two_stage.task import Prompts, prompts
 
 Preset = Literal["default", "fast", "joint"]
 

@@ -12,15 +12,16 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Int, PRNGKeyArray
 
-from dynsim import checks, prompt_observables
-from dynsim.models import relu_prompt
-from dynsim.models.relu_prompt import PQ
-from dynsim.noisy_sgd import NoisySGD
+from dynsim import checks
 from dynsim.precision import DType, precision, settle
-from dynsim.prompt_observables import DEFAULT_RECORD, Observable, Record, Split
-from dynsim.run_checks import check_step_times
-from dynsim.tasks.prompts import PromptBatch, Prompts, sample_prompts
+from dynsim.training.run_checks import check_step_times
 from dynsim.trajectory import Status, Trajectory
+from dynsim.two_stage import model as relu_prompt
+from dynsim.two_stage import observables as prompt_observables
+from dynsim.two_stage.model import PQ
+from dynsim.two_stage.noisy_sgd import NoisySGD
+from dynsim.two_stage.observables import DEFAULT_RECORD, Observable, Record, Split
+from dynsim.two_stage.task import PromptBatch, Prompts, sample_prompts
 
 NUM_TIMES = 128
 """About how many times are recorded unless asked otherwise."""
@@ -52,7 +53,7 @@ def simulate_prompts(
         num_test: number of fresh prompts on which losses and accuracies are measured.
         times: (S,) whole steps at which to record, in [0, total steps], increasing. By default
             `optimizer.times(128)`.
-        record: names from `dynsim.prompt_observables.OBSERVABLES`, or functions by name.
+        record: names from `dynsim.two_stage.observables.OBSERVABLES`, or functions by name.
         init: starting weights, the noise part of which they are; random ones if None.
         bias: train a scalar added to N_V as well, without decay and without noise.
         dtype: "float32" or "float64".

@@ -1,7 +1,7 @@
 """Gradient descent on the attention layer: one run, as one `lax.scan`, vmappable.
 
 Sampling, forward pass, gradient, update, recording and the check for divergence all happen
-inside the scan (`dynsim.training_loop`), so `jax.vmap` over keys, learning rates or starting
+inside the scan (`dynsim.training.loop`), so `jax.vmap` over keys, learning rates or starting
 weights turns it into a batch of whole training runs with a single compilation.
 """
 
@@ -13,15 +13,17 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Int, PRNGKeyArray
 
-from dynsim import checks, observables, relative_loss, sampling
-from dynsim.models import support, yz
-from dynsim.observables import DEFAULT_RECORD, Observable, Record
-from dynsim.optim import Optimizer
+from dynsim import checks
+from dynsim.classes.task import SequenceClasses
 from dynsim.precision import DType, precision, settle
-from dynsim.run_checks import check_data, check_step_times, check_weights, checked_sizes
-from dynsim.tasks import SequenceClasses
-from dynsim.training_loop import descend
+from dynsim.training import relative_loss
+from dynsim.training.loop import descend
+from dynsim.training.optim import Optimizer
+from dynsim.training.run_checks import check_data, check_step_times, check_weights, checked_sizes
 from dynsim.trajectory import Trajectory, log_times
+from dynsim.yz import model as yz
+from dynsim.yz import observables, sampling, support
+from dynsim.yz.observables import DEFAULT_RECORD, Observable, Record
 
 DIVERGED_LOSS = 10.0
 """A run counts as diverged while its batch loss exceeds this many times log M, the loss of
@@ -61,11 +63,11 @@ def simulate(
         init: "zero", "uniform" (on +-1/sqrt(M)) or the starting weights themselves.
         times: (S,) whole steps at which to record, increasing, in [0, steps]; step 0 is the
             start. By default `log_times(steps)`.
-        record: names from `dynsim.observables.OBSERVABLES`, or a mapping of names to functions.
+        record: names from `dynsim.yz.observables.OBSERVABLES`, or a mapping of names to functions.
             Also "relative_loss": the mean batch loss of the last 20 steps (of all if there are
             fewer), each before its update, over that of the first; NaN but at the end.
         data: recorded batches to train on instead of sampling, with a leading axis of `steps`
-            (see `dynsim.sampling.examples_from_tokens`).
+            (see `dynsim.yz.sampling.examples_from_tokens`).
         dtype: "float32" or "float64".
 
     Returns:

@@ -1,5 +1,5 @@
 """Models: what is trained."""
 
-from dynsim.models.yz import YZ, Examples
+from dynsim.yz.model import YZ, Examples
 
 __all__ = ["YZ", "Examples"]

@@ -12,11 +12,12 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
-from dynsim import checks, prompt_observables
-from dynsim.models.relu_prompt import PQ
+from dynsim import checks
 from dynsim.precision import precision
-from dynsim.prompt_observables import Record, Split
-from dynsim.tasks.prompts import PromptBatch
+from dynsim.two_stage import observables as prompt_observables
+from dynsim.two_stage.model import PQ
+from dynsim.two_stage.observables import Record, Split
+from dynsim.two_stage.task import PromptBatch
 
 DEFAULT_RECORD = ("K1", "K2", "accuracy_P", "auc_Q", "best_accuracy_Q")
 
@@ -49,7 +50,7 @@ def rank_curves(
     Args:
         weights: usually the signal part of trained weights.
         batch: fresh prompts.
-        record: names of `dynsim.prompt_observables.OBSERVABLES`; all read the truncated weights.
+        record: names of `dynsim.two_stage.observables.OBSERVABLES`; all read the truncated weights.
         largest: K, the largest number of directions to keep or drop; 2d if None.
 
     Raises:

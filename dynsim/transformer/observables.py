@@ -14,7 +14,7 @@ from jax.scipy.special import xlogy
 from jaxtyping import Array, Float
 
 from dynsim import checks
-from dynsim.models.transformer import Transformer
+from dynsim.transformer.model import Transformer
 
 FIRST_QUERY = 1
 """First position whose row counts. The row of position 0 has one key, and so no entropy to lose:

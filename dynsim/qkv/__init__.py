@@ -1,0 +1,1 @@
+"""The attention layer in ordinary parameters U, W_Q, W_K and W_V."""

@@ -1,0 +1,1 @@
+"""What every training shares: the loop, its update rules and its checks."""

@@ -1,0 +1,1 @@
+"""Normalised-ReLU attention on P/Q prompts (two-stage dynamics)."""
