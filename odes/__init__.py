@@ -1,0 +1,40 @@
+"""odes: what theory predicts of the training dynamics of attention.
+
+Every solver returns the `dynsim.Trajectory` that simulation returns. The rungs of the attention
+layer are in `ladder.THEORIES`; `symmetric` is their exact reduction for symmetric tasks, `qkv` the
+flow of the layer's factors, `two_stage` the reduced dynamics of training on prompts.
+"""
+
+from odes import qkv, symmetric, two_stage
+from odes.formulas import (
+    coefficients,
+    decoder,
+    discrete_decoder,
+    growth,
+    omega,
+    predictions,
+)
+from odes.solver.flows import Flow
+from odes.solver.tolerances import DEFAULT_TOLERANCES, Tolerances
+from odes.yz import eq10, fixed_attention, ladder, lemma3, population, theorem4
+
+__all__ = [
+    "DEFAULT_TOLERANCES",
+    "Flow",
+    "Tolerances",
+    "coefficients",
+    "decoder",
+    "discrete_decoder",
+    "eq10",
+    "fixed_attention",
+    "growth",
+    "ladder",
+    "lemma3",
+    "omega",
+    "population",
+    "predictions",
+    "qkv",
+    "symmetric",
+    "theorem4",
+    "two_stage",
+]

@@ -14,7 +14,8 @@ import dynsim
 from dynsim import Trajectory
 from dynsim.training.optim import without_inertia
 from dynsim.yz.observables import DEFAULT_RECORD
-from odes import decoder, ladder
+from odes.formulas import decoder
+from odes.yz import ladder
 from sweeps import output
 from sweeps.config import Compare
 
@@ -34,7 +35,7 @@ class Comparison:
         simulation: trajectory with a leading axis of `seeds` runs.
         predictions: trajectories by theory, and `DESCENT`; the leading axis has one entry per
             seed, or a single one where the start is the same for all.
-        stages: predicted transition times per class (see `odes.decoder.Stages`), None for Adam.
+        stages: predicted transition times per class (see `odes.formulas.decoder.Stages`), None for Adam.
     """
 
     config: Compare

@@ -11,7 +11,10 @@ import dynsim
 from dynsim import Trajectory, checks
 from dynsim.training.optim import without_inertia
 from dynsim.yz import model as yz
-from odes import decoder, ladder, population, symmetric, symmetric_layer
+from odes import symmetric
+from odes.formulas import decoder
+from odes.yz import ladder, population
+from odes.yz import symmetric as symmetric_layer
 from sweeps.problem import Problem
 
 # Where an assumption counts as strained. Overlap: gamma's error against the population flow

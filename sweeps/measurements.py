@@ -10,8 +10,10 @@ import jax.numpy as jnp
 import numpy as np
 
 import dynsim
-from odes import attention, lemma3, population, symmetric
-from odes.flows import Flow
+from odes import symmetric
+from odes.solver.flows import Flow
+from odes.yz import eq10 as attention
+from odes.yz import lemma3, population
 
 GRID = np.geomspace(0.01, 1, 12)
 """Learning rates of the maps, the same for Y and for Z."""

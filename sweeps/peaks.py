@@ -10,7 +10,7 @@ from jaxtyping import Array, Float
 
 import dynsim
 from dynsim.training.optim import without_inertia
-from odes import decoder
+from odes.formulas import decoder
 from sweeps.config import Training
 from sweeps.spec import Sweep
 
@@ -87,7 +87,7 @@ def over_points(sweep: Sweep, function: Callable[[Training], float]) -> xr.DataA
 
 
 def predicted_stage(training: Training, stage: str) -> float:
-    """A field of `odes.decoder.Stages`, averaged over classes: rise_end, peak or snap, in optimiser
+    """A field of `odes.formulas.decoder.Stages`, averaged over classes: rise_end, peak or snap, in optimiser
     steps. Momentum is read as eta_Y / (1 - mu); `ValueError` for Adam."""
     with jax.enable_x64(True):
         rate, prior, M = _decoder(training)

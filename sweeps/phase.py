@@ -11,7 +11,8 @@ import xarray as xr
 
 import dynsim
 from dynsim import checks
-from odes import decoder, growth, ladder
+from odes.formulas import decoder, growth
+from odes.yz import ladder
 from sweeps import axes, hosts, output, regions
 from sweeps.config import Training
 from sweeps.engine import run, valid
@@ -24,7 +25,7 @@ NUM_TIMES = 10
 """Recorded steps of a run: the peak of f . g is located between two of them."""
 DESCENT = "symmetric-descent"
 STAGES = ("rise_end", "peak", "snap")
-"""Of `odes.decoder.Stages`, those at which a line is drawn."""
+"""Of `odes.formulas.decoder.Stages`, those at which a line is drawn."""
 
 
 @dataclasses.dataclass(frozen=True)

@@ -6,8 +6,11 @@ import numpy as np
 
 import dynsim
 from dynsim.yz import model as yz
-from odes import attention, coefficients, decoder, growth, population, single_common
-from odes.omega import wrightomega
+from odes.formulas import coefficients, decoder, growth
+from odes.formulas.omega import wrightomega
+from odes.yz import eq10 as attention
+from odes.yz import population
+from odes.yz import theorem4 as single_common
 from sweeps.measurements import eq10_errors
 
 HEADER = """# Slips of the papers

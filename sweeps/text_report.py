@@ -3,7 +3,7 @@
 import dynsim
 from dynsim.classes.estimated import Estimate
 from dynsim.classes.overlap import OverlapReport
-from odes import ladder
+from odes.yz import ladder
 from sweeps.text_rules import RULES
 from sweeps.text_theory import Fates
 

@@ -25,7 +25,9 @@ from jaxtyping import Float, Int8
 from dynsim.classes.overlap import owned
 from dynsim.classes.task import SequenceClasses
 from dynsim.training.optim import Optimizer
-from odes import attention, layer, predictions
+from odes.formulas import predictions
+from odes.yz import eq10 as attention
+from odes.yz import layer
 
 RULES = {
     "theorem-2": "Theorem 2 and Corollary 2, to the letter",

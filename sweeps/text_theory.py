@@ -18,7 +18,7 @@ import dynsim
 from dynsim import checks
 from dynsim.classes.task import SequenceClasses
 from dynsim.training.optim import Optimizer
-from odes import ladder
+from odes.yz import ladder
 from sweeps import text_rules
 
 THEORIES = ("eq10", "plain")

@@ -10,8 +10,10 @@ import numpy as np
 
 import dynsim
 from dynsim import Trajectory
-from odes import attention, population, predictions
-from odes.tolerances import Tolerances
+from odes.formulas import predictions
+from odes.solver.tolerances import Tolerances
+from odes.yz import eq10 as attention
+from odes.yz import population
 
 RATES = (1.0, 0.1)
 STEPS = 1000

@@ -13,7 +13,7 @@ import numpy as np
 from dynsim.two_stage.model import PQ
 from dynsim.two_stage.rank_truncation import RankCurves, rank_curves
 from dynsim.two_stage.task import sample_prompts
-from odes.two_stage_maps import JENSEN_FLOOR
+from odes.two_stage.maps import JENSEN_FLOOR
 from sweeps.two_stage_runs import Runs
 
 LOG_2 = float(np.log(2))

@@ -11,7 +11,7 @@ import numpy as np
 
 from dynsim import Status, Trajectory, checks
 from dynsim.two_stage import observables as prompt_observables
-from odes import two_stage_thresholds as thresholds
+from odes.two_stage import thresholds
 from sweeps import output, two_stage_theory
 from sweeps.two_stage import TwoStage
 from sweeps.two_stage_runs import LEVEL_P, LEVEL_Q, Runs, runs, settings

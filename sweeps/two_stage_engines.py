@@ -13,7 +13,7 @@ from dynsim.two_stage.observables import OBSERVABLES
 from dynsim.two_stage.simulate import simulate_prompts
 from dynsim.two_stage.task import Prompts
 from odes import two_stage
-from odes.tolerances import Tolerances
+from odes.solver.tolerances import Tolerances
 from sweeps.system import Engine, Settings
 from sweeps.two_stage import OPTIMIZER_NUMBERS, TASK_NUMBERS, TwoStage
 

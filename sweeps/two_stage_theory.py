@@ -10,8 +10,9 @@ import jax.numpy as jnp
 import numpy as np
 
 from dynsim import Trajectory
-from odes import two_stage, two_stage_sde
-from odes.two_stage_state import ReducedState
+from odes import two_stage
+from odes.two_stage import sde as two_stage_sde
+from odes.two_stage.state import ReducedState
 from sweeps.two_stage_runs import Runs
 
 RECORD = ("K1", "K2", "J", "W_norm", "V_norm", "W_trace", "V_trace", "auc_Q")

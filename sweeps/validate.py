@@ -13,7 +13,7 @@ from matplotlib.colors import LogNorm
 from matplotlib.figure import Figure
 
 import dynsim
-from odes.flows import Flow
+from odes.solver.flows import Flow
 from sweeps import measurements, output, slips, theorems
 
 What = Literal["matched", "adam", "correction", "overlap", "theorems", "size", "slips"]

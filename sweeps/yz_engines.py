@@ -11,9 +11,10 @@ from jaxtyping import Array, PRNGKeyArray
 import dynsim
 from dynsim import Trajectory
 from dynsim.yz.observables import OBSERVABLES
-from odes import ladder, symmetric
-from odes.symmetric_state import SymmetricTask
-from odes.tolerances import DEFAULT_TOLERANCES
+from odes import symmetric
+from odes.solver.tolerances import DEFAULT_TOLERANCES
+from odes.symmetric.state import SymmetricTask
+from odes.yz import ladder
 from sweeps.config import Training
 from sweeps.system import Engine, Settings, num_times
 

@@ -34,4 +34,4 @@ def test_imports_go_one_way(package: str) -> None:
 
 def test_diffrax_is_called_in_one_place() -> None:
     users = [p.name for p in (ROOT / "odes").rglob("*.py") if "diffrax" in imported(p)]
-    assert users == ["solve.py"]
+    assert users == ["integrate.py"]

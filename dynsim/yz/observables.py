@@ -138,12 +138,12 @@ def growth_bound(task: SequenceClasses, s: Snapshot) -> Float[Array, " K"]:
 
     Raises:
         ValueError: where nothing integrates it: in simulation and in the (Y, Z) flows. There,
-            record "xi" and integrate that (`odes.predictions.bound_from_xi`).
+            record "xi" and integrate that (`odes.formulas.predictions.bound_from_xi`).
     """
     if s.B is None:
         raise ValueError(
             "record = 'B': only the Eq. 10 and Theorem 4 theories integrate the growth factor "
-            "bound; elsewhere record 'xi' and use odes.predictions.bound_from_xi"
+            "bound; elsewhere record 'xi' and use odes.formulas.predictions.bound_from_xi"
         )
     return s.B
 

@@ -9,7 +9,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
 from dynsim import Trajectory
-from odes import ladder
+from odes.yz import ladder
 from sweeps.compare import DESCENT, Comparison
 
 CURVES = {

@@ -1,7 +1,7 @@
 """Where the theory in Y and Z describes training of W_Q, W_K, W_V: the errors of two flows.
 
 Descent on the factors on the population loss, against the plain flow in (Y, Z) of section 3 of
-Scan and Snap (arXiv:2305.16380) and against the flow of the factors (`odes.factorised`), over the
+Scan and Snap (arXiv:2305.16380) and against the flow of the factors (`odes.qkv`), over the
 width d of the embedding and the scale s of the starting weights. The factors' rate for W_Q and W_K
 is eta_Z d / (2 s^2): the preconditioners K K^T/d and Q Q^T/d add up to 2 s^2/d on average at the
 start, so that this is the rate at which the plain flow at eta_Z has its best case. U is frozen,
@@ -25,8 +25,9 @@ from dynsim.qkv import model as embedded
 from dynsim.qkv.init import EmbeddedSpec
 from dynsim.qkv.simulate import initial_embedded, simulate_embedded
 from dynsim.trajectory import Trajectory
-from odes import factorised, population
-from odes.solve import Tolerances
+from odes import qkv as factorised
+from odes.solver.integrate import Tolerances
+from odes.yz import population
 from sweeps import output
 
 THEORIES = {"plain": "plain flow in (Y, Z)", "factorised": "flow of the factors"}

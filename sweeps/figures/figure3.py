@@ -14,7 +14,7 @@ import numpy as np
 from matplotlib.axes import Axes
 
 from dynsim import checks
-from odes import decoder, growth
+from odes.formulas import decoder, growth
 from sweeps import output
 
 

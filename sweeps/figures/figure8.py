@@ -9,8 +9,8 @@ import numpy as np
 from matplotlib.axes import Axes
 
 from dynsim import checks
-from odes import decoder
-from odes.discrete_decoder import h_star
+from odes.formulas import decoder
+from odes.formulas.discrete_decoder import h_star
 from sweeps import output
 
 

@@ -14,7 +14,7 @@ import numpy as np
 from matplotlib.axes import Axes
 
 from dynsim import checks
-from odes import decoder, growth
+from odes.formulas import decoder, growth
 from sweeps import output
 
 RATES = (0.5, 1.0, 2.0, 4.0, 8.0)

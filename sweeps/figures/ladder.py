@@ -8,7 +8,7 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.colors import LogNorm
 
-from odes import ladder
+from odes.yz import ladder
 from sweeps import output, report
 from sweeps.compare import Comparison, compare
 from sweeps.config import Compare

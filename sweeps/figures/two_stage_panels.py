@@ -7,7 +7,7 @@ import numpy as np
 from matplotlib.axes import Axes
 
 from dynsim import Trajectory
-from odes.two_stage_maps import JENSEN_FLOOR
+from odes.two_stage.maps import JENSEN_FLOOR
 from sweeps import two_stage_theory
 from sweeps.two_stage_runs import Runs
 

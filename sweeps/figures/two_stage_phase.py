@@ -13,7 +13,7 @@ from jaxtyping import Bool, Float
 from matplotlib.axes import Axes
 
 from dynsim import checks
-from odes import two_stage_thresholds as thresholds
+from odes.two_stage import thresholds
 from sweeps import hosts, output
 from sweeps.engine import run as run_sweep
 from sweeps.engine import valid

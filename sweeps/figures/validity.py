@@ -14,7 +14,7 @@ from matplotlib.colors import LogNorm
 from matplotlib.figure import Figure
 
 from dynsim import checks
-from odes import ladder
+from odes.yz import ladder
 from sweeps import hosts, output
 from sweeps.config import Training
 from sweeps.engine import run as run_sweep

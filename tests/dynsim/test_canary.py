@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import dynsim
-from odes import population
+from odes.yz import population
 
 Options = dict[str, int | bool]
 

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 from scipy import integrate, optimize, special
 
-from odes import decoder
-from odes.omega import wrightomega
+from odes.formulas import decoder
+from odes.formulas.omega import wrightomega
 
 SIZES = [3.0, 30.0, 50.0, 1000.0, 1e6]
 TIMES = np.r_[0, np.geomspace(1e-6, 1e8, 120)]

@@ -16,7 +16,8 @@ from dynsim.qkv.model import Embedded
 from dynsim.qkv.simulate import initial_embedded, simulate_embedded
 from dynsim.yz import model as yz
 from dynsim.yz import observables
-from odes import factorised, population
+from odes import qkv as factorised
+from odes.yz import population
 
 TASK = dynsim.syn_small()
 ORTHOGONAL = EmbeddedSpec(TASK.M + 2, scale=1.5)

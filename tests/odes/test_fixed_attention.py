@@ -10,8 +10,10 @@ import pytest
 
 import dynsim
 from dynsim.yz import observables
-from odes import attention, coefficients, decoder, fixed_attention, ladder, layer
-from odes.discrete_decoder import h_star
+from odes.formulas import coefficients, decoder
+from odes.formulas.discrete_decoder import h_star
+from odes.yz import eq10 as attention
+from odes.yz import fixed_attention, ladder, layer
 
 # Three classes without a token in common, of unequal prior: the plain update is Lemma 3's.
 APART = dynsim.sequence_classes(

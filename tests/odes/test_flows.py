@@ -11,8 +11,10 @@ from scipy import integrate
 
 import dynsim
 from dynsim.yz import model as yz
-from odes import attention, coefficients, decoder, ladder, population
-from odes.tolerances import Tolerances
+from odes.formulas import coefficients, decoder
+from odes.solver.tolerances import Tolerances
+from odes.yz import eq10 as attention
+from odes.yz import ladder, population
 
 TASK = dynsim.syn_small()
 

@@ -9,7 +9,9 @@ import pytest
 from scipy.integrate import solve_ivp
 
 import dynsim
-from odes import attention, coefficients, decoder, growth, single_common
+from odes.formulas import coefficients, decoder, growth
+from odes.yz import eq10 as attention
+from odes.yz import theorem4 as single_common
 
 RECORD = ("z", "B", "xi", "speed", "attention")
 TIMES = np.array([0.0, 1.0, 10.0, 100.0, 1000.0])

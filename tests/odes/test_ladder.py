@@ -13,7 +13,8 @@ import pytest
 
 import dynsim
 from dynsim.yz import model as yz
-from odes import ladder, population, symmetric
+from odes import symmetric
+from odes.yz import ladder, population
 
 pytestmark = pytest.mark.usefixtures("x64")
 

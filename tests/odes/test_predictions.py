@@ -8,7 +8,9 @@ import numpy as np
 import pytest
 
 import dynsim
-from odes import attention, population, predictions
+from odes.formulas import predictions
+from odes.yz import eq10 as attention
+from odes.yz import population
 
 TIMES = np.unique(np.r_[dynsim.log_times(400, 24), 9.99, 10.01])
 RECORD = ("z", "B", "xi", "speed")

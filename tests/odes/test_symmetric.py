@@ -14,9 +14,11 @@ import pytest
 import dynsim
 from dynsim.yz import model as yz
 from dynsim.yz import observables
-from odes import flows, population, symmetric
-from odes.symmetric_state import zero_state
-from odes.symmetric_task import gradient, measure
+from odes import symmetric
+from odes.solver import flows
+from odes.symmetric.reduction import gradient, measure
+from odes.symmetric.state import zero_state
+from odes.yz import population
 
 pytestmark = pytest.mark.usefixtures("x64")
 
@@ -175,7 +177,7 @@ def test_adams_matched_flow_follows_adam_and_maps_over_rates() -> None:
 
 
 def test_one_compilation_serves_all_sizes_and_rates() -> None:
-    from odes.symmetric import _descend
+    from odes.symmetric.solve import _descend
 
     run = lambda K, eta: symmetric.descend(
         symmetric.symmetric_profiles(P, RHO, K, 10 * K), dynsim.sgd(eta, eta), steps=3

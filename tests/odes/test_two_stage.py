@@ -14,10 +14,10 @@ from dynsim.trajectory import Status
 from dynsim.two_stage.noisy_sgd import NoisySGD, noisy_sgd
 from dynsim.two_stage.task import Prompts, prompts
 from odes import two_stage
-from odes.tolerances import Tolerances
-from odes.two_stage import ReducedState, Rule
-from odes.two_stage_sde import solve_sde
-from odes.two_stage_thresholds import noise_variance, stationary_signal
+from odes.solver.tolerances import Tolerances
+from odes.two_stage.sde import solve_sde
+from odes.two_stage.solve import ReducedState, Rule
+from odes.two_stage.thresholds import noise_variance, stationary_signal
 
 pytestmark = pytest.mark.usefixtures("x64")
 

@@ -12,9 +12,9 @@ import scipy.stats
 
 from dynsim.two_stage.model import PQ, attend, data_loss, outputs
 from dynsim.two_stage.task import Prompts, prompts, sample_prompts
-from odes import two_stage_maps as maps
-from odes.two_stage_loss import Rule, auc_Q, losses, total
-from odes.two_stage_state import ReducedState, block_sizes
+from odes.two_stage import maps
+from odes.two_stage.loss import Rule, auc_Q, losses, total
+from odes.two_stage.state import ReducedState, block_sizes
 
 pytestmark = pytest.mark.usefixtures("x64")
 

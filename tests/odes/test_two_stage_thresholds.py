@@ -10,7 +10,7 @@ import pytest
 from dynsim.two_stage.noisy_sgd import noisy_sgd
 from dynsim.two_stage.task import prompts
 from odes import two_stage
-from odes import two_stage_thresholds as thresholds
+from odes.two_stage import thresholds
 
 pytestmark = pytest.mark.usefixtures("x64")
 

@@ -12,7 +12,7 @@ import dynsim
 from dynsim.classes.estimated import Estimate
 from dynsim.classes.overlap import overlap_report
 from dynsim.classes.task import SequenceClasses, sequence_classes
-from odes import predictions
+from odes.formulas import predictions
 from sweeps import text_report, text_rules, text_theory
 from sweeps.figures.corpus import CorpusFigure, corpus, draw, run
 

@@ -14,7 +14,7 @@ import xarray as xr
 
 import dynsim
 import sweeps
-from odes import population
+from odes.yz import population
 from sweeps import Sweep, Training, tiles
 from sweeps.engine import valid
 from sweeps.engines import ENGINES

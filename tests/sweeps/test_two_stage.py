@@ -11,7 +11,7 @@ import sweeps
 from dynsim import Status, simulate_prompts
 from dynsim.two_stage import presets
 from odes import two_stage as reduced
-from odes.two_stage_maps import JENSEN_FLOOR
+from odes.two_stage.maps import JENSEN_FLOOR
 from sweeps import cli, tiles, two_stage_claims
 from sweeps.figures.two_stage_phase import Plane, judge
 from sweeps.spec import Sweep

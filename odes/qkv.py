@@ -26,7 +26,7 @@ Z never moves, from D = A = 0 Y never does. Conserved are, the first head by hea
 and for U U^T = I so are Q^T Q - K^T K and sum A^T A - D^T D, which differ by constants.
 
 The chain rule is linear in the weights, so that the flows of momentum and the corrected one are
-those of `odes.flows` for the factors. Adam divides weight by weight, which needs U = I.
+those of `odes.solver.flows` for the factors. Adam divides weight by weight, which needs U = I.
 """
 
 import functools
@@ -51,9 +51,9 @@ from dynsim.trajectory import Trajectory
 from dynsim.yz import model as yz
 from dynsim.yz import observables
 from dynsim.yz.observables import DEFAULT_RECORD, Observable, Record
-from odes.flows import Flow, checked_flow, integrate_flow
-from odes.solve import run
-from odes.tolerances import Tolerances, checked_tolerances
+from odes.solver.flows import Flow, checked_flow, integrate_flow
+from odes.solver.integrate import run
+from odes.solver.tolerances import Tolerances, checked_tolerances
 
 
 class Layer(eqx.Module):
@@ -112,7 +112,7 @@ def solve(
         times: (S,) optimiser steps at which to record, increasing, >= 0; need not be whole.
         init: starting weights, for instance from `dynsim.qkv.simulate.initial_embedded`.
         frozen: names of weights that stay as they are, "U" among them.
-        flow: as for `odes.population.solve`.
+        flow: as for `odes.yz.population.solve`.
         record: as in `dynsim.simulate`.
         dtype: "float64" or "float32".
         tolerances: of the solver; by default `DEFAULT_TOLERANCES[dtype]`.

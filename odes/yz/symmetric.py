@@ -2,7 +2,7 @@
 
 `odes.symmetric` solves for a few numbers; here they stand for the weights of a whole layer, on
 which the observables of `dynsim.yz.observables` are measured as on any other. Exact for symmetric
-tasks from zero weights; see `odes.symmetric_task` for what symmetric means.
+tasks from zero weights; see `odes.symmetric.reduction` for what symmetric means.
 """
 
 import functools
@@ -18,11 +18,11 @@ from dynsim.trajectory import Trajectory
 from dynsim.yz import model as yz
 from dynsim.yz import observables
 from dynsim.yz.observables import DEFAULT_RECORD, Observable, Record
-from odes.flows import Flow, checked_flow, integrate_flow
-from odes.solve import run
-from odes.symmetric_state import SymmetricTask, zero_state
-from odes.symmetric_task import gradient, place, reduce, tokens
-from odes.tolerances import Tolerances, checked_tolerances
+from odes.solver.flows import Flow, checked_flow, integrate_flow
+from odes.solver.integrate import run
+from odes.solver.tolerances import Tolerances, checked_tolerances
+from odes.symmetric.reduction import gradient, place, reduce, tokens
+from odes.symmetric.state import SymmetricTask, zero_state
 
 
 def solve(
@@ -40,11 +40,11 @@ def solve(
 
     Args:
         task: a concrete, symmetric task.
-        optimizer, times, flow, record, dtype, tolerances: as in `odes.population.solve`.
+        optimizer, times, flow, record, dtype, tolerances: as in `odes.yz.population.solve`.
         init: None; the reduction holds from zero weights alone.
 
     Returns:
-        A `Trajectory` with the full weights, the same as `odes.population.solve` returns.
+        A `Trajectory` with the full weights, the same as `odes.yz.population.solve` returns.
 
     Raises:
         ValueError: naming the assumption of the reduction that fails, or the argument that is

@@ -1,7 +1,7 @@
 """Flows of an optimiser: continuous time for any gradient, plain, with momentum and Adam's.
 
 The parameters are any pytree with fields `Y` and `Z`, each with its learning rate: a `YZ` in
-`odes.population`, a handful of numbers in `odes.symmetric`. G is the gradient of the
+`odes.yz.population`, a handful of numbers in `odes.symmetric`. G is the gradient of the
 population loss, t = 1 is one optimiser step. Assumes eta -> 0 at fixed decays.
 
     plain         p' = -eta G                                       exact for mu = 0
@@ -40,8 +40,8 @@ from jaxtyping import Array, Float, PyTree
 
 from dynsim import checks
 from dynsim.training.optim import Clock, Optimizer
-from odes.solve import Derivatives, Solved, VectorField, integrate
-from odes.tolerances import Tolerances
+from odes.solver.integrate import Derivatives, Solved, VectorField, integrate
+from odes.solver.tolerances import Tolerances
 
 Flow = Literal[
     "plain",

@@ -10,8 +10,8 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from dynsim import checks
-from odes.symmetric_state import Reduced, State, SymmetricTask
-from odes.symmetric_task import measure
+from odes.symmetric.reduction import measure
+from odes.symmetric.state import Reduced, State, SymmetricTask
 
 Observable = Callable[[SymmetricTask, State, Reduced], Array]
 

@@ -17,7 +17,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, ArrayLike, Float
 
-from odes.omega import wrightomega
+from odes.formulas.omega import wrightomega
 
 _NEWTON_STEPS = 2
 

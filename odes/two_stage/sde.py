@@ -2,11 +2,11 @@
 
     da = (...) dt + sqrt(eta) tau_xi dB_a,   db = (...) dt + sqrt(eta) tau_xi dB_b
 
-with the drift of `odes.two_stage_field`: in n steps, n eta units of time, noisy SGD adds noise
+with the drift of `odes.two_stage.field`: in n steps, n eta units of time, noisy SGD adds noise
 of variance n eta^2 tau_xi^2 to every weight. Averages over blocks do not feel it, the single
 weights a and b do: it decides when, and with which sign of b, Q is learned.
 
-Assumes what `odes.two_stage_field` does, and that the noise of a block averages out. The paper
+Assumes what `odes.two_stage.field` does, and that the noise of a block averages out. The paper
 was at hand in fragments: this is a reconstruction derived by us.
 """
 
@@ -23,9 +23,8 @@ from dynsim.precision import DType
 from dynsim.trajectory import Trajectory
 from dynsim.two_stage.noisy_sgd import NoisySGD
 from dynsim.two_stage.task import Prompts
-from odes.solve import integrate_sde, run
-from odes.two_stage import DEFAULT_RECORD, checked_start
-from odes.two_stage_field import (
+from odes.solver.integrate import integrate_sde, run
+from odes.two_stage.field import (
     Model,
     checked_model,
     checked_record,
@@ -34,8 +33,9 @@ from odes.two_stage_field import (
     rate_at,
     switch_time,
 )
-from odes.two_stage_loss import Rule
-from odes.two_stage_state import ReducedState
+from odes.two_stage.loss import Rule
+from odes.two_stage.solve import DEFAULT_RECORD, checked_start
+from odes.two_stage.state import ReducedState
 
 
 def solve_sde(

@@ -1,9 +1,9 @@
 """Symmetric sequence classes: exact flows and exact descent, at a cost without K and M.
 
 Solves the population dynamics of Scan and Snap (section 3; T, batch -> infinity) in the few
-numbers of `odes.symmetric_task`, from zero weights. `solve` integrates the same flows as
-`odes.population.solve` (it adds eta -> 0), `descend` makes the same steps as `dynsim.simulate`
-with infinite length and batch. What can be recorded is in `odes.symmetric_observables`.
+numbers of `odes.symmetric.reduction`, from zero weights. `solve` integrates the same flows as
+`odes.yz.population.solve` (it adds eta -> 0), `descend` makes the same steps as `dynsim.simulate`
+with infinite length and batch. What can be recorded is in `odes.symmetric.observables`.
 """
 
 import functools
@@ -23,33 +23,15 @@ from dynsim.training.run_checks import check_step_times
 from dynsim.trajectory import Status, Trajectory, log_times
 from dynsim.yz.observables import DEFAULT_RECORD
 from dynsim.yz.simulate import DIVERGED_LOSS
-from odes.flows import Flow, checked_flow, integrate_flow
-from odes.solve import Derivatives, run
-from odes.symmetric_observables import OBSERVABLES, checked_record, observe
-from odes.symmetric_state import State, SymmetricTask, zero_state
-from odes.symmetric_task import (
-    direction,
-    expand,
+from odes.solver.flows import Flow, checked_flow, integrate_flow
+from odes.solver.integrate import Derivatives, run
+from odes.solver.tolerances import Tolerances, checked_tolerances
+from odes.symmetric.observables import checked_record, observe
+from odes.symmetric.reduction import (
     gradient,
     measure,
-    merged,
-    symmetric_profiles,
-    symmetric_task,
 )
-from odes.tolerances import Tolerances, checked_tolerances
-
-__all__ = [
-    "OBSERVABLES",
-    "State",
-    "SymmetricTask",
-    "descend",
-    "direction",
-    "expand",
-    "merged",
-    "solve",
-    "symmetric_profiles",
-    "symmetric_task",
-]
+from odes.symmetric.state import SymmetricTask, zero_state
 
 
 def solve(
@@ -69,7 +51,7 @@ def solve(
         task: from `symmetric_task` or `symmetric_profiles`; its numbers may be traced.
         optimizer: `sgd`, `momentum` or `adam`; its numbers may be traced.
         times: (S,) optimiser steps at which to record, increasing, >= 0; need not be whole.
-        flow: as in `odes.population.solve`.
+        flow: as in `odes.yz.population.solve`.
         record: names from `OBSERVABLES`.
         dtype: "float64" or "float32".
         tolerances: of the solver; by default `DEFAULT_TOLERANCES[dtype]`.

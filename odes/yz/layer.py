@@ -13,8 +13,8 @@ from dynsim.classes.task import SequenceClasses
 from dynsim.training.optim import Optimizer
 from dynsim.yz import model as yz
 from dynsim.yz.observables import Snapshot
-from odes import coefficients, decoder
-from odes.solve import weights
+from odes.formulas import coefficients, decoder
+from odes.solver.integrate import weights
 
 # Condition number of the Gram matrix above which its inverse carries no digit of float64.
 _SINGULAR = 1e14
@@ -42,7 +42,7 @@ def start(init: yz.YZ | None, task: SequenceClasses, dtype: str) -> Float[Array,
 def speed(
     task: SequenceClasses, h: Float[Array, " K"], finite_m: bool = False
 ) -> Float[Array, "K *K"]:
-    """Speed of each class from its h, in the form that `odes.coefficients` takes."""
+    """Speed of each class from its h, in the form that `odes.formulas.coefficients` takes."""
     return coefficients.finite_m_speed(h, task.M) if finite_m else decoder.speed(h, task.M)
 
 

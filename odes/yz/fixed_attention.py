@@ -31,10 +31,10 @@ from dynsim.trajectory import Trajectory
 from dynsim.yz import model as yz
 from dynsim.yz import observables
 from dynsim.yz.observables import DEFAULT_RECORD, Observable, Record
-from odes import decoder as closed_form
-from odes import layer
-from odes.discrete_decoder import h_star
-from odes.solve import check_times, judge, run
+from odes.formulas import decoder as closed_form
+from odes.formulas.discrete_decoder import h_star
+from odes.solver.integrate import check_times, judge, run
+from odes.yz import layer
 
 Decoder = Literal["closed", "discrete"]
 

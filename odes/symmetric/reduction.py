@@ -6,7 +6,7 @@ number q of classes and all classes be equally likely, as in the Syn tasks of Sc
 (section 6). From zero weights, in the limit T -> infinity (Lemma 2), every entry of Y and Z then
 stays equal to one of 4 D + 3 C numbers, whatever K and M are: gradients keep the symmetry, and
 so does any elementwise optimiser. Nothing is approximated. The numbers are those of
-`odes.symmetric_state`.
+`odes.symmetric.state`.
 """
 
 import jax
@@ -17,7 +17,7 @@ from jaxtyping import Array, ArrayLike, Float, Int
 from dynsim import checks
 from dynsim.classes.task import SequenceClasses
 from dynsim.yz import model as yz
-from odes.symmetric_state import Attention, Decoder, Reduced, State, SymmetricTask
+from odes.symmetric.state import Attention, Decoder, Reduced, State, SymmetricTask
 
 # Probabilities typed with six decimals still count as normalised. Only their ratios enter the
 # dynamics, because attention normalises itself.

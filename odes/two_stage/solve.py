@@ -6,10 +6,10 @@ learned; after the annealing the noise decays and Q follows. `solve` integrates
     da/dt = -dLoss/da - lambda a,   db/dt = -dLoss/db - lambda b
     dv_k/dt = -(4/n_k) v_k dLoss/dv_k - 2 lambda v_k + eta tau_xi^2
 
-for the loss of `odes.two_stage_loss` in eta-time, the sum of the learning rates so far. The sign
+for the loss of `odes.two_stage.loss` in eta-time, the sum of the learning rates so far. The sign
 of b is that of its start: in training it is random, and b = 0 stays 0.
 
-Assumes: see `odes.two_stage_field`, where the right-hand side is. The paper was at hand in
+Assumes: see `odes.two_stage.field`, where the right-hand side is. The paper was at hand in
 fragments: this is a reconstruction derived by us.
 """
 
@@ -25,10 +25,9 @@ from dynsim.precision import DType
 from dynsim.trajectory import Trajectory
 from dynsim.two_stage.noisy_sgd import NoisySGD
 from dynsim.two_stage.task import Prompts
-from odes.solve import Derivatives, integrate, run
-from odes.tolerances import Tolerances, checked_tolerances
-from odes.two_stage_field import (
-    OBSERVABLES,
+from odes.solver.integrate import Derivatives, integrate, run
+from odes.solver.tolerances import Tolerances, checked_tolerances
+from odes.two_stage.field import (
     Model,
     checked_model,
     checked_record,
@@ -36,10 +35,8 @@ from odes.two_stage_field import (
     observe,
     switch_time,
 )
-from odes.two_stage_loss import Rule
-from odes.two_stage_state import ReducedState
-
-__all__ = ["DEFAULT_RECORD", "OBSERVABLES", "ReducedState", "Rule", "checked_start", "solve"]
+from odes.two_stage.loss import Rule
+from odes.two_stage.state import ReducedState
 
 DEFAULT_RECORD = ("K1", "K2", "W_norm", "V_norm", "W_trace", "V_trace")
 DEFAULT_TOLERANCES = Tolerances(1e-5, 1e-7)

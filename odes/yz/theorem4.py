@@ -4,11 +4,11 @@ The common token c is in all K classes, every query serves q of them, and the ov
 f_n . f_n' = f_nc f_n'c are weak. Then, z_c counted from its start, xi = gamma e^{4 z_c} / C0 with
 C0 = rho_0^4 / K, and
 
-    z_c' = -q w eta_Z xi,    B_n' = w eta_Z xi    (closed form: `odes.growth.bound`, which explains
+    z_c' = -q w eta_Z xi,    B_n' = w eta_Z xi    (closed form: `odes.formulas.growth.bound`, which explains
                                                    w and q; the paper has q = w = 1)
 
 Distinct tokens, by Theorem 3: z_l' = w eta_Z xi f_nl^2 = f_nl^2 B_n'. All of a class follow from
-its dominant one (`odes.growth.other_logit`), for which f_nl0^2 is taken with the normaliser of the
+its dominant one (`odes.formulas.growth.other_logit`), for which f_nl0^2 is taken with the normaliser of the
 present z, since with the one of the start it would exceed 1. One number per class is therefore
 integrated; everything else is in closed form.
 
@@ -38,9 +38,10 @@ from dynsim.trajectory import Trajectory
 from dynsim.yz import model as yz
 from dynsim.yz import observables
 from dynsim.yz.observables import DEFAULT_RECORD, Observable, Record, Snapshot
-from odes import decoder, growth, layer
-from odes.solve import integrate, run
-from odes.tolerances import Tolerances, checked_tolerances
+from odes.formulas import decoder, growth
+from odes.solver.integrate import integrate, run
+from odes.solver.tolerances import Tolerances, checked_tolerances
+from odes.yz import layer
 
 # Priors and P(c|n) typed with a few decimals count as equal.
 _EQUAL = 1e-5
@@ -64,7 +65,7 @@ def solve(
         optimizer: `sgd` or `momentum` (read as eta / (1 - mu)); its numbers may be traced, and
             eta_y must be positive.
         times: (S,) optimiser steps at which to record, increasing, >= 0.
-        clock: "sgd" or "paper", as in `odes.attention`.
+        clock: "sgd" or "paper", as in `odes.yz.eq10`.
         init: starting weights, of which only Z is used; zero if None.
         record: as in `dynsim.simulate`, "B" included. "speed" is gamma, "xi" the theorem's.
         dtype: "float64" or "float32".

@@ -19,7 +19,7 @@ import numpy as np
 from jaxtyping import Float, Int8
 
 from dynsim.classes.task import SequenceClasses
-from odes.solve import check_times
+from odes.solver.integrate import check_times
 
 # Symmetry of a task is decided up to the accuracy with which tables are accepted.
 _EQUAL = 1e-5

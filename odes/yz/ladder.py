@@ -12,7 +12,10 @@ from dynsim import checks
 from dynsim.classes.task import SequenceClasses
 from dynsim.training.optim import Optimizer
 from dynsim.trajectory import Trajectory
-from odes import attention, fixed_attention, lemma3, population, single_common, symmetric_layer
+from odes.yz import eq10 as attention
+from odes.yz import fixed_attention, lemma3, population
+from odes.yz import symmetric as symmetric_layer
+from odes.yz import theorem4 as single_common
 
 
 class Theory(NamedTuple):

@@ -20,7 +20,7 @@ from dynsim.precision import DType, precision, settle
 from dynsim.training.run_checks import check_weights
 from dynsim.trajectory import Status, Trajectory
 from dynsim.yz.model import YZ, init_zero
-from odes.tolerances import Tolerances
+from odes.solver.tolerances import Tolerances
 
 
 class Clock(Protocol):

@@ -11,7 +11,7 @@ the noise alone.
 
 Assumes: eta -> 0 at fixed eta tau_xi^2 (the stationary noise of the steps themselves is larger by
 the factor 2/(2 - eta lambda)), the whole population as batch, no noise on a and b themselves
-(`odes.two_stage_sde` has that), and what `odes.two_stage_loss` assumes. The paper was at hand in
+(`odes.two_stage.sde` has that), and what `odes.two_stage.loss` assumes. The paper was at hand in
 fragments: this is a reconstruction derived by us.
 """
 
@@ -26,9 +26,9 @@ from jaxtyping import Array, Float
 from dynsim import checks
 from dynsim.two_stage.noisy_sgd import NoisySGD
 from dynsim.two_stage.task import Prompts
-from odes.two_stage_loss import Losses, Rule, auc_Q, losses, total
-from odes.two_stage_maps import root
-from odes.two_stage_state import ReducedState, block_sizes
+from odes.two_stage.loss import Losses, Rule, auc_Q, losses, total
+from odes.two_stage.maps import root
+from odes.two_stage.state import ReducedState, block_sizes
 
 
 class Model(NamedTuple):

@@ -32,8 +32,8 @@ from jaxtyping import Array, Float
 
 from dynsim.two_stage.model import logistic
 from dynsim.two_stage.task import Prompts
-from odes.two_stage_maps import D, G, root
-from odes.two_stage_state import ReducedState
+from odes.two_stage.maps import D, G, root
+from odes.two_stage.state import ReducedState
 
 __all__ = ["Losses", "ReducedState", "Rule", "auc_Q", "losses", "total"]
 

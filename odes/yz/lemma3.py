@@ -24,9 +24,10 @@ from dynsim.trajectory import Trajectory
 from dynsim.yz import model as yz
 from dynsim.yz import observables
 from dynsim.yz.observables import DEFAULT_RECORD, Observable, Record, Snapshot
-from odes import coefficients, layer
-from odes.solve import integrate, run
-from odes.tolerances import Tolerances, checked_tolerances
+from odes.formulas import coefficients
+from odes.solver.integrate import integrate, run
+from odes.solver.tolerances import Tolerances, checked_tolerances
+from odes.yz import layer
 
 
 def solve(
@@ -46,7 +47,7 @@ def solve(
         optimizer: `sgd` or `momentum` (read as eta / (1 - mu)); its numbers may be traced.
         times: (S,) optimiser steps at which to record, increasing, >= 0.
         init: starting weights, of which only Z is used; zero if None.
-        record, dtype, tolerances: as in `odes.attention.solve`.
+        record, dtype, tolerances: as in `odes.yz.eq10.solve`.
 
     Returns:
         A `Trajectory` with `params` None; a solve that fails has another status than OK.

@@ -2,8 +2,8 @@
 
     z_m' = eta_Z gamma(t) sum_{n in psi^-1(m)} diag(f_n) sum_{n' != n} beta_nn' (f_n f_n^T - I) f_n'
 
-beta from Theorem 1 (`odes.coefficients`), gamma from the decoder's closed form
-(`odes.decoder`). Inserting Theorem 1, the drift of class n is f_n o (g_n - gamma f_n), which is
+beta from Theorem 1 (`odes.formulas.coefficients`), gamma from the decoder's closed form
+(`odes.formulas.decoder`). Inserting Theorem 1, the drift of class n is f_n o (g_n - gamma f_n), which is
 how it is computed. Assumes T -> infinity, Y = 0 at the start, the decoder update of Lemma 3,
 gamma unaffected by the motion of Z, and drops terms of order 1/M: exact for weak overlap.
 
@@ -38,9 +38,10 @@ from dynsim.trajectory import Trajectory
 from dynsim.yz import model as yz
 from dynsim.yz import observables
 from dynsim.yz.observables import DEFAULT_RECORD, Observable, Record
-from odes import coefficients, decoder, layer
-from odes.solve import integrate, run
-from odes.tolerances import Tolerances, checked_tolerances
+from odes.formulas import coefficients, decoder
+from odes.solver.integrate import integrate, run
+from odes.solver.tolerances import Tolerances, checked_tolerances
+from odes.yz import layer
 
 
 class State(NamedTuple):
@@ -121,7 +122,7 @@ def drift(
 
     Args:
         f: normalised attention.
-        speed: gamma (K,), or the coupled speed (K, K) of finite M (`odes.coefficients`).
+        speed: gamma (K,), or the coupled speed (K, K) of finite M (`odes.formulas.coefficients`).
         weight: factor on the drift of each class.
     """
     C = coefficients.mixing(f, speed)

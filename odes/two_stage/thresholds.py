@@ -25,8 +25,8 @@ from jaxtyping import Array, ArrayLike, Float
 
 from dynsim.two_stage.noisy_sgd import NoisySGD
 from dynsim.two_stage.task import Prompts
-from odes.two_stage_loss import Rule, half_normal_nodes, total
-from odes.two_stage_state import ReducedState
+from odes.two_stage.loss import Rule, half_normal_nodes, total
+from odes.two_stage.state import ReducedState
 
 _C0 = math.sqrt(2 / math.pi) / 16
 _BISECTIONS = 64

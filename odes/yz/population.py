@@ -7,7 +7,7 @@ g_n = Y (e_nu(n) - alpha_n),
     z_m' = eta_Z sum_{n in psi^-1(m)} pi(n) f_n o (g_n - f_n (f_n . g_n))
 
 which is minus the gradient of the population loss with the learning rates in front. Nothing
-else is dropped: any overlap, any start. What momentum and Adam make of it is in `odes.flows`.
+else is dropped: any overlap, any start. What momentum and Adam make of it is in `odes.solver.flows`.
 """
 
 import functools
@@ -22,9 +22,9 @@ from dynsim.trajectory import Trajectory
 from dynsim.yz import model as yz
 from dynsim.yz import observables
 from dynsim.yz.observables import DEFAULT_RECORD, Observable, Record
-from odes.flows import FLOWS, Flow, checked_flow, integrate_flow
-from odes.solve import run, weights
-from odes.tolerances import Tolerances, checked_tolerances
+from odes.solver.flows import FLOWS, Flow, checked_flow, integrate_flow
+from odes.solver.integrate import run, weights
+from odes.solver.tolerances import Tolerances, checked_tolerances
 
 __all__ = ["FLOWS", "Flow", "checked_flow", "solve"]
 

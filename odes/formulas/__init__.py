@@ -1,0 +1,1 @@
+"""Closed forms, which need no solver."""

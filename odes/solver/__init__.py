@@ -1,0 +1,1 @@
+"""Integration: the only caller of diffrax, the flows that optimisers follow, tolerances."""
