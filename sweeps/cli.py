@@ -11,18 +11,19 @@ from typing import Annotated, Any
 import matplotlib as mpl
 import tyro
 
-from sweeps import hosts, output, plot, two_stage_compare, two_stage_report
+from sweeps import output
 from sweeps.benchmarks import command as bench
-from sweeps.commands import Export, Info, SweepCommand, run_export, run_info, run_sweep
-from sweeps.compare import compare
-from sweeps.config import Compare
-from sweeps.engine import Interrupted
-from sweeps.explain import Explain, explain, text
-from sweeps.figures import (
+from sweeps.commands import plot
+from sweeps.commands.explain import Explain, explain, text
+from sweeps.commands.sweep import Export, Info, SweepCommand, run_export, run_info, run_sweep
+from sweeps.compare.compare import compare
+from sweeps.compare.ladder import Ladder
+from sweeps.compare.ladder import run as run_ladder
+from sweeps.compare.report import table, write
+from sweeps.runner import hosts
+from sweeps.runner.run import Interrupted
+from sweeps.studies.paper import (
     attention_maps,
-    collapse,
-    corpus,
-    factorised,
     figure3,
     figure6,
     figure7,
@@ -30,20 +31,22 @@ from sweeps.figures import (
     figure9,
     figure10,
     recall,
-    snap,
-    spectrum,
-    trainability,
-    two_stage,
-    two_stage_phase,
-    validity,
 )
-from sweeps.figures.ladder import Ladder
-from sweeps.figures.ladder import run as run_ladder
-from sweeps.figures.phase import run as run_phase
-from sweeps.phase import Phase
-from sweeps.report import table, write
-from sweeps.two_stage_compare import CompareTwoStage
-from sweeps.validate import Validate, validate
+from sweeps.studies.phase import validity
+from sweeps.studies.phase.diagram import Phase
+from sweeps.studies.phase.figure import run as run_phase
+from sweeps.studies.qkv import figure as factorised
+from sweeps.studies.spectrum import figure as spectrum
+from sweeps.studies.tables.validate import Validate, validate
+from sweeps.studies.trainability import figure as trainability
+from sweeps.studies.transitions import collapse, snap
+from sweeps.studies.two_stage import compare as two_stage_compare
+from sweeps.studies.two_stage import figure as two_stage
+from sweeps.studies.two_stage import phase as two_stage_phase
+from sweeps.studies.two_stage import report as two_stage_report
+from sweeps.studies.two_stage.compare import CompareTwoStage
+from sweeps.studies.words import figure as corpus
+from sweeps.systems.yz.settings import Compare
 
 Figure = (
     Annotated[figure3.Figure3, tyro.conf.subcommand("3")]

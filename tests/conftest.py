@@ -14,7 +14,7 @@ import pytest
 
 mpl.use("Agg")
 # Compilation is most of what the tests cost, and a third as long without optimisation.
-# `tests/dynsim/test_canary.py` checks optimised code; `XLA_FLAGS= make test` runs all of it so.
+# `tests/test_canary.py` checks optimised code; `XLA_FLAGS= make test` runs all of it so.
 QUICK = {"xla_backend_optimization_level": 0, "xla_cpu_use_fusion_emitters": False}
 OPTIMISED = {"xla_backend_optimization_level": 3, "xla_cpu_use_fusion_emitters": True}
 """What XLA does by default, of all that `QUICK` may have switched off."""

@@ -1,4 +1,4 @@
-"""The snapshot of a layer in ordinary parameters, for the observables of `dynsim.yz.observables`."""
+"""The snapshot of a layer in ordinary parameters, for `dynsim.yz.observables`."""
 
 import jax
 import jax.numpy as jnp

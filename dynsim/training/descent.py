@@ -1,6 +1,7 @@
 """Descent with one learning rate for all weights, whatever their structure.
 
-As in `dynsim.training.optim` every number is a pytree leaf, so that one compilation serves a whole grid.
+As in `dynsim.training.optim` every number is a pytree leaf, so that one compilation serves a whole
+grid.
 """
 
 from typing import Literal

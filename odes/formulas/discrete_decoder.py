@@ -5,8 +5,9 @@ W = F Y from 0 to w_n = (M-1) h*(s) zeta_n, with
 
     h*(s) = h*(s-1) + eta_Y / ((M-1) + exp(M h*(s-1))),    h*(0) = 0.
 
-The closed form h of `odes.formulas.decoder` is its limit of small steps: 0 <= h* - h <= 2 eta_Y / M, and
-the difference tends to 0 (Lemma 7). Extension to heavy-ball momentum [ours]: the increment is
+The closed form h of `odes.formulas.decoder` is its limit of small steps: 0 <= h* - h <=
+2 eta_Y / M, and the difference tends to 0 (Lemma 7).
+Extension to heavy-ball momentum [ours]: the increment is
 eta_Y v with v <- mu v + 1 / ((M-1) + exp(M h*)), exact for the same reason that Lemma 5 is.
 """
 

@@ -6,7 +6,8 @@ For distinct tokens l, l' of class n of Scan and Snap's Eq. 10,
     exp(2 f_nl0(0)^2 B_n) <= chi_l0 <= exp(2 B_n),   B_n(t) = int_0^t eta_Z xi_n    (l0 dominant).
 
 Theorem 4: one common token c, in all classes with f_nc(0) = 1/rho_0, and weak overlap. Then
-xi = gamma e^{4 z_c} / C0 with C0 = rho_0^4 / K, and with Gamma = int_0^t gamma (`odes.formulas.decoder`)
+xi = gamma e^{4 z_c} / C0 with C0 = rho_0^4 / K, and with Gamma = int_0^t gamma
+(`odes.formulas.decoder`)
 
     z_c' = -q w eta_Z xi,   B_n' = w eta_Z xi
     B_n = -z_c / q = 1/(4 q) ln(1 + 4 q w eta_Z Gamma / C0).
@@ -150,7 +151,7 @@ def bound_at_snap(K: Number, M: Number, nu: Number, **options: Any) -> Float[Arr
     """B_n(t0), which depends on the learning rates through nu = eta_Y / eta_Z alone (Fig. 9).
 
     eta_Y t0 / K = 2 (1 + w1) ln(M) is a function of M, and eta_Z Gamma(t0) is K / nu times another.
-    NaN for M <= 3, where t0 is not defined (see `odes.formulas.decoder.Stages`). `options` are the keywords
-    of `bound`.
+    NaN for M <= 3, where t0 is not defined (see `odes.formulas.decoder.Stages`). `options` are the
+    keywords of `bound`.
     """
     return bound(decoder.stages(1.0, K, M).snap, 1.0, 1 / jnp.asarray(nu), K, M, **options)

@@ -3,9 +3,9 @@
     z_m' = eta_Z gamma(t) sum_{n in psi^-1(m)} diag(f_n) sum_{n' != n} beta_nn' (f_n f_n^T - I) f_n'
 
 beta from Theorem 1 (`odes.formulas.coefficients`), gamma from the decoder's closed form
-(`odes.formulas.decoder`). Inserting Theorem 1, the drift of class n is f_n o (g_n - gamma f_n), which is
-how it is computed. Assumes T -> infinity, Y = 0 at the start, the decoder update of Lemma 3,
-gamma unaffected by the motion of Z, and drops terms of order 1/M: exact for weak overlap.
+(`odes.formulas.decoder`). Inserting Theorem 1, the drift of class n is f_n o (g_n - gamma f_n),
+which is how it is computed. Assumes T -> infinity, Y = 0 at the start, the decoder update of
+Lemma 3, gamma unaffected by the motion of Z, and drops terms of order 1/M: exact for weak overlap.
 
 Clocks. The paper adds up the classes of a query unweighted, while its decoder runs at t/K. One
 step of SGD, however, moves z by the *average* over drawn classes. `clock="sgd"` weighs class n

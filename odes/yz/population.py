@@ -7,7 +7,8 @@ g_n = Y (e_nu(n) - alpha_n),
     z_m' = eta_Z sum_{n in psi^-1(m)} pi(n) f_n o (g_n - f_n (f_n . g_n))
 
 which is minus the gradient of the population loss with the learning rates in front. Nothing
-else is dropped: any overlap, any start. What momentum and Adam make of it is in `odes.solver.flows`.
+else is dropped: any overlap, any start. What momentum and Adam make of it is in
+`odes.solver.flows`.
 """
 
 import functools

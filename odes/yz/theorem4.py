@@ -4,13 +4,14 @@ The common token c is in all K classes, every query serves q of them, and the ov
 f_n . f_n' = f_nc f_n'c are weak. Then, z_c counted from its start, xi = gamma e^{4 z_c} / C0 with
 C0 = rho_0^4 / K, and
 
-    z_c' = -q w eta_Z xi,    B_n' = w eta_Z xi    (closed form: `odes.formulas.growth.bound`, which explains
-                                                   w and q; the paper has q = w = 1)
+    z_c' = -q w eta_Z xi,    B_n' = w eta_Z xi
+
+(closed form: `odes.formulas.growth.bound`, which explains w and q; the paper has q = w = 1).
 
 Distinct tokens, by Theorem 3: z_l' = w eta_Z xi f_nl^2 = f_nl^2 B_n'. All of a class follow from
-its dominant one (`odes.formulas.growth.other_logit`), for which f_nl0^2 is taken with the normaliser of the
-present z, since with the one of the start it would exceed 1. One number per class is therefore
-integrated; everything else is in closed form.
+its dominant one (`odes.formulas.growth.other_logit`), for which f_nl0^2 is taken with the
+normaliser of the present z, since with the one of the start it would exceed 1. One
+number per class is therefore integrated; everything else is in closed form.
 
 rho_0, the normaliser at the start, is chosen by rho_0^{-2} = mean over n of f_nc(0)^2, which makes
 the mean of xi_n right to leading order in the overlap, also where classes differ. `init` shifts

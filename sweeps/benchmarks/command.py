@@ -6,8 +6,8 @@ from typing import Literal
 
 import tyro
 
-from sweeps import hosts
 from sweeps.benchmarks import fig6, kills, maps, scaling, two_stage
+from sweeps.runner import hosts
 
 What = Literal["fig6", "maps", "two-stage", "scaling", "kills"]
 

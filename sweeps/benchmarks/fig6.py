@@ -11,9 +11,9 @@ import numpy as np
 
 import dynsim
 import sweeps
-from sweeps.figures.figure6 import published
-from sweeps.files import load
-from sweeps.spec import Sweep
+from sweeps.runner.files import load
+from sweeps.runner.spec import Sweep
+from sweeps.studies.paper.figure6 import published
 
 LOOPS = 4
 """Single runs that are timed for each number of queries; the median stands for all."""

@@ -4,10 +4,10 @@ import functools
 from collections.abc import Iterator
 
 import sweeps
-from sweeps import tiles
 from sweeps.benchmarks.fig6 import seconds
-from sweeps.config import Training
-from sweeps.spec import Sweep
+from sweeps.runner import tiles
+from sweeps.runner.spec import Sweep
+from sweeps.systems.yz.settings import Training
 
 TRAINING = Training(momentum=0.9, steps=100)
 

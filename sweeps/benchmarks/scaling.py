@@ -8,8 +8,8 @@ from pathlib import Path
 
 import sweeps
 from sweeps.benchmarks.fig6 import seconds
-from sweeps.config import Training
-from sweeps.spec import Sweep
+from sweeps.runner.spec import Sweep
+from sweeps.systems.yz.settings import Training
 
 SIZES = (100, 1_000, 10_000, 100_000)
 

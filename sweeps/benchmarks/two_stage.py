@@ -9,9 +9,9 @@ import sweeps
 from dynsim import two_stage
 from odes import two_stage as reduced
 from sweeps.benchmarks.fig6 import seconds
-from sweeps.figures.two_stage_phase import TwoStagePhase
-from sweeps.spec import Sweep
-from sweeps.two_stage import TwoStage
+from sweeps.runner.spec import Sweep
+from sweeps.studies.two_stage.phase import TwoStagePhase
+from sweeps.systems.two_stage.settings import TwoStage
 
 SEEDS = 6
 

@@ -1,0 +1,1 @@
+"""The commands on sweeps and single runs, a file each."""

@@ -1,0 +1,190 @@
+"""The predicted life of a run, without running it: `dynsim explain`."""
+
+import dataclasses
+import math
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+import dynsim
+from dynsim import Trajectory, checks
+from dynsim.training.optim import without_inertia
+from dynsim.yz import model as yz
+from odes import symmetric
+from odes.formulas import decoder
+from odes.yz import ladder, population
+from odes.yz import symmetric as symmetric_layer
+from sweeps.systems.yz.problem import Problem
+
+# Where an assumption counts as strained. Overlap: gamma's error against the population flow
+# passes 5 % there (`dynsim validate overlap`). Discreteness: h* - h (Lemma 7) is then a tenth
+# of the logit scale. Ratio: Assumption 1(c) of the paper, a decoder faster than the attention.
+OVERLAP, KICK, RATIO = 0.3, 0.1, 2.0
+DESCENT_STEPS = 100_000
+"""Horizon up to which a symmetric task is descended step by step, which is exact for any rate."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Explain(Problem):
+    """Print what theory predicts for a run, without running it.
+
+    Attributes:
+        steps: the horizon, in optimiser steps.
+        length: sequence length T that the run would have; theories describe T = inf.
+        json: print the prediction as JSON.
+    """
+
+    steps: int = 1000
+    length: int | float = 128
+    json: bool = False
+
+
+@dataclasses.dataclass(frozen=True)
+class Explanation:
+    """What `explain` predicts.
+
+    Attributes:
+        theory: what the values at the horizon are from, in words.
+        status: how its solve ended.
+        stages: t0', peak, its gamma, t0, averaged over classes; None for Adam.
+        regime: "scanning at the end", "in transition at the end" or "snapped"; by the closed
+            form's t0' and t0, or None for Adam, which it does not describe.
+        final: observables at the horizon, averaged over classes.
+        strained: the assumptions that this run strains, in words.
+    """
+
+    theory: str
+    status: str
+    stages: dict[str, float] | None
+    regime: str | None
+    final: dict[str, float]
+    strained: tuple[str, ...]
+
+
+def explain(config: Explain) -> Explanation:
+    """Predict a run from the closed form and the best applicable theory.
+
+    Raises:
+        ValueError: naming the setting, its value and what is allowed.
+    """
+    steps = checks.integer("steps", config.steps, 1)
+    checks.count_or_inf("length", config.length, 2)
+    task, optimizer = config.make_task(), config.make_optimizer()
+    record = ("loss", "accuracy", "entropy", "z_top_distinct", "z_top_common", "speed")
+    with jax.enable_x64(True):
+        theory, solved = _solve(task, optimizer, steps, record)
+        stages = None
+        if optimizer.kind != "adam":
+            rate = without_inertia(optimizer, task.prior).rate
+            found = decoder.stages(rate * optimizer.eta_y, 1 / jnp.asarray(task.prior), task.M)
+            stages = {field: float(np.mean(t)) for field, t in found._asdict().items()}
+        strained = tuple(_strained(config, task, optimizer, stages))
+        final = {name: float(np.mean(np.asarray(v)[-1])) for name, v in solved.observables.items()}
+    return Explanation(
+        theory,
+        dynsim.Status(int(solved.status)).name,
+        stages,
+        _regime(steps, stages),
+        {**final, "effective_tokens": math.exp(final["entropy"])},
+        strained,
+    )
+
+
+def _solve(
+    task: dynsim.SequenceClasses,
+    optimizer: dynsim.Optimizer,
+    steps: int,
+    record: tuple[str, ...],
+) -> tuple[str, Trajectory]:
+    """The most exact prediction there is, and what it is by."""
+    if symmetric_layer.inapplicable(task, optimizer) is None:
+        reduced = symmetric.symmetric_task(task)
+        if steps <= DESCENT_STEPS:
+            run = symmetric.descend(reduced, optimizer, steps=steps, times=[steps], record=record)
+            return "symmetric reduction, step by step", run
+        solved = symmetric.solve(reduced, optimizer, np.array([0.0, steps]), record=record)
+        return "symmetric reduction, flow", solved
+    solved = population.solve(task, optimizer, np.array([0.0, steps]), record=record)
+    return ladder.THEORIES[solved.source].title, solved
+
+
+def text(config: Explain, found: Explanation) -> str:
+    """The explanation as lines to print."""
+    task = config.make_task()
+    lines = [
+        f"{config.task}: K = {task.K}, M = {task.M}, {config.make_optimizer()}, "
+        f"{config.steps} steps",
+        "",
+    ]
+    if found.stages:
+        rows = {
+            "gamma rises until t0'": found.stages["rise_end"],
+            "gamma peaks at t": found.stages["peak"],
+            "  where gamma is": found.stages["peak_gamma"],
+            "gamma decays from t0": found.stages["snap"],
+        }
+        lines += [f"{label:<28}{value:>12.4g}" for label, value in rows.items()]
+        lines += [f"{'regime':<28}{found.regime}", ""]
+    lines.append(f"at step {config.steps}, by the {found.theory}, {found.status}:")
+    labels = {
+        "loss": "loss (nats)",
+        "accuracy": "accuracy",
+        "entropy": "entropy on distinct tokens",
+        "effective_tokens": "  tokens that amounts to",
+        "z_top_distinct": "logit, top distinct token",
+        "z_top_common": "logit, top common token",
+        "speed": "speed coefficient",
+    }
+    lines += [f"  {label:<28}{found.final[field]:>12.5g}" for field, label in labels.items()]
+    lines += ["", "strained assumptions:" if found.strained else "no assumption is strained"]
+    return "\n".join([*lines, *(f"  - {reason}" for reason in found.strained)])
+
+
+def _regime(steps: int, stages: dict[str, float] | None) -> str | None:
+    if stages is None:
+        return None
+    if steps <= stages["rise_end"]:
+        return "scanning at the end"
+    # Without a t0 (M <= 3) there is no second stage to be in.
+    return "snapped" if steps >= stages["snap"] else "in transition at the end"
+
+
+def _strained(
+    config: Explain,
+    task: dynsim.SequenceClasses,
+    optimizer: dynsim.Optimizer,
+    stages: dict[str, float] | None,
+) -> list[str]:
+    reasons = []
+    f = np.asarray(yz.normalise(jnp.asarray(task.probs)))
+    overlap = float((f @ f.T - np.eye(task.K)).sum() / max(task.K * (task.K - 1), 1))
+    if overlap > OVERLAP:
+        reasons.append(
+            f"weak overlap (Theorem 1, Eq. 10): mean f_n.f_n' at the start is {overlap:.2f}, above "
+            f"{OVERLAP}"
+        )
+    if stages is not None:
+        rate = float(without_inertia(optimizer, task.prior).rate)
+        kick = rate * optimizer.eta_y * float(np.max(task.prior))
+        if kick > KICK * math.log(task.M):
+            reasons.append(
+                f"eta -> 0 (all flows): a step moves a class's logit by up to {kick:.2g}, above "
+                f"{KICK} ln M = {KICK * math.log(task.M):.2g}; gamma peaks after "
+                f"{stages['peak']:.2g} steps"
+            )
+        if config.eta_z > 0 and optimizer.eta_y / optimizer.eta_z < RATIO:
+            reasons.append(
+                f"decoder faster than attention (Assumption 1c): eta_Y / eta_Z = "
+                f"{optimizer.eta_y / optimizer.eta_z:.3g}, below {RATIO:g}"
+            )
+        if optimizer.kind == "momentum":
+            reasons.append(
+                "no inertia (closed form, Eq. 10): momentum is read as eta / (1 - mu) there"
+            )
+    if not math.isinf(config.length) and config.length <= 10 * task.support.shape[1]:
+        reasons.append(
+            f"T -> infinity (all theories): T = {config.length} tokens sample "
+            f"{task.support.shape[1]} that can occur"
+        )
+    return reasons

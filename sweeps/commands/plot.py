@@ -1,0 +1,128 @@
+"""`dynsim plot`: a quick look at a stored sweep."""
+
+import dataclasses
+from collections.abc import Mapping
+from pathlib import Path
+
+import matplotlib.pyplot as plt
+import numpy as np
+import tyro
+import xarray as xr
+from matplotlib.axes import Axes
+
+from dynsim import checks
+from sweeps import output
+from sweeps.runner.labels import label
+from sweeps.runner.run import open_sweep, valid
+
+
+@dataclasses.dataclass(frozen=True)
+class Plot:
+    """Draw a recorded quantity of a stored sweep against an axis: the mean over seeds, its
+    standard deviation as a band, and a panel for each value of an axis that is left.
+
+    Attributes:
+        path: folder of the sweep.
+        x: axis of the plot, an axis of the sweep or time.
+        y: recorded quantity.
+        hue: axis whose values are the lines.
+        where: values of further axes, for instance eta_z=1; time=last is meant if not given.
+        out: the image; by default plot.png in the folder out/plot.
+    """
+
+    path: tyro.conf.Positional[Path]
+    x: str = "eta_z"
+    y: str = "entropy"
+    hue: str | None = None
+    where: tuple[str, ...] = ()
+    out: Path = Path("out/plot/plot.png")
+
+
+def run(config: Plot) -> list[Path]:
+    """Draw and write the picture, with the plotted numbers beside it."""
+    data = chosen(open_sweep(config.path), config)
+    left = [d for d in data.dims if d not in (config.x, config.hue, "seed")]
+    if len(left) > 1:
+        raise ValueError(
+            f"where: {', '.join(map(str, left))} are left and only one of them can become panels; "
+            "choose values with --where NAME=VALUE"
+        )
+    panels = data[left[0]].values if left else [None]
+    figure, axes = plt.subplots(
+        1,
+        len(panels),
+        figsize=(1 + 3.6 * len(panels), 3.8),
+        layout="constrained",
+        sharey=True,
+        squeeze=False,
+    )
+    for ax, value in zip(axes[0], panels, strict=True):
+        panel = data if value is None else data.sel({left[0]: value})
+        plot_lines(panel, config.x, config.hue, ax=ax)
+        if value is not None:
+            ax.set_title(f"{left[0]} = {value:g}")
+    axes[0, 0].set_ylabel(label(data))
+    if config.hue:
+        axes[0, -1].legend(title=config.hue, fontsize="small")
+    arrays = {str(data.name): data.values, **{str(d): data[d].values for d in data.dims}}
+    return output.write(config.out.parent, config.out.stem, figure=figure, arrays=arrays)
+
+
+def plot_lines(data: xr.DataArray, x: str, hue: str | None, ax: Axes | None = None) -> Axes:
+    """Mean over seeds against the axis `x`, a line for each value of `hue`."""
+    ax = ax or plt.gca()
+    lines = [None] if hue is None else data[hue].values
+    colours = plt.get_cmap("viridis")(np.linspace(0, 0.9, len(lines)))
+    for value, colour in zip(lines, colours, strict=True):
+        line = data if value is None else data.sel({hue: value})
+        mean, spread = line, None
+        if "seed" in line.dims:
+            mean, spread = line.mean("seed"), line.std("seed", ddof=1)
+        at = mean[x].values
+        ax.plot(
+            at, mean.values, "o-", ms=3, color=colour, label=None if value is None else f"{value:g}"
+        )
+        if spread is not None:
+            low, high = (mean + sign * spread for sign in (-1, 1))
+            ax.fill_between(at, low.values, high.values, color=colour, alpha=0.2, lw=0)
+    if at.size > 2 and (at > 0).all() and at[-1] / at[0] >= 10:
+        ax.set_xscale("log")
+    ax.set_xlabel(label(data[x]))
+    ax.grid(alpha=0.25)
+    return ax
+
+
+def chosen(dataset: xr.Dataset, config: Plot) -> xr.DataArray:
+    """The array to be drawn, as a function of axes alone, NaN where a run is not valid."""
+    recorded = [str(name) for name in dataset.data_vars if name not in ("status",)]
+    checks.choice("y", config.y, recorded)
+    for name, value in (("x", config.x), ("hue", config.hue)):
+        if value is not None:
+            checks.choice(name, value, [str(d) for d in dataset[config.y].dims if d != "seed"])
+    if config.hue == config.x:
+        raise ValueError(f"hue = {config.hue!r}: is the axis x already")
+    data = valid(dataset[[config.y, "status"]])[config.y]
+    for name, value in _selection(config.where, dataset).items():
+        if name not in data.dims:
+            raise ValueError(f"where: {name} is no axis of {config.y}; its axes: {data.dims}")
+        if not np.isclose(data[name].values, value).any():
+            shown = ", ".join(f"{v:g}" for v in data[name].values[:12])
+            raise ValueError(f"where: {name} = {value:g}: must be one of {shown}")
+        data = data.sel({name: value}, method="nearest")
+    if "time" in data.dims and "time" not in (config.x, config.hue):
+        data = data.isel(time=-1)
+    if "class" in data.dims and "class" not in (config.x, config.hue):
+        data = data.mean("class")
+    return data.load()
+
+
+def _selection(where: tuple[str, ...], dataset: xr.Dataset) -> Mapping[str, float]:
+    found = {}
+    for entry in where:
+        name, _, value = entry.partition("=")
+        checks.choice("where", name, [str(d) for d in dataset.dims])
+        try:
+            found[name] = float(value)
+        except ValueError:
+            raise ValueError(f"where = {entry!r}: must be NAME=NUMBER") from None
+    return found

@@ -1,0 +1,1 @@
+"""`dynsim compare`: theory against simulation."""

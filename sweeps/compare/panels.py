@@ -1,0 +1,130 @@
+"""The figure of `dynsim compare`: curves, speed coefficient, attention over time."""
+
+import itertools
+
+import matplotlib.pyplot as plt
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
+
+from dynsim import Trajectory
+from odes.yz import ladder
+from sweeps.compare.compare import DESCENT, Comparison
+
+CURVES = {
+    "loss": "population loss (nats)",
+    "entropy": "entropy on distinct tokens (nats)",
+    "z_top_distinct": "attention logit $z$",
+}
+_STYLES = {DESCENT: (":", "black"), "eq10-paper": ((0, (1, 1)), "tab:brown")}
+_COLOURS = ("tab:orange", "tab:green", "tab:purple", "tab:red", "tab:pink", "tab:cyan")
+_DASHES = ("--", "-.", (0, (5, 1, 1, 1)))
+
+
+def draw(result: Comparison) -> Figure:
+    """The whole figure: three observables, the speed coefficient and two heat maps."""
+    figure, axes = plt.subplots(2, 3, figsize=(15, 8.2), layout="constrained")
+    plot_curves(result, "loss", ax=axes[0, 0]).set_yscale("log")
+    plot_curves(result, "entropy", ax=axes[0, 1])
+    ax = plot_curves(result, "z_top_distinct", ax=axes[0, 2])
+    plot_curves(result, "z_top_common", ax=ax).set_ylabel(CURVES["z_top_distinct"])
+    ax.set_title("top distinct token (above 0), top common token (below)")
+    plot_speed(result, ax=axes[1, 0])
+    best = next((n for n in result.predictions if n != DESCENT), DESCENT)
+    shown = {"simulation": result.simulation, best: result.predictions[best]}
+    largest = max(float(np.nanmax(_attention(result, t), initial=0)) for t in shown.values())
+    for ax, name in zip(axes[1, 1:], shown, strict=True):
+        plot_attention(result, name, largest or 1.0, ax=ax)
+    handles, labels = axes[0, 0].get_legend_handles_labels()
+    figure.legend(handles, labels, loc="outside lower center", ncols=len(labels), frameon=False)
+    figure.suptitle(title(result))
+    return figure
+
+
+def title(result: Comparison) -> str:
+    """Task, optimiser, length and batch in a line."""
+    config = result.config
+    return f"{config.task}, {config.make_optimizer()}, T = {config.length}, batch = {config.batch}"
+
+
+def plot_curves(result: Comparison, name: str, ax: Axes | None = None) -> Axes:
+    """An observable over time, averaged over classes: mean and standard deviation of the runs,
+    with every theory on top."""
+    ax = ax or plt.gca()
+    times, mean = _series(result, "simulation", name)
+    spread = _over_classes(result.spread(result.simulation, name))[1:]
+    ax.fill_between(times, mean - spread, mean + spread, color="tab:blue", alpha=0.25, lw=0)
+    runs = int(np.sum(result.simulation.ok))
+    ax.plot(times, mean, color="tab:blue", lw=2, label=f"simulation, {runs} runs, mean ± sd")
+    fresh = itertools.product(_DASHES, _COLOURS)
+    for theory in result.predictions:
+        dashes, colour = _STYLES[theory] if theory in _STYLES else next(fresh)
+        label = ladder.THEORIES[theory].title if theory in ladder.THEORIES else "T, batch = ∞"
+        values = _series(result, theory, name)[1]
+        ax.plot(times, values, color=colour, ls=dashes, lw=1.5, label=label)
+    ax.set(xscale="log", xlabel="optimiser steps", ylabel=CURVES.get(name, name))
+    ax.set_xlim(times[0], times[-1] if times.size > 1 else times[0] + 1)
+    ax.grid(alpha=0.25)
+    return ax
+
+
+def plot_speed(result: Comparison, ax: Axes | None = None) -> Axes:
+    """Measured f.g and predicted gamma(t), with the predicted peak and transition times."""
+    ax = plot_curves(result, "speed", ax=ax)
+    ax.set_ylabel(r"speed coefficient $f_n \cdot g_n$")
+    if result.stages is not None:
+        ax.set_ylim(top=1.12 * ax.get_ylim()[1])
+        marks = {"peak ": "peak", " $t_0'$": "rise_end", " $t_0$": "snap"}
+        for label, field in marks.items():
+            t = float(np.mean(getattr(result.stages, field)))
+            if np.isfinite(t) and ax.get_xlim()[0] <= t <= ax.get_xlim()[1]:
+                at_peak = field == "peak"
+                ax.axvline(t, color="grey", lw=1, ls="--" if at_peak else ":")
+                side = "right" if at_peak else "left"
+                ax.annotate(label, (t, 0.98), xycoords=("data", "axes fraction"), ha=side, va="top")
+        ax.set_title("transition times of the closed form")
+    return ax
+
+
+def plot_attention(result: Comparison, source: str, largest: float, ax: Axes | None = None) -> Axes:
+    """Heat map over time of the attention of class 0 on its contextual tokens."""
+    ax = ax or plt.gca()
+    trajectory = result.simulation if source == "simulation" else result.predictions[source]
+    times = np.asarray(result.simulation.times)[0][1:]
+    values = _attention(result, trajectory)
+    tokens = np.arange(values.shape[1] + 1)
+    middle = np.sqrt(times[1:] * times[:-1])
+    edges = np.r_[times[0], middle, times[-1]] if times.size > 1 else [times[0], times[0] + 1]
+    mesh = ax.pcolormesh(edges, tokens, values.T, vmin=0, vmax=largest, rasterized=True)
+    common = int(np.sum(np.asarray(result.task.common())[0][_support(result)]))
+    if 0 < common < tokens[-1]:
+        ax.axhline(common, color="white", lw=1, ls="--")
+    ax.yaxis.set_major_locator(MaxNLocator(integer=True))
+    ax.set(xscale="log", xlabel="optimiser steps", ylabel="token: common, then distinct")
+    name = ladder.THEORIES[source].title if source in ladder.THEORIES else source
+    ax.set_title(f"attention $c_{{0l}}$: {name}")
+    ax.figure.colorbar(mesh, ax=ax)
+    return ax
+
+
+def _support(result: Comparison) -> np.ndarray:
+    """Contextual tokens of class 0, common ones first."""
+    present = np.flatnonzero(np.asarray(result.task.probs)[0] > 0)
+    is_common = np.asarray(result.task.common())[0][present]
+    return np.r_[present[is_common], present[~is_common]]
+
+
+def _attention(result: Comparison, trajectory: Trajectory) -> np.ndarray:
+    return result.mean(trajectory, "attention")[1:, 0][:, _support(result)]
+
+
+def _over_classes(values: np.ndarray) -> np.ndarray:
+    return values if values.ndim == 1 else values.mean(1)
+
+
+def _series(result: Comparison, source: str, name: str) -> tuple[np.ndarray, np.ndarray]:
+    """Times and class mean, without step 0, which a logarithmic axis cannot show."""
+    trajectory = result.simulation if source == "simulation" else result.predictions[source]
+    times = np.asarray(result.simulation.times)[0]
+    return times[1:], _over_classes(result.mean(trajectory, name))[1:]

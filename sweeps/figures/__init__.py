@@ -1,1 +1,0 @@
-"""Figures, one per module. Drawing functions take `ax` and return it."""

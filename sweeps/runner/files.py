@@ -1,0 +1,80 @@
+"""Sweep files: a `Sweep` written in TOML."""
+
+import dataclasses
+import tomllib
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+from dynsim import checks
+from sweeps.runner.spec import Sweep
+from sweeps.systems.registry import run_class
+from sweeps.systems.yz.settings import Training
+
+
+def load(path: str | Path, overrides: Iterable[str] = ()) -> Sweep:
+    """Read a sweep from a TOML file.
+
+    Args:
+        path: of the file; the bare name of one of the paper's sweeps, such as "fig6", also does.
+        overrides: "key = value" in TOML, such as "run.steps = 50", replacing what the file says.
+
+    Raises:
+        ValueError: naming the file and what is wrong in it.
+    """
+    path = Path(path)
+    packaged = Path(__file__).parents[1] / "recipes" / f"{path}.toml"
+    if not path.exists() and path.parent == Path() and packaged.exists():
+        path = packaged
+    try:
+        table = tomllib.loads(path.read_text())
+    except FileNotFoundError:
+        known = ", ".join(
+            sorted(p.stem for p in (Path(__file__).parents[1] / "recipes").glob("*.toml"))
+        )
+        raise ValueError(
+            f"sweep file {path}: no such file; sweeps that come along: {known}"
+        ) from None
+    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+        raise ValueError(f"sweep file {path}: not readable as TOML ({error})") from None
+    for override in overrides:
+        try:
+            _merge(table, tomllib.loads(override))
+        except tomllib.TOMLDecodeError as error:
+            raise ValueError(f"set = {override!r}: must be KEY = VALUE in TOML ({error})") from None
+    try:
+        return from_table(table)
+    except ValueError as error:
+        raise ValueError(f"sweep file {path}: {error}") from None
+
+
+def from_table(table: Mapping[str, Any]) -> Sweep:
+    """The sweep that a parsed TOML table describes; raises `ValueError` as `load` does."""
+    allowed = tuple(field.name for field in dataclasses.fields(Sweep))
+    for name in table:
+        checks.choice("key", name, allowed)
+    given = dict(table)
+    if not isinstance(given.get("axes"), Mapping) or not given["axes"]:
+        raise ValueError("axes: needs a table with at least one axis")
+    table_of_run = given.pop("run", {})
+    system = run_class(table_of_run.get("task", Training.task), given.get("engine", ""))
+    run = {system.AXES.resolve(name): value for name, value in table_of_run.items()}
+    for name, value in run.items():
+        checks.choice("run", name, tuple(field.name for field in dataclasses.fields(system)))
+        if name in given["axes"]:
+            raise ValueError(f"run.{name} = {value!r}: is an axis as well; leave one out")
+    for name in ("record", "times"):
+        if isinstance(given.get(name), list):
+            given[name] = tuple(given[name])
+    given["zip"] = tuple(tuple(group) for group in given.get("zip", ()))
+    return Sweep(run=system(**run), **given)
+
+
+def _merge(table: dict[str, Any], other: Mapping[str, Any]) -> None:
+    for name, value in other.items():
+        # A table that describes an axis, like {linspace = ...}, replaces the old description.
+        nested = name in ("run", "axes")
+        if nested and isinstance(value, Mapping) and isinstance(table.get(name), dict):
+            table[name] |= value
+        else:
+            table[name] = value

@@ -1,0 +1,171 @@
+"""Batches of runs on all local devices: one compiled program for each shape of arrays.
+
+A tile is a batch of seeds times points (learning rates and other traced numbers); each device
+works on one tile at a time. Data and starting weights depend on the seed alone, so the points of
+a tile share them. The program knows neither the grid nor the values on it.
+"""
+
+import functools
+import os
+from collections.abc import Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.sharding import Mesh, PartitionSpec
+from jaxtyping import Array, Float, Int, PyTree
+
+from sweeps.systems.base import Settings, num_times
+from sweeps.systems.registry import engine
+
+
+def mesh(devices: Sequence[jax.Device] | None = None) -> Mesh:
+    """One axis over `devices`, by default all local ones."""
+    found = jax.local_devices() if devices is None else list(devices)
+    return Mesh(np.array(found), ("devices",))
+
+
+class Program:
+    """`run_tiles` for one shape of arrays: traced when made, compiled in the background once
+    started, so that the programs of a sweep over shapes are compiled side by side."""
+
+    def __init__(self, task: PyTree, tile: tuple[int, int], settings: Settings, mesh: Mesh) -> None:
+        self._wide = settings.dtype == "float64"
+        points = np.zeros((mesh.size, tile[1]), settings.dtype)
+        numbers = dict.fromkeys(settings.run.numbers(), points)
+        seeds = np.zeros((mesh.size, tile[0]), np.uint32)
+        root = np.uint32(0)
+        self._traced = run_tiles.trace(task, numbers, seeds, root, settings=settings, mesh=mesh)
+        self._compiled: Future | None = None
+
+    @property
+    def shapes(self) -> dict[str, jax.ShapeDtypeStruct]:
+        """Shapes and dtypes of what it returns."""
+        return self._traced.out_info
+
+    def start(self) -> None:
+        """Begin to compile, if that has not begun."""
+        if self._compiled is None:
+            self._compiled = COMPILERS.submit(self._compile)
+
+    def __call__(self, *arguments: PyTree) -> dict[str, Array]:
+        """The result of `run_tiles`, as soon as the program is there."""
+        self.start()
+        return self._compiled.result()(*arguments)
+
+    def _compile(self) -> jax.stages.Compiled:
+        # Threads do not inherit the precision of the one that starts them.
+        with jax.enable_x64(self._wide):
+            return self._traced.lower().compile()
+
+
+COMPILERS = ThreadPoolExecutor(os.cpu_count(), "dynsim-compile")
+
+
+def program(task: PyTree, tile: tuple[int, int], settings: Settings, mesh: Mesh) -> Program:
+    """The program for arrays shaped like these, made at the first call."""
+    leaves, structure = jax.tree.flatten(task)
+    shapes = tuple((leaf.shape, str(leaf.dtype)) for leaf in leaves)
+    key = (shapes, structure, tile, settings, mesh)
+    if key not in PROGRAMS:
+        PROGRAMS[key] = Program(task, tile, settings, mesh)
+    return PROGRAMS[key]
+
+
+PROGRAMS: dict[Any, Program] = {}
+"""All programs of this process, as jit would keep them."""
+
+
+@functools.partial(jax.jit, static_argnames=("settings", "mesh"))
+def run_tiles(
+    task: PyTree,
+    numbers: Mapping[str, Float[Array, "D P"]],
+    seeds: Int[Array, "D S"],
+    root: Int[Array, ""],
+    *,
+    settings: Settings,
+    mesh: Mesh,
+) -> dict[str, Array]:
+    """Run one tile on each of the D devices of `mesh`.
+
+    Args:
+        task: the task, or what the engine prepares from it, the same for all.
+        numbers: (D, P) traced numbers by name, those of `Run.numbers`.
+        seeds: (D, S) seeds; a run uses fold_in(key(root), seed).
+        root: root of the random keys.
+
+    Returns:
+        (D, S, P, ...) recorded observables by name, `status` and `first_bad_step`, and the `time`
+        of recording where the run decides it. Where a trajectory records several times they are
+        the first of the remaining axes.
+    """
+    rules = engine(settings.engine)
+
+    def tile(
+        task: PyTree,
+        numbers: Mapping[str, Float[Array, "1 P"]],
+        seeds: Int[Array, "1 S"],
+        root: Int[Array, ""],
+    ) -> dict[str, Array]:
+        def run(key: Array, point: Mapping[str, Array]) -> dict[str, Array]:
+            found = rules.run(settings, *rules.assemble(settings, task, point), key)
+            recorded = {name: found[name] for name in settings.record}
+            if isinstance(settings.times, int):
+                recorded["time"] = found.times
+            if num_times(settings.times) == 1:
+                axis = 1 if rules.batched else 0
+                recorded = jax.tree.map(lambda x: jnp.squeeze(x, axis), recorded)
+            return {
+                **recorded,
+                "status": found.status.astype(jnp.int8),
+                "first_bad_step": found.first_bad_step,
+            }
+
+        # Threefry by name: results must not depend on a user's default generator.
+        base = jax.random.key(root, impl="threefry2x32")
+        keys = jax.vmap(functools.partial(jax.random.fold_in, base))(seeds[0])
+        one_seed = run if rules.batched else jax.vmap(run, (None, 0))
+        points = jax.tree.map(lambda x: x[0], numbers)
+        if mesh.devices.flat[0].platform == "cpu":
+            # One seed after the other: branches on the data then stay branches, and the runs
+            # of one seed stay in the cache.
+            found = jax.lax.map(lambda key: one_seed(key, points), keys)
+        else:
+            found = jax.vmap(one_seed, (0, None))(keys, points)
+        return jax.tree.map(lambda x: x[None], found)
+
+    devices = PartitionSpec("devices")
+    return jax.shard_map(
+        tile,
+        mesh=mesh,
+        in_specs=(PartitionSpec(), devices, devices, PartitionSpec()),
+        out_specs=devices,
+        check_vma=False,
+    )(task, numbers, seeds, root)
+
+
+def tile_shape(num_seeds: int, num_points: int, size: int) -> tuple[int, int]:
+    """Seeds and points of a tile of at most `size` runs, for `num_seeds` times `num_points` of
+    them. Powers of two, so that grids of almost any size share a program."""
+
+    def power(limit: int, wanted: int) -> int:
+        return 2 ** min((wanted - 1).bit_length(), limit.bit_length() - 1)
+
+    points = power(size, num_points)
+    return power(max(size // points, 1), num_seeds), points
+
+
+def default_tile(task: PyTree, settings: Settings, device: jax.Device) -> int:
+    """Number of runs that a device works on at once.
+
+    On a CPU small tiles stay in the cache. An accelerator needs many runs to be busy, and gets
+    what fits in a quarter of its memory, which leaves room for temporaries and fragments.
+    """
+    rules = engine(settings.engine)
+    if device.platform == "cpu":
+        return rules.tile
+    memory = (device.memory_stats() or {}).get("bytes_limit", 4 * 2**30)
+    fits = max(int(memory // 4 // rules.bytes_per_run(task, settings)), 1)
+    return 2 ** (min(fits, 16384).bit_length() - 1)

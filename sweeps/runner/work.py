@@ -1,0 +1,211 @@
+"""Computing the chunks of a sweep: which runs, in which batches, and what their arrays are."""
+
+import functools
+import math
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.sharding import Mesh
+from jaxtyping import PyTree
+
+from sweeps.runner import axes, labels, tiles
+from sweeps.runner.spec import Sweep
+from sweeps.runner.store import Variable
+from sweeps.systems.base import Run, Settings
+
+CHUNK_TILES = 8
+"""Tiles of a chunk, by default: enough to keep several devices busy between two writes."""
+MAX_CHUNKS = 2048
+"""Above that many chunks their files, not the runs, would take the time."""
+
+
+class Plan(NamedTuple):
+    """How a sweep runs.
+
+    Attributes:
+        layout: how the array of runs is cut into chunks.
+        tile: seeds and points of the batch that a device works on at once.
+        devices: number of local devices.
+        bytes_per_device: estimate of the memory of a tile.
+    """
+
+    layout: axes.Layout
+    tile: tuple[int, int]
+    devices: int
+    bytes_per_device: int
+
+    def __str__(self) -> str:
+        chunk = "x".join(map(str, self.layout.chunk))
+        return (
+            f"{self.layout.num_runs} runs in {self.layout.num_chunks} chunks of {chunk}; "
+            f"{self.tile[0]}x{self.tile[1]} runs (seeds x points) at once on each of "
+            f"{self.devices} devices, which takes about {self.bytes_per_device / 2**20:.1f} MiB"
+        )
+
+
+class Work:
+    """Computes any chunk of a sweep on the devices of a mesh."""
+
+    def __init__(
+        self,
+        sweep: Sweep,
+        mesh: Mesh,
+        *,
+        layout: axes.Layout | None = None,
+        chunk: int | None = None,
+        tile: int | None = None,
+        eager: bool = False,
+    ) -> None:
+        """`eager`: begin to compile each program while the next one is traced."""
+        self.sweep, self.mesh, self.eager = sweep, mesh, eager
+        self.problem = functools.lru_cache(maxsize=64)(self._problem)
+        self.program = functools.lru_cache(maxsize=64)(self._program)
+        device = mesh.devices.flat[0]
+        sizes = [
+            (sweep.rules.bytes_per_run(*problem), tiles.default_tile(*problem, device))
+            for problem in map(self.problem, sweep.trainings())
+        ]
+        memory, size = max(m for m, _ in sizes), tile or min(s for _, s in sizes)
+        if layout is None:
+            total = math.prod(dim.size for dim in sweep.dims)
+            size_of_chunk = chunk or max(size * CHUNK_TILES, -(-total // MAX_CHUNKS))
+            layout = axes.layout(sweep.dims, size_of_chunk)
+        extent = dict(zip((dim.name for dim in sweep.dims), layout.chunk, strict=True))
+        num_seeds = extent.pop("seed", 1)
+        self.tile = tiles.tile_shape(num_seeds, math.prod(extent.values()), size)
+        self.plan = Plan(layout, self.tile, mesh.size, memory * math.prod(self.tile))
+
+    def compute(
+        self,
+        region: tuple[slice, ...],
+        variables: Mapping[str, Variable],
+        check: Callable[[], None] = lambda: None,
+    ) -> dict[str, np.ndarray]:
+        """The arrays of one chunk, of the region's shape in front; `check` is called between
+        batches and may raise to give up the chunk."""
+        chosen, seeds, points = self._runs(region)
+        prepared, program = self.program(self.sweep.training(chosen))
+        numbers = self._numbers(chosen, points)
+        order = np.arange(len(next(iter(numbers.values()))))
+        if self.sweep.rules.adaptive:
+            order = np.argsort(self.sweep.run.stiffness(numbers), kind="stable")
+        found: dict[str, np.ndarray] = {}
+        for block in self._rounds(len(seeds), order):
+            check()
+            result = program(
+                prepared,
+                {name: values[np.stack([p for _, p in block])] for name, values in numbers.items()},
+                np.stack([seeds[s] for s, _ in block]).astype(np.uint32),
+                np.uint32(self.sweep.root),
+            )
+            for name, array in jax.device_get(result).items():
+                if name not in found:
+                    shape = (len(seeds), len(order), *array.shape[3:])
+                    found[name] = np.empty(shape, array.dtype)
+                for (s, p), part in zip(block, array, strict=True):
+                    # Repeated indices, which fill up a batch, hold the same run.
+                    found[name][np.ix_(s, p)] = part
+        shape = tuple(part.stop - part.start for part in region)
+        return {name: self._place(found[name], shape, v) for name, v in variables.items()}
+
+    def variables(self) -> dict[str, Variable]:
+        """The arrays that the runs record; where shapes differ between runs, the largest."""
+        found: dict[str, Variable] = {}
+        for training in self.sweep.trainings():
+            for name, made in self.program(training)[1].shapes.items():
+                inner = made.shape[3:]
+                if name in found:
+                    inner = tuple(np.maximum(inner, found[name].shape).tolist())
+                found[name] = Variable(
+                    inner, labels.inner_dims(self.sweep, name, len(inner)), made.dtype
+                )
+        return found
+
+    def start(self, region: tuple[slice, ...]) -> None:
+        """Begin to compile what a chunk needs."""
+        chosen, _, _ = self._runs(region)
+        self.program(self.sweep.training(chosen))[1].start()
+
+    def _program(self, training: Run) -> tuple[PyTree, tiles.Program]:
+        task, its_settings = self.problem(training)
+        prepared = jax.tree.map(jnp.asarray, self.sweep.rules.prepare(task))
+        program = tiles.program(prepared, self.tile, its_settings, self.mesh)
+        if self.eager:
+            program.start()
+        return prepared, program
+
+    def _problem(self, training: Run) -> tuple[PyTree, Settings]:
+        sweep = self.sweep
+        times = training.steps_recorded(sweep.times)
+        return training.make_task(), Settings(
+            sweep.engine, training.compiled(), times, sweep.record, sweep.dtype, sweep.rtol
+        )
+
+    def _runs(
+        self, region: tuple[slice, ...]
+    ) -> tuple[dict[str, float], np.ndarray, list[dict[str, np.ndarray]]]:
+        """What a region has one value of, its seeds, and the values along its other dimensions."""
+        chosen: dict[str, float] = {}
+        seeds = np.array([0])
+        points = []
+        for dim, part in zip(self.sweep.dims, region, strict=True):
+            values = {name: np.array(all_values[part]) for name, all_values in dim.axes.items()}
+            if dim.static:
+                chosen |= {name: value[0].item() for name, value in values.items()}
+            elif dim.name == "seed":
+                seeds = values["seed"]
+            else:
+                points.append(values)
+        return chosen, seeds, points
+
+    def _numbers(
+        self, chosen: Mapping[str, float], points: list[dict[str, np.ndarray]]
+    ) -> dict[str, np.ndarray]:
+        """(P,) traced numbers of all points of a chunk, the last dimension fastest."""
+        shape = tuple(len(next(iter(values.values()))) for values in points)
+        grid: dict[str, Any] = dict(chosen)
+        for i, values in enumerate(points):
+            along = [1] * len(shape)
+            along[i] = -1
+            grid |= {name: value.reshape(along) for name, value in values.items()}
+        return {
+            name: np.broadcast_to(np.asarray(value, self.sweep.dtype), shape).ravel()
+            for name, value in self.sweep.point(grid).numbers().items()
+        }
+
+    def _rounds(
+        self, num_seeds: int, order: np.ndarray
+    ) -> Iterator[list[tuple[np.ndarray, np.ndarray]]]:
+        """Batches of one tile per device: indices of seeds and of points, the last ones repeated
+        to fill up."""
+        per_tile = self.tile
+        tile_list = [
+            (s, p)
+            for s in _blocks(np.arange(num_seeds), per_tile[0])
+            for p in _blocks(order, per_tile[1])
+        ]
+        for start in range(0, len(tile_list), self.mesh.size):
+            block = tile_list[start : start + self.mesh.size]
+            yield block + [block[-1]] * (self.mesh.size - len(block))
+
+    def _place(self, values: np.ndarray, shape: tuple[int, ...], variable: Variable) -> np.ndarray:
+        """(S, P, ...) values in the shape of the region, and filled up to that of the variable."""
+        inner = values.shape[2:]
+        if inner != variable.shape:
+            padding = [(0, want - got) for got, want in zip(inner, variable.shape, strict=True)]
+            values = np.pad(values, [(0, 0), (0, 0), *padding], constant_values=np.nan)
+        names = [dim.name for dim in self.sweep.dims]
+        if "seed" not in names:
+            return values.reshape(*shape, *variable.shape)
+        at = names.index("seed")
+        others = shape[:at] + shape[at + 1 :]
+        return np.moveaxis(values.reshape(shape[at], *others, *variable.shape), 0, at)
+
+
+def _blocks(indices: np.ndarray, size: int) -> Iterator[np.ndarray]:
+    for start in range(0, len(indices), size):
+        block = indices[start : start + size]
+        yield np.pad(block, (0, size - len(block)), mode="edge")

@@ -1,0 +1,1 @@
+"""One folder a question: its computation and its figure together."""

@@ -1,0 +1,1 @@
+"""The figures of Scan and Snap, one file each."""

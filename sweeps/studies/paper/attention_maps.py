@@ -1,0 +1,110 @@
+"""Figs. 4 and 5 of Scan and Snap: attention over training on Syn-Small, SGD and Adam, and the
+same on the optimiser's flow."""
+
+import dataclasses
+from pathlib import Path
+from typing import Literal
+
+import matplotlib.pyplot as plt
+import numpy as np
+import xarray as xr
+from matplotlib.axes import Axes
+from matplotlib.colors import LogNorm
+
+from sweeps import output
+from sweeps.runner import hosts
+from sweeps.runner.files import load
+from sweeps.runner.run import run as run_sweep
+from sweeps.runner.run import valid
+
+FLOWS = {"fig4": "matched", "fig5": "matched-adam"}
+"""The flow that describes the optimiser of each figure, with T and batch infinite."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Figure4:
+    """Attention c_n of each class by SGD with momentum and on its flow, eta_Y = 1 and 10.
+
+    Attributes:
+        out: directory for fig4.png, fig4.npz and the stored sweeps.
+    """
+
+    out: Path = Path("out/fig4")
+
+
+@dataclasses.dataclass(frozen=True)
+class Figure5:
+    """Attention c_n of each class by Adam and on Adam's flow, rates 0.1, 0.5 and 1.
+
+    Attributes:
+        out: directory for fig5.png, fig5.npz and the stored sweeps.
+    """
+
+    out: Path = Path("out/fig5")
+
+
+def run(config: Figure4 | Figure5) -> list[Path]:
+    """Run or resume the sweeps, draw and write the figure."""
+    name: Literal["fig4", "fig5"] = "fig4" if isinstance(config, Figure4) else "fig5"
+    sweep = load(name)
+    output.check_directory(config.out)
+    hosts.use_all_cores()
+    without_seeds = {axis: values for axis, values in sweep.axes.items() if axis != "seed"}
+    flow = dataclasses.replace(sweep, engine=FLOWS[name], axes=without_seeds)
+    found = {
+        "training": run_sweep(sweep, config.out / "simulation").isel(seed=0).load(),
+        "flow": valid(run_sweep(flow, config.out / "flow")).load(),
+    }
+    task = sweep.run.make_task()
+    used = np.flatnonzero(np.asarray(task.probs).any(0))
+    rates = found["training"].eta_y.values
+    rows = [(source, n) for source in found for n in range(task.K)]
+    figure, axes = plt.subplots(
+        len(rows),
+        len(rates),
+        figsize=(1 + 4.6 * len(rates), 2.7 * len(rows)),
+        layout="constrained",
+        sharex=True,
+        sharey=True,
+        squeeze=False,
+    )
+    for row, (source, n) in zip(axes, rows, strict=True):
+        for ax, rate in zip(row, rates, strict=True):
+            panel = found[source].sel(eta_y=rate)
+            eta_z = float(panel.eta_z) if "eta_z" in panel.coords else sweep.run.eta_z
+            mesh = plot(panel.attention.isel({"class": n, "token": used}), ax=ax)
+            title = rf"{source}, class {n}, $\eta_Y = {rate:g}$, $\eta_Z = {eta_z:g}$"
+            ax.set_title(title, fontsize="medium")
+    for ax in axes[-1]:
+        ax.set_xlabel("optimiser step (recorded ones)")
+    for ax in axes[:, 0]:
+        ax.set_ylabel("contextual token")
+    figure.colorbar(mesh, ax=axes, label="attention $c_{nl}$", extend="min")
+    arrays = {
+        "attention": found["training"].attention.values,
+        "attention_flow": found["flow"].attention.values,
+        "eta_y": rates,
+        "time": found["training"].time.values,
+        "tokens_drawn": used,
+    }
+    return output.write(config.out, name, figure=figure, arrays=arrays)
+
+
+def plot(attention: xr.DataArray, ax: Axes | None = None):
+    """Heat map of attention (time, token), on a logarithmic colour scale: the snap to a few
+    tokens spans orders of magnitude. Returns the mesh, for a colour bar."""
+    ax = ax or plt.gca()
+    values = np.clip(attention.values.T, 1e-4, 1)
+    columns = np.arange(attention.sizes["time"])
+    mesh = ax.pcolormesh(
+        columns,
+        attention.token.values
+        if "token" in attention.coords
+        else np.arange(attention.sizes["token"]),
+        values,
+        norm=LogNorm(1e-4, 1),
+        cmap="viridis",
+        shading="nearest",
+    )
+    ax.set_xticks(columns[::2], [f"{t:g}" for t in attention.time.values[::2]])
+    return mesh

@@ -1,0 +1,184 @@
+"""Fig. 7 of Scan and Snap: attention over training on text, with one layer and with three."""
+
+import dataclasses
+from pathlib import Path
+
+import matplotlib.pyplot as plt
+import numpy as np
+import xarray as xr
+from matplotlib.axes import Axes
+from matplotlib.colors import LogNorm
+
+from dynsim import Status, checks
+from dynsim.transformer.observables import uniform_entropy
+from sweeps import output
+from sweeps.runner import hosts
+from sweeps.runner.run import run as run_sweep
+from sweeps.runner.spec import Sweep
+from sweeps.systems.transformer.settings import TextFigure, TextTraining, describe
+
+RECORD = ("loss", "entropy", "layer_entropy", "layer_top", "layer_change", "attention")
+SHARES = (0.0, 0.1, 0.3, 1.0)
+"""Shares of the training after which maps are drawn."""
+RECORDS = 20
+"""Intervals between records, all as long, so that the changes over them compare."""
+SMALLEST = 1e-3
+"""Where the colour scale of the maps ends."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Figure7(TextFigure):
+    """Attention maps of the first heads on a held-out prompt over training by SGD, and how
+    sparse and frozen they get.
+
+    Attributes:
+        prompt: token of the held-out text at which the prompt starts.
+        layers: blocks of the transformers.
+        eta: learning rate.
+        seeds: number of runs behind the curves; the maps are those of the first that ended well.
+        out: directory for fig7.png, .npz and .json, and the stored sweeps, which resume.
+    """
+
+    prompt: int = 100
+    layers: tuple[int, ...] = (1, 3)
+    eta: float = 5.0
+    seeds: int = 3
+    out: Path = Path("out/fig7")
+
+    def training(self, layers: int) -> TextTraining:
+        """The run with so many layers."""
+        return self.variation(layers=layers, eta=self.eta, prompt=self.prompt)
+
+
+def run(config: Figure7) -> list[Path]:
+    """Run or resume the sweeps, draw and write the figure."""
+    checks.integer("seeds", config.seeds, 1)
+    checks.integer("steps", config.steps, RECORDS)
+    if not config.layers:
+        raise ValueError("layers = (): needs at least one number of layers")
+    for layers in config.layers:
+        config.training(layers).check()
+    output.check_directory(config.out)
+    hosts.use_all_cores()
+    corpus = config.training(config.layers[0]).read()
+    found = {layers: compute(config, layers) for layers in config.layers}
+    report = {str(layers): measures(data, config.length) for layers, data in found.items()}
+    words = corpus.words(corpus.valid[config.prompt :][: config.length])
+    for layers, rows in report.items():
+        for layer, row in enumerate(rows):
+            shown = ", ".join(f"{name} {value:.3g}" for name, value in row.items())
+            print(f"{layers} layer(s), layer {layer + 1}: {shown}")
+    rows = sum(config.layers)
+    figure = plt.figure(figsize=(19, 3.6 * rows + 1), layout="constrained")
+    left, right = figure.subfigures(1, 2, width_ratios=[3.2, 1])
+    axes = left.subplots(rows, len(SHARES), squeeze=False, sharex=True, sharey=True)
+    row = 0
+    for layers, data in found.items():
+        for layer in range(layers):
+            maps = data["attention"].isel(seed=0, prompt=0, head=0, layer=layer)
+            for ax, share in zip(axes[row], SHARES, strict=True):
+                at = round(share * (maps.sizes["time"] - 1))
+                mesh = plot_map(maps.isel(time=at), words, ax=ax)
+                step = float(maps["time"][at])
+                ax.set_title(f"layer {layer + 1} of {layers}, step {step:g}", fontsize="small")
+            row += 1
+    left.colorbar(mesh, ax=axes, label="attention", extend="min", shrink=0.6, pad=0.01)
+    upper, middle, lower = right.subplots(3, 1)
+    plot_curves(found, "layer_entropy", ax=upper)
+    bound = uniform_entropy(config.length)
+    upper.axhline(bound, color="black", lw=0.8, ls=":", label="uniform attention")
+    upper.set(ylabel="entropy of attention (nat)", ylim=(0, None))
+    upper.legend(fontsize="small")
+    plot_curves(found, "layer_top", ax=middle)
+    middle.set(ylabel="largest weight of a row", ylim=(0, 1))
+    plot_curves(found, "layer_change", ax=lower)
+    lower.set(ylabel=f"attention that moved in {config.steps // RECORDS} steps", ylim=(0, None))
+    lower.set_xlabel("optimiser step")
+    run_of = config.training(config.layers[0])
+    figure.suptitle(rf"{describe(run_of)}, $\eta$ = {config.eta:g}", fontsize="medium")
+    arrays = {"prompt": corpus.valid[config.prompt :][: config.length]}
+    for layers, data in found.items():
+        arrays |= {f"{layers}/{name}": data[name].values for name in (*RECORD, "time")}
+    return output.write(
+        config.out, "fig7", figure=figure, arrays=arrays, report=output.as_json(report)
+    )
+
+
+def compute(config: Figure7, layers: int) -> xr.Dataset:
+    """The records of the seeds that ended well, evenly spaced over training; `ValueError` if none
+    did."""
+    times = np.unique(np.linspace(0, config.steps, RECORDS + 1).astype(int))
+    axes = {"seed": {"range": config.seeds}}
+    sweep = Sweep(axes, config.training(layers), "text", RECORD, tuple(times.tolist()))
+    data = run_sweep(sweep, config.out / f"layers-{layers}").load()
+    fine = data.isel(seed=np.flatnonzero(data["status"] == Status.OK))
+    if not fine.sizes["seed"]:
+        raise ValueError(
+            f"eta = {config.eta}, clip = {config.clip}: every run with {layers} layer(s) diverged, "
+            f"from step {int(data['first_bad_step'].min())} on; clip the gradient, or lower eta"
+        )
+    return fine
+
+
+def measures(data: xr.Dataset, length: int) -> list[dict[str, float]]:
+    """How sparse and how frozen each layer is at the end, means over the seeds.
+
+    `entropy_share` is the entropy at the end over that of uniform attention, `keys` its
+    exponential, the number of keys that it amounts to; `change` the attention that moved over the
+    last interval between records, `change_share` the same over the largest of all intervals: near
+    0 if attention froze, near 1 if it moves as it ever did.
+    """
+    mean = data.mean("seed")
+    found = []
+    for layer in range(mean.sizes["layer"]):
+        one = mean.isel(layer=layer)
+        entropy, change = float(one["layer_entropy"][-1]), one["layer_change"].values[1:]
+        found.append(
+            {
+                "entropy_start": float(one["layer_entropy"][0]),
+                "entropy": entropy,
+                "entropy_share": entropy / uniform_entropy(length),
+                "keys": float(np.exp(entropy)),
+                "top": float(one["layer_top"][-1]),
+                "change": float(change[-1]),
+                "change_share": float(change[-1] / change.max()),
+            }
+        )
+    return found
+
+
+def plot_map(attention: xr.DataArray, words: list[str], ax: Axes | None = None):
+    """Heat map (query, key) on a logarithmic scale, white above the diagonal, with the words of
+    the prompt. Returns the mesh, for a colour bar."""
+    ax = ax or plt.gca()
+    values = attention.transpose("query", "key").values
+    shown = np.where(np.tril(np.ones(values.shape, bool)), np.maximum(values, SMALLEST), np.nan)
+    mesh = ax.pcolormesh(shown, norm=LogNorm(SMALLEST, 1), cmap="viridis", rasterized=True)
+    places = np.arange(len(words)) + 0.5
+    safe = [word.replace("$", r"\$") for word in words]
+    ax.set_xticks(places, safe, rotation=90, fontsize=4.5)
+    ax.set_yticks(places, safe, fontsize=4.5)
+    ax.tick_params(length=0)
+    ax.set_aspect("equal")
+    if not ax.yaxis_inverted():
+        ax.invert_yaxis()
+    return mesh
+
+
+def plot_curves(found: dict[int, xr.Dataset], name: str, ax: Axes | None = None) -> Axes:
+    """A quantity of each layer over training: mean over seeds, and a band of one deviation."""
+    ax = ax or plt.gca()
+    for style, (layers, data) in zip(("-", "--", ":", "-.") * 2, found.items(), strict=False):
+        for layer in range(layers):
+            one = data[name].isel(layer=layer)
+            # The first record has no interval before it.
+            one = one.isel(time=slice(1, None)) if name == "layer_change" else one
+            mean = one.mean("seed")
+            spread = one.std("seed", ddof=min(1, one.sizes["seed"] - 1))
+            label = f"layer {layer + 1} of {layers}"
+            (line,) = ax.plot(one["time"], mean, style, label=label)
+            ax.fill_between(
+                one["time"], mean - spread, mean + spread, color=line.get_color(), alpha=0.2, lw=0
+            )
+    ax.grid(alpha=0.25)
+    return ax

@@ -1,0 +1,95 @@
+"""Figs. 11 and 12 of Scan and Snap: recall of distinct tokens against the threshold."""
+
+import dataclasses
+from pathlib import Path
+
+import matplotlib.pyplot as plt
+import numpy as np
+import xarray as xr
+from matplotlib.axes import Axes
+
+from sweeps import output
+from sweeps.runner import hosts
+from sweeps.runner.files import load
+from sweeps.runner.run import run as run_sweep
+from sweeps.runner.run import valid
+from sweeps.studies.options import queries
+
+
+@dataclasses.dataclass(frozen=True)
+class Recall:
+    """Share of distinct tokens whose attention exceeds a threshold, over the sweep of Fig. 6.
+
+    Attributes:
+        queries: numbers of queries, a row of panels each.
+        seeds: number of runs in each cell.
+        out: directory for the picture, its data and the stored sweep, that of figure 6.
+    """
+
+    queries: tuple[str, ...]
+    seeds: int = 10
+    out: Path = Path("out/fig6")
+
+
+@dataclasses.dataclass(frozen=True)
+class Figure11(Recall):
+    __doc__ = Recall.__doc__
+    queries: tuple[str, ...] = ("1,3",)
+
+
+@dataclasses.dataclass(frozen=True)
+class Figure12(Recall):
+    __doc__ = Recall.__doc__
+    queries: tuple[str, ...] = ("5,10",)
+
+
+def run(config: Recall) -> list[Path]:
+    """Run or resume the sweep, draw and write the figure."""
+    name = "fig11" if isinstance(config, Figure11) else "fig12"
+    numbers = queries(config.queries)
+    output.check_directory(config.out)
+    hosts.use_all_cores()
+    overrides = [
+        f"axes.num_queries = {numbers}",
+        f"axes.seed = {{ range = {config.seeds} }}",
+    ]
+    data = valid(run_sweep(load("fig6", overrides), config.out / f"simulation-{name}")).load()
+    rates = data.eta_z.values
+    figure, axes = plt.subplots(
+        len(numbers),
+        len(rates),
+        figsize=(3.3 * len(rates), 0.7 + 2.7 * len(numbers)),
+        layout="constrained",
+        sharex=True,
+        sharey=True,
+        squeeze=False,
+    )
+    for row, number in enumerate(numbers):
+        for column, eta_z in enumerate(rates):
+            ax = plot(data.recall.sel(num_queries=number, eta_z=eta_z), ax=axes[row, column])
+            ax.set_title(rf"{number} queries, $\eta_Z = {eta_z:g}$", fontsize="medium")
+    for ax in axes[-1]:
+        ax.set_xlabel("threshold (units of 1/M)")
+    for ax in axes[:, 0]:
+        ax.set_ylabel("recall of distinct tokens")
+    axes[0, 0].legend(title=r"$\eta_Y/\eta_Z$", fontsize="small")
+    arrays = {"recall": data.recall.values}
+    arrays |= {str(dim): data[dim].values for dim in data.recall.dims}
+    return output.write(config.out, name, figure=figure, arrays=arrays)
+
+
+def plot(recall: xr.DataArray, ax: Axes | None = None) -> Axes:
+    """Mean recall over seeds against the threshold, a line for each eta_Y / eta_Z."""
+    ax = ax or plt.gca()
+    colours = plt.get_cmap("viridis")(np.linspace(0, 0.9, recall.sizes["ratio"]))
+    for ratio, colour in zip(recall.ratio.values, colours, strict=True):
+        line = recall.sel(ratio=ratio)
+        mean = line.mean("seed")
+        ax.plot(recall.threshold, mean, color=colour, label=f"{ratio:g}")
+        if line.sizes["seed"] > 1:
+            error = line.std("seed", ddof=1)
+            ax.fill_between(recall.threshold, mean - error, mean + error, color=colour, alpha=0.2)
+    ax.axvline(1, color="grey", lw=0.8)
+    ax.set(xscale="log", ylim=(0, 1.02))
+    ax.grid(alpha=0.25)
+    return ax

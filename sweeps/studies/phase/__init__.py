@@ -1,0 +1,1 @@
+"""Phase diagrams over the plane of learning rates."""

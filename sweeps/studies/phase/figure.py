@@ -1,0 +1,192 @@
+"""Drawing phase diagrams: observable and region maps, with the closed form's lines."""
+
+import time
+from collections.abc import Mapping
+from pathlib import Path
+
+import matplotlib.pyplot as plt
+import numpy as np
+import xarray as xr
+from matplotlib.axes import Axes
+from matplotlib.colors import BoundaryNorm, ListedColormap
+from matplotlib.lines import Line2D
+from matplotlib.patches import Patch
+
+from sweeps import output
+from sweeps.runner.labels import label
+from sweeps.studies.options import log_edges
+from sweeps.studies.phase import diagram as phase
+from sweeps.studies.phase.regions import Region
+
+DIVERGED_COLOUR = "#b0b0b0"
+REGION_COLOURS = {
+    Region.NOT_LEARNED: "#f0f0f0",
+    Region.SCANNING: "#b7d3ea",
+    Region.SNAPPED: "#4c8bbe",
+    Region.WINNER_TAKE_ALL: "#0b2545",
+    Region.DIVERGED: DIVERGED_COLOUR,
+}
+LINES = {
+    "rise_end": (r"horizon = $t_0'$", ":"),
+    "peak": (r"horizon = $t_{peak}$ of $\gamma$", "-"),
+    "snap": (r"horizon = $t_0$", "--"),
+}
+"""Transition lines: where a stage of the closed form ends just at the horizon."""
+TITLES = {
+    "simulation": "training",
+    phase.DESCENT: "descent, T and batch infinite",
+    "symmetric": "exact flow",
+}
+
+
+def run(config: phase.Phase) -> list[Path]:
+    """Compute or resume, draw and write a phase diagram."""
+    begin = time.perf_counter()
+    found = phase.compute(config)
+    runs = sum(int(dataset.status.size) for dataset in found.values())
+    print(
+        f"{runs} runs in {time.perf_counter() - begin:.1f} s, those found in {config.out} included"
+    )
+    maps = {name: phase.at_horizon(ds, config.observable) for name, ds in found.items()}
+    areas = {name: phase.region_map(ds) for name, ds in found.items()}
+    closed = phase.lines(config)
+    compared = len(maps) == 2
+    columns = 3 if compared else 1
+    figure, axes = plt.subplots(
+        2, columns, figsize=(1 + 4.6 * columns, 8.6), layout="constrained", squeeze=False
+    )
+    finite = np.concatenate([m.values[np.isfinite(m.values)] for m in maps.values()])
+    low, high = (finite.min(), finite.max()) if finite.size else (0.0, 1.0)
+    for column, (name, values) in enumerate(maps.items()):
+        mesh = plot_map(values, (low, high), ax=axes[0, column])
+        axes[0, column].set_title(TITLES.get(name, name))
+        plot_regions(areas[name], ax=axes[1, column])
+    drawn = next(iter(found.values()))[config.observable]
+    figure.colorbar(mesh, ax=axes[0, : len(maps)], label=label(drawn))
+    if compared:
+        (first, one), (second, other) = maps.items()
+        difference = one - other
+        span = float(np.nanmax(np.abs(difference))) or 1.0
+        mesh = plot_map(difference, (-span, span), ax=axes[0, 2], cmap="RdBu")
+        figure.colorbar(mesh, ax=axes[0, 2], label=f"difference in {config.observable}")
+        axes[0, 2].set_title("left minus middle")
+        same = plot_agreement(areas[first], areas[second], ax=axes[1, 2])
+        axes[1, 2].set_title(f"same region: {100 * same:.1f} % of the plane")
+    for ax in axes.flat:
+        plot_lines(config, closed, ax=ax, bound=ax in axes[0, : len(maps)])
+    figure.legend(
+        handles=legend(bool(np.isfinite(closed["peak"]).any())),
+        loc="outside lower center",
+        ncols=5,
+        frameon=False,
+    )
+    figure.suptitle(title(config))
+    arrays = {f"{name}/{config.observable}": m.values for name, m in maps.items()}
+    arrays |= {f"{name}/region": a.values for name, a in areas.items()}
+    arrays |= {f"closed_form/{name}": values for name, values in closed.items()}
+    arrays |= {name: np.array(values) for name, values in config.axes().items()}
+    return output.write(config.out, "phase", figure=figure, arrays=arrays)
+
+
+def plot_map(
+    values: xr.DataArray,
+    limits: tuple[float, float],
+    ax: Axes | None = None,
+    cmap: str = "viridis",
+):
+    """Heat map over the plane; points without a valid run have a flat colour of their own.
+    Returns the mesh, for a colour bar."""
+    ax = ax or plt.gca()
+    x, y = values.dims
+    colours = plt.get_cmap(cmap).with_extremes(bad=DIVERGED_COLOUR)
+    drawn = np.ma.masked_invalid(values.transpose(y, x).values)
+    ax.set_facecolor(DIVERGED_COLOUR)
+    mesh = ax.pcolormesh(
+        log_edges(values[x]),
+        log_edges(values[y]),
+        drawn,
+        cmap=colours,
+        vmin=limits[0],
+        vmax=limits[1],
+        rasterized=True,
+    )
+    decorate(ax, values[x], values[y])
+    return mesh
+
+
+def plot_regions(areas: xr.DataArray, ax: Axes | None = None) -> Axes:
+    """Map of the regions."""
+    ax = ax or plt.gca()
+    x, y = areas.dims
+    colours = ListedColormap([REGION_COLOURS[region] for region in Region])
+    ax.pcolormesh(
+        log_edges(areas[x]),
+        log_edges(areas[y]),
+        areas.transpose(y, x).values,
+        cmap=colours,
+        norm=BoundaryNorm(np.arange(len(Region) + 1) - 0.5, len(Region)),
+        rasterized=True,
+    )
+    decorate(ax, areas[x], areas[y])
+    return ax
+
+
+def plot_agreement(one: xr.DataArray, other: xr.DataArray, ax: Axes | None = None) -> float:
+    """Where two region maps agree, and the share of the plane that does."""
+    ax = ax or plt.gca()
+    x, y = one.dims
+    same = one.values == other.values
+    ax.pcolormesh(
+        log_edges(one[x]),
+        log_edges(one[y]),
+        same.T,
+        cmap=ListedColormap(["#d95f02", "#f0f0f0"]),
+        vmin=0,
+        vmax=1,
+        rasterized=True,
+    )
+    decorate(ax, one[x], one[y])
+    return float(same.mean())
+
+
+def plot_lines(
+    config: phase.Phase, closed: Mapping[str, np.ndarray], ax: Axes, bound: bool
+) -> None:
+    """The transition lines, and iso-lines of Theorem 4's B where `bound`."""
+    (_, xs), (_, ys) = config.axes().items()
+    for name, (_, style) in LINES.items():
+        ratio = np.log(closed[name])
+        if np.isfinite(ratio).all() and ratio.min() < 0 < ratio.max():
+            ax.contour(xs, ys, ratio, [0.0], colors="k", linestyles=style, linewidths=1.4)
+    if bound and np.isfinite(closed["bound"]).all():
+        levels = np.unique(np.round(np.quantile(closed["bound"], [0.2, 0.5, 0.8]), 2))
+        drawn = ax.contour(
+            xs, ys, closed["bound"], levels, colors="0.35", linewidths=0.8, linestyles="-"
+        )
+        ax.clabel(drawn, fmt="B = %.2g", fontsize=7)
+
+
+def decorate(ax: Axes, x: xr.DataArray, y: xr.DataArray) -> None:
+    """Logarithmic axes with names and units."""
+    ax.set(xscale="log", yscale="log", xlabel=label(x), ylabel=label(y))
+
+
+def legend(lines: bool) -> list:
+    """What the colours are, and the lines if there are any."""
+    handles: list = []
+    if lines:
+        handles = [
+            Line2D([], [], color="k", ls=style, label=text) for text, style in LINES.values()
+        ]
+        handles.append(Line2D([], [], color="0.35", lw=0.8, label="iso-lines of Theorem 4's B"))
+    names = {region: region.name.lower().replace("_", " ") for region in Region}
+    return handles + [
+        Patch(fc=REGION_COLOURS[region], ec="0.5", label=names[region]) for region in Region
+    ]
+
+
+def title(config: phase.Phase) -> str:
+    """What was computed, in a line."""
+    sgd = config.optimizer == "sgd"
+    rule = f"momentum {config.training().momentum:g}" if sgd else config.optimizer
+    return f"{config.task}, {rule}, {config.horizon} steps, {config.init} start"

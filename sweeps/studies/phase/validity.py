@@ -1,0 +1,175 @@
+"""Where each rung holds: its error over learning rates, and over overlap and number of classes."""
+
+import dataclasses
+import math
+from collections.abc import Mapping
+from pathlib import Path
+
+import matplotlib.pyplot as plt
+import numpy as np
+import xarray as xr
+from matplotlib.axes import Axes
+from matplotlib.collections import QuadMesh
+from matplotlib.colors import LogNorm
+from matplotlib.figure import Figure
+
+from dynsim import checks
+from odes.yz import ladder
+from sweeps import output
+from sweeps.runner import hosts
+from sweeps.runner.run import run as run_sweep
+from sweeps.runner.run import valid
+from sweeps.runner.spec import Sweep
+from sweeps.studies.options import log_edges
+from sweeps.systems.yz.settings import Training
+
+CONTOURS = (0.05, 0.2)
+NUM_TIMES = 16
+QUANTITY = "z_top_distinct"
+PAPER_RATIO = 2.0
+"""eta_Y / eta_Z from which on the paper reports its Assumption 1(c) to hold."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Validity:
+    """Relative error of each theory in the attention logit of the top distinct token.
+
+    Attributes:
+        theories: rungs of the ladder.
+        steps: optimiser steps of a run.
+        seeds: number of runs at each point, whose mean the theories are compared with.
+        length: sequence length T of the runs; inf leaves the error of the theory alone, as all
+            rungs describe T = inf.
+        batch: sequences per step.
+        resolution: number of values of eta_Y / eta_Z and of eta_Z.
+        out: directory for validity.png, validity.npz and the stored sweeps.
+    """
+
+    theories: tuple[str, ...] = ("plain", "eq10", "eq10-finite-m", "lemma-3")
+    steps: int = 200
+    seeds: int = 4
+    length: int | float = math.inf
+    batch: int | float = 128
+    resolution: int = 13
+    out: Path = Path("out/validity")
+
+
+def planes(config: Validity) -> dict[str, Sweep]:
+    """The two sweeps: over learning rates on Syn-Small, over overlap and classes at fixed ones."""
+    checks.integer("resolution", config.resolution, 2)
+    common = {"steps": config.steps, "length": config.length, "batch": config.batch}
+    seeds = {"seed": {"range": checks.integer("seeds", config.seeds, 1)}}
+    rates = {
+        "ratio": {"logspace": [0.1, 100, config.resolution]},
+        "eta_z": {"logspace": [0.01, 3, config.resolution]},
+    }
+    classes = {"K": [2, 5, 10], "overlap": [0.01, 0.03, 0.1, 0.2, 0.3, 0.45, 0.6]}
+    overlapping = Training(task="overlap", eta_y=1.0, eta_z=0.1, **common)
+    record = (QUANTITY,)
+    return {
+        "rates": Sweep({**rates, **seeds}, Training(**common), "simulation", record, NUM_TIMES),
+        "overlap": Sweep({**classes, **seeds}, overlapping, "simulation", record, NUM_TIMES),
+    }
+
+
+def run(config: Validity) -> list[Path]:
+    """Run or resume the sweeps, draw and write the figure, and print what it shows."""
+    for name in config.theories:
+        checks.choice("theories", name, tuple(ladder.THEORIES))
+    output.check_directory(config.out)
+    sweeps = planes(config)
+    variants = {
+        (plane, name): theory(sweep, name)
+        for plane, sweep in sweeps.items()
+        for name in config.theories
+    }
+    for sweep in (*sweeps.values(), *variants.values()):
+        sweep.check()
+    hosts.use_all_cores()
+    errors: dict[tuple[str, str], xr.DataArray] = {}
+    for plane, sweep in sweeps.items():
+        trained = run_sweep(sweep, config.out / plane / "simulation").load()
+        for name in config.theories:
+            solved = run_sweep(variants[plane, name], config.out / plane / name).load()
+            errors[plane, name] = relative_error(trained, solved)
+    for name in config.theories:
+        print(f"{name:<14} " + ", ".join(summary(errors["rates", name])))
+    arrays = {f"{plane}/{name}": error.values for (plane, name), error in errors.items()}
+    for error in (errors["rates", config.theories[0]], errors["overlap", config.theories[0]]):
+        arrays |= {str(dim): error[dim].values for dim in error.dims}
+    return output.write(config.out, "validity", figure=draw(errors), arrays=arrays)
+
+
+def theory(sweep: Sweep, name: str) -> Sweep:
+    """The same plane by a theory, which starts from zero weights and knows no seeds."""
+    axes = {axis: values for axis, values in sweep.axes.items() if axis != "seed"}
+    return dataclasses.replace(sweep, axes=axes, engine=name)
+
+
+def relative_error(trained: xr.Dataset, solved: xr.Dataset) -> xr.DataArray:
+    """|theory - mean of the runs| / |mean of the runs|, both in l2 over time and classes; NaN
+    where the theory or all runs failed."""
+    mean = valid(trained)[QUANTITY].mean("seed")
+    # Where K is an axis, classes that a task does not have are NaN on both sides.
+    exists = mean.notnull().any("time")
+    norms = [
+        np.sqrt((part**2).where(exists, 0).sum(("time", "class"), skipna=False))
+        for part in (valid(solved)[QUANTITY] - mean, mean)
+    ]
+    return (norms[0] / norms[1]).where(exists.any("class"))
+
+
+def summary(error: xr.DataArray) -> list[str]:
+    """Shares of the plane within the contours, below and above the paper's ratio."""
+    below = error.where(error.ratio < PAPER_RATIO, drop=True).values
+    above = error.where(error.ratio >= PAPER_RATIO, drop=True).values
+    return [
+        f"within {100 * level:g} %: {100 * np.mean(below <= level):.0f} % of the plane at "
+        f"eta_Y/eta_Z < {PAPER_RATIO:g}, {100 * np.mean(above <= level):.0f} % above"
+        for level in CONTOURS
+    ]
+
+
+def draw(errors: Mapping[tuple[str, str], xr.DataArray]) -> Figure:
+    """A column for each rung, a row for each plane."""
+    names = list(dict.fromkeys(name for _, name in errors))
+    figure, axes = plt.subplots(
+        2, len(names), figsize=(1.5 + 3.4 * len(names), 7.2), layout="constrained", squeeze=False
+    )
+    for column, name in enumerate(names):
+        mesh = plot(errors["rates", name], ax=axes[0, column])
+        axes[0, column].axvline(PAPER_RATIO, color="0.4", ls=":")
+        axes[0, column].set(title=ladder.THEORIES[name].title, xlabel=r"$\eta_Y/\eta_Z$")
+        plot(errors["overlap", name].transpose("overlap", "K"), ax=axes[1, column])
+        axes[1, column].minorticks_off()
+        classes = errors["overlap", name].K.values
+        axes[1, column].set_yticks(classes, [str(K) for K in classes])
+        axes[1, column].set(xlabel=r"overlap $f_n \cdot f_{n'}$ at the start")
+    axes[0, 0].set_ylabel(r"$\eta_Z$ (1/step)")
+    axes[1, 0].set_ylabel("number of classes $K$")
+    figure.colorbar(mesh, ax=axes, label="relative error of the logit over time", extend="both")
+    figure.suptitle(
+        "solid: error 5 %, dashed: 20 %, dotted: the ratio of the paper's Assumption 1(c)"
+    )
+    return figure
+
+
+def plot(error: xr.DataArray, ax: Axes | None = None) -> QuadMesh:
+    """Error over a plane (across, up) on a logarithmic colour scale, with its contours; points
+    where a solve failed are grey. Returns the mesh, for a colour bar."""
+    ax = ax or plt.gca()
+    x, y = error.dims
+    values = error.values.T
+    mesh = ax.pcolormesh(
+        log_edges(error[x]),
+        log_edges(error[y]),
+        np.ma.masked_invalid(np.clip(values, 1e-3, None)),
+        norm=LogNorm(1e-3, 1),
+        cmap=plt.get_cmap("cividis_r").with_extremes(bad="#b0b0b0"),
+    )
+    if np.nanmin(values) < CONTOURS[1] and np.nanmax(values) > CONTOURS[0]:
+        ax.contour(
+            error[x], error[y], values, CONTOURS, colors="k", linestyles=["-", "--"], linewidths=1.2
+        )
+    ax.set(xscale="log", yscale="log")
+    return mesh

@@ -1,0 +1,1 @@
+"""How far theory in Y and Z describes training of its factors."""

@@ -1,0 +1,1 @@
+"""Singular values of weights, trained here or read from a checkpoint."""

@@ -1,0 +1,149 @@
+"""Which singular directions carry which component; the same numbers for a real checkpoint."""
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import matplotlib.pyplot as plt
+import numpy as np
+from matplotlib.axes import Axes
+
+from dynsim import checks
+from dynsim.two_stage.presets import Preset
+from dynsim.two_stage.rank_truncation import RankCurves
+from sweeps import output
+from sweeps.runner import hosts
+from sweeps.studies.spectrum import panels as checkpoint
+from sweeps.studies.spectrum.checkpoint import Checkpoint
+from sweeps.studies.two_stage import claims
+from sweeps.studies.two_stage.panels import P_COLOUR, Q_COLOUR
+from sweeps.studies.two_stage.runs import runs
+from sweeps.systems.two_stage.settings import TwoStage
+
+LARGEST = 12
+"""Number of directions drawn one by one: what comes after is noise."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Spectrum:
+    """Losses and accuracies after keeping or dropping singular directions of the trained weights,
+    at the end of either stage; or the singular values of a .safetensors checkpoint.
+
+    Attributes:
+        checkpoint: a .safetensors file, a .safetensors.index.json, or a directory with either; if
+            left out, two-stage training is examined.
+        pattern: shell patterns of the names of tensors in it, for instance '*attn*'; case counts.
+        products: pairs to multiply, for instance 'h.*.q.weight.T @ h.*.k.weight' for what the
+            scores of PyTorch's (out, in) weights depend on; * must stand for the same on both
+            sides, [i] means block i of a split matrix, and .T transposes.
+        split: number of equal column blocks that each chosen matrix is cut into, 3 for the fused
+            queries, keys and values of GPT-2.
+        preset: of two-stage training: default, fast or joint.
+        seeds: number of runs of it.
+        out: directory for spectrum.png, .npz and .json, and the stored sweep, which resumes.
+    """
+
+    checkpoint: Path | None = None
+    pattern: tuple[str, ...] = ("*",)
+    products: tuple[str, ...] = ()
+    split: int = 1
+    preset: Preset = "default"
+    seeds: int = 6
+    out: Path = Path("out/spectrum")
+
+
+def run(config: Spectrum) -> list[Path]:
+    """Examine the checkpoint, or run (or resume) two-stage training and examine that."""
+    if config.checkpoint is not None:
+        return checkpoint.run(
+            Checkpoint(config.checkpoint, config.pattern, config.products, config.split, config.out)
+        )
+    training = TwoStage(preset=config.preset)
+    training.check()
+    seeds = checks.integer("seeds", config.seeds, 1)
+    output.check_directory(config.out)
+    hosts.use_all_cores()
+    # Of the run itself the ends of the stages alone are looked at.
+    found = runs(training, seeds, 2, config.out / config.preset)
+    verdicts = claims.spectral(found)
+    print(f"{found.count} runs of preset {config.preset}\n{claims.table(verdicts)}")
+    figure, axes = plt.subplots(2, 3, figsize=(15, 8), layout="constrained")
+    arrays: dict[str, np.ndarray] = {}
+    for row, (stage, at) in enumerate({"stage 1": found.switch, "stage 2": -1}.items()):
+        curves = [claims.truncations(found, at, i) for i in range(found.count)]
+        plot_singular_values(curves, ax=axes[row, 0]).set_title(f"end of {stage}")
+        plot_without(curves, ax=axes[row, 1])
+        plot_alone(curves, ax=axes[row, 2])
+        arrays |= as_arrays(stage.replace(" ", "-"), curves)
+    figure.suptitle(
+        rf"singular directions of diag($\overline{{W}}$, $\overline{{V}}$), preset "
+        f"{config.preset}, mean ± sd of {found.count} runs"
+    )
+    return output.write(
+        config.out,
+        "spectrum",
+        figure=figure,
+        arrays=arrays,
+        report=output.as_json(claims.as_records(verdicts)),
+    )
+
+
+def plot_singular_values(curves: Sequence[RankCurves], ax: Axes | None = None) -> Axes:
+    """The largest singular values of every run, coloured by the block that they belong to."""
+    ax = ax or plt.gca()
+    for i, c in enumerate(curves):
+        for block, (name, colour) in enumerate({"W": P_COLOUR, "V": Q_COLOUR}.items()):
+            ranks = np.flatnonzero(c.block[:LARGEST] == block)
+            label = rf"of $\overline{{{name}}}$" if i == 0 else None
+            ax.plot(ranks + 1, c.singular[ranks], "o", ms=4, color=colour, label=label, alpha=0.6)
+    ax.set(xlabel="rank", ylabel="singular value", yscale="log")
+    ax.legend(fontsize="small")
+    ax.grid(alpha=0.25)
+    return ax
+
+
+def plot_without(curves: Sequence[RankCurves], ax: Axes | None = None) -> Axes:
+    """K1 and K2 without the largest directions."""
+    ax = ax or plt.gca()
+    for name, label, colour in (("K1", "$K^1$", P_COLOUR), ("K2", "$K^2$", Q_COLOUR)):
+        _curve(ax, [c.dropped[name] for c in curves], label, colour)
+    ax.axhline(np.log(2), color="grey", lw=0.8)
+    ax.set(xlabel="number of largest directions dropped", ylabel="logistic loss (nat)")
+    ax.legend(fontsize="small")
+    return ax
+
+
+def plot_alone(curves: Sequence[RankCurves], ax: Axes | None = None) -> Axes:
+    """Accuracies with the largest directions alone."""
+    ax = ax or plt.gca()
+    _curve(ax, [c.kept["accuracy_P"] for c in curves], "P, sign accuracy", P_COLOUR)
+    _curve(ax, [c.kept["auc_Q"] for c in curves], "Q, AUC", Q_COLOUR)
+    best = [c.kept["best_accuracy_Q"] for c in curves]
+    _curve(ax, best, "Q, best threshold", "tab:orange")
+    ax.set(xlabel="number of largest directions kept", ylabel="accuracy, AUC")
+    ax.legend(fontsize="small")
+    return ax
+
+
+def as_arrays(stage: str, curves: Sequence[RankCurves]) -> dict[str, np.ndarray]:
+    """Everything drawn of a stage by name, (runs, ranks)."""
+    named = {
+        f"{stage}/singular": np.stack([c.singular for c in curves]),
+        f"{stage}/block": np.stack([c.block for c in curves]),
+    }
+    for side in ("kept", "dropped"):
+        first: Mapping[str, np.ndarray] = getattr(curves[0], side)
+        named |= {
+            f"{stage}/{side}/{name}": np.stack([getattr(c, side)[name] for c in curves])
+            for name in first
+        }
+    return named
+
+
+def _curve(ax: Axes, values: Sequence[np.ndarray], label: str, colour: str) -> None:
+    shown = np.stack(values)[:, : LARGEST + 1]
+    spread = shown.std(0, ddof=1) if len(shown) > 1 else np.zeros(shown.shape[1])
+    ax.errorbar(
+        np.arange(shown.shape[1]), shown.mean(0), spread, fmt="o-", ms=4, color=colour, label=label
+    )
+    ax.grid(alpha=0.25)

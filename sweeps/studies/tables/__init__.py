@@ -1,0 +1,1 @@
+"""`dynsim validate`: the tables of the docs."""

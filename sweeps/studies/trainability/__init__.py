@@ -1,0 +1,1 @@
+"""The boundary of what can be trained."""

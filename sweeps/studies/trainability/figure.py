@@ -1,0 +1,225 @@
+"""Where training succeeds in the plane of learning rates, and how rough its boundary is."""
+
+import dataclasses
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Literal
+
+import matplotlib.pyplot as plt
+import numpy as np
+from jaxtyping import Bool, Float
+from matplotlib.axes import Axes
+from matplotlib.colors import ListedColormap, LogNorm
+from matplotlib.ticker import NullLocator
+
+from dynsim import checks
+from sweeps import output
+from sweeps.runner import hosts
+from sweeps.studies.trainability.boundary import (
+    CORNERS,
+    Dimension,
+    Mapped,
+    Window,
+    box_dimension,
+    refine,
+)
+from sweeps.systems.yz.settings import Training
+
+
+@dataclasses.dataclass(frozen=True)
+class Trainability:
+    """Map of trained and untrained runs over both learning rates, refined at its boundary.
+
+    Attributes:
+        engine: what computes the runs; all but simulation have T and batch infinite.
+        task: as in a sweep.
+        eta_y: first and last learning rate of Y (1/step).
+        eta_z: first and last learning rate of Z (1/step).
+        optimizer: update rule; sgd uses `momentum`.
+        momentum: heavy-ball coefficient mu in [0, 1).
+        steps: number of optimiser steps.
+        length: sequence length T. The default is so short that some sequences show nothing of
+            their class, and their loss grows with the rates.
+        batch: number of sequences per step.
+        dtype: precision of the runs.
+        seed: of the data, which all runs share.
+        cells: number of cells along each side of the coarse grid.
+        levels: number of refinements, each of which doubles the resolution.
+        fit: first and last level of the fit of the dimension; 1 and the last one if left out.
+        out: directory for trainability.png, trainability.npz and the stored sweeps, which resume.
+    """
+
+    engine: Literal["simulation", "descent", "symmetric-descent"] = "simulation"
+    task: str = "syn-small"
+    eta_y: tuple[float, float] = (30.0, 1e4)
+    eta_z: tuple[float, float] = (1e-3, 1e5)
+    optimizer: Literal["sgd", "adam"] = "sgd"
+    momentum: float = 0.0
+    steps: int = 100
+    length: int | float = 4
+    batch: int | float = 32
+    dtype: Literal["float32", "float64"] = "float32"
+    seed: int = 0
+    cells: int = 16
+    levels: int = 4
+    fit: tuple[int, int] | None = None
+    out: Path = Path("out/trainability")
+
+    @property
+    def training(self) -> Training:
+        """The training of which every run is a variation."""
+        own = {field.name for field in dataclasses.fields(Training)} - {"eta_y", "eta_z"}
+        given = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
+        return Training(**{name: value for name, value in given.items() if name in own})
+
+
+def run(config: Trainability) -> list[Path]:
+    """Run or resume the sweeps, draw and write the figure."""
+    window = Window(config.eta_y, config.eta_z)
+    window.check()
+    checks.integer("levels", config.levels, 2)
+    fit = config.fit or (1, config.levels)
+    if not 0 <= fit[0] < fit[1] <= config.levels:
+        raise ValueError(
+            f"fit = {fit}: must increase and lie within the levels 0 to {config.levels}"
+        )
+    hosts.use_all_cores()
+    found = refine(
+        config.training,
+        window,
+        engine=config.engine,
+        cells=config.cells,
+        levels=config.levels,
+        seed=config.seed,
+        out=config.out,
+    )
+    dimension = box_dimension([mapped.level for mapped in found], fit)
+    figure, (left, right) = plt.subplots(
+        1, 2, figsize=(13, 5.6), layout="constrained", width_ratios=[1.6, 1]
+    )
+    plot(found, window, ax=left)
+    left.set_title(f"{title(config)}\n{summary(found, dimension, fit)}", fontsize="medium")
+    plot_counts(found, dimension, fit, ax=right)
+    return output.write(
+        config.out, "trainability", figure=figure, arrays=arrays(found, window, dimension, fit)
+    )
+
+
+def title(config: Trainability) -> str:
+    """What was run, in a line."""
+    rule = config.optimizer if config.optimizer == "adam" else f"SGD, momentum {config.momentum:g}"
+    sampled = f", T = {config.length}, batch = {config.batch}" * (config.engine == "simulation")
+    return f"{config.engine} on {config.task}, {rule}{sampled}, {config.steps} steps"
+
+
+def summary(found: Sequence[Mapped], dimension: Dimension, fit: tuple[int, int]) -> str:
+    """The dimension of the boundary in words."""
+    if np.isnan(dimension.value):
+        return f"no boundary: {'every' if found[0].level.trained.all() else 'no'} run trained"
+    error = "" if np.isnan(dimension.error) else f" ± {dimension.error:.2f}"
+    return f"box-counting slope {dimension.value:.2f}{error} (levels {fit[0]} to {fit[1]})"
+
+
+def raster(
+    found: Sequence[Mapped],
+) -> tuple[Float[np.ndarray, "S S"], Bool[np.ndarray, "S S"]]:
+    """Relative loss, and whether it trained, on the lattice of the last level: that of the point
+    itself where it was run, otherwise of one beside it on the finest level that was."""
+    side = len(np.unique(found[0].level.points[:, 0])) - 1
+    values, ok = np.empty((side + 1, side + 1)), np.empty((side + 1, side + 1), bool)
+    for i, (level, relative_loss) in enumerate(found):
+        if i:
+            values, ok = (np.repeat(np.repeat(a, 2, 0), 2, 1)[:-1, :-1] for a in (values, ok))
+        at = tuple(level.points.T)
+        values[at], ok[at] = relative_loss, level.trained
+    return values, ok
+
+
+def plot(found: Sequence[Mapped], window: Window, ax: Axes | None = None) -> Axes:
+    """Relative loss over both learning rates, trained and untrained in colours of their own, with
+    the boundary cells of the last level."""
+    ax = ax or plt.gca()
+    values, ok = raster(found)
+    side = len(values) - 1
+    middles = (np.arange(side + 2) - 0.5) / side
+    y, x = window.rates(np.stack([middles, middles], axis=-1)).T
+    scales = {
+        "trained": (ok, "viridis", LogNorm(1e-2, 1), "min", 0),
+        "untrained": (~ok, "Reds", LogNorm(1, 1e2), "max", 0.52),
+    }
+    for name, (chosen, colours, norm, extend, bottom) in scales.items():
+        if chosen.any():
+            # A loss that is not finite is a large one, and one of 0 has a place on no log scale.
+            shown = np.where(np.isnan(values), np.inf, np.maximum(values, norm.vmin))
+            mesh = ax.pcolormesh(
+                x, y, np.ma.array(shown, mask=~chosen), cmap=colours, norm=norm, rasterized=True
+            )
+            bar = ax.inset_axes((1.02, bottom, 0.025, 0.48))
+            ax.figure.colorbar(mesh, cax=bar, extend=extend, label=f"relative loss, {name}")
+    last = found[-1].level
+    if len(last.boundary):
+        edges = np.arange(side + 1) / side
+        cell_y, cell_x = window.rates(np.stack([edges, edges], axis=-1)).T
+        inside = np.zeros((side, side))
+        inside[tuple(last.boundary.T)] = 1
+        ax.pcolormesh(
+            cell_x,
+            cell_y,
+            np.ma.masked_equal(inside, 0),
+            cmap=ListedColormap(["black"]),
+            rasterized=True,
+        )
+    ax.set(xscale="log", yscale="log", xlim=window.eta_z, ylim=window.eta_y)
+    ax.set(xlabel=r"learning rate $\eta_Z$ (1/step)", ylabel=r"learning rate $\eta_Y$ (1/step)")
+    return ax
+
+
+def plot_counts(
+    found: Sequence[Mapped], dimension: Dimension, fit: tuple[int, int], ax: Axes | None = None
+) -> Axes:
+    """Number of boundary cells against their side, with the fit and the slopes in between."""
+    ax = ax or plt.gca()
+    eps = np.array([mapped.level.eps for mapped in found])
+    counts = np.array([len(mapped.level.boundary) for mapped in found])
+    ax.set(xlabel=r"side of a cell $\epsilon$ (share of the window)", ylabel=r"boundary cells $N$")
+    ax.set_title("box counting, with the slope between two levels", fontsize="medium")
+    if np.isnan(dimension.value):
+        ax.text(0.5, 0.5, summary(found, dimension, fit), ha="center", transform=ax.transAxes)
+        ax.set(xticks=[], yticks=[])
+        return ax
+    ax.loglog(eps, counts, "o", color="k", label="boundary cells")
+    part = eps[fit[0] : fit[1] + 1]
+    line = np.exp(dimension.intercept) * part**-dimension.value
+    ax.loglog(part, line, color="tab:red", label=summary(found, dimension, fit))
+    slopes = np.diff(np.log(counts)) / -np.diff(np.log(eps))
+    for a, b, slope in zip(range(len(eps)), range(1, len(eps)), slopes, strict=False):
+        at = (np.sqrt(eps[a] * eps[b]), np.sqrt(counts[a] * counts[b]))
+        ax.annotate(f"{slope:.2f}", at, (6, 6), textcoords="offset points", fontsize="small")
+    ax.set_xticks(eps, [f"1/{1 / side:.0f}" for side in eps])
+    ax.xaxis.set_minor_locator(NullLocator())
+    ax.legend(fontsize="small", loc="upper right")
+    ax.grid(alpha=0.25, which="both")
+    return ax
+
+
+def arrays(
+    found: Sequence[Mapped], window: Window, dimension: Dimension, fit: tuple[int, int]
+) -> dict[str, np.ndarray]:
+    """The plotted numbers by name: boundary cells as (eta_y, eta_z) of their four corners."""
+    named = {
+        "eps": np.array([mapped.level.eps for mapped in found]),
+        "N": np.array([len(mapped.level.boundary) for mapped in found]),
+        "fit": np.array(fit),
+        "dimension": np.array([dimension.value, dimension.error]),
+    }
+    for i, (level, relative_loss) in enumerate(found):
+        eta_y, eta_z = window.rates(level.points * level.eps).T
+        corners = (level.boundary[:, None] + CORNERS).reshape(-1, 2) * level.eps
+        named |= {
+            f"level-{i}/eta_y": eta_y,
+            f"level-{i}/eta_z": eta_z,
+            f"level-{i}/relative_loss": relative_loss,
+            f"level-{i}/trained": level.trained,
+            f"level-{i}/boundary": window.rates(corners).reshape(-1, 4, 2),
+        }
+    return named

@@ -1,0 +1,1 @@
+"""When attention snaps: transition times against their closed forms."""

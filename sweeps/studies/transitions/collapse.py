@@ -1,0 +1,199 @@
+"""Transition times on one line: the measured peak of f_n . g_n against its closed form.
+
+Theorem 1 of Scan and Snap says that f_n . g_n is gamma(t), whose peak depends on K, M and eta_Y
+alone (`odes.formulas.decoder.stages`). Families of runs leave its assumptions one at a time.
+"""
+
+import csv
+import dataclasses
+import io
+from collections.abc import Mapping
+from pathlib import Path
+
+import matplotlib.pyplot as plt
+import numpy as np
+import xarray as xr
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+
+from dynsim import checks
+from sweeps import output
+from sweeps.runner import hosts
+from sweeps.runner.run import run as run_sweep
+from sweeps.runner.run import valid
+from sweeps.runner.spec import Sweep
+from sweeps.studies.transitions.families import ENGINES, FAMILIES, LIMIT, Family, variants
+from sweeps.studies.transitions.peaks import gamma_peak, measured_peak, over_points, predicted_peak
+
+LATE = 10
+"""Predicted peak (steps) from which neighbouring whole steps are close in log t."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Collapse:
+    """Time of the peak of f_n . g_n against its closed form, over K, M, eta_Y and more.
+
+    Attributes:
+        families: which of size, overlap, momentum and sampling (batch and length).
+        seeds: number of runs at each point.
+        out: directory for collapse.png, collapse.csv and the stored sweeps, which resume.
+    """
+
+    families: tuple[str, ...] = tuple(FAMILIES)
+    seeds: int = 3
+    out: Path = Path("out/collapse")
+
+
+def run(config: Collapse) -> list[Path]:
+    """Run or resume the sweeps, draw and write the figure and its table."""
+    checks.integer("seeds", config.seeds, 1)
+    if not config.families:
+        raise ValueError(f"families = (): needs at least one of {', '.join(FAMILIES)}")
+    for name in config.families:
+        checks.choice("families", name, tuple(FAMILIES))
+    output.check_directory(config.out)
+    wanted = {name: variants(name, config.seeds) for name in dict.fromkeys(config.families)}
+    for sweeps in wanted.values():
+        for sweep in sweeps.values():
+            sweep.check()
+    hosts.use_all_cores()
+    found = {}
+    for name, sweeps in wanted.items():
+        stored = {
+            engine: valid(run_sweep(sweep, config.out / f"{name}-{engine}")).load()
+            for engine, sweep in sweeps.items()
+        }
+        found[name] = peaks(sweeps["simulation"], stored)
+    text = table(found)
+    print(text)
+    arrays = {
+        f"{name}/{variable}": values.values
+        for name, ds in found.items()
+        for variable, values in ds.variables.items()
+    }
+    return output.write(
+        config.out, "collapse", figure=draw(found), arrays=arrays, text={"csv": text}
+    )
+
+
+def peaks(sweep: Sweep, stored: Mapping[str, xr.Dataset]) -> xr.Dataset:
+    """Peak times (optimiser steps) of a family: `predicted`, by engine as measured, and `gamma`,
+    the closed-form curve measured alike, which shows the error of measuring."""
+    found = {
+        "predicted": over_points(sweep, predicted_peak),
+        "gamma": over_points(sweep, lambda t: gamma_peak(t, t.steps_recorded(sweep.times))),
+    }
+    return xr.Dataset(found | {name: measured_peak(ds) for name, ds in stored.items()})
+
+
+def table(found: Mapping[str, xr.Dataset]) -> str:
+    """CSV by family and engine: points with a peak inside the horizon, median and worst relative
+    deviation from the closed form, over all points and over those that peak late."""
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    late = f"peak >= {LATE} steps"
+    columns = ["family", "engine", "points", "measured", "median_%", "worst_%"]
+    writer.writerow([*columns, f"median_% ({late})", f"worst_% ({late})"])
+    for name, ds in found.items():
+        for engine in (*ENGINES, "gamma"):
+            error = deviation(ds, engine)
+            if "seed" in error.dims:
+                error = error.mean("seed")
+            error, predicted = xr.broadcast(error, ds.predicted)
+            numbers = error.values[np.isfinite(error.values)]
+            slow = error.values[np.isfinite(error.values) & (predicted.values >= LATE)]
+            row = [f"{value:+.2f}" for part in (numbers, slow) for value in extremes(part)]
+            writer.writerow([name, engine, error.size, numbers.size, *row])
+    return text.getvalue()
+
+
+def deviation(peaks: xr.Dataset, engine: str) -> xr.DataArray:
+    """Measured over predicted peak time, minus 1, in %."""
+    return 100 * (peaks[engine] / peaks.predicted - 1)
+
+
+def extremes(values: np.ndarray) -> tuple[float, float]:
+    """Median, and the entry of largest size; NaN of nothing."""
+    if not values.size:
+        return np.nan, np.nan
+    return float(np.median(values)), float(values[np.argmax(np.abs(values))])
+
+
+def draw(found: Mapping[str, xr.Dataset]) -> Figure:
+    """All families on one line, and a panel of deviations from it for each of them."""
+    width = 1 + (len(found) + 1) // 2
+    figure = plt.figure(figsize=(1 + 4.4 * width, 8), layout="constrained")
+    names = [*found, *[None] * (len(found) % 2)]
+    rows = [["all", *names[: width - 1]], ["all", *names[width - 1 :]]]
+    grid = figure.subplot_mosaic([[n or "." for n in row] for row in rows])
+    plot_collapse(found, ax=grid["all"])
+    for name, ds in found.items():
+        plot_deviation(ds, FAMILIES[name], ax=grid[name])
+    handles = [
+        Line2D(
+            [],
+            [],
+            color="k",
+            marker="o",
+            ls="",
+            label="simulation (mean, s.d. over seeds; shifted to the right)",
+        ),
+        Line2D([], [], color="k", ls="-", label="exact flow (T, batch = ∞)"),
+        Line2D([], [], color="k", ls="", marker="x", label="exact descent (T, batch = ∞)"),
+        Line2D([], [], color="0.6", lw=4, label="closed form, measured alike"),
+    ]
+    figure.legend(handles=handles, loc="outside lower center", ncols=4, frameon=False)
+    return figure
+
+
+def plot_collapse(found: Mapping[str, xr.Dataset], ax: Axes | None = None) -> Axes:
+    """Measured against predicted peak time, every family with a marker of its own."""
+    ax = ax or plt.gca()
+    ends = np.array([])
+    markers = dict(zip(FAMILIES, "os^D", strict=True))
+    colours = dict(zip(FAMILIES, plt.get_cmap("viridis")(np.linspace(0, 0.9, 4)), strict=True))
+    for name, ds in found.items():
+        mean, predicted = xr.broadcast(ds.simulation.mean("seed"), ds.predicted)
+        style = {"color": colours[name], "mfc": "none", "label": FAMILIES[name].title}
+        ax.plot(predicted.values.ravel(), mean.values.ravel(), markers[name], ms=6, **style)
+        ends = np.r_[ends, predicted.values.min(), predicted.values.max()]
+    line = np.array([ends.min() / 1.3, ends.max() * 1.3])
+    ax.plot(line, line, color="k", lw=1, zorder=0, label="y = x (theory)")
+    ax.set(xscale="log", yscale="log", title=r"peak of $f_n \cdot g_n$, simulation")
+    ax.set(xlabel="closed-form peak (optimiser steps)", ylabel="measured peak (optimiser steps)")
+    ax.legend(fontsize="small", framealpha=0.6)
+    ax.grid(alpha=0.25)
+    return ax
+
+
+def plot_deviation(peaks: xr.Dataset, family: Family, ax: Axes | None = None) -> Axes:
+    """Relative deviation of the peak time against the predicted one, a colour for each variant."""
+    ax = ax or plt.gca()
+    dims = [dim for dim in peaks.predicted.dims if dim != "eta_y"]
+    ax.set_xscale("log")
+    ax.set_yscale("symlog", linthresh=1)
+    sampled = any(name in LIMIT for name in family.axes)
+    stacked = peaks.stack(variant=dims, create_index=False)
+    colours = plt.get_cmap("viridis")(np.linspace(0, 0.9, stacked.sizes["variant"]))
+    for i, colour in enumerate(colours):
+        one = stacked.isel(variant=i)
+        label = family.label.format(**{name: float(one[name]) for name in family.axes})
+        x, error = one.predicted.values, deviation(one, "simulation")
+        spread = error.std("seed", ddof=1) if error.sizes["seed"] > 1 else None
+        ax.plot(x, deviation(one, "gamma"), color="0.85", lw=4, zorder=0)
+        # What is the same for all variants has none of their colours.
+        exact = "0.4" if sampled else colour
+        ax.plot(x, deviation(one, "symmetric"), "-", color=exact, lw=1)
+        ax.plot(x, deviation(one, "symmetric-descent"), "x", color=exact, ms=7)
+        style = {"color": colour, "ms": 4, "capsize": 2, "label": label}
+        beside = x * 1.03 ** (i + 1)  # so that error bars do not cover one another
+        ax.errorbar(beside, error.mean("seed"), spread, fmt="o", **style)
+    ax.axhline(0, color="k", lw=0.8, zorder=0)
+    ax.set(title=family.title, xlabel="closed-form peak (optimiser steps)")
+    ax.set_ylabel("measured / closed form - 1 (%)")
+    ax.margins(y=0.12)
+    ax.yaxis.set_major_formatter("{x:g}")
+    ax.legend(fontsize="small", framealpha=0.6)
+    ax.grid(alpha=0.25)
+    return ax

@@ -1,0 +1,109 @@
+"""The families of runs of `dynsim figure collapse`: each leaves one assumption of Theorem 1."""
+
+import dataclasses
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from sweeps.runner.spec import Sweep
+from sweeps.studies.transitions.peaks import over_points, predicted_peak
+from sweeps.systems.yz.settings import Training
+
+HORIZON = 2.5
+"""Steps of a run over the predicted peak at the smallest rate: room for a peak that is late."""
+RATIO = 100
+"""eta_Y / eta_Z: the attention hardly moves before the decoder's peak (Assumption 1c)."""
+RATES = (0.2, 0.5, 1.2, 3.0)
+"""Effective eta_Y / (1 - mu)."""
+NUM_TIMES = 60
+
+
+class Family(NamedTuple):
+    """Runs that share what they vary.
+
+    Attributes:
+        title: of its panel.
+        run: fields of the training.
+        axes: its axes besides eta_Y, eta_Z and seeds.
+        zipped: axes among them that vary together.
+        label: of a line, formatted with the values of the axes.
+    """
+
+    title: str
+    run: Mapping[str, Any]
+    axes: Mapping[str, tuple[float, ...]]
+    label: str
+    zipped: tuple[str, ...] = ()
+
+
+_ONE_COMMON = {"task": "syn", "classes_per_query": 1, "num_common": 1, "batch": 128, "length": 512}
+FAMILIES = {
+    "size": Family(
+        "classes and vocabulary",
+        _ONE_COMMON,
+        {"K": (2, 3, 5, 10, 20), "M": (500, 40, 100, 150, 250)},
+        "K = {K:g}, M = {M:g}",
+        zipped=("K", "M"),
+    ),
+    "overlap": Family(
+        "overlap (K = 5, M = 30)",
+        {"task": "overlap", "K": 5, "batch": 128, "length": 512},
+        {"overlap": (0.0, 0.1, 0.3, 0.6)},
+        r"$f_n \cdot f_{{n'}}$ = {overlap:g}",
+    ),
+    "momentum": Family(
+        "momentum 0.9 (M = 100)",
+        {**_ONE_COMMON, "M": 100, "momentum": 0.9},
+        {"K": (2, 5, 8)},
+        "K = {K:g}",
+    ),
+    "sampling": Family(
+        "batch and length (K = 5, M = 100)",
+        {**_ONE_COMMON, "K": 5, "M": 100},
+        {"batch": (8, 128), "length": (16, 512)},
+        "batch {batch:g}, T = {length:g}",
+    ),
+}
+ENGINES = ("simulation", "symmetric", "symmetric-descent")
+LIMIT = ("batch", "length")
+"""Axes that are infinite to the symmetric engines."""
+
+
+def variants(name: str, seeds: int) -> dict[str, Sweep]:
+    """The sweeps of a family: training, and by both symmetric engines T and batch infinite."""
+    family = FAMILIES[name]
+    rates = tuple(rate * (1 - family.run.get("momentum", 0)) for rate in RATES)
+    rate_axes = {"eta_y": rates, "eta_z": tuple(rate / RATIO for rate in rates)}
+    zipped = (("eta_y", "eta_z"),)
+    # The runs of one size share their steps; sizes that vary together have their own.
+    probe = Sweep(
+        {**family.axes, **rate_axes},
+        Training(**family.run),
+        zip=(*zipped, family.zipped) if family.zipped else zipped,
+    )
+    latest = over_points(probe, predicted_peak).max("eta_y")
+    by_size = [dim for dim in latest.dims if dim in ("K", "M")]
+    latest = latest.max([dim for dim in latest.dims if dim not in by_size])
+    steps = np.ceil(HORIZON * latest).astype(int)
+    run, axes = dict(family.run), dict(family.axes)
+    if by_size:
+        axes["steps"] = tuple(steps.values.tolist())
+        zipped = (*zipped, (*(family.zipped or by_size), "steps"))
+    else:
+        run["steps"] = int(steps)
+    simulation = Sweep(
+        {**axes, **rate_axes, "seed": {"range": seeds}},
+        Training(**run),
+        record=("speed",),
+        times=NUM_TIMES,
+        zip=zipped,
+    )
+    exact = {field: values for field, values in axes.items() if field not in LIMIT}
+    run["dtype"] = "float64"
+    return {"simulation": simulation} | {
+        engine: dataclasses.replace(
+            simulation, axes={**exact, **rate_axes}, run=Training(**run), engine=engine
+        )
+        for engine in ENGINES[1:]
+    }

@@ -1,0 +1,125 @@
+"""Transition times: when the speed coefficient peaks, measured and predicted."""
+
+from collections.abc import Callable, Sequence
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import xarray as xr
+from jaxtyping import Array, Float
+
+import dynsim
+from dynsim.training.optim import without_inertia
+from odes.formulas import decoder
+from sweeps.runner.spec import Sweep
+from sweeps.systems.yz.settings import Training
+
+
+def peak_time(times: np.ndarray, values: np.ndarray) -> float:
+    """Time of the maximum of a positive curve, between the times at which it was recorded.
+
+    A parabola in (ln t, ln value) through the largest value and its two neighbours. The speed
+    coefficient rises like t and decays nearly like 1/t, so it is these logarithms in which its
+    maximum is nearly symmetric.
+
+    Args:
+        times: (S,) increasing, in optimiser steps; t <= 0 and NaN, which pads, are left out.
+        values: (S,).
+
+    Returns:
+        The time in optimiser steps; NaN where the largest value is the first or the last one, so
+        that the maximum may lie outside, or where a value that is needed is not positive.
+
+    Raises:
+        ValueError: for other shapes or times that do not increase.
+    """
+    times, values = np.asarray(times, np.float64), np.asarray(values, np.float64)
+    if times.ndim != 1 or values.shape != times.shape:
+        raise ValueError(f"values: shape {values.shape}: must be that of times, {times.shape} (S,)")
+    inside = times > 0
+    times, values = times[inside], values[inside]
+    if (np.diff(times) <= 0).any():
+        raise ValueError("times: must increase")
+    if not (times.size and np.isfinite(values).all()):
+        return np.nan
+    top = int(np.argmax(values))
+    around = slice(top - 1, top + 2)
+    if top in (0, times.size - 1) or (values[around] <= 0).any():
+        return np.nan
+    x, y = np.log(times[around] / times[top]), np.log(values[around] / values[top])
+    # y = a x + b x^2 through the neighbours, the largest value being at the origin.
+    left, right = y[0] / x[0], y[2] / x[2]
+    b = (right - left) / (x[2] - x[0])
+    if b == 0:  # a plateau of three equal values
+        return float(times[top])
+    a = left - b * x[0]
+    return float(times[top] * np.exp(-a / (2 * b)))
+
+
+def measured_peak(dataset: xr.Dataset, name: str = "speed") -> xr.DataArray:
+    """`peak_time` of an observable, averaged over classes, of every run of a sweep."""
+    recorded = "record" if "record" in dataset.dims else "time"
+    if recorded not in dataset.dims:
+        raise ValueError("times = 'end': a peak needs several recorded times")
+    curve = dataset[name].mean("class")
+    return xr.apply_ufunc(
+        peak_time,
+        dataset["time"].astype(np.float64),
+        curve.astype(np.float64),
+        input_core_dims=[[recorded], [recorded]],
+        vectorize=True,
+    )
+
+
+def over_points(sweep: Sweep, function: Callable[[Training], float]) -> xr.DataArray:
+    """`function` of the training at every point of a sweep: over its axes, without its seeds."""
+    dims = [dim for dim in sweep.dims if dim.name != "seed"]
+    values = np.empty([dim.size for dim in dims])
+    for index in np.ndindex(*values.shape):
+        chosen = {
+            name: axis[i]
+            for dim, i in zip(dims, index, strict=True)
+            for name, axis in dim.axes.items()
+        }
+        values[index] = function(sweep.point(chosen))
+    coordinates = {name: (dim.name, list(axis)) for dim in dims for name, axis in dim.axes.items()}
+    return xr.DataArray(values, coordinates, [dim.name for dim in dims])
+
+
+def predicted_stage(training: Training, stage: str) -> float:
+    """A field of `odes.formulas.decoder.Stages`, averaged over classes: rise_end, peak or snap, in
+    optimiser steps. Momentum is read as eta_Y / (1 - mu); `ValueError` for Adam."""
+    with jax.enable_x64(True):
+        rate, prior, M = _decoder(training)
+        return float(jnp.mean(getattr(decoder.stages(rate, 1 / prior, M), stage)))
+
+
+def predicted_peak(training: Training) -> float:
+    """Exact peak of gamma in optimiser steps, averaged over classes."""
+    return predicted_stage(training, "peak")
+
+
+def gamma_peak(training: Training, times: Sequence[float]) -> float:
+    """`peak_time` of gamma (Eq. 85), averaged over classes, recorded at `times` (S,): differs
+    from `predicted_peak` by the error of measuring at these times."""
+    with jax.enable_x64(True):
+        rate, prior, M = _decoder(training)
+        t = jnp.asarray(times, jnp.float64)
+        gamma = decoder.gamma(prior[:, None] * t[None], rate, M)
+        return peak_time(np.asarray(times), np.asarray(gamma.mean(0)))
+
+
+def effective_rates(
+    task: dynsim.SequenceClasses, optimizer: dynsim.Optimizer
+) -> tuple[Float[Array, "*P"], Float[Array, "*P"]]:
+    """eta_Y and eta_Z over 1 - mu, as closed forms without inertia read them; `ValueError` for
+    Adam. Each has the shape of its rate, broadcast with that of mu."""
+    rate = without_inertia(optimizer, task.prior).rate
+    return rate * optimizer.eta_y, rate * optimizer.eta_z
+
+
+def _decoder(training: Training) -> tuple[jax.Array, jax.Array, int]:
+    """Effective eta_Y, prior (K,) and M."""
+    task = training.make_task()
+    eta_y, _ = effective_rates(task, training.make_optimizer())
+    return eta_y, jnp.asarray(task.prior, jnp.float64), task.M

@@ -1,0 +1,237 @@
+"""What the learning rates control: transition time and final sparsity (Scan and Snap, section 6).
+
+Three consequences of Theorem 4 for the growth bound B, each beside training and the exact flow:
+a larger eta_Y snaps earlier; for fixed eta_Z a smaller one leaves a larger final B and sparser
+attention; so does scaling both rates up.
+"""
+
+import csv
+import dataclasses
+import io
+from collections.abc import Mapping
+from pathlib import Path
+from typing import NamedTuple
+
+import matplotlib.pyplot as plt
+import numpy as np
+import xarray as xr
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+
+from dynsim import checks
+from sweeps import output
+from sweeps.runner import hosts
+from sweeps.runner.run import run as run_sweep
+from sweeps.runner.run import valid
+from sweeps.runner.spec import Sweep
+from sweeps.studies.transitions.peaks import measured_peak, over_points, predicted_stage
+from sweeps.systems.yz.settings import Training
+
+DENSE = 4
+"""Points of a theory line from one trained rate to the next."""
+STAGES = ("rise_end", "peak", "snap")
+
+
+class Control(NamedTuple):
+    """What is varied, by a factor of 100 in all.
+
+    Attributes:
+        title: of its column.
+        ends: smallest and largest value of each rate.
+        symbol: of the varied rate.
+        gain: sign of the slope of the final logit gain, by the paper.
+    """
+
+    title: str
+    ends: Mapping[str, tuple[float, float]]
+    symbol: str
+    gain: int
+
+
+CONTROLS = {
+    "eta_y": Control(
+        r"$\eta_Y$ at fixed $\eta_Z$", {"eta_y": (0.1, 10), "eta_z": (0.1, 0.1)}, r"\eta_Y", -1
+    ),
+    "eta_z": Control(
+        r"$\eta_Z$ at fixed $\eta_Y$", {"eta_y": (1, 1), "eta_z": (0.02, 2)}, r"\eta_Z", 1
+    ),
+    "both": Control(
+        r"both at $\eta_Y = 10\,\eta_Z$", {"eta_y": (0.1, 10), "eta_z": (0.01, 1)}, r"\eta_Y", 1
+    ),
+}
+ENGINES = {"simulation": "simulation", "symmetric": "exact flow", "eq10": "Eq. 10"}
+
+
+@dataclasses.dataclass(frozen=True)
+class Snap:
+    """How eta_Y and eta_Z set the time of the transition and the final sparsity, on Syn-Small.
+
+    Attributes:
+        rates: number of values that a rate takes in training.
+        seeds: number of runs at each of them.
+        steps: optimiser steps of a run.
+        out: directory for snap.png, snap.csv and the stored sweeps, which resume.
+    """
+
+    rates: int = 5
+    seeds: int = 4
+    steps: int = 1000
+    out: Path = Path("out/snap")
+
+
+def run(config: Snap) -> list[Path]:
+    """Run or resume the sweeps, draw and write the figure and its table."""
+    checks.integer("rates", config.rates, 2)
+    checks.integer("seeds", config.seeds, 1)
+    checks.integer("steps", config.steps, 10)
+    output.check_directory(config.out)
+    hosts.use_all_cores()
+    found = {}
+    for name in CONTROLS:
+        wanted = {engine: variant(config, name, engine) for engine in ENGINES}
+        for engine, sweep in wanted.items():
+            stored = run_sweep(sweep, config.out / f"{name}-{engine}")
+            found[name, engine] = with_stages(sweep, valid(stored).load())
+    text = table(found)
+    print(text)
+    arrays = {
+        f"{name}/{engine}/{variable}": values.values
+        for (name, engine), ds in found.items()
+        for variable, values in ds.variables.items()
+    }
+    return output.write(config.out, "snap", figure=draw(found), arrays=arrays, text={"csv": text})
+
+
+def variant(config: Snap, name: str, engine: str) -> Sweep:
+    """The sweep of a control by an engine; theory has `DENSE` times as many rates."""
+    ends = CONTROLS[name].ends
+    size = config.rates if engine == "simulation" else DENSE * (config.rates - 1) + 1
+    varied = {f: np.geomspace(*e, size).tolist() for f, e in ends.items() if e[0] != e[1]}
+    fixed = {field: float(e[0]) for field, e in ends.items() if e[0] == e[1]}
+    seeds = {"seed": {"range": config.seeds}} if engine == "simulation" else {}
+    return Sweep(
+        {**varied, **seeds},
+        Training(task="syn-small", steps=config.steps, **fixed),
+        engine=engine,
+        record=("entropy", "z_top_distinct", "speed", *(("B",) if engine == "eq10" else ())),
+        times=60,
+        zip=(tuple(varied),) if len(varied) > 1 else (),
+    )
+
+
+def with_stages(sweep: Sweep, stored: xr.Dataset) -> xr.Dataset:
+    """Class means over a dimension `rate`, with the predicted t0', peak and t0 and the measured
+    peak (optimiser steps), and both rates."""
+    extra = {name: over_points(sweep, lambda t, n=name: predicted_stage(t, n)) for name in STAGES}
+    extra["measured_peak"] = measured_peak(stored)
+    for field in ("eta_y", "eta_z"):
+        extra[f"{field}_used"] = over_points(sweep, lambda t, f=field: getattr(t, f))
+    return stored.mean("class").assign(extra).rename({sweep.dims[0].name: "rate"})
+
+
+def final(dataset: xr.Dataset, name: str) -> tuple[np.ndarray, np.ndarray]:
+    """(R,) value at the last step, mean and standard deviation (ddof 1; 0 without seeds)."""
+    values = dataset[name].isel(time=-1)
+    if "seed" not in values.dims:
+        return values.values, np.zeros(values.sizes["rate"])
+    several = values.sizes["seed"] > 1
+    spread = values.std("seed", ddof=1).values if several else np.zeros(values.sizes["rate"])
+    return values.mean("seed").values, spread
+
+
+def slope(rates: np.ndarray, values: np.ndarray) -> float:
+    """Exponent p of values ~ rates^p by least squares in logarithms; (R,) and positive both."""
+    return float(np.polyfit(np.log(rates), np.log(values), 1)[0])
+
+
+def table(found: Mapping[tuple[str, str], xr.Dataset]) -> str:
+    """CSV by control, engine and trained rates: times of the transition and final values."""
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    columns = ["control", "engine", "eta_y", "eta_z", *STAGES, "measured_peak"]
+    writer.writerow([*columns, "entropy", "entropy_sd", "gain", "gain_sd", "B"])
+    for (name, engine), ds in found.items():
+        every = 1 if engine == "simulation" else DENSE
+        peak = ds.measured_peak
+        peak = peak.mean("seed") if "seed" in peak.dims else peak
+        numbers = [ds.eta_y_used, ds.eta_z_used, *(ds[stage] for stage in STAGES), peak]
+        values = [*final(ds, "entropy"), *final(ds, "z_top_distinct")]
+        values.append(final(ds, "B")[0] if "B" in ds else np.full(ds.sizes["rate"], np.nan))
+        rows = np.stack([*(n.values for n in numbers), *values], axis=1)[::every]
+        writer.writerows([name, engine, *(f"{value:.5g}" for value in row)] for row in rows)
+    return text.getvalue()
+
+
+def draw(found: Mapping[tuple[str, str], xr.Dataset]) -> Figure:
+    """A column for each control: entropy over time, final logit gain against the rate."""
+    figure, axes = plt.subplots(2, 3, figsize=(15, 8.6), layout="constrained", sharey="row")
+    for column, name in zip(axes.T, CONTROLS, strict=True):
+        data = {engine: found[name, engine] for engine in ENGINES}
+        plot_curves(data, CONTROLS[name], ax=column[0])
+        plot_final(data, CONTROLS[name], ax=column[1])
+    axes[0, 0].set_ylabel("entropy of attention on distinct tokens (nat)")
+    axes[1, 0].set_ylabel("final logit gain, top distinct token (nat)")
+    marks = [
+        Line2D([], [], color="k", lw=2, alpha=0.4, label="simulation (mean), s.d. as band"),
+        Line2D([], [], color="k", ls="--", lw=1.2, label="exact flow"),
+        Line2D([], [], color="k", marker="|", label="$t_0'$ to $t_0$ in closed form"),
+        Line2D([], [], color="k", marker="o", ls="", label="peak of $\\gamma$ in closed form"),
+    ]
+    figure.legend(handles=marks, loc="outside lower center", ncols=4, frameon=False)
+    return figure
+
+
+def plot_curves(data: Mapping[str, xr.Dataset], control: Control, ax: Axes | None = None) -> Axes:
+    """Entropy over time, a colour for each trained rate; bars below from t0' to t0 of each."""
+    ax = ax or plt.gca()
+    trained, flow = data["simulation"], data["symmetric"].isel(rate=slice(None, None, DENSE))
+    colours = plt.get_cmap("viridis")(np.linspace(0, 0.9, trained.sizes["rate"]))
+    for i, colour in enumerate(colours):
+        one = trained.isel(rate=i, time=slice(1, None))
+        mean, time = one.entropy.mean("seed"), one.time.values
+        label = f"${control.symbol}$ = {float(one.rate):.3g}"
+        ax.plot(time, mean, color=colour, lw=2, alpha=0.6, label=label)
+        if one.sizes["seed"] > 1:
+            spread = one.entropy.std("seed", ddof=1)
+            ax.fill_between(time, mean - spread, mean + spread, color=colour, alpha=0.2, lw=0)
+        ax.plot(flow.time[1:], flow.entropy.isel(rate=i)[1:], "--", color=colour, lw=1.2)
+        height = 0.04 + 0.03 * i
+        across = ax.get_xaxis_transform()
+        ends = [float(one.rise_end), float(one.snap)]
+        ax.plot(ends, [height] * 2, "-|", color=colour, transform=across)
+        ax.plot(float(one.peak), height, "o", ms=4, color=colour, transform=across)
+    ax.set(xscale="log", xlabel="optimiser steps", title=control.title)
+    ax.set_xlim(0.2, float(trained.time[-1]))
+    ax.legend(fontsize="small", loc="center left")
+    ax.grid(alpha=0.25)
+    return ax
+
+
+def plot_final(data: Mapping[str, xr.Dataset], control: Control, ax: Axes | None = None) -> Axes:
+    """Final logit gain of the top distinct token against the rate: simulation, exact flow, Eq. 10
+    and its growth bound B, which the gain cannot exceed (Theorem 3); slopes are exponents."""
+    ax = ax or plt.gca()
+    styles = {"simulation": "o", "symmetric": "--", "eq10": ":"}
+    for (engine, title), colour in zip(ENGINES.items(), ("k", "#3b528b", "#5ec962"), strict=True):
+        rate = data[engine].rate.values
+        mean, spread = final(data[engine], "z_top_distinct")
+        label = f"{title}: slope {slope(rate, mean):+.2f}"
+        ax.errorbar(
+            rate,
+            mean,
+            spread if spread.any() else None,
+            fmt=styles[engine],
+            color=colour,
+            capsize=2,
+            label=label,
+        )
+    B = final(data["eq10"], "B")[0]
+    ax.plot(
+        rate, B, "-", color="#5ec962", lw=1, label=f"bound B, Eq. 10: slope {slope(rate, B):+.2f}"
+    )
+    word = "rises" if control.gain > 0 else "falls"
+    ax.set(xscale="log", yscale="log", xlabel=f"${control.symbol}$", title=f"paper: final B {word}")
+    ax.legend(fontsize="small")
+    ax.grid(alpha=0.25, which="both")
+    return ax

@@ -1,0 +1,1 @@
+"""The two-stage experiment: runs, theories, claims and pictures."""

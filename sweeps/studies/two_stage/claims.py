@@ -1,0 +1,158 @@
+"""The two-stage claims, one by one, against runs: which hold, and by how much.
+
+The claims follow arXiv:2502.20681, of which only fragments were at hand: "a.2" and the corollary
+are named there, the other names are reconstructions. `docs/two-stage.md` has the provenance.
+"""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import jax
+import numpy as np
+
+from dynsim.two_stage.model import PQ
+from dynsim.two_stage.rank_truncation import RankCurves, rank_curves
+from dynsim.two_stage.task import sample_prompts
+from odes.two_stage.maps import JENSEN_FLOOR
+from sweeps.studies.two_stage.runs import Runs
+
+LOG_2 = float(np.log(2))
+CHANCE = (0.45, 0.57)
+"""Accuracies and AUC at chance on 2048 prompts, over which seeds scatter by about 0.012."""
+NUM_PROMPTS = 2048
+
+
+class Claim(NamedTuple):
+    """A claim and what was measured: a number, the interval in which it must lie, the verdict."""
+
+    name: str
+    text: str
+    measured: float
+    low: float
+    high: float
+
+    @property
+    def holds(self) -> bool:
+        """Whether the measured number lies in its interval."""
+        return bool(self.low <= self.measured <= self.high)
+
+
+def truncations(runs: Runs, index: int, run: int = 0, largest: int | None = None) -> RankCurves:
+    """Rank-preservation curves of the signal of one run at the recorded time `index`, on fresh
+    prompts; see `dynsim.two_stage.rank_truncation.rank_curves`."""
+    weights = PQ(runs.values["W_signal"][run, index], runs.values["V_signal"][run, index])
+    batch = sample_prompts(runs.training.make_task(), jax.random.key(run), NUM_PROMPTS)
+    return jax.device_get(rank_curves(weights, batch, largest=largest))
+
+
+def stages(runs: Runs, a_ode: float, k2_ode: float) -> list[Claim]:
+    """Claims about the two stages, on means over runs; from theory a at the end of the first
+    stage and K2 at the end."""
+    at, inf = runs.switch, float("inf")
+
+    def first(name: str) -> float:
+        return float(runs.mean(name)[at])
+
+    def end(name: str) -> float:
+        return float(runs.mean(name)[-1])
+
+    with np.errstate(invalid="ignore"):  # inf / inf where neither is ever learned
+        gap = float(np.median(runs.learned_Q) / np.median(runs.learned_P))
+    share = first("V_signal_norm") / first("W_signal_norm")
+    growth = end("V_signal_norm") / first("V_signal_norm")
+    moved = end("W_trace") / first("W_trace") - 1
+    lowest = float(runs["K2"].min())
+    return [
+        Claim("a.1", "V's signal stays small in stage 1: |Vbar| / |Wbar|", share, 0, 0.2),
+        Claim("a.2", "Q is not learned in stage 1: K2 of the signal", first("K2_signal"),
+              LOG_2 - 0.01, inf),
+        Claim("a.2", "K2 with the noise, minus log 2", first("K2") - LOG_2, 0.01, 0.05),
+        Claim("a.2", "AUC of Q", first("auc_Q"), *CHANCE),
+        Claim("a.2", "sign accuracy of Q", first("accuracy_Q"), *CHANCE),
+        Claim("b.1", "W grows in stage 1: Tr Wbar / a of the ODE", first("W_trace") / a_ode,
+              0.9, 1.1),
+        Claim("b.2", "P is learned in stage 1: K1", first("K1"), 0, 0.12),
+        Claim("b.2", "accuracy of P", first("accuracy_P"), 0.985, 1),
+        Claim("c.1", "V's signal grows in stage 2, by the factor", growth, 5, inf),
+        Claim("c.2", "Q is learned in stage 2: K2 minus that of the ODE", end("K2") - k2_ode,
+              -0.02, 0.02),
+        Claim("c.2", "smallest K2 of any run, over its floor", lowest - JENSEN_FLOOR, 0, inf),
+        Claim("c.2", "AUC of Q", end("auc_Q"), 0.99, 1),
+        Claim("c.2", "best-threshold accuracy of Q", end("best_accuracy_Q"), 0.99, 1),
+        Claim("d.1", "P is preserved in stage 2: K1 changes by", end("K1") - first("K1"),
+              -inf, 0.01),
+        Claim("d.1", "accuracy of P", end("accuracy_P"), 0.985, 1),
+        Claim("d.2", "Tr Wbar changes by the share", moved, -0.25, 0.25),
+        Claim("gap", "P long before Q: t_Q / t_P (medians)", gap, 10, inf),
+    ]  # fmt: skip
+
+
+def corollary(runs: Runs) -> list[Claim]:
+    """The trace corollary, on means and run by run: P's trace above Q's after stage 1, below it at
+    the end."""
+    margin, inf = runs["W_trace"] - runs["V_trace"], float("inf")
+    first, last = margin[:, runs.switch], margin[:, -1]
+    return [
+        Claim("trace", "after stage 1, Tr Wbar - |Tr Vbar|", float(first.mean()), 0, inf),
+        Claim("trace", "share of runs in which it is > 0", float((first > 0).mean()), 1, 1),
+        Claim("trace", "at the end, Tr Wbar - |Tr Vbar|", float(last.mean()), -inf, 0),
+        Claim("trace", "share of runs in which it is < 0", float((last < 0).mean()), 1, 1),
+    ]
+
+
+def spectral(runs: Runs) -> list[Claim]:
+    """The largest direction carries P after stage 1 and Q at the end; medians over runs, because
+    in a run where it does not everything changes at once."""
+    first, last = (
+        [truncations(runs, at, i, largest=2) for i in range(runs.count)] for at in (runs.switch, -1)
+    )
+
+    def without_top(curves: list[RankCurves], name: str) -> float:
+        return float(np.median([c.dropped[name][1] for c in curves]))
+
+    def top(k: int, name: str) -> float:
+        return float(np.median([c.kept[name][k] for c in last]))
+
+    def share(curves: list[RankCurves], block: int) -> float:
+        return float(np.mean([c.block[0] == block for c in curves]))
+
+    lost = (LOG_2 - 0.01, LOG_2 + 0.01)
+    change = float(np.median([c.dropped["K1"][1] - c.dropped["K1"][0] for c in last]))
+    text = "after stage 1, K1 without the top direction"
+    return [
+        Claim("spectral", "after stage 1, share of runs with W's direction on top",
+              share(first, 0), 1, 1),
+        Claim("spectral", text, without_top(first, "K1"), *lost),
+        Claim("spectral", "at the end, share of runs with V's on top", share(last, 1), 1, 1),
+        Claim("spectral", "K2 without the top direction", without_top(last, "K2"), *lost),
+        Claim("spectral", "and AUC of Q", without_top(last, "auc_Q"), *CHANCE),
+        Claim("spectral", "while K1 changes by", change, -0.001, 0.001),
+        Claim("spectral", "K1 with the top direction alone", top(1, "K1"), *lost),
+        Claim("spectral", "AUC of Q with it alone", top(1, "auc_Q"), 0.99, 1),
+        Claim("spectral", "K1 with the top two", top(2, "K1"), 0, 0.12),
+        Claim("spectral", "AUC of Q with the top two", top(2, "auc_Q"), 0.99, 1),
+    ]  # fmt: skip
+
+
+def large_rate_alone(forever: Runs) -> list[Claim]:
+    """The control that keeps the large rate: Q is not learned, P is."""
+    return [
+        Claim("threshold", "AUC of Q with the large rate to the end",
+              float(forever.mean("auc_Q")[-1]), *CHANCE),
+        Claim("threshold", "its K1", float(forever.mean("K1")[-1]), 0, 0.12),
+    ]  # fmt: skip
+
+
+def table(claims: Sequence[Claim]) -> str:
+    """The claims as lines of text."""
+    lines = [f"{'claim':<10}{'':<64}{'measured':>10}  {'wanted':<20}verdict"]
+    for c in claims:
+        wanted = f"[{c.low:.3g}, {c.high:.3g}]"
+        verdict = "holds" if c.holds else "FAILS"
+        lines.append(f"{c.name:<10}{c.text:<64}{c.measured:>10.4g}  {wanted:<20}{verdict}")
+    return "\n".join(lines)
+
+
+def as_records(claims: Sequence[Claim]) -> list[dict[str, object]]:
+    """The claims as JSON values."""
+    return [{**c._asdict(), "holds": c.holds} for c in claims]

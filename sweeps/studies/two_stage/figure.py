@@ -1,0 +1,129 @@
+"""The two stages in six panels: theory on top of training, the controls, the joint loss."""
+
+import dataclasses
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Literal
+
+import matplotlib.pyplot as plt
+import numpy as np
+from matplotlib.axes import Axes
+
+from dynsim import Trajectory, checks
+from sweeps import output
+from sweeps.runner import hosts
+from sweeps.studies.two_stage import claims, panels
+from sweeps.studies.two_stage import theory as two_stage_theory
+from sweeps.studies.two_stage.runs import Runs, runs
+from sweeps.systems.two_stage.settings import TwoStage
+
+CONTROLS = {"forever": "tab:green", "small": "tab:orange", "smallinit": "tab:purple"}
+
+
+@dataclasses.dataclass(frozen=True)
+class FigureTwoStage:
+    """Two-stage training against the reduced ODE, its controls, and the claims one by one.
+
+    Attributes:
+        preset: default or fast.
+        seeds: number of runs of the preset, and of the joint preset.
+        control_seeds: number of runs of each control.
+        num_times: number of times to record, a third of them in the first stage.
+        out: directory for two-stage.png, .npz, .json with the claims, and the stored sweeps,
+            which resume.
+    """
+
+    preset: Literal["default", "fast"] = "default"
+    seeds: int = 6
+    control_seeds: int = 2
+    num_times: int = 128
+    out: Path = Path("out/two-stage")
+
+
+def run(config: FigureTwoStage) -> list[Path]:
+    """Run or resume the experiments, draw them, and test the claims."""
+    checks.integer("num_times", config.num_times, 3)
+    output.check_directory(config.out)
+    hosts.use_all_cores()
+    experiments = {
+        "preset": (TwoStage(preset=config.preset), checks.integer("seeds", config.seeds, 1)),
+        "joint": (TwoStage(preset="joint"), config.seeds),
+    }
+    number = checks.integer("control_seeds", config.control_seeds, 1)
+    experiments |= {
+        control: (TwoStage(preset=config.preset, control=control), number) for control in CONTROLS
+    }
+    for training, _ in experiments.values():
+        training.check()
+    found = {
+        name: runs(training, seeds, config.num_times, config.out / f"{config.preset}-{name}")
+        for name, (training, seeds) in experiments.items()
+    }
+    predicted = {name: two_stage_theory.predict(r, ("ode",)) for name, r in found.items()}
+    verdicts = tested(found, predicted)
+    for title, tested_claims in verdicts.items():
+        print(f"{title}: {found[title].count} runs\n{claims.table(tested_claims)}\n")
+    figure, axes = plt.subplots(2, 3, figsize=(16, 9), layout="constrained")
+    main, theory = found["preset"], predicted["preset"]
+    panels.plot_losses(main, theory, ax=axes[0, 0]).set_title("component losses")
+    panels.plot_accuracies(main, ax=axes[0, 1]).set_title("accuracies")
+    panels.plot_traces(main, theory, ax=axes[0, 2]).set_title("traces of the signal")
+    panels.plot_norms(main, theory, ax=axes[1, 0]).set_title("norms")
+    plot_controls(found, predicted, ax=axes[1, 1]).set_title("$K^2$ of the controls")
+    panels.plot_losses(found["joint"], predicted["joint"], ax=axes[1, 2], joint=True)
+    axes[1, 2].set_title("joint preset: losses of one trained sum")
+    figure.suptitle(
+        f"preset {config.preset}, {main.count} runs, mean ± sd, reduced ODE dashed; "
+        "dotted vertical line: end of the first stage"
+    )
+    return output.write(
+        config.out,
+        "two-stage",
+        figure=figure,
+        arrays=arrays(found, predicted),
+        report=output.as_json({n: claims.as_records(found) for n, found in verdicts.items()}),
+    )
+
+
+def tested(
+    found: Mapping[str, Runs], predicted: Mapping[str, Mapping[str, Trajectory]]
+) -> dict[str, list[claims.Claim]]:
+    """The claims by experiment: all for the preset, those that say something for the joint loss."""
+    verdicts = {}
+    for name in ("preset", "joint"):
+        theory = predicted[name]["ode"]
+        a, k2 = (two_stage_theory.mean(theory, observable) for observable in ("W_trace", "K2"))
+        at = found[name].switch
+        verdicts[name] = claims.stages(found[name], float(a[at]), float(k2[-1]))
+        verdicts[name] += claims.corollary(found[name]) + claims.spectral(found[name])
+    verdicts["preset"] += claims.large_rate_alone(found["forever"])
+    return verdicts
+
+
+def plot_controls(
+    found: Mapping[str, Runs],
+    predicted: Mapping[str, Mapping[str, Trajectory]],
+    ax: Axes | None = None,
+) -> Axes:
+    """K2 with the two-stage schedule and with each control, the reduced ODE dashed."""
+    ax = ax or plt.gca()
+    for name, colour in {"preset": panels.Q_COLOUR, **CONTROLS}.items():
+        label = "two stages" if name == "preset" else name
+        panels.band(ax, found[name], "K2", colour, label)
+        theory = two_stage_theory.mean(predicted[name]["ode"], "K2")
+        ax.plot(found[name].eta_time[1:], theory[1:], color=colour, ls="--", lw=1.2)
+    ax.set_ylim(0.3, 0.9)
+    return panels.finish(ax, found["preset"], "$K^2$ (nat)")
+
+
+def arrays(
+    found: Mapping[str, Runs], predicted: Mapping[str, Mapping[str, Trajectory]]
+) -> dict[str, np.ndarray]:
+    """Every plotted array by experiment and name, and the reduced ODE."""
+    named = {}
+    for name, r in found.items():
+        named |= {f"{name}/{observable}": values for observable, values in r.values.items()}
+        named |= {f"{name}/time": r.eta_time}
+        theory = predicted[name]["ode"]
+        named |= {f"{name}/ode/{o}": np.asarray(theory[o])[0] for o in two_stage_theory.RECORD}
+    return named

@@ -1,0 +1,200 @@
+"""Where Q can be learned: noise against r, by the reduced ODE, by training and in closed form."""
+
+import dataclasses
+import math
+from pathlib import Path
+from typing import NamedTuple
+
+import jax
+import matplotlib.pyplot as plt
+import numpy as np
+import xarray as xr
+from jaxtyping import Bool, Float
+from matplotlib.axes import Axes
+
+from dynsim import checks
+from odes.two_stage import thresholds
+from sweeps import output
+from sweeps.runner import hosts
+from sweeps.runner.run import run as run_sweep
+from sweeps.runner.run import valid
+from sweeps.runner.spec import Sweep
+from sweeps.studies.options import log_edges
+from sweeps.systems.two_stage.settings import TwoStage
+
+ETA = 0.2
+"""The dynamics depends on eta-time and on the noise tau, so that a large rate shows it soonest."""
+LEARNED, UNLEARNED = 0.9, 0.6
+"""AUC of Q above which, and below which, training counts as having learned it or not."""
+
+
+@dataclasses.dataclass(frozen=True)
+class TwoStagePhase:
+    """Is Q learned, over the noise tau ~ sqrt(eta) of the weights and the shift r of Q.
+
+    Attributes:
+        tau: first and last noise, logarithmic.
+        r: first and last shift, logarithmic.
+        resolution: number of values of either, for the reduced ODE.
+        points: number of values of either, for training.
+        seeds: number of runs at each point.
+        horizon: eta-time after which is looked.
+        decay: weight decay lambda.
+        d: size of a block of a token.
+        length: tokens L of a prompt, the query included.
+        out: directory for two-stage-phase.png, .npz and .json, and the stored sweeps, which resume.
+    """
+
+    tau: tuple[float, float] = (0.06, 0.6)
+    r: tuple[float, float] = (0.9, 2.2)
+    resolution: int = 25
+    points: int = 6
+    seeds: int = 6
+    horizon: float = 200.0
+    decay: float = 0.025
+    d: int = 32
+    length: int = 129
+    out: Path = Path("out/two-stage-phase")
+
+    def training(self) -> TwoStage:
+        """The run of which every point is a variation: one long stage at one rate."""
+        first = 1 / (4 * self.decay)
+        checks.real("horizon", self.horizon, first, open_minimum=True)
+        return TwoStage(
+            control="forever",
+            eta_1=ETA,
+            decay=self.decay,
+            stage_2=(self.horizon - first) * self.decay,
+            d=self.d,
+            length=self.length,
+        )
+
+
+class Plane(NamedTuple):
+    """AUC of Q at the horizon, (tau, r), as NaN where no run ended well."""
+
+    tau: Float[np.ndarray, " T"]
+    r: Float[np.ndarray, " R"]
+    auc: Float[np.ndarray, "T R"]
+
+
+class Verdict(NamedTuple):
+    """Points of training against the finite-time line: how many lie within a grid cell of it,
+    and of the others how many there are on either side and how many behave as it says.
+
+    By the weights, what the noise leaves of Q is asked; by their signal part, what was learned.
+    """
+
+    near: int
+    learned_side: int
+    learned: int
+    other_side: int
+    unlearned: int
+
+
+def run(config: TwoStagePhase) -> list[Path]:
+    """Integrate, train (or resume), draw the plane, and count the points on their side."""
+    for name in ("tau", "r"):
+        first, last = getattr(config, name)
+        checks.real(name, [first, last], 0, open_minimum=True)
+        if first >= last:
+            raise ValueError(f"{name} = {first}, {last}: must increase")
+    for name in ("resolution", "points"):
+        checks.integer(name, getattr(config, name), 2)
+    checks.real("decay", config.decay, 0, open_minimum=True)
+    config.training().check()
+    output.check_directory(config.out)
+    hosts.use_all_cores()
+    theory = plane(compute(config, "two-stage", config.resolution), "auc_Q")
+    trained = compute(config, "prompts", config.points)
+    simulated, signal = (plane(trained, name) for name in ("auc_Q", "auc_Q_signal"))
+    fine = np.geomspace(*config.r, 200)
+    infinite, finite = boundaries(config, fine)
+    line = boundaries(config, simulated.r)[1]
+    verdicts = {"weights": judge(simulated, line), "signal": judge(signal, line)}
+    for name, v in verdicts.items():
+        print(
+            f"AUC of Q by the {name}: above {LEARNED} at {v.learned} of {v.learned_side} points on "
+            f"the learned side of the finite-time line, below {UNLEARNED} at {v.unlearned} of "
+            f"{v.other_side} on the other; {v.near} lie within a grid cell of it"
+        )
+    figure, ax = plt.subplots(figsize=(8, 6.2), layout="constrained")
+    plot(theory, simulated, ax=ax)
+    ax.plot(infinite, fine, color="white", lw=2, label=r"$g = 0$: the limit of long times")
+    ax.plot(
+        finite, fine, color="white", lw=2, ls="--",
+        label=rf"$gT = \ln(\sigma / r^2\tau)$, T = {config.horizon:g}",
+    )  # fmt: skip
+    ax.set_title(f"Q after {config.horizon:g} units of eta-time (dots: {config.seeds} runs)")
+    ax.legend(loc="lower right", facecolor="grey", labelcolor="white")
+    arrays = {f"theory/{n}": v for n, v in theory._asdict().items()}
+    arrays |= {f"simulation/{n}": v for n, v in simulated._asdict().items()}
+    arrays["simulation/auc_signal"] = signal.auc
+    arrays |= {"lines/r": fine, "lines/infinite_time": infinite, "lines/finite_time": finite}
+    report = {name: verdict._asdict() for name, verdict in verdicts.items()}
+    return output.write(config.out, "two-stage-phase", figure=figure, arrays=arrays, report=report)
+
+
+def compute(config: TwoStagePhase, engine: str, number: int) -> xr.Dataset:
+    """What an engine says of `number` by `number` points, NaN where a run did not end well."""
+    axes = {
+        "tau": {"logspace": [*config.tau, number]},
+        "r": {"logspace": [*config.r, number]},
+    }
+    record = ("auc_Q",)
+    if engine == "prompts":
+        axes["seed"] = {"range": config.seeds}
+        record = ("auc_Q", "auc_Q_signal")
+    sweep = Sweep(axes, config.training(), engine, record)
+    return valid(run_sweep(sweep, config.out / engine)).load()
+
+
+def plane(data: xr.Dataset, observable: str) -> Plane:
+    """An AUC of Q over the points of `data`; of training the mean over seeds."""
+    found = data[observable]
+    if "seed" in found.dims:
+        found = found.mean("seed")
+    values = found.transpose("tau", "r").values
+    return Plane(found["tau"].values, found["r"].values, values)
+
+
+def boundaries(
+    config: TwoStagePhase, r: Float[np.ndarray, " R"]
+) -> tuple[Float[np.ndarray, " R"], Float[np.ndarray, " R"]]:
+    """Noise tau below which Q is learned, for every r: in the limit of long times, and within
+    the horizon."""
+    task = config.training().make_task()
+    with jax.enable_x64(True):
+        return tuple(
+            np.asarray(thresholds.finite_time_boundary(task, config.decay, horizon, r))
+            for horizon in (math.inf, config.horizon)
+        )
+
+
+def judge(simulated: Plane, line: Float[np.ndarray, " R"]) -> Verdict:
+    """Count the points of training that behave as their side of the `line` says."""
+    cell = np.log(simulated.tau[1] / simulated.tau[0])
+    distance = np.log(simulated.tau)[:, None] - np.log(line)
+    near: Bool[np.ndarray, "T R"] = np.abs(distance) <= cell
+    inside, outside = (distance < 0) & ~near, (distance > 0) & ~near
+    return Verdict(
+        int(near.sum()),
+        int(inside.sum()),
+        int((inside & (simulated.auc > LEARNED)).sum()),
+        int(outside.sum()),
+        int((outside & (simulated.auc < UNLEARNED)).sum()),
+    )
+
+
+def plot(theory: Plane, simulated: Plane, ax: Axes | None = None) -> Axes:
+    """AUC of Q: the reduced ODE as a map, training as dots in the same colours."""
+    ax = ax or plt.gca()
+    edges = log_edges(theory.tau), log_edges(theory.r)
+    mesh = ax.pcolormesh(*edges, theory.auc.T, vmin=0.5, vmax=1, cmap="viridis", rasterized=True)
+    tau, r = np.meshgrid(simulated.tau, simulated.r, indexing="ij")
+    ax.scatter(tau, r, c=simulated.auc, vmin=0.5, vmax=1, cmap="viridis", s=70, edgecolors="white")
+    ax.set(xscale="log", yscale="log", xlabel=r"noise $\tau \propto \sqrt{\eta}$", ylabel="$r$")
+    ax.set_xlim(edges[0][0], edges[0][-1])
+    ax.set_ylim(edges[1][0], edges[1][-1])
+    ax.figure.colorbar(mesh, ax=ax, label="AUC of Q")
+    return ax

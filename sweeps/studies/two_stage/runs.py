@@ -1,0 +1,111 @@
+"""Seeds of a two-stage experiment: run through the sweep engine, kept, and read back."""
+
+import dataclasses
+from pathlib import Path
+
+import numpy as np
+import xarray as xr
+from jaxtyping import Float
+
+from dynsim import Status
+from dynsim.two_stage import observables as prompt_observables
+from sweeps.runner.run import run
+from sweeps.runner.spec import Sweep
+from sweeps.systems.two_stage.settings import TwoStage
+
+RECORD = (*prompt_observables.OBSERVABLES, "eta_time")
+SETTINGS = tuple(field.name for field in dataclasses.fields(TwoStage))
+LEVEL_P, LEVEL_Q = 0.2, 0.6
+"""A component counts as learned when its loss falls below this (section 4 of the theory)."""
+
+
+def settings(config: TwoStage, **changes: object) -> TwoStage:
+    """The fields of a run alone, out of a command's settings, with `changes`."""
+    given = {name: getattr(config, name) for name in SETTINGS}
+    return TwoStage(**{**given, **changes})
+
+
+def sweep(training: TwoStage, seeds: int, num_times: int, root: int = 0) -> Sweep:
+    """The sweep over `seeds` of one experiment, with everything recorded."""
+    return Sweep({"seed": {"range": seeds}}, training, "prompts", RECORD, num_times, root=root)
+
+
+@dataclasses.dataclass(frozen=True)
+class Runs:
+    """The runs of one experiment that ended well.
+
+    Attributes:
+        training: their settings.
+        steps: (S,) optimiser steps at which they recorded.
+        eta_time: (S,) the same on the clock of the theory.
+        values: (R, S, ...) observables by name, without runs that diverged.
+        diverged: number of those.
+    """
+
+    training: TwoStage
+    steps: Float[np.ndarray, " S"]
+    eta_time: Float[np.ndarray, " S"]
+    values: dict[str, np.ndarray]
+    diverged: int
+
+    @property
+    def switch(self) -> int:
+        """Index of the end of the first stage."""
+        return int(np.argmin(np.abs(self.steps - float(self.training.make_optimizer().steps[0]))))
+
+    @property
+    def count(self) -> int:
+        """Number of runs."""
+        return len(self.values["K1"])
+
+    def __getitem__(self, name: str) -> np.ndarray:
+        """The observable `name`; of V_trace, whose sign is random, the modulus."""
+        found = self.values[name]
+        return np.abs(found) if name == "V_trace" else found
+
+    def mean(self, name: str) -> np.ndarray:
+        """Mean over the runs; NaN if there is none."""
+        found = self[name]
+        return found.mean(0) if len(found) else np.full(found.shape[1:], np.nan)
+
+    def spread(self, name: str) -> np.ndarray:
+        """Standard deviation (ddof 1) over the runs; NaN below two of them."""
+        found = self[name]
+        return found.std(0, ddof=1) if len(found) > 1 else np.full(found.shape[1:], np.nan)
+
+    def over_time(self, values: Float[np.ndarray, " S"]) -> float:
+        """L2 norm of a curve over eta-time, by the trapezoidal rule, so that it does not depend
+        on how densely a stage was recorded."""
+        return float(np.sqrt(np.trapezoid(values**2, self.eta_time)))
+
+    @property
+    def learned_P(self) -> Float[np.ndarray, " R"]:
+        """t_P: eta-time at which K1 falls below 0.2; inf where it does not."""
+        return prompt_observables.first_below(self.eta_time, self["K1"], LEVEL_P)
+
+    @property
+    def learned_Q(self) -> Float[np.ndarray, " R"]:
+        """t_Q: eta-time at which K2 falls below 0.6; inf where it does not."""
+        return prompt_observables.first_below(self.eta_time, self["K2"], LEVEL_Q)
+
+
+def runs(
+    training: TwoStage, seeds: int, num_times: int, out: Path | None = None, root: int = 0
+) -> Runs:
+    """Run the experiment, or read what `out` holds of it."""
+    return from_dataset(training, run(sweep(training, seeds, num_times, root), out))
+
+
+def from_dataset(training: TwoStage, dataset: xr.Dataset) -> Runs:
+    """The runs of a dataset with `seed` as its only axis."""
+    dataset = dataset.load()
+    good = dataset["status"].values == Status.OK
+    values = {name: dataset[name].values[good] for name in RECORD}
+    # All seeds share the schedule, so that any of them tells the times.
+    return Runs(
+        training,
+        dataset["time"].values[0],
+        dataset["eta_time"].values[0],
+        values,
+        int((~good).sum()),
+    )

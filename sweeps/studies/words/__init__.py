@@ -1,0 +1,1 @@
+"""What theory says of the words of a text, with classes estimated from it."""

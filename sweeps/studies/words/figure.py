@@ -1,0 +1,244 @@
+"""Real text against Theorem 2: which words the attention of a trained layer comes to favour."""
+
+import dataclasses
+import functools
+import math
+from pathlib import Path
+
+import matplotlib.pyplot as plt
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+from matplotlib.patches import Patch
+
+import dynsim
+from dynsim import checks
+from dynsim.classes.corpus import Corpus, load_corpus, synthetic_corpus
+from dynsim.classes.estimated import Estimate, estimate_classes
+from dynsim.classes.overlap import OverlapReport, overlap_report
+from sweeps import output
+from sweeps.studies.words import fates as text_theory
+from sweeps.studies.words import report as text_report
+from sweeps.studies.words.fates import Fates
+
+RIGHT, WRONG = "#3b528b", "#d95f02"
+COLUMNS = 4
+"""Panels side by side, at most."""
+
+
+@dataclasses.dataclass(frozen=True)
+class CorpusFigure:
+    """Predicted against trained fate of the top words of sequence classes estimated from text.
+
+    Attributes:
+        corpus: a folder with one text file a split or a single text file; a generated text by
+            default.
+        train: file of the training text in such a folder.
+        num_queries: number of query words.
+        classes_per_query: number of next words of each.
+        window: length of a window of the text, the query included.
+        tokens_per_class: number of contextual words that each class adds to the vocabulary.
+        stop_words: how many of the most frequent words to leave out of the contexts.
+        top: number of words of each class to judge, its most frequent ones.
+        threshold: share of a word from which on one class owns it, in (0.5, 1].
+        steps: optimiser steps.
+        eta_y: learning rate of Y.
+        eta_z: learning rate of Z.
+        batch: sequences per step, of the window's length; infinite for descent on the population.
+        seed: of the sampled sequences, of the generated text, and of the factors' start.
+        scale: W_Q and W_K of the layer in ordinary parameters start normal with standard
+            deviation scale / sqrt(d), d = M; its rate eta_z is raised to be the same at the start.
+            0 leaves that layer out.
+        out: directory for corpus.png, corpus.npz and corpus.json.
+    """
+
+    corpus: Path | None = None
+    train: str = "train.txt"
+    num_queries: int = 2
+    classes_per_query: int = 3
+    window: int = 35
+    tokens_per_class: int = 50
+    stop_words: int = 0
+    top: int = 12
+    threshold: float = 0.8
+    steps: int = 1000
+    eta_y: float = 1.0
+    eta_z: float = 1.0
+    batch: int | float = math.inf
+    seed: int = 0
+    scale: float = 1.0
+    out: Path = Path("out/figures")
+
+
+def run(config: CorpusFigure) -> list[Path]:
+    """Estimate, train, judge; print the table, draw and write the figure.
+
+    The npz file is a task that `dynsim.load_task` reads, with the logits and the predictions.
+    """
+    checks.real("scale", config.scale, 0)
+    output.check_directory(config.out)
+    text = corpus(config)
+    estimate = estimate_classes(
+        text.train,
+        text.vocabulary,
+        num_queries=config.num_queries,
+        classes_per_query=config.classes_per_query,
+        length=config.window,
+        tokens_per_class=config.tokens_per_class,
+        stop_words=config.stop_words,
+    )
+    overlaps = overlap_report(estimate.task, config.threshold)
+    fates = functools.partial(
+        text_theory.fates,
+        estimate.task,
+        steps=config.steps,
+        top=config.top,
+        threshold=config.threshold,
+        length=math.inf if math.isinf(config.batch) else config.window,
+        batch=config.batch,
+        seed=config.seed,
+    )
+    found, ordinary = fates(dynsim.sgd(config.eta_y, config.eta_z)), None
+    if config.scale:
+        width = estimate.task.M
+        spec = dynsim.EmbeddedSpec(width, scale=config.scale, value_scale=0.0)
+        rate = config.eta_z * width / (2 * config.scale**2)
+        ordinary = fates(dynsim.sgd(config.eta_y, rate), embedded=spec)
+    print(text_report.table(estimate, overlaps, found, ordinary))
+    return output.write(
+        config.out,
+        "corpus",
+        figure=draw(estimate, found),
+        arrays=arrays(estimate, found) | ({} if ordinary is None else {"z_ordinary": ordinary.z}),
+        report=output.as_json(report(config, estimate, overlaps, found, ordinary)),
+    )
+
+
+def corpus(config: CorpusFigure) -> Corpus:
+    """The text; of a folder the training split alone is read."""
+    if config.corpus is None:
+        return synthetic_corpus(config.seed)
+    return load_corpus(config.corpus, train=config.train, valid=None, test=None)
+
+
+def arrays(estimate: Estimate, found: Fates) -> dict[str, np.ndarray]:
+    """A task as `dynsim.load_task` reads it, and all logits, signs and scores."""
+    task = estimate.task
+    fields = ("probs", "query", "next_token", "prior")
+    scores = {
+        f"score/{name}/{field}": np.asarray(value)
+        for name, score in found.scores.items()
+        for field, value in score._asdict().items()
+    }
+    return {
+        **{field: np.asarray(getattr(task, field)) for field in fields},
+        "tokens": estimate.tokens,
+        "windows": estimate.windows,
+        "times": found.times,
+        "z": found.z,
+        "top": found.top,
+        **{f"z/{name}": z for name, z in found.theory_z.items()},
+        **{f"sign/{name}": sign for name, sign in found.signs.items()},
+        **scores,
+    }
+
+
+def report(
+    config: CorpusFigure,
+    estimate: Estimate,
+    overlaps: OverlapReport,
+    found: Fates,
+    ordinary: Fates | None,
+) -> dict[str, object]:
+    """Settings, words, overlaps and the scores at the end."""
+
+    def scores(fates: Fates) -> dict[str, object]:
+        return {
+            name: {k: v if k == "spoken" else v[-1] for k, v in score._asdict().items()}
+            for name, score in fates.scores.items()
+        }
+
+    return {
+        "settings": {**dataclasses.asdict(config), "corpus": str(config.corpus), "out": None},
+        "words": estimate.words,
+        "classes": estimate.names,
+        "windows": estimate.windows,
+        "coverage": estimate.coverage,
+        "stop_mass": estimate.stop_mass,
+        "rare_mass": estimate.rare_mass,
+        "overlap": dataclasses.asdict(overlaps),
+        "loss": found.loss[-1],
+        "accuracy": found.accuracy[-1],
+        "status": dynsim.Status(found.status).name,
+        "scores": scores(found),
+        "scores_ordinary": None if ordinary is None else scores(ordinary),
+        "missing": dict(found.missing),
+        "environment": output.environment(),
+    }
+
+
+def draw(estimate: Estimate, found: Fates) -> Figure:
+    """A panel for each class, in rows by query, and how often the rules are right over time."""
+    task = estimate.task
+    served = [np.flatnonzero(np.asarray(task.query_index) == q) for q in range(task.num_queries)]
+    columns = min(max(len(classes) for classes in served), COLUMNS)
+    rows = [row[i : i + columns] for row in served for i in range(0, len(row), columns)]
+    figure = plt.figure(
+        figsize=(max(3.6 * columns, 8), 3.4 * len(rows) + 3.4), layout="constrained"
+    )
+    grid = figure.add_gridspec(len(rows) + 1, columns)
+    for i, row in enumerate(rows):
+        for j, n in enumerate(row):
+            plot_class(estimate, found, n, ax=figure.add_subplot(grid[i, j]))
+    plot_scores(found, ax=figure.add_subplot(grid[len(rows), :]))
+    return figure
+
+
+def plot_class(estimate: Estimate, found: Fates, n: int, ax: Axes | None = None) -> Axes:
+    """Trained logits at the end of the top words of class `n`, the most frequent one on top.
+
+    The colour of a bar tells whether the plain update's criterion has its sign; pointers give the
+    sign by Eq. 10's, where that applies.
+    """
+    ax = ax or plt.gca()
+    tokens = np.flatnonzero(found.top[n])
+    tokens = tokens[np.argsort(-np.asarray(estimate.task.probs)[n, tokens], kind="stable")]
+    z = found.z[-1, n, tokens]
+    y = np.arange(len(tokens))
+    right = np.sign(z) == found.signs["flow-start"][-1, n, tokens]
+    ax.barh(y, z, color=np.where(right, RIGHT, WRONG))
+    extent = 1.15 * max(float(np.abs(z).max()), 1e-12)
+    eq10 = found.signs.get("eq10-start", np.zeros_like(found.top[None], np.int8))[-1, n, tokens]
+    for sign, marker in ((1, ">"), (-1, "<")):
+        chosen = eq10 == sign
+        ax.plot(np.full(chosen.sum(), sign * extent), y[chosen], marker, color="0.4", ms=4)
+    ax.set_yticks(y, [estimate.words[token].replace("$", r"\$") for token in tokens])
+    ax.set(xlim=(-1.1 * extent, 1.1 * extent), xlabel="attention logit $z$")
+    ax.set(title=estimate.names[n].replace("$", r"\$"))
+    ax.invert_yaxis()
+    ax.axvline(0, color="k", lw=0.8)
+    ax.tick_params(labelsize="small")
+    ax.grid(alpha=0.25, axis="x")
+    return ax
+
+
+def plot_scores(found: Fates, ax: Axes | None = None) -> Axes:
+    """Share of signs right over time by each rule, and of the more frequent sign."""
+    ax = ax or plt.gca()
+    for name, score in found.scores.items():
+        if score.spoken:
+            style = "--" if name in text_theory.THEORIES else "-"
+            ax.plot(found.times, score.right, style, label=text_report.title(name))
+    base = next(score.base for score in found.scores.values() if score.spoken == 1)
+    ax.plot(found.times, base, ":", color="k", label="the more frequent sign everywhere")
+    ax.set(xscale="log", ylim=(0, 1.03), xlabel="optimiser steps", ylabel="share of signs right")
+    handles, _ = ax.get_legend_handles_labels()
+    handles += [
+        Patch(color=RIGHT, label="trained logit, sign as by the plain update's criterion"),
+        Patch(color=WRONG, label="trained logit, opposite sign"),
+        Line2D([], [], color="0.4", marker=">", ls="", label="sign by Eq. 10's criterion"),
+    ]
+    ax.legend(handles=handles, fontsize="x-small", ncols=2, loc="lower left")
+    ax.grid(alpha=0.25)
+    return ax

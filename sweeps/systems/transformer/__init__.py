@@ -1,0 +1,1 @@
+"""Transformers on text as the sweep engine sees them."""

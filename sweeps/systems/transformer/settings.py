@@ -1,0 +1,242 @@
+"""Transformers on text as the sweep engine and the figures see them: their settings."""
+
+import dataclasses
+import hashlib
+from collections.abc import Collection, Mapping
+from pathlib import Path
+from typing import Any, ClassVar, Literal, Self
+
+import numpy as np
+from jaxtyping import ArrayLike, Float
+
+from dynsim import checks, log_times
+from dynsim.classes.corpus import Corpus, load_corpus, synthetic_corpus
+from dynsim.precision import DType
+from dynsim.training.descent import Descent, Kind
+from dynsim.training.run_checks import check_step_times
+from dynsim.transformer.model import Positions, TransformerSpec
+from dynsim.transformer.task import Text, text
+from sweeps.runner.axes import Fields
+from sweeps.systems.base import Run, Times
+
+SYNTHETIC = "synthetic"
+NUMBERS = ("eta", "momentum", "b1", "b2", "eps", "clip")
+OPTIMIZER_AXES = {"momentum": "momentum", "b1": "adam", "b2": "adam", "eps": "adam"}
+"""The rule that reads a number; others are read by all."""
+SIZES = ("layers", "heads", "width", "mlp", "length")
+STATIC = (*SIZES, "steps", "batch", "num_held_out", "min_count")
+ANY_CLIP = 1.0
+"""Stands for a gradient that is clipped, where the norm does not matter."""
+
+
+@dataclasses.dataclass(frozen=True)
+class TextTraining(Run):
+    """A decoder-only transformer trained on windows of a text.
+
+    Attributes:
+        task: text.
+        corpus: a folder with one file a split, a text file, or synthetic for a generated text.
+        train: file of the training text in a folder; the vocabulary comes from it.
+        held_out: file of the held-out text in a folder. A text file, or a generated text, has its
+            first 90 % for training and the next 5 % held out.
+        min_count: words that the training text has less often become <unk>.
+        prompt: token of the held-out text at which the prompt starts whose attention is recorded.
+        layers: blocks of the transformer, 1 to 6.
+        heads: attention heads of a block.
+        width: size of the residual stream.
+        mlp: hidden units of a block's MLP; 0 leaves it out.
+        positions: learned embeddings of positions, or none.
+        optimizer: update rule; all weights have one learning rate.
+        eta: learning rate.
+        momentum: heavy-ball coefficient mu in [0, 1), read by momentum.
+        b1: decay of Adam's first moment.
+        b2: decay of Adam's second moment.
+        eps: Adam's epsilon.
+        clip: largest norm of the gradient of all weights together; no limit if left out.
+        steps: optimiser steps of a run.
+        batch: windows per step.
+        length: tokens T of a window.
+        num_held_out: held-out windows on which is measured.
+        dtype: precision of the training.
+    """
+
+    AXES: ClassVar = Fields(
+        traced=NUMBERS, static=STATIC, whole=STATIC, aliases={"T": "length", "lr": "eta"}
+    )
+
+    task: Literal["text"] = "text"
+    corpus: str = SYNTHETIC
+    train: str = "train.txt"
+    held_out: str = "valid.txt"
+    min_count: int = 3
+    prompt: int = 0
+    layers: int = 1
+    heads: int = 2
+    width: int = 32
+    mlp: int = 64
+    positions: Positions = "learned"
+    optimizer: Kind = "sgd"
+    eta: float = 1.0
+    momentum: float = 0.9
+    b1: float = 0.9
+    b2: float = 0.999
+    eps: float = 1e-8
+    clip: float | None = None
+    steps: int = 1000
+    batch: int = 20
+    length: int = 35
+    num_held_out: int = 64
+    dtype: DType = "float32"
+
+    def read(self) -> Corpus:
+        """The corpus; `ValueError` where it cannot be read or is too short."""
+        if self.corpus == SYNTHETIC:
+            return synthetic_corpus()
+        return load_corpus(
+            self.corpus,
+            min_count=self.min_count,
+            train=self.train,
+            valid=self.held_out,
+            test=None,
+        )
+
+    def make_task(self) -> Text:
+        """The text and the prompt; `ValueError` where there is none."""
+        found = self.read()
+        if found.valid is None:
+            raise ValueError(f"corpus = {self.corpus!r}: is too short for a held-out part")
+        prompt = found.valid[checks.integer("prompt", self.prompt, 0) :][: self.length]
+        if len(prompt) < self.length:
+            raise ValueError(
+                f"prompt = {self.prompt}: must leave length = {self.length} of the "
+                f"{len(found.valid)} held-out tokens"
+            )
+        return text(found.train, found.valid, len(found.vocabulary), prompt[None])
+
+    def architecture(self, vocabulary: int) -> TransformerSpec:
+        """The transformer for so many tokens; `ValueError` for sizes that cannot be."""
+        sizes = {name: getattr(self, name) for name in SIZES}
+        return TransformerSpec(vocabulary, **sizes, positions=self.positions)
+
+    def make_optimizer(self) -> Descent:
+        """The update rule; `ValueError` for numbers that cannot be."""
+        return Descent(**{name: getattr(self, name) for name in NUMBERS}, kind=self.optimizer)
+
+    def numbers(self) -> dict[str, ArrayLike]:
+        """The numbers of the optimiser by name, the largest norm where there is one."""
+        optimizer = self.make_optimizer()
+        found = {name: getattr(optimizer, name) for name in NUMBERS}
+        return {name: value for name, value in found.items() if value is not None}
+
+    def check(self) -> None:
+        """Raise `ValueError`, naming the field, for what the constructors do not see."""
+        checks.choice("task", self.task, ("text",))
+        checks.choice("dtype", self.dtype, ("float32", "float64"))
+        for name in ("steps", "batch", "num_held_out", "min_count"):
+            checks.integer(name, getattr(self, name), 1)
+        self.architecture(2)
+
+    def check_axes(self, axes: Collection[str]) -> None:
+        """Raise `ValueError` for axes that these runs do not read."""
+        for name in axes:
+            if not self.reads(name, axes):
+                raise ValueError(
+                    f"axes.{name}: optimizer = {self.optimizer!r}, corpus = {self.corpus!r} do "
+                    "not read it"
+                )
+
+    def reads(self, field: str, axes: Collection[str]) -> bool:
+        """Whether the numbers of a sweep over `axes` depend on the value of `field` here."""
+        if field in ("train", "held_out", "min_count"):
+            return self.corpus != SYNTHETIC
+        return OPTIMIZER_AXES.get(field, self.optimizer) == self.optimizer
+
+    def steps_recorded(self, times: Times) -> tuple[int, ...]:
+        """The optimiser steps at which a run records; `ValueError` unless they increase within
+        [0, steps]."""
+        if times == "end":
+            return (self.steps,)
+        if isinstance(times, int):
+            return tuple(log_times(self.steps, times).tolist())
+        check_step_times(times, self.steps)
+        return times
+
+    def compiled(self) -> Self:
+        """The run without its text, whose arrays say all, and without its numbers."""
+        kept = (*SIZES, "positions", "optimizer", "steps", "batch", "num_held_out", "dtype")
+        clip = None if self.clip is None else ANY_CLIP
+        return TextTraining(**{name: getattr(self, name) for name in kept}, clip=clip)
+
+    @staticmethod
+    def stiffness(numbers: Mapping[str, Float[np.ndarray, " P"]]) -> Float[np.ndarray, " P"]:
+        """The learning rate."""
+        return numbers["eta"]
+
+    def at(self, chosen: Mapping[str, Any], axes: Collection[str]) -> Self:
+        """The run at the `chosen` values of axes; with an axis clip gradients are clipped, at
+        any value."""
+        left = {"clip": ANY_CLIP} if "clip" in axes else {}
+        return dataclasses.replace(self, **{**left, **chosen})
+
+    def as_json(self) -> dict[str, object]:
+        """The fields as JSON values, and a hash of the words that the files hold: a store must not
+        be resumed with another text of the same name."""
+        if self.corpus == SYNTHETIC:
+            return super().as_json()
+        every = dataclasses.replace(self, min_count=1).read()
+        words = " ".join([*every.words(every.train), "", *every.words(every.valid)])
+        return {**super().as_json(), "text": hashlib.sha256(words.encode()).hexdigest()[:16]}
+
+
+def describe(run: TextTraining) -> str:
+    """The splits, the optimiser and the sizes but the number of layers, in two lines."""
+    if run.corpus == SYNTHETIC:
+        splits = "generated text: first 90 % for training, next 5 % held out"
+    elif Path(run.corpus).is_dir():
+        splits = f"{Path(run.corpus).name}: trained on {run.train}, held out {run.held_out}"
+    else:
+        splits = f"{Path(run.corpus).name}: first 90 % for training, next 5 % held out"
+    rare = "" if run.corpus == SYNTHETIC else f", words seen less than {run.min_count} times <unk>"
+    clip = "not clipped" if run.clip is None else f"clipped to norm {run.clip:g}"
+    return (
+        f"{splits}{rare}\n{run.optimizer}, gradient {clip}, {run.steps} steps of {run.batch} "
+        f"windows of {run.length} tokens, {run.heads} head(s), width {run.width}, MLP {run.mlp}"
+    )
+
+
+@dataclasses.dataclass(frozen=True)
+class TextFigure:
+    """What the figures of transformers on text have in common.
+
+    Attributes:
+        corpus: a folder with one file a split, a text file, or synthetic.
+        train: file of the training text in a folder.
+        held_out: file of the held-out text in a folder.
+        min_count: words that the training text has less often become <unk>.
+        clip: largest norm of the gradient, 0 for none: without, SGD at rates above 2 diverges.
+        optimizer: update rule.
+        heads: attention heads of a block.
+        width: size of the residual stream.
+        mlp: hidden units of a block's MLP; 0 leaves it out.
+        steps: optimiser steps of a run.
+        batch: windows per step.
+        length: tokens of a window.
+    """
+
+    corpus: str = SYNTHETIC
+    train: str = "train.txt"
+    held_out: str = "valid.txt"
+    min_count: int = 20
+    clip: float = 0.5
+    optimizer: Kind = "sgd"
+    heads: int = 2
+    width: int = 32
+    mlp: int = 64
+    steps: int = 1000
+    batch: int = 20
+    length: int = 35
+
+    def variation(self, **fields: Any) -> TextTraining:
+        """The run that these options and `fields` describe."""
+        shared = {field.name: getattr(self, field.name) for field in dataclasses.fields(TextFigure)}
+        return TextTraining(**{**shared, "clip": self.clip or None, **fields})

@@ -1,0 +1,1 @@
+"""The two-stage system as the sweep engine sees it."""

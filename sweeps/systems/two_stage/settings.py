@@ -1,0 +1,171 @@
+"""The two-stage system as the sweep engine and the commands see it: its settings."""
+
+import dataclasses
+from collections.abc import Collection, Mapping
+from typing import Any, ClassVar, Literal, Self
+
+import numpy as np
+from jaxtyping import ArrayLike, Float
+
+from dynsim import checks
+from dynsim.precision import DType
+from dynsim.training.run_checks import check_step_times
+from dynsim.two_stage.noisy_sgd import Control, NoisySGD, controlled, noisy_sgd
+from dynsim.two_stage.presets import PRESETS, Preset
+from dynsim.two_stage.task import Core, Prompts, prompts
+from sweeps.runner.axes import Fields
+from sweeps.systems.base import Run, Times
+
+TASK_NUMBERS = ("gamma0", "s1", "s2", "r", "coupling")
+RATES = ("eta_1", "eta_2", "decay", "tau", "tau_0", "stage_2")
+SIZES = ("d", "length", "batch", "pool", "num_test")
+OPTIMIZER_NUMBERS = tuple(field.name for field in dataclasses.fields(NoisySGD))
+ANY_COUPLING = 0.5
+"""Stands for coupling that is not zero, where its value does not matter."""
+
+
+@dataclasses.dataclass(frozen=True)
+class TwoStage(Run):
+    """Two-stage training on prompts. A number that is left out is that of the preset.
+
+    Attributes:
+        task: two-stage.
+        preset: default (each component has a loss of its own), fast (small), joint (the loss of
+            their sum, and a larger r).
+        control: none; forever (the large rate to the end); small (the small rate from the start);
+            smallinit (and starting weights stationary for it).
+        d: size of a block of a token.
+        length: tokens L of a prompt, the query included.
+        gamma0: margin of component P.
+        s1: standard deviation of the Gaussian part of P.
+        s2: standard deviation of the Gaussian part of Q.
+        r: length of the shift that tells the negative class of Q.
+        coupling: c of the loss (1 - c)(K1 + K2) + c J, in [0, 1].
+        decay: weight decay lambda.
+        tau: stationary standard deviation of a weight's noise at eta_1.
+        tau_0: standard deviation of the starting weights; tau, unless the control says otherwise.
+        eta_1: learning rate of the first stage, which lasts 1/(4 lambda) in eta-time.
+        eta_2: learning rate of the second stage.
+        stage_2: length of the second stage in units of 1/lambda of eta-time.
+        batch: prompts per step.
+        pool: number of training prompts.
+        num_test: fresh prompts on which losses and accuracies are measured.
+        core: fresh Gaussian part of Q for every token, or one fixed vector.
+        bias: train a scalar added to the output of component Q as well.
+        dtype: precision of the simulation; the theory is integrated in float64.
+    """
+
+    AXES: ClassVar = Fields(
+        traced=(*TASK_NUMBERS, *RATES),
+        static=SIZES,
+        whole=SIZES,
+        aliases={"L": "length", "lambda": "decay"},
+    )
+
+    task: Literal["two-stage"] = "two-stage"
+    preset: Preset = "default"
+    control: Control = "none"
+    d: int | None = None
+    length: int | None = None
+    gamma0: float | None = None
+    s1: float | None = None
+    s2: float | None = None
+    r: float | None = None
+    coupling: float | None = None
+    decay: float | None = None
+    tau: float | None = None
+    tau_0: float | None = None
+    eta_1: float | None = None
+    eta_2: float | None = None
+    stage_2: float | None = None
+    batch: int | None = None
+    pool: int | None = None
+    num_test: int = 2048
+    core: Core = "fresh"
+    bias: bool = False
+    dtype: DType = "float32"
+
+    def value(self, name: str) -> Any:
+        """The field `name`, or that of the preset where it is left out."""
+        checks.choice("preset", self.preset, tuple(PRESETS))
+        given = getattr(self, name)
+        return PRESETS[self.preset].get(name) if given is None else given
+
+    def make_task(self) -> Prompts:
+        """The prompts; `ValueError` for parameters that cannot be."""
+        numbers = {name: self.value(name) for name in TASK_NUMBERS}
+        return prompts(self.value("d"), self.value("length"), **numbers, core=self.core)
+
+    def make_optimizer(self) -> NoisySGD:
+        """The schedule; `ValueError` for rates that cannot be."""
+        found = noisy_sgd(
+            self.value("eta_1"),
+            self.value("eta_2"),
+            self.value("decay"),
+            self.value("tau"),
+            stage_2=self.value("stage_2"),
+        )
+        found = controlled(found, self.control)
+        if self.tau_0 is not None:
+            checks.real("tau_0", self.tau_0, 0)
+            found = dataclasses.replace(found, init=self.tau_0)
+        return found
+
+    def numbers(self) -> dict[str, ArrayLike]:
+        """The numbers of the task and of the schedule by name."""
+        task, optimizer = self.make_task(), self.make_optimizer()
+        return {
+            **{name: getattr(task, name) for name in TASK_NUMBERS},
+            **{name: getattr(optimizer, name) for name in OPTIMIZER_NUMBERS},
+        }
+
+    def check(self) -> None:
+        """Raise `ValueError`, naming the field, for what the constructors do not see."""
+        checks.choice("task", self.task, ("two-stage",))
+        checks.choice("dtype", self.dtype, ("float32", "float64"))
+        for name, minimum in (("batch", 1), ("pool", 1), ("num_test", 2)):
+            checks.integer(name, self.value(name), minimum)
+        self.numbers()
+
+    def check_axes(self, axes: Collection[str]) -> None:
+        """Raise `ValueError` for axes that these runs do not read."""
+        if self.control == "forever" and "eta_2" in axes:
+            raise ValueError("axes.eta_2: control = 'forever' does not read it")
+
+    def reads(self, field: str, axes: Collection[str]) -> bool:
+        """Whether the numbers of a sweep over `axes` depend on the value of `field` here."""
+        return not (field == "eta_2" and self.control == "forever")
+
+    def steps_recorded(self, times: Times) -> tuple[int, ...] | int:
+        """The steps if they are given, else their number: they follow from the rates."""
+        if times == "end":
+            return 1
+        if isinstance(times, int):
+            return checks.integer("times", times, 2)
+        check_step_times(times, np.iinfo(np.int32).max)
+        return times
+
+    def compiled(self) -> Self:
+        """The run with its sizes alone, and whether its components are coupled."""
+        sizes = {name: self.value(name) for name in SIZES}
+        coupling = ANY_COUPLING if self.value("coupling") else 0.0
+        return TwoStage(
+            **sizes, coupling=coupling, core=self.core, bias=self.bias, dtype=self.dtype
+        )
+
+    @staticmethod
+    def stiffness(numbers: Mapping[str, Float[np.ndarray, " P"]]) -> Float[np.ndarray, " P"]:
+        """The rate at which Q grows without noise, which rises with r."""
+        return numbers["r"]
+
+    def at(self, chosen: Mapping[str, Any], axes: Collection[str]) -> Self:
+        """The run at the `chosen` values of some of the `axes`."""
+        left = {"coupling": ANY_COUPLING} if "coupling" in axes else {}
+        return dataclasses.replace(self, **{**left, **chosen})
+
+    def as_json(self) -> dict[str, object]:
+        """The fields as JSON values, those of the preset written out."""
+        preset = PRESETS[self.preset]
+        plain = super().as_json()
+        del plain["preset"]
+        return {n: preset.get(n) if value is None else value for n, value in plain.items()}

@@ -1,0 +1,1 @@
+"""The attention layer in Y and Z as the sweep engine sees it."""

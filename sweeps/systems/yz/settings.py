@@ -1,0 +1,165 @@
+"""Settings of training: frozen dataclasses that the Python API, sweep files and the CLI share."""
+
+import dataclasses
+import math
+from collections.abc import Collection, Mapping
+from pathlib import Path
+from typing import Any, ClassVar, Literal
+
+import numpy as np
+from jaxtyping import ArrayLike, Float
+
+import dynsim
+from dynsim import checks
+from dynsim.precision import DType
+from dynsim.training.run_checks import check_step_times
+from sweeps.output import check_directory
+from sweeps.runner.axes import Fields
+from sweeps.systems.base import Run, Times
+from sweeps.systems.yz.problem import TASKS, Problem
+
+NUMBERS = ("eta_y", "eta_z", "momentum", "b1", "b2", "eps")
+"""Numbers of the optimiser that are traced."""
+OPTIMIZER_AXES = {"momentum": "sgd", "b1": "adam", "b2": "adam", "eps": "adam"}
+ANY_MOMENTUM = 0.5
+"""Stands for momentum that is not zero, where its value does not matter."""
+TASK_AXES = ("num_queries", "classes_per_query", "num_common", "num_distinct", "K", "M", "overlap")
+
+
+@dataclasses.dataclass(frozen=True)
+class Training(Problem, Run):
+    """How the attention layer is trained on the problem.
+
+    Attributes:
+        steps: optimiser steps of a run.
+        length: sequence length T, the query included; inf for P(l|n) in place of counts.
+        batch: sequences per step; inf (with --length inf) for the population loss.
+        init: starting weights, zero or uniform on +-1/sqrt(M).
+        dtype: precision of the simulation; theories are integrated in float64.
+    """
+
+    AXES: ClassVar = Fields(
+        traced=("eta_y", "eta_z", "ratio", "momentum", "b1", "b2", "eps"),
+        static=(*TASK_AXES, "steps", "length", "batch"),
+        whole=("num_queries", "classes_per_query", "num_common", "num_distinct", "K", "M", "steps"),
+        aliases={"T": "length"},
+    )
+
+    steps: int = 1000
+    length: int | float = 128
+    batch: int | float = 128
+    init: Literal["zero", "uniform"] = "zero"
+    dtype: DType = "float32"
+
+    def check(self) -> None:
+        """Raise `ValueError`, naming the field, for what the constructors do not see."""
+        checks.integer("steps", self.steps, 1)
+        checks.count_or_inf("length", self.length, 2)
+        checks.count_or_inf("batch", self.batch, 1)
+        checks.choice("init", self.init, ("zero", "uniform"))
+        checks.choice("dtype", self.dtype, ("float32", "float64"))
+        if math.isinf(self.batch) and not math.isinf(self.length):
+            raise ValueError(f"batch = inf, length = {self.length}: needs length = inf as well")
+
+    def check_axes(self, axes: Collection[str]) -> None:
+        """Raise `ValueError` for axes that these runs do not read, or that say the same."""
+        if "eta_y" in axes and "ratio" in axes:
+            raise ValueError("axes: eta_y and ratio = eta_y / eta_z say the same; leave one out")
+        for name in axes:
+            if name in TASK_AXES and name not in self._task_fields:
+                allowed = ", ".join(self._task_fields) or "none"
+                raise ValueError(
+                    f"axes.{name}: task {self.task!r} does not read it; it reads {allowed}"
+                )
+            if OPTIMIZER_AXES.get(name, self.optimizer) != self.optimizer:
+                raise ValueError(
+                    f"axes.{name}: optimizer = {self.optimizer!r} does not read it; "
+                    f"it belongs to {OPTIMIZER_AXES[name]!r}"
+                )
+        if "K" in axes and "num_queries" in axes:
+            raise ValueError("axes: K = num_queries * classes_per_query; leave one of them out")
+
+    def reads(self, field: str, axes: Collection[str]) -> bool:
+        """Whether the numbers of a sweep over `axes` depend on the value of `field` here."""
+        ratio = "ratio" in axes or ("eta_y" not in axes and self.ratio is not None)
+        return not (
+            (field == "eta_y" and ratio)
+            or (field == "ratio" and not ratio)
+            or (field in TASK_AXES and field not in self._task_fields)
+            or OPTIMIZER_AXES.get(field, self.optimizer) != self.optimizer
+        )
+
+    def numbers(self) -> dict[str, ArrayLike]:
+        """The numbers of the optimiser by name."""
+        optimizer = self.make_optimizer()
+        return {name: getattr(optimizer, name) for name in NUMBERS}
+
+    def steps_recorded(self, times: Times) -> tuple[int, ...]:
+        """The optimiser steps at which a run records; `ValueError` unless they increase within
+        [0, steps]."""
+        if times == "end":
+            return (self.steps,)
+        if isinstance(times, int):
+            return tuple(dynsim.log_times(self.steps, times).tolist())
+        check_step_times(times, self.steps)
+        return times
+
+    def compiled(self) -> "Training":
+        """The run without its task, whose arrays say all, and without its rates."""
+        return Training(
+            optimizer=self.optimizer,
+            momentum=ANY_MOMENTUM if self.uses_momentum else 0.0,
+            steps=self.steps,
+            length=self.length,
+            batch=self.batch,
+            init=self.init,
+            dtype=self.dtype,
+        )
+
+    @staticmethod
+    def stiffness(numbers: Mapping[str, Float[np.ndarray, " P"]]) -> Float[np.ndarray, " P"]:
+        """The larger effective rate."""
+        return np.maximum(numbers["eta_y"], numbers["eta_z"]) / (1 - numbers["momentum"])
+
+    def at(self, chosen: Mapping[str, Any], axes: Collection[str]) -> "Training":
+        """The training at the `chosen` values of axes. An axis eta_y stands for itself, whatever
+        `ratio` says; with an axis momentum the rule carries a velocity, at any value."""
+        given = dict(chosen)
+        if "eta_y" in axes:
+            given["ratio"] = None
+        if "momentum" in axes:
+            given.setdefault("momentum", ANY_MOMENTUM)
+        return dataclasses.replace(self, **given)
+
+    @property
+    def _task_fields(self) -> tuple[str, ...]:
+        return TASKS[self.task][1] if self.task in TASKS else ()
+
+
+@dataclasses.dataclass(frozen=True)
+class Compare(Training):
+    """Train an attention layer, integrate the theories, and compare them.
+
+    Attributes:
+        seeds: number of runs.
+        out: directory for compare.png, compare.json and compare.npz.
+        theories: names of the theories to compare with; all that apply if left out.
+        num_times: number of logarithmically spaced times to record.
+        seed: root of the random keys; run i uses fold_in(key(seed), i).
+        json: print the report as JSON alone on standard output.
+    """
+
+    seeds: int = 8
+    out: Path = Path("out/compare")
+    theories: tuple[str, ...] = ()
+    num_times: int = 64
+    seed: int = 0
+    json: bool = False
+
+    def check(self) -> None:
+        """Raise `ValueError`, naming the field, for what the constructors do not see."""
+        super().check()
+        checks.integer("seeds", self.seeds, 1)
+        checks.integer("seed", self.seed, 0)
+        checks.integer("num_times", self.num_times, 2)
+        check_directory(self.out)

@@ -1,0 +1,116 @@
+"""The comparison and the command: numbers recomputed from the arrays, files, errors."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from sweeps import cli
+from sweeps.compare import report
+from sweeps.compare.compare import compare
+from sweeps.systems.yz.settings import Compare
+
+SMALL = {"steps": 12, "seeds": 3, "length": 16, "batch": 8, "num_times": 6, "theories": ("plain",)}
+
+
+@pytest.fixture(scope="module")
+def written(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    out = tmp_path_factory.mktemp("compare")
+    result = compare(Compare(out=out, **SMALL))
+    report.write(result)
+    (out / "table.txt").write_text(report.table(result))
+    return out
+
+
+def test_the_report_is_what_the_arrays_say(written: Path) -> None:
+    numbers = json.loads((written / "compare.json").read_text())
+    with np.load(written / "compare.npz", allow_pickle=False) as arrays:
+        simulation = {n: arrays[f"simulation/{n}"].astype(float) for n in ("loss", "speed")}
+        plain = {n: arrays[f"plain/{n}"] for n in ("loss", "speed")}
+        times = arrays["simulation/times"][0]
+    assert simulation["loss"].shape == (3, times.size)
+    assert plain["speed"].shape == (1, times.size, 2)
+    np.testing.assert_array_equal(times[[0, -1]], [0, 12])
+    for name, runs in simulation.items():
+        difference = plain[name][0] - runs.mean(0)
+        errors = numbers["theories"]["plain"]["relative_error"][name]
+        over_time = np.sqrt((difference**2).sum() / (runs.mean(0) ** 2).sum())
+        assert errors["over_time"] == pytest.approx(over_time, rel=1e-9)
+        sampling = np.sqrt((runs.var(0, ddof=1) / 3).sum() / (runs.mean(0) ** 2).sum())
+        found = numbers["simulation"]["sampling_error"][name]["over_time"]
+        assert found == pytest.approx(sampling, rel=1e-9)
+    peak = simulation["speed"].mean((0, 2))
+    assert numbers["simulation"]["peak_of_speed"]["time"] == times[np.argmax(peak)]
+    # K ln(M) / eta_Y with K = 2, M = 34.
+    assert numbers["predicted_stages"]["rise_end"] == pytest.approx([2 * np.log(34)] * 2)
+    assert numbers["environment"]["simulation_precision"] == "float32"
+
+
+def test_files_are_complete_and_the_table_names_theories(written: Path) -> None:
+    assert (written / "compare.png").stat().st_size > 10_000
+    assert not [p for p in written.iterdir() if p.name.startswith(".")]
+    table = (written / "table.txt").read_text()
+    for word in ("sampling", "descent", "plain", "z_top_distinct", "3 OK", "t0'"):
+        assert word in table
+
+
+def test_json_prints_the_report_alone(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
+    arguments = ["compare", "--steps", "3", "--seeds", "1", "--length", "inf", "--batch", "inf"]
+    options = ["--theories", "eq10", "--out", str(tmp_path), "--json", "--init", "uniform"]
+    assert cli.main([*arguments, *options]) == 0
+    numbers = json.loads(capsys.readouterr().out)
+    assert numbers["config"]["length"] == "inf"
+    # With one run there is no spread to measure; descent is the very same computation.
+    assert numbers["simulation"]["sampling_error"]["loss"]["at_end"] is None
+    descent = numbers["theories"]["descent"]["relative_error"]
+    assert all(e["over_time"] is None or e["over_time"] < 1e-5 for e in descent.values())
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--steps", "0"], "steps = 0: must be an integer >= 1"),
+        (["--seeds", "0"], "seeds = 0"),
+        (["--eta-y", "-1"], "eta_y = -1.0: must be finite and in [0, inf)"),
+        (["--momentum", "1"], "momentum = 1.0: must be finite and in [0, 1)"),
+        (["--optimizer", "adam", "--momentum", "0.9"], "must be left out with adam"),
+        (["--task", "syn-huge"], "task = 'syn-huge': must be syn-small"),
+        (["--task", "absent.npz"], "task file absent.npz: no such file"),
+        (["--task", "syn-medium", "--num-queries", "0"], "num_queries = 0"),
+        (["--batch", "inf"], "needs length = inf as well"),
+        (["--length", "1"], "length = 1"),
+        (["--theories", "eq11"], "theory = 'eq11': must be one of"),
+        (["--theories", "matched"], "needs momentum"),
+    ],
+)
+def test_bad_input_ends_with_one_line_and_writes_nothing(
+    options: list[str], message: str, tmp_path: Path, capsys: pytest.CaptureFixture
+) -> None:
+    out = tmp_path / "out"
+    assert cli.main(["compare", "--out", str(out), *options]) == 2
+    captured = capsys.readouterr()
+    assert message in captured.err
+    assert captured.err.count("\n") == 1
+    assert captured.out == ""
+    assert not out.exists()
+
+
+def test_an_output_path_that_is_a_file_is_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture
+) -> None:
+    path = tmp_path / "file"
+    path.write_text("kept")
+    assert cli.main(["compare", "--out", str(path)]) == 2
+    assert "exists and is no directory" in capsys.readouterr().err
+    assert path.read_text() == "kept"
+
+
+def test_runs_that_diverge_are_counted_and_left_out(
+    tmp_path: Path, capsys: pytest.CaptureFixture
+) -> None:
+    wild = ["--eta-y", "1e6", "--eta-z", "1e6", "--length", "4", "--init", "uniform"]
+    few = ["--steps", "20", "--seeds", "2", "--theories", "plain", "--out", str(tmp_path)]
+    assert cli.main(["compare", *wild, *few]) == 0
+    assert "DIVERGED" in capsys.readouterr().out
+    assert (tmp_path / "compare.png").exists()

@@ -1,0 +1,148 @@
+"""Sweeps in processes of their own: killed, interrupted, shared between two; nothing is lost."""
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import sweeps
+from sweeps import Sweep, Training
+from sweeps.runner import files
+
+ROOT = Path(__file__).parents[3]
+AXES = {"eta_y": {"linspace": [0.1, 4, 40]}, "seed": {"range": 3}}
+SWEEP = Sweep(AXES, Training(steps=5, length=8, batch=4, momentum=0.9), record=("loss", "entropy"))
+SETTINGS = "[axes]\neta_y = {linspace = [0.1, 4, 40]}\nseed = {range = 3}\n[run]\nsteps = 5\n"
+TOML = f'record = ["loss", "entropy"]\n{SETTINGS}length = 8\nbatch = 4\nmomentum = 0.9\n'
+CHUNKS = 60
+TIMEOUT = 120
+"""Seconds after which a process that should have ended counts as hung."""
+
+
+class Workers:
+    """Starts worker.py on one sweep file and one store; they share a compilation cache."""
+
+    def __init__(self, folder: Path) -> None:
+        self.file, self.out = folder / "s.toml", folder / "s"
+        self.file.write_text(TOML)
+        self.environment = {
+            **os.environ,
+            "PYTHONPATH": str(ROOT),
+            "JAX_COMPILATION_CACHE_DIR": str(folder / "cache"),
+            "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
+            "JAX_NUM_CPU_DEVICES": "1",
+        }
+        self.errors = folder / "errors.txt"
+        self.started: list[subprocess.Popen] = []
+
+    def start(self, *options: str, gated: bool = False) -> subprocess.Popen:
+        """A worker; a `gated` one goes on after each chunk only once its input is closed."""
+        command = [sys.executable, str(Path(__file__).with_name("worker.py")), "sweep"]
+        settings = [str(self.file), "--out", str(self.out), "--chunk", "2", "--tile", "2"]
+        with self.errors.open("w") as errors:
+            process = subprocess.Popen(
+                [*command, *settings, *options],
+                env=self.environment,
+                stdin=subprocess.PIPE if gated else subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=errors,
+                text=True,
+            )
+        self.started.append(process)
+        return process
+
+
+@pytest.fixture
+def workers(tmp_path: Path) -> Iterator[Workers]:
+    found = Workers(tmp_path)
+    yield found
+    for process in found.started:
+        process.kill()
+        process.wait()
+        process.stdout.close()
+        if process.stdin:
+            process.stdin.close()
+
+
+def chunks(lines: list[str]) -> list[str]:
+    return [line for line in lines if line.startswith("chunk")]
+
+
+def read_chunks(process: subprocess.Popen, number: int) -> list[str]:
+    """Wait for so many chunks and return their lines."""
+    return [process.stdout.readline().strip() for _ in range(number)]
+
+
+def finish(process: subprocess.Popen) -> list[str]:
+    """Let a worker end, and return its remaining lines."""
+    if process.stdin:
+        process.stdin.close()
+    watchdog = threading.Timer(TIMEOUT, process.kill)
+    watchdog.start()
+    # Not communicate(), which loses what an earlier readline() has buffered.
+    lines = process.stdout.read().splitlines()
+    process.wait()
+    watchdog.cancel()
+    return lines
+
+
+def assert_complete(workers: Workers) -> None:
+    assert files.load(workers.file).as_json() == SWEEP.as_json()
+    want = sweeps.run(SWEEP, chunk=2, tile=2).load()
+    got = sweeps.open(workers.out).load()
+    for name in want.variables:
+        # The same programs in the same batches: equal to the last bit.
+        np.testing.assert_array_equal(got[name].values, want[name].values)
+
+
+def test_kills_and_ctrl_c_lose_only_the_chunk_in_flight(workers: Workers) -> None:
+    written: list[str] = []
+    for kill_after in (1, 7, 12):
+        process = workers.start()
+        written += read_chunks(process, kill_after)
+        process.send_signal(signal.SIGKILL)
+        written += chunks(finish(process))
+        assert process.returncode == -signal.SIGKILL
+    process = workers.start()
+    written += read_chunks(process, 3)
+    process.send_signal(signal.SIGINT)
+    written += chunks(finish(process))
+    errors = workers.errors.read_text()
+    assert process.returncode == 130
+    assert "Run the same command again to resume" in errors
+    assert "Traceback" not in errors
+    assert len(written) < CHUNKS, "the sweep was over before it could be interrupted"
+    output = finish(workers.start())
+    written += chunks(output)
+    assert "120 of 120 runs done (60 of 60 chunks): 120 OK" in output
+    # A kill between a chunk's last byte and its line makes it be told of never, not twice.
+    assert CHUNKS - 3 <= len(written) == len(set(written)) <= CHUNKS
+    assert_complete(workers)
+
+
+def test_two_processes_share_a_sweep_and_one_is_killed_and_restarted(workers: Workers) -> None:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    shared = ("--coordinator", f"127.0.0.1:{port}", "--processes", "2", "--process")
+    first = workers.start(*shared, "0", gated=True)
+    # Waiting after its first chunk, so that the kill falls between a line and the next chunk.
+    second = workers.start(*shared, "1", gated=True)
+    mine, written = read_chunks(first, 1), read_chunks(second, 1)
+    second.kill()
+    second.wait()
+    again = workers.start(*shared, "1")
+    written += chunks(finish(again))
+    mine += chunks(finish(first))
+    assert (first.returncode, again.returncode) == (0, 0)
+    assert len(mine) == len(set(mine)) == CHUNKS // 2
+    assert len(set(written)) == CHUNKS // 2
+    assert not set(mine) & set(written)
+    assert_complete(workers)

@@ -1,0 +1,288 @@
+"""The sweep engine: its runs are single runs, whatever the chunks, tiles and devices."""
+
+import errno
+import math
+import os
+import re
+from collections.abc import Mapping
+from pathlib import Path
+
+import jax
+import numpy as np
+import pytest
+import xarray as xr
+
+import dynsim
+import sweeps
+from odes.yz import population
+from sweeps import Sweep, Training
+from sweeps.runner import tiles
+from sweeps.runner.run import valid
+from sweeps.runner.store import Store, StoreError
+from sweeps.runner.work import Work
+from sweeps.systems.registry import ENGINES
+
+TRAINING = Training(task="syn-medium", steps=6, length=16, batch=8, init="uniform", num_queries=1)
+GRID = Sweep(
+    axes={"ratio": [1, 2, 5], "seed": [0, 3], "eta_z": [0.5, 2], "momentum": [0.1, 0.9]},
+    zip=(("eta_z", "momentum"),),
+    run=TRAINING,
+    record=("entropy", "loss", "batch_loss"),
+    times=(0, 6),
+)
+
+
+@pytest.fixture(scope="module")
+def whole() -> xr.Dataset:
+    return sweeps.run(GRID).load()
+
+
+def same(a: xr.Dataset, b: xr.Dataset, **tolerance: float) -> None:
+    assert set(a.variables) == set(b.variables)
+    for name in a.variables:
+        assert a[name].dims == b[name].dims
+        np.testing.assert_allclose(a[name].values, b[name].values, **{"rtol": 0, **tolerance})
+
+
+def test_a_run_of_a_sweep_is_the_run_that_simulate_makes(whole: xr.Dataset) -> None:
+    assert dict(whole.sizes) == {"ratio": 3, "seed": 2, "eta_z": 2, "time": 2}
+    np.testing.assert_array_equal(whole.time, [0, 6])
+    task = dynsim.syn_medium(1)
+    for ratio, seed, i in ((1, 0, 0), (5, 3, 1), (2, 3, 0)):
+        eta_z, momentum = (0.5, 2)[i], (0.1, 0.9)[i]
+        run = dynsim.simulate(
+            task,
+            dynsim.momentum(ratio * eta_z, eta_z, momentum),
+            jax.random.fold_in(jax.random.key(0), seed),
+            steps=6,
+            length=16,
+            batch=8,
+            init="uniform",
+            times=[0, 6],
+            record=["entropy", "loss"],
+        )
+        cell = whole.sel(ratio=ratio, seed=seed, eta_z=eta_z)
+        assert cell.momentum == momentum
+        for name in ("entropy", "loss", "batch_loss"):
+            # Float32 rounding of six steps, in another batch.
+            np.testing.assert_allclose(cell[name], run[name], rtol=3e-5)
+
+
+@pytest.mark.parametrize(
+    ("chunk", "tile", "devices"), [(1, 16, 4), (5, 4, 2), (100, 2, 4), (7, None, 3)]
+)
+def test_chunks_tiles_and_devices_do_not_matter(
+    whole: xr.Dataset, chunk: int, tile: int | None, devices: int
+) -> None:
+    found = sweeps.run(GRID, chunk=chunk, tile=tile, devices=jax.devices()[:devices])
+    # Another batch size may round differently: float32, six steps.
+    same(found, whole, rtol=3e-5)
+
+
+def test_four_devices_give_bitwise_what_one_gives() -> None:
+    one, four = (sweeps.run(GRID, tile=4, devices=jax.devices()[:n]) for n in (1, 4))
+    same(one, four)
+
+
+def test_new_values_and_grid_sizes_compile_nothing() -> None:
+    def run(ratios: int, seeds: int, **change: object) -> None:
+        axes = {"ratio": {"linspace": [1, 3, ratios]}, "seed": {"range": seeds}}
+        sweeps.run(Sweep(axes=axes, run=TRAINING, record=("loss",), **change), tile=4)
+
+    run(4, 2)
+    before = len(tiles.PROGRAMS)
+    run(11, 3)
+    run(17, 2, root=5)
+    assert len(tiles.PROGRAMS) == before
+    run(2, 2)
+    assert len(tiles.PROGRAMS) == before + 1, "another tile is another program"
+
+
+def test_static_axes_are_runs_of_their_own_shapes() -> None:
+    sweep = Sweep(
+        axes={"num_queries": [1, 2], "T": [8, math.inf], "eta_z": [1.0]},
+        run=TRAINING,
+        record=("attention",),
+    )
+    found = sweeps.run(sweep)
+    assert dict(found.sizes) == {"num_queries": 2, "length": 2, "eta_z": 1, "class": 4, "token": 56}
+    small = found.attention.sel(num_queries=1, eta_z=1)
+    assert np.isnan(small[:, 2:]).all()
+    assert np.isnan(small[:, :, 33:]).all()
+    np.testing.assert_allclose(small[:, :2, :33].sum("token"), 1, rtol=1e-6)
+    np.testing.assert_allclose(found.attention.sel(num_queries=2).sum("token"), 1, rtol=1e-6)
+
+
+def test_steps_as_an_axis_record_at_their_own_times() -> None:
+    sweep = Sweep(axes={"steps": [2, 6], "eta_z": [1.0]}, run=TRAINING, record=("loss",), times=3)
+    found = sweeps.run(sweep)
+    np.testing.assert_array_equal(found.time, [[0, 1, 2, np.nan], [0, 1, 2, 6]])
+    short, long = found.loss.sel(eta_z=1)
+    np.testing.assert_allclose(short[:3], long[:3], rtol=1e-5)
+    assert np.isnan(short[3])
+    assert np.isfinite(long[3])
+
+
+def test_theories_and_descent_start_where_the_simulation_starts() -> None:
+    axes = {"eta_y": [0.5, 8.0, 1.0], "seed": [4], "eta_z": [0.3]}
+    steps = 3
+    training = Training(steps=steps, init="uniform")
+    flow, descent, simulated = (
+        sweeps.run(Sweep(axes, training, engine=engine, record=("loss",), times=(0, steps)))
+        for engine in ("plain", "descent", "simulation")
+    )
+    key = jax.random.fold_in(jax.random.key(0), 4)
+    start = dynsim.initial_weights(dynsim.syn_small(), "uniform", key)
+    for eta_y in axes["eta_y"]:
+        want = population.solve(
+            dynsim.syn_small(), dynsim.sgd(eta_y, 0.3), [0, steps], init=start, record=["loss"]
+        )
+        got = flow.loss.sel(eta_y=eta_y).squeeze()
+        np.testing.assert_allclose(got, want["loss"], rtol=1e-6)
+    for other in (descent, simulated):
+        np.testing.assert_allclose(other.loss[..., 0], flow.loss[..., 0], rtol=1e-5)
+
+
+@pytest.mark.parametrize(
+    "name", [n for n, rules in ENGINES.items() if rules.system is Training and n != "theorem-4"]
+)
+def test_every_engine_traces(name: str) -> None:
+    # theorem-4 needs a task with a single common token, which no named task has.
+    momentum = 0.9 if name in ("matched", "heavy-ball", "rescaled", "corrected") else 0.0
+    optimizer = "adam" if "adam" in name else "sgd"
+    training = Training(optimizer=optimizer, momentum=momentum, steps=5)
+    sweep = Sweep({"eta_z": [1.0]}, training, engine=name, record=("loss",), times=3)
+    sweep.check()
+    with jax.enable_x64(sweep.dtype == "float64"):
+        made = Work(sweep, tiles.mesh()).variables()
+    assert (made["loss"].shape, made["loss"].dims) == ((4,), ("time",))
+
+
+def test_an_engine_of_another_system_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Other(Training):
+        pass
+
+    monkeypatch.setitem(ENGINES, "other", ENGINES["descent"]._replace(system=Other))
+    message = "engine = 'other': does not compute task 'syn-medium'; must be one of simulation, des"
+    with pytest.raises(ValueError, match=re.escape(message)):
+        Sweep({"eta_z": [1.0]}, TRAINING, engine="other").check()
+
+
+def test_diverged_runs_are_data_and_are_masked() -> None:
+    sweep = Sweep({"eta_y": [1.0, 1e38]}, TRAINING, record=("loss",))
+    found = sweeps.run(sweep)
+    np.testing.assert_array_equal(found.status, [dynsim.Status.OK, dynsim.Status.DIVERGED])
+    np.testing.assert_array_equal(np.isfinite(valid(found).loss), [True, False])
+    assert found.first_bad_step[1] >= 1
+
+
+class Stop(Exception):  # noqa: N818  (no error, an end)
+    """Stands for whatever ends a process."""
+
+
+def test_a_sweep_that_ended_early_resumes_to_the_same_numbers(
+    whole: xr.Dataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    out, write, written = tmp_path / "s", Store.write, []
+
+    def failing(store: Store, region: tuple, arrays: Mapping) -> None:
+        if len(written) in (2, 5):
+            written.append(None)
+            raise Stop
+        written.append(region)
+        write(store, region, arrays)
+
+    monkeypatch.setattr(Store, "write", failing)
+    for _ in range(2):
+        with pytest.raises(Stop):
+            sweeps.run(GRID, out, chunk=2)
+    sweeps.run(GRID, out, chunk=2)
+    chunks = [tuple(part.start for part in region) for region in written if region]
+    assert len(chunks) == len(set(chunks)) == 6
+    monkeypatch.undo()
+    undisturbed = sweeps.run(GRID, tmp_path / "t", chunk=2)
+    resumed = sweeps.open(out)
+    same(resumed, undisturbed)
+    same(resumed, whole, rtol=3e-5)
+    assert sweeps.run(GRID, out).identical(resumed)
+
+
+@pytest.fixture(scope="module")
+def stored(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    out = tmp_path_factory.mktemp("stored") / "s"
+    sweeps.run(GRID, out, chunk=2)
+    return out
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    return {str(p.relative_to(folder)): p.read_bytes() for p in folder.rglob("*") if p.is_file()}
+
+
+def test_another_configuration_is_refused_with_the_difference(stored: Path) -> None:
+    before = contents(stored)
+    other = Sweep(GRID.axes, Training(**{**TRAINING.as_json(), "steps": 7}), zip=GRID.zip)
+    with pytest.raises(StoreError, match=re.escape("run.steps: 6 -> 7")):
+        sweeps.run(other, stored)
+    with pytest.raises(StoreError, match="made with chunks of 2 runs"):
+        sweeps.run(GRID, stored, chunk=3)
+    assert contents(stored) == before
+
+
+def test_a_foreign_folder_is_refused_and_left_alone(tmp_path: Path) -> None:
+    (tmp_path / "thesis.txt").write_text("mine")
+    with pytest.raises(StoreError, match="something other than a sweep"):
+        sweeps.run(GRID, tmp_path)
+    with pytest.raises(StoreError, match="no such sweep"):
+        sweeps.open(tmp_path / "nothing")
+    assert [p.name for p in tmp_path.iterdir()] == ["thesis.txt"]
+
+
+def test_a_damaged_chunk_is_named_and_can_be_computed_anew(stored: Path) -> None:
+    damaged = sorted((stored / "loss" / "c").rglob("0"))[0]
+    while damaged.is_dir():
+        damaged = sorted(damaged.iterdir())[0]
+    good = sweeps.open(stored).load()
+    damaged.write_bytes(damaged.read_bytes()[:-3])
+    before = contents(stored)
+    with pytest.raises(StoreError, match=re.escape(str(damaged.relative_to(stored)))) as failure:
+        sweeps.run(GRID, stored)
+    assert contents(stored) == before
+    status = re.search(r"and (status/\S+),", str(failure.value)).group(1)
+    damaged.unlink()
+    (stored / status).unlink()
+    same(sweeps.run(GRID, stored), good)
+
+
+def test_a_full_disk_loses_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    out, write, written = tmp_path / "s", Store.write, []
+
+    def full(store: Store, region: tuple, arrays: Mapping) -> None:
+        if len(written) == 3:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        written.append(region)
+        write(store, region, arrays)
+
+    monkeypatch.setattr(Store, "write", full)
+    with pytest.raises(StoreError, match="No space left on device"):
+        sweeps.run(GRID, out, chunk=2)
+    assert Store.open(out).done().sum() == 3
+    monkeypatch.undo()
+    assert int((sweeps.run(GRID, out).status == 0).sum()) == GRID_RUNS
+
+
+def test_a_second_writer_and_a_read_only_store_are_refused(
+    stored: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = Store.open(stored)
+    for others in ((0, 1), (1, 3)):
+        with store.lock(*others), pytest.raises(StoreError, match="another process is writing"):
+            sweeps.run(GRID, stored)
+    with store.lock(0, 2), store.lock(1, 2):
+        pass
+    monkeypatch.setattr(os, "access", lambda *_: False)
+    with pytest.raises(StoreError, match="is read-only"):
+        sweeps.run(GRID, stored)
+    assert sweeps.open(stored).loss.notnull().all()
+
+
+GRID_RUNS = 12

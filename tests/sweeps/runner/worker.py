@@ -1,0 +1,20 @@
+"""A process of its own that runs a sweep for test_resume.py: prints a line per stored chunk, and
+then waits for a line, or for the end of its input, to go on."""
+
+import sys
+
+from sweeps import cli
+from sweeps.runner.store import Store
+
+write = Store.write
+
+
+def write_and_tell(store: Store, region: tuple, arrays: dict) -> None:
+    write(store, region, arrays)
+    print("chunk", *(part.start for part in region), flush=True)
+    sys.stdin.readline()
+
+
+if __name__ == "__main__":
+    Store.write = write_and_tell
+    sys.exit(cli.main(sys.argv[1:]))

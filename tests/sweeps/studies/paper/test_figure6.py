@@ -1,0 +1,61 @@
+"""Fig. 6: published cells, the table, and the figure's files."""
+
+import csv
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import sweeps
+from sweeps import cli
+from sweeps.runner import files
+from sweeps.studies.options import queries
+from sweeps.studies.paper.figure6 import published
+
+
+def test_published_cells_are_reproduced() -> None:
+    # Of the 32 known cells, those of one query at the ends of both axes: the whole figure takes
+    # long, and `dynsim figure 6` makes it.
+    cells = {k: v for k, v in published().items() if k[0] == 1 and k[1] in (0.5, 3) and k[2] != 5}
+    assert len(cells) == 6
+    overrides = ["axes.num_queries = [1]", "axes.eta_z = [0.5, 3]", "axes.ratio = [1, 2, 10]"]
+    found = sweeps.run(files.load("fig6", [*overrides, 'record = ["entropy"]']))
+    for (_, eta_z, ratio), (mean, std) in cells.items():
+        values = found.entropy.sel(num_queries=1, eta_z=eta_z, ratio=ratio).values.astype(float)
+        assert values.shape == (10,)
+        # Both means are over 10 seeds, theirs of another generator; 3 combined standard errors.
+        error = np.sqrt((std**2 + values.var(ddof=1)) / 10)
+        assert abs(values.mean() - mean) <= max(3 * error, 0.02 * mean), (eta_z, ratio)
+
+
+def test_the_published_table_is_that_of_the_reference(shared_file: object) -> None:
+    with shared_file("reference/published_fig6_q1_q3.csv").open() as file:
+        rows = [[float(value) for value in row.values()] for row in csv.DictReader(file)]
+    assert {tuple(row[:3]): tuple(row[3:]) for row in rows} == published()
+
+
+def test_the_figure_writes_its_table(tmp_path: Path) -> None:
+    options = ["--queries", "1", "--seeds", "2", "--no-theory", "--out", str(tmp_path)]
+    assert cli.main(["figure", "6", *options]) == 0
+    with (tmp_path / "fig6.csv").open() as file:
+        rows = list(csv.DictReader(file))
+    assert list(rows[0])[:6] == ["num_queries", "eta_z", "ratio", "mean", "std", "seeds"]
+    assert len(rows) == 16
+    stored = sweeps.open(tmp_path / "simulation").load()
+    for row in rows:
+        at = {name: float(row[name]) for name in ("num_queries", "eta_z", "ratio")}
+        values = stored.entropy.sel(at).values.astype(float)
+        assert float(row["mean"]) == pytest.approx(values.mean(), abs=1e-6)
+        assert float(row["std"]) == pytest.approx(abs(np.diff(values)[0]) / np.sqrt(2), abs=1e-6)
+        assert row["seeds"] == "2"
+        assert (float(row["published_mean"]), float(row["published_std"])) == published()[
+            tuple(at.values())
+        ]
+    assert (tmp_path / "fig6.png").stat().st_size > 10_000
+
+
+def test_queries_are_read_from_words() -> None:
+    assert queries(["1,3", "5"]) == [1, 3, 5]
+    for bad in (["a"], ["0"], [""], ["1,1"], ["2.5"]):
+        with pytest.raises(ValueError, match="must be different integers >= 1"):
+            queries(bad)

@@ -1,0 +1,152 @@
+"""Phase diagrams: region rules on made-up runs, lines against closed forms, the picture."""
+
+import dataclasses
+import math
+from pathlib import Path
+
+import numpy as np
+import pytest
+import xarray as xr
+from scipy import integrate, optimize
+
+from dynsim import Status
+from sweeps import cli
+from sweeps.studies.phase import diagram as phase
+from sweeps.studies.phase import regions
+from sweeps.studies.phase.regions import Region
+
+TIMES = np.array([0.0, 1, 2, 4, 8])
+RISING, FALLING = TIMES, np.array([0, 1, 3, 2, 0.5])
+
+
+def region(loss_end: float, speed: np.ndarray, entropy: float, status: int = Status.OK) -> Region:
+    loss = np.geomspace(3.5, loss_end, TIMES.size)
+    return Region(int(regions.classify(np.array(status), loss, speed, np.array(entropy))))
+
+
+def test_each_region_has_its_rule() -> None:
+    even = math.log(10)
+    assert region(1.76, RISING, even) == Region.NOT_LEARNED
+    assert region(1.74, RISING, even) == Region.SCANNING
+    assert region(1.74, FALLING, even) == Region.SNAPPED
+    # Less than two tokens' worth of attention, whether still moving or not.
+    for speed in (RISING, FALLING):
+        assert region(0.1, speed, math.log(1.99)) == Region.WINNER_TAKE_ALL
+    assert region(0.1, FALLING, math.log(2.01)) == Region.SNAPPED
+    assert region(3.4, FALLING, 0.0) == Region.NOT_LEARNED
+    for status in (Status.DIVERGED, Status.MAX_STEPS, Status.SOLVER_FAILED):
+        assert region(0.1, FALLING, even, status) == Region.DIVERGED
+    nan = np.full(TIMES.size, np.nan)
+    assert regions.classify(np.array(1), nan, nan, np.array(np.nan)) == Region.DIVERGED
+
+
+def test_the_most_common_region_wins_over_seeds() -> None:
+    codes = xr.DataArray([[1, 2, 2], [4, 1, 4]], dims=("eta_y", "seed"))
+    np.testing.assert_array_equal(regions.most_common(codes), [2, 4])
+
+
+def test_the_peak_line_is_where_gamma_peaks_at_the_horizon() -> None:
+    config = phase.Phase(x="eta_y:1e-3:1:41", y="eta_z:0.1:1:3", momentum=0.0, horizon=50)
+    closed = phase.lines(config)
+    (_, eta_y), _ = config.axes().items()
+    K, M = 2, 34
+    for i in (0, 20, 40):
+        # h' = eta_y / (M - 1 + e^{M h}) per visit (Lemma 3), integrated and maximised with SciPy.
+        eta = eta_y[i]
+
+        def gamma(t: float, eta: float = eta) -> float:
+            h = integrate.solve_ivp(
+                lambda _, h: eta / (M - 1 + np.exp(M * h)), (0, t / K), [0.0], rtol=1e-9, atol=1e-12
+            ).y[0, -1]
+            return (M - 1) ** 2 * h / (M - 1 + np.exp(M * h))
+
+        guess = K * math.log(M) / eta
+        peak = optimize.minimize_scalar(
+            lambda t: -gamma(t), bounds=(0.2 * guess, 3 * guess), method="bounded"
+        ).x
+        # The optimum is flat: SciPy finds it to the square root of its precision.
+        np.testing.assert_allclose(closed["peak"][:, i], peak / 50, rtol=2e-3)
+        np.testing.assert_allclose(closed["rise_end"][:, i], guess / 50)
+
+
+def test_lines_on_other_axes_and_with_momentum() -> None:
+    base = phase.Phase(x="eta_y:0.1:1:5", y="eta_z:0.1:1:4", momentum=0.0)
+    plain = phase.lines(base)
+    fast = phase.lines(dataclasses.replace(base, momentum=0.9))
+    for name in ("rise_end", "peak", "snap"):
+        np.testing.assert_allclose(fast[name], plain[name] / 10)
+    assert (np.diff(plain["bound"], axis=0) > 0).all()
+    over_k = phase.Phase(task="overlap", x="K:2:8:3", y="eta_y:0.1:1:2", momentum=0.0, overlap=0.3)
+    assert over_k.axes()["K"] == (2, 4, 8)
+    closed = phase.lines(over_k)
+    M = 5 + 5 * np.array([2, 4, 8])
+    want = np.array([2, 4, 8]) * np.log(M) / np.array([[0.1], [1.0]]) / 100
+    np.testing.assert_allclose(closed["rise_end"], want)
+
+
+def test_a_theory_compared_with_itself_differs_nowhere(tmp_path: Path) -> None:
+    # The same flow twice, on all parameters and on those that symmetry leaves.
+    options = ["--engine", "matched", "--against", "best", "--resolution", "3"]
+    words = ["--x", "eta_y:0.1:1", "--y", "eta_z:0.1:1", "--horizon", "10", "--out", str(tmp_path)]
+    assert cli.main(["phase", *options, *words]) == 0
+    with np.load(tmp_path / "phase.npz") as arrays:
+        one, other = (arrays[f"{name}/entropy"] for name in ("matched", "symmetric"))
+        assert one.shape == (3, 3)
+        assert np.ptp(one) > 0.01
+        # Two solves at rtol 1e-8.
+        np.testing.assert_allclose(one, other, rtol=1e-6)
+        np.testing.assert_array_equal(arrays["matched/region"], arrays["symmetric/region"])
+    assert (tmp_path / "phase.png").stat().st_size > 10_000
+
+
+def test_one_engine_is_one_panel(tmp_path: Path) -> None:
+    config = phase.Phase(engine="symmetric", resolution=4, horizon=20, out=tmp_path)
+    found = phase.compute(config)
+    assert list(found) == ["symmetric-descent"]
+    assert phase.at_horizon(found["symmetric-descent"], "entropy").dims == ("eta_y", "eta_z")
+    assert (
+        cli.main(
+            [
+                "phase",
+                "--engine",
+                "symmetric",
+                "--resolution",
+                "4",
+                "--horizon",
+                "20",
+                "--out",
+                str(tmp_path),
+            ]
+        )
+        == 0
+    )
+
+
+def test_no_line_of_gradient_descent_is_drawn_for_adam(tmp_path: Path) -> None:
+    words = ["--optimizer", "adam", "--engine", "symmetric", "--resolution", "3"]
+    assert cli.main(["phase", *words, "--horizon", "5", "--out", str(tmp_path)]) == 0
+    with np.load(tmp_path / "phase.npz") as arrays:
+        assert np.isfinite(arrays["symmetric-descent/entropy"]).any()
+        for name in (*phase.STAGES, "bound"):
+            assert np.isnan(arrays[f"closed_form/{name}"]).all()
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--x", "eta_q:1:2"], "axis = 'eta_q': must be one of"),
+        (["--x", "eta_y:1"], "must be NAME:FIRST:LAST or NAME:FIRST:LAST:NUMBER"),
+        (["--x", "eta_y:0:1"], "axis eta_y = 0.0: must be finite and in (0, inf)"),
+        (["--x", "eta_z:1:2"], "must be different axes"),
+        (["--horizon", "0"], "horizon = 0: must be an integer >= 2"),
+        (["--engine", "magic"], "engine = 'magic'"),
+        (["--observable", "magic"], "record = 'magic'"),
+        (["--x", "num_queries:1:4"], "task 'syn-small' does not read it"),
+    ],
+)
+def test_bad_input_is_named(
+    options: list[str], message: str, capsys: pytest.CaptureFixture, tmp_path: Path
+) -> None:
+    assert cli.main(["phase", *options, "--out", str(tmp_path / "x")]) == 2
+    assert message in capsys.readouterr().err
+    assert not (tmp_path / "x").exists()

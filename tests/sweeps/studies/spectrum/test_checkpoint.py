@@ -1,0 +1,278 @@
+"""Singular values of a checkpoint: against numpy and closed forms, for every way of storing it."""
+
+import json
+from pathlib import Path
+
+import ml_dtypes
+import numpy as np
+import pytest
+from safetensors.numpy import save_file
+
+from sweeps.studies.spectrum import panels as figure
+from sweeps.studies.spectrum import singular
+from sweeps.studies.spectrum.checkpoint import Checkpoint, Record, report, summary
+from sweeps.studies.spectrum.weights import Tensor
+
+RNG = np.random.default_rng(5)
+
+
+def store(path: Path, **named: np.ndarray) -> Path:
+    save_file({name: np.ascontiguousarray(array) for name, array in named.items()}, path)
+    return path
+
+
+def records(checkpoint: Path, *pattern: str, **options: object) -> dict[str, Record]:
+    found = report(Checkpoint(checkpoint, pattern or ("*",), **options))
+    return {record.name: record for record in found.records}
+
+
+def sigma(matrix: np.ndarray) -> np.ndarray:
+    return np.linalg.svd(matrix.astype(np.float64), compute_uv=False)
+
+
+@pytest.mark.parametrize("dtype", [np.float64, np.float32, np.float16, ml_dtypes.bfloat16])
+def test_every_precision_is_decomposed_in_float64(tmp_path: Path, dtype: type) -> None:
+    A = RNG.normal(size=(9, 6)).astype(dtype)
+    (one,) = records(store(tmp_path / "a.safetensors", A=A)).values()
+    np.testing.assert_allclose(one.sigma, sigma(A), rtol=1e-13)
+    assert one.numbers.frobenius == pytest.approx(np.linalg.norm(A.astype(np.float64)), rel=1e-13)
+    assert one.shape == (9, 6)
+    assert one.trace is None
+
+
+def test_numbers_of_matrices_in_closed_form(tmp_path: Path) -> None:
+    orthogonal = np.linalg.qr(RNG.normal(size=(10, 10)))[0]
+    rank_one = np.outer(RNG.normal(size=20), RNG.normal(size=30))
+    diagonal = np.diag([2.0, -1.0, 1.0, 0.0])
+    path = store(tmp_path / "a.safetensors", o=orthogonal, r=rank_one, d=diagonal)
+    found = records(path)
+    o, r, d = (found[name].numbers for name in "ord")
+    assert (o.stable_rank, o.effective_rank) == pytest.approx((10, 10), rel=1e-12)
+    assert o.directions == (5, 9, 10)
+    assert found["o"].spikes == 0
+    assert (r.stable_rank, r.effective_rank, r.top_share) == pytest.approx((1, 1, 1), rel=1e-12)
+    assert r.directions == (1, 1, 1)
+    assert found["r"].spikes == 1
+    np.testing.assert_allclose(found["d"].sigma, [2, 1, 1, 0], atol=1e-15)
+    assert (d.frobenius**2, d.spectral, d.stable_rank) == pytest.approx((6, 2, 1.5))
+    # Shares 2/3, 1/6, 1/6 have an entropy of ln 6 - (2/3) ln 4.
+    assert d.effective_rank == pytest.approx(6 / 4 ** (2 / 3))
+    assert d.directions == (1, 3, 3)
+    assert d.top_share == pytest.approx(2 / 3)
+    assert found["d"].trace == pytest.approx(2)
+
+
+@pytest.mark.parametrize(
+    ("m", "n", "inner"), [(300, 300, None), (400, 150, None), (300, 250, 60), (200, 200, 300)]
+)
+def test_the_null_is_a_random_matrix(m: int, n: int, inner: int | None) -> None:
+    draw = RNG.normal(size=(m, inner or n))
+    if inner is not None:
+        draw = draw @ RNG.normal(size=(inner, n))
+    values, norm = sigma(draw), float(np.linalg.norm(draw))
+    expected, edge = singular.null(norm, m, n, inner), singular.edge(norm, m, n, inner)
+    assert np.abs(expected - values).max() < 0.05 * values[0]
+    assert values[0] == pytest.approx(edge, rel=0.06)
+    if inner is None:
+        s = norm / np.sqrt(m * n)
+        assert edge == pytest.approx(s * (np.sqrt(m) + np.sqrt(n)), rel=1e-12)
+        # Page's entropy of a random state, ln r - r / (2 max), for large matrices.
+        r, most = min(m, n), max(m, n)
+        page = r * np.exp(-r / (2 * most))
+        assert singular.numbers(expected).effective_rank == pytest.approx(page, rel=2e-3)
+    planted = np.linalg.qr(RNG.normal(size=(m, 3)))[0] @ np.linalg.qr(RNG.normal(size=(n, 3)))[0].T
+    spiked = sigma(draw + 3 * edge * planted)
+    assert (spiked > singular.edge(float(np.linalg.norm(spiked)), m, n, inner)).sum() == 3
+
+
+def test_zero_thin_and_broken_matrices_have_a_status(tmp_path: Path) -> None:
+    broken = np.ones((3, 4))
+    broken[0, 1], broken[2, 2] = np.nan, np.inf
+    row, huge = np.array([[3.0, 4.0]]), np.diag([1e200, 1e-200])
+    path = store(tmp_path / "a.safetensors", z=np.zeros((3, 3)), b=broken, row=row, huge=huge)
+    found = records(path)
+    assert {n: r.status for n, r in found.items()} == {
+        "z": "zero",
+        "b": "not finite (2 of 12 entries)",
+        "row": "ok",
+        "huge": "ok",
+    }
+    np.testing.assert_array_equal(found["z"].sigma, np.zeros(3))
+    assert found["z"].numbers.directions == (0, 0, 0)
+    assert np.isnan(found["z"].numbers.stable_rank)
+    assert (found["z"].trace, found["z"].spikes) == (0, 0)
+    assert found["b"].sigma.size == 0
+    assert found["b"].numbers is None
+    assert found["row"].sigma == pytest.approx([5])
+    assert found["row"].null.stable_rank == pytest.approx(1)
+    assert found["row"].spikes == 0
+    assert found["huge"].numbers.frobenius == pytest.approx(1e200)
+
+
+def test_patterns_choose_and_the_rest_is_skipped_with_a_reason(tmp_path: Path) -> None:
+    eye = np.eye(2)
+    layers = {f"h.{i}.Attn.weight": eye for i in (0, 2, 10)}
+    others = {
+        "h.0.Attn.bias": np.ones(2),
+        "h.0.Attn.mask": np.ones((1, 1, 2, 2)),
+        "h.0.Attn.ids": np.ones((2, 2), np.int64),
+        "h.0.Attn.f8": np.ones((2, 2), ml_dtypes.float8_e4m3fn),
+        "h.0.Attn.empty": np.ones((0, 2)),
+    }
+    path = store(tmp_path / "a.safetensors", **layers, **others, mlp=eye)
+    found = report(Checkpoint(path, ("*.10.*", "*Attn*")))
+    assert [r.name for r in found.records] == [f"h.{i}.Attn.weight" for i in (0, 2, 10)]
+    reasons = {s.name.rsplit(".")[-1]: (s.shape, s.reason) for s in found.skipped}
+    assert reasons["bias"] == ((2,), "is 1-D, not 2-D")
+    assert reasons["mask"] == ((1, 1, 2, 2), "is 4-D, not 2-D")
+    assert "dtype I64" in reasons["ids"][1]
+    assert "dtype F8_E4M3" in reasons["f8"][1]
+    assert reasons["empty"][1] == "has no entries"
+    assert len(reasons) == 5
+
+
+def test_only_the_chosen_tensors_are_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = store(tmp_path / "a.safetensors", a=np.eye(2), b=np.eye(3), c=np.eye(4))
+    read = []
+    original = Tensor.read
+    monkeypatch.setattr(Tensor, "read", lambda self, c: read.append(self.name) or original(self, c))
+    records(path, "b", products=("c @ c.T",))
+    assert read == ["b", "c", "c"]
+
+
+def test_shards_are_found_by_the_index_or_the_directory(tmp_path: Path) -> None:
+    A, B = RNG.normal(size=(3, 5)), RNG.normal(size=(5, 5))
+    store(tmp_path / "model-1-of-2.safetensors", a=A)
+    store(tmp_path / "model-2-of-2.safetensors", b=B)
+    index = tmp_path / "model.safetensors.index.json"
+    where = {"b": "model-2-of-2.safetensors", "a": "model-1-of-2.safetensors"}
+    index.write_text(json.dumps({"metadata": {}, "weight_map": where}))
+    for given in (index, tmp_path):
+        found = records(given, products=("a @ b",))
+        assert list(found) == ["a", "b", "a @ b"]
+        np.testing.assert_allclose(found["a"].sigma, sigma(A))
+        np.testing.assert_allclose(found["a @ b"].sigma, sigma(A @ B))
+    store(tmp_path / "model.safetensors", whole=A)
+    assert list(records(tmp_path)) == ["whole"]
+
+
+def test_fused_matrices_are_cut_into_columns(tmp_path: Path) -> None:
+    fused = RNG.normal(size=(4, 12)).astype(np.float32)
+    path = store(tmp_path / "a.safetensors", **{"h.0.c_attn": fused})
+    product = "h.*.c_attn[0] @ h.*.c_attn[1].T"
+    found = records(path, split=3, products=(product,))
+    parts = np.split(fused.astype(np.float64), 3, axis=1)
+    for i, part in enumerate(parts):
+        np.testing.assert_allclose(found[f"h.0.c_attn[{i}]"].sigma, sigma(part))
+        assert found[f"h.0.c_attn[{i}]"].trace == pytest.approx(np.trace(part))
+    scores = found["h.0.c_attn[0] @ h.0.c_attn[1].T"]
+    np.testing.assert_allclose(scores.sigma, sigma(parts[0] @ parts[1].T), rtol=1e-10)
+
+
+def test_products_pair_what_the_stars_stand_for(tmp_path: Path) -> None:
+    # (out, in) = (3, 8), as PyTorch stores it: thin factors of an (8, 8) matrix of scores.
+    named = {
+        f"layers.{i}.{kind}_proj.weight": RNG.normal(size=(3, 8))
+        for i in (0, 1, 10)
+        for kind in "qk"
+    }
+    left = {"layers.7.q_proj.weight": np.ones((3, 8))}
+    path = store(tmp_path / "a.safetensors", **named, **left)
+    product = "layers.*.q_proj.weight.T @ layers.*.k_proj.weight"
+    found = report(Checkpoint(path, (), (product,)))
+    names = [f"layers.{i}.q_proj.weight.T @ layers.{i}.k_proj.weight" for i in (0, 1, 10)]
+    assert [r.name for r in found.records] == names
+    for i, r in zip((0, 1, 10), found.records, strict=True):
+        scores = named[f"layers.{i}.q_proj.weight"].T @ named[f"layers.{i}.k_proj.weight"]
+        np.testing.assert_allclose(r.sigma, sigma(scores), atol=1e-13)
+        assert r.trace == pytest.approx(np.trace(scores))
+        assert (r.shape, r.inner) == ((8, 8), 3)
+        assert r.edge == pytest.approx(singular.edge(float(np.linalg.norm(scores)), 8, 8, 3))
+    (skipped,) = found.skipped
+    assert skipped.name == "layers.7.q_proj.weight"
+    assert "to multiply with" in skipped.reason
+
+
+@pytest.mark.parametrize(
+    ("options", "messages"),
+    [
+        ({"pattern": ("*.nope",)}, ("pattern = '*.nope'", "13 tensors (12 of them 2-D)", "w.0, ")),
+        ({"pattern": ("W.*",)}, ("pattern = 'W.*'",)),
+        ({"pattern": ()}, ("pattern = ()",)),
+        ({"pattern": ("bias",)}, ("none of the 1 tensors", "bias is 1-D")),
+        ({"pattern": ("*",), "split": 4}, ("split = 4", "w.0, (2, 3)")),
+        ({"split": 0}, ("split = 0",)),
+        ({"products": ("w.0",)}, ("products = 'w.0'", "'PATTERN @ PATTERN'")),
+        ({"products": ("w.* @ w.0",)}, ("as many *",)),
+        ({"products": ("w.0 @ w.1",)}, ("w.0 of shape (2, 3)", "w.1 of shape (2, 3)")),
+        ({"products": ("w.* @ v.*",)}, ("'v.*'", "matches none")),
+        ({"products": ("w.1* @ *as.T",)}, ("agree in none",)),
+        ({"products": ("w.0[1] @ w.1.T",)}, ("block 1 must be below split = 1",)),
+    ],
+)
+def test_bad_choices(tmp_path: Path, options: dict, messages: tuple[str, ...]) -> None:
+    named = {f"w.{i}": np.ones((2, 3)) for i in range(12)}
+    path = store(tmp_path / "a.safetensors", **named, bias=np.ones(3))
+    out = tmp_path / "out"
+    with pytest.raises(ValueError, match=r"^(pattern|products|split)\b") as caught:
+        figure.run(Checkpoint(path, **options, out=out))
+    for message in messages:
+        assert message in str(caught.value)
+    assert "w.11" not in str(caught.value)
+    assert not out.exists()
+
+
+def test_files_that_are_none(tmp_path: Path) -> None:
+    whole = store(tmp_path / "whole.safetensors", a=np.eye(4)).read_bytes()
+    cases = {
+        "empty.safetensors": (b"", "0 bytes"),
+        "text.safetensors": (b"this is not a tensor of any kind", "cannot be read"),
+        "cut.safetensors": (whole[:-5], "cannot be read"),
+        "list.json": (b"[]", "weight_map"),
+        "broken.json": (b"{", "weight_map"),
+        "away.json": (b'{"weight_map": {"a": "../x.safetensors"}}', "beside the index"),
+        "lost.json": (b'{"weight_map": {"a": "x.safetensors"}}', "'x.safetensors': does not"),
+        "stale.json": (b'{"weight_map": {"b": "whole.safetensors"}}', "tensor 'b' is not in whole"),
+        "missing.safetensors": (None, "does not exist"),
+    }
+    for name, (content, message) in cases.items():
+        path = tmp_path / name
+        if content is not None:
+            path.write_bytes(content)
+        with pytest.raises(ValueError, match=message) as caught:
+            report(Checkpoint(path))
+        assert name in str(caught.value)
+    with pytest.raises(ValueError, match=r"choose one of cut\.safetensors"):
+        report(Checkpoint(tmp_path))
+    (tmp_path / "folder").mkdir()
+    with pytest.raises(ValueError, match="has neither"):
+        report(Checkpoint(tmp_path / "folder"))
+
+
+@pytest.mark.parametrize("count", [1, 30])
+def test_the_picture_comes_with_its_numbers(
+    tmp_path: Path, count: int, capsys: pytest.CaptureFixture[str]
+) -> None:
+    named = {f"h.{i}.attn": RNG.normal(size=(8, 8)) for i in range(count)}
+    nothing = {"nan": np.full((2, 2), np.nan), "zero": np.zeros((3, 2))} if count > 1 else {}
+    path = store(tmp_path / "a.safetensors", **named, **nothing)
+    paths = figure.run(Checkpoint(path, out=tmp_path / "out"))
+    assert {p.name for p in paths} == {"spectrum.png", "spectrum.npz", "spectrum.json"}
+    with np.load(tmp_path / "out/spectrum.npz", allow_pickle=False) as archive:
+        kept = dict(archive)
+    order = [*(f"h.{i}.attn" for i in range(count)), *nothing]
+    assert list(kept["names"]) == order
+    np.testing.assert_allclose(kept["trace"][:count], [np.trace(A) for A in named.values()])
+    for name, A in named.items():
+        np.testing.assert_allclose(kept[f"{name}/sigma"], sigma(A))
+        share = np.cumsum(sigma(A) ** 2) / (A**2).sum()
+        np.testing.assert_allclose(kept[f"{name}/energy"], share)
+    written = json.loads((tmp_path / "out/spectrum.json").read_text())
+    config = Checkpoint(path)
+    assert written == summary(config, report(config))
+    assert [m["name"] for m in written["matrices"]] == order
+    assert written["matrices"][0]["numbers"]["spectral"] == pytest.approx(
+        sigma(named["h.0.attn"])[0]
+    )
+    lines = capsys.readouterr().out.splitlines()
+    assert sum(line.startswith("h.") for line in lines) == count

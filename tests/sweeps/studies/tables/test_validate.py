@@ -1,0 +1,46 @@
+"""`dynsim validate`: the measurements that the documentation quotes."""
+
+import re
+from pathlib import Path
+
+import numpy as np
+
+import dynsim
+from sweeps import cli
+from sweeps.studies.tables import measurements
+
+DOCS = Path(__file__).parents[4] / "docs"
+NUMBER = re.compile(r"[-+]?\d+(?:\.\d+)?(?:e[-+]?\d+)?")
+
+
+def test_the_matched_flow_is_within_one_percent_on_the_map() -> None:
+    errors = measurements.flow_error("matched", dynsim.momentum)
+    assert errors.shape == (12, 12)
+    assert measurements.share_within(errors, 0.01) >= 0.9
+
+
+def test_an_overlapping_task_has_the_overlap_asked_for() -> None:
+    for K, overlap in ((2, 0.01), (5, 0.6)):
+        probs = np.asarray(dynsim.overlapping(K, overlap).probs)
+        f = probs / np.linalg.norm(probs, axis=1, keepdims=True)
+        want = overlap + (1 - overlap) * np.eye(K)
+        np.testing.assert_allclose(f @ f.T, want, rtol=1e-12)
+
+
+def test_eq10_is_exact_for_lemma_3_and_only_for_it() -> None:
+    errors = measurements.eq10_errors(5, 0.3)
+    # Twice the solver's tolerance of 1e-8, accumulated over the run.
+    assert errors.finite_m < 1e-6
+    # By the paper's clock all K = 5 classes count in full instead of 1/K each.
+    np.testing.assert_allclose(errors.finite_m_paper, 4, rtol=0.5)
+    assert errors.speed < 0.1 < errors.logit
+
+
+def test_the_page_of_slips_is_current(tmp_path: Path) -> None:
+    assert cli.main(["validate", "slips", "--out", str(tmp_path)]) == 0
+    written, kept = ((folder / "slips.md").read_text() for folder in (tmp_path, DOCS))
+    assert NUMBER.sub("#", written) == NUMBER.sub("#", kept)
+    for new, old in zip(NUMBER.findall(written), NUMBER.findall(kept), strict=True):
+        # Rounding errors, quoted to one digit, differ from machine to machine.
+        if abs(float(old)) > 1e-3:
+            assert abs(float(new) / float(old) - 1) < 0.02, (new, old)

@@ -1,0 +1,275 @@
+"""Trainability maps: the relative loss of a run, and the boundary on sets that are known."""
+
+import math
+import re
+from pathlib import Path
+
+import jax
+import numpy as np
+import pytest
+
+import dynsim
+import sweeps
+from dynsim.training.relative_loss import LAST
+from odes import symmetric
+from sweeps import cli
+from sweeps.studies.trainability import boundary as trainability
+from sweeps.studies.trainability.boundary import (
+    Level,
+    Window,
+    boundary,
+    box_dimension,
+    mixed,
+    refine,
+    trained,
+)
+from sweeps.systems.yz.settings import Training
+
+SMALL = dynsim.syn_small()
+
+
+def mean_of_the_last(losses: np.ndarray) -> float:
+    return losses[-20:].mean() / losses[0]
+
+
+@pytest.mark.parametrize(("steps", "eta_y"), [(1, 1.0), (7, 1.0), (20, 1.0), (33, 1.0), (33, 5e4)])
+def test_the_relative_loss_is_that_of_the_batch_losses(steps: int, eta_y: float) -> None:
+    run = dynsim.simulate(
+        SMALL,
+        dynsim.sgd(eta_y, 0.5),
+        jax.random.key(3),
+        steps=steps,
+        length=4,
+        batch=8,
+        times=range(steps + 1),
+        record=["loss", "relative_loss"],
+        dtype="float64",
+    )
+    want = mean_of_the_last(run["batch_loss"][:steps])
+    np.testing.assert_allclose(run["relative_loss"][-1], want, rtol=1e-12)
+    assert np.isnan(run["relative_loss"][:-1]).all()
+    assert (want > 1) == (eta_y > 1e3)
+
+
+@pytest.mark.parametrize("steps", [1, 12, 41])
+def test_symmetric_descent_has_the_relative_loss_of_its_losses(steps: int) -> None:
+    rates = np.array([0.3, 2.0, 5e3])
+    run = symmetric.descend(
+        symmetric.symmetric_task(SMALL),
+        dynsim.momentum(rates, rates[::-1], 0.9),
+        steps=steps,
+        times=range(steps + 1),
+        record=["relative_loss", "loss"],
+    )
+    for losses, found in zip(run["loss"], run["relative_loss"], strict=True):
+        np.testing.assert_allclose(found[-1], mean_of_the_last(losses[:steps]), rtol=1e-12)
+        assert np.isnan(found[:-1]).all()
+
+
+def test_a_run_that_overflows_is_data_and_did_not_train() -> None:
+    axes = {"eta_y": [1.0, 1e38], "eta_z": [1.0]}
+    run = Training(steps=30, length=4, batch=8)
+    for engine in ("simulation", "symmetric-descent"):
+        found = sweeps.run(sweeps.Sweep(axes, run, engine=engine, record=("relative_loss",)))
+        assert found.relative_loss.dims == ("eta_y", "eta_z")
+        good, bad = found.relative_loss.values[:, 0]
+        assert good < 1
+        # A symmetric task trains at any rate, as long as float32 holds its weights.
+        assert (bad < 1) == (engine == "symmetric-descent")
+        ok = trained(found.relative_loss.values, found.status.values)[:, 0]
+        assert ok.tolist() == [True, engine == "symmetric-descent"]
+    # Where every loss is NaN, from a start that is.
+    broken = dynsim.initial_weights(SMALL, "zero", jax.random.key(0))
+    broken = jax.tree.map(lambda leaf: leaf + np.nan, broken)
+    lost = dynsim.simulate(
+        SMALL,
+        dynsim.sgd(1.0, 1.0),
+        steps=3,
+        length=math.inf,
+        batch=math.inf,
+        init=broken,
+        times=[3],
+        record="relative_loss",
+    )
+    assert np.isnan(lost["relative_loss"]).all()
+
+
+def test_both_descents_agree_and_the_others_are_unchanged_by_asking() -> None:
+    def run(engine: str, *record: str) -> object:
+        axes = {"eta_y": [0.5, 30.0], "eta_z": [2.0]}
+        training = Training(steps=25, dtype="float64", momentum=0.5)
+        return sweeps.run(sweeps.Sweep(axes, training, engine=engine, record=record))
+
+    reduced = run("symmetric-descent", "relative_loss", "loss")
+    full = run("descent", "relative_loss")
+    np.testing.assert_allclose(reduced.relative_loss, full.relative_loss, rtol=1e-9)
+    np.testing.assert_array_equal(reduced.loss, run("symmetric-descent", "loss").loss)
+
+
+def test_the_relative_loss_needs_the_end_of_the_run() -> None:
+    message = "times must include steps = 9; they end at 8"
+    with pytest.raises(ValueError, match=message):
+        dynsim.simulate(
+            SMALL,
+            dynsim.sgd(1, 1),
+            jax.random.key(0),
+            steps=9,
+            times=[0, 8],
+            record=["relative_loss"],
+        )
+    with pytest.raises(ValueError, match=message):
+        symmetric.descend(
+            symmetric.symmetric_task(SMALL),
+            dynsim.sgd(1, 1),
+            steps=9,
+            times=[0, 8],
+            record=["relative_loss"],
+        )
+
+
+def test_trained_is_below_one_and_not_diverged() -> None:
+    relative = np.array([0.2, 1.0, 7.0, np.nan, np.inf, 0.2])
+    status = np.array([0, 0, 0, 0, 0, dynsim.Status.DIVERGED])
+    assert trained(relative, status).tolist() == [True, False, False, False, False, False]
+    assert LAST == 20
+
+
+def test_a_cell_is_mixed_unless_its_corners_agree() -> None:
+    corners = np.array([[0, 0, 0, 0], [1, 1, 1, 1], [0, 0, 0, 1], [1, 0, 1, 1]], bool)
+    assert mixed(corners).tolist() == [False, False, True, True]
+
+
+def test_points_are_classified_once_and_only_near_the_boundary() -> None:
+    seen: list[tuple[float, float]] = []
+
+    def circle(level: int, call: int, places: np.ndarray) -> np.ndarray:
+        seen.extend(map(tuple, places.tolist()))
+        return np.hypot(*(places - 0.5).T) < 0.37
+
+    levels = boundary(circle, 8, 5)
+    assert len(seen) == len(set(seen)) == sum(len(level.points) for level in levels)
+    for i, level in enumerate(levels):
+        side = 8 * 2**i
+        assert level.eps == 1 / side
+        if i:
+            # A point of a cell that the circle cuts is no further from it than its diagonal, and
+            # one of a sibling no further than twice that.
+            radius = np.hypot(*(level.points / side - 0.5).T)
+            assert (abs(radius - 0.37) <= 2 * np.sqrt(2) / side).all()
+    assert abs(box_dimension(levels, (2, 5)).value - 1) < 0.03
+
+
+@pytest.mark.parametrize("D", [1.3, 1.5])
+def test_the_dimension_of_a_weierstrass_graph(D: float) -> None:
+    # The graph of sum a^k cos(2 pi b^k x) has box dimension 2 + ln a / ln b. With b = 2 every
+    # level adds as much detail, and the slope comes up to it slowly.
+    a = 2.0 ** (D - 2)
+
+    def below(level: int, call: int, places: np.ndarray) -> np.ndarray:
+        x, y = places.T
+        terms = [a**k * np.cos(2 * np.pi * np.mod(2.0**k * x, 1)) for k in range(24)]
+        return y < 0.5 + 0.45 * (1 - a) * np.sum(terms, axis=0)
+
+    levels = boundary(below, 16, 7)
+    assert D - 0.05 < box_dimension(levels, (3, 7)).value < D
+    # A connected boundary is found whole: as on the full grid of that level.
+    side = 16 * 2**4
+    lattice = np.stack(np.mgrid[: side + 1, : side + 1], axis=-1)
+    full = below(4, 0, lattice.reshape(-1, 2) / side).reshape(side + 1, side + 1)
+    corners = np.stack([full[:-1, :-1], full[:-1, 1:], full[1:, :-1], full[1:, 1:]], axis=-1)
+    want = {
+        (int(i), int(j)) for i, j in np.argwhere(mixed(corners.reshape(-1, 4)).reshape(side, side))
+    }
+    assert {(int(i), int(j)) for i, j in levels[4].boundary} == want
+
+
+def test_a_slope_and_its_error_are_those_of_a_textbook() -> None:
+    counts, eps = [3, 7, 20, 33], [1 / 4, 1 / 8, 1 / 16, 1 / 32]
+    empty = np.zeros((0, 2), int)
+    levels = [
+        Level(empty, np.zeros(0, bool), np.zeros((n, 2), int), e)
+        for n, e in zip(counts, eps, strict=True)
+    ]
+    (slope, intercept), covariance = np.polyfit(-np.log(eps), np.log(counts), 1, cov="unscaled")
+    rest = np.log(counts) - np.polyval([slope, intercept], -np.log(eps))
+    found = box_dimension(levels, (0, 3))
+    want = (slope, np.sqrt(covariance[0, 0] * (rest @ rest) / 2), intercept)
+    np.testing.assert_allclose(found, want, rtol=1e-9)
+    assert np.isnan(box_dimension(levels, (0, 1)).error)
+    with pytest.raises(ValueError, match=re.escape("fit = (2, 4): must lie within the levels 0")):
+        box_dimension(levels, (2, 4))
+    with pytest.raises(ValueError, match=re.escape("fit[1] = 2: must be an integer >= 3")):
+        box_dimension(levels, (2, 2))
+
+
+def test_where_everything_trains_there_is_no_boundary() -> None:
+    # From zero weights the gradient of a symmetric task keeps its sign, so the loss stays below
+    # its start ln M whatever the rates are.
+    window = Window((1e-2, 1e9), (1e-2, 1e9))
+    (level,) = refine(Training(steps=25), window, engine="symmetric-descent", cells=6, levels=3)
+    assert level.level.trained.all()
+    assert level.level.boundary.shape == (0, 2)
+    assert (level.relative_loss < 1).all()
+    assert np.isnan(box_dimension([level.level], (1, 3)).value)
+
+
+def test_levels_are_stored_and_resume(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    run = Training(steps=20, length=4, batch=8)
+    window = Window((10.0, 1e5), (1e-1, 1e3))
+
+    def mapped(levels: int, out: Path | None) -> list:
+        return refine(run, window, cells=3, levels=levels, out=out, seed=2)
+
+    short = mapped(1, tmp_path)
+    stored = sweeps.open(tmp_path / "level-1")
+    first = window.rates(short[1].level.points[: stored.sizes["eta_y"]] / 6)
+    np.testing.assert_allclose(np.stack([stored.eta_y, stored.eta_z], axis=-1), first)
+    np.testing.assert_array_equal(
+        stored.relative_loss[:, 0], short[1].relative_loss[: stored.sizes["eta_y"]]
+    )
+    # The levels that are there are read, not run.
+    computed = []
+    compute = trainability.run_sweep
+
+    def count(sweep: object, out: Path, **options: object) -> object:
+        if not out.exists():
+            computed.append(out.name)
+        return compute(sweep, out, **options)
+
+    monkeypatch.setattr(trainability, "run_sweep", count)
+    long = mapped(2, tmp_path)
+    assert {name.split("-")[1] for name in computed} == {"2"}
+    for a, b in zip(short, long, strict=False):
+        np.testing.assert_array_equal(a.level.boundary, b.level.boundary)
+        np.testing.assert_array_equal(a.relative_loss, b.relative_loss)
+
+
+def test_the_command_draws_and_writes(tmp_path: Path) -> None:
+    options = ["--steps", "20", "--cells", "3", "--levels", "2", "--out", str(tmp_path)]
+    assert cli.main(["figure", "trainability", *options, "--batch", "8"]) == 0
+    assert (tmp_path / "trainability.png").stat().st_size > 10_000
+    with np.load(tmp_path / "trainability.npz", allow_pickle=False) as data:
+        assert data["level-0/eta_y"].shape == (16,)
+        for i in range(3):
+            assert data["eps"][i] == 1 / (3 * 2**i)
+            assert data["N"][i] == len(data[f"level-{i}/boundary"])
+            assert len(data[f"level-{i}/relative_loss"]) == len(data[f"level-{i}/eta_z"])
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--eta-y", "10", "1"], "eta_y = (10.0, 1.0): must increase"),
+        (["--eta-z", "0", "1"], "eta_z = 0.0: must be finite and in (0, inf)"),
+        (["--cells", "0"], "cells = 0: must be an integer >= 1"),
+        (["--levels", "1"], "levels = 1: must be an integer >= 2"),
+        (["--fit", "3", "9"], "fit = (3, 9): must increase and lie within the levels 0 to 4"),
+    ],
+)
+def test_bad_input_is_named_and_nothing_written(
+    arguments: list[str], message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = tmp_path / "out"
+    assert cli.main(["figure", "trainability", *arguments, "--out", str(out)]) == 2
+    assert message in capsys.readouterr().err
+    assert not out.exists()

@@ -1,0 +1,208 @@
+"""Peak times on analytic curves, the collapse on exact cases, and what the rates control."""
+
+import csv
+import dataclasses
+from pathlib import Path
+
+import matplotlib.pyplot as plt
+import numpy as np
+import pytest
+import xarray as xr
+
+import sweeps
+from sweeps import cli
+from sweeps.runner.spec import Sweep
+from sweeps.studies.transitions import collapse, families, peaks, snap
+from sweeps.systems.yz.settings import Training
+
+
+@pytest.mark.parametrize("power", [1, 2.5])
+def test_peak_of_t_to_the_p_times_exponential(power: float) -> None:
+    # d/dt [p ln t - t/tau] = 0 at t = p tau. In ln t the third derivative over the second is 1, so
+    # that a parabola through points d apart misses the peak by at most about d^2/4.
+    for spacing in (0.05, 0.1, 0.2):
+        t = np.exp(np.arange(0, 7, spacing))
+        values = t**power * np.exp(-t / 20)
+        assert peaks.peak_time(t, values) == pytest.approx(20 * power, rel=spacing**2 / 4)
+
+
+def test_a_gaussian_in_log_time_is_exact_at_any_spacing() -> None:
+    t = np.array([0, 1, 2, 9, 11, 40, np.nan])  # 0 has no logarithm, NaN pads
+    values = 3 * np.exp(-(np.log(t / 7.7, where=t > 0, out=np.zeros(7)) ** 2))
+    assert peaks.peak_time(t, values) == pytest.approx(7.7, rel=1e-12)
+
+
+@pytest.mark.parametrize("values", [[1, 2, 3], [3, 2, 1], [1, np.nan, 1], [-1, 2, 1], [0, 0, 0]])
+def test_a_peak_that_is_not_seen_is_nan(values: list[float]) -> None:
+    assert np.isnan(peaks.peak_time(np.array([1, 2, 4]), np.array(values)))
+    assert np.isnan(peaks.peak_time(np.array([0]), np.array([1])))
+
+
+def test_peak_time_refuses_what_is_no_curve() -> None:
+    with pytest.raises(ValueError, match=r"values: shape \(2,\): must be that of times"):
+        peaks.peak_time(np.arange(3), np.ones(2))
+    with pytest.raises(ValueError, match="times: must increase"):
+        peaks.peak_time(np.array([1, 3, 2]), np.ones(3))
+
+
+def test_predicted_peaks_are_those_of_gamma() -> None:
+    # K (e^x + (M-1) x - 1) / (M eta), where x e^{-x} / (1 + (M-1) e^{-x}) is largest; by search.
+    M, K, eta, mu = 40, 3, 0.02, 0.9
+    x = np.linspace(1, 8, 700_001)
+    top = x[np.argmax(x / (M - 1 + np.exp(x)))]
+    want = K * (np.exp(top) + (M - 1) * top - 1) / (M * eta / (1 - mu))
+    run = Training(task="syn", classes_per_query=1, num_common=1, K=K, M=M, eta_y=eta, momentum=mu)
+    assert peaks.predicted_peak(run) == pytest.approx(want, rel=1e-5)
+    times = np.exp(np.arange(0, 8, 0.1))
+    assert peaks.gamma_peak(run, times) == pytest.approx(want, rel=3e-3)
+    sweep = Sweep({"eta_y": [eta, 2 * eta], "seed": {"range": 2}}, run)
+    found = peaks.over_points(sweep, peaks.predicted_peak)
+    assert found.dims == ("eta_y",)
+    np.testing.assert_allclose(found, [want, want / 2], rtol=1e-5)
+
+
+def test_the_exact_flow_collapses_without_overlap_and_is_late_with_it() -> None:
+    variants = families.variants("overlap", seeds=1)
+    assert variants["simulation"].fields["overlap"] == (0.0, 0.1, 0.3, 0.6)
+    axes = {"overlap": (0.0, 0.3), "eta_y": (0.3, 1.0), "eta_z": (0.003, 0.01)}
+    by_engine = {
+        engine: dataclasses.replace(variants[engine], axes=axes) for engine in families.ENGINES[1:]
+    }
+    stored = {engine: sweeps.run(sweep) for engine, sweep in by_engine.items()}
+    predicted = peaks.over_points(by_engine["symmetric"], peaks.predicted_peak)
+    flow = peaks.measured_peak(stored["symmetric"]) / predicted - 1
+    # Without overlap rows of W are independent: Lemma 6 is the flow itself, but for eta_Z.
+    assert np.abs(flow.sel(overlap=0)).max() < 3e-3
+    assert (flow.sel(overlap=0.3) > 0.05).all()
+    # The flow knows eta_Y t alone, so that its relative deviation does not depend on eta_Y.
+    assert np.ptp(flow.sel(overlap=0.3).values) < 3e-3
+    # Descent makes its first step with the full gradient of the start: it is early.
+    early = peaks.measured_peak(stored["symmetric-descent"]) - peaks.measured_peak(
+        stored["symmetric"]
+    )
+    assert (early < 0).all()
+    assert (early > -0.5).all()
+
+
+def test_horizons_follow_the_predicted_peak() -> None:
+    sweep = families.variants("size", seeds=2)["simulation"]
+    longest = peaks.over_points(sweep, peaks.predicted_peak).max("eta_y")
+    np.testing.assert_allclose(sweep.fields["steps"], families.HORIZON * longest.values, atol=1)
+    momentum = families.variants("momentum", seeds=2)["symmetric"]
+    np.testing.assert_allclose(momentum.fields["eta_y"], np.array(families.RATES) / 10)
+
+
+def test_the_table_takes_median_and_worst() -> None:
+    steps = np.array([5.0, 20.0, 40.0])
+    error = {"simulation": [0.9, 1.02, 1.01], "symmetric": [np.nan, 1.02, 1.04]}
+    error |= {"symmetric-descent": [1, 1, 1], "gamma": [1, 1, 1]}
+    ds = xr.Dataset(
+        {"predicted": ("eta_y", steps)}
+        | {name: ("eta_y", steps * np.array(factor)) for name, factor in error.items()}
+    )
+    rows = list(csv.reader(collapse.table({"size": ds}).splitlines()))[1:]
+    assert rows[0] == ["size", "simulation", "3", "3", "+1.00", "-10.00", "+1.50", "+2.00"]
+    assert rows[1] == ["size", "symmetric", "3", "2", "+3.00", "+4.00", "+3.00", "+4.00"]
+
+
+@pytest.fixture(scope="module")
+def flow() -> dict[str, xr.Dataset]:
+    """The exact flow at three rates of each control."""
+    config, found = snap.Snap(rates=2, steps=600), {}
+    for name in snap.CONTROLS:
+        sweep = snap.variant(config, name, "symmetric")
+        axes = {field: values[::2] for field, values in sweep.fields.items()}
+        sweep = dataclasses.replace(sweep, axes=axes)
+        found[name] = snap.with_stages(sweep, sweeps.run(sweep))
+    return found
+
+
+@pytest.mark.parametrize("name", ["eta_y", "both"])
+def test_a_larger_decoder_rate_snaps_earlier(flow: dict[str, xr.Dataset], name: str) -> None:
+    peak = flow[name].measured_peak.values[:2]  # the third one is within the first step
+    assert peak[1] < peak[0] / 5
+    assert (np.diff(flow[name].snap) < 0).all()
+
+
+def test_scaling_both_rates_up_makes_attention_sparser(flow: dict[str, xr.Dataset]) -> None:
+    assert (np.diff(snap.final(flow["both"], "entropy")[0]) < 0).all()
+    assert (np.diff(snap.final(flow["both"], "z_top_distinct")[0]) > 0).all()
+
+
+def test_at_fixed_eta_z_a_smaller_eta_y_makes_attention_sparser(
+    flow: dict[str, xr.Dataset],
+) -> None:
+    assert (np.diff(snap.final(flow["eta_y"], "entropy")[0]) > 0).all()
+    assert (np.diff(snap.final(flow["eta_y"], "z_top_distinct")[0]) < 0).all()
+
+
+def test_eta_z_does_not_set_the_time_of_the_transition(flow: dict[str, xr.Dataset]) -> None:
+    peak = flow["eta_z"].measured_peak.values
+    # eta_Z over two decades, where eta_Y moves the peak in proportion.
+    assert np.ptp(peak) / peak[0] < 0.03
+    gain = snap.final(flow["eta_z"], "z_top_distinct")[0]
+    assert (np.diff(gain) > 0).all()
+
+
+def test_slope_is_the_exponent_of_a_power_law() -> None:
+    rates = np.array([0.1, 1, 7])
+    assert snap.slope(rates, 3 * rates**-0.4) == pytest.approx(-0.4)
+
+
+def test_snap_is_drawn_with_its_table(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    # Eq. 10 takes long to compile; the exact flow stands in for it, with a B of its own.
+    def run_sweep(sweep: Sweep, path: Path) -> xr.Dataset:
+        if sweep.engine != "eq10":
+            return sweeps.run(sweep, path)
+        stand_in = dataclasses.replace(sweep, engine="symmetric", record=sweep.record[:-1])
+        found = sweeps.run(stand_in)
+        return found.assign(B=2 * found.z_top_distinct)
+
+    monkeypatch.setattr(snap, "run_sweep", run_sweep)
+    few = ["--rates", "2", "--seeds", "1", "--steps", "12", "--out", str(tmp_path)]
+    assert cli.main(["figure", "snap", *few]) == 0
+    assert (tmp_path / "snap.png").stat().st_size > 10_000
+    rows = list(csv.DictReader((tmp_path / "snap.csv").read_text().splitlines()))
+    assert len(rows) == 3 * 3 * 2
+    stored = sweeps.open(tmp_path / "eta_y-simulation")
+    gain = stored.z_top_distinct.isel(time=-1, seed=0).mean("class").values
+    np.testing.assert_allclose([float(row["gain"]) for row in rows[:2]], gain, rtol=1e-4)
+    # t0' = K ln M / eta_Y on Syn-Small.
+    assert float(rows[0]["rise_end"]) == pytest.approx(2 * np.log(34) / 0.1, rel=1e-4)
+
+
+def test_collapse_is_drawn_for_any_number_of_families() -> None:
+    for names in (["size"], ["overlap", "momentum", "sampling"]):
+        found = {}
+        for name in names:
+            sweep = families.variants(name, seeds=2)["simulation"]
+            predicted = peaks.over_points(sweep, lambda training: training.steps / training.eta_y)
+            engines = dict.fromkeys((*families.ENGINES[1:], "gamma"), predicted)
+            seeds = xr.DataArray([1.0, 1.1], dims="seed")
+            found[name] = xr.Dataset(
+                {"predicted": predicted, "simulation": predicted * seeds, **engines}
+            )
+        figure = collapse.draw(found)
+        assert len(figure.axes) == 1 + len(names)
+        line = figure.axes[0].get_lines()[0]  # measured against predicted, 5 % above in the mean
+        np.testing.assert_allclose(line.get_ydata(), 1.05 * line.get_xdata())
+        plt.close(figure)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["collapse", "--families", "size", "bad"], "families = 'bad'"),
+        (["collapse", "--families"], "families = (): needs at least one of size"),
+        (["collapse", "--seeds", "0"], "seeds = 0"),
+        (["snap", "--rates", "1"], "rates = 1"),
+        (["snap", "--steps", "9"], "steps = 9"),
+    ],
+)
+def test_bad_input_is_named_and_nothing_written(
+    arguments: list[str], message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = tmp_path / "out"
+    assert cli.main(["figure", *arguments, "--out", str(out)]) == 2
+    assert message in capsys.readouterr().err
+    assert not out.exists()

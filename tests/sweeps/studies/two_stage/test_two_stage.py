@@ -1,0 +1,251 @@
+"""The two-stage system in sweeps, comparison and figures."""
+
+import json
+from pathlib import Path
+
+import jax
+import numpy as np
+import pytest
+
+import sweeps
+from dynsim import Status, simulate_prompts
+from dynsim.two_stage import presets
+from odes import two_stage as reduced
+from odes.two_stage.maps import JENSEN_FLOOR
+from sweeps import cli
+from sweeps.runner import tiles
+from sweeps.runner.spec import Sweep
+from sweeps.studies.two_stage import claims as two_stage_claims
+from sweeps.studies.two_stage.phase import Plane, judge
+from sweeps.studies.two_stage.runs import Runs
+from sweeps.systems.two_stage.settings import TwoStage
+
+TINY = {
+    "d": 4,
+    "length": 7,
+    "batch": 8,
+    "pool": 16,
+    "decay": 0.2,
+    "eta_2": 0.1,
+    "stage_2": 0.5,
+}
+
+
+def load(path: Path) -> dict[str, np.ndarray]:
+    with np.load(path) as arrays:
+        return dict(arrays)
+
+
+@pytest.fixture
+def tiny(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Presets that take no time: 6 + 25 steps of 8 prompts."""
+    for name, numbers in presets.PRESETS.items():
+        monkeypatch.setitem(presets.PRESETS, name, numbers | TINY)
+
+
+@pytest.mark.usefixtures("tiny")
+def test_a_sweep_over_traced_numbers_is_the_single_runs_and_compiles_once() -> None:
+    """Rates change the number of steps, r and coupling the task: none of them the program."""
+    axes = {"eta_1": [0.1, 0.2], "r": [1.0, 2.0], "coupling": [0.0, 0.7], "seed": [3]}
+    run = TwoStage(num_test=32)
+    before = len(tiles.PROGRAMS)
+    found = sweeps.run(Sweep(axes, run, "prompts", ("K2", "V_trace", "eta_time"), 5)).load()
+    assert len(tiles.PROGRAMS) == before + 1
+    assert found["K2"].dims == ("eta_1", "r", "coupling", "seed", "record")
+    np.testing.assert_allclose(found["time"][:, 0, 0, 0, -1], [12 + 25, 6 + 25])
+    point = TwoStage(eta_1=0.1, r=2.0, coupling=0.7)
+    optimizer = point.make_optimizer()
+    key = jax.random.fold_in(jax.random.key(0), 3)
+    alone = simulate_prompts(
+        point.make_task(), optimizer, key, batch=8, pool=16, num_test=32,
+        times=np.rint(optimizer.spread(5)).astype(int), record=("K2", "V_trace"),
+    )  # fmt: skip
+    cell = found.sel(eta_1=0.1, r=2.0, coupling=0.7, seed=3)
+    # float32, the same operations in another order over 37 steps.
+    np.testing.assert_allclose(cell["K2"], alone["K2"], rtol=1e-4)
+    np.testing.assert_allclose(cell["V_trace"], alone["V_trace"], rtol=1e-3, atol=1e-5)
+    np.testing.assert_allclose(cell["eta_time"], alone["eta_time"], rtol=1e-6)
+
+
+@pytest.mark.usefixtures("tiny")
+def test_theory_engines_are_the_solver() -> None:
+    axes = {"tau": [0.1, 0.5]}
+    for coupling, engine, finite in ((0.5, "two-stage", True), (0.0, "two-stage-infinite", False)):
+        run = TwoStage(coupling=coupling)
+        found = sweeps.run(Sweep(axes, run, engine, ("K1", "K2"), "end"))
+        point = TwoStage(coupling=coupling, tau=0.5)
+        optimizer = point.make_optimizer()
+        times = optimizer.spread(1)
+        alone = reduced.solve(point.make_task(), optimizer, times, finite_length=finite)
+        for name in ("K1", "K2"):
+            # Rounding alone: steps are chosen for each member of a batch.
+            assert found[name].sel(tau=0.5).item() == pytest.approx(alone[name][0], rel=1e-9)
+
+
+def test_the_sweep_that_comes_along_loads() -> None:
+    sweep = sweeps.load("two-stage", ["axes.seed = [0]"])
+    sweep.check()
+    assert isinstance(sweep.run, TwoStage)
+    assert [dim.size for dim in sweep.dims] == [4, 3, 1]
+
+
+@pytest.mark.usefixtures("tiny")
+def test_compare_measures_what_it_stores(tmp_path: Path) -> None:
+    """Errors in the report, again from the stored arrays; the L2 norm is over eta-time."""
+    out = tmp_path / "out"
+    command = "compare --task two-stage --seeds 3 --num-times 9 --num-test 64"
+    assert cli.main([*command.split(), "--out", str(out)]) == 0
+    assert {path.name for path in out.iterdir()} == {"compare.npz", "compare.json", "compare.png"}
+    report = json.loads((out / "compare.json").read_text())
+    arrays = load(out / "compare.npz")
+    assert set(report["theories"]) == {"ode", "infinite", "anchored", "sde"}
+    time = arrays["simulation/eta_time"][0]
+    for theory, name in (("ode", "K1"), ("sde", "V_trace"), ("anchored", "W_norm")):
+        runs, solved = arrays[f"simulation/{name}"], arrays[f"{theory}/{name}"]
+        if name == "V_trace":
+            runs, solved = np.abs(runs), np.abs(solved)
+        want, got = runs.mean(0), solved.mean(0)
+        squares = [np.trapezoid(x**2, time) for x in (got - want, want)]
+        errors = report["theories"][theory]["relative_error"][name]
+        assert errors["over_time"] == pytest.approx(np.sqrt(squares[0] / squares[1]), rel=1e-6)
+        assert errors["at_end"] == pytest.approx(abs(got[-1] / want[-1] - 1), rel=1e-5, abs=1e-7)
+    anchored, state = arrays["anchored/W_trace"], arrays["simulation/state"]
+    switch = np.flatnonzero(arrays["simulation/steps"] == 6)[0]
+    np.testing.assert_allclose(anchored[:, [0, switch]], state[:, [0, switch], 0], rtol=1e-6)
+
+
+@pytest.mark.usefixtures("tiny")
+def test_figures_resume_and_keep_what_they_draw(tmp_path: Path) -> None:
+    out = tmp_path / "two"
+    command = ["figure", "two-stage", "--seeds", "2", "--control-seeds", "1", "--num-times", "6"]
+    assert cli.main([*command, "--out", str(out)]) == 0
+    arrays = load(out / "two-stage.npz")
+    assert arrays["preset/K2"].shape == arrays["joint/K2"].shape == (2, 6)
+    assert arrays["forever/K2"].shape == (1, 6)
+    verdicts = json.loads((out / "two-stage.json").read_text())
+    assert {claim["name"] for claim in verdicts["preset"]} >= {"a.2", "trace", "threshold"}
+    before = len(tiles.PROGRAMS)
+    assert cli.main([*command, "--out", str(out)]) == 0
+    assert len(tiles.PROGRAMS) == before
+
+    out = tmp_path / "phase"
+    command = ["figure", "two-stage-phase", "--d", "4", "--length", "7", "--decay", "0.2"]
+    command += ["--horizon", "2", "--resolution", "3", "--points", "2", "--seeds", "2"]
+    assert cli.main([*command, "--out", str(out)]) == 0
+    arrays = load(out / "two-stage-phase.npz")
+    assert arrays["theory/auc"].shape == (3, 3)
+    assert arrays["simulation/auc"].shape == (2, 2)
+    assert (arrays["lines/finite_time"] < arrays["lines/infinite_time"]).all()
+
+    out = tmp_path / "spectrum"
+    assert cli.main(["spectrum", "--seeds", "2", "--out", str(out)]) == 0
+    arrays = load(out / "spectrum.npz")
+    assert arrays["stage-1/dropped/K1"].shape == (2, 9)
+    np.testing.assert_allclose(arrays["stage-2/kept/K2"][:, 0], np.log(2), rtol=1e-6)
+
+
+def test_points_are_counted_on_their_side_of_the_line() -> None:
+    """A line at tau = 1 and a grid of factor 2: tau = 0.5 and 2 are within a cell of it."""
+    tau = np.array([0.25, 0.5, 1.0, 2.0, 4.0])
+    auc = np.array([[0.95, 0.8], [0.5, 0.5], [0.5, 0.5], [0.9, 0.9], [0.5, 0.7]])
+    verdict = judge(Plane(tau, np.array([1.0, 2.0]), auc), np.array([1.0, 1.0]))
+    assert verdict == (6, 2, 1, 2, 1)
+
+
+def made_up(values: dict[str, list[list[float]]]) -> Runs:
+    """Runs with three records, the second at the end of the first stage of the default preset."""
+    steps = np.array([0.0, 50.0, 12050.0])
+    arrays = {name: np.array(value) for name, value in values.items()}
+    return Runs(TwoStage(), steps, np.array([0.0, 10.0, 130.0]), arrays, 0)
+
+
+def test_verdicts_follow_the_numbers() -> None:
+    good = {
+        "W_signal_norm": [[0.0, 2.0, 2.2]],
+        "V_signal_norm": [[0.0, 0.2, 2.5]],
+        "K2_signal": [[0.693, 0.692, 0.5]],
+        "K1": [[0.3, 0.09, 0.05]],
+        "K2": [[0.72, 0.72, 0.51]],
+        "auc_Q": [[0.5, 0.5, 1.0]],
+        "accuracy_Q": [[0.5, 0.5, 0.75]],
+        "accuracy_P": [[0.5, 0.996, 1.0]],
+        "best_accuracy_Q": [[0.51, 0.51, 0.999]],
+        "W_trace": [[0.0, 1.95, 2.2]],
+        "V_trace": [[0.0, -0.1, -2.4]],
+    }
+    found = two_stage_claims.stages(made_up(good), 1.95, 0.515)
+    assert [c.text for c in found if not c.holds] == []
+    assert all(c.holds for c in two_stage_claims.corollary(made_up(good)))
+    for name, values, failing in (
+        ("V_signal_norm", [[0.0, 0.5, 2.6]], "a.1"),
+        ("auc_Q", [[0.5, 0.6, 1.0]], "a.2"),
+        ("W_trace", [[0.0, 1.5, 1.6]], "b.1"),
+        ("K1", [[0.9, 0.13, 0.05]], "b.2"),
+        ("V_signal_norm", [[0.0, 0.2, 0.9]], "c.1"),
+        ("K2", [[0.72, 0.72, JENSEN_FLOOR - 0.01]], "c.2"),
+        ("K1", [[0.9, 0.05, 0.07]], "d.1"),
+    ):
+        found = two_stage_claims.stages(made_up(good | {name: values}), 1.95, 0.515)
+        assert failing in {c.name for c in found if not c.holds}, name
+    late = made_up(good | {"V_trace": [[0.0, 0.1, 2.4], [0.0, 0.1, 2.0]], "W_trace": [[0.0, 2.0, 2.2]] * 2})  # noqa: E501  # fmt: skip
+    assert [c.measured for c in two_stage_claims.corollary(late)][3] == 0.5
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["compare", "--task", "two-stage", "--d", "1"], "d = 1: must be an integer >= 2"),
+        (["compare", "--task=two-stage", "--length", "1"], "length = 1"),
+        (["compare", "--task", "two-stage", "--r", "0"], "r = 0.0: must be finite and in (0"),
+        (["compare", "--task", "two-stage", "--s2", "-1"], "s2 = -1.0"),
+        (["compare", "--task", "two-stage", "--coupling", "2"], "coupling = 2.0"),
+        (["compare", "--task", "two-stage", "--tau-0", "-1"], "tau_0 = -1.0"),
+        (["compare", "--task", "two-stage", "--pool", "0"], "pool = 0"),
+        (["compare", "--task", "two-stage", "--theories", "best"], "theories = 'best'"),
+        (
+            ["compare", "--task", "two-stage", "--core", "fixed", "--theories", "ode"],
+            "theories = 'ode': the reduced ODE describes core = 'fresh' without a bias",
+        ),
+        (["figure", "two-stage", "--seeds", "0"], "seeds = 0"),
+        (["figure", "two-stage-phase", "--tau", "1", "0.5"], "tau = 1.0, 0.5: must increase"),
+        (["figure", "two-stage-phase", "--horizon", "9"], "horizon = 9.0"),
+        (["figure", "spectrum", "--seeds", "0"], "seeds = 0"),
+        (["spectrum", "--checkpoint", "no.safetensors"], "no.safetensors"),
+    ],
+)
+def test_bad_input_is_named_and_nothing_written(
+    arguments: list[str], message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = tmp_path / "out"
+    assert cli.main([*arguments, "--out", str(out)]) == 2
+    assert message in capsys.readouterr().err
+    assert not out.exists()
+
+
+@pytest.mark.parametrize(
+    ("sweep", "message"),
+    [
+        (Sweep({"eta_y": [1.0]}, TwoStage(), "prompts"), "axes = 'eta_y': must be one of gamma0"),
+        (
+            Sweep({"eta_2": [0.1]}, TwoStage(control="forever"), "prompts", ("K1",)),
+            "axes.eta_2: control = 'forever' does not read it",
+        ),
+        (Sweep({"r": [1.0, -1.0]}, TwoStage(), "prompts", ("K1",)), "r = -1.0"),
+        (Sweep({"r": [1.0]}, TwoStage(), "simulation", ("K1",)), "engine = 'simulation'"),
+        (Sweep({"r": [1.0]}, TwoStage(), "prompts", ("loss",)), "record = 'loss'"),
+        (Sweep({"r": [1.0]}, TwoStage(bias=True), "two-stage", ("K1",)), "bias = True"),
+        (Sweep({"r": [1.0]}, TwoStage(core="fixed"), "two-stage", ("K1",)), "core = 'fixed'"),
+    ],
+)
+def test_bad_sweeps_are_refused(sweep: Sweep, message: str) -> None:
+    with pytest.raises(ValueError) as error:  # noqa: PT011  (message checked below)
+        sweep.check()
+    assert message in str(error.value)
+
+
+@pytest.mark.usefixtures("tiny")
+def test_runs_that_diverge_are_left_out_of_the_means() -> None:
+    found = sweeps.run(
+        Sweep({"gamma0": [1.0, 1e15], "tau": [1e15]}, TwoStage(num_test=8), "prompts", ("K1",))
+    )
+    assert found["status"].values.ravel().tolist() == [Status.OK, Status.DIVERGED]

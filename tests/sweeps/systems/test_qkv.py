@@ -1,0 +1,56 @@
+"""Ordinary parameters in the sweep engine."""
+
+import jax
+import numpy as np
+import pytest
+
+import dynsim
+import sweeps
+from dynsim import EmbeddedSpec, simulate_embedded
+from sweeps.runner import files, tiles
+from sweeps.runner.spec import Sweep
+from sweeps.systems.qkv import EmbeddedTraining
+
+RUN = EmbeddedTraining(steps=6, length=12, batch=8, width=34, momentum=0.5)
+
+
+def test_rates_and_scales_share_a_program_and_are_the_single_runs() -> None:
+    axes = {"eta_z": [0.1, 1.0], "scale": [0.5, 2.0], "seed": [1]}
+    before = len(tiles.PROGRAMS)
+    found = sweeps.run(Sweep(axes, RUN, "embedded", ("loss", "z_top_distinct"))).load()
+    assert len(tiles.PROGRAMS) == before + 1
+    alone = simulate_embedded(
+        dynsim.syn_small(), dynsim.momentum(1.0, 1.0, 0.5),
+        jax.random.fold_in(jax.random.key(0), 1), init=EmbeddedSpec(34, scale=2.0),
+        steps=6, length=12, batch=8, times=[6], record=("loss", "z_top_distinct"),
+    )  # fmt: skip
+    cell = found.sel(eta_z=1.0, scale=2.0, seed=1)
+    # float32, the same operations in another order over six steps.
+    assert cell.loss.item() == pytest.approx(float(alone["loss"][0]), rel=1e-4)
+    np.testing.assert_allclose(cell.z_top_distinct, alone["z_top_distinct"][0], rtol=1e-3)
+    assert abs(found.loss.sel(scale=0.5, eta_z=0.1) - cell.loss).item() > 1e-4
+
+
+def test_a_sweep_file_names_the_engine_and_gets_its_fields() -> None:
+    run = {"task": "syn-small", "width": 40, "normalisation": "rms", "steps": 3}
+    table = {"engine": "embedded", "axes": {"heads": [1, 2]}, "run": run}
+    sweep = files.from_table(table)
+    sweep.check()
+    assert sweep.run == EmbeddedTraining(width=40, normalisation="rms", steps=3)
+    plain = files.from_table({"axes": {"eta_y": [1]}, "run": {"task": "syn-small"}})
+    assert type(plain.run) is sweeps.Training
+
+
+@pytest.mark.parametrize(
+    ("sweep", "message"),
+    [
+        (Sweep({"width": [20]}, RUN, "embedded"), "width = 20: embedding = 'orthogonal' needs"),
+        (Sweep({"scale": [-1.0]}, RUN, "embedded"), "scale = -1.0"),
+        (Sweep({"eta_y": [1.0]}, RUN, "simulation"), "engine = 'simulation'"),
+        (Sweep({"heads": [0]}, RUN, "embedded"), "heads = 0"),
+    ],
+)
+def test_bad_sweeps_are_refused(sweep: Sweep, message: str) -> None:
+    with pytest.raises(ValueError) as error:  # noqa: PT011  (message checked below)
+        sweep.check()
+    assert message in str(error.value)
