@@ -16,11 +16,10 @@ from sweeps.benchmarks import command as bench
 from sweeps.commands import plot
 from sweeps.commands.explain import Explain, explain, text
 from sweeps.commands.sweep import Export, Info, SweepCommand, run_export, run_info, run_sweep
-from sweeps.compare.compare import compare
+from sweeps.compare import yz as compare_yz
 from sweeps.compare.ladder import Ladder
 from sweeps.compare.ladder import run as run_ladder
-from sweeps.compare.report import table, write
-from sweeps.runner import hosts
+from sweeps.compare.settings import Compare
 from sweeps.runner.run import Interrupted
 from sweeps.studies.paper import (
     attention_maps,
@@ -33,7 +32,7 @@ from sweeps.studies.paper import (
     recall,
 )
 from sweeps.studies.phase import validity
-from sweeps.studies.phase.diagram import Phase
+from sweeps.studies.phase.figure import Phase
 from sweeps.studies.phase.figure import run as run_phase
 from sweeps.studies.qkv import figure as factorised
 from sweeps.studies.spectrum import figure as spectrum
@@ -43,10 +42,8 @@ from sweeps.studies.transitions import collapse, snap
 from sweeps.studies.two_stage import compare as two_stage_compare
 from sweeps.studies.two_stage import figure as two_stage
 from sweeps.studies.two_stage import phase as two_stage_phase
-from sweeps.studies.two_stage import report as two_stage_report
 from sweeps.studies.two_stage.compare import CompareTwoStage
 from sweeps.studies.words import figure as corpus
-from sweeps.systems.yz.settings import Compare
 
 Figure = (
     Annotated[figure3.Figure3, tyro.conf.subcommand("3")]
@@ -87,29 +84,6 @@ Command = (
 )
 
 
-def run_compare(config: Compare) -> None:
-    """Run `dynsim compare`."""
-    result = compare(config)
-    paths = write(result)
-    if config.json:
-        print(json.dumps(result.report, indent=2))
-    else:
-        print(table(result))
-        _print_paths(paths)
-
-
-def run_compare_two_stage(config: CompareTwoStage) -> None:
-    """Run `dynsim compare --task two-stage`."""
-    hosts.use_all_cores()
-    result = two_stage_compare.compare(config)
-    paths = two_stage_report.write(result)
-    if config.json:
-        print(json.dumps(result.report, indent=2))
-    else:
-        print(two_stage_report.table(result))
-        _print_paths(paths)
-
-
 def run_explain(config: Explain) -> None:
     """Run `dynsim explain`."""
     found = explain(config)
@@ -127,8 +101,8 @@ def run_validate(config: Validate) -> None:
 
 
 RUNNERS: dict[type, Callable[[Any], list[Path] | None]] = {
-    Compare: run_compare,
-    CompareTwoStage: run_compare_two_stage,
+    Compare: compare_yz.run,
+    CompareTwoStage: two_stage_compare.run,
     Explain: run_explain,
     Validate: run_validate,
     figure3.Figure3: figure3.run,
@@ -164,7 +138,7 @@ def parse(arguments: Sequence[str] | None = None) -> Command:
     """The settings that a command line asks for."""
     given = list(sys.argv[1:] if arguments is None else arguments)
     commands = {
-        "compare": CompareTwoStage if _task(given) == "two-stage" else Compare,
+        "compare": CompareTwoStage if _task(given) in ("two-stage", "prompts") else Compare,
         "explain": Explain,
         "figure": Figure,
         "validate": Validate,

@@ -29,7 +29,7 @@ def training() -> Iterator[str]:
     def run(r: float) -> None:
         axes = {"seed": {"range": SEEDS}}
         record = ("eta_time", "K1", "K2", "auc_Q", "W_trace", "V_trace")
-        sweeps.run(Sweep(axes, TwoStage(r=r), "prompts", record, times=128))
+        sweeps.run(Sweep(axes, TwoStage(r=r), "simulation", record, times=128))
 
     cold, warm = (seconds(lambda r=r: run(r)) for r in (1.4, 1.41))
     steps = int(TwoStage().make_optimizer().total_steps)
@@ -56,7 +56,7 @@ def diagram() -> Iterator[str]:
 
     def run(first: float) -> None:
         axes = {"tau": {"logspace": [first, 0.6, 25]}, "r": {"logspace": [0.9, 2.2, 25]}}
-        sweeps.run(Sweep(axes, TwoStagePhase().training(), "two-stage", ("auc_Q", "K2")))
+        sweeps.run(Sweep(axes, TwoStagePhase().training(), "ode", ("auc_Q", "K2")))
 
     cold, warm = (seconds(lambda first=first: run(first)) for first in (0.06, 0.061))
     yield f"reduced ODE, 25 x 25 diagram to eta-time 200: {cold:.1f} s cold, {warm:.1f} s warm"

@@ -1,9 +1,9 @@
-"""Theory against simulation: run both at the same times, and measure the difference."""
+"""`dynsim compare`: training of the attention layer against the theories of its ladder."""
 
 import dataclasses
 import functools
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
@@ -16,8 +16,8 @@ from dynsim.training.optim import without_inertia
 from dynsim.yz.observables import DEFAULT_RECORD
 from odes.formulas import decoder
 from odes.yz import ladder
-from sweeps import output
-from sweeps.systems.yz.settings import Compare
+from sweeps.compare import comparison
+from sweeps.compare.settings import Compare
 
 RECORD = (*DEFAULT_RECORD, "attention")
 DESCENT = "descent"
@@ -26,15 +26,15 @@ what sampling does from what a theory leaves out."""
 
 
 @dataclasses.dataclass(frozen=True)
-class Comparison:
+class Comparison(comparison.Comparison):
     """The outcome of `compare`.
 
     Attributes:
         config: the settings.
         task: the task.
         simulation: trajectory with a leading axis of `seeds` runs.
-        predictions: trajectories by theory, and `DESCENT`; the leading axis has one entry per
-            seed, or a single one where the start is the same for all.
+        predictions: trajectories by theory, and `DESCENT`.
+        theories: the theories by name.
         stages: transition times per class (`odes.formulas.decoder.Stages`), None for Adam.
     """
 
@@ -42,66 +42,43 @@ class Comparison:
     task: dynsim.SequenceClasses
     simulation: Trajectory
     predictions: dict[str, Trajectory]
+    theories: dict[str, ladder.Theory]
     stages: decoder.Stages | None
+    names: tuple[str, ...] = DEFAULT_RECORD
 
-    @functools.cached_property
-    def report(self) -> dict[str, Any]:
-        """All numbers of the comparison as JSON values; not-a-number becomes None."""
-        return output.as_json(
-            {
-                "config": self.config.as_json(),
-                "task": {"K": self.task.K, "M": self.task.M, "queries": self.task.num_queries},
-                "environment": {
-                    **output.environment(),
-                    "simulation_precision": self.config.dtype,
-                    "theory_precision": "float64",
-                },
-                "simulation": {
-                    "status": status_counts(self.simulation),
-                    "sampling_error": {n: self._sampling_error(n) for n in DEFAULT_RECORD},
-                    "peak_of_speed": self._measured_peak(self.simulation),
-                },
-                "theories": {name: self._against(name) for name in self.predictions},
-                "predicted_stages": self.stages._asdict() if self.stages else None,
-            }
-        )
+    def measured(self, name: str) -> np.ndarray:
+        """(R, S, ...) an observable of the runs that ended well."""
+        return np.asarray(self.simulation[name], np.float64)[np.asarray(self.simulation.ok)]
 
-    def mean(self, trajectory: Trajectory, name: str) -> np.ndarray:
-        """Mean of an observable over the valid runs, (S, ...); NaN if no run is valid."""
-        runs = _valid(trajectory, name)
-        return runs.mean(0) if len(runs) else np.full(runs.shape[1:], np.nan)
+    def about(self, theory: str) -> tuple[str, str]:
+        """Title of a theory and what it assumes."""
+        if theory == DESCENT:
+            return "descent, T and batch infinite", "T, batch -> infinity"
+        return self.theories[theory].title, self.theories[theory].assumes
 
-    def spread(self, trajectory: Trajectory, name: str) -> np.ndarray:
-        """Standard deviation (ddof 1) over the valid runs; NaN below two runs."""
-        runs = _valid(trajectory, name)
-        return runs.std(0, ddof=1) if len(runs) > 1 else np.full(runs.shape[1:], np.nan)
+    def mean(self, source: str, name: str) -> np.ndarray:
+        """(S, ...) mean of an observable over the valid runs or solves of "simulation" or of a
+        theory; NaN if none is valid."""
+        runs = self.measured(name) if source == "simulation" else self.predicted(source, name)
+        return comparison.average(runs)
 
-    def _against(self, theory: str) -> dict[str, Any]:
-        prediction = self.predictions[theory]
-        about = ladder.THEORIES.get(theory)
-        errors = {}
-        for name in DEFAULT_RECORD:
-            want = self.mean(self.simulation, name)
-            difference = self.mean(prediction, name) - want
-            errors[name] = {
-                "over_time": _ratio(difference, want),
-                "at_end": _ratio(difference[-1], want[-1]),
-            }
+    def facts(self) -> dict[str, Any]:
+        """Sizes of the task, how the runs ended, and measured and predicted transition times."""
         return {
-            "title": about.title if about else "descent, T and batch infinite",
-            "assumes": about.assumes if about else "T, batch -> infinity",
-            "status": status_counts(prediction),
-            "peak_of_speed": self._measured_peak(prediction),
-            "relative_error": errors,
+            "task": {"K": self.task.K, "M": self.task.M, "queries": self.task.num_queries},
+            "simulation": {
+                "status": comparison.status_counts(self.simulation.status),
+                "peak_of_speed": self._peak("simulation"),
+            },
+            "predicted_stages": self.stages._asdict() if self.stages else None,
         }
 
-    def _sampling_error(self, name: str) -> dict[str, float]:
-        mean, spread = self.mean(self.simulation, name), self.spread(self.simulation, name)
-        error = spread / math.sqrt(max(int(np.sum(self.simulation.ok)), 1))
-        return {"over_time": _ratio(error, mean), "at_end": _ratio(error[-1], mean[-1])}
+    def theory_facts(self, theory: str) -> dict[str, Any]:
+        """When the speed coefficient peaks."""
+        return {"peak_of_speed": self._peak(theory)}
 
-    def _measured_peak(self, trajectory: Trajectory) -> dict[str, Any]:
-        speed = self.mean(trajectory, "speed").mean(-1)
+    def _peak(self, source: str) -> dict[str, Any]:
+        speed = self.mean(source, "speed").mean(-1)
         if not np.isfinite(speed).any():
             return {"time": None, "value": None, "between": None}
         times, at = np.asarray(self.simulation.times)[0], int(np.nanargmax(speed))
@@ -109,8 +86,12 @@ class Comparison:
         return {"time": times[at], "value": speed[at], "between": ends}
 
 
-def compare(config: Compare) -> Comparison:
+def compare(config: Compare, theories: Sequence[ladder.Theory] = ()) -> Comparison:
     """Train `config.seeds` runs at once, integrate the theories at the same times.
+
+    Args:
+        config: the settings.
+        theories: theories of your own to compare with, besides those that `config` names.
 
     Raises:
         ValueError: naming the setting, its value and what is allowed, before anything runs.
@@ -119,7 +100,7 @@ def compare(config: Compare) -> Comparison:
     task, optimizer = config.make_task(), config.make_optimizer()
     zero_start = config.init == "zero"
     names = config.theories or ladder.applicable(task, optimizer, zero_start=zero_start)
-    theories = [ladder.theory(name, task, optimizer, zero_start) for name in names]
+    asked = [ladder.theory(each, task, optimizer, zero_start) for each in (*names, *theories)]
     times = dynsim.log_times(config.steps, config.num_times)
     with jax.enable_x64(True):
         keys = jax.vmap(functools.partial(jax.random.fold_in, jax.random.key(config.seed)))(
@@ -147,7 +128,7 @@ def compare(config: Compare) -> Comparison:
 
         descent = functools.partial(run, length=math.inf, batch=math.inf, dtype="float64")
         predictions = {DESCENT: predict(lambda start: descent(init=start or "zero"))}
-        for theory in theories:
+        for theory in asked:
             solve = functools.partial(theory.solve, task, optimizer, times, record=RECORD)
             predictions[theory.name] = predict(lambda start, solve=solve: solve(init=start))
         stages = None
@@ -157,20 +138,5 @@ def compare(config: Compare) -> Comparison:
         # One by one: a dictionary that goes through JAX comes back sorted by its keys.
         predictions = {name: jax.device_get(found) for name, found in predictions.items()}
         simulation, stages = jax.device_get((simulation, stages))
-    return Comparison(config, task, simulation, predictions, stages)
-
-
-def status_counts(trajectory: Trajectory) -> dict[str, int]:
-    """How many runs ended with each status."""
-    status = np.asarray(trajectory.status)
-    return {s.name: int((status == s).sum()) for s in dynsim.Status if (status == s).any()}
-
-
-def _valid(trajectory: Trajectory, name: str) -> np.ndarray:
-    return np.asarray(trajectory[name], np.float64)[np.asarray(trajectory.ok)]
-
-
-def _ratio(difference: np.ndarray, reference: np.ndarray) -> float:
-    """|difference| / |reference| in the l2 norm over everything; NaN where undefined."""
-    scale = float(np.linalg.norm(reference))
-    return float(np.linalg.norm(difference)) / scale if scale > 0 else math.nan
+    by_name = {theory.name: theory for theory in asked}
+    return Comparison(config, task, simulation, predictions, by_name, stages)

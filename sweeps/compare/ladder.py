@@ -13,7 +13,7 @@ from sweeps import output
 from sweeps.compare import panels as comparison
 from sweeps.compare import report
 from sweeps.compare.compare import Comparison, compare
-from sweeps.systems.yz.settings import Compare
+from sweeps.compare.settings import Compare
 
 PANELS = ("loss", "entropy", "z_top_distinct", "z_top_common", "speed", "xi")
 _LABELS = {**comparison.CURVES, "z_top_common": "attention logit $z$", "xi": r"$\xi_n$"}

@@ -8,9 +8,8 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
-from dynsim import Trajectory
-from odes.yz import ladder
 from sweeps.compare.compare import DESCENT, Comparison
+from sweeps.compare.comparison import spread
 
 CURVES = {
     "loss": "population loss (nats)",
@@ -32,8 +31,8 @@ def draw(result: Comparison) -> Figure:
     ax.set_title("top distinct token (above 0), top common token (below)")
     plot_speed(result, ax=axes[1, 0])
     best = next((n for n in result.predictions if n != DESCENT), DESCENT)
-    shown = {"simulation": result.simulation, best: result.predictions[best]}
-    largest = max(float(np.nanmax(_attention(result, t), initial=0)) for t in shown.values())
+    shown = ("simulation", best)
+    largest = max(float(np.nanmax(_attention(result, name), initial=0)) for name in shown)
     for ax, name in zip(axes[1, 1:], shown, strict=True):
         plot_attention(result, name, largest or 1.0, ax=ax)
     handles, labels = axes[0, 0].get_legend_handles_labels()
@@ -53,14 +52,14 @@ def plot_curves(result: Comparison, name: str, ax: Axes | None = None) -> Axes:
     with every theory on top."""
     ax = ax or plt.gca()
     times, mean = _series(result, "simulation", name)
-    spread = _over_classes(result.spread(result.simulation, name))[1:]
-    ax.fill_between(times, mean - spread, mean + spread, color="tab:blue", alpha=0.25, lw=0)
+    around = _over_classes(spread(result.measured(name)))[1:]
+    ax.fill_between(times, mean - around, mean + around, color="tab:blue", alpha=0.25, lw=0)
     runs = int(np.sum(result.simulation.ok))
     ax.plot(times, mean, color="tab:blue", lw=2, label=f"simulation, {runs} runs, mean ± sd")
     fresh = itertools.product(_DASHES, _COLOURS)
     for theory in result.predictions:
         dashes, colour = _STYLES[theory] if theory in _STYLES else next(fresh)
-        label = ladder.THEORIES[theory].title if theory in ladder.THEORIES else "T, batch = ∞"
+        label = "T, batch = ∞" if theory == DESCENT else result.about(theory)[0]
         values = _series(result, theory, name)[1]
         ax.plot(times, values, color=colour, ls=dashes, lw=1.5, label=label)
     ax.set(xscale="log", xlabel="optimiser steps", ylabel=CURVES.get(name, name))
@@ -90,9 +89,8 @@ def plot_speed(result: Comparison, ax: Axes | None = None) -> Axes:
 def plot_attention(result: Comparison, source: str, largest: float, ax: Axes | None = None) -> Axes:
     """Heat map over time of the attention of class 0 on its contextual tokens."""
     ax = ax or plt.gca()
-    trajectory = result.simulation if source == "simulation" else result.predictions[source]
     times = np.asarray(result.simulation.times)[0][1:]
-    values = _attention(result, trajectory)
+    values = _attention(result, source)
     tokens = np.arange(values.shape[1] + 1)
     middle = np.sqrt(times[1:] * times[:-1])
     edges = np.r_[times[0], middle, times[-1]] if times.size > 1 else [times[0], times[0] + 1]
@@ -102,7 +100,7 @@ def plot_attention(result: Comparison, source: str, largest: float, ax: Axes | N
         ax.axhline(common, color="white", lw=1, ls="--")
     ax.yaxis.set_major_locator(MaxNLocator(integer=True))
     ax.set(xscale="log", xlabel="optimiser steps", ylabel="token: common, then distinct")
-    name = ladder.THEORIES[source].title if source in ladder.THEORIES else source
+    name = result.theories[source].title if source in result.theories else source
     ax.set_title(f"attention $c_{{0l}}$: {name}")
     ax.figure.colorbar(mesh, ax=ax)
     return ax
@@ -115,8 +113,8 @@ def _support(result: Comparison) -> np.ndarray:
     return np.r_[present[is_common], present[~is_common]]
 
 
-def _attention(result: Comparison, trajectory: Trajectory) -> np.ndarray:
-    return result.mean(trajectory, "attention")[1:, 0][:, _support(result)]
+def _attention(result: Comparison, source: str) -> np.ndarray:
+    return result.mean(source, "attention")[1:, 0][:, _support(result)]
 
 
 def _over_classes(values: np.ndarray) -> np.ndarray:
@@ -125,6 +123,5 @@ def _over_classes(values: np.ndarray) -> np.ndarray:
 
 def _series(result: Comparison, source: str, name: str) -> tuple[np.ndarray, np.ndarray]:
     """Times and class mean, without step 0, which a logarithmic axis cannot show."""
-    trajectory = result.simulation if source == "simulation" else result.predictions[source]
     times = np.asarray(result.simulation.times)[0]
-    return times[1:], _over_classes(result.mean(trajectory, name))[1:]
+    return times[1:], _over_classes(result.mean(source, name))[1:]

@@ -1,41 +1,30 @@
-"""Printing a comparison, and keeping it: image, report and arrays."""
+"""Printing a comparison of the attention layer, and keeping it: image, report and arrays."""
 
 from pathlib import Path
 
 import numpy as np
 
 from dynsim.trajectory import Trajectory, to_arrays
-from dynsim.yz.observables import DEFAULT_RECORD
 from sweeps import output
-from sweeps.compare import panels as figure
+from sweeps.compare import panels
 from sweeps.compare.compare import Comparison
+from sweeps.compare.comparison import counted, lines
 
 
 def table(result: Comparison) -> str:
     """The comparison as text: per observable and theory the error over time and at the end."""
-    report = result.report
-    theories = report["theories"]
-    config = result.config
-    status = _counts(report["simulation"]["status"])
-    lines = [
+    report, config = result.report, result.config
+    about = [
         f"{config.task}: K = {result.task.K}, M = {result.task.M}, "
-        f"{result.config.make_optimizer()}, T = {config.length}, batch = {config.batch}",
-        f"{config.seeds} runs of {config.steps} steps: {status}",
-        "",
-        "Relative error in % against the mean of the runs: over time / at the end.",
-        "'sampling' is the standard error of that mean: smaller differences mean nothing.",
-        "",
+        f"{config.make_optimizer()}, T = {config.length}, batch = {config.batch}",
+        f"{config.seeds} runs of {config.steps} steps: {counted(report['simulation']['status'])}",
     ]
-    sampling = report["simulation"]["sampling_error"]
-    errors = {"sampling": sampling, **{n: t["relative_error"] for n, t in theories.items()}}
-    lines += _grid(errors)
-    failed = {n: t["status"] for n, t in theories.items() if set(t["status"]) != {"OK"}}
-    lines += [f"{name}: {_counts(counts)}" for name, counts in failed.items()]
+    found = lines(report, result.names, about)
     peak = report["simulation"]["peak_of_speed"]
     if result.stages and peak["time"] is not None:
         predicted = result.stages
         low, high = peak["between"]
-        lines += [
+        found += [
             "",
             f"speed coefficient f.g peaks at t = {peak['time']:g} (between {low:g} and {high:g}), "
             f"value {peak['value']:.3f}",
@@ -43,7 +32,7 @@ def table(result: Comparison) -> str:
             f"{np.mean(predicted.peak):.2f}, value {np.mean(predicted.peak_gamma):.3f}, "
             f"t0 = {np.mean(predicted.snap):.2f}",
         ]
-    return "\n".join(lines)
+    return "\n".join(found)
 
 
 def arrays(result: Comparison) -> dict[str, np.ndarray]:
@@ -58,30 +47,8 @@ def arrays(result: Comparison) -> dict[str, np.ndarray]:
 
 def write(result: Comparison) -> list[Path]:
     """Write compare.png, compare.json and compare.npz to the configured directory."""
-    drawing = figure.draw(result)
+    drawing = panels.draw(result)
     named = arrays(result)
     return output.write(
         result.config.out, "compare", figure=drawing, arrays=named, report=result.report
     )
-
-
-def _grid(errors: dict[str, dict[str, dict[str, float | None]]]) -> list[str]:
-    """Lines of the table: observables down and theories across, or turned if there are many."""
-    rows, columns = list(DEFAULT_RECORD), list(errors)
-    turned = len(columns) > 6
-    if turned:
-        rows, columns = columns, rows
-    lines = [f"{'':<17}" + "".join(f"{name:>19}" for name in columns)]
-    for row in rows:
-        pairs = (errors[row][c] if turned else errors[c][row] for c in columns)
-        lines.append(f"{row:<17}" + "".join(_cell(e["over_time"], e["at_end"]) for e in pairs))
-    return lines
-
-
-def _cell(over_time: float | None, at_end: float | None) -> str:
-    shown = ("-" if value is None else f"{100 * value:.3g}" for value in (over_time, at_end))
-    return f"{' / '.join(shown):>19}"
-
-
-def _counts(counts: dict[str, int]) -> str:
-    return ", ".join(f"{number} {name}" for name, number in counts.items())

@@ -8,42 +8,12 @@ import dataclasses
 import itertools
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from dynsim import checks
-
-
-class Fields(NamedTuple):
-    """Which fields of a run can be axes. `seed`, which is no field, can always be one.
-
-    Attributes:
-        traced: fields that runs of one compiled program may differ in.
-        static: fields that change the task or the shapes of arrays: a chunk of runs has one
-            value of each.
-        whole: fields among them that are whole numbers.
-        aliases: further names of fields.
-    """
-
-    traced: tuple[str, ...]
-    static: tuple[str, ...]
-    whole: tuple[str, ...] = ()
-    aliases: Mapping[str, str] = MappingProxyType({})
-
-    @property
-    def names(self) -> tuple[str, ...]:
-        """All that can be an axis."""
-        return (*self.traced, "seed", *self.static)
-
-    def resolve(self, name: str) -> str:
-        """The field that `name`, perhaps an alias, stands for."""
-        return self.aliases.get(name, name)
-
-    def is_whole(self, name: str) -> bool:
-        """Whether the values of an axis are whole numbers."""
-        return name == "seed" or name in self.whole
+from sweeps.systems.base import Fields
 
 
 class Dimension(NamedTuple):

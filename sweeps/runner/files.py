@@ -1,6 +1,5 @@
 """Sweep files: a `Sweep` written in TOML."""
 
-import dataclasses
 import tomllib
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -8,8 +7,8 @@ from typing import Any
 
 from dynsim import checks
 from sweeps.runner.spec import Sweep
-from sweeps.systems.registry import run_class
-from sweeps.systems.yz.settings import Training
+from sweeps.systems import registry
+from sweeps.systems.base import field_names
 
 
 def load(path: str | Path, overrides: Iterable[str] = ()) -> Sweep:
@@ -50,24 +49,27 @@ def load(path: str | Path, overrides: Iterable[str] = ()) -> Sweep:
 
 def from_table(table: Mapping[str, Any]) -> Sweep:
     """The sweep that a parsed TOML table describes; raises `ValueError` as `load` does."""
-    allowed = tuple(field.name for field in dataclasses.fields(Sweep))
+    allowed = ("system", *field_names(Sweep))
     for name in table:
         checks.choice("key", name, allowed)
     given = dict(table)
     if not isinstance(given.get("axes"), Mapping) or not given["axes"]:
         raise ValueError("axes: needs a table with at least one axis")
-    table_of_run = given.pop("run", {})
-    system = run_class(table_of_run.get("task", Training.task), given.get("engine", ""))
-    run = {system.AXES.resolve(name): value for name, value in table_of_run.items()}
+    fields = given.pop("run", {})
+    if "system" in given:
+        kind = registry.system(given.pop("system")).run
+    else:
+        kind = registry.system_for(fields.get("task", "")).run
+    run = {kind.AXES.resolve(name): value for name, value in fields.items()}
     for name, value in run.items():
-        checks.choice("run", name, tuple(field.name for field in dataclasses.fields(system)))
+        checks.choice("run", name, field_names(kind))
         if name in given["axes"]:
             raise ValueError(f"run.{name} = {value!r}: is an axis as well; leave one out")
     for name in ("record", "times"):
         if isinstance(given.get(name), list):
             given[name] = tuple(given[name])
     given["zip"] = tuple(tuple(group) for group in given.get("zip", ()))
-    return Sweep(run=system(**run), **given)
+    return Sweep(run=kind(**run), **given)
 
 
 def _merge(table: dict[str, Any], other: Mapping[str, Any]) -> None:

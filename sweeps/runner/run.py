@@ -85,7 +85,7 @@ def run(
                     work.plan.layout,
                     work.variables(),
                     labels.coordinates(sweep),
-                    functools.partial(labels.about, sweep.rules.system),
+                    functools.partial(labels.about, sweep.system),
                     sweep.dtype,
                 )
             except FileExistsError:

@@ -2,18 +2,16 @@
 
 import dataclasses
 import functools
-import hashlib
-import json
 from collections.abc import Iterator, Mapping
 from typing import Any
 
 import numpy as np
 
 from dynsim import checks
+from dynsim.precision import DType
 from sweeps.runner import axes
-from sweeps.systems.base import Engine, Run, Times
-from sweeps.systems.registry import ENGINES, engine
-from sweeps.systems.yz.settings import Training
+from sweeps.systems import registry
+from sweeps.systems.base import Engine, Run, System, Times
 
 
 @dataclasses.dataclass(frozen=True)
@@ -24,9 +22,10 @@ class Sweep:
         axes: values by field (see `sweeps.runner.axes.values`), in the order of the dimensions.
             `seed` chooses starting weights and data, so runs of one seed see the same batches
             whatever their learning rates.
-        run: the training of which each run is a variation; what is an axis is ignored here.
-        engine: one that computes runs like `run`, of trainings "simulation"; "descent" (T and
-            batch infinite); or a theory of the ladder.
+        run: the training of which each run is a variation; what is an axis is ignored here. Its
+            class decides the system; by default that of the attention layer in Y and Z.
+        engine: one of the system's: "simulation"; in Y and Z also "descent" (T and batch infinite)
+            or a theory of the ladder.
         record: names of observables.
         times: "end"; the number of logarithmically spaced steps at which to record; or the steps
             themselves.
@@ -37,7 +36,7 @@ class Sweep:
     """
 
     axes: Mapping[str, Any]
-    run: Run = dataclasses.field(default_factory=Training)
+    run: Run[Any] = dataclasses.field(default_factory=lambda: registry.system("yz").run())
     engine: str = "simulation"
     record: tuple[str, ...] = ("loss", "accuracy", "entropy")
     times: Times = "end"
@@ -52,9 +51,20 @@ class Sweep:
         return axes.dimensions(self.axes, self.zip, self.run.AXES)
 
     @functools.cached_property
-    def rules(self) -> Engine:
-        """How the runs are computed."""
-        return engine(self.engine)
+    def system(self) -> System[Any]:
+        """The system of the runs."""
+        return registry.system_of(self.run)
+
+    @functools.cached_property
+    def rules(self) -> Engine[Any]:
+        """How the runs are computed; `ValueError` if the system has no such engine."""
+        known = registry.engines(self.system)
+        if self.engine not in known:
+            raise ValueError(
+                f"engine = {self.engine!r}: does not compute task {self.run.task!r}; "
+                f"must be one of {', '.join(known)}"
+            )
+        return known[self.engine]
 
     @property
     def fields(self) -> dict[str, tuple[float, ...]]:
@@ -62,70 +72,62 @@ class Sweep:
         return {name: values for dim in self.dims for name, values in dim.axes.items()}
 
     @property
-    def dtype(self) -> str:
+    def dtype(self) -> DType:
         """Precision of the runs."""
         return self.run.dtype if self.rules.trains else "float64"
 
-    def training(self, chosen: Mapping[str, float]) -> Run:
-        """The run with the `chosen` values of static axes, whatever the traced ones are."""
-        static = {name: value for name, value in chosen.items() if name in self.run.AXES.static}
-        return self.run.at(static, self.fields)
-
-    def point(self, chosen: Mapping[str, Any]) -> Run:
+    def point(self, chosen: Mapping[str, Any]) -> Run[Any]:
         """The run at the `chosen` values of axes, numbers or arrays that broadcast."""
-        given = {name: value for name, value in chosen.items() if name != "seed"}
-        return self.run.at(given, self.fields)
+        return self.run.at({name: value for name, value in chosen.items() if name != "seed"})
 
-    def trainings(self) -> Iterator[Run]:
-        """The run of every combination of static values."""
+    def plane(self, chosen: Mapping[str, Any]) -> Run[Any]:
+        """The runs at the `chosen` values of static axes: one run whose other axes hold all of
+        their values, as arrays that broadcast, each dimension along its own."""
+        varied = [dim for dim in self.dims if not dim.static and dim.name != "seed"]
+        grid: dict[str, Any] = {}
+        for i, dim in enumerate(varied):
+            along = [1] * len(varied)
+            along[i] = -1
+            grid |= {name: np.reshape(values, along) for name, values in dim.axes.items()}
+        return self.point({**grid, **chosen})
+
+    def slices(self) -> Iterator[dict[str, float]]:
+        """Every combination of values along static dimensions."""
         static = [dim for dim in self.dims if dim.static]
         for index in np.ndindex(*(dim.size for dim in static)):
-            yield self.training(
-                {
-                    name: values[i]
-                    for dim, i in zip(static, index, strict=True)
-                    for name, values in dim.axes.items()
-                }
-            )
+            yield {
+                name: values[i]
+                for dim, i in zip(static, index, strict=True)
+                for name, values in dim.axes.items()
+            }
 
     def check(self) -> None:
         """Raise `ValueError`, naming the field, the value and what is allowed."""
         names = self.fields
         checks.integer("root", self.root, 0)
-        self._check_engine()
         self.run.check_axes(names)
-        for value in names.get("seed", ()):
-            checks.integer("axes.seed", value, 0)
-        for name in self.run.AXES.traced:
-            # Each axis alone, because the bounds of one do not depend on the others.
-            if name in names:
-                self.point({name: np.asarray(names[name], np.float64)}).numbers()
-        if not self.record:
-            raise ValueError("record = []: needs at least one observable")
-        for name in self.record:
-            checks.choice("record", name, self.rules.observables)
-        for training in self.trainings():
-            training.check()
-            training.steps_recorded(self.times)
-            self.rules.check(training, training.make_task(), training.make_optimizer())
-
-    def _check_engine(self) -> None:
-        kind = type(self.run)
-        if kind is not self.rules.system:
-            allowed = ", ".join(name for name, rules in ENGINES.items() if rules.system is kind)
-            raise ValueError(
-                f"engine = {self.engine!r}: does not compute task {self.run.task!r}; "
-                f"must be one of {allowed}"
-            )
         if self.rtol is not None:
             if not self.rules.adaptive:
                 raise ValueError(f"rtol = {self.rtol}: engine {self.engine!r} does not read it")
             checks.real("rtol", self.rtol, 1e-13, 1, open_maximum=True)
+        for value in names.get("seed", ()):
+            checks.integer("axes.seed", value, 0)
+        if not self.record:
+            raise ValueError("record = []: needs at least one observable")
+        for name in self.record:
+            checks.choice("record", name, self.rules.observables)
+        for chosen in self.slices():
+            runs = self.plane(chosen)
+            runs.check()
+            runs.numbers()
+            runs.steps_recorded(self.times)
+            self.rules.check(runs.fixed(), runs.make_task(), runs.make_optimizer())
 
     def as_json(self) -> dict[str, Any]:
         """Everything that decides the numbers, as JSON values, and the title."""
         return {
             "title": self.title,
+            "system": self.system.name,
             "engine": self.engine,
             "record": list(self.record),
             "times": list(self.times) if isinstance(self.times, tuple) else self.times,
@@ -142,24 +144,3 @@ class Sweep:
                 if name not in self.fields and self.run.reads(name, self.fields)
             },
         }
-
-
-def fingerprint(config: Mapping[str, Any]) -> str:
-    """Hash of a sweep's `as_json`, of all that decides the numbers: not the title."""
-    decisive = {name: value for name, value in config.items() if name != "title"}
-    decisive["axes"] = list(decisive["axes"].items())
-    return hashlib.sha256(json.dumps(decisive, sort_keys=True).encode()).hexdigest()
-
-
-def differences(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[str]:
-    """Lines "field: old -> new" for what differs between two configurations."""
-    lines = []
-    for name in sorted({*old, *new} - {"title"}):
-        a, b = old.get(name), new.get(name)
-        if isinstance(a, Mapping) and isinstance(b, Mapping):
-            if name == "axes" and list(a) != list(b) and set(a) == set(b):
-                lines.append(f"order of the axes: {', '.join(a)} -> {', '.join(b)}")
-            lines += [f"{name}.{line}" for line in differences(a, b)]
-        elif a != b:
-            lines.append(f"{name}: {a!r} -> {b!r}")
-    return lines

@@ -20,10 +20,12 @@ import zarr
 
 from sweeps.output import environment
 from sweeps.runner.axes import Dimension, Layout
-from sweeps.runner.labels import MISSING
-from sweeps.runner.spec import differences, fingerprint
+from sweeps.runner.identity import differences, fingerprint
 
-FORMAT = 1
+FORMAT = 2
+"""Number of the way in which stores are written: 2 since a store names its system."""
+MISSING = -1
+"""Status of a run that has not been computed."""
 
 
 class StoreError(ValueError):
@@ -125,7 +127,8 @@ class Store:
         version, status = found
         if version != FORMAT:
             raise StoreError(
-                f"{path}: written in format {version}, this version of dynsim reads {FORMAT}"
+                f"{path}: written in format {version} by another version of dynsim; this one reads "
+                f"format {FORMAT}. Choose another folder, or run that version to read it."
             )
         return cls(group, Layout(status.shape, status.chunks), path)
 

@@ -9,7 +9,7 @@ import functools
 import os
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -17,8 +17,7 @@ import numpy as np
 from jax.sharding import Mesh, PartitionSpec
 from jaxtyping import Array, Float, Int, PyTree
 
-from sweeps.systems.base import Settings, num_times
-from sweeps.systems.registry import engine
+from sweeps.systems.base import Engine, Settings
 
 
 def mesh(devices: Sequence[jax.Device] | None = None) -> Mesh:
@@ -31,13 +30,20 @@ class Program:
     """`run_tiles` for one shape of arrays: traced when made, compiled in the background once
     started, so that the programs of a sweep over shapes are compiled side by side."""
 
-    def __init__(self, task: PyTree, tile: tuple[int, int], settings: Settings, mesh: Mesh) -> None:
-        self._wide = settings.dtype == "float64"
-        points = np.zeros((mesh.size, tile[1]), settings.dtype)
-        numbers = dict.fromkeys(settings.run.numbers(), points)
-        seeds = np.zeros((mesh.size, tile[0]), np.uint32)
-        root = np.uint32(0)
-        self._traced = run_tiles.trace(task, numbers, seeds, root, settings=settings, mesh=mesh)
+    def __init__(self, job: "Job") -> None:
+        self._wide = job.settings.dtype == "float64"
+        points = np.zeros((job.mesh.size, job.tile[1]), job.settings.dtype)
+        numbers = dict.fromkeys(job.numbers, points)
+        seeds = np.zeros((job.mesh.size, job.tile[0]), np.uint32)
+        self._traced = run_tiles.trace(
+            job.task,
+            numbers,
+            seeds,
+            np.uint32(0),
+            engine=job.engine,
+            settings=job.settings,
+            mesh=job.mesh,
+        )
         self._compiled: Future | None = None
 
     @property
@@ -64,13 +70,32 @@ class Program:
 COMPILERS = ThreadPoolExecutor(os.cpu_count(), "dynsim-compile")
 
 
-def program(task: PyTree, tile: tuple[int, int], settings: Settings, mesh: Mesh) -> Program:
-    """The program for arrays shaped like these, made at the first call."""
-    leaves, structure = jax.tree.flatten(task)
+class Job(NamedTuple):
+    """What a program is compiled for.
+
+    Attributes:
+        task: the arrays that it takes, or arrays shaped like them.
+        numbers: names of the traced numbers.
+        tile: seeds and points of the batch that a device works on at once.
+        engine, settings: of the runs.
+        mesh: the devices.
+    """
+
+    task: PyTree
+    numbers: tuple[str, ...]
+    tile: tuple[int, int]
+    engine: Engine[Any]
+    settings: Settings[Any]
+    mesh: Mesh
+
+
+def program(job: Job) -> Program:
+    """The program for arrays shaped like those of the job, made at the first call."""
+    leaves, structure = jax.tree.flatten(job.task)
     shapes = tuple((leaf.shape, str(leaf.dtype)) for leaf in leaves)
-    key = (shapes, structure, tile, settings, mesh)
+    key = (shapes, structure, *job[1:])
     if key not in PROGRAMS:
-        PROGRAMS[key] = Program(task, tile, settings, mesh)
+        PROGRAMS[key] = Program(job)
     return PROGRAMS[key]
 
 
@@ -78,14 +103,15 @@ PROGRAMS: dict[Any, Program] = {}
 """All programs of this process, as jit would keep them."""
 
 
-@functools.partial(jax.jit, static_argnames=("settings", "mesh"))
+@functools.partial(jax.jit, static_argnames=("engine", "settings", "mesh"))
 def run_tiles(
     task: PyTree,
     numbers: Mapping[str, Float[Array, "D P"]],
     seeds: Int[Array, "D S"],
     root: Int[Array, ""],
     *,
-    settings: Settings,
+    engine: Engine[Any],
+    settings: Settings[Any],
     mesh: Mesh,
 ) -> dict[str, Array]:
     """Run one tile on each of the D devices of `mesh`.
@@ -101,7 +127,6 @@ def run_tiles(
         of recording where the run decides it. Where a trajectory records several times they are
         the first of the remaining axes.
     """
-    rules = engine(settings.engine)
 
     def tile(
         task: PyTree,
@@ -110,12 +135,12 @@ def run_tiles(
         root: Int[Array, ""],
     ) -> dict[str, Array]:
         def run(key: Array, point: Mapping[str, Array]) -> dict[str, Array]:
-            found = rules.run(settings, *rules.assemble(settings, task, point), key)
+            found = engine.run(settings, *engine.assemble(settings, task, point), key)
             recorded = {name: found[name] for name in settings.record}
             if isinstance(settings.times, int):
                 recorded["time"] = found.times
-            if num_times(settings.times) == 1:
-                axis = 1 if rules.batched else 0
+            if settings.num_times == 1:
+                axis = 1 if engine.batched else 0
                 recorded = jax.tree.map(lambda x: jnp.squeeze(x, axis), recorded)
             return {
                 **recorded,
@@ -126,7 +151,7 @@ def run_tiles(
         # Threefry by name: results must not depend on a user's default generator.
         base = jax.random.key(root, impl="threefry2x32")
         keys = jax.vmap(functools.partial(jax.random.fold_in, base))(seeds[0])
-        one_seed = run if rules.batched else jax.vmap(run, (None, 0))
+        one_seed = run if engine.batched else jax.vmap(run, (None, 0))
         points = jax.tree.map(lambda x: x[0], numbers)
         if mesh.devices.flat[0].platform == "cpu":
             # One seed after the other: branches on the data then stay branches, and the runs
@@ -157,15 +182,14 @@ def tile_shape(num_seeds: int, num_points: int, size: int) -> tuple[int, int]:
     return power(max(size // points, 1), num_seeds), points
 
 
-def default_tile(task: PyTree, settings: Settings, device: jax.Device) -> int:
-    """Number of runs that a device works on at once.
+def default_tile(memory: int, engine: Engine[Any], device: jax.Device) -> int:
+    """Number of runs that a device works on at once, of which each takes `memory` bytes.
 
     On a CPU small tiles stay in the cache. An accelerator needs many runs to be busy, and gets
     what fits in a quarter of its memory, which leaves room for temporaries and fragments.
     """
-    rules = engine(settings.engine)
     if device.platform == "cpu":
-        return rules.tile
-    memory = (device.memory_stats() or {}).get("bytes_limit", 4 * 2**30)
-    fits = max(int(memory // 4 // rules.bytes_per_run(task, settings)), 1)
+        return engine.tile
+    available = (device.memory_stats() or {}).get("bytes_limit", 4 * 2**30)
+    fits = max(int(available // 4 // memory), 1)
     return 2 ** (min(fits, 16384).bit_length() - 1)

@@ -14,7 +14,7 @@ from jaxtyping import PyTree
 from sweeps.runner import axes, labels, tiles
 from sweeps.runner.spec import Sweep
 from sweeps.runner.store import Variable
-from sweeps.systems.base import Run, Settings
+from sweeps.systems.base import Settings
 
 CHUNK_TILES = 8
 """Tiles of a chunk, by default: enough to keep several devices busy between two writes."""
@@ -46,6 +46,15 @@ class Plan(NamedTuple):
         )
 
 
+class Problem(NamedTuple):
+    """What the runs at one combination of static values share: their task, the names of their
+    traced numbers, and what an engine is told."""
+
+    task: PyTree
+    numbers: tuple[str, ...]
+    settings: Settings[Any]
+
+
 class Work:
     """Computes any chunk of a sweep on the devices of a mesh."""
 
@@ -63,12 +72,9 @@ class Work:
         self.sweep, self.mesh, self.eager = sweep, mesh, eager
         self.problem = functools.lru_cache(maxsize=64)(self._problem)
         self.program = functools.lru_cache(maxsize=64)(self._program)
-        device = mesh.devices.flat[0]
-        sizes = [
-            (sweep.rules.bytes_per_run(*problem), tiles.default_tile(*problem, device))
-            for problem in map(self.problem, sweep.trainings())
-        ]
-        memory, size = max(m for m, _ in sizes), tile or min(s for _, s in sizes)
+        every = map(self.problem, map(_hashable, sweep.slices()))
+        memory = max(sweep.rules.bytes_per_run(each.task, each.settings) for each in every)
+        size = tile or tiles.default_tile(memory, sweep.rules, mesh.devices.flat[0])
         if layout is None:
             total = math.prod(dim.size for dim in sweep.dims)
             size_of_chunk = chunk or max(size * CHUNK_TILES, -(-total // MAX_CHUNKS))
@@ -87,7 +93,7 @@ class Work:
         """The arrays of one chunk, of the region's shape in front; `check` is called between
         batches and may raise to give up the chunk."""
         chosen, seeds, points = self._runs(region)
-        prepared, program = self.program(self.sweep.training(chosen))
+        prepared, program = self.program(_hashable(chosen))
         numbers = self._numbers(chosen, points)
         order = np.arange(len(next(iter(numbers.values()))))
         if self.sweep.rules.adaptive:
@@ -114,8 +120,8 @@ class Work:
     def variables(self) -> dict[str, Variable]:
         """The arrays that the runs record; where shapes differ between runs, the largest."""
         found: dict[str, Variable] = {}
-        for training in self.sweep.trainings():
-            for name, made in self.program(training)[1].shapes.items():
+        for chosen in self.sweep.slices():
+            for name, made in self.program(_hashable(chosen))[1].shapes.items():
                 inner = made.shape[3:]
                 if name in found:
                     inner = tuple(np.maximum(inner, found[name].shape).tolist())
@@ -127,22 +133,24 @@ class Work:
     def start(self, region: tuple[slice, ...]) -> None:
         """Begin to compile what a chunk needs."""
         chosen, _, _ = self._runs(region)
-        self.program(self.sweep.training(chosen))[1].start()
+        self.program(_hashable(chosen))[1].start()
 
-    def _program(self, training: Run) -> tuple[PyTree, tiles.Program]:
-        task, its_settings = self.problem(training)
-        prepared = jax.tree.map(jnp.asarray, self.sweep.rules.prepare(task))
-        program = tiles.program(prepared, self.tile, its_settings, self.mesh)
+    def _program(self, chosen: tuple[tuple[str, float], ...]) -> tuple[PyTree, tiles.Program]:
+        problem, rules = self.problem(chosen), self.sweep.rules
+        prepared = jax.tree.map(jnp.asarray, rules.prepare(problem.task, self.sweep.record))
+        program = tiles.program(
+            tiles.Job(prepared, problem.numbers, self.tile, rules, problem.settings, self.mesh)
+        )
         if self.eager:
             program.start()
         return prepared, program
 
-    def _problem(self, training: Run) -> tuple[PyTree, Settings]:
+    def _problem(self, chosen: tuple[tuple[str, float], ...]) -> Problem:
         sweep = self.sweep
-        times = training.steps_recorded(sweep.times)
-        return training.make_task(), Settings(
-            sweep.engine, training.compiled(), times, sweep.record, sweep.dtype, sweep.rtol
-        )
+        runs = sweep.plane(dict(chosen))
+        times = runs.steps_recorded(sweep.times)
+        settings = Settings(runs.fixed(), times, sweep.record, sweep.dtype, sweep.rtol)
+        return Problem(runs.make_task(), tuple(runs.numbers()), settings)
 
     def _runs(
         self, region: tuple[slice, ...]
@@ -203,6 +211,10 @@ class Work:
         at = names.index("seed")
         others = shape[:at] + shape[at + 1 :]
         return np.moveaxis(values.reshape(shape[at], *others, *variable.shape), 0, at)
+
+
+def _hashable(chosen: Mapping[str, float]) -> tuple[tuple[str, float], ...]:
+    return tuple(chosen.items())
 
 
 def _blocks(indices: np.ndarray, size: int) -> Iterator[np.ndarray]:

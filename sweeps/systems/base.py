@@ -1,36 +1,70 @@
-"""What a system is to the sweep engine: a class of runs, and engines that compute them.
+"""What a system is to sweeps, comparison and diagrams: a class of runs, and engines for them.
 
-A run says what there is to vary, and how its fields become a task, an optimiser and traced
-numbers; an engine turns these into trajectories. Nothing else in the engine knows either.
+A run says what there is to vary, and how its fields become a task, an update rule and traced
+numbers; an engine turns these into trajectories; labels name what it records. Nothing outside of
+`sweeps.systems` knows any of them.
 """
 
 import abc
 import dataclasses
 import math
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Hashable, Mapping
 from pathlib import Path
-from typing import Any, ClassVar, Literal, NamedTuple, Self
+from types import MappingProxyType
+from typing import Any, ClassVar, Generic, Literal, NamedTuple, Self, TypeVar
 
 import numpy as np
 from jaxtyping import Array, ArrayLike, Float, PRNGKeyArray
 
-from dynsim import Trajectory
+from dynsim import Trajectory, log_times
 from dynsim.precision import DType
-from sweeps.runner.axes import Fields
+from dynsim.training.run_checks import check_step_times
 
 Times = Literal["end"] | int | tuple[int, ...]
 """When to record: at the end; at so many logarithmically spaced steps; or at the steps given."""
+FixedT = TypeVar("FixedT", bound=Hashable)
+"""What all runs of one compiled program have in common, in hashable form."""
 
 
-class Run(abc.ABC):
+class Fields(NamedTuple):
+    """Which fields of a run can be axes. `seed`, which is no field, can always be one.
+
+    Attributes:
+        traced: fields that runs of one compiled program may differ in.
+        static: fields that change the task or the shapes of arrays: a chunk of runs has one
+            value of each.
+        whole: fields among them that are whole numbers.
+        aliases: further names of fields.
+    """
+
+    traced: tuple[str, ...]
+    static: tuple[str, ...] = ()
+    whole: tuple[str, ...] = ()
+    aliases: Mapping[str, str] = MappingProxyType({})
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """All that can be an axis."""
+        return (*self.traced, "seed", *self.static)
+
+    def resolve(self, name: str) -> str:
+        """The field that `name`, perhaps an alias, stands for."""
+        return self.aliases.get(name, name)
+
+    def is_whole(self, name: str) -> bool:
+        """Whether the values of an axis are whole numbers."""
+        return name == "seed" or name in self.whole
+
+
+class Run(abc.ABC, Generic[FixedT]):
     """One run of a system. Subclasses are frozen dataclasses, of which each field decides numbers.
 
-    Fields that are traced axes may hold NumPy arrays that broadcast: `numbers` then describes
-    many runs at once. The other methods are called with plain numbers in all fields.
+    Fields that are traced axes may hold NumPy arrays that broadcast: the run then stands for many
+    at once, and `numbers`, `make_optimizer` and `fixed` describe all of them.
 
     Attributes:
         AXES: which fields can be axes of a sweep.
-        task: name of the task, by which sweep files choose the class.
+        task: name of the task, by which sweep files choose the system.
         dtype: precision of a simulation; theories are integrated in float64.
     """
 
@@ -43,51 +77,44 @@ class Run(abc.ABC):
         """Raise `ValueError`, naming the field, for what the constructors do not see."""
 
     @abc.abstractmethod
-    def check_axes(self, axes: Collection[str]) -> None:
-        """Raise `ValueError` for axes that these runs do not read, or that say the same."""
-
-    @abc.abstractmethod
-    def reads(self, field: str, axes: Collection[str]) -> bool:
-        """Whether the numbers of a sweep over `axes` depend on the value of `field` here; `field`
-        is none of the axes."""
-
-    @abc.abstractmethod
     def make_task(self) -> Any:
         """The task, a pytree; `ValueError` for fields that describe none."""
 
     @abc.abstractmethod
     def make_optimizer(self) -> Any:
-        """The optimiser, a pytree; `ValueError` for rates that cannot be."""
+        """The update rule, a pytree; `ValueError` for rates that cannot be."""
 
     @abc.abstractmethod
     def numbers(self) -> dict[str, ArrayLike]:
         """Traced numbers by name, numbers or arrays that broadcast: what `Engine.assemble` turns
-        into task and optimiser. Raises `ValueError` for values that cannot be."""
+        into task and update rule. Raises `ValueError` for values that cannot be."""
+
+    @abc.abstractmethod
+    def fixed(self) -> FixedT:
+        """What its program takes for granted: equal for runs that can share a program."""
 
     @abc.abstractmethod
     def steps_recorded(self, times: Times) -> tuple[int, ...] | int:
         """The optimiser steps at which a run records; or only their number, where the steps depend
         on traced fields and the trajectory tells them. `ValueError` for `times` that cannot be."""
 
-    @abc.abstractmethod
-    def compiled(self) -> Self:
-        """The run with every field reset that its programs take as numbers or arrays: equal for
-        runs that can share a program."""
-
-    @staticmethod
-    @abc.abstractmethod
-    def stiffness(numbers: Mapping[str, Float[np.ndarray, " P"]]) -> Float[np.ndarray, " P"]:
-        """What an adaptive solver's number of steps grows with, from the traced numbers."""
-
-    def at(self, chosen: Mapping[str, Any], axes: Collection[str]) -> Self:
-        """The run at the `chosen` values of some of the `axes` of a sweep, numbers or arrays; what
-        it says for traced axes that are left must hold whatever their values are."""
+    def check_axes(self, axes: Collection[str]) -> None:
+        """Raise `ValueError` for axes that these runs do not read, or that say the same."""
         del axes
-        return dataclasses.replace(self, **chosen)
+
+    def reads(self, field: str, axes: Collection[str]) -> bool:
+        """Whether the numbers of a sweep over `axes` depend on the value of `field` here; `field`
+        is none of the axes."""
+        del field, axes
+        return True
+
+    def at(self, chosen: Mapping[str, Any]) -> Self:
+        """The run at the `chosen` values of axes, numbers or arrays that broadcast."""
+        return dataclasses.replace(self, **chosen)  # type: ignore[type-var]
 
     def as_json(self) -> dict[str, object]:
         """The fields as JSON values."""
-        plain = dataclasses.asdict(self)
+        plain = {name: getattr(self, name) for name in field_names(type(self))}
         for name, value in plain.items():
             if isinstance(value, Path):
                 plain[name] = str(value)
@@ -95,59 +122,132 @@ class Run(abc.ABC):
                 plain[name] = "inf"
         return plain
 
+    @classmethod
+    def of(cls, settings: Any, **changes: Any) -> Self:
+        """The run that a command's `settings` describe, which have all of its fields and more,
+        with `changes`."""
+        return cls(**{name: getattr(settings, name) for name in field_names(cls)} | changes)
 
-class Settings(NamedTuple):
-    """What all runs of one compiled program share, in hashable form.
+    @staticmethod
+    def stiffness(numbers: Mapping[str, Float[np.ndarray, " P"]]) -> Float[np.ndarray, " P"]:
+        """What an adaptive solver's number of steps grows with, from the traced numbers."""
+        return np.zeros_like(next(iter(numbers.values())))
+
+
+class Settings(NamedTuple, Generic[FixedT]):
+    """What an engine is told of the runs of one program besides their numbers, all hashable.
 
     Attributes:
-        engine: its name.
-        run: a run, as `Run.compiled` leaves it.
+        fixed: what `Run.fixed` returned.
         times: optimiser steps at which to record, or their number where the run decides.
         record: names of observables.
         dtype: precision of the computation.
         rtol: relative tolerance of an adaptive solver, None for its default.
     """
 
-    engine: str
-    run: Run
+    fixed: FixedT
     times: tuple[int, ...] | int
-    record: tuple[str, ...]
+    record: tuple[Hashable, ...]
     dtype: DType
     rtol: float | None
 
+    @property
+    def num_times(self) -> int:
+        """How many steps are recorded."""
+        return self.times if isinstance(self.times, int) else len(self.times)
 
-def num_times(times: tuple[int, ...] | int) -> int:
-    """How many steps are recorded, from what `Run.steps_recorded` returns."""
-    return times if isinstance(times, int) else len(times)
+    @property
+    def width(self) -> int:
+        """Bytes of a number."""
+        return np.dtype(self.dtype).itemsize
 
 
-class Engine(NamedTuple):
+class Engine(NamedTuple, Generic[FixedT]):
     """How runs are computed.
 
     Attributes:
-        system: the class of the runs.
-        run: one run, from (settings, task, optimizer, key) as `assemble` returns them; vmappable.
-            If `batched`, all runs of one seed, from an optimiser with numbers (P,).
-        assemble: task and optimiser of a run from (settings, prepared task, traced numbers); it is
-            called inside the compiled program.
-        check: raises `ValueError` where it does not describe (run, its task, its optimizer).
+        run: one run, from (settings, task, rule, key) as `assemble` returns them; vmappable.
+            If `batched`, all runs of one seed, from a rule with numbers (P,).
+        assemble: task and update rule of a run from (settings, prepared task, traced numbers); it
+            is called inside the compiled program.
         observables: names that it can record.
         bytes_per_run: estimate of the memory that a run in flight needs, from (task, settings).
+        check: raises `ValueError` where it does not describe (fixed, task, rule).
         adaptive: whether the runs of a batch wait for the stiffest of them.
         tile: number of runs in a batch on a CPU, where small ones stay in the cache.
-        prepare: what the program takes instead of the task: a pytree of arrays.
+        prepare: what the program takes instead of the task, from it and the names to record: a
+            pytree of arrays.
         trains: whether it is descent in the precision of the run, not theory in float64.
         batched: see `run`.
+        variant: whether comparison leaves it out unless it is asked for.
+        title: for legends and tables.
+        assumes: what it takes for granted, in words.
     """
 
-    system: type[Run]
-    run: Callable[[Settings, Any, Any, PRNGKeyArray], Trajectory]
-    assemble: Callable[[Settings, Any, Mapping[str, Array]], tuple[Any, Any]]
-    check: Callable[[Any, Any, Any], None]
+    run: Callable[[Settings[FixedT], Any, Any, PRNGKeyArray], Trajectory]
+    assemble: Callable[[Settings[FixedT], Any, Mapping[str, Array]], tuple[Any, Any]]
     observables: tuple[str, ...]
-    bytes_per_run: Callable[[Any, Settings], int]
-    adaptive: bool
-    tile: int
-    prepare: Callable[[Any], Any] = lambda task: task
+    bytes_per_run: Callable[[Any, Settings[FixedT]], int] = lambda task, settings: 2**16
+    check: Callable[[FixedT, Any, Any], None] = lambda fixed, task, rule: None
+    adaptive: bool = False
+    tile: int = 16
+    prepare: Callable[[Any, tuple[Hashable, ...]], Any] = lambda task, record: task
     trains: bool = False
     batched: bool = False
+    variant: bool = False
+    title: str = ""
+    assumes: str = ""
+
+
+class Labels(NamedTuple):
+    """What is to be said about the axes and observables of a system.
+
+    Attributes:
+        about: long name and unit of what has more to say than its own name.
+        inner_dims: names of the axes of an observable that is not a number.
+        values: values along such an axis, where it has some.
+    """
+
+    about: Mapping[str, tuple[str, str]] = MappingProxyType({})
+    inner_dims: Mapping[str, tuple[str, ...]] = MappingProxyType({})
+    values: Mapping[str, np.ndarray] = MappingProxyType({})
+
+
+class System(NamedTuple, Generic[FixedT]):
+    """A system as it is registered.
+
+    Attributes:
+        name: by which sweep files and the command line ask for it.
+        tasks: names of its tasks. A sweep file that names no system gets the first one registered
+            with its task.
+        run: the class of its runs, a frozen dataclass with a default for each field.
+        engines: how runs are computed, by name. Training is called "simulation".
+        labels: names and units for its results.
+        compare: what `dynsim compare NAME` runs, "module:Settings" with a function `run` in that
+            module; None for the comparison of "simulation" with every other engine that applies.
+        more: engines of theories that other packages register, looked up when they are needed.
+    """
+
+    name: str
+    tasks: tuple[str, ...]
+    run: type[Run[FixedT]]
+    engines: Mapping[str, Engine[FixedT]]
+    labels: Labels = Labels()
+    compare: str | None = None
+    more: Callable[[], Mapping[str, Engine[FixedT]]] = dict
+
+
+def field_names(cls: type) -> tuple[str, ...]:
+    """Names of the fields of a dataclass."""
+    return tuple(field.name for field in dataclasses.fields(cls))
+
+
+def steps_of(times: Times, steps: int) -> tuple[int, ...]:
+    """The steps at which runs of `steps` steps record; `ValueError` unless they increase within
+    [0, steps]."""
+    if times == "end":
+        return (steps,)
+    if isinstance(times, int):
+        return tuple(log_times(steps, times).tolist())
+    check_step_times(times, steps)
+    return times

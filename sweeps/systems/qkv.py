@@ -1,8 +1,8 @@
-"""The attention layer in ordinary parameters as the sweep engine sees it: settings and engine."""
+"""The attention layer in ordinary parameters U, W_Q, W_K and W_V: settings and engine."""
 
 import dataclasses
 from collections.abc import Collection, Mapping
-from typing import Any, ClassVar, Self
+from typing import ClassVar, NamedTuple
 
 from jaxtyping import Array, ArrayLike, PRNGKeyArray
 
@@ -11,15 +11,32 @@ from dynsim import EmbeddedSpec, Trajectory
 from dynsim.qkv.init import Embedding
 from dynsim.qkv.model import Normalisation, Placement
 from dynsim.yz.observables import OBSERVABLES
-from sweeps.systems.base import Engine, Settings
+from sweeps.systems.base import Engine, Settings, System
+from sweeps.systems.yz.labels import LABELS
+from sweeps.systems.yz.problem import TASKS
+from sweeps.systems.yz.settings import Fixed as YZFixed
 from sweeps.systems.yz.settings import Training
 
 SCALES = ("scale", "value_scale")
 SIZES = ("width", "heads")
 
 
+class Fixed(NamedTuple):
+    """What trainings of one program share besides the arrays of their task.
+
+    Attributes:
+        training: as of the layer in Y and Z.
+        spec: the architecture; its scales are traced numbers.
+        frozen: weights that stay as they are.
+    """
+
+    training: YZFixed
+    spec: EmbeddedSpec
+    frozen: tuple[str, ...]
+
+
 @dataclasses.dataclass(frozen=True)
-class EmbeddedTraining(Training):
+class QKVTraining(Training):
     """Training of U, W_Q, W_K and W_V in place of Y and Z, on the same tasks.
 
     Attributes:
@@ -52,12 +69,6 @@ class EmbeddedTraining(Training):
     residual: bool = False
     train_embedding: bool = False
 
-    def spec(self, **scales: ArrayLike) -> EmbeddedSpec:
-        """What decides the starting weights; `scales` replace those of the fields."""
-        names = [field.name for field in dataclasses.fields(EmbeddedSpec)]
-        given = {name: getattr(self, name) for name in names if hasattr(self, name)}
-        return EmbeddedSpec(**{**given, **scales})
-
     def numbers(self) -> dict[str, ArrayLike]:
         """The numbers of the optimiser and the scales by name."""
         scales = {name: getattr(self, name) for name in SCALES}
@@ -69,68 +80,78 @@ class EmbeddedTraining(Training):
         """As of `Training`, but weights start as the fields here say, not as `init`."""
         return field != "init" and super().reads(field, axes)
 
-    def compiled(self) -> Self:
-        """The run without its task, whose arrays say all, and without its rates and scales."""
-        own = {field.name for field in dataclasses.fields(self)} - {*SCALES}
-        own -= {field.name for field in dataclasses.fields(Training)}
-        kept = {name: getattr(self, name) for name in own}
-        return EmbeddedTraining(**vars(super().compiled()), **kept)
+    def fixed(self) -> Fixed:
+        """What its program takes for granted: neither the task, whose arrays say all, nor rates
+        and scales."""
+        spec = EmbeddedSpec(
+            width=self.width,
+            heads=self.heads,
+            embedding=self.embedding,
+            tied=self.tied,
+            normalisation=self.normalisation,
+            placement=self.placement,
+            residual=self.residual,
+        )
+        return Fixed(super().fixed(), spec, () if self.train_embedding else ("U",))
 
 
 def _assemble(
-    settings: Settings, task: dynsim.SequenceClasses, numbers: Mapping[str, Array]
-) -> tuple[Any, tuple[dynsim.Optimizer, EmbeddedSpec]]:
+    settings: Settings[Fixed], task: dynsim.SequenceClasses, numbers: Mapping[str, Array]
+) -> tuple[dynsim.SequenceClasses, tuple[dynsim.Optimizer, EmbeddedSpec]]:
+    scales = {name: numbers[name] for name in SCALES}
     rates = {name: value for name, value in numbers.items() if name not in SCALES}
-    optimizer = dataclasses.replace(settings.run.make_optimizer(), **rates)
-    return task, (optimizer, settings.run.spec(**{name: numbers[name] for name in SCALES}))
+    optimizer = dynsim.Optimizer(**rates, kind=settings.fixed.training.kind)
+    return task, (optimizer, dataclasses.replace(settings.fixed.spec, **scales))
 
 
 def _simulate(
-    settings: Settings,
+    settings: Settings[Fixed],
     task: dynsim.SequenceClasses,
     rules: tuple[dynsim.Optimizer, EmbeddedSpec],
     key: PRNGKeyArray,
 ) -> Trajectory:
-    run: EmbeddedTraining = settings.run
+    fixed = settings.fixed.training
     optimizer, spec = rules
-    return dynsim.qkv.simulate(
+    return dynsim.simulate_embedded(
         task,
         optimizer,
         key,
         init=spec,
-        steps=run.steps,
-        frozen=() if run.train_embedding else ("U",),
-        length=run.length,
-        batch=run.batch,
+        steps=fixed.steps,
+        frozen=settings.fixed.frozen,
+        length=fixed.length,
+        batch=fixed.batch,
         times=settings.times,
         record=tuple(name for name in settings.record if name != "batch_loss"),
         dtype=settings.dtype,
     )
 
 
-def _check(run: EmbeddedTraining, task: dynsim.SequenceClasses, optimizer: Any) -> None:
+def _check(fixed: Fixed, task: dynsim.SequenceClasses, optimizer: dynsim.Optimizer) -> None:
     del optimizer
-    run.spec().check(task)
+    fixed.spec.check(task)
 
 
-def _bytes(task: dynsim.SequenceClasses, settings: Settings) -> int:
-    run: EmbeddedTraining = settings.run
-    width = 8 if settings.dtype == "float64" else 4
-    weights = task.M * run.width + 3 * run.heads * run.width**2
-    return width * (4 * weights + 4 * task.K * task.M)
+def _bytes(task: dynsim.SequenceClasses, settings: Settings[Fixed]) -> int:
+    spec = settings.fixed.spec
+    weights = task.M * spec.width + 3 * spec.heads * spec.width**2
+    return settings.width * (4 * weights + 4 * task.K * task.M)
 
 
-ENGINES: dict[str, Engine] = {
-    "embedded": Engine(
-        system=EmbeddedTraining,
-        run=_simulate,
-        assemble=_assemble,
-        check=_check,
-        observables=(*(name for name in OBSERVABLES if name != "B"), "batch_loss", "relative_loss"),
-        bytes_per_run=_bytes,
-        adaptive=False,
-        tile=8,
-        trains=True,
-    )
-}
-"""The engine of the layer in ordinary parameters."""
+SYSTEM = System(
+    name="qkv",
+    tasks=tuple(TASKS),
+    run=QKVTraining,
+    engines={
+        "simulation": Engine(
+            _simulate,
+            _assemble,
+            (*(name for name in OBSERVABLES if name != "B"), "batch_loss", "relative_loss"),
+            _bytes,
+            _check,
+            tile=8,
+            trains=True,
+        )
+    },
+    labels=LABELS,
+)

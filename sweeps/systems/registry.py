@@ -1,40 +1,81 @@
-"""The registry of systems and engines: what a sweep file finds by name."""
+"""The registry of systems: one line each, and what other packages register."""
 
-from dynsim import checks
-from sweeps.systems import qkv as embedded
-from sweeps.systems.base import Engine, Run
-from sweeps.systems.transformer import engines as text_engines
-from sweeps.systems.transformer.settings import TextTraining
-from sweeps.systems.two_stage import engines as two_stage_engines
-from sweeps.systems.two_stage.settings import TwoStage
-from sweeps.systems.yz import engines as yz_engines
-from sweeps.systems.yz.problem import TASKS
-from sweeps.systems.yz.settings import Training
+import pkgutil
+from typing import Any
 
-SYSTEMS: dict[str, type[Run]] = {
-    **dict.fromkeys(TASKS, Training),
-    "two-stage": TwoStage,
-    "text": TextTraining,
+from dynsim import checks, plugins
+from sweeps.systems.base import Engine, Run, System
+
+BUILT_IN = {
+    "yz": "sweeps.systems.yz:SYSTEM",
+    "qkv": "sweeps.systems.qkv:SYSTEM",
+    "two_stage": "sweeps.systems.two_stage:SYSTEM",
+    "transformer": "sweeps.systems.transformer:SYSTEM",
 }
-"""Classes of runs by the names of their tasks."""
-ENGINES: dict[str, Engine] = {
-    **yz_engines.ENGINES,
-    **embedded.ENGINES,
-    **two_stage_engines.ENGINES,
-    **text_engines.ENGINES,
-}
-"""Engines by the name under which a sweep asks for them."""
+"""Where the systems of this project are; a system is imported when it is asked for."""
+GROUP = "dynsim.systems"
+"""Entry points by which other packages register a `System`, under its name."""
+
+_KNOWN: dict[str, System[Any]] = {}
 
 
-def run_class(task: str, engine: str) -> type[Run]:
-    """The class of the runs of `task`, as `engine` may extend it; `Training` for the path of an
-    .npz file and for names that it will refuse."""
-    found = SYSTEMS.get(task, Training)
-    if engine in ENGINES and issubclass(ENGINES[engine].system, found):
-        return ENGINES[engine].system
-    return found
+def register(system: System[Any]) -> None:
+    """Make a system of your own known to this process. A package that registers it by an entry
+    point in `GROUP` makes it known to the command line too.
+
+    Raises:
+        ValueError: for a name that is taken, or a system without an engine "simulation".
+    """
+    taken = system.name in BUILT_IN or system.name in plugins.entry_points(GROUP)
+    if taken or _KNOWN.get(system.name, system) is not system:
+        raise ValueError(f"system {system.name!r}: is registered already; choose another name")
+    _KNOWN[system.name] = _checked(system)
 
 
-def engine(name: str) -> Engine:
-    """The engine called `name`; raises `ValueError` if there is none."""
-    return ENGINES[checks.choice("engine", name, tuple(ENGINES))]
+def names() -> tuple[str, ...]:
+    """Names of all systems, those of this project first."""
+    return tuple(dict.fromkeys((*BUILT_IN, *plugins.entry_points(GROUP), *_KNOWN)))
+
+
+def system(name: str) -> System[Any]:
+    """The system called `name`; raises `ValueError` if there is none, or a package's is broken."""
+    checks.choice("system", name, names())
+    if name not in _KNOWN:
+        if name in BUILT_IN:
+            _KNOWN[name] = pkgutil.resolve_name(BUILT_IN[name])
+        else:
+            found = plugins.load(GROUP, name)
+            if not isinstance(found, System) or found.name != name:
+                raise ValueError(
+                    f"entry point {name!r} of {GROUP}: must be a System of that name, got {found!r}"
+                )
+            _KNOWN[name] = _checked(found)
+    return _KNOWN[name]
+
+
+def system_of(run: Run[Any]) -> System[Any]:
+    """The system of a run; raises `ValueError` for a class that none has."""
+    for each in map(system, names()):
+        if each.run is type(run):
+            return each
+    raise ValueError(f"run: {type(run).__name__} is the class of no system; register its System")
+
+
+def system_for(task: str) -> System[Any]:
+    """The first system with a task of that name; "yz", which takes files as well, if none has."""
+    return next((each for each in map(system, names()) if task in each.tasks), system("yz"))
+
+
+def engines(system: System[Any]) -> dict[str, Engine[Any]]:
+    """All engines of a system, those of other packages last."""
+    more = system.more()
+    for name in more:
+        if name in system.engines:
+            raise ValueError(f"theory {name!r} of a package: {system.name} has an engine so called")
+    return {**system.engines, **more}
+
+
+def _checked(system: System[Any]) -> System[Any]:
+    if not system.engines.get("simulation"):
+        raise ValueError(f"system {system.name!r}: needs an engine called 'simulation'")
+    return system

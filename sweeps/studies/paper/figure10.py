@@ -80,7 +80,9 @@ def run(config: Figure10) -> list[Path]:
     hosts.use_all_cores()
     times = tuple(np.unique(np.linspace(0, config.steps, RECORDS + 1).astype(int)).tolist())
     axes = {"eta": list(config.eta), "seed": {"range": config.seeds}}
-    sweep = Sweep(axes, config.training(), "text", ("loss", "entropy", "top", "change"), times)
+    sweep = Sweep(
+        axes, config.training(), "simulation", ("loss", "entropy", "top", "change"), times
+    )
     data = run_sweep(sweep, config.out / "simulation").load()
     entropy = valid(data)["entropy"].transpose("eta", "seed", "time")
     rates = data["eta"].values

@@ -109,7 +109,7 @@ def compute(config: Figure7, layers: int) -> xr.Dataset:
     did."""
     times = np.unique(np.linspace(0, config.steps, RECORDS + 1).astype(int))
     axes = {"seed": {"range": config.seeds}}
-    sweep = Sweep(axes, config.training(layers), "text", RECORD, tuple(times.tolist()))
+    sweep = Sweep(axes, config.training(layers), "simulation", RECORD, tuple(times.tolist()))
     data = run_sweep(sweep, config.out / f"layers-{layers}").load()
     fine = data.isel(seed=np.flatnonzero(data["status"] == Status.OK))
     if not fine.sizes["seed"]:

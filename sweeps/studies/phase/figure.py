@@ -13,19 +13,16 @@ from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 
 from sweeps import output
+from sweeps.runner import hosts
 from sweeps.runner.labels import label
+from sweeps.runner.run import run as run_sweep
 from sweeps.studies.options import log_edges
-from sweeps.studies.phase import diagram as phase
-from sweeps.studies.phase.regions import Region
+from sweeps.studies.phase.diagram import DESCENT, Phase
+from sweeps.studies.phase.plane import Plane, at_end, region_map, sweep
+from sweeps.studies.phase.regions import DIVERGED_COLOUR, Rule
 
-DIVERGED_COLOUR = "#b0b0b0"
-REGION_COLOURS = {
-    Region.NOT_LEARNED: "#f0f0f0",
-    Region.SCANNING: "#b7d3ea",
-    Region.SNAPPED: "#4c8bbe",
-    Region.WINNER_TAKE_ALL: "#0b2545",
-    Region.DIVERGED: DIVERGED_COLOUR,
-}
+__all__ = ["Phase", "compute", "run"]
+
 LINES = {
     "rise_end": (r"horizon = $t_0'$", ":"),
     "peak": (r"horizon = $t_{peak}$ of $\gamma$", "-"),
@@ -34,22 +31,33 @@ LINES = {
 """Transition lines: where a stage of the closed form ends just at the horizon."""
 TITLES = {
     "simulation": "training",
-    phase.DESCENT: "descent, T and batch infinite",
+    DESCENT: "descent, T and batch infinite",
     "symmetric": "exact flow",
 }
 
 
-def run(config: phase.Phase) -> list[Path]:
-    """Compute or resume, draw and write a phase diagram."""
+def compute(config: Plane) -> dict[str, xr.Dataset]:
+    """Run or resume the sweeps of a diagram; datasets by engine."""
+    output.check_directory(config.out)
+    wanted = {name: sweep(config, name) for name in config.engines()}
+    for each in wanted.values():
+        each.check()
+    hosts.use_all_cores()
+    return {name: run_sweep(each, config.out / name).load() for name, each in wanted.items()}
+
+
+def run(config: Plane, rule: Rule | None = None) -> list[Path]:
+    """Compute or resume, draw and write a diagram; `rule` replaces that of the settings."""
     begin = time.perf_counter()
-    found = phase.compute(config)
+    rule = rule or config.rule()
+    found = compute(config)
     runs = sum(int(dataset.status.size) for dataset in found.values())
     print(
         f"{runs} runs in {time.perf_counter() - begin:.1f} s, those found in {config.out} included"
     )
-    maps = {name: phase.at_horizon(ds, config.observable) for name, ds in found.items()}
-    areas = {name: phase.region_map(ds) for name, ds in found.items()}
-    closed = phase.lines(config)
+    maps = {name: at_end(ds, config.observable) for name, ds in found.items()}
+    areas = {name: region_map(ds, rule) for name, ds in found.items()}
+    closed = config.lines()
     compared = len(maps) == 2
     columns = 3 if compared else 1
     figure, axes = plt.subplots(
@@ -60,7 +68,7 @@ def run(config: phase.Phase) -> list[Path]:
     for column, (name, values) in enumerate(maps.items()):
         mesh = plot_map(values, (low, high), ax=axes[0, column])
         axes[0, column].set_title(TITLES.get(name, name))
-        plot_regions(areas[name], ax=axes[1, column])
+        plot_regions(areas[name], rule, ax=axes[1, column])
     drawn = next(iter(found.values()))[config.observable]
     figure.colorbar(mesh, ax=axes[0, : len(maps)], label=label(drawn))
     if compared:
@@ -75,12 +83,12 @@ def run(config: phase.Phase) -> list[Path]:
     for ax in axes.flat:
         plot_lines(config, closed, ax=ax, bound=ax in axes[0, : len(maps)])
     figure.legend(
-        handles=legend(bool(np.isfinite(closed["peak"]).any())),
+        handles=legend(rule, bool(closed) and bool(np.isfinite(closed["peak"]).any())),
         loc="outside lower center",
         ncols=5,
         frameon=False,
     )
-    figure.suptitle(title(config))
+    figure.suptitle(config.title())
     arrays = {f"{name}/{config.observable}": m.values for name, m in maps.items()}
     arrays |= {f"{name}/region": a.values for name, a in areas.items()}
     arrays |= {f"closed_form/{name}": values for name, values in closed.items()}
@@ -114,17 +122,17 @@ def plot_map(
     return mesh
 
 
-def plot_regions(areas: xr.DataArray, ax: Axes | None = None) -> Axes:
-    """Map of the regions."""
+def plot_regions(areas: xr.DataArray, rule: Rule, ax: Axes | None = None) -> Axes:
+    """Map of the regions in the colours of the rule."""
     ax = ax or plt.gca()
     x, y = areas.dims
-    colours = ListedColormap([REGION_COLOURS[region] for region in Region])
+    codes = list(rule.legend)
     ax.pcolormesh(
         log_edges(areas[x]),
         log_edges(areas[y]),
-        areas.transpose(y, x).values,
-        cmap=colours,
-        norm=BoundaryNorm(np.arange(len(Region) + 1) - 0.5, len(Region)),
+        np.searchsorted(codes, areas.transpose(y, x).values),
+        cmap=ListedColormap([colour for _, colour in rule.legend.values()]),
+        norm=BoundaryNorm(np.arange(len(codes) + 1) - 0.5, len(codes)),
         rasterized=True,
     )
     decorate(ax, areas[x], areas[y])
@@ -149,10 +157,11 @@ def plot_agreement(one: xr.DataArray, other: xr.DataArray, ax: Axes | None = Non
     return float(same.mean())
 
 
-def plot_lines(
-    config: phase.Phase, closed: Mapping[str, np.ndarray], ax: Axes, bound: bool
-) -> None:
-    """The transition lines, and iso-lines of Theorem 4's B where `bound`."""
+def plot_lines(config: Plane, closed: Mapping[str, np.ndarray], ax: Axes, bound: bool) -> None:
+    """The transition lines, and iso-lines of Theorem 4's B where `bound`; nothing where theory
+    has no lines."""
+    if not closed:
+        return
     (_, xs), (_, ys) = config.axes().items()
     for name, (_, style) in LINES.items():
         ratio = np.log(closed[name])
@@ -171,7 +180,7 @@ def decorate(ax: Axes, x: xr.DataArray, y: xr.DataArray) -> None:
     ax.set(xscale="log", yscale="log", xlabel=label(x), ylabel=label(y))
 
 
-def legend(lines: bool) -> list:
+def legend(rule: Rule, lines: bool) -> list:
     """What the colours are, and the lines if there are any."""
     handles: list = []
     if lines:
@@ -179,14 +188,4 @@ def legend(lines: bool) -> list:
             Line2D([], [], color="k", ls=style, label=text) for text, style in LINES.values()
         ]
         handles.append(Line2D([], [], color="0.35", lw=0.8, label="iso-lines of Theorem 4's B"))
-    names = {region: region.name.lower().replace("_", " ") for region in Region}
-    return handles + [
-        Patch(fc=REGION_COLOURS[region], ec="0.5", label=names[region]) for region in Region
-    ]
-
-
-def title(config: phase.Phase) -> str:
-    """What was computed, in a line."""
-    sgd = config.optimizer == "sgd"
-    rule = f"momentum {config.training().momentum:g}" if sgd else config.optimizer
-    return f"{config.task}, {rule}, {config.horizon} steps, {config.init} start"
+    return handles + [Patch(fc=fc, ec="0.5", label=name) for name, fc in rule.legend.values()]

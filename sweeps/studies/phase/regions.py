@@ -1,6 +1,8 @@
 """What a run did, in five words: rules on what it recorded, for phase diagrams [ours]."""
 
 import enum
+from collections.abc import Callable, Mapping, Sequence
+from typing import NamedTuple
 
 import numpy as np
 import xarray as xr
@@ -11,6 +13,20 @@ LEARNED = 0.5
 """A run has learned once its loss is below this share of its loss at step 0."""
 WINNERS = 2.0
 """Below so many tokens, effectively, that share the attention, one of them has won."""
+
+
+class Rule(NamedTuple):
+    """How a diagram tells what a run did.
+
+    Attributes:
+        record: names of the observables that it reads, over time.
+        classify: codes of the runs of a dataset that recorded these, over its axes.
+        legend: name and colour of each code.
+    """
+
+    record: tuple[str, ...]
+    classify: Callable[[xr.Dataset], xr.DataArray]
+    legend: Mapping[int, tuple[str, str]]
 
 
 class Region(enum.IntEnum):
@@ -61,9 +77,35 @@ def of_dataset(dataset: xr.Dataset) -> xr.DataArray:
     return xr.DataArray(codes, dims=runs, coords={d: dataset[d] for d in runs}, name="region")
 
 
-def most_common(regions: xr.DataArray) -> xr.DataArray:
-    """The most frequent region over seeds; of equally frequent ones the first."""
-    if "seed" not in regions.dims:
-        return regions
-    counts = xr.concat([(regions == region).sum("seed") for region in Region], "region")
-    return counts.argmax("region")
+def most_common(codes: xr.DataArray, known: Sequence[int] = tuple(Region)) -> xr.DataArray:
+    """The most frequent of the `known` codes over seeds; of equally frequent ones the first."""
+    if "seed" not in codes.dims:
+        return codes
+    counts = xr.concat([(codes == code).sum("seed") for code in known], "region")
+    return counts.argmax("region").copy(data=np.asarray(known)[counts.argmax("region").values])
+
+
+DIVERGED_COLOUR = "#b0b0b0"
+RULE = Rule(
+    record=("loss", "entropy", "speed"),
+    classify=of_dataset,
+    legend={
+        Region.NOT_LEARNED: ("not learned", "#f0f0f0"),
+        Region.SCANNING: ("scanning", "#b7d3ea"),
+        Region.SNAPPED: ("snapped", "#4c8bbe"),
+        Region.WINNER_TAKE_ALL: ("winner take all", "#0b2545"),
+        Region.DIVERGED: ("diverged", DIVERGED_COLOUR),
+    },
+)
+"""The rule of the attention layer in Y and Z."""
+BY_STATUS = Rule(
+    record=(),
+    classify=lambda dataset: dataset["status"],
+    legend={
+        Status.OK: ("ended well", "#b7d3ea"),
+        Status.DIVERGED: ("diverged", DIVERGED_COLOUR),
+        Status.MAX_STEPS: ("solver out of steps", "#e0c080"),
+        Status.SOLVER_FAILED: ("solver failed", "#d95f02"),
+    },
+)
+"""The rule of a system that has none of its own: how the runs ended."""

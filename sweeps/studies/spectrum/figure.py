@@ -16,8 +16,8 @@ from sweeps.runner import hosts
 from sweeps.studies.spectrum import panels as checkpoint
 from sweeps.studies.spectrum.checkpoint import Checkpoint
 from sweeps.studies.two_stage import claims
+from sweeps.studies.two_stage.experiment import runs
 from sweeps.studies.two_stage.panels import P_COLOUR, Q_COLOUR
-from sweeps.studies.two_stage.runs import runs
 from sweeps.systems.two_stage.settings import TwoStage
 
 LARGEST = 12

@@ -14,7 +14,8 @@ from sweeps import output
 from sweeps.runner import hosts
 from sweeps.studies.two_stage import claims, panels
 from sweeps.studies.two_stage import theory as two_stage_theory
-from sweeps.studies.two_stage.runs import Runs, runs
+from sweeps.studies.two_stage.experiment import runs
+from sweeps.studies.two_stage.runs import Runs
 from sweeps.systems.two_stage.settings import TwoStage
 
 CONTROLS = {"forever": "tab:green", "small": "tab:orange", "smallinit": "tab:purple"}

@@ -105,8 +105,8 @@ def run(config: TwoStagePhase) -> list[Path]:
     config.training().check()
     output.check_directory(config.out)
     hosts.use_all_cores()
-    theory = plane(compute(config, "two-stage", config.resolution), "auc_Q")
-    trained = compute(config, "prompts", config.points)
+    theory = plane(compute(config, "ode", config.resolution), "auc_Q")
+    trained = compute(config, "simulation", config.points)
     simulated, signal = (plane(trained, name) for name in ("auc_Q", "auc_Q_signal"))
     fine = np.geomspace(*config.r, 200)
     infinite, finite = boundaries(config, fine)
@@ -142,7 +142,7 @@ def compute(config: TwoStagePhase, engine: str, number: int) -> xr.Dataset:
         "r": {"logspace": [*config.r, number]},
     }
     record = ("auc_Q",)
-    if engine == "prompts":
+    if engine == "simulation":
         axes["seed"] = {"range": config.seeds}
         record = ("auc_Q", "auc_Q_signal")
     sweep = Sweep(axes, config.training(), engine, record)

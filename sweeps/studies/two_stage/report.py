@@ -7,9 +7,9 @@ import numpy as np
 
 from dynsim.trajectory import to_arrays
 from sweeps import output
+from sweeps.compare.comparison import lines
 from sweeps.studies.two_stage import panels
-from sweeps.studies.two_stage import theory as two_stage_theory
-from sweeps.studies.two_stage.compare import TwoStageComparison
+from sweeps.studies.two_stage.outcome import TwoStageComparison
 
 
 def table(result: TwoStageComparison) -> str:
@@ -17,29 +17,15 @@ def table(result: TwoStageComparison) -> str:
     report, runs = result.report, result.simulation
     theories = report["theories"]
     t_1, t_2 = runs.training.make_optimizer().steps
-    lines = [
-        f"two-stage: {runs.count} runs of {t_1} + {t_2} steps, {runs.diverged} diverged",
-        "",
-        "Relative error in % against the mean of the runs: L2 over eta-time / at the end.",
-        "'sampling' is the standard error of that mean: smaller differences mean nothing.",
-        "",
-        f"{'':<10}" + "".join(f"{name:>18}" for name in ("sampling", *theories)),
-    ]
-    errors = {"sampling": report["simulation"]["sampling_error"]}
-    errors |= {name: theory["relative_error"] for name, theory in theories.items()}
-    for name in two_stage_theory.RECORD:
-        cells = (
-            f"{_percent(e[name]['over_time'])} / {_percent(e[name]['at_end'])}"
-            for e in errors.values()
-        )
-        lines.append(f"{name:<10}" + "".join(f"{cell:>18}" for cell in cells))
-    lines.append("")
+    about = [f"two_stage: {runs.count} runs of {t_1} + {t_2} steps, {runs.diverged} diverged"]
+    shown_lines = lines(report, result.names, about)
+    shown_lines.append("")
     for label, name in (("t_P", "learned_P"), ("t_Q", "learned_Q")):
         found = {"runs": report["simulation"][name]} | {n: t[name] for n, t in theories.items()}
         shown = (f"{who} {_times(values)}" for who, values in found.items())
-        lines.append(f"{label} in eta-time: " + "; ".join(shown))
-    lines += [f"{name}: {value:.4g}" for name, value in report["corollaries"].items()]
-    return "\n".join(lines)
+        shown_lines.append(f"{label} in eta-time: " + "; ".join(shown))
+    shown_lines += [f"{name}: {value:.4g}" for name, value in report["corollaries"].items()]
+    return "\n".join(shown_lines)
 
 
 def write(result: TwoStageComparison) -> list[Path]:
@@ -58,10 +44,6 @@ def write(result: TwoStageComparison) -> list[Path]:
         named |= {f"{theory}/{n}": values for n, values in to_arrays(prediction).items()}
     out = result.config.out
     return output.write(out, "compare", figure=figure, arrays=named, report=result.report)
-
-
-def _percent(share: float | None) -> str:
-    return "-" if share is None else f"{100 * share:.2f}"
 
 
 def _times(values: list[float | None]) -> str:

@@ -1,7 +1,6 @@
-"""Seeds of a two-stage experiment: run through the sweep engine, kept, and read back."""
+"""The runs of a two-stage experiment, read from the sweep over its seeds."""
 
 import dataclasses
-from pathlib import Path
 
 import numpy as np
 import xarray as xr
@@ -9,25 +8,18 @@ from jaxtyping import Float
 
 from dynsim import Status
 from dynsim.two_stage import observables as prompt_observables
-from sweeps.runner.run import run
+from sweeps.compare.comparison import average, spread
 from sweeps.runner.spec import Sweep
 from sweeps.systems.two_stage.settings import TwoStage
 
 RECORD = (*prompt_observables.OBSERVABLES, "eta_time")
-SETTINGS = tuple(field.name for field in dataclasses.fields(TwoStage))
 LEVEL_P, LEVEL_Q = 0.2, 0.6
 """A component counts as learned when its loss falls below this (section 4 of the theory)."""
 
 
-def settings(config: TwoStage, **changes: object) -> TwoStage:
-    """The fields of a run alone, out of a command's settings, with `changes`."""
-    given = {name: getattr(config, name) for name in SETTINGS}
-    return TwoStage(**{**given, **changes})
-
-
 def sweep(training: TwoStage, seeds: int, num_times: int, root: int = 0) -> Sweep:
     """The sweep over `seeds` of one experiment, with everything recorded."""
-    return Sweep({"seed": {"range": seeds}}, training, "prompts", RECORD, num_times, root=root)
+    return Sweep({"seed": {"range": seeds}}, training, "simulation", RECORD, num_times, root=root)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -60,18 +52,15 @@ class Runs:
 
     def __getitem__(self, name: str) -> np.ndarray:
         """The observable `name`; of V_trace, whose sign is random, the modulus."""
-        found = self.values[name]
-        return np.abs(found) if name == "V_trace" else found
+        return modulus(name, self.values[name])
 
     def mean(self, name: str) -> np.ndarray:
         """Mean over the runs; NaN if there is none."""
-        found = self[name]
-        return found.mean(0) if len(found) else np.full(found.shape[1:], np.nan)
+        return average(self[name])
 
     def spread(self, name: str) -> np.ndarray:
         """Standard deviation (ddof 1) over the runs; NaN below two of them."""
-        found = self[name]
-        return found.std(0, ddof=1) if len(found) > 1 else np.full(found.shape[1:], np.nan)
+        return spread(self[name])
 
     def over_time(self, values: Float[np.ndarray, " S"]) -> float:
         """L2 norm of a curve over eta-time, by the trapezoidal rule, so that it does not depend
@@ -89,13 +78,6 @@ class Runs:
         return prompt_observables.first_below(self.eta_time, self["K2"], LEVEL_Q)
 
 
-def runs(
-    training: TwoStage, seeds: int, num_times: int, out: Path | None = None, root: int = 0
-) -> Runs:
-    """Run the experiment, or read what `out` holds of it."""
-    return from_dataset(training, run(sweep(training, seeds, num_times, root), out))
-
-
 def from_dataset(training: TwoStage, dataset: xr.Dataset) -> Runs:
     """The runs of a dataset with `seed` as its only axis."""
     dataset = dataset.load()
@@ -109,3 +91,8 @@ def from_dataset(training: TwoStage, dataset: xr.Dataset) -> Runs:
         values,
         int((~good).sum()),
     )
+
+
+def modulus(name: str, values: np.ndarray) -> np.ndarray:
+    """An observable as it is compared: of V_trace, whose sign is random, the modulus."""
+    return np.abs(values) if name == "V_trace" else values

@@ -13,7 +13,8 @@ from dynsim import Trajectory
 from odes import two_stage
 from odes.two_stage import sde as two_stage_sde
 from odes.two_stage.state import ReducedState
-from sweeps.studies.two_stage.runs import Runs
+from sweeps.compare.comparison import average
+from sweeps.studies.two_stage.runs import Runs, modulus
 
 RECORD = ("K1", "K2", "J", "W_norm", "V_norm", "W_trace", "V_trace", "auc_Q")
 """What theory and simulation both have."""
@@ -104,6 +105,4 @@ def predict(runs: Runs, names: tuple[str, ...]) -> dict[str, Trajectory]:
 
 def mean(prediction: Trajectory, name: str) -> np.ndarray:
     """(S,) mean of an observable over the solves that ended well; of V_trace the modulus."""
-    found = np.asarray(prediction[name])[np.asarray(prediction.ok)]
-    found = np.abs(found) if name == "V_trace" else found
-    return found.mean(0) if len(found) else np.full(found.shape[1:], np.nan)
+    return average(modulus(name, np.asarray(prediction[name])[np.asarray(prediction.ok)]))

@@ -13,54 +13,47 @@ from dynsim.transformer.observables import OBSERVABLES
 from dynsim.transformer.simulate import simulate_text
 from dynsim.transformer.task import Text
 from sweeps.systems.base import Engine, Settings
-from sweeps.systems.transformer.settings import TextTraining
+from sweeps.systems.transformer.settings import Fixed
 
 
 def _assemble(
-    settings: Settings, prepared: Text, point: Mapping[str, Array]
+    settings: Settings[Fixed], prepared: Text, point: Mapping[str, Array]
 ) -> tuple[Text, Descent]:
-    return prepared, Descent(**point, kind=settings.run.optimizer)
+    return prepared, Descent(**point, kind=settings.fixed.kind)
 
 
-def _simulate(settings: Settings, task: Text, optimizer: Descent, key: PRNGKeyArray) -> Trajectory:
-    run: TextTraining = settings.run
+def _simulate(
+    settings: Settings[Fixed], task: Text, optimizer: Descent, key: PRNGKeyArray
+) -> Trajectory:
+    fixed = settings.fixed
     return simulate_text(
         task,
-        run.architecture(task.vocabulary),
+        fixed.spec(task.vocabulary),
         optimizer,
         key,
-        steps=run.steps,
-        batch=run.batch,
-        num_held_out=run.num_held_out,
+        steps=fixed.steps,
+        batch=fixed.batch,
+        num_held_out=fixed.num_held_out,
         times=settings.times,
         record=tuple(name for name in settings.record if name != "batch_loss"),
         dtype=settings.dtype,
     )
 
 
-def _bytes(task: Text, settings: Settings) -> int:
-    run: TextTraining = settings.run
-    width = 8 if settings.dtype == "float64" else 4
-    sizes = run.architecture(task.vocabulary)
-    model = jax.eval_shape(lambda: Transformer(sizes, jax.random.key(0)))
+def _bytes(task: Text, settings: Settings[Fixed]) -> int:
+    fixed = settings.fixed
+    spec = fixed.spec(task.vocabulary)
+    model = jax.eval_shape(lambda: Transformer(spec, jax.random.key(0)))
     weights = sum(math.prod(leaf.shape) for leaf in jax.tree.leaves(model))
     # Logits and their gradient, on a batch or on the held-out windows; weights, gradient, moments.
-    logits = 2 * max(run.batch, run.num_held_out) * run.length * task.vocabulary
-    maps = 2 * run.num_held_out * run.layers * run.heads * run.length**2
-    return width * (4 * weights + logits + maps)
+    logits = 2 * max(fixed.batch, fixed.num_held_out) * spec.length * task.vocabulary
+    maps = 2 * fixed.num_held_out * spec.layers * spec.heads * spec.length**2
+    return settings.width * (4 * weights + logits + maps)
 
 
-ENGINES: dict[str, Engine] = {
-    "text": Engine(
-        system=TextTraining,
-        run=_simulate,
-        assemble=_assemble,
-        check=lambda *_: None,
-        observables=(*OBSERVABLES, "batch_loss"),
-        bytes_per_run=_bytes,
-        adaptive=False,
-        tile=1,
-        trains=True,
-    ),
+ENGINES: dict[str, Engine[Fixed]] = {
+    "simulation": Engine(
+        _simulate, _assemble, (*OBSERVABLES, "batch_loss"), _bytes, tile=1, trains=True
+    )
 }
 """The engine of transformers on text."""

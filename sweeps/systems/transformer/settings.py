@@ -4,33 +4,49 @@ import dataclasses
 import hashlib
 from collections.abc import Collection, Mapping
 from pathlib import Path
-from typing import Any, ClassVar, Literal, Self
+from typing import Any, ClassVar, Literal, NamedTuple
 
 import numpy as np
 from jaxtyping import ArrayLike, Float
 
-from dynsim import checks, log_times
+from dynsim import checks
 from dynsim.classes.corpus import Corpus, load_corpus, synthetic_corpus
 from dynsim.precision import DType
 from dynsim.training.descent import Descent, Kind
-from dynsim.training.run_checks import check_step_times
 from dynsim.transformer.model import Positions, TransformerSpec
 from dynsim.transformer.task import Text, text
-from sweeps.runner.axes import Fields
-from sweeps.systems.base import Run, Times
+from sweeps.systems.base import Fields, Run, Times, steps_of
 
 SYNTHETIC = "synthetic"
+MIN_VOCABULARY = 2
 NUMBERS = ("eta", "momentum", "b1", "b2", "eps", "clip")
 OPTIMIZER_AXES = {"momentum": "momentum", "b1": "adam", "b2": "adam", "eps": "adam"}
 """The rule that reads a number; others are read by all."""
 SIZES = ("layers", "heads", "width", "mlp", "length")
 STATIC = (*SIZES, "steps", "batch", "num_held_out", "min_count")
-ANY_CLIP = 1.0
-"""Stands for a gradient that is clipped, where the norm does not matter."""
+
+
+class Fixed(NamedTuple):
+    """What runs of one program share besides the arrays of their text and their numbers.
+
+    Attributes:
+        sizes: the transformer, for a vocabulary that the text decides.
+        kind, steps, batch, num_held_out: as `optimizer` and the fields of `TextTraining`.
+    """
+
+    sizes: TransformerSpec
+    kind: Kind
+    steps: int
+    batch: int
+    num_held_out: int
+
+    def spec(self, vocabulary: int) -> TransformerSpec:
+        """The transformer for so many tokens."""
+        return dataclasses.replace(self.sizes, vocabulary=vocabulary)
 
 
 @dataclasses.dataclass(frozen=True)
-class TextTraining(Run):
+class TextTraining(Run[Fixed]):
     """A decoder-only transformer trained on windows of a text.
 
     Attributes:
@@ -113,11 +129,6 @@ class TextTraining(Run):
             )
         return text(found.train, found.valid, len(found.vocabulary), prompt[None])
 
-    def architecture(self, vocabulary: int) -> TransformerSpec:
-        """The transformer for so many tokens; `ValueError` for sizes that cannot be."""
-        sizes = {name: getattr(self, name) for name in SIZES}
-        return TransformerSpec(vocabulary, **sizes, positions=self.positions)
-
     def make_optimizer(self) -> Descent:
         """The update rule; `ValueError` for numbers that cannot be."""
         return Descent(**{name: getattr(self, name) for name in NUMBERS}, kind=self.optimizer)
@@ -134,7 +145,7 @@ class TextTraining(Run):
         checks.choice("dtype", self.dtype, ("float32", "float64"))
         for name in ("steps", "batch", "num_held_out", "min_count"):
             checks.integer(name, getattr(self, name), 1)
-        self.architecture(2)
+        self.fixed()
 
     def check_axes(self, axes: Collection[str]) -> None:
         """Raise `ValueError` for axes that these runs do not read."""
@@ -151,32 +162,28 @@ class TextTraining(Run):
             return self.corpus != SYNTHETIC
         return OPTIMIZER_AXES.get(field, self.optimizer) == self.optimizer
 
+    def fixed(self) -> Fixed:
+        """What its program takes for granted; `ValueError` for sizes that cannot be."""
+        sizes = TransformerSpec(
+            MIN_VOCABULARY,
+            self.length,
+            self.layers,
+            self.heads,
+            self.width,
+            self.mlp,
+            self.positions,
+        )
+        return Fixed(sizes, self.optimizer, self.steps, self.batch, self.num_held_out)
+
     def steps_recorded(self, times: Times) -> tuple[int, ...]:
         """The optimiser steps at which a run records; `ValueError` unless they increase within
         [0, steps]."""
-        if times == "end":
-            return (self.steps,)
-        if isinstance(times, int):
-            return tuple(log_times(self.steps, times).tolist())
-        check_step_times(times, self.steps)
-        return times
-
-    def compiled(self) -> Self:
-        """The run without its text, whose arrays say all, and without its numbers."""
-        kept = (*SIZES, "positions", "optimizer", "steps", "batch", "num_held_out", "dtype")
-        clip = None if self.clip is None else ANY_CLIP
-        return TextTraining(**{name: getattr(self, name) for name in kept}, clip=clip)
+        return steps_of(times, self.steps)
 
     @staticmethod
     def stiffness(numbers: Mapping[str, Float[np.ndarray, " P"]]) -> Float[np.ndarray, " P"]:
         """The learning rate."""
         return numbers["eta"]
-
-    def at(self, chosen: Mapping[str, Any], axes: Collection[str]) -> Self:
-        """The run at the `chosen` values of axes; with an axis clip gradients are clipped, at
-        any value."""
-        left = {"clip": ANY_CLIP} if "clip" in axes else {}
-        return dataclasses.replace(self, **{**left, **chosen})
 
     def as_json(self) -> dict[str, object]:
         """The fields as JSON values, and a hash of the words that the files hold: a store must not

@@ -15,14 +15,14 @@ from dynsim.two_stage.task import Prompts
 from odes import two_stage
 from odes.solver.tolerances import Tolerances
 from sweeps.systems.base import Engine, Settings
-from sweeps.systems.two_stage.settings import OPTIMIZER_NUMBERS, TASK_NUMBERS, TwoStage
+from sweeps.systems.two_stage.settings import OPTIMIZER_NUMBERS, TASK_NUMBERS, Fixed
 
 
 def _assemble(
-    settings: Settings, prepared: Prompts, point: Mapping[str, Array]
+    settings: Settings[Fixed], prepared: Prompts, point: Mapping[str, Array]
 ) -> tuple[Prompts, NoisySGD]:
     numbers = {name: point[name] for name in TASK_NUMBERS}
-    if settings.run.coupling == 0:
+    if not settings.fixed.coupled:
         # As a number that the theory sees, because it then leaves out what only J needs.
         numbers["coupling"] = 0.0
     task = dataclasses.replace(prepared, **numbers)
@@ -30,26 +30,26 @@ def _assemble(
 
 
 def _simulate(
-    settings: Settings, task: Prompts, optimizer: NoisySGD, key: PRNGKeyArray
+    settings: Settings[Fixed], task: Prompts, optimizer: NoisySGD, key: PRNGKeyArray
 ) -> Trajectory:
-    run: TwoStage = settings.run
+    fixed = settings.fixed
     times = _times(settings, optimizer)
     return simulate_prompts(
         task,
         optimizer,
         key,
-        batch=run.batch,
-        pool=run.pool,
-        num_test=run.num_test,
+        batch=fixed.batch,
+        pool=fixed.pool,
+        num_test=fixed.num_test,
         times=jnp.rint(times).astype(jnp.int32),
         record=tuple(name for name in settings.record if name != "eta_time"),
-        bias=run.bias,
+        bias=fixed.bias,
         dtype=settings.dtype,
     )
 
 
 def _solve(
-    settings: Settings,
+    settings: Settings[Fixed],
     task: Prompts,
     optimizer: NoisySGD,
     key: PRNGKeyArray,
@@ -69,54 +69,44 @@ def _solve(
     )
 
 
-def _times(settings: Settings, optimizer: NoisySGD) -> Int[Array, " S"]:
+def _times(settings: Settings[Fixed], optimizer: NoisySGD) -> Int[Array, " S"]:
     if isinstance(settings.times, int):
         return optimizer.spread(settings.times)
     return jnp.asarray(settings.times)
 
 
-def _check_theory(run: TwoStage, task: Prompts, optimizer: NoisySGD) -> None:
+def _described(fixed: Fixed, task: Prompts, optimizer: NoisySGD) -> None:
     del task, optimizer
-    if run.core != "fresh":
-        raise ValueError(f"core = {run.core!r}: the reduced ODE describes fresh prompts alone")
-    if run.bias:
+    if fixed.core != "fresh":
+        raise ValueError(f"core = {fixed.core!r}: the reduced ODE describes fresh prompts alone")
+    if fixed.bias:
         raise ValueError("bias = True: the reduced ODE has no bias")
 
 
-def _bytes(task: Prompts, settings: Settings) -> int:
-    run: TwoStage = settings.run
-    width = 8 if settings.dtype == "float64" else 4
+def _bytes(task: Prompts, settings: Settings[Fixed]) -> int:
+    fixed = settings.fixed
     tokens = 2 * task.d * task.length
     # A batch and the test prompts are held twice: gathered, and multiplied.
-    return width * tokens * (run.pool + 2 * run.batch + 2 * run.num_test)
+    return settings.width * tokens * (fixed.pool + 2 * fixed.batch + 2 * fixed.num_test)
 
 
-def _theory(finite_length: bool) -> Engine:
+def _theory(title: str, finite_length: bool) -> Engine[Fixed]:
     return Engine(
-        system=TwoStage,
-        run=functools.partial(_solve, finite_length=finite_length),
-        assemble=_assemble,
-        check=_check_theory,
-        observables=tuple(two_stage.OBSERVABLES),
-        bytes_per_run=lambda task, settings: 2**16,
+        functools.partial(_solve, finite_length=finite_length),
+        _assemble,
+        tuple(two_stage.OBSERVABLES),
+        check=_described,
         adaptive=True,
         tile=32,
+        title=title,
     )
 
 
-ENGINES: dict[str, Engine] = {
-    "prompts": Engine(
-        system=TwoStage,
-        run=_simulate,
-        assemble=_assemble,
-        check=lambda *_: None,
-        observables=(*OBSERVABLES, "eta_time"),
-        bytes_per_run=_bytes,
-        adaptive=False,
-        tile=1,
-        trains=True,
+ENGINES: dict[str, Engine[Fixed]] = {
+    "simulation": Engine(
+        _simulate, _assemble, (*OBSERVABLES, "eta_time"), _bytes, tile=1, trains=True
     ),
-    "two-stage": _theory(True),
-    "two-stage-infinite": _theory(False),
+    "ode": _theory("reduced ODE", True),
+    "infinite": _theory("reduced ODE, L = ∞", False),
 }
 """Engines of the two-stage system: training, the reduced ODE, and that for L -> infinity."""

@@ -2,7 +2,7 @@
 
 import dataclasses
 from collections.abc import Collection, Mapping
-from typing import Any, ClassVar, Literal, Self
+from typing import Any, ClassVar, Literal, NamedTuple
 
 import numpy as np
 from jaxtyping import ArrayLike, Float
@@ -13,23 +13,35 @@ from dynsim.training.run_checks import check_step_times
 from dynsim.two_stage.noisy_sgd import Control, NoisySGD, controlled, noisy_sgd
 from dynsim.two_stage.presets import PRESETS, Preset
 from dynsim.two_stage.task import Core, Prompts, prompts
-from sweeps.runner.axes import Fields
-from sweeps.systems.base import Run, Times
+from sweeps.systems.base import Fields, Run, Times
 
 TASK_NUMBERS = ("gamma0", "s1", "s2", "r", "coupling")
 RATES = ("eta_1", "eta_2", "decay", "tau", "tau_0", "stage_2")
 SIZES = ("d", "length", "batch", "pool", "num_test")
 OPTIMIZER_NUMBERS = tuple(field.name for field in dataclasses.fields(NoisySGD))
-ANY_COUPLING = 0.5
-"""Stands for coupling that is not zero, where its value does not matter."""
+
+
+class Fixed(NamedTuple):
+    """What runs of one program share besides their numbers, as in `TwoStage`.
+
+    Attributes:
+        coupled: whether the loss of the sum of the components counts.
+    """
+
+    batch: int
+    pool: int
+    num_test: int
+    coupled: bool
+    core: Core
+    bias: bool
 
 
 @dataclasses.dataclass(frozen=True)
-class TwoStage(Run):
+class TwoStage(Run[Fixed]):
     """Two-stage training on prompts. A number that is left out is that of the preset.
 
     Attributes:
-        task: two-stage.
+        task: prompts.
         preset: default (each component has a loss of its own), fast (small), joint (the loss of
             their sum, and a larger r).
         control: none; forever (the large rate to the end); small (the small rate from the start);
@@ -62,7 +74,7 @@ class TwoStage(Run):
         aliases={"L": "length", "lambda": "decay"},
     )
 
-    task: Literal["two-stage"] = "two-stage"
+    task: Literal["prompts"] = "prompts"
     preset: Preset = "default"
     control: Control = "none"
     d: int | None = None
@@ -121,7 +133,7 @@ class TwoStage(Run):
 
     def check(self) -> None:
         """Raise `ValueError`, naming the field, for what the constructors do not see."""
-        checks.choice("task", self.task, ("two-stage",))
+        checks.choice("task", self.task, ("prompts",))
         checks.choice("dtype", self.dtype, ("float32", "float64"))
         for name, minimum in (("batch", 1), ("pool", 1), ("num_test", 2)):
             checks.integer(name, self.value(name), minimum)
@@ -145,23 +157,23 @@ class TwoStage(Run):
         check_step_times(times, np.iinfo(np.int32).max)
         return times
 
-    def compiled(self) -> Self:
-        """The run with its sizes alone, and whether its components are coupled."""
-        sizes = {name: self.value(name) for name in SIZES}
-        coupling = ANY_COUPLING if self.value("coupling") else 0.0
-        return TwoStage(
-            **sizes, coupling=coupling, core=self.core, bias=self.bias, dtype=self.dtype
+    def fixed(self) -> Fixed:
+        """What its program takes for granted."""
+        coupling = self.value("coupling")
+        return Fixed(
+            batch=self.value("batch"),
+            pool=self.value("pool"),
+            num_test=self.value("num_test"),
+            # An axis couples the components, at any value.
+            coupled=not isinstance(coupling, int | float) or coupling != 0,
+            core=self.core,
+            bias=self.bias,
         )
 
     @staticmethod
     def stiffness(numbers: Mapping[str, Float[np.ndarray, " P"]]) -> Float[np.ndarray, " P"]:
         """The rate at which Q grows without noise, which rises with r."""
         return numbers["r"]
-
-    def at(self, chosen: Mapping[str, Any], axes: Collection[str]) -> Self:
-        """The run at the `chosen` values of some of the `axes`."""
-        left = {"coupling": ANY_COUPLING} if "coupling" in axes else {}
-        return dataclasses.replace(self, **{**left, **chosen})
 
     def as_json(self) -> dict[str, object]:
         """The fields as JSON values, those of the preset written out."""

@@ -1,1 +1,16 @@
-"""The attention layer in Y and Z as the sweep engine sees it."""
+"""The attention layer in Y and Z (Scan and Snap): training, and every theory of the ladder."""
+
+from sweeps.systems.base import System
+from sweeps.systems.yz.engines import ENGINES
+from sweeps.systems.yz.labels import LABELS
+from sweeps.systems.yz.problem import TASKS
+from sweeps.systems.yz.settings import Training
+
+SYSTEM = System(
+    name="yz",
+    tasks=tuple(TASKS),
+    run=Training,
+    engines=ENGINES,
+    labels=LABELS,
+    compare="sweeps.compare.yz:Compare",
+)

@@ -1,8 +1,8 @@
 """The engines of the attention layer: simulation, descent and every theory of the ladder."""
 
-import dataclasses
+import functools
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Hashable, Mapping
 from typing import Any
 
 import numpy as np
@@ -15,8 +15,8 @@ from odes import symmetric
 from odes.solver.tolerances import DEFAULT_TOLERANCES
 from odes.symmetric.state import SymmetricTask
 from odes.yz import ladder
-from sweeps.systems.base import Engine, Settings, num_times
-from sweeps.systems.yz.settings import Training
+from sweeps.systems.base import Engine, Settings
+from sweeps.systems.yz.settings import Fixed
 
 ATOL_SHARE = 0.01
 """Absolute tolerance of an adaptive solver over its relative one, as in its defaults."""
@@ -27,35 +27,35 @@ SOLVER_STAGES = 9
 
 
 def _assemble(
-    settings: Settings, task: Any, numbers: Mapping[str, Array]
+    settings: Settings[Fixed], task: Any, numbers: Mapping[str, Array]
 ) -> tuple[Any, dynsim.Optimizer]:
-    return task, dataclasses.replace(settings.run.make_optimizer(), **numbers)
+    return task, dynsim.Optimizer(**numbers, kind=settings.fixed.kind)
 
 
-def _start(settings: Settings, task: dynsim.SequenceClasses, key: PRNGKeyArray) -> Any:
+def _start(fixed: Fixed, task: dynsim.SequenceClasses, key: PRNGKeyArray) -> dynsim.YZ | None:
     """Starting weights of a run: None for zero, so that theories that hold from zero alone work.
     They are drawn in the precision of the simulation."""
-    if settings.run.init == "zero":
+    if fixed.init == "zero":
         return None
-    return dynsim.initial_weights(task, settings.run.init, key, settings.run.dtype)
+    return dynsim.initial_weights(task, fixed.init, key, fixed.dtype)
 
 
 def _simulate(
-    settings: Settings,
+    settings: Settings[Fixed],
     task: dynsim.SequenceClasses,
     optimizer: dynsim.Optimizer,
     key: PRNGKeyArray,
     init: dynsim.YZ | None = None,
 ) -> Trajectory:
-    run = settings.run
+    fixed = settings.fixed
     return dynsim.simulate(
         task,
         optimizer,
         key,
-        steps=run.steps,
-        length=run.length,
-        batch=run.batch,
-        init=init or run.init,
+        steps=fixed.steps,
+        length=fixed.length,
+        batch=fixed.batch,
+        init=init or fixed.init,
         times=settings.times,
         record=tuple(name for name in settings.record if name != "batch_loss"),
         dtype=settings.dtype,
@@ -63,29 +63,31 @@ def _simulate(
 
 
 def _descend(
-    settings: Settings,
+    settings: Settings[Fixed],
     task: dynsim.SequenceClasses,
     optimizer: dynsim.Optimizer,
     key: PRNGKeyArray,
 ) -> Trajectory:
-    infinite = dataclasses.replace(settings.run, length=math.inf, batch=math.inf)
-    start = _start(settings, task, key)
-    return _simulate(settings._replace(run=infinite), task, optimizer, key, start)
+    infinite = settings.fixed._replace(length=math.inf, batch=math.inf)
+    start = _start(settings.fixed, task, key)
+    return _simulate(settings._replace(fixed=infinite), task, optimizer, key, start)
 
 
 def _solve(
-    settings: Settings,
+    settings: Settings[Fixed],
     task: dynsim.SequenceClasses,
     optimizer: dynsim.Optimizer,
     key: PRNGKeyArray,
+    *,
+    theory: ladder.Theory,
 ) -> Trajectory:
-    start = _start(settings, task, key)
+    start = _start(settings.fixed, task, key)
     options = {} if start is None else {"init": start}
-    return _integrate(ladder.THEORIES[settings.engine].solve, settings, task, optimizer, **options)
+    return _integrate(theory.solve, settings, task, optimizer, **options)
 
 
 def _solve_symmetric(
-    settings: Settings, task: SymmetricTask, optimizer: dynsim.Optimizer, key: PRNGKeyArray
+    settings: Settings[Fixed], task: SymmetricTask, optimizer: dynsim.Optimizer, key: PRNGKeyArray
 ) -> Trajectory:
     del key
     return _integrate(symmetric.solve, settings, task, optimizer)
@@ -93,7 +95,7 @@ def _solve_symmetric(
 
 def _integrate(
     solve: Callable[..., Trajectory],
-    settings: Settings,
+    settings: Settings[Fixed],
     task: dynsim.SequenceClasses | SymmetricTask,
     optimizer: dynsim.Optimizer,
     **options: Any,
@@ -107,53 +109,48 @@ def _integrate(
 
 
 def _descend_symmetric(
-    settings: Settings, task: SymmetricTask, optimizer: dynsim.Optimizer, key: PRNGKeyArray
+    settings: Settings[Fixed], task: SymmetricTask, optimizer: dynsim.Optimizer, key: PRNGKeyArray
 ) -> Trajectory:
     del key
     return symmetric.descend(
         task,
         optimizer,
-        steps=settings.run.steps,
+        steps=settings.fixed.steps,
         times=settings.times,
         record=settings.record,
         dtype=settings.dtype,
     )
 
 
-def _merged(task: dynsim.SequenceClasses) -> SymmetricTask:
+def _merged(task: dynsim.SequenceClasses, record: tuple[Hashable, ...]) -> SymmetricTask:
+    del record
     return symmetric.merged(symmetric.symmetric_task(task))
 
 
-def _applies(theory: str) -> Callable[[Training, dynsim.SequenceClasses, dynsim.Optimizer], None]:
-    """The check of an engine that rests on a theory."""
-
-    def check(run: Training, task: dynsim.SequenceClasses, optimizer: dynsim.Optimizer) -> None:
-        ladder.theory(theory, task, optimizer, run.init == "zero")
-
-    return check
-
-
-def _always_applies(
-    run: Training, task: dynsim.SequenceClasses, optimizer: dynsim.Optimizer
+def _applies(
+    fixed: Fixed,
+    task: dynsim.SequenceClasses,
+    optimizer: dynsim.Optimizer,
+    *,
+    theory: ladder.Theory,
 ) -> None:
-    """Descent needs nothing beyond what task and optimiser check themselves."""
+    ladder.theory(theory.name, task, optimizer, fixed.init == "zero")
 
 
 def _memory(
     parameters: Callable[[dynsim.SequenceClasses], int],
-    examples: Callable[[dynsim.SequenceClasses, Training], float],
+    examples: Callable[[dynsim.SequenceClasses, Fixed], float],
     stages: int = 1,
-) -> Callable[[dynsim.SequenceClasses, Settings], int]:
+) -> Callable[[dynsim.SequenceClasses, Settings[Fixed]], int]:
     """An estimate of bytes: weights, gradient and moments, in each stage of an adaptive solver;
     the forward and the backward pass over the examples of a step, which keep a few arrays of
     (examples, M); and what is recorded."""
 
-    def bytes_per_run(task: dynsim.SequenceClasses, settings: Settings) -> int:
-        width = 8 if settings.dtype == "float64" else 4
-        copies = STATE_COPIES[settings.run.make_optimizer().kind] * stages
-        passes = 4 * int(examples(task, settings.run)) * task.M
-        recorded = num_times(settings.times) * len(settings.record) * task.K
-        return width * (copies * parameters(task) + passes + recorded)
+    def bytes_per_run(task: dynsim.SequenceClasses, settings: Settings[Fixed]) -> int:
+        copies = STATE_COPIES[settings.fixed.kind] * stages
+        passes = 4 * int(examples(task, settings.fixed)) * task.M
+        recorded = settings.num_times * len(settings.record) * task.K
+        return settings.width * (copies * parameters(task) + passes + recorded)
 
     return bytes_per_run
 
@@ -167,80 +164,75 @@ def _reduced_parameters(task: dynsim.SequenceClasses) -> int:
     return 4 * task.support.shape[1]
 
 
-def _batch(task: dynsim.SequenceClasses, run: Training) -> float:
-    return run.batch if math.isfinite(run.batch) else task.K
+def _batch(task: dynsim.SequenceClasses, fixed: Fixed) -> float:
+    return fixed.batch if math.isfinite(fixed.batch) else task.K
 
 
-def _classes(task: dynsim.SequenceClasses, run: Training) -> int:
-    del run
+def _classes(task: dynsim.SequenceClasses, fixed: Fixed) -> int:
+    del fixed
     return task.K
 
 
-def _none(task: dynsim.SequenceClasses, run: Training) -> int:
-    del task, run
+def _none(task: dynsim.SequenceClasses, fixed: Fixed) -> int:
+    del task, fixed
     return 0
 
 
-def _theory(name: str) -> Engine:
+def rung(theory: ladder.Theory) -> Engine[Fixed]:
+    """The engine of a theory of the ladder."""
     return Engine(
-        Training,
-        _solve,
+        functools.partial(_solve, theory=theory),
         _assemble,
-        _applies(name),
         tuple(OBSERVABLES),
         _memory(_parameters, _classes, SOLVER_STAGES),
+        functools.partial(_applies, theory=theory),
         adaptive=True,
         tile=32,
+        variant=theory.variant,
+        title=theory.title,
+        assumes=theory.assumes,
     )
 
 
 _MEASURED = tuple(name for name in OBSERVABLES if name != "B")
-ENGINES: dict[str, Engine] = {
+_SYMMETRIC = ladder.THEORIES["symmetric"]
+ENGINES: dict[str, Engine[Fixed]] = {
     "simulation": Engine(
-        Training,
         _simulate,
         _assemble,
-        _always_applies,
         (*_MEASURED, "batch_loss", "relative_loss"),
         _memory(_parameters, _batch),
-        adaptive=False,
-        tile=16,
         trains=True,
     ),
     "descent": Engine(
-        Training,
         _descend,
         _assemble,
-        _always_applies,
         (*_MEASURED, "relative_loss"),
         _memory(_parameters, _classes),
-        adaptive=False,
-        tile=16,
+        title="descent, T and batch infinite",
+        assumes="T, batch -> infinity",
     ),
-    **{name: _theory(name) for name in ladder.THEORIES},
-    "symmetric": Engine(
-        Training,
-        _solve_symmetric,
-        _assemble,
-        _applies("symmetric"),
-        tuple(symmetric.OBSERVABLES),
-        _memory(_reduced_parameters, _none, SOLVER_STAGES),
-        adaptive=True,
+    **{name: rung(theory) for name, theory in ladder.THEORIES.items()},
+    "symmetric": rung(_SYMMETRIC)._replace(
+        run=_solve_symmetric,
+        observables=tuple(symmetric.OBSERVABLES),
+        bytes_per_run=_memory(_reduced_parameters, _none, SOLVER_STAGES),
         tile=64,
         prepare=_merged,
     ),
     "symmetric-descent": Engine(
-        Training,
         _descend_symmetric,
         _assemble,
-        _applies("symmetric"),
         (*symmetric.OBSERVABLES, "relative_loss"),
         _memory(_reduced_parameters, _none),
-        adaptive=False,
+        functools.partial(_applies, theory=_SYMMETRIC),
         tile=4096,
         prepare=_merged,
         trains=True,
         batched=True,
+        variant=True,
+        title="descent, T and batch infinite, reduced",
+        assumes="T, batch -> infinity, symmetric task, zero weights at the start",
     ),
 }
 """Engines by the name under which a sweep asks for them: training, training with T and batch

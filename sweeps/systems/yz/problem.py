@@ -1,6 +1,7 @@
 """A task and an optimiser, as the commands and sweep files describe them."""
 
 import dataclasses
+import pkgutil
 from collections.abc import Callable
 from typing import Literal
 
@@ -13,9 +14,9 @@ class Problem:
     """A task and an optimiser.
 
     Attributes:
-        task: syn-small, syn-medium, syn, overlap, or the path of an .npz file with arrays probs
-            (K, M), query (K,) and optionally next_token (K,) and prior (K,). `compare` also takes
-            two-stage, which has other options.
+        task: syn-small, syn-medium, syn, overlap; the path of an .npz file with arrays probs
+            (K, M), query (K,) and optionally next_token (K,) and prior (K,); or MODULE:NAME of a
+            `SequenceClasses` of your own, or of a function without arguments that makes one.
         eta_y: learning rate of the decoder Y.
         eta_z: learning rate of the attention logits Z.
         ratio: eta_y / eta_z; given instead of `eta_y`.
@@ -58,8 +59,11 @@ class Problem:
             return TASKS[self.task][0](self)
         if self.task.endswith(".npz"):
             return dynsim.load_task(self.task)
+        if ":" in self.task:
+            return _referred(self.task)
         raise ValueError(
-            f"task = {self.task!r}: must be {', '.join(TASKS)} or the path of an .npz file"
+            f"task = {self.task!r}: must be {', '.join(TASKS)}, the path of an .npz file, or "
+            "MODULE:NAME of a SequenceClasses or of a function that makes one"
         )
 
     def make_optimizer(self) -> dynsim.Optimizer:
@@ -81,6 +85,17 @@ class Problem:
     def uses_momentum(self) -> bool:
         """Whether the rule carries a velocity: always when momentum is an array or traced."""
         return not isinstance(self.momentum, int | float) or self.momentum != 0
+
+
+def _referred(reference: str) -> dynsim.SequenceClasses:
+    try:
+        found = pkgutil.resolve_name(reference)
+    except (ValueError, ImportError, AttributeError) as error:
+        raise ValueError(f"task = {reference!r}: cannot be imported ({error})") from None
+    task = found() if callable(found) else found
+    if not isinstance(task, dynsim.SequenceClasses):
+        raise ValueError(f"task = {reference!r}: must stand for a SequenceClasses, got {task!r}")
+    return task
 
 
 def _syn(problem: Problem) -> dynsim.SequenceClasses:

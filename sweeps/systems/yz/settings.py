@@ -3,31 +3,36 @@
 import dataclasses
 import math
 from collections.abc import Collection, Mapping
-from pathlib import Path
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal, NamedTuple, Self
 
 import numpy as np
 from jaxtyping import ArrayLike, Float
 
-import dynsim
 from dynsim import checks
 from dynsim.precision import DType
-from dynsim.training.run_checks import check_step_times
-from sweeps.output import check_directory
-from sweeps.runner.axes import Fields
-from sweeps.systems.base import Run, Times
+from dynsim.training.optim import Kind
+from sweeps.systems.base import Fields, Run, Times, steps_of
 from sweeps.systems.yz.problem import TASKS, Problem
 
 NUMBERS = ("eta_y", "eta_z", "momentum", "b1", "b2", "eps")
 """Numbers of the optimiser that are traced."""
 OPTIMIZER_AXES = {"momentum": "sgd", "b1": "adam", "b2": "adam", "eps": "adam"}
-ANY_MOMENTUM = 0.5
-"""Stands for momentum that is not zero, where its value does not matter."""
 TASK_AXES = ("num_queries", "classes_per_query", "num_common", "num_distinct", "K", "M", "overlap")
 
 
+class Fixed(NamedTuple):
+    """What trainings of one program share besides the arrays of their task, as in `Training`."""
+
+    kind: Kind
+    steps: int
+    length: int | float
+    batch: int | float
+    init: Literal["zero", "uniform"]
+    dtype: DType
+
+
 @dataclasses.dataclass(frozen=True)
-class Training(Problem, Run):
+class Training(Problem, Run[Fixed]):
     """How the attention layer is trained on the problem.
 
     Attributes:
@@ -94,72 +99,27 @@ class Training(Problem, Run):
         optimizer = self.make_optimizer()
         return {name: getattr(optimizer, name) for name in NUMBERS}
 
+    def fixed(self) -> Fixed:
+        """What its program takes for granted: neither the task, whose arrays say all, nor rates."""
+        kind = self.make_optimizer().kind
+        return Fixed(kind, self.steps, self.length, self.batch, self.init, self.dtype)
+
     def steps_recorded(self, times: Times) -> tuple[int, ...]:
         """The optimiser steps at which a run records; `ValueError` unless they increase within
         [0, steps]."""
-        if times == "end":
-            return (self.steps,)
-        if isinstance(times, int):
-            return tuple(dynsim.log_times(self.steps, times).tolist())
-        check_step_times(times, self.steps)
-        return times
-
-    def compiled(self) -> "Training":
-        """The run without its task, whose arrays say all, and without its rates."""
-        return Training(
-            optimizer=self.optimizer,
-            momentum=ANY_MOMENTUM if self.uses_momentum else 0.0,
-            steps=self.steps,
-            length=self.length,
-            batch=self.batch,
-            init=self.init,
-            dtype=self.dtype,
-        )
+        return steps_of(times, self.steps)
 
     @staticmethod
     def stiffness(numbers: Mapping[str, Float[np.ndarray, " P"]]) -> Float[np.ndarray, " P"]:
         """The larger effective rate."""
         return np.maximum(numbers["eta_y"], numbers["eta_z"]) / (1 - numbers["momentum"])
 
-    def at(self, chosen: Mapping[str, Any], axes: Collection[str]) -> "Training":
-        """The training at the `chosen` values of axes. An axis eta_y stands for itself, whatever
-        `ratio` says; with an axis momentum the rule carries a velocity, at any value."""
-        given = dict(chosen)
-        if "eta_y" in axes:
-            given["ratio"] = None
-        if "momentum" in axes:
-            given.setdefault("momentum", ANY_MOMENTUM)
+    def at(self, chosen: Mapping[str, Any]) -> Self:
+        """The training at the `chosen` values of axes; an axis eta_y stands for itself, whatever
+        `ratio` says."""
+        given = {"ratio": None, **chosen} if "eta_y" in chosen else chosen
         return dataclasses.replace(self, **given)
 
     @property
     def _task_fields(self) -> tuple[str, ...]:
         return TASKS[self.task][1] if self.task in TASKS else ()
-
-
-@dataclasses.dataclass(frozen=True)
-class Compare(Training):
-    """Train an attention layer, integrate the theories, and compare them.
-
-    Attributes:
-        seeds: number of runs.
-        out: directory for compare.png, compare.json and compare.npz.
-        theories: names of the theories to compare with; all that apply if left out.
-        num_times: number of logarithmically spaced times to record.
-        seed: root of the random keys; run i uses fold_in(key(seed), i).
-        json: print the report as JSON alone on standard output.
-    """
-
-    seeds: int = 8
-    out: Path = Path("out/compare")
-    theories: tuple[str, ...] = ()
-    num_times: int = 64
-    seed: int = 0
-    json: bool = False
-
-    def check(self) -> None:
-        """Raise `ValueError`, naming the field, for what the constructors do not see."""
-        super().check()
-        checks.integer("seeds", self.seeds, 1)
-        checks.integer("seed", self.seed, 0)
-        checks.integer("num_times", self.num_times, 2)
-        check_directory(self.out)

@@ -9,7 +9,7 @@ import pytest
 from sweeps import cli
 from sweeps.compare import report
 from sweeps.compare.compare import compare
-from sweeps.systems.yz.settings import Compare
+from sweeps.compare.settings import Compare
 
 SMALL = {"steps": 12, "seeds": 3, "length": 16, "batch": 8, "num_times": 6, "theories": ("plain",)}
 

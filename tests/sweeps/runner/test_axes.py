@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import sweeps
-from sweeps.runner import axes, files, spec
+from sweeps.runner import axes, files, identity
 from sweeps.systems.yz.settings import Training
 
 SWEEPS = Path(sweeps.__file__).parent / "recipes"
@@ -92,8 +92,8 @@ def test_chunks_tile_the_array_of_runs_without_crossing_static_values(size: int)
         ({"axes": {"eta_y": [1]}, "run": {"eta_y": 2}}, "run.eta_y = 2: is an axis as well"),
         ({"axes": {"eta_y": [1]}, "run": {"stepz": 2}}, "run = 'stepz': must be one of task"),
         ({"axes": {"eta_y": [1]}, "run": {"steps": 0}}, "steps = 0: must be an integer >= 1"),
-        ({"axes": {"eta_y": [1]}, "ingine": "x"}, "key = 'ingine': must be one of axes"),
-        ({"axes": {"eta_y": [1]}, "engine": "x"}, "engine = 'x': must be one of simulation"),
+        ({"axes": {"eta_y": [1]}, "ingine": "x"}, "key = 'ingine': must be one of system, axes"),
+        ({"axes": {"eta_y": [1]}, "engine": "x"}, "engine = 'x': does not compute task 'syn-small'; must be one of simulation"),
         ({"axes": {"eta_y": [1]}, "engine": "matched"}, "'matched' does not apply"),
         ({"axes": {"eta_y": [1]}, "record": ["x"]}, "record = 'x': must be one of loss"),
         ({"axes": {"eta_y": [1]}, "record": []}, "record = []: needs at least one"),
@@ -118,7 +118,7 @@ def test_overrides_replace_what_the_file_says(tmp_path: Path) -> None:
     assert (sweep.run.steps, sweep.fields["seed"], sweep.engine) == (7, (0, 1), "descent")
     with pytest.raises(ValueError, match=r"set = 'run\.steps': must be KEY = VALUE"):
         files.load("fig6", ["run.steps"])
-    with pytest.raises(ValueError, match="no such file; sweeps that come along: embedded, fig4"):
+    with pytest.raises(ValueError, match="no such file; sweeps that come along: fig4, fig5"):
         files.load("fig66")
     (tmp_path / "bad.toml").write_text("axes = [")
     with pytest.raises(ValueError, match="not readable as TOML"):
@@ -135,13 +135,13 @@ def test_only_what_decides_the_numbers_is_hashed() -> None:
         {**base, "axes": {"seed": [0], "eta_z": [1, 2]}},
         {**base, "record": ["loss"]},
     ]
-    prints = [spec.fingerprint(files.from_table(table).as_json()) for table in variants]
+    prints = [identity.fingerprint(files.from_table(table).as_json()) for table in variants]
     assert len(set(prints)) == len(prints)
     for same in ({**base, "title": "x"}, {**base, "run": {"steps": 5, "b1": 0.5, "M": 77}}):
-        assert spec.fingerprint(files.from_table(same).as_json()) == prints[0]
+        assert identity.fingerprint(files.from_table(same).as_json()) == prints[0]
     for a, b in itertools.combinations(variants, 2):
         old, new = (files.from_table(table).as_json() for table in (a, b))
-        assert spec.differences(old, new)
+        assert identity.differences(old, new)
 
 
 def test_a_ratio_means_eta_y_over_eta_z() -> None:

@@ -9,15 +9,15 @@ import sweeps
 from dynsim import EmbeddedSpec, simulate_embedded
 from sweeps.runner import files, tiles
 from sweeps.runner.spec import Sweep
-from sweeps.systems.qkv import EmbeddedTraining
+from sweeps.systems.qkv import QKVTraining
 
-RUN = EmbeddedTraining(steps=6, length=12, batch=8, width=34, momentum=0.5)
+RUN = QKVTraining(steps=6, length=12, batch=8, width=34, momentum=0.5)
 
 
 def test_rates_and_scales_share_a_program_and_are_the_single_runs() -> None:
     axes = {"eta_z": [0.1, 1.0], "scale": [0.5, 2.0], "seed": [1]}
     before = len(tiles.PROGRAMS)
-    found = sweeps.run(Sweep(axes, RUN, "embedded", ("loss", "z_top_distinct"))).load()
+    found = sweeps.run(Sweep(axes, RUN, "simulation", ("loss", "z_top_distinct"))).load()
     assert len(tiles.PROGRAMS) == before + 1
     alone = simulate_embedded(
         dynsim.syn_small(), dynsim.momentum(1.0, 1.0, 0.5),
@@ -33,10 +33,10 @@ def test_rates_and_scales_share_a_program_and_are_the_single_runs() -> None:
 
 def test_a_sweep_file_names_the_engine_and_gets_its_fields() -> None:
     run = {"task": "syn-small", "width": 40, "normalisation": "rms", "steps": 3}
-    table = {"engine": "embedded", "axes": {"heads": [1, 2]}, "run": run}
+    table = {"system": "qkv", "axes": {"heads": [1, 2]}, "run": run}
     sweep = files.from_table(table)
     sweep.check()
-    assert sweep.run == EmbeddedTraining(width=40, normalisation="rms", steps=3)
+    assert sweep.run == QKVTraining(width=40, normalisation="rms", steps=3)
     plain = files.from_table({"axes": {"eta_y": [1]}, "run": {"task": "syn-small"}})
     assert type(plain.run) is sweeps.Training
 
@@ -44,10 +44,10 @@ def test_a_sweep_file_names_the_engine_and_gets_its_fields() -> None:
 @pytest.mark.parametrize(
     ("sweep", "message"),
     [
-        (Sweep({"width": [20]}, RUN, "embedded"), "width = 20: embedding = 'orthogonal' needs"),
-        (Sweep({"scale": [-1.0]}, RUN, "embedded"), "scale = -1.0"),
+        (Sweep({"width": [20]}, RUN, "simulation"), "width = 20: embedding = 'orthogonal' needs"),
+        (Sweep({"scale": [-1.0]}, RUN, "simulation"), "scale = -1.0"),
         (Sweep({"eta_y": [1.0]}, RUN, "simulation"), "engine = 'simulation'"),
-        (Sweep({"heads": [0]}, RUN, "embedded"), "heads = 0"),
+        (Sweep({"heads": [0]}, RUN, "simulation"), "heads = 0"),
     ],
 )
 def test_bad_sweeps_are_refused(sweep: Sweep, message: str) -> None:

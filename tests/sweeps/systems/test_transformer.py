@@ -21,13 +21,15 @@ TINY = TextTraining(length=6, width=4, mlp=0, batch=2, steps=3, num_held_out=4, 
 def test_a_sweep_over_rates_is_the_single_runs_and_compiles_once() -> None:
     axes = {"eta": [0.5, 4.0], "clip": [0.1, 1.0], "seed": [2]}
     before = len(tiles.PROGRAMS)
-    found = sweeps.run(Sweep(axes, TINY, "text", ("entropy", "layer_change", "batch_loss"), 3))
+    found = sweeps.run(
+        Sweep(axes, TINY, "simulation", ("entropy", "layer_change", "batch_loss"), 3)
+    )
     assert len(tiles.PROGRAMS) == before + 1
     assert found["layer_change"].dims == ("eta", "clip", "seed", "time", "layer")
     task = TINY.make_task()
     point = TextTraining(eta=4.0, clip=0.1)
     alone = simulate_text(
-        task, TINY.architecture(task.vocabulary), point.make_optimizer(),
+        task, TINY.fixed().spec(task.vocabulary), point.make_optimizer(),
         jax.random.fold_in(jax.random.key(0), 2), steps=3, batch=2, num_held_out=4,
         times=found["time"].values.astype(int), record=("entropy", "layer_change"),
     )  # fmt: skip
@@ -44,11 +46,13 @@ def test_a_store_knows_its_text(tmp_path: Path) -> None:
         (tmp_path / "train.txt").write_text(f"a {word} a {word}\n" * 9)
         (tmp_path / "valid.txt").write_text(f"{word} a a\n" * 9)
         run = TextTraining(corpus=str(tmp_path), min_count=1)
-        texts[word] = Sweep({"seed": [0]}, run, "text").as_json()["run"]
+        texts[word] = Sweep({"seed": [0]}, run, "simulation").as_json()["run"]
     assert texts["b"].pop("text") != texts["c"].pop("text")
     assert texts["b"] == texts["c"]
     assert "min_count" in texts["b"]
-    assert not {"b1", "momentum", "text"} & set(Sweep({"seed": [0]}, TINY, "text").as_json()["run"])
+    assert not {"b1", "momentum", "text"} & set(
+        Sweep({"seed": [0]}, TINY, "simulation").as_json()["run"]
+    )
 
 
 @pytest.mark.parametrize(
@@ -67,7 +71,7 @@ def test_a_store_knows_its_text(tmp_path: Path) -> None:
 def test_bad_settings_are_named(changes: dict, axes: dict, message: str) -> None:
     run = TextTraining(**changes)
     with pytest.raises(ValueError, match=message):
-        Sweep({"seed": [0], **axes}, run, "text", ("entropy",)).check()
+        Sweep({"seed": [0], **axes}, run, "simulation", ("entropy",)).check()
 
 
 def test_the_trend_is_the_least_squares_line() -> None:

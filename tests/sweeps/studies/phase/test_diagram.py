@@ -12,7 +12,7 @@ from scipy import integrate, optimize
 from dynsim import Status
 from sweeps import cli
 from sweeps.studies.phase import diagram as phase
-from sweeps.studies.phase import regions
+from sweeps.studies.phase import figure, plane, regions
 from sweeps.studies.phase.regions import Region
 
 TIMES = np.array([0.0, 1, 2, 4, 8])
@@ -101,9 +101,9 @@ def test_a_theory_compared_with_itself_differs_nowhere(tmp_path: Path) -> None:
 
 def test_one_engine_is_one_panel(tmp_path: Path) -> None:
     config = phase.Phase(engine="symmetric", resolution=4, horizon=20, out=tmp_path)
-    found = phase.compute(config)
+    found = figure.compute(config)
     assert list(found) == ["symmetric-descent"]
-    assert phase.at_horizon(found["symmetric-descent"], "entropy").dims == ("eta_y", "eta_z")
+    assert plane.at_end(found["symmetric-descent"], "entropy").dims == ("eta_y", "eta_z")
     assert (
         cli.main(
             [

@@ -49,7 +49,7 @@ def test_a_sweep_over_traced_numbers_is_the_single_runs_and_compiles_once() -> N
     axes = {"eta_1": [0.1, 0.2], "r": [1.0, 2.0], "coupling": [0.0, 0.7], "seed": [3]}
     run = TwoStage(num_test=32)
     before = len(tiles.PROGRAMS)
-    found = sweeps.run(Sweep(axes, run, "prompts", ("K2", "V_trace", "eta_time"), 5)).load()
+    found = sweeps.run(Sweep(axes, run, "simulation", ("K2", "V_trace", "eta_time"), 5)).load()
     assert len(tiles.PROGRAMS) == before + 1
     assert found["K2"].dims == ("eta_1", "r", "coupling", "seed", "record")
     np.testing.assert_allclose(found["time"][:, 0, 0, 0, -1], [12 + 25, 6 + 25])
@@ -70,7 +70,7 @@ def test_a_sweep_over_traced_numbers_is_the_single_runs_and_compiles_once() -> N
 @pytest.mark.usefixtures("tiny")
 def test_theory_engines_are_the_solver() -> None:
     axes = {"tau": [0.1, 0.5]}
-    for coupling, engine, finite in ((0.5, "two-stage", True), (0.0, "two-stage-infinite", False)):
+    for coupling, engine, finite in ((0.5, "ode", True), (0.0, "infinite", False)):
         run = TwoStage(coupling=coupling)
         found = sweeps.run(Sweep(axes, run, engine, ("K1", "K2"), "end"))
         point = TwoStage(coupling=coupling, tau=0.5)
@@ -83,7 +83,7 @@ def test_theory_engines_are_the_solver() -> None:
 
 
 def test_the_sweep_that_comes_along_loads() -> None:
-    sweep = sweeps.load("two-stage", ["axes.seed = [0]"])
+    sweep = sweeps.load("two_stage", ["axes.seed = [0]"])
     sweep.check()
     assert isinstance(sweep.run, TwoStage)
     assert [dim.size for dim in sweep.dims] == [4, 3, 1]
@@ -225,16 +225,19 @@ def test_bad_input_is_named_and_nothing_written(
 @pytest.mark.parametrize(
     ("sweep", "message"),
     [
-        (Sweep({"eta_y": [1.0]}, TwoStage(), "prompts"), "axes = 'eta_y': must be one of gamma0"),
         (
-            Sweep({"eta_2": [0.1]}, TwoStage(control="forever"), "prompts", ("K1",)),
+            Sweep({"eta_y": [1.0]}, TwoStage(), "simulation"),
+            "axes = 'eta_y': must be one of gamma0",
+        ),
+        (
+            Sweep({"eta_2": [0.1]}, TwoStage(control="forever"), "simulation", ("K1",)),
             "axes.eta_2: control = 'forever' does not read it",
         ),
-        (Sweep({"r": [1.0, -1.0]}, TwoStage(), "prompts", ("K1",)), "r = -1.0"),
+        (Sweep({"r": [1.0, -1.0]}, TwoStage(), "simulation", ("K1",)), "r = -1.0"),
         (Sweep({"r": [1.0]}, TwoStage(), "simulation", ("K1",)), "engine = 'simulation'"),
-        (Sweep({"r": [1.0]}, TwoStage(), "prompts", ("loss",)), "record = 'loss'"),
-        (Sweep({"r": [1.0]}, TwoStage(bias=True), "two-stage", ("K1",)), "bias = True"),
-        (Sweep({"r": [1.0]}, TwoStage(core="fixed"), "two-stage", ("K1",)), "core = 'fixed'"),
+        (Sweep({"r": [1.0]}, TwoStage(), "simulation", ("loss",)), "record = 'loss'"),
+        (Sweep({"r": [1.0]}, TwoStage(bias=True), "ode", ("K1",)), "bias = True"),
+        (Sweep({"r": [1.0]}, TwoStage(core="fixed"), "ode", ("K1",)), "core = 'fixed'"),
     ],
 )
 def test_bad_sweeps_are_refused(sweep: Sweep, message: str) -> None:
@@ -246,6 +249,6 @@ def test_bad_sweeps_are_refused(sweep: Sweep, message: str) -> None:
 @pytest.mark.usefixtures("tiny")
 def test_runs_that_diverge_are_left_out_of_the_means() -> None:
     found = sweeps.run(
-        Sweep({"gamma0": [1.0, 1e15], "tau": [1e15]}, TwoStage(num_test=8), "prompts", ("K1",))
+        Sweep({"gamma0": [1.0, 1e15], "tau": [1e15]}, TwoStage(num_test=8), "simulation", ("K1",))
     )
     assert found["status"].values.ravel().tolist() == [Status.OK, Status.DIVERGED]

@@ -1,0 +1,156 @@
+"""The outcome of a comparison: its numbers as a report, and the report as a table."""
+
+import abc
+import functools
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from dynsim import Trajectory
+from dynsim.trajectory import Status
+from sweeps import output
+
+
+class Comparison(abc.ABC):
+    """Runs and predictions of one experiment, at the same times.
+
+    Attributes:
+        config: the settings, with `as_json` and `dtype`.
+        predictions: trajectories by theory, with a leading axis of solves: one for each seed or
+            path, or a single one where the start is the same for all.
+        names: observables that both sides have.
+    """
+
+    config: Any
+    predictions: Mapping[str, Trajectory]
+    names: tuple[str, ...]
+
+    @abc.abstractmethod
+    def measured(self, name: str) -> np.ndarray:
+        """(R, S, ...) an observable of the runs that ended well."""
+
+    @abc.abstractmethod
+    def about(self, theory: str) -> tuple[str, str]:
+        """Title of a theory and what it assumes."""
+
+    def predicted(self, theory: str, name: str) -> np.ndarray:
+        """(R, S, ...) an observable of the solves that ended well."""
+        found = self.predictions[theory]
+        return np.asarray(found[name], np.float64)[np.asarray(found.ok)]
+
+    def norm(self, values: np.ndarray) -> float:
+        """The size of a curve (S, ...) over time: l2 over everything."""
+        return float(np.linalg.norm(values))
+
+    def facts(self) -> dict[str, Any]:
+        """What else the report says, by section."""
+        return {}
+
+    def theory_facts(self, theory: str) -> dict[str, Any]:
+        """What else the report says of a theory."""
+        del theory
+        return {}
+
+    @functools.cached_property
+    def report(self) -> dict[str, Any]:
+        """All numbers of the comparison as JSON values; not-a-number becomes None."""
+        facts = self.facts()
+        simulation = facts.pop("simulation", {})
+        return output.as_json(
+            {
+                "config": self.config.as_json(),
+                "environment": {
+                    **output.environment(),
+                    "simulation_precision": self.config.dtype,
+                    "theory_precision": "float64",
+                },
+                "simulation": {
+                    **simulation,
+                    "sampling_error": {name: self.sampling_error(name) for name in self.names},
+                },
+                "theories": {name: self._against(name) for name in self.predictions},
+                **facts,
+            }
+        )
+
+    def sampling_error(self, name: str) -> dict[str, float]:
+        """Standard error of the mean of the runs, over that mean."""
+        runs = self.measured(name)
+        mean = average(runs)
+        return self._ratio(spread(runs) / math.sqrt(max(len(runs), 1)), mean)
+
+    def relative_error(self, theory: str, name: str) -> dict[str, float]:
+        """|theory - mean of the runs| / |mean of the runs|, over time and at the end."""
+        want = average(self.measured(name))
+        return self._ratio(average(self.predicted(theory, name)) - want, want)
+
+    def _against(self, theory: str) -> dict[str, Any]:
+        title, assumes = self.about(theory)
+        return {
+            "title": title,
+            "assumes": assumes,
+            "status": status_counts(self.predictions[theory].status),
+            **self.theory_facts(theory),
+            "relative_error": {name: self.relative_error(theory, name) for name in self.names},
+        }
+
+    def _ratio(self, difference: np.ndarray, reference: np.ndarray) -> dict[str, float]:
+        over_time, at_end = self.norm(reference), float(np.linalg.norm(reference[-1]))
+        end = float(np.linalg.norm(difference[-1]))
+        return {
+            "over_time": self.norm(difference) / over_time if over_time > 0 else math.nan,
+            "at_end": end / at_end if at_end > 0 else math.nan,
+        }
+
+
+def average(runs: np.ndarray) -> np.ndarray:
+    """Mean over the runs, (S, ...); NaN without any."""
+    return runs.mean(0) if len(runs) else np.full(runs.shape[1:], np.nan)
+
+
+def spread(runs: np.ndarray) -> np.ndarray:
+    """Standard deviation (ddof 1) over the runs, (S, ...); NaN below two runs."""
+    return runs.std(0, ddof=1) if len(runs) > 1 else np.full(runs.shape[1:], np.nan)
+
+
+def status_counts(status: Any) -> dict[str, int]:
+    """How many runs ended with each status."""
+    codes = np.asarray(status)
+    return {s.name: int((codes == s).sum()) for s in Status if (codes == s).any()}
+
+
+def lines(report: Mapping[str, Any], names: Sequence[str], about: Sequence[str]) -> list[str]:
+    """The report as lines of text: what it is `about`, then observables down and theories across,
+    or turned if there are many."""
+    theories = report["theories"]
+    errors = {"sampling": report["simulation"]["sampling_error"]}
+    errors |= {name: theory["relative_error"] for name, theory in theories.items()}
+    rows, columns = list(names), list(errors)
+    turned = len(columns) > 6
+    if turned:
+        rows, columns = columns, rows
+    found = [
+        *about,
+        "",
+        "Relative error in % against the mean of the runs: over time / at the end.",
+        "'sampling' is the standard error of that mean: smaller differences mean nothing.",
+        "",
+        f"{'':<17}" + "".join(f"{name:>19}" for name in columns),
+    ]
+    for row in rows:
+        pairs = (errors[row][c] if turned else errors[c][row] for c in columns)
+        found.append(f"{row:<17}" + "".join(_cell(e["over_time"], e["at_end"]) for e in pairs))
+    failed = {n: t["status"] for n, t in theories.items() if set(t["status"]) != {"OK"}}
+    return [*found, *(f"{name}: {counted(counts)}" for name, counts in failed.items())]
+
+
+def counted(counts: Mapping[str, int]) -> str:
+    """Status counts as text."""
+    return ", ".join(f"{number} {name}" for name, number in counts.items())
+
+
+def _cell(over_time: float | None, at_end: float | None) -> str:
+    shown = ("-" if value is None else f"{100 * value:.3g}" for value in (over_time, at_end))
+    return f"{' / '.join(shown):>19}"

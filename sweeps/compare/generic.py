@@ -1,0 +1,181 @@
+"""`dynsim compare NAME` for any system: "simulation" against every other engine that applies."""
+
+import dataclasses
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import jax
+import matplotlib.pyplot as plt
+import numpy as np
+import xarray as xr
+from matplotlib.figure import Figure
+
+from dynsim import Trajectory, checks
+from dynsim.trajectory import to_arrays
+from sweeps import output
+from sweeps.compare import comparison
+from sweeps.compare.settings import CompareOptions
+from sweeps.runner import hosts
+from sweeps.runner.run import run as run_sweep
+from sweeps.runner.spec import Sweep
+from sweeps.systems import registry
+from sweeps.systems.base import Engine, Run
+
+TRAINING = "simulation"
+
+
+@dataclasses.dataclass(frozen=True)
+class Comparison(comparison.Comparison):
+    """The outcome: trajectories with a leading axis of seeds, and the engines of the theories."""
+
+    config: Any
+    simulation: Trajectory
+    predictions: dict[str, Trajectory]
+    engines: Mapping[str, Engine[Any]]
+    names: tuple[str, ...]
+
+    def measured(self, name: str) -> np.ndarray:
+        """(R, S, ...) an observable of the runs that ended well."""
+        return np.asarray(self.simulation[name], np.float64)[np.asarray(self.simulation.ok)]
+
+    def about(self, theory: str) -> tuple[str, str]:
+        """Title of a theory and what it assumes."""
+        return self.engines[theory].title or theory, self.engines[theory].assumes
+
+    def facts(self) -> dict[str, Any]:
+        """How the runs ended."""
+        return {"simulation": {"status": comparison.status_counts(self.simulation.status)}}
+
+
+def compare(config: Any) -> Comparison:
+    """Train `config.seeds` runs, and compute each theory from the same starts at the same times.
+
+    Args:
+        config: an instance of `sweeps.compare.settings.settings_class` of the system.
+
+    Raises:
+        ValueError: naming the setting, its value and what is allowed, before anything runs.
+    """
+    system = registry.system(config.SYSTEM)
+    training = system.run.of(config)
+    training.check()
+    config.check_options()
+    engines = _applicable(training, config)
+    measurable = registry.engines(system)[TRAINING].observables
+    names = tuple(
+        name
+        for name in measurable
+        if all(name in engine.observables for engine in engines.values())
+    )
+    if not names:
+        raise ValueError(
+            f"theories = {tuple(engines)}: none of what they predict is measured in training"
+        )
+    sweeps = {
+        name: Sweep(
+            {"seed": {"range": config.seeds}},
+            training,
+            name,
+            names,
+            config.num_times,
+            root=config.seed,
+        )
+        for name in (TRAINING, *engines)
+    }
+    for sweep in sweeps.values():
+        sweep.check()
+    hosts.use_all_cores()
+    found = {name: _trajectory(run_sweep(sweep), name, names) for name, sweep in sweeps.items()}
+    simulation = found.pop(TRAINING)
+    return Comparison(config, simulation, found, engines, names)
+
+
+def run(config: Any) -> list[Path] | None:
+    """Compare, write the files, and print the table, or the report as JSON."""
+    result = compare(config)
+    arrays = {
+        f"{source}/{name}": values
+        for source, found in {TRAINING: result.simulation, **result.predictions}.items()
+        for name, values in to_arrays(found).items()
+    }
+    paths = output.write(
+        config.out, "compare", figure=draw(result), arrays=arrays, report=result.report
+    )
+    if config.json:
+        print(json.dumps(result.report, indent=2))
+        return None
+    ended = comparison.counted(result.report["simulation"]["status"])
+    about = [f"{config.SYSTEM}: {config.task}", f"{config.seeds} runs: {ended}"]
+    print("\n".join(comparison.lines(result.report, result.names, about)))
+    return paths
+
+
+def draw(result: Comparison) -> Figure:
+    """A panel for each observable, averaged over its inner axes: mean and standard deviation of
+    the runs, theories as lines on top."""
+    columns = min(len(result.names), 3)
+    rows = -(-len(result.names) // columns)
+    figure, axes = plt.subplots(
+        rows, columns, figsize=(5 * columns, 4 * rows), layout="constrained", squeeze=False
+    )
+    times = np.asarray(result.simulation.times)[0]
+    for ax, name in zip(axes.flat, result.names, strict=False):
+        runs = _curves(result.measured(name))
+        mean, around = comparison.average(runs), comparison.spread(runs)
+        ax.fill_between(times, mean - around, mean + around, alpha=0.25, lw=0)
+        ax.plot(times, mean, lw=2, label=f"simulation, {len(runs)} runs, mean ± sd")
+        for theory in result.predictions:
+            curve = comparison.average(_curves(result.predicted(theory, name)))
+            ax.plot(times, curve, "--", label=result.about(theory)[0])
+        ax.set(xlabel="optimiser steps", ylabel=name)
+        ax.set_xscale("symlog", linthresh=1)
+        ax.grid(alpha=0.25)
+    for ax in axes.flat[len(result.names) :]:
+        ax.set_axis_off()
+    handles, labels = axes[0, 0].get_legend_handles_labels()
+    figure.legend(handles, labels, loc="outside lower center", ncols=len(labels), frameon=False)
+    return figure
+
+
+def _applicable(training: Run[Any], config: CompareOptions) -> dict[str, Engine[Any]]:
+    """The engines of the theories that are asked for, or that describe the runs."""
+    known = registry.engines(registry.system_of(training))
+    theories = {name: engine for name, engine in known.items() if not engine.trains}
+    if not theories:
+        raise ValueError(f"task = {training.task!r}: no theory of its system is known")
+    arguments = training.fixed(), training.make_task(), training.make_optimizer()
+    if config.theories:
+        for name in config.theories:
+            theories[checks.choice("theories", name, tuple(theories))].check(*arguments)
+        return {name: theories[name] for name in config.theories}
+    found = {}
+    for name, engine in theories.items():
+        if not engine.variant and _describes(engine, arguments):
+            found[name] = engine
+    if not found:
+        raise ValueError("theories = (): none of the system's theories describes these runs")
+    return found
+
+
+def _describes(engine: Engine[Any], arguments: tuple[Any, Any, Any]) -> bool:
+    try:
+        engine.check(*arguments)
+    except ValueError:
+        return False
+    return True
+
+
+def _trajectory(dataset: xr.Dataset, source: str, names: tuple[str, ...]) -> Trajectory:
+    """The runs of a sweep over seeds."""
+    dataset = dataset.load()
+    status = dataset["status"].values
+    times = np.broadcast_to(dataset["time"].values, (len(status), dataset["time"].shape[-1]))
+    observables = {name: dataset[name].values for name in names}
+    first_bad = dataset["first_bad_step"].values
+    return jax.tree.map(np.asarray, Trajectory(times, observables, None, status, first_bad, source))
+
+
+def _curves(runs: np.ndarray) -> np.ndarray:
+    return runs.reshape(*runs.shape[:2], -1).mean(-1)

@@ -1,0 +1,89 @@
+"""What every comparison can be asked for, whatever the system."""
+
+import dataclasses
+from pathlib import Path
+from typing import Any, ClassVar
+
+from dynsim import checks
+from sweeps.output import check_directory
+from sweeps.systems.base import Run, System, field_names
+from sweeps.systems.yz.settings import Training
+
+
+@dataclasses.dataclass(frozen=True)
+class CompareOptions:
+    """To be mixed into the runs of a system.
+
+    Attributes:
+        seeds: number of runs.
+        out: directory for compare.png, compare.json and compare.npz.
+        theories: names of the theories to compare with; all that apply if left out.
+        num_times: number of times to record.
+        seed: root of the random keys; run i uses fold_in(key(seed), i).
+        json: print the report as JSON alone on standard output.
+    """
+
+    SYSTEM: ClassVar[str] = "yz"
+
+    seeds: int = 8
+    out: Path = Path("out/compare")
+    theories: tuple[str, ...] = ()
+    num_times: int = 64
+    seed: int = 0
+    json: bool = False
+
+    def check_options(self, fewest_times: int = 2) -> None:
+        """Raise `ValueError`, naming the field, for options that cannot be."""
+        checks.integer("seeds", self.seeds, 1)
+        checks.integer("seed", self.seed, 0)
+        checks.integer("num_times", self.num_times, fewest_times)
+        check_directory(self.out)
+
+
+@dataclasses.dataclass(frozen=True)
+class Compare(CompareOptions, Training):
+    """Train an attention layer, integrate the theories, and compare them.
+
+    Attributes:
+        seeds: number of runs.
+        out: directory for compare.png, compare.json and compare.npz.
+        theories: names of the theories to compare with; all that apply if left out.
+        num_times: number of logarithmically spaced times to record.
+        seed: root of the random keys; run i uses fold_in(key(seed), i).
+        json: print the report as JSON alone on standard output.
+    """
+
+    def check(self) -> None:
+        """Raise `ValueError`, naming the field, for what the constructors do not see."""
+        super().check()
+        self.check_options()
+
+
+def settings_class(system: System[Any]) -> type:
+    """Settings of a comparison of the runs of a system that brings none of its own: the fields of
+    a run, with the options above behind them."""
+    run: type[Run[Any]] = system.run
+    taken = set(field_names(run)) & set(field_names(CompareOptions))
+    if taken:
+        raise ValueError(
+            f"system {system.name!r}: compare has an option {sorted(taken)[0]!r} as well; give the "
+            "system a `compare` of its own"
+        )
+    made = dataclasses.make_dataclass(
+        "Compare",
+        [],
+        bases=(CompareOptions, run),
+        namespace={"SYSTEM": system.name},
+        frozen=True,
+    )
+    # The description of the command line: attributes of both, so that each has its help.
+    made.__doc__ = (
+        f"Train {system.name}, integrate its theories, and compare them.\n\n    Attributes:\n"
+        + _attributes(run)
+        + _attributes(CompareOptions)
+    )
+    return made
+
+
+def _attributes(cls: type) -> str:
+    return (cls.__doc__ or "").partition("Attributes:\n")[2].rstrip() + "\n"

@@ -1,0 +1,149 @@
+"""A plane of two axes of any system: what is asked of it, and the sweeps behind its panels."""
+
+import dataclasses
+import pkgutil
+from pathlib import Path
+from typing import Any, ClassVar
+
+import numpy as np
+import xarray as xr
+
+from dynsim import checks
+from sweeps.runner.spec import Sweep
+from sweeps.studies.phase import regions
+from sweeps.systems import registry
+from sweeps.systems.base import Fields, Run, System, Times, field_names
+
+NUM_TIMES = 10
+"""Recorded steps of a run: a peak is located between two of them."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Plane:
+    """To be mixed into the fields of a run.
+
+    Attributes:
+        x: axis across, NAME:FIRST:LAST or NAME:FIRST:LAST:NUMBER, logarithmic.
+        y: axis up, written the same way.
+        resolution: number of values of an axis that does not say it.
+        engine: simulation, or a theory.
+        against: what is drawn beside it, with the difference: none, or another engine.
+        observable: what the colour shows, at the end.
+        seeds: number of runs at each point of a simulation.
+        regions: MODULE:NAME of a `sweeps.studies.phase.regions.Rule` that names what runs did.
+        out: directory for phase.png, phase.npz and the stored sweeps, which resume.
+    """
+
+    SYSTEM: ClassVar[str] = "yz"
+
+    x: str = ""
+    y: str = ""
+    resolution: int = 64
+    engine: str = "simulation"
+    against: str = "none"
+    observable: str = "loss"
+    seeds: int = 1
+    regions: str = "sweeps.studies.phase.regions:BY_STATUS"
+    out: Path = Path("out/phase")
+
+    def training(self) -> Run[Any]:
+        """The run of which every point is a variation."""
+        return registry.system(self.SYSTEM).run.of(self)
+
+    def times(self) -> Times:
+        """When runs record."""
+        return NUM_TIMES
+
+    def axes(self) -> dict[str, tuple[float, ...]]:
+        """Values by axis, the one across first."""
+        fields = self.training().AXES
+        found = dict(axis(word, self.resolution, fields) for word in (self.x, self.y))
+        if len(found) < 2:
+            raise ValueError(f"x, y = {self.x!r}, {self.y!r}: must be different axes")
+        return found
+
+    def engines(self) -> tuple[str, ...]:
+        """The engines to draw: one, or two to be compared."""
+        return (self.engine,) if self.against == "none" else (self.engine, self.against)
+
+    def random_start(self) -> bool:
+        """Whether a theory needs a seed, to start from the weights of a run."""
+        return True
+
+    def rule(self) -> regions.Rule:
+        """The rule of the regions; `ValueError` for what is none."""
+        try:
+            found = pkgutil.resolve_name(self.regions)
+        except (ValueError, ImportError, AttributeError) as error:
+            raise ValueError(f"regions = {self.regions!r}: cannot be imported ({error})") from None
+        if not isinstance(found, regions.Rule):
+            raise ValueError(f"regions = {self.regions!r}: must stand for a Rule, got {found!r}")
+        return found
+
+    def lines(self) -> dict[str, np.ndarray]:
+        """Closed-form quantities on the plane, (y, x), for the lines that theory draws on it."""
+        return {}
+
+    def title(self) -> str:
+        """What was computed, in a line."""
+        return f"{self.SYSTEM}: {self.training().task}"
+
+
+def settings_class(system: System[Any]) -> type[Plane]:
+    """Settings of a diagram of a system that has none of its own: the fields of a run, with those
+    of `Plane` behind them."""
+    taken = set(field_names(system.run)) & set(field_names(Plane))
+    if taken:
+        raise ValueError(
+            f"system {system.name!r}: a diagram has an option {sorted(taken)[0]!r} as well"
+        )
+    made = dataclasses.make_dataclass(
+        "Phase", [], bases=(Plane, system.run), namespace={"SYSTEM": system.name}, frozen=True
+    )
+    made.__doc__ = f"Colour a plane of two axes of {system.name} by what its runs did."
+    return made
+
+
+def axis(word: str, resolution: int, fields: Fields) -> tuple[str, tuple[float, ...]]:
+    """Name and values of "eta_y:1e-2:1e2:256"; `ValueError` for what cannot be read."""
+    name, *numbers = word.split(":")
+    name = fields.resolve(name)
+    checks.choice("axis", name, fields.names)
+    try:
+        first, last = (float(number) for number in numbers[:2])
+        count = int(numbers[2]) if len(numbers) > 2 else resolution
+    except ValueError:
+        count = 0
+    if count < 2 or len(numbers) > 3:
+        raise ValueError(f"axis = {word!r}: must be NAME:FIRST:LAST or NAME:FIRST:LAST:NUMBER")
+    checks.real(f"axis {name}", [first, last], 0, open_minimum=True)
+    values = np.geomspace(first, last, count)
+    if fields.is_whole(name):
+        values = np.unique(np.rint(values)).astype(int)
+    return name, tuple(values.tolist())
+
+
+def sweep(config: Plane, engine: str) -> Sweep:
+    """The sweep behind one panel."""
+    found: dict[str, Any] = dict(config.axes())
+    training = config.training()
+    if engine == "simulation":
+        found["seed"] = {"range": checks.integer("seeds", config.seeds, 1)}
+    elif config.random_start():
+        found["seed"] = {"range": 1}
+    record = tuple(dict.fromkeys((*config.rule().record, config.observable)))
+    return Sweep(found, training, engine, record, config.times())
+
+
+def at_end(dataset: xr.Dataset, observable: str) -> xr.DataArray:
+    """The observable at the last recorded time, averaged over classes and seeds; NaN where no run
+    ended well."""
+    values = dataset.where(dataset["status"] == 0)[observable]
+    recorded = next(dim for dim in ("time", "record") if dim in values.dims)
+    values = values.isel({recorded: -1})
+    return values.mean([d for d in values.dims if d not in dataset["status"].dims or d == "seed"])
+
+
+def region_map(dataset: xr.Dataset, rule: regions.Rule) -> xr.DataArray:
+    """The region of each point, the most common one over seeds."""
+    return regions.most_common(rule.classify(dataset), tuple(rule.legend))

@@ -1,0 +1,77 @@
+"""What a comparison of two-stage training with its theories comes to."""
+
+import dataclasses
+from typing import Any
+
+import jax
+import numpy as np
+
+from dynsim import Trajectory
+from dynsim.two_stage import observables as prompt_observables
+from odes.two_stage import thresholds
+from sweeps.compare.comparison import Comparison
+from sweeps.studies.two_stage.runs import LEVEL_P, LEVEL_Q, Runs, modulus
+from sweeps.studies.two_stage.theory import RECORD, THEORIES
+from sweeps.systems.two_stage.settings import TwoStage
+
+
+@dataclasses.dataclass(frozen=True)
+class TwoStageComparison(Comparison):
+    """The outcome: the runs, and a trajectory by theory with a leading axis of solves."""
+
+    config: TwoStage
+    simulation: Runs
+    predictions: dict[str, Trajectory]
+    names: tuple[str, ...] = RECORD
+
+    def measured(self, name: str) -> np.ndarray:
+        """(R, S) an observable of the runs that ended well; of V_trace the modulus."""
+        return self.simulation[name]
+
+    def predicted(self, theory: str, name: str) -> np.ndarray:
+        """(R, S) an observable of the solves that ended well; of V_trace the modulus."""
+        return modulus(name, super().predicted(theory, name))
+
+    def about(self, theory: str) -> tuple[str, str]:
+        """Title of a theory and what it assumes."""
+        return THEORIES[theory].title, THEORIES[theory].assumes
+
+    def norm(self, values: np.ndarray) -> float:
+        """L2 over eta-time, so that it does not depend on how densely a stage was recorded."""
+        return self.simulation.over_time(values)
+
+    def facts(self) -> dict[str, Any]:
+        """Number of runs, when they learned either component, and the scalar predictions."""
+        runs = self.simulation
+        return {
+            "simulation": {
+                "runs": runs.count,
+                "diverged": runs.diverged,
+                "learned_P": runs.learned_P,
+                "learned_Q": runs.learned_Q,
+            },
+            "corollaries": self._corollaries(),
+        }
+
+    def theory_facts(self, theory: str) -> dict[str, Any]:
+        """When its solves learned either component."""
+        prediction, eta_time = self.predictions[theory], self.simulation.eta_time
+        return {
+            "learned_P": prompt_observables.first_below(eta_time, prediction["K1"], LEVEL_P),
+            "learned_Q": prompt_observables.first_below(eta_time, prediction["K2"], LEVEL_Q),
+        }
+
+    def _corollaries(self) -> dict[str, float]:
+        """Scalar predictions; those of the stationary signals and of g hold for c = 0."""
+        task, optimizer = self.config.make_task(), self.config.make_optimizer()
+        decay = optimizer.decay
+        with jax.enable_x64(True):
+            found = {"tau_c": thresholds.critical_noise(task, decay)}
+            found["eta_c"] = thresholds.critical_rate(task, optimizer)
+            for stage, eta in (("1", optimizer.eta_1), ("2", optimizer.eta_2)):
+                tau = optimizer.stationary(eta)
+                found[f"g_{stage}"] = thresholds.growth_rate(task, tau, decay)
+                found[f"g_{stage}_hessian"] = thresholds.growth_rate_hessian(task, tau, decay)
+            found["a_star"], found["b_star"] = thresholds.stationary_signal(task, decay)
+            found["waiting_time"] = thresholds.waiting_time(decay)
+            return {name: float(value) for name, value in found.items()}

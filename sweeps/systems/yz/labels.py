@@ -1,0 +1,27 @@
+"""Names and units of what runs of the attention layer record."""
+
+from dynsim.yz.observables import RECALL_THRESHOLDS
+from sweeps.systems.base import Labels
+
+CLASS, TOKEN = ("class",), ("class", "token")
+LABELS = Labels(
+    about={
+        "eta_y": ("learning rate of Y", "1/step"),
+        "eta_z": ("learning rate of Z", "1/step"),
+        "ratio": ("eta_y / eta_z", "1"),
+        "length": ("sequence length T", "tokens"),
+        "steps": ("optimiser steps", "step"),
+        "loss": ("population cross entropy", "nat"),
+        "batch_loss": ("cross entropy of the next batch", "nat"),
+        "relative_loss": ("mean loss of the last 20 steps over that of the first", "1"),
+        "entropy": ("entropy of attention on distinct tokens", "nat"),
+    },
+    inner_dims={
+        **dict.fromkeys(("z_top_distinct", "z_top_common", "speed", "xi", "B"), CLASS),
+        **dict.fromkeys(("attention", "normalised_attention", "z"), TOKEN),
+        "overlap": ("class", "other_class"),
+        "recall": ("threshold",),
+    },
+    values={"threshold": RECALL_THRESHOLDS},
+)
+"""Of the attention layer, in Y and Z or in ordinary parameters."""
