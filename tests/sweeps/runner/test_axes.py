@@ -93,7 +93,10 @@ def test_chunks_tile_the_array_of_runs_without_crossing_static_values(size: int)
         ({"axes": {"eta_y": [1]}, "run": {"stepz": 2}}, "run = 'stepz': must be one of task"),
         ({"axes": {"eta_y": [1]}, "run": {"steps": 0}}, "steps = 0: must be an integer >= 1"),
         ({"axes": {"eta_y": [1]}, "ingine": "x"}, "key = 'ingine': must be one of system, axes"),
-        ({"axes": {"eta_y": [1]}, "engine": "x"}, "engine = 'x': does not compute task 'syn-small'; must be one of simulation"),
+        (
+            {"axes": {"eta_y": [1]}, "engine": "x"},
+            "engine = 'x': does not compute task 'syn-small'; must be one of simulation",
+        ),
         ({"axes": {"eta_y": [1]}, "engine": "matched"}, "'matched' does not apply"),
         ({"axes": {"eta_y": [1]}, "record": ["x"]}, "record = 'x': must be one of loss"),
         ({"axes": {"eta_y": [1]}, "record": []}, "record = []: needs at least one"),

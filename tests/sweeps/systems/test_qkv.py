@@ -46,7 +46,7 @@ def test_a_sweep_file_names_the_engine_and_gets_its_fields() -> None:
     [
         (Sweep({"width": [20]}, RUN, "simulation"), "width = 20: embedding = 'orthogonal' needs"),
         (Sweep({"scale": [-1.0]}, RUN, "simulation"), "scale = -1.0"),
-        (Sweep({"eta_y": [1.0]}, RUN, "simulation"), "engine = 'simulation'"),
+        (Sweep({"eta_y": [1.0]}, RUN, "plain"), "engine = 'plain'"),
         (Sweep({"heads": [0]}, RUN, "simulation"), "heads = 0"),
     ],
 )
