@@ -5,7 +5,7 @@ import gc
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import jax
@@ -67,14 +67,20 @@ def optimised() -> dict[str, int | bool]:
     return {name: value for name, value in OPTIMISED.items() if name in os.environ["XLA_FLAGS"]}
 
 
+@pytest.fixture(scope="session")
+def data_folder() -> Path:
+    """The folder of recorded and published numbers; its README says what they are."""
+    return Path(__file__).parent / "data"
+
+
 @pytest.fixture
-def shared_file() -> object:
-    """A function from a path below the reference folder to the file; skips where it is absent."""
+def shared_file() -> Callable[[str], Path]:
+    """A function from a path below the folder of large data to the file; skips without it."""
 
     def find(name: str) -> Path:
         path = SHARED / name
         if not path.exists():
-            pytest.skip(f"reference data {name} is not part of a clone")
+            pytest.skip(f"{name} is too large to be part of a clone")
         return path
 
     return find

@@ -28,8 +28,8 @@ def test_published_cells_are_reproduced() -> None:
         assert abs(values.mean() - mean) <= max(3 * error, 0.02 * mean), (eta_z, ratio)
 
 
-def test_the_published_table_is_that_of_the_reference(shared_file: object) -> None:
-    with shared_file("reference/published_fig6_q1_q3.csv").open() as file:
+def test_the_published_table_is_that_of_the_reference(data_folder: Path) -> None:
+    with (data_folder / "published_fig6_q1_q3.csv").open() as file:
         rows = [[float(value) for value in row.values()] for row in csv.DictReader(file)]
     assert {tuple(row[:3]): tuple(row[3:]) for row in rows} == published()
 
