@@ -71,16 +71,18 @@ def _grid(errors: dict[str, dict[str, dict[str, float | None]]]) -> list[str]:
     turned = len(columns) > 6
     if turned:
         rows, columns = columns, rows
-    lines = [f"{'':<17}" + "".join(f"{name:>19}" for name in columns)]
+    first, other = (max(size, *map(len, names)) + 1 for size, names in ((16, rows), (18, columns)))
+    lines = [f"{'':<{first}}" + "".join(f"{name:>{other}}" for name in columns)]
     for row in rows:
         pairs = (errors[row][c] if turned else errors[c][row] for c in columns)
-        lines.append(f"{row:<17}" + "".join(_cell(e["over_time"], e["at_end"]) for e in pairs))
+        cells = (f"{_cell(e['over_time'], e['at_end']):>{other}}" for e in pairs)
+        lines.append(f"{row:<{first}}" + "".join(cells))
     return lines
 
 
 def _cell(over_time: float | None, at_end: float | None) -> str:
     shown = ("-" if value is None else f"{100 * value:.3g}" for value in (over_time, at_end))
-    return f"{' / '.join(shown):>19}"
+    return " / ".join(shown)
 
 
 def _counts(counts: dict[str, int]) -> str:

@@ -144,10 +144,10 @@ def test_theories_and_descent_start_where_the_simulation_starts() -> None:
 
 
 @pytest.mark.parametrize(
-    "name", [n for n, rules in ENGINES.items() if rules.system is Training and n != "theorem-4"]
+    "name", [n for n, rules in ENGINES.items() if rules.system is Training and n != "theorem4"]
 )
 def test_every_engine_traces(name: str) -> None:
-    # theorem-4 needs a task with a single common token, which no named task has.
+    # theorem4 needs a task with a single common token, which no named task has.
     momentum = 0.9 if name in ("matched", "heavy-ball", "rescaled", "corrected") else 0.0
     optimizer = "adam" if "adam" in name else "sgd"
     training = Training(optimizer=optimizer, momentum=momentum, steps=5)
