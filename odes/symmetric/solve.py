@@ -155,9 +155,7 @@ def _solve(
         tolerances=tolerances,
         derivatives=derivatives,
     )
-    return Trajectory(
-        times, solved.saved, final, solved.status, solved.first_bad_step, f"symmetric-{flow}"
-    )
+    return Trajectory(times, solved.saved, final, solved.status, solved.first_bad_step, "symmetric")
 
 
 @functools.partial(jax.jit, static_argnames=("steps", "record", "relative", "dtype"))

@@ -78,7 +78,8 @@ def solve(
         tolerances: of the solver; by default `DEFAULT_TOLERANCES[dtype]`.
 
     Returns:
-        A `Trajectory` with `params` None; a solve that fails has another status than OK.
+        A `Trajectory` with `params` None and the source "eq10", followed by the options that are
+        not the default; a solve that fails has another status than OK.
 
     Raises:
         ValueError: naming the argument, its value and what is allowed, before compilation.
@@ -103,8 +104,9 @@ def solve(
         finite_m=finite_m,
         remark_1=remark_1,
     )
-    options = ("-finite-m" if finite_m else "") + ("-remark-1" if remark_1 else "")
-    return dataclasses.replace(trajectory, source=f"eq10-{clock}{options}")
+    asked = {"paper": clock == "paper", "finite-m": finite_m, "remark-1": remark_1}
+    source = "-".join(("eq10", *(name for name, given in asked.items() if given)))
+    return dataclasses.replace(trajectory, source=source)
 
 
 def inapplicable(task: SequenceClasses, optimizer: Optimizer) -> str | None:

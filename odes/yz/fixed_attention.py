@@ -109,11 +109,11 @@ def _solve(
     if steps is None:
         rate = without_inertia(optimizer, task.prior).rate
         h = closed_form.h(times[:, None] * task.prior[None], rate * optimizer.eta_y, task.M)
-        source = "decoder"
+        source = "fixed_attention"
     else:
         every = h_star(task.prior * optimizer.eta_y, task.M, steps, optimizer.momentum)
         h = every[jnp.floor(times).astype(int)]
-        source = "decoder-discrete"
+        source = "fixed_attention-discrete"
 
     def at(h: Float[Array, " K"]) -> tuple[dict[str, Array], Array]:
         snapshot = layer.predict(task, Z, h)

@@ -77,7 +77,7 @@ THEORIES: dict[str, Theory] = {
         _flow("matched-adam", "matched Adam flow", f"{_LIMITS} at fixed decays, first step exact"),
         _flow("adam", "Adam's flow", f"{_LIMITS}, 1 - b -> 0"),
         Theory(
-            "lemma-3",
+            "lemma3",
             "flow by Lemma 3's update",
             f"{_LIMITS}, Y = 0 at the start, Lemma 3's decoder",
             lemma3.solve,
@@ -115,7 +115,7 @@ THEORIES: dict[str, Theory] = {
             variant=True,
         ),
         Theory(
-            "theorem-4",
+            "theorem4",
             "Theorem 4",
             f"{_EQ10}, a single common token, equal normalisers, overlap -> 0, 1/K -> 0",
             single_common.solve,
@@ -123,7 +123,7 @@ THEORIES: dict[str, Theory] = {
             variant=True,
         ),
         Theory(
-            "decoder",
+            "fixed_attention",
             "decoder at fixed attention",
             "T -> infinity, Y = 0 at the start, eta_Z = 0, eta_Y -> 0, Lemma 3's decoder",
             functools.partial(fixed_attention.solve, decoder="closed"),
@@ -131,7 +131,7 @@ THEORIES: dict[str, Theory] = {
             variant=True,
         ),
         Theory(
-            "decoder-discrete",
+            "fixed_attention-discrete",
             "discrete decoder at fixed attention",
             "T -> infinity, Y = 0 at the start, eta_Z = 0, Lemma 3's decoder",
             functools.partial(fixed_attention.solve, decoder="discrete"),

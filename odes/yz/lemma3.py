@@ -100,7 +100,7 @@ def _solve(
         clock=clock,
         tolerances=tolerances,
     )
-    return Trajectory(times, solved.saved, None, solved.status, solved.first_bad_step, "lemma-3")
+    return Trajectory(times, solved.saved, None, solved.status, solved.first_bad_step, "lemma3")
 
 
 def _snapshot(

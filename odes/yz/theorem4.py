@@ -23,7 +23,6 @@ which Theorem 4 makes gamma K rho^2. The normaliser stays at rho_0 only while di
 little, B_n << 1: their growth lowers f_nc and xi further, so that B_n is overestimated later.
 """
 
-import dataclasses
 import functools
 
 import jax
@@ -83,7 +82,7 @@ def solve(
     if problem:
         raise ValueError(problem)
     checks.real("eta_y", optimizer.eta_y, 0, open_minimum=True)
-    trajectory = run(
+    return run(
         _solve,
         task,
         optimizer,
@@ -97,7 +96,6 @@ def solve(
         record=observables.resolve(record),
         tolerances=checked_tolerances(tolerances, dtype),
     )
-    return dataclasses.replace(trajectory, source=f"theorem-4-{clock}")
 
 
 def inapplicable(task: SequenceClasses, optimizer: Optimizer) -> str | None:
@@ -164,7 +162,7 @@ def _solve(
         clock=clock,
         tolerances=tolerances,
     )
-    return Trajectory(times, solved.saved, None, solved.status, solved.first_bad_step, "theorem-4")
+    return Trajectory(times, solved.saved, None, solved.status, solved.first_bad_step, "theorem4")
 
 
 def _drive(

@@ -121,27 +121,29 @@ def status_counts(status: Any) -> dict[str, int]:
     return {s.name: int((codes == s).sum()) for s in Status if (codes == s).any()}
 
 
-def lines(report: Mapping[str, Any], names: Sequence[str], about: Sequence[str]) -> list[str]:
+def lines(report: Mapping[str, Any], observables: Sequence[str], about: Sequence[str]) -> list[str]:
     """The report as lines of text: what it is `about`, then observables down and theories across,
     or turned if there are many."""
     theories = report["theories"]
     errors = {"sampling": report["simulation"]["sampling_error"]}
     errors |= {name: theory["relative_error"] for name, theory in theories.items()}
-    rows, columns = list(names), list(errors)
+    rows, columns = list(observables), list(errors)
     turned = len(columns) > 6
     if turned:
         rows, columns = columns, rows
+    first, other = (max(size, *map(len, names)) + 1 for size, names in ((16, rows), (18, columns)))
     found = [
         *about,
         "",
         "Relative error in % against the mean of the runs: over time / at the end.",
         "'sampling' is the standard error of that mean: smaller differences mean nothing.",
         "",
-        f"{'':<17}" + "".join(f"{name:>19}" for name in columns),
+        f"{'':<{first}}" + "".join(f"{name:>{other}}" for name in columns),
     ]
     for row in rows:
         pairs = (errors[row][c] if turned else errors[c][row] for c in columns)
-        found.append(f"{row:<17}" + "".join(_cell(e["over_time"], e["at_end"]) for e in pairs))
+        cells = (f"{_cell(e['over_time'], e['at_end']):>{other}}" for e in pairs)
+        found.append(f"{row:<{first}}" + "".join(cells))
     failed = {n: t["status"] for n, t in theories.items() if set(t["status"]) != {"OK"}}
     return [*found, *(f"{name}: {counted(counts)}" for name, counts in failed.items())]
 
@@ -153,4 +155,4 @@ def counted(counts: Mapping[str, int]) -> str:
 
 def _cell(over_time: float | None, at_end: float | None) -> str:
     shown = ("-" if value is None else f"{100 * value:.3g}" for value in (over_time, at_end))
-    return f"{' / '.join(shown):>19}"
+    return " / ".join(shown)

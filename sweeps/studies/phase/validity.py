@@ -45,7 +45,7 @@ class Validity:
         out: directory for validity.png, validity.npz and the stored sweeps.
     """
 
-    theories: tuple[str, ...] = ("plain", "eq10", "eq10-finite-m", "lemma-3")
+    theories: tuple[str, ...] = ("plain", "eq10", "eq10-finite-m", "lemma3")
     steps: int = 200
     seeds: int = 4
     length: int | float = math.inf

@@ -124,7 +124,7 @@ def test_eq10_is_the_printed_equation(clock: str) -> None:
         record=["z", "speed", "xi", "loss", "overlap"],
     )
     np.testing.assert_allclose(got["z"][-1, 0], solution.y[:, -1], rtol=1e-6, atol=1e-8)
-    assert got.source == f"eq10-{clock}"
+    assert got.source == {"sgd": "eq10", "paper": "eq10-paper"}[clock]
     # The recorded speed is gamma, and xi measured from the drift is Theorem 1's.
     with jax.enable_x64(True):
         gamma = np.asarray(decoder.gamma(np.array([0, 10.0, end]) / K, eta_y, M))

@@ -249,8 +249,8 @@ def test_the_growth_bound_is_not_known_here() -> None:
 
 def test_variants_are_registered_but_not_run_by_default() -> None:
     task, optimizer = dynsim.syn(1, 3, num_common=1), dynsim.sgd(1.0, 1.0)
-    added = {"corrected", "symmetric", "lemma-3", "eq10-finite-m", "eq10-remark-1"}
-    added |= {"theorem-4", "decoder", "decoder-discrete"}
+    added = {"corrected", "symmetric", "lemma3", "eq10-finite-m", "eq10-remark-1"}
+    added |= {"theorem4", "fixed_attention", "fixed_attention-discrete"}
     usual, every = (set(ladder.applicable(task, optimizer, v)) for v in (False, True))
     assert every - usual == added
     adam = dynsim.adam(1.0, 1.0)
@@ -260,9 +260,8 @@ def test_variants_are_registered_but_not_run_by_default() -> None:
     for name in added - {"symmetric"}:
         with pytest.raises(ValueError, match=f"theory '{name}' does not apply: .*optimizer = adam"):
             ladder.theory(name, task, adam)
-    for name in ("decoder", "decoder-discrete"):
+    for name in ("fixed_attention", "fixed_attention-discrete"):
         result = ladder.THEORIES[name].solve(task, optimizer, [0.0, 3.0], dtype="float32")
-        assert result.source == name
         assert set(result.observables) == set(observables.DEFAULT_RECORD)
 
 

@@ -43,7 +43,7 @@ class Run(NamedTuple):
 
 
 def task_for(name: str) -> dynsim.SequenceClasses:
-    return SINGLE if name == "theorem-4" else SMALL
+    return SINGLE if name == "theorem4" else SMALL
 
 
 def solve(name: str, task: dynsim.SequenceClasses, rates: jax.Array) -> dynsim.Trajectory:
@@ -98,7 +98,9 @@ def test_reverse_mode_is_central_differences(name: str) -> None:
     # below 1e-4, which is the square of the step over the scale above.
     np.testing.assert_allclose(got, run.differences, rtol=1e-3 if name in ADAM else 1e-5, atol=1e-9)
     # None is tested where it vanishes, except those that the rung leaves out.
-    left_out = {"symmetric": [2], "decoder": [1], "decoder-discrete": [1]}.get(name, [])
+    left_out = {"symmetric": [2], "fixed_attention": [1], "fixed_attention-discrete": [1]}.get(
+        name, []
+    )
     assert np.flatnonzero(np.abs(got) < 1e-4).tolist() == left_out
 
 
@@ -107,6 +109,7 @@ def test_a_theory_returns_a_trajectory_from_the_start(name: str) -> None:
     task = task_for(name)
     result = solve(name, task, np.ones(2)) if name in VARIED else differentiated(name).result
     assert isinstance(result, dynsim.Trajectory)
+    assert result.source == name
     assert (result.status, result.first_bad_step) == (dynsim.Status.OK, -1)
     assert result.times[0] == 0
     assert {key: value.shape for key, value in result.observables.items()} == {

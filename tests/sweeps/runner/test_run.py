@@ -143,9 +143,9 @@ def test_theories_and_descent_start_where_the_simulation_starts() -> None:
         np.testing.assert_allclose(other.loss[..., 0], flow.loss[..., 0], rtol=1e-5)
 
 
-@pytest.mark.parametrize("name", [name for name in ENGINES if name != "theorem-4"])
+@pytest.mark.parametrize("name", [name for name in ENGINES if name != "theorem4"])
 def test_every_engine_traces(name: str) -> None:
-    # theorem-4 needs a task with a single common token, which no named task has.
+    # theorem4 needs a task with a single common token, which no named task has.
     momentum = 0.9 if name in ("matched", "heavy-ball", "rescaled", "corrected") else 0.0
     optimizer = "adam" if "adam" in name else "sgd"
     training = Training(optimizer=optimizer, momentum=momentum, steps=5)
