@@ -102,8 +102,7 @@ class Sweep:
                 self.point({name: np.asarray(names[name], np.float64)}).numbers()
         if not self.record:
             raise ValueError("record = []: needs at least one observable")
-        for name in self.record:
-            checks.choice("record", name, self.rules.observables)
+        self.rules.observables.resolve(self.record)
         for training in self.trainings():
             training.check()
             training.steps_recorded(self.times)

@@ -16,6 +16,7 @@ from jaxtyping import Array, ArrayLike, Float, PRNGKeyArray
 
 from dynsim import Trajectory
 from dynsim.precision import DType
+from dynsim.training.recording import Table
 from sweeps.runner.axes import Fields
 
 Times = Literal["end"] | int | tuple[int, ...]
@@ -131,7 +132,7 @@ class Engine(NamedTuple):
         assemble: task and optimiser of a run from (settings, prepared task, traced numbers); it is
             called inside the compiled program.
         check: raises `ValueError` where it does not describe (run, its task, its optimizer).
-        observables: names that it can record.
+        observables: what it can record.
         bytes_per_run: estimate of the memory that a run in flight needs, from (task, settings).
         adaptive: whether the runs of a batch wait for the stiffest of them.
         tile: number of runs in a batch on a CPU, where small ones stay in the cache.
@@ -144,7 +145,7 @@ class Engine(NamedTuple):
     run: Callable[[Settings, Any, Any, PRNGKeyArray], Trajectory]
     assemble: Callable[[Settings, Any, Mapping[str, Array]], tuple[Any, Any]]
     check: Callable[[Any, Any, Any], None]
-    observables: tuple[str, ...]
+    observables: Table
     bytes_per_run: Callable[[Any, Settings], int]
     adaptive: bool
     tile: int

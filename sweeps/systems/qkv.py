@@ -10,7 +10,7 @@ import dynsim
 from dynsim import EmbeddedSpec, Trajectory
 from dynsim.qkv.init import Embedding
 from dynsim.qkv.model import Normalisation, Placement
-from dynsim.yz.observables import OBSERVABLES
+from dynsim.qkv.observables import TRAINED
 from sweeps.systems.base import Engine, Settings
 from sweeps.systems.yz.settings import Training
 
@@ -93,7 +93,7 @@ def _simulate(
 ) -> Trajectory:
     run: EmbeddedTraining = settings.run
     optimizer, spec = rules
-    return dynsim.qkv.simulate(
+    return dynsim.simulate_embedded(
         task,
         optimizer,
         key,
@@ -103,7 +103,7 @@ def _simulate(
         length=run.length,
         batch=run.batch,
         times=settings.times,
-        record=tuple(name for name in settings.record if name != "batch_loss"),
+        record=settings.record,
         dtype=settings.dtype,
     )
 
@@ -126,7 +126,7 @@ ENGINES: dict[str, Engine] = {
         run=_simulate,
         assemble=_assemble,
         check=_check,
-        observables=(*(name for name in OBSERVABLES if name != "B"), "batch_loss", "relative_loss"),
+        observables=TRAINED,
         bytes_per_run=_bytes,
         adaptive=False,
         tile=8,

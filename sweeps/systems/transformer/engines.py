@@ -9,7 +9,7 @@ from jaxtyping import Array, PRNGKeyArray
 from dynsim import Trajectory
 from dynsim.training.descent import Descent
 from dynsim.transformer.model import Transformer
-from dynsim.transformer.observables import OBSERVABLES
+from dynsim.transformer.observables import TRAINED
 from dynsim.transformer.simulate import simulate_text
 from dynsim.transformer.task import Text
 from sweeps.systems.base import Engine, Settings
@@ -33,7 +33,7 @@ def _simulate(settings: Settings, task: Text, optimizer: Descent, key: PRNGKeyAr
         batch=run.batch,
         num_held_out=run.num_held_out,
         times=settings.times,
-        record=tuple(name for name in settings.record if name != "batch_loss"),
+        record=settings.record,
         dtype=settings.dtype,
     )
 
@@ -56,7 +56,7 @@ ENGINES: dict[str, Engine] = {
         run=_simulate,
         assemble=_assemble,
         check=lambda *_: None,
-        observables=(*OBSERVABLES, "batch_loss"),
+        observables=TRAINED,
         bytes_per_run=_bytes,
         adaptive=False,
         tile=1,

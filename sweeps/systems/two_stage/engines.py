@@ -9,11 +9,12 @@ from jaxtyping import Array, Int, PRNGKeyArray
 
 from dynsim import Trajectory
 from dynsim.two_stage.noisy_sgd import NoisySGD
-from dynsim.two_stage.observables import OBSERVABLES
+from dynsim.two_stage.observables import TRAINED
 from dynsim.two_stage.simulate import simulate_prompts
 from dynsim.two_stage.task import Prompts
 from odes import two_stage
 from odes.solver.tolerances import Tolerances
+from odes.two_stage.field import TABLE
 from sweeps.systems.base import Engine, Settings
 from sweeps.systems.two_stage.settings import OPTIMIZER_NUMBERS, TASK_NUMBERS, TwoStage
 
@@ -42,7 +43,7 @@ def _simulate(
         pool=run.pool,
         num_test=run.num_test,
         times=jnp.rint(times).astype(jnp.int32),
-        record=tuple(name for name in settings.record if name != "eta_time"),
+        record=settings.record,
         bias=run.bias,
         dtype=settings.dtype,
     )
@@ -97,7 +98,7 @@ def _theory(finite_length: bool) -> Engine:
         run=functools.partial(_solve, finite_length=finite_length),
         assemble=_assemble,
         check=_check_theory,
-        observables=tuple(two_stage.OBSERVABLES),
+        observables=TABLE,
         bytes_per_run=lambda task, settings: 2**16,
         adaptive=True,
         tile=32,
@@ -110,7 +111,7 @@ ENGINES: dict[str, Engine] = {
         run=_simulate,
         assemble=_assemble,
         check=lambda *_: None,
-        observables=(*OBSERVABLES, "eta_time"),
+        observables=TRAINED,
         bytes_per_run=_bytes,
         adaptive=False,
         tile=1,

@@ -10,9 +10,10 @@ from jaxtyping import Array, PRNGKeyArray
 
 import dynsim
 from dynsim import Trajectory
-from dynsim.yz.observables import OBSERVABLES
+from dynsim.yz.observables import PREDICTED, TRAINED
 from odes import symmetric
 from odes.solver.tolerances import DEFAULT_TOLERANCES
+from odes.symmetric.observables import DESCENDED, TABLE
 from odes.symmetric.state import SymmetricTask
 from odes.yz import ladder
 from sweeps.systems.base import Engine, Settings, num_times
@@ -57,7 +58,7 @@ def _simulate(
         batch=run.batch,
         init=init or run.init,
         times=settings.times,
-        record=tuple(name for name in settings.record if name != "batch_loss"),
+        record=settings.record,
         dtype=settings.dtype,
     )
 
@@ -187,21 +188,20 @@ def _theory(name: str) -> Engine:
         _solve,
         _assemble,
         _applies(name),
-        tuple(OBSERVABLES),
+        PREDICTED,
         _memory(_parameters, _classes, SOLVER_STAGES),
         adaptive=True,
         tile=32,
     )
 
 
-_MEASURED = tuple(name for name in OBSERVABLES if name != "B")
 ENGINES: dict[str, Engine] = {
     "simulation": Engine(
         Training,
         _simulate,
         _assemble,
         _always_applies,
-        (*_MEASURED, "batch_loss", "relative_loss"),
+        TRAINED,
         _memory(_parameters, _batch),
         adaptive=False,
         tile=16,
@@ -212,7 +212,7 @@ ENGINES: dict[str, Engine] = {
         _descend,
         _assemble,
         _always_applies,
-        (*_MEASURED, "relative_loss"),
+        TRAINED,
         _memory(_parameters, _classes),
         adaptive=False,
         tile=16,
@@ -223,7 +223,7 @@ ENGINES: dict[str, Engine] = {
         _solve_symmetric,
         _assemble,
         _applies("symmetric"),
-        tuple(symmetric.OBSERVABLES),
+        TABLE,
         _memory(_reduced_parameters, _none, SOLVER_STAGES),
         adaptive=True,
         tile=64,
@@ -234,7 +234,7 @@ ENGINES: dict[str, Engine] = {
         _descend_symmetric,
         _assemble,
         _applies("symmetric"),
-        (*symmetric.OBSERVABLES, "relative_loss"),
+        DESCENDED,
         _memory(_reduced_parameters, _none),
         adaptive=False,
         tile=4096,
