@@ -47,10 +47,10 @@ from dynsim.qkv import observables as embedded_observables
 from dynsim.qkv.init import WEIGHTS, check_weights
 from dynsim.qkv.model import Embedded
 from dynsim.training.optim import Optimizer
+from dynsim.training.recording import Record, Recording
 from dynsim.trajectory import Trajectory
 from dynsim.yz import model as yz
-from dynsim.yz import observables
-from dynsim.yz.observables import DEFAULT_RECORD, Observable, Record
+from dynsim.yz.observables import DEFAULT_RECORD
 from odes.solver.flows import Flow, checked_flow, integrate_flow
 from odes.solver.integrate import run
 from odes.solver.tolerances import Tolerances, checked_tolerances
@@ -137,7 +137,7 @@ def solve(
         start=lambda task, optimizer: (jax.tree.map(lambda x: jnp.asarray(x, dtype), init),),
         frozen=tuple(sorted(set(frozen))),
         flow=flow,
-        record=observables.resolve(record),
+        record=embedded_observables.MEASURED.resolve(record),
         tolerances=checked_tolerances(tolerances, dtype),
     )
 
@@ -173,7 +173,7 @@ def _solve(
     *,
     frozen: tuple[str, ...],
     flow: Flow,
-    record: tuple[tuple[str, Observable], ...],
+    record: Recording,
     tolerances: Tolerances,
 ) -> Trajectory:
     U_q, d = init.U[task.queries], init.width
@@ -184,7 +184,7 @@ def _solve(
 
     def save(problem: Problem, factors: Factors) -> dict[str, Array]:
         layer = embedded.from_heads(task, _heads(problem, factors, init.residual))
-        return observables.evaluate(record, task, embedded_observables.measure(task, layer))
+        return record(task, embedded_observables.measure(task, layer))
 
     solved, final = integrate_flow(
         functools.partial(gradient, residual=init.residual, frozen=frozen),

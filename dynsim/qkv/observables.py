@@ -1,5 +1,7 @@
 """The snapshot of a layer in ordinary parameters, for `dynsim.yz.observables`."""
 
+import dataclasses
+
 import jax
 import jax.numpy as jnp
 
@@ -7,7 +9,14 @@ from dynsim.classes.task import SequenceClasses
 from dynsim.qkv import model as embedded
 from dynsim.qkv.model import Embedded
 from dynsim.yz import model as yz
+from dynsim.yz import observables
 from dynsim.yz.observables import Snapshot
+
+SYSTEMS = ("qkv", "yz")
+MEASURED = dataclasses.replace(observables.MEASURED, systems=SYSTEMS)
+"""What can be measured on weights at one moment."""
+TRAINED = dataclasses.replace(observables.TRAINED, systems=SYSTEMS)
+"""What training records: the same, and the losses on its batches."""
 
 
 def measure(task: SequenceClasses, params: Embedded) -> Snapshot:

@@ -24,11 +24,12 @@ from dynsim.qkv.model import Embedded
 from dynsim.training import relative_loss
 from dynsim.training.loop import descend
 from dynsim.training.optim import Optimizer
+from dynsim.training.recording import Record, Recording
 from dynsim.training.run_checks import check_data, check_step_times, checked_sizes
 from dynsim.trajectory import Trajectory, log_times
 from dynsim.yz import model as yz
-from dynsim.yz import observables, sampling
-from dynsim.yz.observables import DEFAULT_RECORD, Observable, Record
+from dynsim.yz import sampling
+from dynsim.yz.observables import DEFAULT_RECORD
 from dynsim.yz.simulate import DIVERGED_LOSS, Sampler, sampler, split
 
 
@@ -85,8 +86,8 @@ def simulate_embedded(
     steps, length, batch = checked_sizes(steps, length, batch, sampled=data is None)
     times = log_times(steps) if times is None else times
     check_step_times(times, steps)
-    record, relative = relative_loss.asked(record)
-    if relative:
+    recording = embedded_observables.TRAINED.resolve(record)
+    if recording.relative:
         relative_loss.check_times(times, steps)
     if slope is not None:
         checks.real("slope", slope, 0)
@@ -125,8 +126,7 @@ def simulate_embedded(
             frozen=tuple(sorted(set(frozen))),
             length=length,
             batch=batch,
-            record=observables.resolve(record),
-            relative=relative,
+            record=recording,
             dtype=dtype,
         )
     return settle(trajectory)
@@ -148,7 +148,7 @@ def initial_embedded(
 
 @functools.partial(
     jax.jit,
-    static_argnames=("steps", "frozen", "length", "batch", "record", "relative", "dtype"),
+    static_argnames=("steps", "frozen", "length", "batch", "record", "dtype"),
 )
 def _run(
     task: SequenceClasses,
@@ -163,8 +163,7 @@ def _run(
     frozen: tuple[str, ...],
     length: int | float,
     batch: int | float,
-    record: tuple[tuple[str, Observable], ...],
-    relative: bool,
+    record: Recording,
     dtype: DType,
 ) -> Trajectory:
     if isinstance(init, EmbeddedSpec):
@@ -182,15 +181,13 @@ def _run(
     trajectory = descend(
         _trained(start, frozen),
         lambda trained, k, key: jax.value_and_grad(loss)(trained, sample(k, key)),
-        lambda trained: observables.evaluate(
-            record, task, embedded_observables.measure(task, _merge(start, trained))
-        ),
+        lambda trained: record(task, embedded_observables.measure(task, _merge(start, trained))),
         optimizer.transformation(),
         split(key)[1],
         times,
         steps=steps,
         diverged_above=DIVERGED_LOSS * math.log(task.M),
-        relative=relative,
+        relative=record.relative,
         dtype=dtype,
     )
     final = _merge(start, trajectory.params)

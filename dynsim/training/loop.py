@@ -15,6 +15,7 @@ from jaxtyping import Array, Float, Int, PRNGKeyArray, PyTree
 
 from dynsim.precision import DType
 from dynsim.training import relative_loss
+from dynsim.training.recording import RELATIVE_LOSS
 from dynsim.trajectory import Status, Trajectory
 
 LossAndGrad = Callable[[Any, Int[Array, ""], PRNGKeyArray], tuple[Float[Array, ""], Any]]
@@ -42,7 +43,7 @@ def descend(
         key: of the data; step k gets `fold_in(key, k)`.
         times: (S,) whole steps at which to record.
         diverged_above: batch loss above which a run counts as diverged.
-        relative: whether to record `relative_loss.NAME` too.
+        relative: whether to record `RELATIVE_LOSS` too.
 
     Returns:
         What `dynsim.simulate` documents, with `params` as they came out.
@@ -88,7 +89,7 @@ def descend(
     keys = jax.vmap(functools.partial(jax.random.fold_in, key))(turns)
     (params, _, _, rows, first_bad, sums), _ = jax.lax.scan(step, carry, (turns, keys))
     if relative:
-        rows[relative_loss.NAME] = relative_loss.recorded(sums, times, steps)
+        rows[RELATIVE_LOSS] = relative_loss.recorded(sums, times, steps)
     # Weights that are not finite reach the loss as soon as a batch attends to them. Looking
     # through all of them at every step would cost almost as much as the update.
     first_bad = jnp.where((first_bad < 0) & ~_all_finite(params), steps, first_bad)

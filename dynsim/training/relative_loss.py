@@ -5,7 +5,6 @@ The measure of Sohl-Dickstein (arXiv:2402.06184), who counts a run as converged 
 """
 
 import math
-from collections.abc import Mapping
 from typing import NamedTuple
 
 import jax.numpy as jnp
@@ -14,10 +13,8 @@ from jax.typing import DTypeLike
 from jaxtyping import Array, Float, Int
 
 from dynsim import checks
-from dynsim.yz.observables import Record
+from dynsim.training.recording import RELATIVE_LOSS
 
-NAME = "relative_loss"
-"""The name under which it is recorded."""
 LAST = 20
 """Number of steps at the end of a run whose losses are averaged; all of a shorter run."""
 
@@ -34,19 +31,11 @@ class Sums(NamedTuple):
     last: Float[Array, "*B"]
 
 
-def asked(record: Record) -> tuple[Record, bool]:
-    """What else `record` asks for, and whether it asks for the relative loss."""
-    if isinstance(record, Mapping):
-        return record, False
-    names = (record,) if isinstance(record, str) else tuple(record)
-    return tuple(name for name in names if name != NAME), NAME in names
-
-
 def check_times(times: Int[Array, " S"], steps: int) -> None:
     """Raise `ValueError` unless the end is recorded, before which nothing is known."""
     if not checks.is_traced(times) and np.asarray(times)[-1] != steps:
         raise ValueError(
-            f"record = {NAME!r}: is known at the end of a run, so times must include "
+            f"record = {RELATIVE_LOSS!r}: is known at the end of a run, so times must include "
             f"steps = {steps}; they end at {np.asarray(times)[-1]}"
         )
 

@@ -5,7 +5,7 @@ averaged over heads, windows and the queries from `FIRST_QUERY` on. The query at
 t + 1 keys, so that uniform attention has the mean of log(t + 1), `uniform_entropy`.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable
 
 import equinox as eqx
 import jax.numpy as jnp
@@ -14,6 +14,7 @@ from jax.scipy.special import xlogy
 from jaxtyping import Array, Float
 
 from dynsim import checks
+from dynsim.training.recording import Table
 from dynsim.transformer.model import Transformer
 
 FIRST_QUERY = 1
@@ -40,7 +41,6 @@ class TextSnapshot(eqx.Module):
 
 
 Observable = Callable[[TextSnapshot], Array]
-Record = Sequence[str] | Mapping[str, Observable]
 
 
 def uniform_entropy(length: int) -> float:
@@ -83,14 +83,7 @@ OBSERVABLES: dict[str, Observable] = {
 }
 """All observables by name: nats per held-out token; entropy, largest weight and change since the
 record before of attention on held-out text; and the maps on the prompts."""
+TRAINED = Table(OBSERVABLES, ("transformer",), provided=("batch_loss",))
+"""What training records."""
 DEFAULT_RECORD = ("loss", "entropy", "layer_entropy", "change")
 """What is recorded unless asked otherwise."""
-
-
-def resolve(record: Record) -> tuple[tuple[str, Observable], ...]:
-    """Names to functions, hashable; raises `ValueError` for an unknown name."""
-    if isinstance(record, Mapping):
-        return tuple(record.items())
-    for name in record:
-        checks.choice("record", name, tuple(OBSERVABLES))
-    return tuple((name, OBSERVABLES[name]) for name in record)

@@ -17,12 +17,13 @@ from dynsim import checks
 from dynsim.classes.corpus import sample_windows
 from dynsim.precision import DType, precision, settle
 from dynsim.training.descent import Descent
+from dynsim.training.recording import Record, Recording
 from dynsim.training.run_checks import check_step_times
 from dynsim.trajectory import Status, Trajectory, log_times
 from dynsim.transformer import model as transformer
 from dynsim.transformer import observables as text_observables
 from dynsim.transformer.model import Transformer, TransformerSpec
-from dynsim.transformer.observables import DEFAULT_RECORD, Observable, Record, TextSnapshot
+from dynsim.transformer.observables import DEFAULT_RECORD, TextSnapshot
 from dynsim.transformer.task import Text
 from dynsim.yz.simulate import DIVERGED_LOSS
 
@@ -55,7 +56,8 @@ def simulate_text(
             for all runs, on which is measured.
         times: (S,) whole steps at which to record, increasing, in [0, steps]; step 0 is the
             start. By default `log_times(steps)`.
-        record: names from `dynsim.transformer.observables.OBSERVABLES`, or functions by name.
+        record: a name from `dynsim.transformer.observables.TRAINED`, functions of a
+            `TextSnapshot` by name, or a list of both.
         init: starting weights; drawn from the key if None.
         dtype: "float32" or "float64".
 
@@ -89,7 +91,7 @@ def simulate_text(
             steps=steps,
             batch=batch,
             num_held_out=num_held_out,
-            record=text_observables.resolve(record),
+            record=text_observables.TRAINED.resolve(record),
             dtype=dtype,
         )
     return settle(trajectory)
@@ -121,7 +123,7 @@ def _run(
     steps: int,
     batch: int,
     num_held_out: int,
-    record: tuple[tuple[str, Observable], ...],
+    record: Recording,
     dtype: DType,
 ) -> Trajectory:
     init_key, data_key = split_key(key)
@@ -147,7 +149,7 @@ def _run(
         trained, before, now = carry
         trained = jax.lax.fori_loop(now, until, step, trained)
         snapshot = measure(trained[0], held_out, task.prompts, before)
-        values = {name: function(snapshot) for name, function in record}
+        values = record(snapshot)
         values["batch_loss"] = transformer.loss(trained[0], windows(until))
         return (trained, snapshot.maps, until), values
 

@@ -5,14 +5,15 @@ arXiv:2502.20681: K1 and K2 are the logistic losses (in nats) of component P thr
 of component Q through V alone, J is that of their sum.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+import dataclasses
+from collections.abc import Callable
 
 import equinox as eqx
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, ArrayLike, Bool, Float
 
-from dynsim import checks
+from dynsim.training.recording import Table
 from dynsim.two_stage import model as relu_prompt
 from dynsim.two_stage.model import PQ, Outputs, logistic
 from dynsim.two_stage.task import PromptBatch
@@ -54,7 +55,6 @@ class PromptSnapshot(eqx.Module):
 
 
 Observable = Callable[[PromptSnapshot], Array]
-Record = Sequence[str] | Mapping[str, Observable]
 
 
 def measure(weights: Split, batch: PromptBatch) -> PromptSnapshot:
@@ -157,17 +157,12 @@ OBSERVABLES: dict[str, Observable] = {
 says signal; `K2_pos` and `K2_neg` are K2 over the queries of one label. Norms are Frobenius
 norms. Traces and singular values are those of the signal, because the noise alone gives a trace
 a standard deviation of tau sqrt(d). The sign of V_trace is random. `state` is `reduced_state`."""
+TABLE = Table(OBSERVABLES, ("two_stage",))
+"""What can be measured on weights at one moment."""
+TRAINED = dataclasses.replace(TABLE, provided=("eta_time",))
+"""What training records: the same, and the sum of the learning rates so far."""
 DEFAULT_RECORD = ("K1", "K2", "auc_Q", "W_norm", "V_norm", "W_trace", "V_trace")
 """What is recorded unless asked otherwise."""
-
-
-def resolve(record: Record) -> tuple[tuple[str, Observable], ...]:
-    """Names to functions, hashable; raises `ValueError` for an unknown name."""
-    if isinstance(record, Mapping):
-        return tuple(record.items())
-    for name in record:
-        checks.choice("record", name, tuple(OBSERVABLES))
-    return tuple((name, OBSERVABLES[name]) for name in record)
 
 
 def first_below(

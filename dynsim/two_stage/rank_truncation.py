@@ -14,9 +14,10 @@ from jaxtyping import Array, Bool, Float, Int
 
 from dynsim import checks
 from dynsim.precision import precision
+from dynsim.training.recording import Record, Recording
 from dynsim.two_stage import observables as prompt_observables
 from dynsim.two_stage.model import PQ
-from dynsim.two_stage.observables import Record, Split
+from dynsim.two_stage.observables import Split
 from dynsim.two_stage.task import PromptBatch
 
 DEFAULT_RECORD = ("K1", "K2", "accuracy_P", "auc_Q", "best_accuracy_Q")
@@ -50,7 +51,8 @@ def rank_curves(
     Args:
         weights: usually the signal part of trained weights.
         batch: fresh prompts.
-        record: names of `dynsim.two_stage.observables.OBSERVABLES`; all read the truncated weights.
+        record: a name from `dynsim.two_stage.observables.TABLE`, functions by name, or a list of
+            both; all read the truncated weights.
         largest: K, the largest number of directions to keep or drop; 2d if None.
 
     Raises:
@@ -58,11 +60,11 @@ def rank_curves(
     """
     largest = 2 * len(weights.W) if largest is None else checks.integer("largest", largest, 0)
     with precision(str(batch.labels.dtype), weights, batch):
-        return _curves(weights, batch, prompt_observables.resolve(record), largest)
+        return _curves(weights, batch, prompt_observables.TABLE.resolve(record), largest)
 
 
 @functools.partial(jax.jit, static_argnums=(2, 3))
-def _curves(weights: PQ, batch: PromptBatch, record: tuple, largest: int) -> RankCurves:
+def _curves(weights: PQ, batch: PromptBatch, record: Recording, largest: int) -> RankCurves:
     left, sigma, right = jnp.linalg.svd(jnp.stack([weights.W, weights.V]), full_matrices=False)
     order = jnp.argsort(-sigma.ravel())
     rank = jnp.argsort(order).reshape(sigma.shape)
@@ -70,10 +72,8 @@ def _curves(weights: PQ, batch: PromptBatch, record: tuple, largest: int) -> Ran
     def without_some(keep: Bool[Array, "2 d"]) -> dict[str, Array]:
         W, V = jnp.einsum("bij,bj,bjk->bik", left, jnp.where(keep, sigma, 0), right)
         signal = PQ(W, V, weights.beta)
-        snapshot = prompt_observables.measure(
-            Split(signal, jax.tree.map(jnp.zeros_like, PQ(W, V))), batch
-        )
-        return {name: function(snapshot) for name, function in record}
+        truncated = Split(signal, jax.tree.map(jnp.zeros_like, PQ(W, V)))
+        return record(prompt_observables.measure(truncated, batch))
 
     sizes = jnp.arange(largest + 1)
     kept = jax.lax.map(lambda k: without_some(rank < k), sizes)

@@ -14,13 +14,14 @@ from jaxtyping import Array, Int, PRNGKeyArray
 
 from dynsim import checks
 from dynsim.precision import DType, precision, settle
+from dynsim.training.recording import Record, Recording
 from dynsim.training.run_checks import check_step_times
 from dynsim.trajectory import Status, Trajectory
 from dynsim.two_stage import model as relu_prompt
 from dynsim.two_stage import observables as prompt_observables
 from dynsim.two_stage.model import PQ
 from dynsim.two_stage.noisy_sgd import NoisySGD
-from dynsim.two_stage.observables import DEFAULT_RECORD, Observable, Record, Split
+from dynsim.two_stage.observables import DEFAULT_RECORD, Split
 from dynsim.two_stage.task import PromptBatch, Prompts, sample_prompts
 
 NUM_TIMES = 128
@@ -53,7 +54,8 @@ def simulate_prompts(
         num_test: number of fresh prompts on which losses and accuracies are measured.
         times: (S,) whole steps at which to record, in [0, total steps], increasing. By default
             `optimizer.times(128)`.
-        record: names from `dynsim.two_stage.observables.OBSERVABLES`, or functions by name.
+        record: a name from `dynsim.two_stage.observables.TRAINED`, functions of a `PromptSnapshot`
+            by name, or a list of both.
         init: starting weights, the noise part of which they are; random ones if None.
         bias: train a scalar added to N_V as well, without decay and without noise.
         dtype: "float32" or "float64".
@@ -87,7 +89,7 @@ def simulate_prompts(
             batch=batch,
             pool=pool,
             num_test=num_test,
-            record=prompt_observables.resolve(record),
+            record=prompt_observables.TRAINED.resolve(record),
             bias=bias,
             dtype=dtype,
         )
@@ -107,7 +109,7 @@ def _run(
     batch: int,
     pool: int,
     num_test: int,
-    record: tuple[tuple[str, Observable], ...],
+    record: Recording,
     bias: bool,
     dtype: DType,
 ) -> Trajectory:
@@ -135,9 +137,7 @@ def _run(
     def advance(carry, until):  # type: ignore[no-untyped-def]
         weights, first_bad, now = carry
         weights, first_bad = jax.lax.fori_loop(now, until, step, (weights, first_bad))
-        snapshot = prompt_observables.measure(weights, test)
-        values = {name: function(snapshot) for name, function in record}
-        return (weights, first_bad, until), values
+        return (weights, first_bad, until), record(prompt_observables.measure(weights, test))
 
     start = (weights, jnp.int32(-1), jnp.int32(0))
     (weights, first_bad, _), values = jax.lax.scan(advance, start, times)

@@ -6,7 +6,8 @@ in (Y, Z) make it with `measure`; a theory that has no Y fills it with what it p
 Every observable then reads the snapshot alone, so it is defined once.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+import dataclasses
+from collections.abc import Callable
 
 import equinox as eqx
 import jax
@@ -14,8 +15,8 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, ArrayLike, Float, Int
 
-from dynsim import checks
 from dynsim.classes.task import SequenceClasses
+from dynsim.training.recording import RELATIVE_LOSS, Table
 from dynsim.yz import model as yz
 
 
@@ -41,7 +42,6 @@ class Snapshot(eqx.Module):
 
 
 Observable = Callable[[SequenceClasses, Snapshot], Array]
-Record = Sequence[str] | Mapping[str, Observable]
 
 
 def measure(task: SequenceClasses, params: yz.YZ) -> Snapshot:
@@ -133,6 +133,12 @@ def xi(task: SequenceClasses, s: Snapshot) -> Float[Array, " K"]:
     return jnp.where(jnp.any(distinct, axis=1), gain / jnp.where(weight > 0, weight, 1), jnp.nan)
 
 
+_NO_BOUND = (
+    "only the Eq. 10 and Theorem 4 theories integrate the growth factor bound; elsewhere record "
+    "'xi' and use odes.formulas.predictions.bound_from_xi"
+)
+
+
 def growth_bound(task: SequenceClasses, s: Snapshot) -> Float[Array, " K"]:
     """Growth factor bound B_n(t) = int_0^t eta_Z pi(n) xi_n of Theorem 3.
 
@@ -141,10 +147,7 @@ def growth_bound(task: SequenceClasses, s: Snapshot) -> Float[Array, " K"]:
             record "xi" and integrate that (`odes.formulas.predictions.bound_from_xi`).
     """
     if s.B is None:
-        raise ValueError(
-            "record = 'B': only the Eq. 10 and Theorem 4 theories integrate the growth factor "
-            "bound; elsewhere record 'xi' and use odes.formulas.predictions.bound_from_xi"
-        )
+        raise ValueError(f"record = 'B': {_NO_BOUND}")
     return s.B
 
 
@@ -191,30 +194,18 @@ OBSERVABLES: dict[str, Observable] = {
     "B": growth_bound,
 }
 """Observables by the name under which they are recorded."""
+PREDICTED = Table(OBSERVABLES, ("yz",))
+"""What theories record that carry the growth factor bound along."""
+MEASURED = Table(
+    {name: function for name, function in OBSERVABLES.items() if name != "B"},
+    ("yz",),
+    refused={"B": _NO_BOUND},
+)
+"""What can be measured on weights at one moment: what all other theories record."""
+TRAINED = dataclasses.replace(MEASURED, provided=("batch_loss", RELATIVE_LOSS))
+"""What training records: the same, and the losses on its batches."""
 
 DEFAULT_RECORD = ("loss", "accuracy", "entropy", "z_top_distinct", "z_top_common", "speed", "xi")
-
-
-def resolve(record: Record) -> tuple[tuple[str, Observable], ...]:
-    """Names and functions of what is to be recorded, in a hashable form.
-
-    Raises:
-        ValueError: for an unknown name.
-    """
-    if isinstance(record, Mapping):
-        return tuple(record.items())
-    if isinstance(record, str):
-        record = (record,)
-    return tuple(
-        (checks.choice("record", name, tuple(OBSERVABLES)), OBSERVABLES[name]) for name in record
-    )
-
-
-def evaluate(
-    record: tuple[tuple[str, Observable], ...], task: SequenceClasses, snapshot: Snapshot
-) -> dict[str, Array]:
-    """All recorded observables of one snapshot."""
-    return {name: function(task, snapshot) for name, function in record}
 
 
 def _pick_most_probable(task: SequenceClasses, s: Snapshot, mask: Array) -> Float[Array, " K"]:

@@ -19,11 +19,12 @@ from dynsim.precision import DType, precision, settle
 from dynsim.training import relative_loss
 from dynsim.training.loop import descend
 from dynsim.training.optim import Optimizer
+from dynsim.training.recording import Record, Recording
 from dynsim.training.run_checks import check_data, check_step_times, check_weights, checked_sizes
 from dynsim.trajectory import Trajectory, log_times
 from dynsim.yz import model as yz
 from dynsim.yz import observables, sampling, support
-from dynsim.yz.observables import DEFAULT_RECORD, Observable, Record
+from dynsim.yz.observables import DEFAULT_RECORD
 
 DIVERGED_LOSS = 10.0
 """A run counts as diverged while its batch loss exceeds this many times log M, the loss of
@@ -63,9 +64,10 @@ def simulate(
         init: "zero", "uniform" (on +-1/sqrt(M)) or the starting weights themselves.
         times: (S,) whole steps at which to record, increasing, in [0, steps]; step 0 is the
             start. By default `log_times(steps)`.
-        record: names from `dynsim.yz.observables.OBSERVABLES`, or a mapping of names to functions.
-            Also "relative_loss": the mean batch loss of the last 20 steps (of all if there are
-            fewer), each before its update, over that of the first; NaN but at the end.
+        record: a name from `dynsim.yz.observables.TRAINED`, functions of (task, snapshot) by
+            name, or a list of both. "relative_loss" is the mean batch loss of the last 20 steps
+            (of all if there are fewer), each before its update, over that of the first; NaN but
+            at the end.
         data: recorded batches to train on instead of sampling, with a leading axis of `steps`
             (see `dynsim.yz.sampling.examples_from_tokens`).
         dtype: "float32" or "float64".
@@ -85,8 +87,8 @@ def simulate(
     steps, length, batch = checked_sizes(steps, length, batch, sampled=data is None)
     times = log_times(steps) if times is None else times
     check_step_times(times, steps)
-    record, relative = relative_loss.asked(record)
-    if relative:
+    recording = observables.TRAINED.resolve(record)
+    if recording.relative:
         relative_loss.check_times(times, steps)
     if isinstance(init, yz.YZ):
         check_weights(init, task)
@@ -111,8 +113,7 @@ def simulate(
             length=length,
             batch=batch,
             init_kind=init if isinstance(init, str) else "zero",
-            record=observables.resolve(record),
-            relative=relative,
+            record=recording,
             dtype=dtype,
         )
     return settle(trajectory)
@@ -131,7 +132,7 @@ def initial_weights(
 
 @functools.partial(
     jax.jit,
-    static_argnames=("steps", "length", "batch", "init_kind", "record", "relative", "dtype"),
+    static_argnames=("steps", "length", "batch", "init_kind", "record", "dtype"),
 )
 def _run(
     task: SequenceClasses,
@@ -145,8 +146,7 @@ def _run(
     length: int | float,
     batch: int | float,
     init_kind: yz.Init,
-    record: tuple[tuple[str, Observable], ...],
-    relative: bool,
+    record: Recording,
     dtype: DType,
 ) -> Trajectory:
     if init is not None:
@@ -158,13 +158,13 @@ def _run(
     return descend(
         params,
         lambda params, k, batch_key: _loss_and_grad(params, task, sample(k, batch_key)),
-        lambda params: observables.evaluate(record, task, observables.measure(task, params)),
+        lambda params: record(task, observables.measure(task, params)),
         optimizer.transformation(),
         key_data,
         times,
         steps=steps,
         diverged_above=DIVERGED_LOSS * math.log(task.M),
-        relative=relative,
+        relative=record.relative,
         dtype=dtype,
     )
 

@@ -4,12 +4,13 @@ Observables bear the names of `dynsim.yz.observables`; those that have an entry 
 have shape (1,) here, all classes being alike.
 """
 
-from collections.abc import Callable, Sequence
+import dataclasses
+from collections.abc import Callable
 
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from dynsim import checks
+from dynsim.training.recording import RELATIVE_LOSS, Recording, Table
 from odes.symmetric.reduction import measure
 from odes.symmetric.state import Reduced, State, SymmetricTask
 
@@ -58,13 +59,12 @@ OBSERVABLES: dict[str, Observable] = {
 where all classes agree; (D,) or (C,) for each distinct token of a class or each common token."""
 
 
-def observe(record: tuple[str, ...], task: SymmetricTask, state: State) -> dict[str, Array]:
+TABLE = Table(OBSERVABLES)
+"""What the flows record."""
+DESCENDED = dataclasses.replace(TABLE, provided=(RELATIVE_LOSS,))
+"""What descent records."""
+
+
+def observe(record: Recording, task: SymmetricTask, state: State) -> dict[str, Array]:
     """All recorded observables of one state."""
-    now = measure(task, state)
-    return {name: OBSERVABLES[name](task, state, now) for name in record}
-
-
-def checked_record(record: Sequence[str]) -> tuple[str, ...]:
-    """The names to record; raises `ValueError` for an unknown one."""
-    names = (record,) if isinstance(record, str) else tuple(record)
-    return tuple(checks.choice("record", name, tuple(OBSERVABLES)) for name in names)
+    return record(task, state, measure(task, state))

@@ -7,7 +7,6 @@ with infinite length and batch. What can be recorded is in `odes.symmetric.obser
 """
 
 import functools
-from collections.abc import Sequence
 
 import jax
 import jax.numpy as jnp
@@ -19,6 +18,7 @@ from dynsim import checks
 from dynsim.precision import DType, precision, settle
 from dynsim.training import relative_loss
 from dynsim.training.optim import Optimizer
+from dynsim.training.recording import RELATIVE_LOSS, Record, Recording
 from dynsim.training.run_checks import check_step_times
 from dynsim.trajectory import Status, Trajectory, log_times
 from dynsim.yz.observables import DEFAULT_RECORD
@@ -26,7 +26,7 @@ from dynsim.yz.simulate import DIVERGED_LOSS
 from odes.solver.flows import Flow, checked_flow, integrate_flow
 from odes.solver.integrate import Derivatives, run
 from odes.solver.tolerances import Tolerances, checked_tolerances
-from odes.symmetric.observables import checked_record, observe
+from odes.symmetric.observables import DESCENDED, TABLE, observe
 from odes.symmetric.reduction import (
     gradient,
     measure,
@@ -40,7 +40,7 @@ def solve(
     times: Float[Array, " S"],
     *,
     flow: Flow | None = None,
-    record: Sequence[str] = DEFAULT_RECORD,
+    record: Record = DEFAULT_RECORD,
     dtype: DType = "float64",
     tolerances: Tolerances | None = None,
     derivatives: Derivatives = "reverse",
@@ -52,7 +52,8 @@ def solve(
         optimizer: `sgd`, `momentum` or `adam`; its numbers may be traced.
         times: (S,) optimiser steps at which to record, increasing, >= 0; need not be whole.
         flow: as in `odes.yz.population.solve`.
-        record: names from `OBSERVABLES`.
+        record: a name from `OBSERVABLES`, functions of (task, state, what `measure` finds) by
+            name, or a list of both.
         dtype: "float64" or "float32".
         tolerances: of the solver; by default `DEFAULT_TOLERANCES[dtype]`.
         derivatives: which can be taken through the solve, "reverse" or "forward".
@@ -72,7 +73,7 @@ def solve(
         times,
         dtype,
         flow=checked_flow(optimizer, flow),
-        record=checked_record(record),
+        record=TABLE.resolve(record),
         tolerances=checked_tolerances(tolerances, dtype),
         derivatives=derivatives,
     )
@@ -84,14 +85,14 @@ def descend(
     *,
     steps: int,
     times: Int[Array, " S"] | None = None,
-    record: Sequence[str] = DEFAULT_RECORD,
+    record: Record = DEFAULT_RECORD,
     dtype: DType = "float64",
 ) -> Trajectory:
     """Descend the population loss (batch, T -> infinity) step by step, from zero weights.
 
     Args:
         task, dtype: as in `solve`.
-        record: names from `OBSERVABLES`, or "relative_loss" as in `dynsim.simulate`.
+        record: as in `solve`, or "relative_loss" as in `dynsim.simulate`.
         optimizer: as in `solve`; or with numbers of shape (B,), which descends B times at once.
             That is the same as `jax.vmap` and several times faster on a CPU.
         steps: number of optimiser steps, >= 1.
@@ -108,10 +109,9 @@ def descend(
     steps = checks.integer("steps", steps, 1)
     times = log_times(steps) if times is None else times
     check_step_times(times, steps)
-    record, relative = relative_loss.asked(record)
-    if relative:
+    recording = DESCENDED.resolve(record)
+    if recording.relative:
         relative_loss.check_times(times, steps)
-    names = checked_record(record)
     batch = np.broadcast_shapes(*(np.shape(number) for number in jax.tree.leaves(optimizer)))
     if len(batch) > 1:
         raise ValueError(f"optimizer: its numbers have shape {batch}: must be numbers or (B,)")
@@ -124,8 +124,7 @@ def descend(
             many,
             jnp.asarray(times, jnp.int32),
             steps=steps,
-            record=names,
-            relative=relative,
+            record=recording,
             dtype=dtype,
         )
         if not batch:
@@ -140,7 +139,7 @@ def _solve(
     times: Float[Array, " S"],
     *,
     flow: Flow,
-    record: tuple[str, ...],
+    record: Recording,
     tolerances: Tolerances,
     derivatives: Derivatives,
 ) -> Trajectory:
@@ -158,15 +157,14 @@ def _solve(
     return Trajectory(times, solved.saved, final, solved.status, solved.first_bad_step, "symmetric")
 
 
-@functools.partial(jax.jit, static_argnames=("steps", "record", "relative", "dtype"))
+@functools.partial(jax.jit, static_argnames=("steps", "record", "dtype"))
 def _descend(
     task: SymmetricTask,
     optimizer: Optimizer,
     times: Int[Array, " S"],
     *,
     steps: int,
-    record: tuple[str, ...],
-    relative: bool,
+    record: Recording,
     dtype: DType,
 ) -> Trajectory:
     # The batch is the last axis of everything, so that each operation is one long loop on a CPU;
@@ -202,7 +200,7 @@ def _descend(
         # Every weight enters the loss, so that one that is not finite shows there.
         valid = loss <= DIVERGED_LOSS * jnp.log(task.M)
         first_bad = jnp.where(valid, -1, jnp.where(first_bad < 0, k, first_bad))
-        if relative:
+        if record.relative:
             sums = relative_loss.add(sums, loss, k, steps)
         return (state, memory, slot + due, rows, first_bad, sums), None
 
@@ -210,14 +208,14 @@ def _descend(
     rows = {name: jnp.zeros((num_times, *s.shape), s.dtype) for name, s in shapes.items()}
     memory = last(lambda optimizer, state: optimizer.transformation().init(state))(optimizer, start)
     first_bad = jnp.full(batch, -1, jnp.int32)
-    sums = relative_loss.start((batch,), dtype) if relative else None
+    sums = relative_loss.start((batch,), dtype) if record.relative else None
     carry = (start, memory, jnp.int32(0), rows, first_bad, sums)
     (state, _, _, rows, first_bad, sums), _ = jax.lax.scan(
         step, carry, jnp.arange(steps + 1, dtype=jnp.int32)
     )
     rows, state = jax.tree.map(lambda leaf: jnp.moveaxis(leaf, -1, 0), (rows, state))
-    if relative:
-        rows[relative_loss.NAME] = relative_loss.recorded(sums, times, steps)
+    if record.relative:
+        rows[RELATIVE_LOSS] = relative_loss.recorded(sums, times, steps)
     status = jnp.where(first_bad < 0, Status.OK, Status.DIVERGED).astype(jnp.int32)
     recorded = jnp.broadcast_to(times.astype(dtype), (batch, num_times))
     return Trajectory(recorded, rows, state, status, first_bad, "symmetric-descent")

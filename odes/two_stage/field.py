@@ -15,7 +15,7 @@ the factor 2/(2 - eta lambda)), the whole population as batch, no noise on a and
 fragments: this is a reconstruction derived by us.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import NamedTuple
 
 import jax
@@ -24,6 +24,7 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from dynsim import checks
+from dynsim.training.recording import Recording, Table
 from dynsim.two_stage.noisy_sgd import NoisySGD
 from dynsim.two_stage.task import Prompts
 from odes.two_stage.loss import Losses, Rule, auc_Q, losses, total
@@ -151,15 +152,13 @@ their signal, the root mean square of V without V[0,0], and (7,) the state in th
 fields."""
 
 
-def checked_record(record: Sequence[str]) -> tuple[str, ...]:
-    """The names to record; raises `ValueError` for an unknown one."""
-    names = (record,) if isinstance(record, str) else tuple(record)
-    return tuple(checks.choice("record", name, tuple(OBSERVABLES)) for name in names)
+TABLE = Table(OBSERVABLES)
+"""The same, as what the theories can be asked for."""
 
 
 def observe(
     model: Model,
-    record: tuple[str, ...],
+    record: Recording,
     t: Float[Array, ""],
     state: ReducedState,
     args: tuple[Prompts, NoisySGD],
@@ -167,5 +166,4 @@ def observe(
     """The observables of a state, by name."""
     task, state = args[0], state.clamped()
     found = losses(state, task, finite_length=model.finite_length, rule=model.rule)
-    snapshot = Snapshot(state, task, found, model)
-    return {name: OBSERVABLES[name](snapshot) for name in record}
+    return record(Snapshot(state, task, found, model))

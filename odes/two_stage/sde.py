@@ -12,7 +12,6 @@ was at hand in fragments: this is a reconstruction derived by us.
 
 import dataclasses
 import functools
-from collections.abc import Sequence
 
 import jax
 import jax.numpy as jnp
@@ -20,14 +19,15 @@ from jaxtyping import Array, ArrayLike, Float, PRNGKeyArray
 
 from dynsim import checks
 from dynsim.precision import DType
+from dynsim.training.recording import Record, Recording
 from dynsim.trajectory import Trajectory
 from dynsim.two_stage.noisy_sgd import NoisySGD
 from dynsim.two_stage.task import Prompts
 from odes.solver.integrate import integrate_sde, run
 from odes.two_stage.field import (
+    TABLE,
     Model,
     checked_model,
-    checked_record,
     drift,
     observe,
     rate_at,
@@ -49,7 +49,7 @@ def solve_sde(
     begin: Float[ArrayLike, ""] = 0.0,
     finite_length: bool = True,
     rule: Rule | None = None,
-    record: Sequence[str] = DEFAULT_RECORD,
+    record: Record = DEFAULT_RECORD,
     dtype: DType = "float64",
 ) -> Trajectory:
     """One path of the SDE, by Euler-Maruyama; `jax.vmap` over keys for more.
@@ -82,7 +82,7 @@ def solve_sde(
         start=lambda task, optimizer: (*checked_start(start, begin, optimizer, dtype), key),
         drawn=start is None,
         model=checked_model(task, finite_length, rule),
-        record=checked_record(record),
+        record=TABLE.resolve(record),
         num_steps=checks.integer("num_steps", num_steps, 2),
     )
 
@@ -106,7 +106,7 @@ def _solve(
     key: PRNGKeyArray,
     *,
     model: Model,
-    record: tuple[str, ...],
+    record: Recording,
     num_steps: int,
     drawn: bool,
 ) -> Trajectory:

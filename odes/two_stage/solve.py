@@ -14,7 +14,6 @@ fragments: this is a reconstruction derived by us.
 """
 
 import functools
-from collections.abc import Sequence
 
 import jax
 import jax.numpy as jnp
@@ -22,15 +21,16 @@ from jaxtyping import Array, ArrayLike, Float
 
 from dynsim import checks
 from dynsim.precision import DType
+from dynsim.training.recording import Record, Recording
 from dynsim.trajectory import Trajectory
 from dynsim.two_stage.noisy_sgd import NoisySGD
 from dynsim.two_stage.task import Prompts
 from odes.solver.integrate import Derivatives, integrate, run
 from odes.solver.tolerances import Tolerances, checked_tolerances
 from odes.two_stage.field import (
+    TABLE,
     Model,
     checked_model,
-    checked_record,
     drift,
     observe,
     switch_time,
@@ -51,7 +51,7 @@ def solve(
     begin: Float[ArrayLike, ""] = 0.0,
     finite_length: bool = True,
     rule: Rule | None = None,
-    record: Sequence[str] = DEFAULT_RECORD,
+    record: Record = DEFAULT_RECORD,
     dtype: DType = "float64",
     tolerances: Tolerances | None = None,
     derivatives: Derivatives = "reverse",
@@ -69,7 +69,8 @@ def solve(
         begin: optimiser step, which may be traced. From then on the schedule is as ever.
         finite_length: False leaves out the variance of the outputs at finite L.
         rule: numbers of quadrature nodes.
-        record: names from `OBSERVABLES`.
+        record: a name from `OBSERVABLES`, functions of an `odes.two_stage.field.Snapshot` by
+            name, or a list of both.
         dtype: "float64" or "float32".
         tolerances: of the solver; by default rtol 1e-5 and atol 1e-7, below the error of the
             quadrature.
@@ -92,7 +93,7 @@ def solve(
         begin=begin,
         start=lambda task, optimizer: checked_start(start, begin, optimizer, dtype),
         model=checked_model(task, finite_length, rule),
-        record=checked_record(record),
+        record=TABLE.resolve(record),
         tolerances=checked_tolerances(tolerances or DEFAULT_TOLERANCES, dtype),
         derivatives=derivatives,
     )
@@ -118,7 +119,7 @@ def _solve(
     begin: Float[Array, ""],
     *,
     model: Model,
-    record: tuple[str, ...],
+    record: Recording,
     tolerances: Tolerances,
     derivatives: Derivatives,
 ) -> Trajectory:

@@ -34,10 +34,11 @@ from dynsim import checks
 from dynsim.classes.task import SequenceClasses
 from dynsim.precision import DType
 from dynsim.training.optim import Clock, Convention, Optimizer, without_inertia
+from dynsim.training.recording import Record, Recording
 from dynsim.trajectory import Trajectory
 from dynsim.yz import model as yz
 from dynsim.yz import observables
-from dynsim.yz.observables import DEFAULT_RECORD, Observable, Record
+from dynsim.yz.observables import DEFAULT_RECORD
 from odes.formulas import coefficients, decoder
 from odes.solver.integrate import integrate, run
 from odes.solver.tolerances import Tolerances, checked_tolerances
@@ -99,7 +100,7 @@ def solve(
             layer.start(init, task, dtype),
             without_inertia(optimizer, task.prior, clock),
         ),
-        record=observables.resolve(record),
+        record=observables.PREDICTED.resolve(record),
         tolerances=checked_tolerances(tolerances, dtype),
         finite_m=finite_m,
         remark_1=remark_1,
@@ -148,7 +149,7 @@ def _solve(
     Z: Float[Array, "Q M"],
     clock: Clock,
     *,
-    record: tuple[tuple[str, Observable], ...],
+    record: Recording,
     tolerances: Tolerances,
     finite_m: bool,
     remark_1: bool,
@@ -162,7 +163,7 @@ def _solve(
         task, _, _, eta_y = args
         h = decoder.h(t * task.prior, eta_y, task.M)
         snapshot = layer.predict(task, state.Z, h, finite_m=finite_m, B=state.B)
-        return observables.evaluate(record, task, snapshot)
+        return record(task, snapshot)
 
     solved = integrate(
         functools.partial(_field, finite_m=finite_m),

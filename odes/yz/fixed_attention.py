@@ -27,10 +27,11 @@ from dynsim import checks
 from dynsim.classes.task import SequenceClasses
 from dynsim.precision import DType
 from dynsim.training.optim import Optimizer, without_inertia
+from dynsim.training.recording import Record, Recording
 from dynsim.trajectory import Trajectory
 from dynsim.yz import model as yz
 from dynsim.yz import observables
-from dynsim.yz.observables import DEFAULT_RECORD, Observable, Record
+from dynsim.yz.observables import DEFAULT_RECORD
 from odes.formulas import decoder as closed_form
 from odes.formulas.discrete_decoder import h_star
 from odes.solver.integrate import check_times, judge, run
@@ -87,7 +88,7 @@ def solve(
         init=init,
         start=lambda task, optimizer: (layer.start(init, task, dtype),),
         steps=steps,
-        record=observables.resolve(record),
+        record=observables.MEASURED.resolve(record),
     )
 
 
@@ -104,7 +105,7 @@ def _solve(
     Z: Float[Array, "Q M"],
     *,
     steps: int | None,
-    record: tuple[tuple[str, Observable], ...],
+    record: Recording,
 ) -> Trajectory:
     if steps is None:
         rate = without_inertia(optimizer, task.prior).rate
@@ -118,7 +119,7 @@ def _solve(
     def at(h: Float[Array, " K"]) -> tuple[dict[str, Array], Array]:
         snapshot = layer.predict(task, Z, h)
         finite = jnp.all(jnp.isfinite(snapshot.logits)) & jnp.all(jnp.isfinite(snapshot.g))
-        return observables.evaluate(record, task, snapshot), finite
+        return record(task, snapshot), finite
 
     saved, finite = jax.vmap(at)(h)
     return Trajectory(times, saved, None, *judge(times, finite), source)

@@ -20,10 +20,11 @@ from jaxtyping import Array, Float, PyTree
 from dynsim.classes.task import SequenceClasses
 from dynsim.precision import DType
 from dynsim.training.optim import Clock, Optimizer, without_inertia
+from dynsim.training.recording import Record, Recording
 from dynsim.trajectory import Trajectory
 from dynsim.yz import model as yz
 from dynsim.yz import observables
-from dynsim.yz.observables import DEFAULT_RECORD, Observable, Record, Snapshot
+from dynsim.yz.observables import DEFAULT_RECORD, Snapshot
 from odes.formulas import coefficients
 from odes.solver.integrate import integrate, run
 from odes.solver.tolerances import Tolerances, checked_tolerances
@@ -66,7 +67,7 @@ def solve(
         dtype,
         init=init,
         start=lambda task, optimizer: (layer.start(init, task, dtype),),
-        record=observables.resolve(record),
+        record=observables.MEASURED.resolve(record),
         tolerances=checked_tolerances(tolerances, dtype),
     )
 
@@ -83,13 +84,13 @@ def _solve(
     times: Float[Array, " S"],
     Z: Float[Array, "Q M"],
     *,
-    record: tuple[tuple[str, Observable], ...],
+    record: Recording,
     tolerances: Tolerances,
 ) -> Trajectory:
     clock = without_inertia(optimizer, task.prior)
 
     def save(t: Float[Array, ""], state: PyTree, args: PyTree) -> dict[str, Array]:
-        return observables.evaluate(record, task, _snapshot(args[0], *state)[0])
+        return record(task, _snapshot(args[0], *state)[0])
 
     solved = integrate(
         _field,

@@ -19,10 +19,11 @@ from jaxtyping import Array, Float
 from dynsim.classes.task import SequenceClasses
 from dynsim.precision import DType
 from dynsim.training.optim import Optimizer
+from dynsim.training.recording import Record, Recording
 from dynsim.trajectory import Trajectory
 from dynsim.yz import model as yz
 from dynsim.yz import observables
-from dynsim.yz.observables import DEFAULT_RECORD, Observable, Record
+from dynsim.yz.observables import DEFAULT_RECORD
 from odes.solver.flows import FLOWS, Flow, checked_flow, integrate_flow
 from odes.solver.integrate import run, weights
 from odes.solver.tolerances import Tolerances, checked_tolerances
@@ -70,7 +71,7 @@ def solve(
         init=init,
         start=lambda task, optimizer: (weights(init, task, dtype),),
         flow=checked_flow(optimizer, flow),
-        record=observables.resolve(record),
+        record=observables.MEASURED.resolve(record),
         tolerances=checked_tolerances(tolerances, dtype),
     )
 
@@ -83,7 +84,7 @@ def _solve(
     init: yz.YZ,
     *,
     flow: Flow,
-    record: tuple[tuple[str, Observable], ...],
+    record: Recording,
     tolerances: Tolerances,
 ) -> Trajectory:
     solved, final = integrate_flow(
@@ -93,9 +94,7 @@ def _solve(
         init,
         times,
         flow=flow,
-        save=lambda task, params: observables.evaluate(
-            record, task, observables.measure(task, params)
-        ),
+        save=lambda task, params: record(task, observables.measure(task, params)),
         tolerances=tolerances,
     )
     return Trajectory(times, solved.saved, final, solved.status, solved.first_bad_step, flow)

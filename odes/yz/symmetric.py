@@ -14,10 +14,11 @@ from jaxtyping import Array, Float, Int
 from dynsim.classes.task import SequenceClasses
 from dynsim.precision import DType
 from dynsim.training.optim import Optimizer
+from dynsim.training.recording import Record, Recording
 from dynsim.trajectory import Trajectory
 from dynsim.yz import model as yz
 from dynsim.yz import observables
-from dynsim.yz.observables import DEFAULT_RECORD, Observable, Record
+from dynsim.yz.observables import DEFAULT_RECORD
 from odes.solver.flows import Flow, checked_flow, integrate_flow
 from odes.solver.integrate import run
 from odes.solver.tolerances import Tolerances, checked_tolerances
@@ -65,7 +66,7 @@ def solve(
             *(jnp.asarray(ids, jnp.int32) for ids in found),
         ),
         flow=flow,
-        record=observables.resolve(record),
+        record=observables.MEASURED.resolve(record),
         tolerances=checked_tolerances(tolerances, dtype),
     )
 
@@ -90,7 +91,7 @@ def _solve(
     common: Int[Array, " C"],
     *,
     flow: Flow,
-    record: tuple[tuple[str, Observable], ...],
+    record: Recording,
     tolerances: Tolerances,
 ) -> Trajectory:
     solved, final = integrate_flow(
@@ -106,7 +107,7 @@ def _solve(
     full = functools.partial(place, task, distinct, common)
     # One time after the other: all weights at all times would take S M^2 numbers.
     saved = jax.lax.map(
-        lambda state: observables.evaluate(record, task, observables.measure(task, full(state))),
+        lambda state: record(task, observables.measure(task, full(state))),
         solved.saved,
     )
     return Trajectory(times, saved, full(final), solved.status, solved.first_bad_step, "symmetric")

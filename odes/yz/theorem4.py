@@ -34,10 +34,11 @@ from dynsim import checks
 from dynsim.classes.task import SequenceClasses
 from dynsim.precision import DType
 from dynsim.training.optim import Clock, Convention, Optimizer, without_inertia
+from dynsim.training.recording import Record, Recording
 from dynsim.trajectory import Trajectory
 from dynsim.yz import model as yz
 from dynsim.yz import observables
-from dynsim.yz.observables import DEFAULT_RECORD, Observable, Record, Snapshot
+from dynsim.yz.observables import DEFAULT_RECORD, Snapshot
 from odes.formulas import decoder, growth
 from odes.solver.integrate import integrate, run
 from odes.solver.tolerances import Tolerances, checked_tolerances
@@ -93,7 +94,7 @@ def solve(
             layer.start(init, task, dtype),
             without_inertia(optimizer, task.prior, clock),
         ),
-        record=observables.resolve(record),
+        record=observables.PREDICTED.resolve(record),
         tolerances=checked_tolerances(tolerances, dtype),
     )
 
@@ -142,7 +143,7 @@ def _solve(
     Z: Float[Array, "Q M"],
     clock: Clock,
     *,
-    record: tuple[tuple[str, Observable], ...],
+    record: Recording,
     tolerances: Tolerances,
 ) -> Trajectory:
     f = yz.normalise(yz.attend(Z[task.query_index], task.probs))
@@ -151,7 +152,7 @@ def _solve(
     c0 = growth.c0(normaliser(task, Z), task.K)
 
     def save(t: Float[Array, ""], gain: Float[Array, " K"], args: PyTree) -> dict[str, Array]:
-        return observables.evaluate(record, args[0], _predict(t, gain, args))
+        return record(args[0], _predict(t, gain, args))
 
     solved = integrate(
         _field,

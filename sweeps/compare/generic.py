@@ -63,11 +63,11 @@ def compare(config: Any) -> Comparison:
     training.check()
     config.check_options()
     engines = _applicable(training, config)
-    measurable = registry.engines(system)[TRAINING].observables
+    measurable = registry.engines(system)[TRAINING].observables.names()
     names = tuple(
         name
         for name in measurable
-        if all(name in engine.observables for engine in engines.values())
+        if all(name in engine.observables.names() for engine in engines.values())
     )
     if not names:
         raise ValueError(

@@ -114,8 +114,7 @@ class Sweep:
             checks.integer("axes.seed", value, 0)
         if not self.record:
             raise ValueError("record = []: needs at least one observable")
-        for name in self.record:
-            checks.choice("record", name, self.rules.observables)
+        self.rules.observables.resolve(self.record)
         for chosen in self.slices():
             runs = self.plane(chosen)
             runs.check()

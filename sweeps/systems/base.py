@@ -18,6 +18,7 @@ from jaxtyping import Array, ArrayLike, Float, PRNGKeyArray
 
 from dynsim import Trajectory, log_times
 from dynsim.precision import DType
+from dynsim.training.recording import Table
 from dynsim.training.run_checks import check_step_times
 
 Times = Literal["end"] | int | tuple[int, ...]
@@ -170,7 +171,7 @@ class Engine(NamedTuple, Generic[FixedT]):
             If `batched`, all runs of one seed, from a rule with numbers (P,).
         assemble: task and update rule of a run from (settings, prepared task, traced numbers); it
             is called inside the compiled program.
-        observables: names that it can record.
+        observables: what it can record.
         bytes_per_run: estimate of the memory that a run in flight needs, from (task, settings).
         check: raises `ValueError` where it does not describe (fixed, task, rule).
         adaptive: whether the runs of a batch wait for the stiffest of them.
@@ -186,7 +187,7 @@ class Engine(NamedTuple, Generic[FixedT]):
 
     run: Callable[[Settings[FixedT], Any, Any, PRNGKeyArray], Trajectory]
     assemble: Callable[[Settings[FixedT], Any, Mapping[str, Array]], tuple[Any, Any]]
-    observables: tuple[str, ...]
+    observables: Table
     bytes_per_run: Callable[[Any, Settings[FixedT]], int] = lambda task, settings: 2**16
     check: Callable[[FixedT, Any, Any], None] = lambda fixed, task, rule: None
     adaptive: bool = False

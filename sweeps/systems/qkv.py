@@ -10,7 +10,7 @@ import dynsim
 from dynsim import EmbeddedSpec, Trajectory
 from dynsim.qkv.init import Embedding
 from dynsim.qkv.model import Normalisation, Placement
-from dynsim.yz.observables import OBSERVABLES
+from dynsim.qkv.observables import TRAINED
 from sweeps.systems.base import Engine, Settings, System
 from sweeps.systems.yz.labels import LABELS
 from sweeps.systems.yz.problem import TASKS
@@ -122,7 +122,7 @@ def _simulate(
         length=fixed.length,
         batch=fixed.batch,
         times=settings.times,
-        record=tuple(name for name in settings.record if name != "batch_loss"),
+        record=settings.record,
         dtype=settings.dtype,
     )
 
@@ -146,7 +146,7 @@ SYSTEM = System(
         "simulation": Engine(
             _simulate,
             _assemble,
-            (*(name for name in OBSERVABLES if name != "B"), "batch_loss", "relative_loss"),
+            TRAINED,
             _bytes,
             _check,
             tile=8,

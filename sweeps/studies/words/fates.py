@@ -107,7 +107,7 @@ def fates(
     times = times[times >= 2]
     train = dynsim.simulate
     if embedded is not None:
-        train = functools.partial(dynsim.qkv.simulate, init=embedded)
+        train = functools.partial(dynsim.simulate_embedded, init=embedded)
     run = train(
         task,
         optimizer,

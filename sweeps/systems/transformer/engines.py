@@ -9,7 +9,7 @@ from jaxtyping import Array, PRNGKeyArray
 from dynsim import Trajectory
 from dynsim.training.descent import Descent
 from dynsim.transformer.model import Transformer
-from dynsim.transformer.observables import OBSERVABLES
+from dynsim.transformer.observables import TRAINED
 from dynsim.transformer.simulate import simulate_text
 from dynsim.transformer.task import Text
 from sweeps.systems.base import Engine, Settings
@@ -35,7 +35,7 @@ def _simulate(
         batch=fixed.batch,
         num_held_out=fixed.num_held_out,
         times=settings.times,
-        record=tuple(name for name in settings.record if name != "batch_loss"),
+        record=settings.record,
         dtype=settings.dtype,
     )
 
@@ -52,8 +52,6 @@ def _bytes(task: Text, settings: Settings[Fixed]) -> int:
 
 
 ENGINES: dict[str, Engine[Fixed]] = {
-    "simulation": Engine(
-        _simulate, _assemble, (*OBSERVABLES, "batch_loss"), _bytes, tile=1, trains=True
-    )
+    "simulation": Engine(_simulate, _assemble, TRAINED, _bytes, tile=1, trains=True)
 }
 """The engine of transformers on text."""

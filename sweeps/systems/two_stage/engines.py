@@ -9,11 +9,12 @@ from jaxtyping import Array, Int, PRNGKeyArray
 
 from dynsim import Trajectory
 from dynsim.two_stage.noisy_sgd import NoisySGD
-from dynsim.two_stage.observables import OBSERVABLES
+from dynsim.two_stage.observables import TRAINED
 from dynsim.two_stage.simulate import simulate_prompts
 from dynsim.two_stage.task import Prompts
 from odes import two_stage
 from odes.solver.tolerances import Tolerances
+from odes.two_stage.field import TABLE
 from sweeps.systems.base import Engine, Settings
 from sweeps.systems.two_stage.settings import OPTIMIZER_NUMBERS, TASK_NUMBERS, Fixed
 
@@ -42,7 +43,7 @@ def _simulate(
         pool=fixed.pool,
         num_test=fixed.num_test,
         times=jnp.rint(times).astype(jnp.int32),
-        record=tuple(name for name in settings.record if name != "eta_time"),
+        record=settings.record,
         bias=fixed.bias,
         dtype=settings.dtype,
     )
@@ -94,7 +95,7 @@ def _theory(title: str, finite_length: bool) -> Engine[Fixed]:
     return Engine(
         functools.partial(_solve, finite_length=finite_length),
         _assemble,
-        tuple(two_stage.OBSERVABLES),
+        TABLE,
         check=_described,
         adaptive=True,
         tile=32,
@@ -103,9 +104,7 @@ def _theory(title: str, finite_length: bool) -> Engine[Fixed]:
 
 
 ENGINES: dict[str, Engine[Fixed]] = {
-    "simulation": Engine(
-        _simulate, _assemble, (*OBSERVABLES, "eta_time"), _bytes, tile=1, trains=True
-    ),
+    "simulation": Engine(_simulate, _assemble, TRAINED, _bytes, tile=1, trains=True),
     "ode": _theory("reduced ODE", True),
     "infinite": _theory("reduced ODE, L = ∞", False),
 }

@@ -10,9 +10,10 @@ from jaxtyping import Array, PRNGKeyArray
 
 import dynsim
 from dynsim import Trajectory
-from dynsim.yz.observables import OBSERVABLES
+from dynsim.yz.observables import PREDICTED, TRAINED
 from odes import symmetric
 from odes.solver.tolerances import DEFAULT_TOLERANCES
+from odes.symmetric.observables import DESCENDED, TABLE
 from odes.symmetric.state import SymmetricTask
 from odes.yz import ladder
 from sweeps.systems.base import Engine, Settings
@@ -57,7 +58,7 @@ def _simulate(
         batch=fixed.batch,
         init=init or fixed.init,
         times=settings.times,
-        record=tuple(name for name in settings.record if name != "batch_loss"),
+        record=settings.record,
         dtype=settings.dtype,
     )
 
@@ -183,7 +184,7 @@ def rung(theory: ladder.Theory) -> Engine[Fixed]:
     return Engine(
         functools.partial(_solve, theory=theory),
         _assemble,
-        tuple(OBSERVABLES),
+        PREDICTED,
         _memory(_parameters, _classes, SOLVER_STAGES),
         functools.partial(_applies, theory=theory),
         adaptive=True,
@@ -194,20 +195,19 @@ def rung(theory: ladder.Theory) -> Engine[Fixed]:
     )
 
 
-_MEASURED = tuple(name for name in OBSERVABLES if name != "B")
 _SYMMETRIC = ladder.THEORIES["symmetric"]
 ENGINES: dict[str, Engine[Fixed]] = {
     "simulation": Engine(
         _simulate,
         _assemble,
-        (*_MEASURED, "batch_loss", "relative_loss"),
+        TRAINED,
         _memory(_parameters, _batch),
         trains=True,
     ),
     "descent": Engine(
         _descend,
         _assemble,
-        (*_MEASURED, "relative_loss"),
+        TRAINED,
         _memory(_parameters, _classes),
         title="descent, T and batch infinite",
         assumes="T, batch -> infinity",
@@ -215,7 +215,7 @@ ENGINES: dict[str, Engine[Fixed]] = {
     **{name: rung(theory) for name, theory in ladder.THEORIES.items()},
     "symmetric": rung(_SYMMETRIC)._replace(
         run=_solve_symmetric,
-        observables=tuple(symmetric.OBSERVABLES),
+        observables=TABLE,
         bytes_per_run=_memory(_reduced_parameters, _none, SOLVER_STAGES),
         tile=64,
         prepare=_merged,
@@ -223,7 +223,7 @@ ENGINES: dict[str, Engine[Fixed]] = {
     "symmetric-descent": Engine(
         _descend_symmetric,
         _assemble,
-        (*symmetric.OBSERVABLES, "relative_loss"),
+        DESCENDED,
         _memory(_reduced_parameters, _none),
         functools.partial(_applies, theory=_SYMMETRIC),
         tile=4096,

@@ -1,0 +1,173 @@
+"""What a run records: the one place where names and functions are looked up and called.
+
+    record = "loss" | ["loss", "entropy"] | {"mine": function} | ["loss", {"mine": function}]
+
+A `Table` holds the names that one kind of run knows: its own observables, what its loop records in
+any case or when asked, and what other packages register as entry points of the group
+`dynsim.observables`. Such a point is named "<system>.<observable>" and its value is the function,
+for instance in a pyproject.toml
+
+    [project.entry-points."dynsim.observables"]
+    "yz.sharpness" = "their_package.measures:sharpness"
+
+Entry points are looked up once, when a name is not built in or when all names are wanted, and a
+function is imported when its name is recorded.
+"""
+
+import dataclasses
+import functools
+import importlib.metadata
+from collections.abc import Callable, Iterable, Mapping
+from importlib.metadata import EntryPoint
+from typing import Any, NamedTuple
+
+from jaxtyping import Array
+
+from dynsim import checks
+
+GROUP = "dynsim.observables"
+"""Group of the entry points."""
+SYSTEMS = ("yz", "qkv", "two_stage", "transformer")
+"""Systems that observables can be registered for."""
+RELATIVE_LOSS = "relative_loss"
+"""The name under which a loop records what `dynsim.training.relative_loss` sums up."""
+
+Observable = Callable[..., Array]
+Record = str | Mapping[str, Observable] | Iterable[str | Mapping[str, Observable]]
+"""What can be asked for: a name, functions by name, or any number of both."""
+
+
+class Recording(NamedTuple):
+    """What a run has to record, hashable. Call it with a snapshot for the values by name.
+
+    Attributes:
+        functions: names and functions of a snapshot.
+        relative: whether the loop is to record `RELATIVE_LOSS` too.
+    """
+
+    functions: tuple[tuple[str, Observable], ...]
+    relative: bool = False
+
+    def __call__(self, *snapshot: Any) -> dict[str, Array]:
+        """All observables of a snapshot, given as the arguments that the functions take."""
+        return {name: function(*snapshot) for name, function in self.functions}
+
+
+@dataclasses.dataclass(frozen=True)
+class Table:
+    """The names that one kind of run knows.
+
+    Attributes:
+        functions: its observables by name.
+        systems: those of `SYSTEMS` whose registered observables it can evaluate as well.
+        provided: what the loop itself records, which may be asked for like an observable.
+        refused: names that this kind of run cannot record though others can, with the reason.
+    """
+
+    functions: Mapping[str, Observable]
+    systems: tuple[str, ...] = ()
+    provided: tuple[str, ...] = ()
+    refused: Mapping[str, str] = dataclasses.field(default_factory=dict)
+
+    def names(self) -> tuple[str, ...]:
+        """All names that can be asked for.
+
+        Raises:
+            ValueError: for an entry point whose name says no system, or that is there twice.
+        """
+        known = (*self.functions, *self.provided, *_registered(self.systems))
+        return tuple(name for name in dict.fromkeys(known) if name not in self.refused)
+
+    def resolve(self, record: Record) -> Recording:
+        """Look up what the user asked to record.
+
+        Raises:
+            ValueError: for an unknown or refused name, the name of something provided for a
+                function of one's own, two functions of one name, what is neither name nor
+                function, or an entry point that cannot be loaded.
+        """
+        found: dict[str, Observable] = {}
+        relative = False
+        for name, function in _entries(record):
+            if name in self.provided:
+                if function is not None:
+                    raise ValueError(
+                        f"record = {name!r}: is recorded by the loop itself; a function needs "
+                        "another name"
+                    )
+                relative |= name == RELATIVE_LOSS
+                continue
+            function = self._function(name) if function is None else function
+            if found.setdefault(name, function) is not function:
+                raise ValueError(f"record = {name!r}: stands for two functions")
+        return Recording(tuple(found.items()), relative)
+
+    def _function(self, name: str) -> Observable:
+        if name in self.refused:
+            raise ValueError(f"record = {name!r}: {self.refused[name]}")
+        if name in self.functions:
+            return self.functions[name]
+        points = _registered(self.systems)
+        if name not in points:
+            checks.choice("record", name, self.names())
+        return _loaded(points[name])
+
+
+def _entries(record: Record) -> Iterable[tuple[str, Observable | None]]:
+    """Names with the functions that came with them, one after the other."""
+    if isinstance(record, str | Mapping):
+        record = (record,)
+    if not isinstance(record, Iterable):
+        raise ValueError(f"record = {record!r}: must be a name, functions by name, or a list")
+    for entry in record:
+        if isinstance(entry, str):
+            yield entry, None
+        elif isinstance(entry, Mapping):
+            yield from (_own(name, function) for name, function in entry.items())
+        else:
+            raise ValueError(f"record: has {entry!r}, must have names and functions by name")
+
+
+def _own(name: Any, function: Any) -> tuple[str, Observable]:
+    if not isinstance(name, str) or not callable(function):
+        raise ValueError(f"record: has {{{name!r}: {function!r}}}, must have functions by name")
+    try:
+        hash(function)
+    except TypeError:
+        raise ValueError(
+            f"record = {name!r}: its function must be hashable, because runs are compiled for it"
+        ) from None
+    return name, function
+
+
+@functools.cache
+def _registered(systems: tuple[str, ...]) -> dict[str, EntryPoint]:
+    """The entry points of the observables of `systems`, the first of them first, by name."""
+    found: dict[str, dict[str, EntryPoint]] = {system: {} for system in SYSTEMS}
+    for point in importlib.metadata.entry_points(group=GROUP) if systems else ():
+        system, _, name = point.name.partition(".")
+        if system not in SYSTEMS or not name:
+            raise ValueError(
+                f"{_described(point)}: must be named <system>.<observable> with a system of "
+                f"{', '.join(SYSTEMS)}"
+            )
+        other = found[system].setdefault(name, point)
+        if other is not point:
+            raise ValueError(f"{_described(point)}: {_described(other)} has the same name")
+    return {name: point for s in reversed(systems) for name, point in found[s].items()}
+
+
+def _loaded(point: EntryPoint) -> Observable:
+    # Whatever a foreign module raises while it is imported.
+    try:
+        function = point.load()
+    except Exception as error:
+        raise ValueError(f"{_described(point)}: cannot be loaded ({error})") from error
+    if not callable(function):
+        raise ValueError(f"{_described(point)}: must be a function, is {function!r}")
+    return function
+
+
+def _described(point: EntryPoint) -> str:
+    origin = "an unknown distribution" if point.dist is None else point.dist.name
+    return f"entry point {point.name} = {point.value} of {origin}"

@@ -1,0 +1,269 @@
+"""What can be asked to be recorded: names, functions, both, and what other packages register."""
+
+import math
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import dynsim
+from dynsim import Trajectory
+from dynsim.qkv import observables as qkv_observables
+from dynsim.training import recording
+from dynsim.training.recording import Observable, Table
+from dynsim.transformer import observables as transformer_observables
+from dynsim.two_stage import observables as two_stage_observables
+from dynsim.yz import observables
+from odes import qkv, symmetric, two_stage
+from odes.yz import eq10, population
+
+TASK = dynsim.syn_small()
+KEY = jax.random.key(0)
+STEPS = 2
+
+
+def simulate(record: object) -> Trajectory:
+    infinite = {"length": math.inf, "batch": math.inf}
+    return dynsim.simulate(TASK, dynsim.sgd(1.0, 1.0), steps=STEPS, record=record, **infinite)
+
+
+def simulate_qkv(record: object) -> Trajectory:
+    init = dynsim.EmbeddedSpec(TASK.M, embedding="identity")
+    optimizer = dynsim.sgd(0.1, 0.1)
+    infinite = {"length": math.inf, "batch": math.inf}
+    return dynsim.simulate_embedded(
+        TASK, optimizer, KEY, init=init, steps=STEPS, record=record, **infinite
+    )
+
+
+def simulate_prompts(record: object) -> Trajectory:
+    task = dynsim.prompts(d=4, length=5)
+    sizes = {"pool": 16, "num_test": 8, "batch": 4}
+    return dynsim.simulate_prompts(
+        task, dynsim.noisy_sgd(), KEY, times=[0, 1], record=record, **sizes
+    )
+
+
+def simulate_text(record: object) -> Trajectory:
+    tokens = np.arange(40) % 5
+    sizes = dynsim.TransformerSpec(5, 4, width=8)
+    return dynsim.simulate_text(
+        dynsim.text(tokens, tokens, 5, tokens[None, :4]),
+        sizes,
+        dynsim.Descent(0.1),
+        KEY,
+        steps=STEPS,
+        batch=2,
+        num_held_out=2,
+        record=record,
+    )
+
+
+def descend(record: object) -> Trajectory:
+    task = symmetric.symmetric_task(TASK)
+    return symmetric.descend(task, dynsim.sgd(1.0, 1.0), steps=STEPS, record=record)
+
+
+def solve(record: object) -> Trajectory:
+    return symmetric.solve(
+        symmetric.symmetric_task(TASK), dynsim.sgd(1.0, 1.0), [1.0], record=record
+    )
+
+
+def solve_two_stage(record: object) -> Trajectory:
+    rule = two_stage.Rule(*(4 for _ in two_stage.Rule()))
+    return two_stage.solve(dynsim.prompts(), dynsim.noisy_sgd(), [1.0], record=record, rule=rule)
+
+
+def solve_population(record: object) -> Trajectory:
+    return population.solve(TASK, dynsim.sgd(1.0, 1.0), [1.0], record=record)
+
+
+def solve_qkv(record: object) -> Trajectory:
+    init = dynsim.initial_embedded(TASK, dynsim.EmbeddedSpec(TASK.M), KEY)
+    return qkv.solve(TASK, dynsim.sgd(0.1, 0.1), [1.0], init=init, record=record)
+
+
+# A name of each, and what its loop records besides.
+RUNS = {
+    simulate: ("loss", ("batch_loss", "relative_loss")),
+    simulate_qkv: ("loss", ("batch_loss", "relative_loss")),
+    simulate_prompts: ("K1", ("eta_time",)),
+    simulate_text: ("loss", ("batch_loss",)),
+    descend: ("loss", ("relative_loss",)),
+    solve: ("loss", ()),
+    solve_two_stage: ("K1", ()),
+    solve_population: ("loss", ()),
+    solve_qkv: ("loss", ()),
+}
+
+
+@pytest.mark.parametrize("run", RUNS, ids=lambda run: run.__name__)
+def test_a_bare_name_is_one_name(run: Callable[[object], Trajectory]) -> None:
+    name, provided = RUNS[run]
+    found = run(name)
+    assert set(found.observables) - {"batch_loss", "eta_time"} == {name}
+    assert np.isfinite(found[name]).all()
+    assert {"batch_loss", "eta_time"} & set(provided) <= set(found.observables)
+
+
+@pytest.mark.parametrize(
+    ("run", "mine"),
+    [
+        (simulate, lambda task, s: 2 * observables.loss(task, s)),
+        (simulate_prompts, lambda s: 2 * jnp.mean(jnp.logaddexp(0, -s.labels * s.total.P))),
+        (descend, lambda task, state, now: 2 * now.loss),
+    ],
+    ids=["simulate", "simulate_prompts", "descend"],
+)
+def test_names_and_functions_mix(run: Callable[[object], Trajectory], mine: Observable) -> None:
+    name, provided = RUNS[run]
+    found = run([*provided, {"mine": mine}, name, name])
+    assert set(found.observables) >= {"mine", name, *provided}
+    np.testing.assert_allclose(found["mine"], 2 * np.asarray(found[name]), rtol=1e-5)
+
+
+@pytest.mark.parametrize("run", RUNS, ids=lambda run: run.__name__)
+def test_unknown_names_are_told_the_allowed_ones(run: Callable[[object], Trajectory]) -> None:
+    name, provided = RUNS[run]
+    with pytest.raises(ValueError, match=f"record = 'l': must be one of {name},") as error:
+        run(["l"])
+    for known in provided:
+        assert known in str(error.value)
+
+
+@pytest.mark.parametrize("run", [simulate, simulate_qkv, solve_population, solve_qkv])
+def test_the_growth_factor_bound_is_refused_before_tracing(
+    run: Callable[[object], Trajectory], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def traced(*_: object) -> None:
+        raise AssertionError("traced")
+
+    monkeypatch.setattr(observables, "measure", traced)
+    monkeypatch.setattr(qkv_observables, "measure", traced)
+    with pytest.raises(ValueError, match=r"record = 'B': only the Eq. 10 and Theorem 4 theories"):
+        run(["loss", "B"])
+
+
+def test_the_growth_factor_bound_is_recorded_where_it_is_integrated() -> None:
+    found = eq10.solve(TASK, dynsim.sgd(1.0, 1.0), [0.0, 1.0], record="B")
+    assert np.all(found["B"][1] > found["B"][0])
+    assert "B" in observables.PREDICTED.names()
+    assert "B" not in observables.TRAINED.names()
+    assert {"loss", "batch_loss", "relative_loss"} <= set(observables.TRAINED.names())
+
+
+def first(task: object, s: object) -> object:
+    return task, s
+
+
+@pytest.mark.parametrize(
+    ("record", "message"),
+    [
+        (3, "record = 3: must be a name"),
+        (["loss", 3], "record: has 3"),
+        ({"loss": "accuracy"}, "record: has {'loss': 'accuracy'}, must have functions by name"),
+        ({3: first}, "record: has {3: "),
+        ({"batch_loss": first}, "record = 'batch_loss': is recorded by the loop itself"),
+        (["loss", {"loss": first}], "record = 'loss': stands for two functions"),
+        ({"mine": type("F", (), {"__call__": first, "__hash__": None})()}, "must be hashable"),
+    ],
+)
+def test_what_cannot_be_recorded(record: object, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        observables.TRAINED.resolve(record)
+
+
+def test_equal_requests_are_equal_and_hashable() -> None:
+    table = observables.TRAINED
+    assert table.resolve("loss") == table.resolve(["loss", "batch_loss"])
+    assert hash(table.resolve("loss")) == hash(table.resolve(("loss", "loss")))
+    assert table.resolve("loss") != table.resolve(["loss", "relative_loss"])
+    assert table.resolve([]).functions == ()
+
+
+@pytest.fixture
+def register(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., None]]:
+    """Install a distribution with entry points whose values are in the module `outsider`."""
+    monkeypatch.syspath_prepend(str(tmp_path))
+    (tmp_path / "outsider.py").write_text(
+        "def margin(task, s):\n    return s.logits.max()\n\n"
+        "def steep(s):\n    return s.losses.max()\n\nnumber = 3\n"
+    )
+    recording._registered.cache_clear()
+
+    def write(name: str = "outsider", **points: str) -> None:
+        folder = tmp_path / f"{name}-1.0.dist-info"
+        folder.mkdir()
+        (folder / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: 1.0\n")
+        lines = [f"{point} = outsider:{value}" for point, value in points.items()]
+        (folder / "entry_points.txt").write_text("\n".join(["[dynsim.observables]", *lines]))
+
+    yield write
+    recording._registered.cache_clear()
+
+
+def test_registered_observables_are_recorded_by_name(register: Callable[..., None]) -> None:
+    register(**{"yz.margin": "margin", "transformer.steep": "steep"})
+    found = simulate(["margin", {"again": lambda task, s: s.logits.max()}])
+    np.testing.assert_array_equal(found["margin"], found["again"])
+    assert found["margin"][-1] > 0
+    assert (
+        dict(transformer_observables.TRAINED.resolve("steep").functions)["steep"].__name__
+        == "steep"
+    )
+    assert "margin" in qkv_observables.MEASURED.names()
+    assert "margin" in observables.MEASURED.names()
+    assert "steep" not in observables.MEASURED.names()
+    assert "margin" not in two_stage_observables.TRAINED.names()
+    with pytest.raises(ValueError, match=r"record = 'steep': must be one of .*margin"):
+        simulate("steep")
+
+
+def test_an_observable_of_qkv_goes_before_that_of_yz(register: Callable[..., None]) -> None:
+    register(**{"yz.margin": "missing", "qkv.margin": "margin"})
+    ((name, function),) = qkv_observables.TRAINED.resolve("margin").functions
+    assert (name, function.__module__) == ("margin", "outsider")
+    with pytest.raises(ValueError, match=r"yz.margin = outsider:missing of outsider: cannot be"):
+        observables.TRAINED.resolve("margin")
+
+
+@pytest.mark.parametrize(
+    ("points", "message"),
+    [
+        ({"yz.gone": "gone"}, "point yz.gone = outsider:gone of outsider: cannot be loaded"),
+        ({"yz.gone": "number"}, "point yz.gone = outsider:number of outsider: must be a function"),
+        ({"gone": "margin"}, "point gone = outsider:margin of outsider: must be named <system>"),
+        ({"xy.gone": "margin"}, "must be named .* a system of yz, qkv, two_stage, transformer"),
+    ],
+)
+def test_broken_entry_points_are_named(
+    register: Callable[..., None], points: dict[str, str], message: str
+) -> None:
+    register(**points)
+    with pytest.raises(ValueError, match=message):
+        observables.TRAINED.resolve("gone")
+    # They are nobody's business who does not ask for them.
+    assert observables.TRAINED.resolve("loss").functions
+
+
+def test_one_name_registered_twice(register: Callable[..., None]) -> None:
+    register(**{"yz.margin": "margin"})
+    register("another", **{"yz.margin": "margin"})
+    with pytest.raises(ValueError, match=r"outsider|another.* has the same name"):
+        observables.MEASURED.names()
+
+
+def test_built_in_names_need_no_entry_points(monkeypatch: pytest.MonkeyPatch) -> None:
+    def asked(**_: str) -> None:
+        raise AssertionError("looked up")
+
+    monkeypatch.setattr(recording.importlib.metadata, "entry_points", asked)
+    recording._registered.cache_clear()
+    assert observables.TRAINED.resolve(["loss", "batch_loss"]).functions
+    assert Table({}).names() == ()
+    with pytest.raises(AssertionError, match="looked up"):
+        observables.TRAINED.names()
