@@ -16,6 +16,7 @@ from sweeps import output
 from sweeps.runner.labels import label
 from sweeps.studies.options import log_edges
 from sweeps.studies.phase import diagram as phase
+from sweeps.studies.phase.diagram import Phase
 from sweeps.studies.phase.regions import Region
 
 DIVERGED_COLOUR = "#b0b0b0"
@@ -39,7 +40,7 @@ TITLES = {
 }
 
 
-def run(config: phase.Phase) -> list[Path]:
+def run(config: Phase) -> list[Path]:
     """Compute or resume, draw and write a phase diagram."""
     begin = time.perf_counter()
     found = phase.compute(config)
@@ -149,9 +150,7 @@ def plot_agreement(one: xr.DataArray, other: xr.DataArray, ax: Axes | None = Non
     return float(same.mean())
 
 
-def plot_lines(
-    config: phase.Phase, closed: Mapping[str, np.ndarray], ax: Axes, bound: bool
-) -> None:
+def plot_lines(config: Phase, closed: Mapping[str, np.ndarray], ax: Axes, bound: bool) -> None:
     """The transition lines, and iso-lines of Theorem 4's B where `bound`."""
     (_, xs), (_, ys) = config.axes().items()
     for name, (_, style) in LINES.items():
@@ -185,7 +184,7 @@ def legend(lines: bool) -> list:
     ]
 
 
-def title(config: phase.Phase) -> str:
+def title(config: Phase) -> str:
     """What was computed, in a line."""
     sgd = config.optimizer == "sgd"
     rule = f"momentum {config.training().momentum:g}" if sgd else config.optimizer

@@ -1,4 +1,4 @@
-"""`dynsim compare --task two-stage`: training on prompts against the reduced ODE."""
+"""`dynsim compare two_stage`: training on prompts against the reduced ODE."""
 
 import dataclasses
 import functools

@@ -1,5 +1,6 @@
-"""Printing a two-stage comparison, and keeping it: image, report and arrays."""
+"""`dynsim compare two_stage`: running, printing, and keeping image, report and arrays."""
 
+import json
 from pathlib import Path
 
 import matplotlib.pyplot as plt
@@ -7,9 +8,22 @@ import numpy as np
 
 from dynsim.trajectory import to_arrays
 from sweeps import output
+from sweeps.runner import hosts
 from sweeps.studies.two_stage import panels
 from sweeps.studies.two_stage import theory as two_stage_theory
-from sweeps.studies.two_stage.compare import TwoStageComparison
+from sweeps.studies.two_stage.compare import CompareTwoStage, TwoStageComparison, compare
+
+
+def run(config: CompareTwoStage) -> list[Path] | None:
+    """Compare, write, and print the table; or print the report alone, and return no paths."""
+    hosts.use_all_cores()
+    result = compare(config)
+    paths = write(result)
+    if config.json:
+        print(json.dumps(result.report, indent=2))
+        return None
+    print(table(result))
+    return paths
 
 
 def table(result: TwoStageComparison) -> str:

@@ -14,8 +14,7 @@ class Problem:
 
     Attributes:
         task: syn-small, syn-medium, syn, overlap, or the path of an .npz file with arrays probs
-            (K, M), query (K,) and optionally next_token (K,) and prior (K,). `compare` also takes
-            two-stage, which has other options.
+            (K, M), query (K,) and optionally next_token (K,) and prior (K,).
         eta_y: learning rate of the decoder Y.
         eta_z: learning rate of the attention logits Z.
         ratio: eta_y / eta_z; given instead of `eta_y`.
@@ -58,6 +57,10 @@ class Problem:
             return TASKS[self.task][0](self)
         if self.task.endswith(".npz"):
             return dynsim.load_task(self.task)
+        if self.task in ("two-stage", "two_stage"):
+            raise ValueError(
+                f"task = {self.task!r}: belongs to the system two_stage: dynsim compare two_stage"
+            )
         raise ValueError(
             f"task = {self.task!r}: must be {', '.join(TASKS)} or the path of an .npz file"
         )
