@@ -16,7 +16,7 @@ test: $(VENV)/.installed-test
 bench: $(VENV)/.installed-bench
 	$(BIN)/dynsim bench fig6 --check
 	$(BIN)/dynsim bench maps
-	$(BIN)/dynsim bench two-stage
+	$(BIN)/dynsim bench two_stage
 	$(BIN)/dynsim bench scaling
 	$(BIN)/dynsim bench kills
 

@@ -1,10 +1,40 @@
-"""Many trainings and many theories: sweeps, comparison, diagrams, figures, the command line."""
+"""Many trainings and many theories: sweeps, comparison, diagrams, figures, the command line.
 
-from sweeps.runner.files import load
-from sweeps.runner.run import Interrupted, run, valid
-from sweeps.runner.run import open_sweep as open  # noqa: A004  (used as sweeps.open, like zarr.open)
-from sweeps.runner.spec import Sweep
-from sweeps.runner.store import StoreError
-from sweeps.systems.yz.settings import Training
+Names are imported when they are used, so that the command line can print help without JAX.
+"""
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from sweeps.runner.files import load
+    from sweeps.runner.run import Interrupted, run, valid
+    from sweeps.runner.run import open_sweep as open  # noqa: A004  (as in zarr.open)
+    from sweeps.runner.spec import Sweep
+    from sweeps.runner.store import StoreError
+    from sweeps.systems.yz.settings import Training
 
 __all__ = ["Interrupted", "StoreError", "Sweep", "Training", "load", "open", "run", "valid"]
+
+_SOURCES = {
+    "Interrupted": "sweeps.runner.run:Interrupted",
+    "StoreError": "sweeps.runner.store:StoreError",
+    "Sweep": "sweeps.runner.spec:Sweep",
+    "Training": "sweeps.systems.yz.settings:Training",
+    "load": "sweeps.runner.files:load",
+    "open": "sweeps.runner.run:open_sweep",
+    "run": "sweeps.runner.run:run",
+    "valid": "sweeps.runner.run:valid",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _SOURCES:
+        raise AttributeError(f"module 'sweeps' has no attribute {name!r}")
+    module, attribute = _SOURCES[name].split(":")
+    found = globals()[name] = getattr(importlib.import_module(module), attribute)
+    return found
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

@@ -1,185 +1,236 @@
-"""The command `dynsim`: theory and simulation of attention's training dynamics."""
+"""The command `dynsim`: theory and simulation of attention's training dynamics.
 
-import dataclasses
-import itertools
-import json
+A command is an entry of `COMMANDS`, from which help, parsing and dispatch are made. Its module is
+imported when somebody asks for it, so that help costs nothing.
+"""
+
+import argparse
+import difflib
+import importlib
+import importlib.metadata
+import os
+import pkgutil
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any, NamedTuple, NoReturn
 
-import matplotlib as mpl
 import tyro
 
-from sweeps import output
-from sweeps.benchmarks import command as bench
-from sweeps.commands import plot
-from sweeps.commands.explain import Explain, explain, text
-from sweeps.commands.sweep import Export, Info, SweepCommand, run_export, run_info, run_sweep
-from sweeps.compare import yz as compare_yz
-from sweeps.compare.ladder import Ladder
-from sweeps.compare.ladder import run as run_ladder
-from sweeps.compare.settings import Compare
-from sweeps.runner.run import Interrupted
-from sweeps.studies.paper import (
-    attention_maps,
-    figure3,
-    figure6,
-    figure7,
-    figure8,
-    figure9,
-    figure10,
-    recall,
-)
-from sweeps.studies.phase import validity
-from sweeps.studies.phase.figure import Phase
-from sweeps.studies.phase.figure import run as run_phase
-from sweeps.studies.qkv import figure as factorised
-from sweeps.studies.spectrum import figure as spectrum
-from sweeps.studies.tables.validate import Validate, validate
-from sweeps.studies.trainability import figure as trainability
-from sweeps.studies.transitions import collapse, snap
-from sweeps.studies.two_stage import compare as two_stage_compare
-from sweeps.studies.two_stage import figure as two_stage
-from sweeps.studies.two_stage import phase as two_stage_phase
-from sweeps.studies.two_stage.compare import CompareTwoStage
-from sweeps.studies.words import figure as corpus
+import sweeps
 
-Figure = (
-    Annotated[figure3.Figure3, tyro.conf.subcommand("3")]
-    | Annotated[attention_maps.Figure4, tyro.conf.subcommand("4")]
-    | Annotated[attention_maps.Figure5, tyro.conf.subcommand("5")]
-    | Annotated[figure6.Figure6, tyro.conf.subcommand("6")]
-    | Annotated[figure7.Figure7, tyro.conf.subcommand("7")]
-    | Annotated[figure8.Figure8, tyro.conf.subcommand("8")]
-    | Annotated[figure9.Figure9, tyro.conf.subcommand("9")]
-    | Annotated[figure10.Figure10, tyro.conf.subcommand("10")]
-    | Annotated[recall.Figure11, tyro.conf.subcommand("11")]
-    | Annotated[recall.Figure12, tyro.conf.subcommand("12")]
-    | Annotated[validity.Validity, tyro.conf.subcommand("validity")]
-    | Annotated[Phase, tyro.conf.subcommand("phase")]
-    | Annotated[Ladder, tyro.conf.subcommand("ladder")]
-    | Annotated[trainability.Trainability, tyro.conf.subcommand("trainability")]
-    | Annotated[collapse.Collapse, tyro.conf.subcommand("collapse")]
-    | Annotated[snap.Snap, tyro.conf.subcommand("snap")]
-    | Annotated[factorised.Factorised, tyro.conf.subcommand("factorised")]
-    | Annotated[corpus.CorpusFigure, tyro.conf.subcommand("corpus")]
-    | Annotated[two_stage.FigureTwoStage, tyro.conf.subcommand("two-stage")]
-    | Annotated[two_stage_phase.TwoStagePhase, tyro.conf.subcommand("two-stage-phase")]
-    | Annotated[spectrum.Spectrum, tyro.conf.subcommand("spectrum")]
-)
-Command = (
-    Compare
-    | CompareTwoStage
-    | Explain
-    | Figure
-    | Validate
-    | SweepCommand
-    | Info
-    | plot.Plot
-    | Export
-    | Phase
-    | spectrum.Spectrum
-    | bench.Bench
-)
+Run = Callable[[Any], list[Path] | None]
 
 
-def run_explain(config: Explain) -> None:
-    """Run `dynsim explain`."""
-    found = explain(config)
-    if config.json:
-        print(json.dumps(output.as_json(dataclasses.asdict(found)), indent=2))
-    else:
-        print(text(config, found))
+class Command(NamedTuple):
+    """A command.
+
+    Attributes:
+        settings: "module:Class" of the frozen dataclass whose fields are the options. The module
+            also has `run`, which takes the settings and returns the paths that it wrote, if any.
+        help: what it does, in a line.
+    """
+
+    settings: str
+    help: str
+
+    def load(self) -> tuple[type, Run]:
+        """The class of the settings, and what runs them."""
+        path, name = self.settings.split(":")
+        module = importlib.import_module(path)
+        return getattr(module, name), module.run
 
 
-def run_validate(config: Validate) -> None:
-    """Run `dynsim validate`."""
-    lines, paths = validate(config)
-    print(lines)
-    _print_paths(paths)
-
-
-RUNNERS: dict[type, Callable[[Any], list[Path] | None]] = {
-    Compare: compare_yz.run,
-    CompareTwoStage: two_stage_compare.run,
-    Explain: run_explain,
-    Validate: run_validate,
-    figure3.Figure3: figure3.run,
-    attention_maps.Figure4: attention_maps.run,
-    attention_maps.Figure5: attention_maps.run,
-    figure6.Figure6: figure6.run,
-    recall.Figure11: recall.run,
-    recall.Figure12: recall.run,
-    figure7.Figure7: figure7.run,
-    figure8.Figure8: figure8.run,
-    figure9.Figure9: figure9.run,
-    figure10.Figure10: figure10.run,
-    corpus.CorpusFigure: corpus.run,
-    factorised.Factorised: factorised.run,
-    Ladder: run_ladder,
-    trainability.Trainability: trainability.run,
-    collapse.Collapse: collapse.run,
-    snap.Snap: snap.run,
-    two_stage.FigureTwoStage: two_stage.run,
-    two_stage_phase.TwoStagePhase: two_stage_phase.run,
-    spectrum.Spectrum: spectrum.run,
-    SweepCommand: run_sweep,
-    Info: run_info,
-    plot.Plot: plot.run,
-    Export: run_export,
-    Phase: run_phase,
-    validity.Validity: validity.run,
-    bench.Bench: bench.run,
+COMMANDS: dict[str, Command] = {
+    "compare": Command(
+        "sweeps.compare.report:Compare",
+        "train, and solve the theories; compare two_stage, or NAME of another system",
+    ),
+    "explain": Command(
+        "sweeps.commands.explain:Explain", "predict the life of a run, without running it"
+    ),
+    "sweep": Command("sweeps.commands.sweep:SweepCommand", "run a sweep, or resume it"),
+    "info": Command("sweeps.commands.info:Info", "say what a stored sweep is and how far it is"),
+    "plot": Command("sweeps.commands.plot:Plot", "draw what a stored sweep recorded"),
+    "export": Command("sweeps.commands.export:Export", "write a stored sweep as a netCDF file"),
+    "phase": Command(
+        "sweeps.studies.phase.figure:Phase",
+        "draw a phase diagram over two axes; phase NAME for another system",
+    ),
+    "spectrum": Command(
+        "sweeps.studies.spectrum.figure:Spectrum",
+        "find what singular directions of trained weights carry",
+    ),
+    "validate": Command(
+        "sweeps.studies.tables.validate:Validate", "measure how far the theories hold"
+    ),
+    "bench": Command("sweeps.benchmarks.command:Bench", "measure speed and robustness"),
+    "figure 3": Command(
+        "sweeps.studies.paper.figure3:Figure3", "growth factor chi(t) and its phase transition"
+    ),
+    "figure 4": Command(
+        "sweeps.studies.paper.attention_maps:Figure4", "attention over training by SGD"
+    ),
+    "figure 5": Command(
+        "sweeps.studies.paper.attention_maps:Figure5", "attention over training by Adam"
+    ),
+    "figure 6": Command(
+        "sweeps.studies.paper.figure6:Figure6", "entropy of attention after training, with theory"
+    ),
+    "figure 7": Command(
+        "sweeps.studies.paper.figure7:Figure7", "attention over training on text, 1 and 3 layers"
+    ),
+    "figure 8": Command(
+        "sweeps.studies.paper.figure8:Figure8", "the decoder by discrete steps and by the flow"
+    ),
+    "figure 9": Command(
+        "sweeps.studies.paper.figure9:Figure9", "growth bound B(t) at a fixed ratio of rates"
+    ),
+    "figure 10": Command(
+        "sweeps.studies.paper.figure10:Figure10", "entropy of attention on text against the rate"
+    ),
+    "figure 11": Command(
+        "sweeps.studies.paper.recall:Figure11", "recall of distinct tokens by attention"
+    ),
+    "figure 12": Command(
+        "sweeps.studies.paper.recall:Figure12", "the same at other numbers of queries"
+    ),
+    "figure collapse": Command(
+        "sweeps.studies.transitions.collapse:Collapse", "transition times on one line"
+    ),
+    "figure corpus": Command(
+        "sweeps.studies.words.figure:CorpusFigure", "predicted and trained fate of words of a text"
+    ),
+    "figure ladder": Command("sweeps.compare.ladder:Ladder", "every theory beside simulation"),
+    "figure phase": Command("sweeps.studies.phase.figure:Phase", "as dynsim phase"),
+    "figure qkv": Command(
+        "sweeps.studies.qkv.figure:FigureQKV", "theory in Y and Z beside training of W_Q, W_K, W_V"
+    ),
+    "figure snap": Command(
+        "sweeps.studies.transitions.snap:Snap", "what the rates do to transition and sparsity"
+    ),
+    "figure spectrum": Command("sweeps.studies.spectrum.figure:Spectrum", "as dynsim spectrum"),
+    "figure trainability": Command(
+        "sweeps.studies.trainability.figure:Trainability", "which learning rates train at all"
+    ),
+    "figure two_stage": Command(
+        "sweeps.studies.two_stage.figure:FigureTwoStage", "two-stage training, claim by claim"
+    ),
+    "figure two_stage_phase": Command(
+        "sweeps.studies.two_stage.phase:TwoStagePhase", "where Q can be learned at all"
+    ),
+    "figure validity": Command("sweeps.studies.phase.validity:Validity", "where each theory holds"),
 }
+"""All commands by name; a name has one word, or two."""
+FOR_SYSTEMS = {
+    "compare": "sweeps.compare.generic:command",
+    "phase": "sweeps.studies.phase.figure:command",
+}
+"""Commands that take the name of a system as their second word, and the function that makes its
+settings and what runs them."""
 
 
-def parse(arguments: Sequence[str] | None = None) -> Command:
-    """The settings that a command line asks for."""
-    given = list(sys.argv[1:] if arguments is None else arguments)
-    commands = {
-        "compare": CompareTwoStage if _task(given) in ("two-stage", "prompts") else Compare,
-        "explain": Explain,
-        "figure": Figure,
-        "validate": Validate,
-        "sweep": SweepCommand,
-        "info": Info,
-        "plot": plot.Plot,
-        "export": Export,
-        "phase": Phase,
-        "spectrum": spectrum.Spectrum,
-        "bench": bench.Bench,
-    }
-    return tyro.extras.subcommand_cli_from_dict(
-        commands, args=given, prog="dynsim", description=__doc__
-    )
+def group(first: str) -> dict[str, Command]:
+    """Commands of two words that begin with `first`, by their second one: the figures."""
+    names = {tuple(name.split()): command for name, command in COMMANDS.items()}
+    return {words[1]: found for words, found in names.items() if words[0] == first and words[1:]}
 
 
-def _task(arguments: Sequence[str]) -> str | None:
-    """What the option --task says: the system, and with it the other options, follow from it."""
-    for word, following in itertools.pairwise([*arguments, ""]):
-        if word == "--task":
-            return following
-        if word.startswith("--task="):
-            return word.removeprefix("--task=")
-    return None
+def find(words: Sequence[str]) -> tuple[str, list[str]]:
+    """The name that `words` begin with, of a command or of a group of them, and the words left.
+
+    Raises:
+        ValueError: for a name that does not exist, with those that do.
+    """
+    firsts = dict.fromkeys(name.split()[0] for name in COMMANDS)
+    first = _choose("command", words[0], firsts, near=COMMANDS)
+    members = group(first)
+    takes_another = bool(members) or first in FOR_SYSTEMS
+    if not takes_another or not words[1:] or words[1].startswith("-"):
+        return first, list(words[1:])
+    second = _choose(first, words[1], members or registered())
+    return f"{first} {second}", list(words[2:])
+
+
+def registered() -> tuple[str, ...]:
+    """Names of all systems, those of other packages too."""
+    from sweeps.systems import registry
+
+    return registry.names()
+
+
+def load(name: str) -> tuple[type, Run]:
+    """Settings and what runs them, of a name that `find` returned."""
+    if name in COMMANDS:
+        return COMMANDS[name].load()
+    first, system = name.split()
+    return pkgutil.resolve_name(FOR_SYSTEMS[first])(system)
+
+
+def parse(arguments: Sequence[str] | None = None) -> Any:
+    """The settings that a command line asks for; `SystemExit` where it asks for none."""
+    return _parse(arguments)[0]
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Parse the command line and run it. Returns 0, or 2 when the input is bad."""
-    mpl.use("Agg")
-    config = parse(arguments)
+    # Here matplotlib finds the backend when it is imported, if it is.
+    os.environ["MPLBACKEND"] = "Agg"
+    config, run = _parse(arguments)
     try:
-        paths = RUNNERS[type(config)](config)
+        paths = run(config)
     except (ValueError, OSError) as error:
         print(f"dynsim: {error}", file=sys.stderr)
         return 2
-    except Interrupted:
+    except sweeps.Interrupted:
         return 130
     if paths:
-        _print_paths(paths)
+        print("\nwrote " + ", ".join(map(str, paths)))
     return 0
 
 
-def _print_paths(paths: list[Path]) -> None:
-    print("\nwrote " + ", ".join(map(str, paths)))
+def _parse(arguments: Sequence[str] | None) -> tuple[Any, Run]:
+    words = list(sys.argv[1:] if arguments is None else arguments)
+    if not words or words[0].startswith("-"):
+        _help(COMMANDS, "dynsim", words)
+    try:
+        name, options = find(words)
+    except ValueError as error:
+        print(f"dynsim: {error}", file=sys.stderr)
+        raise SystemExit(2) from None
+    if name not in COMMANDS and group(name):
+        _help(group(name), f"dynsim {name}", options)
+    try:
+        settings, run = load(name)
+    except ValueError as error:
+        print(f"dynsim: {error}", file=sys.stderr)
+        raise SystemExit(2) from None
+    return tyro.cli(settings, args=options, prog=f"dynsim {name}"), run
+
+
+def _help(commands: Mapping[str, Command], prog: str, options: Sequence[str]) -> NoReturn:
+    """Do what options without a command ask for; without any, help is printed as well."""
+    width = max(map(len, commands))
+    lines = [f"  {name:<{width}}  {command.help}" for name, command in commands.items()]
+    parser = argparse.ArgumentParser(
+        prog,
+        usage=f"{prog} [-h] [--version] COMMAND [OPTIONS]",
+        description="Theory and simulation of attention's training dynamics, side by side.",
+        epilog="\n".join(["commands, each with a --help of its own:", *lines]),
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--version", action="store_true", help="print the version and exit")
+    if parser.parse_args(options).version:
+        print(f"dynsim {importlib.metadata.version('dynsim')}")
+        parser.exit()
+    parser.print_help()
+    parser.exit(2)
+
+
+def _choose(what: str, given: str, allowed: Iterable[str], near: Iterable[str] = ()) -> str:
+    word, allowed = given.replace("-", "_"), list(allowed)
+    if word in allowed:
+        return word
+    likely = difflib.get_close_matches(word, near or allowed)
+    hint = f"did you mean {' or '.join(likely)}? It " if likely else ""
+    raise ValueError(f"{what} {given!r}: {hint}must be {', '.join(allowed)}")

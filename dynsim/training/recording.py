@@ -53,7 +53,7 @@ class Recording(NamedTuple):
         return {name: function(*snapshot) for name, function in self.functions}
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True, eq=False)
 class Table:
     """The names that one kind of run knows.
 

@@ -9,7 +9,7 @@ import tyro
 from sweeps.benchmarks import fig6, kills, maps, scaling, two_stage
 from sweeps.runner import hosts
 
-What = Literal["fig6", "maps", "two-stage", "scaling", "kills"]
+What = Literal["fig6", "maps", "two_stage", "scaling", "kills"]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -19,7 +19,7 @@ class Bench:
     Attributes:
         what: fig6: the 640 trainings of Fig. 6 against a PyTorch loop and a loop over jitted runs;
             maps: 1024 x 1024 exact descents, 64 x 64 trainings, 64 x 64 adaptive solves of theory;
-            two-stage: trainings of the default preset, its reduced ODE, a diagram of 625 of them;
+            two_stage: trainings of the default preset, its reduced ODE, a diagram of 625 of them;
             scaling: runs per second and memory from 1e2 to 1e5 runs; kills: 20 SIGKILLs of a
             running sweep, each resumed.
         check: for fig6: also compare the PyTorch loop with the published table (a minute more).
@@ -35,7 +35,7 @@ def run(config: Bench) -> None:
     reports: dict[What, Callable[[], Iterator[str]]] = {
         "fig6": lambda: fig6.report(config.check),
         "maps": maps.report,
-        "two-stage": two_stage.report,
+        "two_stage": two_stage.report,
         "scaling": scaling.report,
         "kills": kills.report,
     }

@@ -1,6 +1,7 @@
 """The predicted life of a run, without running it: `dynsim explain`."""
 
 import dataclasses
+import json
 import math
 
 import jax
@@ -15,6 +16,7 @@ from odes import symmetric
 from odes.formulas import decoder
 from odes.yz import ladder, population
 from odes.yz import symmetric as symmetric_layer
+from sweeps import output
 from sweeps.systems.yz.problem import Problem
 
 # Where an assumption counts as strained. Overlap: gamma's error against the population flow
@@ -60,6 +62,15 @@ class Explanation:
     regime: str | None
     final: dict[str, float]
     strained: tuple[str, ...]
+
+
+def run(config: Explain) -> None:
+    """Predict and print."""
+    found = explain(config)
+    if config.json:
+        print(json.dumps(output.as_json(dataclasses.asdict(found)), indent=2))
+    else:
+        print(text(config, found))
 
 
 def explain(config: Explain) -> Explanation:

@@ -1,8 +1,9 @@
 """`dynsim compare NAME` for any system: "simulation" against every other engine that applies."""
 
 import dataclasses
+import importlib
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,7 @@ from dynsim import Trajectory, checks
 from dynsim.trajectory import to_arrays
 from sweeps import output
 from sweeps.compare import comparison
-from sweeps.compare.settings import CompareOptions
+from sweeps.compare.settings import CompareOptions, settings_class
 from sweeps.runner import hosts
 from sweeps.runner.run import run as run_sweep
 from sweeps.runner.spec import Sweep
@@ -47,6 +48,20 @@ class Comparison(comparison.Comparison):
     def facts(self) -> dict[str, Any]:
         """How the runs ended."""
         return {"simulation": {"status": comparison.status_counts(self.simulation.status)}}
+
+
+def command(name: str) -> tuple[type, Callable[[Any], list[Path] | None]]:
+    """Settings of `dynsim compare NAME`, and what runs them: the system's own, or those here.
+
+    Raises:
+        ValueError: for an unknown system.
+    """
+    system = registry.system(name)
+    if system.compare is None:
+        return settings_class(system), run
+    path, settings = system.compare.split(":")
+    module = importlib.import_module(path)
+    return getattr(module, settings), module.run
 
 
 def compare(config: Any) -> Comparison:

@@ -1,5 +1,6 @@
-"""Printing a comparison of the attention layer, and keeping it: image, report and arrays."""
+"""`dynsim compare`: running a comparison, printing it, and keeping image, report and arrays."""
 
+import json
 from pathlib import Path
 
 import numpy as np
@@ -7,8 +8,20 @@ import numpy as np
 from dynsim.trajectory import Trajectory, to_arrays
 from sweeps import output
 from sweeps.compare import panels
-from sweeps.compare.compare import Comparison
+from sweeps.compare.compare import Comparison, compare
 from sweeps.compare.comparison import counted, lines
+from sweeps.compare.settings import Compare
+
+
+def run(config: Compare) -> list[Path] | None:
+    """Compare, write, and print the table; or print the report alone, and return no paths."""
+    result = compare(config)
+    paths = write(result)
+    if config.json:
+        print(json.dumps(result.report, indent=2))
+        return None
+    print(table(result))
+    return paths
 
 
 def table(result: Comparison) -> str:

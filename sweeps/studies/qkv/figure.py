@@ -36,11 +36,11 @@ TOLERANCES = Tolerances(rtol=1e-7, atol=1e-9)
 
 
 @dataclasses.dataclass(frozen=True)
-class Factorised:
+class FigureQKV:
     """Errors of the plain flow and of the factors' flow against descent on the factors.
 
     Attributes:
-        out: directory for factorised.png and factorised.npz.
+        out: directory for qkv.png and qkv.npz.
         widths: of the embedding; the vocabulary has 34 tokens (Syn-Small).
         scales: standard deviations of the starting W_Q and W_K, times sqrt(d).
         eta_y: learning rate of W_V.
@@ -58,7 +58,7 @@ class Factorised:
     seeds: int = 2
 
 
-def run(config: Factorised) -> list[Path]:
+def run(config: FigureQKV) -> list[Path]:
     """Compute, print, draw and write the figure."""
     for field in ("steps", "seeds"):
         checks.integer(field, getattr(config, field), 1)
@@ -88,10 +88,10 @@ def run(config: Factorised) -> list[Path]:
     arrays = {"widths": np.array(config.widths), "scales": np.array(config.scales)}
     for name, values in errors.items():
         arrays |= {f"{name}/{key}": values[i] for i, key in enumerate(MEASURES)}
-    return output.write(config.out, "factorised", figure=figure, arrays=arrays)
+    return output.write(config.out, "qkv", figure=figure, arrays=arrays)
 
 
-def width_errors(config: Factorised, task: SequenceClasses, width: int) -> dict[str, np.ndarray]:
+def width_errors(config: FigureQKV, task: SequenceClasses, width: int) -> dict[str, np.ndarray]:
     """(2, scales) errors of each theory at one width, in the order of `MEASURES`."""
     times = np.unique(np.linspace(0, config.steps, 11).astype(int))
     record = tuple(MEASURES)
@@ -135,7 +135,7 @@ def _error(theory: Trajectory, descent: Trajectory, name: str) -> np.ndarray:
     return np.sqrt(np.mean(np.where(ok, missed / gone, np.nan), axis=1))
 
 
-def table(config: Factorised, errors: dict[str, np.ndarray]) -> str:
+def table(config: FigureQKV, errors: dict[str, np.ndarray]) -> str:
     """The errors in %, one line for a width and a scale."""
     heads = [f"{name} {measure}" for measure in MEASURES for name in THEORIES]
     lines = [f"{'d':>5} {'s':>6} " + " ".join(f"{head:>20}" for head in heads)]
@@ -147,7 +147,7 @@ def table(config: Factorised, errors: dict[str, np.ndarray]) -> str:
     return "\n".join(lines)
 
 
-def plot(config: Factorised, values: np.ndarray, ax: Axes | None = None) -> Axes:
+def plot(config: FigureQKV, values: np.ndarray, ax: Axes | None = None) -> Axes:
     """Heat map (widths, scales) of one error, with its values in %."""
     ax = ax or plt.gca()
     shown = np.clip(100 * values.T, 0.1, 200)

@@ -44,8 +44,8 @@ class Outcome(NamedTuple):
     figure: Figure | None = None
 
 
-def validate(config: Validate) -> tuple[str, list[Path]]:
-    """Measure, write, and return the table and the paths written."""
+def run(config: Validate) -> list[Path]:
+    """Measure, write and print the table; returns the paths written."""
     output.check_directory(config.out)
     outcome = MEASUREMENTS[config.what]()
     paths = output.write(
@@ -55,7 +55,8 @@ def validate(config: Validate) -> tuple[str, list[Path]]:
         figure=outcome.figure,
         text={"md": outcome.text},
     )
-    return outcome.text, paths
+    print(outcome.text)
+    return paths
 
 
 def _maps(flows: Mapping[Flow, str], optimizer: Callable[..., dynsim.Optimizer]) -> Outcome:

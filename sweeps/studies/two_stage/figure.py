@@ -30,7 +30,7 @@ class FigureTwoStage:
         seeds: number of runs of the preset, and of the joint preset.
         control_seeds: number of runs of each control.
         num_times: number of times to record, a third of them in the first stage.
-        out: directory for two-stage.png, .npz, .json with the claims, and the stored sweeps,
+        out: directory for two_stage.png, .npz, .json with the claims, and the stored sweeps,
             which resume.
     """
 
@@ -38,7 +38,7 @@ class FigureTwoStage:
     seeds: int = 6
     control_seeds: int = 2
     num_times: int = 128
-    out: Path = Path("out/two-stage")
+    out: Path = Path("out/two_stage")
 
 
 def run(config: FigureTwoStage) -> list[Path]:
@@ -79,7 +79,7 @@ def run(config: FigureTwoStage) -> list[Path]:
     )
     return output.write(
         config.out,
-        "two-stage",
+        "two_stage",
         figure=figure,
         arrays=arrays(found, predicted),
         report=output.as_json({n: claims.as_records(found) for n, found in verdicts.items()}),

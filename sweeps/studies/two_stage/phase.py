@@ -42,7 +42,7 @@ class TwoStagePhase:
         decay: weight decay lambda.
         d: size of a block of a token.
         length: tokens L of a prompt, the query included.
-        out: directory for two-stage-phase.png, .npz and .json, and the stored sweeps, which resume.
+        out: directory for two_stage_phase.png, .npz and .json, and the stored sweeps, which resume.
     """
 
     tau: tuple[float, float] = (0.06, 0.6)
@@ -54,7 +54,7 @@ class TwoStagePhase:
     decay: float = 0.025
     d: int = 32
     length: int = 129
-    out: Path = Path("out/two-stage-phase")
+    out: Path = Path("out/two_stage_phase")
 
     def training(self) -> TwoStage:
         """The run of which every point is a variation: one long stage at one rate."""
@@ -132,7 +132,7 @@ def run(config: TwoStagePhase) -> list[Path]:
     arrays["simulation/auc_signal"] = signal.auc
     arrays |= {"lines/r": fine, "lines/infinite_time": infinite, "lines/finite_time": finite}
     report = {name: verdict._asdict() for name, verdict in verdicts.items()}
-    return output.write(config.out, "two-stage-phase", figure=figure, arrays=arrays, report=report)
+    return output.write(config.out, "two_stage_phase", figure=figure, arrays=arrays, report=report)
 
 
 def compute(config: TwoStagePhase, engine: str, number: int) -> xr.Dataset:

@@ -12,5 +12,5 @@ SYSTEM = System(
     run=Training,
     engines=ENGINES,
     labels=LABELS,
-    compare="sweeps.compare.yz:Compare",
+    compare="sweeps.compare.report:Compare",
 )

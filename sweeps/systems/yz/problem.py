@@ -61,6 +61,10 @@ class Problem:
             return dynsim.load_task(self.task)
         if ":" in self.task:
             return _referred(self.task)
+        if self.task in ("prompts", "two-stage", "two_stage"):
+            raise ValueError(
+                f"task = {self.task!r}: belongs to the system two_stage: dynsim compare two_stage"
+            )
         raise ValueError(
             f"task = {self.task!r}: must be {', '.join(TASKS)}, the path of an .npz file, or "
             "MODULE:NAME of a SequenceClasses or of a function that makes one"

@@ -6,14 +6,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from sweeps.studies.qkv.figure import Factorised, run
+from sweeps.studies.qkv.figure import FigureQKV, run
 
 
 def test_the_figure_shows_the_flow_of_the_factors_closer_than_the_plain_one(tmp_path: Path) -> None:
-    config = Factorised(out=tmp_path, widths=(40,), scales=(1.0, 4.0), steps=50, seeds=1)
+    config = FigureQKV(out=tmp_path, widths=(40,), scales=(1.0, 4.0), steps=50, seeds=1)
     paths = run(config)
-    assert {path.name for path in paths} == {"factorised.npz", "factorised.png"}
-    with np.load(tmp_path / "factorised.npz") as arrays:
+    assert {path.name for path in paths} == {"qkv.npz", "qkv.png"}
+    with np.load(tmp_path / "qkv.npz") as arrays:
         plain, own = arrays["plain/attention"][0], arrays["factorised/attention"][0]
     # Descent of 50 steps at rate 0.2 is some 3 % from its flow.
     assert (own < 0.05).all()
@@ -35,4 +35,4 @@ def test_the_figure_shows_the_flow_of_the_factors_closer_than_the_plain_one(tmp_
 )
 def test_bad_input_is_named(options: dict, message: str, tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=re.escape(message)):
-        run(Factorised(out=tmp_path, **options))
+        run(FigureQKV(out=tmp_path, **options))

@@ -93,7 +93,7 @@ def test_the_sweep_that_comes_along_loads() -> None:
 def test_compare_measures_what_it_stores(tmp_path: Path) -> None:
     """Errors in the report, again from the stored arrays; the L2 norm is over eta-time."""
     out = tmp_path / "out"
-    command = "compare --task two-stage --seeds 3 --num-times 9 --num-test 64"
+    command = "compare two_stage --seeds 3 --num-times 9 --num-test 64"
     assert cli.main([*command.split(), "--out", str(out)]) == 0
     assert {path.name for path in out.iterdir()} == {"compare.npz", "compare.json", "compare.png"}
     report = json.loads((out / "compare.json").read_text())
@@ -117,22 +117,22 @@ def test_compare_measures_what_it_stores(tmp_path: Path) -> None:
 @pytest.mark.usefixtures("tiny")
 def test_figures_resume_and_keep_what_they_draw(tmp_path: Path) -> None:
     out = tmp_path / "two"
-    command = ["figure", "two-stage", "--seeds", "2", "--control-seeds", "1", "--num-times", "6"]
+    command = ["figure", "two_stage", "--seeds", "2", "--control-seeds", "1", "--num-times", "6"]
     assert cli.main([*command, "--out", str(out)]) == 0
-    arrays = load(out / "two-stage.npz")
+    arrays = load(out / "two_stage.npz")
     assert arrays["preset/K2"].shape == arrays["joint/K2"].shape == (2, 6)
     assert arrays["forever/K2"].shape == (1, 6)
-    verdicts = json.loads((out / "two-stage.json").read_text())
+    verdicts = json.loads((out / "two_stage.json").read_text())
     assert {claim["name"] for claim in verdicts["preset"]} >= {"a.2", "trace", "threshold"}
     before = len(tiles.PROGRAMS)
     assert cli.main([*command, "--out", str(out)]) == 0
     assert len(tiles.PROGRAMS) == before
 
     out = tmp_path / "phase"
-    command = ["figure", "two-stage-phase", "--d", "4", "--length", "7", "--decay", "0.2"]
+    command = ["figure", "two_stage_phase", "--d", "4", "--length", "7", "--decay", "0.2"]
     command += ["--horizon", "2", "--resolution", "3", "--points", "2", "--seeds", "2"]
     assert cli.main([*command, "--out", str(out)]) == 0
-    arrays = load(out / "two-stage-phase.npz")
+    arrays = load(out / "two_stage_phase.npz")
     assert arrays["theory/auc"].shape == (3, 3)
     assert arrays["simulation/auc"].shape == (2, 2)
     assert (arrays["lines/finite_time"] < arrays["lines/infinite_time"]).all()
@@ -194,21 +194,21 @@ def test_verdicts_follow_the_numbers() -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["compare", "--task", "two-stage", "--d", "1"], "d = 1: must be an integer >= 2"),
-        (["compare", "--task=two-stage", "--length", "1"], "length = 1"),
-        (["compare", "--task", "two-stage", "--r", "0"], "r = 0.0: must be finite and in (0"),
-        (["compare", "--task", "two-stage", "--s2", "-1"], "s2 = -1.0"),
-        (["compare", "--task", "two-stage", "--coupling", "2"], "coupling = 2.0"),
-        (["compare", "--task", "two-stage", "--tau-0", "-1"], "tau_0 = -1.0"),
-        (["compare", "--task", "two-stage", "--pool", "0"], "pool = 0"),
-        (["compare", "--task", "two-stage", "--theories", "best"], "theories = 'best'"),
+        (["compare", "two_stage", "--d", "1"], "d = 1: must be an integer >= 2"),
+        (["compare", "two-stage", "--length", "1"], "length = 1"),
+        (["compare", "two_stage", "--r", "0"], "r = 0.0: must be finite and in (0"),
+        (["compare", "two_stage", "--s2", "-1"], "s2 = -1.0"),
+        (["compare", "two_stage", "--coupling", "2"], "coupling = 2.0"),
+        (["compare", "two_stage", "--tau-0", "-1"], "tau_0 = -1.0"),
+        (["compare", "two_stage", "--pool", "0"], "pool = 0"),
+        (["compare", "two_stage", "--theories", "best"], "theories = 'best'"),
         (
-            ["compare", "--task", "two-stage", "--core", "fixed", "--theories", "ode"],
+            ["compare", "two_stage", "--core", "fixed", "--theories", "ode"],
             "theories = 'ode': the reduced ODE describes core = 'fresh' without a bias",
         ),
-        (["figure", "two-stage", "--seeds", "0"], "seeds = 0"),
-        (["figure", "two-stage-phase", "--tau", "1", "0.5"], "tau = 1.0, 0.5: must increase"),
-        (["figure", "two-stage-phase", "--horizon", "9"], "horizon = 9.0"),
+        (["figure", "two_stage", "--seeds", "0"], "seeds = 0"),
+        (["figure", "two_stage_phase", "--tau", "1", "0.5"], "tau = 1.0, 0.5: must increase"),
+        (["figure", "two_stage_phase", "--horizon", "9"], "horizon = 9.0"),
         (["figure", "spectrum", "--seeds", "0"], "seeds = 0"),
         (["spectrum", "--checkpoint", "no.safetensors"], "no.safetensors"),
     ],

@@ -1,0 +1,43 @@
+"""`dynsim export`: a stored sweep as one file."""
+
+import dataclasses
+import json
+from pathlib import Path
+from typing import Any
+
+import tyro
+import xarray as xr
+
+from sweeps import output
+from sweeps.runner.store import Store
+
+
+@dataclasses.dataclass(frozen=True)
+class Export:
+    """Write a stored sweep as one netCDF 4 file.
+
+    Attributes:
+        path: folder of the sweep.
+        out: the file; by default beside the folder.
+    """
+
+    path: tyro.conf.Positional[Path]
+    out: Path | None = None
+
+
+def run(config: Export) -> list[Path]:
+    """Run `dynsim export`; returns the file written."""
+    store = Store.open(config.path)
+    target = config.out or config.path.with_suffix(".nc")
+    output.check_directory(target.parent)
+    dataset = store.dataset()
+    for name, value in dataset.attrs.items():
+        # netCDF knows no nested attributes.
+        if isinstance(value, dict | list):
+            dataset.attrs[name] = json.dumps(value)
+    target.parent.mkdir(parents=True, exist_ok=True)
+    return [output.write_whole(target, lambda file: _to_netcdf(dataset, file))]
+
+
+def _to_netcdf(dataset: xr.Dataset, file: Any) -> None:
+    file.write(dataset.load().to_netcdf(engine="h5netcdf"))

@@ -1,0 +1,84 @@
+"""`dynsim info`: what a stored sweep is and how far it is."""
+
+import dataclasses
+import json
+from pathlib import Path
+from typing import Any
+
+import tyro
+
+from dynsim import Status
+from sweeps.runner.store import Store
+
+
+@dataclasses.dataclass(frozen=True)
+class Info:
+    """Say what a stored sweep is, what is done, and what diverged.
+
+    Attributes:
+        path: folder of the sweep.
+        json: print it as JSON.
+    """
+
+    path: tyro.conf.Positional[Path]
+    json: bool = False
+
+
+def run(config: Info) -> None:
+    """Run `dynsim info`."""
+    about = describe(Store.open(config.path))
+    if config.json:
+        print(json.dumps(about, indent=2))
+        return
+    lines = [f"{config.path}: {about['title'] or 'a sweep'}", f"engine {about['engine']}"]
+    for name, values in about["axes"].items():
+        lines.append(f"  {name:<16} {_shown(values)}")
+    lines.append("  " + ", ".join(f"{name} {value}" for name, value in about["run"].items()))
+    lines += [
+        f"recorded: {', '.join(about['recorded'])}",
+        progress(about),
+        "made with " + ", ".join(f"{k} {v}" for k, v in about["environment"].items()),
+        f"config hash {about['config_hash'][:12]}",
+    ]
+    print("\n".join(lines))
+
+
+def describe(store: Store) -> dict[str, Any]:
+    """What a store holds and how far it is, as JSON values."""
+    attributes, status = store.attributes, store.status()
+    done = store.done()
+    codes = {s.name: int((status == s).sum()) for s in Status if (status == s).any()}
+    dims = store.dims
+    return {
+        "path": str(store.path),
+        "title": attributes["title"],
+        "engine": attributes["config"]["engine"],
+        "dimensions": dict(zip(dims, store.layout.shape, strict=True)),
+        "axes": attributes["config"]["axes"],
+        "run": attributes["config"]["run"],
+        "recorded": list(store.names),
+        "chunk": dict(zip(dims, store.layout.chunk, strict=True)),
+        "chunks_done": int(done.sum()),
+        "chunks": len(done),
+        "runs_done": int((status >= 0).sum()),
+        "runs": int(status.size),
+        "status": codes,
+        "config_hash": attributes["config_hash"],
+        "environment": attributes["environment"],
+    }
+
+
+def progress(about: dict[str, Any]) -> str:
+    """A line about how far it is, from what `describe` returns."""
+    codes = ", ".join(f"{number} {name}" for name, number in about["status"].items())
+    return (
+        f"{about['runs_done']} of {about['runs']} runs done "
+        f"({about['chunks_done']} of {about['chunks']} chunks): {codes or 'nothing yet'}"
+    )
+
+
+def _shown(values: list[Any]) -> str:
+    text = [f"{value:g}" if isinstance(value, float) else str(value) for value in values]
+    if len(text) <= 8:
+        return ", ".join(text)
+    return f"{', '.join(text[:3])}, ... {text[-1]} ({len(text)} values)"
