@@ -12,11 +12,34 @@ if TYPE_CHECKING:
     from sweeps.runner.run import open_sweep as open  # noqa: A004  (as in zarr.open)
     from sweeps.runner.spec import Sweep
     from sweeps.runner.store import StoreError
+    from sweeps.systems.base import Engine, Fields, Labels, Run, Settings, System
+    from sweeps.systems.registry import register
     from sweeps.systems.yz.settings import Training
 
-__all__ = ["Interrupted", "StoreError", "Sweep", "Training", "load", "open", "run", "valid"]
+__all__ = [
+    "Engine",
+    "Fields",
+    "Interrupted",
+    "Labels",
+    "Run",
+    "Settings",
+    "StoreError",
+    "Sweep",
+    "System",
+    "Training",
+    "load",
+    "open",
+    "register",
+    "run",
+    "valid",
+]
 
 _SOURCES = {
+    **{
+        name: f"sweeps.systems.base:{name}"
+        for name in ("Engine", "Fields", "Labels", "Run", "Settings", "System")
+    },
+    "register": "sweeps.systems.registry:register",
     "Interrupted": "sweeps.runner.run:Interrupted",
     "StoreError": "sweeps.runner.store:StoreError",
     "Sweep": "sweeps.runner.spec:Sweep",

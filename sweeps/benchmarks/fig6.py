@@ -3,7 +3,6 @@
 import dataclasses
 import functools
 import importlib.util
-import time
 from collections.abc import Callable, Iterator
 
 import jax
@@ -11,6 +10,7 @@ import numpy as np
 
 import dynsim
 import sweeps
+from sweeps.benchmarks.timing import seconds
 from sweeps.runner.files import load
 from sweeps.runner.spec import Sweep
 from sweeps.studies.paper.figure6 import published
@@ -19,7 +19,7 @@ LOOPS = 4
 """Single runs that are timed for each number of queries; the median stands for all."""
 
 
-def report(check: bool) -> Iterator[str]:
+def report(check: bool = False) -> Iterator[str]:
     """Lines of the report; `check` runs the PyTorch loop on all of Fig. 6 for one query."""
     if importlib.util.find_spec("torch") is None:
         raise ValueError(
@@ -89,10 +89,3 @@ def single(task: dynsim.SequenceClasses, seed: int) -> float:
 def rooted(sweep: Sweep, root: int) -> Sweep:
     """The sweep with other random numbers."""
     return dataclasses.replace(sweep, root=root)
-
-
-def seconds(work: Callable[[], object]) -> float:
-    """Wall time of `work`."""
-    begin = time.perf_counter()
-    work()
-    return time.perf_counter() - begin

@@ -4,7 +4,7 @@ import functools
 from collections.abc import Iterator
 
 import sweeps
-from sweeps.benchmarks.fig6 import seconds
+from sweeps.benchmarks.timing import seconds
 from sweeps.runner import tiles
 from sweeps.runner.spec import Sweep
 from sweeps.systems.yz.settings import Training

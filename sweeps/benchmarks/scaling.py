@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import sweeps
-from sweeps.benchmarks.fig6 import seconds
+from sweeps.benchmarks.timing import seconds
 from sweeps.runner.spec import Sweep
 from sweeps.systems.yz.settings import Training
 

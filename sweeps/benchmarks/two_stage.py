@@ -8,7 +8,7 @@ import numpy as np
 import sweeps
 from dynsim import two_stage
 from odes import two_stage as reduced
-from sweeps.benchmarks.fig6 import seconds
+from sweeps.benchmarks.timing import seconds
 from sweeps.runner.spec import Sweep
 from sweeps.studies.two_stage.phase import TwoStagePhase
 from sweeps.systems.two_stage.settings import TwoStage
