@@ -1,0 +1,198 @@
+"""Drawing phase diagrams: observable and region maps, with the closed form's lines."""
+
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+import matplotlib.pyplot as plt
+import numpy as np
+import xarray as xr
+from matplotlib.axes import Axes
+from matplotlib.colors import BoundaryNorm, ListedColormap
+from matplotlib.lines import Line2D
+from matplotlib.patches import Patch
+
+from sweeps import output
+from sweeps.runner import hosts
+from sweeps.runner.labels import label
+from sweeps.runner.run import run as run_sweep
+from sweeps.studies.options import log_edges
+from sweeps.studies.phase.diagram import DESCENT, Phase
+from sweeps.studies.phase.plane import Plane, at_end, region_map, settings_class, sweep
+from sweeps.studies.phase.regions import DIVERGED_COLOUR, Rule
+from sweeps.systems import registry
+
+__all__ = ["Phase", "compute", "run"]
+
+LINES = {
+    "rise_end": (r"horizon = $t_0'$", ":"),
+    "peak": (r"horizon = $t_{peak}$ of $\gamma$", "-"),
+    "snap": (r"horizon = $t_0$", "--"),
+}
+"""Transition lines: where a stage of the closed form ends just at the horizon."""
+TITLES = {
+    "simulation": "training",
+    DESCENT: "descent, T and batch infinite",
+    "symmetric": "exact flow",
+}
+
+
+def command(name: str) -> tuple[type[Plane], Callable[[Plane], list[Path]]]:
+    """Settings of `dynsim phase NAME`, and what runs them; `ValueError` for an unknown system."""
+    system = registry.system(name)
+    return (Phase if name == Phase.SYSTEM else settings_class(system)), run
+
+
+def compute(config: Plane) -> dict[str, xr.Dataset]:
+    """Run or resume the sweeps of a diagram; datasets by engine."""
+    output.check_directory(config.out)
+    wanted = {name: sweep(config, name) for name in config.engines()}
+    for each in wanted.values():
+        each.check()
+    hosts.use_all_cores()
+    return {name: run_sweep(each, config.out / name).load() for name, each in wanted.items()}
+
+
+def run(config: Plane, rule: Rule | None = None) -> list[Path]:
+    """Compute or resume, draw and write a diagram; `rule` replaces that of the settings."""
+    begin = time.perf_counter()
+    rule = rule or config.rule()
+    found = compute(config)
+    runs = sum(int(dataset.status.size) for dataset in found.values())
+    print(
+        f"{runs} runs in {time.perf_counter() - begin:.1f} s, those found in {config.out} included"
+    )
+    maps = {name: at_end(ds, config.observable) for name, ds in found.items()}
+    areas = {name: region_map(ds, rule) for name, ds in found.items()}
+    closed = config.lines()
+    compared = len(maps) == 2
+    columns = 3 if compared else 1
+    figure, axes = plt.subplots(
+        2, columns, figsize=(1 + 4.6 * columns, 8.6), layout="constrained", squeeze=False
+    )
+    finite = np.concatenate([m.values[np.isfinite(m.values)] for m in maps.values()])
+    low, high = (finite.min(), finite.max()) if finite.size else (0.0, 1.0)
+    for column, (name, values) in enumerate(maps.items()):
+        mesh = plot_map(values, (low, high), ax=axes[0, column])
+        axes[0, column].set_title(TITLES.get(name, name))
+        plot_regions(areas[name], rule, ax=axes[1, column])
+    drawn = next(iter(found.values()))[config.observable]
+    figure.colorbar(mesh, ax=axes[0, : len(maps)], label=label(drawn))
+    if compared:
+        (first, one), (second, other) = maps.items()
+        difference = one - other
+        span = float(np.nanmax(np.abs(difference))) or 1.0
+        mesh = plot_map(difference, (-span, span), ax=axes[0, 2], cmap="RdBu")
+        figure.colorbar(mesh, ax=axes[0, 2], label=f"difference in {config.observable}")
+        axes[0, 2].set_title("left minus middle")
+        same = plot_agreement(areas[first], areas[second], ax=axes[1, 2])
+        axes[1, 2].set_title(f"same region: {100 * same:.1f} % of the plane")
+    for ax in axes.flat:
+        plot_lines(config, closed, ax=ax, bound=ax in axes[0, : len(maps)])
+    figure.legend(
+        handles=legend(rule, bool(closed) and bool(np.isfinite(closed["peak"]).any())),
+        loc="outside lower center",
+        ncols=5,
+        frameon=False,
+    )
+    figure.suptitle(config.title())
+    arrays = {f"{name}/{config.observable}": m.values for name, m in maps.items()}
+    arrays |= {f"{name}/region": a.values for name, a in areas.items()}
+    arrays |= {f"closed_form/{name}": values for name, values in closed.items()}
+    arrays |= {name: np.array(values) for name, values in config.axes().items()}
+    return output.write(config.out, "phase", figure=figure, arrays=arrays)
+
+
+def plot_map(
+    values: xr.DataArray,
+    limits: tuple[float, float],
+    ax: Axes | None = None,
+    cmap: str = "viridis",
+):
+    """Heat map over the plane; points without a valid run have a flat colour of their own.
+    Returns the mesh, for a colour bar."""
+    ax = ax or plt.gca()
+    x, y = values.dims
+    colours = plt.get_cmap(cmap).with_extremes(bad=DIVERGED_COLOUR)
+    drawn = np.ma.masked_invalid(values.transpose(y, x).values)
+    ax.set_facecolor(DIVERGED_COLOUR)
+    mesh = ax.pcolormesh(
+        log_edges(values[x]),
+        log_edges(values[y]),
+        drawn,
+        cmap=colours,
+        vmin=limits[0],
+        vmax=limits[1],
+        rasterized=True,
+    )
+    decorate(ax, values[x], values[y])
+    return mesh
+
+
+def plot_regions(areas: xr.DataArray, rule: Rule, ax: Axes | None = None) -> Axes:
+    """Map of the regions in the colours of the rule."""
+    ax = ax or plt.gca()
+    x, y = areas.dims
+    codes = list(rule.legend)
+    ax.pcolormesh(
+        log_edges(areas[x]),
+        log_edges(areas[y]),
+        np.searchsorted(codes, areas.transpose(y, x).values),
+        cmap=ListedColormap([colour for _, colour in rule.legend.values()]),
+        norm=BoundaryNorm(np.arange(len(codes) + 1) - 0.5, len(codes)),
+        rasterized=True,
+    )
+    decorate(ax, areas[x], areas[y])
+    return ax
+
+
+def plot_agreement(one: xr.DataArray, other: xr.DataArray, ax: Axes | None = None) -> float:
+    """Where two region maps agree, and the share of the plane that does."""
+    ax = ax or plt.gca()
+    x, y = one.dims
+    same = one.values == other.values
+    ax.pcolormesh(
+        log_edges(one[x]),
+        log_edges(one[y]),
+        same.T,
+        cmap=ListedColormap(["#d95f02", "#f0f0f0"]),
+        vmin=0,
+        vmax=1,
+        rasterized=True,
+    )
+    decorate(ax, one[x], one[y])
+    return float(same.mean())
+
+
+def plot_lines(config: Plane, closed: Mapping[str, np.ndarray], ax: Axes, bound: bool) -> None:
+    """The transition lines, and iso-lines of Theorem 4's B where `bound`; nothing where theory
+    has no lines."""
+    if not closed:
+        return
+    (_, xs), (_, ys) = config.axes().items()
+    for name, (_, style) in LINES.items():
+        ratio = np.log(closed[name])
+        if np.isfinite(ratio).all() and ratio.min() < 0 < ratio.max():
+            ax.contour(xs, ys, ratio, [0.0], colors="k", linestyles=style, linewidths=1.4)
+    if bound and np.isfinite(closed["bound"]).all():
+        levels = np.unique(np.round(np.quantile(closed["bound"], [0.2, 0.5, 0.8]), 2))
+        drawn = ax.contour(
+            xs, ys, closed["bound"], levels, colors="0.35", linewidths=0.8, linestyles="-"
+        )
+        ax.clabel(drawn, fmt="B = %.2g", fontsize=7)
+
+
+def decorate(ax: Axes, x: xr.DataArray, y: xr.DataArray) -> None:
+    """Logarithmic axes with names and units."""
+    ax.set(xscale="log", yscale="log", xlabel=label(x), ylabel=label(y))
+
+
+def legend(rule: Rule, lines: bool) -> list:
+    """What the colours are, and the lines if there are any."""
+    handles: list = []
+    if lines:
+        handles = [
+            Line2D([], [], color="k", ls=style, label=text) for text, style in LINES.values()
+        ]
+        handles.append(Line2D([], [], color="0.35", lw=0.8, label="iso-lines of Theorem 4's B"))
+    return handles + [Patch(fc=fc, ec="0.5", label=name) for name, fc in rule.legend.values()]

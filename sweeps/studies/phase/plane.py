@@ -10,7 +10,7 @@ import xarray as xr
 
 from dynsim import checks
 from sweeps.runner.spec import Sweep
-from sweeps.studies.phase import regions
+from sweeps.studies.phase.regions import Rule, most_common
 from sweeps.systems import registry
 from sweeps.systems.base import Fields, Run, System, Times, field_names
 
@@ -70,13 +70,13 @@ class Plane:
         """Whether a theory needs a seed, to start from the weights of a run."""
         return True
 
-    def rule(self) -> regions.Rule:
+    def rule(self) -> Rule:
         """The rule of the regions; `ValueError` for what is none."""
         try:
             found = pkgutil.resolve_name(self.regions)
         except (ValueError, ImportError, AttributeError) as error:
             raise ValueError(f"regions = {self.regions!r}: cannot be imported ({error})") from None
-        if not isinstance(found, regions.Rule):
+        if not isinstance(found, Rule):
             raise ValueError(f"regions = {self.regions!r}: must stand for a Rule, got {found!r}")
         return found
 
@@ -144,6 +144,6 @@ def at_end(dataset: xr.Dataset, observable: str) -> xr.DataArray:
     return values.mean([d for d in values.dims if d not in dataset["status"].dims or d == "seed"])
 
 
-def region_map(dataset: xr.Dataset, rule: regions.Rule) -> xr.DataArray:
+def region_map(dataset: xr.Dataset, rule: Rule) -> xr.DataArray:
     """The region of each point, the most common one over seeds."""
-    return regions.most_common(rule.classify(dataset), tuple(rule.legend))
+    return most_common(rule.classify(dataset), tuple(rule.legend))

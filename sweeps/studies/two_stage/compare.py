@@ -1,0 +1,73 @@
+"""The command `dynsim compare two_stage`: training on prompts against the reduced ODE."""
+
+import dataclasses
+import json
+from pathlib import Path
+
+from dynsim import checks
+from sweeps.compare.settings import CompareOptions
+from sweeps.runner import hosts
+from sweeps.studies.two_stage import report
+from sweeps.studies.two_stage.experiment import runs
+from sweeps.studies.two_stage.outcome import TwoStageComparison
+from sweeps.studies.two_stage.theory import THEORIES, predict
+from sweeps.systems.two_stage.settings import TwoStage
+
+
+@dataclasses.dataclass(frozen=True)
+class CompareTwoStage(CompareOptions, TwoStage):
+    """Train attention on prompts in two stages, integrate the reduced ODE, and compare them.
+
+    Attributes:
+        seeds: number of runs.
+        theories: names of the theories to compare with (ode, infinite, anchored, sde); all that
+            apply if left out.
+        num_times: number of times to record, a third of them in the first stage.
+    """
+
+    seeds: int = 6
+    num_times: int = 128
+
+    def check(self) -> None:
+        """Raise `ValueError`, naming the field, for what the constructors do not see."""
+        super().check()
+        self.check_options(fewest_times=3)
+        for name in self.theories:
+            checks.choice("theories", name, tuple(THEORIES))
+            self._check_described(f"theories = {name!r}")
+
+    def described(self) -> tuple[str, ...]:
+        """The theories to compare with."""
+        if self.core != "fresh" or self.bias:
+            return ()
+        return self.theories or tuple(THEORIES)
+
+    def _check_described(self, field: str) -> None:
+        if self.core != "fresh" or self.bias:
+            raise ValueError(
+                f"{field}: the reduced ODE describes core = 'fresh' without a bias, got "
+                f"core = {self.core!r}, bias = {self.bias}"
+            )
+
+
+def compare(config: CompareTwoStage) -> TwoStageComparison:
+    """Train `config.seeds` runs, integrate the theories at the same times.
+
+    Raises:
+        ValueError: naming the setting, its value and what is allowed, before anything runs.
+    """
+    config.check()
+    found = runs(TwoStage.of(config), config.seeds, config.num_times, root=config.seed)
+    return TwoStageComparison(config, found, predict(found, config.described()))
+
+
+def run(config: CompareTwoStage) -> list[Path] | None:
+    """Run `dynsim compare two_stage`: print the table, or the report as JSON, and write files."""
+    hosts.use_all_cores()
+    result = compare(config)
+    paths = report.write(result)
+    if config.json:
+        print(json.dumps(result.report, indent=2))
+        return None
+    print(report.table(result))
+    return paths

@@ -1,0 +1,144 @@
+"""A package of somebody else: gradient descent on a scalar quadratic, and its exact flow.
+
+The loss is a w^2 / 2 from a random start w_0 ~ N(0, 1). Descent with rate eta has
+w_k = (1 - eta a)^k w_0, the flow w(t) = w_0 exp(-eta a t) with t in steps.
+"""
+
+import dataclasses
+from collections.abc import Mapping
+from typing import Any, ClassVar
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import xarray as xr
+from jaxtyping import Array, ArrayLike, PRNGKeyArray
+
+import dynsim
+from dynsim import Status, Trajectory, checks
+from dynsim.training.recording import Table
+from odes.yz import ladder, population
+from sweeps import Engine, Fields, Labels, Run, Settings, System
+from sweeps.studies.phase.regions import Rule
+from sweeps.systems.base import Times, steps_of
+
+LEARNED = 0.01
+OBSERVABLES = {"loss": lambda a, w: a * w**2 / 2, "weight": lambda a, w: w}
+
+
+@dataclasses.dataclass(frozen=True)
+class Quadratic(Run[int]):
+    """Gradient descent on a scalar quadratic.
+
+    Attributes:
+        task: quadratic.
+        eta: learning rate.
+        curvature: second derivative a of the loss.
+        steps: optimiser steps.
+        dtype: precision of the descent.
+    """
+
+    AXES: ClassVar = Fields(traced=("eta", "curvature"), static=("steps",), whole=("steps",))
+
+    task: str = "quadratic"
+    eta: float = 0.1
+    curvature: float = 1.0
+    steps: int = 50
+    dtype: dynsim.precision.DType = "float32"
+
+    def check(self) -> None:
+        checks.choice("task", self.task, ("quadratic",))
+        checks.integer("steps", self.steps, 1)
+
+    def make_task(self) -> tuple[()]:
+        return ()
+
+    def make_optimizer(self) -> dict[str, ArrayLike]:
+        return self.numbers()
+
+    def numbers(self) -> dict[str, ArrayLike]:
+        for name in ("eta", "curvature"):
+            checks.real(name, getattr(self, name), 0)
+        return {"eta": self.eta, "curvature": self.curvature}
+
+    def fixed(self) -> int:
+        return self.steps
+
+    def steps_recorded(self, times: Times) -> tuple[int, ...]:
+        return steps_of(times, self.steps)
+
+
+def assemble(settings: Settings[int], task: tuple, numbers: Mapping[str, Array]) -> tuple[Any, Any]:
+    return task, numbers
+
+
+def descend(
+    settings: Settings[int], task: tuple, rule: Mapping[str, Array], key: PRNGKeyArray
+) -> Trajectory:
+    eta, a = rule["eta"], rule["curvature"]
+    start = jax.random.normal(key, (), settings.dtype)
+    loss = lambda w: a * w**2 / 2
+
+    def step(w: Array, _: None) -> tuple[Array, Array]:
+        return w - eta * jax.grad(loss)(w), w
+
+    last, before = jax.lax.scan(step, start, length=settings.fixed)
+    return recorded(settings, a, jnp.append(before, last)[jnp.array(settings.times)], "simulation")
+
+
+def flow(
+    settings: Settings[int], task: tuple, rule: Mapping[str, Array], key: PRNGKeyArray
+) -> Trajectory:
+    start = jax.random.normal(key, (), "float32").astype(settings.dtype)
+    decay = jnp.exp(-rule["eta"] * rule["curvature"] * jnp.array(settings.times))
+    return recorded(settings, rule["curvature"], start * decay, "flow")
+
+
+def recorded(settings: Settings[int], a: Array, weights: Array, source: str) -> Trajectory:
+    finite = jnp.isfinite(weights)
+    status = jnp.where(finite.all(), Status.OK, Status.DIVERGED)
+    first_bad = jnp.where(finite.all(), -1, jnp.array(settings.times)[jnp.argmin(finite)])
+    values = TABLE.resolve(settings.record)(a, weights)
+    times = jnp.array(settings.times, settings.dtype)
+    return Trajectory(times, values, weights[-1], status, first_bad, source)
+
+
+TABLE = Table(OBSERVABLES)
+SYSTEM = System(
+    name="toy",
+    tasks=("quadratic",),
+    run=Quadratic,
+    engines={
+        "simulation": Engine(descend, assemble, TABLE, trains=True),
+        "flow": Engine(flow, assemble, TABLE, title="exact flow", assumes="eta -> 0"),
+    },
+    labels=Labels(about={"loss": ("quadratic loss", "1")}),
+)
+
+
+def two_classes() -> dynsim.SequenceClasses:
+    """A task of one's own: two classes of one query, with a common token."""
+    probs = np.array([[0.5, 0.5, 0.0], [0.5, 0.0, 0.5]])
+    return dynsim.sequence_classes(probs, query=[0, 0], next_token=[1, 2])
+
+
+def largest_weight(task: dynsim.SequenceClasses, snapshot: Any) -> Array:
+    """An observable of one's own: the largest attention of each class."""
+    return snapshot.c.max(axis=1)
+
+
+def judge(dataset: xr.Dataset) -> xr.DataArray:
+    ratio = dataset["loss"].isel(time=-1) / dataset["loss"].isel(time=0)
+    return (ratio < LEARNED).astype(int)
+
+
+LEARNED_OR_NOT = Rule(("loss",), judge, {0: ("not learned", "#f0f0f0"), 1: ("learned", "#4c8bbe")})
+STILL = ladder.Theory(
+    "still",
+    "nothing moves",
+    "rates -> 0",
+    lambda task, optimizer, times, **options: population.solve(
+        task, dynsim.sgd(0.0, 0.0), times, **options
+    ),
+    lambda task, optimizer: None if optimizer.kind == "sgd" else "it describes sgd",
+)
