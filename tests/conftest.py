@@ -67,6 +67,17 @@ def optimised() -> dict[str, int | bool]:
     return {name: value for name, value in OPTIMISED.items() if name in os.environ["XLA_FLAGS"]}
 
 
+@pytest.fixture(scope="module", autouse=True)
+def _no_programs_left() -> Iterator[None]:
+    """Compiled programs go with the file that needed them; a worker keeps all of them otherwise,
+    which comes to gigabytes. Files hardly share any."""
+    yield
+    if tiles := sys.modules.get("sweeps.runner.tiles"):
+        tiles.PROGRAMS.clear()
+    jax.clear_caches()
+    gc.collect()
+
+
 @pytest.fixture(scope="session")
 def data_folder() -> Path:
     """The folder of recorded and published numbers; its README says what they are."""
