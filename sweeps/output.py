@@ -7,12 +7,13 @@ import os
 import tempfile
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import jax
-import matplotlib.pyplot as plt
 import numpy as np
-from matplotlib.figure import Figure
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 PACKAGES = ("dynsim", "jax", "jaxlib", "diffrax", "equinox", "optax", "numpy")
 """Packages on which all numbers depend."""
@@ -49,7 +50,7 @@ def write(
     out: Path,
     name: str,
     *,
-    figure: Figure | None = None,
+    figure: "Figure | None" = None,
     arrays: Mapping[str, np.ndarray] | None = None,
     report: Any = None,
     text: Mapping[str, str] | None = None,
@@ -71,6 +72,9 @@ def write(
         writers["png"] = lambda file: figure.savefig(file, format="png", dpi=150)
     paths = [write_whole(out / f"{name}.{suffix}", save) for suffix, save in writers.items()]
     if figure is not None:
+        # Who drew it has imported pyplot; who only writes numbers need not.
+        import matplotlib.pyplot as plt
+
         plt.close(figure)
     return paths
 

@@ -1,14 +1,44 @@
 """The table of commands: every entry resolves, help and errors name them."""
 
 import dataclasses
+import importlib
 import importlib.metadata
 import inspect
+import subprocess
+import sys
 import typing
 from types import UnionType
 
 import pytest
 
+import sweeps
 from sweeps import cli
+
+COMPUTING = (
+    "sweeps.runner.run",
+    "sweeps.commands.explain",
+    "sweeps.commands.export",
+    "sweeps.commands.sweep",
+    "sweeps.compare.compare",
+    "sweeps.studies.phase.diagram",
+    "sweeps.studies.spectrum.checkpoint",
+    "sweeps.studies.tables.theorems",
+    "sweeps.studies.trainability.boundary",
+    "sweeps.studies.transitions.families",
+    "sweeps.studies.two_stage.claims",
+    "sweeps.studies.two_stage.compare",
+    "sweeps.studies.words.report",
+)
+"""Modules that compute and draw nothing; each imports others like it."""
+
+
+def imported(code: str) -> set[str]:
+    """Modules that a Python process has imported after running `code`."""
+    show = "import sys; print('imported:', *sys.modules)"
+    ran = subprocess.run(
+        [sys.executable, "-c", f"{code}\n{show}"], capture_output=True, text=True, check=True
+    )
+    return set(ran.stdout.rpartition("imported:")[2].split())
 
 
 def stopped(*words: str) -> int | str | None:
@@ -90,3 +120,28 @@ def test_a_task_of_another_system_says_where_it_belongs(
 ) -> None:
     assert cli.main(["compare", "--task", "two-stage"]) == 2
     assert "belongs to the system two_stage: dynsim compare two_stage" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("words", [["--help"], ["figure", "--help"], ["--version"], ["compar"]])
+def test_help_imports_neither_jax_nor_a_study(words: list[str]) -> None:
+    code = f"from sweeps import cli\ntry: cli.main({words})\nexcept SystemExit: pass"
+    found = imported(code)
+    assert "sweeps.cli" in found
+    assert not found & {"jax", "matplotlib", "xarray", "dynsim", "odes"}
+    assert not any(name.startswith("sweeps.") for name in found - {"sweeps.cli"})
+
+
+def test_what_computes_does_not_import_matplotlib() -> None:
+    code = f"import sweeps, {', '.join(COMPUTING)}\n[getattr(sweeps, n) for n in sweeps.__all__]"
+    found = imported(code)
+    assert set(COMPUTING) <= found
+    assert "matplotlib" not in found
+
+
+def test_the_front_has_its_names_and_no_others() -> None:
+    assert sweeps.open is importlib.import_module("sweeps.runner.run").open_sweep
+    assert set(sweeps.__all__) <= set(dir(sweeps))
+    for name in sweeps.__all__:
+        assert getattr(sweeps, name).__module__.startswith("sweeps."), name
+    with pytest.raises(AttributeError, match="'sweeps' has no attribute 'opne'"):
+        _ = sweeps.opne
