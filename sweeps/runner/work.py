@@ -131,7 +131,7 @@ class Work:
 
     def _program(self, training: Run) -> tuple[PyTree, tiles.Program]:
         task, its_settings = self.problem(training)
-        prepared = jax.tree.map(jnp.asarray, self.sweep.rules.prepare(task))
+        prepared = jax.tree.map(jnp.asarray, self.sweep.rules.prepare(task, self.sweep.record))
         program = tiles.program(prepared, self.tile, its_settings, self.mesh)
         if self.eager:
             program.start()

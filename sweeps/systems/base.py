@@ -135,7 +135,8 @@ class Engine(NamedTuple):
         bytes_per_run: estimate of the memory that a run in flight needs, from (task, settings).
         adaptive: whether the runs of a batch wait for the stiffest of them.
         tile: number of runs in a batch on a CPU, where small ones stay in the cache.
-        prepare: what the program takes instead of the task: a pytree of arrays.
+        prepare: what the program takes instead of the task, from (task, names to record): a
+            pytree of arrays.
         trains: whether it is descent in the precision of the run, not theory in float64.
         batched: see `run`.
     """
@@ -148,6 +149,6 @@ class Engine(NamedTuple):
     bytes_per_run: Callable[[Any, Settings], int]
     adaptive: bool
     tile: int
-    prepare: Callable[[Any], Any] = lambda task: task
+    prepare: Callable[[Any, tuple[str, ...]], Any] = lambda task, record: task
     trains: bool = False
     batched: bool = False

@@ -13,6 +13,7 @@ from dynsim import Trajectory
 from dynsim.yz.observables import OBSERVABLES
 from odes import symmetric
 from odes.solver.tolerances import DEFAULT_TOLERANCES
+from odes.symmetric.placement import Placed
 from odes.symmetric.state import SymmetricTask
 from odes.yz import ladder
 from sweeps.systems.base import Engine, Settings, num_times
@@ -85,7 +86,10 @@ def _solve(
 
 
 def _solve_symmetric(
-    settings: Settings, task: SymmetricTask, optimizer: dynsim.Optimizer, key: PRNGKeyArray
+    settings: Settings,
+    task: SymmetricTask | Placed,
+    optimizer: dynsim.Optimizer,
+    key: PRNGKeyArray,
 ) -> Trajectory:
     del key
     return _integrate(symmetric.solve, settings, task, optimizer)
@@ -94,7 +98,7 @@ def _solve_symmetric(
 def _integrate(
     solve: Callable[..., Trajectory],
     settings: Settings,
-    task: dynsim.SequenceClasses | SymmetricTask,
+    task: dynsim.SequenceClasses | SymmetricTask | Placed,
     optimizer: dynsim.Optimizer,
     **options: Any,
 ) -> Trajectory:
@@ -120,8 +124,14 @@ def _descend_symmetric(
     )
 
 
-def _merged(task: dynsim.SequenceClasses) -> SymmetricTask:
-    return symmetric.merged(symmetric.symmetric_task(task))
+def _merged(task: dynsim.SequenceClasses, record: tuple[str, ...]) -> SymmetricTask | Placed:
+    """The reduced task, with the full one where something is recorded that takes full weights."""
+    found = symmetric.placed(task, merged=True)
+    return found if _takes_full_weights(record) else found.reduced
+
+
+def _takes_full_weights(record: tuple[str, ...]) -> bool:
+    return not set(record) <= {*symmetric.OBSERVABLES, "relative_loss"}
 
 
 def _applies(theory: str) -> Callable[[Training, dynsim.SequenceClasses, dynsim.Optimizer], None]:
@@ -194,6 +204,14 @@ def _theory(name: str) -> Engine:
     )
 
 
+def _reduced_memory(task: dynsim.SequenceClasses, settings: Settings) -> int:
+    """Of the reduced flow, and of the full layer where something is measured on it."""
+    bytes_per_run = _memory(_reduced_parameters, _none, SOLVER_STAGES)(task, settings)
+    if _takes_full_weights(settings.record):
+        bytes_per_run += _memory(_parameters, _classes)(task, settings)
+    return bytes_per_run
+
+
 _MEASURED = tuple(name for name in OBSERVABLES if name != "B")
 ENGINES: dict[str, Engine] = {
     "simulation": Engine(
@@ -217,14 +235,14 @@ ENGINES: dict[str, Engine] = {
         adaptive=False,
         tile=16,
     ),
-    **{name: _theory(name) for name in ladder.THEORIES},
+    **{name: _theory(name) for name in ladder.THEORIES if name != "symmetric"},
     "symmetric": Engine(
         Training,
         _solve_symmetric,
         _assemble,
         _applies("symmetric"),
-        tuple(symmetric.OBSERVABLES),
-        _memory(_reduced_parameters, _none, SOLVER_STAGES),
+        (*symmetric.OBSERVABLES, *(n for n in _MEASURED if n not in symmetric.OBSERVABLES)),
+        _reduced_memory,
         adaptive=True,
         tile=64,
         prepare=_merged,
