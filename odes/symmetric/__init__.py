@@ -1,24 +1,21 @@
 """The exact reduction of symmetric tasks to a few numbers."""
 
 from odes.symmetric.observables import OBSERVABLES
-from odes.symmetric.reduction import (
-    direction,
-    expand,
-    merged,
-    symmetric_profiles,
-    symmetric_task,
-)
+from odes.symmetric.placement import Placed, expand, placed, symmetric_task
+from odes.symmetric.reduction import direction, merged, symmetric_profiles
 from odes.symmetric.solve import descend, solve
 from odes.symmetric.state import State, SymmetricTask
 
 __all__ = [
     "OBSERVABLES",
+    "Placed",
     "State",
     "SymmetricTask",
     "descend",
     "direction",
     "expand",
     "merged",
+    "placed",
     "solve",
     "symmetric_profiles",
     "symmetric_task",

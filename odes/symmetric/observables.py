@@ -11,6 +11,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from dynsim.training.recording import RELATIVE_LOSS, Recording, Table
+from dynsim.yz.observables import MEASURED
 from odes.symmetric.reduction import measure
 from odes.symmetric.state import Reduced, State, SymmetricTask
 
@@ -61,6 +62,9 @@ where all classes agree; (D,) or (C,) for each distinct token of a class or each
 
 TABLE = Table(OBSERVABLES)
 """What the flows record."""
+PLACED = dataclasses.replace(MEASURED, functions={**OBSERVABLES, **MEASURED.functions})
+"""What the flows record where the full task is known: all that is measured on weights, and what the
+reduction has alone."""
 DESCENDED = dataclasses.replace(TABLE, provided=(RELATIVE_LOSS,))
 """What descent records."""
 

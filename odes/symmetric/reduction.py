@@ -1,4 +1,4 @@
-"""Symmetric sequence classes reduced to a few numbers: gradient, profiles, expansion [ours].
+"""Symmetric sequence classes reduced to a few numbers: gradient and profiles [ours].
 
 Let every class have the same distinct tokens' profile p_i (i = 1..D), all classes share the
 common tokens with class-independent probabilities rho_j (j = 1..C), every query serve the same
@@ -6,24 +6,20 @@ number q of classes and all classes be equally likely, as in the Syn tasks of Sc
 (section 6). From zero weights, in the limit T -> infinity (Lemma 2), every entry of Y and Z then
 stays equal to one of 4 D + 3 C numbers, whatever K and M are: gradients keep the symmetry, and
 so does any elementwise optimiser. Nothing is approximated. The numbers are those of
-`odes.symmetric.state`.
+`odes.symmetric.state`; `odes.symmetric.placement` finds them in a task, and puts them back.
 """
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, ArrayLike, Float, Int
+from jaxtyping import Array, ArrayLike, Float
 
 from dynsim import checks
-from dynsim.classes.task import SequenceClasses
-from dynsim.yz import model as yz
 from odes.symmetric.state import Attention, Decoder, Reduced, State, SymmetricTask
 
 # Probabilities typed with six decimals still count as normalised. Only their ratios enter the
 # dynamics, because attention normalises itself.
 _SUM_TOLERANCE = 1e-5
-# Rows of a `SequenceClasses` are normalised in float64, which leaves equal ones equal to this.
-_EQUAL = 1e-9
 
 
 def measure(task: SymmetricTask, state: State) -> Reduced:
@@ -143,99 +139,25 @@ def _profile(name: str, value: Float[ArrayLike, " D"]) -> Float[Array, " D"]:
     return profile
 
 
-def symmetric_task(task: SequenceClasses) -> SymmetricTask:
-    """The reduced form of `task`.
-
-    Raises:
-        ValueError: if `task` is not symmetric, naming the assumption that fails.
-    """
-    return reduce(task, *tokens(task))
-
-
 def merged(task: SymmetricTask) -> SymmetricTask:
     """The same task with one token for all of equal probability, which it then has copies of.
 
     Half of the numbers of Syn-Small go that way. Observables with an entry per token have one
     per kind instead, by increasing probability.
     """
+    return merge(task)[0]
 
-    def kinds(values: Array, copies: Array | None) -> tuple[np.ndarray, np.ndarray]:
+
+def merge(task: SymmetricTask) -> tuple[SymmetricTask, Attention]:
+    """`merged`, and the kind (D,) and (C,) that each of the tokens becomes."""
+
+    def kinds(values: Array, copies: Array | None) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         rounded = np.round(np.asarray(values, np.float64), 12)
         _, first, kind = np.unique(rounded, return_index=True, return_inverse=True)
         weights = np.ones(len(rounded)) if copies is None else np.asarray(copies)
-        return np.asarray(values)[first], np.bincount(kind, weights, len(first))
+        return np.asarray(values)[first], np.bincount(kind, weights, len(first)), kind
 
-    (p, p_copies), (rho, rho_copies) = (
-        kinds(task.p, task.p_copies),
-        kinds(task.rho, task.rho_copies),
-    )
-    return SymmetricTask(p, rho, task.K, task.M, task.num_queries, p_copies, rho_copies)
-
-
-def reduce(
-    task: SequenceClasses, distinct: Int[Array, "K D"], common: Int[Array, " C"]
-) -> SymmetricTask:
-    """`symmetric_task` for what `tokens` found."""
-    p, rho = task.probs[0, distinct[0]], task.probs[0, common]
-    return SymmetricTask(p, rho, task.K, task.M, task.num_queries)
-
-
-def expand(task: SequenceClasses, state: State) -> yz.YZ:
-    """The full weights that `state` stands for: Y (M, M) and Z (Q, M)."""
-    return place(task, *tokens(task), state)
-
-
-def place(
-    task: SequenceClasses,
-    distinct: Int[Array, "K D"],
-    common: Int[Array, " C"],
-    state: State,
-) -> yz.YZ:
-    """`expand` where the task is traced, with what `tokens` found while it was concrete."""
-    row, shared = jnp.asarray(distinct), jnp.asarray(common)
-    Y, z = state.Y, state.Z
-    full_y = jnp.zeros((task.M, task.M), Y.own.dtype)
-    full_y = full_y.at[row].set(Y.rest[:, None]).at[shared].set(Y.common_rest[:, None])
-    full_y = full_y.at[row[:, :, None], task.next_token].set(Y.other[:, None])
-    full_y = full_y.at[shared[:, None], task.next_token].set(Y.common_next[:, None])
-    full_y = full_y.at[row, task.next_token[:, None]].set(Y.own)
-    full_z = jnp.zeros((task.num_queries, task.M), z.common.dtype).at[:, shared].set(z.common)
-    return yz.YZ(full_y, full_z.at[task.query_index[:, None], row].set(z.distinct))
-
-
-def tokens(task: SequenceClasses) -> tuple[np.ndarray, np.ndarray]:
-    """Token ids (K, D) of the distinct tokens of each class by increasing probability, and
-    (C,) of the common ones by id; raises `ValueError` where symmetry fails."""
-    if checks.is_traced(task):
-        raise ValueError(
-            "symmetric reduction needs a concrete task; to differentiate with respect to its "
-            "probabilities, use symmetric_profiles"
-        )
-    probs, prior = np.asarray(task.probs), np.asarray(task.prior)
-    _require_equal("equally likely classes", prior[:, None], "prior of class")
-    _require_equal(
-        "the same number of classes per query",
-        np.bincount(task.query_index)[:, None],
-        "query number",
-    )
-    classes_with = (probs > 0).sum(0)
-    for token in np.flatnonzero((classes_with > 1) & (classes_with < task.K)):
-        raise ValueError(
-            "symmetric reduction needs common tokens shared by all classes; token "
-            f"{token} occurs in {classes_with[token]} of {task.K}"
-        )
-    common = np.flatnonzero((classes_with == task.K) & (task.K > 1))
-    _require_equal("class-independent common tokens", probs[:, common], "class")
-    own = (probs > 0) & (classes_with == 1)
-    _require_equal("equal distinct profiles", own.sum(1)[:, None], "class")
-    own_probs = np.where(own, probs, np.inf)
-    distinct = np.argsort(own_probs, axis=1, kind="stable")[:, : own[0].sum()]
-    _require_equal("equal distinct profiles", np.take_along_axis(probs, distinct, axis=1), "class")
-    return distinct, common
-
-
-def _require_equal(what: str, rows: np.ndarray, entry: str) -> None:
-    differs = (np.abs(rows - rows[0]) > _EQUAL * np.abs(rows[0])).any(1)
-    if differs.any():
-        n = int(np.argmax(differs))
-        raise ValueError(f"symmetric reduction needs {what}; {entry} {n} differs")
+    p, p_copies, distinct = kinds(task.p, task.p_copies)
+    rho, rho_copies, common = kinds(task.rho, task.rho_copies)
+    one_each = SymmetricTask(p, rho, task.K, task.M, task.num_queries, p_copies, rho_copies)
+    return one_each, Attention(distinct, common)

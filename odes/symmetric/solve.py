@@ -3,7 +3,8 @@
 Solves the population dynamics of Scan and Snap (section 3; T, batch -> infinity) in the few
 numbers of `odes.symmetric.reduction`, from zero weights. `solve` integrates the same flows as
 `odes.yz.population.solve` (it adds eta -> 0), `descend` makes the same steps as `dynsim.simulate`
-with infinite length and batch. What can be recorded is in `odes.symmetric.observables`.
+with infinite length and batch. What can be recorded is in `odes.symmetric.observables`; where the
+full task is known as well, `solve` also records what can be measured on its full weights.
 """
 
 import functools
@@ -21,21 +22,20 @@ from dynsim.training.optim import Optimizer
 from dynsim.training.recording import RELATIVE_LOSS, Record, Recording
 from dynsim.training.run_checks import check_step_times
 from dynsim.trajectory import Status, Trajectory, log_times
+from dynsim.yz import observables
 from dynsim.yz.observables import DEFAULT_RECORD
 from dynsim.yz.simulate import DIVERGED_LOSS
 from odes.solver.flows import Flow, checked_flow, integrate_flow
 from odes.solver.integrate import Derivatives, run
 from odes.solver.tolerances import Tolerances, checked_tolerances
-from odes.symmetric.observables import DESCENDED, TABLE, observe
-from odes.symmetric.reduction import (
-    gradient,
-    measure,
-)
-from odes.symmetric.state import SymmetricTask, zero_state
+from odes.symmetric.observables import DESCENDED, PLACED, TABLE, observe
+from odes.symmetric.placement import Placed
+from odes.symmetric.reduction import gradient, measure
+from odes.symmetric.state import State, SymmetricTask, zero_state
 
 
 def solve(
-    task: SymmetricTask,
+    task: SymmetricTask | Placed,
     optimizer: Optimizer,
     times: Float[Array, " S"],
     *,
@@ -48,20 +48,22 @@ def solve(
     """Integrate the population flow that belongs to `optimizer`, from zero weights.
 
     Args:
-        task: from `symmetric_task` or `symmetric_profiles`; its numbers may be traced.
+        task: from `symmetric_task`, `symmetric_profiles` or `merged`, at a cost without K and M;
+            or from `placed`. Its numbers may be traced.
         optimizer: `sgd`, `momentum` or `adam`; its numbers may be traced.
         times: (S,) optimiser steps at which to record, increasing, >= 0; need not be whole.
         flow: as in `odes.yz.population.solve`.
-        record: a name from `OBSERVABLES`, functions of (task, state, what `measure` finds) by
-            name, or a list of both.
+        record: names from `OBSERVABLES`; for a task from `placed` as in `dynsim.simulate`, with
+            an entry for each class and token, and those that the reduction has alone.
         dtype: "float64" or "float32".
         tolerances: of the solver; by default `DEFAULT_TOLERANCES[dtype]`.
         derivatives: which can be taken through the solve, "reverse" or "forward".
 
     Returns:
-        A `Trajectory` with the final `State` as `params`; a solve that fails has another status
-        than OK. The explicit solver is held by stability to steps of about 3/(1-mu) or
-        3/(1-b1), so with 0.9 momentum and Adam exhaust the default `max_steps` near t = 5e5.
+        A `Trajectory` with the final `State` as `params`, or the full weights of a task from
+        `placed`; a solve that fails has another status than OK. The explicit solver is held by
+        stability to steps of about 3/(1-mu) or 3/(1-b1), so with 0.9 momentum and Adam exhaust
+        the default `max_steps` near t = 5e5.
 
     Raises:
         ValueError: naming the argument, its value and what is allowed, before compilation.
@@ -73,7 +75,7 @@ def solve(
         times,
         dtype,
         flow=checked_flow(optimizer, flow),
-        record=TABLE.resolve(record),
+        **_split(task, record),
         tolerances=checked_tolerances(tolerances, dtype),
         derivatives=derivatives,
     )
@@ -132,29 +134,56 @@ def descend(
     return settle(trajectory)
 
 
-@functools.partial(jax.jit, static_argnames=("flow", "record", "tolerances", "derivatives"))
+def _split(task: SymmetricTask | Placed, record: Record) -> dict[str, Recording]:
+    """What is to be recorded of the reduced state, and on the full weights."""
+    if isinstance(task, SymmetricTask):
+        return {"record": TABLE.resolve(record), "full": Recording(())}
+    parts: dict[str, list] = {"record": [], "full": []}
+    for name, function in PLACED.resolve(record).functions:
+        parts["record" if function is TABLE.functions.get(name) else "full"].append(
+            (name, function)
+        )
+    return {part: Recording(tuple(functions)) for part, functions in parts.items()}
+
+
+@functools.partial(jax.jit, static_argnames=("flow", "record", "full", "tolerances", "derivatives"))
 def _solve(
-    task: SymmetricTask,
+    task: SymmetricTask | Placed,
     optimizer: Optimizer,
     times: Float[Array, " S"],
     *,
     flow: Flow,
     record: Recording,
+    full: Recording,
     tolerances: Tolerances,
     derivatives: Derivatives,
 ) -> Trajectory:
+    reduced = task.reduced if isinstance(task, Placed) else task
+
+    def save(reduced: SymmetricTask, state: State) -> tuple[dict[str, Array], State | None]:
+        return observe(record, reduced, state), state if full.functions else None
+
     solved, final = integrate_flow(
         gradient,
-        task,
+        reduced,
         optimizer,
-        zero_state(task, times.dtype),
+        zero_state(reduced, times.dtype),
         times,
         flow=flow,
-        save=functools.partial(observe, record),
+        save=save,
         tolerances=tolerances,
         derivatives=derivatives,
     )
-    return Trajectory(times, solved.saved, final, solved.status, solved.first_bad_step, "symmetric")
+    saved, states = solved.saved
+    if full.functions:
+        # One time after the other: all weights at all times would take S M^2 numbers.
+        saved |= jax.lax.map(
+            lambda state: full(task.full, observables.measure(task.full, task.weights(state))),
+            states,
+        )
+    if isinstance(task, Placed):
+        final = task.weights(final)
+    return Trajectory(times, saved, final, solved.status, solved.first_bad_step, "symmetric")
 
 
 @functools.partial(jax.jit, static_argnames=("steps", "record", "dtype"))

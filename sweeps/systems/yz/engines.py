@@ -13,7 +13,8 @@ from dynsim import Trajectory
 from dynsim.yz.observables import PREDICTED, TRAINED
 from odes import symmetric
 from odes.solver.tolerances import DEFAULT_TOLERANCES
-from odes.symmetric.observables import DESCENDED, TABLE
+from odes.symmetric.observables import DESCENDED, PLACED
+from odes.symmetric.placement import Placed
 from odes.symmetric.state import SymmetricTask
 from odes.yz import ladder
 from sweeps.systems.base import Engine, Settings
@@ -88,7 +89,10 @@ def _solve(
 
 
 def _solve_symmetric(
-    settings: Settings[Fixed], task: SymmetricTask, optimizer: dynsim.Optimizer, key: PRNGKeyArray
+    settings: Settings[Fixed],
+    task: SymmetricTask | Placed,
+    optimizer: dynsim.Optimizer,
+    key: PRNGKeyArray,
 ) -> Trajectory:
     del key
     return _integrate(symmetric.solve, settings, task, optimizer)
@@ -97,7 +101,7 @@ def _solve_symmetric(
 def _integrate(
     solve: Callable[..., Trajectory],
     settings: Settings[Fixed],
-    task: dynsim.SequenceClasses | SymmetricTask,
+    task: dynsim.SequenceClasses | SymmetricTask | Placed,
     optimizer: dynsim.Optimizer,
     **options: Any,
 ) -> Trajectory:
@@ -123,9 +127,14 @@ def _descend_symmetric(
     )
 
 
-def _merged(task: dynsim.SequenceClasses, record: tuple[Hashable, ...]) -> SymmetricTask:
-    del record
-    return symmetric.merged(symmetric.symmetric_task(task))
+def _merged(task: dynsim.SequenceClasses, record: tuple[Hashable, ...]) -> SymmetricTask | Placed:
+    """The reduced task, with the full one where something is recorded that takes full weights."""
+    found = symmetric.placed(task, merged=True)
+    return found if _takes_full_weights(record) else found.reduced
+
+
+def _takes_full_weights(record: tuple[Hashable, ...]) -> bool:
+    return not set(record) <= set(DESCENDED.names())
 
 
 def _applies(
@@ -158,6 +167,14 @@ def _memory(
 
 def _parameters(task: dynsim.SequenceClasses) -> int:
     return (task.M + task.num_queries) * task.M
+
+
+def _reduced_memory(task: dynsim.SequenceClasses, settings: Settings[Fixed]) -> int:
+    """Of the reduced flow, and of the full layer where something is measured on it."""
+    bytes_per_run = _memory(_reduced_parameters, _none, SOLVER_STAGES)(task, settings)
+    if _takes_full_weights(settings.record):
+        bytes_per_run += _memory(_parameters, _classes)(task, settings)
+    return bytes_per_run
 
 
 def _reduced_parameters(task: dynsim.SequenceClasses) -> int:
@@ -215,8 +232,8 @@ ENGINES: dict[str, Engine[Fixed]] = {
     **{name: rung(theory) for name, theory in ladder.THEORIES.items()},
     "symmetric": rung(_SYMMETRIC)._replace(
         run=_solve_symmetric,
-        observables=TABLE,
-        bytes_per_run=_memory(_reduced_parameters, _none, SOLVER_STAGES),
+        observables=PLACED,
+        bytes_per_run=_reduced_memory,
         tile=64,
         prepare=_merged,
     ),

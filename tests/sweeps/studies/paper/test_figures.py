@@ -66,7 +66,7 @@ def test_the_ladder_figure_draws_variants(
         tmp_path, "ladder", *few, "--theories", "fixed_attention", "fixed_attention-discrete"
     )
     # Fixed attention: the entropy does not move, and the table says so.
-    np.testing.assert_allclose(np.ptp(data["decoder/entropy"]), 0, atol=1e-12)
+    np.testing.assert_allclose(np.ptp(data["fixed_attention/entropy"]), 0, atol=1e-12)
     assert "fixed_attention-discrete" in capsys.readouterr().out
 
 

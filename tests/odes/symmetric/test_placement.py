@@ -1,0 +1,62 @@
+"""The symmetric reduction put back into a full task: weights, and what is measured on them."""
+
+import re
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import dynsim
+from dynsim.yz import observables
+from odes import symmetric
+from odes.symmetric.state import zero_state
+from odes.yz import population
+
+pytestmark = pytest.mark.usefixtures("x64")
+
+TASK = dynsim.syn(2, 2, num_common=3, num_distinct=2)
+TIMES = np.array([0.0, 3.0, 30.0])
+
+
+def test_a_merged_state_stands_for_one_of_single_tokens() -> None:
+    # Common tokens of syn are equally likely, and one kind once merged.
+    single, merged = symmetric.placed(TASK), symmetric.placed(TASK, merged=True)
+    assert (single.reduced.rho.size, merged.reduced.rho.size) == (3, 1)
+    rng = np.random.default_rng(0)
+    zero = zero_state(merged.reduced, "float64")
+    state = jax.tree.map(lambda leaf: jnp.asarray(rng.normal(size=leaf.shape)), zero)
+    copies = jax.tree.map(
+        lambda leaf, size: jnp.repeat(leaf, size.shape[0] // leaf.shape[0]),
+        state,
+        zero_state(single.reduced, "float64"),
+    )
+    got, want = merged.weights(state), symmetric.expand(TASK, copies)
+    np.testing.assert_array_equal(got.Y, want.Y)
+    np.testing.assert_array_equal(got.Z, want.Z)
+    assert len(np.unique(got.Y)) == 1 + 3 * 2 + 2
+
+
+def test_what_takes_full_weights_is_that_of_the_full_flow() -> None:
+    optimizer, own = dynsim.sgd(1.0, 0.7), "z_distinct"
+    names = tuple(name for name in observables.OBSERVABLES if name != "B")
+    placed = symmetric.placed(TASK, merged=True)
+    got = symmetric.solve(placed, optimizer, TIMES, record=(*names, own))
+    want = population.solve(TASK, optimizer, TIMES, record=names)
+    assert got.source == "symmetric"
+    assert set(got.observables) == {*names, own}
+    for name in names:
+        assert got[name].shape == want[name].shape
+        # Both solvers run at rtol = 1e-8 with steps of their own.
+        np.testing.assert_allclose(got[name], want[name], rtol=0, atol=1e-6, err_msg=name)
+    np.testing.assert_allclose(got.params.Y, want.params.Y, rtol=0, atol=1e-6)
+    np.testing.assert_allclose(got.params.Z, want.params.Z, rtol=0, atol=1e-6)
+    assert np.abs(want["z"]).max() > 0.1
+    np.testing.assert_allclose(got[own][:, -1], got["z_top_distinct"][:, 0], rtol=0, atol=0)
+
+
+def test_a_reduced_task_alone_records_no_full_weights() -> None:
+    with pytest.raises(ValueError, match=re.escape("record = 'attention': must be one of loss")):
+        symmetric.solve(
+            symmetric.symmetric_task(TASK), dynsim.sgd(1.0, 1.0), TIMES, record=["attention"]
+        )
