@@ -7,7 +7,7 @@ from dynsim.yz.observables import OBSERVABLES
 from sweeps.runner import tiles
 from sweeps.runner.spec import Sweep
 from sweeps.runner.work import Work
-from sweeps.systems.registry import ENGINES
+from sweeps.systems.yz.engines import ENGINES
 from sweeps.systems.yz.settings import Training
 
 AXES = {"eta_y": [0.5, 1.0], "eta_z": [1.0]}
@@ -15,7 +15,7 @@ TRAINING = Training(task="syn", num_common=3, num_distinct=2, steps=30)
 
 
 def test_the_symmetric_engine_records_what_any_theory_does() -> None:
-    own = ENGINES["symmetric"].observables
+    own = ENGINES["symmetric"].observables.names()
     assert {name for name in OBSERVABLES if name != "B"} < set(own)
     names = ("speed", "z", "attention", "overlap", "recall", "z_distinct")
     found, reduced = (
