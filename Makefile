@@ -1,16 +1,28 @@
-# `make demo` and `make test` work on a fresh machine with Python 3.11+, pip and make:
+# `make demo`, `make test` and `make check` work on a fresh machine with Python 3.11+, pip and make:
 # each creates the environment that it needs in $(VENV).
 PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
 
-.PHONY: demo test bench lint clean
+.PHONY: demo check test test-full test-lowest bench lint types clean
 
 demo: $(VENV)/.installed
 	$(BIN)/dynsim compare --task syn-small --eta-y 1 --eta-z 0.1 --steps 1000 --seeds 8 --out out/compare
 
+check: lint types test
+
 test: $(VENV)/.installed-test
 	$(BIN)/python -m pytest
+
+# Also what trains at full size.
+test-full: $(VENV)/.installed-test
+	$(BIN)/python -m pytest -m "full or not full"
+
+# With the oldest versions that pyproject.toml allows, in an environment of their own.
+test-lowest:
+	mkdir -p .venv-lowest
+	$(PYTHON) .ci/lowest.py > .venv-lowest/lowest.txt
+	PIP_CONSTRAINT=$(CURDIR)/.venv-lowest/lowest.txt $(MAKE) test VENV=.venv-lowest
 
 # PyTorch, to compare with, comes in the CPU build where the index in use offers one.
 bench: $(VENV)/.installed-bench
@@ -24,8 +36,11 @@ lint: $(VENV)/.installed-lint
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 
+types: $(VENV)/.installed-types
+	$(BIN)/basedpyright --pythonpath $(BIN)/python
+
 clean:
-	rm -rf $(VENV) out .pytest_cache .ruff_cache
+	rm -rf $(VENV) .venv-lowest out .pytest_cache .ruff_cache
 
 $(BIN)/python:
 	$(PYTHON) -c 'import sys; v = sys.version_info; sys.exit(0 if v >= (3, 11) else f"dynsim needs Python 3.11 or newer, found {v.major}.{v.minor}; set PYTHON=")'
