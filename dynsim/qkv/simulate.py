@@ -21,8 +21,8 @@ from dynsim.qkv import model as embedded
 from dynsim.qkv import observables as embedded_observables
 from dynsim.qkv.init import WEIGHTS, EmbeddedSpec, check_weights, draw
 from dynsim.qkv.model import Embedded
-from dynsim.training import relative_loss
-from dynsim.training.loop import descend
+from dynsim.training import keys, relative_loss
+from dynsim.training.loop import DIVERGED_LOSS, by_gradient, train
 from dynsim.training.optim import Optimizer
 from dynsim.training.recording import Record, Recording
 from dynsim.training.run_checks import check_data, check_step_times, checked_sizes
@@ -30,7 +30,7 @@ from dynsim.trajectory import Trajectory, log_times
 from dynsim.yz import model as yz
 from dynsim.yz import sampling
 from dynsim.yz.observables import DEFAULT_RECORD
-from dynsim.yz.simulate import DIVERGED_LOSS, Sampler, sampler, split
+from dynsim.yz.simulate import Sampler, sampler
 
 
 class Trained(NamedTuple):
@@ -142,7 +142,7 @@ def initial_embedded(
         ValueError: naming the field of `init` that cannot be.
     """
     with precision(dtype, task, init, key):
-        weights = draw(task, init, split(key)[0], dtype)
+        weights = draw(task, init, keys.split(key)[0], dtype)
     return settle(weights)
 
 
@@ -167,7 +167,7 @@ def _run(
     dtype: DType,
 ) -> Trajectory:
     if isinstance(init, EmbeddedSpec):
-        start = draw(task, init, split(key)[0], dtype)
+        start = draw(task, init, keys.split(key)[0], dtype)
     else:
         start = jax.tree.map(lambda x: x.astype(dtype), init)
     if slope is None:
@@ -178,26 +178,27 @@ def _run(
     def loss(trained: Trained, examples: yz.Examples) -> Float[Array, ""]:
         return embedded.loss(_merge(start, trained), task, examples)
 
-    trajectory = descend(
-        _trained(start, frozen),
-        lambda trained, k, key: jax.value_and_grad(loss)(trained, sample(k, key)),
-        lambda trained: record(task, embedded_observables.measure(task, _merge(start, trained))),
-        optimizer.transformation(),
-        split(key)[1],
+    batch_key = keys.of_steps(keys.split(key)[1], steps)
+    rule = optimizer.transformation()
+    trained = _trained(start, frozen)
+    trajectory = train(
+        trained,
+        rule.init(trained),
+        by_gradient(
+            lambda trained, k: jax.value_and_grad(loss)(trained, sample(k, batch_key(k))), rule
+        ),
+        lambda trained, seen: (
+            record(task, embedded_observables.measure(task, _merge(start, trained))),
+            seen,
+        ),
         times,
         steps=steps,
-        diverged_above=DIVERGED_LOSS * math.log(task.M),
-        relative=record.relative,
+        limit=DIVERGED_LOSS * math.log(task.M),
         dtype=dtype,
+        relative=record.relative,
     )
-    final = _merge(start, trajectory.params)
-    return Trajectory(
-        trajectory.times,
-        trajectory.observables,
-        final,
-        trajectory.status,
-        trajectory.first_bad_step,
-        "embedded simulation",
+    return dataclasses.replace(
+        trajectory, params=_merge(start, trajectory.params), source="embedded simulation"
     )
 
 

@@ -61,7 +61,7 @@ where all classes agree; (D,) or (C,) for each distinct token of a class or each
 
 TABLE = Table(OBSERVABLES)
 """What the flows record."""
-DESCENDED = dataclasses.replace(TABLE, provided=(RELATIVE_LOSS,))
+DESCENDED = dataclasses.replace(TABLE, provided=("batch_loss", RELATIVE_LOSS))
 """What descent records."""
 
 

@@ -93,7 +93,7 @@ RUNS = {
     simulate_qkv: ("loss", ("batch_loss", "relative_loss")),
     simulate_prompts: ("K1", ("eta_time",)),
     simulate_text: ("loss", ("batch_loss",)),
-    descend: ("loss", ("relative_loss",)),
+    descend: ("loss", ("batch_loss", "relative_loss")),
     solve: ("loss", ()),
     solve_two_stage: ("K1", ()),
     solve_population: ("loss", ()),
