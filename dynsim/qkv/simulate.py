@@ -21,14 +21,14 @@ from dynsim.qkv import model as embedded
 from dynsim.qkv import observables as embedded_observables
 from dynsim.qkv.init import WEIGHTS, EmbeddedSpec, check_weights, draw
 from dynsim.qkv.model import Embedded
-from dynsim.training import keys, relative_loss
+from dynsim.training import keys
 from dynsim.training.loop import DIVERGED_LOSS, by_gradient, train
 from dynsim.training.optim import Optimizer
 from dynsim.training.recording import Record, Recording
-from dynsim.training.run_checks import check_data, check_step_times, checked_sizes
-from dynsim.trajectory import Trajectory, log_times
+from dynsim.trajectory import Trajectory
 from dynsim.yz import model as yz
 from dynsim.yz import sampling
+from dynsim.yz.checks import checked_arguments
 from dynsim.yz.observables import DEFAULT_RECORD
 from dynsim.yz.simulate import Sampler, sampler
 
@@ -83,18 +83,24 @@ def simulate_embedded(
     Raises:
         ValueError: naming the argument, its value and what is allowed, before compilation.
     """
-    steps, length, batch = checked_sizes(steps, length, batch, sampled=data is None)
-    times = log_times(steps) if times is None else times
-    check_step_times(times, steps)
-    recording = embedded_observables.TRAINED.resolve(record)
-    if recording.relative:
-        relative_loss.check_times(times, steps)
+    given = checked_arguments(
+        task,
+        key,
+        steps=steps,
+        length=length,
+        batch=batch,
+        times=times,
+        record=record,
+        data=data,
+        table=embedded_observables.TRAINED,
+        drawn="an EmbeddedSpec" if isinstance(init, EmbeddedSpec) else None,
+    )
     if slope is not None:
         checks.real("slope", slope, 0)
-        if data is not None or math.isinf(length):
+        if data is not None or math.isinf(given.length):
             raise ValueError(
                 f"slope = {slope}: positions need sequences sampled here, of finite length "
-                f"(length = {length}); recorded data can hold `embedded.positional_counts`"
+                f"(length = {given.length}); recorded data can hold `embedded.positional_counts`"
             )
     for name in frozen:
         checks.choice("frozen", name, WEIGHTS)
@@ -106,27 +112,20 @@ def simulate_embedded(
         check_weights(init, task)
     else:
         raise ValueError(f"init = {init!r}: must be an EmbeddedSpec or Embedded weights")
-    check_data(data, task, steps)
-    if key is None:
-        if isinstance(init, EmbeddedSpec):
-            raise ValueError("key = None: an EmbeddedSpec draws weights and needs a key")
-        if data is None and not math.isinf(batch):
-            raise ValueError(f"key = None: sampling batch = {batch} sequences needs a key")
-        key = jax.random.key(0)
     with precision(dtype, task, optimizer, key, init, slope, data):
         trajectory = _run(
             task.astype(dtype),
             optimizer.astype(dtype),
-            key,
+            given.key,
             jax.tree.map(jnp.asarray, init),
             None if slope is None else jnp.asarray(slope, dtype),
             jax.tree.map(jnp.asarray, data),
-            jnp.asarray(times, jnp.int32),
-            steps=steps,
+            jnp.asarray(given.times, jnp.int32),
+            steps=given.steps,
             frozen=tuple(sorted(set(frozen))),
-            length=length,
-            batch=batch,
-            record=recording,
+            length=given.length,
+            batch=given.batch,
+            record=given.record,
             dtype=dtype,
         )
     return settle(trajectory)

@@ -8,12 +8,8 @@ import math
 from typing import NamedTuple
 
 import jax.numpy as jnp
-import numpy as np
 from jax.typing import DTypeLike
 from jaxtyping import Array, ArrayLike, Float, Int
-
-from dynsim import checks
-from dynsim.training.recording import RELATIVE_LOSS
 
 LAST = 20
 """Number of steps at the end of a run whose losses are averaged; all of a shorter run."""
@@ -29,15 +25,6 @@ class Sums(NamedTuple):
 
     first: Float[Array, "*B"]
     last: Float[Array, "*B"]
-
-
-def check_times(times: Int[Array, " S"], steps: int) -> None:
-    """Raise `ValueError` unless the end is recorded, before which nothing is known."""
-    if not checks.is_traced(times) and np.asarray(times)[-1] != steps:
-        raise ValueError(
-            f"record = {RELATIVE_LOSS!r}: is known at the end of a run, so times must include "
-            f"steps = {steps}; they end at {np.asarray(times)[-1]}"
-        )
 
 
 def start(shape: tuple[int, ...], dtype: DTypeLike) -> Sums:

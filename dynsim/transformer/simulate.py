@@ -20,8 +20,8 @@ from dynsim.training import keys
 from dynsim.training.descent import Descent
 from dynsim.training.loop import DIVERGED_LOSS, by_gradient, train
 from dynsim.training.recording import Record, Recording
-from dynsim.training.run_checks import check_step_times
-from dynsim.trajectory import Trajectory, log_times
+from dynsim.training.run_checks import checked_times
+from dynsim.trajectory import Trajectory
 from dynsim.transformer import model as transformer
 from dynsim.transformer import observables as text_observables
 from dynsim.transformer.model import Transformer, TransformerSpec
@@ -76,8 +76,8 @@ def simulate_text(
     steps = checks.integer("steps", steps, 1)
     batch = checks.integer("batch", batch, 1)
     num_held_out = checks.integer("num_held_out", num_held_out, 1)
-    times = log_times(steps) if times is None else times
-    check_step_times(times, steps)
+    recording = text_observables.TRAINED.resolve(record)
+    times = checked_times(times, steps, recording)
     _check_sizes(task, sizes)
     if init is not None:
         _check_init(init, sizes)
@@ -92,7 +92,7 @@ def simulate_text(
             steps=steps,
             batch=batch,
             num_held_out=num_held_out,
-            record=text_observables.TRAINED.resolve(record),
+            record=recording,
             dtype=dtype,
         )
     return settle(trajectory)
@@ -144,6 +144,7 @@ def _run(
         steps=None,
         limit=DIVERGED_LOSS * math.log(sizes.vocabulary),
         dtype=dtype,
+        relative=record.relative,
         seen=jax.vmap(model.attention)(held_out[:, :-1]),
     )
     # The last row is that of the end, which `times` may leave out.

@@ -16,14 +16,14 @@ from jaxtyping import Array, Int, PRNGKeyArray
 from dynsim import checks
 from dynsim.classes.task import SequenceClasses
 from dynsim.precision import DType, precision, settle
-from dynsim.training import keys, relative_loss
+from dynsim.training import keys
 from dynsim.training.loop import DIVERGED_LOSS, by_gradient, train
 from dynsim.training.optim import Optimizer
 from dynsim.training.recording import Record, Recording
-from dynsim.training.run_checks import check_data, check_step_times, check_weights, checked_sizes
-from dynsim.trajectory import Trajectory, log_times
+from dynsim.trajectory import Trajectory
 from dynsim.yz import model as yz
 from dynsim.yz import observables, sampling, support
+from dynsim.yz.checks import check_weights, checked_arguments
 from dynsim.yz.observables import DEFAULT_RECORD
 
 Examples = yz.Examples | support.SupportExamples
@@ -80,36 +80,35 @@ def simulate(
     Raises:
         ValueError: naming the argument, its value and what is allowed, before compilation.
     """
-    steps, length, batch = checked_sizes(steps, length, batch, sampled=data is None)
-    times = log_times(steps) if times is None else times
-    check_step_times(times, steps)
-    recording = observables.TRAINED.resolve(record)
-    if recording.relative:
-        relative_loss.check_times(times, steps)
     if isinstance(init, yz.YZ):
         check_weights(init, task)
     else:
         checks.choice("init", init, ("zero", "uniform"))
-    check_data(data, task, steps)
-    if key is None:
-        if init == "uniform":
-            raise ValueError("key = None: init = 'uniform' draws weights and needs a key")
-        if data is None and not math.isinf(batch):
-            raise ValueError(f"key = None: sampling batch = {batch} sequences needs a key")
-        key = jax.random.key(0)
+    given = checked_arguments(
+        task,
+        key,
+        steps=steps,
+        length=length,
+        batch=batch,
+        times=times,
+        record=record,
+        data=data,
+        table=observables.TRAINED,
+        drawn="init = 'uniform'" if init == "uniform" else None,
+    )
     with precision(dtype, task, optimizer, key, init, data):
         trajectory = _run(
             task.astype(dtype),
             optimizer.astype(dtype),
-            key,
+            given.key,
             jax.tree.map(jnp.asarray, init) if isinstance(init, yz.YZ) else None,
             jax.tree.map(jnp.asarray, data),
-            jnp.asarray(times, jnp.int32),
-            steps=steps,
-            length=length,
-            batch=batch,
+            jnp.asarray(given.times, jnp.int32),
+            steps=given.steps,
+            length=given.length,
+            batch=given.batch,
             init_kind=init if isinstance(init, str) else "zero",
-            record=recording,
+            record=given.record,
             dtype=dtype,
         )
     return settle(trajectory)

@@ -15,12 +15,11 @@ from jaxtyping import Array, Float, Int
 
 from dynsim import checks
 from dynsim.precision import DType, precision, settle
-from dynsim.training import relative_loss
 from dynsim.training.loop import DIVERGED_LOSS, by_gradient, train
 from dynsim.training.optim import Optimizer
 from dynsim.training.recording import Record, Recording
-from dynsim.training.run_checks import check_step_times
-from dynsim.trajectory import Trajectory, log_times
+from dynsim.training.run_checks import checked_times
+from dynsim.trajectory import Trajectory
 from dynsim.yz.observables import DEFAULT_RECORD
 from odes.solver.flows import Flow, checked_flow, integrate_flow
 from odes.solver.integrate import Derivatives, run
@@ -106,11 +105,8 @@ def descend(
         ValueError: naming the argument, its value and what is allowed, before compilation.
     """
     steps = checks.integer("steps", steps, 1)
-    times = log_times(steps) if times is None else times
-    check_step_times(times, steps)
     recording = DESCENDED.resolve(record)
-    if recording.relative:
-        relative_loss.check_times(times, steps)
+    times = checked_times(times, steps, recording)
     batch = np.broadcast_shapes(*(np.shape(number) for number in jax.tree.leaves(optimizer)))
     if len(batch) > 1:
         raise ValueError(f"optimizer: its numbers have shape {batch}: must be numbers or (B,)")

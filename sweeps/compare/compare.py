@@ -12,7 +12,8 @@ import numpy as np
 
 import dynsim
 from dynsim import Trajectory
-from dynsim.training.optim import without_inertia
+from dynsim.training.clock import without_inertia
+from dynsim.trajectory import counts
 from dynsim.yz.observables import DEFAULT_RECORD
 from odes.formulas import decoder
 from odes.yz import ladder
@@ -57,7 +58,7 @@ class Comparison:
                     "theory_precision": "float64",
                 },
                 "simulation": {
-                    "status": status_counts(self.simulation),
+                    "status": counts(self.simulation.status),
                     "sampling_error": {n: self._sampling_error(n) for n in DEFAULT_RECORD},
                     "peak_of_speed": self._measured_peak(self.simulation),
                 },
@@ -90,7 +91,7 @@ class Comparison:
         return {
             "title": about.title if about else "descent, T and batch infinite",
             "assumes": about.assumes if about else "T, batch -> infinity",
-            "status": status_counts(prediction),
+            "status": counts(prediction.status),
             "peak_of_speed": self._measured_peak(prediction),
             "relative_error": errors,
         }
@@ -158,12 +159,6 @@ def compare(config: Compare) -> Comparison:
         predictions = {name: jax.device_get(found) for name, found in predictions.items()}
         simulation, stages = jax.device_get((simulation, stages))
     return Comparison(config, task, simulation, predictions, stages)
-
-
-def status_counts(trajectory: Trajectory) -> dict[str, int]:
-    """How many runs ended with each status."""
-    status = np.asarray(trajectory.status)
-    return {s.name: int((status == s).sum()) for s in dynsim.Status if (status == s).any()}
 
 
 def _valid(trajectory: Trajectory, name: str) -> np.ndarray:

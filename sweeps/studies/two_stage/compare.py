@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import Any
 
 import jax
-import numpy as np
 
-from dynsim import Status, Trajectory, checks
+from dynsim import Trajectory, checks
+from dynsim.trajectory import counts
 from dynsim.two_stage import observables as prompt_observables
 from odes.two_stage import thresholds
 from sweeps import output
@@ -108,11 +108,10 @@ class TwoStageComparison:
                 "over_time": runs.over_time(difference) / runs.over_time(want),
                 "at_end": abs(difference[-1] / want[-1]),
             }
-        status = np.asarray(prediction.status)
         return {
             "title": THEORIES[theory].title,
             "assumes": THEORIES[theory].assumes,
-            "status": {s.name: int((status == s).sum()) for s in Status if (status == s).any()},
+            "status": counts(prediction.status),
             "learned_P": prompt_observables.first_below(runs.eta_time, prediction["K1"], LEVEL_P),
             "learned_Q": prompt_observables.first_below(runs.eta_time, prediction["K2"], LEVEL_Q),
             "relative_error": errors,

@@ -92,7 +92,7 @@ RUNS = {
     simulate: ("loss", ("batch_loss", "relative_loss")),
     simulate_qkv: ("loss", ("batch_loss", "relative_loss")),
     simulate_prompts: ("K1", ("eta_time",)),
-    simulate_text: ("loss", ("batch_loss",)),
+    simulate_text: ("loss", ("batch_loss", "relative_loss")),
     descend: ("loss", ("batch_loss", "relative_loss")),
     solve: ("loss", ()),
     solve_two_stage: ("K1", ()),
