@@ -196,9 +196,7 @@ def _run(
         dtype=dtype,
         relative=record.relative,
     )
-    return dataclasses.replace(
-        trajectory, params=_merge(start, trajectory.params), source="embedded simulation"
-    )
+    return dataclasses.replace(trajectory, params=_merge(start, trajectory.params))
 
 
 def _trained(params: Embedded, frozen: Collection[str]) -> Trained:
