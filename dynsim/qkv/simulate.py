@@ -17,8 +17,8 @@ from jaxtyping import Array, ArrayLike, Float, Int, PRNGKeyArray
 from dynsim import checks
 from dynsim.classes.task import SequenceClasses
 from dynsim.precision import DType, precision, settle
-from dynsim.qkv import model as embedded
-from dynsim.qkv import observables as embedded_observables
+from dynsim.qkv import model as qkv
+from dynsim.qkv import observables as qkv_observables
 from dynsim.qkv.init import WEIGHTS, EmbeddedSpec, check_weights, draw
 from dynsim.qkv.model import Embedded
 from dynsim.training import keys
@@ -92,7 +92,7 @@ def simulate_embedded(
         times=times,
         record=record,
         data=data,
-        table=embedded_observables.TRAINED,
+        table=qkv_observables.TRAINED,
         drawn="an EmbeddedSpec" if isinstance(init, EmbeddedSpec) else None,
     )
     if slope is not None:
@@ -100,7 +100,8 @@ def simulate_embedded(
         if data is not None or math.isinf(given.length):
             raise ValueError(
                 f"slope = {slope}: positions need sequences sampled here, of finite length "
-                f"(length = {given.length}); recorded data can hold `embedded.positional_counts`"
+                f"(length = {given.length}); recorded data can hold "
+                "`dynsim.qkv.model.positional_counts`"
             )
     for name in frozen:
         checks.choice("frozen", name, WEIGHTS)
@@ -175,7 +176,7 @@ def _run(
         sample = _with_positions(task, slope, int(batch), int(length))
 
     def loss(trained: Trained, examples: yz.Examples) -> Float[Array, ""]:
-        return embedded.loss(_merge(start, trained), task, examples)
+        return qkv.loss(_merge(start, trained), task, examples)
 
     batch_key = keys.of_steps(keys.split(key)[1], steps)
     rule = optimizer.transformation()
@@ -187,7 +188,7 @@ def _run(
             lambda trained, k: jax.value_and_grad(loss)(trained, sample(k, batch_key(k))), rule
         ),
         lambda trained, seen: (
-            record(task, embedded_observables.measure(task, _merge(start, trained))),
+            record(task, qkv_observables.measure(task, _merge(start, trained))),
             seen,
         ),
         times,
@@ -220,7 +221,7 @@ def _with_positions(
     def sample(k: Int[Array, ""], key: PRNGKeyArray) -> yz.Examples:
         del k
         classes, tokens = sampling.sample_tokens(task, key, batch, length)
-        counts = embedded.positional_counts(tokens, slope, task.M)
+        counts = qkv.positional_counts(tokens, slope, task.M)
         return yz.Examples(classes, counts, jnp.full(batch, 1 / batch, counts.dtype))
 
     return sample
