@@ -9,8 +9,9 @@ from dynsim.classes.task import SequenceClasses, load_task, sequence_classes
 from dynsim.qkv.init import EmbeddedSpec
 from dynsim.qkv.model import Embedded
 from dynsim.qkv.simulate import initial_embedded, simulate_embedded
+from dynsim.training.clock import Clock
 from dynsim.training.descent import Descent
-from dynsim.training.optim import Clock, Optimizer, adam, momentum, sgd
+from dynsim.training.optim import Optimizer, adam, momentum, sgd
 from dynsim.trajectory import Status, Trajectory, log_times
 from dynsim.transformer.model import Transformer, TransformerSpec
 from dynsim.transformer.simulate import simulate_text

@@ -6,7 +6,7 @@ from typing import Any
 
 import equinox as eqx
 import numpy as np
-from jaxtyping import Array, Float, Int, PyTree
+from jaxtyping import Array, ArrayLike, Float, Int, PyTree
 
 from dynsim import checks
 
@@ -22,6 +22,12 @@ class Status(enum.IntEnum):
     """The ODE solver used up its steps, as stiff problems (very large rates) make it do."""
     SOLVER_FAILED = 3
     """The ODE solver gave up for another reason, such as a vanishing step size."""
+
+
+def counts(status: Int[ArrayLike, "*B"]) -> dict[str, int]:
+    """How many runs ended with each status, by its name; only those that occur."""
+    codes = np.asarray(status)
+    return {s.name: int((codes == s).sum()) for s in Status if (codes == s).any()}
 
 
 class Trajectory(eqx.Module):
@@ -60,14 +66,13 @@ class Trajectory(eqx.Module):
     def __repr__(self) -> str:
         if checks.is_traced(self):
             return f"Trajectory({self.source}, traced)"
-        status = np.asarray(self.status)
-        counts = {s.name: int((status == s).sum()) for s in Status if (status == s).any()}
+        status, ended = np.asarray(self.status), counts(self.status)
         runs = "" if status.ndim == 0 else f"{'x'.join(map(str, status.shape))} runs, "
         times = np.asarray(self.times).reshape(-1, np.shape(self.times)[-1])[0]
         lines = [
             f"Trajectory({self.source or 'unnamed'}: {runs}{times.size} times in "
             f"[{times[0]:g}, {times[-1]:g}] steps, "
-            f"status {', '.join(f'{k} {v}' if status.ndim else k for k, v in counts.items())})"
+            f"status {', '.join(f'{k} {v}' if status.ndim else k for k, v in ended.items())})"
         ]
         for name, values in self.observables.items():
             shape = np.shape(values)[status.ndim + 1 :]

@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 
 from dynsim.classes.task import SequenceClasses
-from dynsim.qkv import model as embedded
+from dynsim.qkv import model as qkv
 from dynsim.qkv.model import Embedded
 from dynsim.yz import model as yz
 from dynsim.yz import observables
@@ -23,7 +23,7 @@ def measure(task: SequenceClasses, params: Embedded) -> Snapshot:
     """Snapshot of the layer in the limit T -> infinity, without a positional prior.
 
     For one head with l2 normalisation by "theory" it is `dynsim.yz.observables.measure` of
-    `embedded.effective`. Otherwise the output logits are still those of the model, and
+    `dynsim.qkv.model.effective`. Otherwise the output logits are still those of the model, and
 
         z, c, g   are means over the heads, and f = c / |c|
         g         is sent back to norm(a) by "theory"; in "practice" the gradient at norm(a U),
@@ -32,10 +32,10 @@ def measure(task: SequenceClasses, params: Embedded) -> Snapshot:
     so that "speed" and "xi" compare with the theory up to the scale of the normalisation.
     """
     examples = yz.population(task)
-    z = embedded.attention_logits(params, task)[:, task.query_index]
-    c = embedded.attend(params, task, examples)
-    x = embedded.read(params, c)
-    logits, back = jax.vjp(lambda x: embedded.decode(params, task, x, examples.classes), x)
+    z = qkv.attention_logits(params, task)[:, task.query_index]
+    c = qkv.attend(params, task, examples)
+    x = qkv.read(params, c)
+    logits, back = jax.vjp(lambda x: qkv.decode(params, task, x, examples.classes), x)
     (g,) = back(yz.cross_entropy(logits, task.next_token)[1])
     if params.placement == "practice":
         g = g @ params.U.T

@@ -17,20 +17,20 @@ from jaxtyping import Array, ArrayLike, Float, Int, PRNGKeyArray
 from dynsim import checks
 from dynsim.classes.task import SequenceClasses
 from dynsim.precision import DType, precision, settle
-from dynsim.qkv import model as embedded
-from dynsim.qkv import observables as embedded_observables
+from dynsim.qkv import model as qkv
+from dynsim.qkv import observables as qkv_observables
 from dynsim.qkv.init import WEIGHTS, EmbeddedSpec, check_weights, draw
 from dynsim.qkv.model import Embedded
-from dynsim.training import relative_loss
-from dynsim.training.loop import descend
+from dynsim.training import keys
+from dynsim.training.loop import DIVERGED_LOSS, by_gradient, train
 from dynsim.training.optim import Optimizer
 from dynsim.training.recording import Record, Recording
-from dynsim.training.run_checks import check_data, check_step_times, checked_sizes
-from dynsim.trajectory import Trajectory, log_times
+from dynsim.trajectory import Trajectory
 from dynsim.yz import model as yz
 from dynsim.yz import sampling
+from dynsim.yz.checks import checked_arguments
 from dynsim.yz.observables import DEFAULT_RECORD
-from dynsim.yz.simulate import DIVERGED_LOSS, Sampler, sampler, split
+from dynsim.yz.simulate import Sampler, sampler
 
 
 class Trained(NamedTuple):
@@ -83,18 +83,25 @@ def simulate_embedded(
     Raises:
         ValueError: naming the argument, its value and what is allowed, before compilation.
     """
-    steps, length, batch = checked_sizes(steps, length, batch, sampled=data is None)
-    times = log_times(steps) if times is None else times
-    check_step_times(times, steps)
-    recording = embedded_observables.TRAINED.resolve(record)
-    if recording.relative:
-        relative_loss.check_times(times, steps)
+    given = checked_arguments(
+        task,
+        key,
+        steps=steps,
+        length=length,
+        batch=batch,
+        times=times,
+        record=record,
+        data=data,
+        table=qkv_observables.TRAINED,
+        drawn="an EmbeddedSpec" if isinstance(init, EmbeddedSpec) else None,
+    )
     if slope is not None:
         checks.real("slope", slope, 0)
-        if data is not None or math.isinf(length):
+        if data is not None or math.isinf(given.length):
             raise ValueError(
                 f"slope = {slope}: positions need sequences sampled here, of finite length "
-                f"(length = {length}); recorded data can hold `embedded.positional_counts`"
+                f"(length = {given.length}); recorded data can hold "
+                "`dynsim.qkv.model.positional_counts`"
             )
     for name in frozen:
         checks.choice("frozen", name, WEIGHTS)
@@ -106,27 +113,20 @@ def simulate_embedded(
         check_weights(init, task)
     else:
         raise ValueError(f"init = {init!r}: must be an EmbeddedSpec or Embedded weights")
-    check_data(data, task, steps)
-    if key is None:
-        if isinstance(init, EmbeddedSpec):
-            raise ValueError("key = None: an EmbeddedSpec draws weights and needs a key")
-        if data is None and not math.isinf(batch):
-            raise ValueError(f"key = None: sampling batch = {batch} sequences needs a key")
-        key = jax.random.key(0)
     with precision(dtype, task, optimizer, key, init, slope, data):
         trajectory = _run(
             task.astype(dtype),
             optimizer.astype(dtype),
-            key,
+            given.key,
             jax.tree.map(jnp.asarray, init),
             None if slope is None else jnp.asarray(slope, dtype),
             jax.tree.map(jnp.asarray, data),
-            jnp.asarray(times, jnp.int32),
-            steps=steps,
+            jnp.asarray(given.times, jnp.int32),
+            steps=given.steps,
             frozen=tuple(sorted(set(frozen))),
-            length=length,
-            batch=batch,
-            record=recording,
+            length=given.length,
+            batch=given.batch,
+            record=given.record,
             dtype=dtype,
         )
     return settle(trajectory)
@@ -142,7 +142,7 @@ def initial_embedded(
         ValueError: naming the field of `init` that cannot be.
     """
     with precision(dtype, task, init, key):
-        weights = draw(task, init, split(key)[0], dtype)
+        weights = draw(task, init, keys.split(key)[0], dtype)
     return settle(weights)
 
 
@@ -167,7 +167,7 @@ def _run(
     dtype: DType,
 ) -> Trajectory:
     if isinstance(init, EmbeddedSpec):
-        start = draw(task, init, split(key)[0], dtype)
+        start = draw(task, init, keys.split(key)[0], dtype)
     else:
         start = jax.tree.map(lambda x: x.astype(dtype), init)
     if slope is None:
@@ -176,29 +176,28 @@ def _run(
         sample = _with_positions(task, slope, int(batch), int(length))
 
     def loss(trained: Trained, examples: yz.Examples) -> Float[Array, ""]:
-        return embedded.loss(_merge(start, trained), task, examples)
+        return qkv.loss(_merge(start, trained), task, examples)
 
-    trajectory = descend(
-        _trained(start, frozen),
-        lambda trained, k, key: jax.value_and_grad(loss)(trained, sample(k, key)),
-        lambda trained: record(task, embedded_observables.measure(task, _merge(start, trained))),
-        optimizer.transformation(),
-        split(key)[1],
+    batch_key = keys.of_steps(keys.split(key)[1], steps)
+    rule = optimizer.transformation()
+    trained = _trained(start, frozen)
+    trajectory = train(
+        trained,
+        rule.init(trained),
+        by_gradient(
+            lambda trained, k: jax.value_and_grad(loss)(trained, sample(k, batch_key(k))), rule
+        ),
+        lambda trained, seen: (
+            record(task, qkv_observables.measure(task, _merge(start, trained))),
+            seen,
+        ),
         times,
         steps=steps,
-        diverged_above=DIVERGED_LOSS * math.log(task.M),
-        relative=record.relative,
+        limit=DIVERGED_LOSS * math.log(task.M),
         dtype=dtype,
+        relative=record.relative,
     )
-    final = _merge(start, trajectory.params)
-    return Trajectory(
-        trajectory.times,
-        trajectory.observables,
-        final,
-        trajectory.status,
-        trajectory.first_bad_step,
-        "embedded simulation",
-    )
+    return dataclasses.replace(trajectory, params=_merge(start, trajectory.params))
 
 
 def _trained(params: Embedded, frozen: Collection[str]) -> Trained:
@@ -222,7 +221,7 @@ def _with_positions(
     def sample(k: Int[Array, ""], key: PRNGKeyArray) -> yz.Examples:
         del k
         classes, tokens = sampling.sample_tokens(task, key, batch, length)
-        counts = embedded.positional_counts(tokens, slope, task.M)
+        counts = qkv.positional_counts(tokens, slope, task.M)
         return yz.Examples(classes, counts, jnp.full(batch, 1 / batch, counts.dtype))
 
     return sample

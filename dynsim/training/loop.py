@@ -1,101 +1,195 @@
-"""The loop that all simulations of the attention layer share: one run as one `lax.scan`.
+"""The loop of every training: steps, records, and the one judge of what diverged.
 
-Gradient, update, recording and the check for divergence all happen inside the scan, so
-`jax.vmap` over keys, rates or starting weights turns it into a batch of whole training runs.
+A run is a pure function of arrays, so that `jax.vmap` over keys, rates or starting weights turns it
+into a batch of whole training runs. What differs between systems comes in as two functions, a
+`Step` and an `Observe`.
 """
 
-import functools
 from collections.abc import Callable
-from typing import Any
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 import optax
-from jaxtyping import Array, Float, Int, PRNGKeyArray, PyTree
+from jaxtyping import Array, ArrayLike, Bool, Float, Int, PyTree
 
 from dynsim.precision import DType
 from dynsim.training import relative_loss
 from dynsim.training.recording import RELATIVE_LOSS
 from dynsim.trajectory import Status, Trajectory
 
-LossAndGrad = Callable[[Any, Int[Array, ""], PRNGKeyArray], tuple[Float[Array, ""], Any]]
+DIVERGED_LOSS = 10.0
+"""A run counts as diverged while its batch loss exceeds this many times log M, the loss of
+guessing uniformly."""
+
+LossAndGradient = Callable[[PyTree, Int[Array, ""]], tuple[Float[Array, "*B"], PyTree]]
+Step = Callable[[PyTree, PyTree, Int[Array, ""]], tuple[PyTree, PyTree, Float[Array, "*B"] | None]]
+"""(weights, memory of the rule, k) -> both after the update that follows k others, and the loss
+before it on the batch of that update; None for a loss that nobody needs."""
+Observe = Callable[[PyTree, PyTree], tuple[dict[str, Array], PyTree]]
+"""(weights, what the record before handed on) -> what to record, and what to hand on."""
 
 
-def descend(
+class State(NamedTuple):
+    """A run between two steps.
+
+    Attributes:
+        params: the weights.
+        memory: of the update rule, such as momentum.
+        first_bad: (*B) step at which the stretch began in which the run is not valid; -1 if it is.
+        sums: for the relative loss, None unless that is recorded.
+    """
+
+    params: PyTree
+    memory: PyTree
+    first_bad: Int[Array, "*B"]
+    sums: relative_loss.Sums | None
+
+
+def by_gradient(gradient: LossAndGradient, rule: optax.GradientTransformation) -> Step:
+    """The step of an optax rule, made of traced numbers, on (weights, k) -> loss and gradient."""
+
+    def step(params: PyTree, memory: PyTree, k: Int[Array, ""]) -> tuple[PyTree, PyTree, Array]:
+        loss, grads = gradient(params, k)
+        updates, memory = rule.update(grads, memory, params)
+        return optax.apply_updates(params, updates), memory, loss
+
+    return step
+
+
+def train(
     params: PyTree,
-    loss_and_grad: LossAndGrad,
-    observe: Callable[[Any], dict[str, Array]],
-    transformation: optax.GradientTransformation,
-    key: PRNGKeyArray,
+    memory: PyTree,
+    step: Step,
+    observe: Observe,
     times: Int[Array, " S"],
     *,
-    steps: int,
-    diverged_above: float,
-    relative: bool,
+    steps: int | None,
+    limit: Float[ArrayLike, ""] | None,
     dtype: DType,
+    relative: bool = False,
+    seen: PyTree = (),
+    batch: tuple[int, ...] = (),
 ) -> Trajectory:
-    """Train `params` for `steps` steps; call it inside the traced function.
+    """Train `params`; call it inside the traced function.
 
     Args:
-        loss_and_grad: (params, step, key of the step) -> the batch loss and its gradient.
-        observe: what to record of the parameters.
-        transformation: the optax rule, made of traced numbers.
-        key: of the data; step k gets `fold_in(key, k)`.
-        times: (S,) whole steps at which to record.
-        diverged_above: batch loss above which a run counts as diverged.
-        relative: whether to record `RELATIVE_LOSS` too.
+        memory: of the update rule at the start.
+        times: (S,) whole steps at which to record, increasing, >= 0.
+        steps: length of the run, as one `lax.scan` with derivatives of both modes. None goes from
+            record to record, up to the last of `times`: it may be traced, so that a grid of
+            numbers of steps has one program; only forward derivatives can be taken.
+        limit: loss above which a run counts as diverged. With None, for steps without a loss,
+            the weights are looked through at every step.
+        relative: whether to record the relative loss; needs the last of `times` to be `steps`.
+        seen: what the first record finds of a record before.
+        batch: trailing shape *B of all weights and losses, for runs that advance together in
+            that layout.
 
     Returns:
-        What `dynsim.simulate` documents, with `params` as they came out.
+        A `Trajectory` whose observables have the shape (S, ..., *B), with `batch_loss` among them
+        unless steps have no loss: that of the batch of the *next* step. Status and first bad step
+        have shape *B and are those that `dynsim.simulate` documents.
     """
-    num_times = times.shape[0]
+    if relative and limit is None:
+        raise ValueError("relative = True: needs steps with a loss")
 
-    def record(params: PyTree, batch_loss: Array) -> dict[str, Array]:
-        return {**observe(params), "batch_loss": batch_loss}
+    def advance(state: State, k: Int[Array, ""]) -> tuple[State, Array | None]:
+        params, memory, loss = step(state.params, state.memory, k)
+        valid = _finite(state.params, batch) if limit is None else loss <= limit
+        sums = relative_loss.add(state.sums, loss, k, end) if relative else None
+        return State(params, memory, _judged(state.first_bad, k, valid), sums), loss
 
-    def step(carry, turn):  # type: ignore[no-untyped-def]
-        params, state, slot, rows, first_bad, sums = carry
-        k, batch_key = turn
-        batch_loss, grads = loss_and_grad(params, k, batch_key)
+    def record(params: PyTree, seen: PyTree, loss: Array | None) -> tuple[dict[str, Array], PyTree]:
+        values, seen = observe(params, seen)
+        return values if loss is None else {**values, "batch_loss": loss}, seen
 
-        # `due` does not depend on batched values, so under vmap this stays a branch and the
-        # observables cost nothing on the steps in between.
-        at = jnp.minimum(slot, num_times - 1)
-        due = times[at] == k
-        row = jax.lax.cond(
-            due & (slot < num_times),
-            record,
-            lambda *_: jax.tree.map(lambda column: column[at], rows),
-            params,
-            batch_loss,
-        )
-        rows = jax.tree.map(lambda column, value: column.at[at].set(value), rows, row)
-
-        valid = batch_loss <= diverged_above
-        first_bad = jnp.where(valid, -1, jnp.where(first_bad < 0, k, first_bad))
-        if relative:
-            sums = relative_loss.add(sums, batch_loss, k, steps)
-        # The scan makes one turn more than there are updates, to record the last state.
-        updates, state = transformation.update(grads, state, params)
-        updates = jax.tree.map(lambda u: jnp.where(k < steps, u, jnp.zeros_like(u)), updates)
-        params = optax.apply_updates(params, updates)
-        return (params, state, slot + due, rows, first_bad, sums), None
-
-    shapes = jax.eval_shape(record, params, jnp.zeros((), dtype))
-    rows = jax.tree.map(lambda s: jnp.zeros((num_times, *s.shape), s.dtype), shapes)
-    sums = relative_loss.start((), dtype) if relative else None
-    carry = (params, transformation.init(params), jnp.int32(0), rows, jnp.int32(-1), sums)
-    turns = jnp.arange(steps + 1, dtype=jnp.int32)
-    keys = jax.vmap(functools.partial(jax.random.fold_in, key))(turns)
-    (params, _, _, rows, first_bad, sums), _ = jax.lax.scan(step, carry, (turns, keys))
+    end = times[-1] if steps is None else steps
+    sums = relative_loss.start(batch, dtype) if relative else None
+    start = State(params, memory, jnp.full(batch, -1, jnp.int32), sums)
+    if steps is None:
+        state, rows = _from_record_to_record(start, seen, advance, record, times)
+        if limit is not None:
+            valid = rows["batch_loss"][-1] <= limit
+            state = state._replace(first_bad=_judged(state.first_bad, end, valid))
+    else:
+        loss = None if limit is None else jnp.zeros(batch, dtype)
+        rows = jax.eval_shape(record, params, seen, loss)[0]
+        rows = jax.tree.map(lambda s: jnp.zeros((*times.shape, *s.shape), s.dtype), rows)
+        state, rows = _at_every_step(start, seen, advance, record, times, steps, rows)
     if relative:
-        rows[RELATIVE_LOSS] = relative_loss.recorded(sums, times, steps)
+        rows[RELATIVE_LOSS] = relative_loss.recorded(state.sums, times, end)
     # Weights that are not finite reach the loss as soon as a batch attends to them. Looking
     # through all of them at every step would cost almost as much as the update.
-    first_bad = jnp.where((first_bad < 0) & ~_all_finite(params), steps, first_bad)
+    bad = (state.first_bad < 0) & ~_finite(state.params, batch)
+    first_bad = jnp.where(bad, end, state.first_bad)
     status = jnp.where(first_bad < 0, Status.OK, Status.DIVERGED).astype(jnp.int32)
-    return Trajectory(times.astype(dtype), rows, params, status, first_bad, "simulation")
+    return Trajectory(times.astype(dtype), rows, state.params, status, first_bad, "simulation")
 
 
-def _all_finite(params: PyTree) -> Array:
-    return jnp.stack([jnp.all(jnp.isfinite(leaf)) for leaf in jax.tree.leaves(params)]).all()
+Advance = Callable[[State, Int[Array, ""]], tuple[State, Array | None]]
+Written = Callable[[PyTree, PyTree, Array | None], tuple[dict[str, Array], PyTree]]
+
+
+def _at_every_step(
+    start: State,
+    seen: PyTree,
+    advance: Advance,
+    record: Written,
+    times: Int[Array, " S"],
+    steps: int,
+    rows: dict[str, Array],
+) -> tuple[State, dict[str, Array]]:
+    def turn(carry, k):  # type: ignore[no-untyped-def]
+        before, seen, slot, rows = carry
+        after, loss = advance(before, k)
+        # `due` does not depend on batched values, so under vmap this stays a branch and the
+        # observables cost nothing on the steps in between.
+        at = jnp.minimum(slot, len(times) - 1)
+        due = times[at] == k
+        row, seen = jax.lax.cond(
+            due,
+            record,
+            lambda _, seen, loss: (jax.tree.map(lambda column: column[at], rows), seen),
+            before.params,
+            seen,
+            loss,
+        )
+        rows = jax.tree.map(lambda column, value: column.at[at].set(value), rows, row)
+        # The scan makes one turn more than there are updates, to judge and record the last state.
+        kept = jax.tree.map(
+            lambda new, old: jnp.where(k < steps, new, old), after.params, before.params
+        )
+        return (after._replace(params=kept), seen, slot + due, rows), None
+
+    turns = jnp.arange(steps + 1, dtype=jnp.int32)
+    (state, _, _, rows), _ = jax.lax.scan(turn, (start, seen, jnp.int32(0), rows), turns)
+    return state, rows
+
+
+def _from_record_to_record(
+    start: State, seen: PyTree, advance: Advance, record: Written, times: Int[Array, " S"]
+) -> tuple[State, dict[str, Array]]:
+    def stretch(carry, until):  # type: ignore[no-untyped-def]
+        state, seen, now = carry
+        state = jax.lax.fori_loop(now, until, lambda k, state: advance(state, k)[0], state)
+        # Of the step that comes next the loss alone is used; its update falls to the compiler.
+        row, seen = record(state.params, seen, advance(state, until)[1])
+        return (state, seen, until), row
+
+    (state, _, _), rows = jax.lax.scan(stretch, (start, seen, jnp.int32(0)), times)
+    return state, rows
+
+
+def _judged(
+    first_bad: Int[Array, "*B"], k: Int[ArrayLike, ""], valid: Bool[Array, "*B"]
+) -> Int[Array, "*B"]:
+    # A comparison with NaN is false, so that a loss that is none is not valid.
+    return jnp.where(valid, -1, jnp.where(first_bad < 0, k, first_bad))
+
+
+def _finite(params: PyTree, batch: tuple[int, ...]) -> Bool[Array, "*B"]:
+    def whole(leaf: Array) -> Bool[Array, "*B"]:
+        return jnp.all(jnp.isfinite(leaf), axis=tuple(range(leaf.ndim - len(batch))))
+
+    return jnp.stack([whole(leaf) for leaf in jax.tree.leaves(params)]).all(axis=0)

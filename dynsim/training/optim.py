@@ -1,24 +1,14 @@
-"""Optimisers with traced rates, and the clock that ties optimiser steps to ODE time.
-
-Every number in an `Optimizer` is a pytree leaf and the optax transformation is built inside
-the traced function, so one compilation serves a whole grid of learning rates.
-"""
-
-from typing import Literal
+"""Update rules with separate learning rates for Y and Z."""
 
 import equinox as eqx
 import jax
-import jax.numpy as jnp
-import optax
-from jaxtyping import Array, ArrayLike, Float, PyTree
+from jaxtyping import ArrayLike, Float, PyTree
 
 from dynsim import checks
-
-Kind = Literal["sgd", "momentum", "adam"]
-Convention = Literal["sgd", "paper"]
+from dynsim.training.rule import Kind, Rule
 
 
-class Optimizer(eqx.Module):
+class Optimizer(Rule):
     """An update rule with separate learning rates for Y and Z. Build it with `sgd`,
     `momentum` or `adam`.
 
@@ -39,27 +29,8 @@ class Optimizer(eqx.Module):
     kind: Kind = eqx.field(static=True, default="sgd")
 
     def __check_init__(self) -> None:
-        checks.choice("kind", self.kind, ("sgd", "momentum", "adam"))
         for field in ("eta_y", "eta_z"):
             checks.real(field, getattr(self, field), 0)
-        for field in ("momentum", "b1", "b2"):
-            checks.real(field, getattr(self, field), 0, 1, open_maximum=True)
-        checks.real("eps", self.eps, 0, open_minimum=True)
-
-    def astype(self, dtype: str) -> "Optimizer":
-        """The same rule with its numbers as JAX arrays of `dtype`, Python integers included."""
-        return jax.tree.map(lambda number: jnp.asarray(number, dtype), self)
-
-    def transformation(self) -> optax.GradientTransformation:
-        """The optax transformation of a gradient with fields `Y` and `Z`. Call it inside the
-        traced function."""
-        if self.kind == "adam":
-            direction = optax.scale_by_adam(self.b1, self.b2, self.eps)
-        elif self.kind == "momentum":
-            direction = optax.trace(self.momentum)
-        else:
-            direction = optax.identity()
-        return optax.chain(direction, optax.stateless(lambda updates, _: self.descend(updates)))
 
     def descend(self, updates: PyTree) -> PyTree:
         """Minus `updates`, a pytree with fields `Y` and `Z`, each times its learning rate."""
@@ -108,46 +79,3 @@ def adam(
             eps <= 0.
     """
     return Optimizer(eta_y, eta_z, b1=b1, b2=b2, eps=eps, kind="adam")
-
-
-class Clock(eqx.Module):
-    """How optimiser steps and learning rates enter a theory. t = 1 is one optimiser step.
-
-    Attributes:
-        rate: factor on both learning rates. A theory without inertia reads momentum descent
-            with eta / (1 - mu), to which the sum of its geometric weights amounts.
-        shift: the state after k >= 1 steps is the flow at t = k + shift; before the first
-            step it is the starting point.
-        class_weight: (K,) weight of each class's drift of Z per unit of time.
-    """
-
-    rate: Float[ArrayLike, ""] = 1.0
-    shift: Float[ArrayLike, ""] = 0.0
-    class_weight: Float[Array, " K"] | None = None
-
-    def flow_time(self, steps: Float[Array, "*S"]) -> Float[Array, "*S"]:
-        """ODE time at which the state after `steps` optimiser steps is read."""
-        return jnp.where(steps > 0, steps + self.shift, jnp.zeros_like(steps))
-
-
-def without_inertia(
-    optimizer: Optimizer, prior: Float[Array, " K"], convention: Convention = "sgd"
-) -> Clock:
-    """The clock by which a flow without inertia reads `optimizer`: rates eta / (1 - mu).
-
-    Args:
-        optimizer: `sgd` or `momentum`.
-        prior: (K,) pi(n). The decoder of class n always runs at pi(n) t visits.
-        convention: "sgd": class n is drawn with probability pi(n), so a step moves Z by the
-            average of the classes' drifts. "paper": Eq. 10 as printed adds them up (Figs. 3
-            and 9).
-
-    Raises:
-        ValueError: for Adam, which no rescaled plain flow describes, or an unknown convention.
-    """
-    checks.choice("clock", convention, ("sgd", "paper"))
-    if optimizer.kind == "adam":
-        raise ValueError("optimizer = adam: a flow without inertia reads sgd or momentum only")
-    prior = jnp.asarray(prior)
-    weight = prior if convention == "sgd" else jnp.ones_like(prior)
-    return Clock(1 / (1 - jnp.asarray(optimizer.momentum)), 0.0, weight)

@@ -8,12 +8,8 @@ import math
 from typing import NamedTuple
 
 import jax.numpy as jnp
-import numpy as np
 from jax.typing import DTypeLike
-from jaxtyping import Array, Float, Int
-
-from dynsim import checks
-from dynsim.training.recording import RELATIVE_LOSS
+from jaxtyping import Array, ArrayLike, Float, Int
 
 LAST = 20
 """Number of steps at the end of a run whose losses are averaged; all of a shorter run."""
@@ -31,21 +27,12 @@ class Sums(NamedTuple):
     last: Float[Array, "*B"]
 
 
-def check_times(times: Int[Array, " S"], steps: int) -> None:
-    """Raise `ValueError` unless the end is recorded, before which nothing is known."""
-    if not checks.is_traced(times) and np.asarray(times)[-1] != steps:
-        raise ValueError(
-            f"record = {RELATIVE_LOSS!r}: is known at the end of a run, so times must include "
-            f"steps = {steps}; they end at {np.asarray(times)[-1]}"
-        )
-
-
 def start(shape: tuple[int, ...], dtype: DTypeLike) -> Sums:
     """The sums before step 0 of runs of this shape."""
     return Sums(jnp.zeros(shape, dtype), jnp.zeros(shape, dtype))
 
 
-def add(sums: Sums, loss: Float[Array, "*B"], k: Int[Array, ""], steps: int) -> Sums:
+def add(sums: Sums, loss: Float[Array, "*B"], k: Int[Array, ""], steps: Int[ArrayLike, ""]) -> Sums:
     """The sums with the `loss` of step k, before its update; k = `steps` adds nothing."""
     # Chosen, not multiplied by 0, because the loss may be infinite.
     late = (k >= steps - LAST) & (k < steps)
@@ -55,8 +42,11 @@ def add(sums: Sums, loss: Float[Array, "*B"], k: Int[Array, ""], steps: int) -> 
     )
 
 
-def recorded(sums: Sums, times: Int[Array, " S"], steps: int) -> Float[Array, "*B S"]:
+def recorded(
+    sums: Sums, times: Int[Array, " S"], steps: Int[ArrayLike, ""]
+) -> Float[Array, "S *B"]:
     """The mean of the last losses over the first at the end of a run; NaN at earlier times. It
     is inf or NaN for a run whose losses are."""
-    relative = sums.last / (min(LAST, steps) * sums.first)
-    return jnp.where(times == steps, relative[..., None], math.nan)
+    relative = sums.last / (jnp.minimum(LAST, steps) * sums.first)
+    at_end = (times == steps).reshape(-1, *(1,) * relative.ndim)
+    return jnp.where(at_end, relative[None], math.nan)

@@ -1,28 +1,30 @@
-"""What `simulate` and the theories require of times, starting weights and recorded data."""
-
-import math
+"""What every training requires of the times at which it records."""
 
 import numpy as np
 from jaxtyping import ArrayLike, Int
 
 from dynsim import checks
-from dynsim.classes.task import SequenceClasses
-from dynsim.yz import model as yz
+from dynsim.training.recording import RELATIVE_LOSS, Recording
+from dynsim.trajectory import log_times
 
 
-def checked_sizes(
-    steps: int, length: int | float, batch: int | float, *, sampled: bool
-) -> tuple[int, int | float, int | float]:
-    """Steps, sequence length and batch of a run; raises `ValueError` for what cannot be, such as
-    an infinite batch `sampled` from finite sequences."""
-    steps = checks.integer("steps", steps, 1)
-    length = checks.count_or_inf("length", length, 2)
-    batch = checks.count_or_inf("batch", batch, 1)
-    if math.isinf(batch) and not math.isinf(length) and sampled:
+def checked_times(
+    times: Int[ArrayLike, " S"] | None, steps: int, record: Recording
+) -> Int[ArrayLike, " S"]:
+    """The steps at which a run of `steps` steps records, `log_times(steps)` if None are given.
+
+    Raises:
+        ValueError: as `check_step_times`; or where `record` has the relative loss, which is known
+            at the end alone, and `times` leave out the end.
+    """
+    times = log_times(steps) if times is None else times
+    check_step_times(times, steps)
+    if record.relative and not checks.is_traced(times) and np.asarray(times)[-1] != steps:
         raise ValueError(
-            f"batch = inf, length = {length}: an infinite batch needs length = inf as well"
+            f"record = {RELATIVE_LOSS!r}: is known at the end of a run, so times must include "
+            f"steps = {steps}; they end at {np.asarray(times)[-1]}"
         )
-    return steps, length, batch
+    return times
 
 
 def check_step_times(times: Int[ArrayLike, " S"], steps: int) -> None:
@@ -34,31 +36,3 @@ def check_step_times(times: Int[ArrayLike, " S"], steps: int) -> None:
         raise ValueError(f"times = {times!r}: must be a non-empty list of whole steps")
     if array[0] < 0 or array[-1] > steps or (np.diff(array) <= 0).any():
         raise ValueError(f"times = {times!r}: must increase within [0, steps = {steps}]")
-
-
-def check_weights(weights: yz.YZ | None, task: SequenceClasses) -> None:
-    """Raise `ValueError` unless starting `weights`, if given, have the shapes of `task`."""
-    if weights is None:
-        return
-    want = {"Y": (task.M, task.M), "Z": (task.num_queries, task.M)}
-    for name, shape in want.items():
-        got = np.shape(getattr(weights, name))
-        if got != shape:
-            raise ValueError(f"init.{name}: must have shape {shape} for this task, got {got}")
-
-
-def check_data(data: yz.Examples | None, task: SequenceClasses, steps: int) -> None:
-    """Raise `ValueError` unless recorded `data`, if given, hold `steps` batches of `task`."""
-    if data is None:
-        return
-    shape = np.shape(data.counts)
-    if len(shape) != 3 or shape[0] != steps or shape[2] != task.M:
-        raise ValueError(
-            f"data.counts: must have shape (steps = {steps}, E, M = {task.M}), got {shape}"
-        )
-    for name in ("classes", "weight"):
-        if np.shape(getattr(data, name)) != shape[:2]:
-            got = np.shape(getattr(data, name))
-            raise ValueError(
-                f"data.{name}: must have shape {shape[:2]} like data.counts, got {got}"
-            )

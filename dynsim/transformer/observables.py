@@ -14,7 +14,7 @@ from jax.scipy.special import xlogy
 from jaxtyping import Array, Float
 
 from dynsim import checks
-from dynsim.training.recording import Table
+from dynsim.training.recording import RELATIVE_LOSS, Table
 from dynsim.transformer.model import Transformer
 
 FIRST_QUERY = 1
@@ -83,7 +83,7 @@ OBSERVABLES: dict[str, Observable] = {
 }
 """All observables by name: nats per held-out token; entropy, largest weight and change since the
 record before of attention on held-out text; and the maps on the prompts."""
-TRAINED = Table(OBSERVABLES, ("transformer",), provided=("batch_loss",))
+TRAINED = Table(OBSERVABLES, ("transformer",), provided=("batch_loss", RELATIVE_LOSS))
 """What training records."""
 DEFAULT_RECORD = ("loss", "entropy", "layer_entropy", "change")
 """What is recorded unless asked otherwise."""

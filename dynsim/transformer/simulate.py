@@ -1,31 +1,32 @@
 """Training a transformer on text: one run, vmappable over keys and learning rates.
 
-Recorded times are the outer `lax.scan`, the steps between two of them an inner loop; starting
-weights, windows of text, updates, records and the check for divergence are all inside.
+Starting weights, windows of text, updates, records and the check for divergence are all inside the
+compiled function.
 """
 
+import dataclasses
 import functools
 import math
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-import optax
 from jaxtyping import Array, Int, PRNGKeyArray
 
 from dynsim import checks
 from dynsim.classes.corpus import sample_windows
 from dynsim.precision import DType, precision, settle
+from dynsim.training import keys
 from dynsim.training.descent import Descent
+from dynsim.training.loop import DIVERGED_LOSS, by_gradient, train
 from dynsim.training.recording import Record, Recording
-from dynsim.training.run_checks import check_step_times
-from dynsim.trajectory import Status, Trajectory, log_times
+from dynsim.training.run_checks import checked_times
+from dynsim.trajectory import Trajectory
 from dynsim.transformer import model as transformer
 from dynsim.transformer import observables as text_observables
 from dynsim.transformer.model import Transformer, TransformerSpec
 from dynsim.transformer.observables import DEFAULT_RECORD, TextSnapshot
 from dynsim.transformer.task import Text
-from dynsim.yz.simulate import DIVERGED_LOSS
 
 
 def simulate_text(
@@ -75,8 +76,8 @@ def simulate_text(
     steps = checks.integer("steps", steps, 1)
     batch = checks.integer("batch", batch, 1)
     num_held_out = checks.integer("num_held_out", num_held_out, 1)
-    times = log_times(steps) if times is None else times
-    check_step_times(times, steps)
+    recording = text_observables.TRAINED.resolve(record)
+    times = checked_times(times, steps, recording)
     _check_sizes(task, sizes)
     if init is not None:
         _check_init(init, sizes)
@@ -91,7 +92,7 @@ def simulate_text(
             steps=steps,
             batch=batch,
             num_held_out=num_held_out,
-            record=text_observables.TRAINED.resolve(record),
+            record=recording,
             dtype=dtype,
         )
     return settle(trajectory)
@@ -101,12 +102,6 @@ def spaced_windows(tokens: Int[Array, " E"], length: int, number: int) -> Int[Ar
     """`number` windows of `length` + 1 tokens, evenly spaced over the text."""
     starts = np.linspace(0, len(tokens) - length - 1, number).astype(int)
     return tokens[jnp.asarray(starts[:, None] + np.arange(length + 1)[None])]
-
-
-def split_key(key: PRNGKeyArray) -> tuple[PRNGKeyArray, PRNGKeyArray]:
-    """Keys of the starting weights and of the windows; step k draws with fold_in(second, k)."""
-    init_key, data_key = jax.random.split(key)
-    return init_key, data_key
 
 
 @functools.partial(
@@ -126,43 +121,35 @@ def _run(
     record: Recording,
     dtype: DType,
 ) -> Trajectory:
-    init_key, data_key = split_key(key)
+    init_key, data_key = keys.split(key)
     model = Transformer(sizes, init_key, dtype) if init is None else init
     held_out = spaced_windows(task.held_out, sizes.length, num_held_out)
-    transformation = optimizer.transformation()
-    worst = DIVERGED_LOSS * math.log(sizes.vocabulary)
+    rule = optimizer.transformation()
 
-    def windows(k: Array) -> Int[Array, "B T1"]:
-        return sample_windows(task.train, jax.random.fold_in(data_key, k), batch, sizes.length)
+    def loss_and_grad(model: Transformer, k: Array) -> tuple[Array, Transformer]:
+        batch_key = jax.random.fold_in(data_key, k)
+        windows = sample_windows(task.train, batch_key, batch, sizes.length)
+        return jax.value_and_grad(transformer.loss)(model, windows)
 
-    def judge(batch_loss: Array, k: Array, first_bad: Array) -> Array:
-        # A comparison with NaN is false.
-        return jnp.where(batch_loss <= worst, -1, jnp.where(first_bad < 0, k, first_bad))
+    def observe(model: Transformer, before: Array) -> tuple[dict[str, Array], Array]:
+        snapshot = measure(model, held_out, task.prompts, before)
+        return record(snapshot), snapshot.maps
 
-    def step(k: Array, carry):  # type: ignore[no-untyped-def]
-        model, state, first_bad = carry
-        batch_loss, grads = jax.value_and_grad(transformer.loss)(model, windows(k))
-        updates, state = transformation.update(grads, state, model)
-        return optax.apply_updates(model, updates), state, judge(batch_loss, k, first_bad)
-
-    def advance(carry, until):  # type: ignore[no-untyped-def]
-        trained, before, now = carry
-        trained = jax.lax.fori_loop(now, until, step, trained)
-        snapshot = measure(trained[0], held_out, task.prompts, before)
-        values = record(snapshot)
-        values["batch_loss"] = transformer.loss(trained[0], windows(until))
-        return (trained, snapshot.maps, until), values
-
-    at_start = jax.vmap(model.attention)(held_out[:, :-1])
-    carry = ((model, transformation.init(model), jnp.int32(-1)), at_start, jnp.int32(0))
-    (trained, _, now), values = jax.lax.scan(advance, carry, times)
-    model, _, first_bad = jax.lax.fori_loop(now, jnp.int32(steps), step, trained)
-    first_bad = judge(transformer.loss(model, windows(jnp.int32(steps))), steps, first_bad)
-    # Weights of tokens that the last batch lacks do not reach its loss.
-    finite = jnp.stack([jnp.all(jnp.isfinite(leaf)) for leaf in jax.tree.leaves(model)]).all()
-    first_bad = jnp.where((first_bad < 0) & ~finite, steps, first_bad)
-    status = jnp.where(first_bad < 0, Status.OK, Status.DIVERGED).astype(jnp.int32)
-    return Trajectory(times.astype(dtype), values, model, status, first_bad, "simulation")
+    trajectory = train(
+        model,
+        rule.init(model),
+        by_gradient(loss_and_grad, rule),
+        observe,
+        jnp.append(times, jnp.int32(steps)),
+        steps=None,
+        limit=DIVERGED_LOSS * math.log(sizes.vocabulary),
+        dtype=dtype,
+        relative=record.relative,
+        seen=jax.vmap(model.attention)(held_out[:, :-1]),
+    )
+    # The last row is that of the end, which `times` may leave out.
+    rows = {name: row[:-1] for name, row in trajectory.observables.items()}
+    return dataclasses.replace(trajectory, times=trajectory.times[:-1], observables=rows)
 
 
 def measure(

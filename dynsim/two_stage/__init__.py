@@ -1,1 +1,1 @@
-"""Normalised-ReLU attention on P/Q prompts (two-stage dynamics)."""
+"""Normalised-ReLU attention on prompts of two components (two-stage dynamics)."""

@@ -1,8 +1,7 @@
 """Two-stage noisy SGD on prompts: one run, vmappable, with every rate traced.
 
-Recorded times are the outer `lax.scan` and the steps between two of them an inner loop whose
-length may be traced: a stage lasts 1/(4 lambda) in eta-time, so that its number of steps
-follows from the rates, and one compilation serves a whole grid of them.
+A stage lasts 1/(4 lambda) in eta-time, so that its number of steps follows from the rates: the loop
+goes from record to record, and one compilation serves a whole grid of rates.
 """
 
 import functools
@@ -14,9 +13,10 @@ from jaxtyping import Array, Int, PRNGKeyArray
 
 from dynsim import checks
 from dynsim.precision import DType, precision, settle
+from dynsim.training.loop import train
 from dynsim.training.recording import Record, Recording
 from dynsim.training.run_checks import check_step_times
-from dynsim.trajectory import Status, Trajectory
+from dynsim.trajectory import Trajectory
 from dynsim.two_stage import model as relu_prompt
 from dynsim.two_stage import observables as prompt_observables
 from dynsim.two_stage.model import PQ
@@ -122,29 +122,27 @@ def _run(
     signal = jax.tree.map(jnp.zeros_like, noise)
     weights = Split(PQ(signal.W, signal.V, jnp.zeros((), dtype) if bias else None), noise)
 
-    def step(k: Array, carry: tuple[Split, Array]) -> tuple[Split, Array]:
-        weights, first_bad = carry
+    def step(weights: Split, memory: tuple[()], k: Array) -> tuple[Split, tuple[()], None]:
         batch_key, noise_key = jax.random.split(jax.random.fold_in(step_key, k))
         chosen = jax.random.randint(batch_key, (batch,), 0, pool)
         gathered = zip(rows, shapes, strict=True)
         examples = PromptBatch(*(leaf[chosen].reshape(batch, *shape) for leaf, shape in gathered))
         grads = jax.grad(relu_prompt.data_loss)(weights.total, task, examples)
         xi = _gaussian(noise_key, task.d, optimizer.noise, dtype)
-        weights = update(weights, grads, xi, optimizer.rate(k), optimizer.decay)
-        finite = jnp.isfinite(jnp.sum(weights.total.W) + jnp.sum(weights.total.V))
-        return weights, jnp.where((first_bad < 0) & ~finite, k + 1, first_bad)
+        return update(weights, grads, xi, optimizer.rate(k), optimizer.decay), memory, None
 
-    def advance(carry, until):  # type: ignore[no-untyped-def]
-        weights, first_bad, now = carry
-        weights, first_bad = jax.lax.fori_loop(now, until, step, (weights, first_bad))
-        return (weights, first_bad, until), record(prompt_observables.measure(weights, test))
-
-    start = (weights, jnp.int32(-1), jnp.int32(0))
-    (weights, first_bad, _), values = jax.lax.scan(advance, start, times)
-    steps = times.astype(dtype)
-    values["eta_time"] = optimizer.flow_time(steps)
-    status = jnp.where(first_bad < 0, Status.OK, Status.DIVERGED).astype(jnp.int32)
-    return Trajectory(steps, values, weights, status, first_bad, "simulation")
+    trajectory = train(
+        weights,
+        (),
+        step,
+        lambda weights, seen: (record(prompt_observables.measure(weights, test)), seen),
+        times,
+        steps=None,
+        limit=None,
+        dtype=dtype,
+    )
+    trajectory.observables["eta_time"] = optimizer.flow_time(trajectory.times)
+    return trajectory
 
 
 def update(weights: Split, grads: PQ, xi: PQ, eta: Array, decay: Array) -> Split:

@@ -1,5 +1,1 @@
-"""Models: what is trained."""
-
-from dynsim.yz.model import YZ, Examples
-
-__all__ = ["YZ", "Examples"]
+"""The attention layer in Y and Z (Scan and Snap)."""

@@ -16,19 +16,15 @@ from jaxtyping import Array, Int, PRNGKeyArray
 from dynsim import checks
 from dynsim.classes.task import SequenceClasses
 from dynsim.precision import DType, precision, settle
-from dynsim.training import relative_loss
-from dynsim.training.loop import descend
+from dynsim.training import keys
+from dynsim.training.loop import DIVERGED_LOSS, by_gradient, train
 from dynsim.training.optim import Optimizer
 from dynsim.training.recording import Record, Recording
-from dynsim.training.run_checks import check_data, check_step_times, check_weights, checked_sizes
-from dynsim.trajectory import Trajectory, log_times
+from dynsim.trajectory import Trajectory
 from dynsim.yz import model as yz
 from dynsim.yz import observables, sampling, support
+from dynsim.yz.checks import check_weights, checked_arguments
 from dynsim.yz.observables import DEFAULT_RECORD
-
-DIVERGED_LOSS = 10.0
-"""A run counts as diverged while its batch loss exceeds this many times log M, the loss of
-guessing uniformly."""
 
 Examples = yz.Examples | support.SupportExamples
 Sampler = Callable[[Int[Array, ""], PRNGKeyArray], Examples]
@@ -84,36 +80,35 @@ def simulate(
     Raises:
         ValueError: naming the argument, its value and what is allowed, before compilation.
     """
-    steps, length, batch = checked_sizes(steps, length, batch, sampled=data is None)
-    times = log_times(steps) if times is None else times
-    check_step_times(times, steps)
-    recording = observables.TRAINED.resolve(record)
-    if recording.relative:
-        relative_loss.check_times(times, steps)
     if isinstance(init, yz.YZ):
         check_weights(init, task)
     else:
         checks.choice("init", init, ("zero", "uniform"))
-    check_data(data, task, steps)
-    if key is None:
-        if init == "uniform":
-            raise ValueError("key = None: init = 'uniform' draws weights and needs a key")
-        if data is None and not math.isinf(batch):
-            raise ValueError(f"key = None: sampling batch = {batch} sequences needs a key")
-        key = jax.random.key(0)
+    given = checked_arguments(
+        task,
+        key,
+        steps=steps,
+        length=length,
+        batch=batch,
+        times=times,
+        record=record,
+        data=data,
+        table=observables.TRAINED,
+        drawn="init = 'uniform'" if init == "uniform" else None,
+    )
     with precision(dtype, task, optimizer, key, init, data):
         trajectory = _run(
             task.astype(dtype),
             optimizer.astype(dtype),
-            key,
+            given.key,
             jax.tree.map(jnp.asarray, init) if isinstance(init, yz.YZ) else None,
             jax.tree.map(jnp.asarray, data),
-            jnp.asarray(times, jnp.int32),
-            steps=steps,
-            length=length,
-            batch=batch,
+            jnp.asarray(given.times, jnp.int32),
+            steps=given.steps,
+            length=given.length,
+            batch=given.batch,
             init_kind=init if isinstance(init, str) else "zero",
-            record=recording,
+            record=given.record,
             dtype=dtype,
         )
     return settle(trajectory)
@@ -126,7 +121,7 @@ def initial_weights(
     can start from the same ones."""
     checks.choice("init", init, ("zero", "uniform"))
     if init == "uniform":
-        return yz.init_uniform(task, split(key)[0], dtype)
+        return yz.init_uniform(task, keys.split(key)[0], dtype)
     return yz.init_zero(task, dtype)
 
 
@@ -153,19 +148,19 @@ def _run(
         params = jax.tree.map(lambda x: x.astype(dtype), init)
     else:
         params = initial_weights(task, init_kind, key, dtype)
-    key_data = split(key)[1]
+    batch_key = keys.of_steps(keys.split(key)[1], steps)
     sample = sampler(task, data, steps, length, batch, dtype, dense=params.residual)
-    return descend(
+    rule = optimizer.transformation()
+    return train(
         params,
-        lambda params, k, batch_key: _loss_and_grad(params, task, sample(k, batch_key)),
-        lambda params: record(task, observables.measure(task, params)),
-        optimizer.transformation(),
-        key_data,
+        rule.init(params),
+        by_gradient(lambda params, k: _loss_and_grad(params, task, sample(k, batch_key(k))), rule),
+        lambda params, seen: (record(task, observables.measure(task, params)), seen),
         times,
         steps=steps,
-        diverged_above=DIVERGED_LOSS * math.log(task.M),
-        relative=record.relative,
+        limit=DIVERGED_LOSS * math.log(task.M),
         dtype=dtype,
+        relative=record.relative,
     )
 
 
@@ -198,9 +193,3 @@ def _loss_and_grad(params: yz.YZ, task: SequenceClasses, examples: Examples) -> 
     if isinstance(examples, support.SupportExamples):
         return support.loss_and_grad(params, task, examples)
     return yz.loss_and_grad(params, task, examples)
-
-
-def split(key: PRNGKeyArray) -> tuple[PRNGKeyArray, PRNGKeyArray]:
-    """Keys of the starting weights and of the data."""
-    key_init, key_data = jax.random.split(key)
-    return key_init, key_data

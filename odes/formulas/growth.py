@@ -30,7 +30,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, ArrayLike, Float
 
 from dynsim import checks
-from dynsim.training.optim import Convention
+from dynsim.training.clock import Convention
 from odes.formulas import decoder
 
 Number = Float[ArrayLike, "..."]

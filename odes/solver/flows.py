@@ -39,7 +39,8 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, PyTree
 
 from dynsim import checks
-from dynsim.training.optim import Clock, Optimizer
+from dynsim.training.clock import Clock
+from dynsim.training.optim import Optimizer
 from odes.solver.integrate import Derivatives, Solved, VectorField, integrate
 from odes.solver.tolerances import Tolerances
 

@@ -17,8 +17,8 @@ from jaxtyping import Array, ArrayLike, Bool, Float, Int, PRNGKeyArray, PyTree
 from dynsim import checks
 from dynsim.classes.task import SequenceClasses
 from dynsim.precision import DType, precision, settle
-from dynsim.training.run_checks import check_weights
 from dynsim.trajectory import Status, Trajectory
+from dynsim.yz.checks import check_weights
 from dynsim.yz.model import YZ, init_zero
 from odes.solver.tolerances import Tolerances
 

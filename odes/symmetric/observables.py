@@ -65,7 +65,7 @@ TABLE = Table(OBSERVABLES)
 PLACED = dataclasses.replace(MEASURED, functions={**OBSERVABLES, **MEASURED.functions})
 """What the flows record where the full task is known: all that is measured on weights, and what the
 reduction has alone."""
-DESCENDED = dataclasses.replace(TABLE, provided=(RELATIVE_LOSS,))
+DESCENDED = dataclasses.replace(TABLE, provided=("batch_loss", RELATIVE_LOSS))
 """What descent records."""
 
 

@@ -12,19 +12,17 @@ import functools
 import jax
 import jax.numpy as jnp
 import numpy as np
-import optax
 from jaxtyping import Array, Float, Int
 
 from dynsim import checks
 from dynsim.precision import DType, precision, settle
-from dynsim.training import relative_loss
+from dynsim.training.loop import DIVERGED_LOSS, by_gradient, train
 from dynsim.training.optim import Optimizer
-from dynsim.training.recording import RELATIVE_LOSS, Record, Recording
-from dynsim.training.run_checks import check_step_times
-from dynsim.trajectory import Status, Trajectory, log_times
+from dynsim.training.recording import Record, Recording
+from dynsim.training.run_checks import checked_times
+from dynsim.trajectory import Trajectory
 from dynsim.yz import observables
 from dynsim.yz.observables import DEFAULT_RECORD
-from dynsim.yz.simulate import DIVERGED_LOSS
 from odes.solver.flows import Flow, checked_flow, integrate_flow
 from odes.solver.integrate import Derivatives, run
 from odes.solver.tolerances import Tolerances, checked_tolerances
@@ -109,11 +107,8 @@ def descend(
         ValueError: naming the argument, its value and what is allowed, before compilation.
     """
     steps = checks.integer("steps", steps, 1)
-    times = log_times(steps) if times is None else times
-    check_step_times(times, steps)
     recording = DESCENDED.resolve(record)
-    if recording.relative:
-        relative_loss.check_times(times, steps)
+    times = checked_times(times, steps, recording)
     batch = np.broadcast_shapes(*(np.shape(number) for number in jax.tree.leaves(optimizer)))
     if len(batch) > 1:
         raise ValueError(f"optimizer: its numbers have shape {batch}: must be numbers or (B,)")
@@ -204,47 +199,33 @@ def _descend(
         lambda leaf: jnp.broadcast_to(leaf[..., None], (*leaf.shape, batch)),
         zero_state(task, dtype),
     )
-    num_times = times.shape[0]
 
     def update(optimizer, state, memory, k):  # type: ignore[no-untyped-def]
-        loss = measure(task, state).loss
-        transformation = optimizer.transformation()
-        updates, memory = transformation.update(gradient(task, state), memory, state)
-        # The scan makes one turn more than there are updates, to record the last state.
-        updates = jax.tree.map(lambda u: jnp.where(k < steps, u, jnp.zeros_like(u)), updates)
-        return optax.apply_updates(state, updates), memory, loss
+        def loss_and_grad(state: State, k: Array) -> tuple[Array, State]:
+            return measure(task, state).loss, gradient(task, state)
 
-    def step(carry, k):  # type: ignore[no-untyped-def]
-        state, memory, slot, rows, first_bad, sums = carry
-        at = jnp.minimum(slot, num_times - 1)
-        due = times[at] == k
-        row = jax.lax.cond(
-            due,
-            last(functools.partial(observe, record, task)),
-            lambda _: {name: column[at] for name, column in rows.items()},
-            state,
-        )
-        rows = {name: column.at[at].set(row[name]) for name, column in rows.items()}
-        state, memory, loss = jax.vmap(update, (-1, -1, -1, None), -1)(optimizer, state, memory, k)
-        # Every weight enters the loss, so that one that is not finite shows there.
-        valid = loss <= DIVERGED_LOSS * jnp.log(task.M)
-        first_bad = jnp.where(valid, -1, jnp.where(first_bad < 0, k, first_bad))
-        if record.relative:
-            sums = relative_loss.add(sums, loss, k, steps)
-        return (state, memory, slot + due, rows, first_bad, sums), None
+        return by_gradient(loss_and_grad, optimizer.transformation())(state, memory, k)
 
-    shapes = jax.eval_shape(last(functools.partial(observe, record, task)), start)
-    rows = {name: jnp.zeros((num_times, *s.shape), s.dtype) for name, s in shapes.items()}
-    memory = last(lambda optimizer, state: optimizer.transformation().init(state))(optimizer, start)
-    first_bad = jnp.full(batch, -1, jnp.int32)
-    sums = relative_loss.start((batch,), dtype) if record.relative else None
-    carry = (start, memory, jnp.int32(0), rows, first_bad, sums)
-    (state, _, _, rows, first_bad, sums), _ = jax.lax.scan(
-        step, carry, jnp.arange(steps + 1, dtype=jnp.int32)
+    trajectory = train(
+        start,
+        last(lambda optimizer, state: optimizer.transformation().init(state))(optimizer, start),
+        lambda *now: jax.vmap(update, (-1, -1, -1, None), -1)(optimizer, *now),
+        lambda state, seen: (last(functools.partial(observe, record, task))(state), seen),
+        times,
+        steps=steps,
+        limit=DIVERGED_LOSS * jnp.log(task.M),
+        dtype=dtype,
+        relative=record.relative,
+        batch=(batch,),
     )
-    rows, state = jax.tree.map(lambda leaf: jnp.moveaxis(leaf, -1, 0), (rows, state))
-    if record.relative:
-        rows[RELATIVE_LOSS] = relative_loss.recorded(sums, times, steps)
-    status = jnp.where(first_bad < 0, Status.OK, Status.DIVERGED).astype(jnp.int32)
-    recorded = jnp.broadcast_to(times.astype(dtype), (batch, num_times))
-    return Trajectory(recorded, rows, state, status, first_bad, "symmetric-descent")
+    rows, state = jax.tree.map(
+        lambda leaf: jnp.moveaxis(leaf, -1, 0), (trajectory.observables, trajectory.params)
+    )
+    return Trajectory(
+        jnp.broadcast_to(trajectory.times, (batch, *times.shape)),
+        rows,
+        state,
+        trajectory.status,
+        trajectory.first_bad_step,
+        "symmetric-descent",
+    )

@@ -33,7 +33,8 @@ from jaxtyping import Array, Float, PyTree
 from dynsim import checks
 from dynsim.classes.task import SequenceClasses
 from dynsim.precision import DType
-from dynsim.training.optim import Clock, Convention, Optimizer, without_inertia
+from dynsim.training.clock import Clock, Convention, without_inertia
+from dynsim.training.optim import Optimizer
 from dynsim.training.recording import Record, Recording
 from dynsim.trajectory import Trajectory
 from dynsim.yz import model as yz

@@ -19,7 +19,8 @@ from jaxtyping import Array, Float, PyTree
 
 from dynsim.classes.task import SequenceClasses
 from dynsim.precision import DType
-from dynsim.training.optim import Clock, Optimizer, without_inertia
+from dynsim.training.clock import Clock, without_inertia
+from dynsim.training.optim import Optimizer
 from dynsim.training.recording import Record, Recording
 from dynsim.trajectory import Trajectory
 from dynsim.yz import model as yz

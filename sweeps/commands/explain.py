@@ -10,7 +10,7 @@ import numpy as np
 
 import dynsim
 from dynsim import Trajectory, checks
-from dynsim.training.optim import without_inertia
+from dynsim.training.clock import without_inertia
 from dynsim.yz import model as yz
 from odes import symmetric
 from odes.formulas import decoder

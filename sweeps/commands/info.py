@@ -7,7 +7,7 @@ from typing import Any
 
 import tyro
 
-from dynsim import Status
+from dynsim.trajectory import counts
 from sweeps.runner.store import Store
 
 
@@ -47,7 +47,6 @@ def describe(store: Store) -> dict[str, Any]:
     """What a store holds and how far it is, as JSON values."""
     attributes, status = store.attributes, store.status()
     done = store.done()
-    codes = {s.name: int((status == s).sum()) for s in Status if (status == s).any()}
     dims = store.dims
     return {
         "path": str(store.path),
@@ -62,7 +61,7 @@ def describe(store: Store) -> dict[str, Any]:
         "chunks": len(done),
         "runs_done": int((status >= 0).sum()),
         "runs": int(status.size),
-        "status": codes,
+        "status": counts(status),
         "config_hash": attributes["config_hash"],
         "environment": attributes["environment"],
     }

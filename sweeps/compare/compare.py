@@ -12,7 +12,8 @@ import numpy as np
 
 import dynsim
 from dynsim import Trajectory
-from dynsim.training.optim import without_inertia
+from dynsim.training.clock import without_inertia
+from dynsim.trajectory import counts
 from dynsim.yz.observables import DEFAULT_RECORD
 from odes.formulas import decoder
 from odes.yz import ladder
@@ -67,7 +68,7 @@ class Comparison(comparison.Comparison):
         return {
             "task": {"K": self.task.K, "M": self.task.M, "queries": self.task.num_queries},
             "simulation": {
-                "status": comparison.status_counts(self.simulation.status),
+                "status": counts(self.simulation.status),
                 "peak_of_speed": self._peak("simulation"),
             },
             "predicted_stages": self.stages._asdict() if self.stages else None,

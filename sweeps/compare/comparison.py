@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from dynsim import Trajectory
-from dynsim.trajectory import Status
+from dynsim.trajectory import counts
 from sweeps import output
 
 
@@ -91,7 +91,7 @@ class Comparison(abc.ABC):
         return {
             "title": title,
             "assumes": assumes,
-            "status": status_counts(self.predictions[theory].status),
+            "status": counts(self.predictions[theory].status),
             **self.theory_facts(theory),
             "relative_error": {name: self.relative_error(theory, name) for name in self.names},
         }
@@ -113,12 +113,6 @@ def average(runs: np.ndarray) -> np.ndarray:
 def spread(runs: np.ndarray) -> np.ndarray:
     """Standard deviation (ddof 1) over the runs, (S, ...); NaN below two runs."""
     return runs.std(0, ddof=1) if len(runs) > 1 else np.full(runs.shape[1:], np.nan)
-
-
-def status_counts(status: Any) -> dict[str, int]:
-    """How many runs ended with each status."""
-    codes = np.asarray(status)
-    return {s.name: int((codes == s).sum()) for s in Status if (codes == s).any()}
 
 
 def lines(report: Mapping[str, Any], observables: Sequence[str], about: Sequence[str]) -> list[str]:
@@ -145,12 +139,12 @@ def lines(report: Mapping[str, Any], observables: Sequence[str], about: Sequence
         cells = (f"{_cell(e['over_time'], e['at_end']):>{other}}" for e in pairs)
         found.append(f"{row:<{first}}" + "".join(cells))
     failed = {n: t["status"] for n, t in theories.items() if set(t["status"]) != {"OK"}}
-    return [*found, *(f"{name}: {counted(counts)}" for name, counts in failed.items())]
+    return [*found, *(f"{name}: {counted(status)}" for name, status in failed.items())]
 
 
-def counted(counts: Mapping[str, int]) -> str:
+def counted(status: Mapping[str, int]) -> str:
     """Status counts as text."""
-    return ", ".join(f"{number} {name}" for name, number in counts.items())
+    return ", ".join(f"{number} {name}" for name, number in status.items())
 
 
 def _cell(over_time: float | None, at_end: float | None) -> str:

@@ -14,7 +14,7 @@ import xarray as xr
 from matplotlib.figure import Figure
 
 from dynsim import Trajectory, checks
-from dynsim.trajectory import to_arrays
+from dynsim.trajectory import counts, to_arrays
 from sweeps import output
 from sweeps.compare import comparison
 from sweeps.compare.settings import CompareOptions, settings_class
@@ -47,7 +47,7 @@ class Comparison(comparison.Comparison):
 
     def facts(self) -> dict[str, Any]:
         """How the runs ended."""
-        return {"simulation": {"status": comparison.status_counts(self.simulation.status)}}
+        return {"simulation": {"status": counts(self.simulation.status)}}
 
 
 def command(name: str) -> tuple[type, Callable[[Any], list[Path] | None]]:

@@ -9,7 +9,7 @@ import xarray as xr
 from jaxtyping import Array, Float
 
 import dynsim
-from dynsim.training.optim import without_inertia
+from dynsim.training.clock import without_inertia
 from odes.formulas import decoder
 from sweeps.runner.spec import Sweep
 from sweeps.systems.yz.settings import Training

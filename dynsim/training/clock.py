@@ -1,0 +1,55 @@
+"""The clock that ties optimiser steps and learning rates to the time of an ODE."""
+
+from typing import Literal
+
+import equinox as eqx
+import jax.numpy as jnp
+from jaxtyping import Array, ArrayLike, Float
+
+from dynsim import checks
+from dynsim.training.optim import Optimizer
+
+Convention = Literal["sgd", "paper"]
+
+
+class Clock(eqx.Module):
+    """How optimiser steps and learning rates enter a theory. t = 1 is one optimiser step.
+
+    Attributes:
+        rate: factor on both learning rates. A theory without inertia reads momentum descent
+            with eta / (1 - mu), to which the sum of its geometric weights amounts.
+        shift: the state after k >= 1 steps is the flow at t = k + shift; before the first
+            step it is the starting point.
+        class_weight: (K,) weight of each class's drift of Z per unit of time.
+    """
+
+    rate: Float[ArrayLike, ""] = 1.0
+    shift: Float[ArrayLike, ""] = 0.0
+    class_weight: Float[Array, " K"] | None = None
+
+    def flow_time(self, steps: Float[Array, "*S"]) -> Float[Array, "*S"]:
+        """ODE time at which the state after `steps` optimiser steps is read."""
+        return jnp.where(steps > 0, steps + self.shift, jnp.zeros_like(steps))
+
+
+def without_inertia(
+    optimizer: Optimizer, prior: Float[Array, " K"], convention: Convention = "sgd"
+) -> Clock:
+    """The clock by which a flow without inertia reads `optimizer`: rates eta / (1 - mu).
+
+    Args:
+        optimizer: `sgd` or `momentum`.
+        prior: (K,) pi(n). The decoder of class n always runs at pi(n) t visits.
+        convention: "sgd": class n is drawn with probability pi(n), so a step moves Z by the
+            average of the classes' drifts. "paper": Eq. 10 as printed adds them up (Figs. 3
+            and 9).
+
+    Raises:
+        ValueError: for Adam, which no rescaled plain flow describes, or an unknown convention.
+    """
+    checks.choice("clock", convention, ("sgd", "paper"))
+    if optimizer.kind == "adam":
+        raise ValueError("optimizer = adam: a flow without inertia reads sgd or momentum only")
+    prior = jnp.asarray(prior)
+    weight = prior if convention == "sgd" else jnp.ones_like(prior)
+    return Clock(1 / (1 - jnp.asarray(optimizer.momentum)), 0.0, weight)

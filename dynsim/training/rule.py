@@ -1,0 +1,59 @@
+"""What update rules have in common: their numbers, and the optax transformation these make.
+
+Every number is a pytree leaf and the transformation is built inside the traced function, so that
+one compilation serves a whole grid of learning rates.
+"""
+
+import abc
+from typing import Literal, Self
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import optax
+from jaxtyping import ArrayLike, Float, PyTree
+
+from dynsim import checks
+
+Kind = Literal["sgd", "momentum", "adam"]
+
+
+class Rule(eqx.Module):
+    """An update rule but for its learning rates.
+
+    Attributes:
+        momentum: heavy-ball coefficient mu of v <- mu v + g, p <- p - eta v (PyTorch's and
+            optax's convention).
+        b1, b2, eps: Adam's decays and its epsilon, outside the square root.
+        kind: which rule.
+    """
+
+    momentum: eqx.AbstractVar[Float[ArrayLike, ""]]
+    b1: eqx.AbstractVar[Float[ArrayLike, ""]]
+    b2: eqx.AbstractVar[Float[ArrayLike, ""]]
+    eps: eqx.AbstractVar[Float[ArrayLike, ""]]
+    kind: eqx.AbstractVar[Kind]
+
+    def __check_init__(self) -> None:
+        checks.choice("kind", self.kind, ("sgd", "momentum", "adam"))
+        for field in ("momentum", "b1", "b2"):
+            checks.real(field, getattr(self, field), 0, 1, open_maximum=True)
+        checks.real("eps", self.eps, 0, open_minimum=True)
+
+    @abc.abstractmethod
+    def descend(self, updates: PyTree) -> PyTree:
+        """Minus `updates`, each times its learning rate."""
+
+    def astype(self, dtype: str) -> Self:
+        """The same rule with its numbers as JAX arrays of `dtype`, Python integers included."""
+        return jax.tree.map(lambda number: jnp.asarray(number, dtype), self)
+
+    def transformation(self) -> optax.GradientTransformation:
+        """The optax transformation of a gradient. Call it inside the traced function."""
+        if self.kind == "adam":
+            direction = optax.scale_by_adam(self.b1, self.b2, self.eps)
+        elif self.kind == "momentum":
+            direction = optax.trace(self.momentum)
+        else:
+            direction = optax.identity()
+        return optax.chain(direction, optax.stateless(lambda updates, _: self.descend(updates)))

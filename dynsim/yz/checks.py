@@ -1,0 +1,94 @@
+"""What training and theory of the attention layer require of their arguments."""
+
+import math
+from typing import NamedTuple
+
+import jax
+import numpy as np
+from jaxtyping import ArrayLike, Int, PRNGKeyArray
+
+from dynsim import checks
+from dynsim.classes.task import SequenceClasses
+from dynsim.training.recording import Record, Recording, Table
+from dynsim.training.run_checks import checked_times
+from dynsim.yz import model as yz
+
+
+class Arguments(NamedTuple):
+    """What training in either parametrisation makes of the arguments that both have."""
+
+    key: PRNGKeyArray
+    steps: int
+    length: int | float
+    batch: int | float
+    times: Int[ArrayLike, " S"]
+    record: Recording
+
+
+def checked_arguments(
+    task: SequenceClasses,
+    key: PRNGKeyArray | None,
+    *,
+    steps: int,
+    length: int | float,
+    batch: int | float,
+    times: Int[ArrayLike, " S"] | None,
+    record: Record,
+    data: yz.Examples | None,
+    table: Table,
+    drawn: str | None,
+) -> Arguments:
+    """Check what `simulate` documents, and fill in what was left out.
+
+    Args:
+        table: what can be recorded.
+        drawn: what makes the starting weights random; None if they are not.
+
+    Raises:
+        ValueError: naming the argument, its value and what is allowed.
+    """
+    steps = checks.integer("steps", steps, 1)
+    length = checks.count_or_inf("length", length, 2)
+    batch = checks.count_or_inf("batch", batch, 1)
+    if math.isinf(batch) and not math.isinf(length) and data is None:
+        raise ValueError(
+            f"batch = inf, length = {length}: an infinite batch needs length = inf as well"
+        )
+    recording = table.resolve(record)
+    times = checked_times(times, steps, recording)
+    check_data(data, task, steps)
+    if key is None:
+        if drawn is not None:
+            raise ValueError(f"key = None: {drawn} draws weights and needs a key")
+        if data is None and not math.isinf(batch):
+            raise ValueError(f"key = None: sampling batch = {batch} sequences needs a key")
+        key = jax.random.key(0)
+    return Arguments(key, steps, length, batch, times, recording)
+
+
+def check_weights(weights: yz.YZ | None, task: SequenceClasses) -> None:
+    """Raise `ValueError` unless starting `weights`, if given, have the shapes of `task`."""
+    if weights is None:
+        return
+    want = {"Y": (task.M, task.M), "Z": (task.num_queries, task.M)}
+    for name, shape in want.items():
+        got = np.shape(getattr(weights, name))
+        if got != shape:
+            raise ValueError(f"init.{name}: must have shape {shape} for this task, got {got}")
+
+
+def check_data(data: yz.Examples | None, task: SequenceClasses, steps: int) -> None:
+    """Raise `ValueError` unless recorded `data`, if given, hold `steps` batches of `task`."""
+    if data is None:
+        return
+    shape = np.shape(data.counts)
+    if len(shape) != 3 or shape[0] != steps or shape[2] != task.M:
+        raise ValueError(
+            f"data.counts: must have shape (steps = {steps}, E, M = {task.M}), got {shape}"
+        )
+    for name in ("classes", "weight"):
+        if np.shape(getattr(data, name)) != shape[:2]:
+            got = np.shape(getattr(data, name))
+            raise ValueError(
+                f"data.{name}: must have shape {shape[:2]} like data.counts, got {got}"
+            )

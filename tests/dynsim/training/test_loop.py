@@ -1,0 +1,209 @@
+"""The loop against the same loop written out in Python."""
+
+import functools
+import math
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jaxtyping import Array
+
+from dynsim import Status, Trajectory
+from dynsim.training.loop import train
+from dynsim.training.relative_loss import LAST
+
+LIMIT = 10.0
+# Losses before each update and at the end, and how such a run is judged: status, first bad step.
+JUDGED = {
+    "good": ([3.0, 2.0, 1.0, 1.0], -1),
+    "at the limit": ([1.0, 10.0, 10.0, 10.0], -1),
+    "recovered": ([1.0, 11.0, math.inf, 1.0], -1),
+    "bad at the end": ([1.0, 1.0, 1.0, 10.5], 3),
+    "bad from the start": ([11.0, 12.0, 13.0, 14.0], 0),
+    "the last stretch counts": ([11.0, 1.0, 12.0, 13.0], 2),
+    "not a number": ([1.0, math.nan, math.nan, math.nan], 1),
+    "a number again": ([math.nan, 1.0, math.nan, 2.0], -1),
+}
+LOSSES = jnp.array([losses for losses, _ in JUDGED.values()])
+FIRST_BAD = [first_bad for _, first_bad in JUDGED.values()]
+STEPS = LOSSES.shape[1] - 1
+
+
+def halve(params: Array, memory: Array, k: Array, losses: Array) -> tuple[Array, Array, Array]:
+    """Weights that halve, a memory that counts, and the losses given."""
+    return params / 2, memory + 1, losses[k]
+
+
+def observe(params: Array, seen: Array) -> tuple[dict[str, Array], Array]:
+    return {"params": params, "before": seen}, params
+
+
+@functools.partial(jax.jit, static_argnames=("steps", "relative"))
+def run(
+    losses: Array, times: Array, steps: int | None = STEPS, relative: bool = False
+) -> Trajectory:
+    return train(
+        jnp.ones(2),
+        jnp.int32(0),
+        functools.partial(halve, losses=losses),
+        observe,
+        times,
+        steps=steps,
+        limit=LIMIT,
+        dtype="float32",
+        relative=relative,
+        seen=jnp.full(2, -1.0),
+    )
+
+
+@pytest.mark.parametrize("steps", [STEPS, None], ids=["every step", "record to record"])
+def test_runs_are_judged_by_their_last_stretch(steps: int | None) -> None:
+    times = jnp.array([1, STEPS])
+    found = jax.vmap(lambda losses: run(losses, times, steps))(LOSSES)
+    np.testing.assert_array_equal(found.first_bad_step, FIRST_BAD)
+    want = [Status.OK if first < 0 else Status.DIVERGED for first in FIRST_BAD]
+    np.testing.assert_array_equal(found.status, want)
+    np.testing.assert_array_equal(found["batch_loss"], LOSSES[:, [1, STEPS]])
+
+
+@pytest.mark.parametrize("steps", [STEPS, None], ids=["every step", "record to record"])
+@pytest.mark.parametrize("times", [[0, 1, 3], [3], [0, 1, 2, 3]])
+def test_records_are_of_the_weights_before_the_update(times: list[int], steps: int | None) -> None:
+    found = run(LOSSES[0], jnp.array(times), steps)
+    want = 0.5 ** np.array(times)
+    np.testing.assert_array_equal(found.times, times)
+    np.testing.assert_array_equal(found["params"], np.stack([want, want], 1))
+    np.testing.assert_array_equal(found["before"][:, 0], [-1.0, *want[:-1]])
+    np.testing.assert_array_equal(found.params, np.full(2, 0.5**STEPS))
+
+
+def test_a_run_may_outlast_its_records() -> None:
+    found = run(LOSSES[3], jnp.array([0, 1]))
+    np.testing.assert_array_equal(found["params"][:, 0], [1.0, 0.5])
+    np.testing.assert_array_equal(found.params, np.full(2, 0.125))
+    assert (int(found.status), int(found.first_bad_step)) == (Status.DIVERGED, 3)
+
+
+def test_from_record_to_record_the_times_may_be_traced() -> None:
+    times = jnp.array([[0, 2], [1, 3]])
+    found = jax.vmap(lambda times: run(LOSSES[0], times, None))(times)
+    np.testing.assert_array_equal(found["params"][..., 0], 0.5**times)
+    np.testing.assert_array_equal(found.params[:, 0], [0.25, 0.125])
+
+
+@pytest.mark.parametrize("steps", [3, LAST + 5])
+@pytest.mark.parametrize("fixed", [True, False], ids=["every step", "record to record"])
+def test_relative_loss_is_the_mean_of_the_last_losses_over_the_first(
+    steps: int, fixed: bool
+) -> None:
+    losses = jnp.asarray(np.random.default_rng(0).uniform(1, 2, steps + 1), jnp.float32)
+    times = jnp.array([1, steps])
+    found = run(losses, times, steps if fixed else None, relative=True)["relative_loss"]
+    want = np.mean(losses[:steps][-LAST:]) / losses[0]
+    np.testing.assert_allclose(found, [math.nan, want], rtol=1e-6)
+
+
+@pytest.mark.parametrize("steps", [STEPS, None], ids=["every step", "record to record"])
+def test_steps_without_a_loss_are_judged_by_the_weights(steps: int | None) -> None:
+    def step(params: Array, memory: tuple[()], k: Array) -> tuple[Array, tuple[()], None]:
+        return jnp.where(k == 1, params * jnp.inf, params / 2), memory, None
+
+    def judged(start: Array) -> Trajectory:
+        return train(
+            start,
+            (),
+            step,
+            lambda params, seen: ({"params": params}, seen),
+            jnp.array([0, STEPS]),
+            steps=steps,
+            limit=None,
+            dtype="float32",
+        )
+
+    found = jax.jit(judged)(jnp.ones(2))
+    assert set(found.observables) == {"params"}
+    assert (int(found.status), int(found.first_bad_step)) == (Status.DIVERGED, 2)
+
+
+def test_weights_are_looked_through_once_at_the_end() -> None:
+    """A weight that no batch attends to does not show in the loss."""
+
+    def step(params: Array, memory: tuple[()], k: Array) -> tuple[Array, tuple[()], Array]:
+        return params.at[1].multiply(jnp.inf), memory, params[0]
+
+    found = jax.jit(
+        lambda start: train(
+            start,
+            (),
+            step,
+            lambda params, seen: ({}, seen),
+            jnp.array([0]),
+            steps=STEPS,
+            limit=LIMIT,
+            dtype="float32",
+        )
+    )(jnp.ones(2))
+    assert (int(found.status), int(found.first_bad_step)) == (Status.DIVERGED, STEPS)
+
+
+def test_a_batch_on_the_last_axis_is_the_batch_by_vmap() -> None:
+    def step(params: Array, memory: Array, k: Array) -> tuple[Array, Array, Array]:
+        return params / 2, memory, LOSSES[:, k]
+
+    B = len(LOSSES)
+    times = jnp.array([1, STEPS])
+    found = jax.jit(
+        lambda start: train(
+            start,
+            (),
+            step,
+            lambda params, seen: ({"params": params}, seen),
+            times,
+            steps=STEPS,
+            limit=LIMIT,
+            dtype="float32",
+            relative=True,
+            batch=(B,),
+        )
+    )(jnp.ones((2, B)))
+    want = jax.vmap(lambda losses: run(losses, times, relative=True))(LOSSES)
+    np.testing.assert_array_equal(found.status, want.status)
+    np.testing.assert_array_equal(found.first_bad_step, want.first_bad_step)
+    for name in ("params", "batch_loss", "relative_loss"):
+        np.testing.assert_array_equal(np.moveaxis(found[name], -1, 0), want[name], err_msg=name)
+
+
+def test_reverse_mode_goes_through_every_step() -> None:
+    def last(rate: Array) -> Array:
+        def step(params: Array, memory: tuple[()], k: Array) -> tuple[Array, tuple[()], Array]:
+            return params - rate * params, memory, params[0]
+
+        return train(
+            jnp.ones(2),
+            (),
+            step,
+            lambda params, seen: ({"params": params}, seen),
+            jnp.array([STEPS]),
+            steps=STEPS,
+            limit=LIMIT,
+            dtype="float32",
+        )["params"][-1, 0]
+
+    # (1 - rate)^STEPS
+    np.testing.assert_allclose(jax.grad(last)(0.25), -STEPS * 0.75 ** (STEPS - 1), rtol=1e-6)
+
+
+def test_the_relative_loss_needs_a_loss() -> None:
+    with pytest.raises(ValueError, match="relative = True"):
+        train(
+            jnp.ones(1),
+            (),
+            lambda params, memory, k: (params, memory, None),
+            lambda params, seen: ({}, seen),
+            jnp.array([1]),
+            steps=1,
+            limit=None,
+            dtype="float32",
+            relative=True,
+        )
