@@ -1,0 +1,35 @@
+"""What stands on what within dynsim: training and classes below, the systems beside each other."""
+
+import ast
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2] / "dynsim"
+
+
+@pytest.mark.parametrize(
+    ("folder", "allowed"),
+    [
+        ("training", set()),
+        ("classes", set()),
+        ("yz", {"training", "classes"}),
+        ("qkv", {"training", "classes", "yz"}),
+        ("two_stage", {"training"}),
+        ("transformer", {"training", "classes"}),
+    ],
+)
+def test_systems_stand_on_training_and_classes(folder: str, allowed: set[str]) -> None:
+    others = {path.name for path in ROOT.iterdir() if path.is_dir()} - allowed - {folder}
+    files = list((ROOT / folder).glob("*.py"))
+    assert files
+    for path in files:
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("dynsim."):
+                assert node.module.split(".")[1] not in others, path
+
+
+def test_the_init_of_a_system_imports_nothing() -> None:
+    for system in ("yz", "qkv", "two_stage", "transformer"):
+        (only,) = ast.parse((ROOT / system / "__init__.py").read_text()).body
+        assert isinstance(only, ast.Expr)

@@ -1,0 +1,83 @@
+"""Update rules against their formulas, written out in NumPy."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jaxtyping import Array
+
+import dynsim
+from dynsim.training.rule import Rule
+
+RATES = (0.1, 0.3)
+GRADIENTS = [(np.array([1.0, -2.0]), np.array([0.5])), (np.array([3.0, 0.5]), np.array([-4.0]))]
+MU, B1, B2, EPS = 0.8, 0.7, 0.9, 1e-3
+
+
+def moved(rule: Rule) -> list[np.ndarray]:
+    """How far Y and Z move in all steps together."""
+    if isinstance(rule, dynsim.Optimizer):
+        trees = [dynsim.YZ(jnp.asarray(y), jnp.asarray(z)) for y, z in GRADIENTS]
+    else:
+        trees = [(jnp.asarray(y), jnp.asarray(z)) for y, z in GRADIENTS]
+
+    @jax.jit
+    def run(rule: Rule) -> Array:
+        transformation = rule.transformation()
+        total = jax.tree.map(jnp.zeros_like, trees[0])
+        memory = transformation.init(total)
+        for gradient in trees:
+            updates, memory = transformation.update(gradient, memory, total)
+            total = jax.tree.map(jnp.add, total, updates)
+        return total
+
+    return [np.asarray(leaf) for leaf in jax.tree.leaves(run(rule.astype("float32")))]
+
+
+def direction(kind: str, gradients: list[np.ndarray]) -> np.ndarray:
+    """Sum of the directions of all steps, by the formula of the rule."""
+    v, m, s, total = 0.0, 0.0, 0.0, 0.0
+    for step, g in enumerate(gradients, 1):
+        v = MU * v + g
+        m, s = B1 * m + (1 - B1) * g, B2 * s + (1 - B2) * g**2
+        adam = (m / (1 - B1**step)) / (np.sqrt(s / (1 - B2**step)) + EPS)
+        total = total + {"sgd": g, "momentum": v, "adam": adam}[kind]
+    return total
+
+
+@pytest.mark.parametrize("kind", ["sgd", "momentum", "adam"])
+def test_rules_follow_their_formulas(kind: str) -> None:
+    numbers = {"momentum": MU, "b1": B1, "b2": B2, "eps": EPS, "kind": kind}
+    by_part = [direction(kind, list(part)) for part in zip(*GRADIENTS, strict=True)]
+    for rates, rule in (
+        (RATES, dynsim.Optimizer(*RATES, **numbers)),
+        ((0.2, 0.2), dynsim.Descent(0.2, **numbers)),
+    ):
+        for got, rate, want in zip(moved(rule), rates, by_part, strict=True):
+            np.testing.assert_allclose(got, -rate * want, rtol=2e-6)
+
+
+def test_long_gradients_are_clipped_before_anything_else() -> None:
+    clip = 2.0
+    clipped = []
+    for y, z in GRADIENTS:
+        factor = min(1.0, clip / np.sqrt(np.sum(y**2) + np.sum(z**2)))
+        clipped.append((factor * y, factor * z))
+    rule = dynsim.Descent(0.2, momentum=MU, clip=clip, kind="momentum")
+    for got, part in zip(moved(rule), zip(*clipped, strict=True), strict=True):
+        np.testing.assert_allclose(got, -0.2 * direction("momentum", list(part)), rtol=2e-6)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"kind": "lion"}, "kind = 'lion': must be one of sgd, momentum, adam"),
+        ({"momentum": 1.0}, "momentum = 1.0"),
+        ({"b2": -0.1}, "b2 = -0.1"),
+        ({"eps": 0.0}, "eps = 0.0"),
+    ],
+)
+def test_numbers_out_of_range_are_refused(changes: dict[str, object], message: str) -> None:
+    for make in (lambda **c: dynsim.Descent(0.1, **c), lambda **c: dynsim.Optimizer(0.1, 0.1, **c)):
+        with pytest.raises(ValueError, match=message):
+            make(**changes)
