@@ -200,7 +200,7 @@ def _solve(
     A, D = final.Y if len(final.Y) == 2 else (None, None)
     layer = Layer(made.Y, made.Z, *final.Z, A, D)
     source = "factorised" if flow == "plain" else f"factorised {flow}"
-    return Trajectory(times, solved.saved, layer, solved.status, solved.first_bad_step, source)
+    return solved.trajectory(source, layer)
 
 
 def gradient(

@@ -38,13 +38,24 @@ Rates = TypeVar("Rates", bound=Any)
 Start = Callable[[Task, Rates], tuple[PyTree, ...]]
 
 
+Inapplicable = Callable[[Task, Rates], str | None]
+
+
 class Solved(NamedTuple):
     """What `integrate` returns: what was saved at each time, the final state, a status."""
 
+    times: Float[Array, " S"]
     saved: PyTree
     final: PyTree
     status: Int[Array, ""]
     first_bad_step: Int[Array, ""]
+
+    def trajectory(
+        self, source: str, params: PyTree = None, observables: dict[str, Array] | None = None
+    ) -> Trajectory:
+        """The run as it is handed out; `observables` are what was saved if left out."""
+        saved = self.saved if observables is None else observables
+        return Trajectory(self.times, saved, params, self.status, self.first_bad_step, source)
 
 
 def check_times(times: Float[ArrayLike, " S"], begin: Float[ArrayLike, ""] = 0.0) -> None:
@@ -66,20 +77,28 @@ def run(
     times: Float[ArrayLike, " S"],
     dtype: DType,
     *,
+    inapplicable: Inapplicable[Task, Rates] = lambda task, optimizer: None,
     init: PyTree = None,
     begin: Float[ArrayLike, ""] = 0.0,
     start: Start[Task, Rates] = lambda task, optimizer: (),
     **options: Any,
 ) -> Trajectory:
-    """What the solvers have in common: check the times, cast, compute in `dtype`, hand out.
+    """What the solvers have in common: check, cast, compute in `dtype`, hand out.
 
     Args:
         compiled: called with the task, the optimiser and the times in `dtype`, with what `start`
             returns, and with `options`.
+        inapplicable: why the theory does not describe task and optimiser, or None.
         init: what the user gave to start from, looked through for tracers alone.
         begin: optimiser step at which the run starts; looked at likewise, and `times` with it.
         start: makes further arguments from task and optimiser in `dtype`, in that precision.
+
+    Raises:
+        ValueError: with the reason, for a theory that is not applicable, and for bad times.
     """
+    problem = inapplicable(task, optimizer)
+    if problem:
+        raise ValueError(problem)
     check_times(times, begin)
     with precision(dtype, task, optimizer, times, init, begin):
         task, optimizer = task.astype(dtype), optimizer.astype(dtype)
@@ -241,7 +260,7 @@ def _solved(
     finite_status, first_bad = judge(times, finite == 1)
     status = jnp.where(succeeded, finite_status, status)
     last = jax.tree.map(lambda leaf, start: jnp.where(moved, leaf[-1], start), final, initial)
-    return Solved(saved, last, status.astype(jnp.int32), first_bad)
+    return Solved(times, saved, last, status.astype(jnp.int32), first_bad)
 
 
 def judge(

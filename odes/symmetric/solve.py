@@ -178,7 +178,7 @@ def _solve(
         )
     if isinstance(task, Placed):
         final = task.weights(final)
-    return Trajectory(times, saved, final, solved.status, solved.first_bad_step, "symmetric")
+    return solved.trajectory("symmetric", final, saved)
 
 
 @functools.partial(jax.jit, static_argnames=("steps", "record", "dtype"))

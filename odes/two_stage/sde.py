@@ -127,7 +127,4 @@ def _solve(
         jump=switch_time(optimizer),
         begin=begin,
     )
-    final = solved.final.clamped()
-    return Trajectory(
-        times, solved.saved, final, solved.status, solved.first_bad_step, "two-stage-sde"
-    )
+    return solved.trajectory("two-stage-sde", solved.final.clamped())

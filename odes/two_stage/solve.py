@@ -135,5 +135,4 @@ def _solve(
         jumps=switch_time(optimizer)[None],
         begin=begin,
     )
-    final = solved.final.clamped()
-    return Trajectory(times, solved.saved, final, solved.status, solved.first_bad_step, "two-stage")
+    return solved.trajectory("two-stage", solved.final.clamped())

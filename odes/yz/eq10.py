@@ -87,15 +87,13 @@ def solve(
         ValueError: naming the argument, its value and what is allowed, before compilation.
     """
     checks.choice("clock", clock, ("sgd", "paper"))
-    problem = inapplicable(task, optimizer)
-    if problem:
-        raise ValueError(problem)
     trajectory = run(
         _solve,
         task,
         optimizer,
         times,
         dtype,
+        inapplicable=inapplicable,
         init=init,
         start=lambda task, optimizer: (
             layer.start(init, task, dtype),
@@ -175,7 +173,7 @@ def _solve(
         clock=clock,
         tolerances=tolerances,
     )
-    return Trajectory(times, solved.saved, None, solved.status, solved.first_bad_step, "eq10")
+    return solved.trajectory("eq10")
 
 
 def _field(

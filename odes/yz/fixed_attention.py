@@ -71,12 +71,9 @@ def solve(
         ValueError: naming the argument, its value and what is allowed, before compilation.
     """
     checks.choice("decoder", decoder, ("closed", "discrete"))
-    problem = inapplicable(task, optimizer)
-    if problem:
-        raise ValueError(problem)
-    check_times(times)
     steps = None
     if decoder == "discrete":
+        check_times(times)
         if checks.is_traced(times):
             raise ValueError("times: the discrete decoder needs concrete times, to count steps")
         steps = int(np.floor(np.asarray(times)[-1]))
@@ -86,6 +83,7 @@ def solve(
         optimizer,
         times,
         dtype,
+        inapplicable=inapplicable,
         init=init,
         start=lambda task, optimizer: (layer.start(init, task, dtype),),
         steps=steps,

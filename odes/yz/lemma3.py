@@ -57,15 +57,13 @@ def solve(
     Raises:
         ValueError: naming the argument, its value and what is allowed, before compilation.
     """
-    problem = inapplicable(task, optimizer)
-    if problem:
-        raise ValueError(problem)
     return run(
         _solve,
         task,
         optimizer,
         times,
         dtype,
+        inapplicable=inapplicable,
         init=init,
         start=lambda task, optimizer: (layer.start(init, task, dtype),),
         record=observables.MEASURED.resolve(record),
@@ -102,7 +100,7 @@ def _solve(
         clock=clock,
         tolerances=tolerances,
     )
-    return Trajectory(times, solved.saved, None, solved.status, solved.first_bad_step, "lemma3")
+    return solved.trajectory("lemma3")
 
 
 def _snapshot(

@@ -97,4 +97,4 @@ def _solve(
         save=lambda task, params: record(task, observables.measure(task, params)),
         tolerances=tolerances,
     )
-    return Trajectory(times, solved.saved, final, solved.status, solved.first_bad_step, flow)
+    return solved.trajectory(flow, final)

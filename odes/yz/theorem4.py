@@ -80,9 +80,6 @@ def solve(
         ValueError: naming the argument, its value and what is allowed, before compilation.
     """
     checks.choice("clock", clock, ("sgd", "paper"))
-    problem = inapplicable(task, optimizer)
-    if problem:
-        raise ValueError(problem)
     checks.real("eta_y", optimizer.eta_y, 0, open_minimum=True)
     return run(
         _solve,
@@ -90,6 +87,7 @@ def solve(
         optimizer,
         times,
         dtype,
+        inapplicable=inapplicable,
         init=init,
         start=lambda task, optimizer: (
             layer.start(init, task, dtype),
@@ -164,7 +162,7 @@ def _solve(
         clock=clock,
         tolerances=tolerances,
     )
-    return Trajectory(times, solved.saved, None, solved.status, solved.first_bad_step, "theorem4")
+    return solved.trajectory("theorem4")
 
 
 def _drive(
