@@ -1,0 +1,130 @@
+"""A package of somebody else, found by its entry points: compared, swept and drawn, nothing of ours
+touched. `toy_quadratic.py` beside this file is that package, its dist-info what pip would leave."""
+
+import json
+import re
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import jax
+import numpy as np
+import pytest
+
+import dynsim
+import sweeps
+from dynsim import plugins
+from odes import ladder
+from sweeps import System, cli
+from sweeps.compare.compare import compare
+from sweeps.compare.settings import Compare
+from sweeps.systems import registry
+from sweeps.systems.yz.settings import Training
+
+HERE = str(Path(__file__).parent)
+
+
+@pytest.fixture(autouse=True)
+def installed(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    def forget() -> None:
+        plugins.entry_points.cache_clear()
+        plugins.load.cache_clear()
+        registry._KNOWN.pop("toy", None)
+
+    monkeypatch.syspath_prepend(HERE)
+    forget()
+    yield
+    forget()
+    sys.modules.pop("toy_quadratic", None)
+
+
+def test_its_system_is_compared_with_its_theory(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    options = ["--eta", "0.5", "--curvature", "2.0", "--steps", "4", "--dtype", "float64"]
+    few = ["--seeds", "3", "--num-times", "5", "--out", str(tmp_path)]
+    assert cli.main(["compare", "toy", *options, *few, "--json"]) == 0
+    report = json.loads(capsys.readouterr().out)
+    assert report["simulation"]["status"] == {"OK": 3}
+    # eta a = 1: descent is done after a step, the flow has exp(-2 t) of its loss left.
+    steps = np.array([0, 1, 2, 3, 4])
+    want = np.linalg.norm(np.exp(-2.0 * steps) - (steps == 0))
+    found = report["theories"]["flow"]
+    assert found["title"] == "exact flow"
+    # float32 draws the starts of both.
+    assert found["relative_error"]["loss"]["over_time"] == pytest.approx(want, rel=1e-6)
+    assert (tmp_path / "compare.png").stat().st_size > 10_000
+
+
+def test_its_plane_is_drawn_by_its_own_rule(tmp_path: Path) -> None:
+    axes = ["--x", "eta:0.01:1:3", "--y", "curvature:0.1:10:3", "--steps", "50"]
+    rule = ["--regions", "toy_quadratic:LEARNED_OR_NOT", "--against", "flow"]
+    assert cli.main(["phase", "toy", *axes, *rule, "--out", str(tmp_path)]) == 0
+    with np.load(tmp_path / "phase.npz") as arrays:
+        rate = arrays["eta"][:, None] * arrays["curvature"]
+        trained, solved = arrays["simulation/region"], arrays["flow/region"]
+    with np.errstate(over="ignore"):
+        np.testing.assert_array_equal(trained, (1 - rate) ** 100 < 0.01)
+    np.testing.assert_array_equal(solved, np.exp(-100 * rate) < 0.01)
+
+
+def test_a_sweep_file_names_its_system(tmp_path: Path) -> None:
+    file = tmp_path / "toy.toml"
+    file.write_text(
+        'system = "toy"\nrecord = ["weight"]\n[run]\nsteps = 3\n[axes]\neta = [0.1, 3e38]\n'
+    )
+    assert cli.main(["sweep", str(file), "--out", str(tmp_path / "store")]) == 0
+    found = sweeps.open(tmp_path / "store").load()
+    np.testing.assert_array_equal(found.status, [dynsim.Status.OK, dynsim.Status.DIVERGED])
+    start = jax.random.normal(jax.random.fold_in(jax.random.key(0), 0))
+    np.testing.assert_allclose(found.weight[0], start * 0.9**3, rtol=1e-6)
+
+
+def test_its_observable_and_its_task_have_names_of_ours() -> None:
+    task, optimizer, key = dynsim.syn_small(), dynsim.sgd(1.0, 1.0), jax.random.key(0)
+    run = dynsim.simulate(
+        task, optimizer, key, steps=2, length=8, batch=4, record=["largest_weight", "attention"]
+    )
+    np.testing.assert_array_equal(run["largest_weight"], run["attention"].max(-1))
+    own = Training(task="toy_quadratic:two_classes").make_task()
+    assert (own.K, own.M) == (2, 3)
+
+
+def test_its_theory_stands_in_the_ladder_and_in_sweeps(tmp_path: Path) -> None:
+    few = {"steps": 3, "seeds": 1, "length": 8, "batch": 4, "num_times": 3}
+    result = compare(Compare(theories=("still",), out=tmp_path, **few))
+    loss = result.predictions["still"]["loss"][0]
+    # Zero weights to the end: 34 tokens are equally likely.
+    np.testing.assert_allclose(loss, np.log(34), rtol=1e-12)
+    sweep = sweeps.Sweep({"eta_z": [1.0, 2.0]}, Training(steps=3), "still", ("loss",))
+    np.testing.assert_allclose(sweeps.run(sweep).loss, np.log(34), rtol=1e-12)
+    with pytest.raises(ValueError, match="theory 'still' does not apply: it describes sgd"):
+        ladder.theory("still", dynsim.syn_small(), dynsim.adam(1.0, 1.0))
+
+
+def test_what_is_wrong_with_a_system_is_said() -> None:
+    toy = registry.system("toy")
+    message = "system 'yz': is registered already; choose another name"
+    with pytest.raises(ValueError, match=message):
+        sweeps.register(toy._replace(name="yz"))
+    with pytest.raises(ValueError, match="system 'mine': needs an engine called 'simulation'"):
+        sweeps.register(System("mine", ("t",), toy.run, {}))
+    message = "system = 'toi': must be one of yz, qkv, two_stage, transformer, toy"
+    with pytest.raises(ValueError, match=re.escape(message)):
+        registry.system("toi")
+    sweep = sweeps.Sweep({"eta": [0.1]}, toy.run(), "plain", ("loss",))
+    with pytest.raises(ValueError, match="engine = 'plain': .* must be one of simulation, flow"):
+        sweep.check()
+
+
+def test_a_broken_entry_point_names_its_package(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    info = tmp_path / "broken_toy-1.0.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: broken-toy\nVersion: 1.0\n")
+    (info / "entry_points.txt").write_text("[dynsim.systems]\nbroken = no_such_module:SYSTEM\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    plugins.entry_points.cache_clear()
+    with pytest.raises(ValueError, match=r"entry point 'broken' of dynsim\.systems in broken-toy"):
+        registry.system("broken")
