@@ -72,11 +72,16 @@ def assemble(settings: Settings[int], task: tuple, numbers: Mapping[str, Array])
     return task, numbers
 
 
+def first_weight(settings: Settings[int], key: PRNGKeyArray) -> Array:
+    # In one precision, so that theory starts where training does.
+    return jax.random.normal(key, (), "float32").astype(settings.dtype)
+
+
 def descend(
     settings: Settings[int], task: tuple, rule: Mapping[str, Array], key: PRNGKeyArray
 ) -> Trajectory:
     eta, a = rule["eta"], rule["curvature"]
-    start = jax.random.normal(key, (), settings.dtype)
+    start = first_weight(settings, key)
     loss = lambda w: a * w**2 / 2
 
     def step(w: Array, _: None) -> tuple[Array, Array]:
@@ -89,7 +94,7 @@ def descend(
 def flow(
     settings: Settings[int], task: tuple, rule: Mapping[str, Array], key: PRNGKeyArray
 ) -> Trajectory:
-    start = jax.random.normal(key, (), "float32").astype(settings.dtype)
+    start = first_weight(settings, key)
     decay = jnp.exp(-rule["eta"] * rule["curvature"] * jnp.array(settings.times))
     return recorded(settings, rule["curvature"], start * decay, "flow")
 
