@@ -26,7 +26,7 @@ COMPUTING = (
     "sweeps.studies.trainability.boundary",
     "sweeps.studies.transitions.families",
     "sweeps.studies.two_stage.claims",
-    "sweeps.studies.two_stage.compare",
+    "sweeps.studies.two_stage.outcome",
     "sweeps.studies.words.report",
 )
 """Modules that compute and draw nothing; each imports others like it."""
@@ -54,8 +54,9 @@ def test_every_command_has_settings_and_what_runs_them(
 ) -> None:
     settings, run = cli.COMMANDS[name].load()
     assert dataclasses.is_dataclass(settings)
-    (taken,) = inspect.signature(run).parameters
-    wanted = typing.get_type_hints(run)[taken]
+    taken, *optional = inspect.signature(run).parameters.values()
+    assert all(parameter.default is not parameter.empty for parameter in optional)
+    wanted = typing.get_type_hints(run)[taken.name]
     assert issubclass(
         settings, typing.get_args(wanted) if isinstance(wanted, UnionType) else wanted
     )
