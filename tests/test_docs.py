@@ -1,4 +1,5 @@
-"""What README and docs show runs: Python blocks as they stand, commands as far as parsing."""
+"""What README and docs show runs: Python blocks as they stand, commands as far as parsing, and the
+sweeps that come along as far as checking."""
 
 import re
 import shlex
@@ -6,7 +7,9 @@ from pathlib import Path
 
 import pytest
 
+import sweeps
 from sweeps import cli
+from sweeps.commands.sweep import SweepCommand
 
 ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
@@ -31,7 +34,9 @@ def test_commands_parse_and_links_resolve(page: Path) -> None:
         for line in code.replace("\\\n", " ").splitlines():
             words = shlex.split(line, comments=True)
             if words and words[0] == "dynsim" and "--help" not in words:
-                cli.parse(words[1:])
+                asked = cli.parse(words[1:])
+                if isinstance(asked, SweepCommand) and not asked.file.endswith(".toml"):
+                    sweeps.load(asked.file, asked.set).check()
     for target in re.findall(r"\]\(([^)#]+)[^)]*\)", page.read_text()):
         if "://" not in target:
             assert (page.parent / target).exists(), target

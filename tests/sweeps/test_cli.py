@@ -54,8 +54,9 @@ def test_every_command_has_settings_and_what_runs_them(
 ) -> None:
     settings, run = cli.COMMANDS[name].load()
     assert dataclasses.is_dataclass(settings)
-    taken = next(iter(inspect.signature(run).parameters))
-    wanted = typing.get_type_hints(run)[taken]
+    taken, *optional = inspect.signature(run).parameters.values()
+    assert all(parameter.default is not parameter.empty for parameter in optional)
+    wanted = typing.get_type_hints(run)[taken.name]
     assert issubclass(
         settings, typing.get_args(wanted) if isinstance(wanted, UnionType) else wanted
     )
