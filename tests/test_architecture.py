@@ -1,37 +1,84 @@
-"""Imports go one way: dynsim <- odes <- sweeps."""
+"""The layout's rules: few entries in a folder, imports that go one way, and in short chains."""
 
 import ast
+import functools
+import graphlib
 from pathlib import Path
 
 import pytest
 
 ROOT = Path(__file__).parents[1]
-FORBIDDEN = {
-    "dynsim": {"odes", "sweeps", "tests"},
-    "odes": {"sweeps", "tests"},
-    "sweeps": {"tests"},
-}
+ROOMS = ("dynsim", "odes", "sweeps")
+"""From the lowest up: a room imports those before it."""
+MOST_ENTRIES = 12
+LONGEST_CHAIN = 8
 
 
-def imported(path: Path) -> set[str]:
-    found = set()
-    for node in ast.walk(ast.parse(path.read_text())):
-        if isinstance(node, ast.Import):
-            found |= {alias.name.split(".")[0] for alias in node.names}
-        elif isinstance(node, ast.ImportFrom):
-            assert node.level == 0, f"{path}: relative import"
-            found.add((node.module or "").split(".")[0])
+@functools.cache
+def modules() -> dict[str, Path]:
+    """All modules of the rooms by name."""
+    found = {}
+    for room in ROOMS:
+        for path in (ROOT / room).rglob("*.py"):
+            parts = path.relative_to(ROOT).with_suffix("").parts
+            found[".".join(parts[:-1] if parts[-1] == "__init__" else parts)] = path
     return found
 
 
-@pytest.mark.parametrize("package", FORBIDDEN)
-def test_imports_go_one_way(package: str) -> None:
-    files = list((ROOT / package).rglob("*.py"))
-    assert files
-    for path in files:
-        assert not imported(path) & FORBIDDEN[package], path
+@functools.cache
+def imported(path: Path) -> frozenset[str]:
+    """Names of what a file imports, anywhere in it: modules, and for what they contain that too."""
+    found = set()
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            found |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{path}: relative import"
+            # `from package import module` imports the module.
+            names = {f"{node.module}.{alias.name}" for alias in node.names}
+            found |= {name if name in modules() else node.module for name in names}
+    return frozenset(found)
+
+
+def used(module: str) -> set[str]:
+    """Modules of its own room that a module imports, without the room's front."""
+    room = module.split(".")[0]
+    found = {name for name in imported(modules()[module]) if name in modules()}
+    return {name for name in found if name.startswith(f"{room}.")} - {module}
+
+
+def within(room: str) -> list[str]:
+    """The modules of a room without its front."""
+    return sorted(name for name in modules() if name.startswith(f"{room}."))
+
+
+@pytest.mark.parametrize("room", ROOMS)
+def test_imports_go_one_way(room: str) -> None:
+    forbidden = {*ROOMS[ROOMS.index(room) + 1 :], "tests"}
+    for path in (modules()[name] for name in [room, *within(room)]):
+        assert not {name.split(".")[0] for name in imported(path)} & forbidden, path
 
 
 def test_diffrax_is_called_in_one_place() -> None:
-    users = [p.name for p in (ROOT / "odes").rglob("*.py") if "diffrax" in imported(p)]
-    assert users == ["integrate.py"]
+    users = [name for name in within("odes") if "diffrax" in imported(modules()[name])]
+    assert users == ["odes.solver.integrate"]
+
+
+@pytest.mark.parametrize("room", [*ROOMS, "tests"])
+def test_folders_have_few_entries(room: str) -> None:
+    folders = [ROOT / room, *(path for path in (ROOT / room).rglob("*") if path.is_dir())]
+    for folder in folders:
+        entries = [p.name for p in folder.iterdir() if not p.name.startswith((".", "__pycache__"))]
+        assert len(entries) <= MOST_ENTRIES, (folder, sorted(entries))
+
+
+@pytest.mark.parametrize("room", ROOMS)
+def test_chains_of_imports_are_short(room: str) -> None:
+    imports = {name: used(name) for name in within(room)}
+    longest: dict[str, list[str]] = {}
+    # Raises where modules import each other.
+    for module in graphlib.TopologicalSorter(imports).static_order():
+        below = max((longest[other] for other in imports[module]), key=len, default=[])
+        longest[module] = [module, *below]
+    chain = max(longest.values(), key=len)
+    assert len(chain) <= LONGEST_CHAIN, " > ".join(chain)

@@ -1,20 +1,22 @@
-"""The measured table and the claims of the two-stage system, on training at full size."""
+"""The measured table and the claims of the two-stage system: on made-up numbers, on training of a
+quarter of the size, and with `make test-full` at full size."""
 
-import os
-import subprocess
-import sys
-from pathlib import Path
+import functools
+from collections.abc import Callable
+from typing import NamedTuple
 
 import jax
 import numpy as np
 import pytest
 
+from dynsim import Trajectory
+from odes.two_stage.maps import JENSEN_FLOOR
 from sweeps.studies.two_stage import claims as two_stage_claims
 from sweeps.studies.two_stage import theory as two_stage_theory
-from sweeps.studies.two_stage.runs import Runs, runs
+from sweeps.studies.two_stage.experiment import runs
+from sweeps.studies.two_stage.runs import Runs
 from sweeps.systems.two_stage.settings import TwoStage
 
-SEEDS = 6
 # Means and standard deviations over six seeds of an independent implementation, after stage 1
 # and at the end.
 TABLE = {
@@ -37,94 +39,153 @@ TABLE = {
 }
 
 
-EXPERIMENTS = {
-    "default": (TwoStage(), SEEDS, 64),
-    "forever": (TwoStage(control="forever"), SEEDS, 3),
-    "fast": (TwoStage(preset="fast"), 3, 3),
-    "bias": (TwoStage(preset="fast", bias=True), 3, 3),
+class Size(NamedTuple):
+    """Settings of the experiments, the number of seeds and of recorded times, and by how much of
+    an observable the reduced ODE may be off."""
+
+    numbers: dict[str, int | float | str]
+    seeds: int
+    num_times: int
+    limits: dict[str, float]
+
+
+SIZES = {
+    "full": Size(
+        {}, 6, 64, {"K1": 0.05, "K2": 0.02, "W_norm": 0.02, "V_norm": 0.02, "W_trace": 0.02}
+    ),
+    # Half as wide, so that corrections in 1/d and 1/L are twice as large.
+    "small": Size(
+        {"d": 16, "length": 65, "batch": 32, "pool": 2048, "r": 1.5, "tau": 0.4},
+        4,
+        24,
+        {"K1": 0.1, "K2": 0.04, "W_norm": 0.04, "V_norm": 0.04, "W_trace": 0.04},
+    ),
+    "fast": Size({"preset": "fast"}, 3, 3, {}),
 }
-TRAIN = """
-from pathlib import Path
-import sys
-from sweeps import hosts
-from sweeps.two_stage_runs import runs
-from tests.sweeps.test_two_stage_claims import EXPERIMENTS
-hosts.use_all_cores()
-for name, (training, seeds, num_times) in EXPERIMENTS.items():
-    runs(training, seeds, num_times, Path(sys.argv[1]) / name)
-"""
+FULL = pytest.mark.full
+BOTH = pytest.mark.parametrize("size", ["small", pytest.param("full", marks=FULL)])
 
 
 @pytest.fixture(scope="module")
-def trained(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Runs]:
-    """The experiments, trained by another process: this one compiles without optimisation, which
-    makes 100 000 steps take five times as long."""
-    out = tmp_path_factory.mktemp("two-stage")
-    root = Path(__file__).parents[4]
-    environment = {**os.environ, "XLA_FLAGS": "", "PYTHONPATH": str(root)}
-    command = [sys.executable, "-c", TRAIN, str(out)]
-    subprocess.run(command, check=True, env=environment, cwd=root, timeout=540)
-    return {name: runs(*given, out / name) for name, given in EXPERIMENTS.items()}
+def train(optimised: dict[str, int | bool]) -> Callable[..., Runs]:
+    """A function from a size, and changes to its settings, to its runs; it trains each of them
+    once."""
+    compile_as_users_do = functools.partialmethod(jax.stages.Lowered.compile, optimised)
+
+    @functools.cache
+    def found(size: str, **changes: object) -> Runs:
+        given = SIZES[size]
+        training = TwoStage(**given.numbers, **changes)
+        with pytest.MonkeyPatch.context() as patch:
+            # Without optimisation 100 000 steps take five times as long.
+            patch.setattr(jax.stages.Lowered, "compile", compile_as_users_do)
+            return runs(training, given.seeds, given.num_times)
+
+    return found
 
 
 @pytest.fixture(scope="module")
-def default(trained: dict[str, Runs]) -> Runs:
-    return trained["default"]
+def solve(train: Callable[..., Runs]) -> Callable[[str], Trajectory]:
+    """The reduced ODE for the runs of a size."""
+    return functools.cache(lambda size: two_stage_theory.predict(train(size), ("ode",))["ode"])
 
 
-@pytest.fixture(scope="module")
-def theory(default: Runs) -> jax.Array:
-    return two_stage_theory.predict(default, ("ode",))["ode"]
+def made_up(values: dict[str, list[list[float]]]) -> Runs:
+    """Runs with three records, the second at the end of the first stage of the default preset."""
+    steps = np.array([0.0, 50.0, 12050.0])
+    arrays = {name: np.array(value) for name, value in values.items()}
+    return Runs(TwoStage(), steps, np.array([0.0, 10.0, 130.0]), arrays, 0)
 
 
+def test_verdicts_follow_the_numbers() -> None:
+    good = {
+        "W_signal_norm": [[0.0, 2.0, 2.2]],
+        "V_signal_norm": [[0.0, 0.2, 2.5]],
+        "K2_signal": [[0.693, 0.692, 0.5]],
+        "K1": [[0.3, 0.09, 0.05]],
+        "K2": [[0.72, 0.72, 0.51]],
+        "auc_Q": [[0.5, 0.5, 1.0]],
+        "accuracy_Q": [[0.5, 0.5, 0.75]],
+        "accuracy_P": [[0.5, 0.996, 1.0]],
+        "best_accuracy_Q": [[0.51, 0.51, 0.999]],
+        "W_trace": [[0.0, 1.95, 2.2]],
+        "V_trace": [[0.0, -0.1, -2.4]],
+    }
+    found = two_stage_claims.stages(made_up(good), 1.95, 0.515)
+    assert [c.text for c in found if not c.holds] == []
+    assert all(c.holds for c in two_stage_claims.corollary(made_up(good)))
+    for name, values, failing in (
+        ("V_signal_norm", [[0.0, 0.5, 2.6]], "a.1"),
+        ("auc_Q", [[0.5, 0.6, 1.0]], "a.2"),
+        ("W_trace", [[0.0, 1.5, 1.6]], "b.1"),
+        ("K1", [[0.9, 0.13, 0.05]], "b.2"),
+        ("V_signal_norm", [[0.0, 0.2, 0.9]], "c.1"),
+        ("K2", [[0.72, 0.72, JENSEN_FLOOR - 0.01]], "c.2"),
+        ("K1", [[0.9, 0.05, 0.07]], "d.1"),
+    ):
+        found = two_stage_claims.stages(made_up(good | {name: values}), 1.95, 0.515)
+        assert failing in {c.name for c in found if not c.holds}, name
+    late = made_up(good | {"V_trace": [[0.0, 0.1, 2.4], [0.0, 0.1, 2.0]], "W_trace": [[0.0, 2.0, 2.2]] * 2})  # noqa: E501  # fmt: skip
+    assert [c.measured for c in two_stage_claims.corollary(late)][3] == 0.5
+
+
+@FULL
 @pytest.mark.parametrize("name", TABLE)
-def test_the_measured_table(default: Runs, name: str) -> None:
+def test_the_measured_table(train: Callable[..., Runs], name: str) -> None:
     """Two means of six runs differ by 0.58 standard deviations in the root mean square; three times
     that is allowed, with the larger of the two deviations: our own may be the larger one, because
     a run that learns Q late moves everything that is measured on Q."""
-    for at, (mean, deviation) in zip((default.switch, -1), TABLE[name], strict=True):
-        scatter = max(deviation, float(default.spread(name)[at]))
-        got = float(default.mean(name)[at])
+    found = train("full")
+    for at, (mean, deviation) in zip((found.switch, -1), TABLE[name], strict=True):
+        scatter = max(deviation, float(found.spread(name)[at]))
+        got = float(found.mean(name)[at])
         assert got == pytest.approx(mean, abs=3 * 0.58 * scatter)
 
 
-def test_times_at_which_the_components_are_learned(default: Runs) -> None:
+@FULL
+def test_times_at_which_the_components_are_learned(train: Callable[..., Runs]) -> None:
     # 3.3 +- .6 and 85 +- 8, six seeds each; the same three standard errors of a difference.
-    assert default.learned_P.mean() == pytest.approx(3.3, abs=1.0)
-    assert default.learned_Q.mean() == pytest.approx(85, abs=14)
+    found = train("full")
+    assert found.learned_P.mean() == pytest.approx(3.3, abs=1.0)
+    assert found.learned_Q.mean() == pytest.approx(85, abs=14)
 
 
-@pytest.mark.parametrize(
-    ("name", "limit"),
-    [("K1", 0.05), ("K2", 0.02), ("W_norm", 0.02), ("V_norm", 0.02), ("W_trace", 0.02)],
-)
+@BOTH
+@pytest.mark.parametrize("name", ["K1", "K2", "W_norm", "V_norm", "W_trace"])
 def test_reduced_ode_against_the_mean_of_the_runs(
-    default: Runs, theory: jax.Array, name: str, limit: float
+    train: Callable[..., Runs], solve: Callable[[str], Trajectory], size: str, name: str
 ) -> None:
     """The limit is on what the theory is off by; the standard error of the mean comes on top,
     because K1 alone has 6 % of it over six seeds, nearly all before t = 2."""
-    mean, error = default.mean(name), default.spread(name) / np.sqrt(SEEDS)
-    off = default.over_time(two_stage_theory.mean(theory, name) - mean)
-    assert off <= limit * default.over_time(mean) + default.over_time(error)
+    found, given = train(size), SIZES[size]
+    mean, error = found.mean(name), found.spread(name) / np.sqrt(given.seeds)
+    off = found.over_time(two_stage_theory.mean(solve(size), name) - mean)
+    assert off <= given.limits[name] * found.over_time(mean) + found.over_time(error)
 
 
-def test_the_claims(default: Runs, theory: jax.Array) -> None:
-    a, k2 = (two_stage_theory.mean(theory, name) for name in ("W_trace", "K2"))
-    found = two_stage_claims.stages(default, float(a[default.switch]), float(k2[-1]))
-    found += two_stage_claims.spectral(default)
-    traces = two_stage_claims.corollary(default)
+@BOTH
+def test_the_claims(
+    train: Callable[..., Runs], solve: Callable[[str], Trajectory], size: str
+) -> None:
+    runs = train(size)
+    a, k2 = (two_stage_theory.mean(solve(size), name) for name in ("W_trace", "K2"))
+    found = two_stage_claims.stages(runs, float(a[runs.switch]), float(k2[-1]))
+    found += two_stage_claims.spectral(runs)
+    traces = two_stage_claims.corollary(runs)
     # In single runs the last one fails: the trace of V's noise-made entries is as large as b - a.
     assert [c.text for c in (*found, *traces[:3]) if not c.holds] == []
 
 
-def test_a_large_rate_alone_learns_p_and_not_q(trained: dict[str, Runs]) -> None:
-    found = two_stage_claims.large_rate_alone(trained["forever"])
+@BOTH
+def test_a_large_rate_alone_learns_p_and_not_q(train: Callable[..., Runs], size: str) -> None:
+    found = two_stage_claims.large_rate_alone(train(size, control="forever"))
     assert [c.text for c in found if not c.holds] == []
 
 
-def test_a_trained_bias_removes_the_floor_and_keeps_the_stages(trained: dict[str, Runs]) -> None:
+@FULL
+def test_a_trained_bias_removes_the_floor_and_keeps_the_stages(train: Callable[..., Runs]) -> None:
     """Without it the accuracy of Q ends at three quarters."""
-    bias, plain = trained["bias"], trained["fast"]
+    bias, plain = train("fast", bias=True), train("fast")
     assert bias.mean("accuracy_Q")[-1] > 0.95
     assert bias.mean("accuracy_Q")[bias.switch] < 0.6
     assert plain.mean("accuracy_Q")[-1] == pytest.approx(0.75, abs=0.03)

@@ -11,13 +11,10 @@ import sweeps
 from dynsim import Status, simulate_prompts
 from dynsim.two_stage import presets
 from odes import two_stage as reduced
-from odes.two_stage.maps import JENSEN_FLOOR
 from sweeps import cli
 from sweeps.runner import tiles
 from sweeps.runner.spec import Sweep
-from sweeps.studies.two_stage import claims as two_stage_claims
 from sweeps.studies.two_stage.phase import Plane, judge
-from sweeps.studies.two_stage.runs import Runs
 from sweeps.systems.two_stage.settings import TwoStage
 
 TINY = {
@@ -150,45 +147,6 @@ def test_points_are_counted_on_their_side_of_the_line() -> None:
     auc = np.array([[0.95, 0.8], [0.5, 0.5], [0.5, 0.5], [0.9, 0.9], [0.5, 0.7]])
     verdict = judge(Plane(tau, np.array([1.0, 2.0]), auc), np.array([1.0, 1.0]))
     assert verdict == (6, 2, 1, 2, 1)
-
-
-def made_up(values: dict[str, list[list[float]]]) -> Runs:
-    """Runs with three records, the second at the end of the first stage of the default preset."""
-    steps = np.array([0.0, 50.0, 12050.0])
-    arrays = {name: np.array(value) for name, value in values.items()}
-    return Runs(TwoStage(), steps, np.array([0.0, 10.0, 130.0]), arrays, 0)
-
-
-def test_verdicts_follow_the_numbers() -> None:
-    good = {
-        "W_signal_norm": [[0.0, 2.0, 2.2]],
-        "V_signal_norm": [[0.0, 0.2, 2.5]],
-        "K2_signal": [[0.693, 0.692, 0.5]],
-        "K1": [[0.3, 0.09, 0.05]],
-        "K2": [[0.72, 0.72, 0.51]],
-        "auc_Q": [[0.5, 0.5, 1.0]],
-        "accuracy_Q": [[0.5, 0.5, 0.75]],
-        "accuracy_P": [[0.5, 0.996, 1.0]],
-        "best_accuracy_Q": [[0.51, 0.51, 0.999]],
-        "W_trace": [[0.0, 1.95, 2.2]],
-        "V_trace": [[0.0, -0.1, -2.4]],
-    }
-    found = two_stage_claims.stages(made_up(good), 1.95, 0.515)
-    assert [c.text for c in found if not c.holds] == []
-    assert all(c.holds for c in two_stage_claims.corollary(made_up(good)))
-    for name, values, failing in (
-        ("V_signal_norm", [[0.0, 0.5, 2.6]], "a.1"),
-        ("auc_Q", [[0.5, 0.6, 1.0]], "a.2"),
-        ("W_trace", [[0.0, 1.5, 1.6]], "b.1"),
-        ("K1", [[0.9, 0.13, 0.05]], "b.2"),
-        ("V_signal_norm", [[0.0, 0.2, 0.9]], "c.1"),
-        ("K2", [[0.72, 0.72, JENSEN_FLOOR - 0.01]], "c.2"),
-        ("K1", [[0.9, 0.05, 0.07]], "d.1"),
-    ):
-        found = two_stage_claims.stages(made_up(good | {name: values}), 1.95, 0.515)
-        assert failing in {c.name for c in found if not c.holds}, name
-    late = made_up(good | {"V_trace": [[0.0, 0.1, 2.4], [0.0, 0.1, 2.0]], "W_trace": [[0.0, 2.0, 2.2]] * 2})  # noqa: E501  # fmt: skip
-    assert [c.measured for c in two_stage_claims.corollary(late)][3] == 0.5
 
 
 @pytest.mark.parametrize(
