@@ -10,11 +10,12 @@ from typing import Any
 
 import jax
 import numpy as np
+from jax.core import Tracer
 
 
 def is_traced(tree: Any) -> bool:
     """Whether any leaf of `tree` is a JAX tracer."""
-    return any(isinstance(leaf, jax.core.Tracer) for leaf in jax.tree.leaves(tree))
+    return any(isinstance(leaf, Tracer) for leaf in jax.tree.leaves(tree))
 
 
 def integer(field: str, value: Any, minimum: int) -> int:

@@ -10,9 +10,16 @@ from collections.abc import Iterator
 from typing import Any, Literal, TypeVar
 
 import jax
+import numpy as np
+from jaxtyping import Array
 
 from dynsim import checks
 
+AnyArray = Array | np.ndarray
+"""An array outside of compiled code: JAX's, or NumPy's where a user or `settle` made it one."""
+Number = AnyArray | np.number | float | int
+"""What one can compute with: arrays, and numbers that are none. `ArrayLike` holds bools and complex
+numbers as well."""
 DType = Literal["float32", "float64"]
 Result = TypeVar("Result")
 
@@ -31,7 +38,7 @@ def precision(dtype: DType, *inputs: Any) -> Iterator[None]:
             be raised from within and would be silently lost.
     """
     checks.choice("dtype", dtype, ("float32", "float64"))
-    if dtype == "float64" and not jax.config.jax_enable_x64 and checks.is_traced(inputs):
+    if dtype == "float64" and not jax.enable_x64.value and checks.is_traced(inputs):
         raise ValueError(
             "dtype = 'float64': inside jit, vmap or grad this needs "
             "jax.config.update('jax_enable_x64', True) beforehand; or pass dtype='float32'"
@@ -48,6 +55,6 @@ def settle(result: Result) -> Result:
     JAX operation would round them silently.
     """
     wide = any(getattr(leaf, "dtype", None) == "float64" for leaf in jax.tree.leaves(result))
-    if wide and not jax.config.jax_enable_x64 and not checks.is_traced(result):
+    if wide and not jax.enable_x64.value and not checks.is_traced(result):
         return jax.device_get(result)
     return result

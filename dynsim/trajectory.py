@@ -1,14 +1,18 @@
 """The one result type: what theory and simulation both return."""
 
 import enum
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import equinox as eqx
 import numpy as np
-from jaxtyping import Array, ArrayLike, Float, Int, PyTree
+from jaxtyping import ArrayLike, Bool, Int, PyTree, Real
 
 from dynsim import checks
+from dynsim.precision import AnyArray
+
+Times = Real[AnyArray, " S"] | Sequence[int | float | np.number]
+"""(S,) increasing moments at which to record, in optimiser steps; whole ones in training."""
 
 
 class Status(enum.IntEnum):
@@ -45,21 +49,21 @@ class Trajectory(eqx.Module):
         source: what made it, for instance "simulation" or "population".
     """
 
-    times: Float[Array, " S"]
-    observables: dict[str, Array]
+    times: Real[AnyArray, "*B S"]
+    observables: dict[str, AnyArray]
     params: PyTree
-    status: Int[Array, ""]
-    first_bad_step: Int[Array, ""]
+    status: Int[AnyArray, "*B"]
+    first_bad_step: Int[AnyArray, "*B"]
     source: str = eqx.field(static=True, default="")
 
-    def __getitem__(self, name: str) -> Array:
+    def __getitem__(self, name: str) -> AnyArray:
         """The observable `name`; `KeyError` with the recorded names otherwise."""
         if name not in self.observables:
             raise KeyError(f"{name!r} was not recorded; recorded: {', '.join(self.observables)}")
         return self.observables[name]
 
     @property
-    def ok(self) -> Array:
+    def ok(self) -> Bool[AnyArray | np.bool_, "*B"]:
         """Whether the run is valid to its end; batched like `status`."""
         return self.status == Status.OK
 

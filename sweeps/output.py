@@ -63,7 +63,8 @@ def write(
     out.mkdir(parents=True, exist_ok=True)
     writers: dict[str, Callable[[Any], Any]] = {}
     if arrays is not None:
-        writers["npz"] = lambda file: np.savez_compressed(file, **arrays)
+        named: dict[str, Any] = dict(arrays)
+        writers["npz"] = lambda file: np.savez_compressed(file, **named)
     if report is not None:
         writers["json"] = lambda file: file.write(json.dumps(report, indent=2).encode())
     for suffix, content in (text or {}).items():

@@ -50,6 +50,13 @@ class Corpus:
         """The words that `ids` stand for."""
         return [self.vocabulary[i] for i in np.asarray(ids)]
 
+    @property
+    def held_out(self) -> Int[np.ndarray, " N"]:
+        """The validation split; `ValueError` without one."""
+        if self.valid is None:
+            raise ValueError("corpus: has no validation split")
+        return self.valid
+
     def __repr__(self) -> str:
         sizes = [split.size for split in (self.train, self.valid, self.test) if split is not None]
         return f"Corpus({len(self.vocabulary)} words, splits of {sizes} tokens)"

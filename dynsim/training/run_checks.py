@@ -1,16 +1,15 @@
 """What every training requires of the times at which it records."""
 
 import numpy as np
-from jaxtyping import ArrayLike, Int
 
 from dynsim import checks
 from dynsim.training.recording import RELATIVE_LOSS, Recording
-from dynsim.trajectory import log_times
+from dynsim.trajectory import Times, log_times
 
 
 def checked_times(
-    times: Int[ArrayLike, " S"] | None, steps: int, record: Recording
-) -> Int[ArrayLike, " S"]:
+    times: Times | None, steps: int, record: Recording
+) -> Times:
     """The steps at which a run of `steps` steps records, `log_times(steps)` if None are given.
 
     Raises:
@@ -27,7 +26,7 @@ def checked_times(
     return times
 
 
-def check_step_times(times: Int[ArrayLike, " S"], steps: int) -> None:
+def check_step_times(times: Times, steps: int) -> None:
     """Raise `ValueError` unless `times` are whole steps that increase within [0, steps]."""
     if checks.is_traced(times):
         return

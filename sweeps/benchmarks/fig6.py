@@ -25,7 +25,7 @@ def report(check: bool = False) -> Iterator[str]:
         raise ValueError(
             "bench fig6: compares with PyTorch, which is not installed; make bench installs it"
         )
-    import torch
+    import torch  # pyright: ignore[reportMissingImports]  (comes with the extra bench)
 
     from sweeps.benchmarks.torch_loop import entropy_after_training
 
@@ -39,7 +39,7 @@ def report(check: bool = False) -> Iterator[str]:
     yield f"sweep engine, 640 runs: {warm:.2f} s warm, {cold:.2f} s cold (compilation included)"
     totals = {"PyTorch, one-hot": 0.0, "PyTorch, gathered": 0.0, "jitted single runs": 0.0}
     for number in sweep.fields["num_queries"]:
-        task = dynsim.syn_medium(number)
+        task = dynsim.syn_medium(int(number))
         runs = {
             "PyTorch, one-hot": lambda seed, task=task: entropy_after_training(
                 task, 2.0, 1.0, seed

@@ -1,7 +1,7 @@
 """Maps over the plane of learning rates: exact descent, training, and adaptive theory solves."""
 
 import functools
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import sweeps
 from sweeps.benchmarks.timing import seconds
@@ -26,7 +26,7 @@ def plane(resolution: int, shift: float, seeds: int = 0) -> dict:
     return {"eta_y": values, "eta_z": values} | ({"seed": {"range": seeds}} if seeds else {})
 
 
-def warm(build: functools.partial) -> float:
+def warm(build: Callable[[float], Sweep]) -> float:
     """Seconds of the second of two maps."""
     return [seconds(functools.partial(sweeps.run, build(shift))) for shift in (1.0, 1.1)][1]
 

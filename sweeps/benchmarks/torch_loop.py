@@ -6,7 +6,7 @@ are autograd's. `compact=True` replaces the products with X by gathering and sca
 """
 
 import numpy as np
-import torch
+import torch  # pyright: ignore[reportMissingImports]  (comes with the extra bench)
 
 import dynsim
 

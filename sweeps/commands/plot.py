@@ -85,7 +85,7 @@ def plot_lines(data: xr.DataArray, x: str, hue: str | None, ax: Axes | None = No
         if spread is not None:
             low, high = (mean + sign * spread for sign in (-1, 1))
             ax.fill_between(at, low.values, high.values, color=colour, alpha=0.2, lw=0)
-    if at.size > 2 and (at > 0).all() and at[-1] / at[0] >= 10:
+    if at.size > 2 and at.min() > 0 and at[-1] / at[0] >= 10:
         ax.set_xscale("log")
     ax.set_xlabel(label(data[x]))
     ax.grid(alpha=0.25)

@@ -162,6 +162,7 @@ def layout(dims: Sequence[Dimension], size: int) -> Layout:
 def _check_different(dim: Dimension) -> None:
     # Zipped axes may well repeat single values, as the points of a part of a grid do.
     seen: set[tuple[float, ...]] = set()
+    point: tuple[float, ...]
     for point in zip(*dim.axes.values(), strict=True):
         if point in seen:
             shown = point if len(point) > 1 else point[0]

@@ -54,7 +54,9 @@ class Hosts:
                     f"process = {self.process}: must be below processes = {self.processes}"
                 )
         if self.coordinator is None and not self.distributed:
-            return (0, 1) if self.process is None else (self.process, self.processes)
+            if self.process is None or self.processes is None:
+                return 0, 1
+            return self.process, self.processes
         # A process that died must not take the others with it: they have chunks of their own.
         jax.config.update("jax_enable_recoverability", True)
         try:
@@ -79,7 +81,7 @@ def use_all_cores() -> None:
     """
     if "xla_force_host_platform_device_count" in os.environ.get("XLA_FLAGS", ""):
         return
-    if jax.config.jax_num_cpu_devices == -1:
+    if jax.config.read("jax_num_cpu_devices") == -1:
         with contextlib.suppress(RuntimeError):  # JAX is running, so the choice has been made
             # Not every system says which cores this process may use.
             known = hasattr(os, "sched_getaffinity")

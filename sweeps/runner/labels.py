@@ -9,7 +9,7 @@ import xarray as xr
 from dynsim import Status
 from sweeps.runner.spec import Sweep
 from sweeps.runner.store import MISSING
-from sweeps.systems.base import System
+from sweeps.systems.base import System, known
 
 COMMON = {
     "time": ("time", "step"),
@@ -21,7 +21,7 @@ COMMON = {
 def coordinates(sweep: Sweep) -> dict[str, tuple[tuple[str, ...], np.ndarray]]:
     """Values of the axes, of those of observables, and of the recorded times where they are known
     beforehand, with the dimensions that they lie on."""
-    found = {
+    found: dict[str, tuple[tuple[str, ...], np.ndarray]] = {
         name: ((dim.name,), np.asarray(values))
         for dim in sweep.dims
         for name, values in dim.axes.items()
@@ -39,12 +39,12 @@ def coordinates(sweep: Sweep) -> dict[str, tuple[tuple[str, ...], np.ndarray]]:
     if steps is None:
         several = len(times) > 1
         values = np.asarray(times, np.float64)
-        found["time"] = (("time",), values) if several else ((), values[0])
+        found["time"] = (("time",), values) if several else ((), values[0, ...])
         return found
-    rows = [_steps(sweep, {"steps": n}) for n in steps.axes["steps"]]
+    rows = [known(_steps(sweep, {"steps": n})) for n in steps.axes["steps"]]
     padded = np.full((len(rows), max(map(len, rows))), np.nan)
-    for row, times in zip(padded, rows, strict=True):
-        row[: len(times)] = times
+    for row, own in zip(padded, rows, strict=True):
+        row[: len(own)] = own
     several = padded.shape[1] > 1
     found["time"] = ((steps.name, "record"), padded) if several else ((steps.name,), padded[:, 0])
     return found

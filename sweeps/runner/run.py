@@ -20,6 +20,7 @@ from sweeps.runner.spec import Sweep
 from sweeps.runner.store import Store, StoreError
 from sweeps.runner.work import Work
 
+Handler = Callable[[int, FrameType | None], object] | int | signal.Handlers | None
 PREFETCH = 64
 """Number of chunks whose programs are compiled ahead; most chunks share one."""
 
@@ -34,7 +35,7 @@ def run(
     *,
     chunk: int | None = None,
     tile: int | None = None,
-    devices: Sequence[jax.Device] | None = None,
+    devices: Sequence[tiles.Device] | None = None,
     process: tuple[int, int] = (0, 1),
     report: Callable[[str], None] | None = None,
 ) -> xr.Dataset:
@@ -89,6 +90,8 @@ def run(
                     sweep.dtype,
                 )
             except FileExistsError:
+                if path is None:
+                    raise
                 # Another process of this sweep has been faster.
                 store = Store.open(path)
                 store.require(config)
@@ -174,7 +177,7 @@ def _stoppable() -> Iterator[Callable[[], None]]:
         yield lambda: None
         return
     asked = threading.Event()
-    before: dict[int, object] = {}
+    before: dict[int, Handler] = {}
 
     def handle(number: int, frame: FrameType | None) -> None:
         del frame

@@ -9,7 +9,7 @@ import numpy as np
 
 from dynsim import checks
 from dynsim.precision import DType
-from sweeps.runner import axes
+from sweeps.runner.axes import Dimension, dimensions
 from sweeps.systems import registry
 from sweeps.systems.base import Engine, Run, System, Times
 
@@ -46,9 +46,9 @@ class Sweep:
     title: str = ""
 
     @functools.cached_property
-    def dims(self) -> tuple[axes.Dimension, ...]:
+    def dims(self) -> tuple[Dimension, ...]:
         """The dimensions of the array of runs."""
-        return axes.dimensions(self.axes, self.zip, self.run.AXES)
+        return dimensions(self.axes, self.zip, self.run.AXES)
 
     @functools.cached_property
     def system(self) -> System[Any]:

@@ -17,6 +17,9 @@ import filelock
 import numpy as np
 import xarray as xr
 import zarr
+from zarr.codecs import Crc32cCodec, ZstdCodec
+from zarr.core.metadata import ArrayV3Metadata
+from zarr.storage import MemoryStore
 
 from sweeps.output import environment
 from sweeps.runner.axes import Dimension, Layout
@@ -57,7 +60,7 @@ class Store:
         layout: Layout,
         variables: Mapping[str, Variable],
         coordinates: Mapping[str, tuple[tuple[str, ...], np.ndarray]],
-        about: Callable[[str], Mapping[str, Any]],
+        about: Callable[[str], dict[str, Any]],
         dtype: str,
     ) -> "Store":
         """Make an empty store; `about` gives the attributes of an array by name. On disk it
@@ -92,12 +95,12 @@ class Store:
                     fill_value=MISSING if np.dtype(variable.dtype).kind == "i" else np.nan,
                     dimension_names=(*names, *variable.dims),
                     # A checksum, so that a damaged file is an error and never a number.
-                    compressors=(zarr.codecs.ZstdCodec(level=3), zarr.codecs.Crc32cCodec()),
+                    compressors=(ZstdCodec(level=3), Crc32cCodec()),
                     attributes=about(name),
                 )
 
         if path is None:
-            group = zarr.create_group(zarr.storage.MemoryStore())
+            group = zarr.create_group(MemoryStore())
             fill(group)
             return cls(group, layout, None)
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -121,10 +124,9 @@ class Store:
             raise StoreError(f"{path}: no such sweep")
         try:
             group = zarr.open_group(path, mode="r+" if os.access(path, os.W_OK) else "r")
-            found = group.attrs["format"], group["status"]
+            version, status = group.attrs["format"], _array(group, "status")
         except (FileNotFoundError, KeyError, NotADirectoryError, ValueError):
             raise StoreError(f"{path}: holds something other than a sweep of dynsim") from None
-        version, status = found
         if version != FORMAT:
             raise StoreError(
                 f"{path}: written in format {version} by another version of dynsim; this one reads "
@@ -135,7 +137,7 @@ class Store:
     @property
     def config(self) -> dict[str, Any]:
         """The sweep's configuration as JSON values."""
-        return dict(self.group.attrs["config"])
+        return dict(self.attributes["config"])
 
     @property
     def attributes(self) -> dict[str, Any]:
@@ -145,20 +147,20 @@ class Store:
     @property
     def names(self) -> tuple[str, ...]:
         """Names of the recorded arrays, `status` last."""
-        return tuple(self.group.attrs["variables"])
+        return tuple(self.attributes["variables"])
 
     @property
     def dims(self) -> tuple[str, ...]:
         """Names of the dimensions of the array of runs."""
-        return self.group["status"].metadata.dimension_names
+        return _dims(_array(self.group, "status"))
 
     @property
     def variables(self) -> dict[str, Variable]:
         """The recorded arrays, as `create` took them."""
         outer = len(self.dims)
         return {
-            name: Variable(array.shape[outer:], array.metadata.dimension_names[outer:], array.dtype)
-            for name, array in ((name, self.group[name]) for name in self.names)
+            name: Variable(array.shape[outer:], _dims(array)[outer:], array.dtype)
+            for name, array in ((name, _array(self.group, name)) for name in self.names)
         }
 
     def require(self, config: Mapping[str, Any]) -> None:
@@ -178,7 +180,7 @@ class Store:
     def status(self) -> np.ndarray:
         """Status of every run, `MISSING` where it has not been computed."""
         try:
-            return self.group["status"][...]
+            return np.asarray(_array(self.group, "status")[...])
         except Exception:
             for region in self.layout.regions():
                 self._read("status", region)
@@ -195,7 +197,7 @@ class Store:
     def write(self, region: tuple[slice, ...], arrays: Mapping[str, np.ndarray]) -> None:
         """Write one chunk, its status last."""
         for name in self.names:
-            self.group[name][region] = arrays[name]
+            _array(self.group, name)[region] = arrays[name]
 
     def dataset(self) -> xr.Dataset:
         """The sweep as a labelled dataset, read from the store when its values are used."""
@@ -233,18 +235,33 @@ class Store:
 
     def _read(self, name: str, region: tuple[slice, ...]) -> np.ndarray:
         try:
-            return self.group[name][region]
+            return np.asarray(_array(self.group, name)[region])
         except Exception as error:
             at = "/".join(
                 str(part.start // size)
                 for part, size in zip(region, self.layout.chunk, strict=True)
             )
-            inner = "/0" * (self.group[name].ndim - len(region))
+            inner = "/0" * (_array(self.group, name).ndim - len(region))
             raise StoreError(
                 f"{self.path}: the file {name}/c/{at}{inner} is damaged ({error}). Nothing was "
                 f"changed. Delete it and status/c/{at}, and run the sweep again to compute that "
                 "chunk anew."
             ) from error
+
+
+def _array(group: zarr.Group, name: str) -> zarr.Array:
+    """An array of a group; `ValueError` for a group of that name."""
+    found = group[name]
+    if not isinstance(found, zarr.Array):
+        raise ValueError(f"{name}: must be an array, is {found!r}")
+    return found
+
+
+def _dims(array: zarr.Array) -> tuple[str, ...]:
+    """Names of the axes of an array, which has them all since `Store.create`."""
+    metadata = array.metadata
+    names = metadata.dimension_names if isinstance(metadata, ArrayV3Metadata) else None
+    return tuple(name for name in names or () if name is not None)
 
 
 def _clean(path: Path) -> None:

@@ -9,7 +9,7 @@ import functools
 import os
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 import jax
 import jax.numpy as jnp
@@ -19,8 +19,11 @@ from jaxtyping import Array, Float, Int, PyTree
 
 from sweeps.systems.base import Engine, Settings
 
+# JAX's devices come from a compiled library without types.
+Device: TypeAlias = jax.Device  # pyright: ignore[reportInvalidTypeForm]
 
-def mesh(devices: Sequence[jax.Device] | None = None) -> Mesh:
+
+def mesh(devices: Sequence[Device] | None = None) -> Mesh:
     """One axis over `devices`, by default all local ones."""
     found = jax.local_devices() if devices is None else list(devices)
     return Mesh(np.array(found), ("devices",))
@@ -44,22 +47,22 @@ class Program:
             settings=job.settings,
             mesh=job.mesh,
         )
-        self._compiled: Future | None = None
+        self._compiled: Future[jax.stages.Compiled] | None = None
 
     @property
     def shapes(self) -> dict[str, jax.ShapeDtypeStruct]:
         """Shapes and dtypes of what it returns."""
         return self._traced.out_info
 
-    def start(self) -> None:
+    def start(self) -> Future[jax.stages.Compiled]:
         """Begin to compile, if that has not begun."""
         if self._compiled is None:
             self._compiled = COMPILERS.submit(self._compile)
+        return self._compiled
 
     def __call__(self, *arguments: PyTree) -> dict[str, Array]:
         """The result of `run_tiles`, as soon as the program is there."""
-        self.start()
-        return self._compiled.result()(*arguments)
+        return self.start().result()(*arguments)
 
     def _compile(self) -> jax.stages.Compiled:
         # Threads do not inherit the precision of the one that starts them.
@@ -182,7 +185,7 @@ def tile_shape(num_seeds: int, num_points: int, size: int) -> tuple[int, int]:
     return power(max(size // points, 1), num_seeds), points
 
 
-def default_tile(memory: int, engine: Engine[Any], device: jax.Device) -> int:
+def default_tile(memory: int, engine: Engine[Any], device: Device) -> int:
     """Number of runs that a device works on at once, of which each takes `memory` bytes.
 
     On a CPU small tiles stay in the cache. An accelerator needs many runs to be busy, and gets

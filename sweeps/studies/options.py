@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 import numpy as np
-from jaxtyping import ArrayLike
+from numpy.typing import ArrayLike
 
 
 def queries(given: Sequence[str]) -> list[int]:

@@ -148,7 +148,7 @@ class Settings(NamedTuple, Generic[FixedT]):
 
     fixed: FixedT
     times: tuple[int, ...] | int
-    record: tuple[Hashable, ...]
+    record: tuple[str, ...]
     dtype: DType
     rtol: float | None
 
@@ -192,7 +192,7 @@ class Engine(NamedTuple, Generic[FixedT]):
     check: Callable[[FixedT, Any, Any], None] = lambda fixed, task, rule: None
     adaptive: bool = False
     tile: int = 16
-    prepare: Callable[[Any, tuple[Hashable, ...]], Any] = lambda task, record: task
+    prepare: Callable[[Any, tuple[str, ...]], Any] = lambda task, record: task
     trains: bool = False
     batched: bool = False
     variant: bool = False
@@ -241,6 +241,13 @@ class System(NamedTuple, Generic[FixedT]):
 def field_names(cls: type) -> tuple[str, ...]:
     """Names of the fields of a dataclass."""
     return tuple(field.name for field in dataclasses.fields(cls))
+
+
+def known(times: tuple[int, ...] | int) -> tuple[int, ...]:
+    """The steps at which a run records, where they depend on none of its traced fields."""
+    if isinstance(times, int):
+        raise TypeError("times: the runs of this system tell theirs themselves")
+    return times
 
 
 def steps_of(times: Times, steps: int) -> tuple[int, ...]:

@@ -7,15 +7,15 @@ from typing import ClassVar, NamedTuple
 from jaxtyping import Array, ArrayLike, PRNGKeyArray
 
 import dynsim
-from dynsim import EmbeddedSpec, Trajectory
+from dynsim import EmbeddedSpec, Trajectory, checks
 from dynsim.qkv.init import Embedding
 from dynsim.qkv.model import Normalisation, Placement
 from dynsim.qkv.observables import TRAINED
-from sweeps.systems.base import Engine, Settings, System
+from sweeps.systems.base import Engine, Settings, System, known
 from sweeps.systems.yz.labels import LABELS
 from sweeps.systems.yz.problem import TASKS
 from sweeps.systems.yz.settings import Fixed as YZFixed
-from sweeps.systems.yz.settings import Training
+from sweeps.systems.yz.settings import LayerTraining
 
 SCALES = ("scale", "value_scale")
 SIZES = ("width", "heads")
@@ -36,7 +36,7 @@ class Fixed(NamedTuple):
 
 
 @dataclasses.dataclass(frozen=True)
-class QKVTraining(Training):
+class QKVTraining(LayerTraining[Fixed]):
     """Training of U, W_Q, W_K and W_V in place of Y and Z, on the same tasks.
 
     Attributes:
@@ -52,10 +52,10 @@ class QKVTraining(Training):
         train_embedding: train U as well.
     """
 
-    AXES: ClassVar = Training.AXES._replace(
-        traced=(*Training.AXES.traced, *SCALES),
-        static=(*Training.AXES.static, *SIZES),
-        whole=(*Training.AXES.whole, *SIZES),
+    AXES: ClassVar = LayerTraining.AXES._replace(
+        traced=(*LayerTraining.AXES.traced, *SCALES),
+        static=(*LayerTraining.AXES.static, *SIZES),
+        whole=(*LayerTraining.AXES.whole, *SIZES),
     )
 
     width: int = 64
@@ -73,11 +73,11 @@ class QKVTraining(Training):
         """The numbers of the optimiser and the scales by name."""
         scales = {name: getattr(self, name) for name in SCALES}
         for name, value in scales.items():
-            dynsim.checks.real(name, value, 0)
+            checks.real(name, value, 0)
         return {**super().numbers(), **scales}
 
     def reads(self, field: str, axes: Collection[str]) -> bool:
-        """As of `Training`, but weights start as the fields here say, not as `init`."""
+        """As of `LayerTraining`, but weights start as the fields here say, not as `init`."""
         return field != "init" and super().reads(field, axes)
 
     def fixed(self) -> Fixed:
@@ -92,7 +92,7 @@ class QKVTraining(Training):
             placement=self.placement,
             residual=self.residual,
         )
-        return Fixed(super().fixed(), spec, () if self.train_embedding else ("U",))
+        return Fixed(self.shared(), spec, () if self.train_embedding else ("U",))
 
 
 def _assemble(
@@ -121,7 +121,7 @@ def _simulate(
         frozen=settings.fixed.frozen,
         length=fixed.length,
         batch=fixed.batch,
-        times=settings.times,
+        times=known(settings.times),
         record=settings.record,
         dtype=settings.dtype,
     )

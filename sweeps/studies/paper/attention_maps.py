@@ -71,7 +71,8 @@ def run(config: Figure4 | Figure5) -> list[Path]:
     for row, (source, n) in zip(axes, rows, strict=True):
         for ax, rate in zip(row, rates, strict=True):
             panel = found[source].sel(eta_y=rate)
-            eta_z = float(panel.eta_z) if "eta_z" in panel.coords else sweep.run.eta_z
+            fixed = sweep.run.numbers()["eta_z"]
+            eta_z = float(np.asarray(panel.eta_z if "eta_z" in panel.coords else fixed))
             mesh = plot(panel.attention.isel({"class": n, "token": used}), ax=ax)
             title = rf"{source}, class {n}, $\eta_Y = {rate:g}$, $\eta_Z = {eta_z:g}$"
             ax.set_title(title, fontsize="medium")

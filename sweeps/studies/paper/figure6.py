@@ -164,11 +164,8 @@ def published() -> dict[tuple[float, float, float], tuple[float, float]]:
     cells that are known."""
     with Path(__file__).with_name("published_fig6.csv").open() as file:
         rows = list(csv.DictReader(file))
-    names = ("num_queries", "eta_z", "ratio")
-    return {
-        tuple(float(row[name]) for name in names): (float(row["mean"]), float(row["std"]))
-        for row in rows
-    }
+    numbers = [{name: float(value) for name, value in row.items()} for row in rows]
+    return {(n["num_queries"], n["eta_z"], n["ratio"]): (n["mean"], n["std"]) for n in numbers}
 
 
 def arrays(found: Mapping[str, xr.Dataset]) -> dict[str, np.ndarray]:

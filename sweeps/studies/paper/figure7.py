@@ -63,14 +63,14 @@ def run(config: Figure7) -> list[Path]:
     corpus = config.training(config.layers[0]).read()
     found = {layers: compute(config, layers) for layers in config.layers}
     report = {str(layers): measures(data, config.length) for layers, data in found.items()}
-    words = corpus.words(corpus.valid[config.prompt :][: config.length])
+    words = corpus.words(corpus.held_out[config.prompt :][: config.length])
     for layers, rows in report.items():
         for layer, row in enumerate(rows):
             shown = ", ".join(f"{name} {value:.3g}" for name, value in row.items())
             print(f"{layers} layer(s), layer {layer + 1}: {shown}")
     rows = sum(config.layers)
     figure = plt.figure(figsize=(19, 3.6 * rows + 1), layout="constrained")
-    left, right = figure.subfigures(1, 2, width_ratios=[3.2, 1])
+    ((left, right),) = figure.subfigures(1, 2, squeeze=False, width_ratios=[3.2, 1])
     axes = left.subplots(rows, len(SHARES), squeeze=False, sharex=True, sharey=True)
     row = 0
     for layers, data in found.items():
@@ -96,7 +96,7 @@ def run(config: Figure7) -> list[Path]:
     lower.set_xlabel("optimiser step")
     run_of = config.training(config.layers[0])
     figure.suptitle(rf"{describe(run_of)}, $\eta$ = {config.eta:g}", fontsize="medium")
-    arrays = {"prompt": corpus.valid[config.prompt :][: config.length]}
+    arrays = {"prompt": corpus.held_out[config.prompt :][: config.length]}
     for layers, data in found.items():
         arrays |= {f"{layers}/{name}": data[name].values for name in (*RECORD, "time")}
     return output.write(

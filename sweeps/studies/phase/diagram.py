@@ -113,7 +113,8 @@ def lines(config: Phase) -> dict[str, np.ndarray]:
     for other tasks, and left out (NaN) where a task has no common token. Momentum is read as
     eta / (1 - mu). The closed forms say nothing of Adam, for which all is NaN.
     """
-    plane = Sweep(config.axes(), config.training())
+    training = config.training()
+    plane = Sweep(config.axes(), training)
     shape = tuple(dim.size for dim in plane.dims)
     found = {name: np.full(shape, np.nan) for name in (*STAGES, "bound")}
     if config.optimizer != "adam":
@@ -126,7 +127,8 @@ def lines(config: Phase) -> dict[str, np.ndarray]:
                     dim.name: value.item() if dim.static else value
                     for dim, value in zip(plane.dims, values, strict=True)
                 }
-                for name, value in closed_forms(plane.point(point)).items():
+                point.pop("seed", None)
+                for name, value in closed_forms(training.at(point)).items():
                     found[name][region] = value
     return {name: values.T for name, values in found.items()}
 

@@ -113,7 +113,7 @@ def relative_error(trained: xr.Dataset, solved: xr.Dataset) -> xr.DataArray:
     # Where K is an axis, classes that a task does not have are NaN on both sides.
     exists = mean.notnull().any("time")
     norms = [
-        np.sqrt((part**2).where(exists, 0).sum(("time", "class"), skipna=False))
+        (part**2).where(exists, 0).sum(("time", "class"), skipna=False) ** 0.5
         for part in (valid(solved)[QUANTITY] - mean, mean)
     ]
     return (norms[0] / norms[1]).where(exists.any("class"))

@@ -81,6 +81,17 @@ class Record:
     trace: float | None = None
 
 
+@dataclasses.dataclass(frozen=True)
+class Decomposed(Record):
+    """A matrix that has singular values, and so every number but perhaps the trace."""
+
+    numbers: Numbers
+    null_sigma: Float[np.ndarray, " r"]
+    null: Numbers
+    edge: float
+    spikes: int
+
+
 class Report(NamedTuple):
     """Matrices in the order in which people count, then products; and what was left out."""
 
@@ -122,10 +133,10 @@ def record(matrix: Matrix) -> Record:
     shape = (factors[0].shape[0], factors[-1].shape[1])
     inner = factors[0].shape[1] if len(factors) == 2 else None
     dtype = " @ ".join(dict.fromkeys(block.tensor.dtype for block in matrix.factors))
-    about = {"name": matrix.name, "shape": shape, "inner": inner, "dtype": dtype}
     if bad := sum(int((~np.isfinite(factor)).sum()) for factor in factors):
         entries = sum(factor.size for factor in factors)
-        return Record(**about, status=f"not finite ({bad} of {entries} entries)", sigma=np.empty(0))
+        status = f"not finite ({bad} of {entries} entries)"
+        return Record(matrix.name, shape, inner, dtype, status, np.empty(0))
     if inner is None:
         sigma = np.linalg.svd(factors[0], compute_uv=False)
         diagonal = np.diagonal(factors[0])
@@ -136,9 +147,12 @@ def record(matrix: Matrix) -> Record:
     numbers = singular.numbers(sigma)
     null_sigma = singular.null(numbers.frobenius, *shape, inner)
     edge = singular.edge(numbers.frobenius, *shape, inner)
-    return Record(
-        **about,
-        status="ok" if numbers.spectral else "zero",
+    return Decomposed(
+        matrix.name,
+        shape,
+        inner,
+        dtype,
+        "ok" if numbers.spectral else "zero",
         sigma=sigma,
         numbers=numbers,
         null_sigma=null_sigma,
@@ -200,7 +214,7 @@ def arrays(found: Report) -> dict[str, np.ndarray]:
     }
     kept |= {name: np.array(column, dtype=np.float64) for name, column in columns.items()}
     for r in found.records:
-        if r.numbers is not None:
+        if isinstance(r, Decomposed):
             kept[f"{r.name}/sigma"], kept[f"{r.name}/null_sigma"] = r.sigma, r.null_sigma
             kept[f"{r.name}/energy"] = singular.energy(r.sigma)
     return kept
@@ -209,7 +223,7 @@ def arrays(found: Report) -> dict[str, np.ndarray]:
 def _line(r: Record, width: int) -> str:
     shape = f"{r.shape[0]} x {r.shape[1]}"
     start = f"{r.name:<{width}} {shape:>13} "
-    if r.numbers is None:
+    if not isinstance(r, Decomposed):
         return start + r.status
     own, null = r.numbers, r.null
     stable = f"{own.stable_rank:.1f} / {null.stable_rank:.1f}"

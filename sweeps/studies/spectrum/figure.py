@@ -9,6 +9,7 @@ import numpy as np
 from matplotlib.axes import Axes
 
 from dynsim import checks
+from dynsim.precision import AnyArray
 from dynsim.two_stage.presets import Preset
 from dynsim.two_stage.rank_truncation import RankCurves
 from sweeps import output
@@ -140,7 +141,7 @@ def as_arrays(stage: str, curves: Sequence[RankCurves]) -> dict[str, np.ndarray]
     return named
 
 
-def _curve(ax: Axes, values: Sequence[np.ndarray], label: str, colour: str) -> None:
+def _curve(ax: Axes, values: Sequence[AnyArray], label: str, colour: str) -> None:
     shown = np.stack(values)[:, : LARGEST + 1]
     spread = shown.std(0, ddof=1) if len(shown) > 1 else np.zeros(shown.shape[1])
     ax.errorbar(

@@ -101,17 +101,19 @@ def by_product(found: Mapping[str, Tensor], product: str, split: int) -> Chosen:
     left, right = (_captured(found, pattern, product) for pattern, _, _ in parsed)
     matrices, skipped = [], []
     for stars, tensor in [*left.items(), *((s, t) for s, t in right.items() if s not in left)]:
-        pair = [left.get(stars), right.get(stars)]
-        if None in pair:
-            other = parsed[0 if pair[0] is None else 1][0]
-            reason = f"nothing in {other!r} to multiply with"
+        one, other = left.get(stars), right.get(stars)
+        if one is None or other is None:
+            searched = parsed[0 if one is None else 1][0]
+            reason = f"nothing in {searched!r} to multiply with"
             skipped.append(Skipped(tensor.name, tensor.shape, tensor.dtype, reason))
-        elif bad := [one for one in pair if one.obstacle is not None]:
+        elif bad := [each for each in (one, other) if each.obstacle is not None]:
             reason = f"no factor of {product!r}: {bad[0].obstacle}"
             skipped.append(Skipped(bad[0].name, bad[0].shape, bad[0].dtype, reason))
         else:
-            blocks = [_factor(one, *how[1:], split) for one, how in zip(pair, parsed, strict=True)]
-            matrices.append(_multiplied(*blocks))
+            (_, *first), (_, *second) = parsed
+            matrices.append(
+                _multiplied(_factor(one, *first, split), _factor(other, *second, split))
+            )
     if left.keys().isdisjoint(right):
         raise ValueError(
             f"products = {product!r}: matches {len(left)} and {len(right)} tensors, and the texts "

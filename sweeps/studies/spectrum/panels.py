@@ -3,20 +3,30 @@
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
-import matplotlib as mpl
 import matplotlib.pyplot as plt
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.cm import ScalarMappable
-from matplotlib.colors import Normalize
+from matplotlib.colors import ListedColormap, Normalize
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
+from matplotlib.ticker import LogFormatter, MaxNLocator
 
 from sweeps import output
 from sweeps.studies.spectrum import singular
-from sweeps.studies.spectrum.checkpoint import Checkpoint, Record, arrays, report, summary, table
+from sweeps.studies.spectrum.checkpoint import (
+    Checkpoint,
+    Decomposed,
+    Record,
+    arrays,
+    report,
+    summary,
+    table,
+)
 
+Colour = tuple[float, float, float, float]
 NAMED = 8
 """Number of entries up to which matrices, kinds of matrices or nulls are told apart."""
 MARKERS = "os^Dv*Ph"
@@ -49,7 +59,7 @@ def draw(records: Sequence[Record]) -> Figure:
             Line2D([], [], color="0.3", marker=MARKERS[i], ls="", ms=5, label=name)
             for i, name in enumerate(kinds if 1 < len(kinds) <= NAMED else [])
         ]
-    longest = max((len(handle.get_label()) for handle in handles), default=1)
+    longest = max((len(str(handle.get_label())) for handle in handles), default=1)
     columns = max(1, min(len(handles), 170 // (longest + 8)))
     rows = -(-len(handles) // columns)
     figure, axes = plt.subplots(1, 3, figsize=(14, 4.5 + 0.2 * rows), layout="constrained")
@@ -60,24 +70,27 @@ def draw(records: Sequence[Record]) -> Figure:
         style = {"frameon": False, "fontsize": "small" if longest < 90 else "x-small"}
         figure.legend(handles=handles, loc="outside lower center", ncols=columns, **style)
     if not few:
-        shades = mpl.colors.ListedColormap([colours[r.name] for r in records])
+        shades = ListedColormap([colours[r.name] for r in records])
         scale = ScalarMappable(Normalize(-0.5, len(records) - 0.5), shades)
         bar = figure.colorbar(scale, ax=axes, pad=0.01, aspect=35)
         bar.set_label("matrix, in order of appearance")
-        bar.locator = mpl.ticker.MaxNLocator(8, integer=True)
+        bar.locator = MaxNLocator(8, integer=True)
         bar.update_ticks()
     return figure
 
 
-def palette(records: Sequence[Record]) -> dict[str, tuple[float, ...]]:
+def palette(records: Sequence[Record]) -> dict[str, Colour]:
     """Colours by name of the matrix, from first to last."""
     shades = plt.get_cmap("viridis")(np.linspace(0, 0.9, len(records)))
-    return {r.name: tuple(shade) for r, shade in zip(records, shades, strict=True)}
+    return {
+        r.name: (red, green, blue, a)
+        for r, (red, green, blue, a) in zip(records, shades, strict=True)
+    }
 
 
 def plot_values(
     records: Sequence[Record],
-    colours: Mapping[str, tuple[float, ...]] | None = None,
+    colours: Mapping[str, Colour] | None = None,
     ax: Axes | None = None,
 ) -> Axes:
     """Singular values over the edge of the null, against the index i = 1 ... min(m, n)."""
@@ -102,7 +115,7 @@ def plot_values(
 
 def plot_energy(
     records: Sequence[Record],
-    colours: Mapping[str, tuple[float, ...]] | None = None,
+    colours: Mapping[str, Colour] | None = None,
     ax: Axes | None = None,
 ) -> Axes:
     """Share of the squared Frobenius norm in the first i directions."""
@@ -122,7 +135,7 @@ def plot_energy(
 
 def plot_by_matrix(
     records: Sequence[Record],
-    colours: Mapping[str, tuple[float, ...]] | None = None,
+    colours: Mapping[str, Colour] | None = None,
     ax: Axes | None = None,
 ) -> Axes:
     """Traces where there are square matrices, with two standard deviations of the null about 0;
@@ -132,7 +145,7 @@ def plot_by_matrix(
     shown = [
         (i, r)
         for i, r in enumerate(records)
-        if (r.trace is not None if traces else r.status == "ok")
+        if isinstance(r, Decomposed) and (r.trace is not None if traces else r.status == "ok")
     ]
     kinds = _kinds(records)
     size = 6 if len(records) <= 30 else 4
@@ -156,12 +169,12 @@ def plot_by_matrix(
         if shown:
             ax.set_yscale("log")
             ax.yaxis.set_major_formatter("{x:g}")
-            ax.yaxis.set_minor_formatter(mpl.ticker.LogFormatter(minor_thresholds=(2, 0.5)))
+            ax.yaxis.set_minor_formatter(LogFormatter(minor_thresholds=(2, 0.5)))
         ax.set(ylabel=r"$|A|_F^2 \, / \, \sigma_1^2$")
         title = "stable rank (grey: random)"
     ax.set_title(title, fontsize="medium")
     ax.set(xlabel="matrix, in order of appearance", xlim=(-0.6, len(records) - 0.4))
-    ax.xaxis.set_major_locator(mpl.ticker.MaxNLocator(8, integer=True, min_n_ticks=1))
+    ax.xaxis.set_major_locator(MaxNLocator(8, integer=True, min_n_ticks=1))
     ax.grid(alpha=0.25)
     return ax
 
@@ -175,11 +188,11 @@ def _kinds(records: Sequence[Record]) -> list[str]:
     return list(dict.fromkeys(kind(r.name) for r in records))
 
 
-def _nonzero(records: Sequence[Record]) -> list[Record]:
-    return [r for r in records if r.status == "ok"]
+def _nonzero(records: Sequence[Record]) -> list[Decomposed]:
+    return [r for r in records if isinstance(r, Decomposed) and r.status == "ok"]
 
 
-def _nulls(records: Sequence[Record]) -> list[Record]:
+def _nulls(records: Sequence[Record]) -> list[Decomposed]:
     """One matrix for each law of the null; none if that would be a thicket."""
     laws = {(r.shape, r.inner): r for r in reversed(_nonzero(records))}
     return list(laws.values()) if len(laws) <= NAMED // 2 else []
@@ -195,7 +208,7 @@ def _place(sigma: np.ndarray) -> np.ndarray:
     return (np.arange(sigma.size) + 0.5) / sigma.size
 
 
-def _style(r: Record, records: Sequence[Record]) -> dict[str, object]:
+def _style(r: Record, records: Sequence[Record]) -> dict[str, Any]:
     """Thin lines where there are many, and points where a line would have few."""
     few = r.sigma.size <= 20
     return {"lw": 1.5 if len(records) <= NAMED else 0.7, "marker": "." if few else None}

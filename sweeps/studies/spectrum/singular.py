@@ -71,9 +71,14 @@ def of_product(A: Float[np.ndarray, "m k"], B: Float[np.ndarray, "k n"]) -> Floa
     """The r = min(m, n) singular values of A B; of thin factors by way of a k x k matrix."""
     size = min(A.shape[0], B.shape[1])
     if A.shape[1] < size:
-        A, B = np.linalg.qr(A, mode="r"), np.linalg.qr(B.T, mode="r").T
+        A, B = _triangle(A), _triangle(B.T).T
     sigma = np.linalg.svd(A @ B, compute_uv=False)
     return np.pad(sigma, (0, size - sigma.size))
+
+
+def _triangle(A: Float[np.ndarray, "m k"]) -> Float[np.ndarray, "r k"]:
+    # Named results come with the modes that compute Q alone; NumPy's types say otherwise.
+    return np.asarray(np.linalg.qr(A, mode="r"))
 
 
 def edge(frobenius: float, m: int, n: int, inner: int | None = None) -> float:

@@ -60,7 +60,9 @@ def run(config: Validate) -> list[Path]:
 
 
 def _maps(flows: Mapping[Flow, str], optimizer: Callable[..., dynsim.Optimizer]) -> Outcome:
-    errors = {flow: measurements.flow_error(flow, optimizer) for flow in flows}
+    errors: dict[Flow, np.ndarray] = {
+        flow: measurements.flow_error(flow, optimizer) for flow in flows
+    }
     lines = ["| flow | within 1 % | within 3 % | within 10 % | worst |", "|---|---|---|---|---|"]
     figure, axes = plt.subplots(
         1, len(flows), figsize=(4.6 * len(flows), 4.2), layout="constrained", squeeze=False

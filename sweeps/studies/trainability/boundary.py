@@ -105,7 +105,7 @@ def boundary(classify: Classifier, cells: int, levels: int) -> list[Level]:
     """
     checks.integer("cells", cells, 1)
     checks.integer("levels", levels, 0)
-    cell_list = np.stack(np.mgrid[:cells, :cells], axis=-1).reshape(-1, 2)
+    cell_list = np.moveaxis(np.mgrid[:cells, :cells], 0, -1).reshape(-1, 2)
     known, known_trained = np.empty((0, 2), np.int64), np.empty(0, bool)
     found: list[Level] = []
     for level in range(levels + 1):
@@ -135,7 +135,7 @@ def boundary(classify: Classifier, cells: int, levels: int) -> list[Level]:
 
 def mixed(corners: Bool[np.ndarray, "N 4"]) -> Bool[np.ndarray, " N"]:
     """Whether the four corners of a cell do not agree."""
-    return corners.any(axis=1) & ~corners.all(axis=1)
+    return np.asarray(corners.any(axis=1) & ~corners.all(axis=1))
 
 
 def _across(

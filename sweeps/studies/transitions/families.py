@@ -85,10 +85,10 @@ def variants(name: str, seeds: int) -> dict[str, Sweep]:
     latest = over_points(probe, predicted_peak).max("eta_y")
     by_size = [dim for dim in latest.dims if dim in ("K", "M")]
     latest = latest.max([dim for dim in latest.dims if dim not in by_size])
-    steps = np.ceil(HORIZON * latest).astype(int)
+    steps = np.ceil(HORIZON * latest.values).astype(int)
     run, axes = dict(family.run), dict(family.axes)
     if by_size:
-        axes["steps"] = tuple(steps.values.tolist())
+        axes["steps"] = tuple(steps.tolist())
         zipped = (*zipped, (*(family.zipped or by_size), "steps"))
     else:
         run["steps"] = int(steps)

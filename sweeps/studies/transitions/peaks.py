@@ -81,7 +81,10 @@ def over_points(sweep: Sweep, function: Callable[[Training], float]) -> xr.DataA
             for dim, i in zip(dims, index, strict=True)
             for name, axis in dim.axes.items()
         }
-        values[index] = function(sweep.point(chosen))
+        run = sweep.point(chosen)
+        if not isinstance(run, Training):
+            raise ValueError(f"run = {run!r}: closed forms are those of the layer in Y and Z")
+        values[index] = function(run)
     coordinates = {name: (dim.name, list(axis)) for dim in dims for name, axis in dim.axes.items()}
     return xr.DataArray(values, coordinates, [dim.name for dim in dims])
 

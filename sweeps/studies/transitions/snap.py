@@ -112,7 +112,7 @@ def variant(config: Snap, name: str, engine: str) -> Sweep:
     seeds = {"seed": {"range": config.seeds}} if engine == "simulation" else {}
     return Sweep(
         {**varied, **seeds},
-        Training(task="syn-small", steps=config.steps, **fixed),
+        Training(task="syn-small", steps=config.steps).at(fixed),
         engine=engine,
         record=("entropy", "z_top_distinct", "speed", *(("B",) if engine == "eq10" else ())),
         times=60,

@@ -65,7 +65,7 @@ def run(config: CompareTwoStage) -> list[Path] | None:
     """Run `dynsim compare two_stage`: print the table, or the report as JSON, and write files."""
     hosts.use_all_cores()
     result = compare(config)
-    paths = report.write(result)
+    paths = report.write(result, config.out)
     if config.json:
         print(json.dumps(result.report, indent=2))
         return None

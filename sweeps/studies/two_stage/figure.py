@@ -10,6 +10,7 @@ import numpy as np
 from matplotlib.axes import Axes
 
 from dynsim import Trajectory, checks
+from dynsim.two_stage.noisy_sgd import Control
 from sweeps import output
 from sweeps.runner import hosts
 from sweeps.studies.two_stage import claims, panels
@@ -18,7 +19,11 @@ from sweeps.studies.two_stage.experiment import runs
 from sweeps.studies.two_stage.runs import Runs
 from sweeps.systems.two_stage.settings import TwoStage
 
-CONTROLS = {"forever": "tab:green", "small": "tab:orange", "smallinit": "tab:purple"}
+CONTROLS: dict[Control, str] = {
+    "forever": "tab:green",
+    "small": "tab:orange",
+    "smallinit": "tab:purple",
+}
 
 
 @dataclasses.dataclass(frozen=True)

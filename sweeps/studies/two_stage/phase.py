@@ -3,7 +3,7 @@
 import dataclasses
 import math
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import matplotlib.pyplot as plt
@@ -137,7 +137,7 @@ def run(config: TwoStagePhase) -> list[Path]:
 
 def compute(config: TwoStagePhase, engine: str, number: int) -> xr.Dataset:
     """What an engine says of `number` by `number` points, NaN where a run did not end well."""
-    axes = {
+    axes: dict[str, dict[str, Any]] = {
         "tau": {"logspace": [*config.tau, number]},
         "r": {"logspace": [*config.r, number]},
     }
@@ -165,10 +165,11 @@ def boundaries(
     the horizon."""
     task = config.training().make_task()
     with jax.enable_x64(True):
-        return tuple(
+        infinite, finite = (
             np.asarray(thresholds.finite_time_boundary(task, config.decay, horizon, r))
             for horizon in (math.inf, config.horizon)
         )
+    return infinite, finite
 
 
 def judge(simulated: Plane, line: Float[np.ndarray, " R"]) -> Verdict:

@@ -28,8 +28,8 @@ def table(result: TwoStageComparison) -> str:
     return "\n".join(shown_lines)
 
 
-def write(result: TwoStageComparison) -> list[Path]:
-    """Write compare.png, compare.json and compare.npz to the configured directory."""
+def write(result: TwoStageComparison, out: Path) -> list[Path]:
+    """Write compare.png, compare.json and compare.npz to the directory `out`."""
     runs = result.simulation
     figure, axes = plt.subplots(2, 2, figsize=(12, 8.5), layout="constrained")
     coupled = runs.training.value("coupling") > 0
@@ -42,7 +42,6 @@ def write(result: TwoStageComparison) -> list[Path]:
     named |= {"simulation/steps": runs.steps}
     for theory, prediction in result.predictions.items():
         named |= {f"{theory}/{n}": values for n, values in to_arrays(prediction).items()}
-    out = result.config.out
     return output.write(out, "compare", figure=figure, arrays=named, report=result.report)
 
 

@@ -12,7 +12,7 @@ from dynsim.transformer.model import Transformer
 from dynsim.transformer.observables import TRAINED
 from dynsim.transformer.simulate import simulate_text
 from dynsim.transformer.task import Text
-from sweeps.systems.base import Engine, Settings
+from sweeps.systems.base import Engine, Settings, known
 from sweeps.systems.transformer.settings import Fixed
 
 
@@ -34,7 +34,7 @@ def _simulate(
         steps=fixed.steps,
         batch=fixed.batch,
         num_held_out=fixed.num_held_out,
-        times=settings.times,
+        times=known(settings.times),
         record=settings.record,
         dtype=settings.dtype,
     )

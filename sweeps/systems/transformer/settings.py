@@ -191,7 +191,7 @@ class TextTraining(Run[Fixed]):
         if self.corpus == SYNTHETIC:
             return super().as_json()
         every = dataclasses.replace(self, min_count=1).read()
-        words = " ".join([*every.words(every.train), "", *every.words(every.valid)])
+        words = " ".join([*every.words(every.train), "", *every.words(every.held_out)])
         return {**super().as_json(), "text": hashlib.sha256(words.encode()).hexdigest()[:16]}
 
 

@@ -2,7 +2,7 @@
 
 import functools
 import math
-from collections.abc import Callable, Hashable, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
@@ -17,7 +17,7 @@ from odes.symmetric.observables import DESCENDED, PLACED
 from odes.symmetric.placement import Placed
 from odes.symmetric.state import SymmetricTask
 from odes.yz import ladder
-from sweeps.systems.base import Engine, Settings
+from sweeps.systems.base import Engine, Settings, known
 from sweeps.systems.yz.settings import Fixed
 
 ATOL_SHARE = 0.01
@@ -58,7 +58,7 @@ def _simulate(
         length=fixed.length,
         batch=fixed.batch,
         init=init or fixed.init,
-        times=settings.times,
+        times=known(settings.times),
         record=settings.record,
         dtype=settings.dtype,
     )
@@ -121,19 +121,19 @@ def _descend_symmetric(
         task,
         optimizer,
         steps=settings.fixed.steps,
-        times=settings.times,
+        times=known(settings.times),
         record=settings.record,
         dtype=settings.dtype,
     )
 
 
-def _merged(task: dynsim.SequenceClasses, record: tuple[Hashable, ...]) -> SymmetricTask | Placed:
+def _merged(task: dynsim.SequenceClasses, record: tuple[str, ...]) -> SymmetricTask | Placed:
     """The reduced task, with the full one where something is recorded that takes full weights."""
     found = symmetric.placed(task, merged=True)
     return found if _takes_full_weights(record) else found.reduced
 
 
-def _takes_full_weights(record: tuple[Hashable, ...]) -> bool:
+def _takes_full_weights(record: tuple[str, ...]) -> bool:
     return not set(record) <= set(DESCENDED.names())
 
 

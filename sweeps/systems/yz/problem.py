@@ -7,6 +7,7 @@ from typing import Literal
 
 import dynsim
 from dynsim import checks
+from dynsim.classes.synthetic import Layout
 
 
 @dataclasses.dataclass(frozen=True)
@@ -51,7 +52,7 @@ class Problem:
     K: int | None = None
     M: int | None = None
     overlap: float = 0.1
-    layout: dynsim.classes.Layout = "authors"
+    layout: Layout = "authors"
 
     def make_task(self) -> dynsim.SequenceClasses:
         """The task; `ValueError` for an unknown name or a bad file."""

@@ -11,7 +11,7 @@ from jaxtyping import ArrayLike, Float
 from dynsim import checks
 from dynsim.precision import DType
 from dynsim.training.optim import Kind
-from sweeps.systems.base import Fields, Run, Times, steps_of
+from sweeps.systems.base import Fields, FixedT, Run, Times, steps_of
 from sweeps.systems.yz.problem import TASKS, Problem
 
 NUMBERS = ("eta_y", "eta_z", "momentum", "b1", "b2", "eps")
@@ -21,7 +21,7 @@ TASK_AXES = ("num_queries", "classes_per_query", "num_common", "num_distinct", "
 
 
 class Fixed(NamedTuple):
-    """What trainings of one program share besides the arrays of their task, as in `Training`."""
+    """What trainings of one program share besides the arrays of their task, as in `LayerTraining`."""
 
     kind: Kind
     steps: int
@@ -32,8 +32,8 @@ class Fixed(NamedTuple):
 
 
 @dataclasses.dataclass(frozen=True)
-class Training(Problem, Run[Fixed]):
-    """How the attention layer is trained on the problem.
+class LayerTraining(Problem, Run[FixedT]):
+    """How an attention layer is trained on the problem, whatever its parameters are.
 
     Attributes:
         steps: optimiser steps of a run.
@@ -99,8 +99,9 @@ class Training(Problem, Run[Fixed]):
         optimizer = self.make_optimizer()
         return {name: getattr(optimizer, name) for name in NUMBERS}
 
-    def fixed(self) -> Fixed:
-        """What its program takes for granted: neither the task, whose arrays say all, nor rates."""
+    def shared(self) -> Fixed:
+        """What trainings of one program share: neither the task, whose arrays say all, nor
+        rates."""
         kind = self.make_optimizer().kind
         return Fixed(kind, self.steps, self.length, self.batch, self.init, self.dtype)
 
@@ -123,3 +124,12 @@ class Training(Problem, Run[Fixed]):
     @property
     def _task_fields(self) -> tuple[str, ...]:
         return TASKS[self.task][1] if self.task in TASKS else ()
+
+
+@dataclasses.dataclass(frozen=True)
+class Training(LayerTraining[Fixed]):
+    """How the attention layer in Y and Z is trained on the problem."""
+
+    def fixed(self) -> Fixed:
+        """What its program takes for granted."""
+        return self.shared()
