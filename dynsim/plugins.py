@@ -3,22 +3,23 @@
 import functools
 import importlib.metadata
 from collections.abc import Mapping
+from importlib.metadata import EntryPoint
 from types import MappingProxyType
 
 
 @functools.cache
-def entry_points(group: str) -> Mapping[str, importlib.metadata.EntryPoint]:
+def entry_points(group: str) -> Mapping[str, EntryPoint]:
     """The entry points of a group by name.
 
     Raises:
         ValueError: for a name that two packages want.
     """
-    found: dict[str, importlib.metadata.EntryPoint] = {}
-    for entry in importlib.metadata.entry_points(group=group):
-        if entry.name in found and entry.value != found[entry.name].value:
-            owners = " and ".join(_owner(each) for each in (found[entry.name], entry))
-            raise ValueError(f"entry point {entry.name!r} of {group}: is in {owners}")
-        found[entry.name] = entry
+    found: dict[str, EntryPoint] = {}
+    for point in importlib.metadata.entry_points(group=group):
+        other = found.setdefault(point.name, point)
+        # A package that stands twice on the path, as after an editable installation, is one.
+        if other is not point and (other.value, _owner(other)) != (point.value, _owner(point)):
+            raise ValueError(f"{_described(point)}: {_described(other)} has the same name")
     return MappingProxyType(found)
 
 
@@ -29,15 +30,22 @@ def load(group: str, name: str) -> object:
     Raises:
         ValueError: naming the package, where it cannot be loaded.
     """
-    entry = entry_points(group)[name]
+    point = entry_points(group)[name]
+    # Whatever a foreign module raises while it is imported.
     try:
-        return entry.load()
+        return point.load()
     except Exception as error:
-        raise ValueError(
-            f"entry point {name!r} of {group} in {_owner(entry)}: {entry.value} cannot be loaded "
-            f"({type(error).__name__}: {error})"
-        ) from error
+        raise ValueError(f"{_described(point)}: cannot be loaded ({error})") from error
 
 
-def _owner(entry: importlib.metadata.EntryPoint) -> str:
-    return entry.dist.name if entry.dist else "an unnamed package"
+def described(group: str, name: str) -> str:
+    """An entry point as errors name it."""
+    return _described(entry_points(group)[name])
+
+
+def _described(point: EntryPoint) -> str:
+    return f"entry point {point.name} = {point.value} of {_owner(point)}"
+
+
+def _owner(point: EntryPoint) -> str:
+    return point.dist.name if point.dist else "an unknown distribution"

@@ -15,20 +15,15 @@ function is imported when its name is recorded.
 """
 
 import dataclasses
-import functools
-import importlib.metadata
 from collections.abc import Callable, Iterable, Mapping
-from importlib.metadata import EntryPoint
 from typing import Any, NamedTuple
 
 from jaxtyping import Array
 
-from dynsim import checks
+from dynsim import checks, plugins
 
 GROUP = "dynsim.observables"
 """Group of the entry points."""
-SYSTEMS = ("yz", "qkv", "two_stage", "transformer")
-"""Systems that observables can be registered for."""
 RELATIVE_LOSS = "relative_loss"
 """The name under which a loop records what `dynsim.training.relative_loss` sums up."""
 
@@ -59,7 +54,7 @@ class Table:
 
     Attributes:
         functions: its observables by name.
-        systems: those of `SYSTEMS` whose registered observables it can evaluate as well.
+        systems: names of systems whose registered observables it can evaluate as well.
         provided: what the loop itself records, which may be asked for like an observable.
         refused: names that this kind of run cannot record though others can, with the reason.
     """
@@ -73,7 +68,7 @@ class Table:
         """All names that can be asked for.
 
         Raises:
-            ValueError: for an entry point whose name says no system, or that is there twice.
+            ValueError: for an entry point whose name says no system, or that two packages have.
         """
         known = (*self.functions, *self.provided, *_registered(self.systems))
         return tuple(name for name in dict.fromkeys(known) if name not in self.refused)
@@ -140,34 +135,25 @@ def _own(name: Any, function: Any) -> tuple[str, Observable]:
     return name, function
 
 
-@functools.cache
-def _registered(systems: tuple[str, ...]) -> dict[str, EntryPoint]:
+def _registered(systems: tuple[str, ...]) -> dict[str, str]:
     """The entry points of the observables of `systems`, the first of them first, by name."""
-    found: dict[str, dict[str, EntryPoint]] = {system: {} for system in SYSTEMS}
-    for point in importlib.metadata.entry_points(group=GROUP) if systems else ():
-        system, _, name = point.name.partition(".")
-        if system not in SYSTEMS or not name:
-            raise ValueError(
-                f"{_described(point)}: must be named <system>.<observable> with a system of "
-                f"{', '.join(SYSTEMS)}"
-            )
-        other = found[system].setdefault(name, point)
-        if other is not point:
-            raise ValueError(f"{_described(point)}: {_described(other)} has the same name")
-    return {name: point for s in reversed(systems) for name, point in found[s].items()}
+    points = plugins.entry_points(GROUP) if systems else {}
+    for point in points:
+        system, _, name = point.partition(".")
+        if not system or not name:
+            described = plugins.described(GROUP, point)
+            raise ValueError(f"{described}: must be named <system>.<observable>")
+    return {
+        point.removeprefix(f"{system}."): point
+        for system in reversed(systems)
+        for point in points
+        if point.startswith(f"{system}.")
+    }
 
 
-def _loaded(point: EntryPoint) -> Observable:
-    # Whatever a foreign module raises while it is imported.
-    try:
-        function = point.load()
-    except Exception as error:
-        raise ValueError(f"{_described(point)}: cannot be loaded ({error})") from error
+def _loaded(point: str) -> Observable:
+    function = plugins.load(GROUP, point)
     if not callable(function):
-        raise ValueError(f"{_described(point)}: must be a function, is {function!r}")
+        described = plugins.described(GROUP, point)
+        raise ValueError(f"{described}: must be a function, is {function!r}")
     return function
-
-
-def _described(point: EntryPoint) -> str:
-    origin = "an unknown distribution" if point.dist is None else point.dist.name
-    return f"entry point {point.name} = {point.value} of {origin}"

@@ -7,9 +7,7 @@ from dynsim.training.recording import RELATIVE_LOSS, Recording
 from dynsim.trajectory import Times, log_times
 
 
-def checked_times(
-    times: Times | None, steps: int, record: Recording
-) -> Times:
+def checked_times(times: Times | None, steps: int, record: Recording) -> Times:
     """The steps at which a run of `steps` steps records, `log_times(steps)` if None are given.
 
     Raises:

@@ -46,9 +46,8 @@ def system(name: str) -> System[Any]:
         else:
             found = plugins.load(GROUP, name)
             if not isinstance(found, System) or found.name != name:
-                raise ValueError(
-                    f"entry point {name!r} of {GROUP}: must be a System of that name, got {found!r}"
-                )
+                described = plugins.described(GROUP, name)
+                raise ValueError(f"{described}: must be a System of that name, is {found!r}")
             _KNOWN[name] = _checked(found)
     return _KNOWN[name]
 

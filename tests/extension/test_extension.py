@@ -125,5 +125,5 @@ def test_a_broken_entry_point_names_its_package(
     (info / "entry_points.txt").write_text("[dynsim.systems]\nbroken = no_such_module:SYSTEM\n")
     monkeypatch.syspath_prepend(str(tmp_path))
     plugins.entry_points.cache_clear()
-    with pytest.raises(ValueError, match=r"entry point 'broken' of dynsim\.systems in broken-toy"):
+    with pytest.raises(ValueError, match="broken = no_such_module:SYSTEM of broken-toy: cannot"):
         registry.system("broken")

@@ -21,7 +21,7 @@ TASK_AXES = ("num_queries", "classes_per_query", "num_common", "num_distinct", "
 
 
 class Fixed(NamedTuple):
-    """What trainings of one program share besides the arrays of their task, as in `LayerTraining`."""
+    """What trainings of one program share besides their task's arrays, as in `LayerTraining`."""
 
     kind: Kind
     steps: int
