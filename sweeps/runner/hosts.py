@@ -81,7 +81,8 @@ def use_all_cores() -> None:
     """
     if "xla_force_host_platform_device_count" in os.environ.get("XLA_FLAGS", ""):
         return
-    if jax.config.read("jax_num_cpu_devices") == -1:
+    # jax defines its options when it is imported, where no type checker sees them.
+    if jax.config.jax_num_cpu_devices == -1:  # pyright: ignore[reportAttributeAccessIssue]
         with contextlib.suppress(RuntimeError):  # JAX is running, so the choice has been made
             # Not every system says which cores this process may use.
             known = hasattr(os, "sched_getaffinity")
