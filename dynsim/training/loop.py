@@ -104,11 +104,15 @@ def train(
         values, seen = observe(params, seen)
         return values if loss is None else {**values, "batch_loss": loss}, seen
 
+    def ahead(state: State, k: Int[Array, ""]) -> Array | None:
+        # Of the step that comes next the loss alone is used; the compiler drops its update.
+        return None if limit is None else step(state.params, state.memory, k)[2]
+
     end = times[-1] if steps is None else steps
     sums = relative_loss.start(batch, dtype) if relative else None
     start = State(params, memory, jnp.full(batch, -1, jnp.int32), sums)
     if steps is None:
-        state, rows = _from_record_to_record(start, seen, advance, record, times)
+        state, rows = _from_record_to_record(start, seen, advance, ahead, record, times)
         if limit is not None:
             valid = rows["batch_loss"][-1] <= limit
             state = state._replace(first_bad=_judged(state.first_bad, end, valid))
@@ -168,13 +172,17 @@ def _at_every_step(
 
 
 def _from_record_to_record(
-    start: State, seen: PyTree, advance: Advance, record: Written, times: Int[Array, " S"]
+    start: State,
+    seen: PyTree,
+    advance: Advance,
+    ahead: Callable[[State, Int[Array, ""]], Array | None],
+    record: Written,
+    times: Int[Array, " S"],
 ) -> tuple[State, dict[str, Array]]:
     def stretch(carry, until):  # type: ignore[no-untyped-def]
         state, seen, now = carry
         state = jax.lax.fori_loop(now, until, lambda k, state: advance(state, k)[0], state)
-        # Of the step that comes next the loss alone is used; its update falls to the compiler.
-        row, seen = record(state.params, seen, advance(state, until)[1])
+        row, seen = record(state.params, seen, ahead(state, until))
         return (state, seen, until), row
 
     (state, _, _), rows = jax.lax.scan(stretch, (start, seen, jnp.int32(0)), times)
@@ -184,7 +192,7 @@ def _from_record_to_record(
 def _judged(
     first_bad: Int[Array, "*B"], k: Int[ArrayLike, ""], valid: Bool[Array, "*B"]
 ) -> Int[Array, "*B"]:
-    # A comparison with NaN is false, so that a loss that is none is not valid.
+    # A comparison with NaN is false, so that NaN is not valid.
     return jnp.where(valid, -1, jnp.where(first_bad < 0, k, first_bad))
 
 
