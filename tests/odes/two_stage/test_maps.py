@@ -2,6 +2,7 @@
 
 import functools
 import math
+from collections.abc import Callable
 
 import jax
 import jax.numpy as jnp
@@ -104,15 +105,17 @@ def drawn(state: ReducedState, d: int, key: jax.Array) -> PQ:
     return PQ(W, V.at[1:, 1:].set(scaled(V[1:, 1:], state.v_M)))
 
 
-@functools.partial(jax.jit, static_argnames=("groups", "num"))
-def sampled(task: Prompts, state: ReducedState, *, groups: int, num: int) -> jax.Array:
-    """(groups, 10): loss, its derivatives along the state, AUC and whether the weights project
+GROUPS, NUM = 40, 320
+
+
+def sampled(task: Prompts, state: ReducedState) -> jax.Array:
+    """(GROUPS, 10): loss, its derivatives along the state, AUC and whether the weights project
     on the state; by weights drawn anew for each group."""
 
     def one(key: jax.Array) -> jax.Array:
         weight_key, data_key = jax.random.split(key)
         params = drawn(state, task.d, weight_key)
-        batch = sample_prompts(task, data_key, num, "float64")
+        batch = sample_prompts(task, data_key, NUM, "float64")
         loss, slope = jax.value_and_grad(data_loss)(params, task, batch)
         product = jax.tree.map(jnp.multiply, params, slope)
         blocks = (product.W[0, 1:], product.W[1:], product.V[0, 1:], product.V[1:, 0])
@@ -126,7 +129,13 @@ def sampled(task: Prompts, state: ReducedState, *, groups: int, num: int) -> jax
         )
         return jnp.stack([loss, slope.W[0, 0], slope.V[0, 0], *along, auc, off])
 
-    return jax.lax.map(one, jax.random.split(jax.random.key(3), groups))
+    return jax.lax.map(one, jax.random.split(jax.random.key(3), GROUPS))
+
+
+@pytest.fixture(scope="module")
+def sample(optimised: dict[str, int | bool]) -> Callable[..., jax.Array]:
+    """`sampled` as users compile it: it runs for longer than it compiles."""
+    return jax.jit(sampled, compiler_options=optimised)
 
 
 @jax.jit
@@ -152,11 +161,11 @@ def predicted(task: Prompts, state: ReducedState) -> tuple[jax.Array, jax.Array]
     ids=["noisy-c=0", "learned-c=1"],
 )
 def test_loss_and_gradient_are_those_of_sampled_prompts(
-    coupling: float, state: ReducedState
+    coupling: float, state: ReducedState, sample: Callable[..., jax.Array]
 ) -> None:
     task = prompts(24, 65, r=1.8, coupling=coupling).astype("float64")
     state = state.astype("float64")
-    found = np.asarray(sampled(task, state, groups=40, num=320))
+    found = np.asarray(sample(task, state))
     assert np.abs(found[:, -1]).max() < 1e-12
     mean = found.mean(axis=0)[:-1]
     error = found.std(axis=0)[:-1] / math.sqrt(len(found) - 1)
