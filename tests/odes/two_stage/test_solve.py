@@ -7,12 +7,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-import scipy.integrate
-import scipy.special
 
 from dynsim.trajectory import Status
 from dynsim.two_stage.noisy_sgd import NoisySGD, noisy_sgd
-from dynsim.two_stage.task import Prompts, prompts
+from dynsim.two_stage.task import prompts
 from odes import two_stage
 from odes.solver.tolerances import Tolerances
 from odes.two_stage.sde import solve_sde
@@ -52,16 +50,15 @@ def test_nominal_run_has_the_numbers_of_the_reduction() -> None:
 def test_restart_where_the_rate_changes_continues_the_run() -> None:
     task, optimizer = prompts(), noisy_sgd()
     options = {"tolerances": TIGHT, "record": ("state",)}
-    whole = two_stage.solve(task, optimizer, [50, 8000, 12050], **options)
-    first = two_stage.solve(task, optimizer, [0, 25, 50], **options)
+    late = [50, 55, 2000, 8000, 12050]
+    whole = two_stage.solve(task, optimizer, late, **options)
+    first = two_stage.solve(task, optimizer, [0, 10, 25, 40, 50], **options)
     assert jax.tree.leaves(first.params) == list(first["state"][-1])
-    rest = two_stage.solve(
-        task, optimizer, [50, 8000, 12050], start=first.params, begin=50, **options
-    )
+    rest = two_stage.solve(task, optimizer, late, start=first.params, begin=50, **options)
     np.testing.assert_array_equal(rest["state"][0], first["state"][-1])
     np.testing.assert_allclose(rest["state"], whole["state"], rtol=1e-6)
     # With the rate of the other stage it would not.
-    assert abs(whole["state"][1, 6] / whole["state"][0, 6] - 1) > 0.5
+    assert abs(whole["state"][3, 6] / whole["state"][0, 6] - 1) > 0.5
 
 
 def test_symmetry_of_scale() -> None:
@@ -85,83 +82,13 @@ def test_noise_that_the_loss_does_not_see_is_ornstein_uhlenbeck() -> None:
     task = prompts(s1=0.0, s2=0.0)
     optimizer = noisy_sgd(init=0.4)
     times = np.r_[0, 25, 50, 2000, 12050]
-    found = two_stage.solve(task, optimizer, times, record=("state", "V_rms"), tolerances=TIGHT)
+    found = two_stage.solve(task, optimizer, times, record=("state",), tolerances=TIGHT)
     want = noise_variance(optimizer, times)
     # Without its Gaussian part Q has no noise to be hidden by, and v_u alone has any effect.
     for k in (2, 3, 4, 6):
         np.testing.assert_allclose(found["state"][:, k], want, rtol=1e-7)
     assert want[0] == pytest.approx(0.16)
     assert want[2] / want[4] > 5
-
-
-def reference_loss(x: np.ndarray, task: Prompts) -> float:
-    """K1 + K2 on grids, from the equations, without derivatives."""
-    a, b, h2, w2, e2, u2, m2 = x
-    d, L, r, s1, s2 = task.d, task.length, task.r, task.s1, task.s2
-    normal = np.linspace(-6, 6, 41)
-    density = np.exp(-(normal**2) / 2)
-    density /= density.sum()
-    g = np.linspace(0, 6, 81)
-    half = np.exp(-(g**2) / 2)
-    half[0] *= 0.5
-    half /= half.sum()
-    pbar = task.gamma0 + s1 * np.sqrt(2 / np.pi)
-    p2 = task.gamma0**2 + 2 * task.gamma0 * s1 * np.sqrt(2 / np.pi) + s1**2
-    p = (task.gamma0 + s1 * g)[:, None]
-    w = a * p + np.sqrt(h2 * (d - 1)) * s1 * normal
-    across = s1**2 * (d - 1) * w2 * (p**2 + s1**2 * (d - 1))
-    kappa = 1 - 1 / L
-    variance = kappa / L * ((p2 * w**2 + across) / 2 - (pbar * w / 2) ** 2)
-    score = (kappa * pbar * w / 2)[:, :, None] + np.sqrt(variance)[:, :, None] * normal
-    K1 = np.einsum("g,h,f,ghf->", half, density, density, np.logaddexp(0, -score))
-    K2 = 0.0
-    for y in (1, -1):
-        m = r * s2 * np.sqrt((d - 1) * e2) * normal + (y < 0) * r**2 * b
-        s = s2 * np.sqrt(s2**2 * (d - 1) ** 2 * m2 + (y < 0) * (d - 1) * r**2 * u2)
-        z = m / s
-        folded = s * np.sqrt(2 / np.pi) * np.exp(-(z**2) / 2) + m * scipy.special.erf(
-            z / np.sqrt(2)
-        )
-        D = folded - s * np.sqrt(2 / np.pi)
-        spread = np.sqrt(kappa / L * (s**2 / 2 + m**2 / 4 - D**2 / 16))
-        score = (-y * kappa * D / 4)[:, None] + spread[:, None] * normal
-        K2 += np.einsum("e,f,ef->", density, density, np.logaddexp(0, -score)) / 2
-    return K1 + K2
-
-
-def test_short_stretch_is_that_of_another_solver() -> None:
-    task = prompts(12, 33, r=2.0, gamma0=0.8, s2=0.9)
-    optimizer = noisy_sgd(tau=0.15)
-    x0 = np.array([0.3, 0.6, 0.03, 0.03, 0.04, 0.015, 0.01])
-    n = np.array([1, 1, 11, 132, 11, 11, 121])
-
-    def field(t: float, x: np.ndarray) -> np.ndarray:
-        step = 1e-4 * x
-        slope = np.array(
-            [
-                (reference_loss(x + e, task) - reference_loss(x - e, task)) / (2 * e.sum())
-                for e in np.diag(step)
-            ]
-        )
-        drift = np.r_[-slope[:2], -4 / n[2:] * x[2:] * slope[2:] - optimizer.decay * x[2:]]
-        noise = np.r_[0, 0, 5 * (optimizer.eta_1 * optimizer.noise**2,)]
-        return drift - optimizer.decay * x + noise
-
-    want = scipy.integrate.solve_ivp(field, (0, 3), x0, rtol=1e-5, atol=1e-8, method="RK23").y[
-        :, -1
-    ]
-    found = two_stage.solve(
-        task,
-        optimizer,
-        [5, 15.0],
-        start=ReducedState(*x0),
-        record=("state",),
-        rule=Rule(24, 12, 24, 12),
-        tolerances=Tolerances(1e-8, 1e-11),
-    )
-    # The grids agree to 1e-4; everything has moved by more than 2 %.
-    np.testing.assert_allclose(found["state"][-1], want, rtol=4e-4)
-    assert (np.abs(want / x0 - 1) > 0.02).all()
 
 
 def test_traced_numbers_give_what_numbers_give() -> None:
@@ -294,7 +221,7 @@ def test_bad_number_of_steps_is_named() -> None:
 
 def test_a_solve_that_fails_says_so() -> None:
     found = two_stage.solve(
-        prompts(), noisy_sgd(), TIMES, record=RECORD, tolerances=Tolerances(1e-5, 1e-7, 3)
+        prompts(), noisy_sgd(), [12050.0], record=("state",), tolerances=Tolerances(1e-5, 1e-7, 3)
     )
     assert found.status == Status.MAX_STEPS
 

@@ -1,0 +1,14 @@
+"""The reduced ODE of the two-stage system computes what its equations say."""
+
+import pytest
+
+from dynsim import noisy_sgd, prompts
+from tests.systems.two_stage import Components
+
+START = (0.3, 0.6, 0.03, 0.03, 0.04, 0.015, 0.01)
+SMALL = Components(prompts(12, 33, r=2.0, gamma0=0.8, s2=0.9), noisy_sgd(tau=0.15), START, 15.0)
+
+
+@pytest.mark.usefixtures("x64")
+def test_reduced_ode() -> None:
+    SMALL.check()
