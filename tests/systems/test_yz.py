@@ -13,7 +13,7 @@ PLAIN = Layer(TASK, dynsim.sgd(1.3, 0.7), (0.0, 10.0, 25.0))
 MOMENTUM = Layer(TASK, dynsim.momentum(0.3, 0.2, 0.8), (0.0, 10.0, 25.0))
 
 
-@pytest.mark.parametrize("theory", ["plain", "symmetric", "lemma3", "decoder"])
+@pytest.mark.parametrize("theory", ["plain", "symmetric", "lemma3", "fixed_attention"])
 def test_flows(theory: str) -> None:
     PLAIN.check(theory)
 

@@ -251,7 +251,7 @@ EXACT: dict[str, Callable[[Layer], Values]] = {
     "eq10": lambda system: printed(system, weight=1 / system.task.K),
     "eq10-paper": lambda system: printed(system, weight=1.0),
     "eq10-remark-1": remark_1,
-    "decoder": fixed,
+    "fixed_attention": fixed,
 }
 """What each rung computes, by name: observables, among them those known in closed form, and the
 last weights of those that move Y and Z."""
