@@ -12,6 +12,40 @@ ROOMS = ("dynsim", "odes", "sweeps")
 """From the lowest up: a room imports those before it."""
 MOST_ENTRIES = 12
 LONGEST_CHAIN = 8
+FLOORS = {
+    "dynsim": {
+        "checks": 0,
+        "plugins": 1,
+        "precision": 1,
+        "trajectory": 2,
+        "training": 3,
+        "classes": 4,
+        "yz": 5,
+        "two_stage": 5,
+        "transformer": 5,
+        "qkv": 6,
+    },
+    "odes": {
+        "solver": 0,
+        "formulas": 1,
+        "symmetric": 2,
+        "two_stage": 2,
+        "yz": 3,
+        "qkv": 4,
+    },
+    "sweeps": {
+        "output": 0,
+        "systems": 1,
+        "runner": 2,
+        "compare": 3,
+        "studies": 4,
+        "commands": 5,
+        "benchmarks": 5,
+        "cli": 6,
+    },
+}
+"""Floor of each folder, or of a module that is in none, by room: what is imported is in the same
+one or on a lower floor. So runner and systems know no study, and studies no command line."""
 
 
 @functools.cache
@@ -70,6 +104,20 @@ def test_folders_have_few_entries(room: str) -> None:
     for folder in folders:
         entries = [p.name for p in folder.iterdir() if not p.name.startswith((".", "__pycache__"))]
         assert len(entries) <= MOST_ENTRIES, (folder, sorted(entries))
+
+
+@pytest.mark.parametrize("room", ROOMS)
+def test_imports_do_not_climb(room: str) -> None:
+    folder = lambda module: module.split(".")[1]
+    assert {folder(name) for name in within(room)} == set(FLOORS[room])
+    climbing = [
+        f"{module} -> {other}"
+        for module in within(room)
+        for other in sorted(used(module))
+        if folder(module) != folder(other)
+        and FLOORS[room][folder(module)] <= FLOORS[room][folder(other)]
+    ]
+    assert not climbing
 
 
 @pytest.mark.parametrize("room", ROOMS)
