@@ -2,7 +2,8 @@
 
 Every solver returns the `dynsim.Trajectory` that simulation returns. The rungs of the attention
 layer are in `ladder.THEORIES`; `symmetric` is their exact reduction for symmetric tasks, `qkv` the
-flow of the layer's factors, `two_stage` the reduced dynamics of training on prompts.
+flow of the layer's factors, `two_stage` the reduced dynamics of training on prompts, each of the
+last two with a `ladder` of its own.
 """
 
 from odes import qkv, symmetric, two_stage
@@ -16,11 +17,14 @@ from odes.formulas import (
 )
 from odes.solver.flows import Flow
 from odes.solver.tolerances import DEFAULT_TOLERANCES, Tolerances
+from odes.theory import Ladder, Theory
 from odes.yz import eq10, fixed_attention, ladder, lemma3, population, theorem4
 
 __all__ = [
     "DEFAULT_TOLERANCES",
     "Flow",
+    "Ladder",
+    "Theory",
     "Tolerances",
     "coefficients",
     "decoder",

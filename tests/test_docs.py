@@ -1,19 +1,26 @@
 """What README and docs show runs: Python blocks as they stand, commands as far as parsing, and the
 sweeps that come along as far as checking."""
 
+import importlib
 import re
 import shlex
 from pathlib import Path
 
 import pytest
 
+import odes.theory
 import sweeps
+from dynsim.training import recording
 from sweeps import cli
 from sweeps.commands.sweep import SweepCommand
+from sweeps.systems import registry
 
 ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 BLOCK = re.compile(r"^```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+NAME = re.compile(r"`((?:dynsim|odes|sweeps)(?:\.\w+)+)")
+GROUPS = {recording.GROUP, odes.theory.GROUP, registry.GROUP}
+"""Of entry points: names that stand for no object."""
 
 
 def blocks(page: Path, language: str) -> list[str]:
@@ -40,3 +47,31 @@ def test_commands_parse_and_links_resolve(page: Path) -> None:
     for target in re.findall(r"\]\(([^)#]+)[^)]*\)", page.read_text()):
         if "://" not in target:
             assert (page.parent / target).exists(), target
+
+
+def resolve(name: str) -> object:
+    """What a dotted name stands for: the longest module in front, and what it holds."""
+    module, _, rest = name.partition(".")
+    found = importlib.import_module(module)
+    for part in rest.split("."):
+        module = f"{module}.{part}"
+        try:
+            found = importlib.import_module(module)
+        except ModuleNotFoundError as error:
+            if error.name != module and not module.startswith(f"{error.name}."):
+                raise
+            found = getattr(found, part)
+    return found
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
+def test_names_of_modules_and_functions_are_there(page: Path) -> None:
+    for name in sorted(set(NAME.findall(page.read_text())) - GROUPS):
+        resolve(name)
+
+
+def test_names_that_are_not_there_are_found_out() -> None:
+    assert resolve("odes.yz.ladder.theory") is odes.ladder.theory
+    for name in ("odes.yz.laddder", "odes.yz.ladder.thory", "dynsim.simulate.steps"):
+        with pytest.raises(AttributeError):
+            resolve(name)

@@ -55,14 +55,20 @@ class Snapshot(NamedTuple):
     model: Model
 
 
+def inapplicable(task: Prompts, optimizer: NoisySGD) -> str | None:
+    """Why the reduction does not describe `task`, or None."""
+    del optimizer
+    if task.core != "fresh":
+        return f"core = {task.core!r}: must be 'fresh'; of others no reduction is known"
+    return None
+
+
 def checked_model(task: Prompts, finite_length: bool, rule: Rule | None) -> Model:
     """The model of `task`, whose coupling is looked at unless it is traced.
 
     Raises:
-        ValueError: for a core that is not "fresh", or a rule without nodes.
+        ValueError: for a rule without nodes.
     """
-    if task.core != "fresh":
-        raise ValueError(f"core = {task.core!r}: must be 'fresh'; of others no reduction is known")
     rule = rule or Rule()
     for name, num in rule._asdict().items():
         checks.integer(f"rule.{name}", num, 1)

@@ -29,6 +29,7 @@ from odes.two_stage.field import (
     Model,
     checked_model,
     drift,
+    inapplicable,
     observe,
     rate_at,
     switch_time,
@@ -66,7 +67,7 @@ def solve_sde(
             as the weights that they are.
 
     Returns:
-        As `odes.two_stage.solve`, with the source "two-stage-sde".
+        As `odes.two_stage.solve`, with the source "sde".
 
     Raises:
         ValueError: as `odes.two_stage.solve`, and for `num_steps` < 2.
@@ -77,6 +78,7 @@ def solve_sde(
         optimizer,
         times,
         dtype,
+        inapplicable=inapplicable,
         init=(start, key),
         begin=begin,
         start=lambda task, optimizer: (*checked_start(start, begin, optimizer, dtype), key),
@@ -127,4 +129,4 @@ def _solve(
         jump=switch_time(optimizer),
         begin=begin,
     )
-    return solved.trajectory("two-stage-sde", solved.final.clamped())
+    return solved.trajectory("sde", solved.final.clamped())

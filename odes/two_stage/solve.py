@@ -32,6 +32,7 @@ from odes.two_stage.field import (
     Model,
     checked_model,
     drift,
+    inapplicable,
     observe,
     switch_time,
 )
@@ -77,8 +78,8 @@ def solve(
         derivatives: which can be taken through the solve, "reverse" or "forward".
 
     Returns:
-        A `Trajectory` with the final `ReducedState` as `params` and source "two-stage"; a solve
-        that fails has another status than OK, nothing raises.
+        A `Trajectory` with the final `ReducedState` as `params`, and the source "ode", or
+        "infinite" without `finite_length`; a solve that fails has another status than OK.
 
     Raises:
         ValueError: naming the argument, its value and what is allowed, before compilation.
@@ -89,6 +90,7 @@ def solve(
         optimizer,
         times,
         dtype,
+        inapplicable=inapplicable,
         init=start,
         begin=begin,
         start=lambda task, optimizer: checked_start(start, begin, optimizer, dtype),
@@ -135,4 +137,4 @@ def _solve(
         jumps=switch_time(optimizer)[None],
         begin=begin,
     )
-    return solved.trajectory("two-stage", solved.final.clamped())
+    return solved.trajectory("ode" if model.finite_length else "infinite", solved.final.clamped())

@@ -1,54 +1,26 @@
-"""The registry of theories: one signature, what each assumes, what it accepts.
+"""The ladder of the attention layer: one signature, what each theory assumes, what it accepts.
 
 Every theory is `solve(task, optimizer, times, init=..., record=..., dtype=...)` and returns
 the `Trajectory` that simulation returns.
 """
 
 import functools
-from collections.abc import Callable
-from typing import NamedTuple
 
-from dynsim import checks
 from dynsim.classes.task import SequenceClasses
 from dynsim.training.optim import Optimizer
-from dynsim.trajectory import Trajectory
+from odes.theory import Ladder, Theory, refusal
 from odes.yz import eq10 as attention
 from odes.yz import fixed_attention, lemma3, population
 from odes.yz import symmetric as symmetric_layer
 from odes.yz import theorem4 as single_common
 
-
-class Theory(NamedTuple):
-    """One rung of the ladder.
-
-    Attributes:
-        name: by which it is asked for.
-        title: for legends and tables.
-        assumes: what it takes for granted, in words.
-        solve: the solver.
-        inapplicable: why it does not describe (task, optimizer), or None when it does.
-        variant: whether it varies or isolates a part of another rung, and so is looked at on
-            demand rather than by default.
-        zero_start: whether it holds from zero weights alone and takes no `init`.
-    """
-
-    name: str
-    title: str
-    assumes: str
-    solve: Callable[..., Trajectory]
-    inapplicable: Callable[[SequenceClasses, Optimizer], str | None]
-    variant: bool = False
-    zero_start: bool = False
+__all__ = ["LADDER", "THEORIES", "Theory", "applicable", "registered", "theories", "theory"]
 
 
 def _flow(flow: population.Flow, title: str, assumes: str, variant: bool = False) -> Theory:
     def inapplicable(task: SequenceClasses, optimizer: Optimizer) -> str | None:
         del task
-        try:
-            population.checked_flow(optimizer, flow)
-        except ValueError as error:
-            return str(error)
-        return None
+        return refusal(population.checked_flow, optimizer, flow)
 
     solve = functools.partial(population.solve, flow=flow)
     return Theory(flow, title, assumes, solve, inapplicable, variant)
@@ -57,9 +29,9 @@ def _flow(flow: population.Flow, title: str, assumes: str, variant: bool = False
 _LIMITS = "T, batch -> infinity, eta -> 0"
 _EQ10 = "T -> infinity, Y = 0 at the start, 1/M -> 0, Lemma 3's decoder"
 
-THEORIES: dict[str, Theory] = {
-    theory.name: theory
-    for theory in (
+LADDER: Ladder[SequenceClasses, Optimizer] = Ladder(
+    "yz",
+    (
         _flow("plain", "population flow", _LIMITS),
         _flow("matched", "matched momentum flow", f"{_LIMITS} at fixed momentum"),
         _flow("corrected", "flow corrected in eta", f"{_LIMITS} to second order", variant=True),
@@ -138,38 +110,9 @@ THEORIES: dict[str, Theory] = {
             fixed_attention.inapplicable,
             variant=True,
         ),
-    )
-}
-
-
-def theory(
-    name: str, task: SequenceClasses, optimizer: Optimizer, zero_start: bool = True
-) -> Theory:
-    """The theory called `name`; `zero_start` tells whether the run starts from zero weights.
-
-    Raises:
-        ValueError: if there is none of that name, or it does not describe the task, the
-            optimiser or the start; the message says which assumption fails.
-    """
-    checks.choice("theory", name, tuple(THEORIES))
-    found = THEORIES[name]
-    problem = found.inapplicable(task, optimizer)
-    if found.zero_start and not zero_start:
-        problem = "it starts from zero weights"
-    if problem:
-        raise ValueError(f"theory {name!r} does not apply: {problem}")
-    return found
-
-
-def applicable(
-    task: SequenceClasses, optimizer: Optimizer, variants: bool = False, zero_start: bool = True
-) -> tuple[str, ...]:
-    """Names of the theories that describe `task` and `optimizer`, most exact first; `variants`
-    adds those that are looked at on demand, `zero_start` is as in `theory`."""
-    return tuple(
-        name
-        for name, rung in THEORIES.items()
-        if (variants or not rung.variant)
-        and (zero_start or not rung.zero_start)
-        and rung.inapplicable(task, optimizer) is None
-    )
+    ),
+)
+THEORIES = LADDER.built_in
+"""The theories of this project by name, most exact first."""
+registered, theories = LADDER.registered, LADDER.theories
+theory, applicable = LADDER.theory, LADDER.applicable

@@ -17,6 +17,7 @@ from dynsim.yz.observables import DEFAULT_RECORD
 from odes import symmetric
 from odes.solver.flows import Flow, checked_flow
 from odes.solver.tolerances import Tolerances
+from odes.theory import refusal
 
 
 def solve(
@@ -60,9 +61,4 @@ def solve(
 
 def inapplicable(task: SequenceClasses, optimizer: Optimizer) -> str | None:
     """Why the symmetric reduction does not apply, or None."""
-    try:
-        checked_flow(optimizer, None)
-        symmetric.placed(task)
-    except ValueError as error:
-        return str(error)
-    return None
+    return refusal(checked_flow, optimizer, None) or refusal(symmetric.placed, task)

@@ -25,12 +25,12 @@ from dynsim.qkv import model as embedded
 from dynsim.qkv.init import EmbeddedSpec
 from dynsim.qkv.simulate import initial_embedded, simulate_embedded
 from dynsim.trajectory import Trajectory
-from odes import qkv as factorised
+from odes.qkv import factors
 from odes.solver.integrate import Tolerances
 from odes.yz import population
 from sweeps import output
 
-THEORIES = {"plain": "plain flow in (Y, Z)", "factorised": "flow of the factors"}
+THEORIES = {"plain": "plain flow in (Y, Z)", "factors": "flow of the factors"}
 MEASURES = {"attention": "attention $c_n$", "loss": "loss"}
 TOLERANCES = Tolerances(rtol=1e-7, atol=1e-9)
 
@@ -110,7 +110,7 @@ def width_errors(config: FigureQKV, task: SequenceClasses, width: int) -> dict[s
                 task, optimizer, init=init, steps=config.steps, times=times, **infinite, **options
             ),
             "plain": population.solve(task, plain, times, init=layer, **solver),
-            "factorised": factorised.solve(task, optimizer, times, init=init, **solver),
+            "factors": factors.solve(task, optimizer, times, init=init, **solver),
         }
 
     with jax.enable_x64(True):

@@ -5,12 +5,13 @@ import json
 from pathlib import Path
 
 from dynsim import checks
+from odes.two_stage import ladder
 from sweeps.compare.settings import CompareOptions
 from sweeps.runner import hosts
 from sweeps.studies.two_stage import report
 from sweeps.studies.two_stage.experiment import runs
 from sweeps.studies.two_stage.outcome import TwoStageComparison
-from sweeps.studies.two_stage.theory import THEORIES, predict
+from sweeps.studies.two_stage.theory import predict
 from sweeps.systems.two_stage.settings import TwoStage
 
 
@@ -33,14 +34,14 @@ class CompareTwoStage(CompareOptions, TwoStage):
         super().check()
         self.check_options(fewest_times=3)
         for name in self.theories:
-            checks.choice("theories", name, tuple(THEORIES))
+            checks.choice("theories", name, tuple(ladder.theories()))
             self._check_described(f"theories = {name!r}")
 
     def described(self) -> tuple[str, ...]:
         """The theories to compare with."""
         if self.core != "fresh" or self.bias:
             return ()
-        return self.theories or tuple(THEORIES)
+        return self.theories or tuple(ladder.theories())
 
     def _check_described(self, field: str) -> None:
         if self.core != "fresh" or self.bias:

@@ -8,10 +8,10 @@ import numpy as np
 
 from dynsim import Trajectory
 from dynsim.two_stage import observables as prompt_observables
-from odes.two_stage import thresholds
+from odes.two_stage import ladder, thresholds
 from sweeps.compare.comparison import Comparison
 from sweeps.studies.two_stage.runs import LEVEL_P, LEVEL_Q, Runs, modulus
-from sweeps.studies.two_stage.theory import RECORD, THEORIES
+from sweeps.studies.two_stage.theory import RECORD
 from sweeps.systems.two_stage.settings import TwoStage
 
 
@@ -34,7 +34,8 @@ class TwoStageComparison(Comparison):
 
     def about(self, theory: str) -> tuple[str, str]:
         """Title of a theory and what it assumes."""
-        return THEORIES[theory].title, THEORIES[theory].assumes
+        found = ladder.theories()[theory]
+        return found.title, found.assumes
 
     def norm(self, values: np.ndarray) -> float:
         """L2 over eta-time, so that it does not depend on how densely a stage was recorded."""

@@ -7,6 +7,7 @@ import numpy as np
 from matplotlib.axes import Axes
 
 from dynsim import Trajectory
+from odes.two_stage import ladder
 from odes.two_stage.maps import JENSEN_FLOOR
 from sweeps.studies.two_stage import theory as two_stage_theory
 from sweeps.studies.two_stage.runs import Runs
@@ -32,7 +33,7 @@ def band(ax: Axes, runs: Runs, name: str, colour: str, label: str, style: str = 
 def lines(ax: Axes, runs: Runs, predictions: Predictions, names: Sequence[str]) -> None:
     """What the theories say of the observables `names`."""
     for theory, prediction in predictions.items():
-        dashes, colour = STYLES[theory]
+        dashes, colour = STYLES.get(theory, ("--", "tab:red"))
         for i, name in enumerate(names):
             ax.plot(
                 runs.eta_time[1:],
@@ -40,7 +41,7 @@ def lines(ax: Axes, runs: Runs, predictions: Predictions, names: Sequence[str]) 
                 color=colour,
                 ls=dashes,
                 lw=1.2,
-                label=None if i else two_stage_theory.THEORIES[theory].title,
+                label=None if i else ladder.theories()[theory].title,
             )
 
 

@@ -1,17 +1,17 @@
 """What theory says about a two-stage experiment, at the times at which it was recorded."""
 
 import functools
-from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
 from dynsim import Trajectory
-from odes import two_stage
-from odes.two_stage import sde as two_stage_sde
+from dynsim.two_stage.noisy_sgd import NoisySGD
+from dynsim.two_stage.task import Prompts
+from odes.theory import Theory
+from odes.two_stage import ladder
 from odes.two_stage.state import ReducedState
 from sweeps.compare.comparison import average
 from sweeps.studies.two_stage.runs import Runs, modulus
@@ -22,85 +22,35 @@ PATHS = 48
 """Paths of the stochastic extension."""
 
 
-class Theory(NamedTuple):
-    """A theory: one line about it, what it leaves out, and how it is solved for an experiment."""
-
-    title: str
-    assumes: str
-    solve: Callable[[Runs], Trajectory]
-
-
-def _nominal(runs: Runs, *, finite_length: bool) -> Trajectory:
+def solve(theory: Theory[Prompts, NoisySGD], runs: Runs) -> Trajectory:
+    """A theory for an experiment: once, or by what it needs for many paths, or for every run from
+    its measured state at the beginning of each stage. It has a leading axis of solves."""
     task, optimizer = runs.training.make_task(), runs.training.make_optimizer()
-    found = two_stage.solve(task, optimizer, runs.steps, finite_length=finite_length, record=RECORD)
-    return jax.tree.map(lambda leaf: jnp.asarray(leaf)[None], found)
-
-
-def _anchored(runs: Runs) -> Trajectory:
-    """Either stage from the measured state at its beginning, once for each run."""
-    task, optimizer = runs.training.make_task(), runs.training.make_optimizer()
-    solve = functools.partial(two_stage.solve, task, optimizer, record=RECORD)
-    at, states = runs.switch, jnp.asarray(runs.values["state"], jnp.float64)
-    first, second = (
-        jax.vmap(
-            lambda state, steps=steps: solve(steps, start=ReducedState(*state), begin=steps[0])
-        )(states[:, i])
-        for i, steps in ((0, runs.steps[: at + 1]), (at, runs.steps[at:]))
-    )
-    joined = {name: jnp.concatenate([first[name][:, :-1], second[name]], axis=1) for name in RECORD}
-    # The codes of failures are positive: the larger one tells that there was one.
-    return Trajectory(
-        jnp.broadcast_to(jnp.asarray(runs.steps), (len(states), runs.steps.size)),
-        joined,
-        second.params,
-        jnp.maximum(first.status, second.status),
-        jnp.maximum(first.first_bad_step, second.first_bad_step),
-        "two-stage",
-    )
-
-
-def _stochastic(runs: Runs) -> Trajectory:
-    task, optimizer = runs.training.make_task(), runs.training.make_optimizer()
-    solve = functools.partial(two_stage_sde.solve_sde, task, optimizer, runs.steps, record=RECORD)
-    return jax.vmap(lambda key: solve(key=key))(jax.random.split(jax.random.key(0), PATHS))
-
-
-THEORIES: dict[str, Theory] = {
-    "ode": Theory(
-        "reduced ODE",
-        "isotropic blocks, noise-free a and b, nominal start",
-        functools.partial(_nominal, finite_length=True),
-    ),
-    "infinite": Theory(
-        "reduced ODE, L = ∞",
-        "as ode, and no variance of the outputs at finite L",
-        functools.partial(_nominal, finite_length=False),
-    ),
-    "anchored": Theory(
-        "reduced ODE from measured states",
-        "isotropic blocks, noise-free a and b within a stage",
-        _anchored,
-    ),
-    "sde": Theory(
-        "reduced SDE, mean of paths",
-        "isotropic blocks, nominal start; noise on a and b",
-        _stochastic,
-    ),
-}
-"""Theories of the two-stage system by name."""
+    solve = functools.partial(theory.solve, task, optimizer, runs.steps, record=RECORD)
+    if "key" in theory.needs:
+        return jax.vmap(lambda key: solve(key=key))(jax.random.split(jax.random.key(0), PATHS))
+    if "anchors" in theory.needs:
+        states = jnp.asarray(runs.values["state"], jnp.float64)
+        stages = (0, runs.switch)
+        return jax.vmap(
+            lambda states: solve(anchors={at: ReducedState(*states[at]) for at in stages})
+        )(states)
+    return jax.tree.map(lambda leaf: jnp.asarray(leaf)[None], solve())
 
 
 def predict(runs: Runs, names: tuple[str, ...]) -> dict[str, Trajectory]:
     """Trajectories by theory, with a leading axis of 1, of runs, or of paths."""
 
-    def solve(name: str) -> Trajectory:
+    known = ladder.theories()
+
+    def solve_for(name: str) -> Trajectory:
         # Threads do not inherit the precision of the one that starts them.
         with jax.enable_x64(True):
-            return jax.device_get(THEORIES[name].solve(runs))
+            return jax.device_get(solve(known[name], runs))
 
     # Most of the time goes into compiling, which threads do side by side.
-    with ThreadPoolExecutor(len(THEORIES)) as pool:
-        return dict(zip(names, pool.map(solve, names), strict=True))
+    with ThreadPoolExecutor(len(known)) as pool:
+        return dict(zip(names, pool.map(solve_for, names), strict=True))
 
 
 def mean(prediction: Trajectory, name: str) -> np.ndarray:

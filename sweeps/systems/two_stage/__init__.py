@@ -1,7 +1,7 @@
 """Normalised-ReLU attention on P/Q prompts (two-stage dynamics): training and the reduced ODE."""
 
 from sweeps.systems.base import Labels, System
-from sweeps.systems.two_stage.engines import ENGINES
+from sweeps.systems.two_stage.engines import ENGINES, registered
 from sweeps.systems.two_stage.settings import TwoStage
 
 SYSTEM = System(
@@ -30,5 +30,6 @@ SYSTEM = System(
             "state": ("reduced",),
         },
     ),
+    more=registered,
     compare="sweeps.studies.two_stage.compare:CompareTwoStage",
 )

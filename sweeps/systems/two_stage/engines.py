@@ -12,8 +12,9 @@ from dynsim.two_stage.noisy_sgd import NoisySGD
 from dynsim.two_stage.observables import TRAINED
 from dynsim.two_stage.simulate import simulate_prompts
 from dynsim.two_stage.task import Prompts
-from odes import two_stage
 from odes.solver.tolerances import Tolerances
+from odes.theory import Theory
+from odes.two_stage import ladder
 from odes.two_stage.field import TABLE
 from sweeps.systems.base import Engine, Settings
 from sweeps.systems.two_stage.settings import OPTIMIZER_NUMBERS, TASK_NUMBERS, Fixed
@@ -55,16 +56,15 @@ def _solve(
     optimizer: NoisySGD,
     key: PRNGKeyArray,
     *,
-    finite_length: bool,
+    theory: Theory[Prompts, NoisySGD],
 ) -> Trajectory:
     del key
     rtol = settings.rtol
-    return two_stage.solve(
+    return theory.solve(
         task,
         optimizer,
         _times(settings, optimizer),
         record=settings.record,
-        finite_length=finite_length,
         dtype=settings.dtype,
         tolerances=None if rtol is None else Tolerances(rtol, rtol * 0.01),
     )
@@ -91,21 +91,28 @@ def _bytes(task: Prompts, settings: Settings[Fixed]) -> int:
     return settings.width * tokens * (fixed.pool + 2 * fixed.batch + 2 * fixed.num_test)
 
 
-def _theory(title: str, finite_length: bool) -> Engine[Fixed]:
+def rung(theory: Theory[Prompts, NoisySGD]) -> Engine[Fixed]:
+    """The engine of a theory of the ladder."""
     return Engine(
-        functools.partial(_solve, finite_length=finite_length),
+        functools.partial(_solve, theory=theory),
         _assemble,
         TABLE,
         check=_described,
         adaptive=True,
         tile=32,
-        title=title,
+        variant=theory.variant,
+        title=theory.title,
+        assumes=theory.assumes,
     )
+
+
+def registered() -> dict[str, Engine[Fixed]]:
+    """Engines of the theories of other packages that need task and optimiser alone."""
+    return {name: rung(each) for name, each in ladder.registered().items() if not each.needs}
 
 
 ENGINES: dict[str, Engine[Fixed]] = {
     "simulation": Engine(_simulate, _assemble, TRAINED, _bytes, tile=1, trains=True),
-    "ode": _theory("reduced ODE", True),
-    "infinite": _theory("reduced ODE, L = ∞", False),
+    **{name: rung(theory) for name, theory in ladder.THEORIES.items() if not theory.needs},
 }
 """Engines of the two-stage system: training, the reduced ODE, and that for L -> infinity."""

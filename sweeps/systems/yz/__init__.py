@@ -1,7 +1,7 @@
 """The attention layer in Y and Z (Scan and Snap): training, and every theory of the ladder."""
 
 from sweeps.systems.base import System
-from sweeps.systems.yz.engines import ENGINES
+from sweeps.systems.yz.engines import ENGINES, registered
 from sweeps.systems.yz.labels import LABELS
 from sweeps.systems.yz.problem import TASKS
 from sweeps.systems.yz.settings import Training
@@ -12,5 +12,6 @@ SYSTEM = System(
     run=Training,
     engines=ENGINES,
     labels=LABELS,
+    more=registered,
     compare="sweeps.compare.report:Compare",
 )

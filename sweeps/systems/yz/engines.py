@@ -144,7 +144,7 @@ def _applies(
     *,
     theory: ladder.Theory,
 ) -> None:
-    ladder.theory(theory.name, task, optimizer, fixed.init == "zero")
+    ladder.theory(theory, task, optimizer, fixed.init == "zero")
 
 
 def _memory(
@@ -167,6 +167,11 @@ def _memory(
 
 def _parameters(task: dynsim.SequenceClasses) -> int:
     return (task.M + task.num_queries) * task.M
+
+
+def registered() -> dict[str, Engine[Fixed]]:
+    """Engines of the theories of other packages that need task and optimiser alone."""
+    return {name: rung(each) for name, each in ladder.registered().items() if not each.needs}
 
 
 def _reduced_memory(task: dynsim.SequenceClasses, settings: Settings[Fixed]) -> int:

@@ -13,6 +13,7 @@ from dynsim.two_stage.noisy_sgd import NoisySGD, noisy_sgd
 from dynsim.two_stage.task import prompts
 from odes import two_stage
 from odes.solver.tolerances import Tolerances
+from odes.two_stage import anchored
 from odes.two_stage.sde import solve_sde
 from odes.two_stage.solve import ReducedState, Rule
 from odes.two_stage.thresholds import noise_variance, stationary_signal
@@ -29,7 +30,7 @@ def test_nominal_run_has_the_numbers_of_the_reduction() -> None:
     optimizer = noisy_sgd()
     found = two_stage.solve(prompts(), optimizer, TIMES, record=RECORD)
     assert found.ok
-    assert found.source == "two-stage"
+    assert found.source == "ode"
     at = list(TIMES).index(50)
     table = {
         "K1": (0.087, 0.048, 5e-4),
@@ -59,6 +60,26 @@ def test_restart_where_the_rate_changes_continues_the_run() -> None:
     np.testing.assert_allclose(rest["state"], whole["state"], rtol=1e-6)
     # With the rate of the other stage it would not.
     assert abs(whole["state"][3, 6] / whole["state"][0, 6] - 1) > 0.5
+    anchors = {0: ReducedState.nominal(optimizer), 4: first.params}
+    times = np.array([0, 10, 25, 40, *late])
+    pieces = anchored.solve(task, optimizer, times, anchors=anchors, **options)
+    assert (pieces.status, pieces.first_bad_step, pieces.source) == (Status.OK, -1, "anchored")
+    np.testing.assert_array_equal(pieces.times, times)
+    np.testing.assert_array_equal(pieces["state"][:4], first["state"][:4])
+    np.testing.assert_array_equal(pieces["state"][4:], rest["state"])
+
+
+def test_anchors_are_checked_and_a_piece_that_fails_is_told() -> None:
+    task, optimizer = prompts(), noisy_sgd()
+    state, times = ReducedState.nominal(optimizer), np.array([0, 25, 50, 8000, 12050])
+    solve = functools.partial(anchored.solve, task, optimizer, times, record=("state",))
+    for anchors in ({1: state}, {0: state, 5: state}):
+        with pytest.raises(ValueError, match="must be indices of the 5 times, 0 among them"):
+            solve(anchors=anchors)
+    # The second stage takes more than two steps of the solver, the first one too.
+    found = solve(anchors={0: state, 2: state}, tolerances=TIGHT._replace(max_steps=2))
+    assert found.status == Status.MAX_STEPS
+    assert not np.isfinite(found["state"][1]).all()
 
 
 def test_symmetry_of_scale() -> None:
@@ -144,6 +165,7 @@ def test_path_without_noise_is_the_ode() -> None:
             task, optimizer, times, jax.random.key(0), start=start, record=("state",), num_steps=num
         )
         assert path.ok
+        assert path.source == "sde"
         errors.append(np.abs(path["state"] - ode["state"]).max())
     # Euler's error, of first order.
     assert 1e-5 < errors[1] < errors[0] < 0.03

@@ -14,7 +14,7 @@ def test_the_figure_shows_the_flow_of_the_factors_closer_than_the_plain_one(tmp_
     paths = run(config)
     assert {path.name for path in paths} == {"qkv.npz", "qkv.png"}
     with np.load(tmp_path / "qkv.npz") as arrays:
-        plain, own = arrays["plain/attention"][0], arrays["factorised/attention"][0]
+        plain, own = arrays["plain/attention"][0], arrays["factors/attention"][0]
     # Descent of 50 steps at rate 0.2 is some 3 % from its flow.
     assert (own < 0.05).all()
     assert (plain > 3 * own).all()

@@ -54,6 +54,7 @@ from dynsim.yz.observables import DEFAULT_RECORD
 from odes.solver.flows import Flow, checked_flow, integrate_flow
 from odes.solver.integrate import run
 from odes.solver.tolerances import Tolerances, checked_tolerances
+from odes.theory import refusal
 
 
 class Layer(eqx.Module):
@@ -142,6 +143,12 @@ def solve(
     )
 
 
+def inapplicable(task: SequenceClasses, optimizer: Optimizer) -> str | None:
+    """Why no flow belongs to `optimizer`, or None; what else is needed is up to the weights."""
+    del task
+    return refusal(checked_flow, optimizer, None)
+
+
 def _check(
     task: SequenceClasses, optimizer: Optimizer, init: Embedded, frozen: Collection[str]
 ) -> None:
@@ -199,8 +206,7 @@ def _solve(
     made = _heads(problem, final, init.residual)
     A, D = final.Y if len(final.Y) == 2 else (None, None)
     layer = Layer(made.Y, made.Z, *final.Z, A, D)
-    source = "factorised" if flow == "plain" else f"factorised {flow}"
-    return solved.trajectory(source, layer)
+    return solved.trajectory("factors", layer)
 
 
 def gradient(

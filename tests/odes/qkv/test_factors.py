@@ -16,7 +16,7 @@ from dynsim.qkv.model import Embedded
 from dynsim.qkv.simulate import initial_embedded, simulate_embedded
 from dynsim.yz import model as yz
 from dynsim.yz import observables
-from odes import qkv as factorised
+from odes.qkv import factors
 from odes.yz import population
 
 TASK = dynsim.syn_small()
@@ -50,7 +50,7 @@ def test_descent_on_the_factors_converges_to_the_flow_at_first_order(case: str) 
         discrete = simulate_embedded(
             TASK, optimizer, init=init, steps=120, times=times, record=record, **settings
         )
-        flow = factorised.solve(TASK, optimizer, times, init=init, record=record)
+        flow = factors.solve(TASK, optimizer, times, init=init, record=record)
         assert flow.status == discrete.status == dynsim.Status.OK
         moved = [flow[name][row] - flow[name][0] for name in record]
         missed = [discrete[name][row] - flow[name][row] for name in record]
@@ -71,13 +71,13 @@ def test_the_factors_move_as_the_weights_do_and_y_and_z_as_derived(case: str) ->
     C, C_qq = U @ U.T, U_q @ U_q.T
     transpose = lambda x: jnp.swapaxes(x, 1, 2)
     A, Q, K = U @ transpose(init.W_V), U_q @ init.W_Q, U @ init.W_K
-    problem = factorised.Problem(TASK, C, C_qq, jnp.asarray(d**-0.5))
+    problem = factors.Problem(TASK, C, C_qq, jnp.asarray(d**-0.5))
     tied = init.D is None
-    state = factorised.Factors((A @ U.T,) if tied else (A, init.D), (Q, K))
-    got = jax.jit(lambda s: factorised.gradient(problem, s, residual=init.residual))(state)
+    state = factors.Factors((A @ U.T,) if tied else (A, init.D), (Q, K))
+    got = jax.jit(lambda s: factors.gradient(problem, s, residual=init.residual))(state)
     dA = U @ transpose(of_weights.W_V)
     decoder = (dA @ U.T,) if tied else (dA, of_weights.D)
-    want = factorised.Factors(decoder, (U_q @ of_weights.W_Q, U @ of_weights.W_K))
+    want = factors.Factors(decoder, (U_q @ of_weights.W_Q, U @ of_weights.W_K))
     for a, b in zip(jax.tree.leaves(got), jax.tree.leaves(want), strict=True):
         np.testing.assert_allclose(a, b, rtol=1e-9, atol=1e-13)
 
@@ -104,7 +104,7 @@ def test_balance_is_conserved_while_the_factors_move() -> None:
     init = start(EmbeddedSpec(TASK.M, heads=2, head_width=6, scale=1.5, tied=False))
     gram = lambda x: np.swapaxes(x, -1, -2) @ x
     at = {
-        t: factorised.solve(
+        t: factors.solve(
             TASK, dynsim.sgd(0.5, 4.0), np.array([0.0, t]), init=init, record=RECORD
         ).params
         for t in (1e-9, 20.0, 80.0)
@@ -134,13 +134,13 @@ def test_with_keys_frozen_at_identity_it_is_the_plain_flow(rule: Callable) -> No
     times = np.array([0.0, 40.0])
     eta = (0.5, 0.5) if rule is dynsim.sgd else (0.05, 0.05)
     want = population.solve(TASK, rule(*eta), times, init=layer, record=RECORD)
-    got = factorised.solve(TASK, rule(*eta), times, init=init, frozen=("U", "W_K"), record=RECORD)
+    got = factors.solve(TASK, rule(*eta), times, init=init, frozen=("U", "W_K"), record=RECORD)
     assert (distance(jax.tree.map(lambda x: x[0], got.params), want.params) < 1e-6).all()
     for name, values in want.observables.items():
         np.testing.assert_allclose(got[name], values, rtol=1e-5, atol=1e-7, err_msg=name)
     if rule is dynsim.sgd:
         # With the keys trained as well it is another flow.
-        free = factorised.solve(TASK, rule(*eta), times, init=init, record=RECORD)
+        free = factors.solve(TASK, rule(*eta), times, init=init, record=RECORD)
         assert distance(jax.tree.map(lambda x: x[0], free.params), want.params)[1] > 1e-3
 
 
@@ -151,7 +151,7 @@ def test_large_keys_bring_the_plain_flow_back_at_fourth_order() -> None:
         times = np.array([0.0, 40.0])
         want = population.solve(TASK, dynsim.sgd(0.5, 0.5), times, init=layer, record=RECORD)
         optimizer = dynsim.sgd(0.5, 0.5 * TASK.M / k**2)
-        got = factorised.solve(TASK, optimizer, times, init=init, record=RECORD)
+        got = factors.solve(TASK, optimizer, times, init=init, record=RECORD)
         errors.append(distance(jax.tree.map(lambda x: x[0], got.params), want.params)[1])
     np.testing.assert_allclose(np.log2(np.array(errors)[:-1] / np.array(errors)[1:]), 4, atol=0.3)
 
@@ -161,8 +161,8 @@ def test_adams_flow_follows_adam_where_the_embedding_is_the_identity() -> None:
     optimizer, steps = dynsim.adam(0.003, 0.003), 20
     settings = {"length": math.inf, "batch": math.inf, "dtype": "float64", "record": RECORD}
     discrete = simulate_embedded(TASK, optimizer, init=init, steps=steps, times=[steps], **settings)
-    flow = factorised.solve(TASK, optimizer, np.array([0.0, steps]), init=init, record=RECORD)
-    assert flow.source == "factorised matched-adam"
+    flow = factors.solve(TASK, optimizer, np.array([0.0, steps]), init=init, record=RECORD)
+    assert flow.source == "factors"
     with jax.enable_x64(True):
         layer = jax.jit(embedded.heads)(discrete.params, TASK)
     assert (distance(flow.params, layer) < 0.02).all()
@@ -170,7 +170,7 @@ def test_adams_flow_follows_adam_where_the_embedding_is_the_identity() -> None:
 
 def solve(**options: object) -> dynsim.Trajectory:
     given = {"times": [0, 1], "init": start(ORTHOGONAL), **options}
-    return factorised.solve(TASK, given.pop("optimizer", dynsim.sgd(1.0, 1.0)), **given)
+    return factors.solve(TASK, given.pop("optimizer", dynsim.sgd(1.0, 1.0)), **given)
 
 
 @pytest.mark.parametrize(

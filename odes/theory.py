@@ -1,0 +1,141 @@
+"""What a theory is to those who ask for one, and how those of a system are found by name.
+
+Each system has a `Ladder` in its module `ladder`: its own theories, and those that other packages
+register as entry points of the group `dynsim.theories`. Such a point is named "<system>.<theory>"
+and its value is a `Theory` of that name, for instance in a pyproject.toml
+
+    [project.entry-points."dynsim.theories"]
+    "yz.mine" = "their_package.theory:MINE"
+
+Entry points are looked up once, when a theory is not built in or when all of them are wanted.
+"""
+
+from collections.abc import Callable, Iterable
+from typing import Any, Generic, NamedTuple, TypeVar
+
+from dynsim import checks, plugins
+from dynsim.trajectory import Trajectory
+
+GROUP = "dynsim.theories"
+"""Group of the entry points."""
+Task = TypeVar("Task", bound=Any)
+Rates = TypeVar("Rates", bound=Any)
+
+
+class Theory(NamedTuple, Generic[Task, Rates]):
+    """One rung of a ladder.
+
+    Attributes:
+        name: by which it is asked for, and the `source` of its trajectories.
+        title: for legends and tables.
+        assumes: what it takes for granted, in words.
+        solve: the solver, from (task, optimizer, times) with the keywords `record` and `dtype`,
+            and whatever else is its own.
+        inapplicable: why it does not describe (task, optimizer), or None when it does.
+        variant: whether it varies or isolates a part of another rung, and so is looked at on
+            demand rather than by default.
+        zero_start: whether it holds from zero weights alone and takes no `init`.
+        needs: keywords without which `solve` cannot do, such as "init" or "key".
+    """
+
+    name: str
+    title: str
+    assumes: str
+    solve: Callable[..., Trajectory]
+    inapplicable: Callable[[Task, Rates], str | None]
+    variant: bool = False
+    zero_start: bool = False
+    needs: tuple[str, ...] = ()
+
+
+class Ladder(Generic[Task, Rates]):
+    """The theories of one system, most exact first."""
+
+    def __init__(self, system: str, built_in: Iterable[Theory[Task, Rates]]) -> None:
+        """`system`: what names of entry points begin with."""
+        self.system = system
+        self.built_in = {theory.name: theory for theory in built_in}
+
+    def registered(self) -> dict[str, Theory[Task, Rates]]:
+        """The theories of other packages by name.
+
+        Raises:
+            ValueError: naming the entry point and whose it is, for one that cannot be loaded or
+                is no `Theory`; for a name of another form, or that is there already.
+        """
+        found = {}
+        for entry in plugins.entry_points(GROUP):
+            point = plugins.described(GROUP, entry)
+            system, _, name = entry.partition(".")
+            if not system or not name:
+                raise ValueError(f"{point}: must be named <system>.<theory>")
+            if system != self.system:
+                continue
+            theory = plugins.load(GROUP, entry)
+            if not isinstance(theory, Theory) or theory.name != name:
+                raise ValueError(f"{point}: must be a Theory called {name!r}, is {theory!r}")
+            if name in self.built_in:
+                raise ValueError(f"{point}: {self.system} has a theory so called")
+            found[name] = theory
+        return found
+
+    def theories(self) -> dict[str, Theory[Task, Rates]]:
+        """All theories by name, those of other packages last; raises as `registered`."""
+        return self.built_in | self.registered()
+
+    def theory(
+        self,
+        asked: str | Theory[Task, Rates],
+        task: Task,
+        optimizer: Rates,
+        zero_start: bool = True,
+    ) -> Theory[Task, Rates]:
+        """The theory called `asked`, or a theory of one's own, if it applies.
+
+        Args:
+            asked: a name, or a `Theory`.
+            task, optimizer: what it is to describe.
+            zero_start: whether the run starts from zero weights.
+
+        Raises:
+            ValueError: if there is none of that name, or one's own has the name of a built-in
+                one; if it does not describe the task, the optimiser or the start, saying which
+                assumption fails; and as `registered`.
+        """
+        if isinstance(asked, Theory):
+            found = asked
+            if self.built_in.get(found.name, found) is not found:
+                raise ValueError(f"theory {found.name!r}: there is one so called; rename yours")
+        elif asked in self.built_in:
+            found = self.built_in[asked]
+        else:
+            known = self.theories()
+            found = known[checks.choice("theory", asked, tuple(known))]
+        problem = found.inapplicable(task, optimizer)
+        if found.zero_start and not zero_start:
+            problem = "it starts from zero weights"
+        if problem:
+            raise ValueError(f"theory {found.name!r} does not apply: {problem}")
+        return found
+
+    def applicable(
+        self, task: Task, optimizer: Rates, variants: bool = False, zero_start: bool = True
+    ) -> tuple[str, ...]:
+        """Names of the theories that describe `task` and `optimizer`, most exact first; `variants`
+        adds those that are looked at on demand, `zero_start` is as in `theory`."""
+        return tuple(
+            name
+            for name, rung in self.theories().items()
+            if (variants or not rung.variant)
+            and (zero_start or not rung.zero_start)
+            and rung.inapplicable(task, optimizer) is None
+        )
+
+
+def refusal(check: Callable[..., object], *args: Any) -> str | None:
+    """Why `check(*args)` raises `ValueError`, or None if it does not."""
+    try:
+        check(*args)
+    except ValueError as error:
+        return str(error)
+    return None

@@ -1,0 +1,124 @@
+"""Ladders: rungs of other packages and of one's own beside the built-in ones."""
+
+import re
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+import dynsim
+from dynsim import plugins
+from odes import population
+from odes.qkv import ladder as qkv
+from odes.theory import Theory, refusal
+from odes.two_stage import ladder as two_stage
+from odes.yz import ladder
+
+TASK, SGD, ADAM = dynsim.syn_small(), dynsim.sgd(1.0, 1.0), dynsim.adam(1.0, 1.0)
+OWN = Theory(
+    "own",
+    "my flow",
+    "nothing",
+    population.solve,
+    lambda task, optimizer: "it describes sgd" if optimizer.kind == "adam" else None,
+)
+MODULE = """
+from odes.theory import Theory
+
+def solve(task, optimizer, times, **options):
+    raise NotImplementedError
+
+GOOD = Theory("good", "a theory", "nothing", solve, lambda task, optimizer: None)
+PLAIN = GOOD._replace(name="plain")
+"""
+
+
+@pytest.fixture
+def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., None]]:
+    """Installs a package `their` with entry points for as long as the test runs."""
+
+    def install(**entries: str) -> None:
+        lines = [f"{name.replace('__', '.')} = {value}" for name, value in entries.items()]
+        about = tmp_path / "their-1.0.dist-info"
+        about.mkdir()
+        (tmp_path / "their.py").write_text(MODULE)
+        (about / "METADATA").write_text("Metadata-Version: 2.1\nName: their\nVersion: 1.0\n")
+        (about / "entry_points.txt").write_text("\n".join(["[dynsim.theories]", *lines]))
+        monkeypatch.syspath_prepend(tmp_path)
+        forget()
+
+    def forget() -> None:
+        plugins.entry_points.cache_clear()
+        plugins.load.cache_clear()
+
+    yield install
+    monkeypatch.undo()
+    sys.modules.pop("their", None)
+    forget()
+
+
+def test_a_registered_theory_stands_beside_the_built_in_ones(package: Callable[..., None]) -> None:
+    package(yz__good="their:GOOD", other__good="their:GOOD")
+    assert list(ladder.theories()) == [*ladder.THEORIES, "good"]
+    assert list(ladder.registered()) == ["good"]
+    assert ladder.theory("good", TASK, SGD).title == "a theory"
+    assert ladder.applicable(TASK, SGD)[-1] == "good"
+    assert "good" not in {**ladder.THEORIES, **two_stage.theories(), **qkv.theories()}
+    with pytest.raises(ValueError, match=r"theory = 'best': must be one of plain, .*, good$"):
+        ladder.theory("best", TASK, SGD)
+
+
+@pytest.mark.parametrize(
+    ("entry", "message"),
+    [
+        ({"yz__bad": "their:MISSING"}, "entry point yz.bad = their:MISSING of their: cannot be"),
+        ({"yz__bad": "nobody:THEORY"}, "= nobody:THEORY of their: cannot be loaded (No module"),
+        ({"yz__bad": "their:solve"}, "entry point yz.bad = their:solve of their: must be a Theory"),
+        ({"yz__bad": "their:GOOD"}, "of their: must be a Theory called 'bad', is Theory("),
+        ({"yz__plain": "their:PLAIN"}, "= their:PLAIN of their: yz has a theory so called"),
+        ({"good": "their:GOOD"}, "entry point good = their:GOOD of their: must be named <system>."),
+    ],
+)
+def test_a_broken_registration_is_named(
+    package: Callable[..., None], entry: dict[str, str], message: str
+) -> None:
+    package(**entry)
+    with pytest.raises(ValueError, match=re.escape(message)):
+        ladder.theories()
+    # Those of this project are found all the same.
+    assert ladder.theory("plain", TASK, SGD) is ladder.THEORIES["plain"]
+
+
+def test_a_theory_of_ones_own_is_taken_like_a_name() -> None:
+    assert ladder.theory(OWN, TASK, SGD) is OWN
+    assert ladder.theory(ladder.THEORIES["plain"], TASK, SGD).name == "plain"
+    with pytest.raises(ValueError, match="theory 'own' does not apply: it describes sgd"):
+        ladder.theory(OWN, TASK, ADAM)
+    with pytest.raises(ValueError, match="theory 'plain': there is one so called; rename yours"):
+        ladder.theory(OWN._replace(name="plain"), TASK, SGD)
+    with pytest.raises(ValueError, match="theory 'own' does not apply: it starts from zero"):
+        ladder.theory(OWN._replace(zero_start=True), TASK, SGD, zero_start=False)
+
+
+def test_the_other_systems_have_ladders_too() -> None:
+    fresh, fixed = dynsim.prompts(), dynsim.prompts(core="fixed")
+    rule = dynsim.noisy_sgd()
+    assert two_stage.applicable(fresh, rule) == ("ode", "infinite", "anchored", "sde")
+    assert two_stage.applicable(fixed, rule) == ()
+    with pytest.raises(ValueError, match="theory 'sde' does not apply: core = 'fixed': must be"):
+        two_stage.theory("sde", fixed, rule)
+    assert qkv.applicable(TASK, ADAM) == ("factors",)
+    needs = {name: each.needs for name, each in {**two_stage.THEORIES, **qkv.THEORIES}.items()}
+    assert {name: each for name, each in needs.items() if each} == {
+        "anchored": ("anchors",),
+        "sde": ("key",),
+        "factors": ("init",),
+    }
+
+
+def test_refusals_are_values_errors_alone() -> None:
+    assert refusal(int, "x").startswith("invalid literal")
+    assert refusal(int, "1") is None
+    with pytest.raises(TypeError):
+        refusal(int, [])
