@@ -25,7 +25,7 @@ Result = TypeVar("Result")
 
 
 @contextlib.contextmanager
-def precision(dtype: DType, *inputs: Any) -> Iterator[None]:
+def precision(dtype: str, *inputs: Any) -> Iterator[None]:
     """Run the enclosed entry point in `dtype`.
 
     Args:

@@ -50,7 +50,7 @@ class Trajectory(eqx.Module):
     """
 
     times: Real[AnyArray, "*B S"]
-    observables: dict[str, AnyArray]
+    observables: Mapping[str, AnyArray]
     params: PyTree
     status: Int[AnyArray, "*B"]
     first_bad_step: Int[AnyArray, "*B"]

@@ -9,10 +9,18 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import jax
+import jaxtyping
 import matplotlib as mpl
 import pytest
 
 mpl.use("Agg")
+# Arguments and results of every function are checked against their annotations, with shapes and
+# dtypes; `JAXTYPING_DISABLE=1 make test` does without. An int is a float, as type checkers say.
+if not jaxtyping.config.jaxtyping_disable:
+    jaxtyping.install_import_hook(
+        ("dynsim", "odes"),
+        "beartype.beartype(conf=beartype.BeartypeConf(is_pep484_tower=True))",
+    )
 # Compilation is most of what the tests cost, and a third as long without optimisation.
 # `tests/test_canary.py` checks optimised code; `XLA_FLAGS= make test` runs all of it so.
 QUICK = {"xla_backend_optimization_level": 0, "xla_cpu_use_fusion_emitters": False}
@@ -59,6 +67,15 @@ def x64() -> Iterator[None]:
     """Run the test as in a session with `jax_enable_x64` on."""
     with jax.enable_x64(True):
         yield
+
+
+@pytest.fixture
+def unchecked() -> Iterator[None]:
+    """Run the test without checks of annotations, for arguments that break them on purpose."""
+    before = jaxtyping.config.jaxtyping_disable
+    jaxtyping.config.update("jaxtyping_disable", True)
+    yield
+    jaxtyping.config.update("jaxtyping_disable", before)
 
 
 @pytest.fixture(scope="session")

@@ -6,15 +6,16 @@ language models trained on WikiText have it: its published token counts come out
 
 import collections
 import dataclasses
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, ArrayLike, Int, PRNGKeyArray
+from jaxtyping import Array, Int, PRNGKeyArray
 
 from dynsim import checks
+from dynsim.precision import AnyArray
 
 UNKNOWN, END = "<unk>", "<eos>"
 
@@ -27,14 +28,14 @@ class Corpus:
         vocabulary: the words, by falling count in the training split, then alphabetically;
             always with `<unk>` and `<eos>`.
         train: (N,) int32 token ids of the training split.
-        valid: (N,) int32, or None without one.
-        test: (N,) int32, or None without one.
+        valid: (V,) int32, or None without one.
+        test: (T,) int32, or None without one.
     """
 
     vocabulary: tuple[str, ...]
     train: Int[np.ndarray, " N"]
-    valid: Int[np.ndarray, " N"] | None = None
-    test: Int[np.ndarray, " N"] | None = None
+    valid: Int[np.ndarray, " V"] | None = None
+    test: Int[np.ndarray, " T"] | None = None
 
     def ids(self, words: Iterable[str]) -> Int[np.ndarray, " W"]:
         """The ids of `words`, as int32; a word out of the vocabulary is `<unk>`.
@@ -46,12 +47,12 @@ class Corpus:
             raise ValueError(f"words = {words!r}: must be a sequence of words, not one string")
         return _ids(words, self.vocabulary)
 
-    def words(self, ids: Int[ArrayLike, " W"]) -> list[str]:
+    def words(self, ids: Int[AnyArray, " W"] | Sequence[int]) -> list[str]:
         """The words that `ids` stand for."""
         return [self.vocabulary[i] for i in np.asarray(ids)]
 
     @property
-    def held_out(self) -> Int[np.ndarray, " N"]:
+    def held_out(self) -> Int[np.ndarray, " V"]:
         """The validation split; `ValueError` without one."""
         if self.valid is None:
             raise ValueError("corpus: has no validation split")
@@ -130,7 +131,7 @@ def batches(
 
 
 def sample_windows(
-    tokens: Int[Array, " N"], key: PRNGKeyArray, batch: int, length: int
+    tokens: Int[AnyArray, " N"], key: PRNGKeyArray, batch: int, length: int
 ) -> Int[Array, "batch length_1"]:
     """`batch` windows of length + 1 tokens from places drawn uniformly, for use inside `jit`.
 
@@ -251,7 +252,7 @@ def _ids(words: Iterable[str], vocabulary: tuple[str, ...]) -> Int[np.ndarray, "
     return ids
 
 
-def _check_length(tokens: np.ndarray | Array, length: int, batch: int) -> None:
+def _check_length(tokens: AnyArray, length: int, batch: int) -> None:
     checks.integer("length", length, 1)
     needed = batch * length + 1
     if len(tokens) < needed:

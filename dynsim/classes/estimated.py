@@ -16,6 +16,7 @@ from jaxtyping import Bool, Float, Int
 from dynsim import checks
 from dynsim.classes.corpus import END, UNKNOWN
 from dynsim.classes.task import SequenceClasses, sequence_classes
+from dynsim.precision import AnyArray
 
 Rare = Literal["drop", "merge"]
 
@@ -53,7 +54,7 @@ class Estimate:
 
 
 def estimate_classes(
-    tokens: Int[np.ndarray, " N"],
+    tokens: Int[AnyArray, " N"] | Sequence[int],
     vocabulary: Sequence[str],
     *,
     num_queries: int = 4,

@@ -9,9 +9,11 @@ from pathlib import Path
 import equinox as eqx
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, ArrayLike, Bool, Float, Int
+from jaxtyping import Array, Bool, Float, Int
+from numpy.typing import ArrayLike
 
 from dynsim import checks
+from dynsim.precision import AnyArray
 
 # Rows of P typed with six decimals, or computed in float32, still count as normalised;
 # they are then normalised exactly.
@@ -47,17 +49,17 @@ class SequenceClasses(eqx.Module):
     is in float32; every entry point casts them to the precision that it runs in.
     """
 
-    probs: Float[Array, "K M"]
-    prior: Float[Array, " K"]
-    query: Int[Array, " K"]
-    next_token: Int[Array, " K"]
-    queries: Int[Array, " Q"]
-    query_index: Int[Array, " K"]
-    support: Int[Array, "K S"]
-    owner: Int[Array, " M"]
-    shared: Int[Array, " C"]
-    place: Int[Array, " M"]
-    place_shared: Int[Array, "K C"]
+    probs: Float[AnyArray, "K M"]
+    prior: Float[AnyArray, " K"]
+    query: Int[AnyArray, " K"]
+    next_token: Int[AnyArray, " K"]
+    queries: Int[AnyArray, " Q"]
+    query_index: Int[AnyArray, " K"]
+    support: Int[AnyArray, "K S"]
+    owner: Int[AnyArray, " M"]
+    shared: Int[AnyArray, " C"]
+    place: Int[AnyArray, " M"]
+    place_shared: Int[AnyArray, "K C"]
 
     def astype(self, dtype: str) -> "SequenceClasses":
         """The same task with its probabilities as JAX arrays of `dtype`."""

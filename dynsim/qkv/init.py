@@ -6,10 +6,11 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, ArrayLike, Float, PRNGKeyArray
+from jaxtyping import Array, Float, PRNGKeyArray, Real
 
 from dynsim import checks
 from dynsim.classes.task import SequenceClasses
+from dynsim.precision import Number
 from dynsim.qkv.model import Embedded, Normalisation, Placement
 
 Embedding = Literal["identity", "orthogonal", "gaussian"]
@@ -36,8 +37,8 @@ class EmbeddedSpec(eqx.Module):
     width: int = eqx.field(static=True)
     heads: int = eqx.field(static=True, default=1)
     head_width: int | None = eqx.field(static=True, default=None)
-    scale: Float[ArrayLike, ""] = 1.0
-    value_scale: Float[ArrayLike, ""] = 1.0
+    scale: Real[Number, ""] = 1.0
+    value_scale: Real[Number, ""] = 1.0
     embedding: Embedding = eqx.field(static=True, default="orthogonal")
     tied: bool = eqx.field(static=True, default=True)
     normalisation: Normalisation = eqx.field(static=True, default="l2")
@@ -79,9 +80,11 @@ def draw(
     architecture.check(task)
     d, H = architecture.width, architecture.heads
     r = d if architecture.head_width is None else architecture.head_width
-    keys = dict(zip(WEIGHTS, jax.random.split(key, len(WEIGHTS)), strict=True))
+    keys: dict[str, PRNGKeyArray] = dict(
+        zip(WEIGHTS, jax.random.split(key, len(WEIGHTS)), strict=True)
+    )
 
-    def normal(name: str, shape: tuple[int, ...], scale: ArrayLike) -> Float[Array, "..."]:
+    def normal(name: str, shape: tuple[int, ...], scale: Real[Number, ""]) -> Float[Array, "..."]:
         unit = jax.random.normal(keys[name], shape, dtype)
         return unit * jnp.asarray(scale, dtype) * jnp.asarray(d**-0.5, dtype)
 

@@ -32,6 +32,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
 from dynsim.classes.task import SequenceClasses
+from dynsim.precision import AnyArray
 from dynsim.yz import model as yz
 
 Normalisation = Literal["l2", "rms", "layer", "none"]
@@ -49,11 +50,11 @@ class Embedded(eqx.Module):
         normalisation, placement, residual: see the module.
     """
 
-    U: Float[Array, "M d"]
-    W_Q: Float[Array, "H d r"]
-    W_K: Float[Array, "H d r"]
-    W_V: Float[Array, "H d d"]
-    D: Float[Array, "M d"] | None = None
+    U: Float[AnyArray, "*B M d"]
+    W_Q: Float[AnyArray, "*B H d r"]
+    W_K: Float[AnyArray, "*B H d r"]
+    W_V: Float[AnyArray, "*B H d d"]
+    D: Float[AnyArray, "*B M d"] | None = None
     normalisation: Normalisation = eqx.field(static=True, default="l2")
     placement: Placement = eqx.field(static=True, default="theory")
     residual: bool = eqx.field(static=True, default=False)
@@ -69,7 +70,7 @@ class Embedded(eqx.Module):
         return self.W_Q.shape[0]
 
     @property
-    def decoder(self) -> Float[Array, "M d"]:
+    def decoder(self) -> Float[AnyArray, "*B M d"]:
         """D, or U where they are tied."""
         return self.U if self.D is None else self.D
 
@@ -118,7 +119,7 @@ def read(params: Embedded, a: Float[Array, "H E M"]) -> Float[Array, "H E n"]:
 
 
 def decode(
-    params: Embedded, task: SequenceClasses, x: Float[Array, "H E n"], classes: Int[Array, " E"]
+    params: Embedded, task: SequenceClasses, x: Float[Array, "H E n"], classes: Int[AnyArray, " E"]
 ) -> Float[Array, "E M"]:
     """Output logits from the normalised attention that `read` returns."""
     theory = params.placement == "theory"

@@ -12,11 +12,11 @@ from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, ArrayLike, Float, Int, PRNGKeyArray
+from jaxtyping import Array, Float, Int, PRNGKeyArray, Real
 
 from dynsim import checks
 from dynsim.classes.task import SequenceClasses
-from dynsim.precision import DType, precision, settle
+from dynsim.precision import DType, Number, precision, settle
 from dynsim.qkv import model as qkv
 from dynsim.qkv import observables as qkv_observables
 from dynsim.qkv.init import WEIGHTS, EmbeddedSpec, check_weights, draw
@@ -25,7 +25,7 @@ from dynsim.training import keys
 from dynsim.training.loop import DIVERGED_LOSS, by_gradient, train
 from dynsim.training.optim import Optimizer
 from dynsim.training.recording import Record, Recording
-from dynsim.trajectory import Trajectory
+from dynsim.trajectory import Times, Trajectory
 from dynsim.yz import model as yz
 from dynsim.yz import sampling
 from dynsim.yz.checks import checked_arguments
@@ -53,10 +53,10 @@ def simulate_embedded(
     init: EmbeddedSpec | Embedded,
     steps: int,
     frozen: Collection[str] = ("U",),
-    slope: Float[ArrayLike, ""] | None = None,
+    slope: Real[Number, ""] | None = None,
     length: int | float = 128,
     batch: int | float = 128,
-    times: Int[Array, " S"] | None = None,
+    times: Times | None = None,
     record: Record = DEFAULT_RECORD,
     data: yz.Examples | None = None,
     dtype: DType = "float32",

@@ -4,9 +4,10 @@ from typing import Literal
 
 import equinox as eqx
 import jax.numpy as jnp
-from jaxtyping import Array, ArrayLike, Float
+from jaxtyping import Array, Float, Real
 
 from dynsim import checks
+from dynsim.precision import AnyArray, Number
 from dynsim.training.optim import Optimizer
 
 Convention = Literal["sgd", "paper"]
@@ -23,17 +24,17 @@ class Clock(eqx.Module):
         class_weight: (K,) weight of each class's drift of Z per unit of time.
     """
 
-    rate: Float[ArrayLike, ""] = 1.0
-    shift: Float[ArrayLike, ""] = 0.0
+    rate: Real[Number, "*P"] = 1.0
+    shift: Real[Number, ""] = 0.0
     class_weight: Float[Array, " K"] | None = None
 
-    def flow_time(self, steps: Float[Array, "*S"]) -> Float[Array, "*S"]:
+    def flow_time(self, steps: Float[AnyArray, "*S"]) -> Float[Array, "*S"]:
         """ODE time at which the state after `steps` optimiser steps is read."""
         return jnp.where(steps > 0, steps + self.shift, jnp.zeros_like(steps))
 
 
 def without_inertia(
-    optimizer: Optimizer, prior: Float[Array, " K"], convention: Convention = "sgd"
+    optimizer: Optimizer, prior: Float[AnyArray, " K"], convention: Convention = "sgd"
 ) -> Clock:
     """The clock by which a flow without inertia reads `optimizer`: rates eta / (1 - mu).
 
@@ -50,6 +51,5 @@ def without_inertia(
     checks.choice("clock", convention, ("sgd", "paper"))
     if optimizer.kind == "adam":
         raise ValueError("optimizer = adam: a flow without inertia reads sgd or momentum only")
-    prior = jnp.asarray(prior)
-    weight = prior if convention == "sgd" else jnp.ones_like(prior)
+    weight = jnp.asarray(prior) if convention == "sgd" else jnp.ones_like(prior)
     return Clock(1 / (1 - jnp.asarray(optimizer.momentum)), 0.0, weight)

@@ -3,9 +3,10 @@
 import equinox as eqx
 import jax
 import optax
-from jaxtyping import ArrayLike, Float, PyTree
+from jaxtyping import PyTree, Real
 
 from dynsim import checks
+from dynsim.precision import Number
 from dynsim.training.rule import Kind, Rule
 
 
@@ -24,12 +25,12 @@ class Descent(Rule):
         ValueError: for a number out of its range, naming the field.
     """
 
-    eta: Float[ArrayLike, ""]
-    momentum: Float[ArrayLike, ""] = 0.9
-    b1: Float[ArrayLike, ""] = 0.9
-    b2: Float[ArrayLike, ""] = 0.999
-    eps: Float[ArrayLike, ""] = 1e-8
-    clip: Float[ArrayLike, ""] | None = None
+    eta: Real[Number, "*P"]
+    momentum: Real[Number, "*P"] = 0.9
+    b1: Real[Number, "*P"] = 0.9
+    b2: Real[Number, "*P"] = 0.999
+    eps: Real[Number, "*P"] = 1e-8
+    clip: Real[Number, "*P"] | None = None
     kind: Kind = eqx.field(static=True, default="sgd")
 
     def __check_init__(self) -> None:

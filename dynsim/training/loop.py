@@ -11,9 +11,9 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 import optax
-from jaxtyping import Array, ArrayLike, Bool, Float, Int, PyTree
+from jaxtyping import Array, Bool, Float, Int, PyTree, Real
 
-from dynsim.precision import DType
+from dynsim.precision import DType, Number
 from dynsim.training import relative_loss
 from dynsim.training.recording import RELATIVE_LOSS
 from dynsim.trajectory import Status, Trajectory
@@ -65,7 +65,7 @@ def train(
     times: Int[Array, " S"],
     *,
     steps: int | None,
-    limit: Float[ArrayLike, ""] | None,
+    limit: Real[Number, ""] | None,
     dtype: DType,
     relative: bool = False,
     seen: PyTree = (),
@@ -96,8 +96,11 @@ def train(
 
     def advance(state: State, k: Int[Array, ""]) -> tuple[State, Array | None]:
         params, memory, loss = step(state.params, state.memory, k)
-        valid = _finite(state.params, batch) if limit is None else loss <= limit
-        sums = relative_loss.add(state.sums, loss, k, end) if relative else None
+        unlimited = loss is None or limit is None
+        valid = _finite(state.params, batch) if unlimited else loss <= limit
+        sums = state.sums
+        if sums is not None and loss is not None:
+            sums = relative_loss.add(sums, loss, k, end)
         return State(params, memory, _judged(state.first_bad, k, valid), sums), loss
 
     def record(params: PyTree, seen: PyTree, loss: Array | None) -> tuple[dict[str, Array], PyTree]:
@@ -121,7 +124,7 @@ def train(
         rows = jax.eval_shape(record, params, seen, loss)[0]
         rows = jax.tree.map(lambda s: jnp.zeros((*times.shape, *s.shape), s.dtype), rows)
         state, rows = _at_every_step(start, seen, advance, record, times, steps, rows)
-    if relative:
+    if state.sums is not None:
         rows[RELATIVE_LOSS] = relative_loss.recorded(state.sums, times, end)
     # Weights that are not finite reach the loss as soon as a batch attends to them. Looking
     # through all of them at every step would cost almost as much as the update.
@@ -190,7 +193,7 @@ def _from_record_to_record(
 
 
 def _judged(
-    first_bad: Int[Array, "*B"], k: Int[ArrayLike, ""], valid: Bool[Array, "*B"]
+    first_bad: Int[Array, "*B"], k: Int[Number, ""], valid: Bool[Array, "*B"]
 ) -> Int[Array, "*B"]:
     # A comparison with NaN is false, so that NaN is not valid.
     return jnp.where(valid, -1, jnp.where(first_bad < 0, k, first_bad))

@@ -2,9 +2,10 @@
 
 import equinox as eqx
 import jax
-from jaxtyping import ArrayLike, Float, PyTree
+from jaxtyping import PyTree, Real
 
 from dynsim import checks
+from dynsim.precision import Number
 from dynsim.training.rule import Kind, Rule
 
 
@@ -20,12 +21,12 @@ class Optimizer(Rule):
         kind: which rule.
     """
 
-    eta_y: Float[ArrayLike, ""]
-    eta_z: Float[ArrayLike, ""]
-    momentum: Float[ArrayLike, ""] = 0.0
-    b1: Float[ArrayLike, ""] = 0.9
-    b2: Float[ArrayLike, ""] = 0.999
-    eps: Float[ArrayLike, ""] = 1e-8
+    eta_y: Real[Number, "*P"]
+    eta_z: Real[Number, "*P"]
+    momentum: Real[Number, "*P"] = 0.0
+    b1: Real[Number, "*P"] = 0.9
+    b2: Real[Number, "*P"] = 0.999
+    eps: Real[Number, "*P"] = 1e-8
     kind: Kind = eqx.field(static=True, default="sgd")
 
     def __check_init__(self) -> None:
@@ -35,7 +36,7 @@ class Optimizer(Rule):
     def descend(self, updates: PyTree) -> PyTree:
         """Minus `updates`, a pytree with fields `Y` and `Z`, each times its learning rate."""
 
-        def scale(rate: ArrayLike, part: PyTree) -> PyTree:
+        def scale(rate: Real[Number, "*P"], part: PyTree) -> PyTree:
             return jax.tree.map(lambda leaf: -rate * leaf, part)
 
         scaled = scale(self.eta_y, updates.Y), scale(self.eta_z, updates.Z)
@@ -47,7 +48,7 @@ class Optimizer(Rule):
         return f"{self.kind}({', '.join(shown)})"
 
 
-def sgd(eta_y: ArrayLike, eta_z: ArrayLike) -> Optimizer:
+def sgd(eta_y: Real[Number, "*P"], eta_z: Real[Number, "*P"]) -> Optimizer:
     """Plain (stochastic) gradient descent.
 
     Raises:
@@ -56,7 +57,9 @@ def sgd(eta_y: ArrayLike, eta_z: ArrayLike) -> Optimizer:
     return Optimizer(eta_y, eta_z)
 
 
-def momentum(eta_y: ArrayLike, eta_z: ArrayLike, momentum: ArrayLike = 0.9) -> Optimizer:
+def momentum(
+    eta_y: Real[Number, "*P"], eta_z: Real[Number, "*P"], momentum: Real[Number, "*P"] = 0.9
+) -> Optimizer:
     """Heavy-ball momentum, v <- mu v + g, p <- p - eta v.
 
     Raises:
@@ -66,11 +69,11 @@ def momentum(eta_y: ArrayLike, eta_z: ArrayLike, momentum: ArrayLike = 0.9) -> O
 
 
 def adam(
-    eta_y: ArrayLike,
-    eta_z: ArrayLike,
-    b1: ArrayLike = 0.9,
-    b2: ArrayLike = 0.999,
-    eps: ArrayLike = 1e-8,
+    eta_y: Real[Number, "*P"],
+    eta_z: Real[Number, "*P"],
+    b1: Real[Number, "*P"] = 0.9,
+    b2: Real[Number, "*P"] = 0.999,
+    eps: Real[Number, "*P"] = 1e-8,
 ) -> Optimizer:
     """Adam with bias correction, epsilon outside the square root.
 

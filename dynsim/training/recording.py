@@ -110,11 +110,10 @@ class Table:
 
 def _entries(record: Record) -> Iterable[tuple[str, Observable | None]]:
     """Names with the functions that came with them, one after the other."""
-    if isinstance(record, str | Mapping):
-        record = (record,)
-    if not isinstance(record, Iterable):
+    entries = (record,) if isinstance(record, str | Mapping) else record
+    if not isinstance(entries, Iterable):
         raise ValueError(f"record = {record!r}: must be a name, functions by name, or a list")
-    for entry in record:
+    for entry in entries:
         if isinstance(entry, str):
             yield entry, None
         elif isinstance(entry, Mapping):
@@ -124,7 +123,7 @@ def _entries(record: Record) -> Iterable[tuple[str, Observable | None]]:
 
 
 def _own(name: Any, function: Any) -> tuple[str, Observable]:
-    if not isinstance(name, str) or not callable(function):
+    if not isinstance(name, str) or not isinstance(function, Callable):
         raise ValueError(f"record: has {{{name!r}: {function!r}}}, must have functions by name")
     try:
         hash(function)
@@ -153,7 +152,7 @@ def _registered(systems: tuple[str, ...]) -> dict[str, str]:
 
 def _loaded(point: str) -> Observable:
     function = plugins.load(GROUP, point)
-    if not callable(function):
+    if not isinstance(function, Callable):
         described = plugins.described(GROUP, point)
         raise ValueError(f"{described}: must be a function, is {function!r}")
     return function

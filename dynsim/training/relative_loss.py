@@ -9,7 +9,9 @@ from typing import NamedTuple
 
 import jax.numpy as jnp
 from jax.typing import DTypeLike
-from jaxtyping import Array, ArrayLike, Float, Int
+from jaxtyping import Array, Float, Int
+
+from dynsim.precision import Number
 
 LAST = 20
 """Number of steps at the end of a run whose losses are averaged; all of a shorter run."""
@@ -32,7 +34,7 @@ def start(shape: tuple[int, ...], dtype: DTypeLike) -> Sums:
     return Sums(jnp.zeros(shape, dtype), jnp.zeros(shape, dtype))
 
 
-def add(sums: Sums, loss: Float[Array, "*B"], k: Int[Array, ""], steps: Int[ArrayLike, ""]) -> Sums:
+def add(sums: Sums, loss: Float[Array, "*B"], k: Int[Array, ""], steps: Int[Number, ""]) -> Sums:
     """The sums with the `loss` of step k, before its update; k = `steps` adds nothing."""
     # Chosen, not multiplied by 0, because the loss may be infinite.
     late = (k >= steps - LAST) & (k < steps)
@@ -42,9 +44,7 @@ def add(sums: Sums, loss: Float[Array, "*B"], k: Int[Array, ""], steps: Int[Arra
     )
 
 
-def recorded(
-    sums: Sums, times: Int[Array, " S"], steps: Int[ArrayLike, ""]
-) -> Float[Array, "S *B"]:
+def recorded(sums: Sums, times: Int[Array, " S"], steps: Int[Number, ""]) -> Float[Array, "S *B"]:
     """The mean of the last losses over the first at the end of a run; NaN at earlier times. It
     is inf or NaN for a run whose losses are."""
     relative = sums.last / (jnp.minimum(LAST, steps) * sums.first)

@@ -5,17 +5,19 @@ one compilation serves a whole grid of learning rates.
 """
 
 import abc
-from typing import Literal, Self
+from typing import Literal, TypeVar
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 import optax
-from jaxtyping import ArrayLike, Float, PyTree
+from jaxtyping import PyTree, Real
 
 from dynsim import checks
+from dynsim.precision import Number
 
 Kind = Literal["sgd", "momentum", "adam"]
+RuleT = TypeVar("RuleT", bound="Rule")
 
 
 class Rule(eqx.Module):
@@ -28,11 +30,27 @@ class Rule(eqx.Module):
         kind: which rule.
     """
 
-    momentum: eqx.AbstractVar[Float[ArrayLike, ""]]
-    b1: eqx.AbstractVar[Float[ArrayLike, ""]]
-    b2: eqx.AbstractVar[Float[ArrayLike, ""]]
-    eps: eqx.AbstractVar[Float[ArrayLike, ""]]
-    kind: eqx.AbstractVar[Kind]
+    # Properties, because of an `eqx.AbstractVar` type checkers would make an argument before the
+    # learning rates.
+    @property
+    @abc.abstractmethod
+    def momentum(self) -> Real[Number, "*P"]: ...
+
+    @property
+    @abc.abstractmethod
+    def b1(self) -> Real[Number, "*P"]: ...
+
+    @property
+    @abc.abstractmethod
+    def b2(self) -> Real[Number, "*P"]: ...
+
+    @property
+    @abc.abstractmethod
+    def eps(self) -> Real[Number, "*P"]: ...
+
+    @property
+    @abc.abstractmethod
+    def kind(self) -> Kind: ...
 
     def __check_init__(self) -> None:
         checks.choice("kind", self.kind, ("sgd", "momentum", "adam"))
@@ -44,7 +62,7 @@ class Rule(eqx.Module):
     def descend(self, updates: PyTree) -> PyTree:
         """Minus `updates`, each times its learning rate."""
 
-    def astype(self, dtype: str) -> Self:
+    def astype(self: RuleT, dtype: str) -> RuleT:
         """The same rule with its numbers as JAX arrays of `dtype`, Python integers included."""
         return jax.tree.map(lambda number: jnp.asarray(number, dtype), self)
 

@@ -117,8 +117,8 @@ class Block(eqx.Module):
     def __call__(self, x: Float[Array, "T d"]) -> tuple[Float[Array, "T d"], Float[Array, "H T T"]]:
         added, maps = self.attention(jax.vmap(self.attention_norm)(x))
         x = x + added
-        if self.mlp is not None:
-            x = x + jax.vmap(lambda row: self.mlp(self.mlp_norm(row)))(x)
+        if self.mlp is not None and self.mlp_norm is not None:
+            x = x + jax.vmap(self.mlp)(jax.vmap(self.mlp_norm)(x))
         return x, maps
 
 

@@ -11,7 +11,7 @@ import math
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Int, PRNGKeyArray
+from jaxtyping import Array, Int, PRNGKeyArray, PyTree
 
 from dynsim import checks
 from dynsim.classes.corpus import sample_windows
@@ -21,7 +21,7 @@ from dynsim.training.descent import Descent
 from dynsim.training.loop import DIVERGED_LOSS, by_gradient, train
 from dynsim.training.recording import Record, Recording
 from dynsim.training.run_checks import checked_times
-from dynsim.trajectory import Trajectory
+from dynsim.trajectory import Times, Trajectory
 from dynsim.transformer import model as transformer
 from dynsim.transformer import observables as text_observables
 from dynsim.transformer.model import Transformer, TransformerSpec
@@ -38,7 +38,7 @@ def simulate_text(
     steps: int,
     batch: int = 20,
     num_held_out: int = 64,
-    times: Int[Array, " S"] | None = None,
+    times: Times | None = None,
     record: Record = DEFAULT_RECORD,
     init: Transformer | None = None,
     dtype: DType = "float32",
@@ -122,17 +122,18 @@ def _run(
     dtype: DType,
 ) -> Trajectory:
     init_key, data_key = keys.split(key)
-    model = Transformer(sizes, init_key, dtype) if init is None else init
-    held_out = spaced_windows(task.held_out, sizes.length, num_held_out)
+    model: PyTree = Transformer(sizes, init_key, dtype) if init is None else init
+    train_tokens, prompts = jnp.asarray(task.train), jnp.asarray(task.prompts)
+    held_out = spaced_windows(jnp.asarray(task.held_out), sizes.length, num_held_out)
     rule = optimizer.transformation()
 
     def loss_and_grad(model: Transformer, k: Array) -> tuple[Array, Transformer]:
         batch_key = jax.random.fold_in(data_key, k)
-        windows = sample_windows(task.train, batch_key, batch, sizes.length)
+        windows = sample_windows(train_tokens, batch_key, batch, sizes.length)
         return jax.value_and_grad(transformer.loss)(model, windows)
 
     def observe(model: Transformer, before: Array) -> tuple[dict[str, Array], Array]:
-        snapshot = measure(model, held_out, task.prompts, before)
+        snapshot = measure(model, held_out, prompts, before)
         return record(snapshot), snapshot.maps
 
     trajectory = train(

@@ -2,9 +2,10 @@
 
 import equinox as eqx
 import numpy as np
-from jaxtyping import Array, ArrayLike, Int
+from jaxtyping import ArrayLike, Int
 
 from dynsim import checks
+from dynsim.precision import AnyArray
 
 
 class Text(eqx.Module):
@@ -17,9 +18,9 @@ class Text(eqx.Module):
         vocabulary: number of tokens M.
     """
 
-    train: Int[Array, " N"]
-    held_out: Int[Array, " E"]
-    prompts: Int[Array, "P T"]
+    train: Int[AnyArray, " N"]
+    held_out: Int[AnyArray, " E"]
+    prompts: Int[AnyArray, "P T"]
     vocabulary: int = eqx.field(static=True)
 
 

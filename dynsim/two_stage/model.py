@@ -15,6 +15,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
+from dynsim.precision import AnyArray
 from dynsim.two_stage.task import PromptBatch, Prompts
 
 
@@ -26,9 +27,9 @@ class PQ(eqx.Module):
         beta: () bias added to N_V; None for the model without one.
     """
 
-    W: Float[Array, "d d"]
-    V: Float[Array, "d d"]
-    beta: Float[Array, ""] | None = None
+    W: Float[AnyArray, "*B d d"]
+    V: Float[AnyArray, "*B d d"]
+    beta: Float[AnyArray, "*B"] | None = None
 
 
 class Outputs(NamedTuple):
@@ -39,10 +40,10 @@ class Outputs(NamedTuple):
 
 
 def attend(
-    U: Float[Array, "d d"],
+    U: Float[AnyArray, "d d"],
     x: Float[Array, "N L d"],
     labels: Float[Array, "N L"],
-    gates: Float[Array, "d d"] | None = None,
+    gates: Float[AnyArray, "d d"] | None = None,
 ) -> Float[Array, " N"]:
     """N_U on N prompts; with `gates` a token counts where x_i^T gates x_L > 0 instead."""
     query = x[:, -1]

@@ -16,9 +16,10 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, ArrayLike, Float, Int
+from jaxtyping import Array, Float, Int, Real
 
 from dynsim import checks
+from dynsim.precision import AnyArray, Number
 
 Control = Literal["none", "forever", "small", "smallinit"]
 
@@ -34,20 +35,20 @@ class NoisySGD(eqx.Module):
         span_1, span_2: length of the stages in eta-time.
     """
 
-    eta_1: Float[ArrayLike, ""]
-    eta_2: Float[ArrayLike, ""]
-    decay: Float[ArrayLike, ""]
-    noise: Float[ArrayLike, ""]
-    init: Float[ArrayLike, ""]
-    span_1: Float[ArrayLike, ""]
-    span_2: Float[ArrayLike, ""]
+    eta_1: Real[Number, "*P"]
+    eta_2: Real[Number, "*P"]
+    decay: Real[Number, "*P"]
+    noise: Real[Number, "*P"]
+    init: Real[Number, "*P"]
+    span_1: Real[Number, "*P"]
+    span_2: Real[Number, "*P"]
 
     def astype(self, dtype: str) -> "NoisySGD":
         """The same with its numbers as JAX arrays of `dtype`."""
         return jax.tree.map(lambda number: jnp.asarray(number, dtype), self)
 
     @property
-    def steps(self) -> tuple[Int[ArrayLike, ""], Int[ArrayLike, ""]]:
+    def steps(self) -> tuple[Int[AnyArray | np.int32, "*P"], Int[AnyArray | np.int32, "*P"]]:
         """Optimiser steps (t_1, t_2) of the two stages, at least one each."""
         numbers = jnp if checks.is_traced(self) else np
         one = numbers.rint(numbers.asarray(self.span_1) / self.eta_1).astype(np.int32)
@@ -55,25 +56,25 @@ class NoisySGD(eqx.Module):
         return numbers.maximum(one, 1), numbers.maximum(two, 1)
 
     @property
-    def total_steps(self) -> Int[ArrayLike, ""]:
+    def total_steps(self) -> Int[AnyArray | np.int32, "*P"]:
         """Optimiser steps of a whole run."""
         return self.steps[0] + self.steps[1]
 
-    def rate(self, step: Int[ArrayLike, "*S"]) -> Float[Array, "*S"]:
+    def rate(self, step: Int[AnyArray, "*S"]) -> Float[Array, "*S"]:
         """Learning rate of the update after `step` steps."""
         return jnp.where(step < self.steps[0], self.eta_1, self.eta_2)
 
-    def flow_time(self, steps: Float[ArrayLike, "*S"]) -> Float[Array, "*S"]:
+    def flow_time(self, steps: Real[AnyArray, "*S"]) -> Float[Array, "*S"]:
         """Eta-time after `steps` optimiser steps, the clock of the reduced ODE."""
         first = jnp.minimum(steps, self.steps[0])
         return first * self.eta_1 + (steps - first) * self.eta_2
 
-    def stationary(self, eta: Float[ArrayLike, ""]) -> Float[ArrayLike, ""]:
+    def stationary(self, eta: Real[Number, "*P"]) -> Real[Number, "*P"]:
         """Stationary standard deviation of the noise part of a weight at learning rate `eta`:
         tau(eta)^2 = eta noise^2 / (lambda (2 - eta lambda))."""
         return self.noise * (eta / (self.decay * (2 - eta * self.decay))) ** 0.5
 
-    def spread(self, num: int) -> Float[ArrayLike, " S"]:
+    def spread(self, num: int) -> Float[AnyArray, " S"]:
         """`num` optimiser steps, not whole ones, evenly spread in eta-time over either stage: a
         third of them over the first. The last one is the end, before it comes the end of the
         first stage, before that the start, as far as `num` goes."""
@@ -91,13 +92,13 @@ class NoisySGD(eqx.Module):
 
 
 def noisy_sgd(
-    eta_1: ArrayLike = 0.2,
-    eta_2: ArrayLike = 0.01,
-    decay: ArrayLike = 0.025,
-    tau: ArrayLike = 0.25,
+    eta_1: Real[Number, "*P"] = 0.2,
+    eta_2: Real[Number, "*P"] = 0.01,
+    decay: Real[Number, "*P"] = 0.025,
+    tau: Real[Number, "*P"] = 0.25,
     *,
-    init: ArrayLike | None = None,
-    stage_2: ArrayLike = 3.0,
+    init: Real[Number, "*P"] | None = None,
+    stage_2: Real[Number, "*P"] = 3.0,
 ) -> NoisySGD:
     """Two-stage noisy SGD: eta_1 for the eta-time 1/(4 lambda), then eta_2 for stage_2/lambda.
 

@@ -13,6 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, ArrayLike, Bool, Float
 
+from dynsim.precision import AnyArray
 from dynsim.training.recording import Table
 from dynsim.two_stage import model as relu_prompt
 from dynsim.two_stage.model import PQ, Outputs, logistic
@@ -117,11 +118,11 @@ def _accuracy(s: PromptSnapshot, output: Float[Array, " N"]) -> Float[Array, ""]
     return jnp.mean(s.labels * output > 0, dtype=output.dtype)
 
 
-def _norm(matrix: Float[Array, "d d"]) -> Float[Array, ""]:
+def _norm(matrix: Float[AnyArray, "d d"]) -> Float[Array, ""]:
     return jnp.sqrt(jnp.sum(matrix**2))
 
 
-def _singular(matrix: Float[Array, "d d"]) -> Float[Array, " d"]:
+def _singular(matrix: Float[AnyArray, "d d"]) -> Float[Array, " d"]:
     return jnp.linalg.svd(matrix, compute_uv=False)
 
 
@@ -150,8 +151,8 @@ OBSERVABLES: dict[str, Observable] = {
     "W_singular": lambda s: _singular(s.weights.signal.W),
     "V_singular": lambda s: _singular(s.weights.signal.V),
     "state": lambda s: reduced_state(s.weights.total),
-    "W_signal": lambda s: s.weights.signal.W,
-    "V_signal": lambda s: s.weights.signal.V,
+    "W_signal": lambda s: jnp.asarray(s.weights.signal.W),
+    "V_signal": lambda s: jnp.asarray(s.weights.signal.V),
 }
 """All observables by name. Losses and accuracies are those of the total weights unless the name
 says signal; `K2_pos` and `K2_neg` are K2 over the queries of one label. Norms are Frobenius

@@ -4,19 +4,20 @@ A stage lasts 1/(4 lambda) in eta-time, so that its number of steps follows from
 goes from record to record, and one compilation serves a whole grid of rates.
 """
 
+import dataclasses
 import functools
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Int, PRNGKeyArray
+from jaxtyping import Array, Float, Int, PRNGKeyArray, Real
 
 from dynsim import checks
-from dynsim.precision import DType, precision, settle
+from dynsim.precision import AnyArray, DType, Number, precision, settle
 from dynsim.training.loop import train
 from dynsim.training.recording import Record, Recording
 from dynsim.training.run_checks import check_step_times
-from dynsim.trajectory import Trajectory
+from dynsim.trajectory import Times, Trajectory
 from dynsim.two_stage import model as relu_prompt
 from dynsim.two_stage import observables as prompt_observables
 from dynsim.two_stage.model import PQ
@@ -36,7 +37,7 @@ def simulate_prompts(
     batch: int = 128,
     pool: int = 4096,
     num_test: int = 2048,
-    times: Int[Array, " S"] | None = None,
+    times: Times | None = None,
     record: Record = DEFAULT_RECORD,
     init: PQ | None = None,
     bias: bool = False,
@@ -114,7 +115,7 @@ def _run(
     dtype: DType,
 ) -> Trajectory:
     init_key, pool_key, test_key, step_key = jax.random.split(key, 4)
-    shapes = PromptBatch((task.length, task.d), (task.length, task.d), (task.length,))
+    shapes = (task.length, task.d), (task.length, task.d), (task.length,)
     # A CPU gathers long rows faster than blocks, and the gather is most of a step.
     rows = [leaf.reshape(pool, -1) for leaf in sample_prompts(task, pool_key, pool, dtype)]
     test = sample_prompts(task, test_key, num_test, dtype)
@@ -141,26 +142,29 @@ def _run(
         limit=None,
         dtype=dtype,
     )
-    trajectory.observables["eta_time"] = optimizer.flow_time(trajectory.times)
-    return trajectory
+    eta_time = optimizer.flow_time(trajectory.times)
+    observables = {**trajectory.observables, "eta_time": eta_time}
+    return dataclasses.replace(trajectory, observables=observables)
 
 
-def update(weights: Split, grads: PQ, xi: PQ, eta: Array, decay: Array) -> Split:
+def update(
+    weights: Split, grads: PQ, xi: PQ, eta: Float[Array, ""], decay: Real[Number, ""]
+) -> Split:
     """One step: gradients move the signal, gradient noise `xi` the noise, both decay."""
-    keep = 1 - eta * decay
+    keep = 1 - eta * jnp.asarray(decay)
 
-    def move(old: Array, by: Array) -> Array:
+    def move(old: Float[AnyArray, "d d"], by: Float[AnyArray, "d d"]) -> Float[Array, "d d"]:
         return keep * old - eta * by
 
     beta = weights.signal.beta
     signal = PQ(
         move(weights.signal.W, grads.W),
         move(weights.signal.V, grads.V),
-        None if beta is None else beta - eta * grads.beta,
+        None if beta is None or grads.beta is None else beta - eta * grads.beta,
     )
     return Split(signal, PQ(move(weights.noise.W, xi.W), move(weights.noise.V, xi.V)))
 
 
-def _gaussian(key: PRNGKeyArray, d: int, deviation: Array, dtype: DType) -> PQ:
-    W, V = deviation * jax.random.normal(key, (2, d, d), dtype)
+def _gaussian(key: PRNGKeyArray, d: int, deviation: Real[Number, ""], dtype: DType) -> PQ:
+    W, V = jax.random.normal(key, (2, d, d), dtype) * deviation
     return PQ(W, V)

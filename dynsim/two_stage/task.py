@@ -14,10 +14,10 @@ from typing import Literal, NamedTuple
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, ArrayLike, Float, PRNGKeyArray
+from jaxtyping import Array, Float, PRNGKeyArray, Real
 
 from dynsim import checks
-from dynsim.precision import DType
+from dynsim.precision import DType, Number
 
 Core = Literal["fresh", "fixed"]
 
@@ -50,11 +50,11 @@ class Prompts(eqx.Module):
             z = s2 sqrt(d-1) e_1, as long as a fresh one in the root mean square.
     """
 
-    gamma0: Float[ArrayLike, ""]
-    s1: Float[ArrayLike, ""]
-    s2: Float[ArrayLike, ""]
-    r: Float[ArrayLike, ""]
-    coupling: Float[ArrayLike, ""]
+    gamma0: Real[Number, "*P"]
+    s1: Real[Number, "*P"]
+    s2: Real[Number, "*P"]
+    r: Real[Number, "*P"]
+    coupling: Real[Number, "*P"]
     d: int = eqx.field(static=True)
     length: int = eqx.field(static=True)
     core: Core = eqx.field(static=True, default="fresh")
@@ -69,12 +69,12 @@ class Prompts(eqx.Module):
         return (self.length - 1) / self.length
 
     @property
-    def mean_margin(self) -> Float[ArrayLike, ""]:
+    def mean_margin(self) -> Real[Number, "*P"]:
         """E[y x . w_star] = gamma0 + s1 sqrt(2/pi)."""
         return self.gamma0 + self.s1 * (2 / jnp.pi) ** 0.5
 
     @property
-    def mean_square_margin(self) -> Float[ArrayLike, ""]:
+    def mean_square_margin(self) -> Real[Number, "*P"]:
         """E[(x . w_star)^2] = gamma0^2 + 2 gamma0 s1 sqrt(2/pi) + s1^2."""
         return self.gamma0**2 + 2 * self.gamma0 * self.s1 * (2 / jnp.pi) ** 0.5 + self.s1**2
 
@@ -83,11 +83,11 @@ def prompts(
     d: int = 32,
     length: int = 129,
     *,
-    gamma0: ArrayLike = 1.0,
-    s1: ArrayLike = 1.0,
-    s2: ArrayLike = 1.0,
-    r: ArrayLike = 1.4,
-    coupling: ArrayLike = 0.0,
+    gamma0: Real[Number, "*P"] = 1.0,
+    s1: Real[Number, "*P"] = 1.0,
+    s2: Real[Number, "*P"] = 1.0,
+    r: Real[Number, "*P"] = 1.4,
+    coupling: Real[Number, "*P"] = 0.0,
     core: Core = "fresh",
 ) -> Prompts:
     """The task, checked; see `Prompts` for the meaning of its parameters.
@@ -115,9 +115,9 @@ def sample_prompts(
     g = jax.random.normal(p_key, (*shape, task.d), dtype)
     # Along w_star the Gaussian part has the sign of the label: |g_0| in place of rejection.
     margin = labels * (task.gamma0 + task.s1 * jnp.abs(g[..., 0]))
-    P = (task.s1 * g).at[..., 0].set(margin)
+    P = (g * task.s1).at[..., 0].set(margin)
     if task.core == "fresh":
-        core = task.s2 * jax.random.normal(q_key, (*shape, task.d), dtype)
+        core = jax.random.normal(q_key, (*shape, task.d), dtype) * task.s2
     else:
         core = jnp.zeros((*shape, task.d), dtype).at[..., 1].set(task.s2 * (task.d - 1) ** 0.5)
     side = jnp.where(labels > 0, 0, jax.random.rademacher(sign_key, shape, dtype))

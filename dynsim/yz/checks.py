@@ -5,12 +5,13 @@ from typing import NamedTuple
 
 import jax
 import numpy as np
-from jaxtyping import ArrayLike, Int, PRNGKeyArray
+from jaxtyping import PRNGKeyArray
 
 from dynsim import checks
 from dynsim.classes.task import SequenceClasses
 from dynsim.training.recording import Record, Recording, Table
 from dynsim.training.run_checks import checked_times
+from dynsim.trajectory import Times
 from dynsim.yz import model as yz
 
 
@@ -21,7 +22,7 @@ class Arguments(NamedTuple):
     steps: int
     length: int | float
     batch: int | float
-    times: Int[ArrayLike, " S"]
+    times: Times
     record: Recording
 
 
@@ -32,7 +33,7 @@ def checked_arguments(
     steps: int,
     length: int | float,
     batch: int | float,
-    times: Int[ArrayLike, " S"] | None,
+    times: Times | None,
     record: Record,
     data: yz.Examples | None,
     table: Table,

@@ -20,6 +20,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Int, PRNGKeyArray
 
 from dynsim.classes.task import SequenceClasses
+from dynsim.precision import AnyArray
 
 Init = Literal["zero", "uniform"]
 
@@ -35,8 +36,8 @@ class YZ(eqx.Module):
             alpha = softmax(Y^T h), h = (f + x_T) / |f + x_T|_2.
     """
 
-    Y: Float[Array, "M M"]
-    Z: Float[Array, "Q M"]
+    Y: Float[AnyArray, "*B M M"]
+    Z: Float[AnyArray, "*B Q M"]
     residual: bool = eqx.field(static=True, default=False)
 
 
@@ -49,15 +50,15 @@ class Examples(eqx.Module):
         weight: (E,) weight of each example in the loss; sums to 1.
     """
 
-    classes: Int[Array, " E"]
-    counts: Float[Array, "E M"]
-    weight: Float[Array, " E"]
+    classes: Int[AnyArray, "*B E"]
+    counts: Float[AnyArray, "*B E M"]
+    weight: Float[AnyArray, "*B E"]
 
 
 def init_zero(task: SequenceClasses, dtype: str = "float32", residual: bool = False) -> YZ:
     """All weights zero, as the paper's theory and Figs. 4 and 5 assume."""
-    shapes = (task.M, task.M), (task.num_queries, task.M)
-    return YZ(*(jnp.zeros(shape, dtype) for shape in shapes), residual)
+    Y, Z = jnp.zeros((task.M, task.M), dtype), jnp.zeros((task.num_queries, task.M), dtype)
+    return YZ(Y, Z, residual)
 
 
 def init_uniform(task: SequenceClasses, key: PRNGKeyArray, dtype: str = "float32") -> YZ:
@@ -76,7 +77,7 @@ def population(task: SequenceClasses) -> Examples:
 
 
 def attend(
-    z: Float[Array, "E M"], counts: Float[Array, "E M"], axis: int = -1
+    z: Float[Array, "E M"], counts: Float[AnyArray, "E M"], axis: int = -1
 ) -> Float[Array, "E M"]:
     """Attention a on each token, from logits `z` and token counts; sums to 1 along `axis`.
 
@@ -84,17 +85,17 @@ def attend(
     attention whatever their logit, and cannot make the others overflow.
     """
     largest = jnp.max(jnp.where(counts > 0, z, -jnp.inf), axis=axis, keepdims=True)
-    w = counts * jnp.exp(jnp.where(counts > 0, z - jax.lax.stop_gradient(largest), 0))
+    w = jnp.exp(jnp.where(counts > 0, z - jax.lax.stop_gradient(largest), 0)) * counts
     return w / jnp.sum(w, axis=axis, keepdims=True)
 
 
-def normalise(a: Float[Array, "E M"], axis: int = -1) -> Float[Array, "E M"]:
+def normalise(a: Float[Array, "*E M"], axis: int = -1) -> Float[Array, "*E M"]:
     """l2 normalisation f = a / |a|_2 along `axis`."""
     return a / jnp.sqrt(jnp.sum(a**2, axis=axis, keepdims=True))
 
 
 def output(
-    params: YZ, task: SequenceClasses, f: Float[Array, "E M"], classes: Int[Array, " E"]
+    params: YZ, task: SequenceClasses, f: Float[Array, "E M"], classes: Int[AnyArray, " E"]
 ) -> Float[Array, "E M"]:
     """What the decoder reads: f, or with the residual (f + x_T) / |f + x_T|."""
     if not params.residual:
@@ -110,7 +111,7 @@ def forward(params: YZ, task: SequenceClasses, examples: Examples) -> Float[Arra
 
 
 def cross_entropy(
-    logits: Float[Array, "E M"], label: Int[Array, " E"], axis: int = -1
+    logits: Float[Array, "E M"], label: Int[AnyArray, " E"], axis: int = -1
 ) -> tuple[Float[Array, " E"], Float[Array, "E M"]]:
     """Cross entropy -log alpha[label] in nats and the residual e_label - alpha.
 
@@ -160,7 +161,7 @@ def loss_and_grad(
 
 
 def forward_tokens(
-    params: YZ, task: SequenceClasses, tokens: Int[Array, " T"]
+    params: YZ, task: SequenceClasses, tokens: Int[AnyArray, " T"]
 ) -> Float[Array, " M"]:
     """Logits for one sequence of token ids, the query last: the model as the paper writes it.
 

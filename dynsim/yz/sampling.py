@@ -11,6 +11,7 @@ import numpy as np
 from jaxtyping import Array, Float, Int, PRNGKeyArray
 
 from dynsim.classes.task import SequenceClasses
+from dynsim.precision import AnyArray
 from dynsim.yz.model import Examples
 from dynsim.yz.support import SupportExamples
 
@@ -68,7 +69,7 @@ def sample_classes_only(
 
 
 def examples_from_tokens(
-    task: SequenceClasses, tokens: Int[Array, "*steps B T"], labels: Int[Array, "*steps B"]
+    task: SequenceClasses, tokens: Int[AnyArray, "*steps B T"], labels: Int[AnyArray, "*steps B"]
 ) -> Examples:
     """Recorded batches as `Examples` for `simulate(..., data=...)`.
 

@@ -11,7 +11,7 @@ from collections.abc import Callable
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Int, PRNGKeyArray
+from jaxtyping import Array, Int, PRNGKeyArray, PyTree
 
 from dynsim import checks
 from dynsim.classes.task import SequenceClasses
@@ -20,7 +20,7 @@ from dynsim.training import keys
 from dynsim.training.loop import DIVERGED_LOSS, by_gradient, train
 from dynsim.training.optim import Optimizer
 from dynsim.training.recording import Record, Recording
-from dynsim.trajectory import Trajectory
+from dynsim.trajectory import Times, Trajectory
 from dynsim.yz import model as yz
 from dynsim.yz import observables, sampling, support
 from dynsim.yz.checks import check_weights, checked_arguments
@@ -39,7 +39,7 @@ def simulate(
     length: int | float = 128,
     batch: int | float = 128,
     init: yz.YZ | yz.Init = "zero",
-    times: Int[Array, " S"] | None = None,
+    times: Times | None = None,
     record: Record = DEFAULT_RECORD,
     data: yz.Examples | None = None,
     dtype: DType = "float32",
@@ -144,6 +144,7 @@ def _run(
     record: Recording,
     dtype: DType,
 ) -> Trajectory:
+    params: PyTree
     if init is not None:
         params = jax.tree.map(lambda x: x.astype(dtype), init)
     else:

@@ -14,6 +14,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
 from dynsim.classes.task import SHARED, SequenceClasses
+from dynsim.precision import AnyArray
 from dynsim.yz import model as yz
 
 
@@ -75,7 +76,10 @@ def loss_and_grad(
 
 
 def _logits(
-    Y: Float[Array, "M M"], task: SequenceClasses, examples: SupportExamples, f: Float[Array, "S E"]
+    Y: Float[AnyArray, "M M"],
+    task: SequenceClasses,
+    examples: SupportExamples,
+    f: Float[Array, "S E"],
 ) -> Float[Array, "E M"]:
     if _pays(f.shape[0], task.M):
         return _sum_rows(Y, task.support[examples.classes].T, f)
@@ -130,17 +134,18 @@ def _pays(terms: int, products: int) -> bool:
 
 @jax.custom_jvp
 def _sum_rows(
-    rows: Float[Array, "N M"], index: Int[Array, "T E"], weight: Float[Array, "T E"]
+    rows: Float[AnyArray, "N M"], index: Int[Array, "T E"], weight: Float[Array, "T E"]
 ) -> Float[Array, "E M"]:
     """out[e] = sum_t weight[t, e] rows[index[t, e]].
 
     Written out term by term, XLA makes one loop of it on the CPU, vectorised over the columns.
     A sum over an axis, or a product of small matrices, would first gather all rows into memory.
     """
-    return sum(
-        w[:, None] * rows.at[i].get(mode="promise_in_bounds")
+    terms = (
+        w[:, None] * jnp.asarray(rows).at[i].get(mode="promise_in_bounds")
         for i, w in zip(index.astype(jnp.uint32), weight, strict=True)
     )
+    return sum(terms, start=jnp.zeros((), weight.dtype))
 
 
 @_sum_rows.defjvp

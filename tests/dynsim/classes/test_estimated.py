@@ -127,6 +127,7 @@ def test_known_law_is_recovered() -> None:
         ({"vocabulary": WORDS[:7], "rare": "merge"}, r"rare = 'merge': needs <unk>"),
     ],
 )
+@pytest.mark.usefixtures("unchecked")
 def test_bad_arguments(options: dict, message: str) -> None:
     text = [A, A, Q, X, A, B, Q, X, B, B, Q, Y, C]
     options = {"vocabulary": WORDS, "num_queries": 1, "classes_per_query": 1, **options}

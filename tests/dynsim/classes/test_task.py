@@ -91,6 +91,7 @@ def test_a_bad_table_is_named(change: dict, message: str) -> None:
         ({"layout": "other"}, "layout = 'other': must be one of authors, paper"),
     ],
 )
+@pytest.mark.usefixtures("unchecked")
 def test_a_bad_synthetic_task_is_named(arguments: dict, message: str) -> None:
     with pytest.raises(ValueError, match=re.escape(message)):
         dynsim.syn(**{"num_queries": 2, "classes_per_query": 1, **arguments})

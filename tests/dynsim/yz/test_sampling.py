@@ -73,6 +73,7 @@ def test_infinite_length_weighs_classes_by_their_share() -> None:
     assert stats.chisquare(drawn, 1000 * UNEVEN.prior, sum_check=False).pvalue > P_VALUE
 
 
+@pytest.mark.usefixtures("unchecked")
 def test_a_recorded_batch_that_does_not_fit_is_named() -> None:
     task = dynsim.syn_small()
     tokens, labels = np.array([[[0, 1, 30]]]), np.array([[32]])
