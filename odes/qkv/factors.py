@@ -127,7 +127,7 @@ def solve(
             particular for another normalisation, a trained U, and Adam unless U = I.
     """
     flow = checked_flow(optimizer, flow)
-    _check(task, optimizer, init, frozen)
+    check(task, optimizer, init, frozen)
     return run(
         _solve,
         task,
@@ -149,9 +149,10 @@ def inapplicable(task: SequenceClasses, optimizer: Optimizer) -> str | None:
     return refusal(checked_flow, optimizer, None)
 
 
-def _check(
+def check(
     task: SequenceClasses, optimizer: Optimizer, init: Embedded, frozen: Collection[str]
 ) -> None:
+    """Raise `ValueError`, naming what is in the way, unless the flow describes these weights."""
     check_weights(init, task)
     for name in frozen:
         checks.choice("frozen", name, WEIGHTS)

@@ -1,17 +1,22 @@
 """The attention layer in ordinary parameters U, W_Q, W_K and W_V: settings and engine."""
 
 import dataclasses
+import functools
 from collections.abc import Collection, Mapping
-from typing import ClassVar, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
+import jax
 from jaxtyping import Array, ArrayLike, PRNGKeyArray
 
 import dynsim
 from dynsim import EmbeddedSpec, Trajectory, checks
 from dynsim.qkv.init import Embedding
 from dynsim.qkv.model import Normalisation, Placement
-from dynsim.qkv.observables import TRAINED
+from dynsim.qkv.observables import MEASURED, TRAINED
+from odes.qkv import factors, ladder
+from odes.theory import Theory
 from sweeps.systems.base import Engine, Settings, System, known
+from sweeps.systems.yz.engines import integrate
 from sweeps.systems.yz.labels import LABELS
 from sweeps.systems.yz.problem import TASKS
 from sweeps.systems.yz.settings import Fixed as YZFixed
@@ -127,6 +132,27 @@ def _simulate(
     )
 
 
+def _solve(
+    settings: Settings[Fixed],
+    task: dynsim.SequenceClasses,
+    rules: tuple[dynsim.Optimizer, EmbeddedSpec],
+    key: PRNGKeyArray,
+    *,
+    theory: Theory[Any, Any],
+) -> Trajectory:
+    optimizer, spec = rules
+    # Drawn in the precision of the simulation.
+    start = dynsim.initial_embedded(task, spec, key, settings.fixed.training.dtype)
+    return integrate(theory.solve, settings, task, optimizer, init=start)
+
+
+def _described(fixed: Fixed, task: dynsim.SequenceClasses, optimizer: dynsim.Optimizer) -> None:
+    _check(fixed, task, optimizer)
+    # Any weights of these shapes do, but for Adam's U = I.
+    weights = dynsim.initial_embedded(task, fixed.spec, jax.random.key(0))
+    factors.check(task, optimizer, weights, fixed.frozen)
+
+
 def _check(fixed: Fixed, task: dynsim.SequenceClasses, optimizer: dynsim.Optimizer) -> None:
     del optimizer
     fixed.spec.check(task)
@@ -138,20 +164,24 @@ def _bytes(task: dynsim.SequenceClasses, settings: Settings[Fixed]) -> int:
     return settings.width * (4 * weights + 4 * task.K * task.M)
 
 
+FACTORS = ladder.THEORIES["factors"]
 SYSTEM = System(
     name="qkv",
     tasks=tuple(TASKS),
     run=QKVTraining,
     engines={
-        "simulation": Engine(
-            _simulate,
+        "simulation": Engine(_simulate, _assemble, TRAINED, _bytes, _check, tile=8, trains=True),
+        FACTORS.name: Engine(
+            functools.partial(_solve, theory=FACTORS),
             _assemble,
-            TRAINED,
+            MEASURED,
             _bytes,
-            _check,
+            _described,
+            adaptive=True,
             tile=8,
-            trains=True,
-        )
+            title=FACTORS.title,
+            assumes=FACTORS.assumes,
+        ),
     },
     labels=LABELS,
 )

@@ -85,7 +85,7 @@ def _solve(
 ) -> Trajectory:
     start = _start(settings.fixed, task, key)
     options = {} if start is None else {"init": start}
-    return _integrate(theory.solve, settings, task, optimizer, **options)
+    return integrate(theory.solve, settings, task, optimizer, **options)
 
 
 def _solve_symmetric(
@@ -95,16 +95,17 @@ def _solve_symmetric(
     key: PRNGKeyArray,
 ) -> Trajectory:
     del key
-    return _integrate(symmetric.solve, settings, task, optimizer)
+    return integrate(symmetric.solve, settings, task, optimizer)
 
 
-def _integrate(
+def integrate(
     solve: Callable[..., Trajectory],
-    settings: Settings[Fixed],
+    settings: Settings[Any],
     task: dynsim.SequenceClasses | SymmetricTask | Placed,
     optimizer: dynsim.Optimizer,
     **options: Any,
 ) -> Trajectory:
+    """A theory's solve as the settings ask for it, in times, record, precision and tolerance."""
     if settings.rtol is not None:
         options["tolerances"] = DEFAULT_TOLERANCES[settings.dtype]._replace(
             rtol=settings.rtol, atol=settings.rtol * ATOL_SHARE
