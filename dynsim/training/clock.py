@@ -21,21 +21,29 @@ class Clock(eqx.Module):
             with eta / (1 - mu), to which the sum of its geometric weights amounts.
         shift: the state after k >= 1 steps is the flow at t = k + shift; before the first
             step it is the starting point.
-        class_weight: (K,) weight of each class's drift of Z per unit of time.
     """
 
     rate: Real[Number, "*P"] = 1.0
     shift: Real[Number, ""] = 0.0
-    class_weight: Float[Array, " K"] | None = None
 
     def flow_time(self, steps: Float[AnyArray, "*S"]) -> Float[Array, "*S"]:
         """ODE time at which the state after `steps` optimiser steps is read."""
         return jnp.where(steps > 0, steps + self.shift, jnp.zeros_like(steps))
 
 
+class ClassClock(Clock):
+    """The clock of a theory that sums over classes.
+
+    Attributes:
+        class_weight: (K,) weight of each class's drift of Z per unit of time.
+    """
+
+    class_weight: Float[Array, " K"] = eqx.field(kw_only=True)
+
+
 def without_inertia(
     optimizer: Optimizer, prior: Float[AnyArray, " K"], convention: Convention = "sgd"
-) -> Clock:
+) -> ClassClock:
     """The clock by which a flow without inertia reads `optimizer`: rates eta / (1 - mu).
 
     Args:
@@ -52,4 +60,4 @@ def without_inertia(
     if optimizer.kind == "adam":
         raise ValueError("optimizer = adam: a flow without inertia reads sgd or momentum only")
     weight = jnp.asarray(prior) if convention == "sgd" else jnp.ones_like(prior)
-    return Clock(1 / (1 - jnp.asarray(optimizer.momentum)), 0.0, weight)
+    return ClassClock(1 / (1 - jnp.asarray(optimizer.momentum)), 0.0, class_weight=weight)

@@ -96,8 +96,7 @@ def train(
 
     def advance(state: State, k: Int[Array, ""]) -> tuple[State, Array | None]:
         params, memory, loss = step(state.params, state.memory, k)
-        unlimited = loss is None or limit is None
-        valid = _finite(state.params, batch) if unlimited else loss <= limit
+        valid = _finite(state.params, batch) if loss is None or limit is None else loss <= limit
         sums = state.sums
         if sums is not None and loss is not None:
             sums = relative_loss.add(sums, loss, k, end)

@@ -15,8 +15,9 @@ from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, ArrayLike, Float
+from jaxtyping import Array, Float, Real
 
+from dynsim.precision import Number
 from odes.formulas.omega import wrightomega
 
 _NEWTON_STEPS = 2
@@ -40,7 +41,7 @@ class Stages(NamedTuple):
     snap: Float[Array, ""]
 
 
-def scaled_h(tau: Float[ArrayLike, "..."], M: Float[ArrayLike, ""]) -> Float[Array, "..."]:
+def scaled_h(tau: Real[Number, "..."], M: Real[Number, ""]) -> Float[Array, "..."]:
     """u = M h at tau = eta_Y s, the solution of e^u + (M-1) u = M tau + 1 (Eq. 45).
 
     With omega = e^u / (M-1) the equation reads omega + ln(omega) = A - ln(M-1), where
@@ -62,22 +63,20 @@ def scaled_h(tau: Float[ArrayLike, "..."], M: Float[ArrayLike, ""]) -> Float[Arr
     return u
 
 
-def h(
-    s: Float[ArrayLike, "..."], eta_y: Float[ArrayLike, ""], M: Float[ArrayLike, ""]
-) -> Float[Array, "..."]:
+def h(s: Real[Number, "..."], eta_y: Real[Number, ""], M: Real[Number, ""]) -> Float[Array, "..."]:
     """h(s) of Lemma 6 after `s` visits to the class, elementwise in `s`."""
     return scaled_h(jnp.asarray(s) * eta_y, M) / M
 
 
 def gamma(
-    s: Float[ArrayLike, "..."], eta_y: Float[ArrayLike, ""], M: Float[ArrayLike, ""]
+    s: Real[Number, "..."], eta_y: Real[Number, ""], M: Real[Number, ""]
 ) -> Float[Array, "..."]:
     """Speed coefficient gamma = (M-1)^2 h / ((M-1) + e^{M h}) (Eq. 85) after `s` = pi(n) t
     visits."""
     return speed(h(s, eta_y, M), M)
 
 
-def speed(h: Float[ArrayLike, "..."], M: Float[ArrayLike, ""]) -> Float[Array, "..."]:
+def speed(h: Real[Number, "..."], M: Real[Number, ""]) -> Float[Array, "..."]:
     """gamma of Eq. 85 as a function of h, which the discrete decoder shares; elementwise.
 
     Written with e^{-M h}, which cannot overflow: a first discrete step of any size is finite.
@@ -88,7 +87,7 @@ def speed(h: Float[ArrayLike, "..."], M: Float[ArrayLike, ""]) -> Float[Array, "
     return (M - 1) * h * decayed / (decayed + 1)
 
 
-def gamma_rising(s: Float[ArrayLike, "..."], eta_y: Float[ArrayLike, ""]) -> Float[Array, "..."]:
+def gamma_rising(s: Real[Number, "..."], eta_y: Real[Number, ""]) -> Float[Array, "..."]:
     """gamma ~ eta_Y s = eta_Y t / K, the first stage of Theorem 1b: for t <= t0' and M -> infinity.
 
     At finite M the limit of gamma / (eta_Y s) for s -> 0 is ((M-1)/M)^2.
@@ -97,7 +96,7 @@ def gamma_rising(s: Float[ArrayLike, "..."], eta_y: Float[ArrayLike, ""]) -> Flo
 
 
 def gamma_decaying(
-    s: Float[ArrayLike, "..."], eta_y: Float[ArrayLike, ""], M: Float[ArrayLike, ""]
+    s: Real[Number, "..."], eta_y: Real[Number, ""], M: Real[Number, ""]
 ) -> Float[Array, "..."]:
     """gamma ~ ln(M eta_Y s) / (eta_Y s) with s = t/K, the second stage of Theorem 1b: t >= t0.
 
@@ -109,17 +108,17 @@ def gamma_decaying(
 
 
 def gamma_integral(
-    s: Float[ArrayLike, "..."],
-    eta_y: Float[ArrayLike, ""],
-    M: Float[ArrayLike, ""],
-    K: Float[ArrayLike, ""] = 1,
+    s: Real[Number, "..."],
+    eta_y: Real[Number, ""],
+    M: Real[Number, ""],
+    K: Real[Number, ""] = 1,
 ) -> Float[Array, "..."]:
     """Gamma(t) = int_0^t gamma = K (M-1)^2 h^2 / (2 eta_Y), exact (Eq. 128), at `s` = t/K
     visits. For unequal priors K is 1/pi(n). `eta_y` must be positive."""
     return jnp.asarray(K) * ((M - 1) * h(s, eta_y, M)) ** 2 / (2 * jnp.asarray(eta_y))
 
 
-def stages(eta_y: Float[ArrayLike, ""], K: Float[ArrayLike, ""], M: Float[ArrayLike, ""]) -> Stages:
+def stages(eta_y: Real[Number, ""], K: Real[Number, ""], M: Real[Number, ""]) -> Stages:
     """Times that divide a run (Theorem 1b, Lemma 9) and the exact peak of gamma.
 
     The peak is where M h = x* = 1 + W_0((M-1)/e), reached at

@@ -13,16 +13,17 @@ eta_Y v with v <- mu v + 1 / ((M-1) + exp(M h*)), exact for the same reason that
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, ArrayLike, Float
+from jaxtyping import Array, Float, Real
 
 from dynsim import checks
+from dynsim.precision import Number
 
 
 def h_star(
-    eta_y: Float[ArrayLike, "*B"],
-    M: Float[ArrayLike, ""],
+    eta_y: Real[Number, "*B"],
+    M: Real[Number, ""],
     visits: int,
-    momentum: Float[ArrayLike, ""] = 0.0,
+    momentum: Real[Number, ""] = 0.0,
 ) -> Float[Array, "{visits}+1 *B"]:
     """h*(0), ..., h*(visits), elementwise in `eta_y`, in its precision.
 

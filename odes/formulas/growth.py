@@ -27,13 +27,14 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax.numpy as jnp
-from jaxtyping import Array, ArrayLike, Float
+from jaxtyping import Array, Float, Real
 
 from dynsim import checks
+from dynsim.precision import Number
 from dynsim.training.clock import Convention
 from odes.formulas import decoder
 
-Number = Float[ArrayLike, "..."]
+Numbers = Real[Number, "..."]
 
 
 class Bounds(NamedTuple):
@@ -43,17 +44,17 @@ class Bounds(NamedTuple):
     upper: Float[Array, "..."]
 
 
-def relative_gain(f: Number, other: Number) -> Float[Array, "..."]:
+def relative_gain(f: Numbers, other: Numbers) -> Float[Array, "..."]:
     """r_{l/l'|n} = f_nl^2 / f_nl'^2 - 1 from the normalised attention on l and on l'."""
     return (jnp.asarray(f) / other) ** 2 - 1
 
 
-def growth_factor(z: Number, start: Number) -> Float[Array, "..."]:
+def growth_factor(z: Numbers, start: Numbers) -> Float[Array, "..."]:
     """chi_l = exp(2 (z_l(t) - z_l(0)))."""
     return jnp.exp(2 * (jnp.asarray(z) - start))
 
 
-def growth_factor_bounds(f_dominant: Number, B: Number) -> Bounds:
+def growth_factor_bounds(f_dominant: Numbers, B: Numbers) -> Bounds:
     """exp(2 f_nl0(0)^2 B_n) and exp(2 B_n); `f_dominant` is f_nl0 at the start.
 
     The upper bound needs f_nl0 <= 1 alone. The lower one holds while f_nl0 grows, that is unless
@@ -63,7 +64,7 @@ def growth_factor_bounds(f_dominant: Number, B: Number) -> Bounds:
     return Bounds(jnp.exp(2 * jnp.asarray(f_dominant) ** 2 * B), jnp.exp(2 * B))
 
 
-def other_logit(gain: Number, ratio: Number) -> Float[Array, "..."]:
+def other_logit(gain: Numbers, ratio: Numbers) -> Float[Array, "..."]:
     """z_l(t) - z_l(0) of a distinct token, from the dominant one's gain z_l0(t) - z_l0(0) [ours].
 
     r = r(0) chi amounts to (1 - 1/chi_l) / f_l(0)^2 being the same for all distinct tokens of a
@@ -83,19 +84,19 @@ def other_logit(gain: Number, ratio: Number) -> Float[Array, "..."]:
     return jnp.where(ratio >= 1, gain, -jnp.where(late, summed, early) / 2)
 
 
-def c0(rho_0: Number, K: Number) -> Float[Array, "..."]:
+def c0(rho_0: Numbers, K: Numbers) -> Float[Array, "..."]:
     """C0 = rho_0^4 / K, where rho_0 = 1 / f_nc(0) is the norm |P(.|n)|_2 / P(c|n) at the start."""
     return jnp.asarray(rho_0) ** 4 / K
 
 
-def class_weight(K: Number, clock: Convention) -> Float[Array, "..."]:
+def class_weight(K: Numbers, clock: Convention) -> Float[Array, "..."]:
     """w: 1/K under clock "sgd", 1 under "paper"; `ValueError` for another clock."""
     checks.choice("clock", clock, ("sgd", "paper"))
     return 1 / jnp.asarray(K) if clock == "sgd" else jnp.ones_like(1 / jnp.asarray(K))
 
 
 def bound_from_drive(
-    driven: Number, *, c0: Number, classes_per_query: Number = 1, printed: bool = False
+    driven: Numbers, *, c0: Numbers, classes_per_query: Numbers = 1, printed: bool = False
 ) -> Float[Array, "..."]:
     """B_n of Theorem 4 from `driven` = w eta_Z Gamma, whichever way Gamma was found."""
     q, c0 = jnp.asarray(classes_per_query), jnp.asarray(c0)
@@ -107,15 +108,15 @@ def _bound(big_gamma: Callable[..., Array]) -> Callable[..., Array]:
     """Make B_n(t, eta_y, eta_z, K, M, *, c0, clock, classes_per_query, printed) of a Gamma."""
 
     def bound(
-        t: Number,
-        eta_y: Number,
-        eta_z: Number,
-        K: Number,
-        M: Number,
+        t: Numbers,
+        eta_y: Numbers,
+        eta_z: Numbers,
+        K: Numbers,
+        M: Numbers,
         *,
-        c0: Number,
+        c0: Numbers,
         clock: Convention = "sgd",
-        classes_per_query: Number = 1,
+        classes_per_query: Numbers = 1,
         printed: bool = False,
     ) -> Float[Array, "..."]:
         gamma = big_gamma(jnp.asarray(t), eta_y, jnp.asarray(K), jnp.asarray(M))
@@ -129,25 +130,25 @@ def _bound(big_gamma: Callable[..., Array]) -> Callable[..., Array]:
 
 
 @_bound
-def bound(t: Array, eta_y: Number, K: Array, M: Array) -> Float[Array, "..."]:
+def bound(t: Array, eta_y: Numbers, K: Array, M: Array) -> Float[Array, "..."]:
     """B_n(t) of Theorem 4 at optimiser step `t`, by the exact Gamma (Eq. 128)."""
     return decoder.gamma_integral(t / K, eta_y, M, K)
 
 
 @_bound
-def scanning_bound(t: Array, eta_y: Number, K: Array, M: Array) -> Float[Array, "..."]:
+def scanning_bound(t: Array, eta_y: Numbers, K: Array, M: Array) -> Float[Array, "..."]:
     """B_n in the first stage, t < t0': 4 eta_Z Gamma ~ 2 (M-1)^2/(K M^2) eta_Y eta_Z t^2."""
     return ((M - 1) / M) ** 2 * eta_y * t**2 / (2 * K)
 
 
 @_bound
-def snapping_bound(t: Array, eta_y: Number, K: Array, M: Array) -> Float[Array, "..."]:
+def snapping_bound(t: Array, eta_y: Numbers, K: Array, M: Array) -> Float[Array, "..."]:
     """B_n in the second stage, t >= t0: 4 eta_Z Gamma ~ 2K (M-1)^2/M^2 (eta_Z/eta_Y)
     ln^2(M eta_Y t/K), so that B_n = O(ln ln t). `t` must exceed K / (M eta_Y)."""
     return K * ((M - 1) / M * jnp.log(M * eta_y * t / K)) ** 2 / (2 * jnp.asarray(eta_y))
 
 
-def bound_at_snap(K: Number, M: Number, nu: Number, **options: Any) -> Float[Array, "..."]:
+def bound_at_snap(K: Numbers, M: Numbers, nu: Numbers, **options: Any) -> Float[Array, "..."]:
     """B_n(t0), which depends on the learning rates through nu = eta_Y / eta_Z alone (Fig. 9).
 
     eta_Y t0 / K = 2 (1 + w1) ln(M) is a function of M, and eta_Z Gamma(t0) is K / nu times another.

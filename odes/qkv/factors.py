@@ -41,14 +41,14 @@ from jaxtyping import Array, Float
 
 from dynsim import checks
 from dynsim.classes.task import SequenceClasses
-from dynsim.precision import DType
+from dynsim.precision import AnyArray, DType
 from dynsim.qkv import model as embedded
 from dynsim.qkv import observables as embedded_observables
 from dynsim.qkv.init import WEIGHTS, check_weights
 from dynsim.qkv.model import Embedded
 from dynsim.training.optim import Optimizer
 from dynsim.training.recording import Record, Recording
-from dynsim.trajectory import Trajectory
+from dynsim.trajectory import Times, Trajectory
 from dynsim.yz import model as yz
 from dynsim.yz.observables import DEFAULT_RECORD
 from odes.solver.flows import Flow, checked_flow, integrate_flow
@@ -68,8 +68,8 @@ class Layer(eqx.Module):
         A: (H, M, d) what U W_V^T is, and D: (M, d) the decoder; None where it is tied to U.
     """
 
-    Y: Float[Array, "H M M"]
-    Z: Float[Array, "H Q M"]
+    Y: Float[AnyArray, "H M M"]
+    Z: Float[AnyArray, "H Q M"]
     Q: Float[Array, "H Q r"]
     K: Float[Array, "H M r"]
     A: Float[Array, "H M d"] | None
@@ -95,7 +95,7 @@ class Problem(NamedTuple):
 def solve(
     task: SequenceClasses,
     optimizer: Optimizer,
-    times: Float[Array, " S"],
+    times: Times,
     *,
     init: Embedded,
     frozen: Collection[str] = ("U",),
@@ -184,11 +184,12 @@ def _solve(
     record: Recording,
     tolerances: Tolerances,
 ) -> Trajectory:
-    U_q, d = init.U[task.queries], init.width
-    problem = Problem(task, init.U @ init.U.T, U_q @ U_q.T, jnp.asarray(d**-0.5, init.U.dtype))
-    A = init.U @ jnp.swapaxes(init.W_V, 1, 2)
-    decoder = (A @ init.U.T,) if init.D is None else (A, init.D)
-    start = Factors(decoder, (U_q @ init.W_Q, init.U @ init.W_K))
+    U = jnp.asarray(init.U)
+    U_q, d = U[task.queries], init.width
+    problem = Problem(task, U @ U.T, U_q @ U_q.T, jnp.asarray(d**-0.5, U.dtype))
+    A = U @ jnp.swapaxes(init.W_V, 1, 2)
+    decoder = (A @ U.T,) if init.D is None else (A, jnp.asarray(init.D))
+    start = Factors(decoder, (U_q @ init.W_Q, U @ init.W_K))
 
     def save(problem: Problem, factors: Factors) -> dict[str, Array]:
         layer = embedded.from_heads(task, _heads(problem, factors, init.residual))
@@ -232,7 +233,8 @@ def gradient(
         pairs = zip(names, parts, strict=True)
         return tuple(jnp.zeros_like(part) if name in frozen else part for name, part in pairs)
 
-    return Factors(moving(names, decoder), moving(("W_Q", "W_K"), (dQ, dK)))
+    dQ, dK = moving(("W_Q", "W_K"), (dQ, dK))
+    return Factors(moving(names, decoder), (dQ, dK))
 
 
 def _heads(problem: Problem, factors: Factors, residual: bool) -> yz.YZ:

@@ -4,30 +4,32 @@ Times come in as optimiser steps, go through the theory's clock, and results lea
 status instead of an exception, because one failed member must not take a batch with it.
 """
 
-from collections.abc import Callable
-from typing import Any, Literal, NamedTuple, Protocol, TypeVar
+from collections.abc import Callable, Mapping
+from typing import Any, Literal, NamedTuple, Protocol, TypeVar, runtime_checkable
 
 import diffrax
 import jax
 import jax.numpy as jnp
 import lineax
 import numpy as np
-from jaxtyping import Array, ArrayLike, Bool, Float, Int, PRNGKeyArray, PyTree
+from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray, PyTree, Real
 
 from dynsim import checks
 from dynsim.classes.task import SequenceClasses
-from dynsim.precision import DType, precision, settle
-from dynsim.trajectory import Status, Trajectory
+from dynsim.precision import AnyArray, DType, Number, precision, settle
+from dynsim.trajectory import Status, Times, Trajectory
 from dynsim.yz.checks import check_weights
 from dynsim.yz.model import YZ, init_zero
 from odes.solver.tolerances import Tolerances
 
 
+@runtime_checkable
 class Clock(Protocol):
     """What ties optimiser steps to ODE time: `dynsim.Clock`, or a schedule of rates."""
 
-    def flow_time(self, steps: Float[Array, "*S"]) -> Float[Array, "*S"]:
+    def flow_time(self, steps: Float[AnyArray, "*S"]) -> Float[Array, "*S"]:
         """ODE time at which the state after `steps` optimiser steps is read."""
+        ...
 
 
 VectorField = Callable[[Float[Array, ""], PyTree, PyTree], PyTree]
@@ -51,14 +53,14 @@ class Solved(NamedTuple):
     first_bad_step: Int[Array, ""]
 
     def trajectory(
-        self, source: str, params: PyTree = None, observables: dict[str, Array] | None = None
+        self, source: str, params: PyTree = None, observables: Mapping[str, AnyArray] | None = None
     ) -> Trajectory:
         """The run as it is handed out; `observables` are what was saved if left out."""
         saved = self.saved if observables is None else observables
         return Trajectory(self.times, saved, params, self.status, self.first_bad_step, source)
 
 
-def check_times(times: Float[ArrayLike, " S"], begin: Float[ArrayLike, ""] = 0.0) -> None:
+def check_times(times: Times, begin: Real[Number, ""] = 0.0) -> None:
     """Raise `ValueError` unless `times` are finite, increasing and >= `begin` >= 0."""
     checks.real("begin", begin, 0)
     if checks.is_traced((times, begin)):
@@ -74,12 +76,12 @@ def run(
     compiled: Callable[..., Trajectory],
     task: Task,
     optimizer: Rates,
-    times: Float[ArrayLike, " S"],
+    times: Times,
     dtype: DType,
     *,
     inapplicable: Inapplicable[Task, Rates] = lambda task, optimizer: None,
     init: PyTree = None,
-    begin: Float[ArrayLike, ""] = 0.0,
+    begin: Real[Number, ""] = 0.0,
     start: Start[Task, Rates] = lambda task, optimizer: (),
     **options: Any,
 ) -> Trajectory:
@@ -117,8 +119,8 @@ def integrate(
     clock: Clock,
     tolerances: Tolerances,
     derivatives: Derivatives = "reverse",
-    jumps: Float[ArrayLike, " J"] = (),
-    begin: Float[ArrayLike, ""] = 0.0,
+    jumps: Float[Array, " J"] | tuple[float, ...] = (),
+    begin: Real[Number, ""] = 0.0,
 ) -> Solved:
     """Integrate y' = vector_field(t, y, args) from y = `initial` at the time of `begin`.
 
@@ -176,8 +178,8 @@ def integrate_sde(
     save: Save,
     clock: Clock,
     num_steps: int,
-    jump: Float[ArrayLike, ""],
-    begin: Float[ArrayLike, ""] = 0.0,
+    jump: Real[Number, ""],
+    begin: Real[Number, ""] = 0.0,
 ) -> Solved:
     """Integrate dy = vector_field(t, y, args) dt + diffusion(t, y, args) dB by Euler-Maruyama,
     in the sense of Ito. `key` decides the noise of the steps: with other steps it is another
@@ -205,7 +207,7 @@ def integrate_sde(
     shape = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype), initial)
     path = diffrax.UnsafeBrownianPath(shape, key)
     noise = diffrax.ControlTerm(
-        lambda t, y, args: lineax.DiagonalLinearOperator(diffusion(t, y, args)), path
+        lambda t, y, args: lineax.DiagonalLinearOperator(diffusion(jnp.asarray(t), y, args)), path
     )
     solution = diffrax.diffeqsolve(
         diffrax.MultiTerm(diffrax.ODETerm(jax.jit(vector_field)), noise),
@@ -225,7 +227,7 @@ def integrate_sde(
 
 
 def _span(
-    clock: Clock, begin: Float[ArrayLike, ""], times: Float[Array, " S"]
+    clock: Clock, begin: Real[Number, ""], times: Float[Array, " S"]
 ) -> tuple[Float[Array, ""], Float[Array, ""], Float[Array, " S"]]:
     """ODE times of the start, of the end, and of `times`."""
     flow_times = clock.flow_time(times)
@@ -251,7 +253,8 @@ def _solved(
     times: Float[Array, " S"], solution: diffrax.Solution, initial: PyTree, moved: Bool[Array, ""]
 ) -> Solved:
     """What diffrax found, with a status; unless `moved`, the end is the start."""
-    (saved, finite), final = solution.ys
+    ys: Any = solution.ys
+    (saved, finite), final = ys
     results = diffrax.RESULTS
     status = jnp.where(
         solution.result == results.max_steps_reached, Status.MAX_STEPS, Status.SOLVER_FAILED

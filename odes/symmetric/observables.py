@@ -10,6 +10,7 @@ from collections.abc import Callable
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
+from dynsim.precision import AnyArray
 from dynsim.training.recording import RELATIVE_LOSS, Recording, Table
 from dynsim.yz.observables import MEASURED
 from odes.symmetric.reduction import measure
@@ -37,7 +38,7 @@ def xi(task: SymmetricTask, state: State, now: Reduced) -> Float[Array, "1"]:
     return (gain / jnp.where(weight > 0, weight, 1))[None]
 
 
-def _most_probable(z: Float[Array, " D"], probability: Float[Array, " D"]) -> Float[Array, "1"]:
+def _most_probable(z: Float[Array, " D"], probability: Float[AnyArray, " D"]) -> Float[Array, "1"]:
     if z.size == 0:
         return jnp.full((1,), jnp.nan, z.dtype)
     return z[jnp.argmax(probability)][None]

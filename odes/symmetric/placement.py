@@ -7,13 +7,14 @@ What symmetric means is told in `odes.symmetric.reduction`; here it is looked fo
 import equinox as eqx
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Int
+from jaxtyping import Int
 
 from dynsim import checks
 from dynsim.classes.task import SequenceClasses
+from dynsim.precision import AnyArray
 from dynsim.yz import model as yz
 from odes.symmetric.reduction import merge
-from odes.symmetric.state import Attention, State, SymmetricTask
+from odes.symmetric.state import Kinds, State, SymmetricTask
 
 # Rows of a `SequenceClasses` are normalised in float64, which leaves equal ones equal to this.
 _EQUAL = 1e-9
@@ -27,14 +28,14 @@ class Placed(eqx.Module):
         full: the task itself.
         distinct: (K, D) ids of the distinct tokens of each class.
         common: (C,) ids of the common tokens.
-        kinds: (D,) and (C,) entry of `reduced` that stands for each of them.
+        kinds: the entry of `reduced` that stands for each of them.
     """
 
     reduced: SymmetricTask
     full: SequenceClasses
-    distinct: Int[Array, "K D"]
-    common: Int[Array, " C"]
-    kinds: Attention
+    distinct: Int[AnyArray, "K D"]
+    common: Int[AnyArray, " C"]
+    kinds: Kinds
 
     def astype(self, dtype: str) -> "Placed":
         """The same with its probabilities as JAX arrays of `dtype`."""
@@ -70,7 +71,7 @@ def placed(task: SequenceClasses, *, merged: bool = False) -> Placed:
     distinct, common = tokens(task)
     p, rho = task.probs[0, distinct[0]], task.probs[0, common]
     reduced = SymmetricTask(p, rho, task.K, task.M, task.num_queries)
-    kinds = Attention(np.arange(p.size), np.arange(rho.size))
+    kinds = Kinds(np.arange(p.size), np.arange(rho.size))
     if merged:
         reduced, kinds = merge(reduced)
     return Placed(reduced, task, distinct, common, kinds)

@@ -9,17 +9,22 @@ so does any elementwise optimiser. Nothing is approximated. The numbers are thos
 `odes.symmetric.state`; `odes.symmetric.placement` finds them in a task, and puts them back.
 """
 
+from collections.abc import Sequence
+
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, ArrayLike, Float
+from jaxtyping import Float, Int, Real
 
 from dynsim import checks
-from odes.symmetric.state import Attention, Decoder, Reduced, State, SymmetricTask
+from dynsim.precision import AnyArray, Number
+from odes.symmetric.state import Attention, Decoder, Kinds, Reduced, State, SymmetricTask
 
 # Probabilities typed with six decimals still count as normalised. Only their ratios enter the
 # dynamics, because attention normalises itself.
 _SUM_TOLERANCE = 1e-5
+
+Profile = Real[AnyArray, " _"] | Sequence[float | np.number]
 
 
 def measure(task: SymmetricTask, state: State) -> Reduced:
@@ -34,7 +39,7 @@ def measure(task: SymmetricTask, state: State) -> Reduced:
     largest = jax.lax.stop_gradient(
         jnp.maximum(jnp.max(z.distinct, initial=-jnp.inf), jnp.max(z.common, initial=-jnp.inf))
     )
-    w = Attention(task.p * jnp.exp(z.distinct - largest), task.rho * jnp.exp(z.common - largest))
+    w = Attention(jnp.exp(z.distinct - largest) * task.p, jnp.exp(z.common - largest) * task.rho)
     total = task.sum_distinct(w.distinct) + task.sum_common(w.common)
     norm = jnp.sqrt(task.sum_distinct(w.distinct**2) + task.sum_common(w.common**2))
     c, f = (jax.tree.map(lambda x, by=by: x / by, w) for by in (total, norm))
@@ -44,13 +49,13 @@ def measure(task: SymmetricTask, state: State) -> Reduced:
     to_rest = task.sum_distinct(f.distinct * (Y.rest - Y.own))
     to_rest += task.sum_common(f.common * (Y.common_rest - Y.common_next))
     top = jax.lax.stop_gradient(jnp.maximum(to_other, to_rest))
-    wrong = others * jnp.exp(to_other - top) + rests * jnp.exp(to_rest - top)
+    wrong = jnp.exp(to_other - top) * others + jnp.exp(to_rest - top) * rests
     loss = jax.nn.softplus(top + jnp.log(wrong))
     other, rest = jnp.exp(to_other - loss), jnp.exp(to_rest - loss)
-    residual = others * other + rests * rest
+    residual = other * others + rest * rests
     g = Attention(
-        Y.own * residual - others * other * Y.other - rests * rest * Y.rest,
-        rests * rest * (Y.common_next - Y.common_rest),
+        Y.own * residual - other * others * Y.other - rest * rests * Y.rest,
+        rest * rests * (Y.common_next - Y.common_rest),
     )
     margin = -jnp.maximum(
         jnp.where(others > 0, to_other, -jnp.inf), jnp.where(rests > 0, to_rest, -jnp.inf)
@@ -91,11 +96,11 @@ def gradient(task: SymmetricTask, state: State) -> State:
 
 
 def symmetric_profiles(
-    p: Float[ArrayLike, " D"],
-    rho: Float[ArrayLike, " C"],
-    K: int | ArrayLike,
-    M: int | ArrayLike,
-    num_queries: int | ArrayLike = 1,
+    p: Profile,
+    rho: Profile,
+    K: Int[Number, ""],
+    M: Int[Number, ""],
+    num_queries: Int[Number, ""] = 1,
 ) -> SymmetricTask:
     """A symmetric task from its profiles; K and M may be huge, nothing of their size is made.
 
@@ -127,7 +132,7 @@ def symmetric_profiles(
     return SymmetricTask(p, rho, K, M, num_queries)
 
 
-def _profile(name: str, value: Float[ArrayLike, " D"]) -> Float[Array, " D"]:
+def _profile(name: str, value: Profile) -> Float[AnyArray, " D"]:
     """`value` as an array, in NumPy's float64 if it is concrete."""
     if checks.is_traced(value):
         profile = jnp.asarray(value)
@@ -148,10 +153,12 @@ def merged(task: SymmetricTask) -> SymmetricTask:
     return merge(task)[0]
 
 
-def merge(task: SymmetricTask) -> tuple[SymmetricTask, Attention]:
-    """`merged`, and the kind (D,) and (C,) that each of the tokens becomes."""
+def merge(task: SymmetricTask) -> tuple[SymmetricTask, Kinds]:
+    """`merged`, and the kind that each of the tokens becomes."""
 
-    def kinds(values: Array, copies: Array | None) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    def kinds(
+        values: AnyArray, copies: AnyArray | None
+    ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         rounded = np.round(np.asarray(values, np.float64), 12)
         _, first, kind = np.unique(rounded, return_index=True, return_inverse=True)
         weights = np.ones(len(rounded)) if copies is None else np.asarray(copies)
@@ -160,4 +167,4 @@ def merge(task: SymmetricTask) -> tuple[SymmetricTask, Attention]:
     p, p_copies, distinct = kinds(task.p, task.p_copies)
     rho, rho_copies, common = kinds(task.rho, task.rho_copies)
     one_each = SymmetricTask(p, rho, task.K, task.M, task.num_queries, p_copies, rho_copies)
-    return one_each, Attention(distinct, common)
+    return one_each, Kinds(distinct, common)

@@ -20,7 +20,7 @@ from dynsim.training.loop import DIVERGED_LOSS, by_gradient, train
 from dynsim.training.optim import Optimizer
 from dynsim.training.recording import Record, Recording
 from dynsim.training.run_checks import checked_times
-from dynsim.trajectory import Trajectory
+from dynsim.trajectory import Times, Trajectory
 from dynsim.yz import observables
 from dynsim.yz.observables import DEFAULT_RECORD
 from odes.solver.flows import Flow, checked_flow, integrate_flow
@@ -35,7 +35,7 @@ from odes.symmetric.state import State, SymmetricTask, zero_state
 def solve(
     task: SymmetricTask | Placed,
     optimizer: Optimizer,
-    times: Float[Array, " S"],
+    times: Times,
     *,
     flow: Flow | None = None,
     record: Record = DEFAULT_RECORD,
@@ -66,6 +66,7 @@ def solve(
     Raises:
         ValueError: naming the argument, its value and what is allowed, before compilation.
     """
+    reduced, full = _split(task, record)
     return run(
         _solve,
         task,
@@ -73,7 +74,8 @@ def solve(
         times,
         dtype,
         flow=checked_flow(optimizer, flow),
-        **_split(task, record),
+        record=reduced,
+        full=full,
         tolerances=checked_tolerances(tolerances, dtype),
         derivatives=derivatives,
     )
@@ -84,7 +86,7 @@ def descend(
     optimizer: Optimizer,
     *,
     steps: int,
-    times: Int[Array, " S"] | None = None,
+    times: Times | None = None,
     record: Record = DEFAULT_RECORD,
     dtype: DType = "float64",
 ) -> Trajectory:
@@ -129,16 +131,14 @@ def descend(
     return settle(trajectory)
 
 
-def _split(task: SymmetricTask | Placed, record: Record) -> dict[str, Recording]:
+def _split(task: SymmetricTask | Placed, record: Record) -> tuple[Recording, Recording]:
     """What is to be recorded of the reduced state, and on the full weights."""
     if isinstance(task, SymmetricTask):
-        return {"record": TABLE.resolve(record), "full": Recording(())}
-    parts: dict[str, list] = {"record": [], "full": []}
-    for name, function in PLACED.resolve(record).functions:
-        parts["record" if function is TABLE.functions.get(name) else "full"].append(
-            (name, function)
-        )
-    return {part: Recording(tuple(functions)) for part, functions in parts.items()}
+        return TABLE.resolve(record), Recording(())
+    every = PLACED.resolve(record).functions
+    reduced = tuple(named for named in every if named[1] is TABLE.functions.get(named[0]))
+    full = tuple(named for named in every if named not in reduced)
+    return Recording(reduced), Recording(full)
 
 
 @functools.partial(jax.jit, static_argnames=("flow", "record", "full", "tolerances", "derivatives"))
@@ -170,7 +170,7 @@ def _solve(
         derivatives=derivatives,
     )
     saved, states = solved.saved
-    if full.functions:
+    if isinstance(task, Placed) and full.functions:
         # One time after the other: all weights at all times would take S M^2 numbers.
         saved |= jax.lax.map(
             lambda state: full(task.full, observables.measure(task.full, task.weights(state))),
@@ -193,7 +193,7 @@ def _descend(
 ) -> Trajectory:
     # The batch is the last axis of everything, so that each operation is one long loop on a CPU;
     # batching the scan from outside would move it to the front.
-    batch = optimizer.eta_y.shape[0]
+    (batch,) = np.shape(optimizer.eta_y)
     last = functools.partial(jax.vmap, in_axes=-1, out_axes=-1)
     start = jax.tree.map(
         lambda leaf: jnp.broadcast_to(leaf[..., None], (*leaf.shape, batch)),

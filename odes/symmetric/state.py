@@ -8,7 +8,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.typing import DTypeLike
-from jaxtyping import Array, Float
+from jaxtyping import Array, Float, Int, Real
+
+from dynsim.precision import AnyArray, Number
 
 
 class SymmetricTask(eqx.Module):
@@ -25,13 +27,13 @@ class SymmetricTask(eqx.Module):
             probability stay equal, so that one may stand for all. One each if None.
     """
 
-    p: Float[Array, " D"]
-    rho: Float[Array, " C"]
-    K: Float[Array, ""]
-    M: Float[Array, ""]
-    num_queries: Float[Array, ""]
-    p_copies: Float[Array, " D"] | None = None
-    rho_copies: Float[Array, " C"] | None = None
+    p: Float[AnyArray, " D"]
+    rho: Float[AnyArray, " C"]
+    K: Real[Number, ""]
+    M: Real[Number, ""]
+    num_queries: Real[Number, ""]
+    p_copies: Real[AnyArray, " D"] | None = None
+    rho_copies: Real[AnyArray, " C"] | None = None
 
     def sum_distinct(self, values: Float[Array, " D"]) -> Float[Array, ""]:
         """Sum over all distinct tokens of a class of what each kind of them has."""
@@ -70,6 +72,14 @@ class Attention(eqx.Module):
 
     distinct: Float[Array, " D"]
     common: Float[Array, " C"]
+
+
+class Kinds(eqx.Module):
+    """The entry of a reduced task that stands for each distinct token of a class (D,), by
+    increasing probability, and for each common token (C,)."""
+
+    distinct: Int[AnyArray, " D"]
+    common: Int[AnyArray, " C"]
 
 
 class State(eqx.Module):

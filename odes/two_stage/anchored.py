@@ -11,12 +11,10 @@ from collections.abc import Mapping
 from typing import Any
 
 import jax.numpy as jnp
-import numpy as np
-from jaxtyping import ArrayLike, Float
 
 from dynsim import checks
 from dynsim.precision import DType, precision, settle
-from dynsim.trajectory import Trajectory
+from dynsim.trajectory import Times, Trajectory
 from dynsim.two_stage.noisy_sgd import NoisySGD
 from dynsim.two_stage.task import Prompts
 from odes.two_stage.solve import solve as ode
@@ -26,7 +24,7 @@ from odes.two_stage.state import ReducedState
 def solve(
     task: Prompts,
     optimizer: NoisySGD,
-    times: Float[ArrayLike, " S"],
+    times: Times,
     *,
     anchors: Mapping[int, ReducedState],
     dtype: DType = "float64",
@@ -49,7 +47,7 @@ def solve(
     Raises:
         ValueError: as `odes.two_stage.solve`, and for anchors that are not there.
     """
-    size = np.shape(times)[0]
+    size = len(times)
     begins = sorted(checks.integer("anchors", at, 0) for at in anchors)
     if begins[:1] != [0] or begins[-1] >= size:
         raise ValueError(f"anchors = {begins}: must be indices of the {size} times, 0 among them")
@@ -67,12 +65,10 @@ def solve(
             )
             for at, end in zip(begins, ends, strict=True)
         ]
-        return settle(functools.reduce(_joined, pieces, None))
+        return settle(dataclasses.replace(functools.reduce(_joined, pieces), source="anchored"))
 
 
-def _joined(before: Trajectory | None, piece: Trajectory) -> Trajectory:
-    if before is None:
-        return dataclasses.replace(piece, source="anchored")
+def _joined(before: Trajectory, piece: Trajectory) -> Trajectory:
     rows = {
         name: jnp.concatenate([before[name][:-1], values])
         for name, values in piece.observables.items()

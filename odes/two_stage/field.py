@@ -21,9 +21,10 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float
+from jaxtyping import Array, Float, Real
 
 from dynsim import checks
+from dynsim.precision import Number
 from dynsim.training.recording import Recording, Table
 from dynsim.two_stage.noisy_sgd import NoisySGD
 from dynsim.two_stage.task import Prompts
@@ -102,10 +103,10 @@ def drift(
     )
     noise = rate_at(optimizer, t) * optimizer.noise**2
 
-    def signal(x: Float[Array, ""], slope: Float[Array, ""]) -> Float[Array, ""]:
+    def signal(x: Real[Number, ""], slope: Real[Number, ""]) -> Real[Number, ""]:
         return -slope - optimizer.decay * x
 
-    def square(v: Float[Array, ""], slope: Float[Array, ""], size: int) -> Float[Array, ""]:
+    def square(v: Real[Number, ""], slope: Real[Number, ""], size: int) -> Real[Number, ""]:
         return -4 / size * v * slope - 2 * optimizer.decay * v + noise
 
     moved = jax.tree.map(square, state, gradient, block_sizes(task.d))
@@ -118,20 +119,20 @@ def drift(
 
 def _loss(s: Snapshot) -> Float[Array, ""]:
     c = s.task.coupling
-    return (1 - c) * (s.losses.K1 + s.losses.K2) + c * s.losses.J
+    return (s.losses.K1 + s.losses.K2) * (1 - c) + s.losses.J * c
 
 
 def _auc(s: Snapshot) -> Float[Array, ""]:
     return auc_Q(s.state, s.task, finite_length=s.model.finite_length, rule=s.model.rule)
 
 
-def _noise_W(s: Snapshot) -> Float[Array, ""]:
+def _noise_W(s: Snapshot) -> Real[Number, ""]:
     """Sum of the squares of W without a."""
     size = block_sizes(s.task.d)
     return size.v_h * s.state.v_h + size.v_W * s.state.v_W
 
 
-def _noise_V(s: Snapshot) -> Float[Array, ""]:
+def _noise_V(s: Snapshot) -> Real[Number, ""]:
     """Sum of the squares of V without b."""
     size, state = block_sizes(s.task.d), s.state
     return size.v_e * state.v_e + size.v_u * state.v_u + size.v_M * state.v_M
@@ -147,8 +148,8 @@ OBSERVABLES: dict[str, Callable[[Snapshot], Array]] = {
     "auc_Q": _auc,
     "W_norm": lambda s: root(s.state.a**2 + _noise_W(s)),
     "V_norm": lambda s: root(s.state.b**2 + _noise_V(s)),
-    "W_trace": lambda s: s.state.a,
-    "V_trace": lambda s: s.state.b,
+    "W_trace": lambda s: jnp.asarray(s.state.a),
+    "V_trace": lambda s: jnp.asarray(s.state.b),
     "V_rms": lambda s: root(_noise_V(s) / (s.task.d**2 - 1)),
     "state": lambda s: jnp.stack(jax.tree.leaves(s.state)),
 }

@@ -121,7 +121,7 @@ def total(
     if not coupled:
         return apart
     together = _together(P, Q, task, finite_length, rule)
-    return (1 - task.coupling) * apart + task.coupling * together
+    return apart * (1 - task.coupling) + together * task.coupling
 
 
 def auc_Q(
@@ -221,7 +221,7 @@ def _output_Q(
 ) -> _OutputQ:
     e = normal_nodes(rule.e)[0].astype(jnp.result_type(state.b, task.r, float))
     others = task.d - 1
-    m = task.r * task.s2 * root(others * state.v_e) * e
+    m = root(others * state.v_e) * (task.r * task.s2) * e
     square = task.s2**4 * others**2 * state.v_M
     if y < 0:
         # Of +-zeta the upper sign does: the other one is the same with e -> -e.

@@ -20,8 +20,9 @@ import math
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, ArrayLike, Float
+from jaxtyping import Array, Float, Real
 
+from dynsim.precision import Number
 from dynsim.two_stage.task import Prompts
 
 JENSEN_FLOOR = 0.5 * math.log(2)
@@ -31,19 +32,19 @@ EPS = 1e-12
 """Added under every root, so that a weight or noise of zero has a derivative."""
 
 
-def root(square: Float[ArrayLike, "..."]) -> Float[Array, "..."]:
+def root(square: Real[Number, "..."]) -> Float[Array, "..."]:
     """sqrt(max(square, 0) + EPS), elementwise."""
     return jnp.sqrt(jnp.maximum(square, 0) + EPS)
 
 
-def G(m: Float[ArrayLike, "..."], s: Float[ArrayLike, "..."]) -> Float[Array, "..."]:
+def G(m: Real[Number, "..."], s: Real[Number, "..."]) -> Float[Array, "..."]:
     """E|N(m, s^2)| = s sqrt(2/pi) exp(-m^2 / 2 s^2) + m erf(m / (s sqrt 2)), elementwise;
     s >= 0."""
     return D(m, s) + math.sqrt(2 / math.pi) * jnp.asarray(s)
 
 
 @jax.custom_jvp
-def D(m: Float[ArrayLike, "..."], s: Float[ArrayLike, "..."]) -> Float[Array, "..."]:
+def D(m: Real[Number, "..."], s: Real[Number, "..."]) -> Float[Array, "..."]:
     """G(m, s) - G(0, s) in [0, |m|], elementwise, without cancellation for small m; s >= 0."""
     m, s = _inner(m, s)
     ratio = m / s
@@ -62,7 +63,7 @@ def _(primals: tuple, tangents: tuple) -> tuple[Float[Array, "..."], Float[Array
 
 
 def _inner(
-    m: Float[ArrayLike, "..."], s: Float[ArrayLike, "..."]
+    m: Real[Number, "..."], s: Real[Number, "..."]
 ) -> tuple[Float[Array, "..."], Float[Array, "..."]]:
     """Arrays of one floating dtype, and s away from 0 by less than rounding of m and s."""
     dtype = jnp.result_type(float, m, s)
@@ -74,7 +75,7 @@ def population_P(
     W: Float[Array, "d d"], x_L: Float[Array, "N d"], task: Prompts
 ) -> Float[Array, " N"]:
     """N_W on the P component (N, d) of the queries, in the mean over their contexts."""
-    return 0.5 * task.kappa * task.mean_margin * (x_L @ W[0])
+    return (x_L @ W[0]) * (0.5 * task.kappa * task.mean_margin)
 
 
 def population_Q(

@@ -15,12 +15,12 @@ import functools
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, ArrayLike, Float, PRNGKeyArray
+from jaxtyping import Array, Float, PRNGKeyArray, Real
 
 from dynsim import checks
-from dynsim.precision import DType
+from dynsim.precision import DType, Number
 from dynsim.training.recording import Record, Recording
-from dynsim.trajectory import Trajectory
+from dynsim.trajectory import Times, Trajectory
 from dynsim.two_stage.noisy_sgd import NoisySGD
 from dynsim.two_stage.task import Prompts
 from odes.solver.integrate import integrate_sde, run
@@ -42,12 +42,12 @@ from odes.two_stage.state import ReducedState
 def solve_sde(
     task: Prompts,
     optimizer: NoisySGD,
-    times: Float[ArrayLike, " S"],
+    times: Times,
     key: PRNGKeyArray,
     *,
     num_steps: int = 1300,
     start: ReducedState | None = None,
-    begin: Float[ArrayLike, ""] = 0.0,
+    begin: Real[Number, ""] = 0.0,
     finite_length: bool = True,
     rule: Rule | None = None,
     record: Record = DEFAULT_RECORD,

@@ -17,12 +17,12 @@ import functools
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, ArrayLike, Float
+from jaxtyping import Array, Float, Real
 
 from dynsim import checks
-from dynsim.precision import DType
+from dynsim.precision import DType, Number
 from dynsim.training.recording import Record, Recording
-from dynsim.trajectory import Trajectory
+from dynsim.trajectory import Times, Trajectory
 from dynsim.two_stage.noisy_sgd import NoisySGD
 from dynsim.two_stage.task import Prompts
 from odes.solver.integrate import Derivatives, integrate, run
@@ -46,10 +46,10 @@ DEFAULT_TOLERANCES = Tolerances(1e-5, 1e-7)
 def solve(
     task: Prompts,
     optimizer: NoisySGD,
-    times: Float[ArrayLike, " S"],
+    times: Times,
     *,
     start: ReducedState | None = None,
-    begin: Float[ArrayLike, ""] = 0.0,
+    begin: Real[Number, ""] = 0.0,
     finite_length: bool = True,
     rule: Rule | None = None,
     record: Record = DEFAULT_RECORD,
@@ -102,7 +102,7 @@ def solve(
 
 
 def checked_start(
-    start: ReducedState | None, begin: Float[ArrayLike, ""], optimizer: NoisySGD, dtype: DType
+    start: ReducedState | None, begin: Real[Number, ""], optimizer: NoisySGD, dtype: DType
 ) -> tuple[ReducedState, Float[Array, ""]]:
     """Starting state and step as arrays of `dtype`; raises `ValueError` for a state that is not
     finite or has a negative mean square."""

@@ -13,8 +13,9 @@ at hand in fragments: this reduction is a reconstruction derived by us.
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, ArrayLike, Float
+from jaxtyping import Array, Float, Real
 
+from dynsim.precision import Number
 from dynsim.two_stage.model import PQ
 from dynsim.two_stage.noisy_sgd import NoisySGD
 from dynsim.two_stage.observables import reduced_state
@@ -29,13 +30,13 @@ class ReducedState(eqx.Module):
         v_e, v_u, v_M: mean squares of V[0,1:], of V[1:,0] and of V[1:,1:].
     """
 
-    a: Float[ArrayLike, ""]
-    b: Float[ArrayLike, ""]
-    v_h: Float[ArrayLike, ""]
-    v_W: Float[ArrayLike, ""]
-    v_e: Float[ArrayLike, ""]
-    v_u: Float[ArrayLike, ""]
-    v_M: Float[ArrayLike, ""]
+    a: Real[Number, ""]
+    b: Real[Number, ""]
+    v_h: Real[Number, ""]
+    v_W: Real[Number, ""]
+    v_e: Real[Number, ""]
+    v_u: Real[Number, ""]
+    v_M: Real[Number, ""]
 
     @classmethod
     def from_weights(cls, W: Float[Array, "d d"], V: Float[Array, "d d"]) -> "ReducedState":

@@ -21,8 +21,9 @@ from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, ArrayLike, Float
+from jaxtyping import Array, Float, Real
 
+from dynsim.precision import Number
 from dynsim.two_stage.noisy_sgd import NoisySGD
 from dynsim.two_stage.task import Prompts
 from odes.two_stage.loss import Rule, half_normal_nodes, total
@@ -40,17 +41,17 @@ class Signal(NamedTuple):
     b: Float[Array, ""]
 
 
-def _logit_noise(task: Prompts, r: Float[ArrayLike, "..."]) -> Float[Array, "..."]:
+def _logit_noise(task: Prompts, r: Real[Number, "..."]) -> Float[Array, "..."]:
     """sigma / tau at shift `r`, elementwise."""
     others = task.d - 1
-    return task.s2 * jnp.sqrt(others * (task.s2**2 * others + jnp.asarray(r) ** 2))
+    return jnp.sqrt(others * (task.s2**2 * others + jnp.asarray(r) ** 2)) * task.s2
 
 
 def growth_rate(
     task: Prompts,
-    tau: Float[ArrayLike, "..."],
-    decay: Float[ArrayLike, "..."],
-    drive: Float[ArrayLike, "..."] = 1.0,
+    tau: Real[Number, "..."],
+    decay: Real[Number, "..."],
+    drive: Real[Number, "..."] = 1.0,
 ) -> Float[Array, "..."]:
     """Growth rate g of b at noise `tau`, in closed form, elementwise; about 10 % from
     `growth_rate_hessian`.
@@ -62,14 +63,15 @@ def growth_rate(
             2 E[sigmoid(-y N_W)] for c = 1, which the learning of P starves.
     """
     sigma = jnp.asarray(tau) * _logit_noise(task, task.r)
-    return task.kappa * task.r**4 * (drive * _C0 / sigma - 1 / (32 * task.length)) - decay
+    share = jnp.asarray(drive * _C0 / sigma)
+    return (share - 1 / (32 * task.length)) * (task.kappa * task.r**4) - decay
 
 
 def growth_rate_hessian(
     task: Prompts,
-    tau: Float[ArrayLike, ""],
-    decay: Float[ArrayLike, ""],
-    signal: Float[ArrayLike, ""] = 0.0,
+    tau: Real[Number, ""],
+    decay: Real[Number, ""],
+    signal: Real[Number, ""] = 0.0,
     *,
     rule: Rule | None = None,
 ) -> Float[Array, ""]:
@@ -85,7 +87,7 @@ def growth_rate_hessian(
     return -jax.grad(jax.grad(loss))(jnp.zeros_like(square)) - decay
 
 
-def critical_noise(task: Prompts, decay: Float[ArrayLike, "..."]) -> Float[Array, "..."]:
+def critical_noise(task: Prompts, decay: Real[Number, "..."]) -> Float[Array, "..."]:
     """tau_c: the closed form of g is positive below it and negative above; elementwise."""
     return finite_time_boundary(task, decay, math.inf, task.r)
 
@@ -93,14 +95,14 @@ def critical_noise(task: Prompts, decay: Float[ArrayLike, "..."]) -> Float[Array
 def critical_rate(task: Prompts, optimizer: NoisySGD) -> Float[Array, ""]:
     """Learning rate eta_c = 2 lambda tau_c^2 / tau_xi^2 whose noise is critical."""
     tau = critical_noise(task, optimizer.decay)
-    return 2 * optimizer.decay * tau**2 / jnp.asarray(optimizer.noise) ** 2
+    return tau**2 * (2 * optimizer.decay) / jnp.asarray(optimizer.noise) ** 2
 
 
 def finite_time_boundary(
     task: Prompts,
-    decay: Float[ArrayLike, "..."],
-    horizon: Float[ArrayLike, "..."],
-    r: Float[ArrayLike, "..."],
+    decay: Real[Number, "..."],
+    horizon: Real[Number, "..."],
+    r: Real[Number, "..."],
 ) -> Float[Array, "..."]:
     """Noise tau below which Q is learned within the eta-time `horizon`, elementwise in `r`, which
     stands in for `task.r`: the root of g T = ln(sigma / (r^2 tau)).
@@ -115,19 +117,19 @@ def finite_time_boundary(
     return strength * _C0 / (per_tau * least)
 
 
-def early_signal(task: Prompts, t: Float[ArrayLike, "..."]) -> Float[Array, "..."]:
+def early_signal(task: Prompts, t: Real[Number, "..."]) -> Float[Array, "..."]:
     """a ~ kappa pbar^2 t / 4 at small eta-time t, from a = 0 and with unsaturated outputs."""
-    return task.kappa * task.mean_margin**2 * jnp.asarray(t) / 4
+    return jnp.asarray(t) * (task.kappa * task.mean_margin**2) / 4
 
 
-def unsaturated_margin(task: Prompts, decay: Float[ArrayLike, "..."]) -> Float[Array, "..."]:
+def unsaturated_margin(task: Prompts, decay: Real[Number, "..."]) -> Float[Array, "..."]:
     """Mean of y N_W at the end of a first stage of eta-time 1/(4 lambda) if the outputs did not
     saturate: kappa^2 pbar^4 / (32 lambda). P is learned in it if this is large against 1."""
-    return (task.kappa * task.mean_margin**2) ** 2 / (32 * jnp.asarray(decay))
+    return jnp.asarray((task.kappa * task.mean_margin**2) ** 2 / (32 * jnp.asarray(decay)))
 
 
 def stationary_signal(
-    task: Prompts, decay: Float[ArrayLike, ""], *, rule: Rule | None = None
+    task: Prompts, decay: Real[Number, ""], *, rule: Rule | None = None
 ) -> Signal:
     """Where a and |b| end for c = 0, without noise and at L = infinity in all but kappa:
 
@@ -138,8 +140,8 @@ def stationary_signal(
     """
     g, weight = half_normal_nodes((rule or Rule()).g)
     decay = jnp.asarray(decay)
-    p = task.gamma0 + task.s1 * jnp.asarray(g, decay.dtype)
-    slope = task.kappa / 2 * task.mean_margin * p
+    p = jnp.asarray(g, decay.dtype) * task.s1 + task.gamma0
+    slope = p * (task.kappa / 2 * task.mean_margin)
     share = jnp.asarray(weight, decay.dtype)
     single = jnp.asarray(task.kappa / 4 * task.r**2, decay.dtype)[None]
     return Signal(
@@ -172,7 +174,7 @@ def _balance(
     return x
 
 
-def noise_variance(optimizer: NoisySGD, times: Float[ArrayLike, "*S"]) -> Float[Array, "*S"]:
+def noise_variance(optimizer: NoisySGD, times: Real[Number, "*S"]) -> Float[Array, "*S"]:
     """Variance of the noise weights after `times` optimiser steps, where the loss does not act on
     them: v' = -2 lambda v + eta tau_xi^2 from init^2, stage by stage."""
     first, second = optimizer.eta_1, optimizer.eta_2
@@ -181,15 +183,15 @@ def noise_variance(optimizer: NoisySGD, times: Float[ArrayLike, "*S"]) -> Float[
     after = jnp.maximum(jnp.asarray(times) - switch, 0) * second
 
     def relax(
-        start: Float[ArrayLike, "*S"], eta: Float[ArrayLike, ""], elapsed: Float[Array, "*S"]
+        start: Real[Number, "*S"], eta: Real[Number, ""], elapsed: Float[Array, "*S"]
     ) -> Float[Array, "*S"]:
         end = eta * optimizer.noise**2 / (2 * optimizer.decay)
-        return end + (start - end) * jnp.exp(-2 * optimizer.decay * elapsed)
+        return jnp.exp(-2 * optimizer.decay * elapsed) * (start - end) + end
 
     return relax(relax(optimizer.init**2, first, before), second, after)
 
 
-def waiting_time(decay: Float[ArrayLike, "..."]) -> Float[Array, "..."]:
+def waiting_time(decay: Real[Number, "..."]) -> Float[Array, "..."]:
     """Eta-time 1/(2 lambda) in which the surplus of noise decays by e after the annealing, for
     which the onset of Q waits."""
     return 1 / (2 * jnp.asarray(decay))

@@ -33,10 +33,10 @@ from jaxtyping import Array, Float, PyTree
 from dynsim import checks
 from dynsim.classes.task import SequenceClasses
 from dynsim.precision import DType
-from dynsim.training.clock import Clock, Convention, without_inertia
+from dynsim.training.clock import ClassClock, Convention, without_inertia
 from dynsim.training.optim import Optimizer
 from dynsim.training.recording import Record, Recording
-from dynsim.trajectory import Trajectory
+from dynsim.trajectory import Times, Trajectory
 from dynsim.yz import model as yz
 from dynsim.yz import observables
 from dynsim.yz.observables import DEFAULT_RECORD
@@ -56,7 +56,7 @@ class State(NamedTuple):
 def solve(
     task: SequenceClasses,
     optimizer: Optimizer,
-    times: Float[Array, " S"],
+    times: Times,
     *,
     clock: Convention = "sgd",
     finite_m: bool = False,
@@ -146,7 +146,7 @@ def _solve(
     optimizer: Optimizer,
     times: Float[Array, " S"],
     Z: Float[Array, "Q M"],
-    clock: Clock,
+    clock: ClassClock,
     *,
     record: Recording,
     tolerances: Tolerances,
@@ -179,7 +179,7 @@ def _solve(
 def _field(
     t: Float[Array, ""],
     state: State,
-    args: tuple[SequenceClasses, Optimizer, Clock, Float[Array, ""]],
+    args: tuple[SequenceClasses, Optimizer, ClassClock, Float[Array, ""]],
     *,
     finite_m: bool,
 ) -> State:

@@ -29,7 +29,7 @@ from dynsim.precision import DType
 from dynsim.training.clock import without_inertia
 from dynsim.training.optim import Optimizer
 from dynsim.training.recording import Record, Recording
-from dynsim.trajectory import Trajectory
+from dynsim.trajectory import Times, Trajectory
 from dynsim.yz import model as yz
 from dynsim.yz import observables
 from dynsim.yz.observables import DEFAULT_RECORD
@@ -44,7 +44,7 @@ Decoder = Literal["closed", "discrete"]
 def solve(
     task: SequenceClasses,
     optimizer: Optimizer,
-    times: Float[Array, " S"],
+    times: Times,
     *,
     decoder: Decoder = "closed",
     init: yz.YZ | None = None,

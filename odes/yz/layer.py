@@ -5,6 +5,7 @@ Theorem 1 for the gradient that reaches the attention.
 """
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
@@ -36,7 +37,7 @@ def start(init: yz.YZ | None, task: SequenceClasses, dtype: str) -> Float[Array,
     """Attention logits to start from; raises `ValueError` for wrong shapes or a residual."""
     if init is not None and init.residual:
         raise ValueError("init.residual = True: theories without Y describe the plain layer only")
-    return weights(init, task, dtype).Z
+    return jnp.asarray(weights(init, task, dtype).Z)
 
 
 def speed(

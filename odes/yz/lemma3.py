@@ -19,10 +19,10 @@ from jaxtyping import Array, Float, PyTree
 
 from dynsim.classes.task import SequenceClasses
 from dynsim.precision import DType
-from dynsim.training.clock import Clock, without_inertia
+from dynsim.training.clock import ClassClock, without_inertia
 from dynsim.training.optim import Optimizer
 from dynsim.training.recording import Record, Recording
-from dynsim.trajectory import Trajectory
+from dynsim.trajectory import Times, Trajectory
 from dynsim.yz import model as yz
 from dynsim.yz import observables
 from dynsim.yz.observables import DEFAULT_RECORD, Snapshot
@@ -35,7 +35,7 @@ from odes.yz import layer
 def solve(
     task: SequenceClasses,
     optimizer: Optimizer,
-    times: Float[Array, " S"],
+    times: Times,
     *,
     init: yz.YZ | None = None,
     record: Record = DEFAULT_RECORD,
@@ -118,7 +118,7 @@ def _snapshot(
 def _field(
     t: Float[Array, ""],
     state: tuple[Float[Array, "K M"], Float[Array, "Q M"]],
-    args: tuple[SequenceClasses, Optimizer, Clock],
+    args: tuple[SequenceClasses, Optimizer, ClassClock],
 ) -> tuple[Float[Array, "K M"], Float[Array, "Q M"]]:
     task, optimizer, clock = args
     now, residual = _snapshot(task, *state)
@@ -127,4 +127,4 @@ def _field(
         task.prior[:, None] * drift, task.query_index, num_segments=task.num_queries
     )
     eta_y, eta_z = clock.rate * optimizer.eta_y, clock.rate * optimizer.eta_z
-    return eta_y * task.prior[:, None] * residual, eta_z * drift
+    return residual * (eta_y * task.prior[:, None]), drift * eta_z

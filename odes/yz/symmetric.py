@@ -5,13 +5,11 @@ which the observables of `dynsim.yz.observables` are measured as on any other. E
 tasks from zero weights; see `odes.symmetric.reduction` for what symmetric means.
 """
 
-from jaxtyping import Array, Float
-
 from dynsim.classes.task import SequenceClasses
 from dynsim.precision import DType
 from dynsim.training.optim import Optimizer
 from dynsim.training.recording import Record
-from dynsim.trajectory import Trajectory
+from dynsim.trajectory import Times, Trajectory
 from dynsim.yz import model as yz
 from dynsim.yz.observables import DEFAULT_RECORD
 from odes import symmetric
@@ -23,7 +21,7 @@ from odes.theory import refusal
 def solve(
     task: SequenceClasses,
     optimizer: Optimizer,
-    times: Float[Array, " S"],
+    times: Times,
     *,
     flow: Flow | None = None,
     init: yz.YZ | None = None,

@@ -33,10 +33,10 @@ from jaxtyping import Array, Float, PyTree
 from dynsim import checks
 from dynsim.classes.task import SequenceClasses
 from dynsim.precision import DType
-from dynsim.training.clock import Clock, Convention, without_inertia
+from dynsim.training.clock import ClassClock, Convention, without_inertia
 from dynsim.training.optim import Optimizer
 from dynsim.training.recording import Record, Recording
-from dynsim.trajectory import Trajectory
+from dynsim.trajectory import Times, Trajectory
 from dynsim.yz import model as yz
 from dynsim.yz import observables
 from dynsim.yz.observables import DEFAULT_RECORD, Snapshot
@@ -52,7 +52,7 @@ _EQUAL = 1e-5
 def solve(
     task: SequenceClasses,
     optimizer: Optimizer,
-    times: Float[Array, " S"],
+    times: Times,
     *,
     clock: Convention = "sgd",
     init: yz.YZ | None = None,
@@ -140,7 +140,7 @@ def _solve(
     optimizer: Optimizer,
     times: Float[Array, " S"],
     Z: Float[Array, "Q M"],
-    clock: Clock,
+    clock: ClassClock,
     *,
     record: Recording,
     tolerances: Tolerances,
