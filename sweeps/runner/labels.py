@@ -57,7 +57,7 @@ def inner_dims(sweep: Sweep, name: str, ndim: int) -> tuple[str, ...]:
         return ()
     front: tuple[str, ...] = ()
     times = _steps(sweep)
-    if isinstance(times, int) or len(times) > 1:
+    if (times if isinstance(times, int) else len(times)) > 1:
         own = isinstance(times, int) or "steps" in sweep.fields
         front = ("record",) if own else ("time",)
     named = sweep.system.labels.inner_dims.get(name, ())

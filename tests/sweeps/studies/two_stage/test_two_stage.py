@@ -192,7 +192,7 @@ def test_bad_input_is_named_and_nothing_written(
             "axes.eta_2: control = 'forever' does not read it",
         ),
         (Sweep({"r": [1.0, -1.0]}, TwoStage(), "simulation", ("K1",)), "r = -1.0"),
-        (Sweep({"r": [1.0]}, TwoStage(), "simulation", ("K1",)), "engine = 'simulation'"),
+        (Sweep({"r": [1.0]}, TwoStage(), "plain", ("K1",)), "engine = 'plain'"),
         (Sweep({"r": [1.0]}, TwoStage(), "simulation", ("loss",)), "record = 'loss'"),
         (Sweep({"r": [1.0]}, TwoStage(bias=True), "ode", ("K1",)), "bias = True"),
         (Sweep({"r": [1.0]}, TwoStage(core="fixed"), "ode", ("K1",)), "core = 'fixed'"),
