@@ -1,6 +1,7 @@
 """Shared set-up: quick compilation, strict broadcasting, a headless backend, both precisions,
 optional data."""
 
+import ctypes
 import gc
 import os
 import subprocess
@@ -52,6 +53,7 @@ jax.config.update("jax_numpy_rank_promotion", "raise")
 # Sweeps spread over all local devices; the tests of anything else use the first one.
 jax.config.update("jax_num_cpu_devices", 4)
 
+LIBC = ctypes.CDLL(None) if sys.platform == "linux" else None
 SHARED = Path(__file__).parents[2] / "shared"
 
 
@@ -93,6 +95,9 @@ def _no_programs_left() -> Iterator[None]:
         tiles.PROGRAMS.clear()
     jax.clear_caches()
     gc.collect()
+    # glibc keeps what is freed in pieces between others.
+    if trim := getattr(LIBC, "malloc_trim", None):
+        trim(0)
 
 
 @pytest.fixture(scope="session")
