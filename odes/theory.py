@@ -10,8 +10,9 @@ and its value is a `Theory` of that name, for instance in a pyproject.toml
 Entry points are looked up once, when a theory is not built in or when all of them are wanted.
 """
 
+import dataclasses
 from collections.abc import Callable, Iterable
-from typing import Any, Generic, NamedTuple, TypeVar
+from typing import Any, Generic, TypeVar
 
 from dynsim import checks, plugins
 from dynsim.trajectory import Trajectory
@@ -22,7 +23,8 @@ Task = TypeVar("Task", bound=Any)
 Rates = TypeVar("Rates", bound=Any)
 
 
-class Theory(NamedTuple, Generic[Task, Rates]):
+@dataclasses.dataclass(frozen=True)
+class Theory(Generic[Task, Rates]):
     """One rung of a ladder.
 
     Attributes:
