@@ -1,5 +1,6 @@
 """Ladders: rungs of other packages and of one's own beside the built-in ones."""
 
+import dataclasses
 import re
 import sys
 from collections.abc import Callable, Iterator
@@ -30,7 +31,7 @@ def solve(task, optimizer, times, **options):
     raise NotImplementedError
 
 GOOD = Theory("good", "a theory", "nothing", solve, lambda task, optimizer: None)
-PLAIN = GOOD._replace(name="plain")
+PLAIN = dataclasses.replace(GOOD, name="plain")
 """
 
 
@@ -96,9 +97,9 @@ def test_a_theory_of_ones_own_is_taken_like_a_name() -> None:
     with pytest.raises(ValueError, match="theory 'own' does not apply: it describes sgd"):
         ladder.theory(OWN, TASK, ADAM)
     with pytest.raises(ValueError, match="theory 'plain': there is one so called; rename yours"):
-        ladder.theory(OWN._replace(name="plain"), TASK, SGD)
+        ladder.theory(dataclasses.replace(OWN, name="plain"), TASK, SGD)
     with pytest.raises(ValueError, match="theory 'own' does not apply: it starts from zero"):
-        ladder.theory(OWN._replace(zero_start=True), TASK, SGD, zero_start=False)
+        ladder.theory(dataclasses.replace(OWN, zero_start=True), TASK, SGD, zero_start=False)
 
 
 def test_the_other_systems_have_ladders_too() -> None:
