@@ -25,6 +25,8 @@ OWN = Theory(
     lambda task, optimizer: "it describes sgd" if optimizer.kind == "adam" else None,
 )
 MODULE = """
+import dataclasses
+
 from odes.theory import Theory
 
 def solve(task, optimizer, times, **options):
