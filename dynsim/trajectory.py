@@ -49,7 +49,7 @@ class Trajectory(eqx.Module):
         source: what made it, for instance "simulation" or "population".
     """
 
-    times: Real[AnyArray, "*B S"]
+    times: Real[AnyArray, "... S"]
     observables: Mapping[str, AnyArray]
     params: PyTree
     status: Int[AnyArray, "*B"]

@@ -16,8 +16,8 @@ import pytest
 
 mpl.use("Agg")
 # Arguments and results of every function are checked against their annotations, with shapes and
-# dtypes; `JAXTYPING_DISABLE=1 make test` does without. An int is a float, as type checkers say.
-if not jaxtyping.config.jaxtyping_disable:
+# dtypes, by `JAXTYPING_DISABLE=0 make test`. An int is a float, as type checkers say.
+if os.environ.get("JAXTYPING_DISABLE") == "0":
     jaxtyping.install_import_hook(
         ("dynsim", "odes"),
         "beartype.beartype(conf=beartype.BeartypeConf(is_pep484_tower=True))",

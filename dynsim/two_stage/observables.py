@@ -11,7 +11,7 @@ from collections.abc import Callable
 import equinox as eqx
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, ArrayLike, Bool, Float
+from jaxtyping import Array, Bool, Float, Real
 
 from dynsim.precision import AnyArray
 from dynsim.training.recording import Table
@@ -167,7 +167,7 @@ DEFAULT_RECORD = ("K1", "K2", "auc_Q", "W_norm", "V_norm", "W_trace", "V_trace")
 
 
 def first_below(
-    times: Float[ArrayLike, " S"], values: Float[ArrayLike, "*B S"], level: float
+    times: Real[AnyArray, " S"], values: Real[AnyArray, "*B S"], level: float
 ) -> Float[np.ndarray, "*B"]:
     """First time at which `values` are below `level`, linear between the recorded times; inf
     if they never are. t_P is `first_below(t, K1, 0.2)` and t_Q is `first_below(t, K2, 0.6)`."""

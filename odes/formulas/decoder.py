@@ -35,13 +35,13 @@ class Stages(NamedTuple):
             it, has no root.
     """
 
-    rise_end: Float[Array, ""]
-    peak: Float[Array, ""]
-    peak_gamma: Float[Array, ""]
-    snap: Float[Array, ""]
+    rise_end: Float[Array, "..."]
+    peak: Float[Array, "..."]
+    peak_gamma: Float[Array, "..."]
+    snap: Float[Array, "..."]
 
 
-def scaled_h(tau: Real[Number, "..."], M: Real[Number, ""]) -> Float[Array, "..."]:
+def scaled_h(tau: Real[Number, "..."], M: Real[Number, "..."]) -> Float[Array, "..."]:
     """u = M h at tau = eta_Y s, the solution of e^u + (M-1) u = M tau + 1 (Eq. 45).
 
     With omega = e^u / (M-1) the equation reads omega + ln(omega) = A - ln(M-1), where
@@ -63,20 +63,22 @@ def scaled_h(tau: Real[Number, "..."], M: Real[Number, ""]) -> Float[Array, "...
     return u
 
 
-def h(s: Real[Number, "..."], eta_y: Real[Number, ""], M: Real[Number, ""]) -> Float[Array, "..."]:
+def h(
+    s: Real[Number, "..."], eta_y: Real[Number, "..."], M: Real[Number, "..."]
+) -> Float[Array, "..."]:
     """h(s) of Lemma 6 after `s` visits to the class, elementwise in `s`."""
     return scaled_h(jnp.asarray(s) * eta_y, M) / M
 
 
 def gamma(
-    s: Real[Number, "..."], eta_y: Real[Number, ""], M: Real[Number, ""]
+    s: Real[Number, "..."], eta_y: Real[Number, "..."], M: Real[Number, "..."]
 ) -> Float[Array, "..."]:
     """Speed coefficient gamma = (M-1)^2 h / ((M-1) + e^{M h}) (Eq. 85) after `s` = pi(n) t
     visits."""
     return speed(h(s, eta_y, M), M)
 
 
-def speed(h: Real[Number, "..."], M: Real[Number, ""]) -> Float[Array, "..."]:
+def speed(h: Real[Number, "..."], M: Real[Number, "..."]) -> Float[Array, "..."]:
     """gamma of Eq. 85 as a function of h, which the discrete decoder shares; elementwise.
 
     Written with e^{-M h}, which cannot overflow: a first discrete step of any size is finite.
@@ -87,7 +89,7 @@ def speed(h: Real[Number, "..."], M: Real[Number, ""]) -> Float[Array, "..."]:
     return (M - 1) * h * decayed / (decayed + 1)
 
 
-def gamma_rising(s: Real[Number, "..."], eta_y: Real[Number, ""]) -> Float[Array, "..."]:
+def gamma_rising(s: Real[Number, "..."], eta_y: Real[Number, "..."]) -> Float[Array, "..."]:
     """gamma ~ eta_Y s = eta_Y t / K, the first stage of Theorem 1b: for t <= t0' and M -> infinity.
 
     At finite M the limit of gamma / (eta_Y s) for s -> 0 is ((M-1)/M)^2.
@@ -96,7 +98,7 @@ def gamma_rising(s: Real[Number, "..."], eta_y: Real[Number, ""]) -> Float[Array
 
 
 def gamma_decaying(
-    s: Real[Number, "..."], eta_y: Real[Number, ""], M: Real[Number, ""]
+    s: Real[Number, "..."], eta_y: Real[Number, "..."], M: Real[Number, "..."]
 ) -> Float[Array, "..."]:
     """gamma ~ ln(M eta_Y s) / (eta_Y s) with s = t/K, the second stage of Theorem 1b: t >= t0.
 
@@ -109,16 +111,16 @@ def gamma_decaying(
 
 def gamma_integral(
     s: Real[Number, "..."],
-    eta_y: Real[Number, ""],
-    M: Real[Number, ""],
-    K: Real[Number, ""] = 1,
+    eta_y: Real[Number, "..."],
+    M: Real[Number, "..."],
+    K: Real[Number, "..."] = 1,
 ) -> Float[Array, "..."]:
     """Gamma(t) = int_0^t gamma = K (M-1)^2 h^2 / (2 eta_Y), exact (Eq. 128), at `s` = t/K
     visits. For unequal priors K is 1/pi(n). `eta_y` must be positive."""
     return jnp.asarray(K) * ((M - 1) * h(s, eta_y, M)) ** 2 / (2 * jnp.asarray(eta_y))
 
 
-def stages(eta_y: Real[Number, ""], K: Real[Number, ""], M: Real[Number, ""]) -> Stages:
+def stages(eta_y: Real[Number, "..."], K: Real[Number, "..."], M: Real[Number, "..."]) -> Stages:
     """Times that divide a run (Theorem 1b, Lemma 9) and the exact peak of gamma.
 
     The peak is where M h = x* = 1 + W_0((M-1)/e), reached at

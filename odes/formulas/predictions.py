@@ -19,6 +19,8 @@ import numpy as np
 from jaxtyping import Float, Int8
 
 from dynsim.classes.task import SequenceClasses
+from dynsim.precision import AnyArray
+from dynsim.trajectory import Times
 from odes.solver.integrate import check_times
 
 # Symmetry of a task is decided up to the accuracy with which tables are accepted.
@@ -92,9 +94,7 @@ def is_symmetric(task: SequenceClasses) -> bool:
     )
 
 
-def agreement(
-    task: SequenceClasses, times: Float[np.ndarray, " S"], z: Float[np.ndarray, "S K M"]
-) -> Agreement:
+def agreement(task: SequenceClasses, times: Times, z: Float[AnyArray, "S K M"]) -> Agreement:
     """How often z moves, between one recorded time and the next, as `sign_of_drift` predicts.
 
     A token that does not move at all disagrees. In float32 that happens late in a run, where
@@ -117,7 +117,7 @@ def agreement(
 
 
 def relative_gain_error(
-    task: SequenceClasses, z: Float[np.ndarray, "S K M"]
+    task: SequenceClasses, z: Float[AnyArray, "S K M"]
 ) -> Float[np.ndarray, "S K"]:
     """How far r(t) = r(0) chi(t) of Theorem 3 fails, counted from the first recorded time.
 
@@ -139,7 +139,7 @@ def relative_gain_error(
 
 
 def sandwich(
-    task: SequenceClasses, z: Float[np.ndarray, "S K M"], B: Float[np.ndarray, "S K"]
+    task: SequenceClasses, z: Float[AnyArray, "S K M"], B: Float[AnyArray, "S K"]
 ) -> Sandwich:
     """Theorem 3's bounds on the dominant token l0 of each class, counted from the first recorded
     time: f_nl0(0)^2 B_n <= z_l0(t) - z_l0(0) <= B_n.
@@ -166,10 +166,10 @@ def sandwich(
 
 
 def bound_from_xi(
-    times: Float[np.ndarray, " S"],
-    xi: Float[np.ndarray, "S K"],
+    times: Times,
+    xi: Float[AnyArray, "S K"],
     eta_z: float,
-    weight: Float[np.ndarray, " K"],
+    weight: Float[AnyArray, " K"],
 ) -> Float[np.ndarray, "S K"]:
     """B_n(t) - B_n(times[0]) = int weight_n eta_Z xi_n by the trapezoidal rule between `times`.
 
@@ -192,7 +192,7 @@ def _masks(task: SequenceClasses) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     return present, present & (classes == 1), present & (classes > 1)
 
 
-def _recorded(task: SequenceClasses, z: np.ndarray) -> np.ndarray:
+def _recorded(task: SequenceClasses, z: AnyArray) -> np.ndarray:
     z = np.asarray(z, np.float64)
     if z.ndim != 3 or z.shape[1:] != (task.K, task.M) or not len(z):
         raise ValueError(f"z: must have shape (S, {task.K}, {task.M}), got {z.shape}")

@@ -171,6 +171,7 @@ def first(task: object, s: object) -> object:
         ({"mine": type("F", (), {"__call__": first, "__hash__": None})()}, "must be hashable"),
     ],
 )
+@pytest.mark.usefixtures("unchecked")
 def test_what_cannot_be_recorded(record: object, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         observables.TRAINED.resolve(record)

@@ -163,8 +163,8 @@ def test_observables_against_numpy() -> None:
 
 
 def test_first_time_below_a_level() -> None:
-    times = [0.0, 1.0, 3.0, 4.0]
-    values = [[2.0, 1.0, 0.0, 3.0], [2.0, 2.0, 2.0, 2.0], [0.0, 5.0, 5.0, 5.0]]
+    times = np.array([0.0, 1.0, 3.0, 4.0])
+    values = np.array([[2.0, 1.0, 0.0, 3.0], [2.0, 2.0, 2.0, 2.0], [0.0, 5.0, 5.0, 5.0]])
     found = prompt_observables.first_below(times, values, 0.5)
     np.testing.assert_allclose(found, [2.0, np.inf, 0.0])
 
@@ -182,6 +182,7 @@ def test_first_time_below_a_level() -> None:
         ({"core": "none"}, "core = 'none': must be one of fresh, fixed"),
     ],
 )
+@pytest.mark.usefixtures("unchecked")
 def test_bad_parameters_are_named(given: dict, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         prompts(**given)

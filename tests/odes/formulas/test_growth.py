@@ -238,6 +238,7 @@ def test_tasks_outside_theorem_4_are_named(
         single_common.solve(task, optimizer or dynsim.sgd(1.0, 1.0), TIMES)
 
 
+@pytest.mark.usefixtures("unchecked")
 def test_an_unknown_clock_is_named() -> None:
     with pytest.raises(ValueError, match="clock = 'wall'"):
         growth.bound(1.0, 1.0, 1.0, 2, 10, c0=1.0, clock="wall")

@@ -188,6 +188,7 @@ def test_large_logits_do_not_overflow() -> None:
         ),
     ],
 )
+@pytest.mark.usefixtures("unchecked")
 def test_bad_input_is_named(call: object, message: str) -> None:
     with pytest.raises(ValueError, match=re.escape(message)):
         call()
