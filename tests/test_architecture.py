@@ -26,6 +26,7 @@ FLOORS = {
         "qkv": 6,
     },
     "odes": {
+        "theory": 0,
         "solver": 0,
         "formulas": 1,
         "symmetric": 2,
