@@ -134,8 +134,9 @@ def test_rates_under_vmap_are_the_single_runs_although_steps_differ() -> None:
         optimizer = noisy_sgd(eta, 0.05, 0.2, 0.3, stage_2=0.1)
         t_1, t_2 = optimizer.steps
         times = jnp.stack([t_1, t_1 + t_2])
+        sizes, record = {"batch": 4, "pool": 8, "num_test": 8}, ("K1", "V_norm")
         return simulate_prompts(
-            task, optimizer, jax.random.key(0), batch=4, pool=8, num_test=8, times=times
+            task, optimizer, jax.random.key(0), **sizes, times=times, record=record
         )
 
     together = jax.vmap(run)(rates)
@@ -150,7 +151,8 @@ def test_rates_under_vmap_are_the_single_runs_although_steps_differ() -> None:
 def test_a_trained_bias_follows_its_gradient() -> None:
     task, optimizer = prompts(3, 5), noisy_sgd(0.1, 0.1, 0.2, 0.0, stage_2=0.02)
     key = jax.random.key(3)
-    found = simulate_prompts(task, optimizer, key, batch=4, pool=1, times=[1], bias=True)
+    settings = {"batch": 4, "pool": 1, "times": [1], "record": "K1", "bias": True}
+    found = simulate_prompts(task, optimizer, key, **settings)
     data = sample_prompts(task, jax.random.split(key, 4)[1], 1)
     start = PQ(jnp.zeros((3, 3)), jnp.zeros((3, 3)), jnp.zeros(()))
     slope = jax.grad(data_loss)(start, task, data).beta
@@ -160,9 +162,8 @@ def test_a_trained_bias_follows_its_gradient() -> None:
 
 def test_a_run_that_blows_up_is_data() -> None:
     task = prompts(3, 5, gamma0=1e15)
-    found = simulate_prompts(
-        task, noisy_sgd(0.2, 0.2, 0.2, 1e15), jax.random.key(0), batch=2, pool=4, num_test=4
-    )
+    sizes, optimizer = {"batch": 2, "pool": 4, "num_test": 4}, noisy_sgd(0.2, 0.2, 0.2, 1e15)
+    found = simulate_prompts(task, optimizer, jax.random.key(0), **sizes, record="K1")
     assert Status(int(found.status)) is Status.DIVERGED
     assert int(found.first_bad_step) == 1
 

@@ -35,6 +35,7 @@ def test_the_authors_recorded_run_is_reproduced(
             times=np.arange(steps),
             init=start,
             data=jax.tree.map(lambda x, steps=steps: x[:steps], data),
+            record="loss",
             dtype=dtype,
         )
         assert result.params.Y.dtype == dtype
@@ -89,7 +90,8 @@ def test_each_optimiser_follows_its_textbook_rule(rule: str) -> None:
         jax.random.split(key, 6)
     )
     start = dynsim.initial_weights(TASK, "uniform", key, "float64")
-    result = dynsim.simulate(TASK, optimizer, steps=6, init=start, data=data, dtype="float64")
+    given = {"steps": 6, "init": start, "data": data, "record": "loss", "dtype": "float64"}
+    result = dynsim.simulate(TASK, optimizer, **given)
     Y, Z = numpy_descent(data, rule, eta, start)
     # Tokens that no batch draws have gradient zero, where Adam's quotient amplifies rounding.
     np.testing.assert_allclose(result.params.Y, Y, rtol=1e-9, atol=1e-9)
@@ -149,7 +151,9 @@ def test_vmap_over_seeds_and_rates_is_the_loop_with_one_compilation(
 def test_python_numbers_as_rates_do_not_recompile() -> None:
     from dynsim.yz.simulate import _run
 
-    run = lambda eta: dynsim.simulate(TASK, dynsim.sgd(eta, eta), jax.random.key(0), steps=3)
+    run = lambda eta: dynsim.simulate(
+        TASK, dynsim.sgd(eta, eta), jax.random.key(0), steps=3, record="loss"
+    )
     run(0.1)
     before = _run._cache_size()
     run(0.2)
@@ -204,9 +208,8 @@ def test_divergence_is_a_status_with_its_step() -> None:
     def run(eta: jax.Array) -> dynsim.Trajectory:
         # With three contextual tokens some sequences fit both classes, so the loss never
         # settles at 0 and stays proportional to the rate.
-        return dynsim.simulate(
-            TASK, dynsim.sgd(eta, eta), jax.random.key(0), steps=20, length=4, init="uniform"
-        )
+        settings = {"steps": 20, "length": 4, "init": "uniform", "record": "loss"}
+        return dynsim.simulate(TASK, dynsim.sgd(eta, eta), jax.random.key(0), **settings)
 
     result = jax.vmap(run)(jnp.array([1.0, 1e6, jnp.inf]))
     np.testing.assert_array_equal(result.status, [0, 1, 1])
@@ -220,7 +223,7 @@ def test_divergence_is_a_status_with_its_step() -> None:
 def test_a_run_that_recovers_has_not_diverged() -> None:
     # At T = 128 every sequence tells its class: one wild step, then the loss is 0 for good.
     result = dynsim.simulate(
-        TASK, dynsim.sgd(1e6, 1e6), jax.random.key(0), steps=20, init="uniform"
+        TASK, dynsim.sgd(1e6, 1e6), jax.random.key(0), steps=20, init="uniform", record="loss"
     )
     assert float(result["batch_loss"].max()) > 10 * np.log(34)
     assert (result.status, result.first_bad_step) == (dynsim.Status.OK, -1)

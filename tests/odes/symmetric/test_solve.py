@@ -180,7 +180,10 @@ def test_one_compilation_serves_all_sizes_and_rates() -> None:
     from odes.symmetric.solve import _descend
 
     run = lambda K, eta: symmetric.descend(
-        symmetric.symmetric_profiles(P, RHO, K, 10 * K), dynsim.sgd(eta, eta), steps=3
+        symmetric.symmetric_profiles(P, RHO, K, 10 * K),
+        dynsim.sgd(eta, eta),
+        steps=3,
+        record="loss",
     )
     run(2, 0.1)
     before = _descend._cache_size()

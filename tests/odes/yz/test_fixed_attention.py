@@ -131,7 +131,9 @@ def test_default_precision_is_float64_and_values_do_not_recompile(jax_precision:
 
 @pytest.mark.usefixtures("x64")
 def test_a_rate_that_is_not_finite_is_a_status() -> None:
-    run = lambda eta: fixed_attention.solve(APART, dynsim.sgd(eta, 1.0), [0.0, 1.0, 2.5])
+    run = lambda eta: fixed_attention.solve(
+        APART, dynsim.sgd(eta, 1.0), [0.0, 1.0, 2.5], record="loss"
+    )
     result = jax.vmap(run)(jnp.array([1.0, jnp.nan]))
     np.testing.assert_array_equal(result.status, [dynsim.Status.OK, dynsim.Status.DIVERGED])
     np.testing.assert_array_equal(result.first_bad_step, [-1, 0])
