@@ -2,6 +2,7 @@
 optional data."""
 
 import ctypes
+import functools
 import gc
 import os
 import subprocess
@@ -104,6 +105,13 @@ def _no_programs_left() -> Iterator[None]:
 def data_folder() -> Path:
     """The folder of recorded and published numbers; its README says what they are."""
     return Path(__file__).parent / "data"
+
+
+@pytest.fixture
+def optimised_sweeps(optimised: dict[str, int | bool], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Sweeps compile as users do: for tests that run for longer than they compile."""
+    compile_so = functools.partialmethod(jax.stages.Lowered.compile, optimised)
+    monkeypatch.setattr(jax.stages.Lowered, "compile", compile_so)
 
 
 @pytest.fixture

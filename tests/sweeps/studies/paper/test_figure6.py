@@ -13,6 +13,7 @@ from sweeps.studies.options import queries
 from sweeps.studies.paper.figure6 import published
 
 
+@pytest.mark.usefixtures("optimised_sweeps")
 def test_published_cells_are_reproduced() -> None:
     # Of the 32 known cells, those of one query at the ends of both axes: the whole figure takes
     # long, and `dynsim figure 6` makes it.

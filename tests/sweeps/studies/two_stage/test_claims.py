@@ -5,7 +5,6 @@ import functools
 from collections.abc import Callable
 from typing import NamedTuple
 
-import jax
 import numpy as np
 import pytest
 
@@ -16,6 +15,8 @@ from sweeps.studies.two_stage import theory as two_stage_theory
 from sweeps.studies.two_stage.experiment import runs
 from sweeps.studies.two_stage.runs import Runs
 from sweeps.systems.two_stage.settings import TwoStage
+
+pytestmark = pytest.mark.usefixtures("optimised_sweeps")
 
 SEEDS = 6
 # Means and standard deviations over six seeds of an independent implementation, after stage 1
@@ -60,19 +61,14 @@ BOTH = pytest.mark.parametrize("size", ["small", pytest.param("full", marks=FULL
 
 
 @pytest.fixture(scope="module")
-def train(optimised: dict[str, int | bool]) -> Callable[..., Runs]:
+def train() -> Callable[..., Runs]:
     """A function from a size, and changes to its settings, to its runs; it trains each of them
     once."""
-    compile_as_users_do = functools.partialmethod(jax.stages.Lowered.compile, optimised)
 
     @functools.cache
     def found(size: str, **changes: object) -> Runs:
         given = SIZES[size]
-        training = TwoStage(**given.numbers, **changes)
-        with pytest.MonkeyPatch.context() as patch:
-            # Without optimisation 100 000 steps take five times as long.
-            patch.setattr(jax.stages.Lowered, "compile", compile_as_users_do)
-            return runs(training, given.seeds, given.num_times)
+        return runs(TwoStage(**given.numbers, **changes), given.seeds, given.num_times)
 
     return found
 

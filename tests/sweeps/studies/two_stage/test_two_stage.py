@@ -14,6 +14,7 @@ from odes import two_stage as reduced
 from sweeps import cli
 from sweeps.runner import tiles
 from sweeps.runner.spec import Sweep
+from sweeps.studies.two_stage import theory
 from sweeps.studies.two_stage.phase import Plane, judge
 from sweeps.systems.two_stage.settings import TwoStage
 
@@ -35,7 +36,8 @@ def load(path: Path) -> dict[str, np.ndarray]:
 
 @pytest.fixture
 def tiny(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Presets that take no time: 6 + 25 steps of 8 prompts."""
+    """Presets that take no time, 6 + 25 steps of 8 prompts, and few paths of the SDE."""
+    monkeypatch.setattr(theory, "PATHS", 3)
     for name, numbers in presets.PRESETS.items():
         monkeypatch.setitem(presets.PRESETS, name, numbers | TINY)
 
@@ -97,13 +99,13 @@ def test_compare_measures_what_it_stores(tmp_path: Path) -> None:
     arrays = load(out / "compare.npz")
     assert set(report["theories"]) == {"ode", "infinite", "anchored", "sde"}
     time = arrays["simulation/eta_time"][0]
-    for theory, name in (("ode", "K1"), ("sde", "V_trace"), ("anchored", "W_norm")):
-        runs, solved = arrays[f"simulation/{name}"], arrays[f"{theory}/{name}"]
+    for solver, name in (("ode", "K1"), ("sde", "V_trace"), ("anchored", "W_norm")):
+        runs, solved = arrays[f"simulation/{name}"], arrays[f"{solver}/{name}"]
         if name == "V_trace":
             runs, solved = np.abs(runs), np.abs(solved)
         want, got = runs.mean(0), solved.mean(0)
         squares = [np.trapezoid(x**2, time) for x in (got - want, want)]
-        errors = report["theories"][theory]["relative_error"][name]
+        errors = report["theories"][solver]["relative_error"][name]
         assert errors["over_time"] == pytest.approx(np.sqrt(squares[0] / squares[1]), rel=1e-6)
         assert errors["at_end"] == pytest.approx(abs(got[-1] / want[-1] - 1), rel=1e-5, abs=1e-7)
     anchored, state = arrays["anchored/W_trace"], arrays["simulation/state"]
