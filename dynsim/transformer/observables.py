@@ -14,6 +14,7 @@ from jax.scipy.special import xlogy
 from jaxtyping import Array, Float
 
 from dynsim import checks
+from dynsim.precision import AnyArray
 from dynsim.training.recording import RELATIVE_LOSS, Table
 from dynsim.transformer.model import Transformer
 
@@ -49,18 +50,18 @@ def uniform_entropy(length: int) -> float:
     return float(np.log(keys).mean())
 
 
-def layer_entropy(maps: Float[Array, "N L H T T"]) -> Float[Array, " L"]:
+def layer_entropy(maps: Float[AnyArray, "N L H T T"]) -> Float[Array, " L"]:
     """Mean entropy (nats) of the rows of each layer."""
     return _by_layer(-jnp.sum(xlogy(maps, maps), axis=-1))
 
 
-def layer_top(maps: Float[Array, "N L H T T"]) -> Float[Array, " L"]:
+def layer_top(maps: Float[AnyArray, "N L H T T"]) -> Float[Array, " L"]:
     """Mean of the largest weight of a row: 1 where all attention is on one key."""
     return _by_layer(jnp.max(maps, axis=-1))
 
 
 def layer_change(
-    before: Float[Array, "N L H T T"], maps: Float[Array, "N L H T T"]
+    before: Float[AnyArray, "N L H T T"], maps: Float[AnyArray, "N L H T T"]
 ) -> Float[Array, " L"]:
     """Mean total variation between the rows of two moments: the share of attention, in [0, 1],
     that moved to other keys."""

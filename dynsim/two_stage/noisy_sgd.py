@@ -60,11 +60,11 @@ class NoisySGD(eqx.Module):
         """Optimiser steps of a whole run."""
         return self.steps[0] + self.steps[1]
 
-    def rate(self, step: Int[AnyArray, "*S"]) -> Float[Array, "*S"]:
+    def rate(self, step: Int[Number, "*S"]) -> Float[Array, "*S"]:
         """Learning rate of the update after `step` steps."""
         return jnp.where(step < self.steps[0], self.eta_1, self.eta_2)
 
-    def flow_time(self, steps: Real[AnyArray, "*S"]) -> Float[Array, "*S"]:
+    def flow_time(self, steps: Real[Number, "*S"]) -> Float[Array, "*S"]:
         """Eta-time after `steps` optimiser steps, the clock of the reduced ODE."""
         first = jnp.minimum(steps, self.steps[0])
         return first * self.eta_1 + (steps - first) * self.eta_2

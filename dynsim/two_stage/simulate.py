@@ -148,10 +148,11 @@ def _run(
 
 
 def update(
-    weights: Split, grads: PQ, xi: PQ, eta: Float[Array, ""], decay: Real[Number, ""]
+    weights: Split, grads: PQ, xi: PQ, eta: Real[Number, ""], decay: Real[Number, ""]
 ) -> Split:
     """One step: gradients move the signal, gradient noise `xi` the noise, both decay."""
-    keep = 1 - eta * jnp.asarray(decay)
+    eta, decay = jnp.asarray(eta), jnp.asarray(decay)
+    keep = 1 - eta * decay
 
     def move(old: Float[AnyArray, "d d"], by: Float[AnyArray, "d d"]) -> Float[Array, "d d"]:
         return keep * old - eta * by

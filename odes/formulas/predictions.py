@@ -13,13 +13,14 @@ NumPy throughout: these are measurements on concrete results, and float64 ones l
 wherever JAX is in float32.
 """
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
-from jaxtyping import Float, Int8
+from jaxtyping import Float, Int8, Real
 
 from dynsim.classes.task import SequenceClasses
-from dynsim.precision import AnyArray
+from dynsim.precision import AnyArray, Number
 from dynsim.trajectory import Times
 from odes.solver.integrate import check_times
 
@@ -169,7 +170,7 @@ def bound_from_xi(
     times: Times,
     xi: Float[AnyArray, "S K"],
     eta_z: float,
-    weight: Float[AnyArray, " K"],
+    weight: Real[Number, "*K"] | Sequence[float],
 ) -> Float[np.ndarray, "S K"]:
     """B_n(t) - B_n(times[0]) = int weight_n eta_Z xi_n by the trapezoidal rule between `times`.
 

@@ -21,7 +21,7 @@ from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float, Real
+from jaxtyping import Array, Float, Int, Real
 
 from dynsim.precision import Number
 from dynsim.two_stage.noisy_sgd import NoisySGD
@@ -158,7 +158,7 @@ def _balance(
         return decay * x - jnp.sum(share * slope * jax.nn.sigmoid(-slope * x))
 
     def halve(
-        _: int, bounds: tuple[Float[Array, ""], Float[Array, ""]]
+        _: Int[Array, ""], bounds: tuple[Float[Array, ""], Float[Array, ""]]
     ) -> tuple[Float[Array, ""], Float[Array, ""]]:
         low, high = bounds
         middle = (low + high) / 2

@@ -255,6 +255,7 @@ def test_starting_weights_have_the_stated_law() -> None:
         ),
     ],
 )
+@pytest.mark.usefixtures("unchecked")
 def test_an_impossible_architecture_is_named(
     make: Callable[[], EmbeddedSpec], message: str
 ) -> None:
@@ -262,6 +263,7 @@ def test_an_impossible_architecture_is_named(
         make().check(TASK)
 
 
+@pytest.mark.usefixtures("unchecked")
 def test_weights_that_do_not_fit_are_named() -> None:
     good = draw(TASK, EmbeddedSpec(9, embedding="gaussian", tied=False), jax.random.key(0))
     check_weights(good, TASK)

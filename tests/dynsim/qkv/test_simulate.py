@@ -221,6 +221,7 @@ def simulate(**options: object) -> dynsim.Trajectory:
         (lambda: simulate(data=recorded(3, "float32")), "data.counts: must have shape (steps = 2"),
     ],
 )
+@pytest.mark.usefixtures("unchecked")
 def test_bad_input_is_named(call: Callable[[], object], message: str) -> None:
     with pytest.raises(ValueError, match=re.escape(message)):
         call()

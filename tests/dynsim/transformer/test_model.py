@@ -111,6 +111,7 @@ def test_loss_is_the_mean_log_probability_of_the_next_token() -> None:
     [("vocabulary", 1), ("length", 1), ("layers", 0), ("layers", 7), ("heads", 4), ("mlp", -1),
      ("width", 0), ("positions", "sinusoidal")],
 )  # fmt: skip
+@pytest.mark.usefixtures("unchecked")
 def test_bad_sizes_are_named(field: str, value: object) -> None:
     given = {"vocabulary": M, "length": T, "width": d, "heads": H, field: value}
     with pytest.raises(ValueError, match=f"{field} = {value!r}: must"):

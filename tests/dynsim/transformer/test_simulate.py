@@ -187,6 +187,7 @@ def test_divergence_is_a_status(task: Text) -> None:
     assert run(optimizer=Descent(0.1), steps=5).status == Status.OK
 
 
+@pytest.mark.usefixtures("unchecked")
 def test_bad_input_is_named(task: Text) -> None:
     run = functools.partial(simulate_text, task, SIZES, Descent(0.1), jax.random.key(0), steps=2)
     train = np.asarray(task.train)

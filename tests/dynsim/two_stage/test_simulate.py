@@ -210,6 +210,7 @@ def test_schedules_and_controls() -> None:
         (lambda: _run(dtype="bfloat16"), "dtype = 'bfloat16'"),
     ],
 )
+@pytest.mark.usefixtures("unchecked")
 def test_bad_input_is_named(call, message: str) -> None:  # type: ignore[no-untyped-def]
     with pytest.raises(ValueError, match=message):
         call()

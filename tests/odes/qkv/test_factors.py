@@ -192,6 +192,7 @@ def solve(**options: object) -> dynsim.Trajectory:
         (lambda: solve(init=Embedded(*[np.zeros((1, 3, 3))] * 4)), "init.U: must have shape"),
     ],
 )
+@pytest.mark.usefixtures("unchecked")
 def test_bad_input_is_named(call: Callable[[], object], message: str) -> None:
     with pytest.raises(ValueError, match=re.escape(message)):
         call()

@@ -173,6 +173,7 @@ def test_a_theory_that_does_not_apply_says_why(
         ),
     ],
 )
+@pytest.mark.usefixtures("unchecked")
 def test_bad_input_is_named(call: object, message: str) -> None:
     with pytest.raises(ValueError, match=re.escape(message)):
         call()

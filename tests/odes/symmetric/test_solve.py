@@ -312,6 +312,7 @@ TASK = symmetric.symmetric_profiles(P, RHO, 4, 40, 2)
         ),
     ],
 )
+@pytest.mark.usefixtures("unchecked")
 def test_bad_input_is_named(call: Callable[[], object], message: str) -> None:
     with pytest.raises(ValueError, match=re.escape(message)):
         call()

@@ -230,6 +230,7 @@ def test_onset_of_the_paths() -> None:
         ({"tolerances": Tolerances(rtol=0.0)}, r"rtol = 0"),
     ],
 )
+@pytest.mark.usefixtures("unchecked")
 def test_bad_input_is_named(options: dict, message: str) -> None:
     given = {"task": prompts(), "optimizer": noisy_sgd(), "times": [100.0], **options}
     with pytest.raises(ValueError, match=message):

@@ -10,6 +10,7 @@ import pytest
 from dynsim.two_stage.noisy_sgd import noisy_sgd
 from dynsim.two_stage.task import prompts
 from odes import two_stage
+from odes.solver.tolerances import Tolerances
 from odes.two_stage import thresholds
 
 pytestmark = pytest.mark.usefixtures("x64")
@@ -50,7 +51,7 @@ def test_small_b_grows_at_that_rate_in_the_ode() -> None:
         [0, 400.0],
         start=two_stage.ReducedState(0.0, 1e-5, *(5 * (0.1**2,))),
         record=("V_trace",),
-        tolerances=two_stage.Tolerances(1e-9, 1e-14),
+        tolerances=Tolerances(1e-9, 1e-14),
     )
     rate = np.log(found["V_trace"][1] / found["V_trace"][0]) / 20
     # The loss moves the noise of V by some per cent meanwhile.
