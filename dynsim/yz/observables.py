@@ -7,15 +7,16 @@ Every observable then reads the snapshot alone, so it is defined once.
 """
 
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, ArrayLike, Float, Int
+from jaxtyping import Array, Float, Int, Real
 
 from dynsim.classes.task import SequenceClasses
+from dynsim.precision import AnyArray
 from dynsim.training.recording import RELATIVE_LOSS, Table
 from dynsim.yz import model as yz
 
@@ -151,7 +152,7 @@ def growth_bound(task: SequenceClasses, s: Snapshot) -> Float[Array, " K"]:
     return s.B
 
 
-def z_of(tokens: Int[Array, " L"]) -> Observable:
+def z_of(tokens: Int[AnyArray, " L"] | Sequence[int]) -> Observable:
     """Observable (K, L): attention logits of the chosen `tokens` for each class's query."""
     chosen = np.asarray(tokens)
 
@@ -165,7 +166,7 @@ RECALL_THRESHOLDS = np.geomspace(0.01, 10, 61)
 """Thresholds of `recall`, in units of 1/M."""
 
 
-def recall_at(thresholds: Float[ArrayLike, " R"]) -> Observable:
+def recall_at(thresholds: Real[AnyArray, " R"] | Sequence[float]) -> Observable:
     """Observable (R,): share of the distinct tokens, over all classes, whose attention c_nl
     exceeds `thresholds` / M (Figs. 11 and 12). NaN where no class has a distinct token."""
     multiples = np.asarray(thresholds)

@@ -257,11 +257,12 @@ def test_one_class_one_token_kind_runs() -> None:
         ({"dtype": "float16"}, "dtype = 'float16'"),
         ({"key": None}, "key = None: sampling batch = 128 sequences needs a key"),
         (
-            {"data": yz.Examples(np.zeros((2, 1)), np.ones((2, 1, 34)), np.ones((2, 1)))},
+            {"data": yz.Examples(np.zeros((2, 1), int), np.ones((2, 1, 34)), np.ones((2, 1)))},
             "data.counts: must have shape (steps = 3",
         ),
     ],
 )
+@pytest.mark.usefixtures("unchecked")
 def test_bad_input_is_named(change: dict, message: str) -> None:
     arguments = {"key": jax.random.key(0), "steps": 3, **change}
     with pytest.raises(ValueError, match=re.escape(message)):
@@ -278,6 +279,7 @@ def test_bad_input_is_named(change: dict, message: str) -> None:
         (lambda: dynsim.adam(1.0, 1.0, eps=0), "eps = 0.0: must be finite and in (0, inf)"),
     ],
 )
+@pytest.mark.usefixtures("unchecked")
 def test_a_bad_optimiser_is_named(build: Callable[[], object], message: str) -> None:
     with pytest.raises(ValueError, match=re.escape(message)):
         build()

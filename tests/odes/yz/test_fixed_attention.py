@@ -237,6 +237,7 @@ def test_remark_1_rho_is_the_mean_over_pairs() -> None:
         ),
     ],
 )
+@pytest.mark.usefixtures("unchecked")
 def test_bad_input_is_named(
     task: dynsim.SequenceClasses, optimizer: dynsim.Optimizer, options: dict, message: str
 ) -> None:
