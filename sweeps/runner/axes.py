@@ -162,10 +162,11 @@ def layout(dims: Sequence[Dimension], size: int) -> Layout:
 def _check_different(dim: Dimension) -> None:
     # Zipped axes may well repeat single values, as the points of a part of a grid do.
     seen: set[tuple[float, ...]] = set()
-    point: tuple[float, ...]
-    for point in zip(*dim.axes.values(), strict=True):
+    values = list(dim.axes.values())
+    for i in range(dim.size):
+        point = tuple(axis[i] for axis in values)
         if point in seen:
-            shown = point if len(point) > 1 else point[0]
+            shown = point[0] if len(point) == 1 else point
             raise ValueError(f"axes.{', '.join(dim.axes)}: has the value {shown} twice")
         seen.add(point)
 

@@ -139,16 +139,16 @@ def run_tiles(
     ) -> dict[str, Array]:
         def run(key: Array, point: Mapping[str, Array]) -> dict[str, Array]:
             found = engine.run(settings, *engine.assemble(settings, task, point), key)
-            recorded = {name: found[name] for name in settings.record}
+            recorded = {name: jnp.asarray(found[name]) for name in settings.record}
             if isinstance(settings.times, int):
-                recorded["time"] = found.times
+                recorded["time"] = jnp.asarray(found.times)
             if settings.num_times == 1:
                 axis = 1 if engine.batched else 0
                 recorded = jax.tree.map(lambda x: jnp.squeeze(x, axis), recorded)
             return {
                 **recorded,
-                "status": found.status.astype(jnp.int8),
-                "first_bad_step": found.first_bad_step,
+                "status": jnp.asarray(found.status, jnp.int8),
+                "first_bad_step": jnp.asarray(found.first_bad_step),
             }
 
         # Threefry by name: results must not depend on a user's default generator.

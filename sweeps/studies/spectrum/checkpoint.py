@@ -85,11 +85,11 @@ class Record:
 class Decomposed(Record):
     """A matrix that has singular values, and so every number but perhaps the trace."""
 
-    numbers: Numbers
-    null_sigma: Float[np.ndarray, " r"]
-    null: Numbers
-    edge: float
-    spikes: int
+    numbers: Numbers = dataclasses.field(kw_only=True)
+    null_sigma: Float[np.ndarray, " r"] = dataclasses.field(kw_only=True)
+    null: Numbers = dataclasses.field(kw_only=True)
+    edge: float = dataclasses.field(kw_only=True)
+    spikes: int = dataclasses.field(kw_only=True)
 
 
 class Report(NamedTuple):

@@ -110,10 +110,11 @@ def by_product(found: Mapping[str, Tensor], product: str, split: int) -> Chosen:
             reason = f"no factor of {product!r}: {bad[0].obstacle}"
             skipped.append(Skipped(bad[0].name, bad[0].shape, bad[0].dtype, reason))
         else:
-            (_, *first), (_, *second) = parsed
-            matrices.append(
-                _multiplied(_factor(one, *first, split), _factor(other, *second, split))
+            first, second = (
+                _factor(tensor, block, transposed, split)
+                for tensor, (_, block, transposed) in zip((one, other), parsed, strict=True)
             )
+            matrices.append(_multiplied(first, second))
     if left.keys().isdisjoint(right):
         raise ValueError(
             f"products = {product!r}: matches {len(left)} and {len(right)} tensors, and the texts "

@@ -152,7 +152,7 @@ def plot_by_matrix(
     for number, name in enumerate(kinds):
         members = [(i, r) for i, r in shown if kind(r.name) == name]
         x = [i for i, _ in members]
-        y = [r.trace if traces else r.numbers.stable_rank for _, r in members]
+        y = np.array([r.trace if traces else r.numbers.stable_rank for _, r in members], float)
         marker = MARKERS[number] if len(kinds) <= NAMED else "o"
         if len(records) > NAMED:
             ax.plot(x, y, color="0.8", lw=0.8, zorder=1)

@@ -117,8 +117,8 @@ def effective_rates(
 ) -> tuple[Float[Array, "*P"], Float[Array, "*P"]]:
     """eta_Y and eta_Z over 1 - mu, as closed forms without inertia read them; `ValueError` for
     Adam. Each has the shape of its rate, broadcast with that of mu."""
-    rate = without_inertia(optimizer, task.prior).rate
-    return rate * optimizer.eta_y, rate * optimizer.eta_z
+    rate = jnp.asarray(without_inertia(optimizer, task.prior).rate)
+    return rate * jnp.asarray(optimizer.eta_y), rate * jnp.asarray(optimizer.eta_z)
 
 
 def _decoder(training: Training) -> tuple[jax.Array, jax.Array, int]:

@@ -5,7 +5,7 @@ import functools
 from collections.abc import Mapping
 
 import jax.numpy as jnp
-from jaxtyping import Array, Int, PRNGKeyArray
+from jaxtyping import Array, PRNGKeyArray, Real
 
 from dynsim import Trajectory
 from dynsim.two_stage.noisy_sgd import NoisySGD
@@ -23,7 +23,7 @@ from sweeps.systems.two_stage.settings import OPTIMIZER_NUMBERS, TASK_NUMBERS, F
 def _assemble(
     settings: Settings[Fixed], prepared: Prompts, point: Mapping[str, Array]
 ) -> tuple[Prompts, NoisySGD]:
-    numbers = {name: point[name] for name in TASK_NUMBERS}
+    numbers: dict[str, Array | float] = {name: point[name] for name in TASK_NUMBERS}
     if not settings.fixed.coupled:
         # As a number that the theory sees, because it then leaves out what only J needs.
         numbers["coupling"] = 0.0
@@ -70,9 +70,9 @@ def _solve(
     )
 
 
-def _times(settings: Settings[Fixed], optimizer: NoisySGD) -> Int[Array, " S"]:
+def _times(settings: Settings[Fixed], optimizer: NoisySGD) -> Real[Array, " S"]:
     if isinstance(settings.times, int):
-        return optimizer.spread(settings.times)
+        return jnp.asarray(optimizer.spread(settings.times))
     return jnp.asarray(settings.times)
 
 
