@@ -23,7 +23,7 @@ class Clock(eqx.Module):
             step it is the starting point.
     """
 
-    rate: Real[Number, "*P"] = 1.0
+    rate: Real[Number, "*#P"] = 1.0
     shift: Real[Number, ""] = 0.0
 
     def flow_time(self, steps: Float[AnyArray, "*S"]) -> Float[Array, "*S"]:

@@ -25,12 +25,12 @@ class Descent(Rule):
         ValueError: for a number out of its range, naming the field.
     """
 
-    eta: Real[Number, "*P"]
-    momentum: Real[Number, "*P"] = 0.9
-    b1: Real[Number, "*P"] = 0.9
-    b2: Real[Number, "*P"] = 0.999
-    eps: Real[Number, "*P"] = 1e-8
-    clip: Real[Number, "*P"] | None = None
+    eta: Real[Number, "*#P"]
+    momentum: Real[Number, "*#P"] = 0.9
+    b1: Real[Number, "*#P"] = 0.9
+    b2: Real[Number, "*#P"] = 0.999
+    eps: Real[Number, "*#P"] = 1e-8
+    clip: Real[Number, "*#P"] | None = None
     kind: Kind = eqx.field(static=True, default="sgd")
 
     def __check_init__(self) -> None:

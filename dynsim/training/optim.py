@@ -21,12 +21,12 @@ class Optimizer(Rule):
         kind: which rule.
     """
 
-    eta_y: Real[Number, "*P"]
-    eta_z: Real[Number, "*P"]
-    momentum: Real[Number, "*P"] = 0.0
-    b1: Real[Number, "*P"] = 0.9
-    b2: Real[Number, "*P"] = 0.999
-    eps: Real[Number, "*P"] = 1e-8
+    eta_y: Real[Number, "*#P"]
+    eta_z: Real[Number, "*#P"]
+    momentum: Real[Number, "*#P"] = 0.0
+    b1: Real[Number, "*#P"] = 0.9
+    b2: Real[Number, "*#P"] = 0.999
+    eps: Real[Number, "*#P"] = 1e-8
     kind: Kind = eqx.field(static=True, default="sgd")
 
     def __check_init__(self) -> None:
@@ -36,7 +36,7 @@ class Optimizer(Rule):
     def descend(self, updates: PyTree) -> PyTree:
         """Minus `updates`, a pytree with fields `Y` and `Z`, each times its learning rate."""
 
-        def scale(rate: Real[Number, "*P"], part: PyTree) -> PyTree:
+        def scale(rate: Real[Number, "*#P"], part: PyTree) -> PyTree:
             return jax.tree.map(lambda leaf: -rate * leaf, part)
 
         scaled = scale(self.eta_y, updates.Y), scale(self.eta_z, updates.Z)
@@ -48,7 +48,7 @@ class Optimizer(Rule):
         return f"{self.kind}({', '.join(shown)})"
 
 
-def sgd(eta_y: Real[Number, "*P"], eta_z: Real[Number, "*P"]) -> Optimizer:
+def sgd(eta_y: Real[Number, "*#P"], eta_z: Real[Number, "*#P"]) -> Optimizer:
     """Plain (stochastic) gradient descent.
 
     Raises:
@@ -58,7 +58,7 @@ def sgd(eta_y: Real[Number, "*P"], eta_z: Real[Number, "*P"]) -> Optimizer:
 
 
 def momentum(
-    eta_y: Real[Number, "*P"], eta_z: Real[Number, "*P"], momentum: Real[Number, "*P"] = 0.9
+    eta_y: Real[Number, "*#P"], eta_z: Real[Number, "*#P"], momentum: Real[Number, "*#P"] = 0.9
 ) -> Optimizer:
     """Heavy-ball momentum, v <- mu v + g, p <- p - eta v.
 
@@ -69,11 +69,11 @@ def momentum(
 
 
 def adam(
-    eta_y: Real[Number, "*P"],
-    eta_z: Real[Number, "*P"],
-    b1: Real[Number, "*P"] = 0.9,
-    b2: Real[Number, "*P"] = 0.999,
-    eps: Real[Number, "*P"] = 1e-8,
+    eta_y: Real[Number, "*#P"],
+    eta_z: Real[Number, "*#P"],
+    b1: Real[Number, "*#P"] = 0.9,
+    b2: Real[Number, "*#P"] = 0.999,
+    eps: Real[Number, "*#P"] = 1e-8,
 ) -> Optimizer:
     """Adam with bias correction, epsilon outside the square root.
 

@@ -35,20 +35,20 @@ class NoisySGD(eqx.Module):
         span_1, span_2: length of the stages in eta-time.
     """
 
-    eta_1: Real[Number, "*P"]
-    eta_2: Real[Number, "*P"]
-    decay: Real[Number, "*P"]
-    noise: Real[Number, "*P"]
-    init: Real[Number, "*P"]
-    span_1: Real[Number, "*P"]
-    span_2: Real[Number, "*P"]
+    eta_1: Real[Number, "*#P"]
+    eta_2: Real[Number, "*#P"]
+    decay: Real[Number, "*#P"]
+    noise: Real[Number, "*#P"]
+    init: Real[Number, "*#P"]
+    span_1: Real[Number, "*#P"]
+    span_2: Real[Number, "*#P"]
 
     def astype(self, dtype: str) -> "NoisySGD":
         """The same with its numbers as JAX arrays of `dtype`."""
         return jax.tree.map(lambda number: jnp.asarray(number, dtype), self)
 
     @property
-    def steps(self) -> tuple[Int[AnyArray | np.int32, "*P"], Int[AnyArray | np.int32, "*P"]]:
+    def steps(self) -> tuple[Int[AnyArray | np.int32, "*#P"], Int[AnyArray | np.int32, "*#P"]]:
         """Optimiser steps (t_1, t_2) of the two stages, at least one each."""
         numbers = jnp if checks.is_traced(self) else np
         one = numbers.rint(numbers.asarray(self.span_1) / self.eta_1).astype(np.int32)
@@ -56,7 +56,7 @@ class NoisySGD(eqx.Module):
         return numbers.maximum(one, 1), numbers.maximum(two, 1)
 
     @property
-    def total_steps(self) -> Int[AnyArray | np.int32, "*P"]:
+    def total_steps(self) -> Int[AnyArray | np.int32, "*#P"]:
         """Optimiser steps of a whole run."""
         return self.steps[0] + self.steps[1]
 
@@ -69,7 +69,7 @@ class NoisySGD(eqx.Module):
         first = jnp.minimum(steps, self.steps[0])
         return first * self.eta_1 + (steps - first) * self.eta_2
 
-    def stationary(self, eta: Real[Number, "*P"]) -> Real[Number, "*P"]:
+    def stationary(self, eta: Real[Number, "*#P"]) -> Real[Number, "*#P"]:
         """Stationary standard deviation of the noise part of a weight at learning rate `eta`:
         tau(eta)^2 = eta noise^2 / (lambda (2 - eta lambda))."""
         return self.noise * (eta / (self.decay * (2 - eta * self.decay))) ** 0.5
@@ -92,13 +92,13 @@ class NoisySGD(eqx.Module):
 
 
 def noisy_sgd(
-    eta_1: Real[Number, "*P"] = 0.2,
-    eta_2: Real[Number, "*P"] = 0.01,
-    decay: Real[Number, "*P"] = 0.025,
-    tau: Real[Number, "*P"] = 0.25,
+    eta_1: Real[Number, "*#P"] = 0.2,
+    eta_2: Real[Number, "*#P"] = 0.01,
+    decay: Real[Number, "*#P"] = 0.025,
+    tau: Real[Number, "*#P"] = 0.25,
     *,
-    init: Real[Number, "*P"] | None = None,
-    stage_2: Real[Number, "*P"] = 3.0,
+    init: Real[Number, "*#P"] | None = None,
+    stage_2: Real[Number, "*#P"] = 3.0,
 ) -> NoisySGD:
     """Two-stage noisy SGD: eta_1 for the eta-time 1/(4 lambda), then eta_2 for stage_2/lambda.
 

@@ -50,11 +50,11 @@ class Prompts(eqx.Module):
             z = s2 sqrt(d-1) e_1, as long as a fresh one in the root mean square.
     """
 
-    gamma0: Real[Number, "*P"]
-    s1: Real[Number, "*P"]
-    s2: Real[Number, "*P"]
-    r: Real[Number, "*P"]
-    coupling: Real[Number, "*P"]
+    gamma0: Real[Number, "*#P"]
+    s1: Real[Number, "*#P"]
+    s2: Real[Number, "*#P"]
+    r: Real[Number, "*#P"]
+    coupling: Real[Number, "*#P"]
     d: int = eqx.field(static=True)
     length: int = eqx.field(static=True)
     core: Core = eqx.field(static=True, default="fresh")
@@ -69,12 +69,12 @@ class Prompts(eqx.Module):
         return (self.length - 1) / self.length
 
     @property
-    def mean_margin(self) -> Real[Number, "*P"]:
+    def mean_margin(self) -> Real[Number, "*#P"]:
         """E[y x . w_star] = gamma0 + s1 sqrt(2/pi)."""
         return self.gamma0 + self.s1 * (2 / jnp.pi) ** 0.5
 
     @property
-    def mean_square_margin(self) -> Real[Number, "*P"]:
+    def mean_square_margin(self) -> Real[Number, "*#P"]:
         """E[(x . w_star)^2] = gamma0^2 + 2 gamma0 s1 sqrt(2/pi) + s1^2."""
         return self.gamma0**2 + 2 * self.gamma0 * self.s1 * (2 / jnp.pi) ** 0.5 + self.s1**2
 
@@ -83,11 +83,11 @@ def prompts(
     d: int = 32,
     length: int = 129,
     *,
-    gamma0: Real[Number, "*P"] = 1.0,
-    s1: Real[Number, "*P"] = 1.0,
-    s2: Real[Number, "*P"] = 1.0,
-    r: Real[Number, "*P"] = 1.4,
-    coupling: Real[Number, "*P"] = 0.0,
+    gamma0: Real[Number, "*#P"] = 1.0,
+    s1: Real[Number, "*#P"] = 1.0,
+    s2: Real[Number, "*#P"] = 1.0,
+    r: Real[Number, "*#P"] = 1.4,
+    coupling: Real[Number, "*#P"] = 0.0,
     core: Core = "fresh",
 ) -> Prompts:
     """The task, checked; see `Prompts` for the meaning of its parameters.
