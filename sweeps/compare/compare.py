@@ -49,7 +49,7 @@ class Comparison(comparison.Comparison):
 
     def measured(self, name: str) -> np.ndarray:
         """(R, S, ...) an observable of the runs that ended well."""
-        return np.asarray(self.simulation[name], np.float64)[np.asarray(self.simulation.ok)]
+        return comparison.valid(self.simulation, name)
 
     def about(self, theory: str) -> tuple[str, str]:
         """Title of a theory and what it assumes."""

@@ -37,8 +37,7 @@ class Comparison(abc.ABC):
 
     def predicted(self, theory: str, name: str) -> np.ndarray:
         """(R, S, ...) an observable of the solves that ended well."""
-        found = self.predictions[theory]
-        return np.asarray(found[name], np.float64)[np.asarray(found.ok)]
+        return valid(self.predictions[theory], name)
 
     def norm(self, values: np.ndarray) -> float:
         """The size of a curve (S, ...) over time: l2 over everything."""
@@ -103,6 +102,11 @@ class Comparison(abc.ABC):
             "over_time": self.norm(difference) / over_time if over_time > 0 else math.nan,
             "at_end": end / at_end if at_end > 0 else math.nan,
         }
+
+
+def valid(trajectory: Trajectory, name: str) -> np.ndarray:
+    """(R, S, ...) an observable of the runs of a batch that ended well."""
+    return np.asarray(trajectory[name], np.float64)[np.asarray(trajectory.ok)]
 
 
 def average(runs: np.ndarray) -> np.ndarray:

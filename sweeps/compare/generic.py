@@ -17,12 +17,13 @@ from dynsim import Trajectory, checks
 from dynsim.trajectory import counts, to_arrays
 from sweeps import output
 from sweeps.compare import comparison
-from sweeps.compare.settings import CompareOptions, settings_class
+from sweeps.compare.settings import CompareOptions
 from sweeps.runner import hosts
 from sweeps.runner.run import run as run_sweep
 from sweeps.runner.spec import Sweep
 from sweeps.systems import registry
 from sweeps.systems.base import Engine, Run
+from sweeps.systems.settings import settings_class
 
 TRAINING = "simulation"
 
@@ -39,7 +40,7 @@ class Comparison(comparison.Comparison):
 
     def measured(self, name: str) -> np.ndarray:
         """(R, S, ...) an observable of the runs that ended well."""
-        return np.asarray(self.simulation[name], np.float64)[np.asarray(self.simulation.ok)]
+        return comparison.valid(self.simulation, name)
 
     def about(self, theory: str) -> tuple[str, str]:
         """Title of a theory and what it assumes."""
@@ -58,7 +59,8 @@ def command(name: str) -> tuple[type, Callable[[Any], list[Path] | None]]:
     """
     system = registry.system(name)
     if system.compare is None:
-        return settings_class(system), run
+        title = f"Train {name}, integrate its theories, and compare them."
+        return settings_class("Compare", system, CompareOptions, title), run
     path, settings = system.compare.split(":")
     module = importlib.import_module(path)
     return getattr(module, settings), module.run
@@ -68,7 +70,7 @@ def compare(config: Any) -> Comparison:
     """Train `config.seeds` runs, and compute each theory from the same starts at the same times.
 
     Args:
-        config: an instance of `sweeps.compare.settings.settings_class` of the system.
+        config: an instance of the settings that `command` returns for the system.
 
     Raises:
         ValueError: naming the setting, its value and what is allowed, before anything runs.

@@ -2,11 +2,10 @@
 
 import dataclasses
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from dynsim import checks
 from sweeps.output import check_directory
-from sweeps.systems.base import Run, System, field_names
 from sweeps.systems.yz.settings import Training
 
 
@@ -57,33 +56,3 @@ class Compare(CompareOptions, Training):
         """Raise `ValueError`, naming the field, for what the constructors do not see."""
         super().check()
         self.check_options()
-
-
-def settings_class(system: System[Any]) -> type:
-    """Settings of a comparison of the runs of a system that brings none of its own: the fields of
-    a run, with the options above behind them."""
-    run: type[Run[Any]] = system.run
-    taken = set(field_names(run)) & set(field_names(CompareOptions))
-    if taken:
-        raise ValueError(
-            f"system {system.name!r}: compare has an option {sorted(taken)[0]!r} as well; give the "
-            "system a `compare` of its own"
-        )
-    made = dataclasses.make_dataclass(
-        "Compare",
-        [],
-        bases=(CompareOptions, run),
-        namespace={"SYSTEM": system.name},
-        frozen=True,
-    )
-    # The description of the command line: attributes of both, so that each has its help.
-    made.__doc__ = (
-        f"Train {system.name}, integrate its theories, and compare them.\n\n    Attributes:\n"
-        + _attributes(run)
-        + _attributes(CompareOptions)
-    )
-    return made
-
-
-def _attributes(cls: type) -> str:
-    return (cls.__doc__ or "").partition("Attributes:\n")[2].rstrip() + "\n"

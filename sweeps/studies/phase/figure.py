@@ -18,9 +18,10 @@ from sweeps.runner.labels import label
 from sweeps.runner.run import run as run_sweep
 from sweeps.studies.options import log_edges
 from sweeps.studies.phase.diagram import DESCENT, Phase
-from sweeps.studies.phase.plane import Plane, at_end, region_map, settings_class, sweep
+from sweeps.studies.phase.plane import Plane, at_end, region_map, sweep
 from sweeps.studies.phase.regions import DIVERGED_COLOUR, Rule
 from sweeps.systems import registry
+from sweeps.systems.settings import settings_class
 
 __all__ = ["Phase", "compute", "run"]
 
@@ -40,7 +41,10 @@ TITLES = {
 def command(name: str) -> tuple[type[Plane], Callable[[Plane], list[Path]]]:
     """Settings of `dynsim phase NAME`, and what runs them; `ValueError` for an unknown system."""
     system = registry.system(name)
-    return (Phase if name == Phase.SYSTEM else settings_class(system)), run
+    if name == Phase.SYSTEM:
+        return Phase, run
+    title = f"Colour a plane of two axes of {name} by what its runs did."
+    return settings_class("Phase", system, Plane, title), run
 
 
 def compute(config: Plane) -> dict[str, xr.Dataset]:

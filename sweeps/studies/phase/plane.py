@@ -12,7 +12,7 @@ from dynsim import checks
 from sweeps.runner.spec import Sweep
 from sweeps.studies.phase.regions import Rule, most_common
 from sweeps.systems import registry
-from sweeps.systems.base import Fields, Run, System, Times, field_names
+from sweeps.systems.base import Fields, Run, Times
 
 NUM_TIMES = 10
 """Recorded steps of a run: a peak is located between two of them."""
@@ -87,21 +87,6 @@ class Plane:
     def title(self) -> str:
         """What was computed, in a line."""
         return f"{self.SYSTEM}: {self.training().task}"
-
-
-def settings_class(system: System[Any]) -> type[Plane]:
-    """Settings of a diagram of a system that has none of its own: the fields of a run, with those
-    of `Plane` behind them."""
-    taken = set(field_names(system.run)) & set(field_names(Plane))
-    if taken:
-        raise ValueError(
-            f"system {system.name!r}: a diagram has an option {sorted(taken)[0]!r} as well"
-        )
-    made = dataclasses.make_dataclass(
-        "Phase", [], bases=(Plane, system.run), namespace={"SYSTEM": system.name}, frozen=True
-    )
-    made.__doc__ = f"Colour a plane of two axes of {system.name} by what its runs did."
-    return made
 
 
 def axis(word: str, resolution: int, fields: Fields) -> tuple[str, tuple[float, ...]]:

@@ -1,0 +1,34 @@
+"""Settings of a command for a system that brings none of its own."""
+
+import dataclasses
+from typing import Any, TypeVar
+
+from sweeps.systems.base import System, field_names
+
+OptionsT = TypeVar("OptionsT")
+
+
+def settings_class(
+    name: str, system: System[Any], options: type[OptionsT], title: str
+) -> type[OptionsT]:
+    """The fields of a run of the system with `options` of a command behind them, called `name`.
+
+    Raises:
+        ValueError: for a run with a field that is an option as well.
+    """
+    taken = set(field_names(system.run)) & set(field_names(options))
+    if taken:
+        raise ValueError(
+            f"system {system.name!r}: {name.lower()} has an option {sorted(taken)[0]!r} as well"
+        )
+    made = dataclasses.make_dataclass(
+        name, [], bases=(options, system.run), namespace={"SYSTEM": system.name}, frozen=True
+    )
+    # The description of the command line: attributes of both, so that each has its help.
+    attributes = "".join(map(_attributes, (system.run, options)))
+    made.__doc__ = f"{title}\n\n    Attributes:\n{attributes}"
+    return made
+
+
+def _attributes(cls: type) -> str:
+    return (cls.__doc__ or "").partition("Attributes:\n")[2].rstrip() + "\n"
