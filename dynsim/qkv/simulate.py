@@ -26,8 +26,8 @@ from dynsim.training.loop import DIVERGED_LOSS, by_gradient, train
 from dynsim.training.optim import Optimizer
 from dynsim.training.recording import Record, Recording
 from dynsim.trajectory import Times, Trajectory
+from dynsim.yz import finite_length, sampling
 from dynsim.yz import model as yz
-from dynsim.yz import sampling
 from dynsim.yz.checks import checked_arguments
 from dynsim.yz.observables import DEFAULT_RECORD
 from dynsim.yz.simulate import Sampler, sampler
@@ -97,10 +97,10 @@ def simulate_embedded(
     )
     if slope is not None:
         checks.real("slope", slope, 0)
-        if data is not None or math.isinf(given.length):
+        if data is not None or math.isinf(given.length) or math.isinf(given.batch):
             raise ValueError(
                 f"slope = {slope}: positions need sequences sampled here, of finite length "
-                f"(length = {given.length}); recorded data can hold "
+                f"(length = {given.length}, batch = {given.batch}); recorded data can hold "
                 "`dynsim.qkv.model.positional_counts`"
             )
     for name in frozen:
@@ -170,23 +170,30 @@ def _run(
         start = draw(task, init, keys.split(key)[0], dtype)
     else:
         start = jax.tree.map(lambda x: x.astype(dtype), init)
-    if slope is None:
-        sample = sampler(task, data, steps, length, batch, dtype, dense=True)
+    if data is None and math.isinf(batch):
+        context = finite_length.contextual(length, dtype)
+
+        def loss(trained: Trained, k: Int[Array, ""]) -> Float[Array, ""]:
+            del k
+            params = _merge(start, trained)
+            return finite_length.mean_loss(qkv.by_counts(params, task), task, context)
+
     else:
-        sample = _with_positions(task, slope, int(batch), int(length))
+        batch_key = keys.of_steps(keys.split(key)[1], steps)
+        if slope is None:
+            sample = sampler(task, data, steps, length, batch, dtype, dense=True)
+        else:
+            sample = _with_positions(task, slope, int(batch), int(length))
 
-    def loss(trained: Trained, examples: yz.Examples) -> Float[Array, ""]:
-        return qkv.loss(_merge(start, trained), task, examples)
+        def loss(trained: Trained, k: Int[Array, ""]) -> Float[Array, ""]:
+            return qkv.loss(_merge(start, trained), task, sample(k, batch_key(k)))
 
-    batch_key = keys.of_steps(keys.split(key)[1], steps)
     rule = optimizer.transformation()
     trained = _trained(start, frozen)
     trajectory = train(
         trained,
         rule.init(trained),
-        by_gradient(
-            lambda trained, k: jax.value_and_grad(loss)(trained, sample(k, batch_key(k))), rule
-        ),
+        by_gradient(jax.value_and_grad(loss), rule),
         lambda trained, seen: (
             record(task, qkv_observables.measure(task, _merge(start, trained))),
             seen,

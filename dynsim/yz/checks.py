@@ -12,6 +12,7 @@ from dynsim.classes.task import SequenceClasses
 from dynsim.training.recording import Record, Recording, Table
 from dynsim.training.run_checks import checked_times
 from dynsim.trajectory import Times
+from dynsim.yz import finite_length
 from dynsim.yz import model as yz
 
 
@@ -51,10 +52,8 @@ def checked_arguments(
     steps = checks.integer("steps", steps, 1)
     length = checks.count_or_inf("length", length, 2)
     batch = checks.count_or_inf("batch", batch, 1)
-    if math.isinf(batch) and not math.isinf(length) and data is None:
-        raise ValueError(
-            f"batch = inf, length = {length}: an infinite batch needs length = inf as well"
-        )
+    if math.isinf(batch) and data is None:
+        finite_length.check_length(task, length)
     recording = table.resolve(record)
     times = checked_times(times, steps, recording)
     check_data(data, task, steps)

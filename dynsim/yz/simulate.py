@@ -21,8 +21,8 @@ from dynsim.training.loop import DIVERGED_LOSS, by_gradient, train
 from dynsim.training.optim import Optimizer
 from dynsim.training.recording import Record, Recording
 from dynsim.trajectory import Times, Trajectory
+from dynsim.yz import finite_length, observables, sampling, support
 from dynsim.yz import model as yz
-from dynsim.yz import observables, sampling, support
 from dynsim.yz.checks import check_weights, checked_arguments
 from dynsim.yz.observables import DEFAULT_RECORD
 
@@ -55,8 +55,8 @@ def simulate(
         steps: number of optimiser steps, >= 1.
         length: sequence length T >= 2, the query included; `math.inf` replaces sampled counts
             by P(l|n) (Lemma 2).
-        batch: number of sequences per step; `math.inf`, which needs infinite `length`, trains
-            on the population loss.
+        batch: number of sequences per step; `math.inf` trains on the population loss, for finite
+            `length` to first order in 1/T (`dynsim.yz.finite_length`).
         init: "zero", "uniform" (on +-1/sqrt(M)) or the starting weights themselves.
         times: (S,) whole steps at which to record, increasing, in [0, steps]; step 0 is the
             start. By default `log_times(steps)`.
@@ -149,13 +149,25 @@ def _run(
         params = jax.tree.map(lambda x: x.astype(dtype), init)
     else:
         params = initial_weights(task, init_kind, key, dtype)
-    batch_key = keys.of_steps(keys.split(key)[1], steps)
-    sample = sampler(task, data, steps, length, batch, dtype, dense=params.residual)
+    if data is None and math.isinf(batch):
+        context = finite_length.contextual(length, dtype)
+
+        def gradient(params: yz.YZ, k: Int[Array, ""]) -> tuple[Array, yz.YZ]:
+            del k
+            return finite_length.loss_and_grad(params, task, context)
+
+    else:
+        batch_key = keys.of_steps(keys.split(key)[1], steps)
+        sample = sampler(task, data, steps, length, batch, dtype, dense=params.residual)
+
+        def gradient(params: yz.YZ, k: Int[Array, ""]) -> tuple[Array, yz.YZ]:
+            return _loss_and_grad(params, task, sample(k, batch_key(k)))
+
     rule = optimizer.transformation()
     return train(
         params,
         rule.init(params),
-        by_gradient(lambda params, k: _loss_and_grad(params, task, sample(k, batch_key(k))), rule),
+        by_gradient(gradient, rule),
         lambda params, seen: (record(task, observables.measure(task, params)), seen),
         times,
         steps=steps,
@@ -180,8 +192,6 @@ def sampler(
     if data is not None:
         cast = yz.Examples(data.classes, data.counts.astype(dtype), data.weight.astype(dtype))
         return lambda k, _: jax.tree.map(lambda x: x[jnp.minimum(k, steps - 1)], cast)
-    if math.isinf(batch):
-        return lambda k, _: yz.population(task)
     size = int(batch)
     if math.isinf(length):
         return lambda _, key: sampling.sample_classes_only(task, key, size, dtype)

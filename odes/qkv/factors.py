@@ -1,8 +1,9 @@
 """Flow of the factors W_Q, W_K, W_V (and D) that make up Y and Z, with U frozen [ours].
 
 The layer is that of `dynsim.qkv.model` with l2 normalisation by "theory" (Scan and Snap,
-section 2). Assumes T, batch -> infinity (Lemma 2), eta -> 0, and U frozen, of any width and with
-any overlaps. The factors as the tokens see them, head by head (rows of queries alone in Q and Z):
+section 2). Assumes batch -> infinity, eta -> 0, and U frozen, of any width and with any overlaps;
+T is infinite (Lemma 2), or finite to first order in 1/T. The factors as the tokens see them, head
+by head (rows of queries alone in Q and Z):
 
     Q = U_q W_Q (Q, r),   K = U W_K (M, r),   A = U W_V^T (M, d),   C = U U^T (M, M)
     Z = Q K^T / sqrt(d),  Y = A D^T, or Y = U W_V^T U^T where the decoder is tied
@@ -30,6 +31,7 @@ those of `odes.solver.flows` for the factors. Adam divides weight by weight, whi
 """
 
 import functools
+import math
 from collections.abc import Collection
 from typing import NamedTuple
 
@@ -37,11 +39,11 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float
+from jaxtyping import Array, Float, Real
 
 from dynsim import checks
 from dynsim.classes.task import SequenceClasses
-from dynsim.precision import AnyArray, DType
+from dynsim.precision import AnyArray, DType, Number
 from dynsim.qkv import model as embedded
 from dynsim.qkv import observables as embedded_observables
 from dynsim.qkv.init import WEIGHTS, check_weights
@@ -49,6 +51,7 @@ from dynsim.qkv.model import Embedded
 from dynsim.training.optim import Optimizer
 from dynsim.training.recording import Record, Recording
 from dynsim.trajectory import Times, Trajectory
+from dynsim.yz import finite_length
 from dynsim.yz import model as yz
 from dynsim.yz.observables import DEFAULT_RECORD
 from odes.solver.flows import Flow, checked_flow, integrate_flow
@@ -84,12 +87,14 @@ class Factors(NamedTuple):
 
 
 class Problem(NamedTuple):
-    """What the right-hand side needs: the task, C and its query block C_qq, 1/sqrt(d)."""
+    """What the right-hand side needs: the task, C and its query block C_qq, 1/sqrt(d), and the
+    number of contextual tokens."""
 
     task: SequenceClasses
     C: Float[Array, "M M"]
     C_qq: Float[Array, "Q Q"]
     scale: Float[Array, ""]
+    context: finite_length.Context
 
 
 def solve(
@@ -99,6 +104,7 @@ def solve(
     *,
     init: Embedded,
     frozen: Collection[str] = ("U",),
+    length: Real[Number, ""] = math.inf,
     flow: Flow | None = None,
     record: Record = DEFAULT_RECORD,
     dtype: DType = "float64",
@@ -113,7 +119,7 @@ def solve(
         times: (S,) optimiser steps at which to record, increasing, >= 0; need not be whole.
         init: starting weights, for instance from `dynsim.qkv.simulate.initial_embedded`.
         frozen: names of weights that stay as they are, "U" among them.
-        flow: as for `odes.yz.population.solve`.
+        length, flow: as for `odes.yz.population.solve`.
         record: as in `dynsim.simulate`.
         dtype: "float64" or "float32".
         tolerances: of the solver; by default `DEFAULT_TOLERANCES[dtype]`.
@@ -128,14 +134,18 @@ def solve(
     """
     flow = checked_flow(optimizer, flow)
     check(task, optimizer, init, frozen)
+    finite_length.check_length(task, length)
     return run(
         _solve,
         task,
         optimizer,
         times,
         dtype,
-        init=init,
-        start=lambda task, optimizer: (jax.tree.map(lambda x: jnp.asarray(x, dtype), init),),
+        init=(init, length),
+        start=lambda task, optimizer: (
+            jax.tree.map(lambda x: jnp.asarray(x, dtype), init),
+            finite_length.contextual(length, dtype),
+        ),
         frozen=tuple(sorted(set(frozen))),
         flow=flow,
         record=embedded_observables.MEASURED.resolve(record),
@@ -178,6 +188,7 @@ def _solve(
     optimizer: Optimizer,
     times: Float[Array, " S"],
     init: Embedded,
+    context: finite_length.Context,
     *,
     frozen: tuple[str, ...],
     flow: Flow,
@@ -186,7 +197,7 @@ def _solve(
 ) -> Trajectory:
     U = jnp.asarray(init.U)
     U_q, d = U[task.queries], init.width
-    problem = Problem(task, U @ U.T, U_q @ U_q.T, jnp.asarray(d**-0.5, U.dtype))
+    problem = Problem(task, U @ U.T, U_q @ U_q.T, jnp.asarray(d**-0.5, U.dtype), context)
     A = U @ jnp.swapaxes(init.W_V, 1, 2)
     decoder = (A @ U.T,) if init.D is None else (A, jnp.asarray(init.D))
     start = Factors(decoder, (U_q @ init.W_Q, U @ init.W_K))
@@ -216,8 +227,8 @@ def gradient(
 ) -> Factors:
     """What the factors move against, at the rates of the weights: minus the right-hand sides of
     the module over eta, and 0 for what is frozen."""
-    task, C, C_qq, scale = problem
-    G_Y, G_Z = _layer_gradient(task, _heads(problem, factors, residual))
+    task, C, C_qq, scale, context = problem
+    G_Y, G_Z = _layer_gradient(task, _heads(problem, factors, residual), context)
     Q, K = factors.Z
     dQ = scale * C_qq @ (G_Z @ K)
     dK = scale * C @ (jnp.swapaxes(G_Z, 1, 2) @ Q)
@@ -247,13 +258,18 @@ def _heads(problem: Problem, factors: Factors, residual: bool) -> yz.YZ:
     return yz.YZ(A @ D.T, Z, residual)
 
 
-def _layer_gradient(task: SequenceClasses, heads: yz.YZ) -> tuple[Array, Array]:
+def _layer_gradient(
+    task: SequenceClasses, heads: yz.YZ, context: finite_length.Context
+) -> tuple[Array, Array]:
     """G_Y (H, M, M) and G_Z (H, Q, M) of the population loss, the outputs of heads added up."""
-    examples = yz.population(task)
+
+    def losses(heads: yz.YZ, counts: Float[Array, "K M"]) -> Float[Array, " K"]:
+        examples = yz.Examples(jnp.arange(task.K), counts, jnp.asarray(task.prior))
+        logits = jnp.sum(jax.vmap(lambda head: yz.forward(head, task, examples))(heads), axis=0)
+        return yz.cross_entropy(logits, task.next_token)[0]
 
     def loss(heads: yz.YZ) -> Float[Array, ""]:
-        logits = jnp.sum(jax.vmap(lambda head: yz.forward(head, task, examples))(heads), axis=0)
-        return jnp.sum(examples.weight * yz.cross_entropy(logits, task.next_token)[0])
+        return finite_length.mean_loss(functools.partial(losses, heads), task, context)
 
     grads = jax.grad(loss)(heads)
     return grads.Y, grads.Z

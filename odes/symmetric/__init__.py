@@ -1,9 +1,10 @@
 """The exact reduction of symmetric tasks to a few numbers."""
 
+from odes.symmetric.descend import descend
 from odes.symmetric.observables import OBSERVABLES
 from odes.symmetric.placement import Placed, expand, placed, symmetric_task
 from odes.symmetric.reduction import direction, merged, symmetric_profiles
-from odes.symmetric.solve import descend, solve
+from odes.symmetric.solve import solve
 from odes.symmetric.state import State, SymmetricTask
 
 __all__ = [

@@ -61,7 +61,7 @@ def measure(task: SymmetricTask, state: State) -> Reduced:
         jnp.where(others > 0, to_other, -jnp.inf), jnp.where(rests > 0, to_rest, -jnp.inf)
     )
     speed = task.sum_distinct(f.distinct * g.distinct) + task.sum_common(f.common * g.common)
-    return Reduced(c, f, g, loss, residual, other, rest, margin, speed)
+    return Reduced(c, f, g, loss, residual, other, rest, to_other, to_rest, margin, speed)
 
 
 def direction(task: SymmetricTask, state: State) -> State:

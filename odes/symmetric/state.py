@@ -99,6 +99,7 @@ class Reduced(eqx.Module):
         loss: () cross entropy in nats.
         residual: () 1 - alpha_own, the probability of all wrong outputs together.
         other, rest: () probability of one other next token and of one of the M-K outputs.
+        to_other, to_rest: () logits of these, less the own one.
         margin: () own logit minus the largest other one.
         speed: () f . g, which Theorem 1 predicts to be gamma(t).
     """
@@ -110,6 +111,8 @@ class Reduced(eqx.Module):
     residual: Float[Array, ""]
     other: Float[Array, ""]
     rest: Float[Array, ""]
+    to_other: Float[Array, ""]
+    to_rest: Float[Array, ""]
     margin: Float[Array, ""]
     speed: Float[Array, ""]
 

@@ -8,21 +8,24 @@ g_n = Y (e_nu(n) - alpha_n),
 
 which is minus the gradient of the population loss with the learning rates in front. Nothing
 else is dropped: any overlap, any start. What momentum and Adam make of it is in
-`odes.solver.flows`.
+`odes.solver.flows`. For sequences of finite length T the loss is that of
+`dynsim.yz.finite_length`, to first order in 1/T.
 """
 
 import functools
+import math
+from typing import NamedTuple
 
 import jax
-from jaxtyping import Array, Float
+from jaxtyping import Array, Float, Real
 
 from dynsim.classes.task import SequenceClasses
-from dynsim.precision import DType
+from dynsim.precision import DType, Number
 from dynsim.training.optim import Optimizer
 from dynsim.training.recording import Record, Recording
 from dynsim.trajectory import Times, Trajectory
+from dynsim.yz import finite_length, observables
 from dynsim.yz import model as yz
-from dynsim.yz import observables
 from dynsim.yz.observables import DEFAULT_RECORD
 from odes.solver.flows import FLOWS, Flow, checked_flow, integrate_flow
 from odes.solver.integrate import run, weights
@@ -31,12 +34,20 @@ from odes.solver.tolerances import Tolerances, checked_tolerances
 __all__ = ["FLOWS", "Flow", "checked_flow", "solve"]
 
 
+class Population(NamedTuple):
+    """What the flow descends: the loss of a task's sequences, of finite length or not."""
+
+    task: SequenceClasses
+    context: finite_length.Context
+
+
 def solve(
     task: SequenceClasses,
     optimizer: Optimizer,
     times: Times,
     *,
     flow: Flow | None = None,
+    length: Real[Number, ""] = math.inf,
     init: yz.YZ | None = None,
     record: Record = DEFAULT_RECORD,
     dtype: DType = "float64",
@@ -50,6 +61,7 @@ def solve(
         times: (S,) optimiser steps at which to record, increasing, >= 0; need not be whole.
         flow: by default "plain" for `sgd`, "matched" for `momentum` and "matched-adam" for
             `adam`.
+        length: sequence length T, the query included, to first order in 1/T; it may be traced.
         init: starting weights; zero if None.
         record: as in `dynsim.simulate`.
         dtype: "float64" or "float32".
@@ -60,16 +72,21 @@ def solve(
 
     Raises:
         ValueError: naming the argument, its value and what is allowed, before compilation;
-            in particular for a flow that does not describe `optimizer`.
+            in particular for a flow that does not describe `optimizer`, and for a length at which
+            an expansion in 1/T says nothing.
     """
+    finite_length.check_length(task, length)
     return run(
         _solve,
         task,
         optimizer,
         times,
         dtype,
-        init=init,
-        start=lambda task, optimizer: (weights(init, task, dtype),),
+        init=(init, length),
+        start=lambda task, optimizer: (
+            weights(init, task, dtype),
+            finite_length.contextual(length, dtype),
+        ),
         flow=checked_flow(optimizer, flow),
         record=observables.MEASURED.resolve(record),
         tolerances=checked_tolerances(tolerances, dtype),
@@ -82,19 +99,22 @@ def _solve(
     optimizer: Optimizer,
     times: Float[Array, " S"],
     init: yz.YZ,
+    context: finite_length.Context,
     *,
     flow: Flow,
     record: Recording,
     tolerances: Tolerances,
 ) -> Trajectory:
     solved, final = integrate_flow(
-        lambda task, params: yz.loss_and_grad(params, task, yz.population(task))[1],
-        task,
+        lambda population, params: finite_length.loss_and_grad(params, *population)[1],
+        Population(task, context),
         optimizer,
         init,
         times,
         flow=flow,
-        save=lambda task, params: record(task, observables.measure(task, params)),
+        save=lambda population, params: record(
+            population.task, observables.measure(population.task, params)
+        ),
         tolerances=tolerances,
     )
     return solved.trajectory(flow, final)

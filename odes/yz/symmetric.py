@@ -5,8 +5,12 @@ which the observables of `dynsim.yz.observables` are measured as on any other. E
 tasks from zero weights; see `odes.symmetric.reduction` for what symmetric means.
 """
 
+import math
+
+from jaxtyping import Real
+
 from dynsim.classes.task import SequenceClasses
-from dynsim.precision import DType
+from dynsim.precision import DType, Number
 from dynsim.training.optim import Optimizer
 from dynsim.training.recording import Record
 from dynsim.trajectory import Times, Trajectory
@@ -24,6 +28,7 @@ def solve(
     times: Times,
     *,
     flow: Flow | None = None,
+    length: Real[Number, ""] = math.inf,
     init: yz.YZ | None = None,
     record: Record = DEFAULT_RECORD,
     dtype: DType = "float64",
@@ -33,7 +38,7 @@ def solve(
 
     Args:
         task: a concrete, symmetric task.
-        optimizer, times, flow, record, dtype, tolerances: as in `odes.yz.population.solve`.
+        optimizer, times, flow, length, record, dtype, tolerances: as in `odes.yz.population.solve`.
         init: None; the reduction holds from zero weights alone.
 
     Returns:
@@ -51,6 +56,7 @@ def solve(
         optimizer,
         times,
         flow=flow,
+        length=length,
         record=record,
         dtype=dtype,
         tolerances=tolerances,

@@ -1,0 +1,131 @@
+"""Descent of symmetric sequence classes step by step, at a cost without K and M.
+
+Makes the same steps as `dynsim.simulate` with an infinite batch, on the few numbers of
+`odes.symmetric.reduction`, from zero weights. It and `odes.symmetric.solve` differ in eta -> 0.
+"""
+
+import functools
+import math
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Int, Real
+
+from dynsim import checks
+from dynsim.precision import DType, Number, precision, settle
+from dynsim.training.loop import DIVERGED_LOSS, by_gradient, train
+from dynsim.training.optim import Optimizer
+from dynsim.training.recording import Record, Recording
+from dynsim.training.run_checks import checked_times
+from dynsim.trajectory import Times, Trajectory
+from dynsim.yz.finite_length import Context, contextual
+from dynsim.yz.observables import DEFAULT_RECORD
+from odes.symmetric import finite_length
+from odes.symmetric.observables import DESCENDED, observe
+from odes.symmetric.state import State, SymmetricTask, zero_state
+
+
+def descend(
+    task: SymmetricTask,
+    optimizer: Optimizer,
+    *,
+    steps: int,
+    length: Real[Number, ""] = math.inf,
+    times: Times | None = None,
+    record: Record = DEFAULT_RECORD,
+    dtype: DType = "float64",
+) -> Trajectory:
+    """Descend the population loss (batch -> infinity) step by step, from zero weights.
+
+    Args:
+        task, length, dtype: as in `solve`.
+        record: as in `solve`, or "relative_loss" as in `dynsim.simulate`.
+        optimizer: as in `solve`; or with numbers of shape (B,), which descends B times at once.
+            That is the same as `jax.vmap` and several times faster on a CPU.
+        steps: number of optimiser steps, >= 1.
+        times: (S,) whole steps at which to record, increasing, in [0, steps]; by default
+            `log_times(steps)`.
+
+    Returns:
+        A `Trajectory` with the final `State` as `params`, and a status as in `dynsim.simulate`;
+        with a leading axis (B,) everywhere if the optimiser has it.
+
+    Raises:
+        ValueError: naming the argument, its value and what is allowed, before compilation.
+    """
+    steps = checks.integer("steps", steps, 1)
+    finite_length.check_length(task, length)
+    recording = DESCENDED.resolve(record)
+    times = checked_times(times, steps, recording)
+    batch = np.broadcast_shapes(*(np.shape(number) for number in jax.tree.leaves(optimizer)))
+    if len(batch) > 1:
+        raise ValueError(f"optimizer: its numbers have shape {batch}: must be numbers or (B,)")
+    with precision(dtype, task, optimizer, length):
+        many = jax.tree.map(
+            lambda number: jnp.broadcast_to(number, batch or (1,)), optimizer.astype(dtype)
+        )
+        trajectory = _descend(
+            task.astype(dtype),
+            many,
+            contextual(length, dtype),
+            jnp.asarray(times, jnp.int32),
+            steps=steps,
+            record=recording,
+            dtype=dtype,
+        )
+        if not batch:
+            trajectory = jax.tree.map(lambda leaf: leaf[0], trajectory)
+    return settle(trajectory)
+
+
+@functools.partial(jax.jit, static_argnames=("steps", "record", "dtype"))
+def _descend(
+    task: SymmetricTask,
+    optimizer: Optimizer,
+    context: Context,
+    times: Int[Array, " S"],
+    *,
+    steps: int,
+    record: Recording,
+    dtype: DType,
+) -> Trajectory:
+    # The batch is the last axis of everything, so that each operation is one long loop on a CPU;
+    # batching the scan from outside would move it to the front.
+    (batch,) = np.shape(optimizer.eta_y)
+    last = functools.partial(jax.vmap, in_axes=-1, out_axes=-1)
+    start = jax.tree.map(
+        lambda leaf: jnp.broadcast_to(leaf[..., None], (*leaf.shape, batch)),
+        zero_state(task, dtype),
+    )
+
+    def update(optimizer, state, memory, k):  # type: ignore[no-untyped-def]
+        def loss_and_grad(state: State, k: Array) -> tuple[Array, State]:
+            loss = finite_length.loss(task, state, context)
+            return loss, finite_length.gradient(task, state, context)
+
+        return by_gradient(loss_and_grad, optimizer.transformation())(state, memory, k)
+
+    trajectory = train(
+        start,
+        last(lambda optimizer, state: optimizer.transformation().init(state))(optimizer, start),
+        lambda *now: jax.vmap(update, (-1, -1, -1, None), -1)(optimizer, *now),
+        lambda state, seen: (last(functools.partial(observe, record, task))(state), seen),
+        times,
+        steps=steps,
+        limit=DIVERGED_LOSS * jnp.log(task.M),
+        dtype=dtype,
+        relative=record.relative,
+        batch=(batch,),
+    )
+    rows, state = jax.tree.map(
+        lambda leaf: jnp.moveaxis(leaf, -1, 0), (trajectory.observables, trajectory.params)
+    )
+    return Trajectory(
+        jnp.broadcast_to(trajectory.times, (batch, *times.shape)),
+        rows,
+        state,
+        trajectory.status,
+        trajectory.first_bad_step,
+        "symmetric-descent",
+    )
