@@ -1,12 +1,13 @@
 """The one result type: what theory and simulation both return."""
 
 import enum
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import equinox as eqx
 import numpy as np
-from jaxtyping import ArrayLike, Bool, Int, PyTree, Real
+from jaxtyping import ArrayLike, Bool, Float, Int, PyTree, Real
 
 from dynsim import checks
 from dynsim.precision import AnyArray
@@ -47,6 +48,9 @@ class Trajectory(eqx.Module):
         first_bad_step: () optimiser step from which on the run was no longer valid, -1 if none.
             A theory knows it to the next recorded time.
         source: what made it, for instance "simulation" or "population".
+        covariance: (S, P, P) predicted covariance over seeds, at each recorded time, of all numbers
+            recorded: the P entries of the observables one after the other, by name. None where
+            nothing predicts it.
     """
 
     times: Real[AnyArray, "... S"]
@@ -55,12 +59,32 @@ class Trajectory(eqx.Module):
     status: Int[AnyArray, "*B"]
     first_bad_step: Int[AnyArray, "*B"]
     source: str = eqx.field(static=True, default="")
+    covariance: Float[AnyArray, "*B S P P"] | None = None
 
     def __getitem__(self, name: str) -> AnyArray:
         """The observable `name`; `KeyError` with the recorded names otherwise."""
         if name not in self.observables:
             raise KeyError(f"{name!r} was not recorded; recorded: {', '.join(self.observables)}")
         return self.observables[name]
+
+    @property
+    def std(self) -> dict[str, AnyArray]:
+        """Predicted standard deviation over seeds of each observable, of its shape.
+
+        Raises:
+            ValueError: for a run without `covariance`.
+        """
+        if self.covariance is None:
+            raise ValueError(f"std: {self.source or 'this run'} predicts no spread over seeds")
+        axes = len(np.shape(self.times))
+        found, first = {}, 0
+        for name in sorted(self.observables):
+            shape = np.shape(self.observables[name])
+            last = first + math.prod(shape[axes:])
+            variance = self.covariance[..., range(first, last), range(first, last)]
+            found[name] = (variance**0.5).reshape(shape)
+            first = last
+        return found
 
     @property
     def ok(self) -> Bool[AnyArray | np.bool_, "*B"]:

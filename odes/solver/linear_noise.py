@@ -1,0 +1,179 @@
+"""Covariance over seeds of what stochastic descent reaches, by the adjoint of descent.
+
+Linear noise approximation. Runs scatter around a mean that follows descent without noise: a step is
+(p, u)_{k+1} = U(p_k, u_k, G(p_k)), with u a velocity or Adam's averages. Noise in the gradient of
+step k has covariance C(p_k) and is independent from step to step. To first order in it observables
+O of the weights after S steps have
+
+    Cov(O, O') = sum_{k < S} lambda_k^T C(p_k) lambda'_k
+
+where lambda_k is the derivative of O by something added to the gradient of step k. From a_S = dO
+back to the start
+
+    lambda_k = dU/dG^T a_{k+1},     a_k = dU/d(p, u)^T a_{k+1} + Hess lambda_k
+
+with the Hessian of what G is the gradient of. Nothing of the size of C or of the Hessian is formed,
+and of the states on the way only as many are kept as are made again from one of them to the next.
+Linear means that runs scatter so little that all of them see the same Hessian on their way.
+"""
+
+import functools
+import math
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+from jaxtyping import Array, Float, Int, PyTree
+
+
+class State(NamedTuple):
+    """Weights, and the numbers in the memory of the update rule; or derivatives by them."""
+
+    params: PyTree
+    memory: PyTree
+
+
+class Passed(NamedTuple):
+    """A pass back from a time, for all P numbers observed then.
+
+    Attributes:
+        adjoint: (P, ...) derivatives of the numbers by the state.
+        covariance: (P, P) of the numbers, by the noise of the steps passed.
+        values: (P,) the numbers.
+        beside: what else was observed, without a spread.
+    """
+
+    adjoint: State
+    covariance: Float[Array, "P P"]
+    values: Float[Array, " P"]
+    beside: PyTree
+
+
+class Descent(NamedTuple):
+    """Descent and its noise.
+
+    Attributes:
+        rule: the update rule, made of traced numbers.
+        derive: from the weights, the gradient and whatever else `noise` needs.
+        noise: (P, P) lambda^T C lambda' of all pairs, from the derivatives (P, ...) of the latter
+            along each lambda.
+        observe: from the weights, P numbers, and what else is to be known of them.
+    """
+
+    rule: optax.GradientTransformation
+    derive: Callable[[Any], tuple[Any, PyTree]]
+    noise: Callable[[PyTree], Float[Array, "P P"]]
+    observe: Callable[[Any], tuple[Float[Array, " P"], PyTree]]
+
+    def start(self, params: PyTree) -> State:
+        """The state before the first step."""
+        return State(params, eqx.filter(self.rule.init(params), eqx.is_inexact_array))
+
+    def update(self, state: State, gradient: PyTree, k: Int[Array, ""]) -> State:
+        """The state after the update that follows k others."""
+        # Integers in the memory, by which nothing is derived, count the steps.
+        counts = jax.tree.map(
+            lambda leaf: None if eqx.is_inexact_array(leaf) else k, self.rule.init(state.params)
+        )
+        memory = eqx.combine(state.memory, counts)
+        updates, memory = self.rule.update(gradient, memory, state.params)
+        params = optax.apply_updates(state.params, updates)
+        return State(params, eqx.filter(memory, eqx.is_inexact_array))
+
+    def step(self, state: State, k: Int[Array, ""]) -> State:
+        """The state after step k."""
+        return self.update(state, self.derive(state.params)[0], k)
+
+    def arrive(self, passed: Passed, state: State, k: Int[Array, ""]) -> Passed:
+        """The beginning of a pass, at its time."""
+        del k
+        slopes, (values, beside) = jax.jacrev(
+            lambda params: (lambda found: (found[0], found))(self.observe(params)), has_aux=True
+        )(state.params)
+        memory = jax.tree.map(jnp.zeros_like, passed.adjoint.memory)
+        return Passed(State(slopes, memory), jnp.zeros_like(passed.covariance), values, beside)
+
+    def back(self, passed: Passed, state: State, k: Int[Array, ""]) -> Passed:
+        """From a_{k+1} to a_k, with what the noise of step k adds."""
+        (gradient, _), derivative = jax.linearize(self.derive, state.params)
+        _, pull = jax.vjp(functools.partial(self.update, k=k), state, gradient)
+
+        def one(adjoint: State) -> tuple[State, PyTree]:
+            # Where a gradient has been zero all along, Adam divides 0 by 0 in the derivative of its
+            # square root. No noise reaches these weights.
+            before, push = jax.tree.map(lambda x: jnp.where(jnp.isnan(x), 0, x), pull(adjoint))
+            change, along = derivative(push)
+            return State(jax.tree.map(jnp.add, before.params, change), before.memory), along
+
+        adjoint, along = jax.vmap(one)(passed.adjoint)
+        covariance = passed.covariance + self.noise(along)
+        return passed._replace(adjoint=adjoint, covariance=covariance)
+
+
+class Leg(NamedTuple):
+    """Part of a route: over the steps of a `segment`, forwards if `time` is negative, else back
+    from `time` or from the end of the segment."""
+
+    segment: Int[np.ndarray, " E"]
+    time: Int[np.ndarray, " E"]
+
+
+def spread(descent: Descent, params: PyTree, times: Sequence[int]) -> Passed:
+    """Observed numbers and their covariance at all `times`, whole steps that increase.
+
+    Returns:
+        A `Passed` with leading axes of the S times, but for the adjoint, which is None.
+    """
+    stride = math.isqrt(times[-1]) + 1
+    start = descent.start(params)
+    route, ends = _route(times, stride)
+    kept = jax.tree.map(lambda x: jnp.zeros((times[-1] // stride + 2, *x.shape), x.dtype), start)
+    kept = jax.tree.map(lambda x, new: x.at[0].set(new), kept, start)
+    values, beside = jax.tree.map(
+        lambda s: jnp.zeros(s.shape, s.dtype), jax.eval_shape(descent.observe, params)
+    )
+    adjoint = jax.tree.map(lambda x: jnp.zeros((*values.shape, *x.shape), x.dtype), start)
+    covariance = jnp.zeros(2 * values.shape, values.dtype)
+
+    def go(carry: tuple[State, Passed], leg: Leg) -> tuple[tuple[State, Passed], Passed]:
+        kept, passed = carry
+        begin = leg.segment * stride
+        first = jax.tree.map(lambda leaf: leaf[leg.segment], kept)
+        ahead = begin + jnp.arange(stride)
+        end, states = jax.lax.scan(lambda state, k: (descent.step(state, k), state), first, ahead)
+
+        def forwards(kept: State, passed: Passed) -> tuple[State, Passed]:
+            return jax.tree.map(lambda x, new: x.at[leg.segment + 1].set(new), kept, end), passed
+
+        def backwards(kept: State, passed: Passed) -> tuple[State, Passed]:
+            until = jnp.minimum(leg.time - begin, stride - 1)
+
+            def turn(i: Int[Array, ""], passed: Passed) -> Passed:
+                state = jax.tree.map(lambda leaf: leaf[until - i], states)
+                k = begin + until - i
+                return jax.lax.cond(k == leg.time, descent.arrive, descent.back, passed, state, k)
+
+            return kept, jax.lax.fori_loop(0, until + 1, turn, passed)
+
+        # The route depends on no number of the problem, so that under vmap this stays a branch.
+        carry = jax.lax.cond(leg.time < 0, forwards, backwards, kept, passed)
+        return carry, carry[1]._replace(adjoint=None)
+
+    passed = Passed(adjoint, covariance, values, beside)
+    _, found = jax.lax.scan(go, (kept, passed), route)
+    return jax.tree.map(lambda leaf: leaf[ends], found)
+
+
+def _route(times: Sequence[int], stride: int) -> tuple[Leg, np.ndarray]:
+    """Forwards to the last time, then back from each; and the legs that end at the start."""
+    legs = [(segment, -1) for segment in range(times[-1] // stride + 1)]
+    ends = []
+    for time in times:
+        legs += [(segment, time) for segment in reversed(range(time // stride + 1))]
+        ends.append(len(legs) - 1)
+    segment, time = np.array(legs, np.int32).T
+    return Leg(segment, time), np.array(ends)
