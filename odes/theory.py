@@ -37,7 +37,7 @@ class Theory(Generic[Task, Rates]):
         variant: whether it varies or isolates a part of another rung, and so is looked at on
             demand rather than by default.
         zero_start: whether it holds from zero weights alone and takes no `init`.
-        needs: keywords without which `solve` cannot do, such as "init" or "key".
+        needs: keywords without which `solve` cannot do, such as "init", "key" or "length".
     """
 
     name: str
@@ -121,17 +121,44 @@ class Ladder(Generic[Task, Rates]):
         return found
 
     def applicable(
-        self, task: Task, optimizer: Rates, variants: bool = False, zero_start: bool = True
+        self,
+        task: Task,
+        optimizer: Rates,
+        variants: bool = False,
+        zero_start: bool = True,
+        finite: bool = False,
     ) -> tuple[str, ...]:
         """Names of the theories that describe `task` and `optimizer`, most exact first; `variants`
-        adds those that are looked at on demand, `zero_start` is as in `theory`."""
+        adds those that are looked at on demand, `zero_start` is as in `theory`, and `finite` adds
+        those of finite T, which need the `length` of the sequences."""
         return tuple(
             name
             for name, rung in self.theories().items()
             if (variants or not rung.variant)
             and (zero_start or not rung.zero_start)
+            and (finite or "length" not in rung.needs)
             and rung.inapplicable(task, optimizer) is None
         )
+
+
+FINITE = "-finite-t"
+"""How the names of theories of finite T end."""
+
+
+def named(name: str, finite: bool) -> str:
+    """The name of a theory or engine, of T infinite or `finite`."""
+    return name + FINITE if finite else name
+
+
+def of_finite_length(theory: Theory[Task, Rates]) -> Theory[Task, Rates]:
+    """The rung beside `theory` for sequences of finite length T, whose `solve` takes a `length`."""
+    return dataclasses.replace(
+        theory,
+        name=named(theory.name, finite=True),
+        title=f"{theory.title}, finite T",
+        assumes=theory.assumes.replace("T, batch -> infinity", "1/T^2 -> 0, batch -> infinity"),
+        needs=(*theory.needs, "length"),
+    )
 
 
 def refusal(check: Callable[..., object], *args: Any) -> str | None:

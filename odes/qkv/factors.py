@@ -57,7 +57,7 @@ from dynsim.yz.observables import DEFAULT_RECORD
 from odes.solver.flows import Flow, checked_flow, integrate_flow
 from odes.solver.integrate import run
 from odes.solver.tolerances import Tolerances, checked_tolerances
-from odes.theory import refusal
+from odes.theory import named, refusal
 
 
 class Layer(eqx.Module):
@@ -219,7 +219,7 @@ def _solve(
     made = _heads(problem, final, init.residual)
     A, D = final.Y if len(final.Y) == 2 else (None, None)
     layer = Layer(made.Y, made.Z, *final.Z, A, D)
-    return solved.trajectory("factors", layer)
+    return solved.trajectory(named("factors", context is not None), layer)
 
 
 def gradient(

@@ -7,20 +7,19 @@ weights `init` that are an `Embedded`.
 from dynsim.classes.task import SequenceClasses
 from dynsim.training.optim import Optimizer
 from odes.qkv import factors
-from odes.theory import Ladder, Theory
+from odes.theory import Ladder, Theory, of_finite_length
 
+_FACTORS = Theory(
+    "factors",
+    "flow of the factors",
+    "T, batch -> infinity, eta -> 0, U frozen (for Adam U = I), l2 normalisation by theory",
+    factors.solve,
+    factors.inapplicable,
+    needs=("init",),
+)
 LADDER: Ladder[SequenceClasses, Optimizer] = Ladder(
     "qkv",
-    (
-        Theory(
-            "factors",
-            "flow of the factors",
-            "T, batch -> infinity, eta -> 0, U frozen (for Adam U = I), l2 normalisation by theory",
-            factors.solve,
-            factors.inapplicable,
-            needs=("init",),
-        ),
-    ),
+    (of_finite_length(_FACTORS), _FACTORS),
 )
 THEORIES = LADDER.built_in
 """The theories of this project by name."""

@@ -24,6 +24,7 @@ from dynsim.yz.observables import DEFAULT_RECORD
 from odes.symmetric import finite_length
 from odes.symmetric.observables import DESCENDED, observe
 from odes.symmetric.state import State, SymmetricTask, zero_state
+from odes.theory import named
 
 
 def descend(
@@ -127,5 +128,5 @@ def _descend(
         state,
         trajectory.status,
         trajectory.first_bad_step,
-        "symmetric-descent",
+        named("symmetric-descent", context is not None),
     )

@@ -27,6 +27,7 @@ from odes.symmetric import finite_length
 from odes.symmetric.observables import PLACED, TABLE, observe
 from odes.symmetric.placement import Placed
 from odes.symmetric.state import State, SymmetricTask, zero_state
+from odes.theory import named
 
 
 class Population(NamedTuple):
@@ -137,4 +138,4 @@ def _solve(
         )
     if isinstance(task, Placed):
         final = task.weights(final)
-    return solved.trajectory("symmetric", final, saved)
+    return solved.trajectory(named("symmetric", context is not None), final, saved)

@@ -8,7 +8,7 @@ import functools
 
 from dynsim.classes.task import SequenceClasses
 from dynsim.training.optim import Optimizer
-from odes.theory import Ladder, Theory, refusal
+from odes.theory import Ladder, Theory, of_finite_length, refusal
 from odes.yz import eq10 as attention
 from odes.yz import fixed_attention, lemma3, population
 from odes.yz import symmetric as symmetric_layer
@@ -17,37 +17,45 @@ from odes.yz import theorem4 as single_common
 __all__ = ["LADDER", "THEORIES", "Theory", "applicable", "registered", "theories", "theory"]
 
 
-def _flow(flow: population.Flow, title: str, assumes: str, variant: bool = False) -> Theory:
+def _flow(
+    flow: population.Flow, title: str, assumes: str, variant: bool = False
+) -> tuple[Theory, Theory]:
+    """A flow with T finite and with T infinite."""
+
     def inapplicable(task: SequenceClasses, optimizer: Optimizer) -> str | None:
         del task
         return refusal(population.checked_flow, optimizer, flow)
 
     solve = functools.partial(population.solve, flow=flow)
-    return Theory(flow, title, assumes, solve, inapplicable, variant)
+    found = Theory(flow, title, assumes, solve, inapplicable, variant)
+    return of_finite_length(found), found
 
 
 _LIMITS = "T, batch -> infinity, eta -> 0"
 _EQ10 = "T -> infinity, Y = 0 at the start, 1/M -> 0, Lemma 3's decoder"
 
+_SYMMETRIC = Theory(
+    "symmetric",
+    "symmetric reduction",
+    f"{_LIMITS}, symmetric task, zero weights at the start",
+    symmetric_layer.solve,
+    symmetric_layer.inapplicable,
+    variant=True,
+    zero_start=True,
+)
+
 LADDER: Ladder[SequenceClasses, Optimizer] = Ladder(
     "yz",
     (
-        _flow("plain", "population flow", _LIMITS),
-        _flow("matched", "matched momentum flow", f"{_LIMITS} at fixed momentum"),
-        _flow("corrected", "flow corrected in eta", f"{_LIMITS} to second order", variant=True),
-        Theory(
-            "symmetric",
-            "symmetric reduction",
-            f"{_LIMITS}, symmetric task, zero weights at the start",
-            symmetric_layer.solve,
-            symmetric_layer.inapplicable,
-            variant=True,
-            zero_start=True,
-        ),
-        _flow("heavy-ball", "heavy-ball flow", f"{_LIMITS}, 1 - mu -> 0"),
-        _flow("rescaled", "flow at eta/(1-mu)", f"{_LIMITS}, no inertia"),
-        _flow("matched-adam", "matched Adam flow", f"{_LIMITS} at fixed decays, first step exact"),
-        _flow("adam", "Adam's flow", f"{_LIMITS}, 1 - b -> 0"),
+        *_flow("plain", "population flow", _LIMITS),
+        *_flow("matched", "matched momentum flow", f"{_LIMITS} at fixed momentum"),
+        *_flow("corrected", "flow corrected in eta", f"{_LIMITS} to second order", variant=True),
+        of_finite_length(_SYMMETRIC),
+        _SYMMETRIC,
+        *_flow("heavy-ball", "heavy-ball flow", f"{_LIMITS}, 1 - mu -> 0"),
+        *_flow("rescaled", "flow at eta/(1-mu)", f"{_LIMITS}, no inertia"),
+        *_flow("matched-adam", "matched Adam flow", f"{_LIMITS} at fixed decays, first step exact"),
+        *_flow("adam", "Adam's flow", f"{_LIMITS}, 1 - b -> 0"),
         Theory(
             "lemma3",
             "flow by Lemma 3's update",

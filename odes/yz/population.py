@@ -30,6 +30,7 @@ from dynsim.yz.observables import DEFAULT_RECORD
 from odes.solver.flows import FLOWS, Flow, checked_flow, integrate_flow
 from odes.solver.integrate import run, weights
 from odes.solver.tolerances import Tolerances, checked_tolerances
+from odes.theory import named
 
 __all__ = ["FLOWS", "Flow", "checked_flow", "solve"]
 
@@ -117,4 +118,4 @@ def _solve(
         ),
         tolerances=tolerances,
     )
-    return solved.trajectory(flow, final)
+    return solved.trajectory(named(flow, context is not None), final)

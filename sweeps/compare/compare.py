@@ -14,16 +14,24 @@ import dynsim
 from dynsim import Trajectory
 from dynsim.training.clock import without_inertia
 from dynsim.trajectory import counts
+from dynsim.yz import finite_length
 from dynsim.yz.observables import DEFAULT_RECORD
 from odes.formulas import decoder
+from odes.theory import named, refusal
 from odes.yz import ladder
-from sweeps.compare import comparison
+from sweeps.compare import comparison, scatter
 from sweeps.compare.settings import Compare
 
 RECORD = (*DEFAULT_RECORD, "attention")
 DESCENT = "descent"
 """Name under which descent with T and batch infinite stands beside the theories. It separates
 what sampling does from what a theory leaves out."""
+FINITE_DESCENT = named(DESCENT, finite=True)
+DESCENTS = {
+    FINITE_DESCENT: ("descent, T finite, batch infinite", "1/T^2 -> 0, batch -> infinity"),
+    DESCENT: ("descent, T and batch infinite", "T, batch -> infinity"),
+}
+"""Title of each, and what it assumes."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -37,6 +45,7 @@ class Comparison(comparison.Comparison):
         predictions: trajectories by theory, and `DESCENT`.
         theories: the theories by name.
         stages: transition times per class (`odes.formulas.decoder.Stages`), None for Adam.
+        spread: predicted spread over seeds as from `sweeps.compare.scatter.predict`.
     """
 
     config: Compare
@@ -45,6 +54,7 @@ class Comparison(comparison.Comparison):
     predictions: dict[str, Trajectory]
     theories: dict[str, ladder.Theory]
     stages: decoder.Stages | None
+    spread: Trajectory | None = None
     names: tuple[str, ...] = DEFAULT_RECORD
 
     def measured(self, name: str) -> np.ndarray:
@@ -53,8 +63,8 @@ class Comparison(comparison.Comparison):
 
     def about(self, theory: str) -> tuple[str, str]:
         """Title of a theory and what it assumes."""
-        if theory == DESCENT:
-            return "descent, T and batch infinite", "T, batch -> infinity"
+        if theory in DESCENTS:
+            return DESCENTS[theory]
         return self.theories[theory].title, self.theories[theory].assumes
 
     def mean(self, source: str, name: str) -> np.ndarray:
@@ -62,6 +72,14 @@ class Comparison(comparison.Comparison):
         theory; NaN if none is valid."""
         runs = self.measured(name) if source == "simulation" else self.predicted(source, name)
         return comparison.average(runs)
+
+    def scatter(self, name: str) -> scatter.Scatter | None:
+        """Predicted and measured standard deviation over seeds, at the times of `spread`; None if
+        nothing predicts it."""
+        if self.spread is None:
+            return None
+        at = scatter.times_of(np.asarray(self.simulation.times)[0])
+        return scatter.scatter(self.spread, self.measured(name)[:, at], name)
 
     def facts(self) -> dict[str, Any]:
         """Sizes of the task, how the runs ended, and measured and predicted transition times."""
@@ -72,6 +90,11 @@ class Comparison(comparison.Comparison):
                 "peak_of_speed": self._peak("simulation"),
             },
             "predicted_stages": self.stages._asdict() if self.stages else None,
+            "spread_at_end": {
+                name: scatter.at_end(found)
+                for name in self.names
+                if (found := self.scatter(name)) is not None
+            },
         }
 
     def theory_facts(self, theory: str) -> dict[str, Any]:
@@ -100,8 +123,14 @@ def compare(config: Compare, theories: Sequence[ladder.Theory] = ()) -> Comparis
     config.check()
     task, optimizer = config.make_task(), config.make_optimizer()
     zero_start = config.init == "zero"
-    names = config.theories or ladder.applicable(task, optimizer, zero_start=zero_start)
+    too_short = refusal(finite_length.check_length, task, config.length)
+    finite = math.isfinite(config.length) and too_short is None
+    names = config.theories or ladder.applicable(
+        task, optimizer, zero_start=zero_start, finite=finite
+    )
     asked = [ladder.theory(each, task, optimizer, zero_start) for each in (*names, *theories)]
+    if too_short and any("length" in theory.needs for theory in asked):
+        raise ValueError(too_short)
     times = dynsim.log_times(config.steps, config.num_times)
     with jax.enable_x64(True):
         keys = jax.vmap(functools.partial(jax.random.fold_in, jax.random.key(config.seed)))(
@@ -127,17 +156,26 @@ def compare(config: Compare, theories: Sequence[ladder.Theory] = ()) -> Comparis
             weights = functools.partial(dynsim.initial_weights, task, config.init)
             return jax.vmap(lambda key: solve(weights(key=key, dtype=config.dtype)))(keys)
 
-        descent = functools.partial(run, length=math.inf, batch=math.inf, dtype="float64")
-        predictions = {DESCENT: predict(lambda start: descent(init=start or "zero"))}
+        descent = functools.partial(run, batch=math.inf, dtype="float64")
+        lengths = {FINITE_DESCENT: config.length} if finite else {}
+        lengths[DESCENT] = math.inf
+        predictions = {
+            name: predict(lambda start, T=length: descent(length=T, init=start or "zero"))
+            for name, length in lengths.items()
+        }
         for theory in asked:
-            solve = functools.partial(theory.solve, task, optimizer, times, record=RECORD)
+            options = {"length": config.length} if "length" in theory.needs else {}
+            solve = functools.partial(
+                theory.solve, task, optimizer, times, record=RECORD, **options
+            )
             predictions[theory.name] = predict(lambda start, solve=solve: solve(init=start))
         stages = None
         if optimizer.kind != "adam":
             rate = without_inertia(optimizer, task.prior).rate
             stages = decoder.stages(rate * optimizer.eta_y, 1 / jnp.asarray(task.prior), task.M)
+        spread = None if too_short else scatter.predict(config, task, optimizer, times, keys)
         # One by one: a dictionary that goes through JAX comes back sorted by its keys.
         predictions = {name: jax.device_get(found) for name, found in predictions.items()}
-        simulation, stages = jax.device_get((simulation, stages))
+        simulation, stages, spread = jax.device_get((simulation, stages, spread))
     by_name = {theory.name: theory for theory in asked}
-    return Comparison(config, task, simulation, predictions, by_name, stages)
+    return Comparison(config, task, simulation, predictions, by_name, stages, spread)

@@ -1,6 +1,7 @@
 """`dynsim compare`: running a comparison, printing it, and keeping image, report and arrays."""
 
 import json
+from collections.abc import Mapping
 from pathlib import Path
 
 import numpy as np
@@ -33,6 +34,8 @@ def table(result: Comparison) -> str:
         f"{config.seeds} runs of {config.steps} steps: {counted(report['simulation']['status'])}",
     ]
     found = lines(report, result.names, about)
+    if report["spread_at_end"]:
+        found += ["", *spread_lines(report["spread_at_end"])]
     peak = report["simulation"]["peak_of_speed"]
     if result.stages and peak["time"] is not None:
         predicted = result.stages
@@ -46,6 +49,21 @@ def table(result: Comparison) -> str:
             f"t0 = {np.mean(predicted.snap):.2f}",
         ]
     return "\n".join(found)
+
+
+def spread_lines(spread: Mapping[str, Mapping[str, float | None]]) -> list[str]:
+    """Standard deviations over seeds at the end as lines of text."""
+    columns = {"predicted": "predicted", "measured": "of the runs", "error": "sampling error"}
+    found = [
+        "Standard deviation over seeds at the end.",
+        "",
+        f"{'':<17}" + "".join(f"{title:>16}" for title in columns.values()),
+    ]
+    for name, values in spread.items():
+        shown = (values[column] for column in columns)
+        cells = (f"{'-' if x is None else format(x, '.3g'):>16}" for x in shown)
+        found.append(f"{name:<17}" + "".join(cells))
+    return found
 
 
 def arrays(result: Comparison) -> dict[str, np.ndarray]:

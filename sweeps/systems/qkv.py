@@ -2,6 +2,7 @@
 
 import dataclasses
 import functools
+import math
 from collections.abc import Collection, Mapping
 from typing import Any, ClassVar, NamedTuple
 
@@ -13,12 +14,13 @@ from dynsim import EmbeddedSpec, Trajectory, checks
 from dynsim.qkv.init import Embedding
 from dynsim.qkv.model import Normalisation, Placement
 from dynsim.qkv.observables import MEASURED, TRAINED
+from dynsim.yz import finite_length
 from odes.qkv import factors, ladder
 from odes.theory import Theory
 from sweeps.systems.base import Engine, Settings, System, known
-from sweeps.systems.yz.engines import integrate
 from sweeps.systems.yz.labels import LABELS
 from sweeps.systems.yz.problem import TASKS
+from sweeps.systems.yz.rungs import check_finite, integrate
 from sweeps.systems.yz.settings import Fixed as YZFixed
 from sweeps.systems.yz.settings import LayerTraining
 
@@ -141,13 +143,24 @@ def _solve(
     theory: Theory[Any, Any],
 ) -> Trajectory:
     optimizer, spec = rules
+    fixed = settings.fixed.training
     # Drawn in the precision of the simulation.
-    start = dynsim.initial_embedded(task, spec, key, settings.fixed.training.dtype)
-    return integrate(theory.solve, settings, task, optimizer, init=start)
+    options: dict[str, Any] = {"init": dynsim.initial_embedded(task, spec, key, fixed.dtype)}
+    if "length" in theory.needs:
+        options["length"] = fixed.length
+    return integrate(theory.solve, settings, task, optimizer, **options)
 
 
-def _described(fixed: Fixed, task: dynsim.SequenceClasses, optimizer: dynsim.Optimizer) -> None:
+def _described(
+    fixed: Fixed,
+    task: dynsim.SequenceClasses,
+    optimizer: dynsim.Optimizer,
+    *,
+    theory: Theory[Any, Any],
+) -> None:
     _check(fixed, task, optimizer)
+    if "length" in theory.needs:
+        check_finite(fixed.training, task)
     # Any weights of these shapes do, but for Adam's U = I.
     weights = dynsim.initial_embedded(task, fixed.spec, jax.random.key(0))
     factors.check(task, optimizer, weights, fixed.frozen)
@@ -156,6 +169,8 @@ def _described(fixed: Fixed, task: dynsim.SequenceClasses, optimizer: dynsim.Opt
 def _check(fixed: Fixed, task: dynsim.SequenceClasses, optimizer: dynsim.Optimizer) -> None:
     del optimizer
     fixed.spec.check(task)
+    if math.isinf(fixed.training.batch):
+        finite_length.check_length(task, fixed.training.length)
 
 
 def _bytes(task: dynsim.SequenceClasses, settings: Settings[Fixed]) -> int:
@@ -164,24 +179,27 @@ def _bytes(task: dynsim.SequenceClasses, settings: Settings[Fixed]) -> int:
     return settings.width * (4 * weights + 4 * task.K * task.M)
 
 
-FACTORS = ladder.THEORIES["factors"]
+def _rung(theory: Theory[Any, Any]) -> Engine[Fixed]:
+    return Engine(
+        functools.partial(_solve, theory=theory),
+        _assemble,
+        MEASURED,
+        _bytes,
+        functools.partial(_described, theory=theory),
+        adaptive=True,
+        tile=8,
+        title=theory.title,
+        assumes=theory.assumes,
+    )
+
+
 SYSTEM = System(
     name="qkv",
     tasks=tuple(TASKS),
     run=QKVTraining,
     engines={
         "simulation": Engine(_simulate, _assemble, TRAINED, _bytes, _check, tile=8, trains=True),
-        FACTORS.name: Engine(
-            functools.partial(_solve, theory=FACTORS),
-            _assemble,
-            MEASURED,
-            _bytes,
-            _described,
-            adaptive=True,
-            tile=8,
-            title=FACTORS.title,
-            assumes=FACTORS.assumes,
-        ),
+        **{name: _rung(theory) for name, theory in ladder.THEORIES.items()},
     },
     labels=LABELS,
 )

@@ -1,7 +1,6 @@
 """Settings of training: frozen dataclasses that the Python API, sweep files and the CLI share."""
 
 import dataclasses
-import math
 from collections.abc import Collection, Mapping
 from typing import Any, ClassVar, Literal, NamedTuple, Self
 
@@ -38,7 +37,7 @@ class LayerTraining(Problem, Run[FixedT]):
     Attributes:
         steps: optimiser steps of a run.
         length: sequence length T, the query included; inf for P(l|n) in place of counts.
-        batch: sequences per step; inf (with --length inf) for the population loss.
+        batch: sequences per step; inf for the population loss, to first order in 1/T.
         init: starting weights, zero or uniform on +-1/sqrt(M).
         dtype: precision of the simulation; theories are integrated in float64.
     """
@@ -63,8 +62,6 @@ class LayerTraining(Problem, Run[FixedT]):
         checks.count_or_inf("batch", self.batch, 1)
         checks.choice("init", self.init, ("zero", "uniform"))
         checks.choice("dtype", self.dtype, ("float32", "float64"))
-        if math.isinf(self.batch) and not math.isinf(self.length):
-            raise ValueError(f"batch = inf, length = {self.length}: needs length = inf as well")
 
     def check_axes(self, axes: Collection[str]) -> None:
         """Raise `ValueError` for axes that these runs do not read, or that say the same."""

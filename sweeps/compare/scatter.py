@@ -1,0 +1,94 @@
+"""How far the runs of a comparison scatter: predicted, and measured."""
+
+import functools
+import math
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+from jaxtyping import Array, Float
+
+import dynsim
+from dynsim import Trajectory
+from dynsim.classes.task import SequenceClasses
+from dynsim.precision import AnyArray
+from dynsim.training.optim import Optimizer
+from dynsim.yz.observables import DEFAULT_RECORD
+from odes.yz import spread
+from sweeps.compare.settings import Compare
+
+NUM_TIMES = 16
+"""At so many of the recorded times the spread is predicted; each costs a pass back to the start."""
+MOST_STARTS = 8
+"""From so many of the random starts, whose variance is averaged."""
+
+
+class Scatter(NamedTuple):
+    """Standard deviation over seeds of an observable.
+
+    Attributes:
+        predicted: (S, ...) by theory.
+        measured: (S, ...) of the runs (ddof 1); NaN below two.
+        error: (S, ...) sampling error of the latter, measured / sqrt(2 (runs - 1)) as of normal
+            numbers.
+    """
+
+    predicted: Float[np.ndarray, "S ..."]
+    measured: Float[np.ndarray, "S ..."]
+    error: Float[np.ndarray, "S ..."]
+
+
+def times_of(times: AnyArray) -> np.ndarray:
+    """Places of the times at which the spread is predicted, the last among them."""
+    return np.unique(np.rint(np.linspace(0, len(times) - 1, NUM_TIMES)).astype(int))
+
+
+def predict(
+    config: Compare,
+    task: SequenceClasses,
+    optimizer: Optimizer,
+    times: AnyArray,
+    keys: Array,
+) -> Trajectory | None:
+    """What `odes.yz.spread` predicts, with a leading axis of starts; None with an infinite batch,
+    which has no spread."""
+    if math.isinf(config.batch):
+        return None
+    solve = functools.partial(
+        spread.solve,
+        task,
+        optimizer,
+        np.asarray(times)[times_of(times)],
+        batch=config.batch,
+        length=config.length,
+        record=DEFAULT_RECORD,
+    )
+    if config.init == "zero":
+        return jax.tree.map(lambda leaf: leaf[None], solve())
+    weights = functools.partial(dynsim.initial_weights, task, config.init, dtype=config.dtype)
+    return jax.vmap(lambda key: solve(init=weights(key=key)))(keys[:MOST_STARTS])
+
+
+def scatter(predicted: Trajectory, measured: np.ndarray, name: str) -> Scatter:
+    """Of an observable, at the times of `predicted`.
+
+    Args:
+        predicted: as from `predict`.
+        measured: (R, S, ...) the observable in the runs, at these times.
+    """
+    ok = np.asarray(predicted.ok)
+    variance, mean = (
+        np.asarray(x[name], np.float64)[ok] for x in (_variance(predicted), predicted)
+    )
+    # Law of total variance: within a start, and of the mean over the starts.
+    total = variance.mean(0) if ok.any() else np.full(mean.shape[1:], np.nan)
+    if ok.sum() > 1:
+        total = total + mean.var(0, ddof=1)
+    runs = len(measured)
+    found = measured.std(0, ddof=1) if runs > 1 else np.full(measured.shape[1:], np.nan)
+    return Scatter(np.sqrt(total), found, found / math.sqrt(2 * max(runs - 1, 1)))
+
+
+def at_end(found: Scatter) -> dict[str, Any]:
+    """The last time alone, root mean square over classes."""
+    return {name: math.sqrt(np.mean(value[-1] ** 2)) for name, value in found._asdict().items()}

@@ -1,0 +1,100 @@
+"""Engines of the symmetric reduction: its flow and its descent, with T infinite and finite."""
+
+import functools
+import math
+
+from jaxtyping import PRNGKeyArray
+
+import dynsim
+from dynsim import Trajectory
+from odes import symmetric
+from odes.symmetric.observables import DESCENDED, PLACED
+from odes.symmetric.placement import Placed
+from odes.symmetric.state import SymmetricTask
+from odes.theory import named
+from odes.yz import ladder
+from sweeps.systems.base import Engine, Settings, known
+from sweeps.systems.yz import memory
+from sweeps.systems.yz.rungs import assemble, check_applies, integrate, rung
+from sweeps.systems.yz.settings import Fixed
+
+
+def _solve(
+    settings: Settings[Fixed],
+    task: SymmetricTask | Placed,
+    optimizer: dynsim.Optimizer,
+    key: PRNGKeyArray,
+    *,
+    finite: bool,
+) -> Trajectory:
+    del key
+    length = settings.fixed.length if finite else math.inf
+    return integrate(symmetric.solve, settings, task, optimizer, length=length)
+
+
+def _descend(
+    settings: Settings[Fixed],
+    task: SymmetricTask,
+    optimizer: dynsim.Optimizer,
+    key: PRNGKeyArray,
+    *,
+    finite: bool,
+) -> Trajectory:
+    del key
+    return symmetric.descend(
+        task,
+        optimizer,
+        steps=settings.fixed.steps,
+        length=settings.fixed.length if finite else math.inf,
+        times=known(settings.times),
+        record=settings.record,
+        dtype=settings.dtype,
+    )
+
+
+def _merged(task: dynsim.SequenceClasses, record: tuple[str, ...]) -> SymmetricTask | Placed:
+    """The reduced task, with the full one where something is recorded that takes full weights."""
+    found = symmetric.placed(task, merged=True)
+    return found if _takes_full_weights(record) else found.reduced
+
+
+def _takes_full_weights(record: tuple[str, ...]) -> bool:
+    return not set(record) <= set(DESCENDED.names())
+
+
+def _bytes(task: dynsim.SequenceClasses, settings: Settings[Fixed]) -> int:
+    """Of the reduced flow, and of the full layer where something is measured on it."""
+    bytes_per_run = memory.bytes_of(memory.reduced_parameters, memory.none, memory.SOLVER_STAGES)(
+        task, settings
+    )
+    if _takes_full_weights(settings.record):
+        bytes_per_run += memory.bytes_of(memory.parameters, memory.classes)(task, settings)
+    return bytes_per_run
+
+
+def engines(finite: bool, descent: Engine[Fixed]) -> dict[str, Engine[Fixed]]:
+    """The flow and the descent of the reduction, by name; `descent` of the full layer."""
+    theory = ladder.THEORIES[named("symmetric", finite)]
+    return {
+        theory.name: rung(theory)._replace(
+            run=functools.partial(_solve, finite=finite),
+            observables=PLACED,
+            bytes_per_run=_bytes,
+            tile=64,
+            prepare=_merged,
+        ),
+        named("symmetric-descent", finite): Engine(
+            functools.partial(_descend, finite=finite),
+            assemble,
+            DESCENDED,
+            memory.bytes_of(memory.reduced_parameters, memory.none),
+            functools.partial(check_applies, theory=theory),
+            tile=4096,
+            prepare=_merged,
+            trains=True,
+            batched=True,
+            variant=True,
+            title=f"{descent.title}, reduced",
+            assumes=f"{descent.assumes}, symmetric task, zero weights at the start",
+        ),
+    }

@@ -1,0 +1,109 @@
+"""How a theory of the ladder becomes an engine."""
+
+import functools
+import math
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+from jaxtyping import Array, PRNGKeyArray
+
+import dynsim
+from dynsim import Trajectory
+from dynsim.yz import finite_length
+from dynsim.yz.observables import PREDICTED
+from odes.solver.tolerances import DEFAULT_TOLERANCES
+from odes.symmetric.placement import Placed
+from odes.symmetric.state import SymmetricTask
+from odes.yz import ladder
+from sweeps.systems.base import Engine, Settings
+from sweeps.systems.yz import memory
+from sweeps.systems.yz.settings import Fixed
+
+ATOL_SHARE = 0.01
+"""Absolute tolerance of an adaptive solver over its relative one, as in its defaults."""
+
+
+def assemble(
+    settings: Settings[Fixed], task: Any, numbers: Mapping[str, Array]
+) -> tuple[Any, dynsim.Optimizer]:
+    """Task and optimiser of a run."""
+    return task, dynsim.Optimizer(**numbers, kind=settings.fixed.kind)
+
+
+def start_of(fixed: Fixed, task: dynsim.SequenceClasses, key: PRNGKeyArray) -> dynsim.YZ | None:
+    """Starting weights of a run: None for zero, so that theories that hold from zero alone work.
+    They are drawn in the precision of the simulation."""
+    if fixed.init == "zero":
+        return None
+    return dynsim.initial_weights(task, fixed.init, key, fixed.dtype)
+
+
+def integrate(
+    solve: Callable[..., Trajectory],
+    settings: Settings[Any],
+    task: dynsim.SequenceClasses | SymmetricTask | Placed,
+    optimizer: dynsim.Optimizer,
+    **options: Any,
+) -> Trajectory:
+    """A theory's solve as the settings ask for it, in times, record, precision and tolerance."""
+    if settings.rtol is not None:
+        options["tolerances"] = DEFAULT_TOLERANCES[settings.dtype]._replace(
+            rtol=settings.rtol, atol=settings.rtol * ATOL_SHARE
+        )
+    times = np.asarray(settings.times, settings.dtype)
+    return solve(task, optimizer, times, record=settings.record, dtype=settings.dtype, **options)
+
+
+def check_finite(
+    fixed: Fixed, task: dynsim.SequenceClasses, optimizer: dynsim.Optimizer | None = None
+) -> None:
+    """Raise `ValueError` unless an expansion in 1/T describes runs of this length."""
+    del optimizer
+    if math.isinf(fixed.length):
+        raise ValueError("length = inf: leaves nothing to theories of finite T; use those without")
+    finite_length.check_length(task, fixed.length)
+
+
+def check_applies(
+    fixed: Fixed,
+    task: dynsim.SequenceClasses,
+    optimizer: dynsim.Optimizer,
+    *,
+    theory: ladder.Theory,
+) -> None:
+    """Raise `ValueError` unless `theory` describes task, optimiser, start and length."""
+    ladder.theory(theory, task, optimizer, fixed.init == "zero")
+    if "length" in theory.needs:
+        check_finite(fixed, task)
+
+
+def _solve(
+    settings: Settings[Fixed],
+    task: dynsim.SequenceClasses,
+    optimizer: dynsim.Optimizer,
+    key: PRNGKeyArray,
+    *,
+    theory: ladder.Theory,
+) -> Trajectory:
+    start = start_of(settings.fixed, task, key)
+    options: dict[str, Any] = {} if start is None else {"init": start}
+    if "length" in theory.needs:
+        options["length"] = settings.fixed.length
+    return integrate(theory.solve, settings, task, optimizer, **options)
+
+
+def rung(theory: ladder.Theory) -> Engine[Fixed]:
+    """The engine of a theory of the ladder."""
+    return Engine(
+        functools.partial(_solve, theory=theory),
+        assemble,
+        PREDICTED,
+        memory.bytes_of(memory.parameters, memory.classes, memory.SOLVER_STAGES),
+        functools.partial(check_applies, theory=theory),
+        adaptive=True,
+        tile=32,
+        variant=theory.variant,
+        title=theory.title,
+        assumes=theory.assumes,
+    )
