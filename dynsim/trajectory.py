@@ -80,10 +80,9 @@ class Trajectory(eqx.Module):
         found, first = {}, 0
         for name in sorted(self.observables):
             shape = np.shape(self.observables[name])
-            last = first + math.prod(shape[axes:])
-            variance = self.covariance[..., range(first, last), range(first, last)]
-            found[name] = (variance**0.5).reshape(shape)
-            first = last
+            entries = np.arange(first, first + math.prod(shape[axes:]))
+            found[name] = (self.covariance[..., entries, entries] ** 0.5).reshape(shape)
+            first += entries.size
         return found
 
     @property

@@ -2,24 +2,34 @@
 
 import dataclasses
 import math
+import sys
 from typing import Any
 
 import jax
 import numpy as np
+import xarray as xr
 
 import dynsim
 from dynsim import checks
+from dynsim.yz import finite_length
 from odes.formulas import decoder, growth
+from odes.theory import named, refusal
 from odes.yz import ladder
 from sweeps.runner import axes
 from sweeps.runner.spec import Sweep
 from sweeps.studies.phase.plane import NUM_TIMES, Plane, sweep
+from sweeps.studies.phase.regions import Region
 from sweeps.studies.transitions.peaks import effective_rates
 from sweeps.systems.base import field_names
 from sweeps.systems.yz.problem import Problem
+from sweeps.systems.yz.scatter import STD
 from sweeps.systems.yz.settings import Training
 
 DESCENT = "symmetric-descent"
+LOGIT = "z_top_distinct"
+"""What noise is compared with the mean of, to tell where it rules."""
+COARSE = 24
+"""Number of values of an axis at which the spread is predicted, about."""
 STAGES = ("rise_end", "peak", "snap")
 """Of `odes.formulas.decoder.Stages`, those at which a line is drawn."""
 
@@ -41,6 +51,7 @@ class Phase(Plane, Problem):
         batch: sequences per step.
         init: starting weights, zero or uniform on +-1/sqrt(M).
         momentum: heavy-ball coefficient mu in [0, 1) of sgd, 0.9 if left out.
+        noise: also predict where the noise of batches decides what training does.
     """
 
     x: str = "eta_y:1e-3:1e2"
@@ -52,6 +63,7 @@ class Phase(Plane, Problem):
     batch: int | float = 128
     init: str = "zero"
     momentum: float | None = None
+    noise: bool = True
     regions: str = "sweeps.studies.phase.regions:RULE"
 
     def training(self) -> Training:
@@ -77,17 +89,44 @@ class Phase(Plane, Problem):
         if against != "best":
             return first, against
         wanted = sweep(self, "simulation")
-        # Which theories apply does not depend on where in the plane one looks.
+        # Which theories apply does not depend on where in the plane one looks, but for its T.
         training = wanted.plane(next(wanted.slices()))
+        task, finite = training.make_task(), self._expands(training)
         found = ladder.applicable(
-            training.make_task(),
+            task,
             training.make_optimizer(),
             variants=True,
             zero_start=self.init == "zero",
+            finite=finite,
         )
         # The reduced flow is the matched one, at a small part of its cost.
-        best = "symmetric" if "symmetric" in found else found[0]
+        reduced = named("symmetric", finite)
+        best = reduced if reduced in found else found[0]
         return (first,) if best == first else (first, best)
+
+    def scatter(self) -> Sweep | None:
+        """Mean and spread of `LOGIT` at the horizon, on a coarser plane; None where no training is
+        drawn, or no expansion in 1/T describes it."""
+        training = self.training()
+        if not self.noise or "simulation" not in self.engines() or math.isinf(self.batch):
+            return None
+        if math.isfinite(self.length) and not self._expands(training):
+            return None
+        coarse = {
+            name: values[:: max(len(values) // COARSE, 1)] for name, values in self.axes().items()
+        }
+        if self.random_start():
+            coarse["seed"] = {"range": 1}
+        return Sweep(coarse, training, "spread", (LOGIT, LOGIT + STD), "end")
+
+    def _expands(self, training: Training) -> bool:
+        """Whether all lengths T of the plane are finite, and long enough for theory."""
+        lengths = self.axes().get("length", (self.length,))
+        task = training.make_task()
+        return all(
+            math.isfinite(T) and refusal(finite_length.check_length, task, T) is None
+            for T in lengths
+        )
 
     def random_start(self) -> bool:
         """Whether a theory needs a seed, to start from the weights of a run."""
@@ -131,6 +170,24 @@ def lines(config: Phase) -> dict[str, np.ndarray]:
                 for name, value in closed_forms(training.at(point)).items():
                     found[name][region] = value
     return {name: values.T for name, values in found.items()}
+
+
+def noise(dataset: xr.Dataset) -> xr.DataArray:
+    """Log of the predicted standard deviation of `LOGIT` over seeds, over the larger of its mean
+    and 1, which is the scale of a softmax: where it is positive, noise decides what wins."""
+    mean, std = (dataset[name].mean("class") for name in (LOGIT, LOGIT + STD))
+    found = np.log(std / np.maximum(np.abs(mean), 1))
+    others = [dim for dim in found.dims if dim in ("seed", "time")]
+    # Where the derivative along descent overflows, nothing is more certain than noise.
+    return found.where(np.isfinite(found), np.log(sys.float_info.max)).mean(others)
+
+
+def with_noise(areas: xr.DataArray, noise: xr.DataArray) -> xr.DataArray:
+    """Regions by a theory without noise, but `WINNER_TAKE_ALL` where it has learned and noise
+    rules."""
+    near = noise.reindex({dim: areas[dim] for dim in areas.dims}, method="nearest")
+    learned = ~areas.isin((Region.NOT_LEARNED, Region.DIVERGED))
+    return areas.where(~(learned & (near > 0)), Region.WINNER_TAKE_ALL)
 
 
 def closed_forms(training: Training) -> dict[str, jax.Array | float]:

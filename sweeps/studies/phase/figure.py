@@ -17,6 +17,7 @@ from sweeps.runner import hosts
 from sweeps.runner.labels import label
 from sweeps.runner.run import run as run_sweep
 from sweeps.studies.options import log_edges
+from sweeps.studies.phase import diagram
 from sweeps.studies.phase.diagram import DESCENT, Phase
 from sweeps.studies.phase.plane import Plane, at_end, region_map, sweep
 from sweeps.studies.phase.regions import DIVERGED_COLOUR, Rule
@@ -31,10 +32,12 @@ LINES = {
     "snap": (r"horizon = $t_0$", "--"),
 }
 """Transition lines: where a stage of the closed form ends just at the horizon."""
+NOISE_COLOUR = "#c2185b"
 TITLES = {
     "simulation": "training",
     DESCENT: "descent, T and batch infinite",
     "symmetric": "exact flow",
+    "symmetric-finite-t": "flow at finite T",
 }
 
 
@@ -69,6 +72,11 @@ def run(config: Plane, rule: Rule | None = None) -> list[Path]:
     maps = {name: at_end(ds, config.observable) for name, ds in found.items()}
     areas = {name: region_map(ds, rule) for name, ds in found.items()}
     closed = config.lines()
+    scatter = config.scatter()
+    noise = None
+    if scatter is not None:
+        scatter.check()
+        noise = diagram.noise(run_sweep(scatter, config.out / "spread").load())
     compared = len(maps) == 2
     columns = 3 if compared else 1
     figure, axes = plt.subplots(
@@ -90,11 +98,20 @@ def run(config: Plane, rule: Rule | None = None) -> list[Path]:
         figure.colorbar(mesh, ax=axes[0, 2], label=f"difference in {config.observable}")
         axes[0, 2].set_title("left minus middle")
         same = plot_agreement(areas[first], areas[second], ax=axes[1, 2])
-        axes[1, 2].set_title(f"same region: {100 * same:.1f} % of the plane")
+        said = f"same region: {100 * same:.1f} % of the plane"
+        if noise is not None:
+            with_noise = diagram.with_noise(areas[second], noise)
+            said += f"; {100 * float((areas[first] == with_noise).mean()):.1f} % with noise"
+        print(said)
+        axes[1, 2].set_title(said)
     for ax in axes.flat:
         plot_lines(config, closed, ax=ax, bound=ax in axes[0, : len(maps)])
+        if noise is not None:
+            plot_noise(noise, ax=ax)
     figure.legend(
-        handles=legend(rule, bool(closed) and bool(np.isfinite(closed["peak"]).any())),
+        handles=legend(
+            rule, bool(closed) and bool(np.isfinite(closed["peak"]).any()), noise is not None
+        ),
         loc="outside lower center",
         ncols=5,
         frameon=False,
@@ -104,6 +121,9 @@ def run(config: Plane, rule: Rule | None = None) -> list[Path]:
     arrays |= {f"{name}/region": a.values for name, a in areas.items()}
     arrays |= {f"closed_form/{name}": values for name, values in closed.items()}
     arrays |= {name: np.array(values) for name, values in config.axes().items()}
+    if noise is not None:
+        arrays["noise"] = noise.values
+        arrays |= {f"noise/{dim}": noise[dim].values for dim in noise.dims}
     return output.write(config.out, "phase", figure=figure, arrays=arrays)
 
 
@@ -186,12 +206,19 @@ def plot_lines(config: Plane, closed: Mapping[str, np.ndarray], ax: Axes, bound:
         ax.clabel(drawn, fmt="B = %.2g", fontsize=7)
 
 
+def plot_noise(noise: xr.DataArray, ax: Axes) -> None:
+    """The line beyond which noise rules, as `sweeps.studies.phase.diagram.noise` tells."""
+    x, y = noise.dims
+    if noise.min() < 0 < noise.max():
+        ax.contour(noise[x], noise[y], noise.T, [0.0], colors=NOISE_COLOUR, linewidths=1.4)
+
+
 def decorate(ax: Axes, x: xr.DataArray, y: xr.DataArray) -> None:
     """Logarithmic axes with names and units."""
     ax.set(xscale="log", yscale="log", xlabel=label(x), ylabel=label(y))
 
 
-def legend(rule: Rule, lines: bool) -> list:
+def legend(rule: Rule, lines: bool, noise: bool) -> list:
     """What the colours are, and the lines if there are any."""
     handles: list = []
     if lines:
@@ -199,4 +226,7 @@ def legend(rule: Rule, lines: bool) -> list:
             Line2D([], [], color="k", ls=style, label=text) for text, style in LINES.values()
         ]
         handles.append(Line2D([], [], color="0.35", lw=0.8, label="iso-lines of Theorem 4's B"))
+    if noise:
+        text = r"noise: $\sigma(z) = \max(|z|, 1)$"
+        handles.append(Line2D([], [], color=NOISE_COLOUR, label=text))
     return handles + [Patch(fc=fc, ec="0.5", label=name) for name, fc in rule.legend.values()]

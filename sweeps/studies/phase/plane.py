@@ -84,6 +84,10 @@ class Plane:
         """Closed-form quantities on the plane, (y, x), for the lines that theory draws on it."""
         return {}
 
+    def scatter(self) -> Sweep | None:
+        """The sweep that predicts how far runs scatter, None where none is drawn."""
+        return None
+
     def title(self) -> str:
         """What was computed, in a line."""
         return f"{self.SYSTEM}: {self.training().task}"

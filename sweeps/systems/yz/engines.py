@@ -14,6 +14,7 @@ from odes.yz import ladder
 from sweeps.systems.base import Engine, Settings, known
 from sweeps.systems.yz import memory, reduced
 from sweeps.systems.yz.rungs import assemble, check_finite, rung, start_of
+from sweeps.systems.yz.scatter import SPREAD
 from sweeps.systems.yz.settings import Fixed
 
 
@@ -98,6 +99,7 @@ ENGINES: dict[str, Engine[Fixed]] = {
     "descent": _of_descent(finite=False),
     **{name: rung(theory) for name, theory in ladder.THEORIES.items()},
     **reduced.engines(True, _of_descent(finite=True)),
+    "spread": SPREAD,
     **reduced.engines(False, _of_descent(finite=False)),
 }
 """Engines by the name under which a sweep asks for them: training, training with an infinite batch

@@ -1,0 +1,70 @@
+"""The engine of the spread over seeds: what training scatters around, and how far."""
+
+import dataclasses
+import math
+
+import numpy as np
+from jaxtyping import PRNGKeyArray
+
+import dynsim
+from dynsim import Trajectory, checks
+from dynsim.training.recording import Table
+from dynsim.yz import finite_length
+from dynsim.yz.observables import DEFAULT_RECORD, OBSERVABLES
+from odes.yz import spread
+from sweeps.systems.base import Engine, Settings, known
+from sweeps.systems.yz import memory
+from sweeps.systems.yz.rungs import assemble, start_of
+from sweeps.systems.yz.settings import Fixed
+
+STD = "_std"
+"""How the names of standard deviations end."""
+_FUNCTIONS = {name: OBSERVABLES[name] for name in DEFAULT_RECORD}
+
+
+def _solve(
+    settings: Settings[Fixed],
+    task: dynsim.SequenceClasses,
+    optimizer: dynsim.Optimizer,
+    key: PRNGKeyArray,
+) -> Trajectory:
+    fixed = settings.fixed
+    found = spread.solve(
+        task,
+        optimizer,
+        np.asarray(known(settings.times)),
+        batch=fixed.batch,
+        length=fixed.length,
+        init=start_of(fixed, task, key),
+        record=tuple(dict.fromkeys(name.removesuffix(STD) for name in settings.record)),
+        dtype=settings.dtype,
+    )
+    values = {**found.observables, **{name + STD: value for name, value in found.std.items()}}
+    recorded = {name: values[name] for name in settings.record}
+    return dataclasses.replace(found, observables=recorded, covariance=None)
+
+
+def _check(fixed: Fixed, task: dynsim.SequenceClasses, optimizer: dynsim.Optimizer) -> None:
+    del optimizer
+    checks.integer("batch", fixed.batch, 1)
+    finite_length.check_length(task, fixed.length)
+
+
+def _bytes(task: dynsim.SequenceClasses, settings: Settings[Fixed]) -> int:
+    # Of each number recorded a derivative by all weights, and states from one kept to the next.
+    shapes = len(settings.record) * task.K + 2 * math.isqrt(settings.fixed.steps)
+    copies = memory.STATE_COPIES[settings.fixed.kind]
+    return settings.width * copies * shapes * memory.parameters(task)
+
+
+SPREAD = Engine(
+    _solve,
+    assemble,
+    Table({**_FUNCTIONS, **{name + STD: function for name, function in _FUNCTIONS.items()}}),
+    _bytes,
+    _check,
+    variant=True,
+    title="descent, T finite, batch infinite, and spread over seeds",
+    assumes="1/T^2 -> 0, noise of batches to first order",
+)
+"""Records means, and standard deviations under their names with `STD`."""
