@@ -3,6 +3,8 @@
 import csv
 import dataclasses
 import io
+import itertools
+import math
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -19,10 +21,12 @@ from sweeps.runner.run import run as run_sweep
 from sweeps.runner.run import valid
 from sweeps.runner.spec import Sweep
 from sweeps.studies.options import queries
+from sweeps.systems.yz.scatter import STD
 
-ENGINES = {"simulation": "", "matched": "flow_", "descent": "descent_"}
-"""What is run, and how its columns begin: training; the momentum flow and descent with T and
-batch infinite, from the same random starts."""
+TRAINING, THEORY = "simulation", "spread"
+LIMITS = {"matched": "flow_", "descent": "descent_"}
+"""The momentum flow and descent with T and batch infinite, and how their columns begin."""
+PUBLISHED_SEEDS = 10
 FLOW_RTOL = 1e-5
 """Of the flow. The entropy then has four correct digits, far below its spread over seeds."""
 Cells = Mapping[tuple[float, float, float], tuple[float, float]]
@@ -34,14 +38,26 @@ class Figure6:
 
     Attributes:
         queries: numbers of queries, a panel each: 1,3,5,10.
-        seeds: number of runs in each cell.
-        theory: also integrate the momentum flow, and descend with T and batch infinite.
+        seeds: number of runs in each cell, and of random starts of the theories, the same ones.
+        training: train; without it theory stands alone.
+        theory: predict means and spread at finite T and batch; with training also integrate the
+            momentum flow and descend with T and batch infinite.
         out: directory for fig6.png, fig6.csv and the stored sweeps, which resume.
     """
 
     queries: tuple[str, ...] = ("1,3,5,10",)
     seeds: int = 10
+    training: bool = True
     theory: bool = True
+
+    def engines(self) -> tuple[str, ...]:
+        """What is run."""
+        if not (self.training or self.theory):
+            raise ValueError("training, theory = False, False: leaves nothing to draw")
+        if not self.theory:
+            return (TRAINING,)
+        return (TRAINING, THEORY, *LIMITS) if self.training else (THEORY,)
+
     out: Path = Path("out/fig6")
 
 
@@ -52,14 +68,17 @@ def run(config: Figure6) -> list[Path]:
         f"axes.seed = {{ range = {config.seeds} }}",
     ]
     sweep = load("fig6", overrides)
-    sweep.check()
+    wanted = {engine: variant(sweep, engine) for engine in config.engines()}
+    for each in wanted.values():
+        each.check()
     output.check_directory(config.out)
     hosts.use_all_cores()
     found = {
-        engine: valid(run_sweep(variant(sweep, engine), config.out / engine)).load()
-        for engine in (ENGINES if config.theory else ["simulation"])
+        engine: valid(run_sweep(each, config.out / engine)).load()
+        for engine, each in wanted.items()
     }
     known = published()
+    print("\n".join(summary(found, known)))
     panels = list(sweep.fields["num_queries"])
     figure, axes = plt.subplots(
         1, len(panels), figsize=(1.5 + 3.4 * len(panels), 4.6), layout="constrained", squeeze=False
@@ -68,11 +87,14 @@ def run(config: Figure6) -> list[Path]:
         plot({engine: ds.sel(num_queries=number) for engine, ds in found.items()}, known, ax=ax)
     axes[0, 0].set_ylabel("entropy of attention on distinct tokens (nat)")
     handles, labels = axes[0, 0].get_legend_handles_labels()
+    shown = {
+        text: style for engine, (text, *style) in STYLES.items() if engine in (*found, "known")
+    }
     handles += [
         Line2D([], [], color="k", ls=style, marker=marker, mfc="none")
-        for style, marker in STYLES.values()
+        for style, marker in shown.values()
     ]
-    figure.legend(handles, [*labels, *STYLES], loc="outside lower center", ncols=len(handles))
+    figure.legend(handles, [*labels, *shown], loc="outside lower center", ncols=len(handles))
     return output.write(
         config.out,
         "fig6",
@@ -83,80 +105,127 @@ def run(config: Figure6) -> list[Path]:
 
 
 STYLES = {
-    "trained (mean, s.d.)": ("-", "o"),
-    "momentum flow": ("--", ""),
-    "descent, T = inf": (":", ""),
-    "published": ("", "s"),
+    TRAINING: ("trained (mean, s.d.)", "-", "o"),
+    THEORY: ("theory at finite T (mean, band of s.d.)", "--", ""),
+    "matched": ("momentum flow, T = inf", "-.", ""),
+    "descent": ("descent, T = inf", ":", ""),
+    "known": ("published", "", "s"),
 }
+"""Text, line and marker by engine."""
 
 
 def variant(sweep: Sweep, engine: str) -> Sweep:
     """The sweep computed by another engine, which records the entropy alone."""
-    if engine == "simulation":
+    if engine == TRAINING:
         return sweep
+    if engine == THEORY:
+        return dataclasses.replace(sweep, engine=engine, record=("entropy", "entropy" + STD))
     rtol = FLOW_RTOL if engine == "matched" else None
     return dataclasses.replace(sweep, engine=engine, record=("entropy",), rtol=rtol)
 
 
 def plot(found: Mapping[str, xr.Dataset], known: Cells, ax: Axes | None = None) -> Axes:
-    """One panel: training with its spread over seeds, theory, and published means."""
+    """One panel: training and theory with their spread over seeds, and published means."""
     ax = ax or plt.gca()
-    entropy = found["simulation"].entropy
-    colours = plt.get_cmap("viridis")(np.linspace(0, 0.9, entropy.sizes["eta_z"]))
-    ratio = entropy.ratio.values
-    for eta_z, colour in zip(entropy.eta_z.values, colours, strict=True):
-        line = entropy.sel(eta_z=eta_z)
-        spread = line.std("seed", ddof=1) if line.sizes["seed"] > 1 else None
-        style = {"color": colour, "capsize": 2, "label": rf"$\eta_Z = {eta_z:g}$"}
-        ax.errorbar(ratio, line.mean("seed"), spread, fmt="o-", ms=4, **style)
-        for engine, dashes in (("matched", "--"), ("descent", ":")):
-            if engine in found:
-                theory = found[engine].entropy.sel(eta_z=eta_z).mean("seed")
-                ax.plot(ratio, theory, dashes, color=colour, lw=1.2)
-        keys = [(float(entropy.num_queries), float(eta_z), float(r)) for r in ratio]
+    first = next(iter(found.values())).entropy
+    colours = plt.get_cmap("viridis")(np.linspace(0, 0.9, first.sizes["eta_z"]))
+    ratio = first.ratio.values
+    for eta_z, colour in zip(first.eta_z.values, colours, strict=True):
+        line = {engine: ds.sel(eta_z=eta_z) for engine, ds in found.items()}
+        label = {"label": rf"$\eta_Z = {eta_z:g}$"}
+        if TRAINING in line:
+            mean, std = trained(line[TRAINING])
+            ax.errorbar(ratio, mean, std, fmt="o-", ms=4, color=colour, capsize=2, **label)
+            label = {}
+        if THEORY in line:
+            mean, std = predicted(line[THEORY])
+            ax.fill_between(ratio, mean - std, mean + std, color=colour, alpha=0.12, lw=0)
+        for engine in (THEORY, *LIMITS):
+            if engine in line:
+                curve = line[engine].entropy.mean("seed")
+                ax.plot(ratio, curve, STYLES[engine][1], color=colour, lw=1.2, **label)
+                label = {}
+        keys = [(float(first.num_queries), float(eta_z), float(r)) for r in ratio]
         at = [r for r, key in zip(ratio, keys, strict=True) if key in known]
         means = [known[key][0] for key in keys if key in known]
         ax.plot(at, means, "s", ms=8, mfc="none", color=colour)
-    ax.set(title=f"{int(entropy.num_queries)} queries", xlabel=r"$\eta_Y / \eta_Z$", xscale="log")
+    ax.set(title=f"{int(first.num_queries)} queries", xlabel=r"$\eta_Y / \eta_Z$", xscale="log")
     ax.set_xticks(ratio, [f"{r:g}" for r in ratio])
     ax.minorticks_off()
     ax.grid(alpha=0.25)
     return ax
 
 
+def trained(dataset: xr.Dataset) -> tuple[xr.DataArray, xr.DataArray]:
+    """Mean and standard deviation (ddof 1) of the entropy over valid runs."""
+    entropy = dataset.entropy.astype(np.float64)
+    return entropy.mean("seed"), entropy.std("seed", ddof=1)
+
+
+def predicted(dataset: xr.Dataset) -> tuple[xr.DataArray, xr.DataArray]:
+    """Mean and standard deviation of the entropy over starts and data (law of total variance): the
+    mean of the variance that the data make, and the variance of the mean over the starts."""
+    by_data = (dataset["entropy" + STD] ** 2).mean("seed")
+    by_start = dataset.entropy.var("seed", ddof=1) if dataset.sizes["seed"] > 1 else 0
+    return dataset.entropy.mean("seed"), (by_data + by_start) ** 0.5
+
+
+def cells(dataset: xr.Dataset) -> list[dict[str, float]]:
+    """The cells of the figure, in the order of its table."""
+    axes = ("num_queries", "eta_z", "ratio")
+    values = (dataset[name].values.tolist() for name in axes)
+    return [dict(zip(axes, cell, strict=True)) for cell in itertools.product(*values)]
+
+
+def summary(found: Mapping[str, xr.Dataset], known: Cells) -> list[str]:
+    """How far theory is from training with the same starts, and from the published means."""
+    lines = []
+    if TRAINING in found:
+        for engine in (THEORY, *LIMITS):
+            if engine in found:
+                apart = np.abs((found[engine].entropy - found[TRAINING].entropy).mean("seed"))
+                text = STYLES[engine][0].split(" (")[0]
+                lines.append(
+                    f"{text} against training from the same starts: median deviation "
+                    f"{float(apart.median()):.4f} nat, largest {float(apart.max()):.4f}"
+                )
+    if THEORY in found:
+        mean, _ = predicted(found[THEORY])
+        close = []
+        for cell in cells(found[THEORY]):
+            if (key := tuple(cell.values())) in known:
+                want, std = known[key]
+                apart = abs(float(mean.sel(cell)) - want)
+                close.append(apart <= max(3 * std / math.sqrt(PUBLISHED_SEEDS), 0.02 * want))
+        if close:
+            lines.append(
+                f"theory alone is within 3 standard errors or 2 % of the published mean in "
+                f"{sum(close)} of {len(close)} cells"
+            )
+    return lines
+
+
 def table(found: Mapping[str, xr.Dataset], known: Cells) -> str:
-    """The figure's numbers as CSV: means and standard deviations (ddof 1) over valid runs."""
+    """The figure's numbers as CSV: means and standard deviations over valid runs and starts."""
+    columns: dict[str, xr.DataArray] = {}
+    if TRAINING in found:
+        columns["mean"], columns["std"] = trained(found[TRAINING])
+        columns["seeds"] = found[TRAINING].entropy.count("seed")
+    if THEORY in found:
+        columns["theory"], columns["theory_std"] = predicted(found[THEORY])
+    for engine, name in LIMITS.items():
+        if engine in found:
+            columns[f"{name}mean"], columns[f"{name}std"] = trained(found[engine])
     text = io.StringIO()
-    names = [ENGINES[engine] for engine in found]
-    columns = ["num_queries", "eta_z", "ratio", "mean", "std", "seeds"]
-    columns += [f"{name}{what}" for name in names[1:] for what in ("mean", "std")]
     writer = csv.writer(text, lineterminator="\n")
-    writer.writerow([*columns, "published_mean", "published_std"])
-    entropy = found["simulation"].entropy
-    for number in entropy.num_queries.values:
-        for eta_z in entropy.eta_z.values:
-            for ratio in entropy.ratio.values:
-                cell = {"num_queries": number, "eta_z": eta_z, "ratio": ratio}
-                row: list[object] = [int(number), float(eta_z), float(ratio)]
-                for engine, dataset in found.items():
-                    values = dataset.entropy.sel(cell).values.astype(np.float64)
-                    values = values[np.isfinite(values)]
-                    row += [f"{mean(values):.6f}", f"{spread(values):.6f}"]
-                    if engine == "simulation":
-                        row.append(values.size)
-                row += known.get((float(number), float(eta_z), float(ratio)), ("", ""))
-                writer.writerow(row)
+    first = next(iter(found.values()))
+    writer.writerow([*cells(first)[0], *columns, "published_mean", "published_std"])
+    for cell in cells(first):
+        at = [values.sel(cell).item() for values in columns.values()]
+        row = [value if isinstance(value, int) else f"{value:.6f}" for value in at]
+        key = tuple(float(value) for value in cell.values())
+        writer.writerow([*cell.values(), *row, *known.get(key, ("", ""))])
     return text.getvalue()
-
-
-def mean(values: np.ndarray) -> float:
-    """Mean, NaN of nothing."""
-    return float(values.mean()) if values.size else float("nan")
-
-
-def spread(values: np.ndarray) -> float:
-    """Standard deviation (ddof 1), NaN below two values."""
-    return float(values.std(ddof=1)) if values.size > 1 else float("nan")
 
 
 def published() -> dict[tuple[float, float, float], tuple[float, float]]:
@@ -170,6 +239,6 @@ def published() -> dict[tuple[float, float, float], tuple[float, float]]:
 
 def arrays(found: Mapping[str, xr.Dataset]) -> dict[str, np.ndarray]:
     """Plotted arrays and their axes by name."""
-    first = found["simulation"]
+    first = next(iter(found.values()))
     named = {str(dim): first[dim].values for dim in first.entropy.dims}
     return named | {f"{engine}/entropy": ds.entropy.values for engine, ds in found.items()}
