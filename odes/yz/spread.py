@@ -1,7 +1,8 @@
 """Mean and spread over seeds of training at finite batch B and length T [ours].
 
 The mean follows descent on the loss of finite T, and the linear noise approximation of
-`odes.solver.linear_noise` gives the covariance. What a batch adds to the gradient has covariance
+`odes.solver.linear_noise` gives the covariance; to second order the mean moves as well, by what
+`odes.solver.noise_drift` says. What a batch adds to the gradient has covariance
 C/B, C = Cov of the gradient of one sequence. With s_n(c) = lambda . grad l_n(c) for a sequence of
 class n with frequencies c, which are multinomial (`dynsim.yz.finite_length`), to first order in 1/L
 
@@ -18,7 +19,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.flatten_util import ravel_pytree
-from jaxtyping import Array, Float, Real
+from jaxtyping import Array, Float, PRNGKeyArray, Real
 
 from dynsim import checks
 from dynsim.classes.task import SequenceClasses
@@ -31,7 +32,7 @@ from dynsim.trajectory import Times, Trajectory
 from dynsim.yz import finite_length, observables
 from dynsim.yz import model as yz
 from dynsim.yz.observables import DEFAULT_RECORD
-from odes.solver import linear_noise
+from odes.solver import linear_noise, noise_drift
 from odes.solver.integrate import judge, run, weights
 
 
@@ -68,12 +69,7 @@ def solve(
     Raises:
         ValueError: naming the argument, its value and what is allowed, before compilation.
     """
-    checks.real("batch", batch, 1)
-    finite_length.check_length(task, length)
-    if checks.is_traced(times):
-        raise ValueError("times: must be concrete, as they decide the course of the computation")
-    steps = np.asarray(times)
-    check_step_times(times, int(steps[-1]) if steps.ndim == 1 and steps.size else 0)
+    steps = _checked(task, times, batch, length)
     return run(
         _solve,
         task,
@@ -81,14 +77,84 @@ def solve(
         times,
         dtype,
         init=(init, batch, length),
-        start=lambda task, optimizer: (
-            weights(init, task, dtype),
-            jnp.asarray(batch, dtype),
-            finite_length.contextual(length, dtype),
-        ),
-        steps=tuple(int(step) for step in steps),
+        start=functools.partial(_start, init=init, batch=batch, length=length, dtype=dtype),
+        steps=steps,
         record=observables.MEASURED.resolve(record),
     )
+
+
+def drift(
+    task: SequenceClasses,
+    optimizer: Optimizer,
+    times: Times,
+    key: PRNGKeyArray,
+    *,
+    batch: Real[Number, ""],
+    draws: int = 32,
+    length: Real[Number, ""] = math.inf,
+    init: yz.YZ | None = None,
+    record: Record = DEFAULT_RECORD,
+    dtype: DType = "float64",
+) -> Trajectory:
+    """Predict how far noise moves the mean over seeds, to first order in 1/B.
+
+    Args:
+        key: of the draws.
+        draws: number of draws of the noise of a whole run over which is averaged, >= 1. The
+            relative error of the drift falls like one over its root.
+        task, optimizer, times, batch, length, init, record, dtype: as in `solve`.
+
+    Returns:
+        A `Trajectory` whose observables are what noise *adds* to the mean of each. Its status is
+        that of descent.
+
+    Raises:
+        ValueError: as `solve`, and for `draws`.
+    """
+    steps = _checked(task, times, batch, length)
+    draws = checks.integer("draws", draws, 1)
+    return run(
+        _drift,
+        task,
+        optimizer,
+        times,
+        dtype,
+        init=(init, batch, length, key),
+        start=lambda *given: (
+            *_start(*given, init=init, batch=batch, length=length, dtype=dtype),
+            key,
+        ),
+        steps=steps,
+        draws=draws,
+        record=observables.MEASURED.resolve(record),
+    )
+
+
+def _checked(
+    task: SequenceClasses, times: Times, batch: Real[Number, ""], length: Real[Number, ""]
+) -> tuple[int, ...]:
+    """The times as integers; raises `ValueError` for what cannot be."""
+    checks.real("batch", batch, 1)
+    finite_length.check_length(task, length)
+    if checks.is_traced(times):
+        raise ValueError("times: must be concrete, as they decide the course of the computation")
+    steps = np.asarray(times)
+    check_step_times(times, int(steps[-1]) if steps.ndim == 1 and steps.size else 0)
+    return tuple(int(step) for step in steps)
+
+
+def _start(
+    task: SequenceClasses,
+    optimizer: Optimizer,
+    *,
+    init: yz.YZ | None,
+    batch: Real[Number, ""],
+    length: Real[Number, ""],
+    dtype: DType,
+) -> tuple[yz.YZ, Float[Array, ""], finite_length.Context]:
+    del optimizer
+    context = finite_length.contextual(length, dtype)
+    return weights(init, task, dtype), jnp.asarray(batch, dtype), context
 
 
 @functools.partial(jax.jit, static_argnames=("steps", "record"))
@@ -103,6 +169,57 @@ def _solve(
     steps: tuple[int, ...],
     record: Recording,
 ) -> Trajectory:
+    descent = _descent(task, optimizer, context, record)
+    found = linear_noise.spread(descent, init, steps)
+    values = _by_name(task, init, record, found.values)
+    status, first_bad = judge(times, found.beside <= DIVERGED_LOSS * math.log(task.M))
+    scaled = found.covariance / batch
+    return Trajectory(times, values, None, status, first_bad, "spread", scaled)
+
+
+@functools.partial(jax.jit, static_argnames=("steps", "draws", "record"))
+def _drift(
+    task: SequenceClasses,
+    optimizer: Optimizer,
+    times: Float[Array, " S"],
+    init: yz.YZ,
+    batch: Float[Array, ""],
+    context: finite_length.Context,
+    key: PRNGKeyArray,
+    *,
+    steps: tuple[int, ...],
+    draws: int,
+    record: Recording,
+) -> Trajectory:
+    def sample(params: yz.YZ, key: PRNGKeyArray) -> yz.YZ:
+        def features(params: yz.YZ) -> tuple[Array, Array]:
+            found = finite_length.expand(params, task, context)
+            return found.losses, found.slope
+
+        (losses, slope), pull = jax.vjp(features, params)
+        of_class, of_token = jax.random.split(key)
+        root = jnp.sqrt(jnp.asarray(task.prior))
+        one = jax.random.normal(of_class, losses.shape, losses.dtype)
+        between = root * (one - root * jnp.sum(root * one))
+        within = jnp.zeros_like(slope)
+        if context is not None:
+            scale = jnp.sqrt(jnp.asarray(task.prior)[:, None] * jnp.asarray(task.probs) / context)
+            within = scale * jax.random.normal(of_token, slope.shape, slope.dtype)
+        return jax.tree.map(lambda x: x / jnp.sqrt(batch), pull((between, within))[0])
+
+    descent = _descent(task, optimizer, context, record)
+    found = noise_drift.drift(descent, sample, init, steps, key, draws)
+    values = _by_name(task, init, record, found.drift)
+    status, first_bad = judge(times, jnp.all(jnp.isfinite(found.drift), axis=1))
+    return Trajectory(times, values, None, status, first_bad, "drift")
+
+
+def _descent(
+    task: SequenceClasses,
+    optimizer: Optimizer,
+    context: finite_length.Context,
+    record: Recording,
+) -> linear_noise.Descent:
     def derive(params: yz.YZ) -> tuple[yz.YZ, finite_length.Expansion]:
         found = finite_length.expand(params, task, context)
         return found.gradient, found
@@ -111,25 +228,17 @@ def _solve(
         seen = record(task, observables.measure(task, params))
         return ravel_pytree(seen)[0], yz.loss(params, task, yz.population(task))
 
-    descent = linear_noise.Descent(
-        optimizer.transformation(),
-        derive,
-        functools.partial(covariance, task, context),
-        observe,
-    )
-    found = linear_noise.spread(descent, init, steps)
+    noise = functools.partial(covariance, task, context)
+    return linear_noise.Descent(optimizer.transformation(), derive, noise, observe)
+
+
+def _by_name(
+    task: SequenceClasses, init: yz.YZ, record: Recording, values: Float[Array, "S P"]
+) -> dict[str, Array]:
+    """Numbers in one row as observables."""
     shapes = jax.eval_shape(lambda p: record(task, observables.measure(task, p)), init)
     _, unravel = ravel_pytree(jax.tree.map(lambda s: jnp.zeros(s.shape, s.dtype), shapes))
-    status, first_bad = judge(times, found.beside <= DIVERGED_LOSS * math.log(task.M))
-    return Trajectory(
-        times,
-        jax.vmap(unravel)(found.values),
-        None,
-        status,
-        first_bad,
-        "spread",
-        found.covariance / batch,
-    )
+    return jax.vmap(unravel)(values)
 
 
 def covariance(

@@ -21,9 +21,10 @@ from sweeps.runner.run import run as run_sweep
 from sweeps.runner.run import valid
 from sweeps.runner.spec import Sweep
 from sweeps.studies.options import queries
-from sweeps.systems.yz.scatter import STD
+from sweeps.systems.yz.scatter import DRIFT, STD
 
 TRAINING, THEORY = "simulation", "spread"
+RECORD = ("entropy", "entropy" + STD, "entropy" + DRIFT)
 LIMITS = {"matched": "flow_", "descent": "descent_"}
 """The momentum flow and descent with T and batch infinite, and how their columns begin."""
 PUBLISHED_SEEDS = 10
@@ -119,7 +120,7 @@ def variant(sweep: Sweep, engine: str) -> Sweep:
     if engine == TRAINING:
         return sweep
     if engine == THEORY:
-        return dataclasses.replace(sweep, engine=engine, record=("entropy", "entropy" + STD))
+        return dataclasses.replace(sweep, engine=engine, record=RECORD)
     rtol = FLOW_RTOL if engine == "matched" else None
     return dataclasses.replace(sweep, engine=engine, record=("entropy",), rtol=rtol)
 
@@ -142,7 +143,7 @@ def plot(found: Mapping[str, xr.Dataset], known: Cells, ax: Axes | None = None) 
             ax.fill_between(ratio, mean - std, mean + std, color=colour, alpha=0.12, lw=0)
         for engine in (THEORY, *LIMITS):
             if engine in line:
-                curve = line[engine].entropy.mean("seed")
+                curve = of_theory(line[engine]).mean("seed")
                 ax.plot(ratio, curve, STYLES[engine][1], color=colour, lw=1.2, **label)
                 label = {}
         keys = [(float(first.num_queries), float(eta_z), float(r)) for r in ratio]
@@ -163,11 +164,18 @@ def trained(dataset: xr.Dataset) -> tuple[xr.DataArray, xr.DataArray]:
 
 
 def predicted(dataset: xr.Dataset) -> tuple[xr.DataArray, xr.DataArray]:
-    """Mean and standard deviation of the entropy over starts and data (law of total variance): the
-    mean of the variance that the data make, and the variance of the mean over the starts."""
+    """Mean and standard deviation of the entropy over starts and data: the mean with what noise
+    adds to it, and by the law of total variance the mean of the variance that the data make, and
+    the variance of the mean over the starts."""
     by_data = (dataset["entropy" + STD] ** 2).mean("seed")
     by_start = dataset.entropy.var("seed", ddof=1) if dataset.sizes["seed"] > 1 else 0
-    return dataset.entropy.mean("seed"), (by_data + by_start) ** 0.5
+    return of_theory(dataset).mean("seed"), (by_data + by_start) ** 0.5
+
+
+def of_theory(dataset: xr.Dataset) -> xr.DataArray:
+    """Entropy of each start by the theory at hand, with what noise adds to it if that is known."""
+    drift = "entropy" + DRIFT
+    return dataset.entropy + dataset[drift] if drift in dataset else dataset.entropy
 
 
 def cells(dataset: xr.Dataset) -> list[dict[str, float]]:
@@ -183,7 +191,7 @@ def summary(found: Mapping[str, xr.Dataset], known: Cells) -> list[str]:
     if TRAINING in found:
         for engine in (THEORY, *LIMITS):
             if engine in found:
-                apart = np.abs((found[engine].entropy - found[TRAINING].entropy).mean("seed"))
+                apart = np.abs((of_theory(found[engine]) - found[TRAINING].entropy).mean("seed"))
                 text = STYLES[engine][0].split(" (")[0]
                 lines.append(
                     f"{text} against training from the same starts: median deviation "

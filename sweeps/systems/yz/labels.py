@@ -15,12 +15,16 @@ LABELS = Labels(
         "batch_loss": ("cross entropy of the next batch", "nat"),
         "relative_loss": ("mean loss of the last 20 steps over that of the first", "1"),
         "entropy": ("entropy of attention on distinct tokens", "nat"),
+        "entropy_drift": ("what noise adds to the mean of the entropy", "nat"),
         "loss_std": ("predicted standard deviation of the loss over seeds", "nat"),
         "entropy_std": ("predicted standard deviation of the entropy over seeds", "nat"),
     },
     inner_dims={
-        **dict.fromkeys(("z_top_distinct", "z_top_common", "speed", "xi", "B"), CLASS),
-        **dict.fromkeys(("z_top_distinct_std", "z_top_common_std", "speed_std", "xi_std"), CLASS),
+        **{
+            name + end: CLASS
+            for name in ("z_top_distinct", "z_top_common", "speed", "xi", "B")
+            for end in ("", "_std", "_drift")
+        },
         **dict.fromkeys(("attention", "normalised_attention", "z"), TOKEN),
         "overlap": ("class", "other_class"),
         "recall": ("threshold",),

@@ -2,12 +2,14 @@
 
 import dataclasses
 import math
+from typing import Any
 
 import numpy as np
 from jaxtyping import PRNGKeyArray
 
 import dynsim
 from dynsim import Trajectory, checks
+from dynsim.training import keys
 from dynsim.training.recording import Table
 from dynsim.yz import finite_length
 from dynsim.yz.observables import DEFAULT_RECORD, OBSERVABLES
@@ -17,8 +19,11 @@ from sweeps.systems.yz import memory
 from sweeps.systems.yz.rungs import assemble, start_of
 from sweeps.systems.yz.settings import Fixed
 
-STD = "_std"
-"""How the names of standard deviations end."""
+STD, DRIFT = "_std", "_drift"
+"""How the names of standard deviations end, and of what noise adds to a mean."""
+DRAWS = 1
+"""Draws of the noise for each start over which a drift is averaged: a sweep has several starts, or
+seeds, over which it is averaged once more."""
 _FUNCTIONS = {name: OBSERVABLES[name] for name in DEFAULT_RECORD}
 
 
@@ -29,19 +34,28 @@ def _solve(
     key: PRNGKeyArray,
 ) -> Trajectory:
     fixed = settings.fixed
-    found = spread.solve(
-        task,
-        optimizer,
-        np.asarray(known(settings.times)),
-        batch=fixed.batch,
-        length=fixed.length,
-        init=start_of(fixed, task, key),
-        record=tuple(dict.fromkeys(name.removesuffix(STD) for name in settings.record)),
-        dtype=settings.dtype,
-    )
+    names = tuple(dict.fromkeys(_base(name) for name in settings.record))
+    common: dict[str, Any] = {
+        "batch": fixed.batch,
+        "length": fixed.length,
+        "init": start_of(fixed, task, key),
+        "record": names,
+        "dtype": settings.dtype,
+    }
+    times = np.asarray(known(settings.times))
+    found = spread.solve(task, optimizer, times, **common)
     values = {**found.observables, **{name + STD: value for name, value in found.std.items()}}
+    if any(name.endswith(DRIFT) for name in settings.record):
+        # Of the key that draws the batches in training.
+        draw = keys.split(key)[1]
+        moved = spread.drift(task, optimizer, times, draw, draws=DRAWS, **common)
+        values |= {name + DRIFT: value for name, value in moved.observables.items()}
     recorded = {name: values[name] for name in settings.record}
     return dataclasses.replace(found, observables=recorded, covariance=None)
+
+
+def _base(name: str) -> str:
+    return name.removesuffix(STD).removesuffix(DRIFT)
 
 
 def _check(fixed: Fixed, task: dynsim.SequenceClasses, optimizer: dynsim.Optimizer) -> None:
@@ -60,11 +74,11 @@ def _bytes(task: dynsim.SequenceClasses, settings: Settings[Fixed]) -> int:
 SPREAD = Engine(
     _solve,
     assemble,
-    Table({**_FUNCTIONS, **{name + STD: function for name, function in _FUNCTIONS.items()}}),
+    Table({name + end: f for end in ("", STD, DRIFT) for name, f in _FUNCTIONS.items()}),
     _bytes,
     _check,
     variant=True,
     title="descent, T finite, batch infinite, and spread over seeds",
     assumes="1/T^2 -> 0, noise of batches to first order",
 )
-"""Records means, and standard deviations under their names with `STD`."""
+"""Records means without noise, and under their names with `STD` and `DRIFT` what noise does."""

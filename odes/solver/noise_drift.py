@@ -1,0 +1,113 @@
+"""How far noise moves the mean of what stochastic descent reaches: the noise-induced drift.
+
+With noise s xi in the gradients, xi_k independent from step to step and of mean zero, an observable
+O of the weights after some steps has the mean
+
+    E O = O at s = 0  +  s^2 E[ (1/2) d^2 O / ds^2 ]  +  O(s^3)
+
+in which only pairs of one and the same xi_k survive the average: the curvature of the gradient has
+moved what noise has spread. The derivative is carried along with descent, by forward mode through
+every step, for a few draws of the noise, over which the average is taken. It is smooth in all
+numbers but the draws, and of the first order in 1/B, where `odes.solver.linear_noise` is its root.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float, Int, PRNGKeyArray, PyTree
+
+from odes.solver.linear_noise import Descent, State
+
+
+class Drift(NamedTuple):
+    """What noise does to P numbers at S times.
+
+    Attributes:
+        values: (S, P) the numbers without noise.
+        drift: (S, P) what noise adds to their mean.
+        error: (S, P) standard error of the drift by the draws; NaN with one.
+    """
+
+    values: Float[Array, "S P"]
+    drift: Float[Array, "S P"]
+    error: Float[Array, "S P"]
+
+
+class Draws(NamedTuple):
+    """Descent, and derivatives of the first and second order by s for each of R draws."""
+
+    mean: State
+    first: State
+    second: State
+
+
+def drift(
+    descent: Descent,
+    sample: Callable[[PyTree, PRNGKeyArray], PyTree],
+    params: PyTree,
+    times: Sequence[int],
+    key: PRNGKeyArray,
+    draws: int,
+) -> Drift:
+    """Carry `draws` of the noise through descent.
+
+    Args:
+        descent: its rule, `derive` and `observe`.
+        sample: noise of the gradient at some weights, from a key; its covariance is C.
+        params: starting weights.
+        times: whole steps that increase, at which numbers are observed.
+    """
+    start = descent.start(params)
+    none = jax.tree.map(lambda leaf: jnp.zeros((draws, *leaf.shape), leaf.dtype), start)
+
+    def step(k: Int[Array, ""], now: Draws) -> Draws:
+        def one(first: State, second: State, key: PRNGKeyArray) -> tuple[State, State]:
+            noise = sample(now.mean.params, key)
+
+            def path(s: Float[Array, ""]) -> State:
+                state = _along(now.mean, first, second, s)
+                gradient = descent.derive(state.params)[0]
+                moved = jax.tree.map(lambda g, xi: g + s * xi, gradient, noise)
+                return descent.update(state, moved, k)
+
+            # As in `linear_noise`, of 0/0 where a gradient has been zero all along.
+            return jax.tree.map(lambda x: jnp.where(jnp.isnan(x), 0, x), _derivatives(path))
+
+        keys = jax.random.split(jax.random.fold_in(key, k), draws)
+        first, second = jax.vmap(one)(now.first, now.second, keys)
+        return Draws(descent.step(now.mean, k), first, second)
+
+    def look(now: Draws) -> Drift:
+        def one(first: State, second: State) -> Float[Array, " P"]:
+            return _derivatives(
+                lambda s: descent.observe(_along(now.mean, first, second, s).params)[0]
+            )[1]
+
+        found = jax.vmap(one)(now.first, now.second) / 2
+        error = jnp.std(found, axis=0, ddof=1) / jnp.sqrt(jnp.asarray(draws, found.dtype))
+        return Drift(descent.observe(now.mean.params)[0], jnp.mean(found, axis=0), error)
+
+    def stretch(carry: tuple[Draws, Array], until: Int[Array, ""]) -> tuple[tuple, Drift]:
+        now, k = carry
+        now = jax.lax.fori_loop(k, until, step, now)
+        return (now, until), look(now)
+
+    steps = jnp.asarray(np.asarray(times), jnp.int32)
+    return jax.lax.scan(stretch, (Draws(start, none, none), jnp.int32(0)), steps)[1]
+
+
+def _along(mean: State, first: State, second: State, s: Float[Array, ""]) -> State:
+    return jax.tree.map(lambda x, d, dd: x + s * d + s**2 / 2 * dd, mean, first, second)
+
+
+def _derivatives(path: Callable[[Float[Array, ""]], PyTree]) -> tuple[PyTree, PyTree]:
+    """First and second derivative of `path` at 0."""
+    one = jnp.ones(())
+
+    def slope(s: Float[Array, ""]) -> PyTree:
+        return jax.jvp(path, (s,), (one,))[1]
+
+    return jax.jvp(slope, (0 * one,), (one,))
