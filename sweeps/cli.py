@@ -101,6 +101,9 @@ COMMANDS: dict[str, Command] = {
     "figure corpus": Command(
         "sweeps.studies.words.figure:CorpusFigure", "predicted and trained fate of words of a text"
     ),
+    "figure finite_size": Command(
+        "sweeps.studies.finite_size.figure:FiniteSize", "how far theory of finite T and batch holds"
+    ),
     "figure ladder": Command("sweeps.compare.ladder:Ladder", "every theory beside simulation"),
     "figure phase": Command("sweeps.studies.phase.figure:Phase", "as dynsim phase"),
     "figure qkv": Command(

@@ -8,8 +8,8 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
+from sweeps.compare import comparison
 from sweeps.compare.compare import DESCENT, Comparison
-from sweeps.compare.comparison import spread
 
 CURVES = {
     "loss": "population loss (nats)",
@@ -52,10 +52,16 @@ def plot_curves(result: Comparison, name: str, ax: Axes | None = None) -> Axes:
     with every theory on top."""
     ax = ax or plt.gca()
     times, mean = _series(result, "simulation", name)
-    around = _over_classes(spread(result.measured(name)))[1:]
+    around = _over_classes(comparison.spread(result.measured(name)))[1:]
     ax.fill_between(times, mean - around, mean + around, color="tab:blue", alpha=0.25, lw=0)
     runs = int(np.sum(result.simulation.ok))
     ax.plot(times, mean, color="tab:blue", lw=2, label=f"simulation, {runs} runs, mean ± sd")
+    if result.spread is not None and (scattered := result.scatter(name)) is not None:
+        when = np.asarray(result.spread.times)[0][1:]
+        middle = _over_classes(comparison.average(comparison.valid(result.spread, name)))[1:]
+        band = _over_classes(scattered.predicted)[1:]
+        for edge, label in ((middle - band, "predicted mean ± sd"), (middle + band, None)):
+            ax.plot(when, edge, color="black", lw=0.8, label=label)
     fresh = itertools.product(_DASHES, _COLOURS)
     for theory in result.predictions:
         dashes, colour = _STYLES[theory] if theory in _STYLES else next(fresh)

@@ -77,9 +77,8 @@ def scatter(predicted: Trajectory, measured: np.ndarray, name: str) -> Scatter:
         measured: (R, S, ...) the observable in the runs, at these times.
     """
     ok = np.asarray(predicted.ok)
-    variance, mean = (
-        np.asarray(x[name], np.float64)[ok] for x in (_variance(predicted), predicted)
-    )
+    variance = np.asarray(predicted.std[name], np.float64)[ok] ** 2
+    mean = np.asarray(predicted[name], np.float64)[ok]
     # Law of total variance: within a start, and of the mean over the starts.
     total = variance.mean(0) if ok.any() else np.full(mean.shape[1:], np.nan)
     if ok.sum() > 1:

@@ -1,0 +1,238 @@
+"""`dynsim figure finite-size`: the order of theory in 1/T, and its spread against that of runs."""
+
+import dataclasses
+from pathlib import Path
+from typing import Literal, NamedTuple
+
+import matplotlib.pyplot as plt
+import numpy as np
+import xarray as xr
+from matplotlib.axes import Axes
+
+import dynsim
+from dynsim import checks
+from sweeps import output
+from sweeps.runner import hosts
+from sweeps.runner.run import run as run_sweep
+from sweeps.runner.run import valid
+from sweeps.runner.spec import Sweep
+from sweeps.studies.finite_size import order
+from sweeps.systems.yz.scatter import STD
+from sweeps.systems.yz.settings import Training
+
+LENGTHS = (8, 16, 32, 64, 128, 256, 512, 1024)
+SAMPLED_LENGTHS = (20, 24, 32, 64, 128, 256)
+SAMPLES = 4000
+"""Count vectors of each class in a sampled quadrature."""
+STEPS = {"small": 30, "syn-small": 200}
+"""Optimiser steps after which errors are measured, by task."""
+BATCHES = (32, 128)
+OBSERVABLES = ("loss", "entropy", "z_top_distinct", "z_top_common")
+
+
+class Rule(NamedTuple):
+    """An update rule, the ratio eta_Y / eta_Z, and three rates eta_Z."""
+
+    optimizer: Literal["sgd", "adam"]
+    momentum: float
+    ratio: float
+    rates: tuple[float, float, float]
+
+
+RULES = {
+    "sgd": Rule("sgd", 0.0, 10.0, (0.1, 0.3, 1.0)),
+    "momentum": Rule("sgd", 0.9, 1.0, (0.1, 0.3, 1.0)),
+    "adam": Rule("adam", 0.0, 1.0, (0.003, 0.01, 0.03)),
+}
+
+
+@dataclasses.dataclass(frozen=True)
+class FiniteSize:
+    """Measure where the theory of finite T and batch holds.
+
+    Attributes:
+        seeds: number of runs of each rule, rate and batch whose spread is measured.
+        steps: optimiser steps of these runs.
+        length: their sequence length T.
+        samples: count vectors of each class in the quadratures for syn-small.
+        out: directory for finite-size.png, .json, .npz and the stored sweeps, which resume.
+    """
+
+    seeds: int = 256
+    steps: int = 100
+    length: int = 128
+    samples: int = SAMPLES
+    out: Path = Path("out/finite-size")
+
+    def sweeps(self) -> dict[str, tuple[Sweep, Sweep]]:
+        """Training and theory by rule."""
+        checks.integer("seeds", self.seeds, 2)
+        found = {}
+        for name, rule in RULES.items():
+            training = Training(
+                optimizer=rule.optimizer,
+                momentum=rule.momentum,
+                ratio=rule.ratio,
+                steps=self.steps,
+                length=self.length,
+            )
+            axes = {"eta_z": rule.rates, "batch": BATCHES}
+            seeds = {**axes, "seed": {"range": self.seeds}}
+            record = tuple(name + end for end in ("", STD) for name in OBSERVABLES)
+            found[name] = (
+                Sweep(seeds, training, "simulation", OBSERVABLES, "end"),
+                Sweep(axes, training, "spread", record, "end"),
+            )
+        return found
+
+
+def run(config: FiniteSize) -> list[Path]:
+    """Compute or resume, print the tables, draw and write."""
+    checks.integer("samples", config.samples, 1)
+    output.check_directory(config.out)
+    wanted = config.sweeps()
+    for pair in wanted.values():
+        for sweep in pair:
+            sweep.check()
+    hosts.use_all_cores()
+    small = order.against_enumeration(dynsim.sgd(1.0, 1.0), LENGTHS, STEPS["small"])
+    syn = order.against_samples(
+        dynsim.syn_small(),
+        dynsim.sgd(1.0, 0.1),
+        SAMPLED_LENGTHS,
+        STEPS["syn-small"],
+        config.samples,
+    )
+    ratios = {
+        name: ratio(
+            run_sweep(trained, config.out / name / "simulation").load(),
+            run_sweep(theory, config.out / name / "spread").load(),
+        )
+        for name, (trained, theory) in wanted.items()
+    }
+    slopes = {
+        name: {
+            kind: order.slope(LENGTHS, getattr(small, kind)[:, place])
+            for kind in ("infinite", "finite")
+        }
+        for place, name in enumerate(order.RECORD)
+    }
+    print("\n".join([*order_lines(slopes, syn), "", *ratio_lines(ratios)]))
+    figure, axes = plt.subplots(1, 3, figsize=(16, 4.8), layout="constrained")
+    plot_order(LENGTHS, small, ax=axes[0])
+    axes[0].set_title("three tokens a class, against enumeration")
+    plot_order(SAMPLED_LENGTHS, syn, ax=axes[1])
+    axes[1].set_title("Syn-Small, against sampled quadratures")
+    plot_ratios(ratios, ax=axes[2])
+    arrays = {
+        f"{name}/{kind}": part
+        for name, errors in (("small", small), ("syn-small", syn))
+        for kind, part in errors._asdict().items()
+    }
+    arrays |= {"small/length": np.array(LENGTHS), "syn-small/length": np.array(SAMPLED_LENGTHS)}
+    arrays |= {
+        f"{rule}/{name}": found[name].values
+        for rule, found in ratios.items()
+        for name in found.data_vars
+    }
+    report = {"slopes": slopes, "ratios": {name: found.to_dict() for name, found in ratios.items()}}
+    return output.write(config.out, "finite-size", figure=figure, arrays=arrays, report=report)
+
+
+def ratio(trained: xr.Dataset, theory: xr.Dataset) -> xr.Dataset:
+    """Predicted over measured standard deviation, and its sampling error, by observable: root mean
+    square over classes of both."""
+    runs = valid(trained).isel(time=-1)
+    predicted = valid(theory).isel(time=-1)
+    found = {}
+    for name in OBSERVABLES:
+        variance, expected = runs[name].var("seed", ddof=1), predicted[name + STD] ** 2
+        if "class" in variance.dims:
+            variance, expected = variance.mean("class"), expected.mean("class")
+        found[name] = (expected / variance) ** 0.5
+        number = runs[name].notnull().any([d for d in runs[name].dims if d == "class"]).sum("seed")
+        found[name + "_error"] = found[name] / (2 * (number - 1)) ** 0.5
+    return xr.Dataset(found)
+
+
+def order_lines(slopes: dict[str, dict[str, float]], syn: order.Errors) -> list[str]:
+    """Exponents on the small task, and errors on Syn-Small, as text."""
+    lines = [
+        f"{name}: error falls like T^{kinds['infinite']:.2f} with T infinite, like "
+        f"T^{kinds['finite']:.2f} to first order in 1/T"
+        for name, kinds in slopes.items()
+    ]
+    lines += [
+        "",
+        f"{'T':>6}" + "".join(f"{name + ' inf / 1st (ref)':>34}" for name in order.RECORD),
+    ]
+    for row, T in enumerate(SAMPLED_LENGTHS):
+        cells = (
+            f"{100 * syn.infinite[row, k]:.3g} % / {100 * syn.finite[row, k]:.3g} % "
+            f"({100 * syn.reference[row, k]:.2g} %)"
+            for k in range(len(order.RECORD))
+        )
+        lines.append(f"{T:>6}" + "".join(f"{cell:>34}" for cell in cells))
+    return lines
+
+
+def ratio_lines(ratios: dict[str, xr.Dataset]) -> list[str]:
+    """Predicted over measured standard deviation as text."""
+    lines = [
+        "Predicted over measured standard deviation over seeds.",
+        "",
+        f"{'':<10}{'eta_Y':>8}{'eta_Z':>8}{'batch':>7}"
+        + "".join(f"{name:>18}" for name in OBSERVABLES),
+    ]
+    for rule, found in ratios.items():
+        for batch in BATCHES:
+            for eta_z in RULES[rule].rates:
+                at = found.sel(eta_z=eta_z, batch=batch)
+                cells = (
+                    f"{float(at[name]):.3f} ± {float(at[name + '_error']):.3f}"
+                    for name in OBSERVABLES
+                )
+                rates = f"{eta_z * RULES[rule].ratio:>8g}{eta_z:>8g}"
+                lines.append(
+                    f"{rule:<10}{rates}{batch:>7}" + "".join(f"{cell:>18}" for cell in cells)
+                )
+    return lines
+
+
+def plot_order(lengths: tuple[int, ...], errors: order.Errors, ax: Axes | None = None) -> Axes:
+    """Relative errors of both rungs over T, with the slopes -1 and -2."""
+    ax = ax or plt.gca()
+    for place, (name, colour) in enumerate(
+        zip(order.RECORD, ("tab:blue", "tab:orange"), strict=True)
+    ):
+        ax.plot(lengths, errors.infinite[:, place], "o:", color=colour, label=f"{name}, T infinite")
+        ax.plot(lengths, errors.finite[:, place], "s-", color=colour, label=f"{name}, first order")
+        if errors.reference.any():
+            ax.plot(lengths, errors.reference[:, place], color=colour, lw=0.8, ls=(0, (1, 3)))
+    far = np.array(lengths[-3:], float)
+    for power, kind in ((1, errors.infinite), (2, errors.finite)):
+        guide = kind[-1].max() * 2 * (far / far[-1]) ** -power
+        ax.plot(far, guide, color="0.5", lw=1)
+        ax.annotate(f"$T^{{-{power}}}$", (far[0], guide[0]), color="0.4")
+    ax.set(xscale="log", yscale="log", xlabel="sequence length T", ylabel="relative error")
+    ax.grid(alpha=0.25)
+    ax.legend(fontsize=8)
+    return ax
+
+
+def plot_ratios(ratios: dict[str, xr.Dataset], ax: Axes | None = None) -> Axes:
+    """Predicted over measured standard deviation, a mark for each rate and batch."""
+    ax = ax or plt.gca()
+    ax.axhline(1, color="k", lw=1)
+    for column, found in enumerate(ratios.values()):
+        for row, name in enumerate(OBSERVABLES):
+            values, errors = found[name].values.ravel(), found[name + "_error"].values.ravel()
+            at = column + 0.2 * (row - 1.5) + np.linspace(-0.07, 0.07, values.size)
+            label = name if column == 0 else None
+            ax.errorbar(at, values, errors, fmt="o", ms=3, color=f"C{row}", label=label)
+    ax.set_xticks(range(len(ratios)), list(ratios))
+    ax.set(ylabel="predicted / measured", title=r"standard deviation over seeds")
+    ax.set_yscale("log")
+    ax.grid(alpha=0.25, axis="y")
+    ax.legend(fontsize=8)
+    return ax

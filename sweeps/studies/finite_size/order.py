@@ -1,0 +1,179 @@
+"""Error of descent on the loss of finite T, and of T infinite, against quadratures of that loss."""
+
+import itertools
+import math
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float, Int
+
+import dynsim
+from dynsim.classes.task import SequenceClasses
+from dynsim.training.loop import by_gradient, train
+from dynsim.yz import finite_length, observables
+from dynsim.yz import model as yz
+
+NEGLIGIBLE = 1e-20
+"""Count vectors less probable than this are left out of an enumeration."""
+RECORD = ("loss", "z_top_distinct")
+
+
+class Errors(NamedTuple):
+    """Relative errors at the end by length T, in the order of `RECORD`.
+
+    Attributes:
+        infinite: (L, 2) of descent with T infinite.
+        finite: (L, 2) of descent to first order in 1/T; NaN where no expansion is offered.
+        reference: (L, 2) uncertainty of the quadrature; 0 for enumeration.
+    """
+
+    infinite: Float[np.ndarray, "L 2"]
+    finite: Float[np.ndarray, "L 2"]
+    reference: Float[np.ndarray, "L 2"]
+
+
+def small_task() -> SequenceClasses:
+    """Two classes of three tokens, one of them common, whose count vectors can be enumerated."""
+    return dynsim.sequence_classes([[0.5, 0.3, 0.2, 0, 0], [0.5, 0, 0, 0.3, 0.2]], [0, 1])
+
+
+def enumerated(task: SequenceClasses, length: int) -> yz.Examples:
+    """Every count vector of `length` - 1 contextual tokens, weighted by its probability."""
+    classes, counts, weight = [], [], []
+    total = length - 1
+    for n, (p, prior) in enumerate(
+        zip(np.asarray(task.probs), np.asarray(task.prior), strict=True)
+    ):
+        tokens = np.flatnonzero(p)
+        # Places of the bars between what falls on one token and on the next.
+        inner = itertools.combinations(range(total + tokens.size - 1), tokens.size - 1)
+        bars = np.array(list(inner), np.int64).reshape(-1, tokens.size - 1)
+        edges = np.pad(
+            bars, ((0, 0), (1, 1)), constant_values=((0, 0), (-1, total + len(tokens) - 1))
+        )
+        found = np.diff(edges, axis=1) - 1
+        log = math.lgamma(total + 1) - _log_factorial(found).sum(1) + found @ np.log(p[tokens])
+        kept = log > math.log(NEGLIGIBLE)
+        spread = np.zeros((kept.sum(), task.M))
+        spread[:, tokens] = found[kept]
+        classes.append(np.full(len(spread), n))
+        counts.append(spread)
+        weight.append(prior * np.exp(log[kept]))
+    return yz.Examples(*(np.concatenate(part) for part in (classes, counts, weight)))
+
+
+def sampled(task: SequenceClasses, length: int, number: int, seed: int) -> yz.Examples:
+    """`number` count vectors of each class, drawn once."""
+    rng = np.random.default_rng(seed)
+    p = np.asarray(task.probs, np.float64)
+    counts = np.concatenate([rng.multinomial(length - 1, row / row.sum(), number) for row in p])
+    weight = np.repeat(np.asarray(task.prior) / number, number)
+    return yz.Examples(np.repeat(np.arange(task.K), number), counts.astype(np.float64), weight)
+
+
+def against_enumeration(optimizer: dynsim.Optimizer, lengths: Sequence[int], steps: int) -> Errors:
+    """Errors on the small task, against the exact loss."""
+    task = small_task()
+    exact = [_descend(task, optimizer, enumerated(task, T), steps) for T in lengths]
+    return _errors(task, optimizer, lengths, steps, np.array(exact), np.zeros((len(lengths), 2)))
+
+
+def against_samples(
+    task: SequenceClasses,
+    optimizer: dynsim.Optimizer,
+    lengths: Sequence[int],
+    steps: int,
+    number: int,
+) -> Errors:
+    """Errors on a task too large to enumerate: the reference is the mean of descents on two
+    samples of `number` count vectors of each class, its uncertainty half of their distance."""
+    found = np.array(
+        [
+            [_descend(task, optimizer, sampled(task, T, number, seed), steps) for seed in (0, 1)]
+            for T in lengths
+        ]
+    )
+    mean = found.mean(1)
+    return _errors(
+        task, optimizer, lengths, steps, mean, np.abs(found[:, 0] - found[:, 1]) / 2 / np.abs(mean)
+    )
+
+
+def slope(lengths: Sequence[int], errors: Float[np.ndarray, " L"], least: int = 64) -> float:
+    """Exponent of the power of T that the errors follow from T = `least` on."""
+    far = np.asarray(lengths) >= least
+    return float(np.polyfit(np.log(np.asarray(lengths)[far]), np.log(errors[far]), 1)[0])
+
+
+def _errors(
+    task: SequenceClasses,
+    optimizer: dynsim.Optimizer,
+    lengths: Sequence[int],
+    steps: int,
+    exact: Float[np.ndarray, "L 2"],
+    reference: Float[np.ndarray, "L 2"],
+) -> Errors:
+    def theory(length: float) -> np.ndarray:
+        try:
+            finite_length.check_length(task, length)
+        except ValueError:
+            return np.full(2, np.nan)
+        found = dynsim.simulate(
+            task,
+            optimizer,
+            steps=steps,
+            length=length,
+            batch=math.inf,
+            times=[steps],
+            record=RECORD,
+            dtype="float64",
+        )
+        return np.array([found["loss"][-1], found["z_top_distinct"][-1, 0]])
+
+    finite = np.array([theory(T) for T in lengths])
+    return Errors(np.abs(theory(math.inf) / exact - 1), np.abs(finite / exact - 1), reference)
+
+
+def _descend(
+    task: SequenceClasses, optimizer: dynsim.Optimizer, examples: yz.Examples, steps: int
+) -> np.ndarray:
+    """Loss and logit after descent on the loss of `examples`."""
+    with jax.enable_x64(True):
+        task, optimizer = task.astype("float64"), optimizer.astype("float64")
+        return np.asarray(_run(task, optimizer, jax.tree.map(jnp.asarray, examples), steps))
+
+
+@jax.jit
+def _run(
+    task: SequenceClasses,
+    optimizer: dynsim.Optimizer,
+    examples: yz.Examples,
+    steps: Int[Array, ""],
+) -> Float[Array, "2"]:
+    rule = optimizer.transformation()
+    start = yz.init_zero(task, "float64")
+    found = train(
+        start,
+        rule.init(start),
+        by_gradient(lambda params, _: yz.loss_and_grad(params, task, examples), rule),
+        lambda params, seen: (
+            {
+                name: observables.OBSERVABLES[name](task, observables.measure(task, params))
+                for name in RECORD
+            },
+            seen,
+        ),
+        jnp.asarray(steps, jnp.int32)[None],
+        steps=None,
+        limit=math.inf,
+        dtype="float64",
+    )
+    return jnp.stack([found["loss"][-1], found["z_top_distinct"][-1, 0]])
+
+
+def _log_factorial(counts: Int[np.ndarray, "E S"]) -> Float[np.ndarray, "E S"]:
+    table = np.concatenate([[0.0], np.cumsum(np.log(np.arange(1, counts.max() + 1)))])
+    return table[counts]
