@@ -8,7 +8,7 @@ import dataclasses
 import functools
 import math
 from collections.abc import Collection
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -186,7 +186,8 @@ def _run(
             sample = _with_positions(task, slope, int(batch), int(length))
 
         def loss(trained: Trained, k: Int[Array, ""]) -> Float[Array, ""]:
-            return qkv.loss(_merge(start, trained), task, sample(k, batch_key(k)))
+            examples: Any = sample(k, batch_key(k))
+            return qkv.loss(_merge(start, trained), task, examples)
 
     rule = optimizer.transformation()
     trained = _trained(start, frozen)

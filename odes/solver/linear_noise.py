@@ -29,6 +29,8 @@ import numpy as np
 import optax
 from jaxtyping import Array, Float, Int, PyTree
 
+from dynsim.precision import AnyArray
+
 
 class State(NamedTuple):
     """Weights, and the numbers in the memory of the update rule; or derivatives by them."""
@@ -118,8 +120,8 @@ class Leg(NamedTuple):
     """Part of a route: over the steps of a `segment`, forwards if `time` is negative, else back
     from `time` or from the end of the segment."""
 
-    segment: Int[np.ndarray, " E"]
-    time: Int[np.ndarray, " E"]
+    segment: Int[AnyArray, "*E"]
+    time: Int[AnyArray, "*E"]
 
 
 def spread(descent: Descent, params: PyTree, times: Sequence[int]) -> Passed:
@@ -143,7 +145,7 @@ def spread(descent: Descent, params: PyTree, times: Sequence[int]) -> Passed:
         kept, passed = carry
         begin = leg.segment * stride
         first = jax.tree.map(lambda leaf: leaf[leg.segment], kept)
-        ahead = begin + jnp.arange(stride)
+        ahead = jnp.arange(stride) + begin
         end, states = jax.lax.scan(lambda state, k: (descent.step(state, k), state), first, ahead)
 
         def forwards(kept: State, passed: Passed) -> tuple[State, Passed]:
@@ -154,7 +156,7 @@ def spread(descent: Descent, params: PyTree, times: Sequence[int]) -> Passed:
 
             def turn(i: Int[Array, ""], passed: Passed) -> Passed:
                 state = jax.tree.map(lambda leaf: leaf[until - i], states)
-                k = begin + until - i
+                k = jnp.asarray(begin + until - i)
                 return jax.lax.cond(k == leg.time, descent.arrive, descent.back, passed, state, k)
 
             return kept, jax.lax.fori_loop(0, until + 1, turn, passed)

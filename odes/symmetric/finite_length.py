@@ -81,5 +81,6 @@ def multiplicity(task: SymmetricTask) -> State:
     K, M = task.K, task.M
     p = jnp.ones_like(jnp.asarray(task.p)) if task.p_copies is None else task.p_copies
     rho = jnp.ones_like(jnp.asarray(task.rho)) if task.rho_copies is None else task.rho_copies
-    decoder = Decoder(K * p, K * (K - 1) * p, K * (M - K) * p, K * rho, (M - K) * rho)
-    return State(decoder, Attention(K * p, task.num_queries * rho))
+    decoder = K * p, K * (K - 1) * p, K * (M - K) * p, K * rho, (M - K) * rho
+    attention = K * p, task.num_queries * rho
+    return State(Decoder(*map(jnp.asarray, decoder)), Attention(*map(jnp.asarray, attention)))

@@ -142,8 +142,8 @@ def run(config: FiniteSize) -> list[Path]:
 def ratio(trained: xr.Dataset, theory: xr.Dataset) -> xr.Dataset:
     """Predicted over measured standard deviation, and its sampling error, by observable: root mean
     square over classes of both."""
-    runs = valid(trained).isel(time=-1)
-    predicted = valid(theory).isel(time=-1)
+    runs = valid(trained)
+    predicted = valid(theory)
     found = {}
     for name in OBSERVABLES:
         variance, expected = runs[name].var("seed", ddof=1), predicted[name + STD] ** 2

@@ -8,7 +8,7 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float, Int
+from jaxtyping import Array, Float, Int, PyTree
 
 import dynsim
 from dynsim.classes.task import SequenceClasses
@@ -154,7 +154,7 @@ def _run(
     steps: Int[Array, ""],
 ) -> Float[Array, "2"]:
     rule = optimizer.transformation()
-    start = yz.init_zero(task, "float64")
+    start: PyTree = yz.init_zero(task, "float64")
     found = train(
         start,
         rule.init(start),

@@ -7,6 +7,7 @@ import itertools
 import math
 from collections.abc import Mapping
 from pathlib import Path
+from typing import NamedTuple
 
 import matplotlib.pyplot as plt
 import numpy as np
@@ -133,19 +134,17 @@ def plot(found: Mapping[str, xr.Dataset], known: Cells, ax: Axes | None = None) 
     ratio = first.ratio.values
     for eta_z, colour in zip(first.eta_z.values, colours, strict=True):
         line = {engine: ds.sel(eta_z=eta_z) for engine, ds in found.items()}
-        label = {"label": rf"$\eta_Z = {eta_z:g}$"}
+        ax.plot([], [], "o", color=colour, label=rf"$\eta_Z = {eta_z:g}$")
         if TRAINING in line:
             mean, std = trained(line[TRAINING])
-            ax.errorbar(ratio, mean, std, fmt="o-", ms=4, color=colour, capsize=2, **label)
-            label = {}
+            ax.errorbar(ratio, mean, std, fmt="o-", ms=4, color=colour, capsize=2)
         if THEORY in line:
             mean, std = predicted(line[THEORY])
             ax.fill_between(ratio, mean - std, mean + std, color=colour, alpha=0.12, lw=0)
         for engine in (THEORY, *LIMITS):
             if engine in line:
                 curve = of_theory(line[engine]).mean("seed")
-                ax.plot(ratio, curve, STYLES[engine][1], color=colour, lw=1.2, **label)
-                label = {}
+                ax.plot(ratio, curve, STYLES[engine][1], color=colour, lw=1.2)
         keys = [(float(first.num_queries), float(eta_z), float(r)) for r in ratio]
         at = [r for r, key in zip(ratio, keys, strict=True) if key in known]
         means = [known[key][0] for key in keys if key in known]
@@ -178,11 +177,18 @@ def of_theory(dataset: xr.Dataset) -> xr.DataArray:
     return dataset.entropy + dataset[drift] if drift in dataset else dataset.entropy
 
 
-def cells(dataset: xr.Dataset) -> list[dict[str, float]]:
+class Cell(NamedTuple):
+    """A cell of the figure."""
+
+    num_queries: float
+    eta_z: float
+    ratio: float
+
+
+def cells(dataset: xr.Dataset) -> list[Cell]:
     """The cells of the figure, in the order of its table."""
-    axes = ("num_queries", "eta_z", "ratio")
-    values = (dataset[name].values.tolist() for name in axes)
-    return [dict(zip(axes, cell, strict=True)) for cell in itertools.product(*values)]
+    values = (dataset[name].values.tolist() for name in Cell._fields)
+    return list(itertools.starmap(Cell, itertools.product(*values)))
 
 
 def summary(found: Mapping[str, xr.Dataset], known: Cells) -> list[str]:
@@ -201,9 +207,9 @@ def summary(found: Mapping[str, xr.Dataset], known: Cells) -> list[str]:
         mean, _ = predicted(found[THEORY])
         close = []
         for cell in cells(found[THEORY]):
-            if (key := tuple(cell.values())) in known:
-                want, std = known[key]
-                apart = abs(float(mean.sel(cell)) - want)
+            if cell in known:
+                want, std = known[cell]
+                apart = abs(float(mean.sel(cell._asdict())) - want)
                 close.append(apart <= max(3 * std / math.sqrt(PUBLISHED_SEEDS), 0.02 * want))
         if close:
             lines.append(
@@ -227,12 +233,11 @@ def table(found: Mapping[str, xr.Dataset], known: Cells) -> str:
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     first = next(iter(found.values()))
-    writer.writerow([*cells(first)[0], *columns, "published_mean", "published_std"])
+    writer.writerow([*Cell._fields, *columns, "published_mean", "published_std"])
     for cell in cells(first):
-        at = [values.sel(cell).item() for values in columns.values()]
+        at = [values.sel(cell._asdict()).item() for values in columns.values()]
         row = [value if isinstance(value, int) else f"{value:.6f}" for value in at]
-        key = tuple(float(value) for value in cell.values())
-        writer.writerow([*cell.values(), *row, *known.get(key, ("", ""))])
+        writer.writerow([*cell, *row, *known.get(cell, ("", ""))])
     return text.getvalue()
 
 

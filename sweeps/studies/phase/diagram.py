@@ -20,7 +20,7 @@ from sweeps.runner.spec import Sweep
 from sweeps.studies.phase.plane import NUM_TIMES, Plane, sweep
 from sweeps.studies.phase.regions import Region
 from sweeps.studies.transitions.peaks import effective_rates
-from sweeps.systems.base import field_names
+from sweeps.systems.base import Run, field_names
 from sweeps.systems.yz.problem import Problem
 from sweeps.systems.yz.scatter import STD
 from sweeps.systems.yz.settings import Training
@@ -112,14 +112,14 @@ class Phase(Plane, Problem):
             return None
         if math.isfinite(self.length) and not self._expands(training):
             return None
-        coarse = {
-            name: values[:: max(len(values) // COARSE, 1)] for name, values in self.axes().items()
+        coarse: dict[str, Any] = {
+            name: values[:: -(-len(values) // COARSE)] for name, values in self.axes().items()
         }
         if self.random_start():
             coarse["seed"] = {"range": 1}
         return Sweep(coarse, training, "spread", (LOGIT, LOGIT + STD), "end")
 
-    def _expands(self, training: Training) -> bool:
+    def _expands(self, training: Run[Any]) -> bool:
         """Whether all lengths T of the plane are finite, and long enough for theory."""
         lengths = self.axes().get("length", (self.length,))
         task = training.make_task()
@@ -176,7 +176,7 @@ def noise(dataset: xr.Dataset) -> xr.DataArray:
     """Log of the predicted standard deviation of `LOGIT` over seeds, over the larger of its mean
     and 1, which is the scale of a softmax: where it is positive, noise decides what wins."""
     mean, std = (dataset[name].mean("class") for name in (LOGIT, LOGIT + STD))
-    found = np.log(std / np.maximum(np.abs(mean), 1))
+    found: xr.DataArray = xr.apply_ufunc(np.log, std / abs(mean).clip(min=1))
     others = [dim for dim in found.dims if dim in ("seed", "time")]
     # Where the derivative along descent overflows, nothing is more certain than noise.
     return found.where(np.isfinite(found), np.log(sys.float_info.max)).mean(others)
