@@ -124,7 +124,9 @@ def data_folder() -> Path:
 
 
 @pytest.fixture
-def optimised_sweeps(optimised: dict[str, int | bool | str], monkeypatch: pytest.MonkeyPatch) -> None:
+def optimised_sweeps(
+    optimised: dict[str, int | bool | str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Sweeps compile as users do: for tests that run for longer than they compile."""
     compile_so = functools.partialmethod(jax.stages.Lowered.compile, optimised)
     monkeypatch.setattr(jax.stages.Lowered, "compile", compile_so)
