@@ -70,8 +70,30 @@ jax.config.update("jax_numpy_rank_promotion", "raise")
 # Sweeps spread over all local devices; the tests of anything else use the first one.
 jax.config.update("jax_num_cpu_devices", 4)
 
+# Files of a minute each, which would leave a worker alone at the end.
+LONG = (
+    "test_two_stage.py",
+    "test_solve.py",
+    "test_run.py",
+    "test_ladder.py",
+    "test_claims.py",
+    "test_docs.py",
+    "test_resume.py",
+    "test_validate.py",
+)
 LIBC = ctypes.CDLL(None) if sys.platform == "linux" else None
 SHARED = Path(__file__).parents[2] / "shared"
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Hand out files in the order of collection: the number of tests, by which pytest-xdist would
+    sort them, says nothing about how long they take."""
+    config.option.loadscopereorder = False
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Long files come first."""
+    items.sort(key=lambda item: item.path.name not in LONG)
 
 
 @pytest.fixture(params=[False, True], ids=["x32", "x64"])
