@@ -6,58 +6,23 @@ of as many of its steps.
 """
 
 from collections.abc import Iterator
-from typing import Any
 
-import jax
-import jax.numpy as jnp
 import numpy as np
 import pytest
-from jaxtyping import Array, Float, PyTree
 
 import dynsim
-from odes.solver import flows
-from odes.solver.integrate import Clock, Save, Solved, VectorField
-from odes.yz import eq10, ladder, lemma3, theorem4
+from odes.yz import ladder
+from tests.systems.euler import euler_instead
 from tests.systems.gradients import IN_Y_AND_Z, check, differentiated, task_for
 
 pytestmark = pytest.mark.usefixtures("x64")
 
-STEPS = 200
-
-
-def euler(
-    vector_field: VectorField,
-    initial: PyTree,
-    times: Float[Array, "2"],
-    args: PyTree,
-    *,
-    save: Save,
-    clock: Clock,
-    **_: Any,
-) -> Solved:
-    """`odes.solver.integrate` from the first of two times, which is zero, to the other one."""
-    start, end = clock.flow_time(times)
-    step = (end - start) / STEPS
-
-    def advance(y: PyTree, t: Float[Array, ""]) -> tuple[PyTree, None]:
-        return jax.tree.map(lambda a, b: a + step * b, y, vector_field(t, y, args)), None
-
-    final, _ = jax.lax.scan(advance, initial, start + step * jnp.arange(STEPS))
-    ends = save(start, initial, args), save(end, final, args)
-    saved = jax.tree.map(lambda *rows: jnp.stack(rows), *ends)
-    return Solved(times, saved, final, jnp.int32(dynsim.Status.OK), jnp.int32(-1))
-
 
 @pytest.fixture(scope="module", autouse=True)
 def by_euler() -> Iterator[None]:
-    """No program of another solver is taken for one of these, nor the other way round."""
-    jax.clear_caches()
     differentiated.cache_clear()
-    with pytest.MonkeyPatch.context() as patch:
-        for module in (flows, eq10, lemma3, theorem4):
-            patch.setattr(module, "integrate", euler)
+    with euler_instead():
         yield
-    jax.clear_caches()
     differentiated.cache_clear()
 
 
