@@ -14,7 +14,7 @@ check: lint types test
 test: $(VENV)/.installed-test
 	$(BIN)/python -m pytest
 
-# Also what trains at full size.
+# Also what trains at full size, and each of many where a few stand for all.
 test-full: $(VENV)/.installed-test
 	$(BIN)/python -m pytest -m "full or not full"
 

@@ -17,35 +17,51 @@ import pytest
 
 mpl.use("Agg")
 # Arguments and results of every function are checked against their annotations, with shapes and
-# dtypes, by `JAXTYPING_DISABLE=0 make test`. An int is a float, as type checkers say.
-if os.environ.get("JAXTYPING_DISABLE") == "0":
+# dtypes; `JAXTYPING_DISABLE=1 make test` does without. An int is a float, as type checkers say.
+if os.environ.get("JAXTYPING_DISABLE", "0") == "0":
     jaxtyping.install_import_hook(
         ("dynsim", "odes"),
         "beartype.beartype(conf=beartype.BeartypeConf(is_pep484_tower=True))",
     )
-# Compilation is most of what the tests cost, and a third as long without optimisation.
+# Compilation is most of what the tests cost, and a third as long without optimisation. These passes
+# take a fourth of the rest where a solver's loops are nested, and a module for each thread of
+# LLVM is one too many where as many tests run as there are cores.
 # `tests/test_canary.py` checks optimised code; `XLA_FLAGS= make test` runs all of it so.
-QUICK = {"xla_backend_optimization_level": 0, "xla_cpu_use_fusion_emitters": False}
-OPTIMISED = {"xla_backend_optimization_level": 3, "xla_cpu_use_fusion_emitters": True}
+QUICK = {
+    "xla_backend_optimization_level": 0,
+    "xla_cpu_use_fusion_emitters": False,
+    "xla_disable_hlo_passes": "while-loop-invariant-code-motion,simplify-while-loops",
+    "xla_cpu_parallel_codegen_split_count": 1,
+}
+OPTIMISED = {
+    "xla_backend_optimization_level": 3,
+    "xla_cpu_use_fusion_emitters": True,
+    "xla_disable_hlo_passes": "",
+    "xla_cpu_parallel_codegen_split_count": 32,
+}
 """What XLA does by default, of all that `QUICK` may have switched off."""
 
 
-def spelled(options: dict[str, int | bool]) -> str:
+def spelled(options: dict[str, int | bool | str]) -> str:
     """Options as the environment variable XLA_FLAGS takes them."""
-    return " ".join(f"--{name}={str(value).lower()}" for name, value in options.items())
+    return " ".join(
+        f"--{name}={str(value).lower() if isinstance(value, bool) else value}"
+        for name, value in options.items()
+    )
 
 
-def known(name: str) -> bool:
-    """Whether this build of XLA knows an option; it aborts on one that it does not know, and
+def known(options: dict[str, int | bool | str]) -> bool:
+    """Whether this build of XLA knows options; it aborts on one that it does not know, and
     builds differ, so that another process asks."""
-    flags = os.environ | {"XLA_FLAGS": spelled({name: QUICK[name]}), "JAX_PLATFORMS": "cpu"}
+    flags = os.environ | {"XLA_FLAGS": spelled(options), "JAX_PLATFORMS": "cpu"}
     ask = [sys.executable, "-c", "import jax; jax.devices()"]
     return subprocess.run(ask, env=flags, capture_output=True, check=False).returncode == 0
 
 
 # Worker processes inherit the answer.
 if "XLA_FLAGS" not in os.environ:
-    os.environ["XLA_FLAGS"] = spelled({n: value for n, value in QUICK.items() if known(n)})
+    every = known(QUICK)
+    os.environ["XLA_FLAGS"] = spelled({n: v for n, v in QUICK.items() if every or known({n: v})})
 # Tracing makes objects by the million and hardly any garbage: a quarter of its time was spent
 # looking for some.
 gc.set_threshold(100_000)
@@ -54,8 +70,30 @@ jax.config.update("jax_numpy_rank_promotion", "raise")
 # Sweeps spread over all local devices; the tests of anything else use the first one.
 jax.config.update("jax_num_cpu_devices", 4)
 
+# Files of a minute each, which would leave a worker alone at the end.
+LONG = (
+    "test_two_stage.py",
+    "test_solve.py",
+    "test_run.py",
+    "test_ladder.py",
+    "test_claims.py",
+    "test_docs.py",
+    "test_resume.py",
+    "test_validate.py",
+)
 LIBC = ctypes.CDLL(None) if sys.platform == "linux" else None
 SHARED = Path(__file__).parents[2] / "shared"
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Hand out files in the order of collection: the number of tests, by which pytest-xdist would
+    sort them, says nothing about how long they take."""
+    config.option.loadscopereorder = False
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Long files come first."""
+    items.sort(key=lambda item: item.path.name not in LONG)
 
 
 @pytest.fixture(params=[False, True], ids=["x32", "x64"])
@@ -82,7 +120,7 @@ def unchecked() -> Iterator[None]:
 
 
 @pytest.fixture(scope="session")
-def optimised() -> dict[str, int | bool]:
+def optimised() -> dict[str, int | bool | str]:
     """Compiler options that undo what is switched off for the tests."""
     return {name: value for name, value in OPTIMISED.items() if name in os.environ["XLA_FLAGS"]}
 
@@ -108,7 +146,9 @@ def data_folder() -> Path:
 
 
 @pytest.fixture
-def optimised_sweeps(optimised: dict[str, int | bool], monkeypatch: pytest.MonkeyPatch) -> None:
+def optimised_sweeps(
+    optimised: dict[str, int | bool | str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Sweeps compile as users do: for tests that run for longer than they compile."""
     compile_so = functools.partialmethod(jax.stages.Lowered.compile, optimised)
     monkeypatch.setattr(jax.stages.Lowered, "compile", compile_so)

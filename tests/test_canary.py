@@ -8,7 +8,7 @@ import pytest
 import dynsim
 from odes.yz import population
 
-Options = dict[str, int | bool]
+Options = dict[str, int | bool | str]
 
 
 @pytest.mark.parametrize(("dtype", "batch"), [("float32", 40_000), ("float64", 20_000)])

@@ -26,7 +26,8 @@ def test_a_batch_shows_its_statuses_and_means_over_valid_runs() -> None:
 
 
 def test_a_single_run_shows_its_status_alone() -> None:
-    run = Trajectory(np.array([0.0]), {"loss": np.ones(1)}, None, np.int32(1), np.int32(0), "eq10")
+    status, first_bad = np.array(1, np.int32), np.array(0, np.int32)
+    run = Trajectory(np.array([0.0]), {"loss": np.ones(1)}, None, status, first_bad, "eq10")
     assert "status DIVERGED)" in repr(run)
     with pytest.raises(KeyError, match="'xi' was not recorded; recorded: loss"):
         run["xi"]

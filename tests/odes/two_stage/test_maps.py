@@ -133,7 +133,7 @@ def sampled(task: Prompts, state: ReducedState) -> jax.Array:
 
 
 @pytest.fixture(scope="module")
-def sample(optimised: dict[str, int | bool]) -> Callable[..., jax.Array]:
+def sample(optimised: dict[str, int | bool | str]) -> Callable[..., jax.Array]:
     """`sampled` as users compile it: it runs for longer than it compiles."""
     return jax.jit(sampled, compiler_options=optimised)
 

@@ -1,12 +1,9 @@
-"""Every rung of the ladder: its gradients, its start, its limits; priors and the residual."""
+"""Every rung of the ladder: gradients through its solver, its limits; priors and the residual."""
 
-import functools
 import math
 import re
 from collections.abc import Callable
-from typing import NamedTuple
 
-import equinox as eqx
 import jax
 import numpy as np
 import pytest
@@ -15,118 +12,24 @@ import dynsim
 from dynsim.yz import model as yz
 from odes import symmetric
 from odes.yz import ladder, population
+from tests.systems.gradients import END, SMALL, check, differentiated
 
 pytestmark = pytest.mark.usefixtures("x64")
 
-SMALL = dynsim.syn(2, 1, num_common=3, num_distinct=3)
-SINGLE = dynsim.syn(1, 3, num_common=1, num_distinct=2)
-END = 20.0
-
-ADAM = {"adam", "matched-adam"}
-MOMENTUM = {"matched", "heavy-ball", "rescaled"}
-IN_Y_AND_Z = {"plain", "corrected", "symmetric"} | MOMENTUM | ADAM
-# These differ by a factor or a decay from a rung that is here. Reverse mode through a solver
-# takes some ten seconds to compile.
-VARIED = {"rescaled", "heavy-ball", "adam", "eq10-paper", "eq10-remark-1"}
-DIFFERENTIATED = [name for name in ladder.THEORIES if name not in VARIED]
+# The loop of the solver in reverse, for a rung without jumps and one with them, and the rungs that
+# need none; `test_gradients.py` has the arithmetic of all rungs.
+QUICK = {"plain", "matched-adam", "fixed_attention", "fixed_attention-discrete"}
 
 
-class Run(NamedTuple):
-    """Gradient of the final loss + entropy by both rates and all probabilities, and central
-    differences by the rates and `along` a direction of the probabilities."""
-
-    result: dynsim.Trajectory
-    by_rates: np.ndarray
-    by_probs: np.ndarray
-    differences: np.ndarray
-    along: np.ndarray
-
-
-def task_for(name: str) -> dynsim.SequenceClasses:
-    return SINGLE if name == "theorem4" else SMALL
-
-
-def solve(name: str, task: dynsim.SequenceClasses, rates: jax.Array) -> dynsim.Trajectory:
-    if name in ADAM:
-        optimizer = dynsim.adam(0.1 * rates[0], 0.1 * rates[1])
-    elif name in MOMENTUM:
-        optimizer = dynsim.momentum(0.3 * rates[0], 0.3 * rates[1])
-    else:
-        optimizer = dynsim.sgd(rates[0], rates[1])
-    # The solver takes some hundred steps for each of Adam's.
-    times = np.array([0.0, 5.0 if name in ADAM else END])
-    return ladder.THEORIES[name].solve(task, optimizer, times, record=("loss", "entropy"))
-
-
-@functools.cache
-def differentiated(name: str) -> Run:
-    """All that is done with a rung, from one compilation."""
-    task = task_for(name)
-    probs = np.asarray(task.probs)
-
-    def run(rates: jax.Array, probs: jax.Array) -> tuple[jax.Array, dynsim.Trajectory]:
-        traced = eqx.tree_at(lambda task: task.probs, task, probs)
-        # The symmetric rung looks for its symmetry in a concrete task.
-        result = solve(name, task if name == "symmetric" else traced, rates)
-        return result["loss"][-1] + result["entropy"][-1], result
-
-    compiled = jax.jit(jax.value_and_grad(run, (0, 1), has_aux=True))
-    value = lambda rates, probs: compiled(rates, probs)[0][0]
-    rates, still = np.ones(2), np.zeros(2)
-    (_, result), (by_rates, by_probs) = compiled(rates, probs)
-    # Proportional to the probabilities, so that those which are zero remain so.
-    along = probs * np.random.default_rng(0).normal(size=probs.shape)
-    # Adam divides by averages that start from a single gradient, so that gradients of Z which
-    # change sign early make it smooth on a scale of 1e-5 only.
-    fine = 1e-6 if name in ADAM else 1e-5
-    differences = [
-        (value(rates + h * a, probs + h * b) - value(rates - h * a, probs - h * b)) / (2 * h)
-        for a, b, h in (
-            (np.array([1.0, 0]), 0 * probs, 1e-5),
-            (np.array([0, 1.0]), 0 * probs, 1e-5),
-            (still, along, fine),
-        )
-    ]
-    return Run(result, by_rates, by_probs, np.array(differences), along)
-
-
-@pytest.mark.parametrize("name", DIFFERENTIATED)
-def test_reverse_mode_is_central_differences(name: str) -> None:
-    run = differentiated(name)
-    got = np.array([*run.by_rates, np.vdot(run.by_probs, run.along)])
-    # Measured: below 1e-6, of which most is the solver's error over the step, and for Adam
-    # below 1e-4, which is the square of the step over the scale above.
-    np.testing.assert_allclose(got, run.differences, rtol=1e-3 if name in ADAM else 1e-5, atol=1e-9)
-    # None is tested where it vanishes, except those that the rung leaves out.
-    left_out = {"symmetric": [2], "fixed_attention": [1], "fixed_attention-discrete": [1]}.get(
-        name, []
-    )
-    assert np.flatnonzero(np.abs(got) < 1e-4).tolist() == left_out
-
-
-@pytest.mark.parametrize("name", ladder.THEORIES)
-def test_a_theory_returns_a_trajectory_from_the_start(name: str) -> None:
-    task = task_for(name)
-    result = solve(name, task, np.ones(2)) if name in VARIED else differentiated(name).result
-    assert isinstance(result, dynsim.Trajectory)
-    assert result.source == name
-    assert (result.status, result.first_bad_step) == (dynsim.Status.OK, -1)
-    assert result.times[0] == 0
-    assert {key: value.shape for key, value in result.observables.items()} == {
-        "loss": (2,),
-        "entropy": (2,),
-    }
-    # Zero logits, and attention in proportion to the probabilities.
-    np.testing.assert_allclose(result["loss"][0], np.log(task.M), rtol=1e-14)
-    own = np.asarray(task.probs)[0][np.asarray(task.distinct())[0]]
-    own = own / own.sum()
-    np.testing.assert_allclose(result["entropy"][0], -own @ np.log(own), rtol=1e-12)
-    assert result["loss"][1] < result["loss"][0]
-    if name in IN_Y_AND_Z:
-        assert result.params.Y.shape == (task.M, task.M)
-        assert result.params.Z.shape == (task.num_queries, task.M)
-    else:
-        assert result.params is None
+@pytest.mark.parametrize(
+    "name",
+    [
+        name if name in QUICK else pytest.param(name, marks=pytest.mark.full)
+        for name in ladder.THEORIES
+    ],
+)
+def test_reverse_mode_through_the_solver_is_central_differences(name: str) -> None:
+    check(name, differentiated(name))
 
 
 def test_derivative_by_a_profile_is_that_by_all_classes_together() -> None:

@@ -56,8 +56,10 @@ def test_files_are_complete_and_the_table_names_theories(written: Path) -> None:
 
 
 def test_json_prints_the_report_alone(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
-    arguments = ["compare", "--steps", "3", "--seeds", "1", "--length", "inf", "--batch", "inf"]
-    options = ["--theories", "eq10", "--out", str(tmp_path), "--json", "--init", "uniform"]
+    # As many times as in `SMALL`, so that the programs of the theories are the same.
+    arguments = ["compare", "--steps", "12", "--seeds", "1", "--length", "inf", "--batch", "inf"]
+    arguments += ["--num-times", "6", "--theories", "plain", "--init", "uniform"]
+    options = ["--out", str(tmp_path), "--json"]
     assert cli.main([*arguments, *options]) == 0
     numbers = json.loads(capsys.readouterr().out)
     assert numbers["config"]["length"] == "inf"

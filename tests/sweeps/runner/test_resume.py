@@ -27,15 +27,15 @@ TIMEOUT = 120
 
 
 class Workers:
-    """Starts worker.py on one sweep file and one store; they share a compilation cache."""
+    """Starts worker.py on one sweep file and one store; all share a compilation cache."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, cache: Path) -> None:
         self.file, self.out = folder / "s.toml", folder / "s"
         self.file.write_text(TOML)
         self.environment = {
             **os.environ,
             "PYTHONPATH": str(ROOT),
-            "JAX_COMPILATION_CACHE_DIR": str(folder / "cache"),
+            "JAX_COMPILATION_CACHE_DIR": str(cache),
             "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
             "JAX_NUM_CPU_DEVICES": "1",
         }
@@ -59,9 +59,14 @@ class Workers:
         return process
 
 
+@pytest.fixture(scope="module")
+def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("cache")
+
+
 @pytest.fixture
-def workers(tmp_path: Path) -> Iterator[Workers]:
-    found = Workers(tmp_path)
+def workers(tmp_path: Path, cache: Path) -> Iterator[Workers]:
+    found = Workers(tmp_path, cache)
     yield found
     for process in found.started:
         process.kill()
@@ -104,7 +109,7 @@ def assert_complete(workers: Workers) -> None:
 
 def test_kills_and_ctrl_c_lose_only_the_chunk_in_flight(workers: Workers) -> None:
     written: list[str] = []
-    for kill_after in (1, 7, 12):
+    for kill_after in (1, 12):
         process = workers.start()
         written += read_chunks(process, kill_after)
         process.send_signal(signal.SIGKILL)
@@ -123,7 +128,7 @@ def test_kills_and_ctrl_c_lose_only_the_chunk_in_flight(workers: Workers) -> Non
     written += chunks(output)
     assert "120 of 120 runs done (60 of 60 chunks): 120 OK" in output
     # A kill between a chunk's last byte and its line makes it be told of never, not twice.
-    assert CHUNKS - 3 <= len(written) == len(set(written)) <= CHUNKS
+    assert CHUNKS - 2 <= len(written) == len(set(written)) <= CHUNKS
     assert_complete(workers)
 
 

@@ -19,8 +19,6 @@ from sweeps import Sweep, Training
 from sweeps.runner import tiles
 from sweeps.runner.run import valid
 from sweeps.runner.store import Store, StoreError
-from sweeps.runner.work import Work
-from sweeps.systems.yz.engines import ENGINES
 
 TRAINING = Training(task="syn-medium", steps=6, length=16, batch=8, init="uniform", num_queries=1)
 GRID = Sweep(
@@ -141,19 +139,6 @@ def test_theories_and_descent_start_where_the_simulation_starts() -> None:
         np.testing.assert_allclose(got, want["loss"], rtol=1e-6)
     for other in (descent, simulated):
         np.testing.assert_allclose(other.loss[..., 0], flow.loss[..., 0], rtol=1e-5)
-
-
-@pytest.mark.parametrize("name", [name for name in ENGINES if name != "theorem4"])
-def test_every_engine_traces(name: str) -> None:
-    # theorem4 needs a task with a single common token, which no named task has.
-    momentum = 0.9 if name in ("matched", "heavy-ball", "rescaled", "corrected") else 0.0
-    optimizer = "adam" if "adam" in name else "sgd"
-    training = Training(optimizer=optimizer, momentum=momentum, steps=5)
-    sweep = Sweep({"eta_z": [1.0]}, training, engine=name, record=("loss",), times=3)
-    sweep.check()
-    with jax.enable_x64(sweep.dtype == "float64"):
-        made = Work(sweep, tiles.mesh()).variables()
-    assert (made["loss"].shape, made["loss"].dims) == ((4,), ("time",))
 
 
 def test_an_engine_of_another_system_is_refused() -> None:

@@ -14,7 +14,8 @@ from odes import two_stage as reduced
 from sweeps import cli
 from sweeps.runner import tiles
 from sweeps.runner.spec import Sweep
-from sweeps.studies.two_stage import theory
+from sweeps.studies.two_stage import figure, theory
+from sweeps.studies.two_stage.compare import CompareTwoStage
 from sweeps.studies.two_stage.phase import Plane, judge
 from sweeps.systems.two_stage.settings import TwoStage
 
@@ -90,14 +91,16 @@ def test_the_sweep_that_comes_along_loads() -> None:
 
 @pytest.mark.usefixtures("tiny")
 def test_compare_measures_what_it_stores(tmp_path: Path) -> None:
-    """Errors in the report, again from the stored arrays; the L2 norm is over eta-time."""
+    """Errors in the report, again from the stored arrays; the L2 norm is over eta-time. Of the
+    default theories "infinite" is left out, which is another compilation of "ode"."""
     out = tmp_path / "out"
-    command = "compare two_stage --seeds 3 --num-times 9 --num-test 64"
+    assert CompareTwoStage().described() == ("ode", "infinite", "anchored", "sde")
+    command = "compare two_stage --seeds 3 --num-times 9 --num-test 64 --theories ode anchored sde"
     assert cli.main([*command.split(), "--out", str(out)]) == 0
     assert {path.name for path in out.iterdir()} == {"compare.npz", "compare.json", "compare.png"}
     report = json.loads((out / "compare.json").read_text())
     arrays = load(out / "compare.npz")
-    assert set(report["theories"]) == {"ode", "infinite", "anchored", "sde"}
+    assert set(report["theories"]) == {"ode", "anchored", "sde"}
     time = arrays["simulation/eta_time"][0]
     for solver, name in (("ode", "K1"), ("sde", "V_trace"), ("anchored", "W_norm")):
         runs, solved = arrays[f"simulation/{name}"], arrays[f"{solver}/{name}"]
@@ -114,13 +117,23 @@ def test_compare_measures_what_it_stores(tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("tiny")
-def test_figures_resume_and_keep_what_they_draw(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "controls",
+    [("forever",), pytest.param(tuple(figure.CONTROLS), marks=pytest.mark.full)],
+    ids=["one-control", "all-controls"],
+)
+def test_figures_resume_and_keep_what_they_draw(
+    controls: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Each control is a training and a theory to compile.
+    monkeypatch.setattr(figure, "CONTROLS", {name: figure.CONTROLS[name] for name in controls})
     out = tmp_path / "two"
     command = ["figure", "two_stage", "--seeds", "2", "--control-seeds", "1", "--num-times", "6"]
     assert cli.main([*command, "--out", str(out)]) == 0
     arrays = load(out / "two_stage.npz")
     assert arrays["preset/K2"].shape == arrays["joint/K2"].shape == (2, 6)
-    assert arrays["forever/K2"].shape == (1, 6)
+    for control in controls:
+        assert arrays[f"{control}/K2"].shape == (1, 6)
     verdicts = json.loads((out / "two_stage.json").read_text())
     assert {claim["name"] for claim in verdicts["preset"]} >= {"a.2", "trace", "threshold"}
     before = len(tiles.PROGRAMS)

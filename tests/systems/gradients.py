@@ -1,0 +1,92 @@
+"""Reverse mode through every rung of the layer's ladder, on tasks of a few tokens, and the central
+differences that it has to equal."""
+
+import functools
+from typing import NamedTuple
+
+import equinox as eqx
+import jax
+import numpy as np
+
+import dynsim
+from odes.yz import ladder
+
+SMALL = dynsim.syn(2, 1, num_common=3, num_distinct=3)
+SINGLE = dynsim.syn(1, 3, num_common=1, num_distinct=2)
+END = 20.0
+
+ADAM = {"adam", "matched-adam"}
+MOMENTUM = {"matched", "heavy-ball", "rescaled"}
+IN_Y_AND_Z = {"plain", "corrected", "symmetric"} | MOMENTUM | ADAM
+
+
+class Run(NamedTuple):
+    """Gradient of the final loss + entropy by both rates and all probabilities, and central
+    differences by the rates and `along` a direction of the probabilities."""
+
+    result: dynsim.Trajectory
+    by_rates: np.ndarray
+    by_probs: np.ndarray
+    differences: np.ndarray
+    along: np.ndarray
+
+
+def task_for(name: str) -> dynsim.SequenceClasses:
+    return SINGLE if name == "theorem4" else SMALL
+
+
+def solve(name: str, task: dynsim.SequenceClasses, rates: jax.Array) -> dynsim.Trajectory:
+    if name in ADAM:
+        optimizer = dynsim.adam(0.1 * rates[0], 0.1 * rates[1])
+    elif name in MOMENTUM:
+        optimizer = dynsim.momentum(0.3 * rates[0], 0.3 * rates[1])
+    else:
+        optimizer = dynsim.sgd(rates[0], rates[1])
+    # The solver takes some hundred steps for each of Adam's.
+    times = np.array([0.0, 5.0 if name in ADAM else END])
+    return ladder.THEORIES[name].solve(task, optimizer, times, record=("loss", "entropy"))
+
+
+@functools.cache
+def differentiated(name: str) -> Run:
+    """All that is done with a rung, from one compilation."""
+    task = task_for(name)
+    probs = np.asarray(task.probs)
+
+    def run(rates: jax.Array, probs: jax.Array) -> tuple[jax.Array, dynsim.Trajectory]:
+        traced = eqx.tree_at(lambda task: task.probs, task, probs)
+        # The symmetric rung looks for its symmetry in a concrete task.
+        result = solve(name, task if name == "symmetric" else traced, rates)
+        return result["loss"][-1] + result["entropy"][-1], result
+
+    compiled = jax.jit(jax.value_and_grad(run, (0, 1), has_aux=True))
+    value = lambda rates, probs: compiled(rates, probs)[0][0]
+    rates, still = np.ones(2), np.zeros(2)
+    (_, result), (by_rates, by_probs) = compiled(rates, probs)
+    # Proportional to the probabilities, so that those which are zero remain so.
+    along = probs * np.random.default_rng(0).normal(size=probs.shape)
+    # Adam divides by averages that start from a single gradient, so that gradients of Z which
+    # change sign early make it smooth on a scale of 1e-5 only.
+    fine = 1e-6 if name in ADAM else 1e-5
+    differences = [
+        (value(rates + h * a, probs + h * b) - value(rates - h * a, probs - h * b)) / (2 * h)
+        for a, b, h in (
+            (np.array([1.0, 0]), 0 * probs, 1e-5),
+            (np.array([0, 1.0]), 0 * probs, 1e-5),
+            (still, along, fine),
+        )
+    ]
+    return Run(result, by_rates, by_probs, np.array(differences), along)
+
+
+def check(name: str, run: Run) -> None:
+    """Assert that derivatives are central differences, and vanish only where nothing depends."""
+    got = np.array([*run.by_rates, np.vdot(run.by_probs, run.along)])
+    # Measured: below 1e-6, of which most is the solver's error over the step, and for Adam
+    # below 1e-4, which is the square of the step over the scale above.
+    np.testing.assert_allclose(got, run.differences, rtol=1e-3 if name in ADAM else 1e-5, atol=1e-9)
+    # None is tested where it vanishes, except those that the rung leaves out.
+    left_out = {"symmetric": [2], "fixed_attention": [1], "fixed_attention-discrete": [1]}.get(
+        name, []
+    )
+    assert np.flatnonzero(np.abs(got) < 1e-4).tolist() == left_out
