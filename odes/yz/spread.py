@@ -246,10 +246,10 @@ def covariance(
 ) -> Float[Array, "P P"]:
     """lambda^T C lambda' of all pairs of P vectors, from what is derived along each of them."""
     prior, probs = jnp.asarray(task.prior), jnp.asarray(task.probs)
-    centred = along.losses - jnp.sum(prior * along.losses, axis=1, keepdims=True)
-    between = (prior * centred) @ centred.T
+    centred = along.losses - (along.losses @ prior)[:, None]
+    between = centred @ (prior[:, None] * centred.T)
     if context is None:
         return between
-    within = jnp.sqrt(prior[:, None] * probs / context) * along.slope
+    within = jnp.sqrt(prior[:, None] * probs / context)[None] * along.slope
     flat = within.reshape(len(within), -1)
     return between + flat @ flat.T

@@ -1,0 +1,132 @@
+"""Noise in descent against perturbation theory by finite differences, all in NumPy."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import dynsim
+from dynsim.training.optim import Optimizer
+from dynsim.yz.model import YZ
+from odes.solver import linear_noise, noise_drift
+from odes.solver.linear_noise import Descent
+
+START = np.array([0.7, -0.4])
+TIMES = (0, 1, 3, 6)
+# Covariance of the noise at p: F F^T with F = diag(1, 2 + p_0).
+RULES = {
+    "sgd": dynsim.sgd(0.2, 0.3),
+    "momentum": dynsim.momentum(0.1, 0.2, 0.7),
+    "adam": dynsim.adam(0.05, 0.03),
+}
+
+
+def gradient(p: np.ndarray) -> np.ndarray:
+    """Of p_0^2 + p_1^2 / 2 + p_0^2 p_1 + p_0^4, which is not linear."""
+    return np.array([2 * p[0] + 2 * p[0] * p[1] + 4 * p[0] ** 3, p[1] + p[0] ** 2])
+
+
+def reached(rule: Optimizer, noise: np.ndarray) -> np.ndarray:
+    """(S, 2) two observables at `TIMES` of descent with noise (6, 2), by the textbook rules."""
+    rates = np.array([float(rule.eta_y), float(rule.eta_z)])
+    p, v, w, found = START.copy(), np.zeros(2), np.zeros(2), []
+    for k in range(TIMES[-1] + 1):
+        if k in TIMES:
+            found.append([p[0] + p[1], p[0] ** 2])
+        if k == TIMES[-1]:
+            break
+        g = gradient(p) + noise[k]
+        if rule.kind == "adam":
+            b1, b2 = float(rule.b1), float(rule.b2)
+            v, w = b1 * v + (1 - b1) * g, b2 * w + (1 - b2) * g**2
+            first, second = v / (1 - b1 ** (k + 1)), w / (1 - b2 ** (k + 1))
+            p = p - rates * first / (np.sqrt(second) + float(rule.eps))
+        else:
+            v = float(rule.momentum) * v + g
+            p = p - rates * v
+    return np.array(found)
+
+
+def factors(rule: Optimizer) -> list[np.ndarray]:
+    """Root of the covariance at each step of descent without noise."""
+    path, p, v, w = [], START.copy(), np.zeros(2), np.zeros(2)
+    rates = np.array([float(rule.eta_y), float(rule.eta_z)])
+    for k in range(TIMES[-1]):
+        path.append(np.diag([1.0, 2 + p[0]]))
+        g = gradient(p)
+        if rule.kind == "adam":
+            v, w = 0.9 * v + 0.1 * g, 0.999 * w + 0.001 * g**2
+            p = p - rates * (v / (1 - 0.9 ** (k + 1))) / (
+                np.sqrt(w / (1 - 0.999 ** (k + 1))) + 1e-8
+            )
+        else:
+            v = float(rule.momentum) * v + g
+            p = p - rates * v
+    return path
+
+
+def descent(rule: Optimizer) -> Descent:
+    def derive(params: YZ) -> tuple[YZ, jax.Array]:
+        x, y = params.Y[0, 0], params.Z[0, 0]
+        slope = 2 * x + 2 * x * y + 4 * x**3, y + x**2
+        return YZ(*(s[None, None] for s in slope)), root(params)
+
+    def root(params: YZ) -> jax.Array:
+        # What is derived along lambda: F^T (p . lambda) has the derivative F^T lambda at fixed F.
+        scale = jax.lax.stop_gradient(jnp.stack([jnp.ones(()), 2 + params.Y[0, 0]]))
+        return scale * jnp.stack([params.Y[0, 0], params.Z[0, 0]])
+
+    def observe(params: YZ) -> tuple[jax.Array, None]:
+        x, y = params.Y[0, 0], params.Z[0, 0]
+        return jnp.stack([x + y, x**2]), None
+
+    return Descent(rule.transformation(), derive, lambda along: along @ along.T, observe)
+
+
+def start() -> YZ:
+    return YZ(jnp.asarray(START[:1, None]), jnp.asarray(START[1:, None]))
+
+
+@pytest.mark.usefixtures("x64")
+@pytest.mark.parametrize("name", RULES)
+def test_covariance_is_that_of_perturbation_theory(name: str) -> None:
+    rule, h = RULES[name].astype("float64"), 1e-5
+    found = jax.jit(lambda: linear_noise.spread(descent(rule), start(), TIMES))()
+    quiet = np.zeros((TIMES[-1], 2))
+    np.testing.assert_allclose(found.values, reached(rule, quiet), rtol=1e-12)
+    want = np.zeros((len(TIMES), 2, 2))
+    for k, root in enumerate(factors(rule)):
+        for direction in root.T:
+            noise = quiet.copy()
+            noise[k] = h * direction
+            slope = (reached(rule, noise) - reached(rule, -noise)) / (2 * h)
+            want += slope[:, :, None] * slope[:, None, :]
+    # Central differences miss by h^2, and by rounding of 1e-16 over h.
+    np.testing.assert_allclose(found.covariance, want, rtol=1e-6, atol=1e-12)
+
+
+@pytest.mark.usefixtures("x64")
+@pytest.mark.parametrize("name", RULES)
+def test_drift_is_that_of_perturbation_theory(name: str) -> None:
+    rule, h = RULES[name].astype("float64"), 1e-3
+
+    def sample(params: YZ, key: jax.Array) -> YZ:
+        one, other = jax.random.normal(key, (2,))
+        return YZ(one[None, None], (other * (2 + params.Y[0, 0]))[None, None])
+
+    found = jax.jit(
+        lambda key: noise_drift.drift(descent(rule), sample, start(), TIMES, key, 4096)
+    )(jax.random.key(0))
+    quiet = np.zeros((TIMES[-1], 2))
+    want = np.zeros((len(TIMES), 2))
+    for k, root in enumerate(factors(rule)):
+        for direction in root.T:
+            noise = quiet.copy()
+            noise[k] = h * direction
+            bent = reached(rule, noise) + reached(rule, -noise) - 2 * reached(rule, quiet)
+            want += bent / (2 * h**2)
+    # Five standard errors by the draws; differences miss by h^2 of the fourth derivative, and by
+    # rounding of 1e-16 over h^2.
+    allowed = 5 * np.asarray(found.error) + 1e-4 * np.abs(want) + 1e-9
+    assert (np.abs(found.drift - want) <= allowed).all()
+    assert (np.asarray(found.error)[2:] < 0.1 * np.abs(want[2:]).max()).all()

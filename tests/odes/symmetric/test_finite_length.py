@@ -1,0 +1,67 @@
+"""The reduced loss of finite T against that of the full layer."""
+
+import math
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import dynsim
+from dynsim.yz import finite_length as full
+from odes import symmetric
+from odes.symmetric import finite_length
+from odes.symmetric.state import Attention, Decoder, State
+
+CONTEXT = 40.0
+
+
+@pytest.mark.usefixtures("x64")
+@pytest.mark.parametrize(
+    ("task", "merged"),
+    # The last has no other classes, and one other output.
+    [
+        (dynsim.syn_medium(2), False),
+        (dynsim.syn_medium(2), True),
+        (dynsim.sequence_classes([[0.4, 0.6]], [0], [1]), False),
+    ],
+)
+def test_loss_and_gradient_are_those_of_the_full_layer(
+    task: dynsim.SequenceClasses, merged: bool
+) -> None:
+    placed = symmetric.placed(task, merged=merged).astype("float64")
+    rng = np.random.default_rng(0)
+    size = {True: placed.reduced.p.size, False: placed.reduced.rho.size}
+    draw = lambda of_p: jnp.asarray(rng.normal(size=size[of_p]))
+    decoder = Decoder(draw(True), draw(True), draw(True), draw(False), draw(False))
+    state = State(decoder, Attention(draw(True), draw(False)))
+    context = jnp.asarray(CONTEXT)
+    weights = placed.weights(state)
+    want = jax.jit(full.expand)(weights, placed.full, context)
+    loss = jnp.sum(placed.full.prior * want.losses)
+    reduced = jax.jit(lambda *now: (finite_length.loss(*now), finite_length.gradient(*now)))(
+        placed.reduced, state, context
+    )
+    np.testing.assert_allclose(reduced[0], loss, rtol=1e-12)
+    got = placed.weights(reduced[1])
+    np.testing.assert_allclose(got.Y, want.gradient.Y, rtol=1e-9, atol=1e-15)
+    np.testing.assert_allclose(got.Z, want.gradient.Z, rtol=1e-9, atol=1e-15)
+
+
+def test_the_same_lengths_are_refused() -> None:
+    task = symmetric.symmetric_profiles([0.1] * 5, [0.1] * 5, K=1000, M=10_000)
+    with pytest.raises(ValueError, match=r"length = 10: .* = 10 here: length >= 11"):
+        symmetric.descend(task, dynsim.sgd(1.0, 1.0), steps=1, length=10)
+    with pytest.raises(ValueError, match=r"length = 10: .* = 10 here: length >= 11"):
+        symmetric.solve(symmetric.merged(task), dynsim.sgd(1.0, 1.0), [1], length=10)
+
+
+def test_large_tasks_have_finite_length_at_the_same_cost() -> None:
+    task = symmetric.symmetric_profiles([0.05] * 10, [0.05] * 10, K=100_000, M=1_000_000)
+    rates = dynsim.sgd(1e5, 1e3)
+    found = symmetric.descend(task, rates, steps=20, length=128, times=[20])
+    limit = symmetric.descend(task, rates, steps=20, length=1e9, times=[20])
+    infinite = symmetric.descend(task, rates, steps=20, length=math.inf, times=[20])
+    # 1e9 tokens leave a correction of 1e-8, relative to a loss that is less by 1/10 at 128.
+    assert abs(limit["loss"][-1] / infinite["loss"][-1] - 1) < 1e-6
+    assert abs(found["loss"][-1] / infinite["loss"][-1] - 1) > 0.01
