@@ -1,7 +1,7 @@
 """odes: what theory predicts of the training dynamics of attention.
 
 Every solver returns the `dynsim.Trajectory` that simulation returns. The rungs of the attention
-layer are in `ladder.THEORIES`; `symmetric` is their exact reduction for symmetric tasks, `qkv` the
+layer are in `ladder.THEORIES`, `spread` predicts how far seeds scatter; `symmetric` is their exact reduction for symmetric tasks, `qkv` the
 flow of the layer's factors, `two_stage` the reduced dynamics of training on prompts, each of the
 last two with a `ladder` of its own.
 """
@@ -18,7 +18,7 @@ from odes.formulas import (
 from odes.solver.flows import Flow
 from odes.solver.tolerances import DEFAULT_TOLERANCES, Tolerances
 from odes.theory import Ladder, Theory
-from odes.yz import eq10, fixed_attention, ladder, lemma3, population, theorem4
+from odes.yz import eq10, fixed_attention, ladder, lemma3, population, spread, theorem4
 
 __all__ = [
     "DEFAULT_TOLERANCES",
@@ -38,6 +38,7 @@ __all__ = [
     "population",
     "predictions",
     "qkv",
+    "spread",
     "symmetric",
     "theorem4",
     "two_stage",
