@@ -1,9 +1,9 @@
 """odes: what theory predicts of the training dynamics of attention.
 
 Every solver returns the `dynsim.Trajectory` that simulation returns. The rungs of the attention
-layer are in `ladder.THEORIES`, `spread` predicts how far seeds scatter; `symmetric` is their exact reduction for symmetric tasks, `qkv` the
-flow of the layer's factors, `two_stage` the reduced dynamics of training on prompts, each of the
-last two with a `ladder` of its own.
+layer are in `ladder.THEORIES`; `spread` predicts how far its seeds scatter, `symmetric` is its
+exact reduction for symmetric tasks, `qkv` the flow of the layer's factors, `two_stage` the reduced
+dynamics of training on prompts, each of the last two with a `ladder` of its own.
 """
 
 from odes import qkv, symmetric, two_stage

@@ -35,6 +35,8 @@ from dynsim.classes.task import SequenceClasses
 from dynsim.precision import Number
 from dynsim.yz import model as yz
 
+MOST_ROWS = 4
+"""Up to so many times the rows of Y may be repeated, for classes that share tokens."""
 LossesOfCounts = Callable[[Float[Array, "K M"]], Float[Array, " K"]]
 Context = Float[Array, ""] | None
 """L = T - 1, the number of contextual tokens, perhaps traced; None for T infinite, which leaves
@@ -115,17 +117,26 @@ def expand(params: yz.YZ, task: SequenceClasses, context: Context) -> Expansion:
     """
     if params.residual or context is None:
         return _differentiated(params, task, context)
-    p, prior, label = jnp.asarray(task.probs), jnp.asarray(task.prior), task.next_token
-    f = yz.normalise(yz.attend(params.Z[task.query_index], p))
-    logits = f @ params.Y
+    label, query, support = task.next_token, task.query_index, task.support
+    prior, p = jnp.asarray(task.prior), jnp.asarray(task.probs)
+    Y, Z = jnp.asarray(params.Y), jnp.asarray(params.Z)[query]
+    # Rows of Y for the tokens of each class, unless that multiplies them.
+    gathered = support.size <= MOST_ROWS * task.M
+    rows = "ksm" if gathered else "sm"
+    if gathered:
+        p, Z = (jnp.take_along_axis(x, support, axis=1) for x in (p, Z))
+        Y = Y[support]
+    f = yz.normalise(yz.attend(Z, p))
+    to_outputs, to_tokens = f"ks,{rows}->km", f"km,{rows}->ks"
+    logits = jnp.einsum(to_outputs, f, Y)
     losses, residual = yz.cross_entropy(logits, label)
     is_label = jax.nn.one_hot(label, task.M, dtype=f.dtype)
-    q, y, square = residual * (is_label - 1), logits - _sum(logits * is_label), params.Y**2
+    q, y, square = residual * (is_label - 1), logits - _sum(logits * is_label), Y**2
     qy = q * y
     wrong, s, h = _sum(q), _sum(qy), _sum(qy * y)
 
-    m, e, own = jnp.split(jnp.concatenate([q, qy, is_label]) @ params.Y.T, 3)
-    second = q @ square.T - own * (2 * m - own * wrong)
+    m, e, own = (jnp.einsum(to_tokens, x, Y) for x in (q, qy, is_label))
+    second = jnp.einsum(to_tokens, q, square) - own * (2 * m - own * wrong)
     m, e = m - own * wrong, e - own * s
     v = m - f * s
     t = second - 2 * f * e + f**2 * h - v**2 - 2 * f * m - (1 - 3 * f**2) * s
@@ -134,21 +145,28 @@ def expand(params: yz.YZ, task: SequenceClasses, context: Context) -> Expansion:
     wf = w * f
 
     # Derivative by the logits: of sum_i w_i t_i / 2 by q and by y, and of q by y.
-    at_wf, at_v, at_own = jnp.split(jnp.concatenate([wf, w * (f + v), w * own]) @ params.Y, 3)
+    at_wf, at_v, at_own = (jnp.einsum(to_outputs, x, Y) for x in (wf, w * (f + v), w * own))
+    at_square = jnp.einsum(to_outputs, w, square)
     by_y = _sum(wf * own) - at_wf - _sum(w * (1 - 3 * f**2)) / 2 + _sum(wf * v)
-    by_q = _sum(w * (f + v) * own) - at_v + (w @ square) / 2 - at_own + _sum(w * own**2) / 2
+    by_q = _sum(w * (f + v) * own) - at_v + at_square / 2 - at_own + _sum(w * own**2) / 2
     width = _sum(wf * f)
     by_q = by_q + y * by_y + width * y**2 / 2
     u = q * (by_q - _sum(q * by_q) + by_y + width * y)
     u = u - _sum(u) * is_label
 
-    by_f = m + (over_p * t + w * (f * h + v * s + 3 * f * s - e - m) + u @ params.Y.T) / context
+    through = jnp.einsum(to_tokens, u, Y)
+    by_f = m + (over_p * t + w * (f * h + v * s + 3 * f * s - e - m) + through) / context
     dz = prior[:, None] * f * (by_f - f * _sum(f * by_f))
-    left = jnp.concatenate([w * (f + v) - context * f, f, -w * own, -wf, -w * v]) / context
-    right = jnp.concatenate([prior[:, None] * x for x in (residual, u, q, qy, is_label)])
-    dY = left.T @ right + params.Y * ((prior[:, None] * w / context).T @ q)
-    dZ = jax.ops.segment_sum(dz, task.query_index, num_segments=task.num_queries)
-    return Expansion(losses + jnp.sum(w * t, axis=1) / (2 * context), yz.YZ(dY, dZ), over_p * v)
+    left = jnp.stack([w * (f + v) - context * f, f, -w * own, -wf, -w * v])
+    right = jnp.stack([residual, u, q, qy, is_label]) * (prior / context)[None, :, None]
+    dY = jnp.einsum(f"jks,jkm->{rows}", left, right)
+    dY = dY + Y * jnp.einsum(f"ks,km->{rows}", w, right[2])
+    slope = over_p * v
+    if gathered:
+        dY = jnp.zeros_like(params.Y).at[support].add(dY)
+        dz, slope = (_scattered(x, task) for x in (dz, slope))
+    dZ = jax.ops.segment_sum(dz, query, num_segments=task.num_queries)
+    return Expansion(losses + jnp.sum(w * t, axis=1) / (2 * context), yz.YZ(dY, dZ), slope)
 
 
 def mean_loss(losses: LossesOfCounts, task: SequenceClasses, context: Context) -> Float[Array, ""]:
@@ -200,7 +218,13 @@ def _differentiated(params: yz.YZ, task: SequenceClasses, context: Context) -> E
     return Expansion(found, gradient, slope)
 
 
-def _sum(x: Float[Array, "K M"]) -> Float[Array, "K 1"]:
+def _scattered(values: Float[Array, "K S"], task: SequenceClasses) -> Float[Array, "K M"]:
+    """Values on the support of each class over the whole vocabulary."""
+    place = jnp.arange(task.K)[:, None], task.support
+    return jnp.zeros((task.K, task.M), values.dtype).at[place].set(values)
+
+
+def _sum(x: Float[Array, "K N"]) -> Float[Array, "K 1"]:
     return jnp.sum(x, axis=1, keepdims=True)
 
 

@@ -68,7 +68,9 @@ def test_a_registered_theory_stands_beside_the_built_in_ones(package: Callable[.
     assert ladder.theory("good", TASK, SGD).title == "a theory"
     assert ladder.applicable(TASK, SGD)[-1] == "good"
     assert "good" not in {**ladder.THEORIES, **two_stage.theories(), **qkv.theories()}
-    with pytest.raises(ValueError, match=r"theory = 'best': must be one of plain, .*, good$"):
+    with pytest.raises(
+        ValueError, match=r"theory = 'best': must be one of plain-finite-t, plain, .*, good$"
+    ):
         ladder.theory("best", TASK, SGD)
 
 
@@ -116,6 +118,7 @@ def test_the_other_systems_have_ladders_too() -> None:
     assert {name: each for name, each in needs.items() if each} == {
         "anchored": ("anchors",),
         "sde": ("key",),
+        "factors-finite-t": ("init", "length"),
         "factors": ("init",),
     }
 

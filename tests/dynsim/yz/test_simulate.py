@@ -244,7 +244,7 @@ def test_one_class_one_token_kind_runs() -> None:
         ({"length": 1}, "length = 1: must be an integer >= 2, or inf"),
         ({"length": math.nan}, "length = nan"),
         ({"batch": 0}, "batch = 0"),
-        ({"batch": math.inf}, "an infinite batch needs length = inf"),
+        ({"batch": math.inf, "length": 2}, "length = 2: the theory is an expansion in 1/T"),
         ({"times": [0, 4]}, "must increase within [0, steps = 3]"),
         ({"times": [2, 1]}, "must increase"),
         ({"times": [0.5]}, "whole steps"),

@@ -80,7 +80,7 @@ def test_json_prints_the_report_alone(tmp_path: Path, capsys: pytest.CaptureFixt
         (["--task", "syn-huge"], "task = 'syn-huge': must be syn-small"),
         (["--task", "absent.npz"], "task file absent.npz: no such file"),
         (["--task", "syn-medium", "--num-queries", "0"], "num_queries = 0"),
-        (["--batch", "inf"], "needs length = inf as well"),
+        (["--batch", "inf", "--length", "9"], "length = 9: the theory is an expansion in 1/T"),
         (["--length", "1"], "length = 1"),
         (["--theories", "eq11"], "theory = 'eq11': must be one of"),
         (["--theories", "matched"], "needs momentum"),
