@@ -46,6 +46,7 @@ class Comparison(comparison.Comparison):
         theories: the theories by name.
         stages: transition times per class (`odes.formulas.decoder.Stages`), None for Adam.
         spread: predicted spread over seeds as from `sweeps.compare.scatter.predict`.
+        left_out: why there are no theories of finite T, None if there are, or T is infinite.
     """
 
     config: Compare
@@ -55,6 +56,7 @@ class Comparison(comparison.Comparison):
     theories: dict[str, ladder.Theory]
     stages: decoder.Stages | None
     spread: Trajectory | None = None
+    left_out: str | None = None
     names: tuple[str, ...] = DEFAULT_RECORD
 
     def measured(self, name: str) -> np.ndarray:
@@ -90,6 +92,7 @@ class Comparison(comparison.Comparison):
                 "peak_of_speed": self._peak("simulation"),
             },
             "predicted_stages": self.stages._asdict() if self.stages else None,
+            "left_out": self.left_out,
             "spread_at_end": {
                 name: scatter.at_end(found)
                 for name in self.names
@@ -178,4 +181,4 @@ def compare(config: Compare, theories: Sequence[ladder.Theory] = ()) -> Comparis
         predictions = {name: jax.device_get(found) for name, found in predictions.items()}
         simulation, stages, spread = jax.device_get((simulation, stages, spread))
     by_name = {theory.name: theory for theory in asked}
-    return Comparison(config, task, simulation, predictions, by_name, stages, spread)
+    return Comparison(config, task, simulation, predictions, by_name, stages, spread, too_short)

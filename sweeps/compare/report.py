@@ -34,6 +34,8 @@ def table(result: Comparison) -> str:
         f"{config.seeds} runs of {config.steps} steps: {counted(report['simulation']['status'])}",
     ]
     found = lines(report, result.names, about)
+    if report["left_out"]:
+        found += ["", f"Theories of finite T are left out. {report['left_out']}"]
     if report["spread_at_end"]:
         found += ["", *spread_lines(report["spread_at_end"])]
     peak = report["simulation"]["peak_of_speed"]

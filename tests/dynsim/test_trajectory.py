@@ -31,3 +31,17 @@ def test_a_single_run_shows_its_status_alone() -> None:
     assert "status DIVERGED)" in repr(run)
     with pytest.raises(KeyError, match="'xi' was not recorded; recorded: loss"):
         run["xi"]
+
+
+def test_the_spread_is_read_off_the_covariance() -> None:
+    # Two runs at one time of a number and of a pair; covariances by name, "loss" before "xi".
+    runs = np.random.default_rng(0).normal(size=(2, 1, 3, 3))
+    covariance = runs @ runs.swapaxes(-1, -2)
+    values = {"xi": np.zeros((2, 1, 2)), "loss": np.zeros((2, 1))}
+    times, status = np.zeros((2, 1)), np.zeros(2, int)
+    run = Trajectory(times, values, None, status, status - 1, "spread", covariance)
+    variance = np.diagonal(covariance, axis1=-2, axis2=-1)
+    np.testing.assert_allclose(run.std["loss"], variance[..., 0] ** 0.5)
+    np.testing.assert_allclose(run.std["xi"], variance[..., 1:] ** 0.5)
+    with pytest.raises(ValueError, match="std: eq10 predicts no spread over seeds"):
+        _ = Trajectory(times, values, None, status, status - 1, "eq10").std

@@ -11,7 +11,7 @@ from sweeps.compare import report
 from sweeps.compare.compare import compare
 from sweeps.compare.settings import Compare
 
-SMALL = {"steps": 12, "seeds": 3, "length": 16, "batch": 8, "num_times": 6, "theories": ("plain",)}
+SMALL = {"steps": 12, "seeds": 3, "length": 24, "batch": 8, "num_times": 6, "theories": ("plain",)}
 
 
 @pytest.fixture(scope="module")
@@ -45,6 +45,32 @@ def test_the_report_is_what_the_arrays_say(written: Path) -> None:
     # K ln(M) / eta_Y with K = 2, M = 34.
     assert numbers["predicted_stages"]["rise_end"] == pytest.approx([2 * np.log(34)] * 2)
     assert numbers["environment"]["simulation_precision"] == "float32"
+
+
+def test_predicted_and_measured_spread_stand_side_by_side(written: Path) -> None:
+    numbers = json.loads((written / "compare.json").read_text())
+    with np.load(written / "compare.npz", allow_pickle=False) as arrays:
+        runs = arrays["simulation/z_top_distinct"][:, -1].astype(float)
+    found = numbers["spread_at_end"]["z_top_distinct"]
+    # Root mean square over the two classes, and the sampling error by three runs.
+    measured = np.sqrt(runs.var(0, ddof=1).mean())
+    assert found["measured"] == pytest.approx(measured, rel=1e-9)
+    assert found["error"] == pytest.approx(measured / 2, rel=1e-9)
+    # Three runs of two classes: a chi-square with four degrees of freedom, 1e-4 of each side.
+    assert 0.2 < found["predicted"] / measured < 12
+    table = (written / "table.txt").read_text()
+    assert "descent-finite-t" in table
+    assert "Standard deviation over seeds at the end." in table
+
+
+def test_short_sequences_leave_theories_of_finite_length_out(tmp_path: Path) -> None:
+    result = compare(Compare(out=tmp_path, **{**SMALL, "length": 16}))
+    assert list(result.predictions) == ["descent", "plain"]
+    reason = "length = 16: the theory is an expansion in 1/T"
+    assert result.report["left_out"].startswith(reason)
+    assert f"Theories of finite T are left out. {reason}" in report.table(result)
+    with pytest.raises(ValueError, match=reason):
+        compare(Compare(out=tmp_path, **{**SMALL, "length": 16, "theories": ("plain-finite-t",)}))
 
 
 def test_files_are_complete_and_the_table_names_theories(written: Path) -> None:

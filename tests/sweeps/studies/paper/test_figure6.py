@@ -5,12 +5,13 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import xarray as xr
 
 import sweeps
 from sweeps import cli
 from sweeps.runner import files
 from sweeps.studies.options import queries
-from sweeps.studies.paper.figure6 import published
+from sweeps.studies.paper.figure6 import predicted, published, summary, table
 
 
 @pytest.mark.usefixtures("optimised_sweeps")
@@ -60,3 +61,41 @@ def test_queries_are_read_from_words() -> None:
     for bad in (["a"], ["0"], [""], ["1,1"], ["2.5"]):
         with pytest.raises(ValueError, match="must be different integers >= 1"):
             queries(bad)
+
+
+def test_theory_adds_drift_and_both_variances() -> None:
+    rng = np.random.default_rng(0)
+    dims, shape = ("num_queries", "eta_z", "ratio", "seed"), (1, 1, 1, 5)
+    entropy, std, drift = rng.normal(size=(3, *shape))
+    axes = {"num_queries": [1], "eta_z": [0.5], "ratio": [1]}
+    names = {"entropy": entropy, "entropy_std": abs(std), "entropy_drift": drift}
+    found = xr.Dataset({name: (dims, values) for name, values in names.items()}, axes)
+    mean, spread = predicted(found)
+    assert mean.item() == pytest.approx((entropy + drift).mean())
+    assert spread.item() == pytest.approx(np.sqrt((std**2).mean() + entropy.var(ddof=1)))
+    header, row = table({"spread": found}, published()).splitlines()
+    assert header == "num_queries,eta_z,ratio,theory,theory_std,published_mean,published_std"
+    assert row == f"1,0.5,1,{mean.item():.6f},{spread.item():.6f},1.971,0.028"
+    lines = summary({"spread": found.assign(entropy=found.entropy * 0 + 1.97 - drift)}, published())
+    assert lines == [
+        "theory alone is within 3 standard errors or 2 % of the published mean in 1 of 1 cells"
+    ]
+
+
+@pytest.mark.full
+def test_theory_alone_writes_means_and_spread(tmp_path: Path) -> None:
+    options = ["--queries", "1", "--seeds", "2", "--no-training", "--out", str(tmp_path)]
+    assert cli.main(["figure", "6", *options]) == 0
+    with (tmp_path / "fig6.csv").open() as file:
+        rows = list(csv.DictReader(file))
+    columns = ["num_queries", "eta_z", "ratio", "theory", "theory_std"]
+    assert list(rows[0]) == [*columns, "published_mean", "published_std"]
+    assert len(rows) == 16
+    for row in rows:
+        theory, std, mean, theirs = (float(row[name]) for name in list(rows[0])[3:])
+        # Two starts in place of the published ten: four standard errors of the mean of two, by
+        # whichever spread is larger, since a run or two of theirs fell far off at large rates.
+        assert abs(theory - mean) < 4 * max(std, theirs) / np.sqrt(2) + 0.02 * mean, row
+        assert 0 < std < 1
+    assert not (tmp_path / "simulation").exists()
+    assert cli.main(["figure", "6", "--no-training", "--no-theory"]) == 2

@@ -86,10 +86,10 @@ def test_lines_on_other_axes_and_with_momentum() -> None:
 
 def test_a_theory_compared_with_itself_differs_nowhere(tmp_path: Path) -> None:
     # The same flow twice, on all parameters and on those that symmetry leaves.
-    options = ["--engine", "matched-finite-t", "--against", "best", "--resolution", "3"]
+    options = ["--engine", "matched", "--length", "inf", "--against", "best", "--resolution", "3"]
     words = ["--x", "eta_y:0.1:1", "--y", "eta_z:0.1:1", "--horizon", "10", "--out", str(tmp_path)]
     assert cli.main(["phase", *options, *words]) == 0
-    names = "matched-finite-t", "symmetric-finite-t"
+    names = "matched", "symmetric"
     with np.load(tmp_path / "phase.npz") as arrays:
         one, other = (arrays[f"{name}/entropy"] for name in names)
         assert one.shape == (3, 3)
@@ -151,3 +151,38 @@ def test_bad_input_is_named(
     assert cli.main(["phase", *options, "--out", str(tmp_path / "x")]) == 2
     assert message in capsys.readouterr().err
     assert not (tmp_path / "x").exists()
+
+
+def test_noise_rules_where_its_spread_exceeds_mean_and_one() -> None:
+    logs = np.array([[0.5, 3.0], [0.5, 3.0]])
+    found = xr.Dataset(
+        {
+            "z_top_distinct": (("eta_y", "eta_z", "class"), np.stack([logs, -logs], -1) * [1, 0]),
+            "z_top_distinct_std": (("eta_y", "eta_z"), [[2.0, 2.0], [0.9, np.inf]]),
+        },
+        {"eta_y": [1.0, 10.0], "eta_z": [1.0, 10.0]},
+    )
+    found["z_top_distinct_std"] = found.z_top_distinct_std.expand_dims({"class": 2}, -1)
+    noise = phase.noise(found)
+    # Means over the two classes: 0.25 and 1.5, beside which 1 is the larger in the first column.
+    np.testing.assert_allclose(noise.values[0], np.log([2, 2 / 1.5]))
+    assert noise.values[1, 0] < 0 < 700 < noise.values[1, 1]
+    areas = xr.DataArray(
+        [[Region.SNAPPED, Region.NOT_LEARNED], [Region.SNAPPED, Region.SCANNING]],
+        noise.coords,
+        noise.dims,
+    )
+    moved = phase.with_noise(areas, noise).values
+    wins = Region.WINNER_TAKE_ALL
+    assert moved.tolist() == [[wins, Region.NOT_LEARNED], [Region.SNAPPED, wins]]
+
+
+def test_the_spread_is_swept_where_theory_describes_training(tmp_path: Path) -> None:
+    config = phase.Phase(resolution=48, out=tmp_path)
+    assert config.engines() == ("simulation", "symmetric-finite-t")
+    sweep = config.scatter()
+    assert sweep.engine == "spread"
+    assert [dim.size for dim in sweep.dims] == [24, 24]
+    for changes in ({"length": 8}, {"engine": "symmetric"}, {"noise": False}):
+        assert phase.Phase(resolution=4, **changes).scatter() is None
+    assert phase.Phase(length=8).engines() == ("simulation", "symmetric")

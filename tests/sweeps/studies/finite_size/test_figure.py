@@ -1,0 +1,73 @@
+"""The study of finite size: quadratures, orders, and its figure at a small size."""
+
+import json
+import math
+from pathlib import Path
+
+import numpy as np
+import pytest
+import xarray as xr
+
+import dynsim
+from sweeps.studies.finite_size import figure, order
+
+
+def test_enumeration_is_the_multinomial_law() -> None:
+    task, length = order.small_task(), 9
+    examples = order.enumerated(task, length)
+    np.testing.assert_allclose(examples.weight.sum(), 1, rtol=1e-12)
+    for n in range(2):
+        mine = examples.classes == n
+        counts, weight = examples.counts[mine], examples.weight[mine] * 2
+        # 8 things on 3 places; mean and variance of each place.
+        assert len(counts) == math.comb(10, 2)
+        assert (counts.sum(1) == 8).all()
+        p = np.asarray(task.probs)[n]
+        np.testing.assert_allclose(weight @ counts, 8 * p, rtol=1e-12)
+        np.testing.assert_allclose(weight @ (counts - 8 * p) ** 2, 8 * p * (1 - p), rtol=1e-12)
+
+
+def test_errors_fall_like_the_first_and_second_power_of_the_length() -> None:
+    lengths = (64, 128, 256)
+    errors = order.against_enumeration(dynsim.sgd(1.0, 1.0), lengths, 30)
+    for place in range(2):
+        # The next order in 1/T bends the lines by a few percent at T = 64.
+        assert order.slope(lengths, errors.infinite[:, place]) == pytest.approx(-1, abs=0.1)
+        assert order.slope(lengths, errors.finite[:, place]) == pytest.approx(-2, abs=0.1)
+
+
+def test_samples_tell_how_well_they_know_the_loss() -> None:
+    task, rule = dynsim.syn_small(), dynsim.sgd(1.0, 0.1)
+    errors = order.against_samples(task, rule, (8, 64), 10, number=200)
+    assert np.isnan(errors.finite[0]).all()
+    assert (errors.reference > 0).all()
+    # After ten steps the first order is off by less than T infinite, which is off by 8 % or more.
+    assert (errors.finite[1] < errors.infinite[1]).all()
+
+
+def test_ratios_are_pooled_over_classes() -> None:
+    rng = np.random.default_rng(0)
+    runs = rng.normal(size=(1, 1, 50, 2)) * [1.0, 3.0]
+    dims = ("eta_z", "batch", "seed")
+    numbers = dict.fromkeys(("loss", "entropy"), (dims, runs[..., 0]))
+    by_class = dict.fromkeys(("z_top_distinct", "z_top_common"), ((*dims, "class"), runs))
+    status = {"status": (dims, np.zeros(runs.shape[:3], int))}
+    trained = xr.Dataset({**numbers, **by_class, **status})
+    theory = xr.Dataset({"loss_std": (dims[:2], [[2.0]]), "entropy_std": (dims[:2], [[2.0]])})
+    for name in ("z_top_distinct", "z_top_common"):
+        theory[name + "_std"] = (*dims[:2], "class"), [[[1.0, 3.0]]]
+    theory["status"] = dims[:2], np.zeros((1, 1), int)
+    found = figure.ratio(trained, theory)
+    variance = runs.var(2, ddof=1)[0, 0]
+    assert found.loss.item() == pytest.approx(2 / np.sqrt(variance[0]))
+    assert found.z_top_distinct.item() == pytest.approx(np.sqrt(5 / variance.mean()))
+    assert found.loss_error.item() == pytest.approx(found.loss.item() / np.sqrt(98))
+
+
+@pytest.mark.full
+def test_the_figure_says_what_it_measured(tmp_path: Path) -> None:
+    figure.run(figure.FiniteSize(seeds=16, steps=20, samples=50, out=tmp_path))
+    numbers = json.loads((tmp_path / "finite-size.json").read_text())
+    assert numbers["slopes"]["loss"]["finite"] == pytest.approx(-2, abs=0.1)
+    assert set(numbers["ratios"]) == {"sgd", "momentum", "adam"}
+    assert (tmp_path / "finite-size.png").stat().st_size > 10_000
