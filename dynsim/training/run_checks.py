@@ -24,6 +24,19 @@ def checked_times(times: Times | None, steps: int, record: Recording) -> Times:
     return times
 
 
+def whole_steps(times: Times) -> tuple[int, ...]:
+    """Concrete times as integers, for what has to know its steps when it is traced.
+
+    Raises:
+        ValueError: for traced times, and unless they are whole steps that increase from >= 0.
+    """
+    if checks.is_traced(times):
+        raise ValueError("times: must be concrete, as they decide the course of the computation")
+    steps = np.asarray(times)
+    check_step_times(times, int(steps[-1]) if steps.ndim == 1 and steps.size else 0)
+    return tuple(int(step) for step in steps)
+
+
 def check_step_times(times: Times, steps: int) -> None:
     """Raise `ValueError` unless `times` are whole steps that increase within [0, steps]."""
     if checks.is_traced(times):

@@ -64,12 +64,15 @@ class Descent(NamedTuple):
         noise: (P, P) lambda^T C lambda' of all pairs, from the derivatives (P, ...) of the latter
             along each lambda.
         observe: from the weights, P numbers, and what else is to be known of them.
+        count: of how many weights each number of the parameters is the common value; one each if
+            None. The gradient is that of a single one of them.
     """
 
     rule: optax.GradientTransformation
     derive: Callable[[Any], tuple[Any, PyTree]]
     noise: Callable[[PyTree], Float[Array, "P P"]]
     observe: Callable[[Any], tuple[Float[Array, " P"], PyTree]]
+    count: PyTree = None
 
     def start(self, params: PyTree) -> State:
         """The state before the first step."""
@@ -96,6 +99,13 @@ class Descent(NamedTuple):
         slopes, (values, beside) = jax.jacrev(
             lambda params: (lambda found: (found[0], found))(self.observe(params)), has_aux=True
         )(state.params)
+        if self.count is not None:
+            # By one weight out of all that a number stands for, in which the Hessian is symmetric.
+            slopes = jax.tree.map(
+                lambda slope, n: jnp.where(n > 0, slope / jnp.where(n > 0, n, 1), 0),
+                slopes,
+                jax.tree.map(lambda n: n[None], self.count),
+            )
         memory = jax.tree.map(jnp.zeros_like, passed.adjoint.memory)
         return Passed(State(slopes, memory), jnp.zeros_like(passed.covariance), values, beside)
 

@@ -5,6 +5,7 @@ from odes.symmetric.observables import OBSERVABLES
 from odes.symmetric.placement import Placed, expand, placed, symmetric_task
 from odes.symmetric.reduction import direction, merged, symmetric_profiles
 from odes.symmetric.solve import solve
+from odes.symmetric.spread import spread
 from odes.symmetric.state import State, SymmetricTask
 
 __all__ = [
@@ -18,6 +19,7 @@ __all__ = [
     "merged",
     "placed",
     "solve",
+    "spread",
     "symmetric_profiles",
     "symmetric_task",
 ]

@@ -17,7 +17,6 @@ import math
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, Float, PRNGKeyArray, Real
 
@@ -27,7 +26,7 @@ from dynsim.precision import DType, Number
 from dynsim.training.loop import DIVERGED_LOSS
 from dynsim.training.optim import Optimizer
 from dynsim.training.recording import Record, Recording
-from dynsim.training.run_checks import check_step_times
+from dynsim.training.run_checks import whole_steps
 from dynsim.trajectory import Times, Trajectory
 from dynsim.yz import finite_length, observables
 from dynsim.yz import model as yz
@@ -136,11 +135,7 @@ def _checked(
     """The times as integers; raises `ValueError` for what cannot be."""
     checks.real("batch", batch, 1)
     finite_length.check_length(task, length)
-    if checks.is_traced(times):
-        raise ValueError("times: must be concrete, as they decide the course of the computation")
-    steps = np.asarray(times)
-    check_step_times(times, int(steps[-1]) if steps.ndim == 1 and steps.size else 0)
-    return tuple(int(step) for step in steps)
+    return whole_steps(times)
 
 
 def _start(

@@ -9,7 +9,7 @@ import pytest
 
 import dynsim
 from dynsim.yz import finite_length as full
-from odes import symmetric
+from odes import spread, symmetric
 from odes.symmetric import finite_length
 from odes.symmetric.state import Attention, Decoder, State
 
@@ -65,3 +65,16 @@ def test_large_tasks_have_finite_length_at_the_same_cost() -> None:
     # 1e9 tokens leave a correction of 1e-8, relative to a loss that is less by 1/10 at 128.
     assert abs(limit["loss"][-1] / infinite["loss"][-1] - 1) < 1e-6
     assert abs(found["loss"][-1] / infinite["loss"][-1] - 1) > 0.01
+
+
+@pytest.mark.parametrize("kind", ["momentum", "adam"])
+def test_spread_is_that_of_the_full_layer(kind: str) -> None:
+    task = dynsim.syn(2, 2, num_common=2, num_distinct=3)
+    rule = dynsim.momentum(0.5, 0.7, 0.8) if kind == "momentum" else dynsim.adam(0.02, 0.03)
+    settings = {"batch": 16, "length": 40, "record": ["loss", "entropy"]}
+    want = spread.solve(task, rule, [0, 4, 12], **settings)
+    reduced = symmetric.merged(symmetric.symmetric_task(task))
+    got = symmetric.spread(reduced, rule, [0, 4, 12], **settings)
+    for name in settings["record"]:
+        np.testing.assert_allclose(got[name], want[name], rtol=1e-10)
+    np.testing.assert_allclose(got.covariance, want.covariance, rtol=1e-8, atol=1e-20)

@@ -1,0 +1,133 @@
+"""Mean and spread over seeds of symmetric tasks, at a cost without K and M [ours].
+
+The derivative of an observable that is the same for all classes, along descent that is, is the same
+for all classes too. Of the noise of a batch it sees the part that keeps the symmetry, in which all
+classes have one s_n(c): what draws the classes drops out of the covariance of `odes.yz.spread`, and
+
+    lambda^T C lambda' = (1/L) sum_i p_i ds/dc_i ds'/dc_i
+
+remains, over the kinds of tokens of one class. An observable of a single class does not close like
+this, as that class is not like the others; here it is predicted for the mean over the classes.
+"""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+from jax.flatten_util import ravel_pytree
+from jaxtyping import Array, Float, Real
+
+from dynsim import checks
+from dynsim.precision import DType, Number
+from dynsim.training.loop import DIVERGED_LOSS
+from dynsim.training.optim import Optimizer
+from dynsim.training.recording import Record, Recording
+from dynsim.training.run_checks import whole_steps
+from dynsim.trajectory import Times, Trajectory
+from dynsim.yz.finite_length import contextual
+from dynsim.yz.observables import DEFAULT_RECORD
+from odes.solver import linear_noise
+from odes.solver.integrate import judge, run
+from odes.symmetric import finite_length, reduction
+from odes.symmetric.observables import TABLE, observe
+from odes.symmetric.state import Attention, State, SymmetricTask, zero_state
+
+
+def spread(
+    task: SymmetricTask,
+    optimizer: Optimizer,
+    times: Times,
+    *,
+    batch: Real[Number, ""],
+    length: Real[Number, ""],
+    record: Record = DEFAULT_RECORD,
+    dtype: DType = "float64",
+) -> Trajectory:
+    """Predict mean and covariance over seeds, from zero weights.
+
+    Args:
+        task: from `symmetric_task`, `symmetric_profiles` or `merged`.
+        optimizer, times, batch: as in `odes.yz.spread.solve`.
+        length: sequence length T, finite; it may be traced. With T infinite nothing but the draw of
+            the classes makes noise, which the symmetric part of the weights does not see.
+        record: as in `odes.symmetric.solve`. Numbers of a class are means over all classes.
+        dtype: "float64" or "float32".
+
+    Returns:
+        A `Trajectory` as from `odes.yz.spread.solve`.
+
+    Raises:
+        ValueError: naming the argument, its value and what is allowed, before compilation.
+    """
+    checks.real("batch", batch, 1)
+    checks.real("length", length, 2)
+    finite_length.check_length(task, length)
+    steps = whole_steps(times)
+    return run(
+        _spread,
+        task,
+        optimizer,
+        times,
+        dtype,
+        init=(batch, length),
+        start=lambda task, optimizer: (jnp.asarray(batch, dtype), contextual(length, dtype)),
+        steps=steps,
+        record=TABLE.resolve(record),
+    )
+
+
+@functools.partial(jax.jit, static_argnames=("steps", "record"))
+def _spread(
+    task: SymmetricTask,
+    optimizer: Optimizer,
+    times: Float[Array, " S"],
+    batch: Float[Array, ""],
+    context: Float[Array, ""],
+    *,
+    steps: tuple[int, ...],
+    record: Recording,
+) -> Trajectory:
+    def derive(state: State) -> tuple[State, Attention]:
+        now = reduction.measure(task, state)
+        # dl/dc_i = -(f_i / p_i) (g_i - f_i f.g), see `dynsim.yz.finite_length`.
+        slope = jax.tree.map(lambda f, g: f * (f * now.speed - g), now.f, now.g)
+        root = Attention(
+            slope.distinct / jnp.sqrt(jnp.asarray(task.p)),
+            slope.common / jnp.sqrt(jnp.asarray(task.rho)),
+        )
+        return finite_length.gradient(task, state, context), root
+
+    def noise(along: Attention) -> Float[Array, "P P"]:
+        copies = [
+            jnp.ones(part.shape[1:]) if count is None else jnp.asarray(count)
+            for part, count in ((along.distinct, task.p_copies), (along.common, task.rho_copies))
+        ]
+        parts = zip((along.distinct, along.common), copies, strict=True)
+        return sum(
+            (part @ (count[:, None] * part.T) for part, count in parts),
+            start=jnp.zeros(2 * along.distinct.shape[:1]),
+        )
+
+    def seen(state: State) -> dict[str, Array]:
+        return observe(record, task, state)
+
+    start = zero_state(task, times.dtype)
+    descent = linear_noise.Descent(
+        optimizer.transformation(),
+        derive,
+        noise,
+        lambda state: (ravel_pytree(seen(state))[0], reduction.measure(task, state).loss),
+        finite_length.multiplicity(task),
+    )
+    found = linear_noise.spread(descent, start, steps)
+    _, unravel = ravel_pytree(seen(start))
+    status, first_bad = judge(times, found.beside <= DIVERGED_LOSS * jnp.log(task.M))
+    return Trajectory(
+        times,
+        jax.vmap(unravel)(found.values),
+        None,
+        status,
+        first_bad,
+        "symmetric-spread",
+        found.covariance / (batch * context),
+    )
