@@ -8,6 +8,7 @@ import matplotlib.pyplot as plt
 import numpy as np
 import xarray as xr
 from matplotlib.axes import Axes
+from matplotlib.ticker import NullLocator
 
 import dynsim
 from dynsim import checks
@@ -215,6 +216,8 @@ def plot_order(lengths: tuple[int, ...], errors: order.Errors, ax: Axes | None =
         ax.plot(far, guide, color="0.5", lw=1)
         ax.annotate(f"$T^{{-{power}}}$", (far[0], guide[0]), color="0.4")
     ax.set(xscale="log", yscale="log", xlabel="sequence length T", ylabel="relative error")
+    ax.set_xticks(lengths, [str(T) for T in lengths])
+    ax.xaxis.set_minor_locator(NullLocator())
     ax.grid(alpha=0.25)
     ax.legend(fontsize=8)
     return ax
@@ -233,6 +236,9 @@ def plot_ratios(ratios: dict[str, xr.Dataset], ax: Axes | None = None) -> Axes:
     ax.set_xticks(range(len(ratios)), list(ratios))
     ax.set(ylabel="predicted / measured", title=r"standard deviation over seeds")
     ax.set_yscale("log")
+    ticks = (0.1, 0.2, 0.5, 1, 2, 5)
+    ax.set_yticks(ticks, [f"{tick:g}" for tick in ticks])
+    ax.yaxis.set_minor_locator(NullLocator())
     ax.grid(alpha=0.25, axis="y")
     ax.legend(fontsize=8)
     return ax
