@@ -1,6 +1,7 @@
 """Every rung of the ladder against simulation, for one task: `dynsim figure ladder`."""
 
 import dataclasses
+import math
 from pathlib import Path
 
 import matplotlib.pyplot as plt
@@ -8,6 +9,8 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.colors import LogNorm
 
+from dynsim.yz import finite_length
+from odes.theory import refusal
 from odes.yz import ladder
 from sweeps import output
 from sweeps.compare import panels as comparison
@@ -37,8 +40,13 @@ def run(config: Ladder) -> list[Path]:
     """Compute, draw and write the figure, and print its error table."""
     config.check()
     task, optimizer = config.make_task(), config.make_optimizer()
+    long = refusal(finite_length.check_length, task, config.length) is None
     names = config.theories or ladder.applicable(
-        task, optimizer, variants=True, zero_start=config.init == "zero"
+        task,
+        optimizer,
+        variants=True,
+        zero_start=config.init == "zero",
+        finite=math.isfinite(config.length) and long,
     )
     result = compare(dataclasses.replace(config, theories=names))
     print(report.table(result))
