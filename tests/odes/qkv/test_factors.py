@@ -123,7 +123,7 @@ def test_balance_is_conserved_while_the_factors_move() -> None:
     gram = lambda x: np.swapaxes(x, -1, -2) @ x
     at = {
         t: factors.solve(
-            TASK, dynsim.sgd(0.5, 4.0), np.linspace(0, t, 9), init=init, record=RECORD
+            TASK, dynsim.sgd(0.5, 4.0), np.linspace(0, t, 41), init=init, record=RECORD
         ).params
         for t in (1e-9, 20.0, 80.0)
     }
