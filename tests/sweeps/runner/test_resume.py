@@ -131,6 +131,7 @@ def test_kills_and_ctrl_c_lose_only_the_chunk_in_flight(workers: Workers) -> Non
     assert_complete(workers)
 
 
+@pytest.mark.full  # locks of shares are tested in `test_run.py`, kills above
 def test_two_processes_share_a_sweep_and_one_is_killed_and_restarted(workers: Workers) -> None:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
