@@ -139,6 +139,16 @@ def _no_programs_left() -> Iterator[None]:
         trim(0)
 
 
+@pytest.fixture(scope="module")
+def quick_theory() -> Iterator[None]:
+    """Theories take equal steps instead of going through the solver, whose loops cost seconds to
+    compile: for files that test what is done with a theory."""
+    from tests.systems.runge_kutta import runge_kutta_instead
+
+    with runge_kutta_instead():
+        yield
+
+
 @pytest.fixture(scope="session")
 def data_folder() -> Path:
     """The folder of recorded and published numbers; its README says what they are."""

@@ -15,6 +15,8 @@ from sweeps import cli
 from sweeps.commands.sweep import SweepCommand
 from sweeps.systems import registry
 
+pytestmark = pytest.mark.usefixtures("quick_theory")
+
 ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 BLOCK = re.compile(r"^```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)

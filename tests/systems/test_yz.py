@@ -13,22 +13,40 @@ PLAIN = Layer(TASK, dynsim.sgd(1.3, 0.7), (0.0, 10.0, 25.0))
 MOMENTUM = Layer(TASK, dynsim.momentum(0.3, 0.2, 0.8), (0.0, 10.0, 25.0))
 
 
-@pytest.mark.parametrize("theory", ["plain", "symmetric", "lemma3", "fixed_attention"])
-def test_flows(theory: str) -> None:
-    PLAIN.check(theory)
+OF_SGD = ("plain", "symmetric", "lemma3", "eq10", "eq10-paper", "eq10-finite-m", "eq10-remark-1")
+OF_MOMENTUM = ("matched", "heavy-ball", "rescaled", "symmetric")
+SYSTEMS = [*((PLAIN, name) for name in OF_SGD), *((MOMENTUM, name) for name in OF_MOMENTUM)]
+FEW = {(PLAIN, "plain"), (PLAIN, "eq10"), (MOMENTUM, "matched")}
+"""Whose equations the solver takes in the default suite; equal steps, which take a fraction of the
+time to compile, take those of the others, and the solver all of them with `make test-full`."""
 
 
-@pytest.mark.parametrize("theory", ["eq10", "eq10-paper", "eq10-finite-m", "eq10-remark-1"])
-def test_eq10(theory: str) -> None:
-    PLAIN.check(theory)
+def named(system: Layer, theory: str, *, full: bool) -> object:
+    marks = [pytest.mark.full] if full else []
+    return pytest.param(system, theory, id=f"{system.optimizer.kind}-{theory}", marks=marks)
 
 
-@pytest.mark.parametrize("theory", ["matched", "heavy-ball", "rescaled", "symmetric"])
-def test_flows_of_momentum(theory: str) -> None:
-    MOMENTUM.check(theory)
+@pytest.mark.parametrize(
+    ("system", "theory"), [named(*case, full=case not in FEW) for case in SYSTEMS]
+)
+def test_theories_through_the_solver(system: Layer, theory: str) -> None:
+    system.check(theory)
+
+
+def test_attention_that_stays() -> None:
+    PLAIN.check("fixed_attention")
 
 
 def test_a_random_start() -> None:
     task = dynsim.syn_medium(1, "paper")
     start = dynsim.initial_weights(task, "uniform", jax.random.key(0), "float64")
     Layer(task, dynsim.sgd(0.8, 1.5), (0.0, 40.0), start).check("plain")
+
+
+# Last, because the fixture stays for the rest of the file.
+@pytest.mark.usefixtures("quick_theory")
+@pytest.mark.parametrize(
+    ("system", "theory"), [named(*case, full=False) for case in SYSTEMS if case not in FEW]
+)
+def test_theories_in_equal_steps(system: Layer, theory: str) -> None:
+    system.check(theory)

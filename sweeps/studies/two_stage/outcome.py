@@ -1,12 +1,14 @@
 """What a comparison of two-stage training with its theories comes to."""
 
 import dataclasses
+from collections import OrderedDict
 from typing import Any
 
 import jax
 import numpy as np
 
 from dynsim import Trajectory
+from dynsim.precision import Number
 from dynsim.two_stage import observables as prompt_observables
 from odes.two_stage import ladder, thresholds
 from sweeps.compare.comparison import Comparison
@@ -66,8 +68,10 @@ class TwoStageComparison(Comparison):
         """Scalar predictions; those of the stationary signals and of g hold for c = 0."""
         task, optimizer = self.config.make_task(), self.config.make_optimizer()
         decay = optimizer.decay
-        with jax.enable_x64(True):
-            found = {"tau_c": thresholds.critical_noise(task, decay)}
+
+        @jax.jit  # as one program; hundreds of operations take as many
+        def predicted() -> OrderedDict[str, Number]:
+            found = OrderedDict(tau_c=thresholds.critical_noise(task, decay))
             found["eta_c"] = thresholds.critical_rate(task, optimizer)
             for stage, eta in (("1", optimizer.eta_1), ("2", optimizer.eta_2)):
                 tau = optimizer.stationary(eta)
@@ -75,4 +79,7 @@ class TwoStageComparison(Comparison):
                 found[f"g_{stage}_hessian"] = thresholds.growth_rate_hessian(task, tau, decay)
             found["a_star"], found["b_star"] = thresholds.stationary_signal(task, decay)
             found["waiting_time"] = thresholds.waiting_time(decay)
-            return {name: float(value) for name, value in found.items()}
+            return found
+
+        with jax.enable_x64(True):
+            return {name: float(value) for name, value in predicted().items()}

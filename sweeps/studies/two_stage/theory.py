@@ -28,13 +28,19 @@ def solve(theory: Theory[Prompts, NoisySGD], runs: Runs) -> Trajectory:
     task, optimizer = runs.training.make_task(), runs.training.make_optimizer()
     solve = functools.partial(theory.solve, task, optimizer, runs.steps, record=RECORD)
     if "key" in theory.needs:
-        return jax.vmap(lambda key: solve(key=key))(jax.random.split(jax.random.key(0), PATHS))
+        return jax.jit(jax.vmap(lambda key: solve(key=key)))(
+            jax.random.split(jax.random.key(0), PATHS)
+        )
     if "anchors" in theory.needs:
         states = jnp.asarray(runs.values["state"], jnp.float64)
         stages = (0, runs.switch)
-        return jax.vmap(
-            lambda states: solve(anchors={at: ReducedState(*states[at]) for at in stages})
-        )(states)
+
+        @jax.jit
+        @jax.vmap
+        def pieces(states: jax.Array) -> Trajectory:
+            return solve(anchors={at: ReducedState(*states[at]) for at in stages})
+
+        return pieces(states)
     return jax.tree.map(lambda leaf: jnp.asarray(leaf)[None], solve())
 
 

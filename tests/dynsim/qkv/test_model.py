@@ -78,12 +78,12 @@ def as_numpy(params: Embedded) -> dict:
     ("kind", "place", "rich"),
     [
         ("l2", "theory", False),
-        ("l2", "practice", True),
+        pytest.param("l2", "practice", True, marks=pytest.mark.full),
         ("rms", "theory", True),
-        ("rms", "practice", False),
-        ("layer", "theory", False),
+        pytest.param("rms", "practice", False, marks=pytest.mark.full),
+        pytest.param("layer", "theory", False, marks=pytest.mark.full),
         ("layer", "practice", True),
-        ("none", "theory", True),
+        pytest.param("none", "theory", True, marks=pytest.mark.full),
         ("none", "practice", False),
     ],
 )

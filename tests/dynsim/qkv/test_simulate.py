@@ -73,7 +73,12 @@ def numpy_descent(p: dict, data: yz.Examples, rule: str, rates: dict, frozen: tu
 
 @pytest.mark.usefixtures("x64")
 @pytest.mark.parametrize(
-    ("rule", "frozen"), [("sgd", ()), ("momentum", ("U", "W_K")), ("adam", ("U",))]
+    ("rule", "frozen"),
+    [
+        ("sgd", ()),
+        pytest.param("momentum", ("U", "W_K"), marks=pytest.mark.full),
+        ("adam", ("U",)),
+    ],
 )
 def test_descent_is_a_numpy_loop_on_recorded_batches(rule: str, frozen: tuple) -> None:
     eta = 0.7, 0.3
@@ -105,7 +110,11 @@ def test_descent_is_a_numpy_loop_on_recorded_batches(rule: str, frozen: tuple) -
 
 
 @pytest.mark.usefixtures("x64")
-@pytest.mark.parametrize("settings", [{"batch": 16, "length": 32}, INFINITE], ids=str)
+@pytest.mark.parametrize(
+    "settings",
+    [{"batch": 16, "length": 32}, pytest.param(INFINITE, marks=pytest.mark.full)],
+    ids=str,
+)
 def test_with_one_factor_held_at_identity_it_is_the_yz_run_on_the_same_batches(
     settings: dict,
 ) -> None:

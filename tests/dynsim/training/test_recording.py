@@ -19,6 +19,8 @@ from dynsim.yz import observables
 from odes import qkv, symmetric, two_stage
 from odes.yz import eq10, population
 
+pytestmark = pytest.mark.usefixtures("quick_theory")
+
 TASK = dynsim.syn_small()
 KEY = jax.random.key(0)
 STEPS = 2

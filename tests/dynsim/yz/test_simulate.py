@@ -19,15 +19,14 @@ TASK = dynsim.syn_small()
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
-def test_the_authors_recorded_run_is_reproduced(
-    dtype: str, jax_precision: bool, data_folder: Path
-) -> None:
+def test_the_authors_recorded_run_is_reproduced(dtype: str, data_folder: Path) -> None:
     run = np.load(data_folder / "authors_fig4_sgd.npz")
     data = sampling.examples_from_tokens(TASK, run["x"], run["label"])
     suffix, tolerance = ("f32", 1e-5) if dtype == "float32" else ("f64", 1e-9)
     rows = np.asarray(TASK.queries)
     start = dynsim.YZ(run["K1_init"].T, run["K2_init"][rows])
-    for steps in (1, 5, 20):
+    # After the first step and the last one; the losses are those of every step between.
+    for steps in (1, 20):
         result = dynsim.simulate(
             TASK,
             dynsim.momentum(float(run["lr_y"]), float(run["lr_z"]), float(run["momentum"])),
@@ -117,7 +116,9 @@ def test_row_sums_stay_zero_and_records_stand_at_their_times() -> None:
 
 
 @pytest.mark.parametrize(
-    ("length", "batch"), [(32, 16), (math.inf, 16), (math.inf, math.inf)], ids=str
+    ("length", "batch"),
+    [(32, 16), pytest.param(math.inf, 16, marks=pytest.mark.full), (math.inf, math.inf)],
+    ids=str,
 )
 def test_vmap_over_seeds_and_rates_is_the_loop_with_one_compilation(
     length: float, batch: float

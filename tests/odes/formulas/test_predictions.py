@@ -12,6 +12,8 @@ from odes.formulas import predictions
 from odes.yz import eq10 as attention
 from odes.yz import population
 
+pytestmark = pytest.mark.usefixtures("quick_theory")
+
 TIMES = np.unique(np.r_[dynsim.log_times(400, 24), 9.99, 10.01])
 RECORD = ("z", "B", "xi", "speed")
 SYMMETRIC = dynsim.syn(2, 2, num_common=3, num_distinct=4)

@@ -16,9 +16,9 @@ from tests.systems.gradients import END, SMALL, check, differentiated
 
 pytestmark = pytest.mark.usefixtures("x64")
 
-# The loop of the solver in reverse, for a rung without jumps and one with them, and the rungs that
-# need none; `test_gradients.py` has the arithmetic of all rungs.
-QUICK = {"plain", "matched-adam", "fixed_attention", "fixed_attention-discrete"}
+# The loop of the solver in reverse, and the rungs that need none; `test_gradients.py` has the
+# arithmetic of all rungs.
+QUICK = {"plain", "fixed_attention", "fixed_attention-discrete"}
 
 
 @pytest.mark.parametrize(
@@ -68,21 +68,22 @@ def errors(optimizer: dynsim.Optimizer, steps: int, *flows: str) -> list[np.ndar
     """Errors of `flows` at the end of descent on Syn-Small."""
     task = symmetric.symmetric_task(dynsim.syn_small())
     want = symmetric.descend(task, optimizer, steps=steps, times=[steps], record="loss").params
-    ends = [
-        symmetric.solve(task, optimizer, [0, steps], flow=flow, record="loss") for flow in flows
-    ]
+    # Equal steps of 1/300, and the solver's own, are far more accurate than any flow.
+    times = np.linspace(0, steps, 11)
+    ends = [symmetric.solve(task, optimizer, times, flow=flow, record="loss") for flow in flows]
     return [error(end.params, want) for end in ends]
 
 
+# What follows is about flows, not about the solver: the fixture stays for the rest of the file.
+@pytest.mark.usefixtures("quick_theory")
 def test_the_corrected_flow_is_of_second_order() -> None:
     found = [
-        errors(dynsim.sgd(eta, eta), round(END / eta), "plain", "corrected")
-        for eta in (0.4, 0.2, 0.1)
+        errors(dynsim.sgd(eta, eta), round(END / eta), "plain", "corrected") for eta in (0.4, 0.1)
     ]
-    order = np.log2(np.array(found)[:-1] / np.array(found)[1:])
-    # Terms of the next order in eta = 0.4; measured: 0.99 to 1.00 and 1.99.
-    np.testing.assert_allclose(order[:, 0], 1, atol=0.1)
-    np.testing.assert_allclose(order[:, 1], 2, atol=0.2)
+    # Two halvings at once; measured: 0.99 to 1.00 and 1.99, terms of the next order in eta.
+    order = np.log2(np.array(found[0]) / np.array(found[1])) / 2
+    np.testing.assert_allclose(order[0], 1, atol=0.1)
+    np.testing.assert_allclose(order[1], 2, atol=0.2)
 
 
 def test_the_corrected_flow_of_momentum_is_of_second_order() -> None:

@@ -11,6 +11,8 @@ from sweeps.compare import report
 from sweeps.compare.compare import compare
 from sweeps.compare.settings import Compare
 
+pytestmark = pytest.mark.usefixtures("quick_theory")
+
 SMALL = {"steps": 12, "seeds": 3, "length": 24, "batch": 8, "num_times": 6, "theories": ("plain",)}
 
 

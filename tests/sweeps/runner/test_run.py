@@ -20,6 +20,8 @@ from sweeps.runner import tiles
 from sweeps.runner.run import valid
 from sweeps.runner.store import Store, StoreError
 
+pytestmark = pytest.mark.usefixtures("quick_theory")
+
 TRAINING = Training(task="syn-medium", steps=6, length=16, batch=8, init="uniform", num_queries=1)
 GRID = Sweep(
     axes={"ratio": [1, 2, 5], "seed": [0, 3], "eta_z": [0.5, 2], "momentum": [0.1, 0.9]},
@@ -67,7 +69,13 @@ def test_a_run_of_a_sweep_is_the_run_that_simulate_makes(whole: xr.Dataset) -> N
 
 
 @pytest.mark.parametrize(
-    ("chunk", "tile", "devices"), [(1, 16, 4), (5, 4, 2), (100, 2, 4), (7, None, 3)]
+    ("chunk", "tile", "devices"),
+    [
+        pytest.param(1, 16, 4, marks=pytest.mark.full),
+        (5, 4, 2),
+        pytest.param(100, 2, 4, marks=pytest.mark.full),
+        (7, None, 3),
+    ],
 )
 def test_chunks_tiles_and_devices_do_not_matter(
     whole: xr.Dataset, chunk: int, tile: int | None, devices: int
@@ -99,15 +107,16 @@ def test_new_values_and_grid_sizes_compile_nothing() -> None:
 def test_static_axes_are_runs_of_their_own_shapes() -> None:
     sweep = Sweep(
         axes={"num_queries": [1, 2], "T": [8, math.inf], "eta_z": [1.0]},
+        zip=(("num_queries", "T"),),
         run=TRAINING,
         record=("attention",),
     )
     found = sweeps.run(sweep)
-    assert dict(found.sizes) == {"num_queries": 2, "length": 2, "eta_z": 1, "class": 4, "token": 56}
+    assert dict(found.sizes) == {"num_queries": 2, "eta_z": 1, "class": 4, "token": 56}
     small = found.attention.sel(num_queries=1, eta_z=1)
-    assert np.isnan(small[:, 2:]).all()
-    assert np.isnan(small[:, :, 33:]).all()
-    np.testing.assert_allclose(small[:, :2, :33].sum("token"), 1, rtol=1e-6)
+    assert np.isnan(small[2:]).all()
+    assert np.isnan(small[:, 33:]).all()
+    np.testing.assert_allclose(small[:2, :33].sum("token"), 1, rtol=1e-6)
     np.testing.assert_allclose(found.attention.sel(num_queries=2).sum("token"), 1, rtol=1e-6)
 
 

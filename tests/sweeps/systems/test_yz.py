@@ -1,6 +1,7 @@
 """Engines of the attention layer: one reduction, and everything recorded from it."""
 
 import numpy as np
+import pytest
 
 import sweeps
 from dynsim.yz.observables import OBSERVABLES
@@ -9,6 +10,8 @@ from sweeps.runner.spec import Sweep
 from sweeps.runner.work import Work
 from sweeps.systems.yz.engines import ENGINES
 from sweeps.systems.yz.settings import Training
+
+pytestmark = pytest.mark.usefixtures("quick_theory")
 
 AXES = {"eta_y": [0.5, 1.0], "eta_z": [1.0]}
 TRAINING = Training(task="syn", num_common=3, num_distinct=2, steps=30)

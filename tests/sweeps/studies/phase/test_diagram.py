@@ -15,6 +15,8 @@ from sweeps.studies.phase import diagram as phase
 from sweeps.studies.phase import figure, plane, regions
 from sweeps.studies.phase.regions import Region
 
+pytestmark = pytest.mark.usefixtures("quick_theory")
+
 TIMES = np.array([0.0, 1, 2, 4, 8])
 RISING, FALLING = TIMES, np.array([0, 1, 3, 2, 0.5])
 

@@ -4,10 +4,13 @@ import re
 from pathlib import Path
 
 import numpy as np
+import pytest
 
 import dynsim
 from sweeps import cli
 from sweeps.studies.tables import measurements
+
+pytestmark = pytest.mark.usefixtures("quick_theory")
 
 DOCS = Path(__file__).parents[4] / "docs"
 NUMBER = re.compile(r"[-+]?\d+(?:\.\d+)?(?:e[-+]?\d+)?")

@@ -32,7 +32,16 @@ def mean_of_the_last(losses: np.ndarray) -> float:
     return losses[-20:].mean() / losses[0]
 
 
-@pytest.mark.parametrize(("steps", "eta_y"), [(1, 1.0), (7, 1.0), (20, 1.0), (33, 1.0), (33, 5e4)])
+@pytest.mark.parametrize(
+    ("steps", "eta_y"),
+    [
+        pytest.param(1, 1.0, marks=pytest.mark.full),
+        (7, 1.0),
+        pytest.param(20, 1.0, marks=pytest.mark.full),
+        (33, 1.0),
+        (33, 5e4),
+    ],
+)
 def test_the_relative_loss_is_that_of_the_batch_losses(steps: int, eta_y: float) -> None:
     run = dynsim.simulate(
         SMALL,
@@ -51,7 +60,7 @@ def test_the_relative_loss_is_that_of_the_batch_losses(steps: int, eta_y: float)
     assert (want > 1) == (eta_y > 1e3)
 
 
-@pytest.mark.parametrize("steps", [1, 12, 41])
+@pytest.mark.parametrize("steps", [pytest.param(1, marks=pytest.mark.full), 12, 41])
 def test_symmetric_descent_has_the_relative_loss_of_its_losses(steps: int) -> None:
     rates = np.array([0.3, 2.0, 5e3])
     run = symmetric.descend(

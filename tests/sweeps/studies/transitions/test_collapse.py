@@ -15,6 +15,8 @@ from sweeps.runner.spec import Sweep
 from sweeps.studies.transitions import collapse, families, peaks, snap
 from sweeps.systems.yz.settings import Training
 
+pytestmark = pytest.mark.usefixtures("quick_theory")
+
 
 @pytest.mark.parametrize("power", [1, 2.5])
 def test_peak_of_t_to_the_p_times_exponential(power: float) -> None:

@@ -52,7 +52,7 @@ class Size(NamedTuple):
 SIZES = {
     "full": Size({}, SEEDS, 64),
     # A seventh of the arithmetic. The noise, 0.8 of the critical one, hides Q at the large rate.
-    "small": Size({"d": 24, "length": 97, "batch": 32, "pool": 2048, "r": 1.5, "tau": 0.3}, 4, 24),
+    "small": Size({"d": 24, "length": 97, "batch": 32, "pool": 2048, "r": 1.5, "tau": 0.3}, 3, 24),
     "fast": Size({"preset": "fast"}, 3, 3),
 }
 LIMITS = {"K1": 0.05, "K2": 0.02, "W_norm": 0.02, "V_norm": 0.02, "W_trace": 0.02}
@@ -159,7 +159,8 @@ def test_the_claims(
     runs = train(size)
     a, k2 = (two_stage_theory.mean(solve(size), name) for name in ("W_trace", "K2"))
     found = two_stage_claims.stages(runs, float(a[runs.switch]), float(k2[-1]))
-    found += two_stage_claims.spectral(runs)
+    if size == "full":  # decompositions by the dozen; the figure's test makes a few
+        found += two_stage_claims.spectral(runs)
     traces = two_stage_claims.corollary(runs)
     # In single runs the last one fails: the trace of V's noise-made entries is as large as b - a.
     assert [c.text for c in (*found, *traces[:3]) if not c.holds] == []

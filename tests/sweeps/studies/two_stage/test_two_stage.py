@@ -4,11 +4,12 @@ import json
 from pathlib import Path
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
 import sweeps
-from dynsim import Status, simulate_prompts
+from dynsim import Status, Trajectory, simulate_prompts
 from dynsim.two_stage import presets
 from odes import two_stage as reduced
 from sweeps import cli
@@ -17,7 +18,10 @@ from sweeps.runner.spec import Sweep
 from sweeps.studies.two_stage import figure, theory
 from sweeps.studies.two_stage.compare import CompareTwoStage
 from sweeps.studies.two_stage.phase import Plane, judge
+from sweeps.studies.two_stage.runs import Runs
 from sweeps.systems.two_stage.settings import TwoStage
+
+pytestmark = pytest.mark.usefixtures("quick_theory")
 
 TINY = {
     "d": 4,
@@ -68,18 +72,26 @@ def test_a_sweep_over_traced_numbers_is_the_single_runs_and_compiles_once() -> N
 
 
 @pytest.mark.usefixtures("tiny")
-def test_theory_engines_are_the_solver() -> None:
-    axes = {"tau": [0.1, 0.5]}
-    for coupling, engine, finite in ((0.5, "ode", True), (0.0, "infinite", False)):
-        run = TwoStage(coupling=coupling)
-        found = sweeps.run(Sweep(axes, run, engine, ("K1", "K2"), "end"))
-        point = TwoStage(coupling=coupling, tau=0.5)
-        optimizer = point.make_optimizer()
-        times = optimizer.spread(1)
-        alone = reduced.solve(point.make_task(), optimizer, times, finite_length=finite)
-        for name in ("K1", "K2"):
-            # Rounding alone: steps are chosen for each member of a batch.
-            assert found[name].sel(tau=0.5).item() == pytest.approx(alone[name][0], rel=1e-9)
+@pytest.mark.parametrize(
+    ("engine", "coupling"),
+    [("infinite", 0.0), pytest.param("ode", 0.5, marks=pytest.mark.full)],
+)
+def test_theory_engines_are_the_solver(engine: str, coupling: float) -> None:
+    found = sweeps.run(
+        Sweep({"tau": [0.1, 0.5]}, TwoStage(coupling=coupling), engine, ("K1", "K2"), "end")
+    )
+    point = TwoStage(coupling=coupling, tau=0.5)
+    optimizer = point.make_optimizer()
+    alone = reduced.solve(
+        point.make_task(),
+        optimizer,
+        optimizer.spread(1),
+        finite_length=engine == "ode",
+        record=("K1", "K2"),
+    )
+    for name in ("K1", "K2"):
+        # Rounding alone: the same steps in a batch.
+        assert found[name].sel(tau=0.5).item() == pytest.approx(alone[name][0], rel=1e-9)
 
 
 def test_the_sweep_that_comes_along_loads() -> None:
@@ -90,19 +102,35 @@ def test_the_sweep_that_comes_along_loads() -> None:
 
 
 @pytest.mark.usefixtures("tiny")
-def test_compare_measures_what_it_stores(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "theories",
+    [("anchored",), pytest.param(("anchored", "ode", "sde"), marks=pytest.mark.full)],
+    ids=["one-theory", "all-theories"],
+)
+def test_compare_measures_what_it_stores(theories: tuple[str, ...], tmp_path: Path) -> None:
     """Errors in the report, again from the stored arrays; the L2 norm is over eta-time. Of the
     default theories "infinite" is left out, which is another compilation of "ode"."""
     out = tmp_path / "out"
     assert CompareTwoStage().described() == ("ode", "infinite", "anchored", "sde")
-    command = "compare two_stage --seeds 3 --num-times 9 --num-test 64 --theories ode anchored sde"
-    assert cli.main([*command.split(), "--out", str(out)]) == 0
+    command = [
+        "compare",
+        "two_stage",
+        "--seeds",
+        "3",
+        "--num-times",
+        "9",
+        "--num-test",
+        "64",
+        "--theories",
+    ]
+    assert cli.main([*command, *theories, "--out", str(out)]) == 0
     assert {path.name for path in out.iterdir()} == {"compare.npz", "compare.json", "compare.png"}
     report = json.loads((out / "compare.json").read_text())
     arrays = load(out / "compare.npz")
-    assert set(report["theories"]) == {"ode", "anchored", "sde"}
+    assert set(report["theories"]) == set(theories)
     time = arrays["simulation/eta_time"][0]
-    for solver, name in (("ode", "K1"), ("sde", "V_trace"), ("anchored", "W_norm")):
+    compared = {"ode": "K1", "sde": "V_trace", "anchored": "W_norm"}
+    for solver, name in ((solver, compared[solver]) for solver in theories):
         runs, solved = arrays[f"simulation/{name}"], arrays[f"{solver}/{name}"]
         if name == "V_trace":
             runs, solved = np.abs(runs), np.abs(solved)
@@ -116,6 +144,16 @@ def test_compare_measures_what_it_stores(tmp_path: Path) -> None:
     np.testing.assert_allclose(anchored[:, [0, switch]], state[:, [0, switch], 0], rtol=1e-6)
 
 
+def as_trained(runs: Runs, names: tuple[str, ...]) -> dict[str, Trajectory]:
+    """A theory that says what the first run does, in place of one to compile."""
+    first = {name: jnp.asarray(runs.values[name][:1]) for name in theory.RECORD}
+    good, never = jnp.array([Status.OK], jnp.int32), jnp.array([-1], jnp.int32)
+    return {
+        name: Trajectory(jnp.asarray(runs.steps)[None], first, None, good, never, name)
+        for name in names
+    }
+
+
 @pytest.mark.usefixtures("tiny")
 @pytest.mark.parametrize(
     "controls",
@@ -127,19 +165,25 @@ def test_figures_resume_and_keep_what_they_draw(
 ) -> None:
     # Each control is a training and a theory to compile.
     monkeypatch.setattr(figure, "CONTROLS", {name: figure.CONTROLS[name] for name in controls})
+    if len(controls) == 1:
+        monkeypatch.setattr(theory, "predict", as_trained)
     out = tmp_path / "two"
-    command = ["figure", "two_stage", "--seeds", "2", "--control-seeds", "1", "--num-times", "6"]
+    # As many seeds of all, which then share programs.
+    command = ["figure", "two_stage", "--seeds", "2", "--control-seeds", "2", "--num-times", "6"]
     assert cli.main([*command, "--out", str(out)]) == 0
     arrays = load(out / "two_stage.npz")
     assert arrays["preset/K2"].shape == arrays["joint/K2"].shape == (2, 6)
     for control in controls:
-        assert arrays[f"{control}/K2"].shape == (1, 6)
+        assert arrays[f"{control}/K2"].shape == (2, 6)
     verdicts = json.loads((out / "two_stage.json").read_text())
     assert {claim["name"] for claim in verdicts["preset"]} >= {"a.2", "trace", "threshold"}
     before = len(tiles.PROGRAMS)
     assert cli.main([*command, "--out", str(out)]) == 0
     assert len(tiles.PROGRAMS) == before
 
+
+@pytest.mark.full
+def test_the_plane_of_the_phases_is_drawn(tmp_path: Path) -> None:
     out = tmp_path / "phase"
     command = ["figure", "two_stage_phase", "--d", "4", "--length", "7", "--decay", "0.2"]
     command += ["--horizon", "2", "--resolution", "3", "--points", "2", "--seeds", "2"]
@@ -149,6 +193,9 @@ def test_figures_resume_and_keep_what_they_draw(
     assert arrays["simulation/auc"].shape == (2, 2)
     assert (arrays["lines/finite_time"] < arrays["lines/infinite_time"]).all()
 
+
+@pytest.mark.usefixtures("tiny")
+def test_the_spectrum_of_runs_is_kept(tmp_path: Path) -> None:
     out = tmp_path / "spectrum"
     assert cli.main(["spectrum", "--seeds", "2", "--out", str(out)]) == 0
     arrays = load(out / "spectrum.npz")

@@ -18,6 +18,8 @@ from sweeps.studies.words import report as text_report
 from sweeps.studies.words import rules as text_rules
 from sweeps.studies.words.figure import CorpusFigure, corpus, draw, run
 
+pytestmark = pytest.mark.usefixtures("quick_theory")
+
 OPTIMIZER = dynsim.sgd(1.0, 1.0)
 
 
