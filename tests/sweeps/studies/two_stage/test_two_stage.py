@@ -94,15 +94,17 @@ def test_compare_measures_what_it_stores(tmp_path: Path) -> None:
     """Errors in the report, again from the stored arrays; the L2 norm is over eta-time. Of the
     default theories "infinite" is left out, which is another compilation of "ode"."""
     out = tmp_path / "out"
-    assert CompareTwoStage().described() == ("ode", "infinite", "anchored", "sde")
-    command = "compare two_stage --seeds 3 --num-times 9 --num-test 64 --theories ode anchored sde"
+    assert CompareTwoStage().described() == ("ode", "infinite", "anchored", "sde", "seeds")
+    command = (
+        "compare two_stage --seeds 3 --num-times 9 --num-test 64 --theories ode anchored seeds"
+    )
     assert cli.main([*command.split(), "--out", str(out)]) == 0
     assert {path.name for path in out.iterdir()} == {"compare.npz", "compare.json", "compare.png"}
     report = json.loads((out / "compare.json").read_text())
     arrays = load(out / "compare.npz")
-    assert set(report["theories"]) == {"ode", "anchored", "sde"}
+    assert set(report["theories"]) == {"ode", "anchored", "seeds"}
     time = arrays["simulation/eta_time"][0]
-    for solver, name in (("ode", "K1"), ("sde", "V_trace"), ("anchored", "W_norm")):
+    for solver, name in (("ode", "K1"), ("seeds", "V_trace"), ("anchored", "W_norm")):
         runs, solved = arrays[f"simulation/{name}"], arrays[f"{solver}/{name}"]
         if name == "V_trace":
             runs, solved = np.abs(runs), np.abs(solved)
@@ -111,6 +113,14 @@ def test_compare_measures_what_it_stores(tmp_path: Path) -> None:
         errors = report["theories"][solver]["relative_error"][name]
         assert errors["over_time"] == pytest.approx(np.sqrt(squares[0] / squares[1]), rel=1e-6)
         assert errors["at_end"] == pytest.approx(abs(got[-1] / want[-1] - 1), rel=1e-5, abs=1e-7)
+    # What the mean of three runs errs by, again from the paths.
+    K1, scatter = arrays["seeds/K1"], report["over_seeds"]["K1"]
+    squares = [np.trapezoid(x**2, time) for x in (K1.std(0, ddof=1), K1.mean(0))]
+    assert scatter["predicted"]["over_time"] == pytest.approx(np.sqrt(squares[0] / squares[1]))
+    assert scatter["mean"]["at_end"] == pytest.approx(scatter["predicted"]["at_end"] / 3**0.5)
+    assert 1 < scatter["most"]["at_end"] / scatter["mean"]["at_end"] < 3
+    shift = abs(arrays["ode/K1"][0, -1] / K1[:, -1].mean() - 1)
+    assert scatter["shift"]["at_end"] == pytest.approx(shift)
     anchored, state = arrays["anchored/W_trace"], arrays["simulation/state"]
     switch = np.flatnonzero(arrays["simulation/steps"] == 6)[0]
     np.testing.assert_allclose(anchored[:, [0, switch]], state[:, [0, switch], 0], rtol=1e-6)
