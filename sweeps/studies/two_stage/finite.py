@@ -220,11 +220,11 @@ def closed_form(task: Prompts, U: PQ) -> Float[np.ndarray, " 2"]:
 def length_lines(found: dict[str, Remainder]) -> list[str]:
     """Errors by length and their exponents as text."""
     lines = ["Relative error in % of the loss: outputs without variance / Gaussian / reduced."]
-    lines.append(f"{'L':<22}" + "".join(f"{length:>31}" for length in LENGTHS))
+    lines.append(f"{'L':<22}" + "".join(f"{length:>35}" for length in LENGTHS))
     for name, r in found.items():
         rows = 100 * np.array(r).T
         cells = (f"{i:.3g} / {g:.3g} / {s:.3g} (±{e:.1g})" for i, g, s, e in rows)
-        lines.append(f"{name:<22}" + "".join(f"{cell:>31}" for cell in cells))
+        lines.append(f"{name:<22}" + "".join(f"{cell:>35}" for cell in cells))
         for kind in ("infinite", "gaussian"):
             size = np.abs(getattr(r, kind))
             # What sampling may have made has no exponent.

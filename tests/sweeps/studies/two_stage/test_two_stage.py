@@ -14,7 +14,7 @@ from odes import two_stage as reduced
 from sweeps import cli
 from sweeps.runner import tiles
 from sweeps.runner.spec import Sweep
-from sweeps.studies.two_stage import figure, theory
+from sweeps.studies.two_stage import figure, finite, theory
 from sweeps.studies.two_stage.compare import CompareTwoStage
 from sweeps.studies.two_stage.phase import Plane, judge
 from sweeps.systems.two_stage.settings import TwoStage
@@ -70,13 +70,13 @@ def test_a_sweep_over_traced_numbers_is_the_single_runs_and_compiles_once() -> N
 @pytest.mark.usefixtures("tiny")
 def test_theory_engines_are_the_solver() -> None:
     axes = {"tau": [0.1, 0.5]}
-    for coupling, engine, finite in ((0.5, "ode", True), (0.0, "infinite", False)):
+    for coupling, engine, at_finite in ((0.5, "ode", True), (0.0, "infinite", False)):
         run = TwoStage(coupling=coupling)
         found = sweeps.run(Sweep(axes, run, engine, ("K1", "K2"), "end"))
         point = TwoStage(coupling=coupling, tau=0.5)
         optimizer = point.make_optimizer()
         times = optimizer.spread(1)
-        alone = reduced.solve(point.make_task(), optimizer, times, finite_length=finite)
+        alone = reduced.solve(point.make_task(), optimizer, times, finite_length=at_finite)
         for name in ("K1", "K2"):
             # Rounding alone: steps are chosen for each member of a batch.
             assert found[name].sel(tau=0.5).item() == pytest.approx(alone[name][0], rel=1e-9)
@@ -158,6 +158,17 @@ def test_figures_resume_and_keep_what_they_draw(
     assert arrays["theory/auc"].shape == (3, 3)
     assert arrays["simulation/auc"].shape == (2, 2)
     assert (arrays["lines/finite_time"] < arrays["lines/infinite_time"]).all()
+
+    monkeypatch.setattr(finite, "LENGTHS", (9, 33))
+    out = tmp_path / "finite"
+    command = ["figure", "two_stage_finite", "--samples", "400", "--prompts", "256"]
+    assert cli.main([*command, "--out", str(out)]) == 0
+    arrays = load(out / "two_stage_finite.npz")
+    infinite, gaussian = (
+        np.abs(arrays[f"K1, end of stage 2/{kind}"]) for kind in ("infinite", "gaussian")
+    )
+    assert (gaussian < 0.6 * infinite).all()
+    assert arrays["variance"].shape == (3, 7)
 
     out = tmp_path / "spectrum"
     assert cli.main(["spectrum", "--seeds", "2", "--out", str(out)]) == 0
