@@ -119,6 +119,9 @@ COMMANDS: dict[str, Command] = {
     "figure two_stage": Command(
         "sweeps.studies.two_stage.figure:FigureTwoStage", "two-stage training, claim by claim"
     ),
+    "figure two_stage_finite": Command(
+        "sweeps.studies.two_stage.finite:TwoStageFinite", "what finite length and batch do to it"
+    ),
     "figure two_stage_phase": Command(
         "sweeps.studies.two_stage.phase:TwoStagePhase", "where Q can be learned at all"
     ),

@@ -5,6 +5,7 @@ from odes.two_stage.field import OBSERVABLES
 from odes.two_stage.loss import Rule
 from odes.two_stage.sde import solve_sde
 from odes.two_stage.solve import DEFAULT_RECORD, solve
+from odes.two_stage.spread import solve_seed
 from odes.two_stage.state import ReducedState
 
 __all__ = [
@@ -15,4 +16,5 @@ __all__ = [
     "ladder",
     "solve",
     "solve_sde",
+    "solve_seed",
 ]

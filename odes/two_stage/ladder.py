@@ -1,7 +1,8 @@
 """The ladder of two-stage training.
 
 Every theory is `solve(task, optimizer, times, record=..., dtype=...)`; what it needs besides is in
-its `needs`: a random `key`, or the `anchors` that were measured.
+its `needs`: a random `key`, the `anchors` that were measured, the number `num_test` of test
+prompts.
 """
 
 import functools
@@ -13,6 +14,7 @@ from odes.two_stage import anchored
 from odes.two_stage.field import inapplicable
 from odes.two_stage.sde import solve_sde
 from odes.two_stage.solve import solve
+from odes.two_stage.spread import solve_seed
 
 LADDER: Ladder[Prompts, NoisySGD] = Ladder(
     "two_stage",
@@ -46,6 +48,14 @@ LADDER: Ladder[Prompts, NoisySGD] = Ladder(
             solve_sde,
             inapplicable,
             needs=("key",),
+        ),
+        Theory(
+            "seeds",
+            "reduced SDE of what a seed measures",
+            "isotropic blocks; random start, noise of every number, finite test set",
+            solve_seed,
+            inapplicable,
+            needs=("key", "num_test"),
         ),
     ),
 )

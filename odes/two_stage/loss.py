@@ -94,14 +94,21 @@ def normal_nodes(num: int) -> tuple[np.ndarray, np.ndarray]:
 
 
 def losses(
-    state: ReducedState, task: Prompts, *, finite_length: bool = True, rule: Rule | None = None
+    state: ReducedState,
+    task: Prompts,
+    *,
+    finite_length: bool = True,
+    rule: Rule | None = None,
+    power: int = 1,
 ) -> Losses:
-    """All losses of the state. `finite_length=False` is L -> infinity in the variances alone:
-    kappa is kept. Compiled, a loss that is not read costs nothing."""
+    """All losses of the state, or with `power` = 2 the mean squares over prompts of what they are
+    means of. `finite_length=False` is L -> infinity in the variances alone: kappa is kept.
+    Compiled, a loss that is not read costs nothing."""
     rule = rule or Rule()
-    P, Q = _outputs(state, task, finite_length, rule)
-    K1, pos, neg = _apart(P, Q, rule)
-    return Losses(K1, (pos + neg) / 2, pos, neg, _together(P, Q, task, finite_length, rule))
+    P, Q = outputs(state, task, finite_length, rule)
+    K1, pos, neg = _apart(P, Q, rule, power)
+    J = _together(P, Q, task, finite_length, rule, power)
+    return Losses(K1, (pos + neg) / 2, pos, neg, J)
 
 
 def total(
@@ -115,7 +122,7 @@ def total(
     """The trained data loss (1 - c)(K1 + K2) + c J, c = task.coupling. `coupled=False` says
     that c = 0, and saves the quadrature of J, by far the largest."""
     rule = rule or Rule()
-    P, Q = _outputs(state, task, finite_length, rule)
+    P, Q = outputs(state, task, finite_length, rule)
     K1, pos, neg = _apart(P, Q, rule)
     apart = K1 + (pos + neg) / 2
     if not coupled:
@@ -133,7 +140,7 @@ def auc_Q(
     about that. `finite_length=False` has only the spread over queries, in steps of the rule.
     """
     rule = rule or Rule()
-    _, (pos, neg) = _outputs(state, task, finite_length, rule)
+    _, (pos, neg) = outputs(state, task, finite_length, rule)
     weight = normal_nodes(rule.e)[1].astype(pos.mean.dtype)
     # `mean` is that of y N_V.
     gap = pos.mean[:, None] + neg.mean[None]
@@ -141,7 +148,7 @@ def auc_Q(
     return jnp.einsum("i,j,ij->", weight, weight, jax.scipy.special.ndtr(gap / spread))
 
 
-def _outputs(
+def outputs(
     state: ReducedState, task: Prompts, finite_length: bool, rule: Rule
 ) -> tuple[_OutputP, tuple[_OutputQ, _OutputQ]]:
     """Output P, and output Q for positive and for negative queries."""
@@ -150,12 +157,12 @@ def _outputs(
 
 
 def _apart(
-    P: _OutputP, Q: tuple[_OutputQ, _OutputQ], rule: Rule
+    P: _OutputP, Q: tuple[_OutputQ, _OutputQ], rule: Rule, power: int = 1
 ) -> tuple[Float[Array, ""], Float[Array, ""], Float[Array, ""]]:
     """K1, and K2 of positive and of negative queries."""
     weight = normal_nodes(rule.e)[1].astype(P.mean.dtype)
-    pos, neg = (jnp.vdot(weight, _smoothed(q.mean, q.variance, rule)) for q in Q)
-    return jnp.vdot(_weight_P(P, rule), _smoothed(P.mean, P.variance, rule)), pos, neg
+    pos, neg = (jnp.vdot(weight, _smoothed(q.mean, q.variance, rule, power)) for q in Q)
+    return jnp.vdot(weight_P(P, rule), _smoothed(P.mean, P.variance, rule, power)), pos, neg
 
 
 def _together(
@@ -164,6 +171,7 @@ def _together(
     task: Prompts,
     finite_length: bool,
     rule: Rule,
+    power: int = 1,
 ) -> Float[Array, ""]:
     """J."""
     weight = normal_nodes(rule.e)[1].astype(P.mean.dtype)
@@ -173,21 +181,21 @@ def _together(
         variance = P.variance[:, :, None] + q.variance[None, None]
         if finite_length:
             variance = variance + 2 * _covariance(P, q, task, y)
-        each = _smoothed(mean, variance, rule)
-        found.append(jnp.einsum("gh,e,ghe->", _weight_P(P, rule), weight, each))
+        each = _smoothed(mean, variance, rule, power)
+        found.append(jnp.einsum("gh,e,ghe->", weight_P(P, rule), weight, each))
     return (found[0] + found[1]) / 2
 
 
 def _smoothed(
-    mean: Float[Array, "*n"], variance: Float[Array, "*n"], rule: Rule
+    mean: Float[Array, "*n"], variance: Float[Array, "*n"], rule: Rule, power: int
 ) -> Float[Array, "*n"]:
-    """E_f l(mean + sqrt(variance) f)."""
+    """E_f l(mean + sqrt(variance) f)^power."""
     f, weight = (values.astype(mean.dtype) for values in normal_nodes(rule.f))
     f = f.reshape(mean.ndim * (1,) + (-1,))
-    return logistic(mean[..., None] + root(variance)[..., None] * f) @ weight
+    return logistic(mean[..., None] + root(variance)[..., None] * f) ** power @ weight
 
 
-def _weight_P(P: _OutputP, rule: Rule) -> Float[np.ndarray, "g h"]:
+def weight_P(P: _OutputP, rule: Rule) -> Float[np.ndarray, "g h"]:
     weight = np.outer(half_normal_nodes(rule.g)[1], normal_nodes(rule.h)[1])
     return weight.astype(P.mean.dtype)
 

@@ -140,7 +140,7 @@ def lines(report: Mapping[str, Any], observables: Sequence[str], about: Sequence
     ]
     for row in rows:
         pairs = (errors[row][c] if turned else errors[c][row] for c in columns)
-        cells = (f"{_cell(e['over_time'], e['at_end']):>{other}}" for e in pairs)
+        cells = (f"{cell(e['over_time'], e['at_end']):>{other}}" for e in pairs)
         found.append(f"{row:<{first}}" + "".join(cells))
     failed = {n: t["status"] for n, t in theories.items() if set(t["status"]) != {"OK"}}
     return [*found, *(f"{name}: {counted(status)}" for name, status in failed.items())]
@@ -151,6 +151,7 @@ def counted(status: Mapping[str, int]) -> str:
     return ", ".join(f"{number} {name}" for name, number in status.items())
 
 
-def _cell(over_time: float | None, at_end: float | None) -> str:
+def cell(over_time: float | None, at_end: float | None) -> str:
+    """Two ratios as text, in %."""
     shown = ("-" if value is None else f"{100 * value:.3g}" for value in (over_time, at_end))
     return " / ".join(shown)

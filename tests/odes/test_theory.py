@@ -109,7 +109,7 @@ def test_a_theory_of_ones_own_is_taken_like_a_name() -> None:
 def test_the_other_systems_have_ladders_too() -> None:
     fresh, fixed = dynsim.prompts(), dynsim.prompts(core="fixed")
     rule = dynsim.noisy_sgd()
-    assert two_stage.applicable(fresh, rule) == ("ode", "infinite", "anchored", "sde")
+    assert two_stage.applicable(fresh, rule) == ("ode", "infinite", "anchored", "sde", "seeds")
     assert two_stage.applicable(fixed, rule) == ()
     with pytest.raises(ValueError, match="theory 'sde' does not apply: core = 'fixed': must be"):
         two_stage.theory("sde", fixed, rule)
@@ -118,6 +118,7 @@ def test_the_other_systems_have_ladders_too() -> None:
     assert {name: each for name, each in needs.items() if each} == {
         "anchored": ("anchors",),
         "sde": ("key",),
+        "seeds": ("key", "num_test"),
         "factors-finite-t": ("init", "length"),
         "factors": ("init",),
     }

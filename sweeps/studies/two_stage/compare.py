@@ -21,8 +21,8 @@ class CompareTwoStage(CompareOptions, TwoStage):
 
     Attributes:
         seeds: number of runs.
-        theories: names of the theories to compare with (ode, infinite, anchored, sde); all that
-            apply if left out.
+        theories: names of the theories to compare with (ode, infinite, anchored, sde, seeds); all
+            that apply if left out.
         num_times: number of times to record, a third of them in the first stage.
     """
 

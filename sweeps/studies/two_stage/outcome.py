@@ -1,6 +1,7 @@
 """What a comparison of two-stage training with its theories comes to."""
 
 import dataclasses
+import math
 from collections import OrderedDict
 from typing import Any
 
@@ -11,10 +12,13 @@ from dynsim import Trajectory
 from dynsim.precision import Number
 from dynsim.two_stage import observables as prompt_observables
 from odes.two_stage import ladder, thresholds
-from sweeps.compare.comparison import Comparison
+from sweeps.compare.comparison import Comparison, average, spread
 from sweeps.studies.two_stage.runs import LEVEL_P, LEVEL_Q, Runs, modulus
 from sweeps.studies.two_stage.theory import RECORD
 from sweeps.systems.two_stage.settings import TwoStage
+
+RESAMPLES = 1000
+"""Sets of paths, drawn with replacement, by which the error of a mean is judged."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -54,6 +58,7 @@ class TwoStageComparison(Comparison):
                 "learned_Q": runs.learned_Q,
             },
             "corollaries": self._corollaries(),
+            "over_seeds": self._over_seeds(),
         }
 
     def theory_facts(self, theory: str) -> dict[str, Any]:
@@ -63,6 +68,36 @@ class TwoStageComparison(Comparison):
             "learned_P": prompt_observables.first_below(eta_time, prediction["K1"], LEVEL_P),
             "learned_Q": prompt_observables.first_below(eta_time, prediction["K2"], LEVEL_Q),
         }
+
+    def _over_seeds(self) -> dict[str, Any]:
+        """`scatter` by observable; empty unless the theory "seeds" was asked for and ended well."""
+        seeds = self.predictions.get("seeds")
+        known = self.names if seeds is not None and np.any(seeds.ok) else ()
+        return {name: self.scatter(name) for name in known}
+
+    def scatter(self, name: str) -> dict[str, dict[str, float]]:
+        """Standard deviation over seeds, and what it makes of a mean over as many of them as there
+        are runs; relative, each over time and at the end. Needs the theory "seeds".
+
+        Returns:
+            "predicted" and "measured" standard deviation; "mean" and "most", the root mean square
+            and the 95 % quantile of the error that the mean of the runs has by chance, predicted;
+            and with the theory "ode" its "shift", its distance from the mean of the predicted
+            seeds, which no number of runs makes smaller.
+        """
+        runs, paths = self.measured(name), self.predicted("seeds", name)
+        mean, count = average(paths), max(len(runs), 1)
+        drawn = np.random.default_rng(0).integers(len(paths), size=(RESAMPLES, count))
+        errors = [self._ratio(paths[rows].mean(0) - mean, mean) for rows in drawn]
+        found = {
+            "predicted": self._ratio(spread(paths), mean),
+            "measured": self._ratio(spread(runs), average(runs)),
+            "mean": self._ratio(spread(paths) / math.sqrt(count), mean),
+            "most": {at: float(np.quantile([e[at] for e in errors], 0.95)) for at in errors[0]},
+        }
+        if "ode" in self.predictions:
+            found["shift"] = self._ratio(average(self.predicted("ode", name)) - mean, mean)
+        return found
 
     def _corollaries(self) -> dict[str, float]:
         """Scalar predictions; those of the stationary signals and of g hold for c = 0."""

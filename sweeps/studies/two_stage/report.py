@@ -1,13 +1,15 @@
 """Printing a two-stage comparison, and keeping it: image, report and arrays."""
 
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import matplotlib.pyplot as plt
 import numpy as np
 
 from dynsim.trajectory import to_arrays
 from sweeps import output
-from sweeps.compare.comparison import lines
+from sweeps.compare.comparison import cell, lines
 from sweeps.studies.two_stage import panels
 from sweeps.studies.two_stage.outcome import TwoStageComparison
 
@@ -19,6 +21,8 @@ def table(result: TwoStageComparison) -> str:
     t_1, t_2 = runs.training.make_optimizer().steps
     about = [f"two_stage: {runs.count} runs of {t_1} + {t_2} steps, {runs.diverged} diverged"]
     shown_lines = lines(report, result.names, about)
+    if report["over_seeds"]:
+        shown_lines += ["", *spread_lines(report["over_seeds"], runs.count)]
     shown_lines.append("")
     for label, name in (("t_P", "learned_P"), ("t_Q", "learned_Q")):
         found = {"runs": report["simulation"][name]} | {n: t[name] for n, t in theories.items()}
@@ -26,6 +30,30 @@ def table(result: TwoStageComparison) -> str:
         shown_lines.append(f"{label} in eta-time: " + "; ".join(shown))
     shown_lines += [f"{name}: {value:.4g}" for name, value in report["corollaries"].items()]
     return "\n".join(shown_lines)
+
+
+def spread_lines(found: Mapping[str, Mapping[str, Any]], count: int) -> list[str]:
+    """Predicted and measured scatter over seeds, and the error of a mean of `count` of them."""
+    columns = {
+        "predicted": "sd predicted",
+        "measured": "sd of the runs",
+        "mean": f"mean of {count}, rms",
+        "most": f"mean of {count}, 95 %",
+        "shift": "ode against seeds",
+    }
+    columns = {
+        key: title for key, title in columns.items() if all(key in f for f in found.values())
+    }
+    about = [
+        "Scatter over seeds in % of the mean, predicted by 'seeds': over time / at the end.",
+        "",
+        f"{'':<17}" + "".join(f"{title:>19}" for title in columns.values()),
+    ]
+    rows = (
+        f"{name:<17}" + "".join(f"{cell(**values[key]):>19}" for key in columns)
+        for name, values in found.items()
+    )
+    return [*about, *rows]
 
 
 def write(result: TwoStageComparison, out: Path) -> list[Path]:

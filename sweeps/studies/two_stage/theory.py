@@ -27,6 +27,8 @@ def solve(theory: Theory[Prompts, NoisySGD], runs: Runs) -> Trajectory:
     its measured state at the beginning of each stage. It has a leading axis of solves."""
     task, optimizer = runs.training.make_task(), runs.training.make_optimizer()
     solve = functools.partial(theory.solve, task, optimizer, runs.steps, record=RECORD)
+    if "num_test" in theory.needs:
+        solve = functools.partial(solve, num_test=runs.training.value("num_test"))
     if "key" in theory.needs:
         return jax.jit(jax.vmap(lambda key: solve(key=key)))(
             jax.random.split(jax.random.key(0), PATHS)

@@ -213,7 +213,7 @@ def simulate(**options: object) -> dynsim.Trajectory:
         (lambda: simulate(steps=0), "steps = 0: must be an integer >= 1"),
         (lambda: simulate(length=1), "length = 1: must be an integer >= 2, or inf"),
         (lambda: simulate(batch=0), "batch = 0: must be an integer >= 1, or inf"),
-        (lambda: simulate(batch=math.inf), "an infinite batch needs length = inf"),
+        (lambda: simulate(batch=math.inf, length=3), "length = 3: the theory is an expansion in"),
         (lambda: simulate(times=[0, 3]), "must increase within [0, steps = 2]"),
         (lambda: simulate(record=["odd"]), "record = 'odd': must be one of"),
         (lambda: simulate(frozen=("W",)), "frozen = 'W': must be one of U, W_Q"),

@@ -74,7 +74,7 @@ def test_the_factors_move_as_the_weights_do_and_y_and_z_as_derived(case: str) ->
     C, C_qq = U @ U.T, U_q @ U_q.T
     transpose = lambda x: jnp.swapaxes(x, 1, 2)
     A, Q, K = U @ transpose(init.W_V), U_q @ init.W_Q, U @ init.W_K
-    problem = factors.Problem(TASK, C, C_qq, jnp.asarray(d**-0.5))
+    problem = factors.Problem(TASK, C, C_qq, jnp.asarray(d**-0.5), None)
     tied = init.D is None
     state = factors.Factors((A @ U.T,) if tied else (A, init.D), (Q, K))
     got = jax.jit(lambda s: factors.gradient(problem, s, residual=init.residual))(state)

@@ -145,7 +145,7 @@ def test_float32_is_close_and_recorded_as_such() -> None:
         ("plain", dynsim.momentum(1.0, 1.0), "drops momentum"),
         ("matched", dynsim.sgd(1.0, 1.0), "needs momentum"),
         ("eq10", dynsim.adam(1.0, 1.0), "Eq. 10 describes sgd and momentum only"),
-        ("wkb", dynsim.sgd(1.0, 1.0), "theory = 'wkb': must be one of plain, matched"),
+        ("wkb", dynsim.sgd(1.0, 1.0), "theory = 'wkb': must be one of plain-finite-t, plain"),
     ],
 )
 def test_a_theory_that_does_not_apply_says_why(

@@ -190,7 +190,7 @@ def test_adams_matched_flow_follows_adam_and_maps_over_rates() -> None:
 
 
 def test_one_compilation_serves_all_sizes_and_rates() -> None:
-    from odes.symmetric.solve import _descend
+    from odes.symmetric.descend import _descend
 
     run = lambda K, eta: symmetric.descend(
         symmetric.symmetric_profiles(P, RHO, K, 10 * K),

@@ -27,8 +27,8 @@ def by_euler() -> Iterator[None]:
     differentiated.cache_clear()
 
 
-# All flows of finite T have the gradient of one loss, full or reduced; of other rungs that differ in
-# numbers alone one stands for the others.
+# All flows of finite T have the gradient of one loss, full or reduced; of other rungs that differ
+# in numbers alone one stands for the others.
 NAMES = [name for name in ladder.THEORIES if not name.endswith(FINITE)]
 NAMES += ["corrected" + FINITE, "symmetric" + FINITE]
 SHARED = {"heavy-ball", "rescaled", "matched-adam", "eq10-paper", "eq10-finite-m", "eq10-remark-1"}

@@ -15,7 +15,7 @@ from odes import two_stage as reduced
 from sweeps import cli
 from sweeps.runner import tiles
 from sweeps.runner.spec import Sweep
-from sweeps.studies.two_stage import figure, theory
+from sweeps.studies.two_stage import figure, finite, theory
 from sweeps.studies.two_stage.compare import CompareTwoStage
 from sweeps.studies.two_stage.phase import Plane, judge
 from sweeps.studies.two_stage.runs import Runs
@@ -104,14 +104,14 @@ def test_the_sweep_that_comes_along_loads() -> None:
 @pytest.mark.usefixtures("tiny")
 @pytest.mark.parametrize(
     "theories",
-    [("anchored",), pytest.param(("anchored", "ode", "sde"), marks=pytest.mark.full)],
+    [("anchored",), pytest.param(("anchored", "ode", "sde", "seeds"), marks=pytest.mark.full)],
     ids=["one-theory", "all-theories"],
 )
 def test_compare_measures_what_it_stores(theories: tuple[str, ...], tmp_path: Path) -> None:
     """Errors in the report, again from the stored arrays; the L2 norm is over eta-time. Of the
     default theories "infinite" is left out, which is another compilation of "ode"."""
     out = tmp_path / "out"
-    assert CompareTwoStage().described() == ("ode", "infinite", "anchored", "sde")
+    assert CompareTwoStage().described() == ("ode", "infinite", "anchored", "sde", "seeds")
     command = [
         "compare",
         "two_stage",
@@ -129,7 +129,7 @@ def test_compare_measures_what_it_stores(theories: tuple[str, ...], tmp_path: Pa
     arrays = load(out / "compare.npz")
     assert set(report["theories"]) == set(theories)
     time = arrays["simulation/eta_time"][0]
-    compared = {"ode": "K1", "sde": "V_trace", "anchored": "W_norm"}
+    compared = {"ode": "K1", "sde": "V_trace", "anchored": "W_norm", "seeds": "V_trace"}
     for solver, name in ((solver, compared[solver]) for solver in theories):
         runs, solved = arrays[f"simulation/{name}"], arrays[f"{solver}/{name}"]
         if name == "V_trace":
@@ -139,6 +139,15 @@ def test_compare_measures_what_it_stores(theories: tuple[str, ...], tmp_path: Pa
         errors = report["theories"][solver]["relative_error"][name]
         assert errors["over_time"] == pytest.approx(np.sqrt(squares[0] / squares[1]), rel=1e-6)
         assert errors["at_end"] == pytest.approx(abs(got[-1] / want[-1] - 1), rel=1e-5, abs=1e-7)
+    if "seeds" in theories:
+        # What the mean of three runs errs by, again from the paths.
+        K1, scatter = arrays["seeds/K1"], report["over_seeds"]["K1"]
+        squares = [np.trapezoid(x**2, time) for x in (K1.std(0, ddof=1), K1.mean(0))]
+        assert scatter["predicted"]["over_time"] == pytest.approx(np.sqrt(squares[0] / squares[1]))
+        assert scatter["mean"]["at_end"] == pytest.approx(scatter["predicted"]["at_end"] / 3**0.5)
+        assert 1 < scatter["most"]["at_end"] / scatter["mean"]["at_end"] < 3
+        shift = abs(arrays["ode/K1"][0, -1] / K1[:, -1].mean() - 1)
+        assert scatter["shift"]["at_end"] == pytest.approx(shift)
     anchored, state = arrays["anchored/W_trace"], arrays["simulation/state"]
     switch = np.flatnonzero(arrays["simulation/steps"] == 6)[0]
     np.testing.assert_allclose(anchored[:, [0, switch]], state[:, [0, switch], 0], rtol=1e-6)
@@ -192,6 +201,22 @@ def test_the_plane_of_the_phases_is_drawn(tmp_path: Path) -> None:
     assert arrays["theory/auc"].shape == (3, 3)
     assert arrays["simulation/auc"].shape == (2, 2)
     assert (arrays["lines/finite_time"] < arrays["lines/infinite_time"]).all()
+
+
+@pytest.mark.usefixtures("tiny")
+def test_the_study_of_finite_size_tells_orders_and_variances(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(finite, "LENGTHS", (9, 33))
+    out = tmp_path / "finite"
+    command = ["figure", "two_stage_finite", "--samples", "400", "--prompts", "256"]
+    assert cli.main([*command, "--out", str(out)]) == 0
+    arrays = load(out / "two_stage_finite.npz")
+    infinite, gaussian = (
+        np.abs(arrays[f"K1, end of stage 2/{kind}"]) for kind in ("infinite", "gaussian")
+    )
+    assert (gaussian < 0.6 * infinite).all()
+    assert arrays["variance"].shape == (3, 7)
 
 
 @pytest.mark.usefixtures("tiny")

@@ -1,0 +1,263 @@
+"""Finite length and finite batch of the two-stage system, each against a Monte Carlo of its own."""
+
+import dataclasses
+import math
+from pathlib import Path
+from typing import NamedTuple
+
+import jax
+import matplotlib.pyplot as plt
+import numpy as np
+from jaxtyping import Float
+from matplotlib.axes import Axes
+
+from dynsim import checks
+from dynsim.two_stage import model as relu_prompt
+from dynsim.two_stage.model import PQ
+from dynsim.two_stage.observables import reduced_state
+from dynsim.two_stage.task import PromptBatch, Prompts, sample_prompts
+from odes import two_stage
+from odes.two_stage import maps
+from odes.two_stage.loss import losses, normal_nodes
+from odes.two_stage.minibatch import gradient_variance
+from odes.two_stage.state import ReducedState
+from sweeps import output
+from sweeps.runner import hosts
+from sweeps.studies.finite_size.order import slope
+from sweeps.systems.two_stage.settings import TwoStage
+
+LENGTHS = (17, 33, 65, 129, 257)
+MOMENTS = ("start", "end of stage 1", "end of stage 2")
+CHUNK = 256
+"""Prompts whose gradients are held at once."""
+ENTRIES = ("a", "b", "W[0,1:]", "W[1:,:]", "V[0,1:]", "V[1:,0]", "V[1:,1:]")
+
+
+@dataclasses.dataclass(frozen=True)
+class TwoStageFinite:
+    """Measure what finite length, batch and pool do along the reduced ODE of the default preset.
+
+    Attributes:
+        samples: prompts on which the loss is measured at each length.
+        prompts: prompts whose gradients are taken at each moment.
+        out: directory for two_stage_finite.png, .npz and .json.
+    """
+
+    samples: int = 60_000
+    prompts: int = 4096
+    out: Path = Path("out/two_stage_finite")
+
+
+class Remainder(NamedTuple):
+    """Relative error of a loss, signed, and its sampling error: (L,) each.
+
+    Attributes:
+        infinite: with the mean of the output over contexts alone.
+        gaussian: with the variance of the output at finite L too.
+        reduced: with that in seven numbers, which adds what isotropy of the blocks leaves out.
+        error: sampling error of all three.
+    """
+
+    infinite: Float[np.ndarray, " L"]
+    gaussian: Float[np.ndarray, " L"]
+    reduced: Float[np.ndarray, " L"]
+    error: Float[np.ndarray, " L"]
+
+
+def run(config: TwoStageFinite) -> list[Path]:
+    """Compute, print the tables, draw and write."""
+    checks.integer("samples", config.samples, 2)
+    checks.integer("prompts", config.prompts, 2)
+    output.check_directory(config.out)
+    hosts.use_all_cores()
+    training = TwoStage()
+    task, optimizer = training.make_task(), training.make_optimizer()
+    times = np.array([0, int(optimizer.steps[0]), int(optimizer.total_steps)])
+    states = np.asarray(two_stage.solve(task, optimizer, times, record="state")["state"])
+    rng = np.random.default_rng(0)
+    drawn = [weights(ReducedState(*state), task.d, rng) for state in states]
+    found = {
+        f"{loss}, {moment}": remainders(task, drawn[k], loss, config.samples, rng)
+        for k, moment in enumerate(MOMENTS)
+        if k
+        for loss in ("K1", "K2")
+    }
+    variances = np.array([variance(task, U, config.prompts) for U in drawn])
+    predicted = np.array([closed_form(task, U) for U in drawn])
+    scale = np.array([training.value("batch") * optimizer.noise**2])
+    print("\n".join([*length_lines(found), "", *batch_lines(variances, predicted, scale.item())]))
+    figure, axes = plt.subplots(1, 2, figsize=(11, 4.5), layout="constrained", sharey=True)
+    for ax, moment in zip(axes, MOMENTS[1:], strict=True):
+        plot(ax, {name: r for name, r in found.items() if name.endswith(moment)})
+        ax.set_title(moment)
+    arrays = {f"{n}/{part}": v for n, r in found.items() for part, v in r._asdict().items()}
+    arrays |= {"length": np.array(LENGTHS), "variance": variances, "closed_form": predicted}
+    report = output.as_json({name: r._asdict() for name, r in found.items()})
+    return output.write(config.out, "two_stage_finite", figure=figure, arrays=arrays, report=report)
+
+
+def weights(state: ReducedState, d: int, rng: np.random.Generator) -> PQ:
+    """W and V (d, d) with independent normal entries of which `state` has the mean squares."""
+    W, V = rng.normal(size=(2, d, d))
+    W[0] *= state.v_h**0.5
+    W[1:] *= state.v_W**0.5
+    V[0] *= state.v_e**0.5
+    V[1:, 0] *= state.v_u**0.5
+    V[1:, 1:] *= state.v_M**0.5
+    W[0, 0], V[0, 0] = state.a, state.b
+    return PQ(W, V)
+
+
+def projected(U: PQ) -> ReducedState:
+    """The seven numbers of weights."""
+    return ReducedState(*np.asarray(reduced_state(U), np.float64))
+
+
+def remainders(
+    task: Prompts, U: PQ, loss: str, samples: int, rng: np.random.Generator
+) -> Remainder:
+    """Errors of K1 or K2 over `LENGTHS` for given weights. A token enters by its score alone, of
+    which no more than two numbers are drawn, exactly."""
+    query = sample_prompts(dataclasses.replace(task, length=2), jax.random.key(0), samples)
+    y = np.asarray(query.labels[:, -1], np.float64)
+    on_P = loss == "K1"
+    x = np.asarray((query.P if on_P else query.Q)[:, -1], np.float64)
+    score = x @ np.asarray(U.W if on_P else U.V).T
+    across = (task.s1 if on_P else task.s2) * np.linalg.norm(score[:, 1:], axis=1)
+    state = projected(U)
+    rows = []
+    for length in LENGTHS:
+        here = dataclasses.replace(task, length=length)
+        mean, sd = moments(here, score[:, 0], across, on_P)
+        outputs = np.concatenate(
+            [
+                contexts(here, part, wide, on_P, rng)
+                for part, wide in zip(
+                    np.array_split(score[:, 0], 200), np.array_split(across, 200), strict=True
+                )
+            ]
+        )
+        margin, shift = y * mean, y * (outputs - mean)
+        f, of_f = normal_nodes(12)
+        gaussian = np.logaddexp(0, -(margin[:, None] + sd[:, None] * f)) @ of_f
+        plain = np.logaddexp(0, -margin)
+        gate = 1 / (1 + np.exp(margin))
+        # Terms of mean zero, which take most of the sampling error away.
+        known = -gate * shift + gate * (1 - gate) * (shift**2 - sd**2) / 2
+        left = gaussian - (np.logaddexp(0, -(margin + shift)) - known)
+        true = np.mean(gaussian - left)
+        with jax.enable_x64(True):
+            reduced, without = (
+                float(getattr(losses(state, here, finite_length=finite), loss))
+                for finite in (True, False)
+            )
+        # Against the same queries: of the reduction what it says of the variance is judged.
+        plain_error = plain.mean() - true
+        judged = (plain_error, left.mean(), plain_error + reduced - without)
+        rows.append(np.array([*judged, left.std() / math.sqrt(samples)]) / true)
+    return Remainder(*np.array(rows).T)
+
+
+def moments(
+    task: Prompts, score: Float[np.ndarray, " N"], across: Float[np.ndarray, " N"], on_P: bool
+) -> tuple[Float[np.ndarray, " N"], Float[np.ndarray, " N"]]:
+    """Mean and standard deviation over contexts of an output, exactly."""
+    if on_P:
+        mean = np.asarray(task.mean_margin) * score / 2
+        square = (task.mean_square_margin * score**2 + across**2) / 2
+    else:
+        with jax.enable_x64(True):
+            mean = -np.asarray(maps.D(task.r * score, across)) / 4
+        square = across**2 / 2 + (task.r * score) ** 2 / 4
+    deviation = np.sqrt(task.kappa / task.length * np.asarray(square - mean**2))
+    return np.asarray(task.kappa * mean), deviation
+
+
+def contexts(
+    task: Prompts,
+    score: Float[np.ndarray, " N"],
+    across: Float[np.ndarray, " N"],
+    on_P: bool,
+    rng: np.random.Generator,
+) -> Float[np.ndarray, " N"]:
+    """Output for a context drawn for each query."""
+    shape = (len(score), task.length - 1)
+    labels = rng.choice([-1.0, 1.0], size=shape)
+    if on_P:
+        along = labels * (task.gamma0 + task.s1 * np.abs(rng.normal(size=shape)))
+    else:
+        along = np.where(labels > 0, 0, task.r * rng.choice([-1.0, 1.0], size=shape))
+    scores = along * score[:, None] + across[:, None] * rng.normal(size=shape)
+    return (labels * np.maximum(scores, 0)).sum(1) / task.length
+
+
+def variance(task: Prompts, U: PQ, prompts: int) -> Float[np.ndarray, " 7"]:
+    """Variance over prompts of the gradient, averaged over the entries of `ENTRIES`."""
+
+    def gradient(prompt: PromptBatch) -> PQ:
+        one = jax.tree.map(lambda leaf: leaf[None], prompt)
+        return jax.grad(relu_prompt.data_loss)(U, task, one)
+
+    each = jax.jit(jax.vmap(gradient))
+    sums = [np.zeros((2, task.d, task.d)), np.zeros((2, task.d, task.d))]
+    count = max(prompts // CHUNK, 1)
+    for key in jax.random.split(jax.random.key(1), count):
+        found = each(sample_prompts(task, key, CHUNK))
+        G = np.stack([found.W, found.V]).astype(np.float64)
+        sums = [sums[0] + G.sum(1), sums[1] + (G**2).sum(1)]
+    mean, square = (part / (count * CHUNK) for part in sums)
+    W, V = square - mean**2
+    blocks = (W[0, 0], V[0, 0], W[0, 1:], W[1:], V[0, 1:], V[1:, 0], V[1:, 1:])
+    return np.array([np.mean(block) for block in blocks])
+
+
+def closed_form(task: Prompts, U: PQ) -> Float[np.ndarray, " 2"]:
+    """What `gradient_variance` says of a and b for given weights."""
+    with jax.enable_x64(True):
+        return np.array(gradient_variance(projected(U), task))
+
+
+def length_lines(found: dict[str, Remainder]) -> list[str]:
+    """Errors by length and their exponents as text."""
+    lines = ["Relative error in % of the loss: outputs without variance / Gaussian / reduced."]
+    lines.append(f"{'L':<22}" + "".join(f"{length:>35}" for length in LENGTHS))
+    for name, r in found.items():
+        rows = 100 * np.array(r).T
+        cells = (f"{i:.3g} / {g:.3g} / {s:.3g} (±{e:.1g})" for i, g, s, e in rows)
+        lines.append(f"{name:<22}" + "".join(f"{cell:>35}" for cell in cells))
+        for kind in ("infinite", "gaussian"):
+            size = np.abs(getattr(r, kind))
+            # What sampling may have made has no exponent.
+            if np.all(size > 2 * r.error):
+                lines[-1] += f"  {kind} like L^{slope(LENGTHS, size, least=LENGTHS[0]):.2f}"
+    return lines
+
+
+def batch_lines(
+    variances: Float[np.ndarray, "T 7"], predicted: Float[np.ndarray, "T 2"], scale: float
+) -> list[str]:
+    """Variance of gradients over prompts as text."""
+    lines = ["Variance C of the gradient over prompts, in entries of a block; C / (B tau_xi^2)."]
+    lines.append(f"{'':<10}" + "".join(f"{moment:>24}" for moment in MOMENTS))
+    for k, name in enumerate(ENTRIES):
+        cells = (f"{row[k]:.3g} ; {100 * row[k] / scale:.2g} %" for row in variances)
+        lines.append(f"{name:<10}" + "".join(f"{cell:>24}" for cell in cells))
+        if k < 2:
+            cells = (f"{row[k]:.3g}" for row in predicted)
+            lines.append(f"{' closed':<10}" + "".join(f"{cell:>24}" for cell in cells))
+    return lines
+
+
+def plot(ax: Axes, found: dict[str, Remainder]) -> None:
+    """Errors over the length, with the slopes -1 and -2."""
+    for colour, (name, r) in zip(("tab:blue", "tab:orange"), found.items(), strict=True):
+        loss = name.split(",")[0]
+        ax.plot(LENGTHS, np.abs(r.infinite), "o:", color=colour, label=f"{loss}, no variance")
+        ax.errorbar(
+            LENGTHS, np.abs(r.gaussian), r.error, fmt="s-", color=colour, label=f"{loss}, Gaussian"
+        )
+    for power, top in ((1, 0.1), (2, 0.01)):
+        ax.plot(LENGTHS, top * (np.array(LENGTHS) / LENGTHS[0]) ** -power, color="0.6", lw=1)
+    ax.set(xscale="log", yscale="log", xlabel="tokens L", ylabel="relative error of the loss")
+    ax.grid(alpha=0.25)
+    ax.legend(fontsize=8)
