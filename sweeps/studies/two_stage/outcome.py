@@ -106,7 +106,8 @@ class TwoStageComparison(Comparison):
 
         @jax.jit  # as one program; hundreds of operations take as many
         def predicted() -> OrderedDict[str, Number]:
-            found = OrderedDict(tau_c=thresholds.critical_noise(task, decay))
+            found: OrderedDict[str, Number] = OrderedDict()
+            found["tau_c"] = thresholds.critical_noise(task, decay)
             found["eta_c"] = thresholds.critical_rate(task, optimizer)
             for stage, eta in (("1", optimizer.eta_1), ("2", optimizer.eta_2)):
                 tau = optimizer.stationary(eta)
