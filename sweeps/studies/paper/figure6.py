@@ -96,7 +96,8 @@ def run(config: Figure6) -> list[Path]:
         Line2D([], [], color="k", ls=style, marker=marker, mfc="none")
         for style, marker in shown.values()
     ]
-    figure.legend(handles, [*labels, *shown], loc="outside lower center", ncols=len(handles))
+    columns = -(-len(handles) // 2)
+    figure.legend(handles, [*labels, *shown], loc="outside lower center", ncols=columns)
     return output.write(
         config.out,
         "fig6",
