@@ -18,7 +18,7 @@ from odes.yz import ladder
 from sweeps.runner import axes
 from sweeps.runner.spec import Sweep
 from sweeps.studies.phase.plane import NUM_TIMES, Plane, sweep
-from sweeps.studies.phase.regions import Region
+from sweeps.studies.phase.regions import WINNERS, Region
 from sweeps.studies.transitions.peaks import effective_rates
 from sweeps.systems.base import Run, field_names
 from sweeps.systems.yz.problem import Problem
@@ -172,14 +172,30 @@ def lines(config: Phase) -> dict[str, np.ndarray]:
     return {name: values.T for name, values in found.items()}
 
 
-def noise(dataset: xr.Dataset) -> xr.DataArray:
+def noise(dataset: xr.Dataset, scale: float) -> xr.DataArray:
     """Log of the predicted standard deviation of `LOGIT` over seeds, over the larger of its mean
-    and 1, which is the scale of a softmax: where it is positive, noise decides what wins."""
+    and `scale`: where it is positive, noise decides which token wins."""
     mean, std = (dataset[name].mean("class") for name in (LOGIT, LOGIT + STD))
-    found: xr.DataArray = xr.apply_ufunc(np.log, std / abs(mean).clip(min=1))
+    found: xr.DataArray = xr.apply_ufunc(np.log, std / abs(mean).clip(min=scale))
     others = [dim for dim in found.dims if dim in ("seed", "time")]
     # Where the derivative along descent overflows, nothing is more certain than noise.
     return found.where(np.isfinite(found), np.log(sys.float_info.max)).mean(others)
+
+
+def winning_spread(tokens: int) -> float:
+    """Standard deviation from which on independent normal logits of so many tokens make a winner,
+    exp(entropy) < `WINNERS`, in more than half of all cases; 0 where there always is one."""
+    logits = np.random.default_rng(0).normal(size=(4096, tokens))
+    logits -= logits.max(axis=1, keepdims=True)
+    low, high = 0.0, 1e3
+    for _ in range(40):
+        middle = (low + high) / 2
+        weight = np.exp(middle * logits)
+        total = weight.sum(1)
+        entropy = np.log(total) - middle * (weight * logits).sum(1) / total
+        won = np.median(np.exp(entropy)) < WINNERS
+        low, high = (low, middle) if won else (middle, high)
+    return high if tokens >= WINNERS else 0.0
 
 
 def with_noise(areas: xr.DataArray, noise: xr.DataArray) -> xr.DataArray:

@@ -76,7 +76,9 @@ def run(config: Plane, rule: Rule | None = None) -> list[Path]:
     noise = None
     if scatter is not None:
         scatter.check()
-        noise = diagram.noise(run_sweep(scatter, config.out / "spread").load())
+        tokens = int(np.asarray(scatter.run.make_task().distinct()).sum(1).max())
+        predicted = run_sweep(scatter, config.out / "spread").load()
+        noise = diagram.noise(predicted, diagram.winning_spread(tokens))
     compared = len(maps) == 2
     columns = 3 if compared else 1
     figure, axes = plt.subplots(
@@ -227,6 +229,6 @@ def legend(rule: Rule, lines: bool, noise: bool) -> list:
         ]
         handles.append(Line2D([], [], color="0.35", lw=0.8, label="iso-lines of Theorem 4's B"))
     if noise:
-        text = r"noise: $\sigma(z) = \max(|z|, 1)$"
+        text = r"noise: $\sigma(z) = \max(|z|, \sigma_1)$"
         handles.append(Line2D([], [], color=NOISE_COLOUR, label=text))
     return handles + [Patch(fc=fc, ec="0.5", label=name) for name, fc in rule.legend.values()]

@@ -155,7 +155,7 @@ def test_bad_input_is_named(
     assert not (tmp_path / "x").exists()
 
 
-def test_noise_rules_where_its_spread_exceeds_mean_and_one() -> None:
+def test_noise_rules_where_its_spread_exceeds_mean_and_scale() -> None:
     logs = np.array([[0.5, 3.0], [0.5, 3.0]])
     found = xr.Dataset(
         {
@@ -165,7 +165,7 @@ def test_noise_rules_where_its_spread_exceeds_mean_and_one() -> None:
         {"eta_y": [1.0, 10.0], "eta_z": [1.0, 10.0]},
     )
     found["z_top_distinct_std"] = found.z_top_distinct_std.expand_dims({"class": 2}, -1)
-    noise = phase.noise(found)
+    noise = phase.noise(found, 1.0)
     # Means over the two classes: 0.25 and 1.5, beside which 1 is the larger in the first column.
     np.testing.assert_allclose(noise.values[0], np.log([2, 2 / 1.5]))
     assert noise.values[1, 0] < 0 < 700 < noise.values[1, 1]
@@ -177,6 +177,19 @@ def test_noise_rules_where_its_spread_exceeds_mean_and_one() -> None:
     moved = phase.with_noise(areas, noise).values
     wins = Region.WINNER_TAKE_ALL
     assert moved.tolist() == [[wins, Region.NOT_LEARNED], [Region.SNAPPED, wins]]
+
+
+def test_normal_logits_make_a_winner_from_some_spread_on() -> None:
+    # Of three tokens exp(entropy) is below 2 in half of all cases from here on; by quadrature.
+    at = phase.winning_spread(3)
+    rng = np.random.default_rng(1)
+    p = np.exp(at * rng.normal(size=(200_000, 3)))
+    p /= p.sum(1, keepdims=True)
+    won = np.exp(-(p * np.log(p)).sum(1)) < regions.WINNERS
+    # Median of 4096 samples: 1/sqrt(4 n) = 0.8 % of all cases, times four.
+    assert abs(won.mean() - 0.5) < 0.032
+    assert phase.winning_spread(1) == 0
+    assert phase.winning_spread(20) > phase.winning_spread(10) > at
 
 
 def test_the_spread_is_swept_where_theory_describes_training(tmp_path: Path) -> None:
