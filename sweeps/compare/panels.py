@@ -9,7 +9,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
 from sweeps.compare import comparison
-from sweeps.compare.compare import DESCENT, Comparison
+from sweeps.compare.compare import DESCENT, DESCENTS, Comparison
 
 CURVES = {
     "loss": "population loss (nats)",
@@ -30,13 +30,14 @@ def draw(result: Comparison) -> Figure:
     plot_curves(result, "z_top_common", ax=ax).set_ylabel(CURVES["z_top_distinct"])
     ax.set_title("top distinct token (above 0), top common token (below)")
     plot_speed(result, ax=axes[1, 0])
-    best = next((n for n in result.predictions if n != DESCENT), DESCENT)
+    best = next((name for name in result.predictions if name not in DESCENTS), DESCENT)
     shown = ("simulation", best)
     largest = max(float(np.nanmax(_attention(result, name), initial=0)) for name in shown)
     for ax, name in zip(axes[1, 1:], shown, strict=True):
         plot_attention(result, name, largest or 1.0, ax=ax)
     handles, labels = axes[0, 0].get_legend_handles_labels()
-    figure.legend(handles, labels, loc="outside lower center", ncols=len(labels), frameon=False)
+    columns = -(-len(labels) // 2)
+    figure.legend(handles, labels, loc="outside lower center", ncols=columns, frameon=False)
     figure.suptitle(title(result))
     return figure
 
@@ -60,8 +61,8 @@ def plot_curves(result: Comparison, name: str, ax: Axes | None = None) -> Axes:
         when = np.asarray(result.spread.times)[0][1:]
         middle = _over_classes(comparison.average(comparison.valid(result.spread, name)))[1:]
         band = _over_classes(scattered.predicted)[1:]
-        for edge, label in ((middle - band, "predicted mean ± sd"), (middle + band, None)):
-            ax.plot(when, edge, color="black", lw=0.8, label=label)
+        label = "predicted mean ± sd"
+        ax.errorbar(when, middle, band, fmt="k.", ms=2, lw=0.8, capsize=2, zorder=3, label=label)
     fresh = itertools.product(_DASHES, _COLOURS)
     for theory in result.predictions:
         dashes, colour = _STYLES[theory] if theory in _STYLES else next(fresh)
