@@ -120,8 +120,8 @@ def expand(params: yz.YZ, task: SequenceClasses, context: Context) -> Expansion:
     label, query, support = task.next_token, task.query_index, task.support
     prior, p = jnp.asarray(task.prior), jnp.asarray(task.probs)
     Y, Z = jnp.asarray(params.Y), jnp.asarray(params.Z)[query]
-    # Rows of Y for the tokens of each class, unless that multiplies them.
-    gathered = support.size <= MOST_ROWS * task.M
+    # Rows of Y for the tokens of each class, where they are few, and unless that multiplies them.
+    gathered = 2 * support.shape[1] <= task.M and support.size <= MOST_ROWS * task.M
     rows = "ksm" if gathered else "sm"
     if gathered:
         p, Z = (jnp.take_along_axis(x, support, axis=1) for x in (p, Z))

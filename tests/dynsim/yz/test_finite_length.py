@@ -12,9 +12,9 @@ import dynsim
 from dynsim.yz import finite_length, sampling
 from dynsim.yz import model as yz
 
-# Queries of two classes and of one, unequal priors, supports of different sizes.
+# Queries of two classes and of one, unequal priors, supports of different sizes, unused tokens.
 TASK = dynsim.sequence_classes(
-    [[0.5, 0.3, 0.2, 0, 0], [0.2, 0, 0, 0.8, 0], [0.3, 0, 0.25, 0, 0.45]],
+    np.pad([[0.5, 0.3, 0.2, 0, 0], [0.2, 0, 0, 0.8, 0], [0.3, 0, 0.25, 0, 0.45]], ((0, 0), (0, 3))),
     query=[0, 0, 1],
     prior=[0.5, 0.3, 0.2],
 )
@@ -22,7 +22,7 @@ TASK = dynsim.sequence_classes(
 
 def weights(residual: bool = False) -> yz.YZ:
     rng = np.random.default_rng(0)
-    return yz.YZ(rng.normal(size=(5, 5)), rng.normal(size=(2, 5)), residual)
+    return yz.YZ(rng.normal(size=(8, 8)), rng.normal(size=(2, 8)), residual)
 
 
 def losses_of(params: yz.YZ, n: int, counts: np.ndarray) -> np.ndarray:
@@ -53,7 +53,8 @@ def enumerated(n: int, total: int) -> tuple[np.ndarray, np.ndarray]:
 def test_losses_gradient_and_slope_are_those_of_the_full_hessian(
     residual: bool, most_rows: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    # Rows of Y gathered for each class, all of them for all, and by differentiation.
+    # Rows of Y gathered for each class, all of them for all, and by differentiation. The task has
+    # tokens that no class holds, so that it is worth while to gather.
     monkeypatch.setattr(finite_length, "MOST_ROWS", most_rows)
     task, context = TASK.astype("float64"), jnp.asarray(7.0)
     params = jax.tree.map(jnp.asarray, weights(residual))
