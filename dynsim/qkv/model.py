@@ -24,7 +24,6 @@ Normalisations of a vector v of length n, without gains: "l2" v / |v|; "rms" sqr
 cannot divide, gives NaN.
 """
 
-from collections.abc import Callable
 from typing import Literal
 
 import equinox as eqx
@@ -137,18 +136,6 @@ def forward(params: Embedded, task: SequenceClasses, examples: yz.Examples) -> F
     are those of `positional_counts`."""
     x = read(params, attend(params, task, examples))
     return decode(params, task, x, examples.classes)
-
-
-def by_counts(
-    params: Embedded, task: SequenceClasses
-) -> Callable[[Float[Array, "K M"]], Float[Array, " K"]]:
-    """Loss of each class in nats as a function of the counts (K, M) that its sequence has."""
-
-    def losses(counts: Float[Array, "K M"]) -> Float[Array, " K"]:
-        examples = yz.Examples(jnp.arange(task.K), counts, jnp.asarray(task.prior))
-        return yz.cross_entropy(forward(params, task, examples), task.next_token)[0]
-
-    return losses
 
 
 def loss(params: Embedded, task: SequenceClasses, examples: yz.Examples) -> Float[Array, ""]:

@@ -176,7 +176,8 @@ def _run(
         def loss(trained: Trained, k: Int[Array, ""]) -> Float[Array, ""]:
             del k
             params = _merge(start, trained)
-            return finite_length.mean_loss(qkv.by_counts(params, task), task, context)
+            losses = finite_length.by_counts(params, task, qkv.forward)
+            return finite_length.mean_loss(losses, task, context)
 
     else:
         batch_key = keys.of_steps(keys.split(key)[1], steps)

@@ -23,7 +23,7 @@ losses take the place of the population's: in descent, in every flow, in the red
 
 import math
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -178,12 +178,15 @@ def mean_loss(losses: LossesOfCounts, task: SequenceClasses, context: Context) -
     return jnp.sum(jnp.asarray(task.prior) * found)
 
 
-def by_counts(params: yz.YZ, task: SequenceClasses) -> LossesOfCounts:
-    """Loss of each class as a function of the counts (K, M) that its sequence has."""
+def by_counts(
+    params: Any, task: SequenceClasses, forward: Callable[..., Float[Array, "K M"]] = yz.forward
+) -> LossesOfCounts:
+    """Loss of each class in nats as a function of the counts (K, M) that its sequence has, for a
+    model whose logits are `forward(params, task, examples)`."""
 
     def losses(counts: Float[Array, "K M"]) -> Float[Array, " K"]:
         examples = yz.Examples(jnp.arange(task.K), counts, jnp.asarray(task.prior))
-        return yz.cross_entropy(yz.forward(params, task, examples), task.next_token)[0]
+        return yz.cross_entropy(forward(params, task, examples), task.next_token)[0]
 
     return losses
 

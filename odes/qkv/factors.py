@@ -263,13 +263,11 @@ def _layer_gradient(
 ) -> tuple[Array, Array]:
     """G_Y (H, M, M) and G_Z (H, Q, M) of the population loss, the outputs of heads added up."""
 
-    def losses(heads: yz.YZ, counts: Float[Array, "K M"]) -> Float[Array, " K"]:
-        examples = yz.Examples(jnp.arange(task.K), counts, jnp.asarray(task.prior))
-        logits = jnp.sum(jax.vmap(lambda head: yz.forward(head, task, examples))(heads), axis=0)
-        return yz.cross_entropy(logits, task.next_token)[0]
+    def forward(heads: yz.YZ, task: SequenceClasses, examples: yz.Examples) -> Float[Array, "K M"]:
+        return jnp.sum(jax.vmap(lambda head: yz.forward(head, task, examples))(heads), axis=0)
 
     def loss(heads: yz.YZ) -> Float[Array, ""]:
-        return finite_length.mean_loss(functools.partial(losses, heads), task, context)
+        return finite_length.mean_loss(finite_length.by_counts(heads, task, forward), task, context)
 
     grads = jax.grad(loss)(heads)
     return grads.Y, grads.Z

@@ -15,6 +15,8 @@ from dynsim.precision import AnyArray
 from dynsim.training.optim import Optimizer
 from dynsim.yz.observables import DEFAULT_RECORD
 from odes.yz import spread
+from sweeps.compare.comparison import average, valid
+from sweeps.compare.comparison import spread as spread_of
 from sweeps.compare.settings import Compare
 
 NUM_TIMES = 16
@@ -78,14 +80,13 @@ def scatter(predicted: Trajectory, measured: np.ndarray, name: str) -> Scatter:
     """
     ok = np.asarray(predicted.ok)
     variance = np.asarray(predicted.std[name], np.float64)[ok] ** 2
-    mean = np.asarray(predicted[name], np.float64)[ok]
+    mean = valid(predicted, name)
     # Law of total variance: within a start, and of the mean over the starts.
-    total = variance.mean(0) if ok.any() else np.full(mean.shape[1:], np.nan)
-    if ok.sum() > 1:
-        total = total + mean.var(0, ddof=1)
-    runs = len(measured)
-    found = measured.std(0, ddof=1) if runs > 1 else np.full(measured.shape[1:], np.nan)
-    return Scatter(np.sqrt(total), found, found / math.sqrt(2 * max(runs - 1, 1)))
+    total = average(variance)
+    if len(mean) > 1:
+        total = total + spread_of(mean) ** 2
+    found = spread_of(measured)
+    return Scatter(np.sqrt(total), found, found / math.sqrt(2 * max(len(measured) - 1, 1)))
 
 
 def at_end(found: Scatter) -> dict[str, Any]:

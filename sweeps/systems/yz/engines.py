@@ -60,10 +60,6 @@ def _check(fixed: Fixed, task: dynsim.SequenceClasses, optimizer: dynsim.Optimiz
         finite_length.check_length(task, fixed.length)
 
 
-def _anything(fixed: Fixed, task: dynsim.SequenceClasses, optimizer: dynsim.Optimizer) -> None:
-    del fixed, task, optimizer
-
-
 def registered() -> dict[str, Engine[Fixed]]:
     """Engines of the theories of other packages that need task, optimiser and length alone."""
     return {
@@ -75,15 +71,15 @@ def registered() -> dict[str, Engine[Fixed]]:
 
 def _of_descent(finite: bool) -> Engine[Fixed]:
     length, limit = ("finite", "1/T^2 -> 0") if finite else ("infinite", "T -> infinity")
-    return Engine(
+    engine = Engine(
         functools.partial(_descend, finite=finite),
         assemble,
         TRAINED,
         memory.bytes_of(memory.parameters, memory.classes),
-        check_finite if finite else _anything,
         title=f"descent, T {length}, batch infinite",
         assumes=f"{limit}, batch -> infinity",
     )
+    return engine._replace(check=check_finite) if finite else engine
 
 
 ENGINES: dict[str, Engine[Fixed]] = {
