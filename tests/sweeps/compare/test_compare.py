@@ -6,8 +6,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from dynsim import Trajectory
 from sweeps import cli
-from sweeps.compare import report
+from sweeps.compare import report, scatter
 from sweeps.compare.compare import compare
 from sweeps.compare.settings import Compare
 
@@ -144,3 +145,19 @@ def test_runs_that_diverge_are_counted_and_left_out(
     assert cli.main(["compare", *wild, *few]) == 0
     assert "DIVERGED" in capsys.readouterr().out
     assert (tmp_path / "compare.png").exists()
+
+
+def test_variances_within_and_between_starts_add_up() -> None:
+    rng = np.random.default_rng(0)
+    # Four starts, of which the last diverged; two times; one number.
+    mean, variance = rng.normal(size=(4, 2)), rng.uniform(1, 2, size=(4, 2))
+    runs = rng.normal(size=(5, 2))
+    mean[3] = np.inf
+    status = np.array([0, 0, 0, 1])
+    times, covariance = np.tile([0.0, 1.0], (4, 1)), variance[..., None, None]
+    found = Trajectory(times, {"loss": mean}, None, status, status - 1, "spread", covariance)
+    got = scatter.scatter(found, runs, "loss")
+    want = variance[:3].mean(0) + mean[:3].var(0, ddof=1)
+    np.testing.assert_allclose(got.predicted, np.sqrt(want), rtol=1e-12)
+    np.testing.assert_allclose(got.measured, runs.std(0, ddof=1), rtol=1e-12)
+    np.testing.assert_allclose(got.error, runs.std(0, ddof=1) / np.sqrt(8), rtol=1e-12)
