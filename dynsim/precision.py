@@ -6,11 +6,13 @@ round float32 inputs to TF32 or bfloat16, which is visible in trajectories.
 """
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any, Literal, TypeVar
 
 import jax
+import jax.numpy as jnp
 import numpy as np
+from jax.typing import DTypeLike
 from jaxtyping import Array
 
 from dynsim import checks
@@ -46,6 +48,15 @@ def precision(dtype: str, *inputs: Any) -> Iterator[None]:
     enable_x64 = jax.enable_x64(True) if dtype == "float64" else contextlib.nullcontext()
     with jax.default_matmul_precision("highest"), enable_x64:
         yield
+
+
+def cast(value: Number | Sequence[Number], dtype: DTypeLike) -> Array:
+    """`value` as an array of `dtype`, for entry points.
+
+    NumPy casts what is concrete, where JAX would compile a program for every shape that it meets.
+    """
+    traced = value if isinstance(value, jax.Array) else np.asarray(value, dtype)
+    return jnp.asarray(traced, dtype)
 
 
 def settle(result: Result) -> Result:

@@ -13,7 +13,7 @@ from jaxtyping import Array, Bool, Float, Int
 from numpy.typing import ArrayLike
 
 from dynsim import checks
-from dynsim.precision import AnyArray
+from dynsim.precision import AnyArray, cast
 
 # Rows of P typed with six decimals, or computed in float32, still count as normalised;
 # they are then normalised exactly.
@@ -63,8 +63,8 @@ class SequenceClasses(eqx.Module):
 
     def astype(self, dtype: str) -> "SequenceClasses":
         """The same task with its probabilities as JAX arrays of `dtype`."""
-        cast = jnp.asarray(self.probs, dtype), jnp.asarray(self.prior, dtype)
-        return eqx.tree_at(lambda task: (task.probs, task.prior), self, cast)
+        both = cast(self.probs, dtype), cast(self.prior, dtype)
+        return eqx.tree_at(lambda task: (task.probs, task.prior), self, both)
 
     @property
     def K(self) -> int:
@@ -173,15 +173,15 @@ def sequence_classes(
     return SequenceClasses(
         probs=table,
         prior=weights,
-        query=jnp.asarray(query_ids, jnp.int32),
-        next_token=jnp.asarray(next_ids, jnp.int32),
-        queries=jnp.asarray(queries, jnp.int32),
-        query_index=jnp.asarray(query_index, jnp.int32),
-        support=jnp.asarray(support, jnp.int32),
-        owner=jnp.asarray(owner, jnp.int32),
-        shared=jnp.asarray(shared, jnp.int32),
-        place=jnp.asarray(place, jnp.int32),
-        place_shared=jnp.asarray(column[:, shared], jnp.int32),
+        query=cast(query_ids, np.int32),
+        next_token=cast(next_ids, np.int32),
+        queries=cast(queries, np.int32),
+        query_index=cast(query_index, np.int32),
+        support=cast(support, np.int32),
+        owner=cast(owner, np.int32),
+        shared=cast(shared, np.int32),
+        place=cast(place, np.int32),
+        place_shared=cast(column[:, shared], np.int32),
     )
 
 

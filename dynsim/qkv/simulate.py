@@ -12,11 +12,12 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Float, Int, PRNGKeyArray, Real
 
 from dynsim import checks
 from dynsim.classes.task import SequenceClasses
-from dynsim.precision import DType, Number, precision, settle
+from dynsim.precision import DType, Number, cast, precision, settle
 from dynsim.qkv import model as qkv
 from dynsim.qkv import observables as qkv_observables
 from dynsim.qkv.init import WEIGHTS, EmbeddedSpec, check_weights, draw
@@ -121,7 +122,7 @@ def simulate_embedded(
             jax.tree.map(jnp.asarray, init),
             None if slope is None else jnp.asarray(slope, dtype),
             jax.tree.map(jnp.asarray, data),
-            jnp.asarray(given.times, jnp.int32),
+            cast(given.times, np.int32),
             steps=given.steps,
             frozen=tuple(sorted(set(frozen))),
             length=given.length,

@@ -9,12 +9,11 @@ from typing import Literal, TypeVar
 
 import equinox as eqx
 import jax
-import jax.numpy as jnp
 import optax
 from jaxtyping import PyTree, Real
 
 from dynsim import checks
-from dynsim.precision import Number
+from dynsim.precision import Number, cast
 
 Kind = Literal["sgd", "momentum", "adam"]
 RuleT = TypeVar("RuleT", bound="Rule")
@@ -64,7 +63,7 @@ class Rule(eqx.Module):
 
     def astype(self: RuleT, dtype: str) -> RuleT:
         """The same rule with its numbers as JAX arrays of `dtype`, Python integers included."""
-        return jax.tree.map(lambda number: jnp.asarray(number, dtype), self)
+        return jax.tree.map(lambda number: cast(number, dtype), self)
 
     def transformation(self) -> optax.GradientTransformation:
         """The optax transformation of a gradient. Call it inside the traced function."""

@@ -15,7 +15,7 @@ from jaxtyping import Array, Int, PRNGKeyArray, PyTree
 
 from dynsim import checks
 from dynsim.classes.corpus import sample_windows
-from dynsim.precision import DType, precision, settle
+from dynsim.precision import DType, cast, precision, settle
 from dynsim.training import keys
 from dynsim.training.descent import Descent
 from dynsim.training.loop import DIVERGED_LOSS, by_gradient, train
@@ -86,8 +86,8 @@ def simulate_text(
             jax.tree.map(jnp.asarray, task),
             optimizer.astype(dtype),
             key,
-            jax.tree.map(lambda x: jnp.asarray(x, dtype), init),
-            jnp.asarray(times, jnp.int32),
+            jax.tree.map(lambda x: cast(x, dtype), init),
+            cast(times, np.int32),
             sizes=sizes,
             steps=steps,
             batch=batch,

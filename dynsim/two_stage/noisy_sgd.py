@@ -19,7 +19,7 @@ import numpy as np
 from jaxtyping import Array, Float, Int, Real
 
 from dynsim import checks
-from dynsim.precision import AnyArray, Number
+from dynsim.precision import AnyArray, Number, cast
 
 Control = Literal["none", "forever", "small", "smallinit"]
 
@@ -45,7 +45,7 @@ class NoisySGD(eqx.Module):
 
     def astype(self, dtype: str) -> "NoisySGD":
         """The same with its numbers as JAX arrays of `dtype`."""
-        return jax.tree.map(lambda number: jnp.asarray(number, dtype), self)
+        return jax.tree.map(lambda number: cast(number, dtype), self)
 
     @property
     def steps(self) -> tuple[Int[AnyArray | np.int32, "*#P"], Int[AnyArray | np.int32, "*#P"]]:

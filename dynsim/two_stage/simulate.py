@@ -13,7 +13,7 @@ import numpy as np
 from jaxtyping import Array, Float, Int, PRNGKeyArray, Real
 
 from dynsim import checks
-from dynsim.precision import AnyArray, DType, Number, precision, settle
+from dynsim.precision import AnyArray, DType, Number, cast, precision, settle
 from dynsim.training.loop import train
 from dynsim.training.recording import Record, Recording
 from dynsim.training.run_checks import check_step_times
@@ -85,8 +85,8 @@ def simulate_prompts(
             task.astype(dtype),
             optimizer.astype(dtype),
             key,
-            None if init is None else PQ(jnp.asarray(init.W, dtype), jnp.asarray(init.V, dtype)),
-            jnp.asarray(times, jnp.int32),
+            None if init is None else PQ(cast(init.W, dtype), cast(init.V, dtype)),
+            cast(times, np.int32),
             batch=batch,
             pool=pool,
             num_test=num_test,

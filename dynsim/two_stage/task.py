@@ -17,7 +17,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, PRNGKeyArray, Real
 
 from dynsim import checks
-from dynsim.precision import DType, Number
+from dynsim.precision import DType, Number, cast
 
 Core = Literal["fresh", "fixed"]
 
@@ -61,7 +61,7 @@ class Prompts(eqx.Module):
 
     def astype(self, dtype: str) -> "Prompts":
         """The same task with its numbers as JAX arrays of `dtype`."""
-        return jax.tree.map(lambda number: jnp.asarray(number, dtype), self)
+        return jax.tree.map(lambda number: cast(number, dtype), self)
 
     @property
     def kappa(self) -> float:

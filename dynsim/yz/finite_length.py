@@ -32,7 +32,7 @@ from jaxtyping import Array, Float, Real
 
 from dynsim import checks
 from dynsim.classes.task import SequenceClasses
-from dynsim.precision import Number
+from dynsim.precision import Number, cast
 from dynsim.yz import model as yz
 
 MOST_ROWS = 4
@@ -75,7 +75,7 @@ def contextual(length: Real[Number, ""], dtype: str) -> Context:
     """T - 1 as an array of `dtype`, None for `math.inf`."""
     if _infinite(length):
         return None
-    return jnp.asarray(length, dtype) - 1
+    return cast(length - 1, dtype)
 
 
 class Expansion(NamedTuple):
@@ -133,9 +133,9 @@ def expand(params: yz.YZ, task: SequenceClasses, context: Context) -> Expansion:
     is_label = jax.nn.one_hot(label, task.M, dtype=f.dtype)
     q, y, square = residual * (is_label - 1), logits - _sum(logits * is_label), Y**2
     qy = q * y
-    wrong, s, h = _sum(q), _sum(qy), _sum(qy * y)
+    wrong, s, h = _sums(q, qy, qy * y)
 
-    m, e, own = (jnp.einsum(to_tokens, x, Y) for x in (q, qy, is_label))
+    m, e, own = jnp.einsum(f"jkm,{rows}->jks", jnp.stack([q, qy, is_label]), Y)
     second = jnp.einsum(to_tokens, q, square) - own * (2 * m - own * wrong)
     m, e = m - own * wrong, e - own * s
     v = m - f * s
@@ -145,12 +145,13 @@ def expand(params: yz.YZ, task: SequenceClasses, context: Context) -> Expansion:
     wf = w * f
 
     # Derivative by the logits: of sum_i w_i t_i / 2 by q and by y, and of q by y.
-    at_wf, at_v, at_own = (jnp.einsum(to_outputs, x, Y) for x in (wf, w * (f + v), w * own))
+    at_wf, at_v, at_own = jnp.einsum(f"jks,{rows}->jkm", jnp.stack([wf, w * (f + v), w * own]), Y)
     at_square = jnp.einsum(to_outputs, w, square)
-    by_y = _sum(wf * own) - at_wf - _sum(w * (1 - 3 * f**2)) / 2 + _sum(wf * v)
-    by_q = _sum(w * (f + v) * own) - at_v + at_square / 2 - at_own + _sum(w * own**2) / 2
-    width = _sum(wf * f)
-    by_q = by_q + y * by_y + width * y**2 / 2
+    width, wv, own_wf, own_v, own_own, rest = _sums(
+        wf * f, wf * v, wf * own, w * (f + v) * own, w * own**2, w * (1 - 3 * f**2)
+    )
+    by_y = own_wf - at_wf - rest / 2 + wv
+    by_q = own_v - at_v + at_square / 2 - at_own + own_own / 2 + y * by_y + width * y**2 / 2
     u = q * (by_q - _sum(q * by_q) + by_y + width * y)
     u = u - _sum(u) * is_label
 
@@ -229,6 +230,11 @@ def _scattered(values: Float[Array, "K S"], task: SequenceClasses) -> Float[Arra
 
 def _sum(x: Float[Array, "K N"]) -> Float[Array, "K 1"]:
     return jnp.sum(x, axis=1, keepdims=True)
+
+
+def _sums(*summands: Float[Array, "K N"]) -> Float[Array, "J K 1"]:
+    """Sums over the last axis, as one operation: each costs as much to compile as a product."""
+    return jnp.sum(jnp.stack(summands), axis=-1, keepdims=True)
 
 
 def _infinite(length: Real[Number, ""]) -> bool:

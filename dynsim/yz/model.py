@@ -17,6 +17,7 @@ from typing import Literal
 import equinox as eqx
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Float, Int, PRNGKeyArray
 
 from dynsim.classes.task import SequenceClasses
@@ -57,8 +58,8 @@ class Examples(eqx.Module):
 
 def init_zero(task: SequenceClasses, dtype: str = "float32", residual: bool = False) -> YZ:
     """All weights zero, as the paper's theory and Figs. 4 and 5 assume."""
-    Y, Z = jnp.zeros((task.M, task.M), dtype), jnp.zeros((task.num_queries, task.M), dtype)
-    return YZ(Y, Z, residual)
+    Y, Z = np.zeros((task.M, task.M), dtype), np.zeros((task.num_queries, task.M), dtype)
+    return YZ(jnp.asarray(Y), jnp.asarray(Z), residual)
 
 
 def init_uniform(task: SequenceClasses, key: PRNGKeyArray, dtype: str = "float32") -> YZ:

@@ -11,11 +11,12 @@ from collections.abc import Callable
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Int, PRNGKeyArray, PyTree
 
 from dynsim import checks
 from dynsim.classes.task import SequenceClasses
-from dynsim.precision import DType, precision, settle
+from dynsim.precision import DType, cast, precision, settle
 from dynsim.training import keys
 from dynsim.training.loop import DIVERGED_LOSS, by_gradient, train
 from dynsim.training.optim import Optimizer
@@ -103,7 +104,7 @@ def simulate(
             given.key,
             jax.tree.map(jnp.asarray, init) if isinstance(init, yz.YZ) else None,
             jax.tree.map(jnp.asarray, data),
-            jnp.asarray(given.times, jnp.int32),
+            cast(given.times, np.int32),
             steps=given.steps,
             length=given.length,
             batch=given.batch,

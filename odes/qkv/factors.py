@@ -43,7 +43,7 @@ from jaxtyping import Array, Float, Real
 
 from dynsim import checks
 from dynsim.classes.task import SequenceClasses
-from dynsim.precision import AnyArray, DType, Number
+from dynsim.precision import AnyArray, DType, Number, cast
 from dynsim.qkv import model as embedded
 from dynsim.qkv import observables as embedded_observables
 from dynsim.qkv.init import WEIGHTS, check_weights
@@ -143,7 +143,7 @@ def solve(
         dtype,
         init=(init, length),
         start=lambda task, optimizer: (
-            jax.tree.map(lambda x: jnp.asarray(x, dtype), init),
+            jax.tree.map(lambda x: cast(x, dtype), init),
             finite_length.contextual(length, dtype),
         ),
         frozen=tuple(sorted(set(frozen))),

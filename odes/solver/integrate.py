@@ -16,7 +16,7 @@ from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray, PyTree, Real
 
 from dynsim import checks
 from dynsim.classes.task import SequenceClasses
-from dynsim.precision import AnyArray, DType, Number, precision, settle
+from dynsim.precision import AnyArray, DType, Number, cast, precision, settle
 from dynsim.trajectory import Status, Times, Trajectory
 from dynsim.yz.checks import check_weights
 from dynsim.yz.model import YZ, init_zero
@@ -105,7 +105,7 @@ def run(
     with precision(dtype, task, optimizer, times, init, begin):
         task, optimizer = task.astype(dtype), optimizer.astype(dtype)
         more = start(task, optimizer)
-        trajectory = compiled(task, optimizer, jnp.asarray(times, dtype), *more, **options)
+        trajectory = compiled(task, optimizer, cast(times, dtype), *more, **options)
     return settle(trajectory)
 
 
@@ -281,4 +281,4 @@ def weights(init: YZ | None, task: SequenceClasses, dtype: str) -> YZ:
     check_weights(init, task)
     if init is None:
         return init_zero(task, dtype)
-    return jax.tree.map(lambda leaf: jnp.asarray(leaf, dtype), init)
+    return jax.tree.map(lambda leaf: cast(leaf, dtype), init)

@@ -13,7 +13,7 @@ import numpy as np
 from jaxtyping import Array, Int, Real
 
 from dynsim import checks
-from dynsim.precision import DType, Number, precision, settle
+from dynsim.precision import DType, Number, cast, precision, settle
 from dynsim.training.loop import DIVERGED_LOSS, by_gradient, train
 from dynsim.training.optim import Optimizer
 from dynsim.training.recording import Record, Recording
@@ -70,7 +70,7 @@ def descend(
             task.astype(dtype),
             many,
             contextual(length, dtype),
-            jnp.asarray(times, jnp.int32),
+            cast(times, np.int32),
             steps=steps,
             record=recording,
             dtype=dtype,

@@ -18,7 +18,7 @@ from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, Float, Real
 
 from dynsim import checks
-from dynsim.precision import DType, Number
+from dynsim.precision import DType, Number, cast
 from dynsim.training.loop import DIVERGED_LOSS
 from dynsim.training.optim import Optimizer
 from dynsim.training.recording import Record, Recording
@@ -70,7 +70,7 @@ def spread(
         times,
         dtype,
         init=(batch, length),
-        start=lambda task, optimizer: (jnp.asarray(batch, dtype), contextual(length, dtype)),
+        start=lambda task, optimizer: (cast(batch, dtype), contextual(length, dtype)),
         steps=steps,
         record=TABLE.resolve(record),
     )

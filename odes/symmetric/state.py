@@ -10,7 +10,7 @@ import numpy as np
 from jax.typing import DTypeLike
 from jaxtyping import Array, Float, Int, Real
 
-from dynsim.precision import AnyArray, Number
+from dynsim.precision import AnyArray, Number, cast
 
 
 class SymmetricTask(eqx.Module):
@@ -45,7 +45,7 @@ class SymmetricTask(eqx.Module):
 
     def astype(self, dtype: str) -> "SymmetricTask":
         """The same task with its numbers as JAX arrays of `dtype`."""
-        return jax.tree.map(lambda number: jnp.asarray(number, dtype), self)
+        return jax.tree.map(lambda number: cast(number, dtype), self)
 
 
 class Decoder(eqx.Module):

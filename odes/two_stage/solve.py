@@ -16,11 +16,10 @@ fragments: this is a reconstruction derived by us.
 import functools
 
 import jax
-import jax.numpy as jnp
 from jaxtyping import Array, Float, Real
 
 from dynsim import checks
-from dynsim.precision import DType, Number
+from dynsim.precision import DType, Number, cast
 from dynsim.training.recording import Record, Recording
 from dynsim.trajectory import Times, Trajectory
 from dynsim.two_stage.noisy_sgd import NoisySGD
@@ -109,7 +108,7 @@ def checked_start(
     state = ReducedState.nominal(optimizer) if start is None else start
     for name, value in vars(state).items():
         checks.real(f"start.{name}", value, 0 if name.startswith("v_") else -float("inf"))
-    return state.astype(dtype), jnp.asarray(begin, dtype)
+    return state.astype(dtype), cast(begin, dtype)
 
 
 @functools.partial(jax.jit, static_argnames=("model", "record", "tolerances", "derivatives"))

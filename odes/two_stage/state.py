@@ -15,7 +15,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Real
 
-from dynsim.precision import Number
+from dynsim.precision import Number, cast
 from dynsim.two_stage.model import PQ
 from dynsim.two_stage.noisy_sgd import NoisySGD
 from dynsim.two_stage.observables import reduced_state
@@ -57,7 +57,7 @@ class ReducedState(eqx.Module):
 
     def astype(self, dtype: str) -> "ReducedState":
         """The same state as JAX arrays of `dtype`."""
-        return jax.tree.map(lambda number: jnp.asarray(number, dtype), self)
+        return jax.tree.map(lambda number: cast(number, dtype), self)
 
 
 def block_sizes(d: int) -> ReducedState:

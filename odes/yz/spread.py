@@ -22,7 +22,7 @@ from jaxtyping import Array, Float, PRNGKeyArray, Real
 
 from dynsim import checks
 from dynsim.classes.task import SequenceClasses
-from dynsim.precision import DType, Number
+from dynsim.precision import DType, Number, cast
 from dynsim.training.loop import DIVERGED_LOSS
 from dynsim.training.optim import Optimizer
 from dynsim.training.recording import Record, Recording
@@ -149,7 +149,7 @@ def _start(
 ) -> tuple[yz.YZ, Float[Array, ""], finite_length.Context]:
     del optimizer
     context = finite_length.contextual(length, dtype)
-    return weights(init, task, dtype), jnp.asarray(batch, dtype), context
+    return weights(init, task, dtype), cast(batch, dtype), context
 
 
 @functools.partial(jax.jit, static_argnames=("steps", "record"))
@@ -220,8 +220,9 @@ def _descent(
         return found.gradient, found
 
     def observe(params: yz.YZ) -> tuple[Array, Array]:
-        seen = record(task, observables.measure(task, params))
-        return ravel_pytree(seen)[0], yz.loss(params, task, yz.population(task))
+        snapshot = observables.measure(task, params)
+        seen = record(task, snapshot)
+        return ravel_pytree(seen)[0], observables.loss(task, snapshot)
 
     noise = functools.partial(covariance, task, context)
     return linear_noise.Descent(optimizer.transformation(), derive, noise, observe)

@@ -19,7 +19,7 @@ from sweeps.compare.comparison import average, valid
 from sweeps.compare.comparison import spread as spread_of
 from sweeps.compare.settings import Compare
 
-NUM_TIMES = 16
+NUM_TIMES = 9
 """At so many of the recorded times the spread is predicted; each costs a pass back to the start."""
 MOST_STARTS = 8
 """From so many of the random starts, whose variance is averaged."""
