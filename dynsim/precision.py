@@ -1,13 +1,19 @@
-"""The one place that decides in which precision a computation runs.
+"""The one place that decides in which precision a computation runs, and for which device.
 
 Theory defaults to float64 and simulation to float32, each whatever the global
 `jax_enable_x64` says. Matrix products run at "highest", because accelerators otherwise
-round float32 inputs to TF32 or bfloat16, which is visible in trajectories.
+round float32 inputs to TF32 or bfloat16, which is visible in trajectories. Where the default device
+has no float64, what asks for it runs on the host's CPU.
+
+What saves a CPU arithmetic, such as gathering, scattering and branches, costs an accelerator more
+time than it saves: such code asks `on_cpu` when it is traced, and keeps the answer in an argument
+that is static, so that programs of both kinds live side by side in one process.
 """
 
 import contextlib
 from collections.abc import Iterator, Sequence
-from typing import Any, Literal, TypeVar
+from contextvars import ContextVar
+from typing import Any, Literal, TypeAlias, TypeVar
 
 import jax
 import jax.numpy as jnp
@@ -22,8 +28,37 @@ AnyArray = Array | np.ndarray
 Number = AnyArray | np.number | float | int
 """What one can compute with: arrays, and numbers that are none. `ArrayLike` holds bools and complex
 numbers as well."""
+# JAX's devices come from a compiled library without types.
+Device: TypeAlias = jax.Device  # pyright: ignore[reportInvalidTypeForm]
 DType = Literal["float32", "float64"]
 Result = TypeVar("Result")
+
+
+WITHOUT_FLOAT64 = ("tpu",)
+"""Platforms that do not compute in float64."""
+_TARGET: ContextVar[str | None] = ContextVar("dynsim_target", default=None)
+
+
+@contextlib.contextmanager
+def compiled_for(platform: str) -> Iterator[None]:
+    """Trace the enclosed programs for `platform`, by the name that its devices have, such as "cpu",
+    "gpu" or "tpu", instead of for the default device."""
+    token = _TARGET.set(platform)
+    try:
+        yield
+    finally:
+        _TARGET.reset(token)
+
+
+def on_cpu() -> bool:
+    """Whether what is traced now is to run on a CPU."""
+    return _platform() == "cpu"
+
+
+def _platform() -> str:
+    chosen = jax.default_device.value
+    default = getattr(chosen, "platform", chosen)
+    return _TARGET.get() or default or jax.default_backend()
 
 
 @contextlib.contextmanager
@@ -45,9 +80,18 @@ def precision(dtype: str, *inputs: Any) -> Iterator[None]:
             "dtype = 'float64': inside jit, vmap or grad this needs "
             "jax.config.update('jax_enable_x64', True) beforehand; or pass dtype='float32'"
         )
-    enable_x64 = jax.enable_x64(True) if dtype == "float64" else contextlib.nullcontext()
-    with jax.default_matmul_precision("highest"), enable_x64:
+    with contextlib.ExitStack() as stack:
+        stack.enter_context(jax.default_matmul_precision("highest"))
+        if dtype == "float64":
+            stack.enter_context(jax.enable_x64(True))
+            if _platform() in WITHOUT_FLOAT64 and not checks.is_traced(inputs):
+                stack.enter_context(jax.default_device(host()))
         yield
+
+
+def host() -> Device:
+    """The host's CPU, which is there whatever the accelerator."""
+    return jax.local_devices(backend="cpu")[0]
 
 
 def cast(value: Number | Sequence[Number], dtype: DTypeLike) -> Array:

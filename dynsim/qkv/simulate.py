@@ -17,12 +17,13 @@ from jaxtyping import Array, Float, Int, PRNGKeyArray, Real
 
 from dynsim import checks
 from dynsim.classes.task import SequenceClasses
-from dynsim.precision import DType, Number, cast, precision, settle
+from dynsim.precision import DType, Number, cast, on_cpu, precision, settle
 from dynsim.qkv import model as qkv
 from dynsim.qkv import observables as qkv_observables
 from dynsim.qkv.init import WEIGHTS, EmbeddedSpec, check_weights, draw
 from dynsim.qkv.model import Embedded
 from dynsim.training import keys
+from dynsim.training.course import Legs, legs_of
 from dynsim.training.loop import DIVERGED_LOSS, by_gradient, train
 from dynsim.training.optim import Optimizer
 from dynsim.training.recording import Record, Recording
@@ -124,6 +125,8 @@ def simulate_embedded(
             jax.tree.map(jnp.asarray, data),
             cast(given.times, np.int32),
             steps=given.steps,
+            legs=legs_of(given.times, given.steps),
+            scatter=on_cpu(),
             frozen=tuple(sorted(set(frozen))),
             length=given.length,
             batch=given.batch,
@@ -149,7 +152,7 @@ def initial_embedded(
 
 @functools.partial(
     jax.jit,
-    static_argnames=("steps", "frozen", "length", "batch", "record", "dtype"),
+    static_argnames=("steps", "legs", "scatter", "frozen", "length", "batch", "record", "dtype"),
 )
 def _run(
     task: SequenceClasses,
@@ -161,6 +164,8 @@ def _run(
     times: Int[Array, " S"],
     *,
     steps: int,
+    legs: Legs | None,
+    scatter: bool,
     frozen: tuple[str, ...],
     length: int | float,
     batch: int | float,
@@ -183,7 +188,7 @@ def _run(
     else:
         batch_key = keys.of_steps(keys.split(key)[1], steps)
         if slope is None:
-            sample = sampler(task, data, steps, length, batch, dtype, dense=True)
+            sample = sampler(task, data, steps, length, batch, dtype, scatter=scatter)
         else:
             sample = _with_positions(task, slope, int(batch), int(length))
 
@@ -203,6 +208,7 @@ def _run(
         ),
         times,
         steps=steps,
+        legs=legs,
         limit=DIVERGED_LOSS * math.log(task.M),
         dtype=dtype,
         relative=record.relative,

@@ -15,6 +15,13 @@ from jaxtyping import Array, Bool, Float, Int, PyTree, Real
 
 from dynsim.precision import DType, Number
 from dynsim.training import relative_loss
+from dynsim.training.course import (
+    Course,
+    Legs,
+    at_every_step,
+    from_record_to_record,
+    in_legs,
+)
 from dynsim.training.recording import RELATIVE_LOSS
 from dynsim.trajectory import Status, Trajectory
 
@@ -65,6 +72,8 @@ def train(
     times: Int[Array, " S"],
     *,
     steps: int | None,
+    legs: Legs | None = None,
+    unasked: int = 1,
     limit: Real[Number, ""] | None,
     dtype: DType,
     relative: bool = False,
@@ -79,6 +88,10 @@ def train(
         steps: length of the run, as one `lax.scan` with derivatives of both modes. None goes from
             record to record, up to the last of `times`: it may be traced, so that a grid of
             numbers of steps has one program; only forward derivatives can be taken.
+        legs: what `legs_of` makes of concrete times for an accelerator; None to ask at every step
+            whether to record.
+        unasked: without `steps`, how many of them are made before it is asked whether that was the
+            last. Up to so many are computed in vain for each record.
         limit: loss above which a run counts as diverged. With None, for steps without a loss,
             the weights are looked through at every step.
         relative: whether to record the relative loss; needs the last of `times` to be `steps`.
@@ -110,19 +123,25 @@ def train(
         # Of the step that comes next the loss alone is used; the compiler drops its update.
         return None if limit is None else step(state.params, state.memory, k)[2]
 
+    def judge(state: State, k: Int[Array, ""], loss: Array | None) -> State:
+        if loss is None or limit is None:
+            return state
+        return state._replace(first_bad=_judged(state.first_bad, k, loss <= limit))
+
     end = times[-1] if steps is None else steps
     sums = relative_loss.start(batch, dtype) if relative else None
     start = State(params, memory, jnp.full(batch, -1, jnp.int32), sums)
+    course = Course(advance, ahead, record, judge, times)
     if steps is None:
-        state, rows = _from_record_to_record(start, seen, advance, ahead, record, times)
-        if limit is not None:
-            valid = rows["batch_loss"][-1] <= limit
-            state = state._replace(first_bad=_judged(state.first_bad, end, valid))
+        state, rows = from_record_to_record(course, start, seen, unasked)
     else:
         loss = None if limit is None else jnp.zeros(batch, dtype)
         rows = jax.eval_shape(record, params, seen, loss)[0]
         rows = jax.tree.map(lambda s: jnp.zeros((*times.shape, *s.shape), s.dtype), rows)
-        state, rows = _at_every_step(start, seen, advance, record, times, steps, rows)
+        if legs is None:
+            state, rows = at_every_step(course, start, seen, rows, steps)
+        else:
+            state, rows = in_legs(course, start, seen, rows, steps, legs)
     if state.sums is not None:
         rows[RELATIVE_LOSS] = relative_loss.recorded(state.sums, times, end)
     # Weights that are not finite reach the loss as soon as a batch attends to them. Looking
@@ -131,64 +150,6 @@ def train(
     first_bad = jnp.where(bad, end, state.first_bad)
     status = jnp.where(first_bad < 0, Status.OK, Status.DIVERGED).astype(jnp.int32)
     return Trajectory(times.astype(dtype), rows, state.params, status, first_bad, "simulation")
-
-
-Advance = Callable[[State, Int[Array, ""]], tuple[State, Array | None]]
-Written = Callable[[PyTree, PyTree, Array | None], tuple[dict[str, Array], PyTree]]
-
-
-def _at_every_step(
-    start: State,
-    seen: PyTree,
-    advance: Advance,
-    record: Written,
-    times: Int[Array, " S"],
-    steps: int,
-    rows: dict[str, Array],
-) -> tuple[State, dict[str, Array]]:
-    def turn(carry, k):  # type: ignore[no-untyped-def]
-        before, seen, slot, rows = carry
-        after, loss = advance(before, k)
-        # `due` does not depend on batched values, so under vmap this stays a branch and the
-        # observables cost nothing on the steps in between.
-        at = jnp.minimum(slot, len(times) - 1)
-        due = times[at] == k
-        row, seen = jax.lax.cond(
-            due,
-            record,
-            lambda _, seen, loss: (jax.tree.map(lambda column: column[at], rows), seen),
-            before.params,
-            seen,
-            loss,
-        )
-        rows = jax.tree.map(lambda column, value: column.at[at].set(value), rows, row)
-        # The scan makes one turn more than there are updates, to judge and record the last state.
-        kept = jax.tree.map(
-            lambda new, old: jnp.where(k < steps, new, old), after.params, before.params
-        )
-        return (after._replace(params=kept), seen, slot + due, rows), None
-
-    turns = jnp.arange(steps + 1, dtype=jnp.int32)
-    (state, _, _, rows), _ = jax.lax.scan(turn, (start, seen, jnp.int32(0), rows), turns)
-    return state, rows
-
-
-def _from_record_to_record(
-    start: State,
-    seen: PyTree,
-    advance: Advance,
-    ahead: Callable[[State, Int[Array, ""]], Array | None],
-    record: Written,
-    times: Int[Array, " S"],
-) -> tuple[State, dict[str, Array]]:
-    def stretch(carry, until):  # type: ignore[no-untyped-def]
-        state, seen, now = carry
-        state = jax.lax.fori_loop(now, until, lambda k, state: advance(state, k)[0], state)
-        row, seen = record(state.params, seen, ahead(state, until))
-        return (state, seen, until), row
-
-    (state, _, _), rows = jax.lax.scan(stretch, (start, seen, jnp.int32(0)), times)
-    return state, rows
 
 
 def _judged(

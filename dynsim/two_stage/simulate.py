@@ -13,7 +13,7 @@ import numpy as np
 from jaxtyping import Array, Float, Int, PRNGKeyArray, Real
 
 from dynsim import checks
-from dynsim.precision import AnyArray, DType, Number, cast, precision, settle
+from dynsim.precision import AnyArray, DType, Number, cast, on_cpu, precision, settle
 from dynsim.training.loop import train
 from dynsim.training.recording import Record, Recording
 from dynsim.training.run_checks import check_step_times
@@ -27,6 +27,8 @@ from dynsim.two_stage.task import PromptBatch, Prompts, sample_prompts
 
 NUM_TIMES = 128
 """About how many times are recorded unless asked otherwise."""
+UNASKED = 8
+"""Steps that an accelerator makes without asking its host whether to record."""
 
 
 def simulate_prompts(
@@ -93,12 +95,14 @@ def simulate_prompts(
             record=prompt_observables.TRAINED.resolve(record),
             bias=bias,
             dtype=dtype,
+            unasked=1 if on_cpu() else UNASKED,
         )
     return settle(trajectory)
 
 
 @functools.partial(
-    jax.jit, static_argnames=("batch", "pool", "num_test", "record", "bias", "dtype")
+    jax.jit,
+    static_argnames=("batch", "pool", "num_test", "record", "bias", "dtype", "unasked"),
 )
 def _run(
     task: Prompts,
@@ -113,6 +117,7 @@ def _run(
     record: Recording,
     bias: bool,
     dtype: DType,
+    unasked: int,
 ) -> Trajectory:
     init_key, pool_key, test_key, step_key = jax.random.split(key, 4)
     shapes = (task.length, task.d), (task.length, task.d), (task.length,)
@@ -139,6 +144,7 @@ def _run(
         lambda weights, seen: (record(prompt_observables.measure(weights, test)), seen),
         times,
         steps=None,
+        unasked=unasked,
         limit=None,
         dtype=dtype,
     )

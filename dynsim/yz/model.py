@@ -85,9 +85,22 @@ def attend(
     Each example needs at least one positive entry of `counts`. Tokens with count zero get no
     attention whatever their logit, and cannot make the others overflow.
     """
-    largest = jnp.max(jnp.where(counts > 0, z, -jnp.inf), axis=axis, keepdims=True)
-    w = jnp.exp(jnp.where(counts > 0, z - jax.lax.stop_gradient(largest), 0)) * counts
+    w = _weigh(z, counts, axis)
     return w / jnp.sum(w, axis=axis, keepdims=True)
+
+
+def direction(
+    z: Float[Array, "E M"], counts: Float[AnyArray, "E M"], axis: int = -1
+) -> Float[Array, "E M"]:
+    """f = a / |a|_2, of which the sum of a is no part: `normalise(attend(...))` in fewer steps."""
+    return normalise(_weigh(z, counts, axis), axis)
+
+
+def _weigh(
+    z: Float[Array, "E M"], counts: Float[AnyArray, "E M"], axis: int
+) -> Float[Array, "E M"]:
+    largest = jnp.max(jnp.where(counts > 0, z, -jnp.inf), axis=axis, keepdims=True)
+    return jnp.exp(jnp.where(counts > 0, z - jax.lax.stop_gradient(largest), 0)) * counts
 
 
 def normalise(a: Float[Array, "*E M"], axis: int = -1) -> Float[Array, "*E M"]:
@@ -139,7 +152,7 @@ def loss(params: YZ, task: SequenceClasses, examples: Examples) -> Float[Array, 
 
 
 def loss_and_grad(
-    params: YZ, task: SequenceClasses, examples: Examples
+    params: YZ, task: SequenceClasses, examples: Examples, *, scatter: bool = True
 ) -> tuple[Float[Array, ""], YZ]:
     """The loss and its gradient by Lemma 1 (descent direction is minus the gradient).
 
@@ -148,16 +161,20 @@ def loss_and_grad(
 
     The second is Lemma 1 with X^T diag(b) X = diag(a) and a/|a| = f. Written out because it
     needs three matrix products where reverse-mode differentiation makes more passes. With the
-    residual, dY has h for f, and g goes through the second normalisation.
+    residual, dY has h for f, and g goes through the second normalisation. Without `scatter` the
+    sums over the examples of a query are a fourth product, which suits accelerators.
     """
     row = task.query_index[examples.classes]
-    f = normalise(attend(params.Z[row], examples.counts))
+    f = direction(params.Z[row], examples.counts)
     h, to_f = jax.vjp(lambda f: output(params, task, f, examples.classes), f)
     losses, residual = cross_entropy(h @ params.Y, task.next_token[examples.classes])
     residual = examples.weight[:, None] * residual
     (g,) = to_f(residual @ params.Y.T)
     dz = f * (g - f * jnp.sum(f * g, axis=-1, keepdims=True))
-    dZ = jax.ops.segment_sum(dz, row, num_segments=task.num_queries)
+    if scatter:
+        dZ = jax.ops.segment_sum(dz, row, num_segments=task.num_queries)
+    else:
+        dZ = jax.nn.one_hot(row, task.num_queries, dtype=dz.dtype).T @ dz
     return jnp.sum(examples.weight * losses), YZ(-(h.T @ residual), -dZ, params.residual)
 
 

@@ -5,6 +5,8 @@ counts of a key are the counts of that key's tokens, and a model without positio
 trained on either. Counts avoid materialising (B, T) tokens.
 """
 
+from collections.abc import Callable
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -40,22 +42,53 @@ def sample_support(
 ) -> SupportExamples:
     """`batch` sequences of `length` T as counts of their T - 1 contextual tokens, kept on the
     support of each class."""
-    key_class, key_context = jax.random.split(key)
-    classes = sample_classes(task, key_class, batch)
-    u = jax.random.uniform(key_context, (batch, length - 1), jnp.float32)
-    # below[b, s]: how many tokens of sequence b are among the first s + 1 of its support.
-    inner = _cumulative(task)[classes][:, :-1]
-    below = jnp.sum(u[:, None, :] < inner[:, :, None], axis=2, dtype=jnp.int32)
-    edges = jnp.pad(below, ((0, 0), (1, 1)), constant_values=((0, 0), (0, length - 1)))
-    counts = jnp.diff(edges, axis=1).astype(dtype)
-    return SupportExamples(classes, counts.T, jnp.full(batch, 1 / batch, dtype))
+    return support_sampler(task, batch, length, dtype)(key)
 
 
 def sample_counts(
     task: SequenceClasses, key: PRNGKeyArray, batch: int, length: int, dtype: str = "float32"
 ) -> Examples:
     """The examples of `sample_support`, with counts over the whole vocabulary."""
-    return sample_support(task, key, batch, length, dtype).dense(task)
+    return counts_sampler(task, batch, length, dtype)(key)
+
+
+def support_sampler(
+    task: SequenceClasses, batch: int, length: int, dtype: str
+) -> Callable[[PRNGKeyArray], SupportExamples]:
+    """`sample_support` by the key alone, for loops: the same for all keys is made once."""
+    inner = _cumulative(task)[:, :-1]
+
+    def draw(key: PRNGKeyArray) -> SupportExamples:
+        classes, u = _uniform(task, key, batch, length)
+        # below[b, s]: how many tokens of sequence b are among the first s + 1 of its support.
+        below = _below(u, inner[classes])
+        edges = jnp.pad(below, ((0, 0), (1, 1)), constant_values=((0, 0), (0, length - 1)))
+        counts = jnp.diff(edges, axis=1).astype(dtype)
+        return SupportExamples(classes, counts.T, jnp.full(batch, 1 / batch, dtype))
+
+    return draw
+
+
+def counts_sampler(
+    task: SequenceClasses, batch: int, length: int, dtype: str, *, scatter: bool = True
+) -> Callable[[PRNGKeyArray], Examples]:
+    """`sample_counts` by the key alone, for loops. Without `scatter` the same counts are found by
+    comparing with the boundaries of all tokens, which suits accelerators."""
+    if scatter:
+        on_support = support_sampler(task, batch, length, dtype)
+        return lambda key: on_support(key).dense(task)
+    # The boundary above each token of the vocabulary, one that is not held sharing that below.
+    held = jnp.cumsum(jnp.asarray(task.probs) > 0, axis=1)
+    above = jnp.pad(_cumulative(task), ((0, 0), (1, 0)))
+    boundaries = jnp.take_along_axis(above, held, axis=1)
+
+    def draw(key: PRNGKeyArray) -> Examples:
+        classes, u = _uniform(task, key, batch, length)
+        below = _below(u, boundaries[classes])
+        counts = jnp.diff(below, axis=1, prepend=0).astype(dtype)
+        return Examples(classes, counts, jnp.full(batch, 1 / batch, dtype))
+
+    return draw
 
 
 def sample_classes_only(
@@ -107,6 +140,19 @@ def examples_from_tokens(
         counts.reshape(*labels.shape, task.M),
         np.full(labels.shape, 1 / labels.shape[-1]),
     )
+
+
+def _uniform(
+    task: SequenceClasses, key: PRNGKeyArray, batch: int, length: int
+) -> tuple[Int[Array, " B"], Float[Array, "B L"]]:
+    """Classes, and the uniform numbers by which contextual tokens are drawn."""
+    key_class, key_context = jax.random.split(key)
+    u = jax.random.uniform(key_context, (batch, length - 1), jnp.float32)
+    return sample_classes(task, key_class, batch), u
+
+
+def _below(u: Float[Array, "B L"], boundaries: Float[Array, "B S"]) -> Int[Array, "B S"]:
+    return jnp.sum(u[:, None, :] < boundaries[:, :, None], axis=2, dtype=jnp.int32)
 
 
 def _cumulative(task: SequenceClasses) -> Float[Array, "K S"]:

@@ -16,8 +16,9 @@ from jaxtyping import Array, Int, PRNGKeyArray, PyTree
 
 from dynsim import checks
 from dynsim.classes.task import SequenceClasses
-from dynsim.precision import DType, cast, precision, settle
+from dynsim.precision import DType, cast, on_cpu, precision, settle
 from dynsim.training import keys
+from dynsim.training.course import Legs, legs_of
 from dynsim.training.loop import DIVERGED_LOSS, by_gradient, train
 from dynsim.training.optim import Optimizer
 from dynsim.training.recording import Record, Recording
@@ -27,8 +28,7 @@ from dynsim.yz import model as yz
 from dynsim.yz.checks import check_weights, checked_arguments
 from dynsim.yz.observables import DEFAULT_RECORD
 
-Examples = yz.Examples | support.SupportExamples
-Sampler = Callable[[Int[Array, ""], PRNGKeyArray], Examples]
+Sampler = Callable[[Int[Array, ""], PRNGKeyArray], yz.Examples]
 
 
 def simulate(
@@ -106,6 +106,8 @@ def simulate(
             jax.tree.map(jnp.asarray, data),
             cast(given.times, np.int32),
             steps=given.steps,
+            legs=legs_of(given.times, given.steps),
+            scatter=on_cpu(),
             length=given.length,
             batch=given.batch,
             init_kind=init if isinstance(init, str) else "zero",
@@ -128,7 +130,7 @@ def initial_weights(
 
 @functools.partial(
     jax.jit,
-    static_argnames=("steps", "length", "batch", "init_kind", "record", "dtype"),
+    static_argnames=("steps", "legs", "scatter", "length", "batch", "init_kind", "record", "dtype"),
 )
 def _run(
     task: SequenceClasses,
@@ -139,6 +141,8 @@ def _run(
     times: Int[Array, " S"],
     *,
     steps: int,
+    legs: Legs | None,
+    scatter: bool,
     length: int | float,
     batch: int | float,
     init_kind: yz.Init,
@@ -159,10 +163,19 @@ def _run(
 
     else:
         batch_key = keys.of_steps(keys.split(key)[1], steps)
-        sample = sampler(task, data, steps, length, batch, dtype, dense=params.residual)
+        sample = sampler(task, data, steps, length, batch, dtype, scatter=scatter)
 
-        def gradient(params: yz.YZ, k: Int[Array, ""]) -> tuple[Array, yz.YZ]:
-            return _loss_and_grad(params, task, sample(k, batch_key(k)))
+        def dense(params: yz.YZ, k: Int[Array, ""]) -> tuple[Array, yz.YZ]:
+            examples = sample(k, batch_key(k))
+            return yz.loss_and_grad(params, task, examples, scatter=scatter)
+
+        if not scatter or data is not None or math.isinf(length) or params.residual:
+            gradient = dense
+        else:
+            draw = sampling.support_sampler(task, int(batch), int(length), dtype)
+
+            def gradient(params: yz.YZ, k: Int[Array, ""]) -> tuple[Array, yz.YZ]:
+                return support.loss_and_grad(params, task, draw(batch_key(k)))
 
     rule = optimizer.transformation()
     return train(
@@ -172,6 +185,7 @@ def _run(
         lambda params, seen: (record(task, observables.measure(task, params)), seen),
         times,
         steps=steps,
+        legs=legs,
         limit=DIVERGED_LOSS * math.log(task.M),
         dtype=dtype,
         relative=record.relative,
@@ -186,22 +200,15 @@ def sampler(
     batch: int | float,
     dtype: DType,
     *,
-    dense: bool,
+    scatter: bool,
 ) -> Sampler:
-    """The batch of a step as a function of the step and its key; `dense` for counts over the
-    whole vocabulary, else they may come on the support of the classes."""
+    """The batch of a step, with counts over the whole vocabulary, as a function of the step and its
+    key; `scatter` as in `sampling.counts_sampler`."""
     if data is not None:
         cast = yz.Examples(data.classes, data.counts.astype(dtype), data.weight.astype(dtype))
         return lambda k, _: jax.tree.map(lambda x: x[jnp.minimum(k, steps - 1)], cast)
     size = int(batch)
     if math.isinf(length):
         return lambda _, key: sampling.sample_classes_only(task, key, size, dtype)
-    tokens = int(length)
-    draw = sampling.sample_counts if dense else sampling.sample_support
-    return lambda _, key: draw(task, key, size, tokens, dtype)
-
-
-def _loss_and_grad(params: yz.YZ, task: SequenceClasses, examples: Examples) -> tuple[Array, yz.YZ]:
-    if isinstance(examples, support.SupportExamples):
-        return support.loss_and_grad(params, task, examples)
-    return yz.loss_and_grad(params, task, examples)
+    draw = sampling.counts_sampler(task, size, int(length), dtype, scatter=scatter)
+    return lambda _, key: draw(key)

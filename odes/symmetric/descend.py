@@ -14,6 +14,7 @@ from jaxtyping import Array, Int, Real
 
 from dynsim import checks
 from dynsim.precision import DType, Number, cast, precision, settle
+from dynsim.training.course import Legs, legs_of
 from dynsim.training.loop import DIVERGED_LOSS, by_gradient, train
 from dynsim.training.optim import Optimizer
 from dynsim.training.recording import Record, Recording
@@ -59,6 +60,7 @@ def descend(
     finite_length.check_length(task, length)
     recording = DESCENDED.resolve(record)
     times = checked_times(times, steps, recording)
+    legs = legs_of(times, steps)
     batch = np.broadcast_shapes(*(np.shape(number) for number in jax.tree.leaves(optimizer)))
     if len(batch) > 1:
         raise ValueError(f"optimizer: its numbers have shape {batch}: must be numbers or (B,)")
@@ -72,6 +74,7 @@ def descend(
             contextual(length, dtype),
             cast(times, np.int32),
             steps=steps,
+            legs=legs,
             record=recording,
             dtype=dtype,
         )
@@ -80,7 +83,7 @@ def descend(
     return settle(trajectory)
 
 
-@functools.partial(jax.jit, static_argnames=("steps", "record", "dtype"))
+@functools.partial(jax.jit, static_argnames=("steps", "legs", "record", "dtype"))
 def _descend(
     task: SymmetricTask,
     optimizer: Optimizer,
@@ -88,6 +91,7 @@ def _descend(
     times: Int[Array, " S"],
     *,
     steps: int,
+    legs: Legs | None,
     record: Recording,
     dtype: DType,
 ) -> Trajectory:
@@ -114,6 +118,7 @@ def _descend(
         lambda state, seen: (last(functools.partial(observe, record, task))(state), seen),
         times,
         steps=steps,
+        legs=legs,
         limit=DIVERGED_LOSS * jnp.log(task.M),
         dtype=dtype,
         relative=record.relative,

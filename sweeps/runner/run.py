@@ -15,6 +15,7 @@ import xarray as xr
 from tqdm import tqdm
 
 from dynsim import Status, checks
+from dynsim.precision import Device
 from sweeps.runner import labels, tiles
 from sweeps.runner.spec import Sweep
 from sweeps.runner.store import Store, StoreError
@@ -35,7 +36,7 @@ def run(
     *,
     chunk: int | None = None,
     tile: int | None = None,
-    devices: Sequence[tiles.Device] | None = None,
+    devices: Sequence[Device] | None = None,
     process: tuple[int, int] = (0, 1),
     report: Callable[[str], None] | None = None,
 ) -> xr.Dataset:

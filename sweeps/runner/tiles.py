@@ -9,7 +9,7 @@ import functools
 import os
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -17,10 +17,8 @@ import numpy as np
 from jax.sharding import Mesh, PartitionSpec
 from jaxtyping import Array, Float, Int, PyTree
 
+from dynsim.precision import Device, compiled_for
 from sweeps.systems.base import Engine, Settings
-
-# JAX's devices come from a compiled library without types.
-Device: TypeAlias = jax.Device  # pyright: ignore[reportInvalidTypeForm]
 
 
 def mesh(devices: Sequence[Device] | None = None) -> Mesh:
@@ -38,15 +36,16 @@ class Program:
         points = np.zeros((job.mesh.size, job.tile[1]), job.settings.dtype)
         numbers = dict.fromkeys(job.numbers, points)
         seeds = np.zeros((job.mesh.size, job.tile[0]), np.uint32)
-        self._traced = run_tiles.trace(
-            job.task,
-            numbers,
-            seeds,
-            np.uint32(0),
-            engine=job.engine,
-            settings=job.settings,
-            mesh=job.mesh,
-        )
+        with compiled_for(job.mesh.devices.flat[0].platform):
+            self._traced = run_tiles.trace(
+                job.task,
+                numbers,
+                seeds,
+                np.uint32(0),
+                engine=job.engine,
+                settings=job.settings,
+                mesh=job.mesh,
+            )
         self._compiled: Future[jax.stages.Compiled] | None = None
 
     @property

@@ -2,6 +2,7 @@
 
 import functools
 import math
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -10,6 +11,9 @@ import pytest
 from jaxtyping import Array
 
 from dynsim import Status, Trajectory
+from dynsim.precision import compiled_for
+from dynsim.training import course as course_module
+from dynsim.training.course import Legs
 from dynsim.training.loop import train
 from dynsim.training.relative_loss import LAST
 
@@ -39,9 +43,38 @@ def observe(params: Array, seen: Array) -> tuple[dict[str, Array], Array]:
     return {"params": params, "before": seen}, params
 
 
-@functools.partial(jax.jit, static_argnames=("steps", "relative"))
+COURSES = ("every step", "legs", "legs of two", "record to record", "record to record, by three")
+
+
 def run(
-    losses: Array, times: Array, steps: int | None = STEPS, relative: bool = False
+    losses: Array,
+    times: Array | list[int],
+    course: str = "every step",
+    steps: int = STEPS,
+    relative: bool = False,
+) -> Trajectory:
+    """The run by one of the ways through its steps; those by legs need concrete times."""
+    how: dict[str, Any] = {"steps": steps}
+    if "legs" in course:
+        with compiled_for("tpu"):
+            how["legs"] = course_module.legs_of(times, steps)
+        if course == "legs of two":
+            gaps = np.diff([0, *times, steps])
+            how["legs"] = Legs(int(np.sum((gaps + 1) // 2)), 2, start=times[0] == 0)
+    elif "record to record" in course:
+        how = {"steps": None, "unasked": 3 if "by three" in course else 1}
+    return traced(losses, jnp.asarray(times), relative=relative, **how)
+
+
+@functools.partial(jax.jit, static_argnames=("steps", "legs", "unasked", "relative"))
+def traced(
+    losses: Array,
+    times: Array,
+    *,
+    steps: int | None,
+    relative: bool,
+    legs: Legs | None = None,
+    unasked: int = 1,
 ) -> Trajectory:
     return train(
         jnp.ones(2),
@@ -50,6 +83,8 @@ def run(
         observe,
         times,
         steps=steps,
+        legs=legs,
+        unasked=unasked,
         limit=LIMIT,
         dtype="float32",
         relative=relative,
@@ -57,20 +92,19 @@ def run(
     )
 
 
-@pytest.mark.parametrize("steps", [STEPS, None], ids=["every step", "record to record"])
-def test_runs_are_judged_by_their_last_stretch(steps: int | None) -> None:
-    times = jnp.array([1, STEPS])
-    found = jax.vmap(lambda losses: run(losses, times, steps))(LOSSES)
+@pytest.mark.parametrize("course", COURSES)
+def test_runs_are_judged_by_their_last_stretch(course: str) -> None:
+    found = jax.vmap(lambda losses: run(losses, [1, STEPS], course))(LOSSES)
     np.testing.assert_array_equal(found.first_bad_step, FIRST_BAD)
     want = [Status.OK if first < 0 else Status.DIVERGED for first in FIRST_BAD]
     np.testing.assert_array_equal(found.status, want)
     np.testing.assert_array_equal(found["batch_loss"], LOSSES[:, [1, STEPS]])
 
 
-@pytest.mark.parametrize("steps", [STEPS, None], ids=["every step", "record to record"])
+@pytest.mark.parametrize("course", COURSES)
 @pytest.mark.parametrize("times", [[0, 1, 3], [3], [0, 1, 2, 3]])
-def test_records_are_of_the_weights_before_the_update(times: list[int], steps: int | None) -> None:
-    found = run(LOSSES[0], jnp.array(times), steps)
+def test_records_are_of_the_weights_before_the_update(times: list[int], course: str) -> None:
+    found = run(LOSSES[0], times, course)
     want = 0.5 ** np.array(times)
     np.testing.assert_array_equal(found.times, times)
     np.testing.assert_array_equal(found["params"], np.stack([want, want], 1))
@@ -78,8 +112,9 @@ def test_records_are_of_the_weights_before_the_update(times: list[int], steps: i
     np.testing.assert_array_equal(found.params, np.full(2, 0.5**STEPS))
 
 
-def test_a_run_may_outlast_its_records() -> None:
-    found = run(LOSSES[3], jnp.array([0, 1]))
+@pytest.mark.parametrize("course", COURSES[:3])
+def test_a_run_may_outlast_its_records(course: str) -> None:
+    found = run(LOSSES[3], [0, 1], course)
     np.testing.assert_array_equal(found["params"][:, 0], [1.0, 0.5])
     np.testing.assert_array_equal(found.params, np.full(2, 0.125))
     assert (int(found.status), int(found.first_bad_step)) == (Status.DIVERGED, 3)
@@ -87,19 +122,18 @@ def test_a_run_may_outlast_its_records() -> None:
 
 def test_from_record_to_record_the_times_may_be_traced() -> None:
     times = jnp.array([[0, 2], [1, 3]])
-    found = jax.vmap(lambda times: run(LOSSES[0], times, None))(times)
+    found = jax.vmap(lambda times: run(LOSSES[0], times, "record to record"))(times)
     np.testing.assert_array_equal(found["params"][..., 0], 0.5**times)
     np.testing.assert_array_equal(found.params[:, 0], [0.25, 0.125])
 
 
 @pytest.mark.parametrize("steps", [3, LAST + 5])
-@pytest.mark.parametrize("fixed", [True, False], ids=["every step", "record to record"])
+@pytest.mark.parametrize("course", COURSES)
 def test_relative_loss_is_the_mean_of_the_last_losses_over_the_first(
-    steps: int, fixed: bool
+    steps: int, course: str
 ) -> None:
     losses = jnp.asarray(np.random.default_rng(0).uniform(1, 2, steps + 1), jnp.float32)
-    times = jnp.array([1, steps])
-    found = run(losses, times, steps if fixed else None, relative=True)["relative_loss"]
+    found = run(losses, [1, steps], course, steps, relative=True)["relative_loss"]
     want = np.mean(losses[:steps][-LAST:]) / losses[0]
     np.testing.assert_allclose(found, [math.nan, want], rtol=1e-6)
 
@@ -167,7 +201,7 @@ def test_a_batch_on_the_last_axis_is_the_batch_by_vmap() -> None:
             batch=(B,),
         )
     )(jnp.ones((2, B)))
-    want = jax.vmap(lambda losses: run(losses, times, relative=True))(LOSSES)
+    want = jax.vmap(lambda losses: run(losses, [1, STEPS], relative=True))(LOSSES)
     np.testing.assert_array_equal(found.status, want.status)
     np.testing.assert_array_equal(found.first_bad_step, want.first_bad_step)
     for name in ("params", "batch_loss", "relative_loss"):
@@ -192,6 +226,23 @@ def test_reverse_mode_goes_through_every_step() -> None:
 
     # (1 - rate)^STEPS
     np.testing.assert_allclose(jax.grad(last)(0.25), -STEPS * 0.75 ** (STEPS - 1), rtol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("times", "steps", "legs"),
+    [
+        # Nothing is asked where each leg ends with a record.
+        ([1000], 1000, Legs(1, 1000)),
+        ([0, 250, 500, 750, 1000], 1000, Legs(4, 250, start=True)),
+        # By hand: (3 + ceil(37 / n)) (n + 4) for legs of n steps is 104 for 4, 96 for 8 and 120
+        # for 16; without questions, a leg of 37 for each record, it is 148.
+        ([0, 1, 2, 3, 40], 40, Legs(8, 8, start=True)),
+    ],
+)
+def test_legs_cost_least(times: list[int], steps: int, legs: Legs) -> None:
+    with compiled_for("gpu"):
+        assert course_module.legs_of(times, steps) == legs
+    assert course_module.legs_of(times, steps) is None
 
 
 def test_the_relative_loss_needs_a_loss() -> None:

@@ -27,6 +27,8 @@ def test_counts_are_the_counts_of_the_tokens() -> None:
     recorded = sampling.examples_from_tokens(task, tokens, np.asarray(task.next_token)[classes])
     np.testing.assert_array_equal(recorded.counts, want)
     np.testing.assert_array_equal(recorded.classes, classes)
+    compared = sampling.counts_sampler(task, 64, 33, "float32", scatter=False)(key)
+    np.testing.assert_array_equal(compared.counts, want)
 
 
 @pytest.mark.parametrize("task", [UNEVEN, dynsim.syn_small()], ids=["uneven", "syn-small"])

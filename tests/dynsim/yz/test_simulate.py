@@ -1,5 +1,6 @@
 """Simulation: the authors' recorded run, other implementations, batching, bad input."""
 
+import functools
 import math
 import re
 from collections.abc import Callable
@@ -11,6 +12,7 @@ import numpy as np
 import pytest
 
 import dynsim
+from dynsim.precision import compiled_for
 from dynsim.yz import model as yz
 from dynsim.yz import observables, sampling
 from dynsim.yz.observables import z_of
@@ -48,6 +50,29 @@ def test_the_authors_recorded_run_is_reproduced(dtype: str, data_folder: Path) -
         losses = result["batch_loss"]
         np.testing.assert_allclose(losses, run["loss_f64"][:steps], rtol=tolerance)
         np.testing.assert_allclose(losses, run[f"loss_{suffix}"][:steps], rtol=tolerance, atol=1e-6)
+
+
+@pytest.mark.parametrize("task", [TASK, dynsim.syn_medium(2)], ids=["one query", "two queries"])
+def test_an_accelerators_program_is_that_of_a_cpu(task: dynsim.SequenceClasses) -> None:
+    """Written with products and long legs, and run on a CPU here."""
+    run = functools.partial(
+        dynsim.simulate,
+        task,
+        dynsim.adam(0.01, 0.01),
+        jax.random.key(0),
+        steps=12,
+        batch=16,
+        length=16,
+        init="uniform",
+        times=[0, 1, 6, 12],
+        dtype="float64",
+    )
+    want = run()
+    with compiled_for("gpu"):
+        found = run()
+    for name, values in want.observables.items():
+        # Rounding, by which sums in another order differ.
+        np.testing.assert_allclose(found[name], values, rtol=1e-10, atol=1e-13, err_msg=name)
 
 
 def numpy_descent(

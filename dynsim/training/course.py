@@ -1,0 +1,198 @@
+"""The course of a training: which steps follow each other, and where it records between them.
+
+All of these do the same. To ask at every step whether to record costs a CPU nothing, but an
+accelerator waits for its host to answer: there `in_legs` makes many steps from one question to the
+next. `from_record_to_record` need not know the number of steps before it runs.
+"""
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Bool, Int, PyTree
+
+from dynsim import checks
+from dynsim.precision import AnyArray, on_cpu
+from dynsim.trajectory import Times
+
+Rows = dict[str, Array]
+
+
+class Course(NamedTuple):
+    """What a training does.
+
+    Attributes:
+        advance: (state, k) -> the state after step k, and the loss before it.
+        ahead: (state, k) -> the loss that `advance` would return.
+        record: (weights, what the record before handed on, loss) -> what to record, what to hand
+            on.
+        judge: (state, k, loss) -> the state as it stands before step k, by the loss of that.
+        times: (S,) whole steps at which to record, increasing, >= 0.
+    """
+
+    advance: Callable[[PyTree, Int[Array, ""]], tuple[PyTree, Array | None]]
+    ahead: Callable[[PyTree, Int[Array, ""]], Array | None]
+    record: Callable[[PyTree, PyTree, Array | None], tuple[Rows, PyTree]]
+    judge: Callable[[PyTree, Int[Array, ""], Array | None], PyTree]
+    times: Int[Array, " S"]
+
+
+class Legs(NamedTuple):
+    """A course in so many legs of so many steps each, of which the last before a record may be
+    shorter; and whether there is a record at the `start`, before them."""
+
+    number: int
+    length: int
+    start: bool = False
+
+
+QUESTION = 4
+"""What it costs an accelerator to ask whether to record, in steps of the layer."""
+
+
+def legs_of(times: Times, steps: int) -> Legs | None:
+    """The legs that cost least for records at `times` of a run of `steps` steps: steps that legs
+    are short of are computed all the same. None for traced times, and where a CPU will run it."""
+    if on_cpu() or checks.is_traced(times):
+        return None
+    ends = np.asarray(times)
+    start = bool(ends[0] == 0)
+    gaps = np.diff([0, *ends, steps])
+    powers = 2 ** np.arange(int(gaps.max()).bit_length())
+
+    def legs(length: int) -> Legs:
+        return Legs(int(np.sum(-(-gaps // length))), length, start)
+
+    def cost(legs: Legs) -> int:
+        questions = legs.number if legs.number > len(ends) - start else 0
+        return legs.number * legs.length + QUESTION * questions
+
+    lengths = {int(length) for length in (*gaps, *powers) if length > 0}
+    return min(map(legs, sorted(lengths)), key=cost)
+
+
+def at_every_step(
+    course: Course, state: PyTree, seen: PyTree, rows: Rows, steps: int
+) -> tuple[PyTree, Rows]:
+    """One scan over all steps. It makes one turn more than there are updates, to judge and record
+    the last state; `rows` is what the records are written into."""
+    times = course.times
+
+    def turn(carry, k):  # type: ignore[no-untyped-def]
+        before, seen, slot, rows = carry
+        after, loss = course.advance(before, k)
+        # `due` does not depend on batched values, so under vmap this stays a branch and the
+        # observables cost nothing on the steps in between.
+        at = jnp.minimum(slot, len(times) - 1)
+        due = times[at] == k
+        row, seen = jax.lax.cond(
+            due,
+            course.record,
+            lambda _, seen, loss: (jax.tree.map(lambda column: column[at], rows), seen),
+            before.params,
+            seen,
+            loss,
+        )
+        rows = jax.tree.map(lambda column, value: column.at[at].set(value), rows, row)
+        kept = jax.tree.map(
+            lambda new, old: jnp.where(k < steps, new, old), after.params, before.params
+        )
+        return (after._replace(params=kept), seen, slot + due, rows), None
+
+    turns = jnp.arange(steps + 1, dtype=jnp.int32)
+    (state, _, _, rows), _ = jax.lax.scan(turn, (state, seen, jnp.int32(0), rows), turns)
+    return state, rows
+
+
+def in_legs(
+    course: Course, state: PyTree, seen: PyTree, rows: Rows, steps: int, legs: Legs
+) -> tuple[PyTree, Rows]:
+    """A scan over legs of a scan over the steps of a leg. After the last leg before a record there
+    is one; where that is each of them, nothing is asked."""
+
+    def leg(carry, piece):  # type: ignore[no-untyped-def]
+        state, seen, rows = carry
+        state = _passed(course, state, piece.begin, piece.until, legs.length)
+
+        at = piece.until, piece.slot
+        if legs.number == len(course.times) - legs.start:
+            return (state, *write(state, seen, rows, *at)), None
+        seen, rows = jax.lax.cond(
+            piece.due, write, lambda _, seen, rows, *at: (seen, rows), state, seen, rows, *at
+        )
+        return (state, seen, rows), None
+
+    def write(
+        state: PyTree, seen: PyTree, rows: Rows, k: Int[Array, ""], slot: Int[Array, ""]
+    ) -> tuple[PyTree, Rows]:
+        row, seen = course.record(state.params, seen, course.ahead(state, k))
+        return seen, jax.tree.map(lambda column, value: column.at[slot].set(value), rows, row)
+
+    if legs.start:
+        seen, rows = write(state, seen, rows, jnp.int32(0), jnp.int32(0))
+    pieces = _pieces(course.times, steps, legs)
+    (state, _, rows), _ = jax.lax.scan(leg, (state, seen, rows), pieces)
+    end = jnp.int32(steps)
+    return course.judge(state, end, course.ahead(state, end)), rows
+
+
+def from_record_to_record(
+    course: Course, state: PyTree, seen: PyTree, length: int
+) -> tuple[PyTree, Rows]:
+    """A scan over the records of a loop over legs of `length` steps; a loop that does not know its
+    length can only be differentiated forwards."""
+
+    def stretch(carry, until):  # type: ignore[no-untyped-def]
+        state, seen, now = carry
+
+        def leg(i: Int[Array, ""], state: PyTree) -> PyTree:
+            if length == 1:
+                return course.advance(state, now + i)[0]
+            return _passed(course, state, now + i * length, until, length)
+
+        state = jax.lax.fori_loop(0, -((now - until) // length), leg, state)
+        row, seen = course.record(state.params, seen, course.ahead(state, until))
+        return (state, seen, until), row
+
+    (state, _, end), rows = jax.lax.scan(stretch, (state, seen, jnp.int32(0)), course.times)
+    loss = jax.tree.map(lambda column: column[-1], rows.get("batch_loss"))
+    return course.judge(state, end, loss), rows
+
+
+def _passed(
+    course: Course, state: PyTree, begin: Int[Array, ""], until: Int[Array, ""], length: int
+) -> PyTree:
+    """The state at `until`, at most `length` steps after `begin`."""
+
+    def turn(state: PyTree, k: Int[Array, ""]) -> tuple[PyTree, None]:
+        moved = course.advance(state, k)[0]
+        return jax.tree.map(lambda new, old: jnp.where(k < until, new, old), moved, state), None
+
+    return jax.lax.scan(turn, state, begin + jnp.arange(length, dtype=jnp.int32))[0]
+
+
+class _Piece(NamedTuple):
+    """Legs from the step `begin` to the step `until`, and whether a record, number `slot`, is `due`
+    there."""
+
+    begin: Int[AnyArray, " N"]
+    until: Int[AnyArray, " N"]
+    slot: Int[AnyArray, " N"]
+    due: Bool[AnyArray, " N"]
+
+
+def _pieces(times: Int[Array, " S"], steps: int, legs: Legs) -> _Piece:
+    """All legs, those after the last record among them."""
+    ends = jnp.append(times, jnp.int32(steps))
+    begins = jnp.concatenate([jnp.zeros(1, ends.dtype), times])
+    needed = -((begins - ends) // legs.length)
+    after = jnp.cumsum(needed)
+    leg = jnp.arange(legs.number, dtype=ends.dtype)
+    slot = jnp.searchsorted(after, leg, side="right")
+    place = leg - (after - needed)[slot]
+    begin = begins[slot] + place * legs.length
+    until = jnp.minimum(begin + legs.length, ends[slot])
+    due = (place == needed[slot] - 1) & (slot < len(times))
+    return _Piece(begin, until, slot, due)
