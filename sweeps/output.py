@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING, Any
 import jax
 import numpy as np
 
+from dynsim.precision import WITHOUT_FLOAT64
+
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
@@ -22,10 +24,11 @@ PACKAGES = ("dynsim", "jax", "jaxlib", "diffrax", "equinox", "optax", "numpy")
 def environment(*packages: str) -> dict[str, str]:
     """Versions of `PACKAGES` and of further `packages`, and the device of this process."""
     device = jax.devices()[0]
-    return {
-        **{name: importlib.metadata.version(name) for name in (*PACKAGES, *packages)},
-        "device": f"{device.platform}: {device.device_kind}",
-    }
+    found = {name: importlib.metadata.version(name) for name in (*PACKAGES, *packages)}
+    found["device"] = f"{device.platform}: {device.device_kind}"
+    if device.platform in WITHOUT_FLOAT64:
+        found["device of float64"] = f"cpu: the {device.platform} has no float64"
+    return found
 
 
 def check_directory(out: Path) -> None:

@@ -4,12 +4,12 @@ import dataclasses
 import json
 import math
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 
 import dynsim
 from dynsim import Trajectory, checks
+from dynsim.precision import precision
 from dynsim.training.clock import without_inertia
 from dynsim.yz import model as yz
 from odes import symmetric
@@ -83,7 +83,7 @@ def explain(config: Explain) -> Explanation:
     checks.count_or_inf("length", config.length, 2)
     task, optimizer = config.make_task(), config.make_optimizer()
     record = ("loss", "accuracy", "entropy", "z_top_distinct", "z_top_common", "speed")
-    with jax.enable_x64(True):
+    with precision("float64"):
         theory, solved = _solve(task, optimizer, steps, record)
         stages = None
         if optimizer.kind != "adam":

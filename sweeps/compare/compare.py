@@ -12,6 +12,7 @@ import numpy as np
 
 import dynsim
 from dynsim import Trajectory
+from dynsim.precision import precision
 from dynsim.training.clock import without_inertia
 from dynsim.trajectory import counts
 from dynsim.yz import finite_length
@@ -135,7 +136,7 @@ def compare(config: Compare, theories: Sequence[ladder.Theory] = ()) -> Comparis
     if too_short and any("length" in theory.needs for theory in asked):
         raise ValueError(too_short)
     times = dynsim.log_times(config.steps, config.num_times)
-    with jax.enable_x64(True):
+    with precision("float64"):
         keys = jax.vmap(functools.partial(jax.random.fold_in, jax.random.key(config.seed)))(
             jnp.arange(config.seeds)
         )

@@ -9,13 +9,12 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from types import FrameType
 
-import jax
 import numpy as np
 import xarray as xr
 from tqdm import tqdm
 
 from dynsim import Status, checks
-from dynsim.precision import Device
+from dynsim.precision import Device, precision
 from sweeps.runner import labels, tiles
 from sweeps.runner.spec import Sweep
 from sweeps.runner.store import Store, StoreError
@@ -47,9 +46,11 @@ def run(
         out: folder of the store; a sweep found there is resumed. None keeps it in memory.
         chunk: largest number of runs in a chunk, the unit of work and of storage; by default
             chosen from the tile. A store keeps the chunks that it was made with.
-        tile: largest number of runs that a device works on at once; by default chosen from an
-            estimate of the memory of a run.
-        devices: local devices to use; all by default. Results do not depend on their number.
+        tile: largest number of runs that a device works on at once; by default few on a CPU, and on
+            an accelerator as many as its memory holds by the compiled program's own count. Where
+            it turns out not to suffice, the tile is halved.
+        devices: local devices to use; all by default. Results do not depend on their number. What
+            is computed in float64 uses the host's CPU in place of devices without it.
         process: (k, n): this is process k of n that share the store; it takes the chunks k,
             k + n, k + 2 n, ...
         report: called with lines for people.
@@ -72,10 +73,11 @@ def run(
     store = _existing(path, config)
     if store is not None and chunk is not None:
         _require_chunk(store, chunk)
-    with jax.enable_x64(sweep.dtype == "float64"):
+    with precision(sweep.dtype):
         layout = store.layout if store else None
         new = store is None
-        work = Work(sweep, tiles.mesh(devices), layout=layout, chunk=chunk, tile=tile, eager=new)
+        mesh = tiles.mesh(devices, sweep.dtype)
+        work = Work(sweep, mesh, layout=layout, chunk=chunk, tile=tile, eager=new)
         if report:
             report(str(work.plan))
         if store is None:

@@ -17,13 +17,17 @@ import numpy as np
 from jax.sharding import Mesh, PartitionSpec
 from jaxtyping import Array, Float, Int, PyTree
 
-from dynsim.precision import Device, compiled_for
+from dynsim.precision import WITHOUT_FLOAT64, Device, DType, compiled_for
+from sweeps.runner import fit
 from sweeps.systems.base import Engine, Settings
 
 
-def mesh(devices: Sequence[Device] | None = None) -> Mesh:
-    """One axis over `devices`, by default all local ones."""
+def mesh(devices: Sequence[Device] | None = None, dtype: DType = "float32") -> Mesh:
+    """One axis over `devices`, by default all local ones; over those of the host's CPU where they
+    cannot compute in `dtype`."""
     found = jax.local_devices() if devices is None else list(devices)
+    if dtype == "float64" and found[0].platform in WITHOUT_FLOAT64:
+        found = jax.local_devices(backend="cpu")
     return Mesh(np.array(found), ("devices",))
 
 
@@ -58,6 +62,11 @@ class Program:
         if self._compiled is None:
             self._compiled = COMPILERS.submit(self._compile)
         return self._compiled
+
+    @property
+    def bytes(self) -> int:
+        """What it takes of the memory of each device, as soon as it is compiled."""
+        return fit.needed(self.start().result())
 
     def __call__(self, *arguments: PyTree) -> dict[str, Array]:
         """The result of `run_tiles`, as soon as the program is there."""
@@ -185,13 +194,14 @@ def tile_shape(num_seeds: int, num_points: int, size: int) -> tuple[int, int]:
 
 
 def default_tile(memory: int, engine: Engine[Any], device: Device) -> int:
-    """Number of runs that a device works on at once, of which each takes `memory` bytes.
+    """Number of runs that a device works on at once, before any program has been measured; `memory`
+    is an estimate of bytes per run.
 
-    On a CPU small tiles stay in the cache. An accelerator needs many runs to be busy, and gets
-    what fits in a quarter of its memory, which leaves room for temporaries and fragments.
+    On a CPU small tiles stay in the cache. An accelerator needs many runs to be busy: where that
+    is too many for its memory, what is measured says so (`sweeps.runner.fit`).
     """
     if device.platform == "cpu":
         return engine.tile
-    available = (device.memory_stats() or {}).get("bytes_limit", 4 * 2**30)
-    fits = max(int(available // 4 // memory), 1)
-    return 2 ** (min(fits, 16384).bit_length() - 1)
+    available = fit.memory_of(device)
+    fits = fit.MOST_RUNS if available is None else max(available // memory, 1)
+    return 2 ** (min(fits, fit.MOST_RUNS).bit_length() - 1)

@@ -2,6 +2,7 @@
 
 import functools
 import math
+import warnings
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple
 
@@ -11,7 +12,7 @@ import numpy as np
 from jax.sharding import Mesh
 from jaxtyping import PyTree
 
-from sweeps.runner import axes, labels, tiles
+from sweeps.runner import axes, fit, labels, tiles
 from sweeps.runner.spec import Sweep
 from sweeps.runner.store import Variable
 from sweeps.systems.base import Settings
@@ -29,7 +30,7 @@ class Plan(NamedTuple):
         layout: how the array of runs is cut into chunks.
         tile: seeds and points of the batch that a device works on at once.
         devices: number of local devices.
-        bytes_per_device: estimate of the memory of a tile.
+        bytes_per_device: memory of a tile, measured on an accelerator and estimated on a CPU.
     """
 
     layout: axes.Layout
@@ -82,7 +83,11 @@ class Work:
         extent = dict(zip((dim.name for dim in sweep.dims), layout.chunk, strict=True))
         num_seeds = extent.pop("seed", 1)
         self.tile = tiles.tile_shape(num_seeds, math.prod(extent.values()), size)
-        self.plan = Plan(layout, self.tile, mesh.size, memory * math.prod(self.tile))
+        memory *= math.prod(self.tile)
+        available = fit.memory_of(mesh.devices.flat[0])
+        if available is not None and tile is None:
+            memory = self._fit(available)
+        self.plan = Plan(layout, self.tile, mesh.size, memory)
 
     def compute(
         self,
@@ -92,6 +97,25 @@ class Work:
     ) -> dict[str, np.ndarray]:
         """The arrays of one chunk, of the region's shape in front; `check` is called between
         batches and may raise to give up the chunk."""
+        try:
+            return self._compute(region, variables, check)
+        except jax.errors.JaxRuntimeError as error:
+            if not fit.exhausted(error) or self.tile == (1, 1):
+                raise
+        self._shrink(2)
+        warnings.warn(
+            f"the memory of a device did not suffice; from here on it works on {self.tile[0]}x"
+            f"{self.tile[1]} runs (seeds x points) at once, half as many as before",
+            stacklevel=2,
+        )
+        return self.compute(region, variables, check)
+
+    def _compute(
+        self,
+        region: tuple[slice, ...],
+        variables: Mapping[str, Variable],
+        check: Callable[[], None],
+    ) -> dict[str, np.ndarray]:
         chosen, seeds, points = self._runs(region)
         prepared, program = self.program(_hashable(chosen))
         numbers = self._numbers(chosen, points)
@@ -134,6 +158,26 @@ class Work:
         """Begin to compile what a chunk needs."""
         chosen, _, _ = self._runs(region)
         self.program(_hashable(chosen))[1].start()
+
+    def _fit(self, available: int) -> int:
+        """Shrink the tile until the program that takes most fits into the `available` bytes; what
+        it takes then."""
+
+        def estimate(chosen: Mapping[str, float]) -> int:
+            problem = self.problem(_hashable(chosen))
+            return self.sweep.rules.bytes_per_run(problem.task, problem.settings)
+
+        largest = _hashable(max(self.sweep.slices(), key=estimate))
+        while True:
+            needed = self.program(largest)[1].bytes
+            excess = needed / (fit.SHARE * available)
+            if excess <= 1 or self.tile == (1, 1):
+                return needed
+            self._shrink(excess)
+
+    def _shrink(self, times: float) -> None:
+        self.tile = fit.smaller(self.tile, times)
+        self.program.cache_clear()
 
     def _program(self, chosen: tuple[tuple[str, float], ...]) -> tuple[PyTree, tiles.Program]:
         problem, rules = self.problem(chosen), self.sweep.rules

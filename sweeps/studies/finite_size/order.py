@@ -12,6 +12,7 @@ from jaxtyping import Array, Float, Int, PyTree
 
 import dynsim
 from dynsim.classes.task import SequenceClasses
+from dynsim.precision import precision
 from dynsim.training.loop import by_gradient, train
 from dynsim.yz import finite_length, observables
 from dynsim.yz import model as yz
@@ -141,7 +142,7 @@ def _descend(
     task: SequenceClasses, optimizer: dynsim.Optimizer, examples: yz.Examples, steps: int
 ) -> np.ndarray:
     """Loss and logit after descent on the loss of `examples`."""
-    with jax.enable_x64(True):
+    with precision("float64"):
         task, optimizer = task.astype("float64"), optimizer.astype("float64")
         return np.asarray(_run(task, optimizer, jax.tree.map(jnp.asarray, examples), steps))
 

@@ -8,12 +8,12 @@ parameters. The upper bound is the curve of a token that has all the attention.
 import dataclasses
 from pathlib import Path
 
-import jax
 import matplotlib.pyplot as plt
 import numpy as np
 from matplotlib.axes import Axes
 
 from dynsim import checks
+from dynsim.precision import precision
 from odes.formulas import decoder, growth
 from sweeps import output
 
@@ -52,7 +52,7 @@ def run(config: Figure3) -> list[Path]:
     checks.real("f", config.f, 0, 1, open_minimum=True)
     t = np.linspace(0, config.end, 701)
     lower, upper, snaps = [], [], []
-    with jax.enable_x64(True):
+    with precision("float64"):
         for eta_y in config.eta_y:
             B = growth.bound(t, eta_y, config.eta_z, K, M, c0=config.c0, clock="paper")
             bounds = growth.growth_factor_bounds(config.f, B)

@@ -3,12 +3,12 @@
 import dataclasses
 from pathlib import Path
 
-import jax
 import matplotlib.pyplot as plt
 import numpy as np
 from matplotlib.axes import Axes
 
 from dynsim import checks
+from dynsim.precision import precision
 from odes.formulas import decoder
 from odes.formulas.discrete_decoder import h_star
 from sweeps import output
@@ -38,7 +38,7 @@ def run(config: Figure8) -> list[Path]:
     arrays: dict[str, np.ndarray] = {}
     for column, ((M, rates), steps) in enumerate(zip(PANELS.items(), config.steps, strict=True)):
         s = np.arange(steps + 1)
-        with jax.enable_x64(True):
+        with precision("float64"):
             flow = np.stack([np.asarray(decoder.h(s, eta, M)) for eta in rates])
             discrete = np.stack([np.asarray(h_star(eta, M, steps)) for eta in rates])
         arrays |= {f"M{M}/eta_y": np.array(rates), f"M{M}/s": s}

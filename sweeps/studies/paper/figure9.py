@@ -8,12 +8,12 @@ published ranges of 5 and 50 steps. C0 shifts the curves and is left as a parame
 import dataclasses
 from pathlib import Path
 
-import jax
 import matplotlib.pyplot as plt
 import numpy as np
 from matplotlib.axes import Axes
 
 from dynsim import checks
+from dynsim.precision import precision
 from odes.formulas import decoder, growth
 from sweeps import output
 
@@ -46,7 +46,7 @@ def run(config: Figure9) -> list[Path]:
     for ax, (nu, M, end) in zip(axes, ((10, 100, 5.0), (1, 10_000, 50.0)), strict=True):
         t = np.linspace(0, end, 501)
         K, options = config.classes, {"c0": config.c0, "clock": "paper", "printed": config.printed}
-        with jax.enable_x64(True):
+        with precision("float64"):
             curves = [growth.bound(t, nu * eta_z, eta_z, K, M, **options) for eta_z in RATES]
             snaps = [decoder.stages(nu * eta_z, K, M).snap for eta_z in RATES]
             level = growth.bound_at_snap(K, M, nu, **options)

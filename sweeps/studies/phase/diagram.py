@@ -11,6 +11,7 @@ import xarray as xr
 
 import dynsim
 from dynsim import checks
+from dynsim.precision import precision
 from dynsim.yz import finite_length
 from odes.formulas import decoder, growth
 from odes.theory import named, refusal
@@ -157,7 +158,7 @@ def lines(config: Phase) -> dict[str, np.ndarray]:
     shape = tuple(dim.size for dim in plane.dims)
     found = {name: np.full(shape, np.nan) for name in (*STAGES, "bound")}
     if config.optimizer != "adam":
-        with jax.enable_x64(True):
+        with precision("float64"):
             # Regions of one task each, on which the other axes are arrays.
             for region in axes.layout(plane.dims, math.prod(shape)).regions():
                 parts = zip(plane.dims, region, strict=True)

@@ -21,6 +21,7 @@ from matplotlib.colors import LogNorm
 import dynsim
 from dynsim import checks
 from dynsim.classes.task import SequenceClasses
+from dynsim.precision import precision
 from dynsim.qkv import model as embedded
 from dynsim.qkv.init import EmbeddedSpec
 from dynsim.qkv.simulate import initial_embedded, simulate_embedded
@@ -113,7 +114,7 @@ def width_errors(config: FigureQKV, task: SequenceClasses, width: int) -> dict[s
             "factors": factors.solve(task, optimizer, times, init=init, **solver),
         }
 
-    with jax.enable_x64(True):
+    with precision("float64"):
         over_seeds = jax.vmap(runs, in_axes=(None, 0))
         scales, seeds = jnp.asarray(config.scales), jnp.arange(config.seeds)
         found = jax.jit(jax.vmap(over_seeds, in_axes=(0, None)))(scales, seeds)

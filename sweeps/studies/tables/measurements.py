@@ -10,6 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 
 import dynsim
+from dynsim.precision import precision
 from odes import symmetric
 from odes.solver.flows import Flow
 from odes.yz import eq10 as attention
@@ -36,7 +37,7 @@ def flow_error(flow: Flow, optimizer: Callable[..., dynsim.Optimizer]) -> np.nda
         error = jnp.abs(solved[record[0]] / descent[record[0]] - 1)
         return jnp.where(solved.ok & descent.ok, jnp.max(error), jnp.inf)
 
-    with jax.enable_x64(True):
+    with precision("float64"):
         pairs = jnp.asarray(np.stack(np.meshgrid(GRID, GRID, indexing="ij"), -1).reshape(-1, 2))
         errors = jax.vmap(one)(pairs[:, 0], pairs[:, 1])
     return np.asarray(errors).reshape(len(GRID), len(GRID))

@@ -5,6 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 
 import dynsim
+from dynsim.precision import precision
 from dynsim.yz import model as yz
 from odes.formulas import coefficients, decoder, growth
 from odes.formulas.omega import wrightomega
@@ -33,7 +34,7 @@ time ranges. Changing C0 shifts and bends B but moves no transition time."""
 
 def markdown() -> str:
     """The page of slips, with every number computed now."""
-    with jax.enable_x64(True):
+    with precision("float64"):
         rows = [
             _remark_1(),
             _sign_of_e_prime(),

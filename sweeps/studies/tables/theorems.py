@@ -10,6 +10,7 @@ import numpy as np
 
 import dynsim
 from dynsim import Trajectory
+from dynsim.precision import precision
 from odes.formulas import predictions
 from odes.solver.tolerances import Tolerances
 from odes.yz import eq10 as attention
@@ -26,7 +27,7 @@ def markdown() -> str:
     times = dynsim.log_times(STEPS, 40)
     record = ("z", "xi")
     sharp = Tolerances(1e-10, 1e-12)
-    with jax.enable_x64(True):
+    with precision("float64"):
         eq10 = attention.solve(task, optimizer, times, record=(*record, "B"), tolerances=sharp)
         flow = population.solve(task, optimizer, times, record=record, tolerances=sharp)
         keys = jax.vmap(lambda i: jax.random.fold_in(jax.random.key(0), i))(jnp.arange(SEEDS))

@@ -9,6 +9,7 @@ import xarray as xr
 from jaxtyping import Array, Float
 
 import dynsim
+from dynsim.precision import precision
 from dynsim.training.clock import without_inertia
 from odes.formulas import decoder
 from sweeps.runner.spec import Sweep
@@ -92,7 +93,7 @@ def over_points(sweep: Sweep, function: Callable[[Training], float]) -> xr.DataA
 def predicted_stage(training: Training, stage: str) -> float:
     """A field of `odes.formulas.decoder.Stages`, averaged over classes: rise_end, peak or snap, in
     optimiser steps. Momentum is read as eta_Y / (1 - mu); `ValueError` for Adam."""
-    with jax.enable_x64(True):
+    with precision("float64"):
         rate, prior, M = _decoder(training)
         return float(jnp.mean(getattr(decoder.stages(rate, 1 / prior, M), stage)))
 
@@ -105,7 +106,7 @@ def predicted_peak(training: Training) -> float:
 def gamma_peak(training: Training, times: Sequence[float]) -> float:
     """`peak_time` of gamma (Eq. 85), averaged over classes, recorded at `times` (S,): differs
     from `predicted_peak` by the error of measuring at these times."""
-    with jax.enable_x64(True):
+    with precision("float64"):
         rate, prior, M = _decoder(training)
         t = jnp.asarray(times, jnp.float64)
         gamma = decoder.gamma(prior[:, None] * t[None], rate, M)

@@ -12,6 +12,7 @@ from jaxtyping import Float
 from matplotlib.axes import Axes
 
 from dynsim import checks
+from dynsim.precision import precision
 from dynsim.two_stage import model as relu_prompt
 from dynsim.two_stage.model import PQ
 from dynsim.two_stage.observables import reduced_state
@@ -146,7 +147,7 @@ def remainders(
         known = -gate * shift + gate * (1 - gate) * (shift**2 - sd**2) / 2
         left = gaussian - (np.logaddexp(0, -(margin + shift)) - known)
         true = np.mean(gaussian - left)
-        with jax.enable_x64(True):
+        with precision("float64"):
             reduced, without = (
                 float(getattr(losses(state, here, finite_length=finite), loss))
                 for finite in (True, False)
@@ -166,7 +167,7 @@ def moments(
         mean = np.asarray(task.mean_margin) * score / 2
         square = (task.mean_square_margin * score**2 + across**2) / 2
     else:
-        with jax.enable_x64(True):
+        with precision("float64"):
             mean = -np.asarray(maps.D(task.r * score, across)) / 4
         square = across**2 / 2 + (task.r * score) ** 2 / 4
     deviation = np.sqrt(task.kappa / task.length * np.asarray(square - mean**2))
@@ -213,7 +214,7 @@ def variance(task: Prompts, U: PQ, prompts: int) -> Float[np.ndarray, " 7"]:
 
 def closed_form(task: Prompts, U: PQ) -> Float[np.ndarray, " 2"]:
     """What `gradient_variance` says of a and b for given weights."""
-    with jax.enable_x64(True):
+    with precision("float64"):
         return np.array(gradient_variance(projected(U), task))
 
 

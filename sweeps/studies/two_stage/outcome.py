@@ -9,7 +9,7 @@ import jax
 import numpy as np
 
 from dynsim import Trajectory
-from dynsim.precision import Number
+from dynsim.precision import Number, precision
 from dynsim.two_stage import observables as prompt_observables
 from odes.two_stage import ladder, thresholds
 from sweeps.compare.comparison import Comparison, average, spread
@@ -117,5 +117,5 @@ class TwoStageComparison(Comparison):
             found["waiting_time"] = thresholds.waiting_time(decay)
             return found
 
-        with jax.enable_x64(True):
+        with precision("float64"):
             return {name: float(value) for name, value in predicted().items()}

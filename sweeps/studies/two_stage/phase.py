@@ -5,7 +5,6 @@ import math
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import jax
 import matplotlib.pyplot as plt
 import numpy as np
 import xarray as xr
@@ -13,6 +12,7 @@ from jaxtyping import Bool, Float
 from matplotlib.axes import Axes
 
 from dynsim import checks
+from dynsim.precision import precision
 from odes.two_stage import thresholds
 from sweeps import output
 from sweeps.runner import hosts
@@ -164,7 +164,7 @@ def boundaries(
     """Noise tau below which Q is learned, for every r: in the limit of long times, and within
     the horizon."""
     task = config.training().make_task()
-    with jax.enable_x64(True):
+    with precision("float64"):
         infinite, finite = (
             np.asarray(thresholds.finite_time_boundary(task, config.decay, horizon, r))
             for horizon in (math.inf, config.horizon)

@@ -8,6 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from dynsim import Trajectory
+from dynsim.precision import precision
 from dynsim.two_stage.noisy_sgd import NoisySGD
 from dynsim.two_stage.task import Prompts
 from odes.theory import Theory
@@ -53,7 +54,7 @@ def predict(runs: Runs, names: tuple[str, ...]) -> dict[str, Trajectory]:
 
     def solve_for(name: str) -> Trajectory:
         # Threads do not inherit the precision of the one that starts them.
-        with jax.enable_x64(True):
+        with precision("float64"):
             return jax.device_get(solve(known[name], runs))
 
     # Most of the time goes into compiling, which threads do side by side.

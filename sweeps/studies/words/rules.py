@@ -17,13 +17,13 @@ with which they overlap. Distinct tokens have h_nl = 0 and f_n . h_n = xi_n > 0.
   for as long as alpha is uniform.
 """
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Float, Int8
 
 from dynsim.classes.overlap import owned
 from dynsim.classes.task import SequenceClasses
+from dynsim.precision import precision
 from dynsim.training.optim import Optimizer
 from odes.formulas import predictions
 from odes.yz import eq10 as attention
@@ -61,7 +61,7 @@ def rules(
 
 def eq10_drift(task: SequenceClasses) -> Float[np.ndarray, "K M"]:
     """z' by Eq. 10 at zero attention logits for the query of each class, over eta_Z eta_Y t."""
-    with jax.enable_x64(True):
+    with precision("float64"):
         cast = task.astype("float64")
         f = jnp.asarray(_normalised(task))
         drift = attention.drift(cast, f, jnp.asarray(cast.prior), jnp.asarray(cast.prior))

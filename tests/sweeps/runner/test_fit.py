@@ -1,0 +1,103 @@
+"""Tiles fit into the memory of a device, by measurement; and where they compute."""
+
+import dataclasses
+from typing import Any
+
+import jax
+import numpy as np
+import pytest
+
+import sweeps
+from dynsim.precision import compiled_for, host, precision
+from sweeps import Sweep, Training
+from sweeps.runner import fit, tiles
+from sweeps.runner.work import Work
+
+TRAINING = Training(steps=2, length=8, batch=8)
+GRID = Sweep({"eta_y": [1.0, 2.0, 3.0, 4.0], "seed": {"range": 4}}, TRAINING, record=("loss",))
+
+
+@dataclasses.dataclass(frozen=True)
+class Fake:
+    """A device as far as a mesh looks at it."""
+
+    platform: str
+
+
+def limited(monkeypatch: pytest.MonkeyPatch, available: int) -> Work:
+    monkeypatch.setattr(fit, "memory_of", lambda device: available)
+    return Work(GRID, tiles.mesh(jax.devices()[:1]))
+
+
+def test_a_tile_is_the_largest_that_the_programs_own_count_allows(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    whole = limited(monkeypatch, 2**40)
+    assert whole.tile == (4, 4)
+    needed = whole.plan.bytes_per_device
+    assert needed == fit.needed(whole.program(())[1].start().result())
+    cut = limited(monkeypatch, int(needed / fit.SHARE) - 1)
+    assert np.prod(cut.tile) < 16
+    assert cut.plan.bytes_per_device <= needed
+    none = limited(monkeypatch, 1)
+    assert none.tile == (1, 1), "one run is tried, whatever is said of it"
+
+
+@pytest.mark.parametrize(
+    ("tile", "times", "want"),
+    [
+        ((4, 16), 2, (4, 8)),
+        ((4, 16), 2.1, (4, 4)),
+        ((4, 16), 32, (2, 1)),
+        ((4, 1), 2, (2, 1)),
+        ((2, 2), 1000, (1, 1)),
+    ],
+)
+def test_fewer_points_and_then_fewer_seeds(
+    tile: tuple[int, int], times: float, want: tuple[int, int]
+) -> None:
+    assert fit.smaller(tile, times) == want
+
+
+def test_memory_that_does_not_suffice_halves_the_tile_and_loses_nothing(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    want = sweeps.run(GRID).load()
+    called, call = [], tiles.Program.__call__
+
+    def scarce(self: tiles.Program, task: Any, numbers: Any, seeds: Any, root: Any) -> Any:
+        runs = seeds.shape[1] * next(iter(numbers.values())).shape[1]
+        called.append(runs)
+        if runs > 4:
+            raise jax.errors.JaxRuntimeError("RESOURCE_EXHAUSTED: out of memory")
+        return call(self, task, numbers, seeds, root)
+
+    monkeypatch.setattr(tiles.Program, "__call__", scarce)
+    with pytest.warns(UserWarning, match="2x2 runs") as said:
+        found = sweeps.run(GRID, chunk=8, tile=16, devices=jax.devices()[:1]).load()
+    assert [str(each.message)[:10] for each in said] == ["the memory"], "it is said once"
+    assert called == [8, 4, 4, 4, 4], "the chunks after the first one begin with the smaller tile"
+    np.testing.assert_allclose(found.loss, want.loss, rtol=1e-6)
+    np.testing.assert_array_equal(found.status, want.status)
+
+    def broken(self: tiles.Program, *arguments: Any) -> Any:
+        raise jax.errors.JaxRuntimeError("INTERNAL: something else")
+
+    monkeypatch.setattr(tiles.Program, "__call__", broken)
+    with pytest.raises(jax.errors.JaxRuntimeError, match="else"):
+        sweeps.run(GRID)
+
+
+def test_float64_is_computed_by_the_host_where_a_device_has_none() -> None:
+    tpu, gpu = Fake("tpu"), Fake("gpu")
+    hosts = jax.local_devices(backend="cpu")
+    assert list(tiles.mesh([tpu], "float64").devices) == hosts
+    assert list(tiles.mesh([tpu], "float32").devices) == [tpu]
+    assert list(tiles.mesh([gpu], "float64").devices) == [gpu]
+    for platform, dtype, device in (
+        ("tpu", "float64", host()),
+        ("tpu", "float32", None),
+        ("gpu", "float64", None),
+    ):
+        with compiled_for(platform), precision(dtype):
+            assert jax.default_device.value == device
