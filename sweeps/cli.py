@@ -64,6 +64,9 @@ COMMANDS: dict[str, Command] = {
     "validate": Command(
         "sweeps.studies.tables.validate:Validate", "measure how far the theories hold"
     ),
+    "check_devices": Command(
+        "sweeps.targets.check:CheckDevices", "compile every engine for a GPU or TPU without one"
+    ),
     "bench": Command("sweeps.benchmarks.command:Bench", "measure speed and robustness"),
     "figure 3": Command(
         "sweeps.studies.paper.figure3:Figure3", "growth factor chi(t) and its phase transition"
@@ -182,6 +185,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Parse the command line and run it. Returns 0, or 2 when the input is bad."""
     # Here matplotlib finds the backend when it is imported, if it is.
     os.environ["MPLBACKEND"] = "Agg"
+    # And Equinox, how solvers say that an argument is bad: by calling the host, which does not
+    # belong into programs for accelerators, unless it is told to say it in the result.
+    os.environ.setdefault("EQX_ON_ERROR", "nan")
     config, run = _parse(arguments)
     try:
         paths = run(config)

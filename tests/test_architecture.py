@@ -42,6 +42,7 @@ FLOORS = {
         "studies": 4,
         "commands": 5,
         "benchmarks": 5,
+        "targets": 5,
         "cli": 6,
     },
 }

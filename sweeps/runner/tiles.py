@@ -37,19 +37,7 @@ class Program:
 
     def __init__(self, job: "Job") -> None:
         self._wide = job.settings.dtype == "float64"
-        points = np.zeros((job.mesh.size, job.tile[1]), job.settings.dtype)
-        numbers = dict.fromkeys(job.numbers, points)
-        seeds = np.zeros((job.mesh.size, job.tile[0]), np.uint32)
-        with compiled_for(job.mesh.devices.flat[0].platform):
-            self._traced = run_tiles.trace(
-                job.task,
-                numbers,
-                seeds,
-                np.uint32(0),
-                engine=job.engine,
-                settings=job.settings,
-                mesh=job.mesh,
-            )
+        self._traced = trace(job)
         self._compiled: Future[jax.stages.Compiled] | None = None
 
     @property
@@ -98,6 +86,23 @@ class Job(NamedTuple):
     engine: Engine[Any]
     settings: Settings[Any]
     mesh: Mesh
+
+
+def trace(job: Job) -> jax.stages.Traced:
+    """`run_tiles` for the shapes of a job, as a program for the platform of its devices."""
+    points = np.zeros((job.mesh.size, job.tile[1]), job.settings.dtype)
+    numbers = dict.fromkeys(job.numbers, points)
+    seeds = np.zeros((job.mesh.size, job.tile[0]), np.uint32)
+    with compiled_for(job.mesh.devices.flat[0].platform):
+        return run_tiles.trace(
+            job.task,
+            numbers,
+            seeds,
+            np.uint32(0),
+            engine=job.engine,
+            settings=job.settings,
+            mesh=job.mesh,
+        )
 
 
 def program(job: Job) -> Program:

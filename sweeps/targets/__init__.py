@@ -1,0 +1,1 @@
+"""Compiling what sweeps run for accelerators that are not there."""

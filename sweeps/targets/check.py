@@ -1,0 +1,99 @@
+"""The command `dynsim check-devices`."""
+
+import dataclasses
+import math
+import time
+from typing import Literal
+
+import jax
+import tyro
+
+from dynsim.precision import WITHOUT_FLOAT64, precision
+from sweeps.runner import fit, tiles
+from sweeps.targets import hlo, programs
+from sweeps.targets.target import TARGETS, Target
+
+HEAD = (
+    "engine",
+    "compiled in",
+    "bytes/run",
+    "estimate",
+    "kernels",
+    "conditionals",
+    "open",
+    "calls",
+)
+
+
+@dataclasses.dataclass(frozen=True)
+class CheckDevices:
+    """Compile every engine for accelerators that are not there, and look at the programs.
+
+    Columns: seconds to compile; bytes that each run takes of the device, and what a sweep
+    estimates before it has a program to ask; of the loop with most kernels, which is a training
+    step, its kernels, conditionals and loops of unknown length, at each of which the device waits
+    for its host; calls of the host in the whole program.
+
+    Attributes:
+        target: what to compile for.
+        system: systems; all of them if none is named.
+        engine: engines by name; all of them if none is named.
+    """
+
+    target: tyro.conf.Positional[Literal["tpu-v5e", "h100"]]
+    system: tuple[str, ...] = ()
+    engine: tuple[str, ...] = ()
+
+
+def run(config: CheckDevices) -> None:
+    """Print a line for each engine as soon as it is known; `ValueError` at the end if one fails."""
+    # Else JAX starts the devices whose compilers are here.
+    jax.config.update("jax_platforms", "cpu")
+    target = TARGETS[config.target]()
+    platform = target.mesh.devices.flat[0].platform
+    print(f"{config.target}: {programs.SEEDS} seeds x {programs.POINTS} points")
+    print(_line(HEAD))
+    failed = []
+    for case in programs.cases(config.system):
+        name = f"{case.system} {case.engine}"
+        if config.engine and case.engine not in config.engine:
+            continue
+        if case.sweep.dtype == "float64" and platform in WITHOUT_FLOAT64:
+            print(f"{name:<40} float64: computed by the host", flush=True)
+            continue
+        try:
+            print(_line((name, *_checked(case, target))), flush=True)
+        except (jax.errors.JaxRuntimeError, TypeError) as error:
+            # A compiler without a device takes no program that calls the host.
+            calls = "calls the host" if "host_callbacks" in str(error) else str(error)
+            failed.append(name)
+            print(f"{name:<40} FAILED: {calls.splitlines()[0]}", flush=True)
+    if failed:
+        raise ValueError(
+            f"check-devices: does not compile for {config.target}: {', '.join(failed)}"
+        )
+
+
+def _checked(case: programs.Case, target: Target) -> tuple[str, ...]:
+    with precision(case.sweep.dtype):
+        job = programs.job(case, target.mesh)
+        traced = tiles.trace(job)
+        began = time.perf_counter()
+        compiled = target.compile(traced)
+    took = time.perf_counter() - began
+    runs = math.prod(job.tile)
+    task = case.sweep.plane({}).make_task()
+    estimate = case.sweep.rules.bytes_per_run(task, job.settings)
+    try:
+        found = hlo.read(compiled.as_text() or "")
+    except jax.errors.JaxRuntimeError:
+        # A compiler newer than JAX prints what JAX cannot read.
+        about = ("?",) * 4
+    else:
+        step = ("-",) * 3 if found.step is None else tuple(map(str, found.step))
+        about = (*step, str(found.callbacks))
+    return f"{took:.1f} s", f"{fit.needed(compiled) / runs:.0f}", f"{estimate}", *about
+
+
+def _line(columns: tuple[str, ...]) -> str:
+    return f"{columns[0]:<40}" + "".join(f"{column:>14}" for column in columns[1:])
