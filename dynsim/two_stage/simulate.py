@@ -6,6 +6,7 @@ goes from record to record, and one compilation serves a whole grid of rates.
 
 import dataclasses
 import functools
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -18,17 +19,45 @@ from dynsim.training.loop import train
 from dynsim.training.recording import Record, Recording
 from dynsim.training.run_checks import check_step_times
 from dynsim.trajectory import Times, Trajectory
-from dynsim.two_stage import model as relu_prompt
+from dynsim.two_stage import minibatch
 from dynsim.two_stage import observables as prompt_observables
 from dynsim.two_stage.model import PQ
 from dynsim.two_stage.noisy_sgd import NoisySGD
 from dynsim.two_stage.observables import DEFAULT_RECORD, Split
-from dynsim.two_stage.task import PromptBatch, Prompts, sample_prompts
+from dynsim.two_stage.task import PromptDraws, Prompts, draw_prompts, make_prompts
 
 NUM_TIMES = 128
 """About how many times are recorded unless asked otherwise."""
 UNASKED = 8
 """Steps that an accelerator makes without asking its host whether to record."""
+
+
+class Data(NamedTuple):
+    """What the training prompts and the fresh prompts of a run are made of."""
+
+    pool: PromptDraws
+    test: PromptDraws
+
+
+def draw_data(
+    task: Prompts,
+    key: PRNGKeyArray,
+    *,
+    pool: int = 4096,
+    num_test: int = 2048,
+    dtype: DType = "float32",
+) -> Data:
+    """What `simulate_prompts` draws of the prompts of a run with this `key`, which runs whose tasks
+    and schedules differ in numbers alone may share.
+
+    Args:
+        task, key, pool, num_test, dtype: as of `simulate_prompts`.
+    """
+    with precision(dtype, key):
+        _, pool_key, test_key, _ = _keys(key)
+        return Data(
+            draw_prompts(task, pool_key, pool, dtype), draw_prompts(task, test_key, num_test, dtype)
+        )
 
 
 def simulate_prompts(
@@ -44,6 +73,7 @@ def simulate_prompts(
     init: PQ | None = None,
     bias: bool = False,
     dtype: DType = "float32",
+    data: Data | None = None,
 ) -> Trajectory:
     """Train normalised-ReLU attention on prompts in two stages.
 
@@ -62,6 +92,7 @@ def simulate_prompts(
         init: starting weights, the noise part of which they are; random ones if None.
         bias: train a scalar added to N_V as well, without decay and without noise.
         dtype: "float32" or "float64".
+        data: what `draw_data` returned for the same key and sizes, which saves drawing it again.
 
     Returns:
         A `Trajectory` with times in optimiser steps and the final `Split` weights. It also
@@ -82,13 +113,19 @@ def simulate_prompts(
             if np.shape(getattr(init, name)) != (task.d, task.d):
                 got = np.shape(getattr(init, name))
                 raise ValueError(f"init.{name}: must have shape ({task.d}, {task.d}), got {got}")
-    with precision(dtype, task, optimizer, key, init):
+    if data is not None:
+        for name, num in (("pool", pool), ("test", num_test)):
+            got, want = getattr(data, name).P.shape, (num, task.length, task.d)
+            if got != want:
+                raise ValueError(f"data.{name}: must be of shape {want}, got {got}")
+    with precision(dtype, task, optimizer, key, init, data):
         trajectory = _run(
             task.astype(dtype),
             optimizer.astype(dtype),
             key,
             None if init is None else PQ(cast(init.W, dtype), cast(init.V, dtype)),
             cast(times, np.int32),
+            data,
             batch=batch,
             pool=pool,
             num_test=num_test,
@@ -110,6 +147,7 @@ def _run(
     key: PRNGKeyArray,
     init: PQ | None,
     times: Int[Array, " S"],
+    data: Data | None,
     *,
     batch: int,
     pool: int,
@@ -119,11 +157,11 @@ def _run(
     dtype: DType,
     unasked: int,
 ) -> Trajectory:
-    init_key, pool_key, test_key, step_key = jax.random.split(key, 4)
-    shapes = (task.length, task.d), (task.length, task.d), (task.length,)
-    # A CPU gathers long rows faster than blocks, and the gather is most of a step.
-    rows = [leaf.reshape(pool, -1) for leaf in sample_prompts(task, pool_key, pool, dtype)]
-    test = sample_prompts(task, test_key, num_test, dtype)
+    init_key, _, _, step_key = _keys(key)
+    if data is None:
+        data = draw_data(task, key, pool=pool, num_test=num_test, dtype=dtype)
+    training = make_prompts(task, data.pool)
+    test = make_prompts(task, data.test)
     noise = _gaussian(init_key, task.d, optimizer.init, dtype) if init is None else init
     signal = jax.tree.map(jnp.zeros_like, noise)
     weights = Split(PQ(signal.W, signal.V, jnp.zeros((), dtype) if bias else None), noise)
@@ -131,9 +169,7 @@ def _run(
     def step(weights: Split, memory: tuple[()], k: Array) -> tuple[Split, tuple[()], None]:
         batch_key, noise_key = jax.random.split(jax.random.fold_in(step_key, k))
         chosen = jax.random.randint(batch_key, (batch,), 0, pool)
-        gathered = zip(rows, shapes, strict=True)
-        examples = PromptBatch(*(leaf[chosen].reshape(batch, *shape) for leaf, shape in gathered))
-        grads = jax.grad(relu_prompt.data_loss)(weights.total, task, examples)
+        grads = minibatch.gradient(weights.total, task, training, chosen)
         xi = _gaussian(noise_key, task.d, optimizer.noise, dtype)
         return update(weights, grads, xi, optimizer.rate(k), optimizer.decay), memory, None
 
@@ -170,6 +206,11 @@ def update(
         None if beta is None or grads.beta is None else beta - eta * grads.beta,
     )
     return Split(signal, PQ(move(weights.noise.W, xi.W), move(weights.noise.V, xi.V)))
+
+
+def _keys(key: PRNGKeyArray) -> tuple[PRNGKeyArray, ...]:
+    """Keys of the starting weights, of the pool, of the test prompts and of the steps."""
+    return tuple(jax.random.split(key, 4))
 
 
 def _gaussian(key: PRNGKeyArray, d: int, deviation: Real[Number, ""], dtype: DType) -> PQ:

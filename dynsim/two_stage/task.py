@@ -105,20 +105,54 @@ def prompts(
     return Prompts(gamma0, s1, s2, r, coupling, d, length, core)
 
 
+class PromptDraws(NamedTuple):
+    """What N prompts are made of before the numbers of a task are put in.
+
+    Attributes:
+        labels: (N, L) labels in {-1, +1}.
+        sides: (N, L) in {-1, +1}: to which side zeta shifts a token of the negative class.
+        P: (N, L, d) standard Gaussian numbers of component P.
+        Q: the same of component Q; None where its core is fixed.
+    """
+
+    labels: Float[Array, "N L"]
+    sides: Float[Array, "N L"]
+    P: Float[Array, "N L d"]
+    Q: Float[Array, "N L d"] | None
+
+
+def draw_prompts(
+    task: Prompts, key: PRNGKeyArray, num: int, dtype: DType = "float32"
+) -> PromptDraws:
+    """Draw what `num` prompts are made of. It depends on the sizes and the core of the task, and
+    not on its numbers: tasks that differ in those alone share it."""
+    label_key, sign_key, p_key, q_key = jax.random.split(key, 4)
+    shape = (num, task.length)
+    fresh = task.core == "fresh"
+    return PromptDraws(
+        jax.random.rademacher(label_key, shape, dtype),
+        jax.random.rademacher(sign_key, shape, dtype),
+        jax.random.normal(p_key, (*shape, task.d), dtype),
+        jax.random.normal(q_key, (*shape, task.d), dtype) if fresh else None,
+    )
+
+
+def make_prompts(task: Prompts, draws: PromptDraws) -> PromptBatch:
+    """The prompts that the numbers of `task` make of `draws`."""
+    labels, sides, g, z = draws
+    # Along w_star the Gaussian part has the sign of the label: |g_0| in place of rejection.
+    margin = labels * (task.gamma0 + task.s1 * jnp.abs(g[..., 0]))
+    P = (g * task.s1).at[..., 0].set(margin)
+    if z is None:
+        core = jnp.zeros_like(g).at[..., 1].set(task.s2 * (task.d - 1) ** 0.5)
+    else:
+        core = z * task.s2
+    side = jnp.where(labels > 0, 0, sides)
+    return PromptBatch(P.astype(g.dtype), core.at[..., 0].set(side * task.r), labels)
+
+
 def sample_prompts(
     task: Prompts, key: PRNGKeyArray, num: int, dtype: DType = "float32"
 ) -> PromptBatch:
     """Draw `num` prompts. A call inside `jit`, `vmap` or `grad` is fine."""
-    label_key, sign_key, p_key, q_key = jax.random.split(key, 4)
-    shape = (num, task.length)
-    labels = jax.random.rademacher(label_key, shape, dtype)
-    g = jax.random.normal(p_key, (*shape, task.d), dtype)
-    # Along w_star the Gaussian part has the sign of the label: |g_0| in place of rejection.
-    margin = labels * (task.gamma0 + task.s1 * jnp.abs(g[..., 0]))
-    P = (g * task.s1).at[..., 0].set(margin)
-    if task.core == "fresh":
-        core = jax.random.normal(q_key, (*shape, task.d), dtype) * task.s2
-    else:
-        core = jnp.zeros((*shape, task.d), dtype).at[..., 1].set(task.s2 * (task.d - 1) ** 0.5)
-    side = jnp.where(labels > 0, 0, jax.random.rademacher(sign_key, shape, dtype))
-    return PromptBatch(P.astype(dtype), core.at[..., 0].set(side * task.r), labels)
+    return make_prompts(task, draw_prompts(task, key, num, dtype))

@@ -2,13 +2,16 @@
 
 import dataclasses
 import importlib
-from typing import Literal
+import importlib.util
+from pathlib import Path
+from typing import Any, Literal
 
 import tyro
 
 from sweeps.runner import hosts
 
-What = Literal["fig6", "maps", "two_stage", "scaling", "kills"]
+What = Literal["fig6", "maps", "two_stage", "scaling", "kills", "device"]
+WITH_TORCH = ("fig6", "two_stage")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -18,21 +21,36 @@ class Bench:
     Attributes:
         what: fig6: the 640 trainings of Fig. 6 against a PyTorch loop and a loop over jitted runs;
             maps: 1024 x 1024 exact descents, 64 x 64 trainings, 64 x 64 adaptive solves of theory;
-            two_stage: trainings of the default preset, its reduced ODE, a diagram of 625 of them;
+            two_stage: trainings of the default preset against a PyTorch loop and against what the
+            memory can move, its reduced ODE, a diagram of 625 of them;
             scaling: runs per second and memory from 1e2 to 1e5 runs; kills: 20 SIGKILLs of a
-            running sweep, each resumed.
-        check: for fig6: also compare the PyTorch loop with the published table (a minute more).
+            running sweep, each resumed; device: what the devices of this machine compute correctly,
+            and how fast, in one file.
+        check: for fig6: also compare the PyTorch loop with the published table (a minute more); for
+            two_stage: also with the table of claims (ten minutes more).
+        small: for device: sizes for a CPU.
+        out: for device: directory of device.json.
     """
 
     what: tyro.conf.Positional[What]
     check: bool = False
+    small: bool = False
+    out: Path = Path("out/bench")
 
 
 def run(config: Bench) -> None:
     """Run the benchmark, printing each line as soon as it is known."""
     hosts.use_all_cores()
-    # PyTorch, which one of them compares with, need not be there for the others.
+    # PyTorch, which some of them compare with, need not be there for the others.
+    compares = config.what in WITH_TORCH
+    if compares and importlib.util.find_spec("torch") is None:
+        raise ValueError(
+            f"bench {config.what}: compares with PyTorch, which is not installed; make bench "
+            "installs it"
+        )
     benchmark = importlib.import_module(f"sweeps.benchmarks.{config.what}")
-    options = {"check": config.check} if config.what == "fig6" else {}
+    options: dict[str, Any] = {"check": config.check} if compares else {}
+    if config.what == "device":
+        options = {"small": config.small, "out": config.out}
     for line in benchmark.report(**options):
         print(line, flush=True)

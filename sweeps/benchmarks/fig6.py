@@ -2,14 +2,15 @@
 
 import dataclasses
 import functools
-import importlib.util
 from collections.abc import Callable, Iterator
 
 import jax
 import numpy as np
+import torch  # pyright: ignore[reportMissingImports]  (comes with the extra bench)
 
 import dynsim
 import sweeps
+from sweeps.benchmarks.peers.torch_loop import entropy_after_training
 from sweeps.benchmarks.timing import seconds
 from sweeps.runner.files import load
 from sweeps.runner.spec import Sweep
@@ -21,14 +22,6 @@ LOOPS = 4
 
 def report(check: bool = False) -> Iterator[str]:
     """Lines of the report; `check` runs the PyTorch loop on all of Fig. 6 for one query."""
-    if importlib.util.find_spec("torch") is None:
-        raise ValueError(
-            "bench fig6: compares with PyTorch, which is not installed; make bench installs it"
-        )
-    import torch  # pyright: ignore[reportMissingImports]  (comes with the extra bench)
-
-    from sweeps.benchmarks.torch_loop import entropy_after_training
-
     sweep = load("fig6", ['record = ["entropy"]'])
     per_query = sweep.dims[1].size * sweep.dims[2].size * sweep.dims[3].size
     cold = seconds(lambda: sweeps.run(sweep))

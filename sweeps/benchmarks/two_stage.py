@@ -1,42 +1,86 @@
-"""Two-stage dynamics: six trainings at once, the reduced ODE, and a diagram of 625 of them."""
+"""Two-stage dynamics: training against PyTorch and the memory, the reduced ODE, a diagram."""
 
+import functools
 from collections.abc import Iterator
 
 import jax
 import numpy as np
+import torch  # pyright: ignore[reportMissingImports]  (comes with the extra bench)
 
 import sweeps
 from dynsim import two_stage
 from odes import two_stage as reduced
+from sweeps.benchmarks import bandwidth, two_stage_claims
+from sweeps.benchmarks.peers.torch_two_stage import trained
 from sweeps.benchmarks.timing import seconds
 from sweeps.runner.spec import Sweep
 from sweeps.studies.two_stage.phase import TwoStagePhase
 from sweeps.systems.two_stage.settings import TwoStage
 
 SEEDS = 6
+SHORT = 1.0
+"""Second stage of the runs that training is compared with, in units of 1/lambda: what a step takes
+is the difference to a third as many steps, without prompts to draw and losses to record."""
+LOOP = (100, 600)
+"""Steps of the PyTorch loop, of which the difference is timed as well."""
+LOOPS = 3
 
 
-def report() -> Iterator[str]:
-    """Lines of the report; what compiles is timed twice, the second time at other values."""
+def report(check: bool = False) -> Iterator[str]:
+    """Lines of the report; what compiles is timed twice, the second time at other values. `check`
+    holds the PyTorch loop against the claims."""
     yield from training()
     yield from theory()
     yield from diagram()
+    if check:
+        yield from two_stage_claims.compared()
 
 
 def training() -> Iterator[str]:
-    """Both stages of the default preset."""
+    """Both stages of the default preset, and what a step of them moves."""
 
-    def run(r: float) -> None:
+    def run(r: float, stage_2: float | None = None) -> None:
         axes = {"seed": {"range": SEEDS}}
         record = ("eta_time", "K1", "K2", "auc_Q", "W_trace", "V_trace")
-        sweeps.run(Sweep(axes, TwoStage(r=r), "simulation", record, times=128))
+        training = TwoStage(r=r, stage_2=stage_2)
+        sweeps.run(Sweep(axes, training, "simulation", record, times=128))
 
     cold, warm = (seconds(lambda r=r: run(r)) for r in (1.4, 1.41))
-    steps = int(TwoStage().make_optimizer().total_steps)
+    short = seconds(lambda: run(1.42, SHORT))
+    steps, fewer = (
+        int(t.make_optimizer().total_steps) for t in (TwoStage(), TwoStage(stage_2=SHORT))
+    )
     yield (
         f"default preset, {SEEDS} seeds of {steps} steps: {cold:.1f} s cold, {warm:.1f} s warm, "
         f"{SEEDS * steps / warm:.0f} steps/s"
     )
+    ours, theirs = (warm - short) / (SEEDS * (steps - fewer)), by_torch()
+    setup = two_stage()
+    # Two components of d numbers and the label of every token, in float32.
+    moved = 4 * setup.batch * setup.task.length * (2 * setup.task.d + 1)
+    yield (
+        f"a step: {1e3 * ours:.3f} ms in sweeps on {len(jax.devices())} devices, "
+        f"{1e3 * theirs:.3f} ms in a PyTorch loop with {torch.get_num_threads()} threads: "
+        f"{theirs / ours:.1f}x"
+    )
+    limit = bandwidth.measured()
+    yield (
+        f"a step has to read {moved / 1e6:.2f} MB of prompts: {moved / ours / 1e9:.1f} GB/s, "
+        f"{100 * moved / ours / limit:.0f} % of the {limit / 1e9:.1f} GB/s of a triad; "
+        f"PyTorch {moved / theirs / 1e9:.1f} GB/s, {100 * moved / theirs / limit:.0f} %"
+    )
+
+
+def by_torch() -> float:
+    """Seconds per step of the PyTorch loop."""
+    setup = two_stage()
+    loop = functools.partial(trained, setup.task, setup.optimizer)
+    loop(0, [1])
+    took = []
+    for seed in range(LOOPS):
+        few, many = (seconds(functools.partial(loop, seed, [steps])) for steps in LOOP)
+        took.append((many - few) / (LOOP[1] - LOOP[0]))
+    return float(np.median(took))
 
 
 def theory() -> Iterator[str]:

@@ -118,9 +118,9 @@ def valid(dataset: xr.Dataset) -> xr.Dataset:
 def _work_off(store: Store, work: Work, process: tuple[int, int]) -> None:
     k, n = process
     status, done, variables = store.status(), store.done(), store.variables
-    regions = [
+    regions = work.in_order(
         region for i, region in enumerate(store.layout.regions()) if i % n == k and not done[i]
-    ]
+    )
     for region in regions[:: max(len(regions) // PREFETCH, 1)]:
         work.start(region)
     finished = status[status >= 0]

@@ -2,7 +2,8 @@
 
 A tile is a batch of seeds times points (learning rates and other traced numbers); each device
 works on one tile at a time. Data and starting weights depend on the seed alone, so the points of
-a tile share them. The program knows neither the grid nor the values on it.
+a tile share them, and so do tiles where an engine draws them apart. The program knows neither the
+grid nor the values on it.
 """
 
 import functools
@@ -14,8 +15,8 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.sharding import Mesh, PartitionSpec
-from jaxtyping import Array, Float, Int, PyTree
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
+from jaxtyping import Array, Float, Int, PRNGKeyArray, PyTree
 
 from dynsim.precision import WITHOUT_FLOAT64, Device, DType, compiled_for
 from sweeps.runner import fit
@@ -32,20 +33,26 @@ def mesh(devices: Sequence[Device] | None = None, dtype: DType = "float32") -> M
 
 
 class Program:
-    """`run_tiles` for one shape of arrays: traced when made, compiled in the background once
-    started, so that the programs of a sweep over shapes are compiled side by side."""
+    """`run_tiles`, and `draw_tiles` for it, for one shape of arrays: traced when made, compiled in
+    the background once started, so that the programs of a sweep over shapes are compiled side by
+    side."""
 
     def __init__(self, job: "Job") -> None:
         self._wide = job.settings.dtype == "float64"
-        self._traced = trace(job)
-        self._compiled: Future[jax.stages.Compiled] | None = None
+        self._draws, self._traced = trace(job)
+        self._compiled: Future[tuple[jax.stages.Compiled, jax.stages.Compiled | None]] | None = None
 
     @property
     def shapes(self) -> dict[str, jax.ShapeDtypeStruct]:
         """Shapes and dtypes of what it returns."""
         return self._traced.out_info
 
-    def start(self) -> Future[jax.stages.Compiled]:
+    @property
+    def draws(self) -> bool:
+        """Whether it takes what `draw` returns."""
+        return self._draws is not None
+
+    def start(self) -> Future[tuple[jax.stages.Compiled, jax.stages.Compiled | None]]:
         """Begin to compile, if that has not begun."""
         if self._compiled is None:
             self._compiled = COMPILERS.submit(self._compile)
@@ -54,16 +61,22 @@ class Program:
     @property
     def bytes(self) -> int:
         """What it takes of the memory of each device, as soon as it is compiled."""
-        return fit.needed(self.start().result())
+        return fit.needed(self.start().result()[0])
+
+    def draw(self, *arguments: PyTree) -> PyTree:
+        """The result of `draw_tiles`, None where the engine draws nothing."""
+        drawing = self.start().result()[1]
+        return None if drawing is None else drawing(*arguments)
 
     def __call__(self, *arguments: PyTree) -> dict[str, Array]:
         """The result of `run_tiles`, as soon as the program is there."""
-        return self.start().result()(*arguments)
+        return self.start().result()[0](*arguments)
 
-    def _compile(self) -> jax.stages.Compiled:
+    def _compile(self) -> tuple[jax.stages.Compiled, jax.stages.Compiled | None]:
         # Threads do not inherit the precision of the one that starts them.
         with jax.enable_x64(self._wide):
-            return self._traced.lower().compile()
+            drawing = None if self._draws is None else self._draws.lower().compile()
+            return self._traced.lower().compile(), drawing
 
 
 COMPILERS = ThreadPoolExecutor(os.cpu_count(), "dynsim-compile")
@@ -88,21 +101,23 @@ class Job(NamedTuple):
     mesh: Mesh
 
 
-def trace(job: Job) -> jax.stages.Traced:
-    """`run_tiles` for the shapes of a job, as a program for the platform of its devices."""
+def trace(job: Job) -> tuple[jax.stages.Traced | None, jax.stages.Traced]:
+    """`draw_tiles`, if the engine draws anything, and `run_tiles` for the shapes of a job: programs
+    for the platform of its devices."""
     points = np.zeros((job.mesh.size, job.tile[1]), job.settings.dtype)
     numbers = dict.fromkeys(job.numbers, points)
     seeds = np.zeros((job.mesh.size, job.tile[0]), np.uint32)
+    root, known = np.uint32(0), {"engine": job.engine, "settings": job.settings, "mesh": job.mesh}
+    draws, drawn = None, None
     with compiled_for(job.mesh.devices.flat[0].platform):
-        return run_tiles.trace(
-            job.task,
-            numbers,
-            seeds,
-            np.uint32(0),
-            engine=job.engine,
-            settings=job.settings,
-            mesh=job.mesh,
-        )
+        if job.engine.draw is not None:
+            draws = draw_tiles.trace(job.task, seeds, root, **known)
+            placed = NamedSharding(job.mesh, PartitionSpec("devices"))
+            drawn = jax.tree.map(
+                lambda each: jax.ShapeDtypeStruct(each.shape, each.dtype, sharding=placed),
+                draws.out_info,
+            )
+        return draws, run_tiles.trace(job.task, numbers, seeds, root, drawn, **known)
 
 
 def program(job: Job) -> Program:
@@ -120,11 +135,40 @@ PROGRAMS: dict[Any, Program] = {}
 
 
 @functools.partial(jax.jit, static_argnames=("engine", "settings", "mesh"))
+def draw_tiles(
+    task: PyTree,
+    seeds: Int[Array, "D S"],
+    root: Int[Array, ""],
+    *,
+    engine: Engine[Any],
+    settings: Settings[Any],
+    mesh: Mesh,
+) -> PyTree:
+    """What the runs of each seed share on each device, (D, S, ...); arguments as of `run_tiles`."""
+    assert engine.draw is not None
+    draw = functools.partial(engine.draw, settings)
+
+    def tile(task: PyTree, seeds: Int[Array, "1 S"], root: Int[Array, ""]) -> PyTree:
+        found = jax.lax.map(functools.partial(draw, task), _keys(seeds[0], root))
+        return jax.tree.map(lambda x: x[None], found)
+
+    devices = PartitionSpec("devices")
+    return jax.shard_map(
+        tile,
+        mesh=mesh,
+        in_specs=(PartitionSpec(), devices, PartitionSpec()),
+        out_specs=devices,
+        check_vma=False,
+    )(task, seeds, root)
+
+
+@functools.partial(jax.jit, static_argnames=("engine", "settings", "mesh"))
 def run_tiles(
     task: PyTree,
     numbers: Mapping[str, Float[Array, "D P"]],
     seeds: Int[Array, "D S"],
     root: Int[Array, ""],
+    drawn: PyTree,
     *,
     engine: Engine[Any],
     settings: Settings[Any],
@@ -137,6 +181,7 @@ def run_tiles(
         numbers: (D, P) traced numbers by name, those of `Run.numbers`.
         seeds: (D, S) seeds; a run uses fold_in(key(root), seed).
         root: root of the random keys.
+        drawn: what `draw_tiles` returned for these seeds; None where the engine draws nothing.
 
     Returns:
         (D, S, P, ...) recorded observables by name, `status` and `first_bad_step`, and the `time`
@@ -149,9 +194,11 @@ def run_tiles(
         numbers: Mapping[str, Float[Array, "1 P"]],
         seeds: Int[Array, "1 S"],
         root: Int[Array, ""],
+        drawn: PyTree,
     ) -> dict[str, Array]:
-        def run(key: Array, point: Mapping[str, Array]) -> dict[str, Array]:
-            found = engine.run(settings, *engine.assemble(settings, task, point), key)
+        def run(key: Array, drawn: PyTree, point: Mapping[str, Array]) -> dict[str, Array]:
+            shared = () if drawn is None else (drawn,)
+            found = engine.run(settings, *engine.assemble(settings, task, point), key, *shared)
             recorded = {name: jnp.asarray(found[name]) for name in settings.record}
             if isinstance(settings.times, int):
                 recorded["time"] = jnp.asarray(found.times)
@@ -164,27 +211,31 @@ def run_tiles(
                 "first_bad_step": jnp.asarray(found.first_bad_step),
             }
 
-        # Threefry by name: results must not depend on a user's default generator.
-        base = jax.random.key(root, impl="threefry2x32")
-        keys = jax.vmap(functools.partial(jax.random.fold_in, base))(seeds[0])
-        one_seed = run if engine.batched else jax.vmap(run, (None, 0))
+        one_seed = run if engine.batched else jax.vmap(run, (None, None, 0))
         points = jax.tree.map(lambda x: x[0], numbers)
+        each = _keys(seeds[0], root), jax.tree.map(lambda x: x[0], drawn)
         if mesh.devices.flat[0].platform == "cpu":
             # One seed after the other: branches on the data then stay branches, and the runs
             # of one seed stay in the cache.
-            found = jax.lax.map(lambda key: one_seed(key, points), keys)
+            found = jax.lax.map(lambda seed: one_seed(seed[0], seed[1], points), each)
         else:
-            found = jax.vmap(one_seed, (0, None))(keys, points)
+            found = jax.vmap(one_seed, (0, 0, None))(*each, points)
         return jax.tree.map(lambda x: x[None], found)
 
     devices = PartitionSpec("devices")
     return jax.shard_map(
         tile,
         mesh=mesh,
-        in_specs=(PartitionSpec(), devices, devices, PartitionSpec()),
+        in_specs=(PartitionSpec(), devices, devices, PartitionSpec(), devices),
         out_specs=devices,
         check_vma=False,
-    )(task, numbers, seeds, root)
+    )(task, numbers, seeds, root, drawn)
+
+
+def _keys(seeds: Int[Array, " S"], root: Int[Array, ""]) -> PRNGKeyArray:
+    # Threefry by name: results must not depend on a user's default generator.
+    base = jax.random.key(root, impl="threefry2x32")
+    return jax.vmap(functools.partial(jax.random.fold_in, base))(seeds)
 
 
 def tile_shape(num_seeds: int, num_points: int, size: int) -> tuple[int, int]:

@@ -3,7 +3,7 @@
 import functools
 import math
 import warnings
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
 
 import jax
@@ -88,6 +88,7 @@ class Work:
         if available is not None and tile is None:
             memory = self._fit(available)
         self.plan = Plan(layout, self.tile, mesh.size, memory)
+        self._drawn: tuple[Hashable, PyTree] = (None, None)
 
     def compute(
         self,
@@ -125,11 +126,13 @@ class Work:
         found: dict[str, np.ndarray] = {}
         for block in self._rounds(len(seeds), order):
             check()
+            chosen_seeds = np.stack([seeds[s] for s, _ in block]).astype(np.uint32)
             result = program(
                 prepared,
                 {name: values[np.stack([p for _, p in block])] for name, values in numbers.items()},
-                np.stack([seeds[s] for s, _ in block]).astype(np.uint32),
+                chosen_seeds,
                 np.uint32(self.sweep.root),
+                self._shared(_hashable(chosen), chosen_seeds),
             )
             for name, array in jax.device_get(result).items():
                 if name not in found:
@@ -140,6 +143,19 @@ class Work:
                     found[name][np.ix_(s, p)] = part
         shape = tuple(part.stop - part.start for part in region)
         return {name: self._place(found[name], shape, v) for name, v in variables.items()}
+
+    def in_order(self, regions: Iterable[tuple[slice, ...]]) -> list[tuple[slice, ...]]:
+        """The regions in the order to compute them in: what the runs of a seed share is drawn once
+        if they come one after the other."""
+
+        def order(region: tuple[slice, ...]) -> tuple[list[int], list[int]]:
+            found = list(zip(self.sweep.dims, region, strict=True))
+            return (
+                [part.start for dim, part in found if dim.static],
+                [part.start for dim, part in found if dim.name == "seed"],
+            )
+
+        return list(regions) if self.sweep.rules.draw is None else sorted(regions, key=order)
 
     def variables(self) -> dict[str, Variable]:
         """The arrays that the runs record; where shapes differ between runs, the largest."""
@@ -188,6 +204,16 @@ class Work:
         if self.eager:
             program.start()
         return prepared, program
+
+    def _shared(self, chosen: tuple[tuple[str, float], ...], seeds: np.ndarray) -> PyTree:
+        """What the runs of these seeds share, kept until that of others is asked for."""
+        prepared, program = self.program(chosen)
+        wanted = (chosen, seeds.tobytes())
+        if program.draws and self._drawn[0] != wanted:
+            # Lets go of the memory before more is taken.
+            self._drawn = (None, None)
+            self._drawn = (wanted, program.draw(prepared, seeds, np.uint32(self.sweep.root)))
+        return self._drawn[1]
 
     def _problem(self, chosen: tuple[tuple[str, float], ...]) -> Problem:
         sweep = self.sweep

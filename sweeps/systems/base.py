@@ -14,7 +14,7 @@ from types import MappingProxyType
 from typing import Any, ClassVar, Generic, Literal, NamedTuple, Self, TypeVar
 
 import numpy as np
-from jaxtyping import Array, ArrayLike, Float, PRNGKeyArray
+from jaxtyping import Array, ArrayLike, Float, PRNGKeyArray, PyTree
 
 from dynsim import Trajectory, log_times
 from dynsim.precision import DType
@@ -168,7 +168,8 @@ class Engine(NamedTuple, Generic[FixedT]):
 
     Attributes:
         run: one run, from (settings, task, rule, key) as `assemble` returns them; vmappable.
-            If `batched`, all runs of one seed, from a rule with numbers (P,).
+            If `batched`, all runs of one seed, from a rule with numbers (P,). With `draw` it
+            takes what that returned as well.
         assemble: task and update rule of a run from (settings, prepared task, traced numbers); it
             is called inside the compiled program.
         observables: what it can record.
@@ -180,12 +181,14 @@ class Engine(NamedTuple, Generic[FixedT]):
             pytree of arrays.
         trains: whether it is descent in the precision of the run, not theory in float64.
         batched: see `run`.
+        draw: what runs of one seed share whatever their numbers, from (settings, prepared task,
+            key), where it is worth keeping from one batch to the next.
         variant: whether comparison leaves it out unless it is asked for.
         title: for legends and tables.
         assumes: what it takes for granted, in words.
     """
 
-    run: Callable[[Settings[FixedT], Any, Any, PRNGKeyArray], Trajectory]
+    run: Callable[..., Trajectory]
     assemble: Callable[[Settings[FixedT], Any, Mapping[str, Array]], tuple[Any, Any]]
     observables: Table
     bytes_per_run: Callable[[Any, Settings[FixedT]], int] = lambda task, settings: 2**16
@@ -195,6 +198,7 @@ class Engine(NamedTuple, Generic[FixedT]):
     prepare: Callable[[Any, tuple[str, ...]], Any] = lambda task, record: task
     trains: bool = False
     batched: bool = False
+    draw: Callable[[Settings[FixedT], Any, PRNGKeyArray], PyTree] | None = None
     variant: bool = False
     title: str = ""
     assumes: str = ""

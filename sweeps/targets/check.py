@@ -77,8 +77,10 @@ def run(config: CheckDevices) -> None:
 def _checked(case: programs.Case, target: Target) -> tuple[str, ...]:
     with precision(case.sweep.dtype):
         job = programs.job(case, target.mesh)
-        traced = tiles.trace(job)
+        draws, traced = tiles.trace(job)
         began = time.perf_counter()
+        if draws is not None:
+            target.compile(draws)
         compiled = target.compile(traced)
     took = time.perf_counter() - began
     runs = math.prod(job.tile)

@@ -1,6 +1,5 @@
 """One program for every engine of every system, of the size that sweeps have."""
 
-import dataclasses
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
@@ -9,7 +8,7 @@ import jax
 from sweeps.runner import tiles
 from sweeps.runner.spec import Sweep
 from sweeps.systems import registry
-from sweeps.systems.base import Run, Settings
+from sweeps.systems.base import Run, Settings, field_names
 
 POINTS, SEEDS = 64, 2
 """Runs of a program: so many points for each of so many seeds."""
@@ -47,7 +46,7 @@ def cases(only: tuple[str, ...] = ()) -> Iterator[Case]:
 
 
 def _sweep(run: type[Run[Any]], system: str, engine: str) -> Sweep:
-    fields = {field.name for field in dataclasses.fields(run)}
+    fields = set(field_names(run))
     reasons = []
     for change in VARIANTS:
         if not set(change) <= fields:

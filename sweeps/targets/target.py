@@ -2,8 +2,7 @@
 
 import importlib.util
 import os
-from collections.abc import Callable, Mapping
-from pathlib import Path
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
@@ -51,7 +50,7 @@ class Target(NamedTuple):
 
     mesh: Mesh
     platforms: tuple[str, ...] | None = None
-    options: Mapping[str, Any] | None = None
+    options: dict[str, str | bool] | None = None
 
     def compile(self, traced: jax.stages.Traced) -> jax.stages.Compiled:
         """The program, compiled."""
@@ -84,7 +83,10 @@ def h100() -> Target:
     spec = importlib.util.find_spec("nvidia.cuda_nvcc")
     folder = "" if spec is None else next(iter(spec.submodule_search_locations or ()), "")
     # What is fastest cannot be found out without a device either.
-    options = {"xla_gpu_cuda_data_dir": str(Path(folder)), "xla_gpu_autotune_level": 0}
+    options: dict[str, str | bool] = {
+        "xla_gpu_cuda_data_dir": str(folder),
+        "xla_gpu_autotune_level": "0",
+    }
     return Target(_mesh(found), ("cuda",), options)
 
 

@@ -5,16 +5,18 @@ are named there, the other names are reconstructions. `docs/systems/two_stage.md
 the provenance.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 import jax
 import numpy as np
 
+from dynsim import Trajectory
 from dynsim.two_stage.model import PQ
 from dynsim.two_stage.rank_truncation import RankCurves, rank_curves
 from dynsim.two_stage.task import sample_prompts
 from odes.two_stage.maps import JENSEN_FLOOR
+from sweeps.studies.two_stage import theory as two_stage_theory
 from sweeps.studies.two_stage.runs import Runs
 
 LOG_2 = float(np.log(2))
@@ -142,6 +144,21 @@ def large_rate_alone(forever: Runs) -> list[Claim]:
               float(forever.mean("auc_Q")[-1]), *CHANCE),
         Claim("threshold", "its K1", float(forever.mean("K1")[-1]), 0, 0.12),
     ]  # fmt: skip
+
+
+def tested(
+    found: Mapping[str, Runs], predicted: Mapping[str, Mapping[str, Trajectory]]
+) -> dict[str, list[Claim]]:
+    """The claims by experiment: all for the preset, those that say something for the joint loss."""
+    verdicts = {}
+    for name in ("preset", "joint"):
+        theory = predicted[name]["ode"]
+        a, k2 = (two_stage_theory.mean(theory, observable) for observable in ("W_trace", "K2"))
+        at = found[name].switch
+        verdicts[name] = stages(found[name], float(a[at]), float(k2[-1]))
+        verdicts[name] += corollary(found[name]) + spectral(found[name])
+    verdicts["preset"] += large_rate_alone(found["forever"])
+    return verdicts
 
 
 def table(claims: Sequence[Claim]) -> str:

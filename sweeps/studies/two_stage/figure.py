@@ -66,7 +66,7 @@ def run(config: FigureTwoStage) -> list[Path]:
         for name, (training, seeds) in experiments.items()
     }
     predicted = {name: two_stage_theory.predict(r, ("ode",)) for name, r in found.items()}
-    verdicts = tested(found, predicted)
+    verdicts = claims.tested(found, predicted)
     for title, tested_claims in verdicts.items():
         print(f"{title}: {found[title].count} runs\n{claims.table(tested_claims)}\n")
     figure, axes = plt.subplots(2, 3, figsize=(16, 9), layout="constrained")
@@ -89,21 +89,6 @@ def run(config: FigureTwoStage) -> list[Path]:
         arrays=arrays(found, predicted),
         report=output.as_json({n: claims.as_records(found) for n, found in verdicts.items()}),
     )
-
-
-def tested(
-    found: Mapping[str, Runs], predicted: Mapping[str, Mapping[str, Trajectory]]
-) -> dict[str, list[claims.Claim]]:
-    """The claims by experiment: all for the preset, those that say something for the joint loss."""
-    verdicts = {}
-    for name in ("preset", "joint"):
-        theory = predicted[name]["ode"]
-        a, k2 = (two_stage_theory.mean(theory, observable) for observable in ("W_trace", "K2"))
-        at = found[name].switch
-        verdicts[name] = claims.stages(found[name], float(a[at]), float(k2[-1]))
-        verdicts[name] += claims.corollary(found[name]) + claims.spectral(found[name])
-    verdicts["preset"] += claims.large_rate_alone(found["forever"])
-    return verdicts
 
 
 def plot_controls(

@@ -10,7 +10,7 @@ from jaxtyping import Array, PRNGKeyArray, Real
 from dynsim import Trajectory
 from dynsim.two_stage.noisy_sgd import NoisySGD
 from dynsim.two_stage.observables import TRAINED
-from dynsim.two_stage.simulate import simulate_prompts
+from dynsim.two_stage.simulate import Data, draw_data, simulate_prompts
 from dynsim.two_stage.task import Prompts
 from odes.solver.tolerances import Tolerances
 from odes.theory import Theory
@@ -31,8 +31,13 @@ def _assemble(
     return task, NoisySGD(**{name: point[name] for name in OPTIMIZER_NUMBERS})
 
 
+def _draw(settings: Settings[Fixed], task: Prompts, key: PRNGKeyArray) -> Data:
+    pool, num_test = settings.fixed.pool, settings.fixed.num_test
+    return draw_data(task, key, pool=pool, num_test=num_test, dtype=settings.dtype)
+
+
 def _simulate(
-    settings: Settings[Fixed], task: Prompts, optimizer: NoisySGD, key: PRNGKeyArray
+    settings: Settings[Fixed], task: Prompts, optimizer: NoisySGD, key: PRNGKeyArray, data: Data
 ) -> Trajectory:
     fixed = settings.fixed
     times = _times(settings, optimizer)
@@ -47,6 +52,7 @@ def _simulate(
         record=settings.record,
         bias=fixed.bias,
         dtype=settings.dtype,
+        data=data,
     )
 
 
@@ -87,8 +93,9 @@ def _described(fixed: Fixed, task: Prompts, optimizer: NoisySGD) -> None:
 def _bytes(task: Prompts, settings: Settings[Fixed]) -> int:
     fixed = settings.fixed
     tokens = 2 * task.d * task.length
-    # A batch and the test prompts are held twice: gathered, and multiplied.
-    return settings.width * tokens * (fixed.pool + 2 * fixed.batch + 2 * fixed.num_test)
+    # Prompts are held as they were drawn and with the numbers of the run; those of a batch and of
+    # the test also multiplied.
+    return settings.width * tokens * (2 * fixed.pool + 2 * fixed.batch + 3 * fixed.num_test)
 
 
 def rung(theory: Theory[Prompts, NoisySGD]) -> Engine[Fixed]:
@@ -112,7 +119,7 @@ def registered() -> dict[str, Engine[Fixed]]:
 
 
 ENGINES: dict[str, Engine[Fixed]] = {
-    "simulation": Engine(_simulate, _assemble, TRAINED, _bytes, tile=1, trains=True),
+    "simulation": Engine(_simulate, _assemble, TRAINED, _bytes, tile=1, trains=True, draw=_draw),
     **{name: rung(theory) for name, theory in ladder.THEORIES.items() if not theory.needs},
 }
 """Engines of the two-stage system: training, the reduced ODE, and that for L -> infinity."""

@@ -10,10 +10,11 @@ import pytest
 
 import dynsim
 from dynsim import Status, noisy_sgd, prompts, simulate_prompts
+from dynsim.two_stage import minibatch
 from dynsim.two_stage.model import PQ, data_loss
 from dynsim.two_stage.noisy_sgd import controlled
 from dynsim.two_stage.observables import Split
-from dynsim.two_stage.simulate import update
+from dynsim.two_stage.simulate import draw_data, update
 from dynsim.two_stage.task import sample_prompts
 
 RECORD = ("W_signal", "V_signal", "state", "K1")
@@ -79,6 +80,38 @@ def test_a_run_is_the_algorithm_step_by_step() -> None:
     np.testing.assert_allclose(found.params.total.W, W, rtol=1e-10)
     np.testing.assert_allclose(found.params.total.V, V, rtol=1e-10)
     np.testing.assert_allclose(found["eta_time"][::5], [0, 1.25, 1.5], rtol=1e-12)
+
+
+@pytest.mark.usefixtures("x64")
+def test_a_batch_taken_in_parts_has_the_gradient_of_the_whole(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    task = prompts(4, 6, r=1.3, coupling=0.4)
+    pool = sample_prompts(task, jax.random.key(0), 16, "float64")
+    W, V = jax.random.normal(jax.random.key(1), (2, 4, 4), "float64")
+    chosen = np.array([3, 0, 15, 3, 7, 8, 1, 2, 9, 11, 5, 14])
+    size = 8 * 6 * (4 + 4 + 1)
+    monkeypatch.setattr(minibatch, "CACHED", 5 * size)
+    assert minibatch.part(len(chosen), size) == 4
+    found = minibatch.gradient(PQ(W, V), task, pool, jnp.asarray(chosen))
+    want = numpy_grads(W, V, [np.asarray(leaf)[chosen] for leaf in pool], 0.4)
+    np.testing.assert_allclose([found.W, found.V], want, rtol=1e-12, atol=1e-16)
+    # 13 has no divisor but 1, and beginning a part would take longer than a prompt.
+    assert minibatch.part(13, size) == 13
+    assert minibatch.part(3, 10 * size) == 1
+
+
+def test_data_drawn_before_are_those_of_the_key() -> None:
+    key, sizes = jax.random.key(4), {"pool": 8, "num_test": 16}
+    settings = {"batch": 4, "times": [0, 6], "record": ("K1", "K2", "W_trace"), **sizes}
+    optimizer = noisy_sgd(0.2, 0.2, 0.2, 0.3, stage_2=0.2)
+    data = draw_data(prompts(3, 5), key, **sizes)
+    for task in (prompts(3, 5), prompts(3, 5, gamma0=0.5, s1=2.0, s2=0.7, r=2.0, coupling=1.0)):
+        alone = simulate_prompts(task, optimizer, key, **settings)
+        found = simulate_prompts(task, optimizer, key, data=data, **settings)
+        for name in settings["record"]:
+            # The compiler may fuse what it draws with what it makes of that.
+            np.testing.assert_allclose(found[name], alone[name], rtol=1e-5)
 
 
 @pytest.mark.usefixtures("x64")
@@ -208,6 +241,10 @@ def test_schedules_and_controls() -> None:
         (lambda: _run(record=("loss",)), "record = 'loss'"),
         (lambda: _run(init=PQ(np.eye(2), np.eye(3))), r"init.W: must have shape \(3, 3\)"),
         (lambda: _run(dtype="bfloat16"), "dtype = 'bfloat16'"),
+        (
+            lambda: _run(pool=3, data=draw_data(prompts(3, 5), jax.random.key(0), pool=2)),
+            r"data.pool: must be of shape \(3, 5, 3\), got \(2, 5, 3\)",
+        ),
     ],
 )
 @pytest.mark.usefixtures("unchecked")

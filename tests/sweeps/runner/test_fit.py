@@ -35,7 +35,7 @@ def test_a_tile_is_the_largest_that_the_programs_own_count_allows(
     whole = limited(monkeypatch, 2**40)
     assert whole.tile == (4, 4)
     needed = whole.plan.bytes_per_device
-    assert needed == fit.needed(whole.program(())[1].start().result())
+    assert needed == fit.needed(whole.program(())[1].start().result()[0])
     cut = limited(monkeypatch, int(needed / fit.SHARE) - 1)
     assert np.prod(cut.tile) < 16
     assert cut.plan.bytes_per_device <= needed
@@ -65,12 +65,12 @@ def test_memory_that_does_not_suffice_halves_the_tile_and_loses_nothing(
     want = sweeps.run(GRID).load()
     called, call = [], tiles.Program.__call__
 
-    def scarce(self: tiles.Program, task: Any, numbers: Any, seeds: Any, root: Any) -> Any:
+    def scarce(self: tiles.Program, task: Any, numbers: Any, seeds: Any, *more: Any) -> Any:
         runs = seeds.shape[1] * next(iter(numbers.values())).shape[1]
         called.append(runs)
         if runs > 4:
             raise jax.errors.JaxRuntimeError("RESOURCE_EXHAUSTED: out of memory")
-        return call(self, task, numbers, seeds, root)
+        return call(self, task, numbers, seeds, *more)
 
     monkeypatch.setattr(tiles.Program, "__call__", scarce)
     with pytest.warns(UserWarning, match="2x2 runs") as said:

@@ -1,5 +1,6 @@
 """The two-stage system in sweeps, comparison and figures."""
 
+import dataclasses
 import json
 from pathlib import Path
 
@@ -69,6 +70,29 @@ def test_a_sweep_over_traced_numbers_is_the_single_runs_and_compiles_once() -> N
     np.testing.assert_allclose(cell["K2"], alone["K2"], rtol=1e-4)
     np.testing.assert_allclose(cell["V_trace"], alone["V_trace"], rtol=1e-3, atol=1e-5)
     np.testing.assert_allclose(cell["eta_time"], alone["eta_time"], rtol=1e-6)
+
+
+@pytest.mark.usefixtures("tiny")
+def test_prompts_are_drawn_once_for_a_seed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever the points, the chunks and the order of the axes; and anew for other sizes."""
+    drawn: list[list[int]] = []
+
+    def draw(program: tiles.Program, task: object, seeds: np.ndarray, root: object) -> object:
+        drawn.append(seeds.ravel().tolist())
+        return made(program, task, seeds, root)
+
+    made = tiles.Program.draw
+    monkeypatch.setattr(tiles.Program, "draw", draw)
+    axes = {"length": [7, 5], "r": [1.0, 2.0], "seed": [3, 5], "tau": [0.1, 0.2]}
+    sweep = Sweep(axes, TwoStage(num_test=16), "simulation", ("K2",), "end")
+    found = sweeps.run(sweep, chunk=1, devices=jax.devices()[:1])
+    assert drawn == 2 * [[3], [5]]
+    for cell in ({"length": 5, "r": 2.0}, {"length": 7, "tau": 0.1}):
+        part = {name: [cell[name]] if name in cell else axes[name] for name in axes}
+        alone = sweeps.run(dataclasses.replace(sweep, axes=part), chunk=4)
+        np.testing.assert_array_equal(
+            found.sel({n: [v] for n, v in cell.items()})["K2"], alone["K2"]
+        )
 
 
 @pytest.mark.usefixtures("tiny")

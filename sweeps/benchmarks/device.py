@@ -1,0 +1,227 @@
+"""What the devices of this machine compute correctly, and how fast: one table, one file.
+
+Correctness comes first. What it checks against is recorded, published, or computed by the host's
+CPU in the same process.
+"""
+
+import dataclasses
+import functools
+import math
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.sharding import PartitionSpec
+
+import dynsim
+import odes
+import sweeps
+from dynsim.precision import WITHOUT_FLOAT64, host, on_cpu
+from dynsim.yz import model as yz
+from dynsim.yz import sampling
+from sweeps import output
+from sweeps.benchmarks import bandwidth, maps
+from sweeps.benchmarks.timing import seconds
+from sweeps.runner import tiles
+from sweeps.runner.files import load
+from sweeps.runner.run import valid
+from sweeps.runner.spec import Sweep
+from sweeps.studies.paper.figure6 import published
+from sweeps.systems.yz.settings import Training
+
+TRAINING = Training(steps=100)
+"""Syn-Small, T = 128, batch 128."""
+SIDES, SMALL_SIDES = (32, 100, 320, 1024), (8, 16)
+"""Maps of so many rates a side are timed; the last one twice, as its first run compiles."""
+MATRIX, SMALL_MATRIX = 4096, 512
+RECORDED = Path(__file__).parents[2] / "tests" / "data" / "authors_fig4_sgd.npz"
+Rows = dict[str, Any]
+
+
+def report(small: bool = False, out: Path = Path("out/bench")) -> Iterator[str]:
+    """Lines of the report, and at the end the file `device.json` in `out`, whatever fails before;
+    `small` for sizes that a CPU manages in a minute or two."""
+    about = output.environment()
+    found: Rows = {"environment": about, "devices": len(jax.local_devices()), "small": small}
+    yield f"{found['devices']} x {about['device']}, jax {about['jax']}"
+    try:
+        for name, check in CHECKS.items():
+            compared = check()
+            if compared is None:
+                yield f"left out: {name}, of which an installed package has no record"
+                continue
+            error, allowed = compared
+            good = bool(error <= allowed)
+            found[f"check {name}"] = {"error": error, "allowed": allowed, "ok": good}
+            yield f"{'ok    ' if good else 'FAILED'} {name}: {error:.3g}, allowed {allowed:.3g}"
+        for line, row in (*speed(small), *studies(small)):
+            found |= row
+            yield line
+    finally:
+        output.write(out, "device", report=output.as_json(found))
+    yield f"wrote {out / 'device.json'}"
+
+
+def recorded_run() -> tuple[float, float] | None:
+    """Decoder after 20 steps on the authors' recorded batches: error over the largest weight; None
+    outside of a checkout."""
+    if not RECORDED.exists():
+        return None
+    run, task = np.load(RECORDED), dynsim.syn_small()
+    found = dynsim.simulate(
+        task,
+        dynsim.momentum(float(run["lr_y"]), float(run["lr_z"]), float(run["momentum"])),
+        steps=20,
+        times=[20],
+        init=dynsim.YZ(run["K1_init"].T, run["K2_init"][np.asarray(task.queries)]),
+        data=jax.tree.map(
+            lambda x: x[:20], sampling.examples_from_tokens(task, run["x"], run["label"])
+        ),
+    )
+    want = run["K1_after20_f64"].T
+    # float32 over 20 steps, as in the tests.
+    return float(np.abs(found.params.Y - want).max() / np.abs(want).max()), 1e-5
+
+
+def lemma_1() -> tuple[float, float]:
+    """The gradient that is written out against automatic differentiation by the host in float64."""
+    task = dynsim.syn_medium(3)
+    examples = sampling.sample_counts(task, jax.random.key(0), 128, 128)
+    params = yz.init_uniform(task, jax.random.key(1))
+    with jax.default_matmul_precision("highest"):
+        written = functools.partial(yz.loss_and_grad, scatter=on_cpu())
+        _, found = jax.jit(written)(params, task, examples)
+    with jax.enable_x64(True), jax.default_device(host()):
+        exact = jax.tree.map(lambda x: jnp.asarray(np.asarray(x, np.float64)), params)
+        want = jax.device_get(jax.grad(yz.loss)(exact, task.astype("float64"), examples))
+    scale = max(np.abs(leaf).max() for leaf in jax.tree.leaves(want))
+    errors = jax.tree.map(lambda a, b: np.abs(np.asarray(a) - b).max(), found, want)
+    return float(max(jax.tree.leaves(errors)) / scale), 1e-5
+
+
+def published_column() -> tuple[float, float]:
+    """Fig. 6, one query, eta_Z = 1: the largest deviation from the published means, in standard
+    errors of the difference, of 2 % of the mean where that is more."""
+    sweep = load("fig6", ["axes.num_queries = [1]", "axes.eta_z = [1]", 'record = ["entropy"]'])
+    runs = valid(sweeps.run(sweep)).entropy
+    worst = 0.0
+    for ratio in runs.ratio.values:
+        mean, std = published()[1, 1, float(ratio)]
+        cell = runs.sel(ratio=ratio).values.ravel()
+        error = math.sqrt((std**2 + np.nanvar(cell, ddof=1)) / cell.size)
+        worst = max(worst, abs(np.nanmean(cell) - mean) / max(error, 0.02 * mean / 3))
+    return worst, 3.0
+
+
+def theory() -> tuple[float, float]:
+    """The population flow of Syn-Small at t = 100 against the host's CPU."""
+    solve = functools.partial(
+        odes.population.solve, dynsim.syn_small(), dynsim.sgd(1.0, 0.1), [10, 100], record="z"
+    )
+    found = np.asarray(solve()["z"])
+    with jax.default_device(host()):
+        want = np.asarray(solve()["z"])
+    # Both keep steps within a relative 1e-8, and may take different ones.
+    return float(np.abs(found - want).max() / np.abs(want).max()), 1e-7
+
+
+CHECKS: dict[str, Callable[[], tuple[float, float] | None]] = {
+    "the authors' recorded run": recorded_run,
+    "Lemma 1": lemma_1,
+    "published column of Fig. 6 (standard errors)": published_column,
+    "theory against the host": theory,
+}
+
+
+def speed(small: bool) -> Iterator[tuple[str, Rows]]:
+    """Runs per second by the size of a map, and what share of the devices that takes."""
+    per_second = 0.0
+    for side in SMALL_SIDES if small else SIDES:
+        run = lambda shift, side=side: sweeps.run(  # noqa: E731
+            Sweep(maps.plane(side, shift), TRAINING, record=("loss", "entropy"))
+        )
+        cold, warm = (seconds(functools.partial(run, shift)) for shift in (1.0, 1.1))
+        per_second = side**2 / warm
+        row = {"seconds": warm, "cold": cold, "runs_per_second": per_second}
+        yield (
+            f"training, {side} x {side} runs of 100 steps: {warm:.2f} s, {per_second:.0f} runs/s "
+            f"({cold:.1f} s with compilation)",
+            {f"training {side}x{side}": row},
+        )
+    flops, moved = of_a_step()
+    steps = per_second * TRAINING.steps
+    peak, memory = peak_flops(SMALL_MATRIX if small else MATRIX), bandwidth.measured()
+    row = {"flops": flops, "bytes": moved, "peak_flops": peak, "bandwidth": memory}
+    yield (
+        f"a step takes {flops / 1e6:.2f} MFLOP and moves {moved / 1e3:.0f} kB: "
+        f"{100 * steps * flops / peak:.1f} % of {peak / 1e12:.3g} TFLOP/s in float32, "
+        f"{100 * steps * moved / memory:.1f} % of {memory / 1e9:.4g} GB/s, both measured",
+        {"step": row},
+    )
+
+
+def studies(small: bool) -> Iterator[tuple[str, Rows]]:
+    """Fig. 6, and theories over the plane of rates."""
+    seeds = "axes.seed = { range = 2 }" if small else "axes.seed = { range = 10 }"
+    figure = load("fig6", ['record = ["entropy"]', seeds])
+    side = 8 if small else 64
+    flow = dataclasses.replace(TRAINING, momentum=0.9, steps=1000)
+    sized = {
+        "Fig. 6": (figure, lambda: dataclasses.replace(figure, root=1)),
+        "momentum flow, reduced": _twice(side, flow, "symmetric"),
+        "population flow": _twice(side // 4, TRAINING, "plain"),
+        "descent, T infinite, reduced": _twice(16 * side, TRAINING, "symmetric-descent"),
+    }
+    for name, (first, second) in sized.items():
+        cold = seconds(functools.partial(sweeps.run, first))
+        again = second()
+        warm = seconds(functools.partial(sweeps.run, again))
+        runs = math.prod(dim.size for dim in first.dims)
+        where = "on the host" if _on_host(first) else ""
+        yield (
+            f"{name}, {runs} runs: {warm:.2f} s ({cold:.1f} s with compilation) {where}".rstrip(),
+            {name: {"runs": runs, "seconds": warm, "cold": cold}},
+        )
+
+
+def _twice(side: int, training: Training, engine: str) -> tuple[Sweep, Callable[[], Sweep]]:
+    def build(shift: float) -> Sweep:
+        return Sweep(maps.plane(side, shift), training, engine, ("entropy",))
+
+    return build(1.0), functools.partial(build, 1.1)
+
+
+def _on_host(sweep: Sweep) -> bool:
+    return sweep.dtype == "float64" and jax.default_backend() in WITHOUT_FLOAT64
+
+
+def of_a_step() -> tuple[float, float]:
+    """Floating-point operations and bytes of a run's step, by XLA's own count for many runs."""
+    runs, task = 256, dynsim.syn_small()
+    examples = sampling.sample_counts(task, jax.random.key(0), 128, 128)
+    params = jax.vmap(lambda key: yz.init_uniform(task, key))(
+        jax.random.split(jax.random.key(1), runs)
+    )
+
+    def step(params: yz.YZ) -> yz.YZ:
+        _, gradient = yz.loss_and_grad(params, task, examples, scatter=on_cpu())
+        return jax.tree.map(lambda weight, by: weight - 0.1 * by, params, gradient)
+
+    count = jax.jit(jax.vmap(step)).lower(params).compile().cost_analysis() or {}
+    return count.get("flops", math.nan) / runs, count.get("bytes accessed", math.nan) / runs
+
+
+def peak_flops(size: int) -> float:
+    """Operations per second of a product of matrices in float32, on all devices: best of five."""
+    mesh = tiles.mesh()
+    rows = jnp.ones((mesh.size, size, size), jnp.float32)
+    each = PartitionSpec("devices")
+    with jax.default_matmul_precision("highest"):
+        multiply = jax.jit(jax.shard_map(lambda a: a @ a, mesh=mesh, in_specs=each, out_specs=each))
+        run = lambda: jax.block_until_ready(multiply(rows))  # noqa: E731
+        run()
+        took = min(seconds(run) for _ in range(5))
+    return 2 * mesh.size * size**3 / took

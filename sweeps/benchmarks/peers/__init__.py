@@ -1,0 +1,1 @@
+"""The loops of others, which the sweep engine is timed against."""

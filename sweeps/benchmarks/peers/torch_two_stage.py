@@ -1,0 +1,78 @@
+"""Two-stage training as one would write it in PyTorch, one run after the other.
+
+It is what `simulate_prompts` is timed against, and a second implementation of what it does. Prompts
+are drawn once and gathered by index, gradients are autograd's, and the weights are kept as the sum
+of what gradients and of what noise made of them, because the claims are about the former.
+"""
+
+from collections.abc import Sequence
+
+import numpy as np
+import torch  # pyright: ignore[reportMissingImports]  (comes with the extra bench)
+
+from dynsim.two_stage.noisy_sgd import NoisySGD
+from dynsim.two_stage.task import Prompts
+
+Batch = tuple[torch.Tensor, torch.Tensor, torch.Tensor]
+"""(N, L, d) tokens of P and of Q, and (N, L) labels."""
+
+
+def trained(
+    task: Prompts,
+    optimizer: NoisySGD,
+    seed: int,
+    times: Sequence[int],
+    *,
+    batch: int = 128,
+    pool: int = 4096,
+) -> np.ndarray:
+    """Train once, up to the last of `times`; (S, 2, 2, d, d) weights after so many steps: what
+    gradients and what noise made of W and V."""
+    torch.manual_seed(seed)
+    P, Q, labels = drawn(task, pool)
+    signal = torch.zeros(2, task.d, task.d)
+    noise = float(optimizer.init) * torch.randn(2, task.d, task.d)
+    first, decay, deviation = (
+        int(optimizer.steps[0]),
+        float(optimizer.decay),
+        float(optimizer.noise),
+    )
+    kept = []
+    for k in range(times[-1] + 1):
+        if k == times[len(kept)]:
+            kept.append(torch.stack([signal, noise]).numpy())
+        eta = float(optimizer.eta_1 if k < first else optimizer.eta_2)
+        chosen = torch.randint(pool, (batch,))
+        U = (signal + noise).requires_grad_()
+        value = loss(U, (P[chosen], Q[chosen], labels[chosen]), float(task.coupling))
+        (gradient,) = torch.autograd.grad(value, U)
+        signal = (1 - eta * decay) * signal - eta * gradient
+        noise = (1 - eta * decay) * noise - eta * deviation * torch.randn(2, task.d, task.d)
+    return np.stack(kept)
+
+
+def drawn(task: Prompts, num: int) -> Batch:
+    """`num` prompts."""
+    labels = 2.0 * torch.randint(2, (num, task.length)) - 1
+    P = float(task.s1) * torch.randn(num, task.length, task.d)
+    P[..., 0] = labels * (float(task.gamma0) + P[..., 0].abs())
+    Q = float(task.s2) * torch.randn(num, task.length, task.d)
+    sides = 2.0 * torch.randint(2, (num, task.length)) - 1
+    Q[..., 0] = torch.where(labels > 0, 0.0, sides * float(task.r))
+    return P, Q, labels
+
+
+def output(U: torch.Tensor, x: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+    """(N,) outputs of one component, (1/L) sum over i < L of y_i ReLU(x_i^T U x_L)."""
+    scores = torch.einsum("nld,nd->nl", x, x[:, -1] @ U.T)
+    return (labels * scores.relu())[:, :-1].sum(1) / x.shape[1]
+
+
+def loss(U: torch.Tensor, batch: Batch, coupling: float) -> torch.Tensor:
+    """Mean of (1 - c)(K1 + K2) + c J over the batch, at the weights U = (W, V)."""
+    P, Q, labels = batch
+    y = labels[:, -1]
+    margins = y * output(U[0], P, labels), y * output(U[1], Q, labels)
+    apart = sum(torch.nn.functional.softplus(-margin) for margin in margins)
+    together = torch.nn.functional.softplus(-(margins[0] + margins[1]))
+    return ((1 - coupling) * apart + coupling * together).mean()
