@@ -4,7 +4,7 @@ PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
 
-.PHONY: demo check test test-full test-lowest bench lint types clean
+.PHONY: demo check check-devices test test-full test-lowest bench lint types clean
 
 demo: $(VENV)/.installed
 	$(BIN)/dynsim compare --task syn-small --eta-y 1 --eta-z 0.1 --steps 1000 --seeds 8 --out out/compare
@@ -24,6 +24,13 @@ test-lowest:
 	$(PYTHON) .ci/lowest.py > .venv-lowest/lowest.txt
 	PIP_CONSTRAINT=$(CURDIR)/.venv-lowest/lowest.txt $(MAKE) test VENV=.venv-lowest
 
+# Compiles every engine for a TPU and a GPU that need not be there, in an environment of its own:
+# JAX would look for the devices whose compilers it finds.
+check-devices:
+	$(MAKE) .venv-devices/.installed-check-gpu .venv-devices/.installed-check-tpu VENV=.venv-devices
+	.venv-devices/bin/dynsim check-devices h100
+	.venv-devices/bin/dynsim check-devices tpu-v5e
+
 # PyTorch, to compare with, comes in the CPU build where the index in use offers one.
 bench: $(VENV)/.installed-bench
 	$(BIN)/dynsim bench fig6 --check
@@ -31,6 +38,7 @@ bench: $(VENV)/.installed-bench
 	$(BIN)/dynsim bench two_stage
 	$(BIN)/dynsim bench scaling
 	$(BIN)/dynsim bench kills
+	$(BIN)/dynsim bench device --small
 
 lint: $(VENV)/.installed-lint
 	$(BIN)/ruff check .
@@ -40,7 +48,7 @@ types: $(VENV)/.installed-types
 	$(BIN)/basedpyright --pythonpath $(BIN)/python
 
 clean:
-	rm -rf $(VENV) .venv-lowest out .pytest_cache .ruff_cache
+	rm -rf $(VENV) .venv-lowest .venv-devices out .pytest_cache .ruff_cache
 
 $(BIN)/python:
 	$(PYTHON) -c 'import sys; v = sys.version_info; sys.exit(0 if v >= (3, 11) else f"dynsim needs Python 3.11 or newer, found {v.major}.{v.minor}; set PYTHON=")'

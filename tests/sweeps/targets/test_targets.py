@@ -1,0 +1,115 @@
+"""What is compiled for accelerators: for any of them, without questions to the host."""
+
+import importlib.util
+import os
+import subprocess
+import sys
+
+import jax
+import pytest
+
+from dynsim.precision import compiled_for, precision
+from sweeps.runner import tiles
+from sweeps.targets import check, hlo, programs
+
+MODULE = """HloModule jit_step, is_scheduled=true
+
+%inner (p: (s32[], f32[4])) -> (s32[], f32[4]) {
+  %p = (s32[], f32[4]) parameter(0)
+  %i = s32[] get-tuple-element(%p), index=0
+  %x = f32[4] get-tuple-element(%p), index=1
+  %one = f32[4]{0} fusion(%x), kind=kLoop, calls=%add
+  %c = f32[4]{0} call(%one), to_apply=%called
+  %chosen = f32[4]{0} conditional(%i, %c), branch_computations={%called}
+  %known = (s32[], f32[4]) while(%p), body=%small, backend_config={"known_trip_count":{"n":"3"}}
+  %asked = (s32[], f32[4]) while(%p), body=%small
+  ROOT %out = (s32[], f32[4]) tuple(%i, %chosen)
+}
+
+%called (y: f32[4]) -> f32[4] {
+  %y = f32[4] parameter(0)
+  ROOT %two = f32[4]{0} custom-call(%y), custom_call_target="xla_ffi_python_gpu_callback"
+}
+
+%small (q: (s32[], f32[4])) -> (s32[], f32[4]) {
+  ROOT %q = (s32[], f32[4]) parameter(0)
+}
+
+ENTRY %main (a: f32[4]) -> f32[4] {
+  %a = f32[4] parameter(0)
+  %loop = (s32[], f32[4]) while(%a), condition=%cond, body=%inner
+  ROOT %r = f32[4]{0} get-tuple-element(%loop), index=1
+}
+"""
+
+
+def test_kernels_and_questions_of_a_step_are_counted() -> None:
+    found = hlo.read(MODULE)
+    # A fusion, and the call of the host in what it calls; loops are counted by themselves.
+    assert found == hlo.Program(hlo.Loop(kernels=2, conditionals=1, open_ended=1), callbacks=1)
+    assert hlo.read("ENTRY %main (a: f32[4]) -> f32[4] {\n}") == hlo.Program(None, 0)
+
+
+def test_no_step_of_an_accelerator_asks_its_host() -> None:
+    """The program for an accelerator, compiled for the CPU that is here."""
+    case = next(programs.cases(("yz",)))
+    assert case.engine == "simulation"
+    job = programs.job(case, tiles.mesh(jax.devices()[:1]))
+    with compiled_for("gpu"), precision("float32"):
+        # The engine's own part: a mesh of CPU devices would have it written for a CPU.
+        task, rule = job.engine.assemble(job.settings, job.task, dict.fromkeys(job.numbers, 0.1))
+        train = jax.jit(lambda key: job.engine.run(job.settings, task, rule, key).params)
+        compiled = train.lower(jax.random.key(0)).compile()
+    step = hlo.read(compiled.as_text() or "").step
+    assert step is not None
+    assert step.kernels > 5
+    assert (step.conditionals, step.open_ended) == (0, 0)
+
+
+EXPORT = """
+import functools
+import jax, numpy as np
+from dynsim.precision import compiled_for, precision
+from sweeps.runner import tiles
+from sweeps.targets import programs
+
+wanted = {"yz": ("simulation", "plain", "symmetric-descent"), "two_stage": ("simulation", "ode")}
+for case in programs.cases(tuple(wanted)):
+    if case.engine not in wanted[case.system]:
+        continue
+    with precision(case.sweep.dtype), compiled_for("gpu"):
+        job = programs.job(case, tiles.mesh(jax.devices()[:1]))
+        known = {"engine": job.engine, "settings": job.settings, "mesh": job.mesh}
+        numbers = dict.fromkeys(job.numbers, np.zeros((1, 2), job.settings.dtype))
+        seeds, root, drawn = np.zeros((1, 1), np.uint32), np.uint32(0), None
+        if job.engine.draw is not None:
+            draw = functools.partial(tiles.draw_tiles, **known)
+            drawn = jax.eval_shape(draw, job.task, seeds, root)
+        exported = jax.export.export(tiles.run_tiles, platforms=("cpu", "cuda", "tpu"))(
+            job.task, numbers, seeds, root, drawn, **known
+        )
+        assert "callback" not in exported.mlir_module(), case
+        print(case.system, case.engine, *exported.platforms)
+"""
+
+
+def test_a_program_of_each_kind_is_exported_for_every_platform() -> None:
+    """In a process that starts as the command line does: solvers do not call the host there."""
+    found = subprocess.run(
+        [sys.executable, "-c", EXPORT],
+        env={**os.environ, "EQX_ON_ERROR": "nan"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert found.returncode == 0, found.stderr
+    lines = found.stdout.splitlines()
+    assert len(lines) == 5
+    assert all(line.endswith("cpu cuda tpu") for line in lines)
+
+
+def test_a_compiler_that_is_missing_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    for target, extra in (("tpu-v5e", "check-tpu"), ("h100", "check-gpu")):
+        with pytest.raises(ValueError, match=rf"pip install 'dynsim\[{extra}\]'"):
+            check.run(check.CheckDevices(target))
