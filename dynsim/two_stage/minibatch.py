@@ -18,8 +18,11 @@ CACHED = 2**20
 """Bytes of prompts to take at once, of which the second-level cache of a core holds some."""
 
 
-def gradient(params: PQ, task: Prompts, pool: PromptBatch, chosen: Int[Array, " B"]) -> PQ:
-    """Gradient of `data_loss` on the prompts `chosen` from the `pool`, by their indices."""
+def gradient(
+    params: PQ, task: Prompts, pool: PromptBatch, chosen: Int[Array, " B"], *, in_parts: bool
+) -> PQ:
+    """Gradient of `data_loss` on the prompts `chosen` from the `pool`, by their indices: `in_parts`
+    for a CPU, else all at once."""
     # A CPU gathers long rows faster than blocks, and the gather is most of a step.
     rows = [leaf.reshape(len(leaf), -1) for leaf in pool]
 
@@ -28,12 +31,11 @@ def gradient(params: PQ, task: Prompts, pool: PromptBatch, chosen: Int[Array, " 
         batch = (row[chosen].reshape(len(chosen), *leaf.shape[1:]) for row, leaf in gathered)
         return jax.grad(relu_prompt.data_loss)(params, task, PromptBatch(*batch))
 
-    def in_parts(params: PQ, chosen: Int[Array, " N"]) -> PQ:
-        parts = chosen.reshape(-1, part(len(chosen), sum(row[0].nbytes for row in rows)))
-        found = jax.lax.map(functools.partial(at_once, params), parts)
-        return jax.tree.map(lambda each: each.mean(0), found)
-
-    return jax.lax.platform_dependent(params, chosen, cpu=in_parts, default=at_once)
+    if not in_parts:
+        return at_once(params, chosen)
+    parts = chosen.reshape(-1, part(len(chosen), sum(row[0].nbytes for row in rows)))
+    found = jax.lax.map(functools.partial(at_once, params), parts)
+    return jax.tree.map(lambda each: each.mean(0), found)
 
 
 def part(batch: int, size: int) -> int:

@@ -132,14 +132,14 @@ def simulate_prompts(
             record=prompt_observables.TRAINED.resolve(record),
             bias=bias,
             dtype=dtype,
-            unasked=1 if on_cpu() else UNASKED,
+            cpu=on_cpu(),
         )
     return settle(trajectory)
 
 
 @functools.partial(
     jax.jit,
-    static_argnames=("batch", "pool", "num_test", "record", "bias", "dtype", "unasked"),
+    static_argnames=("batch", "pool", "num_test", "record", "bias", "dtype", "cpu"),
 )
 def _run(
     task: Prompts,
@@ -155,7 +155,7 @@ def _run(
     record: Recording,
     bias: bool,
     dtype: DType,
-    unasked: int,
+    cpu: bool,
 ) -> Trajectory:
     init_key, _, _, step_key = _keys(key)
     if data is None:
@@ -169,7 +169,7 @@ def _run(
     def step(weights: Split, memory: tuple[()], k: Array) -> tuple[Split, tuple[()], None]:
         batch_key, noise_key = jax.random.split(jax.random.fold_in(step_key, k))
         chosen = jax.random.randint(batch_key, (batch,), 0, pool)
-        grads = minibatch.gradient(weights.total, task, training, chosen)
+        grads = minibatch.gradient(weights.total, task, training, chosen, in_parts=cpu)
         xi = _gaussian(noise_key, task.d, optimizer.noise, dtype)
         return update(weights, grads, xi, optimizer.rate(k), optimizer.decay), memory, None
 
@@ -180,7 +180,7 @@ def _run(
         lambda weights, seen: (record(prompt_observables.measure(weights, test)), seen),
         times,
         steps=None,
-        unasked=unasked,
+        unasked=1 if cpu else UNASKED,
         limit=None,
         dtype=dtype,
     )

@@ -93,7 +93,7 @@ def test_a_batch_taken_in_parts_has_the_gradient_of_the_whole(
     size = 8 * 6 * (4 + 4 + 1)
     monkeypatch.setattr(minibatch, "CACHED", 5 * size)
     assert minibatch.part(len(chosen), size) == 4
-    found = minibatch.gradient(PQ(W, V), task, pool, jnp.asarray(chosen))
+    found = minibatch.gradient(PQ(W, V), task, pool, jnp.asarray(chosen), in_parts=True)
     want = numpy_grads(W, V, [np.asarray(leaf)[chosen] for leaf in pool], 0.4)
     np.testing.assert_allclose([found.W, found.V], want, rtol=1e-12, atol=1e-16)
     # 13 has no divisor but 1, and beginning a part would take longer than a prompt.
