@@ -1,34 +1,59 @@
 """What the memory of this machine moves, on all devices at once."""
 
+from collections.abc import Callable
+from typing import NamedTuple
+
 import jax
+import jax.numpy as jnp
 import numpy as np
 from jax.sharding import NamedSharding, PartitionSpec
+from jaxtyping import Array
 
 from sweeps.benchmarks.timing import seconds
 from sweeps.runner import tiles
 
-NUMBERS = 2**25
-"""float32 numbers of an array for each device, 128 MiB: several times any cache."""
-REPEATS = 7
+ROWS, COLUMNS = 2**13, 2**12
+"""Shape of an array of float32 for each device, 128 MiB: several times any cache."""
+REPEATS = 15
 
 
-def measured() -> float:
-    """Bytes per second of the STREAM triad in place, a = a + s b, which reads two numbers for each
-    that it writes: the best of some repetitions."""
+class Bandwidth(NamedTuple):
+    """Bytes per second, the best of some repetitions.
+
+    Attributes:
+        read: of a product of a matrix and a vector, which reads each number once.
+        triad: of the STREAM triad in place, a = a + s b, which reads two numbers and writes one.
+    """
+
+    read: float
+    triad: float
+
+
+def measured() -> Bandwidth:
+    """The bandwidth of all local devices together."""
     mesh = tiles.mesh()
     devices = PartitionSpec("devices")
-    a, b = (
-        jax.device_put(np.ones((mesh.size, NUMBERS), np.float32), NamedSharding(mesh, devices))
-        for _ in range(2)
-    )
+    ones = np.ones((mesh.size, ROWS, COLUMNS), np.float32)
+    a, b = (jax.device_put(ones, NamedSharding(mesh, devices)) for _ in range(2))
+
+    def everywhere(work: Callable[..., Array], **options: int) -> Callable[..., Array]:
+        shared = jax.shard_map(work, mesh=mesh, in_specs=devices, out_specs=devices)
+        return jax.jit(shared, **options)
+
+    product = everywhere(lambda a: a @ jnp.ones(COLUMNS, a.dtype))
     # In place, as the system would have to clear fresh memory first.
-    triad = jax.jit(
-        jax.shard_map(lambda a, b: a + 0.5 * b, mesh=mesh, in_specs=devices, out_specs=devices),
-        donate_argnums=0,
-    )
+    triad = everywhere(lambda a, b: a + 0.5 * b, donate_argnums=0)
+
+    def read() -> None:
+        jax.block_until_ready(product(b))
 
     def update() -> None:
         nonlocal a
         a = jax.block_until_ready(triad(a, b))
 
-    return 3 * b.nbytes / min(seconds(update) for _ in range(REPEATS))
+    return Bandwidth(
+        *(
+            moved * b.nbytes / min(seconds(work) for _ in range(REPEATS))
+            for moved, work in ((1, read), (3, update))
+        )
+    )

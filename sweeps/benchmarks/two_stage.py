@@ -64,11 +64,13 @@ def training() -> Iterator[str]:
         f"{theirs / ours:.1f}x"
     )
     limit = bandwidth.measured()
-    yield (
-        f"a step has to read {moved / 1e6:.2f} MB of prompts: {moved / ours / 1e9:.1f} GB/s, "
-        f"{100 * moved / ours / limit:.0f} % of the {limit / 1e9:.1f} GB/s of a triad; "
-        f"PyTorch {moved / theirs / 1e9:.1f} GB/s, {100 * moved / theirs / limit:.0f} %"
-    )
+    for name, took in (("sweeps", ours), ("PyTorch", theirs)):
+        rate = moved / took
+        yield (
+            f"  {name}: {moved / 1e6:.2f} MB of prompts a step are {rate / 1e9:.1f} GB/s, "
+            f"{100 * rate / limit.read:.0f} % of the {limit.read / 1e9:.1f} GB/s that are read "
+            f"and {100 * rate / limit.triad:.0f} % of the {limit.triad / 1e9:.1f} GB/s of a triad"
+        )
 
 
 def by_torch() -> float:

@@ -18,7 +18,7 @@ from sweeps.studies.two_stage import theory as two_stage_theory
 from sweeps.studies.two_stage.runs import RECORD, Runs, from_dataset, sweep
 from sweeps.systems.two_stage.settings import TwoStage
 
-SEEDS = 6
+SEEDS = 3
 NUM_TIMES = 32
 EXPERIMENTS = {
     "preset": TwoStage(),
