@@ -1,7 +1,7 @@
 """What the memory of this machine moves, on all devices at once."""
 
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -36,7 +36,7 @@ def measured() -> Bandwidth:
     ones = np.ones((mesh.size, ROWS, COLUMNS), np.float32)
     a, b = (jax.device_put(ones, NamedSharding(mesh, devices)) for _ in range(2))
 
-    def everywhere(work: Callable[..., Array], **options: int) -> Callable[..., Array]:
+    def everywhere(work: Callable[..., Array], **options: Any) -> Callable[..., Array]:
         shared = jax.shard_map(work, mesh=mesh, in_specs=devices, out_specs=devices)
         return jax.jit(shared, **options)
 

@@ -153,7 +153,7 @@ def speed(small: bool) -> Iterator[tuple[str, Rows]]:
         )
     flops, moved = of_a_step()
     steps = per_second * TRAINING.steps
-    peak, memory = peak_flops(SMALL_MATRIX if small else MATRIX), bandwidth.measured()
+    peak, memory = peak_flops(SMALL_MATRIX if small else MATRIX), bandwidth.measured().triad
     row = {"flops": flops, "bytes": moved, "peak_flops": peak, "bandwidth": memory}
     yield (
         f"a step takes {flops / 1e6:.2f} MFLOP and moves {moved / 1e3:.0f} kB: "
