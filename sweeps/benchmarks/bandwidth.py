@@ -1,7 +1,7 @@
 """What the memory of this machine moves, on all devices at once."""
 
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -36,13 +36,12 @@ def measured() -> Bandwidth:
     ones = np.ones((mesh.size, ROWS, COLUMNS), np.float32)
     a, b = (jax.device_put(ones, NamedSharding(mesh, devices)) for _ in range(2))
 
-    def everywhere(work: Callable[..., Array], **options: Any) -> Callable[..., Array]:
-        shared = jax.shard_map(work, mesh=mesh, in_specs=devices, out_specs=devices)
-        return jax.jit(shared, **options)
+    def everywhere(work: Callable[..., Array]) -> Callable[..., Array]:
+        return jax.shard_map(work, mesh=mesh, in_specs=devices, out_specs=devices)
 
-    product = everywhere(lambda a: a @ jnp.ones(COLUMNS, a.dtype))
+    product = jax.jit(everywhere(lambda a: a @ jnp.ones(COLUMNS, a.dtype)))
     # In place, as the system would have to clear fresh memory first.
-    triad = everywhere(lambda a, b: a + 0.5 * b, donate_argnums=0)
+    triad = jax.jit(everywhere(lambda a, b: a + 0.5 * b), donate_argnums=0)
 
     def read() -> None:
         jax.block_until_ready(product(b))
