@@ -58,7 +58,7 @@ def test_no_step_of_an_accelerator_asks_its_host() -> None:
     with compiled_for("gpu"), precision("float32"):
         # The engine's own part: a mesh of CPU devices would have it written for a CPU.
         task, rule = job.engine.assemble(job.settings, job.task, dict.fromkeys(job.numbers, 0.1))
-        train = jax.jit(lambda key: job.engine.run(job.settings, task, rule, key).params)
+        train = jax.jit(lambda key: job.engine.run(job.settings, task, rule, key))
         compiled = train.lower(jax.random.key(0)).compile()
     step = hlo.read(compiled.as_text() or "").step
     assert step is not None
