@@ -25,7 +25,6 @@ class Course(NamedTuple):
 
     Attributes:
         advance: (state, k) -> the state after step k, and the loss before it.
-        ahead: (state, k) -> the loss that `advance` would return.
         record: (weights, what the record before handed on, loss) -> what to record, what to hand
             on.
         judge: (state, k, loss) -> the state as it stands before step k, by the loss of that.
@@ -33,10 +32,13 @@ class Course(NamedTuple):
     """
 
     advance: Callable[[PyTree, Int[Array, ""]], tuple[PyTree, Array | None]]
-    ahead: Callable[[PyTree, Int[Array, ""]], Array | None]
     record: Callable[[PyTree, PyTree, Array | None], tuple[Rows, PyTree]]
     judge: Callable[[PyTree, Int[Array, ""], Array | None], PyTree]
     times: Int[Array, " S"]
+
+    def ahead(self, state: PyTree, k: Int[Array, ""]) -> Array | None:
+        """The loss of the step that comes next; the compiler drops its update."""
+        return self.advance(state, k)[1]
 
 
 class Legs(NamedTuple):

@@ -119,10 +119,6 @@ def train(
         values, seen = observe(params, seen)
         return values if loss is None else {**values, "batch_loss": loss}, seen
 
-    def ahead(state: State, k: Int[Array, ""]) -> Array | None:
-        # Of the step that comes next the loss alone is used; the compiler drops its update.
-        return None if limit is None else step(state.params, state.memory, k)[2]
-
     def judge(state: State, k: Int[Array, ""], loss: Array | None) -> State:
         if loss is None or limit is None:
             return state
@@ -131,7 +127,7 @@ def train(
     end = times[-1] if steps is None else steps
     sums = relative_loss.start(batch, dtype) if relative else None
     start = State(params, memory, jnp.full(batch, -1, jnp.int32), sums)
-    course = Course(advance, ahead, record, judge, times)
+    course = Course(advance, record, judge, times)
     if steps is None:
         state, rows = from_record_to_record(course, start, seen, unasked)
     else:

@@ -28,9 +28,7 @@ def sample_tokens(
     task: SequenceClasses, key: PRNGKeyArray, batch: int, length: int
 ) -> tuple[Int[Array, " B"], Int[Array, "B T"]]:
     """Classes (B,) and token ids (B, T) of `batch` sequences of `length` T, the query last."""
-    key_class, key_context = jax.random.split(key)
-    classes = sample_classes(task, key_class, batch)
-    u = jax.random.uniform(key_context, (batch, length - 1), jnp.float32)
+    classes, u = _uniform(task, key, batch, length)
     position = _invert(_cumulative(task)[classes][:, None, :], u)
     context = jnp.take_along_axis(task.support[classes], position, axis=1)
     query = task.query[classes]

@@ -163,19 +163,18 @@ def _run(
 
     else:
         batch_key = keys.of_steps(keys.split(key)[1], steps)
-        sample = sampler(task, data, steps, length, batch, dtype, scatter=scatter)
-
-        def dense(params: yz.YZ, k: Int[Array, ""]) -> tuple[Array, yz.YZ]:
-            examples = sample(k, batch_key(k))
-            return yz.loss_and_grad(params, task, examples, scatter=scatter)
-
-        if not scatter or data is not None or math.isinf(length) or params.residual:
-            gradient = dense
-        else:
+        if scatter and data is None and not math.isinf(length) and not params.residual:
             draw = sampling.support_sampler(task, int(batch), int(length), dtype)
 
             def gradient(params: yz.YZ, k: Int[Array, ""]) -> tuple[Array, yz.YZ]:
                 return support.loss_and_grad(params, task, draw(batch_key(k)))
+
+        else:
+            sample = sampler(task, data, steps, length, batch, dtype, scatter=scatter)
+
+            def gradient(params: yz.YZ, k: Int[Array, ""]) -> tuple[Array, yz.YZ]:
+                examples = sample(k, batch_key(k))
+                return yz.loss_and_grad(params, task, examples, scatter=scatter)
 
     rule = optimizer.transformation()
     return train(

@@ -73,8 +73,8 @@ class Work:
         self.sweep, self.mesh, self.eager = sweep, mesh, eager
         self.problem = functools.lru_cache(maxsize=64)(self._problem)
         self.program = functools.lru_cache(maxsize=64)(self._program)
-        every = map(self.problem, map(_hashable, sweep.slices()))
-        memory = max(sweep.rules.bytes_per_run(each.task, each.settings) for each in every)
+        self._drawn: tuple[Hashable, PyTree] = (None, None)
+        memory = max(map(self._estimate, sweep.slices()))
         size = tile or tiles.default_tile(memory, sweep.rules, mesh.devices.flat[0])
         if layout is None:
             total = math.prod(dim.size for dim in sweep.dims)
@@ -88,7 +88,6 @@ class Work:
         if available is not None and tile is None:
             memory = self._fit(available)
         self.plan = Plan(layout, self.tile, mesh.size, memory)
-        self._drawn: tuple[Hashable, PyTree] = (None, None)
 
     def compute(
         self,
@@ -178,12 +177,7 @@ class Work:
     def _fit(self, available: int) -> int:
         """Shrink the tile until the program that takes most fits into the `available` bytes; what
         it takes then."""
-
-        def estimate(chosen: Mapping[str, float]) -> int:
-            problem = self.problem(_hashable(chosen))
-            return self.sweep.rules.bytes_per_run(problem.task, problem.settings)
-
-        largest = _hashable(max(self.sweep.slices(), key=estimate))
+        largest = _hashable(max(self.sweep.slices(), key=self._estimate))
         while True:
             needed = self.program(largest)[1].bytes
             excess = needed / (fit.SHARE * available)
@@ -191,9 +185,15 @@ class Work:
                 return needed
             self._shrink(excess)
 
+    def _estimate(self, chosen: Mapping[str, float]) -> int:
+        """Bytes per run, before there is a program to ask."""
+        problem = self.problem(_hashable(chosen))
+        return self.sweep.rules.bytes_per_run(problem.task, problem.settings)
+
     def _shrink(self, times: float) -> None:
         self.tile = fit.smaller(self.tile, times)
         self.program.cache_clear()
+        self._drawn = (None, None)
 
     def _program(self, chosen: tuple[tuple[str, float], ...]) -> tuple[PyTree, tiles.Program]:
         problem, rules = self.problem(chosen), self.sweep.rules

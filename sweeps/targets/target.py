@@ -3,6 +3,7 @@
 import importlib.util
 import os
 from collections.abc import Callable
+from importlib.machinery import ModuleSpec
 from typing import Any, NamedTuple
 
 import jax
@@ -69,7 +70,7 @@ def v5e() -> Target:
 def h100() -> Target:
     """An NVIDIA H100; `ValueError` without its compiler."""
     _require("jax_plugins.xla_cuda12", "check-gpu")
-    _require("nvidia.cuda_nvcc", "check-gpu")
+    nvcc = _require("nvidia.cuda_nvcc", "check-gpu")
     from jax._src import xla_bridge
 
     known = xla_bridge.canonicalize_platform
@@ -80,11 +81,10 @@ def h100() -> Target:
     found = topologies.get_topology_desc(
         platform="cuda", topology_name="", target_config=_H100, topology="1x1x1"
     )
-    spec = importlib.util.find_spec("nvidia.cuda_nvcc")
-    folder = "" if spec is None else next(iter(spec.submodule_search_locations or ()), "")
+    (folder,) = nvcc.submodule_search_locations or ("",)
     # What is fastest cannot be found out without a device either.
     options: dict[str, str | bool] = {
-        "xla_gpu_cuda_data_dir": str(folder),
+        "xla_gpu_cuda_data_dir": folder,
         "xla_gpu_autotune_level": "0",
     }
     return Target(_mesh(found), ("cuda",), options)
@@ -98,10 +98,11 @@ def _mesh(topology: Any) -> Mesh:
     return Mesh(np.array(topology.devices[:1]), ("devices",))
 
 
-def _require(package: str, extra: str) -> None:
+def _require(package: str, extra: str) -> ModuleSpec:
     try:
         found = importlib.util.find_spec(package)
     except ModuleNotFoundError:
         found = None
     if found is None:
         raise ValueError(f"check-devices: needs {package}: pip install 'dynsim[{extra}]'")
+    return found
