@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 
 import sweeps
-from sweeps.runner.store import Store
+from sweeps.runner.store.store import Store
 
 SWEEP = """
 record = ["entropy", "loss"]

@@ -9,7 +9,7 @@ import tyro
 import xarray as xr
 
 from sweeps import output
-from sweeps.runner.store import Store
+from sweeps.runner.store.store import Store
 
 
 @dataclasses.dataclass(frozen=True)

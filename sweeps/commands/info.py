@@ -8,7 +8,7 @@ from typing import Any
 import tyro
 
 from dynsim.trajectory import counts
-from sweeps.runner.store import Store
+from sweeps.runner.store.store import Store
 
 
 @dataclasses.dataclass(frozen=True)

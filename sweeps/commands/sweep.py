@@ -11,7 +11,7 @@ from sweeps.runner import hosts
 from sweeps.runner.files import load
 from sweeps.runner.run import Interrupted
 from sweeps.runner.run import run as run_sweep
-from sweeps.runner.store import Store
+from sweeps.runner.store.store import Store
 
 
 @dataclasses.dataclass(frozen=True)

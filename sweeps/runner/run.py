@@ -17,7 +17,7 @@ from dynsim import Status, checks
 from dynsim.precision import Device, precision
 from sweeps.runner import labels, tiles
 from sweeps.runner.spec import Sweep
-from sweeps.runner.store import Store, StoreError
+from sweeps.runner.store.store import Store, StoreError
 from sweeps.runner.work import Work
 
 Handler = Callable[[int, FrameType | None], object] | int | signal.Handlers | None

@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 
 import sweeps
-from sweeps.runner import axes, files, identity
+from sweeps.runner import axes, files
+from sweeps.runner.store import identity
 from sweeps.systems.yz.settings import Training
 
 SWEEPS = Path(sweeps.__file__).parent / "recipes"

@@ -18,7 +18,7 @@ from odes.yz import population
 from sweeps import Sweep, Training
 from sweeps.runner import tiles
 from sweeps.runner.run import valid
-from sweeps.runner.store import Store, StoreError
+from sweeps.runner.store.store import Store, StoreError
 
 pytestmark = pytest.mark.usefixtures("quick_theory")
 

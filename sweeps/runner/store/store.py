@@ -23,7 +23,7 @@ from zarr.storage import MemoryStore
 
 from sweeps.output import environment
 from sweeps.runner.axes import Dimension, Layout
-from sweeps.runner.identity import differences, fingerprint
+from sweeps.runner.store.identity import differences, fingerprint
 
 FORMAT = 2
 """Number of the way in which stores are written: 2 since a store names its system."""
