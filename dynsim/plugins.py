@@ -3,8 +3,12 @@
 import functools
 import importlib.metadata
 from collections.abc import Mapping
-from importlib.metadata import EntryPoint
 from types import MappingProxyType
+from typing import Any
+
+EntryPoint = Any
+"""Of the standard library, or of the package importlib_metadata, which takes its place wherever it
+is imported."""
 
 
 @functools.cache

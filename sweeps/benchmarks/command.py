@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 import tyro
 
-from sweeps.runner import hosts
+from sweeps.runner.cluster import hosts
 
 What = Literal["fig6", "maps", "two_stage", "scaling", "kills", "device"]
 WITH_TORCH = ("fig6", "two_stage")

@@ -24,7 +24,7 @@ run.init = "uniform"
 WORKER = """
 import sys
 from sweeps import cli
-from sweeps.store import Store
+from sweeps.runner.store.store import Store
 write = Store.write
 def told(store, region, arrays):
     write(store, region, arrays)

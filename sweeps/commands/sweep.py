@@ -7,7 +7,7 @@ from pathlib import Path
 import tyro
 
 from sweeps.commands import info
-from sweeps.runner import hosts
+from sweeps.runner.cluster import hosts
 from sweeps.runner.files import load
 from sweeps.runner.run import Interrupted
 from sweeps.runner.run import run as run_sweep

@@ -18,7 +18,7 @@ from dynsim.trajectory import counts, to_arrays
 from sweeps import output
 from sweeps.compare import comparison
 from sweeps.compare.settings import CompareOptions
-from sweeps.runner import hosts
+from sweeps.runner.cluster import hosts
 from sweeps.runner.run import run as run_sweep
 from sweeps.runner.spec import Sweep
 from sweeps.systems import registry

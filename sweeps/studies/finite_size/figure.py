@@ -13,7 +13,7 @@ from matplotlib.ticker import NullLocator
 import dynsim
 from dynsim import checks
 from sweeps import output
-from sweeps.runner import hosts
+from sweeps.runner.cluster import hosts
 from sweeps.runner.run import run as run_sweep
 from sweeps.runner.run import valid
 from sweeps.runner.spec import Sweep

@@ -12,7 +12,7 @@ from matplotlib.axes import Axes
 from matplotlib.colors import LogNorm
 
 from sweeps import output
-from sweeps.runner import hosts
+from sweeps.runner.cluster import hosts
 from sweeps.runner.files import load
 from sweeps.runner.run import run as run_sweep
 from sweeps.runner.run import valid

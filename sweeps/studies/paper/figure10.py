@@ -14,7 +14,7 @@ from matplotlib.axes import Axes
 from dynsim import checks
 from dynsim.transformer.observables import uniform_entropy
 from sweeps import output
-from sweeps.runner import hosts
+from sweeps.runner.cluster import hosts
 from sweeps.runner.run import run as run_sweep
 from sweeps.runner.run import valid
 from sweeps.runner.spec import Sweep

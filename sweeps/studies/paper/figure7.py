@@ -12,7 +12,7 @@ from matplotlib.colors import LogNorm
 from dynsim import Status, checks
 from dynsim.transformer.observables import uniform_entropy
 from sweeps import output
-from sweeps.runner import hosts
+from sweeps.runner.cluster import hosts
 from sweeps.runner.run import run as run_sweep
 from sweeps.runner.spec import Sweep
 from sweeps.systems.transformer.settings import TextFigure, TextTraining, describe

@@ -9,7 +9,7 @@ import xarray as xr
 from matplotlib.axes import Axes
 
 from sweeps import output
-from sweeps.runner import hosts
+from sweeps.runner.cluster import hosts
 from sweeps.runner.files import load
 from sweeps.runner.run import run as run_sweep
 from sweeps.runner.run import valid

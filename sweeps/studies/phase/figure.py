@@ -13,7 +13,7 @@ from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 
 from sweeps import output
-from sweeps.runner import hosts
+from sweeps.runner.cluster import hosts
 from sweeps.runner.labels import label
 from sweeps.runner.run import run as run_sweep
 from sweeps.studies.options import log_edges

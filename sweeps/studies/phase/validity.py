@@ -16,7 +16,7 @@ from matplotlib.figure import Figure
 from dynsim import checks
 from odes.yz import ladder
 from sweeps import output
-from sweeps.runner import hosts
+from sweeps.runner.cluster import hosts
 from sweeps.runner.run import run as run_sweep
 from sweeps.runner.run import valid
 from sweeps.runner.spec import Sweep

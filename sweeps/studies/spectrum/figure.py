@@ -13,7 +13,7 @@ from dynsim.precision import AnyArray
 from dynsim.two_stage.presets import Preset
 from dynsim.two_stage.rank_truncation import RankCurves
 from sweeps import output
-from sweeps.runner import hosts
+from sweeps.runner.cluster import hosts
 from sweeps.studies.spectrum import panels as checkpoint
 from sweeps.studies.spectrum.checkpoint import Checkpoint
 from sweeps.studies.two_stage import claims

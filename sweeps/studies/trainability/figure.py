@@ -14,7 +14,7 @@ from matplotlib.ticker import NullLocator
 
 from dynsim import checks
 from sweeps import output
-from sweeps.runner import hosts
+from sweeps.runner.cluster import hosts
 from sweeps.studies.trainability.boundary import (
     CORNERS,
     Dimension,

@@ -7,7 +7,7 @@ from pathlib import Path
 from dynsim import checks
 from odes.two_stage import ladder
 from sweeps.compare.settings import CompareOptions
-from sweeps.runner import hosts
+from sweeps.runner.cluster import hosts
 from sweeps.studies.two_stage import report
 from sweeps.studies.two_stage.experiment import runs
 from sweeps.studies.two_stage.outcome import TwoStageComparison

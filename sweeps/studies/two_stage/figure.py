@@ -12,7 +12,7 @@ from matplotlib.axes import Axes
 from dynsim import Trajectory, checks
 from dynsim.two_stage.noisy_sgd import Control
 from sweeps import output
-from sweeps.runner import hosts
+from sweeps.runner.cluster import hosts
 from sweeps.studies.two_stage import claims, panels
 from sweeps.studies.two_stage import theory as two_stage_theory
 from sweeps.studies.two_stage.experiment import runs

@@ -23,7 +23,7 @@ from odes.two_stage.loss import losses, normal_nodes
 from odes.two_stage.minibatch import gradient_variance
 from odes.two_stage.state import ReducedState
 from sweeps import output
-from sweeps.runner import hosts
+from sweeps.runner.cluster import hosts
 from sweeps.studies.finite_size.order import slope
 from sweeps.systems.two_stage.settings import TwoStage
 

@@ -15,7 +15,7 @@ from dynsim import checks
 from dynsim.precision import precision
 from odes.two_stage import thresholds
 from sweeps import output
-from sweeps.runner import hosts
+from sweeps.runner.cluster import hosts
 from sweeps.runner.run import run as run_sweep
 from sweeps.runner.run import valid
 from sweeps.runner.spec import Sweep
