@@ -29,9 +29,16 @@ def blocks(page: Path, language: str) -> list[str]:
     return [code for kind, code in BLOCK.findall(page.read_text()) if kind == language]
 
 
-@pytest.mark.parametrize(
-    "page", [p for p in PAGES if blocks(p, "python")], ids=lambda page: page.stem
-)
+# By default those that a newcomer reads first.
+FIRST = {"README", "guide", "sweeps", "extending", "theory"}
+WITH_PYTHON = [
+    pytest.param(p, id=p.stem, marks=[] if p.stem in FIRST else [pytest.mark.full])
+    for p in PAGES
+    if blocks(p, "python")
+]
+
+
+@pytest.mark.parametrize("page", WITH_PYTHON)
 def test_python_blocks_run(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     exec(compile("\n".join(blocks(page, "python")), str(page), "exec"), {"__name__": "docs"})

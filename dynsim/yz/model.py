@@ -12,6 +12,7 @@ model. With P(l|n) in place of the counts it is the limit T -> infinity of Lemma
 a = c_n. Only the rows of Z that belong to a query get a gradient, so only those are stored.
 """
 
+import functools
 from typing import Literal
 
 import equinox as eqx
@@ -62,6 +63,7 @@ def init_zero(task: SequenceClasses, dtype: str = "float32", residual: bool = Fa
     return YZ(jnp.asarray(Y), jnp.asarray(Z), residual)
 
 
+@functools.partial(jax.jit, inline=True, static_argnames="dtype")
 def init_uniform(task: SequenceClasses, key: PRNGKeyArray, dtype: str = "float32") -> YZ:
     """Y and Z uniform on (-1/sqrt(M), 1/sqrt(M)), as in Fig. 6."""
     bound = task.M**-0.5
@@ -96,6 +98,7 @@ def direction(
     return normalise(_weigh(z, counts, axis), axis)
 
 
+@functools.partial(jax.jit, inline=True, static_argnames="axis")
 def _weigh(
     z: Float[Array, "E M"], counts: Float[AnyArray, "E M"], axis: int
 ) -> Float[Array, "E M"]:
@@ -117,6 +120,7 @@ def output(
     return normalise(f + jax.nn.one_hot(task.query[classes], task.M, dtype=f.dtype))
 
 
+@functools.partial(jax.jit, inline=True)
 def forward(params: YZ, task: SequenceClasses, examples: Examples) -> Float[Array, "E M"]:
     """Logits Y^T f of each example, Y^T h with the residual."""
     z = params.Z[task.query_index[examples.classes]]
@@ -124,6 +128,7 @@ def forward(params: YZ, task: SequenceClasses, examples: Examples) -> Float[Arra
     return output(params, task, f, examples.classes) @ params.Y
 
 
+@functools.partial(jax.jit, inline=True, static_argnames="axis")
 def cross_entropy(
     logits: Float[Array, "E M"], label: Int[AnyArray, " E"], axis: int = -1
 ) -> tuple[Float[Array, " E"], Float[Array, "E M"]]:

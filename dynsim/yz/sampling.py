@@ -5,6 +5,7 @@ counts of a key are the counts of that key's tokens, and a model without positio
 trained on either. Counts avoid materialising (B, T) tokens.
 """
 
+import functools
 from collections.abc import Callable
 
 import jax
@@ -18,12 +19,14 @@ from dynsim.yz.model import Examples
 from dynsim.yz.support import SupportExamples
 
 
+@functools.partial(jax.jit, inline=True, static_argnames="batch")
 def sample_classes(task: SequenceClasses, key: PRNGKeyArray, batch: int) -> Int[Array, " B"]:
     """(B,) classes drawn from the prior."""
     prior = jnp.asarray(task.prior, jnp.float32)
     return _invert(jnp.cumsum(prior)[None, :], jax.random.uniform(key, (batch,), jnp.float32))
 
 
+@functools.partial(jax.jit, inline=True, static_argnames=("batch", "length"))
 def sample_tokens(
     task: SequenceClasses, key: PRNGKeyArray, batch: int, length: int
 ) -> tuple[Int[Array, " B"], Int[Array, "B T"]]:
@@ -35,6 +38,7 @@ def sample_tokens(
     return classes, jnp.concatenate([context, query[:, None]], axis=1)
 
 
+@functools.partial(jax.jit, inline=True, static_argnames=("batch", "length", "dtype"))
 def sample_support(
     task: SequenceClasses, key: PRNGKeyArray, batch: int, length: int, dtype: str = "float32"
 ) -> SupportExamples:
@@ -43,6 +47,7 @@ def sample_support(
     return support_sampler(task, batch, length, dtype)(key)
 
 
+@functools.partial(jax.jit, inline=True, static_argnames=("batch", "length", "dtype"))
 def sample_counts(
     task: SequenceClasses, key: PRNGKeyArray, batch: int, length: int, dtype: str = "float32"
 ) -> Examples:
@@ -89,6 +94,7 @@ def counts_sampler(
     return draw
 
 
+@functools.partial(jax.jit, inline=True, static_argnames=("batch", "dtype"))
 def sample_classes_only(
     task: SequenceClasses, key: PRNGKeyArray, batch: int, dtype: str = "float32"
 ) -> Examples:

@@ -6,6 +6,7 @@ row of Y that only class n attends to is a sum over the few sequences of n. `_su
 such sums out, where that beats a matrix product with zeros.
 """
 
+import functools
 import math
 
 import equinox as eqx
@@ -161,6 +162,7 @@ def _(primals, tangents):  # type: ignore[no-untyped-def]
     return _sum_rows(*primals), product(d_rows, weight) + product(rows, d_weight)
 
 
+@functools.partial(jax.jit, inline=True)
 def _on_vocabulary(
     task: SequenceClasses, examples: SupportExamples, values: Float[Array, "S E"]
 ) -> Float[Array, "M E"]:

@@ -11,6 +11,7 @@ implicit (45) is solved in closed form through Wright's omega. Times are optimis
 class n has been visited pi(n) t times at step t, which is t/K in the paper.
 """
 
+import functools
 from typing import NamedTuple
 
 import jax
@@ -41,6 +42,7 @@ class Stages(NamedTuple):
     snap: Float[Array, "..."]
 
 
+@functools.partial(jax.jit, inline=True)
 def scaled_h(tau: Real[Number, "..."], M: Real[Number, "..."]) -> Float[Array, "..."]:
     """u = M h at tau = eta_Y s, the solution of e^u + (M-1) u = M tau + 1 (Eq. 45).
 
@@ -78,6 +80,7 @@ def gamma(
     return speed(h(s, eta_y, M), M)
 
 
+@functools.partial(jax.jit, inline=True)
 def speed(h: Real[Number, "..."], M: Real[Number, "..."]) -> Float[Array, "..."]:
     """gamma of Eq. 85 as a function of h, which the discrete decoder shares; elementwise.
 
@@ -109,6 +112,7 @@ def gamma_decaying(
     return jnp.log(M * tau) / tau
 
 
+@functools.partial(jax.jit, inline=True)
 def gamma_integral(
     s: Real[Number, "..."],
     eta_y: Real[Number, "..."],
@@ -120,6 +124,7 @@ def gamma_integral(
     return jnp.asarray(K) * ((M - 1) * h(s, eta_y, M)) ** 2 / (2 * jnp.asarray(eta_y))
 
 
+@functools.partial(jax.jit, inline=True)
 def stages(eta_y: Real[Number, "..."], K: Real[Number, "..."], M: Real[Number, "..."]) -> Stages:
     """Times that divide a run (Theorem 1b, Lemma 9) and the exact peak of gamma.
 

@@ -23,9 +23,11 @@ t = 0. `printed=True` gives that form, for figures. All functions are elementwis
 precision of what they are given; rates must be positive.
 """
 
+import functools
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
+import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Real
 
@@ -64,6 +66,7 @@ def growth_factor_bounds(f_dominant: Numbers, B: Numbers) -> Bounds:
     return Bounds(jnp.exp(2 * jnp.asarray(f_dominant) ** 2 * B), jnp.exp(2 * B))
 
 
+@functools.partial(jax.jit, inline=True)
 def other_logit(gain: Numbers, ratio: Numbers) -> Float[Array, "..."]:
     """z_l(t) - z_l(0) of a distinct token, from the dominant one's gain z_l0(t) - z_l0(0) [ours].
 

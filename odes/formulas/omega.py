@@ -4,6 +4,8 @@ omega(x) solves w + ln w = x, so omega(x) = W_0(e^x) with Lambert's W; unlike th
 does not overflow. Neither JAX nor `jax.scipy` ships one of the two.
 """
 
+import functools
+
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
@@ -14,6 +16,7 @@ _ITERATIONS = 3
 
 
 @jax.custom_jvp
+@functools.partial(jax.jit, inline=True)
 def wrightomega(x: Float[Array, "..."]) -> Float[Array, "..."]:
     """omega(x) > 0 with omega + ln(omega) = x, elementwise, in the precision of `x`.
 

@@ -140,6 +140,7 @@ def test_with_one_factor_held_at_identity_it_is_the_yz_run_on_the_same_batches(
     np.testing.assert_allclose(layer.Z, want.params.Z, rtol=1e-10, atol=1e-12)
 
 
+@pytest.mark.full  # sweeps of qkv rest on it too
 def test_vmap_over_scales_rates_and_keys_is_the_loop() -> None:
     def run(scale: jax.Array, eta: jax.Array, seed: jax.Array) -> dynsim.Trajectory:
         init = EmbeddedSpec(12, heads=2, scale=scale, embedding="gaussian", tied=False)

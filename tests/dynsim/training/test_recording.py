@@ -102,7 +102,14 @@ RUNS = {
 }
 
 
-@pytest.mark.parametrize("run", RUNS, ids=lambda run: run.__name__)
+# Those that draw text or prompts have the resolver of the others, and more to compile.
+LARGE = (simulate_text, simulate_prompts, solve_two_stage)
+
+
+@pytest.mark.parametrize(
+    "run",
+    [pytest.param(r, marks=[pytest.mark.full] if r in LARGE else [], id=r.__name__) for r in RUNS],
+)
 def test_a_bare_name_is_one_name(run: Callable[[object], Trajectory]) -> None:
     name, provided = RUNS[run]
     found = run(name)

@@ -82,7 +82,7 @@ def test_training_is_a_plain_loop(task: Text) -> None:
 
 
 @pytest.mark.usefixtures("x64")
-@pytest.mark.parametrize("kind", ["momentum", "adam"])
+@pytest.mark.parametrize("kind", [pytest.param("momentum", marks=pytest.mark.full), "adam"])
 def test_rules_with_memory_and_clipping(task: Text, kind: str) -> None:
     """Three updates of all weights together, clipped to a norm that every gradient exceeds."""
     eta, clip = 0.05, 0.1
@@ -130,6 +130,7 @@ def test_a_short_gradient_is_not_clipped() -> None:
     )
 
 
+@pytest.mark.full  # a program for one number
 def test_uniform_attention_has_the_entropy_of_its_keys(task: Text) -> None:
     """Without queries all keys weigh the same: log of their number, the first row left out. With
     all attention on one key there is none; a swap of keys moves all of it."""
@@ -152,6 +153,7 @@ def test_uniform_attention_has_the_entropy_of_its_keys(task: Text) -> None:
     assert float(text_observables.layer_change(itself, first)[0]) == 1
 
 
+@pytest.mark.full  # sweeps of the transformer rest on it too
 def test_rates_and_keys_are_traced(task: Text) -> None:
     """A batch over rates and keys is the single runs, from one compilation."""
     traces = []

@@ -52,7 +52,11 @@ def test_the_authors_recorded_run_is_reproduced(dtype: str, data_folder: Path) -
         np.testing.assert_allclose(losses, run[f"loss_{suffix}"][:steps], rtol=tolerance, atol=1e-6)
 
 
-@pytest.mark.parametrize("task", [TASK, dynsim.syn_medium(2)], ids=["one query", "two queries"])
+@pytest.mark.parametrize(
+    "task",
+    [TASK, pytest.param(dynsim.syn_medium(2), marks=pytest.mark.full)],
+    ids=["one query", "two queries"],
+)
 def test_an_accelerators_program_is_that_of_a_cpu(task: dynsim.SequenceClasses) -> None:
     """Written with products and long legs, and run on a CPU here."""
     run = functools.partial(

@@ -141,7 +141,7 @@ def test_transition_times_scale_with_K_over_eta_and_end_where_defined() -> None:
 
 
 @pytest.mark.usefixtures("x64")
-@pytest.mark.parametrize("M", [3.0, 30.0, 1000.0])
+@pytest.mark.parametrize("M", [3.0, pytest.param(30.0, marks=pytest.mark.full), 1000.0])
 def test_gamma_integrates_to_Gamma(M: float) -> None:
     eta, K = 0.8, 4.0
     speed = lambda t: float(decoder.gamma(t / K, eta, M))

@@ -119,7 +119,7 @@ def test_one_gain_fixes_all_distinct_tokens() -> None:
         ((1, 4), "sgd"),
         pytest.param((1, 4), "paper", marks=pytest.mark.full),
         pytest.param((4, 1), "sgd", marks=pytest.mark.full),
-        ((4, 1), "paper"),
+        pytest.param((4, 1), "paper", marks=pytest.mark.full),
     ],
     ids=["one query", "one query, paper", "a query per class", "a query per class, paper"],
 )

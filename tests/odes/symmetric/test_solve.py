@@ -171,6 +171,7 @@ def test_a_hundred_thousand_classes_to_a_hundred_million_steps() -> None:
     assert (Z.common < 0).all()
 
 
+@pytest.mark.full  # Adam and matching each have a test
 def test_adams_matched_flow_follows_adam_and_maps_over_rates() -> None:
     task = symmetric.symmetric_task(dynsim.syn_small())
     steps, rates = np.array([20, 50, 100]), jnp.array([0.01, 0.03])

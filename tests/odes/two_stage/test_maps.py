@@ -155,7 +155,9 @@ def predicted(task: Prompts, state: ReducedState) -> tuple[jax.Array, jax.Array]
 @pytest.mark.parametrize(
     ("coupling", "state"),
     [
-        (0.0, ReducedState(1.0, 0.5, 0.06, 0.06, 0.06, 0.06, 0.06)),
+        pytest.param(
+            0.0, ReducedState(1.0, 0.5, 0.06, 0.06, 0.06, 0.06, 0.06), marks=pytest.mark.full
+        ),
         (1.0, ReducedState(0.9, 1.2, 0.01, 0.02, 0.01, 0.01, 0.01)),
     ],
     ids=["noisy-c=0", "learned-c=1"],

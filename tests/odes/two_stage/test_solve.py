@@ -114,6 +114,7 @@ def test_noise_that_the_loss_does_not_see_is_ornstein_uhlenbeck() -> None:
     assert want[2] / want[4] > 5
 
 
+@pytest.mark.full  # sweeps of the theory rest on it
 def test_traced_numbers_give_what_numbers_give() -> None:
     task = prompts(16, 65)
     times = np.r_[0, 20, 60, 400.0]
@@ -177,6 +178,7 @@ def test_path_without_noise_is_the_ode() -> None:
     np.testing.assert_allclose(errors[0] / errors[1], 2, rtol=0.15)
 
 
+@pytest.mark.full  # many paths
 def test_noise_of_the_paths_follows_the_rate() -> None:
     # Nothing to learn: a and b are Ornstein-Uhlenbeck processes like the noise weights.
     task = prompts(12, 33, gamma0=0.0, s1=0.0, s2=0.0, r=1e-6)

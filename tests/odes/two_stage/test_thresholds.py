@@ -42,6 +42,7 @@ def test_closed_form_is_the_hessian_where_its_assumptions_hold() -> None:
     np.testing.assert_allclose(thresholds.growth_rate(task, 1e-3, 0.0, drive), got, rtol=0.03)
 
 
+@pytest.mark.full  # the rates themselves are tested above
 def test_small_b_grows_at_that_rate_in_the_ode() -> None:
     task, decay = prompts(), 0.025
     optimizer = noisy_sgd(0.05, 0.05, decay, tau=0.1)
@@ -68,6 +69,7 @@ def test_critical_noise_is_the_root() -> None:
     np.testing.assert_allclose(optimizer.stationary(eta), critical, rtol=eta * 0.025)
 
 
+@pytest.mark.full  # minutes of bisection where compilation is slow
 def test_boundary_of_a_finite_time() -> None:
     decay, horizon, r = 0.025, 200.0, jnp.linspace(0.8, 2.5, 5)
     tau = thresholds.finite_time_boundary(prompts(), decay, horizon, r)

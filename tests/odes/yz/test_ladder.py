@@ -21,6 +21,7 @@ pytestmark = pytest.mark.usefixtures("x64")
 QUICK = {"plain", "fixed_attention", "fixed_attention-discrete"}
 
 
+@pytest.mark.full  # by Euler in `test_gradients.py`
 @pytest.mark.parametrize(
     "name",
     [

@@ -84,6 +84,7 @@ def test_files_are_complete_and_the_table_names_theories(written: Path) -> None:
         assert word in table
 
 
+@pytest.mark.full  # a comparison of its own
 def test_json_prints_the_report_alone(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
     # As many times as in `SMALL`, so that the programs of the theories are the same.
     arguments = ["compare", "--steps", "12", "--seeds", "1", "--length", "inf", "--batch", "inf"]

@@ -112,6 +112,7 @@ def test_measures_of_sparse_and_frozen() -> None:
     assert found["top"] == pytest.approx(0.25)
 
 
+@pytest.mark.full  # a training for each panel
 def test_figures_are_drawn(tmp_path: Path) -> None:
     sizes = {"steps": 20, "length": 6, "width": 4, "mlp": 0, "batch": 2}
     paths = figure10.run(figure10.Figure10(eta=(1.0, 2.0), seeds=2, out=tmp_path / "a", **sizes))

@@ -58,6 +58,7 @@ def test_figure_3_orders_its_bounds_and_rates(tmp_path: Path) -> None:
     assert (np.diff(data["upper"][:, -1]) < 0).all()
 
 
+@pytest.mark.full  # a flow for each curve
 def test_the_ladder_figure_draws_variants(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -86,6 +86,7 @@ def test_lines_on_other_axes_and_with_momentum() -> None:
     np.testing.assert_allclose(closed["rise_end"], want)
 
 
+@pytest.mark.full  # a plane of each theory
 def test_a_theory_compared_with_itself_differs_nowhere(tmp_path: Path) -> None:
     # The same flow twice, on all parameters and on those that symmetry leaves.
     options = ["--engine", "matched", "--length", "inf", "--against", "best", "--resolution", "3"]
@@ -102,6 +103,7 @@ def test_a_theory_compared_with_itself_differs_nowhere(tmp_path: Path) -> None:
     assert (tmp_path / "phase.png").stat().st_size > 10_000
 
 
+@pytest.mark.full  # a variant of the picture of two
 def test_one_engine_is_one_panel(tmp_path: Path) -> None:
     config = phase.Phase(engine="symmetric", resolution=4, horizon=20, out=tmp_path)
     found = figure.compute(config)

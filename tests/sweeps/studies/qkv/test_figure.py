@@ -11,6 +11,7 @@ from sweeps.studies.qkv.figure import FigureQKV, run
 pytestmark = pytest.mark.usefixtures("quick_theory")
 
 
+@pytest.mark.full  # two flows and a training
 def test_the_figure_shows_the_flow_of_the_factors_closer_than_the_plain_one(tmp_path: Path) -> None:
     config = FigureQKV(out=tmp_path, widths=(40,), scales=(1.0, 4.0), steps=50, seeds=1)
     paths = run(config)

@@ -39,6 +39,7 @@ def test_eq10_is_exact_for_lemma_3_and_only_for_it() -> None:
     assert errors.speed < 0.1 < errors.logit
 
 
+@pytest.mark.full  # all measurements of a page
 def test_the_page_of_slips_is_current(tmp_path: Path) -> None:
     assert cli.main(["validate", "slips", "--out", str(tmp_path)]) == 0
     written, kept = ((folder / "slips.md").read_text() for folder in (tmp_path, DOCS))

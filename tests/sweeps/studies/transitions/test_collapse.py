@@ -151,6 +151,7 @@ def test_slope_is_the_exponent_of_a_power_law() -> None:
     assert snap.slope(rates, 3 * rates**-0.4) == pytest.approx(-0.4)
 
 
+@pytest.mark.full  # a picture of many flows
 def test_snap_is_drawn_with_its_table(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     # Eq. 10 takes long to compile; the exact flow stands in for it, with a B of its own.
     def run_sweep(sweep: Sweep, path: Path) -> xr.Dataset:

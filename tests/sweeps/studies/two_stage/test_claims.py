@@ -166,6 +166,7 @@ def test_the_claims(
     assert [c.text for c in (*found, *traces[:3]) if not c.holds] == []
 
 
+@pytest.mark.full  # training at length
 @BOTH
 def test_a_large_rate_alone_learns_p_and_not_q(train: Callable[..., Runs], size: str) -> None:
     found = two_stage_claims.large_rate_alone(train(size, control="forever"))

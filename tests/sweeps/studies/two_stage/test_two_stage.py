@@ -187,10 +187,11 @@ def as_trained(runs: Runs, names: tuple[str, ...]) -> dict[str, Trajectory]:
     }
 
 
+@pytest.mark.full  # a training and a theory for each of its panels
 @pytest.mark.usefixtures("tiny")
 @pytest.mark.parametrize(
     "controls",
-    [("forever",), pytest.param(tuple(figure.CONTROLS), marks=pytest.mark.full)],
+    [("forever",), tuple(figure.CONTROLS)],
     ids=["one-control", "all-controls"],
 )
 def test_figures_resume_and_keep_what_they_draw(
@@ -227,6 +228,7 @@ def test_the_plane_of_the_phases_is_drawn(tmp_path: Path) -> None:
     assert (arrays["lines/finite_time"] < arrays["lines/infinite_time"]).all()
 
 
+@pytest.mark.full  # the orders by themselves: `odes/two_stage`
 @pytest.mark.usefixtures("tiny")
 def test_the_study_of_finite_size_tells_orders_and_variances(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -243,6 +245,7 @@ def test_the_study_of_finite_size_tells_orders_and_variances(
     assert arrays["variance"].shape == (3, 7)
 
 
+@pytest.mark.full  # a figure of trainings; what it computes: `spectrum`
 @pytest.mark.usefixtures("tiny")
 def test_the_spectrum_of_runs_is_kept(tmp_path: Path) -> None:
     out = tmp_path / "spectrum"
@@ -315,6 +318,7 @@ def test_bad_sweeps_are_refused(sweep: Sweep, message: str) -> None:
     assert message in str(error.value)
 
 
+@pytest.mark.full  # so in `sweeps/compare`
 @pytest.mark.usefixtures("tiny")
 def test_runs_that_diverge_are_left_out_of_the_means() -> None:
     found = sweeps.run(
