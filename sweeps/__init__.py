@@ -7,9 +7,11 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from sweeps.runner.cluster.driver import ChunksFailed
     from sweeps.runner.files import load
-    from sweeps.runner.run import Interrupted, run, valid
+    from sweeps.runner.progress import Interrupted
     from sweeps.runner.run import open_sweep as open  # noqa: A004  (as in zarr.open)
+    from sweeps.runner.run import run, valid
     from sweeps.runner.spec import Sweep
     from sweeps.runner.store.store import StoreError
     from sweeps.systems.base import Engine, Fields, Labels, Run, Settings, System
@@ -17,6 +19,7 @@ if TYPE_CHECKING:
     from sweeps.systems.yz.settings import Training
 
 __all__ = [
+    "ChunksFailed",
     "Engine",
     "Fields",
     "Interrupted",
@@ -40,7 +43,8 @@ _SOURCES = {
         for name in ("Engine", "Fields", "Labels", "Run", "Settings", "System")
     },
     "register": "sweeps.systems.registry:register",
-    "Interrupted": "sweeps.runner.run:Interrupted",
+    "ChunksFailed": "sweeps.runner.cluster.driver:ChunksFailed",
+    "Interrupted": "sweeps.runner.progress:Interrupted",
     "StoreError": "sweeps.runner.store.store:StoreError",
     "Sweep": "sweeps.runner.spec:Sweep",
     "Training": "sweeps.systems.yz.settings:Training",

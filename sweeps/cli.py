@@ -182,7 +182,8 @@ def parse(arguments: Sequence[str] | None = None) -> Any:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Parse the command line and run it. Returns 0, or 2 when the input is bad."""
+    """Parse the command line and run it. Returns 0, 2 when the input is bad, 1 when chunks
+    failed, or 130 after Ctrl-C."""
     # Here matplotlib finds the backend when it is imported, if it is.
     os.environ["MPLBACKEND"] = "Agg"
     # And Equinox, how solvers say that an argument is bad: by calling the host, which does not
@@ -196,6 +197,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 2
     except sweeps.Interrupted:
         return 130
+    except sweeps.ChunksFailed as error:
+        print(f"dynsim: {error}", file=sys.stderr)
+        return 1
     if paths:
         print("\nwrote " + ", ".join(map(str, paths)))
     return 0

@@ -10,8 +10,9 @@ import tyro
 
 from sweeps.runner.cluster import hosts
 
-What = Literal["fig6", "maps", "two_stage", "scaling", "kills", "device"]
+What = Literal["fig6", "maps", "two_stage", "scaling", "kills", "workers", "device"]
 WITH_TORCH = ("fig6", "two_stage")
+MODULES = {"kills": "workers.kills", "workers": "workers.shared"}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -24,8 +25,9 @@ class Bench:
             two_stage: trainings of the default preset against a PyTorch loop and against what the
             memory can move, its reduced ODE, a diagram of 625 of them;
             scaling: runs per second and memory from 1e2 to 1e5 runs; kills: 20 SIGKILLs of a
-            running sweep, each resumed; device: what the devices of this machine compute correctly,
-            and how fast, in one file.
+            running sweep, each resumed; workers: sweeps shared by Dask workers, some of which are
+            killed or slow; device: what the devices of this machine compute correctly, and how
+            fast, in one file.
         check: for fig6: also compare the PyTorch loop with the published table (a minute more); for
             two_stage: also with the table of claims (ten minutes more).
         small: for device: sizes for a CPU.
@@ -48,7 +50,8 @@ def run(config: Bench) -> None:
             f"bench {config.what}: compares with PyTorch, which is not installed; make bench "
             "installs it"
         )
-    benchmark = importlib.import_module(f"sweeps.benchmarks.{config.what}")
+    name = MODULES.get(config.what, config.what)
+    benchmark = importlib.import_module(f"sweeps.benchmarks.{name}")
     options: dict[str, Any] = {"check": config.check} if compares else {}
     if config.what == "device":
         options = {"small": config.small, "out": config.out}

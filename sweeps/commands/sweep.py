@@ -1,15 +1,17 @@
 """`dynsim sweep`: run a sweep, or what is left of it."""
 
+import contextlib
 import dataclasses
 import sys
+from concurrent.futures import Executor
 from pathlib import Path
 
 import tyro
 
 from sweeps.commands import info
-from sweeps.runner.cluster import hosts
+from sweeps.runner.cluster import dask_cluster, hosts
 from sweeps.runner.files import load
-from sweeps.runner.run import Interrupted
+from sweeps.runner.progress import Interrupted
 from sweeps.runner.run import run as run_sweep
 from sweeps.runner.store.store import Store
 
@@ -24,6 +26,9 @@ class SweepCommand(hosts.Hosts):
         set: replace settings of the file: run.steps=50 'axes.eta_z=[0.1, 1]'.
         chunk: runs in a chunk, the unit of work and storage; chosen from the tile if left out.
         tile: runs that a device works on at once; chosen from an estimate of memory if left out.
+        dask: workers of Dask that compute the chunks: the address of a scheduler
+            (tcp://HOST:8786), local:4 for four on this machine, or slurm, pbs, ... for a queue.
+        config: TOML file that describes the jobs in the queue, see docs/clusters.md.
         distributed, coordinator, processes, process: other processes that work on the same sweep,
             see docs/sweeps.md.
     """
@@ -33,6 +38,8 @@ class SweepCommand(hosts.Hosts):
     set: tuple[str, ...] = ()
     chunk: int | None = None
     tile: int | None = None
+    dask: str | None = None
+    config: Path | None = None
 
 
 def run(config: SweepCommand) -> list[Path]:
@@ -42,12 +49,29 @@ def run(config: SweepCommand) -> list[Path]:
     hosts.use_all_cores()
     process = config.connect()
     try:
-        run_sweep(sweep, out, chunk=config.chunk, tile=config.tile, process=process, report=_say)
+        with _workers(config) as executor:
+            run_sweep(
+                sweep,
+                out,
+                chunk=config.chunk,
+                tile=config.tile,
+                process=process,
+                executor=executor,
+                report=_say,
+            )
     except Interrupted:
         _say(f"stopped; what is finished is in {out}. Run the same command again to resume.")
         raise
     print(info.progress(info.describe(Store.open(out))))
     return [out]
+
+
+def _workers(config: SweepCommand) -> contextlib.AbstractContextManager[Executor | None]:
+    if config.dask is None:
+        if config.config is not None:
+            raise ValueError(f"config = {config.config}: read by dask = 'slurm' and the like alone")
+        return contextlib.nullcontext()
+    return dask_cluster.executor(config.dask, config.config, _say)
 
 
 def _say(line: str) -> None:

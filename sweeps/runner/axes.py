@@ -136,11 +136,21 @@ class Layout:
 
     def regions(self) -> Iterator[tuple[slice, ...]]:
         """The region of each chunk, chunk 0 first, the last dimension fastest."""
-        for index in itertools.product(*map(range, self.counts)):
-            yield tuple(
-                slice(i * c, min((i + 1) * c, n))
-                for i, c, n in zip(index, self.chunk, self.shape, strict=True)
-            )
+        return map(self._at, itertools.product(*map(range, self.counts)))
+
+    def region(self, number: int) -> tuple[slice, ...]:
+        """The region of one chunk, by its place among `regions`."""
+        index = []
+        for count in reversed(self.counts):
+            number, i = divmod(number, count)
+            index.append(i)
+        return self._at(tuple(reversed(index)))
+
+    def _at(self, index: tuple[int, ...]) -> tuple[slice, ...]:
+        return tuple(
+            slice(i * c, min((i + 1) * c, n))
+            for i, c, n in zip(index, self.chunk, self.shape, strict=True)
+        )
 
 
 def layout(dims: Sequence[Dimension], size: int) -> Layout:
@@ -194,6 +204,8 @@ def _spaced(field: str, table: Mapping[str, Any]) -> list[float]:
 def _number(field: str, value: Any, whole: bool) -> float:
     if isinstance(value, np.generic):
         value = value.item()
+    if value == "inf":  # as JSON, which has no infinity, spells it
+        value = math.inf
     if isinstance(value, bool) or not isinstance(value, int | float) or math.isnan(value):
         raise ValueError(f"{field} = {value!r}: must be a number")
     if whole and value != int(value):

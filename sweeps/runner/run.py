@@ -1,32 +1,24 @@
 """Running a sweep: chunk by chunk, on all local devices, resuming what is there."""
 
-import contextlib
-import functools
-import signal
-import sys
-import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
+from concurrent.futures import Executor
 from pathlib import Path
-from types import FrameType
 
 import numpy as np
 import xarray as xr
-from tqdm import tqdm
 
 from dynsim import Status, checks
 from dynsim.precision import Device, precision
-from sweeps.runner import labels, tiles
+from sweeps.runner import tiles
+from sweeps.runner.cluster import driver
+from sweeps.runner.progress import shown, stoppable
 from sweeps.runner.spec import Sweep
+from sweeps.runner.store.creation import create
 from sweeps.runner.store.store import Store, StoreError
 from sweeps.runner.work import Work
 
-Handler = Callable[[int, FrameType | None], object] | int | signal.Handlers | None
 PREFETCH = 64
 """Number of chunks whose programs are compiled ahead; most chunks share one."""
-
-
-class Interrupted(Exception):  # noqa: N818  (a wish of the user, no error)
-    """The user asked to stop; every chunk that was finished is stored."""
 
 
 def run(
@@ -37,6 +29,7 @@ def run(
     tile: int | None = None,
     devices: Sequence[Device] | None = None,
     process: tuple[int, int] = (0, 1),
+    executor: Executor | None = None,
     report: Callable[[str], None] | None = None,
 ) -> xr.Dataset:
     """Run a sweep, or what is left of it, and return its labelled results.
@@ -53,6 +46,9 @@ def run(
             is computed in float64 uses the host's CPU in place of devices without it.
         process: (k, n): this is process k of n that share the store; it takes the chunks k,
             k + n, k + 2 n, ...
+        executor: whose workers compute the chunks and write them, each on its own devices: any of
+            `concurrent.futures` that starts processes without forking, or that another package
+            makes (Dask's `client.get_executor()`, loky). It is not shut down.
         report: called with lines for people.
 
     Returns:
@@ -61,7 +57,9 @@ def run(
 
     Raises:
         ValueError: for bad settings, before anything is compiled or written.
-        StoreError: when `out` holds something else, is in use, damaged or not writable.
+        StoreError: when `out` holds something else, is in use, damaged or not writable, or when the
+            executor breaks.
+        ChunksFailed: when the executor's workers failed at some chunks; all others are stored.
         Interrupted: after Ctrl-C or SIGTERM, with all finished chunks stored.
     """
     sweep.check()
@@ -69,10 +67,20 @@ def run(
         if value is not None:
             checks.integer(name, value, 1)
     path = None if out is None else Path(out)
-    config = sweep.as_json()
-    store = _existing(path, config)
+    if executor is not None:
+        _check_executor(path, devices, process)
+    store = _existing(path, sweep.as_json())
     if store is not None and chunk is not None:
         _require_chunk(store, chunk)
+    if executor is not None and path is not None:
+        job = driver.job(sweep, str(path.resolve()), tile)
+        if store is None:
+            driver.make_store(executor, job, sweep, chunk, report)
+            store = Store.open(path)
+        with store.lock():
+            store.verify()
+            driver.work_off(executor, store, job)
+        return store.dataset()
     with precision(sweep.dtype):
         layout = store.layout if store else None
         new = store is None
@@ -81,23 +89,7 @@ def run(
         if report:
             report(str(work.plan))
         if store is None:
-            try:
-                store = Store.create(
-                    path,
-                    config,
-                    sweep.dims,
-                    work.plan.layout,
-                    work.variables(),
-                    labels.coordinates(sweep),
-                    functools.partial(labels.about, sweep.system),
-                    sweep.dtype,
-                )
-            except FileExistsError:
-                if path is None:
-                    raise
-                # Another process of this sweep has been faster.
-                store = Store.open(path)
-                store.require(config)
+            store = create(path, sweep, work.plan.layout, work.variables())
         with store.lock(*process):
             store.verify()
             _work_off(store, work, process)
@@ -115,6 +107,17 @@ def valid(dataset: xr.Dataset) -> xr.Dataset:
     return dataset.where(dataset["status"] == Status.OK)
 
 
+def _check_executor(
+    path: Path | None, devices: Sequence[Device] | None, process: tuple[int, int]
+) -> None:
+    if path is None:
+        raise ValueError("executor: its workers write to a store; out must say where")
+    if process != (0, 1):
+        raise ValueError(f"process = {process}: an executor has workers of its own")
+    if devices is not None:
+        raise ValueError("devices: an executor's workers have their own")
+
+
 def _work_off(store: Store, work: Work, process: tuple[int, int]) -> None:
     k, n = process
     status, done, variables = store.status(), store.done(), store.variables
@@ -123,19 +126,7 @@ def _work_off(store: Store, work: Work, process: tuple[int, int]) -> None:
     )
     for region in regions[:: max(len(regions) // PREFETCH, 1)]:
         work.start(region)
-    finished = status[status >= 0]
-    diverged = int((finished != Status.OK).sum())
-    with (
-        _stoppable() as check,
-        tqdm(
-            total=store.layout.num_runs,
-            initial=int(finished.size),
-            unit="run",
-            smoothing=0.1,
-            disable=None,
-            file=sys.stderr,
-        ) as bar,
-    ):
+    with stoppable() as check, shown(status) as advance:
         for region in regions:
             arrays = work.compute(region, variables, check)
             try:
@@ -146,9 +137,7 @@ def _work_off(store: Store, work: Work, process: tuple[int, int]) -> None:
                     "are stored. Make room or mend the folder, and run the same command to go on."
                 ) from error
             codes = arrays["status"]
-            diverged += int((codes != Status.OK).sum())
-            bar.set_postfix(diverged=diverged, refresh=False)
-            bar.update(codes.size)
+            advance(codes.size, int((codes != Status.OK).sum()))
             check()
 
 
@@ -170,31 +159,3 @@ def _require_chunk(store: Store, chunk: int) -> None:
             f"chunk = {chunk}: {store.path} was made with chunks of {have} runs and keeps them; "
             "leave chunk out to resume"
         )
-
-
-@contextlib.contextmanager
-def _stoppable() -> Iterator[Callable[[], None]]:
-    """Turn the first Ctrl-C or SIGTERM into an `Interrupted` at the next call of what this
-    yields, so that a write in flight is finished; the second one acts at once."""
-    if threading.current_thread() is not threading.main_thread():
-        yield lambda: None
-        return
-    asked = threading.Event()
-    before: dict[int, Handler] = {}
-
-    def handle(number: int, frame: FrameType | None) -> None:
-        del frame
-        asked.set()
-        signal.signal(number, before[number])
-
-    def check() -> None:
-        if asked.is_set():
-            raise Interrupted
-
-    for number in (signal.SIGINT, signal.SIGTERM):
-        before[number] = signal.signal(number, handle)
-    try:
-        yield check
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)

@@ -67,9 +67,11 @@ class Work:
         layout: axes.Layout | None = None,
         chunk: int | None = None,
         tile: int | None = None,
+        chunk_tiles: int = CHUNK_TILES,
         eager: bool = False,
     ) -> None:
-        """`eager`: begin to compile each program while the next one is traced."""
+        """`chunk_tiles`: tiles of a chunk where `chunk` does not say its size; `eager`: begin to
+        compile each program while the next one is traced."""
         self.sweep, self.mesh, self.eager = sweep, mesh, eager
         self.problem = functools.lru_cache(maxsize=64)(self._problem)
         self.program = functools.lru_cache(maxsize=64)(self._program)
@@ -78,7 +80,7 @@ class Work:
         size = tile or tiles.default_tile(memory, sweep.rules, mesh.devices.flat[0])
         if layout is None:
             total = math.prod(dim.size for dim in sweep.dims)
-            size_of_chunk = chunk or max(size * CHUNK_TILES, -(-total // MAX_CHUNKS))
+            size_of_chunk = chunk or max(size * chunk_tiles, -(-total // MAX_CHUNKS))
             layout = axes.layout(sweep.dims, size_of_chunk)
         extent = dict(zip((dim.name for dim in sweep.dims), layout.chunk, strict=True))
         num_seeds = extent.pop("seed", 1)

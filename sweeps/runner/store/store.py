@@ -135,6 +135,11 @@ class Store:
         return cls(group, Layout(status.shape, status.chunks), path)
 
     @property
+    def address(self) -> str | None:
+        """From which `Store.open` opens it again, in any process; None for one in memory."""
+        return None if self.path is None else str(self.path.resolve())
+
+    @property
     def config(self) -> dict[str, Any]:
         """The sweep's configuration as JSON values."""
         return dict(self.attributes["config"])

@@ -1,0 +1,1 @@
+"""Robustness of running sweeps, and what sharing them costs."""

@@ -1,0 +1,254 @@
+"""Sweeps shared by the workers of an executor: kills, balance, and what the sharing costs."""
+
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import Executor, Future, ThreadPoolExecutor
+from pathlib import Path
+
+import jax
+import numpy as np
+
+import sweeps
+from sweeps.benchmarks.timing import seconds
+from sweeps.runner import axes
+from sweeps.runner.cluster import dask_cluster, driver, jobs
+from sweeps.runner.spec import Sweep
+from sweeps.runner.store.creation import create
+from sweeps.runner.store.store import MISSING, Store, Variable
+from sweeps.systems.yz.settings import Training
+
+WORKERS = 4
+CHUNKS = 64
+CHUNK = 16
+"""Runs in each."""
+KILLS = 10
+PAUSE = 0.1
+"""Seconds that a chunk takes the workers whose balance is measured."""
+SLOW = 4
+"""How many times longer it takes the slow one of them."""
+EMPTY = 2000
+"""Chunks handed out to measure nothing but that."""
+MANY = 20_000
+"""Chunks of the store that is resumed."""
+
+
+class Killing(Executor):
+    """An executor, of whose workers one is killed after each so many chunks."""
+
+    def __init__(self, inner: Executor, kills: int, every: int) -> None:
+        self.inner, self.kills, self.every = inner, kills, every
+        self.done = self.killed = 0
+        self.names: set[str] = set()
+        self.moments = random.Random(0)
+
+    def submit(self, function: Callable, /, *given: object, **named: object) -> Future:
+        future = self.inner.submit(function, *given, **named)
+        future.add_done_callback(self._look)
+        return future
+
+    def _look(self, future: Future) -> None:
+        answer = None if future.cancelled() or future.exception() else future.result()
+        if not isinstance(answer, jobs.Done):
+            return
+        self.done += 1
+        self.names.add(answer.worker)
+        if self.done % self.every == 0 and self.killed < self.kills:
+            victim = self.moments.choice(sorted(self.names))
+            self.names.discard(victim)
+            self.killed += 1
+            os.kill(int(victim.split(":")[1]), signal.SIGKILL)
+
+
+def report() -> Iterator[str]:
+    """Lines of the report."""
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        yield from kills(folder)
+        yield from driver_killed(folder)
+        yield from balance(folder)
+        yield from overhead(folder)
+        yield from feed(folder)
+        yield from resume(folder)
+
+
+def sweep(steps: int = 400) -> Sweep:
+    """The sweep that workers share here."""
+    points = CHUNKS * CHUNK // 8
+    return Sweep(
+        {"eta_y": {"logspace": [0.1, 10, points]}, "seed": {"range": 8}},
+        Training(steps=steps, init="uniform"),
+        record=("entropy", "loss"),
+    )
+
+
+def kills(folder: Path) -> Iterator[str]:
+    """Workers are killed while they compute; the arrays are those of one process."""
+    sweeps.run(sweep(), folder / "one", chunk=CHUNK, tile=CHUNK)
+    with dask_cluster.executor(f"local:{WORKERS}") as executor:
+        killing = Killing(executor, KILLS, CHUNKS // (KILLS + 1))
+        sweeps.run(sweep(), folder / "killed", executor=killing, chunk=CHUNK, tile=CHUNK)
+    yield (
+        f"{WORKERS} workers, {CHUNKS} chunks, {killing.killed} workers killed: "
+        f"{int(Store.open(folder / 'killed').done().sum())} chunks stored, arrays identical to one "
+        f"process's: {_same(folder / 'one', folder / 'killed')}"
+    )
+
+
+def driver_killed(folder: Path) -> Iterator[str]:
+    """The driver is killed, with its workers in the middle of chunks; the next one resumes."""
+    file, out = folder / "sweep.toml", folder / "driven"
+    file.write_text(_toml())
+    main = "import sys; from sweeps import cli; sys.exit(cli.main(sys.argv[1:]))"
+    command = [sys.executable, "-c", main, "sweep", str(file), "--out", str(out)]
+    command += ["--chunk", str(CHUNK), "--tile", str(CHUNK), "--dask", "local:2"]
+    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    while process.poll() is None and _stored(out) < CHUNKS // 4:
+        time.sleep(0.05)
+    process.kill()
+    process.wait()
+    before = _stored(out)
+    subprocess.run(command, check=True, capture_output=True)
+    yield (
+        f"driver killed after {before} of {CHUNKS} chunks, run again: {_stored(out)} stored, "
+        f"arrays identical: {_same(folder / 'one', out)}"
+    )
+
+
+def balance(folder: Path) -> Iterator[str]:
+    """Workers that take a known time for a chunk, one of them longer: against the ideal, and
+    against fixed shares."""
+    ideal = CHUNKS * PAUSE / (WORKERS - 1 + 1 / SLOW)
+    store, job = _empty(folder / "balance", CHUNKS)
+    compute, jobs.compute = jobs.compute, paused
+    try:
+        with dask_cluster.executor(f"local:{WORKERS}") as executor:
+            # Each worker has imported what it needs, and one has become the slow one.
+            warm = [executor.submit(paused, job, -i, ()) for i in range(1, 4 * WORKERS)]
+            for future in warm:
+                future.result()
+            took = seconds(lambda: driver.work_off(executor, store, job))
+    finally:
+        jobs.compute = compute
+    with ThreadPoolExecutor(WORKERS) as threads:
+        shares = seconds(lambda: list(threads.map(_share, range(WORKERS))))
+    yield (
+        f"one of {WORKERS} workers {SLOW} times slower: {took:.2f} s, ideal {ideal:.2f} s (ratio "
+        f"{took / ideal:.2f}); fixed shares take {shares:.2f} s ({shares / ideal:.2f})"
+    )
+
+
+def paused(job: jobs.Job, number: int, avoid: tuple[str, ...]) -> jobs.Done:
+    """Takes the time of a chunk without computing one; the first worker to call it is slow."""
+    marker = Path(job.address + ".slow")
+    try:
+        marker.touch(exist_ok=False)
+        marker.write_text(jobs.name())
+    except FileExistsError:
+        pass
+    time.sleep(PAUSE * (SLOW if marker.read_text() == jobs.name() else 1))
+    return jobs.Done(jobs.name(), 1, 0)
+
+
+def _share(k: int) -> None:
+    for _ in range(k, CHUNKS, WORKERS):
+        time.sleep(PAUSE * (SLOW if k == 0 else 1))
+
+
+def overhead(folder: Path) -> Iterator[str]:
+    """The same sweep by workers and by one process with as many devices, both warm."""
+
+    def run(name: str, executor: Executor | None = None) -> float:
+        out = folder / name
+        return seconds(lambda: sweeps.run(sweep(), out, executor=executor, chunk=CHUNK, tile=CHUNK))
+
+    run("compiling")
+    one = run("warm")
+    with dask_cluster.executor(f"local:{WORKERS}") as executor:
+        run("first", executor)
+        took = run("second", executor)
+    yield (
+        f"{CHUNKS * CHUNK} runs, warm: {WORKERS} workers {took:.2f} s, one process with "
+        f"{len(jax.devices())} devices {one:.2f} s (ratio {took / one:.2f})"
+    )
+
+
+def feed(folder: Path) -> Iterator[str]:
+    """Chunks without any work, as quickly as the driver hands them out."""
+    store, job = _empty(folder / "feed", EMPTY)
+    compute, jobs.compute = jobs.compute, nothing
+    try:
+        with dask_cluster.executor(f"local:{WORKERS}") as executor:
+            executor.submit(nothing, job, 0, ()).result()
+            took = seconds(lambda: driver.work_off(executor, store, job))
+    finally:
+        jobs.compute = compute
+    yield f"empty chunks: {EMPTY / took:.0f} per second through {WORKERS} workers"
+
+
+def nothing(job: jobs.Job, number: int, avoid: tuple[str, ...]) -> jobs.Done:
+    """A chunk without work."""
+    return jobs.Done(jobs.name(), 1, 0)
+
+
+def resume(folder: Path) -> Iterator[str]:
+    """A store of many chunks, all but one of them done."""
+    store, _ = _empty(folder / "many", MANY)
+    done = (slice(MANY - 1), slice(1))
+    store.write(
+        done, {name: np.zeros((MANY - 1, 1), v.dtype) for name, v in store.variables.items()}
+    )
+    compute, jobs.compute = jobs.compute, nothing
+    try:
+        with ThreadPoolExecutor(1) as executor:
+            took = seconds(lambda: sweeps.run(_many(MANY), folder / "many", executor=executor))
+    finally:
+        jobs.compute = compute
+    left = int((Store.open(folder / "many").status() == MISSING).sum())
+    yield f"{MANY} chunks, of which {left} is left: resumed and found in {took:.1f} s"
+
+
+def _toml() -> str:
+    """`sweep` as a file."""
+    config = sweep().as_json()
+    lines = [f"{name} = {json.dumps(config[name])}" for name in ("record", "times")]
+    lines += [f"axes.{name} = {json.dumps(values)}" for name, values in config["axes"].items()]
+    lines += [
+        f"run.{name} = {json.dumps(value)}"
+        for name, value in config["run"].items()
+        if value is not None
+    ]
+    return "\n".join(lines)
+
+
+def _many(chunks: int) -> Sweep:
+    return Sweep(
+        {"eta_y": {"linspace": [0.1, 4, chunks]}, "seed": [0]}, Training(), record=("loss",)
+    )
+
+
+def _empty(path: Path, chunks: int) -> tuple[Store, jobs.Job]:
+    """A store of so many chunks of a run each, none of them done."""
+    wanted = _many(chunks)
+    variables = {
+        name: Variable((), (), np.dtype(kind))
+        for name, kind in (("loss", "float32"), ("first_bad_step", "int32"), ("status", "int8"))
+    }
+    store = create(path, wanted, axes.layout(wanted.dims, 1), variables)
+    return store, driver.job(wanted, str(path), None)
+
+
+def _stored(out: Path) -> int:
+    return int(Store.open(out).done().sum()) if out.exists() else 0
+
+
+def _same(one: Path, other: Path) -> str:
+    a, b = sweeps.open(one).load(), sweeps.open(other).load()
+    equal = all(np.array_equal(a[n].values, b[n].values, equal_nan=True) for n in a.variables)
+    return "yes" if equal else "NO"

@@ -1,0 +1,204 @@
+"""Dask distributed as the engine of a sweep: its workers on this machine, on a cluster's queue, or
+behind a scheduler that runs already."""
+
+import contextlib
+import importlib
+import inspect
+import logging
+import re
+import tomllib
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import Executor
+from pathlib import Path
+from typing import Any
+
+from dynsim import checks
+from sweeps.runner.cluster.gpus import visible
+
+QUEUES = {
+    "slurm": "SLURMCluster",
+    "pbs": "PBSCluster",
+    "sge": "SGECluster",
+    "lsf": "LSFCluster",
+    "oar": "OARCluster",
+    "moab": "MoabCluster",
+    "htcondor": "HTCondorCluster",
+}
+"""Batch systems that dask-jobqueue knows."""
+ENVIRONMENT = {"EQX_ON_ERROR": "nan", "JAX_NUM_CPU_DEVICES": "1"}
+"""Of workers, before they import JAX: as the command line has it; and a worker has one thread, so
+that one CPU device keeps it busy."""
+SETTINGS = {
+    # A worker is given a chunk when it is free, and none in advance, which would wait behind
+    # another one while a faster worker has nothing to do.
+    "distributed.scheduler.worker-saturation": 1.0,
+    # Workers that say nothing for this long count as dead. Compiling may keep one silent.
+    "distributed.scheduler.worker-ttl": "1 hour",
+    # How many workers may die over a chunk before it counts as failed, once.
+    "distributed.scheduler.allowed-failures": 3,
+    # JAX has its own account of memory; to Dask's nannies its arrays look like a leak.
+    "distributed.worker.memory.terminate": False,
+    "distributed.worker.memory.pause": False,
+    "distributed.worker.memory.spill": False,
+    "distributed.worker.memory.target": False,
+    "distributed.nanny.pre-spawn-environ": ENVIRONMENT,
+}
+NOT_OPTIONS = {"self", "args", "kwargs", "job_kwargs", "base_class_kwargs", "scheduler", "job_cls"}
+WAIT = 60
+"""Seconds to wait for a scheduler to answer."""
+LIFETIME = 0.9
+"""Share of its walltime after which a worker in a batch queue ends by itself, between two chunks,
+so that none is cut off."""
+
+
+@contextlib.contextmanager
+def executor(
+    where: str, config: Path | None = None, report: Callable[[str], None] = print
+) -> Iterator[Executor]:
+    """An executor whose workers are Dask's.
+
+    Args:
+        where: the address of a scheduler, such as "tcp://host:8786"; "local:4" for four workers on
+            this machine, each with a GPU of its own if it has any; or the name of a batch system
+            ("slurm", "pbs", ...) for workers in its queue.
+        config: TOML file for a batch system: `jobs`, the number of jobs, each of them one worker,
+            and a table `cluster` with what the class of dask-jobqueue takes.
+        report: called with lines for people.
+
+    Raises:
+        ValueError: naming what is wrong with `where` or `config`, when Dask is not installed, or
+            when there is no scheduler at the address.
+    """
+    kind, _, number = where.partition(":")
+    queue = kind in QUEUES
+    if not ("://" in where or (kind == "local" and number) or (queue and not number)):
+        raise ValueError(
+            f"dask = {where!r}: must be the address of a scheduler (tcp://HOST:8786), local:N for "
+            f"N workers here, or one of {', '.join(QUEUES)}"
+        )
+    if queue != (config is not None):
+        need = "needs config, a TOML file" if queue else "reads no config"
+        raise ValueError(f"dask = {where!r}: {need}")
+    distributed, settings = _imported("distributed"), _imported("dask.config")
+    with contextlib.ExitStack() as stack, settings.set(SETTINGS):
+        if kind == "local":
+            target = stack.enter_context(_local(number, distributed))
+        elif config is not None:
+            target = stack.enter_context(_queued(kind, config, report))
+        else:
+            target = where
+        try:
+            client = stack.enter_context(distributed.Client(target, timeout=WAIT))
+        except (OSError, ValueError) as error:
+            raise ValueError(f"dask = {where!r}: no scheduler answers there ({error})") from None
+        if target is where:
+            _look_at(client, report)
+        yield client.get_executor(pure=False, retries=0)
+
+
+@contextlib.contextmanager
+def _local(number: str, distributed: Any) -> Iterator[Any]:
+    """Workers on this machine, a process and, where there are GPUs, a GPU each."""
+    if not number.isdecimal() or int(number) < 1:
+        raise ValueError(f"dask = 'local:{number}': needs a number of workers, at least 1")
+    gpus = visible()
+    if gpus and int(number) > len(gpus):
+        raise ValueError(
+            f"dask = 'local:{number}': a worker has a GPU of its own, and {len(gpus)} are visible "
+            "here; CUDA_VISIBLE_DEVICES= in the environment makes workers use the CPU"
+        )
+    options = {"nthreads": 1, "memory_limit": 0, "host": "127.0.0.1", "silence_logs": logging.ERROR}
+    own = [{"CUDA_VISIBLE_DEVICES": gpu} for gpu in gpus] or [{}] * int(number)
+    workers = {
+        i: {"cls": distributed.Nanny, "options": {**options, "env": own[i]}}
+        for i in range(int(number))
+    }
+    scheduler = {"cls": distributed.Scheduler, "options": {"host": "127.0.0.1", "dashboard": False}}
+    with distributed.SpecCluster(workers, scheduler, silence_logs=logging.ERROR) as cluster:
+        yield cluster
+
+
+@contextlib.contextmanager
+def _queued(kind: str, config: Path, report: Callable[[str], None]) -> Iterator[Any]:
+    """Workers in the queue of a batch system."""
+    jobs, options = options_of(config)
+    queues = _imported("dask_jobqueue")
+    made = getattr(queues, QUEUES[kind])
+    # One that is refused half-made complains again when it is thrown away.
+    inits = [vars(c)["__init__"] for c in made.job_cls.__mro__ if "__init__" in vars(c)]
+    known = {name for init in (made, *inits) for name in inspect.signature(init).parameters}
+    for name in options:
+        checks.choice(f"config = {config}: cluster", name, sorted(known - NOT_OPTIONS))
+    try:
+        cluster = made(**options)
+    except (TypeError, ValueError) as error:
+        raise ValueError(f"config = {config}: {error}") from None
+    with cluster:
+        report(f"each of {jobs} jobs is:\n{cluster.job_script()}")
+        cluster.scale(jobs=jobs)
+        yield cluster
+
+
+def options_of(config: Path) -> tuple[int, dict[str, Any]]:
+    """The number of jobs, and the options of a batch system's class, that a TOML file asks for,
+    completed by those that sweeps need."""
+    try:
+        table = tomllib.loads(config.read_text())
+    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+        raise ValueError(f"config = {config}: not readable as TOML ({error})") from None
+    for name in table:
+        checks.choice(f"config = {config}: key", name, ("jobs", "cluster"))
+    jobs = checks.integer(f"config = {config}: jobs", table.get("jobs", 1), 1)
+    options = table.get("cluster", {})
+    if not isinstance(options, Mapping):
+        raise ValueError(f"config = {config}: cluster must be a table")
+    for name in ("processes", "nanny"):
+        if name in options:
+            raise ValueError(
+                f"config = {config}: cluster.{name}: a job is one worker; leave it out"
+            )
+    extra = ["--nthreads", "1", "--memory-limit", "0"]
+    if "walltime" in options:
+        lifetime = int(LIFETIME * seconds(options["walltime"]))
+        extra += ["--lifetime", f"{lifetime}s", "--lifetime-stagger", f"{lifetime // 20}s"]
+    exports = [f"export {name}={value}" for name, value in ENVIRONMENT.items()]
+    return jobs, {
+        "cores": 1,
+        **options,
+        "processes": 1,
+        "worker_extra_args": [*options.get("worker_extra_args", ()), *extra],
+        "job_script_prologue": [*exports, *options.get("job_script_prologue", ())],
+    }
+
+
+def seconds(walltime: object) -> int:
+    """A walltime as batch systems write it, [D-]HH:MM:SS or [D-]HH:MM, in seconds."""
+    found = re.fullmatch(r"(?:(\d+)-)?(\d+):(\d\d)(?::(\d\d))?", str(walltime))
+    if found is None:
+        raise ValueError(f"walltime = {walltime!r}: must be [D-]HH:MM:SS")
+    days, hours, minutes, rest = (int(part or 0) for part in found.groups())
+    return ((days * 24 + hours) * 60 + minutes) * 60 + rest
+
+
+def _look_at(client: Any, report: Callable[[str], None]) -> None:
+    """Say what is set differently in a scheduler that somebody else has started."""
+    saturation = client.run_on_scheduler(lambda dask_scheduler: dask_scheduler.WORKER_SATURATION)
+    if saturation != 1.0:
+        report(
+            f"dask: its scheduler has worker-saturation {saturation}, so that chunks wait behind "
+            "others; start it with DASK_DISTRIBUTED__SCHEDULER__WORKER_SATURATION=1.0"
+        )
+    most = max(client.nthreads().values(), default=1)
+    if most > 1:
+        report(
+            f"dask: its workers have up to {most} threads, of which one works; start them "
+            "with --nthreads 1"
+        )
+
+
+def _imported(module: str) -> Any:
+    try:
+        return importlib.import_module(module)
+    except ImportError:
+        package = module.split(".")[0].replace("_", "-")
+        raise ValueError(f'dask: needs the package {package}; install "dynsim[dask]"') from None

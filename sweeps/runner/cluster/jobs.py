@@ -1,0 +1,132 @@
+"""What a worker does: one chunk of a sweep at a time, computed and written where it stands.
+
+A worker is told where the store is and the number of a chunk, and answers with a few bytes. It
+keeps its compiled programs from one chunk to the next.
+"""
+
+import functools
+import json
+import os
+import socket
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import NamedTuple, TypeVar
+
+from dynsim import Status
+from dynsim.precision import precision
+from sweeps.runner import tiles
+from sweeps.runner.files import from_table
+from sweeps.runner.store.creation import create
+from sweeps.runner.store.store import Store, StoreError
+from sweeps.runner.work import Work
+
+Answer = TypeVar("Answer")
+
+
+class Job(NamedTuple):
+    """What all chunks of a sweep have in common.
+
+    Attributes:
+        address: of the store, which worker and driver both reach and which says what the sweep is.
+        digest: the hash of the sweep's configuration, by which a worker sees that it has found the
+            same store.
+        tile: largest number of runs that a device works on at once; by default as of
+            `sweeps.run`, by the devices of the worker.
+    """
+
+    address: str
+    digest: str
+    tile: int | None
+
+
+class Done(NamedTuple):
+    """A chunk that is stored: its numbers of runs and of those that diverged."""
+
+    worker: str
+    runs: int
+    diverged: int
+
+
+class Failed(NamedTuple):
+    """A chunk that is not, and why."""
+
+    worker: str
+    reason: str
+
+
+class Declined(NamedTuple):
+    """A chunk that this worker has failed at before and leaves to the others."""
+
+    worker: str
+
+
+DRIVER = 0
+"""Number of the process that drives a sweep from here, which only a forked worker has inherited."""
+_BUSY = threading.Lock()
+"""Held while a chunk is computed: the threads of a worker share its devices."""
+
+
+def name() -> str:
+    """The name of this worker, of its host and process."""
+    return f"{socket.gethostname()}:{os.getpid()}"
+
+
+def make(job: Job, config: str, chunk: int | None) -> str | Failed:
+    """Make the store of a job, if there is none, with at most `chunk` runs in a chunk, by default
+    a tile for each of the worker's devices. `config` is the sweep as JSON, `Sweep.as_json`. Returns
+    the plan as a line for people."""
+
+    def plan() -> str:
+        sweep = from_table(json.loads(config))
+        with precision(sweep.dtype):
+            mesh = tiles.mesh(None, sweep.dtype)
+            work = Work(sweep, mesh, chunk=chunk, tile=job.tile, chunk_tiles=mesh.size)
+            create(Path(job.address), sweep, work.plan.layout, work.variables())
+        return str(work.plan)
+
+    return _answer(plan)
+
+
+def compute(job: Job, number: int, avoid: tuple[str, ...] = ()) -> Done | Failed | Declined:
+    """Compute and store chunk `number` of a job, unless this worker is one to `avoid`."""
+    if name() in avoid:
+        return Declined(name())
+
+    def chunk() -> Done:
+        work, store = _opened(job)
+        region = store.layout.region(number)
+        with precision(work.sweep.dtype):
+            arrays = work.compute(region, store.variables)
+        store.write(region, arrays)
+        codes = arrays["status"]
+        return Done(name(), codes.size, int((codes != Status.OK).sum()))
+
+    return _answer(chunk)
+
+
+@functools.lru_cache(maxsize=2)
+def _opened(job: Job) -> tuple[Work, Store]:
+    store = Store.open(Path(job.address))
+    if store.attributes["config_hash"] != job.digest:
+        raise StoreError(f"{job.address}: holds another sweep here than where it was started")
+    sweep = from_table(store.config)
+    with precision(sweep.dtype):
+        mesh = tiles.mesh(None, sweep.dtype)
+        return Work(sweep, mesh, layout=store.layout, tile=job.tile), store
+
+
+def _answer(ask: Callable[[], Answer]) -> Answer | Failed:
+    """What `ask` returns; an error as text, because not all errors can be sent to a process."""
+    if DRIVER not in (0, os.getpid()):
+        # Before anything of JAX is touched, which would wait for threads that were not forked.
+        return Failed(
+            name(),
+            "its process was forked from one in which JAX runs, and would hang; give the executor "
+            "mp_context=multiprocessing.get_context('spawn')",
+        )
+    try:
+        with _BUSY:
+            return ask()
+    except Exception as error:
+        return Failed(name(), f"{type(error).__name__}: {error}")

@@ -1,0 +1,221 @@
+"""The driver of an executor: every chunk is computed, whatever workers do; what fails is named."""
+
+import json
+import math
+import os
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import Executor, Future, ThreadPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
+from pathlib import Path
+
+import jax
+import numpy as np
+import pytest
+
+import sweeps
+from sweeps import Sweep, Training
+from sweeps.runner.cluster import driver, jobs
+from sweeps.runner.files import from_table
+from sweeps.runner.store.store import Store, StoreError
+from sweeps.systems import registry
+from sweeps.systems.base import Times
+
+SWEEP = Sweep(
+    {"eta_y": [0.1, 0.5, 1, 2, 4, 8], "seed": {"range": 2}},
+    Training(steps=4, length=8, batch=4),
+    record=("loss", "entropy"),
+)
+NUMBER = 6
+"""Of chunks, of two runs each."""
+Answer = jobs.Done | jobs.Failed | jobs.Declined
+Compute = Callable[..., Answer]
+
+
+def run(out: Path, executor: Executor) -> None:
+    sweeps.run(SWEEP, out, executor=executor, chunk=2, tile=2)
+
+
+@pytest.fixture(scope="module")
+def whole() -> dict[str, np.ndarray]:
+    found = sweeps.run(SWEEP, chunk=2, tile=2).load()
+    return {str(name): array.values for name, array in found.variables.items()}
+
+
+@pytest.fixture
+def workers(monkeypatch: pytest.MonkeyPatch) -> Iterator[ThreadPoolExecutor]:
+    """Three threads, each of which counts as a worker."""
+    monkeypatch.setattr(jobs, "name", lambda: threading.current_thread().name)
+    with ThreadPoolExecutor(3, "worker") as executor:
+        # Threads are started as they are needed: here all are there from the beginning.
+        all_there = threading.Barrier(3)
+        list(executor.map(lambda _: all_there.wait(), range(3)))
+        yield executor
+
+
+def assert_same(out: Path, whole: dict[str, np.ndarray]) -> None:
+    found = sweeps.open(out).load()
+    for name, values in whole.items():
+        np.testing.assert_array_equal(found[name].values, values)
+
+
+def test_chunks_are_those_of_one_process(
+    workers: ThreadPoolExecutor, whole: dict[str, np.ndarray], tmp_path: Path
+) -> None:
+    run(tmp_path / "s", workers)
+    assert_same(tmp_path / "s", whole)
+
+
+def test_a_chunk_that_always_fails_is_named_and_the_others_are_done(
+    workers: ThreadPoolExecutor,
+    whole: dict[str, np.ndarray],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    tried: list[str] = []
+    compute = jobs.compute
+
+    def fails_at_4(job: jobs.Job, number: int, avoid: tuple[str, ...] = ()) -> Answer:
+        if number != 4:
+            return compute(job, number, avoid)
+        if jobs.name() in avoid:
+            return jobs.Declined(jobs.name())
+        tried.append(jobs.name())
+        return jobs.Failed(jobs.name(), "ValueError: no luck")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(jobs, "compute", fails_at_4)
+        with pytest.raises(
+            sweeps.ChunksFailed,
+            match=r"1 of 6 chunks failed 3 times[^:]*:\n  chunk 4 \(eta_y 4:6, seed 0:1\)",
+        ) as caught:
+            run(tmp_path / "s", workers)
+    assert list(caught.value.reasons) == [4]
+    assert "no luck" in str(caught.value)
+    assert len(tried) == driver.TRIES
+    status = Store.open(tmp_path / "s").done()
+    np.testing.assert_array_equal(status, np.arange(NUMBER) != 4)
+    # Nothing is lost: the next one does what is left.
+    run(tmp_path / "s", workers)
+    assert_same(tmp_path / "s", whole)
+
+
+def test_a_worker_that_fails_at_everything_spoils_no_chunk(
+    workers: ThreadPoolExecutor, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is the first to be free, always; the others go through slower."""
+    computed: list[int] = []
+    bad = threading.Event()
+
+    def compute(job: jobs.Job, number: int, avoid: tuple[str, ...] = ()) -> Answer:
+        if jobs.name() in avoid:
+            return jobs.Declined(jobs.name())
+        if jobs.name().endswith("_0"):
+            bad.set()
+            return jobs.Failed(jobs.name(), "OSError: no device")
+        assert bad.wait(60)
+        computed.append(number)
+        return jobs.Done(jobs.name(), 2, 0)
+
+    monkeypatch.setattr(jobs, "compute", compute)
+    run(tmp_path / "s", workers)
+    assert sorted(computed) == list(range(NUMBER))
+
+
+def test_one_worker_alone_tries_three_times(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tries: list[int] = []
+
+    def fails_twice(job: jobs.Job, number: int, avoid: tuple[str, ...] = ()) -> Answer:
+        if jobs.name() in avoid:
+            return jobs.Declined(jobs.name())
+        tries.append(number)
+        if tries.count(number) < driver.TRIES:
+            return jobs.Failed(jobs.name(), "OSError: not yet")
+        return jobs.Done(jobs.name(), 2, 0)
+
+    monkeypatch.setattr(jobs, "compute", fails_twice)
+    with ThreadPoolExecutor(1) as executor:
+        run(tmp_path / "s", executor)
+    assert sorted(tries) == sorted(3 * list(range(NUMBER)))
+
+
+def test_an_executor_that_breaks_keeps_what_is_stored(
+    whole: dict[str, np.ndarray], tmp_path: Path
+) -> None:
+    class Breaking(ThreadPoolExecutor):
+        given = 0
+
+        def submit(self, function: Callable, /, *given: object, **named: object) -> Future:
+            self.given += 1
+            if self.given > 3:  # the store, and two chunks
+                raise BrokenProcessPool("a process died")
+            return super().submit(function, *given, **named)
+
+    with Breaking(1) as executor, pytest.raises(StoreError, match=r"a process died.* is stored"):
+        run(tmp_path / "s", executor)
+    with ThreadPoolExecutor(1) as executor:
+        run(tmp_path / "s", executor)
+    assert_same(tmp_path / "s", whole)
+
+
+def test_forked_workers_are_refused_before_they_hang(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As seen from a child: the driver's number is not its own."""
+    monkeypatch.setattr(jobs, "DRIVER", os.getpid() + 1)
+    found = jobs.compute(jobs.Job(str(tmp_path), "", None), 0)
+    assert isinstance(found, jobs.Failed)
+    assert "get_context('spawn')" in found.reason
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"out": None}, "executor: its workers write to a store"),
+        ({"process": (0, 2)}, r"process = \(0, 2\): an executor has workers of its own"),
+        ({"devices": []}, "devices: an executor's workers have their own"),
+    ],
+)
+def test_what_does_not_go_with_an_executor_is_refused(
+    change: dict[str, object], message: str, tmp_path: Path
+) -> None:
+    given = {"out": tmp_path / "s", **change}
+    with ThreadPoolExecutor(1) as executor, pytest.raises(ValueError, match=message):
+        sweeps.run(SWEEP, given.pop("out"), executor=executor, **given)
+    assert not (tmp_path / "s").exists()
+
+
+def test_another_store_at_the_address_is_refused(tmp_path: Path) -> None:
+    with ThreadPoolExecutor(1) as executor:
+        run(tmp_path / "s", executor)
+    found = jobs.compute(jobs.Job(str(tmp_path / "s"), "another", 2), 0)
+    assert isinstance(found, jobs.Failed)
+    assert "holds another sweep here" in found.reason
+
+
+@pytest.mark.parametrize(
+    ("system", "engine", "axes", "times"),
+    [
+        # An infinite number, integers and a list have to come back as what they are.
+        ("yz", "simulation", {"T": [8, math.inf], "seed": [0, 3]}, (0, 3)),
+        ("yz", "eq10", {"ratio": [0.1, 1e17 / 3]}, 3),
+        ("qkv", "simulation", {"seed": [0, 3]}, "end"),
+        ("two_stage", "ode", {"tau": [0.1, 0.2]}, 3),
+        ("transformer", "simulation", {"seed": [0, 3]}, 2),
+    ],
+)
+def test_workers_make_the_same_sweep_from_its_json(
+    system: str, engine: str, axes: dict[str, list[float]], times: Times
+) -> None:
+    sweep = Sweep(axes, registry.system(system).run(), engine, times=times, root=5)
+    config = sweep.as_json()
+    again = from_table(json.loads(json.dumps(config)))
+    assert again.as_json() == config
+    assert (again.dims, again.times) == (sweep.dims, sweep.times)
+    ours, theirs = (next(s.slices()) for s in (sweep, again))
+    assert again.plane(theirs).fixed() == sweep.plane(ours).fixed()
+    jax.tree.map(
+        np.testing.assert_array_equal, again.plane(theirs).numbers(), sweep.plane(ours).numbers()
+    )
