@@ -17,7 +17,9 @@ from dynsim import Status, checks
 from dynsim.precision import Device, precision
 from sweeps.runner import labels, tiles
 from sweeps.runner.spec import Sweep
-from sweeps.runner.store.store import Store, StoreError
+from sweeps.runner.store.base import Place, StoreError
+from sweeps.runner.store.place import place
+from sweeps.runner.store.store import Store
 from sweeps.runner.work import Work
 
 Handler = Callable[[int, FrameType | None], object] | int | signal.Handlers | None
@@ -43,7 +45,8 @@ def run(
 
     Args:
         sweep: what to run.
-        out: folder of the store; a sweep found there is resumed. None keeps it in memory.
+        out: folder of the store, or its address in a bucket as a str, such as s3://bucket/run; a
+            sweep found there is resumed. None keeps it in memory.
         chunk: largest number of runs in a chunk, the unit of work and of storage; by default
             chosen from the tile. A store keeps the chunks that it was made with.
         tile: largest number of runs that a device works on at once; by default few on a CPU, and on
@@ -68,9 +71,9 @@ def run(
     for name, value in (("chunk", chunk), ("tile", tile)):
         if value is not None:
             checks.integer(name, value, 1)
-    path = None if out is None else Path(out)
+    where = place(out)
     config = sweep.as_json()
-    store = _existing(path, config)
+    store = _existing(where, config)
     if store is not None and chunk is not None:
         _require_chunk(store, chunk)
     with precision(sweep.dtype):
@@ -83,7 +86,7 @@ def run(
         if store is None:
             try:
                 store = Store.create(
-                    path,
+                    where,
                     config,
                     sweep.dims,
                     work.plan.layout,
@@ -91,23 +94,22 @@ def run(
                     labels.coordinates(sweep),
                     functools.partial(labels.about, sweep.system),
                     sweep.dtype,
+                    report,
                 )
             except FileExistsError:
-                if path is None:
-                    raise
                 # Another process of this sweep has been faster.
-                store = Store.open(path)
+                store = Store.open(where)
                 store.require(config)
-        with store.lock(*process):
-            store.verify()
-            _work_off(store, work, process)
+        with store.lock(*process, report):
+            _work_off(store, work, process, store.verify())
     return store.dataset()
 
 
 def open_sweep(path: str | Path) -> xr.Dataset:
-    """The stored sweep at `path`, complete or not, as a labelled dataset whose values are read
-    when they are used; `StoreError` if there is none."""
-    return Store.open(Path(path)).dataset()
+    """The stored sweep at `path`, a folder or an address such as s3://bucket/run, complete or not,
+    as a labelled dataset whose values are read when they are used; `StoreError` if there is
+    none."""
+    return Store.open(path).dataset()
 
 
 def valid(dataset: xr.Dataset) -> xr.Dataset:
@@ -115,9 +117,9 @@ def valid(dataset: xr.Dataset) -> xr.Dataset:
     return dataset.where(dataset["status"] == Status.OK)
 
 
-def _work_off(store: Store, work: Work, process: tuple[int, int]) -> None:
+def _work_off(store: Store, work: Work, process: tuple[int, int], status: np.ndarray) -> None:
     k, n = process
-    status, done, variables = store.status(), store.done(), store.variables
+    done, variables = store.done(status), store.variables
     regions = work.in_order(
         region for i, region in enumerate(store.layout.regions()) if i % n == k and not done[i]
     )
@@ -142,8 +144,8 @@ def _work_off(store: Store, work: Work, process: tuple[int, int]) -> None:
                 store.write(region, arrays)
             except OSError as error:
                 raise StoreError(
-                    f"{store.path}: a chunk could not be written ({error}); the chunks before it "
-                    "are stored. Make room or mend the folder, and run the same command to go on."
+                    f"{store.name}: a chunk could not be written ({error}); the chunks before it "
+                    "are stored. Make room or mend the place, and run the same command to go on."
                 ) from error
             codes = arrays["status"]
             diverged += int((codes != Status.OK).sum())
@@ -152,13 +154,11 @@ def _work_off(store: Store, work: Work, process: tuple[int, int]) -> None:
             check()
 
 
-def _existing(path: Path | None, config: dict) -> Store | None:
-    """The store at `path` if there is one of this sweep; None where one can be made."""
-    if path is None or not path.exists():
+def _existing(where: Place, config: dict) -> Store | None:
+    """The store that is there if it is one of this sweep; None where one can be made."""
+    if where.vacant():
         return None
-    if path.is_dir() and not any(path.iterdir()):
-        return None
-    store = Store.open(path)
+    store = Store.open(where)
     store.require(config)
     return store
 
@@ -167,7 +167,7 @@ def _require_chunk(store: Store, chunk: int) -> None:
     have = int(np.prod(store.layout.chunk))
     if have != chunk and have != min(chunk, store.layout.num_runs):
         raise StoreError(
-            f"chunk = {chunk}: {store.path} was made with chunks of {have} runs and keeps them; "
+            f"chunk = {chunk}: {store.name} was made with chunks of {have} runs and keeps them; "
             "leave chunk out to resume"
         )
 
