@@ -12,5 +12,5 @@ own = [re.fullmatch(r"dynsim\[(\w+)\]", each) for each in wanted]
 wanted = [each for each, extra in zip(wanted, own, strict=True) if extra is None]
 wanted += [each for extra in own if extra for each in extras[extra[1]]]
 for requirement in wanted:
-    name, lowest = re.match(r"([\w.-]+)>=([\w.]+)", requirement).groups()
+    name, lowest = re.match(r"([\w.-]+)(?:\[\w+\])?>=([\w.]+)", requirement).groups()
     print(f"{name}=={lowest}")

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from sweeps.runner.run import open_sweep as open  # noqa: A004  (as in zarr.open)
     from sweeps.runner.run import run, valid
     from sweeps.runner.spec import Sweep
-    from sweeps.runner.store.store import StoreError
+    from sweeps.runner.store.base import StoreError
     from sweeps.systems.base import Engine, Fields, Labels, Run, Settings, System
     from sweeps.systems.registry import register
     from sweeps.systems.yz.settings import Training
@@ -45,7 +45,7 @@ _SOURCES = {
     "register": "sweeps.systems.registry:register",
     "ChunksFailed": "sweeps.runner.cluster.driver:ChunksFailed",
     "Interrupted": "sweeps.runner.progress:Interrupted",
-    "StoreError": "sweeps.runner.store.store:StoreError",
+    "StoreError": "sweeps.runner.store.base:StoreError",
     "Sweep": "sweeps.runner.spec:Sweep",
     "Training": "sweeps.systems.yz.settings:Training",
     "load": "sweeps.runner.files:load",

@@ -19,7 +19,7 @@ import tyro
 
 import sweeps
 
-Run = Callable[[Any], list[Path] | None]
+Run = Callable[[Any], list[Path] | list[str] | None]
 
 
 class Command(NamedTuple):
@@ -27,7 +27,8 @@ class Command(NamedTuple):
 
     Attributes:
         settings: "module:Class" of the frozen dataclass whose fields are the options. The module
-            also has `run`, which takes the settings and returns the paths that it wrote, if any.
+            also has `run`, which takes the settings and returns the paths or addresses that it
+            wrote, if any.
         help: what it does, in a line.
     """
 

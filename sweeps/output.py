@@ -4,6 +4,7 @@ import importlib.metadata
 import json
 import math
 import os
+import re
 import tempfile
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -19,6 +20,8 @@ if TYPE_CHECKING:
 
 PACKAGES = ("dynsim", "jax", "jaxlib", "diffrax", "equinox", "optax", "numpy")
 """Packages on which all numbers depend."""
+ADDRESS = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+)://?(.*)")
+"""Of a folder in a bucket; a drive has one letter."""
 
 
 def environment(*packages: str) -> dict[str, str]:
@@ -31,8 +34,22 @@ def environment(*packages: str) -> dict[str, str]:
     return found
 
 
+def address(out: str | Path) -> str | None:
+    """The address in a bucket that `out` is, None for a folder. A `Path` drops a slash of it, which
+    comes back here, so that settings that are paths can be addresses too."""
+    scheme, rest = match.groups() if (match := ADDRESS.match(str(out))) else (None, "")
+    return scheme and f"{scheme}://{rest}"
+
+
+def folder(out: Path) -> Path:
+    """Where files go: to `out`, or for an address in a bucket, which keeps sweeps alone, to the
+    folder of that name in out/."""
+    return out if address(out) is None else Path("out") / out.name
+
+
 def check_directory(out: Path) -> None:
     """Raise `ValueError` when `out` exists and is no directory."""
+    out = folder(out)
     if out.exists() and not out.is_dir():
         raise ValueError(f"out = {out}: exists and is no directory")
 
@@ -58,11 +75,12 @@ def write(
     report: Any = None,
     text: Mapping[str, str] | None = None,
 ) -> list[Path]:
-    """Write `name`.npz, .json and .png below `out`, and `text` by suffix; returns the paths.
+    """Write `name`.npz, .json, .png and `text` by suffix below `folder(out)`; returns the paths.
 
     The figure is closed. Arrays hold numbers only, so that reading them runs no code.
     """
     check_directory(out)
+    out = folder(out)
     out.mkdir(parents=True, exist_ok=True)
     writers: dict[str, Callable[[Any], Any]] = {}
     if arrays is not None:

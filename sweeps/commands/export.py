@@ -17,18 +17,18 @@ class Export:
     """Write a stored sweep as one netCDF 4 file.
 
     Attributes:
-        path: folder of the sweep.
-        out: the file; by default beside the folder.
+        path: folder of the sweep, or its address in a bucket.
+        out: the file; by default beside the folder, or for a bucket in the current one.
     """
 
-    path: tyro.conf.Positional[Path]
+    path: tyro.conf.Positional[str]
     out: Path | None = None
 
 
 def run(config: Export) -> list[Path]:
     """Run `dynsim export`; returns the file written."""
     store = Store.open(config.path)
-    target = config.out or config.path.with_suffix(".nc")
+    target = config.out or store.place.beside(".nc")
     output.check_directory(target.parent)
     dataset = store.dataset()
     for name, value in dataset.attrs.items():

@@ -2,7 +2,6 @@
 
 import dataclasses
 import json
-from pathlib import Path
 from typing import Any
 
 import tyro
@@ -16,11 +15,11 @@ class Info:
     """Say what a stored sweep is, what is done, and what diverged.
 
     Attributes:
-        path: folder of the sweep.
+        path: folder of the sweep, or its address in a bucket.
         json: print it as JSON.
     """
 
-    path: tyro.conf.Positional[Path]
+    path: tyro.conf.Positional[str]
     json: bool = False
 
 
@@ -46,10 +45,10 @@ def run(config: Info) -> None:
 def describe(store: Store) -> dict[str, Any]:
     """What a store holds and how far it is, as JSON values."""
     attributes, status = store.attributes, store.status()
-    done = store.done()
+    done = store.done(status)
     dims = store.dims
     return {
-        "path": str(store.path),
+        "path": store.name,
         "title": attributes["title"],
         "engine": attributes["config"]["engine"],
         "dimensions": dict(zip(dims, store.layout.shape, strict=True)),

@@ -22,7 +22,7 @@ class Plot:
     standard deviation as a band, and a panel for each value of an axis that is left.
 
     Attributes:
-        path: folder of the sweep.
+        path: folder of the sweep, or its address in a bucket.
         x: axis of the plot, an axis of the sweep or time.
         y: recorded quantity.
         hue: axis whose values are the lines.
@@ -30,7 +30,7 @@ class Plot:
         out: the image; by default plot.png in the folder out/plot.
     """
 
-    path: tyro.conf.Positional[Path]
+    path: tyro.conf.Positional[str]
     x: str = "eta_z"
     y: str = "entropy"
     hue: str | None = None

@@ -22,7 +22,8 @@ class SweepCommand(hosts.Hosts):
 
     Attributes:
         file: TOML file of the sweep, or the name of one of the paper's sweeps, such as fig6.
-        out: folder of the results; by default runs/ and the name of the file.
+        out: folder of the results, or an address such as s3://bucket/run; by default runs/ and the
+            name of the file.
         set: replace settings of the file: run.steps=50 'axes.eta_z=[0.1, 1]'.
         chunk: runs in a chunk, the unit of work and storage; chosen from the tile if left out.
         tile: runs that a device works on at once; chosen from an estimate of memory if left out.
@@ -34,7 +35,7 @@ class SweepCommand(hosts.Hosts):
     """
 
     file: tyro.conf.Positional[str]
-    out: Path | None = None
+    out: str | None = None
     set: tuple[str, ...] = ()
     chunk: int | None = None
     tile: int | None = None
@@ -42,10 +43,10 @@ class SweepCommand(hosts.Hosts):
     config: Path | None = None
 
 
-def run(config: SweepCommand) -> list[Path]:
-    """Run `dynsim sweep`; returns the folder written."""
+def run(config: SweepCommand) -> list[str]:
+    """Run `dynsim sweep`; returns where it is kept."""
     sweep = load(config.file, config.set)
-    out = config.out or Path("runs") / Path(config.file).stem
+    out = config.out or str(Path("runs") / Path(config.file).stem)
     hosts.use_all_cores()
     process = config.connect()
     try:

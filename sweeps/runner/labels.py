@@ -8,7 +8,7 @@ import xarray as xr
 
 from dynsim import Status
 from sweeps.runner.spec import Sweep
-from sweeps.runner.store.store import MISSING
+from sweeps.runner.store.base import MISSING
 from sweeps.systems.base import System, known
 
 COMMON = {

@@ -1,5 +1,6 @@
 """Running a sweep: chunk by chunk, on all local devices, resuming what is there."""
 
+import pkgutil
 from collections.abc import Callable, Sequence
 from concurrent.futures import Executor
 from pathlib import Path
@@ -10,11 +11,12 @@ import xarray as xr
 from dynsim import Status, checks
 from dynsim.precision import Device, precision
 from sweeps.runner import tiles
-from sweeps.runner.cluster import driver
 from sweeps.runner.progress import shown, stoppable
 from sweeps.runner.spec import Sweep
+from sweeps.runner.store.base import Place, StoreError
 from sweeps.runner.store.creation import create
-from sweeps.runner.store.store import Store, StoreError
+from sweeps.runner.store.local import place
+from sweeps.runner.store.store import Store
 from sweeps.runner.work import Work
 
 PREFETCH = 64
@@ -36,7 +38,8 @@ def run(
 
     Args:
         sweep: what to run.
-        out: folder of the store; a sweep found there is resumed. None keeps it in memory.
+        out: folder of the store, or its address in a bucket as a str, such as s3://bucket/run; a
+            sweep found there is resumed. None keeps it in memory.
         chunk: largest number of runs in a chunk, the unit of work and of storage; by default
             chosen from the tile. A store keeps the chunks that it was made with.
         tile: largest number of runs that a device works on at once; by default few on a CPU, and on
@@ -66,21 +69,16 @@ def run(
     for name, value in (("chunk", chunk), ("tile", tile)):
         if value is not None:
             checks.integer(name, value, 1)
-    path = None if out is None else Path(out)
+    where = place(out)
     if executor is not None:
-        _check_executor(path, devices, process)
-    store = _existing(path, sweep.as_json())
+        _check_executor(where, devices, process)
+    store = _existing(where, sweep.as_json())
     if store is not None and chunk is not None:
         _require_chunk(store, chunk)
-    if executor is not None and path is not None:
-        job = driver.job(sweep, str(path.resolve()), tile)
-        if store is None:
-            driver.make_store(executor, job, sweep, chunk, report)
-            store = Store.open(path)
-        with store.lock():
-            store.verify()
-            driver.work_off(executor, store, job)
-        return store.dataset()
+    if executor is not None:
+        # Loaded when it is asked for: most sweeps are not shared.
+        by_workers = pkgutil.resolve_name("sweeps.runner.cluster.driver:run")
+        return by_workers(executor, sweep, where, store, chunk, tile, report)
     with precision(sweep.dtype):
         layout = store.layout if store else None
         new = store is None
@@ -89,17 +87,17 @@ def run(
         if report:
             report(str(work.plan))
         if store is None:
-            store = create(path, sweep, work.plan.layout, work.variables())
-        with store.lock(*process):
-            store.verify()
-            _work_off(store, work, process)
+            store = create(where, sweep, work.plan.layout, work.variables(), report)
+        with store.lock(*process, report):
+            _work_off(store, work, process, store.verify())
     return store.dataset()
 
 
 def open_sweep(path: str | Path) -> xr.Dataset:
-    """The stored sweep at `path`, complete or not, as a labelled dataset whose values are read
-    when they are used; `StoreError` if there is none."""
-    return Store.open(Path(path)).dataset()
+    """The stored sweep at `path`, a folder or an address such as s3://bucket/run, complete or not,
+    as a labelled dataset whose values are read when they are used; `StoreError` if there is
+    none."""
+    return Store.open(path).dataset()
 
 
 def valid(dataset: xr.Dataset) -> xr.Dataset:
@@ -108,9 +106,9 @@ def valid(dataset: xr.Dataset) -> xr.Dataset:
 
 
 def _check_executor(
-    path: Path | None, devices: Sequence[Device] | None, process: tuple[int, int]
+    where: Place, devices: Sequence[Device] | None, process: tuple[int, int]
 ) -> None:
-    if path is None:
+    if where.address is None:
         raise ValueError("executor: its workers write to a store; out must say where")
     if process != (0, 1):
         raise ValueError(f"process = {process}: an executor has workers of its own")
@@ -118,9 +116,9 @@ def _check_executor(
         raise ValueError("devices: an executor's workers have their own")
 
 
-def _work_off(store: Store, work: Work, process: tuple[int, int]) -> None:
+def _work_off(store: Store, work: Work, process: tuple[int, int], status: np.ndarray) -> None:
     k, n = process
-    status, done, variables = store.status(), store.done(), store.variables
+    done, variables = store.done(status), store.variables
     regions = work.in_order(
         region for i, region in enumerate(store.layout.regions()) if i % n == k and not done[i]
     )
@@ -133,21 +131,19 @@ def _work_off(store: Store, work: Work, process: tuple[int, int]) -> None:
                 store.write(region, arrays)
             except OSError as error:
                 raise StoreError(
-                    f"{store.path}: a chunk could not be written ({error}); the chunks before it "
-                    "are stored. Make room or mend the folder, and run the same command to go on."
+                    f"{store.name}: a chunk could not be written ({error}); the chunks before it "
+                    "are stored. Make room or mend the place, and run the same command to go on."
                 ) from error
             codes = arrays["status"]
             advance(codes.size, int((codes != Status.OK).sum()))
             check()
 
 
-def _existing(path: Path | None, config: dict) -> Store | None:
-    """The store at `path` if there is one of this sweep; None where one can be made."""
-    if path is None or not path.exists():
+def _existing(where: Place, config: dict) -> Store | None:
+    """The store that is there if it is one of this sweep; None where one can be made."""
+    if where.vacant():
         return None
-    if path.is_dir() and not any(path.iterdir()):
-        return None
-    store = Store.open(path)
+    store = Store.open(where)
     store.require(config)
     return store
 
@@ -156,6 +152,6 @@ def _require_chunk(store: Store, chunk: int) -> None:
     have = int(np.prod(store.layout.chunk))
     if have != chunk and have != min(chunk, store.layout.num_runs):
         raise StoreError(
-            f"chunk = {chunk}: {store.path} was made with chunks of {have} runs and keeps them; "
+            f"chunk = {chunk}: {store.name} was made with chunks of {have} runs and keeps them; "
             "leave chunk out to resume"
         )

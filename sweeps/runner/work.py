@@ -14,7 +14,7 @@ from jaxtyping import PyTree
 
 from sweeps.runner import axes, fit, labels, tiles
 from sweeps.runner.spec import Sweep
-from sweeps.runner.store.store import Variable
+from sweeps.runner.store.base import Variable
 from sweeps.systems.base import Settings
 
 CHUNK_TILES = 8

@@ -20,8 +20,9 @@ from sweeps.benchmarks.timing import seconds
 from sweeps.runner import axes
 from sweeps.runner.cluster import dask_cluster, driver, jobs
 from sweeps.runner.spec import Sweep
+from sweeps.runner.store.base import MISSING, Variable
 from sweeps.runner.store.creation import create
-from sweeps.runner.store.store import MISSING, Store, Variable
+from sweeps.runner.store.store import Store
 from sweeps.systems.yz.settings import Training
 
 WORKERS = 4
@@ -133,7 +134,7 @@ def balance(folder: Path) -> Iterator[str]:
             warm = [executor.submit(paused, job, -i, ()) for i in range(1, 4 * WORKERS)]
             for future in warm:
                 future.result()
-            took = seconds(lambda: driver.work_off(executor, store, job))
+            took = seconds(lambda: driver.work_off(executor, store, job, store.status()))
     finally:
         jobs.compute = compute
     with ThreadPoolExecutor(WORKERS) as threads:
@@ -186,7 +187,7 @@ def feed(folder: Path) -> Iterator[str]:
     try:
         with dask_cluster.executor(f"local:{WORKERS}") as executor:
             executor.submit(nothing, job, 0, ()).result()
-            took = seconds(lambda: driver.work_off(executor, store, job))
+            took = seconds(lambda: driver.work_off(executor, store, job, store.status()))
     finally:
         jobs.compute = compute
     yield f"empty chunks: {EMPTY / took:.0f} per second through {WORKERS} workers"
@@ -240,7 +241,7 @@ def _empty(path: Path, chunks: int) -> tuple[Store, jobs.Job]:
         name: Variable((), (), np.dtype(kind))
         for name, kind in (("loss", "float32"), ("first_bad_step", "int32"), ("status", "int8"))
     }
-    store = create(path, wanted, axes.layout(wanted.dims, 1), variables)
+    store = create(str(path), wanted, axes.layout(wanted.dims, 1), variables)
     return store, driver.job(wanted, str(path), None)
 
 

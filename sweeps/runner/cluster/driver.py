@@ -14,14 +14,16 @@ from concurrent.futures import BrokenExecutor, CancelledError, Executor, Future
 from typing import Any, NamedTuple
 
 import numpy as np
+import xarray as xr
 
 from sweeps.runner.cluster import jobs
 from sweeps.runner.cluster.jobs import Declined, Done, Failed, Job
 from sweeps.runner.files import from_table
 from sweeps.runner.progress import shown, stoppable
 from sweeps.runner.spec import Sweep
+from sweeps.runner.store.base import Place, Report, StoreError
 from sweeps.runner.store.identity import fingerprint
-from sweeps.runner.store.store import Store, StoreError
+from sweeps.runner.store.store import Store
 
 TRIES = 3
 """How often a chunk is computed in vain before it is given up."""
@@ -54,6 +56,27 @@ class Task(NamedTuple):
     anywhere: bool = False
 
 
+def run(
+    executor: Executor,
+    sweep: Sweep,
+    where: Place,
+    store: Store | None,
+    chunk: int | None,
+    tile: int | None,
+    report: Report | None,
+) -> xr.Dataset:
+    """As `sweeps.run`, of which the arguments are; `store` is what is at `where`, None where a
+    store can be made."""
+    assert where.address is not None
+    work = job(sweep, where.address, tile)
+    if store is None:
+        make_store(executor, work, sweep, chunk, report)
+        store = Store.open(where)
+    with store.lock(report=report):
+        work_off(executor, store, work, store.verify())
+    return store.dataset()
+
+
 def job(sweep: Sweep, address: str, tile: int | None) -> Job:
     """The job of a sweep, once it is certain that workers read from its JSON what it is.
 
@@ -76,7 +99,7 @@ def make_store(
     job: Job,
     sweep: Sweep,
     chunk: int | None,
-    report: Callable[[str], None] | None,
+    report: Report | None,
 ) -> None:
     """Let a worker, which has the devices, plan the sweep and make its store.
 
@@ -92,21 +115,24 @@ def make_store(
         report(answer)
 
 
-def work_off(executor: Executor, store: Store, job: Job) -> collections.Counter[str]:
-    """Have all chunks computed that are not stored yet; the number of them by worker.
+def work_off(
+    executor: Executor, store: Store, job: Job, status: np.ndarray
+) -> collections.Counter[str]:
+    """Have all chunks computed that are not stored yet, by the `status` of every run; the number of
+    them by worker.
 
     Raises:
         ChunksFailed: when all that can be done is done, but not all.
         StoreError: when the executor breaks; what is finished is stored.
         Interrupted: after Ctrl-C or SIGTERM, with all finished chunks stored.
     """
-    waiting = collections.deque(Task(int(n)) for n in np.flatnonzero(~store.done()))
+    waiting = collections.deque(Task(int(n)) for n in np.flatnonzero(~store.done(status)))
     # Chunks that a worker has failed at and was offered again.
     left: list[Task] = []
     running: dict[Future[Any], Task] = {}
     given_up: dict[int, str] = {}
     by_worker: collections.Counter[str] = collections.Counter()
-    with shown(store.status()) as advance, stoppable() as check, _collected() as (submit, finished):
+    with shown(status) as advance, stoppable() as check, _collected() as (submit, finished):
         while waiting or left or running:
             while waiting and len(running) < MOST_AT_ONCE:
                 task = waiting.popleft()
@@ -119,6 +145,8 @@ def work_off(executor: Executor, store: Store, job: Job) -> collections.Counter[
                 left.clear()
                 continue
             future = _next(finished, check)
+            # Of a bucket: whether this is still its writer.
+            store.check()
             task = running.pop(future)
             match _outcome(future):
                 case Declined():
@@ -203,7 +231,7 @@ def _message(store: Store, reasons: dict[int, str]) -> str:
     if len(reasons) > MOST_NAMED:
         lines.append(f"and {len(reasons) - MOST_NAMED} more")
     return (
-        f"{store.address}: {len(reasons)} of {store.layout.num_chunks} chunks failed {TRIES} times "
+        f"{store.name}: {len(reasons)} of {store.layout.num_chunks} chunks failed {TRIES} times "
         "each, all others are stored; run the sweep again to try them anew:\n  "
         + "\n  ".join(lines)
     )

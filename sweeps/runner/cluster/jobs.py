@@ -10,15 +10,15 @@ import os
 import socket
 import threading
 from collections.abc import Callable
-from pathlib import Path
 from typing import NamedTuple, TypeVar
 
 from dynsim import Status
 from dynsim.precision import precision
 from sweeps.runner import tiles
 from sweeps.runner.files import from_table
+from sweeps.runner.store.base import StoreError
 from sweeps.runner.store.creation import create
-from sweeps.runner.store.store import Store, StoreError
+from sweeps.runner.store.store import Store
 from sweeps.runner.work import Work
 
 Answer = TypeVar("Answer")
@@ -82,7 +82,7 @@ def make(job: Job, config: str, chunk: int | None) -> str | Failed:
         with precision(sweep.dtype):
             mesh = tiles.mesh(None, sweep.dtype)
             work = Work(sweep, mesh, chunk=chunk, tile=job.tile, chunk_tiles=mesh.size)
-            create(Path(job.address), sweep, work.plan.layout, work.variables())
+            create(job.address, sweep, work.plan.layout, work.variables())
         return str(work.plan)
 
     return _answer(plan)
@@ -107,7 +107,7 @@ def compute(job: Job, number: int, avoid: tuple[str, ...] = ()) -> Done | Failed
 
 @functools.lru_cache(maxsize=2)
 def _opened(job: Job) -> tuple[Work, Store]:
-    store = Store.open(Path(job.address))
+    store = Store.open(job.address)
     if store.attributes["config_hash"] != job.digest:
         raise StoreError(f"{job.address}: holds another sweep here than where it was started")
     sweep = from_table(store.config)

@@ -2,59 +2,52 @@
 
 A chunk counts as done once its `status` is there, which is written last; each chunk file
 appears whole or not at all. So a killed sweep loses the chunks in flight and nothing else.
+What a place contributes, a folder or a bucket, is in `base.Place`.
 """
 
 import contextlib
-import errno
-import os
-import shutil
-import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
-import filelock
 import numpy as np
 import xarray as xr
 import zarr
 from zarr.codecs import Crc32cCodec, ZstdCodec
 from zarr.core.metadata import ArrayV3Metadata
-from zarr.storage import MemoryStore
 
 from sweeps.output import environment
 from sweeps.runner.axes import Dimension, Layout
+from sweeps.runner.store.base import MISSING, Check, Place, Report, StoreError, Variable
 from sweeps.runner.store.identity import differences, fingerprint
+from sweeps.runner.store.local import held, place
 
 FORMAT = 2
 """Number of the way in which stores are written: 2 since a store names its system."""
-MISSING = -1
-"""Status of a run that has not been computed."""
-
-
-class StoreError(ValueError):
-    """A store that cannot be used as asked; the message says why and what to do."""
-
-
-class Variable(NamedTuple):
-    """A recorded array: shape and names of the axes behind those of the sweep, and its dtype."""
-
-    shape: tuple[int, ...]
-    dims: tuple[str, ...]
-    dtype: np.dtype
 
 
 class Store:
-    """One sweep on disk, or in memory when `path` is None."""
+    """One sweep at its place: a folder, a bucket, or the memory of this process.
 
-    def __init__(self, group: zarr.Group, layout: Layout, path: Path | None) -> None:
+    Attributes:
+        name: the place as the user wrote it, for messages.
+        address: what `Store.open` finds it by, in another process too; None in memory.
+        check: raises `StoreError` where a `lock` that is held has passed on to somebody else.
+    """
+
+    def __init__(self, group: zarr.Group, layout: Layout, where: Place) -> None:
         self.group = group
         self.layout = layout
-        self.path = path
+        self.place = where
+        self.name, self.address = where.name, where.address
+        self.check: Check = held
+        self._arrays: dict[str, zarr.Array] = {}
 
     @classmethod
     def create(
         cls,
-        path: Path | None,
+        where: str | Path | Place | None,
         config: Mapping[str, Any],
         dims: Sequence[Dimension],
         layout: Layout,
@@ -62,9 +55,15 @@ class Store:
         coordinates: Mapping[str, tuple[tuple[str, ...], np.ndarray]],
         about: Callable[[str], dict[str, Any]],
         dtype: str,
+        report: Report | None = None,
     ) -> "Store":
-        """Make an empty store; `about` gives the attributes of an array by name. On disk it
-        appears whole, under its final name, or not at all."""
+        """Make an empty store; `about` gives the attributes of an array by name. It appears
+        whole or not at all.
+
+        Raises:
+            FileExistsError: when another process has made one there in the meantime.
+            StoreError: when a bucket cannot be written.
+        """
         attributes = {
             "format": FORMAT,
             "config": dict(config),
@@ -99,45 +98,34 @@ class Store:
                     attributes=about(name),
                 )
 
-        if path is None:
-            group = zarr.create_group(MemoryStore())
-            fill(group)
-            return cls(group, layout, None)
-        path.parent.mkdir(parents=True, exist_ok=True)
-        temporary = Path(tempfile.mkdtemp(dir=path.parent, prefix=f".{path.name}-"))
-        try:
-            fill(zarr.create_group(temporary))
-            temporary.chmod(0o755)
-            os.replace(temporary, path)
-        except OSError as error:
-            if error.errno in (errno.ENOTEMPTY, errno.EEXIST):
-                raise FileExistsError(f"{path}: has been made by another process") from None
-            raise
-        finally:
-            shutil.rmtree(temporary, ignore_errors=True)
-        return cls.open(path)
+        where = place(where)
+        where.create(fill, report)
+        return cls.open(where)
 
     @classmethod
-    def open(cls, path: Path) -> "Store":
-        """Open an existing store; `StoreError` if there is none that this version can read."""
-        if not path.exists():
-            raise StoreError(f"{path}: no such sweep")
+    def open(cls, where: str | Path | Place) -> "Store":
+        """Open an existing store; `StoreError` if there is none that this version can read, and
+        `ValueError` for an address that cannot be one."""
+        where = place(where)
+        if not where.exists():
+            raise StoreError(f"{where.name}: no such sweep")
         try:
-            group = zarr.open_group(path, mode="r+" if os.access(path, os.W_OK) else "r")
+            group = where.open()
             version, status = group.attrs["format"], _array(group, "status")
-        except (FileNotFoundError, KeyError, NotADirectoryError, ValueError):
-            raise StoreError(f"{path}: holds something other than a sweep of dynsim") from None
+        except (FileNotFoundError, KeyError, NotADirectoryError, ValueError) as error:
+            if isinstance(error, StoreError):
+                raise
+            raise StoreError(
+                f"{where.name}: holds something other than a sweep of dynsim"
+            ) from None
+        except where.outages as error:
+            raise StoreError(f"{where.name}: cannot be reached ({error})") from error
         if version != FORMAT:
             raise StoreError(
-                f"{path}: written in format {version} by another version of dynsim; this one reads "
-                f"format {FORMAT}. Choose another folder, or run that version to read it."
+                f"{where.name}: written in format {version} by another version of dynsim; this one "
+                f"reads format {FORMAT}. Choose another folder, or run that version to read it."
             )
-        return cls(group, Layout(status.shape, status.chunks), path)
-
-    @property
-    def address(self) -> str | None:
-        """From which `Store.open` opens it again, in any process; None for one in memory."""
-        return None if self.path is None else str(self.path.resolve())
+        return cls(group, Layout(status.shape, status.chunks), where)
 
     @property
     def config(self) -> dict[str, Any]:
@@ -157,7 +145,7 @@ class Store:
     @property
     def dims(self) -> tuple[str, ...]:
         """Names of the dimensions of the array of runs."""
-        return _dims(_array(self.group, "status"))
+        return _dims(self._array("status"))
 
     @property
     def variables(self) -> dict[str, Variable]:
@@ -165,7 +153,7 @@ class Store:
         outer = len(self.dims)
         return {
             name: Variable(array.shape[outer:], _dims(array)[outer:], array.dtype)
-            for name, array in ((name, _array(self.group, name)) for name in self.names)
+            for name, array in ((name, self._array(name)) for name in self.names)
         }
 
     def require(self, config: Mapping[str, Any]) -> None:
@@ -173,82 +161,105 @@ class Store:
         if self.group.attrs["config_hash"] != fingerprint(config):
             lines = "\n  ".join(differences(self.config, config))
             raise StoreError(
-                f"{self.path}: holds another sweep; stored -> asked for:\n  {lines}\n"
+                f"{self.name}: holds another sweep; stored -> asked for:\n  {lines}\n"
                 "Choose another folder, or undo the change to resume."
             )
 
-    def done(self) -> np.ndarray:
-        """Which chunks are complete, by chunk number."""
-        status = self.status()
+    def done(self, status: np.ndarray | None = None) -> np.ndarray:
+        """Which chunks are complete, by chunk number; by a `status` that has been read already if
+        it is given."""
+        status = self.status() if status is None else status
         return np.array([bool((status[r] != MISSING).all()) for r in self.layout.regions()])
 
     def status(self) -> np.ndarray:
         """Status of every run, `MISSING` where it has not been computed."""
         try:
-            return np.asarray(_array(self.group, "status")[...])
+            return np.asarray(self._array("status")[...])
         except Exception:
             for region in self.layout.regions():
                 self._read("status", region)
             raise
 
-    def verify(self) -> None:
-        """Read every chunk that counts as done; `StoreError` for one that is damaged."""
-        complete = self.done()
-        for name in self.names:
-            for region, done in zip(self.layout.regions(), complete, strict=True):
-                if done:
-                    self._read(name, region)
+    def verify(self) -> np.ndarray:
+        """Read every chunk that counts as done, and return the status of every run; `StoreError`
+        for a chunk that is damaged."""
+        status = self.status()
+        regions = zip(self.layout.regions(), self.done(status), strict=True)
+        complete = [region for region, done in regions if done]
+        # Those of `status`, which is the last name, have just been read.
+        names = self.names[:-1]
+        self._each(self._read, [(name, region) for name in names for region in complete])
+        return status
 
     def write(self, region: tuple[slice, ...], arrays: Mapping[str, np.ndarray]) -> None:
-        """Write one chunk, its status last."""
-        for name in self.names:
-            _array(self.group, name)[region] = arrays[name]
+        """Write one chunk, its status last. It needs no lock: chunks written twice are equal."""
+        self.check()
+
+        def put(name: str) -> None:
+            self._array(name)[region] = arrays[name]
+
+        *others, status = self.names
+        self._each(put, [(name,) for name in others])
+        put(status)
 
     def dataset(self) -> xr.Dataset:
         """The sweep as a labelled dataset, read from the store when its values are used."""
-        return xr.open_zarr(self.group.store, consolidated=False, chunks=None)
+        inside = self.group.path or None
+        return xr.open_zarr(self.group.store, group=inside, consolidated=False, chunks=None)
 
     @contextlib.contextmanager
-    def lock(self, process: int = 0, processes: int = 1) -> Iterator[None]:
+    def lock(
+        self, process: int = 0, processes: int = 1, report: Report | None = None
+    ) -> Iterator[None]:
         """Be the only writer, or the only process number `process` of `processes` writers.
 
-        The lock is the operating system's, so that a killed process holds none.
+        A killed process holds no lock: the operating system's ends with it, and a bucket's lease
+        ends by itself, for which this waits after a line to `report`, or to standard error.
 
         Raises:
             StoreError: when another writer is at work, or the store cannot be written.
         """
-        if self.path is None:
-            yield
-            return
-        if not os.access(self.path, os.W_OK):
-            raise StoreError(f"{self.path}: is read-only, so the sweep cannot go on here")
-        # Beside the store, because zarr warns of files in it that are not its own.
-        prefix = f".{self.path.name}.writer"
-        mine = self.path.parent / f"{prefix}-{process}-of-{processes}.lock"
-        try:
-            with filelock.FileLock(mine, timeout=0):
-                for other in self.path.parent.glob(f"{prefix}-*.lock"):
-                    if not other.name.endswith(f"-of-{processes}.lock"):
-                        with filelock.FileLock(other, timeout=0):
-                            pass
-                _clean(self.path)
+        with self.place.lock(process, processes, report) as check:
+            before, self.check = self.check, check
+            try:
                 yield
-        except filelock.Timeout as error:
-            raise StoreError(
-                f"{self.path}: another process is writing here ({Path(error.lock_file).name})"
-            ) from None
+            finally:
+                self.check = before
+
+    def _each(self, act: Callable[..., object], chunks: Sequence[tuple]) -> None:
+        """Do something to chunks, several at a time where the place has streams for them."""
+
+        def one(chunk: tuple) -> None:
+            # Without the result: kept until all are done, they would be the whole store.
+            act(*chunk)
+
+        if self.place.streams == 1:
+            for chunk in chunks:
+                one(chunk)
+            return
+        with ThreadPoolExecutor(self.place.streams) as pool:
+            for _ in pool.map(one, chunks):
+                pass
+
+    def _array(self, name: str) -> zarr.Array:
+        # Looked up once, because a bucket is asked each time, and no array changes its shape.
+        if name not in self._arrays:
+            self._arrays[name] = _array(self.group, name)
+        return self._arrays[name]
 
     def _read(self, name: str, region: tuple[slice, ...]) -> np.ndarray:
         try:
-            return np.asarray(_array(self.group, name)[region])
+            return np.asarray(self._array(name)[region])
+        except self.place.outages as error:
+            raise StoreError(f"{self.name}: {name} could not be read ({error})") from error
         except Exception as error:
             at = "/".join(
                 str(part.start // size)
                 for part, size in zip(region, self.layout.chunk, strict=True)
             )
-            inner = "/0" * (_array(self.group, name).ndim - len(region))
+            inner = "/0" * (self._array(name).ndim - len(region))
             raise StoreError(
-                f"{self.path}: the file {name}/c/{at}{inner} is damaged ({error}). Nothing was "
+                f"{self.name}: the file {name}/c/{at}{inner} is damaged ({error}). Nothing was "
                 f"changed. Delete it and status/c/{at}, and run the sweep again to compute that "
                 "chunk anew."
             ) from error
@@ -267,9 +278,3 @@ def _dims(array: zarr.Array) -> tuple[str, ...]:
     metadata = array.metadata
     names = metadata.dimension_names if isinstance(metadata, ArrayV3Metadata) else None
     return tuple(name for name in names or () if name is not None)
-
-
-def _clean(path: Path) -> None:
-    """Remove what killed writers left behind; the lock says that none is at work."""
-    for rubbish in path.rglob("*.partial"):
-        rubbish.unlink(missing_ok=True)

@@ -8,6 +8,7 @@ import sys
 import threading
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -15,6 +16,7 @@ import pytest
 import sweeps
 from sweeps import Sweep, Training
 from sweeps.runner import files
+from sweeps.runner.store.store import Store
 
 ROOT = Path(__file__).parents[3]
 AXES = {"eta_y": {"linspace": [0.1, 4, 40]}, "seed": {"range": 3}}
@@ -30,7 +32,7 @@ class Workers:
     """Starts worker.py on one sweep file and one store; all share a compilation cache."""
 
     def __init__(self, folder: Path, cache: Path) -> None:
-        self.file, self.out = folder / "s.toml", folder / "s"
+        self.file, self.out = folder / "s.toml", str(folder / "s")
         self.file.write_text(TOML)
         self.environment = {
             **os.environ,
@@ -45,7 +47,7 @@ class Workers:
     def start(self, *options: str, gated: bool = False) -> subprocess.Popen:
         """A worker; a `gated` one goes on after each chunk only once its input is closed."""
         command = [sys.executable, str(Path(__file__).with_name("worker.py")), "sweep"]
-        settings = [str(self.file), "--out", str(self.out), "--chunk", "2", "--tile", "2"]
+        settings = [str(self.file), "--out", self.out, "--chunk", "2", "--tile", "2"]
         with self.errors.open("w") as errors:
             process = subprocess.Popen(
                 [*command, *settings, *options],
@@ -128,6 +130,26 @@ def test_kills_and_ctrl_c_lose_only_the_chunk_in_flight(workers: Workers) -> Non
     assert "120 of 120 runs done (60 of 60 chunks): 120 OK" in output
     # A kill between a chunk's last byte and its line makes it be told of never, not twice.
     assert CHUNKS - 1 <= len(written) == len(set(written)) <= CHUNKS
+    assert_complete(workers)
+
+
+def test_a_writer_of_a_bucket_is_killed_and_its_lease_ends(
+    workers: Workers, s3: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    workers.environment |= s3.environment
+    workers.out = "s3://bucket/killed"
+    process = workers.start()
+    written = read_chunks(process, 12)
+    process.send_signal(signal.SIGKILL)
+    written += chunks(finish(process))
+    done = Store.open(workers.out).done().sum()
+    # A chunk may be stored whose line was not written any more.
+    assert 12 <= len(written) <= done <= len(written) + 1 < CHUNKS
+    again, lines, write = [], [], Store.write
+    monkeypatch.setattr(Store, "write", lambda *args: (write(*args), again.append(args[1])))
+    sweeps.run(SWEEP, workers.out, tile=2, report=lines.append)
+    assert "waiting up to 0.3 s for the lease of" in "".join(lines)
+    assert len(again) == CHUNKS - done
     assert_complete(workers)
 
 

@@ -1,11 +1,7 @@
 """The sweep engine: its runs are single runs, whatever the chunks, tiles and devices."""
 
-import errno
 import math
-import os
 import re
-from collections.abc import Mapping
-from pathlib import Path
 
 import jax
 import numpy as np
@@ -18,7 +14,6 @@ from odes.yz import population
 from sweeps import Sweep, Training
 from sweeps.runner import tiles
 from sweeps.runner.run import valid
-from sweeps.runner.store.store import Store, StoreError
 
 pytestmark = pytest.mark.usefixtures("quick_theory")
 
@@ -162,115 +157,3 @@ def test_diverged_runs_are_data_and_are_masked() -> None:
     np.testing.assert_array_equal(found.status, [dynsim.Status.OK, dynsim.Status.DIVERGED])
     np.testing.assert_array_equal(np.isfinite(valid(found).loss), [True, False])
     assert found.first_bad_step[1] >= 1
-
-
-class Stop(Exception):  # noqa: N818  (no error, an end)
-    """Stands for whatever ends a process."""
-
-
-def test_a_sweep_that_ended_early_resumes_to_the_same_numbers(
-    whole: xr.Dataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    out, write, written = tmp_path / "s", Store.write, []
-
-    def failing(store: Store, region: tuple, arrays: Mapping) -> None:
-        if len(written) in (2, 5):
-            written.append(None)
-            raise Stop
-        written.append(region)
-        write(store, region, arrays)
-
-    monkeypatch.setattr(Store, "write", failing)
-    for _ in range(2):
-        with pytest.raises(Stop):
-            sweeps.run(GRID, out, chunk=2)
-    sweeps.run(GRID, out, chunk=2)
-    chunks = [tuple(part.start for part in region) for region in written if region]
-    assert len(chunks) == len(set(chunks)) == 6
-    monkeypatch.undo()
-    undisturbed = sweeps.run(GRID, tmp_path / "t", chunk=2)
-    resumed = sweeps.open(out)
-    same(resumed, undisturbed)
-    same(resumed, whole, rtol=3e-5)
-    assert sweeps.run(GRID, out).identical(resumed)
-
-
-@pytest.fixture(scope="module")
-def stored(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    out = tmp_path_factory.mktemp("stored") / "s"
-    sweeps.run(GRID, out, chunk=2)
-    return out
-
-
-def contents(folder: Path) -> dict[str, bytes]:
-    return {str(p.relative_to(folder)): p.read_bytes() for p in folder.rglob("*") if p.is_file()}
-
-
-def test_another_configuration_is_refused_with_the_difference(stored: Path) -> None:
-    before = contents(stored)
-    other = Sweep(GRID.axes, Training(**{**TRAINING.as_json(), "steps": 7}), zip=GRID.zip)
-    with pytest.raises(StoreError, match=re.escape("run.steps: 6 -> 7")):
-        sweeps.run(other, stored)
-    with pytest.raises(StoreError, match="made with chunks of 2 runs"):
-        sweeps.run(GRID, stored, chunk=3)
-    assert contents(stored) == before
-
-
-def test_a_foreign_folder_is_refused_and_left_alone(tmp_path: Path) -> None:
-    (tmp_path / "thesis.txt").write_text("mine")
-    with pytest.raises(StoreError, match="something other than a sweep"):
-        sweeps.run(GRID, tmp_path)
-    with pytest.raises(StoreError, match="no such sweep"):
-        sweeps.open(tmp_path / "nothing")
-    assert [p.name for p in tmp_path.iterdir()] == ["thesis.txt"]
-
-
-def test_a_damaged_chunk_is_named_and_can_be_computed_anew(stored: Path) -> None:
-    damaged = sorted((stored / "loss" / "c").rglob("0"))[0]
-    while damaged.is_dir():
-        damaged = sorted(damaged.iterdir())[0]
-    good = sweeps.open(stored).load()
-    damaged.write_bytes(damaged.read_bytes()[:-3])
-    before = contents(stored)
-    with pytest.raises(StoreError, match=re.escape(str(damaged.relative_to(stored)))) as failure:
-        sweeps.run(GRID, stored)
-    assert contents(stored) == before
-    status = re.search(r"and (status/\S+),", str(failure.value)).group(1)
-    damaged.unlink()
-    (stored / status).unlink()
-    same(sweeps.run(GRID, stored), good)
-
-
-def test_a_full_disk_loses_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    out, write, written = tmp_path / "s", Store.write, []
-
-    def full(store: Store, region: tuple, arrays: Mapping) -> None:
-        if len(written) == 3:
-            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-        written.append(region)
-        write(store, region, arrays)
-
-    monkeypatch.setattr(Store, "write", full)
-    with pytest.raises(StoreError, match="No space left on device"):
-        sweeps.run(GRID, out, chunk=2)
-    assert Store.open(out).done().sum() == 3
-    monkeypatch.undo()
-    assert int((sweeps.run(GRID, out).status == 0).sum()) == GRID_RUNS
-
-
-def test_a_second_writer_and_a_read_only_store_are_refused(
-    stored: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    store = Store.open(stored)
-    for others in ((0, 1), (1, 3)):
-        with store.lock(*others), pytest.raises(StoreError, match="another process is writing"):
-            sweeps.run(GRID, stored)
-    with store.lock(0, 2), store.lock(1, 2):
-        pass
-    monkeypatch.setattr(os, "access", lambda *_: False)
-    with pytest.raises(StoreError, match="is read-only"):
-        sweeps.run(GRID, stored)
-    assert sweeps.open(stored).loss.notnull().all()
-
-
-GRID_RUNS = 12

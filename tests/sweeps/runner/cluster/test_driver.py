@@ -17,7 +17,8 @@ import sweeps
 from sweeps import Sweep, Training
 from sweeps.runner.cluster import driver, jobs
 from sweeps.runner.files import from_table
-from sweeps.runner.store.store import Store, StoreError
+from sweeps.runner.store.base import StoreError
+from sweeps.runner.store.store import Store
 from sweeps.systems import registry
 from sweeps.systems.base import Times
 

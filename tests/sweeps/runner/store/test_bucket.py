@@ -1,0 +1,320 @@
+"""What buckets need in place of renames and locks: claims, leases, and requests sent again."""
+
+import datetime
+import json
+import re
+import sys
+import threading
+import uuid
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import sweeps
+from sweeps import Sweep, Training, cli, output
+from sweeps.runner.axes import Layout
+from sweeps.runner.store import lease, objects
+from sweeps.runner.store.base import StoreError, Variable
+from sweeps.runner.store.objects import Objects
+from sweeps.runner.store.store import Store
+
+pytest.importorskip("obstore", reason="needs obstore of the extra `test`")
+
+SWEEP = Sweep(
+    {"eta_y": {"linspace": [0.1, 4, 20]}}, Training(steps=2, length=8, batch=4), record=("loss",)
+)
+
+
+@pytest.fixture
+def address() -> str:
+    """A place in the memory of this process, which knows conditions as buckets do."""
+    return f"memory://runs/{uuid.uuid4().hex}"
+
+
+@pytest.fixture
+def quiet(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[float]]:
+    """A clock that only waiting moves, and no lease but those asked for is renewed."""
+    now = [0.0]
+    monkeypatch.setattr(lease, "clock", lambda: now[0])
+    monkeypatch.setattr(lease, "pause", lambda seconds: now.append(now.pop() + seconds))
+    return now
+
+
+@pytest.fixture
+def hasty(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Requests are sent again at once."""
+    soon = datetime.timedelta(milliseconds=1)
+    backoff = {"init_backoff": soon, "max_backoff": 10 * soon, "base": 2}
+    monkeypatch.setattr(objects, "RETRIES", objects.RETRIES | {"backoff": backoff})
+
+
+def create(address: str, values: list[float]) -> Store:
+    """An empty store of a sweep along `values`, which its configuration and coordinate hold."""
+    number = len(values)
+    return Store.create(
+        address,
+        {"title": "", "axes": {"x": values}},
+        [type("Dim", (), {"name": "x"})],
+        Layout((number,), (1,)),
+        {name: Variable((), (), np.dtype(kind)) for name, kind in (("y", "f4"), ("status", "i4"))},
+        {"x": (("x",), np.array(values))},
+        lambda name: {"label": name},
+        "float32",
+        lambda line: None,
+    )
+
+
+def inside(address: str) -> dict[str, bytes]:
+    """What there is at an address, but for the group, which says when it was made of what."""
+    bucket = Objects(address)
+    keys = [
+        key for key in bucket.names(bucket.path) if not key.endswith(f"{bucket.path}/zarr.json")
+    ]
+    return {key.removeprefix(bucket.path): bucket.look(key).value for key in keys}
+
+
+@pytest.mark.parametrize(
+    ("address", "message"),
+    [
+        ("ftp://bucket/run", "ftp://bucket/run: must be a folder, or begin with one of s3://, gs"),
+        ("s3://Bucket/run", "the bucket 'Bucket' must have lower-case letters"),
+        ("s3://key:secret@bucket/run", "credentials come from the environment"),
+        ("gs://bucket/", "must name a folder in the bucket, such as gs://bucket/runs/fig6"),
+        ("az://bucket/a/../b", "must name a folder in the bucket"),
+        (Path("s3://Bucket/run"), "s3://Bucket/run: the bucket 'Bucket' must have lower-case"),
+    ],
+)
+def test_an_address_that_cannot_be_one_is_refused_by_name(address: Any, message: str) -> None:
+    for use in (sweeps.open, lambda where: sweeps.run(SWEEP, where)):
+        with pytest.raises(ValueError, match=re.escape(message)):
+            use(address)
+
+
+def test_a_figure_keeps_its_sweeps_in_a_bucket_and_its_files_in_a_folder(
+    address: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    # As the option --out of a figure, which is a path, and goes on from there.
+    out = Path(f"{address}/fig")
+    found = sweeps.run(SWEEP, out / "simulation")
+    assert sweeps.open(f"{address}/fig/simulation").equals(found)
+    (written,) = output.write(out, "picture", arrays={"y": np.ones(2)})
+    assert written == Path("out/fig/picture.npz")
+    assert {p.name for p in tmp_path.iterdir()} == {"out"}
+
+
+def test_the_missing_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "obstore", None)
+    with pytest.raises(StoreError, match=re.escape('pip install "dynsim[cloud]"')):
+        sweeps.open("s3://bucket/run")
+
+
+class Killed(BaseException):
+    """Stands for what ends a process without a word."""
+
+
+def interrupted(
+    monkeypatch: pytest.MonkeyPatch, at: int, act: Callable[[], object], create: Callable
+) -> int:
+    """Create while something else happens before put number `at`; returns the number of puts."""
+    swap, count = Objects.swap, [0]
+
+    def counted(its: Objects, *arguments: Any) -> Any:
+        count[0] += 1
+        if count[0] == at:
+            act()
+        if act is die and 0 < at <= count[0]:
+            # Nothing is heard of what the dying do afterwards.
+            raise Killed
+        return swap(its, *arguments)
+
+    with monkeypatch.context() as during:
+        during.setattr(Objects, "swap", counted)
+        create()
+    return count[0]
+
+
+def die() -> None:
+    """Stands for a kill."""
+
+
+def test_a_creation_that_is_killed_or_overtaken_anywhere_leaves_one_sweep_or_none(
+    address: str, quiet: list[float], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    mine, other = [1.0, 2.0], [3.0, 4.0, 5.0]
+    alone, heir = f"{address}/alone", f"{address}/heir"
+    # All numbers of puts, also where every object of another configuration is in the way.
+    puts = interrupted(monkeypatch, 0, die, lambda: create(alone, other))
+    with pytest.raises(Killed):
+        interrupted(monkeypatch, puts, die, lambda: create(heir, mine))
+    puts_of_heir = interrupted(monkeypatch, 0, die, lambda: create(heir, other))
+    wanted = inside(alone)
+    assert inside(heir) == wanted
+    assert puts_of_heir > puts > 5
+
+    for at in range(2, puts + 1):
+        killed, overtaken = f"{address}/killed-{at}", f"{address}/overtaken-{at}"
+        with pytest.raises(Killed):
+            interrupted(monkeypatch, at, die, lambda place=killed: create(place, mine))
+        with pytest.raises(StoreError, match="no such sweep"):
+            Store.open(killed)
+        create(killed, other)
+        overtake = lambda place=overtaken: create(place, other)
+        with pytest.raises(FileExistsError):
+            interrupted(monkeypatch, at, overtake, lambda place=overtaken: create(place, mine))
+        for place in (killed, overtaken):
+            assert Store.open(place).config["axes"] == {"x": other}
+            assert inside(place) == wanted
+
+    for at in range(2, puts_of_heir + 1):
+        place = f"{address}/heir-{at}"
+        with pytest.raises(Killed):
+            interrupted(monkeypatch, puts, die, lambda place=place: create(place, mine))
+
+        def third(place: str = place) -> None:
+            with pytest.raises(StoreError, match="two processes in a row stopped"):
+                create(place, mine)
+
+        interrupted(monkeypatch, at, third, lambda place=place: create(place, other))
+        assert inside(place) == wanted
+
+
+def test_two_creators_of_one_sweep_make_one_store(
+    address: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(lease, "pause", lambda _: None)
+    for _ in range(3):
+        address += "x"
+        start = threading.Barrier(4)
+
+        def make(number: int, place: str = address, start: threading.Barrier = start) -> bool:
+            start.wait()
+            try:
+                create(place, [1.0, 2.0])
+            except FileExistsError:
+                return False
+            return True
+
+        with ThreadPoolExecutor(4) as pool:
+            assert sum(pool.map(make, range(4))) == 1
+        assert Store.open(address).config["axes"] == {"x": [1.0, 2.0]}
+
+
+def test_a_dead_writer_is_waited_for_and_one_that_was_stopped_finds_its_lease_gone(
+    address: str, quiet: list[float]
+) -> None:
+    create(address, [1.0])
+    stopped, lines = Store.open(address), []
+    region, arrays = (slice(0, 1),), {"y": np.ones(1, "f4"), "status": np.zeros(1, "i4")}
+    with stopped.lock():
+        stopped.write(region, arrays)
+        later = Store.open(address)
+        with later.lock(report=lines.append):
+            assert lease.SECONDS <= quiet[0] <= lease.SECONDS + 3
+            assert re.fullmatch(r"memory://.*: waiting up to 60 s for the lease of .*", *lines)
+            with pytest.raises(StoreError, match="another one writes here now"):
+                stopped.write(region, arrays)
+            later.write(region, arrays)
+    with Store.open(address).lock(report=lines.append):
+        assert len(lines) == 1, "a lease that was released is waited for by nobody"
+
+
+def test_conditions_hold_when_many_ask_at_once(s3: Any) -> None:
+    bucket = Objects("s3://bucket/any")
+    key, each = uuid.uuid4().hex, 5
+
+    def words(process: int, total: int) -> bytes:
+        return json.dumps({"by": process, "sum": total}).encode()
+
+    def add(process: int) -> bool:
+        first = bucket.swap(key, words(process, 0), None) is not None
+        for _ in range(each):
+            added = None
+            while added is None:
+                found = bucket.look(key)
+                total = json.loads(found.value)["sum"] + 1
+                added = bucket.swap(key, words(process, total), found.version)
+        return first
+
+    with ThreadPoolExecutor(4) as pool:
+        assert sum(pool.map(add, range(4))) == 1
+    assert json.loads(bucket.look(key).value)["sum"] == 4 * each
+
+
+def test_a_put_whose_answer_was_lost_is_known_as_ones_own(s3: Any, hasty: None) -> None:
+    bucket, key = Objects("s3://bucket/any"), uuid.uuid4().hex
+    s3.control(every=2)
+    first = bucket.swap(key, b"first", None)
+    second = bucket.swap(key, b"second", first)
+    third = bucket.swap(key, b"third", second)
+    assert third == bucket.look(key).version
+    for version in (None, first):
+        assert bucket.swap(key, b"another", version) is None
+    assert bucket.look(key).value == b"third"
+
+
+def test_a_bucket_that_answers_500_now_and_then_holds_what_a_folder_holds(
+    s3: Any, hasty: None, tmp_path: Path
+) -> None:
+    out = f"s3://bucket/{uuid.uuid4().hex}"
+    s3.control(every=7)
+    found, wanted = (sweeps.run(SWEEP, at, chunk=2, tile=2) for at in (out, tmp_path / "s"))
+    assert found.identical(wanted)
+    files = [path for path in (tmp_path / "s").rglob("*") if path.is_file()]
+    assert len(files) > 20
+    bucket = Objects(out)
+    for path in files:
+        key = f"{bucket.path}/{path.relative_to(tmp_path / 's')}"
+        assert bucket.look(key).value == path.read_bytes(), key
+    assert len(list(bucket.names(bucket.path))) == len(files)
+
+
+def test_a_bucket_that_cannot_be_reached_is_not_called_damaged(
+    s3: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(objects, "RETRIES", {"max_retries": 0})
+    out = f"s3://bucket/{uuid.uuid4().hex}"
+    whole = sweeps.run(SWEEP, out, chunk=10, tile=2).load()
+    store = Store.open(out)
+    s3.control(every=1)
+    for use in (store.verify, lambda: Store.open(out), lambda: sweeps.run(SWEEP, out)):
+        with pytest.raises(StoreError, match=r"could not be read|cannot be reached") as failure:
+            use()
+        assert "damaged" not in str(failure.value)
+    s3.control()
+    write = Store.write
+
+    def failing(its: Store, *arguments: Any) -> None:
+        s3.control(every=1)
+        write(its, *arguments)
+
+    with monkeypatch.context() as during:
+        during.setattr(Store, "write", failing)
+        with pytest.raises(StoreError, match=r"a chunk could not be written .*500"):
+            sweeps.run(SWEEP, f"{out}-2", chunk=10, tile=2)
+    s3.control()
+    assert sweeps.open(out).equals(whole)
+
+
+def test_the_commands_read_and_write_a_bucket(
+    s3: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("s.toml").write_text(
+        'record = ["loss"]\naxes.eta_y = [0.5, 1]\nrun = {steps = 2, length = 8, batch = 4}\n'
+    )
+    out = f"s3://bucket/{uuid.uuid4().hex}/small"
+    assert cli.main(["sweep", "s.toml", "--out", out]) == 0
+    assert f"wrote {out}" in capsys.readouterr().out
+    assert cli.main(["info", out, "--json"]) == 0
+    about = json.loads(capsys.readouterr().out)
+    assert (about["path"], about["runs_done"]) == (out, 2)
+    assert cli.main(["plot", out, "--x", "eta_y", "--y", "loss"]) == 0
+    assert cli.main(["export", out]) == 0
+    assert {p.name for p in tmp_path.iterdir()} == {"s.toml", "small.nc", "out"}
+    assert cli.main(["info", "s3://no-such-bucket/run"]) == 2
+    assert "s3://no-such-bucket/run: cannot be reached" in capsys.readouterr().err

@@ -1,0 +1,219 @@
+"""The same guarantees wherever a sweep is kept: a folder, and a bucket of S3."""
+
+import abc
+import dataclasses
+import errno
+import os
+import re
+import uuid
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import sweeps
+from sweeps import Sweep, Training
+from sweeps.runner.store import lease
+from sweeps.runner.store.store import Store, StoreError
+
+TRAINING = Training(steps=2, length=8, batch=4)
+SWEEP = Sweep(
+    axes={"ratio": [1, 2, 5], "seed": [0, 3], "eta_z": [0.5, 2], "momentum": [0.1, 0.9]},
+    zip=(("eta_z", "momentum"),),
+    run=TRAINING,
+    record=("entropy", "loss"),
+    times=(0, 2),
+)
+RUNS = 12
+
+
+class Kept(abc.ABC):
+    """A place for a sweep, and what befalls places."""
+
+    out: Any
+
+    @abc.abstractmethod
+    def contents(self) -> dict[str, bytes]: ...
+
+    @abc.abstractmethod
+    def put(self, key: str, value: bytes | None) -> None: ...
+
+    @abc.abstractmethod
+    def forbid_writing(self, monkeypatch: pytest.MonkeyPatch) -> None: ...
+
+
+class InFolder(Kept):
+    def __init__(self, folder: Path) -> None:
+        self.out = folder / "s"
+
+    def contents(self) -> dict[str, bytes]:
+        files = [p for p in self.out.rglob("*") if p.is_file()]
+        return {str(p.relative_to(self.out)): p.read_bytes() for p in files}
+
+    def put(self, key: str, value: bytes | None) -> None:
+        path = self.out / key
+        if value is None:
+            path.unlink()
+        else:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_bytes(value)
+
+    def forbid_writing(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(os, "access", lambda *_: False)
+
+
+class InBucket(Kept):
+    def __init__(self, server: Any) -> None:
+        from obstore.store import S3Store
+
+        self.server = server
+        # A name of its own on a server that the tests of a file share.
+        folder = f"runs/{uuid.uuid4().hex}/s"
+        self.out = f"s3://bucket/{folder}"
+        self.objects = S3Store("bucket", prefix=folder)
+
+    def contents(self) -> dict[str, bytes]:
+        keys = [meta["path"] for batch in self.objects.list() for meta in batch]
+        return {key: bytes(self.objects.get(key).bytes()) for key in keys}
+
+    def put(self, key: str, value: bytes | None) -> None:
+        if value is None:
+            self.objects.delete(key)
+        else:
+            self.objects.put(key, value)
+
+    def forbid_writing(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.server.control(writable=0)
+
+
+@pytest.fixture(params=["folder", "bucket"])
+def kept(request: pytest.FixtureRequest, tmp_path: Path) -> Kept:
+    if request.param == "folder":
+        return InFolder(tmp_path)
+    return InBucket(request.getfixturevalue("s3"))
+
+
+@pytest.fixture
+def stored(kept: Kept) -> Kept:
+    """A place with the whole sweep."""
+    sweeps.run(SWEEP, kept.out, chunk=2)
+    return kept
+
+
+@pytest.fixture(scope="module")
+def whole() -> Any:
+    """The sweep in memory."""
+    return sweeps.run(SWEEP, chunk=2).load()
+
+
+def test_a_sweep_that_ended_early_resumes_to_the_same_numbers(
+    kept: Kept, whole: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write, written = Store.write, []
+
+    def full(store: Store, region: tuple, arrays: Mapping) -> None:
+        if len(written) in (2, 5):
+            written.append(None)
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        written.append(tuple(part.start for part in region))
+        write(store, region, arrays)
+
+    monkeypatch.setattr(Store, "write", full)
+    for done in (2, 4):
+        with pytest.raises(StoreError, match="No space left on device"):
+            sweeps.run(SWEEP, kept.out, chunk=2)
+        assert Store.open(kept.out).done().sum() == done
+    resumed = sweeps.run(SWEEP, kept.out)
+    chunks = [start for start in written if start]
+    assert len(chunks) == len(set(chunks)) == RUNS / 2
+    for found in (resumed, sweeps.open(kept.out), sweeps.run(SWEEP, kept.out)):
+        assert found.equals(whole)
+    assert resumed.identical(sweeps.open(kept.out))
+
+
+def test_another_configuration_is_refused_with_the_difference(stored: Kept) -> None:
+    before = stored.contents()
+    other = dataclasses.replace(SWEEP, run=dataclasses.replace(TRAINING, steps=7))
+    with pytest.raises(StoreError, match=re.escape("run.steps: 2 -> 7")):
+        sweeps.run(other, stored.out)
+    with pytest.raises(StoreError, match="made with chunks of 2 runs"):
+        sweeps.run(SWEEP, stored.out, chunk=3)
+    assert stored.contents() == before
+
+
+def test_what_is_no_sweep_is_refused_and_left_alone(kept: Kept) -> None:
+    with pytest.raises(StoreError, match="no such sweep"):
+        sweeps.open(kept.out)
+    kept.put("thesis.txt", b"mine")
+    with pytest.raises(StoreError, match="something other than a sweep"):
+        sweeps.run(SWEEP, kept.out)
+    assert kept.contents() == {"thesis.txt": b"mine"}
+
+
+def test_a_store_of_another_format_is_refused(stored: Kept) -> None:
+    group = stored.contents()["zarr.json"]
+    stored.put("zarr.json", re.sub(rb'"format": 2\b', b'"format": 1', group))
+    with pytest.raises(StoreError, match="written in format 1 by another version"):
+        sweeps.open(stored.out)
+
+
+def test_a_damaged_chunk_is_named_and_can_be_computed_anew(stored: Kept, whole: Any) -> None:
+    good = stored.contents()
+    damaged = next(key for key in sorted(good) if key.startswith("loss/c/"))
+    stored.put(damaged, good[damaged][:-3])
+    with pytest.raises(StoreError, match=re.escape(damaged)) as failure:
+        sweeps.run(SWEEP, stored.out)
+    assert stored.contents() == good | {damaged: good[damaged][:-3]}
+    status = re.search(r"and (status/\S+),", str(failure.value)).group(1)
+    stored.put(damaged, None)
+    stored.put(status, None)
+    assert sweeps.run(SWEEP, stored.out).equals(whole)
+    assert stored.contents() == good
+
+
+def test_a_second_writer_and_a_read_only_store_are_refused(
+    stored: Kept, whole: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = Store.open(stored.out)
+    # Who waits for a lease sees it renewed, as it is by a holder that is alive.
+    alive: list[lease.Lease] = []
+    take = lease.Lease.take
+
+    def taken(its: lease.Lease, *report: Any) -> None:
+        take(its, *report)
+        alive.append(its)
+
+    monkeypatch.setattr(lease.Lease, "take", taken)
+    monkeypatch.setattr(lease, "pause", lambda _: [its.renew() for its in alive])
+    for others in ((0, 1), (1, 3)):
+        with store.lock(*others), pytest.raises(StoreError, match="another process is writing"):
+            sweeps.run(SWEEP, stored.out)
+    with store.lock(0, 2), store.lock(1, 2):
+        pass
+    with store.lock():
+        pass
+    stored.forbid_writing(monkeypatch)
+    with pytest.raises(StoreError, match="is read-only"):
+        sweeps.run(SWEEP, stored.out)
+    assert sweeps.open(stored.out).equals(whole)
+
+
+def test_chunks_are_written_by_address_alone_while_another_process_has_the_lock(
+    stored: Kept, whole: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    store = Store.open(stored.out.name if isinstance(stored.out, Path) else stored.out)
+    arrays = {name: whole[name].values for name in store.names}
+    for key in stored.contents():
+        if "/c/" in key and key.split("/")[0] in store.names:
+            stored.put(key, None)
+    assert not store.done().any()
+    with store.lock():
+        # As in another process: an address knows no current folder.
+        monkeypatch.chdir(tmp_path.parent)
+        for region in store.layout.regions():
+            Store.open(store.address).write(region, {n: a[region] for n, a in arrays.items()})
+        np.testing.assert_array_equal(Store.open(stored.out).done(), True)
+    assert sweeps.open(stored.out).equals(whole)
