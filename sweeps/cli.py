@@ -52,6 +52,9 @@ COMMANDS: dict[str, Command] = {
     ),
     "sweep": Command("sweeps.commands.sweep:SweepCommand", "run a sweep, or resume it"),
     "info": Command("sweeps.commands.info:Info", "say what a stored sweep is and how far it is"),
+    "check": Command(
+        "sweeps.commands.check:Check", "read all of a stored sweep, to see it is whole"
+    ),
     "plot": Command("sweeps.commands.plot:Plot", "draw what a stored sweep recorded"),
     "export": Command("sweeps.commands.export:Export", "write a stored sweep as a netCDF file"),
     "phase": Command(

@@ -45,7 +45,7 @@ def run(config: Info) -> None:
 def describe(store: Store) -> dict[str, Any]:
     """What a store holds and how far it is, as JSON values."""
     attributes, status = store.attributes, store.status()
-    done = store.done(status)
+    done = store.done()
     dims = store.dims
     return {
         "path": store.name,

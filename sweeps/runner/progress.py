@@ -7,10 +7,7 @@ import threading
 from collections.abc import Callable, Iterator
 from types import FrameType
 
-import numpy as np
 from tqdm import tqdm
-
-from dynsim import Status
 
 Handler = Callable[[int, FrameType | None], object] | int | signal.Handlers | None
 
@@ -20,20 +17,16 @@ class Interrupted(Exception):  # noqa: N818  (a wish of the user, no error)
 
 
 @contextlib.contextmanager
-def shown(status: np.ndarray) -> Iterator[Callable[[int, int], None]]:
-    """A progress bar over the runs of a store.
-
-    Args:
-        status: of every run at the beginning, negative where it is not there yet.
+def shown(total: int, done: int) -> Iterator[Callable[[int, int], None]]:
+    """A progress bar over `total` runs, `done` of which are there at the beginning.
 
     Yields:
         a function to call with the numbers of runs and of diverged runs in each finished chunk.
     """
-    finished = status[status >= 0]
-    diverged = int((finished != Status.OK).sum())
+    diverged = 0
     with tqdm(
-        total=status.size,
-        initial=int(finished.size),
+        total=total,
+        initial=done,
         unit="run",
         smoothing=0.1,
         disable=None,

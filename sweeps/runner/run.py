@@ -16,7 +16,7 @@ from sweeps.runner.spec import Sweep
 from sweeps.runner.store.base import Place, StoreError
 from sweeps.runner.store.creation import create
 from sweeps.runner.store.local import place
-from sweeps.runner.store.store import Store
+from sweeps.runner.store.store import NEWEST, Store
 from sweeps.runner.work import Work
 
 PREFETCH = 64
@@ -89,7 +89,8 @@ def run(
         if store is None:
             store = create(where, sweep, work.plan.layout, work.variables(), report)
         with store.lock(*process, report):
-            _work_off(store, work, process, store.verify())
+            store.verify(NEWEST)
+            _work_off(store, work, process)
     return store.dataset()
 
 
@@ -116,15 +117,15 @@ def _check_executor(
         raise ValueError("devices: an executor's workers have their own")
 
 
-def _work_off(store: Store, work: Work, process: tuple[int, int], status: np.ndarray) -> None:
+def _work_off(store: Store, work: Work, process: tuple[int, int]) -> None:
     k, n = process
-    done, variables = store.done(status), store.variables
+    done, variables = store.done(), store.variables
     regions = work.in_order(
         region for i, region in enumerate(store.layout.regions()) if i % n == k and not done[i]
     )
     for region in regions[:: max(len(regions) // PREFETCH, 1)]:
         work.start(region)
-    with stoppable() as check, shown(status) as advance:
+    with stoppable() as check, shown(store.layout.num_runs, store.runs_done()) as advance:
         for region in regions:
             arrays = work.compute(region, variables, check)
             try:

@@ -134,7 +134,7 @@ def balance(folder: Path) -> Iterator[str]:
             warm = [executor.submit(paused, job, -i, ()) for i in range(1, 4 * WORKERS)]
             for future in warm:
                 future.result()
-            took = seconds(lambda: driver.work_off(executor, store, job, store.status()))
+            took = seconds(lambda: driver.work_off(executor, store, job))
     finally:
         jobs.compute = compute
     with ThreadPoolExecutor(WORKERS) as threads:
@@ -187,7 +187,7 @@ def feed(folder: Path) -> Iterator[str]:
     try:
         with dask_cluster.executor(f"local:{WORKERS}") as executor:
             executor.submit(nothing, job, 0, ()).result()
-            took = seconds(lambda: driver.work_off(executor, store, job, store.status()))
+            took = seconds(lambda: driver.work_off(executor, store, job))
     finally:
         jobs.compute = compute
     yield f"empty chunks: {EMPTY / took:.0f} per second through {WORKERS} workers"

@@ -23,7 +23,7 @@ from sweeps.runner.progress import shown, stoppable
 from sweeps.runner.spec import Sweep
 from sweeps.runner.store.base import Place, Report, StoreError
 from sweeps.runner.store.identity import fingerprint
-from sweeps.runner.store.store import Store
+from sweeps.runner.store.store import NEWEST, Store
 
 TRIES = 3
 """How often a chunk is computed in vain before it is given up."""
@@ -73,7 +73,8 @@ def run(
         make_store(executor, work, sweep, chunk, report)
         store = Store.open(where)
     with store.lock(report=report):
-        work_off(executor, store, work, store.verify())
+        store.verify(NEWEST)
+        work_off(executor, store, work)
     return store.dataset()
 
 
@@ -115,24 +116,25 @@ def make_store(
         report(answer)
 
 
-def work_off(
-    executor: Executor, store: Store, job: Job, status: np.ndarray
-) -> collections.Counter[str]:
-    """Have all chunks computed that are not stored yet, by the `status` of every run; the number of
-    them by worker.
+def work_off(executor: Executor, store: Store, job: Job) -> collections.Counter[str]:
+    """Have all chunks computed that are not stored yet; the number of them by worker.
 
     Raises:
         ChunksFailed: when all that can be done is done, but not all.
         StoreError: when the executor breaks; what is finished is stored.
         Interrupted: after Ctrl-C or SIGTERM, with all finished chunks stored.
     """
-    waiting = collections.deque(Task(int(n)) for n in np.flatnonzero(~store.done(status)))
+    waiting = collections.deque(Task(int(n)) for n in np.flatnonzero(~store.done()))
     # Chunks that a worker has failed at and was offered again.
     left: list[Task] = []
     running: dict[Future[Any], Task] = {}
     given_up: dict[int, str] = {}
     by_worker: collections.Counter[str] = collections.Counter()
-    with shown(status) as advance, stoppable() as check, _collected() as (submit, finished):
+    with (
+        shown(store.layout.num_runs, store.runs_done()) as advance,
+        stoppable() as check,
+        _collected() as (submit, finished),
+    ):
         while waiting or left or running:
             while waiting and len(running) < MOST_AT_ONCE:
                 task = waiting.popleft()

@@ -53,6 +53,17 @@ class Folder(Place):
         """The group in the folder."""
         return zarr.open_group(self.path, mode="r+" if os.access(self.path, os.W_OK) else "r")
 
+    def written(self, array: str) -> dict[str, float]:
+        """By the times of its files."""
+        chunks = self.path / array / "c"
+        return {
+            str(Path(folder, name).relative_to(chunks)): os.stat(Path(folder, name)).st_mtime
+            for folder, _, names in os.walk(chunks)
+            for name in names
+            # Others are what a writer has begun, and may be gone by now.
+            if name.isdecimal()
+        }
+
     @contextlib.contextmanager
     def lock(self, process: int, processes: int, report: Report | None) -> Iterator[Check]:
         """Be a writer by the operating system's lock, so that a killed process holds none."""

@@ -15,7 +15,7 @@ from zarr.core.buffer import Buffer, BufferPrototype
 from zarr.storage import ObjectStore
 
 if TYPE_CHECKING:
-    from obstore import UpdateVersion
+    from obstore import ObjectMeta, UpdateVersion
     from obstore.store import RetryConfig
 
 NAMES = {
@@ -104,13 +104,17 @@ class Objects:
                     return None
                 raise
 
-    def names(self, folder: str) -> Iterator[str]:
-        """Keys of the objects below a folder."""
+    def list(self, folder: str) -> Iterator["ObjectMeta"]:
+        """Keys (`path`), times (`last_modified`) and sizes of the objects below a folder."""
         import obstore
 
         with as_os_errors():
             for batch in obstore.list(self.bucket, folder):
-                yield from (meta["path"] for meta in batch)
+                yield from batch
+
+    def names(self, folder: str) -> Iterator[str]:
+        """Keys of the objects below a folder."""
+        return (meta["path"] for meta in self.list(folder))
 
     def zarr(self) -> ObjectStore:
         """The bucket as a store of zarr."""

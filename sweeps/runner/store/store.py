@@ -6,6 +6,7 @@ What a place contributes, a folder or a bucket, is in `base.Place`.
 """
 
 import contextlib
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -25,6 +26,10 @@ from sweeps.runner.store.local import held, place
 
 FORMAT = 2
 """Number of the way in which stores are written: 2 since a store names its system."""
+
+NEWEST = 256
+"""Chunks that are read before a sweep goes on: what a machine that lost its power had not written
+down is among those, and the others have been read or will be."""
 
 
 class Store:
@@ -165,11 +170,14 @@ class Store:
                 "Choose another folder, or undo the change to resume."
             )
 
-    def done(self, status: np.ndarray | None = None) -> np.ndarray:
-        """Which chunks are complete, by chunk number; by a `status` that has been read already if
-        it is given."""
-        status = self.status() if status is None else status
-        return np.array([bool((status[r] != MISSING).all()) for r in self.layout.regions()])
+    def done(self) -> np.ndarray:
+        """Which chunks are complete, by chunk number: those whose status is there."""
+        return ~np.isnan(self._written())
+
+    def runs_done(self) -> int:
+        """Number of runs in chunks that are complete."""
+        regions = zip(self.layout.regions(), self.done(), strict=True)
+        return sum(math.prod(p.stop - p.start for p in region) for region, done in regions if done)
 
     def status(self) -> np.ndarray:
         """Status of every run, `MISSING` where it has not been computed."""
@@ -180,16 +188,13 @@ class Store:
                 self._read("status", region)
             raise
 
-    def verify(self) -> np.ndarray:
-        """Read every chunk that counts as done, and return the status of every run; `StoreError`
-        for a chunk that is damaged."""
-        status = self.status()
-        regions = zip(self.layout.regions(), self.done(status), strict=True)
-        complete = [region for region, done in regions if done]
-        # Those of `status`, which is the last name, have just been read.
-        names = self.names[:-1]
-        self._each(self._read, [(name, region) for name in names for region in complete])
-        return status
+    def verify(self, newest: int | None = None) -> None:
+        """Read the chunks that are complete, or only so many that were written last; `StoreError`
+        for one that is damaged. Whoever reads the values of a chunk finds that out as well."""
+        written = self._written()
+        order = np.argsort(-written)[: np.count_nonzero(~np.isnan(written))]
+        regions = [self.layout.region(int(number)) for number in order[:newest]]
+        self._each(self._read, [(name, region) for name in self.names for region in regions])
 
     def write(self, region: tuple[slice, ...], arrays: Mapping[str, np.ndarray]) -> None:
         """Write one chunk, its status last. It needs no lock: chunks written twice are equal."""
@@ -226,6 +231,21 @@ class Store:
             finally:
                 self.check = before
 
+    def _written(self) -> np.ndarray:
+        """When each chunk was completed, in seconds since 1970, by chunk number; NaN where it is
+        not complete."""
+        found = self.place.written("status")
+        if found is None:
+            status = self.status()
+            missing = [bool((status[r] == MISSING).any()) for r in self.layout.regions()]
+            return np.where(missing, np.nan, 0.0)
+        return np.array([found.get(self._key(r), np.nan) for r in self.layout.regions()])
+
+    def _key(self, region: tuple[slice, ...]) -> str:
+        """How the files of a chunk are called in all arrays, but for axes of their own."""
+        sizes = zip(region, self.layout.chunk, strict=True)
+        return "/".join(str(part.start // size) for part, size in sizes)
+
     def _each(self, act: Callable[..., object], chunks: Sequence[tuple]) -> None:
         """Do something to chunks, several at a time where the place has streams for them."""
 
@@ -253,10 +273,7 @@ class Store:
         except self.place.outages as error:
             raise StoreError(f"{self.name}: {name} could not be read ({error})") from error
         except Exception as error:
-            at = "/".join(
-                str(part.start // size)
-                for part, size in zip(region, self.layout.chunk, strict=True)
-            )
+            at = self._key(region)
             inner = "/0" * (self._array(name).ndim - len(region))
             raise StoreError(
                 f"{self.name}: the file {name}/c/{at}{inner} is damaged ({error}). Nothing was "

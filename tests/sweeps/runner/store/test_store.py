@@ -14,7 +14,8 @@ import numpy as np
 import pytest
 
 import sweeps
-from sweeps import Sweep, Training
+from sweeps import Sweep, Training, cli
+from sweeps.runner import run as run_module
 from sweeps.runner.store import lease
 from sweeps.runner.store.store import Store, StoreError
 
@@ -171,6 +172,29 @@ def test_a_damaged_chunk_is_named_and_can_be_computed_anew(stored: Kept, whole: 
     stored.put(status, None)
     assert sweeps.run(SWEEP, stored.out).equals(whole)
     assert stored.contents() == good
+
+
+def test_old_damage_is_found_by_reading_or_by_a_check(
+    stored: Kept, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Before a sweep goes on it looks at what was written last, here at one chunk of six."""
+    keys = sorted(key for key in stored.contents() if key.startswith("loss/c/"))
+    oldest, newest = keys[0], keys[-1]
+    order = {"/".join(key.split("/")[2:-1]): float(i) for i, key in enumerate(keys)}
+    where = type(Store.open(stored.out).place)
+    monkeypatch.setattr(where, "written", lambda *_: order)
+    monkeypatch.setattr(run_module, "NEWEST", 1)
+    assert cli.main(["check", str(stored.out)]) == 0
+    assert f"{len(keys)} of {len(keys)} chunks, all whole" in capsys.readouterr().out
+    stored.put(oldest, stored.contents()[oldest][:-3])
+    found = sweeps.run(SWEEP, stored.out)
+    with pytest.raises(ValueError, match=r"checksum|[Cc]rc"):
+        found.loss.load()
+    assert cli.main(["check", str(stored.out)]) == 2
+    assert f"the file {oldest} is damaged" in capsys.readouterr().err
+    stored.put(newest, stored.contents()[newest][:-3])
+    with pytest.raises(StoreError, match=re.escape(newest)):
+        sweeps.run(SWEEP, stored.out)
 
 
 def test_a_second_writer_and_a_read_only_store_are_refused(

@@ -1,0 +1,25 @@
+"""`dynsim check`: read all that a stored sweep holds."""
+
+import dataclasses
+
+import tyro
+
+from sweeps.runner.store.store import Store
+
+
+@dataclasses.dataclass(frozen=True)
+class Check:
+    """Read every chunk of a stored sweep; an error names the first one that is damaged.
+
+    Attributes:
+        path: folder of the sweep, or its address in a bucket.
+    """
+
+    path: tyro.conf.Positional[str]
+
+
+def run(config: Check) -> None:
+    """Run `dynsim check`."""
+    store = Store.open(config.path)
+    store.verify()
+    print(f"{store.name}: {int(store.done().sum())} of {store.layout.num_chunks} chunks, all whole")
