@@ -79,12 +79,12 @@ def report() -> Iterator[str]:
         yield from resume(folder)
 
 
-def sweep(steps: int = 400) -> Sweep:
+def sweep() -> Sweep:
     """The sweep that workers share here."""
     points = CHUNKS * CHUNK // 8
     return Sweep(
         {"eta_y": {"logspace": [0.1, 10, points]}, "seed": {"range": 8}},
-        Training(steps=steps, init="uniform"),
+        Training(steps=100, init="uniform"),
         record=("entropy", "loss"),
     )
 

@@ -80,6 +80,9 @@ def executor(
         need = "needs config, a TOML file" if queue else "reads no config"
         raise ValueError(f"dask = {where!r}: {need}")
     distributed, settings = _imported("distributed"), _imported("dask.config")
+    for name in ("client", "scheduler"):
+        # What they log the driver says in an error of its own.
+        logging.getLogger(f"distributed.{name}").setLevel(logging.CRITICAL)
     with contextlib.ExitStack() as stack, settings.set(SETTINGS):
         if kind == "local":
             target = stack.enter_context(_local(number, distributed))
@@ -107,7 +110,15 @@ def _local(number: str, distributed: Any) -> Iterator[Any]:
             f"dask = 'local:{number}': a worker has a GPU of its own, and {len(gpus)} are visible "
             "here; CUDA_VISIBLE_DEVICES= in the environment makes workers use the CPU"
         )
-    options = {"nthreads": 1, "memory_limit": 0, "host": "127.0.0.1", "silence_logs": logging.ERROR}
+    # Ctrl-C reaches all processes of a terminal; the driver alone decides what follows.
+    deaf = "import signal; signal.signal(signal.SIGINT, signal.SIG_IGN)"
+    options = {
+        "preload": [deaf],
+        "nthreads": 1,
+        "memory_limit": 0,
+        "host": "127.0.0.1",
+        "silence_logs": logging.ERROR,
+    }
     own = [{"CUDA_VISIBLE_DEVICES": gpu} for gpu in gpus] or [{}] * int(number)
     workers = {
         i: {"cls": distributed.Nanny, "options": {**options, "env": own[i]}}
@@ -135,7 +146,8 @@ def _queued(kind: str, config: Path, report: Callable[[str], None]) -> Iterator[
         raise ValueError(f"config = {config}: {error}") from None
     with cluster:
         report(f"each of {jobs} jobs is:\n{cluster.job_script()}")
-        cluster.scale(jobs=jobs)
+        # Unlike `scale`, it sends another job where one has ended.
+        cluster.adapt(minimum_jobs=jobs, maximum_jobs=jobs, interval="10s")
         yield cluster
 
 

@@ -216,9 +216,10 @@ def _outcome(future: Future[Any]) -> Any:
 
 
 def _broken(error: BaseException) -> str:
+    why = ": ".join(part for part in (type(error).__name__, str(error)) if part)
     return (
-        f"executor: takes no more work ({type(error).__name__}: {error}). What was finished is "
-        "stored; run the sweep again with a new executor to go on."
+        f"executor: takes no more work ({why}). What was finished is stored; run the sweep again "
+        "with a new executor to go on."
     )
 
 
