@@ -16,7 +16,7 @@ MOMENTUM = Layer(TASK, dynsim.momentum(0.3, 0.2, 0.8), (0.0, 10.0, 25.0))
 OF_SGD = ("plain", "symmetric", "lemma3", "eq10", "eq10-paper", "eq10-finite-m", "eq10-remark-1")
 OF_MOMENTUM = ("matched", "heavy-ball", "rescaled", "symmetric")
 SYSTEMS = [*((PLAIN, name) for name in OF_SGD), *((MOMENTUM, name) for name in OF_MOMENTUM)]
-FEW = {(PLAIN, "plain"), (MOMENTUM, "matched")}
+FEW = {(PLAIN, "plain")}
 """Whose equations the solver takes in the default suite; equal steps, which take a fraction of the
 time to compile, take those of the others, and the solver all of them with `make test-full`."""
 
@@ -37,6 +37,7 @@ def test_attention_that_stays() -> None:
     PLAIN.check("fixed_attention")
 
 
+@pytest.mark.full  # a third start through the solver
 def test_a_random_start() -> None:
     task = dynsim.syn_medium(1, "paper")
     start = dynsim.initial_weights(task, "uniform", jax.random.key(0), "float64")

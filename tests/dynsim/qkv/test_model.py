@@ -79,12 +79,12 @@ def as_numpy(params: Embedded) -> dict:
     [
         ("l2", "theory", False),
         pytest.param("l2", "practice", True, marks=pytest.mark.full),
-        ("rms", "theory", True),
+        pytest.param("rms", "theory", True, marks=pytest.mark.full),
         pytest.param("rms", "practice", False, marks=pytest.mark.full),
         pytest.param("layer", "theory", False, marks=pytest.mark.full),
         ("layer", "practice", True),
         pytest.param("none", "theory", True, marks=pytest.mark.full),
-        ("none", "practice", False),
+        pytest.param("none", "practice", False, marks=pytest.mark.full),
     ],
 )
 def test_forward_and_gradient_match_numpy(kind: str, place: str, rich: bool) -> None:
@@ -149,7 +149,7 @@ def test_positions_by_token_and_by_weighed_counts_match_numpy(slope: float) -> N
 @pytest.mark.parametrize(
     "architecture",
     [
-        EmbeddedSpec(TASK.M + 3, scale=2.0),
+        pytest.param(EmbeddedSpec(TASK.M + 3, scale=2.0), marks=pytest.mark.full),
         EmbeddedSpec(TASK.M, scale=2.0, embedding="identity", residual=True),
         EmbeddedSpec(7, head_width=3, scale=2.0, embedding="gaussian", tied=False),
     ],

@@ -161,6 +161,7 @@ def test_vmap_over_scales_rates_and_keys_is_the_loop() -> None:
     assert np.ptp(together["entropy"][1:, 0]) > 1e-3
 
 
+@pytest.mark.full  # two trainings for one claim
 def test_the_positional_prior_weighs_the_same_sequences() -> None:
     key, init = jax.random.key(3), EmbeddedSpec(12, scale=2.0, embedding="gaussian")
     run = lambda **options: simulate_embedded(

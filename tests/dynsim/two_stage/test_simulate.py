@@ -114,6 +114,7 @@ def test_data_drawn_before_are_those_of_the_key() -> None:
             np.testing.assert_allclose(found[name], alone[name], rtol=1e-5)
 
 
+@pytest.mark.full  # many runs
 @pytest.mark.usefixtures("x64")
 def test_noise_without_a_gradient_has_the_closed_form_variance() -> None:
     """Tokens of no length have no gradient. Starting away from stationarity, in either stage
@@ -159,6 +160,7 @@ def test_signal_and_noise_add_up_to_the_weights() -> None:
     np.testing.assert_allclose(weights.total.V, whole.V, rtol=0, atol=1e-13)
 
 
+@pytest.mark.full  # sweeps rest on it too
 def test_rates_under_vmap_are_the_single_runs_although_steps_differ() -> None:
     task = prompts(3, 5)
     rates = jnp.array([0.1, 0.2, 0.05])
@@ -181,6 +183,7 @@ def test_rates_under_vmap_are_the_single_runs_although_steps_differ() -> None:
         np.testing.assert_allclose(together["V_norm"][i], alone["V_norm"], rtol=1e-5)
 
 
+@pytest.mark.full  # a variant of the training
 def test_a_trained_bias_follows_its_gradient() -> None:
     task, optimizer = prompts(3, 5), noisy_sgd(0.1, 0.1, 0.2, 0.0, stage_2=0.02)
     key = jax.random.key(3)

@@ -164,6 +164,7 @@ def weakly_overlapping() -> dynsim.SequenceClasses:
     return dynsim.sequence_classes(probs, np.zeros(K))
 
 
+@pytest.mark.full  # a limit, by a series of flows
 def test_theorem_4_is_the_limit_of_eq_10() -> None:
     # One query for all: it moves z_c by all classes, so that distinct tokens, whose gain Theorem 4
     # leaves out of the normaliser, gain but a twelfth of it.

@@ -124,6 +124,7 @@ def test_vmap_over_rates_marks_the_stiff_member_and_spares_the_others() -> None:
     np.testing.assert_allclose(batch["loss"][2], alone["loss"], rtol=1e-9)
 
 
+@pytest.mark.full  # every flow once more
 def test_float32_is_close_and_recorded_as_such() -> None:
     times = np.array([0.0, 10.0, 100.0])
     wide, narrow = (

@@ -69,7 +69,8 @@ def test_large_tasks_have_finite_length_at_the_same_cost() -> None:
     assert abs(found["loss"][-1] / infinite["loss"][-1] - 1) > 0.01
 
 
-@pytest.mark.parametrize("kind", ["momentum", pytest.param("adam", marks=pytest.mark.full)])
+@pytest.mark.full  # covariances of the whole layer
+@pytest.mark.parametrize("kind", ["momentum", "adam"])
 def test_spread_is_that_of_the_full_layer(kind: str) -> None:
     task = dynsim.syn(2, 2, num_common=2, num_distinct=3)
     rule = dynsim.momentum(0.5, 0.7, 0.8) if kind == "momentum" else dynsim.adam(0.02, 0.03)

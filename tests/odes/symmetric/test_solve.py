@@ -39,8 +39,8 @@ def expand(task: dynsim.SequenceClasses, state: symmetric.State) -> yz.YZ:
     ("sizes", "options"),
     [
         ((3, 2), {"num_common": 3, "num_distinct": 4}),
-        ((2, 2), {"num_common": 3, "num_distinct": 0}),
-        ((1, 1), {"num_common": 2, "num_distinct": 3}),
+        pytest.param((2, 2), {"num_common": 3, "num_distinct": 0}, marks=pytest.mark.full),
+        pytest.param((1, 1), {"num_common": 2, "num_distinct": 3}, marks=pytest.mark.full),
         ((1, 2), {"num_common": 0, "num_distinct": 1, "layout": "paper"}),
     ],
     ids=["shared-queries", "no-distinct", "one-class", "no-common-K=M"],

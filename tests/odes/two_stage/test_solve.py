@@ -49,6 +49,7 @@ def test_nominal_run_has_the_numbers_of_the_reduction() -> None:
     assert vars(found.params)["b"] == found["V_trace"][-1]
 
 
+@pytest.mark.full  # a variant of the flow
 def test_restart_where_the_rate_changes_continues_the_run() -> None:
     task, optimizer = prompts(), noisy_sgd()
     options = {"tolerances": TIGHT, "record": ("state",)}
@@ -70,6 +71,7 @@ def test_restart_where_the_rate_changes_continues_the_run() -> None:
     np.testing.assert_array_equal(pieces["state"][4:], rest["state"])
 
 
+@pytest.mark.full  # flows in pieces
 def test_anchors_are_checked_and_a_piece_that_fails_is_told() -> None:
     task, optimizer = prompts(), noisy_sgd()
     state, times = ReducedState.nominal(optimizer), np.array([0, 25, 50, 8000, 12050])
@@ -140,6 +142,7 @@ def test_traced_numbers_give_what_numbers_give() -> None:
     assert np.abs(together[1, 2] - together[1, 0] - together[1, 1]).max() > 0.05
 
 
+@pytest.mark.full  # a long flow
 def test_long_runs_end_at_the_stationary_signal() -> None:
     task = prompts()
     optimizer = noisy_sgd(0.2, 0.2, tau=0.0, stage_2=20)
@@ -158,6 +161,7 @@ def test_long_runs_end_at_the_stationary_signal() -> None:
     assert found["V_rms"][-1] < 2e-6
 
 
+@pytest.mark.full  # two flows for one claim
 def test_path_without_noise_is_the_ode() -> None:
     task = prompts(12, 33)
     optimizer = noisy_sgd(tau=0.0, init=0.1)

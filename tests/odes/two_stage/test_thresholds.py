@@ -16,6 +16,7 @@ from tests.systems.runge_kutta import runge_kutta_instead
 pytestmark = pytest.mark.usefixtures("x64")
 
 
+@pytest.mark.full  # quadrature in two forms
 def test_growth_rates_of_the_default_task() -> None:
     for tau, closed, exact in ((0.25, -0.0021, -0.0042), (0.0559, 0.0805, 0.0759)):
         got = thresholds.growth_rate(prompts(), tau, 0.025)
@@ -88,6 +89,7 @@ def test_boundary_of_a_finite_time() -> None:
         assert (K2 < 0.6) == learned
 
 
+@pytest.mark.full  # asymptotics, by flows
 def test_early_signal_and_margin() -> None:
     task, optimizer = prompts(), noisy_sgd(0.001, 0.001, tau=0.0)
     zero = two_stage.ReducedState(*(7 * (0.0,)))

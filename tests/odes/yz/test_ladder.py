@@ -33,6 +33,7 @@ def test_reverse_mode_through_the_solver_is_central_differences(name: str) -> No
     check(name, differentiated(name))
 
 
+@pytest.mark.full  # derivatives of two programs
 def test_derivative_by_a_profile_is_that_by_all_classes_together() -> None:
     full, reduced = differentiated("plain"), symmetric.symmetric_task(SMALL)
     p, rho = np.asarray(reduced.p), np.asarray(reduced.rho)

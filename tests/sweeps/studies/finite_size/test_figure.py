@@ -27,6 +27,7 @@ def test_enumeration_is_the_multinomial_law() -> None:
         np.testing.assert_allclose(weight @ (counts - 8 * p) ** 2, 8 * p * (1 - p), rtol=1e-12)
 
 
+@pytest.mark.full  # the orders by themselves: `dynsim/yz`
 def test_errors_fall_like_the_first_and_second_power_of_the_length() -> None:
     lengths = (64, 128, 256)
     errors = order.against_enumeration(dynsim.sgd(1.0, 1.0), lengths, 30)

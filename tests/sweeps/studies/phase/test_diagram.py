@@ -127,6 +127,7 @@ def test_one_engine_is_one_panel(tmp_path: Path) -> None:
     )
 
 
+@pytest.mark.full  # a variant of the picture
 def test_no_line_of_gradient_descent_is_drawn_for_adam(tmp_path: Path) -> None:
     words = ["--optimizer", "adam", "--engine", "symmetric", "--resolution", "3"]
     assert cli.main(["phase", *words, "--horizon", "5", "--out", str(tmp_path)]) == 0

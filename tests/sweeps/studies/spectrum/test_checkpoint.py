@@ -249,7 +249,7 @@ def test_files_that_are_none(tmp_path: Path) -> None:
         report(Checkpoint(tmp_path / "folder"))
 
 
-@pytest.mark.parametrize("count", [1, 30])
+@pytest.mark.parametrize("count", [1, pytest.param(30, marks=pytest.mark.full)])
 def test_the_picture_comes_with_its_numbers(
     tmp_path: Path, count: int, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -30,6 +30,7 @@ def test_an_overlapping_task_has_the_overlap_asked_for() -> None:
         np.testing.assert_allclose(f @ f.T, want, rtol=1e-12)
 
 
+@pytest.mark.full  # a table of flows
 def test_eq10_is_exact_for_lemma_3_and_only_for_it() -> None:
     errors = measurements.eq10_errors(5, 0.3)
     # Twice the solver's tolerance of 1e-8, accumulated over the run.

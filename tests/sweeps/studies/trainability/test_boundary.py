@@ -168,7 +168,7 @@ def test_points_are_classified_once_and_only_near_the_boundary() -> None:
     assert abs(box_dimension(levels, (2, 5)).value - 1) < 0.03
 
 
-@pytest.mark.parametrize("D", [1.3, 1.5])
+@pytest.mark.parametrize("D", [1.3, pytest.param(1.5, marks=pytest.mark.full)])
 def test_the_dimension_of_a_weierstrass_graph(D: float) -> None:
     # The graph of sum a^k cos(2 pi b^k x) has box dimension 2 + ln a / ln b. With b = 2 every
     # level adds as much detail, and the slope comes up to it slowly.

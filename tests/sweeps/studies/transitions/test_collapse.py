@@ -63,6 +63,7 @@ def test_predicted_peaks_are_those_of_gamma() -> None:
     np.testing.assert_allclose(found, [want, want / 2], rtol=1e-5)
 
 
+@pytest.mark.full  # a series of flows
 def test_the_exact_flow_collapses_without_overlap_and_is_late_with_it() -> None:
     variants = families.variants("overlap", seeds=1)
     assert variants["simulation"].fields["overlap"] == (0.0, 0.1, 0.3, 0.6)

@@ -57,7 +57,8 @@ SIZES = {
 }
 LIMITS = {"K1": 0.05, "K2": 0.02, "W_norm": 0.02, "V_norm": 0.02, "W_trace": 0.02}
 FULL = pytest.mark.full
-BOTH = pytest.mark.parametrize("size", ["small", pytest.param("full", marks=FULL)])
+# The parts, training and equations, are tested by themselves in `dynsim` and `odes`.
+BOTH = pytest.mark.parametrize("size", [pytest.param(s, marks=FULL) for s in ("small", "full")])
 
 
 @pytest.fixture(scope="module")
@@ -166,7 +167,6 @@ def test_the_claims(
     assert [c.text for c in (*found, *traces[:3]) if not c.holds] == []
 
 
-@pytest.mark.full  # training at length
 @BOTH
 def test_a_large_rate_alone_learns_p_and_not_q(train: Callable[..., Runs], size: str) -> None:
     found = two_stage_claims.large_rate_alone(train(size, control="forever"))

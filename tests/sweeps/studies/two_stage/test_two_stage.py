@@ -48,6 +48,7 @@ def tiny(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setitem(presets.PRESETS, name, numbers | TINY)
 
 
+@pytest.mark.full  # sweeps of other systems rest on the same
 @pytest.mark.usefixtures("tiny")
 def test_a_sweep_over_traced_numbers_is_the_single_runs_and_compiles_once() -> None:
     """Rates change the number of steps, r and coupling the task: none of them the program."""
@@ -72,6 +73,7 @@ def test_a_sweep_over_traced_numbers_is_the_single_runs_and_compiles_once() -> N
     np.testing.assert_allclose(cell["eta_time"], alone["eta_time"], rtol=1e-6)
 
 
+@pytest.mark.full  # the draws by themselves: `dynsim/two_stage`
 @pytest.mark.usefixtures("tiny")
 def test_prompts_are_drawn_once_for_a_seed(monkeypatch: pytest.MonkeyPatch) -> None:
     """Whatever the points, the chunks and the order of the axes; and anew for other sizes."""
@@ -95,6 +97,7 @@ def test_prompts_are_drawn_once_for_a_seed(monkeypatch: pytest.MonkeyPatch) -> N
         )
 
 
+@pytest.mark.full  # sweeps of other theories rest on the same
 @pytest.mark.usefixtures("tiny")
 @pytest.mark.parametrize(
     ("engine", "coupling"),
