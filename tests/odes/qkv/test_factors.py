@@ -117,6 +117,7 @@ def test_adams_flow_follows_adam_where_the_embedding_is_the_identity() -> None:
 
 
 # What follows is about flows, not about the solver: the fixture stays for the rest of the file.
+@pytest.mark.full  # a flow of each kind
 @pytest.mark.usefixtures("quick_theory")
 def test_balance_is_conserved_while_the_factors_move() -> None:
     init = start(EmbeddedSpec(TASK.M, heads=2, head_width=6, scale=1.5, tied=False))

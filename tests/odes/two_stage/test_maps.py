@@ -45,6 +45,7 @@ def test_folded_normal_and_its_derivatives(m: float, s: float) -> None:
         np.testing.assert_allclose(by_m, 1, rtol=1e-12)
 
 
+@pytest.mark.full  # by many prompts
 def test_population_maps_are_those_of_long_prompts() -> None:
     task = prompts(16, 40_000, r=1.4, gamma0=0.7, s1=0.8, s2=0.9)
     weight_key, key = jax.random.split(jax.random.key(1))

@@ -25,6 +25,7 @@ def test_growth_rates_of_the_default_task() -> None:
         np.testing.assert_allclose(got, exact, atol=6e-5)
 
 
+@pytest.mark.full  # quadrature in two forms
 def test_closed_form_is_the_hessian_where_its_assumptions_hold() -> None:
     # At large d and small r the row V[0,1:] does nothing; the loss is convex where L is finite.
     task = prompts(3000, 513, r=0.5, gamma0=0.5)

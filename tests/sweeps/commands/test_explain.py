@@ -29,6 +29,7 @@ def test_the_prediction_is_what_descent_does() -> None:
     assert found.stages["rise_end"] == pytest.approx(2 * math.log(34) / 10)
 
 
+@pytest.mark.full  # a flow for each regime
 def test_regimes_follow_the_closed_forms_times() -> None:
     # t0' = 70.5 and t0 = 205 at eta_Y = 0.1.
     regimes = [explain(Explain(eta_y=0.1, steps=steps)).regime for steps in (70, 71, 205, 206)]

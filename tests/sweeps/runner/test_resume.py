@@ -133,6 +133,7 @@ def test_kills_and_ctrl_c_lose_only_the_chunk_in_flight(workers: Workers) -> Non
     assert_complete(workers)
 
 
+@pytest.mark.full  # leases are tested step by step in `store`
 def test_a_writer_of_a_bucket_is_killed_and_its_lease_ends(
     workers: Workers, s3: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -125,6 +125,7 @@ def test_steps_as_an_axis_record_at_their_own_times() -> None:
     assert np.isfinite(long[3])
 
 
+@pytest.mark.full  # a sweep of each engine
 def test_theories_and_descent_start_where_the_simulation_starts() -> None:
     axes = {"eta_y": [0.5, 8.0, 1.0], "seed": [4], "eta_z": [0.3]}
     steps = 3

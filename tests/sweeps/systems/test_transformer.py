@@ -18,6 +18,7 @@ from sweeps.systems.transformer.settings import TextTraining
 TINY = TextTraining(length=6, width=4, mlp=0, batch=2, steps=3, num_held_out=4, clip=0.5)
 
 
+@pytest.mark.full  # sweeps of other systems rest on the same
 def test_a_sweep_over_rates_is_the_single_runs_and_compiles_once() -> None:
     axes = {"eta": [0.5, 4.0], "clip": [0.1, 1.0], "seed": [2]}
     before = len(tiles.PROGRAMS)

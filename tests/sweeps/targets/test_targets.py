@@ -73,7 +73,7 @@ from dynsim.precision import compiled_for, precision
 from sweeps.runner import tiles
 from sweeps.targets import programs
 
-wanted = {"yz": ("simulation", "plain", "symmetric-descent"), "two_stage": ("simulation", "ode")}
+wanted = {"yz": ("simulation", "plain"), "two_stage": ("simulation",)}
 for case in programs.cases(tuple(wanted)):
     if case.engine not in wanted[case.system]:
         continue
@@ -104,7 +104,7 @@ def test_a_program_of_each_kind_is_exported_for_every_platform() -> None:
     )
     assert found.returncode == 0, found.stderr
     lines = found.stdout.splitlines()
-    assert len(lines) == 5
+    assert len(lines) == 3
     assert all(line.endswith("cpu cuda tpu") for line in lines)
 
 

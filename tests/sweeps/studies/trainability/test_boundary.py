@@ -75,6 +75,7 @@ def test_symmetric_descent_has_the_relative_loss_of_its_losses(steps: int) -> No
         assert np.isnan(found[:-1]).all()
 
 
+@pytest.mark.full  # so in sweeps, whose runs these are
 def test_a_run_that_overflows_is_data_and_did_not_train() -> None:
     axes = {"eta_y": [1.0, 1e38], "eta_z": [1.0]}
     run = Training(steps=30, length=4, batch=8)
