@@ -188,6 +188,14 @@ def test_what_does_not_go_with_an_executor_is_refused(
     assert not (tmp_path / "s").exists()
 
 
+def test_a_worker_declines_what_it_has_failed_at(tmp_path: Path) -> None:
+    job = jobs.Job(str(tmp_path / "nothing"), "", None)
+    assert jobs.compute(job, 0, ("another:1", jobs.name())) == jobs.Declined(jobs.name())
+    found = jobs.compute(job, 0, ("another:1",))
+    assert isinstance(found, jobs.Failed)
+    assert "no such sweep" in found.reason
+
+
 def test_another_store_at_the_address_is_refused(tmp_path: Path) -> None:
     with ThreadPoolExecutor(1) as executor:
         run(tmp_path / "s", executor)
