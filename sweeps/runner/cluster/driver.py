@@ -9,6 +9,7 @@ import contextlib
 import json
 import os
 import queue
+import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import BrokenExecutor, CancelledError, Executor, Future
 from typing import Any, NamedTuple
@@ -32,6 +33,9 @@ MOST_AT_ONCE = 4096
 back quickly when the user stops."""
 POLL = 0.2
 """Seconds between two looks at whether the user wants to stop."""
+PATIENCE = 20
+"""How often a chunk is offered, one `POLL` after the other if nothing else is going on, before who
+has failed at it may try again: others may only be slower to take it."""
 MOST_NAMED = 10
 """Chunks that an error lists one by one."""
 
@@ -49,11 +53,17 @@ class ChunksFailed(RuntimeError):  # noqa: N818  (a result: most chunks are ther
 
 
 class Task(NamedTuple):
-    """A chunk to be computed, and the workers that have failed at it, as often as they have."""
+    """A chunk to be computed, the workers that have failed at it, as often as they have, and how
+    often they have declined it since."""
 
     number: int
     failed: tuple[str, ...] = ()
-    anywhere: bool = False
+    declined: int = 0
+
+    @property
+    def avoid(self) -> tuple[str, ...]:
+        """Workers that shall not compute it."""
+        return self.failed if self.declined < PATIENCE else ()
 
 
 def run(
@@ -138,12 +148,12 @@ def work_off(executor: Executor, store: Store, job: Job) -> collections.Counter[
         while waiting or left or running:
             while waiting and len(running) < MOST_AT_ONCE:
                 task = waiting.popleft()
-                avoid = () if task.anywhere else task.failed
-                future = submit(executor, jobs.compute, job, task.number, avoid)
+                future = submit(executor, jobs.compute, job, task.number, task.avoid)
                 running[future] = task
             if not running:
-                # There is nobody else to try.
-                waiting.extend(task._replace(anywhere=True) for task in left)
+                time.sleep(POLL)
+                check()
+                waiting.extend(left)
                 left.clear()
                 continue
             future = _next(finished, check)
@@ -152,10 +162,10 @@ def work_off(executor: Executor, store: Store, job: Job) -> collections.Counter[
             task = running.pop(future)
             match _outcome(future):
                 case Declined():
-                    left.append(task)
+                    left.append(task._replace(declined=task.declined + 1))
                     continue
                 case Failed(worker, reason):
-                    task = task._replace(failed=(*task.failed, worker), anywhere=False)
+                    task = task._replace(failed=(*task.failed, worker), declined=0)
                     if len(task.failed) < TRIES:
                         waiting.append(task)
                     else:
