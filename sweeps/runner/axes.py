@@ -140,11 +140,7 @@ class Layout:
 
     def region(self, number: int) -> tuple[slice, ...]:
         """The region of one chunk, by its place among `regions`."""
-        index = []
-        for count in reversed(self.counts):
-            number, i = divmod(number, count)
-            index.append(i)
-        return self._at(tuple(reversed(index)))
+        return self._at(tuple(int(i) for i in np.unravel_index(number, self.counts)))
 
     def _at(self, index: tuple[int, ...]) -> tuple[slice, ...]:
         return tuple(
@@ -204,7 +200,7 @@ def _spaced(field: str, table: Mapping[str, Any]) -> list[float]:
 def _number(field: str, value: Any, whole: bool) -> float:
     if isinstance(value, np.generic):
         value = value.item()
-    if value == "inf":  # as JSON, which has no infinity, spells it
+    if isinstance(value, str) and value == "inf":  # as JSON, which has no infinity, spells it
         value = math.inf
     if isinstance(value, bool) or not isinstance(value, int | float) or math.isnan(value):
         raise ValueError(f"{field} = {value!r}: must be a number")

@@ -125,7 +125,7 @@ def _work_off(store: Store, work: Work, process: tuple[int, int]) -> None:
     )
     for region in regions[:: max(len(regions) // PREFETCH, 1)]:
         work.start(region)
-    with stoppable() as check, shown(store.layout.num_runs, store.runs_done()) as advance:
+    with stoppable() as check, shown(store.layout.num_runs, store.runs_in(done)) as advance:
         for region in regions:
             arrays = work.compute(region, variables, check)
             try:

@@ -126,22 +126,22 @@ def make_store(
         report(answer)
 
 
-def work_off(executor: Executor, store: Store, job: Job) -> collections.Counter[str]:
-    """Have all chunks computed that are not stored yet; the number of them by worker.
+def work_off(executor: Executor, store: Store, job: Job) -> None:
+    """Have all chunks computed that are not stored yet.
 
     Raises:
         ChunksFailed: when all that can be done is done, but not all.
         StoreError: when the executor breaks; what is finished is stored.
         Interrupted: after Ctrl-C or SIGTERM, with all finished chunks stored.
     """
-    waiting = collections.deque(Task(int(n)) for n in np.flatnonzero(~store.done()))
+    done = store.done()
+    waiting = collections.deque(Task(int(n)) for n in np.flatnonzero(~done))
     # Chunks that a worker has failed at and was offered again.
     left: list[Task] = []
     running: dict[Future[Any], Task] = {}
     given_up: dict[int, str] = {}
-    by_worker: collections.Counter[str] = collections.Counter()
     with (
-        shown(store.layout.num_runs, store.runs_done()) as advance,
+        shown(store.layout.num_runs, store.runs_in(done)) as advance,
         stoppable() as check,
         _collected() as (submit, finished),
     ):
@@ -170,15 +170,13 @@ def work_off(executor: Executor, store: Store, job: Job) -> collections.Counter[
                         waiting.append(task)
                     else:
                         given_up[task.number] = f"{reason} (on {', '.join(task.failed)})"
-                case Done(worker, runs, diverged):
-                    by_worker[worker] += 1
+                case Done(_, runs, diverged):
                     advance(runs, diverged)
             # Some worker has come free: it may be another one.
             waiting.extend(left)
             left.clear()
     if given_up:
         raise ChunksFailed(_message(store, given_up), given_up)
-    return by_worker
 
 
 @contextlib.contextmanager

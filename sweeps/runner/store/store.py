@@ -174,10 +174,12 @@ class Store:
         """Which chunks are complete, by chunk number: those whose status is there."""
         return ~np.isnan(self._written())
 
-    def runs_done(self) -> int:
-        """Number of runs in chunks that are complete."""
-        regions = zip(self.layout.regions(), self.done(), strict=True)
-        return sum(math.prod(p.stop - p.start for p in region) for region, done in regions if done)
+    def runs_in(self, done: np.ndarray) -> int:
+        """Number of runs in the chunks that are `done`."""
+        regions = zip(self.layout.regions(), done, strict=True)
+        return sum(
+            math.prod(p.stop - p.start for p in region) for region, there in regions if there
+        )
 
     def status(self) -> np.ndarray:
         """Status of every run, `MISSING` where it has not been computed."""
