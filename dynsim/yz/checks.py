@@ -14,6 +14,7 @@ from dynsim.training.run_checks import checked_times
 from dynsim.trajectory import Times
 from dynsim.yz import finite_length
 from dynsim.yz import model as yz
+from dynsim.yz.batches import Batches
 
 
 class Arguments(NamedTuple):
@@ -36,7 +37,7 @@ def checked_arguments(
     batch: int | float,
     times: Times | None,
     record: Record,
-    data: yz.Examples | None,
+    data: yz.Examples | Batches | None,
     table: Table,
     drawn: str | None,
 ) -> Arguments:
@@ -77,9 +78,18 @@ def check_weights(weights: yz.YZ | None, task: SequenceClasses) -> None:
             raise ValueError(f"init.{name}: must have shape {shape} for this task, got {got}")
 
 
-def check_data(data: yz.Examples | None, task: SequenceClasses, steps: int) -> None:
-    """Raise `ValueError` unless recorded `data`, if given, hold `steps` batches of `task`."""
+def check_data(data: yz.Examples | Batches | None, task: SequenceClasses, steps: int) -> None:
+    """Raise `ValueError` unless `data`, if given, hold `steps` batches of `task`, and one more if
+    they are drawn ones."""
     if data is None:
+        return
+    if isinstance(data, Batches):
+        drawn, want = np.shape(data.counts), (steps + 1, task.support.shape[1])
+        if drawn[:2] != want or np.shape(data.classes) != (drawn[0], *drawn[2:]):
+            raise ValueError(
+                f"data.counts: must have shape (steps + 1, S, E) = {(*want, 'E')} and "
+                f"data.classes (steps + 1, E), got {drawn} and {np.shape(data.classes)}"
+            )
         return
     shape = np.shape(data.counts)
     if len(shape) != 3 or shape[0] != steps or shape[2] != task.M:

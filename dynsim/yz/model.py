@@ -31,14 +31,15 @@ class YZ(eqx.Module):
     """The parameters.
 
     Attributes:
-        Y: (M, M) decoder logits; Y[l, k] is what attending to token l adds to output k.
+        Y: (M, M) decoder logits; Y[l, k] is what attending to token l adds to output k. Inside
+            training also (M, C), with one column for several outputs (`dynsim.yz.outputs`).
         Z: (Q, M) attention logits of each query (`task.queries`) towards contextual tokens.
             A fixed prior on the logits, such as a positional bias, is a start other than zero.
         residual: add the query's embedding to f and normalise again (paper, section 7):
             alpha = softmax(Y^T h), h = (f + x_T) / |f + x_T|_2.
     """
 
-    Y: Float[AnyArray, "*B M M"]
+    Y: Float[AnyArray, "*B M C"]
     Z: Float[AnyArray, "*B Q M"]
     residual: bool = eqx.field(static=True, default=False)
 
@@ -130,9 +131,16 @@ def forward(params: YZ, task: SequenceClasses, examples: Examples) -> Float[Arra
 
 @functools.partial(jax.jit, inline=True, static_argnames="axis")
 def cross_entropy(
-    logits: Float[Array, "E M"], label: Int[AnyArray, " E"], axis: int = -1
-) -> tuple[Float[Array, " E"], Float[Array, "E M"]]:
-    """Cross entropy -log alpha[label] in nats and the residual e_label - alpha.
+    logits: Float[Array, "_ _"],
+    label: Int[AnyArray, " E"],
+    axis: int = -1,
+    count: Float[Array, " C"] | None = None,
+) -> tuple[Float[Array, " E"], Float[Array, "_ _"]]:
+    """Cross entropy -log alpha[label] in nats and the residual e_label - alpha, for logits (E, C),
+    or (C, E) with `axis` 0.
+
+    With `count` each logit is that of so many outputs, of one where it is a label's, and the
+    residual that of each of them.
 
     Both keep their relative precision when they are small, as in late training: they are made
     of the probabilities of the wrong outputs. Forming 1 - alpha would leave no correct digit
@@ -142,7 +150,11 @@ def cross_entropy(
     picked = jnp.take_along_axis(logits, jnp.expand_dims(label, axis), axis=axis)
     largest = jax.lax.stop_gradient(jnp.max(logits, axis=axis, keepdims=True))
     w = jnp.exp(logits - largest)
-    wrong = jnp.sum(jnp.where(is_label, 0, w), axis=axis, keepdims=True)
+    others = jnp.where(is_label, 0, w)
+    if count is None:
+        wrong = jnp.sum(others, axis=axis, keepdims=True)
+    else:
+        wrong = jnp.expand_dims(jnp.tensordot(others, count, (axis, 0)), axis)
     # log((wrong + w_label) / w_label); where the loss is small, behind = 0 and w_label = 1.
     behind = largest - picked
     loss = jnp.squeeze(behind + jnp.log1p(wrong + jnp.expm1(-behind)), axis)

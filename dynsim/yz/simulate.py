@@ -5,6 +5,7 @@ inside the scan (`dynsim.training.loop`), so `jax.vmap` over keys, learning rate
 weights turns it into a batch of whole training runs with a single compilation.
 """
 
+import dataclasses
 import functools
 import math
 from collections.abc import Callable
@@ -25,8 +26,10 @@ from dynsim.training.recording import Record, Recording
 from dynsim.trajectory import Times, Trajectory
 from dynsim.yz import finite_length, observables, sampling, support
 from dynsim.yz import model as yz
+from dynsim.yz.batches import Batches
 from dynsim.yz.checks import check_weights, checked_arguments
 from dynsim.yz.observables import DEFAULT_RECORD
+from dynsim.yz.outputs import each, loss_and_grad, merged
 
 Sampler = Callable[[Int[Array, ""], PRNGKeyArray], yz.Examples]
 
@@ -42,7 +45,7 @@ def simulate(
     init: yz.YZ | yz.Init = "zero",
     times: Times | None = None,
     record: Record = DEFAULT_RECORD,
-    data: yz.Examples | None = None,
+    data: yz.Examples | Batches | None = None,
     dtype: DType = "float32",
 ) -> Trajectory:
     """Train the Y/Z attention layer and record observables along the way.
@@ -66,7 +69,8 @@ def simulate(
             (of all if there are fewer), each before its update, over that of the first; NaN but
             at the end.
         data: recorded batches to train on instead of sampling, with a leading axis of `steps`
-            (see `dynsim.yz.sampling.examples_from_tokens`).
+            (see `dynsim.yz.sampling.examples_from_tokens`); or what `sampling.draw_batches` drew,
+            so that runs with one key need not draw the same again.
         dtype: "float32" or "float64".
 
     Returns:
@@ -137,7 +141,7 @@ def _run(
     optimizer: Optimizer,
     key: PRNGKeyArray,
     init: yz.YZ | None,
-    data: yz.Examples | None,
+    data: yz.Examples | Batches | None,
     times: Int[Array, " S"],
     *,
     steps: int,
@@ -154,6 +158,7 @@ def _run(
         params = jax.tree.map(lambda x: x.astype(dtype), init)
     else:
         params = initial_weights(task, init_kind, key, dtype)
+    outputs = each(task)
     if data is None and math.isinf(batch):
         context = finite_length.contextual(length, dtype)
 
@@ -162,26 +167,40 @@ def _run(
             return finite_length.loss_and_grad(params, task, context)
 
     else:
+        if init is None and init_kind == "zero":
+            outputs = merged(task, dtype)
         batch_key = keys.of_steps(keys.split(key)[1], steps)
-        if scatter and data is None and not math.isinf(length) and not params.residual:
+        few = outputs.count is not None and not support.pays(task.support.shape[1], task.M)
+        recorded = isinstance(data, yz.Examples)
+        if not (few or recorded or math.isinf(length) or params.residual) and scatter:
             draw = sampling.support_sampler(task, int(batch), int(length), dtype)
 
             def gradient(params: yz.YZ, k: Int[Array, ""]) -> tuple[Array, yz.YZ]:
-                return support.loss_and_grad(params, task, draw(batch_key(k)))
+                examples = data.at(k, dtype) if isinstance(data, Batches) else draw(batch_key(k))
+                return support.loss_and_grad(params, task, examples, outputs)
 
         else:
             sample = sampler(task, data, steps, length, batch, dtype, scatter=scatter)
 
             def gradient(params: yz.YZ, k: Int[Array, ""]) -> tuple[Array, yz.YZ]:
                 examples = sample(k, batch_key(k))
+                if outputs.count is not None:
+                    return loss_and_grad(params, task, examples, outputs)
                 return yz.loss_and_grad(params, task, examples, scatter=scatter)
 
+    def observe(params: yz.YZ, seen: PyTree) -> tuple[dict[str, Array], PyTree]:
+        return record(task, observables.measure(task, whole(params))), seen
+
+    def whole(params: yz.YZ) -> yz.YZ:
+        return yz.YZ(outputs.spread(params.Y), params.Z, params.residual)
+
+    params = yz.YZ(outputs.merge(params.Y), params.Z, params.residual)
     rule = optimizer.transformation()
-    return train(
+    found = train(
         params,
         rule.init(params),
         by_gradient(gradient, rule),
-        lambda params, seen: (record(task, observables.measure(task, params)), seen),
+        observe,
         times,
         steps=steps,
         legs=legs,
@@ -189,11 +208,12 @@ def _run(
         dtype=dtype,
         relative=record.relative,
     )
+    return dataclasses.replace(found, params=whole(found.params))
 
 
 def sampler(
     task: SequenceClasses,
-    data: yz.Examples | None,
+    data: yz.Examples | Batches | None,
     steps: int,
     length: int | float,
     batch: int | float,
@@ -203,6 +223,8 @@ def sampler(
 ) -> Sampler:
     """The batch of a step, with counts over the whole vocabulary, as a function of the step and its
     key; `scatter` as in `sampling.counts_sampler`."""
+    if isinstance(data, Batches):
+        return lambda k, _: data.at(k, dtype).dense(task)
     if data is not None:
         cast = yz.Examples(data.classes, data.counts.astype(dtype), data.weight.astype(dtype))
         return lambda k, _: jax.tree.map(lambda x: x[jnp.minimum(k, steps - 1)], cast)

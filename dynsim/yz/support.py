@@ -6,10 +6,8 @@ row of Y that only class n attends to is a sum over the few sequences of n. `_su
 such sums out, where that beats a matrix product with zeros.
 """
 
-import functools
 import math
 
-import equinox as eqx
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
@@ -17,28 +15,15 @@ from jaxtyping import Array, Float, Int
 from dynsim.classes.task import SHARED, SequenceClasses
 from dynsim.precision import AnyArray
 from dynsim.yz import model as yz
-
-
-class SupportExamples(eqx.Module):
-    """A weighted set of examples, their counts on the support of their classes alone.
-
-    Attributes:
-        classes: (E,) class of each example.
-        counts: (S, E) how often each token of `task.support[classes]` occurs.
-        weight: (E,) weight of each example in the loss; sums to 1.
-    """
-
-    classes: Int[Array, " E"]
-    counts: Float[Array, "S E"]
-    weight: Float[Array, " E"]
-
-    def dense(self, task: SequenceClasses) -> yz.Examples:
-        """The same examples with counts over the whole vocabulary."""
-        return yz.Examples(self.classes, _on_vocabulary(task, self, self.counts).T, self.weight)
+from dynsim.yz.batches import SupportExamples, on_vocabulary
+from dynsim.yz.outputs import Outputs, each
 
 
 def loss_and_grad(
-    params: yz.YZ, task: SequenceClasses, examples: SupportExamples
+    params: yz.YZ,
+    task: SequenceClasses,
+    examples: SupportExamples,
+    outputs: Outputs | None = None,
 ) -> tuple[Float[Array, ""], yz.YZ]:
     """As `yz.loss_and_grad`, without the residual connection.
 
@@ -49,27 +34,29 @@ def loss_and_grad(
         sum_e f_l g_l = sum_k Y_lk (sum_e f_l (x_{T+1} - alpha)_k)
 
     The inner sum is dJ/dY where no other query sees token l. Otherwise the tokens that several
-    classes share (`task.shared`) are multiplied out.
+    classes share (`task.shared`) are multiplied out. In the sums over outputs k each column of
+    `outputs` counts as often as it stands for one.
     """
+    outputs = outputs or each(task)
     classes = examples.classes
     tokens = task.support[classes].T
     row = task.query_index[classes]
     f = yz.normalise(yz.attend(params.Z[row, tokens], examples.counts, axis=0), axis=0)
     logits = _logits(params.Y, task, examples, f)
-    losses, residual = yz.cross_entropy(logits, task.next_token[classes])
+    losses, residual = yz.cross_entropy(logits, outputs.label[classes], count=outputs.count)
     residual = examples.weight[:, None] * residual
     place = task.place_shared[classes].T
     f_shared = jnp.where(place < f.shape[0], f[place, jnp.arange(classes.size)[None]], 0)
     dY = _decoder_gradient(task, examples, f, f_shared, residual)
 
     # Products with ones, because XLA's own sum of a product over a trailing axis is slow.
-    ones = jnp.ones(task.M, f.dtype)
-    own = ((params.Y * dY) @ ones)[None]
-    dz = -(f**2) * ((residual * logits) @ ones)[None]
+    count = jnp.ones(task.M, f.dtype) if outputs.count is None else outputs.count
+    own = ((params.Y * dY) @ count)[None]
+    dz = -(f**2) * ((residual * logits) @ count)[None]
     if task.num_queries > 1:
         readers = jnp.where(task.owner < 0, -1, task.query_index[task.owner])
         own = jnp.where(jnp.arange(task.num_queries)[:, None] == readers[None], own, 0)
-        shared = f_shared * (residual @ params.Y[task.shared].T).T
+        shared = f_shared * (outputs.total(residual) @ params.Y[task.shared].T).T
         tokens = jnp.concatenate([tokens, jnp.broadcast_to(task.shared[:, None], shared.shape)])
         dz = jnp.concatenate([dz, shared])
     dZ = jnp.zeros_like(params.Z).at[row[None], tokens].add(dz) + own
@@ -77,23 +64,23 @@ def loss_and_grad(
 
 
 def _logits(
-    Y: Float[AnyArray, "M M"],
+    Y: Float[AnyArray, "M C"],
     task: SequenceClasses,
     examples: SupportExamples,
     f: Float[Array, "S E"],
-) -> Float[Array, "E M"]:
-    if _pays(f.shape[0], task.M):
+) -> Float[Array, "E C"]:
+    if pays(f.shape[0], task.M):
         return _sum_rows(Y, task.support[examples.classes].T, f)
-    return _on_vocabulary(task, examples, f).T @ Y
+    return on_vocabulary(task, examples, f).T @ Y
 
 
 def _decoder_gradient(
     task: SequenceClasses,
     examples: SupportExamples,
     f: Float[Array, "S E"],
-    f_shared: Float[Array, "C E"],
-    residual: Float[Array, "E M"],
-) -> Float[Array, "M M"]:
+    f_shared: Float[Array, "shared E"],
+    residual: Float[Array, "E C"],
+) -> Float[Array, "M C"]:
     """dJ/dY = sum over examples of f residual^T.
 
     The row of a token that one class holds is a sum over the examples of that class. There is
@@ -103,10 +90,10 @@ def _decoder_gradient(
     E, mean = examples.classes.size, examples.classes.size / task.K
     room = math.ceil(mean + 4 * math.sqrt(mean))
 
-    def product() -> Float[Array, "M M"]:
-        return _on_vocabulary(task, examples, f) @ residual
+    def product() -> Float[Array, "M C"]:
+        return on_vocabulary(task, examples, f) @ residual
 
-    if not _pays(room, E) or 2 * task.shared.size > task.M:
+    if not pays(room, E) or 2 * task.shared.size > task.M:
         return product()
     # The examples of class n are order[start[n]], ..., order[start[n + 1] - 1].
     order = jnp.argsort(examples.classes)
@@ -115,7 +102,7 @@ def _decoder_gradient(
     drawn = (slot < start[task.owner + 1][None]) & (task.owner >= 0)[None]
     example = order[jnp.minimum(slot, E - 1)]
 
-    def by_class() -> Float[Array, "M M"]:
+    def by_class() -> Float[Array, "M C"]:
         dY = _sum_rows(residual, example, jnp.where(drawn, f[task.place[None], example], 0))
         if task.shared.size:
             shared = (f_shared @ residual)[task.place]
@@ -127,7 +114,7 @@ def _decoder_gradient(
     return jax.lax.cond(jnp.max(start[1:] - start[:-1]) <= room, by_class, product)
 
 
-def _pays(terms: int, products: int) -> bool:
+def pays(terms: int, products: int) -> bool:
     """Whether sums of so many rows beat a matrix product over so many, mostly zeros: a term
     costs about two of the latter, and time to compile."""
     return terms <= 32 and 4 * terms <= products
@@ -160,12 +147,3 @@ def _(primals, tangents):  # type: ignore[no-untyped-def]
 
     (rows, index, weight), (d_rows, _, d_weight) = primals, tangents
     return _sum_rows(*primals), product(d_rows, weight) + product(rows, d_weight)
-
-
-@functools.partial(jax.jit, inline=True)
-def _on_vocabulary(
-    task: SequenceClasses, examples: SupportExamples, values: Float[Array, "S E"]
-) -> Float[Array, "M E"]:
-    tokens = task.support[examples.classes].T
-    zeros = jnp.zeros((task.M, values.shape[1]), values.dtype)
-    return zeros.at[tokens, jnp.arange(values.shape[1])].set(values, unique_indices=True)

@@ -3,11 +3,14 @@
 import functools
 import math
 
+import jax
 from jaxtyping import PRNGKeyArray
 
 import dynsim
 from dynsim import Trajectory
-from dynsim.yz import finite_length
+from dynsim.precision import on_cpu
+from dynsim.yz import finite_length, sampling
+from dynsim.yz.batches import Batches
 from dynsim.yz.observables import TRAINED
 from odes.theory import named
 from odes.yz import ladder
@@ -23,6 +26,7 @@ def _simulate(
     task: dynsim.SequenceClasses,
     optimizer: dynsim.Optimizer,
     key: PRNGKeyArray,
+    data: Batches | None = None,
     init: dynsim.YZ | None = None,
 ) -> Trajectory:
     fixed = settings.fixed
@@ -36,8 +40,26 @@ def _simulate(
         init=init or fixed.init,
         times=known(settings.times),
         record=settings.record,
+        data=data,
         dtype=settings.dtype,
     )
+
+
+DRAWN_AT_MOST = 2**24
+"""Bytes of the batches of one seed that are worth keeping."""
+
+
+def _draw(
+    settings: Settings[Fixed], task: dynsim.SequenceClasses, key: PRNGKeyArray
+) -> Batches | None:
+    """The batches, on a CPU, where a tile is few runs that would each time draw them anew."""
+    fixed = settings.fixed
+    if not on_cpu() or math.isinf(fixed.batch) or math.isinf(fixed.length):
+        return None
+    shape = {"steps": fixed.steps, "batch": int(fixed.batch), "length": int(fixed.length)}
+    drawn = functools.partial(sampling.draw_batches, task, key, **shape)
+    needed = sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(jax.eval_shape(drawn)))
+    return drawn() if needed <= DRAWN_AT_MOST else None
 
 
 def _descend(
@@ -51,7 +73,7 @@ def _descend(
     length = settings.fixed.length if finite else math.inf
     infinite = settings.fixed._replace(length=length, batch=math.inf)
     start = start_of(settings.fixed, task, key)
-    return _simulate(settings._replace(fixed=infinite), task, optimizer, key, start)
+    return _simulate(settings._replace(fixed=infinite), task, optimizer, key, init=start)
 
 
 def _check(fixed: Fixed, task: dynsim.SequenceClasses, optimizer: dynsim.Optimizer) -> None:
@@ -90,6 +112,7 @@ ENGINES: dict[str, Engine[Fixed]] = {
         memory.bytes_of(memory.parameters, memory.batch),
         _check,
         trains=True,
+        draw=_draw,
     ),
     named("descent", finite=True): _of_descent(finite=True),
     "descent": _of_descent(finite=False),

@@ -1,0 +1,92 @@
+"""Training in merged columns of Y against training of every column from given zeros."""
+
+import jax
+import numpy as np
+import pytest
+
+import dynsim
+from dynsim.yz import model as yz
+from dynsim.yz import outputs, sampling, support
+
+RULES = {
+    "sgd": dynsim.sgd(2.0, 3.0),
+    "momentum": dynsim.momentum(0.5, 1.0, 0.9),
+    "adam": dynsim.adam(0.05, 0.02),
+}
+TASKS = {
+    "few outputs": dynsim.syn_small(),
+    "sums of rows": dynsim.syn(2, 3, num_distinct=12, num_common=4, num_common_per_query=2),
+    "outputs that never occur": dynsim.syn(1, 2, num_common=3, num_distinct=2, vocabulary=18),
+}
+
+
+def train(task: dynsim.SequenceClasses, rule: dynsim.Optimizer, **how: object) -> dynsim.Trajectory:
+    options = {"steps": 12, "length": 30, "batch": 24, "dtype": "float64"} | how
+    return dynsim.simulate(task, rule, jax.random.key(3), record=["loss", "speed"], **options)
+
+
+def whole_start(task: dynsim.SequenceClasses) -> yz.YZ:
+    """Zeros that are given, in which training merges nothing."""
+    return yz.init_zero(task, "float64")
+
+
+@pytest.mark.parametrize(("name", "rule"), [*zip(TASKS, RULES, strict=True)])
+def test_merged_columns_train_as_all_of_them_do(name: str, rule: str) -> None:
+    task = TASKS[name]
+    few = outputs.merged(task, "float32").count
+    assert few is not None
+    assert few.size == task.K + 1
+    assert support.pays(task.support.shape[1], task.M) == (name == "sums of rows")
+    merged = train(task, RULES[rule])
+    whole = train(task, RULES[rule], init=whole_start(task))
+    # Sums in another order, over 12 steps.
+    for ours, theirs in zip(jax.tree.leaves(merged), jax.tree.leaves(whole), strict=True):
+        np.testing.assert_allclose(ours, theirs, rtol=1e-9, atol=1e-12)
+
+
+def test_recorded_batches_train_merged_columns_as_well() -> None:
+    task = TASKS["few outputs"]
+    tokens, labels = zip(
+        *(
+            (tokens, task.next_token[classes])
+            for classes, tokens in (
+                sampling.sample_tokens(task, jax.random.key(k), 24, 30) for k in range(12)
+            )
+        ),
+        strict=True,
+    )
+    data = sampling.examples_from_tokens(task, np.stack(tokens), np.stack(labels))
+    merged = train(task, RULES["momentum"], data=data)
+    whole = train(task, RULES["momentum"], data=data, init=whole_start(task))
+    np.testing.assert_allclose(merged["loss"], whole["loss"], rtol=1e-9)
+    np.testing.assert_allclose(merged.params.Y, whole.params.Y, rtol=1e-9, atol=1e-12)
+
+
+def test_where_most_outputs_are_next_tokens_none_are_merged() -> None:
+    task = dynsim.sequence_classes(np.eye(6), query=[0] * 6)
+    assert outputs.merged(task, "float32").count is None
+
+
+# Counts of up to T - 1 = 299 take more than a byte.
+@pytest.mark.parametrize(("length", "dtype"), [(30, "uint8"), (300, "uint16")])
+def test_drawn_batches_hold_whole_sequences(length: int, dtype: str) -> None:
+    task = TASKS["few outputs"]
+    drawn = sampling.draw_batches(task, jax.random.key(3), steps=2, batch=24, length=length)
+    assert drawn.counts.dtype == dtype
+    np.testing.assert_array_equal(np.asarray(drawn.counts, int).sum(1), length - 1)
+
+
+def test_batches_drawn_beforehand_are_those_of_the_run() -> None:
+    task = TASKS["few outputs"]
+    drawn = sampling.draw_batches(task, jax.random.key(3), steps=12, batch=24, length=30)
+    given = train(task, RULES["sgd"], data=drawn, dtype="float32")
+    itself = train(task, RULES["sgd"], dtype="float32")
+    for ours, theirs in zip(jax.tree.leaves(given), jax.tree.leaves(itself), strict=True):
+        np.testing.assert_array_equal(ours, theirs)
+
+
+def test_batches_of_another_run_are_refused() -> None:
+    task = TASKS["few outputs"]
+    drawn = sampling.draw_batches(task, jax.random.key(3), steps=11, batch=24, length=30)
+    with pytest.raises(ValueError, match=r"data\.counts: must have shape \(steps \+ 1, S, E\)"):
+        train(task, RULES["sgd"], data=drawn)
