@@ -4,8 +4,9 @@
 theories and `sweeps` runs many of both and compares them.
 """
 
+from dynsim.classes.files import load_task, save_task
 from dynsim.classes.synthetic import overlapping, syn, syn_medium, syn_small
-from dynsim.classes.task import SequenceClasses, load_task, sequence_classes
+from dynsim.classes.task import SequenceClasses, sequence_classes
 from dynsim.qkv.init import EmbeddedSpec
 from dynsim.qkv.model import Embedded
 from dynsim.qkv.simulate import initial_embedded, simulate_embedded
@@ -50,6 +51,7 @@ __all__ = [
     "noisy_sgd",
     "overlapping",
     "prompts",
+    "save_task",
     "sequence_classes",
     "sgd",
     "simulate",

@@ -18,12 +18,20 @@ def is_traced(tree: Any) -> bool:
     return any(isinstance(leaf, Tracer) for leaf in jax.tree.leaves(tree))
 
 
-def integer(field: str, value: Any, minimum: int) -> int:
-    """Return `value` as an int, or raise `ValueError` unless it is a whole number >= minimum."""
+def integer(field: str, value: Any, minimum: int, maximum: int | None = None) -> int:
+    """Return `value` as an int, or raise `ValueError` unless it is a whole number >= minimum, and
+    <= maximum if there is one."""
     whole = isinstance(value, int | np.integer) and not isinstance(value, bool)
-    if not whole or value < minimum:
-        raise ValueError(f"{field} = {value!r}: must be an integer >= {minimum}")
+    if not whole or value < minimum or (maximum is not None and value > maximum):
+        bounds = f">= {minimum}" if maximum is None else f"in [{minimum}, {maximum}]"
+        raise ValueError(f"{field} = {value!r}: must be an integer {bounds}")
     return int(value)
+
+
+def seed(field: str, value: Any) -> int:
+    """Return the number of a random key or of a run, or raise `ValueError` unless it is an integer
+    that 32 bits hold: keys would take larger ones for others."""
+    return integer(field, value, 0, 2**32 - 1)
 
 
 def count_or_inf(field: str, value: Any, minimum: int) -> int | float:

@@ -4,8 +4,6 @@ A sequence of class n ends in the query token psi(n), is followed by the next to
 and its contextual tokens are drawn independently from P(l|n).
 """
 
-from pathlib import Path
-
 import equinox as eqx
 import jax.numpy as jnp
 import numpy as np
@@ -183,29 +181,6 @@ def sequence_classes(
         place=cast(place, np.int32),
         place_shared=cast(column[:, shared], np.int32),
     )
-
-
-def load_task(path: str | Path) -> SequenceClasses:
-    """Read a task from an `.npz` file with arrays `probs`, `query` and, if wanted,
-    `next_token` and `prior`, as `sequence_classes` takes them.
-
-    Raises:
-        ValueError: when the file is missing, is no such archive, lacks an array or holds a bad
-            table.
-    """
-    path = Path(path)
-    fields = ("probs", "query", "next_token", "prior")
-    try:
-        with np.load(path, allow_pickle=False) as archive:
-            arrays = {name: archive[name] for name in fields if name in archive}
-    except FileNotFoundError:
-        raise ValueError(f"task file {path}: no such file") from None
-    except (OSError, ValueError, AttributeError) as error:
-        raise ValueError(f"task file {path}: not a readable .npz archive ({error})") from None
-    missing = {"probs", "query"} - arrays.keys()
-    if missing:
-        raise ValueError(f"task file {path}: lacks the array {', '.join(sorted(missing))}")
-    return sequence_classes(**arrays)
 
 
 def _numeric(field: str, value: ArrayLike) -> np.ndarray:

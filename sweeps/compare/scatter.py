@@ -17,7 +17,7 @@ from dynsim.yz.observables import DEFAULT_RECORD
 from odes.yz import spread
 from sweeps.compare.comparison import average, valid
 from sweeps.compare.comparison import spread as spread_of
-from sweeps.compare.settings import Compare
+from sweeps.systems.yz.settings import Training
 
 NUM_TIMES = 9
 """At so many of the recorded times the spread is predicted; each costs a pass back to the start."""
@@ -46,7 +46,7 @@ def times_of(times: AnyArray) -> np.ndarray:
 
 
 def predict(
-    config: Compare,
+    config: Training,
     task: SequenceClasses,
     optimizer: Optimizer,
     times: AnyArray,

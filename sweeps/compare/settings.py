@@ -34,7 +34,7 @@ class CompareOptions:
     def check_options(self, fewest_times: int = 2) -> None:
         """Raise `ValueError`, naming the field, for options that cannot be."""
         checks.integer("seeds", self.seeds, 1)
-        checks.integer("seed", self.seed, 0)
+        checks.seed("seed", self.seed)
         checks.integer("num_times", self.num_times, fewest_times)
         check_directory(self.out)
 

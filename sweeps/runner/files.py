@@ -62,14 +62,22 @@ def from_table(table: Mapping[str, Any]) -> Sweep:
         kind = registry.system_for(fields.get("task", "")).run
     run = {kind.AXES.resolve(name): value for name, value in fields.items()}
     for name, value in run.items():
-        checks.choice("run", name, field_names(kind))
         if name in given["axes"]:
             raise ValueError(f"run.{name} = {value!r}: is an axis as well; leave one out")
+    fields = field_names(kind)
+    made = kind(**{name: value for name, value in run.items() if name in fields})
+    for name in set(run) - set(fields):
+        contents = made.contents()
+        checks.choice("run", name, (*fields, *contents))
+        if contents[name] != run[name]:
+            raise ValueError(
+                f"run.{name} = {run[name]!r}: what the run names holds {contents[name]!r} by now"
+            )
     for name in ("record", "times"):
         if isinstance(given.get(name), list):
             given[name] = tuple(given[name])
     given["zip"] = tuple(tuple(group) for group in given.get("zip", ()))
-    return Sweep(run=kind(**run), **given)
+    return Sweep(run=made, **given)
 
 
 def _merge(table: dict[str, Any], other: Mapping[str, Any]) -> None:

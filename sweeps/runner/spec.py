@@ -104,14 +104,14 @@ class Sweep:
     def check(self) -> None:
         """Raise `ValueError`, naming the field, the value and what is allowed."""
         names = self.fields
-        checks.integer("root", self.root, 0)
+        checks.seed("root", self.root)
         self.run.check_axes(names)
         if self.rtol is not None:
             if not self.rules.adaptive:
                 raise ValueError(f"rtol = {self.rtol}: engine {self.engine!r} does not read it")
             checks.real("rtol", self.rtol, 1e-13, 1, open_maximum=True)
         for value in names.get("seed", ()):
-            checks.integer("axes.seed", value, 0)
+            checks.seed("axes.seed", value)
         if not self.record:
             raise ValueError("record = []: needs at least one observable")
         self.rules.observables.resolve(self.record)
@@ -141,5 +141,6 @@ class Sweep:
                 name: value
                 for name, value in self.run.as_json().items()
                 if name not in self.fields and self.run.reads(name, self.fields)
-            },
+            }
+            | self.run.contents(),
         }

@@ -123,6 +123,11 @@ class Run(abc.ABC, Generic[FixedT]):
                 plain[name] = "inf"
         return plain
 
+    def contents(self) -> dict[str, str]:
+        """Hashes of what files hold that the fields only name: a store must not be resumed with
+        another file of the same name."""
+        return {}
+
     @classmethod
     def of(cls, settings: Any, **changes: Any) -> Self:
         """The run that a command's `settings` describe, which have all of its fields and more,

@@ -76,6 +76,15 @@ class QKVTraining(LayerTraining[Fixed]):
     residual: bool = False
     train_embedding: bool = False
 
+    def check(self) -> None:
+        """As of `LayerTraining`; its `init` is of Y and Z, and nobody reads it here."""
+        super().check()
+        if self.init != "zero":
+            raise ValueError(
+                f"init = {self.init!r}: the system qkv does not read it, yz does; its weights "
+                "start by scale, value_scale and embedding"
+            )
+
     def numbers(self) -> dict[str, ArrayLike]:
         """The numbers of the optimiser and the scales by name."""
         scales = {name: getattr(self, name) for name in SCALES}

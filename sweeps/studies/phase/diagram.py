@@ -51,7 +51,6 @@ class Phase(Plane, Problem):
         length: sequence length T, the query included; inf for P(l|n) in place of counts.
         batch: sequences per step.
         init: starting weights, zero or uniform on +-1/sqrt(M).
-        momentum: heavy-ball coefficient mu in [0, 1) of sgd, 0.9 if left out.
         noise: also predict where the noise of batches decides what training does.
     """
 
@@ -63,15 +62,12 @@ class Phase(Plane, Problem):
     length: int | float = 128
     batch: int | float = 128
     init: str = "zero"
-    momentum: float | None = None
     noise: bool = True
     regions: str = "sweeps.studies.phase.regions:RULE"
 
     def training(self) -> Training:
         """The training of which every point is a variation."""
         given = {n: getattr(self, n) for n in (*field_names(Problem), "length", "batch", "init")}
-        if self.momentum is None:
-            given["momentum"] = 0.9 if self.optimizer == "sgd" else 0.0
         return Training(**given, steps=self.horizon)
 
     def times(self) -> tuple[int, ...]:
@@ -140,7 +136,7 @@ class Phase(Plane, Problem):
     def title(self) -> str:
         """What was computed, in a line."""
         sgd = self.optimizer == "sgd"
-        rule = f"momentum {self.training().momentum:g}" if sgd else self.optimizer
+        rule = f"momentum {self.value('momentum'):g}" if sgd else self.optimizer
         return f"{self.task}, {rule}, {self.horizon} steps, {self.init} start"
 
 

@@ -36,7 +36,7 @@ class Trainability:
         eta_y: first and last learning rate of Y (1/step).
         eta_z: first and last learning rate of Z (1/step).
         optimizer: update rule; sgd uses `momentum`.
-        momentum: heavy-ball coefficient mu in [0, 1).
+        momentum: heavy-ball coefficient mu in [0, 1) of sgd, 0 if left out.
         steps: number of optimiser steps.
         length: sequence length T. The default is so short that some sequences show nothing of
             their class, and their loss grows with the rates.
@@ -54,7 +54,7 @@ class Trainability:
     eta_y: tuple[float, float] = (30.0, 1e4)
     eta_z: tuple[float, float] = (1e-3, 1e5)
     optimizer: Literal["sgd", "adam"] = "sgd"
-    momentum: float = 0.0
+    momentum: float | None = None
     steps: int = 100
     length: int | float = 4
     batch: int | float = 32
@@ -107,7 +107,8 @@ def run(config: Trainability) -> list[Path]:
 
 def title(config: Trainability) -> str:
     """What was run, in a line."""
-    rule = config.optimizer if config.optimizer == "adam" else f"SGD, momentum {config.momentum:g}"
+    sgd = f"SGD, momentum {config.momentum or 0:g}"
+    rule = sgd if config.optimizer == "sgd" else config.optimizer
     sampled = f", T = {config.length}, batch = {config.batch}" * (config.engine == "simulation")
     return f"{config.engine} on {config.task}, {rule}{sampled}, {config.steps} steps"
 

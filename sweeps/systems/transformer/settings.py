@@ -16,12 +16,23 @@ from dynsim.training.descent import Descent, Kind
 from dynsim.transformer.model import Positions, TransformerSpec
 from dynsim.transformer.task import Text, text
 from sweeps.systems.base import Fields, Run, Times, steps_of
+from sweeps.systems.choice import Choice
 
 SYNTHETIC = "synthetic"
 MIN_VOCABULARY = 2
 NUMBERS = ("eta", "momentum", "b1", "b2", "eps", "clip")
-OPTIMIZER_AXES = {"momentum": "momentum", "b1": "adam", "b2": "adam", "eps": "adam"}
-"""The rule that reads a number; others are read by all."""
+OPTIMIZERS: dict[str, dict[str, float]] = {
+    "sgd": {},
+    "momentum": {"momentum": 0.9},
+    "adam": {"b1": 0.9, "b2": 0.999, "eps": 1e-8},
+}
+"""What each rule reads besides the rate, with defaults."""
+CORPORA: dict[str, dict[str, Any]] = {
+    SYNTHETIC: {},
+    "of one file": {"min_count": 3},
+    "of a folder": {"train": "train.txt", "held_out": "valid.txt", "min_count": 3},
+}
+"""What each kind of corpus reads, with defaults."""
 SIZES = ("layers", "heads", "width", "mlp", "length")
 STATIC = (*SIZES, "steps", "batch", "num_held_out", "min_count")
 
@@ -52,10 +63,12 @@ class TextTraining(Run[Fixed]):
     Attributes:
         task: text.
         corpus: a folder with one file a split, a text file, or synthetic for a generated text.
-        train: file of the training text in a folder; the vocabulary comes from it.
-        held_out: file of the held-out text in a folder. A text file, or a generated text, has its
-            first 90 % for training and the next 5 % held out.
-        min_count: words that the training text has less often become <unk>.
+        train: file of the training text in a folder, train.txt if left out; the vocabulary comes
+            from it.
+        held_out: file of the held-out text in a folder, valid.txt if left out. A text file, or a
+            generated text, has its first 90 % for training and the next 5 % held out.
+        min_count: words of a file that its training text has less often become <unk>; 3 if left
+            out.
         prompt: token of the held-out text at which the prompt starts whose attention is recorded.
         layers: blocks of the transformer, 1 to 6.
         heads: attention heads of a block.
@@ -64,10 +77,10 @@ class TextTraining(Run[Fixed]):
         positions: learned embeddings of positions, or none.
         optimizer: update rule; all weights have one learning rate.
         eta: learning rate.
-        momentum: heavy-ball coefficient mu in [0, 1), read by momentum.
-        b1: decay of Adam's first moment.
-        b2: decay of Adam's second moment.
-        eps: Adam's epsilon.
+        momentum: heavy-ball coefficient mu in [0, 1), of momentum; 0.9 if left out.
+        b1: decay of Adam's first moment, 0.9 if left out.
+        b2: decay of Adam's second moment, 0.999 if left out.
+        eps: Adam's epsilon, 1e-8 if left out.
         clip: largest norm of the gradient of all weights together; no limit if left out.
         steps: optimiser steps of a run.
         batch: windows per step.
@@ -82,9 +95,9 @@ class TextTraining(Run[Fixed]):
 
     task: Literal["text"] = "text"
     corpus: str = SYNTHETIC
-    train: str = "train.txt"
-    held_out: str = "valid.txt"
-    min_count: int = 3
+    train: str | None = None
+    held_out: str | None = None
+    min_count: int | None = None
     prompt: int = 0
     layers: int = 1
     heads: int = 2
@@ -93,10 +106,10 @@ class TextTraining(Run[Fixed]):
     positions: Positions = "learned"
     optimizer: Kind = "sgd"
     eta: float = 1.0
-    momentum: float = 0.9
-    b1: float = 0.9
-    b2: float = 0.999
-    eps: float = 1e-8
+    momentum: float | None = None
+    b1: float | None = None
+    b2: float | None = None
+    eps: float | None = None
     clip: float | None = None
     steps: int = 1000
     batch: int = 20
@@ -108,16 +121,30 @@ class TextTraining(Run[Fixed]):
         """The corpus; `ValueError` where it cannot be read or is too short."""
         if self.corpus == SYNTHETIC:
             return synthetic_corpus()
+        names = CORPORA["of a folder"]
         return load_corpus(
             self.corpus,
-            min_count=self.min_count,
-            train=self.train,
-            valid=self.held_out,
+            min_count=self.value("min_count"),
+            train=self.train or names["train"],
+            valid=self.held_out or names["held_out"],
             test=None,
         )
 
+    @property
+    def choices(self) -> tuple[Choice, Choice]:
+        """What the corpus and the optimiser read."""
+        one = self.corpus if self.corpus == SYNTHETIC else "of one file"
+        kind = one if self.corpus == SYNTHETIC or Path(self.corpus).is_file() else "of a folder"
+        return Choice("corpus", kind, CORPORA), Choice("optimizer", self.optimizer, OPTIMIZERS)
+
+    def value(self, name: str) -> Any:
+        """A setting as it was given, or the default of what reads it; None where nothing does."""
+        owner = next((choice for choice in self.choices if choice.owns(name)), None)
+        return getattr(self, name) if owner is None else owner.value(self, name)
+
     def make_task(self) -> Text:
         """The text and the prompt; `ValueError` where there is none."""
+        self.choices[0].check(self)
         found = self.read()
         if found.valid is None:
             raise ValueError(f"corpus = {self.corpus!r}: is too short for a held-out part")
@@ -131,7 +158,10 @@ class TextTraining(Run[Fixed]):
 
     def make_optimizer(self) -> Descent:
         """The update rule; `ValueError` for numbers that cannot be."""
-        return Descent(**{name: getattr(self, name) for name in NUMBERS}, kind=self.optimizer)
+        checks.choice("optimizer", self.optimizer, tuple(OPTIMIZERS))
+        self.choices[1].check(self)
+        own = {name: self.value(name) for name in OPTIMIZERS[self.optimizer]}
+        return Descent(eta=self.eta, clip=self.clip, kind=self.optimizer, **own)
 
     def numbers(self) -> dict[str, ArrayLike]:
         """The numbers of the optimiser by name, the largest norm where there is one."""
@@ -143,24 +173,22 @@ class TextTraining(Run[Fixed]):
         """Raise `ValueError`, naming the field, for what the constructors do not see."""
         checks.choice("task", self.task, ("text",))
         checks.choice("dtype", self.dtype, ("float32", "float64"))
-        for name in ("steps", "batch", "num_held_out", "min_count"):
+        for name in ("steps", "batch", "num_held_out"):
             checks.integer(name, getattr(self, name), 1)
+        if self.min_count is not None:
+            checks.integer("min_count", self.min_count, 1)
         self.fixed()
 
     def check_axes(self, axes: Collection[str]) -> None:
         """Raise `ValueError` for axes that these runs do not read."""
         for name in axes:
-            if not self.reads(name, axes):
-                raise ValueError(
-                    f"axes.{name}: optimizer = {self.optimizer!r}, corpus = {self.corpus!r} do "
-                    "not read it"
-                )
+            for choice in self.choices:
+                if choice.owns(name) and not choice.reads(name):
+                    raise ValueError(f"axes.{name}: {choice.refusal(name)}")
 
     def reads(self, field: str, axes: Collection[str]) -> bool:
         """Whether the numbers of a sweep over `axes` depend on the value of `field` here."""
-        if field in ("train", "held_out", "min_count"):
-            return self.corpus != SYNTHETIC
-        return OPTIMIZER_AXES.get(field, self.optimizer) == self.optimizer
+        return all(choice.reads(field) for choice in self.choices if choice.owns(field))
 
     def fixed(self) -> Fixed:
         """What its program takes for granted; `ValueError` for sizes that cannot be."""
@@ -186,13 +214,17 @@ class TextTraining(Run[Fixed]):
         return numbers["eta"]
 
     def as_json(self) -> dict[str, object]:
-        """The fields as JSON values, and a hash of the words that the files hold: a store must not
-        be resumed with another text of the same name."""
+        """The fields as JSON values, those that were left out at their defaults."""
+        owned = {n for choice in self.choices for each in choice.options.values() for n in each}
+        return {**super().as_json(), **{name: self.value(name) for name in owned}}
+
+    def contents(self) -> dict[str, str]:
+        """A hash of the words that the files hold, by the name `text`."""
         if self.corpus == SYNTHETIC:
-            return super().as_json()
+            return {}
         every = dataclasses.replace(self, min_count=1).read()
         words = " ".join([*every.words(every.train), "", *every.words(every.held_out)])
-        return {**super().as_json(), "text": hashlib.sha256(words.encode()).hexdigest()[:16]}
+        return {"text": hashlib.sha256(words.encode()).hexdigest()[:16]}
 
 
 def describe(run: TextTraining) -> str:
@@ -200,10 +232,12 @@ def describe(run: TextTraining) -> str:
     if run.corpus == SYNTHETIC:
         splits = "generated text: first 90 % for training, next 5 % held out"
     elif Path(run.corpus).is_dir():
-        splits = f"{Path(run.corpus).name}: trained on {run.train}, held out {run.held_out}"
+        train, held_out = run.value("train"), run.value("held_out")
+        splits = f"{Path(run.corpus).name}: trained on {train}, held out {held_out}"
     else:
         splits = f"{Path(run.corpus).name}: first 90 % for training, next 5 % held out"
-    rare = "" if run.corpus == SYNTHETIC else f", words seen less than {run.min_count} times <unk>"
+    seen = run.value("min_count")
+    rare = "" if run.corpus == SYNTHETIC else f", words seen less than {seen} times <unk>"
     clip = "not clipped" if run.clip is None else f"clipped to norm {run.clip:g}"
     return (
         f"{splits}{rare}\n{run.optimizer}, gradient {clip}, {run.steps} steps of {run.batch} "
@@ -217,9 +251,10 @@ class TextFigure:
 
     Attributes:
         corpus: a folder with one file a split, a text file, or synthetic.
-        train: file of the training text in a folder.
-        held_out: file of the held-out text in a folder.
-        min_count: words that the training text has less often become <unk>.
+        train: file of the training text in a folder, train.txt if left out.
+        held_out: file of the held-out text in a folder, valid.txt if left out.
+        min_count: words of a file that its training text has less often become <unk>; 20 if left
+            out.
         clip: largest norm of the gradient, 0 for none: without, SGD at rates above 2 diverges.
         optimizer: update rule.
         heads: attention heads of a block.
@@ -231,9 +266,9 @@ class TextFigure:
     """
 
     corpus: str = SYNTHETIC
-    train: str = "train.txt"
-    held_out: str = "valid.txt"
-    min_count: int = 20
+    train: str | None = None
+    held_out: str | None = None
+    min_count: int | None = None
     clip: float = 0.5
     optimizer: Kind = "sgd"
     heads: int = 2
@@ -246,4 +281,6 @@ class TextFigure:
     def variation(self, **fields: Any) -> TextTraining:
         """The run that these options and `fields` describe."""
         shared = {field.name: getattr(self, field.name) for field in dataclasses.fields(TextFigure)}
+        if self.min_count is None and self.corpus != SYNTHETIC:
+            shared["min_count"] = 20
         return TextTraining(**{**shared, "clip": self.clip or None, **fields})

@@ -1,64 +1,106 @@
 """A task and an optimiser, as the commands and sweep files describe them."""
 
 import dataclasses
+import hashlib
 import pkgutil
-from collections.abc import Callable
-from typing import Literal
+from collections.abc import Callable, Mapping
+from typing import Annotated, Any, Literal, NamedTuple
+
+import numpy as np
+import tyro
 
 import dynsim
 from dynsim import checks
+from dynsim.classes.files import SUFFIXES
 from dynsim.classes.synthetic import Layout
+from sweeps.systems.choice import Choice
+
+OPTIMIZERS: dict[str, dict[str, float]] = {
+    "sgd": {"momentum": 0.0},
+    "adam": {"b1": 0.9, "b2": 0.999, "eps": 1e-8},
+}
+"""What each rule reads besides the rates, with defaults."""
+ETA_Y = 1.0
+"""Default of the decoder's learning rate, where no ratio says it."""
+Given = Annotated[str | dynsim.SequenceClasses, tyro.conf.arg(constructor=str, metavar="STR")]
+"""A task, which a command line can only name."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Problem:
-    """A task and an optimiser.
+    """A task and an optimiser. What is left out is the default of the task or optimiser that reads
+    it; what is given and not read is an error.
 
     Attributes:
         task: syn-small, syn-medium, syn, overlap; the path of an .npz file with arrays probs
-            (K, M), query (K,) and optionally next_token (K,) and prior (K,); or MODULE:NAME of a
-            `SequenceClasses` of your own, or of a function without arguments that makes one.
-        eta_y: learning rate of the decoder Y.
+            (K, M), query (K,) and optionally next_token (K,) and prior (K,), or of a .csv file with
+            a line per class and columns of these names, all others being tokens; or MODULE:NAME of
+            a `SequenceClasses` of your own, or of a function without arguments that makes one; in
+            Python also the `SequenceClasses` itself.
+        eta_y: learning rate of the decoder Y, 1 if left out.
         eta_z: learning rate of the attention logits Z.
         ratio: eta_y / eta_z; given instead of `eta_y`.
         optimizer: update rule; sgd uses `momentum`, adam `b1`, `b2` and `eps`.
-        momentum: heavy-ball coefficient mu in [0, 1).
-        b1: decay of Adam's first moment.
-        b2: decay of Adam's second moment.
-        eps: Adam's epsilon.
-        num_queries: number of queries of syn-medium and syn.
-        classes_per_query: number of next tokens of each query, of syn.
-        num_common: number of tokens common to all classes, of syn.
-        num_distinct: number of distinct tokens of each class, of syn.
-        K: number of classes, of overlap; of syn, where num_queries is then K / classes_per_query.
+        momentum: heavy-ball coefficient mu in [0, 1) of sgd, 0 if left out.
+        b1: decay of Adam's first moment, 0.9 if left out.
+        b2: decay of Adam's second moment, 0.999 if left out.
+        eps: Adam's epsilon, 1e-8 if left out.
+        num_queries: number of queries of syn-medium and syn, 3 if left out.
+        classes_per_query: number of next tokens of each query, of syn, 2 if left out.
+        num_common: number of tokens common to all classes, of syn, 10 if left out.
+        num_distinct: number of distinct tokens of each class, of syn, 10 if left out.
+        K: number of classes, of overlap, 2 if left out; of syn, where num_queries is then
+            K / classes_per_query.
         M: vocabulary size, of syn; the smallest possible if left out.
-        overlap: f_n . f_n' at zero weights, of overlap.
-        layout: token layout of the synthetic tasks: authors (M = 34 for syn-small) or paper (30).
+        overlap: f_n . f_n' at zero weights, of overlap, 0.1 if left out.
+        layout: token layout of the syn tasks: authors (M = 34 for syn-small), which is the default,
+            or paper (30).
     """
 
-    task: str = "syn-small"
-    eta_y: float = 1.0
+    task: Given = "syn-small"
+    eta_y: float | None = None
     eta_z: float = 0.1
     ratio: float | None = None
     optimizer: Literal["sgd", "adam"] = "sgd"
-    momentum: float = 0.0
-    b1: float = 0.9
-    b2: float = 0.999
-    eps: float = 1e-8
-    num_queries: int = 3
-    classes_per_query: int = 2
-    num_common: int = 10
-    num_distinct: int = 10
+    momentum: float | None = None
+    b1: float | None = None
+    b2: float | None = None
+    eps: float | None = None
+    num_queries: int | None = None
+    classes_per_query: int | None = None
+    num_common: int | None = None
+    num_distinct: int | None = None
     K: int | None = None
     M: int | None = None
-    overlap: float = 0.1
-    layout: Layout = "authors"
+    overlap: float | None = None
+    layout: Layout | None = None
+
+    @property
+    def choices(self) -> tuple[Choice, Choice]:
+        """What the task and the optimiser read."""
+        tasks = {name: kind.reads for name, kind in TASKS.items()}
+        return (
+            Choice("task", self.task if isinstance(self.task, str) else "of your own", tasks),
+            Choice("optimizer", self.optimizer, OPTIMIZERS),
+        )
+
+    def value(self, name: str) -> Any:
+        """A setting as it was given, or the default of what reads it; None where nothing does."""
+        if name == "eta_y" and self.eta_y is None:
+            return ETA_Y if self.ratio is None else self.ratio * self.eta_z
+        owner = next((choice for choice in self.choices if choice.owns(name)), None)
+        return getattr(self, name) if owner is None else owner.value(self, name)
 
     def make_task(self) -> dynsim.SequenceClasses:
-        """The task; `ValueError` for an unknown name or a bad file."""
+        """The task; `ValueError` for an unknown name, a bad file, or settings of other tasks."""
+        self.choices[0].check(self)
+        if isinstance(self.task, dynsim.SequenceClasses):
+            return self.task
+        if not isinstance(self.task, str):
+            raise ValueError(f"task = {self.task!r}: must be a name or a SequenceClasses")
         if self.task in TASKS:
-            return TASKS[self.task][0](self)
-        if self.task.endswith(".npz"):
+            return TASKS[self.task].make(self)
+        if self.task.endswith(SUFFIXES):
             return dynsim.load_task(self.task)
         if ":" in self.task:
             return _referred(self.task)
@@ -67,29 +109,43 @@ class Problem:
                 f"task = {self.task!r}: belongs to the system two_stage: dynsim compare two_stage"
             )
         raise ValueError(
-            f"task = {self.task!r}: must be {', '.join(TASKS)}, the path of an .npz file, or "
-            "MODULE:NAME of a SequenceClasses or of a function that makes one"
+            f"task = {self.task!r}: must be {', '.join(TASKS)}, the path of an .npz or .csv file, "
+            "or MODULE:NAME of a SequenceClasses or of a function that makes one"
         )
 
     def make_optimizer(self) -> dynsim.Optimizer:
-        """The optimiser; `ValueError` for rates that cannot be. Its numbers may be arrays."""
-        checks.choice("optimizer", self.optimizer, ("sgd", "adam"))
-        eta_y = self.eta_y
+        """The optimiser; `ValueError` for rates that cannot be, or settings of another one. Its
+        numbers may be arrays."""
+        checks.choice("optimizer", self.optimizer, tuple(OPTIMIZERS))
+        self.choices[1].check(self)
         if self.ratio is not None:
+            if self.eta_y is not None:
+                raise ValueError(
+                    f"eta_y = {self.eta_y}: ratio = {self.ratio} says it already, as "
+                    "ratio * eta_z; leave one of them out"
+                )
             checks.real("ratio", self.ratio, 0)
-            eta_y = self.ratio * self.eta_z
+        rates = self.value("eta_y"), self.eta_z
         if self.optimizer == "adam":
-            if self.uses_momentum:
-                raise ValueError(f"momentum = {self.momentum}: must be left out with adam")
-            return dynsim.adam(eta_y, self.eta_z, self.b1, self.b2, self.eps)
-        if not self.uses_momentum:
-            return dynsim.sgd(eta_y, self.eta_z)
-        return dynsim.momentum(eta_y, self.eta_z, self.momentum)
+            return dynsim.adam(*rates, *(self.value(name) for name in OPTIMIZERS["adam"]))
+        momentum = self.value("momentum")
+        # An array or traced number may be other than zero.
+        if isinstance(momentum, int | float) and momentum == 0:
+            return dynsim.sgd(*rates)
+        return dynsim.momentum(*rates, momentum)
 
-    @property
-    def uses_momentum(self) -> bool:
-        """Whether the rule carries a velocity: always when momentum is an array or traced."""
-        return not isinstance(self.momentum, int | float) or self.momentum != 0
+    def contents(self) -> dict[str, str]:
+        """A hash of what a task holds that a file or module may change under its name, by the name
+        `task_holds`; nothing for those that come along."""
+        if isinstance(self.task, str) and self.task in TASKS:
+            return {}
+        task = self.make_task()
+        digest = hashlib.sha256()
+        for name in ("probs", "query", "next_token", "prior"):
+            array = np.asarray(getattr(task, name))
+            exact = array.astype("<f8" if array.dtype.kind == "f" else "<i8")
+            digest.update(f"{name}{exact.shape}".encode() + exact.tobytes())
+        return {"task_holds": digest.hexdigest()[:16]}
 
 
 def _referred(reference: str) -> dynsim.SequenceClasses:
@@ -104,9 +160,15 @@ def _referred(reference: str) -> dynsim.SequenceClasses:
 
 
 def _syn(problem: Problem) -> dynsim.SequenceClasses:
-    per_query = checks.integer("classes_per_query", problem.classes_per_query, 1)
-    queries = problem.num_queries
+    given = {name: problem.value(name) for name in TASKS["syn"].reads}
+    per_query = checks.integer("classes_per_query", given["classes_per_query"], 1)
+    queries = given["num_queries"]
     if problem.K is not None:
+        if problem.num_queries is not None:
+            raise ValueError(
+                f"num_queries = {problem.num_queries}: K = {problem.K} says it already, as "
+                "K / classes_per_query; leave one of them out"
+            )
         if checks.integer("K", problem.K, per_query) % per_query:
             raise ValueError(
                 f"K = {problem.K}: must be a multiple of classes_per_query = {per_query}"
@@ -115,24 +177,42 @@ def _syn(problem: Problem) -> dynsim.SequenceClasses:
     return dynsim.syn(
         queries,
         per_query,
-        num_common=problem.num_common,
-        num_distinct=problem.num_distinct,
+        num_common=given["num_common"],
+        num_distinct=given["num_distinct"],
         vocabulary=problem.M,
-        layout=problem.layout,
+        layout=given["layout"],
     )
 
 
-_SYN_FIELDS = ("num_queries", "classes_per_query", "num_common", "num_distinct", "K", "M")
-TASKS: dict[str, tuple[Callable[[Problem], dynsim.SequenceClasses], tuple[str, ...]]] = {
-    "syn-small": (lambda problem: dynsim.syn_small(problem.layout), ()),
-    "syn-medium": (
-        lambda problem: dynsim.syn_medium(problem.num_queries, problem.layout),
-        ("num_queries",),
+class NamedTask(NamedTuple):
+    """How a task that comes along is built, and which fields of a `Problem` it reads, with their
+    defaults."""
+
+    make: Callable[[Problem], dynsim.SequenceClasses]
+    reads: Mapping[str, Any]
+
+
+_AUTHORS = {"layout": "authors"}
+TASKS: dict[str, NamedTask] = {
+    "syn-small": NamedTask(lambda p: dynsim.syn_small(p.value("layout")), _AUTHORS),
+    "syn-medium": NamedTask(
+        lambda p: dynsim.syn_medium(p.value("num_queries"), p.value("layout")),
+        {"num_queries": 3, **_AUTHORS},
     ),
-    "syn": (_syn, _SYN_FIELDS),
-    "overlap": (
-        lambda p: dynsim.overlapping(2 if p.K is None else p.K, p.overlap),
-        ("K", "overlap"),
+    "syn": NamedTask(
+        _syn,
+        {
+            "num_queries": 3,
+            "classes_per_query": 2,
+            "num_common": 10,
+            "num_distinct": 10,
+            "K": None,
+            "M": None,
+            **_AUTHORS,
+        },
+    ),
+    "overlap": NamedTask(
+        lambda p: dynsim.overlapping(p.value("K"), p.value("overlap")), {"K": 2, "overlap": 0.1}
     ),
 }
-"""Named tasks: how each is built, and which numeric fields of a `Problem` it reads."""
+"""Tasks by name."""

@@ -10,12 +10,16 @@ from jaxtyping import ArrayLike, Float
 from dynsim import checks
 from dynsim.precision import DType
 from dynsim.training.optim import Kind
-from sweeps.systems.base import Fields, FixedT, Run, Times, steps_of
-from sweeps.systems.yz.problem import TASKS, Problem
+from sweeps.systems.base import Fields, FixedT, Run, Times, field_names, steps_of
+from sweeps.systems.yz.problem import Problem
 
 NUMBERS = ("eta_y", "eta_z", "momentum", "b1", "b2", "eps")
 """Numbers of the optimiser that are traced."""
-OPTIMIZER_AXES = {"momentum": "sgd", "b1": "adam", "b2": "adam", "eps": "adam"}
+ALTERNATIVES = (
+    (("eta_y", "ratio"), "ratio = eta_y / eta_z"),
+    (("K", "num_queries"), "K = num_queries * classes_per_query"),
+)
+"""Pairs of fields of which one says the other."""
 TASK_AXES = ("num_queries", "classes_per_query", "num_common", "num_distinct", "K", "M", "overlap")
 
 
@@ -65,31 +69,33 @@ class LayerTraining(Problem, Run[FixedT]):
 
     def check_axes(self, axes: Collection[str]) -> None:
         """Raise `ValueError` for axes that these runs do not read, or that say the same."""
-        if "eta_y" in axes and "ratio" in axes:
-            raise ValueError("axes: eta_y and ratio = eta_y / eta_z say the same; leave one out")
+        for names, same in ALTERNATIVES:
+            said = [name for name in names if name in axes]
+            if len(said) == 2:
+                raise ValueError(f"axes: {same}; leave one of {' and '.join(names)} out")
+            other = next((name for name in names if name not in axes), "")
+            if said and getattr(self, other) is not None:
+                raise ValueError(
+                    f"run.{other} = {getattr(self, other)!r}: {said[0]} is an axis, and {same}; "
+                    "leave one of them out"
+                )
         for name in axes:
-            if name in TASK_AXES and name not in self._task_fields:
-                allowed = ", ".join(self._task_fields) or "none"
-                raise ValueError(
-                    f"axes.{name}: task {self.task!r} does not read it; it reads {allowed}"
-                )
-            if OPTIMIZER_AXES.get(name, self.optimizer) != self.optimizer:
-                raise ValueError(
-                    f"axes.{name}: optimizer = {self.optimizer!r} does not read it; "
-                    f"it belongs to {OPTIMIZER_AXES[name]!r}"
-                )
-        if "K" in axes and "num_queries" in axes:
-            raise ValueError("axes: K = num_queries * classes_per_query; leave one of them out")
+            for choice in self.choices:
+                if choice.owns(name) and not choice.reads(name):
+                    raise ValueError(f"axes.{name}: {choice.refusal(name)}")
 
     def reads(self, field: str, axes: Collection[str]) -> bool:
         """Whether the numbers of a sweep over `axes` depend on the value of `field` here."""
         ratio = "ratio" in axes or ("eta_y" not in axes and self.ratio is not None)
-        return not (
-            (field == "eta_y" and ratio)
-            or (field == "ratio" and not ratio)
-            or (field in TASK_AXES and field not in self._task_fields)
-            or OPTIMIZER_AXES.get(field, self.optimizer) != self.optimizer
-        )
+        if field in ("eta_y", "ratio"):
+            return (field == "ratio") == ratio
+        return all(choice.reads(field) for choice in self.choices if choice.owns(field))
+
+    def as_json(self) -> dict[str, object]:
+        """The fields as JSON values, those that were left out at their defaults."""
+        task = self.task if isinstance(self.task, str) else "of your own"
+        defaults = {name: self.value(name) for name in field_names(Problem)}
+        return {**super().as_json(), **defaults, "task": task}
 
     def numbers(self) -> dict[str, ArrayLike]:
         """The numbers of the optimiser by name."""
@@ -113,14 +119,15 @@ class LayerTraining(Problem, Run[FixedT]):
         return np.maximum(numbers["eta_y"], numbers["eta_z"]) / (1 - numbers["momentum"])
 
     def at(self, chosen: Mapping[str, Any]) -> Self:
-        """The training at the `chosen` values of axes; an axis eta_y stands for itself, whatever
-        `ratio` says."""
-        given = {"ratio": None, **chosen} if "eta_y" in chosen else chosen
-        return dataclasses.replace(self, **given)
-
-    @property
-    def _task_fields(self) -> tuple[str, ...]:
-        return TASKS[self.task][1] if self.task in TASKS else ()
+        """The training at the `chosen` values of axes; what says the same as one of them in another
+        way is left out."""
+        others = {
+            other: None
+            for names, _ in ALTERNATIVES
+            for name, other in (names, names[::-1])
+            if name in chosen
+        }
+        return dataclasses.replace(self, **{**others, **chosen})
 
 
 @dataclasses.dataclass(frozen=True)

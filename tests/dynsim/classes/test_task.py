@@ -1,7 +1,6 @@
 """Tasks: the published layouts, distinct and common tokens, and errors for bad tables."""
 
 import re
-from pathlib import Path
 
 import jax
 import numpy as np
@@ -95,17 +94,3 @@ def test_a_bad_table_is_named(change: dict, message: str) -> None:
 def test_a_bad_synthetic_task_is_named(arguments: dict, message: str) -> None:
     with pytest.raises(ValueError, match=re.escape(message)):
         dynsim.syn(**{"num_queries": 2, "classes_per_query": 1, **arguments})
-
-
-def test_a_task_file_round_trips_and_bad_files_are_named(tmp_path: Path) -> None:
-    path = tmp_path / "task.npz"
-    np.savez(path, probs=GOOD, query=[0, 1], prior=[0.25, 0.75])
-    np.testing.assert_array_equal(dynsim.load_task(path).prior, [0.25, 0.75])
-    np.savez(path, probs=GOOD)
-    with pytest.raises(ValueError, match="lacks the array query"):
-        dynsim.load_task(path)
-    path.write_text("no archive")
-    with pytest.raises(ValueError, match=r"not a readable \.npz"):
-        dynsim.load_task(path)
-    with pytest.raises(ValueError, match="no such file"):
-        dynsim.load_task(tmp_path / "absent.npz")

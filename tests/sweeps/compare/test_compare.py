@@ -106,7 +106,7 @@ def test_json_prints_the_report_alone(tmp_path: Path, capsys: pytest.CaptureFixt
         (["--seeds", "0"], "seeds = 0"),
         (["--eta-y", "-1"], "eta_y = -1.0: must be finite and in [0, inf)"),
         (["--momentum", "1"], "momentum = 1.0: must be finite and in [0, 1)"),
-        (["--optimizer", "adam", "--momentum", "0.9"], "must be left out with adam"),
+        (["--optimizer", "adam", "--momentum", "0.9"], "optimizer 'adam' does not read it"),
         (["--task", "syn-huge"], "task = 'syn-huge': must be syn-small"),
         (["--task", "absent.npz"], "task file absent.npz: no such file"),
         (["--task", "syn-medium", "--num-queries", "0"], "num_queries = 0"),
@@ -114,6 +114,11 @@ def test_json_prints_the_report_alone(tmp_path: Path, capsys: pytest.CaptureFixt
         (["--length", "1"], "length = 1"),
         (["--theories", "eq11"], "theory = 'eq11': must be one of"),
         (["--theories", "matched"], "needs momentum"),
+        (["--ratio", "2", "--eta-y", "3"], "eta_y = 3.0: ratio = 2.0 says it already"),
+        (["--K", "5"], "K = 5: task 'syn-small' does not read it, syn and overlap do"),
+        (["--b1", "0.5"], "b1 = 0.5: optimizer 'sgd' does not read it, adam does"),
+        (["--task", "syn", "--K", "4", "--num-queries", "2"], "num_queries = 2: K = 4 says it"),
+        (["--seed", "4294967296"], "seed = 4294967296: must be an integer in [0, 4294967295]"),
     ],
 )
 def test_bad_input_ends_with_one_line_and_writes_nothing(

@@ -1,0 +1,100 @@
+"""Tasks in files: NumPy archives, and tables as text."""
+
+import csv
+import os
+import tempfile
+import zipfile
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from dynsim.classes.task import SequenceClasses, sequence_classes
+
+FIELDS = ("probs", "query", "next_token", "prior")
+SUFFIXES = (".npz", ".csv")
+LARGEST = 2**31
+"""Bytes of the arrays of an archive that are read at most: a small archive can claim any number."""
+
+
+def load_task(path: str | Path) -> SequenceClasses:
+    """Read a task from a file.
+
+    Args:
+        path: an `.npz` file with arrays `probs`, `query` and, if wanted, `next_token` and `prior`,
+            as `sequence_classes` takes them; or a `.csv` file with a line per class, columns of
+            the names `query` and, if wanted, `next_token` and `prior`, and one column for each
+            token, in the order of their ids, with P(l|n).
+
+    Raises:
+        ValueError: when the file is missing or cannot be read, lacks an array or column, or holds a
+            bad table.
+    """
+    path = Path(path)
+    if path.suffix not in SUFFIXES:
+        raise ValueError(f"task file {path}: must end in {' or '.join(SUFFIXES)}")
+    if not path.exists():
+        raise ValueError(f"task file {path}: no such file")
+    if not path.is_file():
+        raise ValueError(f"task file {path}: must be a file")
+    read = _table if path.suffix == ".csv" else _archive
+    try:
+        arrays = read(path)
+    # Whatever a damaged file leads NumPy and zipfile to.
+    except Exception as error:
+        what = "table" if path.suffix == ".csv" else ".npz archive"
+        raise ValueError(f"task file {path}: not a readable {what} ({error})") from None
+    missing = [name for name in ("probs", "query") if name not in arrays]
+    if missing:
+        raise ValueError(f"task file {path}: lacks the array {', '.join(missing)}")
+    try:
+        return sequence_classes(**arrays)
+    except ValueError as error:
+        raise ValueError(f"task file {path}: {error}") from None
+
+
+def save_task(path: str | Path, task: SequenceClasses) -> None:
+    """Write a task as an `.npz` file, whole or not at all, from which `load_task` reads the same.
+
+    Raises:
+        ValueError: for a path that does not end in .npz, or a task that is none.
+    """
+    path = Path(path)
+    if path.suffix != ".npz":
+        raise ValueError(f"path = {path}: must end in .npz")
+    if not isinstance(task, SequenceClasses):
+        raise ValueError(f"task = {task!r}: must be a SequenceClasses")
+    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}-")
+    try:
+        with os.fdopen(handle, "wb") as file:
+            arrays: dict[str, Any] = {name: np.asarray(getattr(task, name)) for name in FIELDS}
+            np.savez_compressed(file, **arrays)
+        Path(temporary).chmod(0o644)
+        os.replace(temporary, path)
+    except BaseException:
+        Path(temporary).unlink(missing_ok=True)
+        raise
+
+
+def _archive(path: Path) -> dict[str, np.ndarray]:
+    with zipfile.ZipFile(path) as archive:
+        claimed = sum(entry.file_size for entry in archive.infolist())
+    if claimed > LARGEST:
+        raise ValueError(f"claims {claimed} bytes of arrays, at most {LARGEST} are read")
+    with np.load(path, allow_pickle=False) as archive:
+        return {name: archive[name] for name in FIELDS if name in archive}
+
+
+def _table(path: Path) -> dict[str, np.ndarray]:
+    with path.open(newline="", encoding="utf-8-sig") as file:
+        rows = [row for row in csv.reader(file) if row]
+    if len(rows) < 2:
+        raise ValueError("needs a line of names and one for each class")
+    names = [name.strip() for name in rows[0]]
+    for number, row in enumerate(rows[1:], 2):
+        if len(row) != len(names):
+            raise ValueError(f"line {number} has {len(row)} columns, the first {len(names)}")
+    columns = {name: i for i, name in enumerate(names) if name in FIELDS[1:]}
+    values = np.array([[float(entry) for entry in row] for row in rows[1:]])
+    tokens = [i for i in range(len(names)) if i not in columns.values()]
+    return {"probs": values[:, tokens], **{name: values[:, i] for name, i in columns.items()}}

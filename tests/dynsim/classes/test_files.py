@@ -1,0 +1,108 @@
+"""Tasks from archives and tables, whole and damaged."""
+
+import zipfile
+from pathlib import Path
+
+import equinox as eqx
+import numpy as np
+import pytest
+
+import dynsim
+from dynsim.classes import files
+
+TABLE = """query,0,1,2,3,prior,next_token
+0,0.5,0.5,0,0,0.25,2
+1,0.5,0.25,0.25,0,0.75,3
+"""
+
+
+def written(tmp_path: Path) -> Path:
+    path = tmp_path / "task.npz"
+    dynsim.save_task(path, dynsim.syn_small("paper"))
+    return path
+
+
+def test_a_saved_task_is_read_again_to_the_bit(tmp_path: Path) -> None:
+    assert eqx.tree_equal(dynsim.load_task(written(tmp_path)), dynsim.syn_small("paper"))
+    assert [path.name for path in tmp_path.iterdir()] == ["task.npz"]
+
+
+def test_a_table_is_the_task_that_its_columns_say(tmp_path: Path) -> None:
+    path = tmp_path / "task.csv"
+    path.write_text(TABLE)
+    want = dynsim.sequence_classes(
+        [[0.5, 0.5, 0, 0], [0.5, 0.25, 0.25, 0]],
+        query=[0, 1],
+        next_token=[2, 3],
+        prior=[0.25, 0.75],
+    )
+    assert eqx.tree_equal(dynsim.load_task(path), want)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        (TABLE.replace("0.25,2\n", "0.25\n"), "line 2 has 6 columns, the first 7"),
+        (TABLE.replace("0.5,0.5", "half,0.5"), "could not convert string to float: 'half'"),
+        (TABLE.splitlines()[0], "needs a line of names"),
+        (TABLE.replace("query", "quary"), "lacks the array query"),
+        (TABLE.replace("0.5,0.5", "0.5,0.4"), r"probs\[0\] \(class 0\): sums to 0.9"),
+        ("", "needs a line of names"),
+    ],
+)
+def test_bad_tables_are_named_with_their_file(text: str, message: str, tmp_path: Path) -> None:
+    path = tmp_path / "task.csv"
+    path.write_text(text)
+    with pytest.raises(ValueError, match=f"task file .*task.csv: .*{message}"):
+        dynsim.load_task(path)
+
+
+def test_paths_that_are_no_task_are_named(tmp_path: Path) -> None:
+    path = tmp_path / "task.npz"
+    np.savez(path, probs=np.eye(2))
+    with pytest.raises(ValueError, match="lacks the array query"):
+        dynsim.load_task(path)
+    with pytest.raises(ValueError, match="no such file"):
+        dynsim.load_task(tmp_path / "absent.npz")
+    with pytest.raises(ValueError, match=r"must end in \.npz or \.csv"):
+        dynsim.load_task(tmp_path / "task.txt")
+    (tmp_path / "folder.npz").mkdir()
+    with pytest.raises(ValueError, match="must be a file"):
+        dynsim.load_task(tmp_path / "folder.npz")
+    with pytest.raises(ValueError, match=r"must end in \.npz"):
+        dynsim.save_task(tmp_path / "task.csv", dynsim.syn_small())
+
+
+def test_archives_that_claim_too_much_are_not_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = written(tmp_path)
+    with zipfile.ZipFile(path) as archive:
+        claimed = sum(entry.file_size for entry in archive.infolist())
+    monkeypatch.setattr(files, "LARGEST", claimed - 1)
+    with pytest.raises(ValueError, match=f"claims {claimed} bytes"):
+        dynsim.load_task(path)
+
+
+def test_damaged_archives_end_in_one_kind_of_error(tmp_path: Path) -> None:
+    path = written(tmp_path)
+    whole, damaged = path.read_bytes(), tmp_path / "damaged.npz"
+    rng = np.random.default_rng(0)
+    refused = 0
+    for trial in range(200):
+        content = bytearray(whole)
+        if trial % 4 == 0:
+            del content[rng.integers(len(content)) :]
+        else:
+            content[rng.integers(len(content))] ^= 1 << rng.integers(8)
+        damaged.write_bytes(content)
+        error, found = None, None
+        try:
+            found = dynsim.load_task(damaged)
+        except ValueError as raised:
+            error = str(raised)
+            refused += 1
+        # What zip does not check, such as a time, changes nothing.
+        assert error is not None or eqx.tree_equal(found, dynsim.syn_small("paper"))
+        assert error is None or error.startswith(f"task file {damaged}: ")
+    assert refused > 100
