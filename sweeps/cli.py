@@ -5,12 +5,14 @@ imported when somebody asks for it, so that help costs nothing.
 """
 
 import argparse
+import dataclasses
 import difflib
 import importlib
 import importlib.metadata
 import os
 import pkgutil
 import sys
+import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, NoReturn
@@ -30,10 +32,13 @@ class Command(NamedTuple):
             also has `run`, which takes the settings and returns the paths or addresses that it
             wrote, if any.
         help: what it does, in a line.
+        recorded: whether results that it writes to `out` are kept from being written over by those
+            of other settings; stores of sweeps look after that themselves.
     """
 
     settings: str
     help: str
+    recorded: bool = True
 
     def load(self) -> tuple[type, Run]:
         """The class of the settings, and what runs them."""
@@ -50,13 +55,15 @@ COMMANDS: dict[str, Command] = {
     "explain": Command(
         "sweeps.commands.explain:Explain", "predict the life of a run, without running it"
     ),
-    "sweep": Command("sweeps.commands.sweep:SweepCommand", "run a sweep, or resume it"),
+    "sweep": Command("sweeps.commands.sweep:SweepCommand", "run a sweep, or resume it", False),
     "info": Command("sweeps.commands.info:Info", "say what a stored sweep is and how far it is"),
     "check": Command(
         "sweeps.commands.check:Check", "read all of a stored sweep, to see it is whole"
     ),
     "plot": Command("sweeps.commands.plot:Plot", "draw what a stored sweep recorded"),
-    "export": Command("sweeps.commands.export:Export", "write a stored sweep as a netCDF file"),
+    "export": Command(
+        "sweeps.commands.export:Export", "write a stored sweep as a netCDF file", False
+    ),
     "phase": Command(
         "sweeps.studies.phase.figure:Phase",
         "draw a phase diagram over two axes; phase NAME for another system",
@@ -71,7 +78,7 @@ COMMANDS: dict[str, Command] = {
     "check_devices": Command(
         "sweeps.targets.check:CheckDevices", "compile every engine for a GPU or TPU without one"
     ),
-    "bench": Command("sweeps.benchmarks.command:Bench", "measure speed and robustness"),
+    "bench": Command("sweeps.benchmarks.command:Bench", "measure speed and robustness", False),
     "figure 3": Command(
         "sweeps.studies.paper.figure3:Figure3", "growth factor chi(t) and its phase transition"
     ),
@@ -182,7 +189,7 @@ def load(name: str) -> tuple[type, Run]:
 
 def parse(arguments: Sequence[str] | None = None) -> Any:
     """The settings that a command line asks for; `SystemExit` where it asks for none."""
-    return _parse(arguments)[0]
+    return _parse(arguments).settings
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -193,9 +200,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
     # And Equinox, how solvers say that an argument is bad: by calling the host, which does not
     # belong into programs for accelerators, unless it is told to say it in the result.
     os.environ.setdefault("EQX_ON_ERROR", "nan")
-    config, run = _parse(arguments)
+    asked = _parse(arguments)
+    from sweeps.commands.record import Record
+
+    began = time.monotonic()
     try:
-        paths = run(config)
+        record = Record.of(asked.name, asked.settings) if asked.recorded else None
+        if record and not asked.overwrite:
+            record.check()
+        paths = asked.run(asked.settings)
+        if record:
+            record.write(time.monotonic() - began)
     except (ValueError, OSError) as error:
         print(f"dynsim: {error}", file=sys.stderr)
         return 2
@@ -209,7 +224,25 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return 0
 
 
-def _parse(arguments: Sequence[str] | None) -> tuple[Any, Run]:
+class Asked(NamedTuple):
+    """A command line that was understood.
+
+    Attributes:
+        name: of the command.
+        settings: for it.
+        run: what runs them.
+        recorded: whether a record of them is kept beside what it writes.
+        overwrite: whether results of other settings may be written over.
+    """
+
+    name: str
+    settings: Any
+    run: Run
+    recorded: bool
+    overwrite: bool
+
+
+def _parse(arguments: Sequence[str] | None) -> Asked:
     words = list(sys.argv[1:] if arguments is None else arguments)
     if not words or words[0].startswith("-"):
         _help(COMMANDS, "dynsim", words)
@@ -225,7 +258,29 @@ def _parse(arguments: Sequence[str] | None) -> tuple[Any, Run]:
     except ValueError as error:
         print(f"dynsim: {error}", file=sys.stderr)
         raise SystemExit(2) from None
-    return tyro.cli(settings, args=options, prog=f"dynsim {name}"), run
+    keeps = name not in COMMANDS or COMMANDS[name].recorded
+    recorded = keeps and any(field.name == "out" for field in dataclasses.fields(settings))
+    wanted = _with_overwrite(settings, name) if recorded else settings
+    found = tyro.cli(wanted, args=options, prog=f"dynsim {name}")
+    if not recorded:
+        return Asked(name, found, run, recorded, False)
+    given = {field.name: getattr(found, field.name) for field in dataclasses.fields(settings)}
+    return Asked(name, settings(**given), run, recorded, found.overwrite)
+
+
+def _with_overwrite(settings: type, name: str) -> type:
+    """The settings with the option to write over results of others, and for a command that was
+    asked for a system a folder of its own."""
+    fields: list[Any] = [("overwrite", bool, dataclasses.field(default=False))]
+    if name not in COMMANDS:
+        folder = Path("out") / name.replace(" ", "_")
+        fields.append(("out", Path, dataclasses.field(default=folder)))
+    made = dataclasses.make_dataclass(
+        settings.__name__, fields, bases=(settings,), frozen=True, kw_only=True
+    )
+    about = (settings.__doc__ or "").rstrip()
+    made.__doc__ = f"{about}\n        overwrite: write over results of other settings in out.\n    "
+    return made
 
 
 def _help(commands: Mapping[str, Command], prog: str, options: Sequence[str]) -> NoReturn:

@@ -27,7 +27,7 @@ class Plot:
         y: recorded quantity.
         hue: axis whose values are the lines.
         where: values of further axes, for instance eta_z=1; time=last is meant if not given.
-        out: the image; by default plot.png in the folder out/plot.
+        out: the image; by default the name of the sweep in the folder out/plot.
     """
 
     path: tyro.conf.Positional[str]
@@ -35,11 +35,16 @@ class Plot:
     y: str = "entropy"
     hue: str | None = None
     where: tuple[str, ...] = ()
-    out: Path = Path("out/plot/plot.png")
+    out: Path | None = None
+
+    def __post_init__(self) -> None:
+        if self.out is None:
+            object.__setattr__(self, "out", Path("out/plot") / f"{Path(self.path).name}.png")
 
 
 def run(config: Plot) -> list[Path]:
     """Draw and write the picture, with the plotted numbers beside it."""
+    assert config.out is not None
     data = chosen(open_sweep(config.path), config)
     left = [d for d in data.dims if d not in (config.x, config.hue, "seed")]
     if len(left) > 1:

@@ -151,7 +151,8 @@ def test_compare_measures_what_it_stores(theories: tuple[str, ...], tmp_path: Pa
         "--theories",
     ]
     assert cli.main([*command, *theories, "--out", str(out)]) == 0
-    assert {path.name for path in out.iterdir()} == {"compare.npz", "compare.json", "compare.png"}
+    names = {"compare.npz", "compare.json", "compare.png", "compare_two_stage.run.json"}
+    assert {path.name for path in out.iterdir()} == names
     report = json.loads((out / "compare.json").read_text())
     arrays = load(out / "compare.npz")
     assert set(report["theories"]) == set(theories)

@@ -1,0 +1,96 @@
+"""What the files of a command are the results of: a record beside them.
+
+The command writes over results of its own settings, and over none of others unless it is told to.
+"""
+
+import dataclasses
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, NamedTuple, Self
+
+IGNORED = ("out", "json")
+"""Settings that change nothing in the results."""
+
+
+class Record(NamedTuple):
+    """What a command was asked for.
+
+    Attributes:
+        command: its words.
+        settings: as JSON values.
+        path: where the record is kept.
+    """
+
+    command: str
+    settings: dict[str, Any]
+    path: Path
+
+    @classmethod
+    def of(cls, command: str, config: Any) -> Self:
+        """The record of a command with settings that have a directory or file `out`.
+
+        Raises:
+            ValueError: when the settings name a file that cannot be read.
+        """
+        # Importing it takes as long as importing JAX does, which help does without.
+        from sweeps import output
+
+        fields = {field.name: getattr(config, field.name) for field in dataclasses.fields(config)}
+        settings = {n: _plain(value) for n, value in fields.items() if n not in IGNORED}
+        if hasattr(config, "contents"):
+            settings |= config.contents()
+        words = [*command.split(), *([config.what] if hasattr(config, "what") else [])]
+        out = output.folder(Path(config.out))
+        if out.suffix:
+            return cls(command, settings, out.with_suffix(".run.json"))
+        return cls(command, settings, out / f"{'_'.join(words)}.run.json")
+
+    def check(self) -> None:
+        """Raise `ValueError` where there are results of the command with other settings."""
+        try:
+            found = json.loads(self.path.read_text())
+        # A folder that is a file is told by who writes into it.
+        except (FileNotFoundError, NotADirectoryError):
+            return
+        except (OSError, ValueError) as error:
+            raise ValueError(
+                f"out = {self.path.parent}: {self.path.name} cannot be read ({error}); "
+                "--overwrite writes over what is there"
+            ) from None
+        there = found.get("settings", {}) if isinstance(found, Mapping) else {}
+        differ = [
+            f"{name} = {there.get(name)!r}, not {self.settings.get(name)!r}"
+            for name in dict.fromkeys((*there, *self.settings))
+            if there.get(name) != self.settings.get(name)
+        ]
+        if differ:
+            raise ValueError(
+                f"out = {self.path.parent}: holds results of dynsim {self.command} with "
+                f"{'; '.join(differ[:3])}{' ...' * (len(differ) > 3)}; name another --out, or "
+                "--overwrite them"
+            )
+
+    def write(self, seconds: float) -> None:
+        """Keep it beside the results, with what computed them and how long it took."""
+        from sweeps import output
+
+        if not self.path.parent.is_dir():
+            return
+        about = {
+            "command": f"dynsim {self.command}",
+            "settings": self.settings,
+            "environment": output.environment(),
+            "seconds": round(seconds, 2),
+        }
+        content = json.dumps(about, indent=2).encode()
+        output.write_whole(self.path, lambda file: file.write(content))
+
+
+def _plain(value: Any) -> Any:
+    """A setting as it would be read again from JSON."""
+    if isinstance(value, tuple | list):
+        return [_plain(each) for each in value]
+    if value is None or isinstance(value, bool | int | str):
+        return value
+    return repr(value) if isinstance(value, float) else str(value)

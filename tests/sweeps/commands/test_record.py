@@ -1,0 +1,63 @@
+"""Results are kept from those of other settings, and say what they are of."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from sweeps import cli
+
+
+def dynsim(*words: str) -> int:
+    return cli.main(list(words))
+
+
+def test_other_settings_do_not_write_over_results(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = tmp_path / "compare"
+    figure = ["figure", "3", "--out", str(out)]
+    assert dynsim(*figure) == 0
+    record = json.loads((out / "figure_3.run.json").read_text())
+    assert record["command"] == "dynsim figure 3"
+    assert record["environment"]["jax"]
+    assert record["seconds"] > 0
+    before = (out / "fig3.png").stat().st_mtime_ns
+    # The same settings may; and so may another command, whose files have other names.
+    assert dynsim(*figure) == 0
+    again = (out / "fig3.png").stat().st_mtime_ns
+    assert again > before
+    assert dynsim("figure", "9", "--out", str(out)) == 0
+    capsys.readouterr()
+    assert dynsim(*figure, "--eta-y", "3") == 2
+    error = capsys.readouterr().err
+    assert error.count("\n") == 1
+    assert f"out = {out}: holds results of dynsim figure 3 with eta_y = " in error
+    assert "--overwrite" in error
+    assert (out / "fig3.png").stat().st_mtime_ns == again
+    assert dynsim(*figure, "--eta-y", "3", "--overwrite") == 0
+    assert (out / "fig3.png").stat().st_mtime_ns > again
+    assert dynsim(*figure, "--eta-y", "3") == 0
+
+
+def test_records_that_cannot_be_read_are_not_trusted(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "figure_3.run.json").write_text("{")
+    assert dynsim("figure", "3", "--out", str(tmp_path)) == 2
+    assert "figure_3.run.json cannot be read" in capsys.readouterr().err
+
+
+def test_each_command_has_a_folder_of_its_own() -> None:
+    outs = [
+        cli.parse(words).out
+        for words in (["compare"], ["compare", "two_stage"], ["compare", "qkv"], ["phase", "qkv"])
+    ]
+    assert [str(out) for out in outs] == [
+        "out/compare",
+        "out/compare_two_stage",
+        "out/compare_qkv",
+        "out/phase_qkv",
+    ]
+    plots = {cli.parse(["plot", path]).out for path in ("runs/a", "runs/b")}
+    assert plots == {Path("out/plot/a.png"), Path("out/plot/b.png")}
