@@ -14,6 +14,7 @@ from dynsim.training.clock import without_inertia
 from dynsim.yz import model as yz
 from odes import symmetric
 from odes.formulas import decoder
+from odes.symmetric.state import SymmetricTask
 from odes.yz import ladder, population
 from odes.yz import symmetric as symmetric_layer
 from sweeps import output
@@ -23,6 +24,10 @@ from sweeps.systems.yz.problem import Problem
 # passes 5 % there (`dynsim validate overlap`). Discreteness: h* - h (Lemma 7) is then a tenth
 # of the logit scale. Ratio: Assumption 1(c) of the paper, a decoder faster than the attention.
 OVERLAP, KICK, RATIO = 0.3, 0.1, 2.0
+MOVED = 0.05
+"""Difference of the logits of top distinct and top common token below which attention, which it
+changes by as many times, has not moved."""
+Task = dynsim.SequenceClasses | SymmetricTask
 DESCENT_STEPS = 100_000
 """Horizon up to which a symmetric task is descended step by step, which is exact for any rate."""
 
@@ -50,8 +55,9 @@ class Explanation:
         theory: what the values at the horizon are from, in words.
         status: how its solve ended.
         stages: t0', peak, its gamma, t0, averaged over classes; None for Adam.
-        regime: "scanning at the end", "in transition at the end" or "snapped"; by the closed
-            form's t0' and t0, or None for Adam, which it does not describe.
+        regime: "scanning at the end", "in transition at the end" or "snapped", by the closed
+            form's t0' and t0; that attention has not moved, where it has not by then; or None for
+            Adam, which the closed form does not describe.
         final: observables at the horizon, averaged over classes.
         strained: the assumptions that this run strains, in words.
     """
@@ -81,14 +87,18 @@ def explain(config: Explain) -> Explanation:
     """
     steps = checks.integer("steps", config.steps, 1)
     checks.count_or_inf("length", config.length, 2)
-    task, optimizer = config.make_task(), config.make_optimizer()
+    task = config.make_reduced() or config.make_task()
+    optimizer = config.make_optimizer()
+    if config.value("eta_y") == 0:
+        given = "eta_y" if config.ratio is None else "ratio"
+        raise ValueError(f"{given} = 0: nothing moves from zero weights; must be positive")
     record = ("loss", "accuracy", "entropy", "z_top_distinct", "z_top_common", "speed")
     with precision("float64"):
         theory, solved = _solve(task, optimizer, steps, record)
         stages = None
         if optimizer.kind != "adam":
-            rate = without_inertia(optimizer, task.prior).rate
-            found = decoder.stages(rate * optimizer.eta_y, 1 / jnp.asarray(task.prior), task.M)
+            rate = without_inertia(optimizer, _prior(task)).rate
+            found = decoder.stages(rate * optimizer.eta_y, 1 / jnp.asarray(_prior(task)), task.M)
             stages = {field: float(np.mean(t)) for field, t in found._asdict().items()}
         strained = tuple(_strained(config, task, optimizer, stages))
         final = {name: float(np.mean(np.asarray(v)[-1])) for name, v in solved.observables.items()}
@@ -96,21 +106,27 @@ def explain(config: Explain) -> Explanation:
         theory,
         dynsim.Status(int(solved.status)).name,
         stages,
-        _regime(steps, stages),
+        _regime(steps, stages, final),
         {**final, "effective_tokens": math.exp(final["entropy"])},
         strained,
     )
 
 
+def _prior(task: Task) -> np.ndarray:
+    """(K,) prior of the classes; of a reduced task, whose classes are alike, that of one."""
+    return np.ones(1) / int(task.K) if isinstance(task, SymmetricTask) else np.asarray(task.prior)
+
+
 def _solve(
-    task: dynsim.SequenceClasses,
+    task: Task,
     optimizer: dynsim.Optimizer,
     steps: int,
     record: tuple[str, ...],
 ) -> tuple[str, Trajectory]:
     """The most exact prediction there is, and what it is by."""
-    if symmetric_layer.inapplicable(task, optimizer) is None:
-        reduced = symmetric.symmetric_task(task)
+    large = isinstance(task, SymmetricTask)
+    if large or symmetric_layer.inapplicable(task, optimizer) is None:
+        reduced = task if large else symmetric.symmetric_task(task)
         if steps <= DESCENT_STEPS:
             run = symmetric.descend(reduced, optimizer, steps=steps, times=[steps], record=record)
             return "symmetric reduction, step by step", run
@@ -122,18 +138,18 @@ def _solve(
 
 def text(config: Explain, found: Explanation) -> str:
     """The explanation as lines to print."""
-    task = config.make_task()
+    task = config.make_reduced() or config.make_task()
     lines = [
-        f"{config.task}: K = {task.K}, M = {task.M}, {config.make_optimizer()}, "
+        f"{config.task}: K = {int(task.K)}, M = {int(task.M)}, {config.make_optimizer()}, "
         f"{config.steps} steps",
         "",
     ]
     if found.stages:
         rows = {
-            "gamma rises until t0'": found.stages["rise_end"],
-            "gamma peaks at t": found.stages["peak"],
+            "gamma peaks at t (exact)": found.stages["peak"],
             "  where gamma is": found.stages["peak_gamma"],
-            "gamma decays from t0": found.stages["snap"],
+            "rise ends, about (t0')": found.stages["rise_end"],
+            "decay begins, about (t0)": found.stages["snap"],
         }
         lines += [f"{label:<28}{value:>12.4g}" for label, value in rows.items()]
         lines += [f"{'regime':<28}{found.regime}", ""]
@@ -152,32 +168,36 @@ def text(config: Explain, found: Explanation) -> str:
     return "\n".join([*lines, *(f"  - {reason}" for reason in found.strained)])
 
 
-def _regime(steps: int, stages: dict[str, float] | None) -> str | None:
+def _regime(steps: int, stages: dict[str, float] | None, final: dict[str, float]) -> str | None:
     if stages is None:
         return None
     if steps <= stages["rise_end"]:
         return "scanning at the end"
     # Without a t0 (M <= 3) there is no second stage to be in.
-    return "snapped" if steps >= stages["snap"] else "in transition at the end"
+    if not steps >= stages["snap"]:
+        return "in transition at the end"
+    apart = abs(final["z_top_distinct"] - final["z_top_common"])
+    if apart < MOVED:
+        return f"decoder learned, attention unmoved: its logits are {apart:.2g} apart"
+    return "snapped"
 
 
 def _strained(
     config: Explain,
-    task: dynsim.SequenceClasses,
+    task: Task,
     optimizer: dynsim.Optimizer,
     stages: dict[str, float] | None,
 ) -> list[str]:
     reasons = []
-    f = np.asarray(yz.normalise(jnp.asarray(task.probs)))
-    overlap = float((f @ f.T - np.eye(task.K)).sum() / max(task.K * (task.K - 1), 1))
+    overlap, tokens = _overlap(task)
     if overlap > OVERLAP:
         reasons.append(
             f"weak overlap (Theorem 1, Eq. 10): mean f_n.f_n' at the start is {overlap:.2f}, above "
             f"{OVERLAP}"
         )
     if stages is not None:
-        rate = float(without_inertia(optimizer, task.prior).rate)
-        kick = rate * optimizer.eta_y * float(np.max(task.prior))
+        rate = float(without_inertia(optimizer, _prior(task)).rate)
+        kick = rate * optimizer.eta_y * float(np.max(_prior(task)))
         if kick > KICK * math.log(task.M):
             reasons.append(
                 f"eta -> 0 (all flows): a step moves a class's logit by up to {kick:.2g}, above "
@@ -193,9 +213,22 @@ def _strained(
             reasons.append(
                 "no inertia (closed form, Eq. 10): momentum is read as eta / (1 - mu) there"
             )
-    if not math.isinf(config.length) and config.length <= 10 * task.support.shape[1]:
+    if not math.isinf(config.length) and config.length <= 10 * tokens:
         reasons.append(
-            f"T -> infinity (all theories): T = {config.length} tokens sample "
-            f"{task.support.shape[1]} that can occur"
+            f"T -> infinity (all theories): T = {config.length} tokens sample {tokens} that can "
+            "occur"
         )
     return reasons
+
+
+def _overlap(task: Task) -> tuple[float, int]:
+    """Mean of f_n . f_n' over pairs of classes at zero weights, and how many tokens a class has."""
+    if isinstance(task, SymmetricTask):
+        common = float(task.sum_common(jnp.asarray(task.rho) ** 2))
+        tokens = task.sum_distinct(jnp.ones(np.shape(task.p))) + task.sum_common(
+            jnp.ones(np.shape(task.rho))
+        )
+        return common / (common + float(task.sum_distinct(jnp.asarray(task.p) ** 2))), int(tokens)
+    f = np.asarray(yz.normalise(jnp.asarray(task.probs)))
+    pairs = (f @ f.T - np.eye(task.K)).sum() / max(task.K * (task.K - 1), 1)
+    return float(pairs), task.support.shape[1]

@@ -129,19 +129,22 @@ def lines(report: Mapping[str, Any], observables: Sequence[str], about: Sequence
     turned = len(columns) > 6
     if turned:
         rows, columns = columns, rows
-    first, other = (max(size, *map(len, names)) + 1 for size, names in ((16, rows), (18, columns)))
+    table = [
+        [cell(**(errors[row][c] if turned else errors[c][row])) for c in columns] for row in rows
+    ]
+    first = max(16, *map(len, rows)) + 1
+    other = max(16, *map(len, columns), *(len(entry) for row in table for entry in row)) + 3
     found = [
         *about,
         "",
-        "Relative error in % against the mean of the runs: over time / at the end.",
+        "Relative error in % against the mean of the runs: over time (root mean square over the",
+        "recorded times, over that of the mean) / at the end.",
         "'sampling' is the standard error of that mean: smaller differences mean nothing.",
         "",
         f"{'':<{first}}" + "".join(f"{name:>{other}}" for name in columns),
     ]
-    for row in rows:
-        pairs = (errors[row][c] if turned else errors[c][row] for c in columns)
-        cells = (f"{cell(e['over_time'], e['at_end']):>{other}}" for e in pairs)
-        found.append(f"{row:<{first}}" + "".join(cells))
+    for row, entries in zip(rows, table, strict=True):
+        found.append(f"{row:<{first}}" + "".join(f"{entry:>{other}}" for entry in entries))
     failed = {n: t["status"] for n, t in theories.items() if set(t["status"]) != {"OK"}}
     return [*found, *(f"{name}: {counted(status)}" for name, status in failed.items())]
 

@@ -42,10 +42,15 @@ def table(result: Comparison) -> str:
     if result.stages and peak["time"] is not None:
         predicted = result.stages
         low, high = peak["between"]
+        still = peak["time"] == high
+        where = (
+            f"still rises at the end, t = {high:g}"
+            if still
+            else f"peaks at t = {peak['time']:g} (between {low:g} and {high:g})"
+        )
         found += [
             "",
-            f"speed coefficient f.g peaks at t = {peak['time']:g} (between {low:g} and {high:g}), "
-            f"value {peak['value']:.3f}",
+            f"speed coefficient f.g {where}, value {peak['value']:.3f}",
             f"closed form: t0' = {np.mean(predicted.rise_end):.2f}, peak at t = "
             f"{np.mean(predicted.peak):.2f}, value {np.mean(predicted.peak_gamma):.3f}, "
             f"t0 = {np.mean(predicted.snap):.2f}",

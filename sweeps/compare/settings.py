@@ -56,3 +56,6 @@ class Compare(CompareOptions, Training):
         """Raise `ValueError`, naming the field, for what the constructors do not see."""
         super().check()
         self.check_options()
+        if self.value("eta_y") == 0 and self.init == "zero":
+            given = "eta_y" if self.ratio is None else "ratio"
+            raise ValueError(f"{given} = 0: nothing moves from zero weights; must be positive")

@@ -120,7 +120,7 @@ class Sweep:
             runs.check()
             runs.numbers()
             runs.steps_recorded(self.times)
-            self.rules.check(runs.fixed(), runs.make_task(), runs.make_optimizer())
+            self.rules.check(runs.fixed(), self.rules.task(runs), runs.make_optimizer())
 
     def as_json(self) -> dict[str, Any]:
         """Everything that decides the numbers, as JSON values, and the title."""

@@ -222,7 +222,7 @@ class Work:
         runs = sweep.plane(dict(chosen))
         times = runs.steps_recorded(sweep.times)
         settings = Settings(runs.fixed(), times, sweep.record, sweep.dtype, sweep.rtol)
-        return Problem(runs.make_task(), tuple(runs.numbers()), settings)
+        return Problem(sweep.rules.task(runs), tuple(runs.numbers()), settings)
 
     def _runs(
         self, region: tuple[slice, ...]

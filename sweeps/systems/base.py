@@ -186,6 +186,7 @@ class Engine(NamedTuple, Generic[FixedT]):
             pytree of arrays.
         trains: whether it is descent in the precision of the run, not theory in float64.
         batched: see `run`.
+        task: the task of a run, from the run; by default what its `make_task` returns.
         draw: what runs of one seed share whatever their numbers, from (settings, prepared task,
             key), where it is worth keeping from one batch to the next.
         variant: whether comparison leaves it out unless it is asked for.
@@ -203,6 +204,7 @@ class Engine(NamedTuple, Generic[FixedT]):
     prepare: Callable[[Any, tuple[str, ...]], Any] = lambda task, record: task
     trains: bool = False
     batched: bool = False
+    task: Callable[[Any], Any] = lambda run: run.make_task()
     draw: Callable[[Settings[FixedT], Any, PRNGKeyArray], PyTree] | None = None
     variant: bool = False
     title: str = ""

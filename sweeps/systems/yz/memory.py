@@ -2,8 +2,12 @@
 
 import math
 from collections.abc import Callable
+from typing import Any
+
+import numpy as np
 
 import dynsim
+from odes.symmetric.state import SymmetricTask
 from sweeps.systems.base import Settings
 from sweeps.systems.yz.settings import Fixed
 
@@ -14,18 +18,20 @@ SOLVER_STAGES = 9
 
 
 def bytes_of(
-    parameters: Callable[[dynsim.SequenceClasses], int],
-    examples: Callable[[dynsim.SequenceClasses, Fixed], float],
+    parameters: Callable[[Any], int],
+    examples: Callable[[Any, Fixed], float],
     stages: int = 1,
-) -> Callable[[dynsim.SequenceClasses, Settings[Fixed]], int]:
+) -> Callable[[Any, Settings[Fixed]], int]:
     """An estimate of bytes: weights, gradient and moments, in each stage of an adaptive solver;
     the forward and the backward pass over the examples of a step, which keep a few arrays of
     (examples, M); and what is recorded."""
 
-    def bytes_per_run(task: dynsim.SequenceClasses, settings: Settings[Fixed]) -> int:
+    def bytes_per_run(task: Any, settings: Settings[Fixed]) -> int:
         copies = STATE_COPIES[settings.fixed.kind] * stages
-        passes = 4 * int(examples(task, settings.fixed)) * task.M
-        recorded = settings.num_times * len(settings.record) * task.K
+        passes = 4 * int(examples(task, settings.fixed)) * int(task.M)
+        # In reduced form all classes are one.
+        classes = 1 if isinstance(task, SymmetricTask) else task.K
+        recorded = settings.num_times * len(settings.record) * classes
         return settings.width * (copies * parameters(task) + passes + recorded)
 
     return bytes_per_run
@@ -36,9 +42,11 @@ def parameters(task: dynsim.SequenceClasses) -> int:
     return (task.M + task.num_queries) * task.M
 
 
-def reduced_parameters(task: dynsim.SequenceClasses) -> int:
+def reduced_parameters(task: dynsim.SequenceClasses | SymmetricTask) -> int:
     """Numbers in the symmetric reduction."""
     # Four numbers for a kind of distinct token, three for a kind of common token.
+    if isinstance(task, SymmetricTask):
+        return 4 * (np.size(task.p) + np.size(task.rho))
     return 4 * task.support.shape[1]
 
 

@@ -13,7 +13,9 @@ import dynsim
 from dynsim import checks
 from dynsim.classes.files import SUFFIXES
 from dynsim.classes.synthetic import Layout
+from odes.symmetric.state import SymmetricTask
 from sweeps.systems.choice import Choice
+from sweeps.systems.yz import large
 
 OPTIMIZERS: dict[str, dict[str, float]] = {
     "sgd": {"momentum": 0.0},
@@ -99,6 +101,8 @@ class Problem:
         if not isinstance(self.task, str):
             raise ValueError(f"task = {self.task!r}: must be a name or a SequenceClasses")
         if self.task in TASKS:
+            reduced = TASKS[self.task].reduced(self)
+            large.refuse(int(reduced.K), int(reduced.M))
             return TASKS[self.task].make(self)
         if self.task.endswith(SUFFIXES):
             return dynsim.load_task(self.task)
@@ -112,6 +116,14 @@ class Problem:
             f"task = {self.task!r}: must be {', '.join(TASKS)}, the path of an .npz or .csv file, "
             "or MODULE:NAME of a SequenceClasses or of a function that makes one"
         )
+
+    def make_reduced(self) -> SymmetricTask | None:
+        """The reduced form of a task whose table is too large to be made; None for others."""
+        if not isinstance(self.task, str) or self.task not in TASKS:
+            return None
+        self.choices[0].check(self)
+        reduced = TASKS[self.task].reduced(self)
+        return reduced if large.is_large(reduced.K, reduced.M) else None
 
     def make_optimizer(self) -> dynsim.Optimizer:
         """The optimiser; `ValueError` for rates that cannot be, or settings of another one. Its
@@ -159,7 +171,7 @@ def _referred(reference: str) -> dynsim.SequenceClasses:
     return task
 
 
-def _syn(problem: Problem) -> dynsim.SequenceClasses:
+def _syn_numbers(problem: Problem) -> dict[str, Any]:
     given = {name: problem.value(name) for name in TASKS["syn"].reads}
     per_query = checks.integer("classes_per_query", given["classes_per_query"], 1)
     queries = given["num_queries"]
@@ -174,33 +186,55 @@ def _syn(problem: Problem) -> dynsim.SequenceClasses:
                 f"K = {problem.K}: must be a multiple of classes_per_query = {per_query}"
             )
         queries = problem.K // per_query
-    return dynsim.syn(
-        queries,
-        per_query,
-        num_common=given["num_common"],
-        num_distinct=given["num_distinct"],
-        vocabulary=problem.M,
-        layout=given["layout"],
-    )
+    same = {name: given[name] for name in ("num_common", "num_distinct", "layout")}
+    return {"num_queries": queries, "classes_per_query": per_query, **same}
+
+
+def _syn_reduced(problem: Problem) -> SymmetricTask:
+    reduced = large.syn(**_syn_numbers(problem))
+    if problem.M is None:
+        return reduced
+    least = int(reduced.M)
+    return dataclasses.replace(reduced, M=checks.integer("M", problem.M, least))
+
+
+def _overlapping(problem: Problem) -> tuple[int, float]:
+    """K and the overlap of the task overlap."""
+    overlap = problem.value("overlap")
+    checks.real("overlap", overlap, 0, 1, open_maximum=True)
+    if checks.integer("K", problem.value("K"), 1) == 1 and problem.overlap is not None:
+        raise ValueError(
+            f"overlap = {overlap}: K = 1 class overlaps with no other; must be left out"
+        )
+    return problem.value("K"), overlap
 
 
 class NamedTask(NamedTuple):
-    """How a task that comes along is built, and which fields of a `Problem` it reads, with their
-    defaults."""
+    """How a task that comes along is built, its reduced form without the table, and which fields of
+    a `Problem` it reads, with their defaults."""
 
     make: Callable[[Problem], dynsim.SequenceClasses]
+    reduced: Callable[[Problem], SymmetricTask]
     reads: Mapping[str, Any]
 
 
 _AUTHORS = {"layout": "authors"}
 TASKS: dict[str, NamedTask] = {
-    "syn-small": NamedTask(lambda p: dynsim.syn_small(p.value("layout")), _AUTHORS),
+    "syn-small": NamedTask(
+        lambda p: dynsim.syn_small(p.value("layout")),
+        lambda p: large.syn(2, 1, 10, 10, p.value("layout")),
+        _AUTHORS,
+    ),
     "syn-medium": NamedTask(
         lambda p: dynsim.syn_medium(p.value("num_queries"), p.value("layout")),
+        lambda p: large.syn(
+            checks.integer("num_queries", p.value("num_queries"), 1), 2, 10, 10, p.value("layout")
+        ),
         {"num_queries": 3, **_AUTHORS},
     ),
     "syn": NamedTask(
-        _syn,
+        lambda p: dynsim.syn(vocabulary=p.M, **_syn_numbers(p)),
+        _syn_reduced,
         {
             "num_queries": 3,
             "classes_per_query": 2,
@@ -212,7 +246,9 @@ TASKS: dict[str, NamedTask] = {
         },
     ),
     "overlap": NamedTask(
-        lambda p: dynsim.overlapping(p.value("K"), p.value("overlap")), {"K": 2, "overlap": 0.1}
+        lambda p: dynsim.overlapping(*_overlapping(p)),
+        lambda p: large.overlapping(*_overlapping(p)),
+        {"K": 2, "overlap": 0.1},
     ),
 }
 """Tasks by name."""

@@ -15,6 +15,7 @@ from odes.theory import named
 from odes.yz import ladder
 from sweeps.systems.base import Engine, Settings, known
 from sweeps.systems.yz import memory
+from sweeps.systems.yz.problem import Problem
 from sweeps.systems.yz.rungs import assemble, check_applies, integrate, rung
 from sweeps.systems.yz.settings import Fixed
 
@@ -52,8 +53,41 @@ def _descend(
     )
 
 
-def _merged(task: dynsim.SequenceClasses, record: tuple[str, ...]) -> SymmetricTask | Placed:
+def _task(run: Problem) -> dynsim.SequenceClasses | SymmetricTask:
+    """The task of a run, without a table where that would be too large."""
+    return run.make_reduced() or run.make_task()
+
+
+def _check(
+    fixed: Fixed,
+    task: dynsim.SequenceClasses | SymmetricTask,
+    optimizer: dynsim.Optimizer,
+    *,
+    theory: ladder.Theory,
+) -> None:
+    if not isinstance(task, SymmetricTask):
+        check_applies(fixed, task, optimizer, theory=theory)
+        return
+    if fixed.init != "zero":
+        raise ValueError(f"init = {fixed.init!r}: {theory.name} starts from zero weights")
+    if "length" in theory.needs:
+        raise ValueError(
+            f"K = {task.K}: theories of finite T need the table of a task, which would be too large"
+        )
+
+
+def _merged(
+    task: dynsim.SequenceClasses | SymmetricTask, record: tuple[str, ...]
+) -> SymmetricTask | Placed:
     """The reduced task, with the full one where something is recorded that takes full weights."""
+    if isinstance(task, SymmetricTask):
+        if _takes_full_weights(record):
+            known = ", ".join(DESCENDED.names())
+            raise ValueError(
+                f"record: {', '.join(set(record) - set(DESCENDED.names()))} need all weights, of "
+                f"which K = {task.K} classes have too many; must be of {known}"
+            )
+        return task
     found = symmetric.placed(task, merged=True)
     return found if _takes_full_weights(record) else found.reduced
 
@@ -62,7 +96,7 @@ def _takes_full_weights(record: tuple[str, ...]) -> bool:
     return not set(record) <= set(DESCENDED.names())
 
 
-def _bytes(task: dynsim.SequenceClasses, settings: Settings[Fixed]) -> int:
+def _bytes(task: dynsim.SequenceClasses | SymmetricTask, settings: Settings[Fixed]) -> int:
     """Of the reduced flow, and of the full layer where something is measured on it."""
     bytes_per_run = memory.bytes_of(memory.reduced_parameters, memory.none, memory.SOLVER_STAGES)(
         task, settings
@@ -82,14 +116,17 @@ def engines(finite: bool, descent: Engine[Fixed]) -> dict[str, Engine[Fixed]]:
             bytes_per_run=_bytes,
             tile=64,
             prepare=_merged,
+            check=functools.partial(_check, theory=theory),
+            task=_task,
         ),
         named("symmetric-descent", finite): Engine(
             functools.partial(_descend, finite=finite),
             assemble,
             DESCENDED,
             memory.bytes_of(memory.reduced_parameters, memory.none),
-            functools.partial(check_applies, theory=theory),
+            functools.partial(_check, theory=theory),
             tile=4096,
+            task=_task,
             prepare=_merged,
             trains=True,
             batched=True,

@@ -1,15 +1,22 @@
 """`dynsim explain` against the closed forms and the run that it predicts."""
 
+import dataclasses
 import json
 import math
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
 import dynsim
+import sweeps
+from odes import symmetric
 from sweeps import cli
-from sweeps.commands.explain import Explain, explain
+from sweeps.commands.explain import Explain, _overlap, explain
+from sweeps.runner.spec import Sweep
+from sweeps.systems.yz import large
+from sweeps.systems.yz.settings import Training
 
 
 def test_the_prediction_is_what_descent_does() -> None:
@@ -61,3 +68,61 @@ def test_json_is_strict_and_bad_input_named(capsys: pytest.CaptureFixture[str]) 
     assert found["final"]["accuracy"] == 1
     assert cli.main(["explain", "--steps", "0"]) == 2
     assert "steps = 0: must be an integer >= 1" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "task",
+    [
+        {"task": "syn-small"},
+        {"task": "syn-medium", "num_queries": 2, "layout": "paper"},
+        {"task": "syn", "K": 6, "classes_per_query": 3, "num_common": 2, "num_distinct": 3},
+        {"task": "syn", "num_queries": 2, "num_common": 0, "num_distinct": 4, "M": 40},
+        {"task": "overlap", "K": 3, "overlap": 0.2},
+    ],
+)
+def test_the_reduced_form_without_a_table_is_that_of_the_table(
+    task: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    problem = Explain(**task)
+    full = problem.make_task()
+    want = symmetric.merged(symmetric.symmetric_task(full))
+    monkeypatch.setattr(large, "LARGEST_TABLE", 0)
+    found = problem.make_reduced()
+    assert found is not None
+    assert (found.K, found.M, found.num_queries) == (full.K, full.M, full.num_queries)
+    # Rows of a table are normalised in another order.
+    for name in ("p", "rho", "p_copies", "rho_copies"):
+        np.testing.assert_allclose(getattr(found, name), getattr(want, name), rtol=1e-12)
+    f = np.asarray(full.probs) / np.linalg.norm(full.probs, axis=1, keepdims=True)
+    assert _overlap(found)[0] == pytest.approx((f @ f.T)[0, 1], rel=1e-6, abs=1e-12)
+    assert _overlap(found)[1] == full.support.shape[1]
+
+
+def test_no_number_of_classes_is_too_large_for_theory(tmp_path: Path) -> None:
+    found = explain(Explain(task="overlap", K=10**5, eta_y=1e5, steps=40))
+    # Classes are visited K times less often: t0' = K ln(M) / eta_Y.
+    assert found.stages["rise_end"] == pytest.approx(math.log(500005))
+    assert found.regime.startswith("decoder learned, attention unmoved")
+    axes = {"K": [10**5, 2 * 10**5], "eta_y": [1e5, 2e5]}
+    sweep = Sweep(axes, Training(task="overlap", steps=40), "symmetric-descent", ("loss",))
+    stored = sweeps.run(sweep, tmp_path / "run")
+    # At twice the classes and twice the rate everything is the same but for ln(M).
+    assert float(stored.loss[0, 0]) == pytest.approx(float(stored.loss[1, 1]), rel=0.2)
+    assert float(stored.loss[0, 0]) == pytest.approx(found.final["loss"], rel=1e-4)  # float32
+    for engine, message in (
+        ("simulation", "would take 372.5 GiB"),
+        ("plain", "would take 372.5 GiB"),
+        ("symmetric-descent-finite-t", "theories of finite T need the table"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            dataclasses.replace(sweep, engine=engine).check()
+    with pytest.raises(ValueError, match="record: attention need all weights"):
+        sweeps.run(dataclasses.replace(sweep, engine="symmetric", record=("attention",)))
+
+
+def test_what_cannot_move_is_refused() -> None:
+    for settings in ({"eta_y": 0.0}, {"ratio": 0.0}):
+        with pytest.raises(ValueError, match=f"{next(iter(settings))} = 0: nothing moves"):
+            explain(Explain(**settings))
+    with pytest.raises(ValueError, match="K = 1 class overlaps with no other"):
+        explain(Explain(task="overlap", K=1, overlap=0.3))
