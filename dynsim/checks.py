@@ -4,11 +4,13 @@ Checks run on concrete values only. A traced value (inside `jit`, `vmap` or `gra
 be looked at, so checks of its value are skipped there; shapes are always checked.
 """
 
+import dataclasses
 import math
 from collections.abc import Sequence
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 from jax.core import Tracer
 
@@ -60,6 +62,8 @@ def real(
     if is_traced(value):
         return
     try:
+        if value is None:
+            raise TypeError
         array = np.asarray(value, dtype=np.float64)
     except (TypeError, ValueError):
         raise ValueError(f"{field} = {value!r}: must be a real number") from None
@@ -72,6 +76,38 @@ def real(
         shown = array[bad].ravel()[0]
         raise ValueError(
             f"{field} = {shown!s}: must be finite and in {left}{minimum:g}, {maximum:g}{right}"
+        )
+
+
+def kind(field: str, value: Any, *classes: type) -> None:
+    """Raise `ValueError` unless `value` is of one of the classes."""
+    if not isinstance(value, classes):
+        shown = repr(value) if isinstance(value, str | int | float | None) else type(value).__name__
+        allowed = " or ".join(f"{each.__module__}.{each.__qualname__}" for each in classes)
+        raise ValueError(f"{field} = {shown}: must be of {allowed}")
+
+
+def scalars(field: str, tree: Any) -> None:
+    """Raise `ValueError` unless the leaves of a dataclass, all numbers, have no axes."""
+    for name in (each.name for each in dataclasses.fields(tree)):
+        shape = np.shape(getattr(tree, name))
+        if shape:
+            raise ValueError(
+                f"{field}.{name}: must be a number, got shape {shape}; map over several by jax.vmap"
+            )
+
+
+def key(field: str, value: Any) -> None:
+    """Raise `ValueError` unless `value` is one random key, as `jax.random.key` or, of old,
+    `jax.random.PRNGKey` makes it."""
+    dtype = getattr(value, "dtype", None)
+    if dtype == np.uint32 and np.shape(value) == (2,):
+        return
+    if dtype is None or not jnp.issubdtype(dtype, jax.dtypes.prng_key):
+        raise ValueError(f"{field} = {value!r}: must be a key, such as jax.random.key(0)")
+    if np.shape(value):
+        raise ValueError(
+            f"{field}: must be one key, got shape {np.shape(value)}; map over several by jax.vmap"
         )
 
 

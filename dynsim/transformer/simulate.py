@@ -73,6 +73,10 @@ def simulate_text(
     Raises:
         ValueError: naming the argument, its value and what is allowed, before compilation.
     """
+    checks.kind("task", task, Text)
+    checks.kind("optimizer", optimizer, Descent)
+    checks.scalars("optimizer", optimizer)
+    checks.key("key", key)
     steps = checks.integer("steps", steps, 1)
     batch = checks.integer("batch", batch, 1)
     num_held_out = checks.integer("num_held_out", num_held_out, 1)

@@ -102,6 +102,10 @@ def simulate_prompts(
     Raises:
         ValueError: naming the argument, its value and what is allowed, before compilation.
     """
+    checks.kind("task", task, Prompts)
+    checks.kind("optimizer", optimizer, NoisySGD)
+    checks.scalars("optimizer", optimizer)
+    checks.key("key", key)
     batch, pool = checks.integer("batch", batch, 1), checks.integer("pool", pool, 1)
     num_test = checks.integer("num_test", num_test, 2)
     if times is None:

@@ -16,6 +16,9 @@ from dynsim.yz import finite_length
 from dynsim.yz import model as yz
 from dynsim.yz.batches import Batches
 
+MOST_TOKENS = 2**30
+"""Of a batch: each takes a uniform number of 4 bytes, and a comparison."""
+
 
 class Arguments(NamedTuple):
     """What training in either parametrisation makes of the arguments that both have."""
@@ -51,10 +54,18 @@ def checked_arguments(
         ValueError: naming the argument, its value and what is allowed.
     """
     steps = checks.integer("steps", steps, 1)
+    if key is not None:
+        checks.key("key", key)
     length = checks.count_or_inf("length", length, 2)
     batch = checks.count_or_inf("batch", batch, 1)
     if math.isinf(batch) and data is None:
         finite_length.check_length(task, length)
+    tokens = 0 if data is not None else batch * length
+    if MOST_TOKENS < tokens < math.inf:
+        raise ValueError(
+            f"batch = {batch}, length = {length}: a step would draw {tokens} tokens, at most "
+            f"{MOST_TOKENS} are possible; batch = inf and length = inf are their limits"
+        )
     recording = table.resolve(record)
     times = checked_times(times, steps, recording)
     check_data(data, task, steps)

@@ -85,6 +85,9 @@ def simulate(
     Raises:
         ValueError: naming the argument, its value and what is allowed, before compilation.
     """
+    checks.kind("task", task, SequenceClasses)
+    checks.kind("optimizer", optimizer, Optimizer)
+    checks.scalars("optimizer", optimizer)
     if isinstance(init, yz.YZ):
         check_weights(init, task)
     else:

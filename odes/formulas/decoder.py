@@ -18,6 +18,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Real
 
+from dynsim import checks
 from dynsim.precision import Number
 from odes.formulas.omega import wrightomega
 
@@ -129,8 +130,14 @@ def stages(eta_y: Real[Number, "..."], K: Real[Number, "..."], M: Real[Number, "
     """Times that divide a run (Theorem 1b, Lemma 9) and the exact peak of gamma.
 
     The peak is where M h = x* = 1 + W_0((M-1)/e), reached at
-    t = K (e^{x*} + (M-1) x* - 1) / (M eta_Y). `eta_y` must be positive, M >= 2.
+    t = K (e^{x*} + (M-1) x* - 1) / (M eta_Y). K is the inverse of a class's prior.
+
+    Raises:
+        ValueError: unless eta_y >= 0, K >= 1 and M >= 2; traced values are let through.
     """
+    checks.real("eta_y", eta_y, 0)
+    checks.real("K", K, 1)
+    checks.real("M", M, 2)
     eta_y, K, M = jnp.asarray(eta_y), jnp.asarray(K), jnp.asarray(M)
     log_m = jnp.log(M - 1)
     x = 1 + wrightomega(log_m - 1)

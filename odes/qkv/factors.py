@@ -132,6 +132,8 @@ def solve(
         ValueError: naming the argument, its value and what is allowed, before compilation; in
             particular for another normalisation, a trained U, and Adam unless U = I.
     """
+    checks.kind("task", task, SequenceClasses)
+    checks.kind("optimizer", optimizer, Optimizer)
     flow = checked_flow(optimizer, flow)
     check(task, optimizer, init, frozen)
     finite_length.check_length(task, length)

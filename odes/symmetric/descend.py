@@ -56,6 +56,8 @@ def descend(
     Raises:
         ValueError: naming the argument, its value and what is allowed, before compilation.
     """
+    checks.kind("task", task, SymmetricTask)
+    checks.kind("optimizer", optimizer, Optimizer)
     steps = checks.integer("steps", steps, 1)
     finite_length.check_length(task, length)
     recording = DESCENDED.resolve(record)

@@ -13,6 +13,7 @@ from typing import NamedTuple
 import jax
 from jaxtyping import Array, Float, Real
 
+from dynsim import checks
 from dynsim.precision import DType, Number
 from dynsim.training.optim import Optimizer
 from dynsim.training.recording import Record, Recording
@@ -72,6 +73,8 @@ def solve(
     Raises:
         ValueError: naming the argument, its value and what is allowed, before compilation.
     """
+    checks.kind("task", task, SymmetricTask, Placed)
+    checks.kind("optimizer", optimizer, Optimizer)
     reduced, full = _split(task, record)
     finite_length.check_length(task.reduced if isinstance(task, Placed) else task, length)
     return run(

@@ -47,6 +47,8 @@ def solve(
     Raises:
         ValueError: as `odes.two_stage.solve`, and for anchors that are not there.
     """
+    checks.kind("task", task, Prompts)
+    checks.kind("optimizer", optimizer, NoisySGD)
     size = len(times)
     begins = sorted(checks.integer("anchors", at, 0) for at in anchors)
     if begins[:1] != [0] or begins[-1] >= size:

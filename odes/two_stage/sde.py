@@ -72,6 +72,8 @@ def solve_sde(
     Raises:
         ValueError: as `odes.two_stage.solve`, and for `num_steps` < 2.
     """
+    checks.kind("task", task, Prompts)
+    checks.kind("optimizer", optimizer, NoisySGD)
     return run(
         _solve,
         task,

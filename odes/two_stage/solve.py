@@ -83,6 +83,8 @@ def solve(
     Raises:
         ValueError: naming the argument, its value and what is allowed, before compilation.
     """
+    checks.kind("task", task, Prompts)
+    checks.kind("optimizer", optimizer, NoisySGD)
     return run(
         _solve,
         task,

@@ -107,6 +107,8 @@ def solve_seed(
     Raises:
         ValueError: as `odes.two_stage.solve`, for `num_steps` < 2 and for `num_test` < 1.
     """
+    checks.kind("task", task, Prompts)
+    checks.kind("optimizer", optimizer, NoisySGD)
     if num_test is None:
         num_test = math.inf
     else:

@@ -86,6 +86,8 @@ def solve(
     Raises:
         ValueError: naming the argument, its value and what is allowed, before compilation.
     """
+    checks.kind("task", task, SequenceClasses)
+    checks.kind("optimizer", optimizer, Optimizer)
     checks.choice("clock", clock, ("sgd", "paper"))
     trajectory = run(
         _solve,

@@ -70,6 +70,8 @@ def solve(
     Raises:
         ValueError: naming the argument, its value and what is allowed, before compilation.
     """
+    checks.kind("task", task, SequenceClasses)
+    checks.kind("optimizer", optimizer, Optimizer)
     checks.choice("decoder", decoder, ("closed", "discrete"))
     steps = None
     if decoder == "discrete":

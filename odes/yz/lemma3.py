@@ -17,6 +17,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, PyTree
 
+from dynsim import checks
 from dynsim.classes.task import SequenceClasses
 from dynsim.precision import DType
 from dynsim.training.clock import ClassClock, without_inertia
@@ -57,6 +58,8 @@ def solve(
     Raises:
         ValueError: naming the argument, its value and what is allowed, before compilation.
     """
+    checks.kind("task", task, SequenceClasses)
+    checks.kind("optimizer", optimizer, Optimizer)
     return run(
         _solve,
         task,

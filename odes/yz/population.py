@@ -19,6 +19,7 @@ from typing import NamedTuple
 import jax
 from jaxtyping import Array, Float, Real
 
+from dynsim import checks
 from dynsim.classes.task import SequenceClasses
 from dynsim.precision import DType, Number
 from dynsim.training.optim import Optimizer
@@ -76,6 +77,8 @@ def solve(
             in particular for a flow that does not describe `optimizer`, and for a length at which
             an expansion in 1/T says nothing.
     """
+    checks.kind("task", task, SequenceClasses)
+    checks.kind("optimizer", optimizer, Optimizer)
     finite_length.check_length(task, length)
     return run(
         _solve,

@@ -9,6 +9,7 @@ import math
 
 from jaxtyping import Real
 
+from dynsim import checks
 from dynsim.classes.task import SequenceClasses
 from dynsim.precision import DType, Number
 from dynsim.training.optim import Optimizer
@@ -48,6 +49,8 @@ def solve(
         ValueError: naming the assumption of the reduction that fails, or the argument that is
             wrong.
     """
+    checks.kind("task", task, SequenceClasses)
+    checks.kind("optimizer", optimizer, Optimizer)
     if init is not None:
         raise ValueError("init: the symmetric reduction starts from zero weights; leave it out")
     placed = symmetric.placed(task)

@@ -79,6 +79,8 @@ def solve(
     Raises:
         ValueError: naming the argument, its value and what is allowed, before compilation.
     """
+    checks.kind("task", task, SequenceClasses)
+    checks.kind("optimizer", optimizer, Optimizer)
     checks.choice("clock", clock, ("sgd", "paper"))
     checks.real("eta_y", optimizer.eta_y, 0, open_minimum=True)
     return run(

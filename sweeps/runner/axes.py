@@ -10,6 +10,7 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
+import jax
 import numpy as np
 
 from dynsim import checks
@@ -51,6 +52,8 @@ def values(name: str, given: Any, whole: bool = False) -> tuple[float, ...]:
     field = f"axes.{name}"
     if isinstance(given, Mapping):
         given = _spaced(field, given)
+    if isinstance(given, jax.Array):
+        given = np.asarray(given)
     if isinstance(given, str) or not isinstance(given, Sequence | np.ndarray):
         raise ValueError(
             f"{field} = {given!r}: must be a list, or a table with linspace, logspace or range"

@@ -2,7 +2,7 @@
 
 import dataclasses
 import functools
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -103,6 +103,15 @@ class Sweep:
 
     def check(self) -> None:
         """Raise `ValueError`, naming the field, the value and what is allowed."""
+        if not isinstance(self.axes, Mapping) or not self.axes:
+            raise ValueError(f"axes = {self.axes!r}: needs a mapping with at least one axis")
+        if not isinstance(self.run, Run):
+            raise ValueError(f"run = {self.run!r}: must be the run of a system, such as Training()")
+        listed = isinstance(self.record, Sequence) and not isinstance(self.record, str)
+        if not listed or not all(isinstance(name, str) for name in self.record):
+            raise ValueError(
+                f"record = {self.record!r}: must be names of observables, such as ('loss',)"
+            )
         names = self.fields
         checks.seed("root", self.root)
         self.run.check_axes(names)
