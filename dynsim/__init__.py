@@ -6,6 +6,9 @@ theories and `sweeps` runs many of both and compares them.
 
 from dynsim.classes.synthetic import overlapping, syn, syn_medium, syn_small
 from dynsim.classes.task import SequenceClasses, load_task, sequence_classes
+from dynsim.linear_icl.model import Heads, Merged, Separate
+from dynsim.linear_icl.simulate import initial_regression, simulate_regression
+from dynsim.linear_icl.task import Regression, regression
 from dynsim.qkv.init import EmbeddedSpec
 from dynsim.qkv.model import Embedded
 from dynsim.qkv.simulate import initial_embedded, simulate_embedded
@@ -32,9 +35,13 @@ __all__ = [
     "Embedded",
     "EmbeddedSpec",
     "Examples",
+    "Heads",
+    "Merged",
     "NoisySGD",
     "Optimizer",
     "Prompts",
+    "Regression",
+    "Separate",
     "SequenceClasses",
     "Status",
     "Text",
@@ -43,6 +50,7 @@ __all__ = [
     "TransformerSpec",
     "adam",
     "initial_embedded",
+    "initial_regression",
     "initial_weights",
     "load_task",
     "log_times",
@@ -50,11 +58,13 @@ __all__ = [
     "noisy_sgd",
     "overlapping",
     "prompts",
+    "regression",
     "sequence_classes",
     "sgd",
     "simulate",
     "simulate_embedded",
     "simulate_prompts",
+    "simulate_regression",
     "simulate_text",
     "syn",
     "syn_medium",

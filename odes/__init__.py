@@ -3,10 +3,11 @@
 Every solver returns the `dynsim.Trajectory` that simulation returns. The rungs of the attention
 layer are in `ladder.THEORIES`; `spread` predicts how far its seeds scatter, `symmetric` is its
 exact reduction for symmetric tasks, `qkv` the flow of the layer's factors, `two_stage` the reduced
-dynamics of training on prompts, each of the last two with a `ladder` of its own.
+dynamics of training on prompts, `linear_icl` in-context regression by linear attention, each of the
+last three with a `ladder` of its own.
 """
 
-from odes import qkv, symmetric, two_stage
+from odes import linear_icl, qkv, symmetric, two_stage
 from odes.formulas import (
     coefficients,
     decoder,
@@ -34,6 +35,7 @@ __all__ = [
     "growth",
     "ladder",
     "lemma3",
+    "linear_icl",
     "omega",
     "population",
     "predictions",

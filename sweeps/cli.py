@@ -160,9 +160,21 @@ def find(words: Sequence[str]) -> tuple[str, list[str]]:
     members = group(first)
     takes_another = bool(members) or first in FOR_SYSTEMS
     if not takes_another or not words[1:] or words[1].startswith("-"):
-        return first, list(words[1:])
+        return _for_task(first, words[1:]), list(words[1:])
     second = _choose(first, words[1], members or registered())
     return f"{first} {second}", list(words[2:])
+
+
+def _for_task(first: str, options: Sequence[str]) -> str:
+    """The name of the command `first` for the system whose task the options name."""
+    parts = [part for option in options for part in option.split("=", 1)]
+    if first not in FOR_SYSTEMS or "--task" not in parts[:-1]:
+        return first
+    from sweeps.systems import registry
+
+    system = registry.system_for(parts[parts.index("--task") + 1])
+    # The command by itself is that of the layer in Y and Z, which takes files as tasks as well.
+    return first if system is registry.system("yz") else f"{first} {system.name}"
 
 
 def registered() -> tuple[str, ...]:

@@ -11,6 +11,7 @@ BUILT_IN = {
     "qkv": "sweeps.systems.qkv:SYSTEM",
     "two_stage": "sweeps.systems.two_stage:SYSTEM",
     "transformer": "sweeps.systems.transformer:SYSTEM",
+    "linear_icl": "sweeps.systems.linear_icl:SYSTEM",
 }
 """Where the systems of this project are; a system is imported when it is asked for."""
 GROUP = "dynsim.systems"

@@ -16,6 +16,7 @@ ROOT = Path(__file__).parents[2] / "dynsim"
         ("yz", {"training", "classes"}),
         ("qkv", {"training", "classes", "yz"}),
         ("two_stage", {"training"}),
+        ("linear_icl", {"training"}),
         ("transformer", {"training", "classes"}),
     ],
 )
@@ -30,6 +31,6 @@ def test_systems_stand_on_training_and_classes(folder: str, allowed: set[str]) -
 
 
 def test_the_init_of_a_system_imports_nothing() -> None:
-    for system in ("yz", "qkv", "two_stage", "transformer"):
+    for system in ("yz", "qkv", "two_stage", "transformer", "linear_icl"):
         (only,) = ast.parse((ROOT / system / "__init__.py").read_text()).body
         assert isinstance(only, ast.Expr)
