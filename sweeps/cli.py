@@ -112,6 +112,12 @@ COMMANDS: dict[str, Command] = {
         "sweeps.studies.finite_size.figure:FiniteSize", "how far theory of finite T and batch holds"
     ),
     "figure ladder": Command("sweeps.compare.ladder:Ladder", "every theory beside simulation"),
+    "figure linear_icl": Command(
+        "sweeps.studies.linear_icl.figure:FigureLinearICL", "plateaus of in-context regression"
+    ),
+    "figure linear_icl_plateaus": Command(
+        "sweeps.studies.linear_icl.diagram:LinearICLPlateaus", "where heads learn one at a time"
+    ),
     "figure phase": Command("sweeps.studies.phase.figure:Phase", "as dynsim phase"),
     "figure qkv": Command(
         "sweeps.studies.qkv.figure:FigureQKV", "theory in Y and Z beside training of W_Q, W_K, W_V"
