@@ -12,6 +12,8 @@ from dynsim.linear_icl.task import Regression, regression
 from dynsim.qkv.init import EmbeddedSpec
 from dynsim.qkv.model import Embedded
 from dynsim.qkv.simulate import initial_embedded, simulate_embedded
+from dynsim.sparse_attention.simulate import simulate_retrieval
+from dynsim.sparse_attention.task import Retrieval, retrieval
 from dynsim.training.clock import Clock
 from dynsim.training.descent import Descent
 from dynsim.training.optim import Optimizer, adam, momentum, sgd
@@ -41,6 +43,7 @@ __all__ = [
     "Optimizer",
     "Prompts",
     "Regression",
+    "Retrieval",
     "Separate",
     "SequenceClasses",
     "Status",
@@ -59,12 +62,14 @@ __all__ = [
     "overlapping",
     "prompts",
     "regression",
+    "retrieval",
     "sequence_classes",
     "sgd",
     "simulate",
     "simulate_embedded",
     "simulate_prompts",
     "simulate_regression",
+    "simulate_retrieval",
     "simulate_text",
     "syn",
     "syn_medium",

@@ -3,11 +3,11 @@
 Every solver returns the `dynsim.Trajectory` that simulation returns. The rungs of the attention
 layer are in `ladder.THEORIES`; `spread` predicts how far its seeds scatter, `symmetric` is its
 exact reduction for symmetric tasks, `qkv` the flow of the layer's factors, `two_stage` the reduced
-dynamics of training on prompts, `linear_icl` in-context regression by linear attention, each of the
-last three with a `ladder` of its own.
+dynamics of training on prompts, `linear_icl` in-context regression by linear attention,
+`sparse_attention` retrieval of one token, each of the last four with a `ladder` of its own.
 """
 
-from odes import linear_icl, qkv, symmetric, two_stage
+from odes import linear_icl, qkv, sparse_attention, symmetric, two_stage
 from odes.formulas import (
     coefficients,
     decoder,
@@ -40,6 +40,7 @@ __all__ = [
     "population",
     "predictions",
     "qkv",
+    "sparse_attention",
     "spread",
     "symmetric",
     "theorem4",

@@ -125,6 +125,10 @@ COMMANDS: dict[str, Command] = {
     "figure snap": Command(
         "sweeps.studies.transitions.snap:Snap", "what the rates do to transition and sparsity"
     ),
+    "figure sparse_attention": Command(
+        "sweeps.studies.sparse_attention.figure:FigureSparseAttention",
+        "how long attention takes to become sparse",
+    ),
     "figure spectrum": Command("sweeps.studies.spectrum.figure:Spectrum", "as dynsim spectrum"),
     "figure trainability": Command(
         "sweeps.studies.trainability.figure:Trainability", "which learning rates train at all"

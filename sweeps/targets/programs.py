@@ -27,6 +27,7 @@ SIZES: dict[str, dict[str, Any]] = {
     "qkv": {"steps": 100},
     "two_stage": {"preset": "fast"},
     "linear_icl": {"steps": 100},
+    "sparse_attention": {"steps": 100},
     "transformer": {"corpus": "synthetic", "steps": 100},
 }
 """Sizes of the runs by system, where the defaults would be long."""

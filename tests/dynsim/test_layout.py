@@ -17,6 +17,7 @@ ROOT = Path(__file__).parents[2] / "dynsim"
         ("qkv", {"training", "classes", "yz"}),
         ("two_stage", {"training"}),
         ("linear_icl", {"training"}),
+        ("sparse_attention", {"training"}),
         ("transformer", {"training", "classes"}),
     ],
 )
@@ -31,6 +32,6 @@ def test_systems_stand_on_training_and_classes(folder: str, allowed: set[str]) -
 
 
 def test_the_init_of_a_system_imports_nothing() -> None:
-    for system in ("yz", "qkv", "two_stage", "transformer", "linear_icl"):
+    for system in ("yz", "qkv", "two_stage", "transformer", "linear_icl", "sparse_attention"):
         (only,) = ast.parse((ROOT / system / "__init__.py").read_text()).body
         assert isinstance(only, ast.Expr)
