@@ -6,6 +6,8 @@ theories and `sweeps` runs many of both and compares them.
 
 from dynsim.classes.synthetic import overlapping, syn, syn_medium, syn_small
 from dynsim.classes.task import SequenceClasses, load_task, sequence_classes
+from dynsim.joma.model import Joint, Shape
+from dynsim.joma.simulate import initial_joma, simulate_joma
 from dynsim.linear_icl.model import Heads, Merged, Separate
 from dynsim.linear_icl.simulate import initial_regression, simulate_regression
 from dynsim.linear_icl.task import Regression, regression
@@ -38,6 +40,7 @@ __all__ = [
     "EmbeddedSpec",
     "Examples",
     "Heads",
+    "Joint",
     "Merged",
     "NoisySGD",
     "Optimizer",
@@ -46,6 +49,7 @@ __all__ = [
     "Retrieval",
     "Separate",
     "SequenceClasses",
+    "Shape",
     "Status",
     "Text",
     "Trajectory",
@@ -53,6 +57,7 @@ __all__ = [
     "TransformerSpec",
     "adam",
     "initial_embedded",
+    "initial_joma",
     "initial_regression",
     "initial_weights",
     "load_task",
@@ -67,6 +72,7 @@ __all__ = [
     "sgd",
     "simulate",
     "simulate_embedded",
+    "simulate_joma",
     "simulate_prompts",
     "simulate_regression",
     "simulate_retrieval",

@@ -111,6 +111,9 @@ COMMANDS: dict[str, Command] = {
     "figure finite_size": Command(
         "sweeps.studies.finite_size.figure:FiniteSize", "how far theory of finite T and batch holds"
     ),
+    "figure joma": Command(
+        "sweeps.studies.joma.figure:FigureJoMA", "attention as an integral of the MLP below a loss"
+    ),
     "figure ladder": Command("sweeps.compare.ladder:Ladder", "every theory beside simulation"),
     "figure linear_icl": Command(
         "sweeps.studies.linear_icl.figure:FigureLinearICL", "plateaus of in-context regression"

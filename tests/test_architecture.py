@@ -28,6 +28,7 @@ FLOORS = {
         "sparse_attention": 5,
         "transformer": 5,
         "qkv": 6,
+        "joma": 6,
     },
     "odes": {
         "theory": 0,
@@ -36,6 +37,7 @@ FLOORS = {
         "symmetric": 2,
         "two_stage": 2,
         "linear_icl": 2,
+        "joma": 2,
         "sparse_attention": 2,
         "yz": 3,
         "qkv": 4,

@@ -25,7 +25,7 @@ class Retrieval(eqx.Module):
         B: number of copies of the token that matters, at the end of the sequence.
     """
 
-    p: Real[Number, ""]
+    p: Real[Number, "*#P"]
     T: int = eqx.field(static=True)
     d: int = eqx.field(static=True)
     B: int = eqx.field(static=True)
@@ -35,7 +35,7 @@ class Retrieval(eqx.Module):
         return jax.tree.map(lambda number: cast(number, dtype), self)
 
     @property
-    def moments(self) -> tuple[Real[Number, ""], Real[Number, ""]]:
+    def moments(self) -> tuple[Real[Number, "*#P"], Real[Number, "*#P"]]:
         """E[x_0^2] = p + (1-p)/d and E[x_i^2] = (1-p)/d, i > 0, of the last token: sigma~ and sigma
         of eq. 17."""
         rest = (1 - self.p) / self.d
@@ -47,7 +47,7 @@ class Retrieval(eqx.Module):
         return jax.random.rademacher(key, (self.d, self.d), dtype) / self.d**0.5
 
 
-def retrieval(T: int = 64, d: int = 64, B: int = 1, p: Real[Number, ""] = 0.0) -> Retrieval:
+def retrieval(T: int = 64, d: int = 64, B: int = 1, p: Real[Number, "*#P"] = 0.0) -> Retrieval:
     """The task, checked; see `Retrieval` for the meaning of its numbers.
 
     Raises:

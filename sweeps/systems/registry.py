@@ -13,6 +13,7 @@ BUILT_IN = {
     "transformer": "sweeps.systems.transformer:SYSTEM",
     "linear_icl": "sweeps.systems.linear_icl:SYSTEM",
     "sparse_attention": "sweeps.systems.sparse_attention:SYSTEM",
+    "joma": "sweeps.systems.joma:SYSTEM",
 }
 """Where the systems of this project are; a system is imported when it is asked for."""
 GROUP = "dynsim.systems"

@@ -20,6 +20,7 @@ VARIANTS: tuple[dict[str, Any], ...] = (
     {"task": "syn", "num_common": 1, "momentum": 0.9},
     {"optimizer": "momentum"},
     {"attention": "merged", "spectrum": "white"},
+    {"attention": "exp", "activation": "linear", "head": "signal"},
 )
 """Changes to the defaults of a run, tried one after the other until an engine describes it."""
 SIZES: dict[str, dict[str, Any]] = {
@@ -28,6 +29,7 @@ SIZES: dict[str, dict[str, Any]] = {
     "two_stage": {"preset": "fast"},
     "linear_icl": {"steps": 100},
     "sparse_attention": {"steps": 100},
+    "joma": {"steps": 100},
     "transformer": {"corpus": "synthetic", "steps": 100},
 }
 """Sizes of the runs by system, where the defaults would be long."""

@@ -18,6 +18,7 @@ ROOT = Path(__file__).parents[2] / "dynsim"
         ("two_stage", {"training"}),
         ("linear_icl", {"training"}),
         ("sparse_attention", {"training"}),
+        ("joma", {"training", "classes", "yz"}),
         ("transformer", {"training", "classes"}),
     ],
 )
@@ -32,6 +33,14 @@ def test_systems_stand_on_training_and_classes(folder: str, allowed: set[str]) -
 
 
 def test_the_init_of_a_system_imports_nothing() -> None:
-    for system in ("yz", "qkv", "two_stage", "transformer", "linear_icl", "sparse_attention"):
+    for system in (
+        "yz",
+        "qkv",
+        "two_stage",
+        "transformer",
+        "linear_icl",
+        "sparse_attention",
+        "joma",
+    ):
         (only,) = ast.parse((ROOT / system / "__init__.py").read_text()).body
         assert isinstance(only, ast.Expr)
