@@ -7,9 +7,16 @@ theories and `sweeps` runs many of both and compares them.
 from dynsim.classes.files import load_task, save_task
 from dynsim.classes.synthetic import overlapping, syn, syn_medium, syn_small
 from dynsim.classes.task import SequenceClasses, sequence_classes
+from dynsim.joma.model import Joint, Shape
+from dynsim.joma.simulate import initial_joma, simulate_joma
+from dynsim.linear_icl.model import Heads, Merged, Separate
+from dynsim.linear_icl.simulate import initial_regression, simulate_regression
+from dynsim.linear_icl.task import Regression, regression
 from dynsim.qkv.init import EmbeddedSpec
 from dynsim.qkv.model import Embedded
 from dynsim.qkv.simulate import initial_embedded, simulate_embedded
+from dynsim.sparse_attention.simulate import simulate_retrieval
+from dynsim.sparse_attention.task import Retrieval, retrieval
 from dynsim.training.clock import Clock
 from dynsim.training.descent import Descent
 from dynsim.training.optim import Optimizer, adam, momentum, sgd
@@ -33,10 +40,17 @@ __all__ = [
     "Embedded",
     "EmbeddedSpec",
     "Examples",
+    "Heads",
+    "Joint",
+    "Merged",
     "NoisySGD",
     "Optimizer",
     "Prompts",
+    "Regression",
+    "Retrieval",
+    "Separate",
     "SequenceClasses",
+    "Shape",
     "Status",
     "Text",
     "Trajectory",
@@ -44,6 +58,8 @@ __all__ = [
     "TransformerSpec",
     "adam",
     "initial_embedded",
+    "initial_joma",
+    "initial_regression",
     "initial_weights",
     "load_task",
     "log_times",
@@ -51,12 +67,17 @@ __all__ = [
     "noisy_sgd",
     "overlapping",
     "prompts",
+    "regression",
+    "retrieval",
     "save_task",
     "sequence_classes",
     "sgd",
     "simulate",
     "simulate_embedded",
+    "simulate_joma",
     "simulate_prompts",
+    "simulate_regression",
+    "simulate_retrieval",
     "simulate_text",
     "syn",
     "syn_medium",

@@ -3,10 +3,12 @@
 Every solver returns the `dynsim.Trajectory` that simulation returns. The rungs of the attention
 layer are in `ladder.THEORIES`; `spread` predicts how far its seeds scatter, `symmetric` is its
 exact reduction for symmetric tasks, `qkv` the flow of the layer's factors, `two_stage` the reduced
-dynamics of training on prompts, each of the last two with a `ladder` of its own.
+dynamics of training on prompts, `linear_icl` in-context regression by linear attention,
+`sparse_attention` retrieval of one token, `joma` an MLP layer and the attention below it, each of
+the last five with a `ladder` of its own.
 """
 
-from odes import qkv, symmetric, two_stage
+from odes import joma, linear_icl, qkv, sparse_attention, symmetric, two_stage
 from odes.formulas import (
     coefficients,
     decoder,
@@ -32,12 +34,15 @@ __all__ = [
     "eq10",
     "fixed_attention",
     "growth",
+    "joma",
     "ladder",
     "lemma3",
+    "linear_icl",
     "omega",
     "population",
     "predictions",
     "qkv",
+    "sparse_attention",
     "spread",
     "symmetric",
     "theorem4",

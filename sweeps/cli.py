@@ -118,13 +118,26 @@ COMMANDS: dict[str, Command] = {
     "figure finite_size": Command(
         "sweeps.studies.finite_size.figure:FiniteSize", "how far theory of finite T and batch holds"
     ),
+    "figure joma": Command(
+        "sweeps.studies.joma.figure:FigureJoMA", "attention as an integral of the MLP below a loss"
+    ),
     "figure ladder": Command("sweeps.compare.ladder:Ladder", "every theory beside simulation"),
+    "figure linear_icl": Command(
+        "sweeps.studies.linear_icl.figure:FigureLinearICL", "plateaus of in-context regression"
+    ),
+    "figure linear_icl_plateaus": Command(
+        "sweeps.studies.linear_icl.diagram:LinearICLPlateaus", "where heads learn one at a time"
+    ),
     "figure phase": Command("sweeps.studies.phase.figure:Phase", "as dynsim phase"),
     "figure qkv": Command(
         "sweeps.studies.qkv.figure:FigureQKV", "theory in Y and Z beside training of W_Q, W_K, W_V"
     ),
     "figure snap": Command(
         "sweeps.studies.transitions.snap:Snap", "what the rates do to transition and sparsity"
+    ),
+    "figure sparse_attention": Command(
+        "sweeps.studies.sparse_attention.figure:FigureSparseAttention",
+        "how long attention takes to become sparse",
     ),
     "figure spectrum": Command("sweeps.studies.spectrum.figure:Spectrum", "as dynsim spectrum"),
     "figure trainability": Command(
@@ -167,9 +180,21 @@ def find(words: Sequence[str]) -> tuple[str, list[str]]:
     members = group(first)
     takes_another = bool(members) or first in FOR_SYSTEMS
     if not takes_another or not words[1:] or words[1].startswith("-"):
-        return first, list(words[1:])
+        return _for_task(first, words[1:]), list(words[1:])
     second = _choose(first, words[1], members or registered())
     return f"{first} {second}", list(words[2:])
+
+
+def _for_task(first: str, options: Sequence[str]) -> str:
+    """The name of the command `first` for the system whose task the options name."""
+    parts = [part for option in options for part in option.split("=", 1)]
+    if first not in FOR_SYSTEMS or "--task" not in parts[:-1]:
+        return first
+    from sweeps.systems import registry
+
+    system = registry.system_for(parts[parts.index("--task") + 1])
+    # The command by itself is that of the layer in Y and Z, which takes files as tasks as well.
+    return first if system is registry.system("yz") else f"{first} {system.name}"
 
 
 def registered() -> tuple[str, ...]:

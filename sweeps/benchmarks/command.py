@@ -10,8 +10,8 @@ import tyro
 
 from sweeps.runner.cluster import hosts
 
-What = Literal["fig6", "maps", "two_stage", "scaling", "kills", "workers", "device"]
-WITH_TORCH = ("fig6", "two_stage")
+What = Literal["fig6", "maps", "two_stage", "linear_icl", "scaling", "kills", "workers", "device"]
+WITH_TORCH = ("fig6", "two_stage", "linear_icl")
 MODULES = {"kills": "workers.kills", "workers": "workers.shared"}
 
 
@@ -24,12 +24,14 @@ class Bench:
             maps: 1024 x 1024 exact descents, 64 x 64 trainings, 64 x 64 adaptive solves of theory;
             two_stage: trainings of the default preset against a PyTorch loop and against what the
             memory can move, its reduced ODE, a diagram of 625 of them;
+            linear_icl: 1e5 trainings at once, against a PyTorch loop over one;
             scaling: runs per second and memory from 1e2 to 1e5 runs; kills: 20 SIGKILLs of a
             running sweep, each resumed; workers: sweeps shared by Dask workers, some of which are
             killed or slow; device: what the devices of this machine compute correctly, and how
             fast, in one file.
         check: for fig6: also compare the PyTorch loop with the published table (a minute more); for
-            two_stage: also with the table of claims (ten minutes more).
+            two_stage: also with the table of claims (ten minutes more); for linear_icl: also the
+            losses that both end with.
         small: for device: sizes for a CPU.
         out: for device: directory of device.json.
     """

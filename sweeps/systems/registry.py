@@ -11,6 +11,9 @@ BUILT_IN = {
     "qkv": "sweeps.systems.qkv:SYSTEM",
     "two_stage": "sweeps.systems.two_stage:SYSTEM",
     "transformer": "sweeps.systems.transformer:SYSTEM",
+    "linear_icl": "sweeps.systems.linear_icl:SYSTEM",
+    "sparse_attention": "sweeps.systems.sparse_attention:SYSTEM",
+    "joma": "sweeps.systems.joma:SYSTEM",
 }
 """Where the systems of this project are; a system is imported when it is asked for."""
 GROUP = "dynsim.systems"

@@ -18,12 +18,18 @@ VARIANTS: tuple[dict[str, Any], ...] = (
     {"optimizer": "adam"},
     {"task": "syn", "num_common": 1},
     {"task": "syn", "num_common": 1, "momentum": 0.9},
+    {"optimizer": "momentum"},
+    {"attention": "merged", "spectrum": "white"},
+    {"attention": "exp", "activation": "linear", "head": "signal"},
 )
 """Changes to the defaults of a run, tried one after the other until an engine describes it."""
 SIZES: dict[str, dict[str, Any]] = {
     "yz": {"steps": 100},
     "qkv": {"steps": 100},
     "two_stage": {"preset": "fast"},
+    "linear_icl": {"steps": 100},
+    "sparse_attention": {"steps": 100},
+    "joma": {"steps": 100},
     "transformer": {"corpus": "synthetic", "steps": 100},
 }
 """Sizes of the runs by system, where the defaults would be long."""

@@ -16,6 +16,9 @@ ROOT = Path(__file__).parents[2] / "dynsim"
         ("yz", {"training", "classes"}),
         ("qkv", {"training", "classes", "yz"}),
         ("two_stage", {"training"}),
+        ("linear_icl", {"training"}),
+        ("sparse_attention", {"training"}),
+        ("joma", {"training", "classes", "yz"}),
         ("transformer", {"training", "classes"}),
     ],
 )
@@ -30,6 +33,14 @@ def test_systems_stand_on_training_and_classes(folder: str, allowed: set[str]) -
 
 
 def test_the_init_of_a_system_imports_nothing() -> None:
-    for system in ("yz", "qkv", "two_stage", "transformer"):
+    for system in (
+        "yz",
+        "qkv",
+        "two_stage",
+        "transformer",
+        "linear_icl",
+        "sparse_attention",
+        "joma",
+    ):
         (only,) = ast.parse((ROOT / system / "__init__.py").read_text()).body
         assert isinstance(only, ast.Expr)

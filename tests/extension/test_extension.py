@@ -108,7 +108,7 @@ def test_what_is_wrong_with_a_system_is_said() -> None:
         sweeps.register(toy._replace(name="yz"))
     with pytest.raises(ValueError, match="system 'mine': needs an engine called 'simulation'"):
         sweeps.register(System("mine", ("t",), toy.run, {}))
-    message = "system = 'toi': must be one of yz, qkv, two_stage, transformer, toy"
+    message = f"system = 'toi': must be one of {', '.join(registry.BUILT_IN)}, toy"
     with pytest.raises(ValueError, match=re.escape(message)):
         registry.system("toi")
     sweep = sweeps.Sweep({"eta": [0.1]}, toy.run(), "plain", ("loss",))

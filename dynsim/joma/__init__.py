@@ -1,0 +1,1 @@
+"""Joint dynamics of an MLP layer and attention (JoMA): model, observables, training."""

@@ -1,0 +1,1 @@
+"""In-context regression by linear attention: task, models, sampling, observables, training."""

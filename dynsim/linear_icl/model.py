@@ -1,0 +1,140 @@
+"""Linear attention on regression prompts, with merged or separate key and query (arXiv:2501.16265).
+
+Blocks of the weights that start at zero and stay there are left out (section 3 there). Every model
+computes
+
+    y_hat_q = beta^T M x_q,   beta = (1/N) sum_n y_n x_n                  eq. 4
+    merged    M = sum_i v_i U_i                                          eq. 6
+    separate  M = sum_i v_i sum_r k_ir q_ir^T                            eq. 12 (rank R = 1)
+
+so that its loss is a quadratic form in the D x D matrix M.
+"""
+
+from typing import Literal, NamedTuple
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float, PRNGKeyArray, Real
+
+from dynsim import checks
+from dynsim.linear_icl.sampling import Sequences
+from dynsim.linear_icl.task import Regression
+from dynsim.precision import AnyArray, DType, Number
+
+Attention = Literal["merged", "separate"]
+
+
+class Merged(eqx.Module):
+    """H heads whose key and query are one matrix.
+
+    Attributes:
+        v: (H,) value weights.
+        U: (H, D, D) key-query matrices.
+    """
+
+    v: Float[AnyArray, " H"]
+    U: Float[AnyArray, "H D D"]
+
+    def matrix(self) -> Float[Array, "D D"]:
+        """M."""
+        return jnp.sum(self.v[:, None, None] * self.U, axis=0)
+
+    def imbalance(self) -> Float[Array, " H"]:
+        """v_i^2 - |U_i|^2, which the flow conserves."""
+        return jnp.asarray(self.v) ** 2 - jnp.sum(self.U**2, axis=(1, 2))
+
+
+class Separate(eqx.Module):
+    """H heads of rank R.
+
+    Attributes:
+        v: (H,) value weights, shared by the pairs of a head.
+        k, q: (H, R, D) key and query weights.
+    """
+
+    v: Float[AnyArray, " H"]
+    k: Float[AnyArray, "H R D"]
+    q: Float[AnyArray, "H R D"]
+
+    def matrix(self) -> Float[Array, "D D"]:
+        """M, which for R = 1 is the S of eq. 14."""
+        # In many runs at once products of such small matrices take a CPU fifty times as long as the
+        # same sums entry by entry, which it does for several runs with an instruction.
+        keys = self.v[:, None, None, None] * self.k[:, :, :, None]
+        return jnp.sum(keys * self.q[:, :, None, :], axis=(0, 1))
+
+    def imbalance(self) -> Float[Array, " H"]:
+        """v_i^2 - sum_r |k_ir|^2, which the flow conserves (appendix E.8 for R = 1)."""
+        return jnp.asarray(self.v) ** 2 - jnp.sum(self.k**2, axis=(1, 2))
+
+
+Model = Merged | Separate
+
+
+class Heads(NamedTuple):
+    """A model's shape: its kind, H, and R, which merged heads do not read."""
+
+    attention: Attention = "separate"
+    heads: int = 5
+    rank: int = 1
+
+    def check(self) -> "Heads":
+        """Return self, or raise `ValueError` naming the field."""
+        checks.choice("attention", self.attention, ("merged", "separate"))
+        checks.integer("heads", self.heads, 1)
+        checks.integer("rank", self.rank, 1)
+        return self
+
+
+def initial(
+    heads: Heads, D: int, key: PRNGKeyArray, scale: Real[Number, ""], dtype: DType = "float32"
+) -> Model:
+    """Starting weights, independent N(0, scale^2)."""
+    H, R = heads.heads, heads.rank
+    v_key, k_key, q_key = jax.random.split(key, 3)
+    v = jax.random.normal(v_key, (H,), dtype) * scale
+    if heads.attention == "merged":
+        return Merged(v, jax.random.normal(k_key, (H, D, D), dtype) * scale)
+    k, q = (jax.random.normal(each, (H, R, D), dtype) * scale for each in (k_key, q_key))
+    return Separate(v, k, q)
+
+
+def loss(M: Float[AnyArray, "D D"], task: Regression) -> Float[Array, ""]:
+    """Population loss E(y_q - y_hat_q)^2 = tr(Lambda) - 2 tr(Lambda^2 M) + tr(E[S^2] M Lambda M^T)
+    with the sample covariance S: what eqs. 8 and 14 descend."""
+    s = jnp.asarray(task.spectrum)
+    # The square's diagonal in the rows of M, Lambda in its columns.
+    weight = (s**2 * task.gain)[:, None] * s[None, :]
+    return jnp.sum(s) - 2 * jnp.sum(jnp.diag(s**2) * M) + jnp.sum(weight * M**2)
+
+
+def batch_loss(M: Float[AnyArray, "D D"], batch: Sequences) -> Float[Array, ""]:
+    """Mean of (y_q - y_hat_q)^2 over a batch."""
+    output = jnp.sum((batch.beta @ M) * batch.x, axis=1)
+    return jnp.mean((batch.y - output) ** 2)
+
+
+class Moments(NamedTuple):
+    """All that the loss on fixed sequences reads: means of y^2, of y z and of z z^T, with
+    z = beta x_q^T, (), (D, D) and (D, D, D, D)."""
+
+    square: Float[Array, ""]
+    cross: Float[Array, "D D"]
+    second: Float[Array, "D D D D"]
+
+    def loss(self, M: Float[AnyArray, "D D"]) -> Float[Array, ""]:
+        """`batch_loss` on these sequences, whatever their number."""
+        quadratic = jnp.sum(M * jnp.tensordot(self.second, M, 2))
+        return self.square - 2 * jnp.sum(self.cross * M) + quadratic
+
+
+def moments(batch: Sequences) -> Moments:
+    """The moments of a batch."""
+    z = batch.beta[:, :, None] * batch.x[:, None, :]
+    num = batch.y.shape[0]
+    return Moments(
+        jnp.mean(batch.y**2),
+        jnp.tensordot(batch.y, z, 1) / num,
+        jnp.tensordot(z, z, ((0,), (0,))) / num,
+    )

@@ -1,0 +1,1 @@
+"""The emergence of sparse attention: task, model, observables, training."""

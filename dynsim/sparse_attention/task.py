@@ -1,0 +1,73 @@
+"""Retrieval of one token among many (Zucchet, D'Angelo, Lampinen, Chan, arXiv:2505.17863).
+
+A sequence has T tokens x_t ~ N(0, I/d) in R^d, and the answer is W* x_T; columns of W* have length
+1. The last B tokens are copies of x_T; with probability p it is one fixed token, here e_0,
+which has length 1 as well. W* has the entries +-1/sqrt(d): for SGD they do not matter, and for
+Adam, which sees single weights, all of them then move alike.
+"""
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float, PRNGKeyArray, Real
+
+from dynsim import checks
+from dynsim.precision import DType, Number, cast
+
+
+class Retrieval(eqx.Module):
+    """The law of the sequences. Build it with `retrieval`.
+
+    Attributes:
+        p: probability that x_T is the fixed token.
+        T: number of tokens of a sequence.
+        d: dimension of a token.
+        B: number of copies of the token that matters, at the end of the sequence.
+    """
+
+    p: Real[Number, "*#P"]
+    T: int = eqx.field(static=True)
+    d: int = eqx.field(static=True)
+    B: int = eqx.field(static=True)
+
+    def astype(self, dtype: str) -> "Retrieval":
+        """The same task with its number as a JAX array of `dtype`."""
+        return jax.tree.map(lambda number: cast(number, dtype), self)
+
+    @property
+    def moments(self) -> tuple[Real[Number, "*#P"], Real[Number, "*#P"]]:
+        """E[x_0^2] = p + (1-p)/d and E[x_i^2] = (1-p)/d, i > 0, of the last token: sigma~ and sigma
+        of eq. 17."""
+        rest = (1 - self.p) / self.d
+        return self.p + rest, rest
+
+    def target(self, dtype: DType = "float32") -> Float[Array, "d d"]:
+        """W*, the same at every call."""
+        key = jax.random.key(0, impl="threefry2x32")
+        return jax.random.rademacher(key, (self.d, self.d), dtype) / self.d**0.5
+
+
+def retrieval(T: int = 64, d: int = 64, B: int = 1, p: Real[Number, "*#P"] = 0.0) -> Retrieval:
+    """The task, checked; see `Retrieval` for the meaning of its numbers.
+
+    Raises:
+        ValueError: unless d >= 2, 1 <= B < T and 0 <= p <= 1, naming the argument.
+    """
+    T, d, B = checks.integer("T", T, 2), checks.integer("d", d, 2), checks.integer("B", B, 1)
+    if B >= T:
+        raise ValueError(f"B = {B}: must be less than T = {T}")
+    checks.real("p", p, 0, 1)
+    return Retrieval(p, T, d, B)
+
+
+def draw(
+    task: Retrieval, key: PRNGKeyArray, num: int, dtype: DType = "float32"
+) -> Float[Array, "N T d"]:
+    """Draw `num` sequences."""
+    token_key, fixed_key = jax.random.split(key)
+    drawn = jax.random.normal(token_key, (num, task.T - task.B + 1, task.d), dtype) / task.d**0.5
+    is_fixed = jax.random.uniform(fixed_key, (num, 1), dtype) < jnp.asarray(task.p, dtype)
+    fixed = jnp.zeros((1, task.d), dtype).at[0, 0].set(1)
+    last = jnp.where(is_fixed, fixed, drawn[:, -1])
+    copies = jnp.broadcast_to(last[:, None], (num, task.B, task.d))
+    return jnp.concatenate([drawn[:, :-1], copies], axis=1)

@@ -1,0 +1,214 @@
+"""JoMA's Theorem 1 put to use: attention as a function of the MLP (arXiv:2310.00535).
+
+With rates eta_Y of V and eta_Z of z, c = eta_Z/eta_Y, and one query, along the flow
+
+    linear   z^2 = z_0^2 + c sum_k (v_k^2 - v_k0^2)                                      exact
+    exp      z = z_0 + (c/(2T)) sum_k (v_k^2 - v_k0^2)                                   exact
+    softmax  z = z_0 + (c/(2T)) sum_k (v_k^2 - v_k0^2 - (|v_k|^2 - |v_k0|^2) b_0)        approximate
+
+elementwise, b_0 the mean attention at the start. As remembered, the printed line has 1/2 in front
+of the first term only; derivation and code have it on both. For exp attention, linear activation
+and a fixed signal from zero weights, V_l = a_l Delta_l with Delta_kl = E[g_k x_l] and
+
+    sqrt(c)/T |V_l| = sqrt 2 erfinv(sqrt(2/pi) (sqrt(c)/T) eta_Y |Delta_l| t)            Theorem 2
+
+for every token l, in finite time [ours: erf(v/sqrt 2), not erf(v/2) as remembered; K nodes].
+"""
+
+import functools
+import math
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float, Real
+
+from dynsim.classes.task import SequenceClasses
+from dynsim.joma import model
+from dynsim.joma.model import Hidden, Joint, Shape
+from dynsim.joma.observables import DEFAULT_RECORD, TABLE, measure
+from dynsim.precision import DType, Number
+from dynsim.training.clock import Clock
+from dynsim.training.optim import Optimizer
+from dynsim.training.recording import Record, Recording
+from dynsim.trajectory import Times, Trajectory
+from dynsim.yz.model import population
+from odes.joma.flow import started
+from odes.solver.integrate import integrate, judge, run
+from odes.solver.tolerances import Tolerances, checked_tolerances
+
+
+def inapplicable(
+    task: SequenceClasses, optimizer: Optimizer, *, shape: Shape | None = None, erf: bool = False
+) -> str | None:
+    """Why attention cannot be eliminated, or Theorem 2 (`erf`) does not hold, or None."""
+    if optimizer.kind != "sgd":
+        return f"optimizer = {optimizer.kind}: only the flow of sgd conserves what Theorem 1 says"
+    if task.num_queries > 1:
+        return f"queries = {task.num_queries}: Theorem 1 gives only the sum over queries"
+    if erf and shape is not None and shape != Shape("exp", "linear", "signal"):
+        return f"{shape}: Theorem 2 has exp attention, linear activation and a fixed signal"
+    return None
+
+
+def solve_eliminated(
+    task: SequenceClasses,
+    optimizer: Optimizer,
+    times: Times,
+    *,
+    init: Joint,
+    shape: Shape = Shape(),  # noqa: B008  (immutable)
+    temperature: Real[Number, ""] = 1.0,
+    record: Record = DEFAULT_RECORD,
+    dtype: DType = "float64",
+    tolerances: Tolerances | None = None,
+) -> Trajectory:
+    """Integrate V and r with the attention of Theorem 1; as `odes.joma.flow.solve`, for sgd."""
+    return run(
+        _eliminated,
+        task,
+        optimizer,
+        times,
+        dtype,
+        inapplicable=functools.partial(inapplicable, shape=shape),
+        init=(init, temperature),
+        start=lambda *_: started(init, temperature, dtype),
+        shape=shape.check(),
+        record=TABLE.resolve(record),
+        tolerances=checked_tolerances(tolerances, dtype),
+    )
+
+
+def logits(
+    hidden: Hidden,
+    start: Joint,
+    mean: Float[Array, " M"],
+    ratio: Float[Array, ""],
+    shape: Shape,
+    temperature: Float[Array, ""],
+) -> Float[Array, "1 M"]:
+    """z of Theorem 1, (1, M)."""
+    square, first = (jnp.asarray(V) ** 2 for V in (hidden.V, start.Y.V))
+    grown = square - first
+    if shape.attention == "linear":
+        z = jnp.asarray(start.Z)
+        # The sign is that of the start, which z cannot leave: at z = 0 nothing moves it.
+        return jnp.sign(z) * jnp.sqrt(jnp.maximum(z**2 + ratio * jnp.sum(grown, 0)[None], 0))
+    if shape.attention == "softmax":
+        grown = grown - jnp.sum(grown, axis=1, keepdims=True) * mean[None]
+    return jnp.asarray(start.Z) + ratio / (2 * temperature) * jnp.sum(grown, axis=0)[None]
+
+
+@functools.partial(jax.jit, static_argnames=("shape", "record", "tolerances"))
+def _eliminated(
+    task: SequenceClasses,
+    optimizer: Optimizer,
+    times: Float[Array, " S"],
+    init: Joint,
+    temperature: Float[Array, ""],
+    *,
+    shape: Shape,
+    record: Recording,
+    tolerances: Tolerances,
+) -> Trajectory:
+    examples, ratio = population(task), jnp.asarray(optimizer.eta_z) / jnp.asarray(optimizer.eta_y)
+    attention = model.attended(init.Z, task, examples, shape.attention, temperature)
+    mean = jnp.asarray(examples.weight @ attention)
+
+    def whole(hidden: Hidden) -> Joint:
+        return Joint(hidden, logits(hidden, init, mean, ratio, shape, temperature))
+
+    def field(t: Float[Array, ""], hidden: Hidden, args: None) -> Hidden:
+        Z = whole(hidden).Z
+        of = lambda Y: model.loss(Joint(Y, Z), task, examples, shape, temperature)  # noqa: E731
+        return jax.tree.map(lambda slope: -optimizer.eta_y * slope, jax.grad(of)(hidden))
+
+    solved = integrate(
+        field,
+        init.Y,
+        times,
+        None,
+        save=lambda t, hidden, _: record(measure(task, whole(hidden), shape, temperature)),
+        clock=Clock(),
+        tolerances=tolerances,
+    )
+    return solved.trajectory("joma", whole(solved.final))
+
+
+def discriminancy(task: SequenceClasses) -> Float[Array, "K M"]:
+    """(K, M) Delta_kl = E[g_k x_l] of the fixed signal."""
+    joint = jnp.asarray(jnp.asarray(task.prior)[:, None] * jnp.asarray(task.probs))
+    centred: Array = joint - jnp.mean(joint, axis=0, keepdims=True)
+    return centred
+
+
+def blow_up(
+    task: SequenceClasses, optimizer: Optimizer, temperature: Real[Number, ""] = 1.0
+) -> Float[Array, ""]:
+    """t* in optimiser steps, at which the token with the largest |Delta_l| takes it all."""
+    return math.sqrt(math.pi / 2) / jnp.max(_speed(task, optimizer, temperature))
+
+
+def _speed(
+    task: SequenceClasses, optimizer: Optimizer, temperature: Real[Number, ""]
+) -> Float[Array, " M"]:
+    size = jnp.sqrt(jnp.sum(discriminancy(task) ** 2, axis=0))
+    return size * jnp.sqrt(jnp.asarray(optimizer.eta_y * optimizer.eta_z)) / temperature
+
+
+def solve_erf(
+    task: SequenceClasses,
+    optimizer: Optimizer,
+    times: Times,
+    *,
+    init: Joint,
+    shape: Shape = Shape("exp", "linear", "signal"),  # noqa: B008  (immutable)
+    temperature: Real[Number, ""] = 1.0,
+    record: Record = DEFAULT_RECORD,
+    dtype: DType = "float64",
+) -> Trajectory:
+    """Theorem 2, from zero weights whatever `init`; the run is `Status.DIVERGED` from t* on.
+    Otherwise as `odes.joma.flow.solve`."""
+    del init
+    return run(
+        _erf,
+        task,
+        optimizer,
+        times,
+        dtype,
+        inapplicable=functools.partial(inapplicable, shape=shape, erf=True),
+        init=temperature,
+        start=lambda *_: (jnp.asarray(temperature, dtype),),
+        shape=shape.check(),
+        record=TABLE.resolve(record),
+    )
+
+
+@functools.partial(jax.jit, static_argnames=("shape", "record"))
+def _erf(
+    task: SequenceClasses,
+    optimizer: Optimizer,
+    times: Float[Array, " S"],
+    temperature: Float[Array, ""],
+    *,
+    shape: Shape,
+    record: Recording,
+) -> Trajectory:
+    delta, speed = discriminancy(task), _speed(task, optimizer, temperature)
+    ratio = jnp.asarray(optimizer.eta_z) / jnp.asarray(optimizer.eta_y)
+    size = jnp.sqrt(jnp.sum(delta**2, axis=0))
+    direction = delta / jnp.where(size > 0, size, 1)[None]
+    share = math.sqrt(2 / math.pi) * speed[None] * times[:, None]
+
+    # The residual does not enter what arrives at V.
+    pull = jnp.asarray(optimizer.eta_y) * (jnp.asarray(task.prior) - 1 / task.K)
+
+    def at(t: Float[Array, ""], share: Float[Array, " M"]) -> dict[str, Array]:
+        y = math.sqrt(2) * jax.scipy.special.erfinv(jnp.minimum(share, 1))
+        V = direction * (y * temperature / jnp.sqrt(ratio))[None]
+        Z = (temperature * y**2 / 2)[None]
+        r = (t * pull)[:, None]
+        return record(measure(task, Joint(Hidden(V, r), Z), shape, temperature))
+
+    return Trajectory(
+        times, jax.vmap(at)(times, share), None, *judge(times, jnp.all(share < 1, axis=1)), "erf"
+    )

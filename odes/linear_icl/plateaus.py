@@ -1,0 +1,38 @@
+"""Losses at which in-context regression rests: principal component regression with m components.
+
+Zhang, Singh, Latham, Saxe (arXiv:2501.16265), with g_d = 1 + (1 + tr(Lambda)/lambda_d)/N:
+
+    L_m = tr(Lambda) - sum_{d<=m} lambda_d / g_d                                       eq. 19
+    M = sum_{d<=m} lambda_d^-1 g_d^-1 e_d e_d^T,  v_d = (lambda_d g_d)^(-1/3)            eqs. 18, 20
+"""
+
+import jax.numpy as jnp
+from jaxtyping import Array, Float
+
+from dynsim.linear_icl.task import Regression
+from dynsim.precision import AnyArray, precision, settle
+
+
+def plateaus(task: Regression) -> Float[AnyArray, " D1"]:
+    """(D + 1,) losses L_0 to L_D of eq. 19, in float64."""
+    with precision("float64", task):
+        found = losses(task.astype("float64"))
+    return settle(found)
+
+
+def losses(task: Regression) -> Float[Array, " D1"]:
+    """`plateaus` in the precision of the task, for compiled code."""
+    falls = jnp.asarray(task.spectrum) / task.gain
+    zero = jnp.zeros(1, falls.dtype)
+    return jnp.asarray(task.trace) - jnp.concatenate([zero, jnp.cumsum(falls)])
+
+
+def amplitudes(task: Regression) -> Float[Array, " D"]:
+    """(D,) v_d = |k_d| = |q_d| of a head that has learned component d, eq. 20a."""
+    return (jnp.asarray(task.spectrum) * task.gain) ** (-1 / 3)
+
+
+def loss_of(learned: Float[Array, "*S D"], task: Regression) -> Float[Array, "*S"]:
+    """Loss of a diagonal M, of which the share `learned` of each entry of eq. 18 is there."""
+    falls = jnp.asarray(task.spectrum) / task.gain
+    return jnp.asarray(task.trace) - jnp.sum(falls * (2 * learned - learned**2), axis=-1)

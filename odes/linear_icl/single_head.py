@@ -1,0 +1,127 @@
+"""One head that learns one principal component, in closed form (arXiv:2501.16265, eqs. 20, 21).
+
+A head with k = q = v e_d, while the others stay where they are, follows
+
+    tau v' = lambda^2 v^2 - lambda^3 g v^5,   v -> v* = (lambda g)^(-1/3)                eq. 21
+
+In u = v/v* this is tau u' = lambda^2 v* u^2 (1 - u^3), by partial fractions [ours]
+
+    F(u) = -1/u + (1/3) (-ln|1 - u| + (1/2) ln(1 + u + u^2)) - (1/sqrt 3) arctan((2u + 1)/sqrt 3)
+    t = (tau / (lambda^2 v*)) (F(u) - F(u_0))
+
+From an arbitrary small start [ours]: to lowest order v' = lambda^2 k q / tau and cyclically, so
+that the squares of the three grow at one rate, 2 lambda^2 v k q / tau, and v k q > 0 reaches
+infinity after (tau/lambda^2) R_F(v^2, k^2, q^2) with Carlson's integral. It takes the place of
+1/v_0, to which it reduces for three equal numbers. Where v k q < 0 the smallest square falls to
+zero first.
+"""
+
+import math
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float, Int
+
+from dynsim.linear_icl.model import Separate
+from dynsim.linear_icl.task import Regression
+from dynsim.precision import AnyArray
+from odes.linear_icl.plateaus import amplitudes
+
+DOUBLINGS = 30
+"""Of Carlson's duplication: each quarters the differences between its arguments."""
+BISECTIONS = 60
+
+
+def antiderivative(u: Float[AnyArray, "*S"]) -> Float[Array, "*S"]:
+    """F(u), of which 1/(u^2 (1 - u^3)) is the derivative; u > 0, u != 1."""
+    u = jnp.asarray(u)
+    logarithms = -jnp.log(jnp.abs(1 - u)) + jnp.log1p(u + u**2) / 2
+    turn = jnp.arctan((2 * u + 1) / math.sqrt(3)) / math.sqrt(3)
+    return -1 / u + logarithms / 3 - turn
+
+
+def time_to_reach(
+    v: Float[AnyArray, " D"], v_0: Float[AnyArray, " D"], task: Regression
+) -> Float[Array, " D"]:
+    """(D,) time in units of tau that eq. 21 takes from v_0 to v, for each component."""
+    end = amplitudes(task)
+    rate = jnp.asarray(task.spectrum) ** 2 * end
+    return (antiderivative(v / end) - antiderivative(v_0 / end)) / rate
+
+
+def share(
+    t: Float[AnyArray, "S 1"], v_0: Float[AnyArray, " D"], task: Regression
+) -> Float[Array, "S D"]:
+    """(S, D) u = v/v* at times `t` in units of tau: the inverse of `time_to_reach`."""
+    end = amplitudes(task)
+    first = jnp.asarray(v_0) / end
+    target = antiderivative(first)[None] + t * (jnp.asarray(task.spectrum) ** 2 * end)[None]
+
+    def at(s: Float[Array, "S D"]) -> Float[Array, "S D"]:
+        # From the start at s = 0 to the end at s = 1, from below or from above, F rises.
+        return first[None] + s * (1 - first)[None]
+
+    def halve(_: Int[Array, ""], bounds: tuple[Array, Array]) -> tuple[Array, Array]:
+        low, high = bounds
+        middle = (low + high) / 2
+        below = antiderivative(at(middle)) < target
+        return jnp.where(below, middle, low), jnp.where(below, high, middle)
+
+    bounds = jnp.zeros_like(target), jnp.ones_like(target)
+    low, _ = jax.lax.stop_gradient(jax.lax.fori_loop(0, BISECTIONS, halve, bounds))
+    u = at(low)
+    # Bisection has no derivatives; a Newton step at the root has those of the root.
+    inside = jnp.abs(1 - u) > jnp.finfo(u.dtype).eps
+    safe = jnp.where(inside, u, jnp.asarray(0.5, u.dtype))
+    step = (antiderivative(safe) - target) * safe**2 * (1 - safe**3)
+    return jnp.where(inside, safe - step, u)
+
+
+def carlson(
+    x: Float[AnyArray, "*B"], y: Float[AnyArray, "*B"], z: Float[AnyArray, "*B"]
+) -> Float[Array, "*B"]:
+    """Carlson's R_F(x, y, z) = (1/2) int_0^inf ds / sqrt((s + x) (s + y) (s + z)), by duplication;
+    all >= 0, at most one of them 0."""
+
+    def double(_: Int[Array, ""], point: tuple[Array, Array, Array]) -> tuple[Array, Array, Array]:
+        x, y, z = (jnp.sqrt(each) for each in point)
+        shift = x * y + x * z + y * z
+        return (point[0] + shift) / 4, (point[1] + shift) / 4, (point[2] + shift) / 4
+
+    x, y, z = jax.lax.fori_loop(0, DOUBLINGS, double, (x, y, z))
+    return 1 / jnp.sqrt((x + y + z) / 3)
+
+
+def waits(init: Separate) -> Float[Array, "H D"]:
+    """(H, D) time to infinity of the linear term of eq. 21 for each head and component, in units of
+    tau/lambda_d^2; from a start of any size and sign. Rank 1."""
+    v, k, q = (
+        jnp.broadcast_to(x, init.k[:, 0].shape)
+        for x in (init.v[:, None], init.k[:, 0], init.q[:, 0])
+    )
+    squares = jnp.stack([v**2, k**2, q**2])
+    onwards = carlson(*squares)
+    # Backwards from the smallest at zero it takes as long as forwards to it.
+    turned = squares - squares.min(0)[None]
+    back = 2 * carlson(*turned) - onwards
+    return jnp.where(v * k * q > 0, onwards, back)
+
+
+def starts(init: Separate, D: int) -> Float[Array, " D"]:
+    """(D,) the v_0 of eq. 21 for each component: one over the shortest wait among the heads that
+    learned none before it; 0 where no head is left."""
+    each = waits(init)
+    free = jnp.ones(each.shape[0], bool)
+    found = []
+    for d in range(D):
+        left = jnp.where(free, each[:, d], jnp.inf)
+        best = jnp.argmin(left)
+        found.append(1 / left[best])
+        free = free.at[best].set(False)
+    return jnp.stack(found)
+
+
+def escape_times(task: Regression, v_0: Float[AnyArray, " D"]) -> Float[Array, " D"]:
+    """(D,) times 1/(lambda_d^2 v_0), in units of tau, at which the loss leaves its plateaus; inf
+    where v_0 is 0."""
+    return 1 / (jnp.asarray(task.spectrum) ** 2 * v_0)

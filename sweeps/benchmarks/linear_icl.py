@@ -1,0 +1,59 @@
+"""In-context regression: 1e5 trainings at once, and one of them in a PyTorch loop."""
+
+import functools
+from collections.abc import Iterator
+
+import numpy as np
+import torch  # pyright: ignore[reportMissingImports]  (comes with the extra bench)
+
+import sweeps
+from sweeps.benchmarks.peers.torch_linear_icl import trained
+from sweeps.benchmarks.timing import seconds
+from sweeps.runner.spec import Sweep
+from sweeps.systems.linear_icl import LinearICL
+
+POINTS, SEEDS, STEPS = 10_000, 10, 2000
+FIXED = 5000
+"""Sequences of the training set, as in the official code for merged attention."""
+LOOP = (20, 120)
+"""Steps of the PyTorch loop, of which the difference is timed."""
+
+
+def report(check: bool = False) -> Iterator[str]:
+    """Lines of the report; what compiles is timed twice, the second time at other values. `check`
+    compares what both find on their training sets."""
+    infinite = float("inf")
+    for name, training in (
+        ("population loss", LinearICL(steps=STEPS, batch=infinite)),
+        (f"{FIXED} fixed sequences", LinearICL(steps=STEPS, batch=FIXED, data="fixed")),
+    ):
+        work = functools.partial(run, training)
+        cold, warm = (seconds(functools.partial(work, shift)) for shift in (1.0, 1.1))
+        number = POINTS * SEEDS
+        yield (
+            f"{name}, D = 4, 5 heads, {number} runs of {STEPS} steps: {cold:.1f} s cold, "
+            f"{warm:.1f} s warm, {number / warm:.0f} runs/s, {number * STEPS / warm / 1e6:.2f} "
+            "million steps/s"
+        )
+    task = LinearICL().make_task()
+    loops = ((functools.partial(trained, task, seed, steps) for seed in range(3)) for steps in LOOP)
+    few, many = (np.median([seconds(loop) for loop in same]) for same in loops)
+    step = (many - few) / (LOOP[1] - LOOP[0])
+    yield (
+        f"PyTorch loop on {FIXED} fixed sequences, {torch.get_num_threads()} threads: "
+        f"{1e3 * step:.2f} ms a step, {step * STEPS:.1f} s a run"
+    )
+    if check:
+        found = run(LinearICL(steps=STEPS, batch=FIXED, data="fixed"), 10, points=2)
+        theirs = trained(task, 0, STEPS, scale=0.3)
+        yield f"batch loss at the end: {found:.4f}; PyTorch {theirs:.4f}"
+
+
+def run(training: LinearICL, shift: float, points: int = POINTS) -> float:
+    """Train over starting scales and seeds; the mean batch loss at the end."""
+    axes = {
+        "scale": {"logspace": [0.02 * shift, 0.05 * shift, points]},
+        "seed": {"range": SEEDS},
+    }
+    found = sweeps.run(Sweep(axes, training, "simulation", ("loss", "stage", "batch_loss"))).load()
+    return float(found["batch_loss"].mean())

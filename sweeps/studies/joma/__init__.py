@@ -1,0 +1,1 @@
+"""Joint dynamics of an MLP layer and attention: Theorem 1 along training, growth, entropy."""

@@ -1,0 +1,165 @@
+"""`dynsim figure linear_icl_plateaus`: where heads learn components one at a time [ours].
+
+Over the scale of the starting weights and the ratio of neighbouring eigenvalues: how many plateaus
+training rests at, how many eq. 21 says, and the first escape against its prediction.
+"""
+
+import dataclasses
+from pathlib import Path
+from typing import Any
+
+import matplotlib.pyplot as plt
+import numpy as np
+import xarray as xr
+from matplotlib.axes import Axes
+
+from dynsim import checks
+from sweeps import output
+from sweeps.runner.cluster import hosts
+from sweeps.runner.run import run as run_sweep
+from sweeps.runner.run import valid
+from sweeps.runner.spec import Sweep
+from sweeps.studies.linear_icl import rests
+from sweeps.studies.options import log_edges
+from sweeps.systems.linear_icl import LinearICL
+
+TIMES = 160
+TITLES = {"simulation": "descent", "scalar": "one head at a time, eq. 21"}
+LINES = (10, 100, 1000)
+"""Predicted first escapes, in tau, at which a line is drawn."""
+
+
+@dataclasses.dataclass(frozen=True)
+class LinearICLPlateaus:
+    """Count plateaus over starting scale and ratio of eigenvalues, in training and by theory.
+
+    Attributes:
+        scale: first and last standard deviation of the starting weights, logarithmic.
+        ratio: first and last ratio of neighbouring eigenvalues, logarithmic.
+        resolution: number of values of either.
+        seeds: number of runs at each point.
+        D: dimension of x.
+        heads: number of heads; fewer than D leave components unlearned.
+        steps: optimiser steps of a run, on the population loss.
+        eta: learning rate.
+        out: directory for linear_icl_plateaus.png and .npz, and the stored sweeps, which resume.
+    """
+
+    scale: tuple[float, float] = (0.02, 1.0)
+    ratio: tuple[float, float] = (0.4, 1.0)
+    resolution: int = 24
+    seeds: int = 8
+    D: int = 3
+    heads: int = 4
+    steps: int = 20_000
+    eta: float = 0.25
+    out: Path = Path("out/linear_icl_plateaus")
+
+    def training(self) -> LinearICL:
+        """The run of which every point is a variation."""
+        return LinearICL(
+            D=self.D,
+            heads=self.heads,
+            spectrum="geometric",
+            eta=self.eta,
+            steps=self.steps,
+            batch=float("inf"),
+        )
+
+    def sweeps(self) -> dict[str, Sweep]:
+        """Training and theory over the same runs."""
+        checks.integer("resolution", self.resolution, 2)
+        axes: dict[str, Any] = {
+            name: {"logspace": [*getattr(self, name), self.resolution]}
+            for name in ("scale", "ratio")
+        }
+        axes["seed"] = {"range": checks.integer("seeds", self.seeds, 1)}
+        training = self.training()
+        return {
+            name: Sweep(axes, training, name, ("loss",), TIMES) for name in ("simulation", "scalar")
+        }
+
+
+def run(config: LinearICLPlateaus) -> list[Path]:
+    """Compute or resume, say how often theory counts right, draw and write."""
+    output.check_directory(config.out)
+    wanted = config.sweeps()
+    for sweep in wanted.values():
+        sweep.check()
+    hosts.use_all_cores()
+    found = {name: run_sweep(s, config.out / name).load() for name, s in wanted.items()}
+    read = {name: measured(ds, config.training()) for name, ds in found.items()}
+    trained, theory = read["simulation"], read["scalar"]
+    same = trained.plateaus == theory.plateaus
+    # In octaves; NaN where either has no escape to compare.
+    late = np.log2(trained.escape / theory.escape)
+    print("\n".join(table(same, late)))
+    figure, axes = plt.subplots(1, 3, figsize=(17, 5.2), layout="constrained", sharey=True)
+    top = config.D + 1
+    for ax, name in zip(axes, TITLES, strict=False):
+        mesh = plot_map(read[name].plateaus.mean("seed"), ax, vmin=0, vmax=top, cmap="cividis")
+        ax.set_title(f"plateaus seen: {TITLES[name]}")
+    figure.colorbar(mesh, ax=axes[:2], label=f"plateaus seen of {top}, mean over seeds")
+    mesh = plot_map(late.median("seed"), axes[2], vmin=-2, vmax=2, cmap="PuOr")
+    bar = figure.colorbar(mesh, ax=axes[2], label="first escape: descent over eq. 21")
+    bar.set_ticks([-2, -1, 0, 1, 2], labels=["1/4", "1/2", "1", "2", "4"])
+    axes[2].set_title("first escape, median over seeds")
+    middle = theory.escape.median("seed").transpose("ratio", "scale")
+    for ax in axes:
+        lines: dict[str, Any] = {"colors": "k", "linestyles": "--", "linewidths": 1}
+        drawn = ax.contour(middle.scale, middle.ratio, middle, LINES, **lines)
+        ax.clabel(drawn, fmt=r"%g $\tau$", fontsize=8)
+        ax.set(xlabel="standard deviation of a starting weight")
+    axes[0].set_ylabel("ratio of neighbouring eigenvalues")
+    length = 2 * config.eta * config.steps
+    figure.suptitle(
+        f"D = {config.D}, {config.heads} rank-one heads, {length:g} $\\tau$; "
+        "dashed: first escape by eq. 21"
+    )
+    arrays = {f"{name}/{x}": ds[x].values for name, ds in read.items() for x in ds.data_vars}
+    arrays |= {name: trained[name].values for name in ("scale", "ratio")}
+    return output.write(config.out, "linear_icl_plateaus", figure=figure, arrays=arrays)
+
+
+def table(same: xr.DataArray, late: xr.DataArray) -> list[str]:
+    """How often eq. 21 counts the plateaus right, and how far it is from the first escape, by the
+    starting scale and by the ratio of eigenvalues."""
+    lines = [f"as many plateaus as eq. 21 says: {100 * float(same.mean()):.1f} % of the runs"]
+    for axis in ("scale", "ratio"):
+        others = [dim for dim in same.dims if dim != axis]
+        right, octaves = same.mean(others), abs(late).median(others)
+        for at in same[axis].values[:: max(same.sizes[axis] // 6, 1)]:
+            share, error = 100 * float(right.sel({axis: at})), 2 ** float(octaves.sel({axis: at}))
+            lines.append(
+                f"{axis} {at:.3f}: {share:.0f} %, first escape off by a factor {error:.2f}"
+            )
+    return lines
+
+
+def measured(dataset: xr.Dataset, run: LinearICL) -> xr.Dataset:
+    """Number of plateaus and time of the first escape, in units of tau, of each run."""
+    runs = ("scale", "ratio", "seed")
+    ordered = valid(dataset)["loss"].transpose(*runs, "time").isel(time=slice(1, None))
+    level = rests.levels(run, ordered.ratio.values)[None, :, None, :]
+    loss, times = ordered.values, ordered.time.values * 2 * run.eta
+    level = np.broadcast_to(level, (*loss.shape[:-1], level.shape[-1]))
+    coords = {name: ordered[name] for name in runs}
+    return xr.Dataset(
+        {
+            "plateaus": (runs, rests.seen(times, loss, level)),
+            "escape": (runs, rests.escapes(times, loss, level)[..., 0]),
+        },
+        coords,
+    )
+
+
+def plot_map(values: xr.DataArray, ax: Axes | None = None, **options):
+    """Heat map over scale and ratio; returns the mesh, for a colour bar."""
+    ax = ax or plt.gca()
+    edges = log_edges(values.scale), log_edges(values.ratio)
+    mesh = ax.pcolormesh(*edges, values.transpose("ratio", "scale"), rasterized=True, **options)
+    ax.set(xscale="log", yscale="log")
+    ticks = [t for t in (0.3, 0.4, 0.5, 0.6, 0.8, 1.0) if edges[1][0] <= t <= edges[1][-1]]
+    ax.set_yticks(ticks, [f"{t:g}" for t in ticks])
+    ax.minorticks_off()
+    return mesh

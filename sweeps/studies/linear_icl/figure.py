@@ -1,0 +1,202 @@
+"""`dynsim figure linear_icl`: plateaus of in-context regression (the paper's Figs. 1, 3 and 4)."""
+
+import dataclasses
+from pathlib import Path
+from typing import Any
+
+import matplotlib.pyplot as plt
+import numpy as np
+import xarray as xr
+from matplotlib.axes import Axes
+
+from dynsim import checks
+from odes.linear_icl.plateaus import plateaus
+from sweeps import output
+from sweeps.runner.cluster import hosts
+from sweeps.runner.run import run as run_sweep
+from sweeps.runner.run import valid
+from sweeps.runner.spec import Sweep
+from sweeps.studies.linear_icl import rests
+from sweeps.systems.linear_icl import LinearICL
+
+COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9")
+"""Okabe and Ito's, which colour-blind readers can tell apart."""
+TIMES = 200
+MERGED = LinearICL(
+    attention="merged", heads=8, spectrum="white", eta=0.005, steps=1200, batch=float("inf")
+)
+TRAINED: dict[str, Any] = {"lw": 3, "alpha": 0.5}
+"""Curves of training, below those of theory."""
+SCALES = (1e-3, 1e-2, 1e-1)
+RANKS = (1, 2, 4, 8)
+"""Of nine heads, at D = 8, as in the paper's Fig. 4."""
+
+
+@dataclasses.dataclass(frozen=True)
+class FigureLinearICL:
+    """Losses of merged and separate attention, components one by one, and ranks, with theory.
+
+    Attributes:
+        seeds: number of runs of separate heads.
+        batch: sequences per step of these; inf for the population loss.
+        steps: their optimiser steps.
+        scale: standard deviation of their starting weights.
+        rank_steps: optimiser steps of the runs over ranks.
+        out: directory for linear_icl.png, .npz and .json, and the stored sweeps, which resume.
+    """
+
+    seeds: int = 6
+    batch: int | float = 256
+    steps: int = 16_000
+    scale: float = 0.02
+    rank_steps: int = 60_000
+    out: Path = Path("out/linear_icl")
+
+    def sweeps(self) -> dict[str, Sweep]:
+        """All that is drawn, by panel and engine."""
+        checks.integer("seeds", self.seeds, 1)
+        infinite = float("inf")
+        separate = LinearICL(batch=self.batch, steps=self.steps, scale=self.scale)
+        ranked = LinearICL(D=8, heads=9, eta=1.0, steps=self.rank_steps, batch=infinite)
+        seeds, one = {"seed": {"range": self.seeds}}, {"seed": {"range": 1}}
+        record = ("loss", "learned")
+        found = {}
+        for engine in ("simulation", "sigmoid"):
+            axes = {"scale": SCALES, **one}
+            found[f"merged/{engine}"] = Sweep(axes, MERGED, engine, record, TIMES)
+        for engine in ("simulation", "plain", "scalar"):
+            found[f"separate/{engine}"] = Sweep(seeds, separate, engine, record, TIMES)
+        axes = {"rank": RANKS, **one}
+        found["ranks/simulation"] = Sweep(axes, ranked, "simulation", record, TIMES)
+        return found
+
+
+def run(config: FigureLinearICL) -> list[Path]:
+    """Compute or resume, print the times of escape, draw and write."""
+    output.check_directory(config.out)
+    wanted = config.sweeps()
+    for sweep in wanted.values():
+        sweep.check()
+    hosts.use_all_cores()
+    found = {name: run_sweep(s, config.out / name).load() for name, s in wanted.items()}
+    trained = {name: wanted[f"{name}/simulation"].run for name in ("merged", "separate", "ranks")}
+    rate = {name: 2 * float(run.make_optimizer().eta) for name, run in trained.items()}
+    level = {name: np.asarray(plateaus(run.make_task())) for name, run in trained.items()}
+    table = escape_table(found, rate["separate"], level["separate"])
+    print("\n".join(table))
+    figure, axes = plt.subplots(2, 2, figsize=(13, 9), layout="constrained")
+    plot_merged(found, rate["merged"], ax=axes[0, 0])
+    plot_separate(found, rate["separate"], level["separate"], ax=axes[0, 1])
+    plot_components(found, rate["separate"], ax=axes[1, 0])
+    plot_ranks(found["ranks/simulation"], rate["ranks"], level["ranks"], ax=axes[1, 1])
+    arrays = {
+        f"{name}/{each}": values.values
+        for name, dataset in found.items()
+        for each, values in dataset.data_vars.items()
+    }
+    arrays |= {f"{name}/plateaus": values for name, values in level.items()}
+    return output.write(
+        config.out, "linear_icl", figure=figure, arrays=arrays, report={"escapes": table}
+    )
+
+
+def escape_table(found: dict[str, xr.Dataset], rate: float, level: np.ndarray) -> list[str]:
+    """Times in units of tau at which each run leaves its plateaus, by training and by theory."""
+    engines = ("simulation", "plain", "scalar")
+    columns = []
+    for engine in engines:
+        dataset = found[f"separate/{engine}"]
+        loss = valid(dataset)["loss"].transpose("seed", "time").values
+        levels = np.broadcast_to(level, (len(loss), len(level)))
+        columns.append(rests.escapes(dataset.time.values * rate, loss, levels))
+    heads = (f"{m} -> {m + 1}" for m in range(len(level) - 1))
+    lines = [
+        f"Time in tau at which the loss is halfway to the next plateau: {' / '.join(engines)}",
+        "",
+        f"{'seed':>4}" + "".join(f"{head:>25}" for head in heads),
+    ]
+    for seed, times in enumerate(np.stack(columns, axis=-1)):
+        cells = (" / ".join(f"{t:.0f}" if np.isfinite(t) else "-" for t in row) for row in times)
+        lines.append(f"{seed:>4}" + "".join(f"{cell:>25}" for cell in cells))
+    return lines
+
+
+def plot_merged(found: dict[str, xr.Dataset], rate: float, ax: Axes | None = None) -> Axes:
+    """Loss of merged attention on white inputs over time, with eq. 10, by starting scale."""
+    ax = ax or plt.gca()
+    trained, theory = (
+        found[f"merged/{engine}"].isel(seed=0) for engine in ("simulation", "sigmoid")
+    )
+    for colour, scale in zip(COLOURS, SCALES, strict=False):
+        label = f"training, starting weights {scale:g}"
+        curve, closed = trained.sel(scale=scale), theory.sel(scale=scale)
+        ax.plot(curve.time * rate, curve.loss, color=colour, label=label, **TRAINED)
+        label = "closed form, eq. 10" if scale == SCALES[-1] else None
+        ax.plot(closed.time * rate, closed.loss, "k--", lw=1.2, label=label)
+    ax.set_title("merged key and query, white inputs")
+    return _finished(ax, "mean square error")
+
+
+def plot_separate(
+    found: dict[str, xr.Dataset], rate: float, level: np.ndarray, ax: Axes | None = None
+) -> Axes:
+    """Loss of separate heads over time, run by run, with their flows and the plateaus."""
+    ax = ax or plt.gca()
+    trained, flow = found["separate/simulation"], found["separate/plain"]
+    for seed in range(trained.sizes["seed"]):
+        colour = COLOURS[seed % len(COLOURS)]
+        label = "training, a colour a seed" if seed == 0 else None
+        curve, theory = trained.isel(seed=seed), flow.isel(seed=seed)
+        ax.plot(curve.time * rate, curve.loss, color=colour, label=label, **TRAINED)
+        label = "flow, eq. 14" if seed == 0 else None
+        ax.plot(theory.time * rate, theory.loss, "k--", lw=1, label=label)
+    ax.set_title("separate rank-one heads")
+    return _levels(ax, trained, rate, level)
+
+
+def plot_components(found: dict[str, xr.Dataset], rate: float, ax: Axes | None = None) -> Axes:
+    """Shares of the principal components that the first run has learned, with eq. 21."""
+    ax = ax or plt.gca()
+    trained, theory = (found[f"separate/{e}"].isel(seed=0) for e in ("simulation", "scalar"))
+    for d in range(trained.sizes["component"]):
+        label, colour = f"training, component {d + 1}", COLOURS[d % len(COLOURS)]
+        ax.plot(trained.time * rate, trained.learned[:, d], color=colour, label=label, **TRAINED)
+    for d in range(trained.sizes["component"]):
+        label = "one head at a time, eq. 21" if d == 0 else None
+        ax.plot(theory.time * rate, theory.learned[:, d], "k--", lw=1, label=label)
+    _logarithmic(ax, trained, rate)
+    ax.set_title("components of the first seed")
+    return _finished(ax, "share learned")
+
+
+def plot_ranks(dataset: xr.Dataset, rate: float, level: np.ndarray, ax: Axes | None = None) -> Axes:
+    """Loss over time by the rank of nine heads, at D = 8, with the plateaus."""
+    ax = ax or plt.gca()
+    for colour, rank in zip(COLOURS, RANKS, strict=False):
+        curve = dataset.sel(rank=rank).isel(seed=0)
+        ax.plot(curve.time * rate, curve.loss, color=colour, lw=2, label=f"training, rank {rank}")
+    ax.set_title("nine heads by rank, D = 8, batch infinite")
+    return _levels(ax, dataset, rate, level)
+
+
+def _levels(ax: Axes, dataset: xr.Dataset, rate: float, level: np.ndarray) -> Axes:
+    for m, value in enumerate(level):
+        label = "plateaus, eq. 19" if m == 0 else None
+        ax.axhline(value, color="0.5", lw=1, ls=":", zorder=0, label=label)
+    _logarithmic(ax, dataset, rate)
+    return _finished(ax, "mean square error")
+
+
+def _logarithmic(ax: Axes, dataset: xr.Dataset, rate: float) -> None:
+    """A logarithmic axis of time that begins shortly before the first loss falls."""
+    loss = dataset.loss.transpose(..., "time").values.reshape(-1, dataset.time.size)
+    fallen = (loss < 0.9 * loss[:, :1]).any(axis=0)
+    times = dataset.time.values * rate
+    ax.set(xscale="log", xlim=(times[max(np.argmax(fallen), 1)] / 3, times[-1]))
+
+
+def _finished(ax: Axes, quantity: str) -> Axes:
+    ax.set(xlabel=r"time in units of $\tau = 1/(2\eta)$ steps", ylabel=quantity)
+    ax.grid(alpha=0.25)
+    ax.legend(fontsize=8)
+    return ax

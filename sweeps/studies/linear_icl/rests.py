@@ -1,0 +1,53 @@
+"""Where a loss rests, and when it leaves: what is read off curves of training and theory alike."""
+
+import numpy as np
+from jaxtyping import Float, Int
+
+from odes.linear_icl.plateaus import plateaus
+from sweeps.systems.linear_icl import LinearICL
+
+NEAR = 0.02
+"""A loss is at a plateau within this share of tr Lambda, the loss at the start."""
+LASTING = 1.25
+"""A plateau is seen where the loss stays at it while the time grows by this factor."""
+
+
+def levels(run: LinearICL, ratios: Float[np.ndarray, " Q"]) -> Float[np.ndarray, "Q D1"]:
+    """(Q, D + 1) losses of eq. 19 of runs that differ in the ratio of their eigenvalues."""
+    made = (LinearICL(D=run.D, N=run.N, spectrum=run.spectrum, ratio=float(r)) for r in ratios)
+    return np.stack([np.asarray(plateaus(each.make_task())) for each in made])
+
+
+def seen(
+    times: Float[np.ndarray, " S"],
+    loss: Float[np.ndarray, "*B S"],
+    level: Float[np.ndarray, "*B D1"],
+) -> Int[np.ndarray, "*B"]:
+    """Number of plateaus at which each loss rests; `times` increase from above 0."""
+    found = np.zeros(loss.shape[:-1], int)
+    for m in range(level.shape[-1]):
+        at = np.abs(loss - level[..., m, None]) < NEAR * level[..., :1]
+        since = np.full(loss.shape[:-1], np.inf)
+        rested = np.zeros(loss.shape[:-1], bool)
+        for s, t in enumerate(times):
+            since = np.where(at[..., s], np.minimum(since, t), np.inf)
+            rested |= t >= LASTING * since
+        found += rested
+    return found
+
+
+def escapes(
+    times: Float[np.ndarray, " S"],
+    loss: Float[np.ndarray, "*B S"],
+    level: Float[np.ndarray, "*B D1"],
+) -> Float[np.ndarray, "*B D"]:
+    """(..., D) first times at which losses are halfway from each plateau to the next, linear
+    between the recorded times; NaN where they never are, or are so from the start."""
+    middle = (level[..., 1:] + level[..., :-1]) / 2
+    below = loss[..., None, :] < middle[..., None]
+    at = np.maximum(np.argmax(below, axis=-1), 1)
+    curve = np.broadcast_to(loss[..., None, :], below.shape)
+    high, low = (np.take_along_axis(curve, (at - k)[..., None], -1)[..., 0] for k in (1, 0))
+    share = (high - middle) / np.where(high > low, high - low, 1)
+    reached = times[at - 1] + share * (times[at] - times[at - 1])
+    return np.where(below.any(-1) & ~below[..., 0], reached, np.nan)

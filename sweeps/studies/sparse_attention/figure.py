@@ -1,0 +1,232 @@
+"""`dynsim figure sparse_attention`: how long attention takes to become sparse.
+
+The time at which the loss is at 0.8 of its start, over sqrt(d) T, over the number of copies, and
+for three optimisers, with the exact flow, the printed equations and the closed form.
+"""
+
+import dataclasses
+import math
+from pathlib import Path
+
+import matplotlib.pyplot as plt
+import numpy as np
+import xarray as xr
+from jaxtyping import Float
+from matplotlib.axes import Axes
+
+from dynsim import checks
+from odes.sparse_attention.early import escape_time
+from sweeps import output
+from sweeps.runner.cluster import hosts
+from sweeps.runner.run import run as run_sweep
+from sweeps.runner.run import valid
+from sweeps.runner.spec import Sweep
+from sweeps.systems.sparse_attention import SparseAttention
+
+FALLEN = 0.8
+"""Share of the starting loss at which the plateau is over."""
+TIMES = 600
+ENGINES = ("simulation", "plain", "printed")
+LENGTHS, SIZES, COPIES = (256, 512, 1024, 2048, 4096), (16, 64), (1, 2, 4, 8)
+COLOURS = ("#0072B2", "#D55E00", "#009E73")
+"""Okabe and Ito's, which colour-blind readers can tell apart."""
+RULES = {
+    "sgd": (SparseAttention(eta=1.0, steps=1500), "plain", 12_000),
+    "momentum": (SparseAttention(optimizer="momentum", eta=0.1, steps=1500), "matched", 12_000),
+    "adam": (SparseAttention(optimizer="adam", eta=0.005, steps=400), "matched-adam", 400),
+}
+"""Runs at T = d = 64, the flow that describes them, and how long that is integrated."""
+LADDERS = ((64, 64), (128, 64), (256, 64), (64, 128), (64, 256))
+"""(T, d) from which the exponents of T and d are read."""
+
+
+@dataclasses.dataclass(frozen=True)
+class FigureSparseAttention:
+    """How long the plateau lasts, against sqrt(d) T, repetition and the optimiser.
+
+    Attributes:
+        seeds: number of runs of each optimiser on sampled sequences.
+        batch: sequences per step of these.
+        steps: longest run of the first panel.
+        out: directory for sparse_attention.png, .npz and .json, and the stored sweeps, which
+            resume.
+    """
+
+    seeds: int = 4
+    batch: int = 32
+    steps: int = 80_000
+    out: Path = Path("out/sparse_attention")
+
+    def sweeps(self) -> dict[str, Sweep]:
+        """All that is drawn, by panel and engine."""
+        checks.integer("seeds", self.seeds, 1)
+        infinite = float("inf")
+        long = SparseAttention(steps=self.steps, batch=infinite)
+        short = SparseAttention(T=256, steps=4000, batch=infinite)
+        grid = {"T": LENGTHS, "d": SIZES}
+        found = {
+            "length/plain": Sweep(grid, long, "plain", ("loss",), TIMES),
+            "length/simulation": Sweep({"T": LENGTHS}, long, "simulation", ("loss",), TIMES),
+        }
+        for engine in ENGINES:
+            found[f"copies/{engine}"] = Sweep({"B": COPIES}, short, engine, ("loss",), TIMES)
+        for name, (run, flow, steps) in RULES.items():
+            sampled = dataclasses.replace(run, batch=self.batch)
+            axes = {"seed": {"range": self.seeds}}
+            found[f"{name}/simulation"] = Sweep(axes, sampled, "simulation", ("loss",), TIMES)
+            for T, d in LADDERS:
+                point = dataclasses.replace(run, T=T, d=d, steps=steps)
+                axes = {"p": [0.0]}
+                found[f"{name}/{T}-{d}"] = Sweep(axes, point, flow, ("loss",), TIMES)
+        return found
+
+
+def run(config: FigureSparseAttention) -> list[Path]:
+    """Compute or resume, print exponents and times, draw and write."""
+    output.check_directory(config.out)
+    wanted = config.sweeps()
+    for sweep in wanted.values():
+        sweep.check()
+    hosts.use_all_cores()
+    found = {name: run_sweep(s, config.out / name).load() for name, s in wanted.items()}
+    lines = [*length_lines(found), "", *copies_lines(found), "", *exponent_lines(found)]
+    print("\n".join(lines))
+    figure, axes = plt.subplots(1, 3, figsize=(16, 4.8), layout="constrained")
+    plot_lengths(found, ax=axes[0])
+    plot_copies(found, ax=axes[1])
+    plot_rules(found, ax=axes[2])
+    arrays = {f"{name}/loss": dataset.loss.values for name, dataset in found.items()}
+    arrays |= {f"{name}/time": dataset.time.values for name, dataset in found.items()}
+    return output.write(
+        config.out, "sparse_attention", figure=figure, arrays=arrays, report={"lines": lines}
+    )
+
+
+def plateau(dataset: xr.Dataset) -> xr.DataArray:
+    """Optimiser steps at which the loss has fallen to `FALLEN` of its start, linear between the
+    recorded steps; NaN where it never has."""
+    loss = valid(dataset)["loss"]
+    times = dataset.time.values
+
+    def first(curve: Float[np.ndarray, " S"]) -> float:
+        below = curve < FALLEN * curve[0]
+        if not below.any():
+            return math.nan
+        at = int(np.argmax(below))
+        share = (curve[at - 1] - FALLEN * curve[0]) / (curve[at - 1] - curve[at])
+        return float(times[at - 1] + share * (times[at] - times[at - 1]))
+
+    return xr.apply_ufunc(first, loss, input_core_dims=[["time"]], vectorize=True)
+
+
+def predicted(T: int, d: int, B: int = 1) -> float:
+    """The closed form's time of escape at eta = 1."""
+    return float(escape_time(SparseAttention(T=T, d=d, B=B).make_task()))
+
+
+def length_lines(found: dict[str, xr.Dataset]) -> list[str]:
+    """R^2 of the plateau's length against sqrt(d) T, through the origin, and its slope."""
+    flow, trained = plateau(found["length/plain"]), plateau(found["length/simulation"])
+    x = np.outer(np.sqrt(flow["d"].values), flow["T"].values).ravel()
+    y = flow.transpose("d", "T").values.ravel()
+    slope = float(x @ y / (x @ x))
+    left = float(np.sum((y - slope * x) ** 2) / np.sum((y - y.mean()) ** 2))
+    lines = [
+        f"flow: {slope:.4f} sqrt(d) T steps, R^2 = {1 - left:.6f}; closed form: sqrt(pi/2) = "
+        f"{math.sqrt(math.pi / 2):.4f}"
+    ]
+    for T in trained["T"].values:
+        cells = (float(trained.sel(T=T)), float(flow.sel(T=T, d=64)), predicted(int(T), 64))
+        lines.append(
+            f"T = {T}, d = 64: descent {cells[0]:.1f}, flow {cells[1]:.1f}, closed {cells[2]:.1f}"
+        )
+    return lines
+
+
+def copies_lines(found: dict[str, xr.Dataset]) -> list[str]:
+    """The plateau's length by the number of copies."""
+    lines = []
+    for B in COPIES:
+        steps = {
+            e: float(plateau(found[f"copies/{e}"]).sel(B=B))
+            for e in ("simulation", "plain", "printed")
+        }
+        cells = ", ".join(f"{name} {value:.1f}" for name, value in steps.items())
+        lines.append(f"B = {B}, T = 256, d = 64: {cells}, closed {predicted(256, 64, B):.1f}")
+    return lines
+
+
+def exponent_lines(found: dict[str, xr.Dataset]) -> list[str]:
+    """Exponents of T and d of the plateau's length by optimiser, and its length at T = d = 64."""
+    lines = []
+    for name in RULES:
+        steps = {size: float(plateau(found[f"{name}/{size[0]}-{size[1]}"])[0]) for size in LADDERS}
+        slopes = []
+        for axis in (0, 1):
+            sizes = [size for size in LADDERS if size[1 - axis] == 64]
+            logs = np.log([size[axis] for size in sizes]), np.log([steps[size] for size in sizes])
+            slopes.append(np.polyfit(*logs, 1)[0])
+        trained = plateau(found[f"{name}/simulation"])
+        lines.append(
+            f"{name}: T^{slopes[0]:.3f} d^{slopes[1]:.3f}; T = d = 64: flow {steps[64, 64]:.1f}, "
+            f"training {float(trained.mean()):.1f} ± {float(trained.std(ddof=1)):.1f}"
+        )
+    return lines
+
+
+def plot_lengths(found: dict[str, xr.Dataset], ax: Axes | None = None) -> Axes:
+    """Length of the plateau over sqrt(d) T."""
+    ax = ax or plt.gca()
+    flow, trained = plateau(found["length/plain"]), plateau(found["length/simulation"])
+    ax.plot(
+        8 * trained["T"], trained, "o", ms=9, color=COLOURS[0], alpha=0.5, label="descent, d = 64"
+    )
+    for marker, d in zip("x+", SIZES, strict=True):
+        label = f"flow, d = {d}"
+        ax.plot(math.sqrt(d) * flow["T"], flow.sel(d=d), marker, color="k", ls="none", label=label)
+    ends = np.array([4 * LENGTHS[0], 8 * LENGTHS[-1]])
+    ax.plot(ends, math.sqrt(math.pi / 2) * ends, "k--", lw=1, label=r"$\sqrt{\pi/2}\,\sqrt{d}\,T$")
+    ax.set(
+        xscale="log",
+        yscale="log",
+        xlabel=r"$\sqrt{d}\,T$",
+        title="SGD at $\\eta = 1$, batch infinite",
+    )
+    return _finished(ax, "optimiser steps to 0.8 of the loss")
+
+
+def plot_copies(found: dict[str, xr.Dataset], ax: Axes | None = None) -> Axes:
+    """Length of the plateau over the number of copies."""
+    ax = ax or plt.gca()
+    steps = {e: plateau(found[f"copies/{e}"]) for e in ENGINES}
+    ax.plot(COPIES, steps["simulation"], "o", ms=9, color=COLOURS[0], alpha=0.5, label="descent")
+    ax.plot(COPIES, steps["plain"], "kx", label="flow")
+    closed = [predicted(256, 64, B) for B in COPIES]
+    ax.plot(COPIES, closed, "k--", lw=1, label=r"closed form, $\propto 1/\sqrt{B}$")
+    ax.plot(COPIES, steps["printed"], "s:", color=COLOURS[1], label="eqs. 13, 14 as printed")
+    ax.set(xscale="log", yscale="log", xlabel="copies $B$", title="repetition, T = 256, d = 64")
+    ax.set_xticks(COPIES, [str(B) for B in COPIES])
+    ax.set_yticks([500, 1000, 2000], ["500", "1000", "2000"])
+    ax.minorticks_off()
+    return _finished(ax, "optimiser steps to 0.8 of the loss")
+
+
+def plot_rules(found: dict[str, xr.Dataset], ax: Axes | None = None) -> Axes:
+    """Loss over steps by optimiser: mean and standard deviation of the runs, and the flow."""
+    ax = ax or plt.gca()
+    for colour, (name, (rule, _, _)) in zip(COLOURS, RULES.items(), strict=True):
+        trained, flow = valid(found[f"{name}/simulation"]), found[f"{name}/64-64"].isel(p=0)
+        mean, around = trained.loss.mean("seed"), trained.loss.std("seed")
+        label = f"training, {name}, $\\eta$ = {rule.eta:g}"
+        ax.plot(trained.time, mean, color=colour, lw=3, alpha=0.5, label=label)
+        ax.fill_between(trained.time, mean - around, mean + around, color=colour, alpha=0.2, lw=0)
+        ax.plot(flow.time, flow.loss, "k--", lw=1, label="flow" if name == "sgd" else None)
+    ax.set(xlabel="optimiser steps", title="T = d = 64", xlim=(0, 1500))
+    return _finished(ax, "mean square error / 2")
+
+
+def _finished(ax: Axes, quantity: str) -> Axes:
+    ax.set_ylabel(quantity)
+    ax.grid(alpha=0.25)
+    ax.legend(fontsize=8)
+    return ax

@@ -1,0 +1,206 @@
+"""Hidden nodes and attention (JoMA) on sequence classes: settings, engines and labels."""
+
+import dataclasses
+import functools
+import math
+from collections.abc import Mapping
+from typing import Any, ClassVar, NamedTuple
+
+from jaxtyping import Array, ArrayLike, PRNGKeyArray
+
+import dynsim
+from dynsim import Trajectory
+from dynsim.joma.model import Activation, Attention, Head, Shape
+from dynsim.joma.observables import TABLE, TRAINED
+from dynsim.joma.simulate import check_numbers, check_sizes, initial_joma, simulate_joma
+from odes.joma import eliminated, ladder
+from odes.theory import Theory
+from sweeps.systems.base import Engine, Labels, Settings, System, known
+from sweeps.systems.yz.problem import TASKS
+from sweeps.systems.yz.rungs import integrate
+from sweeps.systems.yz.settings import Fixed as LayerFixed
+from sweeps.systems.yz.settings import LayerTraining
+
+SCALES = ("scale", "temperature")
+
+
+class Fixed(NamedTuple):
+    """What runs of one program share besides the arrays of their task and their numbers."""
+
+    training: LayerFixed
+    shape: Shape
+
+
+@dataclasses.dataclass(frozen=True)
+class JoMA(LayerTraining[Fixed]):
+    """Training of an MLP layer with a node a class and of the attention below it.
+
+    Attributes:
+        num_queries: number of queries of syn-medium and syn; Theorem 1 is for a single one.
+        eta_y: learning rate of the MLP's weights V.
+        eta_z: learning rate of the attention logits Z.
+        attention: linear, exp or softmax.
+        activation: linear, relu, tanh or quadratic.
+        head: cross-entropy of the nodes, or a fixed signal.
+        scale: standard deviation of a starting weight.
+        temperature: T of the attention.
+        length: sequence length T, the query included; inf for P(l|n) in place of counts.
+        batch: sequences per step; inf, with an infinite length, for the population loss.
+    """
+
+    AXES: ClassVar = LayerTraining.AXES._replace(traced=(*LayerTraining.AXES.traced, *SCALES))
+
+    task: str = "syn-medium"
+    num_queries: int = 1
+    eta_y: float = 0.1
+    eta_z: float = 0.1
+    length: int | float = math.inf
+    batch: int | float = math.inf
+    attention: Attention = "softmax"
+    activation: Activation = "linear"
+    head: Head = "cross-entropy"
+    scale: float = 0.01
+    temperature: float = 1.0
+
+    def check(self) -> None:
+        """Raise `ValueError`, naming the field, for what the constructors do not see."""
+        super().check()
+        check_sizes(self.length, self.batch)
+        self.fixed()
+
+    def numbers(self) -> dict[str, ArrayLike]:
+        """The numbers of the optimiser, the scale and the temperature by name."""
+        check_numbers(self.scale, self.temperature)
+        return {**super().numbers(), **{name: getattr(self, name) for name in SCALES}}
+
+    def reads(self, field: str, axes: Any) -> bool:
+        """As of `LayerTraining`, but weights start by the scale, not as `init`."""
+        return field != "init" and super().reads(field, axes)
+
+    def fixed(self) -> Fixed:
+        """What its program takes for granted."""
+        return Fixed(self.shared(), Shape(self.attention, self.activation, self.head).check())
+
+
+def _assemble(
+    settings: Settings[Fixed], task: dynsim.SequenceClasses, numbers: Mapping[str, Array]
+) -> tuple[dynsim.SequenceClasses, tuple[dynsim.Optimizer, dict[str, Array]]]:
+    rates = {name: value for name, value in numbers.items() if name not in SCALES}
+    optimizer = dynsim.Optimizer(**rates, kind=settings.fixed.training.kind)
+    return task, (optimizer, {name: numbers[name] for name in SCALES})
+
+
+def _simulate(
+    settings: Settings[Fixed],
+    task: dynsim.SequenceClasses,
+    rules: tuple[dynsim.Optimizer, dict[str, Array]],
+    key: PRNGKeyArray,
+) -> Trajectory:
+    fixed = settings.fixed.training
+    optimizer, scales = rules
+    return simulate_joma(
+        task,
+        optimizer,
+        key,
+        shape=settings.fixed.shape,
+        steps=fixed.steps,
+        length=fixed.length,
+        batch=fixed.batch,
+        times=known(settings.times),
+        record=settings.record,
+        dtype=settings.dtype,
+        scale=scales["scale"],
+        temperature=scales["temperature"],
+    )
+
+
+def _solve(
+    settings: Settings[Fixed],
+    task: dynsim.SequenceClasses,
+    rules: tuple[dynsim.Optimizer, dict[str, Array]],
+    key: PRNGKeyArray,
+    *,
+    theory: Theory[Any, Any],
+) -> Trajectory:
+    optimizer, scales = rules
+    shape, dtype = settings.fixed.shape, settings.fixed.training.dtype
+    # Drawn in the precision of the simulation.
+    options = {"init": initial_joma(task, key, shape, scales["scale"], dtype), "shape": shape}
+    return integrate(
+        theory.solve, settings, task, optimizer, temperature=scales["temperature"], **options
+    )
+
+
+def _described(
+    fixed: Fixed, task: dynsim.SequenceClasses, optimizer: dynsim.Optimizer, *, theory: Any
+) -> None:
+    ladder.theory(theory, task, optimizer)
+    problem = None
+    if theory.name == "erf":
+        problem = eliminated.inapplicable(task, optimizer, shape=fixed.shape, erf=True)
+    if problem:
+        raise ValueError(f"theory 'erf' does not apply: {problem}")
+
+
+def _bytes(task: dynsim.SequenceClasses, settings: Settings[Fixed]) -> int:
+    batch = settings.fixed.training.batch
+    examples = task.K if math.isinf(batch) else int(batch)
+    weights = (task.K + task.num_queries) * task.M
+    return settings.width * (8 * weights + 6 * examples * task.M)
+
+
+def _rung(theory: Theory[Any, Any]) -> Engine[Fixed]:
+    closed = theory.name == "erf"
+    return Engine(
+        functools.partial(_solve_closed if closed else _solve, theory=theory),
+        _assemble,
+        TABLE,
+        _bytes,
+        functools.partial(_described, theory=theory),
+        adaptive=not closed,
+        tile=32,
+        title=theory.title,
+        assumes=theory.assumes,
+    )
+
+
+def _solve_closed(
+    settings: Settings[Fixed],
+    task: dynsim.SequenceClasses,
+    rules: tuple[dynsim.Optimizer, dict[str, Array]],
+    key: PRNGKeyArray,
+    *,
+    theory: Theory[Any, Any],
+) -> Trajectory:
+    # A closed form has no tolerance.
+    return _solve(settings._replace(rtol=None), task, rules, key, theory=theory)
+
+
+SYSTEM = System(
+    name="joma",
+    tasks=tuple(TASKS),
+    run=JoMA,
+    engines={
+        "simulation": Engine(_simulate, _assemble, TRAINED, _bytes, tile=32, trains=True),
+        **{name: _rung(theory) for name, theory in ladder.THEORIES.items()},
+    },
+    labels=Labels(
+        about={
+            "eta_y": ("learning rate of the MLP", "1/step"),
+            "eta_z": ("learning rate of the attention logits", "1/step"),
+            "scale": ("standard deviation of a starting weight", "1"),
+            "temperature": ("temperature of the attention", "1"),
+            "steps": ("optimiser steps", "step"),
+            "loss": ("population loss", "nat"),
+            "batch_loss": ("loss of the next batch", "nat"),
+            "entropy": ("entropy of attention", "nat"),
+            "correlation": ("correlation of both sides of Theorem 1", "1"),
+            "weight": ("norm of the weights of a token", "1"),
+        },
+        inner_dims={
+            **dict.fromkeys(("conserved", "weight"), ("token",)),
+            "logits": ("query", "token"),
+            "attended": ("class", "token"),
+        },
+    ),
+)

@@ -1,0 +1,235 @@
+"""Retrieval of one token (the emergence of sparse attention): settings, engines and labels."""
+
+import dataclasses
+import functools
+import math
+from collections.abc import Collection, Mapping
+from typing import Any, ClassVar, Literal, NamedTuple
+
+import numpy as np
+from jaxtyping import Array, ArrayLike, Float, PRNGKeyArray
+
+from dynsim import Trajectory, checks
+from dynsim.precision import DType
+from dynsim.sparse_attention.model import TABLE, TRAINED
+from dynsim.sparse_attention.simulate import simulate_retrieval
+from dynsim.sparse_attention.task import Retrieval, retrieval
+from dynsim.training.descent import Descent, Kind
+from odes.solver.tolerances import Tolerances
+from odes.sparse_attention import early, ladder
+from odes.theory import Theory
+from sweeps.systems.base import (
+    Engine,
+    Fields,
+    Labels,
+    Run,
+    Settings,
+    System,
+    Times,
+    known,
+    steps_of,
+)
+
+RATES = ("eta", "momentum", "b1", "b2", "eps")
+SIZES = ("T", "d", "B")
+OPTIMIZER_AXES = {"momentum": "momentum", "b1": "adam", "b2": "adam", "eps": "adam"}
+"""The rule that reads a number; others are read by all."""
+
+
+class Fixed(NamedTuple):
+    """What runs of one program share besides their numbers, as in `SparseAttention`."""
+
+    kind: Kind
+    steps: int
+    batch: int | float
+
+
+@dataclasses.dataclass(frozen=True)
+class SparseAttention(Run[Fixed]):
+    """Attention scores and a read-out that learn to retrieve one token of many.
+
+    Attributes:
+        task: sparse-attention.
+        T: tokens of a sequence.
+        d: dimension of a token.
+        B: copies of the token that matters.
+        p: probability that it is one fixed token.
+        optimizer: update rule; all weights have one learning rate.
+        eta: learning rate.
+        momentum: heavy-ball coefficient mu in [0, 1), read by momentum.
+        b1: decay of Adam's first moment.
+        b2: decay of Adam's second moment.
+        eps: Adam's epsilon.
+        steps: optimiser steps of a run.
+        batch: sequences per step; inf for the population loss.
+        dtype: precision of the simulation; theories are integrated in float64.
+    """
+
+    AXES: ClassVar = Fields(
+        traced=(*RATES, "p"),
+        static=(*SIZES, "steps", "batch"),
+        whole=(*SIZES, "steps"),
+        aliases={"lr": "eta"},
+    )
+
+    task: Literal["sparse-attention"] = "sparse-attention"
+    T: int = 64
+    d: int = 64
+    B: int = 1
+    p: float = 0.0
+    optimizer: Kind = "sgd"
+    eta: float = 1.0
+    momentum: float = 0.9
+    b1: float = 0.9
+    b2: float = 0.999
+    eps: float = 1e-8
+    steps: int = 1200
+    batch: int | float = 32
+    dtype: DType = "float32"
+
+    def make_task(self) -> Retrieval:
+        """The task; `ValueError` for numbers that describe none."""
+        return retrieval(self.T, self.d, self.B, self.p)
+
+    def make_optimizer(self) -> Descent:
+        """The update rule; `ValueError` for numbers that cannot be."""
+        return Descent(**{name: getattr(self, name) for name in RATES}, kind=self.optimizer)
+
+    def numbers(self) -> dict[str, ArrayLike]:
+        """The numbers of the optimiser and p by name."""
+        optimizer = self.make_optimizer()
+        checks.real("p", self.p, 0, 1)
+        return {**{name: getattr(optimizer, name) for name in RATES}, "p": self.p}
+
+    def check(self) -> None:
+        """Raise `ValueError`, naming the field, for what the constructors do not see."""
+        checks.choice("task", self.task, ("sparse-attention",))
+        checks.choice("dtype", self.dtype, ("float32", "float64"))
+        checks.integer("steps", self.steps, 1)
+        checks.count_or_inf("batch", self.batch, 1)
+
+    def check_axes(self, axes: Collection[str]) -> None:
+        """Raise `ValueError` for axes that these runs do not read."""
+        for name in axes:
+            if not self.reads(name, axes):
+                raise ValueError(f"axes.{name}: optimizer = {self.optimizer!r} does not read it")
+
+    def reads(self, field: str, axes: Collection[str]) -> bool:
+        """Whether the numbers of a sweep over `axes` depend on the value of `field` here."""
+        return OPTIMIZER_AXES.get(field, self.optimizer) == self.optimizer
+
+    def fixed(self) -> Fixed:
+        """What its program takes for granted: neither the task's sizes, which it says itself."""
+        return Fixed(self.optimizer, self.steps, self.batch)
+
+    def steps_recorded(self, times: Times) -> tuple[int, ...]:
+        """The optimiser steps at which a run records; `ValueError` unless they increase within
+        [0, steps]."""
+        return steps_of(times, self.steps)
+
+    @staticmethod
+    def stiffness(numbers: Mapping[str, Float[np.ndarray, " P"]]) -> Float[np.ndarray, " P"]:
+        """The learning rate."""
+        return numbers["eta"]
+
+
+def _assemble(
+    settings: Settings[Fixed], task: Retrieval, numbers: Mapping[str, Array]
+) -> tuple[Retrieval, Descent]:
+    rates = {name: numbers[name] for name in RATES}
+    task = dataclasses.replace(task, p=numbers["p"])
+    return task, Descent(**rates, kind=settings.fixed.kind)
+
+
+def _simulate(
+    settings: Settings[Fixed], task: Retrieval, optimizer: Descent, key: PRNGKeyArray
+) -> Trajectory:
+    fixed = settings.fixed
+    return simulate_retrieval(
+        task,
+        optimizer,
+        key,
+        steps=fixed.steps,
+        batch=fixed.batch,
+        times=known(settings.times),
+        record=settings.record,
+        dtype=settings.dtype,
+    )
+
+
+def _solve(
+    settings: Settings[Fixed],
+    task: Retrieval,
+    optimizer: Descent,
+    key: PRNGKeyArray,
+    *,
+    theory: Theory[Retrieval, Descent],
+) -> Trajectory:
+    del key
+    rtol = settings.rtol
+    return theory.solve(
+        task,
+        optimizer,
+        np.asarray(known(settings.times), settings.dtype),
+        record=settings.record,
+        dtype=settings.dtype,
+        tolerances=None if rtol is None else Tolerances(rtol, rtol * 0.01),
+    )
+
+
+def _described(
+    fixed: Fixed, task: Retrieval, optimizer: Descent, *, theory: Theory[Retrieval, Descent]
+) -> None:
+    del fixed
+    # An axis p has many values.
+    if np.ndim(task.p) == 0:
+        ladder.theory(theory, task, optimizer)
+
+
+def _bytes(task: Retrieval, settings: Settings[Fixed]) -> int:
+    fixed = settings.fixed
+    drawn = 1 if math.isinf(fixed.batch) else int(fixed.batch)
+    return settings.width * (4 * (task.d**2 + task.T) + 3 * drawn * task.T * task.d)
+
+
+def _rung(theory: Theory[Retrieval, Descent]) -> Engine[Fixed]:
+    return Engine(
+        functools.partial(_solve, theory=theory),
+        _assemble,
+        early.CLOSED if theory.name == "escape" else TABLE,
+        check=functools.partial(_described, theory=theory),
+        adaptive=True,
+        tile=64,
+        variant=theory.variant,
+        title=theory.title,
+        assumes=theory.assumes,
+    )
+
+
+def _registered() -> dict[str, Engine[Any]]:
+    """Engines of the theories of other packages that need task and optimiser alone."""
+    return {name: _rung(each) for name, each in ladder.registered().items() if not each.needs}
+
+
+SYSTEM = System(
+    name="sparse_attention",
+    tasks=("sparse-attention",),
+    run=SparseAttention,
+    engines={
+        "simulation": Engine(_simulate, _assemble, TRAINED, _bytes, tile=8, trains=True),
+        **{name: _rung(theory) for name, theory in ladder.THEORIES.items()},
+    },
+    labels=Labels(
+        about={
+            "T": ("tokens of a sequence", "tokens"),
+            "eta": ("learning rate", "1/step"),
+            "steps": ("optimiser steps", "step"),
+            "loss": ("population mean square error / 2", "1"),
+            "batch_loss": ("mean square error / 2 of the next batch", "1"),
+            "attention": ("attention on the token that matters", "1"),
+            "readout": ("weights along W*", "1"),
+            "gap": ("score of the token that matters above the others", "1"),
+        }
+    ),
+    more=_registered,
+)

@@ -1,0 +1,162 @@
+"""In-context regression: data, loss, conserved quantities, training, bad input."""
+
+import math
+import re
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from scipy import stats
+
+import dynsim
+from dynsim import Heads, Merged, Separate, Status
+from dynsim.linear_icl import model
+from dynsim.linear_icl.sampling import FEW, Sequences, draw
+from dynsim.training.descent import Descent
+
+TASK = dynsim.regression()
+# Each statistical test fails by chance with this probability; keys are fixed, so it either does
+# now and for ever, or never.
+P_VALUE = 1e-6
+
+
+def outputs_from_tokens(params: model.Model, X: np.ndarray, w: np.ndarray) -> np.ndarray:
+    """Eqs. 6 and 12 on (B, N + 1, D) tokens of which the last is the query, head by head."""
+    found = []
+    for tokens, weights in zip(X, w, strict=True):
+        context, query = tokens[:-1], tokens[-1]
+        beta = np.mean([(weights @ x) * x for x in context], axis=0)
+        if isinstance(params, Merged):
+            heads = [v * beta @ U @ query for v, U in zip(params.v, params.U, strict=True)]
+        else:
+            heads = [
+                v * sum((beta @ a) * (b @ query) for a, b in zip(k, q, strict=True))
+                for v, k, q in zip(params.v, params.k, params.q, strict=True)
+            ]
+        found.append(sum(heads))
+    return np.array(found)
+
+
+@pytest.mark.parametrize("heads", [Heads("merged", 3), Heads("separate", 3, 2)])
+@pytest.mark.usefixtures("x64")
+def test_losses_are_those_of_the_tokens(heads: Heads) -> None:
+    rng = np.random.default_rng(0)
+    params = jax.tree.map(
+        np.asarray, dynsim.initial_regression(TASK, jax.random.key(1), heads, 0.5, "float64")
+    )
+    X = rng.normal(size=(200, TASK.N + 1, TASK.D)) * np.sqrt(TASK.spectrum)
+    w = rng.normal(size=(200, TASK.D))
+    y = np.einsum("bd,bd->b", w, X[:, -1])
+    want = np.mean((y - outputs_from_tokens(params, X, w)) ** 2)
+    beta = np.einsum("bnd,bne,be->bd", X[:, :-1], X[:, :-1], w) / TASK.N
+    batch = Sequences(*map(jnp.asarray, (beta, X[:, -1], y)))
+    M = params.matrix()
+    # Rounding of float64 over sums of some thousand terms.
+    assert float(model.batch_loss(M, batch)) == pytest.approx(want, rel=1e-12)
+    assert float(model.moments(batch).loss(M)) == pytest.approx(want, rel=1e-12)
+
+
+@pytest.mark.parametrize("N", [3, 31, FEW + 12])
+def test_sequences_have_the_law_of_their_tokens(N: int) -> None:
+    """N = 3 < D is drawn as tokens, few degrees of freedom as sums, many by rejection."""
+    task = dynsim.regression(4, N)
+    number = 10_000
+    fast, slow = (
+        jax.tree.map(np.asarray, draw(task, jax.random.key(seed), number, tokens=tokens))
+        for seed, tokens in ((0, False), (1, True))
+    )
+    for read in (
+        lambda s: s.beta[:, 0],
+        lambda s: s.beta[:, 3],
+        lambda s: s.beta[:, 0] * s.beta[:, 1],
+        lambda s: s.y * (s.beta * s.x).sum(1),
+        lambda s: (s.beta**2).sum(1),
+    ):
+        assert stats.ks_2samp(read(fast), read(slow)).pvalue > P_VALUE
+    # Eq. 15: E[beta beta^T] = E[S^2], whose diagonal has the gains.
+    want = task.spectrum**2 * np.asarray(task.gain)
+    error = (fast.beta**2).std(0) / number**0.5
+    assert (np.abs((fast.beta**2).mean(0) - want) < 5 * error).all()
+
+
+@pytest.mark.usefixtures("x64")
+def test_the_population_loss_is_the_mean_over_sequences() -> None:
+    M = np.random.default_rng(2).normal(size=(4, 4))
+    batch = draw(TASK, jax.random.key(3), 50_000, "float64")
+    errors = (batch.y - ((batch.beta @ M) * batch.x).sum(1)) ** 2
+    sampling = float(errors.std()) / 50_000**0.5
+    assert abs(float(errors.mean()) - float(model.loss(M, TASK))) < 5 * sampling
+    white = dynsim.regression(3, 10, "white")
+    # All of tr Lambda is unexplained by an output of zero.
+    assert float(model.loss(np.zeros((3, 3)), white)) == 3
+
+
+@pytest.mark.parametrize("heads", [Heads("merged", 4), Heads("separate", 4, 2)])
+def test_descent_conserves_the_imbalance_to_first_order_in_its_rate(heads: Heads) -> None:
+    drift = {}
+    for eta in (0.02, 0.01):
+        steps = round(4 / eta)
+        run = dynsim.simulate_regression(
+            TASK, Descent(eta), jax.random.key(0), heads=heads, scale=0.7, steps=steps,
+            batch=math.inf, times=[0, steps], record=("imbalance", "loss"), dtype="float64",
+        )  # fmt: skip
+        drift[eta] = np.abs(run["imbalance"][1] - run["imbalance"][0]).max()
+        assert run["loss"][1] < 0.7 * run["loss"][0]
+    # Half the rate, half the drift, but for terms of second order, a few per cent here.
+    assert drift[0.02] / drift[0.01] == pytest.approx(2, rel=0.1)
+    assert 0 < drift[0.01] < 0.02
+
+
+@pytest.mark.parametrize("data", ["fresh", "fixed"])
+def test_training_on_sequences_learns_components_in_order(data: str) -> None:
+    run = dynsim.simulate_regression(
+        TASK, Descent(0.5), jax.random.key(1), scale=0.2, steps=400, batch=128, data=data,
+        record=("loss", "learned", "stage"),
+    )  # fmt: skip
+    assert run.status == Status.OK
+    assert np.asarray(run["stage"])[-1] >= 2
+    first, second = (np.argmax(np.asarray(run["learned"])[:, d] > 0.5) for d in (0, 1))
+    assert 0 < first < second
+    # The loss of a fixed batch never rises under small steps, that of fresh ones does.
+    assert (np.diff(run["batch_loss"]) < 1e-6).all() == (data == "fixed")
+
+
+def test_a_run_that_blows_up_is_diverged_and_says_when() -> None:
+    run = dynsim.simulate_regression(
+        TASK, Descent(40.0), jax.random.key(0), scale=1.0, steps=50, batch=math.inf
+    )
+    assert run.status == Status.DIVERGED
+    assert 0 <= int(run.first_bad_step) < 50
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda: dynsim.regression(0), "D = 0: must be an integer >= 1"),
+        (lambda: dynsim.regression(2, 5, [1.0, 2.0]), "spectrum = [1. 2.]: must not increase"),
+        (lambda: dynsim.regression(2, 5, [1.0, 0.0]), "spectrum = 0.0: must be finite and in (0"),
+        (lambda: dynsim.regression(3, 5, [1.0]), "spectrum: must have D = 3 numbers, got"),
+        (lambda: dynsim.regression(3, 5, "flat"), "spectrum = 'flat': must be one of linear"),
+        (lambda: dynsim.regression(3, 5, "geometric", 1.5), "ratio = 1.5: must be finite and in"),
+        (lambda: simulate(batch=0), "batch = 0: must be an integer >= 1, or inf"),
+        (lambda: simulate(data="old"), "data = 'old': must be one of fresh, fixed"),
+        (lambda: simulate(scale=-1.0), "scale = -1.0: must be finite and in [0"),
+        (lambda: simulate(heads=Heads("merged", 0)), "heads = 0: must be an integer >= 1"),
+        (lambda: simulate(record="lss"), "record = 'lss': must be one of loss, learned"),
+        (lambda: simulate(init=WRONG), "init: must be Separate of"),
+    ],
+)
+@pytest.mark.usefixtures("unchecked")
+def test_bad_input_is_named(call, message: str) -> None:
+    with pytest.raises(ValueError, match=re.escape(message)):
+        call()
+
+
+WRONG = Separate(np.zeros(2), np.zeros((2, 1, 4)), np.zeros((2, 1, 4)))
+
+
+def simulate(**options) -> dynsim.Trajectory:
+    return dynsim.simulate_regression(
+        TASK, Descent(0.1), jax.random.key(0), **{"steps": 5, **options}
+    )

@@ -1,0 +1,190 @@
+"""Theory of in-context regression: published losses, closed forms, and real training."""
+
+import functools
+import math
+import re
+
+import jax
+import numpy as np
+import pytest
+from scipy.integrate import quad, solve_ivp
+from scipy.special import elliprf
+
+import dynsim
+from dynsim import Heads, Separate, Status
+from dynsim.training.descent import Descent
+from odes import linear_icl
+from odes.linear_icl import ladder, single_head
+
+pytestmark = pytest.mark.usefixtures("x64")
+TASK = dynsim.regression()
+PUBLISHED = (1, 0.64057971, 0.37737216, 0.2098046, 0.13599507)
+"""Losses of the plateaus at D = 4, N = 31, as the authors' code prints them."""
+
+
+def test_plateaus_are_the_published_ones() -> None:
+    # All the digits that are printed.
+    np.testing.assert_allclose(linear_icl.plateaus(TASK), PUBLISHED, atol=5e-9)
+
+
+def equation_14(t: float, state: np.ndarray, H: int) -> np.ndarray:
+    """The flow of H heads of rank one, in units of tau, head by head as it is printed."""
+    D, N = TASK.D, TASK.N
+    Lambda = np.diag(np.asarray(TASK.spectrum))
+    square = Lambda @ Lambda + (Lambda + np.trace(Lambda) * np.eye(D)) @ Lambda / N
+    v, k, q = state[:H], state[H : H * (1 + D)].reshape(H, D), state[H * (1 + D) :].reshape(H, D)
+    S = sum(v[i] * np.outer(k[i], q[i]) for i in range(H))
+    pull = Lambda @ Lambda - square @ S @ Lambda
+    return np.r_[
+        [k[i] @ pull @ q[i] for i in range(H)],
+        np.ravel([v[i] * pull @ q[i] for i in range(H)]),
+        np.ravel([v[i] * pull.T @ k[i] for i in range(H)]),
+    ]
+
+
+def aligned(v_0: np.ndarray) -> Separate:
+    """A head along each component, k = q = v e_d."""
+    along = np.diag(v_0)[:, None]
+    return Separate(v_0, along, along)
+
+
+def ones(R: int, D: int) -> Separate:
+    """A head of rank R."""
+    return Separate(np.ones(1), np.ones((1, R, D)), np.ones((1, R, D)))
+
+
+@functools.cache
+def solved(name: str, times: tuple[float, ...], small: bool = False) -> dynsim.Trajectory:
+    init = aligned(np.array([0.2, 0.3, 0.4, 0.5])) if small else START
+    record = (
+        ("loss", "learned") if name in ("scalar", "plateaus") else ("loss", "learned", "matrix")
+    )
+    return ladder.THEORIES[name].solve(TASK, Descent(0.5), times, init=init, record=record)
+
+
+START = dynsim.initial_regression(TASK, jax.random.key(0), Heads(heads=3), 0.3, "float64")
+TIMES = (0.0, 5.0, 20.0, 60.0, 200.0)
+
+
+def test_the_flow_is_equation_14() -> None:
+    state = np.concatenate([np.ravel(leaf) for leaf in (START.v, START.k, START.q)])
+    # eta = 1/2 makes tau one step.
+    exact = solve_ivp(
+        equation_14, (0, TIMES[-1]), state, t_eval=TIMES, args=(3,), rtol=1e-10, atol=1e-12
+    )
+    found = solved("plain", TIMES)
+    for row, y in zip(found["matrix"], exact.y.T, strict=True):
+        want = np.einsum("h,hd,he->de", y[:3], y[3:15].reshape(3, 4), y[15:].reshape(3, 4))
+        # Both solvers work to 1e-8 a step, over some hundred of them.
+        np.testing.assert_allclose(row, want, atol=1e-6)
+    # Of three heads none is left for the last component.
+    assert found["loss"][-1] > PUBLISHED[3] - 1e-9
+
+
+def test_aligned_heads_follow_the_closed_form() -> None:
+    times = (0.0, 10.0, 30.0, 100.0, 300.0)
+    flow, closed = solved("plain", times, small=True), solved("scalar", times, small=True)
+    # Eq. 21 is exact for aligned heads; the flow is solved to 1e-8 a step.
+    np.testing.assert_allclose(closed["learned"], flow["learned"], atol=2e-7)
+    np.testing.assert_allclose(closed["loss"], flow["loss"], atol=2e-7)
+    # Everything from hardly started to learned has been compared.
+    assert closed["learned"].min() < 0.01
+    assert closed["learned"].max() > 0.99
+
+
+def test_the_closed_form_is_the_quadrature_of_equation_21() -> None:
+    end = np.asarray(linear_icl.amplitudes(TASK))
+    first, last = 0.1 * end, np.array([0.3, 0.7, 0.999, 1.5]) * end
+    first[3] = 3 * end[3]  # from above
+    gain = np.asarray(TASK.gain)
+    for d, (size, got) in enumerate(
+        zip(TASK.spectrum, linear_icl.time_to_reach(last, first, TASK), strict=True)
+    ):
+        slope = lambda v, size=size, d=d: size**2 * v**2 - size**3 * gain[d] * v**5
+        want = quad(lambda v, slope=slope: 1 / slope(v), first[d], last[d], epsabs=0, epsrel=1e-11)
+        assert float(got) == pytest.approx(want[0], rel=1e-9)  # quad's own tolerance
+        again = single_head.share(np.full((1, 1), float(got)), first, TASK)[0, d]
+        assert float(again) == pytest.approx(last[d] / end[d], rel=1e-9)
+
+
+def test_waits_of_heads_are_those_of_their_equations() -> None:
+    rng = np.random.default_rng(5)
+    v, k, q = rng.normal(size=(3, 6))
+    head = Separate(v, k[:, None, None], q[:, None, None])
+    got = np.asarray(single_head.waits(head))[:, 0]
+    assert {*np.sign(v * k * q)} == {-1, 1}
+
+    def far(t: float, y: np.ndarray) -> float:
+        return np.abs(y).max() - 1e4
+
+    far.terminal = True
+    for wait, start in zip(got, np.stack([v, k, q], 1), strict=True):
+        field = lambda t, y: np.array([y[1] * y[2], y[0] * y[2], y[0] * y[1]])
+        run = solve_ivp(field, (0, 100), start, events=far, rtol=1e-11, atol=1e-12)
+        # Where it stops it is 1e-4 from infinity, in time as well.
+        assert wait == pytest.approx(run.t[-1] + 1e-4, rel=1e-6)
+    np.testing.assert_allclose(
+        single_head.carlson(*np.abs([v, k, q])), elliprf(*np.abs([v, k, q])), rtol=1e-13
+    )
+
+
+def test_white_inputs_are_learned_along_the_sigmoid() -> None:
+    """Eq. 10 at D = 4, N = 31, w_init = 1e-3, against numbers of its own evaluation by hand and
+    against the flow of eq. 8 from a balanced start."""
+    white = dynsim.regression(4, 31, "white")
+    first = 1e-3
+    v = np.array([first, 0.0])
+    U = np.stack([first / 2 * np.eye(4), np.zeros((4, 4))])  # |U_1| = |v| along E[y z]
+    start, times = dynsim.Merged(v, U), [0.0, 2.0, 4.0, 6.0, 8.0, 10.0]
+    solve = lambda name: ladder.THEORIES[name].solve(white, Descent(0.5), times, init=start)
+    closed, flow = solve("sigmoid"), solve("plain")
+    entries = closed["learned"][:, 0] / np.asarray(white.gain)[0]
+    by_hand = [5e-7, 1.48790448e-3, 0.721313, 0.861055, 0.861111, 0.861111]
+    np.testing.assert_allclose(entries, by_hand, rtol=2e-6)
+    # The flow is solved to 1e-8 a step.
+    np.testing.assert_allclose(closed["learned"], flow["learned"], atol=1e-8 * 30)
+    np.testing.assert_allclose(closed["loss"], flow["loss"], atol=1e-8 * 100)
+
+
+def rests(scale: float, eta: float, **options) -> tuple[np.ndarray, dynsim.Trajectory]:
+    """Times between the predicted escapes from the plateaus, and training recorded there."""
+    init = aligned(np.full(4, scale))
+    escapes = np.asarray(linear_icl.escape_times(TASK, init.v)) / (2 * eta)
+    between = [0.5 * escapes[0], *np.sqrt(escapes[1:] * escapes[:-1]), 1.5 * escapes[3]]
+    times = np.rint(between).astype(int)
+    run = dynsim.simulate_regression(
+        TASK, Descent(eta), jax.random.key(0), heads=Heads(heads=4), init=init,
+        steps=int(times[-1]), times=times, record=("loss", "stage"), **options,
+    )  # fmt: skip
+    assert run.status == Status.OK
+    np.testing.assert_array_equal(run["stage"], range(5))
+    return times, run
+
+
+def test_training_rests_on_the_plateaus_at_the_predicted_times() -> None:
+    times, run = rests(0.02, 0.5, batch=math.inf)
+    np.testing.assert_allclose(run["loss"], PUBLISHED, rtol=0.01)
+    init = aligned(np.full(4, 0.02))
+    stairs = ladder.THEORIES["plateaus"].solve(TASK, Descent(0.5), times, init=init)
+    np.testing.assert_allclose(stairs["loss"], PUBLISHED, atol=1e-8)
+
+
+@pytest.mark.full  # 60 000 steps of 1024 sequences
+def test_training_on_sampled_sequences_rests_on_the_plateaus() -> None:
+    _, run = rests(0.02, 0.0625, batch=1024)
+    np.testing.assert_allclose(run["loss"], PUBLISHED, rtol=0.01)
+
+
+@pytest.mark.parametrize(
+    ("name", "task", "optimizer", "init", "message"),
+    [
+        ("sigmoid", TASK, Descent(0.1), dynsim.Merged(np.zeros(1), np.zeros((1, 4, 4))), "white"),
+        ("scalar", TASK, Descent(0.1), ones(2, 4), "rank = 2"),
+        ("scalar", TASK, Descent(0.1, kind="adam"), START, "reads sgd or momentum only"),
+        ("plain", TASK, Descent(0.1, kind="adam"), START, "flow = 'plain': describes sgd or"),
+        ("plain", TASK, Descent(0.1), ones(1, 3), "init: must be Separate of"),
+    ],
+)
+def test_rungs_refuse_what_they_do_not_describe(name, task, optimizer, init, message) -> None:
+    with pytest.raises(ValueError, match=re.escape(message)):
+        ladder.THEORIES[name].solve(task, optimizer, [1.0], init=init)

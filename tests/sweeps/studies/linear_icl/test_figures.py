@@ -1,0 +1,57 @@
+"""Figures of in-context regression: what is read off curves, and what the arrays must satisfy."""
+
+import re
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from sweeps.studies.linear_icl import diagram, figure, rests
+
+pytestmark = pytest.mark.usefixtures("quick_theory")
+
+
+def test_rests_and_escapes_of_stairs_are_found() -> None:
+    times = np.geomspace(1, 1000, 400)
+    level = np.array([1.0, 0.6, 0.3])
+    stairs = np.where(times < 10, 1.0, np.where(times < 11, 0.6, 0.3))
+    slope = np.interp(np.log(times), [0, np.log(20)], [1.0, 0.2])
+    both, levels = np.stack([stairs, slope]), np.stack([level, level])
+    # The second step lasts for 10 % only, and the slope rests nowhere.
+    np.testing.assert_array_equal(rests.seen(times, both, levels), [2, 0])
+    found = rests.escapes(times, both, levels)
+    gap = times[1] / times[0] - 1
+    np.testing.assert_allclose(found[0], [10, 11], rtol=gap)
+    np.testing.assert_allclose(found[1], 20 ** np.array([0.25, 0.6875]), rtol=gap)
+    assert np.isnan(rests.escapes(times, stairs[None] * 0 + 1, level[None])).all()
+
+
+def test_small_starts_of_unequal_eigenvalues_are_learned_one_by_one(tmp_path: Path) -> None:
+    config = diagram.LinearICLPlateaus(
+        scale=(0.05, 1.0), ratio=(0.4, 1.0), resolution=2, seeds=2, steps=3000, out=tmp_path
+    )
+    diagram.run(config)
+    with np.load(tmp_path / "linear_icl_plateaus.npz") as arrays:
+        seen = arrays["simulation/plateaus"]
+        late = arrays["simulation/escape"] / arrays["scalar/escape"]
+    # (scale, ratio, seed)
+    assert (seen[0, 0] >= 3).all()
+    assert (seen[1, 1] < 3).all()
+    # From a small start the first escape is predicted, with unequal eigenvalues.
+    np.testing.assert_allclose(late[0, 0], 1, rtol=0.2)
+
+
+@pytest.mark.parametrize(
+    ("config", "message"),
+    [
+        (figure.FigureLinearICL(seeds=0), "seeds = 0: must be an integer >= 1"),
+        (figure.FigureLinearICL(batch=0.5), "batch = 0.5: must be an integer >= 1, or inf"),
+        (diagram.LinearICLPlateaus(resolution=1), "resolution = 1: must be an integer >= 2"),
+        (diagram.LinearICLPlateaus(ratio=(0.5, 2.0)), "must be finite and in (0, 1]"),
+        (diagram.LinearICLPlateaus(heads=0), "heads = 0: must be an integer >= 1"),
+    ],
+)
+def test_bad_input_is_named(config, message: str) -> None:
+    module = figure if isinstance(config, figure.FigureLinearICL) else diagram
+    with pytest.raises(ValueError, match=re.escape(message)):
+        module.run(config)

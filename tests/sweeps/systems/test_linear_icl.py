@@ -1,0 +1,70 @@
+"""In-context regression in the sweep engine and in `dynsim compare --task linear-icl`."""
+
+from pathlib import Path
+
+import jax
+import numpy as np
+import pytest
+
+import dynsim
+import sweeps
+from dynsim.training.descent import Descent
+from odes.linear_icl import ladder
+from sweeps import cli
+from sweeps.runner import tiles
+from sweeps.runner.spec import Sweep
+from sweeps.systems.linear_icl import LinearICL
+
+RUN = LinearICL(spectrum="geometric", steps=40, batch=float("inf"), scale=0.3)
+
+
+@pytest.mark.usefixtures("quick_theory")
+def test_numbers_share_a_program_and_are_the_single_runs() -> None:
+    axes = {"ratio": [0.5, 1.0], "scale": [0.2, 0.4], "eta": [0.5, 1.0], "seed": [3]}
+    cell = {"ratio": 1.0, "scale": 0.4, "eta": 1.0, "seed": 3}
+    task = dynsim.regression(spectrum="geometric", ratio=1.0)
+    key = jax.random.fold_in(jax.random.key(0), 3)
+    before = len(tiles.PROGRAMS)
+    found = sweeps.run(Sweep(axes, RUN, "simulation", ("loss", "learned"))).load()
+    assert len(tiles.PROGRAMS) == before + 1
+    alone = dynsim.simulate_regression(
+        task, Descent(1.0), key, scale=0.4, steps=40, batch=float("inf"), times=[40]
+    )
+    # float32, the same operations in another order over 40 steps.
+    assert found.loss.sel(cell).item() == pytest.approx(float(alone["loss"][0]), rel=1e-4)
+    theory = sweeps.run(Sweep(axes, RUN, "scalar", ("loss", "learned"))).load()
+    init = dynsim.initial_regression(task, key, scale=0.4)
+    want = ladder.THEORIES["scalar"].solve(task, Descent(1.0), [40.0], init=init)
+    np.testing.assert_allclose(theory.learned.sel(cell), want["learned"][0], rtol=1e-9)
+
+
+@pytest.mark.usefixtures("quick_theory")
+def test_compare_finds_the_system_of_a_task(tmp_path: Path) -> None:
+    words = ["compare", "--task", "linear-icl", "--steps", "60", "--seeds", "2", "--batch", "inf"]
+    assert cli.find(words) == ("compare linear_icl", words[1:])
+    assert cli.find(["phase", "--task=linear-icl"])[0] == "phase linear_icl"
+    options = ["--scale", "0.5", "--num-times", "4", "--theories", "corrected", "scalar"]
+    assert cli.main([*words, *options, "--out", str(tmp_path)]) == 0
+    with np.load(tmp_path / "compare.npz") as arrays:
+        trained, theory = arrays["simulation/loss"], arrays["corrected/loss"]
+        assert (trained[:, -1] < 0.9 * trained[:, 0]).all()
+        # The first order in eta = 1/2 is there, what is left is of second order.
+        np.testing.assert_allclose(theory, trained, rtol=0.01)
+        assert np.abs(arrays["scalar/loss"] - trained).max() > 0.01
+
+
+@pytest.mark.parametrize(
+    ("axes", "engine", "message"),
+    [
+        ({"ratio": [2.0]}, "simulation", "ratio = 2.0"),
+        ({"scale": [0.0]}, "simulation", "scale = 0.0"),
+        ({"momentum": [0.5]}, "simulation", "axes.momentum: optimizer = 'sgd'"),
+        ({"heads": [0]}, "simulation", "heads = 0"),
+        ({"eta": [1.0]}, "sigmoid", "eq. 10 describes white inputs"),
+        ({"rank": [2]}, "scalar", "rank = 2: eq. 21 has heads of rank 1"),
+    ],
+)
+def test_bad_sweeps_are_refused(axes: dict, engine: str, message: str) -> None:
+    with pytest.raises(ValueError) as error:  # noqa: PT011  (message checked below)
+        Sweep(axes, RUN, engine, ("loss",)).check()
+    assert message in str(error.value)
