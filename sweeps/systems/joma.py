@@ -16,7 +16,7 @@ from dynsim.joma.simulate import check_numbers, check_sizes, initial_joma, simul
 from odes.joma import eliminated, ladder
 from odes.theory import Theory
 from sweeps.systems.base import Engine, Labels, Settings, System, known
-from sweeps.systems.yz.problem import TASKS
+from sweeps.systems.yz.problem import TASKS, Given
 from sweeps.systems.yz.rungs import integrate
 from sweeps.systems.yz.settings import Fixed as LayerFixed
 from sweeps.systems.yz.settings import LayerTraining
@@ -36,8 +36,8 @@ class JoMA(LayerTraining[Fixed]):
     """Training of an MLP layer with a node a class and of the attention below it.
 
     Attributes:
-        num_queries: number of queries of syn-medium and syn; Theorem 1 is for a single one.
-        eta_y: learning rate of the MLP's weights V.
+        num_queries: number of queries of syn-medium and syn, 1 if left out, as Theorem 1 has it.
+        eta_y: learning rate of the MLP's weights V, 0.1 if left out.
         eta_z: learning rate of the attention logits Z.
         attention: linear, exp or softmax.
         activation: linear, relu, tanh or quadratic.
@@ -50,9 +50,9 @@ class JoMA(LayerTraining[Fixed]):
 
     AXES: ClassVar = LayerTraining.AXES._replace(traced=(*LayerTraining.AXES.traced, *SCALES))
 
-    task: str = "syn-medium"
-    num_queries: int = 1
-    eta_y: float = 0.1
+    DEFAULT_ETA_Y: ClassVar[float] = 0.1
+
+    task: Given = "syn-medium"
     eta_z: float = 0.1
     length: int | float = math.inf
     batch: int | float = math.inf
@@ -65,8 +65,18 @@ class JoMA(LayerTraining[Fixed]):
     def check(self) -> None:
         """Raise `ValueError`, naming the field, for what the constructors do not see."""
         super().check()
+        if self.init != "zero":
+            raise ValueError(
+                f"init = {self.init!r}: the system joma does not read it, yz does; its weights "
+                "start by scale"
+            )
         check_sizes(self.length, self.batch)
         self.fixed()
+
+    def value(self, name: str) -> Any:
+        """As of `LayerTraining`, but for a single query."""
+        own = name == "num_queries" and self.num_queries is None and self.K is None
+        return 1 if own else super().value(name)
 
     def numbers(self) -> dict[str, ArrayLike]:
         """The numbers of the optimiser, the scale and the temperature by name."""

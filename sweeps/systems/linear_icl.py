@@ -2,7 +2,7 @@
 
 import dataclasses
 import functools
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from typing import Any, ClassVar, Literal, NamedTuple
 
 import numpy as np
@@ -29,12 +29,14 @@ from sweeps.systems.base import (
     known,
     steps_of,
 )
+from sweeps.systems.choice import RULES, Choice, Chooses
 
 RATES = ("eta", "momentum", "b1", "b2", "eps")
 NUMBERS = (*RATES, "scale", "ratio")
 STATIC = ("D", "N", "heads", "rank", "steps", "batch")
-OPTIMIZER_AXES = {"momentum": "momentum", "b1": "adam", "b2": "adam", "eps": "adam"}
-"""The rule that reads a number; others are read by all."""
+SPECTRA: dict[str, dict[str, Any]] = {"linear": {}, "white": {}, "geometric": {"ratio": 0.5}}
+ATTENTIONS: dict[str, dict[str, Any]] = {"merged": {}, "separate": {"rank": 1}}
+"""What each spectrum and each kind of attention reads, with defaults."""
 ATOL_SHARE = 1e-4
 """Absolute tolerance of an adaptive solver over its relative one: weights start small."""
 TOLERANCES = Tolerances(1e-8, 1e-12)
@@ -53,7 +55,7 @@ class Fixed(NamedTuple):
 
 
 @dataclasses.dataclass(frozen=True)
-class LinearICL(Run[Fixed]):
+class LinearICL(Chooses, Run[Fixed]):
     """In-context linear regression by linear attention.
 
     Attributes:
@@ -62,17 +64,17 @@ class LinearICL(Run[Fixed]):
         N: pairs (x, y) in the context.
         spectrum: eigenvalues of the covariance of x: linear (D, ..., 1, trace 1), white (all 1),
             geometric (by `ratio`, trace 1).
-        ratio: of neighbouring eigenvalues, read by geometric.
+        ratio: of neighbouring eigenvalues, of geometric; 0.5 if left out.
         attention: merged or separate key and query.
         heads: number of heads H.
-        rank: rank R of a separate head's key and query.
+        rank: rank R of a separate head's key and query, 1 if left out.
         scale: standard deviation of a starting weight.
         optimizer: update rule; all weights have one learning rate.
         eta: learning rate; the paper's tau is 1/(2 eta) steps.
-        momentum: heavy-ball coefficient mu in [0, 1), read by momentum.
-        b1: decay of Adam's first moment.
-        b2: decay of Adam's second moment.
-        eps: Adam's epsilon.
+        momentum: heavy-ball coefficient mu in [0, 1), of momentum; 0.9 if left out.
+        b1: decay of Adam's first moment, 0.9 if left out.
+        b2: decay of Adam's second moment, 0.999 if left out.
+        eps: Adam's epsilon, 1e-8 if left out.
         steps: optimiser steps of a run.
         batch: sequences per step; inf for the population loss.
         data: fresh sequences at every step, or the same fixed ones.
@@ -90,38 +92,55 @@ class LinearICL(Run[Fixed]):
     D: int = 4
     N: int = 31
     spectrum: Spectrum = "linear"
-    ratio: float = 0.5
+    ratio: float | None = None
     attention: Attention = "separate"
     heads: int = 5
-    rank: int = 1
+    rank: int | None = None
     scale: float = 0.02
     optimizer: Kind = "sgd"
     eta: float = 0.5
-    momentum: float = 0.9
-    b1: float = 0.9
-    b2: float = 0.999
-    eps: float = 1e-8
+    momentum: float | None = None
+    b1: float | None = None
+    b2: float | None = None
+    eps: float | None = None
     steps: int = 8000
     batch: int | float = 256
     data: Data = "fresh"
     dtype: DType = "float32"
 
+    @property
+    def choices(self) -> tuple[Choice, ...]:
+        """What the spectrum, the attention and the optimiser read."""
+        return (
+            Choice("spectrum", self.spectrum, SPECTRA),
+            Choice("attention", self.attention, ATTENTIONS),
+            Choice("optimizer", self.optimizer, RULES),
+        )
+
     def make_task(self) -> Regression:
         """The task; `ValueError` for numbers that describe none."""
-        ratio = self.ratio if np.ndim(self.ratio) == 0 else 0.5
+        self.check_read()
+        # Along an axis it is traced, and the task of each run is made of that.
+        ratio = SPECTRA["geometric"]["ratio"]
+        if self.ratio is not None and np.ndim(self.ratio) == 0:
+            ratio = self.ratio
         return regression(self.D, self.N, self.spectrum, ratio)
 
     def make_optimizer(self) -> Descent:
         """The update rule; `ValueError` for numbers that cannot be."""
-        return Descent(**{name: getattr(self, name) for name in RATES}, kind=self.optimizer)
+        checks.choice("optimizer", self.optimizer, tuple(RULES))
+        self.check_read()
+        own = {name: self.value(name) for name in RULES[self.optimizer]}
+        return Descent(eta=self.eta, kind=self.optimizer, **own)
 
     def numbers(self) -> dict[str, ArrayLike]:
         """The numbers of the optimiser, the scale and the ratio by name."""
         checks.real("scale", self.scale, 0, open_minimum=True)
-        checks.real("ratio", self.ratio, 0, 1, open_minimum=True)
+        ratio = SPECTRA["geometric"]["ratio"] if self.ratio is None else self.ratio
+        checks.real("ratio", ratio, 0, 1, open_minimum=True)
         optimizer = self.make_optimizer()
         rates = {name: getattr(optimizer, name) for name in RATES}
-        return {**rates, "scale": self.scale, "ratio": self.ratio}
+        return {**rates, "scale": self.scale, "ratio": ratio}
 
     def check(self) -> None:
         """Raise `ValueError`, naming the field, for what the constructors do not see."""
@@ -133,26 +152,9 @@ class LinearICL(Run[Fixed]):
         self.make_task()
         self.fixed()
 
-    def check_axes(self, axes: Collection[str]) -> None:
-        """Raise `ValueError` for axes that these runs do not read."""
-        for name in axes:
-            if not self.reads(name, axes):
-                raise ValueError(
-                    f"axes.{name}: optimizer = {self.optimizer!r}, spectrum = {self.spectrum!r}, "
-                    f"attention = {self.attention!r} do not read it"
-                )
-
-    def reads(self, field: str, axes: Collection[str]) -> bool:
-        """Whether the numbers of a sweep over `axes` depend on the value of `field` here."""
-        if field == "ratio":
-            return self.spectrum == "geometric"
-        if field == "rank":
-            return self.attention == "separate"
-        return OPTIMIZER_AXES.get(field, self.optimizer) == self.optimizer
-
     def fixed(self) -> Fixed:
         """What its program takes for granted."""
-        heads = Heads(self.attention, self.heads, self.rank).check()
+        heads = Heads(self.attention, self.heads, self.value("rank") or 1).check()
         return Fixed(
             self.spectrum, heads, self.optimizer, self.steps, self.batch, self.data, self.dtype
         )

@@ -3,7 +3,7 @@
 import dataclasses
 import functools
 import math
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from typing import Any, ClassVar, Literal, NamedTuple
 
 import numpy as np
@@ -29,10 +29,10 @@ from sweeps.systems.base import (
     known,
     steps_of,
 )
+from sweeps.systems.choice import RULES, Choice, Chooses
 
 RATES = ("eta", "momentum", "b1", "b2", "eps")
 SIZES = ("T", "d", "B")
-OPTIMIZER_AXES = {"momentum": "momentum", "b1": "adam", "b2": "adam", "eps": "adam"}
 """The rule that reads a number; others are read by all."""
 
 
@@ -45,7 +45,7 @@ class Fixed(NamedTuple):
 
 
 @dataclasses.dataclass(frozen=True)
-class SparseAttention(Run[Fixed]):
+class SparseAttention(Chooses, Run[Fixed]):
     """Attention scores and a read-out that learn to retrieve one token of many.
 
     Attributes:
@@ -56,10 +56,10 @@ class SparseAttention(Run[Fixed]):
         p: probability that it is one fixed token.
         optimizer: update rule; all weights have one learning rate.
         eta: learning rate.
-        momentum: heavy-ball coefficient mu in [0, 1), read by momentum.
-        b1: decay of Adam's first moment.
-        b2: decay of Adam's second moment.
-        eps: Adam's epsilon.
+        momentum: heavy-ball coefficient mu in [0, 1), of momentum; 0.9 if left out.
+        b1: decay of Adam's first moment, 0.9 if left out.
+        b2: decay of Adam's second moment, 0.999 if left out.
+        eps: Adam's epsilon, 1e-8 if left out.
         steps: optimiser steps of a run.
         batch: sequences per step; inf for the population loss.
         dtype: precision of the simulation; theories are integrated in float64.
@@ -79,13 +79,18 @@ class SparseAttention(Run[Fixed]):
     p: float = 0.0
     optimizer: Kind = "sgd"
     eta: float = 1.0
-    momentum: float = 0.9
-    b1: float = 0.9
-    b2: float = 0.999
-    eps: float = 1e-8
+    momentum: float | None = None
+    b1: float | None = None
+    b2: float | None = None
+    eps: float | None = None
     steps: int = 1200
     batch: int | float = 32
     dtype: DType = "float32"
+
+    @property
+    def choices(self) -> tuple[Choice, ...]:
+        """What the optimiser reads."""
+        return (Choice("optimizer", self.optimizer, RULES),)
 
     def make_task(self) -> Retrieval:
         """The task; `ValueError` for numbers that describe none."""
@@ -93,7 +98,10 @@ class SparseAttention(Run[Fixed]):
 
     def make_optimizer(self) -> Descent:
         """The update rule; `ValueError` for numbers that cannot be."""
-        return Descent(**{name: getattr(self, name) for name in RATES}, kind=self.optimizer)
+        checks.choice("optimizer", self.optimizer, tuple(RULES))
+        self.check_read()
+        own = {name: self.value(name) for name in RULES[self.optimizer]}
+        return Descent(eta=self.eta, kind=self.optimizer, **own)
 
     def numbers(self) -> dict[str, ArrayLike]:
         """The numbers of the optimiser and p by name."""
@@ -107,16 +115,6 @@ class SparseAttention(Run[Fixed]):
         checks.choice("dtype", self.dtype, ("float32", "float64"))
         checks.integer("steps", self.steps, 1)
         checks.count_or_inf("batch", self.batch, 1)
-
-    def check_axes(self, axes: Collection[str]) -> None:
-        """Raise `ValueError` for axes that these runs do not read."""
-        for name in axes:
-            if not self.reads(name, axes):
-                raise ValueError(f"axes.{name}: optimizer = {self.optimizer!r} does not read it")
-
-    def reads(self, field: str, axes: Collection[str]) -> bool:
-        """Whether the numbers of a sweep over `axes` depend on the value of `field` here."""
-        return OPTIMIZER_AXES.get(field, self.optimizer) == self.optimizer
 
     def fixed(self) -> Fixed:
         """What its program takes for granted: neither the task's sizes, which it says itself."""

@@ -2,7 +2,7 @@
 
 import dataclasses
 import hashlib
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, ClassVar, Literal, NamedTuple
 
@@ -16,17 +16,11 @@ from dynsim.training.descent import Descent, Kind
 from dynsim.transformer.model import Positions, TransformerSpec
 from dynsim.transformer.task import Text, text
 from sweeps.systems.base import Fields, Run, Times, steps_of
-from sweeps.systems.choice import Choice
+from sweeps.systems.choice import RULES, Choice, Chooses
 
 SYNTHETIC = "synthetic"
 MIN_VOCABULARY = 2
 NUMBERS = ("eta", "momentum", "b1", "b2", "eps", "clip")
-OPTIMIZERS: dict[str, dict[str, float]] = {
-    "sgd": {},
-    "momentum": {"momentum": 0.9},
-    "adam": {"b1": 0.9, "b2": 0.999, "eps": 1e-8},
-}
-"""What each rule reads besides the rate, with defaults."""
 CORPORA: dict[str, dict[str, Any]] = {
     SYNTHETIC: {},
     "of one file": {"min_count": 3},
@@ -57,7 +51,7 @@ class Fixed(NamedTuple):
 
 
 @dataclasses.dataclass(frozen=True)
-class TextTraining(Run[Fixed]):
+class TextTraining(Chooses, Run[Fixed]):
     """A decoder-only transformer trained on windows of a text.
 
     Attributes:
@@ -135,16 +129,11 @@ class TextTraining(Run[Fixed]):
         """What the corpus and the optimiser read."""
         one = self.corpus if self.corpus == SYNTHETIC else "of one file"
         kind = one if self.corpus == SYNTHETIC or Path(self.corpus).is_file() else "of a folder"
-        return Choice("corpus", kind, CORPORA), Choice("optimizer", self.optimizer, OPTIMIZERS)
-
-    def value(self, name: str) -> Any:
-        """A setting as it was given, or the default of what reads it; None where nothing does."""
-        owner = next((choice for choice in self.choices if choice.owns(name)), None)
-        return getattr(self, name) if owner is None else owner.value(self, name)
+        return Choice("corpus", kind, CORPORA), Choice("optimizer", self.optimizer, RULES)
 
     def make_task(self) -> Text:
         """The text and the prompt; `ValueError` where there is none."""
-        self.choices[0].check(self)
+        self.check_read()
         found = self.read()
         if found.valid is None:
             raise ValueError(f"corpus = {self.corpus!r}: is too short for a held-out part")
@@ -158,9 +147,9 @@ class TextTraining(Run[Fixed]):
 
     def make_optimizer(self) -> Descent:
         """The update rule; `ValueError` for numbers that cannot be."""
-        checks.choice("optimizer", self.optimizer, tuple(OPTIMIZERS))
-        self.choices[1].check(self)
-        own = {name: self.value(name) for name in OPTIMIZERS[self.optimizer]}
+        checks.choice("optimizer", self.optimizer, tuple(RULES))
+        self.check_read()
+        own = {name: self.value(name) for name in RULES[self.optimizer]}
         return Descent(eta=self.eta, clip=self.clip, kind=self.optimizer, **own)
 
     def numbers(self) -> dict[str, ArrayLike]:
@@ -178,17 +167,6 @@ class TextTraining(Run[Fixed]):
         if self.min_count is not None:
             checks.integer("min_count", self.min_count, 1)
         self.fixed()
-
-    def check_axes(self, axes: Collection[str]) -> None:
-        """Raise `ValueError` for axes that these runs do not read."""
-        for name in axes:
-            for choice in self.choices:
-                if choice.owns(name) and not choice.reads(name):
-                    raise ValueError(f"axes.{name}: {choice.refusal(name)}")
-
-    def reads(self, field: str, axes: Collection[str]) -> bool:
-        """Whether the numbers of a sweep over `axes` depend on the value of `field` here."""
-        return all(choice.reads(field) for choice in self.choices if choice.owns(field))
 
     def fixed(self) -> Fixed:
         """What its program takes for granted; `ValueError` for sizes that cannot be."""
@@ -212,11 +190,6 @@ class TextTraining(Run[Fixed]):
     def stiffness(numbers: Mapping[str, Float[np.ndarray, " P"]]) -> Float[np.ndarray, " P"]:
         """The learning rate."""
         return numbers["eta"]
-
-    def as_json(self) -> dict[str, object]:
-        """The fields as JSON values, those that were left out at their defaults."""
-        owned = {n for choice in self.choices for each in choice.options.values() for n in each}
-        return {**super().as_json(), **{name: self.value(name) for name in owned}}
 
     def contents(self) -> dict[str, str]:
         """A hash of the words that the files hold, by the name `text`."""

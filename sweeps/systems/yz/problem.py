@@ -4,7 +4,7 @@ import dataclasses
 import hashlib
 import pkgutil
 from collections.abc import Callable, Mapping
-from typing import Annotated, Any, Literal, NamedTuple
+from typing import Annotated, Any, ClassVar, Literal, NamedTuple
 
 import numpy as np
 import tyro
@@ -14,7 +14,7 @@ from dynsim import checks
 from dynsim.classes.files import SUFFIXES
 from dynsim.classes.synthetic import Layout
 from odes.symmetric.state import SymmetricTask
-from sweeps.systems.choice import Choice
+from sweeps.systems.choice import Choice, Chooses
 from sweeps.systems.yz import large
 
 OPTIMIZERS: dict[str, dict[str, float]] = {
@@ -22,14 +22,12 @@ OPTIMIZERS: dict[str, dict[str, float]] = {
     "adam": {"b1": 0.9, "b2": 0.999, "eps": 1e-8},
 }
 """What each rule reads besides the rates, with defaults."""
-ETA_Y = 1.0
-"""Default of the decoder's learning rate, where no ratio says it."""
 Given = Annotated[str | dynsim.SequenceClasses, tyro.conf.arg(constructor=str, metavar="STR")]
 """A task, which a command line can only name."""
 
 
 @dataclasses.dataclass(frozen=True)
-class Problem:
+class Problem(Chooses):
     """A task and an optimiser. What is left out is the default of the task or optimiser that reads
     it; what is given and not read is an error.
 
@@ -58,6 +56,8 @@ class Problem:
         layout: token layout of the syn tasks: authors (M = 34 for syn-small), which is the default,
             or paper (30).
     """
+
+    DEFAULT_ETA_Y: ClassVar[float] = 1.0
 
     task: Given = "syn-small"
     eta_y: float | None = None
@@ -89,9 +89,8 @@ class Problem:
     def value(self, name: str) -> Any:
         """A setting as it was given, or the default of what reads it; None where nothing does."""
         if name == "eta_y" and self.eta_y is None:
-            return ETA_Y if self.ratio is None else self.ratio * self.eta_z
-        owner = next((choice for choice in self.choices if choice.owns(name)), None)
-        return getattr(self, name) if owner is None else owner.value(self, name)
+            return self.DEFAULT_ETA_Y if self.ratio is None else self.ratio * self.eta_z
+        return super().value(name)
 
     def make_task(self) -> dynsim.SequenceClasses:
         """The task; `ValueError` for an unknown name, a bad file, or settings of other tasks."""

@@ -10,7 +10,7 @@ from jaxtyping import ArrayLike, Float
 from dynsim import checks
 from dynsim.precision import DType
 from dynsim.training.optim import Kind
-from sweeps.systems.base import Fields, FixedT, Run, Times, field_names, steps_of
+from sweeps.systems.base import Fields, FixedT, Run, Times, steps_of
 from sweeps.systems.yz.problem import Problem
 
 NUMBERS = ("eta_y", "eta_z", "momentum", "b1", "b2", "eps")
@@ -79,23 +79,19 @@ class LayerTraining(Problem, Run[FixedT]):
                     f"run.{other} = {getattr(self, other)!r}: {said[0]} is an axis, and {same}; "
                     "leave one of them out"
                 )
-        for name in axes:
-            for choice in self.choices:
-                if choice.owns(name) and not choice.reads(name):
-                    raise ValueError(f"axes.{name}: {choice.refusal(name)}")
+        super().check_axes(axes)
 
     def reads(self, field: str, axes: Collection[str]) -> bool:
         """Whether the numbers of a sweep over `axes` depend on the value of `field` here."""
         ratio = "ratio" in axes or ("eta_y" not in axes and self.ratio is not None)
         if field in ("eta_y", "ratio"):
             return (field == "ratio") == ratio
-        return all(choice.reads(field) for choice in self.choices if choice.owns(field))
+        return super().reads(field, axes)
 
     def as_json(self) -> dict[str, object]:
         """The fields as JSON values, those that were left out at their defaults."""
         task = self.task if isinstance(self.task, str) else "of your own"
-        defaults = {name: self.value(name) for name in field_names(Problem)}
-        return {**super().as_json(), **defaults, "task": task}
+        return {**super().as_json(), "eta_y": self.value("eta_y"), "task": task}
 
     def numbers(self) -> dict[str, ArrayLike]:
         """The numbers of the optimiser by name."""

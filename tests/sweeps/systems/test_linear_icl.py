@@ -58,7 +58,7 @@ def test_compare_finds_the_system_of_a_task(tmp_path: Path) -> None:
     [
         ({"ratio": [2.0]}, "simulation", "ratio = 2.0"),
         ({"scale": [0.0]}, "simulation", "scale = 0.0"),
-        ({"momentum": [0.5]}, "simulation", "axes.momentum: optimizer = 'sgd'"),
+        ({"momentum": [0.5]}, "simulation", "axes.momentum: optimizer 'sgd'"),
         ({"heads": [0]}, "simulation", "heads = 0"),
         ({"eta": [1.0]}, "sigmoid", "eq. 10 describes white inputs"),
         ({"rank": [2]}, "scalar", "rank = 2: eq. 21 has heads of rank 1"),

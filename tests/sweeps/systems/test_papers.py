@@ -48,7 +48,7 @@ def test_joma_runs_are_the_single_ones() -> None:
     ("sweep", "message"),
     [
         (Sweep({"B": [9]}, SparseAttention(T=8), "plain", ("loss",)), "B = 9: must be less than"),
-        (Sweep({"b1": [0.5]}, SparseAttention(), "plain", ("loss",)), "optimizer = 'sgd' does not"),
+        (Sweep({"b1": [0.5]}, SparseAttention(), "plain", ("loss",)), "optimizer 'sgd' does not"),
         (
             Sweep({"length": [8]}, JoMA(), "simulation", ("loss",)),
             "batch = inf: needs length = inf",
