@@ -4,6 +4,8 @@
 theories and `sweeps` runs many of both and compares them.
 """
 
+import importlib.metadata
+
 from dynsim.classes.files import load_task, save_task
 from dynsim.classes.synthetic import overlapping, syn, syn_medium, syn_small
 from dynsim.classes.task import SequenceClasses, sequence_classes
@@ -85,3 +87,10 @@ __all__ = [
     "text",
     "two_stage",
 ]
+
+
+def __getattr__(name: str) -> str:
+    # Metadata are read when somebody asks for the version.
+    if name == "__version__":
+        return importlib.metadata.version("dynsim")
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

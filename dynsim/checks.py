@@ -24,10 +24,17 @@ def integer(field: str, value: Any, minimum: int, maximum: int | None = None) ->
     """Return `value` as an int, or raise `ValueError` unless it is a whole number >= minimum, and
     <= maximum if there is one."""
     whole = isinstance(value, int | np.integer) and not isinstance(value, bool)
-    if not whole or value < minimum or (maximum is not None and value > maximum):
-        bounds = f">= {minimum}" if maximum is None else f"in [{minimum}, {maximum}]"
-        raise ValueError(f"{field} = {value!r}: must be an integer {bounds}")
+    if not whole or value < minimum:
+        raise ValueError(f"{field} = {value!r}: must be an integer >= {minimum}")
+    if maximum is not None and value > maximum:
+        raise ValueError(f"{field} = {value!r}: must be an integer <= {maximum}")
     return int(value)
+
+
+def steps(field: str, value: Any) -> int:
+    """Return a number of steps, or raise `ValueError` unless it is an integer from 1 that the 32
+    bits of a step's number hold."""
+    return integer(field, value, 1, 2**31 - 1)
 
 
 def seed(field: str, value: Any) -> int:

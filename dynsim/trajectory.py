@@ -119,7 +119,7 @@ def log_times(steps: int, num: int = 64) -> np.ndarray:
     Raises:
         ValueError: unless steps >= 1 and num >= 2.
     """
-    steps, num = checks.integer("steps", steps, 1), checks.integer("num", num, 2)
+    steps, num = checks.steps("steps", steps), checks.integer("num", num, 2)
     return np.unique(np.r_[0, np.rint(np.geomspace(1, steps, num))]).astype(np.int64)
 
 

@@ -225,6 +225,21 @@ def main(arguments: Sequence[str] | None = None) -> int:
     # And Equinox, how solvers say that an argument is bad: by calling the host, which does not
     # belong into programs for accelerators, unless it is told to say it in the result.
     os.environ.setdefault("EQX_ON_ERROR", "nan")
+    try:
+        return _main(arguments)
+    except KeyboardInterrupt:
+        print("dynsim: stopped by Ctrl-C", file=sys.stderr, flush=True)
+        if arguments is None:
+            # Threads that compile are not waited for: some builds crash when Python ends meanwhile.
+            os._exit(130)
+        return 130
+    except BrokenPipeError:
+        # Who read the output has gone. What is left of it goes nowhere, when Python ends as well.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 141
+
+
+def _main(arguments: Sequence[str] | None) -> int:
     asked = _parse(arguments)
     from sweeps.commands.record import Record
 
@@ -236,6 +251,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         paths = asked.run(asked.settings)
         if record:
             record.write(time.monotonic() - began)
+    except BrokenPipeError:
+        raise
     except (ValueError, OSError) as error:
         print(f"dynsim: {error}", file=sys.stderr)
         return 2

@@ -17,6 +17,7 @@ LONGEST_CHAIN = 8
 FLOORS = {
     "dynsim": {
         "checks": 0,
+        "__main__": 0,
         "plugins": 1,
         "precision": 1,
         "trajectory": 2,

@@ -71,7 +71,7 @@ def simulate_joma(
     Raises:
         ValueError: naming the argument, its value and what is allowed, before compilation.
     """
-    steps = checks.integer("steps", steps, 1)
+    steps = checks.steps("steps", steps)
     check_sizes(length, batch)
     check_numbers(scale, temperature)
     recording = TRAINED.resolve(record)

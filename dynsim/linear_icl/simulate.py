@@ -74,7 +74,7 @@ def simulate_regression(
     Raises:
         ValueError: naming the argument, its value and what is allowed, before compilation.
     """
-    steps = checks.integer("steps", steps, 1)
+    steps = checks.steps("steps", steps)
     batch = checks.count_or_inf("batch", batch, 1)
     checks.choice("data", data, ("fresh", "fixed"))
     checks.real("scale", scale, 0)

@@ -57,7 +57,7 @@ def simulate_retrieval(
     Raises:
         ValueError: naming the argument, its value and what is allowed, before compilation.
     """
-    steps = checks.integer("steps", steps, 1)
+    steps = checks.steps("steps", steps)
     batch = checks.count_or_inf("batch", batch, 1)
     if key is None and not math.isinf(batch):
         raise ValueError(f"key = None: batch = {batch} draws sequences and needs one")

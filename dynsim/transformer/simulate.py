@@ -77,7 +77,7 @@ def simulate_text(
     checks.kind("optimizer", optimizer, Descent)
     checks.scalars("optimizer", optimizer)
     checks.key("key", key)
-    steps = checks.integer("steps", steps, 1)
+    steps = checks.steps("steps", steps)
     batch = checks.integer("batch", batch, 1)
     num_held_out = checks.integer("num_held_out", num_held_out, 1)
     recording = text_observables.TRAINED.resolve(record)

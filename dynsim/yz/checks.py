@@ -53,7 +53,7 @@ def checked_arguments(
     Raises:
         ValueError: naming the argument, its value and what is allowed.
     """
-    steps = checks.integer("steps", steps, 1)
+    steps = checks.steps("steps", steps)
     if key is not None:
         checks.key("key", key)
     length = checks.count_or_inf("length", length, 2)

@@ -58,7 +58,7 @@ def descend(
     """
     checks.kind("task", task, SymmetricTask)
     checks.kind("optimizer", optimizer, Optimizer)
-    steps = checks.integer("steps", steps, 1)
+    steps = checks.steps("steps", steps)
     finite_length.check_length(task, length)
     recording = DESCENDED.resolve(record)
     times = checked_times(times, steps, recording)

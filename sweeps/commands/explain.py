@@ -85,7 +85,7 @@ def explain(config: Explain) -> Explanation:
     Raises:
         ValueError: naming the setting, its value and what is allowed.
     """
-    steps = checks.integer("steps", config.steps, 1)
+    steps = checks.steps("steps", config.steps)
     checks.count_or_inf("length", config.length, 2)
     task = config.make_reduced() or config.make_task()
     optimizer = config.make_optimizer()

@@ -29,6 +29,13 @@ def run(config: Export) -> list[Path]:
     """Run `dynsim export`; returns the file written."""
     store = Store.open(config.path)
     target = config.out or store.place.beside(".nc")
+    inside = next(
+        (each for each in target.absolute().parents if (each / "zarr.json").exists()), None
+    )
+    if inside is not None:
+        raise ValueError(f"out = {target}: lies in the store {inside}; must be outside")
+    if target.suffix != ".nc":
+        raise ValueError(f"out = {target}: must end in .nc")
     output.check_directory(target.parent)
     dataset = store.dataset()
     for name, value in dataset.attrs.items():

@@ -47,7 +47,9 @@ class Record(NamedTuple):
         return cls(command, settings, out / f"{'_'.join(words)}.run.json")
 
     def check(self) -> None:
-        """Raise `ValueError` where there are results of the command with other settings."""
+        """Raise `ValueError` where there are results of the command with other settings, or where
+        there can be none."""
+        _check_can_be_made(self.path.parent)
         try:
             found = json.loads(self.path.read_text())
         # A folder that is a file is told by who writes into it.
@@ -85,6 +87,21 @@ class Record(NamedTuple):
         }
         content = json.dumps(about, indent=2).encode()
         output.write_whole(self.path, lambda file: file.write(content))
+
+
+def _check_can_be_made(folder: Path) -> None:
+    """Raise `ValueError` unless there is the folder, or one can be made; none is left behind."""
+    made = []
+    try:
+        for each in reversed([folder, *folder.parents]):
+            if not each.exists():
+                each.mkdir()
+                made.append(each)
+    except OSError as error:
+        raise ValueError(f"out = {folder}: cannot be made ({error.strerror})") from None
+    finally:
+        for each in reversed(made):
+            each.rmdir()
 
 
 def _plain(value: Any) -> Any:

@@ -36,6 +36,9 @@ class CompareOptions:
         checks.integer("seeds", self.seeds, 1)
         checks.seed("seed", self.seed)
         checks.integer("num_times", self.num_times, fewest_times)
+        twice = [name for name in self.theories if self.theories.count(name) > 1]
+        if twice:
+            raise ValueError(f"theories = {twice[0]!r}: is named twice")
         check_directory(self.out)
 
 

@@ -110,6 +110,10 @@ def dimensions(
     return tuple(found)
 
 
+MOST_VALUES = 2**26
+"""Values of an axis: each is kept with the results."""
+
+
 @dataclasses.dataclass(frozen=True)
 class Layout:
     """How the array of runs is cut into chunks, the units of work and of storage.
@@ -189,15 +193,23 @@ def _spaced(field: str, table: Mapping[str, Any]) -> list[float]:
         ends = [0, given] if isinstance(given, int) else given
         if not (isinstance(ends, list | tuple) and len(ends) == 2):
             raise ValueError(f"{field}.range = {given!r}: must be n or [first, end]")
-        return list(range(*(int(_number(f"{field}.range", end, True)) for end in ends)))
+        first, end = (int(_number(f"{field}.range", each, True)) for each in ends)
+        _check_number(field, end - first)
+        return list(range(first, end))
     if not isinstance(given, list | tuple) or len(given) != 3:
         raise ValueError(f"{field}.{kind} = {given!r}: must be [first, last, number of values]")
     first, last = (_number(f"{field}.{kind}", end, False) for end in given[:2])
     number = checks.integer(f"{field}.{kind}[2]", given[2], 1)
+    _check_number(field, number)
     if kind == "linspace":
         return np.linspace(first, last, number).tolist()
     checks.real(f"{field}.logspace", [first, last], 0, open_minimum=True)
     return np.geomspace(first, last, number).tolist()
+
+
+def _check_number(field: str, number: int) -> None:
+    if number > MOST_VALUES:
+        raise ValueError(f"{field}: would have {number} values, at most {MOST_VALUES} are possible")
 
 
 def _number(field: str, value: Any, whole: bool) -> float:

@@ -1,7 +1,8 @@
 """Sweep files: a `Sweep` written in TOML."""
 
+import math
 import tomllib
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -38,7 +39,11 @@ def load(path: str | Path, overrides: Iterable[str] = ()) -> Sweep:
         raise ValueError(f"sweep file {path}: not readable as TOML ({error})") from None
     for override in overrides:
         try:
-            _merge(table, tomllib.loads(override))
+            found = tomllib.loads(override)
+            for name in ("run", "axes"):
+                if name in found and not (isinstance(found[name], Mapping) and found[name]):
+                    raise ValueError(f"set = {override!r}: must be a table that says something")
+            _merge(table, found)
         except tomllib.TOMLDecodeError as error:
             raise ValueError(f"set = {override!r}: must be KEY = VALUE in TOML ({error})") from None
     try:
@@ -56,6 +61,8 @@ def from_table(table: Mapping[str, Any]) -> Sweep:
     if not isinstance(given.get("axes"), Mapping) or not given["axes"]:
         raise ValueError("axes: needs a table with at least one axis")
     fields = given.pop("run", {})
+    if not isinstance(fields, Mapping):
+        raise ValueError(f"run = {fields!r}: must be a table of settings")
     if "system" in given:
         kind = registry.system(given.pop("system")).run
     else:
@@ -64,6 +71,14 @@ def from_table(table: Mapping[str, Any]) -> Sweep:
     for name, value in run.items():
         if name in given["axes"]:
             raise ValueError(f"run.{name} = {value!r}: is an axis as well; leave one out")
+        if isinstance(value, Sequence | Mapping) and not isinstance(value, str):
+            raise ValueError(f"run.{name} = {value!r}: must be one value; several make an axis")
+        number = name in kind.AXES.names and isinstance(value, str | bool)
+        # As JSON, which has no infinity, spells it.
+        if value == "inf":
+            run[name] = math.inf
+        elif number:
+            raise ValueError(f"run.{name} = {value!r}: must be a number")
     fields = field_names(kind)
     made = kind(**{name: value for name, value in run.items() if name in fields})
     for name in set(run) - set(fields):
@@ -76,7 +91,11 @@ def from_table(table: Mapping[str, Any]) -> Sweep:
     for name in ("record", "times"):
         if isinstance(given.get(name), list):
             given[name] = tuple(given[name])
-    given["zip"] = tuple(tuple(group) for group in given.get("zip", ()))
+    groups = given.get("zip", ())
+    listed = isinstance(groups, list | tuple)
+    if not listed or not all(isinstance(group, list | tuple) for group in groups):
+        raise ValueError(f"zip = {groups!r}: must be a list of lists of axes")
+    given["zip"] = tuple(map(tuple, groups))
     return Sweep(run=made, **given)
 
 

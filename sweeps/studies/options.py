@@ -1,4 +1,4 @@
-"""What several figures share: an option, and the cells of logarithmic maps."""
+"""What several figures share: an option, and the cells of maps."""
 
 from collections.abc import Sequence
 
@@ -18,11 +18,27 @@ def queries(given: Sequence[str]) -> list[int]:
     return numbers
 
 
-def log_edges(values: ArrayLike) -> np.ndarray:
-    """Edges of the cells around increasing positive `values` on a logarithmic axis."""
-    logs = np.log(np.asarray(values, np.float64))
-    if logs.size == 1:
-        return np.exp(logs + np.array([-0.5, 0.5]))
-    middle = (logs[1:] + logs[:-1]) / 2
-    ends = 2 * logs[[0, -1]] - middle[[0, -1]]
-    return np.exp(np.concatenate([ends[:1], middle, ends[1:]]))
+def scale_of(values: ArrayLike) -> str:
+    """The scale of an axis: linear for values that are evenly spaced or not all positive, else
+    log."""
+    numbers = np.asarray(values)
+    steps = np.diff(numbers)
+    # Whole numbers are evenly spaced up to rounding.
+    rounding = 1 if numbers.dtype.kind in "iu" else 1e-6 * abs(numbers).max()
+    even = steps.size > 1 and np.ptp(steps) <= rounding
+    return "linear" if even or numbers.min() <= 0 else "log"
+
+
+def cell_edges(values: ArrayLike, scale: str | None = None) -> np.ndarray:
+    """Edges of the cells around increasing `values` on an axis of the `scale`, by default that
+    which `scale_of` finds."""
+    logarithmic = (scale or scale_of(values)) == "log"
+    centres = np.asarray(values, np.float64)
+    centres = np.log(centres) if logarithmic else centres
+    if centres.size == 1:
+        found = centres + np.array([-0.5, 0.5])
+    else:
+        middle = (centres[1:] + centres[:-1]) / 2
+        ends = 2 * centres[[0, -1]] - middle[[0, -1]]
+        found = np.concatenate([ends[:1], middle, ends[1:]])
+    return np.exp(found) if logarithmic else found

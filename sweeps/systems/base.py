@@ -16,7 +16,7 @@ from typing import Any, ClassVar, Generic, Literal, NamedTuple, Self, TypeVar
 import numpy as np
 from jaxtyping import Array, ArrayLike, Float, PRNGKeyArray, PyTree
 
-from dynsim import Trajectory, log_times
+from dynsim import Trajectory, checks, log_times
 from dynsim.precision import DType
 from dynsim.training.recording import Table
 from dynsim.training.run_checks import check_step_times
@@ -35,12 +35,14 @@ class Fields(NamedTuple):
         static: fields that change the task or the shapes of arrays: a chunk of runs has one
             value of each.
         whole: fields among them that are whole numbers.
+        counts: fields among them that are whole numbers or infinite.
         aliases: further names of fields.
     """
 
     traced: tuple[str, ...]
     static: tuple[str, ...] = ()
     whole: tuple[str, ...] = ()
+    counts: tuple[str, ...] = ()
     aliases: Mapping[str, str] = MappingProxyType({})
 
     @property
@@ -267,6 +269,9 @@ def steps_of(times: Times, steps: int) -> tuple[int, ...]:
     if times == "end":
         return (steps,)
     if isinstance(times, int):
+        checks.integer("times", times, 2)
         return tuple(log_times(steps, times).tolist())
+    if not isinstance(times, tuple) or not all(isinstance(time, int | float) for time in times):
+        raise ValueError(f"times = {times!r}: must be 'end', a number of them, or a list of steps")
     check_step_times(times, steps)
     return times

@@ -85,6 +85,7 @@ class LinearICL(Chooses, Run[Fixed]):
         traced=NUMBERS,
         static=STATIC,
         whole=("D", "N", "heads", "rank", "steps"),
+        counts=("batch",),
         aliases={"H": "heads", "R": "rank", "lr": "eta", "w_init": "scale"},
     )
 
@@ -147,7 +148,7 @@ class LinearICL(Chooses, Run[Fixed]):
         checks.choice("task", self.task, ("linear-icl",))
         checks.choice("data", self.data, ("fresh", "fixed"))
         checks.choice("dtype", self.dtype, ("float32", "float64"))
-        checks.integer("steps", self.steps, 1)
+        checks.steps("steps", self.steps)
         checks.count_or_inf("batch", self.batch, 1)
         self.make_task()
         self.fixed()

@@ -69,6 +69,7 @@ class SparseAttention(Chooses, Run[Fixed]):
         traced=(*RATES, "p"),
         static=(*SIZES, "steps", "batch"),
         whole=(*SIZES, "steps"),
+        counts=("batch",),
         aliases={"lr": "eta"},
     )
 
@@ -113,7 +114,7 @@ class SparseAttention(Chooses, Run[Fixed]):
         """Raise `ValueError`, naming the field, for what the constructors do not see."""
         checks.choice("task", self.task, ("sparse-attention",))
         checks.choice("dtype", self.dtype, ("float32", "float64"))
-        checks.integer("steps", self.steps, 1)
+        checks.steps("steps", self.steps)
         checks.count_or_inf("batch", self.batch, 1)
 
     def fixed(self) -> Fixed:

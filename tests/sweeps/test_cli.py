@@ -11,6 +11,7 @@ from types import UnionType
 
 import pytest
 
+import dynsim
 import sweeps
 from sweeps import cli
 
@@ -146,3 +147,38 @@ def test_the_front_has_its_names_and_no_others() -> None:
         assert getattr(sweeps, name).__module__.startswith("sweeps."), name
     with pytest.raises(AttributeError, match="'sweeps' has no attribute 'opne'"):
         _ = sweeps.opne
+
+
+def test_the_package_is_a_command_and_says_its_version() -> None:
+    ran = subprocess.run(
+        [sys.executable, "-m", "dynsim", "--version"], capture_output=True, text=True, check=True
+    )
+    assert ran.stdout == f"dynsim {importlib.metadata.version('dynsim')}\n"
+    assert dynsim.__version__ == importlib.metadata.version("dynsim")
+
+
+def test_a_reader_that_goes_away_is_no_error() -> None:
+    reading = subprocess.Popen(
+        [sys.executable, "-m", "dynsim", "compare", "--help"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    assert reading.stdout is not None
+    assert reading.stderr is not None
+    reading.stdout.close()
+    assert reading.stderr.read() == ""
+    reading.stderr.close()
+    assert reading.wait() == 141
+
+
+def test_ctrl_c_ends_any_command_with_a_line(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def interrupted(config: object) -> None:
+        raise KeyboardInterrupt
+
+    settings, _ = cli.COMMANDS["explain"].load()
+    monkeypatch.setattr(cli, "load", lambda name: (settings, interrupted))
+    assert cli.main(["explain"]) == 130
+    assert capsys.readouterr().err == "dynsim: stopped by Ctrl-C\n"

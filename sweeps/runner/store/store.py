@@ -117,7 +117,13 @@ class Store:
         try:
             group = where.open()
             version, status = group.attrs["format"], _array(group, "status")
-        except (FileNotFoundError, KeyError, NotADirectoryError, ValueError) as error:
+        except (
+            FileExistsError,
+            FileNotFoundError,
+            KeyError,
+            NotADirectoryError,
+            ValueError,
+        ) as error:
             if isinstance(error, StoreError):
                 raise
             raise StoreError(

@@ -63,7 +63,7 @@ class FigureJoMA:
 
 def run(config: FigureJoMA) -> list[Path]:
     """Compute or resume, print the tables, draw and write."""
-    checks.integer("steps", config.steps, 1)
+    checks.steps("steps", config.steps)
     output.check_directory(config.out)
     wanted = config.sweeps()
     for sweep in wanted.values():

@@ -20,7 +20,7 @@ from sweeps.runner.run import run as run_sweep
 from sweeps.runner.run import valid
 from sweeps.runner.spec import Sweep
 from sweeps.studies.linear_icl import rests
-from sweeps.studies.options import log_edges
+from sweeps.studies.options import cell_edges
 from sweeps.systems.linear_icl import LinearICL
 
 TIMES = 160
@@ -156,7 +156,7 @@ def measured(dataset: xr.Dataset, run: LinearICL) -> xr.Dataset:
 def plot_map(values: xr.DataArray, ax: Axes | None = None, **options):
     """Heat map over scale and ratio; returns the mesh, for a colour bar."""
     ax = ax or plt.gca()
-    edges = log_edges(values.scale), log_edges(values.ratio)
+    edges = cell_edges(values.scale, "log"), cell_edges(values.ratio, "log")
     mesh = ax.pcolormesh(*edges, values.transpose("ratio", "scale"), rasterized=True, **options)
     ax.set(xscale="log", yscale="log")
     ticks = [t for t in (0.3, 0.4, 0.5, 0.6, 0.8, 1.0) if edges[1][0] <= t <= edges[1][-1]]

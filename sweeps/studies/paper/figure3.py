@@ -47,6 +47,8 @@ def run(config: Figure3) -> list[Path]:
     """Compute, draw and write the figure."""
     K = checks.integer("classes", config.classes, 1)
     M = checks.integer("vocabulary", config.vocabulary, max(K, 4))
+    if not config.eta_y:
+        raise ValueError("eta_y: needs at least one learning rate")
     for field in ("eta_y", "eta_z", "end", "c0"):
         checks.real(field, getattr(config, field), 0, open_minimum=True)
     checks.real("f", config.f, 0, 1, open_minimum=True)

@@ -15,6 +15,7 @@ import xarray as xr
 from matplotlib.axes import Axes
 from matplotlib.lines import Line2D
 
+from dynsim import checks
 from sweeps import output
 from sweeps.runner.cluster import hosts
 from sweeps.runner.files import load
@@ -65,6 +66,7 @@ class Figure6:
 
 def run(config: Figure6) -> list[Path]:
     """Run or resume the sweeps, draw and write the figure and its table."""
+    checks.integer("seeds", config.seeds, 1)
     overrides = [
         f"axes.num_queries = {queries(config.queries)}",
         f"axes.seed = {{ range = {config.seeds} }}",

@@ -33,7 +33,7 @@ PANELS = {50: (0.1, 0.2, 0.5, 1.0, 2.0), 1000: (0.2, 0.5, 1.0, 2.0, 4.0)}
 def run(config: Figure8) -> list[Path]:
     """Compute, draw and write the figure."""
     for steps in config.steps:
-        checks.integer("steps", steps, 1)
+        checks.steps("steps", steps)
     figure, axes = plt.subplots(2, 2, figsize=(11, 7.5), layout="constrained", sharex="col")
     arrays: dict[str, np.ndarray] = {}
     for column, ((M, rates), steps) in enumerate(zip(PANELS.items(), config.steps, strict=True)):

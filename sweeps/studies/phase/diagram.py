@@ -40,7 +40,8 @@ class Phase(Plane, Problem):
     """Colour a plane of two axes by what training did, with theory's transition lines on it.
 
     Attributes:
-        x: axis across, NAME:FIRST:LAST or NAME:FIRST:LAST:NUMBER, logarithmic.
+        x: axis across, NAME:FIRST:LAST or NAME:FIRST:LAST:NUMBER, logarithmic, or with :lin at the
+            end linear.
         y: axis up, written the same way.
         horizon: optimiser steps after which is looked.
         engine: simulation; symmetric (descent of a symmetric task with T and batch infinite, exact
@@ -135,9 +136,15 @@ class Phase(Plane, Problem):
 
     def title(self) -> str:
         """What was computed, in a line."""
-        sgd = self.optimizer == "sgd"
-        rule = f"momentum {self.value('momentum'):g}" if sgd else self.optimizer
-        return f"{self.task}, {rule}, {self.horizon} steps, {self.init} start"
+        axes = self.axes()
+        rate = "eta_y" if self.ratio is None else "ratio"
+        shown = [rate, "eta_z", *({"momentum": 0} if self.optimizer == "sgd" else {})]
+        fixed = [f"{name} {self.value(name):g}" for name in shown if name not in axes]
+        sizes = {"T": "length", "batch": "batch"}
+        if self.engine == "simulation":
+            fixed += [f"{t} {getattr(self, n):g}" for t, n in sizes.items() if n not in axes]
+        words = [self.task, self.optimizer, *fixed, f"{self.horizon} steps", f"{self.init} start"]
+        return ", ".join(map(str, words))
 
 
 def lines(config: Phase) -> dict[str, np.ndarray]:

@@ -1,5 +1,6 @@
 """Drawing phase diagrams: observable and region maps, with the closed form's lines."""
 
+import textwrap
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -11,12 +12,13 @@ from matplotlib.axes import Axes
 from matplotlib.colors import BoundaryNorm, ListedColormap
 from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
+from matplotlib.ticker import FixedLocator, NullLocator
 
 from sweeps import output
 from sweeps.runner.cluster import hosts
 from sweeps.runner.labels import label
 from sweeps.runner.run import run as run_sweep
-from sweeps.studies.options import log_edges
+from sweeps.studies.options import cell_edges, scale_of
 from sweeps.studies.phase import diagram
 from sweeps.studies.phase.diagram import DESCENT, Phase
 from sweeps.studies.phase.plane import Plane, at_end, region_map, sweep
@@ -32,6 +34,8 @@ LINES = {
     "snap": (r"horizon = $t_0$", "--"),
 }
 """Transition lines: where a stage of the closed form ends just at the horizon."""
+MOST_TICKS = 8
+"""Of an axis of whole numbers."""
 NOISE_COLOUR = "#c2185b"
 TITLES = {
     "simulation": "training",
@@ -110,15 +114,14 @@ def run(config: Plane, rule: Rule | None = None) -> list[Path]:
         plot_lines(config, closed, ax=ax, bound=ax in axes[0, : len(maps)])
         if noise is not None:
             plot_noise(noise, ax=ax)
+    codes = np.unique(np.concatenate([each.values.ravel() for each in areas.values()]))
     figure.legend(
-        handles=legend(
-            rule, bool(closed) and bool(np.isfinite(closed["peak"]).any()), noise is not None
-        ),
+        handles=legend(rule, closed, noise, codes),
         loc="outside lower center",
-        ncols=5,
+        ncols=5 if compared else 2,
         frameon=False,
     )
-    figure.suptitle(config.title())
+    figure.suptitle(textwrap.fill(config.title(), 45 * columns))
     arrays = {f"{name}/{config.observable}": m.values for name, m in maps.items()}
     arrays |= {f"{name}/region": a.values for name, a in areas.items()}
     arrays |= {f"closed_form/{name}": values for name, values in closed.items()}
@@ -143,8 +146,8 @@ def plot_map(
     drawn = np.ma.masked_invalid(values.transpose(y, x).values)
     ax.set_facecolor(DIVERGED_COLOUR)
     mesh = ax.pcolormesh(
-        log_edges(values[x]),
-        log_edges(values[y]),
+        cell_edges(values[x]),
+        cell_edges(values[y]),
         drawn,
         cmap=colours,
         vmin=limits[0],
@@ -161,8 +164,8 @@ def plot_regions(areas: xr.DataArray, rule: Rule, ax: Axes | None = None) -> Axe
     x, y = areas.dims
     codes = list(rule.legend)
     ax.pcolormesh(
-        log_edges(areas[x]),
-        log_edges(areas[y]),
+        cell_edges(areas[x]),
+        cell_edges(areas[y]),
         np.searchsorted(codes, areas.transpose(y, x).values),
         cmap=ListedColormap([colour for _, colour in rule.legend.values()]),
         norm=BoundaryNorm(np.arange(len(codes) + 1) - 0.5, len(codes)),
@@ -178,8 +181,8 @@ def plot_agreement(one: xr.DataArray, other: xr.DataArray, ax: Axes | None = Non
     x, y = one.dims
     same = one.values == other.values
     ax.pcolormesh(
-        log_edges(one[x]),
-        log_edges(one[y]),
+        cell_edges(one[x]),
+        cell_edges(one[y]),
         same.T,
         cmap=ListedColormap(["#d95f02", "#f0f0f0"]),
         vmin=0,
@@ -196,16 +199,21 @@ def plot_lines(config: Plane, closed: Mapping[str, np.ndarray], ax: Axes, bound:
     if not closed:
         return
     (_, xs), (_, ys) = config.axes().items()
-    for name, (_, style) in LINES.items():
-        ratio = np.log(closed[name])
-        if np.isfinite(ratio).all() and ratio.min() < 0 < ratio.max():
-            ax.contour(xs, ys, ratio, [0.0], colors="k", linestyles=style, linewidths=1.4)
+    for name in crossing(closed):
+        ratio, style = np.log(closed[name]), LINES[name][1]
+        ax.contour(xs, ys, ratio, [0.0], colors="k", linestyles=style, linewidths=1.4)
     if bound and np.isfinite(closed["bound"]).all():
         levels = np.unique(np.round(np.quantile(closed["bound"], [0.2, 0.5, 0.8]), 2))
         drawn = ax.contour(
             xs, ys, closed["bound"], levels, colors="0.35", linewidths=0.8, linestyles="-"
         )
         ax.clabel(drawn, fmt="B = %.2g", fontsize=7)
+
+
+def crossing(closed: Mapping[str, np.ndarray]) -> list[str]:
+    """Names of the transition lines that lie within the plane."""
+    logs = {name: np.log(closed[name]) for name in LINES if name in closed}
+    return [n for n, v in logs.items() if np.isfinite(v).all() and v.min() < 0 < v.max()]
 
 
 def plot_noise(noise: xr.DataArray, ax: Axes) -> None:
@@ -216,19 +224,29 @@ def plot_noise(noise: xr.DataArray, ax: Axes) -> None:
 
 
 def decorate(ax: Axes, x: xr.DataArray, y: xr.DataArray) -> None:
-    """Logarithmic axes with names and units."""
-    ax.set(xscale="log", yscale="log", xlabel=label(x), ylabel=label(y))
+    """Axes with names and units, logarithmic unless the values are evenly spaced; whole numbers
+    have whole numbers as ticks."""
+    ax.set(xscale=scale_of(x), yscale=scale_of(y), xlabel=label(x), ylabel=label(y))
+    for line, values in ((ax.xaxis, x.values), (ax.yaxis, y.values)):
+        if values.dtype.kind in "iu":
+            shown = values[:: -(-len(values) // MOST_TICKS)]
+            line.set_major_locator(FixedLocator(shown.tolist()))
+            line.set_major_formatter("{x:.0f}")
+            line.set_minor_locator(NullLocator())
 
 
-def legend(rule: Rule, lines: bool, noise: bool) -> list:
-    """What the colours are, and the lines if there are any."""
-    handles: list = []
-    if lines:
-        handles = [
-            Line2D([], [], color="k", ls=style, label=text) for text, style in LINES.values()
-        ]
+def legend(
+    rule: Rule, closed: Mapping[str, np.ndarray], noise: xr.DataArray | None, codes: np.ndarray
+) -> list:
+    """What the lines that are drawn are, and the colours of the regions that there are."""
+    handles: list = [
+        Line2D([], [], color="k", ls=LINES[name][1], label=LINES[name][0])
+        for name in crossing(closed)
+    ]
+    if closed and np.isfinite(closed["bound"]).all():
         handles.append(Line2D([], [], color="0.35", lw=0.8, label="iso-lines of Theorem 4's B"))
-    if noise:
+    if noise is not None and noise.min() < 0 < noise.max():
         text = r"noise: $\sigma(z) = \max(|z|, \sigma_1)$"
         handles.append(Line2D([], [], color=NOISE_COLOUR, label=text))
-    return handles + [Patch(fc=fc, ec="0.5", label=name) for name, fc in rule.legend.values()]
+    there = [rule.legend[code] for code in rule.legend if code in codes]
+    return handles + [Patch(fc=fc, ec="0.5", label=name) for name, fc in there]

@@ -1,6 +1,7 @@
 """A plane of two axes of any system: what is asked of it, and the sweeps behind its panels."""
 
 import dataclasses
+import math
 import pkgutil
 from pathlib import Path
 from typing import Any, ClassVar
@@ -14,6 +15,7 @@ from sweeps.studies.phase.regions import Rule, most_common
 from sweeps.systems import registry
 from sweeps.systems.base import Fields, Run, Times
 
+MOST_POINTS = 2**24
 NUM_TIMES = 10
 """Recorded steps of a run: a peak is located between two of them."""
 
@@ -23,7 +25,8 @@ class Plane:
     """To be mixed into the fields of a run.
 
     Attributes:
-        x: axis across, NAME:FIRST:LAST or NAME:FIRST:LAST:NUMBER, logarithmic.
+        x: axis across, NAME:FIRST:LAST or NAME:FIRST:LAST:NUMBER, logarithmic, or with :lin at the
+            end linear.
         y: axis up, written the same way.
         resolution: number of values of an axis that does not say it.
         engine: simulation, or a theory.
@@ -57,7 +60,14 @@ class Plane:
     def axes(self) -> dict[str, tuple[float, ...]]:
         """Values by axis, the one across first."""
         fields = self.training().AXES
+        checks.integer("resolution", self.resolution, 2)
         found = dict(axis(word, self.resolution, fields) for word in (self.x, self.y))
+        points = math.prod(map(len, found.values()))
+        if points > MOST_POINTS:
+            raise ValueError(
+                f"x, y = {self.x!r}, {self.y!r} at resolution = {self.resolution}: are {points} "
+                f"points, at most {MOST_POINTS} can be drawn"
+            )
         if len(found) < 2:
             raise ValueError(f"x, y = {self.x!r}, {self.y!r}: must be different axes")
         return found
@@ -93,21 +103,44 @@ class Plane:
         return f"{self.SYSTEM}: {self.training().task}"
 
 
+def is_linear(word: str) -> bool:
+    """Whether an axis as it is written is linear."""
+    return word.endswith(":lin")
+
+
 def axis(word: str, resolution: int, fields: Fields) -> tuple[str, tuple[float, ...]]:
-    """Name and values of "eta_y:1e-2:1e2:256"; `ValueError` for what cannot be read."""
+    """Name and values of "eta_y:1e-2:1e2:256" or "momentum:0:0.9:10:lin"; `ValueError` for what
+    cannot be read."""
     name, *numbers = word.split(":")
     name = fields.resolve(name)
-    checks.choice("axis", name, fields.names)
+    if name == "seed":
+        raise ValueError(
+            f"axis = {word!r}: seeds have no order; --seeds gives each point several of them"
+        )
+    checks.choice("axis", name, [each for each in fields.names if each != "seed"])
+    linear = is_linear(word)
+    numbers = numbers[:-1] if linear else numbers
+    first, last, count = 0.0, 0.0, 0
     try:
         first, last = (float(number) for number in numbers[:2])
         count = int(numbers[2]) if len(numbers) > 2 else resolution
     except ValueError:
         count = 0
     if count < 2 or len(numbers) > 3:
-        raise ValueError(f"axis = {word!r}: must be NAME:FIRST:LAST or NAME:FIRST:LAST:NUMBER")
-    checks.real(f"axis {name}", [first, last], 0, open_minimum=True)
-    values = np.geomspace(first, last, count)
-    if fields.is_whole(name):
+        raise ValueError(
+            f"axis = {word!r}: must be NAME:FIRST:LAST or NAME:FIRST:LAST:NUMBER, then :lin for a "
+            "linear axis"
+        )
+    if linear:
+        checks.real(f"axis {name}", [first, last])
+    else:
+        checks.real(f"axis {name}", [first, last], 0, open_minimum=True)
+    if first == last or count > MOST_POINTS:
+        raise ValueError(
+            f"axis = {word!r}: needs two ends, and at most {MOST_POINTS} values between them"
+        )
+    values = (np.linspace if linear else np.geomspace)(first, last, count)
+    if fields.is_whole(name) or name in fields.counts:
         values = np.unique(np.rint(values)).astype(int)
     return name, tuple(values.tolist())
 
@@ -121,7 +154,9 @@ def sweep(config: Plane, engine: str) -> Sweep:
     elif config.random_start():
         found["seed"] = {"range": 1}
     record = tuple(dict.fromkeys((*config.rule().record, config.observable)))
-    return Sweep(found, training, engine, record, config.times())
+    made = Sweep(found, training, engine, record, config.times())
+    checks.choice("observable", config.observable, made.rules.observables.names())
+    return made
 
 
 def at_end(dataset: xr.Dataset, observable: str) -> xr.DataArray:

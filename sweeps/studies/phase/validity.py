@@ -20,7 +20,7 @@ from sweeps.runner.cluster import hosts
 from sweeps.runner.run import run as run_sweep
 from sweeps.runner.run import valid
 from sweeps.runner.spec import Sweep
-from sweeps.studies.options import log_edges
+from sweeps.studies.options import cell_edges
 from sweeps.systems.yz.settings import Training
 
 CONTOURS = (0.05, 0.2)
@@ -161,8 +161,8 @@ def plot(error: xr.DataArray, ax: Axes | None = None) -> QuadMesh:
     x, y = error.dims
     values = error.values.T
     mesh = ax.pcolormesh(
-        log_edges(error[x]),
-        log_edges(error[y]),
+        cell_edges(error[x]),
+        cell_edges(error[y]),
         np.ma.masked_invalid(np.clip(values, 1e-3, None)),
         norm=LogNorm(1e-3, 1),
         cmap=plt.get_cmap("cividis_r").with_extremes(bad="#b0b0b0"),

@@ -25,6 +25,9 @@ from sweeps.studies.trainability.boundary import (
 )
 from sweeps.systems.yz.settings import Training
 
+MOST_LEVELS = 12
+"""Each level about doubles the runs; 12 of them resolve a cell into 4096."""
+
 
 @dataclasses.dataclass(frozen=True)
 class Trainability:
@@ -77,7 +80,7 @@ def run(config: Trainability) -> list[Path]:
     """Run or resume the sweeps, draw and write the figure."""
     window = Window(config.eta_y, config.eta_z)
     window.check()
-    checks.integer("levels", config.levels, 2)
+    checks.integer("levels", config.levels, 2, MOST_LEVELS)
     fit = config.fit or (1, config.levels)
     if not 0 <= fit[0] < fit[1] <= config.levels:
         raise ValueError(

@@ -19,7 +19,7 @@ from sweeps.runner.cluster import hosts
 from sweeps.runner.run import run as run_sweep
 from sweeps.runner.run import valid
 from sweeps.runner.spec import Sweep
-from sweeps.studies.options import log_edges
+from sweeps.studies.options import cell_edges
 from sweeps.systems.two_stage.settings import TwoStage
 
 ETA = 0.2
@@ -190,7 +190,7 @@ def judge(simulated: Plane, line: Float[np.ndarray, " R"]) -> Verdict:
 def plot(theory: Plane, simulated: Plane, ax: Axes | None = None) -> Axes:
     """AUC of Q: the reduced ODE as a map, training as dots in the same colours."""
     ax = ax or plt.gca()
-    edges = log_edges(theory.tau), log_edges(theory.r)
+    edges = cell_edges(theory.tau, "log"), cell_edges(theory.r, "log")
     mesh = ax.pcolormesh(*edges, theory.auc.T, vmin=0.5, vmax=1, cmap="viridis", rasterized=True)
     tau, r = np.meshgrid(simulated.tau, simulated.r, indexing="ij")
     ax.scatter(tau, r, c=simulated.auc, vmin=0.5, vmax=1, cmap="viridis", s=70, edgecolors="white")

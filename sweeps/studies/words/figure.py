@@ -76,7 +76,7 @@ def run(config: CorpusFigure) -> list[Path]:
 
     The npz file is a task that `dynsim.load_task` reads, with the logits and the predictions.
     """
-    checks.real("scale", config.scale, 0)
+    checks.real("scale", config.scale, 0, open_minimum=True)
     output.check_directory(config.out)
     text = corpus(config)
     estimate = estimate_classes(

@@ -185,6 +185,7 @@ def _syn_numbers(problem: Problem) -> dict[str, Any]:
                 f"K = {problem.K}: must be a multiple of classes_per_query = {per_query}"
             )
         queries = problem.K // per_query
+    checks.integer("num_queries", queries, 1)
     same = {name: given[name] for name in ("num_common", "num_distinct", "layout")}
     return {"num_queries": queries, "classes_per_query": per_query, **same}
 

@@ -16,7 +16,7 @@ from odes.yz import ladder
 from sweeps.systems.base import Engine, Settings, known
 from sweeps.systems.yz import memory
 from sweeps.systems.yz.problem import Problem
-from sweeps.systems.yz.rungs import assemble, check_applies, integrate, rung
+from sweeps.systems.yz.rungs import assemble, check_applies, check_finite, integrate, rung
 from sweeps.systems.yz.settings import Fixed
 
 
@@ -76,6 +76,24 @@ def _check(
         )
 
 
+def _check_descent(
+    fixed: Fixed,
+    task: dynsim.SequenceClasses | SymmetricTask,
+    optimizer: dynsim.Optimizer,
+    *,
+    theory: ladder.Theory,
+) -> None:
+    """As `_check`; but descent, unlike the flow, has no rule that it does not describe."""
+    if isinstance(task, SymmetricTask):
+        _check(fixed, task, optimizer, theory=theory)
+        return
+    if fixed.init != "zero":
+        raise ValueError(f"init = {fixed.init!r}: the reduction holds from zero weights alone")
+    symmetric.placed(task)
+    if "length" in theory.needs:
+        check_finite(fixed, task)
+
+
 def _merged(
     task: dynsim.SequenceClasses | SymmetricTask, record: tuple[str, ...]
 ) -> SymmetricTask | Placed:
@@ -124,7 +142,7 @@ def engines(finite: bool, descent: Engine[Fixed]) -> dict[str, Engine[Fixed]]:
             assemble,
             DESCENDED,
             memory.bytes_of(memory.reduced_parameters, memory.none),
-            functools.partial(_check, theory=theory),
+            functools.partial(_check_descent, theory=theory),
             tile=4096,
             task=_task,
             prepare=_merged,

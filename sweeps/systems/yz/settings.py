@@ -50,6 +50,7 @@ class LayerTraining(Problem, Run[FixedT]):
         traced=("eta_y", "eta_z", "ratio", "momentum", "b1", "b2", "eps"),
         static=(*TASK_AXES, "steps", "length", "batch"),
         whole=("num_queries", "classes_per_query", "num_common", "num_distinct", "K", "M", "steps"),
+        counts=("length", "batch"),
         aliases={"T": "length"},
     )
 
@@ -61,7 +62,7 @@ class LayerTraining(Problem, Run[FixedT]):
 
     def check(self) -> None:
         """Raise `ValueError`, naming the field, for what the constructors do not see."""
-        checks.integer("steps", self.steps, 1)
+        checks.steps("steps", self.steps)
         checks.count_or_inf("length", self.length, 2)
         checks.count_or_inf("batch", self.batch, 1)
         checks.choice("init", self.init, ("zero", "uniform"))

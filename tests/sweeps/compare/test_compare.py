@@ -118,7 +118,7 @@ def test_json_prints_the_report_alone(tmp_path: Path, capsys: pytest.CaptureFixt
         (["--K", "5"], "K = 5: task 'syn-small' does not read it, syn and overlap do"),
         (["--b1", "0.5"], "b1 = 0.5: optimizer 'sgd' does not read it, adam does"),
         (["--task", "syn", "--K", "4", "--num-queries", "2"], "num_queries = 2: K = 4 says it"),
-        (["--seed", "4294967296"], "seed = 4294967296: must be an integer in [0, 4294967295]"),
+        (["--seed", "4294967296"], "seed = 4294967296: must be an integer <= 4294967295"),
     ],
 )
 def test_bad_input_ends_with_one_line_and_writes_nothing(

@@ -75,7 +75,7 @@ def test_chunks_tile_the_array_of_runs_without_crossing_static_values(size: int)
         ({"axes": {"eta_y": {"logspace": [1, 2]}}}, "must be [first, last, number of values]"),
         ({"axes": {"seed": [0.5]}}, "axes.seed = 0.5: must be a whole number"),
         ({"axes": {"seed": [-1]}}, "axes.seed = -1: must be an integer >= 0"),
-        ({"axes": {"eta_y": [1], "ratio": [2]}}, "say the same"),
+        ({"axes": {"eta_y": [1], "ratio": [2]}}, "leave one of eta_y and ratio out"),
         ({"axes": {"T": [8], "length": [9]}}, "axes.length: stands for length"),
         ({"axes": {"eta_y": [1, 2], "eta_z": [1]}, "zip": [["eta_y", "eta_z"]]}, "same number"),
         (
@@ -85,7 +85,7 @@ def test_chunks_tile_the_array_of_runs_without_crossing_static_values(size: int)
         ({"axes": {"eta_y": [1]}, "zip": [["eta_y", "eta_z"]]}, "zip = 'eta_z': must be one of"),
         ({"axes": {"eta_y": [1], "seed": [1]}, "zip": [["eta_y", "seed"]]}, "axis of its own"),
         ({"axes": {"num_queries": [1]}}, "axes.num_queries: task 'syn-small' does not read it"),
-        ({"axes": {"b1": [0.9]}}, "axes.b1: optimizer = 'sgd' does not read it"),
+        ({"axes": {"b1": [0.9]}}, "axes.b1: optimizer 'sgd' does not read it"),
         ({"axes": {"length": [1]}}, "length = 1: must be an integer >= 2, or inf"),
         ({"axes": {"momentum": [0.5, 1]}}, "momentum = 1.0: must be finite and in [0, 1)"),
         ({"axes": {"overlap": [1]}, "run": {"task": "overlap"}}, "overlap = 1.0: must be finite"),
@@ -149,5 +149,5 @@ def test_only_what_decides_the_numbers_is_hashed() -> None:
 
 
 def test_a_ratio_means_eta_y_over_eta_z() -> None:
-    optimizer = Training(ratio=4.0, eta_z=0.5, eta_y=9.0).make_optimizer()
+    optimizer = Training(ratio=4.0, eta_z=0.5).make_optimizer()
     assert (optimizer.eta_y, optimizer.eta_z) == (2.0, 0.5)

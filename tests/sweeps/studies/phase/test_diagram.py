@@ -146,7 +146,7 @@ def test_no_line_of_gradient_descent_is_drawn_for_adam(tmp_path: Path) -> None:
         (["--x", "eta_z:1:2"], "must be different axes"),
         (["--horizon", "0"], "horizon = 0: must be an integer >= 2"),
         (["--engine", "magic"], "engine = 'magic'"),
-        (["--observable", "magic"], "record = 'magic'"),
+        (["--observable", "magic"], "observable = 'magic'"),
         (["--x", "num_queries:1:4"], "task 'syn-small' does not read it"),
     ],
 )
