@@ -91,6 +91,7 @@ def test_losses_gradient_and_slope_are_those_of_the_full_hessian(
     assert np.all(np.asarray(got.slope)[np.asarray(task.probs) == 0] == 0)
 
 
+@pytest.mark.full  # the full Hessian stays
 @pytest.mark.usefixtures("x64")
 def test_the_remainder_is_of_second_order() -> None:
     params, task = jax.tree.map(jnp.asarray, weights()), TASK.astype("float64")

@@ -91,6 +91,7 @@ def test_the_drift_of_eq10_is_theorem_1s(clock: str) -> None:
     np.testing.assert_allclose(got["xi"], got["speed"] * gram_xi, rtol=1e-8, atol=1e-12)
 
 
+@pytest.mark.full  # each is compared at step zero in its own tests
 def test_theories_return_the_start_at_step_zero_and_a_loop_is_a_vector() -> None:
     optimizer = dynsim.momentum(0.5, 0.5)
     times = np.array([0.0, 3.0, 17.5, 60.0])

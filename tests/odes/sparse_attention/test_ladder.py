@@ -51,7 +51,7 @@ def test_the_population_loss_is_the_mean_over_sequences() -> None:
         # Descent is eta^2 from the corrected flow: eta = 1 is 1 % of a growth time here, and the
         # plain flow is off by eta times the slope, which the last two cases' rates make small.
         (Descent(0.5), "corrected", 2e-3),
-        (Descent(0.05, 0.9, kind="momentum"), "matched", 0.02),
+        pytest.param(Descent(0.05, 0.9, kind="momentum"), "matched", 0.02, marks=pytest.mark.full),
         (Descent(0.01, kind="adam"), "matched-adam", 0.02),
     ],
 )
@@ -112,6 +112,7 @@ def test_repetition_speeds_up_like_the_root_of_its_number(B: int, printed: float
     assert float(sparse_attention.escape_time(task)) == pytest.approx(want, rel=0.04)
 
 
+@pytest.mark.full  # repetition stays
 def test_the_plateau_is_the_closed_form_as_tokens_grow() -> None:
     """Before the escape, at T = 2^14, from d = 64 to 4096: the difference to the flow is of first
     order in 1/sqrt(d)."""

@@ -103,6 +103,7 @@ def test_symmetry_of_scale() -> None:
         np.testing.assert_allclose(c**power * other[name], found[name], rtol=1e-6, err_msg=name)
 
 
+@pytest.mark.full  # the spread of all numbers stays
 def test_noise_that_the_loss_does_not_see_is_ornstein_uhlenbeck() -> None:
     task = prompts(s1=0.0, s2=0.0)
     optimizer = noisy_sgd(init=0.4)
@@ -262,6 +263,7 @@ def test_a_solve_that_fails_says_so() -> None:
     assert found.status == Status.MAX_STEPS
 
 
+@pytest.mark.full  # in float64 by default
 def test_single_precision() -> None:
     # In the same equal steps, so that rounding is all that differs.
     with runge_kutta_instead():

@@ -26,7 +26,7 @@ def test_every_engine_traces(name: str) -> None:
     momentum = (
         0.9
         if name.removesuffix(FINITE) in ("matched", "heavy-ball", "rescaled", "corrected")
-        else 0.0
+        else None
     )
     optimizer = "adam" if "adam" in name else "sgd"
     training = Training(optimizer=optimizer, momentum=momentum, steps=5)

@@ -26,6 +26,7 @@ def test_rests_and_escapes_of_stairs_are_found() -> None:
     assert np.isnan(rests.escapes(times, stairs[None] * 0 + 1, level[None])).all()
 
 
+@pytest.mark.full  # the ladder has the plateaus
 def test_small_starts_of_unequal_eigenvalues_are_learned_one_by_one(tmp_path: Path) -> None:
     config = diagram.LinearICLPlateaus(
         scale=(0.05, 1.0), ratio=(0.4, 1.0), resolution=2, seeds=2, steps=3000, out=tmp_path
