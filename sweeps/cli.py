@@ -1,7 +1,7 @@
 """The command `dynsim`: theory and simulation of attention's training dynamics.
 
-A command is an entry of `COMMANDS`, from which help, parsing and dispatch are made. Its module is
-imported when somebody asks for it, so that help costs nothing.
+Commands are those of `sweeps.commands.table`, and those of systems. What computes is imported when
+somebody asks for it, so that help costs nothing.
 """
 
 import argparse
@@ -13,160 +13,14 @@ import os
 import pkgutil
 import sys
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, NoReturn
 
 import tyro
 
 import sweeps
-
-Run = Callable[[Any], list[Path] | list[str] | None]
-
-
-class Command(NamedTuple):
-    """A command.
-
-    Attributes:
-        settings: "module:Class" of the frozen dataclass whose fields are the options. The module
-            also has `run`, which takes the settings and returns the paths or addresses that it
-            wrote, if any.
-        help: what it does, in a line.
-        recorded: whether results that it writes to `out` are kept from being written over by those
-            of other settings; stores of sweeps look after that themselves.
-    """
-
-    settings: str
-    help: str
-    recorded: bool = True
-
-    def load(self) -> tuple[type, Run]:
-        """The class of the settings, and what runs them."""
-        path, name = self.settings.split(":")
-        module = importlib.import_module(path)
-        return getattr(module, name), module.run
-
-
-COMMANDS: dict[str, Command] = {
-    "compare": Command(
-        "sweeps.compare.report:Compare",
-        "train, and solve the theories; compare two_stage, or NAME of another system",
-    ),
-    "explain": Command(
-        "sweeps.commands.explain:Explain", "predict the life of a run, without running it"
-    ),
-    "sweep": Command("sweeps.commands.sweep:SweepCommand", "run a sweep, or resume it", False),
-    "info": Command("sweeps.commands.info:Info", "say what a stored sweep is and how far it is"),
-    "check": Command(
-        "sweeps.commands.check:Check", "read all of a stored sweep, to see it is whole"
-    ),
-    "plot": Command("sweeps.commands.plot:Plot", "draw what a stored sweep recorded"),
-    "export": Command(
-        "sweeps.commands.export:Export", "write a stored sweep as a netCDF file", False
-    ),
-    "phase": Command(
-        "sweeps.studies.phase.figure:Phase",
-        "draw a phase diagram over two axes; phase NAME for another system",
-    ),
-    "spectrum": Command(
-        "sweeps.studies.spectrum.figure:Spectrum",
-        "find what singular directions of trained weights carry",
-    ),
-    "validate": Command(
-        "sweeps.studies.tables.validate:Validate", "measure how far the theories hold"
-    ),
-    "check_devices": Command(
-        "sweeps.targets.check:CheckDevices", "compile every engine for a GPU or TPU without one"
-    ),
-    "bench": Command("sweeps.benchmarks.command:Bench", "measure speed and robustness", False),
-    "figure 3": Command(
-        "sweeps.studies.paper.figure3:Figure3", "growth factor chi(t) and its phase transition"
-    ),
-    "figure 4": Command(
-        "sweeps.studies.paper.attention_maps:Figure4", "attention over training by SGD"
-    ),
-    "figure 5": Command(
-        "sweeps.studies.paper.attention_maps:Figure5", "attention over training by Adam"
-    ),
-    "figure 6": Command(
-        "sweeps.studies.paper.figure6:Figure6", "entropy of attention after training, with theory"
-    ),
-    "figure 7": Command(
-        "sweeps.studies.paper.figure7:Figure7", "attention over training on text, 1 and 3 layers"
-    ),
-    "figure 8": Command(
-        "sweeps.studies.paper.figure8:Figure8", "the decoder by discrete steps and by the flow"
-    ),
-    "figure 9": Command(
-        "sweeps.studies.paper.figure9:Figure9", "growth bound B(t) at a fixed ratio of rates"
-    ),
-    "figure 10": Command(
-        "sweeps.studies.paper.figure10:Figure10", "entropy of attention on text against the rate"
-    ),
-    "figure 11": Command(
-        "sweeps.studies.paper.recall:Figure11", "recall of distinct tokens by attention"
-    ),
-    "figure 12": Command(
-        "sweeps.studies.paper.recall:Figure12", "the same at other numbers of queries"
-    ),
-    "figure collapse": Command(
-        "sweeps.studies.transitions.collapse:Collapse", "transition times on one line"
-    ),
-    "figure corpus": Command(
-        "sweeps.studies.words.figure:CorpusFigure", "predicted and trained fate of words of a text"
-    ),
-    "figure finite_size": Command(
-        "sweeps.studies.finite_size.figure:FiniteSize", "how far theory of finite T and batch holds"
-    ),
-    "figure joma": Command(
-        "sweeps.studies.joma.figure:FigureJoMA", "attention as an integral of the MLP below a loss"
-    ),
-    "figure ladder": Command("sweeps.compare.ladder:Ladder", "every theory beside simulation"),
-    "figure linear_icl": Command(
-        "sweeps.studies.linear_icl.figure:FigureLinearICL", "plateaus of in-context regression"
-    ),
-    "figure linear_icl_plateaus": Command(
-        "sweeps.studies.linear_icl.diagram:LinearICLPlateaus", "where heads learn one at a time"
-    ),
-    "figure phase": Command("sweeps.studies.phase.figure:Phase", "as dynsim phase"),
-    "figure qkv": Command(
-        "sweeps.studies.qkv.figure:FigureQKV", "theory in Y and Z beside training of W_Q, W_K, W_V"
-    ),
-    "figure snap": Command(
-        "sweeps.studies.transitions.snap:Snap", "what the rates do to transition and sparsity"
-    ),
-    "figure sparse_attention": Command(
-        "sweeps.studies.sparse_attention.figure:FigureSparseAttention",
-        "how long attention takes to become sparse",
-    ),
-    "figure spectrum": Command("sweeps.studies.spectrum.figure:Spectrum", "as dynsim spectrum"),
-    "figure trainability": Command(
-        "sweeps.studies.trainability.figure:Trainability", "which learning rates train at all"
-    ),
-    "figure two_stage": Command(
-        "sweeps.studies.two_stage.figure:FigureTwoStage", "two-stage training, claim by claim"
-    ),
-    "figure two_stage_finite": Command(
-        "sweeps.studies.two_stage.finite:TwoStageFinite", "what finite length and batch do to it"
-    ),
-    "figure two_stage_phase": Command(
-        "sweeps.studies.two_stage.phase:TwoStagePhase", "where Q can be learned at all"
-    ),
-    "figure validity": Command("sweeps.studies.phase.validity:Validity", "where each theory holds"),
-}
-"""All commands by name; a name has one word, or two."""
-FOR_SYSTEMS = {
-    "compare": "sweeps.compare.generic:command",
-    "phase": "sweeps.studies.phase.figure:command",
-}
-"""Commands that take the name of a system as their second word, and the function that makes its
-settings and what runs them."""
-
-
-def group(first: str) -> dict[str, Command]:
-    """Commands of two words that begin with `first`, by their second one: the figures."""
-    names = {tuple(name.split()): command for name, command in COMMANDS.items()}
-    return {words[1]: found for words, found in names.items() if words[0] == first and words[1:]}
+from sweeps.commands.table import COMMANDS, FOR_SYSTEMS, Command, Run, group
 
 
 def find(words: Sequence[str]) -> tuple[str, list[str]]:

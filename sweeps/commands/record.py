@@ -40,11 +40,10 @@ class Record(NamedTuple):
         settings = {n: _plain(value) for n, value in fields.items() if n not in IGNORED}
         if hasattr(config, "contents"):
             settings |= config.contents()
-        words = [*command.split(), *([config.what] if hasattr(config, "what") else [])]
         out = output.folder(Path(config.out))
         if out.suffix:
             return cls(command, settings, out.with_suffix(".run.json"))
-        return cls(command, settings, out / f"{'_'.join(words)}.run.json")
+        return cls(command, settings, out / f"{command.replace(' ', '_')}.run.json")
 
     def check(self) -> None:
         """Raise `ValueError` where there are results of the command with other settings, or where
