@@ -8,6 +8,9 @@ import abc
 from collections.abc import Collection, Mapping
 from typing import Any, NamedTuple
 
+from dynsim import checks
+from dynsim.training.descent import Descent
+
 RULES: dict[str, dict[str, Any]] = {
     "sgd": {},
     "momentum": {"momentum": 0.9},
@@ -94,3 +97,15 @@ class Chooses(abc.ABC):
         plain: dict[str, object] = super().as_json()  # type: ignore[misc]
         names = [name for name in plain if any(choice.owns(name) for choice in self.choices)]
         return {**plain, **{name: self.value(name) for name in names}}
+
+
+def descent(run: Any, **more: Any) -> Descent:
+    """The update rule of a run with one learning rate `eta` and an `optimizer` of `RULES`.
+
+    Raises:
+        ValueError: for an unknown rule, a setting of another one, or a number that cannot be.
+    """
+    checks.choice("optimizer", run.optimizer, tuple(RULES))
+    run.check_read()
+    own = {name: run.value(name) for name in RULES[run.optimizer]}
+    return Descent(eta=run.eta, kind=run.optimizer, **own, **more)

@@ -29,7 +29,7 @@ from sweeps.systems.base import (
     known,
     steps_of,
 )
-from sweeps.systems.choice import RULES, Choice, Chooses
+from sweeps.systems.choice import RULES, Choice, Chooses, descent
 
 RATES = ("eta", "momentum", "b1", "b2", "eps")
 NUMBERS = (*RATES, "scale", "ratio")
@@ -129,10 +129,7 @@ class LinearICL(Chooses, Run[Fixed]):
 
     def make_optimizer(self) -> Descent:
         """The update rule; `ValueError` for numbers that cannot be."""
-        checks.choice("optimizer", self.optimizer, tuple(RULES))
-        self.check_read()
-        own = {name: self.value(name) for name in RULES[self.optimizer]}
-        return Descent(eta=self.eta, kind=self.optimizer, **own)
+        return descent(self)
 
     def numbers(self) -> dict[str, ArrayLike]:
         """The numbers of the optimiser, the scale and the ratio by name."""

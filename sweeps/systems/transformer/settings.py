@@ -16,7 +16,7 @@ from dynsim.training.descent import Descent, Kind
 from dynsim.transformer.model import Positions, TransformerSpec
 from dynsim.transformer.task import Text, text
 from sweeps.systems.base import Fields, Run, Times, steps_of
-from sweeps.systems.choice import RULES, Choice, Chooses
+from sweeps.systems.choice import RULES, Choice, Chooses, descent
 
 SYNTHETIC = "synthetic"
 MIN_VOCABULARY = 2
@@ -147,10 +147,7 @@ class TextTraining(Chooses, Run[Fixed]):
 
     def make_optimizer(self) -> Descent:
         """The update rule; `ValueError` for numbers that cannot be."""
-        checks.choice("optimizer", self.optimizer, tuple(RULES))
-        self.check_read()
-        own = {name: self.value(name) for name in RULES[self.optimizer]}
-        return Descent(eta=self.eta, clip=self.clip, kind=self.optimizer, **own)
+        return descent(self, clip=self.clip)
 
     def numbers(self) -> dict[str, ArrayLike]:
         """The numbers of the optimiser by name, the largest norm where there is one."""
