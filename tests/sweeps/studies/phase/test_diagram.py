@@ -4,6 +4,7 @@ import dataclasses
 import math
 from pathlib import Path
 
+import matplotlib.pyplot as plt
 import numpy as np
 import pytest
 import xarray as xr
@@ -11,9 +12,11 @@ from scipy import integrate, optimize
 
 from dynsim import Status
 from sweeps import cli
+from sweeps.studies.options import cell_edges, scale_of
 from sweeps.studies.phase import diagram as phase
 from sweeps.studies.phase import figure, plane, regions
 from sweeps.studies.phase.regions import Region
+from sweeps.systems.yz.settings import Training
 
 pytestmark = pytest.mark.usefixtures("quick_theory")
 
@@ -204,3 +207,30 @@ def test_the_spread_is_swept_where_theory_describes_training(tmp_path: Path) -> 
     for changes in ({"length": 8}, {"engine": "symmetric"}, {"noise": False}):
         assert phase.Phase(resolution=4, **changes).scatter() is None
     assert phase.Phase(length=8).engines() == ("simulation", "symmetric")
+
+
+def test_axes_may_be_linear_and_whole() -> None:
+    fields = Training.AXES
+    assert plane.axis("momentum:0:0.9:4:lin", 9, fields) == (
+        "momentum",
+        pytest.approx((0.0, 0.3, 0.6, 0.9)),
+    )
+    assert plane.axis("eta_y:0.1:10", 3, fields) == ("eta_y", pytest.approx((0.1, 1.0, 10.0)))
+    assert plane.axis("batch:2:32:3", 9, fields) == ("batch", (2, 8, 32))
+    assert scale_of([0.0, 0.3, 0.6]) == "linear"
+    assert scale_of([0.1, 1.0, 10.0]) == "log"
+    assert scale_of(np.array([1, 3, 4, 6])) == "linear"  # evenly spaced but for rounding
+    np.testing.assert_allclose(cell_edges([0.0, 1.0, 2.0]), [-0.5, 0.5, 1.5, 2.5])
+    np.testing.assert_allclose(cell_edges([1.0, 100.0]), [0.1, 10.0, 1000.0])
+
+
+def test_whole_numbers_have_whole_ticks() -> None:
+    whole = xr.DataArray(np.arange(2, 22), dims="K", name="K")
+    rates = xr.DataArray(np.geomspace(0.1, 10, 5), dims="eta_y", name="eta_y")
+    _, ax = plt.subplots()
+    figure.decorate(ax, whole, rates)
+    assert ax.get_xscale() == "linear"
+    assert ax.get_yscale() == "log"
+    assert set(ax.get_xticks()) <= set(range(2, 22))
+    assert len(ax.get_xticks()) <= figure.MOST_TICKS
+    plt.close()
