@@ -38,9 +38,12 @@ class Outputs(NamedTuple):
         """Y with a column for each output again."""
         return Y if self.column is None else jnp.asarray(Y)[:, self.column]
 
-    def total(self, residual: Float[Array, "*E C"]) -> Float[Array, "*E C"]:
-        """The residuals of all outputs of each column together, from those of one."""
-        return residual if self.count is None else residual * self.count[None]
+    def total(self, residual: Float[Array, "_ _"], axis: int = 1) -> Float[Array, "_ _"]:
+        """The residuals of all outputs of each column together, from those of one; `axis` is that
+        of the columns."""
+        if self.count is None:
+            return residual
+        return residual * jnp.expand_dims(self.count, 1 - axis)
 
 
 def each(task: SequenceClasses) -> Outputs:
@@ -63,14 +66,20 @@ def loss_and_grad(
     params: yz.YZ, task: SequenceClasses, examples: yz.Examples, outputs: Outputs
 ) -> tuple[Float[Array, ""], yz.YZ]:
     """As `yz.loss_and_grad`, without the residual connection, for weights in the columns of
-    `outputs`; dJ/dY has that of one output in each. Examples are the last axis of all arrays,
-    because it is long where columns are few."""
+    `outputs`; dJ/dY has that of one output in each.
+
+    Examples are the last axis of all arrays, because it is long where columns are few. Products
+    name the axes that they sum over: a transposition is folded into a product in one program and
+    not in another, as for another number of devices, and the last bit differs with it.
+    """
     row = task.query_index[examples.classes]
     f = yz.direction(params.Z[row].T, examples.counts.T, 0)
     label = outputs.label[examples.classes]
-    losses, residual = yz.cross_entropy(params.Y.T @ f, label, 0, outputs.count)
+    logits = jnp.tensordot(params.Y, f, (0, 0))
+    losses, residual = yz.cross_entropy(logits, label, 0, outputs.count)
     residual = examples.weight[None] * residual
-    g = params.Y @ outputs.total(residual.T).T
+    g = params.Y @ outputs.total(residual, 0)
     dz = f * (g - f * jnp.sum(f * g, axis=0, keepdims=True))
-    dZ = (dz @ jax.nn.one_hot(row, task.num_queries, dtype=dz.dtype)).T
-    return jnp.sum(examples.weight * losses), yz.YZ(-(f @ residual.T), -dZ)
+    dY = jnp.tensordot(f, residual, (1, 1))
+    dZ = jnp.tensordot(jax.nn.one_hot(row, task.num_queries, dtype=dz.dtype), dz, (0, 1))
+    return jnp.sum(examples.weight * losses), yz.YZ(-dY, -dZ)
