@@ -6,31 +6,16 @@ import functools
 from dynsim.classes.task import SequenceClasses
 from dynsim.training.optim import Optimizer
 from odes.joma import eliminated, flow
-from odes.solver.flows import Flow
-from odes.theory import Ladder, Theory, refusal
+from odes.theory import Ladder, Theory, of_flows
 
 _LIMITS = "length, batch -> infinity, eta -> 0"
 _NEEDS = ("init", "shape", "temperature")
 
 
-def _flow(name: Flow, title: str, assumes: str = _LIMITS) -> Theory[SequenceClasses, Optimizer]:
-    return Theory(
-        name,
-        title,
-        assumes,
-        functools.partial(flow.solve, flow=name),
-        lambda task, optimizer: refusal(flow.checked_flow, optimizer, name),
-        needs=_NEEDS,
-    )
-
-
 LADDER: Ladder[SequenceClasses, Optimizer] = Ladder(
     "joma",
     (
-        _flow("plain", "flow of the weights"),
-        _flow("matched", "matched momentum flow"),
-        _flow("corrected", "flow corrected in eta", "length, batch -> infinity, eta^2 -> 0"),
-        _flow("matched-adam", "matched Adam flow", f"{_LIMITS} at fixed decays, first step exact"),
+        *of_flows(flow.solve, flow.checked_flow, "length, batch -> infinity", needs=_NEEDS),
         Theory(
             "joma",
             "attention by Theorem 1",

@@ -9,8 +9,7 @@ import functools
 from dynsim.linear_icl.task import Regression
 from dynsim.training.descent import Descent
 from odes.linear_icl import flow, whole
-from odes.solver.flows import Flow
-from odes.theory import Ladder, Theory, refusal
+from odes.theory import Ladder, Theory, of_flows
 
 _LIMITS = "batch -> infinity, eta -> 0"
 
@@ -26,24 +25,10 @@ def _closed(name: str, title: str, assumes: str) -> Theory[Regression, Descent]:
     )
 
 
-def _flow(name: Flow, title: str, assumes: str = _LIMITS) -> Theory[Regression, Descent]:
-    return Theory(
-        name,
-        title,
-        assumes,
-        functools.partial(flow.solve, flow=name),
-        lambda task, optimizer: refusal(flow.checked_flow, optimizer, name),
-        needs=("init",),
-    )
-
-
 LADDER: Ladder[Regression, Descent] = Ladder(
     "linear_icl",
     (
-        _flow("plain", "flow of the weights"),
-        _flow("matched", "matched momentum flow"),
-        _flow("corrected", "flow corrected in eta", "batch -> infinity, eta^2 -> 0"),
-        _flow("matched-adam", "matched Adam flow", f"{_LIMITS} at fixed decays, first step exact"),
+        *of_flows(flow.solve, flow.checked_flow, "batch -> infinity", needs=("init",)),
         _closed("scalar", "one head at a time", "separate rank-one heads, aligned one by one"),
         _closed("plateaus", "plateaus and escape times", "separate rank-one heads, scale -> 0"),
         _closed("sigmoid", "sigmoid in closed form", "merged heads, white inputs"),

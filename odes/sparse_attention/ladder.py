@@ -5,30 +5,16 @@ import functools
 
 from dynsim.sparse_attention.task import Retrieval
 from dynsim.training.descent import Descent
-from odes.solver.flows import Flow
 from odes.sparse_attention import early, symmetric
-from odes.theory import Ladder, Theory, refusal
+from odes.theory import Ladder, Theory, of_flows
 
 _LIMITS = "batch -> infinity, eta -> 0"
-
-
-def _flow(name: Flow, title: str, assumes: str = _LIMITS) -> Theory[Retrieval, Descent]:
-    return Theory(
-        name,
-        title,
-        assumes,
-        functools.partial(symmetric.solve, flow=name),
-        lambda task, optimizer: refusal(symmetric.checked_flow, optimizer, name),
-    )
 
 
 LADDER: Ladder[Retrieval, Descent] = Ladder(
     "sparse_attention",
     (
-        _flow("plain", "flow of the weights"),
-        _flow("matched", "matched momentum flow"),
-        _flow("corrected", "flow corrected in eta", "batch -> infinity, eta^2 -> 0"),
-        _flow("matched-adam", "matched Adam flow", f"{_LIMITS} at fixed decays, first step exact"),
+        *of_flows(symmetric.solve, symmetric.checked_flow, "batch -> infinity"),
         Theory(
             "printed",
             "Eqs. 13, 14 as printed",

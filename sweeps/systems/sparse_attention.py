@@ -15,7 +15,6 @@ from dynsim.sparse_attention.model import TABLE, TRAINED
 from dynsim.sparse_attention.simulate import simulate_retrieval
 from dynsim.sparse_attention.task import Retrieval, retrieval
 from dynsim.training.descent import Descent, Kind
-from odes.solver.tolerances import Tolerances
 from odes.sparse_attention import early, ladder
 from odes.theory import Theory
 from sweeps.systems.base import (
@@ -30,6 +29,7 @@ from sweeps.systems.base import (
     steps_of,
 )
 from sweeps.systems.choice import RULES, Choice, Chooses, descent
+from sweeps.systems.yz.rungs import integrate
 
 RATES = ("eta", "momentum", "b1", "b2", "eps")
 SIZES = ("T", "d", "B")
@@ -162,15 +162,7 @@ def _solve(
     theory: Theory[Retrieval, Descent],
 ) -> Trajectory:
     del key
-    rtol = settings.rtol
-    return theory.solve(
-        task,
-        optimizer,
-        np.asarray(known(settings.times), settings.dtype),
-        record=settings.record,
-        dtype=settings.dtype,
-        tolerances=None if rtol is None else Tolerances(rtol, rtol * 0.01),
-    )
+    return integrate(theory.solve, settings, task, optimizer)
 
 
 def _described(

@@ -13,8 +13,6 @@ from dynsim import Trajectory
 from dynsim.yz import finite_length
 from dynsim.yz.observables import PREDICTED
 from odes.solver.tolerances import DEFAULT_TOLERANCES
-from odes.symmetric.placement import Placed
-from odes.symmetric.state import SymmetricTask
 from odes.yz import ladder
 from sweeps.systems.base import Engine, Settings
 from sweeps.systems.yz import memory
@@ -42,8 +40,8 @@ def start_of(fixed: Fixed, task: dynsim.SequenceClasses, key: PRNGKeyArray) -> d
 def integrate(
     solve: Callable[..., Trajectory],
     settings: Settings[Any],
-    task: dynsim.SequenceClasses | SymmetricTask | Placed,
-    optimizer: dynsim.Optimizer,
+    task: Any,
+    optimizer: Any,
     **options: Any,
 ) -> Trajectory:
     """A theory's solve as the settings ask for it, in times, record, precision and tolerance."""
