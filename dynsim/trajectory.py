@@ -3,7 +3,7 @@
 import enum
 import math
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import equinox as eqx
 import numpy as np
@@ -11,6 +11,9 @@ from jaxtyping import ArrayLike, Bool, Float, Int, PyTree, Real
 
 from dynsim import checks
 from dynsim.precision import AnyArray
+
+if TYPE_CHECKING:
+    import xarray as xr
 
 Times = Real[AnyArray, " S"] | Sequence[int | float | np.number]
 """(S,) increasing moments at which to record, in optimiser steps; whole ones in training."""
@@ -90,6 +93,56 @@ class Trajectory(eqx.Module):
         """Whether the run is valid to its end; batched like `status`."""
         return self.status == Status.OK
 
+    def to_xarray(
+        self,
+        runs: Sequence[str] | None = None,
+        inner: Mapping[str, Sequence[str]] | None = None,
+    ) -> "xr.Dataset":
+        """The run, or a batch of runs, as a labelled dataset of NumPy arrays.
+
+        Args:
+            runs: names of the batch axes; by default `run`, or `run_0`, `run_1`, ...
+            inner: names of an observable's own axes, behind that of time, by its name: for
+                instance {"attention": ("class", "token")}. By default NAME_0, NAME_1, ...
+
+        Returns:
+            A dataset of the observables, of `status` and `first_bad_step`, and of NAME_std where a
+            spread over seeds is predicted. Its coordinate `time`, in optimiser steps, lies on the
+            dimension `time`, or where runs have times of their own on their axes and `record`.
+
+        Raises:
+            ValueError: for names that are not as many as the axes.
+        """
+        import xarray as xr
+
+        batch = np.ndim(self.status)
+        if runs is None:
+            runs = ("run",) if batch == 1 else tuple(f"run_{i}" for i in range(batch))
+        _check_names("runs", runs, batch)
+        times = np.asarray(self.times, np.float64)
+        shared = times.reshape(-1, times.shape[-1])
+        own = bool((shared != shared[:1]).any())
+        outer = (*runs, "record" if own else "time")
+        values = dict(self.observables)
+        if self.covariance is not None:
+            values |= {f"{name}_std": found for name, found in self.std.items()}
+        data: dict[str, Any] = {}
+        for name, array in values.items():
+            of = name if name in self.observables else name.removesuffix("_std")
+            own_axes = np.ndim(array) - len(outer)
+            names = (inner or {}).get(of) or tuple(f"{of}_{i}" for i in range(own_axes))
+            _check_names(f"inner[{of!r}]", names, own_axes)
+            data[name] = ((*outer, *names), np.asarray(array))
+        meanings = {
+            "flag_values": [int(s) for s in Status],
+            "flag_meanings": " ".join(Status.__members__),
+        }
+        data["status"] = (tuple(runs), np.asarray(self.status), meanings)
+        data["first_bad_step"] = (tuple(runs), np.asarray(self.first_bad_step), {"units": "step"})
+        time = (outer, times) if own else ("time", shared[0])
+        attributes = {"units": "step", "long_name": "optimiser steps"}
+        return xr.Dataset(data, {"time": (*time, attributes)}, {"source": self.source})
+
     def __repr__(self) -> str:
         if checks.is_traced(self):
             return f"Trajectory({self.source}, traced)"
@@ -109,6 +162,11 @@ class Trajectory(eqx.Module):
             label = "at the end" if not shape and not status.ndim else "mean at the end"
             lines.append(f"  {name:<16} {shape!s:<10} {label} {mean}")
         return "\n".join(lines)
+
+
+def _check_names(field: str, names: Sequence[str], axes: int) -> None:
+    if isinstance(names, str) or len(names) != axes or len(set(names)) != axes:
+        raise ValueError(f"{field} = {names!r}: must be {axes} different names, one for each axis")
 
 
 def log_times(steps: int, num: int = 64) -> np.ndarray:

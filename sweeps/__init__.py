@@ -10,8 +10,8 @@ if TYPE_CHECKING:
     from sweeps.runner.cluster.driver import ChunksFailed
     from sweeps.runner.files import load
     from sweeps.runner.progress import Interrupted
+    from sweeps.runner.run import difference, run, valid
     from sweeps.runner.run import open_sweep as open  # noqa: A004  (as in zarr.open)
-    from sweeps.runner.run import run, valid
     from sweeps.runner.spec import Sweep
     from sweeps.runner.store.base import StoreError
     from sweeps.systems.base import Engine, Fields, Labels, Run, Settings, System
@@ -30,6 +30,7 @@ __all__ = [
     "Sweep",
     "System",
     "Training",
+    "difference",
     "load",
     "open",
     "register",
@@ -48,6 +49,7 @@ _SOURCES = {
     "StoreError": "sweeps.runner.store.base:StoreError",
     "Sweep": "sweeps.runner.spec:Sweep",
     "Training": "sweeps.systems.yz.settings:Training",
+    "difference": "sweeps.runner.run:difference",
     "load": "sweeps.runner.files:load",
     "open": "sweeps.runner.run:open_sweep",
     "run": "sweeps.runner.run:run",

@@ -1,7 +1,10 @@
-"""`dynsim export`: a stored sweep as one file."""
+"""`dynsim export`: a stored sweep as one file that other programs read."""
 
 import dataclasses
-import json
+import importlib.util
+import shutil
+import tempfile
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -11,18 +14,27 @@ import xarray as xr
 from sweeps import output
 from sweeps.runner.store.store import Store
 
+LARGEST_TABLE = 2**31
+"""Bytes that a table may take in memory."""
+
 
 @dataclasses.dataclass(frozen=True)
 class Export:
-    """Write a stored sweep as one netCDF 4 file.
+    """Write a stored sweep as netCDF 4 or zarr with its labels, or as one long table.
 
     Attributes:
         path: folder of the sweep, or its address in a bucket.
-        out: the file; by default beside the folder, or for a bucket in the current one.
+        out: the file, whose ending decides: .nc, .zarr (a plain folder), .csv or .parquet; by
+            default NAME.nc beside the folder, or for a bucket in the current one.
+        arrays: which recorded arrays; all by default. In a table all of them are repeated along
+            each other's dimensions.
+        overwrite: replace a file that is there.
     """
 
     path: tyro.conf.Positional[str]
     out: Path | None = None
+    arrays: tuple[str, ...] = ()
+    overwrite: bool = False
 
 
 def run(config: Export) -> list[Path]:
@@ -34,17 +46,73 @@ def run(config: Export) -> list[Path]:
     )
     if inside is not None:
         raise ValueError(f"out = {target}: lies in the store {inside}; must be outside")
-    if target.suffix != ".nc":
-        raise ValueError(f"out = {target}: must end in .nc")
+    if target.suffix not in WRITERS:
+        raise ValueError(f"out = {target}: must end in {', '.join(WRITERS)}")
     output.check_directory(target.parent)
+    if target.exists() and not config.overwrite:
+        raise ValueError(f"out = {target}: is there already; --overwrite replaces it")
+    unknown = [name for name in config.arrays if name not in store.names]
+    if unknown:
+        raise ValueError(
+            f"arrays: {unknown[0]!r} was not recorded; must be of {', '.join(store.names)}"
+        )
     dataset = store.dataset()
-    for name, value in dataset.attrs.items():
-        # netCDF knows no nested attributes.
-        if isinstance(value, dict | list):
-            dataset.attrs[name] = json.dumps(value)
+    if config.arrays:
+        dataset = dataset[[*dict.fromkeys((*config.arrays, "status"))]]
     target.parent.mkdir(parents=True, exist_ok=True)
-    return [output.write_whole(target, lambda file: _to_netcdf(dataset, file))]
+    return [WRITERS[target.suffix](dataset, target)]
 
 
-def _to_netcdf(dataset: xr.Dataset, file: Any) -> None:
-    file.write(dataset.load().to_netcdf(engine="h5netcdf"))
+def _netcdf(dataset: xr.Dataset, target: Path) -> Path:
+    return output.write_whole(
+        target, lambda file: file.write(dataset.load().to_netcdf(engine="h5netcdf"))
+    )
+
+
+def _zarr(dataset: xr.Dataset, target: Path) -> Path:
+    # What belongs to the files of the store, such as its chunks, is not what a copy needs.
+    plain = dataset.load().drop_encoding()
+    with tempfile.TemporaryDirectory(dir=target.parent, prefix=f".{target.name}-") as temporary:
+        made = Path(temporary) / target.name
+        plain.to_zarr(made, zarr_format=3, consolidated=False)
+        if target.exists():
+            shutil.rmtree(target)
+        made.rename(target)
+    return target
+
+
+def _csv(dataset: xr.Dataset, target: Path) -> Path:
+    table = _table(dataset)
+    return output.write_whole(target, lambda file: table.to_csv(file, index=False))
+
+
+def _parquet(dataset: xr.Dataset, target: Path) -> Path:
+    if importlib.util.find_spec("pyarrow") is None:
+        raise ValueError(f'out = {target}: needs pyarrow, as pip install "dynsim[parquet]" brings')
+    table = _table(dataset)
+    return output.write_whole(target, lambda file: table.to_parquet(file, index=False))
+
+
+def _table(dataset: xr.Dataset) -> Any:
+    """All arrays as columns of a data frame, a row for each cell of all their dimensions."""
+    rows = 1
+    for size in dataset.sizes.values():
+        rows *= size
+    columns = len(dataset.data_vars) + len(dataset.coords)
+    if 8 * rows * columns > LARGEST_TABLE:
+        raise ValueError(
+            f"a table of {rows} rows and {columns} columns takes "
+            f"{8 * rows * columns / 1e9:.3g} GB; export to .nc or .zarr, or fewer "
+            "--arrays: each is repeated along the dimensions "
+            f"{', '.join(map(str, dataset.sizes))}"
+        )
+    return dataset.load().to_dataframe().reset_index()
+
+
+WRITERS: dict[str, Callable[[xr.Dataset, Path], Path]] = {
+    ".nc": _netcdf,
+    ".zarr": _zarr,
+    ".csv": _csv,
+    ".parquet": _parquet,
+}
+"""By the ending of the file."""

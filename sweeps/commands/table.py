@@ -49,7 +49,7 @@ COMMANDS: dict[str, Command] = {
     ),
     "plot": Command("sweeps.commands.plot:Plot", "draw what a stored sweep recorded"),
     "export": Command(
-        "sweeps.commands.export:Export", "write a stored sweep as a netCDF file", False
+        "sweeps.commands.export:Export", "write a stored sweep as netCDF, zarr or a table", False
     ),
     "phase": Command(
         "sweeps.studies.phase.figure:Phase",

@@ -1,7 +1,10 @@
 """The result type: what it says of itself."""
 
+from pathlib import Path
+
 import numpy as np
 import pytest
+import xarray as xr
 
 from dynsim import Status, Trajectory
 from dynsim.trajectory import counts
@@ -31,6 +34,34 @@ def test_a_single_run_shows_its_status_alone() -> None:
     assert "status DIVERGED)" in repr(run)
     with pytest.raises(KeyError, match="'xi' was not recorded; recorded: loss"):
         run["xi"]
+
+
+def test_a_batch_becomes_a_dataset_that_netcdf_takes(tmp_path: Path) -> None:
+    times = np.broadcast_to([0.0, 7.0], (2, 3, 2))
+    values = {"loss": np.arange(12.0).reshape(2, 3, 2), "xi": np.zeros((2, 3, 2, 5))}
+    covariance = np.broadcast_to(4 * np.eye(6), (2, 3, 2, 6, 6))
+    run = Trajectory(times, values, None, STATUS, STATUS - 1, "spread", covariance)
+    made = run.to_xarray(("rate", "seed"), {"xi": ("class",)})
+    made.to_netcdf(tmp_path / "run.nc", engine="h5netcdf")
+    found = xr.load_dataset(tmp_path / "run.nc", engine="h5netcdf")
+    xr.testing.assert_identical(found, made)
+    assert found["xi"].dims == ("rate", "seed", "time", "class")
+    assert float(found["loss"].isel(rate=1, seed=2).sel(time=7)) == 11
+    assert float(found["loss_std"].max()) == 2
+    assert (
+        found["status"].attrs["flag_meanings"].split()[int(found["status"][1, 0])]
+        == "SOLVER_FAILED"
+    )
+
+
+def test_runs_with_times_of_their_own_keep_them() -> None:
+    times = np.array([[0.0, 1.0], [0.0, 2.0]])
+    status = np.zeros(2, int)
+    made = Trajectory(times, {"loss": times}, None, status, status - 1).to_xarray()
+    assert made["loss"].dims == ("run", "record")
+    np.testing.assert_array_equal(made["time"], times)
+    with pytest.raises(ValueError, match=r"runs = \('a', 'b'\): must be 1 different names"):
+        Trajectory(times, {"loss": times}, None, status, status - 1).to_xarray(("a", "b"))
 
 
 def test_the_spread_is_read_off_the_covariance() -> None:

@@ -6,6 +6,7 @@ What a place contributes, a folder or a bucket, is in `base.Place`.
 """
 
 import contextlib
+import json
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -216,9 +217,13 @@ class Store:
         put(status)
 
     def dataset(self) -> xr.Dataset:
-        """The sweep as a labelled dataset, read from the store when its values are used."""
+        """The sweep as a labelled dataset, read from the store when its values are used. Its
+        attributes that are no text or number, such as `config`, are JSON."""
         inside = self.group.path or None
-        return xr.open_zarr(self.group.store, group=inside, consolidated=False, chunks=None)
+        found = xr.open_zarr(self.group.store, group=inside, consolidated=False, chunks=None)
+        # netCDF knows no nested attributes.
+        nested = {k: json.dumps(v) for k, v in found.attrs.items() if isinstance(v, dict | list)}
+        return found.assign_attrs(nested)
 
     @contextlib.contextmanager
     def lock(

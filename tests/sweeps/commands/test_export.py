@@ -1,0 +1,102 @@
+"""`dynsim export` by the ending of the file, and theory minus simulation."""
+
+import importlib.util
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+import xarray as xr
+
+import sweeps
+from sweeps import Sweep, Training, cli
+
+RUN = Training(steps=4, batch=8, length=8)
+AXES = {"seed": {"range": 2}, "eta_y": [0.5, 1e3]}
+RECORD = ("loss", "z_top_distinct")
+
+
+@pytest.fixture(scope="module")
+def stored(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    out = tmp_path_factory.mktemp("export") / "run"
+    sweeps.run(Sweep(AXES, RUN, record=RECORD, times=3), out)
+    return out
+
+
+def test_the_ending_decides_and_values_arrive(stored: Path, tmp_path: Path) -> None:
+    made = sweeps.open(stored).load()
+    with pytest.raises(ValueError, match="in common"):
+        sweeps.difference(made[["status"]], made)
+    # Taken by netCDF without a word about its attributes.
+    made.to_netcdf(tmp_path / "direct.nc", engine="h5netcdf")
+    for ending in ("nc", "zarr", "csv", "parquet"):
+        if ending == "parquet" and importlib.util.find_spec("pyarrow") is None:
+            pytest.skip("needs pyarrow of the extra `parquet`")
+        target = tmp_path / f"copy.{ending}"
+        assert cli.main(["export", str(stored), "--out", str(target)]) == 0
+        if ending == "nc":
+            xr.testing.assert_identical(xr.load_dataset(target, engine="h5netcdf"), made)
+        elif ending == "zarr":
+            xr.testing.assert_identical(xr.open_zarr(target, consolidated=False).load(), made)
+        else:
+            table = pd.read_csv(target) if ending == "csv" else pd.read_parquet(target)
+            row = table[(table.seed == 1) & (table.eta_y == 0.5) & (table.time == 4)]
+            # Both classes of the task have a row; CSV keeps all digits of a float32.
+            expected = made["loss"].sel(seed=1, eta_y=0.5, time=4)
+            np.testing.assert_allclose(row.loss, float(expected), rtol=1e-7)
+            expected = made["z_top_distinct"].sel(seed=1, eta_y=0.5, time=4)
+            np.testing.assert_allclose(row.z_top_distinct, expected, rtol=1e-7)
+            assert set(row.status) == {0}
+            assert len(table) == made["z_top_distinct"].size
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--out", "x.xlsx"], "out = x.xlsx: must end in .nc, .zarr, .csv, .parquet"),
+        (["--arrays", "xi"], "arrays: 'xi' was not recorded; must be of first_bad_step, loss"),
+    ],
+)
+def test_what_cannot_be_written_is_refused(
+    stored: Path, capsys: pytest.CaptureFixture[str], arguments: list[str], message: str
+) -> None:
+    assert cli.main(["export", str(stored), *arguments]) == 2
+    assert message in capsys.readouterr().err
+
+
+def test_a_file_that_is_there_stays(
+    stored: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    target = tmp_path / "mine.csv"
+    target.write_text("mine")
+    command = ["export", str(stored), "--arrays", "loss", "--out", str(target)]
+    assert cli.main(command) == 2
+    assert "is there already" in capsys.readouterr().err
+    assert target.read_text() == "mine"
+    assert cli.main([*command, "--overwrite"]) == 0
+    assert set(pd.read_csv(target)) == {
+        "seed",
+        "eta_y",
+        "time",
+        "loss",
+        "status",
+        "first_bad_step",
+    } - {"first_bad_step"}
+
+
+def test_theory_minus_simulation_keeps_status_and_units(stored: Path) -> None:
+    simulation = sweeps.open(stored).load()
+    simulation["status"].loc[{"eta_y": 1e3}] = 1
+    # Solved once for all seeds, at one more rate and in another order.
+    theory = simulation.isel(seed=0, drop=True).isel(eta_y=[1, 0])
+    theory = xr.concat([theory, theory.isel(eta_y=[0]).assign_coords(eta_y=[7.0])], "eta_y")
+    theory["loss"] = theory["loss"] + 0.25
+    theory["status"] = xr.full_like(theory["status"], 2)
+    found = sweeps.difference(theory, simulation)
+    assert found.sizes["seed"] == found.sizes["eta_y"] == 2
+    np.testing.assert_allclose(found["loss"].sel(seed=0, eta_y=0.5), 0.25, atol=1e-6)
+    # The simulation's own end comes first, the theory's where the simulation ended well.
+    assert found["status"].sel(eta_y=0.5).values.tolist() == [2, 2]
+    assert found["status"].sel(eta_y=1e3).values.tolist() == [1, 1]
+    assert found["loss"].attrs["units"] == simulation["loss"].attrs["units"]
+    assert "config_hash" in found.attrs["simulation"]
