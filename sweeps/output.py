@@ -1,10 +1,13 @@
 """Writing results, and what they were made with: every file appears whole or not at all."""
 
+import contextlib
+import functools
 import importlib.metadata
 import json
 import math
 import os
 import re
+import subprocess
 import tempfile
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -25,13 +28,29 @@ ADDRESS = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+)://?(.*)")
 
 
 def environment(*packages: str) -> dict[str, str]:
-    """Versions of `PACKAGES` and of further `packages`, and the device of this process."""
+    """Versions of `PACKAGES` and of further `packages`, the commit of a clone of dynsim, and the
+    device of this process."""
     device = jax.devices()[0]
     found = {name: importlib.metadata.version(name) for name in (*PACKAGES, *packages)}
+    if commit := _commit():
+        found["commit"] = commit
     found["device"] = f"{device.platform}: {device.device_kind}"
     if device.platform in WITHOUT_FLOAT64:
         found["device of float64"] = f"cpu: the {device.platform} has no float64"
     return found
+
+
+@functools.cache
+def _commit() -> str | None:
+    """The commit that this code is of, and whether it was changed since; None out of a clone."""
+    clone = Path(__file__).parents[1]
+    if not (clone / ".git").exists():
+        return None
+    command = ["git", "-C", str(clone), "describe", "--always", "--dirty", "--abbrev=12"]
+    with contextlib.suppress(OSError):
+        found = subprocess.run(command, capture_output=True, text=True, check=False)
+        return found.stdout.strip() or None
+    return None
 
 
 def address(out: str | Path) -> str | None:
