@@ -5,6 +5,7 @@ somebody asks for it, so that help costs nothing.
 """
 
 import argparse
+import contextlib
 import dataclasses
 import difflib
 import importlib
@@ -15,7 +16,7 @@ import sys
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple, NoReturn
+from typing import Any, Literal, NamedTuple, NoReturn
 
 import tyro
 
@@ -102,7 +103,8 @@ def _main(arguments: Sequence[str] | None) -> int:
         record = Record.of(asked.name, asked.settings) if asked.recorded else None
         if record and not asked.overwrite:
             record.check()
-        paths = asked.run(asked.settings)
+        with asked.drawing():
+            paths = asked.run(asked.settings)
         if record:
             record.write(time.monotonic() - began)
     except BrokenPipeError:
@@ -129,6 +131,7 @@ class Asked(NamedTuple):
         run: what runs them.
         recorded: whether a record of them is kept beside what it writes.
         overwrite: whether results of other settings may be written over.
+        pictures: options of `sweeps.drawing.style`, None for a command that draws nothing.
     """
 
     name: str
@@ -136,6 +139,22 @@ class Asked(NamedTuple):
     run: Run
     recorded: bool
     overwrite: bool
+    pictures: Mapping[str, Any] | None
+
+    def drawing(self) -> contextlib.AbstractContextManager[None]:
+        """In it pictures are drawn in the style, and written in the format, that was asked for.
+
+        Raises:
+            ValueError: where the file that is to be written is called after another format.
+        """
+        if self.pictures is None:
+            return contextlib.nullcontext()
+        from sweeps import drawing
+
+        asked, named = self.pictures["kind"], Path(self.settings.out).suffix[1:]
+        if asked and named in drawing.FORMATS and named not in (asked, drawing.FORMATS[0]):
+            raise ValueError(f"format = {asked!r}: out = {self.settings.out} is another one")
+        return drawing.style(**self.pictures)
 
 
 def _parse(arguments: Sequence[str] | None) -> Asked:
@@ -154,28 +173,44 @@ def _parse(arguments: Sequence[str] | None) -> Asked:
     except ValueError as error:
         print(f"dynsim: {error}", file=sys.stderr)
         raise SystemExit(2) from None
-    keeps = name not in COMMANDS or COMMANDS[name].recorded
-    recorded = keeps and any(field.name == "out" for field in dataclasses.fields(settings))
-    wanted = _with_overwrite(settings, name) if recorded else settings
-    found = tyro.cli(wanted, args=options, prog=f"dynsim {name}")
-    if not recorded:
-        return Asked(name, found, run, recorded, False)
+    command = COMMANDS.get(name)
+    recorded = (command is None or command.recorded) and any(
+        field.name == "out" for field in dataclasses.fields(settings)
+    )
+    draws = command is None or command.draws
+    found = tyro.cli(
+        _with_options(settings, name, recorded, draws), args=options, prog=f"dynsim {name}"
+    )
     given = {field.name: getattr(found, field.name) for field in dataclasses.fields(settings)}
-    return Asked(name, settings(**given), run, recorded, found.overwrite)
+    pictures = {"name": found.style, "kind": found.format} if draws else None
+    overwrite = recorded and found.overwrite
+    return Asked(name, settings(**given), run, recorded, overwrite, pictures)
 
 
-def _with_overwrite(settings: type, name: str) -> type:
-    """The settings with the option to write over results of others, and for a command that was
-    asked for a system a folder of its own."""
-    fields: list[Any] = [("overwrite", bool, dataclasses.field(default=False))]
-    if name not in COMMANDS:
+def _with_options(settings: type, name: str, recorded: bool, draws: bool) -> type:
+    """The settings with the options that commands share: to write over results of others, and how
+    pictures look. A command that was asked for a system has a folder of its own."""
+    fields: list[Any] = []
+    about = []
+    if recorded:
+        fields.append(("overwrite", bool, dataclasses.field(default=False)))
+        about.append("overwrite: write over results of other settings in out.")
+    if recorded and name not in COMMANDS:
         folder = Path("out") / name.replace(" ", "_")
         fields.append(("out", Path, dataclasses.field(default=folder)))
+    if draws:
+        fields.append(("style", str | None, dataclasses.field(default=None)))
+        about.append("style: of pictures: one of matplotlib, by its name or file.")
+        kinds = Literal["png", "svg", "pdf"] | None
+        fields.append(("format", kinds, dataclasses.field(default=None)))
+        about.append("format: of pictures; that of the style, or png, if left out.")
+    if not fields:
+        return settings
     made = dataclasses.make_dataclass(
         settings.__name__, fields, bases=(settings,), frozen=True, kw_only=True
     )
-    about = (settings.__doc__ or "").rstrip()
-    made.__doc__ = f"{about}\n        overwrite: write over results of other settings in out.\n    "
+    lines = [(settings.__doc__ or "").rstrip(), *about]
+    made.__doc__ = "\n        ".join(lines) + "\n    "
     return made
 
 

@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 
 PACKAGES = ("dynsim", "jax", "jaxlib", "diffrax", "equinox", "optax", "numpy")
 """Packages on which all numbers depend."""
+DPI = 150
+"""Of pictures, unless the user's style has another."""
 ADDRESS = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+)://?(.*)")
 """Of a folder in a bucket; a drive has one letter."""
 
@@ -94,9 +96,10 @@ def write(
     report: Any = None,
     text: Mapping[str, str] | None = None,
 ) -> list[Path]:
-    """Write `name`.npz, .json, .png and `text` by suffix below `folder(out)`; returns the paths.
+    """Write `name`.npz, .json, a picture and `text` by suffix below `folder(out)`; returns paths.
 
-    The figure is closed. Arrays hold numbers only, so that reading them runs no code.
+    The picture has the format that matplotlib's `savefig.format` says, and is closed. Arrays hold
+    numbers only, so that reading them runs no code.
     """
     check_directory(out)
     out = folder(out)
@@ -110,10 +113,17 @@ def write(
     for suffix, content in (text or {}).items():
         writers[suffix] = lambda file, content=content: file.write(content.encode())
     if figure is not None:
-        writers["png"] = lambda file: figure.savefig(file, format="png", dpi=150)
+        # Who drew it has imported matplotlib; who only writes numbers need not.
+        import matplotlib as mpl
+
+        suffix, dpi = mpl.rcParams["savefig.format"], mpl.rcParams["savefig.dpi"]
+        options: dict[str, Any] = {"dpi": DPI if dpi == "figure" else dpi}
+        # The same picture is the same file.
+        if date := {"svg": "Date", "pdf": "CreationDate"}.get(suffix):
+            options["metadata"] = {date: None}
+        writers[suffix] = lambda file: figure.savefig(file, format=suffix, **options)
     paths = [write_whole(out / f"{name}.{suffix}", save) for suffix, save in writers.items()]
     if figure is not None:
-        # Who drew it has imported pyplot; who only writes numbers need not.
         import matplotlib.pyplot as plt
 
         plt.close(figure)

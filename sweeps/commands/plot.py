@@ -4,14 +4,16 @@ import dataclasses
 from collections.abc import Mapping
 from pathlib import Path
 
+import matplotlib as mpl
 import matplotlib.pyplot as plt
 import numpy as np
 import tyro
 import xarray as xr
 from matplotlib.axes import Axes
+from matplotlib.figure import Figure
 
 from dynsim import checks
-from sweeps import output
+from sweeps import drawing, output
 from sweeps.runner.labels import label
 from sweeps.runner.run import open_sweep, valid
 
@@ -27,7 +29,8 @@ class Plot:
         y: recorded quantity.
         hue: axis whose values are the lines.
         where: values of further axes, for instance eta_z=1; time=last is meant if not given.
-        out: the image; by default the name of the sweep in the folder out/plot.
+        out: the image, whose suffix says its format; by default the name of the sweep in the
+            folder out/plot.
     """
 
     path: tyro.conf.Positional[str]
@@ -45,7 +48,18 @@ class Plot:
 def run(config: Plot) -> list[Path]:
     """Draw and write the picture, with the plotted numbers beside it."""
     assert config.out is not None
+    suffix = checks.choice("suffix of out", config.out.suffix[1:], drawing.FORMATS)
     data = chosen(open_sweep(config.path), config)
+    figure = draw(config, data)
+    arrays = {str(data.name): data.values, **{str(d): data[d].values for d in data.dims}}
+    # What is called after the usual format has that which was asked for.
+    kind = mpl.rcParams["savefig.format"] if suffix == drawing.FORMATS[0] else suffix
+    with mpl.rc_context({"savefig.format": kind}):
+        return output.write(config.out.parent, config.out.stem, figure=figure, arrays=arrays)
+
+
+def draw(config: Plot, data: xr.DataArray) -> Figure:
+    """A panel for each value of the axis that is left."""
     left = [d for d in data.dims if d not in (config.x, config.hue, "seed")]
     if len(left) > 1:
         raise ValueError(
@@ -69,8 +83,7 @@ def run(config: Plot) -> list[Path]:
     axes[0, 0].set_ylabel(label(data))
     if config.hue:
         axes[0, -1].legend(title=config.hue, fontsize="small")
-    arrays = {str(data.name): data.values, **{str(d): data[d].values for d in data.dims}}
-    return output.write(config.out.parent, config.out.stem, figure=figure, arrays=arrays)
+    return figure
 
 
 def plot_lines(data: xr.DataArray, x: str, hue: str | None, ax: Axes | None = None) -> Axes:

@@ -21,11 +21,13 @@ class Command(NamedTuple):
         help: what it does, in a line.
         recorded: whether results that it writes to `out` are kept from being written over by those
             of other settings; stores of sweeps look after that themselves.
+        draws: whether it writes pictures, whose style and format can be asked for.
     """
 
     settings: str
     help: str
     recorded: bool = True
+    draws: bool = True
 
     def load(self) -> tuple[type, Run]:
         """The class of the settings, and what runs them."""
@@ -40,16 +42,25 @@ COMMANDS: dict[str, Command] = {
         "train, and solve the theories; compare two_stage, or NAME of another system",
     ),
     "explain": Command(
-        "sweeps.commands.explain:Explain", "predict the life of a run, without running it"
+        "sweeps.commands.explain:Explain",
+        "predict the life of a run, without running it",
+        draws=False,
     ),
-    "sweep": Command("sweeps.commands.sweep:SweepCommand", "run a sweep, or resume it", False),
-    "info": Command("sweeps.commands.info:Info", "say what a stored sweep is and how far it is"),
+    "sweep": Command(
+        "sweeps.commands.sweep:SweepCommand", "run a sweep, or resume it", False, False
+    ),
+    "info": Command(
+        "sweeps.commands.info:Info", "say what a stored sweep is and how far it is", draws=False
+    ),
     "check": Command(
-        "sweeps.commands.check:Check", "read all of a stored sweep, to see it is whole"
+        "sweeps.commands.check:Check", "read all of a stored sweep, to see it is whole", draws=False
     ),
     "plot": Command("sweeps.commands.plot:Plot", "draw what a stored sweep recorded"),
     "export": Command(
-        "sweeps.commands.export:Export", "write a stored sweep as netCDF, zarr or a table", False
+        "sweeps.commands.export:Export",
+        "write a stored sweep as netCDF, zarr or a table",
+        False,
+        False,
     ),
     "phase": Command(
         "sweeps.studies.phase.figure:Phase",
@@ -63,9 +74,13 @@ COMMANDS: dict[str, Command] = {
         "sweeps.studies.tables.validate:Validate", "measure how far the theories hold", False
     ),
     "check_devices": Command(
-        "sweeps.targets.check:CheckDevices", "compile every engine for a GPU or TPU without one"
+        "sweeps.targets.check:CheckDevices",
+        "compile every engine for a GPU or TPU without one",
+        draws=False,
     ),
-    "bench": Command("sweeps.benchmarks.command:Bench", "measure speed and robustness", False),
+    "bench": Command(
+        "sweeps.benchmarks.command:Bench", "measure speed and robustness", False, False
+    ),
     "figure 3": Command(
         "sweeps.studies.paper.figure3:Figure3", "growth factor chi(t) and its phase transition"
     ),

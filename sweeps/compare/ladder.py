@@ -8,6 +8,7 @@ import matplotlib.pyplot as plt
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.colors import LogNorm
+from matplotlib.figure import Figure
 
 from dynsim.yz import finite_length
 from odes.theory import refusal
@@ -50,6 +51,14 @@ def run(config: Ladder) -> list[Path]:
     )
     result = compare(dataclasses.replace(config, theories=names))
     print(report.table(result))
+    arrays = report.arrays(result)
+    return output.write(
+        config.out, "ladder", figure=draw(result), arrays=arrays, report=result.report
+    )
+
+
+def draw(result: Comparison) -> Figure:
+    """Six observables with every theory, and a table of errors."""
     figure = plt.figure(figsize=(15, 11.5), layout="constrained")
     grid = figure.subplot_mosaic(
         [list(PANELS[:3]), list(PANELS[3:]), ["errors"] * 3], height_ratios=[1, 1, 1]
@@ -62,8 +71,7 @@ def run(config: Ladder) -> list[Path]:
     handles, labels = grid["loss"].get_legend_handles_labels()
     figure.legend(handles, labels, loc="outside lower center", ncols=5, frameon=False)
     figure.suptitle(comparison.title(result))
-    arrays = report.arrays(result)
-    return output.write(config.out, "ladder", figure=figure, arrays=arrays, report=result.report)
+    return figure
 
 
 def plot_errors(result: Comparison, ax: Axes | None = None) -> Axes:

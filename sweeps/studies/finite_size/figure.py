@@ -8,6 +8,7 @@ import matplotlib.pyplot as plt
 import numpy as np
 import xarray as xr
 from matplotlib.axes import Axes
+from matplotlib.figure import Figure
 from matplotlib.ticker import NullLocator
 
 import dynsim
@@ -119,12 +120,6 @@ def run(config: FiniteSize) -> list[Path]:
         for place, name in enumerate(order.RECORD)
     }
     print("\n".join([*order_lines(slopes, syn), "", *ratio_lines(ratios)]))
-    figure, axes = plt.subplots(1, 3, figsize=(16, 4.8), layout="constrained")
-    plot_order(LENGTHS, small, ax=axes[0])
-    axes[0].set_title("three tokens a class, against enumeration")
-    plot_order(SAMPLED_LENGTHS, syn, ax=axes[1])
-    axes[1].set_title("Syn-Small, against sampled quadratures")
-    plot_ratios(ratios, ax=axes[2])
     arrays = {
         f"{name}/{kind}": part
         for name, errors in (("small", small), ("syn-small", syn))
@@ -137,7 +132,19 @@ def run(config: FiniteSize) -> list[Path]:
         for name in found.data_vars
     }
     report = {"slopes": slopes, "ratios": {name: found.to_dict() for name, found in ratios.items()}}
+    figure = draw(small, syn, ratios)
     return output.write(config.out, "finite-size", figure=figure, arrays=arrays, report=report)
+
+
+def draw(small: order.Errors, syn: order.Errors, ratios: dict[str, xr.Dataset]) -> Figure:
+    """The order in 1/T on two tasks, and the spread."""
+    figure, axes = plt.subplots(1, 3, figsize=(16, 4.8), layout="constrained")
+    plot_order(LENGTHS, small, ax=axes[0])
+    axes[0].set_title("three tokens a class, against enumeration")
+    plot_order(SAMPLED_LENGTHS, syn, ax=axes[1])
+    axes[1].set_title("Syn-Small, against sampled quadratures")
+    plot_ratios(ratios, ax=axes[2])
+    return figure
 
 
 def ratio(trained: xr.Dataset, theory: xr.Dataset) -> xr.Dataset:

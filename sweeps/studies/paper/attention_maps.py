@@ -2,6 +2,7 @@
 same on the optimiser's flow."""
 
 import dataclasses
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Literal
 
@@ -10,6 +11,7 @@ import numpy as np
 import xarray as xr
 from matplotlib.axes import Axes
 from matplotlib.colors import LogNorm
+from matplotlib.figure import Figure
 
 from sweeps import output
 from sweeps.runner.cluster import hosts
@@ -57,8 +59,23 @@ def run(config: Figure4 | Figure5) -> list[Path]:
     }
     task = sweep.run.make_task()
     used = np.flatnonzero(np.asarray(task.probs).any(0))
+    arrays = {
+        "attention": found["training"].attention.values,
+        "attention_flow": found["flow"].attention.values,
+        "eta_y": found["training"].eta_y.values,
+        "time": found["training"].time.values,
+        "tokens_drawn": used,
+    }
+    figure = draw(found, used, float(np.asarray(sweep.run.numbers()["eta_z"])))
+    return output.write(config.out, name, figure=figure, arrays=arrays)
+
+
+def draw(found: Mapping[str, xr.Dataset], used: np.ndarray, eta_z: float) -> Figure:
+    """A row for each class in training, then on the flow, and a column for each rate: attention on
+    the tokens `used`; `eta_z` where it is no coordinate."""
     rates = found["training"].eta_y.values
-    rows = [(source, n) for source in found for n in range(task.K)]
+    classes = found["training"].sizes["class"]
+    rows = [(source, n) for source in found for n in range(classes)]
     figure, axes = plt.subplots(
         len(rows),
         len(rates),
@@ -71,24 +88,16 @@ def run(config: Figure4 | Figure5) -> list[Path]:
     for row, (source, n) in zip(axes, rows, strict=True):
         for ax, rate in zip(row, rates, strict=True):
             panel = found[source].sel(eta_y=rate)
-            fixed = sweep.run.numbers()["eta_z"]
-            eta_z = float(np.asarray(panel.eta_z if "eta_z" in panel.coords else fixed))
+            other = float(panel.eta_z if "eta_z" in panel.coords else eta_z)
             mesh = plot(panel.attention.isel({"class": n, "token": used}), ax=ax)
-            title = rf"{source}, class {n}, $\eta_Y = {rate:g}$, $\eta_Z = {eta_z:g}$"
+            title = rf"{source}, class {n}, $\eta_Y = {rate:g}$, $\eta_Z = {other:g}$"
             ax.set_title(title, fontsize="medium")
     for ax in axes[-1]:
         ax.set_xlabel("optimiser step (recorded ones)")
     for ax in axes[:, 0]:
         ax.set_ylabel("contextual token")
     figure.colorbar(mesh, ax=axes, label="attention $c_{nl}$", extend="min")
-    arrays = {
-        "attention": found["training"].attention.values,
-        "attention_flow": found["flow"].attention.values,
-        "eta_y": rates,
-        "time": found["training"].time.values,
-        "tokens_drawn": used,
-    }
-    return output.write(config.out, name, figure=figure, arrays=arrays)
+    return figure
 
 
 def plot(attention: xr.DataArray, ax: Axes | None = None):

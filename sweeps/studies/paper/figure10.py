@@ -2,6 +2,7 @@
 
 import dataclasses
 import math
+from collections.abc import Mapping
 from pathlib import Path
 from typing import NamedTuple
 
@@ -10,6 +11,7 @@ import numpy as np
 import xarray as xr
 from jaxtyping import Float
 from matplotlib.axes import Axes
+from matplotlib.figure import Figure
 
 from dynsim import checks
 from dynsim.transformer.observables import uniform_entropy
@@ -95,20 +97,32 @@ def run(config: Figure10) -> list[Path]:
     for name, line in found.items():
         print(f"entropy against the learning rate, {name}: {line}")
     print(f"{diverged} of {final.size} runs diverged")
-    figure, (left, right) = plt.subplots(1, 2, figsize=(12, 5), layout="constrained")
-    plot(rates, final, found["equal steps"], uniform_entropy(config.length), ax=left)
-    left.set_title(f"after {config.steps} steps", fontsize="medium")
-    plot_over_time(entropy, ax=right)
-    right.set_title(f"at equal eta x steps: {found['equal eta-time']}", fontsize="medium")
-    runs = f"{config.layers} layer(s), {diverged} of {final.size} runs diverged"
-    figure.suptitle(f"{describe(config.training())}; {runs}", fontsize="medium")
     arrays = {n: valid(data)[n].transpose("eta", "seed", "time").values for n in sweep.record}
     arrays |= {"eta": rates, "time": data["time"].values}
     report = {name: line._asdict() for name, line in found.items()}
     report |= {"diverged": diverged, "final_entropy": final}
     return output.write(
-        config.out, "fig10", figure=figure, arrays=arrays, report=output.as_json(report)
+        config.out,
+        "fig10",
+        figure=draw(config, entropy, found),
+        arrays=arrays,
+        report=output.as_json(report),
     )
+
+
+def draw(config: Figure10, entropy: xr.DataArray, found: Mapping[str, Trend]) -> Figure:
+    """Entropy (eta, seed, time) of valid runs: at the end against the rate, and over training."""
+    final = entropy.isel(time=-1).values
+    figure, (left, right) = plt.subplots(1, 2, figsize=(12, 5), layout="constrained")
+    bound = uniform_entropy(config.length)
+    plot(entropy["eta"].values, final, found["equal steps"], bound, ax=left)
+    left.set_title(f"after {config.steps} steps", fontsize="medium")
+    plot_over_time(entropy, ax=right)
+    right.set_title(f"at equal eta x steps: {found['equal eta-time']}", fontsize="medium")
+    diverged = int(np.isnan(final).sum())
+    runs = f"{config.layers} layer(s), {diverged} of {final.size} runs diverged"
+    figure.suptitle(f"{describe(config.training())}; {runs}", fontsize="medium")
+    return figure
 
 
 def trend(rates: Float[np.ndarray, " R"], entropy: Float[np.ndarray, "R S"]) -> Trend:

@@ -6,11 +6,13 @@ parameters. The upper bound is the curve of a token that has all the attention.
 """
 
 import dataclasses
+from collections.abc import Mapping
 from pathlib import Path
 
 import matplotlib.pyplot as plt
 import numpy as np
 from matplotlib.axes import Axes
+from matplotlib.figure import Figure
 
 from dynsim import checks
 from dynsim.precision import precision
@@ -62,14 +64,19 @@ def run(config: Figure3) -> list[Path]:
             upper.append(bounds.upper)
             snaps.append(decoder.stages(eta_y, K, M).snap)
     data = {"t": t, "lower": np.stack(lower), "upper": np.stack(upper), "t0": np.array(snaps)}
+    arrays = {"eta_y": np.array(config.eta_y), **data}
+    return output.write(config.out, "fig3", figure=draw(config, data), arrays=arrays)
+
+
+def draw(config: Figure3, data: Mapping[str, np.ndarray]) -> Figure:
+    """The bounds of all rates in one panel; `data` as `plot` takes them."""
     figure, ax = plt.subplots(figsize=(8.4, 4.6), layout="constrained")
     plot(config.eta_y, **data, ax=ax)
     ax.set_title(
-        rf"$K = {K}$, $M = {M}$, $\eta_Z = {config.eta_z:g}$, $C_0 = {config.c0:g}$, "
-        rf"$f_{{nl_0}}(0) = {config.f:g}$"
+        rf"$K = {config.classes}$, $M = {config.vocabulary}$, $\eta_Z = {config.eta_z:g}$, "
+        rf"$C_0 = {config.c0:g}$, $f_{{nl_0}}(0) = {config.f:g}$"
     )
-    arrays = {"eta_y": np.array(config.eta_y), **data}
-    return output.write(config.out, "fig3", figure=figure, arrays=arrays)
+    return figure
 
 
 def plot(

@@ -13,6 +13,7 @@ import matplotlib.pyplot as plt
 import numpy as np
 import xarray as xr
 from matplotlib.axes import Axes
+from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
 from dynsim import checks
@@ -83,7 +84,18 @@ def run(config: Figure6) -> list[Path]:
     }
     known = published()
     print("\n".join(summary(found, known)))
-    panels = list(sweep.fields["num_queries"])
+    return output.write(
+        config.out,
+        "fig6",
+        figure=draw(found, known),
+        arrays=arrays(found),
+        text={"csv": table(found, known)},
+    )
+
+
+def draw(found: Mapping[str, xr.Dataset], known: Cells) -> Figure:
+    """A panel for each number of queries."""
+    panels = next(iter(found.values())).num_queries.values
     figure, axes = plt.subplots(
         1, len(panels), figsize=(1.5 + 3.4 * len(panels), 4.6), layout="constrained", squeeze=False
     )
@@ -100,13 +112,7 @@ def run(config: Figure6) -> list[Path]:
     ]
     columns = -(-len(handles) // 2)
     figure.legend(handles, [*labels, *shown], loc="outside lower center", ncols=columns)
-    return output.write(
-        config.out,
-        "fig6",
-        figure=figure,
-        arrays=arrays(found),
-        text={"csv": table(found, known)},
-    )
+    return figure
 
 
 STYLES = {

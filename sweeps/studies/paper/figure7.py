@@ -1,6 +1,7 @@
 """Fig. 7 of Scan and Snap: attention over training on text, with one layer and with three."""
 
 import dataclasses
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import matplotlib.pyplot as plt
@@ -8,6 +9,7 @@ import numpy as np
 import xarray as xr
 from matplotlib.axes import Axes
 from matplotlib.colors import LogNorm
+from matplotlib.figure import Figure
 
 from dynsim import Status, checks
 from dynsim.transformer.observables import uniform_entropy
@@ -68,7 +70,21 @@ def run(config: Figure7) -> list[Path]:
         for layer, row in enumerate(rows):
             shown = ", ".join(f"{name} {value:.3g}" for name, value in row.items())
             print(f"{layers} layer(s), layer {layer + 1}: {shown}")
-    rows = sum(config.layers)
+    arrays = {"prompt": corpus.held_out[config.prompt :][: config.length]}
+    for layers, data in found.items():
+        arrays |= {f"{layers}/{name}": data[name].values for name in (*RECORD, "time")}
+    return output.write(
+        config.out,
+        "fig7",
+        figure=draw(config, found, words),
+        arrays=arrays,
+        report=output.as_json(report),
+    )
+
+
+def draw(config: Figure7, found: Mapping[int, xr.Dataset], words: Sequence[str]) -> Figure:
+    """Maps of every layer by number of layers, and beside them three quantities over training."""
+    rows = sum(found)
     figure = plt.figure(figsize=(19, 3.6 * rows + 1), layout="constrained")
     ((left, right),) = figure.subfigures(1, 2, squeeze=False, width_ratios=[3.2, 1])
     axes = left.subplots(rows, len(SHARES), squeeze=False, sharex=True, sharey=True)
@@ -96,12 +112,7 @@ def run(config: Figure7) -> list[Path]:
     lower.set_xlabel("optimiser step")
     run_of = config.training(config.layers[0])
     figure.suptitle(rf"{describe(run_of)}, $\eta$ = {config.eta:g}", fontsize="medium")
-    arrays = {"prompt": corpus.held_out[config.prompt :][: config.length]}
-    for layers, data in found.items():
-        arrays |= {f"{layers}/{name}": data[name].values for name in (*RECORD, "time")}
-    return output.write(
-        config.out, "fig7", figure=figure, arrays=arrays, report=output.as_json(report)
-    )
+    return figure
 
 
 def compute(config: Figure7, layers: int) -> xr.Dataset:
@@ -147,7 +158,7 @@ def measures(data: xr.Dataset, length: int) -> list[dict[str, float]]:
     return found
 
 
-def plot_map(attention: xr.DataArray, words: list[str], ax: Axes | None = None):
+def plot_map(attention: xr.DataArray, words: Sequence[str], ax: Axes | None = None):
     """Heat map (query, key) on a logarithmic scale, white above the diagonal, with the words of
     the prompt. Returns the mesh, for a colour bar."""
     ax = ax or plt.gca()
@@ -165,7 +176,7 @@ def plot_map(attention: xr.DataArray, words: list[str], ax: Axes | None = None):
     return mesh
 
 
-def plot_curves(found: dict[int, xr.Dataset], name: str, ax: Axes | None = None) -> Axes:
+def plot_curves(found: Mapping[int, xr.Dataset], name: str, ax: Axes | None = None) -> Axes:
     """A quantity of each layer over training: mean over seeds, and a band of one deviation."""
     ax = ax or plt.gca()
     for style, (layers, data) in zip(("-", "--", ":", "-.") * 2, found.items(), strict=False):

@@ -1,11 +1,13 @@
 """Fig. 8 of Scan and Snap: the discrete decoder h* against the flow h (Lemmas 5 to 7)."""
 
 import dataclasses
+from collections.abc import Mapping
 from pathlib import Path
 
 import matplotlib.pyplot as plt
 import numpy as np
 from matplotlib.axes import Axes
+from matplotlib.figure import Figure
 
 from dynsim import checks
 from dynsim.precision import precision
@@ -34,18 +36,25 @@ def run(config: Figure8) -> list[Path]:
     """Compute, draw and write the figure."""
     for steps in config.steps:
         checks.steps("steps", steps)
-    figure, axes = plt.subplots(2, 2, figsize=(11, 7.5), layout="constrained", sharex="col")
     arrays: dict[str, np.ndarray] = {}
-    for column, ((M, rates), steps) in enumerate(zip(PANELS.items(), config.steps, strict=True)):
+    for (M, rates), steps in zip(PANELS.items(), config.steps, strict=True):
         s = np.arange(steps + 1)
         with precision("float64"):
             flow = np.stack([np.asarray(decoder.h(s, eta, M)) for eta in rates])
             discrete = np.stack([np.asarray(h_star(eta, M, steps)) for eta in rates])
         arrays |= {f"M{M}/eta_y": np.array(rates), f"M{M}/s": s}
         arrays |= {f"M{M}/h": flow, f"M{M}/h_star": discrete}
-        plot(s, rates, flow, discrete, M, ax=axes[0, column])
-        plot_difference(s, rates, discrete - flow, M, ax=axes[1, column])
-    return output.write(config.out, "fig8", figure=figure, arrays=arrays)
+    return output.write(config.out, "fig8", figure=draw(arrays), arrays=arrays)
+
+
+def draw(arrays: Mapping[str, np.ndarray]) -> Figure:
+    """A column for each vocabulary; `arrays` as they are written."""
+    figure, axes = plt.subplots(2, 2, figsize=(11, 7.5), layout="constrained", sharex="col")
+    for column, (M, rates) in zip(axes.T, PANELS.items(), strict=True):
+        s, flow, discrete = (arrays[f"M{M}/{name}"] for name in ("s", "h", "h_star"))
+        plot(s, rates, flow, discrete, M, ax=column[0])
+        plot_difference(s, rates, discrete - flow, M, ax=column[1])
+    return figure
 
 
 def plot(

@@ -6,11 +6,13 @@ published ranges of 5 and 50 steps. C0 shifts the curves and is left as a parame
 """
 
 import dataclasses
+from collections.abc import Mapping
 from pathlib import Path
 
 import matplotlib.pyplot as plt
 import numpy as np
 from matplotlib.axes import Axes
+from matplotlib.figure import Figure
 
 from dynsim import checks
 from dynsim.precision import precision
@@ -18,6 +20,8 @@ from odes.formulas import decoder, growth
 from sweeps import output
 
 RATES = (0.5, 1.0, 2.0, 4.0, 8.0)
+PANELS = {10: (100, 5.0), 1: (10_000, 50.0)}
+"""M, and the last time drawn, by nu."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -41,9 +45,8 @@ def run(config: Figure9) -> list[Path]:
     """Compute, draw and write the figure."""
     checks.integer("classes", config.classes, 1)
     checks.real("c0", config.c0, 0, open_minimum=True)
-    figure, axes = plt.subplots(1, 2, figsize=(11, 4.2), layout="constrained")
     arrays: dict[str, np.ndarray] = {}
-    for ax, (nu, M, end) in zip(axes, ((10, 100, 5.0), (1, 10_000, 50.0)), strict=True):
+    for nu, (M, end) in PANELS.items():
         t = np.linspace(0, end, 501)
         K, options = config.classes, {"c0": config.c0, "clock": "paper", "printed": config.printed}
         with precision("float64"):
@@ -51,9 +54,18 @@ def run(config: Figure9) -> list[Path]:
             snaps = [decoder.stages(nu * eta_z, K, M).snap for eta_z in RATES]
             level = growth.bound_at_snap(K, M, nu, **options)
         data = {"t": t, "B": np.stack(curves), "t0": np.array(snaps), "B_at_t0": np.array(level)}
-        plot(**data, ax=ax).set_title(rf"$\nu = \eta_Y/\eta_Z = {nu}$, M = {M}, K = {K}")
         arrays |= {f"nu{nu}/{name}": values for name, values in data.items()}
-    return output.write(config.out, "fig9", figure=figure, arrays=arrays)
+    return output.write(config.out, "fig9", figure=draw(config, arrays), arrays=arrays)
+
+
+def draw(config: Figure9, arrays: Mapping[str, np.ndarray]) -> Figure:
+    """A panel for each ratio of rates; `arrays` as they are written."""
+    figure, axes = plt.subplots(1, 2, figsize=(11, 4.2), layout="constrained")
+    for ax, (nu, (M, _)) in zip(axes, PANELS.items(), strict=True):
+        data = {name: arrays[f"nu{nu}/{name}"] for name in ("t", "B", "t0", "B_at_t0")}
+        title = rf"$\nu = \eta_Y/\eta_Z = {nu}$, M = {M}, K = {config.classes}"
+        plot(**data, ax=ax).set_title(title)
+    return figure
 
 
 def plot(

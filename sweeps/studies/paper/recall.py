@@ -7,6 +7,7 @@ import matplotlib.pyplot as plt
 import numpy as np
 import xarray as xr
 from matplotlib.axes import Axes
+from matplotlib.figure import Figure
 
 from sweeps import output
 from sweeps.runner.cluster import hosts
@@ -54,6 +55,14 @@ def run(config: Recall) -> list[Path]:
         f"axes.seed = {{ range = {config.seeds} }}",
     ]
     data = valid(run_sweep(load("fig6", overrides), config.out / f"simulation-{name}")).load()
+    arrays = {"recall": data.recall.values}
+    arrays |= {str(dim): data[dim].values for dim in data.recall.dims}
+    return output.write(config.out, name, figure=draw(data), arrays=arrays)
+
+
+def draw(data: xr.Dataset) -> Figure:
+    """A row for each number of queries, a column for each eta_Z."""
+    numbers = data.num_queries.values
     rates = data.eta_z.values
     figure, axes = plt.subplots(
         len(numbers),
@@ -73,9 +82,7 @@ def run(config: Recall) -> list[Path]:
     for ax in axes[:, 0]:
         ax.set_ylabel("recall of distinct tokens")
     axes[0, 0].legend(title=r"$\eta_Y/\eta_Z$", fontsize="small")
-    arrays = {"recall": data.recall.values}
-    arrays |= {str(dim): data[dim].values for dim in data.recall.dims}
-    return output.write(config.out, name, figure=figure, arrays=arrays)
+    return figure
 
 
 def plot(recall: xr.DataArray, ax: Axes | None = None) -> Axes:

@@ -10,6 +10,7 @@ import numpy as np
 import xarray as xr
 from matplotlib.axes import Axes
 from matplotlib.colors import BoundaryNorm, ListedColormap
+from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 from matplotlib.ticker import FixedLocator, NullLocator
@@ -73,9 +74,6 @@ def run(config: Plane, rule: Rule | None = None) -> list[Path]:
     print(
         f"{runs} runs in {time.perf_counter() - begin:.1f} s, those found in {config.out} included"
     )
-    maps = {name: at_end(ds, config.observable) for name, ds in found.items()}
-    areas = {name: region_map(ds, rule) for name, ds in found.items()}
-    closed = config.lines()
     scatter = config.scatter()
     noise = None
     if scatter is not None:
@@ -83,6 +81,31 @@ def run(config: Plane, rule: Rule | None = None) -> list[Path]:
         tokens = int(np.asarray(scatter.run.make_task().distinct()).sum(1).max())
         predicted = run_sweep(scatter, config.out / "spread").load()
         noise = diagram.noise(predicted, diagram.winning_spread(tokens))
+    closed = config.lines()
+    figure = draw(config, found, rule, closed, noise)
+    arrays: dict[str, np.ndarray] = {}
+    for name, dataset in found.items():
+        arrays[f"{name}/{config.observable}"] = at_end(dataset, config.observable).values
+        arrays[f"{name}/region"] = region_map(dataset, rule).values
+    arrays |= {f"closed_form/{name}": values for name, values in closed.items()}
+    arrays |= {name: np.array(values) for name, values in config.axes().items()}
+    if noise is not None:
+        arrays["noise"] = noise.values
+        arrays |= {f"noise/{dim}": noise[dim].values for dim in noise.dims}
+    return output.write(config.out, "phase", figure=figure, arrays=arrays)
+
+
+def draw(
+    config: Plane,
+    found: Mapping[str, xr.Dataset],
+    rule: Rule,
+    closed: Mapping[str, np.ndarray],
+    noise: xr.DataArray | None,
+) -> Figure:
+    """The observable above, the regions below: a column for each engine, and for two of them a
+    third one for the difference."""
+    maps = {name: at_end(ds, config.observable) for name, ds in found.items()}
+    areas = {name: region_map(ds, rule) for name, ds in found.items()}
     compared = len(maps) == 2
     columns = 3 if compared else 1
     figure, axes = plt.subplots(
@@ -122,14 +145,7 @@ def run(config: Plane, rule: Rule | None = None) -> list[Path]:
         frameon=False,
     )
     figure.suptitle(textwrap.fill(config.title(), 45 * columns))
-    arrays = {f"{name}/{config.observable}": m.values for name, m in maps.items()}
-    arrays |= {f"{name}/region": a.values for name, a in areas.items()}
-    arrays |= {f"closed_form/{name}": values for name, values in closed.items()}
-    arrays |= {name: np.array(values) for name, values in config.axes().items()}
-    if noise is not None:
-        arrays["noise"] = noise.values
-        arrays |= {f"noise/{dim}": noise[dim].values for dim in noise.dims}
-    return output.write(config.out, "phase", figure=figure, arrays=arrays)
+    return figure
 
 
 def plot_map(

@@ -17,6 +17,7 @@ import matplotlib.pyplot as plt
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.colors import LogNorm
+from matplotlib.figure import Figure
 
 import dynsim
 from dynsim import checks
@@ -78,18 +79,23 @@ def run(config: FigureQKV) -> list[Path]:
         for name, values in width_errors(config, task, width).items():
             errors[name][:, column] = values
     print(table(config, errors))
+    arrays = {"widths": np.array(config.widths), "scales": np.array(config.scales)}
+    for name, values in errors.items():
+        arrays |= {f"{name}/{key}": values[i] for i, key in enumerate(MEASURES)}
+    return output.write(config.out, "qkv", figure=draw(config, errors, task.M), arrays=arrays)
+
+
+def draw(config: FigureQKV, errors: dict[str, np.ndarray], M: int) -> Figure:
+    """A column for each theory, a row for each of `MEASURES`; errors as `width_errors` has them."""
     figure, axes = plt.subplots(2, 2, figsize=(10, 8), layout="constrained", sharex=True)
     for row, measure in enumerate(MEASURES):
         for column, name in enumerate(THEORIES):
             ax = plot(config, errors[name][row], ax=axes[row, column])
             ax.set_title(f"{THEORIES[name]}: {MEASURES[measure]}")
             if row == len(MEASURES) - 1:
-                ax.set_xlabel(f"width $d$ (overlapping embedding below M = {task.M})")
+                ax.set_xlabel(f"width $d$ (overlapping embedding below M = {M})")
     figure.suptitle("distance from descent on the factors, relative to how far descent goes")
-    arrays = {"widths": np.array(config.widths), "scales": np.array(config.scales)}
-    for name, values in errors.items():
-        arrays |= {f"{name}/{key}": values[i] for i, key in enumerate(MEASURES)}
-    return output.write(config.out, "qkv", figure=figure, arrays=arrays)
+    return figure
 
 
 def width_errors(config: FigureQKV, task: SequenceClasses, width: int) -> dict[str, np.ndarray]:

@@ -7,6 +7,7 @@ from pathlib import Path
 import matplotlib.pyplot as plt
 import numpy as np
 from matplotlib.axes import Axes
+from matplotlib.figure import Figure
 
 from dynsim import checks
 from dynsim.precision import AnyArray
@@ -68,25 +69,34 @@ def run(config: Spectrum) -> list[Path]:
     found = runs(training, seeds, 2, config.out / config.preset)
     verdicts = claims.spectral(found)
     print(f"{found.count} runs of preset {config.preset}\n{claims.table(verdicts)}")
-    figure, axes = plt.subplots(2, 3, figsize=(15, 8), layout="constrained")
+    curves = {
+        stage: [claims.truncations(found, at, i) for i in range(found.count)]
+        for stage, at in {"stage 1": found.switch, "stage 2": -1}.items()
+    }
     arrays: dict[str, np.ndarray] = {}
-    for row, (stage, at) in enumerate({"stage 1": found.switch, "stage 2": -1}.items()):
-        curves = [claims.truncations(found, at, i) for i in range(found.count)]
-        plot_singular_values(curves, ax=axes[row, 0]).set_title(f"end of {stage}")
-        plot_without(curves, ax=axes[row, 1])
-        plot_alone(curves, ax=axes[row, 2])
-        arrays |= as_arrays(stage.replace(" ", "-"), curves)
-    figure.suptitle(
-        rf"singular directions of diag($\overline{{W}}$, $\overline{{V}}$), preset "
-        f"{config.preset}, mean ± sd of {found.count} runs"
-    )
+    for stage, of_stage in curves.items():
+        arrays |= as_arrays(stage.replace(" ", "-"), of_stage)
     return output.write(
         config.out,
         "spectrum",
-        figure=figure,
+        figure=draw(config.preset, curves),
         arrays=arrays,
         report=output.as_json(claims.as_records(verdicts)),
     )
+
+
+def draw(preset: Preset, found: Mapping[str, Sequence[RankCurves]]) -> Figure:
+    """A row for each stage, with the curves of every run."""
+    figure, axes = plt.subplots(2, 3, figsize=(15, 8), layout="constrained")
+    for row, (stage, curves) in enumerate(found.items()):
+        plot_singular_values(curves, ax=axes[row, 0]).set_title(f"end of {stage}")
+        plot_without(curves, ax=axes[row, 1])
+        plot_alone(curves, ax=axes[row, 2])
+    figure.suptitle(
+        rf"singular directions of diag($\overline{{W}}$, $\overline{{V}}$), preset "
+        f"{preset}, mean ± sd of {len(curves)} runs"
+    )
+    return figure
 
 
 def plot_singular_values(curves: Sequence[RankCurves], ax: Axes | None = None) -> Axes:

@@ -64,19 +64,25 @@ def _maps(flows: Mapping[Flow, str], optimizer: Callable[..., dynsim.Optimizer])
         flow: measurements.flow_error(flow, optimizer) for flow in flows
     }
     lines = ["| flow | within 1 % | within 3 % | within 10 % | worst |", "|---|---|---|---|---|"]
-    figure, axes = plt.subplots(
-        1, len(flows), figsize=(4.6 * len(flows), 4.2), layout="constrained", squeeze=False
-    )
-    for ax, (flow, error) in zip(axes[0], errors.items(), strict=True):
+    for flow, error in errors.items():
         shares = (measurements.share_within(error, t) for t in (0.01, 0.03, 0.1))
         cells = " | ".join(f"{100 * share:.1f} %" for share in shares)
         lines.append(f"| `{flow}` | {cells} | {100 * error.max():.2g} % |")
-        plot_map(error, ax=ax).set_title(flows[flow])
     for flow, error in errors.items():
         lines += ["", f"`{flow}`, error in %; eta_Y down, eta_Z across, 0.01 to 1:", ""]
         lines += ["    " + " ".join(f"{100 * value:7.2f}" for value in row) for row in error]
     arrays = {"rates": measurements.GRID, **{f"error/{f}": e for f, e in errors.items()}}
-    return Outcome("\n".join(lines) + "\n", arrays, figure)
+    return Outcome("\n".join(lines) + "\n", arrays, draw(flows, errors))
+
+
+def draw(flows: Mapping[Flow, str], errors: Mapping[Flow, np.ndarray]) -> Figure:
+    """A map of errors for each flow."""
+    figure, axes = plt.subplots(
+        1, len(flows), figsize=(4.6 * len(flows), 4.2), layout="constrained", squeeze=False
+    )
+    for ax, (flow, error) in zip(axes[0], errors.items(), strict=True):
+        plot_map(error, ax=ax).set_title(flows[flow])
+    return figure
 
 
 def plot_map(error: np.ndarray, ax: Axes | None = None) -> Axes:

@@ -10,6 +10,7 @@ import numpy as np
 from jaxtyping import Bool, Float
 from matplotlib.axes import Axes
 from matplotlib.colors import ListedColormap, LogNorm
+from matplotlib.figure import Figure
 from matplotlib.ticker import NullLocator
 
 from dynsim import checks
@@ -97,15 +98,25 @@ def run(config: Trainability) -> list[Path]:
         out=config.out,
     )
     dimension = box_dimension([mapped.level for mapped in found], fit)
+    return output.write(
+        config.out,
+        "trainability",
+        figure=draw(config, found, dimension, fit),
+        arrays=arrays(found, window, dimension, fit),
+    )
+
+
+def draw(
+    config: Trainability, found: Sequence[Mapped], dimension: Dimension, fit: tuple[int, int]
+) -> Figure:
+    """The map, and beside it how its boundary cells are counted."""
     figure, (left, right) = plt.subplots(
         1, 2, figsize=(13, 5.6), layout="constrained", width_ratios=[1.6, 1]
     )
-    plot(found, window, ax=left)
+    plot(found, Window(config.eta_y, config.eta_z), ax=left)
     left.set_title(f"{title(config)}\n{summary(found, dimension, fit)}", fontsize="medium")
     plot_counts(found, dimension, fit, ax=right)
-    return output.write(
-        config.out, "trainability", figure=figure, arrays=arrays(found, window, dimension, fit)
-    )
+    return figure
 
 
 def title(config: Trainability) -> str:

@@ -8,6 +8,7 @@ from typing import Literal
 import matplotlib.pyplot as plt
 import numpy as np
 from matplotlib.axes import Axes
+from matplotlib.figure import Figure
 
 from dynsim import Trajectory, checks
 from dynsim.two_stage.noisy_sgd import Control
@@ -69,6 +70,21 @@ def run(config: FigureTwoStage) -> list[Path]:
     verdicts = claims.tested(found, predicted)
     for title, tested_claims in verdicts.items():
         print(f"{title}: {found[title].count} runs\n{claims.table(tested_claims)}\n")
+    return output.write(
+        config.out,
+        "two_stage",
+        figure=draw(config.preset, found, predicted),
+        arrays=arrays(found, predicted),
+        report=output.as_json({n: claims.as_records(found) for n, found in verdicts.items()}),
+    )
+
+
+def draw(
+    preset: str,
+    found: Mapping[str, Runs],
+    predicted: Mapping[str, Mapping[str, Trajectory]],
+) -> Figure:
+    """Six panels, of experiments by name and what the reduced ODE says of each."""
     figure, axes = plt.subplots(2, 3, figsize=(16, 9), layout="constrained")
     main, theory = found["preset"], predicted["preset"]
     panels.plot_losses(main, theory, ax=axes[0, 0]).set_title("component losses")
@@ -79,16 +95,10 @@ def run(config: FigureTwoStage) -> list[Path]:
     panels.plot_losses(found["joint"], predicted["joint"], ax=axes[1, 2], joint=True)
     axes[1, 2].set_title("joint preset: losses of one trained sum")
     figure.suptitle(
-        f"preset {config.preset}, {main.count} runs, mean ± sd, reduced ODE dashed; "
+        f"preset {preset}, {main.count} runs, mean ± sd, reduced ODE dashed; "
         "dotted vertical line: end of the first stage"
     )
-    return output.write(
-        config.out,
-        "two_stage",
-        figure=figure,
-        arrays=arrays(found, predicted),
-        report=output.as_json({n: claims.as_records(found) for n, found in verdicts.items()}),
-    )
+    return figure
 
 
 def plot_controls(

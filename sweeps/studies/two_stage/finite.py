@@ -2,6 +2,7 @@
 
 import dataclasses
 import math
+from collections.abc import Mapping
 from pathlib import Path
 from typing import NamedTuple
 
@@ -10,6 +11,7 @@ import matplotlib.pyplot as plt
 import numpy as np
 from jaxtyping import Float
 from matplotlib.axes import Axes
+from matplotlib.figure import Figure
 
 from dynsim import checks
 from dynsim.precision import precision
@@ -87,14 +89,21 @@ def run(config: TwoStageFinite) -> list[Path]:
     predicted = np.array([closed_form(task, U) for U in drawn])
     scale = np.array([training.value("batch") * optimizer.noise**2])
     print("\n".join([*length_lines(found), "", *batch_lines(variances, predicted, scale.item())]))
+    arrays = {f"{n}/{part}": v for n, r in found.items() for part, v in r._asdict().items()}
+    arrays |= {"length": np.array(LENGTHS), "variance": variances, "closed_form": predicted}
+    report = output.as_json({name: r._asdict() for name, r in found.items()})
+    return output.write(
+        config.out, "two_stage_finite", figure=draw(found), arrays=arrays, report=report
+    )
+
+
+def draw(found: Mapping[str, Remainder]) -> Figure:
+    """A panel for each moment."""
     figure, axes = plt.subplots(1, 2, figsize=(11, 4.5), layout="constrained", sharey=True)
     for ax, moment in zip(axes, MOMENTS[1:], strict=True):
         plot(ax, {name: r for name, r in found.items() if name.endswith(moment)})
         ax.set_title(moment)
-    arrays = {f"{n}/{part}": v for n, r in found.items() for part, v in r._asdict().items()}
-    arrays |= {"length": np.array(LENGTHS), "variance": variances, "closed_form": predicted}
-    report = output.as_json({name: r._asdict() for name, r in found.items()})
-    return output.write(config.out, "two_stage_finite", figure=figure, arrays=arrays, report=report)
+    return figure
 
 
 def weights(state: ReducedState, d: int, rng: np.random.Generator) -> PQ:

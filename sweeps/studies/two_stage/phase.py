@@ -10,6 +10,7 @@ import numpy as np
 import xarray as xr
 from jaxtyping import Bool, Float
 from matplotlib.axes import Axes
+from matplotlib.figure import Figure
 
 from dynsim import checks
 from dynsim.precision import precision
@@ -78,6 +79,15 @@ class Plane(NamedTuple):
     auc: Float[np.ndarray, "T R"]
 
 
+class Lines(NamedTuple):
+    """Noise tau below which Q is learned by theory, over r: in the limit of long times, and within
+    the horizon."""
+
+    r: Float[np.ndarray, " F"]
+    infinite: Float[np.ndarray, " F"]
+    finite: Float[np.ndarray, " F"]
+
+
 class Verdict(NamedTuple):
     """Points of training against the finite-time line: how many lie within a grid cell of it,
     and of the others how many there are on either side and how many behave as it says.
@@ -118,21 +128,27 @@ def run(config: TwoStagePhase) -> list[Path]:
             f"the learned side of the finite-time line, below {UNLEARNED} at {v.unlearned} of "
             f"{v.other_side} on the other; {v.near} lie within a grid cell of it"
         )
-    figure, ax = plt.subplots(figsize=(8, 6.2), layout="constrained")
-    plot(theory, simulated, ax=ax)
-    ax.plot(infinite, fine, color="white", lw=2, label=r"$g = 0$: the limit of long times")
-    ax.plot(
-        finite, fine, color="white", lw=2, ls="--",
-        label=rf"$gT = \ln(\sigma / r^2\tau)$, T = {config.horizon:g}",
-    )  # fmt: skip
-    ax.set_title(f"Q after {config.horizon:g} units of eta-time (dots: {config.seeds} runs)")
-    ax.legend(loc="lower right", facecolor="grey", labelcolor="white")
     arrays = {f"theory/{n}": v for n, v in theory._asdict().items()}
     arrays |= {f"simulation/{n}": v for n, v in simulated._asdict().items()}
     arrays["simulation/auc_signal"] = signal.auc
     arrays |= {"lines/r": fine, "lines/infinite_time": infinite, "lines/finite_time": finite}
     report = {name: verdict._asdict() for name, verdict in verdicts.items()}
+    figure = draw(config, theory, simulated, Lines(fine, infinite, finite))
     return output.write(config.out, "two_stage_phase", figure=figure, arrays=arrays, report=report)
+
+
+def draw(config: TwoStagePhase, theory: Plane, simulated: Plane, lines: Lines) -> Figure:
+    """The plane, with the lines of theory on it."""
+    figure, ax = plt.subplots(figsize=(8, 6.2), layout="constrained")
+    plot(theory, simulated, ax=ax)
+    ax.plot(lines.infinite, lines.r, color="white", lw=2, label=r"$g = 0$: the limit of long times")
+    ax.plot(
+        lines.finite, lines.r, color="white", lw=2, ls="--",
+        label=rf"$gT = \ln(\sigma / r^2\tau)$, T = {config.horizon:g}",
+    )  # fmt: skip
+    ax.set_title(f"Q after {config.horizon:g} units of eta-time (dots: {config.seeds} runs)")
+    ax.legend(loc="lower right", facecolor="grey", labelcolor="white")
+    return figure
 
 
 def compute(config: TwoStagePhase, engine: str, number: int) -> xr.Dataset:

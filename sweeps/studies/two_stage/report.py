@@ -6,6 +6,7 @@ from typing import Any
 
 import matplotlib.pyplot as plt
 import numpy as np
+from matplotlib.figure import Figure
 
 from dynsim.trajectory import to_arrays
 from sweeps import output
@@ -58,6 +59,15 @@ def spread_lines(found: Mapping[str, Mapping[str, Any]], count: int) -> list[str
 
 def write(result: TwoStageComparison, out: Path) -> list[Path]:
     """Write compare.png, compare.json and compare.npz to the directory `out`."""
+    named = {f"simulation/{name}": values for name, values in result.simulation.values.items()}
+    named |= {"simulation/steps": result.simulation.steps}
+    for theory, prediction in result.predictions.items():
+        named |= {f"{theory}/{n}": values for n, values in to_arrays(prediction).items()}
+    return output.write(out, "compare", figure=draw(result), arrays=named, report=result.report)
+
+
+def draw(result: TwoStageComparison) -> Figure:
+    """Losses, accuracies, traces and norms."""
     runs = result.simulation
     figure, axes = plt.subplots(2, 2, figsize=(12, 8.5), layout="constrained")
     coupled = runs.training.value("coupling") > 0
@@ -66,11 +76,7 @@ def write(result: TwoStageComparison, out: Path) -> list[Path]:
     panels.plot_traces(runs, result.predictions, ax=axes[1, 0])
     panels.plot_norms(runs, result.predictions, ax=axes[1, 1])
     figure.suptitle(f"{runs.count} runs, mean ± sd; dotted line: end of the first stage")
-    named = {f"simulation/{name}": values for name, values in runs.values.items()}
-    named |= {"simulation/steps": runs.steps}
-    for theory, prediction in result.predictions.items():
-        named |= {f"{theory}/{n}": values for n, values in to_arrays(prediction).items()}
-    return output.write(out, "compare", figure=figure, arrays=named, report=result.report)
+    return figure
 
 
 def _times(values: list[float | None]) -> str:

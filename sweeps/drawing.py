@@ -1,0 +1,71 @@
+"""How pictures look: one palette for all of them, a style of the user's, and their formats."""
+
+import contextlib
+import difflib
+from collections.abc import Iterator
+from typing import Any, Literal, get_args
+
+import matplotlib as mpl
+import matplotlib.pyplot as plt
+import numpy as np
+from matplotlib.figure import Figure
+
+Format = Literal["png", "svg", "pdf"]
+FORMATS: tuple[Format, ...] = get_args(Format)
+PALETTE = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
+"""Okabe and Ito's, which colour-blind readers can tell apart, without the yellow, which is hard to
+see on white."""
+DASHES: tuple[Any, ...] = ("--", "-.", ":", (0, (5, 1, 1, 1, 1, 1)), (0, (7, 2)))
+"""Line styles, by which curves differ where they are printed in grey."""
+
+
+def colour(place: int) -> str:
+    """Colour of a curve by its place: of the user's style where it has colours of its own, else
+    of `PALETTE`, which begins anew at its end."""
+    cycle = mpl.rcParams["axes.prop_cycle"]
+    own = cycle != mpl.rcParamsDefault["axes.prop_cycle"] and "color" in cycle.keys
+    found = cycle.by_key()["color"] if own else PALETTE
+    return found[place % len(found)]
+
+
+def shades(number: int) -> list[tuple[float, ...]]:
+    """Colours of curves whose values have an order, from dark to light."""
+    return [tuple(shade) for shade in plt.get_cmap("viridis")(np.linspace(0, 0.9, number))]
+
+
+def panels(
+    rows: int, columns: int, width: float = 3.5, height: float = 3.0, **options: Any
+) -> tuple[Figure, np.ndarray]:
+    """A figure of panels of `width` x `height` inches each, (rows, columns) axes. Three of these
+    side by side stay legible at the width of a page."""
+    size = (width * columns, height * rows)
+    return plt.subplots(rows, columns, figsize=size, layout="constrained", squeeze=False, **options)
+
+
+@contextlib.contextmanager
+def style(name: str | None, kind: Format | None = None) -> Iterator[None]:
+    """Draw in a style of matplotlib, by its name or file, and write pictures of a `kind`.
+
+    If left out, it is that of the style (`savefig.format`), which is png unless it says so.
+
+    Raises:
+        ValueError: for a style that does not exist, or a format that is none of `FORMATS`.
+    """
+    # Letters in a PDF are text, not outlines; the same picture is the same SVG.
+    with mpl.rc_context({"pdf.fonttype": 42, "svg.hashsalt": "dynsim"}):
+        if name is not None:
+            try:
+                plt.style.use(name)
+            except OSError:
+                likely = difflib.get_close_matches(name, plt.style.available)
+                hint = f"did you mean {' or '.join(likely)}? It " if likely else ""
+                raise ValueError(
+                    f"style = {name!r}: {hint}must be a style of matplotlib, such as "
+                    f"{', '.join(plt.style.available[-4:])}, or a file of one"
+                ) from None
+        if kind is not None:
+            mpl.rcParams["savefig.format"] = kind
+        found = mpl.rcParams["savefig.format"]
+        if found not in FORMATS:
+            raise ValueError(f"format = {found!r}: must be {', '.join(FORMATS)}")
+        yield
