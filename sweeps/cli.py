@@ -103,7 +103,7 @@ def _main(arguments: Sequence[str] | None) -> int:
         record = Record.of(asked.name, asked.settings) if asked.recorded else None
         if record and not asked.overwrite:
             record.check()
-        with asked.drawing():
+        with asked.drawing(), asked.talking():
             paths = asked.run(asked.settings)
         if record:
             record.write(time.monotonic() - began)
@@ -132,6 +132,7 @@ class Asked(NamedTuple):
         recorded: whether a record of them is kept beside what it writes.
         overwrite: whether results of other settings may be written over.
         pictures: options of `sweeps.drawing.style`, None for a command that draws nothing.
+        quiet: whether it shall not say how far it is.
     """
 
     name: str
@@ -140,6 +141,15 @@ class Asked(NamedTuple):
     recorded: bool
     overwrite: bool
     pictures: Mapping[str, Any] | None
+    quiet: bool
+
+    def talking(self) -> contextlib.AbstractContextManager[None]:
+        """In it work says how far it is, unless it shall be quiet."""
+        if not self.quiet:
+            return contextlib.nullcontext()
+        from sweeps.runner import progress
+
+        return progress.quiet()
 
     def drawing(self) -> contextlib.AbstractContextManager[None]:
         """In it pictures are drawn in the style, and written in the format, that was asked for.
@@ -177,19 +187,18 @@ def _parse(arguments: Sequence[str] | None) -> Asked:
     recorded = (command is None or command.recorded) and any(
         field.name == "out" for field in dataclasses.fields(settings)
     )
-    draws = command is None or command.draws
-    found = tyro.cli(
-        _with_options(settings, name, recorded, draws), args=options, prog=f"dynsim {name}"
-    )
+    draws, talks = (True, True) if command is None else (command.draws, command.talks)
+    wanted = _with_options(settings, name, recorded, draws, talks)
+    found = tyro.cli(wanted, args=options, prog=f"dynsim {name}")
     given = {field.name: getattr(found, field.name) for field in dataclasses.fields(settings)}
     pictures = {"name": found.style, "kind": found.format} if draws else None
-    overwrite = recorded and found.overwrite
-    return Asked(name, settings(**given), run, recorded, overwrite, pictures)
+    overwrite, quiet = recorded and found.overwrite, talks and found.quiet
+    return Asked(name, settings(**given), run, recorded, overwrite, pictures, quiet)
 
 
-def _with_options(settings: type, name: str, recorded: bool, draws: bool) -> type:
-    """The settings with the options that commands share: to write over results of others, and how
-    pictures look. A command that was asked for a system has a folder of its own."""
+def _with_options(settings: type, name: str, recorded: bool, draws: bool, talks: bool) -> type:
+    """The settings with the options that commands share: to write over results of others, how
+    pictures look, to be quiet. A command that was asked for a system has a folder of its own."""
     fields: list[Any] = []
     about = []
     if recorded:
@@ -204,6 +213,9 @@ def _with_options(settings: type, name: str, recorded: bool, draws: bool) -> typ
         kinds = Literal["png", "svg", "pdf"] | None
         fields.append(("format", kinds, dataclasses.field(default=None)))
         about.append("format: of pictures; that of the style, or png, if left out.")
+    if talks:
+        fields.append(("quiet", bool, dataclasses.field(default=False)))
+        about.append("quiet: do not say how far the work is.")
     if not fields:
         return settings
     made = dataclasses.make_dataclass(

@@ -2,16 +2,15 @@
 
 import contextlib
 import dataclasses
-import sys
 from concurrent.futures import Executor
 from pathlib import Path
 
 import tyro
 
 from sweeps.commands import info
+from sweeps.runner import progress
 from sweeps.runner.cluster import dask_cluster, hosts
 from sweeps.runner.files import load
-from sweeps.runner.progress import Interrupted
 from sweeps.runner.run import run as run_sweep
 from sweeps.runner.store.store import Store
 
@@ -58,10 +57,12 @@ def run(config: SweepCommand) -> list[str]:
                 tile=config.tile,
                 process=process,
                 executor=executor,
-                report=_say,
+                report=progress.say,
             )
-    except Interrupted:
-        _say(f"stopped; what is finished is in {out}. Run the same command again to resume.")
+    except progress.Interrupted:
+        progress.say(
+            f"stopped; what is finished is in {out}. Run the same command again to resume."
+        )
         raise
     print(info.progress(info.describe(Store.open(out))))
     return [out]
@@ -72,8 +73,4 @@ def _workers(config: SweepCommand) -> contextlib.AbstractContextManager[Executor
         if config.config is not None:
             raise ValueError(f"config = {config.config}: read by dask = 'slurm' and the like alone")
         return contextlib.nullcontext()
-    return dask_cluster.executor(config.dask, config.config, _say)
-
-
-def _say(line: str) -> None:
-    print(line, file=sys.stderr)
+    return dask_cluster.executor(config.dask, config.config, progress.say)

@@ -22,12 +22,14 @@ class Command(NamedTuple):
         recorded: whether results that it writes to `out` are kept from being written over by those
             of other settings; stores of sweeps look after that themselves.
         draws: whether it writes pictures, whose style and format can be asked for.
+        talks: whether it may take long and says how far it is.
     """
 
     settings: str
     help: str
     recorded: bool = True
     draws: bool = True
+    talks: bool = True
 
     def load(self) -> tuple[type, Run]:
         """The class of the settings, and what runs them."""
@@ -45,22 +47,30 @@ COMMANDS: dict[str, Command] = {
         "sweeps.commands.explain:Explain",
         "predict the life of a run, without running it",
         draws=False,
+        talks=False,
     ),
     "sweep": Command(
-        "sweeps.commands.sweep:SweepCommand", "run a sweep, or resume it", False, False
+        "sweeps.commands.sweep:SweepCommand",
+        "run a sweep, or resume it",
+        recorded=False,
+        draws=False,
     ),
     "info": Command(
-        "sweeps.commands.info:Info", "say what a stored sweep is and how far it is", draws=False
+        "sweeps.commands.info:Info",
+        "say what a stored sweep is and how far it is",
+        draws=False,
+        talks=False,
     ),
     "check": Command(
         "sweeps.commands.check:Check", "read all of a stored sweep, to see it is whole", draws=False
     ),
-    "plot": Command("sweeps.commands.plot:Plot", "draw what a stored sweep recorded"),
+    "plot": Command("sweeps.commands.plot:Plot", "draw what a stored sweep recorded", talks=False),
     "export": Command(
         "sweeps.commands.export:Export",
         "write a stored sweep as netCDF, zarr or a table",
-        False,
-        False,
+        recorded=False,
+        draws=False,
+        talks=False,
     ),
     "phase": Command(
         "sweeps.studies.phase.figure:Phase",
@@ -71,7 +81,9 @@ COMMANDS: dict[str, Command] = {
         "find what singular directions of trained weights carry",
     ),
     "validate": Command(
-        "sweeps.studies.tables.validate:Validate", "measure how far the theories hold", False
+        "sweeps.studies.tables.validate:Validate",
+        "measure how far the theories hold",
+        recorded=False,
     ),
     "check_devices": Command(
         "sweeps.targets.check:CheckDevices",
@@ -79,7 +91,10 @@ COMMANDS: dict[str, Command] = {
         draws=False,
     ),
     "bench": Command(
-        "sweeps.benchmarks.command:Bench", "measure speed and robustness", False, False
+        "sweeps.benchmarks.command:Bench",
+        "measure speed and robustness",
+        recorded=False,
+        draws=False,
     ),
     "figure 3": Command(
         "sweeps.studies.paper.figure3:Figure3", "growth factor chi(t) and its phase transition"

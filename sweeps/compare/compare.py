@@ -22,11 +22,14 @@ from odes.theory import named, refusal
 from odes.yz import ladder
 from sweeps.compare import comparison, scatter
 from sweeps.compare.settings import Compare
+from sweeps.runner import progress
 
 RECORD = (*DEFAULT_RECORD, "attention")
 DESCENT = "descent"
 """Name under which descent with T and batch infinite stands beside the theories. It separates
 what sampling does from what a theory leaves out."""
+TRAINING, SPREAD = "simulation", "spread over seeds"
+"""What is computed besides, as it is called while it is."""
 FINITE_DESCENT = named(DESCENT, finite=True)
 DESCENTS = {
     FINITE_DESCENT: ("descent, T finite, batch infinite", "1/T^2 -> 0, batch -> infinity"),
@@ -143,15 +146,10 @@ def compare(config: Compare, theories: Sequence[ladder.Theory] = ()) -> Comparis
         run = functools.partial(
             dynsim.simulate, task, optimizer, steps=config.steps, times=times, record=RECORD
         )
-        simulation = jax.vmap(
-            lambda key: run(
-                key,
-                length=config.length,
-                batch=config.batch,
-                init=config.init,
-                dtype=config.dtype,
-            )
-        )(keys)
+        train = functools.partial(
+            run, length=config.length, batch=config.batch, init=config.init, dtype=config.dtype
+        )
+        work: dict[str, Callable[[], Any]] = {TRAINING: lambda: jax.vmap(train)(keys)}
 
         # Without a random start one prediction, with a leading axis of one, serves all seeds.
         def predict(solve: Callable[[dynsim.YZ | None], Trajectory]) -> Trajectory:
@@ -163,23 +161,27 @@ def compare(config: Compare, theories: Sequence[ladder.Theory] = ()) -> Comparis
         descent = functools.partial(run, batch=math.inf, dtype="float64")
         lengths = {FINITE_DESCENT: config.length} if finite else {}
         lengths[DESCENT] = math.inf
-        predictions = {
-            name: predict(lambda start, T=length: descent(length=T, init=start or "zero"))
-            for name, length in lengths.items()
-        }
+        for name, T in lengths.items():
+            solve = lambda start, T=T: descent(length=T, init=start or "zero")  # noqa: E731
+            work[name] = functools.partial(predict, solve)
         for theory in asked:
             options = {"length": config.length} if "length" in theory.needs else {}
             solve = functools.partial(
                 theory.solve, task, optimizer, times, record=RECORD, **options
             )
-            predictions[theory.name] = predict(lambda start, solve=solve: solve(init=start))
+            work[theory.name] = functools.partial(
+                predict, lambda start, solve=solve: solve(init=start)
+            )
+        if not too_short:
+            work[SPREAD] = lambda: scatter.predict(config, task, optimizer, times, keys)
+        found = {name: work[name]() for name in progress.each(tuple(work), "solve")}
         stages = None
         if optimizer.kind != "adam":
             rate = without_inertia(optimizer, task.prior).rate
             stages = decoder.stages(rate * optimizer.eta_y, 1 / jnp.asarray(task.prior), task.M)
-        spread = None if too_short else scatter.predict(config, task, optimizer, times, keys)
         # One by one: a dictionary that goes through JAX comes back sorted by its keys.
-        predictions = {name: jax.device_get(found) for name, found in predictions.items()}
-        simulation, stages, spread = jax.device_get((simulation, stages, spread))
+        predictions = {name: jax.device_get(each) for name, each in found.items()}
+        stages = jax.device_get(stages)
+    simulation, spread = predictions.pop(TRAINING), predictions.pop(SPREAD, None)
     by_name = {theory.name: theory for theory in asked}
     return Comparison(config, task, simulation, predictions, by_name, stages, spread, too_short)

@@ -1,15 +1,30 @@
-"""What a person at the terminal sees of a running sweep, and how they stop it."""
+"""What a person sees of long work, and how they stop it.
+
+At a terminal it is a bar; elsewhere, in a log or the output of a job, a line each minute.
+"""
 
 import contextlib
+import contextvars
 import signal
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from types import FrameType
+from typing import Any, TextIO, TypeVar
 
 from tqdm import tqdm
 
 Handler = Callable[[int, FrameType | None], object] | int | signal.Handlers | None
+ItemT = TypeVar("ItemT")
+
+SECONDS = {True: 1.0, False: 60.0}
+"""Between two looks at the clock, at a terminal and elsewhere."""
+LINE = (
+    "{percentage:.0f} %: {n_fmt} of {total_fmt}, {rate_fmt}, {elapsed} passed, {remaining} left"
+    "{postfix}"
+)
+
+_quiet = contextvars.ContextVar("quiet", default=False)
 
 
 class Interrupted(Exception):  # noqa: N818  (a wish of the user, no error)
@@ -17,21 +32,30 @@ class Interrupted(Exception):  # noqa: N818  (a wish of the user, no error)
 
 
 @contextlib.contextmanager
+def quiet() -> Iterator[None]:
+    """In it nothing is shown."""
+    token = _quiet.set(True)
+    try:
+        yield
+    finally:
+        _quiet.reset(token)
+
+
+def say(line: str) -> None:
+    """A line about the work for people, to standard error."""
+    if not _quiet.get():
+        print(line, file=sys.stderr)
+
+
+@contextlib.contextmanager
 def shown(total: int, done: int) -> Iterator[Callable[[int, int], None]]:
-    """A progress bar over `total` runs, `done` of which are there at the beginning.
+    """Show how far `total` runs are, `done` of which are there at the beginning.
 
     Yields:
         a function to call with the numbers of runs and of diverged runs in each finished chunk.
     """
     diverged = 0
-    with tqdm(
-        total=total,
-        initial=done,
-        unit="run",
-        smoothing=0.1,
-        disable=None,
-        file=sys.stderr,
-    ) as bar:
+    with _bar(total, done, "run") as bar:
 
         def advance(runs: int, bad: int) -> None:
             nonlocal diverged
@@ -40,6 +64,73 @@ def shown(total: int, done: int) -> Iterator[Callable[[int, int], None]]:
             bar.update(runs)
 
         yield advance
+
+
+def each(
+    items: Sequence[ItemT], unit: str = "step", name: Callable[[ItemT], str] = str
+) -> Iterator[ItemT]:
+    """The items one after the other, and to people how many are done and which one is next.
+
+    Args:
+        items: of which something is made that takes long.
+        unit: what one of them is called, in the singular.
+        name: what an item is called.
+    """
+    with _bar(len(items), 0, unit) as bar:
+        for item in items:
+            bar.set_postfix_str(name(item), refresh=sys.stderr.isatty())
+            yield item
+            bar.update()
+
+
+@contextlib.contextmanager
+def _bar(total: int, done: int, unit: str, seconds: float | None = None) -> Iterator[Any]:
+    """A bar that looks at the clock by itself, however long what it counts takes."""
+    terminal = sys.stderr.isatty()
+    seconds = seconds or SECONDS[terminal]
+    # Away from a terminal only the clock makes it print, so that short work leaves no line.
+    about: dict[str, Any] = (
+        {"file": sys.stderr}
+        if terminal
+        else {
+            "file": _Lines(sys.stderr),
+            "bar_format": LINE,
+            "mininterval": float("inf"),
+            "delay": 1e-9,
+            "leave": False,
+        }
+    )
+    off = _quiet.get()
+    with tqdm(total=total, initial=done, unit=unit, smoothing=0.1, disable=off, **about) as bar:
+        over = threading.Event()
+
+        def look() -> None:
+            while not over.wait(seconds):
+                bar.refresh()
+
+        clock = threading.Thread(target=look, daemon=True, name="dynsim-progress")
+        if not off:
+            clock.start()
+        try:
+            yield bar
+        finally:
+            over.set()
+            if not off:
+                clock.join()
+
+
+class _Lines:
+    """A stream that has lines where a terminal would see one line change."""
+
+    def __init__(self, stream: TextIO) -> None:
+        self.stream = stream
+
+    def write(self, text: str) -> None:
+        if line := text.strip("\r\n "):
+            self.stream.write(f"{line}\n")
+
+    def flush(self) -> None:
+        self.stream.flush()
 
 
 @contextlib.contextmanager

@@ -7,13 +7,11 @@ the model, so whether a real checkpoint shows any of that is for the reader to s
 """
 
 import dataclasses
-import sys
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 from jaxtyping import Float
-from tqdm import tqdm
 
 from dynsim import checks
 from sweeps import output
@@ -123,8 +121,8 @@ def report(config: Checkpoint) -> Report:
             f"pattern = {config.pattern}, products = {config.products}: none of the "
             f"{len(skipped)} tensors that match can be decomposed: {reasons}"
         )
-    bar = tqdm(unique.values(), unit="matrix", disable=None, file=sys.stderr)
-    return Report([record(matrix) for matrix in bar], list(dict.fromkeys(skipped)))
+    each = progress.each(list(unique.values()), "matrix", lambda matrix: matrix.name)
+    return Report([record(matrix) for matrix in each], list(dict.fromkeys(skipped)))
 
 
 def record(matrix: Matrix) -> Record:

@@ -1,6 +1,7 @@
 """`dynsim validate`: measure how far the theories hold, and write the tables of the docs."""
 
 import dataclasses
+import itertools
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Literal, NamedTuple
@@ -15,6 +16,7 @@ from matplotlib.figure import Figure
 import dynsim
 from odes.solver.flows import Flow
 from sweeps import output
+from sweeps.runner import progress
 from sweeps.studies.tables import measurements, slips, theorems
 
 What = Literal["matched", "adam", "correction", "overlap", "theorems", "size", "slips"]
@@ -61,7 +63,7 @@ def run(config: Validate) -> list[Path]:
 
 def _maps(flows: Mapping[Flow, str], optimizer: Callable[..., dynsim.Optimizer]) -> Outcome:
     errors: dict[Flow, np.ndarray] = {
-        flow: measurements.flow_error(flow, optimizer) for flow in flows
+        flow: measurements.flow_error(flow, optimizer) for flow in progress.each(tuple(flows))
     }
     lines = ["| flow | within 1 % | within 3 % | within 10 % | worst |", "|---|---|---|---|---|"]
     for flow, error in errors.items():
@@ -126,12 +128,12 @@ def _overlap() -> Outcome:
         "sgd clock, Lemma 3 | finite M, Lemma 3 |",
         "|---|---|---|---|---|---|---|",
     ]
-    for K in measurements.CLASSES:
-        for overlap in measurements.OVERLAPS:
-            e = measurements.eq10_errors(K, overlap)
-            shown = (e.speed, e.logit, e.logit_paper, e.lemma3, e.finite_m)
-            cells = " | ".join(f"{100 * error:.2g} %" for error in shown)
-            lines.append(f"| {K} | {overlap:g} | {cells} |")
+    cases = tuple(itertools.product(measurements.CLASSES, measurements.OVERLAPS))
+    for K, overlap in progress.each(cases, "case", lambda case: f"K={case[0]}, overlap={case[1]}"):
+        e = measurements.eq10_errors(K, overlap)
+        shown = (e.speed, e.logit, e.logit_paper, e.lemma3, e.finite_m)
+        cells = " | ".join(f"{100 * error:.2g} %" for error in shown)
+        lines.append(f"| {K} | {overlap:g} | {cells} |")
     lines += [
         "",
         "Relative l2 error over time of Eq. 10. First three columns: against the population flow,",

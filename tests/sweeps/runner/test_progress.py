@@ -1,0 +1,63 @@
+"""What long work says of itself where nobody sits at a terminal."""
+
+import io
+import queue
+import sys
+
+import pytest
+
+from sweeps.runner import progress
+
+PATIENCE = 60
+"""Seconds to wait for a line on a busy machine before the test fails."""
+
+
+class Log(io.StringIO):
+    """A stream that hands on what is written to it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.lines: queue.Queue[str] = queue.Queue()
+
+    def write(self, text: str) -> int:
+        self.lines.put(text)
+        return len(text)
+
+
+def until(log: Log, part: str) -> str:
+    """The first line with `part` in it; `queue.Empty` if none comes."""
+    line = ""
+    while part not in line:
+        line = log.lines.get(timeout=PATIENCE)
+    return line
+
+
+def test_the_clock_makes_lines_that_stand_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(progress, "SECONDS", {False: 0.01})
+    log = Log()
+    monkeypatch.setattr(sys, "stderr", log)
+    with progress.shown(10, 2) as advance:
+        advance(2, 1)
+        advance(1, 0)
+        line = until(log, "5 of 10")
+    # Three runs since the beginning, two were there; one diverged.
+    assert line.startswith("50 %: 5 of 10, ")
+    assert "left, diverged=1" in line
+    assert line.endswith("\n")
+    assert "\r" not in line
+    for item in progress.each(("eq10", "plain"), "theory"):
+        until(log, f", {item}\n")
+
+
+def test_short_and_quiet_work_says_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    log = Log()
+    monkeypatch.setattr(sys, "stderr", log)
+    with progress.shown(10, 2) as advance:
+        advance(8, 0)
+    assert list(progress.each("abc")) == ["a", "b", "c"]
+    monkeypatch.setattr(progress, "SECONDS", {False: 0.01})
+    with progress.quiet(), progress.shown(10, 2) as advance:
+        progress.say("nothing")
+        advance(8, 0)
+    progress.say("a line")
+    assert "".join(log.lines.queue) == "a line\n"
