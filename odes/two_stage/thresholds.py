@@ -117,6 +117,16 @@ def finite_time_boundary(
     return strength * _C0 / (per_tau * least)
 
 
+def growth_time(
+    task: Prompts, tau: Real[Number, "..."], decay: Real[Number, "..."]
+) -> Float[Array, "..."]:
+    """Eta-time in which b gets from tau to sigma/r^2 at noise `tau`, ln(sigma / (r^2 tau)) / g,
+    elementwise; `inf` where the noise is above critical."""
+    rate = growth_rate(task, tau, decay)
+    needed = jnp.log(_logit_noise(task, task.r) / jnp.asarray(task.r) ** 2)
+    return jnp.where(rate > 0, needed / jnp.where(rate > 0, rate, 1), jnp.inf)
+
+
 def early_signal(task: Prompts, t: Real[Number, "..."]) -> Float[Array, "..."]:
     """a ~ kappa pbar^2 t / 4 at small eta-time t, from a = 0 and with unsaturated outputs."""
     return jnp.asarray(t) * (task.kappa * task.mean_margin**2) / 4

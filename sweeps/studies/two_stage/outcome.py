@@ -1,16 +1,22 @@
 """What a comparison of two-stage training with its theories comes to."""
 
 import dataclasses
+import functools
 import math
 from collections import OrderedDict
+from collections.abc import Mapping
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
+from jaxtyping import Array
 
 from dynsim import Trajectory
-from dynsim.precision import Number, precision
+from dynsim.precision import precision
 from dynsim.two_stage import observables as prompt_observables
+from dynsim.two_stage.noisy_sgd import NoisySGD
+from dynsim.two_stage.task import Prompts
 from odes.two_stage import ladder, thresholds
 from sweeps.compare.comparison import Comparison, average, spread
 from sweeps.studies.two_stage.runs import LEVEL_P, LEVEL_Q, Runs, modulus
@@ -57,7 +63,8 @@ class TwoStageComparison(Comparison):
                 "learned_P": runs.learned_P,
                 "learned_Q": runs.learned_Q,
             },
-            "corollaries": self._corollaries(),
+            "corollaries": self._predictions,
+            "not_learned": self._not_learned(),
             "over_seeds": self._over_seeds(),
         }
 
@@ -68,6 +75,37 @@ class TwoStageComparison(Comparison):
             "learned_P": prompt_observables.first_below(eta_time, prediction["K1"], LEVEL_P),
             "learned_Q": prompt_observables.first_below(eta_time, prediction["K2"], LEVEL_Q),
         }
+
+    def _not_learned(self) -> list[str]:
+        """Why runs did not learn a component, a sentence each: what they fell short of, and which
+        threshold of theory was not met. Empty where all learned both."""
+        runs, found, said = self.simulation, self._predictions, []
+        optimizer = self.config.make_optimizer()
+        missing = {
+            name: int(np.sum(~np.isfinite(times)))
+            for name, times in (("P", runs.learned_P), ("Q", runs.learned_Q))
+        }
+        levels = {"P": ("K1", LEVEL_P), "Q": ("K2", LEVEL_Q)}
+        for name, number in missing.items():
+            if number:
+                loss, level = levels[name]
+                said.append(
+                    f"{name} was not learned by {number} of {runs.count} runs: the mean of {loss} "
+                    f"fell to {np.min(runs.mean(loss)):.3g}, learned is below {level}."
+                )
+        if missing["P"]:
+            # At this margin, the same for all prompts, the logistic loss is LEVEL_P.
+            needed, margin = -math.log(math.expm1(LEVEL_P)), found["margin_1"]
+            said.append(
+                f"Unsaturated, its margin would reach {margin:.3g} in stage 1; learned takes "
+                f"{needed:.3g}"
+                + (": a smaller decay or a larger gamma0 raises it." if margin < needed else ".")
+            )
+        if missing["Q"]:
+            said.append(_why_not_Q(found, float(optimizer.span_2)))
+            if self.config.value("coupling") > 0:
+                said.append("These thresholds hold without coupling; P starves Q with it.")
+        return said
 
     def _over_seeds(self) -> dict[str, Any]:
         """`scatter` by observable; empty unless the theory "seeds" was asked for and ended well."""
@@ -99,23 +137,49 @@ class TwoStageComparison(Comparison):
             found["shift"] = self._ratio(average(self.predicted("ode", name)) - mean, mean)
         return found
 
-    def _corollaries(self) -> dict[str, float]:
+    @functools.cached_property
+    def _predictions(self) -> dict[str, float]:
         """Scalar predictions; those of the stationary signals and of g hold for c = 0."""
-        task, optimizer = self.config.make_task(), self.config.make_optimizer()
-        decay = optimizer.decay
-
-        @jax.jit  # as one program; hundreds of operations take as many
-        def predicted() -> OrderedDict[str, Number]:
-            found: OrderedDict[str, Number] = OrderedDict()
-            found["tau_c"] = thresholds.critical_noise(task, decay)
-            found["eta_c"] = thresholds.critical_rate(task, optimizer)
-            for stage, eta in (("1", optimizer.eta_1), ("2", optimizer.eta_2)):
-                tau = optimizer.stationary(eta)
-                found[f"g_{stage}"] = thresholds.growth_rate(task, tau, decay)
-                found[f"g_{stage}_hessian"] = thresholds.growth_rate_hessian(task, tau, decay)
-            found["a_star"], found["b_star"] = thresholds.stationary_signal(task, decay)
-            found["waiting_time"] = thresholds.waiting_time(decay)
-            return found
-
         with precision("float64"):
-            return {name: float(value) for name, value in predicted().items()}
+            found = _corollaries(self.config.make_task(), self.config.make_optimizer())
+            return {name: float(value) for name, value in found.items()}
+
+
+@jax.jit  # as one program; hundreds of operations take as many
+def _corollaries(task: Prompts, optimizer: NoisySGD) -> OrderedDict[str, Array]:
+    decay = optimizer.decay
+    found: OrderedDict[str, Array] = OrderedDict()
+    found["tau_c"] = thresholds.critical_noise(task, decay)
+    found["eta_c"] = thresholds.critical_rate(task, optimizer)
+    for stage, eta in (("1", optimizer.eta_1), ("2", optimizer.eta_2)):
+        tau = jnp.asarray(optimizer.stationary(eta))
+        found[f"tau_{stage}"] = tau
+        found[f"g_{stage}"] = thresholds.growth_rate(task, tau, decay)
+        found[f"g_{stage}_hessian"] = thresholds.growth_rate_hessian(task, tau, decay)
+    found["margin_1"] = thresholds.unsaturated_margin(task, decay)
+    found["a_star"], found["b_star"] = thresholds.stationary_signal(task, decay)
+    found["growth_time"] = thresholds.growth_time(task, found["tau_2"], decay)
+    found["waiting_time"] = thresholds.waiting_time(decay)
+    return found
+
+
+def _why_not_Q(found: Mapping[str, float], stage_2: float) -> str:
+    """Which threshold of stage 2, that lasts so long in eta-time, was not met."""
+    tau, critical = found["tau_2"], found["tau_c"]
+    if tau >= critical:
+        return (
+            f"The noise of stage 2, tau_2 = {tau:.3g}, is above the critical tau_c = "
+            f"{critical:.3g}, so that nothing grows (g_2 = {found['g_2']:.3g}): anneal below "
+            f"eta_2 = {found['eta_c']:.3g}."
+        )
+    needed = found["waiting_time"] + found["growth_time"]
+    if needed > stage_2:
+        return (
+            f"At g_2 = {found['g_2']:.3g} the signal needs the eta-time {found['growth_time']:.3g} "
+            f"to outgrow the noise, after about {found['waiting_time']:.3g} in which noise decays; "
+            f"stage 2 lasts {stage_2:.3g}: make stage_2 longer."
+        )
+    return (
+        f"Theory expects it within the eta-time {needed:.3g} of the {stage_2:.3g} of stage 2, at "
+        f"tau_2 = {tau:.3g} below tau_c = {critical:.3g}."
+    )

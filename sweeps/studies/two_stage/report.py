@@ -29,6 +29,7 @@ def table(result: TwoStageComparison) -> str:
         found = {"runs": report["simulation"][name]} | {n: t[name] for n, t in theories.items()}
         shown = (f"{who} {_times(values)}" for who, values in found.items())
         shown_lines.append(f"{label} in eta-time: " + "; ".join(shown))
+    shown_lines += report["not_learned"]
     shown_lines += [f"{name}: {value:.4g}" for name, value in report["corollaries"].items()]
     return "\n".join(shown_lines)
 

@@ -69,6 +69,10 @@ def test_critical_noise_is_the_root() -> None:
     eta = thresholds.critical_rate(task, optimizer)
     # The stationary noise of steps is that of the flow up to eta lambda / 2.
     np.testing.assert_allclose(optimizer.stationary(eta), critical, rtol=eta * 0.025)
+    # Nothing grows above it; below it takes the time of which the boundary is made.
+    assert thresholds.growth_time(task, 1.01 * critical, 0.025) == np.inf
+    tau = thresholds.finite_time_boundary(task, 0.025, 200.0, 1.7)
+    np.testing.assert_allclose(thresholds.growth_time(task, tau, 0.025), 200, rtol=1e-12)
 
 
 @pytest.mark.full  # minutes of bisection where compilation is slow

@@ -3,6 +3,7 @@
 import dataclasses
 import json
 from pathlib import Path
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -18,6 +19,7 @@ from sweeps.runner import tiles
 from sweeps.runner.spec import Sweep
 from sweeps.studies.two_stage import figure, finite, theory
 from sweeps.studies.two_stage.compare import CompareTwoStage
+from sweeps.studies.two_stage.outcome import TwoStageComparison
 from sweeps.studies.two_stage.phase import Plane, judge
 from sweeps.studies.two_stage.runs import Runs
 from sweeps.systems.two_stage.settings import TwoStage
@@ -179,6 +181,33 @@ def test_compare_measures_what_it_stores(theories: tuple[str, ...], tmp_path: Pa
     anchored, state = arrays["anchored/W_trace"], arrays["simulation/state"]
     switch = np.flatnonzero(arrays["simulation/steps"] == 6)[0]
     np.testing.assert_allclose(anchored[:, [0, switch]], state[:, [0, switch], 0], rtol=1e-6)
+
+
+def test_a_comparison_says_why_a_component_was_not_learned() -> None:
+    """Runs as if none had learned anything, at settings where theory has one reason each."""
+    time = np.array([0.0, 10.0])
+    losses = {"K1": np.full((3, 2), 0.7), "K2": np.full((3, 2), 0.68)}
+
+    def said(**settings: Any) -> list[str]:
+        training = TwoStage(**settings)
+        runs = Runs(training, time, time, {**losses, "W_trace": np.ones((3, 2))}, 0)
+        return TwoStageComparison(training, runs, {}, ())._not_learned()
+
+    p, q, margin, reason = said(control="forever")
+    assert (
+        p == "P was not learned by 3 of 3 runs: the mean of K1 fell to 0.7, learned is below 0.2."
+    )
+    assert "the mean of K2 fell to 0.68, learned is below 0.6" in q
+    # kappa^2 pbar^4 / (32 lambda) with kappa = 128/129 and pbar = 1 + sqrt(2/pi).
+    want = (128 / 129) ** 2 * (1 + (2 / np.pi) ** 0.5) ** 4 / (32 * 0.025)
+    assert (
+        margin == f"Unsaturated, its margin would reach {want:.3g} in stage 1; learned takes 1.51."
+    )
+    assert "a smaller decay" in said(decay=0.3)[2]
+    assert reason.startswith("The noise of stage 2, tau_2 = 0.25, is above the critical tau_c")
+    assert "make stage_2 longer" in said(stage_2=0.1)[-1]
+    assert said()[-1].startswith("Theory expects it within the eta-time")
+    assert said(coupling=0.5)[-1].endswith("P starves Q with it.")
 
 
 def as_trained(runs: Runs, names: tuple[str, ...]) -> dict[str, Trajectory]:
