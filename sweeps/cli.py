@@ -17,8 +17,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, NoReturn
 
-import tyro
-
 import sweeps
 from sweeps.commands.table import COMMANDS, FOR_SYSTEMS, Command, Run, group
 
@@ -149,15 +147,17 @@ def _parse(arguments: Sequence[str] | None) -> Asked:
         raise SystemExit(2) from None
     if name not in COMMANDS and group(name):
         _help(group(name), f"dynsim {name}", options)
+    from sweeps.commands import parsing
+
     try:
         settings, run = load(name)
+        keeps = name not in COMMANDS or COMMANDS[name].recorded
+        recorded = keeps and any(field.name == "out" for field in dataclasses.fields(settings))
+        wanted = _with_overwrite(settings, name) if recorded else settings
+        found: Any = parsing.parse(wanted, options, f"dynsim {name}")
     except ValueError as error:
         print(f"dynsim: {error}", file=sys.stderr)
         raise SystemExit(2) from None
-    keeps = name not in COMMANDS or COMMANDS[name].recorded
-    recorded = keeps and any(field.name == "out" for field in dataclasses.fields(settings))
-    wanted = _with_overwrite(settings, name) if recorded else settings
-    found = tyro.cli(wanted, args=options, prog=f"dynsim {name}")
     if not recorded:
         return Asked(name, found, run, recorded, False)
     given = {field.name: getattr(found, field.name) for field in dataclasses.fields(settings)}

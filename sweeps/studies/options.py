@@ -14,7 +14,7 @@ def queries(given: Sequence[str]) -> list[int]:
     except ValueError:
         numbers = []
     if not numbers or min(numbers) < 1 or len(set(numbers)) < len(numbers):
-        raise ValueError(f"queries = {','.join(given)!r}: must be different integers >= 1")
+        raise ValueError(f"num_queries = {','.join(given)!r}: must be different integers >= 1")
     return numbers
 
 

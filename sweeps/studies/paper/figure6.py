@@ -40,7 +40,7 @@ class Figure6:
     """Entropy of attention on distinct tokens against eta_Y / eta_Z on Syn-Medium.
 
     Attributes:
-        queries: numbers of queries, a panel each: 1,3,5,10.
+        num_queries: numbers of queries, a panel each: 1,3,5,10.
         seeds: number of runs in each cell, and of random starts of the theories, the same ones.
         training: train; without it theory stands alone.
         theory: predict means and spread at finite T and batch; with training also integrate the
@@ -48,7 +48,7 @@ class Figure6:
         out: directory for fig6.png, fig6.csv and the stored sweeps, which resume.
     """
 
-    queries: tuple[str, ...] = ("1,3,5,10",)
+    num_queries: tuple[str, ...] = ("1,3,5,10",)
     seeds: int = 10
     training: bool = True
     theory: bool = True
@@ -68,7 +68,7 @@ def run(config: Figure6) -> list[Path]:
     """Run or resume the sweeps, draw and write the figure and its table."""
     checks.integer("seeds", config.seeds, 1)
     overrides = [
-        f"axes.num_queries = {queries(config.queries)}",
+        f"axes.num_queries = {queries(config.num_queries)}",
         f"axes.seed = {{ range = {config.seeds} }}",
     ]
     sweep = load("fig6", overrides)
