@@ -5,14 +5,43 @@ be looked at, so checks of its value are skipped there; shapes are always checke
 """
 
 import dataclasses
+import functools
+import inspect
 import math
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Callable, Collection, Sequence
+from typing import Any, ParamSpec, TypeVar
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.core import Tracer
+
+RENAMED: dict[str, tuple[str, ...]] = {
+    "against": ("theory",),
+    "classes": ("K",),
+    "horizon": ("steps", "eta_time"),
+    "num_classes": ("K",),
+    "num_times": ("times",),
+    "overlap": ("overlapping",),
+    "queries": ("num_queries",),
+    "scales": ("scale",),
+    "seed": ("root",),
+    "vocabulary": ("M",),
+    "widths": ("width",),
+    "window": ("length",),
+    "y": ("observable",),
+    # Letters of papers.
+    "H": ("heads",),
+    "L": ("length",),
+    "R": ("rank",),
+    "T": ("length",),
+    "lambda": ("decay",),
+    "lr": ("eta",),
+    "w_init": ("scale",),
+}
+"""What names are called here, by what they were called: the first one that there is counts."""
+Arguments = ParamSpec("Arguments")
+Result = TypeVar("Result")
 
 
 def is_traced(tree: Any) -> bool:
@@ -120,6 +149,30 @@ def key(field: str, value: Any) -> None:
 
 def choice(field: str, value: Any, allowed: Sequence[str]) -> str:
     """Return `value`, or raise `ValueError` unless it is one of `allowed`."""
-    if value not in allowed:
+    if not isinstance(value, str) or value not in allowed:
+        new = called_now(value, allowed)
+        if new is not None:
+            raise ValueError(f"{field} = {value!r}: is called {new!r} now")
         raise ValueError(f"{field} = {value!r}: must be one of {', '.join(allowed)}")
     return value
+
+
+def called_now(name: object, known: Collection[str]) -> str | None:
+    """The one of the `known` names that stands for what was called `name`, None if none does."""
+    found = RENAMED.get(name, ()) if isinstance(name, str) else ()
+    return next((new for new in found if new in known), None)
+
+
+def renamed(function: Callable[Arguments, Result]) -> Callable[Arguments, Result]:
+    """`function`, which says what an argument is called that is given by an old name."""
+    known = inspect.signature(function).parameters
+
+    @functools.wraps(function)
+    def checked(*args: Arguments.args, **kwargs: Arguments.kwargs) -> Result:
+        for name in kwargs:
+            new = None if name in known else called_now(name, known)
+            if new is not None:
+                raise TypeError(f"{function.__name__}: argument {name!r} is called {new!r} now")
+        return function(*args, **kwargs)
+
+    return checked

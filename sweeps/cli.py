@@ -18,8 +18,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, NoReturn
 
-import tyro
-
 import sweeps
 from sweeps.commands.table import COMMANDS, FOR_SYSTEMS, Command, Run, group
 
@@ -178,18 +176,20 @@ def _parse(arguments: Sequence[str] | None) -> Asked:
         raise SystemExit(2) from None
     if name not in COMMANDS and group(name):
         _help(group(name), f"dynsim {name}", options)
+    from sweeps.commands import parsing
+
     try:
         settings, run = load(name)
+        command = COMMANDS.get(name)
+        recorded = (command is None or command.recorded) and any(
+            field.name == "out" for field in dataclasses.fields(settings)
+        )
+        draws, talks = (True, True) if command is None else (command.draws, command.talks)
+        wanted = _with_options(settings, name, recorded, draws, talks)
+        found: Any = parsing.parse(wanted, options, f"dynsim {name}")
     except ValueError as error:
         print(f"dynsim: {error}", file=sys.stderr)
         raise SystemExit(2) from None
-    command = COMMANDS.get(name)
-    recorded = (command is None or command.recorded) and any(
-        field.name == "out" for field in dataclasses.fields(settings)
-    )
-    draws, talks = (True, True) if command is None else (command.draws, command.talks)
-    wanted = _with_options(settings, name, recorded, draws, talks)
-    found = tyro.cli(wanted, args=options, prog=f"dynsim {name}")
     given = {field.name: getattr(found, field.name) for field in dataclasses.fields(settings)}
     pictures = {"name": found.style, "kind": found.format} if draws else None
     overwrite, quiet = recorded and found.overwrite, talks and found.quiet

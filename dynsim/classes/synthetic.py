@@ -10,6 +10,7 @@ from dynsim.classes.task import SequenceClasses, sequence_classes
 Layout = Literal["authors", "paper"]
 
 
+@checks.renamed
 def syn(
     num_queries: int,
     classes_per_query: int,
@@ -17,7 +18,7 @@ def syn(
     num_common: int = 10,
     num_distinct: int = 10,
     num_common_per_query: int = 0,
-    vocabulary: int | None = None,
+    M: int | None = None,
     layout: Layout = "authors",
 ) -> SequenceClasses:
     """A task of the paper's Syn family.
@@ -33,7 +34,7 @@ def syn(
         num_common: number of tokens common to all classes, >= 0.
         num_distinct: number of distinct tokens of each class, >= 0.
         num_common_per_query: number of tokens common to the classes of one query only.
-        vocabulary: vocabulary size M, at least what the layout needs, which is the default; the
+        M: vocabulary size, at least what the layout needs, which is the default; the
             tokens beyond it never occur, but are outputs like any other.
         layout: "authors" gives queries and next tokens ids of their own, as the code behind
             the published numbers does; "paper" counts contextual tokens alone in M and reuses
@@ -54,7 +55,7 @@ def syn(
     K = Q * per_query
     contextual = common + Q * common_per_query + K * distinct
     needed = contextual + (Q + K if layout == "authors" else 0)
-    M = needed if vocabulary is None else checks.integer("vocabulary", vocabulary, needed)
+    M = needed if M is None else checks.integer("M", M, needed)
     classes = np.arange(K)
     query_index = classes // per_query
 
@@ -90,15 +91,16 @@ def syn_medium(num_queries: int, layout: Layout = "authors") -> SequenceClasses:
     return syn(num_queries, 2, layout=layout)
 
 
-def overlapping(num_classes: int, overlap: float) -> SequenceClasses:
-    """`num_classes` classes K with a query each, 5 common and 5 distinct tokens of equal
+@checks.renamed
+def overlapping(K: int, overlap: float) -> SequenceClasses:
+    """`K` classes with a query each, 5 common and 5 distinct tokens of equal
     probabilities each, such that f_n . f_n' = `overlap` at zero weights: a family to see where
     the weak-overlap theories (Theorem 1's Assumption 1) hold. M = 5 + 5 K.
 
     Raises:
         ValueError: for a number of classes below 1, or an overlap outside [0, 1).
     """
-    K = checks.integer("num_classes", num_classes, 1)
+    K = checks.integer("K", K, 1)
     checks.real("overlap", overlap, 0, 1, open_maximum=True)
     probs = np.zeros((K, 5 + 5 * K))
     probs[:, :5] = np.sqrt(overlap / (1 - overlap))

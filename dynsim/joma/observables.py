@@ -35,7 +35,7 @@ def measure(
 
 
 def entropy(s: Snapshot) -> Float[Array, ""]:
-    """Entropy of |b| over its sum in nats, averaged over classes by their prior."""
+    """Entropy of |b| over its sum in nat, averaged over classes by their prior."""
     size = jnp.abs(s.b)
     share = size / jnp.sum(size, axis=1, keepdims=True)
     return jnp.sum(jnp.asarray(s.task.prior) * jnp.sum(jax.scipy.special.entr(share), axis=1))
@@ -63,7 +63,7 @@ OBSERVABLES: dict[str, Callable[[Snapshot], Array]] = {
     "logits": lambda s: jnp.asarray(s.params.Z),
     "attended": lambda s: s.b,
 }
-"""All observables by name: population `loss` and `entropy` in nats, `correlation`, all of shape ();
+"""All observables by name: population `loss` and `entropy` in nat, `correlation`, all of shape ();
 `conserved` (M,) the left side of Theorem 1 less the right one, `weight` (M,) the norm of the
 weights of each token, `logits` (Q, M) and `attended` (K, M)."""
 TABLE = Table(OBSERVABLES, ("joma",))

@@ -25,7 +25,7 @@ from dynsim.yz.model import population
 from dynsim.yz.simulate import sampler
 
 ABSURD_LOSS = 1e6
-"""A run counts as diverged while its batch loss exceeds this many nats, or is not finite."""
+"""A run counts as diverged while its batch loss exceeds this many nat, or is not finite."""
 
 
 def simulate_joma(

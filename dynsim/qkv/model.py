@@ -139,7 +139,7 @@ def forward(params: Embedded, task: SequenceClasses, examples: yz.Examples) -> F
 
 
 def loss(params: Embedded, task: SequenceClasses, examples: yz.Examples) -> Float[Array, ""]:
-    """Mean cross entropy in nats, weighted by `examples.weight`."""
+    """Mean cross entropy in nat, weighted by `examples.weight`."""
     label = task.next_token[examples.classes]
     return jnp.sum(examples.weight * yz.cross_entropy(forward(params, task, examples), label)[0])
 

@@ -47,15 +47,17 @@ class Retrieval(eqx.Module):
         return jax.random.rademacher(key, (self.d, self.d), dtype) / self.d**0.5
 
 
-def retrieval(T: int = 64, d: int = 64, B: int = 1, p: Real[Number, "*#P"] = 0.0) -> Retrieval:
+@checks.renamed
+def retrieval(length: int = 64, d: int = 64, B: int = 1, p: Real[Number, "*#P"] = 0.0) -> Retrieval:
     """The task, checked; see `Retrieval` for the meaning of its numbers.
 
     Raises:
         ValueError: unless d >= 2, 1 <= B < T and 0 <= p <= 1, naming the argument.
     """
-    T, d, B = checks.integer("T", T, 2), checks.integer("d", d, 2), checks.integer("B", B, 1)
+    T = checks.integer("length", length, 2)
+    d, B = checks.integer("d", d, 2), checks.integer("B", B, 1)
     if B >= T:
-        raise ValueError(f"B = {B}: must be less than T = {T}")
+        raise ValueError(f"B = {B}: must be less than length = {T}")
     checks.real("p", p, 0, 1)
     return Retrieval(p, T, d, B)
 

@@ -178,13 +178,13 @@ class Transformer(eqx.Module):
 
 
 def token_losses(logits: Float[Array, "*B M"], targets: Int[Array, "*B"]) -> Float[Array, "*B"]:
-    """Cross entropy of each target token in nats."""
+    """Cross entropy of each target token in nat."""
     picked = jnp.take_along_axis(logits, targets[..., None], axis=-1)[..., 0]
     return jax.nn.logsumexp(logits, axis=-1) - picked
 
 
 def loss(model: Transformer, windows: Int[Array, "B T1"]) -> Float[Array, ""]:
-    """Mean cross entropy (nats per token) over B windows of T + 1 tokens: the last T of each are
+    """Mean cross entropy (nat per token) over B windows of T + 1 tokens: the last T of each are
     predicted from those before them."""
     logits = jax.vmap(model)(windows[:, :-1])
     return jnp.mean(token_losses(logits, windows[:, 1:]))

@@ -1,6 +1,6 @@
 """What is measured on a transformer: pure functions of its attention and losses on held-out text.
 
-The entropy of attention is that of each row (a query's weights on the keys up to it) in nats,
+The entropy of attention is that of each row (a query's weights on the keys up to it) in nat,
 averaged over heads, windows and the queries from `FIRST_QUERY` on. The query at position t has
 t + 1 keys, so that uniform attention has the mean of log(t + 1), `uniform_entropy`.
 """
@@ -28,7 +28,7 @@ class TextSnapshot(eqx.Module):
 
     Attributes:
         model: the transformer.
-        losses: (N, T) cross entropy of each held-out token in nats.
+        losses: (N, T) cross entropy of each held-out token in nat.
         maps: (N, L, H, T, T) attention on the held-out windows.
         before: (N, L, H, T, T) the same at the record before, or at the start for the first one.
         prompt_maps: (P, L, H, T', T') attention on the prompts.
@@ -45,13 +45,13 @@ Observable = Callable[[TextSnapshot], Array]
 
 
 def uniform_entropy(length: int) -> float:
-    """Entropy (nats) of attention that is uniform over the allowed keys: the upper bound."""
+    """Entropy (nat) of attention that is uniform over the allowed keys: the upper bound."""
     keys = np.arange(FIRST_QUERY + 1, checks.integer("length", length, FIRST_QUERY + 1) + 1)
     return float(np.log(keys).mean())
 
 
 def layer_entropy(maps: Float[AnyArray, "N L H T T"]) -> Float[Array, " L"]:
-    """Mean entropy (nats) of the rows of each layer."""
+    """Mean entropy (nat) of the rows of each layer."""
     return _by_layer(-jnp.sum(xlogy(maps, maps), axis=-1))
 
 
@@ -82,7 +82,7 @@ OBSERVABLES: dict[str, Observable] = {
     "layer_change": lambda s: layer_change(s.before, s.maps),
     "attention": lambda s: s.prompt_maps,
 }
-"""All observables by name: nats per held-out token; entropy, largest weight and change since the
+"""All observables by name: nat per held-out token; entropy, largest weight and change since the
 record before of attention on held-out text; and the maps on the prompts."""
 TRAINED = Table(OBSERVABLES, ("transformer",), provided=("batch_loss", RELATIVE_LOSS))
 """What training records."""

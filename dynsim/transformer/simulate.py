@@ -64,7 +64,7 @@ def simulate_text(
 
     Returns:
         A `Trajectory` with times in optimiser steps and the final `Transformer`. Besides `record`
-        it holds `batch_loss` (S,): nats per token on the batch of the *next* step, before its
+        it holds `batch_loss` (S,): nat per token on the batch of the *next* step, before its
         update. Nothing raises when a run diverges: it gets `Status.DIVERGED` if at its end
         weights or batch loss are not finite, or the batch loss exceeds `DIVERGED_LOSS` log M;
         `first_bad_step` is the first step of that last stretch, by the loss of each step. Some

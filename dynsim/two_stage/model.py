@@ -67,7 +67,7 @@ def outputs(params: PQ, batch: PromptBatch) -> Outputs:
 
 
 def logistic(margin: Float[Array, "*N"]) -> Float[Array, "*N"]:
-    """log(1 + exp(-margin)), in nats."""
+    """log(1 + exp(-margin)), in nat."""
     return jax.nn.softplus(-margin)
 
 

@@ -1,7 +1,7 @@
 """What is measured on the two components: pure functions of a snapshot of the weights.
 
 The snapshot carries the outputs on one fixed set of fresh prompts. Symbols are those of
-arXiv:2502.20681: K1 and K2 are the logistic losses (in nats) of component P through W alone and
+arXiv:2502.20681: K1 and K2 are the logistic losses (in nat) of component P through W alone and
 of component Q through V alone, J is that of their sum.
 """
 

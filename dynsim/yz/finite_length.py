@@ -82,7 +82,7 @@ class Expansion(NamedTuple):
     """The losses of sequences of finite length, and their derivatives.
 
     Attributes:
-        losses: (K,) loss of each class in nats, averaged over its sequences.
+        losses: (K,) loss of each class in nat, averaged over its sequences.
         gradient: of the population loss, in which each class weighs its prior.
         slope: (K, M) derivatives of the loss of each class at T infinite by the frequencies of its
             tokens; 0 for tokens that it does not have.
@@ -171,7 +171,7 @@ def expand(params: yz.YZ, task: SequenceClasses, context: Context) -> Expansion:
 
 
 def mean_loss(losses: LossesOfCounts, task: SequenceClasses, context: Context) -> Float[Array, ""]:
-    """Population loss in nats for `context` contextual tokens, from the losses of all classes as a
+    """Population loss in nat for `context` contextual tokens, from the losses of all classes as a
     function of counts (K, M); these must not change when the counts of a class are scaled."""
     found = losses(jnp.asarray(task.probs))
     if context is not None:
@@ -182,7 +182,7 @@ def mean_loss(losses: LossesOfCounts, task: SequenceClasses, context: Context) -
 def by_counts(
     params: Any, task: SequenceClasses, forward: Callable[..., Float[Array, "K M"]] = yz.forward
 ) -> LossesOfCounts:
-    """Loss of each class in nats as a function of the counts (K, M) that its sequence has, for a
+    """Loss of each class in nat as a function of the counts (K, M) that its sequence has, for a
     model whose logits are `forward(params, task, examples)`."""
 
     def losses(counts: Float[Array, "K M"]) -> Float[Array, " K"]:

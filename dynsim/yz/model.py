@@ -136,7 +136,7 @@ def cross_entropy(
     axis: int = -1,
     count: Float[Array, " C"] | None = None,
 ) -> tuple[Float[Array, " E"], Float[Array, "_ _"]]:
-    """Cross entropy -log alpha[label] in nats and the residual e_label - alpha, for logits (E, C),
+    """Cross entropy -log alpha[label] in nat and the residual e_label - alpha, for logits (E, C),
     or (C, E) with `axis` 0.
 
     With `count` each logit is that of so many outputs, of one where it is a label's, and the
@@ -163,7 +163,7 @@ def cross_entropy(
 
 
 def loss(params: YZ, task: SequenceClasses, examples: Examples) -> Float[Array, ""]:
-    """Mean cross entropy in nats, weighted by `examples.weight`."""
+    """Mean cross entropy in nat, weighted by `examples.weight`."""
     label = task.next_token[examples.classes]
     return jnp.sum(examples.weight * cross_entropy(forward(params, task, examples), label)[0])
 

@@ -58,7 +58,7 @@ def measure(task: SequenceClasses, params: yz.YZ) -> Snapshot:
 
 
 def loss(task: SequenceClasses, s: Snapshot) -> Float[Array, ""]:
-    """Population cross entropy in nats: -sum_n pi(n) log alpha_n[nu(n)]."""
+    """Population cross entropy in nat: -sum_n pi(n) log alpha_n[nu(n)]."""
     return jnp.sum(jnp.asarray(task.prior) * yz.cross_entropy(s.logits, task.next_token)[0])
 
 
@@ -89,7 +89,7 @@ def overlap(task: SequenceClasses, s: Snapshot) -> Float[Array, "K K"]:
 
 
 def entropy(task: SequenceClasses, s: Snapshot) -> Float[Array, ""]:
-    """Entropy (nats) of c_n restricted to the distinct tokens of the class and renormalised,
+    """Entropy (nat) of c_n restricted to the distinct tokens of the class and renormalised,
     averaged over classes: the quantity of Fig. 6. NaN when a class has no distinct token."""
     distinct = task.distinct()
     restricted = jnp.where(distinct, s.c, 0)

@@ -38,7 +38,7 @@ class Agreement(NamedTuple):
 
 
 class Sandwich(NamedTuple):
-    """Theorem 3's bounds on the dominant token's gain, as margins in nats, (S, K).
+    """Theorem 3's bounds on the dominant token's gain, as margins in nat, (S, K).
 
     Attributes:
         above_lower: z_l0(t) - z_l0(0) - f_nl0(0)^2 B_n; the lower bound holds where >= 0.
@@ -49,7 +49,7 @@ class Sandwich(NamedTuple):
     below_upper: Float[np.ndarray, "S K"]
 
     def holds(self, tolerance: float) -> bool:
-        """Whether both bounds hold wherever there is a dominant token, up to `tolerance` nats."""
+        """Whether both bounds hold wherever there is a dominant token, up to `tolerance` nat."""
         return not any((margin < -tolerance).any() for margin in self)
 
 

@@ -28,7 +28,7 @@ def check_length(task: SymmetricTask, length: Real[Number, ""]) -> None:
 
 
 def loss(task: SymmetricTask, state: State, context: Context) -> Float[Array, ""]:
-    """Population loss in nats for `context` contextual tokens."""
+    """Population loss in nat for `context` contextual tokens."""
     now = reduction.measure(task, state)
     return now.loss if context is None else now.loss + correction(task, state, now) / context
 

@@ -20,7 +20,7 @@ Observable = Callable[[SymmetricTask, State, Reduced], Array]
 
 
 def entropy(task: SymmetricTask, state: State, now: Reduced) -> Float[Array, ""]:
-    """Entropy (nats) of the attention restricted to distinct tokens; NaN without any."""
+    """Entropy (nat) of the attention restricted to distinct tokens; NaN without any."""
     if now.c.distinct.size == 0:
         return jnp.full((), jnp.nan, now.loss.dtype)
     p = now.c.distinct / task.sum_distinct(now.c.distinct)

@@ -96,7 +96,7 @@ class Reduced(eqx.Module):
         c: attention on the distinct (D,) and the common (C,) tokens, summing to 1.
         f: c / |c|_2.
         g: gradient sent back to the attention, g = Y (x_{T+1} - alpha).
-        loss: () cross entropy in nats.
+        loss: () cross entropy in nat.
         residual: () 1 - alpha_own, the probability of all wrong outputs together.
         other, rest: () probability of one other next token and of one of the M-K outputs.
         to_other, to_rest: () logits of these, less the own one.

@@ -153,7 +153,7 @@ OBSERVABLES: dict[str, Callable[[Snapshot], Array]] = {
     "V_rms": lambda s: root(_noise_V(s) / (s.task.d**2 - 1)),
     "state": lambda s: jnp.stack(jax.tree.leaves(s.state)),
 }
-"""What can be recorded, all of shape () but "state": the losses in nats ("loss" is the trained
+"""What can be recorded, all of shape () but "state": the losses in nat ("loss" is the trained
 one, without weight decay), the AUC of N_V, Frobenius norms of the weights, the traces a and b of
 their signal, the root mean square of V without V[0,0], and (7,) the state in the order of its
 fields."""

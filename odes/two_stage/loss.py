@@ -48,7 +48,7 @@ class Rule(NamedTuple):
 
 
 class Losses(NamedTuple):
-    """Population losses in nats, without weight decay; K2 is the mean of K2_pos (the queries
+    """Population losses in nat, without weight decay; K2 is the mean of K2_pos (the queries
     with y = +1) and K2_neg."""
 
     K1: Float[Array, ""]

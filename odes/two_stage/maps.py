@@ -26,7 +26,7 @@ from dynsim.precision import Number
 from dynsim.two_stage.task import Prompts
 
 JENSEN_FLOOR = 0.5 * math.log(2)
-"""Least K2 of any V, in nats: the positives are at chance, log 2, and the negatives at 0."""
+"""Least K2 of any V, in nat: the positives are at chance, log 2, and the negatives at 0."""
 
 EPS = 1e-12
 """Added under every root, so that a weight or noise of zero has a derivative."""

@@ -13,7 +13,7 @@ shifts the logits by less than sigma, r s2 sqrt(d-1) tau << sigma. Rates are per
 The paper was at hand in fragments: this is a reconstruction derived by us.
 
 No function checks its numbers, which may be traced; `task` and `optimizer` were checked when
-they were built. Noise, decay and horizon must be positive.
+they were built. Noise, decay and eta-time must be positive.
 """
 
 import math
@@ -23,6 +23,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int, Real
 
+from dynsim import checks
 from dynsim.precision import Number
 from dynsim.two_stage.noisy_sgd import NoisySGD
 from dynsim.two_stage.task import Prompts
@@ -98,13 +99,14 @@ def critical_rate(task: Prompts, optimizer: NoisySGD) -> Float[Array, ""]:
     return tau**2 * (2 * optimizer.decay) / jnp.asarray(optimizer.noise) ** 2
 
 
+@checks.renamed
 def finite_time_boundary(
     task: Prompts,
     decay: Real[Number, "..."],
-    horizon: Real[Number, "..."],
+    eta_time: Real[Number, "..."],
     r: Real[Number, "..."],
 ) -> Float[Array, "..."]:
-    """Noise tau below which Q is learned within the eta-time `horizon`, elementwise in `r`, which
+    """Noise tau below which Q is learned within the eta-time `eta_time`, elementwise in `r`, which
     stands in for `task.r`: the root of g T = ln(sigma / (r^2 tau)).
 
     The right-hand side does not depend on tau, which makes this a closed form.
@@ -112,7 +114,7 @@ def finite_time_boundary(
     r = jnp.asarray(r)
     strength = task.kappa * r**4
     per_tau = _logit_noise(task, r)
-    needed = jnp.log(per_tau / r**2) / jnp.asarray(horizon)
+    needed = jnp.log(per_tau / r**2) / jnp.asarray(eta_time)
     least = jnp.asarray(decay) + needed + strength / (32 * task.length)
     return strength * _C0 / (per_tau * least)
 

@@ -155,7 +155,7 @@ def text(config: Explain, found: Explanation) -> str:
         lines += [f"{'regime':<28}{found.regime}", ""]
     lines.append(f"at step {config.steps}, by the {found.theory}, {found.status}:")
     labels = {
-        "loss": "loss (nats)",
+        "loss": "loss (nat)",
         "accuracy": "accuracy",
         "entropy": "entropy on distinct tokens",
         "effective_tokens": "  tokens that amounts to",

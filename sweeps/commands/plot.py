@@ -26,7 +26,7 @@ class Plot:
     Attributes:
         path: folder of the sweep, or its address in a bucket.
         x: axis of the plot, an axis of the sweep or time.
-        y: recorded quantity.
+        observable: recorded quantity.
         hue: axis whose values are the lines.
         where: values of further axes, for instance eta_z=1; time=last is meant if not given.
         out: the image, whose suffix says its format; by default the name of the sweep in the
@@ -35,7 +35,7 @@ class Plot:
 
     path: tyro.conf.Positional[str]
     x: str = "eta_z"
-    y: str = "entropy"
+    observable: str = "entropy"
     hue: str | None = None
     where: tuple[str, ...] = ()
     out: Path | None = None
@@ -113,16 +113,18 @@ def plot_lines(data: xr.DataArray, x: str, hue: str | None, ax: Axes | None = No
 def chosen(dataset: xr.Dataset, config: Plot) -> xr.DataArray:
     """The array to be drawn, as a function of axes alone, NaN where a run is not valid."""
     recorded = [str(name) for name in dataset.data_vars if name not in ("status",)]
-    checks.choice("y", config.y, recorded)
+    checks.choice("observable", config.observable, recorded)
+    dims = [str(dim) for dim in dataset[config.observable].dims if dim != "seed"]
     for name, value in (("x", config.x), ("hue", config.hue)):
         if value is not None:
-            checks.choice(name, value, [str(d) for d in dataset[config.y].dims if d != "seed"])
+            checks.choice(name, value, dims)
     if config.hue == config.x:
         raise ValueError(f"hue = {config.hue!r}: is the axis x already")
-    data = valid(dataset[[config.y, "status"]])[config.y]
+    data = valid(dataset[[config.observable, "status"]])[config.observable]
     for name, value in _selection(config.where, dataset).items():
         if name not in data.dims:
-            raise ValueError(f"where: {name} is no axis of {config.y}; its axes: {data.dims}")
+            shown = ", ".join(map(str, data.dims))
+            raise ValueError(f"where: {name} is no axis of {config.observable}; its axes: {shown}")
         if not np.isclose(data[name].values, value).any():
             shown = ", ".join(f"{v:g}" for v in data[name].values[:12])
             raise ValueError(f"where: {name} = {value:g}: must be one of {shown}")

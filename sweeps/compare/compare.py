@@ -138,9 +138,9 @@ def compare(config: Compare, theories: Sequence[ladder.Theory] = ()) -> Comparis
     asked = [ladder.theory(each, task, optimizer, zero_start) for each in (*names, *theories)]
     if too_short and any("length" in theory.needs for theory in asked):
         raise ValueError(too_short)
-    times = dynsim.log_times(config.steps, config.num_times)
+    times = dynsim.log_times(config.steps, config.times)
     with precision("float64"):
-        keys = jax.vmap(functools.partial(jax.random.fold_in, jax.random.key(config.seed)))(
+        keys = jax.vmap(functools.partial(jax.random.fold_in, jax.random.key(config.root)))(
             jnp.arange(config.seeds)
         )
         run = functools.partial(

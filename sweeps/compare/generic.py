@@ -96,8 +96,8 @@ def compare(config: Any) -> Comparison:
             training,
             name,
             names,
-            config.num_times,
-            root=config.seed,
+            config.times,
+            root=config.root,
         )
         for name in (TRAINING, *engines)
     }

@@ -33,7 +33,7 @@ class Ladder(Compare):
 
     steps: int = 300
     seeds: int = 4
-    num_times: int = 40
+    times: int = 40
     out: Path = Path("out/figures")
 
 

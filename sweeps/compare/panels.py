@@ -12,8 +12,8 @@ from sweeps.compare import comparison
 from sweeps.compare.compare import DESCENT, DESCENTS, Comparison
 
 CURVES = {
-    "loss": "population loss (nats)",
-    "entropy": "entropy on distinct tokens (nats)",
+    "loss": "population loss (nat)",
+    "entropy": "entropy on distinct tokens (nat)",
     "z_top_distinct": "attention logit $z$",
 }
 _STYLES = {DESCENT: (":", "black"), "eq10-paper": ((0, (1, 1)), "tab:brown")}

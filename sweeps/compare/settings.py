@@ -17,8 +17,8 @@ class CompareOptions:
         seeds: number of runs.
         out: directory for compare.png, compare.json and compare.npz.
         theories: names of the theories to compare with; all that apply if left out.
-        num_times: number of times to record.
-        seed: root of the random keys; run i uses fold_in(key(seed), i).
+        times: number of times to record.
+        root: root of the random keys; run i uses fold_in(key(root), i).
         json: print the report as JSON alone on standard output.
     """
 
@@ -27,15 +27,15 @@ class CompareOptions:
     seeds: int = 8
     out: Path = Path("out/compare")
     theories: tuple[str, ...] = ()
-    num_times: int = 64
-    seed: int = 0
+    times: int = 64
+    root: int = 0
     json: bool = False
 
     def check_options(self, fewest_times: int = 2) -> None:
         """Raise `ValueError`, naming the field, for options that cannot be."""
         checks.integer("seeds", self.seeds, 1)
-        checks.seed("seed", self.seed)
-        checks.integer("num_times", self.num_times, fewest_times)
+        checks.seed("root", self.root)
+        checks.integer("times", self.times, fewest_times)
         twice = [name for name in self.theories if self.theories.count(name) > 1]
         if twice:
             raise ValueError(f"theories = {twice[0]!r}: is named twice")
@@ -50,8 +50,8 @@ class Compare(CompareOptions, Training):
         seeds: number of runs.
         out: directory for compare.png, compare.json and compare.npz.
         theories: names of the theories to compare with; all that apply if left out.
-        num_times: number of logarithmically spaced times to record.
-        seed: root of the random keys; run i uses fold_in(key(seed), i).
+        times: number of logarithmically spaced times to record.
+        root: root of the random keys; run i uses fold_in(key(root), i).
         json: print the report as JSON alone on standard output.
     """
 

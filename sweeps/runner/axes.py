@@ -79,15 +79,12 @@ def dimensions(
             dimension that has a value, or values of zipped axes, twice.
     """
     table: dict[str, tuple[float, ...]] = {}
-    for given, entries in axes.items():
-        name = fields.resolve(given)
+    for name, entries in axes.items():
         checks.choice("axes", name, fields.names)
-        if name in table:
-            raise ValueError(f"axes.{given}: stands for {name}, which is there already")
         table[name] = values(name, entries, fields.is_whole(name))
     group_of: dict[str, tuple[str, ...]] = {}
     for group in zipped:
-        names = tuple(map(fields.resolve, group))
+        names = tuple(group)
         for name in names:
             checks.choice("zip", name, tuple(table))
             if name in group_of:

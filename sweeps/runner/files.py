@@ -67,7 +67,7 @@ def from_table(table: Mapping[str, Any]) -> Sweep:
         kind = registry.system(given.pop("system")).run
     else:
         kind = registry.system_for(fields.get("task", "")).run
-    run = {kind.AXES.resolve(name): value for name, value in fields.items()}
+    run = dict(fields)
     for name, value in run.items():
         if name in given["axes"]:
             raise ValueError(f"run.{name} = {value!r}: is an axis as well; leave one out")

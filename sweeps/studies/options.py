@@ -1,9 +1,14 @@
 """What several figures share: an option, and the cells of maps."""
 
 from collections.abc import Sequence
+from typing import Annotated
 
 import numpy as np
+import tyro
 from numpy.typing import ArrayLike
+
+Queries = Annotated[tuple[str, ...], tyro.conf.arg(aliases=("--queries",))]
+"""Numbers of queries, also as one option with commas: --queries 1,3."""
 
 
 def queries(given: Sequence[str]) -> list[int]:
@@ -14,7 +19,7 @@ def queries(given: Sequence[str]) -> list[int]:
     except ValueError:
         numbers = []
     if not numbers or min(numbers) < 1 or len(set(numbers)) < len(numbers):
-        raise ValueError(f"queries = {','.join(given)!r}: must be different integers >= 1")
+        raise ValueError(f"num_queries = {','.join(given)!r}: must be different integers >= 1")
     return numbers
 
 

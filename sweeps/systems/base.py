@@ -36,23 +36,17 @@ class Fields(NamedTuple):
             value of each.
         whole: fields among them that are whole numbers.
         counts: fields among them that are whole numbers or infinite.
-        aliases: further names of fields.
     """
 
     traced: tuple[str, ...]
     static: tuple[str, ...] = ()
     whole: tuple[str, ...] = ()
     counts: tuple[str, ...] = ()
-    aliases: Mapping[str, str] = MappingProxyType({})
 
     @property
     def names(self) -> tuple[str, ...]:
         """All that can be an axis."""
         return (*self.traced, "seed", *self.static)
-
-    def resolve(self, name: str) -> str:
-        """The field that `name`, perhaps an alias, stands for."""
-        return self.aliases.get(name, name)
 
     def is_whole(self, name: str) -> bool:
         """Whether the values of an axis are whole numbers."""

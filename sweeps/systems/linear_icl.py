@@ -86,7 +86,6 @@ class LinearICL(Chooses, Run[Fixed]):
         static=STATIC,
         whole=("D", "N", "heads", "rank", "steps"),
         counts=("batch",),
-        aliases={"H": "heads", "R": "rank", "lr": "eta", "w_init": "scale"},
     )
 
     task: Literal["linear-icl"] = "linear-icl"

@@ -32,7 +32,7 @@ from sweeps.systems.choice import RULES, Choice, Chooses, descent
 from sweeps.systems.yz.rungs import integrate
 
 RATES = ("eta", "momentum", "b1", "b2", "eps")
-SIZES = ("T", "d", "B")
+SIZES = ("length", "d", "B")
 """The rule that reads a number; others are read by all."""
 
 
@@ -50,7 +50,7 @@ class SparseAttention(Chooses, Run[Fixed]):
 
     Attributes:
         task: sparse-attention.
-        T: tokens of a sequence.
+        length: tokens T of a sequence.
         d: dimension of a token.
         B: copies of the token that matters.
         p: probability that it is one fixed token.
@@ -70,11 +70,10 @@ class SparseAttention(Chooses, Run[Fixed]):
         static=(*SIZES, "steps", "batch"),
         whole=(*SIZES, "steps"),
         counts=("batch",),
-        aliases={"lr": "eta"},
     )
 
     task: Literal["sparse-attention"] = "sparse-attention"
-    T: int = 64
+    length: int = 64
     d: int = 64
     B: int = 1
     p: float = 0.0
@@ -95,7 +94,7 @@ class SparseAttention(Chooses, Run[Fixed]):
 
     def make_task(self) -> Retrieval:
         """The task; `ValueError` for numbers that describe none."""
-        return retrieval(self.T, self.d, self.B, self.p)
+        return retrieval(self.length, self.d, self.B, self.p)
 
     def make_optimizer(self) -> Descent:
         """The update rule; `ValueError` for numbers that cannot be."""
@@ -209,7 +208,7 @@ SYSTEM = System(
     },
     labels=Labels(
         about={
-            "T": ("tokens of a sequence", "tokens"),
+            "length": ("tokens of a sequence", "tokens"),
             "eta": ("learning rate", "1/step"),
             "steps": ("optimiser steps", "step"),
             "loss": ("population mean square error / 2", "1"),

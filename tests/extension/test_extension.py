@@ -42,7 +42,7 @@ def test_its_system_is_compared_with_its_theory(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     options = ["--eta", "0.5", "--curvature", "2.0", "--steps", "4", "--dtype", "float64"]
-    few = ["--seeds", "3", "--num-times", "5", "--out", str(tmp_path)]
+    few = ["--seeds", "3", "--times", "5", "--out", str(tmp_path)]
     assert cli.main(["compare", "toy", *options, *few, "--json"]) == 0
     report = json.loads(capsys.readouterr().out)
     assert report["simulation"]["status"] == {"OK": 3}
@@ -58,7 +58,7 @@ def test_its_system_is_compared_with_its_theory(
 
 def test_its_plane_is_drawn_by_its_own_rule(tmp_path: Path) -> None:
     axes = ["--x", "eta:0.01:1:3", "--y", "curvature:0.1:10:3", "--steps", "50"]
-    rule = ["--regions", "toy_quadratic:LEARNED_OR_NOT", "--against", "flow"]
+    rule = ["--regions", "toy_quadratic:LEARNED_OR_NOT", "--theory", "flow"]
     assert cli.main(["phase", "toy", *axes, *rule, "--out", str(tmp_path)]) == 0
     with np.load(tmp_path / "phase.npz") as arrays:
         rate = arrays["eta"][:, None] * arrays["curvature"]
@@ -91,7 +91,7 @@ def test_its_observable_and_its_task_have_names_of_ours() -> None:
 
 
 def test_its_theory_stands_in_the_ladder_and_in_sweeps(tmp_path: Path) -> None:
-    few = {"steps": 3, "seeds": 1, "length": 8, "batch": 4, "num_times": 3}
+    few = {"steps": 3, "seeds": 1, "length": 8, "batch": 4, "times": 3}
     result = compare(Compare(theories=("still",), out=tmp_path, **few))
     loss = result.predictions["still"]["loss"][0]
     # Zero weights to the end: 34 tokens are equally likely.

@@ -108,7 +108,7 @@ class Layer:
         return (self.prior * f).T @ r, self.pull(f, r @ Y.T)
 
     def loss(self, logits: Float[np.ndarray, "K M"]) -> float:
-        """Cross entropy in nats."""
+        """Cross entropy in nat."""
         own = np.arange(self.task.K), np.asarray(self.task.next_token)
         return float(-(self.prior[:, 0] * log_softmax(logits, axis=1)[own]).sum())
 

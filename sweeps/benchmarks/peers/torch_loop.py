@@ -23,7 +23,7 @@ def entropy_after_training(
     length: int = 128,
     compact: bool = False,
 ) -> float:
-    """Train once from uniform weights; the entropy of Fig. 6 at the end, in nats."""
+    """Train once from uniform weights; the entropy of Fig. 6 at the end, in nat."""
     numbers = np.random.default_rng(seed)
     torch.manual_seed(seed)
     probs, query = np.asarray(task.probs), torch.as_tensor(np.array(task.query)).long()

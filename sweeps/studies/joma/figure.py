@@ -179,7 +179,7 @@ def plot_entropy(found: dict[str, xr.Dataset], ax: Axes | None = None) -> Axes:
         ax.plot(course.time, mean, color=colour, lw=2, label=f"training, {activation}")
         ax.fill_between(course.time, mean - around, mean + around, color=colour, alpha=0.2, lw=0)
     ax.set(xscale="log", title="softmax attention, cross-entropy, T = 0.5, four seeds")
-    return _finished(ax, "entropy of attention (nats)")
+    return _finished(ax, "entropy of attention (nat)")
 
 
 def _finished(ax: Axes, quantity: str) -> Axes:

@@ -53,9 +53,9 @@ class Trend(NamedTuple):
     """Straight line through the runs, by least squares.
 
     Attributes:
-        slope: nats per unit of the learning rate, NaN with less than three runs.
+        slope: nat per unit of the learning rate, NaN with less than three runs.
         standard_error: of the slope, from the residuals.
-        intercept: nats.
+        intercept: nat.
         runs: number of runs that it is through.
         falls: whether the slope is below zero by `SIGNIFICANT` standard errors.
     """

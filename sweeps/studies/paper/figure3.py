@@ -28,8 +28,8 @@ class Figure3:
         out: directory for fig3.png and fig3.npz.
         eta_y: learning rates of Y.
         eta_z: learning rate of Z.
-        classes: number of classes K.
-        vocabulary: vocabulary size M.
+        K: number of classes.
+        M: vocabulary size.
         end: last time, in optimiser steps.
         c0: the constant C0 of Theorem 4.
         f: normalised attention f_nl0(0) of the dominant token at the start, for the lower bound.
@@ -38,8 +38,8 @@ class Figure3:
     out: Path = Path("out/figures")
     eta_y: tuple[float, ...] = (0.5, 1.0, 2.0, 5.0)
     eta_z: float = 0.5
-    classes: int = 10
-    vocabulary: int = 1000
+    K: int = 10
+    M: int = 1000
     end: float = 700.0
     c0: float = 1.0
     f: float = 0.5
@@ -47,8 +47,8 @@ class Figure3:
 
 def run(config: Figure3) -> list[Path]:
     """Compute, draw and write the figure."""
-    K = checks.integer("classes", config.classes, 1)
-    M = checks.integer("vocabulary", config.vocabulary, max(K, 4))
+    K = checks.integer("K", config.K, 1)
+    M = checks.integer("M", config.M, max(K, 4))
     if not config.eta_y:
         raise ValueError("eta_y: needs at least one learning rate")
     for field in ("eta_y", "eta_z", "end", "c0"):
@@ -73,7 +73,7 @@ def draw(config: Figure3, data: Mapping[str, np.ndarray]) -> Figure:
     figure, ax = plt.subplots(figsize=(8.4, 4.6), layout="constrained")
     plot(config.eta_y, **data, ax=ax)
     ax.set_title(
-        rf"$K = {config.classes}$, $M = {config.vocabulary}$, $\eta_Z = {config.eta_z:g}$, "
+        rf"$K = {config.K}$, $M = {config.M}$, $\eta_Z = {config.eta_z:g}$, "
         rf"$C_0 = {config.c0:g}$, $f_{{nl_0}}(0) = {config.f:g}$"
     )
     return figure

@@ -23,7 +23,7 @@ from sweeps.runner.files import load
 from sweeps.runner.run import run as run_sweep
 from sweeps.runner.run import valid
 from sweeps.runner.spec import Sweep
-from sweeps.studies.options import queries
+from sweeps.studies.options import Queries, queries
 from sweeps.systems.yz.scatter import DRIFT, STD
 
 TRAINING, THEORY = "simulation", "spread"
@@ -41,7 +41,7 @@ class Figure6:
     """Entropy of attention on distinct tokens against eta_Y / eta_Z on Syn-Medium.
 
     Attributes:
-        queries: numbers of queries, a panel each: 1,3,5,10.
+        num_queries: numbers of queries, a panel each: 1,3,5,10.
         seeds: number of runs in each cell, and of random starts of the theories, the same ones.
         training: train; without it theory stands alone.
         theory: predict means and spread at finite T and batch; with training also integrate the
@@ -49,7 +49,7 @@ class Figure6:
         out: directory for fig6.png, fig6.csv and the stored sweeps, which resume.
     """
 
-    queries: tuple[str, ...] = ("1,3,5,10",)
+    num_queries: Queries = ("1,3,5,10",)
     seeds: int = 10
     training: bool = True
     theory: bool = True
@@ -69,7 +69,7 @@ def run(config: Figure6) -> list[Path]:
     """Run or resume the sweeps, draw and write the figure and its table."""
     checks.integer("seeds", config.seeds, 1)
     overrides = [
-        f"axes.num_queries = {queries(config.queries)}",
+        f"axes.num_queries = {queries(config.num_queries)}",
         f"axes.seed = {{ range = {config.seeds} }}",
     ]
     sweep = load("fig6", overrides)

@@ -30,25 +30,25 @@ class Figure9:
 
     Attributes:
         out: directory for fig9.png and fig9.npz.
-        classes: number of classes K.
+        K: number of classes.
         c0: the constant C0 of Theorem 4.
         printed: draw the printed form 1/4 ln(C0 + ...), which is not 0 at t = 0 unless C0 = 1.
     """
 
     out: Path = Path("out/figures")
-    classes: int = 1
+    K: int = 1
     c0: float = 1.0
     printed: bool = False
 
 
 def run(config: Figure9) -> list[Path]:
     """Compute, draw and write the figure."""
-    checks.integer("classes", config.classes, 1)
+    checks.integer("K", config.K, 1)
     checks.real("c0", config.c0, 0, open_minimum=True)
     arrays: dict[str, np.ndarray] = {}
     for nu, (M, end) in PANELS.items():
         t = np.linspace(0, end, 501)
-        K, options = config.classes, {"c0": config.c0, "clock": "paper", "printed": config.printed}
+        K, options = config.K, {"c0": config.c0, "clock": "paper", "printed": config.printed}
         with precision("float64"):
             curves = [growth.bound(t, nu * eta_z, eta_z, K, M, **options) for eta_z in RATES]
             snaps = [decoder.stages(nu * eta_z, K, M).snap for eta_z in RATES]
@@ -63,7 +63,7 @@ def draw(config: Figure9, arrays: Mapping[str, np.ndarray]) -> Figure:
     figure, axes = plt.subplots(1, 2, figsize=(11, 4.2), layout="constrained")
     for ax, (nu, (M, _)) in zip(axes, PANELS.items(), strict=True):
         data = {name: arrays[f"nu{nu}/{name}"] for name in ("t", "B", "t0", "B_at_t0")}
-        title = rf"$\nu = \eta_Y/\eta_Z = {nu}$, M = {M}, K = {config.classes}"
+        title = rf"$\nu = \eta_Y/\eta_Z = {nu}$, M = {M}, K = {config.K}"
         plot(**data, ax=ax).set_title(title)
     return figure
 

@@ -14,7 +14,7 @@ from sweeps.runner.cluster import hosts
 from sweeps.runner.files import load
 from sweeps.runner.run import run as run_sweep
 from sweeps.runner.run import valid
-from sweeps.studies.options import queries
+from sweeps.studies.options import Queries, queries
 
 
 @dataclasses.dataclass(frozen=True)
@@ -22,12 +22,12 @@ class Recall:
     """Share of distinct tokens whose attention exceeds a threshold, over the sweep of Fig. 6.
 
     Attributes:
-        queries: numbers of queries, a row of panels each.
+        num_queries: numbers of queries, a row of panels each.
         seeds: number of runs in each cell.
         out: directory for the picture, its data and the stored sweep, that of figure 6.
     """
 
-    queries: tuple[str, ...]
+    num_queries: Queries
     seeds: int = 10
     out: Path = Path("out/fig6")
 
@@ -35,19 +35,19 @@ class Recall:
 @dataclasses.dataclass(frozen=True)
 class Figure11(Recall):
     __doc__ = Recall.__doc__
-    queries: tuple[str, ...] = ("1,3",)
+    num_queries: Queries = ("1,3",)
 
 
 @dataclasses.dataclass(frozen=True)
 class Figure12(Recall):
     __doc__ = Recall.__doc__
-    queries: tuple[str, ...] = ("5,10",)
+    num_queries: Queries = ("5,10",)
 
 
 def run(config: Recall) -> list[Path]:
     """Run or resume the sweep, draw and write the figure."""
     name = "fig11" if isinstance(config, Figure11) else "fig12"
-    numbers = queries(config.queries)
+    numbers = queries(config.num_queries)
     output.check_directory(config.out)
     hosts.use_all_cores()
     overrides = [

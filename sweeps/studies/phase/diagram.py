@@ -43,12 +43,12 @@ class Phase(Plane, Problem):
         x: axis across, NAME:FIRST:LAST or NAME:FIRST:LAST:NUMBER, logarithmic, or with :lin at the
             end linear.
         y: axis up, written the same way.
-        horizon: optimiser steps after which is looked.
+        steps: optimiser steps after which is looked.
         engine: simulation; symmetric (descent of a symmetric task with T and batch infinite, exact
             and fast); or a theory.
-        against: what is drawn beside it, with the difference: best (the most exact flow that
+        theory: what is drawn beside it, with the difference: best (the most exact flow that
             describes the runs), none, or an engine; auto is best for a simulation, else none.
-        observable: what the colour shows, recorded at the horizon.
+        observable: what the colour shows, recorded at the end.
         length: sequence length T, the query included; inf for P(l|n) in place of counts.
         batch: sequences per step.
         init: starting weights, zero or uniform on +-1/sqrt(M).
@@ -57,8 +57,8 @@ class Phase(Plane, Problem):
 
     x: str = "eta_y:1e-3:1e2"
     y: str = "eta_z:1e-2:1e2"
-    horizon: int = 100
-    against: str = "auto"
+    steps: int = 100
+    theory: str = "auto"
     observable: str = "entropy"
     length: int | float = 128
     batch: int | float = 128
@@ -69,23 +69,23 @@ class Phase(Plane, Problem):
     def training(self) -> Training:
         """The training of which every point is a variation."""
         given = {n: getattr(self, n) for n in (*field_names(Problem), "length", "batch", "init")}
-        return Training(**given, steps=self.horizon)
+        return Training(**given, steps=self.steps)
 
     def times(self) -> tuple[int, ...]:
-        """A few steps up to the horizon."""
-        steps = checks.integer("horizon", self.horizon, 2)
+        """A few steps up to the last."""
+        steps = checks.integer("steps", self.steps, 2)
         return tuple(dynsim.log_times(steps, min(NUM_TIMES, steps)).tolist())
 
     def engines(self) -> tuple[str, ...]:
         """The engines to draw: one, or two to be compared."""
         first = DESCENT if self.engine == "symmetric" else self.engine
-        against = self.against
-        if against == "auto":
-            against = "best" if first == "simulation" else "none"
-        if against == "none":
+        theory = self.theory
+        if theory == "auto":
+            theory = "best" if first == "simulation" else "none"
+        if theory == "none":
             return (first,)
-        if against != "best":
-            return first, against
+        if theory != "best":
+            return first, theory
         wanted = sweep(self, "simulation")
         # Which theories apply does not depend on where in the plane one looks, but for its T.
         training = wanted.plane(next(wanted.slices()))
@@ -103,7 +103,7 @@ class Phase(Plane, Problem):
         return (first,) if best == first else (first, best)
 
     def scatter(self) -> Sweep | None:
-        """Mean and spread of `LOGIT` at the horizon, on a coarser plane; None where no training is
+        """Mean and spread of `LOGIT` at the end, on a coarser plane; None where no training is
         drawn, or no expansion in 1/T describes it."""
         training = self.training()
         if not self.noise or "simulation" not in self.engines() or math.isinf(self.batch):
@@ -143,13 +143,13 @@ class Phase(Plane, Problem):
         sizes = {"T": "length", "batch": "batch"}
         if self.engine == "simulation":
             fixed += [f"{t} {getattr(self, n):g}" for t, n in sizes.items() if n not in axes]
-        words = [self.task, self.optimizer, *fixed, f"{self.horizon} steps", f"{self.init} start"]
+        words = [self.task, self.optimizer, *fixed, f"{self.steps} steps", f"{self.init} start"]
         return ", ".join(map(str, words))
 
 
 def lines(config: Phase) -> dict[str, np.ndarray]:
     """Closed-form quantities on the plane, (y, x): `rise_end`, `peak` and `snap`, the times t0',
-    t_peak and t0 over the horizon (Theorem 1b, Lemma 9), and `bound`, Theorem 4's B at the horizon.
+    t_peak and t0 over the steps (Theorem 1b, Lemma 9), and `bound`, Theorem 4's B at the end.
 
     Theorem 4 assumes a single common token. Its C0 is evaluated with the norm of a class over its
     most probable common token, which is what it would be without the others: a guide to the eye

@@ -30,11 +30,11 @@ from sweeps.systems.settings import settings_class
 __all__ = ["Phase", "compute", "run"]
 
 LINES = {
-    "rise_end": (r"horizon = $t_0'$", ":"),
-    "peak": (r"horizon = $t_{peak}$ of $\gamma$", "-"),
-    "snap": (r"horizon = $t_0$", "--"),
+    "rise_end": (r"steps = $t_0'$", ":"),
+    "peak": (r"steps = $t_{peak}$ of $\gamma$", "-"),
+    "snap": (r"steps = $t_0$", "--"),
 }
-"""Transition lines: where a stage of the closed form ends just at the horizon."""
+"""Transition lines: where a stage of the closed form ends just at the last step."""
 MOST_TICKS = 8
 """Of an axis of whole numbers."""
 NOISE_COLOUR = "#c2185b"

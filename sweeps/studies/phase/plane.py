@@ -30,7 +30,7 @@ class Plane:
         y: axis up, written the same way.
         resolution: number of values of an axis that does not say it.
         engine: simulation, or a theory.
-        against: what is drawn beside it, with the difference: none, or another engine.
+        theory: what is drawn beside it, with the difference: none, or another engine.
         observable: what the colour shows, at the end.
         seeds: number of runs at each point of a simulation.
         regions: MODULE:NAME of a `sweeps.studies.phase.regions.Rule` that names what runs did.
@@ -43,7 +43,7 @@ class Plane:
     y: str = ""
     resolution: int = 64
     engine: str = "simulation"
-    against: str = "none"
+    theory: str = "none"
     observable: str = "loss"
     seeds: int = 1
     regions: str = "sweeps.studies.phase.regions:BY_STATUS"
@@ -74,7 +74,7 @@ class Plane:
 
     def engines(self) -> tuple[str, ...]:
         """The engines to draw: one, or two to be compared."""
-        return (self.engine,) if self.against == "none" else (self.engine, self.against)
+        return (self.engine,) if self.theory == "none" else (self.engine, self.theory)
 
     def random_start(self) -> bool:
         """Whether a theory needs a seed, to start from the weights of a run."""
@@ -112,7 +112,6 @@ def axis(word: str, resolution: int, fields: Fields) -> tuple[str, tuple[float, 
     """Name and values of "eta_y:1e-2:1e2:256" or "momentum:0:0.9:10:lin"; `ValueError` for what
     cannot be read."""
     name, *numbers = word.split(":")
-    name = fields.resolve(name)
     if name == "seed":
         raise ValueError(
             f"axis = {word!r}: seeds have no order; --seeds gives each point several of them"

@@ -30,12 +30,12 @@ class Rule(NamedTuple):
 
 
 class Region(enum.IntEnum):
-    """What the attention of a run did up to the horizon."""
+    """What the attention of a run did up to the end."""
 
     NOT_LEARNED = 0
     """The loss has not fallen to half of what it was: the decoder has hardly moved, or is lost."""
     SCANNING = 1
-    """Learned, and the speed coefficient f . g has never been larger than at the horizon: the
+    """Learned, and the speed coefficient f . g has never been larger than at the end: the
     attention moves faster and faster (Theorem 1b, before the peak of gamma)."""
     SNAPPED = 2
     """Learned, and f . g is past its peak: the attention slows down and freezes."""
@@ -54,7 +54,7 @@ def classify(
         status: (...) codes of `dynsim.Status`.
         loss: (..., S) population loss at the recorded times, of which the first is step 0.
         speed: (..., S) f . g, averaged over classes.
-        entropy: (...) entropy of the attention on distinct tokens at the horizon, in nats.
+        entropy: (...) entropy of the attention on distinct tokens at the end, in nat.
     """
     learned = loss[..., -1] < LEARNED * loss[..., 0]
     past_peak = np.argmax(speed, axis=-1) < speed.shape[-1] - 1

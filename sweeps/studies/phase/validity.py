@@ -64,7 +64,7 @@ def planes(config: Validity) -> dict[str, Sweep]:
         "eta_z": {"logspace": [0.01, 3, config.resolution]},
     }
     classes = {"K": [2, 5, 10], "overlap": [0.01, 0.03, 0.1, 0.2, 0.3, 0.45, 0.6]}
-    overlapping = Training(task="overlap", eta_y=1.0, eta_z=0.1, **common)
+    overlapping = Training(task="overlapping", eta_y=1.0, eta_z=0.1, **common)
     record = (QUANTITY,)
     return {
         "rates": Sweep({**rates, **seeds}, Training(**common), "simulation", record, NUM_TIMES),

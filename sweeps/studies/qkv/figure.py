@@ -43,8 +43,8 @@ class FigureQKV:
 
     Attributes:
         out: directory for qkv.png and qkv.npz.
-        widths: of the embedding; the vocabulary has 34 tokens (Syn-Small).
-        scales: standard deviations of the starting W_Q and W_K, times sqrt(d).
+        width: of the embedding; the vocabulary has 34 tokens (Syn-Small).
+        scale: standard deviations of the starting W_Q and W_K, times sqrt(d).
         eta_y: learning rate of W_V.
         eta_z: learning rate of Z in the plain flow.
         steps: optimiser steps.
@@ -52,8 +52,8 @@ class FigureQKV:
     """
 
     out: Path = Path("out/figures")
-    widths: tuple[int, ...] = (16, 34, 68, 136)
-    scales: tuple[float, ...] = (0.25, 0.5, 1.0, 2.0, 4.0)
+    width: tuple[int, ...] = (16, 34, 68, 136)
+    scale: tuple[float, ...] = (0.25, 0.5, 1.0, 2.0, 4.0)
     eta_y: float = 0.2
     eta_z: float = 0.2
     steps: int = 200
@@ -64,22 +64,22 @@ def run(config: FigureQKV) -> list[Path]:
     """Compute, print, draw and write the figure."""
     for field in ("steps", "seeds"):
         checks.integer(field, getattr(config, field), 1)
-    for field in ("widths", "scales"):
+    for field in ("width", "scale"):
         values = getattr(config, field)
         if not values or list(values) != sorted(set(values)):
             raise ValueError(f"{field} = {values}: must be a list of increasing numbers")
-    for width in config.widths:
-        checks.integer("widths", width, 1)
-    checks.real("scales", config.scales, 0, open_minimum=True)
+    for width in config.width:
+        checks.integer("width", width, 1)
+    checks.real("scale", config.scale, 0, open_minimum=True)
     for field in ("eta_y", "eta_z"):
         checks.real(field, getattr(config, field), 0, open_minimum=True)
     task = dynsim.syn_small()
-    errors = {name: np.zeros((2, len(config.widths), len(config.scales))) for name in THEORIES}
-    for column, width in enumerate(config.widths):
+    errors = {name: np.zeros((2, len(config.width), len(config.scale))) for name in THEORIES}
+    for column, width in enumerate(config.width):
         for name, values in width_errors(config, task, width).items():
             errors[name][:, column] = values
     print(table(config, errors))
-    arrays = {"widths": np.array(config.widths), "scales": np.array(config.scales)}
+    arrays = {"width": np.array(config.width), "scale": np.array(config.scale)}
     for name, values in errors.items():
         arrays |= {f"{name}/{key}": values[i] for i, key in enumerate(MEASURES)}
     return output.write(config.out, "qkv", figure=draw(config, errors, task.M), arrays=arrays)
@@ -122,7 +122,7 @@ def width_errors(config: FigureQKV, task: SequenceClasses, width: int) -> dict[s
 
     with precision("float64"):
         over_seeds = jax.vmap(runs, in_axes=(None, 0))
-        scales, seeds = jnp.asarray(config.scales), jnp.arange(config.seeds)
+        scales, seeds = jnp.asarray(config.scale), jnp.arange(config.seeds)
         found = jax.jit(jax.vmap(over_seeds, in_axes=(0, None)))(scales, seeds)
     descent = found.pop("descent")
     return {
@@ -146,8 +146,8 @@ def table(config: FigureQKV, errors: dict[str, np.ndarray]) -> str:
     """The errors in %, one line for a width and a scale."""
     heads = [f"{name} {measure}" for measure in MEASURES for name in THEORIES]
     lines = [f"{'d':>5} {'s':>6} " + " ".join(f"{head:>20}" for head in heads)]
-    for i, width in enumerate(config.widths):
-        for j, scale in enumerate(config.scales):
+    for i, width in enumerate(config.width):
+        for j, scale in enumerate(config.scale):
             values = [errors[name][row, i, j] for row in range(2) for name in THEORIES]
             cells = " ".join(f"{100 * value:>18.3g} %" for value in values)
             lines.append(f"{width:>5} {scale:>6g} {cells}")
@@ -163,7 +163,7 @@ def plot(config: FigureQKV, values: np.ndarray, ax: Axes | None = None) -> Axes:
         colour = "white" if value > 8 else "black"
         text = "-" if np.isnan(value) else f"{value:.2g} %" if value < 99 else f"{value:.0f} %"
         ax.text(column, row, text, ha="center", va="center", color=colour, fontsize="small")
-    ax.set_xticks(range(len(config.widths)), [str(width) for width in config.widths])
-    ax.set_yticks(range(len(config.scales)), [f"{scale:g}" for scale in config.scales])
+    ax.set_xticks(range(len(config.width)), [str(width) for width in config.width])
+    ax.set_yticks(range(len(config.scale)), [f"{scale:g}" for scale in config.scale])
     ax.set(ylabel=r"scale $s$ of $W_Q$, $W_K$")
     return ax

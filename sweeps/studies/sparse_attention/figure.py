@@ -62,11 +62,11 @@ class FigureSparseAttention:
         checks.integer("seeds", self.seeds, 1)
         infinite = float("inf")
         long = SparseAttention(steps=self.steps, batch=infinite)
-        short = SparseAttention(T=256, steps=4000, batch=infinite)
-        grid = {"T": LENGTHS, "d": SIZES}
+        short = SparseAttention(length=256, steps=4000, batch=infinite)
+        grid = {"length": LENGTHS, "d": SIZES}
         found = {
             "length/plain": Sweep(grid, long, "plain", ("loss",), TIMES),
-            "length/simulation": Sweep({"T": LENGTHS}, long, "simulation", ("loss",), TIMES),
+            "length/simulation": Sweep({"length": LENGTHS}, long, "simulation", ("loss",), TIMES),
         }
         for engine in ENGINES:
             found[f"copies/{engine}"] = Sweep({"B": COPIES}, short, engine, ("loss",), TIMES)
@@ -75,7 +75,7 @@ class FigureSparseAttention:
             axes = {"seed": {"range": self.seeds}}
             found[f"{name}/simulation"] = Sweep(axes, sampled, "simulation", ("loss",), TIMES)
             for T, d in LADDERS:
-                point = dataclasses.replace(run, T=T, d=d, steps=steps)
+                point = dataclasses.replace(run, length=T, d=d, steps=steps)
                 axes = {"p": [0.0]}
                 found[f"{name}/{T}-{d}"] = Sweep(axes, point, flow, ("loss",), TIMES)
         return found
@@ -121,22 +121,23 @@ def plateau(dataset: xr.Dataset) -> xr.DataArray:
 
 def predicted(T: int, d: int, B: int = 1) -> float:
     """The closed form's time of escape at eta = 1."""
-    return float(escape_time(SparseAttention(T=T, d=d, B=B).make_task()))
+    return float(escape_time(SparseAttention(length=T, d=d, B=B).make_task()))
 
 
 def length_lines(found: dict[str, xr.Dataset]) -> list[str]:
     """R^2 of the plateau's length against sqrt(d) T, through the origin, and its slope."""
     flow, trained = plateau(found["length/plain"]), plateau(found["length/simulation"])
-    x = np.outer(np.sqrt(flow["d"].values), flow["T"].values).ravel()
-    y = flow.transpose("d", "T").values.ravel()
+    x = np.outer(np.sqrt(flow["d"].values), flow["length"].values).ravel()
+    y = flow.transpose("d", "length").values.ravel()
     slope = float(x @ y / (x @ x))
     left = float(np.sum((y - slope * x) ** 2) / np.sum((y - y.mean()) ** 2))
     lines = [
         f"flow: {slope:.4f} sqrt(d) T steps, R^2 = {1 - left:.6f}; closed form: sqrt(pi/2) = "
         f"{math.sqrt(math.pi / 2):.4f}"
     ]
-    for T in trained["T"].values:
-        cells = (float(trained.sel(T=T)), float(flow.sel(T=T, d=64)), predicted(int(T), 64))
+    for T in trained["length"].values:
+        one, other = trained.sel(length=T), flow.sel(length=T, d=64)
+        cells = (float(one), float(other), predicted(int(T), 64))
         lines.append(
             f"T = {T}, d = 64: descent {cells[0]:.1f}, flow {cells[1]:.1f}, closed {cells[2]:.1f}"
         )
@@ -179,11 +180,18 @@ def plot_lengths(found: dict[str, xr.Dataset], ax: Axes | None = None) -> Axes:
     ax = ax or plt.gca()
     flow, trained = plateau(found["length/plain"]), plateau(found["length/simulation"])
     ax.plot(
-        8 * trained["T"], trained, "o", ms=9, color=COLOURS[0], alpha=0.5, label="descent, d = 64"
+        8 * trained["length"],
+        trained,
+        "o",
+        ms=9,
+        color=COLOURS[0],
+        alpha=0.5,
+        label="descent, d = 64",
     )
     for marker, d in zip("x+", SIZES, strict=True):
         label = f"flow, d = {d}"
-        ax.plot(math.sqrt(d) * flow["T"], flow.sel(d=d), marker, color="k", ls="none", label=label)
+        over = math.sqrt(d) * flow["length"]
+        ax.plot(over, flow.sel(d=d), marker, color="k", ls="none", label=label)
     ends = np.array([4 * LENGTHS[0], 8 * LENGTHS[-1]])
     ax.plot(ends, math.sqrt(math.pi / 2) * ends, "k--", lw=1, label=r"$\sqrt{\pi/2}\,\sqrt{d}\,T$")
     ax.set(

@@ -15,6 +15,7 @@ from jaxtyping import Float
 
 from dynsim import checks
 from sweeps import output
+from sweeps.runner import progress
 from sweeps.studies.spectrum import matrices, singular
 from sweeps.studies.spectrum.matrices import Matrix, Skipped
 from sweeps.studies.spectrum.singular import Numbers

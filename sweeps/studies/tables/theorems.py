@@ -59,7 +59,7 @@ def markdown() -> str:
         )
     lines += [
         "",
-        "Shares are over tokens and intervals between recorded times. Margins are in nats, over",
+        "Shares are over tokens and intervals between recorded times. Margins are in nat, over",
         "all times and classes: the bounds of Theorem 3 hold where they are not negative. B is a",
         "state of the Eq. 10 flow; elsewhere it is the trapezoidal integral of the measured xi.",
     ]

@@ -48,7 +48,7 @@ FAMILIES = {
     ),
     "overlap": Family(
         "overlap (K = 5, M = 30)",
-        {"task": "overlap", "K": 5, "batch": 128, "length": 512},
+        {"task": "overlapping", "K": 5, "batch": 128, "length": 512},
         {"overlap": (0.0, 0.1, 0.3, 0.6)},
         r"$f_n \cdot f_{{n'}}$ = {overlap:g}",
     ),

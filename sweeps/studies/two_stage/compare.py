@@ -23,11 +23,11 @@ class CompareTwoStage(CompareOptions, TwoStage):
         seeds: number of runs.
         theories: names of the theories to compare with (ode, infinite, anchored, sde, seeds); all
             that apply if left out.
-        num_times: number of times to record, a third of them in the first stage.
+        times: number of times to record, a third of them in the first stage.
     """
 
     seeds: int = 6
-    num_times: int = 128
+    times: int = 128
 
     def check(self) -> None:
         """Raise `ValueError`, naming the field, for what the constructors do not see."""
@@ -58,7 +58,7 @@ def compare(config: CompareTwoStage) -> TwoStageComparison:
         ValueError: naming the setting, its value and what is allowed, before anything runs.
     """
     config.check()
-    found = runs(TwoStage.of(config), config.seeds, config.num_times, root=config.seed)
+    found = runs(TwoStage.of(config), config.seeds, config.times, root=config.root)
     return TwoStageComparison(config, found, predict(found, config.described()))
 
 

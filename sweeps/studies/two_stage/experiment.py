@@ -8,7 +8,7 @@ from sweeps.systems.two_stage.settings import TwoStage
 
 
 def runs(
-    training: TwoStage, seeds: int, num_times: int, out: Path | None = None, root: int = 0
+    training: TwoStage, seeds: int, times: int, out: Path | None = None, root: int = 0
 ) -> Runs:
     """Run the experiment, or read what `out` holds of it."""
-    return from_dataset(training, run(sweep(training, seeds, num_times, root), out))
+    return from_dataset(training, run(sweep(training, seeds, times, root), out))

@@ -35,7 +35,7 @@ class FigureTwoStage:
         preset: default or fast.
         seeds: number of runs of the preset, and of the joint preset.
         control_seeds: number of runs of each control.
-        num_times: number of times to record, a third of them in the first stage.
+        times: number of times to record, a third of them in the first stage.
         out: directory for two_stage.png, .npz, .json with the claims, and the stored sweeps,
             which resume.
     """
@@ -43,13 +43,13 @@ class FigureTwoStage:
     preset: Literal["default", "fast"] = "default"
     seeds: int = 6
     control_seeds: int = 2
-    num_times: int = 128
+    times: int = 128
     out: Path = Path("out/two_stage")
 
 
 def run(config: FigureTwoStage) -> list[Path]:
     """Run or resume the experiments, draw them, and test the claims."""
-    checks.integer("num_times", config.num_times, 3)
+    checks.integer("times", config.times, 3)
     output.check_directory(config.out)
     hosts.use_all_cores()
     experiments = {
@@ -63,7 +63,7 @@ def run(config: FigureTwoStage) -> list[Path]:
     for training, _ in experiments.values():
         training.check()
     found = {
-        name: runs(training, seeds, config.num_times, config.out / f"{config.preset}-{name}")
+        name: runs(training, seeds, config.times, config.out / f"{config.preset}-{name}")
         for name, (training, seeds) in experiments.items()
     }
     predicted = {name: two_stage_theory.predict(r, ("ode",)) for name, r in found.items()}

@@ -39,7 +39,7 @@ class TwoStagePhase:
         resolution: number of values of either, for the reduced ODE.
         points: number of values of either, for training.
         seeds: number of runs at each point.
-        horizon: eta-time after which is looked.
+        eta_time: eta-time after which is looked.
         decay: weight decay lambda.
         d: size of a block of a token.
         length: tokens L of a prompt, the query included.
@@ -51,7 +51,7 @@ class TwoStagePhase:
     resolution: int = 25
     points: int = 6
     seeds: int = 6
-    horizon: float = 200.0
+    eta_time: float = 200.0
     decay: float = 0.025
     d: int = 32
     length: int = 129
@@ -60,19 +60,19 @@ class TwoStagePhase:
     def training(self) -> TwoStage:
         """The run of which every point is a variation: one long stage at one rate."""
         first = 1 / (4 * self.decay)
-        checks.real("horizon", self.horizon, first, open_minimum=True)
+        checks.real("eta_time", self.eta_time, first, open_minimum=True)
         return TwoStage(
             control="forever",
             eta_1=ETA,
             decay=self.decay,
-            stage_2=(self.horizon - first) * self.decay,
+            stage_2=(self.eta_time - first) * self.decay,
             d=self.d,
             length=self.length,
         )
 
 
 class Plane(NamedTuple):
-    """AUC of Q at the horizon, (tau, r), as NaN where no run ended well."""
+    """AUC of Q at the end, (tau, r), as NaN where no run ended well."""
 
     tau: Float[np.ndarray, " T"]
     r: Float[np.ndarray, " R"]
@@ -144,9 +144,9 @@ def draw(config: TwoStagePhase, theory: Plane, simulated: Plane, lines: Lines) -
     ax.plot(lines.infinite, lines.r, color="white", lw=2, label=r"$g = 0$: the limit of long times")
     ax.plot(
         lines.finite, lines.r, color="white", lw=2, ls="--",
-        label=rf"$gT = \ln(\sigma / r^2\tau)$, T = {config.horizon:g}",
+        label=rf"$gT = \ln(\sigma / r^2\tau)$, T = {config.eta_time:g}",
     )  # fmt: skip
-    ax.set_title(f"Q after {config.horizon:g} units of eta-time (dots: {config.seeds} runs)")
+    ax.set_title(f"Q after {config.eta_time:g} units of eta-time (dots: {config.seeds} runs)")
     ax.legend(loc="lower right", facecolor="grey", labelcolor="white")
     return figure
 
@@ -178,12 +178,12 @@ def boundaries(
     config: TwoStagePhase, r: Float[np.ndarray, " R"]
 ) -> tuple[Float[np.ndarray, " R"], Float[np.ndarray, " R"]]:
     """Noise tau below which Q is learned, for every r: in the limit of long times, and within
-    the horizon."""
+    the end."""
     task = config.training().make_task()
     with precision("float64"):
         infinite, finite = (
-            np.asarray(thresholds.finite_time_boundary(task, config.decay, horizon, r))
-            for horizon in (math.inf, config.horizon)
+            np.asarray(thresholds.finite_time_boundary(task, config.decay, eta_time, r))
+            for eta_time in (math.inf, config.eta_time)
         )
     return infinite, finite
 

@@ -17,9 +17,9 @@ LEVEL_P, LEVEL_Q = 0.2, 0.6
 """A component counts as learned when its loss falls below this (section 4 of the theory)."""
 
 
-def sweep(training: TwoStage, seeds: int, num_times: int, root: int = 0) -> Sweep:
+def sweep(training: TwoStage, seeds: int, times: int, root: int = 0) -> Sweep:
     """The sweep over `seeds` of one experiment, with everything recorded."""
-    return Sweep({"seed": {"range": seeds}}, training, "simulation", RECORD, num_times, root=root)
+    return Sweep({"seed": {"range": seeds}}, training, "simulation", RECORD, times, root=root)
 
 
 @dataclasses.dataclass(frozen=True)

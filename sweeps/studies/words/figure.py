@@ -37,7 +37,7 @@ class CorpusFigure:
         train: file of the training text in such a folder.
         num_queries: number of query words.
         classes_per_query: number of next words of each.
-        window: length of a window of the text, the query included.
+        length: tokens of a window of the text, the query included.
         tokens_per_class: number of contextual words that each class adds to the vocabulary.
         stop_words: how many of the most frequent words to leave out of the contexts.
         top: number of words of each class to judge, its most frequent ones.
@@ -57,7 +57,7 @@ class CorpusFigure:
     train: str = "train.txt"
     num_queries: int = 2
     classes_per_query: int = 3
-    window: int = 35
+    length: int = 35
     tokens_per_class: int = 50
     stop_words: int = 0
     top: int = 12
@@ -84,7 +84,7 @@ def run(config: CorpusFigure) -> list[Path]:
         text.vocabulary,
         num_queries=config.num_queries,
         classes_per_query=config.classes_per_query,
-        length=config.window,
+        length=config.length,
         tokens_per_class=config.tokens_per_class,
         stop_words=config.stop_words,
     )
@@ -95,7 +95,7 @@ def run(config: CorpusFigure) -> list[Path]:
         steps=config.steps,
         top=config.top,
         threshold=config.threshold,
-        length=math.inf if math.isinf(config.batch) else config.window,
+        length=math.inf if math.isinf(config.batch) else config.length,
         batch=config.batch,
         seed=config.seed,
     )

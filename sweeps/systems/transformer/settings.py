@@ -83,9 +83,7 @@ class TextTraining(Chooses, Run[Fixed]):
         dtype: precision of the training.
     """
 
-    AXES: ClassVar = Fields(
-        traced=NUMBERS, static=STATIC, whole=STATIC, aliases={"T": "length", "lr": "eta"}
-    )
+    AXES: ClassVar = Fields(traced=NUMBERS, static=STATIC, whole=STATIC)
 
     task: Literal["text"] = "text"
     corpus: str = SYNTHETIC

@@ -71,7 +71,6 @@ class TwoStage(Run[Fixed]):
         traced=(*TASK_NUMBERS, *RATES),
         static=SIZES,
         whole=SIZES,
-        aliases={"L": "length", "lambda": "decay"},
     )
 
     task: Literal["prompts"] = "prompts"

@@ -32,7 +32,7 @@ class Problem(Chooses):
     it; what is given and not read is an error.
 
     Attributes:
-        task: syn-small, syn-medium, syn, overlap; the path of an .npz file with arrays probs
+        task: syn-small, syn-medium, syn, overlapping; the path of an .npz file with arrays probs
             (K, M), query (K,) and optionally next_token (K,) and prior (K,), or of a .csv file with
             a line per class and columns of these names, all others being tokens; or MODULE:NAME of
             a `SequenceClasses` of your own, or of a function without arguments that makes one; in
@@ -49,10 +49,10 @@ class Problem(Chooses):
         classes_per_query: number of next tokens of each query, of syn, 2 if left out.
         num_common: number of tokens common to all classes, of syn, 10 if left out.
         num_distinct: number of distinct tokens of each class, of syn, 10 if left out.
-        K: number of classes, of overlap, 2 if left out; of syn, where num_queries is then
+        K: number of classes, of overlapping, 2 if left out; of syn, where num_queries is then
             K / classes_per_query.
         M: vocabulary size, of syn; the smallest possible if left out.
-        overlap: f_n . f_n' at zero weights, of overlap, 0.1 if left out.
+        overlap: f_n . f_n' at zero weights, of overlapping, 0.1 if left out.
         layout: token layout of the syn tasks: authors (M = 34 for syn-small), which is the default,
             or paper (30).
     """
@@ -111,6 +111,8 @@ class Problem(Chooses):
             raise ValueError(
                 f"task = {self.task!r}: belongs to the system two_stage: dynsim compare two_stage"
             )
+        if checks.called_now(self.task, TASKS):
+            checks.choice("task", self.task, tuple(TASKS))
         raise ValueError(
             f"task = {self.task!r}: must be {', '.join(TASKS)}, the path of an .npz or .csv file, "
             "or MODULE:NAME of a SequenceClasses or of a function that makes one"
@@ -199,7 +201,7 @@ def _syn_reduced(problem: Problem) -> SymmetricTask:
 
 
 def _overlapping(problem: Problem) -> tuple[int, float]:
-    """K and the overlap of the task overlap."""
+    """K and the overlap of the task overlapping."""
     overlap = problem.value("overlap")
     checks.real("overlap", overlap, 0, 1, open_maximum=True)
     if checks.integer("K", problem.value("K"), 1) == 1 and problem.overlap is not None:
@@ -233,7 +235,7 @@ TASKS: dict[str, NamedTask] = {
         {"num_queries": 3, **_AUTHORS},
     ),
     "syn": NamedTask(
-        lambda p: dynsim.syn(vocabulary=p.M, **_syn_numbers(p)),
+        lambda p: dynsim.syn(M=p.M, **_syn_numbers(p)),
         _syn_reduced,
         {
             "num_queries": 3,
@@ -245,7 +247,7 @@ TASKS: dict[str, NamedTask] = {
             **_AUTHORS,
         },
     ),
-    "overlap": NamedTask(
+    "overlapping": NamedTask(
         lambda p: dynsim.overlapping(*_overlapping(p)),
         lambda p: large.overlapping(*_overlapping(p)),
         {"K": 2, "overlap": 0.1},

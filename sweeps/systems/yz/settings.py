@@ -51,7 +51,6 @@ class LayerTraining(Problem, Run[FixedT]):
         static=(*TASK_AXES, "steps", "length", "batch"),
         whole=("num_queries", "classes_per_query", "num_common", "num_distinct", "K", "M", "steps"),
         counts=("length", "batch"),
-        aliases={"T": "length"},
     )
 
     steps: int = 1000

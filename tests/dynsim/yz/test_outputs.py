@@ -16,7 +16,7 @@ RULES = {
 TASKS = {
     "few outputs": dynsim.syn_small(),
     "sums of rows": dynsim.syn(2, 3, num_distinct=12, num_common=4, num_common_per_query=2),
-    "outputs that never occur": dynsim.syn(1, 2, num_common=3, num_distinct=2, vocabulary=18),
+    "outputs that never occur": dynsim.syn(1, 2, num_common=3, num_distinct=2, M=18),
 }
 
 

@@ -140,7 +140,7 @@ def test_a_rate_that_is_too_large_is_diverged() -> None:
 @pytest.mark.parametrize(
     ("call", "message"),
     [
-        (lambda: dynsim.retrieval(8, 4, 8), "B = 8: must be less than T = 8"),
+        (lambda: dynsim.retrieval(8, 4, 8), "B = 8: must be less than length = 8"),
         (lambda: dynsim.retrieval(8, 1), "d = 1: must be an integer >= 2"),
         (lambda: dynsim.retrieval(p=1.5), "p = 1.5: must be finite and in [0, 1]"),
         (lambda: dynsim.simulate_retrieval(SMALL, Descent(1.0), steps=5), "key = None: batch = 32"),

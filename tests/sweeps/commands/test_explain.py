@@ -77,7 +77,7 @@ def test_json_is_strict_and_bad_input_named(capsys: pytest.CaptureFixture[str]) 
         {"task": "syn-medium", "num_queries": 2, "layout": "paper"},
         {"task": "syn", "K": 6, "classes_per_query": 3, "num_common": 2, "num_distinct": 3},
         {"task": "syn", "num_queries": 2, "num_common": 0, "num_distinct": 4, "M": 40},
-        {"task": "overlap", "K": 3, "overlap": 0.2},
+        {"task": "overlapping", "K": 3, "overlap": 0.2},
     ],
 )
 def test_the_reduced_form_without_a_table_is_that_of_the_table(
@@ -99,12 +99,12 @@ def test_the_reduced_form_without_a_table_is_that_of_the_table(
 
 
 def test_no_number_of_classes_is_too_large_for_theory(tmp_path: Path) -> None:
-    found = explain(Explain(task="overlap", K=10**5, eta_y=1e5, steps=40))
+    found = explain(Explain(task="overlapping", K=10**5, eta_y=1e5, steps=40))
     # Classes are visited K times less often: t0' = K ln(M) / eta_Y.
     assert found.stages["rise_end"] == pytest.approx(math.log(500005))
     assert found.regime.startswith("decoder learned, attention unmoved")
     axes = {"K": [10**5, 2 * 10**5], "eta_y": [1e5, 2e5]}
-    sweep = Sweep(axes, Training(task="overlap", steps=40), "symmetric-descent", ("loss",))
+    sweep = Sweep(axes, Training(task="overlapping", steps=40), "symmetric-descent", ("loss",))
     stored = sweeps.run(sweep, tmp_path / "run")
     # At twice the classes and twice the rate everything is the same but for ln(M).
     assert float(stored.loss[0, 0]) == pytest.approx(float(stored.loss[1, 1]), rel=0.2)
@@ -125,4 +125,4 @@ def test_what_cannot_move_is_refused() -> None:
         with pytest.raises(ValueError, match=f"{next(iter(settings))} = 0: nothing moves"):
             explain(Explain(**settings))
     with pytest.raises(ValueError, match="K = 1 class overlaps with no other"):
-        explain(Explain(task="overlap", K=1, overlap=0.3))
+        explain(Explain(task="overlapping", K=1, overlap=0.3))

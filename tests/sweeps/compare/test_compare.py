@@ -14,7 +14,7 @@ from sweeps.compare.settings import Compare
 
 pytestmark = pytest.mark.usefixtures("quick_theory")
 
-SMALL = {"steps": 12, "seeds": 3, "length": 24, "batch": 8, "num_times": 6, "theories": ("plain",)}
+SMALL = {"steps": 12, "seeds": 3, "length": 24, "batch": 8, "times": 6, "theories": ("plain",)}
 
 
 @pytest.fixture(scope="module")
@@ -88,7 +88,7 @@ def test_files_are_complete_and_the_table_names_theories(written: Path) -> None:
 def test_json_prints_the_report_alone(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
     # As many times as in `SMALL`, so that the programs of the theories are the same.
     arguments = ["compare", "--steps", "12", "--seeds", "1", "--length", "inf", "--batch", "inf"]
-    arguments += ["--num-times", "6", "--theories", "plain", "--init", "uniform"]
+    arguments += ["--times", "6", "--theories", "plain", "--init", "uniform"]
     options = ["--out", str(tmp_path), "--json"]
     assert cli.main([*arguments, *options]) == 0
     numbers = json.loads(capsys.readouterr().out)
@@ -115,10 +115,10 @@ def test_json_prints_the_report_alone(tmp_path: Path, capsys: pytest.CaptureFixt
         (["--theories", "eq11"], "theory = 'eq11': must be one of"),
         (["--theories", "matched"], "needs momentum"),
         (["--ratio", "2", "--eta-y", "3"], "eta_y = 3.0: ratio = 2.0 says it already"),
-        (["--K", "5"], "K = 5: task 'syn-small' does not read it, syn and overlap do"),
+        (["--K", "5"], "K = 5: task 'syn-small' does not read it, syn and overlapping do"),
         (["--b1", "0.5"], "b1 = 0.5: optimizer 'sgd' does not read it, adam does"),
         (["--task", "syn", "--K", "4", "--num-queries", "2"], "num_queries = 2: K = 4 says it"),
-        (["--seed", "4294967296"], "seed = 4294967296: must be an integer <= 4294967295"),
+        (["--root", "4294967296"], "root = 4294967296: must be an integer <= 4294967295"),
     ],
 )
 def test_bad_input_ends_with_one_line_and_writes_nothing(

@@ -43,7 +43,7 @@ def test_compare_finds_the_system_of_a_task(tmp_path: Path) -> None:
     words = ["compare", "--task", "linear-icl", "--steps", "60", "--seeds", "2", "--batch", "inf"]
     assert cli.find(words) == ("compare linear_icl", words[1:])
     assert cli.find(["phase", "--task=linear-icl"])[0] == "phase linear_icl"
-    options = ["--scale", "0.5", "--num-times", "4", "--theories", "corrected", "scalar"]
+    options = ["--scale", "0.5", "--times", "4", "--theories", "corrected", "scalar"]
     assert cli.main([*words, *options, "--out", str(tmp_path)]) == 0
     with np.load(tmp_path / "compare.npz") as arrays:
         trained, theory = arrays["simulation/loss"], arrays["corrected/loss"]

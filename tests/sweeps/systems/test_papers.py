@@ -15,7 +15,7 @@ INFINITE = float("inf")
 
 
 def test_sparse_attention_runs_are_the_single_ones() -> None:
-    run = SparseAttention(T=8, d=4, steps=30, batch=4)
+    run = SparseAttention(length=8, d=4, steps=30, batch=4)
     before = len(tiles.PROGRAMS)
     axes = {"eta": [0.5, 1.0], "p": [0.0, 0.5], "seed": [2]}
     found = sweeps.run(Sweep(axes, run, "simulation", ("loss", "attention"))).load()
@@ -47,7 +47,10 @@ def test_joma_runs_are_the_single_ones() -> None:
 @pytest.mark.parametrize(
     ("sweep", "message"),
     [
-        (Sweep({"B": [9]}, SparseAttention(T=8), "plain", ("loss",)), "B = 9: must be less than"),
+        (
+            Sweep({"B": [9]}, SparseAttention(length=8), "plain", ("loss",)),
+            "B = 9: must be less than",
+        ),
         (Sweep({"b1": [0.5]}, SparseAttention(), "plain", ("loss",)), "optimizer 'sgd' does not"),
         (
             Sweep({"length": [8]}, JoMA(), "simulation", ("loss",)),

@@ -78,12 +78,12 @@ def test_a_task_is_known_by_what_it_holds(tmp_path: Path) -> None:
     ("training", "axes", "message"),
     [
         ({"num_queries": 4}, {}, "num_queries = 4: task 'syn-small' does not read it"),
-        ({"task": "overlap", "layout": "paper"}, {}, "layout = 'paper': task 'overlap'"),
+        ({"task": "overlapping", "layout": "paper"}, {}, "layout = 'paper': task 'overlapping'"),
         ({"optimizer": "adam", "momentum": 0.0}, {}, "momentum = 0.0: optimizer 'adam'"),
         ({"eta_y": 3.0}, {"ratio": [2.0]}, "run.eta_y = 3.0: ratio is an axis"),
         ({"ratio": 3.0}, {"eta_y": [2.0]}, "run.ratio = 3.0: eta_y is an axis"),
         ({}, {"eta_y": [1.0], "ratio": [2.0]}, "leave one of eta_y and ratio out"),
-        ({}, {"overlap": [0.1]}, "axes.overlap: task 'syn-small' does not read it, overlap does"),
+        ({}, {"overlap": [0.1]}, "axes.overlap: task 'syn-small' does not read it"),
         ({}, {"seed": [2**32]}, r"axes.seed = 4294967296: must be an integer <= 4294967295"),
     ],
 )

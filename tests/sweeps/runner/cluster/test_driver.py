@@ -209,7 +209,7 @@ def test_another_store_at_the_address_is_refused(tmp_path: Path) -> None:
     ("system", "engine", "axes", "times"),
     [
         # An infinite number, integers and a list have to come back as what they are.
-        ("yz", "simulation", {"T": [8, math.inf], "seed": [0, 3]}, (0, 3)),
+        ("yz", "simulation", {"length": [8, math.inf], "seed": [0, 3]}, (0, 3)),
         ("yz", "eq10", {"ratio": [0.1, 1e17 / 3]}, 3),
         ("qkv", "simulation", {"seed": [0, 3]}, "end"),
         ("two_stage", "ode", {"tau": [0.1, 0.2]}, 3),

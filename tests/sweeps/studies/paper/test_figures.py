@@ -62,7 +62,7 @@ def test_figure_3_orders_its_bounds_and_rates(tmp_path: Path) -> None:
 def test_the_ladder_figure_draws_variants(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    few = ("--steps", "6", "--seeds", "2", "--num-times", "4", "--length", "16", "--batch", "8")
+    few = ("--steps", "6", "--seeds", "2", "--times", "4", "--length", "16", "--batch", "8")
     data = draw(
         tmp_path, "ladder", *few, "--theories", "fixed_attention", "fixed_attention-discrete"
     )
@@ -75,7 +75,7 @@ def test_the_ladder_figure_draws_variants(
     ("arguments", "message"),
     [
         (["3", "--eta-y", "0"], "eta_y = 0.0: must be finite and in (0, inf)"),
-        (["3", "--vocabulary", "5"], "vocabulary = 5: must be an integer >= 10"),
+        (["3", "--M", "5"], "M = 5: must be an integer >= 10"),
         (["3", "--f", "1.5"], "f = 1.5"),
         (["8", "--steps", "0", "5"], "steps = 0"),
         (["9", "--c0", "-1"], "c0 = -1.0"),

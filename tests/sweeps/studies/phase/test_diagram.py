@@ -51,7 +51,7 @@ def test_the_most_common_region_wins_over_seeds() -> None:
 
 
 def test_the_peak_line_is_where_gamma_peaks_at_the_horizon() -> None:
-    config = phase.Phase(x="eta_y:1e-3:1:41", y="eta_z:0.1:1:3", momentum=0.0, horizon=50)
+    config = phase.Phase(x="eta_y:1e-3:1:41", y="eta_z:0.1:1:3", momentum=0.0, steps=50)
     closed = phase.lines(config)
     (_, eta_y), _ = config.axes().items()
     K, M = 2, 34
@@ -81,7 +81,9 @@ def test_lines_on_other_axes_and_with_momentum() -> None:
     for name in ("rise_end", "peak", "snap"):
         np.testing.assert_allclose(fast[name], plain[name] / 10)
     assert (np.diff(plain["bound"], axis=0) > 0).all()
-    over_k = phase.Phase(task="overlap", x="K:2:8:3", y="eta_y:0.1:1:2", momentum=0.0, overlap=0.3)
+    over_k = phase.Phase(
+        task="overlapping", x="K:2:8:3", y="eta_y:0.1:1:2", momentum=0.0, overlap=0.3
+    )
     assert over_k.axes()["K"] == (2, 4, 8)
     closed = phase.lines(over_k)
     M = 5 + 5 * np.array([2, 4, 8])
@@ -92,8 +94,8 @@ def test_lines_on_other_axes_and_with_momentum() -> None:
 @pytest.mark.full  # a plane of each theory
 def test_a_theory_compared_with_itself_differs_nowhere(tmp_path: Path) -> None:
     # The same flow twice, on all parameters and on those that symmetry leaves.
-    options = ["--engine", "matched", "--length", "inf", "--against", "best", "--resolution", "3"]
-    words = ["--x", "eta_y:0.1:1", "--y", "eta_z:0.1:1", "--horizon", "10", "--out", str(tmp_path)]
+    options = ["--engine", "matched", "--length", "inf", "--theory", "best", "--resolution", "3"]
+    words = ["--x", "eta_y:0.1:1", "--y", "eta_z:0.1:1", "--steps", "10", "--out", str(tmp_path)]
     assert cli.main(["phase", *options, *words]) == 0
     names = "matched", "symmetric"
     with np.load(tmp_path / "phase.npz") as arrays:
@@ -108,7 +110,7 @@ def test_a_theory_compared_with_itself_differs_nowhere(tmp_path: Path) -> None:
 
 @pytest.mark.full  # a variant of the picture of two
 def test_one_engine_is_one_panel(tmp_path: Path) -> None:
-    config = phase.Phase(engine="symmetric", resolution=4, horizon=20, out=tmp_path)
+    config = phase.Phase(engine="symmetric", resolution=4, steps=20, out=tmp_path)
     found = figure.compute(config)
     assert list(found) == ["symmetric-descent"]
     assert plane.at_end(found["symmetric-descent"], "entropy").dims == ("eta_y", "eta_z")
@@ -120,7 +122,7 @@ def test_one_engine_is_one_panel(tmp_path: Path) -> None:
                 "symmetric",
                 "--resolution",
                 "4",
-                "--horizon",
+                "--steps",
                 "20",
                 "--out",
                 str(tmp_path),
@@ -133,7 +135,7 @@ def test_one_engine_is_one_panel(tmp_path: Path) -> None:
 @pytest.mark.full  # a variant of the picture
 def test_no_line_of_gradient_descent_is_drawn_for_adam(tmp_path: Path) -> None:
     words = ["--optimizer", "adam", "--engine", "symmetric", "--resolution", "3"]
-    assert cli.main(["phase", *words, "--horizon", "5", "--out", str(tmp_path)]) == 0
+    assert cli.main(["phase", *words, "--steps", "5", "--out", str(tmp_path)]) == 0
     with np.load(tmp_path / "phase.npz") as arrays:
         assert np.isfinite(arrays["symmetric-descent/entropy"]).any()
         for name in (*phase.STAGES, "bound"):
@@ -147,7 +149,7 @@ def test_no_line_of_gradient_descent_is_drawn_for_adam(tmp_path: Path) -> None:
         (["--x", "eta_y:1"], "must be NAME:FIRST:LAST or NAME:FIRST:LAST:NUMBER"),
         (["--x", "eta_y:0:1"], "axis eta_y = 0.0: must be finite and in (0, inf)"),
         (["--x", "eta_z:1:2"], "must be different axes"),
-        (["--horizon", "0"], "horizon = 0: must be an integer >= 2"),
+        (["--steps", "0"], "steps = 0: must be an integer >= 2"),
         (["--engine", "magic"], "engine = 'magic'"),
         (["--observable", "magic"], "observable = 'magic'"),
         (["--x", "num_queries:1:4"], "task 'syn-small' does not read it"),

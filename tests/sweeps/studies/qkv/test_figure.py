@@ -13,7 +13,7 @@ pytestmark = pytest.mark.usefixtures("quick_theory")
 
 @pytest.mark.full  # two flows and a training
 def test_the_figure_shows_the_flow_of_the_factors_closer_than_the_plain_one(tmp_path: Path) -> None:
-    config = FigureQKV(out=tmp_path, widths=(40,), scales=(1.0, 4.0), steps=50, seeds=1)
+    config = FigureQKV(out=tmp_path, width=(40,), scale=(1.0, 4.0), steps=50, seeds=1)
     paths = run(config)
     assert {path.name for path in paths} == {"qkv.npz", "qkv.png"}
     with np.load(tmp_path / "qkv.npz") as arrays:
@@ -29,10 +29,10 @@ def test_the_figure_shows_the_flow_of_the_factors_closer_than_the_plain_one(tmp_
     ("options", "message"),
     [
         ({"steps": 0}, "steps = 0: must be an integer >= 1"),
-        ({"widths": (64, 16)}, "widths = (64, 16): must be a list of increasing numbers"),
-        ({"widths": (0, 16)}, "widths = 0: must be an integer >= 1"),
-        ({"scales": ()}, "scales = (): must be a list of increasing numbers"),
-        ({"scales": (0.0, 1.0)}, "scales = 0.0: must be finite and in (0"),
+        ({"width": (64, 16)}, "width = (64, 16): must be a list of increasing numbers"),
+        ({"width": (0, 16)}, "width = 0: must be an integer >= 1"),
+        ({"scale": ()}, "scale = (): must be a list of increasing numbers"),
+        ({"scale": (0.0, 1.0)}, "scale = 0.0: must be finite and in (0"),
         ({"eta_z": 0.0}, "eta_z = 0.0: must be finite and in (0"),
     ],
 )

@@ -46,7 +46,7 @@ class Size(NamedTuple):
 
     numbers: dict[str, int | float | str]
     seeds: int
-    num_times: int
+    times: int
 
 
 SIZES = {
@@ -69,7 +69,7 @@ def train() -> Callable[..., Runs]:
     @functools.cache
     def found(size: str, **changes: object) -> Runs:
         given = SIZES[size]
-        return runs(TwoStage(**given.numbers, **changes), given.seeds, given.num_times)
+        return runs(TwoStage(**given.numbers, **changes), given.seeds, given.times)
 
     return found
 

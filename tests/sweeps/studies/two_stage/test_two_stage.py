@@ -146,7 +146,7 @@ def test_compare_measures_what_it_stores(theories: tuple[str, ...], tmp_path: Pa
         "two_stage",
         "--seeds",
         "3",
-        "--num-times",
+        "--times",
         "9",
         "--num-test",
         "64",
@@ -236,7 +236,7 @@ def test_figures_resume_and_keep_what_they_draw(
         monkeypatch.setattr(theory, "predict", as_trained)
     out = tmp_path / "two"
     # As many seeds of all, which then share programs.
-    command = ["figure", "two_stage", "--seeds", "2", "--control-seeds", "2", "--num-times", "6"]
+    command = ["figure", "two_stage", "--seeds", "2", "--control-seeds", "2", "--times", "6"]
     assert cli.main([*command, "--out", str(out)]) == 0
     arrays = load(out / "two_stage.npz")
     assert arrays["preset/K2"].shape == arrays["joint/K2"].shape == (2, 6)
@@ -253,7 +253,7 @@ def test_figures_resume_and_keep_what_they_draw(
 def test_the_plane_of_the_phases_is_drawn(tmp_path: Path) -> None:
     out = tmp_path / "phase"
     command = ["figure", "two_stage_phase", "--d", "4", "--length", "7", "--decay", "0.2"]
-    command += ["--horizon", "2", "--resolution", "3", "--points", "2", "--seeds", "2"]
+    command += ["--eta-time", "2", "--resolution", "3", "--points", "2", "--seeds", "2"]
     assert cli.main([*command, "--out", str(out)]) == 0
     arrays = load(out / "two_stage_phase.npz")
     assert arrays["theory/auc"].shape == (3, 3)
@@ -313,7 +313,7 @@ def test_points_are_counted_on_their_side_of_the_line() -> None:
         ),
         (["figure", "two_stage", "--seeds", "0"], "seeds = 0"),
         (["figure", "two_stage_phase", "--tau", "1", "0.5"], "tau = 1.0, 0.5: must increase"),
-        (["figure", "two_stage_phase", "--horizon", "9"], "horizon = 9.0"),
+        (["figure", "two_stage_phase", "--eta-time", "9"], "eta_time = 9.0"),
         (["figure", "spectrum", "--seeds", "0"], "seeds = 0"),
         (["spectrum", "--checkpoint", "no.safetensors"], "no.safetensors"),
     ],

@@ -1,0 +1,85 @@
+"""From the words behind a command to its settings; what is wrong with them, in a line."""
+
+import contextlib
+import dataclasses
+import difflib
+import io
+import typing
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any, TypeVar
+
+import tyro
+
+from dynsim import checks
+
+SettingsT = TypeVar("SettingsT")
+OWN = ("help", "tyro_print_completion", "tyro_write_completion")
+"""Options that every command has besides its settings."""
+FRAME = " ╭╮╰╯│─+|-"
+"""What frames are drawn with; the dashes, where the output has no others."""
+
+
+def parse(settings: type[SettingsT], options: Sequence[str], prog: str) -> SettingsT:
+    """The settings that the words behind a command ask for.
+
+    Raises:
+        ValueError: for an option that the command does not have, with the one that is meant, or a
+            value that its type does not have.
+        SystemExit: once help or a completion script is printed.
+    """
+    check_options(settings, options, prog)
+    said = io.StringIO()
+    try:
+        with contextlib.redirect_stderr(said):
+            return tyro.cli(settings, args=list(options), prog=prog)
+    except SystemExit as stop:
+        if not stop.code:
+            raise
+        raise ValueError(f"{prog[len('dynsim ') :]}: {in_a_line(said.getvalue())}") from None
+
+
+def check_options(settings: Any, options: Sequence[str], prog: str) -> None:
+    """Raise `ValueError` for an option that the command does not have."""
+    types = typing.get_type_hints(settings, include_extras=True)
+    placed = tyro.conf.Positional
+    fields = [
+        field.name
+        for field in dataclasses.fields(settings)
+        if placed not in getattr(types[field.name], "__metadata__", ())
+    ]
+    known = {*fields, *OWN, *(f"no_{name}" for name in fields), *_aliases(types.values())}
+    for word in options:
+        name = word[2:].split("=")[0].replace("-", "_")
+        if not word.startswith("--") or not name or name in known:
+            continue
+        option, command = word.split("=")[0], prog[len("dynsim ") :]
+        new = checks.called_now(name, fields)
+        if new is not None:
+            raise ValueError(f"{command}: option {option} is called {shown(new)} now")
+        near = difflib.get_close_matches(name, fields)
+        allowed = near or sorted(fields)
+        hint = "did you mean" if near else "its options are"
+        raise ValueError(
+            f"{command}: has no option {option}; {hint} {', '.join(map(shown, allowed))}"
+            + ("?" if near else "")
+        )
+
+
+def _aliases(types: Iterable[Any]) -> Iterator[str]:
+    """Other names of options, such as that of a list beside the name of its elements."""
+    for kind in types:
+        for about in getattr(kind, "__metadata__", ()):
+            for alias in getattr(about, "aliases", None) or ():
+                yield alias.lstrip("-").replace("-", "_")
+
+
+def shown(name: str) -> str:
+    """A field as the command line has it."""
+    return f"--{name.replace('_', '-')}"
+
+
+def in_a_line(framed: str) -> str:
+    """What a framed message of the parser says first, without its title and frame."""
+    lines = [line.strip(FRAME) for line in framed.splitlines()[1:]]
+    parts = ("\n".join(lines)).strip("\n").split("\n\n")
+    return " ".join(parts[0].split("\n"))
