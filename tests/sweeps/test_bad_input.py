@@ -45,7 +45,7 @@ COMMANDS = [
     ("phase --horizon 9", "phase: option --horizon is called --steps now"),
     ("phase --x T:9:99", "axis = 'T': is called 'length' now"),
     ("plot FILE --y loss", "plot: option --y is called --observable now"),
-    ("compare --step 3", "compare: has no option --step; did you mean --steps?"),
+    ("compare --step 3", "compare: has no option --step; did you mean --steps"),
     ("info FILE --magic", "info: has no option --magic; its options are --json"),
     ("compare --steps abc", "compare: Error parsing --steps: invalid literal for int()"),
     ("compare --dtype float16", "compare: invalid choice 'float16' for argument '--dtype'"),
