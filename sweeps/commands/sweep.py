@@ -29,6 +29,8 @@ class SweepCommand(hosts.Hosts):
         dask: workers of Dask that compute the chunks: the address of a scheduler
             (tcp://HOST:8786), local:4 for four on this machine, or slurm, pbs, ... for a queue.
         config: TOML file that describes the jobs in the queue, see docs/clusters.md.
+        reuse: stored sweeps whose runs are taken over where this one has the same: to add seeds or
+            values of an axis to a finished sweep.
         distributed, coordinator, processes, process: other processes that work on the same sweep,
             see docs/sweeps.md.
     """
@@ -40,6 +42,7 @@ class SweepCommand(hosts.Hosts):
     tile: int | None = None
     dask: str | None = None
     config: Path | None = None
+    reuse: tuple[str, ...] = ()
 
 
 def run(config: SweepCommand) -> list[str]:
@@ -57,6 +60,7 @@ def run(config: SweepCommand) -> list[str]:
                 tile=config.tile,
                 process=process,
                 executor=executor,
+                reuse=config.reuse,
                 report=progress.say,
             )
     except progress.Interrupted:

@@ -17,6 +17,7 @@ from sweeps.runner.spec import Sweep
 from sweeps.runner.store.base import Place, StoreError
 from sweeps.runner.store.creation import create
 from sweeps.runner.store.local import place
+from sweeps.runner.store.reuse import Reused, complete
 from sweeps.runner.store.store import NEWEST, Store
 from sweeps.runner.work import Work
 
@@ -33,6 +34,7 @@ def run(
     devices: Sequence[Device] | None = None,
     process: tuple[int, int] = (0, 1),
     executor: Executor | None = None,
+    reuse: Sequence[str | Path] = (),
     report: Callable[[str], None] | None = None,
 ) -> xr.Dataset:
     """Run a sweep, or what is left of it, and return its labelled results.
@@ -53,6 +55,9 @@ def run(
         executor: whose workers compute the chunks and write them, each on its own devices: any of
             `concurrent.futures` that starts processes without forking, or that another package
             makes (Dask's `client.get_executor()`, loky). It is not shut down.
+        reuse: stores of other sweeps, complete or not, whose runs are taken over where this sweep
+            has the same ones: the way to more seeds, more values of an axis, or another axis. They
+            are read alone.
         report: called with lines for people.
 
     Returns:
@@ -73,13 +78,14 @@ def run(
     where = place(out)
     if executor is not None:
         _check_executor(where, devices, process)
+    sources = [Reused(Store.open(each), sweep) for each in reuse]
     store = _existing(where, sweep.as_json())
     if store is not None and chunk is not None:
         _require_chunk(store, chunk)
     if executor is not None:
         # Loaded when it is asked for: most sweeps are not shared.
         by_workers = pkgutil.resolve_name("sweeps.runner.cluster.driver:run")
-        return by_workers(executor, sweep, where, store, chunk, tile, report)
+        return by_workers(executor, sweep, where, store, chunk, tile, report, sources)
     with precision(sweep.dtype):
         layout = store.layout if store else None
         new = store is None
@@ -91,7 +97,7 @@ def run(
             store = create(where, sweep, work.plan.layout, work.variables(), report)
         with store.lock(*process, report):
             store.verify(NEWEST)
-            _work_off(store, work, process)
+            _work_off(store, work, process, sources)
     return store.dataset()
 
 
@@ -159,7 +165,9 @@ def _check_executor(
         raise ValueError("devices: an executor's workers have their own")
 
 
-def _work_off(store: Store, work: Work, process: tuple[int, int]) -> None:
+def _work_off(
+    store: Store, work: Work, process: tuple[int, int], sources: Sequence[Reused]
+) -> None:
     k, n = process
     done, variables = store.done(), store.variables
     regions = work.in_order(
@@ -169,7 +177,9 @@ def _work_off(store: Store, work: Work, process: tuple[int, int]) -> None:
         work.start(region)
     with stoppable() as check, shown(store.layout.num_runs, store.runs_in(done)) as advance:
         for region in regions:
-            arrays = work.compute(region, variables, check)
+            arrays = complete(
+                sources, region, variables, lambda part: work.compute(part, variables, check)
+            )
             try:
                 store.write(region, arrays)
             except OSError as error:

@@ -10,7 +10,7 @@ import json
 import os
 import queue
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import BrokenExecutor, CancelledError, Executor, Future
 from typing import Any, NamedTuple
 
@@ -24,6 +24,7 @@ from sweeps.runner.progress import shown, stoppable
 from sweeps.runner.spec import Sweep
 from sweeps.runner.store.base import Place, Report, StoreError
 from sweeps.runner.store.identity import fingerprint
+from sweeps.runner.store.reuse import Reused, take_over
 from sweeps.runner.store.store import NEWEST, Store
 
 TRIES = 3
@@ -74,6 +75,7 @@ def run(
     chunk: int | None,
     tile: int | None,
     report: Report | None,
+    sources: Sequence[Reused] = (),
 ) -> xr.Dataset:
     """As `sweeps.run`, of which the arguments are; `store` is what is at `where`, None where a
     store can be made."""
@@ -84,6 +86,7 @@ def run(
         store = Store.open(where)
     with store.lock(report=report):
         store.verify(NEWEST)
+        take_over(store, sources)
         work_off(executor, store, work)
     return store.dataset()
 

@@ -216,6 +216,15 @@ class Store:
         self._each(put, [(name,) for name in others])
         put(status)
 
+    def select(self, name: str, places: Sequence[np.ndarray]) -> np.ndarray:
+        """The cells of a recorded array at places along each dimension of the runs."""
+        try:
+            return np.asarray(self._array(name).oindex[tuple(places)])
+        except Exception:
+            # Says which file is damaged, if one is.
+            self.verify()
+            raise
+
     def dataset(self) -> xr.Dataset:
         """The sweep as a labelled dataset, read from the store when its values are used. Its
         attributes that are no text or number, such as `config`, are JSON."""

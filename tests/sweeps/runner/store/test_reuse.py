@@ -1,0 +1,101 @@
+"""Sweeps that take over what others have computed: the same numbers, and nothing twice."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import sweeps
+from sweeps import Sweep, Training
+from sweeps.runner.store.reuse import boxes
+from sweeps.runner.work import Work
+
+RECORD = ("loss", "z_top_distinct")
+SMALL = {"seed": [0, 1], "eta_y": [0.5, 2.0]}
+LARGE = {"eta_z": [0.1, 0.3], "seed": [2, 1, 0], "eta_y": [0.5, 1.0, 2.0]}
+
+
+def swept(axes: dict[str, Any], **change: Any) -> Sweep:
+    options = {"record": RECORD, "times": 3, **change}
+    return Sweep(axes, Training(steps=4, batch=8, length=8, eta_z=0.1), **options)
+
+
+@pytest.fixture(scope="module")
+def small(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    out = tmp_path_factory.mktemp("small") / "run"
+    sweeps.run(swept(SMALL), out)
+    return out
+
+
+def test_what_is_there_is_not_computed_again(
+    small: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One more axis, more seeds in another order, a value between others."""
+    want = sweeps.run(swept({name: LARGE[name] for name in LARGE if name != "eta_z"})).load()
+    computed = 0
+    compute = Work.compute
+
+    def counted(self: Work, region: tuple[slice, ...], *options: Any) -> dict[str, np.ndarray]:
+        nonlocal computed
+        computed += int(np.prod([part.stop - part.start for part in region]))
+        return compute(self, region, *options)
+
+    monkeypatch.setattr(Work, "compute", counted)
+    found = sweeps.run(swept(LARGE), tmp_path / "large", chunk=7, reuse=[small]).load()
+    assert computed == 2 * 3 * 3 - 2 * 2
+    assert (found.status == 0).all()
+    # Bit for bit what is computed at once.
+    for name in RECORD:
+        have = found[name].sel(eta_z=0.1).transpose(*want[name].dims)
+        np.testing.assert_array_equal(have, want[name])
+    # What has been taken over is the store's own: it goes on without the other.
+    again = sweeps.run(swept(LARGE), tmp_path / "large").load()
+    assert found.identical(again)
+    assert computed == 2 * 3 * 3 - 2 * 2
+
+
+def test_part_of_a_sweep_is_found_in_it(small: Path, tmp_path: Path) -> None:
+    found = sweeps.run(
+        Sweep(
+            {"seed": [1]},
+            Training(steps=4, batch=8, length=8, eta_z=0.1, eta_y=2.0),
+            record=RECORD,
+            times=3,
+        ),
+        tmp_path / "one",
+        reuse=[small],
+    )
+    want = sweeps.open(small)["loss"].sel(eta_y=2.0, seed=[1])
+    np.testing.assert_array_equal(found["loss"], want)
+
+
+@pytest.mark.parametrize(
+    ("sweep", "message"),
+    [
+        (swept(SMALL, root=1), "root = 0 there, 1 here"),
+        (swept(SMALL, times=4), "times = 3 there, 4 here"),
+        (swept(SMALL, engine="plain"), "engine = 'simulation' there, 'plain' here"),
+        (swept(SMALL, record=("entropy",)), "has not recorded 'entropy'"),
+        (
+            Sweep(SMALL, Training(steps=5, batch=8, length=8), record=RECORD, times=3),
+            "run.steps = 4",
+        ),
+        (swept({"seed": [0]}), "has no run with eta_y = 1.0"),
+    ],
+)
+def test_other_runs_are_refused(small: Path, tmp_path: Path, sweep: Sweep, message: str) -> None:
+    with pytest.raises(ValueError, match="reuse = ") as caught:
+        sweeps.run(sweep, tmp_path / "other", reuse=[small])
+    assert message in str(caught.value)
+    assert not (tmp_path / "other").exists()
+
+
+def test_boxes_cover_each_missing_cell_once() -> None:
+    draw = np.random.default_rng(0)
+    for shape in ((5,), (3, 4), (2, 3, 4), ()):
+        missing = draw.random(shape) < 0.5
+        count = np.zeros(shape, int)
+        for box in boxes(missing):
+            count[box] += 1
+        np.testing.assert_array_equal(count, missing)
