@@ -7,7 +7,7 @@ from pathlib import Path
 
 import tyro
 
-from sweeps.commands import info
+from sweeps.commands import info, plan
 from sweeps.runner import progress
 from sweeps.runner.cluster import dask_cluster, hosts
 from sweeps.runner.files import load
@@ -31,6 +31,8 @@ class SweepCommand(hosts.Hosts):
         config: TOML file that describes the jobs in the queue, see docs/clusters.md.
         reuse: stored sweeps whose runs are taken over where this one has the same: to add seeds or
             values of an axis to a finished sweep.
+        dry_run: say what it would take, runs, disk and time, and write nothing; a chunk is timed.
+        yes: do not ask before 1e8 runs or 100 GB.
         distributed, coordinator, processes, process: other processes that work on the same sweep,
             see docs/sweeps.md.
     """
@@ -43,6 +45,8 @@ class SweepCommand(hosts.Hosts):
     dask: str | None = None
     config: Path | None = None
     reuse: tuple[str, ...] = ()
+    dry_run: bool = False
+    yes: bool = False
 
 
 def run(config: SweepCommand) -> list[str]:
@@ -50,6 +54,12 @@ def run(config: SweepCommand) -> list[str]:
     sweep = load(config.file, config.set)
     out = config.out or str(Path("runs") / Path(config.file).stem)
     hosts.use_all_cores()
+    if config.dry_run or config.dask is None:
+        found = plan.plan(sweep, out, config.chunk, config.tile)
+        if config.dry_run:
+            print(plan.text(found))
+            return []
+        plan.confirm(found, config.yes)
     process = config.connect()
     try:
         with _workers(config) as executor:

@@ -1,0 +1,66 @@
+"""What a sweep will take, said before it starts."""
+
+import io
+import sys
+from pathlib import Path
+
+import pytest
+
+from sweeps import cli
+from sweeps.commands import plan
+from sweeps.runner.work import Work
+
+FILE = """
+record = ["loss", "z_top_distinct"]
+times = 5
+[run]
+steps = 1000
+batch = 8
+length = 8
+[axes]
+seed = {range = 3}
+eta_y = [0.5, 1]
+"""
+
+
+@pytest.fixture
+def command(tmp_path: Path) -> list[str]:
+    (tmp_path / "some.toml").write_text(FILE)
+    return ["sweep", str(tmp_path / "some.toml"), "--out", str(tmp_path / "out")]
+
+
+def test_a_dry_run_says_what_it_takes_and_writes_nothing(
+    command: list[str],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    # A machine on which a step of all chunks takes 2 ms, and what is around it 0.1 s.
+    timed = lambda work: 0.1 + 0.002 * work.sweep.run.steps
+    monkeypatch.setattr(plan, "_timed", timed)
+    assert cli.main([*command, "--dry-run", "--chunk", "6"]) == 0
+    said = capsys.readouterr().out
+    assert "6 runs in 1 chunks of 3x2" in said
+    # A loss and two logits, in float32, at 0 and five other steps; a status and a first bad step.
+    assert f"at most {6 * (4 * 6 + 4 * 2 * 6 + 1 + 4) / 1e3} kB" in said
+    # Of 10 and 30 steps, from which a thousand follow.
+    assert "about 00:02 (h:mm:ss)" in said
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_very_large_sweep_is_confirmed(
+    command: list[str],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setattr(plan, "MANY", 6)
+    monkeypatch.setattr(Work, "compute", None)
+    assert cli.main(command) == 2
+    assert "6 runs, up to 4.62e-07 GB on the disk: needs --yes" in capsys.readouterr().err
+    answers = io.StringIO("n\n")
+    answers.isatty = lambda: True
+    monkeypatch.setattr(sys, "stdin", answers)
+    assert cli.main(command) == 2
+    assert "Go on? [y/N] dynsim: 6 runs, up to 4.62e-07 GB" in capsys.readouterr().err
+    assert not (tmp_path / "out").exists()
