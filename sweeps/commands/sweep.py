@@ -31,8 +31,10 @@ class SweepCommand(hosts.Hosts):
         config: TOML file that describes the jobs in the queue, see docs/clusters.md.
         reuse: stored sweeps whose runs are taken over where this one has the same: to add seeds or
             values of an axis to a finished sweep.
-        distributed, coordinator, processes, process: other processes that work on the same sweep,
-            see docs/sweeps.md.
+        strict: do not go on with chunks that were made by other versions or on other devices.
+        durable: have each chunk outlast a loss of power before the next one begins.
+        distributed, coordinator, processes, process, patience: other processes that work on the
+            same sweep, see docs/sweeps.md.
     """
 
     file: tyro.conf.Positional[str]
@@ -43,6 +45,8 @@ class SweepCommand(hosts.Hosts):
     dask: str | None = None
     config: Path | None = None
     reuse: tuple[str, ...] = ()
+    strict: bool = False
+    durable: bool = False
 
 
 def run(config: SweepCommand) -> list[str]:
@@ -62,13 +66,15 @@ def run(config: SweepCommand) -> list[str]:
                 executor=executor,
                 reuse=config.reuse,
                 report=progress.say,
+                strict=config.strict,
+                durable=config.durable,
             )
     except progress.Interrupted:
         progress.say(
             f"stopped; what is finished is in {out}. Run the same command again to resume."
         )
         raise
-    print(info.progress(info.describe(Store.open(out))))
+    print(info.progress(info.describe(Store.open(out, report=lambda line: None))))
     return [out]
 
 
