@@ -22,9 +22,6 @@ from sweeps.runner.store.reuse import Reused, complete
 from sweeps.runner.store.store import Store
 from sweeps.runner.work import Work
 
-PREFETCH = 64
-"""Number of chunks whose programs are compiled ahead; most chunks share one."""
-
 
 def run(
     sweep: Sweep,
@@ -96,9 +93,8 @@ def run(
         return by_workers(executor, sweep, where, store, chunk, tile, report, sources, strict)
     with precision(sweep.dtype):
         layout = store.layout if store else None
-        new = store is None
         mesh = tiles.mesh(devices, sweep.dtype)
-        work = Work(sweep, mesh, layout=layout, chunk=chunk, tile=tile, eager=new)
+        work = Work(sweep, mesh, layout=layout, chunk=chunk, tile=tile)
         if report:
             report(str(work.plan))
         if store is None:
@@ -190,13 +186,11 @@ def _work_off(
 ) -> None:
     k, n = process
     done, variables = store.done(), store.variables
-    regions = work.in_order(
+    regions = [
         region for i, region in enumerate(store.layout.regions()) if i % n == k and not done[i]
-    )
-    for region in regions[:: max(len(regions) // PREFETCH, 1)]:
-        work.start(region)
+    ]
     with stoppable() as check, shown(store.layout.num_runs, store.runs_in(done)) as advance:
-        for region in regions:
+        for region in work.in_turn(regions):
             arrays = complete(
                 sources, region, variables, lambda part: work.compute(part, variables, check)
             )

@@ -24,7 +24,7 @@ from sweeps.runner.files import from_table
 from sweeps.runner.progress import shown, stoppable
 from sweeps.runner.spec import Sweep
 from sweeps.runner.store.base import Place, Report, StoreError
-from sweeps.runner.store.identity import fingerprint
+from sweeps.runner.store.manifest import fingerprint
 from sweeps.runner.store.reuse import Reused, take_over
 from sweeps.runner.store.store import Store
 

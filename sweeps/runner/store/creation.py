@@ -16,8 +16,8 @@ from sweeps.runner.axes import Dimension, Layout
 from sweeps.runner.spec import Sweep
 from sweeps.runner.store import manifest
 from sweeps.runner.store.base import MISSING, Place, Report, Variable
-from sweeps.runner.store.identity import fingerprint
 from sweeps.runner.store.local import place
+from sweeps.runner.store.manifest import fingerprint
 from sweeps.runner.store.store import Store
 
 # A checksum, so that a damaged file is an error and never a number.

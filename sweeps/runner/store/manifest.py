@@ -1,5 +1,5 @@
-"""What a store says about itself: sealed when it is made, and held against its files when it is
-opened.
+"""What a store says about itself: which sweep it is of, sealed when it is made, and held against
+its files when it is opened.
 
 A group's zarr.json has a digest of itself and of every file that its creation wrote: the metadata
 of all arrays, and the coordinates. Chunks of results come later and have checksums of their own.
@@ -8,9 +8,12 @@ Only what is accepted here is ever given to zarr, so that no store chooses which
 
 import hashlib
 import json
+import math
 import re
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NamedTuple
+
+import numpy as np
 
 from sweeps.runner.store.base import StoreError
 
@@ -29,6 +32,11 @@ SAID = {"config", "config_hash", "environment", "title", "variables"}
 
 CHANGED = "it is not what its checksum says"
 """Why a file is called damaged."""
+
+INFINITY = "inf"
+"""How configurations spell it, because JSON has no name for it."""
+MOST_SHOWN = 8
+"""Values of an axis that a line shows."""
 
 Json = dict[str, Any]
 Read = Callable[[Iterable[str]], list[bytes | None]]
@@ -97,6 +105,41 @@ def verified(name: str, read: Read) -> Manifest:
     assert given is not None
     about = {key: value for key, value in attributes.items() if key != SEAL}
     return Manifest(about, {GROUP: given, **files}, digests is not None)
+
+
+def fingerprint(config: Mapping[str, Any]) -> str:
+    """Hash of a sweep's `as_json`, of all that decides the numbers: not the title."""
+    decisive = {name: value for name, value in config.items() if name != "title"}
+    decisive["axes"] = [
+        # By their bytes: the values of an axis can be millions.
+        [name, hashlib.sha256(np.asarray(numbers(values), "<f8").tobytes()).hexdigest()]
+        for name, values in config["axes"].items()
+    ]
+    return hashlib.sha256(json.dumps(decisive, sort_keys=True).encode()).hexdigest()
+
+
+def numbers(values: list[Any]) -> list[float]:
+    """The values of an axis in a configuration as numbers."""
+    return [float(value) for value in values] if INFINITY in values else values
+
+
+def spelt(values: list[float]) -> list[Any]:
+    """Numbers as a configuration has them."""
+    return [INFINITY if v == math.inf else v for v in values] if math.inf in values else values
+
+
+def differences(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[str]:
+    """Lines "field: old -> new" for what differs between two configurations."""
+    lines = []
+    for name in sorted({*old, *new} - {"title"}):
+        a, b = old.get(name), new.get(name)
+        if isinstance(a, Mapping) and isinstance(b, Mapping):
+            if name == "axes" and list(a) != list(b) and set(a) == set(b):
+                lines.append(f"order of the axes: {', '.join(a)} -> {', '.join(b)}")
+            lines += [f"{name}.{line}" for line in differences(a, b)]
+        elif a != b:
+            lines.append(f"{name}: {_shown(a)} -> {_shown(b)}")
+    return lines
 
 
 def damaged(name: str, key: str, why: str) -> StoreError:
@@ -190,3 +233,10 @@ def _digest(group: Json) -> str:
 
 def _sha(value: bytes) -> str:
     return hashlib.sha256(value).hexdigest()
+
+
+def _shown(value: Any) -> str:
+    if isinstance(value, list) and len(value) > MOST_SHOWN:
+        first = ", ".join(map(repr, value[: MOST_SHOWN - 1]))
+        return f"[{first}, ..., {value[-1]!r}] ({len(value)} values)"
+    return repr(value)

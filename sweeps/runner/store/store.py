@@ -24,8 +24,8 @@ from sweeps.runner.axes import Layout
 from sweeps.runner.store import history, manifest
 from sweeps.runner.store.base import Check, Place, Report, StoreError, Variable
 from sweeps.runner.store.contents import Contents, several, written
-from sweeps.runner.store.identity import differences, fingerprint, spelt
 from sweeps.runner.store.local import held, place
+from sweeps.runner.store.manifest import differences, fingerprint, spelt
 
 NEWEST = 256
 """Chunks that are read before a sweep goes on: what a machine that lost its power had not written
