@@ -29,11 +29,15 @@ ADDRESS = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+)://?(.*)")
 """Of a folder in a bucket; a drive has one letter."""
 
 
+def versions(*packages: str) -> dict[str, str]:
+    """Versions of `PACKAGES` and of further `packages`."""
+    return {name: importlib.metadata.version(name) for name in (*PACKAGES, *packages)}
+
+
 def environment(*packages: str) -> dict[str, str]:
-    """Versions of `PACKAGES` and of further `packages`, the commit of a clone of dynsim, and the
-    device of this process."""
+    """`versions`, the commit of a clone of dynsim, and the device of this process."""
     device = jax.devices()[0]
-    found = {name: importlib.metadata.version(name) for name in (*PACKAGES, *packages)}
+    found = versions(*packages)
     if commit := _commit():
         found["commit"] = commit
     found["device"] = f"{device.platform}: {device.device_kind}"

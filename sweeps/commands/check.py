@@ -4,6 +4,7 @@ import dataclasses
 
 import tyro
 
+from sweeps.runner.progress import say
 from sweeps.runner.store.store import Store
 
 
@@ -20,6 +21,6 @@ class Check:
 
 def run(config: Check) -> None:
     """Run `dynsim check`."""
-    store = Store.open(config.path)
+    store = Store.open(config.path, say)
     store.verify()
     print(f"{store.name}: {int(store.done().sum())} of {store.layout.num_chunks} chunks, all whole")

@@ -12,6 +12,7 @@ import tyro
 import xarray as xr
 
 from sweeps import output
+from sweeps.runner import progress
 from sweeps.runner.store.store import Store
 
 LARGEST_TABLE = 2**31
@@ -39,7 +40,7 @@ class Export:
 
 def run(config: Export) -> list[Path]:
     """Run `dynsim export`; returns the file written."""
-    store = Store.open(config.path)
+    store = Store.open(config.path, progress.say)
     target = config.out or store.place.beside(".nc")
     inside = next(
         (each for each in target.absolute().parents if (each / "zarr.json").exists()), None

@@ -4,9 +4,12 @@ import dataclasses
 import json
 from typing import Any
 
+import numpy as np
 import tyro
 
 from dynsim.trajectory import counts
+from sweeps.runner.progress import say
+from sweeps.runner.store import history
 from sweeps.runner.store.store import Store
 
 
@@ -25,7 +28,7 @@ class Info:
 
 def run(config: Info) -> None:
     """Run `dynsim info`."""
-    about = describe(Store.open(config.path))
+    about = describe(Store.open(config.path, say))
     if config.json:
         print(json.dumps(about, indent=2))
         return
@@ -37,6 +40,12 @@ def run(config: Info) -> None:
         f"recorded: {', '.join(about['recorded'])}",
         progress(about),
         "made with " + ", ".join(f"{k} {v}" for k, v in about["environment"].items()),
+        *(
+            f"chunks {ranges}: {', '.join(differences)}"
+            for each in about["made"]
+            if (differences := history.differences(about["environment"], each["environment"]))
+            for ranges in [", ".join(f"{a} to {b}" for a, b in each["chunks"])]
+        ),
         f"config hash {about['config_hash'][:12]}",
     ]
     print("\n".join(lines))
@@ -44,16 +53,16 @@ def run(config: Info) -> None:
 
 def describe(store: Store) -> dict[str, Any]:
     """What a store holds and how far it is, as JSON values."""
-    attributes, status = store.attributes, store.status()
+    attributes, config, status = store.attributes, store.config, store.status()
     done = store.done()
     dims = store.dims
     return {
         "path": store.name,
         "title": attributes["title"],
-        "engine": attributes["config"]["engine"],
+        "engine": config["engine"],
         "dimensions": dict(zip(dims, store.layout.shape, strict=True)),
-        "axes": attributes["config"]["axes"],
-        "run": attributes["config"]["run"],
+        "axes": config["axes"],
+        "run": config["run"],
         "recorded": list(store.names),
         "chunk": dict(zip(dims, store.layout.chunk, strict=True)),
         "chunks_done": int(done.sum()),
@@ -61,9 +70,20 @@ def describe(store: Store) -> dict[str, Any]:
         "runs_done": int((status >= 0).sum()),
         "runs": int(status.size),
         "status": counts(status),
-        "config_hash": attributes["config_hash"],
+        "config_hash": store.fingerprint,
         "environment": attributes["environment"],
+        "made": _made(store, done),
     }
+
+
+def _made(store: Store, done: np.ndarray) -> list[dict[str, Any]]:
+    """The environments of the chunks that are done, each with its ranges of them."""
+    made = store.made()
+    return [
+        {"chunks": history.ranges(mine), "environment": environment}
+        for i, environment in enumerate(made.environments)
+        if (mine := done & (made.by == i)).any()
+    ]
 
 
 def progress(about: dict[str, Any]) -> str:

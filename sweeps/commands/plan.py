@@ -4,7 +4,7 @@ import dataclasses
 import math
 import sys
 import time
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from tqdm import tqdm
@@ -99,14 +99,15 @@ def text(found: Plan) -> str:
 def _seconds(work: Work) -> float:
     """What a chunk takes: measured, of long training by runs of few steps."""
     sweep = work.sweep
-    steps = getattr(sweep.run, "steps", None)
-    long = sweep.rules.trains and isinstance(steps, int) and steps > 2 * FEW[1]
-    if not long or "steps" in sweep.fields or isinstance(sweep.times, tuple):
+    run: Any = sweep.run
+    steps = getattr(run, "steps", 0)
+    fixed = "steps" not in sweep.fields and not isinstance(sweep.times, tuple)
+    if not (sweep.rules.trains and fixed and steps > 2 * FEW[1]):
         return _timed(work)
     took = []
     for number in FEW:
-        run = dataclasses.replace(sweep.run, steps=number)
-        short = dataclasses.replace(sweep, run=run, times="end")
+        shorter = dataclasses.replace(run, steps=number)
+        short = dataclasses.replace(sweep, run=shorter, times="end")
         tile = math.prod(work.tile)
         took.append(_timed(Work(short, work.mesh, layout=work.plan.layout, tile=tile)))
     slope = max(took[1] - took[0], 0) / (FEW[1] - FEW[0])

@@ -14,6 +14,7 @@ from matplotlib.figure import Figure
 
 from dynsim import checks
 from sweeps import drawing, output
+from sweeps.runner import progress
 from sweeps.runner.labels import label
 from sweeps.runner.run import open_sweep, valid
 
@@ -49,7 +50,7 @@ def run(config: Plot) -> list[Path]:
     """Draw and write the picture, with the plotted numbers beside it."""
     assert config.out is not None
     suffix = checks.choice("suffix of out", config.out.suffix[1:], drawing.FORMATS)
-    data = chosen(open_sweep(config.path), config)
+    data = chosen(open_sweep(config.path, progress.say), config)
     figure = draw(config, data)
     arrays = {str(data.name): data.values, **{str(d): data[d].values for d in data.dims}}
     # What is called after the usual format has that which was asked for.

@@ -33,8 +33,10 @@ class SweepCommand(hosts.Hosts):
             values of an axis to a finished sweep.
         dry_run: say what it would take, runs, disk and time, and write nothing; a chunk is timed.
         yes: do not ask before 1e8 runs or 100 GB.
-        distributed, coordinator, processes, process: other processes that work on the same sweep,
-            see docs/sweeps.md.
+        strict: do not go on with chunks that were made by other versions or on other devices.
+        durable: have each chunk outlast a loss of power before the next one begins.
+        distributed, coordinator, processes, process, patience: other processes that work on the
+            same sweep, see docs/sweeps.md.
     """
 
     file: tyro.conf.Positional[str]
@@ -47,6 +49,8 @@ class SweepCommand(hosts.Hosts):
     reuse: tuple[str, ...] = ()
     dry_run: bool = False
     yes: bool = False
+    strict: bool = False
+    durable: bool = False
 
 
 def run(config: SweepCommand) -> list[str]:
@@ -72,13 +76,15 @@ def run(config: SweepCommand) -> list[str]:
                 executor=executor,
                 reuse=config.reuse,
                 report=progress.say,
+                strict=config.strict,
+                durable=config.durable,
             )
     except progress.Interrupted:
         progress.say(
             f"stopped; what is finished is in {out}. Run the same command again to resume."
         )
         raise
-    print(info.progress(info.describe(Store.open(out))))
+    print(info.progress(info.describe(Store.open(out, report=lambda line: None))))
     return [out]
 
 

@@ -11,18 +11,16 @@ import xarray as xr
 
 from dynsim import Status, checks
 from dynsim.precision import Device, precision
+from sweeps import output
 from sweeps.runner import tiles
 from sweeps.runner.progress import shown, stoppable
 from sweeps.runner.spec import Sweep
-from sweeps.runner.store.base import Place, StoreError
+from sweeps.runner.store.base import Place, Report, StoreError
 from sweeps.runner.store.creation import create
 from sweeps.runner.store.local import place
 from sweeps.runner.store.reuse import Reused, complete
-from sweeps.runner.store.store import NEWEST, Store
+from sweeps.runner.store.store import Store
 from sweeps.runner.work import Work
-
-PREFETCH = 64
-"""Number of chunks whose programs are compiled ahead; most chunks share one."""
 
 
 def run(
@@ -36,6 +34,8 @@ def run(
     executor: Executor | None = None,
     reuse: Sequence[str | Path] = (),
     report: Callable[[str], None] | None = None,
+    strict: bool = False,
+    durable: bool = False,
 ) -> xr.Dataset:
     """Run a sweep, or what is left of it, and return its labelled results.
 
@@ -59,6 +59,10 @@ def run(
             has the same ones: the way to more seeds, more values of an axis, or another axis. They
             are read alone.
         report: called with lines for people.
+        strict: refuse to go on with chunks that were made by other versions, or on other devices;
+            without it that is a line to `report`.
+        durable: have each chunk written down for good before the next one, so that it outlasts a
+            loss of power as well. A bucket always does.
 
     Returns:
         A dataset with a dimension for each axis (zipped axes share one), `time` where several
@@ -76,36 +80,48 @@ def run(
         if value is not None:
             checks.integer(name, value, 1)
     where = place(out)
+    where.durable |= durable
     if executor is not None:
         _check_executor(where, devices, process)
-    sources = [Reused(Store.open(each), sweep) for each in reuse]
-    store = _existing(where, sweep.as_json())
+    sources = [Reused(Store.open(each, report), sweep) for each in reuse]
+    store = _existing(where, sweep.as_json(), report)
     if store is not None and chunk is not None:
         _require_chunk(store, chunk)
     if executor is not None:
         # Loaded when it is asked for: most sweeps are not shared.
         by_workers = pkgutil.resolve_name("sweeps.runner.cluster.driver:run")
-        return by_workers(executor, sweep, where, store, chunk, tile, report, sources)
+        return by_workers(executor, sweep, where, store, chunk, tile, report, sources, strict)
     with precision(sweep.dtype):
         layout = store.layout if store else None
-        new = store is None
         mesh = tiles.mesh(devices, sweep.dtype)
-        work = Work(sweep, mesh, layout=layout, chunk=chunk, tile=tile, eager=new)
+        work = Work(sweep, mesh, layout=layout, chunk=chunk, tile=tile)
         if report:
             report(str(work.plan))
         if store is None:
             store = create(where, sweep, work.plan.layout, work.variables(), report)
         with store.lock(*process, report):
-            store.verify(NEWEST)
+            store.go_on(process, output.environment(), strict, report)
             _work_off(store, work, process, sources)
     return store.dataset()
 
 
-def open_sweep(path: str | Path) -> xr.Dataset:
-    """The stored sweep at `path`, a folder or an address such as s3://bucket/run, complete or not,
-    as a labelled dataset whose values are read when they are used; `StoreError` if there is
-    none."""
-    return Store.open(path).dataset()
+def open_sweep(path: str | Path, report: Report | None = None) -> xr.Dataset:
+    """The stored sweep at `path`, a folder or an address such as s3://bucket/run, complete or not.
+
+    Args:
+        path: where it is.
+        report: called with a line about what a store lacks that an older version has made; by
+            default that is a warning.
+
+    Returns:
+        A labelled dataset of the chunks that are complete by now, whose values are read when they
+        are used.
+
+    Raises:
+        StoreError: when there is no sweep, or a file of it is missing or damaged; a damaged chunk
+            raises it when it is read.
+    """
+    return Store.open(path, report).dataset()
 
 
 def valid(dataset: xr.Dataset) -> xr.Dataset:
@@ -170,13 +186,11 @@ def _work_off(
 ) -> None:
     k, n = process
     done, variables = store.done(), store.variables
-    regions = work.in_order(
+    regions = [
         region for i, region in enumerate(store.layout.regions()) if i % n == k and not done[i]
-    )
-    for region in regions[:: max(len(regions) // PREFETCH, 1)]:
-        work.start(region)
+    ]
     with stoppable() as check, shown(store.layout.num_runs, store.runs_in(done)) as advance:
-        for region in regions:
+        for region in work.in_turn(regions):
             arrays = complete(
                 sources, region, variables, lambda part: work.compute(part, variables, check)
             )
@@ -192,11 +206,11 @@ def _work_off(
             check()
 
 
-def _existing(where: Place, config: dict) -> Store | None:
+def _existing(where: Place, config: dict, report: Report | None) -> Store | None:
     """The store that is there if it is one of this sweep; None where one can be made."""
     if where.vacant():
         return None
-    store = Store.open(where)
+    store = Store.open(where, report)
     store.require(config)
     return store
 

@@ -125,13 +125,25 @@ def program(job: Job) -> Program:
     leaves, structure = jax.tree.flatten(job.task)
     shapes = tuple((leaf.shape, str(leaf.dtype)) for leaf in leaves)
     key = (shapes, structure, *job[1:])
-    if key not in PROGRAMS:
-        PROGRAMS[key] = Program(job)
-    return PROGRAMS[key]
+    # The one used last is the last one.
+    made = PROGRAMS.pop(key, None) or Program(job)
+    PROGRAMS[key] = made
+    while len(PROGRAMS) > MOST_PROGRAMS:
+        del PROGRAMS[next(iter(PROGRAMS))]
+    return made
 
 
+def forget() -> None:
+    """Let go of all compiled programs of this process, and of their memory: those of sweeps, and
+    those that JAX keeps of everything else. They are compiled again when they are needed."""
+    PROGRAMS.clear()
+    jax.clear_caches()
+
+
+MOST_PROGRAMS = 64
+"""Programs that are kept: more than a figure has, and few enough for a long session."""
 PROGRAMS: dict[Any, Program] = {}
-"""All programs of this process, as jit would keep them."""
+"""The programs of this process that were used last, as jit would keep them all."""
 
 
 @functools.partial(jax.jit, static_argnames=("engine", "settings", "mesh"))

@@ -1,7 +1,9 @@
 """Computing the chunks of a sweep: which runs, in which batches, and what their arrays are."""
 
 import functools
+import itertools
 import math
+import os
 import warnings
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
@@ -21,6 +23,12 @@ CHUNK_TILES = 8
 """Tiles of a chunk, by default: enough to keep several devices busy between two writes."""
 MAX_CHUNKS = 2048
 """Above that many chunks their files, not the runs, would take the time."""
+
+AHEAD = min(os.cpu_count() or 1, 8)
+"""Programs that are compiled while another one runs."""
+
+ESTIMATED = 64
+"""Combinations of static values of which the memory is estimated beforehand."""
 
 
 class Plan(NamedTuple):
@@ -68,15 +76,13 @@ class Work:
         chunk: int | None = None,
         tile: int | None = None,
         chunk_tiles: int = CHUNK_TILES,
-        eager: bool = False,
     ) -> None:
-        """`chunk_tiles`: tiles of a chunk where `chunk` does not say its size; `eager`: begin to
-        compile each program while the next one is traced."""
-        self.sweep, self.mesh, self.eager = sweep, mesh, eager
-        self.problem = functools.lru_cache(maxsize=64)(self._problem)
-        self.program = functools.lru_cache(maxsize=64)(self._program)
+        """`chunk_tiles`: tiles of a chunk where `chunk` does not say its size."""
+        self.sweep, self.mesh = sweep, mesh
+        self.problem = functools.lru_cache(maxsize=tiles.MOST_PROGRAMS)(self._problem)
+        self.program = functools.lru_cache(maxsize=tiles.MOST_PROGRAMS)(self._program)
         self._drawn: tuple[Hashable, PyTree] = (None, None)
-        memory = max(map(self._estimate, sweep.slices()))
+        memory = max(map(self._estimate, self._some()))
         size = tile or tiles.default_tile(memory, sweep.rules, mesh.devices.flat[0])
         if layout is None:
             total = math.prod(dim.size for dim in sweep.dims)
@@ -145,47 +151,84 @@ class Work:
         shape = tuple(part.stop - part.start for part in region)
         return {name: self._place(found[name], shape, v) for name, v in variables.items()}
 
-    def in_order(self, regions: Iterable[tuple[slice, ...]]) -> list[tuple[slice, ...]]:
-        """The regions in the order to compute them in: what the runs of a seed share is drawn once
-        if they come one after the other."""
+    def in_turn(self, regions: Iterable[tuple[slice, ...]]) -> Iterator[tuple[slice, ...]]:
+        """The regions in the order to compute them in: those of one program one after the other,
+        and of them those of a seed, because what its runs share is then drawn once. The programs
+        of the next ones are compiled meanwhile."""
+
+        def program(region: tuple[slice, ...]) -> list[int]:
+            found = zip(self.sweep.dims, region, strict=True)
+            return [part.start for dim, part in found if dim.static]
 
         def order(region: tuple[slice, ...]) -> tuple[list[int], list[int]]:
-            found = list(zip(self.sweep.dims, region, strict=True))
-            return (
-                [part.start for dim, part in found if dim.static],
-                [part.start for dim, part in found if dim.name == "seed"],
-            )
+            found = zip(self.sweep.dims, region, strict=True)
+            drawn = self.sweep.rules.draw is not None
+            seeds = [part.start for dim, part in found if drawn and dim.name == "seed"]
+            return program(region), seeds
 
-        return list(regions) if self.sweep.rules.draw is None else sorted(regions, key=order)
+        groups = [
+            list(group) for _, group in itertools.groupby(sorted(regions, key=order), program)
+        ]
+        for i, group in enumerate(groups):
+            for later in groups[i : i + 1 + AHEAD]:
+                self.start(later[0])
+            yield from group
 
     def variables(self) -> dict[str, Variable]:
         """The arrays that the runs record; where shapes differ between runs, the largest."""
-        found: dict[str, Variable] = {}
-        for chosen in self.sweep.slices():
-            for name, made in self.program(_hashable(chosen))[1].shapes.items():
-                inner = made.shape[3:]
-                if name in found:
-                    inner = tuple(np.maximum(inner, found[name].shape).tolist())
-                found[name] = Variable(
-                    inner, labels.inner_dims(self.sweep, name, len(inner)), made.dtype
-                )
-        return found
+        slices = self.sweep.slices()
+        first = next(slices)
+        found = self._shapes(first)
+        # One number at a time is one number for every task: no need to trace all programs, which
+        # are compiled as they are needed.
+        front = self._front(first)
+        plain = all(inner in ((), front) for inner, _ in found.values())
+        for chosen in slices:
+            if plain:
+                own = self._front(chosen)
+                others = {n: (own if inner else (), dtype) for n, (inner, dtype) in found.items()}
+            else:
+                others = self._shapes(chosen)
+            for name, (inner, dtype) in others.items():
+                found[name] = tuple(np.maximum(inner, found[name][0]).tolist()), dtype
+        return {
+            name: Variable(inner, labels.inner_dims(self.sweep, name, len(inner)), dtype)
+            for name, (inner, dtype) in found.items()
+        }
 
     def start(self, region: tuple[slice, ...]) -> None:
         """Begin to compile what a chunk needs."""
         chosen, _, _ = self._runs(region)
         self.program(_hashable(chosen))[1].start()
 
+    def _shapes(self, chosen: Mapping[str, float]) -> dict[str, tuple[tuple[int, ...], np.dtype]]:
+        """Shapes behind those of the sweep, and dtypes, of what is recorded, by its program."""
+        made = self.program(_hashable(chosen))[1].shapes
+        return {name: (each.shape[3:], each.dtype) for name, each in made.items()}
+
+    def _front(self, chosen: Mapping[str, float]) -> tuple[int, ...]:
+        """The axis of the recorded times, which there is where they are several."""
+        times = self.sweep.plane(chosen).steps_recorded(self.sweep.times)
+        number = times if isinstance(times, int) else len(times)
+        return (number,) if number > 1 else ()
+
     def _fit(self, available: int) -> int:
         """Shrink the tile until the program that takes most fits into the `available` bytes; what
         it takes then."""
-        largest = _hashable(max(self.sweep.slices(), key=self._estimate))
+        largest = _hashable(max(self._some(), key=self._estimate))
         while True:
             needed = self.program(largest)[1].bytes
             excess = needed / (fit.SHARE * available)
             if excess <= 1 or self.tile == (1, 1):
                 return needed
             self._shrink(excess)
+
+    def _some(self) -> list[dict[str, float]]:
+        """Combinations of static values from first to last, few enough to ask each for its memory;
+        should another one need more, its tile is halved."""
+        number = math.prod(dim.size for dim in self.sweep.dims if dim.static)
+        chosen = set(np.linspace(0, number - 1, min(number, ESTIMATED)).astype(int).tolist())
+        return [each for i, each in enumerate(self.sweep.slices()) if i in chosen]
 
     def _estimate(self, chosen: Mapping[str, float]) -> int:
         """Bytes per run, before there is a program to ask."""
@@ -203,8 +246,6 @@ class Work:
         program = tiles.program(
             tiles.Job(prepared, problem.numbers, self.tile, rules, problem.settings, self.mesh)
         )
-        if self.eager:
-            program.start()
         return prepared, program
 
     def _shared(self, chosen: tuple[tuple[str, float], ...], seeds: np.ndarray) -> PyTree:

@@ -17,15 +17,16 @@ from typing import Any, NamedTuple
 import numpy as np
 import xarray as xr
 
+from sweeps import output
 from sweeps.runner.cluster import jobs
 from sweeps.runner.cluster.jobs import Declined, Done, Failed, Job
 from sweeps.runner.files import from_table
 from sweeps.runner.progress import shown, stoppable
 from sweeps.runner.spec import Sweep
 from sweeps.runner.store.base import Place, Report, StoreError
-from sweeps.runner.store.identity import fingerprint
+from sweeps.runner.store.manifest import fingerprint
 from sweeps.runner.store.reuse import Reused, take_over
-from sweeps.runner.store.store import NEWEST, Store
+from sweeps.runner.store.store import Store
 
 TRIES = 3
 """How often a chunk is computed in vain before it is given up."""
@@ -76,22 +77,24 @@ def run(
     tile: int | None,
     report: Report | None,
     sources: Sequence[Reused] = (),
+    strict: bool = False,
 ) -> xr.Dataset:
     """As `sweeps.run`, of which the arguments are; `store` is what is at `where`, None where a
     store can be made."""
     assert where.address is not None
-    work = job(sweep, where.address, tile)
+    work = job(sweep, where.address, tile, where.durable)
     if store is None:
         make_store(executor, work, sweep, chunk, report)
         store = Store.open(where)
     with store.lock(report=report):
-        store.verify(NEWEST)
+        # What devices the workers have is theirs to know.
+        store.go_on((0, 1), output.versions(), strict, report)
         take_over(store, sources)
         work_off(executor, store, work)
     return store.dataset()
 
 
-def job(sweep: Sweep, address: str, tile: int | None) -> Job:
+def job(sweep: Sweep, address: str, tile: int | None, durable: bool = False) -> Job:
     """The job of a sweep, once it is certain that workers read from its JSON what it is.
 
     Raises:
@@ -105,7 +108,7 @@ def job(sweep: Sweep, address: str, tile: int | None) -> Job:
         raise ValueError(f"executor: its workers cannot make this sweep ({error})") from None
     if not same:
         raise ValueError("executor: what its workers make from this sweep's JSON is another one")
-    return Job(address, digest, tile)
+    return Job(address, digest, tile, durable)
 
 
 def make_store(

@@ -5,9 +5,13 @@ results. `jax.distributed` only tells each who it is, and lets accelerators of s
 start together.
 """
 
+import atexit
 import contextlib
 import dataclasses
 import os
+import sys
+import threading
+from concurrent.futures import Future
 
 import jax
 
@@ -15,6 +19,8 @@ from dynsim import checks
 
 HEARTBEAT = 30
 """Seconds after which a process that died may be started again and is accepted back."""
+ABORT = 60
+"""Seconds that JAX may try at least: long after we have given up, and ended."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -27,12 +33,14 @@ class Hosts:
             detected. Without it, processes that are told their number need no jax.distributed.
         processes: number of processes.
         process: number of this process, from 0.
+        patience: seconds in which the processes have to find each other.
     """
 
     distributed: bool = False
     coordinator: str | None = None
     processes: int | None = None
     process: int | None = None
+    patience: int = 300
 
     def connect(self) -> tuple[int, int]:
         """Number of this process and of all processes. Call it before anything runs in JAX.
@@ -57,20 +65,47 @@ class Hosts:
             if self.process is None or self.processes is None:
                 return 0, 1
             return self.process, self.processes
+        checks.integer("patience", self.patience, 1)
         # A process that died must not take the others with it: they have chunks of their own.
         jax.config.update("jax_enable_recoverability", True)
+        found: Future[None] = Future()
+
+        def find() -> None:
+            try:
+                jax.distributed.initialize(
+                    self.coordinator,
+                    self.processes,
+                    self.process,
+                    # When its own time is over it aborts the process, with a trace of C++.
+                    initialization_timeout=2 * self.patience + ABORT,
+                    heartbeat_timeout_seconds=HEARTBEAT,
+                )
+                found.set_result(None)
+            except Exception as error:
+                found.set_exception(error)
+
+        threading.Thread(target=find, daemon=True, name="dynsim-find").start()
         try:
-            jax.distributed.initialize(
-                self.coordinator,
-                self.processes,
-                self.process,
-                heartbeat_timeout_seconds=HEARTBEAT,
-            )
+            found.result(self.patience)
+        except TimeoutError:
+            atexit.register(_leave)
+            where = self.coordinator or "the cluster"
+            raise ValueError(
+                f"distributed: the processes did not find each other at {where} within patience = "
+                f"{self.patience} s"
+            ) from None
         except (ValueError, RuntimeError) as error:
             raise ValueError(
                 f"distributed: the processes did not find each other ({error})"
             ) from None
         return jax.process_index(), jax.process_count()
+
+
+def _leave() -> None:
+    """End without the traces of the thread that still tries."""
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(2)
 
 
 def use_all_cores() -> None:

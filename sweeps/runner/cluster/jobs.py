@@ -16,8 +16,9 @@ from dynsim import Status
 from dynsim.precision import precision
 from sweeps.runner import tiles
 from sweeps.runner.files import from_table
-from sweeps.runner.store.base import StoreError
+from sweeps.runner.store.base import Place, StoreError
 from sweeps.runner.store.creation import create
+from sweeps.runner.store.local import place
 from sweeps.runner.store.store import Store
 from sweeps.runner.work import Work
 
@@ -33,11 +34,13 @@ class Job(NamedTuple):
             same store.
         tile: largest number of runs that a device works on at once; by default as of
             `sweeps.run`, by the devices of the worker.
+        durable: whether a chunk has to outlast a loss of power before it counts.
     """
 
     address: str
     digest: str
     tile: int | None
+    durable: bool = False
 
 
 class Done(NamedTuple):
@@ -82,7 +85,7 @@ def make(job: Job, config: str, chunk: int | None) -> str | Failed:
         with precision(sweep.dtype):
             mesh = tiles.mesh(None, sweep.dtype)
             work = Work(sweep, mesh, chunk=chunk, tile=job.tile, chunk_tiles=mesh.size)
-            create(job.address, sweep, work.plan.layout, work.variables())
+            create(_place(job), sweep, work.plan.layout, work.variables())
         return str(work.plan)
 
     return _answer(plan)
@@ -107,13 +110,20 @@ def compute(job: Job, number: int, avoid: tuple[str, ...] = ()) -> Done | Failed
 
 @functools.lru_cache(maxsize=2)
 def _opened(job: Job) -> tuple[Work, Store]:
-    store = Store.open(job.address)
-    if store.attributes["config_hash"] != job.digest:
+    # What is to be said of the store, the driver says.
+    store = Store.open(_place(job), report=lambda line: None)
+    if store.fingerprint != job.digest:
         raise StoreError(f"{job.address}: holds another sweep here than where it was started")
     sweep = from_table(store.config)
     with precision(sweep.dtype):
         mesh = tiles.mesh(None, sweep.dtype)
         return Work(sweep, mesh, layout=store.layout, tile=job.tile), store
+
+
+def _place(job: Job) -> Place:
+    found = place(job.address)
+    found.durable |= job.durable
+    return found
 
 
 def _answer(ask: Callable[[], Answer]) -> Answer | Failed:

@@ -3,14 +3,12 @@
 
 import abc
 import contextlib
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
-import zarr
 
-Fill = Callable[[zarr.Group], None]
 Report = Callable[[str], None]
 Check = Callable[[], None]
 MISSING = -1
@@ -29,20 +27,29 @@ class Variable(NamedTuple):
     dtype: np.dtype
 
 
+class Written(NamedTuple):
+    """A file: when it was written, in seconds since 1970, and its size in bytes."""
+
+    time: float
+    size: int
+
+
 class Place(abc.ABC):
-    """Where a sweep is kept, or can be.
+    """Where a sweep is kept, or can be: files by their names, such as "loss/c/0/0".
 
     Attributes:
         name: the place as the user wrote it, for messages.
         address: what another process finds it by; None where no other process can.
-        streams: number of chunks that are worth reading or writing at the same time.
+        streams: number of files that are worth reading or writing at the same time.
         outages: errors that say that the place could not be reached, so nothing of what is in it.
+        durable: whether a file that was written outlasts a loss of power.
     """
 
     name: str
     address: str | None
     streams: int = 1
     outages: tuple[type[Exception], ...] = ()
+    durable: bool = False
 
     @abc.abstractmethod
     def exists(self) -> bool:
@@ -53,22 +60,24 @@ class Place(abc.ABC):
         return not self.exists()
 
     @abc.abstractmethod
-    def create(self, fill: Fill, report: Report | None = None) -> None:
-        """Make a group that `fill` fills; it appears whole or not at all.
+    def create(self, files: Mapping[str, bytes], report: Report | None = None) -> None:
+        """Make a sweep of these files; it appears whole or not at all.
 
         Raises:
             FileExistsError: when something has been made there in the meantime.
         """
 
     @abc.abstractmethod
-    def open(self) -> zarr.Group:
-        """The group that is there, writable if the place says so."""
+    def read(self, key: str) -> bytes | None:
+        """What a file holds, None if there is none."""
 
-    def written(self, array: str) -> dict[str, float] | None:
-        """When each chunk of an array was written, in seconds since 1970, by the end of its name,
-        such as "3/0"; None where the array itself is as quickly read as that is found out."""
-        del array
-        return None
+    @abc.abstractmethod
+    def write(self, key: str, value: bytes) -> None:
+        """Write a file, which appears whole or not at all."""
+
+    @abc.abstractmethod
+    def written(self, folder: str) -> dict[str, Written]:
+        """The files below a folder, by their names in it."""
 
     @abc.abstractmethod
     def lock(

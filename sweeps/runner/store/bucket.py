@@ -12,14 +12,10 @@ that a third creator had put meanwhile. So there is no third: nobody inherits fr
 """
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path, PurePosixPath
 
-import zarr
-from zarr.core.buffer import Buffer
-from zarr.storage import MemoryStore
-
-from sweeps.runner.store.base import Check, Fill, Place, Report, StoreError
+from sweeps.runner.store.base import Check, Place, Report, StoreError, Written
 from sweeps.runner.store.lease import FREE, Lease, NoLeaseError, TakenError, terms
 from sweeps.runner.store.objects import Objects
 
@@ -37,6 +33,7 @@ class Bucket(Place):
 
     streams = 16
     outages = (OSError,)
+    durable = True
 
     def __init__(self, address: str) -> None:
         self.name = self.address = address
@@ -62,16 +59,15 @@ class Bucket(Place):
             return True
         return False
 
-    def create(self, fill: Fill, report: Report | None = None) -> None:
+    def create(self, files: Mapping[str, bytes], report: Report | None = None) -> None:
         """Claim the group, put what is in it, and then itself.
 
         Raises:
             FileExistsError: when another process has made one.
             StoreError: when the bucket cannot be written, or two creators in a row have died.
         """
-        made: dict[str, Buffer] = {}
-        fill(zarr.create_group(MemoryStore(made)))
-        group = made.pop("zarr.json").to_bytes()
+        made = dict(files)
+        group = made.pop("zarr.json")
         with self._reached():
             while True:
                 claim = Lease(self.objects, self.root, self.name)
@@ -85,25 +81,29 @@ class Bucket(Place):
                     continue
                 with claim.kept():
                     if all(
-                        self._put(claim, f"{self.path}/{key}", value.to_bytes())
-                        for key, value in made.items()
+                        self._put(claim, f"{self.path}/{key}", value) for key, value in made.items()
                     ) and claim.end(group):
                         return
 
-    def open(self) -> zarr.Group:
-        """The group that is there."""
-        with self._reached():
-            return zarr.open_group(
-                self.objects.zarr(), path=str(self.path), mode="r+", zarr_format=3
-            )
+    def read(self, key: str) -> bytes | None:
+        """What an object holds."""
+        found = self.objects.look(f"{self.path}/{key}")
+        return found and found.value
 
-    def written(self, array: str) -> dict[str, float]:
-        """By the times of its objects, a thousand of which are one request."""
-        chunks = f"{self.path}/{array}/c/"
+    def write(self, key: str, value: bytes) -> None:
+        """Put an object, whatever was in its place."""
+        self.objects.put(f"{self.path}/{key}", value)
+
+    def written(self, folder: str) -> dict[str, Written]:
+        """By what the bucket says about its objects, a thousand of which are one request."""
+        start = f"{self.path}/{folder}/"
         with self._reached():
-            found = list(self.objects.list(chunks))
+            found = list(self.objects.list(start))
         return {
-            meta["path"].removeprefix(chunks): meta["last_modified"].timestamp() for meta in found
+            meta["path"].removeprefix(start): Written(
+                meta["last_modified"].timestamp(), meta["size"]
+            )
+            for meta in found
         }
 
     @contextlib.contextmanager

@@ -7,12 +7,8 @@ import contextlib
 import datetime
 import functools
 import re
-from collections.abc import AsyncGenerator, Iterator
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, NamedTuple
-
-from zarr.abc.store import ByteRequest
-from zarr.core.buffer import Buffer, BufferPrototype
-from zarr.storage import ObjectStore
 
 if TYPE_CHECKING:
     from obstore import ObjectMeta, UpdateVersion
@@ -74,6 +70,13 @@ class Objects:
             except FileNotFoundError:
                 return None
 
+    def put(self, key: str, value: bytes) -> None:
+        """Put `value`, whatever is there."""
+        import obstore
+
+        with as_os_errors():
+            obstore.put(self.bucket, key, value)
+
     def swap(self, key: str, value: bytes, version: "UpdateVersion | None") -> Any:
         """Put `value` where nothing is yet, or where `version` still is if that is given.
 
@@ -115,40 +118,6 @@ class Objects:
     def names(self, folder: str) -> Iterator[str]:
         """Keys of the objects below a folder."""
         return (meta["path"] for meta in self.list(folder))
-
-    def zarr(self) -> ObjectStore:
-        """The bucket as a store of zarr."""
-        return ZarrObjects(self.bucket)
-
-
-class ZarrObjects(ObjectStore):
-    """A store of zarr whose errors are `OSError`s, which tells them from damaged chunks."""
-
-    async def get(
-        self, key: str, prototype: BufferPrototype, byte_range: ByteRequest | None = None
-    ) -> Buffer | None:
-        """As `ObjectStore.get`."""
-        with as_os_errors():
-            return await super().get(key, prototype, byte_range)
-
-    async def set(self, key: str, value: Buffer) -> None:
-        """As `ObjectStore.set`."""
-        with as_os_errors():
-            await super().set(key, value)
-
-    async def delete(self, key: str) -> None:
-        """As `ObjectStore.delete`."""
-        with as_os_errors():
-            await super().delete(key)
-
-    async def list_dir(self, prefix: str) -> AsyncGenerator[str, None]:
-        """As `ObjectStore.list_dir`, which drops beginnings of names in zarr 3.1.3."""
-        import obstore
-
-        with as_os_errors():
-            found = await obstore.list_with_delimiter_async(self.store, prefix)
-        for path in (*found["common_prefixes"], *(meta["path"] for meta in found["objects"])):
-            yield path.rstrip("/").rpartition("/")[2]
 
 
 def parse(address: str) -> tuple[str, str, str]:

@@ -1,32 +1,31 @@
 """Where a sweep is kept: a zarr v3 group that xarray opens, chunk = unit of work.
 
-A chunk counts as done once its `status` is there, which is written last; each chunk file
-appears whole or not at all. So a killed sweep loses the chunks in flight and nothing else.
-What a place contributes, a folder or a bucket, is in `base.Place`.
+A chunk counts as done once all of its files are there, of which that of `status` is written last;
+each file appears whole or not at all. So a killed sweep loses the chunks in flight and nothing
+else. What a place contributes, a folder or a bucket, is in `base.Place`; what zarr is given of it
+in `contents`.
 """
 
 import contextlib
+import functools
 import json
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+import warnings
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import xarray as xr
 import zarr
-from zarr.codecs import Crc32cCodec, ZstdCodec
 from zarr.core.metadata import ArrayV3Metadata
 
-from sweeps.output import environment
-from sweeps.runner.axes import Dimension, Layout
-from sweeps.runner.store.base import MISSING, Check, Place, Report, StoreError, Variable
-from sweeps.runner.store.identity import differences, fingerprint
+from sweeps.runner.axes import Layout
+from sweeps.runner.store import history, manifest
+from sweeps.runner.store.base import Check, Place, Report, StoreError, Variable
+from sweeps.runner.store.contents import Contents, several, written
 from sweeps.runner.store.local import held, place
-
-FORMAT = 2
-"""Number of the way in which stores are written: 2 since a store names its system."""
+from sweeps.runner.store.manifest import differences, fingerprint, spelt
 
 NEWEST = 256
 """Chunks that are read before a sweep goes on: what a machine that lost its power had not written
@@ -39,115 +38,82 @@ class Store:
     Attributes:
         name: the place as the user wrote it, for messages.
         address: what `Store.open` finds it by, in another process too; None in memory.
+        sealed: whether all of it has checksums, as it does since format 3.
         check: raises `StoreError` where a `lock` that is held has passed on to somebody else.
     """
 
-    def __init__(self, group: zarr.Group, layout: Layout, where: Place) -> None:
-        self.group = group
-        self.layout = layout
-        self.place = where
+    def __init__(self, where: Place, found: manifest.Manifest) -> None:
+        self.place, self.manifest, self.sealed = where, found, found.sealed
         self.name, self.address = where.name, where.address
         self.check: Check = held
         self._arrays: dict[str, zarr.Array] = {}
+        try:
+            # The number of dimensions of the array of runs is that of `status`.
+            self.contents = Contents(where, found, 0)
+            status = self._array("status")
+            self.layout = Layout(status.shape, status.chunks)
+            self.contents.dims = status.ndim
+            for name in self.names:
+                self._array(name)
+        except StoreError:
+            raise
+        except Exception as error:
+            raise StoreError(f"{self.name}: holds no sweep of dynsim ({error})") from error
 
     @classmethod
-    def create(
-        cls,
-        where: str | Path | Place | None,
-        config: Mapping[str, Any],
-        dims: Sequence[Dimension],
-        layout: Layout,
-        variables: Mapping[str, Variable],
-        coordinates: Mapping[str, tuple[tuple[str, ...], np.ndarray]],
-        about: Callable[[str], dict[str, Any]],
-        dtype: str,
-        report: Report | None = None,
-    ) -> "Store":
-        """Make an empty store; `about` gives the attributes of an array by name. It appears
-        whole or not at all.
+    def open(cls, where: str | Path | Place, report: Report | None = None) -> "Store":
+        """Open an existing store.
+
+        Args:
+            where: the place, or its address.
+            report: called with a line about what a store lacks that an older version has made; by
+                default that is a warning.
 
         Raises:
-            FileExistsError: when another process has made one there in the meantime.
-            StoreError: when a bucket cannot be written.
+            StoreError: when there is none that this version can read, or when what it says about
+                itself, or a coordinate, is damaged.
+            ValueError: for an address that cannot be one.
         """
-        attributes = {
-            "format": FORMAT,
-            "config": dict(config),
-            "config_hash": fingerprint(config),
-            "environment": {**environment("zarr", "xarray"), "precision": dtype},
-            "time_unit": "optimiser steps",
-            "variables": [*(name for name in variables if name != "status"), "status"],
-            "title": config["title"],
-        }
-        # By xarray's convention: labels other than the values of a dimension.
-        labels = [name for name, (its_dims, _) in coordinates.items() if its_dims != (name,)]
-        if labels:
-            attributes["coordinates"] = " ".join(labels)
-        names = tuple(dim.name for dim in dims)
-
-        def fill(group: zarr.Group) -> None:
-            group.attrs.update(attributes)
-            for name, (its_dims, values) in coordinates.items():
-                group.create_array(
-                    name, data=values, dimension_names=its_dims, attributes=about(name)
-                )
-            for name, variable in variables.items():
-                group.create_array(
-                    name,
-                    shape=(*layout.shape, *variable.shape),
-                    chunks=(*layout.chunk, *variable.shape),
-                    dtype=variable.dtype,
-                    fill_value=MISSING if np.dtype(variable.dtype).kind == "i" else np.nan,
-                    dimension_names=(*names, *variable.dims),
-                    # A checksum, so that a damaged file is an error and never a number.
-                    compressors=(ZstdCodec(level=3), Crc32cCodec()),
-                    attributes=about(name),
-                )
-
         where = place(where)
-        where.create(fill, report)
-        return cls.open(where)
 
-    @classmethod
-    def open(cls, where: str | Path | Place) -> "Store":
-        """Open an existing store; `StoreError` if there is none that this version can read, and
-        `ValueError` for an address that cannot be one."""
-        where = place(where)
-        if not where.exists():
-            raise StoreError(f"{where.name}: no such sweep")
+        def read(keys: Iterable[str]) -> list[bytes | None]:
+            return several(where, where.read, keys)
+
         try:
-            group = where.open()
-            version, status = group.attrs["format"], _array(group, "status")
-        except (
-            FileExistsError,
-            FileNotFoundError,
-            KeyError,
-            NotADirectoryError,
-            ValueError,
-        ) as error:
-            if isinstance(error, StoreError):
-                raise
-            raise StoreError(
-                f"{where.name}: holds something other than a sweep of dynsim"
-            ) from None
+            if not where.exists():
+                raise StoreError(f"{where.name}: no such sweep")
+            found = cls(where, manifest.verified(where.name, read))
         except where.outages as error:
             raise StoreError(f"{where.name}: cannot be reached ({error})") from error
-        if version != FORMAT:
-            raise StoreError(
-                f"{where.name}: written in format {version} by another version of dynsim; this one "
-                f"reads format {FORMAT}. Choose another folder, or run that version to read it."
+        except OSError as error:
+            raise StoreError(f"{where.name}: cannot be read ({error})") from error
+        if not found.sealed:
+            line = (
+                f"{where.name}: made in format {manifest.UNSEALED} by an older version of dynsim: "
+                "its results have checksums, its coordinates and metadata have none"
             )
-        return cls(group, Layout(status.shape, status.chunks), where)
-
-    @property
-    def config(self) -> dict[str, Any]:
-        """The sweep's configuration as JSON values."""
-        return dict(self.attributes["config"])
+            (report or warnings.warn)(line)
+        return found
 
     @property
     def attributes(self) -> dict[str, Any]:
         """Everything that is written down about the sweep."""
-        return dict(self.group.attrs)
+        return dict(self.manifest.attributes)
+
+    @property
+    def config(self) -> dict[str, Any]:
+        """The sweep's configuration as JSON values."""
+        stored = self.attributes["config"]
+        if not self.sealed:
+            return dict(stored)
+        axes = {name: np.asarray(self._array(name)).tolist() for name in stored["axes"]}
+        return {**stored, "axes": {name: spelt(values) for name, values in axes.items()}}
+
+    @property
+    def fingerprint(self) -> str:
+        """The hash of the configuration."""
+        # That of an older format was another one.
+        return self.attributes["config_hash"] if self.sealed else fingerprint(self.config)
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -170,7 +136,7 @@ class Store:
 
     def require(self, config: Mapping[str, Any]) -> None:
         """Raise `StoreError`, showing the difference, unless the store is of this sweep."""
-        if self.group.attrs["config_hash"] != fingerprint(config):
+        if self.fingerprint != fingerprint(config):
             lines = "\n  ".join(differences(self.config, config))
             raise StoreError(
                 f"{self.name}: holds another sweep; stored -> asked for:\n  {lines}\n"
@@ -178,8 +144,8 @@ class Store:
             )
 
     def done(self) -> np.ndarray:
-        """Which chunks are complete, by chunk number: those whose status is there."""
-        return ~np.isnan(self._written())
+        """Which chunks are complete, by chunk number: those of which all files are there."""
+        return ~np.isnan(self._written()[0])
 
     def runs_in(self, done: np.ndarray) -> int:
         """Number of runs in the chunks that are `done`."""
@@ -189,21 +155,54 @@ class Store:
         )
 
     def status(self) -> np.ndarray:
-        """Status of every run, `MISSING` where it has not been computed."""
-        try:
-            return np.asarray(self._array("status")[...])
-        except Exception:
-            for region in self.layout.regions():
-                self._read("status", region)
-            raise
+        """Status of every run, `MISSING` where it has not been computed.
+
+        Raises:
+            StoreError: as of `dataset`.
+        """
+        return np.asarray(_array(self._now(), "status"))
 
     def verify(self, newest: int | None = None) -> None:
-        """Read the chunks that are complete, or only so many that were written last; `StoreError`
-        for one that is damaged. Whoever reads the values of a chunk finds that out as well."""
-        written = self._written()
-        order = np.argsort(-written)[: np.count_nonzero(~np.isnan(written))]
+        """Read the chunks that are complete, or only so many that were written last.
+
+        Raises:
+            StoreError: for one that is damaged, and if all are read for one that lacks a file. Who
+                reads the values of a chunk finds that out as well.
+        """
+        times, lacking = self._written()
+        if newest is None:
+            self._require_all(lacking)
+        order = np.argsort(-times)[: np.count_nonzero(~np.isnan(times))]
         regions = [self.layout.region(int(number)) for number in order[:newest]]
-        self._each(self._read, [(name, region) for name in self.names for region in regions])
+        chunks = [(name, region) for name in self.names for region in regions]
+        several(self.place, lambda chunk: self._read(*chunk), chunks)
+
+    def go_on(
+        self,
+        process: tuple[int, int],
+        environment: Mapping[str, str],
+        strict: bool,
+        report: Report | None,
+    ) -> None:
+        """See to it that process k of n can go on in an environment: read what was written last,
+        say what is missing, and leave a note of versions that are others than those before.
+
+        Raises:
+            StoreError: for a chunk that is damaged, or where `strict` forbids to go on.
+        """
+        self.verify(NEWEST)
+        times, lacking = self._written()
+        if lacking and report:
+            report(
+                f"{self.name}: {len(lacking)} files of complete chunks are missing, such as "
+                f"{lacking[0]}; these chunks are computed anew"
+            )
+        first, done = self.attributes["environment"], ~np.isnan(times)
+        history.go_on(self.place, first, done, process, environment, strict, report)
+
+    def made(self) -> history.Made:
+        """In which environments the chunks were made."""
+        return history.made(self.place, self.attributes["environment"], self.layout.num_chunks)
 
     def write(self, region: tuple[slice, ...], arrays: Mapping[str, np.ndarray]) -> None:
         """Write one chunk, its status last. It needs no lock: chunks written twice are equal."""
@@ -213,23 +212,25 @@ class Store:
             self._array(name)[region] = arrays[name]
 
         *others, status = self.names
-        self._each(put, [(name,) for name in others])
+        several(self.place, put, others)
         put(status)
 
     def select(self, name: str, places: Sequence[np.ndarray]) -> np.ndarray:
-        """The cells of a recorded array at places along each dimension of the runs."""
-        try:
-            return np.asarray(self._array(name).oindex[tuple(places)])
-        except Exception:
-            # Says which file is damaged, if one is.
-            self.verify()
-            raise
+        """The cells of a recorded array at places along each dimension of the runs, of the chunks
+        that were complete at the first call; raises as `dataset`."""
+        return np.asarray(_array(self._seen, name).oindex[tuple(places)])
 
     def dataset(self) -> xr.Dataset:
-        """The sweep as a labelled dataset, read from the store when its values are used. Its
-        attributes that are no text or number, such as `config`, are JSON."""
-        inside = self.group.path or None
-        found = xr.open_zarr(self.group.store, group=inside, consolidated=False, chunks=None)
+        """The sweep as a labelled dataset of the chunks that are complete by now, read from the
+        store when its values are used. Its attributes that are no text or number, such as `config`,
+        are JSON.
+
+        Raises:
+            StoreError: when a file of a complete chunk is missing. One that is damaged raises it
+                when it is read.
+        """
+        found = xr.open_zarr(self._now(), consolidated=False, chunks=None, zarr_format=3)
+        found.attrs.pop(manifest.SEAL, None)
         # netCDF knows no nested attributes.
         nested = {k: json.dumps(v) for k, v in found.attrs.items() if isinstance(v, dict | list)}
         return found.assign_attrs(nested)
@@ -253,63 +254,60 @@ class Store:
             finally:
                 self.check = before
 
-    def _written(self) -> np.ndarray:
-        """When each chunk was completed, in seconds since 1970, by chunk number; NaN where it is
-        not complete."""
-        found = self.place.written("status")
-        if found is None:
-            status = self.status()
-            missing = [bool((status[r] == MISSING).any()) for r in self.layout.regions()]
-            return np.where(missing, np.nan, 0.0)
-        return np.array([found.get(self._key(r), np.nan) for r in self.layout.regions()])
+    def _written(self) -> tuple[np.ndarray, list[str]]:
+        """As `contents.written`, of all arrays."""
+        # Before, a chunk of nothing but NaN or -1 was no file.
+        names = self.names if self.sealed else ("status",)
+        inner = {name: self._array(name).ndim - len(self.layout.shape) for name in names}
+        return written(self.place, inner, [self._key(region) for region in self.layout.regions()])
+
+    def _now(self) -> Contents:
+        """The contents of this moment: who reads them sees no chunk of which a part is missing."""
+        times, lacking = self._written()
+        self._require_all(lacking)
+        regions = zip(self.layout.regions(), times, strict=True)
+        complete = frozenset(self._key(region) for region, time in regions if not np.isnan(time))
+        return Contents(self.place, self.manifest, len(self.layout.shape), complete)
+
+    @functools.cached_property
+    def _seen(self) -> Contents:
+        return self._now()
+
+    def _require_all(self, lacking: list[str]) -> None:
+        if lacking:
+            raise StoreError(
+                f"{manifest.missing(self.name, lacking[0])} Run the sweep again to compute its "
+                f"chunk anew{f' ({len(lacking)} files are missing in all)' if lacking[1:] else ''}."
+            )
 
     def _key(self, region: tuple[slice, ...]) -> str:
         """How the files of a chunk are called in all arrays, but for axes of their own."""
         sizes = zip(region, self.layout.chunk, strict=True)
         return "/".join(str(part.start // size) for part, size in sizes)
 
-    def _each(self, act: Callable[..., object], chunks: Sequence[tuple]) -> None:
-        """Do something to chunks, several at a time where the place has streams for them."""
-
-        def one(chunk: tuple) -> None:
-            # Without the result: kept until all are done, they would be the whole store.
-            act(*chunk)
-
-        if self.place.streams == 1:
-            for chunk in chunks:
-                one(chunk)
-            return
-        with ThreadPoolExecutor(self.place.streams) as pool:
-            for _ in pool.map(one, chunks):
-                pass
-
     def _array(self, name: str) -> zarr.Array:
-        # Looked up once, because a bucket is asked each time, and no array changes its shape.
+        # Looked up once: no array changes its shape.
         if name not in self._arrays:
-            self._arrays[name] = _array(self.group, name)
+            self._arrays[name] = _array(self.contents, name)
         return self._arrays[name]
 
-    def _read(self, name: str, region: tuple[slice, ...]) -> np.ndarray:
+    def _read(self, name: str, region: tuple[slice, ...]) -> None:
         try:
-            return np.asarray(self._array(name)[region])
-        except self.place.outages as error:
-            raise StoreError(f"{self.name}: {name} could not be read ({error})") from error
+            self._array(name)[region]
+        except StoreError:
+            raise
         except Exception as error:
-            at = self._key(region)
-            inner = "/0" * (self._array(name).ndim - len(region))
-            raise StoreError(
-                f"{self.name}: the file {name}/c/{at}{inner} is damaged ({error}). Nothing was "
-                f"changed. Delete it and status/c/{at}, and run the sweep again to compute that "
-                "chunk anew."
-            ) from error
+            key = f"{name}/c/{self._key(region)}"
+            raise manifest.damaged(self.name, key, str(error)) from error
 
 
-def _array(group: zarr.Group, name: str) -> zarr.Array:
-    """An array of a group; `ValueError` for a group of that name."""
-    found = group[name]
-    if not isinstance(found, zarr.Array):
-        raise ValueError(f"{name}: must be an array, is {found!r}")
-    return found
+def _array(contents: Contents, name: str) -> zarr.Array:
+    """An array of a store, of which chunks are written that hold nothing but what stands for no
+    value: a chunk that is not there is one that is missing."""
+    with zarr.config.set({"array.write_empty_chunks": True}):
+        return zarr.open_array(
+            contents, path=name, mode="r" if contents.read_only else "r+", zarr_format=3
+        )
 
 
 def _dims(array: zarr.Array) -> tuple[str, ...]:

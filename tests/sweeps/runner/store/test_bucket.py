@@ -19,6 +19,7 @@ from sweeps import Sweep, Training, cli, output
 from sweeps.runner.axes import Layout
 from sweeps.runner.store import lease, objects
 from sweeps.runner.store.base import StoreError, Variable
+from sweeps.runner.store.creation import make
 from sweeps.runner.store.objects import Objects
 from sweeps.runner.store.store import Store
 
@@ -55,7 +56,7 @@ def hasty(monkeypatch: pytest.MonkeyPatch) -> None:
 def create(address: str, values: list[float]) -> Store:
     """An empty store of a sweep along `values`, which its configuration and coordinate hold."""
     number = len(values)
-    return Store.create(
+    return make(
         address,
         {"title": "", "axes": {"x": values}},
         [type("Dim", (), {"name": "x"})],

@@ -1,0 +1,158 @@
+"""Flips single bits, and deletes files, anywhere in a store, and looks at it in all ways that there
+are. `python -m tests.sweeps.runner.store.damage 1000` prints the counts and fails on a fault that
+nobody sees."""
+
+import collections
+import contextlib
+import io
+import random
+import shutil
+import sys
+import tempfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import xarray as xr
+
+import sweeps
+from sweeps import StoreError, Sweep, Training
+from sweeps.commands import check, export, info, plot
+
+SWEEP = Sweep(
+    axes={"eta_y": [0.5, 1.0, 2.5, 7.0], "steps": [2, 3], "seed": [0, 7]},
+    run=Training(length=8, batch=4),
+    record=("entropy", "loss"),
+    times=2,
+    title="for damage",
+)
+CHUNK = 2
+WAYS = ("open", "info", "check", "export", "plot", "resume")
+
+
+class Damage:
+    """A store, and what it looked like when it was whole."""
+
+    def __init__(self, folder: Path, ways: tuple[str, ...] = WAYS) -> None:
+        self.out, self.picture, self.file = folder / "s", folder / "p.png", folder / "s.nc"
+        sweeps.run(SWEEP, self.out, chunk=CHUNK)
+        self.ways = ways
+        self.keys = sorted(str(p.relative_to(self.out)) for p in self.out.rglob("*") if p.is_file())
+        self.whole = {way: self.look(way) for way in ways}
+
+    def look(self, way: str) -> Any:
+        """What somebody sees who looks at the store in a way."""
+        where = str(self.out)
+        match way:
+            case "open":
+                return sweeps.open(self.out).load()
+            case "resume":
+                return sweeps.run(SWEEP, self.out).load()
+            case "info":
+                return printed(lambda: info.run(info.Info(where)))
+            case "check":
+                return printed(lambda: check.run(check.Check(where)))
+            case "export":
+                export.run(export.Export(where, self.file))
+                return xr.load_dataset(self.file, engine="h5netcdf")
+        shown = plot.Plot(where, "eta_y", "loss", "steps", (), self.picture)
+        plot.run(shown)
+        with np.load(self.picture.with_suffix(".npz")) as found:
+            return dict(found)
+
+    def seen(self, key: str, way: str) -> str:
+        """What somebody sees now that the file `key` has been damaged: "error" that names the file,
+        "same" as before, or what must not be."""
+        try:
+            with contextlib.redirect_stdout(io.StringIO()):
+                found = self.look(way)
+        except StoreError as error:
+            return "error" if key in str(error) else f"NAMELESS {way} {key}: {error}"
+        except Exception as error:
+            return f"STRANGE {way} {key}: {type(error).__name__}: {error}"
+        return "same" if same(found, self.whole[way]) else f"SILENT {way} {key}"
+
+    @contextlib.contextmanager
+    def damaged(self, key: str, change: Callable[[bytes], bytes] | None) -> Iterator[None]:
+        """The store with a file changed, or deleted by None."""
+        path = self.out / key
+        good = path.read_bytes()
+        if change is None:
+            path.unlink()
+        else:
+            path.write_bytes(change(good))
+        yield
+        path.write_bytes(good)
+
+
+def printed(act: Callable[[], object]) -> str:
+    with contextlib.redirect_stdout(io.StringIO()) as lines:
+        act()
+    return lines.getvalue()
+
+
+def same(found: Any, wanted: Any) -> bool:
+    if isinstance(wanted, xr.Dataset):
+        return found.identical(wanted)
+    if isinstance(wanted, dict):
+        return all(np.array_equal(found[name], wanted[name], equal_nan=True) for name in wanted)
+    return found == wanted
+
+
+def flip(bit: int) -> Callable[[bytes], bytes]:
+    def change(good: bytes) -> bytes:
+        bad = bytearray(good)
+        bad[bit // 8] ^= 1 << bit % 8
+        return bytes(bad)
+
+    return change
+
+
+def flips(damage: Damage, number: int, seed: int = 0) -> collections.Counter[str]:
+    """What is seen of so many flips, each in a file and at a place in it by chance."""
+    chance, counts = random.Random(seed), collections.Counter()
+    for _ in range(number):
+        key = chance.choice(damage.keys)
+        bit = chance.randrange(8 * (damage.out / key).stat().st_size)
+        with damage.damaged(key, flip(bit)):
+            counts.update(f"{way}: {damage.seen(key, way)}" for way in damage.ways)
+    return counts
+
+
+def deletions(damage: Damage, keys: list[str]) -> collections.Counter[str]:
+    """What is seen of files that are gone. A chunk without a status is one that has not been
+    computed, which `open` shows; and a sweep that goes on makes a chunk anew."""
+    counts = collections.Counter()
+    for key in keys:
+        for way in damage.ways:
+            with damage.damaged(key, None):
+                told = damage.seen(key, way)
+                if key.startswith("status/c/") and told == f"SILENT {way} {key}":
+                    status = sweeps.open(damage.out).status
+                    told = "not computed" if (status == -1).sum() == CHUNK else told
+            counts[f"{way}: {told}"] += 1
+    return counts
+
+
+def main(number: int) -> int:
+    """Print the counts; 1 if anything was not seen."""
+    folder = Path(tempfile.mkdtemp())
+    try:
+        damage = Damage(folder)
+        found = {
+            f"{number} flips": flips(damage, number),
+            f"{len(damage.keys)} deletions": deletions(damage, damage.keys),
+        }
+    finally:
+        shutil.rmtree(folder)
+    for what, counts in found.items():
+        print(what)
+        for told, times in sorted(counts.items()):
+            print(f"  {times:6d}  {told}")
+    seen = {each.split(": ")[1] for counts in found.values() for each in counts}
+    return int(not seen <= {"error", "same", "not computed"})
+
+
+if __name__ == "__main__":
+    sys.exit(main(int(sys.argv[1])))
