@@ -2,7 +2,7 @@
 
 import contextlib
 import difflib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any, Literal, get_args
 
 import matplotlib as mpl
@@ -15,8 +15,10 @@ FORMATS: tuple[Format, ...] = get_args(Format)
 PALETTE = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
 """Okabe and Ito's, which colour-blind readers can tell apart, without the yellow, which is hard to
 see on white."""
-DASHES: tuple[Any, ...] = ("--", "-.", ":", (0, (5, 1, 1, 1, 1, 1)), (0, (7, 2)))
+DASHES: tuple[Any, ...] = ("-", "--", ":", "-.", (0, (5, 1, 1, 1, 1, 1)), (0, (8, 2)))
 """Line styles, by which curves differ where they are printed in grey."""
+TRAINED: dict[str, Any] = {"lw": 4, "alpha": 0.4}
+"""Curves of training, below those of theory."""
 
 
 def colour(place: int) -> str:
@@ -31,6 +33,30 @@ def colour(place: int) -> str:
 def shades(number: int) -> list[tuple[float, ...]]:
     """Colours of curves whose values have an order, from dark to light."""
     return [tuple(shade) for shade in plt.get_cmap("viridis")(np.linspace(0, 0.9, number))]
+
+
+def nested(number: int) -> list[dict[str, Any]]:
+    """Styles of curves that may lie on each other: each is thinner than the one before, whose
+    edges show below it."""
+    return [
+        {
+            "color": colour(place),
+            "ls": DASHES[place % len(DASHES)] if place else "-",
+            "lw": 1.3 + 0.8 * min(number - 1 - place, 5),
+        }
+        for place in range(number)
+    ]
+
+
+def grouped(names: Sequence[str]) -> list[dict[str, Any]]:
+    """Styles of many curves that lie apart: those whose names begin alike, up to a hyphen, share a
+    colour and differ by their dashes."""
+    groups = [name.split("-")[0] for name in names]
+    places = list(dict.fromkeys(groups))
+    return [
+        {"color": colour(places.index(group)), "ls": DASHES[groups[:i].count(group) % len(DASHES)]}
+        for i, group in enumerate(groups)
+    ]
 
 
 def panels(

@@ -1,6 +1,7 @@
 """`dynsim plot`: a quick look at a stored sweep."""
 
 import dataclasses
+import textwrap
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -68,14 +69,9 @@ def draw(config: Plot, data: xr.DataArray) -> Figure:
             "choose values with --where NAME=VALUE"
         )
     panels = data[left[0]].values if left else [None]
-    figure, axes = plt.subplots(
-        1,
-        len(panels),
-        figsize=(1 + 3.6 * len(panels), 3.8),
-        layout="constrained",
-        sharey=True,
-        squeeze=False,
-    )
+    width = 4.8 if len(panels) == 1 else max(3.0, 6 / len(panels))
+    figure, axes = drawing.panels(1, len(panels), width=width, height=3.6, sharey=True)
+    figure.suptitle(textwrap.fill(title(config, data), int(12 * width * len(panels))))
     for ax, value in zip(axes[0], panels, strict=True):
         panel = data if value is None else data.sel({left[0]: value})
         plot_lines(panel, config.x, config.hue, ax=ax)
@@ -87,11 +83,20 @@ def draw(config: Plot, data: xr.DataArray) -> Figure:
     return figure
 
 
+def title(config: Plot, data: xr.DataArray) -> str:
+    """Name of the sweep, what was chosen of it, and what is averaged over."""
+    chosen = {str(name): value for name, value in data.coords.items() if value.ndim == 0}
+    words = [f"{name} = {value.item():g}" for name, value in chosen.items()]
+    if "seed" in data.dims:
+        words.append(f"mean ± sd of {data.sizes['seed']} seeds")
+    return ", ".join([Path(config.path).name, *words])
+
+
 def plot_lines(data: xr.DataArray, x: str, hue: str | None, ax: Axes | None = None) -> Axes:
     """Mean over seeds against the axis `x`, a line for each value of `hue`."""
     ax = ax or plt.gca()
     lines = [None] if hue is None else data[hue].values
-    colours = plt.get_cmap("viridis")(np.linspace(0, 0.9, len(lines)))
+    colours = drawing.shades(len(lines))
     for value, colour in zip(lines, colours, strict=True):
         line = data if value is None else data.sel({hue: value})
         mean, spread = line, None

@@ -8,14 +8,13 @@ from pathlib import Path
 from typing import Any
 
 import jax
-import matplotlib.pyplot as plt
 import numpy as np
 import xarray as xr
 from matplotlib.figure import Figure
 
 from dynsim import Trajectory, checks
 from dynsim.trajectory import counts, to_arrays
-from sweeps import output
+from sweeps import drawing, output
 from sweeps.compare import comparison
 from sweeps.compare.settings import CompareOptions
 from sweeps.runner.cluster import hosts
@@ -26,6 +25,8 @@ from sweeps.systems.base import Engine, Run
 from sweeps.systems.settings import settings_class
 
 TRAINING = "simulation"
+MARKS = 15
+"""Marks of the mean of the runs on a curve, about."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -134,25 +135,27 @@ def draw(result: Comparison) -> Figure:
     the runs, theories as lines on top."""
     columns = min(len(result.names), 3)
     rows = -(-len(result.names) // columns)
-    figure, axes = plt.subplots(
-        rows, columns, figsize=(5 * columns, 4 * rows), layout="constrained", squeeze=False
-    )
+    figure, axes = drawing.panels(rows, columns)
+    styles = drawing.nested(len(result.predictions))
     times = np.asarray(result.simulation.times)[0]
     for ax, name in zip(axes.flat, result.names, strict=False):
         runs = _curves(result.measured(name))
         mean, around = comparison.average(runs), comparison.spread(runs)
-        ax.fill_between(times, mean - around, mean + around, alpha=0.25, lw=0)
-        ax.plot(times, mean, lw=2, label=f"simulation, {len(runs)} runs, mean ± sd")
-        for theory in result.predictions:
+        ax.fill_between(times, mean - around, mean + around, color="0.82", lw=0)
+        for theory, style in zip(result.predictions, styles, strict=True):
             curve = comparison.average(_curves(result.predicted(theory, name)))
-            ax.plot(times, curve, "--", label=result.about(theory)[0])
+            ax.plot(times, curve, label=result.about(theory)[0], **style)
+        every = max(times.size // MARKS, 1)
+        marks = {"ls": "", "marker": "o", "ms": 5, "mfc": "none", "color": "black"}
+        label = f"simulation, {len(runs)} runs: mean, sd as band"
+        ax.plot(times[::every], mean[::every], label=label, **marks)
         ax.set(xlabel="optimiser steps", ylabel=name)
         ax.set_xscale("symlog", linthresh=1)
         ax.grid(alpha=0.25)
     for ax in axes.flat[len(result.names) :]:
         ax.set_axis_off()
     handles, labels = axes[0, 0].get_legend_handles_labels()
-    figure.legend(handles, labels, loc="outside lower center", ncols=len(labels), frameon=False)
+    figure.legend(handles, labels, loc="outside lower center", ncols=columns, frameon=False)
     return figure
 
 

@@ -13,14 +13,25 @@ from matplotlib.figure import Figure
 from dynsim.yz import finite_length
 from odes.theory import refusal
 from odes.yz import ladder
-from sweeps import output
+from sweeps import drawing, output
 from sweeps.compare import panels as comparison
 from sweeps.compare import report
 from sweeps.compare.compare import Comparison, compare
+from sweeps.compare.comparison import average, spread
 from sweeps.compare.settings import Compare
 
+LEAST = 1e-5
+"""Share of the largest value below which a distance is not drawn."""
 PANELS = ("loss", "entropy", "z_top_distinct", "z_top_common", "speed", "xi")
-_LABELS = {**comparison.CURVES, "z_top_common": "attention logit $z$", "xi": r"$\xi_n$"}
+TITLES = {
+    "loss": "population loss",
+    "entropy": "entropy on distinct tokens",
+    "z_top_distinct": "logit $z$ of the top distinct token",
+    "z_top_common": "logit $z$ of the top common token",
+    "speed": r"speed coefficient $f_n \cdot g_n$",
+    "xi": r"$\xi_n$",
+}
+SHORT = ("loss", "entropy", "$z$, distinct", "$z$, common", "$f_n \\cdot g_n$", r"$\xi_n$")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -58,20 +69,50 @@ def run(config: Ladder) -> list[Path]:
 
 
 def draw(result: Comparison) -> Figure:
-    """Six observables with every theory, and a table of errors."""
-    figure = plt.figure(figsize=(15, 11.5), layout="constrained")
-    grid = figure.subplot_mosaic(
-        [list(PANELS[:3]), list(PANELS[3:]), ["errors"] * 3], height_ratios=[1, 1, 1]
-    )
-    for name in PANELS:
-        ax = comparison.plot_curves(result, name, ax=grid[name])
-        ax.set(title=name, ylabel=_LABELS.get(name, name))
-    grid["loss"].set_yscale("log")
-    plot_errors(result, ax=grid["errors"])
-    handles, labels = grid["loss"].get_legend_handles_labels()
-    figure.legend(handles, labels, loc="outside lower center", ncols=5, frameon=False)
+    """The errors of every theory in six observables, over time and in a table."""
+    below = 0.8 + 0.2 * len(result.predictions)
+    figure = plt.figure(figsize=(10.5, 6.6 + below), layout="constrained")
+    # Apart from each other, so that the names beside the table take no room from the panels.
+    upper, lower = figure.subfigures(2, 1, height_ratios=[6.6, below])
+    axes = upper.subplots(2, 3, sharex=True, sharey=True)
+    for name, ax in zip(PANELS, axes.flat, strict=True):
+        plot_deviation(result, name, ax=ax)
+    for ax in axes[-1]:
+        ax.set_xlabel("optimiser steps")
+    for ax in axes[:, 0]:
+        ax.set_ylabel("distance from the runs' mean")
+    plot_errors(result, ax=lower.subplots())
+    handles, labels = axes[0, 0].get_legend_handles_labels()
+    upper.legend(handles, labels, loc="outside lower center", ncols=3, frameon=False)
     figure.suptitle(comparison.title(result))
     return figure
+
+
+def plot_deviation(result: Comparison, name: str, ax: Axes | None = None) -> Axes:
+    """|theory - mean of the runs| over time, as a share of the largest mean; root mean square over
+    classes. Curves of theories that lie on those of the runs come apart in it. Below the grey area
+    is what as many runs cannot tell from nothing."""
+    ax = ax or plt.gca()
+    times = np.asarray(result.simulation.times)[0][1:]
+    runs = result.measured(name)
+    mean = average(runs)
+    largest = float(np.max(_size(mean)))
+    error = _size(spread(runs))[1:] / math.sqrt(max(len(runs), 1)) / largest
+    ax.fill_between(times, LEAST, error, color="0.85", lw=0, label="error of the runs' mean")
+    styles = drawing.grouped(tuple(result.predictions))
+    for theory, style in zip(result.predictions, styles, strict=True):
+        apart = _size(result.mean(theory, name) - mean)[1:] / largest
+        ax.plot(times, apart, label=result.about(theory)[0], **style)
+    ax.set(xscale="log", yscale="log", xlim=(times[0], times[-1]))
+    ax.set_ylim(LEAST, 1.5)
+    ax.set_title(TITLES[name], fontsize="medium")
+    ax.grid(alpha=0.25)
+    return ax
+
+
+def _size(values: np.ndarray) -> np.ndarray:
+    """(S,) of (S, ...): root mean square over classes."""
+    return np.sqrt(np.mean(values.reshape(len(values), -1) ** 2, axis=1))
 
 
 def plot_errors(result: Comparison, ax: Axes | None = None) -> Axes:
@@ -90,7 +131,7 @@ def plot_errors(result: Comparison, ax: Axes | None = None) -> Axes:
     for (row, column), value in np.ndenumerate(percent):
         colour = "white" if value > 2 else "black"
         ax.text(column, row, f"{value:.3g}", ha="center", va="center", color=colour)
-    ax.set_xticks(range(len(PANELS)), PANELS)
-    ax.set_yticks(range(len(theories)), list(theories))
-    ax.set_title("relative error against the mean of the runs, over time (%)")
+    ax.set_xticks(range(len(PANELS)), SHORT)
+    ax.set_yticks(range(len(theories)), [result.about(name)[0] for name in theories])
+    ax.set_title("relative error over time against the mean of the runs (%)", fontsize="medium")
     return ax

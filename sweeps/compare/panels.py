@@ -1,13 +1,12 @@
 """The figure of `dynsim compare`: curves, speed coefficient, attention over time."""
 
-import itertools
-
 import matplotlib.pyplot as plt
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
+from sweeps import drawing
 from sweeps.compare import comparison
 from sweeps.compare.compare import DESCENT, DESCENTS, Comparison
 
@@ -16,19 +15,18 @@ CURVES = {
     "entropy": "entropy on distinct tokens (nat)",
     "z_top_distinct": "attention logit $z$",
 }
-_STYLES = {DESCENT: (":", "black"), "eq10-paper": ((0, (1, 1)), "tab:brown")}
-_COLOURS = ("tab:orange", "tab:green", "tab:purple", "tab:red", "tab:pink", "tab:cyan")
-_DASHES = ("--", "-.", (0, (5, 1, 1, 1)))
+MARKS = 15
+"""Marks of the mean of the runs on a curve, about."""
 
 
 def draw(result: Comparison) -> Figure:
     """The whole figure: three observables, the speed coefficient and two heat maps."""
-    figure, axes = plt.subplots(2, 3, figsize=(15, 8.2), layout="constrained")
+    figure, axes = drawing.panels(2, 3, height=3.4)
     plot_curves(result, "loss", ax=axes[0, 0]).set_yscale("log")
     plot_curves(result, "entropy", ax=axes[0, 1])
     ax = plot_curves(result, "z_top_distinct", ax=axes[0, 2])
     plot_curves(result, "z_top_common", ax=ax).set_ylabel(CURVES["z_top_distinct"])
-    ax.set_title("top distinct token (above 0), top common token (below)")
+    ax.set_title("top distinct (up) and common token (down)", fontsize="medium")
     plot_speed(result, ax=axes[1, 0])
     best = next((name for name in result.predictions if name not in DESCENTS), DESCENT)
     shown = ("simulation", best)
@@ -36,8 +34,7 @@ def draw(result: Comparison) -> Figure:
     for ax, name in zip(axes[1, 1:], shown, strict=True):
         plot_attention(result, name, largest or 1.0, ax=ax)
     handles, labels = axes[0, 0].get_legend_handles_labels()
-    columns = -(-len(labels) // 2)
-    figure.legend(handles, labels, loc="outside lower center", ncols=columns, frameon=False)
+    figure.legend(handles, labels, loc="outside lower center", ncols=3, frameon=False)
     figure.suptitle(title(result))
     return figure
 
@@ -49,26 +46,28 @@ def title(result: Comparison) -> str:
 
 
 def plot_curves(result: Comparison, name: str, ax: Axes | None = None) -> Axes:
-    """An observable over time, averaged over classes: mean and standard deviation of the runs,
-    with every theory on top."""
+    """An observable over time, averaged over classes: mean and standard deviation of the runs as
+    circles and a band, theories as lines."""
     ax = ax or plt.gca()
     times, mean = _series(result, "simulation", name)
     around = _over_classes(comparison.spread(result.measured(name)))[1:]
-    ax.fill_between(times, mean - around, mean + around, color="tab:blue", alpha=0.25, lw=0)
+    ax.fill_between(times, mean - around, mean + around, color="0.82", lw=0)
+    styles = drawing.nested(len(result.predictions))
+    for theory, style in zip(result.predictions, styles, strict=True):
+        values = _series(result, theory, name)[1]
+        ax.plot(times, values, label=result.about(theory)[0], **style)
     runs = int(np.sum(result.simulation.ok))
-    ax.plot(times, mean, color="tab:blue", lw=2, label=f"simulation, {runs} runs, mean ± sd")
+    every = max(times.size // MARKS, 1)
+    marks = {"ls": "", "marker": "o", "ms": 5, "mfc": "none", "color": "black"}
+    label = f"simulation, {runs} runs: mean, sd as band"
+    ax.plot(times[::every], mean[::every], label=label, **marks)
     if result.spread is not None and (scattered := result.scatter(name)) is not None:
         when = np.asarray(result.spread.times)[0][1:]
         middle = _over_classes(comparison.average(comparison.valid(result.spread, name)))[1:]
         band = _over_classes(scattered.predicted)[1:]
         label = "predicted mean ± sd"
-        ax.errorbar(when, middle, band, fmt="k.", ms=2, lw=0.8, capsize=2, zorder=3, label=label)
-    fresh = itertools.product(_DASHES, _COLOURS)
-    for theory in result.predictions:
-        dashes, colour = _STYLES[theory] if theory in _STYLES else next(fresh)
-        label = "T, batch = ∞" if theory == DESCENT else result.about(theory)[0]
-        values = _series(result, theory, name)[1]
-        ax.plot(times, values, color=colour, ls=dashes, lw=1.5, label=label)
+        bars = {"ls": "", "color": "0.35", "lw": 1, "capsize": 3, "zorder": 3}
+        ax.errorbar(when, middle, band, label=label, **bars)
     ax.set(xscale="log", xlabel="optimiser steps", ylabel=CURVES.get(name, name))
     ax.set_xlim(times[0], times[-1] if times.size > 1 else times[0] + 1)
     ax.grid(alpha=0.25)
@@ -89,7 +88,7 @@ def plot_speed(result: Comparison, ax: Axes | None = None) -> Axes:
                 ax.axvline(t, color="grey", lw=1, ls="--" if at_peak else ":")
                 side = "right" if at_peak else "left"
                 ax.annotate(label, (t, 0.98), xycoords=("data", "axes fraction"), ha=side, va="top")
-        ax.set_title("transition times of the closed form")
+        ax.set_title("vertical: times of the closed form", fontsize="medium")
     return ax
 
 
@@ -108,7 +107,7 @@ def plot_attention(result: Comparison, source: str, largest: float, ax: Axes | N
     ax.yaxis.set_major_locator(MaxNLocator(integer=True))
     ax.set(xscale="log", xlabel="optimiser steps", ylabel="token: common, then distinct")
     name = result.theories[source].title if source in result.theories else source
-    ax.set_title(f"attention $c_{{0l}}$: {name}")
+    ax.set_title(f"attention $c_{{0l}}$: {name}", fontsize="medium")
     ax.figure.colorbar(mesh, ax=ax)
     return ax
 

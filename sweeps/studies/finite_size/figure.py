@@ -13,7 +13,7 @@ from matplotlib.ticker import NullLocator
 
 import dynsim
 from dynsim import checks
-from sweeps import output
+from sweeps import drawing, output
 from sweeps.runner.cluster import hosts
 from sweeps.runner.run import run as run_sweep
 from sweeps.runner.run import valid
@@ -138,11 +138,11 @@ def run(config: FiniteSize) -> list[Path]:
 
 def draw(small: order.Errors, syn: order.Errors, ratios: dict[str, xr.Dataset]) -> Figure:
     """The order in 1/T on two tasks, and the spread."""
-    figure, axes = plt.subplots(1, 3, figsize=(16, 4.8), layout="constrained")
+    figure, (axes,) = drawing.panels(1, 3, height=4)
     plot_order(LENGTHS, small, ax=axes[0])
-    axes[0].set_title("three tokens a class, against enumeration")
+    axes[0].set_title("three tokens a class, enumerated", fontsize="medium")
     plot_order(SAMPLED_LENGTHS, syn, ax=axes[1])
-    axes[1].set_title("Syn-Small, against sampled quadratures")
+    axes[1].set_title("Syn-Small, sampled quadratures", fontsize="medium")
     plot_ratios(ratios, ax=axes[2])
     return figure
 
@@ -210,23 +210,24 @@ def ratio_lines(ratios: dict[str, xr.Dataset]) -> list[str]:
 def plot_order(lengths: tuple[int, ...], errors: order.Errors, ax: Axes | None = None) -> Axes:
     """Relative errors of both rungs over T, with the slopes -1 and -2."""
     ax = ax or plt.gca()
-    for place, (name, colour) in enumerate(
-        zip(order.RECORD, ("tab:blue", "tab:orange"), strict=True)
-    ):
+    for place, name in enumerate(order.RECORD):
+        colour = drawing.colour(place)
         ax.plot(lengths, errors.infinite[:, place], "o:", color=colour, label=f"{name}, T infinite")
         ax.plot(lengths, errors.finite[:, place], "s-", color=colour, label=f"{name}, first order")
         if errors.reference.any():
             ax.plot(lengths, errors.reference[:, place], color=colour, lw=0.8, ls=(0, (1, 3)))
     far = np.array(lengths[-3:], float)
+    # The legend goes where no curve is: all of them fall.
+    ax.set_ylim(top=30 * float(np.nanmax(errors.infinite)))
     for power, kind in ((1, errors.infinite), (2, errors.finite)):
         guide = kind[-1].max() * 2 * (far / far[-1]) ** -power
         ax.plot(far, guide, color="0.5", lw=1)
-        ax.annotate(f"$T^{{-{power}}}$", (far[0], guide[0]), color="0.4")
+        ax.annotate(f"$T^{{-{power}}}$", (far[-1], guide[-1]), color="0.4", ha="right", va="bottom")
     ax.set(xscale="log", yscale="log", xlabel="sequence length T", ylabel="relative error")
-    ax.set_xticks(lengths, [str(T) for T in lengths])
+    ax.set_xticks(lengths, [str(T) for T in lengths], fontsize="small")
     ax.xaxis.set_minor_locator(NullLocator())
     ax.grid(alpha=0.25)
-    ax.legend(fontsize=8)
+    ax.legend(fontsize="small", loc="upper right", ncols=2, columnspacing=1)
     return ax
 
 
@@ -239,13 +240,15 @@ def plot_ratios(ratios: dict[str, xr.Dataset], ax: Axes | None = None) -> Axes:
             values, errors = found[name].values.ravel(), found[name + "_error"].values.ravel()
             at = column + 0.2 * (row - 1.5) + np.linspace(-0.07, 0.07, values.size)
             label = name if column == 0 else None
-            ax.errorbar(at, values, errors, fmt="o", ms=3, color=f"C{row}", label=label)
+            style = {"fmt": "os^D"[row], "ms": 3, "color": drawing.colour(row)}
+            ax.errorbar(at, values, errors, label=label, **style)
     ax.set_xticks(range(len(ratios)), list(ratios))
-    ax.set(ylabel="predicted / measured", title=r"standard deviation over seeds")
+    ax.set_ylabel("predicted / measured")
+    ax.set_title("standard deviation over seeds", fontsize="medium")
     ax.set_yscale("log")
     ticks = (0.1, 0.2, 0.5, 1, 2, 5)
     ax.set_yticks(ticks, [f"{tick:g}" for tick in ticks])
     ax.yaxis.set_minor_locator(NullLocator())
     ax.grid(alpha=0.25, axis="y")
-    ax.legend(fontsize=8)
+    ax.legend(fontsize="small")
     return ax

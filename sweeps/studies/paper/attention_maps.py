@@ -71,15 +71,15 @@ def run(config: Figure4 | Figure5) -> list[Path]:
 
 
 def draw(found: Mapping[str, xr.Dataset], used: np.ndarray, eta_z: float) -> Figure:
-    """A row for each class in training, then on the flow, and a column for each rate: attention on
-    the tokens `used`; `eta_z` where it is no coordinate."""
+    """A column for each rate, and for each class two rows that are to be compared, training and the
+    flow: attention on the tokens `used`; `eta_z` where it is no coordinate."""
     rates = found["training"].eta_y.values
     classes = found["training"].sizes["class"]
-    rows = [(source, n) for source in found for n in range(classes)]
+    rows = [(source, n) for n in range(classes) for source in found]
     figure, axes = plt.subplots(
         len(rows),
         len(rates),
-        figsize=(1 + 4.6 * len(rates), 2.7 * len(rows)),
+        figsize=(1.2 + 3 * len(rates), 0.4 + 1.8 * len(rows)),
         layout="constrained",
         sharex=True,
         sharey=True,
@@ -90,21 +90,24 @@ def draw(found: Mapping[str, xr.Dataset], used: np.ndarray, eta_z: float) -> Fig
             panel = found[source].sel(eta_y=rate)
             other = float(panel.eta_z if "eta_z" in panel.coords else eta_z)
             mesh = plot(panel.attention.isel({"class": n, "token": used}), ax=ax)
-            title = rf"{source}, class {n}, $\eta_Y = {rate:g}$, $\eta_Z = {other:g}$"
-            ax.set_title(title, fontsize="medium")
+            rates_used = rf"$\eta_Y = {rate:g}$, $\eta_Z = {other:g}$"
+            ax.set_title(f"{source}, class {n}, {rates_used}", fontsize="small")
     for ax in axes[-1]:
         ax.set_xlabel("optimiser step (recorded ones)")
     for ax in axes[:, 0]:
-        ax.set_ylabel("contextual token")
-    figure.colorbar(mesh, ax=axes, label="attention $c_{nl}$", extend="min")
+        ax.set_ylabel("token")
+    label = "attention $c_{nl}$ (grey: token is not in the class)"
+    figure.colorbar(mesh, ax=axes, label=label, extend="min", aspect=40)
     return figure
 
 
 def plot(attention: xr.DataArray, ax: Axes | None = None):
     """Heat map of attention (time, token), on a logarithmic colour scale: the snap to a few
-    tokens spans orders of magnitude. Returns the mesh, for a colour bar."""
+    tokens spans orders of magnitude. Tokens without attention at the first time, which are not in
+    the class, are grey. Returns the mesh, for a colour bar."""
     ax = ax or plt.gca()
-    values = np.clip(attention.values.T, 1e-4, 1)
+    absent = np.broadcast_to(attention.isel(time=0).values == 0, attention.shape)
+    values = np.ma.array(np.clip(attention.values, 1e-4, 1), mask=absent).T
     columns = np.arange(attention.sizes["time"])
     mesh = ax.pcolormesh(
         columns,
@@ -113,7 +116,8 @@ def plot(attention: xr.DataArray, ax: Axes | None = None):
         else np.arange(attention.sizes["token"]),
         values,
         norm=LogNorm(1e-4, 1),
-        cmap="viridis",
+        cmap=plt.get_cmap("viridis").with_extremes(bad="0.8"),
+        rasterized=True,
         shading="nearest",
     )
     ax.set_xticks(columns[::2], [f"{t:g}" for t in attention.time.values[::2]])

@@ -15,7 +15,7 @@ from matplotlib.figure import Figure
 
 from dynsim import checks
 from dynsim.transformer.observables import uniform_entropy
-from sweeps import output
+from sweeps import drawing, output
 from sweeps.runner.cluster import hosts
 from sweeps.runner.run import run as run_sweep
 from sweeps.runner.run import valid
@@ -113,12 +113,12 @@ def run(config: Figure10) -> list[Path]:
 def draw(config: Figure10, entropy: xr.DataArray, found: Mapping[str, Trend]) -> Figure:
     """Entropy (eta, seed, time) of valid runs: at the end against the rate, and over training."""
     final = entropy.isel(time=-1).values
-    figure, (left, right) = plt.subplots(1, 2, figsize=(12, 5), layout="constrained")
+    figure, ((left, right),) = drawing.panels(1, 2, width=4.8, height=4.2)
     bound = uniform_entropy(config.length)
     plot(entropy["eta"].values, final, found["equal steps"], bound, ax=left)
     left.set_title(f"after {config.steps} steps", fontsize="medium")
     plot_over_time(entropy, ax=right)
-    right.set_title(f"at equal eta x steps: {found['equal eta-time']}", fontsize="medium")
+    right.set_title(f"at equal $\\eta$ x steps: {found['equal eta-time']}", fontsize="medium")
     diverged = int(np.isnan(final).sum())
     runs = f"{config.layers} layer(s), {diverged} of {final.size} runs diverged"
     figure.suptitle(f"{describe(config.training())}; {runs}", fontsize="medium")
@@ -166,8 +166,10 @@ def plot(
     rows = [row[~np.isnan(row)] for row in entropy]
     mean = [row.mean() if row.size else np.nan for row in rows]
     spread = [row.std(ddof=1) if row.size > 1 else 0.0 for row in rows]
-    ax.errorbar(rates, mean, spread, fmt="o", capsize=4, label="mean, standard deviation")
-    ax.plot(rates, line.intercept + line.slope * rates, "--", label=str(line))
+    style = {"fmt": "o", "capsize": 4, "color": drawing.colour(0)}
+    ax.errorbar(rates, mean, spread, label="mean, standard deviation", **style)
+    fitted = line.intercept + line.slope * rates
+    ax.plot(rates, fitted, "--", color=drawing.colour(1), label=str(line))
     ax.axhline(bound, color="black", lw=0.8, ls=":", label="uniform attention")
     ax.set(xlabel=r"learning rate $\eta$ (1/step)", ylabel="entropy of attention (nat)")
     ax.legend(fontsize="small")
@@ -178,7 +180,7 @@ def plot(
 def plot_over_time(entropy: xr.DataArray, ax: Axes | None = None) -> Axes:
     """Mean over seeds and its spread against eta times steps, a colour for each rate."""
     ax = ax or plt.gca()
-    colours = plt.get_cmap("viridis")(np.linspace(0, 0.9, entropy.sizes["eta"]))
+    colours = drawing.shades(entropy.sizes["eta"])
     for one, colour in zip(entropy, colours, strict=True):
         rate = float(one["eta"])
         runs = one.dropna("seed")

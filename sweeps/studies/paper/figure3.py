@@ -13,11 +13,12 @@ import matplotlib.pyplot as plt
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
 
 from dynsim import checks
 from dynsim.precision import precision
 from odes.formulas import decoder, growth
-from sweeps import output
+from sweeps import drawing, output
 
 
 @dataclasses.dataclass(frozen=True)
@@ -70,7 +71,7 @@ def run(config: Figure3) -> list[Path]:
 
 def draw(config: Figure3, data: Mapping[str, np.ndarray]) -> Figure:
     """The bounds of all rates in one panel; `data` as `plot` takes them."""
-    figure, ax = plt.subplots(figsize=(8.4, 4.6), layout="constrained")
+    figure, ((ax,),) = drawing.panels(1, 1, width=7, height=3.8)
     plot(config.eta_y, **data, ax=ax)
     ax.set_title(
         rf"$K = {config.K}$, $M = {config.M}$, $\eta_Z = {config.eta_z:g}$, "
@@ -89,17 +90,20 @@ def plot(
 ) -> Axes:
     """Upper bound (solid) and lower bound (dashed) of chi; dotted lines at the transitions."""
     ax = ax or plt.gca()
-    for eta_y, low, high, snap in zip(rates, lower, upper, t0, strict=True):
-        (line,) = ax.plot(t, high, label=rf"$\eta_Y = {eta_y:g}$, $t_0 = {snap:.0f}$")
-        ax.plot(t, low, "--", lw=1, color=line.get_color())
-        ax.axvline(snap, color=line.get_color(), ls=":", lw=1)
+    curves = zip(rates, lower, upper, t0, drawing.shades(len(rates)), strict=True)
+    for eta_y, low, high, snap, colour in curves:
+        ax.plot(t, high, color=colour, label=rf"$\eta_Y = {eta_y:g}$, $t_0 = {snap:.0f}$")
+        ax.plot(t, low, "--", color=colour)
+        ax.axvline(snap, color=colour, ls=":")
     ax.set(xlabel="optimiser steps $t$", ylabel=r"growth factor $\chi$", xlim=(0, t[-1]))
     ax.set_yscale("log")
-    ax.legend(
-        loc="upper left",
-        bbox_to_anchor=(1.01, 1),
-        fontsize="small",
-        title="solid $e^{2B}$\ndashed $e^{2 f^2 B}$\ndotted $t_0$",
-    )
+    rates_drawn, _ = ax.get_legend_handles_labels()
+    lines = {
+        "upper bound $e^{2B}$": "-",
+        "lower bound $e^{2 f^2 B}$": "--",
+        "transition $t_0$": ":",
+    }
+    kinds = [Line2D([], [], color="k", ls=ls, label=label) for label, ls in lines.items()]
+    ax.legend(handles=[*rates_drawn, *kinds], loc="upper left", bbox_to_anchor=(1.01, 1))
     ax.grid(alpha=0.25)
     return ax

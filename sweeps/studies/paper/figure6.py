@@ -17,7 +17,7 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
 from dynsim import checks
-from sweeps import output
+from sweeps import drawing, output
 from sweeps.runner.cluster import hosts
 from sweeps.runner.files import load
 from sweeps.runner.run import run as run_sweep
@@ -96,12 +96,13 @@ def run(config: Figure6) -> list[Path]:
 def draw(found: Mapping[str, xr.Dataset], known: Cells) -> Figure:
     """A panel for each number of queries."""
     panels = next(iter(found.values())).num_queries.values
-    figure, axes = plt.subplots(
-        1, len(panels), figsize=(1.5 + 3.4 * len(panels), 4.6), layout="constrained", squeeze=False
+    width = max(7.0, 2.6 * len(panels))
+    figure, axes = drawing.panels(
+        1, len(panels), width=width / len(panels), height=4.4, sharey=True
     )
     for ax, number in zip(axes[0], panels, strict=True):
         plot({engine: ds.sel(num_queries=number) for engine, ds in found.items()}, known, ax=ax)
-    axes[0, 0].set_ylabel("entropy of attention on distinct tokens (nat)")
+    axes[0, 0].set_ylabel("entropy on distinct tokens (nat)")
     handles, labels = axes[0, 0].get_legend_handles_labels()
     shown = {
         text: style for engine, (text, *style) in STYLES.items() if engine in (*found, "known")
@@ -110,11 +111,13 @@ def draw(found: Mapping[str, xr.Dataset], known: Cells) -> Figure:
         Line2D([], [], color="k", ls=style, marker=marker, mfc="none")
         for style, marker in shown.values()
     ]
-    columns = -(-len(handles) // 2)
+    columns = int(width // LEGEND_COLUMN)
     figure.legend(handles, [*labels, *shown], loc="outside lower center", ncols=columns)
     return figure
 
 
+LEGEND_COLUMN = 3.2
+"""Inches that the longest of the texts below takes."""
 STYLES = {
     TRAINING: ("trained (mean, s.d.)", "-", "o"),
     THEORY: ("theory at finite T (mean, band of s.d.)", "--", ""),
@@ -139,7 +142,7 @@ def plot(found: Mapping[str, xr.Dataset], known: Cells, ax: Axes | None = None) 
     """One panel: training and theory with their spread over seeds, and published means."""
     ax = ax or plt.gca()
     first = next(iter(found.values())).entropy
-    colours = plt.get_cmap("viridis")(np.linspace(0, 0.9, first.sizes["eta_z"]))
+    colours = drawing.shades(first.sizes["eta_z"])
     ratio = first.ratio.values
     for eta_z, colour in zip(first.eta_z.values, colours, strict=True):
         line = {engine: ds.sel(eta_z=eta_z) for engine, ds in found.items()}
@@ -158,7 +161,9 @@ def plot(found: Mapping[str, xr.Dataset], known: Cells, ax: Axes | None = None) 
         at = [r for r, key in zip(ratio, keys, strict=True) if key in known]
         means = [known[key][0] for key in keys if key in known]
         ax.plot(at, means, "s", ms=8, mfc="none", color=colour)
-    ax.set(title=f"{int(first.num_queries)} queries", xlabel=r"$\eta_Y / \eta_Z$", xscale="log")
+    number = int(first.num_queries)
+    ax.set(title=f"{number} {'query' if number == 1 else 'queries'}")
+    ax.set(xlabel=r"$\eta_Y / \eta_Z$", xscale="log")
     ax.set_xticks(ratio, [f"{r:g}" for r in ratio])
     ax.minorticks_off()
     ax.grid(alpha=0.25)

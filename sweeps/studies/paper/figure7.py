@@ -1,6 +1,8 @@
 """Fig. 7 of Scan and Snap: attention over training on text, with one layer and with three."""
 
 import dataclasses
+import itertools
+import textwrap
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -13,7 +15,7 @@ from matplotlib.figure import Figure
 
 from dynsim import Status, checks
 from dynsim.transformer.observables import uniform_entropy
-from sweeps import output
+from sweeps import drawing, output
 from sweeps.runner.cluster import hosts
 from sweeps.runner.run import run as run_sweep
 from sweeps.runner.spec import Sweep
@@ -24,6 +26,8 @@ SHARES = (0.0, 0.1, 0.3, 1.0)
 """Shares of the training after which maps are drawn."""
 RECORDS = 20
 """Intervals between records, all as long, so that the changes over them compare."""
+EVERY = 5
+"""Of the words of a prompt, how many there are from one whose place is told to the next."""
 SMALLEST = 1e-3
 """Where the colour scale of the maps ends."""
 
@@ -85,31 +89,40 @@ def run(config: Figure7) -> list[Path]:
 def draw(config: Figure7, found: Mapping[int, xr.Dataset], words: Sequence[str]) -> Figure:
     """Maps of every layer by number of layers, and beside them three quantities over training."""
     rows = sum(found)
-    figure = plt.figure(figsize=(19, 3.6 * rows + 1), layout="constrained")
-    ((left, right),) = figure.subfigures(1, 2, squeeze=False, width_ratios=[3.2, 1])
-    axes = left.subplots(rows, len(SHARES), squeeze=False, sharex=True, sharey=True)
+    figure = plt.figure(figsize=(10, 2.3 * rows + 4.6), layout="constrained")
+    above, below = figure.subfigures(2, 1, height_ratios=[2.3 * rows + 1, 3.6])
+    axes = above.subplots(rows, len(SHARES), squeeze=False, sharex=True, sharey=True)
     row = 0
     for layers, data in found.items():
         for layer in range(layers):
             maps = data["attention"].isel(seed=0, prompt=0, head=0, layer=layer)
             for ax, share in zip(axes[row], SHARES, strict=True):
                 at = round(share * (maps.sizes["time"] - 1))
-                mesh = plot_map(maps.isel(time=at), words, ax=ax)
+                mesh = plot_map(maps.isel(time=at), ax=ax)
                 step = float(maps["time"][at])
                 ax.set_title(f"layer {layer + 1} of {layers}, step {step:g}", fontsize="small")
             row += 1
-    left.colorbar(mesh, ax=axes, label="attention", extend="min", shrink=0.6, pad=0.01)
-    upper, middle, lower = right.subplots(3, 1)
-    plot_curves(found, "layer_entropy", ax=upper)
+    for ax in axes[-1]:
+        ax.set_xlabel("place of the key")
+    for ax in axes[:, 0]:
+        ax.set_ylabel("place of the query")
+    above.colorbar(mesh, ax=axes, label="attention", extend="min", aspect=30)
+    above.supxlabel(prompt(words), fontsize="small")
+    curves = below.subplots(1, 3)
+    plot_curves(found, "layer_entropy", ax=curves[0])
     bound = uniform_entropy(config.length)
-    upper.axhline(bound, color="black", lw=0.8, ls=":", label="uniform attention")
-    upper.set(ylabel="entropy of attention (nat)", ylim=(0, None))
-    upper.legend(fontsize="small")
-    plot_curves(found, "layer_top", ax=middle)
-    middle.set(ylabel="largest weight of a row", ylim=(0, 1))
-    plot_curves(found, "layer_change", ax=lower)
-    lower.set(ylabel=f"attention that moved in {config.steps // RECORDS} steps", ylim=(0, None))
-    lower.set_xlabel("optimiser step")
+    curves[0].axhline(bound, color="black", lw=0.8, ls=":", label="uniform attention")
+    curves[0].set(title="entropy of attention (nat)", ylim=(0, None))
+    plot_curves(found, "layer_top", ax=curves[1])
+    curves[1].set(title="largest weight of a row", ylim=(0, 1))
+    plot_curves(found, "layer_change", ax=curves[2])
+    moved = f"attention that moved in {config.steps // RECORDS} steps"
+    curves[2].set(title=moved, ylim=(0, None))
+    for ax in curves:
+        ax.set_xlabel("optimiser step")
+        ax.title.set_fontsize("medium")
+    handles, labels = curves[0].get_legend_handles_labels()
+    below.legend(handles, labels, loc="outside lower center", ncols=5, frameon=False)
     run_of = config.training(config.layers[0])
     figure.suptitle(rf"{describe(run_of)}, $\eta$ = {config.eta:g}", fontsize="medium")
     return figure
@@ -158,18 +171,23 @@ def measures(data: xr.Dataset, length: int) -> list[dict[str, float]]:
     return found
 
 
-def plot_map(attention: xr.DataArray, words: Sequence[str], ax: Axes | None = None):
-    """Heat map (query, key) on a logarithmic scale, white above the diagonal, with the words of
-    the prompt. Returns the mesh, for a colour bar."""
+def prompt(words: Sequence[str]) -> str:
+    """The prompt in lines, the place of every `EVERY`-th word before it."""
+    safe = [word.replace("$", r"\$") for word in words]
+    told = [f"[{i}] {word}" if i % EVERY == 0 else word for i, word in enumerate(safe)]
+    return textwrap.fill("prompt: " + " ".join(told), 130)
+
+
+def plot_map(attention: xr.DataArray, ax: Axes | None = None):
+    """Heat map (query, key) by place in the prompt, on a logarithmic scale, white above the
+    diagonal. Returns the mesh, for a colour bar."""
     ax = ax or plt.gca()
     values = attention.transpose("query", "key").values
     shown = np.where(np.tril(np.ones(values.shape, bool)), np.maximum(values, SMALLEST), np.nan)
     mesh = ax.pcolormesh(shown, norm=LogNorm(SMALLEST, 1), cmap="viridis", rasterized=True)
-    places = np.arange(len(words)) + 0.5
-    safe = [word.replace("$", r"\$") for word in words]
-    ax.set_xticks(places, safe, rotation=90, fontsize=4.5)
-    ax.set_yticks(places, safe, fontsize=4.5)
-    ax.tick_params(length=0)
+    places = np.arange(0, len(values), EVERY)
+    ax.set_xticks(places + 0.5, [str(place) for place in places], fontsize="small")
+    ax.set_yticks(places + 0.5, [str(place) for place in places], fontsize="small")
     ax.set_aspect("equal")
     if not ax.yaxis_inverted():
         ax.invert_yaxis()
@@ -179,7 +197,8 @@ def plot_map(attention: xr.DataArray, words: Sequence[str], ax: Axes | None = No
 def plot_curves(found: Mapping[int, xr.Dataset], name: str, ax: Axes | None = None) -> Axes:
     """A quantity of each layer over training: mean over seeds, and a band of one deviation."""
     ax = ax or plt.gca()
-    for style, (layers, data) in zip(("-", "--", ":", "-.") * 2, found.items(), strict=False):
+    places = itertools.count()
+    for style, (layers, data) in zip(itertools.cycle(drawing.DASHES), found.items(), strict=False):
         for layer in range(layers):
             one = data[name].isel(layer=layer)
             # The first record has no interval before it.
@@ -187,9 +206,8 @@ def plot_curves(found: Mapping[int, xr.Dataset], name: str, ax: Axes | None = No
             mean = one.mean("seed")
             spread = one.std("seed", ddof=min(1, one.sizes["seed"] - 1))
             label = f"layer {layer + 1} of {layers}"
-            (line,) = ax.plot(one["time"], mean, style, label=label)
-            ax.fill_between(
-                one["time"], mean - spread, mean + spread, color=line.get_color(), alpha=0.2, lw=0
-            )
+            colour, low, high = drawing.colour(next(places)), mean - spread, mean + spread
+            ax.plot(one["time"], mean, ls=style, color=colour, label=label)
+            ax.fill_between(one["time"], low, high, color=colour, alpha=0.2, lw=0)
     ax.grid(alpha=0.25)
     return ax

@@ -13,7 +13,7 @@ from dynsim import checks
 from dynsim.precision import precision
 from odes.formulas import decoder
 from odes.formulas.discrete_decoder import h_star
-from sweeps import output
+from sweeps import drawing, output
 
 
 @dataclasses.dataclass(frozen=True)
@@ -49,7 +49,7 @@ def run(config: Figure8) -> list[Path]:
 
 def draw(arrays: Mapping[str, np.ndarray]) -> Figure:
     """A column for each vocabulary; `arrays` as they are written."""
-    figure, axes = plt.subplots(2, 2, figsize=(11, 7.5), layout="constrained", sharex="col")
+    figure, axes = drawing.panels(2, 2, width=4, sharex="col")
     for column, (M, rates) in zip(axes.T, PANELS.items(), strict=True):
         s, flow, discrete = (arrays[f"M{M}/{name}"] for name in ("s", "h", "h_star"))
         plot(s, rates, flow, discrete, M, ax=column[0])
@@ -67,9 +67,10 @@ def plot(
 ) -> Axes:
     """h (lines) and h* (dots) over the number of visits."""
     ax = ax or plt.gca()
-    for eta, curve, dots in zip(rates, flow, discrete, strict=True):
-        (line,) = ax.plot(s, M * curve, label=rf"$\eta_Y = {eta:g}$")
-        ax.plot(s, M * dots, ".", ms=3, color=line.get_color())
+    shades = drawing.shades(len(rates))
+    for eta, curve, dots, colour in zip(rates, flow, discrete, shades, strict=True):
+        ax.plot(s, M * curve, color=colour, label=rf"$\eta_Y = {eta:g}$")
+        ax.plot(s, M * dots, ".", ms=4, color=colour)
     ax.set(ylabel="$M h$ (line), $M h^*$ (dots)", title=f"M = {M}")
     ax.legend(fontsize="small")
     ax.grid(alpha=0.25)
@@ -85,8 +86,8 @@ def plot_difference(
 ) -> Axes:
     """h* - h over Lemma 7's bound 2 eta_Y / M: between 0 and 1, and going to 0."""
     ax = ax or plt.gca()
-    for eta, curve in zip(rates, difference, strict=True):
-        ax.plot(s, curve * M / (2 * eta), label=rf"$\eta_Y = {eta:g}$")
+    for eta, curve, colour in zip(rates, difference, drawing.shades(len(rates)), strict=True):
+        ax.plot(s, curve * M / (2 * eta), color=colour, label=rf"$\eta_Y = {eta:g}$")
     ax.axhline(0, color="grey", lw=0.8)
     ax.set(xlabel="visits to the class $s$", ylabel=r"$(h^* - h)\,/\,(2\eta_Y/M)$")
     ax.grid(alpha=0.25)

@@ -17,7 +17,7 @@ from matplotlib.figure import Figure
 from dynsim import checks
 from dynsim.precision import precision
 from odes.formulas import decoder, growth
-from sweeps import output
+from sweeps import drawing, output
 
 RATES = (0.5, 1.0, 2.0, 4.0, 8.0)
 PANELS = {10: (100, 5.0), 1: (10_000, 50.0)}
@@ -60,11 +60,11 @@ def run(config: Figure9) -> list[Path]:
 
 def draw(config: Figure9, arrays: Mapping[str, np.ndarray]) -> Figure:
     """A panel for each ratio of rates; `arrays` as they are written."""
-    figure, axes = plt.subplots(1, 2, figsize=(11, 4.2), layout="constrained")
+    figure, (axes,) = drawing.panels(1, 2, width=4.2, height=3.6)
     for ax, (nu, (M, _)) in zip(axes, PANELS.items(), strict=True):
         data = {name: arrays[f"nu{nu}/{name}"] for name in ("t", "B", "t0", "B_at_t0")}
         title = rf"$\nu = \eta_Y/\eta_Z = {nu}$, M = {M}, K = {config.K}"
-        plot(**data, ax=ax).set_title(title)
+        plot(**data, ax=ax).set_title(title, fontsize="medium")
     return figure
 
 
@@ -73,10 +73,10 @@ def plot(
 ) -> Axes:
     """B(t) for each eta_Z; a dot at the transition, which is at one height for all of them."""
     ax = ax or plt.gca()
-    for eta_z, curve, snap in zip(RATES, B, t0, strict=True):
-        (line,) = ax.plot(t, curve, label=rf"$\eta_Z = {eta_z:g}$")
+    for eta_z, curve, snap, colour in zip(RATES, B, t0, drawing.shades(len(RATES)), strict=True):
+        ax.plot(t, curve, color=colour, label=rf"$\eta_Z = {eta_z:g}$")
         if snap <= t[-1]:
-            ax.plot(snap, B_at_t0, "o", color=line.get_color())
+            ax.plot(snap, B_at_t0, "o", color=colour)
     ax.axhline(float(B_at_t0), color="grey", ls=":", label="$B(t_0)$")
     ax.set(xlabel="optimiser steps $t$", ylabel="growth factor bound $B(t)$", xlim=(0, t[-1]))
     ax.legend(fontsize="small")

@@ -4,12 +4,11 @@ import dataclasses
 from pathlib import Path
 
 import matplotlib.pyplot as plt
-import numpy as np
 import xarray as xr
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from sweeps import output
+from sweeps import drawing, output
 from sweeps.runner.cluster import hosts
 from sweeps.runner.files import load
 from sweeps.runner.run import run as run_sweep
@@ -67,7 +66,7 @@ def draw(data: xr.Dataset) -> Figure:
     figure, axes = plt.subplots(
         len(numbers),
         len(rates),
-        figsize=(3.3 * len(rates), 0.7 + 2.7 * len(numbers)),
+        figsize=(2.5 * len(rates), 0.7 + 2.3 * len(numbers)),
         layout="constrained",
         sharex=True,
         sharey=True,
@@ -75,8 +74,9 @@ def draw(data: xr.Dataset) -> Figure:
     )
     for row, number in enumerate(numbers):
         for column, eta_z in enumerate(rates):
+            word = "query" if number == 1 else "queries"
             ax = plot(data.recall.sel(num_queries=number, eta_z=eta_z), ax=axes[row, column])
-            ax.set_title(rf"{number} queries, $\eta_Z = {eta_z:g}$", fontsize="medium")
+            ax.set_title(rf"{number} {word}, $\eta_Z = {eta_z:g}$", fontsize="medium")
     for ax in axes[-1]:
         ax.set_xlabel("threshold (units of 1/M)")
     for ax in axes[:, 0]:
@@ -88,7 +88,7 @@ def draw(data: xr.Dataset) -> Figure:
 def plot(recall: xr.DataArray, ax: Axes | None = None) -> Axes:
     """Mean recall over seeds against the threshold, a line for each eta_Y / eta_Z."""
     ax = ax or plt.gca()
-    colours = plt.get_cmap("viridis")(np.linspace(0, 0.9, recall.sizes["ratio"]))
+    colours = drawing.shades(recall.sizes["ratio"])
     for ratio, colour in zip(recall.ratio.values, colours, strict=True):
         line = recall.sel(ratio=ratio)
         mean = line.mean("seed")

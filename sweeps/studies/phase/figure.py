@@ -15,7 +15,7 @@ from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 from matplotlib.ticker import FixedLocator, NullLocator
 
-from sweeps import output
+from sweeps import drawing, output
 from sweeps.runner.cluster import hosts
 from sweeps.runner.labels import label
 from sweeps.runner.run import run as run_sweep
@@ -108,9 +108,7 @@ def draw(
     areas = {name: region_map(ds, rule) for name, ds in found.items()}
     compared = len(maps) == 2
     columns = 3 if compared else 1
-    figure, axes = plt.subplots(
-        2, columns, figsize=(1 + 4.6 * columns, 8.6), layout="constrained", squeeze=False
-    )
+    figure, axes = drawing.panels(2, columns, width=3.6 if compared else 5, height=3.6)
     finite = np.concatenate([m.values[np.isfinite(m.values)] for m in maps.values()])
     low, high = (finite.min(), finite.max()) if finite.size else (0.0, 1.0)
     for column, (name, values) in enumerate(maps.items()):
@@ -132,7 +130,7 @@ def draw(
             with_noise = diagram.with_noise(areas[second], noise)
             said += f"; {100 * float((areas[first] == with_noise).mean()):.1f} % with noise"
         print(said)
-        axes[1, 2].set_title(said)
+        axes[1, 2].set_title(said.replace("; ", "\n"), fontsize="medium")
     for ax in axes.flat:
         plot_lines(config, closed, ax=ax, bound=ax in axes[0, : len(maps)])
         if noise is not None:
@@ -141,10 +139,10 @@ def draw(
     figure.legend(
         handles=legend(rule, closed, noise, codes),
         loc="outside lower center",
-        ncols=5 if compared else 2,
+        ncols=4 if compared else 2,
         frameon=False,
     )
-    figure.suptitle(textwrap.fill(config.title(), 45 * columns))
+    figure.suptitle(textwrap.fill(config.title(), 34 * columns + 10))
     return figure
 
 
@@ -223,7 +221,7 @@ def plot_lines(config: Plane, closed: Mapping[str, np.ndarray], ax: Axes, bound:
         drawn = ax.contour(
             xs, ys, closed["bound"], levels, colors="0.35", linewidths=0.8, linestyles="-"
         )
-        ax.clabel(drawn, fmt="B = %.2g", fontsize=7)
+        ax.clabel(drawn, fmt="B = %.2g", fontsize="small")
 
 
 def crossing(closed: Mapping[str, np.ndarray]) -> list[str]:

@@ -12,10 +12,11 @@ from matplotlib.axes import Axes
 from matplotlib.collections import QuadMesh
 from matplotlib.colors import LogNorm
 from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
 
 from dynsim import checks
 from odes.yz import ladder
-from sweeps import output
+from sweeps import drawing, output
 from sweeps.runner.cluster import hosts
 from sweeps.runner.run import run as run_sweep
 from sweeps.runner.run import valid
@@ -133,24 +134,21 @@ def summary(error: xr.DataArray) -> list[str]:
 def draw(errors: Mapping[tuple[str, str], xr.DataArray]) -> Figure:
     """A column for each rung, a row for each plane."""
     names = list(dict.fromkeys(name for _, name in errors))
-    figure, axes = plt.subplots(
-        2, len(names), figsize=(1.5 + 3.4 * len(names), 7.2), layout="constrained", squeeze=False
-    )
+    width = max(6.0, 2.6 * len(names))
+    figure, axes = drawing.panels(2, len(names), width=width / len(names), height=3.4)
     for column, name in enumerate(names):
         mesh = plot(errors["rates", name], ax=axes[0, column])
-        axes[0, column].axvline(PAPER_RATIO, color="0.4", ls=":")
+        axes[0, column].axvline(PAPER_RATIO, color="k", ls=":")
         axes[0, column].set(title=ladder.THEORIES[name].title, xlabel=r"$\eta_Y/\eta_Z$")
-        plot(errors["overlap", name].transpose("overlap", "K"), ax=axes[1, column])
-        axes[1, column].minorticks_off()
-        classes = errors["overlap", name].K.values
-        axes[1, column].set_yticks(classes, [str(K) for K in classes])
+        axes[0, column].title.set_fontsize("medium")
+        plot_cells(errors["overlap", name].transpose("overlap", "K"), ax=axes[1, column])
         axes[1, column].set(xlabel=r"overlap $f_n \cdot f_{n'}$ at the start")
     axes[0, 0].set_ylabel(r"$\eta_Z$ (1/step)")
     axes[1, 0].set_ylabel("number of classes $K$")
     figure.colorbar(mesh, ax=axes, label="relative error of the logit over time", extend="both")
-    figure.suptitle(
-        "solid: error 5 %, dashed: 20 %, dotted: the ratio of the paper's Assumption 1(c)"
-    )
+    lines = {"error 5 %": "-", "error 20 %": "--", "ratio of the paper's Assumption 1(c)": ":"}
+    handles = [Line2D([], [], color="k", ls=ls, label=text) for text, ls in lines.items()]
+    figure.legend(handles=handles, loc="outside upper center", ncols=3, frameon=False)
     return figure
 
 
@@ -160,16 +158,39 @@ def plot(error: xr.DataArray, ax: Axes | None = None) -> QuadMesh:
     ax = ax or plt.gca()
     x, y = error.dims
     values = error.values.T
-    mesh = ax.pcolormesh(
-        cell_edges(error[x]),
-        cell_edges(error[y]),
-        np.ma.masked_invalid(np.clip(values, 1e-3, None)),
-        norm=LogNorm(1e-3, 1),
-        cmap=plt.get_cmap("cividis_r").with_extremes(bad="#b0b0b0"),
-    )
+    mesh = _coloured(ax, cell_edges(error[x]), cell_edges(error[y]), values)
     if np.nanmin(values) < CONTOURS[1] and np.nanmax(values) > CONTOURS[0]:
         ax.contour(
             error[x], error[y], values, CONTOURS, colors="k", linestyles=["-", "--"], linewidths=1.2
         )
     ax.set(xscale="log", yscale="log")
     return mesh
+
+
+def plot_cells(error: xr.DataArray, ax: Axes | None = None) -> QuadMesh:
+    """Error over a plane (across, up) of a few values, too few for contours: cells of one size
+    with the error in % in each. Returns the mesh."""
+    ax = ax or plt.gca()
+    values = error.values.T
+    edges = [np.arange(size + 1) - 0.5 for size in error.shape]
+    mesh = _coloured(ax, *edges, values)
+    for (row, column), value in np.ndenumerate(values):
+        colour = "white" if value > CONTOURS[1] else "black"
+        text = "-" if np.isnan(value) else f"{100 * value:.{1 if value < 0.1 else 2}g}"
+        style = {"ha": "center", "va": "center", "fontsize": "small"}
+        ax.text(column, row, text, color=colour, **style)
+    across, up = ([f"{value:g}" for value in error[dim].values] for dim in error.dims)
+    ax.set_xticks(range(len(across)), across, fontsize="small", rotation=90)
+    ax.set_yticks(range(len(up)), up)
+    return mesh
+
+
+def _coloured(ax: Axes, x: np.ndarray, y: np.ndarray, values: np.ndarray) -> QuadMesh:
+    return ax.pcolormesh(
+        x,
+        y,
+        np.ma.masked_invalid(np.clip(values, 1e-3, None)),
+        norm=LogNorm(1e-3, 1),
+        cmap=plt.get_cmap("cividis_r").with_extremes(bad="#b0b0b0"),
+        rasterized=True,
+    )

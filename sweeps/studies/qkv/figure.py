@@ -30,7 +30,7 @@ from dynsim.trajectory import Trajectory
 from odes.qkv import factors
 from odes.solver.integrate import Tolerances
 from odes.yz import population
-from sweeps import output
+from sweeps import drawing, output
 
 THEORIES = {"plain": "plain flow in (Y, Z)", "factors": "flow of the factors"}
 MEASURES = {"attention": "attention $c_n$", "loss": "loss"}
@@ -87,14 +87,15 @@ def run(config: FigureQKV) -> list[Path]:
 
 def draw(config: FigureQKV, errors: dict[str, np.ndarray], M: int) -> Figure:
     """A column for each theory, a row for each of `MEASURES`; errors as `width_errors` has them."""
-    figure, axes = plt.subplots(2, 2, figsize=(10, 8), layout="constrained", sharex=True)
+    figure, axes = drawing.panels(2, 2, width=4.2, height=3.3, sharex=True)
     for row, measure in enumerate(MEASURES):
         for column, name in enumerate(THEORIES):
             ax = plot(config, errors[name][row], ax=axes[row, column])
-            ax.set_title(f"{THEORIES[name]}: {MEASURES[measure]}")
+            ax.set_title(f"{THEORIES[name]}: {MEASURES[measure]}", fontsize="medium")
             if row == len(MEASURES) - 1:
-                ax.set_xlabel(f"width $d$ (overlapping embedding below M = {M})")
-    figure.suptitle("distance from descent on the factors, relative to how far descent goes")
+                ax.set_xlabel(f"width $d$ (overlapping below M = {M})")
+    how = "distance from descent on the factors, relative to how far descent goes"
+    figure.suptitle(how, fontsize="medium")
     return figure
 
 

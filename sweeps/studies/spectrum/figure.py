@@ -13,13 +13,13 @@ from dynsim import checks
 from dynsim.precision import AnyArray
 from dynsim.two_stage.presets import Preset
 from dynsim.two_stage.rank_truncation import RankCurves
-from sweeps import output
+from sweeps import drawing, output
 from sweeps.runner.cluster import hosts
 from sweeps.studies.spectrum import panels as checkpoint
 from sweeps.studies.spectrum.checkpoint import Checkpoint
 from sweeps.studies.two_stage import claims
 from sweeps.studies.two_stage.experiment import runs
-from sweeps.studies.two_stage.panels import P_COLOUR, Q_COLOUR
+from sweeps.studies.two_stage.panels import BEST, P, Q
 from sweeps.systems.two_stage.settings import TwoStage
 
 LARGEST = 12
@@ -87,7 +87,7 @@ def run(config: Spectrum) -> list[Path]:
 
 def draw(preset: Preset, found: Mapping[str, Sequence[RankCurves]]) -> Figure:
     """A row for each stage, with the curves of every run."""
-    figure, axes = plt.subplots(2, 3, figsize=(15, 8), layout="constrained")
+    figure, axes = drawing.panels(2, 3)
     for row, (stage, curves) in enumerate(found.items()):
         plot_singular_values(curves, ax=axes[row, 0]).set_title(f"end of {stage}")
         plot_without(curves, ax=axes[row, 1])
@@ -103,10 +103,11 @@ def plot_singular_values(curves: Sequence[RankCurves], ax: Axes | None = None) -
     """The largest singular values of every run, coloured by the block that they belong to."""
     ax = ax or plt.gca()
     for i, c in enumerate(curves):
-        for block, (name, colour) in enumerate({"W": P_COLOUR, "V": Q_COLOUR}.items()):
+        for block, (name, place) in enumerate({"W": P, "V": Q}.items()):
             ranks = np.flatnonzero(c.block[:LARGEST] == block)
             label = rf"of $\overline{{{name}}}$" if i == 0 else None
-            ax.plot(ranks + 1, c.singular[ranks], "o", ms=4, color=colour, label=label, alpha=0.6)
+            style = {"ms": 4, "color": drawing.colour(place), "alpha": 0.6}
+            ax.plot(ranks + 1, c.singular[ranks], "os"[block], label=label, **style)
     ax.set(xlabel="rank", ylabel="singular value", yscale="log")
     ax.legend(fontsize="small")
     ax.grid(alpha=0.25)
@@ -116,8 +117,8 @@ def plot_singular_values(curves: Sequence[RankCurves], ax: Axes | None = None) -
 def plot_without(curves: Sequence[RankCurves], ax: Axes | None = None) -> Axes:
     """K1 and K2 without the largest directions."""
     ax = ax or plt.gca()
-    for name, label, colour in (("K1", "$K^1$", P_COLOUR), ("K2", "$K^2$", Q_COLOUR)):
-        _curve(ax, [c.dropped[name] for c in curves], label, colour)
+    for name, label, place in (("K1", "$K^1$", P), ("K2", "$K^2$", Q)):
+        _curve(ax, [c.dropped[name] for c in curves], label, place)
     ax.axhline(np.log(2), color="grey", lw=0.8)
     ax.set(xlabel="number of largest directions dropped", ylabel="logistic loss (nat)")
     ax.legend(fontsize="small")
@@ -127,10 +128,10 @@ def plot_without(curves: Sequence[RankCurves], ax: Axes | None = None) -> Axes:
 def plot_alone(curves: Sequence[RankCurves], ax: Axes | None = None) -> Axes:
     """Accuracies with the largest directions alone."""
     ax = ax or plt.gca()
-    _curve(ax, [c.kept["accuracy_P"] for c in curves], "P, sign accuracy", P_COLOUR)
-    _curve(ax, [c.kept["auc_Q"] for c in curves], "Q, AUC", Q_COLOUR)
+    _curve(ax, [c.kept["accuracy_P"] for c in curves], "P, sign accuracy", P)
+    _curve(ax, [c.kept["auc_Q"] for c in curves], "Q, AUC", Q)
     best = [c.kept["best_accuracy_Q"] for c in curves]
-    _curve(ax, best, "Q, best threshold", "tab:orange")
+    _curve(ax, best, "Q, best threshold", BEST)
     ax.set(xlabel="number of largest directions kept", ylabel="accuracy, AUC")
     ax.legend(fontsize="small")
     return ax
@@ -151,10 +152,9 @@ def as_arrays(stage: str, curves: Sequence[RankCurves]) -> dict[str, np.ndarray]
     return named
 
 
-def _curve(ax: Axes, values: Sequence[AnyArray], label: str, colour: str) -> None:
+def _curve(ax: Axes, values: Sequence[AnyArray], label: str, place: int) -> None:
     shown = np.stack(values)[:, : LARGEST + 1]
     spread = shown.std(0, ddof=1) if len(shown) > 1 else np.zeros(shown.shape[1])
-    ax.errorbar(
-        np.arange(shown.shape[1]), shown.mean(0), spread, fmt="o-", ms=4, color=colour, label=label
-    )
+    style = {"fmt": "os^"[place] + "-", "ms": 4, "color": drawing.colour(place)}
+    ax.errorbar(np.arange(shown.shape[1]), shown.mean(0), spread, label=label, **style)
     ax.grid(alpha=0.25)

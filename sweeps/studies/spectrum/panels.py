@@ -14,7 +14,7 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import LogFormatter, MaxNLocator
 
-from sweeps import output
+from sweeps import drawing, output
 from sweeps.studies.spectrum import singular
 from sweeps.studies.spectrum.checkpoint import (
     Checkpoint,
@@ -26,10 +26,12 @@ from sweeps.studies.spectrum.checkpoint import (
     table,
 )
 
-Colour = tuple[float, float, float, float]
+Colour = tuple[float, ...]
 NAMED = 8
 """Number of entries up to which matrices, kinds of matrices or nulls are told apart."""
 MARKERS = "os^Dv*Ph"
+RANDOM = tuple({"color": "0.45", "lw": 1.2, "ls": dashes} for dashes in drawing.DASHES[1:])
+"""Lines of random matrices, one for each shape."""
 FLOOR = 1e-7
 """Singular values below this part of the largest one are roundings and not drawn."""
 
@@ -52,7 +54,8 @@ def draw(records: Sequence[Record]) -> Figure:
     few = len(records) <= NAMED
     colours = palette(records)
     if few:
-        handles = [Line2D([], [], color=colours[r.name], label=r.name) for r in records]
+        names = {r.name: f"{r.name} ({_law(r)})" for r in records}
+        handles = [Line2D([], [], color=colours[r.name], label=names[r.name]) for r in records]
     else:
         kinds = _kinds(records)
         handles = [
@@ -60,14 +63,14 @@ def draw(records: Sequence[Record]) -> Figure:
             for i, name in enumerate(kinds if 1 < len(kinds) <= NAMED else [])
         ]
     longest = max((len(str(handle.get_label())) for handle in handles), default=1)
-    columns = max(1, min(len(handles), 170 // (longest + 8)))
+    columns = max(1, min(len(handles), 120 // (longest + 8)))
     rows = -(-len(handles) // columns)
-    figure, axes = plt.subplots(1, 3, figsize=(14, 4.5 + 0.2 * rows), layout="constrained")
+    figure, (axes,) = drawing.panels(1, 3, height=3.8 + 0.2 * rows)
     plot_values(records, colours, ax=axes[0])
     plot_energy(records, colours, ax=axes[1])
     plot_by_matrix(records, colours, ax=axes[2])
     if handles:
-        style = {"frameon": False, "fontsize": "small" if longest < 90 else "x-small"}
+        style = {"frameon": False, "fontsize": "small"}
         figure.legend(handles=handles, loc="outside lower center", ncols=columns, **style)
     if not few:
         shades = ListedColormap([colours[r.name] for r in records])
@@ -81,11 +84,7 @@ def draw(records: Sequence[Record]) -> Figure:
 
 def palette(records: Sequence[Record]) -> dict[str, Colour]:
     """Colours by name of the matrix, from first to last."""
-    shades = plt.get_cmap("viridis")(np.linspace(0, 0.9, len(records)))
-    return {
-        r.name: (red, green, blue, a)
-        for r, (red, green, blue, a) in zip(records, shades, strict=True)
-    }
+    return {r.name: shade for r, shade in zip(records, drawing.shades(len(records)), strict=True)}
 
 
 def plot_values(
@@ -100,14 +99,14 @@ def plot_values(
         shown = r.sigma[r.sigma > FLOOR * r.sigma[0]] / r.edge
         bottom = min(bottom, shown[-1])
         ax.plot(_place(r.sigma)[: shown.size], shown, color=colours[r.name], **_style(r, records))
-    for r in _nulls(records):
+    for r, style in zip(_nulls(records), RANDOM, strict=False):
         shown = r.null_sigma[r.null_sigma > FLOOR * r.edge] / r.edge
         bottom = min(bottom, shown[-1])
-        ax.plot(_place(r.null_sigma)[: shown.size], shown, "--", color="0.45", lw=1.2)
+        ax.plot(_place(r.null_sigma)[: shown.size], shown, **style)
     ax.axhline(1, color="k", lw=0.8, zorder=0)
     ax.set(yscale="log", xlim=(0, 1), ylim=(bottom / 1.5, None))
     ax.set(xlabel=r"$(i - 1/2) \, / \, \min(m, n)$", ylabel=r"$\sigma_i \, / \, \sigma_+$")
-    ax.set_title(r"singular values over the random bulk's edge $\sigma_+$", fontsize="medium")
+    ax.set_title(r"singular values over the random edge $\sigma_+$", fontsize="medium")
     ax.legend(handles=_key(records), loc="lower left", fontsize="small", framealpha=0.8)
     ax.grid(alpha=0.25)
     return ax
@@ -123,9 +122,9 @@ def plot_energy(
     for r in _nonzero(records):
         share = np.r_[0, singular.energy(r.sigma)]
         ax.plot(np.linspace(0, 1, share.size), share, color=colours[r.name], **_style(r, records))
-    for r in _nulls(records):
+    for r, style in zip(_nulls(records), RANDOM, strict=False):
         share = np.r_[0, singular.energy(r.null_sigma)]
-        ax.plot(np.linspace(0, 1, share.size), share, "--", color="0.45", lw=1.2)
+        ax.plot(np.linspace(0, 1, share.size), share, **style)
     ax.set(xlabel=r"$i \, / \, \min(m, n)$", ylabel=r"$\sum_{j \leq i} \sigma_j^2 / |A|_F^2$")
     ax.set(xlim=(0, 1), ylim=(0, 1.03))
     ax.set_title("energy in the first $i$ directions", fontsize="medium")
@@ -163,7 +162,7 @@ def plot_by_matrix(
         ax.vlines(x, -np.array(spread), spread, color="0.88", lw=size / 2, zorder=0)
         ax.axhline(0, color="k", lw=0.8, zorder=0)
         ax.set(ylabel=r"tr $A$")
-        title = r"trace of square matrices (grey: random, $\pm 2$ s.d.)"
+        title = r"trace, square ones (grey: random, 2 sd)"
     else:
         ax.plot(x, [r.null.stable_rank for _, r in shown], "_", color="0.45", ms=size)
         if shown:
@@ -200,8 +199,17 @@ def _nulls(records: Sequence[Record]) -> list[Decomposed]:
 
 def _key(records: Sequence[Record]) -> list[Line2D]:
     edge = Line2D([], [], color="k", lw=0.8, label=r"edge: $\sigma = \sigma_+$")
-    random = Line2D([], [], color="0.45", ls="--", lw=1.2, label="random matrix")
-    return [edge, *([random] if _nulls(records) else [])]
+    random = [
+        Line2D([], [], label=f"random, {_law(r)}", **style)
+        for r, style in zip(_nulls(records), RANDOM, strict=False)
+    ]
+    return [edge, *random]
+
+
+def _law(r: Record) -> str:
+    """Of which shape a matrix is, or of which shapes its factors are."""
+    m, n = r.shape
+    return f"{m} x {n}" if r.inner is None else f"{m} x {r.inner} @ {r.inner} x {n}"
 
 
 def _place(sigma: np.ndarray) -> np.ndarray:

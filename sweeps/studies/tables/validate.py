@@ -15,7 +15,7 @@ from matplotlib.figure import Figure
 
 import dynsim
 from odes.solver.flows import Flow
-from sweeps import output
+from sweeps import drawing, output
 from sweeps.runner import progress
 from sweeps.studies.tables import measurements, slips, theorems
 
@@ -79,9 +79,7 @@ def _maps(flows: Mapping[Flow, str], optimizer: Callable[..., dynsim.Optimizer])
 
 def draw(flows: Mapping[Flow, str], errors: Mapping[Flow, np.ndarray]) -> Figure:
     """A map of errors for each flow."""
-    figure, axes = plt.subplots(
-        1, len(flows), figsize=(4.6 * len(flows), 4.2), layout="constrained", squeeze=False
-    )
+    figure, axes = drawing.panels(1, len(flows))
     for ax, (flow, error) in zip(axes[0], errors.items(), strict=True):
         plot_map(error, ax=ax).set_title(flows[flow])
     return figure
@@ -92,7 +90,9 @@ def plot_map(error: np.ndarray, ax: Axes | None = None) -> Axes:
     ax = ax or plt.gca()
     percent = 100 * np.clip(error, 1e-4, 1)
     rates = measurements.GRID
-    mesh = ax.pcolormesh(rates, rates, percent, norm=LogNorm(0.01, 100), shading="nearest")
+    mesh = ax.pcolormesh(
+        rates, rates, percent, norm=LogNorm(0.01, 100), shading="nearest", rasterized=True
+    )
     ax.set(xscale="log", yscale="log", xlabel=r"$\eta_Z$", ylabel=r"$\eta_Y$")
     ax.figure.colorbar(mesh, ax=ax, label="relative error (%)")
     return ax

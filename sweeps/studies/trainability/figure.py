@@ -14,7 +14,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import NullLocator
 
 from dynsim import checks
-from sweeps import output
+from sweeps import drawing, output
 from sweeps.runner.cluster import hosts
 from sweeps.studies.trainability.boundary import (
     CORNERS,
@@ -110,11 +110,10 @@ def draw(
     config: Trainability, found: Sequence[Mapped], dimension: Dimension, fit: tuple[int, int]
 ) -> Figure:
     """The map, and beside it how its boundary cells are counted."""
-    figure, (left, right) = plt.subplots(
-        1, 2, figsize=(13, 5.6), layout="constrained", width_ratios=[1.6, 1]
-    )
+    figure, ((left, right),) = drawing.panels(1, 2, width=5, height=4.4, width_ratios=[1.6, 1])
     plot(found, Window(config.eta_y, config.eta_z), ax=left)
-    left.set_title(f"{title(config)}\n{summary(found, dimension, fit)}", fontsize="medium")
+    figure.suptitle(title(config), fontsize="medium")
+    left.set_title(summary(found, dimension, fit), fontsize="medium")
     plot_counts(found, dimension, fit, ax=right)
     return figure
 
@@ -131,8 +130,11 @@ def summary(found: Sequence[Mapped], dimension: Dimension, fit: tuple[int, int])
     """The dimension of the boundary in words."""
     if np.isnan(dimension.value):
         return f"no boundary: {'every' if found[0].level.trained.all() else 'no'} run trained"
-    error = "" if np.isnan(dimension.error) else f" ± {dimension.error:.2f}"
-    return f"box-counting slope {dimension.value:.2f}{error} (levels {fit[0]} to {fit[1]})"
+    if np.isnan(dimension.error):
+        # A line through two points fits whatever they are.
+        return f"levels {fit[0]} and {fit[1]} alone give no box-counting dimension"
+    slope = f"box-counting slope {dimension.value:.2f} ± {dimension.error:.2f}"
+    return f"{slope} (levels {fit[0]} to {fit[1]})"
 
 
 def raster(
@@ -160,7 +162,7 @@ def plot(found: Sequence[Mapped], window: Window, ax: Axes | None = None) -> Axe
     y, x = window.rates(np.stack([middles, middles], axis=-1)).T
     scales = {
         "trained": (ok, "viridis", LogNorm(1e-2, 1), "min", 0),
-        "untrained": (~ok, "Reds", LogNorm(1, 1e2), "max", 0.52),
+        "untrained": (~ok, "Reds", LogNorm(1, 1e2), "max", 0.54),
     }
     for name, (chosen, colours, norm, extend, bottom) in scales.items():
         if chosen.any():
@@ -169,7 +171,7 @@ def plot(found: Sequence[Mapped], window: Window, ax: Axes | None = None) -> Axe
             mesh = ax.pcolormesh(
                 x, y, np.ma.array(shown, mask=~chosen), cmap=colours, norm=norm, rasterized=True
             )
-            bar = ax.inset_axes((1.02, bottom, 0.025, 0.48))
+            bar = ax.inset_axes((1.02, bottom, 0.025, 0.46))
             ax.figure.colorbar(mesh, cax=bar, extend=extend, label=f"relative loss, {name}")
     last = found[-1].level
     if len(last.boundary):
@@ -197,15 +199,17 @@ def plot_counts(
     eps = np.array([mapped.level.eps for mapped in found])
     counts = np.array([len(mapped.level.boundary) for mapped in found])
     ax.set(xlabel=r"side of a cell $\epsilon$ (share of the window)", ylabel=r"boundary cells $N$")
-    ax.set_title("box counting, with the slope between two levels", fontsize="medium")
+    ax.set_title("numbers: slopes between levels", fontsize="medium")
     if np.isnan(dimension.value):
         ax.text(0.5, 0.5, summary(found, dimension, fit), ha="center", transform=ax.transAxes)
         ax.set(xticks=[], yticks=[])
         return ax
     ax.loglog(eps, counts, "o", color="k", label="boundary cells")
-    part = eps[fit[0] : fit[1] + 1]
-    line = np.exp(dimension.intercept) * part**-dimension.value
-    ax.loglog(part, line, color="tab:red", label=summary(found, dimension, fit))
+    if not np.isnan(dimension.error):
+        part = eps[fit[0] : fit[1] + 1]
+        line = np.exp(dimension.intercept) * part**-dimension.value
+        text = f"fit: slope {dimension.value:.2f} ± {dimension.error:.2f}"
+        ax.loglog(part, line, color=drawing.colour(1), label=text)
     slopes = np.diff(np.log(counts)) / -np.diff(np.log(eps))
     for a, b, slope in zip(range(len(eps)), range(1, len(eps)), slopes, strict=False):
         at = (np.sqrt(eps[a] * eps[b]), np.sqrt(counts[a] * counts[b]))

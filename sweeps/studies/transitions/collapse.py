@@ -18,7 +18,7 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
 from dynsim import checks
-from sweeps import output
+from sweeps import drawing, output
 from sweeps.runner.cluster import hosts
 from sweeps.runner.run import run as run_sweep
 from sweeps.runner.run import valid
@@ -122,11 +122,12 @@ def extremes(values: np.ndarray) -> tuple[float, float]:
 
 def draw(found: Mapping[str, xr.Dataset]) -> Figure:
     """All families on one line, and a panel of deviations from it for each of them."""
-    width = 1 + (len(found) + 1) // 2
-    figure = plt.figure(figsize=(1 + 4.4 * width, 8), layout="constrained")
-    names = [*found, *[None] * (len(found) % 2)]
-    rows = [["all", *names[: width - 1]], ["all", *names[width - 1 :]]]
-    grid = figure.subplot_mosaic([[n or "." for n in row] for row in rows])
+    rows = min(len(found), 2)
+    width = 1 + -(-len(found) // rows)
+    figure = plt.figure(figsize=(3.6 * width, 0.8 + 3.6 * rows), layout="constrained")
+    names = [*found, *["."] * ((width - 1) * rows - len(found))]
+    places = [["all", *names[row::rows]] for row in range(rows)]
+    grid = figure.subplot_mosaic(places)
     plot_collapse(found, ax=grid["all"])
     for name, ds in found.items():
         plot_deviation(ds, FAMILIES[name], ax=grid[name])
@@ -137,13 +138,13 @@ def draw(found: Mapping[str, xr.Dataset]) -> Figure:
             color="k",
             marker="o",
             ls="",
-            label="simulation (mean, s.d. over seeds; shifted to the right)",
+            label="simulation (mean, s.d.; shifted to the right)",
         ),
         Line2D([], [], color="k", ls="-", label="exact flow (T, batch = ∞)"),
         Line2D([], [], color="k", ls="", marker="x", label="exact descent (T, batch = ∞)"),
         Line2D([], [], color="0.6", lw=4, label="closed form, measured alike"),
     ]
-    figure.legend(handles=handles, loc="outside lower center", ncols=4, frameon=False)
+    figure.legend(handles=handles, loc="outside lower center", ncols=2, frameon=False)
     return figure
 
 
@@ -152,7 +153,7 @@ def plot_collapse(found: Mapping[str, xr.Dataset], ax: Axes | None = None) -> Ax
     ax = ax or plt.gca()
     ends = np.array([])
     markers = dict(zip(FAMILIES, "os^D", strict=True))
-    colours = dict(zip(FAMILIES, plt.get_cmap("viridis")(np.linspace(0, 0.9, 4)), strict=True))
+    colours = {name: drawing.colour(place) for place, name in enumerate(FAMILIES)}
     for name, ds in found.items():
         mean, predicted = xr.broadcast(ds.simulation.mean("seed"), ds.predicted)
         style = {"color": colours[name], "mfc": "none", "label": FAMILIES[name].title}
@@ -160,7 +161,8 @@ def plot_collapse(found: Mapping[str, xr.Dataset], ax: Axes | None = None) -> Ax
         ends = np.r_[ends, predicted.values.min(), predicted.values.max()]
     line = np.array([ends.min() / 1.3, ends.max() * 1.3])
     ax.plot(line, line, color="k", lw=1, zorder=0, label="y = x (theory)")
-    ax.set(xscale="log", yscale="log", title=r"peak of $f_n \cdot g_n$, simulation")
+    ax.set(xscale="log", yscale="log")
+    ax.set_title(r"peak of $f_n \cdot g_n$, simulation", fontsize="medium")
     ax.set(xlabel="closed-form peak (optimiser steps)", ylabel="measured peak (optimiser steps)")
     ax.legend(fontsize="small", framealpha=0.6)
     ax.grid(alpha=0.25)
@@ -175,7 +177,7 @@ def plot_deviation(peaks: xr.Dataset, family: Family, ax: Axes | None = None) ->
     ax.set_yscale("symlog", linthresh=1)
     sampled = any(name in LIMIT for name in family.axes)
     stacked = peaks.stack(variant=dims, create_index=False)
-    colours = plt.get_cmap("viridis")(np.linspace(0, 0.9, stacked.sizes["variant"]))
+    colours = drawing.shades(stacked.sizes["variant"])
     for i, colour in enumerate(colours):
         one = stacked.isel(variant=i)
         label = family.label.format(**{name: float(one[name]) for name in family.axes})
@@ -190,7 +192,8 @@ def plot_deviation(peaks: xr.Dataset, family: Family, ax: Axes | None = None) ->
         beside = x * 1.03 ** (i + 1)  # so that error bars do not cover one another
         ax.errorbar(beside, error.mean("seed"), spread, fmt="o", **style)
     ax.axhline(0, color="k", lw=0.8, zorder=0)
-    ax.set(title=family.title, xlabel="closed-form peak (optimiser steps)")
+    ax.set_title(family.title, fontsize="medium")
+    ax.set_xlabel("closed-form peak (optimiser steps)")
     ax.set_ylabel("measured / closed form - 1 (%)")
     ax.margins(y=0.12)
     ax.yaxis.set_major_formatter("{x:g}")

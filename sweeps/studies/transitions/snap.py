@@ -20,7 +20,7 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
 from dynsim import checks
-from sweeps import output
+from sweeps import drawing, output
 from sweeps.runner.cluster import hosts
 from sweeps.runner.run import run as run_sweep
 from sweeps.runner.run import valid
@@ -165,13 +165,13 @@ def table(found: Mapping[tuple[str, str], xr.Dataset]) -> str:
 
 def draw(found: Mapping[tuple[str, str], xr.Dataset]) -> Figure:
     """A column for each control: entropy over time, final logit gain against the rate."""
-    figure, axes = plt.subplots(2, 3, figsize=(15, 8.6), layout="constrained", sharey="row")
+    figure, axes = drawing.panels(2, 3, height=3.6, sharey="row")
     for column, name in zip(axes.T, CONTROLS, strict=True):
         data = {engine: found[name, engine] for engine in ENGINES}
         plot_curves(data, CONTROLS[name], ax=column[0])
         plot_final(data, CONTROLS[name], ax=column[1])
-    axes[0, 0].set_ylabel("entropy of attention on distinct tokens (nat)")
-    axes[1, 0].set_ylabel("final logit gain, top distinct token (nat)")
+    axes[0, 0].set_ylabel("entropy on distinct tokens (nat)")
+    axes[1, 0].set_ylabel("final gain of the top distinct logit")
     marks = [
         Line2D([], [], color="k", lw=2, alpha=0.4, label="simulation (mean), s.d. as band"),
         Line2D([], [], color="k", ls="--", lw=1.2, label="exact flow"),
@@ -186,7 +186,7 @@ def plot_curves(data: Mapping[str, xr.Dataset], control: Control, ax: Axes | Non
     """Entropy over time, a colour for each trained rate; bars below from t0' to t0 of each."""
     ax = ax or plt.gca()
     trained, flow = data["simulation"], data["symmetric"].isel(rate=slice(None, None, DENSE))
-    colours = plt.get_cmap("viridis")(np.linspace(0, 0.9, trained.sizes["rate"]))
+    colours = drawing.shades(trained.sizes["rate"])
     for i, colour in enumerate(colours):
         one = trained.isel(rate=i, time=slice(1, None))
         mean, time = one.entropy.mean("seed"), one.time.values
@@ -213,7 +213,8 @@ def plot_final(data: Mapping[str, xr.Dataset], control: Control, ax: Axes | None
     and its growth bound B, which the gain cannot exceed (Theorem 3); slopes are exponents."""
     ax = ax or plt.gca()
     styles = {"simulation": "o", "symmetric": "--", "eq10": ":"}
-    for (engine, title), colour in zip(ENGINES.items(), ("k", "#3b528b", "#5ec962"), strict=True):
+    colours = ("k", drawing.colour(0), drawing.colour(1))
+    for (engine, title), colour in zip(ENGINES.items(), colours, strict=True):
         rate = data[engine].rate.values
         mean, spread = final(data[engine], "z_top_distinct")
         label = f"{title}: slope {slope(rate, mean):+.2f}"
@@ -228,7 +229,7 @@ def plot_final(data: Mapping[str, xr.Dataset], control: Control, ax: Axes | None
         )
     B = final(data["eq10"], "B")[0]
     ax.plot(
-        rate, B, "-", color="#5ec962", lw=1, label=f"bound B, Eq. 10: slope {slope(rate, B):+.2f}"
+        rate, B, "-", color=colours[-1], lw=1, label=f"bound B, Eq. 10: slope {slope(rate, B):+.2f}"
     )
     word = "rises" if control.gain > 0 else "falls"
     ax.set(xscale="log", yscale="log", xlabel=f"${control.symbol}$", title=f"paper: final B {word}")

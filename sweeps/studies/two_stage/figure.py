@@ -12,7 +12,7 @@ from matplotlib.figure import Figure
 
 from dynsim import Trajectory, checks
 from dynsim.two_stage.noisy_sgd import Control
-from sweeps import output
+from sweeps import drawing, output
 from sweeps.runner.cluster import hosts
 from sweeps.studies.two_stage import claims, panels
 from sweeps.studies.two_stage import theory as two_stage_theory
@@ -20,11 +20,12 @@ from sweeps.studies.two_stage.experiment import runs
 from sweeps.studies.two_stage.runs import Runs
 from sweeps.systems.two_stage.settings import TwoStage
 
-CONTROLS: dict[Control, str] = {
-    "forever": "tab:green",
-    "small": "tab:orange",
-    "smallinit": "tab:purple",
+CONTROLS: dict[Control, int] = {
+    "forever": 0,
+    "small": 2,
+    "smallinit": 3,
 }
+"""Places of their colours."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -85,7 +86,8 @@ def draw(
     predicted: Mapping[str, Mapping[str, Trajectory]],
 ) -> Figure:
     """Six panels, of experiments by name and what the reduced ODE says of each."""
-    figure, axes = plt.subplots(2, 3, figsize=(16, 9), layout="constrained")
+    figure, axes = drawing.panels(2, 3, height=3.8)
+    panels.key(figure, ("ode",))
     main, theory = found["preset"], predicted["preset"]
     panels.plot_losses(main, theory, ax=axes[0, 0]).set_title("component losses")
     panels.plot_accuracies(main, ax=axes[0, 1]).set_title("accuracies")
@@ -93,10 +95,12 @@ def draw(
     panels.plot_norms(main, theory, ax=axes[1, 0]).set_title("norms")
     plot_controls(found, predicted, ax=axes[1, 1]).set_title("$K^2$ of the controls")
     panels.plot_losses(found["joint"], predicted["joint"], ax=axes[1, 2], joint=True)
-    axes[1, 2].set_title("joint preset: losses of one trained sum")
+    joint = found["joint"].training
+    axes[1, 2].set_title(f"joint preset: r = {joint.value('r'):g}, c = {joint.value('coupling'):g}")
     figure.suptitle(
-        f"preset {preset}, {main.count} runs, mean ± sd, reduced ODE dashed; "
-        "dotted vertical line: end of the first stage"
+        f"preset {preset}, {main.count} runs: mean (wide lines) ± sd\n"
+        f"{panels.about(main.training)}",
+        fontsize="medium",
     )
     return figure
 
@@ -108,11 +112,11 @@ def plot_controls(
 ) -> Axes:
     """K2 with the two-stage schedule and with each control, the reduced ODE dashed."""
     ax = ax or plt.gca()
-    for name, colour in {"preset": panels.Q_COLOUR, **CONTROLS}.items():
+    for name, place in {"preset": panels.Q, **CONTROLS}.items():
         label = "two stages" if name == "preset" else name
-        panels.band(ax, found[name], "K2", colour, label)
+        panels.band(ax, found[name], "K2", place, label)
         theory = two_stage_theory.mean(predicted[name]["ode"], "K2")
-        ax.plot(found[name].eta_time[1:], theory[1:], color=colour, ls="--", lw=1.2)
+        ax.plot(found[name].eta_time[1:], theory[1:], color=drawing.colour(place), lw=1.3)
     ax.set_ylim(0.3, 0.9)
     return panels.finish(ax, found["preset"], "$K^2$ (nat)")
 

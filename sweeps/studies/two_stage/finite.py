@@ -7,11 +7,11 @@ from pathlib import Path
 from typing import NamedTuple
 
 import jax
-import matplotlib.pyplot as plt
 import numpy as np
 from jaxtyping import Float
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.ticker import NullLocator
 
 from dynsim import checks
 from dynsim.precision import precision
@@ -24,7 +24,7 @@ from odes.two_stage import maps
 from odes.two_stage.loss import losses, normal_nodes
 from odes.two_stage.minibatch import gradient_variance
 from odes.two_stage.state import ReducedState
-from sweeps import output
+from sweeps import drawing, output
 from sweeps.runner.cluster import hosts
 from sweeps.studies.finite_size.order import slope
 from sweeps.systems.two_stage.settings import TwoStage
@@ -99,8 +99,8 @@ def run(config: TwoStageFinite) -> list[Path]:
 
 def draw(found: Mapping[str, Remainder]) -> Figure:
     """A panel for each moment."""
-    figure, axes = plt.subplots(1, 2, figsize=(11, 4.5), layout="constrained", sharey=True)
-    for ax, moment in zip(axes, MOMENTS[1:], strict=True):
+    figure, axes = drawing.panels(1, 2, width=4.2, height=3.8, sharey=True)
+    for ax, moment in zip(axes[0], MOMENTS[1:], strict=True):
         plot(ax, {name: r for name, r in found.items() if name.endswith(moment)})
         ax.set_title(moment)
     return figure
@@ -260,14 +260,19 @@ def batch_lines(
 
 def plot(ax: Axes, found: dict[str, Remainder]) -> None:
     """Errors over the length, with the slopes -1 and -2."""
-    for colour, (name, r) in zip(("tab:blue", "tab:orange"), found.items(), strict=True):
+    for place, (name, r) in enumerate(found.items()):
+        colour = drawing.colour(place)
         loss = name.split(",")[0]
         ax.plot(LENGTHS, np.abs(r.infinite), "o:", color=colour, label=f"{loss}, no variance")
         ax.errorbar(
             LENGTHS, np.abs(r.gaussian), r.error, fmt="s-", color=colour, label=f"{loss}, Gaussian"
         )
     for power, top in ((1, 0.1), (2, 0.01)):
-        ax.plot(LENGTHS, top * (np.array(LENGTHS) / LENGTHS[0]) ** -power, color="0.6", lw=1)
+        guide = top * (np.array(LENGTHS) / LENGTHS[0]) ** -power
+        ax.plot(LENGTHS, guide, color="0.6", lw=1)
+        ax.annotate(f"$L^{{-{power}}}$", (LENGTHS[0], guide[0]), color="0.4", va="bottom")
     ax.set(xscale="log", yscale="log", xlabel="tokens L", ylabel="relative error of the loss")
+    ax.set_xticks(LENGTHS, [str(length) for length in LENGTHS])
+    ax.xaxis.set_minor_locator(NullLocator())
     ax.grid(alpha=0.25)
-    ax.legend(fontsize=8)
+    ax.legend(fontsize="small")

@@ -5,54 +5,83 @@ from collections.abc import Mapping, Sequence
 import matplotlib.pyplot as plt
 import numpy as np
 from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+from matplotlib.ticker import LogFormatter
 
 from dynsim import Trajectory
 from odes.two_stage import ladder
 from odes.two_stage.maps import JENSEN_FLOOR
+from sweeps import drawing
 from sweeps.studies.two_stage import theory as two_stage_theory
 from sweeps.studies.two_stage.runs import Runs
+from sweeps.systems.two_stage.settings import TwoStage
 
-P_COLOUR, Q_COLOUR = "tab:blue", "tab:red"
-STYLES = {
-    "ode": ("--", "black"),
-    "infinite": (":", "black"),
-    "anchored": ("-.", "tab:purple"),
-    "sde": ((0, (5, 1, 1, 1)), "tab:green"),
-}
+P, Q, BEST, AUC, JOINT = range(5)
+"""Places of colours: of components, of other measures of Q, and of the joint loss."""
+STYLES = {"ode": "-", "infinite": ":", "anchored": "-.", "sde": (0, (5, 1, 1, 1))}
+"""Line of each theory; its colour is that of the component."""
+OBSERVABLES = {"K1": P, "K2": Q, "J": JOINT, **{f"W_{n}": P for n in ("trace", "norm")}}
+OBSERVABLES |= {f"V_{n}": Q for n in ("trace", "norm")}
 Predictions = Mapping[str, Trajectory]
 
 
-def band(ax: Axes, runs: Runs, name: str, colour: str, label: str, style: str = "-") -> None:
-    """Mean of the runs as a line and their standard deviation as a band, without time 0, which
-    a logarithmic axis cannot show."""
+def band(ax: Axes, runs: Runs, name: str, place: int, label: str, style: str = "-") -> None:
+    """Mean of the runs as a wide line and their standard deviation as a band, without time 0,
+    which a logarithmic axis cannot show; `place` is that of the colour."""
+    colour = drawing.colour(place)
     times, mean, spread = runs.eta_time[1:], runs.mean(name)[1:], runs.spread(name)[1:]
     ax.fill_between(times, mean - spread, mean + spread, color=colour, alpha=0.2, lw=0)
-    ax.plot(times, mean, color=colour, ls=style, lw=2, label=label)
+    ax.plot(times, mean, color=colour, ls=style, label=label, **drawing.TRAINED)
 
 
 def lines(ax: Axes, runs: Runs, predictions: Predictions, names: Sequence[str]) -> None:
-    """What the theories say of the observables `names`."""
+    """What the theories say of the observables `names`, in the colours of the components."""
     for theory, prediction in predictions.items():
-        dashes, colour = STYLES.get(theory, ("--", "tab:red"))
-        for i, name in enumerate(names):
-            ax.plot(
-                runs.eta_time[1:],
-                two_stage_theory.mean(prediction, name)[1:],
-                color=colour,
-                ls=dashes,
-                lw=1.2,
-                label=None if i else ladder.theories()[theory].title,
-            )
+        style = {"ls": STYLES.get(theory, "--"), "lw": 1.3}
+        for name in names:
+            values = two_stage_theory.mean(prediction, name)[1:]
+            colour = drawing.colour(OBSERVABLES[name])
+            ax.plot(runs.eta_time[1:], values, color=colour, **style)
+
+
+def key(figure: Figure, theories: Sequence[str]) -> None:
+    """Legend of what all panels share: training, the theories, and where the first stage ends."""
+    handles = [Line2D([], [], color="k", label="training, mean ± sd", **drawing.TRAINED)]
+    handles += [
+        Line2D([], [], color="k", ls=STYLES.get(name, "--"), lw=1.3, label=title)
+        for name, title in ((name, ladder.theories()[name].title) for name in theories)
+    ]
+    handles.append(Line2D([], [], color="k", lw=0.8, ls=(0, (1, 4)), label="end of stage 1"))
+    figure.legend(handles=handles, loc="outside lower center", ncols=3, frameon=False)
 
 
 def finish(ax: Axes, runs: Runs, ylabel: str) -> Axes:
     """Axis labels, and the end of the first stage."""
-    ax.axvline(runs.eta_time[runs.switch], color="grey", lw=1, ls=":")
+    ax.axvline(runs.eta_time[runs.switch], color="k", lw=0.8, ls=(0, (1, 4)))
     ax.set(xscale="log", xlabel=r"$\eta$-time", ylabel=ylabel)
     ax.set_xlim(runs.eta_time[1], runs.eta_time[-1])
     ax.grid(alpha=0.25)
-    ax.legend(fontsize="small")
+    handles, _ = ax.get_legend_handles_labels()
+    columns = 1 if len(handles) < 5 else 2
+    ax.legend(fontsize="small", framealpha=0.7, ncols=columns, columnspacing=1, handlelength=1.6)
     return ax
+
+
+def about(training: TwoStage) -> str:
+    """The numbers of an experiment in lines: the task, then the training."""
+    value = training.value
+    task = (
+        f"d = {value('d')}, L = {value('length')}, $\\gamma_0$ = {value('gamma0'):g}, "
+        f"$s_1$ = {value('s1'):g}, $s_2$ = {value('s2'):g}, r = {value('r'):g}, "
+        f"c = {value('coupling'):g}, batch {value('batch')}"
+    )
+    rates = (
+        f"$\\eta_1$ = {value('eta_1'):g}, $\\eta_2$ = {value('eta_2'):g}, "
+        f"$\\lambda$ = {value('decay'):g}, $\\tau$ = {value('tau'):g}, "
+        f"stage 2 of {value('stage_2'):g}/$\\lambda$"
+    )
+    return f"{task}\n{rates}"
 
 
 def plot_losses(
@@ -60,30 +89,32 @@ def plot_losses(
 ) -> Axes:
     """K1 and K2, with J if `joint`, and the floor of K2."""
     ax = ax or plt.gca()
-    band(ax, runs, "K1", P_COLOUR, "$K^1$")
-    band(ax, runs, "K2", Q_COLOUR, "$K^2$")
+    band(ax, runs, "K1", P, "$K^1$")
+    band(ax, runs, "K2", Q, "$K^2$")
     names = ["K1", "K2"]
     if joint:
-        band(ax, runs, "J", "tab:olive", "$J$")
+        band(ax, runs, "J", JOINT, "$J$")
         names.append("J")
     lines(ax, runs, predictions, names)
     ax.axhline(np.log(2), color="grey", lw=0.8)
     ax.axhline(JENSEN_FLOOR, color="grey", lw=0.8, ls="-.")
-    for text, at, side in (("log 2", np.log(2), "bottom"), ("log(2)/2", JENSEN_FLOOR, "top")):
-        place = (0.99, at)
-        ax.annotate(text, place, xycoords=("axes fraction", "data"), ha="right", va=side)
-    # Random weights start with a loss beyond what is of interest.
+    for text, at in (("log 2", np.log(2)), ("log(2)/2", JENSEN_FLOOR)):
+        place = (0.99, at + 0.01)
+        ax.annotate(text, place, xycoords=("axes fraction", "data"), ha="right", va="bottom")
     ax.set_ylim(0, 0.9)
-    return finish(ax, runs, "logistic loss (nat)")
+    finish(ax, runs, "logistic loss (nat)")
+    # Random weights start with a loss beyond what is of interest; below it is what is learned.
+    ax.legend(fontsize="small", framealpha=0.7, loc="lower left", handlelength=1.6)
+    return ax
 
 
 def plot_accuracies(runs: Runs, ax: Axes | None = None) -> Axes:
     """Sign accuracies, and how well the best threshold on N_V would do."""
     ax = ax or plt.gca()
-    band(ax, runs, "accuracy_P", P_COLOUR, "P, sign")
-    band(ax, runs, "accuracy_Q", Q_COLOUR, "Q, sign")
-    band(ax, runs, "best_accuracy_Q", "tab:orange", "Q, best threshold")
-    band(ax, runs, "auc_Q", "tab:green", "Q, AUC", "--")
+    band(ax, runs, "accuracy_P", P, "P, sign")
+    band(ax, runs, "accuracy_Q", Q, "Q, sign")
+    band(ax, runs, "best_accuracy_Q", BEST, "Q, best threshold")
+    band(ax, runs, "auc_Q", AUC, "Q, AUC", "--")
     ax.axhline(0.75, color="grey", lw=0.8)
     ax.set_ylim(0.4, 1.03)
     return finish(ax, runs, "accuracy, AUC")
@@ -92,8 +123,8 @@ def plot_accuracies(runs: Runs, ax: Axes | None = None) -> Axes:
 def plot_traces(runs: Runs, predictions: Predictions, ax: Axes | None = None) -> Axes:
     """Traces of the signal weights, with a and b."""
     ax = ax or plt.gca()
-    band(ax, runs, "W_trace", P_COLOUR, r"Tr $\overline{W}$")
-    band(ax, runs, "V_trace", Q_COLOUR, r"|Tr $\overline{V}$|")
+    band(ax, runs, "W_trace", P, r"Tr $\overline{W}$")
+    band(ax, runs, "V_trace", Q, r"|Tr $\overline{V}$|")
     lines(ax, runs, predictions, ("W_trace", "V_trace"))
     return finish(ax, runs, "trace of the signal")
 
@@ -101,18 +132,21 @@ def plot_traces(runs: Runs, predictions: Predictions, ax: Axes | None = None) ->
 def plot_norms(runs: Runs, predictions: Predictions, ax: Axes | None = None) -> Axes:
     """Frobenius norms of the weights and of their signal and noise parts."""
     ax = ax or plt.gca()
-    for block, colour in (("W", P_COLOUR), ("V", Q_COLOUR)):
-        band(ax, runs, f"{block}_norm", colour, rf"$\|{block}\|_F$")
-        for part, style, name in (("signal", "-.", "overline"), ("noise", ":", "widetilde")):
+    for block, place in (("W", P), ("V", Q)):
+        band(ax, runs, f"{block}_norm", place, rf"$\|{block}\|_F$")
+        for part, style, name in (("signal", "--", "overline"), ("noise", ":", "widetilde")):
             label = rf"$\|\{name}{{{block}}}\|_F$"
             ax.plot(
                 runs.eta_time[1:],
                 runs.mean(f"{block}_{part}_norm")[1:],
-                color=colour,
+                color=drawing.colour(place),
                 ls=style,
+                lw=2.5,
+                alpha=0.5,
                 label=label,
             )
     lines(ax, runs, predictions, ("W_norm", "V_norm"))
     ax.set_yscale("log")
-    finish(ax, runs, "Frobenius norm").legend(fontsize="x-small", ncols=2)
-    return ax
+    ax.yaxis.set_major_formatter("{x:g}")
+    ax.yaxis.set_minor_formatter(LogFormatter(minor_thresholds=(2, 0.5)))
+    return finish(ax, runs, "Frobenius norm")

@@ -11,11 +11,12 @@ import xarray as xr
 from jaxtyping import Bool, Float
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.ticker import NullLocator
 
 from dynsim import checks
 from dynsim.precision import precision
 from odes.two_stage import thresholds
-from sweeps import output
+from sweeps import drawing, output
 from sweeps.runner.cluster import hosts
 from sweeps.runner.run import run as run_sweep
 from sweeps.runner.run import valid
@@ -139,14 +140,14 @@ def run(config: TwoStagePhase) -> list[Path]:
 
 def draw(config: TwoStagePhase, theory: Plane, simulated: Plane, lines: Lines) -> Figure:
     """The plane, with the lines of theory on it."""
-    figure, ax = plt.subplots(figsize=(8, 6.2), layout="constrained")
+    figure, ((ax,),) = drawing.panels(1, 1, width=6, height=4.8)
     plot(theory, simulated, ax=ax)
     ax.plot(lines.infinite, lines.r, color="white", lw=2, label=r"$g = 0$: the limit of long times")
     ax.plot(
         lines.finite, lines.r, color="white", lw=2, ls="--",
         label=rf"$gT = \ln(\sigma / r^2\tau)$, T = {config.eta_time:g}",
     )  # fmt: skip
-    ax.set_title(f"Q after {config.eta_time:g} units of eta-time (dots: {config.seeds} runs)")
+    ax.set_title(rf"Q at $\eta$-time {config.eta_time:g}: reduced ODE, dots: {config.seeds} runs")
     ax.legend(loc="lower right", facecolor="grey", labelcolor="white")
     return figure
 
@@ -210,7 +211,12 @@ def plot(theory: Plane, simulated: Plane, ax: Axes | None = None) -> Axes:
     mesh = ax.pcolormesh(*edges, theory.auc.T, vmin=0.5, vmax=1, cmap="viridis", rasterized=True)
     tau, r = np.meshgrid(simulated.tau, simulated.r, indexing="ij")
     ax.scatter(tau, r, c=simulated.auc, vmin=0.5, vmax=1, cmap="viridis", s=70, edgecolors="white")
-    ax.set(xscale="log", yscale="log", xlabel=r"noise $\tau \propto \sqrt{\eta}$", ylabel="$r$")
+    ax.set(xscale="log", yscale="log", xlabel=r"noise $\tau \propto \sqrt{\eta}$")
+    ax.set_ylabel("shift $r$ of Q")
+    for axis, ends in ((ax.xaxis, edges[0]), (ax.yaxis, edges[1])):
+        ticks = [t for t in (0.05, 0.1, 0.2, 0.5, 1, 1.5, 2, 3, 5) if ends[0] <= t <= ends[-1]]
+        axis.set_ticks(ticks, [f"{tick:g}" for tick in ticks])
+        axis.set_minor_locator(NullLocator())
     ax.set_xlim(edges[0][0], edges[0][-1])
     ax.set_ylim(edges[1][0], edges[1][-1])
     ax.figure.colorbar(mesh, ax=ax, label="AUC of Q")

@@ -4,12 +4,11 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import matplotlib.pyplot as plt
 import numpy as np
 from matplotlib.figure import Figure
 
 from dynsim.trajectory import to_arrays
-from sweeps import output
+from sweeps import drawing, output
 from sweeps.compare.comparison import cell, lines
 from sweeps.studies.two_stage import panels
 from sweeps.studies.two_stage.outcome import TwoStageComparison
@@ -70,13 +69,17 @@ def write(result: TwoStageComparison, out: Path) -> list[Path]:
 def draw(result: TwoStageComparison) -> Figure:
     """Losses, accuracies, traces and norms."""
     runs = result.simulation
-    figure, axes = plt.subplots(2, 2, figsize=(12, 8.5), layout="constrained")
+    figure, axes = drawing.panels(2, 2, width=4.6, height=3.9)
+    panels.key(figure, tuple(result.predictions))
     coupled = runs.training.value("coupling") > 0
     panels.plot_losses(runs, result.predictions, ax=axes[0, 0], joint=coupled)
     panels.plot_accuracies(runs, ax=axes[0, 1])
     panels.plot_traces(runs, result.predictions, ax=axes[1, 0])
     panels.plot_norms(runs, result.predictions, ax=axes[1, 1])
-    figure.suptitle(f"{runs.count} runs, mean ± sd; dotted line: end of the first stage")
+    figure.suptitle(
+        f"{runs.count} runs: mean (wide lines) ± sd\n{panels.about(runs.training)}",
+        fontsize="medium",
+    )
     return figure
 
 

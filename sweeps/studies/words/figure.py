@@ -17,12 +17,13 @@ from dynsim import checks
 from dynsim.classes.corpus import Corpus, load_corpus, synthetic_corpus
 from dynsim.classes.estimated import Estimate, estimate_classes
 from dynsim.classes.overlap import OverlapReport, overlap_report
-from sweeps import output
+from sweeps import drawing, output
 from sweeps.studies.words import fates as text_theory
 from sweeps.studies.words import report as text_report
 from sweeps.studies.words.fates import Fates
 
-RIGHT, WRONG = "#3b528b", "#d95f02"
+RIGHT, WRONG = 0, 1
+"""Places of their colours."""
 COLUMNS = 4
 """Panels side by side, at most."""
 
@@ -184,14 +185,25 @@ def draw(estimate: Estimate, found: Fates) -> Figure:
     served = [np.flatnonzero(np.asarray(task.query_index) == q) for q in range(task.num_queries)]
     columns = min(max(len(classes) for classes in served), COLUMNS)
     rows = [row[i : i + columns] for row in served for i in range(0, len(row), columns)]
-    figure = plt.figure(
-        figsize=(max(3.6 * columns, 8), 3.4 * len(rows) + 3.4), layout="constrained"
-    )
+    size = (max(3.2 * columns, 8), 2.9 * len(rows) + 4.4)
+    figure = plt.figure(figsize=size, layout="constrained")
     grid = figure.add_gridspec(len(rows) + 1, columns)
     for i, row in enumerate(rows):
         for j, n in enumerate(row):
             plot_class(estimate, found, n, ax=figure.add_subplot(grid[i, j]))
-    plot_scores(found, ax=figure.add_subplot(grid[len(rows), :]))
+    scores = plot_scores(found, ax=figure.add_subplot(grid[len(rows), :]))
+    # What the panels show is said above them, before anybody looks.
+    key: list[Patch | Line2D] = [
+        Patch(color=drawing.colour(RIGHT), label="trained logit, sign as by the plain criterion"),
+        Patch(color=drawing.colour(WRONG), label="trained logit, opposite sign"),
+    ]
+    if "eq10-start" in found.signs:
+        key.append(
+            Line2D([], [], color="0.4", marker=">", ls="", label="sign by Eq. 10's criterion")
+        )
+    figure.legend(handles=key, loc="outside upper center", ncols=2, frameon=False)
+    lines, labels = scores.get_legend_handles_labels()
+    figure.legend(lines, labels, loc="outside lower center", ncols=2, frameon=False)
     return figure
 
 
@@ -207,7 +219,7 @@ def plot_class(estimate: Estimate, found: Fates, n: int, ax: Axes | None = None)
     z = found.z[-1, n, tokens]
     y = np.arange(len(tokens))
     right = np.sign(z) == found.signs["flow-start"][-1, n, tokens]
-    ax.barh(y, z, color=np.where(right, RIGHT, WRONG))
+    ax.barh(y, z, color=[drawing.colour(RIGHT if good else WRONG) for good in right])
     extent = 1.15 * max(float(np.abs(z).max()), 1e-12)
     eq10 = found.signs.get("eq10-start", np.zeros_like(found.top[None], np.int8))[-1, n, tokens]
     for sign, marker in ((1, ">"), (-1, "<")):
@@ -226,19 +238,11 @@ def plot_class(estimate: Estimate, found: Fates, n: int, ax: Axes | None = None)
 def plot_scores(found: Fates, ax: Axes | None = None) -> Axes:
     """Share of signs right over time by each rule, and of the more frequent sign."""
     ax = ax or plt.gca()
-    for name, score in found.scores.items():
-        if score.spoken:
-            style = "--" if name in text_theory.THEORIES else "-"
-            ax.plot(found.times, score.right, style, label=text_report.title(name))
+    spoken = {name: score for name, score in found.scores.items() if score.spoken}
+    for (name, score), style in zip(spoken.items(), drawing.nested(len(spoken)), strict=True):
+        ax.plot(found.times, score.right, label=text_report.title(name), **style)
     base = next(score.base for score in found.scores.values() if score.spoken == 1)
-    ax.plot(found.times, base, ":", color="k", label="the more frequent sign everywhere")
+    ax.plot(found.times, base, color="0.6", lw=1, label="the more frequent sign everywhere")
     ax.set(xscale="log", ylim=(0, 1.03), xlabel="optimiser steps", ylabel="share of signs right")
-    handles, _ = ax.get_legend_handles_labels()
-    handles += [
-        Patch(color=RIGHT, label="trained logit, sign as by the plain update's criterion"),
-        Patch(color=WRONG, label="trained logit, opposite sign"),
-        Line2D([], [], color="0.4", marker=">", ls="", label="sign by Eq. 10's criterion"),
-    ]
-    ax.legend(handles=handles, fontsize="x-small", ncols=2, loc="lower left")
     ax.grid(alpha=0.25)
     return ax

@@ -1,0 +1,275 @@
+"""Pictures of the attention layer from made-up data: comparisons, planes, transitions, a sweep."""
+
+import functools
+
+import numpy as np
+import xarray as xr
+from matplotlib.figure import Figure
+
+import dynsim
+from dynsim import Status, Trajectory
+from odes.formulas.decoder import Stages
+from odes.yz import ladder
+from sweeps.commands import plot
+from sweeps.compare import generic, panels
+from sweeps.compare import ladder as figure_ladder
+from sweeps.compare.compare import DESCENT, FINITE_DESCENT, Comparison
+from sweeps.compare.scatter import Scatter
+from sweeps.compare.settings import Compare
+from sweeps.studies.phase import figure as phase
+from sweeps.studies.phase import validity
+from sweeps.studies.phase.regions import BY_STATUS, RULE
+from sweeps.studies.tables import measurements, validate
+from sweeps.studies.transitions import collapse, snap
+from sweeps.studies.transitions.families import FAMILIES
+from sweeps.systems.base import Engine
+
+TIMES = np.unique(np.geomspace(1, 1000, 30).astype(int))
+ALL = ladder.applicable(
+    dynsim.syn_small(), dynsim.sgd(1.0, 1.0), variants=True, zero_start=True, finite=True
+)
+"""The theories of plain descent, which are most of them."""
+
+
+def trajectory(runs: int, source: str, shift: float) -> Trajectory:
+    """Curves that fall, rise or peak, as training's do, a little apart from each other."""
+    rng = np.random.default_rng(abs(hash(source)) % 2**32 if runs > 1 else 0)
+    times = np.r_[0, TIMES]
+    noise = 1 + 0.03 * rng.normal(size=(runs, 1))
+    fall = np.exp(-times / (200 * (1 + shift))) * noise
+    rise = (1 - fall)[..., None] * np.ones(2)
+    peak = (times / 60 * np.exp(1 - times / 60) * noise)[..., None] * np.ones(2)
+    attention = np.zeros((runs, times.size, 2, 34))
+    attention[..., :16] = (0.06 * fall)[..., None, None]
+    found = {
+        "loss": 3.4 * fall + 0.01,
+        "accuracy": 1 - fall,
+        "entropy": 1 + rise[..., ::-1] * -0.9 + 1.2,
+        "z_top_distinct": 4 * rise,
+        "z_top_common": -2 * rise,
+        "speed": peak,
+        "xi": 0.1 * rise,
+        "attention": attention,
+    }
+    return Trajectory(
+        np.broadcast_to(times, (runs, times.size)),
+        found,
+        None,
+        np.zeros(runs, int),
+        np.full(runs, -1),
+        source,
+    )
+
+
+class Drawn(Comparison):
+    """A comparison whose scatter is made up, as its curves are."""
+
+    def scatter(self, name: str) -> Scatter | None:
+        if self.spread is None:
+            return None
+        size = 0.05 * np.abs(np.asarray(self.spread[name])[0])
+        return Scatter(size, size, size)
+
+
+def comparison(*theories: str, scatter: bool = True, **settings: object) -> Comparison:
+    """A comparison with so many theories."""
+    predictions = {
+        name: trajectory(1, name, 0.02 * place)
+        for place, name in enumerate((FINITE_DESCENT, DESCENT, *theories))
+    }
+    stages = Stages(*(np.full(2, value) for value in (7.05, 6.55, 0.4, 21.0)))
+    return Drawn(
+        Compare(**settings),
+        dynsim.syn_small(),
+        trajectory(8, "simulation", 0.0),
+        predictions,
+        {name: ladder.THEORIES[name] for name in theories},
+        stages,
+        trajectory(1, "spread", 0.01) if scatter else None,
+    )
+
+
+def compare(*theories: str, **settings: object) -> Figure:
+    return panels.draw(comparison(*theories, **settings))
+
+
+def generic_compare(theories: int) -> Figure:
+    """A comparison of a system without panels of its own."""
+    titles = ("descent, T and batch infinite", "matched momentum flow", "flow of order one", "d")
+    names = tuple(f"theory-{i}" for i in range(theories))
+    engines = {
+        name: Engine(run=None, assemble=None, observables=None, title=title)  # pyright: ignore
+        for name, title in zip(names, titles, strict=False)
+    }
+    predictions = {name: trajectory(1, name, 0.02 * i) for i, name in enumerate(names)}
+    shown = ("loss", "entropy", "speed", "xi")
+    simulation = trajectory(4, "simulation", 0.0)
+    return generic.draw(generic.Comparison(None, simulation, predictions, engines, shown))
+
+
+def plane(config: phase.Plane, engine: str) -> xr.Dataset:
+    """What an engine says of a plane: the smaller both rates, the less is learned."""
+    axes = config.axes()
+    (x, xs), (y, ys) = axes.items()
+    fast = np.linspace(0, 1, len(xs))[:, None] * np.linspace(0.3, 1, len(ys))
+    fast = fast + (0.02 if engine != "simulation" else 0.0)
+    time = np.array([0, 1, 3, 10, 30, 100])
+    rising = np.where(fast[..., None] > 0.5, np.exp(-((time - 10) ** 2) / 400), time / 100)
+    loss = 3 - 2.9 * fast[..., None] * (time / 100)
+    status = np.where((fast > 0.9) & (fast < 0.93), Status.DIVERGED, Status.OK)
+    dims = (x, y)
+    return xr.Dataset(
+        {
+            "status": (dims, status),
+            "loss": ((*dims, "time"), loss),
+            "entropy": ((*dims, "time"), 1.5 - 1.4 * fast[..., None] * (time / 100)),
+            "speed": ((*dims, "time", "class"), rising[..., None] * np.ones(2)),
+        },
+        {x: list(xs), y: list(ys), "time": time},
+    )
+
+
+def phase_diagram(compared: bool, **settings: object) -> Figure:
+    """A diagram with the lines of the closed form, and where noise rules."""
+    config = phase.Phase(resolution=24, **{"engine": "simulation", **settings})
+    engines = ("simulation", "symmetric-finite-t")[: 1 + compared]
+    found = {name: plane(config, name) for name in engines}
+    (x, xs), (y, ys) = config.axes().items()
+    grid = np.linspace(-3, 2, len(xs)) + 0 * np.linspace(0, 1, len(ys))[:, None]
+    closed = {
+        name: np.exp(place + grid)
+        for place, name in enumerate(("peak", "rise_end", "snap"), start=-1)
+    }
+    closed["bound"] = np.exp(grid) * np.linspace(0.1, 2, len(ys))[:, None]
+    noise = xr.DataArray(grid.T + 1.2, {x: list(xs), y: list(ys)}, (x, y)) if compared else None
+    return phase.draw(config, found, RULE, closed, noise)
+
+
+def phase_by_status() -> Figure:
+    """A diagram that theory draws no lines on, over whole numbers and a linear axis."""
+    config = phase.Phase(x="batch:1:64:12", y="momentum:0:0.95:6:lin", against="none")
+    return phase.draw(config, {"simulation": plane(config, "simulation")}, BY_STATUS, {}, None)
+
+
+def validity_maps(resolution: int, columns: int) -> Figure:
+    names = tuple(ladder.THEORIES)[-columns:]
+    ratio, eta_z = np.geomspace(0.1, 100, resolution), np.geomspace(0.01, 3, resolution)
+    K, overlap = np.array([2, 5, 10]), np.array([0.01, 0.03, 0.1, 0.2, 0.3, 0.45, 0.6])
+    rates = np.clip(0.3 * np.outer(1 / ratio, eta_z) ** 0.7, 1e-3, 2)
+    classes = np.outer(K / 10, overlap)
+    errors = {}
+    for name in names:
+        coords = {"ratio": ratio, "eta_z": eta_z}
+        errors["rates", name] = xr.DataArray(rates, coords, ("ratio", "eta_z"))
+        errors["overlap", name] = xr.DataArray(
+            classes, {"K": K, "overlap": overlap}, ("K", "overlap")
+        )
+    return validity.draw(errors)
+
+
+def collapsed(*names: str) -> Figure:
+    """Peaks within a few percent of the closed form, later with overlap."""
+    found = {}
+    rng = np.random.default_rng(0)
+    for name in names:
+        family = FAMILIES[name]
+        dims = [dim for dim in family.axes if dim not in family.zipped[1:]]
+        shape = tuple(len(family.axes[dim]) for dim in dims)
+        coords = {dim: np.array(family.axes[dim], float) for dim in dims}
+        coords |= {
+            other: (dims[0], np.array(family.axes[other], float)) for other in family.zipped[1:]
+        }
+        predicted = np.geomspace(300, 4, 4) * (1 + np.arange(np.prod(shape)).reshape(*shape, 1))
+        exact = predicted * (1 + 0.1 * np.linspace(0, 1, predicted.size).reshape(predicted.shape))
+        noisy = exact[..., None] * (1 + 0.05 * rng.normal(size=(*exact.shape, 3)))
+        over = (*dims, "eta_y")
+        found[name] = xr.Dataset(
+            {
+                "predicted": (over, predicted),
+                "gamma": (over, predicted * 1.002),
+                "symmetric": (over, exact),
+                "symmetric-descent": (over, exact * 1.01),
+                "simulation": ((*over, "seed"), noisy),
+            },
+            coords,
+        )
+    return collapse.draw(found)
+
+
+def snapped() -> Figure:
+    """Entropies that fall the earlier the larger the rate, and final gains."""
+    time = np.unique(np.geomspace(1, 1000, 30).astype(int))
+    found = {}
+    for name, control in snap.CONTROLS.items():
+        ends = next(ends for ends in control.ends.values() if ends[0] != ends[1])
+        for engine in snap.ENGINES:
+            rate = np.geomspace(*ends, 5 if engine == "simulation" else 4 * snap.DENSE + 1)
+            start = 20 / rate[:, None]
+            entropy = 2.2 / (1 + (time / start) ** 0.5)
+            gain = np.log1p(time / start)
+            seeds = ("seed",) if engine == "simulation" else ()
+            widen = lambda v, several=bool(seeds): v[..., None] * np.ones(4) if several else v
+            over = ("rate", "time", *seeds)
+            found[name, engine] = xr.Dataset(
+                {
+                    "entropy": (over, widen(entropy)),
+                    "z_top_distinct": (over, widen(gain * rate[:, None] ** control.gain)),
+                    "B": (("rate", "time"), 2 * gain),
+                    "rise_end": ("rate", 7 / rate),
+                    "peak": ("rate", 10 / rate),
+                    "snap": ("rate", 30 / rate),
+                },
+                {"rate": rate, "time": time},
+            )
+    return snap.draw(found)
+
+
+def swept(hue: str | None, left: bool) -> Figure:
+    """A quick look at a sweep over two or three axes."""
+    eta_y, eta_z = np.array([0.1, 0.3, 1.0, 3.0]), np.array([0.01, 0.1, 1.0])
+    values = np.log1p(np.multiply.outer(eta_y, eta_z))[..., None] + 0.01 * np.arange(3)
+    data = xr.DataArray(
+        values,
+        {"eta_y": eta_y, "eta_z": eta_z, "seed": np.arange(3)},
+        ("eta_y", "eta_z", "seed"),
+        "entropy",
+        {"long_name": "entropy of attention on distinct tokens", "units": "nat"},
+    )
+    config = plot.Plot("out/sweeps/rates", x="eta_y", hue=hue)
+    return plot.draw(config, data if left or hue else data.isel(eta_z=0))
+
+
+def validated() -> Figure:
+    rng = np.random.default_rng(0)
+    size = (len(measurements.GRID),) * 2
+    flows = {"matched": "matched flow", "corrected": "corrected flow", "heavy-ball": "heavy-ball"}
+    return validate.draw(flows, {name: 10 ** rng.uniform(-4, 0, size) for name in flows})  # pyright: ignore
+
+
+EXAMPLES = {
+    "compare": functools.partial(compare, "plain-finite-t", "plain", "eq10", "eq10-paper"),
+    "compare with momentum": functools.partial(
+        compare,
+        "matched-finite-t",
+        "matched",
+        "eq10",
+        task="syn-medium",
+        momentum=0.9,
+        scatter=False,
+    ),
+    "compare NAME": functools.partial(generic_compare, 4),
+    "ladder": lambda: figure_ladder.draw(comparison(*ALL)),
+    "ladder, few": lambda: figure_ladder.draw(comparison("plain", "eq10")),
+    "phase, compared": functools.partial(phase_diagram, True),
+    "phase, alone": functools.partial(phase_diagram, False, against="none"),
+    "phase, whole numbers": phase_by_status,
+    "validity": functools.partial(validity_maps, 13, 4),
+    "validity, one": functools.partial(validity_maps, 5, 1),
+    "collapse": functools.partial(collapsed, *FAMILIES),
+    "collapse, one": functools.partial(collapsed, "size"),
+    "snap": snapped,
+    "plot": functools.partial(swept, "eta_z", False),
+    "plot, panels": functools.partial(swept, None, True),
+    "plot, a line": functools.partial(swept, None, False),
+    "validate": validated,
+}

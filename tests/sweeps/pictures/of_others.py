@@ -1,0 +1,215 @@
+"""Pictures of other systems and of weights and words, from made-up data."""
+
+import functools
+from collections.abc import Sequence
+
+import numpy as np
+import xarray as xr
+from matplotlib.figure import Figure
+
+import dynsim
+from dynsim import Trajectory
+from dynsim.classes.estimated import Estimate
+from dynsim.two_stage.rank_truncation import RankCurves
+from sweeps.studies.finite_size import figure as finite_size
+from sweeps.studies.finite_size import order
+from sweeps.studies.qkv import figure as qkv
+from sweeps.studies.spectrum import figure as spectrum
+from sweeps.studies.spectrum import panels, singular
+from sweeps.studies.spectrum.checkpoint import Decomposed
+from sweeps.studies.trainability import boundary
+from sweeps.studies.trainability import figure as trainability
+from sweeps.studies.two_stage import figure as two_stage
+from sweeps.studies.two_stage import finite, phase, report
+from sweeps.studies.two_stage.outcome import TwoStageComparison
+from sweeps.studies.two_stage.runs import Runs
+from sweeps.studies.two_stage.theory import RECORD
+from sweeps.studies.words import figure as words
+from sweeps.studies.words import rules
+from sweeps.studies.words.fates import THEORIES, Fates, Score
+from sweeps.systems.two_stage.settings import TwoStage
+
+
+def curves(count: int, steps: np.ndarray, switch: float) -> dict[str, np.ndarray]:
+    """P is learned in the first stage, Q in the second."""
+    first, second = np.exp(-steps / (switch / 3)), np.exp(-np.maximum(steps - switch, 0) / switch)
+    scale = (1 + 0.03 * np.arange(count))[:, None]
+    found = {
+        "K1": 0.69 * first,
+        "K2": 0.35 + 0.35 * second,
+        "J": 0.35 + 0.5 * second,
+        "accuracy_P": 1 - 0.5 * first,
+        "accuracy_Q": 0.75 - 0.25 * second,
+        "best_accuracy_Q": 0.99 - 0.4 * second,
+        "auc_Q": 1 - 0.5 * second,
+        "W_trace": 3 * (1 - first),
+        "V_trace": 5 * (1 - second),
+        "W_norm": 4 - first,
+        "V_norm": 6 - second,
+        **{f"{block}_signal_norm": 3.5 - first for block in "WV"},
+        **{f"{block}_noise_norm": 1 + first for block in "WV"},
+    }
+    return {name: values * scale for name, values in found.items()}
+
+
+def experiment(preset: str, count: int = 3) -> tuple[Runs, dict[str, Trajectory]]:
+    """Runs of two-stage training, and all theories of them."""
+    training = TwoStage(preset=preset)  # pyright: ignore
+    first, second = training.make_optimizer().steps
+    steps = np.unique(np.r_[0, np.geomspace(1, float(first + second), 40).astype(int), int(first)])
+    eta_time = steps * 0.02
+    runs = Runs(training, steps.astype(float), eta_time, curves(count, steps, float(first)), 0)
+
+    def predicted(shift: float) -> Trajectory:
+        values = {name: runs.values[name][:1] * (1 + shift) for name in RECORD}
+        return Trajectory(steps[None], values, None, np.zeros(1, int), np.full(1, -1), "ode")
+
+    names = ("ode", "infinite", "anchored", "sde")
+    return runs, {name: predicted(0.02 * (i + 1)) for i, name in enumerate(names)}
+
+
+def two_stages(preset: str) -> Figure:
+    names = ("preset", "joint", *two_stage.CONTROLS)
+    made = {name: experiment("joint" if name == "joint" else preset) for name in names}
+    found = {name: runs for name, (runs, _) in made.items()}
+    return two_stage.draw(preset, found, {n: {"ode": t["ode"]} for n, (_, t) in made.items()})
+
+
+def two_stage_comparison(preset: str) -> Figure:
+    runs, predictions = experiment(preset)
+    return report.draw(TwoStageComparison(runs.training, runs, predictions))
+
+
+def two_stage_finite() -> Figure:
+    lengths = np.array(finite.LENGTHS, float)
+    found = {
+        f"{loss}, {moment}": finite.Remainder(
+            size / lengths, size / lengths**2, size / lengths**2, 0.01 / lengths**2
+        )
+        for moment in finite.MOMENTS[1:]
+        for loss, size in (("K1", 1.0), ("K2", 3.0))
+    }
+    return finite.draw(found)
+
+
+def two_stage_plane() -> Figure:
+    config = phase.TwoStagePhase()
+
+    def plane(number: int) -> phase.Plane:
+        tau, r = np.geomspace(*config.tau, number), np.geomspace(*config.r, number)
+        return phase.Plane(tau, r, 0.5 + 0.5 / (1 + (3 * tau[:, None] / r**2) ** 8))
+
+    r = np.geomspace(*config.r, 50)
+    return phase.draw(config, plane(25), plane(6), phase.Lines(r, r**2 / 3, r**2 / 3.5))
+
+
+def checkpoint(names: Sequence[str], square: bool) -> Figure:
+    """Random matrices with a few directions more."""
+    rng = np.random.default_rng(0)
+    records = []
+    for place, name in enumerate(names):
+        shape = (40, 40) if square else (40, 60 + 20 * (place % 3))
+        weights = rng.normal(size=shape)
+        weights[0] += 3 + place
+        sigma = np.linalg.svd(weights, compute_uv=False)
+        own = singular.numbers(sigma)
+        null = singular.null(own.frobenius, *shape, None)
+        records.append(
+            Decomposed(
+                name, shape, None, "float32", "ok", sigma, numbers=own, null_sigma=null,
+                null=singular.numbers(null), edge=singular.edge(own.frobenius, *shape, None),
+                spikes=1, trace=float(np.trace(weights)) if square else None,
+            )
+        )  # fmt: skip
+    return panels.draw(records)
+
+
+def truncated() -> Figure:
+    def curve(run: int) -> RankCurves:
+        rank = np.arange(14)
+        named = ("K1", "K2", "accuracy_P", "auc_Q", "best_accuracy_Q")
+        kept = dict.fromkeys(named, 0.5 + 0.4 * rank / 13 + 0.01 * run)
+        return RankCurves(np.exp(-np.arange(14) / 3), np.arange(14) % 2, kept, kept)  # pyright: ignore
+
+    return spectrum.draw(
+        "default", {s: [curve(i) for i in range(3)] for s in ("stage 1", "stage 2")}
+    )
+
+
+def trained_plane(levels: int) -> Figure:
+    """A boundary that is a circle."""
+    places = lambda points: ((points - 0.5) ** 2).sum(-1) < 0.1
+    found = boundary.boundary(lambda level, call, at: places(at), 8, levels)
+    mapped = [boundary.Mapped(each, np.where(each.trained, 0.1, 3.0)) for each in found]
+    fit = (levels - 1, levels) if levels == 2 else (1, levels)
+    dimension = boundary.box_dimension(found, fit)
+    return trainability.draw(trainability.Trainability(levels=levels), mapped, dimension, fit)
+
+
+def fates() -> Figure:
+    """Two queries of three classes, twelve words each."""
+    K, M, S = 6, 40, 20
+    rng = np.random.default_rng(0)
+    probs = rng.dirichlet(np.ones(M), K)
+    task = dynsim.sequence_classes(probs, [0, 0, 0, 1, 1, 1])
+    vocabulary = ("the", "of", "captain", "$", "hospital", "<unk>", "representatives", "ship")
+    text = tuple(f"{vocabulary[i % 8]}{i // 8 or ''}" for i in range(M))
+    some = np.zeros(K)
+    estimate = Estimate(task, text, np.arange(M), np.full(K, 9), some, some, 0.9, 35)
+    z = rng.normal(size=(S, K, M)).cumsum(0)
+    top = probs >= np.sort(probs)[:, -12:].min(1, keepdims=True)
+    names = (*rules.RULES, *THEORIES)
+    signs = {name: np.sign(z + rng.normal(size=z.shape)).astype(np.int8) for name in names}
+    rising = np.linspace(0.6, 1, S)
+    base = np.full(S, 0.6)
+    scores = {
+        name: Score(rising - 0.02 * i, rising, base, base, np.ones((S, K)), 1.0)
+        for i, name in enumerate(names)
+    }
+    times = np.geomspace(2, 1000, S)
+    found = Fates(times, z, rising, rising, 0, {}, {}, signs, top, scores)
+    return words.draw(estimate, found)
+
+
+def finite_sizes() -> Figure:
+    def errors(lengths: Sequence[int], reference: float) -> order.Errors:
+        T = np.array(lengths, float)[:, None] * np.array([1.0, 2.0])
+        return order.Errors(1 / T, 5 / T**2, np.full_like(T, reference))
+
+    ratios = {}
+    for name, rule in finite_size.RULES.items():
+        values = np.ones((3, 2))
+        ratios[name] = xr.Dataset(
+            {f"{o}{end}": (("eta_z", "batch"), values * size)
+             for o in finite_size.OBSERVABLES for end, size in (("", 0.9), ("_error", 0.05))},
+            {"eta_z": list(rule.rates), "batch": list(finite_size.BATCHES)},
+        )  # fmt: skip
+    return finite_size.draw(
+        errors(finite_size.LENGTHS, 0.0), errors(finite_size.SAMPLED_LENGTHS, 1e-4), ratios
+    )
+
+
+def factors() -> Figure:
+    config = qkv.FigureQKV()
+    values = np.geomspace(1e-3, 1, 20).reshape(4, 5)
+    return qkv.draw(config, {name: np.stack([values, values]) for name in qkv.THEORIES}, 34)
+
+
+SHORT = ("W_Q", "W_K", "W_V")
+LONG = tuple(f"transformer.h.{i}.attn.c_attn.weight[{j}]" for i in range(4) for j in range(3))
+EXAMPLES = {
+    "two_stage": functools.partial(two_stages, "default"),
+    "compare two_stage": functools.partial(two_stage_comparison, "default"),
+    "compare two_stage, joint": functools.partial(two_stage_comparison, "joint"),
+    "two_stage_finite": two_stage_finite,
+    "two_stage_phase": two_stage_plane,
+    "spectrum": truncated,
+    "spectrum, three": functools.partial(checkpoint, SHORT, square=True),
+    "spectrum, shapes": functools.partial(checkpoint, LONG[:4], square=False),
+    "spectrum, many": functools.partial(checkpoint, LONG, square=True),
+    "trainability": functools.partial(trained_plane, 4),
+    "trainability, two": functools.partial(trained_plane, 2),
+    "corpus": fates,
+    "finite_size": finite_sizes,
+    "qkv": factors,
+}
