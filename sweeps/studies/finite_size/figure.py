@@ -217,13 +217,13 @@ def plot_order(lengths: tuple[int, ...], errors: order.Errors, ax: Axes | None =
         if errors.reference.any():
             ax.plot(lengths, errors.reference[:, place], color=colour, lw=0.8, ls=(0, (1, 3)))
     far = np.array(lengths[-3:], float)
-    # The legend goes where no curve is: all of them fall.
-    ax.set_ylim(top=30 * float(np.nanmax(errors.infinite)))
     for power, kind in ((1, errors.infinite), (2, errors.finite)):
         guide = kind[-1].max() * 2 * (far / far[-1]) ** -power
         ax.plot(far, guide, color="0.5", lw=1)
         ax.annotate(f"$T^{{-{power}}}$", (far[-1], guide[-1]), color="0.4", ha="right", va="bottom")
     ax.set(xscale="log", yscale="log", xlabel="sequence length T", ylabel="relative error")
+    # The legend goes where no curve is: all of them fall.
+    ax.set_ylim(top=30 * float(np.nanmax(errors.infinite)))
     ax.set_xticks(lengths, [str(T) for T in lengths], fontsize="small")
     ax.xaxis.set_minor_locator(NullLocator())
     ax.grid(alpha=0.25)

@@ -2,6 +2,7 @@
 
 import dataclasses
 import math
+import textwrap
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -139,7 +140,9 @@ def draw(errors: Mapping[tuple[str, str], xr.DataArray]) -> Figure:
     for column, name in enumerate(names):
         mesh = plot(errors["rates", name], ax=axes[0, column])
         axes[0, column].axvline(PAPER_RATIO, color="k", ls=":")
-        axes[0, column].set(title=ladder.THEORIES[name].title, xlabel=r"$\eta_Y/\eta_Z$")
+        axes[0, column].set(
+            title=textwrap.fill(ladder.THEORIES[name].title, 20), xlabel=r"$\eta_Y/\eta_Z$"
+        )
         axes[0, column].title.set_fontsize("medium")
         plot_cells(errors["overlap", name].transpose("overlap", "K"), ax=axes[1, column])
         axes[1, column].set(xlabel=r"overlap $f_n \cdot f_{n'}$ at the start")

@@ -8,6 +8,7 @@ import matplotlib.pyplot as plt
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
 
 from dynsim import checks
 from dynsim.precision import AnyArray
@@ -109,6 +110,7 @@ def plot_singular_values(curves: Sequence[RankCurves], ax: Axes | None = None) -
             style = {"ms": 4, "color": drawing.colour(place), "alpha": 0.6}
             ax.plot(ranks + 1, c.singular[ranks], "os"[block], label=label, **style)
     ax.set(xlabel="rank", ylabel="singular value", yscale="log")
+    ax.xaxis.set_major_locator(MaxNLocator(integer=True))
     ax.legend(fontsize="small")
     ax.grid(alpha=0.25)
     return ax
@@ -157,4 +159,5 @@ def _curve(ax: Axes, values: Sequence[AnyArray], label: str, place: int) -> None
     spread = shown.std(0, ddof=1) if len(shown) > 1 else np.zeros(shown.shape[1])
     style = {"fmt": "os^"[place] + "-", "ms": 4, "color": drawing.colour(place)}
     ax.errorbar(np.arange(shown.shape[1]), shown.mean(0), spread, label=label, **style)
+    ax.xaxis.set_major_locator(MaxNLocator(integer=True))
     ax.grid(alpha=0.25)

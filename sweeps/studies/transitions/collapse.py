@@ -196,7 +196,9 @@ def plot_deviation(peaks: xr.Dataset, family: Family, ax: Axes | None = None) ->
     ax.set_xlabel("closed-form peak (optimiser steps)")
     ax.set_ylabel("measured / closed form - 1 (%)")
     ax.margins(y=0.12)
+    # Room for the legend above what it names.
+    ax.set_ylim(top=10 * max(ax.get_ylim()[1], 1))
     ax.yaxis.set_major_formatter("{x:g}")
-    ax.legend(fontsize="small", framealpha=0.6)
+    ax.legend(fontsize="small", framealpha=0.6, loc="upper center", ncols=2, columnspacing=1)
     ax.grid(alpha=0.25)
     return ax

@@ -270,7 +270,9 @@ def plot(ax: Axes, found: dict[str, Remainder]) -> None:
     for power, top in ((1, 0.1), (2, 0.01)):
         guide = top * (np.array(LENGTHS) / LENGTHS[0]) ** -power
         ax.plot(LENGTHS, guide, color="0.6", lw=1)
-        ax.annotate(f"$L^{{-{power}}}$", (LENGTHS[0], guide[0]), color="0.4", va="bottom")
+        ax.annotate(
+            f"$L^{{-{power}}}$", (LENGTHS[-1], guide[-1]), color="0.4", ha="right", va="bottom"
+        )
     ax.set(xscale="log", yscale="log", xlabel="tokens L", ylabel="relative error of the loss")
     ax.set_xticks(LENGTHS, [str(length) for length in LENGTHS])
     ax.xaxis.set_minor_locator(NullLocator())
