@@ -8,6 +8,7 @@ from typing import Any, Literal, get_args
 import matplotlib as mpl
 import matplotlib.pyplot as plt
 import numpy as np
+from matplotlib.colors import to_hex
 from matplotlib.figure import Figure
 
 Format = Literal["png", "svg", "pdf"]
@@ -30,9 +31,9 @@ def colour(place: int) -> str:
     return found[place % len(found)]
 
 
-def shades(number: int) -> list[tuple[float, ...]]:
+def shades(number: int) -> list[str]:
     """Colours of curves whose values have an order, from dark to light."""
-    return [tuple(shade) for shade in plt.get_cmap("viridis")(np.linspace(0, 0.9, number))]
+    return [to_hex(shade) for shade in plt.get_cmap("viridis")(np.linspace(0, 0.9, number))]
 
 
 def nested(number: int) -> list[dict[str, Any]]:

@@ -73,7 +73,7 @@ def draw(result: Comparison) -> Figure:
     below = 0.8 + 0.2 * len(result.predictions)
     figure = plt.figure(figsize=(10.5, 6.6 + below), layout="constrained")
     # Apart from each other, so that the names beside the table take no room from the panels.
-    upper, lower = figure.subfigures(2, 1, height_ratios=[6.6, below])
+    (upper,), (lower,) = figure.subfigures(2, 1, squeeze=False, height_ratios=[6.6, below])
     axes = upper.subplots(2, 3, sharex=True, sharey=True)
     for name, ax in zip(PANELS, axes.flat, strict=True):
         plot_deviation(result, name, ax=ax)

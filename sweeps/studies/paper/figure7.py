@@ -90,7 +90,7 @@ def draw(config: Figure7, found: Mapping[int, xr.Dataset], words: Sequence[str])
     """Maps of every layer by number of layers, and beside them three quantities over training."""
     rows = sum(found)
     figure = plt.figure(figsize=(10, 2.3 * rows + 4.6), layout="constrained")
-    above, below = figure.subfigures(2, 1, height_ratios=[2.3 * rows + 1, 3.6])
+    (above,), (below,) = figure.subfigures(2, 1, squeeze=False, height_ratios=[2.3 * rows + 1, 3.6])
     axes = above.subplots(rows, len(SHARES), squeeze=False, sharex=True, sharey=True)
     row = 0
     for layers, data in found.items():

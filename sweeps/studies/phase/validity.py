@@ -175,13 +175,12 @@ def plot_cells(error: xr.DataArray, ax: Axes | None = None) -> QuadMesh:
     with the error in % in each. Returns the mesh."""
     ax = ax or plt.gca()
     values = error.values.T
-    edges = [np.arange(size + 1) - 0.5 for size in error.shape]
-    mesh = _coloured(ax, *edges, values)
+    columns, rows = (np.arange(size + 1) - 0.5 for size in error.shape)
+    mesh = _coloured(ax, columns, rows, values)
     for (row, column), value in np.ndenumerate(values):
         colour = "white" if value > CONTOURS[1] else "black"
         text = "-" if np.isnan(value) else f"{100 * value:.{1 if value < 0.1 else 2}g}"
-        style = {"ha": "center", "va": "center", "fontsize": "small"}
-        ax.text(column, row, text, color=colour, **style)
+        ax.text(column, row, text, color=colour, ha="center", va="center", fontsize="small")
     across, up = ([f"{value:g}" for value in error[dim].values] for dim in error.dims)
     ax.set_xticks(range(len(across)), across, fontsize="small", rotation=90)
     ax.set_yticks(range(len(up)), up)

@@ -26,7 +26,6 @@ from sweeps.studies.spectrum.checkpoint import (
     table,
 )
 
-Colour = tuple[float, ...]
 NAMED = 8
 """Number of entries up to which matrices, kinds of matrices or nulls are told apart."""
 MARKERS = "os^Dv*Ph"
@@ -82,14 +81,14 @@ def draw(records: Sequence[Record]) -> Figure:
     return figure
 
 
-def palette(records: Sequence[Record]) -> dict[str, Colour]:
+def palette(records: Sequence[Record]) -> dict[str, str]:
     """Colours by name of the matrix, from first to last."""
     return {r.name: shade for r, shade in zip(records, drawing.shades(len(records)), strict=True)}
 
 
 def plot_values(
     records: Sequence[Record],
-    colours: Mapping[str, Colour] | None = None,
+    colours: Mapping[str, str] | None = None,
     ax: Axes | None = None,
 ) -> Axes:
     """Singular values over the edge of the null, against the index i = 1 ... min(m, n)."""
@@ -114,7 +113,7 @@ def plot_values(
 
 def plot_energy(
     records: Sequence[Record],
-    colours: Mapping[str, Colour] | None = None,
+    colours: Mapping[str, str] | None = None,
     ax: Axes | None = None,
 ) -> Axes:
     """Share of the squared Frobenius norm in the first i directions."""
@@ -134,7 +133,7 @@ def plot_energy(
 
 def plot_by_matrix(
     records: Sequence[Record],
-    colours: Mapping[str, Colour] | None = None,
+    colours: Mapping[str, str] | None = None,
     ax: Axes | None = None,
 ) -> Axes:
     """Traces where there are square matrices, with two standard deviations of the null about 0;

@@ -9,6 +9,7 @@ import dataclasses
 import io
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import matplotlib.pyplot as plt
 import numpy as np
@@ -126,8 +127,7 @@ def draw(found: Mapping[str, xr.Dataset]) -> Figure:
     width = 1 + -(-len(found) // rows)
     figure = plt.figure(figsize=(3.6 * width, 0.8 + 3.6 * rows), layout="constrained")
     names = [*found, *["."] * ((width - 1) * rows - len(found))]
-    places = [["all", *names[row::rows]] for row in range(rows)]
-    grid = figure.subplot_mosaic(places)
+    grid = figure.subplot_mosaic([["all", *names[row::rows]] for row in range(rows)])
     plot_collapse(found, ax=grid["all"])
     for name, ds in found.items():
         plot_deviation(ds, FAMILIES[name], ax=grid[name])
@@ -156,7 +156,8 @@ def plot_collapse(found: Mapping[str, xr.Dataset], ax: Axes | None = None) -> Ax
     colours = {name: drawing.colour(place) for place, name in enumerate(FAMILIES)}
     for name, ds in found.items():
         mean, predicted = xr.broadcast(ds.simulation.mean("seed"), ds.predicted)
-        style = {"color": colours[name], "mfc": "none", "label": FAMILIES[name].title}
+        style: dict[str, Any] = {"color": colours[name], "mfc": "none"}
+        style["label"] = FAMILIES[name].title
         ax.plot(predicted.values.ravel(), mean.values.ravel(), markers[name], ms=6, **style)
         ends = np.r_[ends, predicted.values.min(), predicted.values.max()]
     line = np.array([ends.min() / 1.3, ends.max() * 1.3])

@@ -1,0 +1,126 @@
+"""Pictures in the user's style and format, from every command that draws."""
+
+from pathlib import Path
+
+import matplotlib as mpl
+import numpy as np
+import pytest
+from cycler import cycler
+from matplotlib.colors import to_hex
+
+from sweeps import cli, drawing, output
+from sweeps.commands.table import COMMANDS
+
+HEADS = {"png": b"\x89PNG", "svg": b"<?xml", "pdf": b"%PDF"}
+
+
+@pytest.mark.parametrize("kind", HEADS)
+def test_a_picture_is_of_its_kind_and_the_same_again(tmp_path: Path, kind: drawing.Format) -> None:
+    contents = []
+    for _ in range(2):
+        with drawing.style(None, kind):
+            figure, _ = drawing.panels(1, 1, 1, 1)
+            (path,) = output.write(tmp_path, "picture", figure=figure)
+            contents.append(path.read_bytes())
+    assert path.name == f"picture.{kind}"
+    assert contents[0].startswith(HEADS[kind])
+    assert contents[0] == contents[1]
+
+
+def test_a_command_takes_both_and_changes_nothing_else(tmp_path: Path) -> None:
+    before = dict(mpl.rcParams)
+    options = ["--format", "svg", "--style", "ggplot", "--out", str(tmp_path)]
+    assert cli.main(["figure", "9", *options]) == 0
+    # The colour of the axes' background in that style.
+    assert "fill: #e5e5e5" in (tmp_path / "fig9.svg").read_text()
+    assert not (tmp_path / "fig9.png").exists()
+    assert dict(mpl.rcParams) == before
+
+
+def test_a_style_is_a_file_too_and_may_say_the_format(tmp_path: Path) -> None:
+    file = tmp_path / "mine.mplstyle"
+    file.write_text("savefig.format: svg\naxes.prop_cycle: cycler('color', ['010203'])\n")
+    with drawing.style(str(file)):
+        assert drawing.colour(3) == "#010203"
+        (ax,) = (figure := drawing.panels(1, 1)[0]).axes
+        ax.plot([0, 1], color=drawing.colour(0))
+        (path,) = output.write(tmp_path, "picture", figure=figure)
+    assert path.suffix == ".svg"
+    assert "#010203" in path.read_text()
+    with drawing.style(str(file), "png"):
+        assert mpl.rcParams["savefig.format"] == "png"
+
+
+def test_the_style_sets_how_fine_a_picture_is(tmp_path: Path) -> None:
+    sizes = []
+    for dpi in ("figure", 50):
+        with mpl.rc_context({"savefig.dpi": dpi}):
+            figure, _ = drawing.panels(1, 1, 2, 2)
+            (path,) = output.write(tmp_path, "picture", figure=figure)
+            sizes.append(mpl.image.imread(path).shape[0])
+    assert sizes == [2 * output.DPI, 2 * 50]
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--style", "gplot"], "style = 'gplot': did you mean ggplot?"),
+        (["--style", "/nowhere"], "style = '/nowhere': must be a style of matplotlib"),
+        (["--format", "pdf", "--out", "a/b.svg"], "format = 'pdf': out = a/b.svg"),
+    ],
+)
+def test_what_cannot_be_is_refused_before_anything_runs(
+    options: list[str], message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    monkeypatch.chdir(tmp_path)
+    assert cli.main(["figure", "9", *options]) == 2
+    assert capsys.readouterr().err.startswith(f"dynsim: {message}")
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_style_with_another_format_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "a.mplstyle").write_text("savefig.format: jpg\n")
+    with (
+        pytest.raises(ValueError, match=r"format = 'jpg': must be png, svg, pdf"),
+        drawing.style(str(tmp_path / "a.mplstyle")),
+    ):
+        pass
+
+
+def test_commands_that_draw_nothing_have_no_style() -> None:
+    silent = {name for name, command in COMMANDS.items() if not command.draws}
+    for name in silent & {"info", "explain"}:
+        with pytest.raises(SystemExit):
+            cli.parse([name, "--style", "ggplot"])
+
+
+def test_the_palette_differs_to_the_colour_blind() -> None:
+    """Under deuteranopia, by the matrix of Vienot, Brettel and Mollon (1999) for linear RGB, any
+    two colours stay further apart than red and green of matplotlib's own cycle do."""
+    blind = np.array([[0.29275, 0.70725, 0.0], [0.29275, 0.70725, 0.0], [-0.02234, 0.02234, 1.0]])
+
+    def seen(colour: str) -> np.ndarray:
+        return blind @ np.array(mpl.colors.to_rgb(colour)) ** 2.2
+
+    def closest(colours: list[str]) -> float:
+        found = [seen(colour) for colour in colours]
+        return min(float(np.linalg.norm(a - b)) for i, a in enumerate(found) for b in found[:i])
+
+    assert closest([drawing.colour(place) for place in range(len(drawing.PALETTE))]) > 0.15
+    assert closest(["tab:green", "tab:brown"]) < 0.1
+
+
+def test_curves_that_lie_on_each_other_can_be_told_apart() -> None:
+    widths = [style["lw"] for style in drawing.nested(5)]
+    assert widths == sorted(widths, reverse=True)
+    assert min(np.diff(widths[::-1])) > 0.5  # half a point of each shows on either side
+    names = ("plain", "eq10", "eq10-paper", "plain-finite-t")
+    styles = drawing.grouped(names)
+    assert styles[1]["color"] == styles[2]["color"] != styles[0]["color"]
+    assert len({(style["color"], str(style["ls"])) for style in styles}) == len(names)
+
+
+def test_without_colours_of_a_style_they_are_the_palette() -> None:
+    with mpl.rc_context({"axes.prop_cycle": cycler(linestyle=["-", "--"])}):
+        assert drawing.colour(0) == to_hex(drawing.PALETTE[0]).upper()
