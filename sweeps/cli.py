@@ -129,7 +129,7 @@ class Asked(NamedTuple):
         run: what runs them.
         recorded: whether a record of them is kept beside what it writes.
         overwrite: whether results of other settings may be written over.
-        pictures: options of `sweeps.drawing.style`, None for a command that draws nothing.
+        pictures: options of `sweeps.output.drawing.style`, None for a command that draws nothing.
         quiet: whether it shall not say how far it is.
     """
 
@@ -157,7 +157,7 @@ class Asked(NamedTuple):
         """
         if self.pictures is None:
             return contextlib.nullcontext()
-        from sweeps import drawing
+        from sweeps.output import drawing
 
         asked, named = self.pictures["kind"], Path(self.settings.out).suffix[1:]
         if asked and named in drawing.FORMATS and named not in (asked, drawing.FORMATS[0]):

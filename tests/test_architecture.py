@@ -44,7 +44,6 @@ FLOORS = {
         "qkv": 4,
     },
     "sweeps": {
-        "drawing": 0,
         "output": 0,
         "systems": 1,
         "runner": 2,

@@ -14,7 +14,8 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from dynsim import checks
-from sweeps import drawing, output
+from sweeps import output
+from sweeps.output import drawing
 from sweeps.runner import progress
 from sweeps.runner.labels import label
 from sweeps.runner.run import open_sweep, valid

@@ -14,9 +14,10 @@ from matplotlib.figure import Figure
 
 from dynsim import Trajectory, checks
 from dynsim.trajectory import counts, to_arrays
-from sweeps import drawing, output
+from sweeps import output
 from sweeps.compare import comparison
 from sweeps.compare.settings import CompareOptions
+from sweeps.output import drawing
 from sweeps.runner.cluster import hosts
 from sweeps.runner.run import run as run_sweep
 from sweeps.runner.spec import Sweep

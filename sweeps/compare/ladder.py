@@ -13,12 +13,13 @@ from matplotlib.figure import Figure
 from dynsim.yz import finite_length
 from odes.theory import refusal
 from odes.yz import ladder
-from sweeps import drawing, output
+from sweeps import output
 from sweeps.compare import panels as comparison
 from sweeps.compare import report
 from sweeps.compare.compare import Comparison, compare
 from sweeps.compare.comparison import average, spread
 from sweeps.compare.settings import Compare
+from sweeps.output import drawing
 
 LEAST = 1e-5
 """Share of the largest value below which a distance is not drawn."""

@@ -6,9 +6,9 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
-from sweeps import drawing
 from sweeps.compare import comparison
 from sweeps.compare.compare import DESCENT, DESCENTS, Comparison
+from sweeps.output import drawing
 
 CURVES = {
     "loss": "population loss (nat)",

@@ -15,7 +15,8 @@ from matplotlib.figure import Figure
 
 from dynsim import checks
 from dynsim.transformer.observables import uniform_entropy
-from sweeps import drawing, output
+from sweeps import output
+from sweeps.output import drawing
 from sweeps.runner.cluster import hosts
 from sweeps.runner.run import run as run_sweep
 from sweeps.runner.run import valid

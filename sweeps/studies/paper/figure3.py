@@ -18,7 +18,8 @@ from matplotlib.lines import Line2D
 from dynsim import checks
 from dynsim.precision import precision
 from odes.formulas import decoder, growth
-from sweeps import drawing, output
+from sweeps import output
+from sweeps.output import drawing
 
 
 @dataclasses.dataclass(frozen=True)

@@ -13,7 +13,8 @@ from dynsim import checks
 from dynsim.precision import precision
 from odes.formulas import decoder
 from odes.formulas.discrete_decoder import h_star
-from sweeps import drawing, output
+from sweeps import output
+from sweeps.output import drawing
 
 
 @dataclasses.dataclass(frozen=True)

@@ -17,7 +17,8 @@ from matplotlib.figure import Figure
 from dynsim import checks
 from dynsim.precision import precision
 from odes.formulas import decoder, growth
-from sweeps import drawing, output
+from sweeps import output
+from sweeps.output import drawing
 
 RATES = (0.5, 1.0, 2.0, 4.0, 8.0)
 PANELS = {10: (100, 5.0), 1: (10_000, 50.0)}

@@ -8,7 +8,8 @@ import xarray as xr
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from sweeps import drawing, output
+from sweeps import output
+from sweeps.output import drawing
 from sweeps.runner.cluster import hosts
 from sweeps.runner.files import load
 from sweeps.runner.run import run as run_sweep

@@ -17,7 +17,8 @@ from matplotlib.lines import Line2D
 
 from dynsim import checks
 from odes.yz import ladder
-from sweeps import drawing, output
+from sweeps import output
+from sweeps.output import drawing
 from sweeps.runner.cluster import hosts
 from sweeps.runner.run import run as run_sweep
 from sweeps.runner.run import valid

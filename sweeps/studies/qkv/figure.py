@@ -30,7 +30,8 @@ from dynsim.trajectory import Trajectory
 from odes.qkv import factors
 from odes.solver.integrate import Tolerances
 from odes.yz import population
-from sweeps import drawing, output
+from sweeps import output
+from sweeps.output import drawing
 
 THEORIES = {"plain": "plain flow in (Y, Z)", "factors": "flow of the factors"}
 MEASURES = {"attention": "attention $c_n$", "loss": "loss"}

@@ -14,7 +14,8 @@ from dynsim import checks
 from dynsim.precision import AnyArray
 from dynsim.two_stage.presets import Preset
 from dynsim.two_stage.rank_truncation import RankCurves
-from sweeps import drawing, output
+from sweeps import output
+from sweeps.output import drawing
 from sweeps.runner.cluster import hosts
 from sweeps.studies.spectrum import panels as checkpoint
 from sweeps.studies.spectrum.checkpoint import Checkpoint

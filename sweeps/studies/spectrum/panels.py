@@ -14,7 +14,8 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import LogFormatter, MaxNLocator
 
-from sweeps import drawing, output
+from sweeps import output
+from sweeps.output import drawing
 from sweeps.studies.spectrum import singular
 from sweeps.studies.spectrum.checkpoint import (
     Checkpoint,

@@ -15,7 +15,8 @@ from matplotlib.figure import Figure
 
 import dynsim
 from odes.solver.flows import Flow
-from sweeps import drawing, output
+from sweeps import output
+from sweeps.output import drawing
 from sweeps.runner import progress
 from sweeps.studies.tables import measurements, slips, theorems
 

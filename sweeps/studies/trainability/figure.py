@@ -14,7 +14,8 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import NullLocator
 
 from dynsim import checks
-from sweeps import drawing, output
+from sweeps import output
+from sweeps.output import drawing
 from sweeps.runner.cluster import hosts
 from sweeps.studies.trainability.boundary import (
     CORNERS,

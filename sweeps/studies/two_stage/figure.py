@@ -12,7 +12,8 @@ from matplotlib.figure import Figure
 
 from dynsim import Trajectory, checks
 from dynsim.two_stage.noisy_sgd import Control
-from sweeps import drawing, output
+from sweeps import output
+from sweeps.output import drawing
 from sweeps.runner.cluster import hosts
 from sweeps.studies.two_stage import claims, panels
 from sweeps.studies.two_stage import theory as two_stage_theory

@@ -24,7 +24,8 @@ from odes.two_stage import maps
 from odes.two_stage.loss import losses, normal_nodes
 from odes.two_stage.minibatch import gradient_variance
 from odes.two_stage.state import ReducedState
-from sweeps import drawing, output
+from sweeps import output
+from sweeps.output import drawing
 from sweeps.runner.cluster import hosts
 from sweeps.studies.finite_size.order import slope
 from sweeps.systems.two_stage.settings import TwoStage

@@ -12,7 +12,7 @@ from matplotlib.ticker import LogFormatter
 from dynsim import Trajectory
 from odes.two_stage import ladder
 from odes.two_stage.maps import JENSEN_FLOOR
-from sweeps import drawing
+from sweeps.output import drawing
 from sweeps.studies.two_stage import theory as two_stage_theory
 from sweeps.studies.two_stage.runs import Runs
 from sweeps.systems.two_stage.settings import TwoStage

@@ -16,7 +16,8 @@ from matplotlib.ticker import NullLocator
 from dynsim import checks
 from dynsim.precision import precision
 from odes.two_stage import thresholds
-from sweeps import drawing, output
+from sweeps import output
+from sweeps.output import drawing
 from sweeps.runner.cluster import hosts
 from sweeps.runner.run import run as run_sweep
 from sweeps.runner.run import valid

@@ -8,8 +8,9 @@ import numpy as np
 from matplotlib.figure import Figure
 
 from dynsim.trajectory import to_arrays
-from sweeps import drawing, output
+from sweeps import output
 from sweeps.compare.comparison import cell, lines
+from sweeps.output import drawing
 from sweeps.studies.two_stage import panels
 from sweeps.studies.two_stage.outcome import TwoStageComparison
 

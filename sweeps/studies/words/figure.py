@@ -17,7 +17,8 @@ from dynsim import checks
 from dynsim.classes.corpus import Corpus, load_corpus, synthetic_corpus
 from dynsim.classes.estimated import Estimate, estimate_classes
 from dynsim.classes.overlap import OverlapReport, overlap_report
-from sweeps import drawing, output
+from sweeps import output
+from sweeps.output import drawing
 from sweeps.studies.words import fates as text_theory
 from sweeps.studies.words import report as text_report
 from sweeps.studies.words.fates import Fates

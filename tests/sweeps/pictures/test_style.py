@@ -6,10 +6,11 @@ import matplotlib as mpl
 import numpy as np
 import pytest
 from cycler import cycler
-from matplotlib.colors import to_hex
+from matplotlib.colors import to_hex, to_rgb
 
-from sweeps import cli, drawing, output
+from sweeps import cli, output
 from sweeps.commands.table import COMMANDS
+from sweeps.output import drawing
 
 HEADS = {"png": b"\x89PNG", "svg": b"<?xml", "pdf": b"%PDF"}
 
@@ -97,18 +98,24 @@ def test_commands_that_draw_nothing_have_no_style() -> None:
 
 def test_the_palette_differs_to_the_colour_blind() -> None:
     """Under deuteranopia, by the matrix of Vienot, Brettel and Mollon (1999) for linear RGB, any
-    two colours stay further apart than red and green of matplotlib's own cycle do."""
+    two colours stay 15 units apart in CIELAB, of which one can be told and ten are seen at a
+    glance; matplotlib's own are alike."""
     blind = np.array([[0.29275, 0.70725, 0.0], [0.29275, 0.70725, 0.0], [-0.02234, 0.02234, 1.0]])
+    # Of linear sRGB, over the white point.
+    to_xyz = np.array(
+        [[0.4339, 0.3762, 0.1899], [0.2126, 0.7152, 0.0722], [0.0177, 0.1095, 0.8728]]
+    )
 
     def seen(colour: str) -> np.ndarray:
-        return blind @ np.array(mpl.colors.to_rgb(colour)) ** 2.2
+        x, y, z = np.cbrt(to_xyz @ blind @ np.array(to_rgb(colour)) ** 2.2)
+        return np.array([116 * y, 500 * (x - y), 200 * (y - z)])
 
-    def closest(colours: list[str]) -> float:
+    def closest(colours: tuple[str, ...]) -> float:
         found = [seen(colour) for colour in colours]
         return min(float(np.linalg.norm(a - b)) for i, a in enumerate(found) for b in found[:i])
 
-    assert closest([drawing.colour(place) for place in range(len(drawing.PALETTE))]) > 0.15
-    assert closest(["tab:green", "tab:brown"]) < 0.1
+    assert closest(drawing.PALETTE) > 15
+    assert closest(tuple(f"C{place}" for place in range(10))) < 10
 
 
 def test_curves_that_lie_on_each_other_can_be_told_apart() -> None:
