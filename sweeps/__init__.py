@@ -7,6 +7,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from sweeps.commands.explain import explain
     from sweeps.runner.cluster.driver import ChunksFailed
     from sweeps.runner.files import load
     from sweeps.runner.progress import Interrupted
@@ -31,6 +32,7 @@ __all__ = [
     "System",
     "Training",
     "difference",
+    "explain",
     "load",
     "open",
     "register",
@@ -49,6 +51,7 @@ _SOURCES = {
     "StoreError": "sweeps.runner.store.base:StoreError",
     "Sweep": "sweeps.runner.spec:Sweep",
     "Training": "sweeps.systems.yz.settings:Training",
+    "explain": "sweeps.commands.explain:explain",
     "difference": "sweeps.runner.run:difference",
     "load": "sweeps.runner.files:load",
     "open": "sweeps.runner.run:open_sweep",

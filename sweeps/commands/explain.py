@@ -3,6 +3,7 @@
 import dataclasses
 import json
 import math
+from typing import Any
 
 import jax.numpy as jnp
 import numpy as np
@@ -79,12 +80,16 @@ def run(config: Explain) -> None:
         print(text(config, found))
 
 
-def explain(config: Explain) -> Explanation:
+def explain(config: Explain | None = None, /, **settings: Any) -> Explanation:
     """Predict a run from the closed form and the best applicable theory.
+
+    Args:
+        config: the settings; or `settings`, the options of `dynsim explain`, by name.
 
     Raises:
         ValueError: naming the setting, its value and what is allowed.
     """
+    config = config or Explain(**settings)
     steps = checks.steps("steps", config.steps)
     checks.count_or_inf("length", config.length, 2)
     task = config.make_reduced() or config.make_task()

@@ -1,1 +1,33 @@
 """`dynsim compare`: theory against simulation."""
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from sweeps.compare.comparison import Comparison
+
+
+def compare(task: Any = "syn-small", **settings: Any) -> "Comparison":
+    """Train runs, solve theories from the same starts at the same times, and compare them.
+
+    Args:
+        task: a task, as what is swept over takes it: its name, of any system, or a file; or a
+            `dynsim.SequenceClasses`.
+        settings: the options of `dynsim compare --task TASK`, such as eta_y=1.0, steps=100,
+            theories=("best",). Nothing is written; `out` is not read.
+
+    Returns:
+        The outcome: its numbers as a `report`, and as text by `str`; the trajectories are
+        `simulation` and, by theory, `predictions`.
+
+    Raises:
+        ValueError: naming the setting, its value and what is allowed, before anything runs.
+        TypeError: for a setting that the system does not have.
+    """
+    import importlib
+
+    from sweeps.compare import generic
+    from sweeps.systems import registry
+
+    name = registry.system_for(task).name if isinstance(task, str) else "yz"
+    made, run = generic.command(name)
+    return importlib.import_module(run.__module__).compare(made(task=task, **settings))

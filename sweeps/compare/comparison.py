@@ -12,6 +12,9 @@ from dynsim import Trajectory
 from dynsim.trajectory import counts
 from sweeps import output
 
+BEST = "best"
+"""Stands for the most exact theory that applies."""
+
 
 class Comparison(abc.ABC):
     """Runs and predictions of one experiment, at the same times.
@@ -51,6 +54,10 @@ class Comparison(abc.ABC):
         """What else the report says of a theory."""
         del theory
         return {}
+
+    def __str__(self) -> str:
+        """Relative errors of the theories, as `dynsim compare` prints them."""
+        return "\n".join(lines(self.report, self.names, [str(self.config.task)]))
 
     @functools.cached_property
     def report(self) -> dict[str, Any]:
@@ -102,6 +109,19 @@ class Comparison(abc.ABC):
             "over_time": self.norm(difference) / over_time if over_time > 0 else math.nan,
             "at_end": end / at_end if at_end > 0 else math.nan,
         }
+
+
+def chosen(asked: Sequence[str], applicable: Sequence[str]) -> tuple[str, ...]:
+    """The theories that are asked for, all that are `applicable` if none is. "best" stands for the
+    most exact of these, which is the first.
+
+    Raises:
+        ValueError: for "best" where none is applicable.
+    """
+    if BEST in asked and not applicable:
+        raise ValueError(f"theories = {BEST!r}: none of the system's theories describes these runs")
+    names = (applicable[0] if name == BEST else name for name in asked or applicable)
+    return tuple(dict.fromkeys(names))
 
 
 def valid(trajectory: Trajectory, name: str) -> np.ndarray:

@@ -167,17 +167,17 @@ def _applicable(training: Run[Any], config: CompareOptions) -> dict[str, Engine[
     if not theories:
         raise ValueError(f"task = {training.task!r}: no theory of its system is known")
     arguments = training.fixed(), training.make_task(), training.make_optimizer()
-    if config.theories:
-        for name in config.theories:
-            theories[checks.choice("theories", name, tuple(theories))].check(*arguments)
-        return {name: theories[name] for name in config.theories}
-    found = {}
-    for name, engine in theories.items():
-        if not engine.variant and _describes(engine, arguments):
-            found[name] = engine
-    if not found:
+    found = [
+        name
+        for name, engine in theories.items()
+        if not engine.variant and _describes(engine, arguments)
+    ]
+    names = comparison.chosen(config.theories, found)
+    if not names:
         raise ValueError("theories = (): none of the system's theories describes these runs")
-    return found
+    for name in names:
+        theories[checks.choice("theories", name, tuple(theories))].check(*arguments)
+    return {name: theories[name] for name in names}
 
 
 def _describes(engine: Engine[Any], arguments: tuple[Any, Any, Any]) -> bool:

@@ -16,8 +16,8 @@ from odes.yz import ladder
 from sweeps import output
 from sweeps.compare import panels as comparison
 from sweeps.compare import report
-from sweeps.compare.compare import Comparison, compare
-from sweeps.compare.comparison import average, spread
+from sweeps.compare.comparison import average, chosen, spread
+from sweeps.compare.layer import Comparison, compare
 from sweeps.compare.settings import Compare
 from sweeps.output import drawing
 
@@ -54,13 +54,14 @@ def run(config: Ladder) -> list[Path]:
     config.check()
     task, optimizer = config.make_task(), config.make_optimizer()
     long = refusal(finite_length.check_length, task, config.length) is None
-    names = config.theories or ladder.applicable(
+    applicable = ladder.applicable(
         task,
         optimizer,
         variants=True,
         zero_start=config.init == "zero",
         finite=math.isfinite(config.length) and long,
     )
+    names = chosen(config.theories, applicable)
     result = compare(dataclasses.replace(config, theories=names))
     print(report.table(result))
     arrays = report.arrays(result)

@@ -7,7 +7,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
 from sweeps.compare import comparison
-from sweeps.compare.compare import DESCENT, DESCENTS, Comparison
+from sweeps.compare.layer import DESCENT, DESCENTS, Comparison
 from sweeps.output import drawing
 
 CURVES = {

@@ -9,8 +9,8 @@ import numpy as np
 from dynsim.trajectory import Trajectory, to_arrays
 from sweeps import output
 from sweeps.compare import panels
-from sweeps.compare.compare import Comparison, compare
 from sweeps.compare.comparison import counted, lines
+from sweeps.compare.layer import Comparison, compare
 from sweeps.compare.settings import Compare
 
 

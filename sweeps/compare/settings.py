@@ -16,7 +16,8 @@ class CompareOptions:
     Attributes:
         seeds: number of runs.
         out: directory for compare.png, compare.json and compare.npz.
-        theories: names of the theories to compare with; all that apply if left out.
+        theories: names of the theories to compare with, of which "best" is the most exact that
+            applies; all that apply if left out.
         times: number of times to record.
         root: root of the random keys; run i uses fold_in(key(root), i).
         json: print the report as JSON alone on standard output.
@@ -49,7 +50,8 @@ class Compare(CompareOptions, Training):
     Attributes:
         seeds: number of runs.
         out: directory for compare.png, compare.json and compare.npz.
-        theories: names of the theories to compare with; all that apply if left out.
+        theories: names of the theories to compare with, of which "best" is the most exact that
+            applies; all that apply if left out.
         times: number of logarithmically spaced times to record.
         root: root of the random keys; run i uses fold_in(key(root), i).
         json: print the report as JSON alone on standard output.

@@ -16,7 +16,7 @@ import sweeps
 from dynsim import plugins
 from odes import ladder
 from sweeps import System, cli
-from sweeps.compare.compare import compare
+from sweeps.compare.layer import compare
 from sweeps.compare.settings import Compare
 from sweeps.systems import registry
 from sweeps.systems.yz.settings import Training

@@ -23,7 +23,7 @@ COMPUTING = (
     "sweeps.commands.explain",
     "sweeps.commands.export",
     "sweeps.commands.sweep",
-    "sweeps.compare.compare",
+    "sweeps.compare.layer",
     "sweeps.studies.phase.diagram",
     "sweeps.studies.spectrum.checkpoint",
     "sweeps.studies.tables.theorems",

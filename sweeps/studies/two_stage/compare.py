@@ -6,6 +6,7 @@ from pathlib import Path
 
 from dynsim import checks
 from odes.two_stage import ladder
+from sweeps.compare.comparison import BEST, chosen
 from sweeps.compare.settings import CompareOptions
 from sweeps.runner.cluster import hosts
 from sweeps.studies.two_stage import report
@@ -34,14 +35,14 @@ class CompareTwoStage(CompareOptions, TwoStage):
         super().check()
         self.check_options(fewest_times=3)
         for name in self.theories:
-            checks.choice("theories", name, tuple(ladder.theories()))
+            checks.choice("theories", name, (BEST, *ladder.theories()))
             self._check_described(f"theories = {name!r}")
 
     def described(self) -> tuple[str, ...]:
         """The theories to compare with."""
         if self.core != "fresh" or self.bias:
             return ()
-        return self.theories or tuple(ladder.theories())
+        return chosen(self.theories, tuple(ladder.theories()))
 
     def _check_described(self, field: str) -> None:
         if self.core != "fresh" or self.bias:

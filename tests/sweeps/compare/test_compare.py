@@ -6,10 +6,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+import sweeps
+import sweeps.compare
 from dynsim import Trajectory
 from sweeps import cli
 from sweeps.compare import report, scatter
-from sweeps.compare.compare import compare
+from sweeps.compare.comparison import chosen
+from sweeps.compare.layer import compare
 from sweeps.compare.settings import Compare
 
 pytestmark = pytest.mark.usefixtures("quick_theory")
@@ -67,8 +70,10 @@ def test_predicted_and_measured_spread_stand_side_by_side(written: Path) -> None
 
 
 def test_short_sequences_leave_theories_of_finite_length_out(tmp_path: Path) -> None:
-    result = compare(Compare(out=tmp_path, **{**SMALL, "length": 16}))
+    # As a script asks for it; of the theories that apply, plain is the most exact then.
+    result = sweeps.compare.compare(**{**SMALL, "length": 16, "theories": ("best", "plain")})
     assert list(result.predictions) == ["descent", "plain"]
+    assert "plain" in str(result)
     reason = "length = 16: the theory is an expansion in 1/T"
     assert result.report["left_out"].startswith(reason)
     assert f"Theories of finite T are left out. {reason}" in report.table(result)
@@ -82,6 +87,17 @@ def test_files_are_complete_and_the_table_names_theories(written: Path) -> None:
     table = (written / "table.txt").read_text()
     for word in ("sampling", "descent", "plain", "z_top_distinct", "3 OK", "t0'"):
         assert word in table
+
+
+def test_the_best_theory_stands_first_and_once() -> None:
+    assert chosen((), ("a", "b")) == ("a", "b")
+    assert chosen(("b", "best", "a"), ("a", "b")) == ("b", "a")
+    with pytest.raises(ValueError, match="'best': none of the system's theories"):
+        chosen(("best",), ())
+    with pytest.raises(TypeError, match="etay"):
+        sweeps.compare.compare("two-stage", etay=1.0)
+    prediction = sweeps.explain(eta_y=2.0, eta_z=0.1, steps=50)
+    assert prediction.regime == "snapped"
 
 
 @pytest.mark.full  # a comparison of its own

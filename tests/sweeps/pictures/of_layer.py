@@ -13,7 +13,7 @@ from odes.yz import ladder
 from sweeps.commands import plot
 from sweeps.compare import generic, panels
 from sweeps.compare import ladder as figure_ladder
-from sweeps.compare.compare import DESCENT, FINITE_DESCENT, Comparison
+from sweeps.compare.layer import DESCENT, FINITE_DESCENT, Comparison
 from sweeps.compare.scatter import Scatter
 from sweeps.compare.settings import Compare
 from sweeps.studies.phase import figure as phase

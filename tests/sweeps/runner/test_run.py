@@ -102,7 +102,7 @@ def test_new_values_and_grid_sizes_compile_nothing() -> None:
 def test_static_axes_are_runs_of_their_own_shapes() -> None:
     sweep = Sweep(
         axes={"num_queries": [1, 2], "length": [8, math.inf], "eta_z": [1.0]},
-        zip=(("num_queries", "T"),),
+        zip=(("num_queries", "length"),),
         run=TRAINING,
         record=("attention",),
     )

@@ -132,8 +132,8 @@ def compare(config: Compare, theories: Sequence[ladder.Theory] = ()) -> Comparis
     zero_start = config.init == "zero"
     too_short = refusal(finite_length.check_length, task, config.length)
     finite = math.isfinite(config.length) and too_short is None
-    names = config.theories or ladder.applicable(
-        task, optimizer, zero_start=zero_start, finite=finite
+    names = comparison.chosen(
+        config.theories, ladder.applicable(task, optimizer, zero_start=zero_start, finite=finite)
     )
     asked = [ladder.theory(each, task, optimizer, zero_start) for each in (*names, *theories)]
     if too_short and any("length" in theory.needs for theory in asked):
