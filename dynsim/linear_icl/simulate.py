@@ -74,10 +74,13 @@ def simulate_regression(
     Raises:
         ValueError: naming the argument, its value and what is allowed, before compilation.
     """
+    check_arguments(task, optimizer)
+    checks.key("key", key)
     steps = checks.steps("steps", steps)
     batch = checks.count_or_inf("batch", batch, 1)
     checks.choice("data", data, ("fresh", "fixed"))
-    checks.real("scale", scale, 0)
+    check_scale(scale)
+    checks.kind("heads", heads, Heads)
     heads = heads.check()
     check_init(init, heads, task.D)
     recording = observables.TRAINED.resolve(record)
@@ -109,16 +112,33 @@ def initial_regression(
     dtype: DType = "float32",
 ) -> Model:
     """The weights from which a run with this `key` starts."""
-    checks.real("scale", scale, 0)
+    checks.kind("task", task, Regression)
+    checks.key("key", key)
+    checks.kind("heads", heads, Heads)
+    check_scale(scale)
     with precision(dtype, task, key, scale):
         start = initial(heads.check(), task.D, keys.split(key)[0], cast(scale, dtype), dtype)
     return settle(start)
+
+
+def check_arguments(task: Regression, optimizer: Descent) -> None:
+    """Raise `ValueError` for a task or an update rule that is none, or several."""
+    checks.kind("task", task, Regression)
+    checks.kind("optimizer", optimizer, Descent)
+    checks.scalars("optimizer", optimizer)
+
+
+def check_scale(scale: Real[Number, ""]) -> None:
+    """Raise `ValueError` for a scale that cannot be."""
+    checks.scalar("scale", scale)
+    checks.real("scale", scale, 0)
 
 
 def check_init(init: Model | None, heads: Heads | None, D: int) -> None:
     """Raise `ValueError` unless starting weights have the shapes of `heads`, or of any if None."""
     if init is None:
         return
+    checks.kind("init", init, model.Merged, model.Separate)
     if heads is None:
         H = np.shape(init.v)[0]
         rank = 1 if isinstance(init, model.Merged) else np.shape(init.k)[1]

@@ -57,6 +57,9 @@ def simulate_retrieval(
     Raises:
         ValueError: naming the argument, its value and what is allowed, before compilation.
     """
+    check_arguments(task, optimizer)
+    if key is not None:
+        checks.key("key", key)
     steps = checks.steps("steps", steps)
     batch = checks.count_or_inf("batch", batch, 1)
     if key is None and not math.isinf(batch):
@@ -76,6 +79,14 @@ def simulate_retrieval(
             dtype=dtype,
         )
     return settle(trajectory)
+
+
+def check_arguments(task: Retrieval, optimizer: Descent) -> None:
+    """Raise `ValueError` for a task or an update rule that is none, or several."""
+    checks.kind("task", task, Retrieval)
+    checks.kind("optimizer", optimizer, Descent)
+    checks.scalars("task", task)
+    checks.scalars("optimizer", optimizer)
 
 
 @functools.partial(jax.jit, static_argnames=("steps", "batch", "record", "legs", "dtype"))

@@ -12,10 +12,11 @@ import functools
 import jax
 from jaxtyping import Array, Float, PyTree
 
+from dynsim import checks
 from dynsim.linear_icl import model
-from dynsim.linear_icl.model import Model
+from dynsim.linear_icl.model import Merged, Model, Separate
 from dynsim.linear_icl.observables import DEFAULT_RECORD, TABLE, measure
-from dynsim.linear_icl.simulate import check_init
+from dynsim.linear_icl.simulate import check_arguments, check_init
 from dynsim.linear_icl.task import Regression
 from dynsim.precision import DType, cast
 from dynsim.training.descent import Descent
@@ -56,6 +57,8 @@ def solve(
     Raises:
         ValueError: naming the argument, its value and what is allowed, before compilation.
     """
+    check_arguments(task, optimizer)
+    checks.kind("init", init, Merged, Separate)
     check_init(init, None, task.D)
     return run(
         _solve,

@@ -145,6 +145,15 @@ def test_a_run_that_blows_up_is_diverged_and_says_when() -> None:
         (lambda: simulate(heads=Heads("merged", 0)), "heads = 0: must be an integer >= 1"),
         (lambda: simulate(record="lss"), "record = 'lss': must be one of loss, learned"),
         (lambda: simulate(init=WRONG), "init: must be Separate of"),
+        (lambda: simulate(init=3), "init = 3: must be of dynsim.linear_icl.model.Merged or"),
+        (lambda: simulate(task="linear-icl"), "task = 'linear-icl': must be of dynsim.linear_icl"),
+        (lambda: simulate(optimizer=0.1), "optimizer = 0.1: must be of dynsim.training.descent"),
+        (lambda: simulate(optimizer=Descent(RATES)), "optimizer.eta: must be a number, got shape"),
+        (lambda: simulate(key=0), "key = 0: must be a key, such as jax.random.key(0)"),
+        (lambda: simulate(key=KEYS), "key: must be one key, got shape (3,)"),
+        (lambda: simulate(heads="merged"), "heads = 'merged': must be of dynsim.linear_icl.model"),
+        (lambda: simulate(scale=RATES), "scale: must be a number, got shape (2,)"),
+        (lambda: dynsim.initial_regression(TASK, KEYS), "key: must be one key, got shape (3,)"),
     ],
 )
 @pytest.mark.usefixtures("unchecked")
@@ -153,10 +162,10 @@ def test_bad_input_is_named(call, message: str) -> None:
         call()
 
 
+KEYS, RATES = jax.random.split(jax.random.key(0), 3), np.array([0.1, 0.2])
 WRONG = Separate(np.zeros(2), np.zeros((2, 1, 4)), np.zeros((2, 1, 4)))
 
 
 def simulate(**options) -> dynsim.Trajectory:
-    return dynsim.simulate_regression(
-        TASK, Descent(0.1), jax.random.key(0), **{"steps": 5, **options}
-    )
+    usual = {"task": TASK, "optimizer": Descent(0.1), "key": jax.random.key(0), "steps": 5}
+    return dynsim.simulate_regression(**{**usual, **options})

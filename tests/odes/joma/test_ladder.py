@@ -11,6 +11,7 @@ from scipy.special import erfinv
 import dynsim
 from dynsim import Shape, Status
 from dynsim.joma.model import Hidden, Joint
+from dynsim.training.descent import Descent
 from odes import joma
 from odes.joma import ladder, toy
 
@@ -209,6 +210,24 @@ TWO = dynsim.syn_small()
             lambda: joma.solve_erf(TASK, dynsim.momentum(1.0, 1.0), [1.0], init=None),
             "optimizer = momentum: only the flow of sgd conserves",
         ),
+        (lambda: train(task="joma"), "task = 'joma': must be of dynsim.classes.task.SequenceClass"),
+        (
+            lambda: train(optimizer=Descent(0.1)),
+            "optimizer = Descent: must be of dynsim.train",
+        ),
+        (lambda: train(key=0), "key = 0: must be a key, such as jax.random.key(0)"),
+        (lambda: train(key=KEYS), "key: must be one key, got shape (3,)"),
+        (lambda: train(shape="exp"), "shape = 'exp': must be of dynsim.joma.model.Shape"),
+        (lambda: train(temperature=np.ones(2)), "temperature: must be a number, got shape (2,)"),
+        (lambda: train(init=START), "init.Z: must have shape (1, 4) for this task, got (2, 4)"),
+        (
+            lambda: joma.solve(TASK, dynsim.sgd(1.0, 1.0), [1.0], init=None),
+            "init = None: must be of dynsim.joma.model.Joint",
+        ),
+        (
+            lambda: joma.solve_erf("joma", dynsim.sgd(1.0, 1.0), [1.0], init=None),
+            "task = 'joma': must be of dynsim.classes.task.SequenceClasses",
+        ),
     ],
 )
 @pytest.mark.usefixtures("unchecked")
@@ -217,5 +236,10 @@ def test_bad_input_is_named(call, message: str) -> None:
         call()
 
 
+KEYS = jax.random.split(jax.random.key(0), 3)
+START = Joint(Hidden(np.zeros((2, 4)), np.zeros((2, 1))), np.zeros((2, 4)))
+
+
 def train(**options) -> dynsim.Trajectory:
-    return dynsim.simulate_joma(TASK, dynsim.sgd(0.1, 0.1), jax.random.key(0), steps=2, **options)
+    usual = {"task": TASK, "optimizer": dynsim.sgd(0.1, 0.1), "key": jax.random.key(0), "steps": 2}
+    return dynsim.simulate_joma(**{**usual, **options})

@@ -156,8 +156,30 @@ def test_a_rate_that_is_too_large_is_diverged() -> None:
             lambda: ladder.THEORIES["escape"].solve(SMALL, Descent(1.0), [1.0], record="gap"),
             "record = 'gap': the closed form sends it to infinity",
         ),
+        (lambda: train(task="sparse-attention"), "task = 'sparse-attention': must be of dynsim.sp"),
+        (lambda: train(task=dynsim.retrieval(p=np.array([0.1, 0.2]))), "task.p: must be a number"),
+        (lambda: train(optimizer=1.0), "optimizer = 1.0: must be of dynsim.training.descent"),
+        (lambda: train(key=0), "key = 0: must be a key, such as jax.random.key(0)"),
+        (lambda: train(key=KEYS), "key: must be one key, got shape (3,)"),
+        (
+            lambda: ladder.THEORIES["escape"].solve(SMALL, dynsim.sgd(1.0, 1.0), [1.0]),
+            "optimizer = Optimizer: must be of dynsim.training.descent.Descent",
+        ),
+        (
+            lambda: sparse_attention.solve(3, Descent(1.0), [1.0]),
+            "task = 3: must be of dynsim.sparse_attention.task.Retrieval",
+        ),
     ],
 )
+@pytest.mark.usefixtures("unchecked")
 def test_bad_input_is_named(call, message: str) -> None:
     with pytest.raises(ValueError, match=re.escape(message)):
         call()
+
+
+KEYS = jax.random.split(jax.random.key(0), 3)
+
+
+def train(**options) -> dynsim.Trajectory:
+    usual = {"task": SMALL, "optimizer": Descent(1.0), "steps": 5, "batch": math.inf}
+    return dynsim.simulate_retrieval(**{**usual, **options})
