@@ -21,7 +21,7 @@ from sweeps.runner.run import valid
 from sweeps.runner.spec import Sweep
 from sweeps.studies.linear_icl import rests
 from sweeps.studies.options import cell_edges
-from sweeps.systems.linear_icl import LinearICL
+from sweeps.systems.linear_icl.settings import LinearICL
 
 TIMES = 160
 TITLES = {"simulation": "descent", "scalar": "one head at a time, eq. 21"}

@@ -1,34 +1,19 @@
-"""In-context regression by linear attention: settings, engines and labels."""
+"""Settings of in-context regression by linear attention."""
 
 import dataclasses
-import functools
 from collections.abc import Mapping
 from typing import Any, ClassVar, Literal, NamedTuple
 
 import numpy as np
-from jaxtyping import Array, ArrayLike, Float, PRNGKeyArray
+from jaxtyping import ArrayLike, Float
 
-from dynsim import Trajectory, checks
+from dynsim import checks
 from dynsim.linear_icl.model import Attention, Heads
-from dynsim.linear_icl.observables import TABLE, TRAINED
-from dynsim.linear_icl.simulate import Data, initial_regression, simulate_regression
-from dynsim.linear_icl.task import Regression, Spectrum, eigenvalues, regression
+from dynsim.linear_icl.simulate import Data
+from dynsim.linear_icl.task import Regression, Spectrum, regression
 from dynsim.precision import DType
 from dynsim.training.descent import Descent, Kind
-from odes.linear_icl import ladder, whole
-from odes.solver.tolerances import Tolerances
-from odes.theory import Theory
-from sweeps.systems.base import (
-    Engine,
-    Fields,
-    Labels,
-    Run,
-    Settings,
-    System,
-    Times,
-    known,
-    steps_of,
-)
+from sweeps.systems.base import Fields, Run, Times, steps_of
 from sweeps.systems.choice import RULES, Choice, Chooses, descent
 
 RATES = ("eta", "momentum", "b1", "b2", "eps")
@@ -37,9 +22,6 @@ STATIC = ("D", "N", "heads", "rank", "steps", "batch")
 SPECTRA: dict[str, dict[str, Any]] = {"linear": {}, "white": {}, "geometric": {"ratio": 0.5}}
 ATTENTIONS: dict[str, dict[str, Any]] = {"merged": {}, "separate": {"rank": 1}}
 """What each spectrum and each kind of attention reads, with defaults."""
-ATOL_SHARE = 1e-4
-"""Absolute tolerance of an adaptive solver over its relative one: weights start small."""
-TOLERANCES = Tolerances(1e-8, 1e-12)
 
 
 class Fixed(NamedTuple):
@@ -165,137 +147,3 @@ class LinearICL(Chooses, Run[Fixed]):
     def stiffness(numbers: Mapping[str, Float[np.ndarray, " P"]]) -> Float[np.ndarray, " P"]:
         """The learning rate."""
         return numbers["eta"]
-
-
-def _assemble(
-    settings: Settings[Fixed], task: Regression, numbers: Mapping[str, Array]
-) -> tuple[Regression, tuple[Descent, Array]]:
-    optimizer = Descent(**{name: numbers[name] for name in RATES}, kind=settings.fixed.kind)
-    if settings.fixed.spectrum == "geometric":
-        task = dataclasses.replace(
-            task, spectrum=eigenvalues("geometric", task.D, numbers["ratio"])
-        )
-    return task, (optimizer, numbers["scale"])
-
-
-def _simulate(
-    settings: Settings[Fixed],
-    task: Regression,
-    rules: tuple[Descent, Array],
-    key: PRNGKeyArray,
-) -> Trajectory:
-    fixed = settings.fixed
-    optimizer, scale = rules
-    return simulate_regression(
-        task,
-        optimizer,
-        key,
-        heads=fixed.heads,
-        scale=scale,
-        steps=fixed.steps,
-        batch=fixed.batch,
-        data=fixed.data,
-        times=known(settings.times),
-        record=settings.record,
-        dtype=settings.dtype,
-    )
-
-
-def _solve(
-    settings: Settings[Fixed],
-    task: Regression,
-    rules: tuple[Descent, Array],
-    key: PRNGKeyArray,
-    *,
-    theory: Theory[Regression, Descent],
-) -> Trajectory:
-    optimizer, scale = rules
-    # Drawn in the precision of the simulation.
-    start = initial_regression(task, key, settings.fixed.heads, scale, settings.fixed.dtype)
-    options: dict[str, Any] = {}
-    if theory.name not in whole.COURSES:
-        rtol = settings.rtol
-        options["tolerances"] = TOLERANCES if rtol is None else Tolerances(rtol, rtol * ATOL_SHARE)
-    times = np.asarray(known(settings.times), settings.dtype)
-    return theory.solve(
-        task,
-        optimizer,
-        times,
-        init=start,
-        record=settings.record,
-        dtype=settings.dtype,
-        **options,
-    )
-
-
-def _described(
-    fixed: Fixed, task: Regression, optimizer: Descent, *, theory: Theory[Regression, Descent]
-) -> None:
-    ladder.theory(theory, task, optimizer)
-    if theory.name in whole.COURSES:
-        problem = whole.inapplicable(task, optimizer, name=theory.name, shape=fixed.heads)
-        if problem:
-            raise ValueError(f"theory {theory.name!r} does not apply: {problem}")
-
-
-def _weights(task: Regression, fixed: Fixed) -> int:
-    each = task.D**2 if fixed.heads.attention == "merged" else 2 * fixed.heads.rank * task.D
-    return fixed.heads.heads * (1 + each)
-
-
-def _bytes(task: Regression, settings: Settings[Fixed]) -> int:
-    fixed = settings.fixed
-    drawn = 0 if np.isinf(fixed.batch) else int(fixed.batch) * (2 * task.D + 1)
-    return settings.width * (8 * _weights(task, fixed) + 2 * drawn + settings.num_times * task.D)
-
-
-def _rung(theory: Theory[Regression, Descent]) -> Engine[Fixed]:
-    closed = theory.name in whole.COURSES
-    return Engine(
-        functools.partial(_solve, theory=theory),
-        _assemble,
-        whole.TABLE if closed else TABLE,
-        _bytes,
-        functools.partial(_described, theory=theory),
-        adaptive=not closed,
-        tile=64,
-        variant=theory.variant,
-        title=theory.title,
-        assumes=theory.assumes,
-    )
-
-
-def _registered() -> dict[str, Engine[Fixed]]:
-    """Engines of the theories of other packages that need starting weights at most."""
-    found = ladder.registered()
-    return {name: _rung(each) for name, each in found.items() if set(each.needs) <= {"init"}}
-
-
-SYSTEM = System(
-    name="linear_icl",
-    tasks=("linear-icl",),
-    run=LinearICL,
-    engines={
-        "simulation": Engine(_simulate, _assemble, TRAINED, _bytes, tile=256, trains=True),
-        **{name: _rung(theory) for name, theory in ladder.THEORIES.items()},
-    },
-    labels=Labels(
-        about={
-            "eta": ("learning rate", "1/step"),
-            "scale": ("standard deviation of a starting weight", "1"),
-            "ratio": ("ratio of neighbouring eigenvalues", "1"),
-            "steps": ("optimiser steps", "step"),
-            "loss": ("population mean square error", "1"),
-            "batch_loss": ("mean square error of the next batch", "1"),
-            "learned": ("share of a principal component that is learned", "1"),
-            "stage": ("principal components learned by half", "1"),
-            "values": ("value weights", "1"),
-        },
-        inner_dims={
-            "learned": ("component",),
-            **dict.fromkeys(("values", "imbalance"), ("head",)),
-            "matrix": ("row", "column"),
-        },
-    ),
-    more=_registered,
-)
