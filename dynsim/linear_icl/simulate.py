@@ -138,15 +138,20 @@ def check_init(init: Model | None, heads: Heads | None, D: int) -> None:
     """Raise `ValueError` unless starting weights have the shapes of `heads`, or of any if None."""
     if init is None:
         return
-    checks.kind("init", init, model.Merged, model.Separate)
-    if heads is None:
-        H = np.shape(init.v)[0]
-        rank = 1 if isinstance(init, model.Merged) else np.shape(init.k)[1]
-        heads = Heads("merged" if isinstance(init, model.Merged) else "separate", H, rank)
+    checks.kind("init", init, model.Merged, model.Separate, model.Network)
+    heads = heads_of(init) if heads is None else heads
     want = jax.eval_shape(lambda: initial(heads, D, jax.random.key(0), 1.0))
     shapes = [jax.tree.map(np.shape, vars(each)) for each in (init, want)]
     if type(init) is not type(want) or shapes[0] != shapes[1]:
         raise ValueError(f"init: must be {type(want).__name__} of {shapes[1]}, got {shapes[0]}")
+
+
+def heads_of(params: Model) -> Heads:
+    """The shape of a model."""
+    H = np.shape(params.v)[0]
+    if isinstance(params, model.Separate):
+        return Heads("separate", H, np.shape(params.k)[1])
+    return Heads("merged" if isinstance(params, model.Merged) else "network", H)
 
 
 @functools.partial(
@@ -172,18 +177,18 @@ def _run(
     start: PyTree = initial(heads, task.D, init_key, scale, dtype) if init is None else init
     rule = optimizer.transformation()
     if math.isinf(batch):
-        of_step = lambda M, k: model.loss(M, task)  # noqa: E731
+        of_step = lambda params, k: model.loss(params.matrix(), task)  # noqa: E731
     elif data == "fixed":
         fixed = moments(draw(task, data_key, int(batch), dtype))
-        of_step = lambda M, k: fixed.loss(M)  # noqa: E731
+        of_step = lambda params, k: fixed.loss(params.matrix())  # noqa: E731
     else:
 
-        def of_step(M: Array, k: Array) -> Array:
+        def of_step(params: PyTree, k: Array) -> Array:
             drawn = draw(task, jax.random.fold_in(data_key, k), int(batch), dtype)
-            return model.batch_loss(M, drawn)
+            return model.batch_loss(params, drawn)
 
     def loss_and_grad(params: PyTree, k: Array) -> tuple[Array, PyTree]:
-        return jax.value_and_grad(lambda params: of_step(params.matrix(), k))(params)
+        return jax.value_and_grad(lambda params: of_step(params, k))(params)
 
     return train(
         start,

@@ -96,7 +96,7 @@ def _described(
 
 
 def _weights(task: Regression, fixed: Fixed) -> int:
-    each = task.D**2 if fixed.heads.attention == "merged" else 2 * fixed.heads.rank * task.D
+    each = 2 * fixed.heads.rank * task.D if fixed.heads.attention == "separate" else task.D**2
     return fixed.heads.heads * (1 + each)
 
 

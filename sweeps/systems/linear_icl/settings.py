@@ -20,7 +20,11 @@ RATES = ("eta", "momentum", "b1", "b2", "eps")
 NUMBERS = (*RATES, "scale", "ratio")
 STATIC = ("D", "N", "heads", "rank", "steps", "batch")
 SPECTRA: dict[str, dict[str, Any]] = {"linear": {}, "white": {}, "geometric": {"ratio": 0.5}}
-ATTENTIONS: dict[str, dict[str, Any]] = {"merged": {}, "separate": {"rank": 1}}
+ATTENTIONS: dict[str, dict[str, Any]] = {
+    "merged": {},
+    "separate": {"rank": 1},
+    "network": {},
+}
 """What each spectrum and each kind of attention reads, with defaults."""
 
 
@@ -47,8 +51,9 @@ class LinearICL(Chooses, Run[Fixed]):
         spectrum: eigenvalues of the covariance of x: linear (D, ..., 1, trace 1), white (all 1),
             geometric (by `ratio`, trace 1).
         ratio: of neighbouring eigenvalues, of geometric; 0.5 if left out.
-        attention: merged or separate key and query.
-        heads: number of heads H.
+        attention: merged or separate key and query, or the fully connected linear network on cubic
+            features that merged attention is equal to.
+        heads: number of heads H, or of hidden units.
         rank: rank R of a separate head's key and query, 1 if left out.
         scale: standard deviation of a starting weight.
         optimizer: update rule; all weights have one learning rate.

@@ -6,7 +6,7 @@ import jax
 import numpy as np
 import pytest
 from scipy.integrate import solve_ivp
-from scipy.special import erfinv
+from scipy.special import entr, erfinv, softmax
 
 import dynsim
 from dynsim import Shape, Status
@@ -183,6 +183,46 @@ def test_salient_components_first() -> None:
     for mu, c in ((1, 0.88083), (2, 6.34354), (3, 55.5008)):
         assert float(toy.delay(mu)) == pytest.approx(c, rel=6e-6)  # as many digits as there are
     assert toy.speed_up(3.0, 1.0) == pytest.approx(54.598, rel=1e-5)
+
+
+def test_entropy_falls_and_rises_in_the_toy() -> None:
+    """Fig. 4 in closed form against its own recursion, whose numbers are known: least 1.140 at step
+    819, 1.554 at step 5000, 1.669 in the end."""
+    mu, T = np.sort(np.random.default_rng(0).random(10) * 3 + 1), 1.5
+    steps = [np.full(10, 0.05)]
+    for _ in range(5000):
+        weight = np.exp(steps[-1] ** 2 / (2 * T))
+        steps.append(steps[-1] + 0.02 * (mu - steps[-1]) * weight / weight.sum())
+    attention = lambda v: softmax(v**2 / (2 * T), axis=-1)
+    recursion = entr(attention(np.array(steps))).sum(1)
+    assert recursion[[819, 5000]] == pytest.approx([1.140, 1.554], abs=0.0005)
+    s = np.r_[0, np.geomspace(1e-3, 3, 150)]
+    t, v = map(np.asarray, toy.under_softmax(s, mu, steps[0], T))
+    entropy = entr(attention(v)).sum(1)
+    early = t < 100
+    # The recursion is Euler's, behind by half a step of 0.02 where the entropy falls by 0.4 in 1.
+    found = np.interp(t, 0.02 * np.arange(5001), recursion)
+    np.testing.assert_allclose(entropy[early], found[early], atol=0.01)
+    assert entropy.min() == pytest.approx(1.140, abs=0.01)
+    # Points are a fifteenth apart in the clock that the components share.
+    assert t[entropy.argmin()] == pytest.approx(0.02 * 819, rel=0.1)
+    assert entr(attention(mu)).sum() == pytest.approx(1.669, abs=0.0005)
+
+
+@pytest.mark.parametrize("activation", ["linear", "relu", "tanh", "quadratic"])
+def test_theorem_3_is_the_mean_over_samples(activation: str) -> None:
+    rng = np.random.default_rng(7)
+    v, centres, signal = rng.normal(size=5), rng.normal(size=(3, 5)), np.array([0.5, -0.3, 0.2])
+    residual, spread = np.array([0.4, 0.0, -0.4]), 0.7
+    got = joma.mixture.velocity(
+        v, centres, signal, spread, residual=residual, activation=activation
+    )
+    slope = {**PHI, "linear": (None, np.ones_like)}[activation][1]
+    x = centres + spread * rng.normal(size=(200_000, 3, 5))
+    each = np.einsum("c,nc,ncd->nd", signal, slope(x @ v + residual), x)
+    sampling = each.std(0) / len(each) ** 0.5
+    assert (np.abs(np.asarray(got) - each.mean(0)) < 5 * sampling).all()
+    assert (5 * sampling < 0.05 * np.linalg.norm(got)).all()
 
 
 TWO = dynsim.syn_small()
