@@ -105,16 +105,16 @@ def _run(
     target, rule = task.target(dtype), optimizer.transformation()
     start: PyTree = model.zero(task, dtype)
 
-    def of_step(params: PyTree, k: Array) -> Array:
+    def of_step(params: PyTree, k: Array) -> tuple[Array, PyTree]:
         if key is None or math.isinf(batch):
-            return model.loss(params, target, task)
+            return jax.value_and_grad(model.loss)(params, target, task)
         drawn = draw(task, jax.random.fold_in(keys.split(key)[1], k), int(batch), dtype)
-        return model.batch_loss(params, target, drawn)
+        return model.sampled(params, target, drawn, task)
 
     return train(
         start,
         rule.init(start),
-        by_gradient(lambda params, k: jax.value_and_grad(of_step)(params, k), rule),
+        by_gradient(of_step, rule),
         lambda params, seen: (record(measure(params, target, task)), seen),
         times,
         steps=steps,
