@@ -33,7 +33,8 @@ SHOWN = 0.01, 10.0
 
 @dataclasses.dataclass(frozen=True)
 class JoMAInvariant:
-    """How far attention is from Theorem 1 when the loss has fallen by half.
+    """How far attention is from Theorem 1 when the loss has fallen by half; with several queries, at
+    the end.
 
     Attributes:
         temperatures: of the attention.
@@ -142,12 +143,13 @@ def map_errors(dataset: xr.Dataset) -> xr.DataArray:
 
 
 def query_errors(dataset: xr.Dataset) -> dict[str, xr.DataArray]:
-    """The same by the number of queries, at T = 1: of the sum over queries, and of exp attention's
-    law for a query by itself."""
-    at = halved(dataset)
-    moved = at.logits - at["first/logits"]
-    own = moved - (at.weight**2 - at["first/weight"] ** 2) / 2
-    missed, over = at.conserved - at["first/conserved"], ("token", "seed")
+    """The same at the end of the runs by the number of queries, at T = 1: of the sum over queries,
+    and of exp attention's law for a query by itself."""
+    runs = valid(dataset)
+    first, last = runs.isel(time=0), runs.isel(time=-1)
+    moved = last.logits - first.logits
+    own = moved - (last.weight**2 - first.weight**2) / 2
+    missed, over = last.conserved - first.conserved, ("token", "seed")
     return {
         "sum": np.sqrt((missed**2).mean(over) / (moved.sum("query") ** 2).mean(over)),
         "own": np.sqrt((own**2).mean((*over, "query")) / (moved**2).mean((*over, "query"))),
@@ -177,7 +179,7 @@ def map_lines(maps: dict[str, xr.DataArray]) -> list[str]:
 
 def query_lines(sums: dict[str, dict[str, xr.DataArray]]) -> list[str]:
     """A line for each attention and number of queries."""
-    lines = ["The same for several queries, tanh, T = 1"]
+    lines = ["The same at the end, for several queries, tanh, T = 1"]
     for kind, errors in sums.items():
         for number in errors["sum"].num_queries.values:
             whole, own = (100 * float(errors[n].sel(num_queries=number)) for n in ("sum", "own"))
@@ -193,7 +195,8 @@ def plot_map(errors: xr.DataArray, ax: Axes | None = None):
     colours = LogNorm(*SHOWN, clip=True)
     mesh = ax.pcolormesh(values, norm=colours, cmap="cividis")
     for (row, column), value in np.ndenumerate(values):
-        shown = f"{100 * value:.3g} %" if np.isfinite(value) else "never"
+        digits = 0 if value >= 0.1 else 1
+        shown = f"{100 * value:.{digits}f} %" if np.isfinite(value) else "never"
         dark = np.isfinite(value) and colours(value) < 0.6
         where = column + 0.5, row + 0.5
         ax.text(*where, shown, ha="center", va="center", color="w" if dark else "k", fontsize=8)
