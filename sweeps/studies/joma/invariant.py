@@ -33,8 +33,7 @@ SHOWN = 0.01, 10.0
 
 @dataclasses.dataclass(frozen=True)
 class JoMAInvariant:
-    """How far attention is from Theorem 1 when the loss has fallen by half; with several queries, at
-    the end.
+    """How far attention is from Theorem 1 at half the loss, and for several queries at the end.
 
     Attributes:
         temperatures: of the attention.

@@ -47,7 +47,7 @@ class FigureSparseAttention:
     """How long the plateau lasts, against sqrt(d) T, repetition and the optimiser.
 
     Attributes:
-        seeds: number of runs of each optimiser, and at T = d = 256, on sampled sequences; 2 or more.
+        seeds: number of runs of each optimiser, and at T = d = 256, on samples; 2 or more.
         batch: sequences per step of these.
         steps: longest run of the first panel.
         out: directory for sparse_attention.png, .npz and .json, and the stored sweeps, which
