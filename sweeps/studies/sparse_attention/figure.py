@@ -7,6 +7,7 @@ for three optimisers, with the exact flow, the printed equations and the closed 
 import dataclasses
 import math
 from pathlib import Path
+from typing import Any
 
 import matplotlib.pyplot as plt
 import numpy as np
@@ -189,15 +190,8 @@ def plot_lengths(found: dict[str, xr.Dataset], ax: Axes | None = None) -> Axes:
     """Length of the plateau over sqrt(d) T."""
     ax = ax or plt.gca()
     flow, trained = plateau(found["length/plain"]), plateau(found["length/simulation"])
-    ax.plot(
-        8 * trained["length"],
-        trained,
-        "o",
-        ms=9,
-        color=COLOURS[0],
-        alpha=0.5,
-        label="descent, d = 64",
-    )
+    points: dict[str, Any] = {"marker": "o", "ms": 9, "alpha": 0.5, "ls": "none"}
+    ax.plot(8 * trained["length"], trained, color=COLOURS[0], label="descent, d = 64", **points)
     for marker, d in zip("x+", SIZES, strict=True):
         label = f"flow, d = {d}"
         over = math.sqrt(d) * flow["length"]
@@ -209,12 +203,7 @@ def plot_lengths(found: dict[str, xr.Dataset], ax: Axes | None = None) -> Axes:
     ax.errorbar(16 * 256, float(square.mean()), sd, fmt="s", color=COLOURS[1], ms=5, label=label)
     ends = np.array([4 * LENGTHS[0], 8 * LENGTHS[-1]])
     ax.plot(ends, math.sqrt(math.pi / 2) * ends, "k--", lw=1, label=r"$\sqrt{\pi/2}\,\sqrt{d}\,T$")
-    ax.set(
-        xscale="log",
-        yscale="log",
-        xlabel=r"$\sqrt{d}\,T$",
-        title="SGD at $\\eta = 1$",
-    )
+    ax.set(xscale="log", yscale="log", xlabel=r"$\sqrt{d}\,T$", title="SGD at $\\eta = 1$")
     return _finished(ax, "optimiser steps to 0.8 of the loss")
 
 

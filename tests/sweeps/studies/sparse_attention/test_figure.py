@@ -33,20 +33,20 @@ def curves(axes: dict[str, list[int]], length) -> xr.Dataset:
 
 
 def test_the_plateau_is_read_between_records_and_fitted_by_the_root_law() -> None:
-    law = lambda T, d=64: 1.5 * math.sqrt(d) * T
+    law = lambda length, d=64: 1.5 * math.sqrt(d) * length
     found = {
-        "length/plain": curves({"T": list(figure.LENGTHS), "d": list(figure.SIZES)}, law),
-        "length/simulation": curves({"T": list(figure.LENGTHS)}, law),
-        "wide/plain": curves({"T": list(figure.WIDE)}, lambda T: law(T, 256)),
+        "length/plain": curves({"length": list(figure.LENGTHS), "d": list(figure.SIZES)}, law),
+        "length/simulation": curves({"length": list(figure.LENGTHS)}, law),
+        "wide/plain": curves({"length": list(figure.WIDE)}, lambda length: law(length, 256)),
         "square/simulation": curves({"seed": [0, 1]}, lambda seed: 6000 + 20 * seed),
     }
     got = figure.plateau(found["length/simulation"])
-    np.testing.assert_allclose(got, [law(T) for T in figure.LENGTHS], rtol=1e-9)
+    np.testing.assert_allclose(got, [law(n) for n in figure.LENGTHS], rtol=1e-9)
     first, square, *_ = figure.length_lines(found)
     assert first.startswith("flow: 1.5000 sqrt(d) T steps, R^2 = 1.000000")
     # Of 6000 and 6020, and 1.5 sqrt(256) 256; sqrt(pi/2) of the same is the closed form.
     assert "training 6010.0 ± 14.1, flow 6144.0, closed 5133.6" in square
-    assert np.isnan(figure.plateau(curves({"T": [9]}, lambda T: 1e9))).all()
+    assert np.isnan(figure.plateau(curves({"length": [9]}, lambda length: 1e9))).all()
 
 
 @pytest.mark.parametrize(
