@@ -11,7 +11,7 @@ from dynsim.classes.synthetic import overlapping, syn, syn_medium, syn_small
 from dynsim.classes.task import SequenceClasses, sequence_classes
 from dynsim.joma.model import Joint, Shape
 from dynsim.joma.simulate import initial_joma, simulate_joma
-from dynsim.linear_icl.model import Heads, Merged, Separate
+from dynsim.linear_icl.model import Heads, Merged, Network, Separate
 from dynsim.linear_icl.simulate import initial_regression, simulate_regression
 from dynsim.linear_icl.task import Regression, regression
 from dynsim.qkv.init import EmbeddedSpec
@@ -45,6 +45,7 @@ __all__ = [
     "Heads",
     "Joint",
     "Merged",
+    "Network",
     "NoisySGD",
     "Optimizer",
     "Prompts",

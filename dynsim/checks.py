@@ -123,14 +123,19 @@ def kind(field: str, value: Any, *classes: type) -> None:
         raise ValueError(f"{field} = {shown}: must be of {allowed}")
 
 
+def scalar(field: str, value: Any) -> None:
+    """Raise `ValueError` unless `value` has no axes."""
+    shape = np.shape(value)
+    if shape:
+        raise ValueError(
+            f"{field}: must be a number, got shape {shape}; map over several by jax.vmap"
+        )
+
+
 def scalars(field: str, tree: Any) -> None:
     """Raise `ValueError` unless the leaves of a dataclass, all numbers, have no axes."""
     for name in (each.name for each in dataclasses.fields(tree)):
-        shape = np.shape(getattr(tree, name))
-        if shape:
-            raise ValueError(
-                f"{field}.{name}: must be a number, got shape {shape}; map over several by jax.vmap"
-            )
+        scalar(f"{field}.{name}", getattr(tree, name))
 
 
 def key(field: str, value: Any) -> None:

@@ -71,9 +71,14 @@ def simulate_joma(
     Raises:
         ValueError: naming the argument, its value and what is allowed, before compilation.
     """
+    check_arguments(task, optimizer, shape)
+    checks.key("key", key)
     steps = checks.steps("steps", steps)
     check_sizes(length, batch)
+    checks.scalar("scale", scale)
+    checks.scalar("temperature", temperature)
     check_numbers(scale, temperature)
+    check_init(init, task)
     recording = TRAINED.resolve(record)
     times = checked_times(times, steps, recording)
     with precision(dtype, task, optimizer, key, scale, temperature, init):
@@ -97,6 +102,30 @@ def simulate_joma(
     return settle(trajectory)
 
 
+def check_arguments(task: SequenceClasses, optimizer: Optimizer, shape: Shape) -> None:
+    """Raise `ValueError` for a task, an update rule or a shape that is none, or several rules."""
+    checks.kind("task", task, SequenceClasses)
+    checks.kind("optimizer", optimizer, Optimizer)
+    checks.scalars("optimizer", optimizer)
+    checks.kind("shape", shape, Shape)
+
+
+def check_init(init: Joint | None, task: SequenceClasses) -> None:
+    """Raise `ValueError` unless starting weights, if given, have the shapes of `task`."""
+    if init is None:
+        return
+    checks.kind("init", init, Joint)
+    want = {
+        "Y.V": (init.Y.V, (task.K, task.M)),
+        "Y.r": (init.Y.r, (task.K, task.num_queries)),
+        "Z": (init.Z, (task.num_queries, task.M)),
+    }
+    for name, (array, shape) in want.items():
+        if np.shape(array) != shape:
+            got = np.shape(array)
+            raise ValueError(f"init.{name}: must have shape {shape} for this task, got {got}")
+
+
 def check_sizes(length: float, batch: float) -> None:
     """Raise `ValueError` for a length or batch that cannot be."""
     checks.count_or_inf("length", length, 2)
@@ -106,7 +135,7 @@ def check_sizes(length: float, batch: float) -> None:
 
 
 def check_numbers(scale: Real[Number, "..."], temperature: Real[Number, "..."]) -> None:
-    """Raise `ValueError` for a scale or a temperature that cannot be."""
+    """Raise `ValueError` for a scale or a temperature that cannot be; each may have axes."""
     checks.real("scale", scale, 0)
     checks.real("temperature", temperature, 0, open_minimum=True)
 
@@ -119,6 +148,11 @@ def initial_joma(
     dtype: DType = "float32",
 ) -> Joint:
     """The weights from which a run with this `key` starts."""
+    checks.kind("task", task, SequenceClasses)
+    checks.key("key", key)
+    checks.kind("shape", shape, Shape)
+    checks.scalar("scale", scale)
+    checks.real("scale", scale, 0)
     with precision(dtype, task, key, scale):
         start = initial(task, shape.check(), keys.split(key)[0], cast(scale, dtype), dtype)
     return settle(start)

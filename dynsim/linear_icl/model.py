@@ -6,11 +6,14 @@ computes
     y_hat_q = beta^T M x_q,   beta = (1/N) sum_n y_n x_n                  eq. 4
     merged    M = sum_i v_i U_i                                          eq. 6
     separate  M = sum_i v_i sum_r k_ir q_ir^T                            eq. 12 (rank R = 1)
+    network   M = v^T W as a matrix                                      eq. 7
 
-so that its loss is a quadratic form in the D x D matrix M.
+so that its loss is a quadratic form in the D x D matrix M. The network has two fully connected
+linear layers on the cubic features z = vec(beta x_q^T), to which merged attention is equal.
 """
 
-from typing import Literal, NamedTuple
+import math
+from typing import Literal, NamedTuple, get_args
 
 import equinox as eqx
 import jax
@@ -22,7 +25,8 @@ from dynsim.linear_icl.sampling import Sequences
 from dynsim.linear_icl.task import Regression
 from dynsim.precision import AnyArray, DType, Number
 
-Attention = Literal["merged", "separate"]
+Attention = Literal["merged", "separate", "network"]
+KINDS: tuple[Attention, ...] = get_args(Attention)
 
 
 class Merged(eqx.Module):
@@ -39,6 +43,10 @@ class Merged(eqx.Module):
     def matrix(self) -> Float[Array, "D D"]:
         """M."""
         return jnp.sum(self.v[:, None, None] * self.U, axis=0)
+
+    def outputs(self, batch: Sequences) -> Float[Array, " B"]:
+        """y_hat_q of each sequence."""
+        return attended(self.matrix(), batch)
 
     def imbalance(self) -> Float[Array, " H"]:
         """v_i^2 - |U_i|^2, which the flow conserves."""
@@ -64,16 +72,47 @@ class Separate(eqx.Module):
         keys = self.v[:, None, None, None] * self.k[:, :, :, None]
         return jnp.sum(keys * self.q[:, :, None, :], axis=(0, 1))
 
+    def outputs(self, batch: Sequences) -> Float[Array, " B"]:
+        """y_hat_q of each sequence."""
+        return attended(self.matrix(), batch)
+
     def imbalance(self) -> Float[Array, " H"]:
         """v_i^2 - sum_r |k_ir|^2, which the flow conserves (appendix E.8 for R = 1)."""
         return jnp.asarray(self.v) ** 2 - jnp.sum(self.k**2, axis=(1, 2))
 
 
-Model = Merged | Separate
+class Network(eqx.Module):
+    """Two fully connected linear layers on z = vec(beta x_q^T), with H hidden units.
+
+    Attributes:
+        v: (H,) weights of the second layer, w_2 of eq. 7.
+        W: (H, D^2) weights of the first, W_1; a row of it is vec(U_i) of a merged head.
+    """
+
+    v: Float[AnyArray, " H"]
+    W: Float[AnyArray, "H D2"]
+
+    def matrix(self) -> Float[Array, "D D"]:
+        """v^T W, as the matrix that it is on beta and x_q."""
+        D = math.isqrt(self.W.shape[1])
+        return jnp.sum(self.v[:, None] * self.W, axis=0).reshape(D, D)
+
+    def outputs(self, batch: Sequences) -> Float[Array, " B"]:
+        """y_hat_q of each sequence, layer by layer."""
+        z = batch.beta[:, :, None] * batch.x[:, None, :]
+        return (z.reshape(z.shape[0], -1) @ jnp.asarray(self.W).T) @ jnp.asarray(self.v)
+
+    def imbalance(self) -> Float[Array, " H"]:
+        """v_i^2 - |W_i|^2, which the flow conserves."""
+        return jnp.asarray(self.v) ** 2 - jnp.sum(self.W**2, axis=1)
+
+
+Model = Merged | Separate | Network
 
 
 class Heads(NamedTuple):
-    """A model's shape: its kind, H, and R, which merged heads do not read."""
+    """A model's shape: its kind, H, and R, which separate heads alone read. A network's heads are
+    its hidden units."""
 
     attention: Attention = "separate"
     heads: int = 5
@@ -81,7 +120,7 @@ class Heads(NamedTuple):
 
     def check(self) -> "Heads":
         """Return self, or raise `ValueError` naming the field."""
-        checks.choice("attention", self.attention, ("merged", "separate"))
+        checks.choice("attention", self.attention, KINDS)
         checks.integer("heads", self.heads, 1)
         checks.integer("rank", self.rank, 1)
         return self
@@ -90,12 +129,14 @@ class Heads(NamedTuple):
 def initial(
     heads: Heads, D: int, key: PRNGKeyArray, scale: Real[Number, ""], dtype: DType = "float32"
 ) -> Model:
-    """Starting weights, independent N(0, scale^2)."""
+    """Starting weights, independent N(0, scale^2); from one key those of a network are those of
+    merged heads."""
     H, R = heads.heads, heads.rank
     v_key, k_key, q_key = jax.random.split(key, 3)
     v = jax.random.normal(v_key, (H,), dtype) * scale
-    if heads.attention == "merged":
-        return Merged(v, jax.random.normal(k_key, (H, D, D), dtype) * scale)
+    if heads.attention != "separate":
+        U = jax.random.normal(k_key, (H, D, D), dtype) * scale
+        return Merged(v, U) if heads.attention == "merged" else Network(v, U.reshape(H, D * D))
     k, q = (jax.random.normal(each, (H, R, D), dtype) * scale for each in (k_key, q_key))
     return Separate(v, k, q)
 
@@ -109,10 +150,14 @@ def loss(M: Float[AnyArray, "D D"], task: Regression) -> Float[Array, ""]:
     return jnp.sum(s) - 2 * jnp.sum(jnp.diag(s**2) * M) + jnp.sum(weight * M**2)
 
 
-def batch_loss(M: Float[AnyArray, "D D"], batch: Sequences) -> Float[Array, ""]:
+def attended(M: Float[AnyArray, "D D"], batch: Sequences) -> Float[Array, " B"]:
+    """beta^T M x_q of each sequence."""
+    return jnp.sum((batch.beta @ M) * batch.x, axis=1)
+
+
+def batch_loss(params: Model, batch: Sequences) -> Float[Array, ""]:
     """Mean of (y_q - y_hat_q)^2 over a batch."""
-    output = jnp.sum((batch.beta @ M) * batch.x, axis=1)
-    return jnp.mean((batch.y - output) ** 2)
+    return jnp.mean((batch.y - params.outputs(batch)) ** 2)
 
 
 class Moments(NamedTuple):

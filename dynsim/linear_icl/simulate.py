@@ -74,10 +74,13 @@ def simulate_regression(
     Raises:
         ValueError: naming the argument, its value and what is allowed, before compilation.
     """
+    check_arguments(task, optimizer)
+    checks.key("key", key)
     steps = checks.steps("steps", steps)
     batch = checks.count_or_inf("batch", batch, 1)
     checks.choice("data", data, ("fresh", "fixed"))
-    checks.real("scale", scale, 0)
+    check_scale(scale)
+    checks.kind("heads", heads, Heads)
     heads = heads.check()
     check_init(init, heads, task.D)
     recording = observables.TRAINED.resolve(record)
@@ -109,24 +112,46 @@ def initial_regression(
     dtype: DType = "float32",
 ) -> Model:
     """The weights from which a run with this `key` starts."""
-    checks.real("scale", scale, 0)
+    checks.kind("task", task, Regression)
+    checks.key("key", key)
+    checks.kind("heads", heads, Heads)
+    check_scale(scale)
     with precision(dtype, task, key, scale):
         start = initial(heads.check(), task.D, keys.split(key)[0], cast(scale, dtype), dtype)
     return settle(start)
+
+
+def check_arguments(task: Regression, optimizer: Descent) -> None:
+    """Raise `ValueError` for a task or an update rule that is none, or several."""
+    checks.kind("task", task, Regression)
+    checks.kind("optimizer", optimizer, Descent)
+    checks.scalars("optimizer", optimizer)
+
+
+def check_scale(scale: Real[Number, ""]) -> None:
+    """Raise `ValueError` for a scale that cannot be."""
+    checks.scalar("scale", scale)
+    checks.real("scale", scale, 0)
 
 
 def check_init(init: Model | None, heads: Heads | None, D: int) -> None:
     """Raise `ValueError` unless starting weights have the shapes of `heads`, or of any if None."""
     if init is None:
         return
-    if heads is None:
-        H = np.shape(init.v)[0]
-        rank = 1 if isinstance(init, model.Merged) else np.shape(init.k)[1]
-        heads = Heads("merged" if isinstance(init, model.Merged) else "separate", H, rank)
+    checks.kind("init", init, model.Merged, model.Separate, model.Network)
+    heads = heads_of(init) if heads is None else heads
     want = jax.eval_shape(lambda: initial(heads, D, jax.random.key(0), 1.0))
     shapes = [jax.tree.map(np.shape, vars(each)) for each in (init, want)]
     if type(init) is not type(want) or shapes[0] != shapes[1]:
         raise ValueError(f"init: must be {type(want).__name__} of {shapes[1]}, got {shapes[0]}")
+
+
+def heads_of(params: Model) -> Heads:
+    """The shape of a model."""
+    H = np.shape(params.v)[0]
+    if isinstance(params, model.Separate):
+        return Heads("separate", H, np.shape(params.k)[1])
+    return Heads("merged" if isinstance(params, model.Merged) else "network", H)
 
 
 @functools.partial(
@@ -152,18 +177,18 @@ def _run(
     start: PyTree = initial(heads, task.D, init_key, scale, dtype) if init is None else init
     rule = optimizer.transformation()
     if math.isinf(batch):
-        of_step = lambda M, k: model.loss(M, task)  # noqa: E731
+        of_step = lambda params, k: model.loss(params.matrix(), task)  # noqa: E731
     elif data == "fixed":
         fixed = moments(draw(task, data_key, int(batch), dtype))
-        of_step = lambda M, k: fixed.loss(M)  # noqa: E731
+        of_step = lambda params, k: fixed.loss(params.matrix())  # noqa: E731
     else:
 
-        def of_step(M: Array, k: Array) -> Array:
+        def of_step(params: PyTree, k: Array) -> Array:
             drawn = draw(task, jax.random.fold_in(data_key, k), int(batch), dtype)
-            return model.batch_loss(M, drawn)
+            return model.batch_loss(params, drawn)
 
     def loss_and_grad(params: PyTree, k: Array) -> tuple[Array, PyTree]:
-        return jax.value_and_grad(lambda params: of_step(params.matrix(), k))(params)
+        return jax.value_and_grad(lambda params: of_step(params, k))(params)
 
     return train(
         start,

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Real
 
 from dynsim.precision import AnyArray, DType, Number
-from dynsim.sparse_attention.task import Retrieval
+from dynsim.sparse_attention.task import Draw, Retrieval
 from dynsim.training.recording import RELATIVE_LOSS, Table
 
 
@@ -37,6 +37,28 @@ def batch_loss(
     attended = jnp.einsum("t,ntd->nd", jax.nn.softmax(params.a), x)
     missed = attended @ jnp.asarray(params.W).T - x[:, -1] @ target.T
     return jnp.mean(jnp.sum(missed**2, axis=1)) / 2
+
+
+def sampled(
+    params: Scored, target: Float[Array, "d d"], drawn: Draw, task: Retrieval
+) -> tuple[Float[Array, ""], Scored]:
+    """`batch_loss` and its gradient, of the law that they have on as many sequences."""
+    num, root = drawn.last.shape[0], task.d**0.5
+    weight, W = jax.nn.softmax(jnp.asarray(params.a)), jnp.asarray(params.W)
+    c = weight[: -task.B]
+    norm = jnp.sqrt(jnp.sum(c**2))
+    S = norm / root * drawn.others
+    attended = S + jnp.sum(weight[-task.B :]) * drawn.last
+    missed = attended @ W.T - drawn.last @ target.T
+    pulled = missed @ W
+    along = c / norm
+    noise = drawn.slopes - along * jnp.sum(along * drawn.slopes)
+    each = along / norm * jnp.sum(pulled * S) + jnp.sqrt(jnp.sum(pulled**2)) / root * noise
+    of_copies = jnp.full(task.B, jnp.sum(pulled * drawn.last), each.dtype)
+    by_weight = jnp.concatenate([each, of_copies]) / num
+    slope = weight * (by_weight - jnp.sum(weight * by_weight))
+    found = jnp.mean(jnp.sum(missed**2, axis=1)) / 2
+    return found, Scored(missed.T @ attended / num, slope)
 
 
 def loss(params: Scored, target: Float[Array, "d d"], task: Retrieval) -> Float[Array, ""]:

@@ -57,6 +57,9 @@ def simulate_retrieval(
     Raises:
         ValueError: naming the argument, its value and what is allowed, before compilation.
     """
+    check_arguments(task, optimizer)
+    if key is not None:
+        checks.key("key", key)
     steps = checks.steps("steps", steps)
     batch = checks.count_or_inf("batch", batch, 1)
     if key is None and not math.isinf(batch):
@@ -78,6 +81,14 @@ def simulate_retrieval(
     return settle(trajectory)
 
 
+def check_arguments(task: Retrieval, optimizer: Descent) -> None:
+    """Raise `ValueError` for a task or an update rule that is none, or several."""
+    checks.kind("task", task, Retrieval)
+    checks.kind("optimizer", optimizer, Descent)
+    checks.scalars("task", task)
+    checks.scalars("optimizer", optimizer)
+
+
 @functools.partial(jax.jit, static_argnames=("steps", "batch", "record", "legs", "dtype"))
 def _run(
     task: Retrieval,
@@ -94,16 +105,16 @@ def _run(
     target, rule = task.target(dtype), optimizer.transformation()
     start: PyTree = model.zero(task, dtype)
 
-    def of_step(params: PyTree, k: Array) -> Array:
+    def of_step(params: PyTree, k: Array) -> tuple[Array, PyTree]:
         if key is None or math.isinf(batch):
-            return model.loss(params, target, task)
+            return jax.value_and_grad(model.loss)(params, target, task)
         drawn = draw(task, jax.random.fold_in(keys.split(key)[1], k), int(batch), dtype)
-        return model.batch_loss(params, target, drawn)
+        return model.sampled(params, target, drawn, task)
 
     return train(
         start,
         rule.init(start),
-        by_gradient(lambda params, k: jax.value_and_grad(of_step)(params, k), rule),
+        by_gradient(of_step, rule),
         lambda params, seen: (record(measure(params, target, task)), seen),
         times,
         steps=steps,

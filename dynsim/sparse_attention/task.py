@@ -4,7 +4,15 @@ A sequence has T tokens x_t ~ N(0, I/d) in R^d, and the answer is W* x_T; column
 1. The last B tokens are copies of x_T; with probability p it is one fixed token, here e_0,
 which has length 1 as well. W* has the entries +-1/sqrt(d): for SGD they do not matter, and for
 Adam, which sees single weights, all of them then move alike.
+
+A batch changes the weights through few numbers. With attention c on the other tokens, which are
+independent and Gaussian, the output reads x_T and S = sum_t c_t x_t ~ N(0, |c|^2/d I); the slope of
+the loss by c_t reads g . x_t, with g a function of x_T and S. Given S these are Gaussian, with mean
+c_t g . S/|c|^2 and covariance |g|^2/d (I - c c^T/|c|^2), and their mean over the batch takes one
+normal number a token [ours]. So a step draws 2 N d + T numbers, not N T d: `Draw`.
 """
+
+from typing import NamedTuple
 
 import equinox as eqx
 import jax
@@ -62,14 +70,38 @@ def retrieval(length: int = 64, d: int = 64, B: int = 1, p: Real[Number, "*#P"] 
     return Retrieval(p, T, d, B)
 
 
-def draw(
+class Draw(NamedTuple):
+    """What a step reads of a batch of N sequences: (N, d) x_T, and standard normal numbers, (N, d)
+    for S and (T - B,) for the slopes by attention."""
+
+    last: Float[Array, "N d"]
+    others: Float[Array, "N d"]
+    slopes: Float[Array, " O"]
+
+
+def draw(task: Retrieval, key: PRNGKeyArray, num: int, dtype: DType = "float32") -> Draw:
+    """Draw what a step reads of `num` sequences."""
+    last_key, other_key, slope_key = jax.random.split(key, 3)
+    return Draw(
+        _last(task, last_key, num, dtype),
+        jax.random.normal(other_key, (num, task.d), dtype),
+        jax.random.normal(slope_key, (task.T - task.B,), dtype),
+    )
+
+
+def _last(task: Retrieval, key: PRNGKeyArray, num: int, dtype: DType) -> Float[Array, "N d"]:
+    token_key, fixed_key = jax.random.split(key)
+    drawn = jax.random.normal(token_key, (num, task.d), dtype) / task.d**0.5
+    is_fixed = jax.random.uniform(fixed_key, (num, 1), dtype) < jnp.asarray(task.p, dtype)
+    return jnp.where(is_fixed, jnp.zeros((1, task.d), dtype).at[0, 0].set(1), drawn)
+
+
+def draw_tokens(
     task: Retrieval, key: PRNGKeyArray, num: int, dtype: DType = "float32"
 ) -> Float[Array, "N T d"]:
     """Draw `num` sequences."""
-    token_key, fixed_key = jax.random.split(key)
-    drawn = jax.random.normal(token_key, (num, task.T - task.B + 1, task.d), dtype) / task.d**0.5
-    is_fixed = jax.random.uniform(fixed_key, (num, 1), dtype) < jnp.asarray(task.p, dtype)
-    fixed = jnp.zeros((1, task.d), dtype).at[0, 0].set(1)
-    last = jnp.where(is_fixed, fixed, drawn[:, -1])
+    last_key, other_key = jax.random.split(key)
+    last = _last(task, last_key, num, dtype)
+    others = jax.random.normal(other_key, (num, task.T - task.B, task.d), dtype) / task.d**0.5
     copies = jnp.broadcast_to(last[:, None], (num, task.B, task.d))
-    return jnp.concatenate([drawn[:, :-1], copies], axis=1)
+    return jnp.concatenate([others, copies], axis=1)

@@ -22,6 +22,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Real
 
+from dynsim import checks
 from dynsim.classes.task import SequenceClasses
 from dynsim.joma import model
 from dynsim.joma.model import Hidden, Joint, Shape
@@ -32,7 +33,7 @@ from dynsim.training.optim import Optimizer
 from dynsim.training.recording import Record, Recording
 from dynsim.trajectory import Times, Trajectory
 from dynsim.yz.model import population
-from odes.joma.flow import started
+from odes.joma.flow import check_given, started
 from odes.solver.integrate import integrate, judge, run
 from odes.solver.tolerances import Tolerances, checked_tolerances
 
@@ -63,6 +64,8 @@ def solve_eliminated(
     tolerances: Tolerances | None = None,
 ) -> Trajectory:
     """Integrate V and r with the attention of Theorem 1; as `odes.joma.flow.solve`, for sgd."""
+    checks.kind("init", init, Joint)
+    check_given(task, optimizer, init, shape, temperature)
     return run(
         _eliminated,
         task,
@@ -168,6 +171,7 @@ def solve_erf(
 ) -> Trajectory:
     """Theorem 2, from zero weights whatever `init`; the run is `Status.DIVERGED` from t* on.
     Otherwise as `odes.joma.flow.solve`."""
+    check_given(task, optimizer, None, shape, temperature)
     del init
     return run(
         _erf,

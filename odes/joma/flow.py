@@ -12,11 +12,12 @@ from typing import Any, NamedTuple
 import jax
 from jaxtyping import Array, Float, PyTree, Real
 
+from dynsim import checks
 from dynsim.classes.task import SequenceClasses
 from dynsim.joma import model
 from dynsim.joma.model import Joint, Shape
 from dynsim.joma.observables import DEFAULT_RECORD, TABLE, measure
-from dynsim.joma.simulate import check_numbers
+from dynsim.joma.simulate import check_arguments, check_init, check_numbers
 from dynsim.precision import DType, Number, cast
 from dynsim.training.optim import Optimizer
 from dynsim.training.recording import Record, Recording
@@ -69,7 +70,8 @@ def solve(
     Raises:
         ValueError: naming the argument, its value and what is allowed, before compilation.
     """
-    check_numbers(0.0, temperature)
+    checks.kind("init", init, Joint)
+    check_given(task, optimizer, init, shape, temperature)
     return run(
         _solve,
         task,
@@ -83,6 +85,21 @@ def solve(
         record=TABLE.resolve(record),
         tolerances=checked_tolerances(tolerances, dtype),
     )
+
+
+def check_given(
+    task: SequenceClasses,
+    optimizer: Optimizer,
+    init: Joint | None,
+    shape: Shape,
+    temperature: Real[Number, ""],
+) -> None:
+    """Raise `ValueError` for arguments that are not what `solve` takes; None is a start that is not
+    read."""
+    check_arguments(task, optimizer, shape)
+    check_init(init, task)
+    checks.scalar("temperature", temperature)
+    check_numbers(0.0, temperature)
 
 
 def started(init: Joint, temperature: Real[Number, ""], dtype: DType) -> tuple[Joint, Array]:

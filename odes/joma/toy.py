@@ -7,26 +7,78 @@ delta = 1 - v/mu and l = -ln delta, l' = exp(mu^2 (1 - e^-l)^2 / 2), so that exa
     c(mu) = int_0^inf (exp(mu^2/2 (1 - (1 - e^-s)^2)) - 1) ds
 
 which is Theorem 4, ln(1/delta_j)/ln(1/delta_k) -> e^{(mu_j^2 - mu_k^2)/2}, with its constant.
+
+With softmax in place of exp, v' = (mu - v) o softmax(v^2/(2T)), all components share a clock s that
+runs at ds/dt = 1/sum_j exp(v_j^2/(2T)), and in s each follows the equation above in v/sqrt(T). As
+l_j' = exp(v_j^2/(2T)) in s, the sum over j of what the l_j gain is t itself [ours]: under softmax
+t = sum_j ln((mu_j - v_j(0))/(mu_j - v_j)). So the paper's Fig. 4 is known without a solver.
 """
 
 import math
 
+import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float, Real
+from jaxtyping import Array, Float, Int, Real
 
-from dynsim.precision import Number
+from dynsim.precision import AnyArray, Number
 
 NODES = 200
 """Of Gauss and Legendre, which is exact to rounding for mu up to 4."""
 FAR = 40.0
 """Where e^-s is no more than rounding."""
+BISECTIONS = 60
 
 
-def time_to_learn(level: Real[Number, ""], mu: Real[Number, ""]) -> Float[Array, ""]:
-    """t at which ln(1/delta) = `level` >= 0."""
+def time_to_learn(level: Real[Number, "*#B"], mu: Real[Number, "*#B"]) -> Float[Array, "*B"]:
+    """t at which ln(1/delta) = `level` >= 0, elementwise."""
     s, weight = _nodes(level)
-    return jnp.sum(weight * jnp.exp(-(mu**2) * (1 - jnp.exp(-s)) ** 2 / 2))
+    slope = jnp.exp(-(jnp.asarray(mu)[..., None] ** 2) * (1 - jnp.exp(-s)) ** 2 / 2)
+    return jnp.sum(weight * slope, axis=-1)
+
+
+def level_after(
+    s: Float[AnyArray, "S 1"], mu: Float[AnyArray, " D"], start: Float[AnyArray, " D"]
+) -> Float[Array, "S D"]:
+    """(S, D) ln(1/delta) a time `s` after it was `start`: the inverse of `time_to_learn`."""
+    shape = s.shape[0], mu.shape[0]
+    mu, start = (jnp.broadcast_to(jnp.asarray(x)[None], shape) for x in (mu, start))
+    target = s + time_to_learn(start, mu)
+
+    def halve(_: Int[Array, ""], bounds: tuple[Array, Array]) -> tuple[Array, Array]:
+        low, high = bounds
+        middle = (low + high) / 2
+        early = time_to_learn(middle, mu) < target
+        return jnp.where(early, middle, low), jnp.where(early, high, middle)
+
+    far = jnp.full(shape, FAR, target.dtype)
+    low, _ = jax.lax.fori_loop(0, BISECTIONS, halve, (start, far))
+    # From there on l rises at a constant rate.
+    beyond = (target - time_to_learn(far, mu)) * jnp.exp(mu**2 / 2)
+    return low + jnp.maximum(beyond, 0)
+
+
+def under_softmax(
+    s: Float[AnyArray, " S"],
+    mu: Float[AnyArray, " D"],
+    start: Float[AnyArray, " D"],
+    temperature: Real[Number, ""] = 1.0,
+) -> tuple[Float[Array, " S"], Float[Array, "S D"]]:
+    """v' = (mu - v) o softmax(v^2/(2T)) in closed form.
+
+    Args:
+        s: (S,) values of the clock of v' = (mu - v) o exp(v^2/(2T)), from 0.
+        mu: (D,) critical point, > 0.
+        start: (D,) v at s = 0, in [0, mu).
+        temperature: T.
+
+    Returns:
+        (S,) times t and (S, D) weights v.
+    """
+    mu, start = jnp.asarray(mu), jnp.asarray(start)
+    first = -jnp.log1p(-start / mu)
+    level = level_after(jnp.asarray(s)[:, None], mu / jnp.sqrt(jnp.asarray(temperature)), first)
+    return jnp.sum(level - first[None], axis=1), -mu[None] * jnp.expm1(-level)
 
 
 def delay(mu: Real[Number, ""]) -> Float[Array, ""]:
@@ -40,8 +92,10 @@ def speed_up(mu: Real[Number, ""], other: Real[Number, ""]) -> float:
     return math.exp((float(mu) ** 2 - float(other) ** 2) / 2)
 
 
-def _nodes(end: Real[Number, ""]) -> tuple[Float[Array, " n"], Float[Array, " n"]]:
-    """Nodes and weights of a quadrature over [0, end]."""
+def _nodes(end: Real[Number, "*B"]) -> tuple[Float[Array, "*B n"], Float[Array, "*B n"]]:
+    """Nodes and weights of a quadrature over [0, end], behind the axes of `end`."""
     x, weight = np.polynomial.legendre.leggauss(NODES)
-    half = jnp.asarray(end) / 2
-    return half * (1 + jnp.asarray(x, half.dtype)), half * jnp.asarray(weight, half.dtype)
+    half = jnp.asarray(end)[..., None] / 2
+    behind = (1,) * (half.ndim - 1) + (NODES,)
+    x, weight = (jnp.asarray(each.reshape(behind), half.dtype) for each in (x, weight))
+    return half * (1 + x), half * weight

@@ -1,6 +1,7 @@
 """Flow of the population loss of linear attention (arXiv:2501.16265, eqs. 8 and 14).
 
-    merged    tau W_1' = w_2 (E[y z^T] - w_2^T W_1 E[z z^T]),  w_2 likewise                 eq. 8
+    merged, and the network
+              tau W_1' = w_2 (E[y z^T] - w_2^T W_1 E[z z^T]),  w_2 likewise                 eq. 8
     separate  tau v_i' = k_i^T (Lambda^2 - E[S^2] M Lambda) q_i,  k_i and q_i likewise       eq. 14
 
 which is -(1/2) dL/dW of `dynsim.linear_icl.model.loss`, for any rank. Assumes batch -> infinity and
@@ -12,10 +13,11 @@ import functools
 import jax
 from jaxtyping import Array, Float, PyTree
 
+from dynsim import checks
 from dynsim.linear_icl import model
-from dynsim.linear_icl.model import Model
+from dynsim.linear_icl.model import Merged, Model, Network, Separate
 from dynsim.linear_icl.observables import DEFAULT_RECORD, TABLE, measure
-from dynsim.linear_icl.simulate import check_init
+from dynsim.linear_icl.simulate import check_arguments, check_init
 from dynsim.linear_icl.task import Regression
 from dynsim.precision import DType, cast
 from dynsim.training.descent import Descent
@@ -43,7 +45,8 @@ def solve(
         task: from `regression`; may be traced.
         optimizer: a `Descent`; its numbers may be traced.
         times: (S,) optimiser steps at which to record, increasing, >= 0; need not be whole.
-        init: starting weights, `Merged` or `Separate`, such as `initial_regression` returns.
+        init: starting weights, `Merged`, `Separate` or `Network`, such as `initial_regression`
+            returns.
         flow: by default "plain" for sgd, "matched" for momentum, "matched-adam" for Adam.
         record: a name from `dynsim.linear_icl.observables.TABLE`, functions of a `Snapshot` by
             name, or a list of both.
@@ -56,6 +59,8 @@ def solve(
     Raises:
         ValueError: naming the argument, its value and what is allowed, before compilation.
     """
+    check_arguments(task, optimizer)
+    checks.kind("init", init, Merged, Separate, Network)
     check_init(init, None, task.D)
     return run(
         _solve,

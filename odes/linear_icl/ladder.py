@@ -1,7 +1,7 @@
 """The ladder of in-context regression.
 
 Every theory is `solve(task, optimizer, times, init=..., record=..., dtype=...)`, from starting
-weights `init` that are a `Merged` or a `Separate`.
+weights `init` that are a `Merged`, a `Separate` or a `Network`.
 """
 
 import functools

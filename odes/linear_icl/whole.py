@@ -17,8 +17,8 @@ from jaxtyping import Array, Float
 
 from dynsim import checks
 from dynsim.linear_icl import observables
-from dynsim.linear_icl.model import Heads, Merged, Model, Separate
-from dynsim.linear_icl.simulate import check_init
+from dynsim.linear_icl.model import Heads, Merged, Model, Network, Separate
+from dynsim.linear_icl.simulate import check_arguments, check_init, heads_of
 from dynsim.linear_icl.task import Regression
 from dynsim.precision import DType, cast
 from dynsim.training.descent import Descent
@@ -121,16 +121,16 @@ def solve(
     Raises:
         ValueError: naming the argument, its value and what is allowed, before compilation.
     """
+    check_arguments(task, optimizer)
+    checks.kind("init", init, Merged, Separate, Network)
     check_init(init, None, task.D)
-    merged = isinstance(init, Merged)
-    shape = Heads("merged" if merged else "separate", 1, 1 if merged else np.shape(init.k)[1])
     return run(
         _solve,
         task,
         optimizer,
         times,
         dtype,
-        inapplicable=functools.partial(inapplicable, name=name, shape=shape),
+        inapplicable=functools.partial(inapplicable, name=name, shape=heads_of(init)),
         init=init,
         start=lambda task, optimizer: (jax.tree.map(lambda leaf: cast(leaf, dtype), init),),
         name=name,

@@ -26,6 +26,7 @@ from jaxtyping import Array, Float, Real
 from dynsim import checks
 from dynsim.precision import DType, Number
 from dynsim.sparse_attention.model import DEFAULT_RECORD, TABLE, Snapshot
+from dynsim.sparse_attention.simulate import check_arguments
 from dynsim.sparse_attention.task import Retrieval
 from dynsim.training.clock import Clock
 from dynsim.training.descent import Descent
@@ -82,6 +83,7 @@ def solve(
 ) -> Trajectory:
     """Eqs. 13 and 14 as `printed`, integrated, or the closed form of the plateau; arguments, result
     and errors as of `odes.sparse_attention.symmetric.solve`."""
+    check_arguments(task, optimizer)
     return run(
         _integrated if printed else _closed,
         task,

@@ -24,6 +24,7 @@ from jaxtyping import Array, Float
 
 from dynsim.precision import DType
 from dynsim.sparse_attention.model import DEFAULT_RECORD, TABLE, Snapshot
+from dynsim.sparse_attention.simulate import check_arguments
 from dynsim.sparse_attention.task import Retrieval
 from dynsim.training.descent import Descent
 from dynsim.training.recording import Record, Recording
@@ -104,6 +105,7 @@ def solve(
     Raises:
         ValueError: naming the argument, its value and what is allowed, before compilation.
     """
+    check_arguments(task, optimizer)
     return run(
         _solve,
         task,

@@ -10,7 +10,7 @@ import sweeps
 from sweeps.benchmarks.peers.torch_linear_icl import trained
 from sweeps.benchmarks.timing import seconds
 from sweeps.runner.spec import Sweep
-from sweeps.systems.linear_icl import LinearICL
+from sweeps.systems.linear_icl.settings import LinearICL
 
 POINTS, SEEDS, STEPS = 10_000, 10, 2000
 FIXED = 5000

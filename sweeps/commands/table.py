@@ -138,6 +138,9 @@ COMMANDS: dict[str, Command] = {
     "figure joma": Command(
         "sweeps.studies.joma.figure:FigureJoMA", "attention as an integral of the MLP below a loss"
     ),
+    "figure joma_invariant": Command(
+        "sweeps.studies.joma.invariant:JoMAInvariant", "how far Theorem 1 is from training"
+    ),
     "figure ladder": Command("sweeps.compare.ladder:Ladder", "every theory beside simulation"),
     "figure linear_icl": Command(
         "sweeps.studies.linear_icl.figure:FigureLinearICL", "plateaus of in-context regression"

@@ -13,6 +13,7 @@ from dynsim import Trajectory
 from dynsim.joma.model import Activation, Attention, Head, Shape
 from dynsim.joma.observables import TABLE, TRAINED
 from dynsim.joma.simulate import check_numbers, check_sizes, initial_joma, simulate_joma
+from dynsim.joma.task import fig2
 from odes.joma import eliminated, ladder
 from odes.theory import Theory
 from sweeps.systems.base import Engine, Labels, Settings, System, known
@@ -36,6 +37,8 @@ class JoMA(LayerTraining[Fixed]):
     """Training of an MLP layer with a node a class and of the attention below it.
 
     Attributes:
+        task: as of the system yz, or joma: 20 classes of one query, distinct tokens in bumps, those
+            of the paper's Fig. 2.
         num_queries: number of queries of syn-medium and syn, 1 if left out, as Theorem 1 has it.
         eta_y: learning rate of the MLP's weights V, 0.1 if left out.
         eta_z: learning rate of the attention logits Z.
@@ -61,6 +64,13 @@ class JoMA(LayerTraining[Fixed]):
     head: Head = "cross-entropy"
     scale: float = 0.01
     temperature: float = 1.0
+
+    def make_task(self) -> dynsim.SequenceClasses:
+        """As of `LayerTraining`, and the paper's own."""
+        if self.task != "joma":
+            return super().make_task()
+        self.choices[0].check(self)
+        return fig2()
 
     def check(self) -> None:
         """Raise `ValueError`, naming the field, for what the constructors do not see."""
@@ -188,7 +198,7 @@ def _solve_closed(
 
 SYSTEM = System(
     name="joma",
-    tasks=tuple(TASKS),
+    tasks=(*TASKS, "joma"),
     run=JoMA,
     engines={
         "simulation": Engine(_simulate, _assemble, TRAINED, _bytes, tile=32, trains=True),

@@ -176,7 +176,7 @@ def _described(
 def _bytes(task: Retrieval, settings: Settings[Fixed]) -> int:
     fixed = settings.fixed
     drawn = 1 if math.isinf(fixed.batch) else int(fixed.batch)
-    return settings.width * (4 * (task.d**2 + task.T) + 3 * drawn * task.T * task.d)
+    return settings.width * (4 * (task.d**2 + task.T) + 6 * drawn * task.d)
 
 
 def _rung(theory: Theory[Retrieval, Descent]) -> Engine[Fixed]:

@@ -1,7 +1,8 @@
 """`dynsim figure linear_icl_plateaus`: where heads learn components one at a time [ours].
 
 Over the scale of the starting weights and the ratio of neighbouring eigenvalues: how many plateaus
-training rests at, how many eq. 21 says, and the first escape against its prediction.
+training rests at, how many eq. 21 says, and the first escape against its prediction. Below it over
+the number of heads, where fewer than components leave some unlearned.
 """
 
 import dataclasses
@@ -19,9 +20,9 @@ from sweeps.runner.cluster import hosts
 from sweeps.runner.run import run as run_sweep
 from sweeps.runner.run import valid
 from sweeps.runner.spec import Sweep
-from sweeps.studies.linear_icl import rests
+from sweeps.studies.linear_icl import heads, rests
 from sweeps.studies.options import cell_edges
-from sweeps.systems.linear_icl import LinearICL
+from sweeps.systems.linear_icl.settings import LinearICL
 
 TIMES = 160
 TITLES = {"simulation": "descent", "scalar": "one head at a time, eq. 21"}
@@ -39,7 +40,8 @@ class LinearICLPlateaus:
         resolution: number of values of either.
         seeds: number of runs at each point.
         D: dimension of x.
-        heads: number of heads; fewer than D leave components unlearned.
+        heads: number of heads of the upper row.
+        head_counts: numbers of heads of the lower row, which starts from the smallest scale.
         steps: optimiser steps of a run, on the population loss.
         eta: learning rate.
         out: directory for linear_icl_plateaus.png and .npz, and the stored sweeps, which resume.
@@ -51,6 +53,7 @@ class LinearICLPlateaus:
     seeds: int = 8
     D: int = 3
     heads: int = 4
+    head_counts: tuple[int, ...] = (1, 2, 3, 4, 6, 8)
     steps: int = 20_000
     eta: float = 0.25
     out: Path = Path("out/linear_icl_plateaus")
@@ -75,9 +78,13 @@ class LinearICLPlateaus:
         }
         axes["seed"] = {"range": checks.integer("seeds", self.seeds, 1)}
         training = self.training()
-        return {
-            name: Sweep(axes, training, name, ("loss",), TIMES) for name in ("simulation", "scalar")
-        }
+        counts = {"heads": self.head_counts, **{name: axes[name] for name in ("ratio", "seed")}}
+        small = dataclasses.replace(training, scale=self.scale[0])
+        found = {}
+        for name in ("simulation", "scalar"):
+            found[name] = Sweep(axes, training, name, ("loss",), TIMES)
+            found[f"heads/{name}"] = Sweep(counts, small, name, ("loss",), TIMES)
+        return found
 
 
 def run(config: LinearICLPlateaus) -> list[Path]:
@@ -88,14 +95,15 @@ def run(config: LinearICLPlateaus) -> list[Path]:
         sweep.check()
     hosts.use_all_cores()
     found = {name: run_sweep(s, config.out / name).load() for name, s in wanted.items()}
-    read = {name: measured(ds, config.training()) for name, ds in found.items()}
+    read = {name: measured(ds, wanted[name]) for name, ds in found.items()}
     trained, theory = read["simulation"], read["scalar"]
     same = trained.plateaus == theory.plateaus
     # In octaves; NaN where either has no escape to compare.
     late = np.log2(trained.escape / theory.escape)
-    print("\n".join(table(same, late)))
-    figure, axes = plt.subplots(1, 3, figsize=(17, 5.2), layout="constrained", sharey=True)
-    top = config.D + 1
+    print("\n".join([*table(same, late), *heads.table(read, config.D)]))
+    figure, rows = plt.subplots(2, 3, figsize=(17, 10), layout="constrained", sharey=True)
+    axes, top = rows[0], config.D + 1
+    heads.plot(read, config.D, rows[1])
     for ax, name in zip(axes, TITLES, strict=False):
         mesh = plot_map(read[name].plateaus.mean("seed"), ax, vmin=0, vmax=top, cmap="cividis")
         ax.set_title(f"plateaus seen: {TITLES[name]}")
@@ -110,11 +118,12 @@ def run(config: LinearICLPlateaus) -> list[Path]:
         drawn = ax.contour(middle.scale, middle.ratio, middle, LINES, **lines)
         ax.clabel(drawn, fmt=r"%g $\tau$", fontsize=8)
         ax.set(xlabel="standard deviation of a starting weight")
-    axes[0].set_ylabel("ratio of neighbouring eigenvalues")
+    for row in rows:
+        row[0].set_ylabel("ratio of neighbouring eigenvalues")
     length = 2 * config.eta * config.steps
     figure.suptitle(
-        f"D = {config.D}, {config.heads} rank-one heads, {length:g} $\\tau$; "
-        "dashed: first escape by eq. 21"
+        f"D = {config.D}, {length:g} $\\tau$; above {config.heads} rank-one heads, dashed: first "
+        f"escape by eq. 21; below starting weights of {config.scale[0]:g}"
     )
     arrays = {f"{name}/{x}": ds[x].values for name, ds in read.items() for x in ds.data_vars}
     arrays |= {name: trained[name].values for name in ("scale", "ratio")}
@@ -136,9 +145,10 @@ def table(same: xr.DataArray, late: xr.DataArray) -> list[str]:
     return lines
 
 
-def measured(dataset: xr.Dataset, run: LinearICL) -> xr.Dataset:
-    """Number of plateaus and time of the first escape, in units of tau, of each run."""
-    runs = ("scale", "ratio", "seed")
+def measured(dataset: xr.Dataset, sweep: Sweep) -> xr.Dataset:
+    """Number of plateaus, time of the first escape in units of tau, and loss at the end, of each
+    run; by scale or heads, ratio and seed."""
+    run, runs = sweep.run, tuple(sweep.axes)
     ordered = valid(dataset)["loss"].transpose(*runs, "time").isel(time=slice(1, None))
     level = rests.levels(run, ordered.ratio.values)[None, :, None, :]
     loss, times = ordered.values, ordered.time.values * 2 * run.eta
@@ -148,6 +158,8 @@ def measured(dataset: xr.Dataset, run: LinearICL) -> xr.Dataset:
         {
             "plateaus": (runs, rests.seen(times, loss, level)),
             "escape": (runs, rests.escapes(times, loss, level)[..., 0]),
+            "end": (runs, loss[..., -1]),
+            "level": (("ratio", "plateau"), level[0, :, 0]),
         },
         coords,
     )

@@ -17,14 +17,12 @@ from sweeps.runner.run import run as run_sweep
 from sweeps.runner.run import valid
 from sweeps.runner.spec import Sweep
 from sweeps.studies.linear_icl import rests
-from sweeps.systems.linear_icl import LinearICL
+from sweeps.systems.linear_icl.settings import LinearICL
 
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9")
 """Okabe and Ito's, which colour-blind readers can tell apart."""
 TIMES = 200
-MERGED = LinearICL(
-    attention="merged", heads=8, spectrum="white", eta=0.005, steps=1200, batch=float("inf")
-)
+MERGED = LinearICL(attention="merged", heads=8, spectrum="white", eta=0.005, steps=1200)
 TRAINED: dict[str, Any] = {"lw": 3, "alpha": 0.5}
 """Curves of training, below those of theory."""
 SCALES = (1e-3, 1e-2, 1e-1)
@@ -34,12 +32,12 @@ RANKS = (1, 2, 4, 8)
 
 @dataclasses.dataclass(frozen=True)
 class FigureLinearICL:
-    """Losses of merged and separate attention, components one by one, and ranks, with theory.
+    """Losses of merged attention, its network and separate heads, and ranks, with theory.
 
     Attributes:
         seeds: number of runs of separate heads.
-        batch: sequences per step of these; inf for the population loss.
-        steps: their optimiser steps.
+        batch: sequences per step, inf for the population loss, but for the runs over ranks.
+        steps: optimiser steps of separate heads.
         scale: standard deviation of their starting weights.
         rank_steps: optimiser steps of the runs over ranks.
         out: directory for linear_icl.png, .npz and .json, and the stored sweeps, which resume.
@@ -61,9 +59,12 @@ class FigureLinearICL:
         seeds, one = {"seed": {"range": self.seeds}}, {"seed": {"range": 1}}
         record = ("loss", "learned")
         found = {}
+        merged = dataclasses.replace(MERGED, batch=self.batch)
+        network = dataclasses.replace(merged, attention="network")
+        axes = {"scale": SCALES, **one}
+        found["network/simulation"] = Sweep(axes, network, "simulation", record, TIMES)
         for engine in ("simulation", "sigmoid"):
-            axes = {"scale": SCALES, **one}
-            found[f"merged/{engine}"] = Sweep(axes, MERGED, engine, record, TIMES)
+            found[f"merged/{engine}"] = Sweep(axes, merged, engine, record, TIMES)
         for engine in ("simulation", "plain", "scalar"):
             found[f"separate/{engine}"] = Sweep(seeds, separate, engine, record, TIMES)
         axes = {"rank": RANKS, **one}
@@ -82,7 +83,7 @@ def run(config: FigureLinearICL) -> list[Path]:
     trained = {name: wanted[f"{name}/simulation"].run for name in ("merged", "separate", "ranks")}
     rate = {name: 2 * float(run.make_optimizer().eta) for name, run in trained.items()}
     level = {name: np.asarray(plateaus(run.make_task())) for name, run in trained.items()}
-    table = escape_table(found, rate["separate"], level["separate"])
+    table = [*escape_table(found, rate["separate"], level["separate"]), "", same_line(found)]
     print("\n".join(table))
     figure, axes = plt.subplots(2, 2, figsize=(13, 9), layout="constrained")
     plot_merged(found, rate["merged"], ax=axes[0, 0])
@@ -121,16 +122,31 @@ def escape_table(found: dict[str, xr.Dataset], rate: float, level: np.ndarray) -
     return lines
 
 
+def same_line(found: dict[str, xr.Dataset]) -> str:
+    """How far apart the losses of merged attention and of its network ever are."""
+    apart = abs(found["merged/simulation"].loss - found["network/simulation"].loss)
+    start = found["merged/simulation"].loss.isel(time=0)
+    return (
+        f"merged attention and the network on cubic features: losses at most "
+        f"{float((apart / start).max()):.1e} of the first apart"
+    )
+
+
 def plot_merged(found: dict[str, xr.Dataset], rate: float, ax: Axes | None = None) -> Axes:
-    """Loss of merged attention on white inputs over time, with eq. 10, by starting scale."""
+    """Loss of merged attention and of its network on white inputs over time, with eq. 10, by
+    starting scale."""
     ax = ax or plt.gca()
-    trained, theory = (
-        found[f"merged/{engine}"].isel(seed=0) for engine in ("simulation", "sigmoid")
+    trained, network, theory = (
+        found[name].isel(seed=0)
+        for name in ("merged/simulation", "network/simulation", "merged/sigmoid")
     )
     for colour, scale in zip(COLOURS, SCALES, strict=False):
         label = f"training, starting weights {scale:g}"
         curve, closed = trained.sel(scale=scale), theory.sel(scale=scale)
         ax.plot(curve.time * rate, curve.loss, color=colour, label=label, **TRAINED)
+        label = "network on cubic features" if scale == SCALES[-1] else None
+        other = network.sel(scale=scale)
+        ax.plot(other.time * rate, other.loss, "+", color="k", ms=5, markevery=6, label=label)
         label = "closed form, eq. 10" if scale == SCALES[-1] else None
         ax.plot(closed.time * rate, closed.loss, "k--", lw=1.2, label=label)
     ax.set_title("merged key and query, white inputs")

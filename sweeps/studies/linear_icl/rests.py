@@ -4,7 +4,7 @@ import numpy as np
 from jaxtyping import Float, Int
 
 from odes.linear_icl.plateaus import plateaus
-from sweeps.systems.linear_icl import LinearICL
+from sweeps.systems.linear_icl.settings import LinearICL
 
 NEAR = 0.02
 """A loss is at a plateau within this share of tr Lambda, the loss at the start."""

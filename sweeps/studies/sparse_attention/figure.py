@@ -7,6 +7,7 @@ for three optimisers, with the exact flow, the printed equations and the closed 
 import dataclasses
 import math
 from pathlib import Path
+from typing import Any
 
 import matplotlib.pyplot as plt
 import numpy as np
@@ -28,6 +29,8 @@ FALLEN = 0.8
 TIMES = 600
 ENGINES = ("simulation", "plain", "printed")
 LENGTHS, SIZES, COPIES = (256, 512, 1024, 2048, 4096), (16, 64), (1, 2, 4, 8)
+WIDE = LENGTHS[:-1]
+"""Lengths at d = 256."""
 COLOURS = ("#0072B2", "#D55E00", "#009E73")
 """Okabe and Ito's, which colour-blind readers can tell apart."""
 RULES = {
@@ -45,7 +48,7 @@ class FigureSparseAttention:
     """How long the plateau lasts, against sqrt(d) T, repetition and the optimiser.
 
     Attributes:
-        seeds: number of runs of each optimiser on sampled sequences.
+        seeds: number of runs of each optimiser, and at T = d = 256, on samples; 2 or more.
         batch: sequences per step of these.
         steps: longest run of the first panel.
         out: directory for sparse_attention.png, .npz and .json, and the stored sweeps, which
@@ -59,7 +62,7 @@ class FigureSparseAttention:
 
     def sweeps(self) -> dict[str, Sweep]:
         """All that is drawn, by panel and engine."""
-        checks.integer("seeds", self.seeds, 1)
+        checks.integer("seeds", self.seeds, 2)
         infinite = float("inf")
         long = SparseAttention(steps=self.steps, batch=infinite)
         short = SparseAttention(length=256, steps=4000, batch=infinite)
@@ -68,12 +71,16 @@ class FigureSparseAttention:
             "length/plain": Sweep(grid, long, "plain", ("loss",), TIMES),
             "length/simulation": Sweep({"length": LENGTHS}, long, "simulation", ("loss",), TIMES),
         }
+        wide = dataclasses.replace(long, d=256)
+        square = SparseAttention(length=256, d=256, steps=8000, batch=self.batch)
+        seeds = {"seed": {"range": self.seeds}}
+        found["wide/plain"] = Sweep({"length": WIDE}, wide, "plain", ("loss",), TIMES)
+        found["square/simulation"] = Sweep(seeds, square, "simulation", ("loss",), TIMES)
         for engine in ENGINES:
             found[f"copies/{engine}"] = Sweep({"B": COPIES}, short, engine, ("loss",), TIMES)
         for name, (run, flow, steps) in RULES.items():
             sampled = dataclasses.replace(run, batch=self.batch)
-            axes = {"seed": {"range": self.seeds}}
-            found[f"{name}/simulation"] = Sweep(axes, sampled, "simulation", ("loss",), TIMES)
+            found[f"{name}/simulation"] = Sweep(seeds, sampled, "simulation", ("loss",), TIMES)
             for T, d in LADDERS:
                 point = dataclasses.replace(run, length=T, d=d, steps=steps)
                 axes = {"p": [0.0]}
@@ -127,13 +134,17 @@ def predicted(T: int, d: int, B: int = 1) -> float:
 def length_lines(found: dict[str, xr.Dataset]) -> list[str]:
     """R^2 of the plateau's length against sqrt(d) T, through the origin, and its slope."""
     flow, trained = plateau(found["length/plain"]), plateau(found["length/simulation"])
+    wide, square = plateau(found["wide/plain"]), plateau(found["square/simulation"])
     x = np.outer(np.sqrt(flow["d"].values), flow["length"].values).ravel()
-    y = flow.transpose("d", "length").values.ravel()
+    x = np.concatenate([x, 16 * wide["length"].values])
+    y = np.concatenate([flow.transpose("d", "length").values.ravel(), wide.values])
     slope = float(x @ y / (x @ x))
     left = float(np.sum((y - slope * x) ** 2) / np.sum((y - y.mean()) ** 2))
     lines = [
         f"flow: {slope:.4f} sqrt(d) T steps, R^2 = {1 - left:.6f}; closed form: sqrt(pi/2) = "
-        f"{math.sqrt(math.pi / 2):.4f}"
+        f"{math.sqrt(math.pi / 2):.4f}",
+        f"T = d = 256: training {float(square.mean()):.1f} ± {float(square.std(ddof=1)):.1f}, flow "
+        f"{float(wide.sel(length=256)):.1f}, closed {predicted(256, 256):.1f}",
     ]
     for T in trained["length"].values:
         one, other = trained.sel(length=T), flow.sel(length=T, d=64)
@@ -179,27 +190,20 @@ def plot_lengths(found: dict[str, xr.Dataset], ax: Axes | None = None) -> Axes:
     """Length of the plateau over sqrt(d) T."""
     ax = ax or plt.gca()
     flow, trained = plateau(found["length/plain"]), plateau(found["length/simulation"])
-    ax.plot(
-        8 * trained["length"],
-        trained,
-        "o",
-        ms=9,
-        color=COLOURS[0],
-        alpha=0.5,
-        label="descent, d = 64",
-    )
+    points: dict[str, Any] = {"marker": "o", "ms": 9, "alpha": 0.5, "ls": "none"}
+    ax.plot(8 * trained["length"], trained, color=COLOURS[0], label="descent, d = 64", **points)
     for marker, d in zip("x+", SIZES, strict=True):
         label = f"flow, d = {d}"
         over = math.sqrt(d) * flow["length"]
         ax.plot(over, flow.sel(d=d), marker, color="k", ls="none", label=label)
+    wide, square = plateau(found["wide/plain"]), plateau(found["square/simulation"])
+    ax.plot(16 * wide["length"], wide, "1", color="k", ms=10, label="flow, d = 256")
+    label = "training, T = d = 256, mean ± sd"
+    sd = float(square.std(ddof=1))
+    ax.errorbar(16 * 256, float(square.mean()), sd, fmt="s", color=COLOURS[1], ms=5, label=label)
     ends = np.array([4 * LENGTHS[0], 8 * LENGTHS[-1]])
     ax.plot(ends, math.sqrt(math.pi / 2) * ends, "k--", lw=1, label=r"$\sqrt{\pi/2}\,\sqrt{d}\,T$")
-    ax.set(
-        xscale="log",
-        yscale="log",
-        xlabel=r"$\sqrt{d}\,T$",
-        title="SGD at $\\eta = 1$, batch infinite",
-    )
+    ax.set(xscale="log", yscale="log", xlabel=r"$\sqrt{d}\,T$", title="SGD at $\\eta = 1$")
     return _finished(ax, "optimiser steps to 0.8 of the loss")
 
 

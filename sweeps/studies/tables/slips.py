@@ -12,6 +12,7 @@ from odes.formulas.omega import wrightomega
 from odes.yz import eq10 as attention
 from odes.yz import population
 from odes.yz import theorem4 as single_common
+from sweeps.studies.tables import slips_of_others
 from sweeps.studies.tables.measurements import eq10_errors
 
 HEADER = """# Slips of the papers
@@ -46,8 +47,10 @@ def markdown() -> str:
             _asymptotics(),
             _cancellation(),
         ]
-    table = [f"| {i} | " + " | ".join(row) + " |" for i, row in enumerate(rows, 1)]
-    return "\n".join([HEADER, *table, FOOTER, ""])
+        others = slips_of_others.rows()
+    table = [f"| {i} | " + " | ".join(row) + " |" for i, row in enumerate([*rows, *others], 1)]
+    own, more = table[: len(rows)], table[len(rows) :]
+    return "\n".join([HEADER, *own, FOOTER, slips_of_others.HEADER, *more, ""])
 
 
 def _remark_1() -> tuple[str, ...]:

@@ -10,7 +10,7 @@ import pytest
 from scipy import stats
 
 import dynsim
-from dynsim import Heads, Merged, Separate, Status
+from dynsim import Heads, Merged, Network, Separate, Status
 from dynsim.linear_icl import model
 from dynsim.linear_icl.sampling import FEW, Sequences, draw
 from dynsim.training.descent import Descent
@@ -22,12 +22,15 @@ P_VALUE = 1e-6
 
 
 def outputs_from_tokens(params: model.Model, X: np.ndarray, w: np.ndarray) -> np.ndarray:
-    """Eqs. 6 and 12 on (B, N + 1, D) tokens of which the last is the query, head by head."""
+    """Eqs. 6, 7 and 12 on (B, N + 1, D) tokens of which the last is the query, head by head."""
     found = []
     for tokens, weights in zip(X, w, strict=True):
         context, query = tokens[:-1], tokens[-1]
         beta = np.mean([(weights @ x) * x for x in context], axis=0)
-        if isinstance(params, Merged):
+        if isinstance(params, Network):
+            z = np.outer(beta, query).ravel()
+            heads = [v * (W @ z) for v, W in zip(params.v, params.W, strict=True)]
+        elif isinstance(params, Merged):
             heads = [v * beta @ U @ query for v, U in zip(params.v, params.U, strict=True)]
         else:
             heads = [
@@ -38,7 +41,9 @@ def outputs_from_tokens(params: model.Model, X: np.ndarray, w: np.ndarray) -> np
     return np.array(found)
 
 
-@pytest.mark.parametrize("heads", [Heads("merged", 3), Heads("separate", 3, 2)])
+@pytest.mark.parametrize(
+    "heads", [Heads("merged", 3), Heads("separate", 3, 2), Heads("network", 3)]
+)
 @pytest.mark.usefixtures("x64")
 def test_losses_are_those_of_the_tokens(heads: Heads) -> None:
     rng = np.random.default_rng(0)
@@ -53,7 +58,7 @@ def test_losses_are_those_of_the_tokens(heads: Heads) -> None:
     batch = Sequences(*map(jnp.asarray, (beta, X[:, -1], y)))
     M = params.matrix()
     # Rounding of float64 over sums of some thousand terms.
-    assert float(model.batch_loss(M, batch)) == pytest.approx(want, rel=1e-12)
+    assert float(model.batch_loss(params, batch)) == pytest.approx(want, rel=1e-12)
     assert float(model.moments(batch).loss(M)) == pytest.approx(want, rel=1e-12)
 
 
@@ -90,6 +95,23 @@ def test_the_population_loss_is_the_mean_over_sequences() -> None:
     white = dynsim.regression(3, 10, "white")
     # All of tr Lambda is unexplained by an output of zero.
     assert float(model.loss(np.zeros((3, 3)), white)) == 3
+
+
+@pytest.mark.usefixtures("x64")
+def test_merged_attention_is_a_network_on_cubic_features() -> None:
+    """Fig. 1: equal weights have equal losses and gradients on any sequences, and so train alike
+    under any rule. Network and attention multiply in another order, and differ in rounding."""
+    batch = draw(TASK, jax.random.key(4), 50, "float64")
+    start = [
+        dynsim.initial_regression(TASK, jax.random.key(5), Heads(kind, 3), 0.7, "float64")
+        for kind in ("merged", "network")
+    ]
+    (one, merged), (other, network) = (
+        jax.value_and_grad(model.batch_loss)(params, batch) for params in start
+    )
+    assert float(one) == pytest.approx(float(other), rel=1e-12)
+    np.testing.assert_allclose(merged.v, network.v, rtol=1e-9)
+    np.testing.assert_allclose(merged.U.reshape(3, 16), network.W, rtol=1e-9)
 
 
 @pytest.mark.parametrize("heads", [Heads("merged", 4), Heads("separate", 4, 2)])
@@ -145,6 +167,15 @@ def test_a_run_that_blows_up_is_diverged_and_says_when() -> None:
         (lambda: simulate(heads=Heads("merged", 0)), "heads = 0: must be an integer >= 1"),
         (lambda: simulate(record="lss"), "record = 'lss': must be one of loss, learned"),
         (lambda: simulate(init=WRONG), "init: must be Separate of"),
+        (lambda: simulate(init=3), "init = 3: must be of dynsim.linear_icl.model.Merged or"),
+        (lambda: simulate(task="linear-icl"), "task = 'linear-icl': must be of dynsim.linear_icl"),
+        (lambda: simulate(optimizer=0.1), "optimizer = 0.1: must be of dynsim.training.descent"),
+        (lambda: simulate(optimizer=Descent(RATES)), "optimizer.eta: must be a number, got shape"),
+        (lambda: simulate(key=0), "key = 0: must be a key, such as jax.random.key(0)"),
+        (lambda: simulate(key=KEYS), "key: must be one key, got shape (3,)"),
+        (lambda: simulate(heads="merged"), "heads = 'merged': must be of dynsim.linear_icl.model"),
+        (lambda: simulate(scale=RATES), "scale: must be a number, got shape (2,)"),
+        (lambda: dynsim.initial_regression(TASK, KEYS), "key: must be one key, got shape (3,)"),
     ],
 )
 @pytest.mark.usefixtures("unchecked")
@@ -153,10 +184,10 @@ def test_bad_input_is_named(call, message: str) -> None:
         call()
 
 
+KEYS, RATES = jax.random.split(jax.random.key(0), 3), np.array([0.1, 0.2])
 WRONG = Separate(np.zeros(2), np.zeros((2, 1, 4)), np.zeros((2, 1, 4)))
 
 
 def simulate(**options) -> dynsim.Trajectory:
-    return dynsim.simulate_regression(
-        TASK, Descent(0.1), jax.random.key(0), **{"steps": 5, **options}
-    )
+    usual = {"task": TASK, "optimizer": Descent(0.1), "key": jax.random.key(0), "steps": 5}
+    return dynsim.simulate_regression(**{**usual, **options})

@@ -6,11 +6,12 @@ import jax
 import numpy as np
 import pytest
 from scipy.integrate import solve_ivp
-from scipy.special import erfinv
+from scipy.special import entr, erfinv, softmax
 
 import dynsim
 from dynsim import Shape, Status
 from dynsim.joma.model import Hidden, Joint
+from dynsim.training.descent import Descent
 from odes import joma
 from odes.joma import ladder, toy
 
@@ -184,6 +185,44 @@ def test_salient_components_first() -> None:
     assert toy.speed_up(3.0, 1.0) == pytest.approx(54.598, rel=1e-5)
 
 
+def test_entropy_falls_and_rises_in_the_toy() -> None:
+    """Fig. 4 in closed form against its own recursion, whose numbers are known: least 1.140 at step
+    819, 1.554 at step 5000, 1.669 in the end."""
+    mu, T = np.sort(np.random.default_rng(0).random(10) * 3 + 1), 1.5
+    steps = [np.full(10, 0.05)]
+    for _ in range(5000):
+        weight = np.exp(steps[-1] ** 2 / (2 * T))
+        steps.append(steps[-1] + 0.02 * (mu - steps[-1]) * weight / weight.sum())
+    attention = lambda v: softmax(v**2 / (2 * T), axis=-1)
+    recursion = entr(attention(np.array(steps))).sum(1)
+    assert recursion[[819, 5000]] == pytest.approx([1.140, 1.554], abs=0.0005)
+    s = np.r_[0, np.geomspace(1e-3, 3, 150)]
+    t, v = map(np.asarray, toy.under_softmax(s, mu, steps[0], T))
+    entropy = entr(attention(v)).sum(1)
+    early = t < 100
+    # The recursion is Euler's, behind by half a step of 0.02 where the entropy falls by 0.4 in 1.
+    found = np.interp(t, 0.02 * np.arange(5001), recursion)
+    np.testing.assert_allclose(entropy[early], found[early], atol=0.01)
+    assert entropy.min() == pytest.approx(1.140, abs=0.01)
+    assert entr(attention(mu)).sum() == pytest.approx(1.669, abs=0.0005)
+
+
+@pytest.mark.parametrize("activation", ["linear", "relu", "tanh", "quadratic"])
+def test_theorem_3_is_the_mean_over_samples(activation: str) -> None:
+    rng = np.random.default_rng(7)
+    v, centres, signal = rng.normal(size=5), rng.normal(size=(3, 5)), np.array([0.5, -0.3, 0.2])
+    residual, spread = np.array([0.4, 0.0, -0.4]), 0.7
+    got = joma.mixture.velocity(
+        v, centres, signal, spread, residual=residual, activation=activation
+    )
+    slope = {**PHI, "linear": (None, np.ones_like)}[activation][1]
+    x = centres + spread * rng.normal(size=(200_000, 3, 5))
+    each = np.einsum("c,nc,ncd->nd", signal, slope(x @ v + residual), x)
+    sampling = each.std(0) / len(each) ** 0.5
+    assert (np.abs(np.asarray(got) - each.mean(0)) < 5 * sampling).all()
+    assert (5 * sampling < 0.05 * np.linalg.norm(got)).all()
+
+
 TWO = dynsim.syn_small()
 
 
@@ -209,6 +248,24 @@ TWO = dynsim.syn_small()
             lambda: joma.solve_erf(TASK, dynsim.momentum(1.0, 1.0), [1.0], init=None),
             "optimizer = momentum: only the flow of sgd conserves",
         ),
+        (lambda: train(task="joma"), "task = 'joma': must be of dynsim.classes.task.SequenceClass"),
+        (
+            lambda: train(optimizer=Descent(0.1)),
+            "optimizer = Descent: must be of dynsim.train",
+        ),
+        (lambda: train(key=0), "key = 0: must be a key, such as jax.random.key(0)"),
+        (lambda: train(key=KEYS), "key: must be one key, got shape (3,)"),
+        (lambda: train(shape="exp"), "shape = 'exp': must be of dynsim.joma.model.Shape"),
+        (lambda: train(temperature=np.ones(2)), "temperature: must be a number, got shape (2,)"),
+        (lambda: train(init=START), "init.Z: must have shape (1, 4) for this task, got (2, 4)"),
+        (
+            lambda: joma.solve(TASK, dynsim.sgd(1.0, 1.0), [1.0], init=None),
+            "init = None: must be of dynsim.joma.model.Joint",
+        ),
+        (
+            lambda: joma.solve_erf("joma", dynsim.sgd(1.0, 1.0), [1.0], init=None),
+            "task = 'joma': must be of dynsim.classes.task.SequenceClasses",
+        ),
     ],
 )
 @pytest.mark.usefixtures("unchecked")
@@ -217,5 +274,10 @@ def test_bad_input_is_named(call, message: str) -> None:
         call()
 
 
+KEYS = jax.random.split(jax.random.key(0), 3)
+START = Joint(Hidden(np.zeros((2, 4)), np.zeros((2, 1))), np.zeros((2, 4)))
+
+
 def train(**options) -> dynsim.Trajectory:
-    return dynsim.simulate_joma(TASK, dynsim.sgd(0.1, 0.1), jax.random.key(0), steps=2, **options)
+    usual = {"task": TASK, "optimizer": dynsim.sgd(0.1, 0.1), "key": jax.random.key(0), "steps": 2}
+    return dynsim.simulate_joma(**{**usual, **options})

@@ -6,17 +6,20 @@ import re
 import jax
 import numpy as np
 import pytest
+from scipy import stats
 from scipy.integrate import solve_ivp
 
 import dynsim
 from dynsim import Status
 from dynsim.sparse_attention import model
-from dynsim.sparse_attention.task import draw
+from dynsim.sparse_attention.task import draw, draw_tokens
 from dynsim.training.descent import Descent
 from odes import sparse_attention
 from odes.sparse_attention import ladder
 
 pytestmark = pytest.mark.usefixtures("x64")
+# A statistical test fails by chance with this probability; with fixed keys for ever, or never.
+P_VALUE = 1e-6
 SMALL = dynsim.retrieval(12, 5, 3, 0.2)
 TIMES = [0, 10, 40, 120, 300]
 
@@ -32,7 +35,7 @@ def test_the_population_loss_is_the_mean_over_sequences() -> None:
     params = model.Scored(rng.normal(size=(5, 5)), rng.normal(size=12))
     target = SMALL.target("float64")
     np.testing.assert_allclose((np.asarray(target) ** 2).sum(0), 1)
-    drawn = draw(SMALL, jax.random.key(1), 40_000, "float64")
+    drawn = draw_tokens(SMALL, jax.random.key(1), 40_000, "float64")
     x = np.asarray(drawn)
     weight = np.exp(params.a) / np.exp(params.a).sum()
     y = sum(w * tokens @ params.W.T for w, tokens in zip(weight, x.transpose(1, 0, 2), strict=True))
@@ -43,6 +46,37 @@ def test_the_population_loss_is_the_mean_over_sequences() -> None:
     # One in five last tokens is the fixed one, and all B copies are alike.
     assert (x[:, -1, 0] == 1).mean() == pytest.approx(0.2, abs=5 * 0.4 / 200)
     np.testing.assert_array_equal(x[:, -1], x[:, -3])
+
+
+def test_a_step_has_the_law_of_its_tokens() -> None:
+    """Loss and gradient of batches drawn by what they read, and drawn as tokens."""
+    task, number = dynsim.retrieval(5, 3, 2, 0.3), 10_000
+    W, target = np.random.default_rng(1).normal(size=(3, 3)), task.target()
+    # One of the others has most of the attention, so that slopes hang together.
+    params = model.Scored(W, np.array([3.0, 0.0, 0.5, 1.0, 1.0]))
+
+    def fast(key):
+        return model.sampled(params, target, draw(task, key, 2, "float64"), task)
+
+    def slow(key):
+        drawn = draw_tokens(task, key, 2, "float64")
+        return jax.value_and_grad(model.batch_loss)(params, target, drawn)
+
+    found, want = (
+        jax.vmap(each)(jax.random.split(jax.random.key(seed), number))
+        for seed, each in enumerate((fast, slow))
+    )
+    for read in (
+        lambda loss, slope: loss,
+        lambda loss, slope: slope.a[:, 0],
+        lambda loss, slope: slope.a[:, 1],
+        lambda loss, slope: slope.a[:, 4],
+        lambda loss, slope: slope.W[:, 0, 1],
+        lambda loss, slope: slope.a[:, 0] * slope.a[:, 1],
+        lambda loss, slope: slope.a[:, 0] * slope.W[:, 0, 0],
+        lambda loss, slope: (slope.a[:, :3] ** 2).sum(1),
+    ):
+        assert stats.ks_2samp(read(*found), read(*want)).pvalue > P_VALUE
 
 
 @pytest.mark.parametrize(
@@ -156,8 +190,30 @@ def test_a_rate_that_is_too_large_is_diverged() -> None:
             lambda: ladder.THEORIES["escape"].solve(SMALL, Descent(1.0), [1.0], record="gap"),
             "record = 'gap': the closed form sends it to infinity",
         ),
+        (lambda: train(task="sparse-attention"), "task = 'sparse-attention': must be of dynsim.sp"),
+        (lambda: train(task=dynsim.retrieval(p=np.array([0.1, 0.2]))), "task.p: must be a number"),
+        (lambda: train(optimizer=1.0), "optimizer = 1.0: must be of dynsim.training.descent"),
+        (lambda: train(key=0), "key = 0: must be a key, such as jax.random.key(0)"),
+        (lambda: train(key=KEYS), "key: must be one key, got shape (3,)"),
+        (
+            lambda: ladder.THEORIES["escape"].solve(SMALL, dynsim.sgd(1.0, 1.0), [1.0]),
+            "optimizer = Optimizer: must be of dynsim.training.descent.Descent",
+        ),
+        (
+            lambda: sparse_attention.solve(3, Descent(1.0), [1.0]),
+            "task = 3: must be of dynsim.sparse_attention.task.Retrieval",
+        ),
     ],
 )
+@pytest.mark.usefixtures("unchecked")
 def test_bad_input_is_named(call, message: str) -> None:
     with pytest.raises(ValueError, match=re.escape(message)):
         call()
+
+
+KEYS = jax.random.split(jax.random.key(0), 3)
+
+
+def train(**options) -> dynsim.Trajectory:
+    usual = {"task": SMALL, "optimizer": Descent(1.0), "steps": 5, "batch": math.inf}
+    return dynsim.simulate_retrieval(**{**usual, **options})

@@ -19,6 +19,7 @@ QUICK = ("figure 3", "figure 6, one", "plot, panels", "two_stage_finite")
 """Stand for the others, and take about a second each."""
 ELSEWHERE = {
     "figure joma": "draws what it has just computed",
+    "figure joma_invariant": "draws what it has just computed",
     "figure linear_icl": "draws what it has just computed",
     "figure linear_icl_plateaus": "draws what it has just computed",
     "figure sparse_attention": "draws what it has just computed",

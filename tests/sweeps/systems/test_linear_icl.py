@@ -13,7 +13,7 @@ from odes.linear_icl import ladder
 from sweeps import cli
 from sweeps.runner import tiles
 from sweeps.runner.spec import Sweep
-from sweeps.systems.linear_icl import LinearICL
+from sweeps.systems.linear_icl.settings import LinearICL
 
 RUN = LinearICL(spectrum="geometric", steps=40, batch=float("inf"), scale=0.3)
 

@@ -1,11 +1,13 @@
 """Retrieval and JoMA in the sweep engine: one program for their numbers, equal to single runs."""
 
 import jax
+import numpy as np
 import pytest
 
 import dynsim
 import sweeps
 from dynsim.training.descent import Descent
+from sweeps import cli
 from sweeps.runner import tiles
 from sweeps.runner.spec import Sweep
 from sweeps.systems.joma import JoMA
@@ -44,6 +46,17 @@ def test_joma_runs_are_the_single_ones() -> None:
     assert cell.loss.item() == pytest.approx(float(alone["loss"][0]), rel=1e-4)
 
 
+def test_joma_has_a_task_of_its_own() -> None:
+    assert cli.find(["compare", "--task", "joma"])[0] == "compare joma"
+    sweep = Sweep({"length": [8, 32]}, JoMA(task="joma", batch=4), "simulation", ("entropy",))
+    sweep.check()
+    task = sweep.run.make_task()
+    assert (task.K, task.num_queries) == (20, 1)
+    # Bumps over the classes: token 4 is most frequent in class 8, and the columns add up to 1.
+    assert int(np.argmax(np.asarray(task.probs)[:, 4])) in (7, 8, 9)
+    np.testing.assert_allclose(np.asarray(task.probs).sum(1), 1)
+
+
 @pytest.mark.parametrize(
     ("sweep", "message"),
     [
@@ -58,6 +71,10 @@ def test_joma_runs_are_the_single_ones() -> None:
         ),
         (Sweep({"eta_y": [1.0]}, JoMA(), "erf", ("loss",)), "Theorem 2 has exp attention"),
         (Sweep({"eta_y": [1.0]}, JoMA(task="syn-small"), "joma", ("loss",)), "queries = 2"),
+        (
+            Sweep({"eta_y": [1.0]}, JoMA(task="joma", num_queries=2), "plain", ("loss",)),
+            "num_queries = 2: task 'joma' does not read it",
+        ),
     ],
 )
 def test_bad_sweeps_are_refused(sweep: Sweep, message: str) -> None:

@@ -5,8 +5,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import xarray as xr
 
-from sweeps.studies.linear_icl import diagram, figure, rests
+from sweeps.studies.linear_icl import diagram, figure, heads, rests
 
 pytestmark = pytest.mark.usefixtures("quick_theory")
 
@@ -24,6 +25,16 @@ def test_rests_and_escapes_of_stairs_are_found() -> None:
     np.testing.assert_allclose(found[0], [10, 11], rtol=gap)
     np.testing.assert_allclose(found[1], 20 ** np.array([0.25, 0.6875]), rtol=gap)
     assert np.isnan(rests.escapes(times, stairs[None] * 0 + 1, level[None])).all()
+
+
+def test_fewer_heads_are_held_against_the_plateau_that_they_can_reach() -> None:
+    """D = 2 with plateaus at 1, 0.6 and 0.3: one head ends at 0.6, which is all that it can; three
+    heads end at 0.3 and at 0.6, of which the last is a plateau too high."""
+    ends = xr.DataArray([[[0.6, 0.6]], [[0.3, 0.6]]], dims=("heads", "ratio", "seed"))
+    level = xr.DataArray([[1.0, 0.6, 0.3]], dims=("ratio", "plateau"))
+    read = xr.Dataset({"end": ends, "level": level}, {"heads": [1, 3], "ratio": [0.5]})
+    over = heads.excess(read, 2).transpose("heads", "ratio", "seed")
+    np.testing.assert_allclose(over, [[[0, 0]], [[0, 0.3]]], atol=1e-12)
 
 
 @pytest.mark.full  # the ladder has the plateaus

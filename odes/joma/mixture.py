@@ -1,0 +1,79 @@
+"""Theorem 3 of JoMA (arXiv:2310.00535): a node on a mixture of isotropic Gaussians.
+
+With uniform attention a node sees x ~ N(x_c, s^2 I) from cluster c, with a gradient that arrives
+from above and is constant within each, a_c = E[g | c] P(c). The paper's form, in unknown functions
+theta_1 and theta_2,
+
+    v' = (1/|v|) sum_c a_c theta_1(r_c) x_c + (1/|v|^3) sum_c a_c theta_2(r_c) v
+
+is here explicit by Stein's lemma [ours], with u ~ N(r_c, s^2 |v|^2), r_c = v . x_c + residual:
+
+    v' = E[g phi'(u) x] = sum_c a_c (E[phi'(u)] x_c + s^2 E[phi''(u)] v)
+
+For a ReLU E[phi'] = Phi(r_c/(s |v|)), and E[phi''] is the density of u at 0. Assumes infinitely
+many samples and small steps. The paper's body was not at hand; that theta_1 = |v| E[phi'] and
+theta_2 = |v|^3 s^2 E[phi''] is what follows.
+"""
+
+import math
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float, Real
+
+from dynsim import checks
+from dynsim.joma.model import ACTIVATIONS, Activation
+from dynsim.precision import AnyArray, Number
+
+NODES = 64
+"""Of Gauss and Hermite, for tanh."""
+
+
+def slopes(
+    r: Float[AnyArray, " C"], width: Float[AnyArray, ""], activation: Activation
+) -> tuple[Float[Array, " C"], Float[Array, " C"]]:
+    """(C,) E[phi'(u)] and E[phi''(u)] of u ~ N(r_c, width^2), width > 0."""
+    r = jnp.asarray(r)
+    if activation == "linear":
+        return jnp.ones_like(r), jnp.zeros_like(r)
+    if activation == "quadratic":
+        return r, jnp.ones_like(r)
+    if activation == "relu":
+        density = jnp.exp(-((r / width) ** 2) / 2) / (math.sqrt(2 * math.pi) * width)
+        return jax.scipy.special.ndtr(r / width), density
+    x, weight = np.polynomial.hermite_e.hermegauss(NODES)
+    nodes, weight = jnp.asarray(x, r.dtype), jnp.asarray(weight / weight.sum(), r.dtype)
+    value = jnp.tanh(r[:, None] + width * nodes[None])
+    first = 1 - value**2
+    return first @ weight, (-2 * value * first) @ weight
+
+
+def velocity(
+    v: Float[AnyArray, " D"],
+    centres: Float[AnyArray, "C D"],
+    signal: Float[AnyArray, " C"],
+    spread: Real[Number, ""],
+    *,
+    residual: Float[AnyArray, " C"] | float = 0.0,
+    activation: Activation = "relu",
+) -> Float[Array, " D"]:
+    """v' of one node, at unit rate.
+
+    Args:
+        v: (D,) its weights, not zero.
+        centres: (C, D) means x_c of the clusters.
+        signal: (C,) a_c, mean gradient times probability of a cluster.
+        spread: standard deviation s of an entry around its mean, > 0.
+        residual: (C,) what is added to v . x.
+        activation: phi.
+
+    Raises:
+        ValueError: naming the argument, its value and what is allowed.
+    """
+    checks.choice("activation", activation, tuple(ACTIVATIONS))
+    checks.real("spread", spread, 0, open_minimum=True)
+    v, centres, signal = jnp.asarray(v), jnp.asarray(centres), jnp.asarray(signal)
+    width = jnp.asarray(spread) * jnp.sqrt(jnp.sum(v**2))
+    first, second = slopes(centres @ v + jnp.asarray(residual), width, activation)
+    return (signal * first) @ centres + jnp.asarray(spread) ** 2 * jnp.sum(signal * second) * v

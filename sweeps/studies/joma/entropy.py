@@ -1,0 +1,182 @@
+"""Entropy of attention: in JoMA's toy, where it falls and rises (arXiv:2310.00535, Fig. 4), and in
+training [ours]."""
+
+import dataclasses
+
+import matplotlib.pyplot as plt
+import numpy as np
+import xarray as xr
+from matplotlib.axes import Axes
+
+from dynsim import checks
+from dynsim.precision import precision
+from odes.joma import toy
+from sweeps.runner.run import valid
+from sweeps.runner.spec import Sweep
+from sweeps.systems.joma import JoMA
+
+COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7")
+"""Okabe and Ito's, which colour-blind readers can tell apart."""
+TEMPERATURES = (0.25, 0.5, 1.0, 2.0)
+ACTIVATIONS = ("linear", "relu", "tanh")
+ENTROPY = JoMA(scale=0.1, eta_y=0.5, eta_z=0.5, steps=8000, temperature=0.5)
+"""Two classes that every sequence tells apart."""
+LENGTHS = (8, 32, float("inf"))
+DENSE = JoMA(task="joma", scale=0.1, eta_y=0.3, eta_z=0.3, steps=20_000, temperature=0.5, batch=128)
+"""Twenty classes that short sequences do not tell apart."""
+DENSE_KINDS = (("softmax", "relu", 0.3), ("softmax", "linear", 0.3), ("exp", "relu", 0.1))
+"""Attention, activation and both rates of training at different lengths."""
+MU = 3 * np.sort(np.random.default_rng(0).random(10)) + 1
+FIRST, RATE, TOY_TEMPERATURE, TOY_STEPS = 0.05, 0.02, 1.5, 5000
+"""Of the paper's code: v += 0.02 (mu - v) o softmax(v^2/3) from 0.05."""
+
+
+def sweeps(steps: int, seeds: int) -> dict[str, Sweep]:
+    """Training on two classes, and on twenty over `steps` steps from `seeds` seeds."""
+    found = {}
+    axes = {"temperature": TEMPERATURES, "seed": {"range": 4}}
+    for activation in ACTIVATIONS:
+        run = dataclasses.replace(ENTROPY, activation=activation)
+        record = ("entropy", "logits", "conserved", "loss")
+        found[f"entropy/{activation}"] = Sweep(axes, run, "simulation", record, 200)
+    several = {"range": checks.integer("dense_seeds", seeds, 1)}
+    for attention, activation, eta in DENSE_KINDS:
+        run = dataclasses.replace(
+            DENSE,
+            attention=attention,
+            activation=activation,
+            eta_y=eta,
+            eta_z=eta,
+            steps=checks.steps("dense_steps", steps),
+        )
+        record = ("entropy", "loss")
+        for length in LENGTHS:
+            batch = DENSE.batch if np.isfinite(length) else length
+            point = dataclasses.replace(run, length=length, batch=batch)
+            name = f"dense/{attention}-{activation}/{length:g}"
+            found[name] = Sweep({"seed": several}, point, "simulation", record, 200)
+    return found
+
+
+def toy_course() -> dict[str, np.ndarray]:
+    """Times and entropy of attention in the toy, by the paper's recursion and in closed form, and
+    the entropy in the end."""
+    v, course = np.full(MU.size, FIRST), []
+    for _ in range(TOY_STEPS + 1):
+        course.append(v)
+        v = v + RATE * (MU - v) * _attention(v)
+    with precision("float64"):
+        s = np.r_[0, np.geomspace(1e-3, 3, 600)]
+        found = toy.under_softmax(s, MU, np.full(MU.size, FIRST), TOY_TEMPERATURE)
+    t, weights = map(np.asarray, found)
+    known = t <= RATE * TOY_STEPS
+    return {
+        "time": RATE * np.arange(TOY_STEPS + 1),
+        "entropy": _entropy(_attention(np.array(course))),
+        "closed/time": t[known],
+        "closed/entropy": _entropy(_attention(weights[known])),
+        "end": _entropy(_attention(MU)),
+    }
+
+
+def _attention(v: np.ndarray) -> np.ndarray:
+    weight = np.exp(v**2 / (2 * TOY_TEMPERATURE))
+    return weight / weight.sum(-1, keepdims=True)
+
+
+def _entropy(weight: np.ndarray) -> np.ndarray:
+    return -np.sum(weight * np.log(weight), axis=-1)
+
+
+def toy_lines(course: dict[str, np.ndarray]) -> list[str]:
+    """Where the entropy is least, at the last step and in the end."""
+    entropy, closed = course["entropy"], course["closed/entropy"]
+    least = int(entropy.argmin())
+    return [
+        f"toy: entropy {entropy[0]:.3f}, least {entropy[least]:.3f} at step {least}, "
+        f"{entropy[-1]:.3f} at step {TOY_STEPS}, {float(course['end']):.3f} in the end; closed "
+        f"form: least {closed.min():.3f} at step "
+        f"{course['closed/time'][closed.argmin()] / RATE:.0f}"
+    ]
+
+
+def dense_lines(found: dict[str, xr.Dataset]) -> list[str]:
+    """Entropy at the start, where it is least, and at the end, by attention and length."""
+    lines = []
+    for name, dataset in found.items():
+        if not name.startswith("dense/"):
+            continue
+        _, kind, length = name.split("/")
+        course, loss = (valid(dataset)[each].mean("seed").values for each in ("entropy", "loss"))
+        least = int(course.argmin())
+        lines.append(
+            f"{kind}, length {length}: entropy {course[0]:.3f}, least {course[least]:.3f} at step "
+            f"{dataset.time.values[least]:.0f}, end {course[-1]:.3f}; loss {loss[-1]:.3f}"
+        )
+    return lines
+
+
+def error_lines(found: dict[str, xr.Dataset]) -> list[str]:
+    """How far Theorem 1 is from z at the end, over how far z has moved, and the entropy."""
+    lines = []
+    for activation in ACTIVATIONS:
+        dataset = found[f"entropy/{activation}"]
+        for T in dataset["temperature"].values:
+            runs = dataset.sel(temperature=T)
+            drift = runs.conserved.isel(time=-1) - runs.conserved.isel(time=0)
+            moved = T * (runs.logits.isel(time=-1, query=0) - runs.logits.isel(time=0, query=0))
+            error = float(np.sqrt((drift**2).mean()) / np.sqrt((moved**2).mean()))
+            course = runs.entropy.mean("seed").values
+            lines.append(
+                f"{activation}, T = {T:g}: off by {100 * error:.1f} %; entropy "
+                f"{course[0]:.3f}, least {course.min():.3f}, end {course[-1]:.3f}"
+            )
+    return lines
+
+
+def plot_toy(course: dict[str, np.ndarray], ax: Axes | None = None) -> Axes:
+    """Entropy of attention in the toy over time, with its closed form and its limit."""
+    ax = ax or plt.gca()
+    ax.plot(course["time"], course["entropy"], color=COLOURS[0], lw=3, alpha=0.5, label="recursion")
+    ax.plot(course["closed/time"], course["closed/entropy"], "k--", lw=1, label="closed form")
+    ax.axhline(float(course["end"]), color="0.5", ls=":", label=r"$v = \mu$")
+    finished(ax, "entropy of attention (nat)")
+    ax.set(
+        xlabel="time",
+        xlim=(0, course["time"][-1]),
+        title="toy, $v' = (\\mu - v) \\circ$ softmax$(v^2/3)$",
+    )
+    return ax
+
+
+def plot_dense(found: dict[str, xr.Dataset], kind: str, ax: Axes | None = None) -> Axes:
+    """Entropy of attention over training on sequences of different lengths, run by run."""
+    ax = ax or plt.gca()
+    for colour, length in zip(COLOURS, LENGTHS, strict=False):
+        course = valid(found[f"dense/{kind}/{length:g}"]).entropy.isel(time=slice(1, None))
+        for seed in range(course.sizes["seed"]):
+            label = f"length {length:g}".replace("inf", "∞") if seed == 0 else None
+            ax.plot(course.time, course.isel(seed=seed), color=colour, lw=2, alpha=0.7, label=label)
+    attention, activation = kind.split("-")
+    ax.set(xscale="log", title=f"{attention} attention, {activation}, 20 classes, each run")
+    return finished(ax, "entropy of attention (nat)")
+
+
+def plot_entropy(found: dict[str, xr.Dataset], ax: Axes | None = None) -> Axes:
+    """Entropy of softmax attention over training, by activation, at T = 0.5."""
+    ax = ax or plt.gca()
+    for colour, activation in zip(COLOURS, ACTIVATIONS, strict=False):
+        course = found[f"entropy/{activation}"].entropy.sel(temperature=0.5)[:, 1:]
+        mean, around = course.mean("seed"), course.std("seed")
+        ax.plot(course.time, mean, color=colour, lw=2, label=f"training, {activation}")
+        ax.fill_between(course.time, mean - around, mean + around, color=colour, alpha=0.2, lw=0)
+    ax.set(xscale="log", title="softmax attention, two classes, four seeds ± sd")
+    return finished(ax, "entropy of attention (nat)")
+
+
+def finished(ax: Axes, quantity: str) -> Axes:
+    """An axis of steps, a grid and a legend."""
+    ax.set(xlabel="optimiser steps", ylabel=quantity)
+    ax.grid(alpha=0.25)
+    ax.legend(fontsize=8)
+    return ax

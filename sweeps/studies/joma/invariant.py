@@ -1,0 +1,205 @@
+"""`dynsim figure joma_invariant`: how far Theorem 1 of JoMA is from training [ours].
+
+For softmax attention over temperature, number of classes, overlap and activation; and for several
+queries, of which only the sum obeys it.
+"""
+
+import dataclasses
+from pathlib import Path
+
+import matplotlib.pyplot as plt
+import numpy as np
+import xarray as xr
+from matplotlib.axes import Axes
+from matplotlib.colors import LogNorm
+
+from dynsim import checks
+from sweeps import output
+from sweeps.runner.cluster import hosts
+from sweeps.runner.run import run as run_sweep
+from sweeps.runner.run import valid
+from sweeps.runner.spec import Sweep
+from sweeps.systems.joma import JoMA
+
+ACTIVATIONS = ("linear", "relu", "tanh", "quadratic")
+KINDS = ("exp", "softmax")
+RECORD = ("loss", "logits", "conserved", "weight")
+DISTINCT = 10
+"""Distinct tokens of a class; with c common ones, classes overlap by c / (c + 10)."""
+TIMES = 200
+SHOWN = 0.01, 10.0
+"""Errors between which colours tell apart."""
+
+
+@dataclasses.dataclass(frozen=True)
+class JoMAInvariant:
+    """How far attention is from Theorem 1 at half the loss, and for several queries at the end.
+
+    Attributes:
+        temperatures: of the attention.
+        common: numbers of common tokens, beside ten distinct ones of each class.
+        classes: numbers of classes of the one query.
+        queries: numbers of queries of syn-medium, for the law of their sum.
+        seeds: number of runs at each point.
+        steps: optimiser steps of a run, on the population loss.
+        eta: both learning rates.
+        scale: standard deviation of a starting weight.
+        out: directory for joma_invariant.png, .npz and .json, and the stored sweeps, which resume.
+    """
+
+    temperatures: tuple[float, ...] = (0.25, 0.5, 1.0, 2.0)
+    common: tuple[int, ...] = (1, 10, 40)
+    classes: tuple[int, ...] = (2, 4, 8)
+    queries: tuple[int, ...] = (1, 2, 3, 5)
+    seeds: int = 4
+    steps: int = 6000
+    eta: float = 0.2
+    scale: float = 0.03
+    out: Path = Path("out/joma_invariant")
+
+    def sweeps(self) -> dict[str, Sweep]:
+        """All that is drawn: a map for each activation, a row of queries for each attention."""
+        checks.integer("seeds", self.seeds, 1)
+        rates = {"eta_y": self.eta, "eta_z": self.eta, "scale": self.scale, "steps": self.steps}
+        one = JoMA(task="syn", num_queries=1, num_distinct=DISTINCT, **rates)
+        several = JoMA(task="syn-medium", activation="tanh", **rates)
+        seeds = {"seed": {"range": self.seeds}}
+        grid = {
+            "temperature": self.temperatures,
+            "num_common": self.common,
+            "classes_per_query": self.classes,
+        }
+        found = {
+            f"map/{activation}": Sweep(
+                {**grid, **seeds},
+                dataclasses.replace(one, activation=activation),
+                "simulation",
+                RECORD[:-1],
+                TIMES,
+            )
+            for activation in ACTIVATIONS
+        }
+        for attention in KINDS:
+            run = dataclasses.replace(several, attention=attention)
+            axes = {"num_queries": self.queries, **seeds}
+            found[f"queries/{attention}"] = Sweep(axes, run, "simulation", RECORD, TIMES)
+        return found
+
+
+def run(config: JoMAInvariant) -> list[Path]:
+    """Compute or resume, print the tables, draw and write."""
+    output.check_directory(config.out)
+    wanted = config.sweeps()
+    for sweep in wanted.values():
+        sweep.check()
+    hosts.use_all_cores()
+    found = {name: run_sweep(s, config.out / name).load() for name, s in wanted.items()}
+    maps = {a: map_errors(found[f"map/{a}"]) for a in ACTIVATIONS}
+    sums = {kind: query_errors(found[f"queries/{kind}"]) for kind in KINDS}
+    lines = [*map_lines(maps), "", *query_lines(sums)]
+    print("\n".join(lines))
+    rows, columns = len(ACTIVATIONS), len(config.classes)
+    figure, axes = plt.subplots(
+        rows, columns, figsize=(1.5 + 3.4 * columns, 2.7 * rows), layout="constrained",
+        sharex=True, sharey=True, squeeze=False,
+    )  # fmt: skip
+    for row, (activation, errors) in zip(axes, maps.items(), strict=True):
+        for ax, K in zip(row, config.classes, strict=True):
+            mesh = plot_map(errors.sel(classes_per_query=K), ax)
+            ax.set_title(f"{activation}, K = {K}", fontsize=10)
+    for ax in axes[-1]:
+        ax.set_xlabel("temperature T")
+    for ax in axes[:, 0]:
+        ax.set_ylabel("overlap of classes")
+    figure.colorbar(mesh, ax=axes, label="error of Theorem 1 over how far z has moved", shrink=0.6)
+    arrays = {f"map/{name}": errors.values for name, errors in maps.items()}
+    arrays |= {f"queries/{k}/{n}": v.values for k, each in sums.items() for n, v in each.items()}
+    return output.write(
+        config.out, "joma_invariant", figure=figure, arrays=arrays, report={"lines": lines}
+    )
+
+
+def halved(dataset: xr.Dataset) -> xr.Dataset:
+    """What each run recorded when its loss was first half of what it started with, and `reached`,
+    whether it ever was; and as `first/...` what it started from."""
+    runs = valid(dataset)
+    below = runs.loss <= runs.loss.isel(time=0) / 2
+    reached = below.any("time")
+    at = below.argmax("time")
+    then = runs.isel(time=at).where(reached)
+    start = runs.isel(time=0).rename({name: f"first/{name}" for name in runs.data_vars})
+    return xr.merge([then, start], compat="override").assign(reached=reached)
+
+
+def map_errors(dataset: xr.Dataset) -> xr.DataArray:
+    """Root mean square over tokens and seeds of what Theorem 1 misses of T z, over that of how far
+    T z has moved; NaN where no run has halved its loss."""
+    at = halved(dataset)
+    moved = (at.logits - at["first/logits"]).isel(query=0) * at.temperature
+    missed = at.conserved - at["first/conserved"]
+    over = ("token", "seed")
+    return np.sqrt((missed**2).mean(over) / (moved**2).mean(over))
+
+
+def query_errors(dataset: xr.Dataset) -> dict[str, xr.DataArray]:
+    """The same at the end of the runs by the number of queries, at T = 1: of the sum over queries,
+    and of exp attention's law for a query by itself."""
+    runs = valid(dataset)
+    first, last = runs.isel(time=0), runs.isel(time=-1)
+    moved = last.logits - first.logits
+    own = moved - (last.weight**2 - first.weight**2) / 2
+    missed, over = last.conserved - first.conserved, ("token", "seed")
+    return {
+        "sum": np.sqrt((missed**2).mean(over) / (moved.sum("query") ** 2).mean(over)),
+        "own": np.sqrt((own**2).mean((*over, "query")) / (moved**2).mean((*over, "query"))),
+    }
+
+
+def overlaps(errors: xr.DataArray) -> np.ndarray:
+    """f_n . f_n' of the classes along the axis of common tokens."""
+    common = errors.num_common.values
+    return common / (common + DISTINCT)
+
+
+def map_lines(maps: dict[str, xr.DataArray]) -> list[str]:
+    """A line for each activation, number of classes and overlap, with all temperatures."""
+    lines = ["Error of Theorem 1 for softmax in % of how far z has moved, at half the loss"]
+    for activation, errors in maps.items():
+        for K in errors.classes_per_query.values:
+            for common, overlap in zip(errors.num_common.values, overlaps(errors), strict=True):
+                row = errors.sel(classes_per_query=K, num_common=common)
+                cells = ", ".join(
+                    f"T = {float(T):g}: {100 * float(row.sel(temperature=T)):.1f}"
+                    for T in row.temperature.values
+                )
+                lines.append(f"{activation}, K = {K}, overlap {overlap:.2f}: {cells}")
+    return lines
+
+
+def query_lines(sums: dict[str, dict[str, xr.DataArray]]) -> list[str]:
+    """A line for each attention and number of queries."""
+    lines = ["The same at the end, for several queries, tanh, T = 1"]
+    for kind, errors in sums.items():
+        for number in errors["sum"].num_queries.values:
+            whole, own = (100 * float(errors[n].sel(num_queries=number)) for n in ("sum", "own"))
+            alone = f", each by exp's law: {own:.3g}" if kind == "exp" else ""
+            lines.append(f"{kind}, {number} queries: sum {whole:.3g}{alone}")
+    return lines
+
+
+def plot_map(errors: xr.DataArray, ax: Axes | None = None):
+    """Heat map over temperature and overlap, with the errors as numbers; returns the mesh."""
+    ax = ax or plt.gca()
+    values = errors.transpose("num_common", "temperature").values
+    colours = LogNorm(*SHOWN, clip=True)
+    mesh = ax.pcolormesh(values, norm=colours, cmap="cividis")
+    for (row, column), value in np.ndenumerate(values):
+        digits = 0 if value >= 0.1 else 1
+        shown = f"{100 * value:.{digits}f} %" if np.isfinite(value) else "never"
+        dark = np.isfinite(value) and colours(value) < 0.6
+        where = column + 0.5, row + 0.5
+        ax.text(*where, shown, ha="center", va="center", color="w" if dark else "k", fontsize=8)
+    temperatures, common = errors.temperature.values, overlaps(errors)
+    ax.set_xticks(np.arange(len(temperatures)) + 0.5, [f"{T:g}" for T in temperatures])
+    ax.set_yticks(np.arange(len(common)) + 0.5, [f"{overlap:.2f}" for overlap in common])
+    return mesh

@@ -1,0 +1,154 @@
+"""Settings of in-context regression by linear attention."""
+
+import dataclasses
+from collections.abc import Mapping
+from typing import Any, ClassVar, Literal, NamedTuple
+
+import numpy as np
+from jaxtyping import ArrayLike, Float
+
+from dynsim import checks
+from dynsim.linear_icl.model import Attention, Heads
+from dynsim.linear_icl.simulate import Data
+from dynsim.linear_icl.task import Regression, Spectrum, regression
+from dynsim.precision import DType
+from dynsim.training.descent import Descent, Kind
+from sweeps.systems.base import Fields, Run, Times, steps_of
+from sweeps.systems.choice import RULES, Choice, Chooses, descent
+
+RATES = ("eta", "momentum", "b1", "b2", "eps")
+NUMBERS = (*RATES, "scale", "ratio")
+STATIC = ("D", "N", "heads", "rank", "steps", "batch")
+SPECTRA: dict[str, dict[str, Any]] = {"linear": {}, "white": {}, "geometric": {"ratio": 0.5}}
+ATTENTIONS: dict[str, dict[str, Any]] = {
+    "merged": {},
+    "separate": {"rank": 1},
+    "network": {},
+}
+"""What each spectrum and each kind of attention reads, with defaults."""
+
+
+class Fixed(NamedTuple):
+    """What runs of one program share besides their numbers, as in `LinearICL`."""
+
+    spectrum: Spectrum
+    heads: Heads
+    kind: Kind
+    steps: int
+    batch: int | float
+    data: Data
+    dtype: DType
+
+
+@dataclasses.dataclass(frozen=True)
+class LinearICL(Chooses, Run[Fixed]):
+    """In-context linear regression by linear attention.
+
+    Attributes:
+        task: linear-icl.
+        D: dimension of x.
+        N: pairs (x, y) in the context.
+        spectrum: eigenvalues of the covariance of x: linear (D, ..., 1, trace 1), white (all 1),
+            geometric (by `ratio`, trace 1).
+        ratio: of neighbouring eigenvalues, of geometric; 0.5 if left out.
+        attention: merged or separate key and query, or the fully connected linear network on cubic
+            features that merged attention is equal to.
+        heads: number of heads H, or of hidden units.
+        rank: rank R of a separate head's key and query, 1 if left out.
+        scale: standard deviation of a starting weight.
+        optimizer: update rule; all weights have one learning rate.
+        eta: learning rate; the paper's tau is 1/(2 eta) steps.
+        momentum: heavy-ball coefficient mu in [0, 1), of momentum; 0.9 if left out.
+        b1: decay of Adam's first moment, 0.9 if left out.
+        b2: decay of Adam's second moment, 0.999 if left out.
+        eps: Adam's epsilon, 1e-8 if left out.
+        steps: optimiser steps of a run.
+        batch: sequences per step; inf for the population loss.
+        data: fresh sequences at every step, or the same fixed ones.
+        dtype: precision of the simulation; theories are integrated in float64.
+    """
+
+    AXES: ClassVar = Fields(
+        traced=NUMBERS,
+        static=STATIC,
+        whole=("D", "N", "heads", "rank", "steps"),
+        counts=("batch",),
+    )
+
+    task: Literal["linear-icl"] = "linear-icl"
+    D: int = 4
+    N: int = 31
+    spectrum: Spectrum = "linear"
+    ratio: float | None = None
+    attention: Attention = "separate"
+    heads: int = 5
+    rank: int | None = None
+    scale: float = 0.02
+    optimizer: Kind = "sgd"
+    eta: float = 0.5
+    momentum: float | None = None
+    b1: float | None = None
+    b2: float | None = None
+    eps: float | None = None
+    steps: int = 8000
+    batch: int | float = 256
+    data: Data = "fresh"
+    dtype: DType = "float32"
+
+    @property
+    def choices(self) -> tuple[Choice, ...]:
+        """What the spectrum, the attention and the optimiser read."""
+        return (
+            Choice("spectrum", self.spectrum, SPECTRA),
+            Choice("attention", self.attention, ATTENTIONS),
+            Choice("optimizer", self.optimizer, RULES),
+        )
+
+    def make_task(self) -> Regression:
+        """The task; `ValueError` for numbers that describe none."""
+        self.check_read()
+        # Along an axis it is traced, and the task of each run is made of that.
+        ratio = SPECTRA["geometric"]["ratio"]
+        if self.ratio is not None and np.ndim(self.ratio) == 0:
+            ratio = self.ratio
+        return regression(self.D, self.N, self.spectrum, ratio)
+
+    def make_optimizer(self) -> Descent:
+        """The update rule; `ValueError` for numbers that cannot be."""
+        return descent(self)
+
+    def numbers(self) -> dict[str, ArrayLike]:
+        """The numbers of the optimiser, the scale and the ratio by name."""
+        checks.real("scale", self.scale, 0, open_minimum=True)
+        ratio = SPECTRA["geometric"]["ratio"] if self.ratio is None else self.ratio
+        checks.real("ratio", ratio, 0, 1, open_minimum=True)
+        optimizer = self.make_optimizer()
+        rates = {name: getattr(optimizer, name) for name in RATES}
+        return {**rates, "scale": self.scale, "ratio": ratio}
+
+    def check(self) -> None:
+        """Raise `ValueError`, naming the field, for what the constructors do not see."""
+        checks.choice("task", self.task, ("linear-icl",))
+        checks.choice("data", self.data, ("fresh", "fixed"))
+        checks.choice("dtype", self.dtype, ("float32", "float64"))
+        checks.steps("steps", self.steps)
+        checks.count_or_inf("batch", self.batch, 1)
+        self.make_task()
+        self.fixed()
+
+    def fixed(self) -> Fixed:
+        """What its program takes for granted."""
+        heads = Heads(self.attention, self.heads, self.value("rank") or 1).check()
+        return Fixed(
+            self.spectrum, heads, self.optimizer, self.steps, self.batch, self.data, self.dtype
+        )
+
+    def steps_recorded(self, times: Times) -> tuple[int, ...]:
+        """The optimiser steps at which a run records; `ValueError` unless they increase within
+        [0, steps]."""
+        return steps_of(times, self.steps)
+
+    @staticmethod
+    def stiffness(numbers: Mapping[str, Float[np.ndarray, " P"]]) -> Float[np.ndarray, " P"]:
+        """The learning rate."""
+        return numbers["eta"]

@@ -1,0 +1,69 @@
+"""Figures of JoMA: what is read off training, on runs that are known."""
+
+import re
+
+import numpy as np
+import pytest
+import xarray as xr
+
+from dynsim import Status
+from sweeps.studies.joma import invariant
+from sweeps.studies.joma.figure import FigureJoMA, run
+
+
+def runs(loss: list[list[float]], **arrays: tuple[tuple[str, ...], np.ndarray]) -> xr.Dataset:
+    """Two seeds with these losses over time, and further arrays."""
+    return xr.Dataset(
+        {
+            "loss": (("seed", "time"), np.array(loss)),
+            "status": (("seed",), np.full(2, Status.OK)),
+            **arrays,
+        },
+        {"time": [0.0, 1.0, 2.0], "seed": [0, 1], "temperature": 0.5},
+    )
+
+
+def test_errors_are_read_where_the_loss_is_half() -> None:
+    """The first seed is there at time 1, the second never: z has moved by 4 in T z, and what should
+    be conserved by 1, on each of three tokens."""
+    z = np.array([1.0, 9.0, 50.0])[None, :, None, None] * np.ones((2, 3, 1, 3))
+    drift = np.array([2.0, 3.0, 70.0])[None, :, None] * np.ones((2, 3, 3))
+    dataset = runs(
+        [[2.0, 0.9, 0.1], [2.0, 1.5, 1.2]],
+        logits=(("seed", "time", "query", "token"), z),
+        conserved=(("seed", "time", "token"), drift),
+    )
+    assert float(invariant.map_errors(dataset)) == pytest.approx(1 / 4)
+    assert np.isnan(invariant.map_errors(dataset.isel(seed=[1])))
+
+
+def test_the_sum_over_queries_is_told_from_a_query_by_itself() -> None:
+    """V^2/2 grows by 3 and two queries move by 1 and 2: their sum says so, neither does alone."""
+    z = np.zeros((2, 3, 2, 1))
+    z[:, 2, :, 0] = [1.0, 2.0]
+    weight = np.sqrt(np.array([0.0, 1.0, 6.0]))[None, :, None] * np.ones((2, 3, 1))
+    dataset = runs(
+        [[1.0, 1.0, 1.0]] * 2,
+        logits=(("seed", "time", "query", "token"), z),
+        weight=(("seed", "time", "token"), weight),
+        conserved=(("seed", "time", "token"), z.sum(2) - weight**2 / 2 * [[[0], [1], [1]]]),
+    )
+    errors = invariant.query_errors(dataset)
+    assert float(errors["sum"]) == pytest.approx(0, abs=1e-12)
+    # (1 - 3)^2 + (2 - 3)^2 over 1 + 4.
+    assert float(errors["own"]) == pytest.approx(1.0)
+
+
+@pytest.mark.parametrize(
+    ("module", "config", "message"),
+    [
+        (run, FigureJoMA(steps=0), "steps = 0: must be an integer >= 1"),
+        (run, FigureJoMA(dense_seeds=0), "dense_seeds = 0: must be an integer >= 1"),
+        (invariant.run, invariant.JoMAInvariant(seeds=0), "seeds = 0: must be an integer >= 1"),
+        (invariant.run, invariant.JoMAInvariant(temperatures=(0.0,)), "temperature = 0.0: must be"),
+        (invariant.run, invariant.JoMAInvariant(classes=(0,)), "classes_per_query = 0: must be"),
+    ],
+)
+def test_bad_input_is_named(module, config, message: str) -> None:
+    with pytest.raises(ValueError, match=re.escape(message)):
+        module(config)
