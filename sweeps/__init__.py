@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from sweeps.runner.run import open_sweep as open  # noqa: A004  (as in zarr.open)
     from sweeps.runner.spec import Sweep
     from sweeps.runner.store.base import StoreError
+    from sweeps.runner.tiles import forget
     from sweeps.systems.base import Engine, Fields, Labels, Run, Settings, System
     from sweeps.systems.registry import register
     from sweeps.systems.yz.settings import Training
@@ -31,6 +32,7 @@ __all__ = [
     "System",
     "Training",
     "difference",
+    "forget",
     "load",
     "open",
     "register",
@@ -50,6 +52,7 @@ _SOURCES = {
     "Sweep": "sweeps.runner.spec:Sweep",
     "Training": "sweeps.systems.yz.settings:Training",
     "difference": "sweeps.runner.run:difference",
+    "forget": "sweeps.runner.tiles:forget",
     "load": "sweeps.runner.files:load",
     "open": "sweeps.runner.run:open_sweep",
     "run": "sweeps.runner.run:run",
