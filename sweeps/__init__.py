@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from sweeps.runner.run import open_sweep as open  # noqa: A004  (as in zarr.open)
     from sweeps.runner.spec import Sweep
     from sweeps.runner.store.base import StoreError
+    from sweeps.runner.tiles import forget
     from sweeps.systems.base import Engine, Fields, Labels, Run, Settings, System
     from sweeps.systems.registry import register
     from sweeps.systems.yz.settings import Training
@@ -33,6 +34,7 @@ __all__ = [
     "Training",
     "difference",
     "explain",
+    "forget",
     "load",
     "open",
     "register",
@@ -53,6 +55,7 @@ _SOURCES = {
     "Training": "sweeps.systems.yz.settings:Training",
     "explain": "sweeps.commands.explain:explain",
     "difference": "sweeps.runner.run:difference",
+    "forget": "sweeps.runner.tiles:forget",
     "load": "sweeps.runner.files:load",
     "open": "sweeps.runner.run:open_sweep",
     "run": "sweeps.runner.run:run",

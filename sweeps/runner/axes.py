@@ -171,6 +171,9 @@ def layout(dims: Sequence[Dimension], size: int) -> Layout:
 
 def _check_different(dim: Dimension) -> None:
     # Zipped axes may well repeat single values, as the points of a part of a grid do.
+    table = np.array(list(dim.axes.values()), np.float64)
+    if len(np.unique(table[0])) == dim.size:
+        return
     seen: set[tuple[float, ...]] = set()
     values = list(dim.axes.values())
     for i in range(dim.size):

@@ -100,9 +100,10 @@ def run(
         if store is None:
             store = create(where, sweep, work.plan.layout, work.variables(), report)
         with store.lock(*process, report):
-            store.go_on(process, output.environment(), strict, report)
-            _work_off(store, work, process, sources)
-    return store.dataset()
+            done = store.go_on(process, output.environment(), strict, report)
+            _work_off(store, work, process, sources, done)
+    # Other processes go on meanwhile, unless there is nothing left to do.
+    return store.dataset(done if done.all() else None)
 
 
 def open_sweep(path: str | Path, report: Report | None = None) -> xr.Dataset:
@@ -182,10 +183,14 @@ def _check_executor(
 
 
 def _work_off(
-    store: Store, work: Work, process: tuple[int, int], sources: Sequence[Reused]
+    store: Store,
+    work: Work,
+    process: tuple[int, int],
+    sources: Sequence[Reused],
+    done: np.ndarray,
 ) -> None:
     k, n = process
-    done, variables = store.done(), store.variables
+    variables = store.variables
     regions = [
         region for i, region in enumerate(store.layout.regions()) if i % n == k and not done[i]
     ]

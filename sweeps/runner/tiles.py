@@ -6,7 +6,10 @@ a tile share them, and so do tiles where an engine draws them apart. The program
 grid nor the values on it.
 """
 
+import contextlib
+import ctypes
 import functools
+import gc
 import os
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -138,6 +141,10 @@ def forget() -> None:
     those that JAX keeps of everything else. They are compiled again when they are needed."""
     PROGRAMS.clear()
     jax.clear_caches()
+    gc.collect()
+    # The C library keeps what was freed, unless it is asked to give it back.
+    with contextlib.suppress(AttributeError, OSError, TypeError):
+        ctypes.CDLL(None).malloc_trim(0)
 
 
 MOST_PROGRAMS = 64

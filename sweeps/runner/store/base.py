@@ -3,7 +3,7 @@
 
 import abc
 import contextlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -76,8 +76,8 @@ class Place(abc.ABC):
         """Write a file, which appears whole or not at all."""
 
     @abc.abstractmethod
-    def written(self, folder: str) -> dict[str, Written]:
-        """The files below a folder, by their names in it."""
+    def written(self, folder: str, names: Sequence[str] | None = None) -> dict[str, Written]:
+        """The files in a folder by their names in it, at least those of `names` that are there."""
 
     @abc.abstractmethod
     def lock(

@@ -12,7 +12,7 @@ that a third creator had put meanwhile. So there is no third: nobody inherits fr
 """
 
 import contextlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path, PurePosixPath
 
 from sweeps.runner.store.base import Check, Place, Report, StoreError, Written
@@ -94,8 +94,9 @@ class Bucket(Place):
         """Put an object, whatever was in its place."""
         self.objects.put(f"{self.path}/{key}", value)
 
-    def written(self, folder: str) -> dict[str, Written]:
+    def written(self, folder: str, names: Sequence[str] | None = None) -> dict[str, Written]:
         """By what the bucket says about its objects, a thousand of which are one request."""
+        del names
         start = f"{self.path}/{folder}/"
         with self._reached():
             found = list(self.objects.list(start))

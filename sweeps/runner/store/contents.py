@@ -10,7 +10,7 @@ import numpy as np
 from zarr.abc.store import ByteRequest, Store
 from zarr.core.buffer import Buffer, BufferPrototype
 
-from sweeps.runner.store.base import Place, StoreError
+from sweeps.runner.store.base import Place, StoreError, Written
 from sweeps.runner.store.manifest import CHANGED, Manifest, damaged, missing
 
 CHECKSUM = 4
@@ -158,9 +158,14 @@ def written(
         not there, or are empty, of chunks that have a status.
     """
     # The status first: who completes a chunk meanwhile has written its other files by then.
-    status = place.written("status/c")
+    status = place.written("status/c", chunks)
     others = [name for name in inner if name != "status"]
-    listed = several(place, place.written, [f"{name}/c" for name in others])
+
+    def look(name: str) -> dict[str, Written]:
+        own = "/0" * inner[name]
+        return place.written(f"{name}/c", [chunk + own for chunk in chunks if chunk in status])
+
+    listed = several(place, look, others)
     times, lacking = np.full(len(chunks), np.nan), []
     for number, chunk in enumerate(chunks):
         if (its := status.get(chunk)) is None:

@@ -7,7 +7,7 @@ import pkgutil
 import shutil
 import tempfile
 import uuid
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 import filelock
@@ -91,20 +91,19 @@ class Folder(Place):
         for folder in target.parents[: len(Path(key).parents)]:
             self._settle(folder)
 
-    def written(self, folder: str) -> dict[str, Written]:
-        """By what the file system says about its files."""
-        found: dict[str, Written] = {}
-
-        def look(path: str, inside: str) -> None:
-            with contextlib.suppress(FileNotFoundError), os.scandir(path) as entries:
-                for entry in entries:
-                    if entry.is_dir():
-                        look(entry.path, f"{inside}{entry.name}/")
-                    else:
-                        about = entry.stat()
-                        found[inside + entry.name] = Written(about.st_mtime, about.st_size)
-
-        look(str(self.real / folder), "")
+    def written(self, folder: str, names: Sequence[str] | None = None) -> dict[str, Written]:
+        """By what the file system says about them: which is quicker than to look through folders
+        of folders."""
+        start, found = str(self.real / folder), {}
+        if names is None:
+            with contextlib.suppress(FileNotFoundError):
+                names = os.listdir(start)
+        for name in names or ():
+            try:
+                about = os.stat(f"{start}/{name}")
+            except (FileNotFoundError, NotADirectoryError):
+                continue
+            found[name] = Written(about.st_mtime, about.st_size)
         return found
 
     @contextlib.contextmanager
@@ -216,8 +215,9 @@ class Memory(Place):
         """Keep it."""
         self.files[key] = value
 
-    def written(self, folder: str) -> dict[str, Written]:
+    def written(self, folder: str, names: Sequence[str] | None = None) -> dict[str, Written]:
         """What is kept, of no time."""
+        del names
         start = f"{folder}/"
         return {
             key.removeprefix(start): Written(0.0, len(value))

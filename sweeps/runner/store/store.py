@@ -172,10 +172,7 @@ class Store:
         times, lacking = self._written()
         if newest is None:
             self._require_all(lacking)
-        order = np.argsort(-times)[: np.count_nonzero(~np.isnan(times))]
-        regions = [self.layout.region(int(number)) for number in order[:newest]]
-        chunks = [(name, region) for name in self.names for region in regions]
-        several(self.place, lambda chunk: self._read(*chunk), chunks)
+        self._read_newest(times, newest)
 
     def go_on(
         self,
@@ -183,15 +180,18 @@ class Store:
         environment: Mapping[str, str],
         strict: bool,
         report: Report | None,
-    ) -> None:
+    ) -> np.ndarray:
         """See to it that process k of n can go on in an environment: read what was written last,
         say what is missing, and leave a note of versions that are others than those before.
+
+        Returns:
+            Which chunks are complete, by chunk number.
 
         Raises:
             StoreError: for a chunk that is damaged, or where `strict` forbids to go on.
         """
-        self.verify(NEWEST)
         times, lacking = self._written()
+        self._read_newest(times, NEWEST)
         if lacking and report:
             report(
                 f"{self.name}: {len(lacking)} files of complete chunks are missing, such as "
@@ -199,6 +199,7 @@ class Store:
             )
         first, done = self.attributes["environment"], ~np.isnan(times)
         history.go_on(self.place, first, done, process, environment, strict, report)
+        return done
 
     def made(self) -> history.Made:
         """In which environments the chunks were made."""
@@ -220,16 +221,19 @@ class Store:
         that were complete at the first call; raises as `dataset`."""
         return np.asarray(_array(self._seen, name).oindex[tuple(places)])
 
-    def dataset(self) -> xr.Dataset:
+    def dataset(self, done: np.ndarray | None = None) -> xr.Dataset:
         """The sweep as a labelled dataset of the chunks that are complete by now, read from the
         store when its values are used. Its attributes that are no text or number, such as `config`,
         are JSON.
+
+        Args:
+            done: the chunks that are complete, where that is known.
 
         Raises:
             StoreError: when a file of a complete chunk is missing. One that is damaged raises it
                 when it is read.
         """
-        found = xr.open_zarr(self._now(), consolidated=False, chunks=None, zarr_format=3)
+        found = xr.open_zarr(self._now(done), consolidated=False, chunks=None, zarr_format=3)
         found.attrs.pop(manifest.SEAL, None)
         # netCDF knows no nested attributes.
         nested = {k: json.dumps(v) for k, v in found.attrs.items() if isinstance(v, dict | list)}
@@ -261,13 +265,21 @@ class Store:
         inner = {name: self._array(name).ndim - len(self.layout.shape) for name in names}
         return written(self.place, inner, [self._key(region) for region in self.layout.regions()])
 
-    def _now(self) -> Contents:
+    def _now(self, done: np.ndarray | None = None) -> Contents:
         """The contents of this moment: who reads them sees no chunk of which a part is missing."""
-        times, lacking = self._written()
-        self._require_all(lacking)
-        regions = zip(self.layout.regions(), times, strict=True)
-        complete = frozenset(self._key(region) for region, time in regions if not np.isnan(time))
+        if done is None:
+            times, lacking = self._written()
+            self._require_all(lacking)
+            done = ~np.isnan(times)
+        regions = zip(self.layout.regions(), done, strict=True)
+        complete = frozenset(self._key(region) for region, there in regions if there)
         return Contents(self.place, self.manifest, len(self.layout.shape), complete)
+
+    def _read_newest(self, times: np.ndarray, number: int | None) -> None:
+        order = np.argsort(-times)[: np.count_nonzero(~np.isnan(times))]
+        regions = [self.layout.region(int(each)) for each in order[:number]]
+        chunks = [(name, region) for name in self.names for region in regions]
+        several(self.place, lambda chunk: self._read(*chunk), chunks)
 
     @functools.cached_property
     def _seen(self) -> Contents:

@@ -189,8 +189,8 @@ def test_old_damage_is_found_by_reading_or_by_a_check(
     where = type(Store.open(stored.out).place)
     written = where.written
 
-    def in_order(place: Any, folder: str) -> dict[str, Written]:
-        found = written(place, folder)
+    def in_order(place: Any, *folder: Any) -> dict[str, Written]:
+        found = written(place, *folder)
         return {key: each._replace(time=order.get(key, 0.0)) for key, each in found.items()}
 
     monkeypatch.setattr(where, "written", in_order)

@@ -1,0 +1,157 @@
+"""No damage goes unseen, and no store runs code: flipped bits, lost files, strange metadata."""
+
+import json
+import re
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+import sweeps
+from sweeps import StoreError
+from sweeps.runner.store import manifest
+from tests.sweeps.runner.store.damage import SWEEP, Damage, deletions, flips
+
+
+@pytest.fixture(scope="module")
+def damage(tmp_path_factory: pytest.TempPathFactory) -> Damage:
+    return Damage(tmp_path_factory.mktemp("damage"), ("open", "info", "check"))
+
+
+@pytest.fixture
+def group(damage: Damage, tmp_path: Path) -> Path:
+    """The zarr.json of a copy of the store."""
+    return shutil.copytree(damage.out, tmp_path / "copy") / "zarr.json"
+
+
+def assert_seen(counts: dict[str, int], ways: int, *told: str) -> None:
+    assert {each.split(": ")[1] for each in counts} <= {"error", *told}
+    assert len({each.split(": ")[0] for each in counts}) == ways
+
+
+def test_flipped_bits_and_lost_files_are_errors_that_name_the_file(damage: Damage) -> None:
+    assert_seen(flips(damage, 25), 3, "same")
+    some = ["zarr.json", "eta_y/zarr.json", "eta_y/c/0", "time/c/0/0", "loss/zarr.json"]
+    some += ["loss/c/0/0/1/0", "first_bad_step/c/1/0/0"]
+    counts = deletions(damage, some)
+    assert_seen(counts, 3)
+    assert sum(counts.values()) == 3 * len(some)
+    assert_seen(deletions(damage, ["status/c/0/0/0"]), 3, "not computed")
+
+
+@pytest.mark.full  # each in all ways, of which resuming and drawing take their time
+def test_a_thousand_flips_and_every_lost_file_are_seen_in_all_ways(tmp_path: Path) -> None:
+    damage = Damage(tmp_path)
+    assert_seen(flips(damage, 1000, seed=1), 6, "same")
+    # A sweep that goes on computes what is gone anew, to the same numbers.
+    assert_seen(deletions(damage, damage.keys), 6, "same", "not computed")
+
+
+def test_a_chunk_that_lost_a_file_is_computed_anew(damage: Damage, tmp_path: Path) -> None:
+
+    out = shutil.copytree(damage.out, tmp_path / "copy")
+    gone = ["loss/c/0/0/1/0", "first_bad_step/c/1/0/0"]
+    for key in gone:
+        (out / key).unlink()
+    (out / "entropy/c/1/1/1/0").write_bytes(b"")
+    lines: list[str] = []
+    assert sweeps.run(SWEEP, out, report=lines.append).identical(damage.whole["open"])
+    assert any(
+        f"3 files of complete chunks are missing, such as {gone[0]}" in line for line in lines
+    )
+    for key in damage.keys:
+        assert (out / key).read_bytes() == (damage.out / key).read_bytes(), key
+
+
+def rewritten(group: Path, change: Callable[[dict], object]) -> None:
+    about = json.loads(group.read_bytes())
+    change(about)
+    group.write_text(json.dumps(about))
+
+
+def resealed(out: Path) -> None:
+    """Digests as somebody would make them who wants to be believed."""
+    files = {str(p.relative_to(out)): p.read_bytes() for p in out.rglob("*") if p.is_file()}
+    group = json.loads(files["zarr.json"])
+    sealed = group["attributes"][manifest.SEAL]
+    sealed["files"] = {key: manifest._sha(files[key]) for key in sealed["files"]}
+    sealed["digest"] = manifest._digest(group)
+    (out / "zarr.json").write_text(json.dumps(group))
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda a: a["codecs"].insert(0, {"name": "numcodecs.pickle", "configuration": {}}),
+        lambda a: a.update(codecs=[{"name": "sharding_indexed", "configuration": {}}]),
+        lambda a: a.update(data_type={"name": "object", "configuration": {}}),
+        lambda a: a.update(data_type="string"),
+        lambda a: a.update(zarr_format=2),
+    ],
+)
+@pytest.mark.parametrize("array", ["loss", "eta_y"])
+def test_only_what_dynsim_writes_is_decoded(group: Path, change: Callable, array: str) -> None:
+    rewritten(group.parent / array / "zarr.json", change)
+    resealed(group.parent)
+    with pytest.raises(StoreError, match=f"{array}/zarr.json .* dynsim never writes"):
+        sweeps.open(group.parent)
+
+
+def test_a_store_of_zarr_2_is_never_opened(tmp_path: Path) -> None:
+    (tmp_path / ".zgroup").write_text('{"zarr_format": 2}')
+    (tmp_path / ".zattrs").write_text('{"format": 3}')
+    with pytest.raises(StoreError, match=r"something other than a sweep .* zarr.json is damaged"):
+        sweeps.open(tmp_path)
+
+
+def test_an_older_store_is_read_and_gone_on_with_but_no_new_one_passes_for_it(
+    damage: Damage, group: Path
+) -> None:
+
+    config = SWEEP.as_json()
+
+    def older(about: dict, seal: bool = False) -> None:
+        about["attributes"]["format"] = manifest.UNSEALED
+        about["attributes"]["config"] = config
+        if not seal:
+            del about["attributes"][manifest.SEAL]
+
+    sealed = group.read_bytes()
+    rewritten(group, lambda about: older(about, seal=True))
+    with pytest.raises(StoreError, match=r"zarr.json is damaged"):
+        sweeps.open(group.parent)
+    group.write_bytes(sealed)
+    rewritten(group, older)
+    # Before, a chunk of nothing but -1 was no file.
+    (group.parent / "first_bad_step/c/0/0/0").unlink()
+    (group.parent / "status/c/1/1/1").unlink()
+    lines: list[str] = []
+    found = sweeps.run(SWEEP, group.parent, report=lines.append)
+    assert found.drop_attrs(deep=False).identical(damage.whole["open"].drop_attrs(deep=False))
+    assert any("its coordinates and metadata have none" in line for line in lines)
+    with pytest.warns(UserWarning, match="made in format 2"):
+        sweeps.open(group.parent)
+
+
+def test_versions_are_noted_for_the_chunks_that_they_made(
+    group: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from sweeps import cli, output
+
+    out, real = group.parent, output.environment()
+    for key in ("1/0/0", "1/1/1"):
+        (out / f"status/c/{key}").unlink()
+    monkeypatch.setattr(output, "environment", lambda *_: real | {"jax": "99"})
+    changed = re.escape(f"jax {real['jax']} -> 99")
+    with pytest.raises(StoreError, match=f"strict forbids .*{changed}"):
+        sweeps.run(SWEEP, out, strict=True)
+    lines: list[str] = []
+    sweeps.run(SWEEP, out, report=lines.append)
+    assert any(re.search(f"made otherwise: {changed}", line) for line in lines)
+    assert cli.main(["info", str(out)]) == 0
+    assert f"chunks 4 to 4, 7 to 7: jax {real['jax']} -> 99" in capsys.readouterr().out
+    (note,) = (out / "status/.made").iterdir()
+    note.write_text(note.read_text().replace("99", "98"))
+    assert cli.main(["info", str(out)]) == 2
+    assert f"the file status/.made/{note.name} is damaged" in capsys.readouterr().err
