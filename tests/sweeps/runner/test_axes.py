@@ -10,7 +10,7 @@ import pytest
 
 import sweeps
 from sweeps.runner import axes, files
-from sweeps.runner.store import identity
+from sweeps.runner.store import manifest
 from sweeps.systems.yz.settings import Training
 
 SWEEPS = Path(sweeps.__file__).parent / "recipes"
@@ -139,13 +139,13 @@ def test_only_what_decides_the_numbers_is_hashed() -> None:
         {**base, "axes": {"seed": [0], "eta_z": [1, 2]}},
         {**base, "record": ["loss"]},
     ]
-    prints = [identity.fingerprint(files.from_table(table).as_json()) for table in variants]
+    prints = [manifest.fingerprint(files.from_table(table).as_json()) for table in variants]
     assert len(set(prints)) == len(prints)
     for same in ({**base, "title": "x"}, {**base, "run": {"steps": 5, "b1": 0.5, "M": 77}}):
-        assert identity.fingerprint(files.from_table(same).as_json()) == prints[0]
+        assert manifest.fingerprint(files.from_table(same).as_json()) == prints[0]
     for a, b in itertools.combinations(variants, 2):
         old, new = (files.from_table(table).as_json() for table in (a, b))
-        assert identity.differences(old, new)
+        assert manifest.differences(old, new)
 
 
 def test_a_ratio_means_eta_y_over_eta_z() -> None:
