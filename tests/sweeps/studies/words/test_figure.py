@@ -170,7 +170,7 @@ def test_figure_of_generated_text(tmp_path: Path, capsys: pytest.CaptureFixture[
     [
         ({"batch": 0}, "batch = 0: must be an integer >= 1, or inf"),
         ({"corpus": Path("nowhere")}, "path = nowhere: no such file"),
-        ({"window": 1}, "length = 1: must be an integer >= 2"),
+        ({"length": 1}, "length = 1: must be an integer >= 2"),
         ({"threshold": 0.4}, "threshold = 0.4"),
     ],
 )
