@@ -131,8 +131,10 @@ def program(job: Job) -> Program:
     # The one used last is the last one.
     made = PROGRAMS.pop(key, None) or Program(job)
     PROGRAMS[key] = made
-    while len(PROGRAMS) > MOST_PROGRAMS:
-        del PROGRAMS[next(iter(PROGRAMS))]
+    if len(PROGRAMS) > MOST_PROGRAMS:
+        for old in list(PROGRAMS)[: MOST_PROGRAMS // 2]:
+            del PROGRAMS[old]
+        _release()
     return made
 
 
@@ -140,6 +142,12 @@ def forget() -> None:
     """Let go of all compiled programs of this process, and of their memory: those of sweeps, and
     those that JAX keeps of everything else. They are compiled again when they are needed."""
     PROGRAMS.clear()
+    _release()
+
+
+def _release() -> None:
+    """Give back the memory of what is not kept here any more."""
+    # JAX has what it traced and compiled as well.
     jax.clear_caches()
     gc.collect()
     # The C library keeps what was freed, unless it is asked to give it back.
@@ -148,9 +156,10 @@ def forget() -> None:
 
 
 MOST_PROGRAMS = 64
-"""Programs that are kept: more than a figure has, and few enough for a long session."""
+"""Programs that are kept at most: more than a figure has, few enough for a long session. When they
+are more, the half that was not used for longest goes, because that costs JAX its caches."""
 PROGRAMS: dict[Any, Program] = {}
-"""The programs of this process that were used last, as jit would keep them all."""
+"""The programs of this process that were used last, the last one at the end."""
 
 
 @functools.partial(jax.jit, static_argnames=("engine", "settings", "mesh"))

@@ -79,8 +79,8 @@ class Work:
     ) -> None:
         """`chunk_tiles`: tiles of a chunk where `chunk` does not say its size."""
         self.sweep, self.mesh = sweep, mesh
-        self.problem = functools.lru_cache(maxsize=tiles.MOST_PROGRAMS)(self._problem)
-        self.program = functools.lru_cache(maxsize=tiles.MOST_PROGRAMS)(self._program)
+        self.problem = functools.lru_cache(maxsize=16)(self._problem)
+        self.program = functools.lru_cache(maxsize=16)(self._program)
         self._drawn: tuple[Hashable, PyTree] = (None, None)
         memory = max(map(self._estimate, self._some()))
         size = tile or tiles.default_tile(memory, sweep.rules, mesh.devices.flat[0])

@@ -1,6 +1,7 @@
 """Sweeps in processes of their own: killed, interrupted, shared between two; nothing is lost."""
 
 import os
+import re
 import signal
 import socket
 import subprocess
@@ -15,6 +16,7 @@ import pytest
 
 import sweeps
 from sweeps import Sweep, Training
+from sweeps.benchmarks.workers import kills
 from sweeps.runner import files
 from sweeps.runner.store.store import Store
 
@@ -174,3 +176,12 @@ def test_two_processes_share_a_sweep_and_one_is_killed_and_restarted(workers: Wo
     assert len(set(written)) == CHUNKS // 2
     assert not set(mine) & set(written)
     assert_complete(workers)
+
+
+@pytest.mark.full  # a process for each kill
+def test_thirty_kills_at_any_moment_lose_no_chunk() -> None:
+    (line,) = kills.report(30)
+    found = re.fullmatch(r"30 kills; (\d+) of (\d+) chunks written, .*: yes", line)
+    assert found, line
+    # A kill between a chunk's last file and its line makes it be told of never.
+    assert int(found[2]) - 30 <= int(found[1]) <= int(found[2])

@@ -12,7 +12,7 @@ import dynsim
 import sweeps
 from odes.yz import population
 from sweeps import Sweep, Training
-from sweeps.runner import tiles
+from sweeps.runner import tiles, work
 from sweeps.runner.run import valid
 
 pytestmark = pytest.mark.usefixtures("quick_theory")
@@ -90,6 +90,7 @@ def test_new_values_and_grid_sizes_compile_nothing() -> None:
         axes = {"ratio": {"linspace": [1, 3, ratios]}, "seed": {"range": seeds}}
         sweeps.run(Sweep(axes=axes, run=TRAINING, record=("loss",), **change), tile=4)
 
+    tiles.forget()
     run(4, 2)
     before = len(tiles.PROGRAMS)
     run(11, 3)
@@ -97,6 +98,37 @@ def test_new_values_and_grid_sizes_compile_nothing() -> None:
     assert len(tiles.PROGRAMS) == before
     run(2, 2)
     assert len(tiles.PROGRAMS) == before + 1, "another tile is another program"
+
+
+def test_programs_are_made_a_few_ahead_and_only_the_last_ones_are_kept(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    made: list[int] = []
+    seen: list[int] = []
+    monkeypatch.setattr(tiles, "MOST_PROGRAMS", 2)
+    monkeypatch.setattr(work, "AHEAD", 1)
+    start, call = tiles.Program.__init__, tiles.Program.__call__
+
+    def traced(its: tiles.Program, job: tiles.Job) -> None:
+        made.append(1)
+        start(its, job)
+
+    monkeypatch.setattr(tiles.Program, "__init__", traced)
+
+    def called(its: tiles.Program, *arguments: object) -> object:
+        seen.append(len(made))
+        return call(its, *arguments)
+
+    monkeypatch.setattr(tiles.Program, "__call__", called)
+    tiles.forget()
+    lengths = [4, 5, 6, 7]
+    found = sweeps.run(Sweep({"eta_z": [1.0], "length": lengths}, TRAINING, record=("loss",)))
+    # One is needed and one is ahead, until there are no more.
+    assert seen == [2, 3, 4, 4]
+    assert len(tiles.PROGRAMS) <= 2
+    assert np.isfinite(found.loss).all()
+    tiles.forget()
+    assert not tiles.PROGRAMS
 
 
 def test_static_axes_are_runs_of_their_own_shapes() -> None:

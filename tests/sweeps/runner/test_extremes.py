@@ -1,0 +1,67 @@
+"""Numbers at the edge of what they can be: the status is right, and no run that is OK holds NaN."""
+
+import itertools
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import dynsim
+import sweeps
+from dynsim import Status
+from sweeps import Sweep, Training
+
+RATES = [1e-300, 1e-30, 1.0, 1e30, 1e300]
+RECORD = ("loss", "entropy", "accuracy")
+ONE = {"task": "syn", "num_queries": 1, "num_distinct": 1, "layout": "paper"}
+TASKS: dict[str, dict[str, Any]] = {
+    "one distinct token": {**ONE, "classes_per_query": 2},
+    "K = 1, M = 2": {**ONE, "classes_per_query": 1, "num_common": 1, "M": 2},
+    "rare": {},
+}
+OPTIMIZERS: dict[str, dict[str, Any]] = {
+    "sgd": {"momentum": 0.999999},
+    "adam": {"optimizer": "adam", "b1": 0.99999, "b2": 0.99999},
+}
+
+
+@pytest.fixture
+def rare(tmp_path: Path) -> str:
+    """A task in which a token is as rare as float64 can say."""
+    path = tmp_path / "rare.npz"
+    probs = np.array([[1.0, 0.0, 1e-300], [0.0, 1.0, 1e-300]])
+    dynsim.save_task(path, dynsim.sequence_classes(probs, query=[0, 1]))
+    return str(path)
+
+
+def found(task: dict[str, Any], **settings: Any) -> Any:
+    training = Training(**task, steps=4, batch=4, dtype="float64", **settings)
+    return sweeps.run(Sweep({"eta_y": RATES, "eta_z": RATES}, training, record=RECORD)).load()
+
+
+def assert_right(dataset: Any) -> None:
+    ok = dataset.status == Status.OK
+    assert dataset.status.isin([Status.OK, Status.DIVERGED]).all()
+    for name in RECORD:
+        assert np.isfinite(dataset[name].where(ok, 0)).all(), name
+    np.testing.assert_array_equal(dataset.first_bad_step == -1, ok)
+    # Nothing moves at such rates, whatever the gradients are.
+    assert ok.sel(eta_y=1e-300, eta_z=1e-300)
+
+
+def test_rates_from_1e_300_to_1e300_end_well_or_say_that_they_did_not() -> None:
+    dataset = found(TASKS["one distinct token"], length=4, momentum=0.999999)
+    assert_right(dataset)
+    # A step of 1e300 overflows the logits' products in the next one.
+    assert (dataset.status == Status.DIVERGED).sel(eta_y=1e300, eta_z=1e300)
+
+
+@pytest.mark.full
+@pytest.mark.parametrize(
+    ("name", "optimizer", "length"),
+    list(itertools.product(TASKS, OPTIMIZERS, [2, 4, float("inf")])),
+)
+def test_edges_of_tasks_and_optimizers(name: str, optimizer: str, length: float, rare: str) -> None:
+    task = TASKS[name] or {"task": rare}
+    assert_right(found(task, length=length, **OPTIMIZERS[optimizer]))
