@@ -6,6 +6,7 @@ import sys
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import xarray as xr
 
@@ -14,6 +15,7 @@ from dynsim import checks
 from dynsim.precision import precision
 from dynsim.yz import finite_length
 from odes.formulas import decoder, growth
+from odes.symmetric.state import SymmetricTask
 from odes.theory import named, refusal
 from odes.yz import ladder
 from sweeps.runner import axes
@@ -212,13 +214,20 @@ def with_noise(areas: xr.DataArray, noise: xr.DataArray) -> xr.DataArray:
 
 def closed_forms(training: Training) -> dict[str, jax.Array | float]:
     """What `lines` holds, for one task; learning rates and momentum may be arrays."""
-    task = training.make_task()
-    eta_y, eta_z = effective_rates(task, training.make_optimizer())
+    task = training.make_reduced() or training.make_task()
+    if isinstance(task, SymmetricTask):
+        # Too large for a table: of all its classes, which are alike, the numbers of one.
+        prior, common = np.ones(1) / int(task.K), np.asarray(task.rho)
+        p, rho = jnp.asarray(task.p), jnp.asarray(task.rho)
+        norm = float(task.sum_distinct(p**2) + task.sum_common(rho**2)) ** 0.5
+    else:
+        prior, probs = task.prior, np.asarray(task.probs)[0]
+        common, norm = probs[np.asarray(task.common())[0]], np.linalg.norm(probs)
+    eta_y, eta_z = effective_rates(prior, training.make_optimizer())
     stages = decoder.stages(eta_y, task.K, task.M)
-    probs, common = np.asarray(task.probs), np.asarray(task.common())
     bound: Any = np.nan
-    if common[0].any():
-        rho_0 = np.linalg.norm(probs[0]) / probs[0][common[0]].max()
+    if common.size:
+        rho_0 = norm / common.max()
         bound = growth.bound(
             training.steps,
             eta_y,

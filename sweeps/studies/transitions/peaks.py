@@ -9,7 +9,7 @@ import xarray as xr
 from jaxtyping import Array, Float
 
 import dynsim
-from dynsim.precision import precision
+from dynsim.precision import AnyArray, precision
 from dynsim.training.clock import without_inertia
 from odes.formulas import decoder
 from sweeps.runner.spec import Sweep
@@ -114,16 +114,16 @@ def gamma_peak(training: Training, times: Sequence[float]) -> float:
 
 
 def effective_rates(
-    task: dynsim.SequenceClasses, optimizer: dynsim.Optimizer
+    prior: Float[AnyArray, " K"], optimizer: dynsim.Optimizer
 ) -> tuple[Float[Array, "*P"], Float[Array, "*P"]]:
     """eta_Y and eta_Z over 1 - mu, as closed forms without inertia read them; `ValueError` for
-    Adam. Each has the shape of its rate, broadcast with that of mu."""
-    rate = jnp.asarray(without_inertia(optimizer, task.prior).rate)
+    Adam. Each has the shape of its rate, broadcast with that of mu; `prior` is that of classes."""
+    rate = jnp.asarray(without_inertia(optimizer, prior).rate)
     return rate * jnp.asarray(optimizer.eta_y), rate * jnp.asarray(optimizer.eta_z)
 
 
 def _decoder(training: Training) -> tuple[jax.Array, jax.Array, int]:
     """Effective eta_Y, prior (K,) and M."""
     task = training.make_task()
-    eta_y, _ = effective_rates(task, training.make_optimizer())
+    eta_y, _ = effective_rates(task.prior, training.make_optimizer())
     return eta_y, jnp.asarray(task.prior, jnp.float64), task.M

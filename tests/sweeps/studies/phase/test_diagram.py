@@ -16,6 +16,7 @@ from sweeps.studies.options import cell_edges, scale_of
 from sweeps.studies.phase import diagram as phase
 from sweeps.studies.phase import figure, plane, regions
 from sweeps.studies.phase.regions import Region
+from sweeps.systems.yz import large
 from sweeps.systems.yz.settings import Training
 
 pytestmark = pytest.mark.usefixtures("quick_theory")
@@ -74,7 +75,7 @@ def test_the_peak_line_is_where_gamma_peaks_at_the_horizon() -> None:
         np.testing.assert_allclose(closed["rise_end"][:, i], guess / 50)
 
 
-def test_lines_on_other_axes_and_with_momentum() -> None:
+def test_lines_on_other_axes_and_with_momentum(monkeypatch: pytest.MonkeyPatch) -> None:
     base = phase.Phase(x="eta_y:0.1:1:5", y="eta_z:0.1:1:4", momentum=0.0)
     plain = phase.lines(base)
     fast = phase.lines(dataclasses.replace(base, momentum=0.9))
@@ -89,6 +90,11 @@ def test_lines_on_other_axes_and_with_momentum() -> None:
     M = 5 + 5 * np.array([2, 4, 8])
     want = np.array([2, 4, 8]) * np.log(M) / np.array([[0.1], [1.0]]) / 100
     np.testing.assert_allclose(closed["rise_end"], want)
+    # A task whose table is too large has the lines of its reduced form: those of the table.
+    monkeypatch.setattr(large, "LARGEST_TABLE", 0)
+    reduced = phase.lines(over_k)
+    for name, values in closed.items():
+        np.testing.assert_allclose(reduced[name], values, rtol=1e-6)
 
 
 @pytest.mark.full  # a plane of each theory
