@@ -4,7 +4,7 @@ PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
 
-.PHONY: demo check check-devices test test-full test-lowest bench lint types clean
+.PHONY: demo check check-devices test test-full test-lowest fuzz bench lint types clean
 
 demo: $(VENV)/.installed
 	$(BIN)/dynsim compare --task syn-small --eta-y 1 --eta-z 0.1 --steps 1000 --seeds 8 --out out/compare
@@ -17,6 +17,11 @@ test: $(VENV)/.installed-test
 # Also what trains at full size, and each of many where a few stand for all.
 test-full: $(VENV)/.installed-test
 	$(BIN)/python -m pytest -m "full or not full"
+
+# Bad input of all kinds, for long: prints how many were tried, accepted, refused, or ended otherwise.
+FUZZ_MINUTES ?= 30
+fuzz: $(VENV)/.installed-test
+	$(BIN)/python -m tests.sweeps.fuzz $(FUZZ_MINUTES)
 
 # With the oldest versions that pyproject.toml allows, in an environment of their own.
 test-lowest:

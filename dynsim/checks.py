@@ -8,6 +8,7 @@ import dataclasses
 import functools
 import inspect
 import math
+import reprlib
 from collections.abc import Callable, Collection, Sequence
 from typing import Any, ParamSpec, TypeVar
 
@@ -98,11 +99,12 @@ def real(
     if is_traced(value):
         return
     try:
-        if value is None:
+        if value is None or np.iscomplexobj(value):
             raise TypeError
         array = np.asarray(value, dtype=np.float64)
-    except (TypeError, ValueError):
-        raise ValueError(f"{field} = {value!r}: must be a real number") from None
+    except (TypeError, ValueError, OverflowError, RecursionError):
+        shown = reprlib.repr(value)
+        raise ValueError(f"{field} = {shown}: must be a real number") from None
     low = array <= minimum if open_minimum else array < minimum
     high = array >= maximum if open_maximum else array > maximum
     bad = ~np.isfinite(array) | low | high

@@ -94,10 +94,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _main(arguments: Sequence[str] | None) -> int:
     asked = _parse(arguments)
+    from dynsim import decoding
     from sweeps.commands.record import Record
 
     began = time.monotonic()
     try:
+        decoding.check(asked.settings)
         record = Record.of(asked.name, asked.settings) if asked.recorded else None
         if record and not asked.overwrite:
             record.check()

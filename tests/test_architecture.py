@@ -20,6 +20,7 @@ FLOORS = {
         "__main__": 0,
         "plugins": 1,
         "precision": 1,
+        "decoding": 1,
         "trajectory": 2,
         "training": 3,
         "classes": 4,

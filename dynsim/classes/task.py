@@ -190,9 +190,11 @@ def _numeric(field: str, value: ArrayLike) -> np.ndarray:
             f"{field}, replace the leaf of a built task with equinox.tree_at"
         )
     try:
+        if np.iscomplexobj(value):
+            raise TypeError("complex numbers")
         return np.array(value, dtype=np.float64)
-    except (TypeError, ValueError) as error:
-        raise ValueError(f"{field}: must be an array of numbers ({error})") from None
+    except (TypeError, ValueError, OverflowError, RecursionError) as error:
+        raise ValueError(f"{field}: must be an array of real numbers ({error})") from None
 
 
 def _check_row(name: str, row: np.ndarray, entry: str) -> None:

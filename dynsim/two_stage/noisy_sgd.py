@@ -113,7 +113,8 @@ def noisy_sgd(
 
     Raises:
         ValueError: for rates, decay or stage_2 that are not positive, negative deviations, or
-            eta lambda >= 1 (the first stage has then no step in it).
+            eta lambda >= 1 (the first stage has then no step in it), or more steps than 32 bits
+            count.
     """
     for name, value in (("eta_1", eta_1), ("eta_2", eta_2), ("decay", decay), ("stage_2", stage_2)):
         checks.real(name, value, 0, open_minimum=True)
@@ -123,6 +124,15 @@ def noisy_sgd(
     for name, eta in (("eta_1", eta_1), ("eta_2", eta_2)):
         if not checks.is_traced((eta, decay)):
             checks.real(f"{name} * decay", np.multiply(eta, decay), 0, 1, open_maximum=True)
+    if not checks.is_traced((eta_1, eta_2, decay, stage_2)):
+        with np.errstate(over="ignore", divide="ignore"):
+            first = np.divide(0.25, np.multiply(decay, eta_1))
+            steps = np.max(first + np.divide(stage_2, np.multiply(decay, eta_2)))
+        if not steps < 2**31:
+            raise ValueError(
+                f"eta_1, eta_2, decay, stage_2: make {steps:.3g} steps, at most {2**31 - 1} are "
+                "possible"
+            )
     noise = tau * (1 - (1 - eta_1 * decay) ** 2) ** 0.5 / eta_1
     init = tau if init is None else init
     return NoisySGD(eta_1, eta_2, decay, noise, init, 1 / (4 * decay), stage_2 / decay)

@@ -6,7 +6,7 @@ import difflib
 import io
 import typing
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Any, TypeVar
+from typing import Annotated, Any, TypeVar
 
 import tyro
 
@@ -29,9 +29,10 @@ def parse(settings: type[SettingsT], options: Sequence[str], prog: str) -> Setti
     """
     check_options(settings, options, prog)
     said = io.StringIO()
+    shown: Any = with_defaults(settings, options) if {"-h", "--help"} & set(options) else settings
     try:
         with contextlib.redirect_stderr(said):
-            return tyro.cli(settings, args=list(options), prog=prog)
+            return tyro.cli(shown, args=list(options), prog=prog)
     except SystemExit as stop:
         if not stop.code:
             raise
@@ -59,10 +60,8 @@ def check_options(settings: Any, options: Sequence[str], prog: str) -> None:
         near = difflib.get_close_matches(name, fields)
         allowed = near or sorted(fields)
         hint = "did you mean" if near else "its options are"
-        raise ValueError(
-            f"{command}: has no option {option}; {hint} {', '.join(map(shown, allowed))}"
-            + ("?" if near else "")
-        )
+        listed = f"; {hint} {', '.join(map(shown, allowed))}" if allowed else ""
+        raise ValueError(f"{command}: has no option {option}{listed}{'?' if near else ''}")
 
 
 def _aliases(types: Iterable[Any]) -> Iterator[str]:
@@ -83,3 +82,58 @@ def in_a_line(framed: str) -> str:
     lines = [line.strip(FRAME) for line in framed.splitlines()[1:]]
     parts = ("\n".join(lines)).strip("\n").split("\n\n")
     return " ".join(parts[0].split("\n"))
+
+
+def with_defaults(settings: type, options: Sequence[str]) -> type:
+    """The settings for a page of help: it says what stands for a setting that is left out, and the
+    names that settings can have."""
+    words = [part for option in options for part in option.split("=", 1)]
+    chosen = {}
+    if "--preset" in words[:-1]:
+        chosen["preset"] = words[words.index("--preset") + 1]
+    try:
+        made = settings(**chosen)
+        values = {n: made.value(n) for n in _left_out(made)} if hasattr(made, "value") else {}
+    except (TypeError, ValueError):
+        # It needs more than defaults, or there is no such preset; parsing says so.
+        values = {}
+    types = typing.get_type_hints(settings, include_extras=True)
+    fields = [
+        (
+            name,
+            Annotated[types[name], tyro.conf.arg(help_behavior_hint=f"(default: {value})")],
+            dataclasses.field(default=None),
+        )
+        for name, value in values.items()
+        if value is not None
+    ]
+    found = dataclasses.make_dataclass(
+        settings.__name__, fields, bases=(settings,), frozen=True, kw_only=True
+    )
+    found.__doc__ = _listed(settings)
+    return found
+
+
+def _left_out(settings: Any) -> list[str]:
+    fields = [field.name for field in dataclasses.fields(settings)]
+    return [name for name in fields if getattr(settings, name) is None]
+
+
+def _listed(settings: type) -> str:
+    """The description of settings, with the names of engines or of sweeps where they take some."""
+    from sweeps.runner import files
+    from sweeps.systems import registry
+
+    about, attributes, rest = (settings.__doc__ or "").partition("\n    Attributes:")
+    fields = {field.name for field in dataclasses.fields(settings)}
+    system = getattr(settings, "SYSTEM", None)
+    if system and fields & {"engine", "theories"}:
+        names = ", ".join(registry.engines(registry.system(system)))
+        about = f"{about.rstrip()}\n\n    Engines of {system}: {names}.\n"
+    if {"file", "set"} <= fields:
+        systems = ", ".join(registry.names())
+        about = (
+            f"{about.rstrip()}\n\n    Sweeps that come along: {', '.join(files.recipes())}.\n"
+            f"    Systems: {systems}.\n"
+        )
+    return about + attributes + rest

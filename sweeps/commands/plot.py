@@ -1,9 +1,11 @@
 """`dynsim plot`: a quick look at a stored sweep."""
 
 import dataclasses
+import math
 import textwrap
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import matplotlib as mpl
 import matplotlib.pyplot as plt
@@ -19,6 +21,8 @@ from sweeps.output import drawing
 from sweeps.runner import progress
 from sweeps.runner.labels import label
 from sweeps.runner.run import open_sweep, valid
+
+MOST_PANELS, MOST_LINES, MOST_POINTS = 24, 256, 2**22
 
 
 @dataclasses.dataclass(frozen=True)
@@ -140,7 +144,21 @@ def chosen(dataset: xr.Dataset, config: Plot) -> xr.DataArray:
         data = data.isel(time=-1)
     if "class" in data.dims and "class" not in (config.x, config.hue):
         data = data.mean("class")
+    check_drawable(data.sizes, config)
     return data.load()
+
+
+def check_drawable(sizes: Mapping[Any, int], config: Plot) -> None:
+    """Raise `ValueError` for a picture that nobody could read, before its data are."""
+    panels = math.prod(n for dim, n in sizes.items() if dim not in (config.x, config.hue, "seed"))
+    lines = sizes[config.hue] if config.hue else 1
+    most = (("panels", panels, MOST_PANELS), ("lines", lines, MOST_LINES))
+    for what, number, limit in (*most, ("points", math.prod(sizes.values()), MOST_POINTS)):
+        if number > limit:
+            raise ValueError(
+                f"where: would draw {number} {what}, at most {limit} can be; choose values with "
+                "--where NAME=VALUE"
+            )
 
 
 def _selection(where: tuple[str, ...], dataset: xr.Dataset) -> Mapping[str, float]:

@@ -2,11 +2,17 @@
 
 import dataclasses
 from pathlib import Path
-from typing import ClassVar
+from typing import Annotated, ClassVar
 
-from dynsim import checks
+import annotated_types as at
+
+from dynsim import checks, decoding
+from dynsim.decoding import Count, Seed
 from sweeps.output import check_directory
+from sweeps.systems.base import MOST_TIMES
 from sweeps.systems.yz.settings import Training
+
+Times = Annotated[int, at.Ge(2), at.Le(MOST_TIMES)]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -25,17 +31,16 @@ class CompareOptions:
 
     SYSTEM: ClassVar[str] = "yz"
 
-    seeds: int = 8
+    seeds: Count = 8
     out: Path = Path("out/compare")
     theories: tuple[str, ...] = ()
-    times: int = 64
-    root: int = 0
+    times: Times = 64
+    root: Seed = 0
     json: bool = False
 
     def check_options(self, fewest_times: int = 2) -> None:
         """Raise `ValueError`, naming the field, for options that cannot be."""
-        checks.integer("seeds", self.seeds, 1)
-        checks.seed("root", self.root)
+        decoding.check(self)
         checks.integer("times", self.times, fewest_times)
         twice = [name for name in self.theories if self.theories.count(name) > 1]
         if twice:
@@ -60,6 +65,7 @@ class Compare(CompareOptions, Training):
     def check(self) -> None:
         """Raise `ValueError`, naming the field, for what the constructors do not see."""
         super().check()
+        decoding.rounded(self, self.dtype)
         self.check_options()
         if self.value("eta_y") == 0 and self.init == "zero":
             given = "eta_y" if self.ratio is None else "ratio"

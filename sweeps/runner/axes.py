@@ -14,6 +14,7 @@ import jax
 import numpy as np
 
 from dynsim import checks
+from dynsim.decoding import plain, shown
 from sweeps.systems.base import Fields
 
 
@@ -52,11 +53,11 @@ def values(name: str, given: Any, whole: bool = False) -> tuple[float, ...]:
     field = f"axes.{name}"
     if isinstance(given, Mapping):
         given = _spaced(field, given)
-    if isinstance(given, jax.Array):
-        given = np.asarray(given)
+    if isinstance(given, jax.Array | np.ndarray):
+        given = plain(np.asarray(given))
     if isinstance(given, str) or not isinstance(given, Sequence | np.ndarray):
         raise ValueError(
-            f"{field} = {given!r}: must be a list, or a table with linspace, logspace or range"
+            f"{field} = {shown(given)}: must be a list, or a table with linspace, logspace or range"
         )
     found = tuple(_number(field, value, whole) for value in given)
     if not found:
@@ -82,6 +83,7 @@ def dimensions(
     for name, entries in axes.items():
         checks.choice("axes", name, fields.names)
         table[name] = values(name, entries, fields.is_whole(name))
+        _check_number("axes", sum(map(len, table.values())))
     group_of: dict[str, tuple[str, ...]] = {}
     for group in zipped:
         names = tuple(group)
@@ -107,8 +109,8 @@ def dimensions(
     return tuple(found)
 
 
-MOST_VALUES = 2**26
-"""Values of an axis: each is kept with the results."""
+MOST_VALUES = 2**24
+"""Values of all axes: each is kept with the results."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -186,19 +188,23 @@ def _check_different(dim: Dimension) -> None:
 
 def _spaced(field: str, table: Mapping[str, Any]) -> list[float]:
     if len(table) != 1:
-        raise ValueError(f"{field} = {dict(table)!r}: must have one entry")
+        raise ValueError(f"{field} = {shown(dict(table))}: must have one entry")
     ((kind, given),) = table.items()
     checks.choice(field, kind, ("linspace", "logspace", "range"))
     if kind == "range":
+        given = plain(given)
         ends = [0, given] if isinstance(given, int) else given
         if not (isinstance(ends, list | tuple) and len(ends) == 2):
-            raise ValueError(f"{field}.range = {given!r}: must be n or [first, end]")
+            raise ValueError(f"{field}.range = {shown(given)}: must be n or [first, end]")
         first, end = (int(_number(f"{field}.range", each, True)) for each in ends)
         _check_number(field, end - first)
         return list(range(first, end))
     if not isinstance(given, list | tuple) or len(given) != 3:
-        raise ValueError(f"{field}.{kind} = {given!r}: must be [first, last, number of values]")
+        raise ValueError(
+            f"{field}.{kind} = {shown(given)}: must be [first, last, number of values]"
+        )
     first, last = (_number(f"{field}.{kind}", end, False) for end in given[:2])
+    checks.real(f"{field}.{kind}", [first, last, last - first])
     number = checks.integer(f"{field}.{kind}[2]", given[2], 1)
     _check_number(field, number)
     if kind == "linspace":
@@ -213,12 +219,14 @@ def _check_number(field: str, number: int) -> None:
 
 
 def _number(field: str, value: Any, whole: bool) -> float:
-    if isinstance(value, np.generic):
-        value = value.item()
+    # Of a million values most are Python's own numbers.
+    value = value if type(value) in (int, float) else plain(value)
     if isinstance(value, str) and value == "inf":  # as JSON, which has no infinity, spells it
         value = math.inf
-    if isinstance(value, bool) or not isinstance(value, int | float) or math.isnan(value):
-        raise ValueError(f"{field} = {value!r}: must be a number")
-    if whole and value != int(value):
+    if not isinstance(value, int | float) or isinstance(value, bool) or value != value:
+        raise ValueError(f"{field} = {shown(value)}: must be a number")
+    if isinstance(value, int) and abs(value) >= 2**63:
+        raise ValueError(f"{field} = {shown(value)}: must be a number of 64 bits")
+    if whole and (math.isinf(value) or value != int(value)):
         raise ValueError(f"{field} = {value!r}: must be a whole number")
     return int(value) if whole else value

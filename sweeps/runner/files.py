@@ -6,10 +6,18 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from dynsim import checks
+from dynsim import checks, decoding
+from dynsim.decoding import shown
 from sweeps.runner.spec import Sweep
 from sweeps.systems import registry
 from sweeps.systems.base import field_names
+
+RECIPES = Path(__file__).parents[1] / "recipes"
+
+
+def recipes() -> list[str]:
+    """Names of the sweeps that come along."""
+    return sorted(path.stem for path in RECIPES.glob("*.toml"))
 
 
 def load(path: str | Path, overrides: Iterable[str] = ()) -> Sweep:
@@ -23,19 +31,17 @@ def load(path: str | Path, overrides: Iterable[str] = ()) -> Sweep:
         ValueError: naming the file and what is wrong in it.
     """
     path = Path(path)
-    packaged = Path(__file__).parents[1] / "recipes" / f"{path}.toml"
+    packaged = RECIPES / f"{path}.toml"
     if not path.exists() and path.parent == Path() and packaged.exists():
         path = packaged
     try:
         table = tomllib.loads(path.read_text())
     except FileNotFoundError:
-        known = ", ".join(
-            sorted(p.stem for p in (Path(__file__).parents[1] / "recipes").glob("*.toml"))
-        )
+        known = ", ".join(recipes())
         raise ValueError(
             f"sweep file {path}: no such file; sweeps that come along: {known}"
         ) from None
-    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError, RecursionError) as error:
         raise ValueError(f"sweep file {path}: not readable as TOML ({error})") from None
     for override in overrides:
         try:
@@ -44,7 +50,7 @@ def load(path: str | Path, overrides: Iterable[str] = ()) -> Sweep:
                 if name in found and not (isinstance(found[name], Mapping) and found[name]):
                     raise ValueError(f"set = {override!r}: must be a table that says something")
             _merge(table, found)
-        except tomllib.TOMLDecodeError as error:
+        except (tomllib.TOMLDecodeError, RecursionError) as error:
             raise ValueError(f"set = {override!r}: must be KEY = VALUE in TOML ({error})") from None
     try:
         return from_table(table)
@@ -62,25 +68,26 @@ def from_table(table: Mapping[str, Any]) -> Sweep:
         raise ValueError("axes: needs a table with at least one axis")
     fields = given.pop("run", {})
     if not isinstance(fields, Mapping):
-        raise ValueError(f"run = {fields!r}: must be a table of settings")
+        raise ValueError(f"run = {shown(fields)}: must be a table of settings")
     if "system" in given:
         kind = registry.system(given.pop("system")).run
     else:
-        kind = registry.system_for(fields.get("task", "")).run
+        kind = registry.system_for(str(fields.get("task", ""))).run
     run = dict(fields)
+    fields = field_names(kind)
     for name, value in run.items():
         if name in given["axes"]:
-            raise ValueError(f"run.{name} = {value!r}: is an axis as well; leave one out")
+            raise ValueError(f"run.{name} = {shown(value)}: is an axis as well; leave one out")
         if isinstance(value, Sequence | Mapping) and not isinstance(value, str):
-            raise ValueError(f"run.{name} = {value!r}: must be one value; several make an axis")
-        number = name in kind.AXES.names and isinstance(value, str | bool)
+            raise ValueError(
+                f"run.{name} = {shown(value)}: must be one value; several make an axis"
+            )
         # As JSON, which has no infinity, spells it.
-        if value == "inf":
+        if value == "inf" and name in kind.AXES.names:
             run[name] = math.inf
-        elif number:
-            raise ValueError(f"run.{name} = {value!r}: must be a number")
-    fields = field_names(kind)
-    made = kind(**{name: value for name, value in run.items() if name in fields})
+    own = {name: value for name, value in run.items() if name in fields}
+    decoding.check_table(own, kind, "run.")
+    made = kind(**own)
     for name in set(run) - set(fields):
         contents = made.contents()
         checks.choice("run", name, (*fields, *contents))
@@ -88,14 +95,7 @@ def from_table(table: Mapping[str, Any]) -> Sweep:
             raise ValueError(
                 f"run.{name} = {run[name]!r}: what the run names holds {contents[name]!r} by now"
             )
-    for name in ("record", "times"):
-        if isinstance(given.get(name), list):
-            given[name] = tuple(given[name])
-    groups = given.get("zip", ())
-    listed = isinstance(groups, list | tuple)
-    if not listed or not all(isinstance(group, list | tuple) for group in groups):
-        raise ValueError(f"zip = {groups!r}: must be a list of lists of axes")
-    given["zip"] = tuple(map(tuple, groups))
+    decoding.check_table({n: v for n, v in given.items() if n != "axes"}, Sweep, "")
     return Sweep(run=made, **given)
 
 

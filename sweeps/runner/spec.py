@@ -2,16 +2,26 @@
 
 import dataclasses
 import functools
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+import math
+from collections.abc import Iterator, Mapping
+from typing import Annotated, Any
 
+import annotated_types as at
 import numpy as np
+from pydantic import InstanceOf
 
-from dynsim import checks
+from dynsim import checks, decoding
+from dynsim.decoding import Seed, shown
 from dynsim.precision import DType
 from sweeps.runner.axes import Dimension, dimensions
-from sweeps.systems import registry
-from sweeps.systems.base import Engine, Run, System, Times
+from sweeps.systems import budget, registry
+from sweeps.systems.base import Engine, Run, Settings, System, Times
+
+Axes = Annotated[Mapping[str, Any], decoding.Says("a mapping from names of axes")]
+AnyRun = InstanceOf[Run[Any]]
+Names = Annotated[tuple[str, ...], decoding.Says("names of observables, such as ('loss',)")]
+Groups = Annotated[tuple[tuple[str, ...], ...], decoding.Says("a list of lists of axes")]
+Tolerance = Annotated[float, at.Ge(1e-13), at.Lt(1)]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -35,15 +45,18 @@ class Sweep:
         title: one line for people.
     """
 
-    axes: Mapping[str, Any]
-    run: Run[Any] = dataclasses.field(default_factory=lambda: registry.system("yz").run())
+    axes: Axes
+    run: AnyRun = dataclasses.field(default_factory=lambda: registry.system("yz").run())
     engine: str = "simulation"
-    record: tuple[str, ...] = ("loss", "accuracy", "entropy")
+    record: Names = ("loss", "accuracy", "entropy")
     times: Times = "end"
-    zip: tuple[tuple[str, ...], ...] = ()
-    rtol: float | None = None
-    root: int = 0
+    zip: Groups = ()
+    rtol: Tolerance | None = None
+    root: Seed = 0
     title: str = ""
+
+    def __post_init__(self) -> None:
+        decoding.made_plain(self)
 
     @functools.cached_property
     def dims(self) -> tuple[Dimension, ...]:
@@ -104,32 +117,44 @@ class Sweep:
     def check(self) -> None:
         """Raise `ValueError`, naming the field, the value and what is allowed."""
         if not isinstance(self.axes, Mapping) or not self.axes:
-            raise ValueError(f"axes = {self.axes!r}: needs a mapping with at least one axis")
+            raise ValueError(f"axes = {shown(self.axes)}: needs a mapping with at least one axis")
         if not isinstance(self.run, Run):
-            raise ValueError(f"run = {self.run!r}: must be the run of a system, such as Training()")
-        listed = isinstance(self.record, Sequence) and not isinstance(self.record, str)
-        if not listed or not all(isinstance(name, str) for name in self.record):
             raise ValueError(
-                f"record = {self.record!r}: must be names of observables, such as ('loss',)"
+                f"run = {shown(self.run)}: must be the run of a system, such as Training()"
             )
+        decoding.check(self)
+        decoding.check(self.run, "run.")
         names = self.fields
-        checks.seed("root", self.root)
         self.run.check_axes(names)
-        if self.rtol is not None:
-            if not self.rules.adaptive:
-                raise ValueError(f"rtol = {self.rtol}: engine {self.engine!r} does not read it")
-            checks.real("rtol", self.rtol, 1e-13, 1, open_maximum=True)
-        for value in names.get("seed", ()):
-            checks.seed("axes.seed", value)
+        if self.rtol is not None and not self.rules.adaptive:
+            raise ValueError(f"rtol = {self.rtol}: engine {self.engine!r} does not read it")
+        for pick in (min, max):
+            if "seed" in names:
+                checks.seed("axes.seed", pick(names["seed"]))
         if not self.record:
             raise ValueError("record = []: needs at least one observable")
         self.rules.observables.resolve(self.record)
+        self._check_budget()
         for chosen in self.slices():
             runs = self.plane(chosen)
             runs.check()
+            if self.rules.trains:
+                decoding.rounded(runs, self.dtype)
             runs.numbers()
-            runs.steps_recorded(self.times)
-            self.rules.check(runs.fixed(), self.rules.task(runs), runs.make_optimizer())
+            times = runs.steps_recorded(self.times)
+            fixed = runs.fixed()
+            task = self.rules.task(runs)
+            self.rules.check(fixed, task, runs.make_optimizer())
+            settings = Settings(fixed, times, tuple(self.record), self.dtype, self.rtol)
+            budget.check_memory(self.rules.bytes_per_run(task, settings))
+
+    def _check_budget(self) -> None:
+        """Raise `ValueError` for more than anybody can run, before anything is made of it."""
+        static = math.prod(dim.size for dim in self.dims if dim.static)
+        times = self.times if isinstance(self.times, int) else len(self.times)
+        steps = max(self.fields.get("steps", (getattr(self.run, "steps", 1),)))
+        runs = math.prod(dim.size for dim in self.dims)
+        budget.check_runs(runs, static, times * len(self.record), int(steps))
 
     def as_json(self) -> dict[str, Any]:
         """Everything that decides the numbers, as JSON values, and the title."""

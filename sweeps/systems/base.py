@@ -11,17 +11,23 @@ import math
 from collections.abc import Callable, Collection, Hashable, Mapping
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, ClassVar, Generic, Literal, NamedTuple, Self, TypeVar
+from typing import Annotated, Any, ClassVar, Generic, Literal, NamedTuple, Self, TypeVar
 
+import annotated_types as at
 import numpy as np
 from jaxtyping import Array, ArrayLike, Float, PRNGKeyArray, PyTree
 
-from dynsim import Trajectory, checks, log_times
+from dynsim import Trajectory, checks, decoding, log_times
 from dynsim.precision import DType
 from dynsim.training.recording import Table
 from dynsim.training.run_checks import check_step_times
 
-Times = Literal["end"] | int | tuple[int, ...]
+MOST_TIMES = 2**20
+"""How many times are recorded and drawn."""
+Times = Annotated[
+    Literal["end"] | Annotated[int, at.Ge(2), at.Le(MOST_TIMES)] | tuple[int, ...],
+    decoding.Says(f"'end', a number of them from 2 to {MOST_TIMES}, or a list of steps"),
+]
 """When to record: at the end; at so many logarithmically spaced steps; or at the steps given."""
 FixedT = TypeVar("FixedT", bound=Hashable)
 """What all runs of one compiled program have in common, in hashable form."""
@@ -69,9 +75,13 @@ class Run(abc.ABC, Generic[FixedT]):
     task: str
     dtype: DType
 
-    @abc.abstractmethod
+    def __post_init__(self) -> None:
+        decoding.made_plain(self)
+
     def check(self) -> None:
-        """Raise `ValueError`, naming the field, for what the constructors do not see."""
+        """Raise `ValueError`, naming the field, for what is not as its annotation says; subclasses
+        add what an annotation cannot say and the constructors do not see."""
+        decoding.check(self, many=self.AXES.traced)
 
     @abc.abstractmethod
     def make_task(self) -> Any:

@@ -10,6 +10,7 @@ from jaxtyping import Array, ArrayLike, PRNGKeyArray
 
 import dynsim
 from dynsim import Trajectory
+from dynsim.decoding import CountOrInf, Length, NotNegative, Positive, Rate
 from dynsim.joma.model import Activation, Attention, Head, Shape
 from dynsim.joma.observables import TABLE, TRAINED
 from dynsim.joma.simulate import check_numbers, check_sizes, initial_joma, simulate_joma
@@ -17,8 +18,8 @@ from dynsim.joma.task import fig2
 from odes.joma import eliminated, ladder
 from odes.theory import Theory
 from sweeps.systems.base import Engine, Labels, Settings, System, known
+from sweeps.systems.solving import integrate
 from sweeps.systems.yz.problem import TASKS, Given
-from sweeps.systems.yz.rungs import integrate
 from sweeps.systems.yz.settings import Fixed as LayerFixed
 from sweeps.systems.yz.settings import LayerTraining
 
@@ -56,14 +57,14 @@ class JoMA(LayerTraining[Fixed]):
     DEFAULT_ETA_Y: ClassVar[float] = 0.1
 
     task: Given = "syn-medium"
-    eta_z: float = 0.1
-    length: int | float = math.inf
-    batch: int | float = math.inf
+    eta_z: Rate = 0.1
+    length: Length = math.inf
+    batch: CountOrInf = math.inf
     attention: Attention = "softmax"
     activation: Activation = "linear"
     head: Head = "cross-entropy"
-    scale: float = 0.01
-    temperature: float = 1.0
+    scale: NotNegative = 0.01
+    temperature: Positive = 1.0
 
     def make_task(self) -> dynsim.SequenceClasses:
         """As of `LayerTraining`, and the paper's own."""

@@ -10,7 +10,8 @@ import jax
 from jaxtyping import Array, ArrayLike, PRNGKeyArray
 
 import dynsim
-from dynsim import EmbeddedSpec, Trajectory, checks
+from dynsim import EmbeddedSpec, Trajectory
+from dynsim.decoding import NotNegative, Size
 from dynsim.qkv.init import Embedding
 from dynsim.qkv.model import Normalisation, Placement
 from dynsim.qkv.observables import MEASURED, TRAINED
@@ -18,9 +19,10 @@ from dynsim.yz import finite_length
 from odes.qkv import factors, ladder
 from odes.theory import Theory
 from sweeps.systems.base import Engine, Settings, System, known
+from sweeps.systems.solving import integrate
 from sweeps.systems.yz.labels import LABELS
 from sweeps.systems.yz.problem import TASKS
-from sweeps.systems.yz.rungs import check_finite, integrate
+from sweeps.systems.yz.rungs import check_finite
 from sweeps.systems.yz.settings import Fixed as YZFixed
 from sweeps.systems.yz.settings import LayerTraining
 
@@ -65,10 +67,10 @@ class QKVTraining(LayerTraining[Fixed]):
         whole=(*LayerTraining.AXES.whole, *SIZES),
     )
 
-    width: int = 64
-    heads: int = 1
-    scale: float = 1.0
-    value_scale: float = 1.0
+    width: Size = 64
+    heads: Size = 1
+    scale: NotNegative = 1.0
+    value_scale: NotNegative = 1.0
     embedding: Embedding = "orthogonal"
     tied: bool = True
     normalisation: Normalisation = "l2"
@@ -87,10 +89,7 @@ class QKVTraining(LayerTraining[Fixed]):
 
     def numbers(self) -> dict[str, ArrayLike]:
         """The numbers of the optimiser and the scales by name."""
-        scales = {name: getattr(self, name) for name in SCALES}
-        for name, value in scales.items():
-            checks.real(name, value, 0)
-        return {**super().numbers(), **scales}
+        return {**super().numbers(), **{name: getattr(self, name) for name in SCALES}}
 
     def reads(self, field: str, axes: Collection[str]) -> bool:
         """As of `LayerTraining`, but weights start as the fields here say, not as `init`."""

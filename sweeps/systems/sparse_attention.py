@@ -10,6 +10,7 @@ import numpy as np
 from jaxtyping import Array, ArrayLike, Float, PRNGKeyArray
 
 from dynsim import Trajectory, checks
+from dynsim.decoding import CountOrInf, Decay, Positive, Rate, Share, Size, Steps
 from dynsim.precision import DType
 from dynsim.sparse_attention.model import TABLE, TRAINED
 from dynsim.sparse_attention.simulate import simulate_retrieval
@@ -29,7 +30,7 @@ from sweeps.systems.base import (
     steps_of,
 )
 from sweeps.systems.choice import RULES, Choice, Chooses, descent
-from sweeps.systems.yz.rungs import integrate
+from sweeps.systems.solving import integrate
 
 RATES = ("eta", "momentum", "b1", "b2", "eps")
 SIZES = ("length", "d", "B")
@@ -73,18 +74,18 @@ class SparseAttention(Chooses, Run[Fixed]):
     )
 
     task: Literal["sparse-attention"] = "sparse-attention"
-    length: int = 64
-    d: int = 64
-    B: int = 1
-    p: float = 0.0
+    length: Size = 64
+    d: Size = 64
+    B: Size = 1
+    p: Share = 0.0
     optimizer: Kind = "sgd"
-    eta: float = 1.0
-    momentum: float | None = None
-    b1: float | None = None
-    b2: float | None = None
-    eps: float | None = None
-    steps: int = 1200
-    batch: int | float = 32
+    eta: Rate = 1.0
+    momentum: Decay | None = None
+    b1: Decay | None = None
+    b2: Decay | None = None
+    eps: Positive | None = None
+    steps: Steps = 1200
+    batch: CountOrInf = 32
     dtype: DType = "float32"
 
     @property
@@ -105,13 +106,6 @@ class SparseAttention(Chooses, Run[Fixed]):
         optimizer = self.make_optimizer()
         checks.real("p", self.p, 0, 1)
         return {**{name: getattr(optimizer, name) for name in RATES}, "p": self.p}
-
-    def check(self) -> None:
-        """Raise `ValueError`, naming the field, for what the constructors do not see."""
-        checks.choice("task", self.task, ("sparse-attention",))
-        checks.choice("dtype", self.dtype, ("float32", "float64"))
-        checks.steps("steps", self.steps)
-        checks.count_or_inf("batch", self.batch, 1)
 
     def fixed(self) -> Fixed:
         """What its program takes for granted: neither the task's sizes, which it says itself."""

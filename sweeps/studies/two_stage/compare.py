@@ -3,11 +3,13 @@
 import dataclasses
 import json
 from pathlib import Path
+from typing import ClassVar
 
 from dynsim import checks
+from dynsim.decoding import Count
 from odes.two_stage import ladder
 from sweeps.compare.comparison import BEST, chosen
-from sweeps.compare.settings import CompareOptions
+from sweeps.compare.settings import CompareOptions, Times
 from sweeps.runner.cluster import hosts
 from sweeps.studies.two_stage import report
 from sweeps.studies.two_stage.experiment import runs
@@ -27,8 +29,11 @@ class CompareTwoStage(CompareOptions, TwoStage):
         times: number of times to record, a third of them in the first stage.
     """
 
-    seeds: int = 6
-    times: int = 128
+    # Its theories are more than engines, and its description lists them.
+    SYSTEM: ClassVar[str] = ""
+
+    seeds: Count = 6
+    times: Times = 128
 
     def check(self) -> None:
         """Raise `ValueError`, naming the field, for what the constructors do not see."""

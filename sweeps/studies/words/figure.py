@@ -13,10 +13,21 @@ from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 
 import dynsim
-from dynsim import checks
+from dynsim import decoding
 from dynsim.classes.corpus import Corpus, load_corpus, synthetic_corpus
 from dynsim.classes.estimated import Estimate, estimate_classes
 from dynsim.classes.overlap import OverlapReport, overlap_report
+from dynsim.decoding import (
+    Count,
+    CountOrInf,
+    Index,
+    Positive,
+    Rate,
+    Seed,
+    Share,
+    Steps,
+    Tokens,
+)
 from sweeps import output
 from sweeps.output import drawing
 from sweeps.studies.words import fates as text_theory
@@ -51,25 +62,24 @@ class CorpusFigure:
         seed: of the sampled sequences, of the generated text, and of the factors' start.
         scale: W_Q and W_K of the layer in ordinary parameters start normal with standard
             deviation scale / sqrt(d), d = M; its rate eta_z is raised to be the same at the start.
-            0 leaves that layer out.
         out: directory for corpus.png, corpus.npz and corpus.json.
     """
 
     corpus: Path | None = None
     train: str = "train.txt"
-    num_queries: int = 2
-    classes_per_query: int = 3
-    length: int = 35
-    tokens_per_class: int = 50
-    stop_words: int = 0
-    top: int = 12
-    threshold: float = 0.8
-    steps: int = 1000
-    eta_y: float = 1.0
-    eta_z: float = 1.0
-    batch: int | float = math.inf
-    seed: int = 0
-    scale: float = 1.0
+    num_queries: Count = 2
+    classes_per_query: Count = 3
+    length: Tokens = 35
+    tokens_per_class: Count = 50
+    stop_words: Index = 0
+    top: Count = 12
+    threshold: Share = 0.8
+    steps: Steps = 1000
+    eta_y: Rate = 1.0
+    eta_z: Rate = 1.0
+    batch: CountOrInf = math.inf
+    seed: Seed = 0
+    scale: Positive = 1.0
     out: Path = Path("out/figures")
 
 
@@ -78,7 +88,7 @@ def run(config: CorpusFigure) -> list[Path]:
 
     The npz file is a task that `dynsim.load_task` reads, with the logits and the predictions.
     """
-    checks.real("scale", config.scale, 0, open_minimum=True)
+    decoding.check(config)
     output.check_directory(config.out)
     text = corpus(config)
     estimate = estimate_classes(
@@ -101,18 +111,16 @@ def run(config: CorpusFigure) -> list[Path]:
         batch=config.batch,
         seed=config.seed,
     )
-    found, ordinary = fates(dynsim.sgd(config.eta_y, config.eta_z)), None
-    if config.scale:
-        width = estimate.task.M
-        spec = dynsim.EmbeddedSpec(width, scale=config.scale, value_scale=0.0)
-        rate = config.eta_z * width / (2 * config.scale**2)
-        ordinary = fates(dynsim.sgd(config.eta_y, rate), embedded=spec)
+    found, width = fates(dynsim.sgd(config.eta_y, config.eta_z)), estimate.task.M
+    spec = dynsim.EmbeddedSpec(width, scale=config.scale, value_scale=0.0)
+    rate = config.eta_z * width / (2 * config.scale**2)
+    ordinary = fates(dynsim.sgd(config.eta_y, rate), embedded=spec)
     print(text_report.table(estimate, overlaps, found, ordinary))
     return output.write(
         config.out,
         "corpus",
         figure=draw(estimate, found),
-        arrays=arrays(estimate, found) | ({} if ordinary is None else {"z_ordinary": ordinary.z}),
+        arrays=arrays(estimate, found) | {"z_ordinary": ordinary.z},
         report=output.as_json(report(config, estimate, overlaps, found, ordinary)),
     )
 
@@ -151,7 +159,7 @@ def report(
     estimate: Estimate,
     overlaps: OverlapReport,
     found: Fates,
-    ordinary: Fates | None,
+    ordinary: Fates,
 ) -> dict[str, object]:
     """Settings, words, overlaps and the scores at the end."""
 
@@ -174,7 +182,7 @@ def report(
         "accuracy": found.accuracy[-1],
         "status": dynsim.Status(found.status).name,
         "scores": scores(found),
-        "scores_ordinary": None if ordinary is None else scores(ordinary),
+        "scores_ordinary": scores(ordinary),
         "missing": dict(found.missing),
         "environment": output.environment(),
     }

@@ -1,5 +1,6 @@
 """What trains transformers on text."""
 
+import functools
 import math
 from collections.abc import Mapping
 
@@ -8,7 +9,7 @@ from jaxtyping import Array, PRNGKeyArray
 
 from dynsim import Trajectory
 from dynsim.training.descent import Descent
-from dynsim.transformer.model import Transformer
+from dynsim.transformer.model import Transformer, TransformerSpec
 from dynsim.transformer.observables import TRAINED
 from dynsim.transformer.simulate import simulate_text
 from dynsim.transformer.task import Text
@@ -40,11 +41,16 @@ def _simulate(
     )
 
 
+@functools.lru_cache(64)
+def _weights(spec: TransformerSpec) -> int:
+    model = jax.eval_shape(lambda: Transformer(spec, jax.random.key(0)))
+    return sum(math.prod(leaf.shape) for leaf in jax.tree.leaves(model))
+
+
 def _bytes(task: Text, settings: Settings[Fixed]) -> int:
     fixed = settings.fixed
     spec = fixed.spec(task.vocabulary)
-    model = jax.eval_shape(lambda: Transformer(spec, jax.random.key(0)))
-    weights = sum(math.prod(leaf.shape) for leaf in jax.tree.leaves(model))
+    weights = _weights(spec)
     # Logits and their gradient, on a batch or on the held-out windows; weights, gradient, moments.
     logits = 2 * max(fixed.batch, fixed.num_held_out) * spec.length * task.vocabulary
     maps = 2 * fixed.num_held_out * spec.layers * spec.heads * spec.length**2

@@ -1,6 +1,7 @@
 """Transformers on text as the sweep engine and the figures see them: their settings."""
 
 import dataclasses
+import functools
 import hashlib
 from collections.abc import Mapping
 from pathlib import Path
@@ -9,8 +10,19 @@ from typing import Any, ClassVar, Literal, NamedTuple
 import numpy as np
 from jaxtyping import ArrayLike, Float
 
-from dynsim import checks
 from dynsim.classes.corpus import Corpus, load_corpus, synthetic_corpus
+from dynsim.decoding import (
+    Count,
+    Decay,
+    Index,
+    NotNegative,
+    Positive,
+    Rate,
+    Size,
+    SizeOrNone,
+    Steps,
+    Tokens,
+)
 from dynsim.precision import DType
 from dynsim.training.descent import Descent, Kind
 from dynsim.transformer.model import Positions, TransformerSpec
@@ -89,30 +101,30 @@ class TextTraining(Chooses, Run[Fixed]):
     corpus: str = SYNTHETIC
     train: str | None = None
     held_out: str | None = None
-    min_count: int | None = None
-    prompt: int = 0
-    layers: int = 1
-    heads: int = 2
-    width: int = 32
-    mlp: int = 64
+    min_count: Count | None = None
+    prompt: Index = 0
+    layers: Size = 1
+    heads: Size = 2
+    width: Size = 32
+    mlp: SizeOrNone = 64
     positions: Positions = "learned"
     optimizer: Kind = "sgd"
-    eta: float = 1.0
-    momentum: float | None = None
-    b1: float | None = None
-    b2: float | None = None
-    eps: float | None = None
-    clip: float | None = None
-    steps: int = 1000
-    batch: int = 20
-    length: int = 35
-    num_held_out: int = 64
+    eta: Rate = 1.0
+    momentum: Decay | None = None
+    b1: Decay | None = None
+    b2: Decay | None = None
+    eps: Positive | None = None
+    clip: Positive | None = None
+    steps: Steps = 1000
+    batch: Count = 20
+    length: Tokens = 35
+    num_held_out: Count = 64
     dtype: DType = "float32"
 
     def read(self) -> Corpus:
         """The corpus; `ValueError` where it cannot be read or is too short."""
         if self.corpus == SYNTHETIC:
-            return synthetic_corpus()
+            return _synthetic()
         names = CORPORA["of a folder"]
         return load_corpus(
             self.corpus,
@@ -135,7 +147,7 @@ class TextTraining(Chooses, Run[Fixed]):
         found = self.read()
         if found.valid is None:
             raise ValueError(f"corpus = {self.corpus!r}: is too short for a held-out part")
-        prompt = found.valid[checks.integer("prompt", self.prompt, 0) :][: self.length]
+        prompt = found.valid[self.prompt :][: self.length]
         if len(prompt) < self.length:
             raise ValueError(
                 f"prompt = {self.prompt}: must leave length = {self.length} of the "
@@ -155,12 +167,7 @@ class TextTraining(Chooses, Run[Fixed]):
 
     def check(self) -> None:
         """Raise `ValueError`, naming the field, for what the constructors do not see."""
-        checks.choice("task", self.task, ("text",))
-        checks.choice("dtype", self.dtype, ("float32", "float64"))
-        for name in ("steps", "batch", "num_held_out"):
-            checks.integer(name, getattr(self, name), 1)
-        if self.min_count is not None:
-            checks.integer("min_count", self.min_count, 1)
+        super().check()
         self.fixed()
 
     def fixed(self) -> Fixed:
@@ -193,6 +200,11 @@ class TextTraining(Chooses, Run[Fixed]):
         every = dataclasses.replace(self, min_count=1).read()
         words = " ".join([*every.words(every.train), "", *every.words(every.held_out)])
         return {"text": hashlib.sha256(words.encode()).hexdigest()[:16]}
+
+
+@functools.cache
+def _synthetic() -> Corpus:
+    return synthetic_corpus()
 
 
 def describe(run: TextTraining) -> str:
@@ -236,15 +248,15 @@ class TextFigure:
     corpus: str = SYNTHETIC
     train: str | None = None
     held_out: str | None = None
-    min_count: int | None = None
-    clip: float = 0.5
+    min_count: Count | None = None
+    clip: NotNegative = 0.5
     optimizer: Kind = "sgd"
-    heads: int = 2
-    width: int = 32
-    mlp: int = 64
-    steps: int = 1000
-    batch: int = 20
-    length: int = 35
+    heads: Size = 2
+    width: Size = 32
+    mlp: SizeOrNone = 64
+    steps: Steps = 1000
+    batch: Count = 20
+    length: Tokens = 35
 
     def variation(self, **fields: Any) -> TextTraining:
         """The run that these options and `fields` describe."""

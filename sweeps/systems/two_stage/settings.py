@@ -2,12 +2,14 @@
 
 import dataclasses
 from collections.abc import Collection, Mapping
-from typing import Any, ClassVar, Literal, NamedTuple
+from typing import Annotated, Any, ClassVar, Literal, NamedTuple
 
+import annotated_types as at
 import numpy as np
 from jaxtyping import ArrayLike, Float
 
 from dynsim import checks
+from dynsim.decoding import Count, NotNegative, Positive, Share, Size, Tokens
 from dynsim.precision import DType
 from dynsim.training.run_checks import check_step_times
 from dynsim.two_stage.noisy_sgd import Control, NoisySGD, controlled, noisy_sgd
@@ -18,6 +20,8 @@ from sweeps.systems.base import Fields, Run, Times
 TASK_NUMBERS = ("gamma0", "s1", "s2", "r", "coupling")
 RATES = ("eta_1", "eta_2", "decay", "tau", "tau_0", "stage_2")
 SIZES = ("d", "length", "batch", "pool", "num_test")
+Tests = Annotated[int, at.Ge(2), at.Le(2**31 - 1)]
+"""How many prompts a loss is measured on."""
 OPTIMIZER_NUMBERS = tuple(field.name for field in dataclasses.fields(NoisySGD))
 
 
@@ -76,22 +80,22 @@ class TwoStage(Run[Fixed]):
     task: Literal["prompts"] = "prompts"
     preset: Preset = "default"
     control: Control = "none"
-    d: int | None = None
-    length: int | None = None
-    gamma0: float | None = None
-    s1: float | None = None
-    s2: float | None = None
-    r: float | None = None
-    coupling: float | None = None
-    decay: float | None = None
-    tau: float | None = None
-    tau_0: float | None = None
-    eta_1: float | None = None
-    eta_2: float | None = None
-    stage_2: float | None = None
-    batch: int | None = None
-    pool: int | None = None
-    num_test: int = 2048
+    d: Size | None = None
+    length: Tokens | None = None
+    gamma0: NotNegative | None = None
+    s1: NotNegative | None = None
+    s2: NotNegative | None = None
+    r: Positive | None = None
+    coupling: Share | None = None
+    decay: Positive | None = None
+    tau: NotNegative | None = None
+    tau_0: NotNegative | None = None
+    eta_1: Positive | None = None
+    eta_2: Positive | None = None
+    stage_2: Positive | None = None
+    batch: Count | None = None
+    pool: Count | None = None
+    num_test: Tests = 2048
     core: Core = "fresh"
     bias: bool = False
     dtype: DType = "float32"
@@ -118,7 +122,6 @@ class TwoStage(Run[Fixed]):
         )
         found = controlled(found, self.control)
         if self.tau_0 is not None:
-            checks.real("tau_0", self.tau_0, 0)
             found = dataclasses.replace(found, init=self.tau_0)
         return found
 
@@ -132,10 +135,7 @@ class TwoStage(Run[Fixed]):
 
     def check(self) -> None:
         """Raise `ValueError`, naming the field, for what the constructors do not see."""
-        checks.choice("task", self.task, ("prompts",))
-        checks.choice("dtype", self.dtype, ("float32", "float64"))
-        for name, minimum in (("batch", 1), ("pool", 1), ("num_test", 2)):
-            checks.integer(name, self.value(name), minimum)
+        super().check()
         self.numbers()
 
     def check_axes(self, axes: Collection[str]) -> None:

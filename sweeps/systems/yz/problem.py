@@ -8,11 +8,13 @@ from typing import Annotated, Any, ClassVar, Literal, NamedTuple
 
 import numpy as np
 import tyro
+from pydantic import InstanceOf
 
 import dynsim
 from dynsim import checks
 from dynsim.classes.files import SUFFIXES
 from dynsim.classes.synthetic import Layout
+from dynsim.decoding import Count, Decay, NotNegative, Positive, Rate, Size, SizeOrNone
 from odes.symmetric.state import SymmetricTask
 from sweeps.systems.choice import Choice, Chooses
 from sweeps.systems.yz import large
@@ -22,7 +24,9 @@ OPTIMIZERS: dict[str, dict[str, float]] = {
     "adam": {"b1": 0.9, "b2": 0.999, "eps": 1e-8},
 }
 """What each rule reads besides the rates, with defaults."""
-Given = Annotated[str | dynsim.SequenceClasses, tyro.conf.arg(constructor=str, metavar="STR")]
+Given = Annotated[
+    str | InstanceOf[dynsim.SequenceClasses], tyro.conf.arg(constructor=str, metavar="STR")
+]
 """A task, which a command line can only name."""
 
 
@@ -60,21 +64,21 @@ class Problem(Chooses):
     DEFAULT_ETA_Y: ClassVar[float] = 1.0
 
     task: Given = "syn-small"
-    eta_y: float | None = None
-    eta_z: float = 0.1
-    ratio: float | None = None
+    eta_y: Rate | None = None
+    eta_z: Rate = 0.1
+    ratio: NotNegative | None = None
     optimizer: Literal["sgd", "adam"] = "sgd"
-    momentum: float | None = None
-    b1: float | None = None
-    b2: float | None = None
-    eps: float | None = None
-    num_queries: int | None = None
-    classes_per_query: int | None = None
-    num_common: int | None = None
-    num_distinct: int | None = None
-    K: int | None = None
-    M: int | None = None
-    overlap: float | None = None
+    momentum: Decay | None = None
+    b1: Decay | None = None
+    b2: Decay | None = None
+    eps: Positive | None = None
+    num_queries: Count | None = None
+    classes_per_query: Size | None = None
+    num_common: SizeOrNone | None = None
+    num_distinct: SizeOrNone | None = None
+    K: Count | None = None
+    M: Count | None = None
+    overlap: Decay | None = None
     layout: Layout | None = None
 
     @property

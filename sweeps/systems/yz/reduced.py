@@ -14,9 +14,10 @@ from odes.symmetric.state import SymmetricTask
 from odes.theory import named
 from odes.yz import ladder
 from sweeps.systems.base import Engine, Settings, known
+from sweeps.systems.solving import integrate
 from sweeps.systems.yz import memory
 from sweeps.systems.yz.problem import Problem
-from sweeps.systems.yz.rungs import assemble, check_applies, check_finite, integrate, rung
+from sweeps.systems.yz.rungs import assemble, check_applies, check_finite, rung
 from sweeps.systems.yz.settings import Fixed
 
 

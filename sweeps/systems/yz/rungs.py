@@ -2,24 +2,20 @@
 
 import functools
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
-import numpy as np
 from jaxtyping import Array, PRNGKeyArray
 
 import dynsim
 from dynsim import Trajectory
 from dynsim.yz import finite_length
 from dynsim.yz.observables import PREDICTED
-from odes.solver.tolerances import DEFAULT_TOLERANCES
 from odes.yz import ladder
 from sweeps.systems.base import Engine, Settings
+from sweeps.systems.solving import integrate
 from sweeps.systems.yz import memory
 from sweeps.systems.yz.settings import Fixed
-
-ATOL_SHARE = 0.01
-"""Absolute tolerance of an adaptive solver over its relative one, as in its defaults."""
 
 
 def assemble(
@@ -35,22 +31,6 @@ def start_of(fixed: Fixed, task: dynsim.SequenceClasses, key: PRNGKeyArray) -> d
     if fixed.init == "zero":
         return None
     return dynsim.initial_weights(task, fixed.init, key, fixed.dtype)
-
-
-def integrate(
-    solve: Callable[..., Trajectory],
-    settings: Settings[Any],
-    task: Any,
-    optimizer: Any,
-    **options: Any,
-) -> Trajectory:
-    """A theory's solve as the settings ask for it, in times, record, precision and tolerance."""
-    if settings.rtol is not None:
-        options["tolerances"] = DEFAULT_TOLERANCES[settings.dtype]._replace(
-            rtol=settings.rtol, atol=settings.rtol * ATOL_SHARE
-        )
-    times = np.asarray(settings.times, settings.dtype)
-    return solve(task, optimizer, times, record=settings.record, dtype=settings.dtype, **options)
 
 
 def check_finite(

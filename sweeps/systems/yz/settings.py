@@ -7,7 +7,7 @@ from typing import Any, ClassVar, Literal, NamedTuple, Self
 import numpy as np
 from jaxtyping import ArrayLike, Float
 
-from dynsim import checks
+from dynsim.decoding import CountOrInf, Length, Steps
 from dynsim.precision import DType
 from dynsim.training.optim import Kind
 from sweeps.systems.base import Fields, FixedT, Run, Times, steps_of
@@ -53,19 +53,11 @@ class LayerTraining(Problem, Run[FixedT]):
         counts=("length", "batch"),
     )
 
-    steps: int = 1000
-    length: int | float = 128
-    batch: int | float = 128
+    steps: Steps = 1000
+    length: Length = 128
+    batch: CountOrInf = 128
     init: Literal["zero", "uniform"] = "zero"
     dtype: DType = "float32"
-
-    def check(self) -> None:
-        """Raise `ValueError`, naming the field, for what the constructors do not see."""
-        checks.steps("steps", self.steps)
-        checks.count_or_inf("length", self.length, 2)
-        checks.count_or_inf("batch", self.batch, 1)
-        checks.choice("init", self.init, ("zero", "uniform"))
-        checks.choice("dtype", self.dtype, ("float32", "float64"))
 
     def check_axes(self, axes: Collection[str]) -> None:
         """Raise `ValueError` for axes that these runs do not read, or that say the same."""

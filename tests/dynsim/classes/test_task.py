@@ -63,7 +63,7 @@ def test_a_task_is_a_pytree_that_survives_jit_and_keeps_float64() -> None:
         ({"probs": [[0, 0, 0, 0], GOOD[1]]}, "probs[0] (class 0): has no support"),
         ({"probs": np.full((5, 4), 0.25), "query": [0] * 5}, "K = 5 classes but M = 4 tokens"),
         ({"probs": [0.5, 0.5]}, "shape (K, M)"),
-        ({"probs": [["a", "b"]]}, "probs: must be an array of numbers"),
+        ({"probs": [["a", "b"]]}, "probs: must be an array of real numbers"),
         ({"query": [0, 4]}, "query[1] (class 1) = 4: must be a token id in [0, 4)"),
         ({"query": [0, -1]}, "query[1] (class 1) = -1"),
         ({"query": [0]}, "query: must have shape (2,)"),

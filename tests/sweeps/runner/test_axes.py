@@ -88,7 +88,7 @@ def test_chunks_tile_the_array_of_runs_without_crossing_static_values(size: int)
         ({"axes": {"b1": [0.9]}}, "axes.b1: optimizer 'sgd' does not read it"),
         ({"axes": {"length": [1]}}, "length = 1: must be an integer >= 2, or inf"),
         ({"axes": {"momentum": [0.5, 1]}}, "momentum = 1.0: must be finite and in [0, 1)"),
-        ({"axes": {"overlap": [1]}, "run": {"task": "overlapping"}}, "overlap = 1.0: must be"),
+        ({"axes": {"overlap": [1]}, "run": {"task": "overlapping"}}, "overlap = 1: must be"),
         ({"axes": {}}, "axes: needs a table with at least one axis"),
         ({"axes": {"eta_y": [1]}, "run": {"eta_y": 2}}, "run.eta_y = 2: is an axis as well"),
         ({"axes": {"eta_y": [1]}, "run": {"stepz": 2}}, "run = 'stepz': must be one of task"),

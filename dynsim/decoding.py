@@ -1,0 +1,267 @@
+"""Typed decoding of settings: types, ranges and units stand in the annotations of a dataclass.
+
+What Python, a sweep file or the command line gives for a field is what its annotation says, or an
+error says `path = value: must be ...`. pydantic checks types and ranges, which are written as
+`annotated_types` has them; numbers of NumPy and lists count as Python's own numbers and tuples.
+"""
+
+import contextlib
+import dataclasses
+import decimal
+import fractions
+import functools
+import math
+import reprlib
+import types
+import typing
+from collections.abc import Collection, Mapping
+from typing import Annotated, Any, Literal, NamedTuple, Union
+
+import annotated_types as at
+import jax
+import numpy as np
+import pydantic
+
+from dynsim import checks
+
+MOST = 2**31
+"""What there are fewer of than that, of anything, because 32 bits count it."""
+
+
+class Unit(NamedTuple):
+    """The unit of a number, for messages."""
+
+    symbol: str
+
+
+class Says(NamedTuple):
+    """What is allowed, in words, where types would say it badly."""
+
+    allowed: str
+
+
+def _whole(value: float) -> bool:
+    return value == math.inf or (value < MOST and value == int(value))
+
+
+FINITE, WHOLE = at.Predicate(math.isfinite), at.Predicate(_whole)
+Count = Annotated[int, at.Ge(1), at.Le(2**31 - 1)]
+"""How many there are of something."""
+Size = Annotated[int, at.Ge(1), at.Le(2**20)]
+"""How long an axis of an array is."""
+Index = Annotated[int, at.Ge(0), at.Le(2**31 - 1)]
+"""Where something is."""
+SizeOrNone = Annotated[int, at.Ge(0), at.Le(2**20)]
+"""How long an axis of an array is that can be missing."""
+Steps = Annotated[int, at.Ge(1), at.Le(2**31 - 1), Unit("step")]
+"""Steps, which 32 bits count."""
+Seed = Annotated[int, at.Ge(0), at.Le(2**32 - 1)]
+"""Number of a random key or of a run, which has 32 bits."""
+CountOrInf = Annotated[int | float, at.Ge(1), WHOLE]
+"""How many there are of something, or infinitely many."""
+Length = Annotated[int | float, at.Ge(2), WHOLE, Unit("tokens")]
+"""Tokens of a sequence with its query, or infinitely many."""
+Tokens = Annotated[int, at.Ge(2), at.Le(2**31 - 1), Unit("tokens")]
+"""The same, of which there are not infinitely many."""
+Rate = Annotated[float, at.Ge(0), FINITE, Unit("1/step")]
+"""A learning rate."""
+Real = Annotated[float, FINITE]
+NotNegative = Annotated[float, at.Ge(0), FINITE]
+Positive = Annotated[float, at.Gt(0), FINITE]
+Share = Annotated[float, at.Ge(0), at.Le(1)]
+"""A probability, or a share of something."""
+Decay = Annotated[float, at.Ge(0), at.Lt(1)]
+"""What is kept of something from one step to the next."""
+
+SHOWN = reprlib.Repr()
+SHOWN.maxdict = SHOWN.maxlist = SHOWN.maxtuple = 6
+SHOWN.maxstring = SHOWN.maxother = SHOWN.maxlong = 80
+
+
+class Field(NamedTuple):
+    """A field of settings.
+
+    Attributes:
+        annotation: its type with ranges and unit.
+        adapter: what checks a value for it.
+    """
+
+    annotation: Any
+    adapter: pydantic.TypeAdapter[Any]
+
+
+@functools.cache
+def fields(cls: type) -> dict[str, Field]:
+    """The fields of a dataclass by name."""
+    hints = typing.get_type_hints(cls, include_extras=True)
+    config = pydantic.ConfigDict(strict=True, arbitrary_types_allowed=True)
+    return {
+        field.name: Field(hints[field.name], pydantic.TypeAdapter(hints[field.name], config=config))
+        for field in dataclasses.fields(cls)
+    }
+
+
+def check(settings: Any, path: str = "", many: Collection[str] = ()) -> None:
+    """Raise `ValueError` unless every field of `settings`, a dataclass, is what its annotation
+    says. Those named in `many` may hold arrays of such values, or values that are traced."""
+    for name, field in fields(type(settings)).items():
+        check_value(f"{path}{name}", getattr(settings, name), field, name in many)
+
+
+def check_table(table: Mapping[str, Any], cls: type, path: str) -> None:
+    """Raise `ValueError` unless all values of a table are what the fields of `cls` take."""
+    for name, value in table.items():
+        check_value(f"{path}{name}", plain(value), fields(cls)[name])
+
+
+def check_value(path: str, value: Any, field: Field, many: bool = False) -> None:
+    """Raise `ValueError`, as `path = value: must be ...`, unless a field takes `value`."""
+    if many and (checks.is_traced(value) or np.ndim(value)):
+        _check_array(path, value, field.annotation)
+        return
+    try:
+        field.adapter.validate_python(value)
+    except pydantic.ValidationError as error:
+        first = error.errors(include_url=False)[0]
+        inside = first["loc"] and all(isinstance(each, int) for each in first["loc"])
+        where = "".join(f"[{each}]" for each in first["loc"]) if inside else ""
+        given = first["input"] if inside else value
+        large = isinstance(value, int) and value >= MOST
+        too_high = large or first["type"].startswith("less_than")
+        wrong_kind = not first["type"].startswith(("greater_than", "less_than", "predicate"))
+        raise ValueError(
+            f"{path}{where} = {shown(given)}: must be "
+            f"{allowed(field.annotation, too_high=too_high, kind=wrong_kind)}"
+        ) from None
+    if isinstance(value, int) and abs(value) >= 2**63:
+        raise ValueError(f"{path} = {shown(value)}: must be an integer of 64 bits")
+    if isinstance(value, float) and math.isnan(value):
+        raise ValueError(f"{path} = nan: must be a number")
+
+
+def rounded(settings: Any, dtype: str) -> None:
+    """Raise `ValueError` for a number that lies within its open range, but not any more as a
+    number of the precision `dtype`: 1 - 1e-9 is 1 in float32, and 1e39 is infinite."""
+    for name, field in fields(type(settings)).items():
+        value = getattr(settings, name)
+        if not isinstance(value, float):
+            continue
+        bounds = _bounds(field.annotation)
+        with np.errstate(over="ignore"):
+            near = float(np.asarray(value).astype(dtype))
+        too_large = math.isinf(near) and not math.isinf(value)
+        if too_large or (near != value and near in (bounds.lt, bounds.gt)):
+            raise ValueError(
+                f"{name} = {value!r}: is {near:g} in {dtype}; must be "
+                f"{allowed(field.annotation)}, or dtype = 'float64'"
+            )
+
+
+def plain(value: Any) -> Any:
+    """A value with numbers of NumPy and lists as Python's own numbers and tuples."""
+    if isinstance(value, list | tuple):
+        return tuple(map(plain, value))
+    if isinstance(value, decimal.Decimal | fractions.Fraction):
+        return float(value)
+    scalar = isinstance(value, np.generic | np.ndarray | jax.Array) and np.ndim(value) == 0
+    if scalar and not checks.is_traced(value):
+        # A random key is no number, and stays what it is.
+        with contextlib.suppress(TypeError, ValueError, AttributeError, NotImplementedError):
+            return value.item()
+    return value
+
+
+def made_plain(settings: Any) -> None:
+    """Make the values of a frozen dataclass `plain`: to be called when it is made."""
+    for field in dataclasses.fields(settings):
+        value = getattr(settings, field.name)
+        found = plain(value)
+        if found is not value:
+            object.__setattr__(settings, field.name, found)
+
+
+def shown(value: Any) -> str:
+    """A value for a message, cut where it is long or deep."""
+    try:
+        return repr(value) if isinstance(value, float) else SHOWN.repr(value)
+    except (ValueError, RecursionError):
+        return f"a {type(value).__name__} too long to be shown"
+
+
+def allowed(annotation: Any, *, too_high: bool = False, kind: bool = False) -> str:
+    """What a field takes, in words; of a range the end that was missed, and for what is of another
+    `kind` the type."""
+    parts, extras = _flat(annotation)
+    for each in extras:
+        if isinstance(each, Says):
+            return each.allowed
+    bounds = _bounds(annotation)
+    unit = "".join(f", in {each.symbol}" for each in extras if isinstance(each, Unit))
+    choices = [str(each) for part in parts for each in typing.get_args(part)]
+    if any(typing.get_origin(part) is Literal for part in parts):
+        return f"one of {', '.join(choices)}"
+    if float in parts and int in parts:
+        return f"an integer {f'< {MOST}' if too_high else f'>= {bounds.ge}'}, or inf{unit}"
+    if float in parts:
+        if kind:
+            return f"a number{unit}"
+        left, right = "[" if bounds.gt is None else "(", "]" if bounds.le is not None else ")"
+        low = next((b for b in (bounds.ge, bounds.gt) if b is not None), -math.inf)
+        high = next((b for b in (bounds.le, bounds.lt) if b is not None), math.inf)
+        left = "(" if math.isinf(low) else left
+        return f"finite and in {left}{low:g}, {high:g}{right}{unit}"
+    if int in parts:
+        if bounds.ge is None:
+            return "an integer"
+        limit = f"<= {bounds.le}" if too_high and bounds.le else f">= {bounds.ge}"
+        return f"an integer {limit}{unit}"
+    if bool in parts:
+        return "true or false"
+    if str in parts:
+        return "text"
+    if parts and typing.get_origin(parts[0]) is tuple:
+        return f"a list, each {allowed(typing.get_args(parts[0])[0], kind=True)}"
+    return " or ".join(getattr(part, "__name__", str(part)) for part in parts)
+
+
+class Bounds(NamedTuple):
+    """A range: its ends that belong to it, or that do not."""
+
+    ge: Any = None
+    gt: Any = None
+    le: Any = None
+    lt: Any = None
+
+
+def _bounds(annotation: Any) -> Bounds:
+    found = {}
+    for each in _flat(annotation)[1]:
+        for kind in (at.Ge, at.Gt, at.Le, at.Lt):
+            if isinstance(each, kind):
+                found[kind.__name__.lower()] = getattr(each, kind.__name__.lower())
+    return Bounds(**found)
+
+
+def _flat(annotation: Any) -> tuple[list[Any], list[Any]]:
+    """The types of a union without None, and all that annotations add to them."""
+    if typing.get_origin(annotation) is Annotated:
+        parts, extras = _flat(typing.get_args(annotation)[0])
+        return parts, [*extras, *annotation.__metadata__]
+    if typing.get_origin(annotation) in (Union, types.UnionType):
+        every = [_flat(part) for part in typing.get_args(annotation) if part is not type(None)]
+        return [p for parts, _ in every for p in parts], [e for _, extras in every for e in extras]
+    return [annotation], []
+
+
+def _check_array(path: str, value: Any, annotation: Any) -> None:
+    bounds = _bounds(annotation)
+    low = bounds.ge if bounds.gt is None else bounds.gt
+    high = bounds.le if bounds.lt is None else bounds.lt
+    checks.real(
+        path,
+        value,
+        -math.inf if low is None else low,
+        math.inf if high is None else high,
+        open_minimum=bounds.gt is not None,
+        open_maximum=bounds.lt is not None,
+    )

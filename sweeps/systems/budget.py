@@ -1,0 +1,56 @@
+"""What a sweep may ask for at most, told before anything is allocated or compiled.
+
+The bounds lie far beyond what anybody can run: they tell slips, such as a number of values in place
+of a last value. What is merely large is said by the plan of a run.
+"""
+
+MOST_RUNS = 2**40
+MOST_PROGRAMS = 2**16
+"""Combinations of values of static axes: each compiles a program of its own."""
+MOST_BYTES = 2**40
+"""Of memory, for one run in flight."""
+MOST_STORED = 2**50
+"""Bytes that are recorded, each observable taken for one number."""
+MOST_SECONDS = 3.2e8
+"""Ten years, at `SECONDS` a step."""
+SECONDS = 1e-8
+"""Less than a step of a run takes on any device, however many run at once."""
+
+
+def check_runs(runs: int, programs: int, numbers: int, steps: int) -> None:
+    """Raise `ValueError` for what nobody can run.
+
+    Args:
+        runs: their number.
+        programs: number of combinations of static axes.
+        numbers: recorded by a run.
+        steps: optimiser steps of a run, 1 where they follow from its numbers.
+    """
+    if runs > MOST_RUNS:
+        raise ValueError(f"axes: are {runs} runs, at most {MOST_RUNS} are possible")
+    if programs > MOST_PROGRAMS:
+        raise ValueError(
+            f"axes: {programs} combinations of values change shapes, and compile a program each; "
+            f"at most {MOST_PROGRAMS} are possible"
+        )
+    stored = 4 * runs * numbers
+    if stored > MOST_STORED:
+        raise ValueError(
+            f"axes, record, times: {runs} runs would record {stored / 2**40:.3g} TiB, at most "
+            f"{MOST_STORED / 2**40:g} TiB are possible"
+        )
+    seconds = SECONDS * runs * steps
+    if seconds > MOST_SECONDS:
+        raise ValueError(
+            f"steps = {steps}: {runs} runs would take {seconds / 3.2e7:.3g} years at {SECONDS:g} s "
+            "a step"
+        )
+
+
+def check_memory(bytes_per_run: int) -> None:
+    """Raise `ValueError` where a run in flight would take memory that nobody has."""
+    if bytes_per_run > MOST_BYTES:
+        raise ValueError(
+            f"run: would take {bytes_per_run / 2**30:.4g} GiB of memory, more than "
+            f"{MOST_BYTES / 2**30:g} GiB; its sizes are too large"
+        )

@@ -1,0 +1,283 @@
+"""What nobody should write into a sweep, a command line or a Python call, and all that people do.
+
+Every configuration ends in a sweep that is checked, or in a `ValueError` of ours; nothing compiles.
+`make fuzz` tries them for long and prints what came of it: python -m tests.sweeps.fuzz MINUTES.
+"""
+
+import collections
+import contextlib
+import decimal
+import io
+import json
+import sys
+import time
+import traceback
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import hypothesis
+import numpy as np
+from hypothesis import strategies as st
+
+import dynsim
+import odes
+import sweeps
+from dynsim import decoding
+from sweeps import cli
+from sweeps.commands.table import COMMANDS, FOR_SYSTEMS
+from sweeps.runner.files import from_table
+from sweeps.runner.spec import Sweep
+from sweeps.systems import registry
+from sweeps.systems.base import field_names
+
+RUNS = {name: registry.system(name).run for name in registry.BUILT_IN}
+ENGINES = {name: tuple(registry.engines(registry.system(name))) for name in RUNS}
+READ = {
+    name: [each for each in run.AXES.names if getattr(run(), each, 0) is not None]
+    for name, run in RUNS.items()
+}
+"""Axes that a run reads whose other settings are left alone."""
+NUMBERS = (0, 1, 2, 3, 5, -1, 64, 10**6, 2**31, 2**32, 2**63, 10**20, 10**400)
+FLOATS = (0.0, 0.1, 0.5, 1.0, 2.5, -1.0, 1 - 1e-9, 1e-300, 1e39, 1e308, float("inf"), float("nan"))
+WORDS = ("", "a", "inf", "0.1", "false", "end", "loss", "simulation", "plain", "syn", "seed", "T")
+
+
+def deep(levels: int) -> list[Any]:
+    """A list in a list in a list ..."""
+    found: list[Any] = []
+    for _ in range(levels):
+        found = [found]
+    return found
+
+
+plain = st.one_of(
+    st.sampled_from(NUMBERS),
+    st.sampled_from(FLOATS),
+    st.sampled_from(WORDS),
+    st.booleans(),
+    st.sampled_from((40, 400)).map(deep),
+    st.text(max_size=4),
+    st.integers(),
+    st.floats(),
+)
+value = st.one_of(
+    plain, st.lists(plain, max_size=3), st.dictionaries(st.sampled_from(WORDS), plain, max_size=2)
+)
+"""What TOML can give for anything."""
+python = st.one_of(
+    value,
+    st.none(),
+    plain.filter(lambda x: isinstance(x, int | float) and abs(x) < 2**63).map(np.float64),
+    st.sampled_from(
+        (
+            np.int64(3),
+            np.float32(0.1),
+            np.array(0.5),
+            np.array([0.1, 0.2]),
+            np.bool_(True),
+            decimal.Decimal("0.1"),
+            1 + 2j,
+            b"x",
+            object(),
+            {1},
+            range(3),
+            min,
+        )
+    ),
+)
+"""What Python can give besides."""
+spaced = st.one_of(
+    st.builds(
+        lambda kind, a, b, n: {kind: [a, b, n]},
+        st.sampled_from(("linspace", "logspace", "range", "magic")),
+        plain,
+        plain,
+        st.sampled_from(NUMBERS),
+    ),
+    plain.map(lambda n: {"range": n}),
+)
+
+
+def names_of(system: str) -> tuple[str, ...]:
+    """What can be said about a run of a system, and some that cannot."""
+    return (*field_names(RUNS[system]), "T", "lr", "magic")
+
+
+@st.composite
+def tables(draw: st.DrawFn, given: st.SearchStrategy[Any] = value) -> dict[str, Any]:
+    """A sweep as TOML gives it: mostly right, and wrong in a few places."""
+    system = draw(st.sampled_from(tuple(RUNS)))
+    run = RUNS[system]
+    right = st.lists(st.sampled_from((2, 4, 16)), min_size=1, max_size=3, unique=True)
+    wrong = draw(st.integers(0, 3)) == 0
+    axis = st.sampled_from((*run.AXES.names, "magic", "T") if wrong else READ[system])
+    axes_values = st.one_of(spaced, given) if wrong else right
+    table: dict[str, Any] = {
+        "system": system,
+        "axes": draw(st.dictionaries(axis, axes_values, min_size=1 - wrong, max_size=2)),
+    }
+    if draw(st.integers(0, 2)) == 0:
+        entry = st.sampled_from(names_of(system))
+        table["run"] = draw(st.dictionaries(entry, given, max_size=2))
+    keys = st.sampled_from((*field_names(Sweep), "system", "seed", "magic"))
+    more = {
+        "engine": st.sampled_from(ENGINES[system]),
+        "times": st.sampled_from(("end", 5, [0, 1], [1, 0])),
+    }
+    table["record"] = ["loss"]
+    for name, known in more.items():
+        if draw(st.integers(0, 3)) == 0:
+            table[name] = draw(known)
+    if draw(st.integers(0, 2)) == 0:
+        table[draw(keys)] = draw(given)
+    return table
+
+
+@st.composite
+def runs(draw: st.DrawFn) -> tuple[type, dict[str, Any]]:
+    """A run in Python, wrong in a field or two."""
+    system = draw(st.sampled_from(tuple(RUNS)))
+    fields = st.sampled_from(field_names(RUNS[system]))
+    return RUNS[system], draw(st.dictionaries(fields, python, min_size=1, max_size=2))
+
+
+WORDS_OF_COMMANDS = (
+    *COMMANDS,
+    *(f"{first} {name}" for first in FOR_SYSTEMS for name in registry.BUILT_IN),
+)
+SETTINGS = {name: cli.load(name)[0] for name in WORDS_OF_COMMANDS}
+
+
+@st.composite
+def lines(draw: st.DrawFn) -> list[str]:
+    """A command line with an option or two."""
+    name = draw(st.sampled_from(WORDS_OF_COMMANDS))
+    options = st.sampled_from((*field_names(SETTINGS[name]), "magic", "seed", "num_times"))
+    given = st.one_of(
+        st.sampled_from(NUMBERS[:-1]).map(str),
+        st.sampled_from(FLOATS).map(str),
+        st.sampled_from(WORDS),
+        st.text("abc01-=.é", max_size=4),
+    )
+    words = name.split()
+    for option in draw(st.lists(options, max_size=2)):
+        words.append(f"--{option.replace('_', '-')}")
+        words += draw(st.lists(given, max_size=2))
+    return words
+
+
+class RefusedError(Exception):
+    """A command line that was refused in a line of ours."""
+
+
+def try_table(table: dict[str, Any]) -> None:
+    """Decode and check a table."""
+    from_table(table).check()
+
+
+def try_run(drawn: tuple[type, dict[str, Any]]) -> None:
+    """Check a run and a sweep over seeds of it; what is stored of it is JSON."""
+    run, given = drawn
+    sweep = Sweep({"seed": [0]}, run(**given), record=("loss",))
+    sweep.check()
+    json.dumps(sweep.as_json())
+
+
+def try_line(words: list[str]) -> None:
+    """Parse a command line and check its settings; help and refusals are no failures."""
+    said = io.StringIO()
+    try:
+        with contextlib.redirect_stderr(said), contextlib.redirect_stdout(said):
+            settings = cli.parse(words)
+    except SystemExit as stop:
+        if not stop.code:
+            return
+        text = said.getvalue()
+        if text.startswith("dynsim: ") and text.count("\n") == 1:
+            raise RefusedError(text) from None
+        raise
+    decoding.check(settings)
+
+
+ROOMS = [Path(each.__file__).parent for each in (dynsim, odes, sweeps)]
+SLOW = 10.0
+"""Seconds of computing after which an answer counts as slow."""
+CLASSES: dict[str, tuple[st.SearchStrategy[Any], Callable[[Any], None]]] = {
+    "sweep files": (tables(), try_table),
+    "sweeps in Python": (tables(python), try_table),
+    "runs in Python": (runs(), try_run),
+    "command lines": (lines(), try_line),
+}
+"""Classes of input: how they are drawn, and what tries one."""
+
+
+def ours(error: BaseException) -> bool:
+    """Whether an error is a `ValueError` that this project raises itself."""
+    if type(error) is not ValueError:
+        return isinstance(error, RefusedError)
+    raised = Path(traceback.extract_tb(error.__traceback__)[-1].filename)
+    return any(room in raised.parents for room in ROOMS)
+
+
+def count(name: str, examples: int, seed: int | None = None) -> collections.Counter[str]:
+    """Try `examples` inputs of a class; how many were accepted, refused, or ended otherwise, and
+    by what."""
+    drawn, attempt = CLASSES[name]
+    found: collections.Counter[str] = collections.Counter()
+
+    @hypothesis.settings(
+        max_examples=examples,
+        deadline=None,
+        database=None,
+        derandomize=seed is None,
+        suppress_health_check=list(hypothesis.HealthCheck),
+        phases=(hypothesis.Phase.generate,),
+    )
+    @hypothesis.given(drawn)
+    def every(given: Any) -> None:
+        began = time.process_time()
+        try:
+            attempt(given)
+            found["accepted"] += 1
+        except (Exception, SystemExit) as error:
+            if ours(error):
+                found["refused"] += 1
+                return
+            found["not ours"] += 1
+            where = traceback.extract_tb(error.__traceback__)[-1]
+            place = f"{type(error).__name__} at {where.filename.split('/')[-1]}:{where.lineno}"
+            found[f"{place} ({str(error)[:60]!r}) by {decoding.shown(given)}"] += 1
+        finally:
+            seconds = time.process_time() - began
+            if seconds > SLOW:
+                found["slow"] += 1
+                found[f"slow at {seconds:.0f} s by {decoding.shown(given)}"] += 1
+
+    if seed is not None:
+        every = hypothesis.seed(seed)(every)
+    every()
+    return found
+
+
+def main(minutes: float) -> int:
+    """Try inputs of all classes for so long; print a line for each class."""
+    totals = {name: collections.Counter() for name in CLASSES}
+    ends, seed = time.monotonic() + 60 * minutes, 0
+    while time.monotonic() < ends:
+        for name, total in totals.items():
+            total.update(count(name, 1000, seed))
+        seed += 1
+    heads = ("tried", "accepted", "refused", "not ours")
+    print(f"{'class of input':<20}" + "".join(f"{each:>10}" for each in heads) + "  slow")
+    for name, total in totals.items():
+        numbers = [total[kind] for kind in ("accepted", "refused", "not ours")]
+        shown = "".join(f"{each:>10}" for each in (sum(numbers), *numbers))
+        print(f"{name:<20}{shown}{total['slow']:>6}")
+    bad = [key for total in totals.values() for key in total if " at " in key]
+    print("\n".join(bad[:40]))
+    return bool(bad)
+
+
+if __name__ == "__main__":
+    sys.exit(main(float(sys.argv[1])))
