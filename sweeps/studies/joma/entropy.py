@@ -178,5 +178,6 @@ def finished(ax: Axes, quantity: str) -> Axes:
     """An axis of steps, a grid and a legend."""
     ax.set(xlabel="optimiser steps", ylabel=quantity)
     ax.grid(alpha=0.25)
+    ax.title.set_fontsize("medium")
     ax.legend(fontsize=8)
     return ax
