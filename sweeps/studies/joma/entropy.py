@@ -145,6 +145,7 @@ def plot_toy(course: dict[str, np.ndarray], ax: Axes | None = None) -> Axes:
         xlabel="time",
         xlim=(0, course["time"][-1]),
         title="toy, $v' = (\\mu - v) \\circ$ softmax$(v^2/3)$",
+        fontsize="medium",
     )
     return ax
 
@@ -178,5 +179,6 @@ def finished(ax: Axes, quantity: str) -> Axes:
     """An axis of steps, a grid and a legend."""
     ax.set(xlabel="optimiser steps", ylabel=quantity)
     ax.grid(alpha=0.25)
-    ax.legend(fontsize=8)
+    ax.title.set_fontsize("medium")
+    ax.legend(fontsize=7)
     return ax

@@ -21,6 +21,7 @@ from dynsim.joma.task import Frequencies, fig2
 from dynsim.trajectory import log_times
 from odes.joma import blow_up
 from sweeps import output
+from sweeps.output import drawing
 from sweeps.runner.cluster import hosts
 from sweeps.runner.run import run as run_sweep
 from sweeps.runner.spec import Sweep
@@ -77,7 +78,7 @@ def run(config: FigureJoMA) -> list[Path]:
     lines = [*invariance_lines(along), "", *entropy.toy_lines(course), ""]
     lines += [*entropy.error_lines(found), "", *entropy.dense_lines(found)]
     print("\n".join(lines))
-    figure, axes = plt.subplots(2, 3, figsize=(16, 9.4), layout="constrained")
+    figure, axes = drawing.panels(2, 3)
     plot_invariance(along, ax=axes[0, 0])
     plot_growth(found, ax=axes[0, 1])
     entropy.plot_toy(course, ax=axes[0, 2])

@@ -15,6 +15,7 @@ from matplotlib.colors import LogNorm
 
 from dynsim import checks
 from sweeps import output
+from sweeps.output import drawing
 from sweeps.runner.cluster import hosts
 from sweeps.runner.run import run as run_sweep
 from sweeps.runner.run import valid
@@ -99,10 +100,7 @@ def run(config: JoMAInvariant) -> list[Path]:
     lines = [*map_lines(maps), "", *query_lines(sums)]
     print("\n".join(lines))
     rows, columns = len(ACTIVATIONS), len(config.classes)
-    figure, axes = plt.subplots(
-        rows, columns, figsize=(1.5 + 3.4 * columns, 2.7 * rows), layout="constrained",
-        sharex=True, sharey=True, squeeze=False,
-    )  # fmt: skip
+    figure, axes = drawing.panels(rows, columns, height=2.2, sharex=True, sharey=True)
     for row, (activation, errors) in zip(axes, maps.items(), strict=True):
         for ax, K in zip(row, config.classes, strict=True):
             mesh = plot_map(errors.sel(classes_per_query=K), ax)

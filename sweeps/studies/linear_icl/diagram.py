@@ -16,6 +16,7 @@ from matplotlib.axes import Axes
 
 from dynsim import checks
 from sweeps import output
+from sweeps.output import drawing
 from sweeps.runner.cluster import hosts
 from sweeps.runner.run import run as run_sweep
 from sweeps.runner.run import valid
@@ -101,7 +102,7 @@ def run(config: LinearICLPlateaus) -> list[Path]:
     # In octaves; NaN where either has no escape to compare.
     late = np.log2(trained.escape / theory.escape)
     print("\n".join([*table(same, late), *heads.table(read, config.D)]))
-    figure, rows = plt.subplots(2, 3, figsize=(17, 10), layout="constrained", sharey=True)
+    figure, rows = drawing.panels(2, 3, height=3.4, sharey=True)
     axes, top = rows[0], config.D + 1
     heads.plot(read, config.D, rows[1])
     for ax, name in zip(axes, TITLES, strict=False):
@@ -120,6 +121,8 @@ def run(config: LinearICLPlateaus) -> list[Path]:
         ax.set(xlabel="standard deviation of a starting weight")
     for row in rows:
         row[0].set_ylabel("ratio of neighbouring eigenvalues")
+        for ax in row:
+            ax.title.set_fontsize("medium")
     length = 2 * config.eta * config.steps
     figure.suptitle(
         f"D = {config.D}, {length:g} $\\tau$; above {config.heads} rank-one heads, dashed: first "

@@ -12,6 +12,7 @@ from matplotlib.axes import Axes
 from dynsim import checks
 from odes.linear_icl.plateaus import plateaus
 from sweeps import output
+from sweeps.output import drawing
 from sweeps.runner.cluster import hosts
 from sweeps.runner.run import run as run_sweep
 from sweeps.runner.run import valid
@@ -85,7 +86,7 @@ def run(config: FigureLinearICL) -> list[Path]:
     level = {name: np.asarray(plateaus(run.make_task())) for name, run in trained.items()}
     table = [*escape_table(found, rate["separate"], level["separate"]), "", same_line(found)]
     print("\n".join(table))
-    figure, axes = plt.subplots(2, 2, figsize=(13, 9), layout="constrained")
+    figure, axes = drawing.panels(2, 2, 5.0, 3.6)
     plot_merged(found, rate["merged"], ax=axes[0, 0])
     plot_separate(found, rate["separate"], level["separate"], ax=axes[0, 1])
     plot_components(found, rate["separate"], ax=axes[1, 0])

@@ -18,6 +18,7 @@ from matplotlib.axes import Axes
 from dynsim import checks
 from odes.sparse_attention.early import escape_time
 from sweeps import output
+from sweeps.output import drawing
 from sweeps.runner.cluster import hosts
 from sweeps.runner.run import run as run_sweep
 from sweeps.runner.run import valid
@@ -98,7 +99,7 @@ def run(config: FigureSparseAttention) -> list[Path]:
     found = {name: run_sweep(s, config.out / name).load() for name, s in wanted.items()}
     lines = [*length_lines(found), "", *copies_lines(found), "", *exponent_lines(found)]
     print("\n".join(lines))
-    figure, axes = plt.subplots(1, 3, figsize=(16, 4.8), layout="constrained")
+    figure, (axes,) = drawing.panels(1, 3, height=3.3)
     plot_lengths(found, ax=axes[0])
     plot_copies(found, ax=axes[1])
     plot_rules(found, ax=axes[2])
@@ -240,5 +241,6 @@ def plot_rules(found: dict[str, xr.Dataset], ax: Axes | None = None) -> Axes:
 def _finished(ax: Axes, quantity: str) -> Axes:
     ax.set_ylabel(quantity)
     ax.grid(alpha=0.25)
-    ax.legend(fontsize=8)
+    ax.title.set_fontsize("medium")
+    ax.legend(fontsize=7)
     return ax
