@@ -3,10 +3,11 @@
 Names are imported when they are used, so that the command line can print help without JAX.
 """
 
-import importlib
+import pkgutil
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from sweeps import compare
     from sweeps.commands.explain import explain
     from sweeps.runner.cluster.driver import ChunksFailed
     from sweeps.runner.files import load
@@ -32,6 +33,7 @@ __all__ = [
     "Sweep",
     "System",
     "Training",
+    "compare",
     "difference",
     "explain",
     "forget",
@@ -53,6 +55,7 @@ _SOURCES = {
     "StoreError": "sweeps.runner.store.base:StoreError",
     "Sweep": "sweeps.runner.spec:Sweep",
     "Training": "sweeps.systems.yz.settings:Training",
+    "compare": "sweeps.compare",
     "explain": "sweeps.commands.explain:explain",
     "difference": "sweeps.runner.run:difference",
     "forget": "sweeps.runner.tiles:forget",
@@ -66,8 +69,7 @@ _SOURCES = {
 def __getattr__(name: str) -> Any:
     if name not in _SOURCES:
         raise AttributeError(f"module 'sweeps' has no attribute {name!r}")
-    module, attribute = _SOURCES[name].split(":")
-    found = globals()[name] = getattr(importlib.import_module(module), attribute)
+    found = globals()[name] = pkgutil.resolve_name(_SOURCES[name])
     return found
 
 

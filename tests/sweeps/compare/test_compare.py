@@ -7,7 +7,6 @@ import numpy as np
 import pytest
 
 import sweeps
-import sweeps.compare
 from dynsim import Trajectory
 from sweeps import cli
 from sweeps.compare import report, scatter
