@@ -242,5 +242,5 @@ def _finished(ax: Axes, quantity: str) -> Axes:
     ax.set_ylabel(quantity)
     ax.grid(alpha=0.25)
     ax.title.set_fontsize("medium")
-    ax.legend(fontsize=7)
+    ax.legend(fontsize=8)
     return ax
