@@ -141,12 +141,8 @@ def plot_toy(course: dict[str, np.ndarray], ax: Axes | None = None) -> Axes:
     ax.plot(course["closed/time"], course["closed/entropy"], "k--", lw=1, label="closed form")
     ax.axhline(float(course["end"]), color="0.5", ls=":", label=r"$v = \mu$")
     finished(ax, "entropy of attention (nat)")
-    ax.set(
-        xlabel="time",
-        xlim=(0, course["time"][-1]),
-        title="toy, $v' = (\\mu - v) \\circ$ softmax$(v^2/3)$",
-        fontsize="medium",
-    )
+    ax.set(xlabel="time", xlim=(0, course["time"][-1]))
+    ax.set_title(r"toy, $v' = (\mu - v) \circ$ softmax$(v^2/3)$", fontsize="medium")
     return ax
 
 
@@ -180,5 +176,5 @@ def finished(ax: Axes, quantity: str) -> Axes:
     ax.set(xlabel="optimiser steps", ylabel=quantity)
     ax.grid(alpha=0.25)
     ax.title.set_fontsize("medium")
-    ax.legend(fontsize=7)
+    ax.legend(fontsize=8)
     return ax

@@ -113,7 +113,7 @@ def invariance(
     )
 
 
-def invariance_lines(along: dict[str, tuple[np.ndarray, np.ndarray]]) -> list[str]:
+def invariance_lines(along: dict[Frequencies, tuple[np.ndarray, np.ndarray]]) -> list[str]:
     """The correlations at a few steps."""
     lines = []
     for kind, (times, values) in along.items():
@@ -126,7 +126,7 @@ def invariance_lines(along: dict[str, tuple[np.ndarray, np.ndarray]]) -> list[st
 
 
 def plot_invariance(
-    along: dict[str, tuple[np.ndarray, np.ndarray]], ax: Axes | None = None
+    along: dict[Frequencies, tuple[np.ndarray, np.ndarray]], ax: Axes | None = None
 ) -> Axes:
     """Correlation of both sides of Theorem 1 over training."""
     ax = ax or plt.gca()

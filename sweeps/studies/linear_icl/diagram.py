@@ -152,6 +152,7 @@ def measured(dataset: xr.Dataset, sweep: Sweep) -> xr.Dataset:
     """Number of plateaus, time of the first escape in units of tau, and loss at the end, of each
     run; by scale or heads, ratio and seed."""
     run, runs = sweep.run, tuple(sweep.axes)
+    assert isinstance(run, LinearICL)
     ordered = valid(dataset)["loss"].transpose(*runs, "time").isel(time=slice(1, None))
     level = rests.levels(run, ordered.ratio.values)[None, :, None, :]
     loss, times = ordered.values, ordered.time.values * 2 * run.eta

@@ -176,14 +176,15 @@ def plot_components(found: dict[str, xr.Dataset], rate: float, ax: Axes | None =
     ax = ax or plt.gca()
     trained, theory = (found[f"separate/{e}"].isel(seed=0) for e in ("simulation", "scalar"))
     for d in range(trained.sizes["component"]):
-        label, colour = f"training, component {d + 1}", COLOURS[d % len(COLOURS)]
+        label, colour = f"component {d + 1}", COLOURS[d % len(COLOURS)]
         ax.plot(trained.time * rate, trained.learned[:, d], color=colour, label=label, **TRAINED)
     for d in range(trained.sizes["component"]):
-        label = "one head at a time, eq. 21" if d == 0 else None
+        label = "eq. 21" if d == 0 else None
         ax.plot(theory.time * rate, theory.learned[:, d], "k--", lw=1, label=label)
     _logarithmic(ax, trained, rate)
-    ax.set_title("components of the first seed")
-    return _finished(ax, "share learned")
+    ax.set_title("components of the first seed, in training")
+    _finished(ax, "share learned").legend(fontsize=8, loc="center left")
+    return ax
 
 
 def plot_ranks(dataset: xr.Dataset, rate: float, level: np.ndarray, ax: Axes | None = None) -> Axes:

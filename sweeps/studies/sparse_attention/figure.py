@@ -99,7 +99,7 @@ def run(config: FigureSparseAttention) -> list[Path]:
     found = {name: run_sweep(s, config.out / name).load() for name, s in wanted.items()}
     lines = [*length_lines(found), "", *copies_lines(found), "", *exponent_lines(found)]
     print("\n".join(lines))
-    figure, (axes,) = drawing.panels(1, 3, height=3.3)
+    figure, (axes,) = drawing.panels(1, 3, height=4.6)
     plot_lengths(found, ax=axes[0])
     plot_copies(found, ax=axes[1])
     plot_rules(found, ax=axes[2])
@@ -242,5 +242,6 @@ def _finished(ax: Axes, quantity: str) -> Axes:
     ax.set_ylabel(quantity)
     ax.grid(alpha=0.25)
     ax.title.set_fontsize("medium")
-    ax.legend(fontsize=7)
+    # Curves fill the panels, so that it stands below them.
+    ax.legend(fontsize=8, loc="upper center", bbox_to_anchor=(0.5, -0.2))
     return ax

@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 
 import dynsim
-from dynsim import Heads, Shape
+from dynsim import Heads, Merged, Shape
 from dynsim.joma.model import Hidden, Joint
 from dynsim.training.descent import Descent
 from odes import joma, linear_icl, sparse_attention
@@ -28,6 +28,7 @@ def rows() -> list[tuple[str, ...]]:
 def _growing_part() -> tuple[str, ...]:
     white, key = dynsim.regression(4, 31, "white"), jax.random.key(0)
     init = dynsim.initial_regression(white, key, Heads("merged", 8), 1e-3, "float64")
+    assert isinstance(init, Merged)
     times = np.linspace(0.0, 8.0, 801)
     flow = linear_icl.solve(white, Descent(0.5), times, init=init, record="learned")
     half = float(np.interp(0.5, np.asarray(flow["learned"]).mean(1), times))
