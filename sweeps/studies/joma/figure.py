@@ -73,7 +73,9 @@ def run(config: FigureJoMA) -> list[Path]:
         sweep.check()
     hosts.use_all_cores()
     found = {name: run_sweep(s, config.out / name).load() for name, s in wanted.items()}
-    along = {kind: invariance(fig2(kind), config.steps) for kind in SEQUENCES}
+    along: dict[Frequencies, tuple[np.ndarray, np.ndarray]] = {
+        kind: invariance(fig2(kind), config.steps) for kind in SEQUENCES
+    }
     course = entropy.toy_course()
     lines = [*invariance_lines(along), "", *entropy.toy_lines(course), ""]
     lines += [*entropy.error_lines(found), "", *entropy.dense_lines(found)]
