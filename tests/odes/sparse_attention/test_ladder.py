@@ -84,7 +84,7 @@ def test_a_step_has_the_law_of_its_tokens() -> None:
     [
         # Descent is eta^2 from the corrected flow: eta = 1 is 1 % of a growth time here, and the
         # plain flow is off by eta times the slope, which the last two cases' rates make small.
-        (Descent(0.5), "corrected", 2e-3),
+        pytest.param(Descent(0.5), "corrected", 2e-3, marks=pytest.mark.full),
         pytest.param(Descent(0.05, 0.9, kind="momentum"), "matched", 0.02, marks=pytest.mark.full),
         (Descent(0.01, kind="adam"), "matched-adam", 0.02),
     ],
@@ -126,9 +126,8 @@ def full_flow(T: int, d: int, B: int) -> float:
     return float(found.t[-1])
 
 
-@pytest.mark.parametrize(
-    ("B", "printed"), [pytest.param(1, 1.002, marks=pytest.mark.full), (4, 0.509)]
-)
+@pytest.mark.full  # flows to their plateaus, as those of the figure
+@pytest.mark.parametrize(("B", "printed"), [(1, 1.002), (4, 0.509)])
 def test_repetition_speeds_up_like_the_root_of_its_number(B: int, printed: float) -> None:
     """Against every score on its own, in NumPy: the flow agrees, eqs. 13 and 14 for B = 1 only.
     Their ratios to it at T = 256, d = 64 are known: 2652.9/2647.7 and 668.3/1312.1."""
@@ -146,7 +145,7 @@ def test_repetition_speeds_up_like_the_root_of_its_number(B: int, printed: float
     assert float(sparse_attention.escape_time(task)) == pytest.approx(want, rel=0.04)
 
 
-@pytest.mark.full  # repetition stays
+@pytest.mark.full
 def test_the_plateau_is_the_closed_form_as_tokens_grow() -> None:
     """Before the escape, at T = 2^14, from d = 64 to 4096: the difference to the flow is of first
     order in 1/sqrt(d)."""

@@ -16,6 +16,7 @@ from sweeps.systems.sparse_attention import SparseAttention
 INFINITE = float("inf")
 
 
+@pytest.mark.full  # linear_icl stands in
 def test_sparse_attention_runs_are_the_single_ones() -> None:
     run = SparseAttention(length=8, d=4, steps=30, batch=4)
     before = len(tiles.PROGRAMS)
@@ -31,6 +32,7 @@ def test_sparse_attention_runs_are_the_single_ones() -> None:
     assert cell.loss.item() == pytest.approx(float(alone["loss"][0]), rel=1e-4)
 
 
+@pytest.mark.full
 def test_joma_runs_are_the_single_ones() -> None:
     run = JoMA(steps=20, length=16, batch=4, activation="tanh")
     before = len(tiles.PROGRAMS)

@@ -24,7 +24,7 @@ def swept(axes: dict[str, Any], **change: Any) -> Sweep:
 @pytest.fixture(scope="module")
 def small(tmp_path_factory: pytest.TempPathFactory) -> Path:
     out = tmp_path_factory.mktemp("small") / "run"
-    sweeps.run(swept(SMALL), out)
+    sweeps.run(swept(SMALL), out, tile=4)
     return out
 
 
@@ -32,7 +32,8 @@ def test_what_is_there_is_not_computed_again(
     small: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """One more axis, more seeds in another order, a value between others."""
-    want = sweeps.run(swept({name: LARGE[name] for name in LARGE if name != "eta_z"})).load()
+    fewer = {name: LARGE[name] for name in LARGE if name != "eta_z"}
+    want = sweeps.run(swept(fewer), tile=4).load()
     computed = 0
     compute = Work.compute
 
@@ -42,7 +43,7 @@ def test_what_is_there_is_not_computed_again(
         return compute(self, region, *options)
 
     monkeypatch.setattr(Work, "compute", counted)
-    found = sweeps.run(swept(LARGE), tmp_path / "large", chunk=7, reuse=[small]).load()
+    found = sweeps.run(swept(LARGE), tmp_path / "large", chunk=7, tile=4, reuse=[small]).load()
     assert computed == 2 * 3 * 3 - 2 * 2
     assert (found.status == 0).all()
     # Bit for bit what is computed at once.
