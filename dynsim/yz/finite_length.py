@@ -57,8 +57,8 @@ def check_effective(effective: float, length: Real[Number, ""]) -> None:
     1 / sum_i p_i^2 of tokens of a class.
 
     That number is sum_i f_i^2 / p_i with zero weights, so that the expansion is one in it over 2 L.
-    With fewer contextual tokens than that it does worse than T = infinity: docs/accuracy.md has the
-    measurement.
+    With fewer contextual tokens than that it does worse than T = infinity: docs/results/accuracy.md
+    has the measurement.
     """
     if checks.is_traced(length) or _infinite(length):
         return

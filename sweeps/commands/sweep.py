@@ -28,7 +28,7 @@ class SweepCommand(hosts.Hosts):
         tile: runs that a device works on at once; chosen from an estimate of memory if left out.
         dask: workers of Dask that compute the chunks: the address of a scheduler
             (tcp://HOST:8786), local:4 for four on this machine, or slurm, pbs, ... for a queue.
-        config: TOML file that describes the jobs in the queue, see docs/clusters.md.
+        config: TOML file that describes the jobs in the queue, see docs/howto/clusters.md.
         reuse: stored sweeps whose runs are taken over where this one has the same: to add seeds or
             values of an axis to a finished sweep.
         dry_run: say what it would take, runs, disk and time, and write nothing; a chunk is timed.
@@ -36,7 +36,7 @@ class SweepCommand(hosts.Hosts):
         strict: do not go on with chunks that were made by other versions or on other devices.
         durable: have each chunk outlast a loss of power before the next one begins.
         distributed, coordinator, processes, process, patience: other processes that work on the
-            same sweep, see docs/sweeps.md.
+            same sweep, see docs/howto/sweeps.md.
     """
 
     file: tyro.conf.Positional[str]

@@ -20,7 +20,7 @@ HEADER = """# Slips of the papers
 What Scan and Snap (arXiv:2305.16380) prints and what the numbers say. This page is written by
 
 ```bash
-dynsim validate slips --out docs
+dynsim validate slips --out docs/results
 ```
 
 | # | where | what is printed | what holds | evidence |

@@ -55,7 +55,7 @@ def test_runs_scatter_as_predicted() -> None:
     )(keys)
     found = spread.solve(TASK, rule, [steps], record=record, **settings)
     assert found.ok
-    # The loss scatters further than to first order in 1/T: docs/accuracy.md has by how much.
+    # The loss scatters further than to first order in 1/T: docs/results/accuracy.md has how far.
     for name in record[1:]:
         runs_of = np.asarray(trained[name], np.float64)[:, 0]
         # Pooled over classes where there are two; sampling error of a standard deviation, four of

@@ -12,7 +12,7 @@ from sweeps.studies.tables import measurements
 
 pytestmark = pytest.mark.usefixtures("quick_theory")
 
-DOCS = Path(__file__).parents[4] / "docs"
+DOCS = Path(__file__).parents[4] / "docs" / "results"
 NUMBER = re.compile(r"[-+]?\d+(?:\.\d+)?(?:e[-+]?\d+)?")
 
 
