@@ -19,6 +19,7 @@ from dynsim.classes.task import SequenceClasses, sequence_classes
 from dynsim.precision import AnyArray
 
 Rare = Literal["drop", "merge"]
+"""What becomes of contextual tokens outside the vocabulary: left out, or merged into one."""
 
 
 @dataclasses.dataclass(frozen=True, eq=False)

@@ -8,6 +8,7 @@ from dynsim import checks
 from dynsim.classes.task import SequenceClasses, sequence_classes
 
 Layout = Literal["authors", "paper"]
+"""Whether queries and next tokens have ids of their own, as in the authors' code, or not."""
 
 
 @checks.renamed

@@ -54,6 +54,7 @@ Flow = Literal[
     "adam",
     "matched-adam",
 ]
+"""Names of the flows that optimisers follow, see above."""
 FLOWS: tuple[Flow, ...] = get_args(Flow)
 
 Params = TypeVar("Params")

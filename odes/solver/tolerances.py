@@ -31,6 +31,7 @@ DEFAULT_TOLERANCES = {
     "float32": Tolerances(1e-5, 1e-7),
     "float64": Tolerances(),
 }
+"""By dtype: what solvers use unless they are given others."""
 
 
 def checked_tolerances(tolerances: Tolerances | None, dtype: DType) -> Tolerances:

@@ -39,6 +39,7 @@ from odes.two_stage.loss import Rule
 from odes.two_stage.state import ReducedState
 
 DEFAULT_RECORD = ("K1", "K2", "W_norm", "V_norm", "W_trace", "V_trace")
+"""What is recorded unless something else is asked for."""
 DEFAULT_TOLERANCES = Tolerances(1e-5, 1e-7)
 
 

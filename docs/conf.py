@@ -1,0 +1,68 @@
+"""Settings of the documentation site: `make docs` builds it into out/docs/html."""
+
+import os
+import sys
+from importlib import metadata
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parent / "tools"))
+
+project, author = "dynsim", "The dynsim developers"
+copyright = author  # noqa: A001  (the name that Sphinx reads)
+release = metadata.version("dynsim")
+
+extensions = [
+    "myst_nb",
+    "sphinx.ext.autodoc",
+    "sphinx.ext.napoleon",
+    "sphinx.ext.viewcode",
+    "sphinx_copybutton",
+    "sphinx_design",
+    "api_links",
+    "docstrings",
+    "notebook_times",
+]
+exclude_patterns = ["tools", "gallery/*.py"]
+# Symbols of formulas stand in plain text, which needs no script from elsewhere to be read.
+highlight_language = "text"
+default_role = "literal"
+suppress_warnings = []
+
+myst_enable_extensions = ["attrs_inline", "colon_fence", "deflist"]
+myst_heading_anchors = 4
+
+nb_execution_mode = "force"
+nb_execution_raise_on_error = True
+# Seconds that a cell may take; `notebook_times` bounds the whole notebook.
+nb_execution_timeout = 120
+nb_merge_streams = True
+
+autodoc_member_order = "bysource"
+autodoc_preserve_defaults = True
+autodoc_typehints_format = "short"
+python_maximum_signature_line_length = 88
+python_use_unqualified_type_names = True
+napoleon_attr_annotations = False
+napoleon_use_ivar = True
+napoleon_use_rtype = False
+add_module_names = False
+
+# Links to other projects ask their servers, so a build does so only when it is told to.
+if os.environ.get("DYNSIM_DOCS_ONLINE"):
+    extensions.append("sphinx.ext.intersphinx")
+    intersphinx_mapping = {
+        "python": ("https://docs.python.org/3", None),
+        "numpy": ("https://numpy.org/doc/stable", None),
+        "jax": ("https://docs.jax.dev/en/latest", None),
+        "diffrax": ("https://docs.kidger.site/diffrax", None),
+        "optax": ("https://optax.readthedocs.io/en/latest", None),
+        "xarray": ("https://docs.xarray.dev/en/stable", None),
+    }
+
+html_theme = "furo"
+html_title = f"dynsim {release}"
+html_static_path = ["tools/static"]
+html_css_files = ["style.css"]
+html_copy_source = False
+html_show_sphinx = False
+html_theme_options = {"navigation_with_keys": True}

@@ -1,0 +1,67 @@
+"""Names of our modules and functions in the text become links to where the reference has them.
+
+`odes.population.solve` in backticks is resolved as Python resolves it; what the reference does not
+have stays as it is.
+"""
+
+import importlib
+import re
+from typing import Any
+
+from docutils import nodes
+from sphinx.application import Sphinx
+
+NAME = re.compile(r"((?:dynsim|odes|sweeps)(?:\.\w+)+)(\(.*\))?")
+
+
+def setup(app: Sphinx) -> dict[str, bool]:
+    app.connect("doctree-resolved", _link)
+    return {"parallel_read_safe": True}
+
+
+def _link(app: Sphinx, tree: nodes.document, page: str) -> None:
+    known = app.env.domaindata["py"]["objects"]
+    for literal in list(tree.findall(nodes.literal)):
+        match = NAME.fullmatch(literal.astext())
+        if match is None or _inside_link(literal):
+            continue
+        entry = next((known[name] for name in names(match[1]) if name in known), None)
+        if entry is None:
+            continue
+        uri = app.builder.get_relative_uri(page, entry.docname) + "#" + entry.node_id
+        link = nodes.reference("", "", internal=True, refuri=uri, reftitle=match[1])
+        literal.replace_self(link)
+        link += literal
+
+
+def _inside_link(node: nodes.Node) -> bool:
+    while node.parent is not None:
+        node = node.parent
+        if isinstance(node, nodes.reference | nodes.title):
+            return True
+    return False
+
+
+def names(name: str) -> list[str]:
+    """What an object may be called in the reference: as written, and where it is defined."""
+    found = resolve(name)
+    module = getattr(found, "__module__", None)
+    if module and hasattr(found, "__qualname__"):
+        return [name, f"{module}.{found.__qualname__}"]
+    return [name, *([found.__name__] if isinstance(found, type(re)) else [])]
+
+
+def resolve(name: str) -> Any:
+    """What a dotted name stands for, None if there is no such thing."""
+    first, *rest = name.split(".")
+    found, module = importlib.import_module(first), first
+    for part in rest:
+        module = f"{module}.{part}"
+        try:
+            found = getattr(found, part)
+        except AttributeError:
+            try:
+                found = importlib.import_module(module)
+            except ModuleNotFoundError:
+                return None
+    return found
