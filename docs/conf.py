@@ -34,7 +34,7 @@ myst_heading_anchors = 4
 nb_execution_mode = "force"
 nb_execution_raise_on_error = True
 # Seconds that a cell may take; `notebook_times` bounds the whole notebook.
-nb_execution_timeout = 120
+nb_execution_timeout = 240
 nb_merge_streams = True
 
 autodoc_member_order = "bysource"

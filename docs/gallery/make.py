@@ -32,8 +32,8 @@ HEADER = """# Gallery
 
 <!-- Written by `make gallery` from cards.toml and made.json: edit those. -->
 
-A card for every `dynsim figure`: what it shows, the command that draws it, and what that takes from
-nothing, compilation included: seconds of CPU time, on a machine with {cores} CPU cores and jax {jax}.
+A card for every `dynsim figure`: what it shows, the command that draws it, and what that takes
+from nothing, compilation included: CPU time, on a machine with {cores} CPU cores and jax {jax}.
 A picture whose command has options was made with less than the full figure, which the command draws
 without them. Click a picture to enlarge it.
 """
@@ -86,11 +86,13 @@ def made() -> dict[str, Any]:
 
 
 def sources(name: str) -> str:
-    """A digest of the modules beside the figure's and of what all studies share."""
+    """A digest of the modules beside the figure's and of what all pictures share."""
     found = importlib.util.find_spec(group("figure")[name].settings.split(":")[0])
     assert found is not None
     assert found.origin is not None
-    paths = {*Path(found.origin).parent.glob("*.py"), *(ROOT / "sweeps" / "studies").glob("*.py")}
+    sweeps = ROOT / "sweeps"
+    shared = sweeps / "drawing.py", *(sweeps / "studies").glob("*.py")
+    paths = {*Path(found.origin).parent.glob("*.py"), *shared}
     digest = hashlib.sha256()
     for path in sorted(paths):
         digest.update(path.read_bytes())

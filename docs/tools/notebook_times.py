@@ -5,8 +5,8 @@ from sphinx.application import Sphinx
 from sphinx.environment import BuildEnvironment
 from sphinx.util import logging
 
-SECONDS = 120
-"""That a notebook may take: twice what its page states at most, for slower machines."""
+SECONDS = 300
+"""That a notebook may take: five times what its page promises, for slow and busy machines."""
 
 
 def setup(app: Sphinx) -> dict[str, bool]:
