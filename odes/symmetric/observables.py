@@ -57,7 +57,6 @@ OBSERVABLES: dict[str, Observable] = {
     "attention_distinct": lambda task, state, now: now.c.distinct,
     "attention_common": lambda task, state, now: now.c.common,
 }
-"""What can be recorded, by name: functions of task, state and what was measured of it."""
 """Observables by the name under which they are recorded: () loss, accuracy and entropy; (1,)
 where all classes agree; (D,) or (C,) for each distinct token of a class or each common token."""
 
