@@ -3,8 +3,9 @@
 PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
+PORT ?= 8000
 
-.PHONY: demo check check-devices test test-full test-lowest fuzz bench lint types clean
+.PHONY: demo check check-devices test test-full test-lowest fuzz bench lint types docs docs-serve gallery clean
 
 demo: $(VENV)/.installed
 	$(BIN)/dynsim compare --task syn-small --eta-y 1 --eta-z 0.1 --steps 1000 --seeds 8 --out out/compare
@@ -51,6 +52,19 @@ lint: $(VENV)/.installed-lint
 
 types: $(VENV)/.installed-types
 	$(BIN)/basedpyright --pythonpath $(BIN)/python
+
+# The site, into out/docs/html, every notebook executed; any warning or broken link fails.
+# ONLINE=1 also links to the documentation of jax, diffrax, optax and xarray.
+docs: $(VENV)/.installed-docs
+	DYNSIM_DOCS_ONLINE=$(ONLINE) $(BIN)/python -m sphinx -q -W --keep-going -d out/docs/doctrees docs out/docs/html
+	$(BIN)/python docs/tools/check_links.py out/docs/html
+
+docs-serve: docs
+	$(BIN)/python -m http.server $(PORT) --bind 127.0.0.1 --directory out/docs/html
+
+# Pictures and page of the gallery: what is not up to date, or FIGURES="6 ladder".
+gallery: $(VENV)/.installed
+	$(BIN)/python docs/gallery/make.py $(FIGURES)
 
 clean:
 	rm -rf $(VENV) .venv-lowest .venv-devices out .pytest_cache .ruff_cache

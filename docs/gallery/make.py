@@ -179,7 +179,7 @@ def _card(card: Card, found: dict[str, Any]) -> str:
 def duration(seconds: float | None) -> str:
     """CPU time as a reader says it."""
     if seconds is None:
-        return "not made yet"
+        return "cost not measured yet"
     said = f"{seconds:.0f} s" if seconds < 90 else f"{seconds / 60:.1f} min"
     return f"{said} of CPU time"
 

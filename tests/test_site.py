@@ -1,0 +1,114 @@
+"""The documentation site: the reference lacks no public name, the gallery no figure, the list of
+commands no command; and the tools that build it do what they say. `make docs` builds it."""
+
+import importlib
+import importlib.util
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+import odes
+from sweeps.commands.table import COMMANDS, group
+
+DOCS = Path(__file__).parents[1] / "docs"
+NOTEBOOKS = sorted((DOCS / "tutorials").glob("*[!x].md"))
+CELL = re.compile(r"^```\{code-cell\} ipython3\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+DIRECTIVE = re.compile(r"^\.\. (?:auto\w+|py:module):: (\S+)$", re.MULTILINE)
+PACKAGES = [vars(odes)[name] for name in odes.__all__ if hasattr(vars(odes)[name], "__path__")]
+FRONTS = ["dynsim", "dynsim.classes", "sweeps", *sorted(found.__name__ for found in PACKAGES)]
+
+
+def tool(path: str) -> ModuleType:
+    """A module of the site's tools, by its path in docs/."""
+    spec = importlib.util.spec_from_file_location(Path(path).stem, DOCS / path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+make = tool("gallery/make.py")
+
+
+def resolve(name: str) -> object:
+    """What a dotted name stands for: an attribute where a module is called alike."""
+    first, *rest = name.split(".")
+    found, path = importlib.import_module(first), first
+    for part in rest:
+        path = f"{path}.{part}"
+        found = getattr(found, part) if hasattr(found, part) else importlib.import_module(path)
+    return found
+
+
+def in_reference() -> list[object]:
+    """What the pages of the reference document, by its own directives."""
+    pages = "\n".join(page.read_text() for page in (DOCS / "reference").glob("*.md"))
+    return [resolve(name) for name in DIRECTIVE.findall(pages)]
+
+
+@pytest.mark.parametrize("front", [*FRONTS, "odes"])
+def test_reference_has_every_public_name(front: str) -> None:
+    package, documented = importlib.import_module(front), {id(each) for each in in_reference()}
+    public = getattr(package, "__all__", ())
+    assert public
+    assert [name for name in public if id(getattr(package, name)) not in documented] == []
+
+
+def test_list_of_commands_is_whole() -> None:
+    page = (DOCS / "reference" / "commands.md").read_text()
+    names = {name.split()[0].replace("_", "-") for name in COMMANDS}
+    assert [name for name in sorted(names) if f"`dynsim {name}" not in page] == []
+
+
+def test_gallery_has_a_card_and_a_picture_of_every_figure() -> None:
+    cards, made = make.cards(), make.made()
+    assert set(cards) == set(group("figure"))
+    for name, card in cards.items():
+        assert (make.HERE / card.picture).is_file(), f"{name}: make gallery FIGURES={name}"
+        assert (make.HERE / card.page).is_file(), name
+        # Options were changed since the picture was made.
+        assert made[name]["command"] == card.command, f"{name}: make gallery FIGURES={name}"
+    assert make.page() == make.PAGE.read_text(), "make gallery"
+
+
+def test_gallery_is_small_enough_to_be_kept() -> None:
+    pictures = list(make.HERE.rglob("*.png"))
+    assert {p.relative_to(make.HERE) for p in pictures} == {
+        c.picture for c in make.cards().values()
+    }
+    assert sum(picture.stat().st_size for picture in pictures) < 4e6
+
+
+def test_broken_links_are_found(tmp_path: Path) -> None:
+    (tmp_path / "a.html").write_text(
+        '<a href="b.html#there">1</a> <a href="b.html#not">2</a> <a href="no.html">3</a>'
+        '<a href="https://example.org/x">elsewhere</a> <img src="b.html"> <a href="#top">4</a>'
+    )
+    (tmp_path / "b.html").write_text('<p id="there"></p>')
+    checked, wrong = tool("tools/check_links.py").broken(tmp_path)
+    assert (checked, wrong) == (5, ["a.html: b.html#not", "a.html: no.html"])
+
+
+def test_formulas_of_docstrings_are_set_apart() -> None:
+    pytest.importorskip("sphinx")
+    lines = ["Of |f|, h* and `a*b`:", "", "    x = |y|*", "", "Args:", "    a: of |b|."]
+    wanted = [r"Of \|f\|, h\* and `a*b`:", "", "::", "", "    x = |y|*", ""]
+    prepared = tool("tools/docstrings.py").prepared(lines)
+    assert prepared == [*wanted, "Args:", r"    a: of \|b\|."]
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("page", NOTEBOOKS, ids=lambda page: page.stem)
+def test_notebooks_run(page: Path, tmp_path: Path) -> None:
+    """In a process of their own, as a kernel runs them."""
+    script = tmp_path / "notebook.py"
+    script.write_text("\n".join(CELL.findall(page.read_text())))
+    environment = os.environ | {"MPLBACKEND": "Agg"}
+    environment.pop("XLA_FLAGS", None)
+    subprocess.run([sys.executable, str(script)], check=True, cwd=DOCS.parent, env=environment)
