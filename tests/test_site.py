@@ -37,12 +37,14 @@ make = tool("gallery/make.py")
 
 
 def resolve(name: str) -> object:
-    """What a dotted name stands for: an attribute where a module is called alike."""
+    """What a dotted name stands for: an attribute where a module is called alike, unless only the
+    module has what comes next."""
     first, *rest = name.split(".")
     found, path = importlib.import_module(first), first
     for part in rest:
+        holder = found if hasattr(found, part) else importlib.import_module(path)
         path = f"{path}.{part}"
-        found = getattr(found, part) if hasattr(found, part) else importlib.import_module(path)
+        found = getattr(holder, part) if hasattr(holder, part) else importlib.import_module(path)
     return found
 
 
@@ -101,6 +103,12 @@ def test_formulas_of_docstrings_are_set_apart() -> None:
     wanted = [r"Of \|f\|, h\* and `a*b`:", "", "::", "", "    x = |y|*", ""]
     prepared = tool("tools/docstrings.py").prepared(lines)
     assert prepared == [*wanted, "Args:", r"    a: of \|b\|."]
+
+
+def test_signatures_are_short() -> None:
+    pytest.importorskip("sphinx")
+    given = "(eta: Real[jaxlib._jax.Array, '*#P'] | Real[ndarray, '*#P'] | number | float | int)"
+    assert tool("tools/docstrings.py").short(given) == "(eta: Real[Array, '*#P'] | float)"
 
 
 @pytest.mark.full

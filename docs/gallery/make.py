@@ -170,8 +170,8 @@ def _card(card: Card, found: dict[str, Any]) -> str:
 ```bash
 {card.command}
 ```
-+++
-{duration(found.get("cpu_seconds"))}
+
+*{duration(found.get("cpu_seconds"))}*
 :::
 """
 

@@ -52,16 +52,16 @@ def names(name: str) -> list[str]:
 
 
 def resolve(name: str) -> Any:
-    """What a dotted name stands for, None if there is no such thing."""
+    """What a dotted name stands for, None if there is no such thing: an attribute where a module is
+    called alike, unless only the module has what comes next."""
     first, *rest = name.split(".")
-    found, module = importlib.import_module(first), first
+    found, path = importlib.import_module(first), first
     for part in rest:
-        module = f"{module}.{part}"
         try:
-            found = getattr(found, part)
-        except AttributeError:
-            try:
-                found = importlib.import_module(module)
-            except ModuleNotFoundError:
-                return None
+            holder = found if hasattr(found, part) else importlib.import_module(path)
+            path = f"{path}.{part}"
+            has = hasattr(holder, part)
+            found = getattr(holder, part) if has else importlib.import_module(path)
+        except ModuleNotFoundError:
+            return None
     return found

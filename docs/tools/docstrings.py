@@ -12,18 +12,35 @@ from sphinx.application import Sphinx
 
 SECTIONS = {"Args:", "Attributes:", "Raises:", "Returns:", "Yields:"}
 QUOTED = re.compile(r"(``.*?``|`[^`]*`)", re.DOTALL)
+EITHER = re.compile(r"(\w+)\[Array, ('[^']*')\] \| \1\[ndarray, \2\]")
 MARKUP = re.compile(r"([\\*|]|(?<=\w)_(?![\w]))")
 
 
 def setup(app: Sphinx) -> dict[str, bool]:
     # Before napoleon, which has 500, turns sections into fields.
     app.connect("autodoc-process-docstring", _process, priority=400)
+    app.connect("autodoc-process-signature", _shorten)
     app.connect("autodoc-skip-member", _skip)
     return {"parallel_read_safe": True}
 
 
 def _process(app: Sphinx, what: str, name: str, found: Any, options: Any, lines: list[str]) -> None:
     lines[:] = prepared(lines)
+
+
+def _shorten(
+    app: Sphinx, what: str, name: str, found: Any, options: Any, given: str | None, back: str | None
+) -> tuple[str | None, str | None]:
+    return short(given), short(back)
+
+
+def short(signature: str | None) -> str | None:
+    """A signature in which an array is an array, be it JAX's or NumPy's, and so is a number."""
+    if signature is None:
+        return None
+    arrays = signature.replace("jaxlib._jax.Array", "Array").replace("jax.Array", "Array")
+    one = EITHER.sub(r"\1[Array, \2]", arrays)
+    return one.replace(" | number | float | int", " | float")
 
 
 def _skip(app: Sphinx, what: str, name: str, found: Any, skip: bool, options: Any) -> bool | None:
