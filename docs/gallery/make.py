@@ -91,7 +91,7 @@ def sources(name: str) -> str:
     assert found is not None
     assert found.origin is not None
     sweeps = ROOT / "sweeps"
-    shared = sweeps / "drawing.py", *(sweeps / "studies").glob("*.py")
+    shared = sweeps / "output" / "drawing.py", *(sweeps / "studies").glob("*.py")
     paths = {*Path(found.origin).parent.glob("*.py"), *shared}
     digest = hashlib.sha256()
     for path in sorted(paths):
