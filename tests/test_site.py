@@ -98,7 +98,6 @@ def test_broken_links_are_found(tmp_path: Path) -> None:
 
 
 def test_formulas_of_docstrings_are_set_apart() -> None:
-    pytest.importorskip("sphinx")
     lines = ["Of |f|, h* and `a*b`:", "", "    x = |y|*", "", "Args:", "    a: of |b|."]
     wanted = [r"Of \|f\|, h\* and `a*b`:", "", "::", "", "    x = |y|*", ""]
     prepared = tool("tools/docstrings.py").prepared(lines)
@@ -106,7 +105,6 @@ def test_formulas_of_docstrings_are_set_apart() -> None:
 
 
 def test_signatures_are_short() -> None:
-    pytest.importorskip("sphinx")
     given = "(eta: Real[jaxlib._jax.Array, '*#P'] | Real[ndarray, '*#P'] | number | float | int)"
     assert tool("tools/docstrings.py").short(given) == "(eta: Real[Array, '*#P'] | float)"
 

@@ -6,9 +6,10 @@ for markup elsewhere, such as the bars of |f| and the star of h*, is escaped.
 """
 
 import re
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from sphinx.application import Sphinx
+if TYPE_CHECKING:
+    from sphinx.application import Sphinx
 
 SECTIONS = {"Args:", "Attributes:", "Raises:", "Returns:", "Yields:"}
 QUOTED = re.compile(r"(``.*?``|`[^`]*`)", re.DOTALL)
@@ -16,7 +17,7 @@ EITHER = re.compile(r"(\w+)\[Array, ('[^']*')\] \| \1\[ndarray, \2\]")
 MARKUP = re.compile(r"([\\*|]|(?<=\w)_(?![\w]))")
 
 
-def setup(app: Sphinx) -> dict[str, bool]:
+def setup(app: "Sphinx") -> dict[str, bool]:
     # Before napoleon, which has 500, turns sections into fields.
     app.connect("autodoc-process-docstring", _process, priority=400)
     app.connect("autodoc-process-signature", _shorten)
@@ -24,12 +25,20 @@ def setup(app: Sphinx) -> dict[str, bool]:
     return {"parallel_read_safe": True}
 
 
-def _process(app: Sphinx, what: str, name: str, found: Any, options: Any, lines: list[str]) -> None:
+def _process(
+    app: "Sphinx", what: str, name: str, found: Any, options: Any, lines: list[str]
+) -> None:
     lines[:] = prepared(lines)
 
 
 def _shorten(
-    app: Sphinx, what: str, name: str, found: Any, options: Any, given: str | None, back: str | None
+    app: "Sphinx",
+    what: str,
+    name: str,
+    found: Any,
+    options: Any,
+    given: str | None,
+    back: str | None,
 ) -> tuple[str | None, str | None]:
     return short(given), short(back)
 
@@ -43,7 +52,7 @@ def short(signature: str | None) -> str | None:
     return one.replace(" | number | float | int", " | float")
 
 
-def _skip(app: Sphinx, what: str, name: str, found: Any, skip: bool, options: Any) -> bool | None:
+def _skip(app: "Sphinx", what: str, name: str, found: Any, skip: bool, options: Any) -> bool | None:
     # The class's docstring describes the fields of named tuples.
     return True if type(found).__name__ == "_tuplegetter" else None
 
