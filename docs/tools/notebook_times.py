@@ -1,4 +1,9 @@
-"""A warning for every notebook that takes longer than it may."""
+"""A warning for every notebook that takes longer than it may, and kernels that say nothing else."""
+
+import atexit
+import os
+import tempfile
+from pathlib import Path
 
 from myst_nb.sphinx_ import NbMetadataCollector
 from sphinx.application import Sphinx
@@ -11,7 +16,18 @@ SECONDS = 300
 
 def setup(app: Sphinx) -> dict[str, bool]:
     app.connect("env-check-consistency", _check)
+    _quiet_kernels()
     return {"parallel_read_safe": True}
+
+
+def _quiet_kernels() -> None:
+    """Kernels read a configuration of their own, by which they do not log how they listen."""
+    home = tempfile.TemporaryDirectory(prefix="dynsim-docs-")
+    atexit.register(home.cleanup)
+    profile = Path(home.name) / "profile_default"
+    profile.mkdir()
+    (profile / "ipython_kernel_config.py").write_text('c.IPKernelApp.log_level = "ERROR"\n')
+    os.environ["IPYTHONDIR"] = home.name
 
 
 def _check(app: Sphinx, env: BuildEnvironment) -> None:
