@@ -1,7 +1,7 @@
 """Names of our modules and functions in the text become links to where the reference has them.
 
 `odes.population.solve` in backticks is resolved as Python resolves it; what the reference does not
-have stays as it is.
+have stays as it is. Pages of source code lose the links back to names that it has by another name.
 """
 
 import importlib
@@ -11,11 +11,13 @@ from typing import Any
 from docutils import nodes
 from sphinx.application import Sphinx
 
+BACK = re.compile(r'<a class="viewcode-back" href="[^"#]*#([^"]*)">.*?</a>')
 NAME = re.compile(r"((?:dynsim|odes|sweeps)(?:\.\w+)+)(\(.*\))?")
 
 
 def setup(app: Sphinx) -> dict[str, bool]:
     app.connect("doctree-resolved", _link)
+    app.connect("html-page-context", _drop_broken)
     return {"parallel_read_safe": True}
 
 
@@ -32,6 +34,15 @@ def _link(app: Sphinx, tree: nodes.document, page: str) -> None:
         link = nodes.reference("", "", internal=True, refuri=uri, reftitle=match[1])
         literal.replace_self(link)
         link += literal
+
+
+def _drop_broken(
+    app: Sphinx, page: str, template: str, context: dict[str, Any], tree: nodes.document | None
+) -> None:
+    if page.startswith("_modules/") and "body" in context:
+        anchors = {entry.node_id for entry in app.env.domaindata["py"]["objects"].values()}
+        keep = lambda match: match[0] if match[1] in anchors else ""
+        context["body"] = BACK.sub(keep, context["body"])
 
 
 def _inside_link(node: nodes.Node) -> bool:
