@@ -11,7 +11,7 @@ from typing import Any
 from docutils import nodes
 from sphinx.application import Sphinx
 
-BACK = re.compile(r'<a class="viewcode-back" href="[^"#]*#([^"]*)">.*?</a>')
+BACK = re.compile(r'<a class="viewcode-back" href="[./]*([^"#]*)\.html#([^"]*)">.*?</a>')
 NAME = re.compile(r"((?:dynsim|odes|sweeps)(?:\.\w+)+)(\(.*\))?")
 
 
@@ -40,9 +40,11 @@ def _drop_broken(
     app: Sphinx, page: str, template: str, context: dict[str, Any], tree: nodes.document | None
 ) -> None:
     if page.startswith("_modules/") and "body" in context:
-        anchors = {entry.node_id for entry in app.env.domaindata["py"]["objects"].values()}
-        keep = lambda match: match[0] if match[1] in anchors else ""
-        context["body"] = BACK.sub(keep, context["body"])
+        objects = app.env.domaindata["py"]["objects"].values()
+        known = {(entry.docname, entry.node_id) for entry in objects}
+        context["body"] = BACK.sub(
+            lambda match: match[0] if match.groups() in known else "", context["body"]
+        )
 
 
 def _inside_link(node: nodes.Node) -> bool:
