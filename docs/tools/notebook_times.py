@@ -1,6 +1,7 @@
 """A warning for every notebook that takes longer than it may, and kernels that say nothing else."""
 
 import atexit
+import logging as python_logging
 import os
 import tempfile
 from pathlib import Path
@@ -28,6 +29,8 @@ def _quiet_kernels() -> None:
     profile.mkdir()
     (profile / "ipython_kernel_config.py").write_text('c.IPKernelApp.log_level = "ERROR"\n')
     os.environ["IPYTHONDIR"] = home.name
+    # Who executes them says so of each, which `-q` does not silence.
+    python_logging.getLogger("traitlets").setLevel(python_logging.WARNING)
 
 
 def _check(app: Sphinx, env: BuildEnvironment) -> None:
