@@ -54,9 +54,10 @@ types: $(VENV)/.installed-types
 	$(BIN)/basedpyright --pythonpath $(BIN)/python
 
 # The site, into out/docs/html, every notebook executed; any warning or broken link fails.
-# ONLINE=1 also links to the documentation of jax, diffrax, optax and xarray.
+# All pages are written anew (-a), as links to the reference depend on it; notebooks are executed when
+# they change, all of them in a fresh clone. ONLINE=1 also links to the documentation of jax, diffrax, optax and xarray.
 docs: $(VENV)/.installed-docs
-	DYNSIM_DOCS_ONLINE=$(ONLINE) $(BIN)/python -m sphinx -q -W --keep-going -d out/docs/doctrees docs out/docs/html
+	DYNSIM_DOCS_ONLINE=$(ONLINE) $(BIN)/python -m sphinx -q -W --keep-going -a -d out/docs/doctrees docs out/docs/html
 	$(BIN)/python docs/tools/check_links.py out/docs/html
 
 docs-serve: docs
