@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 SECTIONS = {"Args:", "Attributes:", "Raises:", "Returns:", "Yields:"}
 QUOTED = re.compile(r"(``.*?``|`[^`]*`)", re.DOTALL)
-EITHER = re.compile(r"(\w+)\[Array, ('[^']*')\] \| \1\[ndarray, \2\]")
+EITHER = re.compile(r'(\w+)\[Array, ("[^"]*"|\'[^\']*\')\] \| \1\[ndarray, \2\]')
 MARKUP = re.compile(r"([\\*|]|(?<=\w)_(?![\w]))")
 
 
