@@ -1,12 +1,15 @@
 """Names, units and coordinates of what a sweep stores."""
 
+import typing
 from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 import xarray as xr
 
-from dynsim import Status
+from dynsim import Status, plugins
+from dynsim.decoding import Unit
+from dynsim.training.recording import GROUP
 from sweeps.runner.spec import Sweep
 from sweeps.runner.store.base import MISSING
 from sweeps.systems.base import System, known
@@ -80,7 +83,26 @@ def about(system: System[Any], name: str) -> dict[str, Any]:
             "flag_meanings": " ".join(codes),
         }
     known = {**COMMON, **system.labels.about}
-    return dict(zip(("long_name", "units"), known[name], strict=True)) if name in known else {}
+    if name in known:
+        return dict(zip(("long_name", "units"), known[name], strict=True))
+    words = {"long_name": name.replace("_", " ")}
+    # Of what another package measures nobody has said the unit.
+    if f"{system.name}.{name}" in plugins.entry_points(GROUP):
+        return words
+    return {**words, "units": _unit(system, name)}
+
+
+def _unit(system: System[Any], name: str) -> str:
+    """The unit that the annotation of a setting says, "1" where none does."""
+    hints = typing.get_type_hints(system.run, include_extras=True)
+    kinds = [hints.get(name)]
+    while kinds:
+        kind = kinds.pop()
+        units = [m.symbol for m in getattr(kind, "__metadata__", ()) if isinstance(m, Unit)]
+        if units:
+            return units[0]
+        kinds += typing.get_args(kind)
+    return "1"
 
 
 def label(array: xr.DataArray) -> str:

@@ -1,6 +1,7 @@
 """`dynsim export` by the ending of the file, and theory minus simulation."""
 
 import importlib.util
+import itertools
 from pathlib import Path
 
 import numpy as np
@@ -10,6 +11,8 @@ import xarray as xr
 
 import sweeps
 from sweeps import Sweep, Training, cli
+from sweeps.runner import labels
+from sweeps.systems import registry
 
 RUN = Training(steps=4, batch=8, length=8)
 AXES = {"seed": {"range": 2}, "eta_y": [0.5, 1e3]}
@@ -100,3 +103,14 @@ def test_theory_minus_simulation_keeps_status_and_units(stored: Path) -> None:
     assert found["status"].sel(eta_y=1e3).values.tolist() == [1, 1]
     assert found["loss"].attrs["units"] == simulation["loss"].attrs["units"]
     assert "config_hash" in found.attrs["simulation"]
+
+
+def test_every_axis_and_observable_has_a_name_and_a_unit() -> None:
+    for name in registry.names():
+        system = registry.system(name)
+        observables = [e.observables.names() for e in registry.engines(system).values()]
+        for each in {*system.run.AXES.names, *itertools.chain(*observables)}:
+            assert set(labels.about(system, each)) == {"long_name", "units"}, (name, each)
+    # What a setting's annotation says, where the labels are silent.
+    assert labels.about(registry.system("joma"), "length")["units"] == "tokens"
+    assert labels.about(registry.system("two_stage"), "K2_neg")["units"] == "nat"

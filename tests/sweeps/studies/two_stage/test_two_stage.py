@@ -306,7 +306,7 @@ def test_points_are_counted_on_their_side_of_the_line() -> None:
         (["compare", "two_stage", "--coupling", "2"], "coupling = 2.0"),
         (["compare", "two_stage", "--tau-0", "-1"], "tau_0 = -1.0"),
         (["compare", "two_stage", "--pool", "0"], "pool = 0"),
-        (["compare", "two_stage", "--theories", "best"], "theories = 'best'"),
+        (["compare", "two_stage", "--theories", "worst"], "theories = 'worst'"),
         (
             ["compare", "two_stage", "--core", "fixed", "--theories", "ode"],
             "theories = 'ode': the reduced ODE describes core = 'fresh' without a bias",
