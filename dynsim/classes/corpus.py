@@ -215,7 +215,8 @@ def _read(path: Path, lower: bool, field: str) -> list[str]:
     except UnicodeDecodeError as error:
         raise ValueError(f"{field} = {path}: must be UTF-8 ({error})") from None
     except (OSError, ValueError) as error:
-        raise ValueError(f"{field} = {path}: must be a readable file ({error})") from None
+        why = getattr(error, "strerror", None) or error
+        raise ValueError(f"{field} = {path}: must be a readable file ({why})") from None
     if not text.split():
         raise ValueError(f"{field} = {path}: is empty, must hold at least one word")
     lines = (text.lower() if lower else text).removesuffix("\n").split("\n")

@@ -1,7 +1,8 @@
 """What nobody should write into a sweep, a command line or a Python call, and all that people do.
 
 Every configuration ends in a sweep that is checked, or in a `ValueError` of ours; nothing compiles.
-`make fuzz` tries them for long and prints what came of it: python -m tests.sweeps.fuzz MINUTES SEED.
+`make fuzz` tries them for long and prints what came of it:
+`python -m tests.sweeps.fuzz MINUTES SEED`.
 """
 
 import collections
@@ -11,6 +12,7 @@ import faulthandler
 import io
 import json
 import random
+import resource
 import sys
 import time
 import traceback
@@ -242,6 +244,8 @@ def try_line(words: list[str]) -> None:
 ROOMS = [Path(each.__file__).parent for each in (dynsim, odes, sweeps)]
 SLOW = 10.0
 """Seconds of computing after which an answer counts as slow."""
+MOST_MEMORY = 8 * 2**30
+"""Bytes of addresses, of which JAX takes some."""
 BYTES = 2000
 """Of chance behind an input: more than any takes."""
 CLASSES: dict[str, tuple[st.SearchStrategy[Any], Callable[[Any], None]]] = {
@@ -309,8 +313,9 @@ def count(name: str, examples: int) -> collections.Counter[str]:
 def main(minutes: float, seed: int = 0) -> int:
     """Try inputs of all classes for so long, each for as long as the others; print a line for
     each class, and what was bad."""
-    # Python's own limits end a run in a trace as well.
     faulthandler.enable()
+    # What takes all memory ends in an error, not with the process.
+    resource.setrlimit(resource.RLIMIT_AS, (MOST_MEMORY, resource.RLIM_INFINITY))
     heads, chance = ("accepted", "refused", "not ours", "slow"), random.Random(seed)
     print(f"{'class of input':<20}{'tried':>10}" + "".join(f"{each:>10}" for each in heads))
     bad = False

@@ -159,10 +159,10 @@ def test_of_very_many_shapes_all_ranges_are_checked_and_the_tasks_of_some(
 ) -> None:
     made, make = set(), Training.make_task
     monkeypatch.setattr(Training, "make_task", lambda run: (made.add(run.K), make(run))[1])
-    even = list(range(2, 2002, 2))
+    even = list(range(2, 302, 2))
     run = Training(task="syn", num_common=2, num_distinct=1)
     Sweep({"K": even}, run, record=("loss",)).check()
-    assert {2, 2000} <= made
+    assert {2, 300} <= made
     assert len(made) <= 64
     with pytest.raises(ValueError, match=r"K = -4: must be an integer >= 1"):
         Sweep({"K": [*even[:5], -4, *even[5:]]}, run, record=("loss",)).check()
