@@ -19,10 +19,14 @@ test: $(VENV)/.installed-test
 test-full: $(VENV)/.installed-test
 	$(BIN)/python -m pytest -m "full or not full"
 
-# Bad input of all kinds, for long: prints how many were tried, accepted, refused, or ended otherwise.
+# Bad input of all kinds, for long: prints how many were tried, accepted, refused, or ended
+# otherwise; then flips of single bits in a store, and what was seen of them.
 FUZZ_MINUTES ?= 30
+FUZZ_SEED ?= 0
+FUZZ_FLIPS ?= 1000
 fuzz: $(VENV)/.installed-test
-	$(BIN)/python -m tests.sweeps.fuzz $(FUZZ_MINUTES)
+	$(BIN)/python -m tests.sweeps.fuzz $(FUZZ_MINUTES) $(FUZZ_SEED)
+	$(BIN)/python -m tests.sweeps.runner.store.damage $(FUZZ_FLIPS)
 
 # With the oldest versions that pyproject.toml allows, in an environment of their own.
 test-lowest:

@@ -8,6 +8,7 @@ import dataclasses
 import functools
 import inspect
 import math
+import os
 import reprlib
 from collections.abc import Callable, Collection, Sequence
 from typing import Any, ParamSpec, TypeVar
@@ -115,6 +116,12 @@ def real(
         raise ValueError(
             f"{field} = {shown!s}: must be finite and in {left}{minimum:g}, {maximum:g}{right}"
         )
+
+
+def regular(field: str, path: str | os.PathLike[str]) -> None:
+    """Raise `ValueError` where `path` is there and is no file: a pipe or a device may never end."""
+    if os.path.exists(path) and not os.path.isfile(path):
+        raise ValueError(f"{field} = {path}: must be a file, is a folder, a pipe or a device")
 
 
 def kind(field: str, value: Any, *classes: type) -> None:

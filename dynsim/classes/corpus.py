@@ -6,6 +6,7 @@ language models trained on WikiText have it: its published token counts come out
 
 import collections
 import dataclasses
+import os
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
@@ -94,7 +95,7 @@ def load_corpus(
     if max_vocabulary is not None:
         checks.integer("max_vocabulary", max_vocabulary, 3)
     path = Path(path)
-    if path.is_dir():
+    if os.path.isdir(path):
         splits = {
             split: _read(path / name, lower, split)
             for split, name in {"train": train, "valid": valid, "test": test}.items()
@@ -204,6 +205,7 @@ def synthetic_corpus(
 
 def _read(path: Path, lower: bool, field: str) -> list[str]:
     """The words of a file with `<eos>` for each end of a line."""
+    checks.regular(field, path)
     try:
         # The mark with which some editors start UTF-8 would stick to the first word.
         text = path.read_text(encoding="utf-8-sig")
@@ -212,8 +214,9 @@ def _read(path: Path, lower: bool, field: str) -> list[str]:
         raise ValueError(f"{field} = {path}: no such file{hint}") from None
     except UnicodeDecodeError as error:
         raise ValueError(f"{field} = {path}: must be UTF-8 ({error})") from None
-    except OSError as error:
-        raise ValueError(f"{field} = {path}: must be a readable file ({error.strerror})") from None
+    except (OSError, ValueError) as error:
+        why = getattr(error, "strerror", None) or error
+        raise ValueError(f"{field} = {path}: must be a readable file ({why})") from None
     if not text.split():
         raise ValueError(f"{field} = {path}: is empty, must hold at least one word")
     lines = (text.lower() if lower else text).removesuffix("\n").split("\n")

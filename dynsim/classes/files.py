@@ -33,9 +33,9 @@ def load_task(path: str | Path) -> SequenceClasses:
     path = Path(path)
     if path.suffix not in SUFFIXES:
         raise ValueError(f"task file {path}: must end in {' or '.join(SUFFIXES)}")
-    if not path.exists():
+    if not os.path.exists(path):
         raise ValueError(f"task file {path}: no such file")
-    if not path.is_file():
+    if not os.path.isfile(path):
         raise ValueError(f"task file {path}: must be a file")
     read = _table if path.suffix == ".csv" else _archive
     try:

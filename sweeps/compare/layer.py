@@ -23,6 +23,9 @@ from odes.yz import ladder
 from sweeps.compare import comparison, scatter
 from sweeps.compare.settings import Compare
 from sweeps.runner import progress
+from sweeps.systems import budget
+from sweeps.systems.base import Settings
+from sweeps.systems.yz.memory import bytes_of, classes, parameters
 
 RECORD = (*DEFAULT_RECORD, "attention")
 DESCENT = "descent"
@@ -129,6 +132,8 @@ def compare(config: Compare, theories: Sequence[ladder.Theory] = ()) -> Comparis
     """
     config.check()
     task, optimizer = config.make_task(), config.make_optimizer()
+    fixed = Settings(config.fixed(), config.times, RECORD, config.dtype, None)
+    budget.check_at_once("seeds", config.seeds, bytes_of(parameters, classes)(task, fixed))
     zero_start = config.init == "zero"
     too_short = refusal(finite_length.check_length, task, config.length)
     finite = math.isfinite(config.length) and too_short is None

@@ -1,6 +1,7 @@
 """Sweep files: a `Sweep` written in TOML."""
 
 import math
+import os
 import tomllib
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
@@ -32,8 +33,9 @@ def load(path: str | Path, overrides: Iterable[str] = ()) -> Sweep:
     """
     path = Path(path)
     packaged = RECIPES / f"{path}.toml"
-    if not path.exists() and path.parent == Path() and packaged.exists():
+    if not os.path.exists(path) and path.parent == Path() and packaged.exists():
         path = packaged
+    checks.regular("sweep file", path)
     try:
         table = tomllib.loads(path.read_text())
     except FileNotFoundError:
@@ -41,7 +43,7 @@ def load(path: str | Path, overrides: Iterable[str] = ()) -> Sweep:
         raise ValueError(
             f"sweep file {path}: no such file; sweeps that come along: {known}"
         ) from None
-    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError, RecursionError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise ValueError(f"sweep file {path}: not readable as TOML ({error})") from None
     for override in overrides:
         try:

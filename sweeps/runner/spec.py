@@ -4,10 +4,11 @@ import dataclasses
 import functools
 import math
 from collections.abc import Iterator, Mapping
-from typing import Annotated, Any
+from typing import Annotated, Any, NamedTuple
 
 import annotated_types as at
 import numpy as np
+from jaxtyping import PyTree
 from pydantic import InstanceOf
 
 from dynsim import checks, decoding
@@ -22,6 +23,18 @@ AnyRun = InstanceOf[Run[Any]]
 Names = Annotated[tuple[str, ...], decoding.Says("names of observables, such as ('loss',)")]
 Groups = Annotated[tuple[tuple[str, ...], ...], decoding.Says("a list of lists of axes")]
 Tolerance = Annotated[float, at.Ge(1e-13), at.Lt(1)]
+
+FEW = 64
+"""Combinations of values of static axes up to which all are looked at before anything runs."""
+
+
+class Problem(NamedTuple):
+    """What the runs at one combination of static values share: their task, the names of their
+    traced numbers, and what an engine is told."""
+
+    task: PyTree
+    numbers: tuple[str, ...]
+    settings: Settings[Any]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -96,23 +109,53 @@ class Sweep:
     def plane(self, chosen: Mapping[str, Any]) -> Run[Any]:
         """The runs at the `chosen` values of static axes: one run whose other axes hold all of
         their values, as arrays that broadcast, each dimension along its own."""
+        return self.point({**self._grid, **chosen})
+
+    @functools.cached_property
+    def _grid(self) -> dict[str, np.ndarray]:
         varied = [dim for dim in self.dims if not dim.static and dim.name != "seed"]
-        grid: dict[str, Any] = {}
+        grid: dict[str, np.ndarray] = {}
         for i, dim in enumerate(varied):
             along = [1] * len(varied)
             along[i] = -1
             grid |= {name: np.reshape(values, along) for name, values in dim.axes.items()}
-        return self.point({**grid, **chosen})
+        return grid
+
+    @functools.cached_property
+    def _static(self) -> tuple[Dimension, ...]:
+        return tuple(dim for dim in self.dims if dim.static)
 
     def slices(self) -> Iterator[dict[str, float]]:
         """Every combination of values along static dimensions."""
-        static = [dim for dim in self.dims if dim.static]
-        for index in np.ndindex(*(dim.size for dim in static)):
-            yield {
-                name: values[i]
-                for dim, i in zip(static, index, strict=True)
-                for name, values in dim.axes.items()
-            }
+        return map(self._slice, np.ndindex(*(dim.size for dim in self._static)))
+
+    def some_slices(self) -> list[dict[str, float]]:
+        """All of these combinations where they are few. Of many, the one of all smallest and of all
+        largest values, those that hold one of the ends of a dimension beside what is first in the
+        others, and others from first to last."""
+        shape = tuple(dim.size for dim in self._static)
+        number = math.prod(shape)
+        if number <= FEW:
+            return list(self.slices())
+        ends = []
+        for dim in self._static:
+            values = next(iter(dim.axes.values()))
+            ends.append((int(np.argmin(values)), int(np.argmax(values))))
+        found: list[tuple[int, ...]] = [
+            tuple(int(i) for i in end) for end in zip(*ends, strict=True)
+        ]
+        for i, both in enumerate(ends):
+            found += [tuple(end if i == j else 0 for j in range(len(shape))) for end in both]
+        between = np.linspace(0, number - 1, FEW // 4).astype(int)
+        found += zip(*(each.tolist() for each in np.unravel_index(between, shape)), strict=True)
+        return [self._slice(index) for index in dict.fromkeys(found)]
+
+    def _slice(self, index: tuple[int, ...]) -> dict[str, float]:
+        return {
+            name: values[i]
+            for dim, i in zip(self._static, index, strict=True)
+            for name, values in dim.axes.items()
+        }
 
     def check(self) -> None:
         """Raise `ValueError`, naming the field, the value and what is allowed."""
@@ -135,18 +178,29 @@ class Sweep:
             raise ValueError("record = []: needs at least one observable")
         self.rules.observables.resolve(self.record)
         self._check_budget()
-        for chosen in self.slices():
-            runs = self.plane(chosen)
-            runs.check()
-            if self.rules.trains:
-                decoding.rounded(runs, self.dtype)
-            runs.numbers()
-            times = runs.steps_recorded(self.times)
-            fixed = runs.fixed()
-            task = self.rules.task(runs)
-            self.rules.check(fixed, task, runs.make_optimizer())
-            settings = Settings(fixed, times, tuple(self.record), self.dtype, self.rtol)
-            budget.check_memory(self.rules.bytes_per_run(task, settings))
+        for dim in self._static:
+            kinds = decoding.fields(type(self.run))
+            for name, values in dim.axes.items():
+                for value in values:
+                    decoding.check_value(name, value, kinds[name])
+        for chosen in self.some_slices():
+            problem = self.problem(chosen)
+            budget.check_memory(self.rules.bytes_per_run(problem.task, problem.settings))
+
+    def problem(self, chosen: Mapping[str, float]) -> Problem:
+        """The task and the settings of the runs at the `chosen` values of static axes. Of very many
+        of them, `check` has looked at some: raises `ValueError` as it does."""
+        runs = self.plane(chosen)
+        runs.check()
+        if self.rules.trains:
+            decoding.rounded(runs, self.dtype)
+        numbers = tuple(runs.numbers())
+        times = runs.steps_recorded(self.times)
+        fixed = runs.fixed()
+        task = self.rules.task(runs)
+        self.rules.check(fixed, task, runs.make_optimizer())
+        settings = Settings(fixed, times, tuple(self.record), self.dtype, self.rtol)
+        return Problem(task, numbers, settings)
 
     def _check_budget(self) -> None:
         """Raise `ValueError` for more than anybody can run, before anything is made of it."""
@@ -168,7 +222,9 @@ class Sweep:
             "rtol": self.rtol,
             "zip": [list(group) for group in self.zip],
             "axes": {
-                name: ["inf" if v == float("inf") else v for v in values]
+                name: ["inf" if v == math.inf else v for v in values]
+                if math.inf in values
+                else list(values)
                 for name, values in self.fields.items()
             },
             "run": {

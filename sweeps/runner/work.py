@@ -17,7 +17,6 @@ from jaxtyping import PyTree
 from sweeps.runner import axes, fit, labels, tiles
 from sweeps.runner.spec import Sweep
 from sweeps.runner.store.base import Variable
-from sweeps.systems.base import Settings
 
 CHUNK_TILES = 8
 """Tiles of a chunk, by default: enough to keep several devices busy between two writes."""
@@ -26,9 +25,6 @@ MAX_CHUNKS = 2048
 
 AHEAD = min(os.cpu_count() or 1, 8)
 """Programs that are compiled while another one runs."""
-
-ESTIMATED = 64
-"""Combinations of static values of which the memory is estimated beforehand."""
 
 
 class Plan(NamedTuple):
@@ -55,15 +51,6 @@ class Plan(NamedTuple):
         )
 
 
-class Problem(NamedTuple):
-    """What the runs at one combination of static values share: their task, the names of their
-    traced numbers, and what an engine is told."""
-
-    task: PyTree
-    numbers: tuple[str, ...]
-    settings: Settings[Any]
-
-
 class Work:
     """Computes any chunk of a sweep on the devices of a mesh."""
 
@@ -79,10 +66,10 @@ class Work:
     ) -> None:
         """`chunk_tiles`: tiles of a chunk where `chunk` does not say its size."""
         self.sweep, self.mesh = sweep, mesh
-        self.problem = functools.lru_cache(maxsize=16)(self._problem)
+        self.problem = functools.lru_cache(maxsize=16)(lambda chosen: sweep.problem(dict(chosen)))
         self.program = functools.lru_cache(maxsize=16)(self._program)
         self._drawn: tuple[Hashable, PyTree] = (None, None)
-        memory = max(map(self._estimate, self._some()))
+        memory = max(map(self._estimate, self.sweep.some_slices()))
         size = tile or tiles.default_tile(memory, sweep.rules, mesh.devices.flat[0])
         if layout is None:
             total = math.prod(dim.size for dim in sweep.dims)
@@ -176,21 +163,20 @@ class Work:
 
     def variables(self) -> dict[str, Variable]:
         """The arrays that the runs record; where shapes differ between runs, the largest."""
-        slices = self.sweep.slices()
-        first = next(slices)
-        found = self._shapes(first)
+        slices = self.sweep.some_slices()
+        found = self._shapes(slices[0])
         # One number at a time is one number for every task: no need to trace all programs, which
         # are compiled as they are needed.
-        front = self._front(first)
-        plain = all(inner in ((), front) for inner, _ in found.values())
-        for chosen in slices:
-            if plain:
-                own = self._front(chosen)
-                others = {n: (own if inner else (), dtype) for n, (inner, dtype) in found.items()}
-            else:
-                others = self._shapes(chosen)
-            for name, (inner, dtype) in others.items():
+        front = self._front(slices[0])
+        if not all(inner in ((), front) for inner, _ in found.values()):
+            for name, (inner, dtype) in itertools.chain(*(self._shapes(s).items() for s in slices)):
                 found[name] = tuple(np.maximum(inner, found[name][0]).tolist()), dtype
+        lengths = ({**slices[0], "steps": n} for n in self.sweep.fields.get("steps", ()))
+        longest = max(map(self._front, itertools.chain(slices, lengths)))
+        found = {
+            n: ((*longest, *inner[len(longest) :]), d) if inner else (inner, d)
+            for n, (inner, d) in found.items()
+        }
         return {
             name: Variable(inner, labels.inner_dims(self.sweep, name, len(inner)), dtype)
             for name, (inner, dtype) in found.items()
@@ -215,20 +201,13 @@ class Work:
     def _fit(self, available: int) -> int:
         """Shrink the tile until the program that takes most fits into the `available` bytes; what
         it takes then."""
-        largest = _hashable(max(self._some(), key=self._estimate))
+        largest = _hashable(max(self.sweep.some_slices(), key=self._estimate))
         while True:
             needed = self.program(largest)[1].bytes
             excess = needed / (fit.SHARE * available)
             if excess <= 1 or self.tile == (1, 1):
                 return needed
             self._shrink(excess)
-
-    def _some(self) -> list[dict[str, float]]:
-        """Combinations of static values from first to last, few enough to ask each for its memory;
-        should another one need more, its tile is halved."""
-        number = math.prod(dim.size for dim in self.sweep.dims if dim.static)
-        chosen = set(np.linspace(0, number - 1, min(number, ESTIMATED)).astype(int).tolist())
-        return [each for i, each in enumerate(self.sweep.slices()) if i in chosen]
 
     def _estimate(self, chosen: Mapping[str, float]) -> int:
         """Bytes per run, before there is a program to ask."""
@@ -257,13 +236,6 @@ class Work:
             self._drawn = (None, None)
             self._drawn = (wanted, program.draw(prepared, seeds, np.uint32(self.sweep.root)))
         return self._drawn[1]
-
-    def _problem(self, chosen: tuple[tuple[str, float], ...]) -> Problem:
-        sweep = self.sweep
-        runs = sweep.plane(dict(chosen))
-        times = runs.steps_recorded(sweep.times)
-        settings = Settings(runs.fixed(), times, sweep.record, sweep.dtype, sweep.rtol)
-        return Problem(sweep.rules.task(runs), tuple(runs.numbers()), settings)
 
     def _runs(
         self, region: tuple[slice, ...]
@@ -316,6 +288,11 @@ class Work:
         """(S, P, ...) values in the shape of the region, and filled up to that of the variable."""
         inner = values.shape[2:]
         if inner != variable.shape:
+            if any(got > want for got, want in zip(inner, variable.shape, strict=True)):
+                raise ValueError(
+                    f"record: an array of {inner} is larger than those at the ends of all axes, "
+                    f"{variable.shape}, for which there is room; sweep fewer combinations"
+                )
             padding = [(0, want - got) for got, want in zip(inner, variable.shape, strict=True)]
             values = np.pad(values, [(0, 0), (0, 0), *padding], constant_values=np.nan)
         names = [dim.name for dim in self.sweep.dims]

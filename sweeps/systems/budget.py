@@ -47,6 +47,16 @@ def check_runs(runs: int, programs: int, numbers: int, steps: int) -> None:
         )
 
 
+def check_at_once(field: str, runs: int, bytes_per_run: int) -> None:
+    """Raise `ValueError` where `runs`, said by `field`, at once would take memory that nobody
+    has."""
+    if runs * bytes_per_run > MOST_BYTES:
+        raise ValueError(
+            f"{field} = {runs}: would take {runs * bytes_per_run / 2**30:.4g} GiB of memory at "
+            f"once, more than {MOST_BYTES / 2**30:g} GiB; a sweep takes them in parts"
+        )
+
+
 def check_memory(bytes_per_run: int) -> None:
     """Raise `ValueError` where a run in flight would take memory that nobody has."""
     if bytes_per_run > MOST_BYTES:

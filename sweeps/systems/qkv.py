@@ -12,7 +12,7 @@ from jaxtyping import Array, ArrayLike, PRNGKeyArray
 import dynsim
 from dynsim import EmbeddedSpec, Trajectory
 from dynsim.decoding import NotNegative, Size
-from dynsim.qkv.init import Embedding
+from dynsim.qkv.init import Embedding, draw
 from dynsim.qkv.model import Normalisation, Placement
 from dynsim.qkv.observables import MEASURED, TRAINED
 from dynsim.yz import finite_length
@@ -169,8 +169,12 @@ def _described(
     _check(fixed, task, optimizer)
     if "length" in theory.needs:
         check_finite(fixed.training, task)
-    # Any weights of these shapes do, but for Adam's U = I.
-    weights = dynsim.initial_embedded(task, fixed.spec, jax.random.key(0))
+    # Any weights of these shapes do; only Adam's U = I has to be looked at.
+    weights = (
+        dynsim.initial_embedded(task, fixed.spec, jax.random.key(0))
+        if optimizer.kind == "adam"
+        else jax.eval_shape(functools.partial(draw, task, fixed.spec), jax.random.key(0))
+    )
     factors.check(task, optimizer, weights, fixed.frozen)
 
 

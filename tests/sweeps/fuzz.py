@@ -1,20 +1,24 @@
 """What nobody should write into a sweep, a command line or a Python call, and all that people do.
 
 Every configuration ends in a sweep that is checked, or in a `ValueError` of ours; nothing compiles.
-`make fuzz` tries them for long and prints what came of it: python -m tests.sweeps.fuzz MINUTES.
+`make fuzz` tries them for long and prints what came of it:
+`python -m tests.sweeps.fuzz MINUTES SEED`.
 """
 
 import collections
 import contextlib
 import decimal
+import faulthandler
 import io
 import json
+import random
+import resource
 import sys
 import time
 import traceback
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import hypothesis
 import numpy as np
@@ -41,6 +45,8 @@ READ = {
 NUMBERS = (0, 1, 2, 3, 5, -1, 64, 10**6, 2**31, 2**32, 2**63, 10**20, 10**400)
 FLOATS = (0.0, 0.1, 0.5, 1.0, 2.5, -1.0, 1 - 1e-9, 1e-300, 1e39, 1e308, float("inf"), float("nan"))
 WORDS = ("", "a", "inf", "0.1", "false", "end", "loss", "simulation", "plain", "syn", "seed", "T")
+NAMES = ("x" * 300, "x" * 300 + ".npz", "\0", "\0.csv", "/dev/null", ".", "a:b")
+"""Of files that there cannot be."""
 
 
 def deep(levels: int) -> list[Any]:
@@ -57,6 +63,7 @@ plain = st.one_of(
     st.sampled_from(WORDS),
     st.booleans(),
     st.sampled_from((40, 400)).map(deep),
+    st.sampled_from(NAMES),
     st.text(max_size=4),
     st.integers(),
     st.floats(),
@@ -104,42 +111,68 @@ def names_of(system: str) -> tuple[str, ...]:
     return (*field_names(RUNS[system]), "T", "lr", "magic")
 
 
-@st.composite
-def tables(draw: st.DrawFn, given: st.SearchStrategy[Any] = value) -> dict[str, Any]:
+right = st.lists(st.sampled_from((2, 4, 16)), min_size=1, max_size=3, unique=True)
+seldom, often = st.integers(0, 3).map(lambda n: n == 0), st.integers(0, 2).map(lambda n: n == 0)
+systems = st.sampled_from(tuple(RUNS))
+time_points = st.sampled_from(("end", 5, [0, 1], [1, 0]))
+keys = st.sampled_from((*field_names(Sweep), "system", "seed", "magic"))
+
+
+class Parts(NamedTuple):
+    """What a sweep of a system is drawn from, made once: making it takes longer than drawing."""
+
+    axes: st.SearchStrategy[Any]
+    wrong_axes: st.SearchStrategy[Any]
+    run: st.SearchStrategy[Any]
+    engine: st.SearchStrategy[Any]
+
+
+def parts_of(system: str, given: st.SearchStrategy[Any]) -> Parts:
+    """What a sweep of a system is drawn from, `given` where anything goes."""
+    every = st.sampled_from((*RUNS[system].AXES.names, "magic", "T"))
+    return Parts(
+        st.dictionaries(st.sampled_from(READ[system]), right, min_size=1, max_size=2),
+        st.dictionaries(every, st.one_of(spaced, given), max_size=2),
+        st.dictionaries(st.sampled_from(names_of(system)), given, max_size=2),
+        st.sampled_from(ENGINES[system]),
+    )
+
+
+def tables(given: st.SearchStrategy[Any] = value) -> st.SearchStrategy[dict[str, Any]]:
     """A sweep as TOML gives it: mostly right, and wrong in a few places."""
-    system = draw(st.sampled_from(tuple(RUNS)))
-    run = RUNS[system]
-    right = st.lists(st.sampled_from((2, 4, 16)), min_size=1, max_size=3, unique=True)
-    wrong = draw(st.integers(0, 3)) == 0
-    axis = st.sampled_from((*run.AXES.names, "magic", "T") if wrong else READ[system])
-    axes_values = st.one_of(spaced, given) if wrong else right
-    table: dict[str, Any] = {
-        "system": system,
-        "axes": draw(st.dictionaries(axis, axes_values, min_size=1 - wrong, max_size=2)),
-    }
-    if draw(st.integers(0, 2)) == 0:
-        entry = st.sampled_from(names_of(system))
-        table["run"] = draw(st.dictionaries(entry, given, max_size=2))
-    keys = st.sampled_from((*field_names(Sweep), "system", "seed", "magic"))
-    more = {
-        "engine": st.sampled_from(ENGINES[system]),
-        "times": st.sampled_from(("end", 5, [0, 1], [1, 0])),
-    }
-    table["record"] = ["loss"]
-    for name, known in more.items():
-        if draw(st.integers(0, 3)) == 0:
-            table[name] = draw(known)
-    if draw(st.integers(0, 2)) == 0:
-        table[draw(keys)] = draw(given)
-    return table
+    parts = {name: parts_of(name, given) for name in RUNS}
+
+    @st.composite
+    def table(draw: st.DrawFn) -> dict[str, Any]:
+        system = draw(systems)
+        own = parts[system]
+        wrong = draw(seldom)
+        made = {"system": system, "axes": draw(own.wrong_axes if wrong else own.axes)}
+        if draw(often):
+            made["run"] = draw(own.run)
+        made["record"] = ["loss"]
+        if draw(seldom):
+            made["engine"] = draw(own.engine)
+        if draw(seldom):
+            made["times"] = draw(time_points)
+        if draw(often):
+            made[draw(keys)] = draw(given)
+        return made
+
+    return table()
+
+
+in_python = {
+    name: st.dictionaries(st.sampled_from(field_names(run)), python, min_size=1, max_size=2)
+    for name, run in RUNS.items()
+}
 
 
 @st.composite
 def runs(draw: st.DrawFn) -> tuple[type, dict[str, Any]]:
     """A run in Python, wrong in a field or two."""
-    system = draw(st.sampled_from(tuple(RUNS)))
-    fields = st.sampled_from(field_names(RUNS[system]))
-    return RUNS[system], draw(st.dictionaries(fields, python, min_size=1, max_size=2))
+    system = draw(systems)
+    return RUNS[system], draw(in_python[system])
 
 
 WORDS_OF_COMMANDS = (
@@ -149,21 +182,29 @@ WORDS_OF_COMMANDS = (
 SETTINGS = {name: cli.load(name)[0] for name in WORDS_OF_COMMANDS}
 
 
-@st.composite
-def lines(draw: st.DrawFn) -> list[str]:
-    """A command line with an option or two."""
-    name = draw(st.sampled_from(WORDS_OF_COMMANDS))
-    options = st.sampled_from((*field_names(SETTINGS[name]), "magic", "seed", "num_times"))
-    given = st.one_of(
+OPTIONS = {
+    name: st.lists(st.sampled_from((*field_names(kind), "magic", "seed", "num_times")), max_size=2)
+    for name, kind in SETTINGS.items()
+}
+behind = st.lists(
+    st.one_of(
         st.sampled_from(NUMBERS[:-1]).map(str),
         st.sampled_from(FLOATS).map(str),
         st.sampled_from(WORDS),
         st.text("abc01-=.é", max_size=4),
-    )
+    ),
+    max_size=2,
+)
+
+
+@st.composite
+def lines(draw: st.DrawFn) -> list[str]:
+    """A command line with an option or two."""
+    name = draw(st.sampled_from(WORDS_OF_COMMANDS))
     words = name.split()
-    for option in draw(st.lists(options, max_size=2)):
+    for option in draw(OPTIONS[name]):
         words.append(f"--{option.replace('_', '-')}")
-        words += draw(st.lists(given, max_size=2))
+        words += draw(behind)
     return words
 
 
@@ -203,6 +244,10 @@ def try_line(words: list[str]) -> None:
 ROOMS = [Path(each.__file__).parent for each in (dynsim, odes, sweeps)]
 SLOW = 10.0
 """Seconds of computing after which an answer counts as slow."""
+MOST_MEMORY = 8 * 2**30
+"""Bytes of addresses, of which JAX takes some."""
+BYTES = 2000
+"""Of chance behind an input: more than any takes."""
 CLASSES: dict[str, tuple[st.SearchStrategy[Any], Callable[[Any], None]]] = {
     "sweep files": (tables(), try_table),
     "sweeps in Python": (tables(python), try_table),
@@ -220,21 +265,12 @@ def ours(error: BaseException) -> bool:
     return any(room in raised.parents for room in ROOMS)
 
 
-def count(name: str, examples: int, seed: int | None = None) -> collections.Counter[str]:
-    """Try `examples` inputs of a class; how many were accepted, refused, or ended otherwise, and
-    by what."""
-    drawn, attempt = CLASSES[name]
+def tried(name: str) -> tuple[Callable[[Any], None], collections.Counter[str]]:
+    """What tries an input of a class, and counts: how many were accepted, refused, or ended
+    otherwise, and by what."""
+    attempt = CLASSES[name][1]
     found: collections.Counter[str] = collections.Counter()
 
-    @hypothesis.settings(
-        max_examples=examples,
-        deadline=None,
-        database=None,
-        derandomize=seed is None,
-        suppress_health_check=list(hypothesis.HealthCheck),
-        phases=(hypothesis.Phase.generate,),
-    )
-    @hypothesis.given(drawn)
     def every(given: Any) -> None:
         began = time.process_time()
         try:
@@ -254,30 +290,50 @@ def count(name: str, examples: int, seed: int | None = None) -> collections.Coun
                 found["slow"] += 1
                 found[f"slow at {seconds:.0f} s by {decoding.shown(given)}"] += 1
 
-    if seed is not None:
-        every = hypothesis.seed(seed)(every)
-    every()
+    return every, found
+
+
+SETTLED = hypothesis.settings(
+    deadline=None,
+    database=None,
+    derandomize=True,
+    suppress_health_check=list(hypothesis.HealthCheck),
+    phases=(hypothesis.Phase.generate,),
+)
+
+
+def count(name: str, examples: int) -> collections.Counter[str]:
+    """Try `examples` inputs of a class, always the same ones."""
+    every, found = tried(name)
+    settings = hypothesis.settings(SETTLED, max_examples=examples)
+    settings(hypothesis.given(CLASSES[name][0])(every))()
     return found
 
 
-def main(minutes: float) -> int:
-    """Try inputs of all classes for so long; print a line for each class."""
-    totals = {name: collections.Counter() for name in CLASSES}
-    ends, seed = time.monotonic() + 60 * minutes, 0
-    while time.monotonic() < ends:
-        for name, total in totals.items():
-            total.update(count(name, 1000, seed))
-        seed += 1
-    heads = ("tried", "accepted", "refused", "not ours")
-    print(f"{'class of input':<20}" + "".join(f"{each:>10}" for each in heads) + "  slow")
-    for name, total in totals.items():
-        numbers = [total[kind] for kind in ("accepted", "refused", "not ours")]
-        shown = "".join(f"{each:>10}" for each in (sum(numbers), *numbers))
-        print(f"{name:<20}{shown}{total['slow']:>6}")
-    bad = [key for total in totals.values() for key in total if " at " in key]
-    print("\n".join(bad[:40]))
-    return bool(bad)
+def main(minutes: float, seed: int = 0) -> int:
+    """Try inputs of all classes for so long, each for as long as the others; print a line for
+    each class, and what was bad."""
+    faulthandler.enable()
+    # What takes all memory ends in an error, not with the process.
+    resource.setrlimit(resource.RLIMIT_AS, (MOST_MEMORY, resource.RLIM_INFINITY))
+    heads, chance = ("accepted", "refused", "not ours", "slow"), random.Random(seed)
+    print(f"{'class of input':<20}{'tried':>10}" + "".join(f"{each:>10}" for each in heads))
+    bad = False
+    for name, (drawn, _) in CLASSES.items():
+        every, found = tried(name)
+        # Inputs from bytes by chance: without hypothesis' own search, several times as many.
+        once = SETTLED(hypothesis.given(drawn)(every)).hypothesis.fuzz_one_input
+        ends = time.monotonic() + 60 * minutes / len(CLASSES)
+        while time.monotonic() < ends:
+            once(chance.randbytes(BYTES))
+        numbers = [found[each] for each in heads]
+        shown = "".join(f"{each:>10}" for each in (sum(numbers[:3]), *numbers))
+        print(f"{name:<20}{shown}", flush=True)
+        for key in (key for key in found if " at " in key):
+            print(f"  {key}", flush=True)
+            bad = True
+    return int(bad)
 
 
 if __name__ == "__main__":
-    sys.exit(main(float(sys.argv[1])))
+    sys.exit(main(float(sys.argv[1]), *map(int, sys.argv[2:])))

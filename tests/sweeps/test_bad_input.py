@@ -57,6 +57,12 @@ COMMANDS = [
     ("compare --times 1", "times = 1: must be an integer >= 2"),
     ("compare --batch 1000000000", "batch = 1000000000, length = 128: a step would draw"),
     ("compare --length 1000000000", "batch = 128, length = 1000000000: a step would draw"),
+    ("compare --seeds 100000000", "seeds = 100000000: would take"),
+    ("figure trainability --levels 99", "levels = 99: must be an integer <= 12"),
+    # What may never end.
+    ("sweep /dev/null", "sweep file = /dev/null: must be a file"),
+    ("figure corpus --corpus /dev/null", "path = /dev/null: must be a file"),
+    ("spectrum --checkpoint /dev/null", "checkpoint = /dev/null: must be a file"),
     ("compare --theories plain plain", "theories = 'plain': is named twice"),
     ("compare --theories magic", "theory = 'magic': must be one of"),
     ("compare --task overlapping --K 100000", "would take 372.5 GiB"),

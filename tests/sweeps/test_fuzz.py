@@ -38,6 +38,7 @@ def test_whatever_is_given_is_accepted_or_refused_by_us(name: str) -> None:
 TWO_STAGE = {"axes": {"r": [1.0]}, "record": ["K2"]}
 RATES = ("eta_y", "eta_z", "momentum")
 AXES = {"axes": {"eta_z": [1.0]}, "record": ["loss"]}
+TEXT = {"system": "transformer", "axes": {"eta": [1]}}
 TABLES: list[tuple[dict[str, Any], str]] = [
     ({"run": 3}, "run = 3: must be a table"),
     ({"axes": "abc"}, "axes: needs a table"),
@@ -58,6 +59,8 @@ TABLES: list[tuple[dict[str, Any], str]] = [
     ({"record": fuzz.deep(40)}, "),),),),): must be names"),
     ({"axes": {"seed": [math.inf]}}, "axes.seed = inf: must be a whole number"),
     ({"axes": {"seed": [10**20]}}, "must be a number of 64 bits"),
+    ({"axes": {"eta_z": [0.1, math.nan]}}, "axes.eta_z = nan: must be a number"),
+    ({"axes": {"eta_z": [1, 2**63]}}, "must be a number of 64 bits"),
     ({"axes": {"eta_z": [10**400]}}, "must be a number of 64 bits"),
     ({"axes": {"eta_z": fuzz.deep(40)}}, "must be a number"),
     ({"axes": {"eta_z": np.array(0.5)}}, "axes.eta_z = 0.5: must be a list"),
@@ -74,7 +77,18 @@ TABLES: list[tuple[dict[str, Any], str]] = [
     ({"run": {"length": 2.5}}, "run.length = 2.5: must be an integer >= 2, or inf, in tokens"),
     ({"run": {"optimizer": "adam", "b1": 1 - 1e-9}}, "b1 = 0.999999999: is 1 in float32"),
     ({"system": "qkv", "run": {"residual": "false"}}, "run.residual = 'false': must be true or"),
-    ({"system": "linear_icl", "axes": {"eta": [1]}, "run": {"D": 2**40}}, "run.D = 1099511627776"),
+    (
+        {"system": "linear_icl", "axes": {"eta": [1]}, "run": {"D": 10**8}},
+        "run.D = 100000000: must be",
+    ),
+    # Names of files that no file can have.
+    ({"run": {"task": f"{'x' * 300}.npz"}}, "no such file"),
+    ({"run": {"task": "\0.npz"}}, "no such file"),
+    (TEXT | {"run": {"corpus": "x" * 300}}, "must be a readable file"),
+    (TEXT | {"run": {"corpus": "\0"}}, "must be a readable file"),
+    # Tables that take all memory while they are made.
+    ({"run": {"task": "syn", "M": 10**8}}, "run.M = 100000000: must be an integer <= 1048576"),
+    ({"run": {"task": "syn", "num_queries": 100, "M": 2**20}}, "would take 1.6 GiB"),
     # What is legal in every field, and absurd.
     ({"axes": {n: {"linspace": [0.1, 0.9, 2**14]} for n in RATES}}, "are 4398046511104 runs"),
     (

@@ -154,9 +154,10 @@ def _queued(kind: str, config: Path, report: Callable[[str], None]) -> Iterator[
 def options_of(config: Path) -> tuple[int, dict[str, Any]]:
     """The number of jobs, and the options of a batch system's class, that a TOML file asks for,
     completed by those that sweeps need."""
+    checks.regular("config", config)
     try:
         table = tomllib.loads(config.read_text())
-    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise ValueError(f"config = {config}: not readable as TOML ({error})") from None
     for name in table:
         checks.choice(f"config = {config}: key", name, ("jobs", "cluster"))

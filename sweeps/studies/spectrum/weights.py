@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import os
 import re
 from pathlib import Path
 
@@ -9,6 +10,8 @@ import ml_dtypes  # noqa: F401  (numpy knows the name bfloat16, by which it is r
 import numpy as np
 from jaxtyping import Float
 from safetensors import SafetensorError, safe_open
+
+from dynsim import checks
 
 INDEX = ".safetensors.index.json"
 DTYPES = ("F64", "F32", "F16", "BF16")
@@ -70,9 +73,10 @@ def locate(checkpoint: Path) -> Path:
     As in other libraries `model.safetensors` comes before an index, an index before shards.
     Raises `ValueError` where there is none or no single one.
     """
-    if not checkpoint.exists():
+    if not os.path.exists(checkpoint):
         raise ValueError(f"checkpoint = {checkpoint}: does not exist")
     if not checkpoint.is_dir():
+        checks.regular("checkpoint", checkpoint)
         return checkpoint
     for pattern in ("model.safetensors", f"model{INDEX}", f"*{INDEX}", "*.safetensors"):
         there = sorted(checkpoint.glob(pattern))

@@ -2,12 +2,14 @@
 
 import dataclasses
 from collections.abc import Mapping
-from typing import Any, ClassVar, Literal, NamedTuple
+from typing import Annotated, Any, ClassVar, Literal, NamedTuple
 
+import annotated_types as at
 import numpy as np
 from jaxtyping import ArrayLike, Float
 
 from dynsim import checks
+from dynsim.decoding import CountOrInf, Decay, Positive, Rate, Size, Steps
 from dynsim.linear_icl.model import Attention, Heads
 from dynsim.linear_icl.simulate import Data
 from dynsim.linear_icl.task import Regression, Spectrum, regression
@@ -18,6 +20,8 @@ from sweeps.systems.choice import RULES, Choice, Chooses, descent
 
 RATES = ("eta", "momentum", "b1", "b2", "eps")
 NUMBERS = (*RATES, "scale", "ratio")
+Ratio = Annotated[float, at.Gt(0), at.Le(1)]
+"""Of neighbouring eigenvalues."""
 STATIC = ("D", "N", "heads", "rank", "steps", "batch")
 SPECTRA: dict[str, dict[str, Any]] = {"linear": {}, "white": {}, "geometric": {"ratio": 0.5}}
 ATTENTIONS: dict[str, dict[str, Any]] = {
@@ -76,22 +80,22 @@ class LinearICL(Chooses, Run[Fixed]):
     )
 
     task: Literal["linear-icl"] = "linear-icl"
-    D: int = 4
-    N: int = 31
+    D: Size = 4
+    N: Size = 31
     spectrum: Spectrum = "linear"
-    ratio: float | None = None
+    ratio: Ratio | None = None
     attention: Attention = "separate"
-    heads: int = 5
-    rank: int | None = None
-    scale: float = 0.02
+    heads: Size = 5
+    rank: Size | None = None
+    scale: Positive = 0.02
     optimizer: Kind = "sgd"
-    eta: float = 0.5
-    momentum: float | None = None
-    b1: float | None = None
-    b2: float | None = None
-    eps: float | None = None
-    steps: int = 8000
-    batch: int | float = 256
+    eta: Rate = 0.5
+    momentum: Decay | None = None
+    b1: Decay | None = None
+    b2: Decay | None = None
+    eps: Positive | None = None
+    steps: Steps = 8000
+    batch: CountOrInf = 256
     data: Data = "fresh"
     dtype: DType = "float32"
 

@@ -3,6 +3,7 @@
 import dataclasses
 import functools
 import hashlib
+import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, ClassVar, Literal, NamedTuple
@@ -138,7 +139,7 @@ class TextTraining(Chooses, Run[Fixed]):
     def choices(self) -> tuple[Choice, Choice]:
         """What the corpus and the optimiser read."""
         one = self.corpus if self.corpus == SYNTHETIC else "of one file"
-        kind = one if self.corpus == SYNTHETIC or Path(self.corpus).is_file() else "of a folder"
+        kind = one if self.corpus == SYNTHETIC or os.path.isfile(self.corpus) else "of a folder"
         return Choice("corpus", kind, CORPORA), Choice("optimizer", self.optimizer, RULES)
 
     def make_task(self) -> Text:
@@ -211,7 +212,7 @@ def describe(run: TextTraining) -> str:
     """The splits, the optimiser and the sizes but the number of layers, in two lines."""
     if run.corpus == SYNTHETIC:
         splits = "generated text: first 90 % for training, next 5 % held out"
-    elif Path(run.corpus).is_dir():
+    elif os.path.isdir(run.corpus):
         train, held_out = run.value("train"), run.value("held_out")
         splits = f"{Path(run.corpus).name}: trained on {train}, held out {held_out}"
     else:

@@ -8,7 +8,7 @@ from dynsim import checks
 from odes import symmetric
 from odes.symmetric.state import SymmetricTask
 
-LARGEST_TABLE = 2**31
+LARGEST_TABLE = 2**30
 """Bytes of the table P(l|n) up to which one is made; what is computed with it takes more."""
 
 

@@ -77,7 +77,7 @@ class Problem(Chooses):
     num_common: SizeOrNone | None = None
     num_distinct: SizeOrNone | None = None
     K: Count | None = None
-    M: Count | None = None
+    M: Size | None = None
     overlap: Decay | None = None
     layout: Layout | None = None
 
