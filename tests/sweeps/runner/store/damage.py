@@ -54,7 +54,7 @@ class Damage:
             case "check":
                 return printed(lambda: check.run(check.Check(where)))
             case "export":
-                export.run(export.Export(where, self.file))
+                export.run(export.Export(where, self.file, overwrite=True))
                 return xr.load_dataset(self.file, engine="h5netcdf")
         shown = plot.Plot(where, "eta_y", "loss", "steps", (), self.picture)
         plot.run(shown)
