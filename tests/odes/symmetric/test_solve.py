@@ -148,6 +148,7 @@ def test_descent_is_the_full_descent(
     np.testing.assert_allclose(weights.Z, full.params.Z, rtol=0, atol=1e-10)
 
 
+@pytest.mark.full  # explain has as many
 def test_a_hundred_thousand_classes_to_a_hundred_million_steps() -> None:
     K, M = 100_000, 1_000_000
     task = symmetric.symmetric_profiles(P, RHO, K, M, 100)

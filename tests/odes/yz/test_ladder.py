@@ -88,6 +88,7 @@ def test_the_corrected_flow_is_of_second_order() -> None:
     np.testing.assert_allclose(order[1], 2, atol=0.2)
 
 
+@pytest.mark.full  # that of sgd stays
 def test_the_corrected_flow_of_momentum_is_of_second_order() -> None:
     found = [
         errors(dynsim.momentum(eta, eta, 0.5), round(10 / eta), "corrected")[0]

@@ -158,6 +158,7 @@ def test_an_output_path_that_is_a_file_is_refused(
     assert path.read_text() == "kept"
 
 
+@pytest.mark.full  # a comparison of its own
 def test_runs_that_diverge_are_counted_and_left_out(
     tmp_path: Path, capsys: pytest.CaptureFixture
 ) -> None:

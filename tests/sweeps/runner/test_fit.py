@@ -29,6 +29,7 @@ def limited(monkeypatch: pytest.MonkeyPatch, available: int) -> Work:
     return Work(GRID, tiles.mesh(jax.devices()[:1]))
 
 
+@pytest.mark.full  # halving stays
 def test_a_tile_is_the_largest_that_the_programs_own_count_allows(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

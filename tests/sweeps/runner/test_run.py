@@ -100,6 +100,7 @@ def test_new_values_and_grid_sizes_compile_nothing() -> None:
     assert len(tiles.PROGRAMS) == before + 1, "another tile is another program"
 
 
+@pytest.mark.full  # many programs
 def test_programs_are_made_a_few_ahead_and_only_the_last_ones_are_kept(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

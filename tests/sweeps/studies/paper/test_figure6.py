@@ -36,6 +36,7 @@ def test_the_published_table_is_that_of_the_reference(data_folder: Path) -> None
     assert {tuple(row[:3]): tuple(row[3:]) for row in rows} == published()
 
 
+@pytest.mark.full  # its cells stay
 def test_the_figure_writes_its_table(tmp_path: Path) -> None:
     options = ["--queries", "1", "--seeds", "2", "--no-theory", "--out", str(tmp_path)]
     assert cli.main(["figure", "6", *options]) == 0

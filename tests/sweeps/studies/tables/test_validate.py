@@ -16,6 +16,7 @@ DOCS = Path(__file__).parents[4] / "docs" / "results"
 NUMBER = re.compile(r"[-+]?\d+(?:\.\d+)?(?:e[-+]?\d+)?")
 
 
+@pytest.mark.full  # a map
 def test_the_matched_flow_is_within_one_percent_on_the_map() -> None:
     errors = measurements.flow_error("matched", dynsim.momentum)
     assert errors.shape == (12, 12)

@@ -130,6 +130,7 @@ def test_the_sweep_that_comes_along_loads() -> None:
     assert [dim.size for dim in sweep.dims] == [4, 3, 1]
 
 
+@pytest.mark.full  # a comparison of its own
 @pytest.mark.usefixtures("tiny")
 @pytest.mark.parametrize(
     "theories",
