@@ -191,6 +191,7 @@ def test_python_numbers_as_rates_do_not_recompile() -> None:
     assert _run._cache_size() == before
 
 
+@pytest.mark.full  # many programs
 def test_results_do_not_depend_on_the_global_precision() -> None:
     run = lambda dtype: dynsim.simulate(
         TASK,

@@ -206,7 +206,8 @@ def test_one_compilation_serves_all_sizes_and_rates() -> None:
     assert _descend._cache_size() == before
 
 
-@pytest.mark.parametrize("mode", ["forward", pytest.param("reverse", marks=pytest.mark.full)])
+@pytest.mark.full  # derivatives of flows stay in yz's test_gradients
+@pytest.mark.parametrize("mode", ["forward", "reverse"])
 def test_derivatives_by_rates_and_probabilities(mode: str) -> None:
     times = np.array([0.0, 200.0])
     base = symmetric.symmetric_profiles(P, RHO, 4, 40, 2)

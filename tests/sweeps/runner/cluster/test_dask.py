@@ -60,6 +60,7 @@ def assert_complete(out: Path, whole: dict[str, np.ndarray]) -> None:
         np.testing.assert_array_equal(found[name].values, values)
 
 
+@pytest.mark.full  # executors that break stay, in test_driver
 def test_a_killed_worker_of_dask_loses_nothing(
     whole: dict[str, np.ndarray], tmp_path: Path
 ) -> None:
