@@ -62,7 +62,7 @@ def test_losses_are_those_of_the_tokens(heads: Heads) -> None:
     assert float(model.moments(batch).loss(M)) == pytest.approx(want, rel=1e-12)
 
 
-@pytest.mark.parametrize("N", [3, 31, FEW + 12])
+@pytest.mark.parametrize("N", [3, 31, pytest.param(FEW + 12, marks=pytest.mark.full)])
 def test_sequences_have_the_law_of_their_tokens(N: int) -> None:
     """N = 3 < D is drawn as tokens, few degrees of freedom as sums, many by rejection."""
     task = dynsim.regression(4, N)

@@ -109,6 +109,7 @@ def test_descent_is_a_numpy_loop_on_recorded_batches(rule: str, frozen: tuple) -
         np.testing.assert_allclose(getattr(got.params, name), leaf, rtol=1e-8, atol=1e-9)
 
 
+@pytest.mark.full  # the loop in NumPy stays
 @pytest.mark.usefixtures("x64")
 @pytest.mark.parametrize(
     "settings",

@@ -51,7 +51,11 @@ def enumerated(n: int, total: int) -> tuple[np.ndarray, np.ndarray]:
 @pytest.mark.usefixtures("x64")
 @pytest.mark.parametrize(
     ("residual", "most_rows"),
-    [pytest.param(False, 4, marks=pytest.mark.full), (False, 0), (True, 4)],
+    [
+        pytest.param(False, 4, marks=pytest.mark.full),
+        (False, 0),
+        pytest.param(True, 4, marks=pytest.mark.full),
+    ],
 )
 def test_losses_gradient_and_slope_are_those_of_the_full_hessian(
     residual: bool, most_rows: int, monkeypatch: pytest.MonkeyPatch

@@ -119,6 +119,7 @@ def test_theorem_1_holds_for_softmax_where_attention_hardly_changes() -> None:
     assert missed[1] < 0.1
 
 
+@pytest.mark.full  # a query stays
 def test_only_the_sum_over_queries_is_conserved() -> None:
     """Descent at half the rate has half the drift of the sum; a query's own law is broken by the
     order of how far it moves."""
@@ -169,9 +170,8 @@ def test_a_blow_up_is_a_status_in_training_and_in_the_flow() -> None:
     # Descent lags behind its flow by some steps.
     assert end < int(run.first_bad_step) < 1.2 * end
     zero = Joint(Hidden(np.zeros((2, 4)), np.zeros((2, 1))), np.zeros((1, 4)))
-    for name in ("plain", "joma"):
-        flow = ladder.THEORIES[name].solve(TASK, rates, [1.0, 2 * end], init=zero, **options)
-        assert flow.status != Status.OK
+    flow = ladder.THEORIES["plain"].solve(TASK, rates, [1.0, 2 * end], init=zero, **options)
+    assert flow.status != Status.OK
 
 
 def test_salient_components_first() -> None:

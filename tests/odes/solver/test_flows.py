@@ -49,6 +49,7 @@ def test_descent_converges_to_the_flow_at_first_order(mu: float, flow: str) -> N
     assert (errors[-1] < 0.1).all()
 
 
+@pytest.mark.full  # the order of each stays
 def test_momentum_readings_have_the_measured_values() -> None:
     # The values of the theory notes (section 8), +- 0.003.
     optimizer = dynsim.momentum(1.0, 1.0, 0.9)

@@ -200,6 +200,7 @@ def test_a_prior_on_the_logits_tilts_the_probabilities() -> None:
     assert np.abs(zero["z"]).max() > 0.1
 
 
+@pytest.mark.full  # the layer's stays
 def test_descent_of_the_residual_converges_to_its_flow_at_first_order() -> None:
     start, found = yz.init_zero(LOCAL, "float64", residual=True), []
     for eta in (0.2, 0.1):

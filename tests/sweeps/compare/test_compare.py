@@ -68,6 +68,7 @@ def test_predicted_and_measured_spread_stand_side_by_side(written: Path) -> None
     assert "Standard deviation over seeds at the end." in table
 
 
+@pytest.mark.full  # a comparison of its own
 def test_short_sequences_leave_theories_of_finite_length_out(tmp_path: Path) -> None:
     # As a script asks for it; of the theories that apply, plain is the most exact then.
     result = sweeps.compare.compare(**{**SMALL, "length": 16, "theories": ("best", "plain")})

@@ -132,6 +132,7 @@ def test_programs_are_made_a_few_ahead_and_only_the_last_ones_are_kept(
     assert not tiles.PROGRAMS
 
 
+@pytest.mark.full  # steps as an axis stay
 def test_static_axes_are_runs_of_their_own_shapes() -> None:
     sweep = Sweep(
         axes={"num_queries": [1, 2], "length": [8, math.inf], "eta_z": [1.0]},

@@ -91,7 +91,8 @@ class InBucket(Kept):
         self.server.control(writable=0)
 
 
-@pytest.fixture(params=["folder", "bucket"])
+# What is particular to buckets is in `test_bucket.py`.
+@pytest.fixture(params=["folder", pytest.param("bucket", marks=pytest.mark.full)])
 def kept(request: pytest.FixtureRequest, tmp_path: Path) -> Kept:
     if request.param == "folder":
         return InFolder(tmp_path)

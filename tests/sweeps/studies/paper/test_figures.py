@@ -35,6 +35,7 @@ def test_figure_8_shows_lemma_7(tmp_path: Path) -> None:
         assert (difference <= 2 * np.array(rates)[:, None] / M).all()
 
 
+@pytest.mark.full  # the transition has tests of its own
 def test_figure_9_has_one_height_at_the_transition(tmp_path: Path) -> None:
     data = draw(tmp_path, "9")
     for nu, M in ((10, 100), (1, 10_000)):

@@ -104,6 +104,7 @@ def test_a_run_that_overflows_is_data_and_did_not_train() -> None:
     assert np.isnan(lost["relative_loss"]).all()
 
 
+@pytest.mark.full  # three boundaries
 def test_both_descents_agree_and_the_others_are_unchanged_by_asking() -> None:
     def run(engine: str, *record: str) -> object:
         axes = {"eta_y": [0.5, 30.0], "eta_z": [2.0]}
@@ -223,6 +224,7 @@ def test_where_everything_trains_there_is_no_boundary() -> None:
     assert np.isnan(box_dimension([level.level], (1, 3)).value)
 
 
+@pytest.mark.full  # stores resume elsewhere
 def test_levels_are_stored_and_resume(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     run = Training(steps=20, length=4, batch=8)
     window = Window((10.0, 1e5), (1e-1, 1e3))
