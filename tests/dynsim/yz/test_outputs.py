@@ -51,6 +51,7 @@ def test_merged_columns_train_as_all_of_them_do(name: str, rule: str) -> None:
         np.testing.assert_allclose(ours, theirs, rtol=1e-9, atol=1e-12)
 
 
+@pytest.mark.full  # drawn batches stay
 def test_recorded_batches_train_merged_columns_as_well() -> None:
     task = TASKS["few outputs"]
     tokens, labels = zip(

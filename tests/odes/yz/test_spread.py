@@ -48,7 +48,7 @@ def test_noise_is_that_of_sampled_sequences(optimised: Options) -> None:
 
 def test_runs_scatter_as_predicted(optimised: Options) -> None:
     rule, runs, steps = dynsim.momentum(0.3, 0.3), 256, 30
-    settings = {"batch": 64, "length": 64}
+    settings = {"batch": 32, "length": 64}
     record = ["loss", "entropy", "z_top_distinct"]
     keys = jax.random.split(jax.random.key(0), runs)
     train = lambda key: dynsim.simulate(

@@ -63,6 +63,7 @@ def test_a_run_of_a_sweep_is_the_run_that_simulate_makes(whole: xr.Dataset) -> N
             np.testing.assert_allclose(cell[name], run[name], rtol=3e-5)
 
 
+@pytest.mark.full  # one device against four stays
 @pytest.mark.parametrize(
     ("chunk", "tile", "devices"),
     [

@@ -259,6 +259,7 @@ def test_a_put_whose_answer_was_lost_is_known_as_ones_own(s3: Any, hasty: None) 
     assert bucket.look(key).value == b"third"
 
 
+@pytest.mark.full  # hundreds of requests
 def test_a_bucket_that_answers_500_now_and_then_holds_what_a_folder_holds(
     s3: Any, hasty: None, tmp_path: Path
 ) -> None:

@@ -176,6 +176,7 @@ def test_snap_is_drawn_with_its_table(tmp_path: Path, monkeypatch: pytest.Monkey
     assert float(rows[0]["rise_end"]) == pytest.approx(2 * np.log(34) / 0.1, rel=1e-4)
 
 
+@pytest.mark.full  # pictures are read elsewhere
 def test_collapse_is_drawn_for_any_number_of_families() -> None:
     for names in (["size"], ["overlap", "momentum", "sampling"]):
         found = {}
