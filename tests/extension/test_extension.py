@@ -91,18 +91,6 @@ def test_its_observable_and_its_task_have_names_of_ours() -> None:
     assert (own.K, own.M) == (2, 3)
 
 
-def test_its_theory_stands_in_the_ladder_and_in_sweeps(tmp_path: Path) -> None:
-    few = {"steps": 3, "seeds": 1, "length": 8, "batch": 4, "times": 3}
-    result = compare(Compare(theories=("still",), out=tmp_path, **few))
-    loss = result.predictions["still"]["loss"][0]
-    # Zero weights to the end: 34 tokens are equally likely.
-    np.testing.assert_allclose(loss, np.log(34), rtol=1e-12)
-    sweep = sweeps.Sweep({"eta_z": [1.0, 2.0]}, Training(steps=3), "still", ("loss",))
-    np.testing.assert_allclose(sweeps.run(sweep).loss, np.log(34), rtol=1e-12)
-    with pytest.raises(ValueError, match="theory 'still' does not apply: it describes sgd"):
-        ladder.theory("still", dynsim.syn_small(), dynsim.adam(1.0, 1.0))
-
-
 def test_what_is_wrong_with_a_system_is_said() -> None:
     toy = registry.system("toy")
     with pytest.raises(ValueError, match="system 'yz': is registered already"):
@@ -128,3 +116,17 @@ def test_a_broken_entry_point_names_its_package(
     plugins.entry_points.cache_clear()
     with pytest.raises(ValueError, match="broken = no_such_module:SYSTEM of broken-toy: cannot"):
         registry.system("broken")
+
+
+# Last, because the fixture stays for the rest of the file.
+@pytest.mark.usefixtures("quick_theory")
+def test_its_theory_stands_in_the_ladder_and_in_sweeps(tmp_path: Path) -> None:
+    few = {"steps": 3, "seeds": 1, "length": 8, "batch": 4, "times": 3}
+    result = compare(Compare(theories=("still",), out=tmp_path, **few))
+    loss = result.predictions["still"]["loss"][0]
+    # Zero weights to the end: 34 tokens are equally likely.
+    np.testing.assert_allclose(loss, np.log(34), rtol=1e-12)
+    sweep = sweeps.Sweep({"eta_z": [1.0, 2.0]}, Training(steps=3), "still", ("loss",))
+    np.testing.assert_allclose(sweeps.run(sweep).loss, np.log(34), rtol=1e-12)
+    with pytest.raises(ValueError, match="theory 'still' does not apply: it describes sgd"):
+        ladder.theory("still", dynsim.syn_small(), dynsim.adam(1.0, 1.0))

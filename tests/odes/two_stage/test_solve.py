@@ -85,6 +85,7 @@ def test_anchors_are_checked_and_a_piece_that_fails_is_told() -> None:
     assert not np.isfinite(found["state"][1]).all()
 
 
+@pytest.mark.full  # many runs
 def test_symmetry_of_scale() -> None:
     c = 1.7
     task, optimizer = prompts(), noisy_sgd()

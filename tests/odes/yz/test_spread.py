@@ -46,6 +46,7 @@ def test_noise_is_that_of_sampled_sequences(optimised: Options) -> None:
     assert (np.abs(np.asarray(got) - want) < (5 * np.sqrt(2 / drawn) + 0.03) * scale).all()
 
 
+@pytest.mark.full  # the noise, and what becomes of it, have tests of their own
 def test_runs_scatter_as_predicted(optimised: Options) -> None:
     rule, runs, steps = dynsim.momentum(0.3, 0.3), 256, 30
     settings = {"batch": 32, "length": 64}

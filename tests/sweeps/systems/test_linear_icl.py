@@ -18,6 +18,7 @@ from sweeps.systems.linear_icl.settings import LinearICL
 RUN = LinearICL(spectrum="geometric", steps=40, batch=float("inf"), scale=0.3)
 
 
+@pytest.mark.full  # the engine is that of all systems
 @pytest.mark.usefixtures("quick_theory")
 def test_numbers_share_a_program_and_are_the_single_runs() -> None:
     axes = {"ratio": [0.5, 1.0], "scale": [0.2, 0.4], "eta": [0.5, 1.0], "seed": [3]}

@@ -20,6 +20,7 @@ def draw(tmp_path: Path, *arguments: str) -> dict[str, np.ndarray]:
     return arrays(tmp_path / f"{name}.npz")
 
 
+@pytest.mark.full  # the lemma has a test of its own
 def test_figure_8_shows_lemma_7(tmp_path: Path) -> None:
     data = draw(tmp_path, "8", "--steps", "30", "20")
     for M, rates, steps in ((50, [0.1, 0.2, 0.5, 1, 2], 30), (1000, [0.2, 0.5, 1, 2, 4], 20)):
