@@ -8,7 +8,7 @@ PORT ?= 8000
 .PHONY: demo check check-devices test test-full test-lowest fuzz bench lint types docs docs-serve gallery clean
 
 demo: $(VENV)/.installed
-	$(BIN)/dynsim compare --task syn-small --eta-y 1 --eta-z 0.1 --steps 1000 --seeds 8 --out out/compare
+	$(BIN)/dynsim compare --task syn-small --eta-y 1 --eta-z 0.1 --steps 1000 --seeds 8 --out out/demo --overwrite
 
 check: lint types test
 
