@@ -40,7 +40,7 @@ class Ladder(Compare):
     """Draw every theory that applies, its variants included, against simulation.
 
     Attributes:
-        out: directory for ladder.png, ladder.json and ladder.npz.
+        out: directory for the picture, ladder.json and ladder.npz.
     """
 
     steps: int = 300

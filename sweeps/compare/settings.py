@@ -21,7 +21,7 @@ class CompareOptions:
 
     Attributes:
         seeds: number of runs.
-        out: directory for compare.png, compare.json and compare.npz.
+        out: directory for the picture, compare.json and compare.npz.
         theories: names of the theories to compare with, of which "best" is the most exact that
             applies; all that apply if left out.
         times: number of times to record.
@@ -54,7 +54,7 @@ class Compare(CompareOptions, Training):
 
     Attributes:
         seeds: number of runs.
-        out: directory for compare.png, compare.json and compare.npz.
+        out: directory for the picture, compare.json and compare.npz.
         theories: names of the theories to compare with, of which "best" is the most exact that
             applies; all that apply if left out.
         times: number of logarithmically spaced times to record.

@@ -58,7 +58,7 @@ class FiniteSize:
         steps: optimiser steps of these runs.
         length: their sequence length T.
         samples: count vectors of each class in the quadratures for syn-small.
-        out: directory for finite-size.png, .json, .npz and the stored sweeps, which resume.
+        out: directory for the picture, finite-size.json, .npz and the stored sweeps, which resume.
     """
 
     seeds: int = 256

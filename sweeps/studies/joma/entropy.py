@@ -2,6 +2,7 @@
 training [ours]."""
 
 import dataclasses
+from typing import Any
 
 import matplotlib.pyplot as plt
 import numpy as np
@@ -11,12 +12,11 @@ from matplotlib.axes import Axes
 from dynsim import checks
 from dynsim.precision import precision
 from odes.joma import toy
+from sweeps.output import drawing
 from sweeps.runner.run import valid
 from sweeps.runner.spec import Sweep
 from sweeps.systems.joma import JoMA
 
-COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7")
-"""Okabe and Ito's, which colour-blind readers can tell apart."""
 TEMPERATURES = (0.25, 0.5, 1.0, 2.0)
 ACTIVATIONS = ("linear", "relu", "tanh")
 ENTROPY = JoMA(scale=0.1, eta_y=0.5, eta_z=0.5, steps=8000, temperature=0.5)
@@ -137,7 +137,8 @@ def error_lines(found: dict[str, xr.Dataset]) -> list[str]:
 def plot_toy(course: dict[str, np.ndarray], ax: Axes | None = None) -> Axes:
     """Entropy of attention in the toy over time, with its closed form and its limit."""
     ax = ax or plt.gca()
-    ax.plot(course["time"], course["entropy"], color=COLOURS[0], lw=3, alpha=0.5, label="recursion")
+    recursion = {"color": drawing.colour(0), "label": "recursion", **drawing.TRAINED}
+    ax.plot(course["time"], course["entropy"], **recursion)
     ax.plot(course["closed/time"], course["closed/entropy"], "k--", lw=1, label="closed form")
     ax.axhline(float(course["end"]), color="0.5", ls=":", label=r"$v = \mu$")
     finished(ax, "entropy of attention (nat)")
@@ -149,25 +150,27 @@ def plot_toy(course: dict[str, np.ndarray], ax: Axes | None = None) -> Axes:
 def plot_dense(found: dict[str, xr.Dataset], kind: str, ax: Axes | None = None) -> Axes:
     """Entropy of attention over training on sequences of different lengths, run by run."""
     ax = ax or plt.gca()
-    for colour, length in zip(COLOURS, LENGTHS, strict=False):
+    for i, length in enumerate(LENGTHS):
         course = valid(found[f"dense/{kind}/{length:g}"]).entropy.isel(time=slice(1, None))
         for seed in range(course.sizes["seed"]):
             label = f"length {length:g}".replace("inf", "∞") if seed == 0 else None
-            ax.plot(course.time, course.isel(seed=seed), color=colour, lw=2, alpha=0.7, label=label)
+            how: dict[str, Any] = {"color": drawing.colour(i), "lw": 2, "alpha": 0.7}
+            ax.plot(course.time, course.isel(seed=seed), label=label, **how)
     attention, activation = kind.split("-")
-    ax.set(xscale="log", title=f"{attention} attention, {activation}, 20 classes, each run")
+    ax.set(xscale="log", title=f"{attention}, {activation}, 20 classes, each run")
     return finished(ax, "entropy of attention (nat)")
 
 
 def plot_entropy(found: dict[str, xr.Dataset], ax: Axes | None = None) -> Axes:
     """Entropy of softmax attention over training, by activation, at T = 0.5."""
     ax = ax or plt.gca()
-    for colour, activation in zip(COLOURS, ACTIVATIONS, strict=False):
+    for i, activation in enumerate(ACTIVATIONS):
         course = found[f"entropy/{activation}"].entropy.sel(temperature=0.5)[:, 1:]
         mean, around = course.mean("seed"), course.std("seed")
+        colour = drawing.colour(i)
         ax.plot(course.time, mean, color=colour, lw=2, label=f"training, {activation}")
         ax.fill_between(course.time, mean - around, mean + around, color=colour, alpha=0.2, lw=0)
-    ax.set(xscale="log", title="softmax attention, two classes, four seeds ± sd")
+    ax.set(xscale="log", title="softmax, 2 classes, 4 seeds ± sd")
     return finished(ax, "entropy of attention (nat)")
 
 

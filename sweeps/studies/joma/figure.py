@@ -13,6 +13,7 @@ import numpy as np
 import xarray as xr
 from jaxtyping import Float
 from matplotlib.axes import Axes
+from matplotlib.figure import Figure
 
 import dynsim
 from dynsim import Shape, checks
@@ -45,7 +46,7 @@ class FigureJoMA:
         steps: optimiser steps of the first panel.
         dense_steps: optimiser steps of the last one.
         dense_seeds: number of its runs at each length.
-        out: directory for joma.png, .npz and .json, and the stored sweeps, which resume.
+        out: directory for the picture, joma.npz and .json, and the stored sweeps, which resume.
     """
 
     steps: int = 1999
@@ -80,6 +81,20 @@ def run(config: FigureJoMA) -> list[Path]:
     lines = [*invariance_lines(along), "", *entropy.toy_lines(course), ""]
     lines += [*entropy.error_lines(found), "", *entropy.dense_lines(found)]
     print("\n".join(lines))
+    figure = draw(found, along, course)
+    arrays = {f"{kind}/correlation": values for kind, (_, values) in along.items()}
+    arrays |= {f"toy/{name}": values for name, values in course.items()}
+    for name, dataset in found.items():
+        arrays |= {f"{name}/{each}": dataset[each].values for each in dataset.data_vars}
+    return output.write(config.out, "joma", figure=figure, arrays=arrays, report={"lines": lines})
+
+
+def draw(
+    found: dict[str, xr.Dataset],
+    along: dict[Frequencies, tuple[np.ndarray, np.ndarray]],
+    course: dict[str, np.ndarray],
+) -> Figure:
+    """The invariant, growth and entropies, from the sweeps, `invariance` and `toy_course`."""
     figure, axes = drawing.panels(2, 3)
     plot_invariance(along, ax=axes[0, 0])
     plot_growth(found, ax=axes[0, 1])
@@ -87,11 +102,7 @@ def run(config: FigureJoMA) -> list[Path]:
     entropy.plot_entropy(found, ax=axes[1, 0])
     entropy.plot_dense(found, "softmax-relu", ax=axes[1, 1])
     entropy.plot_dense(found, "exp-relu", ax=axes[1, 2])
-    arrays = {f"{kind}/correlation": values for kind, (_, values) in along.items()}
-    arrays |= {f"toy/{name}": values for name, values in course.items()}
-    for name, dataset in found.items():
-        arrays |= {f"{name}/{each}": dataset[each].values for each in dataset.data_vars}
-    return output.write(config.out, "joma", figure=figure, arrays=arrays, report={"lines": lines})
+    return figure
 
 
 def invariance(
@@ -132,8 +143,8 @@ def plot_invariance(
 ) -> Axes:
     """Correlation of both sides of Theorem 1 over training."""
     ax = ax or plt.gca()
-    for colour, (kind, (times, values)) in zip(entropy.COLOURS, along.items(), strict=False):
-        ax.plot(times[1:], values[1:], color=colour, lw=2, label=SEQUENCES[kind])
+    for i, (kind, (times, values)) in enumerate(along.items()):
+        ax.plot(times[1:], values[1:], color=drawing.colour(i), lw=2, label=SEQUENCES[kind])
     ax.axhline(1, color="k", ls="--", lw=1, label="Theorem 1")
     ax.set(xscale="log", title="softmax attention, T = 0.5, cross-entropy", ylim=(None, 1.001))
     return entropy.finished(ax, "correlation of $z$ and Theorem 1")
@@ -144,9 +155,9 @@ def plot_growth(found: dict[str, xr.Dataset], ax: Axes | None = None) -> Axes:
     ax = ax or plt.gca()
     trained, theory = (found[f"growth/{e}"].isel(seed=0) for e in ("simulation", "erf"))
     tokens = np.argsort(-trained.weight.isel(time=-1).values)[[0, 3, 6, 9]]
-    for colour, token in zip(entropy.COLOURS, tokens, strict=True):
-        label = f"training, token {token}"
-        ax.plot(trained.time, trained.weight[:, token], color=colour, lw=3, alpha=0.5, label=label)
+    for i, token in enumerate(tokens):
+        how = {"color": drawing.colour(i), "label": f"training, token {token}", **drawing.TRAINED}
+        ax.plot(trained.time, trained.weight[:, token], **how)
     for token in tokens:
         label = "Theorem 2, erf" if token == tokens[0] else None
         ax.plot(theory.time, theory.weight[:, token], "k--", lw=1, label=label)

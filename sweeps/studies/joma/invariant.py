@@ -12,6 +12,7 @@ import numpy as np
 import xarray as xr
 from matplotlib.axes import Axes
 from matplotlib.colors import LogNorm
+from matplotlib.figure import Figure
 
 from dynsim import checks
 from sweeps import output
@@ -45,7 +46,8 @@ class JoMAInvariant:
         steps: optimiser steps of a run, on the population loss.
         eta: both learning rates.
         scale: standard deviation of a starting weight.
-        out: directory for joma_invariant.png, .npz and .json, and the stored sweeps, which resume.
+        out: directory for the picture, joma_invariant.npz and .json, and the stored sweeps,
+            which resume.
     """
 
     temperatures: tuple[float, ...] = (0.25, 0.5, 1.0, 2.0)
@@ -99,10 +101,20 @@ def run(config: JoMAInvariant) -> list[Path]:
     sums = {kind: query_errors(found[f"queries/{kind}"]) for kind in KINDS}
     lines = [*map_lines(maps), "", *query_lines(sums)]
     print("\n".join(lines))
-    rows, columns = len(ACTIVATIONS), len(config.classes)
-    figure, axes = drawing.panels(rows, columns, height=2.2, sharex=True, sharey=True)
+    figure = draw(maps)
+    arrays = {f"map/{name}": errors.values for name, errors in maps.items()}
+    arrays |= {f"queries/{k}/{n}": v.values for k, each in sums.items() for n, v in each.items()}
+    return output.write(
+        config.out, "joma_invariant", figure=figure, arrays=arrays, report={"lines": lines}
+    )
+
+
+def draw(maps: dict[str, xr.DataArray]) -> Figure:
+    """A row for each activation, a column for each number of classes."""
+    classes = next(iter(maps.values())).classes_per_query.values
+    figure, axes = drawing.panels(len(maps), len(classes), height=2.2, sharex=True, sharey=True)
     for row, (activation, errors) in zip(axes, maps.items(), strict=True):
-        for ax, K in zip(row, config.classes, strict=True):
+        for ax, K in zip(row, classes, strict=True):
             mesh = plot_map(errors.sel(classes_per_query=K), ax)
             ax.set_title(f"{activation}, K = {K}", fontsize=10)
     for ax in axes[-1]:
@@ -110,11 +122,7 @@ def run(config: JoMAInvariant) -> list[Path]:
     for ax in axes[:, 0]:
         ax.set_ylabel("overlap of classes")
     figure.colorbar(mesh, ax=axes, label="error of Theorem 1 over how far z has moved", shrink=0.6)
-    arrays = {f"map/{name}": errors.values for name, errors in maps.items()}
-    arrays |= {f"queries/{k}/{n}": v.values for k, each in sums.items() for n, v in each.items()}
-    return output.write(
-        config.out, "joma_invariant", figure=figure, arrays=arrays, report={"lines": lines}
-    )
+    return figure
 
 
 def halved(dataset: xr.Dataset) -> xr.Dataset:

@@ -6,6 +6,7 @@ the number of heads, where fewer than components leave some unlearned.
 """
 
 import dataclasses
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ import matplotlib.pyplot as plt
 import numpy as np
 import xarray as xr
 from matplotlib.axes import Axes
+from matplotlib.figure import Figure
 
 from dynsim import checks
 from sweeps import output
@@ -45,7 +47,8 @@ class LinearICLPlateaus:
         head_counts: numbers of heads of the lower row, which starts from the smallest scale.
         steps: optimiser steps of a run, on the population loss.
         eta: learning rate.
-        out: directory for linear_icl_plateaus.png and .npz, and the stored sweeps, which resume.
+        out: directory for the picture, linear_icl_plateaus.npz and the stored sweeps, which
+            resume.
     """
 
     scale: tuple[float, float] = (0.02, 1.0)
@@ -99,9 +102,22 @@ def run(config: LinearICLPlateaus) -> list[Path]:
     read = {name: measured(ds, wanted[name]) for name, ds in found.items()}
     trained, theory = read["simulation"], read["scalar"]
     same = trained.plateaus == theory.plateaus
-    # In octaves; NaN where either has no escape to compare.
-    late = np.log2(trained.escape / theory.escape)
+    late = lateness(read)
     print("\n".join([*table(same, late), *heads.table(read, config.D)]))
+    figure = draw(config, read)
+    arrays = {f"{name}/{x}": ds[x].values for name, ds in read.items() for x in ds.data_vars}
+    arrays |= {name: trained[name].values for name in ("scale", "ratio")}
+    return output.write(config.out, "linear_icl_plateaus", figure=figure, arrays=arrays)
+
+
+def lateness(read: Mapping[str, xr.Dataset]) -> xr.DataArray:
+    """First escape of descent over that of eq. 21, in octaves; NaN where either has none."""
+    return np.log2(read["simulation"].escape / read["scalar"].escape)
+
+
+def draw(config: LinearICLPlateaus, read: Mapping[str, xr.Dataset]) -> Figure:
+    """Both rows, from what is `measured`."""
+    late, theory = lateness(read), read["scalar"]
     figure, rows = drawing.panels(2, 3, height=3.4, sharey=True)
     axes, top = rows[0], config.D + 1
     heads.plot(read, config.D, rows[1])
@@ -128,9 +144,7 @@ def run(config: LinearICLPlateaus) -> list[Path]:
         f"D = {config.D}, {length:g} $\\tau$; above {config.heads} rank-one heads, dashed: first "
         f"escape by eq. 21; below starting weights of {config.scale[0]:g}"
     )
-    arrays = {f"{name}/{x}": ds[x].values for name, ds in read.items() for x in ds.data_vars}
-    arrays |= {name: trained[name].values for name in ("scale", "ratio")}
-    return output.write(config.out, "linear_icl_plateaus", figure=figure, arrays=arrays)
+    return figure
 
 
 def table(same: xr.DataArray, late: xr.DataArray) -> list[str]:

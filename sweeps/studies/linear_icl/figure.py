@@ -8,6 +8,8 @@ import matplotlib.pyplot as plt
 import numpy as np
 import xarray as xr
 from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.ticker import NullFormatter
 
 from dynsim import checks
 from odes.linear_icl.plateaus import plateaus
@@ -20,12 +22,8 @@ from sweeps.runner.spec import Sweep
 from sweeps.studies.linear_icl import rests
 from sweeps.systems.linear_icl.settings import LinearICL
 
-COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9")
-"""Okabe and Ito's, which colour-blind readers can tell apart."""
 TIMES = 200
 MERGED = LinearICL(attention="merged", heads=8, spectrum="white", eta=0.005, steps=1200)
-TRAINED: dict[str, Any] = {"lw": 3, "alpha": 0.5}
-"""Curves of training, below those of theory."""
 SCALES = (1e-3, 1e-2, 1e-1)
 RANKS = (1, 2, 4, 8)
 """Of nine heads, at D = 8, as in the paper's Fig. 4."""
@@ -41,7 +39,8 @@ class FigureLinearICL:
         steps: optimiser steps of separate heads.
         scale: standard deviation of their starting weights.
         rank_steps: optimiser steps of the runs over ranks.
-        out: directory for linear_icl.png, .npz and .json, and the stored sweeps, which resume.
+        out: directory for the picture, linear_icl.npz and .json, and the stored sweeps, which
+            resume.
     """
 
     seeds: int = 6
@@ -86,11 +85,7 @@ def run(config: FigureLinearICL) -> list[Path]:
     level = {name: np.asarray(plateaus(run.make_task())) for name, run in trained.items()}
     table = [*escape_table(found, rate["separate"], level["separate"]), "", same_line(found)]
     print("\n".join(table))
-    figure, axes = drawing.panels(2, 2, 5.0, 3.6)
-    plot_merged(found, rate["merged"], ax=axes[0, 0])
-    plot_separate(found, rate["separate"], level["separate"], ax=axes[0, 1])
-    plot_components(found, rate["separate"], ax=axes[1, 0])
-    plot_ranks(found["ranks/simulation"], rate["ranks"], level["ranks"], ax=axes[1, 1])
+    figure = draw(found, rate, level)
     arrays = {
         f"{name}/{each}": values.values
         for name, dataset in found.items()
@@ -100,6 +95,18 @@ def run(config: FigureLinearICL) -> list[Path]:
     return output.write(
         config.out, "linear_icl", figure=figure, arrays=arrays, report={"escapes": table}
     )
+
+
+def draw(
+    found: dict[str, xr.Dataset], rate: dict[str, float], level: dict[str, np.ndarray]
+) -> Figure:
+    """All four panels, from the sweeps, the units tau in a step and the plateaus of each kind."""
+    figure, axes = drawing.panels(2, 2, 5.0, 3.6)
+    plot_merged(found, rate["merged"], ax=axes[0, 0])
+    plot_separate(found, rate["separate"], level["separate"], ax=axes[0, 1])
+    plot_components(found, rate["separate"], ax=axes[1, 0])
+    plot_ranks(found["ranks/simulation"], rate["ranks"], level["ranks"], ax=axes[1, 1])
+    return figure
 
 
 def escape_table(found: dict[str, xr.Dataset], rate: float, level: np.ndarray) -> list[str]:
@@ -141,10 +148,11 @@ def plot_merged(found: dict[str, xr.Dataset], rate: float, ax: Axes | None = Non
         found[name].isel(seed=0)
         for name in ("merged/simulation", "network/simulation", "merged/sigmoid")
     )
-    for colour, scale in zip(COLOURS, SCALES, strict=False):
+    for i, scale in enumerate(SCALES):
         label = f"training, starting weights {scale:g}"
         curve, closed = trained.sel(scale=scale), theory.sel(scale=scale)
-        ax.plot(curve.time * rate, curve.loss, color=colour, label=label, **TRAINED)
+        how = {"color": drawing.colour(i), "label": label, **drawing.TRAINED}
+        ax.plot(curve.time * rate, curve.loss, **how)
         label = "network on cubic features" if scale == SCALES[-1] else None
         other = network.sel(scale=scale)
         ax.plot(other.time * rate, other.loss, "+", color="k", ms=5, markevery=6, label=label)
@@ -161,10 +169,10 @@ def plot_separate(
     ax = ax or plt.gca()
     trained, flow = found["separate/simulation"], found["separate/plain"]
     for seed in range(trained.sizes["seed"]):
-        colour = COLOURS[seed % len(COLOURS)]
         label = "training, a colour a seed" if seed == 0 else None
         curve, theory = trained.isel(seed=seed), flow.isel(seed=seed)
-        ax.plot(curve.time * rate, curve.loss, color=colour, label=label, **TRAINED)
+        how = {"color": drawing.colour(seed), "label": label, **drawing.TRAINED}
+        ax.plot(curve.time * rate, curve.loss, **how)
         label = "flow, eq. 14" if seed == 0 else None
         ax.plot(theory.time * rate, theory.loss, "k--", lw=1, label=label)
     ax.set_title("separate rank-one heads")
@@ -176,8 +184,8 @@ def plot_components(found: dict[str, xr.Dataset], rate: float, ax: Axes | None =
     ax = ax or plt.gca()
     trained, theory = (found[f"separate/{e}"].isel(seed=0) for e in ("simulation", "scalar"))
     for d in range(trained.sizes["component"]):
-        label, colour = f"component {d + 1}", COLOURS[d % len(COLOURS)]
-        ax.plot(trained.time * rate, trained.learned[:, d], color=colour, label=label, **TRAINED)
+        how = {"color": drawing.colour(d), "label": f"component {d + 1}", **drawing.TRAINED}
+        ax.plot(trained.time * rate, trained.learned[:, d], **how)
     for d in range(trained.sizes["component"]):
         label = "eq. 21" if d == 0 else None
         ax.plot(theory.time * rate, theory.learned[:, d], "k--", lw=1, label=label)
@@ -190,9 +198,10 @@ def plot_components(found: dict[str, xr.Dataset], rate: float, ax: Axes | None =
 def plot_ranks(dataset: xr.Dataset, rate: float, level: np.ndarray, ax: Axes | None = None) -> Axes:
     """Loss over time by the rank of nine heads, at D = 8, with the plateaus."""
     ax = ax or plt.gca()
-    for colour, rank in zip(COLOURS, RANKS, strict=False):
+    for i, rank in enumerate(RANKS):
         curve = dataset.sel(rank=rank).isel(seed=0)
-        ax.plot(curve.time * rate, curve.loss, color=colour, lw=2, label=f"training, rank {rank}")
+        how: dict[str, Any] = {"color": drawing.colour(i), "label": f"training, rank {rank}"}
+        ax.plot(curve.time * rate, curve.loss, lw=2, **how)
     ax.set_title("nine heads by rank, D = 8, batch infinite")
     return _levels(ax, dataset, rate, level)
 
@@ -211,6 +220,8 @@ def _logarithmic(ax: Axes, dataset: xr.Dataset, rate: float) -> None:
     fallen = (loss < 0.9 * loss[:, :1]).any(axis=0)
     times = dataset.time.values * rate
     ax.set(xscale="log", xlim=(times[max(np.argmax(fallen), 1)] / 3, times[-1]))
+    # Of a short range matplotlib would write every tick.
+    ax.xaxis.set_minor_formatter(NullFormatter())
 
 
 def _finished(ax: Axes, quantity: str) -> Axes:

@@ -28,7 +28,7 @@ class Figure4:
     """Attention c_n of each class by SGD with momentum and on its flow, eta_Y = 1 and 10.
 
     Attributes:
-        out: directory for fig4.png, fig4.npz and the stored sweeps.
+        out: directory for the picture, fig4.npz and the stored sweeps.
     """
 
     out: Path = Path("out/fig4")
@@ -39,7 +39,7 @@ class Figure5:
     """Attention c_n of each class by Adam and on Adam's flow, rates 0.1, 0.5 and 1.
 
     Attributes:
-        out: directory for fig5.png, fig5.npz and the stored sweeps.
+        out: directory for the picture, fig5.npz and the stored sweeps.
     """
 
     out: Path = Path("out/fig5")

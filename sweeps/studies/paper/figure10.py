@@ -37,7 +37,7 @@ class Figure10(TextFigure):
         eta: learning rates.
         seeds: number of runs at each rate.
         layers: blocks of the transformer.
-        out: directory for fig10.png, .npz and .json, and the stored sweep, which resumes.
+        out: directory for the picture, fig10.npz and .json, and the stored sweep, which resumes.
     """
 
     eta: tuple[float, ...] = (1.0, 2.0, 3.0, 4.0, 5.0)

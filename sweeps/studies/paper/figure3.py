@@ -27,7 +27,7 @@ class Figure3:
     """Growth factor chi(t) at fixed eta_Z for several eta_Y, transition times marked.
 
     Attributes:
-        out: directory for fig3.png and fig3.npz.
+        out: directory for the picture and fig3.npz.
         eta_y: learning rates of Y.
         eta_z: learning rate of Z.
         K: number of classes.

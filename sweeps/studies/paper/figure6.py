@@ -47,7 +47,7 @@ class Figure6:
         training: train; without it theory stands alone.
         theory: predict means and spread at finite T and batch; with training also integrate the
             momentum flow and descend with T and batch infinite.
-        out: directory for fig6.png, fig6.csv and the stored sweeps, which resume.
+        out: directory for the picture, fig6.csv and the stored sweeps, which resume.
     """
 
     num_queries: Queries = ("1,3,5,10",)

@@ -43,7 +43,7 @@ class Figure7(TextFigure):
         layers: blocks of the transformers.
         eta: learning rate.
         seeds: number of runs behind the curves; the maps are those of the first that ended well.
-        out: directory for fig7.png, .npz and .json, and the stored sweeps, which resume.
+        out: directory for the picture, fig7.npz and .json, and the stored sweeps, which resume.
     """
 
     prompt: int = 100

@@ -22,7 +22,7 @@ class Figure8:
     """Decoder h* by discrete steps and h by the flow, with Lemma 7's bound on the difference.
 
     Attributes:
-        out: directory for fig8.png and fig8.npz.
+        out: directory for the picture and fig8.npz.
         steps: number of visits to the class, for M = 50 and for M = 1000.
     """
 

@@ -30,7 +30,7 @@ class Figure9:
     """Growth factor bound B(t) for fixed nu = eta_Y / eta_Z, with t0 and B(t0) marked.
 
     Attributes:
-        out: directory for fig9.png and fig9.npz.
+        out: directory for the picture and fig9.npz.
         K: number of classes.
         c0: the constant C0 of Theorem 4.
         printed: draw the printed form 1/4 ln(C0 + ...), which is not 0 at t = 0 unless C0 = 1.

@@ -34,7 +34,7 @@ class Plane:
         observable: what the colour shows, at the end.
         seeds: number of runs at each point of a simulation.
         regions: MODULE:NAME of a `sweeps.studies.phase.regions.Rule` that names what runs did.
-        out: directory for phase.png, phase.npz and the stored sweeps, which resume.
+        out: directory for the picture, phase.npz and the stored sweeps, which resume.
     """
 
     SYSTEM: ClassVar[str] = "yz"

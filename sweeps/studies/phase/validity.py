@@ -45,7 +45,7 @@ class Validity:
             rungs describe T = inf.
         batch: sequences per step.
         resolution: number of values of eta_Y / eta_Z and of eta_Z.
-        out: directory for validity.png, validity.npz and the stored sweeps.
+        out: directory for the picture, validity.npz and the stored sweeps.
     """
 
     theories: tuple[str, ...] = ("plain", "eq10", "eq10-finite-m", "lemma3")

@@ -43,7 +43,7 @@ class FigureQKV:
     """Errors of the plain flow and of the factors' flow against descent on the factors.
 
     Attributes:
-        out: directory for qkv.png and qkv.npz.
+        out: directory for the picture and qkv.npz.
         width: of the embedding; the vocabulary has 34 tokens (Syn-Small).
         scale: standard deviations of the starting W_Q and W_K, times sqrt(d).
         eta_y: learning rate of W_V.

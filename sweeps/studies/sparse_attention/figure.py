@@ -14,6 +14,7 @@ import numpy as np
 import xarray as xr
 from jaxtyping import Float
 from matplotlib.axes import Axes
+from matplotlib.figure import Figure
 
 from dynsim import checks
 from odes.sparse_attention.early import escape_time
@@ -32,8 +33,6 @@ ENGINES = ("simulation", "plain", "printed")
 LENGTHS, SIZES, COPIES = (256, 512, 1024, 2048, 4096), (16, 64), (1, 2, 4, 8)
 WIDE = LENGTHS[:-1]
 """Lengths at d = 256."""
-COLOURS = ("#0072B2", "#D55E00", "#009E73")
-"""Okabe and Ito's, which colour-blind readers can tell apart."""
 RULES = {
     "sgd": (SparseAttention(eta=1.0, steps=1500), "plain", 12_000),
     "momentum": (SparseAttention(optimizer="momentum", eta=0.1, steps=1500), "matched", 12_000),
@@ -52,7 +51,7 @@ class FigureSparseAttention:
         seeds: number of runs of each optimiser, and at T = d = 256, on samples; 2 or more.
         batch: sequences per step of these.
         steps: longest run of the first panel.
-        out: directory for sparse_attention.png, .npz and .json, and the stored sweeps, which
+        out: directory for the picture, sparse_attention.npz and .json, and the stored sweeps, which
             resume.
     """
 
@@ -99,15 +98,21 @@ def run(config: FigureSparseAttention) -> list[Path]:
     found = {name: run_sweep(s, config.out / name).load() for name, s in wanted.items()}
     lines = [*length_lines(found), "", *copies_lines(found), "", *exponent_lines(found)]
     print("\n".join(lines))
-    figure, (axes,) = drawing.panels(1, 3, height=4.6)
-    plot_lengths(found, ax=axes[0])
-    plot_copies(found, ax=axes[1])
-    plot_rules(found, ax=axes[2])
+    figure = draw(found)
     arrays = {f"{name}/loss": dataset.loss.values for name, dataset in found.items()}
     arrays |= {f"{name}/time": dataset.time.values for name, dataset in found.items()}
     return output.write(
         config.out, "sparse_attention", figure=figure, arrays=arrays, report={"lines": lines}
     )
+
+
+def draw(found: dict[str, xr.Dataset]) -> Figure:
+    """All three panels, from the sweeps."""
+    figure, (axes,) = drawing.panels(1, 3, height=4.6)
+    plot_lengths(found, ax=axes[0])
+    plot_copies(found, ax=axes[1])
+    plot_rules(found, ax=axes[2])
+    return figure
 
 
 def plateau(dataset: xr.Dataset) -> xr.DataArray:
@@ -192,7 +197,8 @@ def plot_lengths(found: dict[str, xr.Dataset], ax: Axes | None = None) -> Axes:
     ax = ax or plt.gca()
     flow, trained = plateau(found["length/plain"]), plateau(found["length/simulation"])
     points: dict[str, Any] = {"marker": "o", "ms": 9, "alpha": 0.5, "ls": "none"}
-    ax.plot(8 * trained["length"], trained, color=COLOURS[0], label="descent, d = 64", **points)
+    points |= {"color": drawing.colour(0), "label": "descent, d = 64"}
+    ax.plot(8 * trained["length"], trained, **points)
     for marker, d in zip("x+", SIZES, strict=True):
         label = f"flow, d = {d}"
         over = math.sqrt(d) * flow["length"]
@@ -200,8 +206,8 @@ def plot_lengths(found: dict[str, xr.Dataset], ax: Axes | None = None) -> Axes:
     wide, square = plateau(found["wide/plain"]), plateau(found["square/simulation"])
     ax.plot(16 * wide["length"], wide, "1", color="k", ms=10, label="flow, d = 256")
     label = "training, T = d = 256, mean ± sd"
-    sd = float(square.std(ddof=1))
-    ax.errorbar(16 * 256, float(square.mean()), sd, fmt="s", color=COLOURS[1], ms=5, label=label)
+    how: dict[str, Any] = {"fmt": "s", "color": drawing.colour(1), "ms": 5, "label": label}
+    ax.errorbar(16 * 256, float(square.mean()), float(square.std(ddof=1)), **how)
     ends = np.array([4 * LENGTHS[0], 8 * LENGTHS[-1]])
     ax.plot(ends, math.sqrt(math.pi / 2) * ends, "k--", lw=1, label=r"$\sqrt{\pi/2}\,\sqrt{d}\,T$")
     ax.set(xscale="log", yscale="log", xlabel=r"$\sqrt{d}\,T$", title="SGD at $\\eta = 1$")
@@ -212,11 +218,13 @@ def plot_copies(found: dict[str, xr.Dataset], ax: Axes | None = None) -> Axes:
     """Length of the plateau over the number of copies."""
     ax = ax or plt.gca()
     steps = {e: plateau(found[f"copies/{e}"]) for e in ENGINES}
-    ax.plot(COPIES, steps["simulation"], "o", ms=9, color=COLOURS[0], alpha=0.5, label="descent")
+    points: dict[str, Any] = {"marker": "o", "ms": 9, "alpha": 0.5, "ls": "none"}
+    ax.plot(COPIES, steps["simulation"], color=drawing.colour(0), label="descent", **points)
     ax.plot(COPIES, steps["plain"], "kx", label="flow")
     closed = [predicted(256, 64, B) for B in COPIES]
     ax.plot(COPIES, closed, "k--", lw=1, label=r"closed form, $\propto 1/\sqrt{B}$")
-    ax.plot(COPIES, steps["printed"], "s:", color=COLOURS[1], label="eqs. 13, 14 as printed")
+    printed = {"color": drawing.colour(1), "label": "eqs. 13, 14 as printed"}
+    ax.plot(COPIES, steps["printed"], "s:", **printed)
     ax.set(xscale="log", yscale="log", xlabel="copies $B$", title="repetition, T = 256, d = 64")
     ax.set_xticks(COPIES, [str(B) for B in COPIES])
     ax.set_yticks([500, 1000, 2000], ["500", "1000", "2000"])
@@ -227,10 +235,10 @@ def plot_copies(found: dict[str, xr.Dataset], ax: Axes | None = None) -> Axes:
 def plot_rules(found: dict[str, xr.Dataset], ax: Axes | None = None) -> Axes:
     """Loss over steps by optimiser: mean and standard deviation of the runs, and the flow."""
     ax = ax or plt.gca()
-    for colour, (name, (rule, _, _)) in zip(COLOURS, RULES.items(), strict=True):
+    for i, (name, (rule, _, _)) in enumerate(RULES.items()):
         trained, flow = valid(found[f"{name}/simulation"]), found[f"{name}/64-64"].isel(p=0)
         mean, around = trained.loss.mean("seed"), trained.loss.std("seed")
-        label = f"training, {name}, $\\eta$ = {rule.eta:g}"
+        colour, label = drawing.colour(i), f"training, {name}, $\\eta$ = {rule.eta:g}"
         ax.plot(trained.time, mean, color=colour, lw=3, alpha=0.5, label=label)
         ax.fill_between(trained.time, mean - around, mean + around, color=colour, alpha=0.2, lw=0)
         ax.plot(flow.time, flow.loss, "k--", lw=1, label="flow" if name == "sgd" else None)

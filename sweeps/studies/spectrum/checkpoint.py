@@ -34,7 +34,7 @@ class Checkpoint:
             sides, [i] means block i of a split matrix, and .T transposes.
         split: number of equal column blocks that each chosen matrix is cut into, 3 for the fused
             queries, keys and values of GPT-2.
-        out: directory for spectrum.png, spectrum.json and spectrum.npz.
+        out: directory for the picture, spectrum.json and spectrum.npz.
     """
 
     checkpoint: Path

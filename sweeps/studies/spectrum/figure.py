@@ -44,7 +44,7 @@ class Spectrum:
             queries, keys and values of GPT-2.
         preset: of two-stage training: default, fast or joint.
         seeds: number of runs of it.
-        out: directory for spectrum.png, .npz and .json, and the stored sweep, which resumes.
+        out: directory for the picture, spectrum.npz and .json, and the stored sweep, which resumes.
     """
 
     checkpoint: Path | None = None

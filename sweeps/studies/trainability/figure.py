@@ -51,7 +51,7 @@ class Trainability:
         cells: number of cells along each side of the coarse grid.
         levels: number of refinements, each of which doubles the resolution.
         fit: first and last level of the fit of the dimension; 1 and the last one if left out.
-        out: directory for trainability.png, trainability.npz and the stored sweeps, which resume.
+        out: directory for the picture, trainability.npz and the stored sweeps, which resume.
     """
 
     engine: Literal["simulation", "descent", "symmetric-descent"] = "simulation"

@@ -39,7 +39,7 @@ class Collapse:
     Attributes:
         families: which of size, overlap, momentum and sampling (batch and length).
         seeds: number of runs at each point.
-        out: directory for collapse.png, collapse.csv and the stored sweeps, which resume.
+        out: directory for the picture, collapse.csv and the stored sweeps, which resume.
     """
 
     families: tuple[str, ...] = tuple(FAMILIES)

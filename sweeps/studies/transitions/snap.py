@@ -72,7 +72,7 @@ class Snap:
         rates: number of values that a rate takes in training.
         seeds: number of runs at each of them.
         steps: optimiser steps of a run.
-        out: directory for snap.png, snap.csv and the stored sweeps, which resume.
+        out: directory for the picture, snap.csv and the stored sweeps, which resume.
     """
 
     rates: int = 5

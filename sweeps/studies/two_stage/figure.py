@@ -38,7 +38,7 @@ class FigureTwoStage:
         seeds: number of runs of the preset, and of the joint preset.
         control_seeds: number of runs of each control.
         times: number of times to record, a third of them in the first stage.
-        out: directory for two_stage.png, .npz, .json with the claims, and the stored sweeps,
+        out: directory for the picture, two_stage.npz, .json with the claims, and the stored sweeps,
             which resume.
     """
 

@@ -45,7 +45,8 @@ class TwoStagePhase:
         decay: weight decay lambda.
         d: size of a block of a token.
         length: tokens L of a prompt, the query included.
-        out: directory for two_stage_phase.png, .npz and .json, and the stored sweeps, which resume.
+        out: directory for the picture, two_stage_phase.npz and .json, and the stored sweeps,
+            which resume.
     """
 
     tau: tuple[float, float] = (0.06, 0.6)

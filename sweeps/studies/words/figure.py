@@ -62,7 +62,7 @@ class CorpusFigure:
         seed: of the sampled sequences, of the generated text, and of the factors' start.
         scale: W_Q and W_K of the layer in ordinary parameters start normal with standard
             deviation scale / sqrt(d), d = M; its rate eta_z is raised to be the same at the start.
-        out: directory for corpus.png, corpus.npz and corpus.json.
+        out: directory for the picture, corpus.npz and corpus.json.
     """
 
     corpus: Path | None = None
