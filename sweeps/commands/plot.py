@@ -32,8 +32,9 @@ class Plot:
 
     Attributes:
         path: folder of the sweep, or its address in a bucket.
-        x: axis of the plot, an axis of the sweep or time.
-        observable: recorded quantity.
+        x: axis of the plot, an axis of the sweep or time; the longest axis if not given, or time
+            where seeds are the only one.
+        observable: recorded quantity; entropy, loss or what was recorded first if not given.
         hue: axis whose values are the lines.
         where: values of further axes, for instance eta_z=1; time=last is meant if not given.
         out: the image, whose suffix says its format; by default the name of the sweep in the
@@ -41,8 +42,8 @@ class Plot:
     """
 
     path: tyro.conf.Positional[str]
-    x: str = "eta_z"
-    observable: str = "entropy"
+    x: str | None = None
+    observable: str | None = None
     hue: str | None = None
     where: tuple[str, ...] = ()
     out: Path | None = None
@@ -54,15 +55,29 @@ class Plot:
 
 def run(config: Plot) -> list[Path]:
     """Draw and write the picture, with the plotted numbers beside it."""
-    assert config.out is not None
-    suffix = checks.choice("suffix of out", config.out.suffix[1:], drawing.FORMATS)
-    data = chosen(open_sweep(config.path, progress.say), config)
+    out = config.out
+    assert out is not None
+    suffix = checks.choice("suffix of out", out.suffix[1:], drawing.FORMATS)
+    dataset = open_sweep(config.path, progress.say)
+    config = completed(config, dataset)
+    data = chosen(dataset, config)
     figure = draw(config, data)
     arrays = {str(data.name): data.values, **{str(d): data[d].values for d in data.dims}}
     # What is called after the usual format has that which was asked for.
     kind = mpl.rcParams["savefig.format"] if suffix == drawing.FORMATS[0] else suffix
     with mpl.rc_context({"savefig.format": kind}):
-        return output.write(config.out.parent, config.out.stem, figure=figure, arrays=arrays)
+        return output.write(out.parent, out.stem, figure=figure, arrays=arrays)
+
+
+def completed(config: Plot, dataset: xr.Dataset) -> Plot:
+    """The settings with what was not given taken from the sweep."""
+    recorded = [str(name) for name in dataset.data_vars if name not in ("status",)]
+    usual = next((name for name in ("entropy", "loss") if name in recorded), recorded[0])
+    axes = [dim for dim in dataset["status"].dims if dim not in ("seed", config.hue)]
+    longest = max(axes, key=lambda dim: dataset.sizes[dim], default="time")
+    return dataclasses.replace(
+        config, observable=config.observable or usual, x=config.x or str(longest)
+    )
 
 
 def draw(config: Plot, data: xr.DataArray) -> Figure:
@@ -79,7 +94,7 @@ def draw(config: Plot, data: xr.DataArray) -> Figure:
     figure.suptitle(textwrap.fill(title(config, data), int(12 * width * len(panels))))
     for ax, value in zip(axes[0], panels, strict=True):
         panel = data if value is None else data.sel({left[0]: value})
-        plot_lines(panel, config.x, config.hue, ax=ax)
+        plot_lines(panel, str(config.x), config.hue, ax=ax)
         if value is not None:
             ax.set_title(f"{left[0]} = {value:g}")
     axes[0, 0].set_ylabel(label(data))
@@ -124,14 +139,14 @@ def plot_lines(data: xr.DataArray, x: str, hue: str | None, ax: Axes | None = No
 def chosen(dataset: xr.Dataset, config: Plot) -> xr.DataArray:
     """The array to be drawn, as a function of axes alone, NaN where a run is not valid."""
     recorded = [str(name) for name in dataset.data_vars if name not in ("status",)]
-    checks.choice("observable", config.observable, recorded)
-    dims = [str(dim) for dim in dataset[config.observable].dims if dim != "seed"]
+    observable = checks.choice("observable", str(config.observable), recorded)
+    dims = [str(dim) for dim in dataset[observable].dims if dim != "seed"]
     for name, value in (("x", config.x), ("hue", config.hue)):
         if value is not None:
             checks.choice(name, value, dims)
     if config.hue == config.x:
         raise ValueError(f"hue = {config.hue!r}: is the axis x already")
-    data = valid(dataset[[config.observable, "status"]])[config.observable]
+    data = valid(dataset[[observable, "status"]])[observable]
     for name, value in _selection(config.where, dataset).items():
         if name not in data.dims:
             shown = ", ".join(map(str, data.dims))

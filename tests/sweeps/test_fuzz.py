@@ -166,7 +166,7 @@ def test_a_range_is_that_of_the_precision_of_the_run() -> None:
 def test_pictures_that_nobody_can_read_are_refused(sizes: dict[str, int], message: str) -> None:
     hue = "ratio" if "ratio" in sizes else None
     with pytest.raises(ValueError, match=message):
-        plot.check_drawable(sizes, plot.Plot("runs/none", hue=hue))
+        plot.check_drawable(sizes, plot.Plot("runs/none", "eta_z", hue=hue))
     plot.check_drawable(
-        {**sizes, "eta_z": 3, "eta_y": 24, "ratio": 9}, plot.Plot("runs/none", hue="ratio")
+        {**sizes, "eta_z": 3, "eta_y": 24, "ratio": 9}, plot.Plot("runs/none", "eta_z", hue="ratio")
     )

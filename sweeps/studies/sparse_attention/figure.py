@@ -223,7 +223,7 @@ def plot_copies(found: dict[str, xr.Dataset], ax: Axes | None = None) -> Axes:
     ax.plot(COPIES, steps["plain"], "kx", label="flow")
     closed = [predicted(256, 64, B) for B in COPIES]
     ax.plot(COPIES, closed, "k--", lw=1, label=r"closed form, $\propto 1/\sqrt{B}$")
-    printed = {"color": drawing.colour(1), "label": "eqs. 13, 14 as printed"}
+    printed: dict[str, Any] = {"color": drawing.colour(1), "label": "eqs. 13, 14 as printed"}
     ax.plot(COPIES, steps["printed"], "s:", **printed)
     ax.set(xscale="log", yscale="log", xlabel="copies $B$", title="repetition, T = 256, d = 64")
     ax.set_xticks(COPIES, [str(B) for B in COPIES])
