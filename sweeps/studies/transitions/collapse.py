@@ -201,6 +201,7 @@ def plot_deviation(peaks: xr.Dataset, family: Family, ax: Axes | None = None) ->
     # Room for the legend above what it names.
     ax.set_ylim(top=10 * max(ax.get_ylim()[1], 1))
     ax.yaxis.set_major_formatter("{x:g}")
-    ax.legend(fontsize="small", framealpha=0.6, loc="upper center", ncols=2, columnspacing=1)
+    narrow: dict[str, Any] = {"handlelength": 1, "handletextpad": 0.5, "columnspacing": 1}
+    ax.legend(fontsize="small", framealpha=0.6, loc="upper center", ncols=2, **narrow)
     ax.grid(alpha=0.25)
     return ax

@@ -147,7 +147,7 @@ def phase_diagram(compared: bool, **settings: object) -> Figure:
 
 def phase_by_status() -> Figure:
     """A diagram that theory draws no lines on, over whole numbers and a linear axis."""
-    config = phase.Phase(x="batch:1:64:12", y="momentum:0:0.95:6:lin", against="none")
+    config = phase.Phase(x="batch:1:64:12", y="momentum:0:0.95:6:lin", theory="none")
     return phase.draw(config, {"simulation": plane(config, "simulation")}, BY_STATUS, {}, None)
 
 
@@ -261,7 +261,7 @@ EXAMPLES = {
     "ladder": lambda: figure_ladder.draw(comparison(*ALL)),
     "ladder, few": lambda: figure_ladder.draw(comparison("plain", "eq10")),
     "phase, compared": functools.partial(phase_diagram, True),
-    "phase, alone": functools.partial(phase_diagram, False, against="none"),
+    "phase, alone": functools.partial(phase_diagram, False, theory="none"),
     "phase, whole numbers": phase_by_status,
     "validity": functools.partial(validity_maps, 13, 4),
     "validity, one": functools.partial(validity_maps, 5, 1),
