@@ -1,6 +1,7 @@
 """Measurements of how far each theory holds, against descent or a more exact theory."""
 
 import functools
+import itertools
 import time
 from collections.abc import Callable
 from typing import NamedTuple
@@ -15,6 +16,7 @@ from odes import symmetric
 from odes.solver.flows import Flow
 from odes.yz import eq10 as attention
 from odes.yz import lemma3, population
+from sweeps.runner import progress
 
 GRID = np.geomspace(0.01, 1, 12)
 """Learning rates of the maps, the same for Y and for Z."""
@@ -57,15 +59,16 @@ def correction_errors() -> dict[tuple[str, float, float], tuple[float, float]]:
         "sgd": (dynsim.sgd, ("plain", "corrected")),
         "momentum 0.9": (dynsim.momentum, ("matched", "corrected")),
     }
-    for name, (rule, flows) in rules.items():
-        for rates in ((0.1, 0.1), (1.0, 1.0), (3.0, 1.0), (5.0, 1.0), (10.0, 1.0)):
-            optimizer = rule(*rates)
-            want = symmetric.descend(task, optimizer, steps=100, times=[100])["z_top_distinct"]
-            errors = [
-                symmetric.solve(task, optimizer, [0, 100], flow=flow)["z_top_distinct"][-1] / want
-                for flow in flows
-            ]
-            found[(name, *rates)] = tuple(float(e.item() - 1) for e in errors)
+    rates = ((0.1, 0.1), (1.0, 1.0), (3.0, 1.0), (5.0, 1.0), (10.0, 1.0))
+    for name, (eta_y, eta_z) in progress.each(tuple(itertools.product(rules, rates)), "case"):
+        rule, flows = rules[name]
+        optimizer = rule(eta_y, eta_z)
+        want = symmetric.descend(task, optimizer, steps=100, times=[100])["z_top_distinct"]
+        errors = [
+            symmetric.solve(task, optimizer, [0, 100], flow=flow)["z_top_distinct"][-1] / want
+            for flow in flows
+        ]
+        found[name, eta_y, eta_z] = tuple(float(e.item() - 1) for e in errors)
     return found
 
 
@@ -124,7 +127,7 @@ def huge_task_seconds() -> tuple[float, str]:
     run = functools.partial(symmetric.solve, task, times=times)
     jax.block_until_ready(run(optimizer=dynsim.sgd(1.0, 1.0)))
     seconds = []
-    for eta in (0.9, 1.1, 1.0):
+    for eta in progress.each((0.9, 1.1, 1.0), "run"):
         begin = time.perf_counter()
         result = jax.block_until_ready(run(optimizer=dynsim.sgd(eta, eta)))
         seconds.append(time.perf_counter() - begin)

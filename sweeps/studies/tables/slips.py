@@ -12,6 +12,7 @@ from odes.formulas.omega import wrightomega
 from odes.yz import eq10 as attention
 from odes.yz import population
 from odes.yz import theorem4 as single_common
+from sweeps.runner import progress
 from sweeps.studies.tables import slips_of_others
 from sweeps.studies.tables.measurements import eq10_errors
 
@@ -36,17 +37,19 @@ time ranges. Changing C0 shifts and bends B but moves no transition time."""
 def markdown() -> str:
     """The page of slips, with every number computed now."""
     with precision("float64"):
-        rows = [
-            _remark_1(),
-            _sign_of_e_prime(),
-            _eq10_clock(),
-            _lemma_3(),
-            _printed_bound(),
-            _shared_query(),
-            _c0(),
-            _asymptotics(),
-            _cancellation(),
-        ]
+        slips = (
+            _remark_1,
+            _sign_of_e_prime,
+            _eq10_clock,
+            _lemma_3,
+            _printed_bound,
+            _shared_query,
+            _c0,
+            _asymptotics,
+            _cancellation,
+        )
+        named = progress.each(slips, "slip", lambda slip: slip.__name__.strip("_"))
+        rows = [slip() for slip in named]
         others = slips_of_others.rows()
     table = [f"| {i} | " + " | ".join(row) + " |" for i, row in enumerate([*rows, *others], 1)]
     own, more = table[: len(rows)], table[len(rows) :]
