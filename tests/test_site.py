@@ -12,6 +12,7 @@ from types import ModuleType
 
 import pytest
 
+import dynsim
 import odes
 from sweeps.commands.table import COMMANDS, group
 
@@ -77,6 +78,17 @@ def test_gallery_has_a_card_and_a_picture_of_every_figure() -> None:
         # Options were changed since the picture was made.
         assert made[name]["command"] == card.command, f"{name}: make gallery FIGURES={name}"
     assert make.page() == make.PAGE.read_text(), "make gallery"
+
+
+def test_citations_are_those_of_the_page() -> None:
+    """Both lists name the same papers, and the same version of the software."""
+    page = (DOCS / "reference/cite.md").read_text()
+    file = (DOCS.parent / "CITATION.cff").read_text()
+    cited = re.findall(r"arXiv:(\d{4}\.\d{5})", file)
+    assert sorted(cited) == sorted(re.findall(r"\[arXiv:(\d{4}\.\d{5})\]", page))
+    assert len(cited) == file.count("- type: article")
+    assert f"version: {dynsim.__version__}\n" in file
+    assert f"Version {dynsim.__version__}," in page
 
 
 def test_gallery_is_small_enough_to_be_kept() -> None:

@@ -58,13 +58,14 @@ def run(config: SweepCommand) -> list[str]:
     sweep = load(config.file, config.set)
     out = config.out or str(Path("runs") / Path(config.file).stem)
     hosts.use_all_cores()
+    # Before anything of JAX is touched, of which planning traces programs.
+    process = (0, 1) if config.dry_run else config.connect()
     if config.dry_run or config.dask is None:
         found = plan.plan(sweep, out, config.chunk, config.tile)
         if config.dry_run:
             print(plan.text(found))
             return []
         plan.confirm(found, config.yes)
-    process = config.connect()
     try:
         with _workers(config) as executor:
             run_sweep(

@@ -67,10 +67,10 @@ def test_a_run_of_a_sweep_is_the_run_that_simulate_makes(whole: xr.Dataset) -> N
 @pytest.mark.parametrize(
     ("chunk", "tile", "devices"),
     [
-        pytest.param(1, 16, 4, marks=pytest.mark.full),
+        (1, 16, 4),
         (5, 4, 2),
-        pytest.param(100, 2, 4, marks=pytest.mark.full),
-        pytest.param(7, None, 3, marks=pytest.mark.full),
+        (100, 2, 4),
+        (7, None, 3),
     ],
 )
 def test_chunks_tiles_and_devices_do_not_matter(
