@@ -1,7 +1,6 @@
 """`dynsim info`: what a stored sweep is and how far it is."""
 
 import dataclasses
-import datetime
 import json
 from typing import Any
 
@@ -40,7 +39,6 @@ def run(config: Info) -> None:
     lines += [
         f"recorded: {', '.join(about['recorded'])}",
         progress(about),
-        *([f"written from {written[0]} to {written[1]}"] if (written := about["written"]) else []),
         "made with " + ", ".join(f"{k} {v}" for k, v in about["environment"].items()),
         *(
             f"chunks {ranges}: {', '.join(differences)}"
@@ -56,8 +54,7 @@ def run(config: Info) -> None:
 def describe(store: Store) -> dict[str, Any]:
     """What a store holds and how far it is, as JSON values."""
     attributes, config, status = store.attributes, store.config, store.status()
-    at = store.written_at()
-    done = ~np.isnan(at)
+    done = store.done()
     dims = store.dims
     return {
         "path": store.name,
@@ -70,9 +67,6 @@ def describe(store: Store) -> dict[str, Any]:
         "chunk": dict(zip(dims, store.layout.chunk, strict=True)),
         "chunks_done": int(done.sum()),
         "chunks": len(done),
-        "written": [_date(seconds) for seconds in (at[done].min(), at[done].max())]
-        if done.any()
-        else None,
         "runs_done": int((status >= 0).sum()),
         "runs": int(status.size),
         "status": counts(status),
@@ -90,10 +84,6 @@ def _made(store: Store, done: np.ndarray) -> list[dict[str, Any]]:
         for i, environment in enumerate(made.environments)
         if (mine := done & (made.by == i)).any()
     ]
-
-
-def _date(seconds: float) -> str:
-    return datetime.datetime.fromtimestamp(seconds, datetime.UTC).isoformat(" ", "seconds")
 
 
 def progress(about: dict[str, Any]) -> str:

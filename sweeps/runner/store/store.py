@@ -147,10 +147,6 @@ class Store:
         """Which chunks are complete, by chunk number: those of which all files are there."""
         return ~np.isnan(self._written()[0])
 
-    def written_at(self) -> np.ndarray:
-        """When each chunk was completed, in seconds since 1970; NaN for those that are not."""
-        return self._written()[0]
-
     def runs_in(self, done: np.ndarray) -> int:
         """Number of runs in the chunks that are `done`."""
         regions = zip(self.layout.regions(), done, strict=True)
