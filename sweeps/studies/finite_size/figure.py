@@ -34,10 +34,11 @@ OBSERVABLES = ("loss", "entropy", "z_top_distinct", "z_top_common")
 
 
 class Rule(NamedTuple):
-    """An update rule, the ratio eta_Y / eta_Z, and three rates eta_Z."""
+    """An update rule, its momentum if it reads one, the ratio eta_Y / eta_Z, and three rates
+    eta_Z."""
 
     optimizer: Literal["sgd", "adam"]
-    momentum: float
+    momentum: float | None
     ratio: float
     rates: tuple[float, float, float]
 
@@ -45,7 +46,7 @@ class Rule(NamedTuple):
 RULES = {
     "sgd": Rule("sgd", 0.0, 10.0, (0.1, 0.3, 1.0)),
     "momentum": Rule("sgd", 0.9, 1.0, (0.1, 0.3, 1.0)),
-    "adam": Rule("adam", 0.0, 1.0, (0.003, 0.01, 0.03)),
+    "adam": Rule("adam", None, 1.0, (0.003, 0.01, 0.03)),
 }
 
 

@@ -117,7 +117,7 @@ def draw(
         axes[0, column].set_title(TITLES.get(name, name))
         plot_regions(areas[name], rule, ax=axes[1, column])
     drawn = next(iter(found.values()))[config.observable]
-    figure.colorbar(mesh, ax=axes[0, : len(maps)], label=label(drawn))
+    figure.colorbar(mesh, ax=axes[0, : len(maps)], label=textwrap.fill(label(drawn), 30))
     if compared:
         (first, one), (second, other) = maps.items()
         difference = one - other

@@ -171,6 +171,15 @@ def plot(error: xr.DataArray, ax: Axes | None = None) -> QuadMesh:
     return mesh
 
 
+def percent(error: float) -> str:
+    """An error in %, in letters that have room in a cell; a dash for none."""
+    if np.isnan(error):
+        return "-"
+    if error > 0.995:
+        return ">99"
+    return f"{100 * error:.0f}" if error >= 0.1 else f"{100 * error:.1g}"
+
+
 def plot_cells(error: xr.DataArray, ax: Axes | None = None) -> QuadMesh:
     """Error over a plane (across, up) of a few values, too few for contours: cells of one size
     with the error in % in each. Returns the mesh."""
@@ -180,8 +189,7 @@ def plot_cells(error: xr.DataArray, ax: Axes | None = None) -> QuadMesh:
     mesh = _coloured(ax, columns, rows, values)
     for (row, column), value in np.ndenumerate(values):
         colour = "white" if value > CONTOURS[1] else "black"
-        text = "-" if np.isnan(value) else f"{100 * value:.{1 if value < 0.1 else 2}g}"
-        ax.text(column, row, text, color=colour, ha="center", va="center", fontsize="small")
+        ax.text(column, row, percent(value), color=colour, ha="center", va="center", fontsize=7)
     across, up = ([f"{value:g}" for value in error[dim].values] for dim in error.dims)
     ax.set_xticks(range(len(across)), across, fontsize="small", rotation=90)
     ax.set_yticks(range(len(up)), up)

@@ -7,7 +7,7 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
-from matplotlib.ticker import LogFormatter
+from matplotlib.ticker import LogLocator
 
 from dynsim import Trajectory
 from odes.two_stage import ladder
@@ -148,5 +148,6 @@ def plot_norms(runs: Runs, predictions: Predictions, ax: Axes | None = None) -> 
     lines(ax, runs, predictions, ("W_norm", "V_norm"))
     ax.set_yscale("log")
     ax.yaxis.set_major_formatter("{x:g}")
-    ax.yaxis.set_minor_formatter(LogFormatter(minor_thresholds=(2, 0.5)))
+    ax.yaxis.set_minor_locator(LogLocator(subs=(2, 5)))
+    ax.yaxis.set_minor_formatter("{x:g}")
     return finish(ax, runs, "Frobenius norm")

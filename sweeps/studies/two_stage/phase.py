@@ -149,7 +149,8 @@ def draw(config: TwoStagePhase, theory: Plane, simulated: Plane, lines: Lines) -
         lines.finite, lines.r, color="white", lw=2, ls="--",
         label=rf"$gT = \ln(\sigma / r^2\tau)$, T = {config.eta_time:g}",
     )  # fmt: skip
-    ax.set_title(rf"Q at $\eta$-time {config.eta_time:g}: reduced ODE, dots: {config.seeds} runs")
+    runs = "1 run" if config.seeds == 1 else f"{config.seeds} runs"
+    ax.set_title(rf"Q at $\eta$-time {config.eta_time:g}: reduced ODE, dots: {runs}")
     ax.legend(loc="lower right", facecolor="grey", labelcolor="white")
     return figure
 

@@ -156,7 +156,7 @@ def validity_maps(resolution: int, columns: int) -> Figure:
     ratio, eta_z = np.geomspace(0.1, 100, resolution), np.geomspace(0.01, 3, resolution)
     K, overlap = np.array([2, 5, 10]), np.array([0.01, 0.03, 0.1, 0.2, 0.3, 0.45, 0.6])
     rates = np.clip(0.3 * np.outer(1 / ratio, eta_z) ** 0.7, 1e-3, 2)
-    classes = np.outer(K / 10, overlap)
+    classes = np.outer(K / 5, overlap)
     errors = {}
     for name in names:
         coords = {"ratio": ratio, "eta_z": eta_z}
