@@ -1,5 +1,6 @@
 """What buckets need in place of renames and locks: claims, leases, and requests sent again."""
 
+import datetime
 import json
 import re
 import sys
