@@ -34,7 +34,7 @@ def whole_start(task: dynsim.SequenceClasses) -> yz.YZ:
     ("name", "rule"),
     [
         pytest.param("few outputs", "sgd", marks=pytest.mark.full),
-        ("sums of rows", "momentum"),
+        pytest.param("sums of rows", "momentum", marks=pytest.mark.full),
         ("outputs that never occur", "adam"),
     ],
 )
@@ -84,6 +84,7 @@ def test_drawn_batches_hold_whole_sequences(length: int, dtype: str) -> None:
     np.testing.assert_array_equal(np.asarray(drawn.counts, int).sum(1), length - 1)
 
 
+@pytest.mark.full  # what is drawn stays
 def test_batches_drawn_beforehand_are_those_of_the_run() -> None:
     task = TASKS["few outputs"]
     drawn = sampling.draw_batches(task, jax.random.key(3), steps=12, batch=24, length=30)

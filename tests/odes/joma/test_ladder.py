@@ -63,6 +63,7 @@ def equation_2(shape: Shape, temperature: float, rates: tuple[float, float]):
     return field
 
 
+@pytest.mark.full  # Theorem 2 on the flow stays
 @pytest.mark.parametrize(
     "shape",
     # Linear attention differs from exp in a factor, softmax in a normalisation.

@@ -148,6 +148,7 @@ def layered(k: float) -> tuple[Embedded, yz.YZ]:
     return start, yz.YZ(Y, np.zeros((TASK.num_queries, M)))
 
 
+@pytest.mark.full  # the field itself stays
 @pytest.mark.usefixtures("quick_theory")
 @pytest.mark.parametrize(
     "rule", [dynsim.sgd, pytest.param(dynsim.momentum, marks=pytest.mark.full)]

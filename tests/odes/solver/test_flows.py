@@ -82,6 +82,7 @@ def test_theorem_1_inverts_the_gram_matrix() -> None:
     np.testing.assert_allclose(jnp.sum(f * g, 1), gamma, rtol=1e-10)
 
 
+@pytest.mark.full  # its inversion stays
 @pytest.mark.parametrize("clock", ["sgd", "paper"])
 def test_the_drift_of_eq10_is_theorem_1s(clock: str) -> None:
     task, times = dynsim.syn_medium(1), np.array([0, 10.0, 25.0])

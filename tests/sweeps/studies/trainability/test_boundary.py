@@ -256,6 +256,7 @@ def test_levels_are_stored_and_resume(tmp_path: Path, monkeypatch: pytest.Monkey
         np.testing.assert_array_equal(a.relative_loss, b.relative_loss)
 
 
+@pytest.mark.full  # its parts stay
 def test_the_command_draws_and_writes(tmp_path: Path) -> None:
     options = ["--steps", "20", "--cells", "3", "--levels", "2", "--out", str(tmp_path)]
     assert cli.main(["figure", "trainability", *options, "--batch", "8"]) == 0
