@@ -54,6 +54,7 @@ class Trajectory(eqx.Module):
         covariance: (S, P, P) predicted covariance over seeds, at each recorded time, of all numbers
             recorded: the P entries of the observables one after the other, by name. None where
             nothing predicts it.
+        checkpoint: from which a training that was asked for one can go on, else None.
     """
 
     times: Real[AnyArray, "... S"]
@@ -63,6 +64,7 @@ class Trajectory(eqx.Module):
     first_bad_step: Int[AnyArray, "*B"]
     source: str = eqx.field(static=True, default="")
     covariance: Float[AnyArray, "*B S P P"] | None = None
+    checkpoint: PyTree = None
 
     def __getitem__(self, name: str) -> AnyArray:
         """The observable `name`; `KeyError` with the recorded names otherwise."""

@@ -15,6 +15,7 @@ from dynsim.joma.model import Joint, Shape, initial
 from dynsim.joma.observables import DEFAULT_RECORD, TRAINED, measure
 from dynsim.precision import DType, Number, cast, on_cpu, precision, settle
 from dynsim.training import keys
+from dynsim.training.checkpoint import Checkpoint, checked_start
 from dynsim.training.course import Legs, legs_of
 from dynsim.training.loop import by_gradient, train
 from dynsim.training.optim import Optimizer
@@ -43,6 +44,7 @@ def simulate_joma(
     record: Record = DEFAULT_RECORD,
     init: Joint | None = None,
     dtype: DType = "float32",
+    checkpoint: Checkpoint | bool = False,
 ) -> Trajectory:
     """Train an MLP layer with a node a class, and the attention below it.
 
@@ -62,6 +64,7 @@ def simulate_joma(
             or a list of both.
         init: starting weights; random ones if None.
         dtype: "float32" or "float64".
+        checkpoint: as in `dynsim.simulate`.
 
     Returns:
         A `Trajectory` with times in optimiser steps and the final `Joint` weights; `batch_loss`
@@ -80,7 +83,8 @@ def simulate_joma(
     check_numbers(scale, temperature)
     check_init(init, task)
     recording = TRAINED.resolve(record)
-    times = checked_times(times, steps, recording)
+    start = checked_start(checkpoint)
+    times = checked_times(times, steps, recording, start)
     with precision(dtype, task, optimizer, key, scale, temperature, init):
         trajectory = _run(
             task.astype(dtype),
@@ -90,12 +94,13 @@ def simulate_joma(
             cast(temperature, dtype),
             jax.tree.map(lambda leaf: cast(leaf, dtype), init),
             cast(times, np.int32),
+            start,
             shape=shape.check(),
             steps=steps,
             length=length,
             batch=batch,
             record=recording,
-            legs=legs_of(times, steps),
+            legs=legs_of(times, steps, start.step if start else 0),
             scatter=on_cpu(),
             dtype=dtype,
         )
@@ -170,6 +175,7 @@ def _run(
     temperature: Array,
     init: Joint | None,
     times: Int[Array, " S"],
+    checkpoint: Checkpoint | None,
     *,
     shape: Shape,
     steps: int,
@@ -205,4 +211,5 @@ def _run(
         limit=jnp.asarray(ABSURD_LOSS, dtype),
         dtype=dtype,
         relative=record.relative,
+        checkpoint=checkpoint,
     )

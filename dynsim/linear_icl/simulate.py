@@ -17,6 +17,7 @@ from dynsim.linear_icl.sampling import draw
 from dynsim.linear_icl.task import Regression
 from dynsim.precision import DType, Number, cast, precision, settle
 from dynsim.training import keys
+from dynsim.training.checkpoint import Checkpoint, checked_start
 from dynsim.training.course import Legs, legs_of
 from dynsim.training.descent import Descent
 from dynsim.training.loop import by_gradient, train
@@ -44,6 +45,7 @@ def simulate_regression(
     record: Record = DEFAULT_RECORD,
     init: Model | None = None,
     dtype: DType = "float32",
+    checkpoint: Checkpoint | bool = False,
 ) -> Trajectory:
     """Train linear attention on in-context regression, on the loss mean (y_q - y_hat_q)^2.
 
@@ -65,6 +67,7 @@ def simulate_regression(
             name, or a list of both.
         init: starting weights; random ones if None.
         dtype: "float32" or "float64".
+        checkpoint: as in `dynsim.simulate`.
 
     Returns:
         A `Trajectory` with times in optimiser steps and the final weights; `batch_loss` (S,) is
@@ -84,7 +87,8 @@ def simulate_regression(
     heads = heads.check()
     check_init(init, heads, task.D)
     recording = observables.TRAINED.resolve(record)
-    times = checked_times(times, steps, recording)
+    start = checked_start(checkpoint)
+    times = checked_times(times, steps, recording, start)
     with precision(dtype, task, optimizer, key, scale, init):
         trajectory = _run(
             task.astype(dtype),
@@ -93,12 +97,13 @@ def simulate_regression(
             cast(scale, dtype),
             jax.tree.map(lambda leaf: cast(leaf, dtype), init),
             cast(times, np.int32),
+            start,
             heads=heads,
             steps=steps,
             batch=batch,
             data=data,
             record=recording,
-            legs=legs_of(times, steps),
+            legs=legs_of(times, steps, start.step if start else 0),
             dtype=dtype,
         )
     return settle(trajectory)
@@ -164,6 +169,7 @@ def _run(
     scale: Array,
     init: Model | None,
     times: Int[Array, " S"],
+    checkpoint: Checkpoint | None,
     *,
     heads: Heads,
     steps: int,
@@ -201,4 +207,5 @@ def _run(
         limit=ABSURD_LOSS * jnp.asarray(task.trace),
         dtype=dtype,
         relative=record.relative,
+        checkpoint=checkpoint,
     )

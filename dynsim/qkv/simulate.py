@@ -23,7 +23,8 @@ from dynsim.qkv import observables as qkv_observables
 from dynsim.qkv.init import WEIGHTS, EmbeddedSpec, check_weights, draw
 from dynsim.qkv.model import Embedded
 from dynsim.training import keys
-from dynsim.training.course import Legs, legs_of
+from dynsim.training.checkpoint import Checkpoint
+from dynsim.training.course import Legs
 from dynsim.training.loop import DIVERGED_LOSS, by_gradient, train
 from dynsim.training.optim import Optimizer
 from dynsim.training.recording import Record, Recording
@@ -62,6 +63,7 @@ def simulate_embedded(
     record: Record = DEFAULT_RECORD,
     data: yz.Examples | None = None,
     dtype: DType = "float32",
+    checkpoint: Checkpoint | bool = False,
 ) -> Trajectory:
     """Train the attention layer in ordinary parameters and record observables along the way.
 
@@ -77,7 +79,7 @@ def simulate_embedded(
         slope: >= 0, of a positional prior -slope (distance from the query) on the attention
             logits (ALiBi); may be traced. None for no positions. Needs sampled sequences; the
             observables, which are those of T -> infinity, leave it out.
-        length, batch, times, record, data, dtype: as in `simulate`.
+        length, batch, times, record, data, dtype, checkpoint: as in `simulate`.
 
     Returns:
         A `Trajectory` as from `simulate`, with the `Embedded` weights in `params`.
@@ -99,6 +101,7 @@ def simulate_embedded(
         data=data,
         table=qkv_observables.TRAINED,
         drawn="an EmbeddedSpec" if isinstance(init, EmbeddedSpec) else None,
+        checkpoint=checkpoint,
     )
     if slope is not None:
         checks.real("slope", slope, 0)
@@ -127,8 +130,9 @@ def simulate_embedded(
             None if slope is None else jnp.asarray(slope, dtype),
             jax.tree.map(jnp.asarray, data),
             cast(given.times, np.int32),
+            given.checkpoint,
             steps=given.steps,
-            legs=legs_of(given.times, given.steps),
+            legs=given.legs,
             scatter=on_cpu(),
             frozen=tuple(sorted(set(frozen))),
             length=given.length,
@@ -165,6 +169,7 @@ def _run(
     slope: Float[Array, ""] | None,
     data: yz.Examples | None,
     times: Int[Array, " S"],
+    checkpoint: Checkpoint | None,
     *,
     steps: int,
     legs: Legs | None,
@@ -215,6 +220,7 @@ def _run(
         limit=DIVERGED_LOSS * math.log(task.M),
         dtype=dtype,
         relative=record.relative,
+        checkpoint=checkpoint,
     )
     return dataclasses.replace(trajectory, params=_merge(start, trajectory.params))
 

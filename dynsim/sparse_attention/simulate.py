@@ -14,6 +14,7 @@ from dynsim.sparse_attention import model
 from dynsim.sparse_attention.model import DEFAULT_RECORD, TRAINED, measure
 from dynsim.sparse_attention.task import Retrieval, draw
 from dynsim.training import keys
+from dynsim.training.checkpoint import Checkpoint, checked_start
 from dynsim.training.course import Legs, legs_of
 from dynsim.training.descent import Descent
 from dynsim.training.loop import by_gradient, train
@@ -35,6 +36,7 @@ def simulate_retrieval(
     times: Times | None = None,
     record: Record = DEFAULT_RECORD,
     dtype: DType = "float32",
+    checkpoint: Checkpoint | bool = False,
 ) -> Trajectory:
     """Train scores and read-out from zero.
 
@@ -48,6 +50,7 @@ def simulate_retrieval(
         record: a name from `dynsim.sparse_attention.model.TRAINED`, functions of a `Snapshot` by
             name, or a list of both.
         dtype: "float32" or "float64".
+        checkpoint: as in `dynsim.simulate`.
 
     Returns:
         A `Trajectory` with times in optimiser steps and the final `Scored` weights; `batch_loss`
@@ -65,17 +68,19 @@ def simulate_retrieval(
     if key is None and not math.isinf(batch):
         raise ValueError(f"key = None: batch = {batch} draws sequences and needs one")
     recording = TRAINED.resolve(record)
-    times = checked_times(times, steps, recording)
+    start = checked_start(checkpoint)
+    times = checked_times(times, steps, recording, start)
     with precision(dtype, task, optimizer, key):
         trajectory = _run(
             task.astype(dtype),
             optimizer.astype(dtype),
             key,
             cast(times, np.int32),
+            start,
             steps=steps,
             batch=batch,
             record=recording,
-            legs=legs_of(times, steps),
+            legs=legs_of(times, steps, start.step if start else 0),
             dtype=dtype,
         )
     return settle(trajectory)
@@ -95,6 +100,7 @@ def _run(
     optimizer: Descent,
     key: PRNGKeyArray | None,
     times: Int[Array, " S"],
+    checkpoint: Checkpoint | None,
     *,
     steps: int,
     batch: int | float,
@@ -122,4 +128,5 @@ def _run(
         limit=jnp.asarray(ABSURD_LOSS / 2, dtype),
         dtype=dtype,
         relative=record.relative,
+        checkpoint=checkpoint,
     )

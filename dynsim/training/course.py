@@ -28,13 +28,18 @@ class Course(NamedTuple):
         record: (weights, what the record before handed on, loss) -> what to record, what to hand
             on.
         judge: (state, k, loss) -> the state as it stands before step k, by the loss of that.
-        times: (S,) whole steps at which to record, increasing, >= 0.
+        times: (S,) whole steps at which to record, increasing, >= `begin`.
+        begin: how many steps were made before.
+        goes_on: whether the state at the end must be whole, so that another course can begin with
+            it, and not the weights alone.
     """
 
     advance: Callable[[PyTree, Int[Array, ""]], tuple[PyTree, Array | None]]
     record: Callable[[PyTree, PyTree, Array | None], tuple[Rows, PyTree]]
     judge: Callable[[PyTree, Int[Array, ""], Array | None], PyTree]
     times: Int[Array, " S"]
+    begin: int = 0
+    goes_on: bool = False
 
     def ahead(self, state: PyTree, k: Int[Array, ""]) -> Array | None:
         """The loss of the step that comes next; the compiler drops its update."""
@@ -54,14 +59,15 @@ QUESTION = 4
 """What it costs an accelerator to ask whether to record, in steps of the layer."""
 
 
-def legs_of(times: Times, steps: int) -> Legs | None:
-    """The legs that cost least for records at `times` of a run of `steps` steps: steps that legs
-    are short of are computed all the same. None for traced times, and where a CPU will run it."""
+def legs_of(times: Times, steps: int, begin: int = 0) -> Legs | None:
+    """The legs that cost least for records at `times` of a run from step `begin` to `steps`: steps
+    that legs are short of are computed all the same. None for traced times, and where a CPU will
+    run it."""
     if on_cpu() or checks.is_traced(times):
         return None
     ends = np.asarray(times)
-    start = bool(ends[0] == 0)
-    gaps = np.diff([0, *ends, steps])
+    start = bool(ends[0] == begin)
+    gaps = np.diff([begin, *ends, steps])
     powers = 2 ** np.arange(int(gaps.max()).bit_length())
 
     def legs(length: int) -> Legs:
@@ -77,7 +83,7 @@ def legs_of(times: Times, steps: int) -> Legs | None:
 
 def at_every_step(
     course: Course, state: PyTree, seen: PyTree, rows: Rows, steps: int
-) -> tuple[PyTree, Rows]:
+) -> tuple[PyTree, PyTree, Rows]:
     """One scan over all steps. It makes one turn more than there are updates, to judge and record
     the last state; `rows` is what the records are written into."""
     times = course.times
@@ -98,19 +104,23 @@ def at_every_step(
             loss,
         )
         rows = jax.tree.map(lambda column, value: column.at[at].set(value), rows, row)
-        kept = jax.tree.map(
-            lambda new, old: jnp.where(k < steps, new, old), after.params, before.params
-        )
-        return (after._replace(params=kept), seen, slot + due, rows), None
 
-    turns = jnp.arange(steps + 1, dtype=jnp.int32)
-    (state, _, _, rows), _ = jax.lax.scan(turn, (state, seen, jnp.int32(0), rows), turns)
-    return state, rows
+        def keep(after: PyTree, before: PyTree) -> PyTree:
+            return jax.tree.map(lambda new, old: jnp.where(k < steps, new, old), after, before)
+
+        after = after._replace(params=keep(after.params, before.params))
+        if course.goes_on:
+            after = after._replace(memory=keep(after.memory, before.memory))
+        return (after, seen, slot + due, rows), None
+
+    turns = jnp.arange(course.begin, steps + 1, dtype=jnp.int32)
+    (state, seen, _, rows), _ = jax.lax.scan(turn, (state, seen, jnp.int32(0), rows), turns)
+    return state, seen, rows
 
 
 def in_legs(
     course: Course, state: PyTree, seen: PyTree, rows: Rows, steps: int, legs: Legs
-) -> tuple[PyTree, Rows]:
+) -> tuple[PyTree, PyTree, Rows]:
     """A scan over legs of a scan over the steps of a leg. After the last leg before a record there
     is one; where that is each of them, nothing is asked."""
 
@@ -133,16 +143,16 @@ def in_legs(
         return seen, jax.tree.map(lambda column, value: column.at[slot].set(value), rows, row)
 
     if legs.start:
-        seen, rows = write(state, seen, rows, jnp.int32(0), jnp.int32(0))
-    pieces = _pieces(course.times, steps, legs)
-    (state, _, rows), _ = jax.lax.scan(leg, (state, seen, rows), pieces)
+        seen, rows = write(state, seen, rows, jnp.int32(course.begin), jnp.int32(0))
+    pieces = _pieces(course, steps, legs)
+    (state, seen, rows), _ = jax.lax.scan(leg, (state, seen, rows), pieces)
     end = jnp.int32(steps)
-    return course.judge(state, end, course.ahead(state, end)), rows
+    return course.judge(state, end, course.ahead(state, end)), seen, rows
 
 
 def from_record_to_record(
     course: Course, state: PyTree, seen: PyTree, length: int
-) -> tuple[PyTree, Rows]:
+) -> tuple[PyTree, PyTree, Rows]:
     """A scan over the records of a loop over legs of `length` steps; a loop that does not know its
     length can only be differentiated forwards."""
 
@@ -158,9 +168,10 @@ def from_record_to_record(
         row, seen = course.record(state.params, seen, course.ahead(state, until))
         return (state, seen, until), row
 
-    (state, _, end), rows = jax.lax.scan(stretch, (state, seen, jnp.int32(0)), course.times)
+    start = (state, seen, jnp.int32(course.begin))
+    (state, seen, end), rows = jax.lax.scan(stretch, start, course.times)
     loss = jax.tree.map(lambda column: column[-1], rows.get("batch_loss"))
-    return course.judge(state, end, loss), rows
+    return course.judge(state, end, loss), seen, rows
 
 
 def _passed(
@@ -185,10 +196,11 @@ class _Piece(NamedTuple):
     due: Bool[AnyArray, " N"]
 
 
-def _pieces(times: Int[Array, " S"], steps: int, legs: Legs) -> _Piece:
+def _pieces(course: Course, steps: int, legs: Legs) -> _Piece:
     """All legs, those after the last record among them."""
+    times = course.times
     ends = jnp.append(times, jnp.int32(steps))
-    begins = jnp.concatenate([jnp.zeros(1, ends.dtype), times])
+    begins = jnp.concatenate([jnp.full(1, course.begin, ends.dtype), times])
     needed = -((begins - ends) // legs.length)
     after = jnp.cumsum(needed)
     leg = jnp.arange(legs.number, dtype=ends.dtype)

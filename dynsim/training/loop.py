@@ -5,6 +5,7 @@ into a batch of whole training runs. What differs between systems comes in as tw
 `Step` and an `Observe`.
 """
 
+import dataclasses
 from collections.abc import Callable
 from typing import NamedTuple
 
@@ -15,6 +16,7 @@ from jaxtyping import Array, Bool, Float, Int, PyTree, Real
 
 from dynsim.precision import DType, Number
 from dynsim.training import relative_loss
+from dynsim.training.checkpoint import Checkpoint
 from dynsim.training.course import (
     Course,
     Legs,
@@ -79,6 +81,7 @@ def train(
     relative: bool = False,
     seen: PyTree = (),
     batch: tuple[int, ...] = (),
+    checkpoint: Checkpoint | None = None,
 ) -> Trajectory:
     """Train `params`; call it inside the traced function.
 
@@ -98,6 +101,9 @@ def train(
         seen: what the first record finds of a record before.
         batch: trailing shape *B of all weights and losses, for runs that advance together in
             that layout.
+        checkpoint: where the run begins, which then leaves another one: at its step in place of 0,
+            and with its state, if it has one, in place of `params`, `memory` and `seen`. Without
+            `steps` the caller has to say at which step the other one is.
 
     Returns:
         A `Trajectory` whose observables have the shape (S, ..., *B), with `batch_loss` among them
@@ -127,17 +133,20 @@ def train(
     end = times[-1] if steps is None else steps
     sums = relative_loss.start(batch, dtype) if relative else None
     start = State(params, memory, jnp.full(batch, -1, jnp.int32), sums)
-    course = Course(advance, record, judge, times)
+    begin = 0
+    if checkpoint is not None and checkpoint.state is not None:
+        begin, start, seen = checkpoint.step, checkpoint.state, checkpoint.seen
+    course = Course(advance, record, judge, times, begin, checkpoint is not None)
     if steps is None:
-        state, rows = from_record_to_record(course, start, seen, unasked)
+        state, seen, rows = from_record_to_record(course, start, seen, unasked)
     else:
         loss = None if limit is None else jnp.zeros(batch, dtype)
         rows = jax.eval_shape(record, params, seen, loss)[0]
         rows = jax.tree.map(lambda s: jnp.zeros((*times.shape, *s.shape), s.dtype), rows)
         if legs is None:
-            state, rows = at_every_step(course, start, seen, rows, steps)
+            state, seen, rows = at_every_step(course, start, seen, rows, steps)
         else:
-            state, rows = in_legs(course, start, seen, rows, steps, legs)
+            state, seen, rows = in_legs(course, start, seen, rows, steps, legs)
     if state.sums is not None:
         rows[RELATIVE_LOSS] = relative_loss.recorded(state.sums, times, end)
     # Weights that are not finite reach the loss as soon as a batch attends to them. Looking
@@ -145,7 +154,10 @@ def train(
     bad = (state.first_bad < 0) & ~_finite(state.params, batch)
     first_bad = jnp.where(bad, end, state.first_bad)
     status = jnp.where(first_bad < 0, Status.OK, Status.DIVERGED).astype(jnp.int32)
-    return Trajectory(times.astype(dtype), rows, state.params, status, first_bad, "simulation")
+    found = Trajectory(times.astype(dtype), rows, state.params, status, first_bad, "simulation")
+    if checkpoint is None:
+        return found
+    return dataclasses.replace(found, checkpoint=Checkpoint(steps or 0, state, seen))
 
 
 def _judged(

@@ -3,19 +3,36 @@
 import numpy as np
 
 from dynsim import checks
+from dynsim.training.checkpoint import Checkpoint
 from dynsim.training.recording import RELATIVE_LOSS, Recording
 from dynsim.trajectory import Times, log_times
 
 
-def checked_times(times: Times | None, steps: int, record: Recording) -> Times:
-    """The steps at which a run of `steps` steps records, `log_times(steps)` if None are given.
+def checked_times(
+    times: Times | None, steps: int, record: Recording, checkpoint: Checkpoint | None = None
+) -> Times:
+    """The steps at which a run of `steps` steps records, `log_times(steps)` if None are given; of
+    one that goes on from a checkpoint, those after it.
 
     Raises:
-        ValueError: as `check_step_times`; or where `record` has the relative loss, which is known
-            at the end alone, and `times` leave out the end.
+        ValueError: as `check_step_times`; for `steps` or `times` that do not lie after the
+            checkpoint; and where `record` has the relative loss, which is known at the end alone,
+            and `times` leave out the end, or the run is to go on.
     """
-    times = log_times(steps) if times is None else times
+    begin = 0 if checkpoint is None else checkpoint.step
+    if checkpoint is not None and steps <= begin:
+        raise ValueError(f"steps = {steps}: must be more than the {begin} of the checkpoint")
+    if times is None:
+        times = log_times(steps)
+        times = times[times > begin] if begin else times
     check_step_times(times, steps)
+    if begin and not checks.is_traced(times) and np.asarray(times)[0] <= begin:
+        raise ValueError(f"times = {times!r}: must lie after the {begin} steps of the checkpoint")
+    if record.relative and checkpoint is not None:
+        raise ValueError(
+            f"record = {RELATIVE_LOSS!r}: is of the last steps of a run, which are others when it "
+            "goes on; leave it or the checkpoint out"
+        )
     if record.relative and not checks.is_traced(times) and np.asarray(times)[-1] != steps:
         raise ValueError(
             f"record = {RELATIVE_LOSS!r}: is known at the end of a run, so times must include "

@@ -17,6 +17,7 @@ from dynsim import checks
 from dynsim.classes.corpus import sample_windows
 from dynsim.precision import DType, cast, precision, settle
 from dynsim.training import keys
+from dynsim.training.checkpoint import Checkpoint, checked_start
 from dynsim.training.descent import Descent
 from dynsim.training.loop import DIVERGED_LOSS, by_gradient, train
 from dynsim.training.recording import Record, Recording
@@ -42,6 +43,7 @@ def simulate_text(
     record: Record = DEFAULT_RECORD,
     init: Transformer | None = None,
     dtype: DType = "float32",
+    checkpoint: Checkpoint | bool = False,
 ) -> Trajectory:
     """Train a decoder-only transformer on random windows of a text.
 
@@ -61,6 +63,7 @@ def simulate_text(
             `TextSnapshot` by name, or a list of both.
         init: starting weights; drawn from the key if None.
         dtype: "float32" or "float64".
+        checkpoint: as in `dynsim.simulate`.
 
     Returns:
         A `Trajectory` with times in optimiser steps and the final `Transformer`. Besides `record`
@@ -81,7 +84,8 @@ def simulate_text(
     batch = checks.integer("batch", batch, 1)
     num_held_out = checks.integer("num_held_out", num_held_out, 1)
     recording = text_observables.TRAINED.resolve(record)
-    times = checked_times(times, steps, recording)
+    start = checked_start(checkpoint)
+    times = checked_times(times, steps, recording, start)
     _check_sizes(task, sizes)
     if init is not None:
         _check_init(init, sizes)
@@ -92,6 +96,7 @@ def simulate_text(
             key,
             jax.tree.map(lambda x: cast(x, dtype), init),
             cast(times, np.int32),
+            start,
             sizes=sizes,
             steps=steps,
             batch=batch,
@@ -117,6 +122,7 @@ def _run(
     key: PRNGKeyArray,
     init: Transformer | None,
     times: Int[Array, " S"],
+    checkpoint: Checkpoint | None,
     *,
     sizes: TransformerSpec,
     steps: int,
@@ -151,10 +157,14 @@ def _run(
         dtype=dtype,
         relative=record.relative,
         seen=jax.vmap(model.attention)(held_out[:, :-1]),
+        checkpoint=checkpoint,
     )
     # The last row is that of the end, which `times` may leave out.
     rows = {name: row[:-1] for name, row in trajectory.observables.items()}
-    return dataclasses.replace(trajectory, times=trajectory.times[:-1], observables=rows)
+    end = trajectory.checkpoint and dataclasses.replace(trajectory.checkpoint, step=steps)
+    return dataclasses.replace(
+        trajectory, times=trajectory.times[:-1], observables=rows, checkpoint=end
+    )
 
 
 def measure(

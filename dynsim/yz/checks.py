@@ -9,6 +9,8 @@ from jaxtyping import PRNGKeyArray
 
 from dynsim import checks
 from dynsim.classes.task import SequenceClasses
+from dynsim.training.checkpoint import Checkpoint, checked_start
+from dynsim.training.course import Legs, legs_of
 from dynsim.training.recording import Record, Recording, Table
 from dynsim.training.run_checks import checked_times
 from dynsim.trajectory import Times
@@ -29,6 +31,8 @@ class Arguments(NamedTuple):
     batch: int | float
     times: Times
     record: Recording
+    checkpoint: Checkpoint | None
+    legs: Legs | None
 
 
 def checked_arguments(
@@ -43,6 +47,7 @@ def checked_arguments(
     data: yz.Examples | Batches | None,
     table: Table,
     drawn: str | None,
+    checkpoint: Checkpoint | bool,
 ) -> Arguments:
     """Check what `simulate` documents, and fill in what was left out.
 
@@ -67,7 +72,8 @@ def checked_arguments(
             f"{MOST_TOKENS} are possible; batch = inf and length = inf are their limits"
         )
     recording = table.resolve(record)
-    times = checked_times(times, steps, recording)
+    start = checked_start(checkpoint)
+    times = checked_times(times, steps, recording, start)
     check_data(data, task, steps)
     if key is None:
         if drawn is not None:
@@ -75,7 +81,8 @@ def checked_arguments(
         if data is None and not math.isinf(batch):
             raise ValueError(f"key = None: sampling batch = {batch} sequences needs a key")
         key = jax.random.key(0)
-    return Arguments(key, steps, length, batch, times, recording)
+    legs = legs_of(times, steps, start.step if start else 0)
+    return Arguments(key, steps, length, batch, times, recording, start, legs)
 
 
 def check_weights(weights: yz.YZ | None, task: SequenceClasses) -> None:

@@ -19,7 +19,8 @@ from dynsim import checks
 from dynsim.classes.task import SequenceClasses
 from dynsim.precision import DType, cast, on_cpu, precision, settle
 from dynsim.training import keys
-from dynsim.training.course import Legs, legs_of
+from dynsim.training.checkpoint import Checkpoint
+from dynsim.training.course import Legs
 from dynsim.training.loop import DIVERGED_LOSS, by_gradient, train
 from dynsim.training.optim import Optimizer
 from dynsim.training.recording import Record, Recording
@@ -47,6 +48,7 @@ def simulate(
     record: Record = DEFAULT_RECORD,
     data: yz.Examples | Batches | None = None,
     dtype: DType = "float32",
+    checkpoint: Checkpoint | bool = False,
 ) -> Trajectory:
     """Train the Y/Z attention layer and record observables along the way.
 
@@ -72,6 +74,9 @@ def simulate(
             (see `dynsim.yz.sampling.examples_from_tokens`); or what `sampling.draw_batches` drew,
             so that runs with one key need not draw the same again.
         dtype: "float32" or "float64".
+        checkpoint: True for a run that can go on: `Trajectory.checkpoint` is where it ended. That
+            one, for a run of the same arguments but for more `steps` and for `times` after it, goes
+            on from there, and ends where a single run would have.
 
     Returns:
         A `Trajectory`. Besides `record` it holds `batch_loss` (S,): the loss on the batch of
@@ -103,6 +108,7 @@ def simulate(
         data=data,
         table=observables.TRAINED,
         drawn="init = 'uniform'" if init == "uniform" else None,
+        checkpoint=checkpoint,
     )
     with precision(dtype, task, optimizer, key, init, data):
         trajectory = _run(
@@ -112,8 +118,9 @@ def simulate(
             jax.tree.map(jnp.asarray, init) if isinstance(init, yz.YZ) else None,
             jax.tree.map(jnp.asarray, data),
             cast(given.times, np.int32),
+            given.checkpoint,
             steps=given.steps,
-            legs=legs_of(given.times, given.steps),
+            legs=given.legs,
             scatter=on_cpu(),
             length=given.length,
             batch=given.batch,
@@ -146,6 +153,7 @@ def _run(
     init: yz.YZ | None,
     data: yz.Examples | Batches | None,
     times: Int[Array, " S"],
+    checkpoint: Checkpoint | None,
     *,
     steps: int,
     legs: Legs | None,
@@ -210,6 +218,7 @@ def _run(
         limit=DIVERGED_LOSS * math.log(task.M),
         dtype=dtype,
         relative=record.relative,
+        checkpoint=checkpoint,
     )
     return dataclasses.replace(found, params=whole(found.params))
 

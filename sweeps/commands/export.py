@@ -52,12 +52,14 @@ def run(config: Export) -> list[Path]:
     output.check_directory(target.parent)
     if target.exists() and not config.overwrite:
         raise ValueError(f"out = {target}: is there already; --overwrite replaces it")
-    unknown = [name for name in config.arrays if name not in store.names]
-    if unknown:
-        raise ValueError(
-            f"arrays: {unknown[0]!r} was not recorded; must be of {', '.join(store.names)}"
-        )
     dataset = store.dataset()
+    unknown = [name for name in config.arrays if name not in dataset]
+    if unknown:
+        known = ", ".join(map(str, dataset.data_vars))
+        raise ValueError(f"arrays: {unknown[0]!r} was not recorded; must be of {known}")
+    seconds, chunks = store.spent()
+    if chunks:
+        dataset.attrs["wall_time"] = f"{seconds:.3g} s for {chunks} of {len(store.done())} chunks"
     if config.arrays:
         dataset = dataset[[*dict.fromkeys((*config.arrays, "status"))]]
     target.parent.mkdir(parents=True, exist_ok=True)

@@ -39,6 +39,7 @@ def run(config: Info) -> None:
     lines += [
         f"recorded: {', '.join(about['recorded'])}",
         progress(about),
+        *([f"wall time {_took(about)}"] if about["chunks_done"] else []),
         "made with " + ", ".join(f"{k} {v}" for k, v in about["environment"].items()),
         *(
             f"chunks {ranges}: {', '.join(differences)}"
@@ -70,6 +71,7 @@ def describe(store: Store) -> dict[str, Any]:
         "runs_done": int((status >= 0).sum()),
         "runs": int(status.size),
         "status": counts(status),
+        "wall_time": dict(zip(("seconds", "chunks"), store.spent(), strict=True)),
         "config_hash": store.fingerprint,
         "environment": attributes["environment"],
         "made": _made(store, done),
@@ -93,6 +95,15 @@ def progress(about: dict[str, Any]) -> str:
         f"{about['runs_done']} of {about['runs']} runs done "
         f"({about['chunks_done']} of {about['chunks']} chunks): {codes or 'nothing yet'}"
     )
+
+
+def _took(about: dict[str, Any]) -> str:
+    """What the chunks took that are done, as far as that is known."""
+    known, done = about["wall_time"]["chunks"], about["chunks_done"]
+    if not known:
+        return "not known: it is noted when a process ends by itself"
+    seconds = f"{about['wall_time']['seconds']:.3g} s, summed up over processes"
+    return seconds if known == done else f"{seconds}, for {known} of the chunks"
 
 
 def _shown(values: list[Any]) -> str:

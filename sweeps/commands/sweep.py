@@ -30,7 +30,7 @@ class SweepCommand(hosts.Hosts):
             (tcp://HOST:8786), local:4 for four on this machine, or slurm, pbs, ... for a queue.
         config: TOML file that describes the jobs in the queue, see docs/howto/clusters.md.
         reuse: stored sweeps whose runs are taken over where this one has the same: to add seeds or
-            values of an axis to a finished sweep.
+            values of an axis to a finished sweep, or steps to one with checkpoint = true.
         dry_run: say what it would take, runs, disk and time, and write nothing; a chunk is timed.
         yes: do not ask before 1e8 runs or 100 GB.
         strict: do not go on with chunks that were made by other versions or on other devices.

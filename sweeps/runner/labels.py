@@ -11,12 +11,13 @@ from dynsim import Status, plugins
 from dynsim.decoding import Unit
 from dynsim.training.recording import GROUP
 from sweeps.runner.spec import Sweep
-from sweeps.runner.store.base import MISSING
+from sweeps.runner.store.base import CHECKPOINT, MISSING
 from sweeps.systems.base import System, known
 
 COMMON = {
     "time": ("time", "step"),
     "first_bad_step": ("first step of the invalid end of a run, -1 if none", "step"),
+    CHECKPOINT: ("weights and memory of the update rule at the end of a run", "byte"),
 }
 """`Labels.about` of every system."""
 
@@ -58,6 +59,8 @@ def inner_dims(sweep: Sweep, name: str, ndim: int) -> tuple[str, ...]:
     is `time`, or `record` where runs have their own."""
     if name in ("status", "first_bad_step"):
         return ()
+    if name == CHECKPOINT:
+        return ("byte",)
     front: tuple[str, ...] = ()
     times = _steps(sweep)
     if (times if isinstance(times, int) else len(times)) > 1:

@@ -2,7 +2,7 @@
 
 import json
 import pkgutil
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Executor
 from pathlib import Path
 
@@ -15,10 +15,11 @@ from sweeps import output
 from sweeps.runner import tiles
 from sweeps.runner.progress import shown, stoppable
 from sweeps.runner.spec import Sweep
-from sweeps.runner.store.base import Place, Report, StoreError
+from sweeps.runner.store.base import Place, Report, StoreError, Variable
 from sweeps.runner.store.creation import create
+from sweeps.runner.store.growth import Arrays, GoOn, Growth, Region
 from sweeps.runner.store.local import place
-from sweeps.runner.store.reuse import Reused, complete
+from sweeps.runner.store.reuse import Reused
 from sweeps.runner.store.store import Store
 from sweeps.runner.work import Work
 
@@ -56,8 +57,8 @@ def run(
             `concurrent.futures` that starts processes without forking, or that another package
             makes (Dask's `client.get_executor()`, loky). It is not shut down.
         reuse: stores of other sweeps, complete or not, whose runs are taken over where this sweep
-            has the same ones: the way to more seeds, more values of an axis, or another axis. They
-            are read alone.
+            has the same ones: the way to more seeds, more values of an axis, or another axis. Runs
+            of fewer steps go on from their checkpoints, if those were kept. They are read alone.
         report: called with lines for people.
         strict: refuse to go on with chunks that were made by other versions, or on other devices;
             without it that is a line to `report`.
@@ -84,6 +85,8 @@ def run(
     if executor is not None:
         _check_executor(where, devices, process)
     sources = [Reused(Store.open(each, report), sweep) for each in reuse]
+    if executor is not None and (begun := [each.store.name for each in sources if each.step]):
+        raise ValueError(f"reuse = {begun[0]}: its runs go on without an executor alone")
     store = _existing(where, sweep.as_json(), report)
     if store is not None and chunk is not None:
         _require_chunk(store, chunk)
@@ -101,7 +104,8 @@ def run(
             store = create(where, sweep, work.plan.layout, work.variables(), report)
         with store.lock(*process, report):
             done = store.go_on(process, output.environment(), strict, report)
-            _work_off(store, work, process, sources, done)
+            with store.timed(process, done):
+                _work_off(store, work, process, sources, done)
     # Other processes go on meanwhile, unless there is nothing left to do.
     return store.dataset(done if done.all() else None)
 
@@ -195,10 +199,17 @@ def _work_off(
         region for i, region in enumerate(store.layout.regions()) if i % n == k and not done[i]
     ]
     with stoppable() as check, shown(store.layout.num_runs, store.runs_in(done)) as advance:
+
+        def compute(region: Region, variables: Mapping[str, Variable]) -> Arrays:
+            return work.compute(region, variables, check)
+
+        def later(source: Reused) -> GoOn:
+            rest = work.going_on(source.later(work.sweep), source.step, source.state)
+            return lambda region, variables, states: rest.compute(region, variables, check, states)
+
+        growth = Growth(sources, compute, later)
         for region in work.in_turn(regions):
-            arrays = complete(
-                sources, region, variables, lambda part: work.compute(part, variables, check)
-            )
+            arrays = growth.chunk(region, variables)
             try:
                 store.write(region, arrays)
             except OSError as error:

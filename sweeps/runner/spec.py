@@ -15,6 +15,7 @@ from dynsim import checks, decoding
 from dynsim.decoding import Seed, shown
 from dynsim.precision import DType
 from sweeps.runner.axes import Dimension, dimensions
+from sweeps.runner.store.base import CHECKPOINT
 from sweeps.systems import budget, registry
 from sweeps.systems.base import Engine, Run, Settings, System, Times
 
@@ -55,6 +56,8 @@ class Sweep:
         zip: groups of axes that vary together instead of forming a grid.
         rtol: relative tolerance of an adaptive solver; by default that of the theory.
         root: root of the random keys; a run uses fold_in(key(root), seed).
+        checkpoint: whether to keep what each run ended with, its weights and the memory of its
+            update rule, so that a sweep of more steps can go on from there.
         title: one line for people.
     """
 
@@ -66,6 +69,7 @@ class Sweep:
     zip: Groups = ()
     rtol: Tolerance | None = None
     root: Seed = 0
+    checkpoint: bool = False
     title: str = ""
 
     def __post_init__(self) -> None:
@@ -174,6 +178,14 @@ class Sweep:
         for pick in (min, max):
             if "seed" in names:
                 checks.seed("axes.seed", pick(names["seed"]))
+        if self.checkpoint and not self.rules.goes_on:
+            able = [name for name, each in registry.engines(self.system).items() if each.goes_on]
+            raise ValueError(
+                f"checkpoint = true: engine {self.engine!r} of {self.system.name} keeps none; "
+                f"those that do: {', '.join(able) or 'none of this system'}"
+            )
+        if CHECKPOINT in self.record:
+            raise ValueError(f"record = {CHECKPOINT!r}: is no observable; set checkpoint = true")
         if not self.record:
             raise ValueError("record = []: needs at least one observable")
         self.rules.observables.resolve(self.record)
@@ -199,7 +211,8 @@ class Sweep:
         fixed = runs.fixed()
         task = self.rules.task(runs)
         self.rules.check(fixed, task, runs.make_optimizer())
-        settings = Settings(fixed, times, tuple(self.record), self.dtype, self.rtol)
+        record = tuple(self.record)
+        settings = Settings(fixed, times, record, self.dtype, self.rtol, self.checkpoint)
         return Problem(task, numbers, settings)
 
     def _check_budget(self) -> None:
@@ -212,7 +225,9 @@ class Sweep:
 
     def as_json(self) -> dict[str, Any]:
         """Everything that decides the numbers, as JSON values, and the title."""
-        return {
+        # Named where it is asked for alone: stores of older versions are resumed as they are.
+        kept = {CHECKPOINT: True} if self.checkpoint else {}
+        return kept | {
             "title": self.title,
             "system": self.system.name,
             "engine": self.engine,

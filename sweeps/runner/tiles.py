@@ -19,10 +19,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
-from jaxtyping import Array, Float, Int, PRNGKeyArray, PyTree
+from jaxtyping import Array, Float, Int, PRNGKeyArray, PyTree, UInt8
 
 from dynsim.precision import WITHOUT_FLOAT64, Device, DType, compiled_for
+from dynsim.training.checkpoint import Checkpoint, packed, unpacked
 from sweeps.runner import fit
+from sweeps.runner.store.base import CHECKPOINT
 from sweeps.systems.base import Engine, Settings
 
 
@@ -94,6 +96,7 @@ class Job(NamedTuple):
         tile: seeds and points of the batch that a device works on at once.
         engine, settings: of the runs.
         mesh: the devices.
+        state: bytes of the state from which each run goes on; 0 for runs that begin.
     """
 
     task: PyTree
@@ -102,6 +105,7 @@ class Job(NamedTuple):
     engine: Engine[Any]
     settings: Settings[Any]
     mesh: Mesh
+    state: int = 0
 
 
 def trace(job: Job) -> tuple[jax.stages.Traced | None, jax.stages.Traced]:
@@ -110,6 +114,9 @@ def trace(job: Job) -> tuple[jax.stages.Traced | None, jax.stages.Traced]:
     points = np.zeros((job.mesh.size, job.tile[1]), job.settings.dtype)
     numbers = dict.fromkeys(job.numbers, points)
     seeds = np.zeros((job.mesh.size, job.tile[0]), np.uint32)
+    states = None
+    if job.state:
+        states = np.zeros((job.mesh.size, *job.tile, job.state), np.uint8)
     root, known = np.uint32(0), {"engine": job.engine, "settings": job.settings, "mesh": job.mesh}
     draws, drawn = None, None
     with compiled_for(job.mesh.devices.flat[0].platform):
@@ -120,7 +127,7 @@ def trace(job: Job) -> tuple[jax.stages.Traced | None, jax.stages.Traced]:
                 lambda each: jax.ShapeDtypeStruct(each.shape, each.dtype, sharding=placed),
                 draws.out_info,
             )
-        return draws, run_tiles.trace(job.task, numbers, seeds, root, drawn, **known)
+        return draws, run_tiles.trace(job.task, numbers, seeds, root, drawn, states, **known)
 
 
 def program(job: Job) -> Program:
@@ -197,6 +204,7 @@ def run_tiles(
     seeds: Int[Array, "D S"],
     root: Int[Array, ""],
     drawn: PyTree,
+    states: UInt8[Array, "D S P N"] | None = None,
     *,
     engine: Engine[Any],
     settings: Settings[Any],
@@ -210,11 +218,12 @@ def run_tiles(
         seeds: (D, S) seeds; a run uses fold_in(key(root), seed).
         root: root of the random keys.
         drawn: what `draw_tiles` returned for these seeds; None where the engine draws nothing.
+        states: those from which the runs go on, as bytes; None for runs that begin.
 
     Returns:
-        (D, S, P, ...) recorded observables by name, `status` and `first_bad_step`, and the `time`
-        of recording where the run decides it. Where a trajectory records several times they are
-        the first of the remaining axes.
+        (D, S, P, ...) recorded observables by name, `status` and `first_bad_step`, the `time` of
+        recording where the run decides it, and the `checkpoint` if it is kept. Where a trajectory
+        records several times they are the first of the remaining axes.
     """
 
     def tile(
@@ -223,41 +232,53 @@ def run_tiles(
         seeds: Int[Array, "1 S"],
         root: Int[Array, ""],
         drawn: PyTree,
+        states: UInt8[Array, "1 S P N"] | None,
     ) -> dict[str, Array]:
-        def run(key: Array, drawn: PyTree, point: Mapping[str, Array]) -> dict[str, Array]:
+        def run(
+            key: Array, drawn: PyTree, point: Mapping[str, Array], state: Array | None
+        ) -> dict[str, Array]:
             shared = () if drawn is None else (drawn,)
-            found = engine.run(settings, *engine.assemble(settings, task, point), key, *shared)
+            made = engine.assemble(settings, task, point)
+            start = settings.checkpoint
+            if isinstance(start, Checkpoint) and state is not None:
+                fresh = settings._replace(checkpoint=True)
+                like = jax.eval_shape(lambda: engine.run(fresh, *made, key, *shared).checkpoint)
+                start = unpacked(state, like, start.step)
+            found = engine.run(settings._replace(checkpoint=start), *made, key, *shared)
             recorded = {name: jnp.asarray(found[name]) for name in settings.record}
             if isinstance(settings.times, int):
                 recorded["time"] = jnp.asarray(found.times)
             if settings.num_times == 1:
                 axis = 1 if engine.batched else 0
                 recorded = jax.tree.map(lambda x: jnp.squeeze(x, axis), recorded)
+            if found.checkpoint is not None:
+                recorded[CHECKPOINT] = packed(found.checkpoint)
             return {
                 **recorded,
                 "status": jnp.asarray(found.status, jnp.int8),
                 "first_bad_step": jnp.asarray(found.first_bad_step),
             }
 
-        one_seed = run if engine.batched else jax.vmap(run, (None, None, 0))
+        one_seed = run if engine.batched else jax.vmap(run, (None, None, 0, 0))
         points = jax.tree.map(lambda x: x[0], numbers)
-        each = _keys(seeds[0], root), jax.tree.map(lambda x: x[0], drawn)
+        shared, begun = jax.tree.map(lambda x: x[0], (drawn, states))
+        each = _keys(seeds[0], root), shared, begun
         if mesh.devices.flat[0].platform == "cpu":
             # One seed after the other: branches on the data then stay branches, and the runs
             # of one seed stay in the cache.
-            found = jax.lax.map(lambda seed: one_seed(seed[0], seed[1], points), each)
+            found = jax.lax.map(lambda seed: one_seed(seed[0], seed[1], points, seed[2]), each)
         else:
-            found = jax.vmap(one_seed, (0, 0, None))(*each, points)
+            found = jax.vmap(one_seed, (0, 0, None, 0))(each[0], shared, points, begun)
         return jax.tree.map(lambda x: x[None], found)
 
     devices = PartitionSpec("devices")
     return jax.shard_map(
         tile,
         mesh=mesh,
-        in_specs=(PartitionSpec(), devices, devices, PartitionSpec(), devices),
+        in_specs=(PartitionSpec(), devices, devices, PartitionSpec(), devices, devices),
         out_specs=devices,
         check_vma=False,
-    )(task, numbers, seeds, root, drawn)
+    )(task, numbers, seeds, root, drawn, states)
 
 
 def _keys(seeds: Int[Array, " S"], root: Int[Array, ""]) -> PRNGKeyArray:

@@ -12,11 +12,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh
-from jaxtyping import PyTree
+from jaxtyping import PyTree, UInt8
 
+from dynsim.training.checkpoint import Checkpoint
 from sweeps.runner import axes, fit, labels, tiles
 from sweeps.runner.spec import Sweep
-from sweeps.runner.store.base import Variable
+from sweeps.runner.store.base import CHECKPOINT, Variable
 
 CHUNK_TILES = 8
 """Tiles of a chunk, by default: enough to keep several devices busy between two writes."""
@@ -63,9 +64,12 @@ class Work:
         chunk: int | None = None,
         tile: int | None = None,
         chunk_tiles: int = CHUNK_TILES,
+        begin: int = 0,
+        state: int = 0,
     ) -> None:
-        """`chunk_tiles`: tiles of a chunk where `chunk` does not say its size."""
-        self.sweep, self.mesh = sweep, mesh
+        """`chunk_tiles`: tiles of a chunk where `chunk` does not say its size. `begin`: the step at
+        which all runs go on, from states of `state` bytes."""
+        self.sweep, self.mesh, self.begin, self.state = sweep, mesh, begin, state
         self.problem = functools.lru_cache(maxsize=16)(lambda chosen: sweep.problem(dict(chosen)))
         self.program = functools.lru_cache(maxsize=16)(self._program)
         self._drawn: tuple[Hashable, PyTree] = (None, None)
@@ -89,11 +93,12 @@ class Work:
         region: tuple[slice, ...],
         variables: Mapping[str, Variable],
         check: Callable[[], None] = lambda: None,
+        states: UInt8[np.ndarray, "*region N"] | None = None,
     ) -> dict[str, np.ndarray]:
         """The arrays of one chunk, of the region's shape in front; `check` is called between
         batches and may raise to give up the chunk."""
         try:
-            return self._compute(region, variables, check)
+            return self._compute(region, variables, check, states)
         except jax.errors.JaxRuntimeError as error:
             if not fit.exhausted(error) or self.tile == (1, 1):
                 raise
@@ -103,13 +108,14 @@ class Work:
             f"{self.tile[1]} runs (seeds x points) at once, half as many as before",
             stacklevel=2,
         )
-        return self.compute(region, variables, check)
+        return self.compute(region, variables, check, states)
 
     def _compute(
         self,
         region: tuple[slice, ...],
         variables: Mapping[str, Variable],
         check: Callable[[], None],
+        states: UInt8[np.ndarray, "*region N"] | None,
     ) -> dict[str, np.ndarray]:
         chosen, seeds, points = self._runs(region)
         prepared, program = self.program(_hashable(chosen))
@@ -117,6 +123,7 @@ class Work:
         order = np.arange(len(next(iter(numbers.values()))))
         if self.sweep.rules.adaptive:
             order = np.argsort(self.sweep.run.stiffness(numbers), kind="stable")
+        rows = None if states is None else self._by_seed(states, len(seeds))
         found: dict[str, np.ndarray] = {}
         for block in self._rounds(len(seeds), order):
             check()
@@ -127,6 +134,7 @@ class Work:
                 chosen_seeds,
                 np.uint32(self.sweep.root),
                 self._shared(_hashable(chosen), chosen_seeds),
+                None if rows is None else np.stack([rows[np.ix_(s, p)] for s, p in block]),
             )
             for name, array in jax.device_get(result).items():
                 if name not in found:
@@ -137,6 +145,11 @@ class Work:
                     found[name][np.ix_(s, p)] = part
         shape = tuple(part.stop - part.start for part in region)
         return {name: self._place(found[name], shape, v) for name, v in variables.items()}
+
+    def going_on(self, rest: Sweep, begin: int, state: int) -> "Work":
+        """What computes the `rest` of the runs, from step `begin` and states of `state` bytes."""
+        tile = math.prod(self.tile)
+        return Work(rest, self.mesh, layout=self.plan.layout, tile=tile, begin=begin, state=state)
 
     def in_turn(self, regions: Iterable[tuple[slice, ...]]) -> Iterator[tuple[slice, ...]]:
         """The regions in the order to compute them in: those of one program one after the other,
@@ -174,7 +187,7 @@ class Work:
         lengths = ({**slices[0], "steps": n} for n in self.sweep.fields.get("steps", ()))
         longest = max(map(self._front, itertools.chain(slices, lengths)))
         found = {
-            n: ((*longest, *inner[len(longest) :]), d) if inner else (inner, d)
+            n: ((*longest, *inner[len(longest) :]), d) if inner and n != CHECKPOINT else (inner, d)
             for n, (inner, d) in found.items()
         }
         return {
@@ -222,8 +235,11 @@ class Work:
     def _program(self, chosen: tuple[tuple[str, float], ...]) -> tuple[PyTree, tiles.Program]:
         problem, rules = self.problem(chosen), self.sweep.rules
         prepared = jax.tree.map(jnp.asarray, rules.prepare(problem.task, self.sweep.record))
+        settings = problem.settings
+        if self.begin:
+            settings = settings._replace(checkpoint=Checkpoint(self.begin))
         program = tiles.program(
-            tiles.Job(prepared, problem.numbers, self.tile, rules, problem.settings, self.mesh)
+            tiles.Job(prepared, problem.numbers, self.tile, rules, settings, self.mesh, self.state)
         )
         return prepared, program
 
@@ -294,13 +310,21 @@ class Work:
                     f"{variable.shape}, for which there is room; sweep fewer combinations"
                 )
             padding = [(0, want - got) for got, want in zip(inner, variable.shape, strict=True)]
-            values = np.pad(values, [(0, 0), (0, 0), *padding], constant_values=np.nan)
+            empty = np.nan if values.dtype.kind == "f" else 0
+            values = np.pad(values, [(0, 0), (0, 0), *padding], constant_values=empty)
         names = [dim.name for dim in self.sweep.dims]
         if "seed" not in names:
             return values.reshape(*shape, *variable.shape)
         at = names.index("seed")
         others = shape[:at] + shape[at + 1 :]
         return np.moveaxis(values.reshape(shape[at], *others, *variable.shape), 0, at)
+
+    def _by_seed(self, values: np.ndarray, seeds: int) -> np.ndarray:
+        """Values in the shape of a region as (S, P, N): what `_place` undoes."""
+        names = [dim.name for dim in self.sweep.dims]
+        if "seed" in names:
+            values = np.moveaxis(values, names.index("seed"), 0)
+        return values.reshape(seeds, -1, values.shape[-1])
 
 
 def _hashable(chosen: Mapping[str, float]) -> tuple[tuple[str, float], ...]:

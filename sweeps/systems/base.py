@@ -19,6 +19,7 @@ from jaxtyping import Array, ArrayLike, Float, PRNGKeyArray, PyTree
 
 from dynsim import Trajectory, checks, decoding, log_times
 from dynsim.precision import DType
+from dynsim.training.checkpoint import Checkpoint
 from dynsim.training.recording import Table
 from dynsim.training.run_checks import check_step_times
 
@@ -155,6 +156,7 @@ class Settings(NamedTuple, Generic[FixedT]):
         record: names of observables.
         dtype: precision of the computation.
         rtol: relative tolerance of an adaptive solver, None for its default.
+        checkpoint: as `dynsim.simulate` takes it, for engines whose runs can go on.
     """
 
     fixed: FixedT
@@ -162,6 +164,7 @@ class Settings(NamedTuple, Generic[FixedT]):
     record: tuple[str, ...]
     dtype: DType
     rtol: float | None
+    checkpoint: Checkpoint | bool = False
 
     @property
     def num_times(self) -> int:
@@ -196,6 +199,7 @@ class Engine(NamedTuple, Generic[FixedT]):
         draw: what runs of one seed share whatever their numbers, from (settings, prepared task,
             key), where it is worth keeping from one batch to the next.
         variant: whether comparison leaves it out unless it is asked for.
+        goes_on: whether its runs can leave a checkpoint and go on from it.
         title: for legends and tables.
         assumes: what it takes for granted, in words.
     """
@@ -213,6 +217,7 @@ class Engine(NamedTuple, Generic[FixedT]):
     task: Callable[[Any], Any] = lambda run: run.make_task()
     draw: Callable[[Settings[FixedT], Any, PRNGKeyArray], PyTree] | None = None
     variant: bool = False
+    goes_on: bool = False
     title: str = ""
     assumes: str = ""
 

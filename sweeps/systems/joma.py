@@ -130,6 +130,7 @@ def _simulate(
         times=known(settings.times),
         record=settings.record,
         dtype=settings.dtype,
+        checkpoint=settings.checkpoint,
         scale=scales["scale"],
         temperature=scales["temperature"],
     )
@@ -202,7 +203,9 @@ SYSTEM = System(
     tasks=(*TASKS, "joma"),
     run=JoMA,
     engines={
-        "simulation": Engine(_simulate, _assemble, TRAINED, _bytes, tile=32, trains=True),
+        "simulation": Engine(
+            _simulate, _assemble, TRAINED, _bytes, tile=32, trains=True, goes_on=True
+        ),
         **{name: _rung(theory) for name, theory in ladder.THEORIES.items()},
     },
     labels=Labels(

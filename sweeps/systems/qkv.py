@@ -139,6 +139,7 @@ def _simulate(
         times=known(settings.times),
         record=settings.record,
         dtype=settings.dtype,
+        checkpoint=settings.checkpoint,
     )
 
 
@@ -210,7 +211,9 @@ SYSTEM = System(
     tasks=tuple(TASKS),
     run=QKVTraining,
     engines={
-        "simulation": Engine(_simulate, _assemble, TRAINED, _bytes, _check, tile=8, trains=True),
+        "simulation": Engine(
+            _simulate, _assemble, TRAINED, _bytes, _check, tile=8, trains=True, goes_on=True
+        ),
         **{name: _rung(theory) for name, theory in ladder.THEORIES.items()},
     },
     labels=LABELS,

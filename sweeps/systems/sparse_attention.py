@@ -143,6 +143,7 @@ def _simulate(
         times=known(settings.times),
         record=settings.record,
         dtype=settings.dtype,
+        checkpoint=settings.checkpoint,
     )
 
 
@@ -197,7 +198,9 @@ SYSTEM = System(
     tasks=("sparse-attention",),
     run=SparseAttention,
     engines={
-        "simulation": Engine(_simulate, _assemble, TRAINED, _bytes, tile=8, trains=True),
+        "simulation": Engine(
+            _simulate, _assemble, TRAINED, _bytes, tile=8, trains=True, goes_on=True
+        ),
         **{name: _rung(theory) for name, theory in ladder.THEORIES.items()},
     },
     labels=Labels(

@@ -88,9 +88,10 @@ def run(
         store = Store.open(where)
     with store.lock(report=report):
         # What devices the workers have is theirs to know.
-        store.go_on((0, 1), output.versions(), strict, report)
-        take_over(store, sources)
-        work_off(executor, store, work)
+        done = store.go_on((0, 1), output.versions(), strict, report)
+        with store.timed((0, 1), done):
+            take_over(store, sources)
+            work_off(executor, store, work)
     return store.dataset()
 
 

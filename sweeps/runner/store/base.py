@@ -13,6 +13,8 @@ Report = Callable[[str], None]
 Check = Callable[[], None]
 MISSING = -1
 """Status of a run that has not been computed."""
+CHECKPOINT = "checkpoint"
+"""Array of what runs go on from, where a sweep keeps it."""
 
 
 class StoreError(ValueError):

@@ -23,6 +23,9 @@ from sweeps.runner.store.store import Store
 # A checksum, so that a damaged file is an error and never a number.
 COMPRESSORS = (ZstdCodec(level=3), Crc32cCodec())
 
+EMPTY = {"i": MISSING, "u": 0}
+"""What stands for no value in arrays of integers."""
+
 Coordinates = Mapping[str, tuple[tuple[str, ...], np.ndarray]]
 
 
@@ -108,7 +111,7 @@ def make(
             shape=(*layout.shape, *variable.shape),
             chunks=(*layout.chunk, *variable.shape),
             dtype=variable.dtype,
-            fill_value=MISSING if np.dtype(variable.dtype).kind == "i" else np.nan,
+            fill_value=EMPTY.get(np.dtype(variable.dtype).kind, np.nan),
             dimension_names=(*names, *variable.dims),
             compressors=COMPRESSORS,
             attributes=about(name),

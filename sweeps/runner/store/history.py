@@ -1,8 +1,9 @@
-"""With which versions the chunks of a store were made.
+"""With which versions the chunks of a store were made, and what time that took.
 
 The group says with which it was created. A process that is about to make chunks with others leaves
 a note of them and of the chunks that were there before; so who made a chunk is known after a kill
-as well: it is the last one to whom it was left.
+as well: it is the last one to whom it was left. What a process took it says when it ends, so that
+nobody knows it of one that was killed.
 """
 
 import hashlib
@@ -10,7 +11,7 @@ import itertools
 import json
 import time
 from collections.abc import Mapping
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -19,6 +20,8 @@ from sweeps.runner.store.manifest import CHANGED, damaged
 
 FOLDER = "status/.made"
 """Of the notes, in an array, where zarr does not wonder about them."""
+SPENT = "status/.spent"
+"""Of the notes about time, likewise."""
 HARMLESS = {"zarr", "xarray", "precision"}
 """Entries of an environment that decide no numbers, or are those of the configuration as well."""
 
@@ -35,6 +38,19 @@ class Note(NamedTuple):
     environment: dict[str, str]
     process: tuple[int, int]
     done: list[tuple[int, int]]
+
+
+class Spent(NamedTuple):
+    """What a process, or several, took for chunks.
+
+    Attributes:
+        seconds: from the beginning of the first chunk to the end of the last one; summed up over
+            processes.
+        chunks: first and last number of each range of the chunks made.
+    """
+
+    seconds: float
+    chunks: list[tuple[int, int]]
 
 
 class Made(NamedTuple):
@@ -59,14 +75,14 @@ def made(place: Place, first: Mapping[str, str], chunks: int) -> Made:
     environments, by = [dict(first)], np.zeros(chunks, int)
     numbers = np.arange(chunks)
     for name in sorted(place.written(FOLDER)):
-        note = _read(place, f"{FOLDER}/{name}")
-        k, n = note.process
+        environment, process, there = _read(place, f"{FOLDER}/{name}")
+        k, n = process
         mine = numbers % n == k
-        for start, end in note.done:
+        for start, end in there:
             mine[start : end + 1] = False
-        if note.environment not in environments:
-            environments.append(note.environment)
-        by[mine] = environments.index(note.environment)
+        if environment not in environments:
+            environments.append(environment)
+        by[mine] = environments.index(environment)
     return Made(environments, by)
 
 
@@ -99,10 +115,27 @@ def go_on(
     if others and report:
         report(f"{place.name}: goes on with chunks that were made otherwise: {others[-1]}")
     if any(differences(each, now) for each in before.of(left)):
-        note = Note(dict(now), process, ranges(done))
-        words = json.dumps(note)
-        sealed = json.dumps({"note": note, "digest": hashlib.sha256(words.encode()).hexdigest()})
-        place.write(f"{FOLDER}/{time.time_ns():020}-{k}-of-{n}.json", sealed.encode())
+        _write(place, FOLDER, Note(dict(now), process, ranges(done)), process)
+
+
+def leave_spent(place: Place, seconds: float, chunks: np.ndarray, process: tuple[int, int]) -> None:
+    """Leave a note of the seconds that the chunks of a mask took, if there are any."""
+    if chunks.any():
+        _write(place, SPENT, Spent(seconds, ranges(chunks)), process)
+
+
+def spent(place: Place) -> Spent:
+    """All that notes say about time.
+
+    Raises:
+        StoreError: for a note that is damaged.
+    """
+    seconds, chunks = 0.0, []
+    for name in sorted(place.written(SPENT)):
+        own, ranges = _read(place, f"{SPENT}/{name}")
+        seconds += own
+        chunks += [(start, end) for start, end in ranges]
+    return Spent(seconds, chunks)
 
 
 def differences(old: Mapping[str, str], new: Mapping[str, str]) -> list[str]:
@@ -122,12 +155,19 @@ def ranges(chunks: np.ndarray) -> list[tuple[int, int]]:
     return [(group[0], group[-1]) for group in found]
 
 
-def _read(place: Place, key: str) -> Note:
+def _write(place: Place, folder: str, note: Note | Spent, process: tuple[int, int]) -> None:
+    digest = hashlib.sha256(json.dumps(note).encode()).hexdigest()
+    sealed = json.dumps({"note": note, "digest": digest})
+    k, n = process
+    place.write(f"{folder}/{time.time_ns():020}-{k}-of-{n}.json", sealed.encode())
+
+
+def _read(place: Place, key: str) -> Any:
+    """The note in a file, as JSON values."""
     try:
         said = json.loads(place.read(key) or b"")
         if hashlib.sha256(json.dumps(said["note"]).encode()).hexdigest() != said["digest"]:
             raise ValueError
-        environment, process, done = said["note"]
-        return Note(environment, tuple(process), [(start, end) for start, end in done])
+        return said["note"]
     except (ValueError, LookupError, TypeError, RecursionError):
         raise damaged(place.name, key, CHANGED) from None

@@ -256,7 +256,7 @@ def place(where: str | Path | Place | None) -> Place:
     if address is None:
         return Folder(Path(where))
     # Loaded when it is asked for: most sweeps are kept in folders.
-    return pkgutil.resolve_name("sweeps.runner.store.bucket:Bucket")(address)
+    return pkgutil.resolve_name("sweeps.runner.store.remote.bucket:Bucket")(address)
 
 
 def _made(path: Path) -> FileExistsError:

@@ -1,11 +1,13 @@
-"""Taking over runs that other sweeps have computed: more seeds, more values, other axes.
+"""Finding runs that other sweeps have computed: for more seeds, values, axes, or steps.
 
 A run is decided by its settings and its seed, so that one of another sweep with the same ones is
-the same run, whatever its place there. What the other stores hold is read, and never changed.
+the same run, whatever its place there; with fewer steps, and with a checkpoint, it is the beginning
+of that run. What the other stores hold is read, and never changed.
 """
 
+import dataclasses
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -13,12 +15,12 @@ from jaxtyping import Bool, Int
 
 from dynsim.precision import AnyArray
 from sweeps.runner.spec import Sweep
-from sweeps.runner.store.base import MISSING, StoreError, Variable
+from sweeps.runner.store.base import CHECKPOINT, StoreError, Variable
+from sweeps.runner.store.growth import Found, Region, gathered
 from sweeps.runner.store.store import Store
+from sweeps.systems.base import known
 
-Region = tuple[slice, ...]
-Arrays = dict[str, np.ndarray]
-ALIKE = ("system", "engine", "times", "root", "rtol")
+ALIKE = ("system", "engine", "root", "rtol")
 """What two sweeps must have in common besides the settings of their runs."""
 
 
@@ -30,6 +32,9 @@ class Reused:
         known: by dimension of the sweep, which of its values the store has.
         index: by dimension of the store, the dimension of the sweep that it is, and by its values
             the places along it, -1 for those that it does not have; or None and the one place.
+        step: at which the runs of the store end, and those of the sweep go on; 0 for whole runs.
+        early: number of times of the sweep until then, at all of which the store has recorded.
+        times: the steps after that one at which runs that go on record.
     """
 
     def __init__(self, store: Store, sweep: Sweep) -> None:
@@ -42,6 +47,20 @@ class Reused:
         if lacking := [name for name in sweep.record if name not in theirs["record"]]:
             raise ValueError(f"reuse = {store.name}: has not recorded {lacking[0]!r}")
         coordinates = store.dataset().coords
+        begin, end = (int(config["run"].get("steps", 0)) for config in (theirs, ours))
+        self.step = begin if begin < end else 0
+        self.early, self.times = 0, ()
+        if (self.step or sweep.checkpoint) and CHECKPOINT not in store.names:
+            runs = f"its runs of {begin} steps" if self.step else "its runs"
+            raise ValueError(
+                f"reuse = {store.name}: has no checkpoints of {runs}; a sweep keeps them with "
+                "checkpoint = true"
+            )
+        if self.step:
+            times = np.atleast_1d(coordinates["time"].values)
+            self.early, self.times = _parted(store, sweep, begin, times)
+        elif ours["times"] != theirs["times"]:
+            raise _differs(store, "times", theirs["times"], ours["times"])
         groups: dict[str, dict[str, np.ndarray]] = {dim: {} for dim in store.dims}
         for name in theirs["axes"]:
             groups[str(coordinates[name].dims[0])][name] = coordinates[name].values
@@ -49,6 +68,8 @@ class Reused:
         # A sweep without an axis of seeds has the first of them.
         one = {"seed": 0, **theirs["run"]}
         asked = {"seed": 0, **ours["run"]}
+        if self.step:
+            one["steps"] = asked["steps"]
         for name in sorted({*one, *asked} - {*varied, *sweep.fields}):
             if one.get(name) != asked.get(name):
                 raise _differs(store, f"run.{name}", one.get(name), asked.get(name))
@@ -75,11 +96,17 @@ class Reused:
         if len(set(used)) < len(used):
             raise ValueError(f"reuse = {store.name}: axes vary together here and not there")
 
-    def read(
-        self, region: Region, variables: Mapping[str, Variable]
-    ) -> tuple[tuple[Int[np.ndarray, " N"], ...], Arrays] | None:
-        """What the store has of a region: places in it along each dimension, and arrays of these;
-        None where it has nothing."""
+    @property
+    def state(self) -> int:
+        """Bytes of the state in which a run ended."""
+        return self.store.variables[CHECKPOINT].shape[0]
+
+    def later(self, sweep: Sweep) -> Sweep:
+        """The part of the sweep that is left where the runs of the store end."""
+        return dataclasses.replace(sweep, times=self.times, checkpoint=True)
+
+    def read(self, region: Region, variables: Mapping[str, Variable]) -> Found | None:
+        """What the store has of a region; None where that is nothing."""
         keep = tuple(
             np.flatnonzero(known[part]) for known, part in zip(self.known, region, strict=True)
         )
@@ -111,62 +138,6 @@ def take_over(store: Store, sources: Sequence[Reused]) -> None:
         arrays, missing = gathered(sources, region, store.variables)
         if not missing.any():
             store.write(region, arrays)
-
-
-def complete(
-    sources: Sequence[Reused],
-    region: Region,
-    variables: Mapping[str, Variable],
-    compute: Callable[[Region], Arrays],
-) -> Arrays:
-    """The arrays of a region: what the sources have of it, and the rest as `compute` makes it."""
-    if not sources:
-        return compute(region)
-    arrays, missing = gathered(sources, region, variables)
-    for box in boxes(missing):
-        moved = zip(box, region, strict=True)
-        made = compute(tuple(slice(b.start + r.start, b.stop + r.start) for b, r in moved))
-        for name, values in made.items():
-            arrays[name][box] = values
-    return arrays
-
-
-def gathered(
-    sources: Sequence[Reused], region: Region, variables: Mapping[str, Variable]
-) -> tuple[Arrays, Bool[np.ndarray, "..."]]:
-    """What the sources have of a region, and which of its runs none of them has."""
-    shape = tuple(part.stop - part.start for part in region)
-    missing = np.ones(shape, bool)
-    arrays = {
-        name: np.zeros((*shape, *variable.shape), variable.dtype)
-        for name, variable in variables.items()
-    }
-    for source in sources:
-        read = source.read(region, variables)
-        if read is None:
-            continue
-        places, found = read
-        there = found["status"] != MISSING
-        for name, values in found.items():
-            old = arrays[name][np.ix_(*places)]
-            mask = there.reshape(there.shape + (1,) * (values.ndim - there.ndim))
-            arrays[name][np.ix_(*places)] = np.where(mask, values, old)
-        missing[np.ix_(*places)] &= ~there
-    return arrays, missing
-
-
-def boxes(missing: Bool[np.ndarray, "..."]) -> Iterator[Region]:
-    """Boxes that cover the cells that are missing, each once."""
-    if missing.ndim == 0:
-        if missing:
-            yield ()
-        return
-    start = 0
-    for stop in range(1, len(missing) + 1):
-        if stop == len(missing) or (missing[stop] != missing[start]).any():
-            for inner in boxes(missing[start]):
-                yield (slice(start, stop), *inner)
-            start = stop
 
 
 def _constant(
@@ -210,6 +181,30 @@ def _padded(
         return values
     padding = [*(outer * [(0, 0)]), *((0, number) for number in extra)]
     return np.pad(values, padding, constant_values=np.nan)
+
+
+def _parted(
+    store: Store, sweep: Sweep, begin: int, recorded: np.ndarray
+) -> tuple[int, tuple[int, ...]]:
+    """How many of a sweep's times its runs have recorded in a store, where they end at step
+    `begin`; and the later ones."""
+    times = known(sweep.point(next(sweep.slices())).steps_recorded(sweep.times))
+    early, late = [t for t in times if t <= begin], tuple(t for t in times if t > begin)
+    if early and early != recorded.tolist():
+        raise ValueError(
+            f"reuse = {store.name}: recorded at the steps {_short(recorded.tolist())}, and this "
+            f"sweep, until step {begin}, at {_short(early)}; set times to the former and those to "
+            "come, or to 'end'"
+        )
+    if not late:
+        raise ValueError(f"times = {_short(times)}: has none after the {begin} of {store.name}")
+    return len(early), late
+
+
+def _short(times: Sequence[float]) -> str:
+    """Times for a message."""
+    few = [f"{time:g}" for time in times]
+    return "[" + ", ".join(few if len(few) < 9 else [*few[:6], "...", few[-1]]) + "]"
 
 
 def _differs(store: Store, name: str, there: Any, here: Any) -> ValueError:

@@ -13,6 +13,7 @@ import math
 import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
+from time import perf_counter
 from typing import Any
 
 import numpy as np
@@ -22,7 +23,14 @@ from zarr.core.metadata import ArrayV3Metadata
 
 from sweeps.runner.axes import Layout
 from sweeps.runner.store import history, manifest
-from sweeps.runner.store.base import Check, Place, Report, StoreError, Variable
+from sweeps.runner.store.base import (
+    CHECKPOINT,
+    Check,
+    Place,
+    Report,
+    StoreError,
+    Variable,
+)
 from sweeps.runner.store.contents import Contents, several, written
 from sweeps.runner.store.local import held, place
 from sweeps.runner.store.manifest import differences, fingerprint, spelt
@@ -201,6 +209,28 @@ class Store:
         history.go_on(self.place, first, done, process, environment, strict, report)
         return done
 
+    @contextlib.contextmanager
+    def timed(self, process: tuple[int, int], done: np.ndarray) -> Iterator[None]:
+        """Note what the chunks took that process k of n writes meanwhile, beside those `done`."""
+        if done.all():
+            yield
+            return
+        began = perf_counter()
+        try:
+            yield
+        finally:
+            # Of a disk that is full, or a bucket that is not there, something else is told.
+            with contextlib.suppress(OSError, StoreError, *self.place.outages):
+                k, n = process
+                new = self.done() & ~done & (np.arange(len(done)) % n == k)
+                history.leave_spent(self.place, perf_counter() - began, new, process)
+
+    def spent(self) -> tuple[float, int]:
+        """Seconds that making chunks took, and of how many of them that is known."""
+        seconds, ranges = history.spent(self.place)
+        chunks = {number for start, end in ranges for number in range(start, end + 1)}
+        return seconds, len(chunks)
+
     def made(self) -> history.Made:
         """In which environments the chunks were made."""
         return history.made(self.place, self.attributes["environment"], self.layout.num_chunks)
@@ -235,6 +265,8 @@ class Store:
         """
         found = xr.open_zarr(self._now(done), consolidated=False, chunks=None, zarr_format=3)
         found.attrs.pop(manifest.SEAL, None)
+        # Who goes on reads it from the store: to people its bytes say nothing.
+        found = found.drop_vars(CHECKPOINT, errors="ignore")
         # netCDF knows no nested attributes.
         nested = {k: json.dumps(v) for k, v in found.attrs.items() if isinstance(v, dict | list)}
         return found.assign_attrs(nested)

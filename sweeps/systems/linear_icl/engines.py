@@ -55,6 +55,7 @@ def _simulate(
         times=known(settings.times),
         record=settings.record,
         dtype=settings.dtype,
+        checkpoint=settings.checkpoint,
     )
 
 
@@ -129,7 +130,9 @@ def registered() -> dict[str, Engine[Fixed]]:
 
 
 ENGINES: dict[str, Engine[Fixed]] = {
-    "simulation": Engine(_simulate, _assemble, TRAINED, _bytes, tile=256, trains=True),
+    "simulation": Engine(
+        _simulate, _assemble, TRAINED, _bytes, tile=256, trains=True, goes_on=True
+    ),
     **{name: _rung(theory) for name, theory in ladder.THEORIES.items()},
 }
 """Engines by name, those of other packages left out."""

@@ -38,6 +38,7 @@ def _simulate(
         times=known(settings.times),
         record=settings.record,
         dtype=settings.dtype,
+        checkpoint=settings.checkpoint,
     )
 
 
@@ -58,6 +59,6 @@ def _bytes(task: Text, settings: Settings[Fixed]) -> int:
 
 
 ENGINES: dict[str, Engine[Fixed]] = {
-    "simulation": Engine(_simulate, _assemble, TRAINED, _bytes, tile=1, trains=True)
+    "simulation": Engine(_simulate, _assemble, TRAINED, _bytes, tile=1, trains=True, goes_on=True)
 }
 """The engine of transformers on text."""

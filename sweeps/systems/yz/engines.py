@@ -42,6 +42,7 @@ def _simulate(
         record=settings.record,
         data=data,
         dtype=settings.dtype,
+        checkpoint=settings.checkpoint,
     )
 
 
@@ -100,6 +101,7 @@ def _of_descent(finite: bool) -> Engine[Fixed]:
         memory.bytes_of(memory.parameters, memory.classes),
         title=f"descent, T {length}, batch infinite",
         assumes=f"{limit}, batch -> infinity",
+        goes_on=True,
     )
     return engine._replace(check=check_finite) if finite else engine
 
@@ -112,6 +114,7 @@ ENGINES: dict[str, Engine[Fixed]] = {
         memory.bytes_of(memory.parameters, memory.batch),
         _check,
         trains=True,
+        goes_on=True,
         draw=_draw,
     ),
     named("descent", finite=True): _of_descent(finite=True),

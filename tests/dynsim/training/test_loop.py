@@ -1,5 +1,6 @@
 """The loop against the same loop written out in Python."""
 
+import dataclasses
 import functools
 import math
 from typing import Any
@@ -13,6 +14,7 @@ from jaxtyping import Array
 from dynsim import Status, Trajectory
 from dynsim.precision import compiled_for
 from dynsim.training import course as course_module
+from dynsim.training.checkpoint import Checkpoint
 from dynsim.training.course import Legs
 from dynsim.training.loop import train
 from dynsim.training.relative_loss import LAST
@@ -52,24 +54,27 @@ def run(
     course: str = "every step",
     steps: int = STEPS,
     relative: bool = False,
+    checkpoint: Checkpoint | None = None,
 ) -> Trajectory:
     """The run by one of the ways through its steps; those by legs need concrete times."""
+    begin = checkpoint.step if checkpoint else 0
     how: dict[str, Any] = {"steps": steps}
     if "legs" in course:
         with compiled_for("tpu"):
-            how["legs"] = course_module.legs_of(times, steps)
+            how["legs"] = course_module.legs_of(times, steps, begin)
         if course == "legs of two":
-            gaps = np.diff([0, *times, steps])
+            gaps = np.diff([begin, *times, steps])
             how["legs"] = Legs(int(np.sum((gaps + 1) // 2)), 2, start=times[0] == 0)
     elif "record to record" in course:
         how = {"steps": None, "unasked": 3 if "by three" in course else 1}
-    return traced(losses, jnp.asarray(times), relative=relative, **how)
+    return traced(losses, jnp.asarray(times), checkpoint, relative=relative, **how)
 
 
 @functools.partial(jax.jit, static_argnames=("steps", "legs", "unasked", "relative"))
 def traced(
     losses: Array,
     times: Array,
+    checkpoint: Checkpoint | None,
     *,
     steps: int | None,
     relative: bool,
@@ -89,7 +94,28 @@ def traced(
         dtype="float32",
         relative=relative,
         seen=jnp.full(2, -1.0),
+        checkpoint=checkpoint,
     )
+
+
+@pytest.mark.parametrize("course", COURSES)
+@pytest.mark.parametrize("losses", list(LOSSES), ids=list(JUDGED))
+def test_two_parts_are_the_run(losses: Array, course: str) -> None:
+    whole = run(losses, [0, 2, 3], course, checkpoint=Checkpoint())
+    first = run(losses, [0, 2], course, 2, checkpoint=Checkpoint())
+    # Without `steps` the caller knows at which it was.
+    begin = dataclasses.replace(first.checkpoint, step=2)
+    second = run(losses, [3], course, checkpoint=begin)
+    for name in whole.observables:
+        both = np.concatenate([first[name], second[name]])
+        np.testing.assert_array_equal(whole[name], both)
+    for name in ("params", "status", "first_bad_step"):
+        np.testing.assert_array_equal(getattr(whole, name), getattr(second, name))
+    for found in (whole, second):
+        # Its memory counts updates.
+        assert int(found.checkpoint.state.memory) == STEPS
+        np.testing.assert_array_equal(found.checkpoint.seen, found["params"][-1])
+    np.testing.assert_array_equal(whole["batch_loss"], run(losses, [0, 2, 3], course)["batch_loss"])
 
 
 @pytest.mark.parametrize("course", COURSES)

@@ -19,6 +19,7 @@ import xarray as xr
 import sweeps
 from sweeps import StoreError, Sweep, Training
 from sweeps.commands import check, export, info, plot
+from sweeps.runner.store import history
 
 SWEEP = Sweep(
     axes={"eta_y": [0.5, 1.0, 2.5, 7.0], "steps": [2, 3], "seed": [0, 7]},
@@ -84,6 +85,10 @@ class Damage:
             path.write_bytes(change(good))
         yield
         path.write_bytes(good)
+        # Who goes on notes what that took.
+        for new in (self.out / history.SPENT).iterdir():
+            if str(new.relative_to(self.out)) not in self.keys:
+                new.unlink()
 
 
 def printed(act: Callable[[], object]) -> str:
@@ -122,7 +127,8 @@ def flips(damage: Damage, number: int, seed: int = 0) -> collections.Counter[str
 
 def deletions(damage: Damage, keys: list[str]) -> collections.Counter[str]:
     """What is seen of files that are gone. A chunk without a status is one that has not been
-    computed, which `open` shows; and a sweep that goes on makes a chunk anew."""
+    computed, which `open` shows; a sweep that goes on makes a chunk anew; and what took a time of
+    which there is no note is said to be not known."""
     counts = collections.Counter()
     for key in keys:
         for way in damage.ways:
@@ -131,6 +137,8 @@ def deletions(damage: Damage, keys: list[str]) -> collections.Counter[str]:
                 if key.startswith("status/c/") and told == f"SILENT {way} {key}":
                     status = sweeps.open(damage.out).status
                     told = "not computed" if (status == -1).sum() == CHUNK else told
+                if key.startswith(history.SPENT) and "wall time not known" in damage.look("info"):
+                    told = told.replace(f"SILENT {way} {key}", "not known")
             counts[f"{way}: {told}"] += 1
     return counts
 

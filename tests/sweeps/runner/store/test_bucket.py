@@ -17,10 +17,10 @@ import pytest
 import sweeps
 from sweeps import Sweep, Training, cli, output
 from sweeps.runner.axes import Layout
-from sweeps.runner.store import lease, objects
 from sweeps.runner.store.base import StoreError, Variable
 from sweeps.runner.store.creation import make
-from sweeps.runner.store.objects import Objects
+from sweeps.runner.store.remote import lease, objects
+from sweeps.runner.store.remote.objects import Objects
 from sweeps.runner.store.store import Store
 
 pytest.importorskip("obstore", reason="needs obstore of the extra `test`")

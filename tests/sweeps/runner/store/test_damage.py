@@ -10,7 +10,7 @@ import pytest
 
 import sweeps
 from sweeps import StoreError
-from sweeps.runner.store import manifest
+from sweeps.runner.store import history, manifest
 from tests.sweeps.runner.store.damage import SWEEP, Damage, deletions, flips
 
 
@@ -38,6 +38,8 @@ def test_flipped_bits_and_lost_files_are_errors_that_name_the_file(damage: Damag
     assert_seen(counts, 3)
     assert sum(counts.values()) == 3 * len(some)
     assert_seen(deletions(damage, ["status/c/0/0/0"]), 3, "not computed")
+    (note,) = (key for key in damage.keys if key.startswith(history.SPENT))
+    assert deletions(damage, [note]) == {"open: same": 1, "info: not known": 1, "check: same": 1}
 
 
 @pytest.mark.full  # each in all ways, of which resuming and drawing take their time
@@ -45,7 +47,7 @@ def test_a_thousand_flips_and_every_lost_file_are_seen_in_all_ways(tmp_path: Pat
     damage = Damage(tmp_path)
     assert_seen(flips(damage, 1000, seed=1), 6, "same")
     # A sweep that goes on computes what is gone anew, to the same numbers.
-    assert_seen(deletions(damage, damage.keys), 6, "same", "not computed")
+    assert_seen(deletions(damage, damage.keys), 6, "same", "not computed", "not known")
 
 
 def test_a_chunk_that_lost_a_file_is_computed_anew(damage: Damage, tmp_path: Path) -> None:

@@ -1,5 +1,6 @@
 """Sweeps that take over what others have computed: the same numbers, and nothing twice."""
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -8,7 +9,7 @@ import pytest
 
 import sweeps
 from sweeps import Sweep, Training
-from sweeps.runner.store.reuse import boxes
+from sweeps.runner.store.growth import boxes
 from sweeps.runner.work import Work
 
 RECORD = ("loss", "z_top_distinct")
@@ -80,7 +81,7 @@ def test_part_of_a_sweep_is_found_in_it(small: Path, tmp_path: Path) -> None:
         (swept(SMALL, record=("entropy",)), "has not recorded 'entropy'"),
         (
             Sweep(SMALL, Training(steps=5, batch=8, length=8), record=RECORD, times=3),
-            "run.steps = 4",
+            "has no checkpoints of its runs of 4 steps",
         ),
         (swept({"seed": [0]}), "has no run with eta_y = 1.0"),
     ],
@@ -89,6 +90,85 @@ def test_other_runs_are_refused(small: Path, tmp_path: Path, sweep: Sweep, messa
     with pytest.raises(ValueError, match="reuse = ") as caught:
         sweeps.run(sweep, tmp_path / "other", reuse=[small])
     assert message in str(caught.value)
+    assert not (tmp_path / "other").exists()
+
+
+@pytest.fixture(scope="module")
+def begun(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Runs of six steps with checkpoints."""
+    out = tmp_path_factory.mktemp("begun") / "run"
+    sweeps.run(longer(6, (0, 2, 6), SMALL), out, tile=4)
+    return out
+
+
+def longer(
+    steps: int, times: Any, axes: dict[str, Any], momentum: float = 0.5, **change: Any
+) -> Sweep:
+    run = Training(steps=steps, batch=8, length=8, momentum=momentum)
+    return Sweep(axes, run, record=("loss", "xi"), times=times, checkpoint=True, **change)
+
+
+def test_runs_go_on_for_more_steps(
+    begun: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In several chunks, beside runs of which there is no beginning, and once more."""
+    fewer = {name: LARGE[name] for name in LARGE if name != "eta_z"}
+    whole = longer(10, (0, 2, 6, 9, 10), fewer)
+    want = sweeps.run(whole, tile=4).load()
+    computed: list[tuple[int, int]] = []
+    compute = Work.compute
+
+    def counted(self: Work, region: tuple[slice, ...], *options: Any) -> dict[str, np.ndarray]:
+        runs = int(np.prod([part.stop - part.start for part in region]))
+        computed.append((self.begin, runs))
+        return compute(self, region, *options)
+
+    monkeypatch.setattr(Work, "compute", counted)
+    found = sweeps.run(whole, tmp_path / "ten", chunk=5, tile=4, reuse=[begun]).load()
+    # Each run there was went on, and no other one began anew.
+    assert sum(runs for begin, runs in computed if begin == 6) == 2 * 2
+    assert sum(runs for begin, runs in computed if begin == 0) == 3 * 3 - 2 * 2
+    for name in ("loss", "xi", "status", "first_bad_step"):
+        np.testing.assert_array_equal(found[name], want[name])
+    # The one that has most of a run is the one that goes on; nothing of its records is needed.
+    computed.clear()
+    end = longer(12, "end", fewer)
+    found = sweeps.run(end, tmp_path / "twelve", reuse=[begun, tmp_path / "ten"]).load()
+    assert {begin for begin, _ in computed} == {10}
+    np.testing.assert_array_equal(found.loss, sweeps.run(end, tile=4).loss)
+
+
+@pytest.mark.parametrize(
+    ("sweep", "message"),
+    [
+        (longer(10, (0, 6, 10), SMALL), "recorded at the steps [0, 2, 6], and this sweep, until"),
+        (longer(10, (0, 2, 6), SMALL), "has none after the 6"),
+        (longer(10, "end", SMALL, momentum=0.4), "run.momentum = 0.5 there, 0.4 here"),
+        (longer(4, "end", SMALL), "times = [0, 2, 6] there, 'end' here"),
+    ],
+)
+def test_what_cannot_go_on_is_refused(
+    begun: Path, tmp_path: Path, sweep: Sweep, message: str
+) -> None:
+    with pytest.raises(ValueError, match=re.escape(message)):
+        sweeps.run(sweep, tmp_path / "other", reuse=[begun])
+    assert not (tmp_path / "other").exists()
+
+
+@pytest.mark.parametrize(
+    ("sweep", "message"),
+    [
+        (swept(SMALL, engine="plain", checkpoint=True), "engine 'plain' of yz keeps none; those"),
+        (swept(SMALL, record=("checkpoint",)), "is no observable; set checkpoint = true"),
+        (
+            swept(SMALL, record=("relative_loss",), checkpoint=True),
+            "leave it or the checkpoint out",
+        ),
+    ],
+)
+def test_what_keeps_no_checkpoint_says_so(tmp_path: Path, sweep: Sweep, message: str) -> None:
+    with pytest.raises(ValueError, match=re.escape(message)):
+        sweeps.run(sweep, tmp_path / "other")
     assert not (tmp_path / "other").exists()
 
 

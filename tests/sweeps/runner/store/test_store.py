@@ -1,8 +1,10 @@
 """The same guarantees wherever a sweep is kept: a folder, and a bucket of S3."""
 
 import abc
+import contextlib
 import dataclasses
 import errno
+import io
 import json
 import os
 import re
@@ -16,9 +18,11 @@ import pytest
 
 import sweeps
 from sweeps import Sweep, Training, cli
-from sweeps.runner.store import lease
+from sweeps.commands import info
+from sweeps.runner.store import history
 from sweeps.runner.store import store as store_module
 from sweeps.runner.store.base import Written
+from sweeps.runner.store.remote import lease
 from sweeps.runner.store.store import Store, StoreError
 
 TRAINING = Training(steps=2, length=8, batch=4)
@@ -177,7 +181,9 @@ def test_a_damaged_chunk_is_named_and_can_be_computed_anew(stored: Kept, whole: 
     stored.put(damaged, None)
     stored.put(status, None)
     assert sweeps.run(SWEEP, stored.out).equals(whole)
-    assert stored.contents() == good
+    found = stored.contents()
+    assert {key: found[key] for key in good} == good
+    assert all(key.startswith(history.SPENT) for key in found.keys() - good.keys())
 
 
 def test_old_damage_is_found_by_reading_or_by_a_check(
@@ -253,3 +259,29 @@ def test_chunks_are_written_by_address_alone_while_another_process_has_the_lock(
             Store.open(store.address).write(region, {n: a[region] for n, a in arrays.items()})
         np.testing.assert_array_equal(Store.open(stored.out).done(), True)
     assert sweeps.open(stored.out).equals(whole)
+
+
+def test_what_the_chunks_took_is_noted_by_each_process_that_ends(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock = iter([100.0, 102.5, 200.0, 201.0])
+    monkeypatch.setattr(store_module, "perf_counter", lambda: next(clock))
+    sweep = Sweep({"seed": [0, 1, 2], "eta_y": [0.5]}, Training(steps=2, batch=4, length=8))
+    out = tmp_path / "run"
+    sweeps.run(sweep, out, chunk=1, process=(0, 2))
+    found = Store.open(out)
+    assert found.spent() == (2.5, 2)
+    assert "wall time 2.5 s, summed up over processes" in printed(out)
+    sweeps.run(sweep, out, process=(1, 2))
+    assert found.spent() == (3.5, 3)
+    # Nothing was left to do, so nothing was timed.
+    sweeps.run(sweep, out)
+    for note in (out / history.SPENT).glob("*-0-of-2.json"):
+        note.unlink()
+    assert "wall time 1 s, summed up over processes, for 1 of the chunks" in printed(out)
+
+
+def printed(out: Path) -> str:
+    with contextlib.redirect_stdout(io.StringIO()) as lines:
+        info.run(info.Info(str(out)))
+    return lines.getvalue()

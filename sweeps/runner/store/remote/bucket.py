@@ -16,8 +16,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path, PurePosixPath
 
 from sweeps.runner.store.base import Check, Place, Report, StoreError, Written
-from sweeps.runner.store.lease import FREE, Lease, NoLeaseError, TakenError, terms
-from sweeps.runner.store.objects import Objects
+from sweeps.runner.store.remote.lease import FREE, Lease, NoLeaseError, TakenError, terms
+from sweeps.runner.store.remote.objects import Objects
 
 
 class Bucket(Place):

@@ -17,7 +17,7 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from sweeps.runner.store.base import Report, StoreError
-from sweeps.runner.store.objects import Found, Objects
+from sweeps.runner.store.remote.objects import Found, Objects
 
 SECONDS = 60.0
 """Duration of a lease, of this process."""

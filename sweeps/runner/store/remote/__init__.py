@@ -1,0 +1,1 @@
+"""Stores in a bucket: its objects, and the lease of who writes there."""

@@ -1,0 +1,58 @@
+"""Every engine whose runs can go on: in two parts a run ends where it ends at once, to the bit."""
+
+import dataclasses
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import sweeps
+from sweeps.runner.spec import Sweep
+from sweeps.systems import registry
+
+SMALL: dict[str, dict[str, Any]] = {
+    "yz": {"batch": 8, "length": 32},
+    "qkv": {"batch": 4, "length": 8},
+    "linear_icl": {"batch": 8},
+    "sparse_attention": {"batch": 8},
+    "joma": {"batch": 8, "length": 8},
+    "transformer": {
+        "corpus": "synthetic",
+        "batch": 2,
+        "length": 8,
+        "optimizer": "adam",
+    },
+}
+ENGINES = [
+    (system, engine)
+    for system in registry.names()
+    for engine, rules in registry.engines(registry.system(system)).items()
+    if rules.goes_on
+]
+QUICK = {("linear_icl", "simulation")}
+"""Stands for the others, beside tests of the layer in the runner's own and of the loop."""
+
+
+def test_training_of_every_system_that_can_goes_on() -> None:
+    assert {name for name, _ in ENGINES} == set(registry.names()) - {"two_stage"}
+
+
+@pytest.mark.parametrize(
+    ("system", "engine"),
+    [each if each in QUICK else pytest.param(*each, marks=pytest.mark.full) for each in ENGINES],
+)
+def test_two_parts_are_the_run(system: str, engine: str, tmp_path: Path) -> None:
+    kind = registry.system(system).run
+    names = registry.engines(registry.system(system))[engine].observables.names()
+    record = ("loss",) if "loss" in names else tuple(names)[:1]
+    if system == "transformer":
+        record = (*record, "change")
+    run: Any = kind(steps=5, **SMALL[system])
+    short = Sweep({"seed": [1]}, run, engine, record, (0, 3, 5), checkpoint=True)
+    sweeps.run(short, tmp_path / "short")
+    long = dataclasses.replace(short, run=dataclasses.replace(run, steps=8), times=(0, 3, 5, 7, 8))
+    found = sweeps.run(long, tmp_path / "long", reuse=[tmp_path / "short"])
+    want = sweeps.run(long)
+    for name in (*record, "status", "first_bad_step"):
+        np.testing.assert_array_equal(found[name], want[name])
