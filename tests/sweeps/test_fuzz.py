@@ -20,7 +20,7 @@ from sweeps.systems.yz.settings import Training
 from tests.sweeps import fuzz
 
 EXAMPLES = {
-    "sweep files": 120,
+    "sweep files": 60,
     "sweeps in Python": 80,
     "runs in Python": 100,
     "command lines": 60,

@@ -106,7 +106,7 @@ def drawn(state: ReducedState, d: int, key: jax.Array) -> PQ:
     return PQ(W, V.at[1:, 1:].set(scaled(V[1:, 1:], state.v_M)))
 
 
-GROUPS, NUM = 20, 320
+GROUPS, NUM = 10, 320
 
 
 def sampled(task: Prompts, state: ReducedState) -> jax.Array:

@@ -30,18 +30,14 @@ ENGINES = [
     for engine, rules in registry.engines(registry.system(system)).items()
     if rules.goes_on
 ]
-QUICK = {("linear_icl", "simulation")}
-"""Stands for the others, beside tests of the layer in the runner's own and of the loop."""
 
 
 def test_training_of_every_system_that_can_goes_on() -> None:
     assert {name for name, _ in ENGINES} == set(registry.names()) - {"two_stage"}
 
 
-@pytest.mark.parametrize(
-    ("system", "engine"),
-    [each if each in QUICK else pytest.param(*each, marks=pytest.mark.full) for each in ENGINES],
-)
+@pytest.mark.full  # the loop and the runner have tests of their own
+@pytest.mark.parametrize(("system", "engine"), ENGINES)
 def test_two_parts_are_the_run(system: str, engine: str, tmp_path: Path) -> None:
     kind = registry.system(system).run
     names = registry.engines(registry.system(system))[engine].observables.names()

@@ -39,13 +39,19 @@ def test_numbers_share_a_program_and_are_the_single_runs() -> None:
     np.testing.assert_allclose(theory.learned.sel(cell), want["learned"][0], rtol=1e-9)
 
 
-@pytest.mark.usefixtures("quick_theory")
-def test_compare_finds_the_system_of_a_task(tmp_path: Path) -> None:
-    words = ["compare", "--task", "linear-icl", "--steps", "60", "--seeds", "2", "--batch", "inf"]
-    assert cli.find(words) == ("compare linear_icl", words[1:])
+COMPARE = ["compare", "--task", "linear-icl", "--steps", "60", "--seeds", "2", "--batch", "inf"]
+
+
+def test_commands_find_the_system_of_a_task() -> None:
+    assert cli.find(COMPARE) == ("compare linear_icl", COMPARE[1:])
     assert cli.find(["phase", "--task=linear-icl"])[0] == "phase linear_icl"
+
+
+@pytest.mark.full  # a system of another package is compared in tests/extension
+@pytest.mark.usefixtures("quick_theory")
+def test_compare_holds_theory_against_training(tmp_path: Path) -> None:
     options = ["--scale", "0.5", "--times", "4", "--theories", "corrected", "scalar"]
-    assert cli.main([*words, *options, "--out", str(tmp_path)]) == 0
+    assert cli.main([*COMPARE, *options, "--out", str(tmp_path)]) == 0
     with np.load(tmp_path / "compare.npz") as arrays:
         trained, theory = arrays["simulation/loss"], arrays["corrected/loss"]
         assert (trained[:, -1] < 0.9 * trained[:, 0]).all()
