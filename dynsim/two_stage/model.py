@@ -73,8 +73,11 @@ def logistic(margin: Float[Array, "*N"]) -> Float[Array, "*N"]:
 
 def data_loss(params: PQ, task: Prompts, batch: PromptBatch) -> Float[Array, ""]:
     """Mean of (1 - c)(K1 + K2) + c J over the batch, without weight decay; c = task.coupling."""
-    found = outputs(params, batch)
-    y = batch.labels[:, -1]
+    return outputs_loss(outputs(params, batch), task, batch.labels[:, -1])
+
+
+def outputs_loss(found: Outputs, task: Prompts, y: Float[Array, " N"]) -> Float[Array, ""]:
+    """`data_loss` of outputs for queries with the labels `y`."""
     apart = logistic(y * found.P) + logistic(y * found.Q)
     together = logistic(y * (found.P + found.Q))
     return jnp.mean((1 - task.coupling) * apart + task.coupling * together)

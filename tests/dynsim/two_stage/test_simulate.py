@@ -83,22 +83,26 @@ def test_a_run_is_the_algorithm_step_by_step() -> None:
 
 
 @pytest.mark.usefixtures("x64")
-def test_a_batch_taken_in_parts_has_the_gradient_of_the_whole(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    task = prompts(4, 6, r=1.3, coupling=0.4)
+@pytest.mark.parametrize("d", [3, 4])
+def test_a_batch_taken_one_by_one_has_the_gradient_of_the_whole(d: int) -> None:
+    """With 2 and with 8 places of a prompt read in turns; an index is drawn twice."""
+    task = prompts(d, 6, r=1.3, coupling=0.4)
     pool = sample_prompts(task, jax.random.key(0), 16, "float64")
-    W, V = jax.random.normal(jax.random.key(1), (2, 4, 4), "float64")
-    chosen = np.array([3, 0, 15, 3, 7, 8, 1, 2, 9, 11, 5, 14])
-    size = 8 * 6 * (4 + 4 + 1)
-    monkeypatch.setattr(minibatch, "CACHED", 5 * size)
-    assert minibatch.part(len(chosen), size) == 4
-    found = minibatch.gradient(PQ(W, V), task, pool, jnp.asarray(chosen), in_parts=True)
-    want = numpy_grads(W, V, [np.asarray(leaf)[chosen] for leaf in pool], 0.4)
-    np.testing.assert_allclose([found.W, found.V], want, rtol=1e-12, atol=1e-16)
-    # 13 has no divisor but 1, and beginning a part would take longer than a prompt.
-    assert minibatch.part(13, size) == 13
-    assert minibatch.part(3, 10 * size) == 1
+    W, V = jax.random.normal(jax.random.key(1), (2, d, d), "float64")
+    params = PQ(W, V, jnp.array(0.3))
+    chosen = jnp.array([3, 0, 15, 3, 7, 8, 1, 2, 9, 11, 5, 14])
+    found, want = (
+        minibatch.gradient(params, task, each, chosen) for each in (minibatch.laid(pool), pool)
+    )
+    for name in ("W", "V", "beta"):
+        np.testing.assert_allclose(
+            getattr(found, name), getattr(want, name), rtol=1e-12, atol=1e-16
+        )
+    without = PQ(W, V)
+    found = minibatch.gradient(without, task, minibatch.laid(pool), chosen)
+    by_hand = numpy_grads(W, V, [np.asarray(leaf)[chosen] for leaf in pool], 0.4)
+    np.testing.assert_allclose([found.W, found.V], by_hand, rtol=1e-12, atol=1e-16)
+    assert found.beta is None
 
 
 def test_data_drawn_before_are_those_of_the_key() -> None:
