@@ -165,7 +165,7 @@ def _run(
     if data is None:
         data = draw_data(task, key, pool=pool, num_test=num_test, dtype=dtype)
     training = make_prompts(task, data.pool)
-    pool_of_steps = minibatch.laid(training) if cpu else training
+    chosen_from = minibatch.laid(training) if cpu else training
     test = make_prompts(task, data.test)
     noise = _gaussian(init_key, task.d, optimizer.init, dtype) if init is None else init
     signal = jax.tree.map(jnp.zeros_like, noise)
@@ -174,7 +174,7 @@ def _run(
     def step(weights: Split, memory: tuple[()], k: Array) -> tuple[Split, tuple[()], None]:
         batch_key, noise_key = jax.random.split(jax.random.fold_in(step_key, k))
         chosen = jax.random.randint(batch_key, (batch,), 0, pool)
-        grads = minibatch.gradient(weights.total, task, pool_of_steps, chosen)
+        grads = minibatch.gradient(weights.total, task, chosen_from, chosen)
         xi = _gaussian(noise_key, task.d, optimizer.noise, dtype)
         return update(weights, grads, xi, optimizer.rate(k), optimizer.decay), memory, None
 

@@ -83,26 +83,34 @@ def test_a_run_is_the_algorithm_step_by_step() -> None:
 
 
 @pytest.mark.usefixtures("x64")
-@pytest.mark.parametrize("d", [3, 4])
-def test_a_batch_taken_one_by_one_has_the_gradient_of_the_whole(d: int) -> None:
-    """With 2 and with 8 places of a prompt read in turns; an index is drawn twice."""
+@pytest.mark.parametrize(("d", "stretch", "shape"), [(3, 1, (2, 3, 5)), (4, 6, (1, 1, 40))])
+def test_a_batch_taken_in_parts_has_the_gradient_of_the_whole(
+    d: int, stretch: int, shape: tuple[int, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of prompts that are read at several places in turns, and of short ones."""
+    monkeypatch.setattr(minibatch, "STRETCH", stretch)
     task = prompts(d, 6, r=1.3, coupling=0.4)
     pool = sample_prompts(task, jax.random.key(0), 16, "float64")
+    laid = minibatch.laid(pool)
+    assert laid.context.shape == (16, *shape)
     W, V = jax.random.normal(jax.random.key(1), (2, d, d), "float64")
-    params = PQ(W, V, jnp.array(0.3))
-    chosen = jnp.array([3, 0, 15, 3, 7, 8, 1, 2, 9, 11, 5, 14])
-    found, want = (
-        minibatch.gradient(params, task, each, chosen) for each in (minibatch.laid(pool), pool)
-    )
+    chosen = np.array([3, 0, 15, 3, 7, 8, 1, 2, 9, 11, 5, 14])
+    found = minibatch.gradient(PQ(W, V), task, laid, jnp.asarray(chosen))
+    want = numpy_grads(W, V, [np.asarray(leaf)[chosen] for leaf in pool], 0.4)
+    np.testing.assert_allclose([found.W, found.V], want, rtol=1e-12, atol=1e-16)
+    whole = minibatch.gradient(PQ(W, V, jnp.array(0.3)), task, pool, jnp.asarray(chosen))
+    found = minibatch.gradient(PQ(W, V, jnp.array(0.3)), task, laid, jnp.asarray(chosen))
     for name in ("W", "V", "beta"):
-        np.testing.assert_allclose(
-            getattr(found, name), getattr(want, name), rtol=1e-12, atol=1e-16
-        )
-    without = PQ(W, V)
-    found = minibatch.gradient(without, task, minibatch.laid(pool), chosen)
-    by_hand = numpy_grads(W, V, [np.asarray(leaf)[chosen] for leaf in pool], 0.4)
-    np.testing.assert_allclose([found.W, found.V], by_hand, rtol=1e-12, atol=1e-16)
-    assert found.beta is None
+        one, other = getattr(found, name), getattr(whole, name)
+        np.testing.assert_allclose(one, other, rtol=1e-12, atol=1e-16)
+
+
+def test_parts_divide_the_batch_and_fit_the_cache() -> None:
+    assert minibatch.part(128, minibatch.CACHED) == 1
+    assert minibatch.part(128, 2 * minibatch.CACHED) == 1
+    assert minibatch.part(12, minibatch.CACHED // 5) == 4
+    assert minibatch.part(13, 1) == 1
+    assert minibatch.part(128, 1) == minibatch.MOST
 
 
 def test_data_drawn_before_are_those_of_the_key() -> None:
