@@ -2,7 +2,7 @@
 
 A step does two operations for each number that it reads, so that memory is its limit. Accelerators
 take a batch at once. A CPU takes one prompt, or a few small ones, after the other: what was read
-from memory is then still in the cache next to the core when it is read again. The pool is laid out
+from memory is then still in the cache of the core when it is read again. The pool is laid out
 for that before the first step.
 """
 
@@ -17,8 +17,8 @@ from dynsim.two_stage import model as relu_prompt
 from dynsim.two_stage.model import PQ, Outputs
 from dynsim.two_stage.task import PromptBatch, Prompts
 
-CACHED = 2**15
-"""Bytes of prompts that a CPU takes at once; its first-level cache holds little more."""
+CACHED = 2**16
+"""Bytes of prompts that a CPU takes at once, which the caches of a core hold with room to spare."""
 MOST = 8
 """Prompts that a CPU takes at once at most: each is copied by instructions of its own."""
 PLACES = 8

@@ -93,8 +93,8 @@ def _described(fixed: Fixed, task: Prompts, optimizer: NoisySGD) -> None:
 def _bytes(task: Prompts, settings: Settings[Fixed]) -> int:
     fixed = settings.fixed
     tokens = 2 * task.d * task.length
-    # Prompts are held as they were drawn and with the numbers of the run; on a CPU those of the pool
-    # in two orders for a moment; those of a batch and of the test also multiplied.
+    # Prompts are held as they were drawn and with the numbers of the run; the pool on a CPU
+    # in two orders for a moment; prompts of a batch and of the test also multiplied.
     return settings.width * tokens * (3 * fixed.pool + 2 * fixed.batch + 3 * fixed.num_test)
 
 
