@@ -168,6 +168,7 @@ def test_with_keys_frozen_at_identity_it_is_the_plain_flow(rule: Callable) -> No
         assert distance(jax.tree.map(lambda x: x[0], free.params), want.params)[1] > 1e-3
 
 
+@pytest.mark.full  # the flow itself stays
 @pytest.mark.usefixtures("quick_theory")
 def test_large_keys_bring_the_plain_flow_back_at_fourth_order() -> None:
     errors = []

@@ -127,7 +127,12 @@ def test_the_flow_is_the_full_population_flow(
             dynsim.syn_small(), dynsim.momentum(1.0, 0.5), id="momentum", marks=pytest.mark.full
         ),
         pytest.param(dynsim.syn_small(), dynsim.adam(0.1, 0.3), id="adam"),
-        pytest.param(dynsim.syn_medium(3), dynsim.momentum(0.2, 2.0, 0.8), id="syn-medium"),
+        pytest.param(
+            dynsim.syn_medium(3),
+            dynsim.momentum(0.2, 2.0, 0.8),
+            id="syn-medium",
+            marks=pytest.mark.full,
+        ),
     ],
 )
 def test_descent_is_the_full_descent(
@@ -337,6 +342,7 @@ def test_bad_input_is_named(call: Callable[[], object], message: str) -> None:
         call()
 
 
+@pytest.mark.full  # single ones stay
 def test_a_batch_and_merged_tokens_are_the_single_descents() -> None:
     task, times = symmetric.symmetric_task(dynsim.syn_small()), [0, 3, 30]
     record = ("loss", "entropy", "z_top_distinct", "z_top_common", "speed", "xi", "accuracy")
