@@ -13,6 +13,8 @@ from sweeps.runner import fit, tiles
 from sweeps.targets import hlo, programs
 from sweeps.targets.target import TARGETS, Target
 
+BEGIN = 50
+"""Step from which runs go on, for engines whose runs can."""
 HEAD = (
     "engine",
     "compiled in",
@@ -27,7 +29,8 @@ HEAD = (
 
 @dataclasses.dataclass(frozen=True)
 class CheckDevices:
-    """Compile every engine for accelerators that are not there, and look at the programs.
+    """Compile every engine for accelerators that are not there, and look at the programs; for runs
+    that can go on from a checkpoint those as well.
 
     Columns: seconds to compile; bytes that each run takes of the device, and what a sweep
     estimates before it has a program to ask; of the loop with most kernels, which is a training
@@ -61,22 +64,26 @@ def run(config: CheckDevices) -> None:
         if case.sweep.dtype == "float64" and platform in WITHOUT_FLOAT64:
             print(f"{name:<40} float64: computed by the host", flush=True)
             continue
-        try:
-            print(_line((name, *_checked(case, target))), flush=True)
-        except (jax.errors.JaxRuntimeError, TypeError) as error:
-            # A compiler without a device takes no program that calls the host.
-            calls = "calls the host" if "host_callbacks" in str(error) else str(error)
-            failed.append(name)
-            print(f"{name:<40} FAILED: {calls.splitlines()[0]}", flush=True)
+        for begin in (0, BEGIN) if case.sweep.rules.goes_on else (0,):
+            part = f"{name}, from step {begin}" if begin else name
+            try:
+                print(_line((part, *_checked(case, target, begin))), flush=True)
+            except (jax.errors.JaxRuntimeError, TypeError) as error:
+                # A compiler without a device takes no program that calls the host.
+                calls = "calls the host" if "host_callbacks" in str(error) else str(error)
+                failed.append(part)
+                print(f"{part:<40} FAILED: {calls.splitlines()[0]}", flush=True)
     if failed:
         raise ValueError(
             f"check-devices: does not compile for {config.target}: {', '.join(failed)}"
         )
 
 
-def _checked(case: programs.Case, target: Target) -> tuple[str, ...]:
+def _checked(case: programs.Case, target: Target, begin: int) -> tuple[str, ...]:
     with precision(case.sweep.dtype):
         job = programs.job(case, target.mesh)
+        if begin:
+            job = programs.going_on(job, begin)
         draws, traced = tiles.trace(job)
         began = time.perf_counter()
         if draws is not None:

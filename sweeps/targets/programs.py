@@ -5,8 +5,10 @@ from typing import Any, NamedTuple
 
 import jax
 
+from dynsim.training.checkpoint import Checkpoint
 from sweeps.runner import tiles
 from sweeps.runner.spec import Sweep
+from sweeps.runner.store.base import CHECKPOINT
 from sweeps.systems import registry
 from sweeps.systems.base import Run, Settings, field_names
 
@@ -80,3 +82,11 @@ def job(case: Case, mesh: jax.sharding.Mesh) -> tiles.Job:
     prepared = jax.tree.map(jax.numpy.asarray, sweep.rules.prepare(runs.make_task(), sweep.record))
     shape = (SEEDS, POINTS)
     return tiles.Job(prepared, tuple(runs.numbers()), shape, sweep.rules, settings, mesh)
+
+
+def going_on(job: tiles.Job, begin: int) -> tiles.Job:
+    """The program of the same runs from step `begin` on."""
+    kept = job._replace(settings=job.settings._replace(checkpoint=True))
+    _, traced = tiles.trace(kept)
+    settings = job.settings._replace(checkpoint=Checkpoint(begin))
+    return job._replace(settings=settings, state=traced.out_info[CHECKPOINT].shape[-1])
