@@ -4,6 +4,8 @@ import dataclasses
 import importlib
 import importlib.metadata
 import inspect
+import os
+import runpy
 import subprocess
 import sys
 import typing
@@ -173,6 +175,25 @@ def test_the_package_is_a_command_and_says_its_version() -> None:
     )
     assert ran.stdout == f"dynsim {importlib.metadata.version('dynsim')}\n"
     assert dynsim.__version__ == importlib.metadata.version("dynsim")
+
+
+def test_as_a_module_it_starts_anew_before_equinox_is_there(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Which asks when it is imported whether solvers may call the host."""
+    started = []
+
+    def execv(*words: typing.Any) -> None:
+        started.append((*words, os.environ["EQX_ON_ERROR"]))
+        raise SystemExit
+
+    monkeypatch.setenv("EQX_ON_ERROR", "raise")
+    monkeypatch.delenv("EQX_ON_ERROR")
+    monkeypatch.setattr(os, "execv", execv)
+    monkeypatch.setattr(sys, "orig_argv", ["python", "-m", "dynsim", "info", "x"])
+    with pytest.raises(SystemExit):
+        runpy.run_module("dynsim", run_name="__main__")
+    assert started == [(sys.executable, [sys.executable, "-m", "dynsim", "info", "x"], "nan")]
 
 
 def test_a_reader_that_goes_away_is_no_error() -> None:
