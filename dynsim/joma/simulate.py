@@ -100,7 +100,7 @@ def simulate_joma(
             length=length,
             batch=batch,
             record=recording,
-            legs=legs_of(times, steps, start.step if start else 0),
+            legs=legs_of(times, steps, start),
             scatter=on_cpu(),
             dtype=dtype,
         )

@@ -103,7 +103,7 @@ def simulate_regression(
             batch=batch,
             data=data,
             record=recording,
-            legs=legs_of(times, steps, start.step if start else 0),
+            legs=legs_of(times, steps, start),
             dtype=dtype,
         )
     return settle(trajectory)

@@ -80,7 +80,7 @@ def simulate_retrieval(
             steps=steps,
             batch=batch,
             record=recording,
-            legs=legs_of(times, steps, start.step if start else 0),
+            legs=legs_of(times, steps, start),
             dtype=dtype,
         )
     return settle(trajectory)

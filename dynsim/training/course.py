@@ -15,6 +15,7 @@ from jaxtyping import Array, Bool, Int, PyTree
 
 from dynsim import checks
 from dynsim.precision import AnyArray, on_cpu
+from dynsim.training.checkpoint import Checkpoint
 from dynsim.trajectory import Times
 
 Rows = dict[str, Array]
@@ -59,13 +60,13 @@ QUESTION = 4
 """What it costs an accelerator to ask whether to record, in steps of the layer."""
 
 
-def legs_of(times: Times, steps: int, begin: int = 0) -> Legs | None:
-    """The legs that cost least for records at `times` of a run from step `begin` to `steps`: steps
-    that legs are short of are computed all the same. None for traced times, and where a CPU will
-    run it."""
+def legs_of(times: Times, steps: int, checkpoint: Checkpoint | None = None) -> Legs | None:
+    """The legs that cost least for records at `times` of a run up to `steps`, from its checkpoint
+    if it has one: steps that legs are short of are computed all the same. None for traced times,
+    and where a CPU will run it."""
     if on_cpu() or checks.is_traced(times):
         return None
-    ends = np.asarray(times)
+    ends, begin = np.asarray(times), checkpoint.step if checkpoint else 0
     start = bool(ends[0] == begin)
     gaps = np.diff([begin, *ends, steps])
     powers = 2 ** np.arange(int(gaps.max()).bit_length())

@@ -81,7 +81,7 @@ def checked_arguments(
         if data is None and not math.isinf(batch):
             raise ValueError(f"key = None: sampling batch = {batch} sequences needs a key")
         key = jax.random.key(0)
-    legs = legs_of(times, steps, start.step if start else 0)
+    legs = legs_of(times, steps, start)
     return Arguments(key, steps, length, batch, times, recording, start, legs)
 
 

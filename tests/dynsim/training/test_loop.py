@@ -61,7 +61,7 @@ def run(
     how: dict[str, Any] = {"steps": steps}
     if "legs" in course:
         with compiled_for("tpu"):
-            how["legs"] = course_module.legs_of(times, steps, begin)
+            how["legs"] = course_module.legs_of(times, steps, checkpoint)
         if course == "legs of two":
             gaps = np.diff([begin, *times, steps])
             how["legs"] = Legs(int(np.sum((gaps + 1) // 2)), 2, start=times[0] == 0)
