@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 import jax
 import numpy as np
 import torch  # pyright: ignore[reportMissingImports]  (comes with the extra bench)
+from jaxtyping import Float
 
 import sweeps
 from dynsim import two_stage
@@ -18,13 +19,13 @@ from sweeps.studies.two_stage.phase import TwoStagePhase
 from sweeps.systems.two_stage.settings import TwoStage
 
 SEEDS = 6
-STAGES = (0.05, 0.6)
-"""Second stages, in units of 1/lambda, of shorter and of longer runs: what a step takes is their
-difference, without prompts to draw and losses to record."""
+STAGES = (0.05, 1.2)
+"""Second stages, in units of 1/lambda, of shorter and of longer runs, which record the two ends
+alone: what a step takes is their difference, without prompts to draw."""
 LOOP = (100, 600)
 """Steps of the PyTorch loop, of which the difference is timed as well."""
 REPEATS = 7
-"""How often each is timed: the best are compared, as the best of the memory is."""
+"""How often each is timed, in turns: the best are compared, as the best of the memory is."""
 
 
 def report(check: bool = False) -> Iterator[str]:
@@ -40,23 +41,27 @@ def report(check: bool = False) -> Iterator[str]:
 def training() -> Iterator[str]:
     """Both stages of the default preset, and what a step of them moves."""
 
-    def run(r: float, stage_2: float | None = None, seeds: int = SEEDS) -> None:
+    def run(training: TwoStage, seeds: int, record: tuple[str, ...], times: int) -> None:
         axes = {"seed": {"range": seeds}}
-        record = ("eta_time", "K1", "K2", "auc_Q", "W_trace", "V_trace")
-        training = TwoStage(r=r, stage_2=stage_2)
-        sweeps.run(Sweep(axes, training, "simulation", record, times=128))
+        sweeps.run(Sweep(axes, training, "simulation", record, times=times))
 
-    cold, warm = (seconds(lambda r=r: run(r)) for r in (1.4, 1.41))
-    steps, few, many = (
-        int(TwoStage(stage_2=stage).make_optimizer().total_steps) for stage in (None, *STAGES)
-    )
+    whole = ("eta_time", "K1", "K2", "auc_Q", "W_trace", "V_trace")
+    cold, warm = (seconds(lambda r=r: run(TwoStage(r=r), SEEDS, whole, 128)) for r in (1.4, 1.41))
+    steps = int(TwoStage().make_optimizer().total_steps)
     yield (
         f"default preset, {SEEDS} seeds of {steps} steps: {cold:.1f} s cold, {warm:.1f} s warm, "
         f"{SEEDS * steps / warm:.0f} steps/s"
     )
     devices = len(jax.devices())
-    took = [best(functools.partial(run, 1.42, stage, devices)) for stage in STAGES]
-    ours, theirs = (took[1] - took[0]) / (devices * (many - few)), by_torch()
+    stages = [TwoStage(stage_2=stage) for stage in STAGES]
+    few, many = (int(each.make_optimizer().total_steps) for each in stages)
+    before = bandwidth.measured()
+    took = fastest(
+        *(functools.partial(run, each, devices, ("W_trace",), 2) for each in stages),
+        *by_torch(),
+    )
+    ours = (took[1] - took[0]) / (devices * (many - few))
+    theirs = (took[3] - took[2]) / (LOOP[1] - LOOP[0])
     setup = two_stage()
     # Two components of d numbers and the label of every token, in float32.
     moved = 4 * setup.batch * setup.task.length * (2 * setup.task.d + 1)
@@ -65,7 +70,8 @@ def training() -> Iterator[str]:
         f"{1e3 * theirs:.3f} ms in a PyTorch loop with {torch.get_num_threads()} threads: "
         f"{theirs / ours:.1f}x"
     )
-    limit = bandwidth.measured()
+    # The memory has good and bad moments as well.
+    limit = bandwidth.Bandwidth(*map(max, before, bandwidth.measured()))
     for name, took in (("sweeps", ours), ("PyTorch", theirs)):
         rate = moved / took
         yield (
@@ -75,18 +81,16 @@ def training() -> Iterator[str]:
         )
 
 
-def by_torch() -> float:
-    """Seconds per step of the PyTorch loop."""
+def by_torch() -> Iterator[Callable[[], object]]:
+    """The PyTorch loop, shorter and longer."""
     setup = two_stage()
-    few, many = (
-        best(functools.partial(trained, setup.task, setup.optimizer, 0, [steps])) for steps in LOOP
-    )
-    return (many - few) / (LOOP[1] - LOOP[0])
+    for steps in LOOP:
+        yield functools.partial(trained, setup.task, setup.optimizer, 0, [steps])
 
 
-def best(work: Callable[[], object]) -> float:
-    """Seconds of the fastest of some repetitions."""
-    return min(seconds(work) for _ in range(REPEATS))
+def fastest(*works: Callable[[], object]) -> Float[np.ndarray, " W"]:
+    """Seconds of the fastest of some repetitions of each."""
+    return np.min([[seconds(work) for work in works] for _ in range(REPEATS)], axis=0)
 
 
 def theory() -> Iterator[str]:

@@ -83,16 +83,20 @@ def test_a_run_is_the_algorithm_step_by_step() -> None:
 
 
 @pytest.mark.usefixtures("x64")
-@pytest.mark.parametrize(("d", "stretch", "shape"), [(3, 1, (2, 3, 5)), (4, 6, (1, 1, 40))])
+@pytest.mark.parametrize(
+    ("d", "length", "shape"), [(3, 6, (1, 1, 3, 8)), (4, 9, (4, 1, 1, 8)), (6, 18, (2, 3, 3, 8))]
+)
+@pytest.mark.parametrize("size", [1, 3, 6])
 def test_a_batch_taken_in_parts_has_the_gradient_of_the_whole(
-    d: int, stretch: int, shape: tuple[int, ...], monkeypatch: pytest.MonkeyPatch
+    d: int, length: int, shape: tuple[int, ...], size: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Of prompts that are read at several places in turns, and of short ones."""
-    monkeypatch.setattr(minibatch, "STRETCH", stretch)
-    task = prompts(d, 6, r=1.3, coupling=0.4)
+    """Of prompts whose tokens fill up their groups, and of such that do not."""
+    task = prompts(d, length, r=1.3, coupling=0.4)
     pool = sample_prompts(task, jax.random.key(0), 16, "float64")
     laid = minibatch.laid(pool)
-    assert laid.context.shape == (16, *shape)
+    assert isinstance(laid, minibatch.Laid)
+    assert laid.context.shape == (16, 2, *shape)
+    monkeypatch.setattr(minibatch, "CACHED", size * laid.context[0].nbytes)
     W, V = jax.random.normal(jax.random.key(1), (2, d, d), "float64")
     chosen = np.array([3, 0, 15, 3, 7, 8, 1, 2, 9, 11, 5, 14])
     found = minibatch.gradient(PQ(W, V), task, laid, jnp.asarray(chosen))
@@ -110,7 +114,16 @@ def test_parts_divide_the_batch_and_fit_the_cache() -> None:
     assert minibatch.part(128, 2 * minibatch.CACHED) == 1
     assert minibatch.part(12, minibatch.CACHED // 5) == 4
     assert minibatch.part(13, 1) == 1
-    assert minibatch.part(128, 1) == minibatch.MOST
+    assert minibatch.part(128, 1) == 64
+    assert minibatch.part(1, 1) == 1
+
+
+@pytest.mark.parametrize(("d", "length"), [(minibatch.TERMS + 1, 3), (2, 8 * minibatch.TERMS + 2)])
+def test_large_prompts_are_taken_as_they_are(d: int, length: int) -> None:
+    pool = sample_prompts(prompts(d, length), jax.random.key(0), 2)
+    assert minibatch.laid(pool) is pool
+    most = sample_prompts(prompts(2, 8 * minibatch.TERMS + 1), jax.random.key(0), 2)
+    assert isinstance(minibatch.laid(most), minibatch.Laid)
 
 
 def test_data_drawn_before_are_those_of_the_key() -> None:
