@@ -79,7 +79,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     # belong into programs for accelerators, unless it is told to say it in the result.
     os.environ.setdefault("EQX_ON_ERROR", "nan")
     try:
-        return _main(arguments)
+        try:
+            return _main(arguments)
+        finally:
+            # What is left goes now, help as well: when Python ends, nobody can catch an error.
+            sys.stdout.flush()
     except KeyboardInterrupt:
         print("dynsim: stopped by Ctrl-C", file=sys.stderr, flush=True)
         if arguments is None:

@@ -196,12 +196,15 @@ def test_as_a_module_it_starts_anew_before_equinox_is_there(
     assert started == [(sys.executable, [sys.executable, "-m", "dynsim", "info", "x"], "nan")]
 
 
-def test_a_reader_that_goes_away_is_no_error() -> None:
+@pytest.mark.parametrize("unbuffered", ["", "1"])
+def test_a_reader_that_goes_away_is_no_error(unbuffered: str) -> None:
+    """Whether Python writes at once, or what it has kept when it ends."""
     reading = subprocess.Popen(
         [sys.executable, "-m", "dynsim", "compare", "--help"],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
+        env={**os.environ, "PYTHONUNBUFFERED": unbuffered},
     )
     assert reading.stdout is not None
     assert reading.stderr is not None
