@@ -39,6 +39,32 @@ def checked_start(checkpoint: Checkpoint | bool) -> Checkpoint | None:
     return checkpoint
 
 
+def begun(checkpoint: Checkpoint, state: PyTree, seen: PyTree) -> tuple[int, PyTree, PyTree]:
+    """Step, state and what the last record handed on, with which a run begins that would begin
+    with `state` and `seen` otherwise.
+
+    Raises:
+        ValueError: for a checkpoint of a run whose state has other parts, shapes or dtypes.
+    """
+    if checkpoint.state is None:
+        return checkpoint.step, state, seen
+    want, found = _parts(state, seen), _parts(checkpoint.state, checkpoint.seen)
+    if want != found:
+        name = next(name for name in {**want, **found} if want.get(name) != found.get(name))
+        raise ValueError(
+            "checkpoint: must be of a run of the same task, rule, dtype and record; in this run "
+            f"{name} is {want.get(name, 'missing')}, there {found.get(name, 'missing')}"
+        )
+    return checkpoint.step, checkpoint.state, checkpoint.seen
+
+
+def _parts(state: PyTree, seen: PyTree) -> dict[str, str]:
+    leaves = jax.tree.leaves_with_path({"state": state, "seen": seen})
+    names = (jax.tree_util.keystr(path, simple=True, separator=".") for path, _ in leaves)
+    shapes = (f"{jnp.result_type(leaf)}{list(np.shape(leaf))}" for _, leaf in leaves)
+    return dict(zip(names, shapes, strict=True))
+
+
 def packed(checkpoint: Checkpoint) -> UInt8[Array, " N"]:
     """The state as bytes, in which nothing is rounded, whatever the system."""
     leaves = jax.tree.leaves((checkpoint.state, checkpoint.seen))

@@ -16,7 +16,7 @@ from jaxtyping import Array, Bool, Float, Int, PyTree, Real
 
 from dynsim.precision import DType, Number
 from dynsim.training import relative_loss
-from dynsim.training.checkpoint import Checkpoint
+from dynsim.training.checkpoint import Checkpoint, begun
 from dynsim.training.course import (
     Course,
     Legs,
@@ -134,8 +134,8 @@ def train(
     sums = relative_loss.start(batch, dtype) if relative else None
     start = State(params, memory, jnp.full(batch, -1, jnp.int32), sums)
     begin = 0
-    if checkpoint is not None and checkpoint.state is not None:
-        begin, start, seen = checkpoint.step, checkpoint.state, checkpoint.seen
+    if checkpoint is not None:
+        begin, start, seen = begun(checkpoint, start, seen)
     course = Course(advance, record, judge, times, begin, checkpoint is not None)
     if steps is None:
         state, seen, rows = from_record_to_record(course, start, seen, unasked)

@@ -118,6 +118,22 @@ def test_two_parts_are_the_run(losses: Array, course: str) -> None:
     np.testing.assert_array_equal(whole["batch_loss"], run(losses, [0, 2, 3], course)["batch_loss"])
 
 
+@pytest.mark.parametrize(
+    ("changed", "said"),
+    [
+        ({"params": jnp.ones(3)}, r"state.params is float32\[2\], there float32\[3\]"),
+        ({"memory": jnp.float32(0)}, r"state.memory is int32\[\], there float32\[\]"),
+        ({"memory": ()}, r"state.memory is int32\[\], there missing"),
+        ({"sums": jnp.zeros(2)}, r"state.sums is missing, there float32\[2\]"),
+    ],
+)
+def test_a_checkpoint_of_another_run_is_refused(changed: dict[str, Any], said: str) -> None:
+    first = run(LOSSES[0], [0, 2], steps=2, checkpoint=Checkpoint()).checkpoint
+    other = dataclasses.replace(first, state=first.state._replace(**changed))
+    with pytest.raises(ValueError, match=f"checkpoint: .* dtype and record; in this run {said}"):
+        run(LOSSES[0], [3], checkpoint=other)
+
+
 @pytest.mark.parametrize("course", COURSES)
 def test_runs_are_judged_by_their_last_stretch(course: str) -> None:
     found = jax.vmap(lambda losses: run(losses, [1, STEPS], course))(LOSSES)
