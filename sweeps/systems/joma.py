@@ -171,13 +171,19 @@ def _bytes(task: dynsim.SequenceClasses, settings: Settings[Fixed]) -> int:
     return settings.width * (8 * weights + 6 * examples * task.M)
 
 
+def _bytes_solved(task: dynsim.SequenceClasses, settings: Settings[Fixed]) -> int:
+    # The examples are the classes. A solver holds arrays of several stages.
+    weights = (task.K + task.num_queries) * task.M
+    return settings.width * (16 * weights + 12 * task.K * task.M)
+
+
 def _rung(theory: Theory[Any, Any]) -> Engine[Fixed]:
     closed = theory.name == "erf"
     return Engine(
         functools.partial(_solve_closed if closed else _solve, theory=theory),
         _assemble,
         TABLE,
-        _bytes,
+        _bytes_solved,
         functools.partial(_described, theory=theory),
         adaptive=not closed,
         tile=32,

@@ -168,6 +168,10 @@ def _described(
         ladder.theory(theory, task, optimizer)
 
 
+NUMBERS = 2**10
+"""Bytes of an adaptive solver of a few numbers."""
+
+
 def _bytes(task: Retrieval, settings: Settings[Fixed]) -> int:
     fixed = settings.fixed
     drawn = 1 if math.isinf(fixed.batch) else int(fixed.batch)
@@ -179,7 +183,8 @@ def _rung(theory: Theory[Retrieval, Descent]) -> Engine[Fixed]:
         functools.partial(_solve, theory=theory),
         _assemble,
         early.CLOSED if theory.name == "escape" else TABLE,
-        check=functools.partial(_described, theory=theory),
+        lambda task, settings: NUMBERS,
+        functools.partial(_described, theory=theory),
         adaptive=True,
         tile=64,
         variant=theory.variant,

@@ -107,13 +107,18 @@ def _bytes(task: Regression, settings: Settings[Fixed]) -> int:
     return settings.width * (8 * _weights(task, fixed) + 2 * drawn + settings.num_times * task.D)
 
 
+def _bytes_solved(task: Regression, settings: Settings[Fixed]) -> int:
+    # Arrays of the stages of a solver.
+    return settings.width * (20 * _weights(task, settings.fixed) + settings.num_times * task.D)
+
+
 def _rung(theory: Theory[Regression, Descent]) -> Engine[Fixed]:
     closed = theory.name in whole.COURSES
     return Engine(
         functools.partial(_solve, theory=theory),
         _assemble,
         whole.TABLE if closed else TABLE,
-        _bytes,
+        _bytes_solved,
         functools.partial(_described, theory=theory),
         adaptive=not closed,
         tile=64,

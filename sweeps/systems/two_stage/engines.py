@@ -90,6 +90,10 @@ def _described(fixed: Fixed, task: Prompts, optimizer: NoisySGD) -> None:
         raise ValueError("bias = True: the reduced ODE has no bias")
 
 
+NUMBERS = 2**14
+"""Bytes of an adaptive solver of a few numbers, and of what it observes by quadrature."""
+
+
 def _bytes(task: Prompts, settings: Settings[Fixed]) -> int:
     fixed = settings.fixed
     tokens = 2 * task.d * task.length
@@ -104,7 +108,8 @@ def rung(theory: Theory[Prompts, NoisySGD]) -> Engine[Fixed]:
         functools.partial(_solve, theory=theory),
         _assemble,
         TABLE,
-        check=_described,
+        lambda task, settings: NUMBERS,
+        _described,
         adaptive=True,
         tile=32,
         variant=theory.variant,

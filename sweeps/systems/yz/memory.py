@@ -37,6 +37,17 @@ def bytes_of(
     return bytes_per_run
 
 
+def bytes_by_class(arrays: int) -> Callable[[Any, Settings[Fixed]], int]:
+    """An estimate of bytes for theories that hold so many arrays of the shape (K, M), and none of
+    all weights."""
+
+    def bytes_per_run(task: Any, settings: Settings[Fixed]) -> int:
+        recorded = settings.num_times * len(settings.record) * task.K
+        return settings.width * (arrays * task.K * task.M + recorded)
+
+    return bytes_per_run
+
+
 def parameters(task: dynsim.SequenceClasses) -> int:
     """Numbers in Y and Z."""
     return (task.M + task.num_queries) * task.M

@@ -17,6 +17,15 @@ from sweeps.systems.solving import integrate
 from sweeps.systems.yz import memory
 from sweeps.systems.yz.settings import Fixed
 
+BY_CLASS = {
+    "lemma3": 2 * memory.SOLVER_STAGES,
+    "eq10": memory.SOLVER_STAGES,
+    "theorem4": 3,
+    "fixed_attention": 1,
+}
+"""Arrays of the shape (K, M) that a theory holds which has no array of all weights, by the part of
+its name before the first dash."""
+
 
 def assemble(
     settings: Settings[Fixed], task: Any, numbers: Mapping[str, Array]
@@ -73,11 +82,13 @@ def _solve(
 
 def rung(theory: ladder.Theory) -> Engine[Fixed]:
     """The engine of a theory of the ladder."""
+    arrays = BY_CLASS.get(theory.name.split("-")[0])
+    all_weights = memory.bytes_of(memory.parameters, memory.classes, memory.SOLVER_STAGES)
     return Engine(
         functools.partial(_solve, theory=theory),
         assemble,
         PREDICTED,
-        memory.bytes_of(memory.parameters, memory.classes, memory.SOLVER_STAGES),
+        all_weights if arrays is None else memory.bytes_by_class(arrays),
         functools.partial(check_applies, theory=theory),
         adaptive=True,
         tile=32,

@@ -9,7 +9,7 @@ import jax
 import pytest
 
 from dynsim.precision import compiled_for, precision
-from sweeps.runner import tiles
+from sweeps.runner import fit, tiles
 from sweeps.targets import check, hlo, programs
 
 MODULE = """HloModule jit_step, is_scheduled=true
@@ -70,7 +70,7 @@ EXPORT = """
 import functools
 import jax, numpy as np
 from dynsim.precision import compiled_for, precision
-from sweeps.runner import tiles
+from sweeps.runner import fit, tiles
 from sweeps.targets import programs
 
 wanted = {"yz": ("simulation", "plain"), "two_stage": ("simulation",)}
@@ -113,3 +113,33 @@ def test_a_compiler_that_is_missing_is_named(monkeypatch: pytest.MonkeyPatch) ->
     for target, extra in (("tpu-v5e", "check-tpu"), ("h100", "check-gpu")):
         with pytest.raises(ValueError, match=rf"pip install 'dynsim\[{extra}\]'"):
             check.run(check.CheckDevices(target))
+
+
+# As a sweep has it: a tile for a CPU, whose points share what a seed draws.
+@pytest.mark.parametrize(
+    ("system", "engine"),
+    [
+        ("yz", "eq10"),
+        ("yz", "fixed_attention"),
+        pytest.param("yz", "simulation", marks=pytest.mark.full),  # compiles for long
+        pytest.param("yz", "plain", marks=pytest.mark.full),
+        pytest.param("yz", "lemma3", marks=pytest.mark.full),
+        pytest.param("yz", "theorem4", marks=pytest.mark.full),
+        pytest.param("qkv", "simulation", marks=pytest.mark.full),
+        pytest.param("two_stage", "simulation", marks=pytest.mark.full),
+        pytest.param("two_stage", "ode", marks=pytest.mark.full),
+        pytest.param("linear_icl", "plain", marks=pytest.mark.full),
+        pytest.param("sparse_attention", "plain", marks=pytest.mark.full),
+        pytest.param("joma", "plain", marks=pytest.mark.full),
+    ],
+)
+def test_a_sweep_plans_what_the_program_takes(system: str, engine: str) -> None:
+    """Within the factor of 2 that layouts and shared buffers differ by."""
+    case = next(case for case in programs.cases((system,)) if case.engine == engine)
+    tile = case.sweep.rules.tile
+    with precision(case.sweep.dtype):
+        job = programs.job(case, tiles.mesh())._replace(tile=(1, tile))
+        needed = fit.needed(tiles.trace(job)[1].lower().compile()) / tile
+    task = case.sweep.plane({}).make_task()
+    planned = case.sweep.rules.bytes_per_run(task, job.settings)
+    assert needed / 2 <= planned <= 2 * needed
