@@ -150,6 +150,6 @@ def _picked(
 
 def part(batch: int, size: int) -> int:
     """How many of `batch` prompts, `size` bytes each, to take at once: a divisor of `batch`, and
-    half of it at most, as a loop of one turn is none to the compiler."""
+    half of it at most, as the gates of the last part are computed twice."""
     most = max(min(CACHED // size, batch // 2), 1)
     return max(n for n in range(1, most + 1) if batch % n == 0)
