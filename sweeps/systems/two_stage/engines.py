@@ -90,7 +90,7 @@ def _described(fixed: Fixed, task: Prompts, optimizer: NoisySGD) -> None:
         raise ValueError("bias = True: the reduced ODE has no bias")
 
 
-NUMBERS = 2**14
+NUMBERS = 2**15
 """Bytes of an adaptive solver of a few numbers, and of what it observes by quadrature."""
 
 

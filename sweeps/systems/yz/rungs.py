@@ -18,8 +18,8 @@ from sweeps.systems.yz import memory
 from sweeps.systems.yz.settings import Fixed
 
 BY_CLASS = {
-    "lemma3": 2 * memory.SOLVER_STAGES,
-    "eq10": memory.SOLVER_STAGES,
+    "lemma3": 24,
+    "eq10": 12,
     "theorem4": 3,
     "fixed_attention": 1,
 }
