@@ -51,10 +51,10 @@ class Laid(NamedTuple):
 
 def laid(prompts: PromptBatch) -> PromptBatch | Laid:
     """The same prompts for a CPU; as they are, if they have many coordinates or tokens."""
-    tokens = jnp.stack([prompts.P, prompts.Q], 1)
-    num, _, length, d = tokens.shape
+    num, length, d = prompts.P.shape
     if max(d, math.ceil((length - 1) / LANES)) > TERMS:
         return prompts
+    tokens = jnp.stack([prompts.P, prompts.Q], 1)
     missing = [(0, -(length - 1) % LANES)]
     context = jnp.pad(tokens[:, :, :-1], [(0, 0), (0, 0), *missing, (0, 0)])
     places = math.gcd(d, PLACES)

@@ -55,14 +55,15 @@ def training() -> Iterator[str]:
     devices = len(jax.devices())
     stages = [TwoStage(stage_2=stage) for stage in STAGES]
     few, many = (int(each.make_optimizer().total_steps) for each in stages)
+    setup = two_stage()
+    loop = functools.partial(trained, setup.task, setup.optimizer, 0)
     before = bandwidth.measured()
     took = fastest(
         *(functools.partial(run, each, devices, ("W_trace",), 2) for each in stages),
-        *by_torch(),
+        *(functools.partial(loop, [steps]) for steps in LOOP),
     )
     ours = (took[1] - took[0]) / (devices * (many - few))
     theirs = (took[3] - took[2]) / (LOOP[1] - LOOP[0])
-    setup = two_stage()
     # Two components of d numbers and the label of every token, in float32.
     moved = 4 * setup.batch * setup.task.length * (2 * setup.task.d + 1)
     yield (
@@ -72,20 +73,13 @@ def training() -> Iterator[str]:
     )
     # The memory has good and bad moments as well.
     limit = bandwidth.Bandwidth(*map(max, before, bandwidth.measured()))
-    for name, took in (("sweeps", ours), ("PyTorch", theirs)):
-        rate = moved / took
+    for name, step in (("sweeps", ours), ("PyTorch", theirs)):
+        rate = moved / step
         yield (
             f"  {name}: {moved / 1e6:.2f} MB of prompts a step are {rate / 1e9:.1f} GB/s, "
             f"{100 * rate / limit.read:.0f} % of the {limit.read / 1e9:.1f} GB/s that are read "
             f"and {100 * rate / limit.triad:.0f} % of the {limit.triad / 1e9:.1f} GB/s of a triad"
         )
-
-
-def by_torch() -> Iterator[Callable[[], object]]:
-    """The PyTorch loop, shorter and longer."""
-    setup = two_stage()
-    for steps in LOOP:
-        yield functools.partial(trained, setup.task, setup.optimizer, 0, [steps])
 
 
 def fastest(*works: Callable[[], object]) -> Float[np.ndarray, " W"]:

@@ -167,14 +167,16 @@ def _described(
 def _bytes(task: dynsim.SequenceClasses, settings: Settings[Fixed]) -> int:
     batch = settings.fixed.training.batch
     examples = task.K if math.isinf(batch) else int(batch)
-    weights = (task.K + task.num_queries) * task.M
-    return settings.width * (8 * weights + 6 * examples * task.M)
+    return settings.width * _numbers(task, examples)
 
 
 def _bytes_solved(task: dynsim.SequenceClasses, settings: Settings[Fixed]) -> int:
     # The examples are the classes. A solver holds arrays of several stages.
-    weights = (task.K + task.num_queries) * task.M
-    return settings.width * (16 * weights + 12 * task.K * task.M)
+    return settings.width * 2 * _numbers(task, task.K)
+
+
+def _numbers(task: dynsim.SequenceClasses, examples: int) -> int:
+    return (8 * (task.K + task.num_queries) + 6 * examples) * task.M
 
 
 def _rung(theory: Theory[Any, Any]) -> Engine[Fixed]:

@@ -29,10 +29,8 @@ def bytes_of(
     def bytes_per_run(task: Any, settings: Settings[Fixed]) -> int:
         copies = STATE_COPIES[settings.fixed.kind] * stages
         passes = 4 * int(examples(task, settings.fixed)) * int(task.M)
-        # In reduced form all classes are one.
-        classes = 1 if isinstance(task, SymmetricTask) else task.K
-        recorded = settings.num_times * len(settings.record) * classes
-        return settings.width * (copies * parameters(task) + passes + recorded)
+        numbers = copies * parameters(task) + passes + _recorded(task, settings)
+        return settings.width * numbers
 
     return bytes_per_run
 
@@ -42,10 +40,15 @@ def bytes_by_class(arrays: int) -> Callable[[Any, Settings[Fixed]], int]:
     all weights."""
 
     def bytes_per_run(task: Any, settings: Settings[Fixed]) -> int:
-        recorded = settings.num_times * len(settings.record) * task.K
-        return settings.width * (arrays * task.K * task.M + recorded)
+        return settings.width * (arrays * task.K * task.M + _recorded(task, settings))
 
     return bytes_per_run
+
+
+def _recorded(task: Any, settings: Settings[Fixed]) -> int:
+    # In reduced form all classes are one.
+    classes = 1 if isinstance(task, SymmetricTask) else task.K
+    return settings.num_times * len(settings.record) * classes
 
 
 def parameters(task: dynsim.SequenceClasses) -> int:

@@ -70,7 +70,7 @@ EXPORT = """
 import functools
 import jax, numpy as np
 from dynsim.precision import compiled_for, precision
-from sweeps.runner import fit, tiles
+from sweeps.runner import tiles
 from sweeps.targets import programs
 
 wanted = {"yz": ("simulation", "plain"), "two_stage": ("simulation",)}
