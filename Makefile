@@ -5,7 +5,7 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 PORT ?= 8000
 
-.PHONY: demo check check-devices test test-full test-lowest fuzz bench lint types docs docs-serve gallery clean
+.PHONY: demo check check-devices test test-full test-lowest fuzz mutants bench lint types docs docs-serve gallery clean
 
 demo: $(VENV)/.installed
 	$(BIN)/dynsim compare --task syn-small --eta-y 1 --eta-z 0.1 --steps 1000 --seeds 8 --out out/demo --overwrite
@@ -27,6 +27,13 @@ FUZZ_FLIPS ?= 1000
 fuzz: $(VENV)/.installed-test
 	$(BIN)/python -m tests.sweeps.fuzz $(FUZZ_MINUTES) $(FUZZ_SEED)
 	$(BIN)/python -m tests.sweeps.runner.store.damage $(FUZZ_FLIPS)
+
+# How many of COUNT single mistakes in the source the default tests notice: in MUTATE, drawn by SEED.
+COUNT ?= 200
+SEED ?= 0
+MUTATE ?= dynsim odes sweeps/runner
+mutants: $(VENV)/.installed-mutants
+	$(BIN)/python .ci/mutants.py $(MUTATE) --count $(COUNT) --seed $(SEED)
 
 # With the oldest versions that pyproject.toml allows, in an environment of their own.
 test-lowest:

@@ -1,0 +1,224 @@
+"""Does the default test suite notice a single wrong sign, factor, boundary or index?
+
+Draws mutations of the source by a seed, runs the default tests that execute the mutated line,
+nearest first, and prints how many were killed, by folder:
+
+    make mutants                     # 200 mutations, seed 0
+    make mutants COUNT=50 SEED=3
+    make mutants MUTATE=odes/joma    # of one folder
+
+Results go to out/mutants. Mutations that no test could notice are listed in `.ci/equivalent.toml`,
+each with the reason, and counted apart. mutmut leaves out decorated functions, here the jitted
+ones, and cosmic-ray runs the whole suite for each mutation; hence this script.
+"""
+
+import argparse
+import collections
+import concurrent.futures
+import hashlib
+import json
+import os
+import queue
+import random
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+import tomllib
+import xml.etree.ElementTree as ElementTree
+from pathlib import Path
+from typing import Any
+
+from coverage import CoverageData
+from mutations import Mutation, mutations
+
+ROOT = Path(__file__).parents[1]
+OUT = ROOT / "out" / "mutants"
+PYTEST = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider"]
+# Python recognises compiled files by second and size, which a mutation may leave as they were.
+ENVIRONMENT = os.environ | {"PYTHONDONTWRITEBYTECODE": "1"}
+
+
+class Selection:
+    """Which test files execute a line, and how long they take."""
+
+    def __init__(self, tests: str) -> None:
+        files = [*self._python("dynsim", "odes", "sweeps", "tests"), ROOT / "pyproject.toml"]
+        digest = hashlib.sha256(
+            tests.encode() + b"".join(f.read_bytes() for f in files)
+        ).hexdigest()
+        self.data, junit = OUT / f"{digest[:16]}.coverage", OUT / f"{digest[:16]}.xml"
+        if not (self.data.exists() and junit.exists()):
+            self._measure(tests, junit)
+        self.coverage = CoverageData(str(self.data))
+        self.coverage.read()
+        self.seconds: collections.Counter[str] = collections.Counter()
+        for case in ElementTree.parse(junit).iter("testcase"):
+            self.seconds[self._file(case.attrib["classname"])] += float(case.attrib["time"])
+
+    def _measure(self, tests: str, junit: Path) -> None:
+        print(f"measuring which lines the default tests of {tests} execute", flush=True)
+        OUT.mkdir(parents=True, exist_ok=True)
+        rooms = [f"--cov={room}" for room in ("dynsim", "odes", "sweeps")]
+        new = junit.with_suffix(".new")
+        subprocess.run(
+            [*PYTEST, tests, *rooms, "--cov-context=test", "--cov-report=", f"--junitxml={new}"],
+            cwd=ROOT,
+            env=ENVIRONMENT | {"COVERAGE_FILE": str(self.data)},
+            check=True,
+        )
+        new.replace(junit)
+
+    @staticmethod
+    def _python(*folders: str) -> list[Path]:
+        return sorted(path for folder in folders for path in (ROOT / folder).rglob("*.py"))
+
+    @staticmethod
+    def _file(classname: str) -> str:
+        """Path of the file of a test, which may be in a class: `tests.odes.test_a.TestB`."""
+        parts = classname.split(".")
+        last = max(i for i, part in enumerate(parts) if part.startswith("test_"))
+        return "/".join(parts[: last + 1]) + ".py"
+
+    def files(self, mutation: Mutation) -> list[str]:
+        """Test files for a mutation: those in the folder that mirrors its own first, then the
+        quickest. A program that JAX has compiled runs no Python, so a test may depend on a line
+        that an earlier test of its file executed: whole files are selected."""
+        by_line = self.coverage.contexts_by_lineno(str(ROOT / mutation.path))
+        # What runs on import belongs to no test: every user of the module may notice.
+        contexts = {c for c in by_line.get(mutation.line, ()) if c} or {
+            c for each in by_line.values() for c in each if mutation.line in by_line
+        }
+        found = {context.split("::")[0] for context in contexts - {""}}
+        own = Path(mutation.path).with_suffix("").parts
+
+        def distance(file: str) -> int:
+            parts = Path(file).parts[1:]
+            shared = next((i for i, p in enumerate(own) if i >= len(parts) or parts[i] != p), 9)
+            return -shared
+
+        return sorted(found, key=lambda file: (distance(file), self.seconds[file]))
+
+
+def trial(mutation: Mutation, tree: Path, files: list[str], limit: float) -> str | None:
+    """The test that fails when the mutation is in the copy of the project at `tree`, or None."""
+    path = tree / mutation.path
+    source = path.read_text()
+    path.write_text(mutation.applied(source))
+    try:
+        done = subprocess.run(
+            [*PYTEST, "-n0", "-x", "-rfE", "--tb=no", *files],
+            cwd=tree,
+            env=ENVIRONMENT | {"PYTHONPATH": str(tree)},
+            timeout=limit,
+            capture_output=True,
+            text=True,
+        )
+    except subprocess.TimeoutExpired:
+        return f"(not done after {limit:.0f} s)"
+    finally:
+        path.write_text(source)
+    if done.returncode == 0:
+        return None
+    named = re.search(r"^(?:FAILED|ERROR) (\S+)", done.stdout, re.MULTILINE)
+    return named[1] if named else f"(pytest ended with {done.returncode})"
+
+
+def equivalents() -> dict[tuple[str, str, str, str], str]:
+    """Reasons of the mutations that no test could notice."""
+    table = tomllib.loads((Path(__file__).parent / "equivalent.toml").read_text())
+    return {(e["path"], e["line"], e["old"], e["new"]): e["why"] for e in table["equivalent"]}
+
+
+def key(mutation: Mutation) -> tuple[str, str, str, str]:
+    """What identifies a mutation when lines move."""
+    return mutation.path, mutation.context, mutation.old, mutation.new
+
+
+def copied(folder: Path) -> Path:
+    """A copy of the project as it is on disk, without what git ignores."""
+    listed = ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"]
+    names = subprocess.run(listed, cwd=ROOT, check=True, capture_output=True, text=True).stdout
+    for name in filter(None, names.split("\0")):
+        if (ROOT / name).exists():
+            (folder / name).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy2(ROOT / name, folder / name)
+    return folder
+
+
+def run(args: argparse.Namespace) -> list[dict[str, Any]]:
+    """Try the drawn mutations; each result is printed and kept as it arrives."""
+    places = [ROOT / place for place in args.mutate]
+    sources = sorted({f for p in places for f in ([p] if p.is_file() else p.rglob("*.py"))})
+    every = [m for path in sources for m in mutations(path, str(path.relative_to(ROOT)))]
+    drawn = random.Random(args.seed).sample(every, min(args.count, len(every)))
+    selection, known = Selection(args.tests), equivalents()
+    kept = OUT / f"seed-{args.seed}.json"
+    # The file that killed a mutation the last time is likely to do so again.
+    before = (
+        {tuple(r["key"]): r["killed_by"] for r in json.loads(kept.read_text())}
+        if (kept.exists())
+        else {}
+    )
+    results: list[dict[str, Any]] = []
+    with tempfile.TemporaryDirectory() as scratch:
+        trees: queue.Queue[Path] = queue.Queue()
+        for i in range(args.jobs):
+            trees.put(copied(Path(scratch, str(i))))
+
+        def tried(mutation: Mutation) -> dict[str, Any]:
+            found = {"key": key(mutation), "mutation": str(mutation), "killed_by": None}
+            if why := known.get(key(mutation)):
+                return found | {"outcome": "equivalent", "why": why}
+            files = selection.files(mutation)
+            if not files:
+                return found | {"outcome": "survived", "why": "no default test executes this line"}
+            first = (before.get(key(mutation)) or "").split("::")[0]
+            files.sort(key=lambda file: file != first)
+            tree, began = trees.get(), time.monotonic()
+            try:
+                by = trial(
+                    mutation, tree, files, 300 + 5 * sum(selection.seconds[f] for f in files)
+                )
+            finally:
+                trees.put(tree)
+            outcome = "killed" if by else "survived"
+            seconds = round(time.monotonic() - began)
+            return found | {"outcome": outcome, "killed_by": by, "seconds": seconds}
+
+        with concurrent.futures.ThreadPoolExecutor(args.jobs) as pool:
+            for done in concurrent.futures.as_completed([pool.submit(tried, m) for m in drawn]):
+                results.append(result := done.result())
+                note = result.get("why") or result["killed_by"] or ""
+                print(f"{result['outcome']:>10}  {result['mutation']}  {note}", flush=True)
+                kept.write_text(json.dumps(results, indent=1))
+    return results
+
+
+def report(results: list[dict[str, Any]]) -> None:
+    """Killed, survived and equivalent by folder, and each survivor."""
+    counts: dict[str, collections.Counter[str]] = collections.defaultdict(collections.Counter)
+    for result in results:
+        folder = str(Path(result["key"][0]).parent)
+        for name in (folder, "all"):
+            counts[name][result["outcome"]] += 1
+    print(f"\n{'folder':<28}{'killed':>8}{'survived':>10}{'equivalent':>12}{'share killed':>14}")
+    for folder in sorted(counts, key=lambda name: (name == "all", name)):
+        killed, survived, equal = (counts[folder][o] for o in ("killed", "survived", "equivalent"))
+        share = f"{killed / (killed + survived):.0%}" if killed + survived else "-"
+        print(f"{folder:<28}{killed:>8}{survived:>10}{equal:>12}{share:>14}")
+    for result in results:
+        if result["outcome"] == "survived":
+            print(f"survived  {result['mutation']}\n          {result['key'][1]}")
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("mutate", nargs="*", default=["dynsim", "odes", "sweeps/runner"])
+    parser.add_argument("--count", type=int, default=200, help="mutations to draw")
+    parser.add_argument("--seed", type=int, default=0, help="of the draw")
+    parser.add_argument("--jobs", type=int, default=os.cpu_count(), help="mutations at once")
+    parser.add_argument("--tests", default="tests", help="folder of the tests to judge")
+    report(run(parser.parse_args()))
