@@ -15,11 +15,11 @@ ones, and cosmic-ray runs the whole suite for each mutation; hence this script.
 import argparse
 import collections
 import concurrent.futures
+import functools
 import hashlib
 import json
 import os
 import queue
-import random
 import re
 import shutil
 import subprocess
@@ -31,6 +31,7 @@ import xml.etree.ElementTree as ElementTree
 from pathlib import Path
 from typing import Any
 
+import pytest
 from coverage import CoverageData
 from mutations import Mutation, mutations
 
@@ -87,10 +88,11 @@ class Selection:
         quickest. A program that JAX has compiled runs no Python, so a test may depend on a line
         that an earlier test of its file executed: whole files are selected."""
         by_line = self.coverage.contexts_by_lineno(str(ROOT / mutation.path))
-        # What runs on import belongs to no test: every user of the module may notice.
-        contexts = {c for c in by_line.get(mutation.line, ()) if c} or {
-            c for each in by_line.values() for c in each if mutation.line in by_line
-        }
+        lines = range(mutation.first, mutation.line + 1)
+        contexts = {context for line in lines for context in by_line.get(line, ())}
+        if contexts == {""}:
+            # What runs on import belongs to no test: every user of the module may notice.
+            contexts = {context for each in by_line.values() for context in each}
         found = {context.split("::")[0] for context in contexts - {""}}
         own = Path(mutation.path).with_suffix("").parts
 
@@ -120,7 +122,9 @@ def trial(mutation: Mutation, tree: Path, files: list[str], limit: float) -> str
         return f"(not done after {limit:.0f} s)"
     finally:
         path.write_text(source)
-    if done.returncode == 0:
+    if done.returncode in {pytest.ExitCode.USAGE_ERROR, pytest.ExitCode.NO_TESTS_COLLECTED}:
+        raise RuntimeError(done.stdout + done.stderr)
+    if done.returncode == pytest.ExitCode.OK:
         return None
     named = re.search(r"^(?:FAILED|ERROR) (\S+)", done.stdout, re.MULTILINE)
     return named[1] if named else f"(pytest ended with {done.returncode})"
@@ -135,6 +139,12 @@ def equivalents() -> dict[tuple[str, str, str, str], str]:
 def key(mutation: Mutation) -> tuple[str, str, str, str]:
     """What identifies a mutation when lines move."""
     return mutation.path, mutation.context, mutation.old, mutation.new
+
+
+def rank(seed: int, mutation: Mutation) -> bytes:
+    """Place of a mutation in the draw of a seed, which changes elsewhere in the source leave as it
+    is."""
+    return hashlib.sha256(repr((seed, *key(mutation), mutation.column)).encode()).digest()
 
 
 def copied(folder: Path) -> Path:
@@ -153,15 +163,12 @@ def run(args: argparse.Namespace) -> list[dict[str, Any]]:
     places = [ROOT / place for place in args.mutate]
     sources = sorted({f for p in places for f in ([p] if p.is_file() else p.rglob("*.py"))})
     every = [m for path in sources for m in mutations(path, str(path.relative_to(ROOT)))]
-    drawn = random.Random(args.seed).sample(every, min(args.count, len(every)))
+    drawn = sorted(every, key=functools.partial(rank, args.seed))[: args.count]
     selection, known = Selection(args.tests), equivalents()
     kept = OUT / f"seed-{args.seed}.json"
     # The file that killed a mutation the last time is likely to do so again.
-    before = (
-        {tuple(r["key"]): r["killed_by"] for r in json.loads(kept.read_text())}
-        if (kept.exists())
-        else {}
-    )
+    old = json.loads(kept.read_text()) if kept.exists() else []
+    before = {tuple(result["key"]): result["killed_by"] for result in old}
     results: list[dict[str, Any]] = []
     with tempfile.TemporaryDirectory() as scratch:
         trees: queue.Queue[Path] = queue.Queue()
@@ -177,11 +184,10 @@ def run(args: argparse.Namespace) -> list[dict[str, Any]]:
                 return found | {"outcome": "survived", "why": "no default test executes this line"}
             first = (before.get(key(mutation)) or "").split("::")[0]
             files.sort(key=lambda file: file != first)
+            limit = 300 + 5 * sum(selection.seconds[file] for file in files)
             tree, began = trees.get(), time.monotonic()
             try:
-                by = trial(
-                    mutation, tree, files, 300 + 5 * sum(selection.seconds[f] for f in files)
-                )
+                by = trial(mutation, tree, files, limit)
             finally:
                 trees.put(tree)
             outcome = "killed" if by else "survived"

@@ -46,12 +46,15 @@ class Mutation(NamedTuple):
 
     path: str
     line: int
+    column: int
     start: int
     end: int
     old: str
     new: str
     context: str
     """The stripped line of source, which identifies a mutation when lines move."""
+    first: int
+    """Line on which the statement begins: Python may count all of it as executed there."""
 
     def __str__(self) -> str:
         return f"{self.path}:{self.line}  {self.old}  ->  {self.new}"
@@ -101,19 +104,20 @@ class Source:
 def mutations(path: Path, name: str) -> list[Mutation]:
     """All mutations of the file at `path`, in the order of its text; they carry `name` as path."""
     source = Source(path.read_text())
-    changes = {
-        change for node in _nodes(ast.parse(source.text)) for change in _changes(node, source)
-    }
+    tree = ast.parse(source.text)
+    changes = {(*c, first) for first, node in _nodes(tree, 1) for c in _changes(node, source)}
     found = []
-    for start, end, new in sorted(changes):
+    for start, end, new, first in sorted(changes):
         line = source.text.count("\n", 0, start) + 1
         context = source.lines[line - 1].strip()
-        found.append(Mutation(name, line, start, end, source.text[start:end], new, context))
+        column, old = start - source.starts[line - 1], source.text[start:end]
+        found.append(Mutation(name, line, column, start, end, old, new, context, first))
     return found
 
 
-def _nodes(tree: ast.AST) -> Iterator[ast.expr]:
-    """Expressions that run, without annotations, text and messages of errors."""
+def _nodes(tree: ast.AST, first: int) -> Iterator[tuple[int, ast.expr]]:
+    """Expressions that run, without annotations, text and messages of errors, each with the line on
+    which its statement begins."""
     for field, value in ast.iter_fields(tree):
         for child in value if isinstance(value, list) else [value]:
             if field in {"annotation", "returns"} or not isinstance(child, ast.AST):
@@ -121,8 +125,8 @@ def _nodes(tree: ast.AST) -> Iterator[ast.expr]:
             if isinstance(child, ast.JoinedStr | ast.Raise):
                 continue
             if isinstance(child, ast.expr):
-                yield child
-            yield from _nodes(child)
+                yield first, child
+            yield from _nodes(child, child.lineno if isinstance(child, ast.stmt) else first)
 
 
 def _changes(node: ast.expr, source: Source) -> Iterator[tuple[int, int, str]]:
