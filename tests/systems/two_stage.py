@@ -3,6 +3,8 @@ SciPy."""
 
 import dataclasses
 
+import jax
+import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Float
 from scipy.integrate import solve_ivp
@@ -13,8 +15,13 @@ from dynsim.two_stage.noisy_sgd import NoisySGD
 from dynsim.two_stage.task import Prompts
 from odes import two_stage
 from odes.solver.tolerances import Tolerances
+from odes.two_stage import field
 from odes.two_stage.loss import Rule
 from odes.two_stage.state import ReducedState
+
+
+RULE = Rule(24, 12, 24, 12)
+"""Nodes that are exact to less than the grids here are."""
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -40,7 +47,7 @@ class Components:
             [self.steps / 3, self.steps],
             start=ReducedState(*self.start),
             record=("state",),
-            rule=Rule(24, 12, 24, 12),
+            rule=RULE,
             tolerances=Tolerances(1e-8, 1e-11),
         )
         assert found.status == Status.OK
@@ -48,22 +55,34 @@ class Components:
         np.testing.assert_allclose(found["state"][-1], want, rtol=4e-4)
         assert (np.abs(want / self.start - 1) > 0.02).all()
 
-    def exact(self) -> Float[np.ndarray, "7"]:
-        """The state at the end: every number goes down the loss, all weights decay, and gradient
-        noise feeds the variances."""
+    def check_drift(self) -> None:
+        """Assert that the start moves as the equations say."""
+        model = field.checked_model(self.task, True, RULE)
+        args, start = (self.task, self.optimizer), ReducedState(*map(jnp.asarray, self.start))
+        found = jax.jit(lambda state: field.drift(model, jnp.zeros(()), state, args))(start)
+        want = self.drift(np.array(self.start))
+        # The grid of |g| errs by 2e-4.
+        np.testing.assert_allclose(jax.tree.leaves(found), want, rtol=4e-4)
+
+    def drift(self, x: Float[np.ndarray, "7"]) -> Float[np.ndarray, "7"]:
+        """Every number goes down the loss, all weights decay, and gradient noise feeds the
+        variances."""
         optimizer, d = self.optimizer, self.task.d
         sizes = np.array([d - 1, (d - 1) * d, d - 1, d - 1, (d - 1) ** 2])
+        slope = np.array(
+            [(self.loss(x + e) - self.loss(x - e)) / (2 * e.sum()) for e in np.diag(1e-4 * x)]
+        )
+        down = np.r_[-slope[:2], -4 / sizes * x[2:] * slope[2:] - optimizer.decay * x[2:]]
+        noise = np.r_[0, 0, 5 * (optimizer.eta_1 * optimizer.noise**2,)]
+        return down - optimizer.decay * x + noise
 
-        def field(t: float, x: np.ndarray) -> np.ndarray:
-            slope = np.array(
-                [(self.loss(x + e) - self.loss(x - e)) / (2 * e.sum()) for e in np.diag(1e-4 * x)]
-            )
-            drift = np.r_[-slope[:2], -4 / sizes * x[2:] * slope[2:] - optimizer.decay * x[2:]]
-            noise = np.r_[0, 0, 5 * (optimizer.eta_1 * optimizer.noise**2,)]
-            return drift - optimizer.decay * x + noise
-
-        span, start = (0, self.steps * optimizer.eta_1), np.array(self.start)
-        return solve_ivp(field, span, start, rtol=1e-5, atol=1e-8, method="RK23").y[:, -1]
+    def exact(self) -> Float[np.ndarray, "7"]:
+        """The state at the end."""
+        span, start = (0, self.steps * self.optimizer.eta_1), np.array(self.start)
+        solved = solve_ivp(
+            lambda t, x: self.drift(x), span, start, rtol=1e-5, atol=1e-8, method="RK23"
+        )
+        return solved.y[:, -1]
 
     def loss(self, x: Float[np.ndarray, "7"]) -> float:
         """K1 + K2 on grids, from the equations, without derivatives."""
