@@ -10,7 +10,7 @@ TASK = prompts(12, 33, r=2.0, gamma0=0.8, s1=1.1, s2=0.9)
 SMALL = Components(TASK, noisy_sgd(tau=0.15), START, 15.0)
 
 
-@pytest.mark.usefixtures("x64")
+@pytest.mark.usefixtures("jax_precision")
 def test_drift_of_the_reduced_ode() -> None:
     SMALL.check_drift()
 

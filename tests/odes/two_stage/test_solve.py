@@ -49,43 +49,50 @@ def test_nominal_run_has_the_numbers_of_the_reduction() -> None:
     assert vars(found.params)["b"] == found["V_trace"][-1]
 
 
-@pytest.mark.full  # a variant of the flow
 def test_restart_where_the_rate_changes_continues_the_run() -> None:
     task, optimizer = prompts(), noisy_sgd()
-    options = {"tolerances": TIGHT, "record": ("state",)}
-    late = [50, 55, 2000, 8000, 12050]
-    whole = two_stage.solve(task, optimizer, late, **options)
-    first = two_stage.solve(task, optimizer, [0, 10, 25, 40, 50], **options)
+    early, late = [0, 10, 25, 40], [50, 55, 2000, 5000, 8000]
+    times = np.array([*early, *late])
+    options = {"record": ("state",)}
+    # Equal steps from each time to the next, which are the same in parts.
+    with runge_kutta_instead():
+        whole = two_stage.solve(task, optimizer, times, **options)
+        first = two_stage.solve(task, optimizer, [*early, 50], **options)
+        rest = two_stage.solve(task, optimizer, late, start=first.params, begin=50, **options)
+        anchors = {0: ReducedState.nominal(optimizer), 4: first.params}
+        solve = functools.partial(anchored.solve, task, optimizer, times, **options)
+        pieces = solve(anchors=anchors)
+        # A state whose loss is not finite, of which a step of length zero is not a number.
+        failed = solve(anchors=anchors | {4: dataclasses.replace(first.params, a=1e200)})
     assert jax.tree.leaves(first.params) == list(first["state"][-1])
-    rest = two_stage.solve(task, optimizer, late, start=first.params, begin=50, **options)
     np.testing.assert_array_equal(rest["state"][0], first["state"][-1])
-    np.testing.assert_allclose(rest["state"], whole["state"], rtol=1e-6)
+    np.testing.assert_allclose([*first["state"], *rest["state"][1:]], whole["state"], rtol=1e-12)
     # With the rate of the other stage it would not.
-    assert abs(whole["state"][3, 6] / whole["state"][0, 6] - 1) > 0.5
-    anchors = {0: ReducedState.nominal(optimizer), 4: first.params}
-    times = np.array([0, 10, 25, 40, *late])
-    pieces = anchored.solve(task, optimizer, times, anchors=anchors, **options)
+    assert abs(whole["state"][7, 6] / whole["state"][4, 6] - 1) > 0.5
     assert (pieces.status, pieces.first_bad_step, pieces.source) == (Status.OK, -1, "anchored")
     np.testing.assert_array_equal(pieces.times, times)
     np.testing.assert_array_equal(pieces["state"][:4], first["state"][:4])
     np.testing.assert_array_equal(pieces["state"][4:], rest["state"])
+    assert (failed.status, failed.first_bad_step) == (Status.DIVERGED, 50)
+    for wrong in ({4: first.params}, anchors | {9: first.params}):
+        with pytest.raises(ValueError, match="must be indices of the 9 times, 0 among them"):
+            solve(anchors=wrong)
 
 
-@pytest.mark.full  # flows in pieces
-def test_anchors_are_checked_and_a_piece_that_fails_is_told() -> None:
-    task, optimizer = prompts(), noisy_sgd()
-    state, times = ReducedState.nominal(optimizer), np.array([0, 25, 50, 8000, 12050])
-    solve = functools.partial(anchored.solve, task, optimizer, times, record=("state",))
-    for anchors in ({1: state}, {0: state, 5: state}):
-        with pytest.raises(ValueError, match="must be indices of the 5 times, 0 among them"):
-            solve(anchors=anchors)
-    # The second stage takes more than two steps of the solver, the first one too.
-    found = solve(anchors={0: state, 2: state}, tolerances=TIGHT._replace(max_steps=2))
+@pytest.mark.full("test_restart_where_the_rate_changes_continues_the_run")
+def test_a_solve_that_fails_says_so() -> None:
+    """In the first of two pieces, both of which take more than two steps of the solver."""
+    optimizer, times = noisy_sgd(), np.array([0, 25, 50, 8000, 12050])
+    anchors = dict.fromkeys((0, 2), ReducedState.nominal(optimizer))
+    few = Tolerances(1e-9, 1e-12, max_steps=2)
+    found = anchored.solve(
+        prompts(), optimizer, times, anchors=anchors, record=("state",), tolerances=few
+    )
     assert found.status == Status.MAX_STEPS
     assert not np.isfinite(found["state"][1]).all()
 
 
-@pytest.mark.full  # many runs
+@pytest.mark.full("systems/test_two_stage.py::test_drift_of_the_reduced_ode")
 def test_symmetry_of_scale() -> None:
     c = 1.7
     task, optimizer = prompts(), noisy_sgd()
@@ -104,7 +111,7 @@ def test_symmetry_of_scale() -> None:
         np.testing.assert_allclose(c**power * other[name], found[name], rtol=1e-6, err_msg=name)
 
 
-@pytest.mark.full  # the spread of all numbers stays
+@pytest.mark.full("test_noise_of_the_paths_follows_the_rate")  # whose blocks go by the same drift
 def test_noise_that_the_loss_does_not_see_is_ornstein_uhlenbeck() -> None:
     task = prompts(s1=0.0, s2=0.0)
     optimizer = noisy_sgd(init=0.4)
@@ -118,33 +125,28 @@ def test_noise_that_the_loss_does_not_see_is_ornstein_uhlenbeck() -> None:
     assert want[2] / want[4] > 5
 
 
-@pytest.mark.full  # sweeps of the theory rest on it
 def test_traced_numbers_give_what_numbers_give() -> None:
-    task = prompts(16, 65)
-    times = np.r_[0, 20, 60, 400.0]
-
-    def one(tau: float, r: float, decay: float, c: float | None) -> jax.Array:
-        here = dataclasses.replace(task, r=r)
-        if c is not None:
-            here = dataclasses.replace(here, coupling=c)
-        optimizer = noisy_sgd(tau=tau, decay=decay)
-        found = two_stage.solve(here, optimizer, times, record=("K1", "K2", "loss"))
+    def one(tau: float, r: float, decay: float, c: float) -> jax.Array:
+        task = dataclasses.replace(prompts(16, 65), r=r, coupling=c)
+        optimizer, few = noisy_sgd(tau=tau, decay=decay), Rule(4, 3, 4, 3)
+        found = two_stage.solve(task, optimizer, [0, 30], rule=few, record=("K1", "K2", "loss"))
         return jnp.stack(list(found.observables.values()))
 
-    tau, r, decay = np.array([0.1, 0.3]), np.array([2.2, 1.4]), np.array([0.05, 0.0251])
-    c = np.array([0.0, 0.7])
+    numbers = np.array([[0.1, 0.3], [2.2, 1.4], [0.05, 0.0251], [0.0, 0.7]])
     # Equal steps, whose loops compile in a fraction of the time; the quadrature is the same.
     with runge_kutta_instead():
-        together = jax.jit(jax.vmap(one))(tau, r, decay, c)
-        for k in range(2):
-            # The coupling 0 is left out of the gradient here and has the weight 0 there.
-            alone = one(float(tau[k]), float(r[k]), float(decay[k]), float(c[k]))
-            np.testing.assert_allclose(together[k], alone, rtol=1e-6)
-    assert np.abs(together[0, 2] - together[0, 0] - together[0, 1]).max() < 1e-12
+        together = jax.jit(jax.vmap(one))(*numbers)
+        # The coupling 0 is left out of the gradient here and has the weight 0 there.
+        alone = one(*numbers[:, 0].tolist())
+    # Rounding of 30 steps.
+    np.testing.assert_allclose(together[0], alone, rtol=1e-12)
+    np.testing.assert_allclose(together[0, 2], together[0, 0] + together[0, 1], rtol=1e-14)
     assert np.abs(together[1, 2] - together[1, 0] - together[1, 1]).max() > 0.05
 
 
-@pytest.mark.full  # a long flow
+@pytest.mark.full(
+    "odes/two_stage/test_thresholds.py::test_stationary_signal_balances_and_has_derivatives"
+)
 def test_long_runs_end_at_the_stationary_signal() -> None:
     task = prompts()
     optimizer = noisy_sgd(0.2, 0.2, tau=0.0, stage_2=20)
@@ -163,7 +165,7 @@ def test_long_runs_end_at_the_stationary_signal() -> None:
     assert found["V_rms"][-1] < 2e-6
 
 
-@pytest.mark.full  # two flows for one claim
+@pytest.mark.full("test_noise_of_the_paths_follows_the_rate")  # by Euler's steps of the blocks
 def test_path_without_noise_is_the_ode() -> None:
     task = prompts(12, 33)
     optimizer = noisy_sgd(tau=0.0, init=0.1)
@@ -184,37 +186,54 @@ def test_path_without_noise_is_the_ode() -> None:
     np.testing.assert_allclose(errors[0] / errors[1], 2, rtol=0.15)
 
 
-@pytest.mark.full  # many paths
 def test_noise_of_the_paths_follows_the_rate() -> None:
     # Nothing to learn: a and b are Ornstein-Uhlenbeck processes like the noise weights.
     task = prompts(12, 33, gamma0=0.0, s1=0.0, s2=0.0, r=1e-6)
     optimizer = noisy_sgd(0.2, 0.02, 0.1, tau=0.5, init=0.2)
     # The rate changes at the eta-time 2.6 of 12.6, which is no multiple of the step.
     optimizer = dataclasses.replace(optimizer, span_1=2.6, span_2=10.0)
-    times = np.r_[0, 13, 263, 513.0]
+    num, steps = 6000, 40
     run = lambda key: solve_sde(
-        task, optimizer, times, key, num_steps=101, record=("W_trace", "V_trace", "state")
+        task,
+        optimizer,
+        [0, 13, 513.0],
+        key,
+        num_steps=steps,
+        rule=Rule(1, 1, 1, 1),
+        record=("W_trace", "V_trace", "state"),
     )
-    found = jax.jit(jax.vmap(run))(jax.random.split(jax.random.key(4), 1000))
+    found = jax.jit(jax.vmap(run))(jax.random.split(jax.random.key(4), num))
     assert found.ok.all()
-    want = np.asarray(noise_variance(optimizer, times))
-    assert want[1] / want[0] > 2
-    assert want[3] / want[1] < 0.6
-    both = np.stack([found["W_trace"], found["V_trace"]])
-    # Four standard errors of a variance, and 2 % of Euler's steps.
-    np.testing.assert_allclose(both.var(axis=1), [want, want], rtol=4 * (2 / 1000) ** 0.5 + 0.02)
-    assert abs(np.corrcoef(*both[..., -1])[0, 1]) < 0.12
-    # The blocks see no noise of their own: Euler's steps, one of which ends where the rate changes.
-    grid = 12.6 * np.arange(102) / 101
+    # Euler's steps, one of which ends where the rate changes: the squares of a and of b in the mean,
+    # and the blocks, which see no noise of their own.
+    grid = 12.6 * np.arange(steps + 1) / steps
     grid[np.argmin(np.abs(grid - 2.6))] = 2.6
-    square = 0.2**2
+    single = square = 0.2**2
+    want = [(single, square, 1.0)]
+    kept = 1.0
     for t, step in zip(grid, np.diff(grid), strict=False):
-        eta = 0.2 if t < 2.6 else 0.02
-        square += step * (eta * optimizer.noise**2 - 2 * 0.1 * square)
-    np.testing.assert_allclose(found["state"][:, -1, 2:], square, rtol=1e-9)
+        noise = step * (0.2 if t < 2.6 else 0.02) * optimizer.noise**2
+        kept *= 1 - 0.1 * step
+        single, square = (1 - 0.1 * step) ** 2 * single + noise, (1 - 0.2 * step) * square + noise
+        if t + step in (2.6, grid[-1]):
+            want.append((single, square, kept))
+    single, square, kept = np.transpose(want)
+    both = np.stack([found["W_trace"], found["V_trace"]])
+    # Four standard errors of a variance, of a mean and of correlations: those of the starts and of
+    # what noise adds to them by the end, which are four independent numbers for each path.
+    np.testing.assert_allclose(both.var(axis=1), [single, single], rtol=4 * (2 / num) ** 0.5)
+    assert (np.abs(both.mean(axis=1)) < 4 * np.sqrt(single / num)).all()
+    drawn = [*both[..., 0], *(both[..., -1] - kept[-1] * both[..., 0])]
+    assert np.abs(np.corrcoef(drawn) - np.eye(4)).max() < 4 / num**0.5
+    for blocks in found["state"][[0, -1], :, 2:]:
+        np.testing.assert_allclose(blocks, np.tile(square, (5, 1)).T, rtol=1e-9)
+    # The flow itself: a step of 0.3 at a decay of 0.2 errs by 3 % at most.
+    np.testing.assert_allclose(square, noise_variance(optimizer, np.r_[0, 13, 513]), rtol=0.03)
 
 
-@pytest.mark.full
+@pytest.mark.full(
+    "test_noise_of_the_paths_follows_the_rate", "test_nominal_run_has_the_numbers_of_the_reduction"
+)
 def test_onset_of_the_paths() -> None:
     times = np.r_[0, 50:12051:100]
     optimizer = noisy_sgd()
@@ -256,15 +275,10 @@ def test_bad_number_of_steps_is_named() -> None:
         solve_sde(prompts(), noisy_sgd(), [1.0], jax.random.key(0), num_steps=1)
 
 
-@pytest.mark.full  # the pieces above fail in the same way
-def test_a_solve_that_fails_says_so() -> None:
-    found = two_stage.solve(
-        prompts(), noisy_sgd(), [12050.0], record=("state",), tolerances=Tolerances(1e-5, 1e-7, 3)
-    )
-    assert found.status == Status.MAX_STEPS
-
-
-@pytest.mark.full  # in float64 by default
+@pytest.mark.full(
+    "systems/test_two_stage.py::test_drift_of_the_reduced_ode",
+    "odes/solver/test_flows.py::test_float32_is_close_and_recorded_as_such",
+)
 def test_single_precision() -> None:
     # In the same equal steps, so that rounding is all that differs.
     with runge_kutta_instead():
