@@ -19,7 +19,6 @@ from odes.two_stage import field
 from odes.two_stage.loss import Rule
 from odes.two_stage.state import ReducedState
 
-
 RULE = Rule(24, 12, 24, 12)
 """Nodes that are exact to less than the grids here are."""
 

@@ -74,7 +74,7 @@ def test_forward_is_numpys(layers: int, mlp: int, positions: str) -> None:
     np.testing.assert_allclose(found[0], shorter, rtol=1e-10, atol=1e-10)
 
 
-@pytest.mark.full  # a variant of the model
+@pytest.mark.full("test_forward_is_numpys")  # whose attention runs over earlier tokens alone
 def test_a_later_token_changes_no_earlier_output() -> None:
     model = make(TransformerSpec(M, T, 2, H, d, 8), jax.random.key(2))
     tokens = jax.random.randint(jax.random.key(3), (T,), 0, M)

@@ -45,12 +45,14 @@ attention = jax.jit(Transformer.attention)
 @pytest.mark.usefixtures("x64")
 def test_training_is_a_plain_loop(task: Text) -> None:
     """Windows are those of the run's key, from the definition; gradients and updates are a loop's,
-    and the records those of the weights of each step."""
-    key, eta = jax.random.key(5), 0.7
-    found = simulate_text(
+    and the records those of the weights of each step. The run is one of two in a batch."""
+    keys, etas = jax.random.split(jax.random.key(5)), np.array([0.1, 0.7])
+    run = lambda eta, key: simulate_text(
         task, SIZES, Descent(eta), key, steps=3, batch=BATCH, num_held_out=4,
         times=np.array([0, 2, 3]), record=RECORD, dtype="float64",
     )  # fmt: skip
+    found = jax.tree.map(lambda leaf: leaf[1], jax.vmap(run)(etas, keys))
+    key, eta = keys[1], etas[1]
     init_key, data_key = jax.random.split(key)
     model = make(SIZES, init_key, "float64")
     held_out = [task.held_out[s : s + T + 1] for s in (0, 11, 22, 34)]
@@ -69,6 +71,9 @@ def test_training_is_a_plain_loop(task: Text) -> None:
             moved = np.abs(maps - before).sum(-1)[..., 1:].mean((0, 2, 3)) / 2
             np.testing.assert_allclose(found["layer_change"][i], moved, rtol=1e-9, atol=1e-15)
             assert found["change"][i] == pytest.approx(moved.mean(), rel=1e-9, abs=1e-15)
+            entropy = -(maps * np.log(np.where(maps > 0, maps, 1))).sum(-1)[..., 1:].mean()
+            np.testing.assert_allclose(found["layer_entropy"][i], [entropy], rtol=1e-9)
+            assert found["entropy"][i] == pytest.approx(entropy, rel=1e-9)
             assert found["top"][i] == pytest.approx(maps.max(-1)[..., 1:].mean(), rel=1e-9)
             prompts = np.stack([attention(model, row) for row in task.prompts])
             np.testing.assert_allclose(found["attention"][i], prompts, rtol=1e-9, atol=1e-12)
@@ -82,7 +87,11 @@ def test_training_is_a_plain_loop(task: Text) -> None:
 
 
 @pytest.mark.usefixtures("x64")
-@pytest.mark.full  # rules have tests of their own
+@pytest.mark.full(
+    "test_training_is_a_plain_loop",
+    "dynsim/training/test_rules.py::test_rules_follow_their_formulas",
+    "dynsim/training/test_rules.py::test_long_gradients_are_clipped_before_anything_else",
+)
 @pytest.mark.parametrize("kind", ["momentum", "adam"])
 def test_rules_with_memory_and_clipping(task: Text, kind: str) -> None:
     """Three updates of all weights together, clipped to a norm that every gradient exceeds."""
@@ -131,30 +140,24 @@ def test_a_short_gradient_is_not_clipped() -> None:
     )
 
 
-@pytest.mark.full  # a program for one number
-def test_uniform_attention_has_the_entropy_of_its_keys(task: Text) -> None:
-    """Without queries all keys weigh the same: log of their number, the first row left out. With
-    all attention on one key there is none; a swap of keys moves all of it."""
-    model = make(SIZES, jax.random.key(0), "float32")
-    blind = jax.tree.map(lambda x: x, model)
-    for block in blind.blocks:
-        object.__setattr__(block.attention.query, "weight", jnp.zeros((4, 4)))
-    found = simulate_text(
-        task, SIZES, Descent(0.0), jax.random.key(0), steps=1, record=RECORD, init=blind
-    )
-    want = np.mean([np.log(n) for n in (2, 3, 4, 5)])
-    np.testing.assert_allclose(found["layer_entropy"], want, rtol=1e-6)
-    np.testing.assert_allclose(found["entropy"], want, rtol=1e-6)
+def test_uniform_attention_has_the_entropy_of_its_keys() -> None:
+    """All keys weigh the same: log of their number, the first row left out. With all attention on
+    one key there is none; a swap of keys moves all of it."""
+    keys = np.arange(1, T + 1)
+    uniform = (np.tril(np.ones((T, T))) / keys[:, None])[None, None, None]
+    want = np.log(keys[1:]).mean()
+    np.testing.assert_allclose(text_observables.layer_entropy(uniform), [want], rtol=1e-6)
     assert text_observables.uniform_entropy(T) == pytest.approx(want)
-    np.testing.assert_allclose(found["top"], np.mean([1 / n for n in (2, 3, 4, 5)]), rtol=1e-6)
-    np.testing.assert_array_equal(found["change"], 0)
+    np.testing.assert_allclose(
+        text_observables.layer_top(uniform), [np.mean(1 / keys[1:])], rtol=1e-6
+    )
     itself = np.broadcast_to(np.eye(T), (1, 1, 1, T, T))
     first = np.broadcast_to(np.eye(T)[np.zeros(T, int)], (1, 1, 1, T, T))
     assert float(text_observables.layer_entropy(itself)[0]) == 0
     assert float(text_observables.layer_change(itself, first)[0]) == 1
 
 
-@pytest.mark.full  # sweeps of the transformer rest on it too
+@pytest.mark.full("test_training_is_a_plain_loop")
 def test_rates_and_keys_are_traced(task: Text) -> None:
     """A batch over rates and keys is the single runs, from one compilation."""
     traces = []
@@ -176,7 +179,10 @@ def test_rates_and_keys_are_traced(task: Text) -> None:
     assert not np.isclose(both["loss"][:, 0, -1], both["loss"][:, 1, -1]).any()
 
 
-@pytest.mark.full  # so in every system, by one judge
+@pytest.mark.full(
+    "dynsim/training/test_loop.py::test_runs_are_judged_by_their_last_stretch",
+    "dynsim/training/test_loop.py::test_weights_are_looked_through_once_at_the_end",
+)
 def test_divergence_is_a_status(task: Text) -> None:
     """Numbers that are no longer finite, or a loss that is absurd at the end, even when nothing is
     recorded then."""

@@ -53,9 +53,9 @@ def test_descent_converges_to_the_flow_at_first_order(mu: float, flow: str) -> N
 @pytest.mark.usefixtures("x64")
 @pytest.mark.parametrize("mu", [0.0, 0.8])
 def test_corrected_flows_are_of_second_order(mu: float) -> None:
-    """Against descent in NumPy on p_0^2 + p_1^2 / 2 + p_0^2 p_1 + p_0^4, as far as the learning rate
-    goes to zero at fixed mu: a wrong speed of the slow motion, or a start that leaves a wrong
-    offset behind, is an error of first order."""
+    """Against descent in NumPy on p_0^2 + p_1^2 / 2 + p_0^2 p_1 + p_0^4, as the learning rate goes
+    to zero at fixed mu: a wrong speed of the slow motion, or a start that leaves a wrong offset
+    behind, is an error of first order."""
 
     def gradient(x: float, y: float) -> tuple[float, float]:
         return 2 * x + 2 * x * y + 4 * x**3, y + x**2

@@ -45,9 +45,8 @@ def test_folded_normal_and_its_derivatives(m: float, s: float) -> None:
         np.testing.assert_allclose(by_m, 1, rtol=1e-12)
 
 
-@pytest.mark.full  # by many prompts
 def test_population_maps_are_those_of_long_prompts() -> None:
-    task = prompts(16, 40_000, r=1.4, gamma0=0.7, s1=0.8, s2=0.9)
+    task = prompts(16, 8000, r=1.4, gamma0=0.7, s1=0.8, s2=0.9)
     weight_key, key = jax.random.split(jax.random.key(1))
     W, V = jax.random.normal(weight_key, (2, 16, 16), "float32")
     # Little noise in V, which would hide what Q makes of its signal.
@@ -65,7 +64,7 @@ def test_population_maps_are_those_of_long_prompts() -> None:
         u = query @ U.T
         return (along * u[:, 0] ** 2 + spread**2 * jnp.sum(u[:, 1:] ** 2, axis=1)) / 2
 
-    # In standard errors of a mean over L tokens; the worst relative to the maps is 3 %.
+    # In standard errors of a mean over L tokens; the worst relative to the maps is 6 %.
     square_P = mean_square(W, batch.P[:, -1], task.mean_square_margin, task.s1)
     square_Q = mean_square(V, batch.Q[:, -1], task.r**2 / 2, task.s2)
     off_P = (got_P - want_P) / jnp.sqrt((square_P - want_P**2) / task.length)

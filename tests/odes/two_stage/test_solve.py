@@ -204,8 +204,8 @@ def test_noise_of_the_paths_follows_the_rate() -> None:
     )
     found = jax.jit(jax.vmap(run))(jax.random.split(jax.random.key(4), num))
     assert found.ok.all()
-    # Euler's steps, one of which ends where the rate changes: the squares of a and of b in the mean,
-    # and the blocks, which see no noise of their own.
+    # Euler's steps, one of which ends where the rate changes: the mean squares of a and b, and the
+    # blocks, which see no noise of their own.
     grid = 12.6 * np.arange(steps + 1) / steps
     grid[np.argmin(np.abs(grid - 2.6))] = 2.6
     single = square = 0.2**2
