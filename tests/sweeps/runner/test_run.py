@@ -1,5 +1,6 @@
 """The sweep engine: its runs are single runs, whatever the chunks, tiles and devices."""
 
+import dataclasses
 import math
 import re
 
@@ -24,6 +25,7 @@ GRID = Sweep(
     run=TRAINING,
     record=("entropy", "loss", "batch_loss"),
     times=(0, 6),
+    root=7,
 )
 
 
@@ -48,7 +50,7 @@ def test_a_run_of_a_sweep_is_the_run_that_simulate_makes(whole: xr.Dataset) -> N
         run = dynsim.simulate(
             task,
             dynsim.momentum(ratio * eta_z, eta_z, momentum),
-            jax.random.fold_in(jax.random.key(0), seed),
+            jax.random.fold_in(jax.random.key(7), seed),
             steps=6,
             length=16,
             batch=8,
@@ -63,14 +65,13 @@ def test_a_run_of_a_sweep_is_the_run_that_simulate_makes(whole: xr.Dataset) -> N
             np.testing.assert_allclose(cell[name], run[name], rtol=3e-5)
 
 
-@pytest.mark.full  # one device against four stays
 @pytest.mark.parametrize(
     ("chunk", "tile", "devices"),
     [
-        (1, 16, 4),
+        pytest.param(1, 16, 4, marks=pytest.mark.full),
         (5, 4, 2),
-        (100, 2, 4),
-        (7, None, 3),
+        pytest.param(100, 2, 4, marks=pytest.mark.full),
+        pytest.param(7, None, 3, marks=pytest.mark.full),
     ],
 )
 def test_chunks_tiles_and_devices_do_not_matter(
@@ -133,21 +134,28 @@ def test_programs_are_made_a_few_ahead_and_only_the_last_ones_are_kept(
     assert not tiles.PROGRAMS
 
 
-@pytest.mark.full  # steps as an axis stay
 def test_static_axes_are_runs_of_their_own_shapes() -> None:
+    # A rate that varies with the shapes comes first.
     sweep = Sweep(
-        axes={"num_queries": [1, 2], "length": [8, math.inf], "eta_z": [1.0]},
-        zip=(("num_queries", "length"),),
+        axes={"eta_z": [1.0, 9.0], "num_queries": [1, 2], "length": [8, math.inf]},
+        zip=(("eta_z", "num_queries", "length"),),
         run=TRAINING,
         record=("attention",),
     )
     found = sweeps.run(sweep)
-    assert dict(found.sizes) == {"num_queries": 2, "eta_z": 1, "class": 4, "token": 56}
-    small = found.attention.sel(num_queries=1, eta_z=1)
+    assert dict(found.sizes) == {"eta_z": 2, "class": 4, "token": 56}
+    small, large = found.attention
     assert np.isnan(small[2:]).all()
     assert np.isnan(small[:, 33:]).all()
     np.testing.assert_allclose(small[:2, :33].sum("token"), 1, rtol=1e-6)
-    np.testing.assert_allclose(found.attention.sel(num_queries=2).sum("token"), 1, rtol=1e-6)
+    np.testing.assert_allclose(large.sum("token"), 1, rtol=1e-6)
+    one = dataclasses.replace(
+        sweep,
+        axes={"seed": [0]},
+        zip=(),
+        run=TRAINING.at({"eta_z": 1.0, "num_queries": 1, "length": 8}),
+    )
+    np.testing.assert_array_equal(small[:2, :33], sweeps.run(one).attention[0])
 
 
 def test_steps_as_an_axis_record_at_their_own_times() -> None:
@@ -160,7 +168,21 @@ def test_steps_as_an_axis_record_at_their_own_times() -> None:
     assert np.isfinite(long[3])
 
 
-@pytest.mark.full  # a sweep of each engine
+def test_runs_taken_in_the_order_of_their_rates_come_back_to_their_own_cells() -> None:
+    """With attention fixed from zero weights, eta_Y t is all that the loss depends on."""
+    axes = {"eta_y": [0.5, 8.0, 1.0], "eta_z": [0.0]}
+    sweep = Sweep(axes, Training(steps=16), "fixed_attention", record=("loss",), times=(1, 8, 16))
+    slow, fast, middle = sweeps.run(sweep, tile=2).loss.squeeze("eta_z").values
+    # Closed forms in float64.
+    np.testing.assert_allclose([slow[2], middle[1]], fast[0], rtol=1e-12)
+    assert fast[0] > 2 * fast[2]
+
+
+# A sweep of each engine.
+@pytest.mark.full(
+    "test_a_run_of_a_sweep_is_the_run_that_simulate_makes",
+    "test_runs_taken_in_the_order_of_their_rates_come_back_to_their_own_cells",
+)
 def test_theories_and_descent_start_where_the_simulation_starts() -> None:
     axes = {"eta_y": [0.5, 8.0, 1.0], "seed": [4], "eta_z": [0.3]}
     steps = 3
