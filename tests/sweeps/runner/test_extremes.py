@@ -24,6 +24,7 @@ OPTIMIZERS: dict[str, dict[str, Any]] = {
     "sgd": {"momentum": 0.999999},
     "adam": {"optimizer": "adam", "b1": 0.99999, "b2": 0.99999},
 }
+QUICK = ("one distinct token", "sgd", 4), ("rare", "adam", float("inf"))
 
 
 @pytest.fixture
@@ -50,18 +51,19 @@ def assert_right(dataset: Any) -> None:
     assert ok.sel(eta_y=1e-300, eta_z=1e-300)
 
 
-def test_rates_from_1e_300_to_1e300_end_well_or_say_that_they_did_not() -> None:
-    dataset = found(TASKS["one distinct token"], length=4, momentum=0.999999)
-    assert_right(dataset)
-    # A step of 1e300 overflows the logits' products in the next one.
-    assert (dataset.status == Status.DIVERGED).sel(eta_y=1e300, eta_z=1e300)
-
-
-@pytest.mark.full
 @pytest.mark.parametrize(
     ("name", "optimizer", "length"),
-    list(itertools.product(TASKS, OPTIMIZERS, [2, 4, float("inf")])),
+    [
+        pytest.param(*case, marks=() if case in QUICK else pytest.mark.full)
+        for case in itertools.product(TASKS, OPTIMIZERS, [2, 4, float("inf")])
+    ],
 )
-def test_edges_of_tasks_and_optimizers(name: str, optimizer: str, length: float, rare: str) -> None:
+def test_rates_from_1e_300_to_1e300_end_well_or_say_that_they_did_not(
+    name: str, optimizer: str, length: float, rare: str
+) -> None:
     task = TASKS[name] or {"task": rare}
-    assert_right(found(task, length=length, **OPTIMIZERS[optimizer]))
+    dataset = found(task, length=length, **OPTIMIZERS[optimizer])
+    assert_right(dataset)
+    if (name, optimizer, length) == QUICK[0]:
+        # A step of 1e300 overflows the logits' products in the next one.
+        assert (dataset.status == Status.DIVERGED).sel(eta_y=1e300, eta_z=1e300)

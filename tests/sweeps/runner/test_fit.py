@@ -1,6 +1,7 @@
 """Tiles fit into the memory of a device, by measurement; and where they compute."""
 
 import dataclasses
+import math
 from typing import Any
 
 import jax
@@ -29,7 +30,34 @@ def limited(monkeypatch: pytest.MonkeyPatch, available: int) -> Work:
     return Work(GRID, tiles.mesh(jax.devices()[:1]))
 
 
-@pytest.mark.full  # halving stays
+@pytest.mark.parametrize(
+    ("available", "tile", "needed"),
+    [
+        (20_625, (4, 4), 16_500),
+        (20_624, (4, 2), 8_500),
+        (5_625, (4, 1), 4_500),
+        (5_624, (2, 1), 2_500),
+        (1, (1, 1), 1_500),
+    ],
+)
+def test_a_tile_is_halved_until_its_program_takes_no_more_than_there_is(
+    available: int, tile: tuple[int, int], needed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A kilobyte a run and a half for all of them, of 0.8 of the memory; one run is tried,
+    whatever is said of it."""
+
+    class Sized:
+        def __init__(self, job: tiles.Job) -> None:
+            self.bytes = 1000 * math.prod(job.tile) + 500
+
+    monkeypatch.setattr(tiles, "Program", Sized)
+    monkeypatch.setattr(tiles, "PROGRAMS", {})
+    found = limited(monkeypatch, available)
+    assert (found.tile, found.plan.bytes_per_device) == (tile, needed)
+
+
+# Compiles for each tile.
+@pytest.mark.full("test_a_tile_is_halved_until_its_program_takes_no_more_than_there_is")
 def test_a_tile_is_the_largest_that_the_programs_own_count_allows(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
