@@ -13,6 +13,7 @@ import dynsim
 import sweeps
 from odes import symmetric
 from sweeps import cli
+from sweeps.commands import explain as explain_module
 from sweeps.commands.explain import Explain, _overlap, explain
 from sweeps.runner.spec import Sweep
 from sweeps.systems.yz import large
@@ -36,14 +37,15 @@ def test_the_prediction_is_what_descent_does() -> None:
     assert found.stages["rise_end"] == pytest.approx(2 * math.log(34) / 10)
 
 
-@pytest.mark.full  # a flow for each regime
-def test_regimes_follow_the_closed_forms_times() -> None:
+@pytest.mark.usefixtures("quick_theory")
+def test_regimes_follow_the_closed_forms_times(monkeypatch: pytest.MonkeyPatch) -> None:
+    # The flow, which has one program for all numbers of steps.
+    monkeypatch.setattr(explain_module, "DESCENT_STEPS", 0)
     # t0' = 70.5 and t0 = 205 at eta_Y = 0.1.
     regimes = [explain(Explain(eta_y=0.1, steps=steps)).regime for steps in (70, 71, 205, 206)]
     assert regimes == ["scanning at the end", *["in transition at the end"] * 2, "snapped"]
 
 
-@pytest.mark.full  # many tasks
 def test_strained_assumptions_are_named_where_they_are_strained(tmp_path: Path) -> None:
     strained = " ".join(explain(Explain(eta_y=1.0, eta_z=2.0, momentum=0.9, steps=5)).strained)
     for word in ("weak overlap", "eta -> 0", "Assumption 1c", "no inertia", "T -> infinity"):
@@ -56,7 +58,7 @@ def test_strained_assumptions_are_named_where_they_are_strained(tmp_path: Path) 
     assert explain(gentle).strained == ()
 
 
-@pytest.mark.full  # the symmetric prediction stays
+@pytest.mark.usefixtures("quick_theory")
 def test_a_task_without_symmetry_is_predicted_by_its_flow(tmp_path: Path) -> None:
     path = tmp_path / "task.npz"
     np.savez(path, probs=[[0.6, 0.4, 0], [0.5, 0, 0.5]], query=[0, 1])

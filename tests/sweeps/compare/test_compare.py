@@ -3,15 +3,17 @@
 import json
 from pathlib import Path
 
+import matplotlib.pyplot as plt
 import numpy as np
 import pytest
 
 import sweeps
-from dynsim import Trajectory
+from dynsim import Status, Trajectory
+from dynsim.trajectory import counts
 from sweeps import cli
-from sweeps.compare import report, scatter
+from sweeps.compare import comparison, panels, report, scatter
 from sweeps.compare.comparison import chosen
-from sweeps.compare.layer import compare
+from sweeps.compare.layer import Comparison, compare
 from sweeps.compare.settings import Compare
 
 pytestmark = pytest.mark.usefixtures("quick_theory")
@@ -20,11 +22,15 @@ SMALL = {"steps": 12, "seeds": 3, "length": 24, "batch": 8, "times": 6, "theorie
 
 
 @pytest.fixture(scope="module")
-def written(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    out = tmp_path_factory.mktemp("compare")
-    result = compare(Compare(out=out, **SMALL))
-    report.write(result)
-    (out / "table.txt").write_text(report.table(result))
+def compared(tmp_path_factory: pytest.TempPathFactory) -> Comparison:
+    return compare(Compare(out=tmp_path_factory.mktemp("compare"), **SMALL))
+
+
+@pytest.fixture(scope="module")
+def written(compared: Comparison) -> Path:
+    out = compared.config.out
+    report.write(compared)
+    (out / "table.txt").write_text(report.table(compared))
     return out
 
 
@@ -68,7 +74,11 @@ def test_predicted_and_measured_spread_stand_side_by_side(written: Path) -> None
     assert "Standard deviation over seeds at the end." in table
 
 
-@pytest.mark.full  # a comparison of its own
+# A comparison of its own.
+@pytest.mark.full(
+    "test_the_best_theory_stands_first_and_once",
+    "test_bad_input_ends_with_one_line_and_writes_nothing",
+)
 def test_short_sequences_leave_theories_of_finite_length_out(tmp_path: Path) -> None:
     # As a script asks for it; of the theories that apply, plain is the most exact then.
     result = sweeps.compare.compare(**{**SMALL, "length": 16, "theories": ("best", "plain")})
@@ -82,11 +92,39 @@ def test_short_sequences_leave_theories_of_finite_length_out(tmp_path: Path) -> 
 
 
 def test_files_are_complete_and_the_table_names_theories(written: Path) -> None:
-    assert (written / "compare.png").stat().st_size > 10_000
+    assert {path.name for path in written.iterdir()} == {
+        "compare.json",
+        "compare.npz",
+        "compare.png",
+        "table.txt",
+    }
     assert not [p for p in written.iterdir() if p.name.startswith(".")]
     table = (written / "table.txt").read_text()
     for word in ("sampling", "descent", "plain", "z_top_distinct", "3 OK", "t0'"):
         assert word in table
+
+
+def test_the_picture_shows_what_the_arrays_hold(compared: Comparison, written: Path) -> None:
+    figure = panels.draw(compared)
+    loss, *_, speed = figure.axes[:4]
+    with np.load(written / "compare.npz", allow_pickle=False) as arrays:
+        times = arrays["simulation/times"][0, 1:]
+        for ax, name in ((loss, "loss"), (speed, "speed")):
+            runs, plain = (arrays[f"{source}/{name}"] for source in ("simulation", "plain"))
+            if name == "speed":
+                runs, plain = runs.mean(-1), plain.mean(-1)
+            drawn = {str(line.get_label()).split(",")[0]: line for line in ax.get_lines()}
+            theory = compared.about("plain")[0].split(",")[0]
+            for label, values in ((theory, plain[0]), ("simulation", runs.mean(0))):
+                np.testing.assert_array_equal(drawn[label].get_xdata(), times)
+                # Means of three runs in float32.
+                np.testing.assert_allclose(drawn[label].get_ydata(), values[1:], rtol=1e-6)
+    # K ln(M) / eta_Y with K = 2, M = 34; t0 is after the end.
+    at = [line.get_xdata()[0] for line in speed.get_lines() if len(set(line.get_xdata())) == 1]
+    assert 2 * np.log(34) in [pytest.approx(t) for t in at]
+    assert max(at) <= 12
+    assert (loss.get_xscale(), loss.get_yscale()) == ("log", "log")
+    plt.close(figure)
 
 
 def test_the_best_theory_stands_first_and_once() -> None:
@@ -100,7 +138,11 @@ def test_the_best_theory_stands_first_and_once() -> None:
     assert prediction.regime == "snapped"
 
 
-@pytest.mark.full  # a comparison of its own
+# A comparison of its own.
+@pytest.mark.full(
+    "test_the_report_is_what_the_arrays_say",
+    "extension/test_extension.py::test_its_system_is_compared_with_its_theory",
+)
 def test_json_prints_the_report_alone(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
     # As many times as in `SMALL`, so that the programs of the theories are the same.
     arguments = ["compare", "--steps", "12", "--seeds", "1", "--length", "inf", "--batch", "inf"]
@@ -159,7 +201,11 @@ def test_an_output_path_that_is_a_file_is_refused(
     assert path.read_text() == "kept"
 
 
-@pytest.mark.full  # a comparison of its own
+# A comparison of its own.
+@pytest.mark.full(
+    "test_means_are_of_the_runs_that_ended_well",
+    "sweeps/runner/test_run.py::test_diverged_runs_are_data_and_are_masked",
+)
 def test_runs_that_diverge_are_counted_and_left_out(
     tmp_path: Path, capsys: pytest.CaptureFixture
 ) -> None:
@@ -168,6 +214,19 @@ def test_runs_that_diverge_are_counted_and_left_out(
     assert cli.main(["compare", *wild, *few]) == 0
     assert "DIVERGED" in capsys.readouterr().out
     assert (tmp_path / "compare.png").exists()
+
+
+def test_means_are_of_the_runs_that_ended_well() -> None:
+    loss = np.array([[1.0, 2.0], [np.inf, np.nan], [3.0, 6.0]])
+    status = np.array([Status.OK, Status.DIVERGED, Status.OK])
+    times = np.tile([0.0, 1.0], (3, 1))
+    runs = Trajectory(times, {"loss": loss}, None, status, np.array([-1, 0, -1]), "simulation")
+    fine = comparison.valid(runs, "loss")
+    np.testing.assert_array_equal(comparison.average(fine), [2, 4])
+    np.testing.assert_allclose(comparison.spread(fine), [np.sqrt(2), np.sqrt(8)])
+    assert np.isnan(comparison.spread(fine[:1])).all()
+    assert np.isnan(comparison.average(fine[:0])).all()
+    assert comparison.counted(counts(status)) == "2 OK, 1 DIVERGED"
 
 
 def test_variances_within_and_between_starts_add_up() -> None:

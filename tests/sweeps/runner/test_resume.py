@@ -135,7 +135,10 @@ def test_kills_and_ctrl_c_lose_only_the_chunk_in_flight(workers: Workers) -> Non
     assert_complete(workers)
 
 
-@pytest.mark.full  # leases are tested step by step in `store`
+@pytest.mark.full(
+    "test_kills_and_ctrl_c_lose_only_the_chunk_in_flight",
+    "sweeps/runner/store/test_bucket.py::test_a_dead_writer_is_waited_for_and_one_that_was_stopped_finds_its_lease_gone",
+)
 def test_a_writer_of_a_bucket_is_killed_and_its_lease_ends(
     workers: Workers, s3: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -156,7 +159,10 @@ def test_a_writer_of_a_bucket_is_killed_and_its_lease_ends(
     assert_complete(workers)
 
 
-@pytest.mark.full  # locks of shares are tested in `test_run.py`, kills above
+@pytest.mark.full(
+    "test_kills_and_ctrl_c_lose_only_the_chunk_in_flight",
+    "sweeps/runner/store/test_store.py::test_what_the_chunks_took_is_noted_by_each_process_that_ends",
+)
 def test_two_processes_share_a_sweep_and_one_is_killed_and_restarted(workers: Workers) -> None:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
@@ -178,7 +184,8 @@ def test_two_processes_share_a_sweep_and_one_is_killed_and_restarted(workers: Wo
     assert_complete(workers)
 
 
-@pytest.mark.full  # a process for each kill
+# A process for each kill.
+@pytest.mark.full("test_kills_and_ctrl_c_lose_only_the_chunk_in_flight")
 def test_thirty_kills_at_any_moment_lose_no_chunk() -> None:
     (line,) = kills.report(30)
     found = re.fullmatch(r"30 kills; (\d+) of (\d+) chunks written, .*: yes", line)

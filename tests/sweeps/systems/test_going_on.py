@@ -4,10 +4,12 @@ import dataclasses
 from pathlib import Path
 from typing import Any
 
+import jax
 import numpy as np
 import pytest
 
 import sweeps
+from dynsim.precision import precision
 from sweeps.runner.spec import Sweep
 from sweeps.systems import registry
 
@@ -36,7 +38,36 @@ def test_training_of_every_system_that_can_goes_on() -> None:
     assert {name for name, _ in ENGINES} == set(registry.BUILT_IN) - {"two_stage"}
 
 
-@pytest.mark.full  # the loop and the runner have tests of their own
+@pytest.mark.parametrize(("system", "engine"), ENGINES)
+def test_every_engine_that_can_go_on_leaves_a_checkpoint(system: str, engine: str) -> None:
+    kind = registry.system(system).run
+    rules = registry.engines(registry.system(system))[engine]
+    run: Any = kind(steps=5, **SMALL[system])
+    sweep = Sweep({"seed": [1]}, run, engine, rules.observables.names()[:1], checkpoint=True)
+    problem = sweep.problem({})
+
+    def ended(settings: Any) -> Any:
+        prepared = rules.prepare(problem.task, sweep.record)
+        task, rule = rules.assemble(settings, prepared, sweep.point({}).numbers())
+        key = jax.random.key(0)
+        drawn = () if rules.draw is None else (rules.draw(settings, prepared, key),)
+        return rules.run(settings, task, rule, key, *drawn)
+
+    with precision(sweep.dtype):
+        left = jax.eval_shape(lambda: ended(problem.settings).checkpoint)
+        assert left.step == 5
+        # It begins there, as it says where no step is left to make.
+        at = jax.tree.map(lambda leaf: np.zeros(leaf.shape, leaf.dtype), left)
+        with pytest.raises(ValueError, match="must be more than the 5 of the checkpoint"):
+            jax.eval_shape(lambda: ended(problem.settings._replace(checkpoint=at)))
+
+
+# Three programs for each engine.
+@pytest.mark.full(
+    "test_every_engine_that_can_go_on_leaves_a_checkpoint",
+    "sweeps/runner/store/test_reuse.py::test_runs_go_on_for_more_steps",
+    "dynsim/training/test_loop.py::test_two_parts_are_the_run",
+)
 @pytest.mark.parametrize(("system", "engine"), ENGINES)
 def test_two_parts_are_the_run(system: str, engine: str, tmp_path: Path) -> None:
     kind = registry.system(system).run

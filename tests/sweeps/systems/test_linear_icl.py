@@ -18,7 +18,9 @@ from sweeps.systems.linear_icl.settings import LinearICL
 RUN = LinearICL(spectrum="geometric", steps=40, batch=float("inf"), scale=0.3)
 
 
-@pytest.mark.full  # the engine is that of all systems
+@pytest.mark.full(
+    "sweeps/systems/test_cells.py::test_a_cell_has_the_task_and_the_rule_of_its_values"
+)
 @pytest.mark.usefixtures("quick_theory")
 def test_numbers_share_a_program_and_are_the_single_runs() -> None:
     axes = {"ratio": [0.5, 1.0], "scale": [0.2, 0.4], "eta": [0.5, 1.0], "seed": [3]}
@@ -47,7 +49,7 @@ def test_commands_find_the_system_of_a_task() -> None:
     assert cli.find(["phase", "--task=linear-icl"])[0] == "phase linear_icl"
 
 
-@pytest.mark.full  # a system of another package is compared in tests/extension
+@pytest.mark.full("extension/test_extension.py::test_its_system_is_compared_with_its_theory")
 @pytest.mark.usefixtures("quick_theory")
 def test_compare_holds_theory_against_training(tmp_path: Path) -> None:
     options = ["--scale", "0.5", "--times", "4", "--theories", "corrected", "scalar"]

@@ -16,7 +16,9 @@ from sweeps.systems.sparse_attention import SparseAttention
 INFINITE = float("inf")
 
 
-@pytest.mark.full  # linear_icl stands in
+@pytest.mark.full(
+    "sweeps/systems/test_cells.py::test_a_cell_has_the_task_and_the_rule_of_its_values"
+)
 def test_sparse_attention_runs_are_the_single_ones() -> None:
     run = SparseAttention(length=8, d=4, steps=30, batch=4)
     before = len(tiles.PROGRAMS)
@@ -32,7 +34,9 @@ def test_sparse_attention_runs_are_the_single_ones() -> None:
     assert cell.loss.item() == pytest.approx(float(alone["loss"][0]), rel=1e-4)
 
 
-@pytest.mark.full
+@pytest.mark.full(
+    "sweeps/systems/test_cells.py::test_a_cell_has_the_task_and_the_rule_of_its_values"
+)
 def test_joma_runs_are_the_single_ones() -> None:
     run = JoMA(steps=20, length=16, batch=4, activation="tanh")
     before = len(tiles.PROGRAMS)

@@ -14,7 +14,9 @@ from sweeps.systems.qkv import QKVTraining
 RUN = QKVTraining(steps=6, length=12, batch=8, width=34, momentum=0.5)
 
 
-@pytest.mark.full  # as for linear_icl
+@pytest.mark.full(
+    "sweeps/systems/test_cells.py::test_a_cell_has_the_task_and_the_rule_of_its_values"
+)
 def test_rates_and_scales_share_a_program_and_are_the_single_runs() -> None:
     axes = {"eta_z": [0.1, 1.0], "scale": [0.5, 2.0], "seed": [1]}
     before = len(tiles.PROGRAMS)

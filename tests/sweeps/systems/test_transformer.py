@@ -1,5 +1,6 @@
 """Transformers on text in sweeps, and the numbers that their figures report."""
 
+import json
 from pathlib import Path
 
 import jax
@@ -18,7 +19,9 @@ from sweeps.systems.transformer.settings import TextTraining
 TINY = TextTraining(length=6, width=4, mlp=0, batch=2, steps=3, num_held_out=4, clip=0.5)
 
 
-@pytest.mark.full  # sweeps of other systems rest on the same
+@pytest.mark.full(
+    "sweeps/systems/test_cells.py::test_a_cell_has_the_task_and_the_rule_of_its_values"
+)
 def test_a_sweep_over_rates_is_the_single_runs_and_compiles_once() -> None:
     axes = {"eta": [0.5, 4.0], "clip": [0.1, 1.0], "seed": [2]}
     before = len(tiles.PROGRAMS)
@@ -113,13 +116,31 @@ def test_measures_of_sparse_and_frozen() -> None:
     assert found["top"] == pytest.approx(0.25)
 
 
-@pytest.mark.full  # a training for each panel
+# A training for each panel.
+@pytest.mark.full(
+    "test_the_trend_is_the_least_squares_line",
+    "test_equal_progress_is_equal_rate_times_steps",
+    "test_measures_of_sparse_and_frozen",
+)
 def test_figures_are_drawn(tmp_path: Path) -> None:
+    dims = ("eta", "seed", "time")
     sizes = {"steps": 20, "length": 6, "width": 4, "mlp": 0, "batch": 2}
     paths = figure10.run(figure10.Figure10(eta=(1.0, 2.0), seeds=2, out=tmp_path / "a", **sizes))
     paths += figure7.run(figure7.Figure7(layers=(1,), seeds=1, out=tmp_path / "b", **sizes))
-    assert len(paths) == 6
-    assert all(path.stat().st_size > 100 for path in paths)
+    names = [f"fig{n}.{suffix}" for n in (10, 7) for suffix in ("npz", "json", "png")]
+    assert [path.name for path in paths] == names
+    stored = sweeps.open(tmp_path / "a" / "simulation")
+    with np.load(paths[0]) as arrays:
+        np.testing.assert_array_equal(arrays["entropy"], stored.entropy.transpose(*dims))
+        final = arrays["entropy"][..., -1].astype(float)
+    line = np.polyfit(np.repeat([1.0, 2.0], 2), final.ravel(), 1)
+    found = json.loads(paths[1].read_text())["equal steps"]
+    np.testing.assert_allclose([found["slope"], found["intercept"]], line, rtol=1e-6, atol=1e-9)
+    stored = sweeps.open(tmp_path / "b" / "layers-1")
+    with np.load(paths[3]) as arrays:
+        np.testing.assert_array_equal(arrays["1/attention"], stored.attention)
+    (layer,) = json.loads(paths[4].read_text())["1"]
+    assert layer["entropy"] == pytest.approx(float(stored.layer_entropy[0, -1, 0]), rel=1e-6)
     with pytest.raises(ValueError, match="eta = 1e\\+30, clip = 0: every run with 1 layer"):
         figure7.run(
             figure7.Figure7(layers=(1,), seeds=1, eta=1e30, clip=0, out=tmp_path / "c", **sizes)

@@ -21,7 +21,10 @@ AXES = {"eta_y": [0.5, 1.0], "eta_z": [1.0]}
 TRAINING = Training(task="syn", num_common=3, num_distinct=2, steps=30)
 
 
-@pytest.mark.full  # explain uses it
+@pytest.mark.full(
+    "test_memory_of_the_symmetric_engine_grows_with_what_it_records",
+    "odes/symmetric/test_placement.py::test_a_merged_state_stands_for_one_of_single_tokens",
+)
 def test_the_symmetric_engine_records_what_any_theory_does() -> None:
     own = ENGINES["symmetric"].observables.names()
     assert {name for name in OBSERVABLES if name != "B"} < set(own)

@@ -60,7 +60,11 @@ def assert_complete(out: Path, whole: dict[str, np.ndarray]) -> None:
         np.testing.assert_array_equal(found[name].values, values)
 
 
-@pytest.mark.full  # executors that break stay, in test_driver
+# Processes that import JAX.
+@pytest.mark.full(
+    "sweeps/runner/cluster/test_driver.py::test_a_worker_that_fails_at_everything_spoils_no_chunk",
+    "sweeps/runner/cluster/test_driver.py::test_chunks_are_those_of_one_process",
+)
 def test_a_killed_worker_of_dask_loses_nothing(
     whole: dict[str, np.ndarray], tmp_path: Path
 ) -> None:
@@ -74,7 +78,8 @@ def test_a_killed_worker_of_dask_loses_nothing(
     assert_complete(tmp_path / "s", whole)
 
 
-@pytest.mark.full  # the same to a driver as Dask's, of which a test is above
+# Processes that import JAX.
+@pytest.mark.full("sweeps/runner/cluster/test_driver.py::test_chunks_are_those_of_one_process")
 @pytest.mark.parametrize("kind", ["processes", "loky"])
 def test_other_executors(kind: str, whole: dict[str, np.ndarray], tmp_path: Path) -> None:
     if kind == "loky":

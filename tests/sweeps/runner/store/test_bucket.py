@@ -95,7 +95,6 @@ def test_an_address_that_cannot_be_one_is_refused_by_name(address: Any, message:
             use(address)
 
 
-@pytest.mark.full  # commands stay
 def test_a_figure_keeps_its_sweeps_in_a_bucket_and_its_files_in_a_folder(
     address: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -259,7 +258,11 @@ def test_a_put_whose_answer_was_lost_is_known_as_ones_own(s3: Any, hasty: None) 
     assert bucket.look(key).value == b"third"
 
 
-@pytest.mark.full  # hundreds of requests
+# Hundreds of requests.
+@pytest.mark.full(
+    "test_a_put_whose_answer_was_lost_is_known_as_ones_own",
+    "test_the_commands_read_and_write_a_bucket",
+)
 def test_a_bucket_that_answers_500_now_and_then_holds_what_a_folder_holds(
     s3: Any, hasty: None, tmp_path: Path
 ) -> None:

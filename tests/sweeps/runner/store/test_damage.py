@@ -42,7 +42,8 @@ def test_flipped_bits_and_lost_files_are_errors_that_name_the_file(damage: Damag
     assert deletions(damage, [note]) == {"open: same": 1, "info: not known": 1, "check: same": 1}
 
 
-@pytest.mark.full  # each in all ways, of which resuming and drawing take their time
+# Each in all ways, of which resuming and drawing take their time.
+@pytest.mark.full("test_flipped_bits_and_lost_files_are_errors_that_name_the_file")
 def test_a_thousand_flips_and_every_lost_file_are_seen_in_all_ways(tmp_path: Path) -> None:
     damage = Damage(tmp_path)
     assert_seen(flips(damage, 1000, seed=1), 6, "same")

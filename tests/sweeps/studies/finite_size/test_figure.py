@@ -27,7 +27,11 @@ def test_enumeration_is_the_multinomial_law() -> None:
         np.testing.assert_allclose(weight @ (counts - 8 * p) ** 2, 8 * p * (1 - p), rtol=1e-12)
 
 
-@pytest.mark.full  # the orders by themselves: `dynsim/yz`
+@pytest.mark.full(
+    "test_enumeration_is_the_multinomial_law",
+    "test_samples_tell_how_well_they_know_the_loss",
+    "dynsim/yz/test_finite_length.py::test_losses_gradient_and_slope_are_those_of_the_full_hessian",
+)
 def test_errors_fall_like_the_first_and_second_power_of_the_length() -> None:
     lengths = (64, 128, 256)
     errors = order.against_enumeration(dynsim.sgd(1.0, 1.0), lengths, 30)
@@ -65,10 +69,11 @@ def test_ratios_are_pooled_over_classes() -> None:
     assert found.loss_error.item() == pytest.approx(found.loss.item() / np.sqrt(98))
 
 
-@pytest.mark.full
+@pytest.mark.full(
+    "test_ratios_are_pooled_over_classes", "test_samples_tell_how_well_they_know_the_loss"
+)
 def test_the_figure_says_what_it_measured(tmp_path: Path) -> None:
     figure.run(figure.FiniteSize(seeds=16, steps=20, samples=50, out=tmp_path))
     numbers = json.loads((tmp_path / "finite-size.json").read_text())
     assert numbers["slopes"]["loss"]["finite"] == pytest.approx(-2, abs=0.1)
     assert set(numbers["ratios"]) == {"sgd", "momentum", "adam"}
-    assert (tmp_path / "finite-size.png").stat().st_size > 10_000

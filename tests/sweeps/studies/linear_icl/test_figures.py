@@ -37,7 +37,10 @@ def test_fewer_heads_are_held_against_the_plateau_that_they_can_reach() -> None:
     np.testing.assert_allclose(over, [[[0, 0]], [[0, 0.3]]], atol=1e-12)
 
 
-@pytest.mark.full  # the ladder has the plateaus
+@pytest.mark.full(
+    "test_rests_and_escapes_of_stairs_are_found",
+    "odes/linear_icl/test_ladder.py::test_training_rests_on_the_plateaus_at_the_predicted_times",
+)
 def test_small_starts_of_unequal_eigenvalues_are_learned_one_by_one(tmp_path: Path) -> None:
     config = diagram.LinearICLPlateaus(
         scale=(0.05, 1.0), ratio=(0.4, 1.0), resolution=2, seeds=2, steps=3000, out=tmp_path

@@ -11,7 +11,10 @@ from sweeps.studies.qkv.figure import FigureQKV, run
 pytestmark = pytest.mark.usefixtures("quick_theory")
 
 
-@pytest.mark.full  # two flows and a training
+# Two flows and a training.
+@pytest.mark.full(
+    "odes/qkv/test_factors.py::test_the_factors_move_as_the_weights_do_and_y_and_z_as_derived"
+)
 def test_the_figure_shows_the_flow_of_the_factors_closer_than_the_plain_one(tmp_path: Path) -> None:
     config = FigureQKV(out=tmp_path, width=(40,), scale=(1.0, 4.0), steps=50, seeds=1)
     paths = run(config)

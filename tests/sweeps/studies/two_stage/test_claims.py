@@ -56,9 +56,13 @@ SIZES = {
     "fast": Size({"preset": "fast"}, 3, 3),
 }
 LIMITS = {"K1": 0.05, "K2": 0.02, "W_norm": 0.02, "V_norm": 0.02, "W_trace": 0.02}
-FULL = pytest.mark.full
-# The parts, training and equations, are tested by themselves in `dynsim` and `odes`.
-BOTH = pytest.mark.parametrize("size", [pytest.param(s, marks=FULL) for s in ("small", "full")])
+# Minutes of training at either size; training and equations have default tests by themselves.
+FULL = pytest.mark.full(
+    "test_verdicts_follow_the_numbers",
+    "dynsim/two_stage/test_simulate.py::test_a_run_is_the_algorithm_step_by_step",
+    "odes/two_stage/test_solve.py::test_nominal_run_has_the_numbers_of_the_reduction",
+)
+BOTH = pytest.mark.parametrize("size", ["small", "full"])
 
 
 @pytest.fixture(scope="module")
@@ -140,6 +144,7 @@ def test_times_at_which_the_components_are_learned(train: Callable[..., Runs]) -
     assert found.learned_Q.mean() == pytest.approx(85, abs=14)
 
 
+@FULL
 @BOTH
 @pytest.mark.parametrize("name", LIMITS)
 def test_reduced_ode_against_the_mean_of_the_runs(
@@ -153,6 +158,7 @@ def test_reduced_ode_against_the_mean_of_the_runs(
     assert off <= LIMITS[name] * found.over_time(mean) + found.over_time(error)
 
 
+@FULL
 @BOTH
 def test_the_claims(
     train: Callable[..., Runs], solve: Callable[[str], Trajectory], size: str
@@ -167,13 +173,17 @@ def test_the_claims(
     assert [c.text for c in (*found, *traces[:3]) if not c.holds] == []
 
 
+@FULL
 @BOTH
 def test_a_large_rate_alone_learns_p_and_not_q(train: Callable[..., Runs], size: str) -> None:
     found = two_stage_claims.large_rate_alone(train(size, control="forever"))
     assert [c.text for c in found if not c.holds] == []
 
 
-@FULL
+@pytest.mark.full(
+    "test_verdicts_follow_the_numbers",
+    "odes/two_stage/test_maps.py::test_floor_of_the_specialised_loss",
+)
 def test_a_trained_bias_removes_the_floor_and_keeps_the_stages(train: Callable[..., Runs]) -> None:
     """Without it the accuracy of Q ends at three quarters."""
     bias, plain = train("fast", bias=True), train("fast")

@@ -50,7 +50,9 @@ def tiny(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setitem(presets.PRESETS, name, numbers | TINY)
 
 
-@pytest.mark.full  # sweeps of other systems rest on the same
+@pytest.mark.full(
+    "sweeps/systems/test_cells.py::test_a_cell_has_the_task_and_the_rule_of_its_values"
+)
 @pytest.mark.usefixtures("tiny")
 def test_a_sweep_over_traced_numbers_is_the_single_runs_and_compiles_once() -> None:
     """Rates change the number of steps, r and coupling the task: none of them the program."""
@@ -75,7 +77,10 @@ def test_a_sweep_over_traced_numbers_is_the_single_runs_and_compiles_once() -> N
     np.testing.assert_allclose(cell["eta_time"], alone["eta_time"], rtol=1e-6)
 
 
-@pytest.mark.full  # the draws by themselves: `dynsim/two_stage`
+@pytest.mark.full(
+    "dynsim/two_stage/test_simulate.py::test_data_drawn_before_are_those_of_the_key",
+    "sweeps/runner/test_run.py::test_steps_as_an_axis_record_at_their_own_times",
+)
 @pytest.mark.usefixtures("tiny")
 def test_prompts_are_drawn_once_for_a_seed(monkeypatch: pytest.MonkeyPatch) -> None:
     """Whatever the points, the chunks and the order of the axes; and anew for other sizes."""
@@ -99,7 +104,6 @@ def test_prompts_are_drawn_once_for_a_seed(monkeypatch: pytest.MonkeyPatch) -> N
         )
 
 
-@pytest.mark.full  # sweeps of other theories rest on the same
 @pytest.mark.usefixtures("tiny")
 @pytest.mark.parametrize(
     ("engine", "coupling"),
@@ -130,11 +134,15 @@ def test_the_sweep_that_comes_along_loads() -> None:
     assert [dim.size for dim in sweep.dims] == [4, 3, 1]
 
 
-@pytest.mark.full  # a comparison of its own
+# A training and its theories to compile.
+@pytest.mark.full(
+    "test_errors_are_over_the_time_that_rates_add_up_to",
+    "extension/test_extension.py::test_its_system_is_compared_with_its_theory",
+)
 @pytest.mark.usefixtures("tiny")
 @pytest.mark.parametrize(
     "theories",
-    [("anchored",), pytest.param(("anchored", "ode", "sde", "seeds"), marks=pytest.mark.full)],
+    [("anchored",), ("anchored", "ode", "sde", "seeds")],
     ids=["one-theory", "all-theories"],
 )
 def test_compare_measures_what_it_stores(theories: tuple[str, ...], tmp_path: Path) -> None:
@@ -184,6 +192,25 @@ def test_compare_measures_what_it_stores(theories: tuple[str, ...], tmp_path: Pa
     np.testing.assert_allclose(anchored[:, [0, switch]], state[:, [0, switch], 0], rtol=1e-6)
 
 
+def test_errors_are_over_the_time_that_rates_add_up_to() -> None:
+    """By the trapezoidal rule, whatever the steps are; of the trace of V the modulus counts."""
+    steps, time = np.array([0.0, 1.0, 50.0, 60.0]), np.array([0.0, 0.2, 10.0, 130.0])
+    trained = np.array([[0.7, 0.5, 0.2, 0.1], [0.7, 0.3, 0.1, 0.1]])
+    sign = np.array([[1.0], [-1.0]])
+    runs = Runs(TwoStage(), steps, time, {"K1": trained, "V_trace": sign * trained}, 0)
+    solved = np.array([[0.7, 0.5, 0.1, 0.2]])
+    good, never = np.array([Status.OK]), np.array([-1])
+    values = {"K1": solved, "V_trace": -solved}
+    theories = {"ode": Trajectory(steps[None], values, None, good, never, "ode")}
+    found = TwoStageComparison(TwoStage(), runs, theories, ("K1", "V_trace"))
+    off, mean = solved[0] - trained.mean(0), trained.mean(0)
+    squares = [np.trapezoid(x**2, time) for x in (off, mean)]
+    for name in ("K1", "V_trace"):
+        errors = found.relative_error("ode", name)
+        assert errors["over_time"] == pytest.approx(np.sqrt(squares[0] / squares[1]), rel=1e-12)
+        assert errors["at_end"] == pytest.approx(1, rel=1e-12)
+
+
 def test_a_comparison_says_why_a_component_was_not_learned() -> None:
     """Runs as if none had learned anything, at settings where theory has one reason each."""
     time = np.array([0.0, 10.0])
@@ -221,7 +248,11 @@ def as_trained(runs: Runs, names: tuple[str, ...]) -> dict[str, Trajectory]:
     }
 
 
-@pytest.mark.full  # a training and a theory for each of its panels
+# A training and a theory for each of its panels.
+@pytest.mark.full(
+    "test_a_comparison_says_why_a_component_was_not_learned",
+    "sweeps/studies/two_stage/test_claims.py::test_verdicts_follow_the_numbers",
+)
 @pytest.mark.usefixtures("tiny")
 @pytest.mark.parametrize(
     "controls",
@@ -250,7 +281,10 @@ def test_figures_resume_and_keep_what_they_draw(
     assert len(tiles.PROGRAMS) == before
 
 
-@pytest.mark.full
+@pytest.mark.full(
+    "test_points_are_counted_on_their_side_of_the_line",
+    "odes/two_stage/test_thresholds.py::test_boundary_of_a_finite_time",
+)
 def test_the_plane_of_the_phases_is_drawn(tmp_path: Path) -> None:
     out = tmp_path / "phase"
     command = ["figure", "two_stage_phase", "--d", "4", "--length", "7", "--decay", "0.2"]
@@ -262,7 +296,10 @@ def test_the_plane_of_the_phases_is_drawn(tmp_path: Path) -> None:
     assert (arrays["lines/finite_time"] < arrays["lines/infinite_time"]).all()
 
 
-@pytest.mark.full  # the orders by themselves: `odes/two_stage`
+@pytest.mark.full(
+    "odes/two_stage/test_maps.py::test_loss_and_gradient_are_those_of_sampled_prompts",
+    "odes/two_stage/test_spread.py::test_variance_of_the_gradient_against_tokens_one_by_one",
+)
 @pytest.mark.usefixtures("tiny")
 def test_the_study_of_finite_size_tells_orders_and_variances(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -279,7 +316,9 @@ def test_the_study_of_finite_size_tells_orders_and_variances(
     assert arrays["variance"].shape == (3, 7)
 
 
-@pytest.mark.full  # a figure of trainings; what it computes: `spectrum`
+@pytest.mark.full(
+    "dynsim/two_stage/test_rank_truncation.py::test_directions_are_kept_and_dropped_in_the_order_of_their_singular_values"
+)
 @pytest.mark.usefixtures("tiny")
 def test_the_spectrum_of_runs_is_kept(tmp_path: Path) -> None:
     out = tmp_path / "spectrum"
@@ -352,7 +391,10 @@ def test_bad_sweeps_are_refused(sweep: Sweep, message: str) -> None:
     assert message in str(error.value)
 
 
-@pytest.mark.full  # so in `sweeps/compare`
+@pytest.mark.full(
+    "sweeps/runner/test_run.py::test_diverged_runs_are_data_and_are_masked",
+    "dynsim/two_stage/test_simulate.py::test_a_run_that_blows_up_is_data",
+)
 @pytest.mark.usefixtures("tiny")
 def test_runs_that_diverge_are_left_out_of_the_means() -> None:
     found = sweeps.run(

@@ -142,7 +142,12 @@ def test_without_eq_10() -> None:
         text_theory.fates(task, OPTIMIZER, steps=1)
 
 
-@pytest.mark.full  # a training and a flow
+# Two trainings and a flow.
+@pytest.mark.full(
+    "test_without_eq_10",
+    "test_rules_agree_where_the_theorem_speaks",
+    "dynsim/classes/test_estimated.py::test_known_law_is_recovered",
+)
 def test_figure_of_generated_text(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Topic words gain and stop words lose, as predicted, far above the trivial base rate."""
     config = CorpusFigure(steps=60, top=8, out=tmp_path)
