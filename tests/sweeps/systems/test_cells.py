@@ -1,0 +1,90 @@
+"""A cell of a sweep has the task and the rule that its values name, in every system."""
+
+import math
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+import pytest
+
+import dynsim
+from dynsim.two_stage.noisy_sgd import noisy_sgd
+from sweeps.runner.spec import Sweep
+from sweeps.systems import registry
+
+
+class Case(NamedTuple):
+    """Settings of a run, the values of a cell, what they stand for, and how many programs its
+    sweep takes."""
+
+    settings: dict[str, Any]
+    cell: dict[str, float]
+    task: Any
+    rule: Any
+
+
+CASES = {
+    "yz": Case(
+        {"momentum": 0.5},
+        {"eta_y": 2.0, "eta_z": 0.3, "momentum": 0.6},
+        dynsim.syn_small(),
+        dynsim.momentum(2.0, 0.3, 0.6),
+    ),
+    "qkv": Case(
+        {"momentum": 0.5, "width": 34},
+        {"eta_y": 2.0, "eta_z": 0.3, "momentum": 0.6, "scale": 1.5},
+        dynsim.syn_small(),
+        (dynsim.momentum(2.0, 0.3, 0.6), dynsim.EmbeddedSpec(34, scale=1.5)),
+    ),
+    "two_stage": Case(
+        {},
+        {"r": 2.0, "s1": 0.7, "coupling": 0.4, "eta_1": 0.1, "decay": 0.2, "tau": 0.3},
+        dynsim.prompts(32, 129, gamma0=1.0, s1=0.7, s2=1.0, r=2.0, coupling=0.4),
+        noisy_sgd(0.1, 0.01, 0.2, 0.3, stage_2=3.0),
+    ),
+    "linear_icl": Case(
+        {"spectrum": "geometric", "batch": math.inf, "scale": 0.3},
+        {"eta": 0.4, "ratio": 0.7, "scale": 0.2},
+        dynsim.regression(spectrum="geometric", ratio=0.7),
+        (dynsim.Descent(0.4), 0.2),
+    ),
+    "sparse_attention": Case(
+        {"length": 8, "d": 4},
+        {"eta": 0.4, "p": 0.7},
+        dynsim.retrieval(8, 4, p=0.7),
+        dynsim.Descent(0.4),
+    ),
+    "joma": Case(
+        {"length": 16, "batch": 4},
+        {"eta_y": 0.4, "eta_z": 0.2, "temperature": 0.7, "scale": 0.3},
+        dynsim.syn_medium(1),
+        (dynsim.sgd(0.4, 0.2), {"scale": 0.3, "temperature": 0.7}),
+    ),
+    "transformer": Case(
+        {"clip": 0.5}, {"eta": 0.4, "clip": 0.7}, None, dynsim.Descent(0.4, clip=0.7)
+    ),
+}
+
+
+def test_every_system_has_a_case() -> None:
+    assert set(CASES) == set(registry.BUILT_IN)
+
+
+@pytest.mark.parametrize("system", CASES)
+def test_a_cell_has_the_task_and_the_rule_of_its_values(system: str) -> None:
+    settings, cell, task, rule = CASES[system]
+    kind = registry.system(system).run
+    # The other value is the run's own, and another one.
+    axes = {name: [value / 2, value] for name, value in cell.items()}
+    sweep = Sweep({**axes, "seed": [0, 1]}, kind(**settings), "simulation", ("loss",))
+    assert len(list(sweep.slices())) == 1, "its numbers share a program"
+    problem = sweep.problem({})
+    numbers = sweep.point(cell).numbers()
+    assert set(numbers) == set(problem.numbers)
+    prepared = sweep.rules.prepare(problem.task, sweep.record)
+    found = sweep.rules.assemble(problem.settings, prepared, numbers)
+    wanted = (found[0] if task is None else task, rule)
+    ours, theirs = (jax.tree.leaves(each) for each in (found, wanted))
+    for got, want in zip(ours, theirs, strict=True):
+        # Tasks may be in float32.
+        np.testing.assert_allclose(got, want, rtol=1e-6)
