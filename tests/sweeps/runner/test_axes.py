@@ -139,6 +139,11 @@ def test_only_what_decides_the_numbers_is_hashed() -> None:
         {**base, "axes": {"eta_z": [1, 3], "seed": [0]}},
         {**base, "axes": {"seed": [0], "eta_z": [1, 2]}},
         {**base, "record": ["loss"]},
+        {**base, "times": [0, 5]},
+        {**base, "engine": "plain"},
+        {**base, "engine": "plain", "rtol": 1e-6},
+        {**base, "axes": {"eta_z": [1, 2], "eta_y": [1, 2]}},
+        {**base, "axes": {"eta_z": [1, 2], "eta_y": [1, 2]}, "zip": [["eta_z", "eta_y"]]},
     ]
     prints = [manifest.fingerprint(files.from_table(table).as_json()) for table in variants]
     assert len(set(prints)) == len(prints)

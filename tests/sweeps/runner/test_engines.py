@@ -2,16 +2,20 @@
 `tests/systems/test_yz.py` holds against the equations."""
 
 from collections.abc import Iterator
+from typing import Any
 
 import jax
+import numpy as np
 import pytest
 
+from odes.solver import flows
+from odes.solver.tolerances import DEFAULT_TOLERANCES
 from odes.theory import FINITE
 from sweeps import Sweep, Training
 from sweeps.runner import tiles
 from sweeps.runner.work import Work
 from sweeps.systems.yz.engines import ENGINES
-from tests.systems.euler import euler_instead
+from tests.systems.euler import euler, euler_instead
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -35,3 +39,20 @@ def test_every_engine_traces(name: str) -> None:
     with jax.enable_x64(sweep.dtype == "float64"):
         made = Work(sweep, tiles.mesh()).variables()
     assert (made["loss"].shape, made["loss"].dims) == ((2,), ("time",))
+
+
+def test_a_sweep_is_solved_to_its_own_tolerance(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[tuple[float, float]] = []
+
+    def integrate(*given: Any, tolerances: Any, **options: Any) -> Any:
+        asked.append((tolerances.rtol, tolerances.atol))
+        return euler(*given, **options)
+
+    monkeypatch.setattr(flows, "integrate", integrate)
+    for rtol in (1e-4, 1e-9, None):
+        sweep = Sweep({"eta_z": [1.0]}, Training(steps=5), "plain", ("loss",), (0, 5), rtol=rtol)
+        with jax.enable_x64(True):
+            Work(sweep, tiles.mesh()).variables()
+    # The absolute one is a hundredth of it, and by default the solver has its own.
+    np.testing.assert_allclose(asked[:2], [(1e-4, 1e-6), (1e-9, 1e-11)])
+    assert asked[2] == DEFAULT_TOLERANCES["float64"][:2]

@@ -14,7 +14,7 @@ import dynsim
 import sweeps
 from odes.yz import population
 from sweeps import Sweep, Training
-from sweeps.runner import tiles, work
+from sweeps.runner import labels, tiles, work
 from sweeps.runner.run import valid
 
 pytestmark = pytest.mark.usefixtures("quick_theory")
@@ -103,6 +103,31 @@ def test_new_values_and_grid_sizes_compile_nothing() -> None:
     assert len(tiles.PROGRAMS) == before + 1, "another tile is another program"
 
 
+def test_runs_that_differ_in_more_than_values_have_programs_of_their_own(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Also where their arrays are of the same shapes."""
+    monkeypatch.setattr(tiles, "PROGRAMS", {})
+    monkeypatch.setattr(tiles, "Program", lambda job: object())
+    engine, settings = GRID.rules, GRID.problem({}).settings
+    job = tiles.Job((np.zeros(3),), ("eta",), (2, 4), engine, settings, tiles.mesh())
+    first = tiles.program(job)
+    assert tiles.program(job._replace(task=(np.ones(3),))) is first
+    for change in (
+        {"task": (np.zeros(4),)},
+        {"task": (np.zeros(3, int),)},
+        {"task": [np.zeros(3)]},
+        {"numbers": ("eta", "clip")},
+        {"tile": (4, 2)},
+        {"engine": engine._replace(trains=False)},
+        {"settings": settings._replace(record=("loss",))},
+        {"mesh": tiles.mesh(jax.devices()[:1])},
+        {"state": 8},
+    ):
+        assert tiles.program(job._replace(**change)) is not first, change
+        assert tiles.program(job) is first
+
+
 def test_programs_are_made_a_few_ahead_and_only_the_last_ones_are_kept(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -175,6 +200,9 @@ def test_steps_as_an_axis_record_at_their_own_times() -> None:
     np.testing.assert_allclose(short[:3], long[:3], rtol=1e-5)
     assert np.isnan(short[3])
     assert np.isfinite(long[3])
+    ends = labels.coordinates(dataclasses.replace(sweep, times="end"))["time"]
+    assert ends[0] == ("steps",)
+    np.testing.assert_array_equal(ends[1], [2, 6])
 
 
 def test_runs_taken_in_the_order_of_their_rates_come_back_to_their_own_cells() -> None:

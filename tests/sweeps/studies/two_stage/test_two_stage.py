@@ -283,7 +283,7 @@ def test_figures_resume_and_keep_what_they_draw(
 
 @pytest.mark.full(
     "test_points_are_counted_on_their_side_of_the_line",
-    "odes/two_stage/test_thresholds.py::test_boundary_of_a_finite_time",
+    "odes/two_stage/test_thresholds.py::test_critical_noise_is_the_root",
 )
 def test_the_plane_of_the_phases_is_drawn(tmp_path: Path) -> None:
     out = tmp_path / "phase"
