@@ -6,6 +6,7 @@ from pathlib import Path
 import matplotlib.pyplot as plt
 import numpy as np
 import pytest
+from scipy.stats import chi2
 
 import sweeps
 from dynsim import Status, Trajectory
@@ -18,7 +19,8 @@ from sweeps.compare.settings import Compare
 
 pytestmark = pytest.mark.usefixtures("quick_theory")
 
-SMALL = {"steps": 12, "seeds": 3, "length": 24, "batch": 8, "times": 6, "theories": ("plain",)}
+SEEDS = 30
+SMALL = {"steps": 12, "seeds": SEEDS, "length": 24, "batch": 8, "times": 6, "theories": ("plain",)}
 
 
 @pytest.fixture(scope="module")
@@ -40,7 +42,7 @@ def test_the_report_is_what_the_arrays_say(written: Path) -> None:
         simulation = {n: arrays[f"simulation/{n}"].astype(float) for n in ("loss", "speed")}
         plain = {n: arrays[f"plain/{n}"] for n in ("loss", "speed")}
         times = arrays["simulation/times"][0]
-    assert simulation["loss"].shape == (3, times.size)
+    assert simulation["loss"].shape == (SEEDS, times.size)
     assert plain["speed"].shape == (1, times.size, 2)
     np.testing.assert_array_equal(times[[0, -1]], [0, 12])
     for name, runs in simulation.items():
@@ -48,7 +50,7 @@ def test_the_report_is_what_the_arrays_say(written: Path) -> None:
         errors = numbers["theories"]["plain"]["relative_error"][name]
         over_time = np.sqrt((difference**2).sum() / (runs.mean(0) ** 2).sum())
         assert errors["over_time"] == pytest.approx(over_time, rel=1e-9)
-        sampling = np.sqrt((runs.var(0, ddof=1) / 3).sum() / (runs.mean(0) ** 2).sum())
+        sampling = np.sqrt((runs.var(0, ddof=1) / SEEDS).sum() / (runs.mean(0) ** 2).sum())
         found = numbers["simulation"]["sampling_error"][name]["over_time"]
         assert found == pytest.approx(sampling, rel=1e-9)
     peak = simulation["speed"].mean((0, 2))
@@ -63,12 +65,15 @@ def test_predicted_and_measured_spread_stand_side_by_side(written: Path) -> None
     with np.load(written / "compare.npz", allow_pickle=False) as arrays:
         runs = arrays["simulation/z_top_distinct"][:, -1].astype(float)
     found = numbers["spread_at_end"]["z_top_distinct"]
-    # Root mean square over the two classes, and the sampling error by three runs.
+    # Root mean square over the two classes, and the sampling error by so many runs.
     measured = np.sqrt(runs.var(0, ddof=1).mean())
     assert found["measured"] == pytest.approx(measured, rel=1e-9)
-    assert found["error"] == pytest.approx(measured / 2, rel=1e-9)
-    # Three runs of two classes: a chi-square with four degrees of freedom, 1e-4 of each side.
-    assert 0.2 < found["predicted"] / measured < 12
+    assert found["error"] == pytest.approx(measured / np.sqrt(2 * (SEEDS - 1)), rel=1e-9)
+    # Variances of two classes: a chi-square, 1e-4 of each side. Two hundred runs have 7 % less than
+    # is predicted, of the next order in 1/T and 1/B.
+    free = 2 * (SEEDS - 1)
+    low, high = np.sqrt(free / chi2.isf([1e-4, 1 - 1e-4], free))
+    assert low / 1.1 < found["predicted"] / measured < high * 1.1
     table = (written / "table.txt").read_text()
     assert "descent-finite-t" in table
     assert "Standard deviation over seeds at the end." in table
@@ -100,7 +105,7 @@ def test_files_are_complete_and_the_table_names_theories(written: Path) -> None:
     }
     assert not [p for p in written.iterdir() if p.name.startswith(".")]
     table = (written / "table.txt").read_text()
-    for word in ("sampling", "descent", "plain", "z_top_distinct", "3 OK", "t0'"):
+    for word in ("sampling", "descent", "plain", "z_top_distinct", f"{SEEDS} OK", "t0'"):
         assert word in table
 
 
@@ -117,7 +122,7 @@ def test_the_picture_shows_what_the_arrays_hold(compared: Comparison, written: P
             theory = compared.about("plain")[0].split(",")[0]
             for label, values in ((theory, plain[0]), ("simulation", runs.mean(0))):
                 np.testing.assert_array_equal(drawn[label].get_xdata(), times)
-                # Means of three runs in float32.
+                # Means of runs in float32.
                 np.testing.assert_allclose(drawn[label].get_ydata(), values[1:], rtol=1e-6)
     # K ln(M) / eta_Y with K = 2, M = 34; t0 is after the end.
     at = [line.get_xdata()[0] for line in speed.get_lines() if len(set(line.get_xdata())) == 1]
