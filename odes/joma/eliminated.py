@@ -7,8 +7,19 @@ With rates eta_Y of V and eta_Z of z, c = eta_Z/eta_Y, and one query, along the 
     softmax  z = z_0 + (c/(2T)) sum_k (v_k^2 - v_k0^2 - (|v_k|^2 - |v_k0|^2) b_0)        approximate
 
 elementwise, b_0 the mean attention at the start. As remembered, the printed line has 1/2 in front
-of the first term only; derivation and code have it on both. For exp attention, linear activation
-and a fixed signal from zero weights, V_l = a_l Delta_l with Delta_kl = E[g_k x_l] and
+of the first term only; derivation and code have it on both.
+
+The first line gives z^2, so z is a function of V only where its sign is known [ours]. For each
+token (z, sqrt(c) v) stays on z^2 - c |v|^2 = I. For I > 0 this hyperboloid has two sheets: z never
+leaves its own, and is eliminated. For I < 0 it has one sheet, on which z may cross zero, where v
+turns around but z' = sum_k v_k E[g_k h_k' x] is not zero. Both signs of z then belong to the same
+V, so z is integrated along with V by its own equation, that of `odes.joma.flow`. So it is for I = 0
+too, because the root is not smooth at the tip of the cone. For linear attention "joma" is thus
+exact from every start; but it eliminates only the tokens with z_0^2 > c sum_k v_k0^2, and for the
+others Theorem 1 is merely a conserved quantity.
+
+For exp attention, linear activation and a fixed signal from zero weights, V_l = a_l Delta_l with
+Delta_kl = E[g_k x_l] and
 
     sqrt(c)/T |V_l| = sqrt 2 erfinv(sqrt(2/pi) (sqrt(c)/T) eta_Y |Delta_l| t)            Theorem 2
 
@@ -37,6 +48,9 @@ from odes.joma.flow import check_given, started
 from odes.solver.integrate import integrate, judge, run
 from odes.solver.tolerances import Tolerances, checked_tolerances
 
+State = tuple[Hidden, Array | None]
+"""V and r; and for linear attention z, which moves where Theorem 1 leaves its sign open."""
+
 
 def inapplicable(
     task: SequenceClasses, optimizer: Optimizer, *, shape: Shape | None = None, erf: bool = False
@@ -63,7 +77,11 @@ def solve_eliminated(
     dtype: DType = "float64",
     tolerances: Tolerances | None = None,
 ) -> Trajectory:
-    """Integrate V and r with the attention of Theorem 1; as `odes.joma.flow.solve`, for sgd."""
+    """Integrate V and r with the attention of Theorem 1; as `odes.joma.flow.solve`, for sgd.
+
+    Where Theorem 1 leaves the sign of a token's z open, which happens for linear attention with
+    z_0^2 <= c sum_k v_k0^2, that z is integrated as well.
+    """
     checks.kind("init", init, Joint)
     check_given(task, optimizer, init, shape, temperature)
     return run(
@@ -89,13 +107,8 @@ def logits(
     shape: Shape,
     temperature: Float[Array, ""],
 ) -> Float[Array, "1 M"]:
-    """z of Theorem 1, (1, M)."""
-    square, first = (jnp.asarray(V) ** 2 for V in (hidden.V, start.Y.V))
-    grown = square - first
-    if shape.attention == "linear":
-        z = jnp.asarray(start.Z)
-        # The sign is that of the start, which z cannot leave: at z = 0 nothing moves it.
-        return jnp.sign(z) * jnp.sqrt(jnp.maximum(z**2 + ratio * jnp.sum(grown, 0)[None], 0))
+    """z of Theorem 1, (1, M), of exp and softmax attention."""
+    grown = jnp.asarray(hidden.V) ** 2 - jnp.asarray(start.Y.V) ** 2
     if shape.attention == "softmax":
         grown = grown - jnp.sum(grown, axis=1, keepdims=True) * mean[None]
     return jnp.asarray(start.Z) + ratio / (2 * temperature) * jnp.sum(grown, axis=0)[None]
@@ -116,21 +129,33 @@ def _eliminated(
     examples, ratio = population(task), jnp.asarray(optimizer.eta_z) / jnp.asarray(optimizer.eta_y)
     attention = model.attended(init.Z, task, examples, shape.attention, temperature)
     mean = jnp.asarray(examples.weight @ attention)
+    norm = lambda hidden: ratio * jnp.sum(jnp.asarray(hidden.V) ** 2, axis=0)[None]  # noqa: E731
+    invariant = jnp.asarray(init.Z) ** 2 - norm(init.Y)
+    keeps_sign = invariant > 0
 
-    def whole(hidden: Hidden) -> Joint:
-        return Joint(hidden, logits(hidden, init, mean, ratio, shape, temperature))
+    def whole(state: State) -> Joint:
+        hidden, carried = state
+        if carried is None:
+            return Joint(hidden, logits(hidden, init, mean, ratio, shape, temperature))
+        # The root of a positive number for every token, so that all derivatives are finite.
+        root = jnp.sqrt(jnp.where(keeps_sign, invariant + norm(hidden), 1))
+        return Joint(hidden, jnp.where(keeps_sign, jnp.sign(carried) * root, carried))
 
-    def field(t: Float[Array, ""], hidden: Hidden, args: None) -> Hidden:
-        Z = whole(hidden).Z
-        of = lambda Y: model.loss(Joint(Y, Z), task, examples, shape, temperature)  # noqa: E731
-        return jax.tree.map(lambda slope: -optimizer.eta_y * slope, jax.grad(of)(hidden))
+    def field(t: Float[Array, ""], state: State, args: None) -> State:
+        of = lambda params: model.loss(params, task, examples, shape, temperature)  # noqa: E731
+        slope = jax.grad(of)(whole(state))
+        hidden = jax.tree.map(lambda slope: -optimizer.eta_y * slope, slope.Y)
+        if state[1] is None:
+            return hidden, None
+        # Where Theorem 1 has z, the carried one stays at the start, for its sign.
+        return hidden, jnp.where(keeps_sign, 0, -jnp.asarray(optimizer.eta_z) * slope.Z)
 
     solved = integrate(
         field,
-        init.Y,
+        (init.Y, jnp.asarray(init.Z) if shape.attention == "linear" else None),
         times,
         None,
-        save=lambda t, hidden, _: record(measure(task, whole(hidden), shape, temperature)),
+        save=lambda t, state, _: record(measure(task, whole(state), shape, temperature)),
         clock=Clock(),
         tolerances=tolerances,
     )

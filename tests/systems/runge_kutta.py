@@ -17,7 +17,13 @@ from odes.solver.integrate import Clock, Save, Solved, VectorField, judge
 
 STEPS = 30
 """From each recorded time to the next."""
-FIELDS = "odes.solver.flows", "odes.yz.eq10", "odes.yz.lemma3", "odes.yz.theorem4"
+FIELDS = (
+    "odes.solver.flows",
+    "odes.yz.eq10",
+    "odes.yz.lemma3",
+    "odes.yz.theorem4",
+    "odes.joma.eliminated",
+)
 
 
 def integrate(
