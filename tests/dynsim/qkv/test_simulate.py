@@ -8,6 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from scipy import stats
 
 import dynsim
 from dynsim.qkv import model as embedded
@@ -107,6 +108,42 @@ def test_descent_is_a_numpy_loop_on_recorded_batches(rule: str, frozen: tuple) -
         moved = np.abs(leaf - weights[name]).max()
         assert (moved == 0) == (name in frozen), name
         np.testing.assert_allclose(getattr(got.params, name), leaf, rtol=1e-8, atol=1e-9)
+
+
+@pytest.mark.usefixtures("x64")
+def test_an_infinite_batch_descends_the_loss_of_finite_sequences() -> None:
+    """To first order in 1/L, loss and gradient are the averages over all count vectors of L tokens,
+    each with its multinomial probability."""
+    L, priors = 40, np.array([0.6, 0.4])
+    probs = np.array([[0.5, 0.3, 0.2, 0], [0.25, 0, 0.4, 0.35]])
+    task = dynsim.sequence_classes(probs, [0, 1], prior=priors)
+    spec = EmbeddedSpec(5, embedding="gaussian", tied=False, residual=True)
+    start = initial_embedded(task, spec, jax.random.key(1), "float64")
+    parts = np.array([(i, j, L - i - j) for i in range(L + 1) for j in range(L + 1 - i)])
+    counts, weight = np.zeros((2, len(parts), 4)), np.zeros((2, len(parts)))
+    for n, (p, prior) in enumerate(zip(probs, priors, strict=True)):
+        counts[n][:, p > 0] = parts
+        weight[n] = prior * stats.multinomial.pmf(parts, L, p[p > 0])
+    classes = jnp.repeat(jnp.arange(2), len(parts))
+    of_examples = jax.jit(jax.value_and_grad(embedded.loss))
+
+    def exact(counts: np.ndarray) -> np.ndarray:
+        examples = yz.Examples(classes, jnp.asarray(counts.reshape(-1, 4)), weight.ravel())
+        return np.concatenate(
+            [np.ravel(x) for x in jax.tree.leaves(of_examples(start, task, examples))]
+        )
+
+    run = simulate_embedded(
+        task, dynsim.sgd(1.0, 1.0), init=start, steps=1, times=[0, 1], frozen=(), length=L + 1,
+        batch=math.inf, record="loss", dtype="float64",
+    )  # fmt: skip
+    moved = jax.tree.map(lambda a, b: np.ravel(a - b), start, run.params)
+    found = np.concatenate([run["batch_loss"][:1], *jax.tree.leaves(moved)])
+    finite, infinite = exact(counts), exact(np.broadcast_to(probs[:, None], counts.shape))
+    # The next order is smaller by something of order 1/L, and so is the effect itself.
+    missed, effect = np.abs(found - finite), np.abs(infinite - finite)
+    assert missed[0] < 5 / L * effect[0]
+    assert np.linalg.norm(missed[1:]) < 5 / L * np.linalg.norm(effect[1:])
 
 
 @pytest.mark.full  # the loop in NumPy stays
