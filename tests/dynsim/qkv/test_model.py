@@ -211,7 +211,6 @@ def test_what_goes_back_in_practice_is_the_gradient_by_the_attended_tokens() -> 
     np.testing.assert_allclose(got, jax.jit(jax.grad(likelihood))(a)[0], rtol=1e-10, atol=1e-13)
 
 
-@pytest.mark.full  # by many draws
 @pytest.mark.usefixtures("x64")
 def test_starting_weights_have_the_stated_law() -> None:
     params = weights(9, EmbeddedSpec(100, heads=2, scale=2.0, value_scale=0.5, tied=False))

@@ -146,7 +146,6 @@ def test_an_infinite_batch_descends_the_loss_of_finite_sequences() -> None:
     assert np.linalg.norm(missed[1:]) < 5 / L * np.linalg.norm(effect[1:])
 
 
-@pytest.mark.full  # the loop in NumPy stays
 @pytest.mark.usefixtures("x64")
 @pytest.mark.parametrize(
     "settings",
@@ -178,7 +177,7 @@ def test_with_one_factor_held_at_identity_it_is_the_yz_run_on_the_same_batches(
     np.testing.assert_allclose(layer.Z, want.params.Z, rtol=1e-10, atol=1e-12)
 
 
-@pytest.mark.full  # sweeps of qkv rest on it too
+@pytest.mark.full("test_statuses_and_relative_loss_are_those_of_simulate_under_vmap")
 def test_vmap_over_scales_rates_and_keys_is_the_loop() -> None:
     def run(scale: jax.Array, eta: jax.Array, seed: jax.Array) -> dynsim.Trajectory:
         init = EmbeddedSpec(12, heads=2, scale=scale, embedding="gaussian", tied=False)
@@ -199,47 +198,45 @@ def test_vmap_over_scales_rates_and_keys_is_the_loop() -> None:
     assert np.ptp(together["entropy"][1:, 0]) > 1e-3
 
 
-@pytest.mark.full  # two trainings for one claim
 def test_the_positional_prior_weighs_the_same_sequences() -> None:
     key, init = jax.random.key(3), EmbeddedSpec(12, scale=2.0, embedding="gaussian")
-    run = lambda **options: simulate_embedded(
-        TASK,
-        dynsim.sgd(1.0, 1.0),
-        key,
-        init=init,
-        steps=4,
-        length=16,
-        batch=8,
-        record=["loss"],
-        **options,
-    )
-    plain, flat, steep = run(), run(slope=0.0), run(slope=50.0)
-    np.testing.assert_allclose(flat["batch_loss"], plain["batch_loss"], rtol=1e-5)
-    # With a steep prior the query attends to its neighbour alone.
     start = initial_embedded(TASK, init, key)
     tokens_key = jax.random.fold_in(jax.random.split(key)[1], 0)
     classes, tokens = sampling.sample_tokens(TASK, tokens_key, 8, 16)
-    last = yz.Examples(classes, jax.nn.one_hot(tokens[:, -2], TASK.M), jnp.full(8, 1 / 8))
-    np.testing.assert_allclose(steep["batch_loss"][0], embedded.loss(start, TASK, last), rtol=1e-5)
-    np.testing.assert_allclose(steep["loss"][0], plain["loss"][0], rtol=1e-6)
+    context = np.eye(TASK.M, dtype=np.float32)[np.asarray(tokens)[:, :-1]]
+    loss = jax.jit(embedded.loss)
+    # Without a slope all of the context counts, with a steep one the query's neighbour alone.
+    for slope, counts in ((0.0, context.sum(1)), (50.0, context[:, -1])):
+        got = simulate_embedded(
+            TASK, dynsim.sgd(1.0, 1.0), key, init=init, steps=1, times=[0], length=16, batch=8,
+            record=["loss"], slope=slope,
+        )  # fmt: skip
+        want = loss(start, TASK, yz.Examples(classes, counts, np.full(8, 1 / 8, np.float32)))
+        np.testing.assert_allclose(got["batch_loss"][0], want, rtol=1e-5)
+    # What is recorded is the population's, which has no positions.
+    np.testing.assert_allclose(got["loss"][0], loss(start, TASK, yz.population(TASK)), rtol=1e-5)
 
 
-def test_statuses_and_relative_loss_are_those_of_simulate() -> None:
-    init = EmbeddedSpec(TASK.M, embedding="identity")
-    run = lambda eta, **options: simulate_embedded(
-        TASK, dynsim.sgd(eta, eta), jax.random.key(4), init=init, **INFINITE, **options
-    )
-    good = run(0.5, steps=8, record=["loss", "relative_loss"], times=[0, 8])
-    assert good.status == dynsim.Status.OK
-    assert good.params.U.dtype == np.float32
-    assert 0 < good["relative_loss"][-1] < 1
-    bad = run(1e30, steps=5, record=["loss"])
-    assert bad.status == dynsim.Status.DIVERGED
-    assert 1 <= bad.first_bad_step <= 5
-    init = EmbeddedSpec(TASK.M, embedding="identity", value_scale=1e4)
-    absurd = run(0.0, steps=5, record=["loss"])
-    assert np.isfinite(absurd["batch_loss"]).all()
-    assert (absurd.status, absurd.first_bad_step) == (dynsim.Status.DIVERGED, 0)
+def test_statuses_and_relative_loss_are_those_of_simulate_under_vmap() -> None:
+    def run(eta: float | jax.Array, value_scale: float | jax.Array) -> dynsim.Trajectory:
+        init = EmbeddedSpec(TASK.M, embedding="identity", value_scale=value_scale)
+        return simulate_embedded(
+            TASK, dynsim.sgd(eta, eta), jax.random.key(4), init=init, steps=8, times=[0, 8],
+            record=["loss", "relative_loss"], **INFINITE,
+        )  # fmt: skip
+
+    together = jax.vmap(run)(jnp.array([0.5, 1e30, 0.0]), jnp.array([1.0, 1.0, 1e4]))
+    assert together.status.tolist() == [dynsim.Status.OK, *[dynsim.Status.DIVERGED] * 2]
+    assert 1 <= together.first_bad_step[1] <= 8
+    # A loss can be absurd and finite.
+    assert np.isfinite(together["batch_loss"][2]).all()
+    assert together.first_bad_step[2] == 0
+    alone = run(0.5, 1.0)
+    assert alone.params.U.dtype == np.float32
+    assert 0 < alone["relative_loss"][-1] < 1
+    for name, values in alone.observables.items():
+        # Batched matrix products sum in another order.
+        np.testing.assert_allclose(together[name][0], values, rtol=1e-4, err_msg=name)
 
 
 def simulate(**options: object) -> dynsim.Trajectory:

@@ -40,7 +40,10 @@ def distance(got: object, want: object) -> np.ndarray:
     return np.array([np.linalg.norm(a - b) / np.linalg.norm(b) for a, b in pairs])
 
 
-@pytest.mark.full  # the same field for a moment stays
+@pytest.mark.full(
+    "test_the_factors_move_as_the_weights_do_and_y_and_z_as_derived",
+    "test_with_keys_frozen_at_identity_it_is_the_plain_flow",
+)
 @pytest.mark.parametrize("case", CASES)
 def test_descent_on_the_factors_converges_to_the_flow_at_first_order(case: str) -> None:
     init, errors = start(CASES[case]), []
@@ -119,7 +122,10 @@ def test_at_finite_length_the_factors_follow_the_expansion() -> None:
         np.testing.assert_allclose(a[0], b, rtol=1e-9, atol=1e-13)
 
 
-@pytest.mark.full  # the arithmetic of Adam's flow is `odes.solver.flows`'s, which others go through
+@pytest.mark.full(
+    "test_the_factors_move_as_the_weights_do_and_y_and_z_as_derived",
+    "odes/sparse_attention/test_ladder.py::test_descent_on_all_weights_is_the_flow_of_four_numbers",
+)
 def test_adams_flow_follows_adam_where_the_embedding_is_the_identity() -> None:
     init = start(EmbeddedSpec(TASK.M, scale=1.5, embedding="identity"))
     optimizer, steps = dynsim.adam(0.003, 0.003), 20
@@ -133,7 +139,7 @@ def test_adams_flow_follows_adam_where_the_embedding_is_the_identity() -> None:
 
 
 # What follows is about flows, not about the solver: the fixture stays for the rest of the file.
-@pytest.mark.full  # a flow of each kind
+@pytest.mark.full("test_the_factors_move_as_the_weights_do_and_y_and_z_as_derived")
 @pytest.mark.usefixtures("quick_theory")
 def test_balance_is_conserved_while_the_factors_move() -> None:
     init = start(EmbeddedSpec(TASK.M, heads=2, head_width=6, scale=1.5, tied=False))
@@ -163,7 +169,6 @@ def layered(k: float) -> tuple[Embedded, yz.YZ]:
     return start, yz.YZ(Y, np.zeros((TASK.num_queries, M)))
 
 
-@pytest.mark.full  # the field itself stays
 @pytest.mark.usefixtures("quick_theory")
 @pytest.mark.parametrize(
     "rule", [dynsim.sgd, pytest.param(dynsim.momentum, marks=pytest.mark.full)]
@@ -183,7 +188,6 @@ def test_with_keys_frozen_at_identity_it_is_the_plain_flow(rule: Callable) -> No
         assert distance(jax.tree.map(lambda x: x[0], free.params), want.params)[1] > 1e-3
 
 
-@pytest.mark.full  # the flow itself stays
 @pytest.mark.usefixtures("quick_theory")
 def test_large_keys_bring_the_plain_flow_back_at_fourth_order() -> None:
     errors = []
