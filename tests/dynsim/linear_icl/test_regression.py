@@ -12,7 +12,7 @@ from scipy import stats
 import dynsim
 from dynsim import Heads, Merged, Network, Separate, Status
 from dynsim.linear_icl import model
-from dynsim.linear_icl.sampling import FEW, Sequences, draw
+from dynsim.linear_icl.sampling import FEW, Sequences, _bartlett, draw
 from dynsim.training.descent import Descent
 
 TASK = dynsim.regression()
@@ -79,19 +79,49 @@ def test_sequences_have_the_law_of_their_tokens(N: int) -> None:
         lambda s: (s.beta**2).sum(1),
     ):
         assert stats.ks_2samp(read(fast), read(slow)).pvalue > P_VALUE
-    # Eq. 15: E[beta beta^T] = E[S^2], whose diagonal has the gains.
-    want = task.spectrum**2 * np.asarray(task.gain)
-    error = (fast.beta**2).std(0) / number**0.5
-    assert (np.abs((fast.beta**2).mean(0) - want) < 5 * error).all()
+
+
+def test_means_over_sequences_are_those_of_equation_15() -> None:
+    """E[beta beta^T] = E[S^2] is diagonal and has the gains, E[y beta x^T] is Lambda^2. All means
+    are compared at once by Hotelling's statistic, which knows how they are correlated."""
+    task, number = dynsim.regression(4, 31), 200_000
+    drawn = jax.jit(lambda key: draw(task, key, number))(jax.random.key(6))
+    beta, x, y = (np.asarray(leaf, np.float64) for leaf in drawn)
+    upper = np.triu_indices(4)
+    square = np.asarray(task.spectrum) ** 2
+    read = np.c_[(beta[:, :, None] * beta[:, None])[:, *upper], y[:, None] * beta * x, x**2]
+    want = np.r_[np.diag(square * np.asarray(task.gain))[upper], square, task.spectrum]
+    missed = read.mean(0) - want
+    statistic = number * missed @ np.linalg.solve(np.cov(read.T), missed)
+    assert stats.chi2.sf(statistic, want.size) > P_VALUE
+
+
+@pytest.mark.parametrize("N", [5, FEW, FEW + 11])
+def test_sums_and_rejection_draw_chi_squared_numbers(N: int) -> None:
+    """The factor's diagonal has N, N - 1, ... degrees of freedom, odd and even ones: their
+    distributions, and their sum, of which a missing degree would be many standard errors."""
+    task = dynsim.regression(4, N)
+    factor = np.asarray(
+        jax.jit(lambda key: _bartlett(task, key, 20_000, "float32"))(jax.random.key(7))
+    )
+    diagonal = np.diagonal(factor, axis1=1, axis2=2) ** 2
+    for squares, freedom in zip(diagonal.T, N - np.arange(4), strict=True):
+        assert stats.kstest(squares, stats.chi2(freedom).cdf).pvalue > P_VALUE
+    total = (np.float64(factor) ** 2).sum((1, 2))
+    assert stats.kstest(total, stats.chi2(4 * N).cdf).pvalue > P_VALUE
 
 
 @pytest.mark.usefixtures("x64")
 def test_the_population_loss_is_the_mean_over_sequences() -> None:
-    M = np.random.default_rng(2).normal(size=(4, 4))
-    batch = draw(TASK, jax.random.key(3), 50_000, "float64")
+    # With so short a context every term of the gain is a good part of the loss.
+    task, number = dynsim.regression(4, 6), 200_000
+    M = 2 * np.eye(4) + np.random.default_rng(2).normal(size=(4, 4))
+    batch = jax.jit(lambda key: draw(task, key, number, "float64"))(jax.random.key(3))
+    batch = jax.tree.map(np.asarray, batch)
     errors = (batch.y - ((batch.beta @ M) * batch.x).sum(1)) ** 2
-    sampling = float(errors.std()) / 50_000**0.5
-    assert abs(float(errors.mean()) - float(model.loss(M, TASK))) < 5 * sampling
+    want, sampling = float(model.loss(M, task)), float(errors.std()) / number**0.5
+    assert 5 * sampling < 0.05 * want
+    assert abs(float(errors.mean()) - want) < 5 * sampling
     white = dynsim.regression(3, 10, "white")
     # All of tr Lambda is unexplained by an output of zero.
     assert float(model.loss(np.zeros((3, 3)), white)) == 3
