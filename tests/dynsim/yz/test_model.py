@@ -69,6 +69,9 @@ def test_lemma_1_is_the_gradient(source: str, scale: float, residual: bool) -> N
     examples = yz.population(TASK)
     if source == "batch":
         examples = SAMPLE(TASK, jax.random.key(1), 32, 40, "float64")
+    # Unequal weights, as unequal priors make them in the population.
+    weight = np.random.default_rng(2).random(examples.classes.size)
+    examples = yz.Examples(examples.classes, examples.counts, jnp.asarray(weight / weight.sum()))
     value, written_out = WRITTEN_OUT(params, TASK, examples)
     np.testing.assert_allclose(value, LOSS(params, TASK, examples), rtol=1e-13)
     by_autodiff = GRADIENT(params, TASK, examples)

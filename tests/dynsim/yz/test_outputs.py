@@ -1,6 +1,7 @@
 """Training in merged columns of Y against training of every column from given zeros."""
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
@@ -30,6 +31,23 @@ def whole_start(task: dynsim.SequenceClasses) -> yz.YZ:
     return yz.init_zero(task, "float64")
 
 
+@pytest.mark.usefixtures("x64")
+def test_gradient_of_a_merged_column_is_that_of_each_output_in_it() -> None:
+    task, rng = TASKS["few outputs"], np.random.default_rng(0)
+    few = outputs.merged(task, "float64")
+    # Classes in unequal shares, as batches of T infinite have them.
+    batch = sampling.sample_classes_only(task, jax.random.key(0), 5, "float64")
+    assert batch.weight[0] != batch.weight[1]
+    shapes = (task.M, task.K + 1), (task.num_queries, task.M)
+    params = yz.YZ(*(jnp.asarray(rng.normal(size=shape)) for shape in shapes))
+    whole = yz.YZ(few.spread(params.Y), params.Z)
+    loss, grads = jax.jit(outputs.loss_and_grad)(params, task, batch, few)
+    want_loss, want = jax.jit(jax.value_and_grad(yz.loss))(whole, task, batch)
+    np.testing.assert_allclose(loss, want_loss, rtol=1e-13)
+    np.testing.assert_allclose(few.spread(grads.Y), want.Y, rtol=1e-10, atol=1e-15)
+    np.testing.assert_allclose(grads.Z, want.Z, rtol=1e-10, atol=1e-15)
+
+
 @pytest.mark.parametrize(
     ("name", "rule"),
     [
@@ -51,7 +69,10 @@ def test_merged_columns_train_as_all_of_them_do(name: str, rule: str) -> None:
         np.testing.assert_allclose(ours, theirs, rtol=1e-9, atol=1e-12)
 
 
-@pytest.mark.full  # drawn batches stay
+@pytest.mark.full(
+    "test_gradient_of_a_merged_column_is_that_of_each_output_in_it",
+    "dynsim/yz/test_simulate.py::test_each_optimiser_follows_its_textbook_rule",
+)
 def test_recorded_batches_train_merged_columns_as_well() -> None:
     task = TASKS["few outputs"]
     tokens, labels = zip(
@@ -84,12 +105,11 @@ def test_drawn_batches_hold_whole_sequences(length: int, dtype: str) -> None:
     np.testing.assert_array_equal(np.asarray(drawn.counts, int).sum(1), length - 1)
 
 
-@pytest.mark.full  # what is drawn stays
 def test_batches_drawn_beforehand_are_those_of_the_run() -> None:
     task = TASKS["few outputs"]
-    drawn = sampling.draw_batches(task, jax.random.key(3), steps=12, batch=24, length=30)
-    given = train(task, RULES["sgd"], data=drawn, dtype="float32")
-    itself = train(task, RULES["sgd"], dtype="float32")
+    drawn = sampling.draw_batches(task, jax.random.key(3), steps=2, batch=24, length=30)
+    given = train(task, RULES["sgd"], data=drawn, steps=2, dtype="float32")
+    itself = train(task, RULES["sgd"], steps=2, dtype="float32")
     for ours, theirs in zip(jax.tree.leaves(given), jax.tree.leaves(itself), strict=True):
         np.testing.assert_array_equal(ours, theirs)
 

@@ -8,7 +8,7 @@ import pytest
 import dynsim
 from dynsim.classes.task import SHARED, UNSEEN
 from dynsim.yz import model as yz
-from dynsim.yz import sampling, support
+from dynsim.yz import outputs, sampling, support
 
 # Token 0 is everyone's, token 5 nobody's. Class 2 has one token only, so that its row of the
 # support is filled up with tokens it never holds.
@@ -34,10 +34,13 @@ TASKS = {
     "sums of rows": (dynsim.syn_medium(5), 128),
     "fewer examples than classes": (dynsim.syn_medium(5), 7),
     "sums of rows, all overlapping": (sparse_task(), 128),
-    "one class with most of the batch": (sparse_task([0.6] + 11 * [0.4 / 11]), 128),
+    # Class 10, which has tokens of its own: their rows of the gradient are sums over its examples.
+    "one class with most of the batch": (sparse_task(10 * [0.4 / 11] + [0.6, 0.4 / 11]), 128),
 }
 # What each of them shows is in others as well.
 MARKS = {name: [pytest.mark.full] for name in ("sums of rows", "overlapping", "three queries")}
+MERGED = ("fewer examples than classes", "sums of rows, all overlapping")
+"""The tasks whose outputs without a class share a column of Y."""
 
 
 def test_tokens_are_told_apart_by_the_classes_that_hold_them() -> None:
@@ -52,21 +55,51 @@ def test_tokens_are_told_apart_by_the_classes_that_hold_them() -> None:
 def test_loss_and_gradient_are_those_of_the_dense_model(name: str) -> None:
     task, batch = TASKS[name]
     rng = np.random.default_rng(0)
-    shapes = (task.M, task.M), (task.num_queries, task.M)
+    columns = outputs.merged(task, "float64") if name in MERGED else outputs.each(task)
+    assert (columns.count is not None) == (name in MERGED)
+    width = task.M if columns.count is None else columns.count.size
+    shapes = (task.M, width), (task.num_queries, task.M)
     params = yz.YZ(*(jnp.asarray(2 * rng.normal(size=shape)) for shape in shapes))
+    whole = yz.YZ(columns.spread(params.Y), params.Z)
     examples = sampling.sample_support(task, jax.random.key(1), batch, 20, "float64")
     weight = rng.random(batch)
     examples = support.SupportExamples(
         examples.classes, examples.counts, jnp.asarray(weight / weight.sum())
     )
-    got = jax.jit(support.loss_and_grad)(params, task, examples)
-    want = jax.jit(jax.value_and_grad(yz.loss))(params, task, examples.dense(task))
+    loss, grads = jax.jit(support.loss_and_grad)(params, task, examples, columns)
+    got = loss, yz.YZ(columns.spread(grads.Y), grads.Z)
+    want = jax.jit(jax.value_and_grad(yz.loss))(whole, task, examples.dense(task))
     for ours, theirs in zip(jax.tree.leaves(got), jax.tree.leaves(want), strict=True):
         scale = float(jnp.abs(theirs).max())
         np.testing.assert_allclose(ours, theirs, rtol=1e-10, atol=1e-12 * scale)
 
 
-@pytest.mark.full  # whole runs are differentiated by their rates
+@pytest.mark.usefixtures("x64")
+def test_the_kernel_can_be_differentiated() -> None:
+    task, batch = TASKS["sums of rows, all overlapping"]
+    rng = np.random.default_rng(0)
+    shapes = (task.M, task.M), (task.num_queries, task.M)
+    params, along = (yz.YZ(*(jnp.asarray(rng.normal(size=s)) for s in shapes)) for _ in range(2))
+    examples = sampling.sample_support(task, jax.random.key(1), batch, 20, "float64")
+    dense = examples.dense(task)
+    of_kernel = lambda q: support.loss_and_grad(q, task, examples)
+    of_model = lambda q: jax.value_and_grad(yz.loss)(q, task, dense)
+
+    @jax.jit
+    def derivatives() -> tuple:
+        # Slope of the loss and curvature along a direction, and the gradient in reverse mode.
+        pushed = (jax.jvp(f, (params,), (along,))[1] for f in (of_kernel, of_model))
+        return *pushed, jax.grad(lambda q: of_kernel(q)[0])(params), of_model(params)[1]
+
+    forward, want_forward, reverse, want_reverse = derivatives()
+    got, want = jax.tree.leaves((forward, reverse)), jax.tree.leaves((want_forward, want_reverse))
+    for ours, theirs in zip(got, want, strict=True):
+        scale = float(jnp.abs(theirs).max())
+        np.testing.assert_allclose(ours, theirs, rtol=1e-10, atol=1e-12 * scale)
+
+
+# Whole runs are differentiated by their rates.
+@pytest.mark.full("test_the_kernel_can_be_differentiated")
 @pytest.mark.parametrize("name", ["overlapping", "sums of rows, all overlapping"])
 def test_sampled_runs_can_be_differentiated(name: str) -> None:
     task, batch = TASKS[name]
