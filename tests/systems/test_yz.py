@@ -37,11 +37,10 @@ def test_attention_that_stays() -> None:
     PLAIN.check("fixed_attention")
 
 
-@pytest.mark.full  # a third start through the solver
 def test_a_random_start() -> None:
-    task = dynsim.syn_medium(1, "paper")
-    start = dynsim.initial_weights(task, "uniform", jax.random.key(0), "float64")
-    Layer(task, dynsim.sgd(0.8, 1.5), (0.0, 40.0), start).check("plain")
+    # The program of the first case above.
+    start = dynsim.initial_weights(TASK, "uniform", jax.random.key(0), "float64")
+    Layer(TASK, dynsim.sgd(0.8, 1.5), PLAIN.times, start).check("plain")
 
 
 # Last, because the fixture stays for the rest of the file.

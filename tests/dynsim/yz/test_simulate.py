@@ -190,7 +190,10 @@ def test_python_numbers_as_rates_do_not_recompile() -> None:
     assert _run._cache_size() == before
 
 
-@pytest.mark.full  # many programs
+# Four programs.
+@pytest.mark.full(
+    "test_the_authors_recorded_run_is_reproduced", "test_each_optimiser_follows_its_textbook_rule"
+)
 def test_results_do_not_depend_on_the_global_precision() -> None:
     run = lambda dtype: dynsim.simulate(
         TASK,

@@ -164,7 +164,9 @@ def weakly_overlapping() -> dynsim.SequenceClasses:
     return dynsim.sequence_classes(probs, np.zeros(K))
 
 
-@pytest.mark.full  # a limit, by a series of flows
+@pytest.mark.full(
+    "test_theorem_4_is_its_flow", "test_xi_of_theorem_4_is_theorem_1_at_leading_order"
+)
 def test_theorem_4_is_the_limit_of_eq_10() -> None:
     # One query for all: it moves z_c by all classes, so that distinct tokens, whose gain Theorem 4
     # leaves out of the normaliser, gain but a twelfth of it.

@@ -100,7 +100,10 @@ def test_remark_1_is_a_slower_decoder() -> None:
         np.testing.assert_allclose(found[name], want[name], rtol=1e-6, atol=1e-9, err_msg=name)
 
 
-@pytest.mark.full  # on the flow of Eq. 10 it stays
+@pytest.mark.full(
+    "test_theorem_3_holds_exactly_on_the_flow_of_eq_10",
+    "odes/yz/test_fixed_attention.py::test_finite_m_is_the_layer_with_the_decoder_of_the_theory",
+)
 def test_theorem_3_holds_at_finite_m_as_well() -> None:
     run, leading = solve(IRREGULAR, finite_m=True), solve(IRREGULAR)
     assert predictions.relative_gain_error(IRREGULAR, run["z"]).max() < 1e-7

@@ -19,6 +19,19 @@ TASK = dynsim.syn(2, 2, num_common=3, num_distinct=2)
 TIMES = np.array([0.0, 3.0, 30.0])
 
 
+def test_what_is_merged_twice_keeps_its_copies() -> None:
+    p, rho = np.array([0.1, 0.1, 0.2]), np.array([0.05, 0.05])
+    copies = np.array([2.0, 1, 1]), np.array([4.0, 6])
+    task = symmetric.SymmetricTask(p, rho, 4, 40, 2, *copies)
+    for _ in range(2):
+        task = symmetric.merged(task)
+        np.testing.assert_array_equal(task.p, [0.1, 0.2])
+        np.testing.assert_array_equal(task.p_copies, [3, 1])
+        np.testing.assert_array_equal(task.rho_copies, [10])
+        # Probabilities of a class still sum to 1.
+        assert task.p @ task.p_copies + task.rho @ task.rho_copies == pytest.approx(1, rel=1e-15)
+
+
 def test_a_merged_state_stands_for_one_of_single_tokens() -> None:
     # Common tokens of syn are equally likely, and one kind once merged.
     single, merged = symmetric.placed(TASK), symmetric.placed(TASK, merged=True)
@@ -37,7 +50,6 @@ def test_a_merged_state_stands_for_one_of_single_tokens() -> None:
     assert len(np.unique(got.Y)) == 1 + 3 * 2 + 2
 
 
-@pytest.mark.full  # merged states stay
 def test_what_takes_full_weights_is_that_of_the_full_flow() -> None:
     optimizer, own = dynsim.sgd(1.0, 0.7), "z_distinct"
     names = tuple(name for name in observables.OBSERVABLES if name != "B")

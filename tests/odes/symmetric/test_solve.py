@@ -153,7 +153,29 @@ def test_descent_is_the_full_descent(
     np.testing.assert_allclose(weights.Z, full.params.Z, rtol=0, atol=1e-10)
 
 
-@pytest.mark.full  # explain has as many
+def test_sums_of_rows_stay_for_any_number_of_classes() -> None:
+    K, M, queries = 100_000, 1_000_000, 100
+    task = symmetric.symmetric_profiles(P, RHO, K, M, queries).astype("float64")
+    rng = np.random.default_rng(0)
+    zero = zero_state(task, "float64")
+    state = jax.tree.map(lambda x: jnp.asarray(rng.normal(size=x.shape)), zero)
+    Y, Z = (lambda found: (found.Y, found.Z))(jax.jit(gradient)(task, state))
+    sums = (
+        (Y.own, (K - 1) * Y.other, (M - K) * Y.rest),
+        (K * Y.common_next, (M - K) * Y.common_rest),
+        # The distinct tokens of all classes of a query, and the common ones.
+        (K / queries * jnp.sum(Z.distinct), jnp.sum(Z.common)),
+    )
+    for terms in sums:
+        # Rounding of some ten operations.
+        assert (np.abs(sum(terms)) < 1e-14 * np.abs(terms[0])).all()
+
+
+@pytest.mark.full(
+    "test_sums_of_rows_stay_for_any_number_of_classes",
+    "test_the_flow_is_the_full_population_flow",
+    "sweeps/commands/test_explain.py::test_no_number_of_classes_is_too_large_for_theory",
+)
 def test_a_hundred_thousand_classes_to_a_hundred_million_steps() -> None:
     K, M = 100_000, 1_000_000
     task = symmetric.symmetric_profiles(P, RHO, K, M, 100)
@@ -177,7 +199,12 @@ def test_a_hundred_thousand_classes_to_a_hundred_million_steps() -> None:
     assert (Z.common < 0).all()
 
 
-@pytest.mark.full  # Adam and matching each have a test
+# Adam's flow through the solver, for a batch of rates.
+@pytest.mark.full(
+    "test_descent_is_the_full_descent",
+    "test_adams_field_is_smooth_where_a_gradient_vanishes",
+    "odes/sparse_attention/test_ladder.py::test_descent_on_all_weights_is_the_flow_of_four_numbers",
+)
 def test_adams_matched_flow_follows_adam_and_maps_over_rates() -> None:
     task = symmetric.symmetric_task(dynsim.syn_small())
     steps, rates = np.array([20, 50, 100]), jnp.array([0.01, 0.03])
@@ -211,8 +238,7 @@ def test_one_compilation_serves_all_sizes_and_rates() -> None:
     assert _descend._cache_size() == before
 
 
-@pytest.mark.full  # derivatives of flows stay in yz's test_gradients
-@pytest.mark.parametrize("mode", ["forward", "reverse"])
+@pytest.mark.parametrize("mode", ["forward", pytest.param("reverse", marks=pytest.mark.full)])
 def test_derivatives_by_rates_and_probabilities(mode: str) -> None:
     times = np.array([0.0, 200.0])
     base = symmetric.symmetric_profiles(P, RHO, 4, 40, 2)
@@ -342,7 +368,6 @@ def test_bad_input_is_named(call: Callable[[], object], message: str) -> None:
         call()
 
 
-@pytest.mark.full  # single ones stay
 def test_a_batch_and_merged_tokens_are_the_single_descents() -> None:
     task, times = symmetric.symmetric_task(dynsim.syn_small()), [0, 3, 30]
     record = ("loss", "entropy", "z_top_distinct", "z_top_common", "speed", "xi", "accuracy")

@@ -16,12 +16,11 @@ from tests.systems.gradients import END, SMALL, check, differentiated
 
 pytestmark = pytest.mark.usefixtures("x64")
 
-# The loop of the solver in reverse, and the rungs that need none; `test_gradients.py` has the
-# arithmetic of all rungs.
-QUICK = {"plain", "fixed_attention", "fixed_attention-discrete"}
+# The rungs that need no solver, whose loop in reverse takes ten seconds to compile;
+# `test_gradients.py` has the arithmetic of the others, by Euler.
+QUICK = {"fixed_attention", "fixed_attention-discrete"}
 
 
-@pytest.mark.full  # by Euler in `test_gradients.py`
 @pytest.mark.parametrize(
     "name",
     [
@@ -33,7 +32,11 @@ def test_reverse_mode_through_the_solver_is_central_differences(name: str) -> No
     check(name, differentiated(name))
 
 
-@pytest.mark.full  # derivatives of two programs
+# Derivatives of two programs.
+@pytest.mark.full(
+    "odes/yz/test_gradients.py::test_reverse_mode_is_central_differences",
+    "odes/symmetric/test_solve.py::test_derivatives_by_rates_and_probabilities",
+)
 def test_derivative_by_a_profile_is_that_by_all_classes_together() -> None:
     full, reduced = differentiated("plain"), symmetric.symmetric_task(SMALL)
     p, rho = np.asarray(reduced.p), np.asarray(reduced.rho)
@@ -200,7 +203,11 @@ def test_a_prior_on_the_logits_tilts_the_probabilities() -> None:
     assert np.abs(zero["z"]).max() > 0.1
 
 
-@pytest.mark.full  # the layer's stays
+@pytest.mark.full(
+    "odes/solver/test_flows.py::test_descent_converges_to_the_flow_at_first_order",
+    "test_the_residual_lets_locally_distinct_tokens_gain",
+    "dynsim/yz/test_model.py::test_lemma_1_is_the_gradient",
+)
 def test_descent_of_the_residual_converges_to_its_flow_at_first_order() -> None:
     start, found = yz.init_zero(LOCAL, "float64", residual=True), []
     for eta in (0.2, 0.1):
