@@ -106,7 +106,6 @@ def test_closed_form_is_the_limit_of_small_steps() -> None:
     np.testing.assert_allclose(errors[0] / errors[1], 2, rtol=0.02)
 
 
-@pytest.mark.full  # the recursion stays
 def test_times_between_steps_and_random_starts() -> None:
     start = dynsim.initial_weights(APART, "uniform", jax.random.key(0))
     run = lambda times, **options: fixed_attention.solve(
@@ -253,7 +252,6 @@ def test_the_growth_bound_is_not_known_here() -> None:
         fixed_attention.solve(APART, dynsim.sgd(1.0, 1.0), [0.0], record=("B",))
 
 
-@pytest.mark.full  # a theory for each
 def test_variants_are_registered_but_not_run_by_default() -> None:
     task, optimizer = dynsim.syn(1, 3, num_common=1), dynsim.sgd(1.0, 1.0)
     added = {"corrected", "symmetric", "lemma3", "eq10-finite-m", "eq10-remark-1"}

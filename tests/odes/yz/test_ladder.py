@@ -91,7 +91,7 @@ def test_the_corrected_flow_is_of_second_order() -> None:
     np.testing.assert_allclose(order[1], 2, atol=0.2)
 
 
-@pytest.mark.full  # that of sgd stays
+@pytest.mark.full("odes/solver/test_flows.py::test_corrected_flows_are_of_second_order")
 def test_the_corrected_flow_of_momentum_is_of_second_order() -> None:
     found = [
         errors(dynsim.momentum(eta, eta, 0.5), round(10 / eta), "corrected")[0]
