@@ -132,12 +132,12 @@ def _integrated(
 ) -> Trajectory:
     zero = jnp.zeros((), times.dtype)
     solved = integrate(
-        lambda t, state, args: field(t, state, args),
+        lambda t, state, unit: jax.tree.map(lambda slope: unit * slope, field(t, state, task)),
         (zero, zero),
         times,
-        task,
-        save=lambda t, state, args: record(printed_snapshot(state, args)),
-        clock=Clock(rate(optimizer)),
+        rate(optimizer),
+        save=lambda t, state, _: record(printed_snapshot(state, task)),
+        clock=Clock(),
         tolerances=tolerances,
     )
     return solved.trajectory("printed", solved.final)
