@@ -56,9 +56,8 @@ def test_spread_where_the_loss_is_a_weight_decay() -> None:
             check_variance(start, optimizer.init**2)
             check_variance(end, v_free / (1 - decay * h / 2))
             continue
-        np.testing.assert_allclose(
-            start.mean(), optimizer.init**2, rtol=4 * (2 / size / num) ** 0.5
-        )
+        few = 4 * (2 / size / num) ** 0.5
+        np.testing.assert_allclose(start.mean(), optimizer.init**2, rtol=few)
         check_variance(start, 2 * optimizer.init**4 / size, size)
         if place in (3, 6):
             rest = noise / (2 * pull)
@@ -67,7 +66,7 @@ def test_spread_where_the_loss_is_a_weight_decay() -> None:
     # The signal of the noise: x = -c v / (c + 2 lambda), s = -c x / lambda.
     check_variance(found["V_trace"][:, 1], (d - 1) * c**2 * v / ((c + 2 * decay) * decay), d - 1)
     assert np.abs(found["W_trace"]).max() < 1e-4
-    # l has the variance of the output over 4, which is 4 (K2 - log 2) + O(output^4).
+    # l has the variance of the output over 4, up to O(output^4).
     var = task.kappa / task.length * 3.0**4 * (d - 1) ** 2 * v / 2
     check_variance(found["K2"][:, 1], var / 4 / num_test, d - 1)
 
