@@ -14,8 +14,8 @@ from sweeps.systems import registry
 
 
 class Case(NamedTuple):
-    """Settings of a run, the values of a cell, what they stand for, and how many programs its
-    sweep takes."""
+    """Settings of a run, the values of a cell, and the task and rule that they stand for; no task
+    where none of the values is part of it."""
 
     settings: dict[str, Any]
     cell: dict[str, float]
@@ -74,7 +74,6 @@ def test_every_system_has_a_case() -> None:
 def test_a_cell_has_the_task_and_the_rule_of_its_values(system: str) -> None:
     settings, cell, task, rule = CASES[system]
     kind = registry.system(system).run
-    # The other value is the run's own, and another one.
     axes = {name: [value / 2, value] for name, value in cell.items()}
     sweep = Sweep({**axes, "seed": [0, 1]}, kind(**settings), "simulation", ("loss",))
     assert len(list(sweep.slices())) == 1, "its numbers share a program"
