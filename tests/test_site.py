@@ -1,8 +1,10 @@
 """The documentation site: the reference lacks no public name, the gallery no figure, the list of
 commands no command; and the tools that build it do what they say. `make docs` builds it."""
 
+import ast
 import importlib
 import importlib.util
+import inspect
 import os
 import re
 import subprocess
@@ -121,7 +123,37 @@ def test_signatures_are_short() -> None:
     assert tool("tools/docstrings.py").short(given) == "(eta: Real[Array, '*#P'] | float)"
 
 
-@pytest.mark.full
+def dotted(node: ast.expr) -> str | None:
+    """`a.b.c` as it stands in code, or None for anything else."""
+    if isinstance(node, ast.Name):
+        return node.id
+    front = dotted(node.value) if isinstance(node, ast.Attribute) else None
+    return None if front is None else f"{front}.{node.attr}"
+
+
+@pytest.mark.parametrize("page", NOTEBOOKS, ids=lambda page: page.stem)
+def test_notebooks_name_functions_and_arguments_that_are_there(page: Path) -> None:
+    nodes = list(ast.walk(ast.parse("\n".join(CELL.findall(page.read_text())))))
+    ours: dict[str, str] = {}
+    for node in nodes:
+        if isinstance(node, ast.Import):
+            ours |= {alias.asname or alias.name.split(".")[0]: alias.name for alias in node.names}
+        if isinstance(node, ast.ImportFrom):
+            ours |= {a.asname or a.name: f"{node.module}.{a.name}" for a in node.names}
+    checked = 0
+    for node in nodes:
+        name = dotted(node.func) if isinstance(node, ast.Call) else None
+        first, *rest = (name or "").split(".")
+        if ours.get(first, "").split(".")[0] not in {"dynsim", "odes", "sweeps"}:
+            continue
+        parameters = inspect.signature(resolve(".".join([ours[first], *rest]))).parameters
+        if not any(p.kind is p.VAR_KEYWORD for p in parameters.values()):
+            assert {k.arg for k in node.keywords} - {None} <= {*parameters}, ast.unparse(node)
+        checked += 1
+    assert checked > 2
+
+
+@pytest.mark.full("test_notebooks_name_functions_and_arguments_that_are_there")
 @pytest.mark.parametrize("page", NOTEBOOKS, ids=lambda page: page.stem)
 def test_notebooks_run(page: Path, tmp_path: Path) -> None:
     """In a process of their own, as a kernel runs them."""

@@ -56,7 +56,6 @@ def test_its_system_is_compared_with_its_theory(
     assert (tmp_path / "compare.png").stat().st_size > 10_000
 
 
-@pytest.mark.full  # its sweeps stay
 def test_its_plane_is_drawn_by_its_own_rule(tmp_path: Path) -> None:
     axes = ["--x", "eta:0.01:1:3", "--y", "curvature:0.1:10:3", "--steps", "50"]
     rule = ["--regions", "toy_quadratic:LEARNED_OR_NOT", "--theory", "flow"]
