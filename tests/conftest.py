@@ -91,9 +91,22 @@ def pytest_configure(config: pytest.Config) -> None:
     config.option.loadscopereorder = False
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Long files come first."""
-    items.sort(key=lambda item: item.path.name not in LONG)
+COLLECTED = pytest.StashKey[tuple[pytest.Item, ...]]()
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Remember all tests that were collected, before `-m` deselects some; among several workers,
+    long files come first."""
+    config.stash[COLLECTED] = (*items,)
+    if "PYTEST_XDIST_WORKER" in os.environ:
+        items.sort(key=lambda item: item.path.name not in LONG)
+
+
+@pytest.fixture
+def collected(request: pytest.FixtureRequest) -> tuple[pytest.Item, ...]:
+    """All tests of the files that this run was given, `full` ones too."""
+    return request.config.stash[COLLECTED]
 
 
 @pytest.fixture(params=[False, True], ids=["x32", "x64"])

@@ -147,3 +147,23 @@ def test_chains_of_imports_are_short(room: str) -> None:
         longest[module] = [module, *below]
     chain = max(longest.values(), key=len)
     assert len(chain) <= LONGEST_CHAIN, " > ".join(chain)
+
+
+def test_full_tests_name_the_default_tests_that_stand_for_them(
+    collected: tuple[pytest.Item, ...],
+) -> None:
+    """A test that only `make test-full` runs has cases that run by default, or names default tests
+    that guard the same: by name in its own file, else as `odes/yz/test_spread.py::test_name`."""
+    tests = ROOT / "tests"
+    file = lambda item: str(item.path.relative_to(tests))
+    test = lambda item: f"{file(item)}::{getattr(item, 'originalname', item.name)}"
+    default = {test(item) for item in collected if item.get_closest_marker("full") is None}
+    # A run of some files says nothing about the tests of others.
+    unseen = {str(p.relative_to(tests)) for p in tests.rglob("*.py")} - {*map(file, collected)}
+    missing = set()
+    for item in collected:
+        if mark := item.get_closest_marker("full"):
+            named = [n if "::" in n else f"{file(item)}::{n}" for n in mark.args] or [test(item)]
+            absent = [n for n in named if n not in default and n.split("::")[0] not in unseen]
+            missing |= {f"{test(item)} needs a default test: {n}" for n in absent}
+    assert not missing
