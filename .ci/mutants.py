@@ -57,7 +57,9 @@ class Selection:
         self.coverage.read()
         self.seconds: collections.Counter[str] = collections.Counter()
         for case in ElementTree.parse(junit).iter("testcase"):
-            self.seconds[self._file(case.attrib["classname"])] += float(case.attrib["time"])
+            # A file that is skipped as a whole has no name there.
+            if name := case.attrib["classname"]:
+                self.seconds[self._file(name)] += float(case.attrib["time"])
 
     def _measure(self, tests: str, junit: Path) -> None:
         print(f"measuring which lines the default tests of {tests} execute", flush=True)
