@@ -25,6 +25,7 @@ extensions = [
     "api_links",
     "docstrings",
     "notebook_times",
+    "pictures",
 ]
 exclude_patterns = ["tools", "gallery/*.py"]
 highlight_language = "text"

@@ -20,7 +20,17 @@ from sweeps.commands.table import COMMANDS, group
 
 DOCS = Path(__file__).parents[1] / "docs"
 NOTEBOOKS = sorted((DOCS / "tutorials").glob("*[!x].md"))
-CELL = re.compile(r"^```\{code-cell\} ipython3\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+CELL = re.compile(
+    r"^```\{code-cell\} ipython3\n(?:---\n(?P<options>.*?)^---\n)?(?P<code>.*?)^```$",
+    re.MULTILINE | re.DOTALL,
+)
+PAGES = [DOCS.parent / "README.md", *sorted(DOCS.rglob("*.md"))]
+PICTURE = re.compile(
+    r"!\[(?P<alt>[^\]]*)\]\((?P<path>[^)\s]+)\)"  # ![...](path), and how MyST has it otherwise
+    r"|\{(?:image|figure)\} (?P<directive>\S+)\n(?:[^\n]*\n)??:alt: (?P<option>[^\n]+)"
+)
+DESCRIBED = 40
+"""Letters that an alternative text has at least: with less it names a picture."""
 DIRECTIVE = re.compile(r"^\.\. (?:auto\w+|py:module):: (\S+)$", re.MULTILINE)
 PACKAGES = [vars(odes)[name] for name in odes.__all__ if hasattr(vars(odes)[name], "__path__")]
 FRONTS = ["dynsim", "dynsim.classes", "sweeps", *sorted(found.__name__ for found in PACKAGES)]
@@ -73,13 +83,49 @@ def test_list_of_commands_is_whole() -> None:
 
 def test_gallery_has_a_card_and_a_picture_of_every_figure() -> None:
     cards, made = make.cards(), make.made()
-    assert set(cards) == set(group("figure"))
+    assert {card.figure for card in cards.values()} == set(group("figure"))
     for name, card in cards.items():
         assert (make.HERE / card.picture).is_file(), f"{name}: make gallery FIGURES={name}"
         assert (make.HERE / card.page).is_file(), name
         # Options were changed since the picture was made.
         assert made[name]["command"] == card.command, f"{name}: make gallery FIGURES={name}"
     assert make.page() == make.PAGE.read_text(), "make gallery"
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
+def test_pictures_are_those_of_cards_and_described(page: Path) -> None:
+    """No picture is older than the code that draws it, as `make gallery` makes all of them."""
+    text = page.read_text()
+    cards = {(make.HERE / card.picture).resolve() for card in make.cards().values()}
+    for found in PICTURE.finditer(text):
+        path = found["path"] or found["directive"]
+        assert (page.parent / path).resolve() in cards, f"{path}: no card of the gallery makes it"
+        assert len(found["alt"] or found["option"]) >= DESCRIBED, f"{path}: describe what it shows"
+    # Another way to show a picture would not be seen here.
+    assert len(PICTURE.findall(text)) == len(re.findall(r"!\[|\{image\}|\{figure\}|<img", text))
+
+
+@pytest.mark.parametrize("page", NOTEBOOKS, ids=lambda page: page.stem)
+def test_pictures_of_notebooks_are_described(page: Path) -> None:
+    for cell in CELL.finditer(page.read_text()):
+        described = re.search(r"^    alt: \"(.+)\"$", cell["options"] or "", re.MULTILINE)
+        if "plt." in cell["code"]:
+            assert described, cell["code"]
+            assert len(described[1]) >= DESCRIBED
+
+
+def test_pictures_depend_on_their_own_figure() -> None:
+    files = {path.name for path in make.files("10")}
+    assert files >= {"figure10.py", "drawing.py"}
+    assert "figure7.py" not in files
+    assert {"recall.py", "options.py"} <= {path.name for path in make.files("11")}
+
+
+def test_pictures_made_with_options_say_so() -> None:
+    command = tool("tools/pictures.py").command
+    assert command(DOCS, "gallery/paper/12.png") == "dynsim figure 12 --seeds 4"
+    assert command(DOCS, "gallery/paper/3.png") is None
+    assert command(DOCS, "elsewhere/12.png") is None
 
 
 def test_citations_are_those_of_the_page() -> None:
@@ -158,7 +204,7 @@ def test_notebooks_name_functions_and_arguments_that_are_there(page: Path) -> No
 def test_notebooks_run(page: Path, tmp_path: Path) -> None:
     """In a process of their own, as a kernel runs them."""
     script = tmp_path / "notebook.py"
-    script.write_text("\n".join(CELL.findall(page.read_text())))
+    script.write_text("\n".join(cell["code"] for cell in CELL.finditer(page.read_text())))
     environment = os.environ | {"MPLBACKEND": "Agg"}
     environment.pop("XLA_FLAGS", None)
     subprocess.run([sys.executable, str(script)], check=True, cwd=DOCS.parent, env=environment)

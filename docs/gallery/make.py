@@ -1,4 +1,4 @@
-"""Make the pictures of the gallery, and its page: `make gallery`.
+"""Make the pictures of README and docs, and the page of the gallery: `make gallery`.
 
 For each card of cards.toml its command runs in a fresh folder; the picture is shrunk, and made.json
 keeps what was run, how long it took and where. What is up to date is left as it is: the picture is
@@ -6,6 +6,7 @@ there, and was made by this command from these sources of the figure.
 """
 
 import argparse
+import ast
 import hashlib
 import importlib.metadata
 import importlib.util
@@ -28,14 +29,16 @@ ROOT = HERE.parents[1]
 CARDS, MADE, PAGE = HERE / "cards.toml", HERE / "made.json", HERE / "index.md"
 WIDTH, COLOURS = 1200, 256
 """Pixels across, and colours, of a picture: enough for a screen, at some 60 kB."""
+CORPORA = "DYNSIM_CORPORA"
+"""Environment variable: the folder that has the corpora which cards name, such as wikitext-2."""
 HEADER = """# Gallery
 
 <!-- Written by `make gallery` from cards.toml and made.json: edit those. -->
 
-A card for every `dynsim figure`: what it shows, the command that draws it, and what that takes
-from nothing, compilation included: CPU time, on a machine with {cores} CPU cores and jax {jax}.
-A picture whose command has options was made with less than the full figure, which the command draws
-without them. Click a picture to enlarge it.
+Every figure that `dynsim figure` draws: what it shows, the command that made the picture, and its
+CPU time from a cold start, compilation included, on a machine with {cores} CPU cores (jax {jax}).
+Where a caption calls the picture reduced, the options make the run shorter: omit them for the full
+figure. Click a picture to enlarge it.
 """
 
 
@@ -43,25 +46,50 @@ class Card(NamedTuple):
     """A figure of the gallery.
 
     Attributes:
-        name: of the figure, as in `dynsim figure NAME`.
+        name: of the picture's file.
         section: folder of its picture.
         title: what it is called.
-        learn: what one learns from it, Markdown.
+        alt: what is to be seen in it, for readers who do not see it.
+        learn: what this picture shows, Markdown: with its options, if it has any.
         page: the page that explains it, relative to the gallery.
         options: of the command that makes the picture.
+        draws: the figure, as in `dynsim figure NAME`, if it is not called as the picture is.
     """
 
     name: str
     section: str
     title: str
+    alt: str
     learn: str
     page: str
     options: str = ""
+    draws: str = ""
+
+    @property
+    def figure(self) -> str:
+        """The figure, as in `dynsim figure NAME`."""
+        return self.draws or self.name
 
     @property
     def command(self) -> str:
         """The command as a reader types it."""
-        return f"dynsim figure {self.name} {self.options}".rstrip()
+        return f"dynsim figure {self.figure} {self.options}".rstrip()
+
+    @property
+    def words(self) -> list[str]:
+        """The words of the command, a corpus where `CORPORA` has it."""
+        words = self.command.split()
+        at = words.index("--corpus") + 1 if "--corpus" in words else None
+        if at and (corpora := os.environ.get(CORPORA)):
+            words[at] = str(Path(corpora).absolute() / words[at])
+        return words
+
+    @property
+    def lacks(self) -> str | None:
+        """The corpus that it needs and that is not there."""
+        words = self.words
+        found = ROOT / words[words.index("--corpus") + 1] if "--corpus" in words else ROOT
+        return None if found.exists() else found.name
 
     @property
     def picture(self) -> Path:
@@ -85,24 +113,50 @@ def made() -> dict[str, Any]:
     return json.loads(MADE.read_text()) if MADE.exists() else {}
 
 
-def sources(name: str) -> str:
-    """A digest of the modules beside the figure's and of what all pictures share."""
-    found = importlib.util.find_spec(group("figure")[name].settings.split(":")[0])
-    assert found is not None
-    assert found.origin is not None
-    sweeps = ROOT / "sweeps"
-    shared = sweeps / "output" / "drawing.py", *(sweeps / "studies").glob("*.py")
-    paths = {*Path(found.origin).parent.glob("*.py"), *shared}
+def sources(figure: str) -> str:
+    """A digest of the files that decide how a figure looks."""
     digest = hashlib.sha256()
-    for path in sorted(paths):
+    for path in sorted(files(figure)):
         digest.update(path.read_bytes())
     return digest.hexdigest()[:16]
+
+
+def files(figure: str) -> set[Path]:
+    """The figure's module, what it imports of the studies, and what all pictures share."""
+    found = {ROOT / "sweeps" / "output" / "drawing.py"}
+    waiting = [group("figure")[figure].settings.split(":")[0]]
+    while waiting:
+        file = _file(waiting.pop())
+        if file is not None and file not in found:
+            found.add(file)
+            waiting += _imports(file)
+    return found
+
+
+def _file(module: str) -> Path | None:
+    """The file of a module of the studies; None for another module, or what is no module."""
+    if not module.startswith("sweeps.studies"):
+        return None
+    path = ROOT.joinpath(*module.split("."))
+    files = path / "__init__.py", path.with_suffix(".py")
+    return next((file for file in files if file.is_file()), None)
+
+
+def _imports(file: Path) -> list[str]:
+    """What a file imports, by dotted name: modules, and names that may be modules."""
+    found = []
+    for node in ast.walk(ast.parse(file.read_text())):
+        if isinstance(node, ast.Import):
+            found += [name.name for name in node.names]
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            found += [node.module, *(f"{node.module}.{name.name}" for name in node.names)]
+    return found
 
 
 def is_current(card: Card) -> bool:
     """Whether the card's picture is there, made by its command from the present sources."""
     found = made().get(card.name, {})
-    wanted = {"command": card.command, "sources": sources(card.name)}
+    wanted = {"command": card.command, "sources": sources(card.figure)}
     return (HERE / card.picture).exists() and wanted.items() <= found.items()
 
 
@@ -110,13 +164,13 @@ def make(card: Card, work: Path) -> None:
     """Run a card's command in `work`, and keep the picture and what it took."""
     shutil.rmtree(work, ignore_errors=True)
     began, cpu = time.monotonic(), _cpu_seconds()
-    words = [*card.command.split()[1:], "--out", str(work)]
+    words = [*card.words[1:], "--out", str(work)]
     subprocess.run([sys.executable, "-m", "dynsim", *words], check=True, cwd=ROOT)
     took = {"seconds": time.monotonic() - began, "cpu_seconds": _cpu_seconds() - cpu}
     shrink(max(work.glob("*.png"), key=lambda path: path.stat().st_mtime), HERE / card.picture)
     entry = {
         "command": card.command,
-        "sources": sources(card.name),
+        "sources": sources(card.figure),
         **{name: round(value, 1) for name, value in took.items()},
         "cores": os.cpu_count(),
         "jax": importlib.metadata.version("jax"),
@@ -165,7 +219,7 @@ def _card(card: Card, found: dict[str, Any]) -> str:
 :::{{grid-item-card}} {card.title}
 :class-card: gallery-card
 
-[![{card.title}]({card.picture})]({card.picture})
+![{card.alt}]({card.picture})
 
 {card.learn.strip()} [More]({card.page})
 
@@ -188,12 +242,15 @@ def duration(seconds: float | None) -> str:
 
 def main() -> None:
     parser = argparse.ArgumentParser(prog="make gallery", description=__doc__)
-    parser.add_argument("names", nargs="*", help="figures to make anew, not up to date or not")
+    parser.add_argument("names", nargs="*", help="pictures to make anew, up to date or not")
     parser.add_argument("--all", action="store_true", help="make all anew")
     asked, known = parser.parse_args(), cards()
     if unknown := [name for name in asked.names if name not in known]:
         parser.error(f"no card for {', '.join(unknown)}; there are {', '.join(known)}")
     chosen = asked.names or [n for n, card in known.items() if asked.all or not is_current(card)]
+    for name in [name for name in chosen if known[name].lacks]:
+        chosen.remove(name)
+        print(f"left out: {name} needs the corpus {known[name].lacks}: {CORPORA}=FOLDER has it")
     failed = []
     for number, name in enumerate(chosen, 1):
         print(f"\n[{number}/{len(chosen)}] {known[name].command}", flush=True)

@@ -1,4 +1,4 @@
-"""A warning for every notebook that takes longer than it may, and kernels that say nothing else."""
+"""A warning for every notebook that takes longer than it may, and a configuration of kernels."""
 
 import atexit
 import logging as python_logging
@@ -14,6 +14,12 @@ from sphinx.util import logging
 SECONDS = 300
 """That a notebook may take: five times what its page promises, for slow and busy machines."""
 
+CONFIGURATION = """
+c.IPKernelApp.log_level = "ERROR"
+c.InlineBackend.figure_formats = {"retina"}
+"""
+"""Of kernels: they do not log how they listen, and pictures have twice the pixels that they take."""
+
 
 def setup(app: Sphinx) -> dict[str, bool]:
     app.connect("env-check-consistency", _check)
@@ -22,12 +28,12 @@ def setup(app: Sphinx) -> dict[str, bool]:
 
 
 def _quiet_kernels() -> None:
-    """Kernels read a configuration of their own, by which they do not log how they listen."""
+    """Kernels read a configuration of their own."""
     home = tempfile.TemporaryDirectory(prefix="dynsim-docs-")
     atexit.register(home.cleanup)
     profile = Path(home.name) / "profile_default"
     profile.mkdir()
-    (profile / "ipython_kernel_config.py").write_text('c.IPKernelApp.log_level = "ERROR"\n')
+    (profile / "ipython_kernel_config.py").write_text(CONFIGURATION)
     os.environ["IPYTHONDIR"] = home.name
     # Who executes them says so of each, which `-q` does not silence.
     python_logging.getLogger("traitlets").setLevel(python_logging.WARNING)

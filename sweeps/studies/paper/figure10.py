@@ -26,7 +26,7 @@ from sweeps.systems.transformer.settings import TextFigure, TextTraining, descri
 RECORDS = 20
 """Intervals, evenly spaced, between the records of a run."""
 SIGNIFICANT = 2.0
-"""Standard errors that the slope must lie below zero for the trend to count as found."""
+"""Standard errors that the slope must lie away from zero for the trend to count as found."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -68,7 +68,8 @@ class Trend(NamedTuple):
     falls: bool
 
     def __str__(self) -> str:
-        verdict = "falls" if self.falls else "does NOT fall"
+        away = abs(self.slope) > SIGNIFICANT * self.standard_error
+        verdict = ("falls" if self.slope < 0 else "rises") if away else "inconclusive"
         return f"slope {self.slope:.4f} ± {self.standard_error:.4f}, {verdict}"
 
 
