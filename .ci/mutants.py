@@ -1,15 +1,16 @@
 """Does the default test suite notice a single wrong sign, factor, boundary or index?
 
-Draws mutations of the source by a seed, runs the default tests that execute the mutated line,
-nearest first, and prints how many were killed, by folder:
+Draws mutations of the source by a seed, runs two minutes of the default tests that execute the
+mutated line, nearest first, and prints how many were killed, by folder:
 
     make mutants                     # 200 mutations, seed 0
     make mutants COUNT=50 SEED=3
     make mutants MUTATE=odes/joma    # of one folder
 
-Results go to out/mutants. Mutations that no test could notice are listed in `.ci/equivalent.toml`,
-each with the reason, and counted apart. mutmut leaves out decorated functions, here the jitted
-ones, and cosmic-ray runs the whole suite for each mutation; hence this script.
+Results go to out/mutants, and a run that was interrupted continues from them. Mutations that no
+test could notice are listed in `.ci/equivalent.toml`, each with the reason, and counted apart.
+mutmut leaves out decorated functions, here the jitted ones, and cosmic-ray runs the whole suite for
+each mutation; hence this script.
 """
 
 import argparse
@@ -17,6 +18,7 @@ import collections
 import concurrent.futures
 import functools
 import hashlib
+import itertools
 import json
 import os
 import queue
@@ -47,10 +49,9 @@ class Selection:
 
     def __init__(self, tests: str) -> None:
         files = [*self._python("dynsim", "odes", "sweeps", "tests"), ROOT / "pyproject.toml"]
-        digest = hashlib.sha256(
-            tests.encode() + b"".join(f.read_bytes() for f in files)
-        ).hexdigest()
-        self.data, junit = OUT / f"{digest[:16]}.coverage", OUT / f"{digest[:16]}.xml"
+        content = tests.encode() + b"".join(file.read_bytes() for file in files)
+        self.digest = hashlib.sha256(content).hexdigest()[:16]
+        self.data, junit = OUT / f"{self.digest}.coverage", OUT / f"{self.digest}.xml"
         if not (self.data.exists() and junit.exists()):
             self._measure(tests, junit)
         self.coverage = CoverageData(str(self.data))
@@ -85,10 +86,11 @@ class Selection:
         last = max(i for i, part in enumerate(parts) if part.startswith("test_"))
         return "/".join(parts[: last + 1]) + ".py"
 
-    def files(self, mutation: Mutation) -> list[str]:
-        """Test files for a mutation: those in the folder that mirrors its own first, then the
-        quickest. A program that JAX has compiled runs no Python, so a test may depend on a line
-        that an earlier test of its file executed: whole files are selected."""
+    def files(self, mutation: Mutation, first: str, seconds: float) -> list[str]:
+        """Test files for a mutation, for so many seconds but at least one: the one named `first`,
+        then those in the folder that mirrors the mutation's, then the quickest. A program that JAX
+        has compiled runs no Python, so a test may depend on a line that an earlier test of its file
+        executed: whole files are selected."""
         by_line = self.coverage.contexts_by_lineno(str(ROOT / mutation.path))
         lines = range(mutation.first, mutation.line + 1)
         contexts = {context for line in lines for context in by_line.get(line, ())}
@@ -96,14 +98,17 @@ class Selection:
             # What runs on import belongs to no test: every user of the module may notice.
             contexts = {context for each in by_line.values() for context in each}
         found = {context.split("::")[0] for context in contexts - {""}}
-        own = Path(mutation.path).with_suffix("").parts
+        own = Path(mutation.path)
 
-        def distance(file: str) -> int:
-            parts = Path(file).parts[1:]
-            shared = next((i for i, p in enumerate(own) if i >= len(parts) or parts[i] != p), 9)
-            return -shared
+        def order(file: str) -> tuple[bool, bool, bool, float]:
+            test = Path(file)
+            folder = test.relative_to("tests").parent.is_relative_to(own.parent)
+            return file != first, test.stem != f"test_{own.stem}", not folder, self.seconds[file]
 
-        return sorted(found, key=lambda file: (distance(file), self.seconds[file]))
+        ordered = sorted(found, key=order)
+        until = itertools.accumulate(self.seconds[file] for file in ordered)
+        within = [file for file, end in zip(ordered, until, strict=True) if end <= seconds]
+        return within or ordered[:1]
 
 
 def trial(mutation: Mutation, tree: Path, files: list[str], limit: float) -> str | None:
@@ -168,10 +173,12 @@ def run(args: argparse.Namespace) -> list[dict[str, Any]]:
     drawn = sorted(every, key=functools.partial(rank, args.seed))[: args.count]
     selection, known = Selection(args.tests), equivalents()
     kept = OUT / f"seed-{args.seed}.json"
-    # The file that killed a mutation the last time is likely to do so again.
-    old = json.loads(kept.read_text()) if kept.exists() else []
-    before = {tuple(result["key"]): result["killed_by"] for result in old}
-    results: list[dict[str, Any]] = []
+    old = json.loads(kept.read_text()) if kept.exists() else {"results": []}
+    # The test that killed a mutation the last time is likely to do so again.
+    before = {tuple(result["key"]): result["killed_by"] or "" for result in old["results"]}
+    state = selection.digest, args.seconds
+    results = old["results"] if old.get("state") == [*state] else []
+    done_before = {tuple(result["key"]) for result in results}
     with tempfile.TemporaryDirectory() as scratch:
         trees: queue.Queue[Path] = queue.Queue()
         for i in range(args.jobs):
@@ -181,11 +188,10 @@ def run(args: argparse.Namespace) -> list[dict[str, Any]]:
             found = {"key": key(mutation), "mutation": str(mutation), "killed_by": None}
             if why := known.get(key(mutation)):
                 return found | {"outcome": "equivalent", "why": why}
-            files = selection.files(mutation)
+            first = before.get(key(mutation), "").split("::")[0]
+            files = selection.files(mutation, first, args.seconds)
             if not files:
                 return found | {"outcome": "survived", "why": "no default test executes this line"}
-            first = (before.get(key(mutation)) or "").split("::")[0]
-            files.sort(key=lambda file: file != first)
             limit = 300 + 5 * sum(selection.seconds[file] for file in files)
             tree, began = trees.get(), time.monotonic()
             try:
@@ -197,11 +203,12 @@ def run(args: argparse.Namespace) -> list[dict[str, Any]]:
             return found | {"outcome": outcome, "killed_by": by, "seconds": seconds}
 
         with concurrent.futures.ThreadPoolExecutor(args.jobs) as pool:
-            for done in concurrent.futures.as_completed([pool.submit(tried, m) for m in drawn]):
+            left = [m for m in drawn if key(m) not in done_before]
+            for done in concurrent.futures.as_completed([pool.submit(tried, m) for m in left]):
                 results.append(result := done.result())
                 note = result.get("why") or result["killed_by"] or ""
                 print(f"{result['outcome']:>10}  {result['mutation']}  {note}", flush=True)
-                kept.write_text(json.dumps(results, indent=1))
+                kept.write_text(json.dumps({"state": state, "results": results}, indent=1))
     return results
 
 
@@ -228,5 +235,6 @@ if __name__ == "__main__":
     parser.add_argument("--count", type=int, default=200, help="mutations to draw")
     parser.add_argument("--seed", type=int, default=0, help="of the draw")
     parser.add_argument("--jobs", type=int, default=os.cpu_count(), help="mutations at once")
+    parser.add_argument("--seconds", type=float, default=120, help="of tests for each, the nearest")
     parser.add_argument("--tests", default="tests", help="folder of the tests to judge")
     report(run(parser.parse_args()))
