@@ -1,4 +1,4 @@
-"""Where the paper is loose or misprinted, and the numbers that show it: `dynsim validate slips`."""
+"""The page of errata, with the numbers that show them: `dynsim validate slips`."""
 
 import jax
 import jax.numpy as jnp
@@ -16,26 +16,34 @@ from sweeps.runner import progress
 from sweeps.studies.tables import slips_of_others
 from sweeps.studies.tables.measurements import eq10_errors
 
-HEADER = """# Slips of the papers
+HEADER = """# Errata
 
-What Scan and Snap (arXiv:2305.16380) prints and what the numbers say. This page is written by
+Formulas of the papers that do not hold as printed, or only under a condition that is not stated,
+each with the number that shows it. If you compare dynsim with a paper and the two disagree, look
+here first. The command
 
 ```bash
 dynsim validate slips --out docs/results
 ```
 
-| # | where | what is printed | what holds | evidence |
+computes every number anew and writes this page.
+
+## Scan and Snap
+
+[arXiv:2305.16380](https://arxiv.org/abs/2305.16380)
+
+| # | where | as printed | what holds | evidence |
 |---|---|---|---|---|"""
 
-FOOTER = """
-What could not be matched to the published plots: Figs. 3 and 9 depend on C0 and on f_nl0(0), which
-are not given, and Fig. 9 on K. `dynsim figure 3` and `dynsim figure 9` take them as options; the
-defaults are C0 = 1 and, for Fig. 9, K = 1, with which the latest transition just fits the published
-time ranges. Changing C0 shifts and bends B but moves no transition time."""
+FOOTER = r"""
+**Published plots that could not be matched.** Figs. 3 and 9 depend on $C_0$ and on $f_{nl_0}(0)$,
+which are not given, and Fig. 9 on $K$. `dynsim figure 3` and `dynsim figure 9` have options for
+them. The defaults are $C_0 = 1$ and, for Fig. 9, $K = 1$, with which the latest transition just
+fits the published time ranges. Changing $C_0$ shifts and bends $B$ but moves no transition time."""
 
 
 def markdown() -> str:
-    """The page of slips, with every number computed now."""
+    """The page of errata, with every number computed now."""
     with precision("float64"):
         slips = (
             _remark_1,
@@ -48,12 +56,15 @@ def markdown() -> str:
             _asymptotics,
             _cancellation,
         )
-        named = progress.each(slips, "slip", lambda slip: slip.__name__.strip("_"))
+        named = progress.each(slips, "erratum", lambda slip: slip.__name__.strip("_"))
         rows = [slip() for slip in named]
         others = slips_of_others.rows()
-    table = [f"| {i} | " + " | ".join(row) + " |" for i, row in enumerate([*rows, *others], 1)]
+    printed = enumerate([*rows, *others.printed], 1)
+    table = [f"| {i} | " + " | ".join(row) + " |" for i, row in printed]
     own, more = table[: len(rows)], table[len(rows) :]
-    return "\n".join([HEADER, *own, FOOTER, slips_of_others.HEADER, *more, ""])
+    unchecked = ["| " + " | ".join(row) + " |" for row in others.unchecked]
+    joma = [slips_of_others.UNCHECKED, *unchecked]
+    return "\n".join([HEADER, *own, FOOTER, slips_of_others.HEADER, *more, *joma, ""])
 
 
 def _remark_1() -> tuple[str, ...]:
@@ -67,10 +78,11 @@ def _remark_1() -> tuple[str, ...]:
     slowed = attention.solve(task, optimizer, times, record=["loss"], remark_1=True)["loss"][-1]
     return (
         "Remark 1",
-        "overlaps rho slow the decoder down to (1 - rho) eta_Y, as the zeta_n sum to 0",
-        "the sum over n in [K] is 0 for K = M only; the symmetric reduction is exact",
-        f"norm of the sum: {sums[2]:.3f} for K = 2, M = 34; {sums[34]:.0e} for K = M = 34. Loss at "
-        f"t = 20 with rho = 0.5, K = 2, fixed attention: {float(want):.4f} (flow), "
+        r"overlaps $\rho$ slow the decoder down to $(1 - \rho)\,\eta_Y$, because the $\zeta_n$ sum "
+        "to 0",
+        "the sum over $n \\in [K]$ is 0 only for $K = M$; the symmetric reduction is exact",
+        f"norm of the sum: {sums[2]:.3f} for $K = 2$, $M = 34$; {sums[34]:.0e} for $K = M = 34$. "
+        rf"Loss at $t = 20$ with $\rho = 0.5$, $K = 2$, fixed attention: {float(want):.4f} (flow), "
         f"{float(slowed):.4f} (Remark 1), {float(plain):.4f} (without it)",
     )
 
@@ -84,41 +96,41 @@ def _sign_of_e_prime() -> tuple[str, ...]:
     wrong = np.abs((f @ f.T) @ (identity + prime) - identity).max()
     return (
         "Appendix D, notation",
-        "(I + E)^-1 = I + E'",
-        "(I + E)^-1 = I - E', as in Lemma 14",
-        f"random F: largest deviation {right:.0e} with minus, {wrong:.2g} with plus",
+        "$(I + E)^{-1} = I + E'$",
+        "$(I + E)^{-1} = I - E'$, as in Lemma 14",
+        f"random $F$: largest deviation {right:.0e} with minus, {wrong:.2g} with plus",
     )
 
 
 def _eq10_clock() -> tuple[str, ...]:
     errors = {K: eq10_errors(K, 0.3) for K in (2, 5)}
     shown = "; ".join(
-        f"K = {K}: {100 * e.finite_m:.0e} % (sgd), {100 * e.finite_m_paper:.3g} % (paper)"
+        f"$K = {K}$: {100 * e.finite_m:.0e} % (sgd), {100 * e.finite_m_paper:.3g} % (paper)"
         for K, e in errors.items()
     )
     return (
         "Eq. 10",
-        "z' is the sum over the classes of a query, while the decoder runs at t/K",
-        'a step of SGD moves z by the average over classes: `clock="sgd"`',
-        "error of Eq. 10 at finite M, logit of a distinct token, against the flow under Lemma 3's "
-        f"update, overlap 0.3: {shown}",
+        "$z'$ is the sum over the classes of a query, while the decoder runs at $t/K$",
+        'a step of SGD moves $z$ by the average over classes: `clock="sgd"`',
+        "error of Eq. 10 at finite $M$ in the logit of a distinct token, against the flow under "
+        f"Lemma 3's update, at overlap 0.3: {shown}",
     )
 
 
 def _lemma_3() -> tuple[str, ...]:
     errors = {rho: eq10_errors(5, rho) for rho in (0.01, 0.3)}
-    shown = "; ".join(
-        f"overlap {rho:g}: Eq. 10 is off by {100 * e.logit:.2g} %, its gamma by "
-        f"{100 * e.speed:.2g} %; from the flow under Lemma 3's update Eq. 10 at finite M "
-        f"differs by {100 * e.finite_m:.0e} %"
+    shown = ". ".join(
+        rf"At overlap {rho:g} Eq. 10 is off by {100 * e.logit:.2g} % and its $\gamma$ by "
+        f"{100 * e.speed:.2g} %; at finite $M$ it differs from the flow under Lemma 3's update "
+        f"by {100 * e.finite_m:.0e} %"
         for rho, e in errors.items()
     )
     return (
         "Lemma 3",
-        "the modified update of Y stands for the real one",
-        "for the speed gamma nearly, for the attention not: Theorem 1 and Eq. 10 are right about "
-        "the modified update, and xi under the real one is another function of overlap and time",
-        f"logit of a distinct token against the population flow, K = 5. {shown}",
+        "the modified update of $Y$ stands for the true one",
+        r"nearly so for the speed $\gamma$, not for the attention: Theorem 1 and Eq. 10 hold for "
+        r"the modified update; under the true one $\xi$ is another function of overlap and time",
+        f"logit of a distinct token against the population flow, $K = 5$. {shown}",
     )
 
 
@@ -129,9 +141,9 @@ def _printed_bound() -> tuple[str, ...]:
     )
     return (
         "(14), (124), (129)",
-        "B = 1/4 ln(C0 + ...)",
-        "B = 1/4 ln(1 + .../C0): the printed form drops -1/4 ln C0",
-        f"B(0) at C0 = 5: {printed:.4f} as printed, {exact:.0f} exactly",
+        r"$B = \tfrac14 \ln(C_0 + \dots)$",
+        r"$B = \tfrac14 \ln(1 + \dots/C_0)$: the printed form drops $-\tfrac14 \ln C_0$",
+        f"$B(0)$ at $C_0 = 5$: {printed:.4f} as printed, {exact:.0f} exactly",
     )
 
 
@@ -152,10 +164,11 @@ def _shared_query() -> tuple[str, ...]:
     numbers = [float(np.mean(run["B"][-1])) for run in (flow, ours)]
     return (
         "Theorem 4",
-        "with a single query, B_n = -z_c",
-        "all q classes of a query move z_c, each distinct token only its own class: B_n = -z_c / q",
-        f"one query, K = 6, t = 30: Eq. 10 gives B = {numbers[0]:.3f} and z_c = "
-        f"{float(flow['z_top_common'][-1, 0]):.3f}; B = {numbers[1]:.3f} with q = K, "
+        "with a single query, $B_n = -z_c$",
+        "$B_n = -z_c/q$: all $q$ classes of a query move $z_c$, but each distinct token is moved "
+        "by its own class alone",
+        f"one query, $K = 6$, $t = 30$: Eq. 10 gives $B$ = {numbers[0]:.3f} and $z_c$ = "
+        f"{float(flow['z_top_common'][-1, 0]):.3f}; $B$ = {numbers[1]:.3f} with $q = K$, "
         f"{float(printed):.3f} as printed",
     )
 
@@ -166,10 +179,11 @@ def _c0() -> tuple[str, ...]:
     exact = np.linalg.inv(gram)[0, 0] - 1
     return (
         "Theorem 4",
-        "xi = gamma / C0 with C0 = rho_0^4 / K",
-        "K - 1 in place of K: xi = gamma (K-1) rho^2 / ((1-rho)(1+(K-1) rho)), rho = rho_0^-2",
-        f"K = 3, rho = 0.1: xi/gamma = {exact:.5f} from Theorem 1, {K * rho**2:.5f} as printed, "
-        f"{(K - 1) * rho**2 / ((1 - rho) * (1 + (K - 1) * rho)):.5f} by the exact form",
+        r"$\xi = \gamma / C_0$ with $C_0 = \rho_0^4 / K$",
+        r"$K - 1$ in place of $K$: $\xi = \gamma\, \dfrac{(K-1) \rho^2}{(1-\rho)(1 + (K-1) \rho)}$ "
+        r"with $\rho = \rho_0^{-2}$",
+        rf"$K = 3$, $\rho = 0.1$: $\xi/\gamma$ = {exact:.5f} from Theorem 1, {K * rho**2:.5f} as "
+        f"printed, {(K - 1) * rho**2 / ((1 - rho) * (1 + (K - 1) * rho)):.5f} by the exact form",
     )
 
 
@@ -178,9 +192,9 @@ def _asymptotics() -> tuple[str, ...]:
     ratio = float(decoder.gamma(s, 1.0, M)) / s
     return (
         "Theorem 1b, Lemma 9",
-        "gamma ~ eta_Y t / K, and its decay likewise",
-        "both lack the factor ((M-1)/M)^2",
-        f"M = 34: gamma K / (eta_Y t) tends to {ratio:.4f} as t -> 0; ((M-1)/M)^2 = "
+        r"$\gamma \sim \eta_Y t / K$, and its decay likewise",
+        r"both lack the factor $\left(\frac{M-1}{M}\right)^2$",
+        rf"$M = 34$: $\gamma K / (\eta_Y t)$ tends to {ratio:.4f} as $t \to 0$; the factor is "
         f"{((M - 1) / M) ** 2:.4f}",
     )
 
@@ -194,9 +208,10 @@ def _cancellation() -> tuple[str, ...]:
         naive = float(A32 - wrightomega(A32 - jnp.log(jnp.float32(M - 1))))
         ours = float(decoder.scaled_h(jnp.float32(t), jnp.float32(M)))
     return (
-        "(45), our own notes",
-        "M h = A - omega(A - ln(M-1))",
-        "true, but it cancels; ln(M-1) + ln omega and two Newton steps do not",
-        f"M = 30, t = 1e8 in float32: {naive:.4g} by the difference, {ours:.6g} here, {exact:.6g} "
-        "in float64",
+        "(45), in closed form",
+        r"not printed; $M h = A - \omega(A - \ln(M-1))$ with Wright's $\omega$ follows from it",
+        r"correct, but the difference cancels in floating point; $\ln(M-1) + \ln\omega$ with two "
+        "Newton steps does not",
+        f"$M = 30$, $t$ = 1e8 in float32: {naive:.4g} by the difference, {ours:.6g} here, "
+        f"{exact:.6g} in float64",
     )

@@ -1,4 +1,7 @@
-"""Slips of the papers on in-context regression, sparse attention and JoMA."""
+"""Errata of the papers on in-context regression, sparse attention and GaLore, and which of two
+forms of JoMA's theorems holds."""
+
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -12,17 +15,45 @@ from odes import joma, linear_icl, sparse_attention
 from odes.sparse_attention import ladder, symmetric
 
 HEADER = """
-Others, by arXiv number: 2501.16265 (in-context regression), 2505.17863 (sparse attention),
-2310.00535 (JoMA, whose body was not at hand: what it prints is quoted from memory) and 2403.03507
-(GaLore, appendix B.3, which restates JoMA).
+## Other papers
 
-| # | where | what is printed | what holds | evidence |
+[arXiv:2501.16265](https://arxiv.org/abs/2501.16265) is on
+[in-context regression](../systems/linear_icl.md),
+[arXiv:2505.17863](https://arxiv.org/abs/2505.17863) on
+[sparse attention](../systems/sparse_attention.md), and
+[arXiv:2403.03507](https://arxiv.org/abs/2403.03507) is GaLore, whose appendix B.3 restates
+[JoMA](../systems/joma.md).
+
+| # | where | as printed | what holds | evidence |
 |---|---|---|---|---|"""
 
+UNCHECKED = """
+## JoMA: which form holds
 
-def rows() -> list[tuple[str, ...]]:
-    """Where, what is printed, what holds, evidence; in float64."""
-    return [_growing_part(), _shared_pull(), _escape(), _fixed_token(), *_attention_of_joma()]
+These are not errata. We have not compared them with the text of JoMA
+([arXiv:2310.00535](https://arxiv.org/abs/2310.00535)), and nothing here says what it prints. The
+table has two similar forms of two of its statements, and the number that decides between them.
+
+| statement | this form does not hold | this form holds | evidence |
+|---|---|---|---|"""
+
+
+class Rows(NamedTuple):
+    """Rows of the tables.
+
+    Attributes:
+        printed: where, as printed, what holds, evidence.
+        unchecked: of JoMA: statement, a form that does not hold, one that does, evidence.
+    """
+
+    printed: list[tuple[str, ...]]
+    unchecked: list[tuple[str, ...]]
+
+
+def rows() -> Rows:
+    """All rows, in float64."""
+    forms, sharing = _attention_of_joma()
+    return Rows([_growing_part(), _shared_pull(), _escape(), _fixed_token(), sharing], forms)
 
 
 def _growing_part() -> tuple[str, ...]:
@@ -40,11 +71,11 @@ def _growing_part() -> tuple[str, ...]:
     printed, ours = (float(np.log(end / w**2 - 1) / (2 * root)) for w in (norm, part))
     return (
         "2501.16265, eq. 10",
-        "w_init is the norm of a layer at the start",
-        "of what grows: the norm of (w_2 + W_1 u)/2, u the direction of E[y z]; the same for a "
-        "balanced start",
-        f"eight heads from N(0, 0.001^2), time in tau to half of what is learned: {half:.3f} "
-        f"(flow), {printed:.3f} (norm of w_2), {ours:.3f} (what grows)",
+        r"$w_\text{init}$ is the norm of a layer at the start",
+        r"it is the norm of the part that grows, $(w_2 + W_1 u)/2$ with $u$ the direction of "
+        r"$\mathbb E[y z]$; the two agree for a balanced start",
+        r"eight heads from $\mathcal N(0, 0.001^2)$, time in $\tau$ to half of what is learned: "
+        f"{half:.3f} (flow), {printed:.3f} (norm of $w_2$), {ours:.3f} (part that grows)",
     )
 
 
@@ -57,15 +88,17 @@ def _steps(name: str, T: int, d: int, B: int) -> float:
 
 def _shared_pull() -> tuple[str, ...]:
     cells = (
-        f"B = {B}: {_steps('plain', 256, 64, B):.0f} and {_steps('printed', 256, 64, B):.0f}"
+        f"$B = {B}$: {_steps('plain', 256, 64, B):.0f} and {_steps('printed', 256, 64, B):.0f}"
         for B in (1, 2, 4, 8)
     )
     return (
         "2505.17863, eq. 14",
-        "Da' is minus the derivative of the loss by Da, so that B copies speed up like B",
-        "Da' = -(T/(B(T-B))) dL/dDa, as B scores share the pull: like the root of B",
-        f"steps to 0.8 of the loss, T = 256, d = 64, by the flow of all scores and as printed: "
-        f"{'; '.join(cells)}",
+        r"$\Delta a' = -\partial L/\partial \Delta a$, so that $B$ copies speed up training "
+        "like $B$",
+        r"$\Delta a' = -\frac{T}{B(T-B)}\, \partial L/\partial \Delta a$, because $B$ scores share "
+        r"the pull: like $\sqrt B$",
+        "steps to 0.8 of the loss at $T = 256$, $d = 64$, by the flow of all scores and as "
+        f"printed: {'; '.join(cells)}",
     )
 
 
@@ -75,10 +108,11 @@ def _escape() -> tuple[str, ...]:
     closed = float(sparse_attention.escape_time(task))
     return (
         "2505.17863, eq. 6",
-        "the plateau lasts (sqrt(d) T/2) ln(2 eps sqrt(d) T), from exp(Da) made linear",
-        "attention blows up before, at sqrt(pi/2) sqrt(d) T, without a logarithm",
-        f"eps = 0.2, T = 256, d = 64: {_steps('plain', 256, 64, 1):.0f} (flow), {linear:.0f} "
-        f"(eq. 6), {closed:.0f} (closed form)",
+        r"the plateau lasts for $\tfrac12 \sqrt d\, T \ln(2 \varepsilon \sqrt d\, T)$, by "
+        r"linearising $e^{\Delta a}$",
+        r"attention blows up before, at $\sqrt{\pi/2}\, \sqrt d\, T$, without a logarithm",
+        rf"$\varepsilon = 0.2$, $T = 256$, $d = 64$: {_steps('plain', 256, 64, 1):.0f} (flow), "
+        f"{linear:.0f} (eq. 6), {closed:.0f} (closed form)",
     )
 
 
@@ -96,15 +130,16 @@ def _fixed_token() -> tuple[str, ...]:
     ours = float(np.sqrt((1 + (d - 1) * p**2) / d)) / T
     printed = float(np.sqrt((p**2 * d + (1 - p) ** 2) / d)) / T
     return (
-        "2505.17863, exit time at p > 0",
-        "in proportion to sqrt(d) T / sqrt(p^2 d + (1-p)^2)",
-        "1 + (d-1) p^2 under the root, from the moments of the token",
-        "growth rate around zero times T, at T = 16384, d = 16, p = 0.3, without the damping by "
-        f"other tokens: {undamped * T:.4f} (flow), {printed * T:.4f} (as printed), {ours * T:.4f}",
+        "2505.17863, exit time at $p > 0$",
+        r"proportional to $\sqrt d\, T / \sqrt{p^2 d + (1-p)^2}$",
+        "$1 + (d-1)\\, p^2$ under the root, from the moments of the token",
+        "growth rate around zero times $T$, at $T = 16384$, $d = 16$, $p = 0.3$, without the "
+        f"damping by other tokens: {undamped * T:.4f} (flow), {printed * T:.4f} (as printed), "
+        f"{ours * T:.4f} (what holds)",
     )
 
 
-def _attention_of_joma() -> list[tuple[str, ...]]:
+def _attention_of_joma() -> tuple[list[tuple[str, ...]], tuple[str, ...]]:
     # Equal sequences of two classes make what Theorem 1 assumes exact but for the change of b.
     same = dynsim.sequence_classes(
         [[0.5, 0.3, 0.2]] * 2, [0, 0], next_token=[0, 1], prior=[0.8, 0.2]
@@ -134,26 +169,29 @@ def _attention_of_joma() -> list[tuple[str, ...]]:
     V = np.asarray(run.params.Y.V)
     halves = V[0] ** 2 / 2, np.sum(V**2, 0) / 2
     own = [np.abs(z - each).max() / np.abs(z).max() for each in halves]
-    return [
+    forms = [
         (
-            "2310.00535, Theorem 1, softmax",
-            "z = 1/2 sum v_k^2 - |v_k|^2 b",
-            "1/2 on both terms, as in the code and by derivation",
-            f"equal sequences, while b hardly changes: off by {100 * errors[0]:.0f} % of how far z "
-            f"goes as printed, {100 * errors[1]:.1f} % with 1/2 on both",
+            "Theorem 1, softmax",
+            r"$z = \tfrac12 \sum_k v_k^2 - \lVert v_k \rVert^2\, b$",
+            r"$z = \tfrac12 \sum_k \left( v_k^2 - \lVert v_k \rVert^2\, b \right)$, as in the "
+            "public code and by derivation",
+            "equal sequences, while $b$ hardly changes: off by "
+            f"{100 * errors[0]:.0f} % and {100 * errors[1]:.1f} % of how far $z$ moves",
         ),
         (
-            "2310.00535, Theorem 2",
-            "erf(v_l/2)/Delta_l is the same for all tokens",
-            "erf(v_l/sqrt 2)/Delta_l = sqrt(2/pi) t",
-            f"four tokens at 0.9 of the blow-up, over sqrt(2/pi) t: {spread[0].min():.3f} to "
-            f"{spread[0].max():.3f} as printed, {spread[1].min():.6f} to {spread[1].max():.6f}",
-        ),
-        (
-            "2403.03507, eq. 44",
-            "the exponent of node j has v_j^2/2 alone",
-            "the sum over all nodes, as they share z",
-            f"two nodes at 0.9 of the blow-up: z is off by {100 * own[0]:.0f} % with v_j^2/2, "
-            f"{100 * own[1]:.0e} % with the sum",
+            "Theorem 2",
+            r"$\operatorname{erf}(v_l/2)/\Delta_l$ is the same for all tokens",
+            r"$\operatorname{erf}(v_l/\sqrt2)/\Delta_l$ is, and equals $\sqrt{2/\pi}\, t$",
+            r"four tokens at 0.9 of the blow-up, in units of $\sqrt{2/\pi}\, t$: "
+            f"{spread[0].min():.3f} to {spread[0].max():.3f}, and {spread[1].min():.6f} to "
+            f"{spread[1].max():.6f}",
         ),
     ]
+    sharing = (
+        "2403.03507, eq. 44",
+        "the exponent of node $j$ has $v_j^2/2$ alone",
+        "the exponent has the sum over all nodes, because they share $z$",
+        f"two nodes at 0.9 of the blow-up: $z$ is off by {100 * own[0]:.0f} % with $v_j^2/2$, and "
+        f"by {100 * own[1]:.0e} % with the sum",
+    )
+    return forms, sharing
