@@ -19,7 +19,7 @@ from tests.systems.sequences import TASK, enumerated, losses_of, weights
     [
         pytest.param(False, 4, marks=pytest.mark.full),
         (False, 0),
-        pytest.param(True, 4, marks=pytest.mark.full),
+        (True, 4),
     ],
 )
 def test_losses_gradient_and_slope_are_those_of_the_full_hessian(

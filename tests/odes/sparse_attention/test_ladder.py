@@ -141,6 +141,33 @@ def test_eqs_13_and_14_are_the_reduction_but_for_how_copies_share_the_pull(B: in
     )
 
 
+@pytest.mark.parametrize(("B", "p", "mu"), [(1, 0.0, 0.0), (3, 0.3, 0.8)])
+def test_the_closed_form_solves_the_early_equations_and_blows_up_in_time(
+    B: int, p: float, mu: float
+) -> None:
+    """|W|' = (B r/T) e^Da, Da' = (r/T) |W| e^Da in SciPy, with W along the moments of the last
+    token, and the loss of all weights there."""
+    T, d, eta = 12, 5, 0.1
+    task, rule = dynsim.retrieval(T, d, B, p), Descent(eta, mu, kind="momentum" if mu else "sgd")
+    moments = (1 - p) / d + p * (np.arange(d) == 0)
+    r = np.linalg.norm(moments)
+    end = math.sqrt(math.pi / 2) * T / (math.sqrt(B) * r) * (1 - mu) / eta
+    times = end * np.array([0.3, 0.9])
+    rate = eta / (1 - mu) * r / T * np.array([B, 1.0])
+    early_equations = solve_ivp(
+        lambda t, x: rate * np.exp(x[1]) * [1, x[0]], (0, times[-1]), (0, 0), t_eval=times,
+        rtol=1e-10, atol=1e-12,
+    )  # fmt: skip
+    found = ladder.THEORIES["escape"].solve(task, rule, [*times, 1.001 * end])
+    target, copy = task.target("float64"), np.arange(T) >= T - B
+    for i, (size, gap) in enumerate(early_equations.y.T):
+        W = size / (r * d**0.5) * moments * np.sign(target)
+        want = model.measure(model.Scored(W, gap * copy), target, task)
+        for name in ("loss", "attention", "readout"):
+            assert found[name][i] == pytest.approx(float(getattr(want, name)), rel=1e-8)
+    assert (found["loss"][2], found["attention"][2]) == (0, 1)
+
+
 def full_flow(T: int, d: int, B: int) -> float:
     """Time to 0.8 of the loss on all T scores and w, each score by its own equation."""
 

@@ -13,7 +13,7 @@ import scipy.stats
 
 from dynsim.two_stage.model import PQ, attend, data_loss, outputs
 from dynsim.two_stage.task import Prompts, prompts, sample_prompts
-from odes.two_stage import maps
+from odes.two_stage import loss, maps
 from odes.two_stage.loss import Rule, auc_Q, losses, total
 from odes.two_stage.state import ReducedState, block_sizes
 
@@ -180,6 +180,32 @@ def test_loss_and_gradient_are_those_of_sampled_prompts(
 
     assert (excess(finite) < 1).all()
     assert excess(infinite).max() > 2
+
+
+@pytest.mark.parametrize("y", [1, -1])
+def test_outputs_covary_as_the_tokens_that_they_share(y: int) -> None:
+    """A token adds its label times its ReLU to both outputs: its moments by enumeration of what it
+    can be, for each query. Tokens of class y have the score of P, others its opposite; only the
+    negative ones have one of Q, of either sign."""
+    task, rule = prompts(8, 33), Rule(2, 2, 2, 2)
+    P, Q = loss.outputs(STATE, task, True, rule)
+    q = Q[0] if y == 1 else Q[1]
+    x = np.linspace(-9, 9, 20001)
+    density = scipy.stats.norm.pdf(x) * (x[1] - x[0])
+    relu = lambda m, s: density @ np.maximum(m + s * x, 0)
+    got = loss._covariance(P, q, task, y)
+    for g, h, e in np.ndindex(*got.shape):
+        both, of_P, of_Q = [], [], []
+        for same in (1, -1):
+            for zeta in (1, -1):
+                by_P = relu(same * P.drift[g, h], P.spread[g, h])
+                by_Q = relu(zeta * q.m[e] * (same * y == -1), float(q.s))
+                both.append(by_P * by_Q)
+                of_P.append(same * by_P)
+                of_Q.append(same * by_Q)
+        want = (np.mean(both) - np.mean(of_P) * np.mean(of_Q)) * task.kappa / task.length
+        # The grid's error at the kink of the ReLU.
+        assert got[g, h, e] == pytest.approx(want, rel=1e-5)
 
 
 def test_sign_of_b_does_not_matter() -> None:
