@@ -18,7 +18,7 @@ CONFIGURATION = """
 c.IPKernelApp.log_level = "ERROR"
 c.InlineBackend.figure_formats = {"retina"}
 """
-"""Of kernels: they do not log how they listen, and pictures have twice the pixels that they take."""
+"""Of kernels: they do not log how they listen, and pictures have twice the pixels they take."""
 
 
 def setup(app: Sphinx) -> dict[str, bool]:
