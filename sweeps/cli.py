@@ -136,7 +136,7 @@ class Asked(NamedTuple):
         recorded: whether a record of them is kept beside what it writes.
         overwrite: whether results of other settings may be written over.
         pictures: options of `sweeps.output.drawing.style`, None for a command that draws nothing.
-        quiet: whether it shall not say how far it is.
+        quiet: whether to suppress progress output.
     """
 
     name: str
@@ -148,7 +148,7 @@ class Asked(NamedTuple):
     quiet: bool
 
     def talking(self) -> contextlib.AbstractContextManager[None]:
-        """In it work says how far it is, unless it shall be quiet."""
+        """A context in which progress is printed, unless the command is to be quiet."""
         if not self.quiet:
             return contextlib.nullcontext()
         from sweeps.runner import progress
@@ -156,7 +156,7 @@ class Asked(NamedTuple):
         return progress.quiet()
 
     def drawing(self) -> contextlib.AbstractContextManager[None]:
-        """In it pictures are drawn in the style, and written in the format, that was asked for.
+        """A context in which figures have the style and the file format that were asked for.
 
         Raises:
             ValueError: where the file that is to be written is called after another format.
@@ -209,19 +209,19 @@ def _with_options(settings: type, name: str, recorded: bool, draws: bool, talks:
     about = []
     if recorded:
         fields.append(("overwrite", bool, dataclasses.field(default=False)))
-        about.append("overwrite: write over results of other settings in out.")
+        about.append("overwrite: overwrite existing results in OUT.")
     if recorded and name not in COMMANDS:
         folder = Path("out") / name.replace(" ", "_")
         fields.append(("out", Path, dataclasses.field(default=folder)))
     if draws:
         fields.append(("style", str | None, dataclasses.field(default=None)))
-        about.append("style: of pictures: one of matplotlib, by its name or file.")
+        about.append("style: Matplotlib style name or style file.")
         kinds = Literal["png", "svg", "pdf"] | None
         fields.append(("format", kinds, dataclasses.field(default=None)))
-        about.append("format: of pictures; that of the style, or png, if left out.")
+        about.append("format: file format of the figure; if omitted, that of the style, or png.")
     if talks:
         fields.append(("quiet", bool, dataclasses.field(default=False)))
-        about.append("quiet: do not say how far the work is.")
+        about.append("quiet: suppress progress output.")
     if not fields:
         return settings
     made = dataclasses.make_dataclass(
@@ -235,12 +235,13 @@ def _with_options(settings: type, name: str, recorded: bool, draws: bool, talks:
 def _help(commands: Mapping[str, Command], prog: str, options: Sequence[str]) -> NoReturn:
     """Do what options without a command ask for; without any, help is printed as well."""
     width = max(map(len, commands))
-    lines = [f"  {name:<{width}}  {command.help}" for name, command in commands.items()]
+    lines = [f"commands (`{prog} COMMAND --help` lists the options of each):"]
+    lines += [f"  {name:<{width}}  {command.help}" for name, command in commands.items()]
     parser = argparse.ArgumentParser(
         prog,
         usage=f"{prog} [-h] [--version] COMMAND [OPTIONS]",
-        description="Theory and simulation of attention's training dynamics, side by side.",
-        epilog="\n".join(["commands, each with a --help of its own:", *lines]),
+        description="Train attention models, solve their theories, and compare both.",
+        epilog="\n".join(lines),
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("--version", action="store_true", help="print the version and exit")

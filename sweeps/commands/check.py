@@ -1,4 +1,4 @@
-"""`dynsim check`: read all that a stored sweep holds."""
+"""`dynsim check`: verify a stored sweep."""
 
 import dataclasses
 
@@ -10,7 +10,7 @@ from sweeps.runner.store.store import Store
 
 @dataclasses.dataclass(frozen=True)
 class Check:
-    """Read every chunk of a stored sweep; an error names the first one that is damaged.
+    """Verify every checksum of a stored sweep. An error names the first damaged file.
 
     Attributes:
         path: folder of the sweep, or its address in a bucket.

@@ -1,4 +1,4 @@
-"""The predicted life of a run, without running it: `dynsim explain`."""
+"""`dynsim explain`: predict a run from theory, without running it."""
 
 import dataclasses
 import json
@@ -35,12 +35,14 @@ DESCENT_STEPS = 100_000
 
 @dataclasses.dataclass(frozen=True)
 class Explain(Problem):
-    """Print what theory predicts for a run, without running it.
+    """Predict a run from theory, without running it: its transition times, its final values, and
+    the assumptions that it strains. The prediction is for T, batch -> infinity.
 
     Attributes:
-        steps: the horizon, in optimiser steps.
-        length: sequence length T that the run would have; theories describe T = inf.
-        json: print the prediction as JSON.
+        steps: optimiser steps of the run.
+        length: sequence length T of the run. The prediction does not depend on it; a warning is
+            printed where T is too short for T -> infinity.
+        json: print JSON instead of text.
     """
 
     steps: int = 1000
@@ -53,14 +55,14 @@ class Explanation:
     """What `explain` predicts.
 
     Attributes:
-        theory: what the values at the horizon are from, in words.
+        theory: title of the theory that the final values are from.
         status: how its solve ended.
         stages: t0', peak, its gamma, t0, averaged over classes; None for Adam.
         regime: "scanning at the end", "in transition at the end" or "snapped", by the closed
             form's t0' and t0; that attention has not moved, where it has not by then; or None for
             Adam, which the closed form does not describe.
-        final: observables at the horizon, averaged over classes.
-        strained: the assumptions that this run strains, in words.
+        final: observables at the last step, averaged over classes.
+        strained: the assumptions that this run strains, one sentence each.
     """
 
     theory: str
@@ -163,7 +165,7 @@ def text(config: Explain, found: Explanation) -> str:
         "loss": "loss (nat)",
         "accuracy": "accuracy",
         "entropy": "entropy on distinct tokens",
-        "effective_tokens": "  tokens that amounts to",
+        "effective_tokens": "  effective number of tokens",
         "z_top_distinct": "logit, top distinct token",
         "z_top_common": "logit, top common token",
         "speed": "speed coefficient",
@@ -216,12 +218,13 @@ def _strained(
             )
         if optimizer.kind == "momentum":
             reasons.append(
-                "no inertia (closed form, Eq. 10): momentum is read as eta / (1 - mu) there"
+                "no inertia (closed form, Eq. 10): momentum enters them only as eta / (1 - mu)"
             )
     if not math.isinf(config.length) and config.length <= 10 * tokens:
         reasons.append(
-            f"T -> infinity (all theories): T = {config.length} tokens sample {tokens} that can "
-            "occur"
+            f"T -> infinity (this prediction, and all theories but those of finite T): "
+            f"T = {config.length} tokens sample {tokens} possible ones; `dynsim compare` also "
+            "solves the finite-T theories"
         )
     return reasons
 

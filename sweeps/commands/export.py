@@ -1,4 +1,4 @@
-"""`dynsim export`: a stored sweep as one file that other programs read."""
+"""`dynsim export`: a stored sweep as one file for other programs."""
 
 import dataclasses
 import importlib.util
@@ -21,15 +21,16 @@ LARGEST_TABLE = 2**31
 
 @dataclasses.dataclass(frozen=True)
 class Export:
-    """Write a stored sweep as netCDF 4 or zarr with its labels, or as one long table.
+    """Export a stored sweep, as labelled netCDF 4 or zarr, or as one long table.
 
     Attributes:
         path: folder of the sweep, or its address in a bucket.
-        out: the file, whose ending decides: .nc, .zarr (a plain folder), .csv or .parquet; by
-            default NAME.nc beside the folder, or for a bucket in the current one.
-        arrays: which recorded arrays; all by default. In a table all of them are repeated along
-            each other's dimensions.
-        overwrite: replace a file that is there.
+        out: output file; its suffix selects the format: .nc, .zarr (a plain folder), .csv or
+            .parquet. By default NAME.nc next to the folder of the sweep; for a sweep in a bucket,
+            in the current folder.
+        arrays: recorded arrays to export; by default all. In a table, every array is repeated
+            along the dimensions of the others.
+        overwrite: replace an existing file.
     """
 
     path: tyro.conf.Positional[str]
@@ -91,7 +92,7 @@ def _csv(dataset: xr.Dataset, target: Path) -> Path:
 
 def _parquet(dataset: xr.Dataset, target: Path) -> Path:
     if importlib.util.find_spec("pyarrow") is None:
-        raise ValueError(f'out = {target}: needs pyarrow, as pip install "dynsim[parquet]" brings')
+        raise ValueError(f'out = {target}: needs pyarrow: pip install "dynsim[parquet]"')
     table = _table(dataset)
     return output.write_whole(target, lambda file: table.to_parquet(file, index=False))
 

@@ -1,4 +1,4 @@
-"""`dynsim info`: what a stored sweep is and how far it is."""
+"""`dynsim info`: configuration and progress of a stored sweep."""
 
 import dataclasses
 import json
@@ -15,11 +15,11 @@ from sweeps.runner.store.store import Store
 
 @dataclasses.dataclass(frozen=True)
 class Info:
-    """Say what a stored sweep is, what is done, and what diverged.
+    """Show a stored sweep's configuration, its progress, and which runs diverged.
 
     Attributes:
         path: folder of the sweep, or its address in a bucket.
-        json: print it as JSON.
+        json: print JSON instead of text.
     """
 
     path: tyro.conf.Positional[str]
@@ -53,7 +53,7 @@ def run(config: Info) -> None:
 
 
 def describe(store: Store) -> dict[str, Any]:
-    """What a store holds and how far it is, as JSON values."""
+    """Configuration and progress of a store, as JSON values."""
     attributes, config, status = store.attributes, store.config, store.status()
     done = store.done()
     dims = store.dims
@@ -89,7 +89,7 @@ def _made(store: Store, done: np.ndarray) -> list[dict[str, Any]]:
 
 
 def progress(about: dict[str, Any]) -> str:
-    """A line about how far it is, from what `describe` returns."""
+    """One line of progress, from what `describe` returns."""
     codes = ", ".join(f"{number} {name}" for name, number in about["status"].items())
     return (
         f"{about['runs_done']} of {about['runs']} runs done "

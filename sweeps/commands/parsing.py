@@ -133,7 +133,7 @@ def _listed(settings: type) -> str:
     if {"file", "set"} <= fields:
         systems = ", ".join(registry.names())
         about = (
-            f"{about.rstrip()}\n\n    Sweeps that come along: {', '.join(files.recipes())}.\n"
+            f"{about.rstrip()}\n\n    Built-in sweeps: {', '.join(files.recipes())}.\n"
             f"    Systems: {systems}.\n"
         )
     return about + attributes + rest

@@ -27,18 +27,20 @@ MOST_PANELS, MOST_LINES, MOST_POINTS = 24, 256, 2**22
 
 @dataclasses.dataclass(frozen=True)
 class Plot:
-    """Draw a recorded quantity of a stored sweep against an axis: the mean over seeds, its
-    standard deviation as a band, and a panel for each value of an axis that is left.
+    """Plot a recorded quantity of a stored sweep against an axis: the mean over seeds with the
+    standard deviation as a band, and one panel for each value of a remaining axis.
 
     Attributes:
         path: folder of the sweep, or its address in a bucket.
-        x: axis of the plot, an axis of the sweep or time; the longest axis if not given, or time
-            where seeds are the only one.
-        observable: recorded quantity; entropy, loss or what was recorded first if not given.
-        hue: axis whose values are the lines.
-        where: values of further axes, for instance eta_z=1; time=last is meant if not given.
-        out: the image, whose suffix says its format; by default the name of the sweep in the
-            folder out/plot.
+        x: horizontal axis: an axis of the sweep, or time. By default the longest axis, or time if
+            seed is the only axis.
+        observable: recorded quantity to plot. By default entropy, else loss, else the first one
+            recorded.
+        hue: axis to draw as separate lines, one for each value.
+        where: fixed values of other axes, for instance eta_z=1. Time is the last recorded one
+            unless given.
+        out: image file; its suffix selects the format. By default out/plot/NAME.png, with the name
+            of the sweep.
     """
 
     path: tyro.conf.Positional[str]
@@ -54,7 +56,7 @@ class Plot:
 
 
 def run(config: Plot) -> list[Path]:
-    """Draw and write the picture, with the plotted numbers beside it."""
+    """Draw the figure and write it, with the plotted numbers next to it."""
     out = config.out
     assert out is not None
     suffix = checks.choice("suffix of out", out.suffix[1:], drawing.FORMATS)

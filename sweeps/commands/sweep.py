@@ -1,4 +1,4 @@
-"""`dynsim sweep`: run a sweep, or what is left of it."""
+"""`dynsim sweep`: run a sweep, or the rest of it."""
 
 import contextlib
 import dataclasses
@@ -17,24 +17,27 @@ from sweeps.runner.store.store import Store
 
 @dataclasses.dataclass(frozen=True)
 class SweepCommand(hosts.Hosts):
-    """Run a sweep; run the same command again to resume one that was interrupted.
+    """Run a sweep. To resume an interrupted one, run the same command again.
 
     Attributes:
-        file: TOML file of the sweep, or the name of one of the paper's sweeps, such as fig6.
-        out: folder of the results, or an address such as s3://bucket/run; by default runs/ and the
-            name of the file.
-        set: replace settings of the file: run.steps=50 'axes.eta_z=[0.1, 1]'.
-        chunk: runs in a chunk, the unit of work and storage; chosen from the tile if left out.
-        tile: runs that a device works on at once; chosen from an estimate of memory if left out.
-        dask: workers of Dask that compute the chunks: the address of a scheduler
-            (tcp://HOST:8786), local:4 for four on this machine, or slurm, pbs, ... for a queue.
-        config: TOML file that describes the jobs in the queue, see docs/howto/clusters.md.
-        reuse: stored sweeps whose runs are taken over where this one has the same: to add seeds or
-            values of an axis to a finished sweep, or steps to one with checkpoint = true.
-        dry_run: say what it would take, runs, disk and time, and write nothing; a chunk is timed.
-        yes: do not ask before 1e8 runs or 100 GB.
-        strict: do not go on with chunks that were made by other versions or on other devices.
-        durable: have each chunk outlast a loss of power before the next one begins.
+        file: TOML file of the sweep, or the name of a built-in sweep, such as fig6.
+        out: folder for the results, or an address such as s3://bucket/run; by default runs/NAME,
+            with the name of the file.
+        set: override settings of the file: run.steps=50 'axes.eta_z=[0.1, 1]'.
+        chunk: number of runs in a chunk, the unit of work and storage; by default chosen from the
+            tile.
+        tile: number of runs that a device computes at once; by default chosen from an estimate of
+            memory.
+        dask: compute on Dask workers: the address of a scheduler (tcp://HOST:8786), local:4 for
+            four workers on this machine, or slurm, pbs, ... for a batch system.
+        config: TOML file that describes the jobs of the batch system, see docs/howto/clusters.md.
+        reuse: stored sweeps from which to copy runs with the same settings: to add seeds or values
+            of an axis to a finished sweep, or steps to one with checkpoint = true.
+        dry_run: report runs, disk space and estimated time without running; one chunk is timed.
+        yes: do not ask for confirmation above 1e8 runs or 100 GB.
+        strict: do not resume if stored chunks were made by other versions or on other devices.
+        durable: flush each chunk to disk, so that it survives a power failure, before starting the
+            next.
         distributed, coordinator, processes, process, patience: other processes that work on the
             same sweep, see docs/howto/sweeps.md.
     """

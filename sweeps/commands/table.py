@@ -41,53 +41,55 @@ class Command(NamedTuple):
 COMMANDS: dict[str, Command] = {
     "compare": Command(
         "sweeps.compare.report:Compare",
-        "train, and solve the theories; compare two_stage, or NAME of another system",
+        "train, solve the theories, and compare; `compare NAME` for another system",
     ),
     "explain": Command(
         "sweeps.commands.explain:Explain",
-        "predict the life of a run, without running it",
+        "predict a run from theory, without running it",
         draws=False,
         talks=False,
     ),
     "sweep": Command(
         "sweeps.commands.sweep:SweepCommand",
-        "run a sweep, or resume it",
+        "run a sweep, or resume an interrupted one",
         recorded=False,
         draws=False,
     ),
     "info": Command(
         "sweeps.commands.info:Info",
-        "say what a stored sweep is and how far it is",
+        "show a stored sweep's configuration and progress",
         draws=False,
         talks=False,
     ),
     "check": Command(
-        "sweeps.commands.check:Check", "read all of a stored sweep, to see it is whole", draws=False
+        "sweeps.commands.check:Check", "verify every checksum of a stored sweep", draws=False
     ),
-    "plot": Command("sweeps.commands.plot:Plot", "draw what a stored sweep recorded", talks=False),
+    "plot": Command(
+        "sweeps.commands.plot:Plot", "plot a recorded quantity of a stored sweep", talks=False
+    ),
     "export": Command(
         "sweeps.commands.export:Export",
-        "write a stored sweep as netCDF, zarr or a table",
+        "export a stored sweep as netCDF, zarr or a table",
         recorded=False,
         draws=False,
         talks=False,
     ),
     "phase": Command(
         "sweeps.studies.phase.figure:Phase",
-        "draw a phase diagram over two axes; phase NAME for another system",
+        "draw a phase diagram over two settings; `phase NAME` for another system",
     ),
     "spectrum": Command(
         "sweeps.studies.spectrum.figure:Spectrum",
-        "find what singular directions of trained weights carry",
+        "measure what singular directions of trained weights contribute",
     ),
     "validate": Command(
         "sweeps.studies.tables.validate:Validate",
-        "measure how far the theories hold",
+        "measure the accuracy of the theories",
         recorded=False,
     ),
     "check_devices": Command(
         "sweeps.targets.check:CheckDevices",
-        "compile every engine for a GPU or TPU without one",
+        "compile every engine for a GPU or TPU that need not be present",
         draws=False,
     ),
     "bench": Command(
@@ -124,42 +126,48 @@ COMMANDS: dict[str, Command] = {
         "sweeps.studies.paper.recall:Figure11", "recall of distinct tokens by attention"
     ),
     "figure 12": Command(
-        "sweeps.studies.paper.recall:Figure12", "the same at other numbers of queries"
+        "sweeps.studies.paper.recall:Figure12", "Fig. 11 at other numbers of queries"
     ),
     "figure collapse": Command(
         "sweeps.studies.transitions.collapse:Collapse", "transition times on one line"
     ),
     "figure corpus": Command(
-        "sweeps.studies.words.figure:CorpusFigure", "predicted and trained fate of words of a text"
+        "sweeps.studies.words.figure:CorpusFigure",
+        "predicted and trained fate of the words of a text",
     ),
     "figure finite_size": Command(
-        "sweeps.studies.finite_size.figure:FiniteSize", "how far theory of finite T and batch holds"
+        "sweeps.studies.finite_size.figure:FiniteSize",
+        "accuracy of the finite-length, finite-batch theory",
     ),
     "figure joma": Command(
-        "sweeps.studies.joma.figure:FigureJoMA", "attention as an integral of the MLP below a loss"
+        "sweeps.studies.joma.figure:FigureJoMA",
+        "JoMA: attention from the weights of an MLP, and its growth",
     ),
     "figure joma_invariant": Command(
-        "sweeps.studies.joma.invariant:JoMAInvariant", "how far Theorem 1 is from training"
+        "sweeps.studies.joma.invariant:JoMAInvariant", "error of JoMA's Theorem 1 along training"
     ),
-    "figure ladder": Command("sweeps.compare.ladder:Ladder", "every theory beside simulation"),
+    "figure ladder": Command("sweeps.compare.ladder:Ladder", "every theory next to simulation"),
     "figure linear_icl": Command(
         "sweeps.studies.linear_icl.figure:FigureLinearICL", "plateaus of in-context regression"
     ),
     "figure linear_icl_plateaus": Command(
         "sweeps.studies.linear_icl.diagram:LinearICLPlateaus", "where heads learn one at a time"
     ),
-    "figure phase": Command("sweeps.studies.phase.figure:Phase", "as dynsim phase"),
+    "figure phase": Command("sweeps.studies.phase.figure:Phase", "same as `dynsim phase`"),
     "figure qkv": Command(
-        "sweeps.studies.qkv.figure:FigureQKV", "theory in Y and Z beside training of W_Q, W_K, W_V"
+        "sweeps.studies.qkv.figure:FigureQKV", "theory in Y and Z against training of W_Q, W_K, W_V"
     ),
     "figure snap": Command(
-        "sweeps.studies.transitions.snap:Snap", "what the rates do to transition and sparsity"
+        "sweeps.studies.transitions.snap:Snap",
+        "how the learning rates set transition time and sparsity",
     ),
     "figure sparse_attention": Command(
         "sweeps.studies.sparse_attention.figure:FigureSparseAttention",
         "how long attention takes to become sparse",
     ),
-    "figure spectrum": Command("sweeps.studies.spectrum.figure:Spectrum", "as dynsim spectrum"),
+    "figure spectrum": Command(
+        "sweeps.studies.spectrum.figure:Spectrum", "same as `dynsim spectrum`"
+    ),
     "figure trainability": Command(
         "sweeps.studies.trainability.figure:Trainability", "which learning rates train at all"
     ),
@@ -167,10 +175,11 @@ COMMANDS: dict[str, Command] = {
         "sweeps.studies.two_stage.figure:FigureTwoStage", "two-stage training, claim by claim"
     ),
     "figure two_stage_finite": Command(
-        "sweeps.studies.two_stage.finite:TwoStageFinite", "what finite length and batch do to it"
+        "sweeps.studies.two_stage.finite:TwoStageFinite",
+        "effect of finite length and batch on two-stage training",
     ),
     "figure two_stage_phase": Command(
-        "sweeps.studies.two_stage.phase:TwoStagePhase", "where Q can be learned at all"
+        "sweeps.studies.two_stage.phase:TwoStagePhase", "where component Q can be learned"
     ),
     "figure validity": Command("sweeps.studies.phase.validity:Validity", "where each theory holds"),
 }

@@ -61,7 +61,7 @@ def command(name: str) -> tuple[type, Callable[[Any], list[Path] | None]]:
     """
     system = registry.system(name)
     if system.compare is None:
-        title = f"Train {name}, integrate its theories, and compare them."
+        title = f"Train {name}, solve its theories, and compare them."
         return settings_class("Compare", system, CompareOptions, title), run
     path, settings = system.compare.split(":")
     module = importlib.import_module(path)

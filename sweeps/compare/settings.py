@@ -17,16 +17,16 @@ Times = Annotated[int, at.Ge(2), at.Le(MOST_TIMES)]
 
 @dataclasses.dataclass(frozen=True)
 class CompareOptions:
-    """To be mixed into the runs of a system.
+    """Options that are mixed into the runs of a system.
 
     Attributes:
         seeds: number of runs.
-        out: directory for the picture, compare.json and compare.npz.
-        theories: names of the theories to compare with, of which "best" is the most exact that
-            applies; all that apply if left out.
+        out: folder for the figure, compare.json and compare.npz.
+        theories: names of the theories to compare with; "best" is the most exact one that applies.
+            All that apply if omitted.
         times: number of times to record.
         root: root of the random keys; run i uses fold_in(key(root), i).
-        json: print the report as JSON alone on standard output.
+        json: print the report as JSON, and nothing else, to standard output.
     """
 
     SYSTEM: ClassVar[str] = "yz"
@@ -50,16 +50,16 @@ class CompareOptions:
 
 @dataclasses.dataclass(frozen=True)
 class Compare(CompareOptions, Training):
-    """Train an attention layer, integrate the theories, and compare them.
+    """Train the attention layer in Y and Z, solve its theories, and compare them.
 
     Attributes:
         seeds: number of runs.
-        out: directory for the picture, compare.json and compare.npz.
-        theories: names of the theories to compare with, of which "best" is the most exact that
-            applies; all that apply if left out.
+        out: folder for the figure, compare.json and compare.npz.
+        theories: names of the theories to compare with; "best" is the most exact one that applies.
+            All that apply if omitted.
         times: number of logarithmically spaced times to record.
         root: root of the random keys; run i uses fold_in(key(root), i).
-        json: print the report as JSON alone on standard output.
+        json: print the report as JSON, and nothing else, to standard output.
     """
 
     def check(self) -> None:

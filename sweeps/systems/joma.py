@@ -38,18 +38,18 @@ class JoMA(LayerTraining[Fixed]):
     """Training of an MLP layer with a node a class and of the attention below it.
 
     Attributes:
-        task: as of the system yz, or joma: 20 classes of one query, distinct tokens in bumps, those
-            of the paper's Fig. 2.
-        num_queries: number of queries of syn-medium and syn, 1 if left out, as Theorem 1 has it.
-        eta_y: learning rate of the MLP's weights V, 0.1 if left out.
+        task: a task of the system yz; or joma: 20 classes of one query with distinct tokens in
+            bumps, as in the paper's Fig. 2.
+        num_queries: for syn-medium and syn: number of queries; 1 if omitted, as in Theorem 1.
+        eta_y: learning rate of the MLP's weights V; 0.1 if omitted.
         eta_z: learning rate of the attention logits Z.
-        attention: linear, exp or softmax.
-        activation: linear, relu, tanh or quadratic.
+        attention: kind of attention.
+        activation: activation of the hidden nodes.
         head: cross-entropy of the nodes, or a fixed signal.
-        scale: standard deviation of a starting weight.
-        temperature: T of the attention.
-        length: sequence length T, the query included; inf for P(l|n) in place of counts.
-        batch: sequences per step; inf, with an infinite length, for the population loss.
+        scale: standard deviation of the starting weights.
+        temperature: temperature T of the attention.
+        length: sequence length T including the query; inf replaces sampled counts by P(l|n).
+        batch: sequences per step; inf, which requires an infinite length, for the population loss.
     """
 
     AXES: ClassVar = LayerTraining.AXES._replace(traced=(*LayerTraining.AXES.traced, *SCALES))

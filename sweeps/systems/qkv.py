@@ -52,11 +52,11 @@ class QKVTraining(LayerTraining[Fixed]):
         width: width d of the embedding.
         heads: number of heads.
         scale: W_Q and W_K start normal with standard deviation scale / sqrt(d).
-        value_scale: the same for W_V, and for the decoder where it is untied.
-        embedding: of U: identity, orthogonal or gaussian.
-        tied: whether the decoder is U.
-        normalisation: l2, rms, layer or none.
-        placement: of it: theory (on X^T b) or practice (on the attended embedding).
+        value_scale: the same for W_V, and for an untied decoder.
+        embedding: initial embedding matrix U.
+        tied: use U as the decoder.
+        normalisation: kind of normalisation.
+        placement: where to normalise: theory (X^T b) or practice (the attended embedding).
         residual: add the embedding of the query.
         train_embedding: train U as well.
     """

@@ -51,19 +51,19 @@ class SparseAttention(Chooses, Run[Fixed]):
 
     Attributes:
         task: sparse-attention.
-        length: tokens T of a sequence.
+        length: sequence length T.
         d: dimension of a token.
-        B: copies of the token that matters.
-        p: probability that it is one fixed token.
-        optimizer: update rule; all weights have one learning rate.
+        B: number of copies of the relevant token.
+        p: probability that the relevant token is one fixed token.
+        optimizer: update rule; all weights share one learning rate.
         eta: learning rate.
-        momentum: heavy-ball coefficient mu in [0, 1), of momentum; 0.9 if left out.
-        b1: decay of Adam's first moment, 0.9 if left out.
-        b2: decay of Adam's second moment, 0.999 if left out.
-        eps: Adam's epsilon, 1e-8 if left out.
+        momentum: for momentum: heavy-ball coefficient mu in [0, 1); 0.9 if omitted.
+        b1: for adam: decay of the first moment; 0.9 if omitted.
+        b2: for adam: decay of the second moment; 0.999 if omitted.
+        eps: for adam: epsilon; 1e-8 if omitted.
         steps: optimiser steps of a run.
         batch: sequences per step; inf for the population loss.
-        dtype: precision of the simulation; theories are integrated in float64.
+        dtype: precision of training; theories are solved in float64.
     """
 
     AXES: ClassVar = Fields(

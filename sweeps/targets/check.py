@@ -29,18 +29,18 @@ HEAD = (
 
 @dataclasses.dataclass(frozen=True)
 class CheckDevices:
-    """Compile every engine for accelerators that are not there, and look at the programs; for runs
-    that can go on from a checkpoint those as well.
+    """Compile every engine for an accelerator that need not be present, and inspect the programs.
+    Runs that resume from a checkpoint are compiled as well.
 
-    Columns: seconds to compile; bytes that each run takes of the device, and what a sweep
-    estimates before it has a program to ask; of the loop with most kernels, which is a training
-    step, its kernels, conditionals and loops of unknown length, at each of which the device waits
-    for its host; calls of the host in the whole program.
+    Columns: seconds to compile; bytes of device memory per run, and the estimate of a sweep before
+    compilation; kernels, conditionals and loops of unknown length (the device waits for its host
+    at each of the last two) in the loop with the most kernels, which is a training step; calls of
+    the host in the whole program.
 
     Attributes:
-        target: what to compile for.
-        system: systems; all of them if none is named.
-        engine: engines by name; all of them if none is named.
+        target: accelerator to compile for.
+        system: systems to compile; all if omitted.
+        engine: engines to compile, by name; all if omitted.
     """
 
     target: tyro.conf.Positional[Literal["tpu-v5e", "h100"]]

@@ -28,12 +28,12 @@ class Hosts:
     """How to find the other processes; left alone, there are none.
 
     Attributes:
-        distributed: let jax.distributed find the cluster (Slurm, Open MPI, TPU pods).
-        coordinator: host:port on which process 0 listens, for jax.distributed where nothing can be
-            detected. Without it, processes that are told their number need no jax.distributed.
+        distributed: let jax.distributed detect the cluster (Slurm, Open MPI, TPU pods).
+        coordinator: host:port on which process 0 listens, if jax.distributed cannot detect the
+            cluster. Processes with a given number do not need jax.distributed.
         processes: number of processes.
-        process: number of this process, from 0.
-        patience: seconds in which the processes have to find each other.
+        process: index of this process, from 0.
+        patience: seconds to wait for the other processes.
     """
 
     distributed: bool = False

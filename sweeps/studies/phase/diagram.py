@@ -39,22 +39,24 @@ STAGES = ("rise_end", "peak", "snap")
 
 @dataclasses.dataclass(frozen=True)
 class Phase(Plane, Problem):
-    """Colour a plane of two axes by what training did, with theory's transition lines on it.
+    """Draw a phase diagram: the outcome of training over a plane of two settings, with the
+    transition lines that theory predicts.
 
     Attributes:
-        x: axis across, NAME:FIRST:LAST or NAME:FIRST:LAST:NUMBER, logarithmic, or with :lin at the
-            end linear.
-        y: axis up, written the same way.
-        steps: optimiser steps after which is looked.
-        engine: simulation; symmetric (descent of a symmetric task with T and batch infinite, exact
-            and fast); or a theory.
-        theory: what is drawn beside it, with the difference: best (the most exact flow that
-            describes the runs), none, or an engine; auto is best for a simulation, else none.
-        observable: what the colour shows, recorded at the end.
-        length: sequence length T, the query included; inf for P(l|n) in place of counts.
+        x: horizontal axis, NAME:FIRST:LAST or NAME:FIRST:LAST:NUMBER; logarithmic, or linear with
+            :lin at the end.
+        y: vertical axis, in the same form.
+        steps: number of optimiser steps before measuring.
+        engine: simulation; symmetric (exact, fast descent of a symmetric task with T and batch
+            infinite); or a theory.
+        theory: a second engine to draw next to the first, with the difference: best (the most exact
+            flow that describes the runs), none, or a name. auto means best for a simulation, else
+            none.
+        observable: quantity shown as colour, at the last step.
+        length: sequence length T including the query; inf replaces sampled counts by P(l|n).
         batch: sequences per step.
-        init: starting weights, zero or uniform on +-1/sqrt(M).
-        noise: also predict where the noise of batches decides what training does.
+        init: starting weights: zero, or uniform on +-1/sqrt(M).
+        noise: also predict where batch noise decides the outcome of training.
     """
 
     x: str = "eta_y:1e-3:1e2"

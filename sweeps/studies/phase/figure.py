@@ -52,7 +52,7 @@ def command(name: str) -> tuple[type[Plane], Callable[[Plane], list[Path]]]:
     system = registry.system(name)
     if name == Phase.SYSTEM:
         return Phase, run
-    title = f"Colour a plane of two axes of {name} by what its runs did."
+    title = f"Draw a phase diagram of {name}: the outcome of its runs over a plane of two settings."
     return settings_class("Phase", system, Plane, title), run
 
 

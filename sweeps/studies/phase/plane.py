@@ -22,19 +22,20 @@ NUM_TIMES = 10
 
 @dataclasses.dataclass(frozen=True)
 class Plane:
-    """To be mixed into the fields of a run.
+    """Options that are mixed into the fields of a run.
 
     Attributes:
-        x: axis across, NAME:FIRST:LAST or NAME:FIRST:LAST:NUMBER, logarithmic, or with :lin at the
-            end linear.
-        y: axis up, written the same way.
-        resolution: number of values of an axis that does not say it.
+        x: horizontal axis, NAME:FIRST:LAST or NAME:FIRST:LAST:NUMBER; logarithmic, or linear with
+            :lin at the end.
+        y: vertical axis, in the same form.
+        resolution: number of values of an axis without a NUMBER.
         engine: simulation, or a theory.
-        theory: what is drawn beside it, with the difference: none, or another engine.
-        observable: what the colour shows, at the end.
+        theory: a second engine to draw next to the first, with the difference; or none.
+        observable: quantity shown as colour, at the last step.
         seeds: number of runs at each point of a simulation.
-        regions: MODULE:NAME of a `sweeps.studies.phase.regions.Rule` that names what runs did.
-        out: directory for the picture, phase.npz and the stored sweeps, which resume.
+        regions: MODULE:NAME of a `sweeps.studies.phase.regions.Rule`, which classifies the runs.
+        out: folder for the figure, phase.npz and the stored sweeps, from which the command
+            resumes.
     """
 
     SYSTEM: ClassVar[str] = "yz"

@@ -20,12 +20,12 @@ from sweeps.systems.two_stage.settings import TwoStage
 
 @dataclasses.dataclass(frozen=True)
 class CompareTwoStage(CompareOptions, TwoStage):
-    """Train attention on prompts in two stages, integrate the reduced ODE, and compare them.
+    """Train attention on prompts in two stages, solve the reduced ODE, and compare them.
 
     Attributes:
         seeds: number of runs.
-        theories: names of the theories to compare with (ode, infinite, anchored, sde, seeds); all
-            that apply if left out.
+        theories: names of the theories to compare with (ode, infinite, anchored, sde, seeds). All
+            that apply if omitted.
         times: number of times to record, a third of them in the first stage.
     """
 

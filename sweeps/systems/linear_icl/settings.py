@@ -51,25 +51,25 @@ class LinearICL(Chooses, Run[Fixed]):
     Attributes:
         task: linear-icl.
         D: dimension of x.
-        N: pairs (x, y) in the context.
-        spectrum: eigenvalues of the covariance of x: linear (D, ..., 1, trace 1), white (all 1),
-            geometric (by `ratio`, trace 1).
-        ratio: of neighbouring eigenvalues, of geometric; 0.5 if left out.
-        attention: merged or separate key and query, or the fully connected linear network on cubic
-            features that merged attention is equal to.
-        heads: number of heads H, or of hidden units.
-        rank: rank R of a separate head's key and query, 1 if left out.
-        scale: standard deviation of a starting weight.
-        optimizer: update rule; all weights have one learning rate.
+        N: number of pairs (x, y) in the context.
+        spectrum: eigenvalues of the covariance of x: linear (proportional to D, ..., 1; trace 1),
+            white (all 1) or geometric (see `ratio`; trace 1).
+        ratio: for geometric: ratio of neighbouring eigenvalues; 0.5 if omitted.
+        attention: merged or separate key and query; or network, the fully connected linear network
+            on cubic features that is equivalent to merged attention.
+        heads: number of heads H, or of hidden units of the network.
+        rank: for separate: rank R of the key and query of a head; 1 if omitted.
+        scale: standard deviation of the starting weights.
+        optimizer: update rule; all weights share one learning rate.
         eta: learning rate; the paper's tau is 1/(2 eta) steps.
-        momentum: heavy-ball coefficient mu in [0, 1), of momentum; 0.9 if left out.
-        b1: decay of Adam's first moment, 0.9 if left out.
-        b2: decay of Adam's second moment, 0.999 if left out.
-        eps: Adam's epsilon, 1e-8 if left out.
+        momentum: for momentum: heavy-ball coefficient mu in [0, 1); 0.9 if omitted.
+        b1: for adam: decay of the first moment; 0.9 if omitted.
+        b2: for adam: decay of the second moment; 0.999 if omitted.
+        eps: for adam: epsilon; 1e-8 if omitted.
         steps: optimiser steps of a run.
         batch: sequences per step; inf for the population loss.
-        data: fresh sequences at every step, or the same fixed ones.
-        dtype: precision of the simulation; theories are integrated in float64.
+        data: fresh sequences at every step, or one fixed set.
+        dtype: precision of training; theories are solved in float64.
     """
 
     AXES: ClassVar = Fields(

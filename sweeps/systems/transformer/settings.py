@@ -69,31 +69,31 @@ class TextTraining(Chooses, Run[Fixed]):
 
     Attributes:
         task: text.
-        corpus: a folder with one file a split, a text file, or synthetic for a generated text.
-        train: file of the training text in a folder, train.txt if left out; the vocabulary comes
-            from it.
-        held_out: file of the held-out text in a folder, valid.txt if left out. A text file, or a
-            generated text, has its first 90 % for training and the next 5 % held out.
-        min_count: words of a file that its training text has less often become <unk>; 3 if left
-            out.
-        prompt: token of the held-out text at which the prompt starts whose attention is recorded.
-        layers: blocks of the transformer, 1 to 6.
-        heads: attention heads of a block.
-        width: size of the residual stream.
-        mlp: hidden units of a block's MLP; 0 leaves it out.
-        positions: learned embeddings of positions, or none.
-        optimizer: update rule; all weights have one learning rate.
+        corpus: a text file, a folder with one file per split, or synthetic for a generated text.
+        train: for a folder: file of the training text, which defines the vocabulary; train.txt if
+            omitted.
+        held_out: for a folder: file of the held-out text; valid.txt if omitted. Of a single file or
+            a generated text, the first 90 % are for training and the next 5 % are held out.
+        min_count: for files: words with fewer occurrences in the training text become <unk>; 3 if
+            omitted.
+        prompt: position in the held-out text where the prompt starts whose attention is recorded.
+        layers: number of transformer blocks, 1 to 6.
+        heads: number of attention heads per block.
+        width: width of the residual stream.
+        mlp: hidden units of the MLP of each block; 0 for no MLP.
+        positions: learned position embeddings, or none.
+        optimizer: update rule; all weights share one learning rate.
         eta: learning rate.
-        momentum: heavy-ball coefficient mu in [0, 1), of momentum; 0.9 if left out.
-        b1: decay of Adam's first moment, 0.9 if left out.
-        b2: decay of Adam's second moment, 0.999 if left out.
-        eps: Adam's epsilon, 1e-8 if left out.
-        clip: largest norm of the gradient of all weights together; no limit if left out.
+        momentum: for momentum: heavy-ball coefficient mu in [0, 1); 0.9 if omitted.
+        b1: for adam: decay of the first moment; 0.9 if omitted.
+        b2: for adam: decay of the second moment; 0.999 if omitted.
+        eps: for adam: epsilon; 1e-8 if omitted.
+        clip: largest norm of the gradient of all weights together; no limit if omitted.
         steps: optimiser steps of a run.
         batch: windows per step.
         length: tokens T of a window.
-        num_held_out: held-out windows on which is measured.
-        dtype: precision of the training.
+        num_held_out: number of held-out windows to measure on.
+        dtype: precision of training.
     """
 
     AXES: ClassVar = Fields(traced=NUMBERS, static=STATIC, whole=STATIC)

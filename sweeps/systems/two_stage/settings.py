@@ -42,33 +42,34 @@ class Fixed(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class TwoStage(Run[Fixed]):
-    """Two-stage training on prompts. A number that is left out is that of the preset.
+    """Two-stage training on prompts. Omitted numbers are those of the preset.
 
     Attributes:
         task: prompts.
-        preset: default (each component has a loss of its own), fast (small), joint (the loss of
-            their sum, and a larger r).
-        control: none; forever (the large rate to the end); small (the small rate from the start);
-            smallinit (and starting weights stationary for it).
-        d: size of a block of a token.
-        length: tokens L of a prompt, the query included.
+        preset: default (each component has its own loss), fast (smaller and quicker) or joint (one
+            loss of the summed outputs, with a larger r).
+        control: none; forever (keep the large rate to the end); small (use the small rate from the
+            start); or smallinit (small, with starting weights stationary for that rate).
+        d: size of each of the two blocks of a token.
+        length: prompt length L including the query.
         gamma0: margin of component P.
         s1: standard deviation of the Gaussian part of P.
         s2: standard deviation of the Gaussian part of Q.
-        r: length of the shift that tells the negative class of Q.
+        r: length of the shift that marks the negative class of Q.
         coupling: c of the loss (1 - c)(K1 + K2) + c J, in [0, 1].
         decay: weight decay lambda.
         tau: stationary standard deviation of a weight's noise at eta_1.
-        tau_0: standard deviation of the starting weights; tau, unless the control says otherwise.
+        tau_0: standard deviation of the starting weights; tau if omitted, unless the control sets
+            it.
         eta_1: learning rate of the first stage, which lasts 1/(4 lambda) in eta-time.
         eta_2: learning rate of the second stage.
-        stage_2: length of the second stage in units of 1/lambda of eta-time.
+        stage_2: length of the second stage in eta-time, in units of 1/lambda.
         batch: prompts per step.
         pool: number of training prompts.
-        num_test: fresh prompts on which losses and accuracies are measured.
-        core: fresh Gaussian part of Q for every token, or one fixed vector.
-        bias: train a scalar added to the output of component Q as well.
-        dtype: precision of the simulation; the theory is integrated in float64.
+        num_test: number of fresh prompts to measure losses and accuracies on.
+        core: Gaussian part of Q: fresh for every token, or one fixed vector.
+        bias: also train a scalar that is added to the output of component Q.
+        dtype: precision of training; the theory is solved in float64.
     """
 
     AXES: ClassVar = Fields(

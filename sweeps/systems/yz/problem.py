@@ -25,40 +25,46 @@ OPTIMIZERS: dict[str, dict[str, float]] = {
 }
 """What each rule reads besides the rates, with defaults."""
 Given = Annotated[
-    str | InstanceOf[dynsim.SequenceClasses], tyro.conf.arg(constructor=str, metavar="STR")
+    str | InstanceOf[dynsim.SequenceClasses],
+    # The hint that tyro writes itself has the default as the list of its words.
+    tyro.conf.arg(
+        constructor=str,
+        metavar="STR",
+        help_behavior_hint=lambda default: "(default: " + default.strip("[]'") + ")",
+    ),
 ]
 """A task, which a command line can only name."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Problem(Chooses):
-    """A task and an optimiser. What is left out is the default of the task or optimiser that reads
-    it; what is given and not read is an error.
+    """A task and an optimiser. An omitted setting has the default of the task or optimiser that
+    uses it; giving a setting that neither uses is an error.
 
     Attributes:
-        task: syn-small, syn-medium, syn, overlapping; the path of an .npz file with arrays probs
-            (K, M), query (K,) and optionally next_token (K,) and prior (K,), or of a .csv file with
-            a line per class and columns of these names, all others being tokens; or MODULE:NAME of
-            a `SequenceClasses` of your own, or of a function without arguments that makes one; in
-            Python also the `SequenceClasses` itself.
-        eta_y: learning rate of the decoder Y, 1 if left out.
+        task: syn-small, syn-medium, syn or overlapping; or the path of an .npz file with arrays
+            probs (K, M), query (K,) and optionally next_token (K,) and prior (K,); or of a .csv
+            file with one row per class and columns of these names, every other column being a
+            token; or MODULE:NAME of your own `SequenceClasses`, or of a function without arguments
+            that returns one. In Python also a `SequenceClasses`.
+        eta_y: learning rate of the decoder Y; 1 if omitted.
         eta_z: learning rate of the attention logits Z.
-        ratio: eta_y / eta_z; given instead of `eta_y`.
-        optimizer: update rule; sgd uses `momentum`, adam `b1`, `b2` and `eps`.
-        momentum: heavy-ball coefficient mu in [0, 1) of sgd, 0 if left out.
-        b1: decay of Adam's first moment, 0.9 if left out.
-        b2: decay of Adam's second moment, 0.999 if left out.
-        eps: Adam's epsilon, 1e-8 if left out.
-        num_queries: number of queries of syn-medium and syn, 3 if left out.
-        classes_per_query: number of next tokens of each query, of syn, 2 if left out.
-        num_common: number of tokens common to all classes, of syn, 10 if left out.
-        num_distinct: number of distinct tokens of each class, of syn, 10 if left out.
-        K: number of classes, of overlapping, 2 if left out; of syn, where num_queries is then
+        ratio: eta_y / eta_z, instead of `eta_y`.
+        optimizer: update rule; sgd uses `momentum`, adam uses `b1`, `b2` and `eps`.
+        momentum: for sgd: heavy-ball coefficient mu in [0, 1); 0 if omitted.
+        b1: for adam: decay of the first moment; 0.9 if omitted.
+        b2: for adam: decay of the second moment; 0.999 if omitted.
+        eps: for adam: epsilon; 1e-8 if omitted.
+        num_queries: for syn-medium and syn: number of queries; 3 if omitted.
+        classes_per_query: for syn: number of next tokens of each query; 2 if omitted.
+        num_common: for syn: number of tokens common to all classes; 10 if omitted.
+        num_distinct: for syn: number of distinct tokens of each class; 10 if omitted.
+        K: number of classes. overlapping: 2 if omitted. syn: sets num_queries to
             K / classes_per_query.
-        M: vocabulary size, of syn; the smallest possible if left out.
-        overlap: f_n . f_n' at zero weights, of overlapping, 0.1 if left out.
-        layout: token layout of the syn tasks: authors (M = 34 for syn-small), which is the default,
-            or paper (30).
+        M: for syn: vocabulary size; the smallest possible if omitted.
+        overlap: for overlapping: f_n . f_n' at zero weights; 0.1 if omitted.
+        layout: token layout of the syn tasks: authors (the default; M = 34 for syn-small) or paper
+            (M = 30).
     """
 
     DEFAULT_ETA_Y: ClassVar[float] = 1.0

@@ -40,10 +40,10 @@ class LayerTraining(Problem, Run[FixedT]):
 
     Attributes:
         steps: optimiser steps of a run.
-        length: sequence length T, the query included; inf for P(l|n) in place of counts.
+        length: sequence length T including the query; inf replaces sampled counts by P(l|n).
         batch: sequences per step; inf for the population loss, to first order in 1/T.
-        init: starting weights, zero or uniform on +-1/sqrt(M).
-        dtype: precision of the simulation; theories are integrated in float64.
+        init: starting weights: zero, or uniform on +-1/sqrt(M).
+        dtype: precision of training; theories are solved in float64.
     """
 
     AXES: ClassVar = Fields(

@@ -48,7 +48,7 @@ def test_regimes_follow_the_closed_forms_times(monkeypatch: pytest.MonkeyPatch) 
 
 def test_strained_assumptions_are_named_where_they_are_strained(tmp_path: Path) -> None:
     strained = " ".join(explain(Explain(eta_y=1.0, eta_z=2.0, momentum=0.9, steps=5)).strained)
-    for word in ("weak overlap", "eta -> 0", "Assumption 1c", "no inertia", "T -> infinity"):
+    for word in ("weak overlap", "eta -> 0", "Assumption 1c", "no inertia", "those of finite T"):
         assert word in strained
     # Nearly disjoint classes, small steps, long sequences, a decoder ten times faster.
     probs = np.zeros((2, 7))
