@@ -11,7 +11,7 @@ from sphinxcontrib import katex
 sys.path.insert(0, str(Path(__file__).parent / "tools"))
 
 project, author = "dynsim", "The dynsim developers"
-copyright = author  # noqa: A001  (the name that Sphinx reads)
+copyright = f"{author}, licensed under Apache-2.0"  # noqa: A001  (the name that Sphinx reads)
 release = metadata.version("dynsim")
 
 extensions = [
@@ -26,6 +26,7 @@ extensions = [
     "docstrings",
     "notebook_times",
     "pictures",
+    "tables",
 ]
 exclude_patterns = ["tools", "gallery/*.py"]
 highlight_language = "text"
@@ -34,6 +35,11 @@ suppress_warnings = []
 
 myst_enable_extensions = ["attrs_inline", "colon_fence", "deflist", "dollarmath"]
 myst_heading_anchors = 4
+myst_html_meta = {
+    "description": "dynsim trains attention models by gradient descent in JAX, solves the theories of "
+    "their training dynamics, and reports where each theory holds and how large its error is.",
+    "keywords": "attention, transformer, training dynamics, theory, JAX",
+}
 
 # Formulas become MathML while the site is built, so that reading it needs no script and no network;
 # one with an error fails the build. Temml writes the MathML that all browsers draw; it is called as
@@ -75,6 +81,7 @@ if os.environ.get("DYNSIM_DOCS_ONLINE"):
 html_theme = "furo"
 html_title = f"dynsim {release}"
 html_static_path = ["tools/static"]
+html_favicon = "tools/static/favicon.svg"
 html_css_files = ["style.css"]
 html_js_files = ["math/copy-tex.js"]
 html_copy_source = False

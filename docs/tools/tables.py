@@ -1,0 +1,316 @@
+"""Tables that are made from the code while the site is built.
+
+Three directives: `update-rules` lists how each system is trained; `optimisers NAME`, which
+optimisers each theory of a system describes, as the engines in the registry and the hierarchies in
+`odes` answer; `observables NAME`, what a system records. Names, units and axes of recorded
+quantities come from the engines and labels of the system. What they mean, with the formula, is in
+docs/reference/observables.toml, which must have exactly these names.
+"""
+
+import dataclasses
+import functools
+import importlib
+import inspect
+import re
+import tomllib
+import typing
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from docutils import nodes
+from docutils.statemachine import StringList
+from sphinx.util.docutils import SphinxDirective
+
+import dynsim
+from dynsim.two_stage import noisy_sgd
+from odes.theory import FINITE, Theory
+from sweeps.runner import labels
+from sweeps.systems import registry
+from sweeps.systems.base import Engine, System
+
+if TYPE_CHECKING:
+    from sphinx.application import Sphinx
+
+DOCS = Path(__file__).parents[1]
+FORMULAS = DOCS / "reference" / "observables.toml"
+TRAINING = {
+    "yz": dynsim.simulate,
+    "qkv": dynsim.simulate_embedded,
+    "two_stage": dynsim.simulate_prompts,
+    "transformer": dynsim.simulate_text,
+    "linear_icl": dynsim.simulate_regression,
+    "sparse_attention": dynsim.simulate_retrieval,
+    "joma": dynsim.simulate_joma,
+}
+"""The function that trains a system in Python."""
+SUITING = {
+    "yz": {"task": "syn", "num_queries": 2, "num_common": 1},
+    "qkv": {"embedding": "identity", "width": 34},
+    "linear_icl": {"attention": "merged", "spectrum": "white"},
+    "joma": {"attention": "exp", "head": "signal"},
+}
+"""Settings for the theories that do not describe the default run of a system."""
+NO_INERTIA = {
+    "yz": (
+        "rescaled",
+        "lemma3",
+        "eq10-finite-m",
+        "eq10",
+        "eq10-paper",
+        "eq10-remark-1",
+        "theorem4",
+        "fixed_attention",
+    ),
+    "linear_icl": ("scalar", "plateaus", "sigmoid"),
+    "sparse_attention": ("printed", "escape"),
+}
+"""Theories that momentum enters as eta / (1 - mu) alone; tests/test_site.py compares them."""
+SIGNS = (
+    (r"-> infinity", "→ ∞"),
+    (r"->", "→"),
+    (r"\beta_([YZ])\b", r"$\\eta_\1$"),
+    (r"\beta\^2", "η²"),
+    (r"\beta\b", "η"),
+    (r"\bmu\b", "μ"),
+    (r"\brho\b", "ρ"),
+    (r"T\^2", "T²"),
+)
+"""How titles and assumptions, plain text in the code, are printed."""
+HEADS = {"sgd": "SGD", "momentum": "momentum", "adam": "Adam", "NoisySGD": "noisy SGD"}
+
+
+def setup(app: "Sphinx") -> dict[str, bool]:
+    app.add_directive("update-rules", UpdateRules)
+    app.add_directive("optimisers", Optimisers)
+    app.add_directive("observables", Observables)
+    return {"parallel_read_safe": True}
+
+
+class Made(SphinxDirective):
+    """A directive whose content, Markdown, is made by a function of its arguments."""
+
+    function: typing.ClassVar[Any]
+
+    def run(self) -> list[nodes.Node]:
+        # The page depends on the code, whatever the age of its own file.
+        self.env.note_reread()
+        lines = StringList(self.function(*self.arguments).splitlines(), source=__file__)
+        found = nodes.container()
+        self.state.nested_parse(lines, 0, found)
+        return found.children
+
+
+class UpdateRules(Made):
+    """How each system is trained."""
+
+    function = staticmethod(lambda: update_rules_table())
+
+
+class Optimisers(Made):
+    """Which optimisers each theory of a system describes."""
+
+    required_arguments = 1
+    function = staticmethod(lambda name: optimisers(name))
+
+
+class Observables(Made):
+    """What a system records."""
+
+    required_arguments = 1
+    function = staticmethod(lambda name: observables(name))
+
+
+def update_rules_table() -> str:
+    """A table of update rules, learning rates and schedules of all systems."""
+    rows = []
+    for name in registry.BUILT_IN:
+        system = registry.system(name)
+        run = system.run()
+        rule = run.make_optimizer()
+        fields = [field.name for field in dataclasses.fields(rule)]
+        rates = ", ".join(f"`{field}`" for field in fields if field.startswith("eta"))
+        schedule = "constant"
+        if hasattr(rule, "rate"):
+            controls = typing.get_args(noisy_sgd.Control)[1:]
+            schedule = f"two stages, or one of the controls {_listed(controls)}"
+        more = {"clip": "gradient clipping, `clip`", "decay": "weight decay, `decay`"}
+        settings = {field.name for field in dataclasses.fields(run)}
+        also = ", ".join(text for field, text in more.items() if field in settings)
+        rules = ", ".join(HEADS[each] for each in update_rules(system))
+        rows.append([_link(name), rules, rates, schedule, also or "–"])
+    return _table(["system", "update rules", "learning rates", "schedule", "also"], rows)
+
+
+def optimisers(name: str) -> str:
+    """A table of the engines and theories of a system, with what each describes and assumes."""
+    system = registry.system(name)
+    rules = update_rules(system)
+    head = ["theory", *(HEADS[rule] for rule in rules), "assumes"]
+    rows = []
+    for theory, (title, assumes, finite) in theories(system).items():
+        applies = described(name, theory)
+        cells = [_cell(name, theory, rule, rule in applies) for rule in rules]
+        also = f", `{theory}{FINITE}`" if finite else ""
+        rows.append([f"`{theory}`{also}: {_pretty(title)}", *cells, _pretty(assumes)])
+    return _table(head, rows, centred=range(1, 1 + len(rules)))
+
+
+def theories(system: System[Any]) -> dict[str, tuple[str, str, bool]]:
+    """Title, assumptions, and whether there is a variant for finite T, by name: of the engines of a
+    system, and of the theories in its hierarchy that are no engines."""
+    every: dict[str, Engine[Any] | Theory[Any, Any]] = dict(system.engines)
+    every = {**every, **{n: each for n, each in hierarchy(system.name).items() if n not in every}}
+    found = {}
+    for name, each in every.items():
+        if name == "simulation":
+            found[name] = "training", "nothing", False
+        elif not name.endswith(FINITE):
+            found[name] = each.title, each.assumes, name + FINITE in every
+    return found
+
+
+def hierarchy(name: str) -> Mapping[str, Theory[Any, Any]]:
+    """The theories of a system by name; none for a system without any."""
+    try:
+        return importlib.import_module(f"odes.{name}.ladder").THEORIES
+    except ModuleNotFoundError:
+        return {}
+
+
+def update_rules(system: System[Any]) -> dict[str, dict[str, Any]]:
+    """The update rules of a system by name, each as settings of a run."""
+    kinds = typing.get_args(typing.get_type_hints(system.run).get("optimizer"))
+    if not kinds:
+        return {type(system.run().make_optimizer()).__name__: {}}
+    found: dict[str, dict[str, Any]] = {kind: {"optimizer": kind} for kind in kinds}
+    if "momentum" not in found:
+        # There it is SGD with a coefficient.
+        found = {"sgd": found["sgd"], "momentum": {"momentum": 0.9}, **found}
+    return found
+
+
+@functools.cache
+def described(name: str, theory: str) -> tuple[str, ...]:
+    """The update rules under which a theory describes the default run of a system, or the run that
+    suits it."""
+    system = registry.system(name)
+    return tuple(
+        rule
+        for rule, settings in update_rules(system).items()
+        if any(
+            _describes(system, theory, system.run(**settings, **more))
+            for more in ({}, SUITING.get(name, {}))
+        )
+    )
+
+
+def _describes(system: System[Any], theory: str, run: Any) -> bool:
+    run.check()
+    if theory not in system.engines:
+        task, rule = run.make_task(), run.make_optimizer()
+        return hierarchy(system.name)[theory].inapplicable(task, rule) is None
+    engine = system.engines[theory]
+    try:
+        engine.check(run.fixed(), engine.task(run), run.make_optimizer())
+    except ValueError:
+        return False
+    return True
+
+
+def observables(name: str) -> str:
+    """What a system records by default, and a table of everything that it can record."""
+    system, about = registry.system(name), formulas(name)
+    recorded = recorders(system)
+    lacking, unknown = sorted(set(recorded) - set(about)), sorted(set(about) - set(recorded))
+    if lacking or unknown:
+        raise ValueError(f"{FORMULAS}: {name} lacks {lacking}, and records no {unknown}")
+    rows = []
+    for each, engines in recorded.items():
+        entry = about[each]
+        formula = f"\n\n    $\\displaystyle {entry['formula']}$" if "formula" in entry else ""
+        axes = entry.get("axes") or _axes(system, each)
+        by = entry.get("by") or _recorders(system, engines)
+        rows.append([f"`{each}`", entry["text"] + formula, axes, _unit(system, each), by])
+    train = TRAINING[name]
+    # Not its signature, in which Sphinx replaces defaults by their source.
+    usual = (inspect.unwrap(train).__kwdefaults__ or {})["record"]
+    default = f"By default, `dynsim.{train.__name__}` records {_listed(usual)}."
+    rows.insert(0, ["name", "quantity", "one per", "unit", "recorded by"])
+    table = "\n".join(f"* - {row[0]}\n" + "".join(f"  - {c}\n" for c in row[1:]) for row in rows)
+    return f"{default}\n\n````{{list-table}}\n:header-rows: 1\n:class: observables\n\n{table}````\n"
+
+
+@functools.cache
+def formulas(name: str) -> dict[str, dict[str, str]]:
+    """The entries of the file of formulas for a system, by the name of the quantity."""
+    read = tomllib.loads(FORMULAS.read_text(encoding="utf-8"))
+    own, names = read[name], recorders(registry.system(name))
+    if "like" in own:
+        own = {each: entry for each, entry in read[own["like"]].items() if each in names}
+    return {**{each: entry for each, entry in read["every"].items() if each in names}, **own}
+
+
+def recorders(system: System[Any]) -> dict[str, list[str]]:
+    """The engines that record each quantity, by its name. What is predicted of every quantity NAME,
+    such as its standard deviation, has one name for all."""
+    found: dict[str, list[str]] = {}
+    for engine, each in system.engines.items():
+        for name in each.observables.names():
+            base, _, end = name.rpartition("_")
+            predicted = end in ("std", "drift") and base in each.observables.functions
+            engines = found.setdefault(f"NAME_{end}" if predicted else name, [])
+            if engine not in engines:
+                engines.append(engine)
+    return found
+
+
+def _recorders(system: System[Any], engines: Iterable[str]) -> str:
+    every = list(dict.fromkeys(name.removesuffix(FINITE) for name in system.engines))
+    mine = list(dict.fromkeys(name.removesuffix(FINITE) for name in engines))
+    others = [name for name in every if name not in mine]
+    if others == ["simulation"]:
+        return "theories"
+    if mine == ["simulation"]:
+        return "training"
+    if not others:
+        return "all"
+    if len(others) < len(mine):
+        return f"all but {_listed(others)}"
+    return _listed(mine).replace("`simulation`", "training")
+
+
+def _axes(system: System[Any], name: str) -> str:
+    axes = system.labels.inner_dims.get(name, ())
+    named = ", ".join(axis.replace("_", " ") for axis in axes)
+    return named or ("as NAME" if name.startswith("NAME_") else "run")
+
+
+def _unit(system: System[Any], name: str) -> str:
+    return "as NAME" if name.startswith("NAME_") else labels.about(system, name)["units"]
+
+
+def _cell(system: str, theory: str, rule: str, applies: bool) -> str:
+    if applies and rule == "momentum" and theory in NO_INERTIA.get(system, ()):
+        return "✓ as $\\eta/(1-\\mu)$"
+    return "✓" if applies else "–"
+
+
+def _pretty(text: str) -> str:
+    for plain, sign in SIGNS:
+        text = re.sub(plain, sign, text)
+    return text
+
+
+def _link(name: str) -> str:
+    page = DOCS / "systems" / f"{name}.md"
+    return f"[`{name}`](../systems/{name}.md)" if page.exists() else f"`{name}`"
+
+
+def _listed(names: Iterable[str]) -> str:
+    return ", ".join(f"`{name}`" for name in names)
+
+
+def _table(head: list[str], rows: list[list[str]], centred: Iterable[int] = ()) -> str:
+    rule = [":-:" if i in centred else "---" for i in range(len(head))]
+    return "\n".join("| " + " | ".join(row) + " |" for row in (head, rule, *rows)) + "\n"
