@@ -36,8 +36,8 @@ suppress_warnings = []
 myst_enable_extensions = ["attrs_inline", "colon_fence", "deflist", "dollarmath"]
 myst_heading_anchors = 4
 myst_html_meta = {
-    "description": "dynsim trains attention models by gradient descent in JAX, solves the theories of "
-    "their training dynamics, and reports where each theory holds and how large its error is.",
+    "description": "dynsim trains attention models by gradient descent in JAX, solves the theories "
+    "of their training dynamics, and reports where each theory holds and how large its error is.",
     "keywords": "attention, transformer, training dynamics, theory, JAX",
 }
 

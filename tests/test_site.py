@@ -11,12 +11,16 @@ import subprocess
 import sys
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 import pytest
 
 import dynsim
 import odes
+import sweeps
 from sweeps.commands.table import COMMANDS, group
+from sweeps.systems import registry
+from sweeps.systems.registry import BUILT_IN
 
 DOCS = Path(__file__).parents[1] / "docs"
 NOTEBOOKS = sorted((DOCS / "tutorials").glob("*[!x].md"))
@@ -46,7 +50,9 @@ def tool(path: str) -> ModuleType:
     return module
 
 
-make = tool("gallery/make.py")
+make, tables = tool("gallery/make.py"), tool("tools/tables.py")
+CLOSED = ("plateaus", "escape", "fixed_attention", "fixed_attention-discrete")
+"""Theories that need no solver, of which two read momentum as a larger rate alone."""
 
 
 def resolve(name: str) -> object:
@@ -126,6 +132,81 @@ def test_pictures_made_with_options_say_so() -> None:
     assert command(DOCS, "gallery/paper/12.png") == "dynsim figure 12 --seeds 4"
     assert command(DOCS, "gallery/paper/3.png") is None
     assert command(DOCS, "elsewhere/12.png") is None
+
+
+def test_tables_of_the_reference_have_every_system() -> None:
+    for page, directive in (("optimisers", "optimisers"), ("observables", "observables")):
+        text = (DOCS / "reference" / f"{page}.md").read_text()
+        assert re.findall(rf"^```{{{directive}}} (\w+)$", text, re.MULTILINE) == list(BUILT_IN)
+    assert [row for row in tables.update_rules_table().splitlines() if "`yz`" in row] == [
+        "| "
+        + " | ".join([tables.page_of("yz"), "SGD, momentum, Adam", "`eta_y`, `eta_z`"])
+        + " | constant | – |"
+    ]
+
+
+@pytest.mark.parametrize("name", BUILT_IN)
+def test_every_recorded_quantity_is_explained(name: str) -> None:
+    """`observables` raises for names without an entry in the file of formulas, and entries without
+    a name; what is said by hand of who records one is checked below."""
+    table = tables.observables(name)
+    for each in registry.system(name).engines["simulation"].observables.names():
+        assert f"* - `{each}`\n" in table
+
+
+def test_the_growth_bound_is_recorded_by_none_but_those_that_its_entry_names() -> None:
+    task, optimizer = dynsim.syn(2, 1, num_common=1), dynsim.sgd(1.0, 0.1)
+    for theory in odes.ladder.THEORIES.values():
+        applies = theory.inapplicable(task, optimizer) is None and "length" not in theory.needs
+        if applies and not theory.name.startswith(("eq10", "theorem4")):
+            with pytest.raises(ValueError, match="record = 'B'"):
+                theory.solve(task, optimizer, [0.0, 1.0], record="B")
+
+
+def test_a_table_says_which_theory_describes_which_optimiser() -> None:
+    assert tables.described("yz", "plain") == ("sgd",)
+    assert tables.described("yz", "matched") == ("momentum",)
+    assert tables.described("yz", "matched-adam") == ("adam",)
+    # One common token, of the run that suits it.
+    assert tables.described("yz", "theorem4") == ("sgd", "momentum")
+    assert tables.described("joma", "erf") == ("sgd",)
+    assert tables.described("two_stage", "seeds") == ("NoisySGD",)
+
+
+BOTH = [
+    pytest.param(name, theory, marks=[] if theory in CLOSED else [pytest.mark.full])
+    for name in ("yz", "linear_icl", "sparse_attention")
+    for theory in tables.theories(registry.system(name))
+    if theory in tables.hierarchy(name)
+]
+
+
+@pytest.mark.usefixtures("quick_theory")
+@pytest.mark.parametrize(("name", "theory"), BOTH)
+def test_theories_without_inertia_are_those_that_the_table_names(name: str, theory: str) -> None:
+    """Momentum mu at the rate eta is SGD at eta / (1 - mu) for them, and for no others."""
+    rules = tables.described(name, theory)
+    if "momentum" not in rules:
+        return
+    system, mu = registry.system(name), 0.5
+    settings = tables.update_rules(system)
+    suiting = tables.SUITING.get(name, {})
+    suits = suiting if theory in ("theorem4", "sigmoid") else {}
+    of_momentum = {**settings["momentum"], "momentum": mu, **suits}
+    of_sgd = {**settings["sgd"], **suits}
+    rates = [field for field in ("eta", "eta_y", "eta_z") if field in system.run.AXES.names]
+    larger = {rate: system.run().value(rate) / (1 - mu) for rate in rates}
+    # SGD has no flow called "rescaled": it is the plain one of a larger rate.
+    other = theory if "sgd" in rules else "plain"
+
+    def last(engine: str, **given: Any) -> float:
+        run = system.run(**given, steps=20)
+        found = sweeps.run(sweeps.Sweep({"seed": [0]}, run, engine, ("loss",)))
+        return float(found["loss"].squeeze())
+
+    by_sgd, by_momentum = last(other, **of_sgd, **larger), last(theory, **of_momentum)
+    same = by_momentum == pytest.approx(by_sgd, rel=1e-6)
+    assert same == (theory in tables.NO_INERTIA.get(name, ())), (by_momentum, by_sgd)
 
 
 def test_citations_are_those_of_the_page() -> None:

@@ -14,13 +14,9 @@ import inspect
 import re
 import tomllib
 import typing
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
-
-from docutils import nodes
-from docutils.statemachine import StringList
-from sphinx.util.docutils import SphinxDirective
 
 import dynsim
 from dynsim.two_stage import noisy_sgd
@@ -81,44 +77,26 @@ HEADS = {"sgd": "SGD", "momentum": "momentum", "adam": "Adam", "NoisySGD": "nois
 
 
 def setup(app: "Sphinx") -> dict[str, bool]:
-    app.add_directive("update-rules", UpdateRules)
-    app.add_directive("optimisers", Optimisers)
-    app.add_directive("observables", Observables)
+    # Imported here, because the tests have the tables without Sphinx.
+    from sphinx.util.docutils import SphinxDirective
+
+    def directive(make: Callable[..., str], arguments: int) -> type[SphinxDirective]:
+        class Made(SphinxDirective):
+            """A directive whose content, Markdown, is made from its arguments."""
+
+            required_arguments = arguments
+
+            def run(self) -> list[Any]:
+                # The page depends on the code, whatever the age of its own file.
+                self.env.note_reread()
+                return self.parse_text_to_nodes(make(*self.arguments))
+
+        return Made
+
+    app.add_directive("update-rules", directive(update_rules_table, 0))
+    app.add_directive("optimisers", directive(optimisers, 1))
+    app.add_directive("observables", directive(observables, 1))
     return {"parallel_read_safe": True}
-
-
-class Made(SphinxDirective):
-    """A directive whose content, Markdown, is made by a function of its arguments."""
-
-    function: typing.ClassVar[Any]
-
-    def run(self) -> list[nodes.Node]:
-        # The page depends on the code, whatever the age of its own file.
-        self.env.note_reread()
-        lines = StringList(self.function(*self.arguments).splitlines(), source=__file__)
-        found = nodes.container()
-        self.state.nested_parse(lines, 0, found)
-        return found.children
-
-
-class UpdateRules(Made):
-    """How each system is trained."""
-
-    function = staticmethod(lambda: update_rules_table())
-
-
-class Optimisers(Made):
-    """Which optimisers each theory of a system describes."""
-
-    required_arguments = 1
-    function = staticmethod(lambda name: optimisers(name))
-
-
-class Observables(Made):
-    """What a system records."""
-
-    required_arguments = 1
-    function = staticmethod(lambda name: observables(name))
 
 
 def update_rules_table() -> str:
@@ -138,7 +116,7 @@ def update_rules_table() -> str:
         settings = {field.name for field in dataclasses.fields(run)}
         also = ", ".join(text for field, text in more.items() if field in settings)
         rules = ", ".join(HEADS[each] for each in update_rules(system))
-        rows.append([_link(name), rules, rates, schedule, also or "–"])
+        rows.append([page_of(name), rules, rates, schedule, also or "–"])
     return _table(["system", "update rules", "learning rates", "schedule", "also"], rows)
 
 
@@ -302,7 +280,8 @@ def _pretty(text: str) -> str:
     return text
 
 
-def _link(name: str) -> str:
+def page_of(name: str) -> str:
+    """The name of a system, with a link to its page if there is one."""
     page = DOCS / "systems" / f"{name}.md"
     return f"[`{name}`](../systems/{name}.md)" if page.exists() else f"`{name}`"
 
