@@ -80,7 +80,8 @@ def test_spread_is_that_of_the_full_layer(kind: str) -> None:
     reduced = symmetric.merged(symmetric.symmetric_task(task))
     np.testing.assert_array_equal(np.r_[reduced.p_copies, reduced.rho_copies], [2, 1, 2])
     got = symmetric.spread(reduced, rule, [0, 4, 12], **settings)
-    assert (want.std["entropy"][1:] > 1e-3).all()
+    # Far above the rounding that is allowed below.
+    assert (want.std["entropy"][1:] > 1e-4).all()
     for name in settings["record"]:
         np.testing.assert_allclose(got[name], want[name], rtol=1e-10)
     np.testing.assert_allclose(got.covariance, want.covariance, rtol=1e-8, atol=1e-20)
