@@ -86,7 +86,7 @@ def test_theory_adds_drift_and_both_variances() -> None:
 
 @pytest.mark.full(
     "test_theory_adds_drift_and_both_variances",
-    "odes/yz/test_spread.py::test_noise_is_that_of_sampled_sequences",
+    "odes/yz/test_spread.py::test_noise_is_that_of_all_sequences",
 )
 def test_theory_alone_writes_means_and_spread(tmp_path: Path) -> None:
     options = ["--queries", "1", "--seeds", "2", "--no-training", "--out", str(tmp_path)]
