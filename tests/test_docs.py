@@ -1,7 +1,9 @@
-"""What README and docs show runs: Python blocks as they stand, commands as far as parsing, and the
-sweeps that come along as far as checking."""
+"""What README and docs show runs: Python blocks as they stand, with the output that the page shows,
+commands as far as parsing, and built-in sweeps as far as checking."""
 
+import contextlib
 import importlib
+import io
 import re
 import shlex
 from pathlib import Path
@@ -20,6 +22,9 @@ pytestmark = pytest.mark.usefixtures("quick_theory")
 ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 BLOCK = re.compile(r"^```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+SHOWN = re.compile(r"\A\n+[^`]*?\bprints?:?\n+```text\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+"""What a page shows as the output of the block before it."""
+NUMBER = re.compile(r"-?\d+(?:\.(\d+))?")
 NAME = re.compile(r"`((?:dynsim|odes|sweeps)(?:\.\w+)+)")
 GROUPS = {recording.GROUP, odes.theory.GROUP, registry.GROUP}
 """Of entry points: names that stand for no object."""
@@ -30,7 +35,7 @@ def blocks(page: Path, language: str) -> list[str]:
 
 
 # By default those that a newcomer reads first.
-FIRST = {"README", "extending", "ladder"}
+FIRST = {"README", "index", "extending", "ladder"}
 WITH_PYTHON = [
     pytest.param(p, id=p.stem, marks=[] if p.stem in FIRST else [pytest.mark.full])
     for p in PAGES
@@ -38,10 +43,57 @@ WITH_PYTHON = [
 ]
 
 
+def printed_by(page: Path) -> list[tuple[str, str]]:
+    """What the Python blocks of a page print, one after the other, and what the page says that they
+    do, of those of which it says it."""
+    text, known, found = page.read_text(), {"__name__": "docs"}, []
+    for block in BLOCK.finditer(text):
+        if block[1] == "python":
+            output = io.StringIO()
+            # Errors have the line of the page.
+            above = "\n" * text.count("\n", 0, block.start(2))
+            with contextlib.redirect_stdout(output):
+                exec(compile(above + block[2], str(page), "exec"), known)
+            if shown := SHOWN.match(text[block.end() :]):
+                found.append((output.getvalue(), shown[1]))
+    return found
+
+
+def alike(printed: str, shown: str, units: float = 1.0, share: float = 0.0) -> bool:
+    """Whether two texts are the same but for `units` of the last digit of each number, and a
+    `share` of it."""
+    words = [NUMBER.sub("#", text).split() for text in (printed, shown)]
+    pairs = zip(NUMBER.finditer(printed), NUMBER.finditer(shown), strict=False)
+    return words[0] == words[1] and all(
+        abs(float(a[0]) - float(b[0]))
+        <= 1.01 * units * 10.0 ** -len(b[1] or "") + share * abs(float(b[0]))
+        for a, b in pairs
+    )
+
+
 @pytest.mark.parametrize("page", WITH_PYTHON)
 def test_python_blocks_run(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    exec(compile("\n".join(blocks(page, "python")), str(page), "exec"), {"__name__": "docs"})
+    for printed, shown in printed_by(page):
+        # Rounding in float32, and the equal steps of `quick_theory`, change the last digit.
+        assert alike(printed, shown), printed
+
+
+@pytest.mark.parametrize("page", ["README.md", "docs/index.md"])
+def test_first_pages_show_what_their_example_prints(page: str) -> None:
+    text = (ROOT / page).read_text()
+    assert [SHOWN.match(text[b.end() :]) is not None for b in BLOCK.finditer(text)].count(True) == 1
+
+
+def test_other_output_than_a_page_shows_is_found_out() -> None:
+    assert alike("loss 0.0212 0.5 of 2\n", "loss  0.0211 0.5 of 2")
+    for wrong in (
+        "loss 0.0213 0.5 of 2",
+        "loss 0.0211 0.5 of 4",
+        "loss 0.0211 of 2",
+        "lost 0.0211",
+    ):
+        assert not alike(wrong, "loss 0.0211 0.5 of 2")
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
