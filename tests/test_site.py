@@ -260,7 +260,8 @@ def dotted(node: ast.expr) -> str | None:
 
 @pytest.mark.parametrize("page", NOTEBOOKS, ids=lambda page: page.stem)
 def test_notebooks_name_functions_and_arguments_that_are_there(page: Path) -> None:
-    nodes = list(ast.walk(ast.parse("\n".join(CELL.findall(page.read_text())))))
+    code = "\n".join(cell["code"] for cell in CELL.finditer(page.read_text()))
+    nodes = list(ast.walk(ast.parse(code)))
     ours: dict[str, str] = {}
     for node in nodes:
         if isinstance(node, ast.Import):
