@@ -128,7 +128,7 @@ def test_pictures_depend_on_their_own_figure() -> None:
 
 
 def test_pictures_made_with_options_say_so() -> None:
-    command = tool("tools/pictures.py").command
+    command = tool("tools/made.py").command
     assert command(DOCS, "gallery/paper/12.png") == "dynsim figure 12 --seeds 4"
     assert command(DOCS, "gallery/paper/3.png") is None
     assert command(DOCS, "elsewhere/12.png") is None

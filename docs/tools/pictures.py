@@ -4,10 +4,10 @@ A picture of the gallery that was made with options says so on any other page, w
 full figure. A picture without a text that describes it is a warning.
 """
 
-import json
 from pathlib import Path
 
 from docutils import nodes
+from made import command
 from PIL import Image
 from sphinx.application import Sphinx
 from sphinx.util import logging
@@ -56,16 +56,6 @@ def _link(app: Sphinx, image: nodes.image, page: str) -> None:
     link["classes"] += ["enlarge"]
     image.replace_self(link)
     link += image
-
-
-def command(docs: Path, uri: str) -> str | None:
-    """The command that made a picture of the gallery, if it has options."""
-    path = Path(uri)
-    if path.parts[0] != "gallery":
-        return None
-    made = json.loads((docs / "gallery" / "made.json").read_text())
-    found = made.get(path.stem, {}).get("command", "")
-    return found if " --" in found else None
 
 
 def _note(made: str) -> nodes.paragraph:

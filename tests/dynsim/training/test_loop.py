@@ -17,7 +17,9 @@ from dynsim.training import course as course_module
 from dynsim.training.checkpoint import Checkpoint
 from dynsim.training.course import Legs
 from dynsim.training.loop import train
+from dynsim.training.recording import Recording
 from dynsim.training.relative_loss import LAST
+from dynsim.training.run_checks import checked_times
 
 LIMIT = 10.0
 # Losses before each update and at the end, and how such a run is judged: status, first bad step.
@@ -132,6 +134,21 @@ def test_a_checkpoint_of_another_run_is_refused(changed: dict[str, Any], said: s
     other = dataclasses.replace(first, state=first.state._replace(**changed))
     with pytest.raises(ValueError, match=f"checkpoint: .* dtype and record; in this run {said}"):
         run(LOSSES[0], [3], checkpoint=other)
+
+
+@pytest.mark.parametrize(
+    ("times", "steps", "said"),
+    [
+        ([2, 4], 5, r"times = \[2, 4\]: must lie after the 2 steps of the checkpoint"),
+        ([3], 2, "steps = 2: must be more than the 2 of the checkpoint"),
+    ],
+)
+def test_a_run_resumes_after_its_checkpoint(times: list[int], steps: int, said: str) -> None:
+    record = Recording((), relative=False)
+    assert checked_times([3, 5], 5, record, Checkpoint(2)) == [3, 5]
+    np.testing.assert_array_equal(checked_times(None, 5, record, Checkpoint(2)), [3, 4, 5])
+    with pytest.raises(ValueError, match=said):
+        checked_times(times, steps, record, Checkpoint(2))
 
 
 @pytest.mark.parametrize("course", COURSES)
