@@ -156,7 +156,7 @@ def query_errors(dataset: xr.Dataset) -> dict[str, xr.DataArray]:
     own = moved - (last.weight**2 - first.weight**2) / 2
     missed, over = last.conserved - first.conserved, ("token", "seed")
     return {
-        "sum": np.sqrt((missed**2).mean(over) / (moved.sum("query") ** 2).mean(over)),
+        "sum": np.sqrt((missed**2).mean(over) / (moved.sum("query", min_count=1) ** 2).mean(over)),
         "own": np.sqrt((own**2).mean((*over, "query")) / (moved**2).mean((*over, "query"))),
     }
 
