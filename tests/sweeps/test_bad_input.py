@@ -56,6 +56,7 @@ COMMANDS = [
     ("compare --steps", "compare: Missing value for argument '--steps'"),
     ("compare --times 1", "times = 1: must be an integer >= 2"),
     ("compare --batch 1000000000", "batch = 1000000000, length = 128: a step would draw"),
+    ("compare --length 2147483648", "length = 2147483648: must be an integer < 2147483648, or inf"),
     ("compare --length 1000000000", "batch = 128, length = 1000000000: a step would draw"),
     ("compare --seeds 100000000", "seeds = 100000000: would take"),
     ("figure trainability --levels 99", "levels = 99: must be an integer <= 12"),

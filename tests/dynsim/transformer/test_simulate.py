@@ -148,6 +148,9 @@ def test_uniform_attention_has_the_entropy_of_its_keys() -> None:
     want = np.log(keys[1:]).mean()
     np.testing.assert_allclose(text_observables.layer_entropy(uniform), [want], rtol=1e-6)
     assert text_observables.uniform_entropy(T) == pytest.approx(want)
+    assert text_observables.uniform_entropy(2) == pytest.approx(np.log(2))
+    with pytest.raises(ValueError, match="length = 1: must be an integer >= 2"):
+        text_observables.uniform_entropy(1)
     np.testing.assert_allclose(
         text_observables.layer_top(uniform), [np.mean(1 / keys[1:])], rtol=1e-6
     )

@@ -54,6 +54,23 @@ def test_the_sum_over_queries_is_told_from_a_query_by_itself() -> None:
     assert float(errors["own"]) == pytest.approx(1.0)
 
 
+def test_tokens_that_a_shorter_vocabulary_lacks_are_left_out() -> None:
+    """Where fewer queries share a task there are fewer tokens, and their places hold NaN: the mean
+    is over the tokens that are there, of which each sum of two queries misses 1 of 3."""
+    z = np.full((2, 3, 2, 4), np.nan)
+    z[..., :2] = np.array([0.0, 0.0, 1.5])[None, :, None, None]
+    drift = np.full((2, 3, 4), np.nan)
+    drift[..., :2] = np.array([0.0, 0.0, 1.0])[None, :, None]
+    weight = np.where(np.isnan(drift), np.nan, 0.0)
+    dataset = runs(
+        [[1.0, 1.0, 1.0]] * 2,
+        logits=(("seed", "time", "query", "token"), z),
+        weight=(("seed", "time", "token"), weight),
+        conserved=(("seed", "time", "token"), drift),
+    )
+    assert float(invariant.query_errors(dataset)["sum"]) == pytest.approx(1 / 3)
+
+
 @pytest.mark.parametrize(
     ("module", "config", "message"),
     [
