@@ -6,6 +6,7 @@ theories and `sweeps` runs many of both and compares them.
 
 import importlib.metadata
 
+from dynsim import schedules
 from dynsim.classes.files import load_task, save_task
 from dynsim.classes.synthetic import overlapping, syn, syn_medium, syn_small
 from dynsim.classes.task import SequenceClasses, sequence_classes
@@ -14,6 +15,7 @@ from dynsim.joma.simulate import initial_joma, simulate_joma
 from dynsim.linear_icl.model import Heads, Merged, Network, Separate
 from dynsim.linear_icl.simulate import initial_regression, simulate_regression
 from dynsim.linear_icl.task import Regression, regression
+from dynsim.problem import Problem
 from dynsim.qkv.init import EmbeddedSpec
 from dynsim.qkv.model import Embedded
 from dynsim.qkv.simulate import initial_embedded, simulate_embedded
@@ -21,7 +23,10 @@ from dynsim.sparse_attention.simulate import simulate_retrieval
 from dynsim.sparse_attention.task import Retrieval, retrieval
 from dynsim.training.clock import Clock
 from dynsim.training.descent import Descent
-from dynsim.training.optim import Optimizer, adam, momentum, sgd
+from dynsim.training.optim import Optimizer, momentum
+from dynsim.training.problem import train
+from dynsim.training.rule import OptaxRule, Rule, from_optax
+from dynsim.training.rules import adam, adamw, rmsprop, sgd, sign
 from dynsim.trajectory import Status, Trajectory, log_times
 from dynsim.transformer.model import Transformer, TransformerSpec
 from dynsim.transformer.simulate import simulate_text
@@ -47,10 +52,13 @@ __all__ = [
     "Merged",
     "Network",
     "NoisySGD",
+    "OptaxRule",
     "Optimizer",
+    "Problem",
     "Prompts",
     "Regression",
     "Retrieval",
+    "Rule",
     "Separate",
     "SequenceClasses",
     "Shape",
@@ -60,6 +68,8 @@ __all__ = [
     "Transformer",
     "TransformerSpec",
     "adam",
+    "adamw",
+    "from_optax",
     "initial_embedded",
     "initial_joma",
     "initial_regression",
@@ -72,9 +82,12 @@ __all__ = [
     "prompts",
     "regression",
     "retrieval",
+    "rmsprop",
     "save_task",
+    "schedules",
     "sequence_classes",
     "sgd",
+    "sign",
     "simulate",
     "simulate_embedded",
     "simulate_joma",
@@ -86,6 +99,7 @@ __all__ = [
     "syn_medium",
     "syn_small",
     "text",
+    "train",
     "two_stage",
 ]
 

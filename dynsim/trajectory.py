@@ -3,9 +3,10 @@
 import enum
 import math
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import equinox as eqx
+import jax
 import numpy as np
 from jaxtyping import ArrayLike, Bool, Float, Int, PyTree, Real
 
@@ -38,6 +39,18 @@ def counts(status: Int[ArrayLike, "*B"]) -> dict[str, int]:
     return {s.name: int((codes == s).sum()) for s in Status if (codes == s).any()}
 
 
+class Static(NamedTuple):
+    """What of the weights is no array, such as the functions of an Equinox module; hashable."""
+
+    leaves: tuple[Any, ...]
+    structure: Any
+
+    @classmethod
+    def of(cls, tree: PyTree) -> "Static":
+        leaves, structure = jax.tree.flatten(tree)
+        return cls(tuple(leaves), structure)
+
+
 class Trajectory(eqx.Module):
     """Observables along one run; under `vmap` every array has leading batch axes.
 
@@ -55,6 +68,7 @@ class Trajectory(eqx.Module):
             recorded: the P entries of the observables one after the other, by name. None where
             nothing predicts it.
         checkpoint: from which a training that was asked for one can go on, else None.
+        fixed: what of the weights is no array; `model` puts it back.
     """
 
     times: Real[AnyArray, "... S"]
@@ -65,6 +79,15 @@ class Trajectory(eqx.Module):
     source: str = eqx.field(static=True, default="")
     covariance: Float[AnyArray, "*B S P P"] | None = None
     checkpoint: PyTree = None
+    fixed: Static | None = eqx.field(static=True, default=None)
+
+    @property
+    def model(self) -> PyTree:
+        """The final weights with what is no array, for instance an Equinox module that can be
+        called; of a batch of runs, with the axes of the batch on its arrays."""
+        if self.fixed is None:
+            return self.params
+        return eqx.combine(self.params, jax.tree.unflatten(self.fixed.structure, self.fixed.leaves))
 
     def __getitem__(self, name: str) -> AnyArray:
         """The observable `name`; `KeyError` with the recorded names otherwise."""

@@ -25,25 +25,26 @@ class Course(NamedTuple):
     """What a training does.
 
     Attributes:
-        advance: (state, k) -> the state after step k, and the loss before it.
-        record: (weights, what the record before handed on, loss) -> what to record, what to hand
-            on.
-        judge: (state, k, loss) -> the state as it stands before step k, by the loss of that.
+        advance: (state, k) -> the state after step k, and what was found before it, its
+            `batch_loss` first.
+        record: (weights, what the record before handed on, what was found) -> what to record,
+            what to hand on.
+        judge: (state, k, what was found) -> the state as it stands before step k, by its loss.
         times: (S,) whole steps at which to record, increasing, >= `begin`.
         begin: how many steps were made before.
         goes_on: whether the state at the end must be whole, so that another course can begin with
             it, and not the weights alone.
     """
 
-    advance: Callable[[PyTree, Int[Array, ""]], tuple[PyTree, Array | None]]
-    record: Callable[[PyTree, PyTree, Array | None], tuple[Rows, PyTree]]
-    judge: Callable[[PyTree, Int[Array, ""], Array | None], PyTree]
+    advance: Callable[[PyTree, Int[Array, ""]], tuple[PyTree, Rows | None]]
+    record: Callable[[PyTree, PyTree, Rows | None], tuple[Rows, PyTree]]
+    judge: Callable[[PyTree, Int[Array, ""], Rows | None], PyTree]
     times: Int[Array, " S"]
     begin: int = 0
     goes_on: bool = False
 
-    def ahead(self, state: PyTree, k: Int[Array, ""]) -> Array | None:
-        """The loss of the step that comes next; the compiler drops its update."""
+    def ahead(self, state: PyTree, k: Int[Array, ""]) -> Rows | None:
+        """What is found in the step that comes next; the compiler drops its update."""
         return self.advance(state, k)[1]
 
 
@@ -171,8 +172,8 @@ def from_record_to_record(
 
     start = (state, seen, jnp.int32(course.begin))
     (state, seen, end), rows = jax.lax.scan(stretch, start, course.times)
-    loss = jax.tree.map(lambda column: column[-1], rows.get("batch_loss"))
-    return course.judge(state, end, loss), seen, rows
+    found = jax.tree.map(lambda column: column[-1], rows)
+    return course.judge(state, end, found if "batch_loss" in found else None), seen, rows
 
 
 def _passed(

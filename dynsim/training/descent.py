@@ -7,10 +7,10 @@ from jaxtyping import PyTree, Real
 
 from dynsim import checks
 from dynsim.precision import Number
-from dynsim.training.rule import Kind, Rule
+from dynsim.training.constant_rates import ConstantRates, Kind
 
 
-class Descent(Rule):
+class Descent(ConstantRates):
     """An update rule with one learning rate.
 
     Attributes:

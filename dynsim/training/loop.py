@@ -6,7 +6,7 @@ into a batch of whole training runs. What differs between systems comes in as tw
 """
 
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
 import jax
@@ -32,9 +32,11 @@ DIVERGED_LOSS = 10.0
 guessing uniformly."""
 
 LossAndGradient = Callable[[PyTree, Int[Array, ""]], tuple[Float[Array, "*B"], PyTree]]
-Step = Callable[[PyTree, PyTree, Int[Array, ""]], tuple[PyTree, PyTree, Float[Array, "*B"] | None]]
+Found = Float[Array, "*B"] | dict[str, Array] | None
+Step = Callable[[PyTree, PyTree, Int[Array, ""]], tuple[PyTree, PyTree, Found]]
 """(weights, memory of the rule, k) -> both after the update that follows k others, and the loss
-before it on the batch of that update; None for a loss that nobody needs."""
+before it on the batch of that update; or this as `batch_loss` with whatever else is to be recorded
+of the step; None for a loss that nobody needs."""
 Observe = Callable[[PyTree, PyTree], tuple[dict[str, Array], PyTree]]
 """(weights, what the record before handed on) -> what to record, and what to hand on."""
 
@@ -79,6 +81,7 @@ def train(
     limit: Real[Number, ""] | None,
     dtype: DType,
     relative: bool = False,
+    also: tuple[str, ...] = (),
     seen: PyTree = (),
     batch: tuple[int, ...] = (),
     checkpoint: Checkpoint | None = None,
@@ -98,6 +101,7 @@ def train(
         limit: loss above which a run counts as diverged. With None, for steps without a loss,
             the weights are looked through at every step.
         relative: whether to record the relative loss; needs the last of `times` to be `steps`.
+        also: names of the numbers that `step` finds besides the loss.
         seen: what the first record finds of a record before.
         batch: trailing shape *B of all weights and losses, for runs that advance together in
             that layout.
@@ -113,22 +117,27 @@ def train(
     if relative and limit is None:
         raise ValueError("relative = True: needs steps with a loss")
 
-    def advance(state: State, k: Int[Array, ""]) -> tuple[State, Array | None]:
-        params, memory, loss = step(state.params, state.memory, k)
+    def advance(state: State, k: Int[Array, ""]) -> tuple[State, dict[str, Array] | None]:
+        params, memory, found = step(state.params, state.memory, k)
+        found = found if found is None or isinstance(found, dict) else {"batch_loss": found}
+        loss = None if found is None else found["batch_loss"]
         valid = _finite(state.params, batch) if loss is None or limit is None else loss <= limit
         sums = state.sums
         if sums is not None and loss is not None:
             sums = relative_loss.add(sums, loss, k, end)
-        return State(params, memory, _judged(state.first_bad, k, valid), sums), loss
+        return State(params, memory, _judged(state.first_bad, k, valid), sums), found
 
-    def record(params: PyTree, seen: PyTree, loss: Array | None) -> tuple[dict[str, Array], PyTree]:
+    def record(
+        params: PyTree, seen: PyTree, found: dict[str, Array] | None
+    ) -> tuple[dict[str, Array], PyTree]:
         values, seen = observe(params, seen)
-        return values if loss is None else {**values, "batch_loss": loss}, seen
+        return {**values, **(found or {})}, seen
 
-    def judge(state: State, k: Int[Array, ""], loss: Array | None) -> State:
-        if loss is None or limit is None:
+    def judge(state: State, k: Int[Array, ""], found: Mapping[str, Array] | None) -> State:
+        if found is None or limit is None:
             return state
-        return state._replace(first_bad=_judged(state.first_bad, k, loss <= limit))
+        valid = found["batch_loss"] <= limit
+        return state._replace(first_bad=_judged(state.first_bad, k, valid))
 
     end = times[-1] if steps is None else steps
     sums = relative_loss.start(batch, dtype) if relative else None
@@ -140,8 +149,9 @@ def train(
     if steps is None:
         state, seen, rows = from_record_to_record(course, start, seen, unasked)
     else:
-        loss = None if limit is None else jnp.zeros(batch, dtype)
-        rows = jax.eval_shape(record, params, seen, loss)[0]
+        numbers = () if limit is None else ("batch_loss", *also)
+        found = {name: jnp.zeros(batch, dtype) for name in numbers} or None
+        rows = jax.eval_shape(record, params, seen, found)[0]
         rows = jax.tree.map(lambda s: jnp.zeros((*times.shape, *s.shape), s.dtype), rows)
         if legs is None:
             state, seen, rows = at_every_step(course, start, seen, rows, steps)

@@ -6,12 +6,12 @@ from jaxtyping import PyTree, Real
 
 from dynsim import checks
 from dynsim.precision import Number
-from dynsim.training.rule import Kind, Rule
+from dynsim.training.constant_rates import ConstantRates, Kind
 
 
-class Optimizer(Rule):
+class Optimizer(ConstantRates):
     """An update rule with separate learning rates for Y and Z. Build it with `sgd`,
-    `momentum` or `adam`.
+    `momentum` or `adam`, given `eta_y` and `eta_z`.
 
     Attributes:
         eta_y, eta_z: learning rates of Y and of Z, per step on the batch-*mean* loss.
@@ -48,15 +48,6 @@ class Optimizer(Rule):
         return f"{self.kind}({', '.join(shown)})"
 
 
-def sgd(eta_y: Real[Number, "*#P"], eta_z: Real[Number, "*#P"]) -> Optimizer:
-    """Plain (stochastic) gradient descent.
-
-    Raises:
-        ValueError: for a learning rate that is negative or not finite.
-    """
-    return Optimizer(eta_y, eta_z)
-
-
 def momentum(
     eta_y: Real[Number, "*#P"], eta_z: Real[Number, "*#P"], momentum: Real[Number, "*#P"] = 0.9
 ) -> Optimizer:
@@ -66,19 +57,3 @@ def momentum(
         ValueError: for a negative or non-finite learning rate, or mu outside [0, 1).
     """
     return Optimizer(eta_y, eta_z, momentum, kind="momentum")
-
-
-def adam(
-    eta_y: Real[Number, "*#P"],
-    eta_z: Real[Number, "*#P"],
-    b1: Real[Number, "*#P"] = 0.9,
-    b2: Real[Number, "*#P"] = 0.999,
-    eps: Real[Number, "*#P"] = 1e-8,
-) -> Optimizer:
-    """Adam with bias correction, epsilon outside the square root.
-
-    Raises:
-        ValueError: for a negative or non-finite learning rate, a decay outside [0, 1), or
-            eps <= 0.
-    """
-    return Optimizer(eta_y, eta_z, b1=b1, b2=b2, eps=eps, kind="adam")

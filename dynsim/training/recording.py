@@ -26,6 +26,8 @@ GROUP = "dynsim.observables"
 """Group of the entry points."""
 RELATIVE_LOSS = "relative_loss"
 """The name under which a loop records what `dynsim.training.relative_loss` sums up."""
+BATCH_LOSS = "batch_loss"
+"""The name under which it records the loss of the next step."""
 
 Observable = Callable[..., Array]
 Record = str | Mapping[str, Observable] | Iterable[str | Mapping[str, Observable]]
@@ -37,11 +39,16 @@ class Recording(NamedTuple):
 
     Attributes:
         functions: names and functions of a snapshot.
-        relative: whether the loop is to record `RELATIVE_LOSS` too.
+        provided: names of what the loop is to record besides the loss.
     """
 
     functions: tuple[tuple[str, Observable], ...]
-    relative: bool = False
+    provided: tuple[str, ...] = ()
+
+    @property
+    def relative(self) -> bool:
+        """Whether the loop is to record `RELATIVE_LOSS`."""
+        return RELATIVE_LOSS in self.provided
 
     def __call__(self, *snapshot: Any) -> dict[str, Array]:
         """All observables of a snapshot, given as the arguments that the functions take."""
@@ -82,7 +89,7 @@ class Table:
                 function, or an entry point that cannot be loaded.
         """
         found: dict[str, Observable] = {}
-        relative = False
+        provided: list[str] = []
         for name, function in _entries(record):
             if name in self.provided:
                 if function is not None:
@@ -90,12 +97,13 @@ class Table:
                         f"record = {name!r}: is recorded by the loop itself; a function needs "
                         "another name"
                     )
-                relative |= name == RELATIVE_LOSS
+                # The loss is recorded whether it is asked for or not.
+                provided += [name] if name != BATCH_LOSS else []
                 continue
             function = self._function(name) if function is None else function
             if found.setdefault(name, function) is not function:
                 raise ValueError(f"record = {name!r}: stands for two functions")
-        return Recording(tuple(found.items()), relative)
+        return Recording(tuple(found.items()), tuple(dict.fromkeys(provided)))
 
     def _function(self, name: str) -> Observable:
         if name in self.refused:

@@ -1,76 +1,252 @@
-"""What update rules have in common: their numbers, and the optax transformation these make.
+r"""Update rules: how a gradient moves the weights.
 
-Every number is a pytree leaf and the transformation is built inside the traced function, so that
-one compilation serves a whole grid of learning rates.
+Step $k$ changes the weights $p$ by the gradient $g$ of its batch in this order:
+
+1. `clip`: a gradient whose Euclidean norm over all weights exceeds it is shortened to it.
+2. `noise`: every entry of $g$ gets a normal number of that standard deviation.
+3. coupled `decay`: $g$ becomes $g + \lambda p$, the gradient of the loss with $\lambda |p|^2/2$.
+4. direction $d$, by `kind`:
+
+   ==========  =======================================================================
+   sgd         $d = g$
+   momentum    $v \leftarrow \mu v + g$, $d = v$ (heavy ball, as PyTorch and optax have it)
+   nesterov    the same $v$, $d = \mu v + g$
+   sign        the same $v$, $d = \mathrm{sign}(v)$
+   rmsprop     $v \leftarrow b_2 v + (1 - b_2) g^2$, $d = g / (\sqrt{v} + \epsilon)$
+   adam        both averages, corrected for their start, $\epsilon$ outside of the root
+   ==========  =======================================================================
+
+5. decoupled `decay`: $d$ becomes $d + \lambda p$, so that the scheduled rate multiplies it as in
+   optax's and PyTorch's AdamW.
+6. $p \leftarrow p - \eta(k) d$.
+
+Every number may be traced: one compiled program serves a whole grid.
 """
 
-import abc
-from typing import Literal, TypeVar
+from collections.abc import Callable, Mapping
+from typing import Literal
 
 import equinox as eqx
 import jax
+import jax.numpy as jnp
 import optax
-from jaxtyping import PyTree, Real
+from jaxtyping import Array, Int, PRNGKeyArray, PyTree, Real
 
 from dynsim import checks
 from dynsim.precision import Number, cast
+from dynsim.training.schedule import Schedule
 
-Kind = Literal["sgd", "momentum", "adam"]
-RuleT = TypeVar("RuleT", bound="Rule")
+Kind = Literal["sgd", "momentum", "nesterov", "sign", "rmsprop", "adam"]
+Eta = Schedule | Callable[[Array], Array] | Number
+"""A learning rate: a number, a schedule, or a function of the step."""
+Etas = Eta | Mapping[str, Eta]
+"""One for all weights, or one for each group of them."""
 
 
 class Rule(eqx.Module):
-    """An update rule but for its learning rates.
+    r"""An update rule. Build one with `dynsim.sgd`, `adam`, `adamw`, `rmsprop` or `sign`.
 
     Attributes:
-        momentum: heavy-ball coefficient mu of v <- mu v + g, p <- p - eta v (PyTorch's and
-            optax's convention).
-        b1, b2, eps: Adam's decays and its epsilon, outside the square root.
-        kind: which rule.
+        eta: learning rate per step on the mean loss of a batch: a schedule for all weights, or
+            schedules by the names of `Problem.groups`.
+        momentum: $\mu$ of the velocity.
+        b1, b2, eps: decays of Adam's averages, the second also of RMSProp's, and $\epsilon$.
+        decay: weight decay $\lambda$, or None.
+        clip: largest norm of the gradient of all weights together, or None.
+        noise: standard deviation of normal noise on every entry of the gradient, or None.
+        kind: the direction, as above.
+        decoupled: whether `decay` bypasses the direction, as in AdamW.
     """
 
-    # Properties, because of an `eqx.AbstractVar` type checkers would make an argument before the
-    # learning rates.
-    @property
-    @abc.abstractmethod
-    def momentum(self) -> Real[Number, "*#P"]: ...
-
-    @property
-    @abc.abstractmethod
-    def b1(self) -> Real[Number, "*#P"]: ...
-
-    @property
-    @abc.abstractmethod
-    def b2(self) -> Real[Number, "*#P"]: ...
-
-    @property
-    @abc.abstractmethod
-    def eps(self) -> Real[Number, "*#P"]: ...
-
-    @property
-    @abc.abstractmethod
-    def kind(self) -> Kind: ...
+    eta: Schedule | dict[str, Schedule]
+    momentum: Real[Number, "*#P"] = 0.0
+    b1: Real[Number, "*#P"] = 0.9
+    b2: Real[Number, "*#P"] = 0.999
+    eps: Real[Number, "*#P"] = 1e-8
+    decay: Real[Number, "*#P"] | None = None
+    clip: Real[Number, "*#P"] | None = None
+    noise: Real[Number, "*#P"] | None = None
+    kind: Kind = eqx.field(static=True, default="sgd")
+    decoupled: bool = eqx.field(static=True, default=False)
 
     def __check_init__(self) -> None:
-        checks.choice("kind", self.kind, ("sgd", "momentum", "adam"))
         for field in ("momentum", "b1", "b2"):
             checks.real(field, getattr(self, field), 0, 1, open_maximum=True)
         checks.real("eps", self.eps, 0, open_minimum=True)
+        for field in ("decay", "noise", "clip"):
+            if getattr(self, field) is not None:
+                checks.real(field, getattr(self, field), 0, open_minimum=field == "clip")
 
-    @abc.abstractmethod
-    def descend(self, updates: PyTree) -> PyTree:
-        """Minus `updates`, each times its learning rate."""
+    @property
+    def has_inertia(self) -> bool:
+        """Whether a velocity carries gradients over from step to step."""
+        return self.kind in ("momentum", "nesterov", "sign", "adam")
 
-    def astype(self: RuleT, dtype: str) -> RuleT:
-        """The same rule with its numbers as JAX arrays of `dtype`, Python integers included."""
+    @property
+    def is_adaptive(self) -> bool:
+        """Whether the direction is not linear in the gradient."""
+        return self.kind in ("sign", "rmsprop", "adam")
+
+    @property
+    def schedules(self) -> dict[str, Schedule]:
+        """The learning rates by group; the name of a rate for all weights is empty."""
+        return self.eta if isinstance(self.eta, dict) else {"": self.eta}
+
+    def rate(self, step: Real[Number, "*S"]) -> PyTree[Real[Array, "*S"]]:
+        """Learning rate of the update after `step` steps, by group where there are groups."""
+        return self._by_group(lambda each: each.rate(step))
+
+    def eta_time(self, steps: Real[Number, "*S"]) -> PyTree[Real[Array, "*S"]]:
+        """Sum of the learning rates of the first `steps` steps, by group where there are groups.
+
+        Raises:
+            ValueError: for a rate that is a function of the step.
+        """
+        return self._by_group(lambda each: each.eta_time(steps))
+
+    def _by_group(self, value: Callable[[Schedule], Array]) -> PyTree[Array]:
+        if isinstance(self.eta, dict):
+            return {name: value(each) for name, each in self.eta.items()}
+        return value(self.eta)
+
+    def astype(self, dtype: str) -> "Rule":
+        """The same rule with its numbers as JAX arrays of `dtype`."""
         return jax.tree.map(lambda number: cast(number, dtype), self)
 
-    def transformation(self) -> optax.GradientTransformation:
-        """The optax transformation of a gradient. Call it inside the traced function."""
+    def direction(self) -> optax.GradientTransformation:
+        """What makes $d$ of $g$. Call it inside the traced function."""
         if self.kind == "adam":
-            direction = optax.scale_by_adam(self.b1, self.b2, self.eps)
-        elif self.kind == "momentum":
-            direction = optax.trace(self.momentum)
-        else:
-            direction = optax.identity()
-        return optax.chain(direction, optax.stateless(lambda updates, _: self.descend(updates)))
+            return optax.scale_by_adam(self.b1, self.b2, self.eps)
+        if self.kind == "rmsprop":
+            return optax.scale_by_rms(self.b2, self.eps, eps_in_sqrt=False)
+        if self.kind == "sgd":
+            return optax.identity()
+        velocity = optax.trace(self.momentum, nesterov=self.kind == "nesterov")
+        if self.kind != "sign":
+            return velocity
+        signs = optax.stateless(lambda updates, _: jax.tree.map(jnp.sign, updates))
+        return optax.chain(velocity, signs)
+
+    def init(self, params: PyTree) -> PyTree:
+        """The memory before the first step."""
+        return self.direction().init(params)
+
+    def update(
+        self,
+        gradient: PyTree,
+        memory: PyTree,
+        params: PyTree,
+        step: Int[Array, ""],
+        key: PRNGKeyArray | None = None,
+        groups: PyTree = None,
+    ) -> tuple[PyTree, PyTree]:
+        """What step number `step` adds to the weights, and the memory after it.
+
+        Args:
+            key: for the noise, if there is some.
+            groups: a name for each part of the weights, where rates have groups.
+        """
+        if self.clip is not None:
+            shorten = optax.clip_by_global_norm(self.clip)
+            gradient, _ = shorten.update(gradient, shorten.init(params))
+        if self.noise is not None and key is not None:
+            drawn = optax.tree.random_like(key, gradient, jax.random.normal)
+            gradient = jax.tree.map(lambda g, xi: g + self.noise * xi, gradient, drawn)
+        if not self.decoupled:
+            gradient = self.decayed(gradient, params)
+        direction, memory = self.direction().update(gradient, memory, params)
+        if self.decoupled:
+            direction = self.decayed(direction, params)
+        return self.descend(direction, self.rate(step), groups), memory
+
+    def decayed(self, direction: PyTree, params: PyTree) -> PyTree:
+        """A gradient or direction with the weight decay added."""
+        if self.decay is None:
+            return direction
+        return jax.tree.map(lambda d, p: d + self.decay * p, direction, params)
+
+    def descend(self, direction: PyTree, rate: PyTree[Array], groups: PyTree = None) -> PyTree:
+        """Minus `direction`, each part times the `rate` of its group."""
+        if not isinstance(rate, dict):
+            return jax.tree.map(lambda d: -rate * d, direction)
+        return jax.tree.map(
+            lambda name, part: jax.tree.map(lambda d: -rate[name] * d, part), groups, direction
+        )
+
+
+class OptaxRule(eqx.Module):
+    """An optax transformation as a rule. Build one with `dynsim.from_optax`.
+
+    Attributes:
+        make: returns the transformation from `numbers` as keywords.
+        numbers: its traced numbers by name.
+    """
+
+    make: Callable[..., optax.GradientTransformation] = eqx.field(static=True)
+    numbers: dict[str, Real[Number, "*#P"]]
+
+    @property
+    def schedules(self) -> dict[str, Schedule]:
+        """None that are known."""
+        return {}
+
+    @property
+    def noise(self) -> None:
+        """The transformation draws its own."""
+
+    def astype(self, dtype: str) -> "OptaxRule":
+        """The same rule with its numbers as JAX arrays of `dtype`."""
+        return jax.tree.map(lambda number: cast(number, dtype), self)
+
+    def init(self, params: PyTree) -> PyTree:
+        """The memory before the first step."""
+        return self.make(**self.numbers).init(params)
+
+    def update(
+        self,
+        gradient: PyTree,
+        memory: PyTree,
+        params: PyTree,
+        step: Int[Array, ""],
+        key: PRNGKeyArray | None = None,
+        groups: PyTree = None,
+    ) -> tuple[PyTree, PyTree]:
+        """As `Rule.update`; the transformation counts steps itself.
+
+        Raises:
+            ValueError: for a transformation that needs more than the gradient and the weights.
+        """
+        del step, key, groups
+        try:
+            return self.make(**self.numbers).update(gradient, memory, params)
+        except TypeError as error:
+            raise ValueError(
+                f"from_optax({getattr(self.make, '__name__', self.make)}): its update needs more "
+                f"than the gradient and the weights, which is not supported ({error})"
+            ) from None
+
+
+AnyRule = Rule | OptaxRule
+
+
+def from_optax(
+    make: Callable[..., optax.GradientTransformation], **numbers: Real[Number, "*#P"]
+) -> OptaxRule:
+    """Any optax optimiser as a rule for training; theories do not know what it does.
+
+    Args:
+        make: such as `optax.lion`, or a function of yours that chains transformations. It is
+            called inside the compiled program, where `numbers` are traced.
+        **numbers: its keyword arguments that are numbers, each a possible axis of a sweep.
+
+    Raises:
+        ValueError: for something that cannot be called, or a number that is not finite.
+
+    Example:
+        >>> rule = dynsim.from_optax(optax.lion, learning_rate=1e-3, weight_decay=0.1)
+    """
+    if not callable(make):
+        raise ValueError(f"make = {make!r}: must be a function that returns an optax optimiser")
+    for name, value in numbers.items():
+        checks.real(name, value)
+    return OptaxRule(make, numbers)

@@ -41,7 +41,7 @@ from jaxtyping import Array, Float, PyTree
 
 from dynsim import checks
 from dynsim.training.clock import Clock
-from dynsim.training.rule import Rule
+from dynsim.training.constant_rates import ConstantRates
 from odes.solver.integrate import Derivatives, Solved, VectorField, integrate
 from odes.solver.tolerances import Tolerances
 
@@ -62,7 +62,7 @@ Gradient = Callable[[Any, Params], Params]
 Save = Callable[[Any, Params], PyTree]
 
 
-def checked_flow(optimizer: Rule, flow: Flow | None) -> Flow:
+def checked_flow(optimizer: ConstantRates, flow: Flow | None) -> Flow:
     """The flow to use for `optimizer`; raises `ValueError` if `flow` does not describe it.
 
     By default "plain" for `sgd`, "matched" for `momentum` and "matched-adam" for `adam`.
@@ -88,7 +88,7 @@ def checked_flow(optimizer: Rule, flow: Flow | None) -> Flow:
 def integrate_flow(
     gradient: Gradient[Params],
     task: Any,
-    optimizer: Rule,
+    optimizer: ConstantRates,
     initial: Params,
     times: Float[Array, " S"],
     *,
@@ -223,7 +223,7 @@ def _adam_after_first_step(
 
 
 def _first_step(
-    gradient: Gradient[Params], task: Any, optimizer: Rule, initial: Params
+    gradient: Gradient[Params], task: Any, optimizer: ConstantRates, initial: Params
 ) -> tuple[Params, tuple[Params, Params]]:
     """Adam's first step, and its averages m / eps and v / eps^2 half a step after it."""
     scaled = lambda p: jax.tree.map(lambda g: g / optimizer.eps, gradient(task, p))  # noqa: E731
@@ -241,7 +241,7 @@ def _first_step(
     return first, (m, v)
 
 
-def _decay_rates(optimizer: Rule, matched: bool) -> tuple[Array, Array]:
+def _decay_rates(optimizer: ConstantRates, matched: bool) -> tuple[Array, Array]:
     b1, b2 = jnp.asarray(optimizer.b1), jnp.asarray(optimizer.b2)
     return (-jnp.log(b1), -jnp.log(b2)) if matched else (1 - b1, 1 - b2)
 

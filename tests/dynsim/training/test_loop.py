@@ -144,7 +144,7 @@ def test_a_checkpoint_of_another_run_is_refused(changed: dict[str, Any], said: s
     ],
 )
 def test_a_run_resumes_after_its_checkpoint(times: list[int], steps: int, said: str) -> None:
-    record = Recording((), relative=False)
+    record = Recording(())
     assert checked_times([3, 5], 5, record, Checkpoint(2)) == [3, 5]
     np.testing.assert_array_equal(checked_times(None, 5, record, Checkpoint(2)), [3, 4, 5])
     with pytest.raises(ValueError, match=said):

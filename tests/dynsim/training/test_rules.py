@@ -9,7 +9,7 @@ import pytest
 from jaxtyping import Array
 
 import dynsim
-from dynsim.training.rule import Rule
+from dynsim.training.constant_rates import ConstantRates
 
 RATES = (0.1, 0.3)
 GRADIENTS = [(np.array([1.0, -2.0]), np.array([0.5])), (np.array([3.0, 0.5]), np.array([-4.0]))]
@@ -21,7 +21,7 @@ class Parts(NamedTuple):
     Z: Array
 
 
-def moved(rule: Rule) -> list[np.ndarray]:
+def moved(rule: ConstantRates) -> list[np.ndarray]:
     """How far Y and Z move in all steps together."""
     if isinstance(rule, dynsim.Optimizer):
         trees = [Parts(jnp.asarray(y), jnp.asarray(z)) for y, z in GRADIENTS]
@@ -29,7 +29,7 @@ def moved(rule: Rule) -> list[np.ndarray]:
         trees = [(jnp.asarray(y), jnp.asarray(z)) for y, z in GRADIENTS]
 
     @jax.jit
-    def run(rule: Rule) -> Array:
+    def run(rule: ConstantRates) -> Array:
         transformation = rule.transformation()
         total = jax.tree.map(jnp.zeros_like, trees[0])
         memory = transformation.init(total)

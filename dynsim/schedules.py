@@ -1,0 +1,186 @@
+"""Learning-rate schedules.
+
+Pass one as `eta` to `dynsim.sgd`, `dynsim.adamw` or another rule. Each number of a schedule may be
+traced: one compiled program serves a grid over peaks, warm-up lengths and final rates. No schedule
+reads the length of the run; after its last step it keeps its final rate, so that a run can be
+resumed for more steps. `Schedule.rate(step)` and `Schedule.eta_time(steps)` return the rate of a
+step and the sum of the rates before it.
+"""
+
+from collections.abc import Sequence
+
+import jax
+import numpy as np
+from jaxtyping import Real
+
+from dynsim import checks
+from dynsim.precision import Number
+from dynsim.training.schedule import (
+    Constant,
+    Cosine,
+    Exponential,
+    Function,
+    InverseSqrt,
+    Linear,
+    OfStep,
+    Schedule,
+    Steps,
+    WarmupStableDecay,
+)
+
+
+def constant(eta: Real[Number, "*#P"], warmup: Real[Number, "*#P"] = 0.0) -> Schedule:
+    """A constant rate, after a linear warm-up if `warmup` steps are given.
+
+    Raises:
+        ValueError: for a negative number.
+
+    Example:
+        >>> dynsim.schedules.constant(0.1, warmup=10).rate(5)
+        Array(0.05, dtype=float32)
+    """
+    return Constant(eta, warmup=warmup)
+
+
+def linear(
+    peak: Real[Number, "*#P"],
+    steps: Real[Number, "*#P"],
+    end: Real[Number, "*#P"] = 0.0,
+    warmup: Real[Number, "*#P"] = 0.0,
+) -> Schedule:
+    """A linear fall from `peak` to `end` times `peak` at step `steps`.
+
+    Args:
+        peak: the highest rate, 1/step.
+        steps: when the fall ends, in steps from the start of the run, warm-up included.
+        end: the final rate over the peak, in [0, inf).
+        warmup: steps of a linear rise from 0 to `peak`, at most `steps`.
+
+    Raises:
+        ValueError: for a number out of its range, naming it.
+    """
+    _check(steps, warmup, end=end)
+    return Linear(peak, steps, end, warmup=warmup)
+
+
+def cosine(
+    peak: Real[Number, "*#P"],
+    steps: Real[Number, "*#P"],
+    end: Real[Number, "*#P"] = 0.0,
+    warmup: Real[Number, "*#P"] = 0.0,
+) -> Schedule:
+    """Half a period of a cosine from `peak` to `end` times `peak`, as `linear` otherwise.
+
+    `optax.warmup_cosine_decay_schedule(0, peak, warmup, steps, end * peak)` has the same rates.
+    """
+    _check(steps, warmup, end=end)
+    return Cosine(peak, steps, end, warmup=warmup)
+
+
+def warmup_cosine(
+    peak: Real[Number, "*#P"],
+    warmup: Real[Number, "*#P"],
+    steps: Real[Number, "*#P"],
+    end: Real[Number, "*#P"] = 0.0,
+) -> Schedule:
+    """`cosine` after a linear warm-up: the usual schedule of language models.
+
+    Example:
+        >>> eta = dynsim.schedules.warmup_cosine(1e-2, warmup=10, steps=200)
+        >>> rule = dynsim.adamw(eta, decay=1e-3, clip=1.0)
+    """
+    return cosine(peak, steps, end, warmup)
+
+
+def exponential(
+    peak: Real[Number, "*#P"],
+    steps: Real[Number, "*#P"],
+    factor: Real[Number, "*#P"],
+    warmup: Real[Number, "*#P"] = 0.0,
+) -> Schedule:
+    """An exponential decay: every `steps` steps after the warm-up multiply the rate by `factor`.
+
+    Raises:
+        ValueError: unless `steps` and `factor` are positive and `warmup` is not negative.
+    """
+    for name, value in (("steps", steps), ("factor", factor)):
+        checks.real(name, value, 0, open_minimum=True)
+    return Exponential(peak, steps, factor, warmup=warmup)
+
+
+def inverse_sqrt(peak: Real[Number, "*#P"], warmup: Real[Number, "*#P"]) -> Schedule:
+    """A linear warm-up, then `peak` times sqrt(warmup / step), as in *Attention Is All You Need*.
+
+    Raises:
+        ValueError: unless `warmup` is at least 1.
+    """
+    checks.real("warmup", warmup, 1)
+    return InverseSqrt(peak, warmup=warmup)
+
+
+def warmup_stable_decay(
+    peak: Real[Number, "*#P"],
+    warmup: Real[Number, "*#P"],
+    stable: Real[Number, "*#P"],
+    cooldown: Real[Number, "*#P"],
+    end: Real[Number, "*#P"] = 0.0,
+) -> Schedule:
+    """A linear warm-up, a constant rate, and a linear fall to `end` times `peak`.
+
+    Args:
+        peak: the highest rate, 1/step.
+        warmup, stable, cooldown: number of steps of each stage.
+        end: the final rate over the peak, in [0, inf).
+
+    Raises:
+        ValueError: for a negative number, naming it.
+    """
+    for name, value in (("stable", stable), ("cooldown", cooldown), ("end", end)):
+        checks.real(name, value, 0)
+    return WarmupStableDecay(peak, stable, cooldown, end, warmup=warmup)
+
+
+def steps(
+    peak: Real[Number, "*#P"],
+    at: Sequence[Real[Number, "*#P"]],
+    factors: Sequence[Real[Number, "*#P"]],
+    warmup: Real[Number, "*#P"] = 0.0,
+) -> Schedule:
+    """A rate that jumps: from step `at[i]` on it is `factors[i]` times `peak`.
+
+    Raises:
+        ValueError: for sequences of different lengths, steps that do not increase from `warmup`
+            on, or a negative factor.
+    """
+    if len(at) != len(factors) or not len(at):
+        raise ValueError(f"at, factors: need one factor for each step, got {at!r} and {factors!r}")
+    if not checks.is_traced((at, warmup)):
+        for before, after in zip((warmup, *at[:-1]), at, strict=True):
+            checks.real("at", after, before)
+    for factor in factors:
+        checks.real("factors", factor, 0)
+    return Steps(peak, tuple(at), tuple(factors), warmup=warmup)
+
+
+def as_schedule(field: str, eta: "Schedule | Function | Real[Number, '*#P']") -> Schedule:
+    """A schedule from what users give as a rate: a number, a schedule, or a function of the step.
+
+    Raises:
+        ValueError: for anything else, naming `field`.
+    """
+    if isinstance(eta, Schedule):
+        return eta
+    if callable(eta) and not isinstance(eta, jax.Array):
+        return OfStep(1.0, eta)
+    checks.real(field, eta, 0)
+    return Constant(eta)
+
+
+def _check(
+    steps: Real[Number, "*#P"], warmup: Real[Number, "*#P"], **shares: Real[Number, "*#P"]
+) -> None:
+    checks.real("steps", steps, 0, open_minimum=True)
+    if not checks.is_traced((steps, warmup)):
+        checks.real("warmup", warmup, 0, float(np.min(steps)))
+    for name, share in shares.items():
+        checks.real(name, share, 0)

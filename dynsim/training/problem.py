@@ -1,0 +1,231 @@
+"""`dynsim.train`: one run of any problem by any rule, which `jax.vmap` makes a batch of runs."""
+
+import dataclasses
+import math
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+from jaxtyping import Array, Int, PRNGKeyArray, PyTree, Real
+
+from dynsim import checks
+from dynsim.precision import DType, Number, cast, precision, settle
+from dynsim.problem import Problem, narrowed, split
+from dynsim.training import keys, loop
+from dynsim.training.checkpoint import Checkpoint, checked_start
+from dynsim.training.course import Legs, legs_of
+from dynsim.training.problem_checks import (
+    Parts,
+    check_draw,
+    check_groups,
+    check_loss,
+    check_parts,
+    check_rule,
+    recorded,
+)
+from dynsim.training.recording import RELATIVE_LOSS, Record, Recording
+from dynsim.training.rule import AnyRule, OptaxRule, Rule
+from dynsim.training.run_checks import checked_times
+from dynsim.trajectory import Static, Times, Trajectory
+
+ABSURD_LOSS = 1e3
+"""Times the first loss above which a run counts as diverged, unless `limit` says otherwise."""
+NORMS = ("gradient_norm", "update_norm")
+PROVIDED = ("batch_loss", RELATIVE_LOSS, *NORMS)
+"""What can be recorded of every problem."""
+
+
+def train(
+    problem: Problem,
+    rule: AnyRule,
+    key: PRNGKeyArray | None = None,
+    *,
+    steps: int,
+    batch: int | float = 32,
+    times: Times | None = None,
+    record: Record | None = None,
+    init: PyTree = None,
+    data: PyTree = None,
+    dtype: DType = "float32",
+    limit: Real[Number, ""] | None = None,
+    checkpoint: Checkpoint | bool = False,
+) -> Trajectory:
+    """Train a problem by an update rule, from the weights of `problem.init`.
+
+    Args:
+        problem: yours, or one of `dynsim`'s.
+        rule: from `dynsim.sgd`, `adamw`, `from_optax` and so on; its numbers may be traced.
+        key: for the starting weights, the batches, and the rule's noise. Step k draws with a key
+            of its own, so that runs of one key see the same batches whatever their rates.
+        steps: number of optimiser steps, >= 1.
+        batch: examples per step; `math.inf` descends `problem.population_loss`.
+        times: (S,) whole steps at which to record, increasing, in [0, steps]; by default
+            `log_times(steps)`.
+        record: names of observables, functions of (problem, weights) by name, or a list of both.
+            Every problem has "batch_loss", which is always recorded at finite batch,
+            "relative_loss", and "gradient_norm" and "update_norm" of the next step, over all
+            weights; "loss" is `population_loss`, recorded by default where there is one.
+        init: starting weights in place of those of `problem.init`.
+        data: batches to train on in place of those of `problem.draw`: a pytree of arrays with a
+            leading axis of `steps`.
+        dtype: "float32" or "float64" of weights, loss and data.
+        limit: batch loss above which a run counts as diverged; by default a thousand times the
+            size of the first one.
+        checkpoint: True for a run that can be resumed: `Trajectory.checkpoint` is where it ended.
+            Pass that one, with more `steps` and later `times`, to resume it exactly.
+
+    Returns:
+        A `Trajectory` with times in optimiser steps. `params` are the arrays of the final weights,
+        and `model` is the same with the functions of an Equinox module, ready to be called. A run
+        that ends with weights that are not finite, or with a loss above `limit`, has
+        `Status.DIVERGED`; nothing raises.
+
+    Raises:
+        ValueError: naming the argument, or the class and the method, before compilation.
+
+    Example:
+        >>> rule = dynsim.adamw(dynsim.schedules.warmup_cosine(1e-2, 10, 200), decay=1e-3, clip=1.0)
+        >>> run = dynsim.train(Net(), rule, jax.random.key(0), steps=200, record="gradient_norm")
+        >>> run.model(jnp.ones(4))
+    """
+    checks.kind("problem", problem, Problem)
+    checks.kind("rule", rule, Rule, OptaxRule)
+    steps = checks.steps("steps", steps)
+    batch = checks.count_or_inf("batch", batch, 1)
+    finite = data is not None or not math.isinf(batch)
+    check_parts(problem, finite, data is not None)
+    if key is not None:
+        checks.key("key", key)
+    elif init is None or (finite and data is None) or rule.noise is not None:
+        raise ValueError("key = None: starting weights, batches or noise are random and need one")
+    check_rule(rule, steps, resumable=bool(checkpoint))
+    if data is not None:
+        _check_data(data, steps)
+    if limit is not None:
+        checks.real("limit", limit, open_minimum=True)
+    found = recorded(problem, record, PROVIDED)
+    start = checked_start(checkpoint)
+    times = checked_times(times, steps, found, start)
+    numbers, rest = split(problem)
+    with precision(dtype, problem, rule, key, init, data):
+        trajectory = _run(
+            numbers,
+            rest,
+            rule.astype(dtype),
+            key,
+            narrowed(data, dtype),
+            init,
+            cast(times, np.int32),
+            None if limit is None else cast(limit, dtype),
+            start,
+            steps=steps,
+            batch=batch,
+            record=found,
+            legs=legs_of(times, steps, start),
+            dtype=dtype,
+        )
+    return settle(trajectory)
+
+
+def started(problem: Problem, key: PRNGKeyArray | None, init: PyTree, dtype: DType) -> Parts:
+    """The weights at the start in `dtype`; training and theory draw them alike, in 32 bits."""
+    if init is None:
+        with jax.enable_x64(False):
+            init = problem_in(problem, "float32").init(keys.split(key)[0])
+    return Parts.of(init, dtype, type(problem).__name__)
+
+
+def problem_in(problem: Problem, dtype: DType) -> Problem:
+    """The problem with its numbers in `dtype`."""
+    numbers, rest = split(problem)
+    return eqx.combine(narrowed(numbers, dtype), rest)
+
+
+@eqx.filter_jit
+def _run(
+    numbers: Problem,
+    rest: Problem,
+    rule: AnyRule,
+    key: PRNGKeyArray | None,
+    data: PyTree,
+    init: PyTree,
+    times: Int[Array, " S"],
+    limit: Array | None,
+    checkpoint: Checkpoint | None,
+    *,
+    steps: int,
+    batch: int | float,
+    record: Recording,
+    legs: Legs | None,
+    dtype: DType,
+) -> Trajectory:
+    given = eqx.combine(numbers, rest)
+    problem = problem_in(given, dtype)
+    parts = started(given, key, init, dtype)
+    groups = check_groups(problem, rule, parts)
+    key_init, key_data = (None, None) if key is None else keys.split(key)
+    finite = data is not None or not math.isinf(batch)
+    if finite and data is None:
+        check_draw(problem, key_data, int(batch))
+
+    def of_step(k: Array) -> PyTree:
+        if data is not None:
+            return jax.tree.map(lambda leaf: leaf[jnp.minimum(k, steps - 1)], data)
+        with jax.enable_x64(False):
+            drawn = problem_in(given, "float32").draw(jax.random.fold_in(key_data, k), int(batch))
+        return narrowed(drawn, dtype)
+
+    def loss(params: PyTree, k: Array) -> Array:
+        model = parts.whole(params)
+        if not finite:
+            return check_loss(problem, "population_loss", problem.population_loss(model), dtype)
+        return check_loss(problem, "loss", problem.loss(model, of_step(k)), dtype)
+
+    gradient = jax.value_and_grad(loss)
+
+    def step(params: PyTree, memory: PyTree, k: Array) -> tuple[PyTree, PyTree, Any]:
+        value, grads = gradient(params, k)
+        noise = None
+        if rule.noise is not None and key_init is not None:
+            # A key that no step of the data and no split of the start has.
+            noise = jax.random.fold_in(jax.random.fold_in(key_init, 2**32 - 1), k)
+        update, memory = rule.update(grads, memory, params, k, noise, groups)
+        found = {"batch_loss": value}
+        for name, tree in zip(NORMS, (grads, update), strict=True):
+            if name in record.provided:
+                found[name] = optax.tree.norm(tree)
+        return optax.apply_updates(params, update), memory, found
+
+    def observe(params: PyTree, seen: PyTree) -> tuple[dict[str, Array], PyTree]:
+        return record(problem, parts.whole(params)), seen
+
+    if limit is None:
+        limit = ABSURD_LOSS * jnp.abs(loss(parts.params, jnp.int32(0)))
+    trajectory = loop.train(
+        parts.params,
+        rule.init(parts.params),
+        step,
+        observe,
+        times,
+        steps=steps,
+        legs=legs,
+        limit=limit,
+        dtype=dtype,
+        relative=record.relative,
+        also=tuple(name for name in NORMS if name in record.provided),
+        checkpoint=checkpoint,
+    )
+    params, fixed = parts.apart(trajectory.params)
+    return dataclasses.replace(trajectory, params=params, fixed=Static.of(fixed))
+
+
+def _check_data(data: PyTree, steps: int) -> None:
+    for path, leaf in jax.tree.leaves_with_path(data):
+        if np.ndim(leaf) == 0 or np.shape(leaf)[0] != steps:
+            name = "data" + jax.tree_util.keystr(path)
+            raise ValueError(
+                f"{name}: must have a leading axis of steps = {steps}, has shape {np.shape(leaf)}"
+            )

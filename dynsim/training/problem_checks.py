@@ -1,0 +1,166 @@
+"""What a problem and a rule have to be for training, found out before anything is compiled."""
+
+from typing import Any, NamedTuple
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, PRNGKeyArray, PyTree
+
+from dynsim import checks
+from dynsim.precision import DType
+from dynsim.problem import Measured, Problem, narrowed
+from dynsim.training.recording import Record, Recording, Table
+from dynsim.training.rule import AnyRule
+
+
+class Parts(NamedTuple):
+    """Weights taken apart.
+
+    Attributes:
+        params: the floating-point arrays, which are trained.
+        arrays: other arrays.
+        fixed: all else, such as functions.
+    """
+
+    params: PyTree
+    arrays: PyTree
+    fixed: PyTree
+
+    @classmethod
+    def of(cls, weights: PyTree, dtype: DType, name: str) -> "Parts":
+        """Raises `ValueError` if there is nothing to train."""
+        weights = jax.tree.map(lambda x: jnp.asarray(x) if eqx.is_array_like(x) else x, weights)
+        arrays, fixed = eqx.partition(weights, eqx.is_array)
+        params, others = eqx.partition(arrays, eqx.is_inexact_array)
+        if not jax.tree.leaves(params):
+            raise ValueError(f"{name}.init: must return weights, has no floating-point array")
+        return cls(narrowed(params, dtype), others, fixed)
+
+    def whole(self, params: PyTree) -> PyTree:
+        """The weights with these floating-point arrays."""
+        return eqx.combine(params, self.arrays, self.fixed)
+
+    def apart(self, params: PyTree) -> tuple[PyTree, PyTree]:
+        """The arrays of the weights, and all else."""
+        return eqx.combine(params, self.arrays), self.fixed
+
+
+def check_parts(problem: Problem, finite: bool, given: bool) -> None:
+    """Raise `ValueError` for a problem without the methods that training needs: at `finite`
+    batch, with data `given` or not."""
+    name = type(problem).__name__
+    needed = ["loss"] if given else ["draw", "loss"]
+    missing = [each for each in needed if not problem.has(each)]
+    if finite and missing:
+        also = "; batch = inf needs neither" if problem.has("population_loss") else ""
+        raise ValueError(f"{name}: has no method {missing[0]!r}, which a finite batch needs{also}")
+    if not finite and not problem.has("population_loss"):
+        raise ValueError(f"batch = inf: {name} has no method 'population_loss', which it needs")
+
+
+def check_rule(rule: AnyRule, steps: int, resumable: bool) -> None:
+    """Raise `ValueError` for a schedule that ends after the run, unless that can be resumed."""
+    for group, each in rule.schedules.items():
+        length = each.length
+        if resumable or checks.is_traced(length) or np.max(length) <= steps:
+            continue
+        name = f"eta[{group!r}]" if group else "eta"
+        raise ValueError(
+            f"{name}: its schedule is {np.max(length):g} steps long, the run has steps = {steps}; "
+            "shorten it, or set checkpoint = True for a run that is to be resumed"
+        )
+
+
+def check_groups(problem: Problem, rule: AnyRule, parts: Parts) -> PyTree:
+    """The names of the groups of weights, where the rule has rates by group.
+
+    Raises:
+        ValueError: for a group without a rate, a rate for no group, or names that do not fit the
+            weights.
+    """
+    rates = set(rule.schedules) - {""}
+    if not rates:
+        return None
+    where = f"{type(problem).__name__}.groups"
+    groups = problem.groups(parts.whole(parts.params))
+    names = set(jax.tree.leaves(groups))
+    if not names or not all(isinstance(name, str) for name in names):
+        raise ValueError(f"eta: has rates for {_list(rates)}, but {where} names no groups")
+    if names - rates:
+        raise ValueError(f"eta: has no rate for the group {_list(names - rates)} of {where}")
+    if rates - names:
+        raise ValueError(f"eta: has a rate for {_list(rates - names)}, {where} has {_list(names)}")
+    try:
+        jax.tree.map(lambda name, part: None, groups, parts.params)
+    except ValueError as error:
+        raise ValueError(f"{where}: does not have the structure of the weights ({error})") from None
+    return groups
+
+
+def check_draw(problem: Problem, key: PRNGKeyArray, batch: int) -> None:
+    """Raise `ValueError` for batches that are of one shape whatever their size."""
+
+    def shapes(size: int) -> Any:
+        drawn = jax.eval_shape(lambda key: problem.draw(key, size), key)
+        return jax.tree.map(lambda leaf: leaf.shape, drawn)
+
+    found = shapes(batch)
+    if found == shapes(batch + 1):
+        raise ValueError(
+            f"{type(problem).__name__}.draw: returns arrays of the same shapes for batch = {batch} "
+            f"and {batch + 1}, must return `batch` examples"
+        )
+
+
+def check_loss(problem: Problem, method: str, loss: Any, dtype: DType) -> Array:
+    """The loss in `dtype`; raises `ValueError` unless it is one real number."""
+    shape = getattr(loss, "shape", () if isinstance(loss, float) else None)
+    if shape != () or not jnp.issubdtype(jnp.result_type(loss), jnp.floating):
+        what = f"an array of shape {shape}" if shape else repr(loss)
+        raise ValueError(
+            f"{type(problem).__name__}.{method}: must return one real number, returned {what}"
+        )
+    return jnp.asarray(loss, dtype)
+
+
+class _Named(NamedTuple):
+    """An observable of a problem by its name: equal for equal names, so that a program is found
+    again although a problem makes its functions anew each time it is asked."""
+
+    name: str
+
+    def __call__(self, problem: Problem, params: PyTree) -> Array:
+        return _observables(problem)[self.name](problem, params)
+
+
+def recorded(problem: Problem, record: Record | None, provided: tuple[str, ...]) -> Recording:
+    """What to record of a problem, by default its `loss` if it has one.
+
+    Raises:
+        ValueError: as `Table.resolve`, and for an observable with the name of what is `provided`.
+    """
+    functions = {name: _Named(name) for name in _observables(problem)}
+    for name in functions:
+        if name in provided:
+            raise ValueError(
+                f"{type(problem).__name__}.observables: {name!r} is recorded of every problem; "
+                "choose another name"
+            )
+    if record is None:
+        record = ["loss"] if "loss" in functions else []
+    return Table(functions, provided=provided).resolve(record)
+
+
+def _observables(problem: Problem) -> dict[str, Measured]:
+    loss = {"loss": _population_loss} if problem.has("population_loss") else {}
+    return {**loss, **problem.observables()}
+
+
+def _population_loss(problem: Problem, params: PyTree) -> Array:
+    return problem.population_loss(params)
+
+
+def _list(names: set[str]) -> str:
+    return ", ".join(map(repr, sorted(names)))

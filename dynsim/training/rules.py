@@ -1,0 +1,149 @@
+r"""The update rules by name: `dynsim.sgd`, `adam`, `adamw`, `rmsprop` and `sign`.
+
+Each takes `eta`: a number, a schedule of `dynsim.schedules`, a function of the step, or one of
+these for each group of weights by name, as in `{"Y": 1.0, "Z": 0.1}`. All of them read
+
+    decay      weight decay $\lambda$, per unit of eta-time, or None
+    decoupled  whether decay acts on the weights instead of the gradient
+    clip       largest Euclidean norm of the gradient of all weights together, or None
+    noise      standard deviation of normal noise on each entry of the gradient, or None
+
+in the order that `dynsim.training.rule` describes. All numbers may be traced. Two positional rates,
+or `eta_y` and `eta_z`, are those of the attention layer in Y and Z, whose rules are constant.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+from jaxtyping import Real
+
+from dynsim import schedules
+from dynsim.precision import Number
+from dynsim.training.optim import Optimizer
+from dynsim.training.rule import Etas, Kind, Rule
+
+Some = Real[Number, "*#P"]
+
+
+def sgd(
+    eta: Etas | None = None,
+    eta_z: Some | None = None,
+    *,
+    eta_y: Some | None = None,
+    momentum: Some | None = None,
+    nesterov: bool = False,
+    **options: Any,
+) -> Any:
+    r"""(Stochastic) gradient descent, with heavy-ball or Nesterov momentum if `momentum` is given.
+
+    Args:
+        eta: learning rate per step on the batch-mean loss: a number, a schedule, a function of the
+            step, or these by group of weights.
+        eta_y, eta_z: in its place, the rates of Y and of Z of the attention layer.
+        momentum: $\mu$ of the velocity v <- mu v + g, in [0, 1), without dampening.
+        nesterov: whether the step looks ahead along the velocity.
+        **options: `decay`, `decoupled`, `clip`, `noise`, see `dynsim.training.rules`.
+
+    Raises:
+        ValueError: for a number out of its range, naming the field.
+
+    Example:
+        >>> dynsim.sgd(0.1, momentum=0.9, nesterov=True, decay=1e-4)
+    """
+    if eta_y is not None or eta_z is not None:
+        return Optimizer(**_pair(eta, eta_y, eta_z), **options)
+    if nesterov and momentum is None:
+        raise ValueError("nesterov = True: needs momentum")
+    kind: Kind = "sgd" if momentum is None else "nesterov" if nesterov else "momentum"
+    return _rule(kind, eta, momentum=0.0 if momentum is None else momentum, **options)
+
+
+def adam(
+    eta: Etas | None = None,
+    eta_z: Some | None = None,
+    b1: Some = 0.9,
+    b2: Some = 0.999,
+    eps: Some = 1e-8,
+    *,
+    eta_y: Some | None = None,
+    **options: Any,
+) -> Any:
+    r"""Adam with bias correction, epsilon outside of the square root.
+
+    Args:
+        eta, eta_y, eta_z: as in `sgd`.
+        b1, b2: decays of the averages of the gradient and of its square, in [0, 1).
+        eps: $\epsilon$, > 0.
+        **options: `decay`, `decoupled`, `clip`, `noise`, see `dynsim.training.rules`.
+
+    Raises:
+        ValueError: for a number out of its range, naming the field.
+    """
+    if eta_y is not None or eta_z is not None:
+        pair = _pair(eta, eta_y, eta_z)
+        return Optimizer(**pair, b1=b1, b2=b2, eps=eps, kind="adam", **options)
+    return _rule("adam", eta, b1=b1, b2=b2, eps=eps, **options)
+
+
+def adamw(
+    eta: Etas, *, decay: Some, b1: Some = 0.9, b2: Some = 0.999, eps: Some = 1e-8, **options: Any
+) -> Rule:
+    """Adam with decoupled weight decay, which the scheduled rate multiplies: a step takes
+    eta(k) * decay of each weight away, as in optax and PyTorch.
+
+    Args:
+        eta, b1, b2, eps: as in `adam`.
+        decay: weight decay, >= 0.
+        **options: `clip`, `noise`, see `dynsim.training.rules`.
+
+    Raises:
+        ValueError: for a number out of its range, naming the field.
+    """
+    return _rule("adam", eta, b1=b1, b2=b2, eps=eps, decay=decay, decoupled=True, **options)
+
+
+def rmsprop(eta: Etas, *, b2: Some = 0.9, eps: Some = 1e-8, **options: Any) -> Rule:
+    """RMSProp: the gradient over the root of the average of its square, which starts at zero and
+    is not corrected for that, as in PyTorch.
+
+    Args:
+        eta: as in `sgd`.
+        b2: decay of the average, in [0, 1).
+        eps: added to the root, > 0.
+        **options: `decay`, `decoupled`, `clip`, `noise`, see `dynsim.training.rules`.
+
+    Raises:
+        ValueError: for a number out of its range, naming the field.
+    """
+    return _rule("rmsprop", eta, b2=b2, eps=eps, **options)
+
+
+def sign(eta: Etas, *, momentum: Some = 0.0, **options: Any) -> Rule:
+    """Sign descent: every weight moves by eta, against the sign of its velocity (signSGD, or
+    Signum with momentum).
+
+    Args:
+        eta, momentum: as in `sgd`.
+        **options: `decay`, `decoupled`, `clip`, `noise`, see `dynsim.training.rules`.
+
+    Raises:
+        ValueError: for a number out of its range, naming the field.
+    """
+    return _rule("sign", eta, momentum=momentum, **options)
+
+
+def _pair(eta: Any, eta_y: Some | None, eta_z: Some | None) -> dict[str, Any]:
+    first = eta if eta_y is None else eta_y
+    for name, value in (("eta_y", first), ("eta_z", eta_z)):
+        if value is None:
+            raise ValueError(f"{name} = None: must be given with the other rate")
+    return {"eta_y": first, "eta_z": eta_z}
+
+
+def _rule(kind: Kind, eta: Etas | None, **options: Any) -> Rule:
+    if isinstance(eta, Mapping):
+        if not eta:
+            raise ValueError("eta = {}: needs a rate for each group of weights")
+        each = {n: schedules.as_schedule(f"eta[{n!r}]", eta[n]) for n in sorted(eta)}
+        return Rule(each, kind=kind, **options)
+    return Rule(schedules.as_schedule("eta", eta), kind=kind, **options)

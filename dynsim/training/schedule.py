@@ -1,0 +1,242 @@
+r"""Learning-rate schedules as piecewise functions of the step, with their sums in closed form.
+
+Steps are counted from 0, as optax counts them: step $k$ is the update that follows $k$ others. A
+flow needs a rate at all times $t$, and integrates the rate of step $k$ from $k$ to $k + 1$. It uses
+$\eta(t - 1/2)$, whose integral is the sum of the rates: exactly for constant and linear rates, and
+to $\eta''/24$ a step otherwise [ours].
+"""
+
+import abc
+from collections.abc import Callable
+from typing import NamedTuple
+
+import equinox as eqx
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float, Real
+
+from dynsim import checks
+from dynsim.precision import Number
+
+Function = Callable[[Array], Array]
+
+
+class Piece(NamedTuple):
+    """A schedule up to some step: the rate, and its antiderivative by the step."""
+
+    until: Real[Number, ""]
+    rate: Function
+    integral: Function
+
+
+class Schedule(eqx.Module):
+    """A learning rate that depends on the step. Build one with a function of this module.
+
+    Attributes:
+        peak: rate after the warm-up, 1/step. An axis `eta` of a sweep replaces it, and the other
+            rates of the schedule keep their ratios to it.
+        warmup: number of steps over which the rate rises linearly from 0 to `peak`.
+    """
+
+    peak: Real[Number, "*#P"]
+    warmup: Real[Number, "*#P"] = eqx.field(default=0.0, kw_only=True)
+
+    def __check_init__(self) -> None:
+        checks.real("peak", self.peak, 0)
+        checks.real("warmup", self.warmup, 0)
+
+    @abc.abstractmethod
+    def after_warmup(self) -> tuple[Piece, ...]:
+        """The pieces that follow the warm-up, of a peak of 1; the last one has no end."""
+
+    @property
+    def length(self) -> Real[Number, ""]:
+        """Number of steps after which the rate no longer changes; 0 if it keeps changing."""
+        return self.warmup
+
+    def pieces(self) -> tuple[Piece, ...]:
+        """All pieces in their order, of a peak of 1."""
+        if not checks.is_traced(self.warmup) and not np.any(self.warmup):
+            return self.after_warmup()
+        return (_line(0, self.warmup, 0, 1), *self.after_warmup())
+
+    def rate(self, step: Real[Number, "*S"]) -> Float[Array, "*S"]:
+        """Learning rate of the update after `step` steps."""
+        return self.peak * self._chosen(step, jnp.asarray(step))
+
+    def flow_rate(self, t: Real[Number, "*S"]) -> Float[Array, "*S"]:
+        """Rate of a flow at time `t`, in steps: $\\eta(t - 1/2)$ on the piece of `t`."""
+        return self.peak * self._chosen(t, jnp.asarray(t) - 0.5)
+
+    def eta_time(self, steps: Real[Number, "*S"]) -> Float[Array, "*S"]:
+        """Integral of `flow_rate` from 0: the sum of the rates of the first `steps` steps."""
+        t = jnp.asarray(steps)
+        total, begin = jnp.zeros_like(t, dtype=jnp.result_type(t, float)), 0.0
+        for until, _, integral in self.pieces():
+            left, right = (jnp.clip(t, None, end) - 0.5 for end in (begin, until))
+            total += jnp.where(t > begin, integral(right) - integral(left), 0.0)
+            begin = jnp.maximum(begin, until)
+        return self.peak * total
+
+    def jumps(self) -> tuple[Real[Number, ""], ...]:
+        """Steps at which a solver has to start anew, as the rate or its slope jumps there."""
+        return tuple(piece.until for piece in self.pieces()[:-1])
+
+    def _chosen(self, where: Real[Number, "*S"], at: Array) -> Array:
+        *before, last = self.pieces()
+        found = last.rate(at)
+        for piece in reversed(before):
+            found = jnp.where(where < piece.until, piece.rate(at), found)
+        return found
+
+
+class Constant(Schedule):
+    """See `constant`."""
+
+    def after_warmup(self) -> tuple[Piece, ...]:
+        return (_constant(jnp.inf, 1),)
+
+
+class Linear(Schedule):
+    """See `linear`."""
+
+    steps: Real[Number, "*#P"]
+    end: Real[Number, "*#P"] = 0.0
+
+    @property
+    def length(self) -> Real[Number, ""]:
+        return self.steps
+
+    def after_warmup(self) -> tuple[Piece, ...]:
+        return _line(self.warmup, self.steps, 1, self.end), _constant(jnp.inf, self.end)
+
+
+class Cosine(Schedule):
+    """See `cosine`."""
+
+    steps: Real[Number, "*#P"]
+    end: Real[Number, "*#P"] = 0.0
+
+    @property
+    def length(self) -> Real[Number, ""]:
+        return self.steps
+
+    def after_warmup(self) -> tuple[Piece, ...]:
+        speed = jnp.pi / _positive(self.steps - self.warmup)
+        mean, half = (1 + self.end) / 2, (1 - self.end) / 2
+
+        def rate(t: Array) -> Array:
+            return mean + half * jnp.cos(speed * (t - self.warmup))
+
+        def integral(t: Array) -> Array:
+            return mean * (t - self.warmup) + half * jnp.sin(speed * (t - self.warmup)) / speed
+
+        return Piece(self.steps, rate, integral), _constant(jnp.inf, self.end)
+
+
+class Exponential(Schedule):
+    """See `exponential`."""
+
+    steps: Real[Number, "*#P"]
+    factor: Real[Number, "*#P"]
+
+    def after_warmup(self) -> tuple[Piece, ...]:
+        decay = jnp.log(self.factor) / self.steps
+        constant = decay == 0
+
+        def rate(t: Array) -> Array:
+            return jnp.exp(decay * (t - self.warmup))
+
+        def integral(t: Array) -> Array:
+            changing = jnp.expm1(decay * (t - self.warmup)) / jnp.where(constant, 1.0, decay)
+            return jnp.where(constant, t, changing)
+
+        return (Piece(jnp.inf, rate, integral),)
+
+
+class InverseSqrt(Schedule):
+    """See `inverse_sqrt`."""
+
+    def after_warmup(self) -> tuple[Piece, ...]:
+        def rate(t: Array) -> Array:
+            return jnp.sqrt(self.warmup / t)
+
+        def integral(t: Array) -> Array:
+            return 2 * jnp.sqrt(self.warmup * t)
+
+        # Not evaluated before the end of the warm-up, but differentiated there.
+        late = lambda function: lambda t: function(jnp.maximum(t, self.warmup - 0.5))  # noqa: E731
+        return (Piece(jnp.inf, late(rate), late(integral)),)
+
+
+class WarmupStableDecay(Schedule):
+    """See `warmup_stable_decay`."""
+
+    stable: Real[Number, "*#P"]
+    cooldown: Real[Number, "*#P"]
+    end: Real[Number, "*#P"] = 0.0
+
+    @property
+    def length(self) -> Real[Number, ""]:
+        return self.warmup + self.stable + self.cooldown
+
+    def after_warmup(self) -> tuple[Piece, ...]:
+        begin = self.warmup + self.stable
+        falling = _line(begin, self.length, 1, self.end)
+        return _constant(begin, 1), falling, _constant(jnp.inf, self.end)
+
+
+class Steps(Schedule):
+    """See `steps`."""
+
+    at: tuple[Real[Number, "*#P"], ...]
+    factors: tuple[Real[Number, "*#P"], ...]
+
+    @property
+    def length(self) -> Real[Number, ""]:
+        return self.at[-1]
+
+    def after_warmup(self) -> tuple[Piece, ...]:
+        heights = (1.0, *self.factors)
+        return tuple(
+            _constant(until, height)
+            for until, height in zip((*self.at, jnp.inf), heights, strict=True)
+        )
+
+
+class OfStep(Schedule):
+    """A function of the step, of which no closed form is known."""
+
+    function: Function = eqx.field(static=True)
+
+    def after_warmup(self) -> tuple[Piece, ...]:
+        def unknown(t: Array) -> Array:
+            raise ValueError(
+                f"eta = {self.function!r}: its sum over steps is not known in closed form; use a "
+                "schedule of dynsim.schedules"
+            )
+
+        return (Piece(jnp.inf, self.function, unknown),)
+
+
+def _constant(until: Real[Number, ""], height: Real[Number, ""]) -> Piece:
+    return Piece(until, lambda t: height * jnp.ones_like(t), lambda t: height * t)
+
+
+def _line(
+    begin: Real[Number, ""],
+    until: Real[Number, ""],
+    first: Real[Number, ""],
+    last: Real[Number, ""],
+) -> Piece:
+    slope = (last - first) / _positive(until - begin)
+    return Piece(
+        until,
+        lambda t: first + slope * (t - begin),
+        lambda t: first * (t - begin) + slope * (t - begin) ** 2 / 2,
+    )
+
+
+def _positive(length: Real[Number, ""]) -> Array:
+    """The length of a piece; one without any is not evaluated, but divided by."""
+    return jnp.maximum(jnp.asarray(length), 1e-30)

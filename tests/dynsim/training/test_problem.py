@@ -1,0 +1,284 @@
+"""`train` on problems that are known: a linear regression against NumPy, an Equinox network against
+a plain loop, statuses, checkpoints, and what is refused."""
+
+import math
+import re
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+
+import dynsim
+from dynsim import Status, schedules
+from dynsim.training import keys
+
+
+class Line(dynsim.Problem):
+    """w learns the slope of y = slope x, on x ~ N(0, 1)."""
+
+    slope: float = 2.0
+    start: float = 0.0
+
+    def init(self, key):
+        return {"w": self.start + 0 * jax.random.normal(key, ()), "steps": jnp.int32(7)}
+
+    def draw(self, key, batch):
+        x = jax.random.normal(key, (batch,))
+        return x, self.slope * x
+
+    def loss(self, params, data):
+        return jnp.mean((params["w"] * data[0] - data[1]) ** 2) / 2
+
+    def population_loss(self, params):
+        return (params["w"] - self.slope) ** 2 / 2
+
+    def observables(self):
+        return {"w": lambda problem, params: params["w"], "missed": missed}
+
+    def groups(self, params):
+        return {"w": "slope", "steps": None}
+
+
+class Net(dynsim.Problem):
+    """An Equinox network, which has functions among its leaves."""
+
+    width: int = 8
+
+    def init(self, key):
+        return eqx.nn.MLP(2, "scalar", self.width, 1, key=key)
+
+    def draw(self, key, batch):
+        x = jax.random.normal(key, (batch, 2))
+        return x, x[:, 0] * x[:, 1]
+
+    def loss(self, params, data):
+        return jnp.mean((jax.vmap(params)(data[0]) - data[1]) ** 2)
+
+
+def missed(problem: Line, params: Any) -> jax.Array:
+    return problem.slope - params["w"]
+
+
+KEY = jax.random.key(3)
+
+
+def test_population_descent_is_the_closed_form() -> None:
+    """w = slope + (start - slope) (1 - eta)^k."""
+    found = dynsim.train(
+        Line(2.0, 1.0),
+        dynsim.sgd(0.1),
+        KEY,
+        steps=20,
+        batch=math.inf,
+        times=range(21),
+        record=["w", "missed", "loss", "gradient_norm", "update_norm"],
+        dtype="float64",
+    )
+    left = -(0.9 ** np.arange(21))
+    # Settings are rounded to float32 for the start alone, and 1 and 2 are not.
+    np.testing.assert_allclose(found["w"], 2 + left, rtol=1e-12)
+    np.testing.assert_allclose(found["missed"], -left, rtol=1e-12)
+    np.testing.assert_allclose(found["loss"], left**2 / 2, rtol=1e-12)
+    np.testing.assert_allclose(found["batch_loss"], left**2 / 2, rtol=1e-12)
+    np.testing.assert_allclose(found["gradient_norm"], -left, rtol=1e-12)
+    np.testing.assert_allclose(found["update_norm"], -0.1 * left, rtol=1e-12)
+    assert int(found.params["steps"]) == 7
+
+
+def test_an_equinox_network_is_the_loop_that_one_would_write() -> None:
+    """AdamW with warm-up, cosine and clipping, by optax, on the batches of the same keys."""
+    rate = schedules.warmup_cosine(0.03, 5, 30)
+    rule = dynsim.adamw(rate, decay=0.1, clip=0.5)
+    found = dynsim.train(
+        Net(), rule, KEY, steps=30, batch=16, record="gradient_norm", times=[0, 9, 30]
+    )
+    init, data = keys.split(KEY)
+    params, static = eqx.partition(Net().init(init), eqx.is_inexact_array)
+    their_rate = optax.warmup_cosine_decay_schedule(0, 0.03, 5, 30)
+    rule = optax.chain(optax.clip_by_global_norm(0.5), optax.adamw(their_rate, weight_decay=0.1))
+    memory, norms = rule.init(params), []
+
+    @jax.jit
+    def step(params, memory, key):
+        batch = Net().draw(key, 16)
+        loss = lambda p: Net().loss(eqx.combine(p, static), batch)
+        gradient = jax.grad(loss)(params)
+        update, memory = rule.update(gradient, memory, params)
+        return optax.apply_updates(params, update), memory, optax.tree.norm(gradient)
+
+    for k in range(30):
+        params, memory, norm = step(params, memory, jax.random.fold_in(data, k))
+        norms.append(norm)
+    # Thirty steps of float32, of which Adam's first ones divide small gradients.
+    np.testing.assert_allclose(found["gradient_norm"][:2], [norms[0], norms[9]], rtol=1e-4)
+    x = jnp.array([0.3, -0.7])
+    assert float(found.model(x)) == pytest.approx(float(eqx.combine(params, static)(x)), rel=1e-4)
+    assert found.model.activation is Net().init(init).activation
+
+
+def test_a_batch_of_runs_is_the_single_runs_of_one_program() -> None:
+    compiled = 0
+
+    class Counted(Line):
+        def loss(self, params, data):
+            nonlocal compiled
+            compiled += 1
+            return super().loss(params, data)
+
+    def run(eta, slope, key):
+        rule = dynsim.adamw(schedules.warmup_cosine(eta, 2, 10), decay=eta, clip=1.0)
+        return dynsim.train(Counted(slope), rule, key, steps=10, batch=4)
+
+    etas, slopes = np.float32([0.1, 1.0, 3.0]), np.float32([1.0, 2.0, 3.0])
+    batch = jax.vmap(run)(etas, slopes, jax.random.split(KEY, 3))
+    traced = compiled
+    for i, key in enumerate(jax.random.split(KEY, 3)):
+        single = run(etas[i], slopes[i], key)
+        np.testing.assert_allclose(batch["loss"][i], single["loss"], rtol=1e-5)
+        if i == 0:
+            traced = compiled
+    assert compiled == traced, "another rate, slope or key must not compile again"
+
+
+@pytest.mark.parametrize("rule", [dynsim.sgd(0.3, momentum=0.5, noise=0.1), dynsim.adam(0.1)])
+def test_a_resumed_run_is_the_run_in_one_go(rule: dynsim.Rule) -> None:
+    options = {"batch": 4, "record": ["w", "update_norm"], "checkpoint": True}
+    whole = dynsim.train(Line(), rule, KEY, steps=20, times=[20], **options)
+    half = dynsim.train(Line(), rule, KEY, steps=7, times=[7], **options)
+    rest = dynsim.train(
+        Line(), rule, KEY, steps=20, times=[20], **options | {"checkpoint": half.checkpoint}
+    )
+    for name in ("w", "batch_loss", "update_norm"):
+        np.testing.assert_array_equal(rest[name], whole[name])
+
+
+def test_recorded_batches_are_replayed() -> None:
+    """One example a step: w <- w - eta (w - 2) x^2."""
+    x = np.array([1.0, -2.0, 0.5])
+    found = dynsim.train(
+        Line(), dynsim.sgd(0.1), init={"w": 1.0}, data=(x[:, None], 2 * x[:, None]), steps=3,
+        times=[0, 3], dtype="float64",
+    )  # fmt: skip
+    left = -np.prod(1 - 0.1 * x**2)
+    assert float(found.params["w"]) == pytest.approx(2 + left, rel=1e-12)
+    # The last batch again.
+    np.testing.assert_allclose(found["batch_loss"], [0.5, (left * x[2]) ** 2 / 2], rtol=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("rate", "limit", "status", "step"),
+    [(0.1, None, Status.OK, -1), (2.5, None, Status.DIVERGED, 9), (2.5, 1e30, Status.OK, -1)],
+)
+def test_divergence_is_a_status(rate: float, limit: float | None, status: int, step: int) -> None:
+    """At eta = 2.5 the loss grows by 1.5^2 a step: a thousandfold from step 9 on."""
+    found = dynsim.train(
+        Line(), dynsim.sgd(rate), KEY, steps=20, batch=math.inf, limit=limit, times=[20]
+    )
+    assert (int(found.status), int(found.first_bad_step)) == (status, step)
+
+
+def test_draws_do_not_depend_on_the_precision() -> None:
+    both = [
+        dynsim.train(Net(), dynsim.sgd(0.0), KEY, steps=1, batch=8, dtype=dtype, times=[1])
+        for dtype in ("float32", "float64")
+    ]
+    np.testing.assert_allclose(both[0]["batch_loss"], both[1]["batch_loss"], rtol=1e-6)
+
+
+def test_rates_by_group() -> None:
+    found = dynsim.train(
+        Line(), dynsim.sgd({"slope": 0.1}), KEY, steps=5, batch=math.inf, dtype="float64"
+    )
+    assert float(found.params["w"]) == pytest.approx(2 - 2 * 0.9**5, rel=1e-12)
+
+
+class Several(Line):
+    def loss(self, params, data):
+        return (params["w"] * data[0] - data[1]) ** 2
+
+
+class Deaf(Line):
+    def draw(self, key, batch):
+        return jnp.ones(3), jnp.ones(3)
+
+
+class Empty(Line):
+    def init(self, key):
+        return {"steps": 3}
+
+
+class Listed(Line):
+    names: list = eqx.field(default_factory=lambda: [{1, 2}])
+
+
+class Unlearned(dynsim.Problem):
+    def init(self, key):
+        return jnp.ones(())
+
+
+class Taken(Line):
+    def observables(self):
+        return {"update_norm": missed}
+
+
+NEEDS_LOSS = optax.scale_by_polyak
+SGD = dynsim.sgd(0.1)
+
+
+@pytest.mark.usefixtures("unchecked")
+@pytest.mark.parametrize(
+    ("problem", "changes", "message"),
+    [
+        (
+            Several(),
+            {},
+            "Several.loss: must return one real number, returned an array of shape (4,",
+        ),
+        (Deaf(), {}, "Deaf.draw: returns arrays of the same shapes for batch = 4 and 5"),
+        (Empty(), {}, "Empty.init: must return weights, has no floating-point array"),
+        (Listed(), {}, "Listed.names.0: must be hashable or an array, is {1, 2}"),
+        (Unlearned(), {}, "Unlearned: has no method 'draw', which a finite batch needs"),
+        (Unlearned(), {"batch": math.inf}, "Unlearned has no method 'population_loss'"),
+        (Taken(), {}, "Taken.observables: 'update_norm' is recorded of every problem"),
+        (Line(), {"rule": dynsim.sgd({"other": 1.0})}, "no rate for the group 'slope' of Line"),
+        (
+            Line(),
+            {"rule": dynsim.sgd({"slope": 1.0, "other": 1.0})},
+            "eta: has a rate for 'other', Line.groups has 'slope'",
+        ),
+        (
+            Net(),
+            {"rule": dynsim.sgd({"a": 1.0})},
+            "eta: has rates for 'a', but Net.groups names no",
+        ),
+        (
+            Line(),
+            {"rule": dynsim.sgd(schedules.cosine(1.0, 30))},
+            "eta: its schedule is 30 steps long, the run has steps = 10",
+        ),
+        (
+            Line(),
+            {"rule": dynsim.from_optax(NEEDS_LOSS)},
+            "from_optax(scale_by_polyak): its update needs more than the gradient",
+        ),
+        (Line(), {"rule": dynsim.sgd(1.0, 1.0)}, "rule = Optimizer: must be of dynsim"),
+        (
+            Line(),
+            {"record": "speed"},
+            "record = 'speed': must be one of loss, w, missed, batch_loss",
+        ),
+        (Line(), {"key": None}, "key = None: starting weights, batches or noise are random"),
+        (Line(), {"steps": 0}, "steps = 0: must be an integer >= 1"),
+        (Line(), {"data": (np.ones((3, 1)),)}, "data[0]: must have a leading axis of steps = 10"),
+        ("Line", {}, "problem = 'Line': must be of dynsim.problem.Problem"),
+        (Line(), {"limit": -math.inf}, "limit = -inf: must be finite"),
+    ],
+)
+def test_bad_input_is_named(problem: Any, changes: dict[str, Any], message: str) -> None:
+    given = {"rule": SGD, "key": KEY, "steps": 10, "batch": 4} | changes
+    with pytest.raises(ValueError, match=re.escape(message)):
+        dynsim.train(problem, **given)

@@ -1,0 +1,142 @@
+"""Schedules against optax, and their sums against sums."""
+
+import re
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+
+from dynsim import schedules
+from dynsim.training.schedule import Schedule
+
+STEPS = np.arange(300)
+PEAK, END, WARMUP, LAST = 0.1, 0.1, 20, 200
+OURS = {
+    "constant": schedules.constant(PEAK, WARMUP),
+    "linear": schedules.linear(PEAK, LAST, END, WARMUP),
+    "cosine": schedules.cosine(PEAK, LAST, END),
+    "warmup_cosine": schedules.warmup_cosine(PEAK, WARMUP, LAST, END),
+    "exponential": schedules.exponential(PEAK, 50, 0.3),
+    "inverse_sqrt": schedules.inverse_sqrt(PEAK, WARMUP),
+    "warmup_stable_decay": schedules.warmup_stable_decay(PEAK, WARMUP, 80, 100, END),
+    "steps": schedules.steps(PEAK, (50, 120), (0.5, 0.1)),
+}
+RISE = optax.linear_schedule(0, PEAK, WARMUP)
+THEIRS = {
+    "constant": RISE,
+    "linear": optax.join_schedules(
+        [RISE, optax.linear_schedule(PEAK, END * PEAK, LAST - WARMUP)], [WARMUP]
+    ),
+    "cosine": optax.cosine_decay_schedule(PEAK, LAST, END),
+    "warmup_cosine": optax.warmup_cosine_decay_schedule(0, PEAK, WARMUP, LAST, END * PEAK),
+    "exponential": optax.exponential_decay(PEAK, 50, 0.3),
+    "inverse_sqrt": lambda k: PEAK * min(k / WARMUP, (WARMUP / max(k, 1)) ** 0.5),
+    "warmup_stable_decay": optax.join_schedules(
+        [RISE, optax.constant_schedule(PEAK), optax.linear_schedule(PEAK, END * PEAK, 100)],
+        [WARMUP, WARMUP + 80],
+    ),
+    "steps": optax.piecewise_constant_schedule(PEAK, {50: 0.5, 120: 0.2}),
+}
+
+
+@pytest.mark.usefixtures("x64")
+@pytest.mark.parametrize("name", OURS)
+def test_rates_are_those_of_optax(name: str) -> None:
+    want = [float(THEIRS[name](int(k))) for k in STEPS]
+    # optax computes some of them in float32.
+    np.testing.assert_allclose(OURS[name].rate(STEPS), want, rtol=2e-6, atol=1e-9)
+
+
+@pytest.mark.usefixtures("x64")
+@pytest.mark.parametrize("name", OURS)
+def test_eta_time_is_the_sum_of_the_rates(name: str) -> None:
+    """A smooth rate misses eta''/24 a step, which its slopes at the ends of a piece bound."""
+    ours = OURS[name]
+    sums = np.cumsum(np.r_[0, ours.rate(STEPS)])
+    found = ours.eta_time(np.r_[STEPS, STEPS[-1] + 1.0])
+    slope = np.abs(np.diff(ours.rate(STEPS))).max()
+    linear = name in ("constant", "linear", "warmup_stable_decay", "steps")
+    np.testing.assert_allclose(found, sums, rtol=0, atol=1e-12 if linear else slope / 8)
+
+
+@pytest.mark.usefixtures("x64")
+@pytest.mark.parametrize("name", OURS)
+def test_the_rate_of_a_flow_is_the_slope_of_eta_time(name: str) -> None:
+    at = STEPS + 0.3
+    slope = jax.vmap(jax.grad(OURS[name].eta_time))(at)
+    np.testing.assert_allclose(slope, OURS[name].flow_rate(at), rtol=1e-9, atol=1e-15)
+
+
+def test_all_numbers_are_traced() -> None:
+    """One program for a grid over peak, warm-up, length and end; rates follow the numbers."""
+    compiled = 0
+
+    @jax.jit
+    def rate(peak, warmup, last, end):
+        nonlocal compiled
+        compiled += 1
+        return schedules.warmup_cosine(peak, warmup, last, end).rate(jnp.arange(300))
+
+    for numbers in ((0.1, 20.0, 200.0, 0.1), (0.3, 0.0, 100.0, 0.0), (1.0, 50.0, 250.0, 0.5)):
+        peak, warmup, last, end = numbers
+        # optax has no warm-up of no steps.
+        want = optax.warmup_cosine_decay_schedule(
+            peak if warmup == 0 else 0,
+            peak,
+            int(max(warmup, 1)) if warmup else 0,
+            int(last),
+            end * peak,
+        )
+        np.testing.assert_allclose(
+            rate(*numbers), [float(want(k)) for k in range(300)], rtol=1e-5, atol=1e-7
+        )
+    assert compiled == 1
+
+
+def test_a_function_of_the_step() -> None:
+    found = schedules.as_schedule("eta", lambda k: 0.1 / (k + 1))
+    np.testing.assert_allclose(found.rate(np.arange(3)), [0.1, 0.05, 0.1 / 3], rtol=1e-6)
+    with pytest.raises(ValueError, match="its sum over steps is not known in closed form"):
+        found.eta_time(3.0)
+
+
+@pytest.mark.parametrize(
+    ("made", "jumps", "length"),
+    [
+        (schedules.constant(1.0), (), 0),
+        (schedules.constant(1.0, warmup=5), (5,), 5),
+        (schedules.warmup_cosine(1.0, 5, 20), (5, 20), 20),
+        (schedules.warmup_stable_decay(1.0, 5, 10, 20), (5, 15, 35), 35),
+        (schedules.steps(1.0, (7, 9), (0.5, 0.1), warmup=3), (3, 7, 9), 9),
+        (schedules.inverse_sqrt(1.0, 4), (4,), 4),
+    ],
+)
+def test_jumps_and_lengths(made: Schedule, jumps: tuple[int, ...], length: int) -> None:
+    assert (tuple(map(float, made.jumps())), float(made.length)) == (jumps, length)
+
+
+@pytest.mark.usefixtures("unchecked")
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: schedules.constant(-1.0), "peak = -1.0: must be finite and in [0, inf)"),
+        (lambda: schedules.constant(1.0, warmup=-1), "warmup = -1.0: must be"),
+        (lambda: schedules.cosine(1.0, 0), "steps = 0.0: must be finite and in (0, inf)"),
+        (lambda: schedules.linear(1.0, 10, warmup=11), "warmup = 11.0: must be finite and in [0"),
+        (lambda: schedules.linear(1.0, 10, end=-0.1), "end = -0.1: must be"),
+        (lambda: schedules.exponential(1.0, 10, 0), "factor = 0.0: must be"),
+        (lambda: schedules.exponential(1.0, 0, 0.5), "steps = 0.0: must be"),
+        (lambda: schedules.inverse_sqrt(1.0, 0), "warmup = 0.0: must be finite and in [1, inf)"),
+        (lambda: schedules.warmup_stable_decay(1.0, 1, -1, 1), "stable = -1.0: must be"),
+        (lambda: schedules.steps(1.0, (5, 3), (1, 1)), "at = 3.0: must be finite and in [5, inf)"),
+        (lambda: schedules.steps(1.0, (5,), (1, 1)), "need one factor for each step"),
+        (lambda: schedules.steps(1.0, (), ()), "need one factor for each step"),
+        (lambda: schedules.steps(1.0, (5,), (-1,)), "factors = -1.0: must be"),
+        (lambda: schedules.as_schedule("eta", "fast"), "eta = 'fast': must be a real number"),
+    ],
+)
+def test_bad_input_is_named(make, message: str) -> None:
+    with pytest.raises(ValueError, match=re.escape(message)):
+        make()
