@@ -15,16 +15,16 @@ from dynsim.joma.simulate import initial_joma, simulate_joma
 from dynsim.linear_icl.model import Heads, Merged, Network, Separate
 from dynsim.linear_icl.simulate import initial_regression, simulate_regression
 from dynsim.linear_icl.task import Regression, regression
-from dynsim.problem import Problem
+from dynsim.problem.base import Problem
+from dynsim.problem.train import train
 from dynsim.qkv.init import EmbeddedSpec
 from dynsim.qkv.model import Embedded
 from dynsim.qkv.simulate import initial_embedded, simulate_embedded
 from dynsim.sparse_attention.simulate import simulate_retrieval
 from dynsim.sparse_attention.task import Retrieval, retrieval
-from dynsim.training.clock import Clock
-from dynsim.training.descent import Descent
-from dynsim.training.optim import Optimizer, momentum
-from dynsim.training.problem import train
+from dynsim.training.constant.clock import Clock
+from dynsim.training.constant.descent import Descent
+from dynsim.training.constant.optim import Optimizer, momentum
 from dynsim.training.rule import OptaxRule, Rule, from_optax
 from dynsim.training.rules import adam, adamw, rmsprop, sgd, sign
 from dynsim.trajectory import Status, Trajectory, log_times

@@ -9,7 +9,6 @@ step and the sum of the rates before it.
 
 from collections.abc import Sequence
 
-import jax
 import numpy as np
 from jaxtyping import Real
 
@@ -19,10 +18,8 @@ from dynsim.training.schedule import (
     Constant,
     Cosine,
     Exponential,
-    Function,
     InverseSqrt,
     Linear,
-    OfStep,
     Schedule,
     Steps,
     WarmupStableDecay,
@@ -160,20 +157,6 @@ def steps(
     for factor in factors:
         checks.real("factors", factor, 0)
     return Steps(peak, tuple(at), tuple(factors), warmup=warmup)
-
-
-def as_schedule(field: str, eta: "Schedule | Function | Real[Number, '*#P']") -> Schedule:
-    """A schedule from what users give as a rate: a number, a schedule, or a function of the step.
-
-    Raises:
-        ValueError: for anything else, naming `field`.
-    """
-    if isinstance(eta, Schedule):
-        return eta
-    if callable(eta) and not isinstance(eta, jax.Array):
-        return OfStep(1.0, eta)
-    checks.real(field, eta, 0)
-    return Constant(eta)
 
 
 def _check(

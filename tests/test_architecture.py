@@ -24,6 +24,8 @@ FLOORS = {
         "trajectory": 2,
         "training": 3,
         "classes": 4,
+        "problem": 4,
+        "schedules": 4,
         "yz": 5,
         "two_stage": 5,
         "linear_icl": 5,

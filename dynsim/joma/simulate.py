@@ -16,9 +16,9 @@ from dynsim.joma.observables import DEFAULT_RECORD, TRAINED, measure
 from dynsim.precision import DType, Number, cast, on_cpu, precision, settle
 from dynsim.training import keys
 from dynsim.training.checkpoint import Checkpoint, checked_start
+from dynsim.training.constant.optim import Optimizer
 from dynsim.training.course import Legs, legs_of
 from dynsim.training.loop import by_gradient, train
-from dynsim.training.optim import Optimizer
 from dynsim.training.recording import Record, Recording
 from dynsim.training.run_checks import checked_times
 from dynsim.trajectory import Times, Trajectory

@@ -24,9 +24,9 @@ from dynsim.qkv.init import WEIGHTS, EmbeddedSpec, check_weights, draw
 from dynsim.qkv.model import Embedded
 from dynsim.training import keys
 from dynsim.training.checkpoint import Checkpoint
+from dynsim.training.constant.optim import Optimizer
 from dynsim.training.course import Legs
 from dynsim.training.loop import DIVERGED_LOSS, by_gradient, train
-from dynsim.training.optim import Optimizer
 from dynsim.training.recording import Record, Recording
 from dynsim.trajectory import Times, Trajectory
 from dynsim.yz import finite_length, sampling

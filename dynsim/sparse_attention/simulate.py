@@ -15,8 +15,8 @@ from dynsim.sparse_attention.model import DEFAULT_RECORD, TRAINED, measure
 from dynsim.sparse_attention.task import Retrieval, draw
 from dynsim.training import keys
 from dynsim.training.checkpoint import Checkpoint, checked_start
+from dynsim.training.constant.descent import Descent
 from dynsim.training.course import Legs, legs_of
-from dynsim.training.descent import Descent
 from dynsim.training.loop import by_gradient, train
 from dynsim.training.recording import Record, Recording
 from dynsim.training.run_checks import checked_times

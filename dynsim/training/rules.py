@@ -17,10 +17,10 @@ from typing import Any
 
 from jaxtyping import Real
 
-from dynsim import schedules
 from dynsim.precision import Number
-from dynsim.training.optim import Optimizer
+from dynsim.training.constant.optim import Optimizer
 from dynsim.training.rule import Etas, Kind, Rule
+from dynsim.training.schedule import as_schedule
 
 Some = Real[Number, "*#P"]
 
@@ -144,6 +144,6 @@ def _rule(kind: Kind, eta: Etas | None, **options: Any) -> Rule:
     if isinstance(eta, Mapping):
         if not eta:
             raise ValueError("eta = {}: needs a rate for each group of weights")
-        each = {n: schedules.as_schedule(f"eta[{n!r}]", eta[n]) for n in sorted(eta)}
+        each = {n: as_schedule(f"eta[{n!r}]", eta[n]) for n in sorted(eta)}
         return Rule(each, kind=kind, **options)
-    return Rule(schedules.as_schedule("eta", eta), kind=kind, **options)
+    return Rule(as_schedule("eta", eta), kind=kind, **options)

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 import equinox as eqx
+import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Real
@@ -240,3 +241,17 @@ def _line(
 def _positive(length: Real[Number, ""]) -> Array:
     """The length of a piece; one without any is not evaluated, but divided by."""
     return jnp.maximum(jnp.asarray(length), 1e-30)
+
+
+def as_schedule(field: str, eta: "Schedule | Function | Real[Number, '*#P']") -> Schedule:
+    """A schedule from what users give as a rate: a number, a schedule, or a function of the step.
+
+    Raises:
+        ValueError: for anything else, naming `field`.
+    """
+    if isinstance(eta, Schedule):
+        return eta
+    if callable(eta) and not isinstance(eta, jax.Array):
+        return OfStep(1.0, eta)
+    checks.real(field, eta, 0)
+    return Constant(eta)

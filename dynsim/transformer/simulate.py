@@ -18,7 +18,7 @@ from dynsim.classes.corpus import sample_windows
 from dynsim.precision import DType, cast, precision, settle
 from dynsim.training import keys
 from dynsim.training.checkpoint import Checkpoint, checked_start
-from dynsim.training.descent import Descent
+from dynsim.training.constant.descent import Descent
 from dynsim.training.loop import DIVERGED_LOSS, by_gradient, train
 from dynsim.training.recording import Record, Recording
 from dynsim.training.run_checks import checked_times

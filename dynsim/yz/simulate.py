@@ -20,9 +20,9 @@ from dynsim.classes.task import SequenceClasses
 from dynsim.precision import DType, cast, on_cpu, precision, settle
 from dynsim.training import keys
 from dynsim.training.checkpoint import Checkpoint
+from dynsim.training.constant.optim import Optimizer
 from dynsim.training.course import Legs
 from dynsim.training.loop import DIVERGED_LOSS, by_gradient, train
-from dynsim.training.optim import Optimizer
 from dynsim.training.recording import Record, Recording
 from dynsim.trajectory import Times, Trajectory
 from dynsim.yz import finite_length, observables, sampling, support

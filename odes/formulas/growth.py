@@ -33,7 +33,7 @@ from jaxtyping import Array, Float, Real
 
 from dynsim import checks
 from dynsim.precision import Number
-from dynsim.training.clock import Convention
+from dynsim.training.constant.clock import Convention
 from odes.formulas import decoder
 
 Numbers = Real[Number, "..."]

@@ -39,8 +39,8 @@ from dynsim.joma import model
 from dynsim.joma.model import Hidden, Joint, Shape
 from dynsim.joma.observables import DEFAULT_RECORD, TABLE, measure
 from dynsim.precision import DType, Number
-from dynsim.training.clock import Clock
-from dynsim.training.optim import Optimizer
+from dynsim.training.constant.clock import Clock
+from dynsim.training.constant.optim import Optimizer
 from dynsim.training.recording import Record, Recording
 from dynsim.trajectory import Times, Trajectory
 from dynsim.yz.model import population

@@ -19,7 +19,7 @@ from dynsim.joma.model import Joint, Shape
 from dynsim.joma.observables import DEFAULT_RECORD, TABLE, measure
 from dynsim.joma.simulate import check_arguments, check_init, check_numbers
 from dynsim.precision import DType, Number, cast
-from dynsim.training.optim import Optimizer
+from dynsim.training.constant.optim import Optimizer
 from dynsim.training.recording import Record, Recording
 from dynsim.trajectory import Times, Trajectory
 from dynsim.yz.model import population

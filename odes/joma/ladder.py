@@ -4,7 +4,7 @@ temperature=..., record=..., dtype=...)`."""
 import functools
 
 from dynsim.classes.task import SequenceClasses
-from dynsim.training.optim import Optimizer
+from dynsim.training.constant.optim import Optimizer
 from odes.joma import eliminated, flow
 from odes.theory import Ladder, Theory, of_flows
 

@@ -20,7 +20,7 @@ from dynsim.linear_icl.observables import DEFAULT_RECORD, TABLE, measure
 from dynsim.linear_icl.simulate import check_arguments, check_init
 from dynsim.linear_icl.task import Regression
 from dynsim.precision import DType, cast
-from dynsim.training.descent import Descent
+from dynsim.training.constant.descent import Descent
 from dynsim.training.recording import Record, Recording
 from dynsim.trajectory import Times, Trajectory
 from odes.solver.flows import Flow, checked_flow, integrate_flow

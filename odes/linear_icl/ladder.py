@@ -7,7 +7,7 @@ weights `init` that are a `Merged`, a `Separate` or a `Network`.
 import functools
 
 from dynsim.linear_icl.task import Regression
-from dynsim.training.descent import Descent
+from dynsim.training.constant.descent import Descent
 from odes.linear_icl import flow, whole
 from odes.theory import Ladder, Theory, of_flows
 

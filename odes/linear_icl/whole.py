@@ -21,7 +21,7 @@ from dynsim.linear_icl.model import Heads, Merged, Model, Network, Separate
 from dynsim.linear_icl.simulate import check_arguments, check_init, heads_of
 from dynsim.linear_icl.task import Regression
 from dynsim.precision import DType, cast
-from dynsim.training.descent import Descent
+from dynsim.training.constant.descent import Descent
 from dynsim.training.recording import Record, Recording, Table
 from dynsim.trajectory import Times, Trajectory
 from odes.linear_icl import plateaus, single_head

@@ -48,7 +48,7 @@ from dynsim.qkv import model as embedded
 from dynsim.qkv import observables as embedded_observables
 from dynsim.qkv.init import WEIGHTS, check_weights
 from dynsim.qkv.model import Embedded
-from dynsim.training.optim import Optimizer
+from dynsim.training.constant.optim import Optimizer
 from dynsim.training.recording import Record, Recording
 from dynsim.trajectory import Times, Trajectory
 from dynsim.yz import finite_length

@@ -5,7 +5,7 @@ weights `init` that are an `Embedded`.
 """
 
 from dynsim.classes.task import SequenceClasses
-from dynsim.training.optim import Optimizer
+from dynsim.training.constant.optim import Optimizer
 from odes.qkv import factors
 from odes.theory import Ladder, Theory, of_finite_length
 

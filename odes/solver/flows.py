@@ -40,8 +40,8 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, PyTree
 
 from dynsim import checks
-from dynsim.training.clock import Clock
-from dynsim.training.constant_rates import ConstantRates
+from dynsim.training.constant.clock import Clock
+from dynsim.training.constant.rates import ConstantRates
 from odes.solver.integrate import Derivatives, Solved, VectorField, integrate
 from odes.solver.tolerances import Tolerances
 

@@ -28,8 +28,8 @@ from dynsim.precision import DType, Number
 from dynsim.sparse_attention.model import DEFAULT_RECORD, TABLE, Snapshot
 from dynsim.sparse_attention.simulate import check_arguments
 from dynsim.sparse_attention.task import Retrieval
-from dynsim.training.clock import Clock
-from dynsim.training.descent import Descent
+from dynsim.training.constant.clock import Clock
+from dynsim.training.constant.descent import Descent
 from dynsim.training.recording import Record, Recording
 from dynsim.trajectory import Times, Trajectory
 from odes.solver.integrate import integrate, judge, run

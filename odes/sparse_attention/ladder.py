@@ -4,7 +4,7 @@ from zero weights."""
 import functools
 
 from dynsim.sparse_attention.task import Retrieval
-from dynsim.training.descent import Descent
+from dynsim.training.constant.descent import Descent
 from odes.sparse_attention import early, symmetric
 from odes.theory import Ladder, Theory, of_flows
 

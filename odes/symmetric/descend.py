@@ -14,9 +14,9 @@ from jaxtyping import Array, Int, Real
 
 from dynsim import checks
 from dynsim.precision import DType, Number, cast, precision, settle
+from dynsim.training.constant.optim import Optimizer
 from dynsim.training.course import Legs, legs_of
 from dynsim.training.loop import DIVERGED_LOSS, by_gradient, train
-from dynsim.training.optim import Optimizer
 from dynsim.training.recording import Record, Recording
 from dynsim.training.run_checks import checked_times
 from dynsim.trajectory import Times, Trajectory

@@ -15,7 +15,7 @@ from jaxtyping import Array, Float, Real
 
 from dynsim import checks
 from dynsim.precision import DType, Number
-from dynsim.training.optim import Optimizer
+from dynsim.training.constant.optim import Optimizer
 from dynsim.training.recording import Record, Recording
 from dynsim.trajectory import Times, Trajectory
 from dynsim.yz import observables

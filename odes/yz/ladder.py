@@ -7,7 +7,7 @@ the `Trajectory` that simulation returns.
 import functools
 
 from dynsim.classes.task import SequenceClasses
-from dynsim.training.optim import Optimizer
+from dynsim.training.constant.optim import Optimizer
 from odes.theory import Ladder, Theory, of_finite_length, refusal
 from odes.yz import eq10 as attention
 from odes.yz import fixed_attention, lemma3, population

@@ -11,7 +11,7 @@ from jaxtyping import Array, Float
 
 from dynsim import checks
 from dynsim.classes.task import SequenceClasses
-from dynsim.training.optim import Optimizer
+from dynsim.training.constant.optim import Optimizer
 from dynsim.yz import model as yz
 from dynsim.yz.observables import Snapshot
 from odes.formulas import coefficients, decoder

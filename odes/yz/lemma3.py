@@ -20,8 +20,8 @@ from jaxtyping import Array, Float, PyTree
 from dynsim import checks
 from dynsim.classes.task import SequenceClasses
 from dynsim.precision import DType
-from dynsim.training.clock import ClassClock, without_inertia
-from dynsim.training.optim import Optimizer
+from dynsim.training.constant.clock import ClassClock, without_inertia
+from dynsim.training.constant.optim import Optimizer
 from dynsim.training.recording import Record, Recording
 from dynsim.trajectory import Times, Trajectory
 from dynsim.yz import model as yz

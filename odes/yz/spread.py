@@ -23,8 +23,8 @@ from jaxtyping import Array, Float, PRNGKeyArray, Real
 from dynsim import checks
 from dynsim.classes.task import SequenceClasses
 from dynsim.precision import DType, Number, cast
+from dynsim.training.constant.optim import Optimizer
 from dynsim.training.loop import DIVERGED_LOSS
-from dynsim.training.optim import Optimizer
 from dynsim.training.recording import Record, Recording
 from dynsim.training.run_checks import whole_steps
 from dynsim.trajectory import Times, Trajectory

@@ -12,7 +12,7 @@ from jaxtyping import Real
 from dynsim import checks
 from dynsim.classes.task import SequenceClasses
 from dynsim.precision import DType, Number
-from dynsim.training.optim import Optimizer
+from dynsim.training.constant.optim import Optimizer
 from dynsim.training.recording import Record
 from dynsim.trajectory import Times, Trajectory
 from dynsim.yz import model as yz

@@ -11,7 +11,7 @@ import numpy as np
 import dynsim
 from dynsim import Trajectory, checks
 from dynsim.precision import precision
-from dynsim.training.clock import without_inertia
+from dynsim.training.constant.clock import without_inertia
 from dynsim.yz import model as yz
 from odes import symmetric
 from odes.formulas import decoder

@@ -13,7 +13,7 @@ import numpy as np
 import dynsim
 from dynsim import Trajectory
 from dynsim.precision import precision
-from dynsim.training.clock import without_inertia
+from dynsim.training.constant.clock import without_inertia
 from dynsim.trajectory import counts
 from dynsim.yz import finite_length
 from dynsim.yz.observables import DEFAULT_RECORD

@@ -12,7 +12,7 @@ import dynsim
 from dynsim import Trajectory
 from dynsim.classes.task import SequenceClasses
 from dynsim.precision import AnyArray
-from dynsim.training.optim import Optimizer
+from dynsim.training.constant.optim import Optimizer
 from dynsim.yz.observables import DEFAULT_RECORD
 from odes.yz import spread
 from sweeps.compare.comparison import average, valid

@@ -9,7 +9,7 @@ from collections.abc import Collection, Mapping
 from typing import Any, NamedTuple
 
 from dynsim import checks
-from dynsim.training.descent import Descent
+from dynsim.training.constant.descent import Descent
 
 RULES: dict[str, dict[str, Any]] = {
     "sgd": {},

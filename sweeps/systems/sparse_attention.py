@@ -15,7 +15,7 @@ from dynsim.precision import DType
 from dynsim.sparse_attention.model import TABLE, TRAINED
 from dynsim.sparse_attention.simulate import simulate_retrieval
 from dynsim.sparse_attention.task import Retrieval, retrieval
-from dynsim.training.descent import Descent, Kind
+from dynsim.training.constant.descent import Descent, Kind
 from odes.sparse_attention import early, ladder
 from odes.theory import Theory
 from sweeps.systems.base import (

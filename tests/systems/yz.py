@@ -9,7 +9,7 @@ from scipy.integrate import solve_ivp
 from scipy.special import log_softmax, softmax, wrightomega
 
 from dynsim import YZ, SequenceClasses, Status
-from dynsim.training.optim import Optimizer
+from dynsim.training.constant.optim import Optimizer
 from odes.yz import ladder
 
 Values = Mapping[str, np.ndarray]

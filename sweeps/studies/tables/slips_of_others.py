@@ -10,7 +10,7 @@ import numpy as np
 import dynsim
 from dynsim import Heads, Merged, Shape
 from dynsim.joma.model import Hidden, Joint
-from dynsim.training.descent import Descent
+from dynsim.training.constant.descent import Descent
 from odes import joma, linear_icl, sparse_attention
 from odes.sparse_attention import ladder, symmetric
 

@@ -10,7 +10,7 @@ from jaxtyping import Array, Float
 
 import dynsim
 from dynsim.precision import AnyArray, precision
-from dynsim.training.clock import without_inertia
+from dynsim.training.constant.clock import without_inertia
 from odes.formulas import decoder
 from sweeps.runner.spec import Sweep
 from sweeps.systems.yz.settings import Training

@@ -17,7 +17,7 @@ from jaxtyping import Bool, Float, Int8
 import dynsim
 from dynsim import checks
 from dynsim.classes.task import SequenceClasses
-from dynsim.training.optim import Optimizer
+from dynsim.training.constant.optim import Optimizer
 from odes.yz import ladder
 from sweeps.studies.words import rules as text_rules
 

@@ -24,7 +24,7 @@ from jaxtyping import Float, Int8
 from dynsim.classes.overlap import owned
 from dynsim.classes.task import SequenceClasses
 from dynsim.precision import precision
-from dynsim.training.optim import Optimizer
+from dynsim.training.constant.optim import Optimizer
 from odes.formulas import predictions
 from odes.yz import eq10 as attention
 from odes.yz import layer

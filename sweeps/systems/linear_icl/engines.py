@@ -12,7 +12,7 @@ from dynsim import Trajectory
 from dynsim.linear_icl.observables import TABLE, TRAINED
 from dynsim.linear_icl.simulate import initial_regression, simulate_regression
 from dynsim.linear_icl.task import Regression, eigenvalues
-from dynsim.training.descent import Descent
+from dynsim.training.constant.descent import Descent
 from odes.linear_icl import ladder, whole
 from odes.solver.tolerances import Tolerances
 from odes.theory import Theory

@@ -14,7 +14,7 @@ from dynsim.linear_icl.model import Attention, Heads
 from dynsim.linear_icl.simulate import Data
 from dynsim.linear_icl.task import Regression, Spectrum, regression
 from dynsim.precision import DType
-from dynsim.training.descent import Descent, Kind
+from dynsim.training.constant.descent import Descent, Kind
 from sweeps.systems.base import Fields, Run, Times, steps_of
 from sweeps.systems.choice import RULES, Choice, Chooses, descent
 

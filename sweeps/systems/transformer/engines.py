@@ -8,7 +8,7 @@ import jax
 from jaxtyping import Array, PRNGKeyArray
 
 from dynsim import Trajectory
-from dynsim.training.descent import Descent
+from dynsim.training.constant.descent import Descent
 from dynsim.transformer.model import Transformer, TransformerSpec
 from dynsim.transformer.observables import TRAINED
 from dynsim.transformer.simulate import simulate_text

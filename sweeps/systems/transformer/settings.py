@@ -25,7 +25,7 @@ from dynsim.decoding import (
     Tokens,
 )
 from dynsim.precision import DType
-from dynsim.training.descent import Descent, Kind
+from dynsim.training.constant.descent import Descent, Kind
 from dynsim.transformer.model import Positions, TransformerSpec
 from dynsim.transformer.task import Text, text
 from sweeps.systems.base import Fields, Run, Times, steps_of

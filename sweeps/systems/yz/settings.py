@@ -9,7 +9,7 @@ from jaxtyping import ArrayLike, Float
 
 from dynsim.decoding import CountOrInf, Length, Steps
 from dynsim.precision import DType
-from dynsim.training.optim import Kind
+from dynsim.training.constant.optim import Kind
 from sweeps.systems.base import Fields, FixedT, Run, Times, steps_of
 from sweeps.systems.yz.problem import Problem
 

@@ -13,7 +13,7 @@ import dynsim
 from dynsim import Heads, Merged, Network, Separate, Status
 from dynsim.linear_icl import model
 from dynsim.linear_icl.sampling import FEW, Sequences, _bartlett, draw
-from dynsim.training.descent import Descent
+from dynsim.training.constant.descent import Descent
 
 TASK = dynsim.regression()
 # Each statistical test fails by chance with this probability; keys are fixed, so it either does
@@ -199,7 +199,10 @@ def test_a_run_that_blows_up_is_diverged_and_says_when() -> None:
         (lambda: simulate(init=WRONG), "init: must be Separate of"),
         (lambda: simulate(init=3), "init = 3: must be of dynsim.linear_icl.model.Merged or"),
         (lambda: simulate(task="linear-icl"), "task = 'linear-icl': must be of dynsim.linear_icl"),
-        (lambda: simulate(optimizer=0.1), "optimizer = 0.1: must be of dynsim.training.descent"),
+        (
+            lambda: simulate(optimizer=0.1),
+            "optimizer = 0.1: must be of dynsim.training.constant",
+        ),
         (lambda: simulate(optimizer=Descent(RATES)), "optimizer.eta: must be a number, got shape"),
         (lambda: simulate(key=0), "key = 0: must be a key, such as jax.random.key(0)"),
         (lambda: simulate(key=KEYS), "key: must be one key, got shape (3,)"),

@@ -9,7 +9,7 @@ import pytest
 from jaxtyping import Array
 
 import dynsim
-from dynsim.training.constant_rates import ConstantRates
+from dynsim.training.constant.rates import ConstantRates
 
 RATES = (0.1, 0.3)
 GRADIENTS = [(np.array([1.0, -2.0]), np.array([0.5])), (np.array([3.0, 0.5]), np.array([-4.0]))]

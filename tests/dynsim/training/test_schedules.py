@@ -9,7 +9,7 @@ import optax
 import pytest
 
 from dynsim import schedules
-from dynsim.training.schedule import Schedule
+from dynsim.training.schedule import Schedule, as_schedule
 
 STEPS = np.arange(300)
 PEAK, END, WARMUP, LAST = 0.1, 0.1, 20, 200
@@ -96,7 +96,7 @@ def test_all_numbers_are_traced() -> None:
 
 
 def test_a_function_of_the_step() -> None:
-    found = schedules.as_schedule("eta", lambda k: 0.1 / (k + 1))
+    found = as_schedule("eta", lambda k: 0.1 / (k + 1))
     np.testing.assert_allclose(found.rate(np.arange(3)), [0.1, 0.05, 0.1 / 3], rtol=1e-6)
     with pytest.raises(ValueError, match="its sum over steps is not known in closed form"):
         found.eta_time(3.0)
@@ -134,7 +134,7 @@ def test_jumps_and_lengths(made: Schedule, jumps: tuple[int, ...], length: int) 
         (lambda: schedules.steps(1.0, (5,), (1, 1)), "need one factor for each step"),
         (lambda: schedules.steps(1.0, (), ()), "need one factor for each step"),
         (lambda: schedules.steps(1.0, (5,), (-1,)), "factors = -1.0: must be"),
-        (lambda: schedules.as_schedule("eta", "fast"), "eta = 'fast': must be a real number"),
+        (lambda: as_schedule("eta", "fast"), "eta = 'fast': must be a real number"),
     ],
 )
 def test_bad_input_is_named(make, message: str) -> None:

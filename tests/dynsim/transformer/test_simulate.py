@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from dynsim import Status
-from dynsim.training.descent import Descent
+from dynsim.training.constant.descent import Descent
 from dynsim.transformer import observables as text_observables
 from dynsim.transformer.model import Transformer, TransformerSpec
 from dynsim.transformer.simulate import simulate_text

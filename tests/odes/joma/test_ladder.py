@@ -11,7 +11,7 @@ from scipy.special import entr, erfinv, softmax
 import dynsim
 from dynsim import Shape, Status
 from dynsim.joma.model import Hidden, Joint
-from dynsim.training.descent import Descent
+from dynsim.training.constant.descent import Descent
 from odes import joma
 from odes.joma import ladder, toy
 

@@ -11,7 +11,7 @@ from scipy.special import elliprf
 
 import dynsim
 from dynsim import Heads, Separate, Status
-from dynsim.training.descent import Descent
+from dynsim.training.constant.descent import Descent
 from odes import linear_icl
 from odes.linear_icl import ladder, single_head
 from odes.solver.tolerances import Tolerances

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import dynsim
-from dynsim.training.optim import Optimizer
+from dynsim.training.constant.optim import Optimizer
 from dynsim.yz.model import YZ
 from odes.solver import linear_noise, noise_drift
 from odes.solver.linear_noise import Descent

@@ -14,7 +14,7 @@ import dynsim
 from dynsim import Status
 from dynsim.sparse_attention import model
 from dynsim.sparse_attention.task import draw, draw_tokens
-from dynsim.training.descent import Descent
+from dynsim.training.constant.descent import Descent
 from odes import sparse_attention
 from odes.sparse_attention import early, ladder, symmetric
 
@@ -237,12 +237,15 @@ def test_a_rate_that_is_too_large_is_diverged() -> None:
         ),
         (lambda: train(task="sparse-attention"), "task = 'sparse-attention': must be of dynsim.sp"),
         (lambda: train(task=dynsim.retrieval(p=np.array([0.1, 0.2]))), "task.p: must be a number"),
-        (lambda: train(optimizer=1.0), "optimizer = 1.0: must be of dynsim.training.descent"),
+        (
+            lambda: train(optimizer=1.0),
+            "optimizer = 1.0: must be of dynsim.training.constant",
+        ),
         (lambda: train(key=0), "key = 0: must be a key, such as jax.random.key(0)"),
         (lambda: train(key=KEYS), "key: must be one key, got shape (3,)"),
         (
             lambda: ladder.THEORIES["escape"].solve(SMALL, dynsim.sgd(1.0, 1.0), [1.0]),
-            "optimizer = Optimizer: must be of dynsim.training.descent.Descent",
+            "optimizer = Optimizer: must be of dynsim.training.constant.descent.Descent",
         ),
         (
             lambda: sparse_attention.solve(3, Descent(1.0), [1.0]),

@@ -8,7 +8,7 @@ import pytest
 
 import dynsim
 import sweeps
-from dynsim.training.descent import Descent
+from dynsim.training.constant.descent import Descent
 from odes.linear_icl import ladder
 from sweeps import cli
 from sweeps.runner import tiles

@@ -6,7 +6,7 @@ import pytest
 
 import dynsim
 import sweeps
-from dynsim.training.descent import Descent
+from dynsim.training.constant.descent import Descent
 from sweeps import cli
 from sweeps.runner import tiles
 from sweeps.runner.spec import Sweep

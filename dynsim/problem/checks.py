@@ -10,7 +10,7 @@ from jaxtyping import Array, PRNGKeyArray, PyTree
 
 from dynsim import checks
 from dynsim.precision import DType
-from dynsim.problem import Measured, Problem, narrowed
+from dynsim.problem.base import Measured, Problem, narrowed
 from dynsim.training.recording import Record, Recording, Table
 from dynsim.training.rule import AnyRule
 

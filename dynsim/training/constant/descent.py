@@ -7,7 +7,7 @@ from jaxtyping import PyTree, Real
 
 from dynsim import checks
 from dynsim.precision import Number
-from dynsim.training.constant_rates import ConstantRates, Kind
+from dynsim.training.constant.rates import ConstantRates, Kind
 
 
 class Descent(ConstantRates):

@@ -8,7 +8,7 @@ from jaxtyping import Array, Float, Real
 
 from dynsim import checks
 from dynsim.precision import AnyArray, Number
-from dynsim.training.optim import Optimizer
+from dynsim.training.constant.optim import Optimizer
 
 Convention = Literal["sgd", "paper"]
 

@@ -13,11 +13,8 @@ from jaxtyping import Array, Int, PRNGKeyArray, PyTree, Real
 
 from dynsim import checks
 from dynsim.precision import DType, Number, cast, precision, settle
-from dynsim.problem import Problem, narrowed, split
-from dynsim.training import keys, loop
-from dynsim.training.checkpoint import Checkpoint, checked_start
-from dynsim.training.course import Legs, legs_of
-from dynsim.training.problem_checks import (
+from dynsim.problem.base import Problem, narrowed, split
+from dynsim.problem.checks import (
     Parts,
     check_draw,
     check_groups,
@@ -26,6 +23,9 @@ from dynsim.training.problem_checks import (
     check_rule,
     recorded,
 )
+from dynsim.training import keys, loop
+from dynsim.training.checkpoint import Checkpoint, checked_start
+from dynsim.training.course import Legs, legs_of
 from dynsim.training.recording import RELATIVE_LOSS, Record, Recording
 from dynsim.training.rule import AnyRule, OptaxRule, Rule
 from dynsim.training.run_checks import checked_times

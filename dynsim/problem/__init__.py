@@ -1,0 +1,1 @@
+"""What is learned, and its training by any rule."""
