@@ -176,11 +176,11 @@ def _together(
     """J."""
     weight = normal_nodes(rule.e)[1].astype(P.mean.dtype)
     found = []
-    for y, q in zip((1, -1), Q, strict=True):
+    for q in Q:
         mean = P.mean[:, :, None] + q.mean[None, None]
         variance = P.variance[:, :, None] + q.variance[None, None]
         if finite_length:
-            variance = variance + 2 * _covariance(P, q, task, y)
+            variance = variance + 2 * _covariance(P, q, task)
         each = _smoothed(mean, variance, rule, power)
         found.append(jnp.einsum("gh,e,ghe->", weight_P(P, rule), weight, each))
     return (found[0] + found[1]) / 2
@@ -243,11 +243,9 @@ def _output_Q(
     )
 
 
-def _covariance(P: _OutputP, Q: _OutputQ, task: Prompts, y: int) -> Float[Array, "g h e"]:
-    """Covariance of N_W and N_V given a query of class y: the context tokens are the same."""
-    along, against = (((sign * P.drift + G(P.drift, P.spread)) / 2)[:, :, None] for sign in (1, -1))
+def _covariance(P: _OutputP, Q: _OutputQ, task: Prompts) -> Float[Array, "g h e"]:
+    """Covariance of N_W and N_V given a query: the context tokens are the same. Of both classes,
+    half of the tokens are positive, so that it does not depend on the class of the query."""
     # Mean of ReLU(x_i^T V x_L) at positive and at negative tokens.
     low, high = (G(m, Q.s)[None, None] / 2 for m in (jnp.zeros_like(Q.m), Q.m))
-    near, far = (low, high) if y > 0 else (high, low)
-    raw = (along * near + against * far) / 2
-    return task.kappa / task.length * (raw - (along - against) * (near - far) / 4)
+    return task.kappa / task.length * G(P.drift, P.spread)[:, :, None] * (low + high) / 4
