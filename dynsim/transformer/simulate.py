@@ -45,7 +45,7 @@ def simulate_text(
     dtype: DType = "float32",
     checkpoint: Checkpoint | bool = False,
 ) -> Trajectory:
-    """Train a decoder-only transformer on random windows of a text.
+    r"""Train a decoder-only transformer on random windows of a text.
 
     Args:
         task: training text, held-out text and prompts.

@@ -127,7 +127,7 @@ def test_overrides_replace_what_the_file_says(tmp_path: Path) -> None:
     assert (sweep.run.steps, sweep.fields["seed"], sweep.engine) == (7, (0, 1), "descent")
     with pytest.raises(ValueError, match=r"set = 'run\.steps': must be KEY = VALUE"):
         files.load("fig6", ["run.steps"])
-    with pytest.raises(ValueError, match="no such file; sweeps that come along: fig4, fig5"):
+    with pytest.raises(ValueError, match="no such file; built-in sweeps: fig4, fig5"):
         files.load("fig66")
     (tmp_path / "bad.toml").write_text("axes = [")
     with pytest.raises(ValueError, match="not readable as TOML"):
