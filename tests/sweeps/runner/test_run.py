@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 import xarray as xr
@@ -263,3 +264,21 @@ def test_diverged_runs_are_data_and_are_masked(monkeypatch: pytest.MonkeyPatch) 
     np.testing.assert_array_equal(found.status, [dynsim.Status.OK, dynsim.Status.DIVERGED])
     np.testing.assert_array_equal(np.isfinite(valid(found).loss), [True, False])
     assert found.first_bad_step[1] >= 1
+
+
+def test_seeds_at_once_are_seeds_in_turn() -> None:
+    """An accelerator takes all seeds together, each with its shared arrays and states."""
+
+    def one_seed(
+        key: jax.Array, shared: Any, points: Any, begun: jax.Array
+    ) -> dict[str, jax.Array]:
+        drawn = jax.random.normal(key, points["x"].shape)
+        return {"y": drawn + shared["a"] * points["x"] + begun}
+
+    each = jax.random.split(jax.random.key(0), 3), {"a": jnp.arange(3.0)}, jnp.ones((3, 5)) / 7
+    points = {"x": jnp.linspace(0, 1, 5)}
+    in_turn, at_once = (
+        tiles.over_seeds(one_seed, points, each, in_turn=in_turn)["y"] for in_turn in (True, False)
+    )
+    np.testing.assert_array_equal(in_turn, at_once)
+    assert at_once.shape == (3, 5)
