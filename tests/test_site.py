@@ -247,6 +247,10 @@ def test_formulas_of_docstrings_are_set_apart() -> None:
     wanted = [r"Of \|f\|, h\* and `a*b`:", "", "::", "", "    x = |y|*", ""]
     prepared = tool("tools/docstrings.py").prepared(lines)
     assert prepared == [*wanted, "Args:", r"    a: of \|b\|."]
+    # Typeset formulas keep their bars, stars and backslashes.
+    typeset = ["With :math:`|h^*|`,", "", ".. math::", "", r"    |x| = \sqrt{y^*}", "", "as h*."]
+    prepared = tool("tools/docstrings.py").prepared(typeset)
+    assert prepared == [*typeset[:-1], r"as h\*."]
 
 
 def test_signatures_are_short() -> None:

@@ -1,8 +1,9 @@
 """Docstrings as they stand in the code, made reStructuredText for Sphinx.
 
-They are plain text with names in single backticks, formulas in indented paragraphs, and sections
-as Google writes them. So a formula becomes a literal block, and what reStructuredText would take
-for markup elsewhere, such as the bars of |f| and the star of h*, is escaped.
+They are plain text with names in single backticks, formulas as the role and the directive `math`,
+and sections as Google writes them. An indented paragraph of its own, such as an example of a file,
+becomes a literal block, and what reStructuredText would take for markup elsewhere, such as the bars
+of |f| and the star of h*, is escaped.
 """
 
 import re
@@ -58,7 +59,10 @@ def _skip(app: "Sphinx", what: str, name: str, found: Any, skip: bool, options: 
 
 
 def prepared(lines: list[str]) -> list[str]:
-    """The lines of a docstring with formulas as literal blocks and markup escaped."""
+    """The lines of a docstring with indented paragraphs as literal blocks and markup escaped.
+
+    Formulas, which are in the role or the directive `math`, stay as they are.
+    """
     made: list[str] = []
     text: list[str] = []
 
@@ -67,7 +71,18 @@ def prepared(lines: list[str]) -> list[str]:
         text.clear()
 
     in_section = in_block = False
+    margin: int | None = None
     for number, line in enumerate(lines):
+        indent = len(line) - len(line.lstrip())
+        if margin is not None and (not line or indent > margin):
+            made.append(line)
+            continue
+        margin = None
+        if line.strip() == ".. math::":
+            flush()
+            made.append(line)
+            margin, in_block = indent, False
+            continue
         if line.strip() in SECTIONS and not line.startswith(" "):
             in_section = True
         elif line and not line.startswith(" "):

@@ -19,18 +19,19 @@ class Pairs(NamedTuple):
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class OverlapReport:
-    """How far a task is from the weak overlap and the distinct tokens that the theory assumes.
+    r"""How far a task is from the weak overlap and the distinct tokens that the theory assumes.
 
     Attributes:
-        overlaps: (K, K) f_n . f_n' at zero weights, G of the theory.
+        overlaps: (K, K) :math:`f_n \cdot f_{n'}` at zero weights, G of the theory.
         within: of classes that share a query.
         across: of classes with different queries.
         all: of all pairs.
         spectral: largest absolute eigenvalue of E = G - I. From 1 on, the expansion of
-            (I + E)^-1 in E does not converge, and "to first order in the overlap" means nothing.
-        negative: share of the coefficients beta_nn' of Theorem 1 that are negative; the argument
-            of Theorem 2 needs them >= 0.
-        distinct, common: number of tokens with |Omega(l)| = 1 and > 1.
+            :math:`(I + E)^{-1}` in E does not converge, and "to first order in the overlap" means
+            nothing.
+        negative: share of the coefficients :math:`\beta_{nn'}` of Theorem 1 that are negative; the
+            argument of Theorem 2 needs them >= 0.
+        distinct, common: number of tokens with :math:`|\Omega(l)| = 1` and > 1.
         nearly_distinct: number of tokens that are not distinct, but owned (see `owned`).
         distinct_mass, owned_mass: (K,) probability of a class's distinct and owned tokens.
         threshold: of ownership.
@@ -54,12 +55,12 @@ class OverlapReport:
 
 
 def owned(task: SequenceClasses, threshold: float, local: bool = False) -> Bool[np.ndarray, "K M"]:
-    """Mask of the tokens that belong to a class for the most part: P(l|n) is at least `threshold`
-    of the sum of P(l|n') over all classes.
+    r"""Mask of the tokens that belong to a class for the most part: P(l|n) is at least `threshold`
+    of the sum of :math:`P(l \mid n')` over all classes.
 
     For text, where nearly every token occurs in nearly every class, this stands in for distinct
     tokens, which are those with threshold = 1. Classes count alike, whatever their prior: P alone
-    makes the f_n of the theory.
+    makes the :math:`f_n` of the theory.
 
     Args:
         threshold: in (0.5, 1], so that a token has one owner at most.

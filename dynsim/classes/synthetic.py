@@ -94,9 +94,9 @@ def syn_medium(num_queries: int, layout: Layout = "authors") -> SequenceClasses:
 
 @checks.renamed
 def overlapping(K: int, overlap: float) -> SequenceClasses:
-    """`K` classes with a query each, 5 common and 5 distinct tokens of equal
-    probabilities each, such that f_n . f_n' = `overlap` at zero weights: a family to see where
-    the weak-overlap theories (Theorem 1's Assumption 1) hold. M = 5 + 5 K.
+    r"""`K` classes with a query each, 5 common and 5 distinct tokens of equal
+    probabilities each, such that :math:`f_n \cdot f_{n'}` is `overlap` at zero weights: a family
+    to see where the weak-overlap theories (Theorem 1's Assumption 1) hold. M = 5 + 5 K.
 
     Raises:
         ValueError: for a number of classes below 1, or an overlap outside [0, 1).

@@ -21,16 +21,18 @@ SHARED, UNSEEN = -1, -2
 
 
 class SequenceClasses(eqx.Module):
-    """K sequence classes over a vocabulary of M tokens: an immutable pytree of arrays.
+    r"""K sequence classes over a vocabulary of M tokens: an immutable pytree of arrays.
 
     Build one with `sequence_classes` (which checks the table), `syn_small`, `syn_medium` or
     `load_task`.
 
     Attributes:
-        probs: (K, M) P(l|n), the probability of contextual token l in class n; rows sum to 1.
-        prior: (K,) probability pi(n) of drawing class n; sums to 1.
-        query: (K,) query token psi(n) of each class, in [0, M).
-        next_token: (K,) next token nu(n) of each class, in [0, M); no two classes share one.
+        probs: (K, M) :math:`P(l \mid n)`, the probability of contextual token l in class n; rows
+            sum to 1.
+        prior: (K,) probability :math:`\pi(n)` of drawing class n; sums to 1.
+        query: (K,) query token :math:`\psi(n)` of each class, in [0, M).
+        next_token: (K,) next token :math:`\nu(n)` of each class, in [0, M); no two classes share
+            one.
         queries: (Q,) the distinct query tokens, sorted; row i of the stored Z is theirs.
         query_index: (K,) the row of the stored Z that class n uses.
         support: (K, S) contextual tokens of each class in increasing order, S the largest
@@ -80,7 +82,7 @@ class SequenceClasses(eqx.Module):
         return self.queries.shape[0]
 
     def distinct(self, local: bool = False) -> Bool[Array, "K M"]:
-        """Mask of the distinct tokens of each class: |Omega(l)| = 1 (paper, section 3.1).
+        r"""Mask of the distinct tokens of each class: :math:`|\Omega(l)| = 1` (paper, section 3.1).
 
         Args:
             local: count only the classes that share the class's query (paper, section 7),
@@ -90,7 +92,8 @@ class SequenceClasses(eqx.Module):
         return present & (self._classes_with(present, local) == 1)
 
     def common(self, local: bool = False) -> Bool[Array, "K M"]:
-        """Mask of the common tokens of each class: |Omega(l)| > 1; `local` as in `distinct`."""
+        r"""Mask of the common tokens of each class: :math:`|\Omega(l)| > 1`; `local` as in
+        `distinct`."""
         present = jnp.asarray(self.probs) > 0
         return present & (self._classes_with(present, local) > 1)
 
@@ -113,13 +116,14 @@ def sequence_classes(
     next_token: ArrayLike | None = None,
     prior: ArrayLike | None = None,
 ) -> SequenceClasses:
-    """Check a user's table P(l|n) and make a task of it.
+    r"""Check a user's table :math:`P(l \mid n)` and make a task of it.
 
     Args:
-        probs: (K, M) P(l|n), non-negative, rows summing to 1 (to 1e-5, then made exact).
-        query: (K,) query token psi(n) of each class, in [0, M). Classes may share one.
-        next_token: (K,) next token nu(n) of each class, in [0, M), all different; by default
-            0 .. K-1. It names an output, so it may also be the id of a contextual token.
+        probs: (K, M) :math:`P(l \mid n)`, non-negative, rows summing to 1 (to 1e-5, then made
+            exact).
+        query: (K,) query token :math:`\psi(n)` of each class, in [0, M). Classes may share one.
+        next_token: (K,) next token :math:`\nu(n)` of each class, in [0, M), all different; by
+            default 0 .. K-1. It names an output, so it may also be the id of a contextual token.
         prior: (K,) positive sampling probability of each class, summing to 1; by default 1/K.
 
     Raises:

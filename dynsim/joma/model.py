@@ -7,8 +7,8 @@ For a sequence of class n with query m and frequencies x of contextual tokens
 with T the temperature; attention is linear (s(z) = z, A = 1), exp (s = exp, A = 1) or softmax
 (s = exp, A = sum_l exp(z_ml/T) x_l). There is a node for each class. The loss is the cross entropy
 of h, or -sum_k g_kn h_k with the fixed signal g_kn = 1[k = n] - 1/K, which is minus its gradient at
-h = 0. Both are averaged over sequences. The paper's body was not at hand: this is recovered, and
-Theorem 1 derived.
+h = 0. Both are averaged over sequences. We reconstructed the model without the paper's main text,
+and derived Theorem 1 ourselves.
 """
 
 from collections.abc import Callable

@@ -45,11 +45,11 @@ class Merged(eqx.Module):
         return jnp.sum(self.v[:, None, None] * self.U, axis=0)
 
     def outputs(self, batch: Sequences) -> Float[Array, " B"]:
-        """y_hat_q of each sequence."""
+        r""":math:`\hat y_q` of each sequence."""
         return attended(self.matrix(), batch)
 
     def imbalance(self) -> Float[Array, " H"]:
-        """v_i^2 - |U_i|^2, which the flow conserves."""
+        r""":math:`v_i^2 - \lVert U_i \rVert^2`, which the flow conserves."""
         return jnp.asarray(self.v) ** 2 - jnp.sum(self.U**2, axis=(1, 2))
 
 
@@ -73,37 +73,41 @@ class Separate(eqx.Module):
         return jnp.sum(keys * self.q[:, :, None, :], axis=(0, 1))
 
     def outputs(self, batch: Sequences) -> Float[Array, " B"]:
-        """y_hat_q of each sequence."""
+        r""":math:`\hat y_q` of each sequence."""
         return attended(self.matrix(), batch)
 
     def imbalance(self) -> Float[Array, " H"]:
-        """v_i^2 - sum_r |k_ir|^2, which the flow conserves (appendix E.8 for R = 1)."""
+        r""":math:`v_i^2 - \sum_r \lVert k_{ir} \rVert^2`, which the flow conserves (appendix E.8
+        for R = 1)."""
         return jnp.asarray(self.v) ** 2 - jnp.sum(self.k**2, axis=(1, 2))
 
 
 class Network(eqx.Module):
-    """Two fully connected linear layers on z = vec(beta x_q^T), with H hidden units.
+    r"""Two fully connected linear layers with H hidden units.
+
+    They act on :math:`z = \operatorname{vec}(\beta x_q^\top)`.
 
     Attributes:
-        v: (H,) weights of the second layer, w_2 of eq. 7.
-        W: (H, D^2) weights of the first, W_1; a row of it is vec(U_i) of a merged head.
+        v: (H,) weights of the second layer, :math:`w_2` of eq. 7.
+        W: (H, D^2) weights of the first, :math:`W_1`; a row of it is
+            :math:`\operatorname{vec}(U_i)` of a merged head.
     """
 
     v: Float[AnyArray, " H"]
     W: Float[AnyArray, "H D2"]
 
     def matrix(self) -> Float[Array, "D D"]:
-        """v^T W, as the matrix that it is on beta and x_q."""
+        r""":math:`v^\top W`, as the matrix that it is on :math:`\beta` and :math:`x_q`."""
         D = math.isqrt(self.W.shape[1])
         return jnp.sum(self.v[:, None] * self.W, axis=0).reshape(D, D)
 
     def outputs(self, batch: Sequences) -> Float[Array, " B"]:
-        """y_hat_q of each sequence, layer by layer."""
+        r""":math:`\hat y_q` of each sequence, layer by layer."""
         z = batch.beta[:, :, None] * batch.x[:, None, :]
         return (z.reshape(z.shape[0], -1) @ jnp.asarray(self.W).T) @ jnp.asarray(self.v)
 
     def imbalance(self) -> Float[Array, " H"]:
-        """v_i^2 - |W_i|^2, which the flow conserves."""
+        r""":math:`v_i^2 - \lVert W_i \rVert^2`, which the flow conserves."""
         return jnp.asarray(self.v) ** 2 - jnp.sum(self.W**2, axis=1)
 
 

@@ -47,11 +47,16 @@ def simulate_regression(
     dtype: DType = "float32",
     checkpoint: Checkpoint | bool = False,
 ) -> Trajectory:
-    """Train linear attention on in-context regression, on the loss mean (y_q - y_hat_q)^2.
+    r"""Train linear attention on in-context regression, on the mean of :math:`(y_q - \hat y_q)^2`.
 
-    The flow of the paper has the rate tau dW/dt = -(1/2) dL/dW, hence tau = 1/(2 eta) steps. Its
-    code sums over tokens where the paper averages: weights are homogeneous, which rescales rate
-    and starting weights alone.
+    The flow of the paper is
+
+    .. math::
+
+        \tau \frac{dW}{dt} = -\frac12 \frac{\partial L}{\partial W},
+
+    hence :math:`\tau = 1/(2\eta)` steps. Its code sums over tokens where the paper averages:
+    weights are homogeneous, which rescales rate and starting weights alone.
 
     Args:
         task: from `regression`; its spectrum may be traced.

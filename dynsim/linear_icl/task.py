@@ -22,10 +22,10 @@ SPECTRA: tuple[Spectrum, ...] = get_args(Spectrum)
 
 
 class Regression(eqx.Module):
-    """The law of the sequences. Build it with `regression`.
+    r"""The law of the sequences. Build it with `regression`.
 
     Attributes:
-        spectrum: (D,) eigenvalues lambda_d of Lambda, the covariance of x.
+        spectrum: (D,) eigenvalues :math:`\lambda_d` of :math:`\Lambda`, the covariance of x.
         N: number of pairs in the context, without the query.
     """
 
@@ -43,13 +43,20 @@ class Regression(eqx.Module):
 
     @property
     def trace(self) -> Real[Number, ""]:
-        """tr Lambda = E[y_q^2], the loss of an output of zero."""
+        r""":math:`\operatorname{tr} \Lambda = \mathbb E[y_q^2]`, the loss of an output of zero."""
         return self.spectrum.sum()
 
     @property
     def gain(self) -> Real[AnyArray, " D"]:
-        """(D,) g_d = 1 + (1 + tr(Lambda)/lambda_d)/N of a finite context, by which eq. 15 reads
-        E[(X X^T/N)^2] = diag(lambda_d^2 g_d)."""
+        r"""(D,) the factors of a finite context,
+
+        .. math::
+
+            g_d = 1 + \frac1N \left( 1 + \frac{\operatorname{tr} \Lambda}{\lambda_d} \right),
+
+        by which eq. 15 reads
+        :math:`\mathbb E[(X X^\top/N)^2] = \operatorname{diag}(\lambda_d^2 g_d)`.
+        """
         return 1 + (1 + self.trace / self.spectrum) / self.N
 
 

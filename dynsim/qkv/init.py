@@ -19,17 +19,18 @@ WEIGHTS = ("U", "W_Q", "W_K", "W_V", "D")
 
 
 class EmbeddedSpec(eqx.Module):
-    """What decides the starting weights, all but their key.
+    r"""What decides the starting weights, all but their key.
 
     Attributes:
         width: width d of the embedding, >= 1.
         heads: number of heads H, >= 1.
         head_width: width r of a head; d if None.
-        scale: W_Q and W_K are normal with standard deviation scale / sqrt(d); may be traced.
+        scale: W_Q and W_K are normal with standard deviation :math:`\text{scale}/\sqrt d`; may be
+            traced.
         value_scale: the same for W_V, and for D where it is untied; 0 starts with Y = 0, from
             where an untied decoder never moves.
-        embedding: "identity" (d = M), "orthogonal" (random U with U U^T = I, d >= M) or
-            "gaussian" (normal with standard deviation 1 / sqrt(d): rows of length about 1).
+        embedding: "identity" (d = M), "orthogonal" (random U with :math:`U U^\top = I`, d >= M) or
+            "gaussian" (normal with standard deviation :math:`1/\sqrt d`: rows of length about 1).
         tied: whether the decoder is U.
         normalisation, placement, residual: of the model, see `dynsim.qkv.model`.
     """

@@ -1,27 +1,37 @@
-"""The attention layer in ordinary parameters: U, W_Q, W_K, W_V (arXiv:2305.16380, section 2).
+r"""The attention layer in ordinary parameters: U, W_Q, W_K, W_V (arXiv:2305.16380, section 2).
 
 A sequence of class n ends in the query m = psi(n), which attends to the contextual tokens
-alone. With u_l the rows of the token embedding U (M, d), head h has
+alone. With :math:`u_l` the rows of the token embedding U (M, d), each head has the logits of
+attention s and the attention a (M,), reads x, and adds to the logits (M,) of the output:
 
-    logits of attention   s_t = u_m W_Q (u_{x_t} W_K)^T / sqrt(d)
-    attention             a = X^T softmax(s)                               (M,)
-    what is read          x = norm(a) U   ("theory")   or   norm(a U)   ("practice")
-    output                logits = sum over heads of x W_V^T D^T           (M,)
+.. math::
+
+    \begin{align*}
+    s_t &= \frac{u_m W_Q \left( u_{x_t} W_K \right)^\top}{\sqrt d} \\
+    a &= X^\top \operatorname{softmax}(s) \\
+    x &= \operatorname{norm}(a)\, U \quad \text{("theory")} \quad \text{or} \quad
+        \operatorname{norm}(a\, U) \quad \text{("practice")} \\
+    \text{logits} &= \sum_h x\, W_V^\top D^\top
+    \end{align*}
 
 with the decoder D = U if tied, a matrix (M, d) of its own otherwise. The scale is the paper's,
-sqrt(d) for the width d of the embedding, not that of a head. Heads add up, as those of a
+:math:`\sqrt d` for the width d of the embedding, not that of a head. Heads add up, as those of a
 transformer do, so H heads need weights W_V smaller by 1/H for the output of one. As f = norm(a),
+the matrix Y (M, M) and the query rows (Q, M) of Z,
 
-    Y = U W_V^T D^T (M, M),    Z = U W_Q W_K^T U^T / sqrt(d), its query rows (Q, M)
+.. math::
+
+    Y = U W_V^\top D^\top, \qquad Z = \frac{U W_Q W_K^\top U^\top}{\sqrt d},
 
 are those of a `YZ` layer that computes the same (`effective`), exactly with one head and l2
 normalisation by "theory", the default. With the residual (paper, section 7) what is read is
-norm(norm(a) + e_m) U by "theory", norm(norm(a U) + u_m) in "practice", in every head.
+:math:`\operatorname{norm}(\operatorname{norm}(a) + e_m)\, U` by "theory" and
+:math:`\operatorname{norm}(\operatorname{norm}(a\, U) + u_m)` in "practice", in every head.
 
-Normalisations of a vector v of length n, without gains: "l2" v / |v|; "rms" sqrt(n) v / |v|;
-"layer" the same of v less its mean; "none" v. They have no epsilon: the entries of a are of order
-1/M, beside which the customary 1e-5 is not small. So a vector of equal entries, which "layer"
-cannot divide, gives NaN.
+Normalisations of a vector v of length n, without gains: "l2" :math:`v / \lVert v \rVert`; "rms"
+:math:`\sqrt n\, v / \lVert v \rVert`; "layer" the same of v less its mean; "none" v. They have
+no epsilon: the entries of a are of order 1/M, beside which the customary 1e-5 is not small. So a
+vector of equal entries, which "layer" cannot divide, gives NaN.
 """
 
 from typing import Literal
@@ -76,7 +86,8 @@ class Embedded(eqx.Module):
 
 
 def attention_logits(params: Embedded, task: SequenceClasses) -> Float[Array, "H Q M"]:
-    """Z = U W_Q W_K^T U^T / sqrt(d) of each head, for the queries of the task alone."""
+    r"""The logits :math:`Z = U W_Q W_K^\top U^\top / \sqrt d` of each head, for the queries of the
+    task alone."""
     queries = params.U[task.queries] @ params.W_Q
     keys = params.U @ params.W_K
     return queries @ jnp.swapaxes(keys, 1, 2) / params.width**0.5
@@ -89,7 +100,11 @@ def heads(params: Embedded, task: SequenceClasses) -> yz.YZ:
 
 
 def effective(params: Embedded, task: SequenceClasses, head: int = 0) -> yz.YZ:
-    """The Y/Z layer that one head amounts to: Y = U W_V^T D^T, Z = U W_Q W_K^T U^T / sqrt(d).
+    r"""The Y/Z layer that one head amounts to:
+
+    .. math::
+
+        Y = U W_V^\top D^\top, \qquad Z = \frac{U W_Q W_K^\top U^\top}{\sqrt d}.
 
     It has the logits of `forward` where there is one head and l2 normalisation by "theory";
     attention, and all that is measured of it alone, it shares in any case.

@@ -65,7 +65,7 @@ def simulate_embedded(
     dtype: DType = "float32",
     checkpoint: Checkpoint | bool = False,
 ) -> Trajectory:
-    """Train the attention layer in ordinary parameters and record observables along the way.
+    r"""Train the attention layer in ordinary parameters and record observables along the way.
 
     Args:
         task: the sequence classes.
@@ -78,7 +78,7 @@ def simulate_embedded(
         frozen: names of weights that stay as they are, of "U", "W_Q", "W_K", "W_V" and "D".
         slope: >= 0, of a positional prior -slope (distance from the query) on the attention
             logits (ALiBi); may be traced. None for no positions. Needs sampled sequences; the
-            observables, which are those of T -> infinity, leave it out.
+            observables, which are those of :math:`T \to \infty`, leave it out.
         length, batch, times, record, data, dtype, checkpoint: as in `simulate`.
 
     Returns:

@@ -44,13 +44,18 @@ class Retrieval(eqx.Module):
 
     @property
     def moments(self) -> tuple[Real[Number, "*#P"], Real[Number, "*#P"]]:
-        """E[x_0^2] = p + (1-p)/d and E[x_i^2] = (1-p)/d, i > 0, of the last token: sigma~ and sigma
-        of eq. 17."""
+        r"""Second moments of the last token, :math:`\tilde\sigma` and :math:`\sigma` of eq. 17:
+
+        .. math::
+
+            \mathbb E[x_0^2] = p + \frac{1-p}{d}, \qquad
+            \mathbb E[x_i^2] = \frac{1-p}{d}, \quad i > 0.
+        """
         rest = (1 - self.p) / self.d
         return self.p + rest, rest
 
     def target(self, dtype: DType = "float32") -> Float[Array, "d d"]:
-        """W*, the same at every call."""
+        """:math:`W^*`, the same at every call."""
         key = jax.random.key(0, impl="threefry2x32")
         return jax.random.rademacher(key, (self.d, self.d), dtype) / self.d**0.5
 

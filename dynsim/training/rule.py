@@ -1,24 +1,24 @@
 r"""Update rules: how a gradient moves the weights.
 
-Step $k$ changes the weights $p$ by the gradient $g$ of its batch in this order:
+Step :math:`k` changes the weights :math:`p` by the gradient :math:`g` of its batch in this order:
 
 1. `clip`: a gradient whose Euclidean norm over all weights exceeds it is shortened to it.
-2. `noise`: every entry of $g$ gets a normal number of that standard deviation.
-3. coupled `decay`: $g$ becomes $g + \lambda p$, the gradient of the loss with $\lambda |p|^2/2$.
-4. direction $d$, by `kind`:
+2. `noise`: every entry of :math:`g` gets a normal number of that standard deviation.
+3. coupled `decay`: :math:`g` becomes :math:`g + \lambda p`, the gradient of the loss with :math:`\lambda |p|^2/2`.
+4. direction :math:`d`, by `kind`:
 
    ==========  =======================================================================
-   sgd         $d = g$
-   momentum    $v \leftarrow \mu v + g$, $d = v$ (heavy ball, as PyTorch and optax have it)
-   nesterov    the same $v$, $d = \mu v + g$
-   sign        the same $v$, $d = \mathrm{sign}(v)$
-   rmsprop     $v \leftarrow b_2 v + (1 - b_2) g^2$, $d = g / (\sqrt{v} + \epsilon)$
-   adam        both averages, corrected for their start, $\epsilon$ outside of the root
+   sgd         :math:`d = g`
+   momentum    :math:`v \leftarrow \mu v + g`, :math:`d = v` (heavy ball, as PyTorch and optax have it)
+   nesterov    the same :math:`v`, :math:`d = \mu v + g`
+   sign        the same :math:`v`, :math:`d = \mathrm{sign}(v)`
+   rmsprop     :math:`v \leftarrow b_2 v + (1 - b_2) g^2`, :math:`d = g / (\sqrt{v} + \epsilon)`
+   adam        both averages, corrected for their start, :math:`\epsilon` outside of the root
    ==========  =======================================================================
 
-5. decoupled `decay`: $d$ becomes $d + \lambda p$, so that the scheduled rate multiplies it as in
+5. decoupled `decay`: :math:`d` becomes :math:`d + \lambda p`, so that the scheduled rate multiplies it as in
    optax's and PyTorch's AdamW.
-6. $p \leftarrow p - \eta(k) d$.
+6. :math:`p \leftarrow p - \eta(k) d`.
 
 Every number may be traced: one compiled program serves a whole grid.
 """
@@ -49,9 +49,9 @@ class Rule(eqx.Module):
     Attributes:
         eta: learning rate per step on the mean loss of a batch: a schedule for all weights, or
             schedules by the names of `Problem.groups`.
-        momentum: $\mu$ of the velocity.
-        b1, b2, eps: decays of Adam's averages, the second also of RMSProp's, and $\epsilon$.
-        decay: weight decay $\lambda$, or None.
+        momentum: :math:`\mu` of the velocity.
+        b1, b2, eps: decays of Adam's averages, the second also of RMSProp's, and :math:`\epsilon`.
+        decay: weight decay :math:`\lambda`, or None.
         clip: largest norm of the gradient of all weights together, or None.
         noise: standard deviation of normal noise on every entry of the gradient, or None.
         kind: the direction, as above.
@@ -114,7 +114,7 @@ class Rule(eqx.Module):
         return jax.tree.map(lambda number: cast(number, dtype), self)
 
     def direction(self) -> optax.GradientTransformation:
-        """What makes $d$ of $g$. Call it inside the traced function."""
+        """What makes :math:`d` of :math:`g`. Call it inside the traced function."""
         if self.kind == "adam":
             return optax.scale_by_adam(self.b1, self.b2, self.eps)
         if self.kind == "rmsprop":

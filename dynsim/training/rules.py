@@ -3,7 +3,7 @@ r"""The update rules by name: `dynsim.sgd`, `adam`, `adamw`, `rmsprop` and `sign
 Each takes `eta`: a number, a schedule of `dynsim.schedules`, a function of the step, or one of
 these for each group of weights by name, as in `{"Y": 1.0, "Z": 0.1}`. All of them read
 
-    decay      weight decay $\lambda$, per unit of eta-time, or None
+    decay      weight decay :math:`\lambda`, per unit of eta-time, or None
     decoupled  whether decay acts on the weights instead of the gradient
     clip       largest Euclidean norm of the gradient of all weights together, or None
     noise      standard deviation of normal noise on each entry of the gradient, or None
@@ -40,7 +40,7 @@ def sgd(
         eta: learning rate per step on the batch-mean loss: a number, a schedule, a function of the
             step, or these by group of weights.
         eta_y, eta_z: in its place, the rates of Y and of Z of the attention layer.
-        momentum: $\mu$ of the velocity v <- mu v + g, in [0, 1), without dampening.
+        momentum: :math:`\mu` of the velocity v <- mu v + g, in [0, 1), without dampening.
         nesterov: whether the step looks ahead along the velocity.
         **options: `decay`, `decoupled`, `clip`, `noise`, see `dynsim.training.rules`.
 
@@ -73,7 +73,7 @@ def adam(
     Args:
         eta, eta_y, eta_z: as in `sgd`.
         b1, b2: decays of the averages of the gradient and of its square, in [0, 1).
-        eps: $\epsilon$, > 0.
+        eps: :math:`\epsilon`, > 0.
         **options: `decay`, `decoupled`, `clip`, `noise`, see `dynsim.training.rules`.
 
     Raises:

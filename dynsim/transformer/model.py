@@ -123,10 +123,11 @@ class Block(eqx.Module):
 
 
 class Transformer(eqx.Module):
-    """Next-token logits of a sequence; all leaves are weights.
+    r"""Next-token logits of a sequence; all leaves are weights.
 
     Built from a `TransformerSpec` and a threefry key. Embeddings start as N(0, 1), matrices and
-    biases uniform on +-1/sqrt(inputs), norms as the identity (equinox's defaults).
+    biases uniform on :math:`\pm 1/\sqrt{\text{inputs}}`, norms as the identity (equinox's
+    defaults).
     """
 
     embedding: eqx.nn.Embedding

@@ -1,8 +1,10 @@
-"""Normalised-ReLU attention with block-diagonal weights U = diag(W, V) (arXiv:2502.20681).
+r"""Normalised-ReLU attention with block-diagonal weights U = diag(W, V) (arXiv:2502.20681).
 
-For a prompt with labels y_i and the query x_L,
+For a prompt with labels :math:`y_i` and the query :math:`x_L`,
 
-    N_U = (1/L) sum_{i<L} y_i ReLU(x_i^T U x_L)
+.. math::
+
+    N_U = \frac1L \sum_{i<L} y_i \operatorname{ReLU}(x_i^\top U x_L).
 
 The row index of U contracts with the context token, the column index with the query. W acts on
 component P of the tokens and V on component Q; the label of the query is never read.
@@ -24,7 +26,7 @@ class PQ(eqx.Module):
 
     Attributes:
         W, V: (d, d) blocks of component P and of component Q.
-        beta: () bias added to N_V; None for the model without one.
+        beta: () bias added to :math:`N_V`; None for the model without one.
     """
 
     W: Float[AnyArray, "*B d d"]
@@ -45,7 +47,8 @@ def attend(
     labels: Float[Array, "N L"],
     gates: Float[AnyArray, "d d"] | None = None,
 ) -> Float[Array, " N"]:
-    """N_U on N prompts; with `gates` a token counts where x_i^T gates x_L > 0 instead."""
+    r""":math:`N_U` on N prompts; with `gates`, a matrix A, a token counts where
+    :math:`x_i^\top A x_L > 0` instead."""
     query = x[:, -1]
     scores = jnp.einsum("nld,nd->nl", x, query @ U.T)
     if gates is None:
@@ -67,12 +70,13 @@ def outputs(params: PQ, batch: PromptBatch) -> Outputs:
 
 
 def logistic(margin: Float[Array, "*N"]) -> Float[Array, "*N"]:
-    """log(1 + exp(-margin)), in nat."""
+    r""":math:`\ln(1 + e^{-m})` of a margin m, in nat."""
     return jax.nn.softplus(-margin)
 
 
 def data_loss(params: PQ, task: Prompts, batch: PromptBatch) -> Float[Array, ""]:
-    """Mean of (1 - c)(K1 + K2) + c J over the batch, without weight decay; c = task.coupling."""
+    """Mean of :math:`(1 - c)(K_1 + K_2) + c J` over the batch, without weight decay; c is
+    `task.coupling`."""
     return outputs_loss(outputs(params, batch), task, batch.labels[:, -1])
 
 

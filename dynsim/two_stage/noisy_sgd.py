@@ -25,13 +25,13 @@ Control = Literal["none", "forever", "small", "smallinit"]
 
 
 class NoisySGD(eqx.Module):
-    """The schedule and the noise. Build it with `noisy_sgd`.
+    r"""The schedule and the noise. Build it with `noisy_sgd`.
 
     Attributes:
         eta_1, eta_2: learning rates of the two stages, per step on the batch-*mean* loss.
-        decay: weight decay lambda, per unit of eta-time.
-        noise: standard deviation tau_xi of the gradient noise in every entry.
-        init: standard deviation tau_0 of the starting weights.
+        decay: weight decay :math:`\lambda`, per unit of eta-time.
+        noise: standard deviation :math:`\tau_\xi` of the gradient noise in every entry.
+        init: standard deviation :math:`\tau_0` of the starting weights.
         span_1, span_2: length of the stages in eta-time.
     """
 
@@ -70,8 +70,12 @@ class NoisySGD(eqx.Module):
         return first * self.eta_1 + (steps - first) * self.eta_2
 
     def stationary(self, eta: Real[Number, "*#P"]) -> Real[Number, "*#P"]:
-        """Stationary standard deviation of the noise part of a weight at learning rate `eta`:
-        tau(eta)^2 = eta noise^2 / (lambda (2 - eta lambda))."""
+        r"""Stationary standard deviation of the noise part of a weight at learning rate `eta`:
+
+        .. math::
+
+            \tau(\eta)^2 = \frac{\eta\, \tau_\xi^2}{\lambda (2 - \eta\lambda)}.
+        """
         return self.noise * (eta / (self.decay * (2 - eta * self.decay))) ** 0.5
 
     def spread(self, num: int) -> Float[AnyArray, " S"]:
@@ -100,21 +104,23 @@ def noisy_sgd(
     init: Real[Number, "*#P"] | None = None,
     stage_2: Real[Number, "*#P"] = 3.0,
 ) -> NoisySGD:
-    """Two-stage noisy SGD: eta_1 for the eta-time 1/(4 lambda), then eta_2 for stage_2/lambda.
+    r"""Two-stage noisy SGD: `eta_1` for the eta-time :math:`1/(4\lambda)`, then `eta_2` for
+    `stage_2` times :math:`1/\lambda`.
 
     Args:
         eta_1, eta_2: learning rates of the stages, per step.
-        decay: weight decay lambda.
-        tau: stationary standard deviation tau_1 of a noise weight at eta_1, from which the
-            gradient noise tau_xi = tau sqrt(1 - (1 - eta_1 lambda)^2) / eta_1 follows.
+        decay: weight decay :math:`\lambda`.
+        tau: stationary standard deviation :math:`\tau_1` of a noise weight at eta_1, from which the
+            gradient noise :math:`\tau_\xi = \tau_1 \sqrt{1 - (1 - \eta_1 \lambda)^2} / \eta_1`
+            follows.
         init: standard deviation of the starting weights; `tau` if None, so that the noise
             starts stationary.
-        stage_2: length of the second stage in units of 1/lambda.
+        stage_2: length of the second stage in units of :math:`1/\lambda`.
 
     Raises:
         ValueError: for rates, decay or stage_2 that are not positive, negative deviations, or
-            eta lambda >= 1 (the first stage has then no step in it), or more steps than 32 bits
-            count.
+            :math:`\eta\lambda \ge 1` (the first stage has then no step in it), or more steps
+            than 32 bits count.
     """
     for name, value in (("eta_1", eta_1), ("eta_2", eta_2), ("decay", decay), ("stage_2", stage_2)):
         checks.real(name, value, 0, open_minimum=True)

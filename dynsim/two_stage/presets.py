@@ -1,6 +1,6 @@
 """Named settings of the two-stage system.
 
-All numbers are choices of this project: those of the paper (arXiv:2502.20681) were not at hand.
+We chose all numbers ourselves; we do not know those of the paper (arXiv:2502.20681).
 """
 
 from typing import Literal, NamedTuple, TypedDict

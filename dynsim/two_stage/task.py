@@ -5,8 +5,8 @@ label is to be told from the others. Block 1 carries P, linearly separable with 
 w_star; block 2 carries Q, in which the negative class lies on both sides of the positive one.
 The laws of motion are rotation invariant, so w_star = e_0 of block 1, zeta = r e_0 of block 2.
 
-Of the paper only fragments were at hand, so that this task is a reconstruction; `docs` says
-which part of it is known.
+We reconstructed this task from fragments of the paper; it is not the authors' text. The page
+`docs/systems/two_stage.md` lists which part of it is known.
 """
 
 from typing import Literal, NamedTuple
@@ -31,23 +31,30 @@ class PromptBatch(NamedTuple):
 
 
 class Prompts(eqx.Module):
-    """The law of the prompts, and how the losses of the components are weighed.
+    r"""The law of the prompts, and how the losses of the components are weighed.
 
-    Build it with `prompts`. With independent g ~ N(0, I_d) for every token and block,
+    Build it with `prompts`. With independent :math:`g \sim \mathcal N(0, I_d)` for every token and
+    block, tokens of P and of Q are
 
-        P:  x = y (gamma0 + s1 |g_0|) e_0 + s1 (0, g_1, ..., g_{d-1})
-        Q:  x = z + q r e_0,  z = s2 (0, g_1, ..., g_{d-1}),  q = 0 if y = +1, else +-1
+    .. math::
+
+        \begin{align*}
+        x &= y\, (\gamma_0 + s_1 |g_0|)\, e_0 + s_1 (0, g_1, \dots, g_{d-1}) \tag{P} \\
+        x &= z + q\, r\, e_0, \qquad z = s_2 (0, g_1, \dots, g_{d-1}) \tag{Q}
+        \end{align*}
+
+    with q = 0 if y = +1, and q = +1 or -1 otherwise.
 
     Attributes:
-        gamma0: margin of P along w_star.
+        gamma0: margin :math:`\gamma_0` of P along w_star.
         s1, s2: standard deviation of the Gaussian part of P and of Q.
-        r: length |zeta| of the shift that tells the negative class of Q.
-        coupling: c in [0, 1] of the training loss (1 - c)(K1 + K2) + c J: 0 trains the
+        r: length :math:`\lVert \zeta \rVert` of the shift that tells the negative class of Q.
+        coupling: c in [0, 1] of the training loss :math:`(1 - c)(K_1 + K_2) + c J`: 0 trains the
             components on losses of their own, 1 on the literal loss of their sum.
         d: size of a block.
         length: tokens L of a prompt, the query included.
         core: "fresh" draws z for every token. "fixed" has the one vector
-            z = s2 sqrt(d-1) e_1, as long as a fresh one in the root mean square.
+            :math:`z = s_2 \sqrt{d-1}\, e_1`, as long as a fresh one in the root mean square.
     """
 
     gamma0: Real[Number, "*#P"]
@@ -70,12 +77,17 @@ class Prompts(eqx.Module):
 
     @property
     def mean_margin(self) -> Real[Number, "*#P"]:
-        """E[y x . w_star] = gamma0 + s1 sqrt(2/pi)."""
+        r""":math:`\bar p = \mathbb E[y\, x \cdot w_\star] = \gamma_0 + s_1 \sqrt{2/\pi}`."""
         return self.gamma0 + self.s1 * (2 / jnp.pi) ** 0.5
 
     @property
     def mean_square_margin(self) -> Real[Number, "*#P"]:
-        """E[(x . w_star)^2] = gamma0^2 + 2 gamma0 s1 sqrt(2/pi) + s1^2."""
+        r"""The mean square of the margin,
+
+        .. math::
+
+            \mathbb E[(x \cdot w_\star)^2] = \gamma_0^2 + 2 \gamma_0 s_1 \sqrt{2/\pi} + s_1^2.
+        """
         return self.gamma0**2 + 2 * self.gamma0 * self.s1 * (2 / jnp.pi) ** 0.5 + self.s1**2
 
 

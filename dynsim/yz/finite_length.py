@@ -1,21 +1,36 @@
-"""The loss of sequences of finite length T, to first order in 1/T [ours].
+r"""The loss of sequences of finite length T, to first order in 1/T [ours].
 
 A sequence of class n holds L = T - 1 contextual tokens, and the frequencies c of the tokens among
-them scatter around p = P(.|n) with covariance Sigma/L, Sigma = diag(p) - p p^T. So the loss of the
-class, averaged over its sequences, is
+them scatter around :math:`p = P(\cdot \mid n)` with covariance :math:`\Sigma/L`, where
+:math:`\Sigma = \operatorname{diag}(p) - p p^\top`. So the loss of the class, averaged over its
+sequences, is
 
-    E l_n(c) = l_n(p) + (1/2L) tr(Sigma Hess l_n(p)) + O(1/L^2)
+.. math::
 
-Attention normalises what it reads, so that l_n does not change when all of c is scaled: then
-Hess l_n p = -grad l_n and p . grad l_n = 0, and the trace is a sum over the diagonal,
+    \mathbb E\, \ell_n(c) = \ell_n(p)
+    + \frac{1}{2L} \operatorname{tr} \bigl( \Sigma\, \nabla^2 \ell_n(p) \bigr) + O(L^{-2}).
 
-    tr(Sigma Hess l_n) = sum_i p_i d^2 l_n / dc_i^2
+Attention normalises what it reads, so that :math:`\ell_n` does not change when all of c is scaled:
+then :math:`\nabla^2 \ell_n\, p = -\nabla \ell_n` and :math:`p \cdot \nabla \ell_n = 0`, and the
+trace is a sum over the diagonal,
 
-For the Y/Z layer its terms are known. With logits y = Y^T f, alpha = softmax(y), x the next token,
-g_i = Y_i . (x - alpha), gamma = f . g and r_i = f_i / p_i,
+.. math::
 
-    df/dc_i     = r_i (e_i - f_i f)               d^2f/dc_i^2 = r_i^2 ((3 f_i^2 - 1) f - 2 f_i e_i)
-    d^2l/dc_i^2 = r_i^2 (2 f_i g_i + (1 - 3 f_i^2) gamma + Var_alpha(Y_i - f_i y))
+    \operatorname{tr} \bigl( \Sigma\, \nabla^2 \ell_n \bigr)
+    = \sum_i p_i\, \frac{\partial^2 \ell_n}{\partial c_i^2}.
+
+For the Y/Z layer its terms are known. With logits :math:`y = Y^\top f`,
+:math:`\alpha = \operatorname{softmax}(y)`, x the next token, :math:`g_i = Y_i \cdot (x - \alpha)`,
+:math:`\gamma = f \cdot g` and :math:`r_i = f_i / p_i`,
+
+.. math::
+
+    \begin{align*}
+    \frac{\partial f}{\partial c_i} &= r_i\, (e_i - f_i f) \\
+    \frac{\partial^2 f}{\partial c_i^2} &= r_i^2 \bigl( (3 f_i^2 - 1) f - 2 f_i e_i \bigr) \\
+    \frac{\partial^2 \ell}{\partial c_i^2} &= r_i^2 \bigl( 2 f_i g_i + (1 - 3 f_i^2)\, \gamma
+        + \operatorname{Var}_\alpha (Y_i - f_i y) \bigr)
+    \end{align*}
 
 which are a few matrix products of the size of those of the gradient. Wherever 1/L is small these
 losses take the place of the population's: in descent, in every flow, in the reduction.
@@ -53,10 +68,11 @@ def check_length(task: SequenceClasses, length: Real[Number, ""]) -> None:
 
 
 def check_effective(effective: float, length: Real[Number, ""]) -> None:
-    """Raise `ValueError` for sequences with fewer contextual tokens than the `effective` number
-    1 / sum_i p_i^2 of tokens of a class.
+    r"""Raise `ValueError` for sequences with fewer contextual tokens than the `effective` number
+    :math:`1/\sum_i p_i^2` of tokens of a class.
 
-    That number is sum_i f_i^2 / p_i with zero weights, so that the expansion is one in it over 2 L.
+    That number is :math:`\sum_i f_i^2/p_i` with zero weights, so that the expansion is one in it
+    over 2 L.
     With fewer contextual tokens than that it does worse than T = infinity: docs/results/accuracy.md
     has the measurement.
     """
@@ -104,16 +120,22 @@ def loss_and_grad(
 
 
 def expand(params: yz.YZ, task: SequenceClasses, context: Context) -> Expansion:
-    """Losses, gradient and slope for `context` contextual tokens.
+    r"""Losses, gradient and slope for `context` contextual tokens.
 
     The gradient is written out, as that of `yz.loss_and_grad` is, at a third of the cost of reverse
-    mode. Only the wrong ones q of the probabilities alpha occur in it, and logits less that of
-    the label: what keeps its relative precision when alpha is nearly 1. With Y_i and y such
-    differences, and w_i = f_i^2 / p_i,
+    mode. Only the wrong ones q of the probabilities :math:`\alpha` occur in it, and logits less
+    that of the label: what keeps its relative precision when :math:`\alpha` is nearly 1. With
+    :math:`Y_i` and y such differences, and :math:`w_i = f_i^2 / p_i`,
 
-        m_i = q . Y_i,  s = q . y,  e_i = q . (y o Y_i),  h = q . y^2,  v_i = m_i - f_i s
-        t_i = q . Y_i^2 - 2 f_i e_i + f_i^2 h - v_i^2 - 2 f_i m_i - (1 - 3 f_i^2) s
-        l_T = l + sum_i w_i t_i / 2L,     dl/dc_i = f_i v_i / p_i
+    .. math::
+
+        \begin{align*}
+        m_i &= q \cdot Y_i, \quad s = q \cdot y, \quad e_i = q \cdot (y \odot Y_i), \quad
+            h = q \cdot y^2, \quad v_i = m_i - f_i s \\
+        t_i &= q \cdot Y_i^2 - 2 f_i e_i + f_i^2 h - v_i^2 - 2 f_i m_i - (1 - 3 f_i^2)\, s \\
+        \ell_T &= \ell + \frac{1}{2L} \sum_i w_i t_i, \qquad
+            \frac{\partial \ell}{\partial c_i} = \frac{f_i v_i}{p_i}
+        \end{align*}
     """
     if params.residual or context is None:
         return _differentiated(params, task, context)
@@ -193,8 +215,8 @@ def by_counts(
 
 
 def correction_of(losses: LossesOfCounts, task: SequenceClasses) -> Float[Array, " K"]:
-    """tr(Sigma Hess l_n) / 2 of each class for any such losses: by second derivatives along every
-    token of its support."""
+    r""":math:`\operatorname{tr}(\Sigma\, \nabla^2 \ell_n) / 2` of each class for any such losses:
+    by second derivatives along every token of its support."""
     p = jnp.asarray(task.probs)
 
     def along(slot: Array) -> Float[Array, " K"]:

@@ -1,15 +1,19 @@
-"""One attention layer plus a decoder in Y/Z form (arXiv:2305.16380, section 2, Lemma 1).
+r"""One attention layer plus a decoder in Y/Z form (arXiv:2305.16380, section 2, Lemma 1).
 
-For a sequence of class n with query m = psi(n) and contextual token counts N (the query
-does not attend to itself):
+For a sequence of class n with query :math:`m = \psi(n)` and contextual token counts N (the query
+does not attend to itself), b is the softmax over positions t of :math:`Z[m, x_t]`, and
 
-    a = X^T b,  b = softmax over positions of Z[m, x_t]     a_l ~ N_l exp(Z[m, l])
-    f = a / |a|_2
-    alpha = softmax(Y^T f),   loss = -log alpha[nu(n)]
+.. math::
+
+    \begin{align*}
+    a &= X^\top b, \qquad a_l \propto N_l\, e^{Z[m, l]} \\
+    f &= a / \lVert a \rVert_2 \\
+    \alpha &= \operatorname{softmax}(Y^\top f), \qquad \text{loss} = -\ln \alpha[\nu(n)]
+    \end{align*}
 
 Without positions everything depends on the counts alone, so the count-level forward *is* the
-model. With P(l|n) in place of the counts it is the limit T -> infinity of Lemma 2, in which
-a = c_n. Only the rows of Z that belong to a query get a gradient, so only those are stored.
+model. With P(l|n) in place of the counts it is the limit :math:`T \to \infty` of Lemma 2, in which
+:math:`a = c_n`. Only the rows of Z that belong to a query get a gradient, so only those are stored.
 """
 
 import functools
@@ -28,7 +32,7 @@ Init = Literal["zero", "uniform"]
 
 
 class YZ(eqx.Module):
-    """The parameters.
+    r"""The parameters.
 
     Attributes:
         Y: (M, M) decoder logits; Y[l, k] is what attending to token l adds to output k. Inside
@@ -36,7 +40,8 @@ class YZ(eqx.Module):
         Z: (Q, M) attention logits of each query (`task.queries`) towards contextual tokens.
             A fixed prior on the logits, such as a positional bias, is a start other than zero.
         residual: add the query's embedding to f and normalise again (paper, section 7):
-            alpha = softmax(Y^T h), h = (f + x_T) / |f + x_T|_2.
+            :math:`\alpha = \operatorname{softmax}(Y^\top h)` with
+            :math:`h = (f + x_T) / \lVert f + x_T \rVert_2`.
     """
 
     Y: Float[AnyArray, "*B M C"]
@@ -66,7 +71,7 @@ def init_zero(task: SequenceClasses, dtype: str = "float32", residual: bool = Fa
 
 @functools.partial(jax.jit, inline=True, static_argnames="dtype")
 def init_uniform(task: SequenceClasses, key: PRNGKeyArray, dtype: str = "float32") -> YZ:
-    """Y and Z uniform on (-1/sqrt(M), 1/sqrt(M)), as in Fig. 6."""
+    r"""Y and Z uniform on :math:`(-1/\sqrt M, 1/\sqrt M)`, as in Fig. 6."""
     bound = task.M**-0.5
     key_y, key_z = jax.random.split(key)
     return YZ(
@@ -76,7 +81,7 @@ def init_uniform(task: SequenceClasses, key: PRNGKeyArray, dtype: str = "float32
 
 
 def population(task: SequenceClasses) -> Examples:
-    """The population in the limit T -> infinity: each class once, weighted by its prior."""
+    r"""The population in the limit :math:`T \to \infty`: each class once, weighted by its prior."""
     return Examples(jnp.arange(task.K), jnp.asarray(task.probs), jnp.asarray(task.prior))
 
 
@@ -95,7 +100,8 @@ def attend(
 def direction(
     z: Float[Array, "E M"], counts: Float[AnyArray, "E M"], axis: int = -1
 ) -> Float[Array, "E M"]:
-    """f = a / |a|_2, of which the sum of a is no part: `normalise(attend(...))` in fewer steps."""
+    r""":math:`f = a / \lVert a \rVert_2`, of which the sum of a is no part:
+    `normalise(attend(...))` in fewer steps."""
     return normalise(_weigh(z, counts, axis), axis)
 
 
@@ -108,14 +114,15 @@ def _weigh(
 
 
 def normalise(a: Float[Array, "*E M"], axis: int = -1) -> Float[Array, "*E M"]:
-    """l2 normalisation f = a / |a|_2 along `axis`."""
+    r"""l2 normalisation :math:`f = a / \lVert a \rVert_2` along `axis`."""
     return a / jnp.sqrt(jnp.sum(a**2, axis=axis, keepdims=True))
 
 
 def output(
     params: YZ, task: SequenceClasses, f: Float[Array, "E M"], classes: Int[AnyArray, " E"]
 ) -> Float[Array, "E M"]:
-    """What the decoder reads: f, or with the residual (f + x_T) / |f + x_T|."""
+    r"""What the decoder reads: f, or with the residual
+    :math:`(f + x_T) / \lVert f + x_T \rVert_2`."""
     if not params.residual:
         return f
     return normalise(f + jax.nn.one_hot(task.query[classes], task.M, dtype=f.dtype))
@@ -123,7 +130,7 @@ def output(
 
 @functools.partial(jax.jit, inline=True)
 def forward(params: YZ, task: SequenceClasses, examples: Examples) -> Float[Array, "E M"]:
-    """Logits Y^T f of each example, Y^T h with the residual."""
+    r"""Logits :math:`Y^\top f` of each example, :math:`Y^\top h` with the residual."""
     z = params.Z[task.query_index[examples.classes]]
     f = normalise(attend(z, examples.counts))
     return output(params, task, f, examples.classes) @ params.Y
@@ -136,15 +143,15 @@ def cross_entropy(
     axis: int = -1,
     count: Float[Array, " C"] | None = None,
 ) -> tuple[Float[Array, " E"], Float[Array, "_ _"]]:
-    """Cross entropy -log alpha[label] in nat and the residual e_label - alpha, for logits (E, C),
-    or (C, E) with `axis` 0.
+    r"""Cross entropy :math:`-\ln \alpha[k]` of the label k in nat and the residual
+    :math:`e_k - \alpha`, for logits (E, C), or (C, E) with `axis` 0.
 
     With `count` each logit is that of so many outputs, of one where it is a label's, and the
     residual that of each of them.
 
     Both keep their relative precision when they are small, as in late training: they are made
-    of the probabilities of the wrong outputs. Forming 1 - alpha would leave no correct digit
-    in float32 once alpha is 1 - 1e-7. The outputs lie along `axis`.
+    of the probabilities of the wrong outputs. Forming :math:`1 - \alpha` would leave no correct
+    digit in float32 once :math:`\alpha` is 1 - 1e-7. The outputs lie along `axis`.
     """
     is_label = jax.nn.one_hot(label, logits.shape[axis], dtype=bool, axis=axis)
     picked = jnp.take_along_axis(logits, jnp.expand_dims(label, axis), axis=axis)
@@ -171,12 +178,19 @@ def loss(params: YZ, task: SequenceClasses, examples: Examples) -> Float[Array, 
 def loss_and_grad(
     params: YZ, task: SequenceClasses, examples: Examples, *, scatter: bool = True
 ) -> tuple[Float[Array, ""], YZ]:
-    """The loss and its gradient by Lemma 1 (descent direction is minus the gradient).
+    r"""The loss and its gradient by Lemma 1 (descent direction is minus the gradient).
 
-        dJ/dY   = f (x_{T+1} - alpha)^T
-        dJ/dz_m = diag(f) (I - f f^T) g,     g = Y (x_{T+1} - alpha)
+    .. math::
 
-    The second is Lemma 1 with X^T diag(b) X = diag(a) and a/|a| = f. Written out because it
+        \begin{align*}
+        \frac{\partial J}{\partial Y} &= f\, (x_{T+1} - \alpha)^\top \\
+        \frac{\partial J}{\partial z_m} &= \operatorname{diag}(f)\, (I - f f^\top)\, g, \qquad
+            g = Y (x_{T+1} - \alpha)
+        \end{align*}
+
+    where J is minus the loss. The second is Lemma 1 with
+    :math:`X^\top \operatorname{diag}(b)\, X = \operatorname{diag}(a)` and
+    :math:`a / \lVert a \rVert_2 = f`. Written out because it
     needs three matrix products where reverse-mode differentiation makes more passes. With the
     residual, dY has h for f, and g goes through the second normalisation. Without `scatter` the
     sums over the examples of a query are a fourth product, which suits accelerators.

@@ -1,7 +1,7 @@
-"""What both sides measure: pure functions of a task and a snapshot of the dynamics.
+r"""What both sides measure: pure functions of a task and a snapshot of the dynamics.
 
 A `Snapshot` holds the quantities of section 2 and 3 of Scan and Snap at one moment, in the
-limit T -> infinity (population probabilities, not sampled counts). Simulation and the flows
+limit :math:`T \to \infty` (population probabilities, not sampled counts). Simulation and the flows
 in (Y, Z) make it with `measure`; a theory that has no Y fills it with what it predicts.
 Every observable then reads the snapshot alone, so it is defined once.
 """
@@ -22,16 +22,16 @@ from dynsim.yz import model as yz
 
 
 class Snapshot(eqx.Module):
-    """The state of the layer, class by class.
+    r"""The state of the layer, class by class.
 
     Attributes:
         z: (K, M) attention logits of each class's query.
-        c: (K, M) attention c_n of Lemma 2; rows sum to 1.
-        f: (K, M) normalised attention f_n = c_n / |c_n|; unit rows.
+        c: (K, M) attention :math:`c_n` of Lemma 2; rows sum to 1.
+        f: (K, M) normalised attention :math:`f_n = c_n / \lVert c_n \rVert`; unit rows.
         logits: (K, M) output logits of each class.
-        g: (K, M) gradient sent back to the attention, g_n = Y (x_{T+1} - alpha).
-        B: (K,) growth factor bound B_n of Theorem 3, an integral over the past, for the theories
-            that carry it along; None otherwise.
+        g: (K, M) gradient sent back to the attention, :math:`g_n = Y (x_{T+1} - \alpha)`.
+        B: (K,) growth factor bound :math:`B_n` of Theorem 3, an integral over the past, for the
+            theories that carry it along; None otherwise.
     """
 
     z: Float[Array, "K M"]
@@ -58,7 +58,7 @@ def measure(task: SequenceClasses, params: yz.YZ) -> Snapshot:
 
 
 def loss(task: SequenceClasses, s: Snapshot) -> Float[Array, ""]:
-    """Population cross entropy in nat: -sum_n pi(n) log alpha_n[nu(n)]."""
+    r"""Population cross entropy in nat: :math:`-\sum_n \pi(n) \ln \alpha_n[\nu(n)]`."""
     return jnp.sum(jnp.asarray(task.prior) * yz.cross_entropy(s.logits, task.next_token)[0])
 
 
@@ -74,22 +74,22 @@ def accuracy(task: SequenceClasses, s: Snapshot) -> Float[Array, ""]:
 
 
 def attention(task: SequenceClasses, s: Snapshot) -> Float[Array, "K M"]:
-    """Attention c_n of each class (Lemma 2)."""
+    """Attention :math:`c_n` of each class (Lemma 2)."""
     return s.c
 
 
 def normalised_attention(task: SequenceClasses, s: Snapshot) -> Float[Array, "K M"]:
-    """f_n = c_n / |c_n| (Lemma 2)."""
+    r""":math:`f_n = c_n / \lVert c_n \rVert` (Lemma 2)."""
     return s.f
 
 
 def overlap(task: SequenceClasses, s: Snapshot) -> Float[Array, "K K"]:
-    """Gram matrix G = F F^T of the normalised attention (I + E of Theorem 1)."""
+    r"""Gram matrix :math:`G = F F^\top` of the normalised attention (I + E of Theorem 1)."""
     return s.f @ s.f.T
 
 
 def entropy(task: SequenceClasses, s: Snapshot) -> Float[Array, ""]:
-    """Entropy (nat) of c_n restricted to the distinct tokens of the class and renormalised,
+    """Entropy (nat) of :math:`c_n` restricted to the distinct tokens of the class and renormalised,
     averaged over classes: the quantity of Fig. 6. NaN when a class has no distinct token."""
     distinct = task.distinct()
     restricted = jnp.where(distinct, s.c, 0)
@@ -116,16 +116,22 @@ def z_top_common(task: SequenceClasses, s: Snapshot) -> Float[Array, " K"]:
 
 
 def speed(task: SequenceClasses, s: Snapshot) -> Float[Array, " K"]:
-    """Speed coefficient f_n . g_n of each class, which Theorem 1 predicts to be gamma(t)."""
+    r"""Speed coefficient :math:`f_n \cdot g_n` of each class, which Theorem 1 predicts to be
+    :math:`\gamma(t)`."""
     return jnp.sum(s.f * s.g, axis=1)
 
 
 def xi(task: SequenceClasses, s: Snapshot) -> Float[Array, " K"]:
-    """xi_n, measured as the common relative gain of the distinct tokens of class n.
+    r""":math:`\xi_n`, measured as the common relative gain of the distinct tokens of class n.
 
-    By Eqs. 91-93 a distinct token moves by z_l' = eta_Z pi(n) xi_n f_nl^2. So xi_n is measured
-    as sum_l f_l (g_l - f_l f.g) / sum_l f_l^2 over the distinct tokens, with no reference to
-    Theorem 1's coefficients. NaN where a class has no distinct token.
+    By Eqs. 91-93 a distinct token moves by :math:`z_l' = \eta_Z\, \pi(n)\, \xi_n f_{nl}^2`. So
+    :math:`\xi_n` is measured over the distinct tokens as
+
+    .. math::
+
+        \frac{\sum_l f_l\, \bigl( g_l - f_l\, (f \cdot g) \bigr)}{\sum_l f_l^2},
+
+    with no reference to Theorem 1's coefficients. NaN where a class has no distinct token.
     """
     distinct = task.distinct()
     drive = s.f * (s.g - s.f * speed(task, s)[:, None])
@@ -141,7 +147,7 @@ _NO_BOUND = (
 
 
 def growth_bound(task: SequenceClasses, s: Snapshot) -> Float[Array, " K"]:
-    """Growth factor bound B_n(t) = int_0^t eta_Z pi(n) xi_n of Theorem 3.
+    r"""Growth factor bound :math:`B_n(t) = \int_0^t \eta_Z\, \pi(n)\, \xi_n` of Theorem 3.
 
     Raises:
         ValueError: where nothing integrates it: in simulation and in the (Y, Z) flows. There,
@@ -167,8 +173,9 @@ RECALL_THRESHOLDS = np.geomspace(0.01, 10, 61)
 
 
 def recall_at(thresholds: Real[AnyArray, " R"] | Sequence[float]) -> Observable:
-    """Observable (R,): share of the distinct tokens, over all classes, whose attention c_nl
-    exceeds `thresholds` / M (Figs. 11 and 12). NaN where no class has a distinct token."""
+    """Observable (R,): share of the distinct tokens, over all classes, whose attention
+    :math:`c_{nl}` exceeds `thresholds` / M (Figs. 11 and 12). NaN where no class has a distinct
+    token."""
     multiples = np.asarray(thresholds)
 
     def recall(task: SequenceClasses, s: Snapshot) -> Float[Array, " R"]:

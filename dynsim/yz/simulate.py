@@ -50,7 +50,7 @@ def simulate(
     dtype: DType = "float32",
     checkpoint: Checkpoint | bool = False,
 ) -> Trajectory:
-    """Train the Y/Z attention layer and record observables along the way.
+    r"""Train the Y/Z attention layer and record observables along the way.
 
     Args:
         task: the sequence classes.
@@ -63,7 +63,7 @@ def simulate(
             by P(l|n) (Lemma 2).
         batch: number of sequences per step; `math.inf` trains on the population loss, for finite
             `length` to first order in 1/T (`dynsim.yz.finite_length`).
-        init: "zero", "uniform" (on +-1/sqrt(M)) or the starting weights themselves.
+        init: "zero", "uniform" (on :math:`\pm 1/\sqrt M`) or the starting weights themselves.
         times: (S,) whole steps at which to record, increasing, in [0, steps]; step 0 is the
             start. By default `log_times(steps)`.
         record: a name from `dynsim.yz.observables.TRAINED`, functions of (task, snapshot) by

@@ -1,14 +1,19 @@
-"""Decoder dynamics in closed form: h, gamma, Gamma, the peak and the two stages.
+r"""Decoder dynamics in closed form: h, gamma and its integral, the peak and the two stages.
 
 Scan and Snap, Lemmas 6, 8 and 9 and Theorem 1. With the modified update of Lemma 3 only row n
-of W = F Y moves when class n is drawn, and after s visits it is w_n = (M-1) h(s) zeta_n with
+of W = F Y moves when class n is drawn, and after s visits it is
+:math:`w_n = (M-1)\, h(s)\, \zeta_n` with
 
-    h' = eta_Y / ((M-1) + exp(M h)),  h(0) = 0      (Lemma 6)
-    exp(M h) + (M-1) M h = M eta_Y s + 1            (45)
+.. math::
 
-Assumes: T -> infinity, fixed attention, Y = 0 at the start, the update of Lemma 3. The
+    \begin{align*}
+    h' &= \frac{\eta_Y}{(M-1) + e^{M h}}, \quad h(0) = 0 \tag{Lemma 6} \\
+    e^{M h} + (M-1)\, M h &= M \eta_Y s + 1 \tag{45}
+    \end{align*}
+
+Assumes: :math:`T \to \infty`, fixed attention, Y = 0 at the start, the update of Lemma 3. The
 implicit (45) is solved in closed form through Wright's omega. Times are optimiser steps;
-class n has been visited pi(n) t times at step t, which is t/K in the paper.
+class n has been visited :math:`\pi(n)\, t` times at step t, which is t/K in the paper.
 """
 
 import functools
@@ -26,15 +31,16 @@ _NEWTON_STEPS = 2
 
 
 class Stages(NamedTuple):
-    """The predicted life of a run; times in optimiser steps.
+    r"""The predicted life of a run; times in optimiser steps.
 
     Attributes:
-        rise_end: t0' = K ln(M) / eta_Y, until which gamma ~ eta_Y t / K (Theorem 1b).
-        peak: exact time of the maximum of gamma.
-        peak_gamma: gamma at that time.
-        snap: t0 = 2 (1 + w1) K ln(M) / eta_Y, from which gamma decays as
-            K ln(M eta_Y t / K) / (eta_Y t). NaN for M <= 3, where e^x = (M-1) x, which defines
-            it, has no root.
+        rise_end: :math:`t_0' = K \ln(M) / \eta_Y`, until which :math:`\gamma \sim \eta_Y t / K`
+            (Theorem 1b).
+        peak: exact time of the maximum of :math:`\gamma`.
+        peak_gamma: :math:`\gamma` at that time.
+        snap: :math:`t_0 = 2 (1 + w_1) K \ln(M) / \eta_Y`, from which :math:`\gamma` decays as
+            :math:`K \ln(M \eta_Y t / K) / (\eta_Y t)`. NaN for M <= 3, where
+            :math:`e^x = (M-1)\, x`, which defines it, has no root.
     """
 
     rise_end: Float[Array, "..."]
@@ -45,13 +51,18 @@ class Stages(NamedTuple):
 
 @functools.partial(jax.jit, inline=True)
 def scaled_h(tau: Real[Number, "..."], M: Real[Number, "..."]) -> Float[Array, "..."]:
-    """u = M h at tau = eta_Y s, the solution of e^u + (M-1) u = M tau + 1 (Eq. 45).
+    r"""u = M h at :math:`\tau = \eta_Y s`, the solution of Eq. 45.
 
-    With omega = e^u / (M-1) the equation reads omega + ln(omega) = A - ln(M-1), where
-    A = (M tau + 1)/(M-1); hence u = ln(M-1) + ln omega(A - ln(M-1)), equal to
-    A - omega(...). Either form cancels somewhere, so Newton steps on the equation written
-    with expm1 restore full relative precision from tau = 0 to 1e14 and in float32; they also
-    carry the derivatives (two steps: exact to second order).
+    That is :math:`e^u + (M-1)\, u = M \tau + 1`. With :math:`\omega = e^u / (M-1)` it reads
+    :math:`\omega + \ln \omega = A - \ln(M-1)`, where :math:`A = (M \tau + 1)/(M-1)`; hence
+
+    .. math::
+
+        u = \ln(M-1) + \ln \omega\bigl( A - \ln(M-1) \bigr) = A - \omega\bigl( A - \ln(M-1) \bigr).
+
+    Either form cancels somewhere, so Newton steps on the equation written with `expm1` restore
+    full relative precision from :math:`\tau` = 0 to 1e14 and in float32; they also carry the
+    derivatives (two steps: exact to second order).
     """
     tau, M = jnp.asarray(tau), jnp.asarray(M)
     log_m = jnp.log(M - 1)
@@ -76,16 +87,21 @@ def h(
 def gamma(
     s: Real[Number, "..."], eta_y: Real[Number, "..."], M: Real[Number, "..."]
 ) -> Float[Array, "..."]:
-    """Speed coefficient gamma = (M-1)^2 h / ((M-1) + e^{M h}) (Eq. 85) after `s` = pi(n) t
-    visits."""
+    r"""Speed coefficient after `s` visits, :math:`\pi(n)\, t` at step t:
+
+    .. math::
+
+        \gamma = \frac{(M-1)^2\, h}{(M-1) + e^{M h}}. \tag{85}
+    """
     return speed(h(s, eta_y, M), M)
 
 
 @functools.partial(jax.jit, inline=True)
 def speed(h: Real[Number, "..."], M: Real[Number, "..."]) -> Float[Array, "..."]:
-    """gamma of Eq. 85 as a function of h, which the discrete decoder shares; elementwise.
+    r""":math:`\gamma` of Eq. 85 as a function of h, which the discrete decoder shares; elementwise.
 
-    Written with e^{-M h}, which cannot overflow: a first discrete step of any size is finite.
+    Written with :math:`e^{-M h}`, which cannot overflow: a first discrete step of any size is
+    finite.
     """
     h, M = jnp.asarray(h), jnp.asarray(M)
     decayed = (M - 1) * jnp.exp(-M * h)
@@ -94,9 +110,10 @@ def speed(h: Real[Number, "..."], M: Real[Number, "..."]) -> Float[Array, "..."]
 
 
 def gamma_rising(s: Real[Number, "..."], eta_y: Real[Number, "..."]) -> Float[Array, "..."]:
-    """gamma ~ eta_Y s = eta_Y t / K, the first stage of Theorem 1b: for t <= t0' and M -> infinity.
+    r""":math:`\gamma \sim \eta_Y s = \eta_Y t / K`, the first stage of Theorem 1b.
 
-    At finite M the limit of gamma / (eta_Y s) for s -> 0 is ((M-1)/M)^2.
+    It holds for :math:`t \le t_0'` and :math:`M \to \infty`. At finite M the limit of
+    :math:`\gamma / (\eta_Y s)` for :math:`s \to 0` is :math:`((M-1)/M)^2`.
     """
     return jnp.asarray(s) * eta_y
 
@@ -104,10 +121,10 @@ def gamma_rising(s: Real[Number, "..."], eta_y: Real[Number, "..."]) -> Float[Ar
 def gamma_decaying(
     s: Real[Number, "..."], eta_y: Real[Number, "..."], M: Real[Number, "..."]
 ) -> Float[Array, "..."]:
-    """gamma ~ ln(M eta_Y s) / (eta_Y s) with s = t/K, the second stage of Theorem 1b: t >= t0.
+    r""":math:`\gamma \sim \ln(M \eta_Y s) / (\eta_Y s)`, the second stage of Theorem 1b.
 
-    At finite M the limit of the quotient for s -> infinity is again ((M-1)/M)^2. `s` must be
-    positive.
+    Here s = t/K and :math:`t \ge t_0`. At finite M the limit of the quotient for
+    :math:`s \to \infty` is again :math:`((M-1)/M)^2`. `s` must be positive.
     """
     tau = jnp.asarray(s) * eta_y
     return jnp.log(M * tau) / tau
@@ -120,17 +137,28 @@ def gamma_integral(
     M: Real[Number, "..."],
     K: Real[Number, "..."] = 1,
 ) -> Float[Array, "..."]:
-    """Gamma(t) = int_0^t gamma = K (M-1)^2 h^2 / (2 eta_Y), exact (Eq. 128), at `s` = t/K
-    visits. For unequal priors K is 1/pi(n). `eta_y` must be positive."""
+    r"""Integral of :math:`\gamma` over time, exact, at `s` = t/K visits:
+
+    .. math::
+
+        \Gamma(t) = \int_0^t \gamma = \frac{K (M-1)^2\, h^2}{2 \eta_Y}. \tag{128}
+
+    For unequal priors K is :math:`1/\pi(n)`. `eta_y` must be positive.
+    """
     return jnp.asarray(K) * ((M - 1) * h(s, eta_y, M)) ** 2 / (2 * jnp.asarray(eta_y))
 
 
 @functools.partial(jax.jit, inline=True)
 def stages(eta_y: Real[Number, "..."], K: Real[Number, "..."], M: Real[Number, "..."]) -> Stages:
-    """Times that divide a run (Theorem 1b, Lemma 9) and the exact peak of gamma.
+    r"""Times that divide a run (Theorem 1b, Lemma 9) and the exact peak of :math:`\gamma`.
 
-    The peak is where M h = x* = 1 + W_0((M-1)/e), reached at
-    t = K (e^{x*} + (M-1) x* - 1) / (M eta_Y). K is the inverse of a class's prior.
+    The peak is where :math:`M h = x^* = 1 + W_0((M-1)/e)`, reached at
+
+    .. math::
+
+        t = \frac{K \bigl( e^{x^*} + (M-1)\, x^* - 1 \bigr)}{M \eta_Y}.
+
+    K is the inverse of a class's prior.
 
     Raises:
         ValueError: unless eta_y >= 0, K >= 1 and M >= 2; traced values are let through.

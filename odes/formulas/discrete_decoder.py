@@ -1,14 +1,22 @@
-"""The decoder in discrete steps: h*(s) of Lemma 5 (Scan and Snap).
+r"""The decoder in discrete steps: h*(s) of Lemma 5 (Scan and Snap).
 
 With the modified update of Lemma 3 and fixed attention, s visits to class n take its row of
-W = F Y from 0 to w_n = (M-1) h*(s) zeta_n, with
+W = F Y from 0 to :math:`w_n = (M-1)\, h^*(s)\, \zeta_n`, with
 
-    h*(s) = h*(s-1) + eta_Y / ((M-1) + exp(M h*(s-1))),    h*(0) = 0.
+.. math::
 
-The closed form h of `odes.formulas.decoder` is its limit of small steps: 0 <= h* - h <=
-2 eta_Y / M, and the difference tends to 0 (Lemma 7).
-Extension to heavy-ball momentum [ours]: the increment is
-eta_Y v with v <- mu v + 1 / ((M-1) + exp(M h*)), exact for the same reason that Lemma 5 is.
+    h^*(s) = h^*(s-1) + \frac{\eta_Y}{(M-1) + e^{M h^*(s-1)}}, \qquad h^*(0) = 0.
+
+The closed form h of `odes.formulas.decoder` is its limit of small steps:
+:math:`0 \le h^* - h \le 2 \eta_Y / M`, and the difference tends to 0 (Lemma 7).
+
+Extension to heavy-ball momentum [ours]: the increment is :math:`\eta_Y v` with
+
+.. math::
+
+    v \leftarrow \mu v + \frac{1}{(M-1) + e^{M h^*}},
+
+exact for the same reason that Lemma 5 is.
 """
 
 import jax
@@ -25,13 +33,13 @@ def h_star(
     visits: int,
     momentum: Real[Number, ""] = 0.0,
 ) -> Float[Array, "{visits}+1 *B"]:
-    """h*(0), ..., h*(visits), elementwise in `eta_y`, in its precision.
+    r""":math:`h^*(0), \dots, h^*(S)` for S = `visits`, elementwise in `eta_y`, in its precision.
 
     Args:
         eta_y: learning rate of a visit, >= 0; may be traced, like M and `momentum`.
         M: number of outputs, >= 2.
         visits: number of visits S, a Python integer >= 0.
-        momentum: heavy-ball coefficient mu in [0, 1).
+        momentum: heavy-ball coefficient :math:`\mu` in [0, 1).
 
     Raises:
         ValueError: if `visits` is no integer >= 0.

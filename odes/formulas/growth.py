@@ -1,26 +1,40 @@
-"""Growth of distinct tokens: relative gain, growth factor and its bound (Theorems 3 and 4).
+r"""Growth of distinct tokens: relative gain, growth factor and its bound (Theorems 3 and 4).
 
 For distinct tokens l, l' of class n of Scan and Snap's Eq. 10,
 
-    r_{l/l'|n} = f_nl^2 / f_nl'^2 - 1,   chi_l = exp(2 (z_l(t) - z_l(0))),   r(t) = r(0) chi_l(t),
-    exp(2 f_nl0(0)^2 B_n) <= chi_l0 <= exp(2 B_n),   B_n(t) = int_0^t eta_Z xi_n    (l0 dominant).
+.. math::
 
-Theorem 4: one common token c, in all classes with f_nc(0) = 1/rho_0, and weak overlap. Then
-xi = gamma e^{4 z_c} / C0 with C0 = rho_0^4 / K, and with Gamma = int_0^t gamma
-(`odes.formulas.decoder`)
+    r_{l/l' \mid n} = \frac{f_{nl}^2}{f_{nl'}^2} - 1, \qquad
+    \chi_l = e^{2 (z_l(t) - z_l(0))}, \qquad r(t) = r(0)\, \chi_l(t),
 
-    z_c' = -q w eta_Z xi,   B_n' = w eta_Z xi
-    B_n = -z_c / q = 1/(4 q) ln(1 + 4 q w eta_Z Gamma / C0).
+and for the dominant one :math:`l_0`
+
+.. math::
+
+    e^{2 f_{nl_0}(0)^2 B_n} \le \chi_{l_0} \le e^{2 B_n}, \qquad
+    B_n(t) = \int_0^t \eta_Z\, \xi_n.
+
+Theorem 4: one common token c, in all classes with :math:`f_{nc}(0) = 1/\rho_0`, and weak overlap.
+Then :math:`\xi = \gamma\, e^{4 z_c} / C_0` with :math:`C_0 = \rho_0^4 / K`, and with
+:math:`\Gamma = \int_0^t \gamma` (`odes.formulas.decoder`)
+
+.. math::
+
+    \begin{align*}
+    z_c' &= -q\, w\, \eta_Z\, \xi, \qquad B_n' = w\, \eta_Z\, \xi \\
+    B_n &= -\frac{z_c}{q}
+        = \frac{1}{4q} \ln \left( 1 + \frac{4\, q\, w\, \eta_Z\, \Gamma}{C_0} \right).
+    \end{align*}
 
 w is the weight of a class's drift: 1 by the paper's clock, 1/K by that of SGD (`odes.yz.eq10`).
-q is the number of classes that each query serves [ours]: Eq. 10 adds their drifts of z_c up,
-while a distinct token is moved by its own class alone. The paper has q = w = 1, that is a query
-for every class. Its z_c' holds also for one query (q = K) under the sgd clock, but not its B_n:
-there B_n = -z_c / K.
+q is the number of classes that each query serves [ours]: Eq. 10 adds their drifts of :math:`z_c`
+up, while a distinct token is moved by its own class alone. The paper has q = w = 1, that is a query
+for every class. Its :math:`z_c'` holds also for one query (q = K) under the sgd clock, but not its
+:math:`B_n`: there :math:`B_n = -z_c / K`.
 
-The printed (14), (124) and (129) are 1/4 ln(C0 + ...), which drops -1/4 ln(C0) and is not 0 at
-t = 0. `printed=True` gives that form, for figures. All functions are elementwise and keep the
-precision of what they are given; rates must be positive.
+The printed (14), (124) and (129) are :math:`\tfrac14 \ln(C_0 + \dots)`, which drops
+:math:`-\tfrac14 \ln C_0` and is not 0 at t = 0. `printed=True` gives that form, for figures. All
+functions are elementwise and keep the precision of what they are given; rates must be positive.
 """
 
 import functools
@@ -47,20 +61,22 @@ class Bounds(NamedTuple):
 
 
 def relative_gain(f: Numbers, other: Numbers) -> Float[Array, "..."]:
-    """r_{l/l'|n} = f_nl^2 / f_nl'^2 - 1 from the normalised attention on l and on l'."""
+    r""":math:`r_{l/l' \mid n} = f_{nl}^2 / f_{nl'}^2 - 1` from the normalised attention on l and on
+    l'."""
     return (jnp.asarray(f) / other) ** 2 - 1
 
 
 def growth_factor(z: Numbers, start: Numbers) -> Float[Array, "..."]:
-    """chi_l = exp(2 (z_l(t) - z_l(0)))."""
+    r""":math:`\chi_l = e^{2 (z_l(t) - z_l(0))}`."""
     return jnp.exp(2 * (jnp.asarray(z) - start))
 
 
 def growth_factor_bounds(f_dominant: Numbers, B: Numbers) -> Bounds:
-    """exp(2 f_nl0(0)^2 B_n) and exp(2 B_n); `f_dominant` is f_nl0 at the start.
+    r""":math:`e^{2 f_{nl_0}(0)^2 B_n}` and :math:`e^{2 B_n}`.
 
-    The upper bound needs f_nl0 <= 1 alone. The lower one holds while f_nl0 grows, that is unless
-    some other token of the class, distinct or common, gains more.
+    `f_dominant` is :math:`f_{nl_0}` at the start. The upper bound needs :math:`f_{nl_0} \le 1`
+    alone. The lower one holds while :math:`f_{nl_0}` grows, that is unless some other token of the
+    class, distinct or common, gains more.
     """
     B = jnp.asarray(B)
     return Bounds(jnp.exp(2 * jnp.asarray(f_dominant) ** 2 * B), jnp.exp(2 * B))
@@ -68,14 +84,21 @@ def growth_factor_bounds(f_dominant: Numbers, B: Numbers) -> Bounds:
 
 @functools.partial(jax.jit, inline=True)
 def other_logit(gain: Numbers, ratio: Numbers) -> Float[Array, "..."]:
-    """z_l(t) - z_l(0) of a distinct token, from the dominant one's gain z_l0(t) - z_l0(0) [ours].
+    r"""Gain of a distinct token, :math:`z_l(t) - z_l(0)`, from that of the dominant one [ours].
 
-    r = r(0) chi amounts to (1 - 1/chi_l) / f_l(0)^2 being the same for all distinct tokens of a
-    class, hence 1/chi_l = 1 - ratio^2 (1 - 1/chi_l0): one number per class fixes them all.
+    :math:`r = r(0)\, \chi` amounts to :math:`(1 - 1/\chi_l) / f_l(0)^2` being the same for all
+    distinct tokens of a class, hence
+
+    .. math::
+
+        \frac{1}{\chi_l}
+        = 1 - \frac{f_l(0)^2}{f_{l_0}(0)^2} \left( 1 - \frac{1}{\chi_{l_0}} \right).
+
+    One number per class fixes them all.
 
     Args:
-        gain: of the dominant token, >= 0.
-        ratio: f_l(0) / f_l0(0), in [0, 1].
+        gain: of the dominant token, :math:`z_{l_0}(t) - z_{l_0}(0) \ge 0`.
+        ratio: :math:`f_l(0) / f_{l_0}(0)`, in [0, 1].
     """
     gain, ratio = jnp.broadcast_arrays(gain, ratio)
     shrunk = ratio**2 * jnp.expm1(-2 * gain)
@@ -88,7 +111,8 @@ def other_logit(gain: Numbers, ratio: Numbers) -> Float[Array, "..."]:
 
 
 def c0(rho_0: Numbers, K: Numbers) -> Float[Array, "..."]:
-    """C0 = rho_0^4 / K, where rho_0 = 1 / f_nc(0) is the norm |P(.|n)|_2 / P(c|n) at the start."""
+    r""":math:`C_0 = \rho_0^4 / K`, where :math:`\rho_0 = 1 / f_{nc}(0)` is the norm
+    :math:`\lVert P(\cdot \mid n) \rVert_2 / P(c \mid n)` at the start."""
     return jnp.asarray(rho_0) ** 4 / K
 
 
@@ -101,7 +125,8 @@ def class_weight(K: Numbers, clock: Convention) -> Float[Array, "..."]:
 def bound_from_drive(
     driven: Numbers, *, c0: Numbers, classes_per_query: Numbers = 1, printed: bool = False
 ) -> Float[Array, "..."]:
-    """B_n of Theorem 4 from `driven` = w eta_Z Gamma, whichever way Gamma was found."""
+    r""":math:`B_n` of Theorem 4 from `driven`, which is :math:`w\, \eta_Z\, \Gamma`, whichever way
+    :math:`\Gamma` was found."""
     q, c0 = jnp.asarray(classes_per_query), jnp.asarray(c0)
     inner = 4 * q * jnp.asarray(driven)
     return (jnp.log(c0 + inner) if printed else jnp.log1p(inner / c0)) / (4 * q)
@@ -134,28 +159,41 @@ def _bound(big_gamma: Callable[..., Array]) -> Callable[..., Array]:
 
 @_bound
 def bound(t: Array, eta_y: Numbers, K: Array, M: Array) -> Float[Array, "..."]:
-    """B_n(t) of Theorem 4 at optimiser step `t`, by the exact Gamma (Eq. 128)."""
+    r""":math:`B_n(t)` of Theorem 4 at optimiser step `t`, by the exact :math:`\Gamma` (Eq. 128)."""
     return decoder.gamma_integral(t / K, eta_y, M, K)
 
 
 @_bound
 def scanning_bound(t: Array, eta_y: Numbers, K: Array, M: Array) -> Float[Array, "..."]:
-    """B_n in the first stage, t < t0': 4 eta_Z Gamma ~ 2 (M-1)^2/(K M^2) eta_Y eta_Z t^2."""
+    r""":math:`B_n` in the first stage, :math:`t < t_0'`, where
+
+    .. math::
+
+        4 \eta_Z \Gamma \sim \frac{2 (M-1)^2}{K M^2}\, \eta_Y \eta_Z\, t^2.
+    """
     return ((M - 1) / M) ** 2 * eta_y * t**2 / (2 * K)
 
 
 @_bound
 def snapping_bound(t: Array, eta_y: Numbers, K: Array, M: Array) -> Float[Array, "..."]:
-    """B_n in the second stage, t >= t0: 4 eta_Z Gamma ~ 2K (M-1)^2/M^2 (eta_Z/eta_Y)
-    ln^2(M eta_Y t/K), so that B_n = O(ln ln t). `t` must exceed K / (M eta_Y)."""
+    r""":math:`B_n` in the second stage, :math:`t \ge t_0`, where
+
+    .. math::
+
+        4 \eta_Z \Gamma \sim \frac{2 K (M-1)^2}{M^2}\, \frac{\eta_Z}{\eta_Y}
+        \ln^2 \frac{M \eta_Y t}{K},
+
+    so that :math:`B_n = O(\ln \ln t)`. `t` must exceed :math:`K / (M \eta_Y)`.
+    """
     return K * ((M - 1) / M * jnp.log(M * eta_y * t / K)) ** 2 / (2 * jnp.asarray(eta_y))
 
 
 def bound_at_snap(K: Numbers, M: Numbers, nu: Numbers, **options: Any) -> Float[Array, "..."]:
-    """B_n(t0), which depends on the learning rates through nu = eta_Y / eta_Z alone (Fig. 9).
+    r""":math:`B_n(t_0)`, which depends on the learning rates through their ratio alone (Fig. 9).
 
-    eta_Y t0 / K = 2 (1 + w1) ln(M) is a function of M, and eta_Z Gamma(t0) is K / nu times another.
-    NaN for M <= 3, where t0 is not defined (see `odes.formulas.decoder.Stages`). `options` are the
-    keywords of `bound`.
+    With :math:`\nu = \eta_Y / \eta_Z`, :math:`\eta_Y t_0 / K = 2 (1 + w_1) \ln M` is a function of
+    M, and :math:`\eta_Z \Gamma(t_0)` is :math:`K / \nu` times another.
+    NaN for M <= 3, where :math:`t_0` is not defined (see `odes.formulas.decoder.Stages`). `options`
+    are the keywords of `bound`.
     """
     return bound(decoder.stages(1.0, K, M).snap, 1.0, 1 / jnp.asarray(nu), K, M, **options)

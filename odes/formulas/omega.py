@@ -1,7 +1,8 @@
-"""Wright's omega function on the real line.
+r"""Wright's omega function on the real line.
 
-omega(x) solves w + ln w = x, so omega(x) = W_0(e^x) with Lambert's W; unlike the latter it
-does not overflow. Neither JAX nor `jax.scipy` ships one of the two.
+:math:`\omega(x)` solves :math:`\omega + \ln \omega = x`, so :math:`\omega(x) = W_0(e^x)` with
+Lambert's W; unlike the latter it does not overflow. Neither JAX nor `jax.scipy` ships one of the
+two.
 """
 
 import functools
@@ -18,11 +19,13 @@ _ITERATIONS = 3
 @jax.custom_jvp
 @functools.partial(jax.jit, inline=True)
 def wrightomega(x: Float[Array, "..."]) -> Float[Array, "..."]:
-    """omega(x) > 0 with omega + ln(omega) = x, elementwise, in the precision of `x`.
+    r"""The :math:`\omega > 0` with :math:`\omega + \ln \omega = x`, elementwise.
+
+    It is computed in the precision of `x`.
 
     Starts from the leading asymptotic form and applies the fourth-order iteration of
     Fritsch, Shafer and Crowley (1973), as Lawrence, Corless and Jeffrey (2012, ACM TOMS
-    algorithm 917) do. The derivative is omega / (1 + omega).
+    algorithm 917) do. The derivative is :math:`\omega / (1 + \omega)`.
     """
     x = jnp.asarray(x)
     inner = jnp.maximum(x, _EXPONENTIAL)

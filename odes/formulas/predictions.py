@@ -1,4 +1,4 @@
-"""What Scan and Snap's Theorems 2 and 3 say about a recorded trajectory, and how far it is true.
+r"""What Scan and Snap's Theorems 2 and 3 say about a recorded trajectory, and how far it is true.
 
 Theorem 2 and Corollary 2 predict the signs of the drift of z, Theorem 3 how the distinct tokens of
 a class grow relative to one another and how much the dominant one gains. Everything here takes
@@ -6,8 +6,9 @@ recorded logits `z` (S, K, M) (record "z") from any source, theory or simulation
 
 On the Eq. 10 flow Theorem 3's law holds exactly for every token that is distinct among *all*
 classes, also where classes share a query: no other class's f has such a token, so that
-z_l' = eta_Z pi(n) xi_n f_nl^2 whatever the other tokens do. It is not a law of the flow in (Y, Z),
-where Y[l] remembers f_nl of the past, nor of tokens that are distinct only within a query.
+:math:`z_l' = \eta_Z\, \pi(n)\, \xi_n f_{nl}^2` whatever the other tokens do. It is not a law of the
+flow in (Y, Z), where Y[l] remembers :math:`f_{nl}` of the past, nor of tokens that are distinct
+only within a query.
 
 NumPy throughout: these are measurements on concrete results, and float64 ones lose nothing
 wherever JAX is in float32.
@@ -41,8 +42,10 @@ class Sandwich(NamedTuple):
     """Theorem 3's bounds on the dominant token's gain, as margins in nat, (S, K).
 
     Attributes:
-        above_lower: z_l0(t) - z_l0(0) - f_nl0(0)^2 B_n; the lower bound holds where >= 0.
-        below_upper: B_n - (z_l0(t) - z_l0(0)); the upper bound holds where >= 0.
+        above_lower: :math:`z_{l_0}(t) - z_{l_0}(0) - f_{nl_0}(0)^2 B_n`; the lower bound holds
+            where it is >= 0.
+        below_upper: :math:`B_n - (z_{l_0}(t) - z_{l_0}(0))`; the upper bound holds where it is
+            >= 0.
     """
 
     above_lower: Float[np.ndarray, "S K"]
@@ -54,10 +57,10 @@ class Sandwich(NamedTuple):
 
 
 def sign_of_drift(task: SequenceClasses) -> Int8[np.ndarray, "K M"]:
-    """Predicted sign of z' of token l for the query of class n, from zero weights.
+    r"""Predicted sign of :math:`z'` of token l for the query of class n, from zero weights.
 
     +1  Theorem 2a: l is distinct and its class shares a token with another one, without which
-        xi_n = 0 and nothing moves;
+        :math:`\xi_n = 0` and nothing moves;
     -1  Theorem 2b: l is in class n and the only common token, and some class of the query that
         has it has a distinct token besides;
     -1  Corollary 2: l is one of several common tokens of a symmetric task, see `is_symmetric`;
@@ -120,11 +123,16 @@ def agreement(task: SequenceClasses, times: Times, z: Float[AnyArray, "S K M"]) 
 def relative_gain_error(
     task: SequenceClasses, z: Float[AnyArray, "S K M"]
 ) -> Float[np.ndarray, "S K"]:
-    """How far r(t) = r(0) chi(t) of Theorem 3 fails, counted from the first recorded time.
+    r"""How far :math:`r(t) = r(0)\, \chi(t)` of Theorem 3 fails, counted from the first time.
 
-    For the dominant token l0 of a class against each of its distinct tokens l:
-    |(1 + r_{l0/l}(t)) / (1 + r_{l0/l}(0) chi_l0(t)) - 1|, the relative error of f_nl0^2 / f_nl^2;
-    the largest over l. The law for these pairs implies it for all. NaN without distinct tokens.
+    For the dominant token :math:`l_0` of a class against each of its distinct tokens l it is
+
+    .. math::
+
+        \left| \frac{1 + r_{l_0/l}(t)}{1 + r_{l_0/l}(0)\, \chi_{l_0}(t)} - 1 \right|,
+
+    the relative error of :math:`f_{nl_0}^2 / f_{nl}^2`; the largest over l. The law for these pairs
+    implies it for all. NaN without distinct tokens.
     """
     z = _recorded(task, z)
     _, distinct, _ = _masks(task)
@@ -142,11 +150,16 @@ def relative_gain_error(
 def sandwich(
     task: SequenceClasses, z: Float[AnyArray, "S K M"], B: Float[AnyArray, "S K"]
 ) -> Sandwich:
-    """Theorem 3's bounds on the dominant token l0 of each class, counted from the first recorded
-    time: f_nl0(0)^2 B_n <= z_l0(t) - z_l0(0) <= B_n.
+    r"""Theorem 3's bounds on the dominant token :math:`l_0` of each class.
 
-    The lower one also needs f_nl0 not to fall: no other token of the class, common ones included,
-    may gain more than l0.
+    Counted from the first recorded time they are
+
+    .. math::
+
+        f_{nl_0}(0)^2 B_n \le z_{l_0}(t) - z_{l_0}(0) \le B_n.
+
+    The lower one also needs :math:`f_{nl_0}` not to fall: no other token of the class, common ones
+    included, may gain more than :math:`l_0`.
 
     Args:
         z: recorded logits.
@@ -172,13 +185,16 @@ def bound_from_xi(
     eta_z: float,
     weight: Real[Number, "*K"] | Sequence[float],
 ) -> Float[np.ndarray, "S K"]:
-    """B_n(t) - B_n(times[0]) = int weight_n eta_Z xi_n by the trapezoidal rule between `times`.
+    r"""Growth of :math:`B_n` since the first of the `times`, by the trapezoidal rule between them.
+
+    It is the integral of :math:`w_n\, \eta_Z\, \xi_n` with the `weight` :math:`w_n`.
 
     Args:
         times: recorded times in optimiser steps; the error is of second order in their spacing.
         xi: recorded "xi".
-        eta_z: learning rate of Z; with momentum mu, eta_Z / (1 - mu).
-        weight: pi(n) for anything that follows descent (the sgd clock), 1 by the paper's clock.
+        eta_z: learning rate of Z; with momentum :math:`\mu`, :math:`\eta_Z / (1 - \mu)`.
+        weight: :math:`\pi(n)` for anything that follows descent (the sgd clock), 1 by the paper's
+            clock.
     """
     check_times(times)
     xi = np.asarray(xi, np.float64)

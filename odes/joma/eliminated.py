@@ -6,8 +6,8 @@ With rates eta_Y of V and eta_Z of z, c = eta_Z/eta_Y, and one query, along the 
     exp      z = z_0 + (c/(2T)) sum_k (v_k^2 - v_k0^2)                                   exact
     softmax  z = z_0 + (c/(2T)) sum_k (v_k^2 - v_k0^2 - (|v_k|^2 - |v_k0|^2) b_0)        approximate
 
-elementwise, b_0 the mean attention at the start. As remembered, the printed line has 1/2 in front
-of the first term only; derivation and code have it on both.
+elementwise, b_0 the mean attention at the start. We derived the softmax line ourselves; it has
+1/2 in front of both terms, not of the first one only, and so has the code.
 
 The first line gives z^2, so z is a function of V only where its sign is known [ours]. For each
 token (z, sqrt(c) v) stays on z^2 - c |v|^2 = I. For I > 0 this hyperboloid has two sheets: z never
@@ -23,7 +23,7 @@ Delta_kl = E[g_k x_l] and
 
     sqrt(c)/T |V_l| = sqrt 2 erfinv(sqrt(2/pi) (sqrt(c)/T) eta_Y |Delta_l| t)            Theorem 2
 
-for every token l, in finite time [ours: erf(v/sqrt 2), not erf(v/2) as remembered; K nodes].
+for every token l, in finite time [ours: erf(v/sqrt 2), not erf(v/2); K nodes].
 """
 
 import functools
@@ -77,10 +77,10 @@ def solve_eliminated(
     dtype: DType = "float64",
     tolerances: Tolerances | None = None,
 ) -> Trajectory:
-    """Integrate V and r with the attention of Theorem 1; as `odes.joma.flow.solve`, for sgd.
+    r"""Integrate V and r with the attention of Theorem 1; as `odes.joma.flow.solve`, for sgd.
 
     Where Theorem 1 leaves the sign of a token's z open, which happens for linear attention with
-    z_0^2 <= c sum_k v_k0^2, that z is integrated as well.
+    :math:`z_0^2 \le c \sum_k v_{k0}^2`, that z is integrated as well.
     """
     checks.kind("init", init, Joint)
     check_given(task, optimizer, init, shape, temperature)
@@ -163,7 +163,7 @@ def _eliminated(
 
 
 def discriminancy(task: SequenceClasses) -> Float[Array, "K M"]:
-    """(K, M) Delta_kl = E[g_k x_l] of the fixed signal."""
+    r"""(K, M) :math:`\Delta_{kl} = \mathbb E[g_k x_l]` of the fixed signal."""
     joint = jnp.asarray(jnp.asarray(task.prior)[:, None] * jnp.asarray(task.probs))
     centred: Array = joint - jnp.mean(joint, axis=0, keepdims=True)
     return centred
@@ -172,7 +172,8 @@ def discriminancy(task: SequenceClasses) -> Float[Array, "K M"]:
 def blow_up(
     task: SequenceClasses, optimizer: Optimizer, temperature: Real[Number, ""] = 1.0
 ) -> Float[Array, ""]:
-    """t* in optimiser steps, at which the token with the largest |Delta_l| takes it all."""
+    r""":math:`t^*` in optimiser steps, at which the token with the largest
+    :math:`\lVert \Delta_l \rVert` takes it all."""
     return math.sqrt(math.pi / 2) / jnp.max(_speed(task, optimizer, temperature))
 
 
@@ -194,8 +195,8 @@ def solve_erf(
     record: Record = DEFAULT_RECORD,
     dtype: DType = "float64",
 ) -> Trajectory:
-    """Theorem 2, from zero weights whatever `init`; the run is `Status.DIVERGED` from t* on.
-    Otherwise as `odes.joma.flow.solve`."""
+    """Theorem 2, from zero weights whatever `init`; the run is `Status.DIVERGED` from :math:`t^*`
+    on. Otherwise as `odes.joma.flow.solve`."""
     check_given(task, optimizer, None, shape, temperature)
     del init
     return run(

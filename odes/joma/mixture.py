@@ -1,18 +1,28 @@
-"""Theorem 3 of JoMA (arXiv:2310.00535): a node on a mixture of isotropic Gaussians.
+r"""Theorem 3 of JoMA (arXiv:2310.00535): a node on a mixture of isotropic Gaussians.
 
-With uniform attention a node sees x ~ N(x_c, s^2 I) from cluster c, with a gradient that arrives
-from above and is constant within each, a_c = E[g | c] P(c). The paper's form, in unknown functions
-theta_1 and theta_2,
+With uniform attention a node sees :math:`x \sim \mathcal N(x_c, s^2 I)` from cluster c, with a
+gradient that arrives from above and is constant within each,
+:math:`a_c = \mathbb E[g \mid c]\, P(c)`. The paper's form, in unknown functions :math:`\theta_1`
+and :math:`\theta_2`,
 
-    v' = (1/|v|) sum_c a_c theta_1(r_c) x_c + (1/|v|^3) sum_c a_c theta_2(r_c) v
+.. math::
 
-is here explicit by Stein's lemma [ours], with u ~ N(r_c, s^2 |v|^2), r_c = v . x_c + residual:
+    v' = \frac{1}{\lVert v \rVert} \sum_c a_c\, \theta_1(r_c)\, x_c
+    + \frac{1}{\lVert v \rVert^3} \sum_c a_c\, \theta_2(r_c)\, v
 
-    v' = E[g phi'(u) x] = sum_c a_c (E[phi'(u)] x_c + s^2 E[phi''(u)] v)
+is here explicit by Stein's lemma [ours], with
+:math:`u \sim \mathcal N(r_c, s^2 \lVert v \rVert^2)`, :math:`r_c = v \cdot x_c` + residual:
 
-For a ReLU E[phi'] = Phi(r_c/(s |v|)), and E[phi''] is the density of u at 0. Assumes infinitely
-many samples and small steps. The paper's body was not at hand; that theta_1 = |v| E[phi'] and
-theta_2 = |v|^3 s^2 E[phi''] is what follows.
+.. math::
+
+    v' = \mathbb E[g\, \phi'(u)\, x]
+    = \sum_c a_c \bigl( \mathbb E[\phi'(u)]\, x_c + s^2\, \mathbb E[\phi''(u)]\, v \bigr).
+
+For a ReLU :math:`\mathbb E[\phi'] = \Phi(r_c / (s \lVert v \rVert))`, and
+:math:`\mathbb E[\phi'']` is the density of u at 0. Assumes infinitely many samples and small steps.
+We reconstructed the theorem without the paper's main text. From our form it follows that
+:math:`\theta_1 = \lVert v \rVert\, \mathbb E[\phi']` and
+:math:`\theta_2 = \lVert v \rVert^3 s^2\, \mathbb E[\phi'']`.
 """
 
 import math
@@ -33,7 +43,8 @@ NODES = 64
 def slopes(
     r: Float[AnyArray, " C"], width: Float[AnyArray, ""], activation: Activation
 ) -> tuple[Float[Array, " C"], Float[Array, " C"]]:
-    """(C,) E[phi'(u)] and E[phi''(u)] of u ~ N(r_c, width^2), width > 0."""
+    r"""(C,) :math:`\mathbb E[\phi'(u)]` and :math:`\mathbb E[\phi''(u)]` of
+    :math:`u \sim \mathcal N(r_c, \text{width}^2)`, width > 0."""
     r = jnp.asarray(r)
     if activation == "linear":
         return jnp.ones_like(r), jnp.zeros_like(r)
@@ -58,15 +69,15 @@ def velocity(
     residual: Float[AnyArray, " C"] | float = 0.0,
     activation: Activation = "relu",
 ) -> Float[Array, " D"]:
-    """v' of one node, at unit rate.
+    r""":math:`v'` of one node, at unit rate.
 
     Args:
         v: (D,) its weights, not zero.
-        centres: (C, D) means x_c of the clusters.
-        signal: (C,) a_c, mean gradient times probability of a cluster.
+        centres: (C, D) means :math:`x_c` of the clusters.
+        signal: (C,) :math:`a_c`, mean gradient times probability of a cluster.
         spread: standard deviation s of an entry around its mean, > 0.
         residual: (C,) what is added to v . x.
-        activation: phi.
+        activation: :math:`\phi`.
 
     Raises:
         ValueError: naming the argument, its value and what is allowed.

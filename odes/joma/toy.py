@@ -1,17 +1,41 @@
-"""Salient components first: v' = (mu - v) o exp(v^2/2) from zero (arXiv:2310.00535, section 4).
+r"""Salient components first: a heuristic of JoMA from zero weights (arXiv:2310.00535, section 4).
 
-A heuristic of the paper, not derived from its Theorems 1 and 3. With the part left to learn
-delta = 1 - v/mu and l = -ln delta, l' = exp(mu^2 (1 - e^-l)^2 / 2), so that exactly [ours]
+It is not derived from the paper's Theorems 1 and 3. Elementwise,
 
-    t(l) = int_0^l exp(-mu^2 (1 - e^-s)^2 / 2) ds,   t = e^{-mu^2/2} (l + c(mu)) for large l
-    c(mu) = int_0^inf (exp(mu^2/2 (1 - (1 - e^-s)^2)) - 1) ds
+.. math::
 
-which is Theorem 4, ln(1/delta_j)/ln(1/delta_k) -> e^{(mu_j^2 - mu_k^2)/2}, with its constant.
+    v' = (\mu - v) \odot e^{v^2/2}.
 
-With softmax in place of exp, v' = (mu - v) o softmax(v^2/(2T)), all components share a clock s that
-runs at ds/dt = 1/sum_j exp(v_j^2/(2T)), and in s each follows the equation above in v/sqrt(T). As
-l_j' = exp(v_j^2/(2T)) in s, the sum over j of what the l_j gain is t itself [ours]: under softmax
-t = sum_j ln((mu_j - v_j(0))/(mu_j - v_j)). So the paper's Fig. 4 is known without a solver.
+With the part left to learn :math:`\delta = 1 - v/\mu` and :math:`l = -\ln \delta`, this is
+:math:`l' = e^{\mu^2 (1 - e^{-l})^2 / 2}`, so that exactly [ours]
+
+.. math::
+
+    \begin{align*}
+    t(l) &= \int_0^l e^{-\mu^2 (1 - e^{-s})^2 / 2}\, ds, \qquad
+        t = e^{-\mu^2/2}\, \bigl( l + c(\mu) \bigr) \text{ for large } l \\
+    c(\mu) &= \int_0^\infty
+        \Bigl( e^{\frac{\mu^2}{2} \left( 1 - (1 - e^{-s})^2 \right)} - 1 \Bigr)\, ds
+    \end{align*}
+
+which is Theorem 4,
+
+.. math::
+
+    \frac{\ln(1/\delta_j)}{\ln(1/\delta_k)} \to e^{(\mu_j^2 - \mu_k^2)/2},
+
+with its constant.
+
+With softmax in place of exp, :math:`v' = (\mu - v) \odot \operatorname{softmax}(v^2/(2T))`, all
+components share a clock s that runs at :math:`ds/dt = 1/\sum_j e^{v_j^2/(2T)}`, and in s each
+follows the equation above in :math:`v/\sqrt T`. As :math:`l_j' = e^{v_j^2/(2T)}` in s, the sum over
+j of what the :math:`l_j` gain is t itself [ours]: under softmax
+
+.. math::
+
+    t = \sum_j \ln \frac{\mu_j - v_j(0)}{\mu_j - v_j}.
+
+So the paper's Fig. 4 is known without a solver.
 """
 
 import math
@@ -31,7 +55,7 @@ BISECTIONS = 60
 
 
 def time_to_learn(level: Real[Number, "*#B"], mu: Real[Number, "*#B"]) -> Float[Array, "*B"]:
-    """t at which ln(1/delta) = `level` >= 0, elementwise."""
+    r"""t at which :math:`\ln(1/\delta)` is `level` >= 0, elementwise."""
     s, weight = _nodes(level)
     slope = jnp.exp(-(jnp.asarray(mu)[..., None] ** 2) * (1 - jnp.exp(-s)) ** 2 / 2)
     return jnp.sum(weight * slope, axis=-1)
@@ -40,7 +64,8 @@ def time_to_learn(level: Real[Number, "*#B"], mu: Real[Number, "*#B"]) -> Float[
 def level_after(
     s: Float[AnyArray, "S 1"], mu: Float[AnyArray, " D"], start: Float[AnyArray, " D"]
 ) -> Float[Array, "S D"]:
-    """(S, D) ln(1/delta) a time `s` after it was `start`: the inverse of `time_to_learn`."""
+    r"""(S, D) :math:`\ln(1/\delta)` a time `s` after it was `start`: the inverse of
+    `time_to_learn`."""
     shape = s.shape[0], mu.shape[0]
     mu, start = (jnp.broadcast_to(jnp.asarray(x)[None], shape) for x in (mu, start))
     target = s + time_to_learn(start, mu)
@@ -64,10 +89,10 @@ def under_softmax(
     start: Float[AnyArray, " D"],
     temperature: Real[Number, ""] = 1.0,
 ) -> tuple[Float[Array, " S"], Float[Array, "S D"]]:
-    """v' = (mu - v) o softmax(v^2/(2T)) in closed form.
+    r""":math:`v' = (\mu - v) \odot \operatorname{softmax}(v^2/(2T))` in closed form.
 
     Args:
-        s: (S,) values of the clock of v' = (mu - v) o exp(v^2/(2T)), from 0.
+        s: (S,) values of the clock of :math:`v' = (\mu - v) \odot e^{v^2/(2T)}`, from 0.
         mu: (D,) critical point, > 0.
         start: (D,) v at s = 0, in [0, mu).
         temperature: T.
@@ -82,13 +107,13 @@ def under_softmax(
 
 
 def delay(mu: Real[Number, ""]) -> Float[Array, ""]:
-    """c(mu)."""
+    r""":math:`c(\mu)`."""
     s, weight = _nodes(FAR)
     return jnp.sum(weight * jnp.expm1(mu**2 / 2 * (1 - (1 - jnp.exp(-s)) ** 2)))
 
 
 def speed_up(mu: Real[Number, ""], other: Real[Number, ""]) -> float:
-    """e^{(mu^2 - other^2)/2}, the limit of Theorem 4."""
+    r"""The limit of Theorem 4, :math:`e^{(\mu_j^2 - \mu_k^2)/2}` of `mu` and `other`."""
     return math.exp((float(mu) ** 2 - float(other) ** 2) / 2)
 
 

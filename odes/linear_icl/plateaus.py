@@ -1,9 +1,15 @@
-"""Losses at which in-context regression rests: principal component regression with m components.
+r"""Losses at which in-context regression rests: principal component regression with m components.
 
-Zhang, Singh, Latham, Saxe (arXiv:2501.16265), with g_d = 1 + (1 + tr(Lambda)/lambda_d)/N:
+Zhang, Singh, Latham, Saxe (arXiv:2501.16265), with
+:math:`g_d = 1 + (1 + \operatorname{tr}(\Lambda)/\lambda_d)/N`:
 
-    L_m = tr(Lambda) - sum_{d<=m} lambda_d / g_d                                       eq. 19
-    M = sum_{d<=m} lambda_d^-1 g_d^-1 e_d e_d^T,  v_d = (lambda_d g_d)^(-1/3)            eqs. 18, 20
+.. math::
+
+    \begin{align*}
+    L_m &= \operatorname{tr}(\Lambda) - \sum_{d \le m} \frac{\lambda_d}{g_d} \tag{19} \\
+    M &= \sum_{d \le m} \lambda_d^{-1} g_d^{-1}\, e_d e_d^\top \tag{18} \\
+    v_d &= (\lambda_d g_d)^{-1/3} \tag{20}
+    \end{align*}
 """
 
 import jax.numpy as jnp
@@ -14,7 +20,7 @@ from dynsim.precision import AnyArray, precision, settle
 
 
 def plateaus(task: Regression) -> Float[AnyArray, " D1"]:
-    """(D + 1,) losses L_0 to L_D of eq. 19, in float64."""
+    """(D + 1,) losses :math:`L_0` to :math:`L_D` of eq. 19, in float64."""
     with precision("float64", task):
         found = losses(task.astype("float64"))
     return settle(found)
@@ -28,7 +34,8 @@ def losses(task: Regression) -> Float[Array, " D1"]:
 
 
 def amplitudes(task: Regression) -> Float[Array, " D"]:
-    """(D,) v_d = |k_d| = |q_d| of a head that has learned component d, eq. 20a."""
+    r"""(D,) :math:`v_d = \lVert k_d \rVert = \lVert q_d \rVert` of a head that has learned
+    component d, eq. 20a."""
     return (jnp.asarray(task.spectrum) * task.gain) ** (-1 / 3)
 
 

@@ -1,19 +1,28 @@
-"""One head that learns one principal component, in closed form (arXiv:2501.16265, eqs. 20, 21).
+r"""One head that learns one principal component, in closed form (arXiv:2501.16265, eqs. 20, 21).
 
-A head with k = q = v e_d, while the others stay where they are, follows
+A head with :math:`k = q = v\, e_d`, while the others stay where they are, follows
 
-    tau v' = lambda^2 v^2 - lambda^3 g v^5,   v -> v* = (lambda g)^(-1/3)                eq. 21
+.. math::
 
-In u = v/v* this is tau u' = lambda^2 v* u^2 (1 - u^3), by partial fractions [ours]
+    \tau v' = \lambda^2 v^2 - \lambda^3 g\, v^5, \qquad
+    v \to v^* = (\lambda g)^{-1/3}. \tag{21}
 
-    F(u) = -1/u + (1/3) (-ln|1 - u| + (1/2) ln(1 + u + u^2)) - (1/sqrt 3) arctan((2u + 1)/sqrt 3)
-    t = (tau / (lambda^2 v*)) (F(u) - F(u_0))
+In :math:`u = v/v^*` this is :math:`\tau u' = \lambda^2 v^* u^2 (1 - u^3)`, by partial fractions
+[ours]
 
-From an arbitrary small start [ours]: to lowest order v' = lambda^2 k q / tau and cyclically, so
-that the squares of the three grow at one rate, 2 lambda^2 v k q / tau, and v k q > 0 reaches
-infinity after (tau/lambda^2) R_F(v^2, k^2, q^2) with Carlson's integral. It takes the place of
-1/v_0, to which it reduces for three equal numbers. Where v k q < 0 the smallest square falls to
-zero first.
+.. math::
+
+    \begin{align*}
+    F(u) &= -\frac1u + \frac13 \left( -\ln|1 - u| + \frac12 \ln(1 + u + u^2) \right)
+        - \frac{1}{\sqrt3} \arctan\frac{2u + 1}{\sqrt3} \\
+    t &= \frac{\tau}{\lambda^2 v^*} \bigl( F(u) - F(u_0) \bigr)
+    \end{align*}
+
+From an arbitrary small start [ours]: to lowest order :math:`v' = \lambda^2 k q / \tau` and
+cyclically, so that the squares of the three grow at one rate, :math:`2 \lambda^2 v k q / \tau`, and
+:math:`v k q > 0` reaches infinity after :math:`(\tau/\lambda^2)\, R_F(v^2, k^2, q^2)` with
+Carlson's integral. It takes the place of :math:`1/v_0`, to which it reduces for three equal
+numbers. Where :math:`v k q < 0` the smallest square falls to zero first.
 """
 
 import math
@@ -33,7 +42,7 @@ BISECTIONS = 60
 
 
 def antiderivative(u: Float[AnyArray, "*S"]) -> Float[Array, "*S"]:
-    """F(u), of which 1/(u^2 (1 - u^3)) is the derivative; u > 0, u != 1."""
+    """F(u), of which :math:`1/(u^2 (1 - u^3))` is the derivative; u > 0, u != 1."""
     u = jnp.asarray(u)
     logarithms = -jnp.log(jnp.abs(1 - u)) + jnp.log1p(u + u**2) / 2
     turn = jnp.arctan((2 * u + 1) / math.sqrt(3)) / math.sqrt(3)
@@ -43,7 +52,8 @@ def antiderivative(u: Float[AnyArray, "*S"]) -> Float[Array, "*S"]:
 def time_to_reach(
     v: Float[AnyArray, " D"], v_0: Float[AnyArray, " D"], task: Regression
 ) -> Float[Array, " D"]:
-    """(D,) time in units of tau that eq. 21 takes from v_0 to v, for each component."""
+    r"""(D,) time in units of :math:`\tau` that eq. 21 takes from `v_0` to `v`, for each
+    component."""
     end = amplitudes(task)
     rate = jnp.asarray(task.spectrum) ** 2 * end
     return (antiderivative(v / end) - antiderivative(v_0 / end)) / rate
@@ -52,7 +62,8 @@ def time_to_reach(
 def share(
     t: Float[AnyArray, "S 1"], v_0: Float[AnyArray, " D"], task: Regression
 ) -> Float[Array, "S D"]:
-    """(S, D) u = v/v* at times `t` in units of tau: the inverse of `time_to_reach`."""
+    r"""(S, D) :math:`u = v/v^*` at times `t` in units of :math:`\tau`: the inverse of
+    `time_to_reach`."""
     end = amplitudes(task)
     first = jnp.asarray(v_0) / end
     target = antiderivative(first)[None] + t * (jnp.asarray(task.spectrum) ** 2 * end)[None]
@@ -80,8 +91,12 @@ def share(
 def carlson(
     x: Float[AnyArray, "*B"], y: Float[AnyArray, "*B"], z: Float[AnyArray, "*B"]
 ) -> Float[Array, "*B"]:
-    """Carlson's R_F(x, y, z) = (1/2) int_0^inf ds / sqrt((s + x) (s + y) (s + z)), by duplication;
-    all >= 0, at most one of them 0."""
+    r"""Carlson's integral, by duplication; all arguments >= 0, at most one of them 0:
+
+    .. math::
+
+        R_F(x, y, z) = \frac12 \int_0^\infty \frac{ds}{\sqrt{(s + x) (s + y) (s + z)}}.
+    """
 
     def double(_: Int[Array, ""], point: tuple[Array, Array, Array]) -> tuple[Array, Array, Array]:
         x, y, z = (jnp.sqrt(each) for each in point)
@@ -93,8 +108,8 @@ def carlson(
 
 
 def waits(init: Separate) -> Float[Array, "H D"]:
-    """(H, D) time to infinity of the linear term of eq. 21 for each head and component, in units of
-    tau/lambda_d^2; from a start of any size and sign. Rank 1."""
+    r"""(H, D) time to infinity of the linear term of eq. 21 for each head and component, in units
+    of :math:`\tau/\lambda_d^2`; from a start of any size and sign. Rank 1."""
     v, k, q = (
         jnp.broadcast_to(x, init.k[:, 0].shape)
         for x in (init.v[:, None], init.k[:, 0], init.q[:, 0])
@@ -108,8 +123,8 @@ def waits(init: Separate) -> Float[Array, "H D"]:
 
 
 def starts(init: Separate, D: int) -> Float[Array, " D"]:
-    """(D,) the v_0 of eq. 21 for each component: one over the shortest wait among the heads that
-    learned none before it; 0 where no head is left."""
+    """(D,) the :math:`v_0` of eq. 21 for each component: one over the shortest wait among the heads
+    that learned none before it; 0 where no head is left."""
     each = waits(init)
     free = jnp.ones(each.shape[0], bool)
     found = []
@@ -122,6 +137,6 @@ def starts(init: Separate, D: int) -> Float[Array, " D"]:
 
 
 def escape_times(task: Regression, v_0: Float[AnyArray, " D"]) -> Float[Array, " D"]:
-    """(D,) times 1/(lambda_d^2 v_0), in units of tau, at which the loss leaves its plateaus; inf
-    where v_0 is 0."""
+    r"""(D,) times :math:`1/(\lambda_d^2 v_0)`, in units of :math:`\tau`, at which the loss leaves
+    its plateaus; inf where `v_0` is 0."""
     return 1 / (jnp.asarray(task.spectrum) ** 2 * v_0)

@@ -55,7 +55,7 @@ def stairs(task: Regression, init: Model, t: Float[Array, "S 1"]) -> Float[Array
 
 
 def sigmoid(task: Regression, init: Model, t: Float[Array, "S 1"]) -> Float[Array, "S D"]:
-    """Eq. 10, for any white Lambda = lambda I: all components are learned as one."""
+    r"""Eq. 10, for any white :math:`\Lambda = \lambda I`: all components are learned as one."""
     assert isinstance(init, Merged)
     size = task.spectrum[0]
     root = jnp.sqrt(jnp.asarray(task.D, t.dtype))

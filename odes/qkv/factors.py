@@ -61,14 +61,15 @@ from odes.theory import named, refusal
 
 
 class Layer(eqx.Module):
-    """The factors as the tokens see them, and the layer that they make up.
+    r"""The factors as the tokens see them, and the layer that they make up.
 
     Attributes:
         Y: (H, M, M) effective decoder logits of each head.
         Z: (H, Q, M) effective attention logits of each head, for each query.
-        Q: (H, Q, r) what U_q W_Q is.
-        K: (H, M, r) what U W_K is.
-        A: (H, M, d) what U W_V^T is, and D: (M, d) the decoder; None where it is tied to U.
+        Q: (H, Q, r) what :math:`U_q W_Q` is.
+        K: (H, M, r) what :math:`U W_K` is.
+        A: (H, M, d) what :math:`U W_V^\top` is, and D: (M, d) the decoder; None where it is tied to
+            U.
     """
 
     Y: Float[AnyArray, "H M M"]
@@ -87,8 +88,8 @@ class Factors(NamedTuple):
 
 
 class Problem(NamedTuple):
-    """What the right-hand side needs: the task, C and its query block C_qq, 1/sqrt(d), and the
-    number of contextual tokens."""
+    r"""What the right-hand side needs: the task, C and its query block :math:`C_{qq}`,
+    :math:`1/\sqrt d`, and the number of contextual tokens."""
 
     task: SequenceClasses
     C: Float[Array, "M M"]
@@ -227,8 +228,8 @@ def _solve(
 def gradient(
     problem: Problem, factors: Factors, *, residual: bool = False, frozen: tuple[str, ...] = ()
 ) -> Factors:
-    """What the factors move against, at the rates of the weights: minus the right-hand sides of
-    the module over eta, and 0 for what is frozen."""
+    r"""What the factors move against, at the rates of the weights: minus the right-hand sides of
+    the module over :math:`\eta`, and 0 for what is frozen."""
     task, C, C_qq, scale, context = problem
     G_Y, G_Z = _layer_gradient(task, _heads(problem, factors, residual), context)
     Q, K = factors.Z

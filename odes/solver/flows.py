@@ -1,34 +1,59 @@
-"""Flows of an optimiser: continuous time for any gradient, plain, with momentum and Adam's.
+r"""Flows of an optimiser: continuous time for any gradient, plain, with momentum and Adam's.
 
 The parameters are any pytree that the rule descends: for an `Optimizer` with fields `Y` and `Z`,
 such as a `YZ` in `odes.yz.population` and a handful of numbers in `odes.symmetric`, for a `Descent`
-any at all. G is the gradient of the population loss, t = 1 is one optimiser step. Assumes eta -> 0
-at fixed decays.
+any at all. G is the gradient of the population loss, t = 1 is one optimiser step. Assumes
+:math:`\eta \to 0` at fixed decays. "plain" is exact for :math:`\mu = 0`, "rescaled" has no inertia,
+"heavy-ball" is right to first order in :math:`1 - \mu`, and "matched" is read half a step later:
 
-    plain         p' = -eta G                                       exact for mu = 0
-    corrected     the above or the matched flow to the next order in eta, see below
-    rescaled      p' = -eta/(1-mu) G                                no inertia
-    heavy-ball    v' = G - (1-mu) v,               p' = -eta v      first order in 1-mu
-    matched       v' = -ln(mu) (G/(1-mu) - v),     p' = -eta v      read half a step later
-    adam          m' = l1 (G - m),  v' = l2 (G^2 - v),  p' = -eta m_hat / (sqrt(v_hat) + eps),
-                  l = 1 - b,  m_hat = m / (1 - exp(-l1 t)),  v_hat alike
-    matched-adam  the same with l = -ln b, the first step exact, then read half a step later
+.. math::
+
+    \begin{align*}
+    p' &= -\eta\, G \tag{plain} \\
+    p' &= -\frac{\eta}{1-\mu}\, G \tag{rescaled} \\
+    v' &= G - (1-\mu)\, v, & p' &= -\eta\, v \tag{heavy-ball} \\
+    v' &= -\ln(\mu) \left( \frac{G}{1-\mu} - v \right), & p' &= -\eta\, v \tag{matched}
+    \end{align*}
+
+"corrected" is the plain or the matched flow to the next order in :math:`\eta`, see below. "adam" is
+
+.. math::
+
+    \begin{align*}
+    m' &= \lambda_1 (G - m), \qquad v' = \lambda_2 (G^2 - v), \qquad
+        p' = -\eta\, \frac{\hat m}{\sqrt{\hat v} + \epsilon} \\
+    \hat m &= \frac{m}{1 - e^{-\lambda_1 t}}, \qquad \hat v = \frac{v}{1 - e^{-\lambda_2 t}}
+    \end{align*}
+
+with :math:`\lambda = 1 - b`, and "matched-adam" the same with :math:`\lambda = -\ln b`, the first
+step exact, then read half a step later.
 
 A matched flow's averages decay over one unit of time exactly as over one step, and reading it
 at t = k + 1/2 makes its integral the midpoint rule of the sum that descent forms. Momentum
 starts from rest and hardly moves in the first half step.
 
 Corrected flows [ours], by backward error analysis, H being the Hessian. Descent without momentum
-follows p' = -eta (G + 1/2 H eta G) up to O(eta^3). With momentum and e = eta/(1-mu) the slow motion
-is p' = -e (G + c H e G), c = (1+mu)/(2(1-mu)), which v' = (G/(1-mu) - v)/c, p' = -eta v has if it
-starts from v = G/(1+mu), so that what the start leaves behind is right as well. The matched flow
-has -1/ln(mu) for c, 9.491 against 9.5 at mu = 0.9, but moves p by an eighth of the first real step
-before that step.
+follows :math:`p' = -\eta\, (G + \tfrac12 H \eta\, G)` up to :math:`O(\eta^3)`. With momentum and
+:math:`e = \eta/(1-\mu)` the slow motion is
 
-Adam [ours] moves by eta in its very first step, however small G is, and away from zero weights only
-this step gives Z a gradient at all; no expansion in eta holds across it. So it is taken as it is,
-drawn as a straight line, and the flow takes over at t = 3/2 with what the averages hold by then: G
-at the start for one unit of time, G after the first step for half a unit.
+.. math::
+
+    p' = -e\, (G + c\, H e\, G), \qquad c = \frac{1+\mu}{2 (1-\mu)},
+
+which the flow
+
+.. math::
+
+    v' = \frac1c \left( \frac{G}{1-\mu} - v \right), \qquad p' = -\eta\, v
+
+has if it starts from :math:`v = G/(1+\mu)`, so that what the start leaves behind is right as well.
+The matched flow has :math:`-1/\ln \mu` for c, 9.491 against 9.5 at :math:`\mu = 0.9`, but moves p
+by an eighth of the first real step before that step.
+
+Adam [ours] moves by :math:`\eta` in its very first step, however small G is, and away from zero
+weights only this step gives Z a gradient at all; no expansion in :math:`\eta` holds across it. So
+it is taken as it is, drawn as a straight line, and the flow takes over at t = 3/2 with what the
+averages hold by then: G at the start for one unit of time, G after the first step for half a unit.
 """
 
 import functools

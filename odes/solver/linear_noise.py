@@ -1,20 +1,25 @@
-"""Covariance over seeds of what stochastic descent reaches, by the adjoint of descent.
+r"""Covariance over seeds of what stochastic descent reaches, by the adjoint of descent.
 
 Linear noise approximation. Runs scatter around a mean that follows descent without noise: a step is
-(p, u)_{k+1} = U(p_k, u_k, G(p_k)), with u a velocity or Adam's averages. Noise in the gradient of
-step k has covariance C(p_k) and is independent from step to step. To first order in it observables
-O of the weights after S steps have
+:math:`(p, u)_{k+1} = U(p_k, u_k, G(p_k))`, with u a velocity or Adam's averages. Noise in the
+gradient of step k has covariance :math:`C(p_k)` and is independent from step to step. To first
+order in it observables O of the weights after S steps have
 
-    Cov(O, O') = sum_{k < S} lambda_k^T C(p_k) lambda'_k
+.. math::
 
-where lambda_k is the derivative of O by something added to the gradient of step k. From a_S = dO
-back to the start
+    \operatorname{Cov}(O, O') = \sum_{k < S} \lambda_k^\top\, C(p_k)\, \lambda_k'
 
-    lambda_k = dU/dG^T a_{k+1},     a_k = dU/d(p, u)^T a_{k+1} + Hess lambda_k
+where :math:`\lambda_k` is the derivative of O by something added to the gradient of step k. From
+:math:`a_S`, the derivative of O by the last state, back to the start
 
-with the Hessian of what G is the gradient of. Nothing of the size of C or of the Hessian is formed,
-and of the states on the way only as many are kept as are made again from one of them to the next.
-Linear means that runs scatter so little that all of them see the same Hessian on their way.
+.. math::
+
+    \lambda_k = \left( \frac{\partial U}{\partial G} \right)^{\!\top} a_{k+1}, \qquad
+    a_k = \left( \frac{\partial U}{\partial (p, u)} \right)^{\!\top} a_{k+1} + H\, \lambda_k
+
+with the Hessian H of what G is the gradient of. Nothing of the size of C or of the Hessian is
+formed, and of the states on the way only as many are kept as are made again from one of them to the
+next. Linear means that runs scatter so little that all of them see the same Hessian on their way.
 """
 
 import functools
@@ -56,13 +61,13 @@ class Passed(NamedTuple):
 
 
 class Descent(NamedTuple):
-    """Descent and its noise.
+    r"""Descent and its noise.
 
     Attributes:
         rule: the update rule, made of traced numbers.
         derive: from the weights, the gradient and whatever else `noise` needs.
-        noise: (P, P) lambda^T C lambda' of all pairs, from the derivatives (P, ...) of the latter
-            along each lambda.
+        noise: (P, P) :math:`\lambda^\top C \lambda'` of all pairs, from the derivatives (P, ...) of
+            the latter along each :math:`\lambda`.
         observe: from the weights, P numbers, and what else is to be known of them.
         count: of how many weights each number of the parameters is the common value; one each if
             None. The gradient is that of a single one of them.
@@ -110,7 +115,7 @@ class Descent(NamedTuple):
         return Passed(State(slopes, memory), jnp.zeros_like(passed.covariance), values, beside)
 
     def back(self, passed: Passed, state: State, k: Int[Array, ""]) -> Passed:
-        """From a_{k+1} to a_k, with what the noise of step k adds."""
+        """From :math:`a_{k+1}` to :math:`a_k`, with what the noise of step k adds."""
         (gradient, _), derivative = jax.linearize(self.derive, state.params)
         _, pull = jax.vjp(functools.partial(self.update, k=k), state, gradient)
 

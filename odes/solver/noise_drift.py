@@ -1,14 +1,18 @@
-"""How far noise moves the mean of what stochastic descent reaches: the noise-induced drift.
+r"""How far noise moves the mean of what stochastic descent reaches: the noise-induced drift.
 
-With noise s xi in the gradients, xi_k independent from step to step and of mean zero, an observable
-O of the weights after some steps has the mean
+With noise :math:`s\, \xi` in the gradients, :math:`\xi_k` independent from step to step and of mean
+zero, an observable O of the weights after some steps has the mean
 
-    E O = O at s = 0  +  s^2 E[ (1/2) d^2 O / ds^2 ]  +  O(s^3)
+.. math::
 
-in which only pairs of one and the same xi_k survive the average: the curvature of the gradient has
-moved what noise has spread. The derivative is carried along with descent, by forward mode through
-every step, for a few draws of the noise, over which the average is taken. It is smooth in all
-numbers but the draws, and of the first order in 1/B, where `odes.solver.linear_noise` is its root.
+    \mathbb E\, O = O \Big|_{s=0}
+    + s^2\, \mathbb E \left[ \frac12 \frac{\partial^2 O}{\partial s^2} \right] + O(s^3)
+
+in which only pairs of one and the same :math:`\xi_k` survive the average: the curvature of the
+gradient has moved what noise has spread. The derivative is carried along with descent, by forward
+mode through every step, for a few draws of the noise, over which the average is taken. It is smooth
+in all numbers but the draws, and of the first order in 1/B, where `odes.solver.linear_noise` is its
+root.
 """
 
 from collections.abc import Callable, Sequence

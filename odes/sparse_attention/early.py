@@ -47,12 +47,12 @@ def signal(task: Retrieval) -> Float[Array, ""]:
 
 
 def growth_rate(task: Retrieval) -> Float[Array, ""]:
-    """l, at which weights and scores leave zero, per unit of eta t."""
+    r"""Rate at which weights and scores leave zero, per unit of :math:`\eta t`."""
     return task.B**0.5 * signal(task) / task.T
 
 
 def escape_time(task: Retrieval) -> Float[Array, ""]:
-    """t*, in units of 1/eta steps, at which the attention blows up."""
+    r""":math:`t^*`, in units of :math:`1/\eta` steps, at which the attention blows up."""
     return math.sqrt(math.pi / 2) / growth_rate(task)
 
 

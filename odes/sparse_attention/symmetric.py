@@ -1,18 +1,28 @@
-"""The exact reduction of retrieval to four numbers, and its flow for any optimiser.
+r"""The exact reduction of retrieval to four numbers, and its flow for any optimiser.
 
 From W = 0, a = 0 every score of a copy of x_T moves alike, and so does every other score, every
-weight of the fixed token's column of W and every other weight: W_ij = u_j sign(W*_ij). With
-A = B alpha the attention on the copies, alpha = 1/((T-B) e^{-Da} + B),
+weight of the fixed token's column of W and every other weight:
+:math:`W_{ij} = u_j \operatorname{sign}(W^*_{ij})`. With :math:`A = B \alpha` the attention on the
+copies, :math:`\alpha = 1 / ((T-B)\, e^{-\Delta a} + B)`, and :math:`w = \sqrt d\, u`,
+:math:`\tilde w = \sqrt d\, \tilde u`, :math:`\lVert W \rVert^2 = \tilde w^2 + (d-1)\, w^2`,
 
-    L = (1/2) [(1-A)^2 |W|^2/(d (T-B)) + sigma~ (A w~ - 1)^2 + sigma (d-1) (A w - 1)^2]     eq. 17
-    w = sqrt(d) u,  w~ = sqrt(d) u~,  |W|^2 = w~^2 + (d-1) w^2
+.. math::
 
-which is eq. 12 for p = 0. A number that stands for n weights moves by 1/n of dL/d(number), whatever
-the rule. So Da' = -(T/(B (T-B))) dL/dDa under SGD [ours], because B scores share the pull: eq. 14
-as printed, -dL/dDa, is close to that for B = 1 alone.
+    L = \tfrac12 \left[ \frac{(1-A)^2 \lVert W \rVert^2}{d (T-B)}
+    + \tilde\sigma (A \tilde w - 1)^2 + \sigma (d-1) (A w - 1)^2 \right] \tag{17}
 
-Assumes batch -> infinity and eta -> 0; what momentum, Adam and the next order in eta make of it is
-in `odes.solver.flows`.
+which is eq. 12 for p = 0. A number that stands for n weights moves by 1/n of the derivative of L by
+it, whatever the rule. So under SGD [ours]
+
+.. math::
+
+    \Delta a' = -\frac{T}{B (T-B)}\, \frac{\partial L}{\partial \Delta a},
+
+because B scores share the pull: eq. 14 as printed, :math:`-\partial L / \partial \Delta a`, is
+close to that for B = 1 alone.
+
+Assumes an infinite batch and :math:`\eta \to 0`; what momentum, Adam and the next order in
+:math:`\eta` make of it is in `odes.solver.flows`.
 """
 
 import functools
@@ -36,7 +46,7 @@ from odes.solver.tolerances import Tolerances, checked_tolerances
 
 class Alike(eqx.Module):
     """One number for each kind of weight: magnitude of an entry of W in the column of the fixed
-    token and elsewhere, score of a copy of x_T and of another token."""
+    token and elsewhere, score of a copy of :math:`x_T` and of another token."""
 
     fixed: Float[Array, ""]
     rest: Float[Array, ""]

@@ -38,7 +38,7 @@ def descend(
     record: Record = DEFAULT_RECORD,
     dtype: DType = "float64",
 ) -> Trajectory:
-    """Descend the population loss (batch -> infinity) step by step, from zero weights.
+    """Descend the population loss (infinite batch) step by step, from zero weights.
 
     Args:
         task, length, dtype: as in `solve`.

@@ -52,7 +52,8 @@ def gradient(task: SymmetricTask, state: State, context: Context) -> State:
 
 
 def correction(task: SymmetricTask, state: State, now: Reduced) -> Float[Array, ""]:
-    """tr(Sigma Hess l_n) / 2 of a class, see `dynsim.yz.finite_length`."""
+    r""":math:`\operatorname{tr}(\Sigma\, \nabla^2 \ell_n) / 2` of a class, see
+    `dynsim.yz.finite_length`."""
     Y, f, g = state.Y, now.f, now.g
     # Probability of all outputs of a kind, and what the terms Y_i - f_i y have at them, less what
     # they have at the own output.

@@ -1,10 +1,10 @@
-"""Symmetric sequence classes reduced to a few numbers: gradient and profiles [ours].
+r"""Symmetric sequence classes reduced to a few numbers: gradient and profiles [ours].
 
-Let every class have the same distinct tokens' profile p_i (i = 1..D), all classes share the
-common tokens with class-independent probabilities rho_j (j = 1..C), every query serve the same
-number q of classes and all classes be equally likely, as in the Syn tasks of Scan and Snap
-(section 6). From zero weights, in the limit T -> infinity (Lemma 2), every entry of Y and Z then
-stays equal to one of 4 D + 3 C numbers, whatever K and M are: gradients keep the symmetry, and
+Let every class have the same distinct tokens' profile :math:`p_i` (i = 1..D), all classes share the
+common tokens with class-independent probabilities :math:`\rho_j` (j = 1..C), every query serve the
+same number q of classes and all classes be equally likely, as in the Syn tasks of Scan and Snap
+(section 6). From zero weights, in the limit :math:`T \to \infty` (Lemma 2), every entry of Y and Z
+then stays equal to one of 4 D + 3 C numbers, whatever K and M are: gradients keep the symmetry, and
 so does any elementwise optimiser. Nothing is approximated. The numbers are those of
 `odes.symmetric.state`; `odes.symmetric.placement` finds them in a task, and puts them back.
 """
@@ -32,7 +32,7 @@ def measure(task: SymmetricTask, state: State) -> Reduced:
 
     Small probabilities keep their relative precision as in `yz.cross_entropy`: everything is
     formed from logits relative to the own one, the residual as the sum of the wrong
-    probabilities and never as 1 - alpha_own.
+    probabilities and never as one minus the right one.
     """
     Y, z = state.Y, state.Z
     # Neither a concatenation nor a dot product, both of which would move a batch to the front.
@@ -71,7 +71,7 @@ def direction(task: SymmetricTask, state: State) -> State:
     all of them together, so that elementwise optimisers (Adam) may be applied to it. A distinct
     token occurs in one class, a common one in all K (Y) and in the K / num_queries classes of
     its query (Z); each class weighs 1/K. Rows of Y keep their sums:
-    own + (K-1) other + (M-K) rest = 0 and K common_next + (M-K) common_rest = 0.
+    `own + (K - 1) other + (M - K) rest = 0` and `K common_next + (M - K) common_rest = 0`.
     """
     now = measure(task, state)
     f, g = now.f, now.g

@@ -11,8 +11,8 @@ the noise alone.
 
 Assumes: eta -> 0 at fixed eta tau_xi^2 (the stationary noise of the steps themselves is larger by
 the factor 2/(2 - eta lambda)), the whole population as batch, no noise on a and b themselves
-(`odes.two_stage.sde` has that), and what `odes.two_stage.loss` assumes. The paper was at hand in
-fragments: this is a reconstruction derived by us.
+(`odes.two_stage.sde` has that), and what `odes.two_stage.loss` assumes. We reconstructed these
+equations from fragments of the paper and derived them ourselves; they are not the authors' text.
 """
 
 from collections.abc import Callable

@@ -1,24 +1,53 @@
-"""The loss of P and Q as a function of seven numbers, by quadrature (arXiv:2502.20681).
+r"""The loss of P and Q as a function of seven numbers, by quadrature (arXiv:2502.20681).
 
 The reduced state replaces W and V by the signal amplitudes a = W[0,0], b = V[0,0] and by the
-mean squares v_k of five blocks, which the loss sees as isotropic. For a query of class y, with
-p = gamma0 + s1 |g| and g, h, e, f ~ N(0, 1), the outputs are
+mean squares :math:`v_k` of five blocks, which the loss sees as isotropic. For a query of class y,
+with :math:`p = \gamma_0 + s_1 |g|` and :math:`g, h, e, f \sim \mathcal N(0, 1)`, the outputs are
 
-    y N_W = (kappa/2) pbar w + sqrt(VarW) f,     w = a p + sqrt(v_h) s1 sqrt(d-1) h
-    y N_V = -+(kappa/4) D(m, s) + sqrt(VarV) f   (- for y = +1)
-    y = +1:  m = r t e,          s^2 = s2^4 (d-1)^2 v_M
-    y = -1:  m = r (b r + t e),  s^2 = s2^4 (d-1)^2 v_M + s2^2 (d-1) r^2 v_u
+.. math::
 
-with t = s2 sqrt((d-1) v_e). The variances are those of a mean over L-1 context tokens,
+    \begin{align*}
+    y\, N_W &= \tfrac{\kappa}{2}\, \bar p\, w + \sqrt{\operatorname{Var}_W}\, f, \qquad
+        w = a\, p + \sqrt{v_h}\, s_1 \sqrt{d-1}\, h \\
+    y\, N_V &= -y\, \tfrac{\kappa}{4}\, D(m, s) + \sqrt{\operatorname{Var}_V}\, f
+    \end{align*}
 
-    VarW = (kappa/L) [(p2 w^2 + S_W)/2 - pbar^2 w^2/4],  S_W = s1^2 (d-1) v_W (p^2 + s1^2 (d-1))
-    VarV = (kappa/L) [s^2/2 + m^2/4 - D^2/16]
+with D of `odes.two_stage.maps`, :math:`t = s_2 \sqrt{(d-1)\, v_e}` and
 
-and K1 = E l(y N_W), K2 = E l(y N_V), J = E l(y N_W + y N_V) with l(m) = log(1 + e^-m). J needs
-the covariance of the outputs as well, in which |g| of the context counts as Gaussian.
+.. math::
 
-Assumes: isotropic blocks, d -> infinity for |x_L|^2 and |V x_L|^2, outputs Gaussian at finite L.
-The paper was at hand in fragments: this is a reconstruction derived by us.
+    \begin{align*}
+    m &= r\, t\, e, & s^2 &= s_2^4 (d-1)^2 v_M && \text{for } y = +1 \\
+    m &= r\, (b\, r + t\, e), & s^2 &= s_2^4 (d-1)^2 v_M + s_2^2 (d-1)\, r^2 v_u
+        && \text{for } y = -1.
+    \end{align*}
+
+The variances are those of a mean over L - 1 context tokens, with :math:`p_2` the mean square of the
+margin,
+
+.. math::
+
+    \begin{align*}
+    \operatorname{Var}_W &= \frac{\kappa}{L} \left[ \frac{p_2 w^2 + S_W}{2}
+        - \frac{\bar p^2 w^2}{4} \right], \qquad
+        S_W = s_1^2 (d-1)\, v_W \bigl( p^2 + s_1^2 (d-1) \bigr) \\
+    \operatorname{Var}_V &= \frac{\kappa}{L} \left[ \frac{s^2}{2} + \frac{m^2}{4}
+        - \frac{D^2}{16} \right]
+    \end{align*}
+
+and, with :math:`\ell(m) = \ln(1 + e^{-m})`,
+
+.. math::
+
+    K_1 = \mathbb E\, \ell(y N_W), \qquad K_2 = \mathbb E\, \ell(y N_V), \qquad
+    J = \mathbb E\, \ell(y N_W + y N_V).
+
+J needs the covariance of the outputs as well, in which :math:`|g|` of the context counts as
+Gaussian.
+
+Assumes: isotropic blocks, :math:`d \to \infty` for :math:`\lVert x_L \rVert^2` and
+:math:`\lVert V x_L \rVert^2`, outputs Gaussian at finite L. We reconstructed these equations from
+fragments of the paper and derived them ourselves; they are not the authors' text.
 """
 
 import functools
@@ -39,7 +68,7 @@ __all__ = ["Losses", "ReducedState", "Rule", "auc_Q", "losses", "total"]
 
 
 class Rule(NamedTuple):
-    """Quadrature nodes for |g| (half-normal) and for the normal h, e and f."""
+    """Quadrature nodes for :math:`|g|` (half-normal) and for the normal h, e and f."""
 
     g: int = 12
     h: int = 6
@@ -101,9 +130,9 @@ def losses(
     rule: Rule | None = None,
     power: int = 1,
 ) -> Losses:
-    """All losses of the state, or with `power` = 2 the mean squares over prompts of what they are
-    means of. `finite_length=False` is L -> infinity in the variances alone: kappa is kept.
-    Compiled, a loss that is not read costs nothing."""
+    r"""All losses of the state, or with `power` = 2 the mean squares over prompts of what they are
+    means of. `finite_length=False` is :math:`L \to \infty` in the variances alone: :math:`\kappa`
+    is kept. Compiled, a loss that is not read costs nothing."""
     rule = rule or Rule()
     P, Q = outputs(state, task, finite_length, rule)
     K1, pos, neg = _apart(P, Q, rule, power)
@@ -119,8 +148,8 @@ def total(
     finite_length: bool = True,
     rule: Rule | None = None,
 ) -> Float[Array, ""]:
-    """The trained data loss (1 - c)(K1 + K2) + c J, c = task.coupling. `coupled=False` says
-    that c = 0, and saves the quadrature of J, by far the largest."""
+    """The trained data loss :math:`(1 - c)(K_1 + K_2) + c J`, where c is `task.coupling`.
+    `coupled=False` says that c = 0, and saves the quadrature of J, by far the largest."""
     rule = rule or Rule()
     P, Q = outputs(state, task, finite_length, rule)
     K1, pos, neg = _apart(P, Q, rule)
@@ -134,10 +163,11 @@ def total(
 def auc_Q(
     state: ReducedState, task: Prompts, *, finite_length: bool = True, rule: Rule | None = None
 ) -> Float[Array, ""]:
-    """Probability that N_V of a random positive query exceeds that of a random negative one.
+    r"""Probability that :math:`N_V` of a random positive query exceeds that of a random negative
+    one.
 
-    In the mean over contexts N_V <= 0, less so for positives; at finite L both scores spread
-    about that. `finite_length=False` has only the spread over queries, in steps of the rule.
+    In the mean over contexts :math:`N_V \le 0`, less so for positives; at finite L both scores
+    spread about that. `finite_length=False` has only the spread over queries, in steps of the rule.
     """
     rule = rule or Rule()
     _, (pos, neg) = outputs(state, task, finite_length, rule)
@@ -176,11 +206,11 @@ def _together(
     """J."""
     weight = normal_nodes(rule.e)[1].astype(P.mean.dtype)
     found = []
-    for y, q in zip((1, -1), Q, strict=True):
+    for q in Q:
         mean = P.mean[:, :, None] + q.mean[None, None]
         variance = P.variance[:, :, None] + q.variance[None, None]
         if finite_length:
-            variance = variance + 2 * _covariance(P, q, task, y)
+            variance = variance + 2 * _covariance(P, q, task)
         each = _smoothed(mean, variance, rule, power)
         found.append(jnp.einsum("gh,e,ghe->", weight_P(P, rule), weight, each))
     return (found[0] + found[1]) / 2
@@ -243,11 +273,9 @@ def _output_Q(
     )
 
 
-def _covariance(P: _OutputP, Q: _OutputQ, task: Prompts, y: int) -> Float[Array, "g h e"]:
-    """Covariance of N_W and N_V given a query of class y: the context tokens are the same."""
-    along, against = (((sign * P.drift + G(P.drift, P.spread)) / 2)[:, :, None] for sign in (1, -1))
+def _covariance(P: _OutputP, Q: _OutputQ, task: Prompts) -> Float[Array, "g h e"]:
+    """Covariance of N_W and N_V given a query: the context tokens are the same. Of both classes,
+    half of the tokens are positive, so that it does not depend on the class of the query."""
     # Mean of ReLU(x_i^T V x_L) at positive and at negative tokens.
     low, high = (G(m, Q.s)[None, None] / 2 for m in (jnp.zeros_like(Q.m), Q.m))
-    near, far = (low, high) if y > 0 else (high, low)
-    raw = (along * near + against * far) / 2
-    return task.kappa / task.length * (raw - (along - against) * (near - far) / 4)
+    return task.kappa / task.length * G(P.drift, P.spread)[:, :, None] * (low + high) / 4

@@ -1,19 +1,24 @@
-"""What the two components of a prompt make of given weights, for infinitely many tokens.
+r"""What the two components of a prompt make of given weights, for infinitely many tokens.
 
-For w = W x_L, v = V x_L and kappa = (L-1)/L, the mean over the context of the normalised-ReLU
-attention of arXiv:2502.20681 is, exactly,
+For :math:`w = W x_L`, :math:`v = V x_L` and :math:`\kappa = (L-1)/L`, the mean over the context of
+the normalised-ReLU attention of arXiv:2502.20681 is, exactly,
 
-    N_W(x_L) =  (kappa/2) pbar w_0,                        pbar = E[y x . w_star]
-    N_V(x_L) = -(kappa/4) D(r v_0, s2 |v_{1:}|)
-    G(m, s) = E|N(m, s^2)|,  D(m, s) = G(m, s) - G(0, s) >= 0
+.. math::
 
-N_W is linear because P is symmetric under (x, y) -> -(x, y) and ReLU(s) - ReLU(-s) = s, so that
-P is learned whatever the gates do. N_V has no linear part, and none of either sign: the
-negative class is a symmetric spread of the positive one, which a convex ReLU can only raise.
-With N_V <= 0 the loss of Q has the floor (1/2) log 2 for every V, at any L.
+    \begin{align*}
+    N_W(x_L) &= \tfrac{\kappa}{2}\, \bar p\, w_0, \qquad
+        \bar p = \mathbb E[y\, x \cdot w_\star] \\
+    N_V(x_L) &= -\tfrac{\kappa}{4}\, D(r v_0, s_2 \lVert v_{1:} \rVert) \\
+    G(m, s) &= \mathbb E\, |\mathcal N(m, s^2)|, \qquad D(m, s) = G(m, s) - G(0, s) \ge 0
+    \end{align*}
 
-Assumes the core "fresh" of `dynsim.Prompts`. The paper was at hand in fragments: this is a
-reconstruction derived by us, and so is the floor.
+:math:`N_W` is linear because P is symmetric under (x, y) -> -(x, y) and ReLU(s) - ReLU(-s) = s, so
+that P is learned whatever the gates do. :math:`N_V` has no linear part, and none of either sign:
+the negative class is a symmetric spread of the positive one, which a convex ReLU can only raise.
+With :math:`N_V \le 0` the loss of Q has the floor :math:`\tfrac12 \ln 2` for every V, at any L.
+
+Assumes the core "fresh" of `dynsim.Prompts`. We reconstructed these equations from fragments of the
+paper and derived them ourselves, and so the floor; they are not the authors' text.
 """
 
 import math
@@ -33,19 +38,26 @@ EPS = 1e-12
 
 
 def root(square: Real[Number, "..."]) -> Float[Array, "..."]:
-    """sqrt(max(square, 0) + EPS), elementwise."""
+    r""":math:`\sqrt{\max(x, 0) + \epsilon}` of x = `square`, elementwise; :math:`\epsilon` is
+    `EPS`."""
     return jnp.sqrt(jnp.maximum(square, 0) + EPS)
 
 
 def G(m: Real[Number, "..."], s: Real[Number, "..."]) -> Float[Array, "..."]:
-    """E|N(m, s^2)| = s sqrt(2/pi) exp(-m^2 / 2 s^2) + m erf(m / (s sqrt 2)), elementwise;
-    s >= 0."""
+    r"""The mean modulus of a normal number, elementwise; s >= 0:
+
+    .. math::
+
+        G(m, s) = \mathbb E\, |\mathcal N(m, s^2)|
+        = s \sqrt{\frac2\pi}\, e^{-m^2/(2 s^2)} + m \operatorname{erf}\frac{m}{s \sqrt2}.
+    """
     return D(m, s) + math.sqrt(2 / math.pi) * jnp.asarray(s)
 
 
 @jax.custom_jvp
 def D(m: Real[Number, "..."], s: Real[Number, "..."]) -> Float[Array, "..."]:
-    """G(m, s) - G(0, s) in [0, |m|], elementwise, without cancellation for small m; s >= 0."""
+    """G(m, s) - G(0, s), which is in :math:`[0, |m|]`, elementwise, without cancellation for small
+    m; s >= 0."""
     m, s = _inner(m, s)
     ratio = m / s
     spread = math.sqrt(2 / math.pi) * jnp.expm1(-0.5 * ratio**2)
@@ -74,14 +86,15 @@ def _inner(
 def population_P(
     W: Float[Array, "d d"], x_L: Float[Array, "N d"], task: Prompts
 ) -> Float[Array, " N"]:
-    """N_W on the P component (N, d) of the queries, in the mean over their contexts."""
+    """:math:`N_W` on the P component (N, d) of the queries, in the mean over their contexts."""
     return (x_L @ W[0]) * (0.5 * task.kappa * task.mean_margin)
 
 
 def population_Q(
     V: Float[Array, "d d"], x_L: Float[Array, "N d"], task: Prompts
 ) -> Float[Array, " N"]:
-    """N_V <= 0 on the Q component (N, d) of the queries, in the mean over their contexts."""
+    r""":math:`N_V \le 0` on the Q component (N, d) of the queries, in the mean over their
+    contexts."""
     v = x_L @ V.T
     across = jnp.sqrt(jnp.sum(v[:, 1:] ** 2, axis=1))
     return -0.25 * task.kappa * D(task.r * v[:, 0], task.s2 * across)

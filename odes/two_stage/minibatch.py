@@ -1,19 +1,40 @@
-"""Variance that the draw of the prompts gives to the gradients of a and b [ours].
+r"""Variance that the draw of the prompts gives to the gradients of a and b [ours].
 
-The gradient of one prompt with the margin M = y N is G = -sigmoid(-M) dM/da. For its query, M and
-dM/da are jointly normal over contexts, and Cov(M, dM/da) = (1/2) d Var(M)/da: with
-M = mean + sd f, the mean of dM/da given f is the derivative of that, whence
+The gradient of one prompt with the margin M = y N is
+:math:`G = -\sigma(-M)\, \partial M/\partial a`, with :math:`\sigma` the logistic function. For its
+query, M and :math:`\partial M/\partial a` are jointly normal over contexts, and
 
-    C = Var G = E[sigmoid(-M)^2 ((dM/da)^2 + Var(dM/da) - (d sd/da)^2)] - (dLoss/da)^2
+.. math::
+
+    \operatorname{Cov} \left( M, \frac{\partial M}{\partial a} \right)
+    = \frac12\, \frac{\partial \operatorname{Var} M}{\partial a}.
+
+With :math:`M = \mu + \varsigma f` of mean :math:`\mu` and standard deviation :math:`\varsigma`, the
+mean of :math:`\partial M/\partial a` given f is the derivative of that, whence
+
+.. math::
+
+    C = \operatorname{Var} G = \mathbb E \left[ \sigma(-M)^2 \left(
+    \left( \frac{\partial M}{\partial a} \right)^2
+    + \operatorname{Var} \frac{\partial M}{\partial a}
+    - \left( \frac{\partial \varsigma}{\partial a} \right)^2 \right) \right]
+    - \left( \frac{\partial \text{Loss}}{\partial a} \right)^2
 
 and for b alike, where Var over contexts is exact because tokens come in pairs (x, y), -(x, y) for P
-and in pairs of either sign of zeta for Q, one of which the ReLU lets through:
+and in pairs of either sign of :math:`\zeta` for Q, one of which the ReLU lets through:
 
-    W: Var = p^2 (kappa/L) (p2/2 - pbar^2/4)
-    V: Var = r^4 (kappa/L) (1/4 - erf(m / s sqrt 2)^2 / 16)   for y = -1, else 0
+.. math::
 
-A batch of B prompts makes noise of variance C/B beside tau_xi^2; a pool of N makes a force of
-variance C/N that stays all along a run.
+    \begin{align*}
+    \operatorname{Var} \frac{\partial M}{\partial a} &= p^2\, \frac{\kappa}{L}
+        \left( \frac{p_2}{2} - \frac{\bar p^2}{4} \right) \\
+    \operatorname{Var} \frac{\partial M}{\partial b} &= r^4\, \frac{\kappa}{L}
+        \left( \frac14 - \frac{1}{16} \operatorname{erf}\Bigl( \frac{m}{s \sqrt2} \Bigr)^2 \right)
+        \quad \text{for } y = -1, \text{ else } 0
+    \end{align*}
+
+A batch of B prompts makes noise of variance C/B beside :math:`\tau_\xi^2`; a pool of N makes a
+force of variance C/N that stays all along a run.
 
 Assumes what `odes.two_stage.loss` does, and that each component has a loss of its own (c = 0).
 """
@@ -34,7 +55,7 @@ from odes.two_stage.state import ReducedState
 
 
 class GradientVariance(NamedTuple):
-    """Variance over prompts of dl/da and of dl/db, both ()."""
+    """Variance over prompts of the derivatives of the loss by a and by b, both ()."""
 
     a: Float[Array, ""]
     b: Float[Array, ""]

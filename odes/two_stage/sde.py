@@ -1,13 +1,17 @@
-"""The reduced two-stage ODE with the noise that a and b feel themselves (arXiv:2502.20681).
+r"""The reduced two-stage ODE with the noise that a and b feel themselves (arXiv:2502.20681).
 
-    da = (...) dt + sqrt(eta) tau_xi dB_a,   db = (...) dt + sqrt(eta) tau_xi dB_b
+.. math::
 
-with the drift of `odes.two_stage.field`: in n steps, n eta units of time, noisy SGD adds noise
-of variance n eta^2 tau_xi^2 to every weight. Averages over blocks do not feel it, the single
-weights a and b do: it decides when, and with which sign of b, Q is learned.
+    da = (\dots)\, dt + \sqrt\eta\, \tau_\xi\, dB_a, \qquad
+    db = (\dots)\, dt + \sqrt\eta\, \tau_\xi\, dB_b
 
-Assumes what `odes.two_stage.field` does, and that the noise of a block averages out. The paper
-was at hand in fragments: this is a reconstruction derived by us.
+with the drift of `odes.two_stage.field`: in n steps, :math:`n \eta` units of time, noisy SGD adds
+noise of variance :math:`n \eta^2 \tau_\xi^2` to every weight. Averages over blocks do not feel it,
+the single weights a and b do: it decides when, and with which sign of b, Q is learned.
+
+Assumes what `odes.two_stage.field` does, and that the noise of a block averages out. We
+reconstructed these equations from fragments of the paper and derived them ourselves; they are not
+the authors' text.
 """
 
 import dataclasses
@@ -53,7 +57,7 @@ def solve_sde(
     record: Record = DEFAULT_RECORD,
     dtype: DType = "float64",
 ) -> Trajectory:
-    """One path of the SDE, by Euler-Maruyama; `jax.vmap` over keys for more.
+    r"""One path of the SDE, by Euler-Maruyama; `jax.vmap` over keys for more.
 
     Args:
         task, optimizer, times, begin, finite_length, rule, record, dtype: as in
@@ -63,8 +67,8 @@ def solve_sde(
             moved to end where the learning rate changes. The default makes steps of 0.1 in the
             default schedule; they must be small against 1/(curvature of the loss), about 1.4
             there.
-        start: state at `begin`; if None the nominal one with a and b drawn from N(0, init^2),
-            as the weights that they are.
+        start: state at `begin`; if None the nominal one with a and b drawn from
+            :math:`\mathcal N(0, \text{init}^2)`, as the weights that they are.
 
     Returns:
         As `odes.two_stage.solve`, with the source "sde".

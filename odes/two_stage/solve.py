@@ -9,8 +9,8 @@ learned; after the annealing the noise decays and Q follows. `solve` integrates
 for the loss of `odes.two_stage.loss` in eta-time, the sum of the learning rates so far. The sign
 of b is that of its start: in training it is random, and b = 0 stays 0.
 
-Assumes: see `odes.two_stage.field`, where the right-hand side is. The paper was at hand in
-fragments: this is a reconstruction derived by us.
+Assumes: see `odes.two_stage.field`, where the right-hand side is. We reconstructed these
+equations from fragments of the paper and derived them ourselves; they are not the authors' text.
 """
 
 import functools

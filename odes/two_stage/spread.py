@@ -1,22 +1,41 @@
-"""How far runs of two-stage training scatter: what a single seed measures [ours].
+r"""How far runs of two-stage training scatter: what a single seed measures [ours].
 
 One path of `solve_seed` is what one run records, as far as the reduction knows it: the SDE
 
-    da = (...) dt + sqrt(eta) tau_xi dB,     b alike
-    dv_k = (...) dt + 2 sqrt(v_k eta / n_k) tau_xi dB_k
+.. math::
 
-with the drift of `odes.two_stage.field`, started from random weights, a, b ~ N(0, init^2) and
-v_k ~ init^2 chi^2_n / n. The noise of v_k is that of a mean of n_k squares, whose variance at rest
-is 2 v_k^2 / n_k. Two things more are measured than the state. The traces are those of the signal,
+    \begin{align*}
+    da &= (\dots)\, dt + \sqrt\eta\, \tau_\xi\, dB, \qquad b \text{ alike} \\
+    dv_k &= (\dots)\, dt + 2 \sqrt{\frac{v_k\, \eta}{n_k}}\, \tau_\xi\, dB_k
+    \end{align*}
 
-    abar' = -dLoss/da - lambda abar,  bbar alike,  abar = bbar = 0 at the start
+with the drift of `odes.two_stage.field`, started from random weights, with standard deviation
+:math:`\tau_0` (`init`): :math:`a, b \sim \mathcal N(0, \tau_0^2)` and
+:math:`v_k \sim \tau_0^2\, \chi^2_{n_k} / n_k`. The noise of :math:`v_k` is that of a mean of
+:math:`n_k` squares, whose variance at rest is :math:`2 v_k^2 / n_k`. Two things more are measured
+than the state. The traces are those of the signal,
 
-and, of the d-1 other entries of a diagonal, what gradients made of noise. An entry R and its signal
-Rbar obey R' = -(c + lambda) R + xi, Rbar' = -c R - lambda Rbar, c = (2/n) dLoss/dv, whence
+.. math::
 
-    x' = -c v - (c + 2 lambda) x,   s' = -2 c x - 2 lambda s,   x = <R Rbar>, s = <Rbar^2>
+    \bar a' = -\frac{\partial \text{Loss}}{\partial a} - \lambda \bar a, \qquad
+    \bar b \text{ alike}, \qquad \bar a = \bar b = 0 \text{ at the start}
 
-Losses are means over N_test fresh prompts, which adds Var l / N_test.
+and, of the d - 1 other entries of a diagonal, what gradients made of noise. An entry R and its
+signal :math:`\bar R` obey
+
+.. math::
+
+    R' = -(c + \lambda)\, R + \xi, \qquad \bar R' = -c\, R - \lambda \bar R, \qquad
+    c = \frac2n\, \frac{\partial \text{Loss}}{\partial v},
+
+whence, with :math:`x = \langle R \bar R \rangle` and :math:`s = \langle \bar R^2 \rangle`,
+
+.. math::
+
+    x' = -c\, v - (c + 2\lambda)\, x, \qquad s' = -2 c\, x - 2 \lambda s.
+
+Losses are means over :math:`N_\text{test}` fresh prompts, which adds
+:math:`\operatorname{Var} \ell / N_\text{test}`.
 
 Assumes what `odes.two_stage.field` does, but for the noise; the test prompts err alike all along a
 run, and so do the other entries of the diagonals. Noise of minibatches and of the pool is left out
@@ -58,7 +77,8 @@ LOSSES = ("K1", "K2", "J")
 
 
 class Signal(eqx.Module):
-    """What gradients made, of the entry of a block along w_star or zeta and of any other; ().
+    r"""What gradients made, of the entry of a block along :math:`w_\star` or :math:`\zeta` and of
+    any other; ().
 
     Attributes:
         along: signal part of a or of b.

@@ -6,8 +6,9 @@ the mean squares of the blocks that remain when row and column 0 are set apart:
 
     W: v_h of W[0,1:], v_W of W[1:,:]    V: v_e of V[0,1:], v_u of V[1:,0], v_M of V[1:,1:]
 
-Assumes that w_star and zeta are the first axes, as `dynsim.two_stage.task` has it. The paper was
-at hand in fragments: this reduction is a reconstruction derived by us.
+Assumes that w_star and zeta are the first axes, as `dynsim.two_stage.task` has it. We
+reconstructed this reduction from fragments of the paper and derived it ourselves; it is not the
+authors' text.
 """
 
 import equinox as eqx
@@ -22,10 +23,10 @@ from dynsim.two_stage.observables import reduced_state
 
 
 class ReducedState(eqx.Module):
-    """The seven numbers; all of shape ().
+    r"""The seven numbers; all of shape ().
 
     Attributes:
-        a, b: W[0,0] and V[0,0], the weights along w_star and along zeta.
+        a, b: W[0,0] and V[0,0], the weights along :math:`w_\star` and along :math:`\zeta`.
         v_h, v_W: mean squares of W[0,1:] and of W[1:,:].
         v_e, v_u, v_M: mean squares of V[0,1:], of V[1:,0] and of V[1:,1:].
     """

@@ -1,16 +1,24 @@
-"""When Q can be learned under noise, and other scalars of the two stages (arXiv:2502.20681).
+r"""When Q can be learned under noise, and other scalars of the two stages (arXiv:2502.20681).
 
-With noise of standard deviation tau in every weight, and hence sigma in x_i^T V x_L,
+With noise of standard deviation :math:`\tau` in every weight, and hence :math:`\sigma` in
+:math:`x_i^\top V x_L`,
 
-    b' = g b,  g = kappa r^4 [c_0/sigma - 1/(32 L)] - lambda,  c_0 = sqrt(2/pi)/16
-    sigma = tau s2 sqrt((d-1) (s2^2 (d-1) + r^2))
+.. math::
 
-about b = 0, so that Q is learned where g > 0, below a critical noise tau_c. Within the eta-time T
-it is where b gets from tau to sigma/r^2, g T > ln(sigma / (r^2 tau)).
+    \begin{align*}
+    b' &= g\, b, \qquad g = \kappa\, r^4 \left[ \frac{c_0}{\sigma} - \frac{1}{32 L} \right]
+        - \lambda, \qquad c_0 = \frac{\sqrt{2/\pi}}{16} \\
+    \sigma &= \tau s_2 \sqrt{(d-1) \bigl( s_2^2 (d-1) + r^2 \bigr)}
+    \end{align*}
+
+about b = 0, so that Q is learned where g > 0, below a critical noise :math:`\tau_c`. Within the
+eta-time T it is where b gets from :math:`\tau` to :math:`\sigma/r^2`,
+:math:`g\, T > \ln(\sigma / (r^2 \tau))`.
 
 Assumes c = 0 unless a function says otherwise; for the closed forms also a row V[0,1:] that
-shifts the logits by less than sigma, r s2 sqrt(d-1) tau << sigma. Rates are per unit of eta-time.
-The paper was at hand in fragments: this is a reconstruction derived by us.
+shifts the logits by less than :math:`\sigma`, :math:`r s_2 \sqrt{d-1}\, \tau \ll \sigma`. Rates are
+per unit of eta-time. We reconstructed these equations from fragments of the paper and derived them
+ourselves; they are not the authors' text.
 
 No function checks its numbers, which may be traced; `task` and `optimizer` were checked when
 they were built. Noise, decay and eta-time must be positive.
@@ -54,14 +62,15 @@ def growth_rate(
     decay: Real[Number, "..."],
     drive: Real[Number, "..."] = 1.0,
 ) -> Float[Array, "..."]:
-    """Growth rate g of b at noise `tau`, in closed form, elementwise; about 10 % from
+    r"""Growth rate g of b at noise `tau`, in closed form, elementwise; about 10 % from
     `growth_rate_hessian`.
 
     Args:
         tau: standard deviation of the noise weights, such as `optimizer.stationary(eta)`.
-        decay: weight decay lambda.
+        decay: weight decay :math:`\lambda`.
         drive: what the rest of the layer leaves of the residuals of Q: 1 for c = 0, and
-            2 E[sigmoid(-y N_W)] for c = 1, which the learning of P starves.
+            :math:`2\, \mathbb E[\operatorname{sigmoid}(-y N_W)]` for c = 1, which the learning of P
+            starves.
     """
     sigma = jnp.asarray(tau) * _logit_noise(task, task.r)
     share = jnp.asarray(drive * _C0 / sigma)
@@ -76,8 +85,14 @@ def growth_rate_hessian(
     *,
     rule: Rule | None = None,
 ) -> Float[Array, ""]:
-    """Growth rate -d^2 Loss/db^2 - lambda of b at b = 0 and noise `tau`, by quadrature: with the
-    row V[0,1:] and for any coupling, at the amplitude a = `signal` of P."""
+    r"""Growth rate of b at b = 0 and noise `tau`, by quadrature:
+
+    .. math::
+
+        -\frac{\partial^2 \text{Loss}}{\partial b^2} - \lambda,
+
+    with the row V[0,1:] and for any coupling, at the amplitude a = `signal` of P.
+    """
     square = jnp.asarray(tau) ** 2
     rest = 5 * (square,)
 
@@ -89,12 +104,12 @@ def growth_rate_hessian(
 
 
 def critical_noise(task: Prompts, decay: Real[Number, "..."]) -> Float[Array, "..."]:
-    """tau_c: the closed form of g is positive below it and negative above; elementwise."""
+    r"""The noise :math:`\tau_c` below which the closed form of g is positive; elementwise."""
     return finite_time_boundary(task, decay, math.inf, task.r)
 
 
 def critical_rate(task: Prompts, optimizer: NoisySGD) -> Float[Array, ""]:
-    """Learning rate eta_c = 2 lambda tau_c^2 / tau_xi^2 whose noise is critical."""
+    r"""Learning rate whose noise is critical, :math:`\eta_c = 2 \lambda \tau_c^2 / \tau_\xi^2`."""
     tau = critical_noise(task, optimizer.decay)
     return tau**2 * (2 * optimizer.decay) / jnp.asarray(optimizer.noise) ** 2
 
@@ -106,10 +121,11 @@ def finite_time_boundary(
     eta_time: Real[Number, "..."],
     r: Real[Number, "..."],
 ) -> Float[Array, "..."]:
-    """Noise tau below which Q is learned within the eta-time `eta_time`, elementwise in `r`, which
-    stands in for `task.r`: the root of g T = ln(sigma / (r^2 tau)).
+    r"""Noise below which Q is learned within the eta-time `eta_time`.
 
-    The right-hand side does not depend on tau, which makes this a closed form.
+    It is the root :math:`\tau` of :math:`g\, T = \ln(\sigma / (r^2 \tau))`, elementwise in `r`,
+    which stands in for `task.r`. The right-hand side does not depend on :math:`\tau`, which makes
+    this a closed form.
     """
     r = jnp.asarray(r)
     strength = task.kappa * r**4
@@ -122,33 +138,49 @@ def finite_time_boundary(
 def growth_time(
     task: Prompts, tau: Real[Number, "..."], decay: Real[Number, "..."]
 ) -> Float[Array, "..."]:
-    """Eta-time in which b gets from tau to sigma/r^2 at noise `tau`, ln(sigma / (r^2 tau)) / g,
-    elementwise; `inf` where the noise is above critical."""
+    r"""Eta-time in which b gets from :math:`\tau` to :math:`\sigma/r^2` at noise `tau`.
+
+    It is :math:`\ln(\sigma / (r^2 \tau)) / g`, elementwise; `inf` where the noise is above
+    critical.
+    """
     rate = growth_rate(task, tau, decay)
     needed = jnp.log(_logit_noise(task, task.r) / jnp.asarray(task.r) ** 2)
     return jnp.where(rate > 0, needed / jnp.where(rate > 0, rate, 1), jnp.inf)
 
 
 def early_signal(task: Prompts, t: Real[Number, "..."]) -> Float[Array, "..."]:
-    """a ~ kappa pbar^2 t / 4 at small eta-time t, from a = 0 and with unsaturated outputs."""
+    r""":math:`a \sim \kappa \bar p^2 t / 4` at small eta-time t, from a = 0 and with unsaturated
+    outputs."""
     return jnp.asarray(t) * (task.kappa * task.mean_margin**2) / 4
 
 
 def unsaturated_margin(task: Prompts, decay: Real[Number, "..."]) -> Float[Array, "..."]:
-    """Mean of y N_W at the end of a first stage of eta-time 1/(4 lambda) if the outputs did not
-    saturate: kappa^2 pbar^4 / (32 lambda). P is learned in it if this is large against 1."""
+    r"""Mean of :math:`y N_W` at the end of the first stage if the outputs did not saturate.
+
+    After the eta-time :math:`1/(4\lambda)` it is :math:`\kappa^2 \bar p^4 / (32 \lambda)`. P is
+    learned in this stage if it is large against 1.
+    """
     return jnp.asarray((task.kappa * task.mean_margin**2) ** 2 / (32 * jnp.asarray(decay)))
 
 
 def stationary_signal(
     task: Prompts, decay: Real[Number, ""], *, rule: Rule | None = None
 ) -> Signal:
-    """Where a and |b| end for c = 0, without noise and at L = infinity in all but kappa:
+    r"""Where a and :math:`|b|` end for c = 0, without noise and at L = infinity in all but
+    :math:`\kappa`:
 
-        lambda a* = (kappa/2) pbar E[sigmoid(-(kappa/2) pbar p a*) p]
-        lambda b* = (kappa/8) r^2 sigmoid(-kappa r^2 b*/4)
+    .. math::
 
-    The trace of V ends above that of W where b* > a*.
+        \begin{align*}
+        \lambda a^* &= \tfrac{\kappa}{2}\, \bar p\,
+            \mathbb E \bigl[ \operatorname{sigmoid}(-\tfrac{\kappa}{2}\, \bar p\, p\, a^*)\, p
+            \bigr] \\
+        \lambda b^* &= \tfrac{\kappa}{8}\, r^2
+            \operatorname{sigmoid}(-\tfrac{\kappa}{4}\, r^2 b^*)
+        \end{align*}
+
+    The trace of V ends above that of W where
+    :math:`b^* > a^*`.
     """
     g, weight = half_normal_nodes((rule or Rule()).g)
     decay = jnp.asarray(decay)
@@ -187,8 +219,8 @@ def _balance(
 
 
 def noise_variance(optimizer: NoisySGD, times: Real[Number, "*S"]) -> Float[Array, "*S"]:
-    """Variance of the noise weights after `times` optimiser steps, where the loss does not act on
-    them: v' = -2 lambda v + eta tau_xi^2 from init^2, stage by stage."""
+    r"""Variance of the noise weights after `times` optimiser steps, where the loss does not act on
+    them: :math:`v' = -2 \lambda v + \eta\, \tau_\xi^2` from :math:`\tau_0^2`, stage by stage."""
     first, second = optimizer.eta_1, optimizer.eta_2
     switch = optimizer.steps[0]
     before = jnp.minimum(jnp.asarray(times), switch) * first
@@ -204,6 +236,6 @@ def noise_variance(optimizer: NoisySGD, times: Real[Number, "*S"]) -> Float[Arra
 
 
 def waiting_time(decay: Real[Number, "..."]) -> Float[Array, "..."]:
-    """Eta-time 1/(2 lambda) in which the surplus of noise decays by e after the annealing, for
-    which the onset of Q waits."""
+    r"""Eta-time :math:`1/(2\lambda)` in which the surplus of noise decays by e after the annealing,
+    for which the onset of Q waits."""
     return 1 / (2 * jnp.asarray(decay))

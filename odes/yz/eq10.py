@@ -1,25 +1,30 @@
-"""Attention dynamics with the decoder eliminated: Eq. 10 of Scan and Snap.
+r"""Attention dynamics with the decoder eliminated: Eq. 10 of Scan and Snap.
 
-    z_m' = eta_Z gamma(t) sum_{n in psi^-1(m)} diag(f_n) sum_{n' != n} beta_nn' (f_n f_n^T - I) f_n'
+.. math::
 
-beta from Theorem 1 (`odes.formulas.coefficients`), gamma from the decoder's closed form
-(`odes.formulas.decoder`). Inserting Theorem 1, the drift of class n is f_n o (g_n - gamma f_n),
-which is how it is computed. Assumes T -> infinity, Y = 0 at the start, the decoder update of
-Lemma 3, gamma unaffected by the motion of Z, and drops terms of order 1/M: exact for weak overlap.
+    z_m' = \eta_Z\, \gamma(t) \sum_{n \in \psi^{-1}(m)} \operatorname{diag}(f_n)
+    \sum_{n' \ne n} \beta_{nn'}\, (f_n f_n^\top - I)\, f_{n'}, \tag{10}
+
+:math:`\beta` from Theorem 1 (`odes.formulas.coefficients`), :math:`\gamma` from the decoder's
+closed form (`odes.formulas.decoder`). Inserting Theorem 1, the drift of class n is
+:math:`f_n \odot (g_n - \gamma f_n)`, which is how it is computed. Assumes :math:`T \to \infty`, Y =
+0 at the start, the decoder update of Lemma 3, :math:`\gamma` unaffected by the motion of Z, and
+drops terms of order 1/M: exact for weak overlap.
 
 Clocks. The paper adds up the classes of a query unweighted, while its decoder runs at t/K. One
 step of SGD, however, moves z by the *average* over drawn classes. `clock="sgd"` weighs class n
-by pi(n) and is what a simulation follows; `clock="paper"` reproduces the printed equation.
-Momentum enters through eta / (1 - mu): the theory has no inertia. Extension to unequal priors
-[ours]: class n has its own gamma_n, at its own pi(n) t visits.
+by :math:`\pi(n)` and is what a simulation follows; `clock="paper"` reproduces the printed equation.
+Momentum enters through :math:`\eta/(1 - \mu)`: the theory has no inertia. Extension to unequal
+priors [ours]: class n has its own :math:`\gamma_n`, at its own :math:`\pi(n)\, t` visits.
 
 Options. `finite_m` keeps the terms of order 1/M of Theorem 1 (Eqs. 86, 88). `remark_1` runs the
-decoder at the rate (1 - rho) eta_Y of Remark 1, rho the mean overlap f_n . f_n' of two classes at
-the start. That is the paper's correction for the decoder's plain update; it rests on
-sum_n zeta_n = 0, which is true only for K = M, so for K < M it is no improvement in general.
+decoder at the rate :math:`(1 - \rho)\, \eta_Y` of Remark 1, :math:`\rho` the mean overlap
+:math:`f_n \cdot f_{n'}` of two classes at the start. That is the paper's correction for the
+decoder's plain update; it rests on :math:`\sum_n \zeta_n = 0`, which is true only for K = M, so for
+K < M it is no improvement in general.
 
-The growth factor bound of Theorem 3, B_n' = eta_Z pi(n) xi_n under the sgd clock and eta_Z xi_n
-under the paper's, is integrated along and can be recorded as "B".
+The growth factor bound of Theorem 3, :math:`B_n' = \eta_Z\, \pi(n)\, \xi_n` under the sgd clock and
+:math:`\eta_Z\, \xi_n` under the paper's, is integrated along and can be recorded as "B".
 """
 
 import dataclasses
@@ -66,16 +71,16 @@ def solve(
     dtype: DType = "float64",
     tolerances: Tolerances | None = None,
 ) -> Trajectory:
-    """Integrate Eq. 10.
+    r"""Integrate Eq. 10.
 
     Args:
         task: the sequence classes; their normalised attention must be linearly independent.
-        optimizer: `sgd` or `momentum` (read as eta / (1 - mu)); its numbers may be traced.
+        optimizer: `sgd` or `momentum` (read as :math:`\eta/(1 - \mu)`); its numbers may be traced.
         times: (S,) optimiser steps at which to record, increasing, >= 0.
         clock: "sgd" or "paper", see above.
         finite_m, remark_1: the options above.
         init: starting weights, of which only Z is used; zero if None.
-        record: as in `dynsim.simulate`. Logits are those of the decoder, w_n.
+        record: as in `dynsim.simulate`. Logits are those of the decoder, :math:`w_n`.
         dtype: "float64" or "float32".
         tolerances: of the solver; by default `DEFAULT_TOLERANCES[dtype]`.
 
@@ -122,11 +127,12 @@ def drift(
     speed: Float[Array, "K *K"],
     weight: Float[Array, " K"],
 ) -> State:
-    """The right-hand sides of Eq. 10 and of B_n per unit of eta_Z.
+    r"""The right-hand sides of Eq. 10 and of :math:`B_n` per unit of :math:`\eta_Z`.
 
     Args:
         f: normalised attention.
-        speed: gamma (K,), or the coupled speed (K, K) of finite M (`odes.formulas.coefficients`).
+        speed: :math:`\gamma` (K,), or the coupled speed (K, K) of finite M
+            (`odes.formulas.coefficients`).
         weight: factor on the drift of each class.
     """
     C = coefficients.mixing(f, speed)
@@ -137,7 +143,8 @@ def drift(
 
 
 def mean_overlap(f: Float[Array, "K M"]) -> Float[Array, ""]:
-    """Mean of f_n . f_n' over pairs of different classes, Remark 1's rho; 0 for one class."""
+    r"""Mean of :math:`f_n \cdot f_{n'}` over pairs of different classes, :math:`\rho` of Remark 1;
+    0 for one class."""
     K = f.shape[0]
     return (jnp.sum(f @ f.T) - K) / (K * (K - 1)) if K > 1 else jnp.zeros((), f.dtype)
 

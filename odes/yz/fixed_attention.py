@@ -1,18 +1,20 @@
-"""The decoder alone: attention held where it starts, Y trained (Scan and Snap, section 4).
+r"""The decoder alone: attention held where it starts, Y trained (Scan and Snap, section 4).
 
-    decoder="closed"    h(pi(n) t) of Lemma 6 in closed form        eta_Y -> 0 besides
-    decoder="discrete"  h*_n(k) of Lemma 5, step by step            any eta_Y
+With `decoder="closed"` it follows :math:`h(\pi(n)\, t)` of Lemma 6 in closed form, which assumes
+:math:`\eta_Y \to 0` besides; with `decoder="discrete"` it follows :math:`h_n^*(k)` of Lemma 5 step
+by step, for any :math:`\eta_Y`.
 
-Both assume T and batch -> infinity, Y = 0 at the start, eta_Z = 0 and the decoder update of
-Lemma 3, under which the rows of W = F Y do not disturb one another. They are exact for one
-class and for classes without a token in common (up to eta_Y -> 0 for the closed form); otherwise
-the plain update couples the rows through the overlaps f_n . f_n'.
+Both assume infinite T and batch, Y = 0 at the start, :math:`\eta_Z = 0` and the decoder update
+of Lemma 3, under which the rows of W = F Y do not disturb one another. They are exact for one
+class and for classes without a token in common (up to :math:`\eta_Y \to 0` for the closed form);
+otherwise the plain update couples the rows through the overlaps :math:`f_n \cdot f_{n'}`.
 
-Steps of the discrete decoder. In Lemma 5 a visit draws one class and moves it by eta_Y. A step of
-descent on the batch mean moves every class at once, by pi(n) eta_Y, so that class n runs
-Lemma 5's recursion at the rate pi(n) eta_Y, one visit per step. That is what is done here; the
-lemma's own reading is `discrete_decoder.h_star(eta_Y, M, S)` at s = t/K. Momentum is exact in the
-discrete decoder, and enters the closed form through eta / (1 - mu).
+Steps of the discrete decoder. In Lemma 5 a visit draws one class and moves it by :math:`\eta_Y`. A
+step of descent on the batch mean moves every class at once, by :math:`\pi(n)\, \eta_Y`, so that
+class n runs Lemma 5's recursion at the rate :math:`\pi(n)\, \eta_Y`, one visit per step. That is
+what is done here; the lemma's own reading is `discrete_decoder.h_star(eta_Y, M, S)` at s = t/K.
+Momentum is exact in the discrete decoder, and enters the closed form through
+:math:`\eta/(1 - \mu)`.
 """
 
 import functools

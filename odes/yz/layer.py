@@ -1,7 +1,7 @@
-"""What the theories predict for the layer once attention logits and the decoder's h are known.
+r"""What the theories predict for the layer once attention logits and the decoder's h are known.
 
-Shared by the rungs that eliminate the decoder: w_n = (M-1) h_n zeta_n as logits (Lemmas 5 and 6),
-Theorem 1 for the gradient that reaches the attention.
+Shared by the rungs that eliminate the decoder: :math:`w_n = (M-1)\, h_n \zeta_n` as logits (Lemmas
+5 and 6), Theorem 1 for the gradient that reaches the attention.
 """
 
 import jax
@@ -48,7 +48,7 @@ def speed(
 
 
 def logits(task: SequenceClasses, h: Float[Array, " K"]) -> Float[Array, "K M"]:
-    """w_n = (M-1) h_n zeta_n = h_n (M e_nu(n) - 1)."""
+    r""":math:`w_n = (M-1)\, h_n \zeta_n = h_n (M e_{\nu(n)} - 1)`."""
     label = jax.nn.one_hot(task.next_token, task.M, dtype=h.dtype)
     return h[:, None] * (task.M * label - 1)
 

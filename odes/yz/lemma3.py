@@ -1,14 +1,20 @@
-"""Population flow under the modified decoder update of Lemma 3: what Eq. 10 really describes.
+r"""Population flow under the modified decoder update of Lemma 3: what Eq. 10 really describes.
 
 Scan and Snap replaces the update of Y by one under which the rows of W = F Y do not disturb one
-another (Lemma 3). In the limit T, batch -> infinity, eta -> 0 that is [ours]
+another (Lemma 3). In the limit of infinite T and batch, :math:`\eta \to 0` that is [ours]
 
-    W_n' = eta_Y pi(n) r_n,   r_n = e_nu(n) - softmax(w_n),   Y = F^T (F F^T)^{-1} W,
-    z_m' = eta_Z sum_{n in psi^-1(m)} pi(n) f_n o (g_n - f_n (f_n . g_n)),   g_n = Y r_n
+.. math::
 
-with Y the smallest that has F Y = W. Eq. 10 is its limit 1/M -> 0 and Eq. 10 with the finite-M
-terms its closed form for the decoder, so comparing the three with the flow in (Y, Z) tells what
-Lemma 3 costs and what 1/M costs. Assumes Y = 0 at the start and linearly independent classes.
+    \begin{align*}
+    W_n' &= \eta_Y\, \pi(n)\, r_n, \qquad r_n = e_{\nu(n)} - \operatorname{softmax}(w_n) \\
+    Y &= F^\top (F F^\top)^{-1} W \\
+    z_m' &= \eta_Z \sum_{n \in \psi^{-1}(m)} \pi(n)\, f_n \odot \bigl( g_n - f_n (f_n \cdot g_n)
+        \bigr), \qquad g_n = Y r_n
+    \end{align*}
+
+with Y the smallest that has F Y = W. Eq. 10 is its limit :math:`1/M \to 0` and Eq. 10 with the
+finite-M terms its closed form for the decoder, so comparing the three with the flow in (Y, Z) tells
+what Lemma 3 costs and what 1/M costs. Assumes Y = 0 at the start and linearly independent classes.
 """
 
 import functools
@@ -43,11 +49,11 @@ def solve(
     dtype: DType = "float64",
     tolerances: Tolerances | None = None,
 ) -> Trajectory:
-    """Integrate the flow under Lemma 3's update.
+    r"""Integrate the flow under Lemma 3's update.
 
     Args:
         task: the sequence classes; their normalised attention must be linearly independent.
-        optimizer: `sgd` or `momentum` (read as eta / (1 - mu)); its numbers may be traced.
+        optimizer: `sgd` or `momentum` (read as :math:`\eta/(1 - \mu)`); its numbers may be traced.
         times: (S,) optimiser steps at which to record, increasing, >= 0.
         init: starting weights, of which only Z is used; zero if None.
         record, dtype, tolerances: as in `odes.yz.eq10.solve`.

@@ -1,10 +1,15 @@
-"""Population flow of the full parameters (Y, Z), plain, with momentum and Adam's.
+r"""Population flow of the full parameters (Y, Z), plain, with momentum and Adam's.
 
-Scan and Snap, section 3: T -> infinity (Lemma 2), batch -> infinity, eta -> 0. With
-g_n = Y (e_nu(n) - alpha_n),
+Scan and Snap, section 3: :math:`T \to \infty` (Lemma 2), infinite batch, :math:`\eta \to 0`. With
+:math:`g_n = Y (e_{\nu(n)} - \alpha_n)`,
 
-    Y'   = eta_Y sum_n pi(n) f_n (e_nu(n) - alpha_n)^T
-    z_m' = eta_Z sum_{n in psi^-1(m)} pi(n) f_n o (g_n - f_n (f_n . g_n))
+.. math::
+
+    \begin{align*}
+    Y' &= \eta_Y \sum_n \pi(n)\, f_n\, (e_{\nu(n)} - \alpha_n)^\top \\
+    z_m' &= \eta_Z \sum_{n \in \psi^{-1}(m)} \pi(n)\, f_n \odot \bigl( g_n - f_n (f_n \cdot g_n)
+        \bigr)
+    \end{align*}
 
 which is minus the gradient of the population loss with the learning rates in front. Nothing
 else is dropped: any overlap, any start. What momentum and Adam make of it is in

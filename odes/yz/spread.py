@@ -1,15 +1,21 @@
-"""Mean and spread over seeds of training at finite batch B and length T [ours].
+r"""Mean and spread over seeds of training at finite batch B and length T [ours].
 
 The mean follows descent on the loss of finite T, and the linear noise approximation of
 `odes.solver.linear_noise` gives the covariance; to second order the mean moves as well, by what
 `odes.solver.noise_drift` says. What a batch adds to the gradient has covariance
-C/B, C = Cov of the gradient of one sequence. With s_n(c) = lambda . grad l_n(c) for a sequence of
-class n with frequencies c, which are multinomial (`dynsim.yz.finite_length`), to first order in 1/L
+C/B, C the covariance of the gradient of one sequence. With
+:math:`s_n(c) = \lambda \cdot \nabla \ell_n(c)` for a sequence of class n with frequencies c, which
+are multinomial (`dynsim.yz.finite_length`), to first order in 1/L
 
-    lambda^T C lambda' = Cov_n(E s_n, E s'_n) + E_n (1/L) sum_i p_i ds_n/dc_i ds'_n/dc_i
+.. math::
 
-where sum_i p_i ds_n/dc_i = 0 has been used, as l_n does not change when c is scaled. The derivative
-of (l_n, dl_n/dc) along lambda is all that is needed.
+    \lambda^\top C \lambda' = \operatorname{Cov}_n (\mathbb E s_n, \mathbb E s_n')
+    + \mathbb E_n\, \frac1L \sum_i p_i\, \frac{\partial s_n}{\partial c_i}\,
+    \frac{\partial s_n'}{\partial c_i}
+
+where :math:`\sum_i p_i\, \partial s_n / \partial c_i = 0` has been used, as :math:`\ell_n` does not
+change when c is scaled. The derivative of :math:`(\ell_n, \partial \ell_n / \partial c)` along
+:math:`\lambda` is all that is needed.
 """
 
 import functools
@@ -242,7 +248,8 @@ def _by_name(
 def covariance(
     task: SequenceClasses, context: finite_length.Context, along: finite_length.Expansion
 ) -> Float[Array, "P P"]:
-    """lambda^T C lambda' of all pairs of P vectors, from what is derived along each of them."""
+    r""":math:`\lambda^\top C \lambda'` of all pairs of P vectors, from what is derived along each
+    of them."""
     prior, probs = jnp.asarray(task.prior), jnp.asarray(task.probs)
     centred = along.losses - (along.losses @ prior)[:, None]
     between = centred @ (prior[:, None] * centred.T)

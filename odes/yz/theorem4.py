@@ -1,26 +1,31 @@
-"""Attention with a single common token: the flow of Theorem 4 (Scan and Snap).
+r"""Attention with a single common token: the flow of Theorem 4 (Scan and Snap).
 
 The common token c is in all K classes, every query serves q of them, and the overlaps
-f_n . f_n' = f_nc f_n'c are weak. Then, z_c counted from its start, xi = gamma e^{4 z_c} / C0 with
-C0 = rho_0^4 / K, and
+:math:`f_n \cdot f_{n'} = f_{nc} f_{n'c}` are weak. Then, :math:`z_c` counted from its start,
+:math:`\xi = \gamma\, e^{4 z_c} / C_0` with :math:`C_0 = \rho_0^4 / K`, and
 
-    z_c' = -q w eta_Z xi,    B_n' = w eta_Z xi
+.. math::
+
+    z_c' = -q\, w\, \eta_Z\, \xi, \qquad B_n' = w\, \eta_Z\, \xi
 
 (closed form: `odes.formulas.growth.bound`, which explains w and q; the paper has q = w = 1).
 
-Distinct tokens, by Theorem 3: z_l' = w eta_Z xi f_nl^2 = f_nl^2 B_n'. All of a class follow from
-its dominant one (`odes.formulas.growth.other_logit`), for which f_nl0^2 is taken with the
-normaliser of the present z, since with the one of the start it would exceed 1. One
-number per class is therefore integrated; everything else is in closed form.
+Distinct tokens, by Theorem 3: :math:`z_l' = w\, \eta_Z\, \xi f_{nl}^2 = f_{nl}^2 B_n'`. All of a
+class follow from its dominant one (`odes.formulas.growth.other_logit`), for which
+:math:`f_{nl_0}^2` is taken with the normaliser of the present z, since with the one of the start it
+would exceed 1. One number per class is therefore integrated; everything else is in closed form.
 
-rho_0, the normaliser at the start, is chosen by rho_0^{-2} = mean over n of f_nc(0)^2, which makes
-the mean of xi_n right to leading order in the overlap, also where classes differ. `init` shifts
-the start: f_nc(0) and f_nl(0) are then those of init.Z, whose rows need not be equal.
+:math:`\rho_0`, the normaliser at the start, is chosen by
+:math:`\rho_0^{-2} = \operatorname{mean}_n f_{nc}(0)^2`, which makes the mean of :math:`\xi_n` right
+to leading order in the overlap, also where classes differ. `init` shifts the start:
+:math:`f_{nc}(0)` and :math:`f_{nl}(0)` are then those of init.Z, whose rows need not be equal.
 
-Assumes besides: T -> infinity, Y = 0 at the start, equal priors, 1/M -> 0, Lemma 3's decoder, and
-1/K -> 0: with overlaps rho = rho_0^{-2}, Theorem 1 gives xi = gamma (K-1) rho^2 (1 + O(K rho)), of
-which Theorem 4 makes gamma K rho^2. The normaliser stays at rho_0 only while distinct tokens gain
-little, B_n << 1: their growth lowers f_nc and xi further, so that B_n is overestimated later.
+Assumes besides: :math:`T \to \infty`, Y = 0 at the start, equal priors, :math:`1/M \to 0`, Lemma
+3's decoder, and :math:`1/K \to 0`: with overlaps :math:`\rho = \rho_0^{-2}`, Theorem 1 gives
+:math:`\xi = \gamma (K-1)\, \rho^2 (1 + O(K \rho))`, of which Theorem 4 makes
+:math:`\gamma K \rho^2`. The normaliser stays at :math:`\rho_0` only while distinct tokens gain
+little, :math:`B_n \ll 1`: their growth lowers :math:`f_{nc}` and :math:`\xi` further, so that
+:math:`B_n` is overestimated later.
 """
 
 import functools
@@ -60,16 +65,17 @@ def solve(
     dtype: DType = "float64",
     tolerances: Tolerances | None = None,
 ) -> Trajectory:
-    """Solve Theorem 4's flow.
+    r"""Solve Theorem 4's flow.
 
     Args:
         task: sequence classes with one common token, see `inapplicable`.
-        optimizer: `sgd` or `momentum` (read as eta / (1 - mu)); its numbers may be traced, and
-            eta_y must be positive.
+        optimizer: `sgd` or `momentum` (read as :math:`\eta/(1 - \mu)`); its numbers may be traced,
+            and eta_y must be positive.
         times: (S,) optimiser steps at which to record, increasing, >= 0.
         clock: "sgd" or "paper", as in `odes.yz.eq10`.
         init: starting weights, of which only Z is used; zero if None.
-        record: as in `dynsim.simulate`, "B" included. "speed" is gamma, "xi" the theorem's.
+        record: as in `dynsim.simulate`, "B" included. "speed" is :math:`\gamma`, "xi" the
+            theorem's.
         dtype: "float64" or "float32".
         tolerances: of the solver; by default `DEFAULT_TOLERANCES[dtype]`.
 
@@ -131,7 +137,8 @@ def inapplicable(task: SequenceClasses, optimizer: Optimizer) -> str | None:
 
 
 def normaliser(task: SequenceClasses, Z: Float[Array, "Q M"]) -> Float[Array, ""]:
-    """rho_0 of the task and the starting logits: (mean_n f_nc^2)^{-1/2}."""
+    r""":math:`\rho_0 = (\operatorname{mean}_n f_{nc}^2)^{-1/2}` of the task and the starting
+    logits."""
     f = yz.normalise(yz.attend(Z[task.query_index], task.probs))
     return jnp.mean(jnp.sum(jnp.where(task.common(), f, 0), axis=1) ** 2) ** -0.5
 

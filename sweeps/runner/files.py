@@ -17,7 +17,7 @@ RECIPES = Path(__file__).parents[1] / "recipes"
 
 
 def recipes() -> list[str]:
-    """Names of the sweeps that come along."""
+    """Names of the built-in sweeps."""
     return sorted(path.stem for path in RECIPES.glob("*.toml"))
 
 
@@ -40,9 +40,7 @@ def load(path: str | Path, overrides: Iterable[str] = ()) -> Sweep:
         table = tomllib.loads(path.read_text())
     except FileNotFoundError:
         known = ", ".join(recipes())
-        raise ValueError(
-            f"sweep file {path}: no such file; sweeps that come along: {known}"
-        ) from None
+        raise ValueError(f"sweep file {path}: no such file; built-in sweeps: {known}") from None
     except (OSError, ValueError, RecursionError) as error:
         raise ValueError(f"sweep file {path}: not readable as TOML ({error})") from None
     for override in overrides:

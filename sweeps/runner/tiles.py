@@ -11,7 +11,7 @@ import ctypes
 import functools
 import gc
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any, NamedTuple
 
@@ -263,12 +263,8 @@ def run_tiles(
         points = jax.tree.map(lambda x: x[0], numbers)
         shared, begun = jax.tree.map(lambda x: x[0], (drawn, states))
         each = _keys(seeds[0], root), shared, begun
-        if mesh.devices.flat[0].platform == "cpu":
-            # One seed after the other: branches on the data then stay branches, and the runs
-            # of one seed stay in the cache.
-            found = jax.lax.map(lambda seed: one_seed(seed[0], seed[1], points, seed[2]), each)
-        else:
-            found = jax.vmap(one_seed, (0, 0, None, 0))(each[0], shared, points, begun)
+        in_turn = mesh.devices.flat[0].platform == "cpu"
+        found = over_seeds(one_seed, points, each, in_turn=in_turn)
         return jax.tree.map(lambda x: x[None], found)
 
     devices = PartitionSpec("devices")
@@ -310,3 +306,19 @@ def default_tile(memory: int, engine: Engine[Any], device: Device) -> int:
     available = fit.memory_of(device)
     fits = fit.MOST_RUNS if available is None else max(available // memory, 1)
     return 2 ** (min(fits, fit.MOST_RUNS).bit_length() - 1)
+
+
+def over_seeds(
+    one_seed: Callable[..., dict[str, Array]],
+    points: Mapping[str, Array],
+    each: tuple[Array, PyTree, PyTree],
+    *,
+    in_turn: bool,
+) -> dict[str, Array]:
+    """The runs of `one_seed`, from (key, shared, points, begun), of all seeds, whose keys, shared
+    arrays and states are `each`. `in_turn` is for a CPU: branches on the data then stay branches,
+    and the runs of one seed stay in the cache."""
+    if in_turn:
+        return jax.lax.map(lambda seed: one_seed(seed[0], seed[1], points, seed[2]), each)
+    key, shared, begun = each
+    return jax.vmap(one_seed, (0, 0, None, 0))(key, shared, points, begun)

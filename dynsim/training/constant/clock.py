@@ -14,11 +14,11 @@ Convention = Literal["sgd", "paper"]
 
 
 class Clock(eqx.Module):
-    """How optimiser steps and learning rates enter a theory. t = 1 is one optimiser step.
+    r"""How optimiser steps and learning rates enter a theory. t = 1 is one optimiser step.
 
     Attributes:
         rate: factor on both learning rates. A theory without inertia reads momentum descent
-            with eta / (1 - mu), to which the sum of its geometric weights amounts.
+            with :math:`\eta/(1 - \mu)`, to which the sum of its geometric weights amounts.
         shift: the state after k >= 1 steps is the flow at t = k + shift; before the first
             step it is the starting point.
     """
@@ -44,13 +44,13 @@ class ClassClock(Clock):
 def without_inertia(
     optimizer: Optimizer, prior: Float[AnyArray, " K"], convention: Convention = "sgd"
 ) -> ClassClock:
-    """The clock by which a flow without inertia reads `optimizer`: rates eta / (1 - mu).
+    r"""The clock by which a flow without inertia reads `optimizer`: rates :math:`\eta/(1 - \mu)`.
 
     Args:
         optimizer: `sgd` or `momentum`.
-        prior: (K,) pi(n). The decoder of class n always runs at pi(n) t visits.
-        convention: "sgd": class n is drawn with probability pi(n), so a step moves Z by the
-            average of the classes' drifts. "paper": Eq. 10 as printed adds them up (Figs. 3
+        prior: (K,) :math:`\pi(n)`. The decoder of class n always runs at :math:`\pi(n)\, t` visits.
+        convention: "sgd": class n is drawn with probability :math:`\pi(n)`, so a step moves Z by
+            the average of the classes' drifts. "paper": Eq. 10 as printed adds them up (Figs. 3
             and 9).
 
     Raises:

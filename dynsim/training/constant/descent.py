@@ -11,11 +11,12 @@ from dynsim.training.constant.rates import ConstantRates, Kind
 
 
 class Descent(ConstantRates):
-    """An update rule with one learning rate.
+    r"""An update rule with one learning rate.
 
     Attributes:
         eta: learning rate per step on the batch-mean loss.
-        momentum: heavy-ball coefficient mu of v <- mu v + g, p <- p - eta v; read by "momentum".
+        momentum: heavy-ball coefficient :math:`\mu` of :math:`v \leftarrow \mu v + g`,
+            :math:`p \leftarrow p - \eta v`; read by "momentum".
         b1, b2, eps: Adam's decays and its epsilon; read by "adam".
         clip: largest Euclidean norm of the gradient of all weights together; a longer one is
             shortened to it before anything else. None leaves the gradient alone.

@@ -10,13 +10,14 @@ from dynsim.training.constant.rates import ConstantRates, Kind
 
 
 class Optimizer(ConstantRates):
-    """An update rule with separate learning rates for Y and Z. Build it with `sgd`,
+    r"""An update rule with separate learning rates for Y and Z. Build it with `sgd`,
     `momentum` or `adam`, given `eta_y` and `eta_z`.
 
     Attributes:
         eta_y, eta_z: learning rates of Y and of Z, per step on the batch-*mean* loss.
-        momentum: heavy-ball coefficient mu of v <- mu v + g, p <- p - eta v (PyTorch's and
-            optax's convention); 0 unless `kind` is "momentum".
+        momentum: heavy-ball coefficient :math:`\mu` of :math:`v \leftarrow \mu v + g`,
+            :math:`p \leftarrow p - \eta v` (PyTorch's and optax's convention); 0 unless `kind` is
+            "momentum".
         b1, b2, eps: Adam's decays and its epsilon.
         kind: which rule.
     """
@@ -51,9 +52,9 @@ class Optimizer(ConstantRates):
 def momentum(
     eta_y: Real[Number, "*#P"], eta_z: Real[Number, "*#P"], momentum: Real[Number, "*#P"] = 0.9
 ) -> Optimizer:
-    """Heavy-ball momentum, v <- mu v + g, p <- p - eta v.
+    r"""Heavy-ball momentum, :math:`v \leftarrow \mu v + g`, :math:`p \leftarrow p - \eta v`.
 
     Raises:
-        ValueError: for a negative or non-finite learning rate, or mu outside [0, 1).
+        ValueError: for a negative or non-finite learning rate, or :math:`\mu` outside [0, 1).
     """
     return Optimizer(eta_y, eta_z, momentum, kind="momentum")

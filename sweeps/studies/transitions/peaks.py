@@ -91,21 +91,21 @@ def over_points(sweep: Sweep, function: Callable[[Training], float]) -> xr.DataA
 
 
 def predicted_stage(training: Training, stage: str) -> float:
-    """A field of `odes.formulas.decoder.Stages`, averaged over classes: rise_end, peak or snap, in
-    optimiser steps. Momentum is read as eta_Y / (1 - mu); `ValueError` for Adam."""
+    r"""A field of `odes.formulas.decoder.Stages`, averaged over classes: rise_end, peak or snap, in
+    optimiser steps. Momentum is read as :math:`\eta_Y / (1 - \mu)`; `ValueError` for Adam."""
     with precision("float64"):
         rate, prior, M = _decoder(training)
         return float(jnp.mean(getattr(decoder.stages(rate, 1 / prior, M), stage)))
 
 
 def predicted_peak(training: Training) -> float:
-    """Exact peak of gamma in optimiser steps, averaged over classes."""
+    r"""Exact peak of :math:`\gamma` in optimiser steps, averaged over classes."""
     return predicted_stage(training, "peak")
 
 
 def gamma_peak(training: Training, times: Sequence[float]) -> float:
-    """`peak_time` of gamma (Eq. 85), averaged over classes, recorded at `times` (S,): differs
-    from `predicted_peak` by the error of measuring at these times."""
+    r"""`peak_time` of :math:`\gamma` (Eq. 85), averaged over classes, recorded at `times` (S,):
+    differs from `predicted_peak` by the error of measuring at these times."""
     with precision("float64"):
         rate, prior, M = _decoder(training)
         t = jnp.asarray(times, jnp.float64)
@@ -116,8 +116,9 @@ def gamma_peak(training: Training, times: Sequence[float]) -> float:
 def effective_rates(
     prior: Float[AnyArray, " K"], optimizer: dynsim.Optimizer
 ) -> tuple[Float[Array, "*P"], Float[Array, "*P"]]:
-    """eta_Y and eta_Z over 1 - mu, as closed forms without inertia read them; `ValueError` for
-    Adam. Each has the shape of its rate, broadcast with that of mu; `prior` is that of classes."""
+    r""":math:`\eta_Y` and :math:`\eta_Z` over :math:`1 - \mu`, as closed forms without inertia read
+    them; `ValueError` for Adam. Each has the shape of its rate, broadcast with that of :math:`\mu`;
+    `prior` is that of classes."""
     rate = jnp.asarray(without_inertia(optimizer, prior).rate)
     return rate * jnp.asarray(optimizer.eta_y), rate * jnp.asarray(optimizer.eta_z)
 

@@ -1,8 +1,7 @@
 """The two-stage claims, one by one, against runs: which hold, and by how much.
 
-The claims follow arXiv:2502.20681, of which only fragments were at hand: "a.2" and the corollary
-are named there, the other names are reconstructions. `docs/systems/two_stage.md` has
-the provenance.
+We reconstructed the claims from fragments of arXiv:2502.20681: "a.2" and the corollary are named
+there, the other names are ours. `docs/systems/two_stage.md` has the provenance.
 """
 
 from collections.abc import Mapping, Sequence

@@ -15,6 +15,7 @@ LABELS = Labels(
         "batch_loss": ("cross entropy of the next batch", "nat"),
         "relative_loss": ("mean loss of the last 20 steps over that of the first", "1"),
         "entropy": ("entropy of attention on distinct tokens", "nat"),
+        "loss_drift": ("what noise adds to the mean of the loss", "nat"),
         "entropy_drift": ("what noise adds to the mean of the entropy", "nat"),
         "loss_std": ("predicted standard deviation of the loss over seeds", "nat"),
         "entropy_std": ("predicted standard deviation of the entropy over seeds", "nat"),

@@ -159,7 +159,7 @@ class Problem(Chooses):
 
     def contents(self) -> dict[str, str]:
         """A hash of what a task holds that a file or module may change under its name, by the name
-        `task_holds`; nothing for those that come along."""
+        `task_holds`; nothing for built-in ones."""
         if isinstance(self.task, str) and self.task in TASKS:
             return {}
         task = self.make_task()

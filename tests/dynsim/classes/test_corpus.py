@@ -117,6 +117,9 @@ def test_each_token_is_predicted_once(surplus: int) -> None:
 def test_text_shorter_than_its_sequences() -> None:
     tokens = np.arange(12)
     assert batches(tokens[:9], 4, 2).shape == (1, 2, 5)
+    assert batches(tokens, 1, 2).shape == (5, 2, 2)
+    with pytest.raises(ValueError, match="length = 0: must be an integer >= 1"):
+        batches(tokens, 0, 2)
     with pytest.raises(ValueError, match="tokens: 8 of them, must be at least 9 for batch = 2"):
         batches(tokens[:8], 4, 2)
     with pytest.raises(ValueError, match="tokens: 4 of them, must be at least 5"):

@@ -32,6 +32,15 @@ def test_counts_by_hand() -> None:
     assert not found.stop_mass.any()
 
 
+def test_twelve_classes_by_default() -> None:
+    """Three for each of four queries, on a text of five that have four next tokens each."""
+    rng = np.random.default_rng(0)
+    query = np.arange(2000) % 5
+    pairs = np.stack([query, 5 + 4 * query + rng.integers(4, size=2000)])
+    task = estimate_classes(pairs.T.ravel(), [f"w{i}" for i in range(25)]).task
+    np.testing.assert_array_equal(np.bincount(task.query_index), 4 * [3])
+
+
 def test_next_token_goes_to_the_query_it_follows_most() -> None:
     """x follows q three times and r twice: r has to do with y, which follows it once."""
     pairs = [(Q, X)] * 3 + [(R, X)] * 2 + [(R, Y)]

@@ -33,6 +33,16 @@ def test_syn_medium_has_two_classes_for_each_query(queries: int) -> None:
     assert task.distinct().sum() == 10 * task.K
 
 
+def test_tokens_common_to_a_query_come_between_common_and_distinct_ones() -> None:
+    task = dynsim.syn(2, 1, num_common=3, num_common_per_query=2, num_distinct=1)
+    np.testing.assert_array_equal(task.support, [[0, 1, 2, 3, 4, 7], [0, 1, 2, 5, 6, 8]])
+
+
+def test_a_single_class_overlaps_with_none() -> None:
+    task = dynsim.overlapping(1, 0.2)
+    assert (task.K, task.M) == (1, 10)
+
+
 def test_distinct_and_common_globally_and_within_a_query() -> None:
     # Token 0 is in classes 0 and 2, token 1 in 0 and 1; classes 0, 1 share a query, 2 has its own.
     probs = [[0.5, 0.5, 0, 0, 0], [0, 0.5, 0.5, 0, 0], [0.5, 0, 0, 0.5, 0]]

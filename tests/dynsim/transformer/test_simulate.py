@@ -11,7 +11,7 @@ from dynsim import Status
 from dynsim.training.constant.descent import Descent
 from dynsim.transformer import observables as text_observables
 from dynsim.transformer.model import Transformer, TransformerSpec
-from dynsim.transformer.simulate import simulate_text
+from dynsim.transformer.simulate import _check_init, simulate_text
 from dynsim.transformer.task import Text, text
 
 M, T, BATCH = 9, 5, 3
@@ -237,3 +237,4 @@ def test_bad_input_is_named(task: Text) -> None:
     other = make(TransformerSpec(M, T, width=4, layers=1), jax.random.key(0), "float32")
     with pytest.raises(ValueError, match="init: must have the shapes of"):
         run(init=other)
+    _check_init(make(SIZES, jax.random.key(0), "float32"), SIZES)

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from dynsim import prompts
+from dynsim import noisy_sgd, prompts
 from dynsim.two_stage import model as relu_prompt
 from dynsim.two_stage import observables as prompt_observables
 from dynsim.two_stage.model import PQ
@@ -161,6 +161,15 @@ def test_observables_against_numpy() -> None:
     }
     for name, value in want.items():
         np.testing.assert_allclose(found[name], value, rtol=1e-10, err_msg=name)
+
+
+def test_records_are_spread_evenly_in_eta_time() -> None:
+    """A third of them over the first stage, of 10 units, and the rest over the second, of 60."""
+    optimizer = noisy_sgd(0.5, 0.1, decay=0.025, stage_2=1.5)
+    times = optimizer.spread(9)
+    np.testing.assert_allclose(times, [0, 20 / 3, 40 / 3, 20, 140, 260, 380, 500, 620], rtol=1e-6)
+    want = [0, 10 / 3, 20 / 3, 10, 22, 34, 46, 58, 70]
+    np.testing.assert_allclose(optimizer.flow_time(times), want, rtol=1e-6)
 
 
 def test_first_time_below_a_level() -> None:

@@ -26,6 +26,9 @@ def test_counts_are_the_counts_of_the_tokens() -> None:
     np.testing.assert_array_equal(examples.counts, want)
     recorded = sampling.examples_from_tokens(task, tokens, np.asarray(task.next_token)[classes])
     np.testing.assert_array_equal(recorded.counts, want)
+    labels = np.asarray(task.next_token)[classes]
+    one_step = sampling.examples_from_tokens(task, tokens[None], labels[None])
+    np.testing.assert_array_equal(one_step.counts, [want])
     np.testing.assert_array_equal(recorded.classes, classes)
     compared = sampling.counts_sampler(task, 64, 33, "float32", scatter=False)(key)
     np.testing.assert_array_equal(compared.counts, want)

@@ -5,6 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from scipy import integrate, optimize, special
+from scipy.integrate import quad
 
 from odes.formulas import decoder
 from odes.formulas.omega import wrightomega
@@ -149,3 +150,11 @@ def test_gamma_integrates_to_Gamma(M: float) -> None:
         by_quadrature, _ = integrate.quad(speed, 0, end, epsabs=0, epsrel=1e-11, limit=200)
         exact = decoder.gamma_integral(end / K, eta, M, K)
         np.testing.assert_allclose(exact, by_quadrature, rtol=1e-10)
+
+
+@pytest.mark.usefixtures("x64")
+def test_the_integral_of_gamma_is_its_quadrature() -> None:
+    """Over t, of which `gamma` reads the visits t/K."""
+    eta, M, K, end = 0.7, 30.0, 4.0, 60.0
+    want = quad(lambda t: float(decoder.gamma(t / K, eta, M)), 0, end, epsabs=1e-8)[0]
+    assert float(decoder.gamma_integral(end / K, eta, M, K)) == pytest.approx(want, rel=1e-9)

@@ -10,6 +10,7 @@ from scipy.special import entr, erfinv, softmax
 
 import dynsim
 from dynsim import Shape, Status
+from dynsim.joma import observables
 from dynsim.joma.model import Hidden, Joint
 from dynsim.training.constant.descent import Descent
 from odes import joma
@@ -168,7 +169,11 @@ def test_salient_components_first() -> None:
         assert far == pytest.approx(30 + float(toy.delay(mu)), rel=1e-10)
     for mu, c in ((1, 0.88083), (2, 6.34354), (3, 55.5008)):
         assert float(toy.delay(mu)) == pytest.approx(c, rel=6e-6)  # as many digits as there are
-    assert toy.speed_up(3.0, 1.0) == pytest.approx(54.598, rel=1e-5)
+        # Beyond the bisection's bounds the level rises at a constant rate.
+        late = (toy.FAR + 30 + float(toy.delay(mu))) * np.exp(-(mu**2) / 2)
+        level = toy.level_after(np.array([[late]]), np.float64([mu]), np.zeros(1))
+        assert float(level[0, 0]) == pytest.approx(toy.FAR + 30, rel=1e-8)
+    assert toy.speed_up(3.0, 2.0) == pytest.approx(np.exp(2.5), rel=1e-12)
 
 
 def test_entropy_falls_and_rises_in_the_toy() -> None:
@@ -324,3 +329,13 @@ def test_theorem_1_holds_for_softmax_where_attention_hardly_changes() -> None:
         share = np.linalg.norm(missed, axis=1) / moved
         assert share[1] / share[0] == pytest.approx(2, rel=0.2)
         assert share[1] < 0.1
+
+
+def test_entropy_of_attention_is_averaged_by_the_prior() -> None:
+    """At Z = 0 softmax attends to the tokens of a class as often as they come."""
+    task = dynsim.sequence_classes(TASK.probs, [0, 0], prior=[0.3, 0.7])
+    shape = Shape("softmax", "relu", "signal")
+    zero = Joint(Hidden(np.zeros((2, 4)), np.zeros((2, 1))), np.zeros((1, 4)))
+    found = observables.entropy(observables.measure(task, zero, shape, 1.0))
+    want = np.array([0.3, 0.7]) @ entr(np.asarray(TASK.probs)).sum(1)
+    assert float(found) == pytest.approx(want, rel=1e-12)

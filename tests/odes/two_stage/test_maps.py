@@ -193,7 +193,7 @@ def test_outputs_covary_as_the_tokens_that_they_share(y: int) -> None:
     x = np.linspace(-9, 9, 20001)
     density = scipy.stats.norm.pdf(x) * (x[1] - x[0])
     relu = lambda m, s: density @ np.maximum(m + s * x, 0)
-    got = loss._covariance(P, q, task, y)
+    got = loss._covariance(P, q, task)
     for g, h, e in np.ndindex(*got.shape):
         both, of_P, of_Q = [], [], []
         for same in (1, -1):

@@ -3,13 +3,14 @@
 import dataclasses
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
 from dynsim.two_stage.noisy_sgd import noisy_sgd
 from dynsim.two_stage.task import prompts
 from odes.two_stage.loss import Rule
-from odes.two_stage.minibatch import gradient_variance
+from odes.two_stage.minibatch import _moments, gradient_variance
 from odes.two_stage.spread import solve_seed
 from odes.two_stage.state import ReducedState, block_sizes
 
@@ -105,3 +106,18 @@ def test_variance_of_the_gradient_against_tokens_one_by_one(a: float, b: float, 
         square = (drawn - drawn.mean()) ** 2
         error = square.std() / drawn.size**0.5
         np.testing.assert_allclose(got, square.mean(), rtol=theory, atol=3 * error)
+
+
+def test_moments_of_the_gradient_are_those_of_two_joint_normals() -> None:
+    """E[-sigmoid(-M) S] and E[sigmoid(-M)^2 S^2], on a grid over what M and S have in common; of S
+    something is left that M does not know."""
+    margin, slope, variance = (0.3, 1.2), (-0.4, 0.8), 1.5
+    f = np.linspace(-9, 9, 20001)
+    density = np.exp(-(f**2) / 2) / (2 * np.pi) ** 0.5 * (f[1] - f[0])
+    gate = 1 / (1 + np.exp(margin[0] + margin[1] * f))
+    along = slope[0] + slope[1] * f
+    want = -density @ (gate * along), density @ (gate**2 * (along**2 + variance - slope[1] ** 2))
+    pair = lambda numbers: tuple(jnp.array([number]) for number in numbers)
+    found = _moments(pair(margin), pair(slope), np.array([variance]), np.ones(1), Rule(f=64))
+    # 64 nodes of a function with poles at a distance of pi / 1.2.
+    np.testing.assert_allclose(found, want, rtol=1e-6)

@@ -103,6 +103,10 @@ def test_chunks_tile_the_array_of_runs_without_crossing_static_values(size: int)
         ({"axes": {"eta_y": [1]}, "record": ["x"]}, "record = 'x': must be one of loss"),
         ({"axes": {"eta_y": [1]}, "record": []}, "record = []: needs at least one"),
         ({"axes": {"eta_y": [1]}, "rtol": 0.1}, "rtol = 0.1: engine 'simulation' does not read"),
+        (
+            {"axes": {"eta_y": [1]}, "engine": "plain", "rtol": 1.0},
+            "rtol = 1.0: must be finite",
+        ),
         ({"axes": {"steps": [5, 3]}, "times": [0, 4]}, "must increase within [0, steps = 3]"),
     ],
 )
@@ -123,7 +127,7 @@ def test_overrides_replace_what_the_file_says(tmp_path: Path) -> None:
     assert (sweep.run.steps, sweep.fields["seed"], sweep.engine) == (7, (0, 1), "descent")
     with pytest.raises(ValueError, match=r"set = 'run\.steps': must be KEY = VALUE"):
         files.load("fig6", ["run.steps"])
-    with pytest.raises(ValueError, match="no such file; sweeps that come along: fig4, fig5"):
+    with pytest.raises(ValueError, match="no such file; built-in sweeps: fig4, fig5"):
         files.load("fig66")
     (tmp_path / "bad.toml").write_text("axes = [")
     with pytest.raises(ValueError, match="not readable as TOML"):

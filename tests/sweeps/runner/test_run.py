@@ -1,11 +1,14 @@
 """The sweep engine: its runs are single runs, whatever the chunks, tiles and devices."""
 
+import contextlib
 import dataclasses
 import math
 import re
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 import xarray as xr
@@ -14,7 +17,7 @@ import dynsim
 import sweeps
 from odes.yz import population
 from sweeps import Sweep, Training
-from sweeps.runner import labels, tiles, work
+from sweeps.runner import labels, run, tiles, work
 from sweeps.runner.run import valid
 
 pytestmark = pytest.mark.usefixtures("quick_theory")
@@ -246,9 +249,36 @@ def test_an_engine_of_another_system_is_refused() -> None:
         Sweep({"eta_z": [1.0]}, TRAINING, engine="ode").check()
 
 
-def test_diverged_runs_are_data_and_are_masked() -> None:
-    sweep = Sweep({"eta_y": [1.0, 1e38]}, TRAINING, record=("loss",))
+def test_diverged_runs_are_data_and_are_masked(monkeypatch: pytest.MonkeyPatch) -> None:
+    told: list[tuple[int, int]] = []
+
+    @contextlib.contextmanager
+    def shown(*total: int) -> Iterator[Callable[[int, int], None]]:
+        yield lambda runs, diverged: told.append((runs, diverged))
+
+    monkeypatch.setattr(run, "shown", shown)
+    sweep = Sweep({"eta_y": [0.5, 1.0, 1e38]}, TRAINING, record=("loss",))
     found = sweeps.run(sweep)
+    assert told == [(3, 1)]
+    found = found.isel(eta_y=slice(1, None))
     np.testing.assert_array_equal(found.status, [dynsim.Status.OK, dynsim.Status.DIVERGED])
     np.testing.assert_array_equal(np.isfinite(valid(found).loss), [True, False])
     assert found.first_bad_step[1] >= 1
+
+
+def test_seeds_at_once_are_seeds_in_turn() -> None:
+    """An accelerator takes all seeds together, each with its shared arrays and states."""
+
+    def one_seed(
+        key: jax.Array, shared: Any, points: Any, begun: jax.Array
+    ) -> dict[str, jax.Array]:
+        drawn = jax.random.normal(key, points["x"].shape)
+        return {"y": drawn + shared["a"] * points["x"] + begun}
+
+    each = jax.random.split(jax.random.key(0), 3), {"a": jnp.arange(3.0)}, jnp.ones((3, 5)) / 7
+    points = {"x": jnp.linspace(0, 1, 5)}
+    in_turn, at_once = (
+        tiles.over_seeds(one_seed, points, each, in_turn=in_turn)["y"] for in_turn in (True, False)
+    )
+    np.testing.assert_array_equal(in_turn, at_once)
+    assert at_once.shape == (3, 5)

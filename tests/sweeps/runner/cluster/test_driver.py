@@ -126,10 +126,13 @@ def test_a_worker_that_fails_at_everything_spoils_no_chunk(
 def test_one_worker_alone_tries_three_times(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """In between it is offered the chunk as often as others would have had time to take it."""
     tries: list[int] = []
+    declined: list[int] = []
 
     def fails_twice(job: jobs.Job, number: int, avoid: tuple[str, ...] = ()) -> Answer:
         if jobs.name() in avoid:
+            declined.append(number)
             return jobs.Declined(jobs.name())
         tries.append(number)
         if tries.count(number) < driver.TRIES:
@@ -141,6 +144,7 @@ def test_one_worker_alone_tries_three_times(
     with ThreadPoolExecutor(1) as executor:
         run(tmp_path / "s", executor)
     assert sorted(tries) == sorted(3 * list(range(NUMBER)))
+    assert sorted(declined) == sorted(2 * driver.PATIENCE * list(range(NUMBER)))
 
 
 def test_an_executor_that_breaks_keeps_what_is_stored(

@@ -225,6 +225,29 @@ def test_a_dead_writer_is_waited_for_and_one_that_was_stopped_finds_its_lease_go
         assert len(lines) == 1, "a lease that was released is waited for by nobody"
 
 
+def test_a_lease_is_renewed_early_enough_to_miss_a_turn(
+    address: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    create(address, [1.0])
+    waits: list[float] = []
+
+    class Event(threading.Event):
+        def wait(self, timeout: float | None = None) -> bool:
+            if timeout is None:
+                return super().wait()
+            waits.append(timeout)
+            return True
+
+    bucket = Objects(address)
+    held = lease.Lease(bucket, f"{bucket.path}/turn", "it")
+    held.take()
+    monkeypatch.setattr(lease.threading, "Event", Event)
+    with held.kept():
+        pass
+    assert waits
+    assert max(waits) < lease.SECONDS / 2
+
+
 def test_conditions_hold_when_many_ask_at_once(s3: Any) -> None:
     bucket = Objects("s3://bucket/any")
     key, each = uuid.uuid4().hex, 5
