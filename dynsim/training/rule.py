@@ -1,24 +1,22 @@
-r"""Update rules: how a gradient moves the weights.
+"""Update rules: how a gradient moves the weights.
 
-Step :math:`k` changes the weights :math:`p` by the gradient :math:`g` of its batch in this order:
+Step k changes the weights p by the gradient g of its batch in this order:
 
 1. `clip`: a gradient whose Euclidean norm over all weights exceeds it is shortened to it.
-2. `noise`: every entry of :math:`g` gets a normal number of that standard deviation.
-3. coupled `decay`: :math:`g` becomes :math:`g + \lambda p`, the gradient of the loss with :math:`\lambda |p|^2/2`.
-4. direction :math:`d`, by `kind`:
+2. `noise`: every entry of g gets a normal number of that standard deviation.
+3. coupled `decay`: g <- g + lambda p, the gradient of the loss with lambda |p|^2/2.
+4. direction d, by `kind`:
 
-   ==========  =======================================================================
-   sgd         :math:`d = g`
-   momentum    :math:`v \leftarrow \mu v + g`, :math:`d = v` (heavy ball, as PyTorch and optax have it)
-   nesterov    the same :math:`v`, :math:`d = \mu v + g`
-   sign        the same :math:`v`, :math:`d = \mathrm{sign}(v)`
-   rmsprop     :math:`v \leftarrow b_2 v + (1 - b_2) g^2`, :math:`d = g / (\sqrt{v} + \epsilon)`
-   adam        both averages, corrected for their start, :math:`\epsilon` outside of the root
-   ==========  =======================================================================
+   sgd        d = g
+   momentum   v <- mu v + g, d = v (heavy ball, as PyTorch and optax have it)
+   nesterov   the same v, d = mu v + g
+   sign       the same v, d = sign(v)
+   rmsprop    v <- b2 v + (1 - b2) g^2, d = g / (sqrt(v) + eps)
+   adam       both averages, corrected for their start, eps outside of the root
 
-5. decoupled `decay`: :math:`d` becomes :math:`d + \lambda p`, so that the scheduled rate multiplies it as in
-   optax's and PyTorch's AdamW.
-6. :math:`p \leftarrow p - \eta(k) d`.
+5. decoupled `decay`: d <- d + lambda p, so that the scheduled rate multiplies it, as in optax's and
+   PyTorch's AdamW.
+6. p <- p - eta(k) d.
 
 Every number may be traced: one compiled program serves a whole grid.
 """

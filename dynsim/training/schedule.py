@@ -1,9 +1,9 @@
-r"""Learning-rate schedules as piecewise functions of the step, with their sums in closed form.
+"""Learning-rate schedules as piecewise functions of the step, with their sums in closed form.
 
-Steps are counted from 0, as optax counts them: step :math:`k` is the update that follows :math:`k` others. A
-flow needs a rate at all times :math:`t`, and integrates the rate of step :math:`k` from :math:`k` to :math:`k + 1`. It uses
-:math:`\eta(t - 1/2)`, whose integral is the sum of the rates: exactly for constant and linear rates, and
-to :math:`\eta''/24` a step otherwise [ours].
+Steps are counted from 0, as optax counts them: step k is the update that follows k others. A flow
+needs a rate at all times t, and integrates the rate of step k from k to k + 1. It uses
+eta(t - 1/2), whose integral is the sum of the rates: exactly for constant and linear rates, and to
+eta''/24 a step otherwise [ours].
 """
 
 import abc
