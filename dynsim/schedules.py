@@ -9,10 +9,8 @@ step and the sum of the rates before it.
 
 from collections.abc import Sequence
 
-import numpy as np
 from jaxtyping import Real
 
-from dynsim import checks
 from dynsim.precision import Number
 from dynsim.training.schedule import (
     Constant,
@@ -56,7 +54,6 @@ def linear(
     Raises:
         ValueError: for a number out of its range, naming it.
     """
-    _check(steps, warmup, end=end)
     return Linear(peak, steps, end, warmup=warmup)
 
 
@@ -70,7 +67,6 @@ def cosine(
 
     `optax.warmup_cosine_decay_schedule(0, peak, warmup, steps, end * peak)` has the same rates.
     """
-    _check(steps, warmup, end=end)
     return Cosine(peak, steps, end, warmup=warmup)
 
 
@@ -100,8 +96,6 @@ def exponential(
     Raises:
         ValueError: unless `steps` and `factor` are positive and `warmup` is not negative.
     """
-    for name, value in (("steps", steps), ("factor", factor)):
-        checks.real(name, value, 0, open_minimum=True)
     return Exponential(peak, steps, factor, warmup=warmup)
 
 
@@ -111,7 +105,6 @@ def inverse_sqrt(peak: Real[Number, "*#P"], warmup: Real[Number, "*#P"]) -> Sche
     Raises:
         ValueError: unless `warmup` is at least 1.
     """
-    checks.real("warmup", warmup, 1)
     return InverseSqrt(peak, warmup=warmup)
 
 
@@ -132,8 +125,6 @@ def warmup_stable_decay(
     Raises:
         ValueError: for a negative number, naming it.
     """
-    for name, value in (("stable", stable), ("cooldown", cooldown), ("end", end)):
-        checks.real(name, value, 0)
     return WarmupStableDecay(peak, stable, cooldown, end, warmup=warmup)
 
 
@@ -151,19 +142,4 @@ def steps(
     """
     if len(at) != len(factors) or not len(at):
         raise ValueError(f"at, factors: need one factor for each step, got {at!r} and {factors!r}")
-    if not checks.is_traced((at, warmup)):
-        for before, after in zip((warmup, *at[:-1]), at, strict=True):
-            checks.real("at", after, before)
-    for factor in factors:
-        checks.real("factors", factor, 0)
     return Steps(peak, tuple(at), tuple(factors), warmup=warmup)
-
-
-def _check(
-    steps: Real[Number, "*#P"], warmup: Real[Number, "*#P"], **shares: Real[Number, "*#P"]
-) -> None:
-    checks.real("steps", steps, 0, open_minimum=True)
-    if not checks.is_traced((steps, warmup)):
-        checks.real("warmup", warmup, 0, float(np.min(steps)))
-    for name, share in shares.items():
-        checks.real(name, share, 0)

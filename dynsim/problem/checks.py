@@ -11,8 +11,12 @@ from jaxtyping import Array, PRNGKeyArray, PyTree
 from dynsim import checks
 from dynsim.precision import DType
 from dynsim.problem.base import Measured, Problem, narrowed
-from dynsim.training.recording import Record, Recording, Table
+from dynsim.training.recording import BATCH_LOSS, RELATIVE_LOSS, Record, Recording, Table
 from dynsim.training.rule import AnyRule
+
+NORMS = ("gradient_norm", "update_norm")
+PROVIDED = (BATCH_LOSS, RELATIVE_LOSS, *NORMS)
+"""What can be recorded of every problem."""
 
 
 class Parts(NamedTuple):
@@ -135,22 +139,29 @@ class _Named(NamedTuple):
         return _observables(problem)[self.name](problem, params)
 
 
-def recorded(problem: Problem, record: Record | None, provided: tuple[str, ...]) -> Recording:
-    """What to record of a problem, by default its `loss` if it has one.
+def table(problem: Problem) -> Table:
+    """What can be recorded of a problem.
 
     Raises:
-        ValueError: as `Table.resolve`, and for an observable with the name of what is `provided`.
+        ValueError: for an observable with the name of what is recorded of every problem.
     """
     functions = {name: _Named(name) for name in _observables(problem)}
     for name in functions:
-        if name in provided:
+        if name in PROVIDED:
             raise ValueError(
                 f"{type(problem).__name__}.observables: {name!r} is recorded of every problem; "
                 "choose another name"
             )
+    return Table(functions, provided=PROVIDED)
+
+
+def recorded(problem: Problem, record: Record | None) -> Recording:
+    """What to record of a problem, by default its `loss` if it has one; raises as `table` and as
+    `Table.resolve`."""
+    names = table(problem)
     if record is None:
-        record = ["loss"] if "loss" in functions else []
-    return Table(functions, provided=provided).resolve(record)
+        record = ["loss"] if "loss" in names.functions else []
+    return names.resolve(record)
 
 
 def _observables(problem: Problem) -> dict[str, Measured]:

@@ -15,6 +15,7 @@ from dynsim import checks
 from dynsim.precision import DType, Number, cast, precision, settle
 from dynsim.problem.base import Problem, narrowed, split
 from dynsim.problem.checks import (
+    NORMS,
     Parts,
     check_draw,
     check_groups,
@@ -26,16 +27,13 @@ from dynsim.problem.checks import (
 from dynsim.training import keys, loop
 from dynsim.training.checkpoint import Checkpoint, checked_start
 from dynsim.training.course import Legs, legs_of
-from dynsim.training.recording import RELATIVE_LOSS, Record, Recording
+from dynsim.training.recording import Record, Recording
 from dynsim.training.rule import AnyRule, OptaxRule, Rule
 from dynsim.training.run_checks import checked_times
 from dynsim.trajectory import Static, Times, Trajectory
 
 ABSURD_LOSS = 1e3
 """Times the first loss above which a run counts as diverged, unless `limit` says otherwise."""
-NORMS = ("gradient_norm", "update_norm")
-PROVIDED = ("batch_loss", RELATIVE_LOSS, *NORMS)
-"""What can be recorded of every problem."""
 
 
 def train(
@@ -106,7 +104,7 @@ def train(
         _check_data(data, steps)
     if limit is not None:
         checks.real("limit", limit, open_minimum=True)
-    found = recorded(problem, record, PROVIDED)
+    found = recorded(problem, record)
     start = checked_start(checkpoint)
     times = checked_times(times, steps, found, start)
     numbers, rest = split(problem)

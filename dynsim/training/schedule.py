@@ -51,7 +51,7 @@ class Schedule(eqx.Module):
         """The pieces that follow the warm-up, of a peak of 1; the last one has no end."""
 
     @property
-    def length(self) -> Real[Number, ""]:
+    def length(self) -> Real[Number, "*#P"]:
         """Number of steps after which the rate no longer changes; 0 if it keeps changing."""
         return self.warmup
 
@@ -104,8 +104,11 @@ class Linear(Schedule):
     steps: Real[Number, "*#P"]
     end: Real[Number, "*#P"] = 0.0
 
+    def __check_init__(self) -> None:
+        _check_fall(self.steps, self.warmup, self.end)
+
     @property
-    def length(self) -> Real[Number, ""]:
+    def length(self) -> Real[Number, "*#P"]:
         return self.steps
 
     def after_warmup(self) -> tuple[Piece, ...]:
@@ -118,8 +121,11 @@ class Cosine(Schedule):
     steps: Real[Number, "*#P"]
     end: Real[Number, "*#P"] = 0.0
 
+    def __check_init__(self) -> None:
+        _check_fall(self.steps, self.warmup, self.end)
+
     @property
-    def length(self) -> Real[Number, ""]:
+    def length(self) -> Real[Number, "*#P"]:
         return self.steps
 
     def after_warmup(self) -> tuple[Piece, ...]:
@@ -141,6 +147,10 @@ class Exponential(Schedule):
     steps: Real[Number, "*#P"]
     factor: Real[Number, "*#P"]
 
+    def __check_init__(self) -> None:
+        for name in ("steps", "factor"):
+            checks.real(name, getattr(self, name), 0, open_minimum=True)
+
     def after_warmup(self) -> tuple[Piece, ...]:
         decay = jnp.log(self.factor) / self.steps
         constant = decay == 0
@@ -157,6 +167,9 @@ class Exponential(Schedule):
 
 class InverseSqrt(Schedule):
     """See `inverse_sqrt`."""
+
+    def __check_init__(self) -> None:
+        checks.real("warmup", self.warmup, 1)
 
     def after_warmup(self) -> tuple[Piece, ...]:
         def rate(t: Array) -> Array:
@@ -177,8 +190,12 @@ class WarmupStableDecay(Schedule):
     cooldown: Real[Number, "*#P"]
     end: Real[Number, "*#P"] = 0.0
 
+    def __check_init__(self) -> None:
+        for name in ("stable", "cooldown", "end"):
+            checks.real(name, getattr(self, name), 0)
+
     @property
-    def length(self) -> Real[Number, ""]:
+    def length(self) -> Real[Number, "*#P"]:
         return self.warmup + self.stable + self.cooldown
 
     def after_warmup(self) -> tuple[Piece, ...]:
@@ -193,8 +210,15 @@ class Steps(Schedule):
     at: tuple[Real[Number, "*#P"], ...]
     factors: tuple[Real[Number, "*#P"], ...]
 
+    def __check_init__(self) -> None:
+        if not checks.is_traced((self.at, self.warmup)):
+            for before, after in zip((self.warmup, *self.at[:-1]), self.at, strict=True):
+                checks.real("at", after, float(np.max(before)))
+        for factor in self.factors:
+            checks.real("factors", factor, 0)
+
     @property
-    def length(self) -> Real[Number, ""]:
+    def length(self) -> Real[Number, "*#P"]:
         return self.at[-1]
 
     def after_warmup(self) -> tuple[Piece, ...]:
@@ -236,6 +260,15 @@ def _line(
         lambda t: first + slope * (t - begin),
         lambda t: first * (t - begin) + slope * (t - begin) ** 2 / 2,
     )
+
+
+def _check_fall(
+    steps: Real[Number, "*#P"], warmup: Real[Number, "*#P"], end: Real[Number, "*#P"]
+) -> None:
+    checks.real("steps", steps, 0, open_minimum=True)
+    if not checks.is_traced((steps, warmup)):
+        checks.real("warmup", warmup, 0, float(np.min(steps)))
+    checks.real("end", end, 0)
 
 
 def _positive(length: Real[Number, ""]) -> Array:

@@ -14,10 +14,12 @@ from pydantic import InstanceOf
 from dynsim import checks, decoding
 from dynsim.decoding import Seed, shown
 from dynsim.precision import DType
+from dynsim.problem.base import Problem as DynsimProblem
 from sweeps.runner.axes import Dimension, dimensions
 from sweeps.runner.store.base import CHECKPOINT
 from sweeps.systems import budget, registry
 from sweeps.systems.base import Engine, Run, Settings, System, Times
+from sweeps.systems.problems import Trained
 
 Axes = Annotated[Mapping[str, Any], decoding.Says("a mapping from names of axes")]
 AnyRun = InstanceOf[Run[Any]]
@@ -38,9 +40,22 @@ class Problem(NamedTuple):
     settings: Settings[Any]
 
 
+class _OfProblems(type):
+    """Lets a sweep be made of a problem and a rule instead of a run."""
+
+    def __call__(cls, *args: Any, **options: Any) -> Any:
+        if args and isinstance(args[0], DynsimProblem):
+            return cls._of(*args, **options)
+        return super().__call__(*args, **options)
+
+
 @dataclasses.dataclass(frozen=True)
-class Sweep:
+class Sweep(metaclass=_OfProblems):
     """Many trainings, or many solves of a theory, over named axes.
+
+    `Sweep(problem, rule, axes, steps=..., batch=...)` sweeps any `dynsim.Problem`; axes are fields
+    of the problem, numbers of the rule (`eta`, which scales a schedule, `eta.warmup`, `decay`,
+    `clip`, ...), `steps`, `batch` and `seed`. It records `batch_loss` unless told otherwise.
 
     Attributes:
         axes: values by field (see `sweeps.runner.axes.values`), in the order of the dimensions.
@@ -74,6 +89,24 @@ class Sweep:
 
     def __post_init__(self) -> None:
         decoding.made_plain(self)
+
+    @classmethod
+    def _of(
+        cls,
+        problem: DynsimProblem,
+        rule: Any,
+        axes: Mapping[str, Any],
+        steps: int,
+        batch: int | float = 32,
+        engine: str = "simulation",
+        record: Names | str = ("batch_loss",),
+        dtype: DType = "float32",
+        **options: Any,
+    ) -> "Sweep":
+        resumable = bool(options.get("checkpoint"))
+        run = Trained(problem, rule, steps, batch, dtype, resumable=resumable)
+        record = (record,) if isinstance(record, str) else tuple(record)
+        return cls(axes, run, engine, record, **options)
 
     @functools.cached_property
     def dims(self) -> tuple[Dimension, ...]:
@@ -191,7 +224,7 @@ class Sweep:
         self.rules.observables.resolve(self.record)
         self._check_budget()
         for dim in self._static:
-            kinds = decoding.fields(type(self.run))
+            kinds = self.run.kinds()
             for name, values in dim.axes.items():
                 for value in values:
                     decoding.check_value(name, value, kinds[name])

@@ -110,6 +110,14 @@ class Run(abc.ABC, Generic[FixedT]):
         """Raise `ValueError` for axes that these runs do not read, or that say the same."""
         del axes
 
+    def kinds(self) -> dict[str, decoding.Field]:
+        """Annotations of the fields, by name."""
+        return decoding.fields(type(self))
+
+    def own_system(self) -> "System[Any] | None":
+        """The system of runs that bring one of their own, which is not registered."""
+        return None
+
     def reads(self, field: str, axes: Collection[str]) -> bool:
         """Whether the numbers of a sweep over `axes` depend on the value of `field` here; `field`
         is none of the axes."""

@@ -57,6 +57,8 @@ def system(name: str) -> System[Any]:
 
 def system_of(run: Run[Any]) -> System[Any]:
     """The system of a run; raises `ValueError` for a class that none has."""
+    if own := run.own_system():
+        return own
     for each in map(system, names()):
         if each.run is type(run):
             return each

@@ -1,0 +1,166 @@
+"""Sweeps of a problem of one's own: their runs are those of `dynsim.train`, whatever is an axis."""
+
+import json
+import math
+import re
+from pathlib import Path
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+
+import dynsim
+import sweeps
+from dynsim import Status, schedules
+from sweeps import Sweep
+from sweeps.runner import tiles
+
+
+class Net(dynsim.Problem):
+    """A small network on a fixed design, with a setting of each kind."""
+
+    inputs: np.ndarray = eqx.field(default_factory=lambda: np.linspace(-1, 1, 10))
+    width: int = 3
+    shift: float = 0.5
+    activation: Any = jnp.tanh
+
+    def init(self, key):
+        return eqx.nn.MLP("scalar", "scalar", self.width, 1, self.activation, key=key)
+
+    def draw(self, key, batch):
+        x = jax.random.choice(key, self.inputs, (batch,))
+        return x, x**2 + self.shift
+
+    def loss(self, params, data):
+        return jnp.mean((jax.vmap(params)(data[0]) - data[1]) ** 2)
+
+    def observables(self):
+        return {"output": lambda problem, params: jax.vmap(params)(problem.inputs)}
+
+
+RULE = dynsim.adamw(schedules.warmup_cosine(0.03, 2, 10), decay=0.1, clip=1.0)
+AXES: dict[str, Any] = {
+    "eta": [0.01, 0.3],
+    "eta.warmup": [0.0, 4.0],
+    "decay": [0.0, 1.0],
+    "noise": [0.1],
+    "shift": [0.5, 2.0],
+    "width": [3, 5],
+    "batch": [4, 8],
+    "seed": [0, 7],
+}
+RECORD = ("batch_loss", "update_norm", "output")
+
+
+def alone(eta=0.03, warmup=2.0, decay=0.1, shift=0.5, width=3, batch=4, seed=0, **rule: Any):
+    rate = schedules.warmup_cosine(eta, warmup, 10)
+    return dynsim.train(
+        Net(width=width, shift=shift),
+        dynsim.adamw(rate, decay=decay, clip=1.0, **rule),
+        jax.random.fold_in(jax.random.key(0), seed),
+        steps=10,
+        batch=batch,
+        record=list(RECORD),
+        times=[10],
+    )
+
+
+def test_a_run_of_a_sweep_is_the_run_that_train_makes() -> None:
+    found = sweeps.run(Sweep(Net(), RULE, AXES, steps=10, record=RECORD))
+    assert (found.status == Status.OK).all()
+    chosen = {"eta": 0.3, "decay": 1.0, "shift": 2.0, "width": 5, "batch": 8, "seed": 7}
+    at = found.sel({**chosen, "eta.warmup": 4.0}).squeeze()
+    want = alone(**chosen, warmup=4.0, noise=0.1)
+    for name in RECORD:
+        # Batches of other sizes are summed up in another order.
+        np.testing.assert_allclose(at[name], want[name][-1], rtol=2e-5, atol=1e-6)
+
+
+def test_runs_that_diverge_are_data() -> None:
+    found = sweeps.run(Sweep(Net(), dynsim.sgd(0.1), {"eta": [0.1, 1e9]}, steps=5, batch=4))
+    np.testing.assert_array_equal(found.status, [Status.OK, Status.DIVERGED])
+
+
+def test_a_grid_of_numbers_is_one_program_and_found_again() -> None:
+    tiles.forget()
+    axes = {"eta": [0.1, 1.0], "eta.warmup": [1.0, 3.0], "decay": [0.0, 0.3], "shift": [0.0, 1.0]}
+    for first in (0.1, 0.2):
+        axes["eta"] = [first, 1.0]
+        sweeps.run(Sweep(Net(), RULE, axes, steps=10, batch=4))
+    assert len(tiles.PROGRAMS) == 1
+
+
+def test_any_optax_rule() -> None:
+    rule = dynsim.from_optax(optax.lion, learning_rate=0.1, weight_decay=0.0)
+    sweep = Sweep(Net(), rule, {"weight_decay": [0.0, 0.5]}, steps=3, batch=4, record="output")
+    found = sweeps.run(sweep).output.values
+    want = alone_by(dynsim.from_optax(optax.lion, learning_rate=0.1, weight_decay=0.5))
+    np.testing.assert_allclose(found[1], want["output"][-1], rtol=1e-5)
+    assert not np.allclose(found[0], found[1])
+
+
+def alone_by(rule: Any) -> dynsim.Trajectory:
+    key = jax.random.fold_in(jax.random.key(0), 0)
+    return dynsim.train(Net(), rule, key, steps=3, batch=4, record="output", times=[3])
+
+
+class Grouped(Net):
+    """The last layer has a rate of its own."""
+
+    def groups(self, params):
+        return eqx.tree_at(lambda p: p.layers, jax.tree.map(lambda _: None, params), ("in", "out"))
+
+
+def test_rates_by_group() -> None:
+    rule = dynsim.sgd({"in": 0.1, "out": schedules.constant(0.2, warmup=2)})
+    axes = {"eta.in": [0.1, 0.0], "eta.out": [0.5], "eta.out.warmup": [1.0]}
+    found = sweeps.run(Sweep(Grouped(), rule, axes, steps=3, batch=4, record="output")).output
+    rule = dynsim.sgd({"in": 0.1, "out": schedules.constant(0.5, warmup=1)})
+    key = jax.random.fold_in(jax.random.key(0), 0)
+    want = dynsim.train(Grouped(), rule, key, steps=3, batch=4, record="output", times=[3])
+    np.testing.assert_allclose(found.values[0, 0, 0], want["output"][-1], rtol=1e-5)
+    with pytest.raises(ValueError, match=r"eta: has no rate for the group 'in'"):
+        sweeps.run(Sweep(Grouped(), dynsim.sgd({"out": 0.1}), {"seed": [0]}, steps=3, batch=4))
+
+
+def test_a_store_is_resumed_extended_and_opened_without_the_problem(tmp_path: Path) -> None:
+    options = {"batch": 4, "checkpoint": True, "record": ("batch_loss", "gradient_norm")}
+    axes = {"eta": [0.01, 0.1], "seed": [0, 1]}
+    sweeps.run(Sweep(Net(), RULE, axes, steps=12, **options), tmp_path / "first")
+    longer = Sweep(Net(), RULE, {**axes, "seed": [0, 1, 2]}, steps=20, **options)
+    found = sweeps.run(longer, tmp_path / "second", reuse=[tmp_path / "first"]).load()
+    whole = sweeps.run(longer)
+    for name in ("batch_loss", "gradient_norm", "status"):
+        np.testing.assert_array_equal(found[name], whole[name])
+    config = json.loads(sweeps.open(tmp_path / "first").attrs["config"])
+    assert config["run"]["problem"] == f"{__name__}:Net"
+    other = Net(inputs=np.linspace(0, 1, 10))
+    with pytest.raises(sweeps.StoreError, match="problem_holds"):
+        sweeps.run(Sweep(other, RULE, axes, steps=12, **options), tmp_path / "first")
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"axes": {"depth": [1]}}, "axes = 'depth': must be one of shift, eta, eta.warmup"),
+        ({"axes": {"eta": [-1.0]}}, "peak = -1.0: must be finite and in [0, inf)"),
+        ({"axes": {"width": [1.5]}}, "axes.width = 1.5: must be a whole number"),
+        ({"record": ("speed",)}, "record = 'speed': must be one of output, batch_loss"),
+        ({"steps": 0}, "run.steps = 0: must be an integer >= 1"),
+        ({"batch": 0}, "run.batch = 0: must be an integer >= 1"),
+        ({"batch": math.inf}, "batch = inf: Net has no method 'population_loss'"),
+        ({"steps": 5}, "eta: its schedule is 10 steps long, the run has steps = 5"),
+        ({"engine": "plain"}, "engine = 'plain': does not compute task"),
+        ({"rule": 0.1}, "rule = 0.1: must be of dynsim.training.rule.Rule"),
+    ],
+)
+def test_bad_input_is_named_before_anything_is_compiled(
+    changes: dict[str, Any], message: str
+) -> None:
+    given = {"rule": RULE, "axes": {"eta": [0.1]}, "steps": 10, "batch": 4} | changes
+    with pytest.raises(ValueError, match=re.escape(message)):
+        Sweep(Net(), **given).check()
