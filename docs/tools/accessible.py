@@ -1,7 +1,7 @@
 """Makes valid what the theme and Sphinx write, for those who read with a screen reader.
 
-Headings of the sidebar get the level that they lack, and a signature of several lines is no list of
-definitions without anything that is defined.
+Headings of the sidebar get the level that they lack, code can be scrolled by keys, and a signature
+of several lines is no list of definitions without anything that is defined.
 """
 
 import re
@@ -25,7 +25,8 @@ def _mend(
     app: Sphinx, page: str, template: str, context: dict[str, Any], tree: nodes.document | None
 ) -> None:
     if body := context.get("body"):
-        context["body"] = signatures(body)
+        # Code that is wider than the page is scrolled by keys once it can be reached by them.
+        context["body"] = signatures(body).replace("<pre>", '<pre tabindex="0">')
     if sidebar := context.get("furo_navigation_tree"):
         context["furo_navigation_tree"] = sidebar.replace(
             'role="heading"', 'role="heading" aria-level="2"'
