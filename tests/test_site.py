@@ -243,8 +243,9 @@ def test_broken_links_are_found(tmp_path: Path) -> None:
 
 
 def test_a_signature_of_several_lines_is_no_list_of_definitions() -> None:
-    paren, line = '<span class="sig-paren">{}</span>', '<dd><em class="sig-param">a</em>,</dd>'
-    body = f"<dl><dt>{paren.format('(')}\n\n<dl>\n{line}\n{line}\n</dl>\n\n{paren.format(')')}</dt></dl>"
+    opened, closed = (f'<span class="sig-paren">{bracket}</span>' for bracket in "()")
+    line = '<dd><em class="sig-param">a</em>,</dd>'
+    body = f"<dl><dt>{opened}\n\n<dl>\n{line}\n{line}\n</dl>\n\n{closed}</dt></dl>"
     found = tool("tools/accessible.py").signatures(body)
     assert found.count("<dl>") == found.count("</dl>") == 1
     assert "<dd>" not in found
