@@ -22,6 +22,7 @@ extensions = [
     "sphinx_copybutton",
     "sphinx_design",
     "sphinxcontrib.katex",
+    "accessible",
     "api_links",
     "docstrings",
     "notebook_times",

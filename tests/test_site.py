@@ -242,6 +242,17 @@ def test_broken_links_are_found(tmp_path: Path) -> None:
     assert (checked, wrong) == (5, ["a.html: b.html#not", "a.html: no.html"])
 
 
+def test_a_signature_of_several_lines_is_no_list_of_definitions() -> None:
+    opened, closed = (f'<span class="sig-paren">{bracket}</span>' for bracket in "()")
+    line = '<dd><em class="sig-param">a</em>,</dd>'
+    body = f"<dl><dt>{opened}\n\n<dl>\n{line}\n{line}\n</dl>\n\n{closed}</dt></dl>"
+    found = tool("tools/accessible.py").signatures(body)
+    assert found.count("<dl>") == found.count("</dl>") == 1
+    assert "<dd>" not in found
+    assert found.count('<span class="sig-line"><em class="sig-param">a</em>,</span>') == 2
+    assert found.count("<span") == found.count("</span>")
+
+
 def test_formulas_of_docstrings_are_set_apart() -> None:
     lines = ["Of |f|, h* and `a*b`:", "", "    x = |y|*", "", "Args:", "    a: of |b|."]
     wanted = [r"Of \|f\|, h\* and `a*b`:", "", "::", "", "    x = |y|*", ""]
