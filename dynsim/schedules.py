@@ -24,7 +24,7 @@ from dynsim.training.schedule import (
 )
 
 
-def constant(eta: Real[Number, "*#P"], warmup: Real[Number, "*#P"] = 0.0) -> Schedule:
+def constant(eta: Real[Number, "*#P"], warmup: Real[Number, "*#P"] | None = None) -> Schedule:
     """A constant rate, after a linear warm-up if `warmup` steps are given.
 
     Raises:
@@ -41,7 +41,7 @@ def linear(
     peak: Real[Number, "*#P"],
     steps: Real[Number, "*#P"],
     end: Real[Number, "*#P"] = 0.0,
-    warmup: Real[Number, "*#P"] = 0.0,
+    warmup: Real[Number, "*#P"] | None = None,
 ) -> Schedule:
     """A linear fall from `peak` to `end` times `peak` at step `steps`.
 
@@ -61,7 +61,7 @@ def cosine(
     peak: Real[Number, "*#P"],
     steps: Real[Number, "*#P"],
     end: Real[Number, "*#P"] = 0.0,
-    warmup: Real[Number, "*#P"] = 0.0,
+    warmup: Real[Number, "*#P"] | None = None,
 ) -> Schedule:
     """Half a period of a cosine from `peak` to `end` times `peak`, as `linear` otherwise.
 
@@ -89,7 +89,7 @@ def exponential(
     peak: Real[Number, "*#P"],
     steps: Real[Number, "*#P"],
     factor: Real[Number, "*#P"],
-    warmup: Real[Number, "*#P"] = 0.0,
+    warmup: Real[Number, "*#P"] | None = None,
 ) -> Schedule:
     """An exponential decay: every `steps` steps after the warm-up multiply the rate by `factor`.
 
@@ -132,7 +132,7 @@ def steps(
     peak: Real[Number, "*#P"],
     at: Sequence[Real[Number, "*#P"]],
     factors: Sequence[Real[Number, "*#P"]],
-    warmup: Real[Number, "*#P"] = 0.0,
+    warmup: Real[Number, "*#P"] | None = None,
 ) -> Schedule:
     """A rate that jumps: from step `at[i]` on it is `factors[i]` times `peak`.
 

@@ -17,6 +17,7 @@ from odes.formulas import (
     omega,
     predictions,
 )
+from odes.problem import descent, flow
 from odes.solver.flows import Flow
 from odes.solver.tolerances import DEFAULT_TOLERANCES, Tolerances
 from odes.theory import Ladder, Theory
@@ -30,9 +31,11 @@ __all__ = [
     "Tolerances",
     "coefficients",
     "decoder",
+    "descent",
     "discrete_decoder",
     "eq10",
     "fixed_attention",
+    "flow",
     "growth",
     "joma",
     "ladder",

@@ -38,6 +38,7 @@ FLOORS = {
         "theory": 0,
         "solver": 0,
         "formulas": 1,
+        "problem": 1,
         "symmetric": 2,
         "two_stage": 2,
         "linear_icl": 2,

@@ -155,6 +155,13 @@ def table(problem: Problem) -> Table:
     return Table(functions, provided=PROVIDED)
 
 
+def flow_table(problem: Problem) -> Table:
+    """What a flow can record of a problem: all but what is of a batch."""
+    return Table(
+        table(problem).functions, refused=dict.fromkeys(PROVIDED, "is of a batch; a flow has none")
+    )
+
+
 def recorded(problem: Problem, record: Record | None) -> Recording:
     """What to record of a problem, by default its `loss` if it has one; raises as `table` and as
     `Table.resolve`."""

@@ -94,6 +94,10 @@ class Rule(eqx.Module):
         """Learning rate of the update after `step` steps, by group where there are groups."""
         return self._by_group(lambda each: each.rate(step))
 
+    def flow_rate(self, t: Real[Number, "*S"]) -> PyTree[Real[Array, "*S"]]:
+        """Learning rate of a flow at time `t`, in steps, by group where there are groups."""
+        return self._by_group(lambda each: each.flow_rate(t))
+
     def eta_time(self, steps: Real[Number, "*S"]) -> PyTree[Real[Array, "*S"]]:
         """Sum of the learning rates of the first `steps` steps, by group where there are groups.
 

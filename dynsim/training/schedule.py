@@ -36,15 +36,16 @@ class Schedule(eqx.Module):
     Attributes:
         peak: rate after the warm-up, 1/step. An axis `eta` of a sweep replaces it, and the other
             rates of the schedule keep their ratios to it.
-        warmup: number of steps over which the rate rises linearly from 0 to `peak`.
+        warmup: number of steps over which the rate rises linearly from 0 to `peak`, or None.
     """
 
     peak: Real[Number, "*#P"]
-    warmup: Real[Number, "*#P"] = eqx.field(default=0.0, kw_only=True)
+    warmup: Real[Number, "*#P"] | None = eqx.field(default=None, kw_only=True)
 
     def __check_init__(self) -> None:
         checks.real("peak", self.peak, 0)
-        checks.real("warmup", self.warmup, 0)
+        if self.warmup is not None:
+            checks.real("warmup", self.warmup, 0)
 
     @abc.abstractmethod
     def after_warmup(self) -> tuple[Piece, ...]:
@@ -53,13 +54,18 @@ class Schedule(eqx.Module):
     @property
     def length(self) -> Real[Number, "*#P"]:
         """Number of steps after which the rate no longer changes; 0 if it keeps changing."""
-        return self.warmup
+        return self.risen
 
     def pieces(self) -> tuple[Piece, ...]:
         """All pieces in their order, of a peak of 1."""
-        if not checks.is_traced(self.warmup) and not np.any(self.warmup):
+        if self.warmup is None:
             return self.after_warmup()
         return (_line(0, self.warmup, 0, 1), *self.after_warmup())
+
+    @property
+    def risen(self) -> Real[Number, "*#P"]:
+        """The step at which the warm-up is over."""
+        return 0.0 if self.warmup is None else self.warmup
 
     def rate(self, step: Real[Number, "*S"]) -> Float[Array, "*S"]:
         """Learning rate of the update after `step` steps."""
@@ -86,9 +92,11 @@ class Schedule(eqx.Module):
     def _chosen(self, where: Real[Number, "*S"], at: Array) -> Array:
         *before, last = self.pieces()
         found = last.rate(at)
+        # Before the start is the first piece that has a length.
+        where = jnp.maximum(where, 0)
         for piece in reversed(before):
             found = jnp.where(where < piece.until, piece.rate(at), found)
-        return found
+        return jnp.asarray(found)
 
 
 class Constant(Schedule):
@@ -105,14 +113,14 @@ class Linear(Schedule):
     end: Real[Number, "*#P"] = 0.0
 
     def __check_init__(self) -> None:
-        _check_fall(self.steps, self.warmup, self.end)
+        _check_fall(self.steps, self.risen, self.end)
 
     @property
     def length(self) -> Real[Number, "*#P"]:
         return self.steps
 
     def after_warmup(self) -> tuple[Piece, ...]:
-        return _line(self.warmup, self.steps, 1, self.end), _constant(jnp.inf, self.end)
+        return _line(self.risen, self.steps, 1, self.end), _constant(jnp.inf, self.end)
 
 
 class Cosine(Schedule):
@@ -122,21 +130,21 @@ class Cosine(Schedule):
     end: Real[Number, "*#P"] = 0.0
 
     def __check_init__(self) -> None:
-        _check_fall(self.steps, self.warmup, self.end)
+        _check_fall(self.steps, self.risen, self.end)
 
     @property
     def length(self) -> Real[Number, "*#P"]:
         return self.steps
 
     def after_warmup(self) -> tuple[Piece, ...]:
-        speed = jnp.pi / _positive(self.steps - self.warmup)
+        speed = jnp.pi / _positive(self.steps - self.risen)
         mean, half = (1 + self.end) / 2, (1 - self.end) / 2
 
         def rate(t: Array) -> Array:
-            return mean + half * jnp.cos(speed * (t - self.warmup))
+            return mean + half * jnp.cos(speed * (t - self.risen))
 
         def integral(t: Array) -> Array:
-            return mean * (t - self.warmup) + half * jnp.sin(speed * (t - self.warmup)) / speed
+            return mean * (t - self.risen) + half * jnp.sin(speed * (t - self.risen)) / speed
 
         return Piece(self.steps, rate, integral), _constant(jnp.inf, self.end)
 
@@ -156,10 +164,10 @@ class Exponential(Schedule):
         constant = decay == 0
 
         def rate(t: Array) -> Array:
-            return jnp.exp(decay * (t - self.warmup))
+            return jnp.exp(decay * (t - self.risen))
 
         def integral(t: Array) -> Array:
-            changing = jnp.expm1(decay * (t - self.warmup)) / jnp.where(constant, 1.0, decay)
+            changing = jnp.expm1(decay * (t - self.risen)) / jnp.where(constant, 1.0, decay)
             return jnp.where(constant, t, changing)
 
         return (Piece(jnp.inf, rate, integral),)
@@ -173,13 +181,13 @@ class InverseSqrt(Schedule):
 
     def after_warmup(self) -> tuple[Piece, ...]:
         def rate(t: Array) -> Array:
-            return jnp.sqrt(self.warmup / t)
+            return jnp.sqrt(self.risen / t)
 
         def integral(t: Array) -> Array:
-            return 2 * jnp.sqrt(self.warmup * t)
+            return 2 * jnp.sqrt(self.risen * t)
 
         # Not evaluated before the end of the warm-up, but differentiated there.
-        late = lambda function: lambda t: function(jnp.maximum(t, self.warmup - 0.5))  # noqa: E731
+        late = lambda function: lambda t: function(jnp.maximum(t, self.risen - 0.5))  # noqa: E731
         return (Piece(jnp.inf, late(rate), late(integral)),)
 
 
@@ -196,10 +204,10 @@ class WarmupStableDecay(Schedule):
 
     @property
     def length(self) -> Real[Number, "*#P"]:
-        return self.warmup + self.stable + self.cooldown
+        return self.risen + self.stable + self.cooldown
 
     def after_warmup(self) -> tuple[Piece, ...]:
-        begin = self.warmup + self.stable
+        begin = self.risen + self.stable
         falling = _line(begin, self.length, 1, self.end)
         return _constant(begin, 1), falling, _constant(jnp.inf, self.end)
 
@@ -211,8 +219,8 @@ class Steps(Schedule):
     factors: tuple[Real[Number, "*#P"], ...]
 
     def __check_init__(self) -> None:
-        if not checks.is_traced((self.at, self.warmup)):
-            for before, after in zip((self.warmup, *self.at[:-1]), self.at, strict=True):
+        if not checks.is_traced((self.at, self.risen)):
+            for before, after in zip((self.risen, *self.at[:-1]), self.at, strict=True):
                 checks.real("at", after, float(np.max(before)))
         for factor in self.factors:
             checks.real("factors", factor, 0)

@@ -58,7 +58,7 @@ averages hold by then: G at the start for one unit of time, G after the first st
 
 import functools
 from collections.abc import Callable
-from typing import Any, Literal, TypeVar, get_args
+from typing import Any, Literal, Protocol, TypeVar, get_args, runtime_checkable
 
 import jax
 import jax.numpy as jnp
@@ -67,6 +67,7 @@ from jaxtyping import Array, Float, PyTree
 from dynsim import checks
 from dynsim.training.constant.clock import Clock
 from dynsim.training.constant.rates import ConstantRates
+from dynsim.training.rule import Rule
 from odes.solver.integrate import Derivatives, Solved, VectorField, integrate
 from odes.solver.tolerances import Tolerances
 
@@ -83,11 +84,33 @@ Flow = Literal[
 FLOWS: tuple[Flow, ...] = get_args(Flow)
 
 Params = TypeVar("Params")
+
+
+@runtime_checkable
+class Driver(Protocol):
+    """What drives a flow: a rule at constant rates, or one whose rates depend on time."""
+
+    kind: str
+    momentum: Any
+    b1: Any
+    b2: Any
+    eps: Any
+
+    @property
+    def jumps(self) -> tuple[Any, ...]:
+        """Steps at which a rate, or its slope, jumps."""
+        ...
+
+    def descend(self, direction: PyTree, t: Any = None, params: PyTree = None) -> PyTree:
+        """Minus the direction times the rates at `t`, and decoupled decay of `params` if given."""
+        ...
+
+
 Gradient = Callable[[Any, Params], Params]
 Save = Callable[[Any, Params], PyTree]
 
 
-def checked_flow(optimizer: ConstantRates, flow: Flow | None) -> Flow:
+def checked_flow(optimizer: ConstantRates | Rule, flow: Flow | None) -> Flow:
     """The flow to use for `optimizer`; raises `ValueError` if `flow` does not describe it.
 
     By default "plain" for `sgd`, "matched" for `momentum` and "matched-adam" for `adam`.
@@ -113,7 +136,7 @@ def checked_flow(optimizer: ConstantRates, flow: Flow | None) -> Flow:
 def integrate_flow(
     gradient: Gradient[Params],
     task: Any,
-    optimizer: ConstantRates,
+    optimizer: Driver,
     initial: Params,
     times: Float[Array, " S"],
     *,
@@ -139,7 +162,6 @@ def integrate_flow(
     field: VectorField
     state: PyTree
     args: PyTree = (task, optimizer)
-    jumps: tuple[float, ...] = ()
     clock = Clock()
     if flow in ("plain", "rescaled"):
         state = (initial,)
@@ -160,8 +182,10 @@ def integrate_flow(
         field = functools.partial(_adam, gradient)
     else:
         first, averages = _first_step(gradient, task, optimizer, initial)
-        state, args, jumps = (initial, *averages), (task, optimizer, first), (1.0,)
+        state, args = (initial, *averages), (task, optimizer, first)
         field = functools.partial(_adam_after_first_step, gradient)
+    jumps = [step + clock.shift for step in optimizer.jumps]
+    jumps += [1.0] if flow == "matched-adam" else []
     solved = integrate(
         field,
         state,
@@ -171,7 +195,7 @@ def integrate_flow(
         clock=clock,
         tolerances=tolerances,
         derivatives=derivatives,
-        jumps=jumps,
+        jumps=tuple(jumps),
     )
     return solved, solved.final[0]
 
@@ -181,15 +205,16 @@ def _without_inertia(
 ) -> PyTree:
     (params,), (task, optimizer) = state, args
     rate = 1 / (1 - optimizer.momentum) if rescaled else 1.0
-    return (optimizer.descend(jax.tree.map(lambda g: rate * g, gradient(task, params))),)
+    pull = jax.tree.map(lambda g: rate * g, gradient(task, params))
+    return (optimizer.descend(pull, t, params),)
 
 
 def _corrected(gradient: Gradient, t: Float[Array, ""], state: PyTree, args: PyTree) -> PyTree:
     (params,), (task, optimizer) = state, args
-    first = optimizer.descend(gradient(task, params))
+    first = optimizer.descend(gradient(task, params), t, params)
     change = jax.jvp(functools.partial(gradient, task), (params,), (first,))[1]
     # descend(H first) = eta H eta G.
-    return (jax.tree.map(lambda a, b: a - b / 2, first, optimizer.descend(change)),)
+    return (jax.tree.map(lambda a, b: a - b / 2, first, optimizer.descend(change, t)),)
 
 
 def _with_inertia(
@@ -204,7 +229,9 @@ def _with_inertia(
     }[decay]
     target = jax.tree.map(lambda g: g / (1 - mu), gradient(task, params))
     acceleration = jax.tree.map(lambda g, v: rate * (g - v), target, velocity)
-    return optimizer.descend(velocity), acceleration
+    # The matched flow is read half a step later, and so is its rate.
+    at = t - 0.5 if decay == "matched" else t
+    return optimizer.descend(velocity, at, params), acceleration
 
 
 # Adam's averages are kept as m / eps and v / eps^2. In these units an absolute tolerance means
@@ -232,7 +259,7 @@ def _adam(
     m_hat = jax.tree.map(lambda m, g: jnp.where(started, m / weight[0], g), m, g)
     v_hat = jax.tree.map(lambda v, g: jnp.where(started, v / weight[1], g**2), v, g)
     return (
-        optimizer.descend(jax.tree.map(_quotient, m_hat, v_hat)),
+        optimizer.descend(jax.tree.map(_quotient, m_hat, v_hat), t, params),
         jax.tree.map(lambda m, g: rate[0] * (g - m), m, g),
         jax.tree.map(lambda v, g: rate[1] * (g**2 - v), v, g),
     )
@@ -248,12 +275,13 @@ def _adam_after_first_step(
 
 
 def _first_step(
-    gradient: Gradient[Params], task: Any, optimizer: ConstantRates, initial: Params
+    gradient: Gradient[Params], task: Any, optimizer: Driver, initial: Params
 ) -> tuple[Params, tuple[Params, Params]]:
     """Adam's first step, and its averages m / eps and v / eps^2 half a step after it."""
     scaled = lambda p: jax.tree.map(lambda g: g / optimizer.eps, gradient(task, p))  # noqa: E731
     before = scaled(initial)
-    first = optimizer.descend(jax.tree.map(lambda g: g / (jnp.abs(g) + 1), before))
+    direction = jax.tree.map(lambda g: g / (jnp.abs(g) + 1), before)
+    first = optimizer.descend(direction, jnp.asarray(0.5), initial)
     after = scaled(jax.tree.map(jnp.add, initial, first))
 
     def average(rate: Float[Array, ""], x: Array, y: Array) -> Array:
@@ -266,7 +294,7 @@ def _first_step(
     return first, (m, v)
 
 
-def _decay_rates(optimizer: ConstantRates, matched: bool) -> tuple[Array, Array]:
+def _decay_rates(optimizer: Driver, matched: bool) -> tuple[Array, Array]:
     b1, b2 = jnp.asarray(optimizer.b1), jnp.asarray(optimizer.b2)
     return (-jnp.log(b1), -jnp.log(b2)) if matched else (1 - b1, 1 - b2)
 

@@ -119,7 +119,7 @@ def integrate(
     clock: Clock,
     tolerances: Tolerances,
     derivatives: Derivatives = "reverse",
-    jumps: Float[Array, " J"] | tuple[float, ...] = (),
+    jumps: Float[Array, " J"] | tuple[Real[Number, ""], ...] = (),
     begin: Real[Number, ""] = 0.0,
 ) -> Solved:
     """Integrate y' = vector_field(t, y, args) from y = `initial` at the time of `begin`.

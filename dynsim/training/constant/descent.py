@@ -39,7 +39,7 @@ class Descent(ConstantRates):
         if self.clip is not None:
             checks.real("clip", self.clip, 0, open_minimum=True)
 
-    def descend(self, updates: PyTree) -> PyTree:
+    def descend(self, updates: PyTree, t: object = None, params: PyTree = None) -> PyTree:
         """Minus `updates` times the learning rate."""
         return jax.tree.map(lambda leaf: -self.eta * leaf, updates)
 

@@ -34,7 +34,7 @@ class Optimizer(ConstantRates):
         for field in ("eta_y", "eta_z"):
             checks.real(field, getattr(self, field), 0)
 
-    def descend(self, updates: PyTree) -> PyTree:
+    def descend(self, updates: PyTree, t: object = None, params: PyTree = None) -> PyTree:
         """Minus `updates`, a pytree with fields `Y` and `Z`, each times its learning rate."""
 
         def scale(rate: Real[Number, "*#P"], part: PyTree) -> PyTree:

@@ -58,8 +58,14 @@ class ConstantRates(eqx.Module):
         checks.real("eps", self.eps, 0, open_minimum=True)
 
     @abc.abstractmethod
-    def descend(self, updates: PyTree) -> PyTree:
-        """Minus `updates`, each times its learning rate."""
+    def descend(self, updates: PyTree, t: object = None, params: PyTree = None) -> PyTree:
+        """Minus `updates`, each times its learning rate, which is the same at all times `t` and
+        weights."""
+
+    @property
+    def jumps(self) -> tuple[()]:
+        """Steps at which a rate jumps."""
+        return ()
 
     def astype(self: RatesT, dtype: str) -> RatesT:
         """The same rule with its numbers as JAX arrays of `dtype`, Python integers included."""

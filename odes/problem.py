@@ -1,0 +1,186 @@
+"""Flows of any problem down its population loss, for rules with schedules and weight decay.
+
+A flow of `odes.solver.flows` reads the rate of step k from k to k + 1, as eta(t - 1/2): see
+`dynsim.training.schedule`. A jump of the rate, or of its slope, is told to the solver. Coupled
+decay is part of the gradient; decoupled decay adds -eta(t) lambda p to p'.
+"""
+
+import dataclasses
+from typing import Any
+
+import equinox as eqx
+import jax
+from jaxtyping import Array, Float, PRNGKeyArray, PyTree
+
+import dynsim
+from dynsim import Problem, Trajectory, checks
+from dynsim.precision import DType, cast, precision, settle
+from dynsim.problem.base import split
+from dynsim.problem.checks import check_groups, flow_table
+from dynsim.problem.train import problem_in, started
+from dynsim.training.recording import Record, Recording
+from dynsim.training.rule import Rule
+from dynsim.trajectory import Static, Times
+from odes.solver.flows import Flow, checked_flow, integrate_flow
+from odes.solver.integrate import check_times
+from odes.solver.tolerances import Tolerances, checked_tolerances
+
+DESCRIBED = ("sgd", "momentum", "adam")
+
+
+class Driven(eqx.Module):
+    """A rule as flows read it: its numbers, and its rate at any time.
+
+    Attributes:
+        rule: the rule.
+        groups: names of groups of weights, or None.
+    """
+
+    rule: Rule
+    groups: PyTree = eqx.field(static=True)
+
+    def __getattr__(self, name: str) -> Any:
+        if name in ("kind", "momentum", "b1", "b2", "eps"):
+            return getattr(self.rule, name)
+        raise AttributeError(name)
+
+    @property
+    def jumps(self) -> tuple[Array, ...]:
+        """Steps at which a rate or its slope jumps."""
+        return tuple(step for each in self.rule.schedules.values() for step in each.jumps())
+
+    def descend(self, direction: PyTree, t: Any = None, params: PyTree = None) -> PyTree:
+        """Minus the direction times the rates at `t`; where `params` are given, decoupled decay of
+        them is part of it."""
+        if self.rule.decoupled and params is not None:
+            direction = self.rule.decayed(direction, params)
+        return self.rule.descend(direction, self.rule.flow_rate(t), self.groups)
+
+
+def flow(
+    problem: Problem,
+    rule: Rule,
+    times: Times,
+    *,
+    key: PRNGKeyArray | None = None,
+    init: PyTree = None,
+    kind: Flow | None = None,
+    record: Record | None = None,
+    dtype: DType = "float64",
+    tolerances: Tolerances | None = None,
+) -> Trajectory:
+    """Integrate the flow of a rule down `problem.population_loss`.
+
+    Args:
+        problem: with a `population_loss`.
+        rule: SGD, heavy-ball momentum or Adam, with any schedules, rates by group, and coupled or
+            decoupled decay.
+        times: (S,) optimiser steps at which to record, increasing, >= 0; need not be whole.
+        key: of the starting weights, the same as those of `dynsim.train` with this key.
+        init: starting weights in their place.
+        kind: by default "plain" for SGD, "matched" for momentum and "matched-adam" for Adam;
+            `odes.solver.flows` has all of them.
+        record: as of `dynsim.train`, without what is of a batch; by default "loss".
+        dtype: "float64" or "float32".
+        tolerances: of the solver.
+
+    Returns:
+        A `Trajectory`, as `dynsim.train` returns it, whose `source` is the kind of flow.
+
+    Raises:
+        ValueError: with the reason, for a rule that no flow describes; and naming the argument, its
+            value and what is allowed.
+
+    Example:
+        >>> rule = dynsim.sgd(dynsim.schedules.cosine(0.1, 1000), momentum=0.9, decay=1e-3)
+        >>> theory = odes.flow(problem, rule, [0, 100, 1000], key=jax.random.key(0))
+    """
+    checks.kind("problem", problem, Problem)
+    if not problem.has("population_loss"):
+        raise ValueError(f"{type(problem).__name__} has no method 'population_loss' to flow down")
+    check_described(rule)
+    chosen = checked_flow(rule, kind)
+    if key is None and init is None:
+        raise ValueError("key = None: starting weights need one, or `init`")
+    check_times(times)
+    table = flow_table(problem)
+    recording = table.resolve(["loss"] if record is None else record)
+    numbers, rest = split(problem)
+    with precision(dtype, problem, rule, times, key, init):
+        trajectory = _solve(
+            numbers,
+            rest,
+            rule.astype(dtype),
+            key,
+            init,
+            cast(times, dtype),
+            kind=chosen,
+            record=recording,
+            tolerances=checked_tolerances(tolerances, dtype),
+            dtype=dtype,
+        )
+    return settle(trajectory)
+
+
+def check_described(rule: Rule) -> None:
+    """Raise `ValueError` for a rule that no flow describes, with the reason."""
+    checks.kind("rule", rule, Rule)
+    if rule.kind not in DESCRIBED:
+        raise ValueError(
+            f"rule = {rule.kind}: no flow describes it; those that have one: {', '.join(DESCRIBED)}"
+        )
+    for name, reason in (
+        ("clip", "a clipped gradient is no gradient of a loss"),
+        ("noise", "a flow is the limit without noise"),
+    ):
+        if getattr(rule, name) is not None:
+            raise ValueError(f"{name} = {getattr(rule, name)!r}: no flow describes it, as {reason}")
+
+
+@eqx.filter_jit
+def _solve(
+    numbers: Problem,
+    rest: Problem,
+    rule: Rule,
+    key: PRNGKeyArray | None,
+    init: PyTree,
+    times: Float[Array, " S"],
+    *,
+    kind: Flow,
+    record: Recording,
+    tolerances: Tolerances,
+    dtype: DType,
+) -> Trajectory:
+    given = eqx.combine(numbers, rest)
+    problem, parts = problem_in(given, dtype), started(given, key, init, dtype)
+    driven = Driven(rule, check_groups(problem, rule, parts))
+
+    def gradient(problem: Problem, params: PyTree) -> PyTree:
+        found = jax.grad(lambda p: problem.population_loss(parts.whole(p)))(params)
+        return found if rule.decoupled else rule.decayed(found, params)
+
+    numbers, rest = eqx.partition(problem, eqx.is_array)
+    solved, last = integrate_flow(
+        lambda numbers, params: gradient(eqx.combine(numbers, rest), params),
+        numbers,
+        driven,
+        parts.params,
+        times,
+        flow=kind,
+        save=lambda numbers, params: record(eqx.combine(numbers, rest), parts.whole(params)),
+        tolerances=tolerances,
+    )
+    params, fixed = parts.apart(last)
+    return dataclasses.replace(solved.trajectory(kind, params), fixed=Static.of(fixed))
+
+
+def descent(problem: Problem, rule: Any, times: Times, **options: Any) -> Trajectory:
+    """Descent on `problem.population_loss`, step by step in float64: what flows are the limit of.
+
+    Args:
+        problem, rule, times: as of `flow`; times are whole steps, and the last one is the end.
+        **options: `key`, `init`, `record` and others of `dynsim.train`.
+    """
+    steps = int(list(times)[-1])
+    options = {"dtype": "float64", "batch": float("inf")} | options
+    return dynsim.train(problem, rule, steps=steps, times=times, **options)
