@@ -39,13 +39,33 @@ class Driven(eqx.Module):
     rule: Rule
     groups: PyTree = eqx.field(static=True)
 
-    def __getattr__(self, name: str) -> Any:
-        if name in ("kind", "momentum", "b1", "b2", "eps"):
-            return getattr(self.rule, name)
-        raise AttributeError(name)
+    @property
+    def kind(self) -> str:
+        """The rule's kind."""
+        return self.rule.kind
 
     @property
-    def jumps(self) -> tuple[Array, ...]:
+    def momentum(self) -> Any:
+        """The rule's momentum."""
+        return self.rule.momentum
+
+    @property
+    def b1(self) -> Any:
+        """Adam's first decay."""
+        return self.rule.b1
+
+    @property
+    def b2(self) -> Any:
+        """Adam's second decay."""
+        return self.rule.b2
+
+    @property
+    def eps(self) -> Any:
+        """Adam's epsilon."""
+        return self.rule.eps
+
+    @property
+    def jumps(self) -> tuple[Any, ...]:
         """Steps at which a rate or its slope jumps."""
         return tuple(step for each in self.rule.schedules.values() for step in each.jumps())
 

@@ -131,6 +131,7 @@ def train(
 def started(problem: Problem, key: PRNGKeyArray | None, init: PyTree, dtype: DType) -> Parts:
     """The weights at the start in `dtype`; training and theory draw them alike, in 32 bits."""
     if init is None:
+        assert key is not None
         with jax.enable_x64(False):
             init = problem_in(problem, "float32").init(keys.split(key)[0])
     return Parts.of(init, dtype, type(problem).__name__)
@@ -164,8 +165,9 @@ def _run(
     problem = problem_in(given, dtype)
     parts = started(given, key, init, dtype)
     groups = check_groups(problem, rule, parts)
-    key_init, key_data = (None, None) if key is None else keys.split(key)
     finite = data is not None or not math.isinf(batch)
+    # Of no use where nothing is random.
+    key_init, key_data = keys.split(jax.random.key(0) if key is None else key)
     if finite and data is None:
         check_draw(problem, key_data, int(batch))
 
@@ -187,7 +189,7 @@ def _run(
     def step(params: PyTree, memory: PyTree, k: Array) -> tuple[PyTree, PyTree, Any]:
         value, grads = gradient(params, k)
         noise = None
-        if rule.noise is not None and key_init is not None:
+        if rule.noise is not None:
             # A key that no step of the data and no split of the start has.
             noise = jax.random.fold_in(jax.random.fold_in(key_init, 2**32 - 1), k)
         update, memory = rule.update(grads, memory, params, k, noise, groups)

@@ -31,7 +31,7 @@ import optax
 from jaxtyping import Array, Int, PRNGKeyArray, PyTree, Real
 
 from dynsim import checks
-from dynsim.precision import Number, cast
+from dynsim.precision import AnyArray, Number, cast
 from dynsim.training.schedule import Schedule
 
 Kind = Literal["sgd", "momentum", "nesterov", "sign", "rmsprop", "adam"]
@@ -90,15 +90,15 @@ class Rule(eqx.Module):
         """The learning rates by group; the name of a rate for all weights is empty."""
         return self.eta if isinstance(self.eta, dict) else {"": self.eta}
 
-    def rate(self, step: Real[Number, "*S"]) -> PyTree[Real[Array, "*S"]]:
+    def rate(self, step: Real[Number, "*S"]) -> PyTree[Real[AnyArray, "*S"]]:
         """Learning rate of the update after `step` steps, by group where there are groups."""
         return self._by_group(lambda each: each.rate(step))
 
-    def flow_rate(self, t: Real[Number, "*S"]) -> PyTree[Real[Array, "*S"]]:
+    def flow_rate(self, t: Real[Number, "*S"]) -> PyTree[Real[AnyArray, "*S"]]:
         """Learning rate of a flow at time `t`, in steps, by group where there are groups."""
         return self._by_group(lambda each: each.flow_rate(t))
 
-    def eta_time(self, steps: Real[Number, "*S"]) -> PyTree[Real[Array, "*S"]]:
+    def eta_time(self, steps: Real[Number, "*S"]) -> PyTree[Real[AnyArray, "*S"]]:
         """Sum of the learning rates of the first `steps` steps, by group where there are groups.
 
         Raises:
@@ -106,7 +106,7 @@ class Rule(eqx.Module):
         """
         return self._by_group(lambda each: each.eta_time(steps))
 
-    def _by_group(self, value: Callable[[Schedule], Array]) -> PyTree[Array]:
+    def _by_group(self, value: Callable[[Schedule], AnyArray]) -> PyTree[AnyArray]:
         if isinstance(self.eta, dict):
             return {name: value(each) for name, each in self.eta.items()}
         return value(self.eta)

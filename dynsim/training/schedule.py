@@ -17,9 +17,9 @@ import numpy as np
 from jaxtyping import Array, Float, Real
 
 from dynsim import checks
-from dynsim.precision import Number
+from dynsim.precision import AnyArray, Number
 
-Function = Callable[[Array], Array]
+Function = Callable[[Array], Real[AnyArray, "..."]]
 
 
 class Piece(NamedTuple):
@@ -67,15 +67,15 @@ class Schedule(eqx.Module):
         """The step at which the warm-up is over."""
         return 0.0 if self.warmup is None else self.warmup
 
-    def rate(self, step: Real[Number, "*S"]) -> Float[Array, "*S"]:
+    def rate(self, step: Real[Number, "*S"]) -> Float[AnyArray, "*S"]:
         """Learning rate of the update after `step` steps."""
         return self.peak * self._chosen(step, jnp.asarray(step))
 
-    def flow_rate(self, t: Real[Number, "*S"]) -> Float[Array, "*S"]:
+    def flow_rate(self, t: Real[Number, "*S"]) -> Float[AnyArray, "*S"]:
         """Rate of a flow at time `t`, in steps: :math:`\\eta(t - 1/2)` on the piece of `t`."""
         return self.peak * self._chosen(t, jnp.asarray(t) - 0.5)
 
-    def eta_time(self, steps: Real[Number, "*S"]) -> Float[Array, "*S"]:
+    def eta_time(self, steps: Real[Number, "*S"]) -> Float[AnyArray, "*S"]:
         """Integral of `flow_rate` from 0: the sum of the rates of the first `steps` steps."""
         t = jnp.asarray(steps)
         total, begin = jnp.zeros_like(t, dtype=jnp.result_type(t, float)), 0.0
@@ -140,10 +140,10 @@ class Cosine(Schedule):
         speed = jnp.pi / _positive(self.steps - self.risen)
         mean, half = (1 + self.end) / 2, (1 - self.end) / 2
 
-        def rate(t: Array) -> Array:
+        def rate(t: Array) -> AnyArray:
             return mean + half * jnp.cos(speed * (t - self.risen))
 
-        def integral(t: Array) -> Array:
+        def integral(t: Array) -> AnyArray:
             return mean * (t - self.risen) + half * jnp.sin(speed * (t - self.risen)) / speed
 
         return Piece(self.steps, rate, integral), _constant(jnp.inf, self.end)
@@ -163,10 +163,10 @@ class Exponential(Schedule):
         decay = jnp.log(self.factor) / self.steps
         constant = decay == 0
 
-        def rate(t: Array) -> Array:
+        def rate(t: Array) -> AnyArray:
             return jnp.exp(decay * (t - self.risen))
 
-        def integral(t: Array) -> Array:
+        def integral(t: Array) -> AnyArray:
             changing = jnp.expm1(decay * (t - self.risen)) / jnp.where(constant, 1.0, decay)
             return jnp.where(constant, t, changing)
 
@@ -180,10 +180,10 @@ class InverseSqrt(Schedule):
         checks.real("warmup", self.warmup, 1)
 
     def after_warmup(self) -> tuple[Piece, ...]:
-        def rate(t: Array) -> Array:
+        def rate(t: Array) -> AnyArray:
             return jnp.sqrt(self.risen / t)
 
-        def integral(t: Array) -> Array:
+        def integral(t: Array) -> AnyArray:
             return 2 * jnp.sqrt(self.risen * t)
 
         # Not evaluated before the end of the warm-up, but differentiated there.
@@ -284,7 +284,7 @@ def _positive(length: Real[Number, ""]) -> Array:
     return jnp.maximum(jnp.asarray(length), 1e-30)
 
 
-def as_schedule(field: str, eta: "Schedule | Function | Real[Number, '*#P']") -> Schedule:
+def as_schedule(field: str, eta: "Schedule | Function | Real[Number, '*#P'] | None") -> Schedule:
     """A schedule from what users give as a rate: a number, a schedule, or a function of the step.
 
     Raises:
@@ -295,4 +295,5 @@ def as_schedule(field: str, eta: "Schedule | Function | Real[Number, '*#P']") ->
     if callable(eta) and not isinstance(eta, jax.Array):
         return OfStep(1.0, eta)
     checks.real(field, eta, 0)
+    assert eta is not None
     return Constant(eta)

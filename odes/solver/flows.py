@@ -90,11 +90,16 @@ Params = TypeVar("Params")
 class Driver(Protocol):
     """What drives a flow: a rule at constant rates, or one whose rates depend on time."""
 
-    kind: str
-    momentum: Any
-    b1: Any
-    b2: Any
-    eps: Any
+    @property
+    def kind(self) -> str: ...
+    @property
+    def momentum(self) -> Any: ...
+    @property
+    def b1(self) -> Any: ...
+    @property
+    def b2(self) -> Any: ...
+    @property
+    def eps(self) -> Any: ...
 
     @property
     def jumps(self) -> tuple[Any, ...]:

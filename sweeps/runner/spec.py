@@ -45,7 +45,7 @@ class _OfProblems(type):
 
     def __call__(cls, *args: Any, **options: Any) -> Any:
         if args and isinstance(args[0], DynsimProblem):
-            return cls._of(*args, **options)
+            return cls.of(*args, **options)  # pyright: ignore[reportAttributeAccessIssue]
         return super().__call__(*args, **options)
 
 
@@ -91,7 +91,7 @@ class Sweep(metaclass=_OfProblems):
         decoding.made_plain(self)
 
     @classmethod
-    def _of(
+    def of(
         cls,
         problem: DynsimProblem,
         rule: Any,
@@ -103,6 +103,7 @@ class Sweep(metaclass=_OfProblems):
         dtype: DType = "float32",
         **options: Any,
     ) -> "Sweep":
+        """The sweep of a problem by a rule: what `Sweep(problem, rule, axes, ...)` returns."""
         resumable = bool(options.get("checkpoint"))
         run = Trained(problem, rule, steps, batch, dtype, resumable=resumable)
         record = (record,) if isinstance(record, str) else tuple(record)

@@ -49,7 +49,7 @@ class Template(NamedTuple):
     structure: Any
     leaves: tuple[str | int | tuple[Any], ...]
 
-    def filled(self, numbers: Mapping[str, Array], arrays: tuple[Array, ...]) -> PyTree:
+    def filled(self, numbers: Mapping[str, Any], arrays: tuple[Any, ...]) -> PyTree:
         """The pytree with numbers by name and arrays by place."""
         found = []
         for leaf in self.leaves:

@@ -39,9 +39,9 @@ class Descent(ConstantRates):
         if self.clip is not None:
             checks.real("clip", self.clip, 0, open_minimum=True)
 
-    def descend(self, updates: PyTree, t: object = None, params: PyTree = None) -> PyTree:
-        """Minus `updates` times the learning rate."""
-        return jax.tree.map(lambda leaf: -self.eta * leaf, updates)
+    def descend(self, direction: PyTree, t: object = None, params: PyTree = None) -> PyTree:
+        """Minus `direction` times the learning rate."""
+        return jax.tree.map(lambda leaf: -self.eta * leaf, direction)
 
     def transformation(self) -> optax.GradientTransformation:
         """The optax transformation of a gradient. Call it inside the traced function."""

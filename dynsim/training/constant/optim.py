@@ -34,14 +34,14 @@ class Optimizer(ConstantRates):
         for field in ("eta_y", "eta_z"):
             checks.real(field, getattr(self, field), 0)
 
-    def descend(self, updates: PyTree, t: object = None, params: PyTree = None) -> PyTree:
-        """Minus `updates`, a pytree with fields `Y` and `Z`, each times its learning rate."""
+    def descend(self, direction: PyTree, t: object = None, params: PyTree = None) -> PyTree:
+        """Minus `direction`, a pytree with fields `Y` and `Z`, each times its learning rate."""
 
         def scale(rate: Real[Number, "*#P"], part: PyTree) -> PyTree:
             return jax.tree.map(lambda leaf: -rate * leaf, part)
 
-        scaled = scale(self.eta_y, updates.Y), scale(self.eta_z, updates.Z)
-        return eqx.tree_at(lambda tree: (tree.Y, tree.Z), updates, scaled)
+        scaled = scale(self.eta_y, direction.Y), scale(self.eta_z, direction.Z)
+        return eqx.tree_at(lambda tree: (tree.Y, tree.Z), direction, scaled)
 
     def __repr__(self) -> str:
         extra = {"momentum": ("momentum",), "adam": ("b1", "b2", "eps")}.get(self.kind, ())

@@ -58,8 +58,8 @@ class ConstantRates(eqx.Module):
         checks.real("eps", self.eps, 0, open_minimum=True)
 
     @abc.abstractmethod
-    def descend(self, updates: PyTree, t: object = None, params: PyTree = None) -> PyTree:
-        """Minus `updates`, each times its learning rate, which is the same at all times `t` and
+    def descend(self, direction: PyTree, t: object = None, params: PyTree = None) -> PyTree:
+        """Minus `direction`, each times its learning rate, which is the same at all times `t` and
         weights."""
 
     @property
