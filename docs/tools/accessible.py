@@ -5,24 +5,29 @@ of several lines is no list of definitions without anything that is defined.
 """
 
 import re
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from docutils import nodes
-from sphinx.application import Sphinx
+if TYPE_CHECKING:
+    from docutils import nodes
+    from sphinx.application import Sphinx
 
 OPENED = re.compile(r'(<span class="sig-paren">[(\[]</span>)\s*<dl>')
 LINE = re.compile(r'<dd>(<em class="sig-param">.*?)</dd>', re.DOTALL)
 CLOSED = re.compile(r'</dl>\s*(<span class="sig-paren">[)\]]</span>)')
 
 
-def setup(app: Sphinx) -> dict[str, bool]:
+def setup(app: "Sphinx") -> dict[str, bool]:
     # After the theme, which has 500, has made its sidebar.
     app.connect("html-page-context", _mend, priority=900)
     return {"parallel_read_safe": True}
 
 
 def _mend(
-    app: Sphinx, page: str, template: str, context: dict[str, Any], tree: nodes.document | None
+    app: "Sphinx",
+    page: str,
+    template: str,
+    context: dict[str, Any],
+    tree: "nodes.document | None",
 ) -> None:
     if body := context.get("body"):
         # Code that is wider than the page is scrolled by keys once it can be reached by them.

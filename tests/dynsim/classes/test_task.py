@@ -38,6 +38,13 @@ def test_tokens_common_to_a_query_come_between_common_and_distinct_ones() -> Non
     np.testing.assert_array_equal(task.support, [[0, 1, 2, 3, 4, 7], [0, 1, 2, 5, 6, 8]])
 
 
+def test_a_prior_is_made_to_sum_to_one() -> None:
+    """Within the tolerance of what is given, here of float32."""
+    prior = np.float32([0.1, 0.2, 0.7]).astype(float) * (1 + 3e-7)
+    task = dynsim.sequence_classes(np.eye(3), [0, 1, 2], prior=prior)
+    assert abs(task.prior.sum() - 1) < 1e-15
+
+
 def test_a_single_class_overlaps_with_none() -> None:
     task = dynsim.overlapping(1, 0.2)
     assert (task.K, task.M) == (1, 10)

@@ -177,6 +177,7 @@ def test_first_time_below_a_level() -> None:
     values = np.array([[2.0, 1.0, 0.0, 3.0], [2.0, 2.0, 2.0, 2.0], [0.0, 5.0, 5.0, 5.0]])
     found = prompt_observables.first_below(times, values, 0.5)
     np.testing.assert_allclose(found, [2.0, np.inf, 0.0])
+    np.testing.assert_allclose(prompt_observables.first_below(times, values[0], 0.5), 2.0)
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ from scipy.special import entr, erfinv, softmax
 
 import dynsim
 from dynsim import Shape, Status
-from dynsim.joma import observables
+from dynsim.joma import model, observables
 from dynsim.joma.model import Hidden, Joint
 from dynsim.training.constant.descent import Descent
 from odes import joma
@@ -339,3 +339,14 @@ def test_entropy_of_attention_is_averaged_by_the_prior() -> None:
     found = observables.entropy(observables.measure(task, zero, shape, 1.0))
     want = np.array([0.3, 0.7]) @ entr(np.asarray(TASK.probs)).sum(1)
     assert float(found) == pytest.approx(want, rel=1e-12)
+
+
+def test_correlation_is_that_of_both_sides_of_theorem_1() -> None:
+    """Both sides centred over tokens; what they start from is not taken away."""
+    shape = SHAPES[2]
+    snapshot = observables.measure(TASK, start(shape), shape, 1.0)
+    left = model.conserved(snapshot.params.Z, shape, 1.0)
+    right = model.invariant(snapshot.params, TASK, shape, 1.0)
+    want = np.corrcoef(np.ravel(left), np.ravel(right))[0, 1]
+    assert float(observables.correlation(snapshot)) == pytest.approx(want, rel=1e-12)
+    assert abs(want) > 0.05

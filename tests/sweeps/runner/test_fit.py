@@ -130,3 +130,12 @@ def test_float64_is_computed_by_the_host_where_a_device_has_none() -> None:
     ):
         with compiled_for(platform), precision(dtype):
             assert jax.default_device.value == device
+
+
+def test_an_accelerator_begins_with_the_power_of_two_that_fits(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    for available, want in ((100, 64), (128, 128), (None, fit.MOST_RUNS), (1, 1)):
+        room = None if available is None else available * 2**20
+        monkeypatch.setattr(fit, "memory_of", lambda device, room=room: room)
+        assert tiles.default_tile(2**20, GRID.rules, Fake("gpu")) == want
