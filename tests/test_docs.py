@@ -35,7 +35,7 @@ def blocks(page: Path, language: str) -> list[str]:
 
 
 # By default those that a newcomer reads first.
-FIRST = {"README", "extending", "ladder"}
+FIRST = {"README", "own-model", "extending", "ladder"}
 WITH_PYTHON = [
     pytest.param(p, id=p.stem, marks=[] if p.stem in FIRST else [pytest.mark.full])
     for p in PAGES
