@@ -24,6 +24,7 @@ from dynsim.precision import DType
 from dynsim.problem.checks import check_parts, check_rule, table
 from dynsim.training.recording import Table
 from dynsim.training.rule import OptaxRule, Rule
+from dynsim.training.schedule import OfStep
 from sweeps.systems.base import (
     Engine,
     Fields,
@@ -187,9 +188,10 @@ class Trained(Run[Fixed]):
         found: dict[str, object] = {"problem": f"{cls.__module__}:{cls.__qualname__}"}
         found["rule"] = _described(self.rule)
         for name in sizes:
-            if name not in self.numbers():
-                value = plain(getattr(self.problem, name))
-                found[name] = value if isinstance(value, int | str | bool | None) else repr(value)
+            value = plain(getattr(self.problem, name))
+            # Arrays are known by their contents.
+            if name not in self.numbers() and not isinstance(value, jax.Array | np.ndarray):
+                found[name] = value if isinstance(value, int | str | bool | None) else _words(value)
         found |= {name: plain(value) for name, value in self.numbers().items()}
         batch = "inf" if math.isinf(self.batch) else self.batch
         return found | {"steps": self.steps, "batch": batch, "dtype": self.dtype}
@@ -320,12 +322,38 @@ def _options(rule: Any) -> tuple[str, ...]:
     return ("decay", "clip", "noise") if isinstance(rule, Rule) else ()
 
 
+def _words(value: Any) -> str:
+    """A value as text that is the same in another process. A function is known by its name, and by
+    its code where the name could be that of another one.
+
+    Raises:
+        ValueError: for a value whose text has an address of this process in it.
+    """
+    if callable(value):
+        name = f"{getattr(value, '__module__', '')}:{getattr(value, '__qualname__', repr(value))}"
+        code = getattr(value, "__code__", None)
+        if "<" not in name or code is None:
+            return name
+        held = [cell.cell_contents for cell in value.__closure__ or ()]
+        words = repr((code.co_code.hex(), code.co_consts, code.co_names, held))
+        return f"{name} {hashlib.sha256(words.encode()).hexdigest()[:16]}"
+    words = repr(value)
+    if " at 0x" in words:
+        raise ValueError(
+            f"{words}: cannot be told from others in a store; give the field a function of a "
+            "module, or a value that has a text of its own"
+        )
+    return words
+
+
 def _described(rule: Any) -> str:
     """A rule by its kind and the kinds of its schedules, without its numbers."""
     if isinstance(rule, OptaxRule):
-        return f"{rule.make.__module__}:{rule.make.__qualname__}"
-    rates = ", ".join(
-        f"{group}: {each}" if group else each
-        for group, each in ((g, type(s).__name__) for g, s in rule.schedules.items())
-    )
-    return f"{rule.kind}{' decoupled' if rule.decoupled else ''} ({rates})"
+        return _words(rule.make)
+    rates = [
+        f"{group}: " * bool(group)
+        + type(each).__name__
+        + (f" {_words(each.function)}" if isinstance(each, OfStep) else "")
+        for group, each in rule.schedules.items()
+    ]
+    return f"{rule.kind}{' decoupled' * rule.decoupled} ({', '.join(rates)})"

@@ -143,6 +143,32 @@ def test_a_store_is_resumed_extended_and_opened_without_the_problem(tmp_path: Pa
         sweeps.run(Sweep(other, RULE, axes, steps=12, **options), tmp_path / "first")
 
 
+def half(k):
+    return 0.5 + 0 * k
+
+
+def test_functions_are_told_apart_and_have_no_address() -> None:
+    """A store has to be resumed by another process, and not with another function."""
+
+    def text(**changes: Any) -> str:
+        given = {"problem": Net(), "rule": RULE} | changes
+        sweep = Sweep(given["problem"], given["rule"], {"seed": [0]}, steps=10, batch=4)
+        return json.dumps(sweep.as_json())
+
+    made = [
+        text(),
+        text(problem=Net(activation=jax.nn.relu)),
+        text(problem=Net(activation=lambda x: x)),
+        text(problem=Net(activation=lambda x: x + 1)),
+        text(rule=dynsim.sgd(half)),
+        text(rule=dynsim.sgd(lambda k: 1 / (k + 1))),
+        text(rule=dynsim.from_optax(optax.lion, learning_rate=0.1)),
+    ]
+    assert len(set(made)) == len(made)
+    assert not [each for each in made if "0x" in each]
+    assert text(problem=Net(inputs=np.ones(10))) != text()
+
+
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
