@@ -80,6 +80,19 @@ def test_a_run_of_a_sweep_is_the_run_that_train_makes() -> None:
         np.testing.assert_allclose(at[name], want[name][-1], rtol=2e-5, atol=1e-6)
 
 
+class Clash(Net):
+    """A setting called as a number of the rule is."""
+
+    decay: float = 0.0
+
+
+def test_a_number_of_the_rule_that_the_problem_has_too_is_called_after_it() -> None:
+    axes = {"decay": [0.0, 1.0], "rule.decay": [0.0, 1.0]}
+    found = sweeps.run(Sweep(Clash(), RULE, axes, steps=10, batch=4, record="output")).output
+    np.testing.assert_array_equal(found[0], found[1])
+    assert not np.allclose(found[:, 0], found[:, 1])
+
+
 def test_runs_that_diverge_are_data() -> None:
     found = sweeps.run(Sweep(Net(), dynsim.sgd(0.1), {"eta": [0.1, 1e9]}, steps=5, batch=4))
     np.testing.assert_array_equal(found.status, [Status.OK, Status.DIVERGED])
