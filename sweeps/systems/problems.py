@@ -6,10 +6,14 @@ problem; `eta`, the peak of the rate, and `eta.warmup` and other numbers of its 
 of a group of weights; and what else the rule reads. All of them are traced.
 """
 
+import ast
+import contextlib
 import dataclasses
 import functools
 import hashlib
+import inspect
 import math
+import textwrap
 from collections.abc import Mapping
 from typing import Any, ClassVar, Literal, NamedTuple, get_type_hints
 
@@ -197,12 +201,12 @@ class Trained(Run[Fixed]):
         return found | {"steps": self.steps, "batch": batch, "dtype": self.dtype}
 
     def contents(self) -> dict[str, str]:
-        """A hash of the arrays of the problem."""
+        """Hashes of the code of the problem and of its arrays: results of a changed loss, or of
+        other data, are not mixed with those that are there."""
+        found = {"problem_code": _hash(_code(type(self.problem)).encode())}
         arrays = [np.asarray(each) for each in self.make_task()]
-        if not arrays:
-            return {}
         words = b"".join(repr((a.shape, str(a.dtype))).encode() + a.tobytes() for a in arrays)
-        return {"problem_holds": hashlib.sha256(words).hexdigest()[:16]}
+        return found | ({"problem_holds": _hash(words)} if arrays else {})
 
     def own_system(self) -> System[Any]:
         """The system of runs of this problem."""
@@ -322,6 +326,20 @@ def _options(rule: Any) -> tuple[str, ...]:
     return ("decay", "clip", "noise") if isinstance(rule, Rule) else ()
 
 
+def _hash(words: bytes) -> str:
+    return hashlib.sha256(words).hexdigest()[:16]
+
+
+def _code(cls: type) -> str:
+    """The code of a class and of those between it and `Problem`, without comments and layout; where
+    there is no source, as in some consoles, nothing."""
+    found = []
+    for each in cls.__mro__[: cls.__mro__.index(Problem)]:
+        with contextlib.suppress(OSError, TypeError, SyntaxError):
+            found.append(ast.dump(ast.parse(textwrap.dedent(inspect.getsource(each)))))
+    return "\n".join(found)
+
+
 def _words(value: Any) -> str:
     """A value as text that is the same in another process. A function is known by its name, and by
     its code where the name could be that of another one.
@@ -336,7 +354,7 @@ def _words(value: Any) -> str:
             return name
         held = [cell.cell_contents for cell in value.__closure__ or ()]
         words = repr((code.co_code.hex(), code.co_consts, code.co_names, held))
-        return f"{name} {hashlib.sha256(words.encode()).hexdigest()[:16]}"
+        return f"{name} {_hash(words.encode())}"
     words = repr(value)
     if " at 0x" in words:
         raise ValueError(

@@ -1,8 +1,11 @@
 """Sweeps of a problem of one's own: their runs are those of `dynsim.train`, whatever is an axis."""
 
+import importlib.util
 import json
+import linecache
 import math
 import re
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -154,6 +157,31 @@ def test_a_store_is_resumed_extended_and_opened_without_the_problem(tmp_path: Pa
     other = Net(inputs=np.linspace(0, 1, 10))
     with pytest.raises(sweeps.StoreError, match="problem_holds"):
         sweeps.run(Sweep(other, RULE, axes, steps=12, **options), tmp_path / "first")
+
+
+def test_a_store_is_not_resumed_with_another_loss(tmp_path: Path) -> None:
+    """A class of the same name, of which a comment, or a number, is another one."""
+
+    def made(body: str) -> type:
+        file = tmp_path / "mine.py"
+        file.write_text(f"import dynsim\nfrom {__name__} import Net\n\n\n{body}")
+        linecache.checkcache(str(file))
+        spec = importlib.util.spec_from_file_location("mine", file)
+        module = importlib.util.module_from_spec(spec)
+        sys.modules["mine"] = module
+        spec.loader.exec_module(module)
+        return module.Mine
+
+    head = "class Mine(Net):\n    def loss(self, params, data):\n"
+    one, two = (f"{head}        return {n} * super().loss(params, data)\n" for n in (1.0, 2.0))
+    axes, out = {"eta": [0.1]}, tmp_path / "s"
+    for body, same in ((one, True), ("# One\n" + one, True), (two, False)):
+        sweep = Sweep(made(body)(), RULE, axes, steps=10, batch=4)
+        if same:
+            sweeps.run(sweep, out)
+        else:
+            with pytest.raises(sweeps.StoreError, match="problem_code"):
+                sweeps.run(sweep, out)
 
 
 def half(k):
