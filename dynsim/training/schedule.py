@@ -106,35 +106,32 @@ class Constant(Schedule):
         return (_constant(jnp.inf, 1),)
 
 
-class Linear(Schedule):
-    """See `linear`."""
+class Fall(Schedule):
+    """A rate that falls from its peak to the share `end` of it at step `steps`."""
 
     steps: Real[Number, "*#P"]
     end: Real[Number, "*#P"] = 0.0
 
     def __check_init__(self) -> None:
-        _check_fall(self.steps, self.risen, self.end)
+        checks.real("steps", self.steps, 0, open_minimum=True)
+        if not checks.is_traced((self.steps, self.risen)):
+            checks.real("warmup", self.risen, 0, float(np.min(self.steps)))
+        checks.real("end", self.end, 0)
 
     @property
     def length(self) -> Real[Number, "*#P"]:
         return self.steps
+
+
+class Linear(Fall):
+    """See `linear`."""
 
     def after_warmup(self) -> tuple[Piece, ...]:
         return _line(self.risen, self.steps, 1, self.end), _constant(jnp.inf, self.end)
 
 
-class Cosine(Schedule):
+class Cosine(Fall):
     """See `cosine`."""
-
-    steps: Real[Number, "*#P"]
-    end: Real[Number, "*#P"] = 0.0
-
-    def __check_init__(self) -> None:
-        _check_fall(self.steps, self.risen, self.end)
-
-    @property
-    def length(self) -> Real[Number, "*#P"]:
-        return self.steps
 
     def after_warmup(self) -> tuple[Piece, ...]:
         speed = jnp.pi / _positive(self.steps - self.risen)
@@ -268,15 +265,6 @@ def _line(
         lambda t: first + slope * (t - begin),
         lambda t: first * (t - begin) + slope * (t - begin) ** 2 / 2,
     )
-
-
-def _check_fall(
-    steps: Real[Number, "*#P"], warmup: Real[Number, "*#P"], end: Real[Number, "*#P"]
-) -> None:
-    checks.real("steps", steps, 0, open_minimum=True)
-    if not checks.is_traced((steps, warmup)):
-        checks.real("warmup", warmup, 0, float(np.min(steps)))
-    checks.real("end", end, 0)
 
 
 def _positive(length: Real[Number, ""]) -> Array:
