@@ -12,16 +12,16 @@ from dynsim.classes.synthetic import overlapping, syn, syn_medium, syn_small
 from dynsim.classes.task import SequenceClasses, sequence_classes
 from dynsim.joma.model import Joint, Shape
 from dynsim.joma.simulate import initial_joma, simulate_joma
+from dynsim.linear_icl.deprecated import initial_regression, simulate_regression
 from dynsim.linear_icl.model import Heads, Merged, Network, Separate
-from dynsim.linear_icl.simulate import initial_regression, simulate_regression
-from dynsim.linear_icl.task import Regression, regression
+from dynsim.linear_icl.regression import Regression, regression
 from dynsim.problem.base import Problem
 from dynsim.problem.train import train
 from dynsim.qkv.init import EmbeddedSpec
 from dynsim.qkv.model import Embedded
 from dynsim.qkv.simulate import initial_embedded, simulate_embedded
-from dynsim.sparse_attention.simulate import simulate_retrieval
-from dynsim.sparse_attention.task import Retrieval, retrieval
+from dynsim.sparse_attention.deprecated import simulate_retrieval
+from dynsim.sparse_attention.retrieval import Retrieval, retrieval
 from dynsim.training.constant.clock import Clock
 from dynsim.training.constant.descent import Descent
 from dynsim.training.constant.optim import Optimizer, momentum

@@ -10,6 +10,7 @@ import inspect
 import math
 import os
 import reprlib
+import warnings
 from collections.abc import Callable, Collection, Sequence
 from typing import Any, ParamSpec, TypeVar
 
@@ -190,3 +191,8 @@ def renamed(function: Callable[Arguments, Result]) -> Callable[Arguments, Result
         return function(*args, **kwargs)
 
     return checked
+
+
+def deprecated(name: str, new: str) -> None:
+    """Warn that a function of dynsim is called by a name of an earlier version."""
+    warnings.warn(f"dynsim.{name}: use {new} instead", DeprecationWarning, stacklevel=3)

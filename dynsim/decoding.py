@@ -233,6 +233,12 @@ class Bounds(NamedTuple):
     lt: Any = None
 
 
+def says_more(annotation: Any) -> bool:
+    """Whether an annotation says more than a type: a range, or a choice."""
+    parts, extras = _flat(annotation)
+    return bool(extras) or any(typing.get_origin(part) is Literal for part in parts)
+
+
 def _bounds(annotation: Any) -> Bounds:
     found = {}
     for each in _flat(annotation)[1]:

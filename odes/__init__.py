@@ -17,7 +17,8 @@ from odes.formulas import (
     omega,
     predictions,
 )
-from odes.problem import descent, flow
+from odes.general import closed_form
+from odes.problem import Reduction, descent, flow
 from odes.solver.flows import Flow
 from odes.solver.tolerances import DEFAULT_TOLERANCES, Tolerances
 from odes.theory import Ladder, Theory
@@ -27,8 +28,10 @@ __all__ = [
     "DEFAULT_TOLERANCES",
     "Flow",
     "Ladder",
+    "Reduction",
     "Theory",
     "Tolerances",
+    "closed_form",
     "coefficients",
     "decoder",
     "descent",

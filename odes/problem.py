@@ -6,7 +6,8 @@ decay is part of the gradient; decoupled decay adds -eta(t) lambda p to p'.
 """
 
 import dataclasses
-from typing import Any
+from collections.abc import Callable
+from typing import Any, NamedTuple
 
 import equinox as eqx
 import jax
@@ -16,7 +17,14 @@ import dynsim
 from dynsim import Problem, Trajectory, checks
 from dynsim.precision import DType, cast, precision, settle
 from dynsim.problem.base import split
-from dynsim.problem.checks import check_groups, flow_table
+from dynsim.problem.checks import (
+    check_groups,
+    check_init,
+    check_single,
+    flow_table,
+    measured,
+    usual,
+)
 from dynsim.problem.train import problem_in, started
 from dynsim.training.recording import Record, Recording
 from dynsim.training.rule import Rule
@@ -77,6 +85,20 @@ class Driven(eqx.Module):
         return self.rule.descend(direction, self.rule.flow_rate(t), self.groups)
 
 
+class Reduction(NamedTuple):
+    """Variables, fewer than the weights, that descent from the usual start moves alike.
+
+    Attributes:
+        start: (problem, dtype) -> their values at the start, a pytree.
+        gradient: (problem, variables) -> the slope of the loss by a single weight of each kind.
+        snapshot: (problem, variables) -> the arguments of the problem's observables.
+    """
+
+    start: Callable[[Any, DType], PyTree]
+    gradient: Callable[[Any, PyTree], PyTree]
+    snapshot: Callable[[Any, PyTree], tuple[Any, ...]]
+
+
 def flow(
     problem: Problem,
     rule: Rule,
@@ -88,6 +110,7 @@ def flow(
     record: Record | None = None,
     dtype: DType = "float64",
     tolerances: Tolerances | None = None,
+    reduction: Reduction | None = None,
 ) -> Trajectory:
     """Integrate the flow of a rule down `problem.population_loss`.
 
@@ -100,12 +123,15 @@ def flow(
         init: starting weights in their place.
         kind: by default "plain" for SGD, "matched" for momentum and "matched-adam" for Adam;
             `odes.solver.flows` has all of them.
-        record: as of `dynsim.train`, without what is of a batch; by default "loss".
+        record: as of `dynsim.train`, without what is of a batch; by default the
+            `RECORD` of the problem.
         dtype: "float64" or "float32".
         tolerances: of the solver.
+        reduction: fewer variables that move as the weights do, in place of all weights.
 
     Returns:
-        A `Trajectory`, as `dynsim.train` returns it, whose `source` is the kind of flow.
+        A `Trajectory`, as `dynsim.train` returns it, whose `source` is the kind of flow. With a
+        reduction, `params` are its variables.
 
     Raises:
         ValueError: with the reason, for a rule that no flow describes; and naming the argument, its
@@ -116,15 +142,17 @@ def flow(
         >>> theory = odes.flow(problem, rule, [0, 100, 1000], key=jax.random.key(0))
     """
     checks.kind("problem", problem, Problem)
-    if not problem.has("population_loss"):
+    if reduction is None and not problem.has("population_loss"):
         raise ValueError(f"{type(problem).__name__} has no method 'population_loss' to flow down")
     check_described(rule)
     chosen = checked_flow(rule, kind)
-    if key is None and init is None:
+    if reduction is None and key is None and init is None:
         raise ValueError("key = None: starting weights need one, or `init`")
+    check_single("rule", rule)
+    check_init(problem, init)
     check_times(times)
     table = flow_table(problem)
-    recording = table.resolve(["loss"] if record is None else record)
+    recording = table.resolve(usual(problem, table.functions) if record is None else record)
     numbers, rest = split(problem)
     with precision(dtype, problem, rule, times, key, init):
         trajectory = _solve(
@@ -138,6 +166,7 @@ def flow(
             record=recording,
             tolerances=checked_tolerances(tolerances, dtype),
             dtype=dtype,
+            reduction=reduction,
         )
     return settle(trajectory)
 
@@ -170,8 +199,11 @@ def _solve(
     record: Recording,
     tolerances: Tolerances,
     dtype: DType,
+    reduction: Reduction | None,
 ) -> Trajectory:
     given = eqx.combine(numbers, rest)
+    if reduction is not None:
+        return _reduced(given, rule, times, kind, record, tolerances, dtype, reduction)
     problem, parts = problem_in(given, dtype), started(given, key, init, dtype)
     driven = Driven(rule, check_groups(problem, rule, parts))
 
@@ -187,11 +219,47 @@ def _solve(
         parts.params,
         times,
         flow=kind,
-        save=lambda numbers, params: record(eqx.combine(numbers, rest), parts.whole(params)),
+        save=lambda numbers, params: measured(
+            eqx.combine(numbers, rest), record, parts.whole(params)
+        ),
         tolerances=tolerances,
     )
     params, fixed = parts.apart(last)
     return dataclasses.replace(solved.trajectory(kind, params), fixed=Static.of(fixed))
+
+
+def _reduced(
+    given: Problem,
+    rule: Rule,
+    times: Float[Array, " S"],
+    kind: Flow,
+    record: Recording,
+    tolerances: Tolerances,
+    dtype: DType,
+    reduction: Reduction,
+) -> Trajectory:
+    problem = problem_in(given, dtype)
+    numbers, rest = eqx.partition(problem, eqx.is_array)
+
+    def gradient(numbers: Problem, state: PyTree) -> PyTree:
+        found = reduction.gradient(eqx.combine(numbers, rest), state)
+        return found if rule.decoupled else rule.decayed(found, state)
+
+    def save(numbers: Problem, state: PyTree) -> dict[str, Array]:
+        problem = eqx.combine(numbers, rest)
+        return measured(problem, record, None, reduction.snapshot(problem, state))
+
+    solved, last = integrate_flow(
+        gradient,
+        numbers,
+        Driven(rule, None),
+        reduction.start(problem, dtype),
+        times,
+        flow=kind,
+        save=save,
+        tolerances=tolerances,
+    )
+    return solved.trajectory(kind, last)
 
 
 def descent(problem: Problem, rule: Any, times: Times, **options: Any) -> Trajectory:

@@ -12,11 +12,12 @@ Entry points are looked up once, when a theory is not built in or when all of th
 
 import dataclasses
 import functools
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Generic, TypeVar
 
 from dynsim import checks, plugins
 from dynsim.trajectory import Trajectory
+from odes.solver.tolerances import Tolerances
 
 GROUP = "dynsim.theories"
 """Group of the entry points."""
@@ -39,6 +40,11 @@ class Theory(Generic[Task, Rates]):
             demand rather than by default.
         zero_start: whether it holds from zero weights alone and takes no `init`.
         needs: keywords without which `solve` cannot do, such as "init", "key" or "length".
+        tolerances: of its solver, where they are not the usual ones.
+        refused: names of observables that it cannot predict, with the reason.
+        predicts: the names of the observables that it predicts, from the problem; all of the
+            problem's if None.
+        adaptive: whether a solver with tolerances integrates it.
     """
 
     name: str
@@ -49,6 +55,10 @@ class Theory(Generic[Task, Rates]):
     variant: bool = False
     zero_start: bool = False
     needs: tuple[str, ...] = ()
+    tolerances: Tolerances | None = None
+    refused: Mapping[str, str] = dataclasses.field(default_factory=dict, hash=False)
+    predicts: Callable[[Task], tuple[str, ...]] | None = None
+    adaptive: bool = True
 
 
 class Ladder(Generic[Task, Rates]):

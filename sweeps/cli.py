@@ -34,7 +34,9 @@ def find(words: Sequence[str]) -> tuple[str, list[str]]:
     takes_another = bool(members) or first in FOR_SYSTEMS
     if not takes_another or not words[1:] or words[1].startswith("-"):
         return _for_task(first, words[1:]), list(words[1:])
-    second = _choose(first, words[1], members or registered())
+    # PACKAGE.MODULE:NAME is a problem of the user's own.
+    own = first in FOR_SYSTEMS and ":" in words[1]
+    second = words[1] if own else _choose(first, words[1], members or registered())
     return f"{first} {second}", list(words[2:])
 
 
@@ -211,7 +213,7 @@ def _with_options(settings: type, name: str, recorded: bool, draws: bool, talks:
         fields.append(("overwrite", bool, dataclasses.field(default=False)))
         about.append("overwrite: overwrite existing results in OUT.")
     if recorded and name not in COMMANDS:
-        folder = Path("out") / name.replace(" ", "_")
+        folder = Path("out") / name.replace(" ", "_").replace(":", ".")
         fields.append(("out", Path, dataclasses.field(default=folder)))
     if draws:
         fields.append(("style", str | None, dataclasses.field(default=None)))

@@ -13,20 +13,17 @@ linear layers on the cubic features z = vec(beta x_q^T), to which merged attenti
 """
 
 import math
-from typing import Literal, NamedTuple, get_args
+from typing import Literal, NamedTuple
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, PRNGKeyArray, Real
 
-from dynsim import checks
 from dynsim.linear_icl.sampling import Sequences
-from dynsim.linear_icl.task import Regression
 from dynsim.precision import AnyArray, DType, Number
 
 Attention = Literal["merged", "separate", "network"]
-KINDS: tuple[Attention, ...] = get_args(Attention)
 
 
 class Merged(eqx.Module):
@@ -122,13 +119,6 @@ class Heads(NamedTuple):
     heads: int = 5
     rank: int = 1
 
-    def check(self) -> "Heads":
-        """Return self, or raise `ValueError` naming the field."""
-        checks.choice("attention", self.attention, KINDS)
-        checks.integer("heads", self.heads, 1)
-        checks.integer("rank", self.rank, 1)
-        return self
-
 
 def initial(
     heads: Heads, D: int, key: PRNGKeyArray, scale: Real[Number, ""], dtype: DType = "float32"
@@ -145,23 +135,9 @@ def initial(
     return Separate(v, k, q)
 
 
-def loss(M: Float[AnyArray, "D D"], task: Regression) -> Float[Array, ""]:
-    """Population loss E(y_q - y_hat_q)^2 = tr(Lambda) - 2 tr(Lambda^2 M) + tr(E[S^2] M Lambda M^T)
-    with the sample covariance S: what eqs. 8 and 14 descend."""
-    s = jnp.asarray(task.spectrum)
-    # The square's diagonal in the rows of M, Lambda in its columns.
-    weight = (s**2 * task.gain)[:, None] * s[None, :]
-    return jnp.sum(s) - 2 * jnp.sum(jnp.diag(s**2) * M) + jnp.sum(weight * M**2)
-
-
 def attended(M: Float[AnyArray, "D D"], batch: Sequences) -> Float[Array, " B"]:
     """beta^T M x_q of each sequence."""
     return jnp.sum((batch.beta @ M) * batch.x, axis=1)
-
-
-def batch_loss(params: Model, batch: Sequences) -> Float[Array, ""]:
-    """Mean of (y_q - y_hat_q)^2 over a batch."""
-    return jnp.mean((batch.y - params.outputs(batch)) ** 2)
 
 
 class Moments(NamedTuple):
@@ -173,7 +149,7 @@ class Moments(NamedTuple):
     second: Float[Array, "D D D D"]
 
     def loss(self, M: Float[AnyArray, "D D"]) -> Float[Array, ""]:
-        """`batch_loss` on these sequences, whatever their number."""
+        """Mean square error on these sequences, whatever their number."""
         quadratic = jnp.sum(M * jnp.tensordot(self.second, M, 2))
         return self.square - 2 * jnp.sum(self.cross * M) + quadratic
 

@@ -10,10 +10,8 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.typing import DTypeLike
 from jaxtyping import Array, Float, Int, PRNGKeyArray
-
-from dynsim.linear_icl.task import Regression
-from dynsim.precision import DType
 
 FEW = 128
 """Degrees of freedom up to which a chi-squared number is summed up: JAX's own rejection takes as
@@ -29,44 +27,42 @@ class Sequences(NamedTuple):
 
 
 def draw(
-    task: Regression,
-    key: PRNGKeyArray,
-    num: int,
-    dtype: DType = "float32",
-    *,
-    tokens: bool = False,
+    spectrum: Float[Array, " D"], N: int, key: PRNGKeyArray, num: int, *, tokens: bool = False
 ) -> Sequences:
-    """Draw `num` sequences. What is random does not depend on the spectrum, so that runs which
-    differ in it alone share it.
+    """Draw `num` sequences of N pairs. What is random does not depend on the spectrum, so that runs
+    which differ in it alone share it.
 
     Args:
+        spectrum: (D,) eigenvalues of the covariance of x.
         tokens: draw N tokens in place of a Wishart matrix, equal in law; a context shorter than
             D + 1 is drawn so in any case.
     """
     context_key, w_key, x_key = jax.random.split(key, 3)
-    root = jnp.sqrt(jnp.asarray(task.spectrum, dtype))[None]
-    w = jax.random.normal(w_key, (num, task.D), dtype)
-    x = root * jax.random.normal(x_key, (num, task.D), dtype)
-    if tokens or task.N <= task.D:
-        factor = jax.random.normal(context_key, (num, task.D, task.N), dtype)
+    D, dtype = spectrum.size, spectrum.dtype
+    root = jnp.sqrt(spectrum)[None]
+    w = jax.random.normal(w_key, (num, D), dtype)
+    x = root * jax.random.normal(x_key, (num, D), dtype)
+    if tokens or N <= D:
+        factor = jax.random.normal(context_key, (num, D, N), dtype)
     else:
-        factor = _bartlett(task, context_key, num, dtype)
+        factor = _bartlett(D, N, context_key, num, dtype)
     labels = jnp.einsum("bdn,bd->bn", factor, root * w)
-    beta = root * jnp.einsum("bdn,bn->bd", factor, labels) / task.N
+    beta = root * jnp.einsum("bdn,bn->bd", factor, labels) / N
     return Sequences(beta, x, jnp.sum(w * x, axis=1))
 
 
-def _bartlett(task: Regression, key: PRNGKeyArray, num: int, dtype: DType) -> Float[Array, "B D D"]:
+def _bartlett(
+    D: int, N: int, key: PRNGKeyArray, num: int, dtype: DTypeLike
+) -> Float[Array, "B D D"]:
     """Lower triangular A such that A A^T has the law of X X^T for N standard normal columns."""
     below_key, square_key = jax.random.split(key)
-    D = task.D
-    diagonal = jnp.sqrt(_chi_squared(task.N - np.arange(D), square_key, num, dtype))
+    diagonal = jnp.sqrt(_chi_squared(N - np.arange(D), square_key, num, dtype))
     below = jax.random.normal(below_key, (num, D, D), dtype)
     return jnp.tril(below, -1) + diagonal[:, :, None] * jnp.eye(D, dtype=dtype)[None]
 
 
 def _chi_squared(
-    freedom: Int[np.ndarray, " D"], key: PRNGKeyArray, num: int, dtype: DType
+    freedom: Int[np.ndarray, " D"], key: PRNGKeyArray, num: int, dtype: DTypeLike
 ) -> Float[Array, "B D"]:
     """Chi-squared numbers of so many degrees of freedom each."""
     if freedom[0] > FEW:

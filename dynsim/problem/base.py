@@ -1,17 +1,23 @@
 """What is learned: a `Problem` says where training starts, what a batch is, and its loss."""
 
 import abc
-from collections.abc import Callable, Mapping
-from typing import Any, get_type_hints
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, ClassVar, get_type_hints
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float, PRNGKeyArray, PyTree
+from jaxtyping import Array, Float, PRNGKeyArray, PyTree, Real
 
-Measured = Callable[[Any, Any], Array]
-"""An observable: a function of the problem and the weights."""
+from dynsim import decoding
+from dynsim.precision import Number
+from dynsim.problem.choice import Choice
+
+Measured = Callable[..., Array]
+"""An observable: a function of the problem and the weights, or of `Problem.snapshot`."""
+Choices = Mapping[str, Mapping[str, Mapping[str, Any]]]
+"""By name of a setting and by its values, the settings that this value reads, with defaults."""
 
 
 class Problem(eqx.Module):
@@ -21,6 +27,15 @@ class Problem(eqx.Module):
     of a sweep inside one compiled program. All others, such as `int` sizes, are static. What you
     leave out costs only what needs it: without `population_loss` there are no flows, and without
     `draw` and `loss` training needs `batch=math.inf`.
+
+    An annotation may say more: `Annotated[float, annotated_types.Ge(0)]` and `Literal["a", "b"]`
+    are checked when a problem is made.
+
+    Attributes:
+        CHOICES: settings that only some values of another setting read. They are None until
+            somebody gives them, and a value that nothing reads is an error.
+        NAME: a short name. Other packages register observables and theories under it.
+        RECORD: names of what is recorded unless asked otherwise, where it is known.
 
     The functions run inside compiled programs. `init` and `draw` always run with 32-bit numbers,
     so that theory, training in float32 and training in float64 start alike and see the same data.
@@ -39,6 +54,27 @@ class Problem(eqx.Module):
         ...     def loss(self, model, data):
         ...         return jnp.mean((jax.vmap(model)(data[0]) - data[1]) ** 2)
     """
+
+    CHOICES: ClassVar[Choices] = {}
+    NAME: ClassVar[str] = ""
+    RECORD: ClassVar[tuple[str, ...]] = ("loss",)
+
+    def __check_init__(self) -> None:
+        for each in self.choices:
+            each.check(self)
+        for name, field in decoding.fields(type(self)).items():
+            if decoding.says_more(field.annotation):
+                decoding.check_value(name, decoding.plain(getattr(self, name)), field, many=True)
+
+    @property
+    def choices(self) -> tuple[Choice, ...]:
+        """What the settings of `CHOICES` read."""
+        return tuple(Choice(n, getattr(self, n), read) for n, read in self.CHOICES.items())
+
+    def value(self, name: str) -> Any:
+        """A setting as it was given, or the default of what reads it; None where nothing does."""
+        owner = next((each for each in self.choices if each.owns(name)), None)
+        return getattr(self, name) if owner is None else owner.value(self, name)
 
     @abc.abstractmethod
     def init(self, key: PRNGKeyArray) -> PyTree:
@@ -64,6 +100,34 @@ class Problem(eqx.Module):
     def groups(self, params: PyTree) -> PyTree:
         """Names of groups of weights with learning rates of their own: a pytree of strings, each
         in the place of the weights, or of the part of them, that it names. None for no groups."""
+        return None
+
+    @classmethod
+    def theories(cls) -> Iterable[Any]:
+        """Theories of this problem alone, each an `odes.Theory`. One called like a general flow
+        replaces it, for instance by an exact reduction to fewer variables."""
+        return ()
+
+    # What follows can be replaced by something faster that has the same results.
+
+    def batches(self, key: PRNGKeyArray, steps: int, batch: int) -> Callable[[Array], PyTree]:
+        """The batch of each step of a run, as a function of the step. What it needs before the
+        first step is computed once. By default step k draws with `fold_in(key, k)`."""
+        del steps
+        return lambda k: self.draw(jax.random.fold_in(key, k), batch)
+
+    def loss_and_gradient(self, params: PyTree, data: PyTree) -> tuple[Array, PyTree]:
+        """`loss` of a batch and its gradient by the floating-point arrays of `params`."""
+        return eqx.filter_value_and_grad(self.loss)(params, data)
+
+    def snapshot(self, params: PyTree) -> tuple[Any, ...]:
+        """The arguments of observables: by default (problem, weights). It saves time where several
+        observables start from the same intermediate result."""
+        return self, params
+
+    def absurd_loss(self) -> Real[Number, ""] | None:
+        """Batch loss above which a run counts as diverged. By default, None, it is a thousand times
+        the size of the first one."""
         return None
 
     def has(self, method: str) -> bool:

@@ -1,5 +1,7 @@
 """What a problem and a rule have to be for training, found out before anything is compiled."""
 
+import dataclasses
+from collections.abc import Iterable
 from typing import Any, NamedTuple
 
 import equinox as eqx
@@ -77,6 +79,37 @@ def check_rule(rule: AnyRule, steps: int, resumable: bool) -> None:
         )
 
 
+def check_single(field: str, tree: PyTree) -> None:
+    """Raise `ValueError` for numbers that have axes."""
+    for leaf in jax.tree.leaves(tree):
+        if np.shape(leaf):
+            raise ValueError(
+                f"{field}: its numbers must be single ones, got shape {np.shape(leaf)}; map over "
+                "several by jax.vmap"
+            )
+
+
+def check_init(problem: Problem, init: PyTree) -> None:
+    """Raise `ValueError` unless starting weights, if given, have the shapes of those that the
+    problem makes."""
+    if init is None:
+        return
+
+    def shapes(tree: PyTree) -> dict[str, tuple[int, ...]]:
+        return {
+            jax.tree_util.keystr(path): np.shape(leaf)
+            for path, leaf in jax.tree.leaves_with_path(tree)
+            if jnp.issubdtype(getattr(leaf, "dtype", type(leaf)), jnp.inexact)
+        }
+
+    want = shapes(eqx.filter_eval_shape(problem.init, jax.random.key(0)))
+    if shapes(init) != want:
+        raise ValueError(
+            f"init: must have the structure and shapes of {type(problem).__name__}.init, {want}, "
+            f"got {shapes(init)}"
+        )
+
+
 def check_groups(problem: Problem, rule: AnyRule, parts: Parts) -> PyTree:
     """The names of the groups of weights, where the rule has rates by group.
 
@@ -130,13 +163,13 @@ def check_loss(problem: Problem, method: str, loss: Any, dtype: DType) -> Array:
 
 
 class _Named(NamedTuple):
-    """An observable of a problem by its name: equal for equal names, so that a program is found
-    again although a problem makes its functions anew each time it is asked."""
+    """Stands for an observable of a problem in a table: equal for equal names, so that a program is
+    found again although a problem makes its functions anew each time it is asked."""
 
     name: str
 
-    def __call__(self, problem: Problem, params: PyTree) -> Array:
-        return _observables(problem)[self.name](problem, params)
+    def __call__(self, *snapshot: Any) -> Array:
+        raise TypeError(f"{self.name}: has to be called through `measured`")
 
 
 def table(problem: Problem) -> Table:
@@ -145,39 +178,50 @@ def table(problem: Problem) -> Table:
     Raises:
         ValueError: for an observable with the name of what is recorded of every problem.
     """
-    functions = {name: _Named(name) for name in _observables(problem)}
+    functions = {name: _Named(name) for name in _observables(problem, None)}
     for name in functions:
         if name in PROVIDED:
             raise ValueError(
                 f"{type(problem).__name__}.observables: {name!r} is recorded of every problem; "
                 "choose another name"
             )
-    return Table(functions, provided=PROVIDED)
+    return Table(functions, (problem.NAME,) if problem.NAME else (), PROVIDED)
 
 
 def flow_table(problem: Problem) -> Table:
     """What a flow can record of a problem: all but what is of a batch."""
-    return Table(
-        table(problem).functions, refused=dict.fromkeys(PROVIDED, "is of a batch; a flow has none")
-    )
+    refused = dict.fromkeys(PROVIDED, "is of a batch; a flow has none")
+    return dataclasses.replace(table(problem), provided=(), refused=refused)
 
 
 def recorded(problem: Problem, record: Record | None) -> Recording:
-    """What to record of a problem, by default its `loss` if it has one; raises as `table` and as
+    """What to record of a problem, by default its `RECORD`; raises as `table` and as
     `Table.resolve`."""
     names = table(problem)
-    if record is None:
-        record = ["loss"] if "loss" in names.functions else []
-    return names.resolve(record)
+    return names.resolve(usual(problem, names.functions) if record is None else record)
 
 
-def _observables(problem: Problem) -> dict[str, Measured]:
-    loss = {"loss": _population_loss} if problem.has("population_loss") else {}
+def usual(problem: Problem, known: Iterable[str]) -> list[str]:
+    """What is recorded unless asked otherwise, of what is `known`."""
+    return [name for name in problem.RECORD if name in known]
+
+
+def measured(
+    problem: Problem, record: Recording, params: PyTree, snapshot: tuple[Any, ...] | None = None
+) -> dict[str, Array]:
+    """What is to be recorded of the weights, by name; `snapshot` if it is known already."""
+    own = _observables(problem, params)
+    snapshot = problem.snapshot(params) if snapshot is None else snapshot
+    return {
+        name: (own[name] if isinstance(function, _Named) else function)(*snapshot)
+        for name, function in record.functions
+    }
+
+
+def _observables(problem: Problem, params: PyTree) -> dict[str, Measured]:
+    whole = problem.has("population_loss")
+    loss = {"loss": lambda *_: problem.population_loss(params)} if whole else {}
     return {**loss, **problem.observables()}
-
-
-def _population_loss(problem: Problem, params: PyTree) -> Array:
-    return problem.population_loss(params)
 
 
 def _list(names: set[str]) -> str:

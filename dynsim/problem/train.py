@@ -13,15 +13,18 @@ from jaxtyping import Array, Int, PRNGKeyArray, PyTree, Real
 
 from dynsim import checks
 from dynsim.precision import DType, Number, cast, precision, settle
-from dynsim.problem.base import Problem, narrowed, split
+from dynsim.problem.base import Problem, ProblemT, narrowed, split
 from dynsim.problem.checks import (
     NORMS,
     Parts,
     check_draw,
     check_groups,
+    check_init,
     check_loss,
     check_parts,
     check_rule,
+    check_single,
+    measured,
     recorded,
 )
 from dynsim.training import keys, loop
@@ -91,6 +94,8 @@ def train(
     """
     checks.kind("problem", problem, Problem)
     checks.kind("rule", rule, Rule, OptaxRule)
+    check_single("rule", rule)
+    check_init(problem, init)
     steps = checks.steps("steps", steps)
     batch = checks.count_or_inf("batch", batch, 1)
     finite = data is not None or not math.isinf(batch)
@@ -137,7 +142,7 @@ def started(problem: Problem, key: PRNGKeyArray | None, init: PyTree, dtype: DTy
     return Parts.of(init, dtype, type(problem).__name__)
 
 
-def problem_in(problem: Problem, dtype: DType) -> Problem:
+def problem_in(problem: ProblemT, dtype: DType) -> ProblemT:
     """The problem with its numbers in `dtype`."""
     numbers, rest = split(problem)
     return eqx.combine(narrowed(numbers, dtype), rest)
@@ -170,21 +175,27 @@ def _run(
     key_init, key_data = keys.split(jax.random.key(0) if key is None else key)
     if finite and data is None:
         check_draw(problem, key_data, int(batch))
+        with jax.enable_x64(False):
+            batches = problem_in(given, "float32").batches(key_data, steps, int(batch))
 
     def of_step(k: Array) -> PyTree:
         if data is not None:
             return jax.tree.map(lambda leaf: leaf[jnp.minimum(k, steps - 1)], data)
         with jax.enable_x64(False):
-            drawn = problem_in(given, "float32").draw(jax.random.fold_in(key_data, k), int(batch))
+            drawn = batches(k)
         return narrowed(drawn, dtype)
 
-    def loss(params: PyTree, k: Array) -> Array:
+    def loss(params: PyTree, data: PyTree) -> Array:
         model = parts.whole(params)
         if not finite:
             return check_loss(problem, "population_loss", problem.population_loss(model), dtype)
-        return check_loss(problem, "loss", problem.loss(model, of_step(k)), dtype)
+        return check_loss(problem, "loss", problem.loss(model, data), dtype)
 
-    gradient = jax.value_and_grad(loss)
+    def gradient(params: PyTree, k: Array) -> tuple[Array, PyTree]:
+        drawn = of_step(k) if finite else None
+        if finite and problem.has("loss_and_gradient"):
+            return problem.loss_and_gradient(parts.whole(params), drawn)
+        return jax.value_and_grad(loss)(params, drawn)
 
     def step(params: PyTree, memory: PyTree, k: Array) -> tuple[PyTree, PyTree, Any]:
         value, grads = gradient(params, k)
@@ -200,10 +211,11 @@ def _run(
         return optax.apply_updates(params, update), memory, found
 
     def observe(params: PyTree, seen: PyTree) -> tuple[dict[str, Array], PyTree]:
-        return record(problem, parts.whole(params)), seen
+        return measured(problem, record, parts.whole(params)), seen
 
-    if limit is None:
-        limit = ABSURD_LOSS * jnp.abs(loss(parts.params, jnp.int32(0)))
+    highest: Any = problem.absurd_loss() if limit is None else limit
+    if highest is None:
+        highest = ABSURD_LOSS * jnp.abs(gradient(parts.params, jnp.int32(0))[0])
     trajectory = loop.train(
         parts.params,
         rule.init(parts.params),
@@ -212,7 +224,7 @@ def _run(
         times,
         steps=steps,
         legs=legs,
-        limit=limit,
+        limit=jnp.asarray(highest, dtype),
         dtype=dtype,
         relative=record.relative,
         also=tuple(name for name in NORMS if name in record.provided),

@@ -1,9 +1,22 @@
-"""Theory of in-context regression by linear attention: flows, plateaus, single heads."""
+"""Theory of in-context regression by linear attention: flows, plateaus, single heads.
 
-from odes.linear_icl import ladder
-from odes.linear_icl.flow import solve
+The flow down the population loss is, with tau = 1/(2 eta) steps (arXiv:2501.16265),
+
+    merged, and the network
+              tau W_1' = w_2 (E[y z^T] - w_2^T W_1 E[z z^T]),  w_2 likewise                 eq. 8
+    separate  tau v_i' = k_i^T (Lambda^2 - E[S^2] M Lambda) q_i,  k_i and q_i likewise       eq. 14
+
+for any rank. What momentum, Adam and the next order in eta make of it is in `odes.solver.flows`.
+"""
+
+from odes.general import flows
+from odes.linear_icl.closed import THEORIES, sigmoid
 from odes.linear_icl.plateaus import amplitudes, plateaus
 from odes.linear_icl.single_head import escape_times, time_to_reach
-from odes.linear_icl.whole import sigmoid
+from odes.solver.tolerances import Tolerances
+from odes.theory import Ladder
 
-__all__ = ["amplitudes", "escape_times", "ladder", "plateaus", "sigmoid", "solve", "time_to_reach"]
+__all__ = ["LADDER", "amplitudes", "escape_times", "plateaus", "sigmoid", "time_to_reach"]
+
+# Weights start small.
+LADDER: Ladder = Ladder("linear_icl", (*flows(tolerances=Tolerances(1e-8, 1e-12)), *THEORIES))

@@ -15,20 +15,21 @@ Zhang, Singh, Latham, Saxe (arXiv:2501.16265), with
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from dynsim.linear_icl.task import Regression
+from dynsim.linear_icl.regression import Regression
 from dynsim.precision import AnyArray, precision, settle
+from dynsim.problem.train import problem_in
 
 
 def plateaus(task: Regression) -> Float[AnyArray, " D1"]:
     """(D + 1,) losses :math:`L_0` to :math:`L_D` of eq. 19, in float64."""
     with precision("float64", task):
-        found = losses(task.astype("float64"))
+        found = losses(problem_in(task, "float64"))
     return settle(found)
 
 
 def losses(task: Regression) -> Float[Array, " D1"]:
     """`plateaus` in the precision of the task, for compiled code."""
-    falls = jnp.asarray(task.spectrum) / task.gain
+    falls = task.eigenvalues / task.gain
     zero = jnp.zeros(1, falls.dtype)
     return jnp.asarray(task.trace) - jnp.concatenate([zero, jnp.cumsum(falls)])
 
@@ -36,10 +37,10 @@ def losses(task: Regression) -> Float[Array, " D1"]:
 def amplitudes(task: Regression) -> Float[Array, " D"]:
     r"""(D,) :math:`v_d = \lVert k_d \rVert = \lVert q_d \rVert` of a head that has learned
     component d, eq. 20a."""
-    return (jnp.asarray(task.spectrum) * task.gain) ** (-1 / 3)
+    return (task.eigenvalues * task.gain) ** (-1 / 3)
 
 
 def loss_of(learned: Float[Array, "*S D"], task: Regression) -> Float[Array, "*S"]:
     """Loss of a diagonal M, of which the share `learned` of each entry of eq. 18 is there."""
-    falls = jnp.asarray(task.spectrum) / task.gain
+    falls = task.eigenvalues / task.gain
     return jnp.asarray(task.trace) - jnp.sum(falls * (2 * learned - learned**2), axis=-1)

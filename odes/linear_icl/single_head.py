@@ -32,7 +32,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
 from dynsim.linear_icl.model import Separate
-from dynsim.linear_icl.task import Regression
+from dynsim.linear_icl.regression import Regression
 from dynsim.precision import AnyArray
 from odes.linear_icl.plateaus import amplitudes
 
@@ -55,7 +55,7 @@ def time_to_reach(
     r"""(D,) time in units of :math:`\tau` that eq. 21 takes from `v_0` to `v`, for each
     component."""
     end = amplitudes(task)
-    rate = jnp.asarray(task.spectrum) ** 2 * end
+    rate = task.eigenvalues**2 * end
     return (antiderivative(v / end) - antiderivative(v_0 / end)) / rate
 
 
@@ -66,7 +66,7 @@ def share(
     `time_to_reach`."""
     end = amplitudes(task)
     first = jnp.asarray(v_0) / end
-    target = antiderivative(first)[None] + t * (jnp.asarray(task.spectrum) ** 2 * end)[None]
+    target = antiderivative(first)[None] + t * (task.eigenvalues**2 * end)[None]
 
     def at(s: Float[Array, "S D"]) -> Float[Array, "S D"]:
         # From the start at s = 0 to the end at s = 1, from below or from above, F rises.
@@ -139,4 +139,4 @@ def starts(init: Separate, D: int) -> Float[Array, " D"]:
 def escape_times(task: Regression, v_0: Float[AnyArray, " D"]) -> Float[Array, " D"]:
     r"""(D,) times :math:`1/(\lambda_d^2 v_0)`, in units of :math:`\tau`, at which the loss leaves
     its plateaus; inf where `v_0` is 0."""
-    return 1 / (jnp.asarray(task.spectrum) ** 2 * v_0)
+    return 1 / (task.eigenvalues**2 * v_0)

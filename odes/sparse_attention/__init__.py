@@ -1,7 +1,16 @@
 """Theory of the emergence of sparse attention: flows of a few numbers, and the plateau's length."""
 
-from odes.sparse_attention import ladder
-from odes.sparse_attention.early import escape_time, growth_rate, linear_escape_time
-from odes.sparse_attention.symmetric import solve
+from odes.general import flows
+from odes.sparse_attention.early import (
+    ESCAPE,
+    PRINTED,
+    escape_time,
+    growth_rate,
+    linear_escape_time,
+)
+from odes.sparse_attention.symmetric import ALIKE
+from odes.theory import Ladder
 
-__all__ = ["escape_time", "growth_rate", "ladder", "linear_escape_time", "solve"]
+__all__ = ["LADDER", "escape_time", "growth_rate", "linear_escape_time"]
+
+LADDER: Ladder = Ladder("sparse_attention", (*flows(ALIKE), PRINTED, ESCAPE))

@@ -15,29 +15,20 @@ p > 0 it has p^2 d + (1-p)^2 in place of 1 + (d-1) p^2, which differs by 2 p (1-
 Time is eta t for t optimiser steps, with eta/(1-mu) in place of eta under momentum.
 """
 
-import dataclasses
-import functools
 import math
+from collections.abc import Mapping
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Real
 
-from dynsim import checks
+from dynsim import Rule, checks
 from dynsim.precision import DType, Number
-from dynsim.sparse_attention.model import DEFAULT_RECORD, TABLE, Snapshot
-from dynsim.sparse_attention.simulate import check_arguments
-from dynsim.sparse_attention.task import Retrieval
-from dynsim.training.constant.clock import Clock
-from dynsim.training.constant.descent import Descent
-from dynsim.training.recording import Record, Recording
-from dynsim.trajectory import Times, Trajectory
-from odes.solver.integrate import integrate, judge, run
-from odes.solver.tolerances import Tolerances, checked_tolerances
+from dynsim.sparse_attention.retrieval import Retrieval, Snapshot
+from odes.general import closed_form, without_inertia
+from odes.problem import Reduction
 from odes.sparse_attention.symmetric import Alike, measure
-
-CLOSED = dataclasses.replace(TABLE, refused={"gap": "the closed form sends it to infinity"})
-"""What the closed form of the plateau can be asked for."""
 
 
 def signal(task: Retrieval) -> Float[Array, ""]:
@@ -62,48 +53,8 @@ def linear_escape_time(task: Retrieval, eps: Real[Number, ""]) -> Float[Array, "
     return jnp.log(2 * eps / growth_rate(task)) / (2 * growth_rate(task))
 
 
-def inapplicable(task: Retrieval, optimizer: Descent, *, printed: bool) -> str | None:
-    """Why eqs. 13 and 14 (`printed`) or the closed form do not describe a run, or None."""
-    if optimizer.kind == "adam":
-        return "optimizer = adam: this theory reads sgd or momentum only"
-    if printed and not checks.is_traced(task) and task.p != 0:
-        return f"p = {task.p}: eqs. 13 and 14 have no fixed token"
-    return None
-
-
-def solve(
-    task: Retrieval,
-    optimizer: Descent,
-    times: Times,
-    *,
-    printed: bool,
-    record: Record = DEFAULT_RECORD[:-1],
-    dtype: DType = "float64",
-    tolerances: Tolerances | None = None,
-) -> Trajectory:
-    """Eqs. 13 and 14 as `printed`, integrated, or the closed form of the plateau; arguments, result
-    and errors as of `odes.sparse_attention.symmetric.solve`."""
-    check_arguments(task, optimizer)
-    return run(
-        _integrated if printed else _closed,
-        task,
-        optimizer,
-        times,
-        dtype,
-        inapplicable=functools.partial(inapplicable, printed=printed),
-        record=(TABLE if printed else CLOSED).resolve(record),
-        tolerances=checked_tolerances(tolerances, dtype),
-    )
-
-
-def rate(optimizer: Descent) -> Float[Array, ""]:
-    """Units of time in a step."""
-    inertia = optimizer.momentum if optimizer.kind == "momentum" else 0.0
-    return jnp.asarray(optimizer.eta) / (1 - jnp.asarray(inertia))
-
-
-def field(t: Float[Array, ""], state: tuple[Array, Array], task: Retrieval) -> tuple[Array, Array]:
-    """Right-hand sides of eqs. 13 and 14, letter by letter."""
+def field(task: Retrieval, state: tuple[Array, Array]) -> tuple[Array, Array]:
+    """Right-hand sides of eqs. 13 and 14, letter by letter, for w and Da."""
     w, gap = state
     T, d, B = task.T, task.d, task.B
     alpha = 1 / ((T - B) * jnp.exp(-gap) + B)
@@ -121,53 +72,47 @@ def printed_snapshot(state: tuple[Array, Array], task: Retrieval) -> Snapshot:
     return Snapshot((noise + (A * w - task.d**0.5) ** 2 / task.d) / 2, A, w, gap)
 
 
-@functools.partial(jax.jit, static_argnames=("record", "tolerances"))
-def _integrated(
-    task: Retrieval,
-    optimizer: Descent,
-    times: Float[Array, " S"],
-    *,
-    record: Recording,
-    tolerances: Tolerances,
-) -> Trajectory:
-    zero = jnp.zeros((), times.dtype)
-    solved = integrate(
-        lambda t, state, unit: jax.tree.map(lambda slope: unit * slope, field(t, state, task)),
-        (zero, zero),
-        times,
-        rate(optimizer),
-        save=lambda t, state, _: record(printed_snapshot(state, task)),
-        clock=Clock(),
-        tolerances=tolerances,
-    )
-    return solved.trajectory("printed", solved.final)
+def _start(task: Retrieval, dtype: DType) -> tuple[Array, Array]:
+    del task
+    return jnp.zeros((), dtype), jnp.zeros((), dtype)
 
 
-@functools.partial(jax.jit, static_argnames=("record", "tolerances"))
-def _closed(
-    task: Retrieval,
-    optimizer: Descent,
-    times: Float[Array, " S"],
-    *,
-    record: Recording,
-    tolerances: Tolerances,
-) -> Trajectory:
-    del tolerances
+def _no_fixed_token(task: Retrieval, rule: Rule) -> str | None:
+    if not checks.is_traced(task) and jnp.ndim(task.p) == 0 and task.p != 0:
+        return f"p = {task.p}: eqs. 13 and 14 have no fixed token"
+    return None
 
-    fixed, rest = (jnp.asarray(moment, times.dtype) for moment in task.moments)
 
-    def at(t: Float[Array, ""]) -> dict[str, Array]:
-        part = t * rate(optimizer) / escape_time(task)
-        left = part < 1
-        y = math.sqrt(2) * jax.scipy.special.erfinv(jnp.where(left, part, 0))
-        # W along the direction of the moments, per entry as the exact reduction counts them.
-        entry = task.B**0.5 * y / (signal(task) * task.d**0.5)
-        state = Alike(entry * fixed, entry * rest, y**2 / 2, jnp.zeros_like(y))
-        # After the escape all is learned at once, as far as this theory knows.
-        one, root = jnp.ones_like(y), jnp.full_like(y, task.d**0.5)
-        learned = Snapshot(one * 0, one, root, one * 0)
-        found = measure(state, task)
-        return record(jax.tree.map(lambda a, b: jnp.where(left, a, b), found, learned))
+def _plateau(task: Retrieval, init: Any, time: Float[Array, ""]) -> Mapping[str, Array]:
+    """What the closed form says; after the escape all is learned at once, as far as it knows."""
+    fixed, rest = (jnp.asarray(moment, time.dtype) for moment in task.moments)
+    part = time / escape_time(task)
+    left = part < 1
+    y = math.sqrt(2) * jax.scipy.special.erfinv(jnp.where(left, part, 0))
+    # W along the direction of the moments, per entry as the exact reduction counts them.
+    entry = task.B**0.5 * y / (signal(task) * task.d**0.5)
+    state = Alike(entry * fixed, entry * rest, y**2 / 2, jnp.zeros_like(y))
+    learned = {"loss": 0.0, "attention": 1.0, "readout": task.d**0.5}
+    found = measure(state, task)._asdict()
+    return {n: jnp.where(left, found[n], value) for n, value in learned.items()}
 
-    rows = jax.vmap(at)(times)
-    return Trajectory(times, rows, None, *judge(times, jnp.ones(times.shape, bool)), "escape")
+
+_LIMITS = "batch -> infinity, eta -> 0"
+PRINTED = without_inertia(
+    "printed",
+    "Eqs. 13, 14 as printed",
+    f"{_LIMITS}, B = 1",
+    Reduction(
+        _start,
+        lambda task, state: jax.tree.map(jnp.negative, field(task, state)),
+        lambda task, state: (printed_snapshot(state, task),),
+    ),
+    _no_fixed_token,
+)
+ESCAPE = closed_form(
+    "escape",
+    "closed form of the plateau",
+    f"{_LIMITS}, T, d -> infinity, loss near its start",
+    _plateau,
+    refused={"gap": "the closed form sends it to infinity"},
+)

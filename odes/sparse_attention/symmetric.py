@@ -25,23 +25,14 @@ Assumes an infinite batch and :math:`\eta \to 0`; what momentum, Adam and the ne
 :math:`\eta` make of it is in `odes.solver.flows`.
 """
 
-import functools
-
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from dynsim.precision import DType
-from dynsim.sparse_attention.model import DEFAULT_RECORD, TABLE, Snapshot
-from dynsim.sparse_attention.simulate import check_arguments
-from dynsim.sparse_attention.task import Retrieval
-from dynsim.training.constant.descent import Descent
-from dynsim.training.recording import Record, Recording
-from dynsim.trajectory import Times, Trajectory
-from odes.solver.flows import Flow, checked_flow, integrate_flow
-from odes.solver.integrate import run
-from odes.solver.tolerances import Tolerances, checked_tolerances
+from dynsim.sparse_attention.retrieval import Retrieval, Snapshot
+from odes.problem import Reduction
 
 
 class Alike(eqx.Module):
@@ -86,66 +77,10 @@ def measure(state: Alike, task: Retrieval) -> Snapshot:
     return Snapshot(loss(state, task), attention(state, task), readout, state.copy - state.other)
 
 
-def solve(
-    task: Retrieval,
-    optimizer: Descent,
-    times: Times,
-    *,
-    flow: Flow | None = None,
-    record: Record = DEFAULT_RECORD,
-    dtype: DType = "float64",
-    tolerances: Tolerances | None = None,
-) -> Trajectory:
-    """Integrate the flow that belongs to `optimizer`, from zero weights.
-
-    Args:
-        task: from `retrieval`; p may be traced.
-        optimizer: a `Descent`; its numbers may be traced.
-        times: (S,) optimiser steps at which to record, increasing, >= 0; need not be whole.
-        flow: by default "plain" for sgd, "matched" for momentum, "matched-adam" for Adam.
-        record: a name from `dynsim.sparse_attention.model.TABLE`, functions of a `Snapshot` by
-            name, or a list of both.
-        dtype: "float64" or "float32".
-        tolerances: of the solver; by default `DEFAULT_TOLERANCES[dtype]`.
-
-    Returns:
-        A `Trajectory` with the final `Alike` as `params`; a solve that fails has another status
-        than OK.
-
-    Raises:
-        ValueError: naming the argument, its value and what is allowed, before compilation.
-    """
-    check_arguments(task, optimizer)
-    return run(
-        _solve,
-        task,
-        optimizer,
-        times,
-        dtype,
-        flow=checked_flow(optimizer, flow),
-        record=TABLE.resolve(record),
-        tolerances=checked_tolerances(tolerances, dtype),
-    )
+def zero(task: Retrieval, dtype: DType) -> Alike:
+    """The start."""
+    del task
+    return Alike(*4 * (jnp.zeros((), dtype),))
 
 
-@functools.partial(jax.jit, static_argnames=("flow", "record", "tolerances"))
-def _solve(
-    task: Retrieval,
-    optimizer: Descent,
-    times: Float[Array, " S"],
-    *,
-    flow: Flow,
-    record: Recording,
-    tolerances: Tolerances,
-) -> Trajectory:
-    solved, final = integrate_flow(
-        gradient,
-        task,
-        optimizer,
-        Alike(*4 * (jnp.zeros((), times.dtype),)),
-        times,
-        flow=flow,
-        save=lambda task, state: record(measure(state, task)),
-        tolerances=tolerances,
-    )
-    return solved.trajectory(flow, final)
+ALIKE = Reduction(zero, gradient, lambda task, state: (measure(state, task),))

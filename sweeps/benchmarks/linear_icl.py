@@ -2,6 +2,7 @@
 
 import functools
 from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
 import torch  # pyright: ignore[reportMissingImports]  (comes with the extra bench)
@@ -10,7 +11,7 @@ import sweeps
 from sweeps.benchmarks.peers.torch_linear_icl import trained
 from sweeps.benchmarks.timing import seconds
 from sweeps.runner.spec import Sweep
-from sweeps.systems.linear_icl.settings import LinearICL
+from sweeps.systems.linear_icl import LinearICL
 
 POINTS, SEEDS, STEPS = 10_000, 10, 2000
 FIXED = 5000
@@ -49,7 +50,7 @@ def report(check: bool = False) -> Iterator[str]:
         yield f"batch loss at the end: {found:.4f}; PyTorch {theirs:.4f}"
 
 
-def run(training: LinearICL, shift: float, points: int = POINTS) -> float:
+def run(training: Any, shift: float, points: int = POINTS) -> float:
     """Train over starting scales and seeds; the mean batch loss at the end."""
     axes = {
         "scale": {"logspace": [0.02 * shift, 0.05 * shift, points]},

@@ -3,6 +3,7 @@
 import dataclasses
 import functools
 import math
+import pkgutil
 from collections.abc import Iterator, Mapping
 from typing import Annotated, Any, NamedTuple
 
@@ -19,7 +20,6 @@ from sweeps.runner.axes import Dimension, dimensions
 from sweeps.runner.store.base import CHECKPOINT
 from sweeps.systems import budget, registry
 from sweeps.systems.base import Engine, Run, Settings, System, Times
-from sweeps.systems.problems import Trained
 
 Axes = Annotated[Mapping[str, Any], decoding.Says("a mapping from names of axes")]
 AnyRun = InstanceOf[Run[Any]]
@@ -104,8 +104,9 @@ class Sweep(metaclass=_OfProblems):
         **options: Any,
     ) -> "Sweep":
         """The sweep of a problem by a rule: what `Sweep(problem, rule, axes, ...)` returns."""
-        resumable = bool(options.get("checkpoint"))
-        run = Trained(problem, rule, steps, batch, dtype, resumable=resumable)
+        # Loaded when it is asked for: it imports all that runs of problems do.
+        trained = pkgutil.resolve_name("sweeps.systems.problems.run:Trained")
+        run = trained(problem, rule, steps, batch, dtype)
         record = (record,) if isinstance(record, str) else tuple(record)
         return cls(axes, run, engine, record, **options)
 
@@ -238,6 +239,8 @@ class Sweep(metaclass=_OfProblems):
         of them, `check` has looked at some: raises `ValueError` as it does."""
         runs = self.plane(chosen)
         runs.check()
+        if not self.checkpoint:
+            runs.check_whole()
         if self.rules.trains:
             decoding.rounded(runs, self.dtype)
         numbers = tuple(runs.numbers())

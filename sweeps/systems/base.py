@@ -84,6 +84,11 @@ class Run(abc.ABC, Generic[FixedT]):
         add what an annotation cannot say and the constructors do not see."""
         decoding.check(self, many=self.AXES.traced)
 
+    def check_whole(self) -> None:
+        """Raise `ValueError` for runs that do not end with their steps, where no checkpoint is kept
+        from which they could be resumed."""
+        return
+
     @abc.abstractmethod
     def make_task(self) -> Any:
         """The task, a pytree; `ValueError` for fields that describe none."""

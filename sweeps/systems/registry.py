@@ -1,9 +1,12 @@
 """The registry of systems: one line each, and what other packages register."""
 
+import dataclasses
+import os
 import pkgutil
+import sys
 from typing import Any
 
-from dynsim import checks, plugins
+from dynsim import Problem, checks, plugins
 from sweeps.systems.base import Engine, Run, System
 
 BUILT_IN = {
@@ -41,24 +44,67 @@ def names() -> tuple[str, ...]:
 
 
 def system(name: str) -> System[Any]:
-    """The system called `name`; raises `ValueError` if there is none, or a package's is broken."""
-    checks.choice("system", name, names())
+    """The system called `name`: one of this project, one that a package registers, or
+    PACKAGE.MODULE:NAME of a `dynsim.Problem`, which is imported.
+
+    Raises:
+        ValueError: if there is none, or a package's is broken.
+    """
     if name not in _KNOWN:
-        if name in BUILT_IN:
+        if ":" in name:
+            _KNOWN[name] = of_problem(name, _imported(name), f"system = {name!r}")
+        elif checks.choice("system", name, names()) in BUILT_IN:
             _KNOWN[name] = pkgutil.resolve_name(BUILT_IN[name])
         else:
-            found = plugins.load(GROUP, name)
-            if not isinstance(found, System) or found.name != name:
-                described = plugins.described(GROUP, name)
+            found, described = plugins.load(GROUP, name), plugins.described(GROUP, name)
+            if not isinstance(found, System):
+                found = of_problem(name, found, described)
+            if found.name != name:
                 raise ValueError(f"{described}: must be a System of that name, is {found!r}")
             _KNOWN[name] = _checked(found)
     return _KNOWN[name]
+
+
+def of_problem(name: str, found: Any, where: str) -> System[Any]:
+    """The system of a problem, given as its class or as an instance, whose settings are the
+    defaults; raises `ValueError` for something else."""
+    if isinstance(found, type) and issubclass(found, Problem):
+        missing = [f.name for f in dataclasses.fields(found) if f.init and _required(f)]
+        if missing:
+            raise ValueError(
+                f"{where}: {missing[0]!r} of {found.__name__} has no default; give it one, or "
+                "name an instance of the class"
+            )
+        found = found()
+    if not isinstance(found, Problem):
+        raise ValueError(f"{where}: must be a dynsim.Problem or a System, is {found!r}")
+    make = pkgutil.resolve_name("sweeps.systems.problems.options:problem_system")
+    return make(found, name)
+
+
+def _required(field: dataclasses.Field[Any]) -> bool:
+    return field.default is field.default_factory is dataclasses.MISSING
+
+
+def _imported(name: str) -> Any:
+    # As `python -m` does: a module in the current folder is found, after installed ones.
+    here = [] if os.getcwd() in sys.path or "" in sys.path else [""]
+    sys.path += here
+    try:
+        return pkgutil.resolve_name(name)
+    except (ValueError, ImportError, AttributeError) as error:
+        raise ValueError(f"system = {name!r}: cannot be imported ({error})") from None
+    finally:
+        for each in here:
+            sys.path.remove(each)
 
 
 def system_of(run: Run[Any]) -> System[Any]:
     """The system of a run; raises `ValueError` for a class that none has."""
     if own := run.own_system():
         return own
+    if name := getattr(run, "NAME", ""):
+        return system(name)
     for each in map(system, names()):
         if each.run is type(run):
             return each

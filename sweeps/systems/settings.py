@@ -1,6 +1,7 @@
 """Settings of a command for a system that brings none of its own."""
 
 import dataclasses
+import itertools
 from typing import Any, TypeVar
 
 from sweeps.systems.base import System, field_names
@@ -25,10 +26,15 @@ def settings_class(
         name, [], bases=(options, system.run), namespace={"SYSTEM": system.name}, frozen=True
     )
     # The description of the command line: attributes of both, so that each has its help.
-    attributes = "".join(map(_attributes, (system.run, options)))
-    made.__doc__ = f"{title}\n\n    Attributes:\n{attributes}"
+    about = "".join(map(attributes, (system.run, options)))
+    made.__doc__ = f"{title}\n\n    Attributes:\n{about}"
     return made
 
 
-def _attributes(cls: type) -> str:
-    return (cls.__doc__ or "").partition("Attributes:\n")[2].rstrip() + "\n"
+def attributes(cls: type) -> str:
+    """What the documentation of a class says of its attributes, one after the other."""
+    found = (cls.__doc__ or "").partition("Attributes:\n")[2]
+    lines = itertools.takewhile(
+        lambda line: not line or line.startswith(" " * 8), found.split("\n")
+    )
+    return "\n".join(lines).rstrip() + "\n"

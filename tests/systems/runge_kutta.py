@@ -23,7 +23,6 @@ FIELDS = (
     "odes.yz.lemma3",
     "odes.yz.theorem4",
     "odes.joma.eliminated",
-    "odes.sparse_attention.early",
 )
 
 

@@ -1,12 +1,12 @@
 """In-context regression by linear attention as one would write it in PyTorch, run after run.
 
-It is what `simulate_regression` is timed against: a fixed training set of tokens, every step on all
+It is what `dynsim.train` is timed against: a fixed training set of tokens, every step on all
 of it, gradients by autograd, one Python step after the other.
 """
 
 import torch  # pyright: ignore[reportMissingImports]  (comes with the extra bench)
 
-from dynsim.linear_icl.task import Regression
+from dynsim.linear_icl.regression import Regression
 
 
 def trained(
@@ -21,7 +21,7 @@ def trained(
 ) -> float:
     """Train rank-one heads once; the mean square error on the training set before the last step."""
     torch.manual_seed(seed)
-    root = torch.tensor(task.spectrum.tolist()).sqrt()
+    root = torch.tensor(task.eigenvalues.tolist()).sqrt()
     w = torch.randn(sequences, task.D)
     x = torch.randn(sequences, task.N + 1, task.D) * root
     y = torch.einsum("bd,bnd->bn", w, x)

@@ -25,7 +25,7 @@ from sweeps.runner.run import valid
 from sweeps.runner.spec import Sweep
 from sweeps.studies.linear_icl import heads, rests
 from sweeps.studies.options import cell_edges
-from sweeps.systems.linear_icl.settings import LinearICL
+from sweeps.systems.linear_icl import LinearICL
 
 TIMES = 160
 TITLES = {"simulation": "descent", "scalar": "one head at a time, eq. 21"}
@@ -62,7 +62,7 @@ class LinearICLPlateaus:
     eta: float = 0.25
     out: Path = Path("out/linear_icl_plateaus")
 
-    def training(self) -> LinearICL:
+    def training(self) -> Any:
         """The run of which every point is a variation."""
         return LinearICL(
             D=self.D,
@@ -165,8 +165,8 @@ def table(same: xr.DataArray, late: xr.DataArray) -> list[str]:
 def measured(dataset: xr.Dataset, sweep: Sweep) -> xr.Dataset:
     """Number of plateaus, time of the first escape in units of tau, and loss at the end, of each
     run; by scale or heads, ratio and seed."""
-    run, runs = sweep.run, tuple(sweep.axes)
-    assert isinstance(run, LinearICL)
+    run: Any = sweep.run
+    runs = tuple(sweep.axes)
     ordered = valid(dataset)["loss"].transpose(*runs, "time").isel(time=slice(1, None))
     level = rests.levels(run, ordered.ratio.values)[None, :, None, :]
     loss, times = ordered.values, ordered.time.values * 2 * run.eta

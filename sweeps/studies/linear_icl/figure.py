@@ -20,7 +20,7 @@ from sweeps.runner.run import run as run_sweep
 from sweeps.runner.run import valid
 from sweeps.runner.spec import Sweep
 from sweeps.studies.linear_icl import rests
-from sweeps.systems.linear_icl.settings import LinearICL
+from sweeps.systems.linear_icl import LinearICL
 
 TIMES = 200
 MERGED = LinearICL(attention="merged", heads=8, spectrum="white", eta=0.005, steps=1200)

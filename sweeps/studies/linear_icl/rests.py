@@ -1,10 +1,12 @@
 """Where a loss rests, and when it leaves: what is read off curves of training and theory alike."""
 
+from typing import Any
+
 import numpy as np
 from jaxtyping import Float, Int
 
 from odes.linear_icl.plateaus import plateaus
-from sweeps.systems.linear_icl.settings import LinearICL
+from sweeps.systems.linear_icl import LinearICL
 
 NEAR = 0.02
 """A loss is at a plateau within this share of tr Lambda, the loss at the start."""
@@ -12,7 +14,7 @@ LASTING = 1.25
 """A plateau is seen where the loss stays at it while the time grows by this factor."""
 
 
-def levels(run: LinearICL, ratios: Float[np.ndarray, " Q"]) -> Float[np.ndarray, "Q D1"]:
+def levels(run: Any, ratios: Float[np.ndarray, " Q"]) -> Float[np.ndarray, "Q D1"]:
     """(Q, D + 1) losses of eq. 19 of runs that differ in the ratio of their eigenvalues."""
     made = (LinearICL(D=run.D, N=run.N, spectrum=run.spectrum, ratio=float(r)) for r in ratios)
     return np.stack([np.asarray(plateaus(each.make_task())) for each in made])

@@ -8,11 +8,12 @@ import jax.numpy as jnp
 import numpy as np
 
 import dynsim
-from dynsim import Heads, Merged, Shape
+import odes
+from dynsim import Merged, Shape
 from dynsim.joma.model import Hidden, Joint
-from dynsim.training.constant.descent import Descent
-from odes import joma, linear_icl, sparse_attention
-from odes.sparse_attention import ladder, symmetric
+from dynsim.training import keys
+from odes import joma, sparse_attention
+from odes.sparse_attention import symmetric
 
 HEADER = """
 ## Other papers
@@ -57,11 +58,11 @@ def rows() -> Rows:
 
 
 def _growing_part() -> tuple[str, ...]:
-    white, key = dynsim.regression(4, 31, "white"), jax.random.key(0)
-    init = dynsim.initial_regression(white, key, Heads("merged", 8), 1e-3, "float64")
+    white = dynsim.regression(4, 31, "white", attention="merged", heads=8, scale=1e-3)
+    init = white.init(keys.split(jax.random.key(0))[0])
     assert isinstance(init, Merged)
     times = np.linspace(0.0, 8.0, 801)
-    flow = linear_icl.solve(white, Descent(0.5), times, init=init, record="learned")
+    flow = odes.flow(white, dynsim.sgd(0.5), times, init=init, record="learned")
     half = float(np.interp(0.5, np.asarray(flow["learned"]).mean(1), times))
     root, end = 2.0, 2.0 / float(np.asarray(white.gain)[0])
     along = np.trace(np.asarray(init.U), axis1=1, axis2=2) / root
@@ -82,7 +83,8 @@ def _growing_part() -> tuple[str, ...]:
 def _steps(name: str, T: int, d: int, B: int) -> float:
     """Steps at eta = 1 until the loss is at 0.8 of its start, by a theory."""
     task, times = dynsim.retrieval(T, d, B), np.arange(0.0, 2800, 2)
-    loss = ladder.THEORIES[name].solve(task, Descent(1.0), times, record="loss")["loss"]
+    theory = sparse_attention.LADDER.built_in[name]
+    loss = theory.solve(task, dynsim.sgd(1.0), times, record="loss")["loss"]
     return float(np.interp(-0.4, -np.asarray(loss), times))
 
 

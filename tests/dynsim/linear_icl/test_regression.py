@@ -10,10 +10,10 @@ import pytest
 from scipy import stats
 
 import dynsim
-from dynsim import Heads, Merged, Network, Separate, Status
+from dynsim import Merged, Network, Separate, Status
 from dynsim.linear_icl import model
 from dynsim.linear_icl.sampling import FEW, Sequences, _bartlett, draw
-from dynsim.training.constant.descent import Descent
+from dynsim.problem.base import narrowed
 
 TASK = dynsim.regression()
 # Each statistical test fails by chance with this probability; keys are fixed, so it either does
@@ -42,24 +42,23 @@ def outputs_from_tokens(params: model.Model, X: np.ndarray, w: np.ndarray) -> np
 
 
 @pytest.mark.parametrize(
-    "heads", [Heads("merged", 3), Heads("separate", 3, 2), Heads("network", 3)]
+    "shape",
+    [{"attention": "merged"}, {"attention": "separate", "rank": 2}, {"attention": "network"}],
 )
 @pytest.mark.usefixtures("x64")
-def test_losses_are_those_of_the_tokens(heads: Heads) -> None:
+def test_losses_are_those_of_the_tokens(shape: dict) -> None:
     rng = np.random.default_rng(0)
-    params = jax.tree.map(
-        np.asarray, dynsim.initial_regression(TASK, jax.random.key(1), heads, 0.5, "float64")
-    )
-    X = rng.normal(size=(200, TASK.N + 1, TASK.D)) * np.sqrt(TASK.spectrum)
+    task = dynsim.regression(heads=3, scale=0.5, **shape)
+    params = jax.tree.map(np.float64, task.init(jax.random.key(1)))
+    X = rng.normal(size=(200, TASK.N + 1, TASK.D)) * np.sqrt(np.asarray(TASK.eigenvalues))
     w = rng.normal(size=(200, TASK.D))
     y = np.einsum("bd,bd->b", w, X[:, -1])
     want = np.mean((y - outputs_from_tokens(params, X, w)) ** 2)
     beta = np.einsum("bnd,bne,be->bd", X[:, :-1], X[:, :-1], w) / TASK.N
     batch = Sequences(*map(jnp.asarray, (beta, X[:, -1], y)))
-    M = params.matrix()
     # Rounding of float64 over sums of some thousand terms.
-    assert float(model.batch_loss(params, batch)) == pytest.approx(want, rel=1e-12)
-    assert float(model.moments(batch).loss(M)) == pytest.approx(want, rel=1e-12)
+    assert float(task.loss(params, batch)) == pytest.approx(want, rel=1e-12)
+    assert float(task.loss(params, model.moments(batch))) == pytest.approx(want, rel=1e-12)
 
 
 @pytest.mark.parametrize("N", [3, 31, pytest.param(FEW + 12, marks=pytest.mark.full)])
@@ -68,7 +67,9 @@ def test_sequences_have_the_law_of_their_tokens(N: int) -> None:
     task = dynsim.regression(4, N)
     number = 10_000
     fast, slow = (
-        jax.tree.map(np.asarray, draw(task, jax.random.key(seed), number, tokens=tokens))
+        jax.tree.map(
+            np.asarray, draw(task.eigenvalues, N, jax.random.key(seed), number, tokens=tokens)
+        )
         for seed, tokens in ((0, False), (1, True))
     )
     for read in (
@@ -85,12 +86,12 @@ def test_means_over_sequences_are_those_of_equation_15() -> None:
     """E[beta beta^T] = E[S^2] is diagonal and has the gains, E[y beta x^T] is Lambda^2. All means
     are compared at once by Hotelling's statistic, which knows how they are correlated."""
     task, number = dynsim.regression(4, 31), 100_000
-    drawn = jax.jit(lambda key: draw(task, key, number))(jax.random.key(6))
+    drawn = jax.jit(lambda key: task.draw(key, number))(jax.random.key(6))
     beta, x, y = (np.asarray(leaf, np.float64) for leaf in drawn)
     upper = np.triu_indices(4)
-    square = np.asarray(task.spectrum) ** 2
+    square = np.asarray(task.eigenvalues) ** 2
     read = np.c_[(beta[:, :, None] * beta[:, None])[:, *upper], y[:, None] * beta * x, x**2]
-    want = np.r_[np.diag(square * np.asarray(task.gain))[upper], square, task.spectrum]
+    want = np.r_[np.diag(square * np.asarray(task.gain))[upper], square, task.eigenvalues]
     missed = read.mean(0) - want
     statistic = number * missed @ np.linalg.solve(np.cov(read.T), missed)
     assert stats.chi2.sf(statistic, want.size) > P_VALUE
@@ -100,9 +101,8 @@ def test_means_over_sequences_are_those_of_equation_15() -> None:
 def test_sums_and_rejection_draw_chi_squared_numbers(N: int) -> None:
     """The squares of the factor's diagonal have N, N - 1, ... degrees of freedom, odd and even
     ones, and all of its squares together N D."""
-    task = dynsim.regression(4, N)
     factor = np.asarray(
-        jax.jit(lambda key: _bartlett(task, key, 20_000, "float32"))(jax.random.key(7))
+        jax.jit(lambda key: _bartlett(4, N, key, 20_000, "float32"))(jax.random.key(7))
     )
     diagonal = np.diagonal(factor, axis1=1, axis2=2) ** 2
     for squares, freedom in zip(diagonal.T, N - np.arange(4), strict=True):
@@ -116,41 +116,41 @@ def test_the_population_loss_is_the_mean_over_sequences() -> None:
     # With so short a context every term of the gain is a good part of the loss.
     task, number = dynsim.regression(4, 6), 200_000
     M = 2 * np.eye(4) + np.random.default_rng(2).normal(size=(4, 4))
-    batch = jax.jit(lambda key: draw(task, key, number, "float64"))(jax.random.key(3))
+    batch = jax.jit(lambda key: task.draw(key, number))(jax.random.key(3))
     batch = jax.tree.map(np.asarray, batch)
     errors = (batch.y - ((batch.beta @ M) * batch.x).sum(1)) ** 2
-    want, sampling = float(model.loss(M, task)), float(errors.std()) / number**0.5
+    want, sampling = float(task.loss_of(M)), float(errors.std()) / number**0.5
     assert 5 * sampling < 0.05 * want
     assert abs(float(errors.mean()) - want) < 5 * sampling
     white = dynsim.regression(3, 10, "white")
     # All of tr Lambda is unexplained by an output of zero.
-    assert float(model.loss(np.zeros((3, 3)), white)) == 3
+    assert float(white.loss_of(np.zeros((3, 3)))) == 3
 
 
 @pytest.mark.usefixtures("x64")
 def test_merged_attention_is_a_network_on_cubic_features() -> None:
     """Fig. 1: equal weights have equal losses and gradients on any sequences, and so train alike
     under any rule. Network and attention multiply in another order, and differ in rounding."""
-    batch = draw(TASK, jax.random.key(4), 50, "float64")
-    start = [
-        dynsim.initial_regression(TASK, jax.random.key(5), Heads(kind, 3), 0.7, "float64")
-        for kind in ("merged", "network")
+    batch = TASK.draw(jax.random.key(4), 50)
+    tasks = [
+        dynsim.regression(attention=kind, heads=3, scale=0.7) for kind in ("merged", "network")
     ]
     (one, merged), (other, network) = (
-        jax.value_and_grad(model.batch_loss)(params, batch) for params in start
+        task.loss_and_gradient(narrowed(task.init(jax.random.key(5)), "float64"), batch)
+        for task in tasks
     )
     assert float(one) == pytest.approx(float(other), rel=1e-12)
     np.testing.assert_allclose(merged.v, network.v, rtol=1e-9)
     np.testing.assert_allclose(merged.U.reshape(3, 16), network.W, rtol=1e-9)
 
 
-@pytest.mark.parametrize("heads", [Heads("merged", 4), Heads("separate", 4, 2)])
-def test_descent_conserves_the_imbalance_to_first_order_in_its_rate(heads: Heads) -> None:
-    drift = {}
+@pytest.mark.parametrize("shape", [{"attention": "merged"}, {"rank": 2}])
+def test_descent_conserves_the_imbalance_to_first_order_in_its_rate(shape: dict) -> None:
+    task, drift = dynsim.regression(heads=4, scale=0.7, **shape), {}
     for eta in (0.02, 0.01):
         steps = round(4 / eta)
-        run = dynsim.simulate_regression(
-            TASK, Descent(eta), jax.random.key(0), heads=heads, scale=0.7, steps=steps,
+        run = dynsim.train(
+            task, dynsim.sgd(eta), jax.random.key(0), steps=steps,
             batch=math.inf, times=[0, steps], record=("imbalance", "loss"), dtype="float64",
         )  # fmt: skip
         drift[eta] = np.abs(run["imbalance"][1] - run["imbalance"][0]).max()
@@ -162,10 +162,8 @@ def test_descent_conserves_the_imbalance_to_first_order_in_its_rate(heads: Heads
 
 @pytest.mark.parametrize("data", ["fresh", "fixed"])
 def test_training_on_sequences_learns_components_in_order(data: str) -> None:
-    run = dynsim.simulate_regression(
-        TASK, Descent(0.5), jax.random.key(1), scale=0.2, steps=400, batch=128, data=data,
-        record=("loss", "learned", "stage"),
-    )  # fmt: skip
+    task = dynsim.regression(scale=0.2, data=data)
+    run = dynsim.train(task, dynsim.sgd(0.5), jax.random.key(1), steps=400, batch=128)
     assert run.status == Status.OK
     assert np.asarray(run["stage"])[-1] >= 2
     first, second = (np.argmax(np.asarray(run["learned"])[:, d] > 0.5) for d in (0, 1))
@@ -175,9 +173,8 @@ def test_training_on_sequences_learns_components_in_order(data: str) -> None:
 
 
 def test_a_run_that_blows_up_is_diverged_and_says_when() -> None:
-    run = dynsim.simulate_regression(
-        TASK, Descent(40.0), jax.random.key(0), scale=1.0, steps=50, batch=math.inf
-    )
+    task = dynsim.regression(scale=1.0)
+    run = dynsim.train(task, dynsim.sgd(40.0), jax.random.key(0), steps=50, batch=math.inf)
     assert run.status == Status.DIVERGED
     assert 0 <= int(run.first_bad_step) < 50
 
@@ -191,24 +188,20 @@ def test_a_run_that_blows_up_is_diverged_and_says_when() -> None:
         (lambda: dynsim.regression(3, 5, [1.0]), "spectrum: must have D = 3 numbers, got"),
         (lambda: dynsim.regression(3, 5, "flat"), "spectrum = 'flat': must be one of linear"),
         (lambda: dynsim.regression(3, 5, "geometric", 1.5), "ratio = 1.5: must be finite and in"),
-        (lambda: simulate(batch=0), "batch = 0: must be an integer >= 1, or inf"),
-        (lambda: simulate(data="old"), "data = 'old': must be one of fresh, fixed"),
-        (lambda: simulate(scale=-1.0), "scale = -1.0: must be finite and in [0"),
-        (lambda: simulate(heads=Heads("merged", 0)), "heads = 0: must be an integer >= 1"),
-        (lambda: simulate(record="lss"), "record = 'lss': must be one of loss, learned"),
-        (lambda: simulate(init=WRONG), "init: must be Separate of"),
-        (lambda: simulate(init=3), "init = 3: must be of dynsim.linear_icl.model.Merged or"),
-        (lambda: simulate(task="linear-icl"), "task = 'linear-icl': must be of dynsim.linear_icl"),
-        (
-            lambda: simulate(optimizer=0.1),
-            "optimizer = 0.1: must be of dynsim.training.constant",
-        ),
-        (lambda: simulate(optimizer=Descent(RATES)), "optimizer.eta: must be a number, got shape"),
-        (lambda: simulate(key=0), "key = 0: must be a key, such as jax.random.key(0)"),
-        (lambda: simulate(key=KEYS), "key: must be one key, got shape (3,)"),
-        (lambda: simulate(heads="merged"), "heads = 'merged': must be of dynsim.linear_icl.model"),
-        (lambda: simulate(scale=RATES), "scale: must be a number, got shape (2,)"),
-        (lambda: dynsim.initial_regression(TASK, KEYS), "key: must be one key, got shape (3,)"),
+        (lambda: dynsim.regression(rank=2, attention="merged"), "rank = 2: attention 'merged' doe"),
+        (lambda: dynsim.regression(ratio=0.5), "ratio = 0.5: spectrum 'linear' does not read it"),
+        (lambda: dynsim.regression(data="old"), "data = 'old': must be one of fresh, fixed"),
+        (lambda: dynsim.regression(scale=-1.0), "scale = -1.0: must be finite and in (0"),
+        (lambda: dynsim.regression(heads=0), "heads = 0: must be an integer >= 1"),
+        (lambda: train(batch=0), "batch = 0: must be an integer >= 1, or inf"),
+        (lambda: train(record="lss"), "record = 'lss': must be one of loss, learned"),
+        (lambda: train(init=WRONG), "init: must have the structure and shapes of Regression.init"),
+        (lambda: train(init=3), "init: must have the structure and shapes of Regression.init"),
+        (lambda: train(problem="linear-icl"), "problem = 'linear-icl': must be of dynsim.problem"),
+        (lambda: train(rule=0.1), "rule = 0.1: must be of dynsim.training.rule"),
+        (lambda: train(rule=dynsim.sgd(RATES)), "rule: its numbers must be single ones"),
+        (lambda: train(key=0), "key = 0: must be a key, such as jax.random.key(0)"),
+        (lambda: train(key=KEYS), "key: must be one key, got shape (3,)"),
     ],
 )
 @pytest.mark.usefixtures("unchecked")
@@ -221,6 +214,6 @@ KEYS, RATES = jax.random.split(jax.random.key(0), 3), np.array([0.1, 0.2])
 WRONG = Separate(np.zeros(2), np.zeros((2, 1, 4)), np.zeros((2, 1, 4)))
 
 
-def simulate(**options) -> dynsim.Trajectory:
-    usual = {"task": TASK, "optimizer": Descent(0.1), "key": jax.random.key(0), "steps": 5}
-    return dynsim.simulate_regression(**{**usual, **options})
+def train(**options) -> dynsim.Trajectory:
+    usual = {"problem": TASK, "rule": dynsim.sgd(0.1), "key": jax.random.key(0), "steps": 5}
+    return dynsim.train(**{**usual, **options})

@@ -10,14 +10,16 @@ from scipy.integrate import quad, solve_ivp
 from scipy.special import elliprf
 
 import dynsim
-from dynsim import Heads, Separate, Status
-from dynsim.training.constant.descent import Descent
+from dynsim import Separate, Status
+from dynsim.problem.base import narrowed
+from dynsim.training import keys
 from odes import linear_icl
-from odes.linear_icl import ladder, single_head
+from odes.linear_icl import LADDER, single_head
 from odes.solver.tolerances import Tolerances
 
 pytestmark = pytest.mark.usefixtures("x64")
 TASK = dynsim.regression()
+THEORIES = LADDER.built_in
 PUBLISHED = (1, 0.64057971, 0.37737216, 0.2098046, 0.13599507)
 """Losses of the plateaus at D = 4, N = 31, as the authors' code prints them."""
 
@@ -30,7 +32,7 @@ def test_plateaus_are_the_published_ones() -> None:
 def equation_14(t: float, state: np.ndarray, H: int) -> np.ndarray:
     """The flow of H heads of rank one, in units of tau, head by head as it is printed."""
     D, N = TASK.D, TASK.N
-    Lambda = np.diag(np.asarray(TASK.spectrum))
+    Lambda = np.diag(np.asarray(TASK.eigenvalues))
     square = Lambda @ Lambda + (Lambda + np.trace(Lambda) * np.eye(D)) @ Lambda / N
     v, k, q = state[:H], state[H : H * (1 + D)].reshape(H, D), state[H * (1 + D) :].reshape(H, D)
     S = sum(v[i] * np.outer(k[i], q[i]) for i in range(H))
@@ -53,7 +55,8 @@ def ones(R: int, D: int) -> Separate:
     return Separate(np.ones(1), np.ones((1, R, D)), np.ones((1, R, D)))
 
 
-START = dynsim.initial_regression(TASK, jax.random.key(0), Heads(heads=3), 0.3, "float64")
+THREE = dynsim.regression(heads=3, scale=0.3)
+START = narrowed(THREE.init(keys.split(jax.random.key(0))[0]), "float32")
 TIMES = (0.0, 5.0, 20.0, 60.0, 200.0)
 
 
@@ -63,8 +66,8 @@ def test_the_flow_is_equation_14() -> None:
     exact = solve_ivp(
         equation_14, (0, TIMES[-1]), state, t_eval=TIMES, args=(3,), rtol=1e-10, atol=1e-12
     )
-    found = ladder.THEORIES["plain"].solve(
-        TASK, Descent(0.5), TIMES, init=START, record=("loss", "matrix")
+    found = THEORIES["plain"].solve(
+        THREE, dynsim.sgd(0.5), TIMES, init=START, record=("loss", "matrix")
     )
     for row, y in zip(found["matrix"], exact.y.T, strict=True):
         want = np.einsum("h,hd,he->de", y[:3], y[3:15].reshape(3, 4), y[15:].reshape(3, 4))
@@ -77,14 +80,14 @@ def test_the_flow_is_equation_14() -> None:
 def test_aligned_heads_follow_the_closed_form() -> None:
     """Eq. 21 is exact for them, in the time that momentum speeds up by 1/(1 - mu)."""
     first, times = np.array([0.2, 0.3, 0.4, 0.5]), np.array([0.0, 10.0, 30.0, 100.0, 300.0])
-    momentum, init = Descent(0.05, 0.9, kind="momentum"), aligned(first)
-    closed = ladder.THEORIES["scalar"].solve(TASK, momentum, times, init=init)
+    momentum, init = dynsim.sgd(0.05, momentum=0.9), aligned(first)
+    closed = THEORIES["scalar"].solve(dynsim.regression(heads=4), momentum, times, init=init)
     start = np.concatenate([np.ravel(leaf) for leaf in (init.v, init.k, init.q)])
     flow = solve_ivp(
         equation_14, (0, times[-1]), start, t_eval=times, args=(4,), rtol=1e-10, atol=1e-12
     )
     # M = v^3 on the diagonal, of which eq. 18 is the end.
-    want = flow.y[:4].T ** 3 * np.asarray(TASK.spectrum) * np.asarray(TASK.gain)
+    want = flow.y[:4].T ** 3 * np.asarray(TASK.eigenvalues) * np.asarray(TASK.gain)
     # SciPy works to 1e-10 a step, over some hundred of them.
     np.testing.assert_allclose(closed["learned"], want, atol=1e-7)
     # Everything from hardly started to learned has been compared.
@@ -98,7 +101,7 @@ def test_the_closed_form_is_the_quadrature_of_equation_21() -> None:
     first[3] = 3 * end[3]  # from above
     gain = np.asarray(TASK.gain)
     for d, (size, got) in enumerate(
-        zip(TASK.spectrum, linear_icl.time_to_reach(last, first, TASK), strict=True)
+        zip(np.asarray(TASK.eigenvalues), linear_icl.time_to_reach(last, first, TASK), strict=True)
     ):
         slope = lambda v, size=size, d=d: size**2 * v**2 - size**3 * gain[d] * v**5
         want = quad(lambda v, slope=slope: 1 / slope(v), first[d], last[d], epsabs=0, epsrel=1e-11)
@@ -131,13 +134,13 @@ def test_waits_of_heads_are_those_of_their_equations() -> None:
 def test_white_inputs_are_learned_along_the_sigmoid() -> None:
     """Eq. 10 at D = 4, N = 31, w_init = 1e-3, against numbers of its own evaluation by hand and
     against the flow of eq. 8 from a balanced start."""
-    white = dynsim.regression(4, 31, "white")
+    white = dynsim.regression(4, 31, "white", attention="merged", heads=2)
     first = 1e-3
     v = np.array([first, 0.0])
     U = np.stack([first / 2 * np.eye(4), np.zeros((4, 4))])  # |U_1| = |v| along E[y z]
     start, times = dynsim.Merged(v, U), [0.0, 2.0, 4.0, 6.0, 8.0, 10.0]
-    solve = lambda name, **options: ladder.THEORIES[name].solve(
-        white, Descent(0.5), times, init=start, **options
+    solve = lambda name, **options: THEORIES[name].solve(
+        white, dynsim.sgd(0.5), times, init=start, **options
     )
     closed, flow = solve("sigmoid"), solve("plain", tolerances=Tolerances(1e-10, 1e-12))
     entries = closed["learned"][:, 0] / np.asarray(white.gain)[0]
@@ -155,17 +158,20 @@ def test_white_inputs_are_learned_along_the_sigmoid() -> None:
     np.testing.assert_allclose(closed["learned"][1:], flow["learned"][1:], rtol=1e-5)
 
 
+FOUR = dynsim.regression(heads=4)
+
+
 def rests(
-    scale: float, optimizer: Descent, compiler: dict | None = None, **options
+    scale: float, optimizer: dynsim.Rule, compiler: dict | None = None, **options
 ) -> tuple[np.ndarray, dynsim.Trajectory]:
     """Times between the predicted escapes from the plateaus, and training recorded there."""
-    eta = optimizer.eta / (1 - (optimizer.momentum if optimizer.kind == "momentum" else 0))
+    eta = optimizer.eta.peak / (1 - optimizer.momentum)
     init = aligned(np.full(4, scale))
     escapes = np.asarray(linear_icl.escape_times(TASK, init.v)) / (2 * eta)
     between = [0.5 * escapes[0], *np.sqrt(escapes[1:] * escapes[:-1]), 1.5 * escapes[3]]
     times = np.rint(between).astype(int)
-    simulate = lambda: dynsim.simulate_regression(
-        TASK, optimizer, jax.random.key(0), heads=Heads(heads=4), init=init,
+    simulate = lambda: dynsim.train(
+        FOUR, optimizer, jax.random.key(0), init=init,
         steps=int(times[-1]), times=times, record=("loss", "stage"), **options,
     )  # fmt: skip
     run = jax.jit(simulate, compiler_options=compiler)()
@@ -175,11 +181,11 @@ def rests(
 
 
 def test_training_rests_on_the_plateaus_at_the_predicted_times() -> None:
-    momentum = Descent(0.05, 0.9, kind="momentum")
+    momentum = dynsim.sgd(0.05, momentum=0.9)
     times, run = rests(0.02, momentum, batch=math.inf)
     np.testing.assert_allclose(run["loss"], PUBLISHED, rtol=0.01)
     init = aligned(np.full(4, 0.02))
-    stairs = ladder.THEORIES["plateaus"].solve(TASK, momentum, times, init=init)
+    stairs = THEORIES["plateaus"].solve(FOUR, momentum, times, init=init)
     np.testing.assert_allclose(stairs["loss"], PUBLISHED, atol=1e-8)
 
 
@@ -191,24 +197,24 @@ def test_training_rests_on_the_plateaus_at_the_predicted_times() -> None:
 def test_training_on_sampled_sequences_rests_on_the_plateaus(
     optimised: dict[str, int | bool | str],
 ) -> None:
-    _, run = rests(0.02, Descent(0.25), optimised, batch=1024)
+    _, run = rests(0.02, dynsim.sgd(0.25), optimised, batch=1024)
     np.testing.assert_allclose(run["loss"], PUBLISHED, rtol=0.01)
 
 
 @pytest.mark.parametrize(
-    ("name", "task", "optimizer", "init", "message"),
+    ("name", "task", "rule", "message"),
     [
-        ("sigmoid", TASK, Descent(0.1), dynsim.Merged(np.zeros(1), np.zeros((1, 4, 4))), "white"),
-        ("scalar", TASK, Descent(0.1), ones(2, 4), "rank = 2"),
-        ("scalar", TASK, Descent(0.1, kind="adam"), START, "reads sgd or momentum only"),
-        ("plain", TASK, Descent(0.1, kind="adam"), START, "flow = 'plain': describes sgd or"),
-        ("plain", TASK, Descent(0.1), ones(1, 3), "init: must be Separate of"),
-        ("plain", "linear-icl", Descent(0.1), START, "task = 'linear-icl': must be of dynsim.line"),
-        ("scalar", TASK, dynsim.sgd(0.1, 0.1), START, "optimizer = Optimizer: must be of dynsim."),
-        ("scalar", TASK, Descent(0.1), None, "init = None: must be of dynsim.linear_icl.model.Me"),
+        ("sigmoid", dynsim.regression(attention="merged"), dynsim.sgd(0.1), "has white inputs"),
+        ("sigmoid", TASK, dynsim.sgd(0.1), "eq. 10 describes merged attention"),
+        ("scalar", dynsim.regression(rank=2), dynsim.sgd(0.1), "rank = 2: eq. 21 has heads"),
+        ("scalar", TASK, dynsim.adam(0.1), "rule = adam: this theory describes sgd and momentum"),
+        ("plain", TASK, dynsim.adam(0.1), "flow = 'plain': describes sgd or"),
+        ("plain", "linear-icl", dynsim.sgd(0.1), "problem = 'linear-icl': must be of dynsim.prob"),
+        ("scalar", TASK, dynsim.sgd({"v": 0.1}), "eta: has rates by group"),
+        ("scalar", TASK, dynsim.sgd(0.1), "key = None: starting weights need one, or `init`"),
     ],
 )
 @pytest.mark.usefixtures("unchecked")
-def test_rungs_refuse_what_they_do_not_describe(name, task, optimizer, init, message) -> None:
+def test_theories_refuse_what_they_do_not_describe(name, task, rule, message) -> None:
     with pytest.raises(ValueError, match=re.escape(message)):
-        ladder.THEORIES[name].solve(task, optimizer, [1.0], init=init)
+        THEORIES[name].solve(task, rule, [1.0])

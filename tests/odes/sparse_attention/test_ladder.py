@@ -12,17 +12,18 @@ from scipy.integrate import solve_ivp
 
 import dynsim
 from dynsim import Status
-from dynsim.sparse_attention import model
-from dynsim.sparse_attention.task import draw, draw_tokens
-from dynsim.training.constant.descent import Descent
+from dynsim.problem.base import narrowed
+from dynsim.sparse_attention.retrieval import Scored
 from odes import sparse_attention
-from odes.sparse_attention import early, ladder, symmetric
+from odes.sparse_attention import LADDER, early, symmetric
 
 pytestmark = pytest.mark.usefixtures("x64")
 # A statistical test fails by chance with this probability; with fixed keys for ever, or never.
 P_VALUE = 1e-6
+THEORIES = LADDER.built_in
 SMALL = dynsim.retrieval(12, 5, 3, 0.2)
 TIMES = [0, 10, 40, 120, 300]
+KEY = jax.random.key(0)
 
 
 def falls(times: np.ndarray, loss: np.ndarray) -> float:
@@ -33,17 +34,17 @@ def falls(times: np.ndarray, loss: np.ndarray) -> float:
 
 def test_the_population_loss_is_the_mean_over_sequences() -> None:
     rng = np.random.default_rng(0)
-    params = model.Scored(rng.normal(size=(5, 5)), rng.normal(size=12))
+    params = Scored(rng.normal(size=(5, 5)), rng.normal(size=12))
     target = SMALL.target("float64")
     np.testing.assert_allclose((np.asarray(target) ** 2).sum(0), 1)
-    drawn = draw_tokens(SMALL, jax.random.key(1), 40_000, "float64")
+    drawn = narrowed(SMALL.draw(jax.random.key(1), 40_000), "float64")
     x = np.asarray(drawn)
     weight = np.exp(params.a) / np.exp(params.a).sum()
     y = sum(w * tokens @ params.W.T for w, tokens in zip(weight, x.transpose(1, 0, 2), strict=True))
     each = ((y - x[:, -1] @ np.asarray(target).T) ** 2).sum(1) / 2
-    assert float(model.batch_loss(params, target, drawn)) == pytest.approx(each.mean(), rel=1e-12)
+    assert float(SMALL.loss(params, drawn)) == pytest.approx(each.mean(), rel=1e-12)
     sampling = each.std() / len(each) ** 0.5
-    assert abs(each.mean() - float(model.loss(params, target, SMALL))) < 5 * sampling
+    assert abs(each.mean() - float(SMALL.population_loss(params))) < 5 * sampling
     # One in five last tokens is the fixed one, and all B copies are alike.
     assert (x[:, -1, 0] == 1).mean() == pytest.approx(0.2, abs=5 * 0.4 / 200)
     np.testing.assert_array_equal(x[:, -1], x[:, -3])
@@ -52,16 +53,16 @@ def test_the_population_loss_is_the_mean_over_sequences() -> None:
 def test_a_step_has_the_law_of_its_tokens() -> None:
     """Loss and gradient of batches drawn by what they read, and drawn as tokens."""
     task, number = dynsim.retrieval(5, 3, 2, 0.3), 10_000
-    W, target = np.random.default_rng(1).normal(size=(3, 3)), task.target()
+    W = np.random.default_rng(1).normal(size=(3, 3))
     # One of the others has most of the attention, so that slopes hang together.
-    params = model.Scored(W, np.array([3.0, 0.0, 0.5, 1.0, 1.0]))
+    params = Scored(W, np.array([3.0, 0.0, 0.5, 1.0, 1.0]))
 
     def fast(key):
-        return model.sampled(params, target, draw(task, key, 2, "float64"), task)
+        drawn = task.batches(key, 1, 2)(jnp.int32(0))
+        return task.loss_and_gradient(params, drawn)
 
     def slow(key):
-        drawn = draw_tokens(task, key, 2, "float64")
-        return jax.value_and_grad(model.batch_loss)(params, target, drawn)
+        return task.loss_and_gradient(params, task.draw(key, 2))
 
     found, want = (
         jax.vmap(each)(jax.random.split(jax.random.key(seed), number))
@@ -85,18 +86,18 @@ def test_a_step_has_the_law_of_its_tokens() -> None:
     [
         # Descent is eta^2 from the corrected flow: eta = 1 is 1 % of a growth time here, and the
         # plain flow is off by eta times the slope, which the last two cases' rates make small.
-        pytest.param(Descent(0.5), "corrected", 2e-3, marks=pytest.mark.full),
-        pytest.param(Descent(0.05, 0.9, kind="momentum"), "matched", 0.02, marks=pytest.mark.full),
-        (Descent(0.01, kind="adam"), "matched-adam", 0.02),
+        pytest.param(dynsim.sgd(0.5), "corrected", 2e-3, marks=pytest.mark.full),
+        pytest.param(dynsim.sgd(0.05, momentum=0.9), "matched", 0.02, marks=pytest.mark.full),
+        (dynsim.adam(0.01), "matched-adam", 0.02),
     ],
 )
 def test_descent_on_all_weights_is_the_flow_of_four_numbers(
-    optimizer: Descent, theory: str, rtol: float
+    optimizer: dynsim.Rule, theory: str, rtol: float
 ) -> None:
-    run = dynsim.simulate_retrieval(
-        SMALL, optimizer, steps=300, batch=math.inf, times=TIMES, dtype="float64"
+    run = dynsim.train(
+        SMALL, optimizer, KEY, steps=300, batch=math.inf, times=TIMES, dtype="float64"
     )
-    flow = ladder.THEORIES[theory].solve(SMALL, optimizer, TIMES)
+    flow = THEORIES[theory].solve(SMALL, optimizer, TIMES)
     assert (run.status, flow.status) == (Status.OK, Status.OK)
     for name in ("loss", "attention", "readout"):
         np.testing.assert_allclose(flow[name], run[name], rtol=rtol, atol=2e-3)
@@ -112,15 +113,14 @@ def test_the_gradient_of_four_numbers_is_that_of_all_weights() -> None:
     state = symmetric.Alike(*map(jnp.asarray, (0.3, 0.7, 1.1, -0.4)))
     fixed, sign = np.arange(5) == 0, np.sign(SMALL.target("float64"))
     copy = np.arange(12) >= 9
-    params = model.Scored(
+    params = Scored(
         np.where(fixed, state.fixed, state.rest) * sign, np.where(copy, state.copy, state.other)
     )
-    target = SMALL.target("float64")
-    slope = jax.grad(model.loss)(params, target, SMALL)
+    slope = jax.grad(SMALL.population_loss)(params)
     got = symmetric.gradient(SMALL, state)
     np.testing.assert_allclose(slope.W, np.where(fixed, got.fixed, got.rest) * sign, rtol=1e-12)
     np.testing.assert_allclose(slope.a, np.where(copy, got.copy, got.other), rtol=1e-12)
-    found, want = symmetric.measure(state, SMALL), model.measure(params, target, SMALL)
+    found, (want,) = symmetric.measure(state, SMALL), SMALL.snapshot(params)
     np.testing.assert_allclose(found, want, rtol=1e-12)
 
 
@@ -131,8 +131,8 @@ def test_eqs_13_and_14_are_the_reduction_but_for_how_copies_share_the_pull(B: in
     task, w, gap = dynsim.retrieval(12, 5, B), 1.7, 0.9
     state = symmetric.Alike(*map(jnp.asarray, (w / 5, w / 5, gap, 0.0)))
     printed = tuple(map(jnp.asarray, (w, gap)))
-    slope, zero = symmetric.gradient(task, state), jnp.zeros(())
-    w_rate, gap_rate = early.field(zero, printed, task)
+    slope = symmetric.gradient(task, state)
+    w_rate, gap_rate = early.field(task, printed)
     assert float(w_rate) == pytest.approx(-5 * float(slope.rest), rel=1e-12)
     pulled = float(slope.other - slope.copy)
     assert float(gap_rate) * (1 / B + 1 / (12 - B)) == pytest.approx(pulled, rel=1e-12)
@@ -148,7 +148,7 @@ def test_the_closed_form_solves_the_early_equations_and_blows_up_in_time(
     """|W|' = (B r/T) e^Da, Da' = (r/T) |W| e^Da in SciPy, with W along the moments of the last
     token, and the loss of all weights there."""
     T, d, eta = 12, 5, 0.1
-    task, rule = dynsim.retrieval(T, d, B, p), Descent(eta, mu, kind="momentum" if mu else "sgd")
+    task, rule = dynsim.retrieval(T, d, B, p), dynsim.sgd(eta, momentum=mu or None)
     moments = (1 - p) / d + p * (np.arange(d) == 0)
     r = np.linalg.norm(moments)
     end = math.sqrt(math.pi / 2) * T / (math.sqrt(B) * r) * (1 - mu) / eta
@@ -158,11 +158,11 @@ def test_the_closed_form_solves_the_early_equations_and_blows_up_in_time(
         lambda t, x: rate * np.exp(x[1]) * [1, x[0]], (0, times[-1]), (0, 0), t_eval=times,
         rtol=1e-10, atol=1e-12,
     )  # fmt: skip
-    found = ladder.THEORIES["escape"].solve(task, rule, [*times, 1.001 * end])
+    found = THEORIES["escape"].solve(task, rule, [*times, 1.001 * end])
     target, copy = task.target("float64"), np.arange(T) >= T - B
     for i, (size, gap) in enumerate(early_equations.y.T):
         W = size / (r * d**0.5) * moments * np.sign(target)
-        want = model.measure(model.Scored(W, gap * copy), target, task)
+        (want,) = task.snapshot(Scored(W, gap * copy))
         for name in ("loss", "attention", "readout"):
             assert found[name][i] == pytest.approx(float(getattr(want, name)), rel=1e-8)
     assert (found["loss"][2], found["attention"][2]) == (0, 1)
@@ -200,7 +200,7 @@ def test_repetition_speeds_up_like_the_root_of_its_number(B: int, printed: float
     task, times = dynsim.retrieval(256, 64, B), np.arange(0.0, 2800, 4)
     want = full_flow(256, 64, B)
     flow, wrong = (
-        falls(times, np.asarray(ladder.THEORIES[name].solve(task, Descent(1.0), times)["loss"]))
+        falls(times, np.asarray(THEORIES[name].solve(task, dynsim.sgd(1.0), times)["loss"]))
         for name in ("plain", "printed")
     )
     assert want == pytest.approx({1: 2647.7, 4: 1312.1}[B], abs=0.1)
@@ -212,7 +212,7 @@ def test_repetition_speeds_up_like_the_root_of_its_number(B: int, printed: float
 
 
 def test_a_rate_that_is_too_large_is_diverged() -> None:
-    run = dynsim.simulate_retrieval(SMALL, Descent(1e6), steps=200, batch=math.inf)
+    run = dynsim.train(SMALL, dynsim.sgd(1e6), KEY, steps=200, batch=math.inf)
     assert run.status == Status.DIVERGED
 
 
@@ -222,34 +222,25 @@ def test_a_rate_that_is_too_large_is_diverged() -> None:
         (lambda: dynsim.retrieval(8, 4, 8), "B = 8: must be less than length = 8"),
         (lambda: dynsim.retrieval(8, 1), "d = 1: must be an integer >= 2"),
         (lambda: dynsim.retrieval(p=1.5), "p = 1.5: must be finite and in [0, 1]"),
-        (lambda: dynsim.simulate_retrieval(SMALL, Descent(1.0), steps=5), "key = None: batch = 32"),
         (
-            lambda: ladder.THEORIES["printed"].solve(SMALL, Descent(1.0), [1.0]),
+            lambda: THEORIES["printed"].solve(SMALL, dynsim.sgd(1.0), [1.0]),
             "p = 0.2: eqs. 13 and 14 have no fixed token",
         ),
         (
-            lambda: ladder.THEORIES["escape"].solve(SMALL, Descent(1.0, kind="adam"), [1.0]),
-            "optimizer = adam: this theory reads sgd or momentum only",
+            lambda: THEORIES["escape"].solve(SMALL, dynsim.adam(1.0), [1.0]),
+            "rule = adam: this theory describes sgd and momentum only",
         ),
         (
-            lambda: ladder.THEORIES["escape"].solve(SMALL, Descent(1.0), [1.0], record="gap"),
+            lambda: THEORIES["escape"].solve(SMALL, dynsim.sgd(1.0, decay=0.1), [1.0]),
+            "decay = 0.1: this theory describes none",
+        ),
+        (
+            lambda: THEORIES["escape"].solve(SMALL, dynsim.sgd(1.0), [1.0], record="gap"),
             "record = 'gap': the closed form sends it to infinity",
         ),
-        (lambda: train(task="sparse-attention"), "task = 'sparse-attention': must be of dynsim.sp"),
-        (lambda: train(task=dynsim.retrieval(p=np.array([0.1, 0.2]))), "task.p: must be a number"),
         (
-            lambda: train(optimizer=1.0),
-            "optimizer = 1.0: must be of dynsim.training.constant",
-        ),
-        (lambda: train(key=0), "key = 0: must be a key, such as jax.random.key(0)"),
-        (lambda: train(key=KEYS), "key: must be one key, got shape (3,)"),
-        (
-            lambda: ladder.THEORIES["escape"].solve(SMALL, dynsim.sgd(1.0, 1.0), [1.0]),
-            "optimizer = Optimizer: must be of dynsim.training.constant.descent.Descent",
-        ),
-        (
-            lambda: sparse_attention.solve(3, Descent(1.0), [1.0]),
-            "task = 3: must be of dynsim.sparse_attention.task.Retrieval",
+            lambda: THEORIES["plain"].solve(3, dynsim.sgd(1.0), [1.0]),
+            "problem = 3: must be of dynsim.problem.base.Problem",
         ),
     ],
 )
@@ -257,14 +248,6 @@ def test_a_rate_that_is_too_large_is_diverged() -> None:
 def test_bad_input_is_named(call, message: str) -> None:
     with pytest.raises(ValueError, match=re.escape(message)):
         call()
-
-
-KEYS = jax.random.split(jax.random.key(0), 3)
-
-
-def train(**options) -> dynsim.Trajectory:
-    usual = {"task": SMALL, "optimizer": Descent(1.0), "steps": 5, "batch": math.inf}
-    return dynsim.simulate_retrieval(**{**usual, **options})
 
 
 # Last, because the fixture stays for the rest of the file.
@@ -277,7 +260,7 @@ def test_the_plateau_is_the_closed_form_as_tokens_grow() -> None:
         task = dynsim.retrieval(2**14, d, 2)
         times = np.array([0.3, 0.6, 0.8]) * float(sparse_attention.escape_time(task))
         found = {
-            name: ladder.THEORIES[name].solve(task, Descent(1.0), times, record=("readout",))
+            name: THEORIES[name].solve(task, dynsim.sgd(1.0), times, record=("readout",))
             for name in ("plain", "escape")
         }
         errors.append(np.abs(found["escape"]["readout"] / found["plain"]["readout"] - 1))
@@ -291,14 +274,14 @@ def test_the_plateau_is_the_closed_form_as_tokens_grow() -> None:
 @pytest.mark.usefixtures("quick_theory")
 def test_the_plateau_under_momentum_has_the_length_of_its_theories() -> None:
     """Eqs. 13, 14 and the closed form, at the rate eta/(1 - mu), against descent on all weights."""
-    task, momentum = dynsim.retrieval(64, 64), Descent(0.025, 0.9, kind="momentum")
+    task, momentum = dynsim.retrieval(64, 64), dynsim.sgd(0.025, momentum=0.9)
     end = float(sparse_attention.escape_time(task)) / 0.25
     times = np.arange(0, int(1.2 * end), 20)
-    run = dynsim.simulate_retrieval(
-        task, momentum, steps=int(times[-1]), times=times, batch=math.inf, dtype="float64"
+    run = dynsim.train(
+        task, momentum, KEY, steps=int(times[-1]), times=times, batch=math.inf, dtype="float64"
     )
     printed, closed = (
-        ladder.THEORIES[name].solve(task, momentum, times, record=("loss", "readout"))
+        THEORIES[name].solve(task, momentum, times, record=("loss", "readout"))
         for name in ("printed", "escape")
     )
     measured = falls(times, np.asarray(run["loss"]))

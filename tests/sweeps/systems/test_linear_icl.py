@@ -8,12 +8,11 @@ import pytest
 
 import dynsim
 import sweeps
-from dynsim.training.constant.descent import Descent
-from odes.linear_icl import ladder
+from odes.linear_icl import LADDER
 from sweeps import cli
 from sweeps.runner import tiles
 from sweeps.runner.spec import Sweep
-from sweeps.systems.linear_icl.settings import LinearICL
+from sweeps.systems.linear_icl import LinearICL
 
 RUN = LinearICL(spectrum="geometric", steps=40, batch=float("inf"), scale=0.3)
 
@@ -25,19 +24,16 @@ RUN = LinearICL(spectrum="geometric", steps=40, batch=float("inf"), scale=0.3)
 def test_numbers_share_a_program_and_are_the_single_runs() -> None:
     axes = {"ratio": [0.5, 1.0], "scale": [0.2, 0.4], "eta": [0.5, 1.0], "seed": [3]}
     cell = {"ratio": 1.0, "scale": 0.4, "eta": 1.0, "seed": 3}
-    task = dynsim.regression(spectrum="geometric", ratio=1.0)
+    task = dynsim.regression(spectrum="geometric", ratio=1.0, scale=0.4)
     key = jax.random.fold_in(jax.random.key(0), 3)
     before = len(tiles.PROGRAMS)
     found = sweeps.run(Sweep(axes, RUN, "simulation", ("loss", "learned"))).load()
     assert len(tiles.PROGRAMS) == before + 1
-    alone = dynsim.simulate_regression(
-        task, Descent(1.0), key, scale=0.4, steps=40, batch=float("inf"), times=[40]
-    )
+    alone = dynsim.train(task, dynsim.sgd(1.0), key, steps=40, batch=float("inf"), times=[40])
     # float32, the same operations in another order over 40 steps.
     assert found.loss.sel(cell).item() == pytest.approx(float(alone["loss"][0]), rel=1e-4)
     theory = sweeps.run(Sweep(axes, RUN, "scalar", ("loss", "learned"))).load()
-    init = dynsim.initial_regression(task, key, scale=0.4)
-    want = ladder.THEORIES["scalar"].solve(task, Descent(1.0), [40.0], init=init)
+    want = LADDER.built_in["scalar"].solve(task, dynsim.sgd(1.0), [40.0], key=key)
     np.testing.assert_allclose(theory.learned.sel(cell), want["learned"][0], rtol=1e-9)
 
 
@@ -69,7 +65,7 @@ def test_compare_holds_theory_against_training(tmp_path: Path) -> None:
         ({"scale": [0.0]}, "simulation", "scale = 0.0"),
         ({"momentum": [0.5]}, "simulation", "axes.momentum: optimizer 'sgd'"),
         ({"heads": [0]}, "simulation", "heads = 0"),
-        ({"eta": [1.0]}, "sigmoid", "eq. 10 describes white inputs"),
+        ({"eta": [1.0]}, "sigmoid", "eq. 10 describes merged attention"),
         ({"rank": [2]}, "scalar", "rank = 2: eq. 21 has heads of rank 1"),
     ],
 )

@@ -6,7 +6,6 @@ import pytest
 
 import dynsim
 import sweeps
-from dynsim.training.constant.descent import Descent
 from sweeps import cli
 from sweeps.runner import tiles
 from sweeps.runner.spec import Sweep
@@ -26,8 +25,8 @@ def test_sparse_attention_runs_are_the_single_ones() -> None:
     found = sweeps.run(Sweep(axes, run, "simulation", ("loss", "attention"))).load()
     assert len(tiles.PROGRAMS) == before + 1
     key = jax.random.fold_in(jax.random.key(0), 2)
-    alone = dynsim.simulate_retrieval(
-        dynsim.retrieval(8, 4, p=0.5), Descent(1.0), key, steps=30, batch=4, times=[30]
+    alone = dynsim.train(
+        dynsim.retrieval(8, 4, p=0.5), dynsim.sgd(1.0), key, steps=30, batch=4, times=[30]
     )
     # float32, the same operations in another order over 30 steps.
     cell = found.sel(eta=1.0, p=0.5, seed=2)

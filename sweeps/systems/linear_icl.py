@@ -1,14 +1,18 @@
-"""In-context regression by linear attention: settings, engines and labels."""
+"""In-context regression by linear attention."""
 
-from sweeps.systems.base import Labels, System
-from sweeps.systems.linear_icl.engines import ENGINES, registered
-from sweeps.systems.linear_icl.settings import LinearICL
+from typing import Any
 
-SYSTEM = System(
-    name="linear_icl",
-    tasks=("linear-icl",),
-    run=LinearICL,
-    engines=ENGINES,
+from dynsim.linear_icl.regression import Regression
+from odes.linear_icl import LADDER
+from sweeps.systems.base import Labels
+from sweeps.systems.problems.options import problem_system
+
+SYSTEM = problem_system(
+    Regression(),
+    "linear_icl",
+    task="linear-icl",
+    theories=LADDER.built_in.values(),
+    registered=LADDER.registered,
     labels=Labels(
         about={
             "eta": ("learning rate", "1/step"),
@@ -27,5 +31,10 @@ SYSTEM = System(
             "matrix": ("row", "column"),
         },
     ),
-    more=registered,
+    tile=256,
+    eta=0.5,
+    steps=8000,
+    batch=256,
 )
+LinearICL: Any = SYSTEM.run
+"""Settings of a run."""

@@ -1,0 +1,226 @@
+r"""In-context linear regression by linear attention (Zhang, Singh, Latham, Saxe, arXiv:2501.16265).
+
+A sequence has N pairs (x_n, y_n = w^T x_n), x ~ N(0, Lambda), with w ~ N(0, I) of its own, and a
+query x_q whose y_q = w^T x_q is asked for (section 2). All is written in the eigenbasis of Lambda:
+the data, Gaussian starts and gradient descent do not depend on the basis, Adam does. The model is
+trained on the mean of :math:`(y_q - \hat y_q)^2`. The flow of the paper is
+
+.. math::
+
+    \tau \frac{dW}{dt} = -\frac12 \frac{\partial L}{\partial W},
+
+hence :math:`\tau = 1/(2\eta)` steps. Its code sums over tokens where the paper averages: weights
+are homogeneous, which rescales rate and starting weights alone.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import Annotated, Any, ClassVar, Literal, NamedTuple, get_args
+
+import annotated_types as at
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Bool, Float, PRNGKeyArray, Real
+
+from dynsim import checks
+from dynsim.decoding import Positive, Size
+from dynsim.linear_icl import model, sampling
+from dynsim.linear_icl.model import Attention, Heads, Model, Moments
+from dynsim.linear_icl.sampling import Sequences
+from dynsim.precision import AnyArray, Number
+from dynsim.problem.base import Choices, Problem
+
+Spectrum = Literal["linear", "white", "geometric"]
+Data = Literal["fresh", "fixed"]
+Ratio = Annotated[float, at.Gt(0), at.Le(1)]
+"""Of neighbouring eigenvalues."""
+
+
+class Snapshot(NamedTuple):
+    """Weights at one moment, and the matrix M of their output beta^T M x_q."""
+
+    task: "Regression"
+    params: Model
+    M: Float[Array, "D D"]
+
+
+class Regression(Problem):
+    r"""In-context linear regression by linear attention.
+
+    Attributes:
+        D: dimension of x.
+        N: number of pairs (x, y) in the context; 31 is the official code's sequence of 32 tokens.
+        spectrum: eigenvalues of the covariance of x: linear (proportional to D, ..., 1; trace 1, as
+            in the official code), white (all 1) or geometric (see `ratio`; trace 1).
+        ratio: for geometric: ratio of neighbouring eigenvalues; 0.5 if omitted.
+        attention: merged or separate key and query; or network, the fully connected linear network
+            on cubic features that is equivalent to merged attention.
+        heads: number of heads H, or of hidden units of the network.
+        rank: for separate: rank R of the key and query of a head; 1 if omitted.
+        scale: standard deviation of the starting weights.
+        data: fresh sequences at every step, or one fixed set, as in the official code.
+        given: (D,) eigenvalues in place of those of `spectrum`.
+
+    Raises:
+        ValueError: naming the field, its value and what is allowed.
+
+    Example:
+        >>> task = dynsim.regression(spectrum="white", heads=8, attention="merged")
+        >>> run = dynsim.train(task, dynsim.sgd(0.5), jax.random.key(0), steps=100, batch=256)
+    """
+
+    NAME: ClassVar = "linear_icl"
+    RECORD: ClassVar = ("loss", "learned", "stage")
+    CHOICES: ClassVar[Choices] = {
+        "spectrum": {"linear": {}, "white": {}, "geometric": {"ratio": 0.5}},
+        "attention": {"merged": {}, "separate": {"rank": 1}, "network": {}},
+    }
+
+    D: Size = 4
+    N: Size = 31
+    spectrum: Spectrum = "linear"
+    ratio: Ratio | None = None
+    attention: Attention = "separate"
+    heads: Size = 5
+    rank: Size | None = None
+    scale: Positive = 0.02
+    data: Data = "fresh"
+    given: AnyArray | None = None
+
+    def __check_init__(self) -> None:
+        if self.given is None:
+            return
+        checks.real("spectrum", self.given, 0, open_minimum=True)
+        if np.shape(self.given) != (self.D,):
+            shape = np.shape(self.given)
+            raise ValueError(f"spectrum: must have D = {self.D} numbers, got shape {shape}")
+        if not checks.is_traced(self.given) and (np.diff(np.asarray(self.given)) > 0).any():
+            raise ValueError(f"spectrum = {np.asarray(self.given)}: must not increase")
+
+    @property
+    def eigenvalues(self) -> Float[Array, " D"]:
+        r"""(D,) eigenvalues :math:`\lambda_d` of :math:`\Lambda`, the covariance of x."""
+        if self.given is not None:
+            return jnp.asarray(self.given)
+        if self.spectrum == "white":
+            return jnp.asarray(np.ones(self.D))
+        if self.spectrum == "linear":
+            return jnp.asarray(np.arange(self.D, 0, -1) / (self.D * (self.D + 1) / 2))
+        powers = jnp.asarray(self.value("ratio")) ** np.arange(self.D)
+        return powers / powers.sum()
+
+    @property
+    def trace(self) -> Real[Number, ""]:
+        r""":math:`\operatorname{tr} \Lambda = \mathbb E[y_q^2]`, the loss of an output of zero."""
+        return self.eigenvalues.sum()
+
+    @property
+    def gain(self) -> Float[Array, " D"]:
+        r"""(D,) the factors of a finite context,
+
+        .. math::
+
+            g_d = 1 + \frac1N \left( 1 + \frac{\operatorname{tr} \Lambda}{\lambda_d} \right),
+
+        by which eq. 15 reads
+        :math:`\mathbb E[(X X^\top/N)^2] = \operatorname{diag}(\lambda_d^2 g_d)`.
+        """
+        return 1 + (1 + self.eigenvalues.sum() / self.eigenvalues) / self.N
+
+    @property
+    def shape(self) -> Heads:
+        """The model's shape."""
+        return Heads(self.attention, self.heads, self.value("rank") or 1)
+
+    def init(self, key: PRNGKeyArray) -> Model:
+        """Independent N(0, scale^2) weights; from one key those of a network are those of merged
+        heads."""
+        return model.initial(self.shape, self.D, key, self.scale)
+
+    def draw(self, key: PRNGKeyArray, batch: int) -> Sequences:
+        """What models read of so many sequences."""
+        return sampling.draw(self.eigenvalues, self.N, key, batch)
+
+    def batches(
+        self, key: PRNGKeyArray, steps: int, batch: int
+    ) -> Callable[[Array], Sequences | Moments]:
+        """Fresh sequences, or all that the loss reads of a fixed set of them."""
+        if self.data == "fresh":
+            return super().batches(key, steps, batch)
+        fixed = model.moments(self.draw(key, batch))
+        return lambda k: fixed
+
+    def loss(self, params: Model, data: Sequences | Moments) -> Float[Array, ""]:
+        r"""Mean of :math:`(y_q - \hat y_q)^2` over a batch."""
+        if isinstance(data, Moments):
+            return data.loss(params.matrix())
+        return jnp.mean((data.y - params.outputs(data)) ** 2)
+
+    def population_loss(self, params: Model) -> Float[Array, ""]:
+        """The mean over all sequences."""
+        return self.loss_of(params.matrix())
+
+    def loss_of(self, M: Float[AnyArray, "D D"]) -> Float[Array, ""]:
+        """tr(Lambda) - 2 tr(Lambda^2 M) + tr(E[S^2] M Lambda M^T) with the sample covariance S:
+        what eqs. 8 and 14 descend."""
+        s = self.eigenvalues
+        # The square's diagonal in the rows of M, Lambda in its columns.
+        weight = (s**2 * self.gain)[:, None] * s[None, :]
+        return jnp.sum(s) - 2 * jnp.sum(jnp.diag(s**2) * M) + jnp.sum(weight * M**2)
+
+    def snapshot(self, params: Model) -> tuple[Snapshot]:
+        """What observables are functions of."""
+        return (Snapshot(self, params, params.matrix()),)
+
+    def observables(self) -> dict[str, Callable[[Snapshot], Array]]:
+        """`loss` () of the population; `learned` (D,), `stage` () and `off_diagonal` () as the
+        functions here; `values` (H,) the v_i; `imbalance` (H,) what the flow conserves; `matrix`
+        (D, D) M."""
+        return {
+            "loss": lambda s: s.task.loss_of(s.M),
+            "learned": lambda s: learned(s.M, s.task),
+            "stage": lambda s: stage(learned(s.M, s.task)),
+            "off_diagonal": lambda s: off_diagonal(s.M),
+            "values": lambda s: jnp.asarray(s.params.v),
+            "imbalance": lambda s: s.params.imbalance(),
+            "matrix": lambda s: s.M,
+        }
+
+    def absurd_loss(self) -> Real[Number, ""]:
+        """A thousand times the loss of an output of zero: that of a single sequence has heavy
+        tails."""
+        return 1e3 * self.trace
+
+
+def learned(M: Float[AnyArray, "D D"], task: Regression) -> Float[Array, " D"]:
+    """(D,) M_dd over its value lambda_d^-1 g_d^-1 at the fixed points of eq. 18: 0 before a
+    principal component is learned, 1 after."""
+    return jnp.diagonal(M) * (task.eigenvalues * task.gain)
+
+
+def stage(shares: Float[Array, " D"]) -> Float[Array, ""]:
+    """Number of components that are learned by more than half."""
+    reached: Bool[Array, " D"] = shares > 1 / 2
+    return jnp.sum(reached, dtype=shares.dtype)
+
+
+def off_diagonal(M: Float[AnyArray, "D D"]) -> Float[Array, ""]:
+    """Share of |M|_F^2 off the diagonal, in the eigenbasis of Lambda; 0 for M = 0."""
+    total = jnp.sum(M**2)
+    rest = total - jnp.sum(jnp.diagonal(M) ** 2)
+    return jnp.where(total > 0, rest / jnp.where(total > 0, total, 1), 0)
+
+
+def regression(
+    D: int = 4,
+    N: int = 31,
+    spectrum: str | Sequence[float] | Real[AnyArray, " D"] = "linear",
+    ratio: Real[Number, ""] | None = None,
+    **settings: Any,
+) -> Regression:
+    """The problem with these settings; see `Regression`. The spectrum may also be D positive
+    numbers that do not increase."""
+    if isinstance(spectrum, str):
+        checks.choice("spectrum", spectrum, get_args(Spectrum))
+        return Regression(D, N, spectrum, ratio, **settings)  # pyright: ignore[reportArgumentType]
+    values = spectrum if checks.is_traced(spectrum) else np.asarray(spectrum, np.float64)
+    return Regression(D, N, ratio=ratio, given=values, **settings)  # pyright: ignore[reportArgumentType]

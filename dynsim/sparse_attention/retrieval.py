@@ -1,0 +1,218 @@
+"""Retrieval of one token among many (Zucchet, D'Angelo, Lampinen, Chan, arXiv:2505.17863).
+
+A sequence has T tokens x_t ~ N(0, I/d) in R^d, and the answer is W* x_T; columns of W* have length
+1. The last B tokens are copies of x_T; with probability p it is one fixed token, here e_0,
+which has length 1 as well. W* has the entries +-1/sqrt(d): for SGD they do not matter, and for
+Adam, which sees single weights, all of them then move alike.
+
+The model attends by scores alone and has a linear read-out (section 3 and appendix A): y =
+W sum_t softmax(a)_t x_t, trained on L = (1/2) E|y - W* x_T|^2 from W = 0, a = 0.
+
+A batch changes the weights through few numbers. With attention c on the other tokens, which are
+independent and Gaussian, the output reads x_T and S = sum_t c_t x_t ~ N(0, |c|^2/d I); the slope of
+the loss by c_t reads g . x_t, with g a function of x_T and S. Given S these are Gaussian, with mean
+c_t g . S/|c|^2 and covariance |g|^2/d (I - c c^T/|c|^2), and their mean over the batch takes one
+normal number a token [ours]. So a step of training draws 2 N d + T numbers, not N T d: `Draw`.
+"""
+
+from collections.abc import Callable
+from typing import ClassVar, NamedTuple
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float, PRNGKeyArray, PyTree, Real
+
+from dynsim import checks
+from dynsim.decoding import Share, Size
+from dynsim.precision import AnyArray, Number
+from dynsim.problem.base import Problem
+
+
+class Scored(eqx.Module):
+    """Weights.
+
+    Attributes:
+        W: (d, d) read-out.
+        a: (T,) attention scores.
+    """
+
+    W: Float[AnyArray, "d d"]
+    a: Float[AnyArray, " T"]
+
+
+class Draw(NamedTuple):
+    """What a step reads of a batch of N sequences: (N, d) x_T, and standard normal numbers, (N, d)
+    for S and (T - B,) for the slopes by attention."""
+
+    last: Float[Array, "N d"]
+    others: Float[Array, "N d"]
+    slopes: Float[Array, " O"]
+
+
+class Snapshot(NamedTuple):
+    """What is measured at one moment, in training and by theory.
+
+    Attributes:
+        loss: population loss.
+        attention: attention on all copies of x_T together.
+        readout: w = <W*, W>/|W*|_F.
+        gap: Da, mean score of the copies minus that of the others.
+    """
+
+    loss: Real[Number, ""]
+    attention: Real[Number, ""]
+    readout: Real[Number, ""]
+    gap: Real[Number, ""]
+
+
+class Retrieval(Problem):
+    """Attention scores and a read-out that learn to retrieve one token of many.
+
+    Attributes:
+        length: sequence length T.
+        d: dimension of a token.
+        B: number of copies of the relevant token.
+        p: probability that the relevant token is one fixed token.
+
+    Raises:
+        ValueError: naming the field, unless d >= 2, 1 <= B < length and 0 <= p <= 1.
+
+    Example:
+        >>> task = dynsim.retrieval(length=32, d=16)
+        >>> run = dynsim.train(task, dynsim.sgd(1.0), jax.random.key(0), steps=100)
+    """
+
+    NAME: ClassVar = "sparse_attention"
+    RECORD: ClassVar = Snapshot._fields
+
+    length: Size = 64
+    d: Size = 64
+    B: Size = 1
+    p: Share = 0.0
+
+    def __check_init__(self) -> None:
+        checks.integer("length", self.length, 2)
+        checks.integer("d", self.d, 2)
+        if self.B >= self.length:
+            raise ValueError(f"B = {self.B}: must be less than length = {self.length}")
+
+    @property
+    def T(self) -> int:
+        """The sequence length."""
+        return self.length
+
+    @property
+    def moments(self) -> tuple[Real[Number, "*#P"], Real[Number, "*#P"]]:
+        r"""Second moments of the last token, :math:`\tilde\sigma` and :math:`\sigma` of eq. 17:
+
+        .. math::
+
+            \mathbb E[x_0^2] = p + \frac{1-p}{d}, \qquad
+            \mathbb E[x_i^2] = \frac{1-p}{d}, \quad i > 0.
+        """
+        rest = (1 - self.p) / self.d
+        return self.p + rest, rest
+
+    def target(self, dtype: str = "float32") -> Float[Array, "d d"]:
+        """:math:`W^*`, the same at every call."""
+        # A constant of the program: every step and every record reads it.
+        with jax.ensure_compile_time_eval():
+            key = jax.random.key(0, impl="threefry2x32")
+            return jax.random.rademacher(key, (self.d, self.d), dtype) / self.d**0.5
+
+    def init(self, key: PRNGKeyArray) -> Scored:
+        """All weights zero."""
+        del key
+        return Scored(jnp.zeros((self.d, self.d)), jnp.zeros(self.T))
+
+    def draw(self, key: PRNGKeyArray, batch: int) -> Float[Array, "N T d"]:
+        """So many sequences."""
+        last_key, other_key = jax.random.split(key)
+        last = self._last(last_key, batch)
+        others = jax.random.normal(other_key, (batch, self.T - self.B, self.d)) / self.d**0.5
+        copies = jnp.broadcast_to(last[:, None], (batch, self.B, self.d))
+        return jnp.concatenate([others, copies], axis=1)
+
+    def loss(self, params: Scored, data: Float[Array, "N T d"]) -> Float[Array, ""]:
+        """Mean of |y - W* x_T|^2 / 2 over sequences."""
+        attended = jnp.einsum("t,ntd->nd", jax.nn.softmax(params.a), data)
+        target = self.target(data.dtype.name)
+        missed = attended @ jnp.asarray(params.W).T - data[:, -1] @ target.T
+        return jnp.mean(jnp.sum(missed**2, axis=1)) / 2
+
+    def population_loss(self, params: Scored) -> Float[Array, ""]:
+        """The mean over all sequences."""
+        W = jnp.asarray(params.W)
+        weight = jax.nn.softmax(jnp.asarray(params.a))
+        others, copies = weight[: -self.B], jnp.sum(weight[-self.B :])
+        fixed, rest = self.moments
+        missed = jnp.sum((copies * W - self.target(W.dtype.name)) ** 2, axis=0)
+        noise = jnp.sum(others**2) * jnp.sum(W**2) / self.d
+        return (noise + fixed * missed[0] + rest * jnp.sum(missed[1:])) / 2
+
+    def batches(self, key: PRNGKeyArray, steps: int, batch: int) -> Callable[[Array], Draw]:
+        """What each step reads of its sequences."""
+        del steps
+
+        def drawn(k: Array) -> Draw:
+            last, other, slope = jax.random.split(jax.random.fold_in(key, k), 3)
+            return Draw(
+                self._last(last, batch),
+                jax.random.normal(other, (batch, self.d)),
+                jax.random.normal(slope, (self.T - self.B,)),
+            )
+
+        return drawn
+
+    def loss_and_gradient(self, params: Scored, data: PyTree) -> tuple[Float[Array, ""], Scored]:
+        """Those of sequences, or of a `Draw`: with the law that they have on as many sequences."""
+        if not isinstance(data, Draw):
+            return super().loss_and_gradient(params, data)
+        num, root = data.last.shape[0], self.d**0.5
+        weight, W = jax.nn.softmax(jnp.asarray(params.a)), jnp.asarray(params.W)
+        c = weight[: -self.B]
+        norm = jnp.sqrt(jnp.sum(c**2))
+        S = norm / root * data.others
+        attended = S + jnp.sum(weight[-self.B :]) * data.last
+        missed = attended @ W.T - data.last @ self.target(W.dtype.name).T
+        pulled = missed @ W
+        along = c / norm
+        noise = data.slopes - along * jnp.sum(along * data.slopes)
+        each = along / norm * jnp.sum(pulled * S) + jnp.sqrt(jnp.sum(pulled**2)) / root * noise
+        of_copies = jnp.full(self.B, jnp.sum(pulled * data.last), each.dtype)
+        by_weight = jnp.concatenate([each, of_copies]) / num
+        slope = weight * (by_weight - jnp.sum(weight * by_weight))
+        found = jnp.mean(jnp.sum(missed**2, axis=1)) / 2
+        return found, Scored(missed.T @ attended / num, slope)
+
+    def snapshot(self, params: Scored) -> tuple[Snapshot]:
+        """The numbers that observables are."""
+        a, W = jnp.asarray(params.a), jnp.asarray(params.W)
+        return (
+            Snapshot(
+                self.population_loss(params),
+                jnp.sum(jax.nn.softmax(a)[-self.B :]),
+                jnp.sum(self.target(W.dtype.name) * W) / self.d**0.5,
+                jnp.mean(a[-self.B :]) - jnp.mean(a[: -self.B]),
+            ),
+        )
+
+    def observables(self) -> dict[str, Callable[[Snapshot], Array]]:
+        """Each a number: `loss`, `attention`, `readout` and `gap`, as in `Snapshot`."""
+        return {name: lambda s, name=name: getattr(s, name) for name in Snapshot._fields}
+
+    def absurd_loss(self) -> float:
+        """A thousand times 1/2, the loss at W = 0."""
+        return 500.0
+
+    def _last(self, key: PRNGKeyArray, num: int) -> Float[Array, "N d"]:
+        token_key, fixed_key = jax.random.split(key)
+        drawn = jax.random.normal(token_key, (num, self.d)) / self.d**0.5
+        is_fixed = jax.random.uniform(fixed_key, (num, 1)) < jnp.asarray(self.p, drawn.dtype)
+        return jnp.where(is_fixed, jnp.zeros((1, self.d)).at[0, 0].set(1), drawn)
+
+
+def retrieval(length: int = 64, d: int = 64, B: int = 1, p: float = 0.0) -> Retrieval:
+    """The problem with these settings; see `Retrieval`."""
+    return Retrieval(length, d, B, p)

@@ -1,0 +1,231 @@
+"""Theories that problems have in common: flows of their rules, and formulas in closed form."""
+
+import dataclasses
+import functools
+from collections.abc import Callable, Mapping
+from typing import Any, TypeAlias
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float, PRNGKeyArray, PyTree
+
+from dynsim import Problem, Rule, Trajectory, checks
+from dynsim.precision import DType, cast, precision, settle
+from dynsim.problem.base import split
+from dynsim.problem.checks import check_init, check_single, usual
+from dynsim.problem.train import problem_in, started
+from dynsim.training.recording import Record, Recording, Table
+from dynsim.trajectory import Times
+from odes.problem import Reduction, check_described, flow
+from odes.solver.flows import Flow, checked_flow
+from odes.solver.integrate import check_times, judge
+from odes.solver.tolerances import Tolerances
+from odes.theory import Theory
+
+Formula: TypeAlias = Callable[[Any, PyTree, Array], Mapping[str, Array]]
+"""(problem, starting weights, integral of the learning rate) -> observables by name."""
+FLOWS: dict[Flow, tuple[str, str, bool]] = {
+    "plain": ("flow of the weights", "eta -> 0", False),
+    "matched": ("matched momentum flow", "eta -> 0", False),
+    "corrected": ("flow corrected in eta", "eta^2 -> 0", False),
+    "rescaled": ("flow at the rate eta / (1 - mu)", "eta -> 0, no inertia", True),
+    "heavy-ball": ("heavy-ball flow", "eta -> 0, mu -> 1", True),
+    "matched-adam": ("matched Adam flow", "eta -> 0 at fixed decays, first step exact", False),
+    "adam": ("Adam flow", "eta -> 0, decays -> 1", True),
+}
+"""Title, limit and whether it is a variant, of the flows that describe training."""
+
+
+def flows(
+    reduction: Reduction | None = None,
+    tolerances: Tolerances | None = None,
+    inapplicable: Callable[[Any, Rule], str | None] = lambda problem, rule: None,
+) -> tuple[Theory[Any, Any], ...]:
+    """The theories that are flows of the weights, or of the variables of a `reduction`, in the
+    steps of the rule; where they do not apply for more reasons than the rule, `inapplicable` says
+    so."""
+
+    def refused(problem: Any, rule: Any, kind: Any) -> str | None:
+        try:
+            check_described(rule)
+            checked_flow(rule, kind)
+        except ValueError as error:
+            return str(error)
+        return inapplicable(problem, rule)
+
+    return tuple(
+        Theory(
+            name,
+            title,
+            f"batch -> infinity, {small}",
+            functools.partial(flow, kind=name, reduction=reduction),
+            functools.partial(refused, kind=name),
+            variant=variant,
+            needs=() if reduction else ("key",),
+            tolerances=tolerances,
+        )
+        for name, (title, small, variant) in FLOWS.items()
+    )
+
+
+def without_inertia(
+    name: str,
+    title: str,
+    assumes: str,
+    reduction: Reduction,
+    inapplicable: Callable[[Any, Rule], str | None] = lambda problem, rule: None,
+) -> Theory[Any, Any]:
+    """A theory of SGD that reads momentum as the rate eta / (1 - mu): variables that move by minus
+    the `gradient` of the reduction times the learning rate."""
+
+    def solve(problem: Problem, rule: Rule, times: Times, **options: Any) -> Trajectory:
+        if reason := inapplicable(problem, rule):
+            raise ValueError(reason)
+        kind = "rescaled" if rule.has_inertia else "plain"
+        found = flow(problem, rule, times, kind=kind, reduction=reduction, **options)
+        return dataclasses.replace(found, source=name)
+
+    def refused(problem: Any, rule: Any) -> str | None:
+        return no_sgd(rule) or inapplicable(problem, rule)
+
+    return Theory(name, title, assumes, solve, refused)
+
+
+def closed_form(
+    name: str,
+    title: str,
+    assumes: str,
+    formula: Formula,
+    *,
+    inapplicable: Callable[[Any, Rule], str | None] = lambda problem, rule: None,
+    needs: tuple[str, ...] = (),
+    names: tuple[str, ...] = (),
+    refused: Mapping[str, str] | None = None,
+    variant: bool = False,
+) -> Theory[Any, Any]:
+    r"""A theory that is a formula in the integral of the learning rate.
+
+    It describes SGD with any schedule, and momentum by the rate :math:`\eta / (1 - \mu)`.
+
+    Args:
+        name, title, assumes, refused, variant: as of `Theory`.
+        formula: from the problem, the starting weights and :math:`\int \eta\, dt`, a number, to
+            observables by name. Starting weights are None unless it `needs` them.
+        inapplicable: why it does not describe (problem, rule), or None.
+        needs: `("key",)` for starting weights.
+        names: of the observables; needed where the formula cannot be evaluated for a problem that
+            it does not describe.
+
+    Example:
+        >>> def decay(problem, init, time):
+        ...     return {"loss": jnp.exp(-2 * time) * problem.population_loss(init)}
+        ...
+        >>> odes.closed_form("decay", "exponential decay", "quadratic loss", decay, needs=("key",))
+    """
+
+    def refuse(problem: Any, rule: Any) -> str | None:
+        return no_sgd(rule) or inapplicable(problem, rule)
+
+    def solve(
+        problem: Problem,
+        rule: Rule,
+        times: Times,
+        *,
+        key: PRNGKeyArray | None = None,
+        init: PyTree = None,
+        record: Record | None = None,
+        dtype: DType = "float64",
+    ) -> Trajectory:
+        checks.kind("problem", problem, Problem)
+        if reason := refuse(problem, rule):
+            raise ValueError(reason)
+        check_single("rule", rule)
+        check_init(problem, init)
+        if needs and key is None and init is None:
+            raise ValueError("key = None: starting weights need one, or `init`")
+        check_times(times)
+        if record is None:
+            record = usual(problem, predicts(problem))
+        numbers, rest = split(problem)
+        with precision(dtype, problem, rule, times, key, init):
+            found = _evaluated(
+                numbers,
+                rest,
+                rule.astype(dtype),
+                key if needs else None,
+                init if needs else None,
+                cast(times, dtype),
+                formula=formula,
+                record=record if isinstance(record, str) else tuple(record),
+                refused=tuple((refused or {}).items()),
+                name=name,
+                dtype=dtype,
+            )
+        return settle(found)
+
+    def predicts(problem: Problem) -> tuple[str, ...]:
+        if names:
+            return names
+
+        def at_one(key: PRNGKeyArray) -> Mapping[str, Array]:
+            return dict(formula(problem, problem.init(key) if needs else None, jnp.ones(())))
+
+        return tuple(jax.eval_shape(at_one, jax.random.key(0)))
+
+    return Theory(
+        name,
+        title,
+        assumes,
+        solve,
+        refuse,
+        variant,
+        needs=needs,
+        refused=refused or {},
+        predicts=predicts,
+        adaptive=False,
+    )
+
+
+def no_sgd(rule: Any) -> str | None:
+    """Why a theory of SGD, which reads momentum as a rate, does not describe a rule."""
+    checks.kind("rule", rule, Rule)
+    if rule.kind not in ("sgd", "momentum"):
+        return f"rule = {rule.kind}: this theory describes sgd and momentum only"
+    for option in ("decay", "clip", "noise"):
+        if getattr(rule, option) is not None:
+            return f"{option} = {getattr(rule, option)!r}: this theory describes none"
+    if set(rule.schedules) != {""}:
+        return "eta: has rates by group; this theory describes one for all weights"
+    return None
+
+
+@eqx.filter_jit
+def _evaluated(
+    numbers: Problem,
+    rest: Problem,
+    rule: Rule,
+    key: PRNGKeyArray | None,
+    init: PyTree,
+    times: Float[Array, " S"],
+    *,
+    formula: Formula,
+    record: Any,
+    refused: tuple[tuple[str, str], ...],
+    name: str,
+    dtype: DType,
+) -> Trajectory:
+    given = eqx.combine(numbers, rest)
+    problem = problem_in(given, dtype)
+    start = None
+    if key is not None or init is not None:
+        parts = started(given, key, init, dtype)
+        start = parts.whole(parts.params)
+    time = rule.eta_time(times) / (1 - jnp.asarray(rule.momentum))
+    found = jax.vmap(lambda each: dict(formula(problem, start, each)))(time)
+    table = Table({n: lambda row, n=n: row[n] for n in found}, refused=dict(refused))
+    recording: Recording = table.resolve(record)
+    rows = recording(found)
+    leaves = [x.reshape(len(times), -1) for x in jax.tree.leaves(found)]
+    valid = jnp.isfinite(jnp.concatenate(leaves, axis=1)).all(axis=1)
+    return Trajectory(times, rows, None, *judge(times, valid), name)

@@ -1,0 +1,1 @@
+"""Any `dynsim.Problem` as a system: its settings, runs and engines."""

@@ -1,0 +1,173 @@
+"""What computes the runs of a problem: training, descent, and every theory that it has."""
+
+import dataclasses
+import functools
+import math
+from collections.abc import Mapping
+from typing import Any
+
+import equinox as eqx
+import jax
+import numpy as np
+from jaxtyping import Array, PRNGKeyArray
+
+from dynsim import Problem, Trajectory, train
+from dynsim.problem.checks import flow_table, table
+from dynsim.problem.train import started
+from odes import general
+from odes.solver.tolerances import DEFAULT_TOLERANCES
+from odes.theory import Theory
+from sweeps.systems.base import Engine, Settings, known
+from sweeps.systems.problems.parts import Taken, hints_of, taken
+
+BYTES = 2**14
+"""Of a run besides copies of its weights and its batch."""
+COPIES = 8
+"""Of the weights that a step, or a solver, holds at once, about."""
+
+
+class Like:
+    """A problem, equal to others of its class that record the same: what compiled programs and
+    their engines depend on, but for what they are given."""
+
+    def __init__(self, problem: Problem) -> None:
+        self.problem, self.known = problem, (type(problem), tuple(table(problem).functions))
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Like) and self.known == other.known
+
+    def __hash__(self) -> int:
+        return hash(self.known)
+
+
+@functools.lru_cache(maxsize=64)
+def engines_of(like: Like, tile: int = 16) -> Mapping[str, Engine[Any]]:
+    """The engines of a problem by name, the same for equal ones, so that compiled programs are
+    found again."""
+    found = {"simulation": _training(like, tile)}
+    if has_flow := like.problem.has("population_loss"):
+        found["descent"] = found["simulation"]._replace(
+            run=functools.partial(_train, whole=True),
+            trains=False,
+            title="descent, batch infinite",
+            assumes="batch -> infinity",
+            variant=True,
+        )
+    theories = {theory.name: theory for theory in general.flows()} if has_flow else {}
+    theories |= {theory.name: theory for theory in like.problem.theories()}
+    return found | {name: of_theory(theory, like) for name, theory in theories.items()}
+
+
+def _training(like: Like, tile: int) -> Engine[Any]:
+    return Engine(
+        _train,
+        _assemble,
+        table(like.problem),
+        _bytes,
+        tile=tile,
+        prepare=_arrays,
+        trains=True,
+        goes_on=True,
+        title="training",
+    )
+
+
+@functools.lru_cache(maxsize=256)
+def of_theory(theory: Theory[Any, Any], like: Like) -> Engine[Any]:
+    """The engine of a theory, the same each time that it is asked for."""
+    known = flow_table(like.problem)
+    if theory.predicts is not None:
+        names = {name: known.functions.get(name, abs) for name in theory.predicts(like.problem)}
+        known = dataclasses.replace(known, functions=names)
+    known = dataclasses.replace(known, refused={**known.refused, **theory.refused})
+    return Engine(
+        functools.partial(_solve, theory=theory),
+        _assemble,
+        known,
+        _bytes,
+        functools.partial(_check, theory=theory),
+        adaptive=theory.adaptive,
+        tile=64,
+        prepare=_arrays,
+        variant=theory.variant,
+        title=theory.title,
+        assumes=theory.assumes,
+    )
+
+
+def _taken(problem: Problem) -> Taken:
+    return taken(problem, hints_of(problem))
+
+
+def _arrays(problem: Problem, record: tuple[str, ...]) -> tuple[Any, ...]:
+    del record
+    return _taken(problem).arrays
+
+
+def _assemble(
+    settings: Settings[Any], arrays: tuple[Array, ...], numbers: Mapping[str, Array]
+) -> tuple[Problem, Any]:
+    fixed = settings.fixed
+    return fixed.problem.filled(numbers, arrays), fixed.rule.filled(numbers, ())
+
+
+def _train(
+    settings: Settings[Any], problem: Problem, rule: Any, key: PRNGKeyArray, whole: bool = False
+) -> Trajectory:
+    fixed = settings.fixed
+    return train(
+        problem,
+        rule,
+        key,
+        steps=fixed.steps,
+        batch=math.inf if whole else fixed.batch,
+        times=np.asarray(known(settings.times)),
+        record=settings.record,
+        dtype=settings.dtype,
+        checkpoint=settings.checkpoint,
+    )
+
+
+def _solve(
+    settings: Settings[Any],
+    problem: Problem,
+    rule: Any,
+    key: PRNGKeyArray,
+    *,
+    theory: Theory[Any, Any],
+) -> Trajectory:
+    options: dict[str, Any] = {"key": key} if "key" in theory.needs else {}
+    if "init" in theory.needs:
+        start = started(problem, key, None, settings.dtype)
+        options["init"] = start.whole(start.params)
+    if theory.adaptive:
+        usual = theory.tolerances or DEFAULT_TOLERANCES[settings.dtype]
+        rtol = usual.rtol if settings.rtol is None else settings.rtol
+        # The absolute tolerance keeps its share.
+        options["tolerances"] = usual._replace(rtol=rtol, atol=rtol * (usual.atol / usual.rtol))
+    times = np.asarray(known(settings.times), settings.dtype)
+    return theory.solve(
+        problem, rule, times, record=settings.record, dtype=settings.dtype, **options
+    )
+
+
+def _check(fixed: Any, problem: Problem, rule: Any, *, theory: Theory[Any, Any]) -> None:
+    del fixed
+    if reason := theory.inapplicable(problem, rule):
+        raise ValueError(f"theory {theory.name!r} does not apply: {reason}")
+
+
+def _bytes(problem: Problem, settings: Settings[Any]) -> int:
+    """Copies of the weights and of a batch."""
+    fixed = settings.fixed
+    given = _taken(problem)
+    problem = given.template.filled(dict.fromkeys(given.numbers, 1.0), given.arrays)
+
+    def held(key: PRNGKeyArray) -> list[Array]:
+        batch = ()
+        if not math.isinf(fixed.batch):
+            batch = problem.batches(key, fixed.steps, int(fixed.batch))(jax.numpy.int32(0))
+        return [x for x in jax.tree.leaves((problem.init(key), batch)) if eqx.is_array(x)]
+
+    made = jax.eval_shape(held, jax.random.key(0))
+    return COPIES * settings.width * sum(math.prod(x.shape) for x in made) + BYTES

@@ -1,0 +1,175 @@
+"""A problem or a rule taken apart: its traced numbers by name, its arrays, and what is static; and
+the text by which a store knows it."""
+
+import ast
+import contextlib
+import dataclasses
+import hashlib
+import inspect
+import textwrap
+from collections.abc import Mapping
+from typing import Any, NamedTuple, get_args, get_type_hints
+
+import jax
+import numpy as np
+from jaxtyping import PyTree
+
+from dynsim import Problem
+from dynsim.training.rule import OptaxRule
+from dynsim.training.schedule import OfStep
+
+SCHEDULED = ("warmup", "steps", "end", "factor", "stable", "cooldown")
+"""Numbers of schedules besides their peaks."""
+
+
+class Template(NamedTuple):
+    """A pytree without its numbers, hashable: `structure` of `leaves`, of which each is the name of
+    a traced number, the place of a shared array, or a value in a tuple of its own."""
+
+    structure: Any
+    leaves: tuple[str | int | tuple[Any], ...]
+
+    def filled(self, numbers: Mapping[str, Any], arrays: tuple[Any, ...]) -> PyTree:
+        """The pytree with numbers by name and arrays by place."""
+        found = []
+        for leaf in self.leaves:
+            if isinstance(leaf, tuple):
+                found.append(leaf[0])
+            else:
+                found.append(numbers[leaf] if isinstance(leaf, str) else arrays[leaf])
+        return jax.tree.unflatten(self.structure, found)
+
+
+class Taken(NamedTuple):
+    """A pytree taken apart: its template, its numbers by name, and its arrays."""
+
+    template: Template
+    numbers: dict[str, Any]
+    arrays: tuple[Any, ...]
+
+
+def taken(tree: PyTree, hints: Mapping[str, Any] | None, clashing: tuple[str, ...] = ()) -> Taken:
+    """A problem or a rule taken apart. Of a problem, with the annotations `hints` of its fields,
+    numbers are what is annotated `float`, and floating-point scalars; of a rule everything. A
+    number called like one of the `clashing` names is called `rule.NAME`."""
+    leaves, structure = jax.tree.flatten_with_path(tree)
+    kept: list[str | int | tuple[Any]] = []
+    numbers: dict[str, Any] = {}
+    arrays: list[Any] = []
+    for path, leaf in leaves:
+        name = _name(path)
+        array = isinstance(leaf, jax.Array | np.ndarray)
+        scalar = array and np.ndim(leaf) == 0 and np.issubdtype(leaf.dtype, np.floating)
+        number = array or isinstance(leaf, float | int | np.number)
+        if isinstance(leaf, bool) or not number:
+            kept.append((leaf,))
+        elif hints is None or is_real(hints.get(name)) or scalar or isinstance(leaf, float):
+            name = f"rule.{name}" if name in clashing else name
+            numbers[name] = leaf if array else float(leaf)
+            kept.append(name)
+        elif array:
+            kept.append(len(arrays))
+            arrays.append(leaf)
+        else:
+            kept.append((leaf,))
+    return Taken(Template(structure, tuple(kept)), numbers, tuple(arrays))
+
+
+def hints_of(problem: Problem | type[Problem]) -> dict[str, Any]:
+    """Annotations of the fields of a problem, by name."""
+    cls = problem if isinstance(problem, type) else type(problem)
+    hints = get_type_hints(cls, include_extras=True)
+    return {field.name: hints[field.name] for field in dataclasses.fields(cls)}
+
+
+def plain(hint: Any) -> tuple[Any, ...]:
+    """The types that an annotation allows besides None, without range and unit."""
+    hint = getattr(hint, "__origin__", hint) if hasattr(hint, "__metadata__") else hint
+    parts = tuple(part for part in get_args(hint) if part is not type(None))
+    if parts and all(isinstance(p, type) or hasattr(p, "__metadata__") for p in parts):
+        return tuple(each for part in parts for each in plain(part))
+    return (hint,)
+
+
+def is_real(hint: Any) -> bool:
+    """Whether a field is a real number, which is traced."""
+    return plain(hint) == (float,)
+
+
+def _name(path: tuple[Any, ...]) -> str:
+    """The name of a number: `eta` of `eta.peak`, `eta.Y` of `eta.Y.peak`, `b1` of `numbers.b1`."""
+    words = jax.tree_util.keystr(path, simple=True, separator=".").split(".")
+    if words[0] == "eta" and words[-1] == "peak":
+        words = words[:-1]
+    return ".".join(words[1:] if words[0] == "numbers" else words)
+
+
+def is_peak(name: str) -> bool:
+    """Whether a number of this name is a learning rate: `eta`, or `eta.NAME` of a group, which is
+    none of the numbers of a schedule."""
+    first, _, rest = name.removeprefix("rule.").partition(".")
+    return first == "eta" and rest not in SCHEDULED and "." not in rest
+
+
+def digest(content: bytes) -> str:
+    """A hash, short enough to be read."""
+    return hashlib.sha256(content).hexdigest()[:16]
+
+
+def code(cls: type) -> str:
+    """The code of a class and of those between it and `Problem`, without comments and layout; where
+    there is no source, as in some consoles, nothing."""
+    found = []
+    for each in cls.__mro__[: cls.__mro__.index(Problem)]:
+        with contextlib.suppress(OSError, TypeError, SyntaxError):
+            found.append(ast.dump(ast.parse(textwrap.dedent(inspect.getsource(each)))))
+    return "\n".join(found)
+
+
+def words(value: Any) -> str:
+    """A value as text that is the same in another process. A function is known by its name, and by
+    its code where the name could be that of another one.
+
+    Raises:
+        ValueError: for a value whose text has an address of this process in it.
+    """
+    if callable(value):
+        name = f"{getattr(value, '__module__', '')}:{getattr(value, '__qualname__', repr(value))}"
+        code = getattr(value, "__code__", None)
+        if "<" not in name or code is None:
+            return name
+        held = [cell.cell_contents for cell in value.__closure__ or ()]
+        text = repr((code.co_code.hex(), code.co_consts, code.co_names, held))
+        return f"{name} {digest(text.encode())}"
+    text = repr(value)
+    if " at 0x" in text:
+        raise ValueError(
+            f"{text}: cannot be told from others in a store; give the field a function of a "
+            "module, or a value that has a text of its own"
+        )
+    return text
+
+
+def described(rule: Any) -> str:
+    """A rule by its kind and the kinds of its schedules, without its numbers."""
+    if isinstance(rule, OptaxRule):
+        return words(rule.make)
+    rates = [
+        f"{group}: " * bool(group)
+        + type(each).__name__
+        + (f" {words(each.function)}" if isinstance(each, OfStep) else "")
+        for group, each in rule.schedules.items()
+    ]
+    return f"{rule.kind}{' decoupled' * rule.decoupled} ({', '.join(rates)})"
+
+
+def contents(problem: Problem) -> dict[str, str]:
+    """Hashes of the code of a problem and of its arrays: results of a changed loss, or of other
+    data, are not mixed with those that are there. Those of dynsim itself are known by name."""
+    cls = type(problem)
+    if cls.__module__.split(".")[0] == "dynsim":
+        return {}
+    found = {"problem_code": digest(code(cls).encode())}
+    arrays = [np.asarray(each) for each in taken(problem, hints_of(problem)).arrays]
+    held = b"".join(repr((a.shape, str(a.dtype))).encode() + a.tobytes() for a in arrays)
+    return found | ({"problem_holds": digest(held)} if arrays else {})
