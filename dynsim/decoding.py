@@ -159,7 +159,7 @@ def rounded(settings: Any, dtype: str) -> None:
 
 def plain(value: Any) -> Any:
     """A value with numbers of NumPy and lists as Python's own numbers and tuples."""
-    if isinstance(value, list | tuple):
+    if isinstance(value, list | tuple) and not hasattr(value, "_fields"):
         return tuple(map(plain, value))
     if isinstance(value, decimal.Decimal | fractions.Fraction):
         return float(value)

@@ -168,10 +168,12 @@ def closed_form(
         if names:
             return names
 
-        def at_one(key: PRNGKeyArray) -> Mapping[str, Array]:
-            return dict(formula(problem, problem.init(key) if needs else None, jnp.ones(())))
+        def at_one() -> Mapping[str, Array]:
+            # A key is made here, because no device may be used before somebody computes.
+            start = problem.init(jax.random.key(0)) if needs else None
+            return dict(formula(problem, start, jnp.ones(())))
 
-        return tuple(jax.eval_shape(at_one, jax.random.key(0)))
+        return tuple(jax.eval_shape(at_one))
 
     return Theory(
         name,

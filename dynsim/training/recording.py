@@ -30,7 +30,16 @@ BATCH_LOSS = "batch_loss"
 """The name under which it records the loss of the next step."""
 
 Observable = Callable[..., Array]
-Record = str | Mapping[str, Observable] | Iterable[str | Mapping[str, Observable]]
+
+
+class Own(NamedTuple):
+    """A function by name: what a mapping is that has one entry, but hashable."""
+
+    name: str
+    function: Observable
+
+
+Record = str | Mapping[str, Observable] | Iterable[str | Mapping[str, Observable] | Own]
 """What can be asked for: a name, functions by name, or any number of both."""
 
 
@@ -124,6 +133,8 @@ def _entries(record: Record) -> Iterable[tuple[str, Observable | None]]:
     for entry in entries:
         if isinstance(entry, str):
             yield entry, None
+        elif isinstance(entry, Own):
+            yield _own(*entry)
         elif isinstance(entry, Mapping):
             yield from (_own(name, function) for name, function in entry.items())
         else:

@@ -31,7 +31,7 @@ def coordinates(sweep: Sweep) -> dict[str, tuple[tuple[str, ...], np.ndarray]]:
         for name, values in dim.axes.items()
     }
     labels = sweep.system.labels
-    for name in sweep.record:
+    for name in sweep.names:
         for inner in labels.inner_dims.get(name, ()):
             if inner in labels.values:
                 found[inner] = ((inner,), labels.values[inner])

@@ -16,14 +16,18 @@ from dynsim import checks, decoding
 from dynsim.decoding import Seed, shown
 from dynsim.precision import DType
 from dynsim.problem.base import Problem as DynsimProblem
+from dynsim.training.recording import Own
 from sweeps.runner.axes import Dimension, dimensions
 from sweeps.runner.store.base import CHECKPOINT
 from sweeps.systems import budget, registry
-from sweeps.systems.base import Engine, Run, Settings, System, Times
+from sweeps.systems.base import Engine, Run, Settings, System, Times, names_of
+from sweeps.systems.problems import parts
 
 Axes = Annotated[Mapping[str, Any], decoding.Says("a mapping from names of axes")]
 AnyRun = InstanceOf[Run[Any]]
-Names = Annotated[tuple[str, ...], decoding.Says("names of observables, such as ('loss',)")]
+Names = Annotated[
+    tuple[str | InstanceOf[Own], ...], decoding.Says("names of observables, such as ('loss',)")
+]
 Groups = Annotated[tuple[tuple[str, ...], ...], decoding.Says("a list of lists of axes")]
 Tolerance = Annotated[float, at.Ge(1e-13), at.Lt(1)]
 
@@ -65,7 +69,8 @@ class Sweep(metaclass=_OfProblems):
             class decides the system; by default that of the attention layer in Y and Z.
         engine: one of the system's: "simulation"; in Y and Z also "descent" (T and batch infinite)
             or a theory of the ladder.
-        record: names of observables.
+        record: names of observables; in Python also `{"mine": function}`, whose function takes what
+            the observables of the system take.
         times: "end"; the number of logarithmically spaced steps at which to record; or the steps
             themselves.
         zip: groups of axes that vary together instead of forming a grid.
@@ -89,6 +94,18 @@ class Sweep(metaclass=_OfProblems):
 
     def __post_init__(self) -> None:
         decoding.made_plain(self)
+        record: Any = (self.record,) if isinstance(self.record, str | Mapping) else self.record
+        if not isinstance(record, tuple):
+            return
+        asked: list[Any] = []
+        for each in record:
+            asked += [Own(*own) for own in each.items()] if isinstance(each, Mapping) else [each]
+        object.__setattr__(self, "record", tuple(asked))
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Names of what is recorded."""
+        return names_of(self.record)
 
     @classmethod
     def of(
@@ -99,7 +116,7 @@ class Sweep(metaclass=_OfProblems):
         steps: int,
         batch: int | float = 32,
         engine: str = "simulation",
-        record: Names | str = ("batch_loss",),
+        record: Any = ("batch_loss",),
         dtype: DType = "float32",
         **options: Any,
     ) -> "Sweep":
@@ -107,7 +124,6 @@ class Sweep(metaclass=_OfProblems):
         # Loaded when it is asked for: it imports all that runs of problems do.
         trained = pkgutil.resolve_name("sweeps.systems.problems.run:Trained")
         run = trained(problem, rule, steps, batch, dtype)
-        record = (record,) if isinstance(record, str) else tuple(record)
         return cls(axes, run, engine, record, **options)
 
     @functools.cached_property
@@ -219,7 +235,7 @@ class Sweep(metaclass=_OfProblems):
                 f"checkpoint = true: engine {self.engine!r} of {self.system.name} keeps none; "
                 f"those that do: {', '.join(able) or 'none of this system'}"
             )
-        if CHECKPOINT in self.record:
+        if CHECKPOINT in self.names:
             raise ValueError(f"record = {CHECKPOINT!r}: is no observable; set checkpoint = true")
         if not self.record:
             raise ValueError("record = []: needs at least one observable")
@@ -248,8 +264,7 @@ class Sweep(metaclass=_OfProblems):
         fixed = runs.fixed()
         task = self.rules.task(runs)
         self.rules.check(fixed, task, runs.make_optimizer())
-        record = tuple(self.record)
-        settings = Settings(fixed, times, record, self.dtype, self.rtol, self.checkpoint)
+        settings = Settings(fixed, times, self.record, self.dtype, self.rtol, self.checkpoint)
         return Problem(task, numbers, settings)
 
     def _check_budget(self) -> None:
@@ -263,12 +278,15 @@ class Sweep(metaclass=_OfProblems):
     def as_json(self) -> dict[str, Any]:
         """Everything that decides the numbers, as JSON values, and the title."""
         # Named where it is asked for alone: stores of older versions are resumed as they are.
-        kept = {CHECKPOINT: True} if self.checkpoint else {}
+        kept: dict[str, Any] = {CHECKPOINT: True} if self.checkpoint else {}
+        own = [each for each in self.record if isinstance(each, Own)]
+        if own:
+            kept["functions"] = {each.name: parts.words(each.function) for each in own}
         return kept | {
             "title": self.title,
             "system": self.system.name,
             "engine": self.engine,
-            "record": list(self.record),
+            "record": list(self.names),
             "times": list(self.times) if isinstance(self.times, tuple) else self.times,
             "root": self.root,
             "rtol": self.rtol,

@@ -25,7 +25,7 @@ from dynsim.precision import WITHOUT_FLOAT64, Device, DType, compiled_for
 from dynsim.training.checkpoint import Checkpoint, packed, unpacked
 from sweeps.runner import fit
 from sweeps.runner.store.base import CHECKPOINT
-from sweeps.systems.base import Engine, Settings
+from sweeps.systems.base import Engine, Settings, names_of
 
 
 def mesh(devices: Sequence[Device] | None = None, dtype: DType = "float32") -> Mesh:
@@ -245,7 +245,7 @@ def run_tiles(
                 like = jax.eval_shape(lambda: engine.run(fresh, *made, key, *shared).checkpoint)
                 start = unpacked(state, like, start.step)
             found = engine.run(settings._replace(checkpoint=start), *made, key, *shared)
-            recorded = {name: jnp.asarray(found[name]) for name in settings.record}
+            recorded = {name: jnp.asarray(found[name]) for name in names_of(settings.record)}
             if isinstance(settings.times, int):
                 recorded["time"] = jnp.asarray(found.times)
             if settings.num_times == 1:

@@ -20,7 +20,7 @@ from jaxtyping import Array, ArrayLike, Float, PRNGKeyArray, PyTree
 from dynsim import Trajectory, checks, decoding, log_times
 from dynsim.precision import DType
 from dynsim.training.checkpoint import Checkpoint
-from dynsim.training.recording import Table
+from dynsim.training.recording import Own, Table
 from dynsim.training.run_checks import check_step_times
 
 MOST_TIMES = 2**20
@@ -166,7 +166,7 @@ class Settings(NamedTuple, Generic[FixedT]):
     Attributes:
         fixed: what `Run.fixed` returned.
         times: optimiser steps at which to record, or their number where the run decides.
-        record: names of observables.
+        record: names of observables, and functions with theirs.
         dtype: precision of the computation.
         rtol: relative tolerance of an adaptive solver, None for its default.
         checkpoint: as `dynsim.simulate` takes it, for engines whose runs can go on.
@@ -174,7 +174,7 @@ class Settings(NamedTuple, Generic[FixedT]):
 
     fixed: FixedT
     times: tuple[int, ...] | int
-    record: tuple[str, ...]
+    record: tuple[Any, ...]
     dtype: DType
     rtol: float | None
     checkpoint: Checkpoint | bool = False
@@ -224,7 +224,7 @@ class Engine(NamedTuple, Generic[FixedT]):
     check: Callable[[FixedT, Any, Any], None] = lambda fixed, task, rule: None
     adaptive: bool = False
     tile: int = 16
-    prepare: Callable[[Any, tuple[str, ...]], Any] = lambda task, record: task
+    prepare: Callable[[Any, tuple[Any, ...]], Any] = lambda task, record: task
     trains: bool = False
     batched: bool = False
     task: Callable[[Any], Any] = lambda run: run.make_task()
@@ -271,6 +271,11 @@ class System(NamedTuple, Generic[FixedT]):
     labels: Labels = Labels()
     compare: str | None = None
     more: Callable[[], Mapping[str, Engine[FixedT]]] = dict
+
+
+def names_of(record: tuple[str | Own, ...]) -> tuple[str, ...]:
+    """Names of what is recorded."""
+    return tuple(each.name if isinstance(each, Own) else each for each in record)
 
 
 def field_names(cls: type) -> tuple[str, ...]:

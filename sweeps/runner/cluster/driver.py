@@ -6,8 +6,11 @@ harm, and whoever dies takes nothing along but the chunk in flight.
 
 import collections
 import contextlib
+import dataclasses
 import json
 import os
+import pickle
+import pkgutil
 import queue
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -96,20 +99,32 @@ def run(
 
 
 def job(sweep: Sweep, address: str, tile: int | None, durable: bool = False) -> Job:
-    """The job of a sweep, once it is certain that workers read from its JSON what it is.
+    """The job of a sweep, with the sweep itself where workers cannot read from its JSON what it is.
 
     Raises:
-        ValueError: when they do not.
+        ValueError: when they cannot be sent it either.
     """
     config = sweep.as_json()
     digest = fingerprint(config)
     try:
         same = fingerprint(from_table(json.loads(json.dumps(config))).as_json()) == digest
-    except (TypeError, ValueError) as error:
-        raise ValueError(f"executor: its workers cannot make this sweep ({error})") from None
-    if not same:
-        raise ValueError("executor: what its workers make from this sweep's JSON is another one")
-    return Job(address, digest, tile, durable)
+    except (TypeError, ValueError):
+        same = False
+    if same:
+        return Job(address, digest, tile, durable)
+    try:
+        # Dask brings it: it sends classes and functions of a notebook by their code.
+        dumps = pkgutil.resolve_name("cloudpickle:dumps")
+    except ImportError:
+        dumps = pickle.dumps
+    try:
+        sent = dumps(dataclasses.replace(sweep))
+        # Some functions, such as compiled ones, arrive without their names.
+        if fingerprint(pickle.loads(sent).as_json()) != digest:
+            raise ValueError("it arrives as another one")
+    except (TypeError, ValueError, AttributeError, pickle.PicklingError) as error:
+        raise ValueError(f"executor: its workers cannot be sent this sweep ({error})") from None
+    return Job(address, digest, tile, durable, sent)
 
 
 def make_store(

@@ -7,18 +7,21 @@ keeps its compiled programs from one chunk to the next.
 import functools
 import json
 import os
+import pickle
 import socket
 import threading
-from collections.abc import Callable
-from typing import NamedTuple, TypeVar
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple, TypeVar
 
 from dynsim import Status
 from dynsim.precision import precision
 from sweeps.runner import tiles
 from sweeps.runner.files import from_table
+from sweeps.runner.spec import Sweep
 from sweeps.runner.store.base import Place, StoreError
 from sweeps.runner.store.creation import create
 from sweeps.runner.store.local import place
+from sweeps.runner.store.manifest import fingerprint
 from sweeps.runner.store.store import Store
 from sweeps.runner.work import Work
 
@@ -35,12 +38,19 @@ class Job(NamedTuple):
         tile: largest number of runs that a device works on at once; by default as of
             `sweeps.run`, by the devices of the worker.
         durable: whether a chunk has to outlast a loss of power before it counts.
+        sweep: the sweep itself, pickled, where its configuration cannot make it, as of functions
+            and of problems that are given as they are.
     """
 
     address: str
     digest: str
     tile: int | None
     durable: bool = False
+    sweep: bytes | None = None
+
+    def made(self, config: Mapping[str, Any]) -> Sweep:
+        """The sweep that its configuration describes."""
+        return from_table(config) if self.sweep is None else pickle.loads(self.sweep)
 
 
 class Done(NamedTuple):
@@ -81,7 +91,7 @@ def make(job: Job, config: str, chunk: int | None) -> str | Failed:
     the plan as a line for people."""
 
     def plan() -> str:
-        sweep = from_table(json.loads(config))
+        sweep = job.made(json.loads(config))
         with precision(sweep.dtype):
             mesh = tiles.mesh(None, sweep.dtype)
             work = Work(sweep, mesh, chunk=chunk, tile=job.tile, chunk_tiles=mesh.size)
@@ -114,7 +124,9 @@ def _opened(job: Job) -> tuple[Work, Store]:
     store = Store.open(_place(job), report=lambda line: None)
     if store.fingerprint != job.digest:
         raise StoreError(f"{job.address}: holds another sweep here than where it was started")
-    sweep = from_table(store.config)
+    sweep = job.made(store.config)
+    if fingerprint(sweep.as_json()) != job.digest:
+        raise StoreError(f"{job.address}: this worker makes another sweep of it than the driver")
     with precision(sweep.dtype):
         mesh = tiles.mesh(None, sweep.dtype)
         return Work(sweep, mesh, layout=store.layout, tile=job.tile), store

@@ -44,7 +44,7 @@ class Reused:
         for name in ALIKE:
             if ours[name] != theirs[name]:
                 raise _differs(store, name, theirs[name], ours[name])
-        if lacking := [name for name in sweep.record if name not in theirs["record"]]:
+        if lacking := [name for name in sweep.names if name not in theirs["record"]]:
             raise ValueError(f"reuse = {store.name}: has not recorded {lacking[0]!r}")
         coordinates = store.dataset().coords
         begin, end = (int(config["run"].get("steps", 0)) for config in (theirs, ours))

@@ -99,7 +99,7 @@ def run(config: Figure10) -> list[Path]:
     for name, line in found.items():
         print(f"entropy against the learning rate, {name}: {line}")
     print(f"{diverged} of {final.size} runs diverged")
-    arrays = {n: valid(data)[n].transpose("eta", "seed", "time").values for n in sweep.record}
+    arrays = {n: valid(data)[n].transpose("eta", "seed", "time").values for n in sweep.names}
     arrays |= {"eta": rates, "time": data["time"].values}
     report = {name: line._asdict() for name, line in found.items()}
     report |= {"diverged": diverged, "final_entropy": final}

@@ -179,11 +179,12 @@ def _groups(problem: Problem) -> dict[str, str]:
     if not problem.has("groups"):
         return {}
 
-    def names(key: jax.Array) -> None:
-        found.update(jax.tree.leaves(problem.groups(problem.init(key))))
+    def names() -> None:
+        # A key is made here, because no device may be used before somebody computes.
+        found.update(jax.tree.leaves(problem.groups(problem.init(jax.random.key(0)))))
 
     found: set[str] = set()
-    jax.eval_shape(names, jax.random.key(0))
+    jax.eval_shape(names)
     return {f"eta_{group.lower()}": group for group in sorted(found)}
 
 

@@ -18,6 +18,10 @@ from dynsim import Problem
 from dynsim.training.rule import OptaxRule
 from dynsim.training.schedule import OfStep
 
+UNTOLD = (
+    "cannot be told from others in a store; give the field a function of a module, or a value that "
+    "has a text of its own"
+)
 SCHEDULED = ("warmup", "steps", "end", "factor", "stable", "cooldown")
 """Numbers of schedules besides their peaks."""
 
@@ -136,17 +140,16 @@ def words(value: Any) -> str:
     if callable(value):
         name = f"{getattr(value, '__module__', '')}:{getattr(value, '__qualname__', repr(value))}"
         code = getattr(value, "__code__", None)
-        if "<" not in name or code is None:
+        if "<" not in name:
             return name
+        if code is None:
+            raise ValueError(f"{value!r}: {UNTOLD}")
         held = [cell.cell_contents for cell in value.__closure__ or ()]
         text = repr((code.co_code.hex(), code.co_consts, code.co_names, held))
         return f"{name} {digest(text.encode())}"
     text = repr(value)
     if " at 0x" in text:
-        raise ValueError(
-            f"{text}: cannot be told from others in a store; give the field a function of a "
-            "module, or a value that has a text of its own"
-        )
+        raise ValueError(f"{text}: {UNTOLD}")
     return text
 
 

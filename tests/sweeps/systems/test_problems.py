@@ -6,6 +6,7 @@ import linecache
 import math
 import re
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -231,3 +232,37 @@ def test_bad_input_is_named_before_anything_is_compiled(
     given = {"rule": RULE, "axes": {"eta": [0.1]}, "steps": 10, "batch": 4} | changes
     with pytest.raises(ValueError, match=re.escape(message)):
         Sweep(Net(), **given).check()
+
+
+def deviation(problem, params):
+    """An observable that the problem does not know."""
+    return jnp.std(jax.vmap(params)(problem.inputs))
+
+
+def test_functions_are_recorded_next_to_names(tmp_path: Path) -> None:
+    record = ("output", {"deviation": deviation})
+    sweep = Sweep(Net(), RULE, {"eta": [0.01, 0.1]}, steps=10, batch=4, record=record)
+    found = sweeps.run(sweep, tmp_path / "s").load()
+    want = np.std(found.output.values, axis=-1)
+    # One pass over ten numbers in float32.
+    np.testing.assert_allclose(found.deviation, want, rtol=1e-5)
+    other = Sweep(
+        Net(), RULE, sweep.axes, steps=10, batch=4, record=("output", {"deviation": lambda *_: 0.0})
+    )
+    with pytest.raises(sweeps.StoreError, match="functions"):
+        sweeps.run(other, tmp_path / "s")
+
+
+def test_workers_are_sent_what_no_configuration_can_make(tmp_path: Path) -> None:
+    """A problem given as it is, and a function: each worker makes the sweep that it was sent."""
+    record = ("batch_loss", {"deviation": deviation})
+    options = {"steps": 10, "batch": 4, "record": record}
+    sweep = Sweep(Net(activation=half), RULE, {"eta": [0.01, 0.1]}, **options)
+    with ThreadPoolExecutor(1) as pool:
+        # A compiled function loses its name on the way.
+        with pytest.raises(ValueError, match="cannot be sent this sweep"):
+            sweeps.run(Sweep(Net(), RULE, sweep.axes, **options), tmp_path / "n", executor=pool)
+        found = sweeps.run(sweep, tmp_path / "s", executor=pool, chunk=1).load()
+    want = sweeps.run(sweep)
+    for name in ("batch_loss", "deviation"):
+        np.testing.assert_array_equal(found[name], want[name])
