@@ -97,7 +97,9 @@ def test_other_output_than_a_page_shows_is_found_out() -> None:
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
-def test_commands_parse_and_links_resolve(page: Path) -> None:
+def test_commands_parse_and_links_resolve(page: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    # Pages show modules that lie beside them.
+    monkeypatch.syspath_prepend(str(page.parent))
     for code in blocks(page, "bash"):
         for line in code.replace("\\\n", " ").splitlines():
             words = shlex.split(line, comments=True)

@@ -1,0 +1,124 @@
+"""A problem from outside on the command line: the example of the page on own models."""
+
+import contextlib
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import sweeps
+from dynsim import Status
+from sweeps import cli
+from sweeps.runner.spec import Sweep
+from sweeps.systems import registry
+
+NAME = "deep_linear:DeepLinear"
+HOWTO = Path(__file__).parents[3] / "docs" / "howto"
+
+
+@pytest.fixture(autouse=True)
+def found(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(HOWTO))
+
+
+def strengths(time: np.ndarray, u0: float) -> np.ndarray:
+    """(S, 2) strengths of two modes by Euler's rule in many small steps."""
+    s, u, rows = np.array([1.0, 0.5]), np.full(2, u0), []
+    for begin, end in zip([0.0, *time[:-1]], time, strict=True):
+        for _ in range(2000):
+            u = u + (end - begin) / 2000 * 2 * u * (s - u)
+        rows.append(u)
+    return np.array(rows)
+
+
+def test_the_example_is_short() -> None:
+    lines = (HOWTO / "deep_linear.py").read_text().splitlines()
+    assert sum(bool(line.strip()) for line in lines) <= 60
+
+
+@pytest.mark.usefixtures("quick_theory")
+def test_compare_holds_training_flow_and_closed_form_together(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = ["--eta", "0.02", "--modes", "2", "--u0", "0.05", "--steps", "300", "--batch", "inf"]
+    few = ["--schedule", "linear", "--eta-warmup", "20", "--seeds", "2", "--times", "6"]
+    names = ["--theories", "plain", "corrected", "modes"]
+    assert cli.main(["compare", NAME, *run, *few, *names, "--out", str(tmp_path), "--json"]) == 0
+    report = json.loads(capsys.readouterr().out)
+    assert report["simulation"]["status"] == {"OK": 2}
+    errors = {n: t["relative_error"]["learned"] for n, t in report["theories"].items()}
+    # Of first order in eta = 0.02, and of second.
+    assert 1e-4 < errors["modes"]["over_time"] < 0.02
+    assert errors["corrected"]["over_time"] < 0.1 * errors["plain"]["over_time"]
+    with np.load(tmp_path / "compare.npz") as arrays:
+        closed, flow = arrays["modes/learned"][0], arrays["plain/learned"][0]
+        times = arrays["modes/times"][0]
+    # The closed form is the flow, because the start is aligned; the flow takes few equal steps.
+    np.testing.assert_allclose(closed, flow, rtol=3e-4)
+    rate = np.r_[np.arange(20) / 20, 1 - np.arange(280) / 280] * 0.02
+    time = np.array([rate[: int(t)].sum() for t in times])
+    # Euler's rule is off by some 1e-3 of the change at most.
+    np.testing.assert_allclose(closed[1:], strengths(time[1:], 0.05), rtol=2e-3)
+
+
+def test_sweep_files_name_it_and_its_stores_know_its_code(tmp_path: Path) -> None:
+    file, out = tmp_path / "deep.toml", tmp_path / "store"
+    file.write_text(
+        f'system = "{NAME}"\nrecord = ["batch_loss"]\n[run]\noptimizer = "adamw"\ndecay = 0.1\n'
+        'schedule = "cosine"\nsteps = 8\nbatch = 4\nclip = 1\n'
+        "[axes]\neta = [0.01, 0.1]\neta_warmup = [0, 4]\nu0 = [1e-3, 0.1]\nmodes = [2, 3]\n"
+    )
+    assert cli.main(["sweep", str(file), "--out", str(out)]) == 0
+    store = sweeps.open(out)
+    assert store.batch_loss.shape == (2, 2, 2, 2)
+    assert (store.status == Status.OK).all()
+    config = json.loads(store.attrs["config"])
+    assert config["system"] == NAME
+    # The steps of a cosine are those of the run unless it says others, and are stored: a run of
+    # more steps would have another schedule.
+    assert {"problem_code", "eta_steps"} <= set(config["run"])
+    assert cli.main(["sweep", str(file), "--out", str(out)]) == 0
+    assert cli.main(["sweep", str(file), "--out", str(out), "--set", "run.steps = 9"]) == 2
+
+
+def test_phase_draws_it(tmp_path: Path) -> None:
+    plane = ["--x", "eta:0.1:1e6:3", "--y", "u0:1e-3:0.1:2", "--steps", "20", "--batch", "8"]
+    assert cli.main(["phase", NAME, *plane, "--out", str(tmp_path)]) == 0
+    with np.load(tmp_path / "phase.npz") as arrays:
+        assert set(arrays["simulation/region"].ravel()) == {Status.OK, Status.DIVERGED}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["compare", "deep_linear:Nothing"], "system = 'deep_linear:Nothing': cannot be imported"),
+        (["compare", "deep_linear:by_mode"], "must be a dynsim.Problem or a System"),
+        (["compare", NAME, "--u1", "1"], "has no option --u1"),
+        (["compare", NAME, "--optimizer", "adamw"], "decay = None: adamw needs a weight decay"),
+        (["compare", NAME, "--eta-end", "0.1"], "schedule 'constant' does not read it, linear"),
+        (["compare", NAME, "--b2", "0.9"], "b2 = 0.9: optimizer 'sgd' does not read it"),
+        (["compare", NAME, "--clip", "1"], "none of the system's theories describes these runs"),
+    ],
+)
+def test_bad_input_is_named(
+    arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    # Words that no command has end it before anything runs.
+    with contextlib.suppress(SystemExit):
+        assert cli.main(arguments) == 2
+    assert message in capsys.readouterr().err
+
+
+def test_runs_of_one_program() -> None:
+    """Rates, warm-up, decay and a setting: all are numbers of one program, of theories too."""
+    from sweeps.runner import tiles
+
+    run = registry.system(NAME).run(steps=5, batch=4, decay=0.1, schedule="cosine")
+    axes = {"eta": [0.1, 0.2], "eta_warmup": [1, 2], "decay": [0.0, 0.1], "u0": [0.1, 0.2]}
+    tiles.forget()
+    for engine in ("simulation", "descent"):
+        for first in (0.1, 0.3):
+            axes["eta"] = [first, 0.2]
+            sweeps.run(Sweep(axes, run, engine, ("loss",)))
+    assert len(tiles.PROGRAMS) == 2
