@@ -25,8 +25,6 @@ from odes.solver.flows import Flow, checked_flow, integrate_flow
 from odes.solver.integrate import check_times
 from odes.solver.tolerances import Tolerances, checked_tolerances
 
-DESCRIBED = ("sgd", "momentum", "adam")
-
 
 class Driven(eqx.Module):
     """A rule as flows read it: its numbers, and its rate at any time.
@@ -118,7 +116,7 @@ def flow(
     checks.kind("problem", problem, Problem)
     if not problem.has("population_loss"):
         raise ValueError(f"{type(problem).__name__} has no method 'population_loss' to flow down")
-    check_described(rule)
+    checks.kind("rule", rule, Rule)
     chosen = checked_flow(rule, kind)
     if key is None and init is None:
         raise ValueError("key = None: starting weights need one, or `init`")
@@ -140,21 +138,6 @@ def flow(
             dtype=dtype,
         )
     return settle(trajectory)
-
-
-def check_described(rule: Rule) -> None:
-    """Raise `ValueError` for a rule that no flow describes, with the reason."""
-    checks.kind("rule", rule, Rule)
-    if rule.kind not in DESCRIBED:
-        raise ValueError(
-            f"rule = {rule.kind}: no flow describes it; those that have one: {', '.join(DESCRIBED)}"
-        )
-    for name, reason in (
-        ("clip", "a clipped gradient is no gradient of a loss"),
-        ("noise", "a flow is the limit without noise"),
-    ):
-        if getattr(rule, name) is not None:
-            raise ValueError(f"{name} = {getattr(rule, name)!r}: no flow describes it, as {reason}")
 
 
 @eqx.filter_jit
