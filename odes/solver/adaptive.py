@@ -12,10 +12,10 @@ r"""Flows of Adam and RMSProp, whose directions are divided by a root of mean sq
     p' &= -\eta\, \frac{G}{\sqrt{v} + \epsilon} \tag{rmsprop}
     \end{align*}
 
-from m = v = 0, with :math:`\lambda = 1 - b`. RMSProp does not correct v for its start, so that its
-flow begins with infinite speed, :math:`p' = \mp \eta / \sqrt{\lambda_2 t}`, over a finite distance.
-"matched-adam" and "matched-rmsprop" [ours] are the same with :math:`\lambda = -\ln b`, the first
-step exact, then averages that are half a step older.
+with :math:`\lambda = 1 - b`, from m = v = 0 for Adam. RMSProp does not correct v for its start; its
+flow [ours] begins with what the first step makes of it, :math:`v = (1 - b_2)\, G^2`, as from zero
+it would begin with infinite speed. "matched-adam" and "matched-rmsprop" [ours] are the same with
+:math:`\lambda = -\ln b`, the first step exact, then averages that are half a step older.
 
 Adam moves by :math:`\eta` in its very first step, however small G is, RMSProp by
 :math:`\eta / \sqrt{1-b_2}`, and away from zero weights only this step gives Z a gradient at all;
@@ -25,7 +25,10 @@ of time, G after the first step for half a unit. Averages decay over one unit of
 over one step, and in the middle of step k hold what descent divides by. RMSProp's numerator is the
 gradient where the step began, half a unit before, which is :math:`G(p - p'/2)`.
 
-These flows leave an error of first order in :math:`\eta`.
+These flows leave an error of first order in :math:`\eta`. Where a gradient vanishes faster than its
+average forgets, they become stiff, as :math:`\eta H / \sqrt{v}` grows without end, where descent
+chatters by :math:`\eta` instead; a larger :math:`\epsilon` bounds it, and a solver that runs out of
+steps has the status `MAX_STEPS`.
 """
 
 import functools
@@ -65,10 +68,11 @@ def rmsprop(
     flow: Flow, gradient: Gradient[Params], task: Any, optimizer: Driver, initial: Params
 ) -> Posed:
     """The flow of RMSProp from `initial`."""
-    if flow == "rmsprop":
-        zeros = jax.tree.map(jnp.zeros_like, initial)
-        return Posed((initial, zeros), functools.partial(_rmsprop, gradient), (task, optimizer))
     b2 = jnp.asarray(optimizer.b2)
+    if flow == "rmsprop":
+        begin = _scaled(gradient, task, optimizer, initial)
+        state = initial, jax.tree.map(lambda g: (1 - b2) * g**2, begin)
+        return Posed(state, functools.partial(_rmsprop, gradient), (task, optimizer))
     first, before, after = _first_step(gradient, task, optimizer, initial, jnp.sqrt(1 - b2))
     average = functools.partial(_half_a_step_later, -jnp.log(b2), 2)
     field = functools.partial(

@@ -5,10 +5,10 @@ r"""Flows of sign descent [ours], without and with momentum.
     m' = \lambda (G - m), \qquad \hat m = \frac{m}{1 - e^{-\lambda t}}, \qquad
     p' = -\eta\, S(\hat m)
 
-"plain" has no inertia, :math:`p' = -\eta\, S(G)`. "heavy-ball" has :math:`\lambda = 1-\mu`; "matched" has
-:math:`\lambda = -\ln \mu`, is read half a step later, and stands still in the first half step,
-before which no step has begun. Dividing by the weight that an average has so far does not change
-its sign, and makes its size that of a gradient.
+"plain" has no inertia, :math:`p' = -\eta\, S(G)`. "heavy-ball" has :math:`\lambda = 1-\mu`.
+"matched" has :math:`\lambda = -\ln \mu`, is read half a step later, and stands still in the first
+half step, before which no step has begun. Division by the weight that an average has so far does
+not change its sign, and makes its size that of a gradient.
 
 What happens at zero. Descent that overshoots the zero of a derivative goes back in the next step:
 the weight chatters about the zero by about :math:`\eta`. As :math:`\eta \to 0` its mean slides
@@ -21,16 +21,16 @@ Filippov. S is the sign, but linear within a width w of zero, by which the flow 
 
 w being how far a step of random signs moves the derivative on average, estimated from a few
 products with the Hessian. For a single weight this is right on average [ours]: its derivative
-moves by b - a sign(G) a step, with :math:`a = \eta H` and b by what else moves; G becomes uniform
+moves by b - a sign(G) a step, with :math:`a = \eta H` and b by what else moves. G becomes uniform
 in [b - a, b + a], where it has the mean b, and the mean sign b/a is S of it. For several weights, and
-with momentum, which chatters over more steps, w is the right scale and no more. Flows and descent
-differ by the chatter, of first order in :math:`\eta`; before the first zero they do not differ
-but for momentum's lag. Where curvature vanishes, S is the sign. Where it is negative, a weight
-leaves the zero of its derivative, as in descent.
+with momentum, which chatters over more steps, w is the right scale and no more.
 
-Sliding moves the gradient by w a step, so that the solver takes some steps in each of descent's
-while a weight slides: no fewer gradients than descent. Where the solver runs out of steps, the
-status is `MAX_STEPS`.
+Before the first zero a flow without momentum is exact at constant gradient; after it, descent
+chatters about the flow, by an amount of first order in :math:`\eta`. Where curvature vanishes, S
+is the sign. Where it is negative, a weight leaves the zero of its derivative, as in descent.
+
+While a weight slides, the solver takes some steps in each of descent's, and so no fewer gradients
+than descent. Where it runs out of them, the status is `MAX_STEPS`.
 """
 
 import functools
@@ -92,7 +92,7 @@ def _probes(params: Params) -> Params:
     Hessian is found exactly, and no other one is missed as signs might miss it."""
     keys = jax.random.split(jax.random.key(0), PROBES)
     drawn = jax.vmap(lambda key: optax.tree.random_like(key, params, jax.random.normal))(keys)
-    return jax.tree.map(lambda z: z / jnp.mean(jnp.abs(z), axis=0), drawn)
+    return jax.tree.map(lambda z: z / jnp.mean(jnp.abs(z), axis=0, keepdims=True), drawn)
 
 
 def _probed(gradient: Any, params: Params, probes: Params) -> tuple[Params, Params]:
