@@ -22,8 +22,8 @@ Filippov. S is the sign, but linear within a width w of zero, by which the flow 
 w being how far a step of random signs moves the derivative on average, estimated from a few
 products with the Hessian. For a single weight this is right on average [ours]: its derivative
 moves by b - a sign(G) a step, with :math:`a = \eta H` and b by what else moves. G becomes uniform
-in [b - a, b + a], where it has the mean b, and the mean sign b/a is S of it. For several weights, and
-with momentum, which chatters over more steps, w is the right scale and no more.
+in [b - a, b + a], where it has the mean b, and the mean sign b/a is S of it. For several weights,
+and with momentum, which chatters over more steps, w is the right scale and no more.
 
 Before the first zero a flow without momentum is exact at constant gradient; after it, descent
 chatters about the flow, by an amount of first order in :math:`\eta`. Where curvature vanishes, S

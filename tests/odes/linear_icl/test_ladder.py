@@ -201,7 +201,7 @@ def test_training_on_sampled_sequences_rests_on_the_plateaus(
         ("sigmoid", TASK, Descent(0.1), dynsim.Merged(np.zeros(1), np.zeros((1, 4, 4))), "white"),
         ("scalar", TASK, Descent(0.1), ones(2, 4), "rank = 2"),
         ("scalar", TASK, Descent(0.1, kind="adam"), START, "reads sgd or momentum only"),
-        ("plain", TASK, Descent(0.1, kind="adam"), START, "flow = 'plain': describes sgd or"),
+        ("plain", TASK, Descent(0.1, kind="adam"), START, "flow = 'plain': describes sgd, sign"),
         ("plain", TASK, Descent(0.1), ones(1, 3), "init: must be Separate of"),
         ("plain", "linear-icl", Descent(0.1), START, "task = 'linear-icl': must be of dynsim.line"),
         ("scalar", TASK, dynsim.sgd(0.1, 0.1), START, "optimizer = Optimizer: must be of dynsim."),
