@@ -91,13 +91,13 @@ def flow(
 
     Args:
         problem: with a `population_loss`.
-        rule: SGD, heavy-ball momentum or Adam, with any schedules, rates by group, and coupled or
-            decoupled decay.
+        rule: of any kind, with any schedules, rates by group, and coupled or decoupled decay;
+            without clipping and noise.
         times: (S,) optimiser steps at which to record, increasing, >= 0; need not be whole.
         key: of the starting weights, the same as those of `dynsim.train` with this key.
         init: starting weights in their place.
-        kind: by default "plain" for SGD, "matched" for momentum and "matched-adam" for Adam;
-            `odes.solver.flows` has all of them.
+        kind: by default "plain" for SGD and sign descent, "matched" for these with momentum of
+            either kind, "matched-rmsprop" and "matched-adam"; `odes.solver.flows` has all of them.
         record: as of `dynsim.train`, without what is of a batch; by default "loss".
         dtype: "float64" or "float32".
         tolerances: of the solver.

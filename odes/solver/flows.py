@@ -30,8 +30,6 @@ from odes.solver.integrate import Derivatives, Solved, integrate
 from odes.solver.posed import FLOWS, Driver, Flow, Gradient, Params, Save
 from odes.solver.tolerances import Tolerances
 
-__all__ = ["DESCRIBED", "FLOWS", "Flow", "check_described", "checked_flow", "integrate_flow"]
-
 
 class Described(NamedTuple):
     """What a flow describes: kinds of rules, what it assumes, and decays of which it takes the
@@ -110,7 +108,8 @@ def checked_flow(optimizer: ConstantRates | Rule, flow: Flow | None) -> Flow:
         momentum = optimizer.momentum
         if optimizer.kind == "sign" and not checks.is_traced(momentum) and not np.any(momentum):
             flow = "plain"
-    kinds, _, decays = DESCRIBED[checks.choice("flow", flow, FLOWS)]
+    checks.choice("flow", flow, FLOWS)
+    kinds, _, decays = DESCRIBED[flow]
     if optimizer.kind not in kinds:
         others = [name for name, each in DESCRIBED.items() if optimizer.kind in each.kinds]
         raise ValueError(

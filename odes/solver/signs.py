@@ -87,7 +87,7 @@ def _with_inertia(
     return moved, jax.tree.map(lambda m, g: rate * (g - m), average, pull)
 
 
-def _probes(params: Params) -> Params:
+def _probes(params: PyTree) -> PyTree:
     """(PROBES, ...) directions, normal with mean absolute value 1 in each weight: so a diagonal
     Hessian is found exactly, and no other one is missed as signs might miss it."""
     keys = jax.random.split(jax.random.key(0), PROBES)
