@@ -17,7 +17,6 @@ from typing import Any, Generic, TypeVar
 
 from dynsim import checks, plugins
 from dynsim.trajectory import Trajectory
-from odes.solver.flows import DESCRIBED, Flow
 
 GROUP = "dynsim.theories"
 """Group of the entry points."""
@@ -177,22 +176,22 @@ def of_flows(
         limits: in which the gradient is that of the system, in words.
         needs: as of `Theory`.
     """
-    flows: dict[Flow, str] = {
-        "plain": "flow of the weights",
-        "matched": "matched momentum flow",
-        "corrected": "flow corrected in eta",
-        "matched-adam": "matched Adam flow",
+    flows = {
+        "plain": ("flow of the weights", "eta -> 0"),
+        "matched": ("matched momentum flow", "eta -> 0"),
+        "corrected": ("flow corrected in eta", "eta^2 -> 0"),
+        "matched-adam": ("matched Adam flow", "eta -> 0 at fixed decays, first step exact"),
     }
     return tuple(
         Theory(
             name,
             title,
-            f"{limits}, {DESCRIBED[name].assumes}",
+            f"{limits}, {small}",
             functools.partial(solve, flow=name),
             lambda task, optimizer, name=name: refusal(checked_flow, optimizer, name),
             needs=needs,
         )
-        for name, title in flows.items()
+        for name, (title, small) in flows.items()
     )
 
 

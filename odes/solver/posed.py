@@ -5,8 +5,6 @@ from typing import Any, Literal, NamedTuple, Protocol, TypeVar, get_args, runtim
 
 from jaxtyping import PyTree
 
-from odes.solver.integrate import VectorField
-
 Flow = Literal[
     "plain",
     "corrected",
@@ -63,7 +61,7 @@ class Posed(NamedTuple):
     """
 
     state: tuple[PyTree, ...]
-    field: VectorField
+    field: Callable[..., PyTree]
     args: tuple[Any, ...]
     shift: float = 0.0
     jumps: tuple[float, ...] = ()
