@@ -159,8 +159,9 @@ def rounded(settings: Any, dtype: str) -> None:
 
 def plain(value: Any) -> Any:
     """A value with numbers of NumPy and lists as Python's own numbers and tuples."""
-    if isinstance(value, list | tuple) and not hasattr(value, "_fields"):
-        return tuple(map(plain, value))
+    if isinstance(value, list | tuple):
+        # Named tuples are values of their own.
+        return value if hasattr(value, "_fields") else tuple(map(plain, value))
     if isinstance(value, decimal.Decimal | fractions.Fraction):
         return float(value)
     scalar = isinstance(value, np.generic | np.ndarray | jax.Array) and np.ndim(value) == 0

@@ -17,24 +17,29 @@ from dynsim.problem.checks import check_init, check_single, usual
 from dynsim.problem.train import problem_in, started
 from dynsim.training.recording import Record, Recording, Table
 from dynsim.trajectory import Times
-from odes.problem import Reduction, check_described, flow
-from odes.solver.flows import Flow, checked_flow
+from odes.problem import Reduction, flow
+from odes.solver.flows import DESCRIBED, checked_flow
 from odes.solver.integrate import check_times, judge
+from odes.solver.posed import Flow
 from odes.solver.tolerances import Tolerances
 from odes.theory import Theory
 
 Formula: TypeAlias = Callable[[Any, PyTree, Array], Mapping[str, Array]]
 """(problem, starting weights, integral of the learning rate) -> observables by name."""
-FLOWS: dict[Flow, tuple[str, str, bool]] = {
-    "plain": ("flow of the weights", "eta -> 0", False),
-    "matched": ("matched momentum flow", "eta -> 0", False),
-    "corrected": ("flow corrected in eta", "eta^2 -> 0", False),
-    "rescaled": ("flow at the rate eta / (1 - mu)", "eta -> 0, no inertia", True),
-    "heavy-ball": ("heavy-ball flow", "eta -> 0, mu -> 1", True),
-    "matched-adam": ("matched Adam flow", "eta -> 0 at fixed decays, first step exact", False),
-    "adam": ("Adam flow", "eta -> 0, decays -> 1", True),
+TITLES: dict[Flow, tuple[str, bool]] = {
+    "plain": ("flow of the weights", False),
+    "matched": ("matched momentum flow", False),
+    "corrected": ("flow corrected in eta", False),
+    "matched-adam": ("matched Adam flow", False),
+    "matched-rmsprop": ("matched RMSProp flow", False),
+    "rescaled": ("flow at the rate eta / (1 - mu)", True),
+    "heavy-ball": ("heavy-ball flow", True),
+    "adam": ("Adam flow", True),
+    "rmsprop": ("RMSProp flow", True),
 }
-"""Title, limit and whether it is a variant, of the flows that describe training."""
+"""Title of each flow, and whether it is a variant of another one that is more exact."""
+SLOW = ("sgd", "momentum", "nesterov")
+"""Rules whose slow motion is that of SGD at the rate eta / (1 - mu)."""
 
 
 def flows(
@@ -48,7 +53,7 @@ def flows(
 
     def refused(problem: Any, rule: Any, kind: Any) -> str | None:
         try:
-            check_described(rule)
+            checks.kind("rule", rule, Rule)
             checked_flow(rule, kind)
         except ValueError as error:
             return str(error)
@@ -58,14 +63,14 @@ def flows(
         Theory(
             name,
             title,
-            f"batch -> infinity, {small}",
+            f"batch -> infinity, {DESCRIBED[name].assumes}",
             functools.partial(flow, kind=name, reduction=reduction),
             functools.partial(refused, kind=name),
             variant=variant,
             needs=() if reduction else ("key",),
             tolerances=tolerances,
         )
-        for name, (title, small, variant) in FLOWS.items()
+        for name, (title, variant) in TITLES.items()
     )
 
 
@@ -192,8 +197,8 @@ def closed_form(
 def no_sgd(rule: Any) -> str | None:
     """Why a theory of SGD, which reads momentum as a rate, does not describe a rule."""
     checks.kind("rule", rule, Rule)
-    if rule.kind not in ("sgd", "momentum"):
-        return f"rule = {rule.kind}: this theory describes sgd and momentum only"
+    if rule.kind not in SLOW:
+        return f"rule = {rule.kind}: this theory describes {', '.join(SLOW)} only"
     for option in ("decay", "clip", "noise"):
         if getattr(rule, option) is not None:
             return f"{option} = {getattr(rule, option)!r}: this theory describes none"

@@ -33,8 +33,6 @@ from odes.solver.flows import Flow, checked_flow, integrate_flow
 from odes.solver.integrate import check_times
 from odes.solver.tolerances import Tolerances, checked_tolerances
 
-DESCRIBED = ("sgd", "momentum", "adam")
-
 
 class Driven(eqx.Module):
     """A rule as flows read it: its numbers, and its rate at any time.
@@ -116,15 +114,15 @@ def flow(
 
     Args:
         problem: with a `population_loss`.
-        rule: SGD, heavy-ball momentum or Adam, with any schedules, rates by group, and coupled or
-            decoupled decay.
+        rule: of any kind, with any schedules, rates by group, and coupled or decoupled decay;
+            without clipping and noise.
         times: (S,) optimiser steps at which to record, increasing, >= 0; need not be whole.
         key: of the starting weights, the same as those of `dynsim.train` with this key.
         init: starting weights in their place.
-        kind: by default "plain" for SGD, "matched" for momentum and "matched-adam" for Adam;
-            `odes.solver.flows` has all of them.
-        record: as of `dynsim.train`, without what is of a batch; by default the
-            `RECORD` of the problem.
+        kind: by default "plain" for SGD and sign descent, "matched" for these with momentum of
+            either kind, "matched-rmsprop" and "matched-adam"; `odes.solver.flows` has all of them.
+        record: as of `dynsim.train`, without what is of a batch; by default the `RECORD` of the
+            problem.
         dtype: "float64" or "float32".
         tolerances: of the solver.
         reduction: fewer variables that move as the weights do, in place of all weights.
@@ -144,7 +142,7 @@ def flow(
     checks.kind("problem", problem, Problem)
     if reduction is None and not problem.has("population_loss"):
         raise ValueError(f"{type(problem).__name__} has no method 'population_loss' to flow down")
-    check_described(rule)
+    checks.kind("rule", rule, Rule)
     chosen = checked_flow(rule, kind)
     if reduction is None and key is None and init is None:
         raise ValueError("key = None: starting weights need one, or `init`")
@@ -169,21 +167,6 @@ def flow(
             reduction=reduction,
         )
     return settle(trajectory)
-
-
-def check_described(rule: Rule) -> None:
-    """Raise `ValueError` for a rule that no flow describes, with the reason."""
-    checks.kind("rule", rule, Rule)
-    if rule.kind not in DESCRIBED:
-        raise ValueError(
-            f"rule = {rule.kind}: no flow describes it; those that have one: {', '.join(DESCRIBED)}"
-        )
-    for name, reason in (
-        ("clip", "a clipped gradient is no gradient of a loss"),
-        ("noise", "a flow is the limit without noise"),
-    ):
-        if getattr(rule, name) is not None:
-            raise ValueError(f"{name} = {getattr(rule, name)!r}: no flow describes it, as {reason}")
 
 
 @eqx.filter_jit

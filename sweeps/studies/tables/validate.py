@@ -18,9 +18,9 @@ from odes.solver.flows import Flow
 from sweeps import output
 from sweeps.output import drawing
 from sweeps.runner import progress
-from sweeps.studies.tables import measurements, slips, theorems
+from sweeps.studies.tables import measurements, rules, slips, theorems
 
-What = Literal["matched", "adam", "correction", "overlap", "theorems", "size", "slips"]
+What = Literal["matched", "adam", "correction", "overlap", "theorems", "size", "slips", "rules"]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -31,7 +31,8 @@ class Validate:
         what: matched or adam: flows against descent over a 12 x 12 grid of learning rates;
             correction: what the next order in eta removes; overlap: Eq. 10 against the population
             flow over overlap and number of classes; theorems: Theorems 2 and 3 along
-            trajectories; size: seconds for K = 1e5, M = 1e6; slips: the page on the papers' slips.
+            trajectories; size: seconds for K = 1e5, M = 1e6; slips: the page on the papers' slips;
+            rules: every flow against descent by its rule, with schedules and weight decay.
         out: directory for the table, the data and the picture.
     """
 
@@ -157,4 +158,5 @@ MEASUREMENTS: dict[What, Callable[[], Outcome]] = {
     "theorems": lambda: Outcome(theorems.markdown()),
     "size": _size,
     "slips": lambda: Outcome(slips.markdown()),
+    "rules": lambda: Outcome(rules.markdown()),
 }

@@ -180,8 +180,8 @@ def test_float32_is_close_and_recorded_as_such() -> None:
 @pytest.mark.parametrize(
     ("name", "optimizer", "message"),
     [
-        ("plain", dynsim.momentum(1.0, 1.0), "drops momentum"),
-        ("matched", dynsim.sgd(1.0, 1.0), "needs momentum"),
+        ("plain", dynsim.momentum(1.0, 1.0), "flow = 'plain': describes sgd, sign, not"),
+        ("matched", dynsim.sgd(1.0, 1.0), "describes momentum"),
         ("eq10", dynsim.adam(1.0, 1.0), "Eq. 10 describes sgd and momentum only"),
         ("wkb", dynsim.sgd(1.0, 1.0), "theory = 'wkb': must be one of plain-finite-t, plain"),
     ],

@@ -16,7 +16,7 @@ import dynsim
 from dynsim.yz import model as yz
 from dynsim.yz import observables
 from odes import symmetric
-from odes.solver import flows
+from odes.solver import adaptive
 from odes.symmetric.reduction import gradient, measure
 from odes.symmetric.state import zero_state
 from odes.yz import population
@@ -277,7 +277,7 @@ def test_adams_field_is_smooth_where_a_gradient_vanishes() -> None:
 
     @jax.jit
     def field_and_slopes(t: jax.Array) -> tuple:
-        field = lambda state: flows._adam(gradient, t, state, (task, optimizer))
+        field = lambda state: adaptive._adam(gradient, t, state, (task, optimizer))
         return field((zero, zero, zero)), jax.jacfwd(field)((zero, zero, zero))
 
     # At t = 0 the quotient is G / (|G| + eps), later the averages count, which are zero here.
@@ -346,7 +346,7 @@ TASK = symmetric.symmetric_profiles(P, RHO, 4, 40, 2)
         ),
         (
             lambda: symmetric.solve(TASK, dynsim.adam(1.0, 1.0), [1], flow="matched"),
-            "flow = 'matched': describes sgd or momentum, not optimizer = adam",
+            "flow = 'matched': describes momentum, nesterov, sign, not optimizer = adam",
         ),
         (
             lambda: symmetric.solve(TASK, dynsim.sgd(1.0, 1.0), [1], flow="adam"),

@@ -8,7 +8,7 @@ import pytest
 
 import dynsim
 from sweeps import cli
-from sweeps.studies.tables import measurements
+from sweeps.studies.tables import measurements, rules
 
 pytestmark = pytest.mark.usefixtures("quick_theory")
 
@@ -38,6 +38,16 @@ def test_eq10_is_exact_for_lemma_3_and_only_for_it() -> None:
     # By the paper's clock all K = 5 classes count in full instead of 1/K each.
     np.testing.assert_allclose(errors.finite_m_paper, 4, rtol=0.5)
     assert errors.speed < 0.1 < errors.logit
+
+
+def test_the_table_of_rules_has_the_orders_that_flows_promise() -> None:
+    tested = rules.RULES["SGD"]
+    network = rules.PROBLEMS["tanh network"]
+    errors = rules.errors_of(network, tested, tested.rates[0], "decoupled decay")
+    orders = {flow: np.log2(coarse / fine) for flow, (coarse, fine) in errors.items()}
+    # Terms of the next order change an order by as much as the error at these rates, a few percent.
+    assert orders["plain"] == pytest.approx(1, abs=0.2)
+    assert orders["corrected"] == pytest.approx(2, abs=0.2)
 
 
 # All measurements of a page.

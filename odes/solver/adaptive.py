@@ -1,0 +1,169 @@
+r"""Flows of Adam and RMSProp, whose directions are divided by a root of mean squares.
+
+"adam" and "rmsprop" are
+
+.. math::
+
+    \begin{align*}
+    m' &= \lambda_1 (G - m), \qquad v' = \lambda_2 (G^2 - v) \\
+    p' &= -\eta\, \frac{\hat m}{\sqrt{\hat v} + \epsilon}, \qquad
+        \hat m = \frac{m}{1 - e^{-\lambda_1 t}}, \qquad
+        \hat v = \frac{v}{1 - e^{-\lambda_2 t}} \tag{adam} \\
+    p' &= -\eta\, \frac{G}{\sqrt{v} + \epsilon} \tag{rmsprop}
+    \end{align*}
+
+with :math:`\lambda = 1 - b`, from m = v = 0 for Adam. RMSProp does not correct v for its start; its
+flow [ours] begins with what the first step makes of it, :math:`v = (1 - b_2)\, G^2`, as from zero
+it would begin with infinite speed. "matched-adam" and "matched-rmsprop" [ours] are the same with
+:math:`\lambda = -\ln b`, the first step exact, then averages that are half a step older.
+
+Adam moves by :math:`\eta` in its very first step, however small G is, RMSProp by
+:math:`\eta / \sqrt{1-b_2}`, and away from zero weights only this step gives Z a gradient at all;
+no expansion in :math:`\eta` holds across it. So it is taken as it is, drawn as a straight line, and
+the flow takes over at t = 1 with what the averages hold at t = 3/2: G at the start for one unit
+of time, G after the first step for half a unit. Averages decay over one unit of time exactly as
+over one step, and in the middle of step k hold what descent divides by. RMSProp's numerator is the
+gradient where the step began, half a unit before, which is :math:`G(p - p'/2)`.
+
+These flows leave an error of first order in :math:`\eta`. Where a gradient vanishes faster than its
+average forgets, they become stiff, as :math:`\eta H / \sqrt{v}` grows without end, where descent
+chatters by :math:`\eta` instead; a larger :math:`\epsilon` bounds it, and a solver that runs out of
+steps has the status `MAX_STEPS`.
+"""
+
+import functools
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float, PyTree
+
+from odes.solver.inertia import half_a_step_ago
+from odes.solver.posed import Driver, Flow, Gradient, Params, Posed
+
+# Averages are kept as m / eps and v / eps^2. In these units an absolute tolerance means the same
+# whatever the size of the gradients, which are of order 1/K and fall without end: an error of
+# `atol` eps in m, or of `atol` eps^2 in v, is lost beside the eps of the denominator.
+
+
+def adam(
+    flow: Flow, gradient: Gradient[Params], task: Any, optimizer: Driver, initial: Params
+) -> Posed:
+    """The flow of Adam from `initial`."""
+    zeros = jax.tree.map(jnp.zeros_like, initial)
+    if flow == "adam":
+        field = functools.partial(_adam, gradient)
+        return Posed((initial, zeros, zeros), field, (task, optimizer))
+    first, before, after = _first_step(gradient, task, optimizer, initial, 1.0)
+    rates = (-jnp.log(jnp.asarray(b)) for b in (optimizer.b1, optimizer.b2))
+    averages = (
+        jax.tree.map(functools.partial(_half_a_step_later, rate, power), before, after)
+        for power, rate in enumerate(rates, 1)
+    )
+    field = functools.partial(_after_first_step, functools.partial(_adam, gradient, matched=True))
+    return Posed((initial, *averages), field, (task, optimizer, first), jumps=(1.0,))
+
+
+def rmsprop(
+    flow: Flow, gradient: Gradient[Params], task: Any, optimizer: Driver, initial: Params
+) -> Posed:
+    """The flow of RMSProp from `initial`."""
+    b2 = jnp.asarray(optimizer.b2)
+    if flow == "rmsprop":
+        begin = _scaled(gradient, task, optimizer, initial)
+        state = initial, jax.tree.map(lambda g: (1 - b2) * g**2, begin)
+        return Posed(state, functools.partial(_rmsprop, gradient), (task, optimizer))
+    first, before, after = _first_step(gradient, task, optimizer, initial, jnp.sqrt(1 - b2))
+    average = functools.partial(_half_a_step_later, -jnp.log(b2), 2)
+    field = functools.partial(
+        _after_first_step, functools.partial(_rmsprop, gradient, matched=True)
+    )
+    state = initial, jax.tree.map(average, before, after)
+    return Posed(state, field, (task, optimizer, first), jumps=(1.0,))
+
+
+def _adam(
+    gradient: Gradient,
+    t: Float[Array, ""],
+    state: PyTree,
+    args: PyTree,
+    *,
+    matched: bool = False,
+) -> PyTree:
+    (params, m, v), (task, optimizer) = state, args
+    rate = [_decay_rate(b, matched) for b in (optimizer.b1, optimizer.b2)]
+    # Read half a step later: the state after t steps is that of the flow at t + 1/2.
+    elapsed = t + 0.5 if matched else t
+    # Unnormalised averages, divided by their total weight, because the equation for the
+    # normalised ones has a pole at 0. Here 0/0 remains at 0 alone, and its limit is known.
+    started = elapsed > 0
+    weight = [jnp.where(started, -jnp.expm1(-r * elapsed), 1.0) for r in rate]
+    g = _scaled(gradient, task, optimizer, params)
+    m_hat = jax.tree.map(lambda m, g: jnp.where(started, m / weight[0], g), m, g)
+    v_hat = jax.tree.map(lambda v, g: jnp.where(started, v / weight[1], g**2), v, g)
+    return (
+        optimizer.descend(jax.tree.map(_quotient, m_hat, v_hat), t, params),
+        jax.tree.map(lambda m, g: rate[0] * (g - m), m, g),
+        jax.tree.map(lambda v, g: rate[1] * (g**2 - v), v, g),
+    )
+
+
+def _rmsprop(
+    gradient: Gradient,
+    t: Float[Array, ""],
+    state: PyTree,
+    args: PyTree,
+    *,
+    matched: bool = False,
+) -> PyTree:
+    (params, v), (task, optimizer) = state, args
+    rate = _decay_rate(optimizer.b2, matched)
+    motion = lambda g, params: optimizer.descend(jax.tree.map(_quotient, g, v), t, params)  # noqa: E731
+    g = _scaled(gradient, task, optimizer, params)
+    moved = motion(g, params)
+    if matched:
+        begin = half_a_step_ago(params, moved)
+        moved = motion(_scaled(gradient, task, optimizer, begin), begin)
+    return moved, jax.tree.map(lambda v, g: rate * (g**2 - v), v, g)
+
+
+def _after_first_step(field: Any, t: Float[Array, ""], state: PyTree, args: PyTree) -> PyTree:
+    *args, first = args
+    flow = field(t, state, tuple(args))
+    still = jax.tree.map(jnp.zeros_like, state[1:])
+    return jax.tree.map(lambda a, b: jnp.where(t < 1, a, b), (first, *still), flow)
+
+
+def _first_step(
+    gradient: Gradient[Params],
+    task: Any,
+    optimizer: Driver,
+    initial: Params,
+    weight: Any,
+) -> tuple[Params, Params, Params]:
+    """The first step, whose root of mean squares is `weight` |G|, and G / eps before and after."""
+    before = _scaled(gradient, task, optimizer, initial)
+    direction = jax.tree.map(lambda g: g / (weight * jnp.abs(g) + 1), before)
+    first = optimizer.descend(direction, jnp.asarray(0.5), initial)
+    after = _scaled(gradient, task, optimizer, jax.tree.map(jnp.add, initial, first))
+    return first, before, after
+
+
+def _half_a_step_later(rate: Array, power: int, before: Array, after: Array) -> Array:
+    """The average of G^power half a step after the first, from G before and after that step."""
+    half = -jnp.expm1(-rate / 2)
+    return -jnp.expm1(-rate) * (1 - half) * before**power + half * after**power
+
+
+def _scaled(gradient: Gradient[Params], task: Any, optimizer: Driver, params: Params) -> Params:
+    return jax.tree.map(lambda g: g / optimizer.eps, gradient(task, params))
+
+
+def _decay_rate(b: Any, matched: bool) -> Array:
+    return -jnp.log(jnp.asarray(b)) if matched else 1 - jnp.asarray(b)
+
+
+def _quotient(m: Array, v: Array) -> Array:
+    """m / (sqrt(v) + 1), with derivative zero by v where v = 0 instead of NaN."""
+    positive = v > 0
+    return m / (jnp.where(positive, jnp.sqrt(jnp.where(positive, v, 1)), 0) + 1)

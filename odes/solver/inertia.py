@@ -1,0 +1,131 @@
+r"""Flows of descent without momentum, with heavy-ball and with Nesterov momentum.
+
+.. math::
+
+    \begin{align*}
+    p' &= -\eta\, G \tag{plain} \\
+    p' &= -\frac{\eta}{1-\mu}\, G \tag{rescaled} \\
+    v' &= G - (1-\mu)\, v, & p' &= -\eta\, d \tag{heavy-ball} \\
+    v' &= -\ln(\mu) \left( \frac{G}{1-\mu} - v \right), & p' &= -\eta\, d \tag{matched} \\
+    v' &= \frac1c \left( \frac{G}{1-\mu} - v \right), & p' &= -\eta\, v \tag{corrected}
+    \end{align*}
+
+with d = v for heavy-ball momentum and :math:`d = \mu v + G` for Nesterov's. "plain" is exact for
+:math:`\mu = 0`, "rescaled" has no inertia, "heavy-ball" is right to first order in :math:`1 - \mu`,
+"matched" to second order. All but "corrected" leave an error of first order in :math:`\eta`.
+
+Matched: an average decays over one unit of time exactly as over one step, and reading the flow
+at t = k + 1/2 makes its integral the midpoint rule of the sum that descent forms. Heavy ball
+starts from rest and hardly moves in the first half step. Nesterov [ours] moves by the gradient
+where the step began, half a unit before the middle of the step, which is :math:`G(p - p'/2)`; it
+stands still in the first half step, before which no step has begun.
+
+Corrected [ours], by backward error analysis, H being the Hessian. Descent without momentum
+follows :math:`p' = -\eta\, (G + \tfrac12 H \eta\, G)` up to :math:`O(\eta^3)`. With momentum,
+the direction of step k is a sum of past gradients. Expanded about the middle of the step, with
+:math:`e = \eta/(1-\mu)`, it gives the slow motion
+
+.. math::
+
+    p' = -e\, (G + c\, H e\, G), \qquad c = \tfrac12 + \frac{\mu}{1-\mu}
+    \text{ (heavy ball)}, \qquad c = \tfrac12 + \frac{\mu^2}{1-\mu} \text{ (Nesterov)}
+
+where c is 1/2, for the half step by which a gradient is older than the middle of its step, plus
+the mean age of the gradients in the sum. The corrected flow has this motion. While momentum builds
+up, steps move by :math:`\eta G\, (c - \tfrac12)/(1-\mu)` less in all than the slow motion does, and
+the flow by :math:`\eta c\, (G/(1-\mu) - v(0))`; they agree for :math:`v(0) = G / (2 c\, (1-\mu))`,
+so that what the start leaves behind is right as well. For heavy ball the matched flow has
+:math:`-1/\ln \mu` for c, 9.491 against 9.5 at :math:`\mu = 0.9`, but moves p by an eighth of the
+first real step before that step.
+
+Decoupled decay is that of the weights where the step began, which corrected flows and the matched
+one of Nesterov's read as :math:`p - p'/2` too.
+"""
+
+import functools
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float, PyTree
+
+from odes.solver.posed import Driver, Flow, Gradient, Params, Posed
+
+
+def posed(
+    flow: Flow, gradient: Gradient[Params], task: Any, optimizer: Driver, initial: Params
+) -> Posed:
+    """The flow of descent with or without momentum, from `initial`."""
+    args = task, optimizer
+    if flow in ("plain", "rescaled"):
+        field = functools.partial(_without_inertia, gradient, rescaled=flow == "rescaled")
+        return Posed((initial,), field, args)
+    if optimizer.kind == "sgd":
+        return Posed((initial,), functools.partial(_corrected, gradient), args)
+    if flow == "corrected":
+        share = 1 / (2 * _lag(optimizer) * (1 - optimizer.momentum))
+        start = jax.tree.map(lambda g: share * g, gradient(task, initial))
+    else:
+        start = jax.tree.map(jnp.zeros_like, initial)
+    field = functools.partial(_with_inertia, gradient, flow=flow)
+    if flow != "matched":
+        return Posed((initial, start), field, args)
+    jumps = (0.5,) if optimizer.kind == "nesterov" else ()
+    return Posed((initial, start), field, args, shift=0.5, jumps=jumps)
+
+
+def _without_inertia(
+    gradient: Gradient, t: Float[Array, ""], state: PyTree, args: PyTree, *, rescaled: bool
+) -> PyTree:
+    (params,), (task, optimizer) = state, args
+    rate = 1 / (1 - optimizer.momentum) if rescaled else 1.0
+    pull = jax.tree.map(lambda g: rate * g, gradient(task, params))
+    return (optimizer.descend(pull, t, params),)
+
+
+def _corrected(gradient: Gradient, t: Float[Array, ""], state: PyTree, args: PyTree) -> PyTree:
+    (params,), (task, optimizer) = state, args
+    first = optimizer.descend(gradient(task, params), t, params)
+    change = jax.jvp(functools.partial(gradient, task), (params,), (first,))[1]
+    # descend(H first) = eta H eta G, and likewise of the decay that is no part of G.
+    change = optimizer.descend(change, t, first)
+    return (jax.tree.map(lambda a, b: a - b / 2, first, change),)
+
+
+def _with_inertia(
+    gradient: Gradient, t: Float[Array, ""], state: PyTree, args: PyTree, *, flow: Flow
+) -> PyTree:
+    (params, velocity), (task, optimizer) = state, args
+    mu = optimizer.momentum
+    pull = gradient(task, params)
+    rate = {"matched": -jnp.log(mu), "corrected": 1 / _lag(optimizer), "heavy-ball": 1 - mu}[flow]
+    acceleration = jax.tree.map(lambda g, v: rate * (g / (1 - mu) - v), pull, velocity)
+    # The matched flow is read half a step later, and so is its rate.
+    at = t - 0.5 if flow == "matched" else t
+
+    def motion(pull: PyTree, params: PyTree) -> PyTree:
+        if optimizer.kind == "nesterov" and flow != "corrected":
+            direction = jax.tree.map(lambda v, g: mu * v + g, velocity, pull)
+        else:
+            direction = velocity
+        return optimizer.descend(direction, at, params)
+
+    moved = motion(pull, params)
+    if flow == "corrected":
+        moved = motion(pull, half_a_step_ago(params, moved))
+    elif flow == "matched" and optimizer.kind == "nesterov":
+        begin = half_a_step_ago(params, moved)
+        moved = motion(gradient(task, begin), begin)
+        moved = jax.tree.map(lambda d: jnp.where(t < 0.5, 0, d), moved)
+    return moved, acceleration
+
+
+def _lag(optimizer: Driver) -> Array:
+    """c: half a step and the mean age of the gradients in a direction."""
+    mu = jnp.asarray(optimizer.momentum)
+    return 0.5 + (mu**2 if optimizer.kind == "nesterov" else mu) / (1 - mu)
+
+
+def half_a_step_ago(params: Params, motion: Params) -> Params:
+    """Where the step in the middle of which are `params` began, moving by `motion` a step."""
+    return jax.tree.map(lambda p, d: p - d / 2, params, motion)
