@@ -6,6 +6,7 @@ decay is part of the gradient; decoupled decay adds -eta(t) lambda p to p'.
 """
 
 import dataclasses
+from collections.abc import Callable
 from typing import Any
 
 import equinox as eqx
@@ -22,7 +23,7 @@ from dynsim.training.recording import Record, Recording
 from dynsim.training.rule import Rule
 from dynsim.trajectory import Static, Times
 from odes.solver.flows import Flow, checked_flow, integrate_flow
-from odes.solver.integrate import check_times
+from odes.solver.integrate import Solved, check_times
 from odes.solver.tolerances import Tolerances, checked_tolerances
 
 DESCRIBED = ("sgd", "momentum", "adam")
@@ -77,6 +78,31 @@ class Driven(eqx.Module):
         return self.rule.descend(direction, self.rule.flow_rate(t), self.groups)
 
 
+def flow_of_rule(
+    gradient: Callable[[Any, PyTree], PyTree],
+    task: Any,
+    rule: Rule,
+    groups: PyTree,
+    initial: PyTree,
+    times: Float[Array, " S"],
+    **options: Any,
+) -> tuple[Solved, PyTree]:
+    """`integrate_flow` with the schedules and the weight decay of a rule that `described_flow`
+    lets through; `groups` names the groups of weights, where it has rates by group."""
+
+    def decayed(task: Any, params: PyTree) -> PyTree:
+        found = gradient(task, params)
+        return found if rule.decoupled else rule.decayed(found, params)
+
+    return integrate_flow(decayed, task, Driven(rule, groups), initial, times, **options)
+
+
+def described_flow(rule: Rule, flow: Flow | None = None) -> Flow:
+    """As `checked_flow`, for rules that may have what no flow describes."""
+    check_described(rule)
+    return checked_flow(rule, flow)
+
+
 def flow(
     problem: Problem,
     rule: Rule,
@@ -118,8 +144,7 @@ def flow(
     checks.kind("problem", problem, Problem)
     if not problem.has("population_loss"):
         raise ValueError(f"{type(problem).__name__} has no method 'population_loss' to flow down")
-    check_described(rule)
-    chosen = checked_flow(rule, kind)
+    chosen = described_flow(rule, kind)
     if key is None and init is None:
         raise ValueError("key = None: starting weights need one, or `init`")
     check_times(times)
@@ -173,17 +198,16 @@ def _solve(
 ) -> Trajectory:
     given = eqx.combine(numbers, rest)
     problem, parts = problem_in(given, dtype), started(given, key, init, dtype)
-    driven = Driven(rule, check_groups(problem, rule, parts))
 
-    def gradient(problem: Problem, params: PyTree) -> PyTree:
-        found = jax.grad(lambda p: problem.population_loss(parts.whole(p)))(params)
-        return found if rule.decoupled else rule.decayed(found, params)
+    def loss(params: PyTree, problem: Problem) -> Array:
+        return problem.population_loss(parts.whole(params))
 
     numbers, rest = eqx.partition(problem, eqx.is_array)
-    solved, last = integrate_flow(
-        lambda numbers, params: gradient(eqx.combine(numbers, rest), params),
+    solved, last = flow_of_rule(
+        lambda numbers, params: jax.grad(loss)(params, eqx.combine(numbers, rest)),
         numbers,
-        driven,
+        rule,
+        check_groups(problem, rule, parts),
         parts.params,
         times,
         flow=kind,

@@ -1,10 +1,9 @@
 r"""Flows of an optimiser: continuous time for any gradient, plain, with momentum and Adam's.
 
-The parameters are any pytree that the rule descends: for an `Optimizer` with fields `Y` and `Z`,
-such as a `YZ` in `odes.yz.population` and a handful of numbers in `odes.symmetric`, for a `Descent`
-any at all. G is the gradient of the population loss, t = 1 is one optimiser step. Assumes
-:math:`\eta \to 0` at fixed decays. "plain" is exact for :math:`\mu = 0`, "rescaled" has no inertia,
-"heavy-ball" is right to first order in :math:`1 - \mu`, and "matched" is read half a step later:
+The parameters are any pytree that the rule descends. G is the gradient of the population loss, t =
+1 is one optimiser step. Assumes :math:`\eta \to 0` at fixed decays. "plain" is exact for
+:math:`\mu = 0`, "rescaled" has no inertia, "heavy-ball" is right to first order in
+:math:`1 - \mu`, and "matched" is read half a step later:
 
 .. math::
 
@@ -65,10 +64,9 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, PyTree
 
 from dynsim import checks
-from dynsim.training.constant.clock import Clock
-from dynsim.training.constant.rates import ConstantRates
+from dynsim.training.constant.descent import Descent
 from dynsim.training.rule import Rule
-from odes.solver.integrate import Derivatives, Solved, VectorField, integrate
+from odes.solver.integrate import Derivatives, Solved, StepClock, VectorField, integrate
 from odes.solver.tolerances import Tolerances
 
 Flow = Literal[
@@ -115,7 +113,7 @@ Gradient = Callable[[Any, Params], Params]
 Save = Callable[[Any, Params], PyTree]
 
 
-def checked_flow(optimizer: ConstantRates | Rule, flow: Flow | None) -> Flow:
+def checked_flow(optimizer: Descent | Rule, flow: Flow | None) -> Flow:
     """The flow to use for `optimizer`; raises `ValueError` if `flow` does not describe it.
 
     By default "plain" for `sgd`, "matched" for `momentum` and "matched-adam" for `adam`.
@@ -167,7 +165,7 @@ def integrate_flow(
     field: VectorField
     state: PyTree
     args: PyTree = (task, optimizer)
-    clock = Clock()
+    clock = StepClock()
     if flow in ("plain", "rescaled"):
         state = (initial,)
         field = functools.partial(_without_inertia, gradient, rescaled=flow == "rescaled")
@@ -181,7 +179,7 @@ def integrate_flow(
     elif flow in ("heavy-ball", "matched"):
         state = initial, zeros
         field = functools.partial(_with_inertia, gradient, decay=flow)
-        clock = Clock(shift=0.5 if flow == "matched" else 0.0)
+        clock = StepClock(shift=0.5 if flow == "matched" else 0.0)
     elif flow == "adam":
         state = initial, zeros, zeros
         field = functools.partial(_adam, gradient)

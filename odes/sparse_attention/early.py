@@ -28,11 +28,10 @@ from dynsim.precision import DType, Number
 from dynsim.sparse_attention.model import DEFAULT_RECORD, TABLE, Snapshot
 from dynsim.sparse_attention.simulate import check_arguments
 from dynsim.sparse_attention.task import Retrieval
-from dynsim.training.constant.clock import Clock
 from dynsim.training.constant.descent import Descent
 from dynsim.training.recording import Record, Recording
 from dynsim.trajectory import Times, Trajectory
-from odes.solver.integrate import integrate, judge, run
+from odes.solver.integrate import StepClock, integrate, judge, run
 from odes.solver.tolerances import Tolerances, checked_tolerances
 from odes.sparse_attention.symmetric import Alike, measure
 
@@ -137,7 +136,7 @@ def _integrated(
         times,
         rate(optimizer),
         save=lambda t, state, _: record(printed_snapshot(state, task)),
-        clock=Clock(),
+        clock=StepClock(),
         tolerances=tolerances,
     )
     return solved.trajectory("printed", solved.final)

@@ -12,20 +12,21 @@ from jaxtyping import Real
 from dynsim import checks
 from dynsim.classes.task import SequenceClasses
 from dynsim.precision import DType, Number
-from dynsim.training.constant.optim import Optimizer
 from dynsim.training.recording import Record
+from dynsim.training.rule import Rule
 from dynsim.trajectory import Times, Trajectory
 from dynsim.yz import model as yz
 from dynsim.yz.observables import DEFAULT_RECORD
 from odes import symmetric
-from odes.solver.flows import Flow, checked_flow
+from odes.problem import described_flow
+from odes.solver.flows import Flow
 from odes.solver.tolerances import Tolerances
 from odes.theory import refusal
 
 
 def solve(
     task: SequenceClasses,
-    optimizer: Optimizer,
+    optimizer: Rule,
     times: Times,
     *,
     flow: Flow | None = None,
@@ -50,7 +51,6 @@ def solve(
             wrong.
     """
     checks.kind("task", task, SequenceClasses)
-    checks.kind("optimizer", optimizer, Optimizer)
     if init is not None:
         raise ValueError("init: the symmetric reduction starts from zero weights; leave it out")
     placed = symmetric.placed(task)
@@ -66,6 +66,6 @@ def solve(
     )
 
 
-def inapplicable(task: SequenceClasses, optimizer: Optimizer) -> str | None:
+def inapplicable(task: SequenceClasses, optimizer: Rule) -> str | None:
     """Why the symmetric reduction does not apply, or None."""
-    return refusal(checked_flow, optimizer, None) or refusal(symmetric.placed, task)
+    return refusal(described_flow, optimizer) or refusal(symmetric.placed, task)

@@ -204,7 +204,7 @@ def test_training_on_sampled_sequences_rests_on_the_plateaus(
         ("plain", TASK, Descent(0.1, kind="adam"), START, "flow = 'plain': describes sgd or"),
         ("plain", TASK, Descent(0.1), ones(1, 3), "init: must be Separate of"),
         ("plain", "linear-icl", Descent(0.1), START, "task = 'linear-icl': must be of dynsim.line"),
-        ("scalar", TASK, dynsim.sgd(0.1, 0.1), START, "optimizer = Optimizer: must be of dynsim."),
+        ("scalar", TASK, dynsim.sgd(0.1, 0.1), START, "optimizer = Rule: must be of dynsim."),
         ("scalar", TASK, Descent(0.1), None, "init = None: must be of dynsim.linear_icl.model.Me"),
     ],
 )

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import dynsim
-from dynsim.training.constant.optim import Optimizer
+from dynsim.training.rule import Rule, of_layer
 from dynsim.yz.model import YZ
 from odes.solver import linear_noise, noise_drift
 from odes.solver.linear_noise import Descent
@@ -26,9 +26,9 @@ def gradient(p: np.ndarray) -> np.ndarray:
     return np.array([2 * p[0] + 2 * p[0] * p[1] + 4 * p[0] ** 3, p[1] + p[0] ** 2])
 
 
-def reached(rule: Optimizer, noise: np.ndarray) -> np.ndarray:
+def reached(rule: Rule, noise: np.ndarray) -> np.ndarray:
     """(S, 2) two observables at `TIMES` of descent with noise (6, 2), by the textbook rules."""
-    rates = np.array([float(rule.eta_y), float(rule.eta_z)])
+    rates = np.array([float(rule.schedules[group].peak) for group in ("Y", "Z")])
     p, v, w, found = START.copy(), np.zeros(2), np.zeros(2), []
     for k in range(TIMES[-1] + 1):
         if k in TIMES:
@@ -47,10 +47,10 @@ def reached(rule: Optimizer, noise: np.ndarray) -> np.ndarray:
     return np.array(found)
 
 
-def factors(rule: Optimizer) -> list[np.ndarray]:
+def factors(rule: Rule) -> list[np.ndarray]:
     """Root of the covariance at each step of descent without noise."""
     path, p, v, w = [], START.copy(), np.zeros(2), np.zeros(2)
-    rates = np.array([float(rule.eta_y), float(rule.eta_z)])
+    rates = np.array([float(rule.schedules[group].peak) for group in ("Y", "Z")])
     for k in range(TIMES[-1]):
         path.append(np.diag([1.0, 2 + p[0]]))
         g = gradient(p)
@@ -65,7 +65,7 @@ def factors(rule: Optimizer) -> list[np.ndarray]:
     return path
 
 
-def descent(rule: Optimizer) -> Descent:
+def descent(rule: Rule) -> Descent:
     def derive(params: YZ) -> tuple[YZ, jax.Array]:
         x, y = params.Y[0, 0], params.Z[0, 0]
         slope = 2 * x + 2 * x * y + 4 * x**3, y + x**2
@@ -80,7 +80,8 @@ def descent(rule: Optimizer) -> Descent:
         x, y = params.Y[0, 0], params.Z[0, 0]
         return jnp.stack([x + y, x**2]), None
 
-    return Descent(rule.transformation(), derive, lambda along: along @ along.T, observe)
+    noise = lambda along: along @ along.T
+    return Descent(rule, derive, noise, observe, groups=of_layer(start()))
 
 
 def start() -> YZ:

@@ -245,7 +245,7 @@ def test_a_rate_that_is_too_large_is_diverged() -> None:
         (lambda: train(key=KEYS), "key: must be one key, got shape (3,)"),
         (
             lambda: ladder.THEORIES["escape"].solve(SMALL, dynsim.sgd(1.0, 1.0), [1.0]),
-            "optimizer = Optimizer: must be of dynsim.training.constant.descent.Descent",
+            "optimizer = Rule: must be of dynsim.training.constant.descent.Descent",
         ),
         (
             lambda: sparse_attention.solve(3, Descent(1.0), [1.0]),

@@ -98,7 +98,7 @@ def test_entries_of_the_gradient_and_observables_are_those_of_the_full_layer(
     ],
 )
 def test_the_flow_is_the_full_population_flow(
-    sizes: tuple[int, int], options: dict, optimizer: dynsim.Optimizer
+    sizes: tuple[int, int], options: dict, optimizer: dynsim.Rule
 ) -> None:
     task = dynsim.syn(*sizes, **options)
     times = [0, 0.5, 1, 10, 100, 300]
@@ -135,9 +135,7 @@ def test_the_flow_is_the_full_population_flow(
         ),
     ],
 )
-def test_descent_is_the_full_descent(
-    task: dynsim.SequenceClasses, optimizer: dynsim.Optimizer
-) -> None:
+def test_descent_is_the_full_descent(task: dynsim.SequenceClasses, optimizer: dynsim.Rule) -> None:
     settings = {"steps": 100, "times": [0, 1, 2, 20, 100], "record": RECORD}
     ours = symmetric.descend(symmetric.symmetric_task(task), optimizer, **settings)
     full = dynsim.simulate(
