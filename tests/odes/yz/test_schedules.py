@@ -19,9 +19,9 @@ from tests.systems.runge_kutta import runge_kutta_instead
 
 pytestmark = pytest.mark.usefixtures("x64")
 
-APART = dynsim.syn(1, 3, num_common=0, num_distinct=2, M=8)
+APART = dynsim.syn(1, 3, num_common=0, num_distinct=2)
 """Classes without a token in common: theories that leave out overlaps are exact flows here."""
-SMALL = dynsim.syn(1, 2, num_common=1, num_distinct=2, M=6)
+SMALL = dynsim.syn(1, 2, num_common=1, num_distinct=2)
 """One common token, as Theorem 4 has it."""
 EPS = {"eps": 0.3}
 RULES: dict[str, Callable[..., Rule]] = {
