@@ -97,7 +97,7 @@ def by_rule(
         loss, grads = gradient(params, k)
         noise = None if noise_key is None else jax.random.fold_in(noise_key, k)
         update, memory = rule.update(grads, memory, params, k, noise, groups)
-        norms = dict(zip(NORMS, (grads, update), strict=True))
+        norms: dict[str, PyTree] = dict(zip(NORMS, (grads, update), strict=True))
         found = {"batch_loss": loss, **{name: optax.tree.norm(norms[name]) for name in also}}
         return optax.apply_updates(params, update), memory, found
 

@@ -225,7 +225,8 @@ def _solve(
     )
     made = _heads(problem, final, init.residual)
     A, D = final.Y if len(final.Y) == 2 else (None, None)
-    layer = Layer(made.Y, made.Z, *final.Z, A, D)
+    Q, K = final.Z
+    layer = Layer(made.Y, made.Z, Q, K, A, D)
     return solved.trajectory(named("factors", context is not None), layer)
 
 

@@ -54,7 +54,7 @@ class Rescaled(eqx.Module):
 
     def flow_time(self, steps: Float[AnyArray, "*S"]) -> Float[Array, "*S"]:
         """u after `steps` optimiser steps, which never falls."""
-        u = self.Y.peak_steps(steps)
+        u = jnp.asarray(self.Y.peak_steps(steps))
         # Where the rate vanishes, a difference of integrals may round downwards.
         return u if u.ndim == 0 else jax.lax.cummax(u)
 

@@ -125,7 +125,7 @@ def _solve(
         h = closed_form.h(visits, clock.rate * clock.eta_y, task.M)
         source = "fixed_attention"
     else:
-        pace = dataclasses.replace(clock.Y, peak=1.0).rate(jnp.arange(steps))
+        pace = jnp.asarray(dataclasses.replace(clock.Y, peak=1.0).rate(jnp.arange(steps)))
         every = h_star(task.prior * clock.eta_y, task.M, steps, optimizer.momentum, pace=pace)
         h = every[jnp.floor(times).astype(int)]
         source = "fixed_attention-discrete"

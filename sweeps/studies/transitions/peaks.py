@@ -123,7 +123,8 @@ def effective_rates(
     if problem:
         raise ValueError(problem)
     clock = Rescaled.of(optimizer)
-    return clock.rate * jnp.asarray(clock.eta_y), clock.rate * jnp.asarray(clock.eta_z)
+    rate = jnp.asarray(clock.rate)
+    return rate * jnp.asarray(clock.eta_y), rate * jnp.asarray(clock.eta_z)
 
 
 def _decoder(training: Training) -> tuple[jax.Array, jax.Array, int]:

@@ -34,7 +34,7 @@ class Fixed(NamedTuple):
     init: Literal["zero", "uniform"]
     dtype: DType
 
-    def rule(self, numbers: Mapping[str, ArrayLike]) -> Rule:
+    def rule(self, numbers: Mapping[str, Any]) -> Rule:
         """The update rule with these `numbers`, traced ones."""
         rule = dynsim.sgd(numbers["eta_y"], numbers["eta_z"])
         own = {name: numbers[name] for name in NUMBERS}
