@@ -9,12 +9,11 @@ from jaxtyping import PRNGKeyArray
 
 from dynsim import checks
 from dynsim.classes.task import SequenceClasses
-from dynsim.problem.checks import check_rule
 from dynsim.training.checkpoint import Checkpoint, checked_start
 from dynsim.training.course import Legs, legs_of
 from dynsim.training.recording import Record, Recording, Table
 from dynsim.training.rule import AnyRule, OptaxRule, Rule
-from dynsim.training.run_checks import checked_times
+from dynsim.training.run_checks import check_rule, checked_times
 from dynsim.trajectory import Times
 from dynsim.yz import finite_length
 from dynsim.yz import model as yz
