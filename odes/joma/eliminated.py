@@ -85,7 +85,7 @@ def solve_eliminated(
     :math:`z_0^2 \le c \sum_k v_{k0}^2`, that z is integrated as well.
     """
     checks.kind("init", init, Joint)
-    check_given(task, optimizer, init, shape, temperature)
+    optimizer = check_given(task, optimizer, init, shape, temperature)
     return run(
         _eliminated,
         task,
@@ -200,7 +200,7 @@ def solve_erf(
 ) -> Trajectory:
     """Theorem 2, from zero weights whatever `init`; the run is `Status.DIVERGED` from :math:`t^*`
     on. Otherwise as `odes.joma.flow.solve`."""
-    check_given(task, optimizer, None, shape, temperature)
+    optimizer = check_given(task, optimizer, None, shape, temperature)
     del init
     return run(
         _erf,

@@ -73,8 +73,7 @@ def solve(
         ValueError: naming the argument, its value and what is allowed, before compilation.
     """
     checks.kind("init", init, Joint)
-    optimizer = theory_rule(optimizer)
-    check_given(task, optimizer, init, shape, temperature)
+    optimizer = check_given(task, optimizer, init, shape, temperature)
     return run(
         _solve,
         task,
@@ -96,14 +95,16 @@ def check_given(
     init: Joint | None,
     shape: Shape,
     temperature: Real[Number, ""],
-) -> None:
-    """Raise `ValueError` for arguments that are not what `solve` takes; None is a start that is not
-    read."""
+) -> Rule:
+    """The rule with rates for Y and Z; raises `ValueError` for arguments that are not what `solve`
+    takes. None is a start that is not read."""
     check_task(task, shape)
+    optimizer = theory_rule(optimizer)
     checks.scalars("optimizer", optimizer)
     check_init(init, task)
     checks.scalar("temperature", temperature)
     check_numbers(0.0, temperature)
+    return optimizer
 
 
 def started(init: Joint, temperature: Real[Number, ""], dtype: DType) -> tuple[Joint, Array]:

@@ -44,6 +44,7 @@ from dynsim.training.rule import Rule
 from dynsim.trajectory import Times, Trajectory
 from dynsim.yz import model as yz
 from dynsim.yz import observables
+from dynsim.yz.checks import theory_rule
 from dynsim.yz.observables import DEFAULT_RECORD
 from odes.formulas import coefficients, decoder, growth
 from odes.solver.integrate import integrate, run
@@ -94,7 +95,7 @@ def solve(
         ValueError: naming the argument, its value and what is allowed, before compilation.
     """
     checks.kind("task", task, SequenceClasses)
-    checks.kind("optimizer", optimizer, Rule)
+    optimizer = theory_rule(optimizer)
     checks.choice("clock", clock, ("sgd", "paper"))
     trajectory = run(
         _solve,

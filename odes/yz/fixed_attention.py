@@ -34,6 +34,7 @@ from dynsim.training.rule import Kind, Rule
 from dynsim.trajectory import Times, Trajectory
 from dynsim.yz import model as yz
 from dynsim.yz import observables
+from dynsim.yz.checks import theory_rule
 from dynsim.yz.observables import DEFAULT_RECORD
 from odes.formulas import decoder as closed_form
 from odes.formulas.discrete_decoder import h_star
@@ -77,7 +78,7 @@ def solve(
         ValueError: naming the argument, its value and what is allowed, before compilation.
     """
     checks.kind("task", task, SequenceClasses)
-    checks.kind("optimizer", optimizer, Rule)
+    optimizer = theory_rule(optimizer)
     checks.choice("decoder", decoder, ("closed", "discrete"))
     steps = None
     if decoder == "discrete":

@@ -31,6 +31,7 @@ from dynsim.training.rule import Rule
 from dynsim.trajectory import Times, Trajectory
 from dynsim.yz import model as yz
 from dynsim.yz import observables
+from dynsim.yz.checks import theory_rule
 from dynsim.yz.observables import DEFAULT_RECORD, Snapshot
 from odes.formulas import coefficients
 from odes.solver.integrate import integrate, run
@@ -65,7 +66,7 @@ def solve(
         ValueError: naming the argument, its value and what is allowed, before compilation.
     """
     checks.kind("task", task, SequenceClasses)
-    checks.kind("optimizer", optimizer, Rule)
+    optimizer = theory_rule(optimizer)
     return run(
         _solve,
         task,

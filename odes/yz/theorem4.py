@@ -43,6 +43,7 @@ from dynsim.training.rule import Rule
 from dynsim.trajectory import Times, Trajectory
 from dynsim.yz import model as yz
 from dynsim.yz import observables
+from dynsim.yz.checks import theory_rule
 from dynsim.yz.observables import DEFAULT_RECORD, Snapshot
 from odes.formulas import decoder, growth
 from odes.solver.integrate import integrate, run
@@ -85,7 +86,7 @@ def solve(
         ValueError: naming the argument, its value and what is allowed, before compilation.
     """
     checks.kind("task", task, SequenceClasses)
-    checks.kind("optimizer", optimizer, Rule)
+    optimizer = theory_rule(optimizer)
     checks.choice("clock", clock, ("sgd", "paper"))
     checks.real("eta_y", Rescaled.of(optimizer).eta_y, 0, open_minimum=True)
     return run(
