@@ -22,11 +22,9 @@ from dynsim.qkv.model import Embedded
 from dynsim.qkv.simulate import initial_embedded, simulate_embedded
 from dynsim.sparse_attention.deprecated import simulate_retrieval
 from dynsim.sparse_attention.retrieval import Retrieval, retrieval
-from dynsim.training.constant.clock import Clock
 from dynsim.training.constant.descent import Descent
-from dynsim.training.constant.optim import Optimizer, momentum
 from dynsim.training.rule import OptaxRule, Rule, from_optax
-from dynsim.training.rules import adam, adamw, rmsprop, sgd, sign
+from dynsim.training.rules import adam, adamw, momentum, rmsprop, sgd, sign
 from dynsim.trajectory import Status, Trajectory, log_times
 from dynsim.transformer.model import Transformer, TransformerSpec
 from dynsim.transformer.simulate import simulate_text
@@ -42,7 +40,6 @@ from dynsim.yz.simulate import initial_weights, simulate
 __all__ = [
     "PQ",
     "YZ",
-    "Clock",
     "Descent",
     "Embedded",
     "EmbeddedSpec",
@@ -53,7 +50,6 @@ __all__ = [
     "Network",
     "NoisySGD",
     "OptaxRule",
-    "Optimizer",
     "Problem",
     "Prompts",
     "Regression",

@@ -4,7 +4,6 @@ Checks run on concrete values only. A traced value (inside `jit`, `vmap` or `gra
 be looked at, so checks of its value are skipped there; shapes are always checked.
 """
 
-import dataclasses
 import functools
 import inspect
 import math
@@ -143,9 +142,9 @@ def scalar(field: str, value: Any) -> None:
 
 
 def scalars(field: str, tree: Any) -> None:
-    """Raise `ValueError` unless the leaves of a dataclass, all numbers, have no axes."""
-    for name in (each.name for each in dataclasses.fields(tree)):
-        scalar(f"{field}.{name}", getattr(tree, name))
+    """Raise `ValueError` unless the leaves of a tree, all numbers, have no axes."""
+    for path, leaf in jax.tree.leaves_with_path(tree):
+        scalar(field + jax.tree_util.keystr(path), leaf)
 
 
 def key(field: str, value: Any) -> None:

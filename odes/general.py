@@ -21,6 +21,7 @@ from odes.problem import Reduction, flow
 from odes.solver.flows import DESCRIBED, checked_flow
 from odes.solver.integrate import check_times, judge
 from odes.solver.posed import Flow
+from odes.solver.rescaled import undescribed
 from odes.solver.tolerances import Tolerances
 from odes.theory import Theory
 
@@ -38,8 +39,6 @@ TITLES: dict[Flow, tuple[str, bool]] = {
     "rmsprop": ("RMSProp flow", True),
 }
 """Title of each flow, and whether it is a variant of another one that is more exact."""
-SLOW = ("sgd", "momentum", "nesterov")
-"""Rules whose slow motion is that of SGD at the rate eta / (1 - mu)."""
 
 
 def flows(
@@ -197,14 +196,9 @@ def closed_form(
 def no_sgd(rule: Any) -> str | None:
     """Why a theory of SGD, which reads momentum as a rate, does not describe a rule."""
     checks.kind("rule", rule, Rule)
-    if rule.kind not in SLOW:
-        return f"rule = {rule.kind}: this theory describes {', '.join(SLOW)} only"
-    for option in ("decay", "clip", "noise"):
-        if getattr(rule, option) is not None:
-            return f"{option} = {getattr(rule, option)!r}: this theory describes none"
     if set(rule.schedules) != {""}:
         return "eta: has rates by group; this theory describes one for all weights"
-    return None
+    return undescribed(rule, "this theory")
 
 
 @eqx.filter_jit

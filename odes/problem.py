@@ -30,7 +30,7 @@ from dynsim.training.recording import Record, Recording
 from dynsim.training.rule import Rule
 from dynsim.trajectory import Static, Times
 from odes.solver.flows import Flow, checked_flow, integrate_flow
-from odes.solver.integrate import check_times
+from odes.solver.integrate import Solved, check_times
 from odes.solver.tolerances import Tolerances, checked_tolerances
 
 
@@ -95,6 +95,25 @@ class Reduction(NamedTuple):
     start: Callable[[Any, DType], PyTree]
     gradient: Callable[[Any, PyTree], PyTree]
     snapshot: Callable[[Any, PyTree], tuple[Any, ...]]
+
+
+def flow_of_rule(
+    gradient: Callable[[Any, PyTree], PyTree],
+    task: Any,
+    rule: Rule,
+    groups: PyTree,
+    initial: PyTree,
+    times: Float[Array, " S"],
+    **options: Any,
+) -> tuple[Solved, PyTree]:
+    """`integrate_flow` with the schedules and the weight decay of a rule that `checked_flow`
+    lets through; `groups` names the groups of weights, where it has rates by group."""
+
+    def decayed(task: Any, params: PyTree) -> PyTree:
+        found = gradient(task, params)
+        return found if rule.decoupled else rule.decayed(found, params)
+
+    return integrate_flow(decayed, task, Driven(rule, groups), initial, times, **options)
 
 
 def flow(
@@ -188,17 +207,16 @@ def _solve(
     if reduction is not None:
         return _reduced(given, rule, times, kind, record, tolerances, dtype, reduction)
     problem, parts = problem_in(given, dtype), started(given, key, init, dtype)
-    driven = Driven(rule, check_groups(problem, rule, parts))
 
-    def gradient(problem: Problem, params: PyTree) -> PyTree:
-        found = jax.grad(lambda p: problem.population_loss(parts.whole(p)))(params)
-        return found if rule.decoupled else rule.decayed(found, params)
+    def loss(params: PyTree, problem: Problem) -> Array:
+        return problem.population_loss(parts.whole(params))
 
     numbers, rest = eqx.partition(problem, eqx.is_array)
-    solved, last = integrate_flow(
-        lambda numbers, params: gradient(eqx.combine(numbers, rest), params),
+    solved, last = flow_of_rule(
+        lambda numbers, params: jax.grad(loss)(params, eqx.combine(numbers, rest)),
         numbers,
-        driven,
+        rule,
+        check_groups(problem, rule, parts),
         parts.params,
         times,
         flow=kind,
@@ -224,18 +242,15 @@ def _reduced(
     problem = problem_in(given, dtype)
     numbers, rest = eqx.partition(problem, eqx.is_array)
 
-    def gradient(numbers: Problem, state: PyTree) -> PyTree:
-        found = reduction.gradient(eqx.combine(numbers, rest), state)
-        return found if rule.decoupled else rule.decayed(found, state)
-
     def save(numbers: Problem, state: PyTree) -> dict[str, Array]:
         problem = eqx.combine(numbers, rest)
         return measured(problem, record, None, reduction.snapshot(problem, state))
 
-    solved, last = integrate_flow(
-        gradient,
+    solved, last = flow_of_rule(
+        lambda numbers, state: reduction.gradient(eqx.combine(numbers, rest), state),
         numbers,
-        Driven(rule, None),
+        rule,
+        None,
         reduction.start(problem, dtype),
         times,
         flow=kind,

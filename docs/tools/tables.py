@@ -105,15 +105,13 @@ def update_rules_table() -> str:
     for name in registry.BUILT_IN:
         system = registry.system(name)
         run = system.run()
-        rule = run.make_optimizer()
-        fields = [field.name for field in dataclasses.fields(rule)]
-        rates = ", ".join(f"`{field}`" for field in fields if field.startswith("eta"))
+        settings = [field.name for field in dataclasses.fields(run)]
+        rates = ", ".join(f"`{field}`" for field in settings if field.startswith("eta"))
         schedule = "constant"
-        if hasattr(rule, "rate"):
+        if isinstance(run.make_optimizer(), noisy_sgd.NoisySGD):
             controls = typing.get_args(noisy_sgd.Control)[1:]
             schedule = f"two stages, or one of the controls {_listed(controls)}"
         more = {"clip": "gradient clipping, `clip`", "decay": "weight decay, `decay`"}
-        settings = {field.name for field in dataclasses.fields(run)}
         also = ", ".join(text for field, text in more.items() if field in settings)
         rules = ", ".join(HEADS[each] for each in update_rules(system))
         rows.append([page_of(name), rules, rates, schedule, also or "–"])

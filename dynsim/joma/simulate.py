@@ -16,12 +16,13 @@ from dynsim.joma.observables import DEFAULT_RECORD, TRAINED, measure
 from dynsim.precision import DType, Number, cast, on_cpu, precision, settle
 from dynsim.training import keys
 from dynsim.training.checkpoint import Checkpoint, checked_start
-from dynsim.training.constant.optim import Optimizer
 from dynsim.training.course import Legs, legs_of
-from dynsim.training.loop import by_gradient, train
+from dynsim.training.loop import by_rule, train
 from dynsim.training.recording import Record, Recording
+from dynsim.training.rule import AnyRule, of_layer
 from dynsim.training.run_checks import checked_times
 from dynsim.trajectory import Times, Trajectory
+from dynsim.yz.checks import checked_rule
 from dynsim.yz.model import population
 from dynsim.yz.simulate import sampler
 
@@ -31,7 +32,7 @@ ABSURD_LOSS = 1e6
 
 def simulate_joma(
     task: SequenceClasses,
-    optimizer: Optimizer,
+    optimizer: AnyRule,
     key: PRNGKeyArray,
     *,
     shape: Shape = Shape(),  # noqa: B008  (immutable)
@@ -50,9 +51,9 @@ def simulate_joma(
 
     Args:
         task: sequence classes.
-        optimizer: `sgd`, `momentum` or `adam`: eta_y is the rate of the MLP's weights, eta_z that
-            of the attention logits; its numbers may be traced.
-        key: a threefry key for starting weights and sequences.
+        optimizer: any rule: eta_y is the rate of the MLP's weights, eta_z that of the attention
+            logits; its numbers may be traced.
+        key: a threefry key for starting weights, sequences and the rule's noise.
         shape: kinds of attention, activation and head.
         scale: standard deviation of a starting weight; may be traced.
         temperature: T of the attention, > 0; may be traced.
@@ -74,9 +75,10 @@ def simulate_joma(
     Raises:
         ValueError: naming the argument, its value and what is allowed, before compilation.
     """
-    check_arguments(task, optimizer, shape)
+    check_task(task, shape)
     checks.key("key", key)
     steps = checks.steps("steps", steps)
+    optimizer = checked_rule(optimizer, steps, key, resumable=bool(checkpoint))
     check_sizes(length, batch)
     checks.scalar("scale", scale)
     checks.scalar("temperature", temperature)
@@ -107,11 +109,9 @@ def simulate_joma(
     return settle(trajectory)
 
 
-def check_arguments(task: SequenceClasses, optimizer: Optimizer, shape: Shape) -> None:
-    """Raise `ValueError` for a task, an update rule or a shape that is none, or several rules."""
+def check_task(task: SequenceClasses, shape: Shape) -> None:
+    """Raise `ValueError` for a task or a shape that is none."""
     checks.kind("task", task, SequenceClasses)
-    checks.kind("optimizer", optimizer, Optimizer)
-    checks.scalars("optimizer", optimizer)
     checks.kind("shape", shape, Shape)
 
 
@@ -169,7 +169,7 @@ def initial_joma(
 )
 def _run(
     task: SequenceClasses,
-    optimizer: Optimizer,
+    optimizer: AnyRule,
     key: PRNGKeyArray,
     scale: Array,
     temperature: Array,
@@ -188,7 +188,6 @@ def _run(
 ) -> Trajectory:
     init_key, data_key = keys.split(key)
     start: PyTree = initial(task, shape, init_key, scale, dtype) if init is None else init
-    rule = optimizer.transformation()
     if math.isinf(batch):
         of_step = lambda k: population(task)  # noqa: E731
     else:
@@ -202,8 +201,8 @@ def _run(
 
     return train(
         start,
-        rule.init(start),
-        by_gradient(loss_and_grad, rule),
+        optimizer.init(start),
+        by_rule(loss_and_grad, optimizer, init_key, of_layer(start)),
         lambda params, seen: (record(measure(task, params, shape, temperature)), seen),
         times,
         steps=steps,

@@ -10,7 +10,6 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, PRNGKeyArray, PyTree
 
-from dynsim import checks
 from dynsim.precision import DType
 from dynsim.problem.base import Measured, Problem, narrowed
 from dynsim.training.recording import BATCH_LOSS, RELATIVE_LOSS, Record, Recording, Table
@@ -64,19 +63,6 @@ def check_parts(problem: Problem, finite: bool, given: bool) -> None:
         raise ValueError(f"{name}: has no method {missing[0]!r}, which a finite batch needs{also}")
     if not finite and not problem.has("population_loss"):
         raise ValueError(f"batch = inf: {name} has no method 'population_loss', which it needs")
-
-
-def check_rule(rule: AnyRule, steps: int, resumable: bool) -> None:
-    """Raise `ValueError` for a schedule that ends after the run, unless that can be resumed."""
-    for group, each in rule.schedules.items():
-        length = each.length
-        if resumable or checks.is_traced(length) or np.max(length) <= steps:
-            continue
-        name = f"eta[{group!r}]" if group else "eta"
-        raise ValueError(
-            f"{name}: its schedule is {np.max(length):g} steps long, the run has steps = {steps}; "
-            "shorten it, or set checkpoint = True for a run that is to be resumed"
-        )
 
 
 def check_single(field: str, tree: PyTree) -> None:

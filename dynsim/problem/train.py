@@ -22,7 +22,6 @@ from dynsim.problem.checks import (
     check_init,
     check_loss,
     check_parts,
-    check_rule,
     check_single,
     measured,
     recorded,
@@ -32,7 +31,7 @@ from dynsim.training.checkpoint import Checkpoint, checked_start
 from dynsim.training.course import Legs, legs_of
 from dynsim.training.recording import Record, Recording
 from dynsim.training.rule import AnyRule, OptaxRule, Rule
-from dynsim.training.run_checks import checked_times
+from dynsim.training.run_checks import check_rule, checked_times
 from dynsim.trajectory import Static, Times, Trajectory
 
 ABSURD_LOSS = 1e3

@@ -24,10 +24,10 @@ from dynsim.qkv.init import WEIGHTS, EmbeddedSpec, check_weights, draw
 from dynsim.qkv.model import Embedded
 from dynsim.training import keys
 from dynsim.training.checkpoint import Checkpoint
-from dynsim.training.constant.optim import Optimizer
 from dynsim.training.course import Legs
-from dynsim.training.loop import DIVERGED_LOSS, by_gradient, train
+from dynsim.training.loop import DIVERGED_LOSS, by_rule, train
 from dynsim.training.recording import Record, Recording
+from dynsim.training.rule import AnyRule, of_layer
 from dynsim.trajectory import Times, Trajectory
 from dynsim.yz import finite_length, sampling
 from dynsim.yz import model as yz
@@ -40,8 +40,8 @@ class Trained(NamedTuple):
     """The weights that are trained, by the learning rate that they have.
 
     Attributes:
-        Y: those of the decoder, U, W_V and D, at `eta_y`.
-        Z: those of the attention, W_Q and W_K, at `eta_z`.
+        Y: those of the decoder, U, W_V and D.
+        Z: those of the attention, W_Q and W_K.
     """
 
     Y: dict[str, Array]
@@ -50,7 +50,7 @@ class Trained(NamedTuple):
 
 def simulate_embedded(
     task: SequenceClasses,
-    optimizer: Optimizer,
+    optimizer: AnyRule,
     key: PRNGKeyArray | None = None,
     *,
     init: EmbeddedSpec | Embedded,
@@ -69,10 +69,10 @@ def simulate_embedded(
 
     Args:
         task: the sequence classes.
-        optimizer: `sgd`, `momentum` or `adam`; `eta_y` is the rate of W_V, of D and of U, `eta_z`
-            that of W_Q and W_K. Its numbers may be traced.
+        optimizer: any rule; `eta_y` is the rate of W_V, of D and of U, `eta_z` that of W_Q and W_K.
+            Its numbers may be traced.
         key: a threefry key for starting weights and data, as in `simulate`, whose batches of
-            that key these are; may be None where neither is random.
+            that key these are; may be None where nothing is random.
         init: an `EmbeddedSpec`, whose weights are drawn from the key, or the weights themselves.
         steps: number of optimiser steps, >= 1.
         frozen: names of weights that stay as they are, of "U", "W_Q", "W_K", "W_V" and "D".
@@ -87,11 +87,9 @@ def simulate_embedded(
     Raises:
         ValueError: naming the argument, its value and what is allowed, before compilation.
     """
-    checks.kind("task", task, SequenceClasses)
-    checks.kind("optimizer", optimizer, Optimizer)
-    checks.scalars("optimizer", optimizer)
     given = checked_arguments(
         task,
+        optimizer,
         key,
         steps=steps,
         length=length,
@@ -124,7 +122,7 @@ def simulate_embedded(
     with precision(dtype, task, optimizer, key, init, slope, data):
         trajectory = _run(
             task.astype(dtype),
-            optimizer.astype(dtype),
+            given.rule.astype(dtype),
             given.key,
             jax.tree.map(jnp.asarray, init),
             None if slope is None else jnp.asarray(slope, dtype),
@@ -163,7 +161,7 @@ def initial_embedded(
 )
 def _run(
     task: SequenceClasses,
-    optimizer: Optimizer,
+    optimizer: AnyRule,
     key: PRNGKeyArray,
     init: EmbeddedSpec | Embedded,
     slope: Float[Array, ""] | None,
@@ -180,8 +178,9 @@ def _run(
     record: Recording,
     dtype: DType,
 ) -> Trajectory:
+    init_key, data_key = keys.split(key)
     if isinstance(init, EmbeddedSpec):
-        start = draw(task, init, keys.split(key)[0], dtype)
+        start = draw(task, init, init_key, dtype)
     else:
         start = jax.tree.map(lambda x: x.astype(dtype), init)
     if data is None and math.isinf(batch):
@@ -194,7 +193,7 @@ def _run(
             return finite_length.mean_loss(losses, task, context)
 
     else:
-        batch_key = keys.of_steps(keys.split(key)[1], steps)
+        batch_key = keys.of_steps(data_key, steps)
         if slope is None:
             sample = sampler(task, data, steps, length, batch, dtype, scatter=scatter)
         else:
@@ -204,12 +203,11 @@ def _run(
             examples: Any = sample(k, batch_key(k))
             return qkv.loss(_merge(start, trained), task, examples)
 
-    rule = optimizer.transformation()
     trained = _trained(start, frozen)
     trajectory = train(
         trained,
-        rule.init(trained),
-        by_gradient(jax.value_and_grad(loss), rule),
+        optimizer.init(trained),
+        by_rule(jax.value_and_grad(loss), optimizer, init_key, of_layer(trained)),
         lambda trained, seen: (
             record(task, qkv_observables.measure(task, _merge(start, trained))),
             seen,

@@ -12,7 +12,7 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 import optax
-from jaxtyping import Array, Bool, Float, Int, PyTree, Real
+from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray, PyTree, Real
 
 from dynsim.precision import DType, Number
 from dynsim.training import relative_loss
@@ -25,12 +25,15 @@ from dynsim.training.course import (
     in_legs,
 )
 from dynsim.training.recording import RELATIVE_LOSS
+from dynsim.training.rule import AnyRule
 from dynsim.trajectory import Status, Trajectory
 
 DIVERGED_LOSS = 10.0
 """A run counts as diverged while its batch loss exceeds this many times log M, the loss of
 guessing uniformly."""
 
+NORMS = ("gradient_norm", "update_norm")
+"""Euclidean norms over all weights that a step may record."""
 LossAndGradient = Callable[[PyTree, Int[Array, ""]], tuple[Float[Array, "*B"], PyTree]]
 Found = Float[Array, "*B"] | dict[str, Array] | None
 Step = Callable[[PyTree, PyTree, Int[Array, ""]], tuple[PyTree, PyTree, Found]]
@@ -64,6 +67,39 @@ def by_gradient(gradient: LossAndGradient, rule: optax.GradientTransformation) -
         loss, grads = gradient(params, k)
         updates, memory = rule.update(grads, memory, params)
         return optax.apply_updates(params, updates), memory, loss
+
+    return step
+
+
+def by_rule(
+    gradient: LossAndGradient,
+    rule: AnyRule,
+    key: PRNGKeyArray | None = None,
+    groups: PyTree = None,
+    also: tuple[str, ...] = (),
+) -> Step:
+    """The step of a rule on (weights, k) -> loss and gradient.
+
+    Args:
+        key: of the starting weights, for the noise of the rule if it has some.
+        groups: the groups of weights, where the rule has rates by group.
+        also: of `NORMS`, those that the step finds besides the loss.
+    """
+    noise_key = None
+    if rule.noise is not None:
+        assert key is not None
+        # A key that no step of the data and no split of the start has.
+        noise_key = jax.random.fold_in(key, 2**32 - 1)
+
+    def step(
+        params: PyTree, memory: PyTree, k: Int[Array, ""]
+    ) -> tuple[PyTree, PyTree, dict[str, Array]]:
+        loss, grads = gradient(params, k)
+        noise = None if noise_key is None else jax.random.fold_in(noise_key, k)
+        update, memory = rule.update(grads, memory, params, k, noise, groups)
+        norms: dict[str, PyTree] = dict(zip(NORMS, (grads, update), strict=True))
+        found = {"batch_loss": loss, **{name: optax.tree.norm(norms[name]) for name in also}}
+        return optax.apply_updates(params, update), memory, found
 
     return step
 

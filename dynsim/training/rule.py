@@ -21,6 +21,7 @@ Step k changes the weights p by the gradient g of its batch in this order:
 Every number may be traced: one compiled program serves a whole grid.
 """
 
+import dataclasses
 from collections.abc import Callable, Mapping
 from typing import Literal
 
@@ -32,9 +33,18 @@ from jaxtyping import Array, Int, PRNGKeyArray, PyTree, Real
 
 from dynsim import checks
 from dynsim.precision import AnyArray, Number, cast
-from dynsim.training.schedule import Schedule
+from dynsim.training.schedule import Constant, Schedule
 
 Kind = Literal["sgd", "momentum", "nesterov", "sign", "rmsprop", "adam"]
+NUMBERS: dict[Kind, tuple[str, ...]] = {
+    "sgd": (),
+    "momentum": ("momentum",),
+    "nesterov": ("momentum",),
+    "sign": ("momentum",),
+    "rmsprop": ("b2", "eps"),
+    "adam": ("b1", "b2", "eps"),
+}
+"""The numbers that each kind reads."""
 Eta = Schedule | Callable[[Array], Array] | Number
 """A learning rate: a number, a schedule, or a function of the step."""
 Etas = Eta | Mapping[str, Eta]
@@ -86,6 +96,12 @@ class Rule(eqx.Module):
         return self.kind in ("sign", "rmsprop", "adam")
 
     @property
+    def is_elementwise(self) -> bool:
+        """Whether it treats each weight by itself, so that equal ones with equal gradients stay
+        equal."""
+        return self.clip is None and self.noise is None
+
+    @property
     def schedules(self) -> dict[str, Schedule]:
         """The learning rates by group; the name of a rate for all weights is empty."""
         return self.eta if isinstance(self.eta, dict) else {"": self.eta}
@@ -110,6 +126,21 @@ class Rule(eqx.Module):
         if isinstance(self.eta, dict):
             return {name: value(each) for name, each in self.eta.items()}
         return value(self.eta)
+
+    def of_groups(self, *groups: str) -> "Rule":
+        """The same rule with a rate for each of the groups, where it has one for all weights.
+
+        Raises:
+            ValueError: for a rule with rates for other groups than these.
+        """
+        if not isinstance(self.eta, dict):
+            return dataclasses.replace(self, eta=dict.fromkeys(groups, self.eta))
+        if set(self.eta) != set(groups):
+            given, needed = (", ".join(map(repr, sorted(each))) for each in (self.eta, groups))
+            raise ValueError(
+                f"eta: has rates for {given}, must be for {needed}, or for all weights"
+            )
+        return self
 
     def astype(self, dtype: str) -> "Rule":
         """The same rule with its numbers as JAX arrays of `dtype`."""
@@ -175,6 +206,23 @@ class Rule(eqx.Module):
             lambda name, part: jax.tree.map(lambda d: -rate[name] * d, part), groups, direction
         )
 
+    def __repr__(self) -> str:
+        rates = {f"eta_{n.lower()}" if n else "eta": each for n, each in self.schedules.items()}
+        shown = {
+            **{name: _number(each) for name, each in rates.items()},
+            **{name: getattr(self, name) for name in NUMBERS[self.kind]},
+            **{name: getattr(self, name) for name in ("decay", "clip", "noise")},
+        }
+        if self.decoupled:
+            shown["decoupled"] = True
+        given = (f"{name}={value}" for name, value in shown.items() if value is not None)
+        return f"{self.kind}({', '.join(given)})"
+
+
+def _number(eta: Schedule) -> object:
+    """The rate, where it is constant."""
+    return eta.peak if isinstance(eta, Constant) and eta.warmup is None else eta
+
 
 class OptaxRule(eqx.Module):
     """An optax transformation as a rule. Build one with `dynsim.from_optax`.
@@ -195,6 +243,16 @@ class OptaxRule(eqx.Module):
     @property
     def noise(self) -> None:
         """The transformation draws its own."""
+
+    @property
+    def is_elementwise(self) -> bool:
+        """Not known."""
+        return False
+
+    def of_groups(self, *groups: str) -> "OptaxRule":
+        """The same rule: its rates are its own."""
+        del groups
+        return self
 
     def astype(self, dtype: str) -> "OptaxRule":
         """The same rule with its numbers as JAX arrays of `dtype`."""
@@ -229,6 +287,11 @@ class OptaxRule(eqx.Module):
 
 
 AnyRule = Rule | OptaxRule
+
+
+def of_layer(params: PyTree) -> PyTree:
+    """The groups of weights "Y" and "Z", which are fields of `params`."""
+    return eqx.tree_at(lambda tree: (tree.Y, tree.Z), params, ("Y", "Z"))
 
 
 def from_optax(

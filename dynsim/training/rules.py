@@ -9,7 +9,7 @@ these for each group of weights by name, as in `{"Y": 1.0, "Z": 0.1}`. All of th
     noise      standard deviation of normal noise on each entry of the gradient, or None
 
 in the order that `dynsim.training.rule` describes. All numbers may be traced. Two positional rates,
-or `eta_y` and `eta_z`, are those of the attention layer in Y and Z, whose rules are constant.
+or `eta_y` and `eta_z`, are those of the groups "Y" and "Z" of an attention layer.
 """
 
 from collections.abc import Mapping
@@ -18,8 +18,7 @@ from typing import Any
 from jaxtyping import Real
 
 from dynsim.precision import Number
-from dynsim.training.constant.optim import Optimizer
-from dynsim.training.rule import Etas, Kind, Rule
+from dynsim.training.rule import Eta, Etas, Kind, Rule
 from dynsim.training.schedule import as_schedule
 
 Some = Real[Number, "*#P"]
@@ -27,19 +26,19 @@ Some = Real[Number, "*#P"]
 
 def sgd(
     eta: Etas | None = None,
-    eta_z: Some | None = None,
+    eta_z: Eta | None = None,
     *,
-    eta_y: Some | None = None,
+    eta_y: Eta | None = None,
     momentum: Some | None = None,
     nesterov: bool = False,
     **options: Any,
-) -> Any:
+) -> Rule:
     r"""(Stochastic) gradient descent, with heavy-ball or Nesterov momentum if `momentum` is given.
 
     Args:
         eta: learning rate per step on the batch-mean loss: a number, a schedule, a function of the
             step, or these by group of weights.
-        eta_y, eta_z: in its place, the rates of Y and of Z of the attention layer.
+        eta_y, eta_z: in its place, the rates of Y and of Z of an attention layer.
         momentum: :math:`\mu` of the velocity v <- mu v + g, in [0, 1), without dampening.
         nesterov: whether the step looks ahead along the velocity.
         **options: `decay`, `decoupled`, `clip`, `noise`, see `dynsim.training.rules`.
@@ -50,24 +49,33 @@ def sgd(
     Example:
         >>> dynsim.sgd(0.1, momentum=0.9, nesterov=True, decay=1e-4)
     """
-    if eta_y is not None or eta_z is not None:
-        return Optimizer(**_pair(eta, eta_y, eta_z), **options)
     if nesterov and momentum is None:
         raise ValueError("nesterov = True: needs momentum")
     kind: Kind = "sgd" if momentum is None else "nesterov" if nesterov else "momentum"
-    return _rule(kind, eta, momentum=0.0 if momentum is None else momentum, **options)
+    momentum = 0.0 if momentum is None else momentum
+    return _rule(kind, _etas(eta, eta_y, eta_z), momentum=momentum, **options)
+
+
+def momentum(eta_y: Eta, eta_z: Eta, momentum: Some = 0.9, **options: Any) -> Rule:
+    r"""Heavy-ball momentum, :math:`v \leftarrow \mu v + g`, :math:`p \leftarrow p - \eta v`, of an
+    attention layer: `sgd` with `momentum`, of which the rest are the options.
+
+    Raises:
+        ValueError: for a number out of its range, naming the field.
+    """
+    return sgd(eta_y, eta_z, momentum=momentum, **options)
 
 
 def adam(
     eta: Etas | None = None,
-    eta_z: Some | None = None,
+    eta_z: Eta | None = None,
     b1: Some = 0.9,
     b2: Some = 0.999,
     eps: Some = 1e-8,
     *,
-    eta_y: Some | None = None,
+    eta_y: Eta | None = None,
     **options: Any,
-) -> Any:
+) -> Rule:
     r"""Adam with bias correction, epsilon outside of the square root.
 
     Args:
@@ -79,10 +87,7 @@ def adam(
     Raises:
         ValueError: for a number out of its range, naming the field.
     """
-    if eta_y is not None or eta_z is not None:
-        pair = _pair(eta, eta_y, eta_z)
-        return Optimizer(**pair, b1=b1, b2=b2, eps=eps, kind="adam", **options)
-    return _rule("adam", eta, b1=b1, b2=b2, eps=eps, **options)
+    return _rule("adam", _etas(eta, eta_y, eta_z), b1=b1, b2=b2, eps=eps, **options)
 
 
 def adamw(
@@ -132,12 +137,14 @@ def sign(eta: Etas, *, momentum: Some = 0.0, **options: Any) -> Rule:
     return _rule("sign", eta, momentum=momentum, **options)
 
 
-def _pair(eta: Any, eta_y: Some | None, eta_z: Some | None) -> dict[str, Any]:
-    first = eta if eta_y is None else eta_y
-    for name, value in (("eta_y", first), ("eta_z", eta_z)):
+def _etas(eta: Etas | None, eta_y: Eta | None, eta_z: Eta | None) -> Etas | None:
+    if eta_y is None and eta_z is None:
+        return eta
+    rates = {"eta_y": eta if eta_y is None else eta_y, "eta_z": eta_z}
+    for name, value in rates.items():
         if value is None:
             raise ValueError(f"{name} = None: must be given with the other rate")
-    return {"eta_y": first, "eta_z": eta_z}
+    return {"Y": as_schedule("eta_y", rates["eta_y"]), "Z": as_schedule("eta_z", rates["eta_z"])}
 
 
 def _rule(kind: Kind, eta: Etas | None, **options: Any) -> Rule:

@@ -1,10 +1,11 @@
-"""What every training requires of the times at which it records."""
+"""What every training requires of its rule, and of the times at which it records."""
 
 import numpy as np
 
 from dynsim import checks
 from dynsim.training.checkpoint import Checkpoint
 from dynsim.training.recording import RELATIVE_LOSS, Recording
+from dynsim.training.rule import AnyRule
 from dynsim.trajectory import Times, log_times
 
 
@@ -63,3 +64,16 @@ def check_step_times(times: Times, steps: int) -> None:
         raise ValueError(f"times = {times!r}: must be a non-empty list of whole steps")
     if array[0] < 0 or array[-1] > steps or (np.diff(array) <= 0).any():
         raise ValueError(f"times = {times!r}: must increase within [0, steps = {steps}]")
+
+
+def check_rule(rule: AnyRule, steps: int, resumable: bool) -> None:
+    """Raise `ValueError` for a schedule that ends after the run, unless that can be resumed."""
+    for group, each in rule.schedules.items():
+        length = each.length
+        if resumable or checks.is_traced(length) or np.max(length) <= steps:
+            continue
+        name = f"eta[{group!r}]" if group else "eta"
+        raise ValueError(
+            f"{name}: its schedule is {np.max(length):g} steps long, the run has steps = {steps}; "
+            "shorten it, or set checkpoint = True for a run that is to be resumed"
+        )

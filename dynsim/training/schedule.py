@@ -7,6 +7,7 @@ eta''/24 a step otherwise [ours].
 """
 
 import abc
+import dataclasses
 from collections.abc import Callable
 from typing import NamedTuple
 
@@ -77,13 +78,17 @@ class Schedule(eqx.Module):
 
     def eta_time(self, steps: Real[Number, "*S"]) -> Float[AnyArray, "*S"]:
         """Integral of `flow_rate` from 0: the sum of the rates of the first `steps` steps."""
+        return self.peak * self.peak_steps(steps)
+
+    def peak_steps(self, steps: Real[Number, "*S"]) -> Float[AnyArray, "*S"]:
+        """How many steps at the peak rate the first `steps` steps amount to."""
         t = jnp.asarray(steps)
         total, begin = jnp.zeros_like(t, dtype=jnp.result_type(t, float)), 0.0
         for until, _, integral in self.pieces():
             left, right = (jnp.clip(t, None, end) - 0.5 for end in (begin, until))
             total += jnp.where(t > begin, integral(right) - integral(left), 0.0)
             begin = jnp.maximum(begin, until)
-        return self.peak * total
+        return total
 
     def jumps(self) -> tuple[Real[Number, ""], ...]:
         """Steps at which a solver has to start anew, as the rate or its slope jumps there."""
@@ -104,6 +109,12 @@ class Constant(Schedule):
 
     def after_warmup(self) -> tuple[Piece, ...]:
         return (_constant(jnp.inf, 1),)
+
+    def peak_steps(self, steps: Real[Number, "*S"]) -> Float[AnyArray, "*S"]:
+        if self.warmup is not None:
+            return super().peak_steps(steps)
+        # Without the rounding of a difference of integrals.
+        return jnp.asarray(steps, jnp.result_type(steps, float))
 
 
 class Fall(Schedule):
@@ -247,6 +258,14 @@ class OfStep(Schedule):
             )
 
         return (Piece(jnp.inf, self.function, unknown),)
+
+
+def proportional(first: Schedule, second: Schedule) -> bool:
+    """Whether two schedules differ in their peaks alone. Traced numbers are not looked at."""
+    shapes = [dataclasses.replace(each, peak=1.0) for each in (first, second)]
+    alike = jax.tree.structure(shapes[0]) == jax.tree.structure(shapes[1])
+    pairs = zip(*map(jax.tree.leaves, shapes), strict=alike)
+    return alike and (checks.is_traced(shapes) or all(np.array_equal(a, b) for a, b in pairs))
 
 
 def _constant(until: Real[Number, ""], height: Real[Number, ""]) -> Piece:

@@ -16,12 +16,13 @@ from jaxtyping import Array, Int, PRNGKeyArray, PyTree
 from dynsim import checks
 from dynsim.classes.corpus import sample_windows
 from dynsim.precision import DType, cast, precision, settle
+from dynsim.problem.checks import check_single
 from dynsim.training import keys
 from dynsim.training.checkpoint import Checkpoint, checked_start
-from dynsim.training.constant.descent import Descent
-from dynsim.training.loop import DIVERGED_LOSS, by_gradient, train
+from dynsim.training.loop import DIVERGED_LOSS, by_rule, train
 from dynsim.training.recording import Record, Recording
-from dynsim.training.run_checks import checked_times
+from dynsim.training.rule import AnyRule, OptaxRule, Rule
+from dynsim.training.run_checks import check_rule, checked_times
 from dynsim.trajectory import Times, Trajectory
 from dynsim.transformer import model as transformer
 from dynsim.transformer import observables as text_observables
@@ -33,7 +34,7 @@ from dynsim.transformer.task import Text
 def simulate_text(
     task: Text,
     sizes: TransformerSpec,
-    optimizer: Descent,
+    optimizer: AnyRule,
     key: PRNGKeyArray,
     *,
     steps: int,
@@ -50,7 +51,7 @@ def simulate_text(
     Args:
         task: training text, held-out text and prompts.
         sizes: the transformer; `sizes.length` is the number T of tokens of a window.
-        optimizer: the rule, one learning rate for all weights; its numbers may be traced.
+        optimizer: the rule, such as `dynsim.sgd(0.5)`; its numbers may be traced.
         key: a threefry key for starting weights and windows. Runs with one key and different
             learning rates start alike and see the same windows.
         steps: number of optimiser steps, >= 1.
@@ -77,8 +78,8 @@ def simulate_text(
         ValueError: naming the argument, its value and what is allowed, before compilation.
     """
     checks.kind("task", task, Text)
-    checks.kind("optimizer", optimizer, Descent)
-    checks.scalars("optimizer", optimizer)
+    checks.kind("optimizer", optimizer, Rule, OptaxRule)
+    check_single("optimizer", optimizer)
     checks.key("key", key)
     steps = checks.steps("steps", steps)
     batch = checks.integer("batch", batch, 1)
@@ -86,6 +87,7 @@ def simulate_text(
     recording = text_observables.TRAINED.resolve(record)
     start = checked_start(checkpoint)
     times = checked_times(times, steps, recording, start)
+    check_rule(optimizer, steps, bool(checkpoint))
     _check_sizes(task, sizes)
     if init is not None:
         _check_init(init, sizes)
@@ -118,7 +120,7 @@ def spaced_windows(tokens: Int[Array, " E"], length: int, number: int) -> Int[Ar
 )
 def _run(
     task: Text,
-    optimizer: Descent,
+    optimizer: AnyRule,
     key: PRNGKeyArray,
     init: Transformer | None,
     times: Int[Array, " S"],
@@ -135,7 +137,6 @@ def _run(
     model: PyTree = Transformer(sizes, init_key, dtype) if init is None else init
     train_tokens, prompts = jnp.asarray(task.train), jnp.asarray(task.prompts)
     held_out = spaced_windows(jnp.asarray(task.held_out), sizes.length, num_held_out)
-    rule = optimizer.transformation()
 
     def loss_and_grad(model: Transformer, k: Array) -> tuple[Array, Transformer]:
         batch_key = jax.random.fold_in(data_key, k)
@@ -148,8 +149,8 @@ def _run(
 
     trajectory = train(
         model,
-        rule.init(model),
-        by_gradient(loss_and_grad, rule),
+        optimizer.init(model),
+        by_rule(loss_and_grad, optimizer, init_key),
         observe,
         jnp.append(times, jnp.int32(steps)),
         steps=None,

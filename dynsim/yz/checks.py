@@ -12,7 +12,8 @@ from dynsim.classes.task import SequenceClasses
 from dynsim.training.checkpoint import Checkpoint, checked_start
 from dynsim.training.course import Legs, legs_of
 from dynsim.training.recording import Record, Recording, Table
-from dynsim.training.run_checks import checked_times
+from dynsim.training.rule import AnyRule, OptaxRule, Rule
+from dynsim.training.run_checks import check_rule, checked_times
 from dynsim.trajectory import Times
 from dynsim.yz import finite_length
 from dynsim.yz import model as yz
@@ -25,6 +26,7 @@ MOST_TOKENS = 2**30
 class Arguments(NamedTuple):
     """What training in either parametrisation makes of the arguments that both have."""
 
+    rule: AnyRule
     key: PRNGKeyArray
     steps: int
     length: int | float
@@ -37,6 +39,7 @@ class Arguments(NamedTuple):
 
 def checked_arguments(
     task: SequenceClasses,
+    rule: AnyRule,
     key: PRNGKeyArray | None,
     *,
     steps: int,
@@ -58,7 +61,9 @@ def checked_arguments(
     Raises:
         ValueError: naming the argument, its value and what is allowed.
     """
+    checks.kind("task", task, SequenceClasses)
     steps = checks.steps("steps", steps)
+    rule = checked_rule(rule, steps, key, resumable=bool(checkpoint))
     if key is not None:
         checks.key("key", key)
     length = checks.count_or_inf("length", length, 2)
@@ -82,7 +87,26 @@ def checked_arguments(
             raise ValueError(f"key = None: sampling batch = {batch} sequences needs a key")
         key = jax.random.key(0)
     legs = legs_of(times, steps, start)
-    return Arguments(key, steps, length, batch, times, recording, start, legs)
+    return Arguments(rule, key, steps, length, batch, times, recording, start, legs)
+
+
+def checked_rule(
+    rule: AnyRule, steps: int, key: PRNGKeyArray | None, *, resumable: bool
+) -> AnyRule:
+    """The rule of a training with rates for Y and Z; raises `ValueError` for what is no rule or
+    several, for rates of other groups, and for noise without a key."""
+    checks.kind("optimizer", rule, Rule, OptaxRule)
+    checks.scalars("optimizer", rule)
+    check_rule(rule, steps, resumable)
+    if rule.noise is not None and key is None:
+        raise ValueError("key = None: the noise of the optimizer needs one")
+    return rule.of_groups("Y", "Z")
+
+
+def theory_rule(rule: Rule) -> Rule:
+    """The rule of a theory with rates for Y and Z; raises `ValueError` as `checked_rule`."""
+    checks.kind("optimizer", rule, Rule)
+    return rule.of_groups("Y", "Z")
 
 
 def check_weights(weights: yz.YZ | None, task: SequenceClasses) -> None:

@@ -20,10 +20,10 @@ from dynsim.classes.task import SequenceClasses
 from dynsim.precision import DType, cast, on_cpu, precision, settle
 from dynsim.training import keys
 from dynsim.training.checkpoint import Checkpoint
-from dynsim.training.constant.optim import Optimizer
 from dynsim.training.course import Legs
-from dynsim.training.loop import DIVERGED_LOSS, by_gradient, train
+from dynsim.training.loop import DIVERGED_LOSS, by_rule, train
 from dynsim.training.recording import Record, Recording
+from dynsim.training.rule import AnyRule, of_layer
 from dynsim.trajectory import Times, Trajectory
 from dynsim.yz import finite_length, observables, sampling, support
 from dynsim.yz import model as yz
@@ -37,7 +37,7 @@ Sampler = Callable[[Int[Array, ""], PRNGKeyArray], yz.Examples]
 
 def simulate(
     task: SequenceClasses,
-    optimizer: Optimizer,
+    optimizer: AnyRule,
     key: PRNGKeyArray | None = None,
     *,
     steps: int,
@@ -54,8 +54,10 @@ def simulate(
 
     Args:
         task: the sequence classes.
-        optimizer: `sgd`, `momentum` or `adam`; its numbers may be traced.
-        key: a threefry key for starting weights and data; may be None where neither is random.
+        optimizer: any rule, with a rate for all weights or one each for the groups "Y" and "Z";
+            its numbers may be traced.
+        key: a threefry key for starting weights, data and the rule's noise; may be None where none
+            of them is random.
             The data depend on the key alone: runs with one key and different learning rates
             see the same batches.
         steps: number of optimiser steps, >= 1.
@@ -90,15 +92,9 @@ def simulate(
     Raises:
         ValueError: naming the argument, its value and what is allowed, before compilation.
     """
-    checks.kind("task", task, SequenceClasses)
-    checks.kind("optimizer", optimizer, Optimizer)
-    checks.scalars("optimizer", optimizer)
-    if isinstance(init, yz.YZ):
-        check_weights(init, task)
-    else:
-        checks.choice("init", init, ("zero", "uniform"))
     given = checked_arguments(
         task,
+        optimizer,
         key,
         steps=steps,
         length=length,
@@ -110,10 +106,14 @@ def simulate(
         drawn="init = 'uniform'" if init == "uniform" else None,
         checkpoint=checkpoint,
     )
+    if isinstance(init, yz.YZ):
+        check_weights(init, task)
+    else:
+        checks.choice("init", init, ("zero", "uniform"))
     with precision(dtype, task, optimizer, key, init, data):
         trajectory = _run(
             task.astype(dtype),
-            optimizer.astype(dtype),
+            given.rule.astype(dtype),
             given.key,
             jax.tree.map(jnp.asarray, init) if isinstance(init, yz.YZ) else None,
             jax.tree.map(jnp.asarray, data),
@@ -148,7 +148,7 @@ def initial_weights(
 )
 def _run(
     task: SequenceClasses,
-    optimizer: Optimizer,
+    optimizer: AnyRule,
     key: PRNGKeyArray,
     init: yz.YZ | None,
     data: yz.Examples | Batches | None,
@@ -170,6 +170,7 @@ def _run(
     else:
         params = initial_weights(task, init_kind, key, dtype)
     outputs = each(task)
+    init_key, data_key = keys.split(key)
     if data is None and math.isinf(batch):
         context = finite_length.contextual(length, dtype)
 
@@ -178,9 +179,9 @@ def _run(
             return finite_length.loss_and_grad(params, task, context)
 
     else:
-        if init is None and init_kind == "zero":
+        if init is None and init_kind == "zero" and optimizer.is_elementwise:
             outputs = merged(task, dtype)
-        batch_key = keys.of_steps(keys.split(key)[1], steps)
+        batch_key = keys.of_steps(data_key, steps)
         few = outputs.count is not None and not support.pays(task.support.shape[1], task.M)
         recorded = isinstance(data, yz.Examples)
         if not (few or recorded or math.isinf(length) or params.residual) and scatter:
@@ -206,11 +207,10 @@ def _run(
         return yz.YZ(outputs.spread(params.Y), params.Z, params.residual)
 
     params = yz.YZ(outputs.merge(params.Y), params.Z, params.residual)
-    rule = optimizer.transformation()
     found = train(
         params,
-        rule.init(params),
-        by_gradient(gradient, rule),
+        optimizer.init(params),
+        by_rule(gradient, optimizer, init_key, of_layer(params)),
         observe,
         times,
         steps=steps,

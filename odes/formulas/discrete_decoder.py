@@ -32,6 +32,8 @@ def h_star(
     M: Real[Number, ""],
     visits: int,
     momentum: Real[Number, ""] = 0.0,
+    *,
+    pace: Float[Array, "{visits}"] | None = None,
 ) -> Float[Array, "{visits}+1 *B"]:
     r""":math:`h^*(0), \dots, h^*(S)` for S = `visits`, elementwise in `eta_y`, in its precision.
 
@@ -40,6 +42,7 @@ def h_star(
         M: number of outputs, >= 2.
         visits: number of visits S, a Python integer >= 0.
         momentum: heavy-ball coefficient :math:`\mu` in [0, 1).
+        pace: factor on the learning rate of each visit; 1 if left out.
 
     Raises:
         ValueError: if `visits` is no integer >= 0.
@@ -49,13 +52,14 @@ def h_star(
     start = jnp.zeros(eta_y.shape, jnp.result_type(eta_y, M, momentum, float))
 
     def visit(
-        state: tuple[Float[Array, "*B"], Float[Array, "*B"]], _: None
+        state: tuple[Float[Array, "*B"], Float[Array, "*B"]], pace: Float[Array, ""] | None
     ) -> tuple[tuple[Float[Array, "*B"], Float[Array, "*B"]], Float[Array, "*B"]]:
         h, velocity = state
         # With e^{-M h} in place of e^{M h}, which overflows after a first step of any size.
         decayed = jnp.exp(-M * h)
         velocity = momentum * velocity + decayed / ((M - 1) * decayed + 1)
-        return ((h + eta_y * velocity).astype(start.dtype), velocity.astype(start.dtype)), h
+        rate = eta_y if pace is None else pace * eta_y
+        return ((h + rate * velocity).astype(start.dtype), velocity.astype(start.dtype)), h
 
-    (last, _), before = jax.lax.scan(visit, (start, start), length=visits)
+    (last, _), before = jax.lax.scan(visit, (start, start), pace, length=visits)
     return jnp.concatenate([before, last[None]])

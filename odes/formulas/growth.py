@@ -39,7 +39,7 @@ functions are elementwise and keep the precision of what they are given; rates m
 
 import functools
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -47,10 +47,11 @@ from jaxtyping import Array, Float, Real
 
 from dynsim import checks
 from dynsim.precision import Number
-from dynsim.training.constant.clock import Convention
 from odes.formulas import decoder
 
 Numbers = Real[Number, "..."]
+Convention = Literal["sgd", "paper"]
+"""How the drifts of classes add up, see above."""
 
 
 class Bounds(NamedTuple):

@@ -1,6 +1,6 @@
 """JoMA's Theorem 1 put to use: attention as a function of the MLP (arXiv:2310.00535).
 
-With rates eta_Y of V and eta_Z of z, c = eta_Z/eta_Y, and one query, along the flow
+With rates eta_Y of V and eta_Z of z, c = eta_Z/eta_Y constant, and one query, along the flow
 
     linear   z^2 = z_0^2 + c sum_k (v_k^2 - v_k0^2)                                      exact
     exp      z = z_0 + (c/(2T)) sum_k (v_k^2 - v_k0^2)                                   exact
@@ -23,7 +23,8 @@ Delta_kl = E[g_k x_l] and
 
     sqrt(c)/T |V_l| = sqrt 2 erfinv(sqrt(2/pi) (sqrt(c)/T) eta_Y |Delta_l| t)            Theorem 2
 
-for every token l, in finite time [ours: erf(v/sqrt 2), not erf(v/2); K nodes].
+for every token l, in finite time [ours: erf(v/sqrt 2), not erf(v/2); K nodes]. Under a schedule
+eta_Y t is the integral of the rate (`odes.solver.rescaled`).
 """
 
 import functools
@@ -39,13 +40,13 @@ from dynsim.joma import model
 from dynsim.joma.model import Hidden, Joint, Shape
 from dynsim.joma.observables import DEFAULT_RECORD, TABLE, measure
 from dynsim.precision import DType, Number
-from dynsim.training.constant.clock import Clock
-from dynsim.training.constant.optim import Optimizer
 from dynsim.training.recording import Record, Recording
+from dynsim.training.rule import Rule
 from dynsim.trajectory import Times, Trajectory
 from dynsim.yz.model import population
 from odes.joma.flow import check_given, started
 from odes.solver.integrate import integrate, judge, run
+from odes.solver.rescaled import Rescaled, undescribed
 from odes.solver.tolerances import Tolerances, checked_tolerances
 
 State = tuple[Hidden, Array | None]
@@ -53,11 +54,12 @@ State = tuple[Hidden, Array | None]
 
 
 def inapplicable(
-    task: SequenceClasses, optimizer: Optimizer, *, shape: Shape | None = None, erf: bool = False
+    task: SequenceClasses, optimizer: Rule, *, shape: Shape | None = None, erf: bool = False
 ) -> str | None:
     """Why attention cannot be eliminated, or Theorem 2 (`erf`) does not hold, or None."""
-    if optimizer.kind != "sgd":
-        return f"optimizer = {optimizer.kind}: only the flow of sgd conserves what Theorem 1 says"
+    problem = undescribed(optimizer, "the conservation law of Theorem 1", ("sgd",))
+    if problem:
+        return problem
     if task.num_queries > 1:
         return f"queries = {task.num_queries}: Theorem 1 gives only the sum over queries"
     if erf and shape is not None and shape != Shape("exp", "linear", "signal"):
@@ -67,7 +69,7 @@ def inapplicable(
 
 def solve_eliminated(
     task: SequenceClasses,
-    optimizer: Optimizer,
+    optimizer: Rule,
     times: Times,
     *,
     init: Joint,
@@ -83,7 +85,7 @@ def solve_eliminated(
     :math:`z_0^2 \le c \sum_k v_{k0}^2`, that z is integrated as well.
     """
     checks.kind("init", init, Joint)
-    check_given(task, optimizer, init, shape, temperature)
+    optimizer = check_given(task, optimizer, init, shape, temperature)
     return run(
         _eliminated,
         task,
@@ -117,7 +119,7 @@ def logits(
 @functools.partial(jax.jit, static_argnames=("shape", "record", "tolerances"))
 def _eliminated(
     task: SequenceClasses,
-    optimizer: Optimizer,
+    optimizer: Rule,
     times: Float[Array, " S"],
     init: Joint,
     temperature: Float[Array, ""],
@@ -126,7 +128,8 @@ def _eliminated(
     record: Recording,
     tolerances: Tolerances,
 ) -> Trajectory:
-    examples, ratio = population(task), jnp.asarray(optimizer.eta_z) / jnp.asarray(optimizer.eta_y)
+    examples, clock = population(task), Rescaled.of(optimizer)
+    ratio = jnp.asarray(clock.eta_z) / jnp.asarray(clock.eta_y)
     attention = model.attended(init.Z, task, examples, shape.attention, temperature)
     mean = jnp.asarray(examples.weight @ attention)
     norm = lambda hidden: ratio * jnp.sum(jnp.asarray(hidden.V) ** 2, axis=0)[None]  # noqa: E731
@@ -144,11 +147,11 @@ def _eliminated(
     def field(t: Float[Array, ""], state: State, args: None) -> State:
         of = lambda params: model.loss(params, task, examples, shape, temperature)  # noqa: E731
         slope = jax.grad(of)(whole(state))
-        hidden = jax.tree.map(lambda slope: -optimizer.eta_y * slope, slope.Y)
+        hidden = jax.tree.map(lambda slope: -clock.eta_y * slope, slope.Y)
         if state[1] is None:
             return hidden, None
         # Where Theorem 1 has z, the carried one stays at the start, for its sign.
-        return hidden, jnp.where(keeps_sign, 0, -jnp.asarray(optimizer.eta_z) * slope.Z)
+        return hidden, jnp.where(keeps_sign, 0, -jnp.asarray(clock.eta_z) * slope.Z)
 
     solved = integrate(
         field,
@@ -156,7 +159,7 @@ def _eliminated(
         times,
         None,
         save=lambda t, state, _: record(measure(task, whole(state), shape, temperature)),
-        clock=Clock(),
+        clock=clock,
         tolerances=tolerances,
     )
     return solved.trajectory("joma", whole(solved.final))
@@ -170,23 +173,23 @@ def discriminancy(task: SequenceClasses) -> Float[Array, "K M"]:
 
 
 def blow_up(
-    task: SequenceClasses, optimizer: Optimizer, temperature: Real[Number, ""] = 1.0
+    task: SequenceClasses, optimizer: Rule, temperature: Real[Number, ""] = 1.0
 ) -> Float[Array, ""]:
-    r""":math:`t^*` in optimiser steps, at which the token with the largest
-    :math:`\lVert \Delta_l \rVert` takes it all."""
-    return math.sqrt(math.pi / 2) / jnp.max(_speed(task, optimizer, temperature))
+    r""":math:`t^*` at which the token with the largest :math:`\lVert \Delta_l \rVert` takes it
+    all, in optimiser steps at the peak rate."""
+    return math.sqrt(math.pi / 2) / jnp.max(_speed(task, Rescaled.of(optimizer), temperature))
 
 
 def _speed(
-    task: SequenceClasses, optimizer: Optimizer, temperature: Real[Number, ""]
+    task: SequenceClasses, clock: Rescaled, temperature: Real[Number, ""]
 ) -> Float[Array, " M"]:
     size = jnp.sqrt(jnp.sum(discriminancy(task) ** 2, axis=0))
-    return size * jnp.sqrt(jnp.asarray(optimizer.eta_y * optimizer.eta_z)) / temperature
+    return size * jnp.sqrt(jnp.asarray(clock.eta_y * clock.eta_z)) / temperature
 
 
 def solve_erf(
     task: SequenceClasses,
-    optimizer: Optimizer,
+    optimizer: Rule,
     times: Times,
     *,
     init: Joint,
@@ -197,7 +200,7 @@ def solve_erf(
 ) -> Trajectory:
     """Theorem 2, from zero weights whatever `init`; the run is `Status.DIVERGED` from :math:`t^*`
     on. Otherwise as `odes.joma.flow.solve`."""
-    check_given(task, optimizer, None, shape, temperature)
+    optimizer = check_given(task, optimizer, None, shape, temperature)
     del init
     return run(
         _erf,
@@ -216,29 +219,31 @@ def solve_erf(
 @functools.partial(jax.jit, static_argnames=("shape", "record"))
 def _erf(
     task: SequenceClasses,
-    optimizer: Optimizer,
+    optimizer: Rule,
     times: Float[Array, " S"],
     temperature: Float[Array, ""],
     *,
     shape: Shape,
     record: Recording,
 ) -> Trajectory:
-    delta, speed = discriminancy(task), _speed(task, optimizer, temperature)
-    ratio = jnp.asarray(optimizer.eta_z) / jnp.asarray(optimizer.eta_y)
+    clock = Rescaled.of(optimizer)
+    delta, speed = discriminancy(task), _speed(task, clock, temperature)
+    ratio = jnp.asarray(clock.eta_z) / jnp.asarray(clock.eta_y)
     size = jnp.sqrt(jnp.sum(delta**2, axis=0))
     direction = delta / jnp.where(size > 0, size, 1)[None]
-    share = math.sqrt(2 / math.pi) * speed[None] * times[:, None]
+    u = clock.flow_time(times)
+    share = math.sqrt(2 / math.pi) * speed[None] * u[:, None]
 
     # The residual does not enter what arrives at V.
-    pull = jnp.asarray(optimizer.eta_y) * (jnp.asarray(task.prior) - 1 / task.K)
+    pull = jnp.asarray(clock.eta_y) * (jnp.asarray(task.prior) - 1 / task.K)
 
-    def at(t: Float[Array, ""], share: Float[Array, " M"]) -> dict[str, Array]:
+    def at(u: Float[Array, ""], share: Float[Array, " M"]) -> dict[str, Array]:
         y = math.sqrt(2) * jax.scipy.special.erfinv(jnp.minimum(share, 1))
         V = direction * (y * temperature / jnp.sqrt(ratio))[None]
         Z = (temperature * y**2 / 2)[None]
-        r = (t * pull)[:, None]
+        r = (u * pull)[:, None]
         return record(measure(task, Joint(Hidden(V, r), Z), shape, temperature))
 
     return Trajectory(
-        times, jax.vmap(at)(times, share), None, *judge(times, jnp.all(share < 1, axis=1)), "erf"
+        times, jax.vmap(at)(u, share), None, *judge(times, jnp.all(share < 1, axis=1)), "erf"
     )

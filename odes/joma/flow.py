@@ -17,13 +17,15 @@ from dynsim.classes.task import SequenceClasses
 from dynsim.joma import model
 from dynsim.joma.model import Joint, Shape
 from dynsim.joma.observables import DEFAULT_RECORD, TABLE, measure
-from dynsim.joma.simulate import check_arguments, check_init, check_numbers
+from dynsim.joma.simulate import check_init, check_numbers, check_task
 from dynsim.precision import DType, Number, cast
-from dynsim.training.constant.optim import Optimizer
 from dynsim.training.recording import Record, Recording
+from dynsim.training.rule import Rule, of_layer
 from dynsim.trajectory import Times, Trajectory
+from dynsim.yz.checks import theory_rule
 from dynsim.yz.model import population
-from odes.solver.flows import Flow, checked_flow, integrate_flow
+from odes.problem import flow_of_rule
+from odes.solver.flows import Flow, checked_flow
 from odes.solver.integrate import run
 from odes.solver.tolerances import Tolerances, checked_tolerances
 
@@ -37,7 +39,7 @@ class Problem(NamedTuple):
 
 def solve(
     task: SequenceClasses,
-    optimizer: Optimizer,
+    optimizer: Rule,
     times: Times,
     *,
     init: Joint,
@@ -52,7 +54,7 @@ def solve(
 
     Args:
         task: sequence classes.
-        optimizer: `sgd`, `momentum` or `adam`; its numbers may be traced.
+        optimizer: as in `odes.yz.population.solve`.
         times: (S,) optimiser steps at which to record, increasing, >= 0; need not be whole.
         init: starting weights, such as `initial_joma` returns.
         shape: kinds of attention, activation and head.
@@ -71,7 +73,7 @@ def solve(
         ValueError: naming the argument, its value and what is allowed, before compilation.
     """
     checks.kind("init", init, Joint)
-    check_given(task, optimizer, init, shape, temperature)
+    optimizer = check_given(task, optimizer, init, shape, temperature)
     return run(
         _solve,
         task,
@@ -89,17 +91,20 @@ def solve(
 
 def check_given(
     task: SequenceClasses,
-    optimizer: Optimizer,
+    optimizer: Rule,
     init: Joint | None,
     shape: Shape,
     temperature: Real[Number, ""],
-) -> None:
-    """Raise `ValueError` for arguments that are not what `solve` takes; None is a start that is not
-    read."""
-    check_arguments(task, optimizer, shape)
+) -> Rule:
+    """The rule with rates for Y and Z; raises `ValueError` for arguments that are not what `solve`
+    takes. None is a start that is not read."""
+    check_task(task, shape)
+    optimizer = theory_rule(optimizer)
+    checks.scalars("optimizer", optimizer)
     check_init(init, task)
     checks.scalar("temperature", temperature)
     check_numbers(0.0, temperature)
+    return optimizer
 
 
 def started(init: Joint, temperature: Real[Number, ""], dtype: DType) -> tuple[Joint, Array]:
@@ -110,7 +115,7 @@ def started(init: Joint, temperature: Real[Number, ""], dtype: DType) -> tuple[J
 @functools.partial(jax.jit, static_argnames=("shape", "flow", "record", "tolerances"))
 def _solve(
     task: SequenceClasses,
-    optimizer: Optimizer,
+    optimizer: Rule,
     times: Float[Array, " S"],
     init: Joint,
     temperature: Float[Array, ""],
@@ -126,10 +131,11 @@ def _solve(
         )
         return jax.grad(of)(params)
 
-    solved, final = integrate_flow(
+    solved, final = flow_of_rule(
         gradient,
         Problem(task, temperature),
         optimizer,
+        of_layer(init),
         init,
         times,
         flow=flow,

@@ -4,18 +4,19 @@ temperature=..., record=..., dtype=...)`."""
 import functools
 
 from dynsim.classes.task import SequenceClasses
-from dynsim.training.constant.optim import Optimizer
+from dynsim.training.rule import Rule
 from odes.joma import eliminated, flow
+from odes.solver.flows import checked_flow
 from odes.theory import Ladder, Theory, of_flows
 
 _LIMITS = "length, batch -> infinity, eta -> 0"
 _NEEDS = ("init", "shape", "temperature")
 
 
-LADDER: Ladder[SequenceClasses, Optimizer] = Ladder(
+LADDER: Ladder[SequenceClasses, Rule] = Ladder(
     "joma",
     (
-        *of_flows(flow.solve, flow.checked_flow, "length, batch -> infinity", needs=_NEEDS),
+        *of_flows(flow.solve, checked_flow, "length, batch -> infinity", needs=_NEEDS),
         Theory(
             "joma",
             "attention by Theorem 1",

@@ -27,7 +27,8 @@ Z never moves, from D = A = 0 Y never does. Conserved are, the first head by hea
 and for U U^T = I so are Q^T Q - K^T K and sum A^T A - D^T D, which differ by constants.
 
 The chain rule is linear in the weights, so that the flows of momentum and the corrected one are
-those of `odes.solver.flows` for the factors. Adam divides weight by weight, which needs U = I.
+those of `odes.solver.flows` for the factors. Adam divides weight by weight, which needs U = I;
+so does every rule that is not linear in the gradient.
 """
 
 import functools
@@ -48,13 +49,15 @@ from dynsim.qkv import model as embedded
 from dynsim.qkv import observables as embedded_observables
 from dynsim.qkv.init import WEIGHTS, check_weights
 from dynsim.qkv.model import Embedded
-from dynsim.training.constant.optim import Optimizer
 from dynsim.training.recording import Record, Recording
+from dynsim.training.rule import Rule, of_layer
 from dynsim.trajectory import Times, Trajectory
 from dynsim.yz import finite_length
 from dynsim.yz import model as yz
+from dynsim.yz.checks import theory_rule
 from dynsim.yz.observables import DEFAULT_RECORD
-from odes.solver.flows import Flow, checked_flow, integrate_flow
+from odes.problem import flow_of_rule
+from odes.solver.flows import Flow, checked_flow
 from odes.solver.integrate import run
 from odes.solver.tolerances import Tolerances, checked_tolerances
 from odes.theory import named, refusal
@@ -100,7 +103,7 @@ class Problem(NamedTuple):
 
 def solve(
     task: SequenceClasses,
-    optimizer: Optimizer,
+    optimizer: Rule,
     times: Times,
     *,
     init: Embedded,
@@ -115,8 +118,8 @@ def solve(
 
     Args:
         task: the sequence classes.
-        optimizer: `sgd`, `momentum` or `adam`; `eta_y` is the rate of W_V and D, `eta_z` that of
-            W_Q and W_K. Its numbers may be traced.
+        optimizer: as in `odes.yz.population.solve`; `eta_y` is the rate of W_V and D, `eta_z` that
+            of W_Q and W_K.
         times: (S,) optimiser steps at which to record, increasing, >= 0; need not be whole.
         init: starting weights, for instance from `dynsim.qkv.simulate.initial_embedded`.
         frozen: names of weights that stay as they are, "U" among them.
@@ -134,7 +137,7 @@ def solve(
             particular for another normalisation, a trained U, and Adam unless U = I.
     """
     checks.kind("task", task, SequenceClasses)
-    checks.kind("optimizer", optimizer, Optimizer)
+    optimizer = theory_rule(optimizer)
     flow = checked_flow(optimizer, flow)
     check(task, optimizer, init, frozen)
     finite_length.check_length(task, length)
@@ -156,15 +159,13 @@ def solve(
     )
 
 
-def inapplicable(task: SequenceClasses, optimizer: Optimizer) -> str | None:
+def inapplicable(task: SequenceClasses, optimizer: Rule) -> str | None:
     """Why no flow belongs to `optimizer`, or None; what else is needed is up to the weights."""
     del task
-    return refusal(checked_flow, optimizer, None)
+    return refusal(checked_flow, optimizer)
 
 
-def check(
-    task: SequenceClasses, optimizer: Optimizer, init: Embedded, frozen: Collection[str]
-) -> None:
+def check(task: SequenceClasses, optimizer: Rule, init: Embedded, frozen: Collection[str]) -> None:
     """Raise `ValueError`, naming what is in the way, unless the flow describes these weights."""
     check_weights(init, task)
     for name in frozen:
@@ -176,19 +177,21 @@ def check(
             f"init.normalisation = {init.normalisation!r}, init.placement = "
             f"{init.placement!r}: must be 'l2' and 'theory' for this flow"
         )
-    if optimizer.kind == "adam" and not checks.is_traced(init.U):
+    if optimizer.decay is not None and set(frozen) != {"U"}:
+        raise ValueError(f"decay = {optimizer.decay!r}: needs frozen = ('U',) in this flow")
+    if optimizer.is_adaptive and not checks.is_traced(init.U):
         U = np.asarray(init.U)
         if U.shape != (task.M, task.M) or (U != np.eye(task.M)).any():
             raise ValueError(
-                "optimizer = adam: divides weight by weight, which this flow follows for U = I "
-                "alone (embedding = 'identity')"
+                f"optimizer = {optimizer.kind}: acts weight by weight, which this flow follows for "
+                "U = I alone (embedding = 'identity')"
             )
 
 
 @functools.partial(jax.jit, static_argnames=("frozen", "flow", "record", "tolerances"))
 def _solve(
     task: SequenceClasses,
-    optimizer: Optimizer,
+    optimizer: Rule,
     times: Float[Array, " S"],
     init: Embedded,
     context: finite_length.Context,
@@ -209,10 +212,11 @@ def _solve(
         layer = embedded.from_heads(task, _heads(problem, factors, init.residual))
         return record(task, embedded_observables.measure(task, layer))
 
-    solved, final = integrate_flow(
+    solved, final = flow_of_rule(
         functools.partial(gradient, residual=init.residual, frozen=frozen),
         problem,
         optimizer,
+        of_layer(start),
         start,
         times,
         flow=flow,
@@ -221,7 +225,8 @@ def _solve(
     )
     made = _heads(problem, final, init.residual)
     A, D = final.Y if len(final.Y) == 2 else (None, None)
-    layer = Layer(made.Y, made.Z, *final.Z, A, D)
+    Q, K = final.Z
+    layer = Layer(made.Y, made.Z, Q, K, A, D)
     return solved.trajectory(named("factors", context is not None), layer)
 
 

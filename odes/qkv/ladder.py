@@ -5,7 +5,7 @@ weights `init` that are an `Embedded`.
 """
 
 from dynsim.classes.task import SequenceClasses
-from dynsim.training.constant.optim import Optimizer
+from dynsim.training.rule import Rule
 from odes.qkv import factors
 from odes.theory import Ladder, Theory, of_finite_length
 
@@ -17,7 +17,7 @@ _FACTORS = Theory(
     factors.inapplicable,
     needs=("init",),
 )
-LADDER: Ladder[SequenceClasses, Optimizer] = Ladder(
+LADDER: Ladder[SequenceClasses, Rule] = Ladder(
     "qkv",
     (of_finite_length(_FACTORS), _FACTORS),
 )

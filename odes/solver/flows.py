@@ -1,10 +1,8 @@
 r"""Flows of an optimiser: continuous time for any gradient, of every rule that has one.
 
-The parameters are any pytree that the rule descends: for an `Optimizer` with fields `Y` and `Z`,
-such as a `YZ` in `odes.yz.population` and a handful of numbers in `odes.symmetric`, for others any
-at all. G is the gradient of the population loss, t = 1 is one optimiser step. Assumes
-:math:`\eta \to 0` at fixed decays. `DESCRIBED` has the flows and the rules that they describe; the
-equations, and how they were derived, are in
+The parameters are any pytree that the rule descends. G is the gradient of the population loss, t =
+1 is one optimiser step. Assumes :math:`\eta \to 0` at fixed decays. `DESCRIBED` has the flows and
+the rules that they describe; the equations, and how they were derived, are in
 
     odes.solver.inertia    sgd, heavy-ball and Nesterov momentum
     odes.solver.adaptive   Adam, RMSProp
@@ -22,11 +20,9 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from dynsim import checks
-from dynsim.training.constant.clock import Clock
-from dynsim.training.constant.rates import ConstantRates
 from dynsim.training.rule import Rule
 from odes.solver import adaptive, inertia, signs
-from odes.solver.integrate import Derivatives, Solved, integrate
+from odes.solver.integrate import Derivatives, Solved, StepClock, integrate
 from odes.solver.posed import FLOWS, Driver, Flow, Gradient, Params, Save
 from odes.solver.tolerances import Tolerances
 
@@ -75,7 +71,7 @@ _DEFAULT: Mapping[str, Flow] = {
 }
 
 
-def check_described(optimizer: ConstantRates | Rule) -> None:
+def check_described(optimizer: Rule) -> None:
     """Raise `ValueError` for a rule that no flow describes, with the reason."""
     known = dict.fromkeys(kind for each in DESCRIBED.values() for kind in each.kinds)
     if optimizer.kind not in known:
@@ -92,7 +88,7 @@ def check_described(optimizer: ConstantRates | Rule) -> None:
             raise ValueError(f"{name} = {value!r}: no flow describes it, as {reason}")
 
 
-def checked_flow(optimizer: ConstantRates | Rule, flow: Flow | None) -> Flow:
+def checked_flow(optimizer: Rule, flow: Flow | None) -> Flow:
     """The flow to use for `optimizer`.
 
     By default "plain" without momentum, "matched" with it, "matched-adam" for Adam and
@@ -154,7 +150,7 @@ def integrate_flow(
         times,
         posed.args,
         save=lambda t, state, args: save(args[0], state[0]),
-        clock=Clock(shift=posed.shift),
+        clock=StepClock(shift=posed.shift),
         tolerances=tolerances,
         derivatives=derivatives,
         jumps=(*(step + posed.shift for step in optimizer.jumps), *posed.jumps),

@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, Literal, NamedTuple, Protocol, TypeVar, runtime_checkable
 
 import diffrax
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 import lineax
@@ -25,11 +26,26 @@ from odes.solver.tolerances import Tolerances
 
 @runtime_checkable
 class Clock(Protocol):
-    """What ties optimiser steps to ODE time: `dynsim.Clock`, or a schedule of rates."""
+    """What ties optimiser steps to ODE time: `StepClock`, or a schedule of rates."""
 
     def flow_time(self, steps: Float[AnyArray, "*S"]) -> Float[Array, "*S"]:
         """ODE time at which the state after `steps` optimiser steps is read."""
         ...
+
+
+class StepClock(eqx.Module):
+    """The clock of a flow whose time is optimiser steps.
+
+    Attributes:
+        shift: the state after k >= 1 steps is the flow at t = k + shift; before the first
+            step it is the starting point.
+    """
+
+    shift: Real[Number, ""] = 0.0
+
+    def flow_time(self, steps: Float[AnyArray, "*S"]) -> Float[Array, "*S"]:
+        """ODE time at which the state after `steps` optimiser steps is read."""
+        return jnp.where(steps > 0, steps + self.shift, jnp.zeros_like(steps))
 
 
 VectorField = Callable[[Float[Array, ""], PyTree, PyTree], PyTree]

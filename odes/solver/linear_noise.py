@@ -35,6 +35,21 @@ import optax
 from jaxtyping import Array, Float, Int, PyTree
 
 from dynsim.precision import AnyArray
+from dynsim.training.rule import Kind, Rule
+
+DESCRIBED: tuple[Kind, ...] = ("sgd", "momentum", "nesterov", "rmsprop", "adam")
+"""Rules whose update has a derivative by the gradient that is not zero."""
+
+
+def undescribed(task: object, rule: Rule) -> str | None:
+    """Why the noise of batches is not carried through the rule, or None."""
+    del task
+    if rule.kind not in DESCRIBED:
+        return f"optimizer = {rule.kind}: linear noise describes {', '.join(DESCRIBED)} only"
+    for name in ("clip", "noise"):
+        if getattr(rule, name) is not None:
+            return f"{name} = {getattr(rule, name)!r}: linear noise is that of the batches alone"
+    return None
 
 
 class State(NamedTuple):
@@ -64,20 +79,22 @@ class Descent(NamedTuple):
     r"""Descent and its noise.
 
     Attributes:
-        rule: the update rule, made of traced numbers.
+        rule: the update rule, of which `undescribed` returns None.
         derive: from the weights, the gradient and whatever else `noise` needs.
         noise: (P, P) :math:`\lambda^\top C \lambda'` of all pairs, from the derivatives (P, ...) of
             the latter along each :math:`\lambda`.
         observe: from the weights, P numbers, and what else is to be known of them.
         count: of how many weights each number of the parameters is the common value; one each if
             None. The gradient is that of a single one of them.
+        groups: the groups of weights, where the rule has rates by group.
     """
 
-    rule: optax.GradientTransformation
+    rule: Rule
     derive: Callable[[Any], tuple[Any, PyTree]]
     noise: Callable[[PyTree], Float[Array, "P P"]]
     observe: Callable[[Any], tuple[Float[Array, " P"], PyTree]]
     count: PyTree = None
+    groups: PyTree = None
 
     def start(self, params: PyTree) -> State:
         """The state before the first step."""
@@ -90,7 +107,7 @@ class Descent(NamedTuple):
             lambda leaf: None if eqx.is_inexact_array(leaf) else k, self.rule.init(state.params)
         )
         memory = eqx.combine(state.memory, counts)
-        updates, memory = self.rule.update(gradient, memory, state.params)
+        updates, memory = self.rule.update(gradient, memory, state.params, k, groups=self.groups)
         params = optax.apply_updates(state.params, updates)
         return State(params, eqx.filter(memory, eqx.is_inexact_array))
 

@@ -14,12 +14,13 @@ from jaxtyping import Array, Int, Real
 
 from dynsim import checks
 from dynsim.precision import DType, Number, cast, precision, settle
-from dynsim.training.constant.optim import Optimizer
 from dynsim.training.course import Legs, legs_of
-from dynsim.training.loop import DIVERGED_LOSS, by_gradient, train
+from dynsim.training.loop import DIVERGED_LOSS, by_rule, train
 from dynsim.training.recording import Record, Recording
+from dynsim.training.rule import Rule, of_layer
 from dynsim.training.run_checks import checked_times
 from dynsim.trajectory import Times, Trajectory
+from dynsim.yz.checks import theory_rule
 from dynsim.yz.finite_length import Context, contextual
 from dynsim.yz.observables import DEFAULT_RECORD
 from odes.symmetric import finite_length
@@ -30,7 +31,7 @@ from odes.theory import named
 
 def descend(
     task: SymmetricTask,
-    optimizer: Optimizer,
+    optimizer: Rule,
     *,
     steps: int,
     length: Real[Number, ""] = math.inf,
@@ -43,8 +44,9 @@ def descend(
     Args:
         task, length, dtype: as in `solve`.
         record: as in `solve`, or "relative_loss" as in `dynsim.simulate`.
-        optimizer: as in `solve`; or with numbers of shape (B,), which descends B times at once.
-            That is the same as `jax.vmap` and several times faster on a CPU.
+        optimizer: any rule without clipping and noise; or with numbers of shape (B,), which
+            descends B times at once. That is the same as `jax.vmap` and several times faster on a
+            CPU.
         steps: number of optimiser steps, >= 1.
         times: (S,) whole steps at which to record, increasing, in [0, steps]; by default
             `log_times(steps)`.
@@ -57,7 +59,12 @@ def descend(
         ValueError: naming the argument, its value and what is allowed, before compilation.
     """
     checks.kind("task", task, SymmetricTask)
-    checks.kind("optimizer", optimizer, Optimizer)
+    optimizer = theory_rule(optimizer)
+    if not optimizer.is_elementwise:
+        raise ValueError(
+            f"optimizer = {optimizer!r}: clipping and noise do not treat weight by weight, which "
+            "the reduction needs"
+        )
     steps = checks.steps("steps", steps)
     finite_length.check_length(task, length)
     recording = DESCENDED.resolve(record)
@@ -88,7 +95,7 @@ def descend(
 @functools.partial(jax.jit, static_argnames=("steps", "legs", "record", "dtype"))
 def _descend(
     task: SymmetricTask,
-    optimizer: Optimizer,
+    optimizer: Rule,
     context: Context,
     times: Int[Array, " S"],
     *,
@@ -99,7 +106,7 @@ def _descend(
 ) -> Trajectory:
     # The batch is the last axis of everything, so that each operation is one long loop on a CPU;
     # batching the scan from outside would move it to the front.
-    (batch,) = np.shape(optimizer.eta_y)
+    (batch,) = np.shape(optimizer.momentum)
     last = functools.partial(jax.vmap, in_axes=-1, out_axes=-1)
     start = jax.tree.map(
         lambda leaf: jnp.broadcast_to(leaf[..., None], (*leaf.shape, batch)),
@@ -111,11 +118,11 @@ def _descend(
             loss = finite_length.loss(task, state, context)
             return loss, finite_length.gradient(task, state, context)
 
-        return by_gradient(loss_and_grad, optimizer.transformation())(state, memory, k)
+        return by_rule(loss_and_grad, optimizer, groups=of_layer(state))(state, memory, k)
 
     trajectory = train(
         start,
-        last(lambda optimizer, state: optimizer.transformation().init(state))(optimizer, start),
+        last(lambda optimizer, state: optimizer.init(state))(optimizer, start),
         lambda *now: jax.vmap(update, (-1, -1, -1, None), -1)(optimizer, *now),
         lambda state, seen: (last(functools.partial(observe, record, task))(state), seen),
         times,

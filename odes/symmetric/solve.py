@@ -15,13 +15,15 @@ from jaxtyping import Array, Float, Real
 
 from dynsim import checks
 from dynsim.precision import DType, Number
-from dynsim.training.constant.optim import Optimizer
 from dynsim.training.recording import Record, Recording
+from dynsim.training.rule import Rule, of_layer
 from dynsim.trajectory import Times, Trajectory
 from dynsim.yz import observables
+from dynsim.yz.checks import theory_rule
 from dynsim.yz.finite_length import Context, contextual
 from dynsim.yz.observables import DEFAULT_RECORD
-from odes.solver.flows import Flow, checked_flow, integrate_flow
+from odes.problem import flow_of_rule
+from odes.solver.flows import Flow, checked_flow
 from odes.solver.integrate import Derivatives, run
 from odes.solver.tolerances import Tolerances, checked_tolerances
 from odes.symmetric import finite_length
@@ -40,7 +42,7 @@ class Population(NamedTuple):
 
 def solve(
     task: SymmetricTask | Placed,
-    optimizer: Optimizer,
+    optimizer: Rule,
     times: Times,
     *,
     flow: Flow | None = None,
@@ -55,7 +57,7 @@ def solve(
     Args:
         task: from `symmetric_task`, `symmetric_profiles` or `merged`, at a cost without K and M;
             or from `placed`. Its numbers may be traced.
-        optimizer: `sgd`, `momentum` or `adam`; its numbers may be traced.
+        optimizer: as in `odes.yz.population.solve`.
         times: (S,) optimiser steps at which to record, increasing, >= 0; need not be whole.
         flow, length: as in `odes.yz.population.solve`.
         record: names from `OBSERVABLES`; for a task from `placed` as in `dynsim.simulate`, with
@@ -74,7 +76,7 @@ def solve(
         ValueError: naming the argument, its value and what is allowed, before compilation.
     """
     checks.kind("task", task, SymmetricTask, Placed)
-    checks.kind("optimizer", optimizer, Optimizer)
+    optimizer = theory_rule(optimizer)
     reduced, full = _split(task, record)
     finite_length.check_length(task.reduced if isinstance(task, Placed) else task, length)
     return run(
@@ -106,7 +108,7 @@ def _split(task: SymmetricTask | Placed, record: Record) -> tuple[Recording, Rec
 @functools.partial(jax.jit, static_argnames=("flow", "record", "full", "tolerances", "derivatives"))
 def _solve(
     task: SymmetricTask | Placed,
-    optimizer: Optimizer,
+    optimizer: Rule,
     times: Float[Array, " S"],
     context: Context,
     *,
@@ -121,11 +123,13 @@ def _solve(
     def save(population: Population, state: State) -> tuple[dict[str, Array], State | None]:
         return observe(record, population.task, state), state if full.functions else None
 
-    solved, final = integrate_flow(
+    start = zero_state(reduced, times.dtype)
+    solved, final = flow_of_rule(
         lambda population, state: finite_length.gradient(state=state, **population._asdict()),
         Population(reduced, context),
         optimizer,
-        zero_state(reduced, times.dtype),
+        of_layer(start),
+        start,
         times,
         flow=flow,
         save=save,

@@ -19,11 +19,12 @@ from jaxtyping import Array, Float, Real
 
 from dynsim import checks
 from dynsim.precision import DType, Number, cast
-from dynsim.training.constant.optim import Optimizer
 from dynsim.training.loop import DIVERGED_LOSS
 from dynsim.training.recording import Record, Recording
+from dynsim.training.rule import Rule, of_layer
 from dynsim.training.run_checks import whole_steps
 from dynsim.trajectory import Times, Trajectory
+from dynsim.yz.checks import theory_rule
 from dynsim.yz.finite_length import contextual
 from dynsim.yz.observables import DEFAULT_RECORD
 from odes.solver import linear_noise
@@ -35,7 +36,7 @@ from odes.symmetric.state import Attention, State, SymmetricTask, zero_state
 
 def spread(
     task: SymmetricTask,
-    optimizer: Optimizer,
+    optimizer: Rule,
     times: Times,
     *,
     batch: Real[Number, ""],
@@ -59,6 +60,7 @@ def spread(
     Raises:
         ValueError: naming the argument, its value and what is allowed, before compilation.
     """
+    optimizer = theory_rule(optimizer)
     checks.real("batch", batch, 1)
     checks.real("length", length, 2)
     finite_length.check_length(task, length)
@@ -69,6 +71,7 @@ def spread(
         optimizer,
         times,
         dtype,
+        inapplicable=linear_noise.undescribed,
         init=(batch, length),
         start=lambda task, optimizer: (cast(batch, dtype), contextual(length, dtype)),
         steps=steps,
@@ -79,7 +82,7 @@ def spread(
 @functools.partial(jax.jit, static_argnames=("steps", "record"))
 def _spread(
     task: SymmetricTask,
-    optimizer: Optimizer,
+    optimizer: Rule,
     times: Float[Array, " S"],
     batch: Float[Array, ""],
     context: Float[Array, ""],
@@ -113,11 +116,12 @@ def _spread(
 
     start = zero_state(task, times.dtype)
     descent = linear_noise.Descent(
-        optimizer.transformation(),
+        optimizer,
         derive,
         noise,
         lambda state: (ravel_pytree(seen(state))[0], reduction.measure(task, state).loss),
         finite_length.multiplicity(task),
+        of_layer(start),
     )
     found = linear_noise.spread(descent, start, steps)
     _, unravel = ravel_pytree(seen(start))

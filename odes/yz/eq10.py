@@ -14,7 +14,8 @@ drops terms of order 1/M: exact for weak overlap.
 Clocks. The paper adds up the classes of a query unweighted, while its decoder runs at t/K. One
 step of SGD, however, moves z by the *average* over drawn classes. `clock="sgd"` weighs class n
 by :math:`\pi(n)` and is what a simulation follows; `clock="paper"` reproduces the printed equation.
-Momentum enters through :math:`\eta/(1 - \mu)`: the theory has no inertia. Extension to unequal
+Momentum enters through :math:`\eta/(1 - \mu)`: the theory has no inertia. Schedules enter through
+their integral, see `odes.solver.rescaled`. Extension to unequal
 priors [ours]: class n has its own :math:`\gamma_n`, at its own :math:`\pi(n)\, t` visits.
 
 Options. `finite_m` keeps the terms of order 1/M of Theorem 1 (Eqs. 86, 88). `remark_1` runs the
@@ -38,15 +39,16 @@ from jaxtyping import Array, Float, PyTree
 from dynsim import checks
 from dynsim.classes.task import SequenceClasses
 from dynsim.precision import DType
-from dynsim.training.constant.clock import ClassClock, Convention, without_inertia
-from dynsim.training.constant.optim import Optimizer
 from dynsim.training.recording import Record, Recording
+from dynsim.training.rule import Rule
 from dynsim.trajectory import Times, Trajectory
 from dynsim.yz import model as yz
 from dynsim.yz import observables
+from dynsim.yz.checks import theory_rule
 from dynsim.yz.observables import DEFAULT_RECORD
-from odes.formulas import coefficients, decoder
+from odes.formulas import coefficients, decoder, growth
 from odes.solver.integrate import integrate, run
+from odes.solver.rescaled import Rescaled
 from odes.solver.tolerances import Tolerances, checked_tolerances
 from odes.yz import layer
 
@@ -60,10 +62,10 @@ class State(NamedTuple):
 
 def solve(
     task: SequenceClasses,
-    optimizer: Optimizer,
+    optimizer: Rule,
     times: Times,
     *,
-    clock: Convention = "sgd",
+    clock: growth.Convention = "sgd",
     finite_m: bool = False,
     remark_1: bool = False,
     init: yz.YZ | None = None,
@@ -75,7 +77,8 @@ def solve(
 
     Args:
         task: the sequence classes; their normalised attention must be linearly independent.
-        optimizer: `sgd` or `momentum` (read as :math:`\eta/(1 - \mu)`); its numbers may be traced.
+        optimizer: SGD, or heavy-ball or Nesterov momentum (read as :math:`\eta/(1 - \mu)`), with
+            proportional schedules for Y and Z; its numbers may be traced.
         times: (S,) optimiser steps at which to record, increasing, >= 0.
         clock: "sgd" or "paper", see above.
         finite_m, remark_1: the options above.
@@ -92,7 +95,7 @@ def solve(
         ValueError: naming the argument, its value and what is allowed, before compilation.
     """
     checks.kind("task", task, SequenceClasses)
-    checks.kind("optimizer", optimizer, Optimizer)
+    optimizer = theory_rule(optimizer)
     checks.choice("clock", clock, ("sgd", "paper"))
     trajectory = run(
         _solve,
@@ -104,7 +107,7 @@ def solve(
         init=init,
         start=lambda task, optimizer: (
             layer.start(init, task, dtype),
-            without_inertia(optimizer, task.prior, clock),
+            layer.class_weight(task.prior, clock),
         ),
         record=observables.PREDICTED.resolve(record),
         tolerances=checked_tolerances(tolerances, dtype),
@@ -116,7 +119,7 @@ def solve(
     return dataclasses.replace(trajectory, source=source)
 
 
-def inapplicable(task: SequenceClasses, optimizer: Optimizer) -> str | None:
+def inapplicable(task: SequenceClasses, optimizer: Rule) -> str | None:
     """Why Eq. 10 does not apply, or None. The task is looked at only where it is concrete."""
     return layer.inapplicable(task, optimizer, "Eq. 10")
 
@@ -152,23 +155,24 @@ def mean_overlap(f: Float[Array, "K M"]) -> Float[Array, ""]:
 @functools.partial(jax.jit, static_argnames=("record", "tolerances", "finite_m", "remark_1"))
 def _solve(
     task: SequenceClasses,
-    optimizer: Optimizer,
+    optimizer: Rule,
     times: Float[Array, " S"],
     Z: Float[Array, "Q M"],
-    clock: ClassClock,
+    class_weight: Float[Array, " K"],
     *,
     record: Recording,
     tolerances: Tolerances,
     finite_m: bool,
     remark_1: bool,
 ) -> Trajectory:
-    eta_y = clock.rate * optimizer.eta_y
+    clock = Rescaled.of(optimizer)
+    eta_y = clock.rate * clock.eta_y
     if remark_1:
         start = yz.normalise(yz.attend(Z[task.query_index], task.probs))
         eta_y = (1 - mean_overlap(start)) * eta_y
 
     def save(t: Float[Array, ""], state: State, args: PyTree) -> dict[str, Array]:
-        task, _, _, eta_y = args
+        task, _, eta_y, _ = args
         h = decoder.h(t * task.prior, eta_y, task.M)
         snapshot = layer.predict(task, state.Z, h, finite_m=finite_m, B=state.B)
         return record(task, snapshot)
@@ -177,7 +181,7 @@ def _solve(
         functools.partial(_field, finite_m=finite_m),
         State(Z, jnp.zeros_like(task.prior)),
         times,
-        (task, optimizer, clock, eta_y),
+        (task, clock, eta_y, class_weight),
         save=save,
         clock=clock,
         tolerances=tolerances,
@@ -188,12 +192,12 @@ def _solve(
 def _field(
     t: Float[Array, ""],
     state: State,
-    args: tuple[SequenceClasses, Optimizer, ClassClock, Float[Array, ""]],
+    args: tuple[SequenceClasses, Rescaled, Float[Array, ""], Float[Array, " K"]],
     *,
     finite_m: bool,
 ) -> State:
-    task, optimizer, clock, eta_y = args
+    task, clock, eta_y, class_weight = args
     f = yz.normalise(yz.attend(state.Z[task.query_index], task.probs))
     speed = layer.speed(task, decoder.h(t * task.prior, eta_y, task.M), finite_m)
-    rate = clock.rate * optimizer.eta_z
-    return jax.tree.map(lambda x: rate * x, drift(task, f, speed, clock.class_weight))
+    rate = clock.rate * clock.eta_z
+    return jax.tree.map(lambda x: rate * x, drift(task, f, speed, class_weight))

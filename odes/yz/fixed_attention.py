@@ -13,10 +13,11 @@ Steps of the discrete decoder. In Lemma 5 a visit draws one class and moves it b
 step of descent on the batch mean moves every class at once, by :math:`\pi(n)\, \eta_Y`, so that
 class n runs Lemma 5's recursion at the rate :math:`\pi(n)\, \eta_Y`, one visit per step. That is
 what is done here; the lemma's own reading is `discrete_decoder.h_star(eta_Y, M, S)` at s = t/K.
-Momentum is exact in the discrete decoder, and enters the closed form through
-:math:`\eta/(1 - \mu)`.
+Momentum and schedules are exact in the discrete decoder, and enter the closed form through
+:math:`\eta/(1 - \mu)` and the integral of the rate (`odes.solver.rescaled`).
 """
 
+import dataclasses
 import functools
 from typing import Literal
 
@@ -28,24 +29,27 @@ from jaxtyping import Array, Float
 from dynsim import checks
 from dynsim.classes.task import SequenceClasses
 from dynsim.precision import DType
-from dynsim.training.constant.clock import without_inertia
-from dynsim.training.constant.optim import Optimizer
 from dynsim.training.recording import Record, Recording
+from dynsim.training.rule import Kind, Rule
 from dynsim.trajectory import Times, Trajectory
 from dynsim.yz import model as yz
 from dynsim.yz import observables
+from dynsim.yz.checks import theory_rule
 from dynsim.yz.observables import DEFAULT_RECORD
 from odes.formulas import decoder as closed_form
 from odes.formulas.discrete_decoder import h_star
 from odes.solver.integrate import check_times, judge, run
+from odes.solver.rescaled import DESCRIBED, Rescaled
 from odes.yz import layer
 
 Decoder = Literal["closed", "discrete"]
+STEPWISE: tuple[Kind, ...] = ("sgd", "momentum")
+"""Rules whose steps the discrete decoder makes."""
 
 
 def solve(
     task: SequenceClasses,
-    optimizer: Optimizer,
+    optimizer: Rule,
     times: Times,
     *,
     decoder: Decoder = "closed",
@@ -57,7 +61,8 @@ def solve(
 
     Args:
         task: the sequence classes; their normalised attention must be linearly independent.
-        optimizer: `sgd` or `momentum`; its numbers may be traced, eta_z is not used.
+        optimizer: SGD or heavy-ball momentum, for the closed form also Nesterov momentum; its
+            numbers may be traced, eta_z is not used.
         times: (S,) optimiser steps at which to record, increasing, >= 0. The discrete decoder
             reads a time between two steps at the earlier one, and needs concrete times.
         decoder: "closed" or "discrete", see above.
@@ -73,7 +78,7 @@ def solve(
         ValueError: naming the argument, its value and what is allowed, before compilation.
     """
     checks.kind("task", task, SequenceClasses)
-    checks.kind("optimizer", optimizer, Optimizer)
+    optimizer = theory_rule(optimizer)
     checks.choice("decoder", decoder, ("closed", "discrete"))
     steps = None
     if decoder == "discrete":
@@ -87,7 +92,7 @@ def solve(
         optimizer,
         times,
         dtype,
-        inapplicable=inapplicable,
+        inapplicable=functools.partial(inapplicable, decoder=decoder),
         init=init,
         start=lambda task, optimizer: (layer.start(init, task, dtype),),
         steps=steps,
@@ -95,27 +100,34 @@ def solve(
     )
 
 
-def inapplicable(task: SequenceClasses, optimizer: Optimizer) -> str | None:
+def inapplicable(
+    task: SequenceClasses, optimizer: Rule, *, decoder: Decoder = "closed"
+) -> str | None:
     """Why the decoder at fixed attention is not described, or None."""
-    return layer.inapplicable(task, optimizer, "the decoder at fixed attention")
+    kinds = DESCRIBED if decoder == "closed" else STEPWISE
+    return layer.inapplicable(
+        task, optimizer, "the decoder at fixed attention", kinds=kinds, together=False
+    )
 
 
 @functools.partial(jax.jit, static_argnames=("steps", "record"))
 def _solve(
     task: SequenceClasses,
-    optimizer: Optimizer,
+    optimizer: Rule,
     times: Float[Array, " S"],
     Z: Float[Array, "Q M"],
     *,
     steps: int | None,
     record: Recording,
 ) -> Trajectory:
+    clock = Rescaled.of(optimizer)
     if steps is None:
-        rate = without_inertia(optimizer, task.prior).rate
-        h = closed_form.h(times[:, None] * task.prior[None], rate * optimizer.eta_y, task.M)
+        visits = clock.flow_time(times)[:, None] * task.prior[None]
+        h = closed_form.h(visits, clock.rate * clock.eta_y, task.M)
         source = "fixed_attention"
     else:
-        every = h_star(task.prior * optimizer.eta_y, task.M, steps, optimizer.momentum)
+        pace = jnp.asarray(dataclasses.replace(clock.Y, peak=1.0).rate(jnp.arange(steps)))
+        every = h_star(task.prior * clock.eta_y, task.M, steps, optimizer.momentum, pace=pace)
         h = every[jnp.floor(times).astype(int)]
         source = "fixed_attention-discrete"
 

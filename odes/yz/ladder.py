@@ -7,7 +7,8 @@ the `Trajectory` that simulation returns.
 import functools
 
 from dynsim.classes.task import SequenceClasses
-from dynsim.training.constant.optim import Optimizer
+from dynsim.training.rule import Rule
+from odes.solver.flows import checked_flow
 from odes.theory import Ladder, Theory, of_finite_length, refusal
 from odes.yz import eq10 as attention
 from odes.yz import fixed_attention, lemma3, population
@@ -22,9 +23,9 @@ def _flow(
 ) -> tuple[Theory, Theory]:
     """A flow with T finite and with T infinite."""
 
-    def inapplicable(task: SequenceClasses, optimizer: Optimizer) -> str | None:
+    def inapplicable(task: SequenceClasses, optimizer: Rule) -> str | None:
         del task
-        return refusal(population.checked_flow, optimizer, flow)
+        return refusal(checked_flow, optimizer, flow)
 
     solve = functools.partial(population.solve, flow=flow)
     found = Theory(flow, title, assumes, solve, inapplicable, variant)
@@ -44,7 +45,7 @@ _SYMMETRIC = Theory(
     zero_start=True,
 )
 
-LADDER: Ladder[SequenceClasses, Optimizer] = Ladder(
+LADDER: Ladder[SequenceClasses, Rule] = Ladder(
     "yz",
     (
         *_flow("plain", "population flow", _LIMITS),
@@ -115,7 +116,7 @@ LADDER: Ladder[SequenceClasses, Optimizer] = Ladder(
             "discrete decoder at fixed attention",
             "T -> infinity, Y = 0 at the start, eta_Z = 0, Lemma 3's decoder",
             functools.partial(fixed_attention.solve, decoder="discrete"),
-            fixed_attention.inapplicable,
+            functools.partial(fixed_attention.inapplicable, decoder="discrete"),
             variant=True,
         ),
     ),

@@ -4,6 +4,8 @@ Shared by the rungs that eliminate the decoder: :math:`w_n = (M-1)\, h_n \zeta_n
 5 and 6), Theorem 1 for the gradient that reaches the attention.
 """
 
+from typing import Any
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -11,26 +13,37 @@ from jaxtyping import Array, Float
 
 from dynsim import checks
 from dynsim.classes.task import SequenceClasses
-from dynsim.training.constant.optim import Optimizer
+from dynsim.precision import AnyArray
+from dynsim.training.rule import Rule
 from dynsim.yz import model as yz
 from dynsim.yz.observables import Snapshot
-from odes.formulas import coefficients, decoder
+from odes.formulas import coefficients, decoder, growth
 from odes.solver.integrate import weights
+from odes.solver.rescaled import undescribed
 
 # Condition number of the Gram matrix above which its inverse carries no digit of float64.
 _SINGULAR = 1e14
 
 
-def inapplicable(task: SequenceClasses, optimizer: Optimizer, theory: str) -> str | None:
+def inapplicable(task: SequenceClasses, optimizer: Rule, theory: str, **options: Any) -> str | None:
     """Why Theorem 1 does not apply, naming `theory`, or None. The task is looked at only where
-    it is concrete."""
-    if optimizer.kind == "adam":
-        return f"optimizer = adam: {theory} describes sgd and momentum only"
+    it is concrete; options are those of `odes.solver.rescaled.undescribed`."""
+    problem = undescribed(optimizer, theory, **options)
+    if problem:
+        return problem
     if not checks.is_traced(task):
         f = np.asarray(task.probs) / np.linalg.norm(task.probs, axis=1, keepdims=True)
         if np.linalg.cond(f @ f.T) > _SINGULAR:
             return f"{theory} needs linearly independent classes (Theorem 1); their P(l|n) are not"
     return None
+
+
+def class_weight(prior: Float[AnyArray, " K"], convention: growth.Convention) -> Float[Array, " K"]:
+    r"""(K,) weight of each class's drift of Z per unit of time. "sgd": class n is drawn with
+    probability :math:`\pi(n)`, so a step moves Z by the average of the classes' drifts. "paper":
+    Eq. 10 as printed adds them up (Figs. 3 and 9)."""
+    prior = jnp.asarray(prior)
+    return prior if convention == "sgd" else jnp.ones_like(prior)
 
 
 def start(init: yz.YZ | None, task: SequenceClasses, dtype: str) -> Float[Array, "Q M"]:

@@ -26,22 +26,23 @@ from jaxtyping import Array, Float, PyTree
 from dynsim import checks
 from dynsim.classes.task import SequenceClasses
 from dynsim.precision import DType
-from dynsim.training.constant.clock import ClassClock, without_inertia
-from dynsim.training.constant.optim import Optimizer
 from dynsim.training.recording import Record, Recording
+from dynsim.training.rule import Rule
 from dynsim.trajectory import Times, Trajectory
 from dynsim.yz import model as yz
 from dynsim.yz import observables
+from dynsim.yz.checks import theory_rule
 from dynsim.yz.observables import DEFAULT_RECORD, Snapshot
 from odes.formulas import coefficients
 from odes.solver.integrate import integrate, run
+from odes.solver.rescaled import Rescaled
 from odes.solver.tolerances import Tolerances, checked_tolerances
 from odes.yz import layer
 
 
 def solve(
     task: SequenceClasses,
-    optimizer: Optimizer,
+    optimizer: Rule,
     times: Times,
     *,
     init: yz.YZ | None = None,
@@ -53,7 +54,7 @@ def solve(
 
     Args:
         task: the sequence classes; their normalised attention must be linearly independent.
-        optimizer: `sgd` or `momentum` (read as :math:`\eta/(1 - \mu)`); its numbers may be traced.
+        optimizer: as in `odes.yz.eq10`.
         times: (S,) optimiser steps at which to record, increasing, >= 0.
         init: starting weights, of which only Z is used; zero if None.
         record, dtype, tolerances: as in `odes.yz.eq10.solve`.
@@ -65,7 +66,7 @@ def solve(
         ValueError: naming the argument, its value and what is allowed, before compilation.
     """
     checks.kind("task", task, SequenceClasses)
-    checks.kind("optimizer", optimizer, Optimizer)
+    optimizer = theory_rule(optimizer)
     return run(
         _solve,
         task,
@@ -80,7 +81,7 @@ def solve(
     )
 
 
-def inapplicable(task: SequenceClasses, optimizer: Optimizer) -> str | None:
+def inapplicable(task: SequenceClasses, optimizer: Rule) -> str | None:
     """Why the flow does not apply, or None."""
     return layer.inapplicable(task, optimizer, "Lemma 3's flow")
 
@@ -88,14 +89,14 @@ def inapplicable(task: SequenceClasses, optimizer: Optimizer) -> str | None:
 @functools.partial(jax.jit, static_argnames=("record", "tolerances"))
 def _solve(
     task: SequenceClasses,
-    optimizer: Optimizer,
+    optimizer: Rule,
     times: Float[Array, " S"],
     Z: Float[Array, "Q M"],
     *,
     record: Recording,
     tolerances: Tolerances,
 ) -> Trajectory:
-    clock = without_inertia(optimizer, task.prior)
+    clock = Rescaled.of(optimizer)
 
     def save(t: Float[Array, ""], state: PyTree, args: PyTree) -> dict[str, Array]:
         return record(task, _snapshot(args[0], *state)[0])
@@ -104,7 +105,7 @@ def _solve(
         _field,
         (jnp.zeros_like(task.probs), Z),
         times,
-        (task, optimizer, clock),
+        (task, clock),
         save=save,
         clock=clock,
         tolerances=tolerances,
@@ -127,13 +128,13 @@ def _snapshot(
 def _field(
     t: Float[Array, ""],
     state: tuple[Float[Array, "K M"], Float[Array, "Q M"]],
-    args: tuple[SequenceClasses, Optimizer, ClassClock],
+    args: tuple[SequenceClasses, Rescaled],
 ) -> tuple[Float[Array, "K M"], Float[Array, "Q M"]]:
-    task, optimizer, clock = args
+    task, clock = args
     now, residual = _snapshot(task, *state)
     drift = now.f * (now.g - now.f * jnp.sum(now.f * now.g, axis=1, keepdims=True))
     drift = jax.ops.segment_sum(
         task.prior[:, None] * drift, task.query_index, num_segments=task.num_queries
     )
-    eta_y, eta_z = clock.rate * optimizer.eta_y, clock.rate * optimizer.eta_z
+    eta_y, eta_z = clock.rate * clock.eta_y, clock.rate * clock.eta_z
     return residual * (eta_y * task.prior[:, None]), drift * eta_z

@@ -27,18 +27,20 @@ from jaxtyping import Array, Float, Real
 from dynsim import checks
 from dynsim.classes.task import SequenceClasses
 from dynsim.precision import DType, Number
-from dynsim.training.constant.optim import Optimizer
 from dynsim.training.recording import Record, Recording
+from dynsim.training.rule import Rule, of_layer
 from dynsim.trajectory import Times, Trajectory
 from dynsim.yz import finite_length, observables
 from dynsim.yz import model as yz
+from dynsim.yz.checks import theory_rule
 from dynsim.yz.observables import DEFAULT_RECORD
-from odes.solver.flows import FLOWS, Flow, checked_flow, integrate_flow
+from odes.problem import flow_of_rule
+from odes.solver.flows import FLOWS, Flow, checked_flow
 from odes.solver.integrate import run, weights
 from odes.solver.tolerances import Tolerances, checked_tolerances
 from odes.theory import named
 
-__all__ = ["FLOWS", "Flow", "checked_flow", "solve"]
+__all__ = ["FLOWS", "Flow", "solve"]
 
 
 class Population(NamedTuple):
@@ -50,7 +52,7 @@ class Population(NamedTuple):
 
 def solve(
     task: SequenceClasses,
-    optimizer: Optimizer,
+    optimizer: Rule,
     times: Times,
     *,
     flow: Flow | None = None,
@@ -64,7 +66,8 @@ def solve(
 
     Args:
         task: the sequence classes.
-        optimizer: `sgd`, `momentum` or `adam`; its numbers may be traced.
+        optimizer: a rule that `odes.flow` describes, with rates for Y and Z; its numbers may be
+            traced.
         times: (S,) optimiser steps at which to record, increasing, >= 0; need not be whole.
         flow: by default "plain" for `sgd`, "matched" for `momentum` and "matched-adam" for
             `adam`.
@@ -83,7 +86,7 @@ def solve(
             an expansion in 1/T says nothing.
     """
     checks.kind("task", task, SequenceClasses)
-    checks.kind("optimizer", optimizer, Optimizer)
+    optimizer = theory_rule(optimizer)
     finite_length.check_length(task, length)
     return run(
         _solve,
@@ -105,7 +108,7 @@ def solve(
 @functools.partial(jax.jit, static_argnames=("flow", "record", "tolerances"))
 def _solve(
     task: SequenceClasses,
-    optimizer: Optimizer,
+    optimizer: Rule,
     times: Float[Array, " S"],
     init: yz.YZ,
     context: finite_length.Context,
@@ -114,10 +117,11 @@ def _solve(
     record: Recording,
     tolerances: Tolerances,
 ) -> Trajectory:
-    solved, final = integrate_flow(
+    solved, final = flow_of_rule(
         lambda population, params: finite_length.loss_and_grad(params, *population)[1],
         Population(task, context),
         optimizer,
+        of_layer(init),
         init,
         times,
         flow=flow,

@@ -29,13 +29,14 @@ from jaxtyping import Array, Float, PRNGKeyArray, Real
 from dynsim import checks
 from dynsim.classes.task import SequenceClasses
 from dynsim.precision import DType, Number, cast
-from dynsim.training.constant.optim import Optimizer
 from dynsim.training.loop import DIVERGED_LOSS
 from dynsim.training.recording import Record, Recording
+from dynsim.training.rule import Rule, of_layer
 from dynsim.training.run_checks import whole_steps
 from dynsim.trajectory import Times, Trajectory
 from dynsim.yz import finite_length, observables
 from dynsim.yz import model as yz
+from dynsim.yz.checks import theory_rule
 from dynsim.yz.observables import DEFAULT_RECORD
 from odes.solver import linear_noise, noise_drift
 from odes.solver.integrate import judge, run, weights
@@ -43,7 +44,7 @@ from odes.solver.integrate import judge, run, weights
 
 def solve(
     task: SequenceClasses,
-    optimizer: Optimizer,
+    optimizer: Rule,
     times: Times,
     *,
     batch: Real[Number, ""],
@@ -56,7 +57,8 @@ def solve(
 
     Args:
         task: the sequence classes.
-        optimizer: `sgd`, `momentum` or `adam`; its numbers may be traced.
+        optimizer: a rule of `odes.solver.linear_noise.DESCRIBED` without clipping or noise of its
+            own; its numbers may be traced.
         times: (S,) whole optimiser steps at which to record, increasing, >= 0, not traced. Each
             costs a pass back to the start, for all observables together.
         batch: number B of sequences per step, >= 1; it may be traced.
@@ -75,7 +77,7 @@ def solve(
         ValueError: naming the argument, its value and what is allowed, before compilation.
     """
     checks.kind("task", task, SequenceClasses)
-    checks.kind("optimizer", optimizer, Optimizer)
+    optimizer = theory_rule(optimizer)
     steps = _checked(task, times, batch, length)
     return run(
         _solve,
@@ -83,6 +85,7 @@ def solve(
         optimizer,
         times,
         dtype,
+        inapplicable=linear_noise.undescribed,
         init=(init, batch, length),
         start=functools.partial(_start, init=init, batch=batch, length=length, dtype=dtype),
         steps=steps,
@@ -92,7 +95,7 @@ def solve(
 
 def drift(
     task: SequenceClasses,
-    optimizer: Optimizer,
+    optimizer: Rule,
     times: Times,
     key: PRNGKeyArray,
     *,
@@ -118,6 +121,7 @@ def drift(
     Raises:
         ValueError: as `solve`, and for `draws`.
     """
+    optimizer = theory_rule(optimizer)
     steps = _checked(task, times, batch, length)
     draws = checks.integer("draws", draws, 1)
     return run(
@@ -126,6 +130,7 @@ def drift(
         optimizer,
         times,
         dtype,
+        inapplicable=linear_noise.undescribed,
         init=(init, batch, length, key),
         start=lambda *given: (
             *_start(*given, init=init, batch=batch, length=length, dtype=dtype),
@@ -148,7 +153,7 @@ def _checked(
 
 def _start(
     task: SequenceClasses,
-    optimizer: Optimizer,
+    optimizer: Rule,
     *,
     init: yz.YZ | None,
     batch: Real[Number, ""],
@@ -163,7 +168,7 @@ def _start(
 @functools.partial(jax.jit, static_argnames=("steps", "record"))
 def _solve(
     task: SequenceClasses,
-    optimizer: Optimizer,
+    optimizer: Rule,
     times: Float[Array, " S"],
     init: yz.YZ,
     batch: Float[Array, ""],
@@ -172,7 +177,7 @@ def _solve(
     steps: tuple[int, ...],
     record: Recording,
 ) -> Trajectory:
-    descent = _descent(task, optimizer, context, record)
+    descent = _descent(task, optimizer, init, context, record)
     found = linear_noise.spread(descent, init, steps)
     values = _by_name(task, init, record, found.values)
     status, first_bad = judge(times, found.beside <= DIVERGED_LOSS * math.log(task.M))
@@ -183,7 +188,7 @@ def _solve(
 @functools.partial(jax.jit, static_argnames=("steps", "draws", "record"))
 def _drift(
     task: SequenceClasses,
-    optimizer: Optimizer,
+    optimizer: Rule,
     times: Float[Array, " S"],
     init: yz.YZ,
     batch: Float[Array, ""],
@@ -210,7 +215,7 @@ def _drift(
             within = scale * jax.random.normal(of_token, slope.shape, slope.dtype)
         return jax.tree.map(lambda x: x / jnp.sqrt(batch), pull((between, within))[0])
 
-    descent = _descent(task, optimizer, context, record)
+    descent = _descent(task, optimizer, init, context, record)
     found = noise_drift.drift(descent, sample, init, steps, key, draws)
     values = _by_name(task, init, record, found.drift)
     status, first_bad = judge(times, jnp.all(jnp.isfinite(found.drift), axis=1))
@@ -219,7 +224,8 @@ def _drift(
 
 def _descent(
     task: SequenceClasses,
-    optimizer: Optimizer,
+    optimizer: Rule,
+    init: yz.YZ,
     context: finite_length.Context,
     record: Recording,
 ) -> linear_noise.Descent:
@@ -233,7 +239,7 @@ def _descent(
         return ravel_pytree(seen)[0], observables.loss(task, snapshot)
 
     noise = functools.partial(covariance, task, context)
-    return linear_noise.Descent(optimizer.transformation(), derive, noise, observe)
+    return linear_noise.Descent(optimizer, derive, noise, observe, groups=of_layer(init))
 
 
 def _by_name(

@@ -12,8 +12,8 @@ from jaxtyping import Real
 from dynsim import checks
 from dynsim.classes.task import SequenceClasses
 from dynsim.precision import DType, Number
-from dynsim.training.constant.optim import Optimizer
 from dynsim.training.recording import Record
+from dynsim.training.rule import Rule
 from dynsim.trajectory import Times, Trajectory
 from dynsim.yz import model as yz
 from dynsim.yz.observables import DEFAULT_RECORD
@@ -25,7 +25,7 @@ from odes.theory import refusal
 
 def solve(
     task: SequenceClasses,
-    optimizer: Optimizer,
+    optimizer: Rule,
     times: Times,
     *,
     flow: Flow | None = None,
@@ -50,7 +50,6 @@ def solve(
             wrong.
     """
     checks.kind("task", task, SequenceClasses)
-    checks.kind("optimizer", optimizer, Optimizer)
     if init is not None:
         raise ValueError("init: the symmetric reduction starts from zero weights; leave it out")
     placed = symmetric.placed(task)
@@ -66,6 +65,6 @@ def solve(
     )
 
 
-def inapplicable(task: SequenceClasses, optimizer: Optimizer) -> str | None:
+def inapplicable(task: SequenceClasses, optimizer: Rule) -> str | None:
     """Why the symmetric reduction does not apply, or None."""
-    return refusal(checked_flow, optimizer, None) or refusal(symmetric.placed, task)
+    return refusal(checked_flow, optimizer) or refusal(symmetric.placed, task)

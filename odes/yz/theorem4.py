@@ -38,15 +38,16 @@ from jaxtyping import Array, Float, PyTree
 from dynsim import checks
 from dynsim.classes.task import SequenceClasses
 from dynsim.precision import DType
-from dynsim.training.constant.clock import ClassClock, Convention, without_inertia
-from dynsim.training.constant.optim import Optimizer
 from dynsim.training.recording import Record, Recording
+from dynsim.training.rule import Rule
 from dynsim.trajectory import Times, Trajectory
 from dynsim.yz import model as yz
 from dynsim.yz import observables
+from dynsim.yz.checks import theory_rule
 from dynsim.yz.observables import DEFAULT_RECORD, Snapshot
 from odes.formulas import decoder, growth
 from odes.solver.integrate import integrate, run
+from odes.solver.rescaled import Rescaled, undescribed
 from odes.solver.tolerances import Tolerances, checked_tolerances
 from odes.yz import layer
 
@@ -56,10 +57,10 @@ _EQUAL = 1e-5
 
 def solve(
     task: SequenceClasses,
-    optimizer: Optimizer,
+    optimizer: Rule,
     times: Times,
     *,
-    clock: Convention = "sgd",
+    clock: growth.Convention = "sgd",
     init: yz.YZ | None = None,
     record: Record = DEFAULT_RECORD,
     dtype: DType = "float64",
@@ -69,8 +70,7 @@ def solve(
 
     Args:
         task: sequence classes with one common token, see `inapplicable`.
-        optimizer: `sgd` or `momentum` (read as :math:`\eta/(1 - \mu)`); its numbers may be traced,
-            and eta_y must be positive.
+        optimizer: as in `odes.yz.eq10`; eta_y must be positive.
         times: (S,) optimiser steps at which to record, increasing, >= 0.
         clock: "sgd" or "paper", as in `odes.yz.eq10`.
         init: starting weights, of which only Z is used; zero if None.
@@ -86,9 +86,9 @@ def solve(
         ValueError: naming the argument, its value and what is allowed, before compilation.
     """
     checks.kind("task", task, SequenceClasses)
-    checks.kind("optimizer", optimizer, Optimizer)
+    optimizer = theory_rule(optimizer)
     checks.choice("clock", clock, ("sgd", "paper"))
-    checks.real("eta_y", optimizer.eta_y, 0, open_minimum=True)
+    checks.real("eta_y", Rescaled.of(optimizer).eta_y, 0, open_minimum=True)
     return run(
         _solve,
         task,
@@ -99,17 +99,18 @@ def solve(
         init=init,
         start=lambda task, optimizer: (
             layer.start(init, task, dtype),
-            without_inertia(optimizer, task.prior, clock),
+            layer.class_weight(task.prior, clock),
         ),
         record=observables.PREDICTED.resolve(record),
         tolerances=checked_tolerances(tolerances, dtype),
     )
 
 
-def inapplicable(task: SequenceClasses, optimizer: Optimizer) -> str | None:
+def inapplicable(task: SequenceClasses, optimizer: Rule) -> str | None:
     """Why Theorem 4 does not apply, or None. The task is looked at only where it is concrete."""
-    if optimizer.kind == "adam":
-        return "optimizer = adam: Theorem 4 describes sgd and momentum only"
+    problem = undescribed(optimizer, "Theorem 4")
+    if problem:
+        return problem
     if checks.is_traced(task):
         return None
     classes = (np.asarray(task.probs) > 0).sum(0)
@@ -146,10 +147,10 @@ def normaliser(task: SequenceClasses, Z: Float[Array, "Q M"]) -> Float[Array, ""
 @functools.partial(jax.jit, static_argnames=("record", "tolerances"))
 def _solve(
     task: SequenceClasses,
-    optimizer: Optimizer,
+    optimizer: Rule,
     times: Float[Array, " S"],
     Z: Float[Array, "Q M"],
-    clock: ClassClock,
+    class_weight: Float[Array, " K"],
     *,
     record: Recording,
     tolerances: Tolerances,
@@ -158,6 +159,7 @@ def _solve(
     dominant = jnp.max(jnp.where(task.distinct(), f, 0), axis=1, keepdims=True)
     ratio = jnp.where(task.distinct(), f / dominant, 0)
     c0 = growth.c0(normaliser(task, Z), task.K)
+    clock = Rescaled.of(optimizer)
 
     def save(t: Float[Array, ""], gain: Float[Array, " K"], args: PyTree) -> dict[str, Array]:
         return record(args[0], _predict(t, gain, args))
@@ -166,7 +168,7 @@ def _solve(
         _field,
         jnp.zeros_like(task.prior),
         times,
-        (task, optimizer, clock, Z, ratio, c0),
+        (task, clock, class_weight, Z, ratio, c0),
         save=save,
         clock=clock,
         tolerances=tolerances,
@@ -178,12 +180,12 @@ def _drive(
     t: Float[Array, ""], args: PyTree
 ) -> tuple[Float[Array, " K"], Float[Array, " K"], Float[Array, " K"]]:
     """h_n, xi_n and B_n of Theorem 4 at ODE time `t`."""
-    task, optimizer, clock, _, _, c0 = args
+    task, clock, class_weight, _, _, c0 = args
     q = task.K // task.num_queries
-    eta_y, visits = clock.rate * optimizer.eta_y, t * task.prior
+    eta_y, visits = clock.rate * clock.eta_y, t * task.prior
     h = decoder.h(visits, eta_y, task.M)
     big_gamma = decoder.gamma_integral(visits, eta_y, task.M, 1 / task.prior)
-    driven = clock.class_weight * clock.rate * optimizer.eta_z * big_gamma
+    driven = class_weight * clock.rate * clock.eta_z * big_gamma
     B = growth.bound_from_drive(driven, c0=c0, classes_per_query=q)
     return h, decoder.speed(h, task.M) * jnp.exp(-4 * q * B) / c0, B
 
@@ -213,8 +215,8 @@ def _predict(t: Float[Array, ""], gain: Float[Array, " K"], args: PyTree) -> Sna
 
 
 def _field(t: Float[Array, ""], gain: Float[Array, " K"], args: PyTree) -> Float[Array, " K"]:
-    task, optimizer, clock, *_ = args
+    task, clock, class_weight, *_ = args
     _, xi, B = _drive(t, args)
     f = yz.normalise(yz.attend(_logits(gain, B, args), task.probs))
     dominant = jnp.max(jnp.where(task.distinct(), f, 0), axis=1)
-    return clock.class_weight * clock.rate * optimizer.eta_z * xi * dominant**2
+    return class_weight * clock.rate * clock.eta_z * xi * dominant**2

@@ -11,10 +11,10 @@ import numpy as np
 import dynsim
 from dynsim import Trajectory, checks
 from dynsim.precision import precision
-from dynsim.training.constant.clock import without_inertia
 from dynsim.yz import model as yz
 from odes import symmetric
 from odes.formulas import decoder
+from odes.solver.rescaled import Rescaled, undescribed
 from odes.symmetric.state import SymmetricTask
 from odes.yz import ladder, population
 from odes.yz import symmetric as symmetric_layer
@@ -103,9 +103,10 @@ def explain(config: Explain | None = None, /, **settings: Any) -> Explanation:
     with precision("float64"):
         theory, solved = _solve(task, optimizer, steps, record)
         stages = None
-        if optimizer.kind != "adam":
-            rate = without_inertia(optimizer, _prior(task)).rate
-            found = decoder.stages(rate * optimizer.eta_y, 1 / jnp.asarray(_prior(task)), task.M)
+        if undescribed(optimizer, "the closed form") is None:
+            clock = Rescaled.of(optimizer)
+            rate = clock.rate * clock.eta_y
+            found = decoder.stages(rate, 1 / jnp.asarray(_prior(task)), task.M)
             stages = {field: float(np.mean(t)) for field, t in found._asdict().items()}
         strained = tuple(_strained(config, task, optimizer, stages))
         final = {name: float(np.mean(np.asarray(v)[-1])) for name, v in solved.observables.items()}
@@ -126,7 +127,7 @@ def _prior(task: Task) -> np.ndarray:
 
 def _solve(
     task: Task,
-    optimizer: dynsim.Optimizer,
+    optimizer: dynsim.Rule,
     steps: int,
     record: tuple[str, ...],
 ) -> tuple[str, Trajectory]:
@@ -192,7 +193,7 @@ def _regime(steps: int, stages: dict[str, float] | None, final: dict[str, float]
 def _strained(
     config: Explain,
     task: Task,
-    optimizer: dynsim.Optimizer,
+    optimizer: dynsim.Rule,
     stages: dict[str, float] | None,
 ) -> list[str]:
     reasons = []
@@ -203,20 +204,20 @@ def _strained(
             f"{OVERLAP}"
         )
     if stages is not None:
-        rate = float(without_inertia(optimizer, _prior(task)).rate)
-        kick = rate * optimizer.eta_y * float(np.max(_prior(task)))
+        clock = Rescaled.of(optimizer)
+        kick = float(clock.rate) * clock.eta_y * float(np.max(_prior(task)))
         if kick > KICK * math.log(task.M):
             reasons.append(
                 f"eta -> 0 (all flows): a step moves a class's logit by up to {kick:.2g}, above "
                 f"{KICK} ln M = {KICK * math.log(task.M):.2g}; gamma peaks after "
                 f"{stages['peak']:.2g} steps"
             )
-        if config.eta_z > 0 and optimizer.eta_y / optimizer.eta_z < RATIO:
+        if config.eta_z > 0 and clock.eta_y / clock.eta_z < RATIO:
             reasons.append(
                 f"decoder faster than attention (Assumption 1c): eta_Y / eta_Z = "
-                f"{optimizer.eta_y / optimizer.eta_z:.3g}, below {RATIO:g}"
+                f"{clock.eta_y / clock.eta_z:.3g}, below {RATIO:g}"
             )
-        if optimizer.kind == "momentum":
+        if optimizer.has_inertia:
             reasons.append(
                 "no inertia (closed form, Eq. 10): momentum enters them only as eta / (1 - mu)"
             )

@@ -13,11 +13,11 @@ import numpy as np
 import dynsim
 from dynsim import Trajectory
 from dynsim.precision import precision
-from dynsim.training.constant.clock import without_inertia
 from dynsim.trajectory import counts
 from dynsim.yz import finite_length
 from dynsim.yz.observables import DEFAULT_RECORD
 from odes.formulas import decoder
+from odes.solver.rescaled import Rescaled, undescribed
 from odes.theory import named, refusal
 from odes.yz import ladder
 from sweeps.compare import comparison, scatter
@@ -181,9 +181,9 @@ def compare(config: Compare, theories: Sequence[ladder.Theory] = ()) -> Comparis
             work[SPREAD] = lambda: scatter.predict(config, task, optimizer, times, keys)
         found = {name: work[name]() for name in progress.each(tuple(work), "solve")}
         stages = None
-        if optimizer.kind != "adam":
-            rate = without_inertia(optimizer, task.prior).rate
-            stages = decoder.stages(rate * optimizer.eta_y, 1 / jnp.asarray(task.prior), task.M)
+        if undescribed(optimizer, "the closed form") is None:
+            clock = Rescaled.of(optimizer)
+            stages = decoder.stages(clock.rate * clock.eta_y, 1 / jnp.asarray(task.prior), task.M)
         # One by one: a dictionary that goes through JAX comes back sorted by its keys.
         predictions = {name: jax.device_get(each) for name, each in found.items()}
         stages = jax.device_get(stages)

@@ -12,7 +12,7 @@ import dynsim
 from dynsim import Trajectory
 from dynsim.classes.task import SequenceClasses
 from dynsim.precision import AnyArray
-from dynsim.training.constant.optim import Optimizer
+from dynsim.training.rule import Rule
 from dynsim.yz.observables import DEFAULT_RECORD
 from odes.yz import spread
 from sweeps.compare.comparison import average, valid
@@ -48,7 +48,7 @@ def times_of(times: AnyArray) -> np.ndarray:
 def predict(
     config: Training,
     task: SequenceClasses,
-    optimizer: Optimizer,
+    optimizer: Rule,
     times: AnyArray,
     keys: Array,
 ) -> Trajectory | None:

@@ -4,16 +4,7 @@ import abc
 from collections.abc import Collection
 from typing import Any
 
-from dynsim import checks
 from dynsim.problem.choice import Choice
-from dynsim.training.constant.descent import Descent
-
-RULES: dict[str, dict[str, Any]] = {
-    "sgd": {},
-    "momentum": {"momentum": 0.9},
-    "adam": {"b1": 0.9, "b2": 0.999, "eps": 1e-8},
-}
-"""What each rule with one learning rate reads besides it, with defaults."""
 
 
 class Chooses(abc.ABC):
@@ -51,15 +42,3 @@ class Chooses(abc.ABC):
         plain: dict[str, object] = super().as_json()  # type: ignore[misc]
         names = [name for name in plain if any(choice.owns(name) for choice in self.choices)]
         return {**plain, **{name: self.value(name) for name in names}}
-
-
-def descent(run: Any, **more: Any) -> Descent:
-    """The update rule of a run with one learning rate `eta` and an `optimizer` of `RULES`.
-
-    Raises:
-        ValueError: for an unknown rule, a setting of another one, or a number that cannot be.
-    """
-    checks.choice("optimizer", run.optimizer, tuple(RULES))
-    run.check_read()
-    own = {name: run.value(name) for name in RULES[run.optimizer]}
-    return Descent(eta=run.eta, kind=run.optimizer, **own, **more)

@@ -105,16 +105,15 @@ class JoMA(LayerTraining[Fixed]):
 
 def _assemble(
     settings: Settings[Fixed], task: dynsim.SequenceClasses, numbers: Mapping[str, Array]
-) -> tuple[dynsim.SequenceClasses, tuple[dynsim.Optimizer, dict[str, Array]]]:
-    rates = {name: value for name, value in numbers.items() if name not in SCALES}
-    optimizer = dynsim.Optimizer(**rates, kind=settings.fixed.training.kind)
-    return task, (optimizer, {name: numbers[name] for name in SCALES})
+) -> tuple[dynsim.SequenceClasses, tuple[dynsim.Rule, dict[str, Array]]]:
+    rule = settings.fixed.training.rule(numbers)
+    return task, (rule, {name: numbers[name] for name in SCALES})
 
 
 def _simulate(
     settings: Settings[Fixed],
     task: dynsim.SequenceClasses,
-    rules: tuple[dynsim.Optimizer, dict[str, Array]],
+    rules: tuple[dynsim.Rule, dict[str, Array]],
     key: PRNGKeyArray,
 ) -> Trajectory:
     fixed = settings.fixed.training
@@ -139,7 +138,7 @@ def _simulate(
 def _solve(
     settings: Settings[Fixed],
     task: dynsim.SequenceClasses,
-    rules: tuple[dynsim.Optimizer, dict[str, Array]],
+    rules: tuple[dynsim.Rule, dict[str, Array]],
     key: PRNGKeyArray,
     *,
     theory: Theory[Any, Any],
@@ -154,7 +153,7 @@ def _solve(
 
 
 def _described(
-    fixed: Fixed, task: dynsim.SequenceClasses, optimizer: dynsim.Optimizer, *, theory: Any
+    fixed: Fixed, task: dynsim.SequenceClasses, optimizer: dynsim.Rule, *, theory: Any
 ) -> None:
     ladder.theory(theory, task, optimizer)
     problem = None
@@ -197,7 +196,7 @@ def _rung(theory: Theory[Any, Any]) -> Engine[Fixed]:
 def _solve_closed(
     settings: Settings[Fixed],
     task: dynsim.SequenceClasses,
-    rules: tuple[dynsim.Optimizer, dict[str, Array]],
+    rules: tuple[dynsim.Rule, dict[str, Array]],
     key: PRNGKeyArray,
     *,
     theory: Theory[Any, Any],

@@ -112,17 +112,16 @@ class QKVTraining(LayerTraining[Fixed]):
 
 def _assemble(
     settings: Settings[Fixed], task: dynsim.SequenceClasses, numbers: Mapping[str, Array]
-) -> tuple[dynsim.SequenceClasses, tuple[dynsim.Optimizer, EmbeddedSpec]]:
+) -> tuple[dynsim.SequenceClasses, tuple[dynsim.Rule, EmbeddedSpec]]:
     scales = {name: numbers[name] for name in SCALES}
-    rates = {name: value for name, value in numbers.items() if name not in SCALES}
-    optimizer = dynsim.Optimizer(**rates, kind=settings.fixed.training.kind)
-    return task, (optimizer, dataclasses.replace(settings.fixed.spec, **scales))
+    rule = settings.fixed.training.rule(numbers)
+    return task, (rule, dataclasses.replace(settings.fixed.spec, **scales))
 
 
 def _simulate(
     settings: Settings[Fixed],
     task: dynsim.SequenceClasses,
-    rules: tuple[dynsim.Optimizer, EmbeddedSpec],
+    rules: tuple[dynsim.Rule, EmbeddedSpec],
     key: PRNGKeyArray,
 ) -> Trajectory:
     fixed = settings.fixed.training
@@ -146,7 +145,7 @@ def _simulate(
 def _solve(
     settings: Settings[Fixed],
     task: dynsim.SequenceClasses,
-    rules: tuple[dynsim.Optimizer, EmbeddedSpec],
+    rules: tuple[dynsim.Rule, EmbeddedSpec],
     key: PRNGKeyArray,
     *,
     theory: Theory[Any, Any],
@@ -163,23 +162,23 @@ def _solve(
 def _described(
     fixed: Fixed,
     task: dynsim.SequenceClasses,
-    optimizer: dynsim.Optimizer,
+    optimizer: dynsim.Rule,
     *,
     theory: Theory[Any, Any],
 ) -> None:
     _check(fixed, task, optimizer)
     if "length" in theory.needs:
         check_finite(fixed.training, task)
-    # Any weights of these shapes do; only Adam's U = I has to be looked at.
+    # Any weights of these shapes do; only the U = I of adaptive rules has to be looked at.
     weights = (
         dynsim.initial_embedded(task, fixed.spec, jax.random.key(0))
-        if optimizer.kind == "adam"
+        if optimizer.is_adaptive
         else jax.eval_shape(functools.partial(draw, task, fixed.spec), jax.random.key(0))
     )
     factors.check(task, optimizer, weights, fixed.frozen)
 
 
-def _check(fixed: Fixed, task: dynsim.SequenceClasses, optimizer: dynsim.Optimizer) -> None:
+def _check(fixed: Fixed, task: dynsim.SequenceClasses, optimizer: dynsim.Rule) -> None:
     del optimizer
     fixed.spec.check(task)
     if math.isinf(fixed.training.batch):

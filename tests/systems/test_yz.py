@@ -1,6 +1,7 @@
 """Each rung of the ladder computes what its equations say."""
 
 import jax
+import numpy as np
 import pytest
 
 import dynsim
@@ -41,6 +42,33 @@ def test_a_random_start() -> None:
     # The program of the first case above.
     start = dynsim.initial_weights(TASK, "uniform", jax.random.key(0), "float64")
     Layer(TASK, dynsim.sgd(0.8, 1.5), PLAIN.times, start).check("plain")
+
+
+def cosine(t: float) -> float:
+    """Rate over its peak of the flow of `SCHEDULED`, half a step before t."""
+    return 0.55 + 0.45 * np.cos(np.pi * (t - 0.5) / 30)
+
+
+RATES = (dynsim.schedules.cosine(peak, 30.0, 0.1) for peak in (1.3, 0.7))
+SCHEDULED = Layer(TASK, dynsim.sgd(*RATES), PLAIN.times, pace=cosine)
+RATES = (dynsim.schedules.cosine(peak, 30.0, 0.1) for peak in (0.3, 0.2))
+OF_BOTH = Layer(TASK, dynsim.momentum(*RATES, 0.8), PLAIN.times, pace=cosine)
+
+
+def test_attention_that_stays_under_a_schedule() -> None:
+    SCHEDULED.check("fixed_attention")
+
+
+@pytest.mark.full("odes/yz/test_schedules.py::test_closed_forms_are_flows_in_the_integral")
+@pytest.mark.parametrize(
+    ("system", "theory"),
+    [
+        *((SCHEDULED, name) for name in OF_SGD),
+        *((OF_BOTH, name) for name in (*OF_MOMENTUM, "eq10", "lemma3")),
+    ],
+)
+def test_theories_under_a_schedule(system: Layer, theory: str) -> None:
+    system.check(theory)
 
 
 # Last, because the fixture stays for the rest of the file.

@@ -5,11 +5,11 @@ from collections.abc import Callable, Mapping
 
 import numpy as np
 from jaxtyping import Float
-from scipy.integrate import solve_ivp
+from scipy.integrate import quad, solve_ivp
 from scipy.special import log_softmax, softmax, wrightomega
 
 from dynsim import YZ, SequenceClasses, Status
-from dynsim.training.constant.optim import Optimizer
+from dynsim.training.rule import Rule
 from odes.yz import ladder
 
 Values = Mapping[str, np.ndarray]
@@ -39,14 +39,21 @@ def integrate(
     return [np.stack(parts) for parts in zip(*states, strict=True)]
 
 
+def peak(optimizer: Rule, group: str) -> float:
+    """Largest learning rate of a group of weights."""
+    return float(optimizer.schedules[group].peak)
+
+
 @dataclasses.dataclass(frozen=True, eq=False)
 class Layer:
-    """A layer that starts from zero weights, or from `start`."""
+    """A layer that starts from zero weights, or from `start`. The rates at time t are `pace(t)`
+    times the peaks of the rule, whose schedules that is."""
 
     task: SequenceClasses
-    optimizer: Optimizer
+    optimizer: Rule
     times: tuple[float, ...]
     start: YZ | None = None
+    pace: Callable[[float], float] = lambda t: 1.0
 
     def check(self, theory: str) -> None:
         """Assert that a theory of the ladder computes what its equations say."""
@@ -68,7 +75,11 @@ class Layer:
     def rates(self) -> tuple[float, float]:
         """Learning rates, as a theory without inertia reads them."""
         kept = 1 - float(self.optimizer.momentum)
-        return float(self.optimizer.eta_y) / kept, float(self.optimizer.eta_z) / kept
+        return peak(self.optimizer, "Y") / kept, peak(self.optimizer, "Z") / kept
+
+    def elapsed(self, times: Float[np.ndarray, "*S"]) -> Float[np.ndarray, "*S"]:
+        """Integral of the pace from 0."""
+        return np.vectorize(lambda t: quad(self.pace, 0, t, epsabs=1e-12, epsrel=1e-12)[0])(times)
 
     @property
     def prior(self) -> Float[np.ndarray, "K 1"]:
@@ -141,18 +152,19 @@ def flow(system: Layer) -> Values:
 
     def field(t: float, Y: np.ndarray, Z: np.ndarray) -> tuple[np.ndarray, ...]:
         dY, dZ = system.descent(Y, Z)
-        return eta_y * dY, eta_z * dZ
+        return system.pace(t) * eta_y * dY, system.pace(t) * eta_z * dZ
 
     return system.measured(*integrate(field, system.weights(), np.array(system.times)))
 
 
 def with_inertia(system: Layer, decay: float, gain: float, later: float) -> Values:
     """v' = gain G - decay v, p' = -eta v from rest, read `later`."""
-    eta_y, eta_z = float(system.optimizer.eta_y), float(system.optimizer.eta_z)
+    eta_y, eta_z = peak(system.optimizer, "Y"), peak(system.optimizer, "Z")
 
     def field(t: float, Y: np.ndarray, Z: np.ndarray, *v: np.ndarray) -> tuple[np.ndarray, ...]:
         moved = (gain * g - decay * x for g, x in zip(system.descent(Y, Z), v, strict=True))
-        return eta_y * v[0], eta_z * v[1], *moved
+        pace = system.pace(t - later)
+        return pace * eta_y * v[0], pace * eta_z * v[1], *moved
 
     start = system.weights()
     times = np.array(system.times)
@@ -177,7 +189,8 @@ def lemma3(system: Layer) -> Values:
 
     def field(t: float, W: np.ndarray, Z: np.ndarray) -> tuple[np.ndarray, ...]:
         f, r = system.attention(Z), system.residual(W)
-        return eta_y * system.prior * r, eta_z * system.pull(f, r @ (np.linalg.pinv(f) @ W).T)
+        pull = system.pull(f, r @ (np.linalg.pinv(f) @ W).T)
+        return system.pace(t) * eta_y * system.prior * r, system.pace(t) * eta_z * pull
 
     start = np.zeros((system.task.K, system.task.M)), system.weights()[1]
     W, Z = integrate(field, start, np.array(system.times))
@@ -191,7 +204,7 @@ def lemma3(system: Layer) -> Values:
 def printed(system: Layer, *, weight: float, slower: float = 1.0) -> Values:
     """Eq. 10, sum by sum, for classes of one query and equal priors."""
     (eta_y, eta_z), K = system.rates, system.task.K
-    gamma = lambda t: system.speed(system.decoder(t / K, slower * eta_y))
+    gamma = lambda t: system.speed(system.decoder(system.elapsed(t) / K, slower * eta_y))
 
     def field(t: float, Z: np.ndarray) -> tuple[np.ndarray]:
         f = system.attention(Z)
@@ -201,7 +214,7 @@ def printed(system: Layer, *, weight: float, slower: float = 1.0) -> Values:
             for m in set(range(K)) - {n}:
                 beta = -inverse[m, n]
                 total += beta * f[n] * (f[n] * (f[n] @ f[m]) - f[m])
-        return (eta_z * weight * gamma(t) * total[None],)
+        return (system.pace(t) * eta_z * weight * gamma(t) * total[None],)
 
     times = np.array(system.times)
     (Z,) = integrate(field, (system.weights()[1],), times)
@@ -213,7 +226,7 @@ def printed(system: Layer, *, weight: float, slower: float = 1.0) -> Values:
         "overlap": overlap,
         # Theorem 1: what the drift's distinct tokens have in common.
         "xi": gamma(times)[:, None] * (own - 1),
-        "closed": decoded(system, times / K, slower * eta_y),
+        "closed": decoded(system, system.elapsed(times) / K, slower * eta_y),
     }
 
 
@@ -236,7 +249,7 @@ def fixed(system: Layer) -> Values:
     K, times = system.task.K, np.array(system.times)
     z = system.weights()[1][np.asarray(system.task.query_index)]
     still = np.broadcast_to(z, (times.size, *z.shape))
-    return {"z": still, "closed": decoded(system, times / K, system.rates[0])}
+    return {"z": still, "closed": decoded(system, system.elapsed(times) / K, system.rates[0])}
 
 
 EXACT: dict[str, Callable[[Layer], Values]] = {

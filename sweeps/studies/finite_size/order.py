@@ -13,7 +13,8 @@ from jaxtyping import Array, Float, Int, PyTree
 import dynsim
 from dynsim.classes.task import SequenceClasses
 from dynsim.precision import precision
-from dynsim.training.loop import by_gradient, train
+from dynsim.training.loop import by_rule, train
+from dynsim.training.rule import of_layer
 from dynsim.yz import finite_length, observables
 from dynsim.yz import model as yz
 
@@ -75,7 +76,7 @@ def sampled(task: SequenceClasses, length: int, number: int, seed: int) -> yz.Ex
     return yz.Examples(np.repeat(np.arange(task.K), number), counts.astype(np.float64), weight)
 
 
-def against_enumeration(optimizer: dynsim.Optimizer, lengths: Sequence[int], steps: int) -> Errors:
+def against_enumeration(optimizer: dynsim.Rule, lengths: Sequence[int], steps: int) -> Errors:
     """Errors on the small task, against the exact loss."""
     task = small_task()
     exact = [_descend(task, optimizer, enumerated(task, T), steps) for T in lengths]
@@ -84,7 +85,7 @@ def against_enumeration(optimizer: dynsim.Optimizer, lengths: Sequence[int], ste
 
 def against_samples(
     task: SequenceClasses,
-    optimizer: dynsim.Optimizer,
+    optimizer: dynsim.Rule,
     lengths: Sequence[int],
     steps: int,
     number: int,
@@ -111,7 +112,7 @@ def slope(lengths: Sequence[int], errors: Float[np.ndarray, " L"], least: int = 
 
 def _errors(
     task: SequenceClasses,
-    optimizer: dynsim.Optimizer,
+    optimizer: dynsim.Rule,
     lengths: Sequence[int],
     steps: int,
     exact: Float[np.ndarray, "L 2"],
@@ -139,7 +140,7 @@ def _errors(
 
 
 def _descend(
-    task: SequenceClasses, optimizer: dynsim.Optimizer, examples: yz.Examples, steps: int
+    task: SequenceClasses, optimizer: dynsim.Rule, examples: yz.Examples, steps: int
 ) -> np.ndarray:
     """Loss and logit after descent on the loss of `examples`."""
     with precision("float64"):
@@ -150,16 +151,19 @@ def _descend(
 @jax.jit
 def _run(
     task: SequenceClasses,
-    optimizer: dynsim.Optimizer,
+    optimizer: dynsim.Rule,
     examples: yz.Examples,
     steps: Int[Array, ""],
 ) -> Float[Array, "2"]:
-    rule = optimizer.transformation()
     start: PyTree = yz.init_zero(task, "float64")
     found = train(
         start,
-        rule.init(start),
-        by_gradient(lambda params, _: yz.loss_and_grad(params, task, examples), rule),
+        optimizer.init(start),
+        by_rule(
+            lambda params, _: yz.loss_and_grad(params, task, examples),
+            optimizer,
+            groups=of_layer(start),
+        ),
         lambda params, seen: (
             {
                 name: observables.OBSERVABLES[name](task, observables.measure(task, params))

@@ -219,13 +219,13 @@ def closed_forms(training: Training) -> dict[str, jax.Array | float]:
     task = training.make_reduced() or training.make_task()
     if isinstance(task, SymmetricTask):
         # Too large for a table: of all its classes, which are alike, the numbers of one.
-        prior, common = np.ones(1) / int(task.K), np.asarray(task.rho)
+        common = np.asarray(task.rho)
         p, rho = jnp.asarray(task.p), jnp.asarray(task.rho)
         norm = float(task.sum_distinct(p**2) + task.sum_common(rho**2)) ** 0.5
     else:
-        prior, probs = task.prior, np.asarray(task.probs)[0]
+        probs = np.asarray(task.probs)[0]
         common, norm = probs[np.asarray(task.common())[0]], np.linalg.norm(probs)
-    eta_y, eta_z = effective_rates(prior, training.make_optimizer())
+    eta_y, eta_z = effective_rates(training.make_optimizer())
     stages = decoder.stages(eta_y, task.K, task.M)
     bound: Any = np.nan
     if common.size:

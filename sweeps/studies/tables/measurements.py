@@ -25,7 +25,7 @@ OVERLAPS = (0.01, 0.05, 0.1, 0.3, 0.6)
 CLASSES = (2, 5, 10)
 
 
-def flow_error(flow: Flow, optimizer: Callable[..., dynsim.Optimizer]) -> np.ndarray:
+def flow_error(flow: Flow, optimizer: Callable[..., dynsim.Rule]) -> np.ndarray:
     """Largest relative error of the flow against descent with T and batch infinite, on Syn-Small,
     in the logit of the top distinct token at steps 50 and 100: (eta_y, eta_z) over `GRID`."""
     task = symmetric.symmetric_task(dynsim.syn_small())

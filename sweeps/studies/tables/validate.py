@@ -63,7 +63,7 @@ def run(config: Validate) -> list[Path]:
     return paths
 
 
-def _maps(flows: Mapping[Flow, str], optimizer: Callable[..., dynsim.Optimizer]) -> Outcome:
+def _maps(flows: Mapping[Flow, str], optimizer: Callable[..., dynsim.Rule]) -> Outcome:
     errors: dict[Flow, np.ndarray] = {
         flow: measurements.flow_error(flow, optimizer) for flow in progress.each(tuple(flows))
     }

@@ -9,9 +9,9 @@ import xarray as xr
 from jaxtyping import Array, Float
 
 import dynsim
-from dynsim.precision import AnyArray, precision
-from dynsim.training.constant.clock import without_inertia
+from dynsim.precision import precision
 from odes.formulas import decoder
+from odes.solver.rescaled import Rescaled, undescribed
 from sweeps.runner.spec import Sweep
 from sweeps.systems.yz.settings import Training
 
@@ -114,17 +114,21 @@ def gamma_peak(training: Training, times: Sequence[float]) -> float:
 
 
 def effective_rates(
-    prior: Float[AnyArray, " K"], optimizer: dynsim.Optimizer
+    optimizer: dynsim.Rule,
 ) -> tuple[Float[Array, "*P"], Float[Array, "*P"]]:
     r""":math:`\eta_Y` and :math:`\eta_Z` over :math:`1 - \mu`, as closed forms without inertia read
-    them; `ValueError` for Adam. Each has the shape of its rate, broadcast with that of :math:`\mu`;
-    `prior` is that of classes."""
-    rate = jnp.asarray(without_inertia(optimizer, prior).rate)
-    return rate * jnp.asarray(optimizer.eta_y), rate * jnp.asarray(optimizer.eta_z)
+    them; `ValueError` for Adam. Each has the shape of its rate, broadcast with that of
+    :math:`\mu`."""
+    problem = undescribed(optimizer, "the closed form")
+    if problem:
+        raise ValueError(problem)
+    clock = Rescaled.of(optimizer)
+    rate = jnp.asarray(clock.rate)
+    return rate * jnp.asarray(clock.eta_y), rate * jnp.asarray(clock.eta_z)
 
 
 def _decoder(training: Training) -> tuple[jax.Array, jax.Array, int]:
     """Effective eta_Y, prior (K,) and M."""
     task = training.make_task()
-    eta_y, _ = effective_rates(task.prior, training.make_optimizer())
+    eta_y, _ = effective_rates(training.make_optimizer())
     return eta_y, jnp.asarray(task.prior, jnp.float64), task.M

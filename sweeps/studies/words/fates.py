@@ -17,7 +17,7 @@ from jaxtyping import Bool, Float, Int8
 import dynsim
 from dynsim import checks
 from dynsim.classes.task import SequenceClasses
-from dynsim.training.constant.optim import Optimizer
+from dynsim.training.rule import Rule
 from odes.yz import ladder
 from sweeps.studies.words import rules as text_rules
 
@@ -75,7 +75,7 @@ class Fates:
 
 def fates(
     task: SequenceClasses,
-    optimizer: Optimizer,
+    optimizer: Rule,
     *,
     steps: int,
     top: int = 12,

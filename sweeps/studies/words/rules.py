@@ -24,7 +24,7 @@ from jaxtyping import Float, Int8
 from dynsim.classes.overlap import owned
 from dynsim.classes.task import SequenceClasses
 from dynsim.precision import precision
-from dynsim.training.constant.optim import Optimizer
+from dynsim.training.rule import Rule
 from odes.formulas import predictions
 from odes.yz import eq10 as attention
 from odes.yz import layer
@@ -40,7 +40,7 @@ RULES = {
 
 
 def rules(
-    task: SequenceClasses, optimizer: Optimizer, threshold: float
+    task: SequenceClasses, optimizer: Rule, threshold: float
 ) -> dict[str, Int8[np.ndarray, "K M"]]:
     """The sign that each of `RULES` predicts for z, for the query of each class; 0 outside of the
     query's tokens and where a rule is silent. "eq10-start" is left out where Eq. 10 does not

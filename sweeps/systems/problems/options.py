@@ -2,7 +2,7 @@
 
 import dataclasses
 import pkgutil
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, ClassVar, Literal
 
 import jax
@@ -13,7 +13,7 @@ from dynsim.decoding import CountOrInf, Steps
 from dynsim.precision import DType
 from odes.theory import Theory
 from sweeps.systems.base import Engine, Fields, Labels, System, field_names
-from sweeps.systems.choice import Choice, Chooses
+from sweeps.systems.choice import Choice
 from sweeps.systems.problems import rules
 from sweeps.systems.problems.engines import Like, engines_of, of_theory
 from sweeps.systems.problems.parts import hints_of, is_real, plain, taken
@@ -21,24 +21,20 @@ from sweeps.systems.problems.run import ProblemRun
 from sweeps.systems.settings import attributes
 
 
-class Options(Chooses, ProblemRun):
+class Options(rules.ReadsRule, ProblemRun):
     """A training of a problem that flat settings describe.
 
     Attributes:
         MADE: the problem at its defaults.
         FIELDS: names of the fields of the problem that are settings.
         GROUPS: names of its groups of weights, by the setting of their learning rate.
-        RENAMED: settings of the rule whose names the problem has taken, by their own names.
         NAME: of the system.
     """
 
     MADE: ClassVar[Any]
     FIELDS: ClassVar[tuple[str, ...]]
     GROUPS: ClassVar[Mapping[str, str]]
-    RENAMED: ClassVar[Mapping[str, str]]
     NAME: ClassVar[str]
-    optimizer: str
-    schedule: str
     eta: Any
 
     @property
@@ -46,7 +42,7 @@ class Options(Chooses, ProblemRun):
         """What settings of the problem, the optimiser and the schedule read."""
         own = type(self.MADE).CHOICES
         of_problem = (Choice(name, getattr(self, name), own[name]) for name in own)
-        return (*of_problem, *rules.choices(self))
+        return (*of_problem, *super().choices)
 
     @property
     def problem(self) -> Any:
@@ -70,27 +66,11 @@ class Options(Chooses, ProblemRun):
             eta: Any = rules.schedule(self, self.eta)
         else:
             eta = {g: rules.schedule(self, getattr(self, n)) for n, g in self.GROUPS.items()}
-        return rules.rule(self, eta, dict(self.RENAMED))
-
-    def value(self, name: str) -> Any:
-        """As of `Chooses`; steps of a schedule that are left out are those of the run."""
-        found = super().value(name)
-        if found is None and rules.SHAPES[self.schedule].get(name, 0) is None:
-            return rules.from_steps(self, name)
-        return found
+        return rules.rule(self, eta)
 
     def own_system(self) -> System[Any] | None:
         """None: it is registered, by its name."""
         return None
-
-    def reads(self, field: str, axes: Collection[str]) -> bool:
-        """Whether the numbers of a sweep over `axes` depend on the value of `field` here."""
-        own = {new: old for old, new in self.RENAMED.items()}.get(field, field)
-        if own in rules.LATER and field not in self.FIELDS:
-            if field == "schedule":
-                return self.schedule != "constant"
-            return self.value(field) is not None
-        return super().reads(field, axes)
 
     def __reduce__(self) -> tuple[Any, ...]:
         # Its class is made, and found again by the name of the system.

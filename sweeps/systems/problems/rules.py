@@ -1,14 +1,16 @@
 """Update rules as settings: what a command line and a sweep file say of them."""
 
 import dataclasses
-from typing import Any, Literal
+from collections.abc import Collection, Mapping
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 
 import dynsim
 from dynsim import Rule, schedules
 from dynsim.decoding import Decay, NotNegative, Positive, Rate
-from sweeps.systems.choice import Choice
+from dynsim.problem.choice import Choice
+from sweeps.systems.choice import Chooses
 
 Optimizer = Literal["sgd", "momentum", "nesterov", "rmsprop", "adam", "adamw", "sign"]
 Shape = Literal[
@@ -41,8 +43,38 @@ SHAPES: dict[str, dict[str, Any]] = {
 """The same for schedules. A number of steps without a default is that of the run."""
 
 
+class ReadsRule(Chooses):
+    """What runs have in common whose settings describe an update rule."""
+
+    RENAMED: ClassVar[Mapping[str, str]] = {}
+    optimizer: str
+    schedule: str
+
+    @property
+    def choices(self) -> tuple[Choice, ...]:
+        """What the optimiser and the schedule read."""
+        return (
+            Choice("optimizer", self.optimizer, OPTIMIZERS),
+            Choice("schedule", self.schedule, SHAPES),
+        )
+
+    def value(self, name: str) -> Any:
+        """As of `Chooses`; steps of a schedule that are left out are those of the run."""
+        found = super().value(name)
+        if found is None and SHAPES[self.schedule].get(name, 0) is None:
+            return from_steps(self, name)
+        return found
+
+    def reads(self, field: str, axes: Collection[str]) -> bool:
+        """Whether the numbers of a sweep over `axes` depend on the value of `field` here."""
+        own = {new: old for old, new in self.RENAMED.items()}.get(field, field)
+        if own not in LATER or (field == own and field in self.RENAMED):
+            return super().reads(field, axes)
+        return self.schedule != "constant" if own == "schedule" else self.value(field) is not None
+
+
 @dataclasses.dataclass(frozen=True)
-class RuleOptions:
+class RuleOptions(ReadsRule):
     """Settings of an update rule.
 
     Attributes:
@@ -92,14 +124,6 @@ LATER = ("schedule", *SCHEDULED, "decay", "clip", "noise")
 """Settings that stores of earlier versions do not name: they are stored where they are given."""
 
 
-def choices(run: Any) -> tuple[Choice, Choice]:
-    """What the optimiser and the schedule of a run read."""
-    return (
-        Choice("optimizer", run.optimizer, OPTIMIZERS),
-        Choice("schedule", run.schedule, SHAPES),
-    )
-
-
 def schedule(run: Any, peak: Any) -> Any:
     """The schedule of a run, of this peak."""
     given = [run.value(name) for name in SCHEDULED]
@@ -129,13 +153,13 @@ def from_steps(run: Any, name: str) -> float | None:
     return None
 
 
-def rule(run: Any, eta: Any, renamed: dict[str, str]) -> Rule:
-    """The rule of a run at the schedules `eta`; settings that its problem has too are `renamed`.
+def rule(run: Any, eta: Any) -> Rule:
+    """The rule of a run at the schedules `eta`.
 
     Raises:
         ValueError: for a setting of another rule or schedule, or a number that cannot be.
     """
-    given = {name: run.value(renamed.get(name, name)) for name in NUMBERS}
+    given = {name: run.value(run.RENAMED.get(name, name)) for name in NUMBERS}
     options = {name: given[name] for name in OPTIMIZERS[run.optimizer]}
     options |= {name: given[name] for name in ("decay", "clip", "noise")}
     if run.optimizer == "adamw":

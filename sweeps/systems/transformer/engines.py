@@ -8,7 +8,7 @@ import jax
 from jaxtyping import Array, PRNGKeyArray
 
 from dynsim import Trajectory
-from dynsim.training.constant.descent import Descent
+from dynsim.training.rule import Rule
 from dynsim.transformer.model import Transformer, TransformerSpec
 from dynsim.transformer.observables import TRAINED
 from dynsim.transformer.simulate import simulate_text
@@ -19,12 +19,12 @@ from sweeps.systems.transformer.settings import Fixed
 
 def _assemble(
     settings: Settings[Fixed], prepared: Text, point: Mapping[str, Array]
-) -> tuple[Text, Descent]:
-    return prepared, Descent(**point, kind=settings.fixed.kind)
+) -> tuple[Text, Rule]:
+    return prepared, settings.fixed.rule.filled(point, ())
 
 
 def _simulate(
-    settings: Settings[Fixed], task: Text, optimizer: Descent, key: PRNGKeyArray
+    settings: Settings[Fixed], task: Text, optimizer: Rule, key: PRNGKeyArray
 ) -> Trajectory:
     fixed = settings.fixed
     return simulate_text(

@@ -14,10 +14,8 @@ from jaxtyping import ArrayLike, Float
 from dynsim.classes.corpus import Corpus, load_corpus, synthetic_corpus
 from dynsim.decoding import (
     Count,
-    Decay,
     Index,
     NotNegative,
-    Positive,
     Rate,
     Size,
     SizeOrNone,
@@ -25,15 +23,18 @@ from dynsim.decoding import (
     Tokens,
 )
 from dynsim.precision import DType
-from dynsim.training.constant.descent import Descent, Kind
+from dynsim.problem.choice import Choice
+from dynsim.training.rule import Rule
+from dynsim.training.run_checks import check_rule
 from dynsim.transformer.model import Positions, TransformerSpec
 from dynsim.transformer.task import Text, text
 from sweeps.systems.base import Fields, Run, Times, steps_of
-from sweeps.systems.choice import RULES, Choice, Chooses, descent
+from sweeps.systems.problems import rules
+from sweeps.systems.problems.parts import Template, taken
 
 SYNTHETIC = "synthetic"
 MIN_VOCABULARY = 2
-NUMBERS = ("eta", "momentum", "b1", "b2", "eps", "clip")
+NUMBERS = ("eta", *rules.SCHEDULED, *rules.NUMBERS)
 CORPORA: dict[str, dict[str, Any]] = {
     SYNTHETIC: {},
     "of one file": {"min_count": 3},
@@ -49,11 +50,12 @@ class Fixed(NamedTuple):
 
     Attributes:
         sizes: the transformer, for a vocabulary that the text decides.
-        kind, steps, batch, num_held_out: as `optimizer` and the fields of `TextTraining`.
+        rule: the rule without its numbers.
+        steps, batch, num_held_out: as of `TextTraining`.
     """
 
     sizes: TransformerSpec
-    kind: Kind
+    rule: Template
     steps: int
     batch: int
     num_held_out: int
@@ -64,7 +66,7 @@ class Fixed(NamedTuple):
 
 
 @dataclasses.dataclass(frozen=True)
-class TextTraining(Chooses, Run[Fixed]):
+class TextTraining(rules.RuleOptions, Run[Fixed]):
     """A decoder-only transformer trained on windows of a text.
 
     Attributes:
@@ -82,13 +84,6 @@ class TextTraining(Chooses, Run[Fixed]):
         width: width of the residual stream.
         mlp: hidden units of the MLP of each block; 0 for no MLP.
         positions: learned position embeddings, or none.
-        optimizer: update rule; all weights share one learning rate.
-        eta: learning rate.
-        momentum: for momentum: heavy-ball coefficient mu in [0, 1); 0.9 if omitted.
-        b1: for adam: decay of the first moment; 0.9 if omitted.
-        b2: for adam: decay of the second moment; 0.999 if omitted.
-        eps: for adam: epsilon; 1e-8 if omitted.
-        clip: largest norm of the gradient of all weights together; no limit if omitted.
         steps: optimiser steps of a run.
         batch: windows per step.
         length: tokens T of a window.
@@ -109,13 +104,7 @@ class TextTraining(Chooses, Run[Fixed]):
     width: Size = 32
     mlp: SizeOrNone = 64
     positions: Positions = "learned"
-    optimizer: Kind = "sgd"
     eta: Rate = 1.0
-    momentum: Decay | None = None
-    b1: Decay | None = None
-    b2: Decay | None = None
-    eps: Positive | None = None
-    clip: Positive | None = None
     steps: Steps = 1000
     batch: Count = 20
     length: Tokens = 35
@@ -136,11 +125,11 @@ class TextTraining(Chooses, Run[Fixed]):
         )
 
     @property
-    def choices(self) -> tuple[Choice, Choice]:
-        """What the corpus and the optimiser read."""
+    def choices(self) -> tuple[Choice, ...]:
+        """What the corpus, the optimiser and the schedule read."""
         one = self.corpus if self.corpus == SYNTHETIC else "of one file"
         kind = one if self.corpus == SYNTHETIC or os.path.isfile(self.corpus) else "of a folder"
-        return Choice("corpus", kind, CORPORA), Choice("optimizer", self.optimizer, RULES)
+        return Choice("corpus", kind, CORPORA), *super().choices
 
     def make_task(self) -> Text:
         """The text and the prompt; `ValueError` where there is none."""
@@ -156,15 +145,18 @@ class TextTraining(Chooses, Run[Fixed]):
             )
         return text(found.train, found.valid, len(found.vocabulary), prompt[None])
 
-    def make_optimizer(self) -> Descent:
+    def make_optimizer(self) -> Rule:
         """The update rule; `ValueError` for numbers that cannot be."""
-        return descent(self, clip=self.clip)
+        self.check_read()
+        return rules.rule(self, rules.schedule(self, self.eta))
 
     def numbers(self) -> dict[str, ArrayLike]:
-        """The numbers of the optimiser by name, the largest norm where there is one."""
-        optimizer = self.make_optimizer()
-        found = {name: getattr(optimizer, name) for name in NUMBERS}
-        return {name: value for name, value in found.items() if value is not None}
+        """The numbers of the optimiser by name."""
+        return taken(self.make_optimizer(), None).numbers
+
+    def check_whole(self) -> None:
+        """Raise `ValueError` for a schedule that ends after the run."""
+        check_rule(self.make_optimizer(), self.steps, False)
 
     def check(self) -> None:
         """Raise `ValueError`, naming the field, for what the constructors do not see."""
@@ -182,7 +174,8 @@ class TextTraining(Chooses, Run[Fixed]):
             self.mlp,
             self.positions,
         )
-        return Fixed(sizes, self.optimizer, self.steps, self.batch, self.num_held_out)
+        rule = taken(self.make_optimizer(), None).template
+        return Fixed(sizes, rule, self.steps, self.batch, self.num_held_out)
 
     def steps_recorded(self, times: Times) -> tuple[int, ...]:
         """The optimiser steps at which a run records; `ValueError` unless they increase within
@@ -251,7 +244,7 @@ class TextFigure:
     held_out: str | None = None
     min_count: Count | None = None
     clip: NotNegative = 0.5
-    optimizer: Kind = "sgd"
+    optimizer: rules.Optimizer = "sgd"
     heads: Size = 2
     width: Size = 32
     mlp: SizeOrNone = 64

@@ -24,7 +24,7 @@ from sweeps.systems.yz.settings import Fixed
 def _simulate(
     settings: Settings[Fixed],
     task: dynsim.SequenceClasses,
-    optimizer: dynsim.Optimizer,
+    optimizer: dynsim.Rule,
     key: PRNGKeyArray,
     data: Batches | None = None,
     init: dynsim.YZ | None = None,
@@ -66,7 +66,7 @@ def _draw(
 def _descend(
     settings: Settings[Fixed],
     task: dynsim.SequenceClasses,
-    optimizer: dynsim.Optimizer,
+    optimizer: dynsim.Rule,
     key: PRNGKeyArray,
     *,
     finite: bool,
@@ -77,7 +77,7 @@ def _descend(
     return _simulate(settings._replace(fixed=infinite), task, optimizer, key, init=start)
 
 
-def _check(fixed: Fixed, task: dynsim.SequenceClasses, optimizer: dynsim.Optimizer) -> None:
+def _check(fixed: Fixed, task: dynsim.SequenceClasses, optimizer: dynsim.Rule) -> None:
     del optimizer
     if math.isinf(fixed.batch):
         finite_length.check_length(task, fixed.length)

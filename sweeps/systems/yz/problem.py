@@ -136,7 +136,7 @@ class Problem(Chooses):
         reduced = TASKS[self.task].reduced(self)
         return reduced if large.is_large(reduced.K, reduced.M) else None
 
-    def make_optimizer(self) -> dynsim.Optimizer:
+    def make_optimizer(self) -> dynsim.Rule:
         """The optimiser; `ValueError` for rates that cannot be, or settings of another one. Its
         numbers may be arrays."""
         checks.choice("optimizer", self.optimizer, tuple(OPTIMIZERS))

@@ -24,7 +24,7 @@ from sweeps.systems.yz.settings import Fixed
 def _solve(
     settings: Settings[Fixed],
     task: SymmetricTask | Placed,
-    optimizer: dynsim.Optimizer,
+    optimizer: dynsim.Rule,
     key: PRNGKeyArray,
     *,
     finite: bool,
@@ -37,7 +37,7 @@ def _solve(
 def _descend(
     settings: Settings[Fixed],
     task: SymmetricTask,
-    optimizer: dynsim.Optimizer,
+    optimizer: dynsim.Rule,
     key: PRNGKeyArray,
     *,
     finite: bool,
@@ -62,7 +62,7 @@ def _task(run: Problem) -> dynsim.SequenceClasses | SymmetricTask:
 def _check(
     fixed: Fixed,
     task: dynsim.SequenceClasses | SymmetricTask,
-    optimizer: dynsim.Optimizer,
+    optimizer: dynsim.Rule,
     *,
     theory: ladder.Theory,
 ) -> None:
@@ -80,7 +80,7 @@ def _check(
 def _check_descent(
     fixed: Fixed,
     task: dynsim.SequenceClasses | SymmetricTask,
-    optimizer: dynsim.Optimizer,
+    optimizer: dynsim.Rule,
     *,
     theory: ladder.Theory,
 ) -> None:

@@ -29,9 +29,9 @@ its name before the first dash."""
 
 def assemble(
     settings: Settings[Fixed], task: Any, numbers: Mapping[str, Array]
-) -> tuple[Any, dynsim.Optimizer]:
+) -> tuple[Any, dynsim.Rule]:
     """Task and optimiser of a run."""
-    return task, dynsim.Optimizer(**numbers, kind=settings.fixed.kind)
+    return task, settings.fixed.rule(numbers)
 
 
 def start_of(fixed: Fixed, task: dynsim.SequenceClasses, key: PRNGKeyArray) -> dynsim.YZ | None:
@@ -43,7 +43,7 @@ def start_of(fixed: Fixed, task: dynsim.SequenceClasses, key: PRNGKeyArray) -> d
 
 
 def check_finite(
-    fixed: Fixed, task: dynsim.SequenceClasses, optimizer: dynsim.Optimizer | None = None
+    fixed: Fixed, task: dynsim.SequenceClasses, optimizer: dynsim.Rule | None = None
 ) -> None:
     """Raise `ValueError` unless an expansion in 1/T describes runs of this length."""
     del optimizer
@@ -55,7 +55,7 @@ def check_finite(
 def check_applies(
     fixed: Fixed,
     task: dynsim.SequenceClasses,
-    optimizer: dynsim.Optimizer,
+    optimizer: dynsim.Rule,
     *,
     theory: ladder.Theory,
 ) -> None:
@@ -68,7 +68,7 @@ def check_applies(
 def _solve(
     settings: Settings[Fixed],
     task: dynsim.SequenceClasses,
-    optimizer: dynsim.Optimizer,
+    optimizer: dynsim.Rule,
     key: PRNGKeyArray,
     *,
     theory: ladder.Theory,

@@ -30,7 +30,7 @@ _FUNCTIONS = {name: OBSERVABLES[name] for name in DEFAULT_RECORD}
 def _solve(
     settings: Settings[Fixed],
     task: dynsim.SequenceClasses,
-    optimizer: dynsim.Optimizer,
+    optimizer: dynsim.Rule,
     key: PRNGKeyArray,
 ) -> Trajectory:
     fixed = settings.fixed
@@ -58,7 +58,7 @@ def _base(name: str) -> str:
     return name.removesuffix(STD).removesuffix(DRIFT)
 
 
-def _check(fixed: Fixed, task: dynsim.SequenceClasses, optimizer: dynsim.Optimizer) -> None:
+def _check(fixed: Fixed, task: dynsim.SequenceClasses, optimizer: dynsim.Rule) -> None:
     del optimizer
     checks.integer("batch", fixed.batch, 1)
     finite_length.check_length(task, fixed.length)

@@ -7,14 +7,15 @@ from typing import Any, ClassVar, Literal, NamedTuple, Self
 import numpy as np
 from jaxtyping import ArrayLike, Float
 
+import dynsim
 from dynsim.decoding import CountOrInf, Length, Steps
 from dynsim.precision import DType
-from dynsim.training.constant.optim import Kind
+from dynsim.training.rule import Kind, Rule
 from sweeps.systems.base import Fields, FixedT, Run, Times, steps_of
 from sweeps.systems.yz.problem import Problem
 
-NUMBERS = ("eta_y", "eta_z", "momentum", "b1", "b2", "eps")
-"""Numbers of the optimiser that are traced."""
+NUMBERS = ("momentum", "b1", "b2", "eps")
+"""Numbers of the optimiser that are traced, besides its rates."""
 ALTERNATIVES = (
     (("eta_y", "ratio"), "ratio = eta_y / eta_z"),
     (("K", "num_queries"), "K = num_queries * classes_per_query"),
@@ -32,6 +33,12 @@ class Fixed(NamedTuple):
     batch: int | float
     init: Literal["zero", "uniform"]
     dtype: DType
+
+    def rule(self, numbers: Mapping[str, Any]) -> Rule:
+        """The update rule with these `numbers`, traced ones."""
+        rule = dynsim.sgd(numbers["eta_y"], numbers["eta_z"])
+        own = {name: numbers[name] for name in NUMBERS}
+        return dataclasses.replace(rule, kind=self.kind, **own)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -88,7 +95,8 @@ class LayerTraining(Problem, Run[FixedT]):
     def numbers(self) -> dict[str, ArrayLike]:
         """The numbers of the optimiser by name."""
         optimizer = self.make_optimizer()
-        return {name: getattr(optimizer, name) for name in NUMBERS}
+        rates = {"eta_y": self.value("eta_y"), "eta_z": self.eta_z}
+        return {**rates, **{name: getattr(optimizer, name) for name in NUMBERS}}
 
     def shared(self) -> Fixed:
         """What trainings of one program share: neither the task, whose arrays say all, nor

@@ -265,7 +265,7 @@ SGD = dynsim.sgd(0.1)
             {"rule": dynsim.from_optax(NEEDS_LOSS)},
             "from_optax(scale_by_polyak): its update needs more than the gradient",
         ),
-        (Line(), {"rule": dynsim.sgd(1.0, 1.0)}, "rule = Optimizer: must be of dynsim"),
+        (Line(), {"rule": dynsim.sgd(1.0, 1.0)}, "eta: has no rate for the group 'slope'"),
         (
             Line(),
             {"record": "speed"},

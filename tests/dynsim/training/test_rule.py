@@ -139,8 +139,9 @@ def test_what_a_rule_is_can_be_asked() -> None:
 
 def test_two_rates_are_those_of_the_layer() -> None:
     for rule in (dynsim.sgd(1.0, 0.1), dynsim.sgd(eta_y=1.0, eta_z=0.1)):
-        assert (rule.eta_y, rule.eta_z) == (1.0, 0.1)
-    assert dynsim.adam(1.0, 0.1).kind == "adam"
+        assert rule == dynsim.sgd({"Y": 1.0, "Z": 0.1})
+    assert dynsim.adam(1.0, RATE).schedules == {"Y": schedules.constant(1.0), "Z": RATE}
+    assert dynsim.momentum(1.0, 0.1, 0.5) == dynsim.sgd({"Y": 1.0, "Z": 0.1}, momentum=0.5)
 
 
 @pytest.mark.usefixtures("unchecked")

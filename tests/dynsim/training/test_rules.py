@@ -1,6 +1,4 @@
-"""Update rules against their formulas, written out in NumPy."""
-
-from typing import NamedTuple
+"""Descent with one rate against its formulas, written out in NumPy."""
 
 import jax
 import jax.numpy as jnp
@@ -9,27 +7,17 @@ import pytest
 from jaxtyping import Array
 
 import dynsim
-from dynsim.training.constant.rates import ConstantRates
 
-RATES = (0.1, 0.3)
 GRADIENTS = [(np.array([1.0, -2.0]), np.array([0.5])), (np.array([3.0, 0.5]), np.array([-4.0]))]
 MU, B1, B2, EPS = 0.8, 0.7, 0.9, 1e-3
 
 
-class Parts(NamedTuple):
-    Y: Array
-    Z: Array
-
-
-def moved(rule: ConstantRates) -> list[np.ndarray]:
-    """How far Y and Z move in all steps together."""
-    if isinstance(rule, dynsim.Optimizer):
-        trees = [Parts(jnp.asarray(y), jnp.asarray(z)) for y, z in GRADIENTS]
-    else:
-        trees = [(jnp.asarray(y), jnp.asarray(z)) for y, z in GRADIENTS]
+def moved(rule: dynsim.Descent) -> list[np.ndarray]:
+    """How far both parts move in all steps together."""
+    trees = [(jnp.asarray(y), jnp.asarray(z)) for y, z in GRADIENTS]
 
     @jax.jit
-    def run(rule: ConstantRates) -> Array:
+    def run(rule: dynsim.Descent) -> Array:
         transformation = rule.transformation()
         total = jax.tree.map(jnp.zeros_like, trees[0])
         memory = transformation.init(total)
@@ -56,12 +44,8 @@ def direction(kind: str, gradients: list[np.ndarray]) -> np.ndarray:
 def test_rules_follow_their_formulas(kind: str) -> None:
     numbers = {"momentum": MU, "b1": B1, "b2": B2, "eps": EPS, "kind": kind}
     by_part = [direction(kind, list(part)) for part in zip(*GRADIENTS, strict=True)]
-    for rates, rule in (
-        (RATES, dynsim.Optimizer(*RATES, **numbers)),
-        ((0.2, 0.2), dynsim.Descent(0.2, **numbers)),
-    ):
-        for got, rate, want in zip(moved(rule), rates, by_part, strict=True):
-            np.testing.assert_allclose(got, -rate * want, rtol=2e-6)
+    for got, want in zip(moved(dynsim.Descent(0.2, **numbers)), by_part, strict=True):
+        np.testing.assert_allclose(got, -0.2 * want, rtol=2e-6)
 
 
 def test_long_gradients_are_clipped_before_anything_else() -> None:
@@ -86,6 +70,5 @@ def test_long_gradients_are_clipped_before_anything_else() -> None:
 )
 @pytest.mark.usefixtures("unchecked")
 def test_numbers_out_of_range_are_refused(changes: dict[str, object], message: str) -> None:
-    for make in (lambda **c: dynsim.Descent(0.1, **c), lambda **c: dynsim.Optimizer(0.1, 0.1, **c)):
-        with pytest.raises(ValueError, match=message):
-            make(**changes)
+    with pytest.raises(ValueError, match=message):
+        dynsim.Descent(0.1, **changes)

@@ -21,7 +21,7 @@ TASKS = {
 }
 
 
-def train(task: dynsim.SequenceClasses, rule: dynsim.Optimizer, **how: object) -> dynsim.Trajectory:
+def train(task: dynsim.SequenceClasses, rule: dynsim.Rule, **how: object) -> dynsim.Trajectory:
     options = {"steps": 12, "length": 30, "batch": 24, "dtype": "float64"} | how
     return dynsim.simulate(task, rule, jax.random.key(3), record=["loss", "speed"], **options)
 

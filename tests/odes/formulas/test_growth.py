@@ -243,7 +243,7 @@ ODD = np.array([[0.5, 0.5, 0, 0], [0.4, 0, 0.6, 0]])
     ],
 )
 def test_tasks_outside_theorem_4_are_named(
-    task: dynsim.SequenceClasses, optimizer: dynsim.Optimizer | None, message: str
+    task: dynsim.SequenceClasses, optimizer: dynsim.Rule | None, message: str
 ) -> None:
     with pytest.raises(ValueError, match=re.escape(message)):
         single_common.solve(task, optimizer or dynsim.sgd(1.0, 1.0), TIMES)

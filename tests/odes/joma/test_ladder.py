@@ -237,7 +237,7 @@ TWO = dynsim.syn_small()
         ),
         (
             lambda: joma.solve_erf(TASK, dynsim.momentum(1.0, 1.0), [1.0], init=None),
-            "optimizer = momentum: only the flow of sgd conserves",
+            "optimizer = momentum: the conservation law of Theorem 1 describes sgd only",
         ),
         (lambda: train(task="joma"), "task = 'joma': must be of dynsim.classes.task.SequenceClass"),
         (

@@ -213,7 +213,7 @@ def solve(**options: object) -> dynsim.Trajectory:
         (lambda: solve(frozen=()), "frozen = (): must hold 'U'"),
         (lambda: solve(frozen=("U", "V")), "frozen = 'V': must be one of U"),
         (lambda: solve(flow="matched"), "describes momentum"),
-        (lambda: solve(optimizer=dynsim.adam(1.0, 1.0)), "optimizer = adam: divides weight"),
+        (lambda: solve(optimizer=dynsim.adam(1.0, 1.0)), "optimizer = adam: acts weight"),
         (
             lambda: solve(init=start(EmbeddedSpec(40, normalisation="rms"))),
             "init.normalisation = 'rms'",

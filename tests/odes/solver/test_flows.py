@@ -9,9 +9,10 @@ import numpy as np
 import pytest
 
 import dynsim
+from dynsim.training.rule import of_layer
 from dynsim.yz import model as yz
 from odes.formulas import coefficients
-from odes.solver.flows import integrate_flow
+from odes.problem import flow_of_rule
 from odes.solver.tolerances import Tolerances
 from odes.yz import eq10 as attention
 from odes.yz import ladder, population
@@ -22,7 +23,7 @@ TASK = dynsim.syn_small()
 RECORD = ("loss", "z_top_distinct")
 
 
-def descend(optimizer: dynsim.Optimizer, steps: int, **options: object) -> dynsim.Trajectory:
+def descend(optimizer: dynsim.Rule, steps: int, **options: object) -> dynsim.Trajectory:
     infinite = {"length": math.inf, "batch": math.inf, "dtype": "float64"}
     return dynsim.simulate(TASK, optimizer, steps=steps, **infinite, **options)
 
@@ -64,11 +65,11 @@ def test_corrected_flows_are_of_second_order(mu: float) -> None:
         return yz.YZ(*gradient(p.Y, p.Z))
 
     @jax.jit
-    def flow(rule: dynsim.Optimizer, steps: jax.Array) -> yz.YZ:
+    def flow(rule: dynsim.Rule, steps: jax.Array) -> yz.YZ:
         start = yz.YZ(jnp.full((1, 1), 0.7), jnp.full((1, 1), -0.4))
         save, tolerances = lambda task, p: p.Y, Tolerances(1e-10, 1e-12)
         options = {"flow": "corrected", "save": save, "tolerances": tolerances}
-        return integrate_flow(field, None, rule, start, steps[None], **options)[1]
+        return flow_of_rule(field, None, rule, of_layer(start), start, steps[None], **options)[1]
 
     errors = []
     for steps in (160, 640):
@@ -182,12 +183,12 @@ def test_float32_is_close_and_recorded_as_such() -> None:
     [
         ("plain", dynsim.momentum(1.0, 1.0), "flow = 'plain': describes sgd, sign, not"),
         ("matched", dynsim.sgd(1.0, 1.0), "describes momentum"),
-        ("eq10", dynsim.adam(1.0, 1.0), "Eq. 10 describes sgd and momentum only"),
+        ("eq10", dynsim.adam(1.0, 1.0), "Eq. 10 describes sgd, momentum, nesterov only"),
         ("wkb", dynsim.sgd(1.0, 1.0), "theory = 'wkb': must be one of plain-finite-t, plain"),
     ],
 )
 def test_a_theory_that_does_not_apply_says_why(
-    name: str, optimizer: dynsim.Optimizer, message: str
+    name: str, optimizer: dynsim.Rule, message: str
 ) -> None:
     with pytest.raises(ValueError, match=re.escape(message)):
         ladder.theory(name, TASK, optimizer)

@@ -6,17 +6,21 @@ import numpy as np
 import pytest
 
 import dynsim
-from dynsim.training.constant.optim import Optimizer
+from dynsim import schedules
+from dynsim.training.rule import Rule, of_layer
 from dynsim.yz.model import YZ
 from odes.solver import linear_noise, noise_drift
 from odes.solver.linear_noise import Descent
 
 START = np.array([0.7, -0.4])
 TIMES = (0, 1, 3, 6)
+FALL = schedules.linear(0.1, 8, 0.5)
 # Covariance of the noise at p: F F^T with F = diag(1, 2 + p_0).
 RULES = {
     "sgd": dynsim.sgd(0.2, 0.3),
     "momentum": dynsim.momentum(0.1, 0.2, 0.7),
+    "nesterov": dynsim.sgd(FALL, 0.2, momentum=0.7, nesterov=True, decay=0.3),
+    "rmsprop": dynsim.rmsprop({"Y": FALL, "Z": 0.2}, eps=0.1, decay=0.3, decoupled=True),
     "adam": dynsim.adam(0.05, 0.03),
 }
 
@@ -26,46 +30,43 @@ def gradient(p: np.ndarray) -> np.ndarray:
     return np.array([2 * p[0] + 2 * p[0] * p[1] + 4 * p[0] ** 3, p[1] + p[0] ** 2])
 
 
-def reached(rule: Optimizer, noise: np.ndarray) -> np.ndarray:
-    """(S, 2) two observables at `TIMES` of descent with noise (6, 2), by the textbook rules."""
-    rates = np.array([float(rule.eta_y), float(rule.eta_z)])
-    p, v, w, found = START.copy(), np.zeros(2), np.zeros(2), []
-    for k in range(TIMES[-1] + 1):
-        if k in TIMES:
-            found.append([p[0] + p[1], p[0] ** 2])
-        if k == TIMES[-1]:
-            break
-        g = gradient(p) + noise[k]
-        if rule.kind == "adam":
-            b1, b2 = float(rule.b1), float(rule.b2)
-            v, w = b1 * v + (1 - b1) * g, b2 * w + (1 - b2) * g**2
-            first, second = v / (1 - b1 ** (k + 1)), w / (1 - b2 ** (k + 1))
-            p = p - rates * first / (np.sqrt(second) + float(rule.eps))
-        else:
-            v = float(rule.momentum) * v + g
-            p = p - rates * v
+def path(rule: Rule, noise: np.ndarray) -> np.ndarray:
+    """(7, 2) weights of descent with noise (6, 2), by the textbook rules."""
+    falls = np.array([each.length == 8 for each in rule.schedules.values()])
+    peaks = np.array([float(each.peak) for each in rule.schedules.values()])
+    mu, b1, b2, eps = (float(number) for number in (rule.momentum, rule.b1, rule.b2, rule.eps))
+    decay = 0.0 if rule.decay is None else float(rule.decay)
+    p, v, m, w = START.copy(), np.zeros(2), np.zeros(2), np.zeros(2)
+    found = [p]
+    for k in range(TIMES[-1]):
+        g = gradient(p) + noise[k] + (0 if rule.decoupled else decay * p)
+        v, m, w = mu * v + g, b1 * m + (1 - b1) * g, b2 * w + (1 - b2) * g**2
+        adam = m / (1 - b1 ** (k + 1)) / (np.sqrt(w / (1 - b2 ** (k + 1))) + eps)
+        d = {
+            "sgd": g,
+            "momentum": v,
+            "nesterov": mu * v + g,
+            "rmsprop": g / (np.sqrt(w) + eps),
+            "adam": adam,
+        }[rule.kind]
+        d = d + (decay * p if rule.decoupled else 0)
+        p = p - peaks * (1 - falls * k / 16) * d
+        found.append(p)
     return np.array(found)
 
 
-def factors(rule: Optimizer) -> list[np.ndarray]:
+def reached(rule: Rule, noise: np.ndarray) -> np.ndarray:
+    """(S, 2) two observables at `TIMES`."""
+    p = path(rule, noise)[list(TIMES)]
+    return np.stack([p[:, 0] + p[:, 1], p[:, 0] ** 2], axis=1)
+
+
+def factors(rule: Rule) -> list[np.ndarray]:
     """Root of the covariance at each step of descent without noise."""
-    path, p, v, w = [], START.copy(), np.zeros(2), np.zeros(2)
-    rates = np.array([float(rule.eta_y), float(rule.eta_z)])
-    for k in range(TIMES[-1]):
-        path.append(np.diag([1.0, 2 + p[0]]))
-        g = gradient(p)
-        if rule.kind == "adam":
-            v, w = 0.9 * v + 0.1 * g, 0.999 * w + 0.001 * g**2
-            p = p - rates * (v / (1 - 0.9 ** (k + 1))) / (
-                np.sqrt(w / (1 - 0.999 ** (k + 1))) + 1e-8
-            )
-        else:
-            v = float(rule.momentum) * v + g
-            p = p - rates * v
-    return path
+    return [np.diag([1.0, 2 + p[0]]) for p in path(rule, np.zeros((TIMES[-1], 2)))[:-1]]
 
 
-def descent(rule: Optimizer) -> Descent:
+def descent(rule: Rule) -> Descent:
     def derive(params: YZ) -> tuple[YZ, jax.Array]:
         x, y = params.Y[0, 0], params.Z[0, 0]
         slope = 2 * x + 2 * x * y + 4 * x**3, y + x**2
@@ -80,7 +81,8 @@ def descent(rule: Optimizer) -> Descent:
         x, y = params.Y[0, 0], params.Z[0, 0]
         return jnp.stack([x + y, x**2]), None
 
-    return Descent(rule.transformation(), derive, lambda along: along @ along.T, observe)
+    noise = lambda along: along @ along.T
+    return Descent(rule, derive, noise, observe, groups=of_layer(start()))
 
 
 def start() -> YZ:

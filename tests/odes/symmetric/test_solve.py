@@ -13,9 +13,11 @@ import numpy as np
 import pytest
 
 import dynsim
+from dynsim.training.rule import of_layer
 from dynsim.yz import model as yz
 from dynsim.yz import observables
 from odes import symmetric
+from odes.problem import Driven
 from odes.solver import adaptive
 from odes.symmetric.reduction import gradient, measure
 from odes.symmetric.state import zero_state
@@ -98,7 +100,7 @@ def test_entries_of_the_gradient_and_observables_are_those_of_the_full_layer(
     ],
 )
 def test_the_flow_is_the_full_population_flow(
-    sizes: tuple[int, int], options: dict, optimizer: dynsim.Optimizer
+    sizes: tuple[int, int], options: dict, optimizer: dynsim.Rule
 ) -> None:
     task = dynsim.syn(*sizes, **options)
     times = [0, 0.5, 1, 10, 100, 300]
@@ -135,9 +137,7 @@ def test_the_flow_is_the_full_population_flow(
         ),
     ],
 )
-def test_descent_is_the_full_descent(
-    task: dynsim.SequenceClasses, optimizer: dynsim.Optimizer
-) -> None:
+def test_descent_is_the_full_descent(task: dynsim.SequenceClasses, optimizer: dynsim.Rule) -> None:
     settings = {"steps": 100, "times": [0, 1, 2, 20, 100], "record": RECORD}
     ours = symmetric.descend(symmetric.symmetric_task(task), optimizer, **settings)
     full = dynsim.simulate(
@@ -272,8 +272,8 @@ def test_derivatives_by_rates_and_probabilities(mode: str) -> None:
 def test_adams_field_is_smooth_where_a_gradient_vanishes() -> None:
     # Without distinct tokens Z never gets a gradient: 0 / (sqrt(0) + eps) throughout.
     task = symmetric.symmetric_profiles((), (0.5, 0.5), 2, 4).astype("float64")
-    optimizer = dynsim.adam(0.1, 0.1).astype("float64")
     zero = zero_state(task, "float64")
+    optimizer = Driven(dynsim.adam(0.1, 0.1).astype("float64"), of_layer(zero))
 
     @jax.jit
     def field_and_slopes(t: jax.Array) -> tuple:

@@ -67,7 +67,7 @@ def test_a_first_step_of_any_size_is_finite(jax_precision: bool) -> None:
     ids=["sgd", "momentum"],
 )
 def test_discrete_decoder_is_descent_where_classes_share_nothing(
-    optimizer: dynsim.Optimizer,
+    optimizer: dynsim.Rule,
 ) -> None:
     times = np.array([0, 1, 2, 5, 20, 60])
     record = ("loss", "speed", "accuracy", "attention")
@@ -241,7 +241,7 @@ def test_remark_1_rho_is_the_mean_over_pairs() -> None:
 )
 @pytest.mark.usefixtures("unchecked")
 def test_bad_input_is_named(
-    task: dynsim.SequenceClasses, optimizer: dynsim.Optimizer, options: dict, message: str
+    task: dynsim.SequenceClasses, optimizer: dynsim.Rule, options: dict, message: str
 ) -> None:
     with pytest.raises(ValueError, match=re.escape(message)):
         fixed_attention.solve(task, optimizer, [0.0, 1.0], **options)

@@ -69,7 +69,7 @@ def error(of: symmetric.State, by: symmetric.State) -> np.ndarray:
     return np.array([np.linalg.norm(a - b) / np.linalg.norm(b) for a, b in pairs])
 
 
-def errors(optimizer: dynsim.Optimizer, steps: int, *flows: str) -> list[np.ndarray]:
+def errors(optimizer: dynsim.Rule, steps: int, *flows: str) -> list[np.ndarray]:
     """Errors of `flows` at the end of descent on Syn-Small."""
     task = symmetric.symmetric_task(dynsim.syn_small())
     want = symmetric.descend(task, optimizer, steps=steps, times=[steps], record="loss").params

@@ -20,7 +20,8 @@ from tests.systems import sequences
 TASK = dynsim.sequence_classes([[0.5, 0.5, 0, 0], [0.5, 0, 0.5, 0]], query=[3, 3], prior=[0.4, 0.6])
 P, PRIOR = np.asarray(TASK.probs), np.asarray(TASK.prior)
 LABELS = np.eye(4)[np.asarray(TASK.next_token)]
-RULE, TIMES = dynsim.momentum(1.0, 0.7, 0.5), (0, 1, 3)
+ETA_Y, ETA_Z = 1.0, 0.7
+RULE, TIMES = dynsim.momentum(ETA_Y, ETA_Z, 0.5), (0, 1, 3)
 KEYS, DRAWS = range(16), 2000
 
 
@@ -69,7 +70,7 @@ def noise_of_the_first_step(length: float) -> np.ndarray:
     around = add(np.sqrt(per_token / 2) * opposed @ f.T)
     centred = mean - PRIOR @ mean
     both = sum(x.T @ (PRIOR[:, None] * x) for x in (centred, around))
-    return float(RULE.eta_y) ** 2 * both
+    return ETA_Y**2 * both
 
 
 def of_logits(found: dynsim.Trajectory, step: int) -> np.ndarray:
@@ -119,7 +120,7 @@ def trained(init: dynsim.YZ, shares: np.ndarray) -> np.ndarray:
         pull = f * (g - f * (f * g).sum(2, keepdims=True))
         v_y = float(RULE.momentum) * v_y + f.transpose(0, 2, 1) @ residual
         v_z = float(RULE.momentum) * v_z + pull.sum(1)
-        Y, Z = Y + float(RULE.eta_y) * v_y, Z + float(RULE.eta_z) * v_z
+        Y, Z = Y + ETA_Y * v_y, Z + ETA_Z * v_z
     return np.concatenate([forward(Y, Z)[1].reshape(R, -1), Z], axis=1)
 
 

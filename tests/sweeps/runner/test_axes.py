@@ -159,8 +159,8 @@ def test_only_what_decides_the_numbers_is_hashed() -> None:
 
 
 def test_a_ratio_means_eta_y_over_eta_z() -> None:
-    optimizer = Training(ratio=4.0, eta_z=0.5).make_optimizer()
-    assert (optimizer.eta_y, optimizer.eta_z) == (2.0, 0.5)
+    rates = Training(ratio=4.0, eta_z=0.5).make_optimizer().schedules
+    assert (rates["Y"].peak, rates["Z"].peak) == (2.0, 0.5)
 
 
 def test_of_very_many_shapes_all_ranges_are_checked_and_the_tasks_of_some(

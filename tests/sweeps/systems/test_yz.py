@@ -101,4 +101,4 @@ def test_what_is_left_out_is_the_default_of_what_reads_it() -> None:
     left_out = Training(task="syn")
     assert Sweep({"eta_z": [1.0]}, left_out).as_json() == Sweep({"eta_z": [1.0]}, given).as_json()
     assert left_out.make_task().K == 6
-    assert Training(ratio=4.0, eta_z=0.5).make_optimizer().eta_y == 2.0
+    assert Training(ratio=4.0, eta_z=0.5).make_optimizer().schedules["Y"].peak == 2.0

@@ -1,0 +1,82 @@
+r"""A rule of Y and Z as theories without inertia read it: at constant rates, in a time of its own.
+
+Along :math:`p' = -\eta(t)\, G/(1 - \mu)` a schedule only changes the pace. Where those of Y and Z
+are proportional, the flow is the one at their peak rates in the time
+
+.. math::
+
+    u(t) = \frac{1}{\eta_\text{peak}} \int_0^t \eta(t')\, dt',
+
+the number of steps at the peak rate that t steps amount to. So closed forms in :math:`\eta t` hold
+in the integral of the rate.
+"""
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float, Real
+
+from dynsim.precision import AnyArray, Number
+from dynsim.training.rule import Kind, Rule
+from dynsim.training.schedule import OfStep, Schedule, proportional
+
+DESCRIBED: tuple[Kind, ...] = ("sgd", "momentum", "nesterov")
+"""Rules whose slow motion is that of SGD at the rate eta / (1 - mu)."""
+
+
+class Rescaled(eqx.Module):
+    r"""Constant rates, and the time in which they are constant.
+
+    Attributes:
+        Y, Z: the rates of Y and of Z, proportional to one another.
+        rate: factor on both, :math:`1/(1 - \mu)`, to which the geometric weights of momentum sum.
+    """
+
+    Y: Schedule
+    Z: Schedule
+    rate: Real[Number, "*#P"]
+
+    @classmethod
+    def of(cls, rule: Rule) -> "Rescaled":
+        """From a rule of which `undescribed` returns None."""
+        rates = rule.of_groups("Y", "Z").schedules
+        return cls(rates["Y"], rates["Z"], 1 / (1 - jnp.asarray(rule.momentum)))
+
+    @property
+    def eta_y(self) -> Real[Number, "*#P"]:
+        """Peak rate of Y, without the factor."""
+        return self.Y.peak
+
+    @property
+    def eta_z(self) -> Real[Number, "*#P"]:
+        """Peak rate of Z, without the factor."""
+        return self.Z.peak
+
+    def flow_time(self, steps: Float[AnyArray, "*S"]) -> Float[Array, "*S"]:
+        """u after `steps` optimiser steps, which never falls."""
+        u = jnp.asarray(self.Y.peak_steps(steps))
+        # Where the rate vanishes, a difference of integrals may round downwards.
+        return u if u.ndim == 0 else jax.lax.cummax(u)
+
+
+def undescribed(
+    rule: Rule, theory: str, kinds: tuple[Kind, ...] = DESCRIBED, *, together: bool = True
+) -> str | None:
+    """Why a theory without inertia does not describe a rule, naming `theory`, or None.
+
+    Args:
+        kinds: the rules that it describes.
+        together: whether it moves both Y and Z.
+    """
+    if rule.kind not in kinds:
+        return f"optimizer = {rule.kind}: {theory} describes {', '.join(kinds)} only"
+    for name in ("decay", "clip", "noise"):
+        if getattr(rule, name) is not None:
+            return f"{name} = {getattr(rule, name)!r}: {theory} is of plain gradients"
+    schedules = tuple(rule.schedules.values())
+    for each in schedules:
+        if isinstance(each, OfStep):
+            return f"eta = {each.function!r}: {theory} needs its integral; use dynsim.schedules"
+    if together and not all(proportional(schedules[0], each) for each in schedules[1:]):
+        return f"eta: {theory} has one time for Y and Z, whose schedules must differ by a factor"
+    return None
