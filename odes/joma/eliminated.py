@@ -44,7 +44,7 @@ from dynsim.training.recording import Record, Recording
 from dynsim.training.rule import Rule
 from dynsim.trajectory import Times, Trajectory
 from dynsim.yz.model import population
-from odes.joma.flow import check_given, started
+from odes.joma.given import check_given, started
 from odes.solver.integrate import integrate, judge, run
 from odes.solver.rescaled import Rescaled, undescribed
 from odes.solver.tolerances import Tolerances, checked_tolerances

@@ -17,13 +17,12 @@ from dynsim.classes.task import SequenceClasses
 from dynsim.joma import model
 from dynsim.joma.model import Joint, Shape
 from dynsim.joma.observables import DEFAULT_RECORD, TABLE, measure
-from dynsim.joma.simulate import check_init, check_numbers, check_task
-from dynsim.precision import DType, Number, cast
+from dynsim.precision import DType, Number
 from dynsim.training.recording import Record, Recording
 from dynsim.training.rule import Rule, of_layer
 from dynsim.trajectory import Times, Trajectory
-from dynsim.yz.checks import theory_rule
 from dynsim.yz.model import population
+from odes.joma.given import check_given, started
 from odes.problem import flow_of_rule
 from odes.solver.flows import Flow, checked_flow
 from odes.solver.integrate import run
@@ -87,29 +86,6 @@ def solve(
         record=TABLE.resolve(record),
         tolerances=checked_tolerances(tolerances, dtype),
     )
-
-
-def check_given(
-    task: SequenceClasses,
-    optimizer: Rule,
-    init: Joint | None,
-    shape: Shape,
-    temperature: Real[Number, ""],
-) -> Rule:
-    """The rule with rates for Y and Z; raises `ValueError` for arguments that are not what `solve`
-    takes. None is a start that is not read."""
-    check_task(task, shape)
-    optimizer = theory_rule(optimizer)
-    checks.scalars("optimizer", optimizer)
-    check_init(init, task)
-    checks.scalar("temperature", temperature)
-    check_numbers(0.0, temperature)
-    return optimizer
-
-
-def started(init: Joint, temperature: Real[Number, ""], dtype: DType) -> tuple[Joint, Array]:
-    """Starting weights and temperature as arrays of `dtype`."""
-    return jax.tree.map(lambda leaf: cast(leaf, dtype), init), cast(temperature, dtype)
 
 
 @functools.partial(jax.jit, static_argnames=("shape", "flow", "record", "tolerances"))
