@@ -17,9 +17,10 @@ from dynsim.training.rule import Rule
 from dynsim.trajectory import Times, Trajectory
 from dynsim.yz import model as yz
 from dynsim.yz.observables import DEFAULT_RECORD
-from odes import symmetric
 from odes.solver.flows import Flow, checked_flow
 from odes.solver.tolerances import Tolerances
+from odes.symmetric.placement import placed
+from odes.symmetric.solve import solve as solve_reduced
 from odes.theory import refusal
 
 
@@ -52,9 +53,8 @@ def solve(
     checks.kind("task", task, SequenceClasses)
     if init is not None:
         raise ValueError("init: the symmetric reduction starts from zero weights; leave it out")
-    placed = symmetric.placed(task)
-    return symmetric.solve(
-        placed,
+    return solve_reduced(
+        placed(task),
         optimizer,
         times,
         flow=flow,
@@ -67,4 +67,4 @@ def solve(
 
 def inapplicable(task: SequenceClasses, optimizer: Rule) -> str | None:
     """Why the symmetric reduction does not apply, or None."""
-    return refusal(checked_flow, optimizer) or refusal(symmetric.placed, task)
+    return refusal(checked_flow, optimizer) or refusal(placed, task)
