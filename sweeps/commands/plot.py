@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import matplotlib as mpl
-import matplotlib.pyplot as plt
 import numpy as np
 import tyro
 import xarray as xr
@@ -114,9 +113,8 @@ def title(config: Plot, data: xr.DataArray) -> str:
     return ", ".join([Path(config.path).name, *words])
 
 
-def plot_lines(data: xr.DataArray, x: str, hue: str | None, ax: Axes | None = None) -> Axes:
+def plot_lines(data: xr.DataArray, x: str, hue: str | None, ax: Axes) -> Axes:
     """Mean over seeds against the axis `x`, a line for each value of `hue`."""
-    ax = ax or plt.gca()
     lines = [None] if hue is None else data[hue].values
     colours = drawing.shades(len(lines))
     for value, colour in zip(lines, colours, strict=True):

@@ -90,11 +90,10 @@ def draw(result: Comparison) -> Figure:
     return figure
 
 
-def plot_deviation(result: Comparison, name: str, ax: Axes | None = None) -> Axes:
+def plot_deviation(result: Comparison, name: str, ax: Axes) -> Axes:
     """|theory - mean of the runs| over time, as a share of the largest mean; root mean square over
     classes. Curves of theories that lie on those of the runs come apart in it. Below the grey area
     is what as many runs cannot tell from nothing."""
-    ax = ax or plt.gca()
     times = np.asarray(result.simulation.times)[0][1:]
     runs = result.measured(name)
     mean = average(runs)
@@ -117,9 +116,8 @@ def _size(values: np.ndarray) -> np.ndarray:
     return np.sqrt(np.mean(values.reshape(len(values), -1) ** 2, axis=1))
 
 
-def plot_errors(result: Comparison, ax: Axes | None = None) -> Axes:
+def plot_errors(result: Comparison, ax: Axes) -> Axes:
     """Table of relative errors over time in %, rung by observable, coloured by size."""
-    ax = ax or plt.gca()
     theories = result.report["theories"]
     values = np.array(
         [

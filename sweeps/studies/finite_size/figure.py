@@ -4,7 +4,6 @@ import dataclasses
 from pathlib import Path
 from typing import Literal, NamedTuple
 
-import matplotlib.pyplot as plt
 import numpy as np
 import xarray as xr
 from matplotlib.axes import Axes
@@ -209,9 +208,8 @@ def ratio_lines(ratios: dict[str, xr.Dataset]) -> list[str]:
     return lines
 
 
-def plot_order(lengths: tuple[int, ...], errors: order.Errors, ax: Axes | None = None) -> Axes:
+def plot_order(lengths: tuple[int, ...], errors: order.Errors, ax: Axes) -> Axes:
     """Relative errors of both rungs over T, with the slopes -1 and -2."""
-    ax = ax or plt.gca()
     for place, name in enumerate(order.RECORD):
         colour = drawing.colour(place)
         ax.plot(lengths, errors.infinite[:, place], "o:", color=colour, label=f"{name}, T infinite")
@@ -236,9 +234,8 @@ def plot_order(lengths: tuple[int, ...], errors: order.Errors, ax: Axes | None =
     return ax
 
 
-def plot_ratios(ratios: dict[str, xr.Dataset], ax: Axes | None = None) -> Axes:
+def plot_ratios(ratios: dict[str, xr.Dataset], ax: Axes) -> Axes:
     """Predicted over measured standard deviation, a mark for each rate and batch."""
-    ax = ax or plt.gca()
     ax.axhline(1, color="k", lw=1)
     for column, found in enumerate(ratios.values()):
         for row, name in enumerate(OBSERVABLES):

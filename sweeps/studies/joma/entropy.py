@@ -4,7 +4,6 @@ training [ours]."""
 import dataclasses
 from typing import Any
 
-import matplotlib.pyplot as plt
 import numpy as np
 import xarray as xr
 from matplotlib.axes import Axes
@@ -134,9 +133,8 @@ def error_lines(found: dict[str, xr.Dataset]) -> list[str]:
     return lines
 
 
-def plot_toy(course: dict[str, np.ndarray], ax: Axes | None = None) -> Axes:
+def plot_toy(course: dict[str, np.ndarray], ax: Axes) -> Axes:
     """Entropy of attention in the toy over time, with its closed form and its limit."""
-    ax = ax or plt.gca()
     recursion = {"color": drawing.colour(0), "label": "recursion", **drawing.TRAINED}
     ax.plot(course["time"], course["entropy"], **recursion)
     ax.plot(course["closed/time"], course["closed/entropy"], "k--", lw=1, label="closed form")
@@ -147,9 +145,8 @@ def plot_toy(course: dict[str, np.ndarray], ax: Axes | None = None) -> Axes:
     return ax
 
 
-def plot_dense(found: dict[str, xr.Dataset], kind: str, ax: Axes | None = None) -> Axes:
+def plot_dense(found: dict[str, xr.Dataset], kind: str, ax: Axes) -> Axes:
     """Entropy of attention over training on sequences of different lengths, run by run."""
-    ax = ax or plt.gca()
     for i, length in enumerate(LENGTHS):
         course = valid(found[f"dense/{kind}/{length:g}"]).entropy.isel(time=slice(1, None))
         for seed in range(course.sizes["seed"]):
@@ -161,9 +158,8 @@ def plot_dense(found: dict[str, xr.Dataset], kind: str, ax: Axes | None = None) 
     return finished(ax, "entropy of attention (nat)")
 
 
-def plot_entropy(found: dict[str, xr.Dataset], ax: Axes | None = None) -> Axes:
+def plot_entropy(found: dict[str, xr.Dataset], ax: Axes) -> Axes:
     """Entropy of softmax attention over training, by activation, at T = 0.5."""
-    ax = ax or plt.gca()
     for i, activation in enumerate(ACTIVATIONS):
         course = found[f"entropy/{activation}"].entropy.sel(temperature=0.5)[:, 1:]
         mean, around = course.mean("seed"), course.std("seed")

@@ -8,7 +8,6 @@ import dataclasses
 from pathlib import Path
 
 import jax
-import matplotlib.pyplot as plt
 import numpy as np
 import xarray as xr
 from jaxtyping import Float
@@ -138,11 +137,8 @@ def invariance_lines(along: dict[Frequencies, tuple[np.ndarray, np.ndarray]]) ->
     return lines
 
 
-def plot_invariance(
-    along: dict[Frequencies, tuple[np.ndarray, np.ndarray]], ax: Axes | None = None
-) -> Axes:
+def plot_invariance(along: dict[Frequencies, tuple[np.ndarray, np.ndarray]], ax: Axes) -> Axes:
     """Correlation of both sides of Theorem 1 over training."""
-    ax = ax or plt.gca()
     for i, (kind, (times, values)) in enumerate(along.items()):
         ax.plot(times[1:], values[1:], color=drawing.colour(i), lw=2, label=SEQUENCES[kind])
     ax.axhline(1, color="k", ls="--", lw=1, label="Theorem 1")
@@ -150,9 +146,8 @@ def plot_invariance(
     return entropy.finished(ax, "correlation of $z$ and Theorem 1")
 
 
-def plot_growth(found: dict[str, xr.Dataset], ax: Axes | None = None) -> Axes:
+def plot_growth(found: dict[str, xr.Dataset], ax: Axes) -> Axes:
     """Weights of tokens over training under exp attention, with Theorem 2."""
-    ax = ax or plt.gca()
     trained, theory = (found[f"growth/{e}"].isel(seed=0) for e in ("simulation", "erf"))
     tokens = np.argsort(-trained.weight.isel(time=-1).values)[[0, 3, 6, 9]]
     for i, token in enumerate(tokens):

@@ -7,7 +7,6 @@ queries, of which only the sum obeys it.
 import dataclasses
 from pathlib import Path
 
-import matplotlib.pyplot as plt
 import numpy as np
 import xarray as xr
 from matplotlib.axes import Axes
@@ -193,9 +192,8 @@ def query_lines(sums: dict[str, dict[str, xr.DataArray]]) -> list[str]:
     return lines
 
 
-def plot_map(errors: xr.DataArray, ax: Axes | None = None):
+def plot_map(errors: xr.DataArray, ax: Axes):
     """Heat map over temperature and overlap, with the errors as numbers; returns the mesh."""
-    ax = ax or plt.gca()
     values = errors.transpose("num_common", "temperature").values
     colours = LogNorm(*SHOWN, clip=True)
     mesh = ax.pcolormesh(values, norm=colours, cmap="cividis")

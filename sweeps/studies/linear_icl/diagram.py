@@ -10,7 +10,6 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import matplotlib.pyplot as plt
 import numpy as np
 import xarray as xr
 from matplotlib.axes import Axes
@@ -183,9 +182,8 @@ def measured(dataset: xr.Dataset, sweep: Sweep) -> xr.Dataset:
     )
 
 
-def plot_map(values: xr.DataArray, ax: Axes | None = None, **options):
+def plot_map(values: xr.DataArray, ax: Axes, **options):
     """Heat map over scale and ratio; returns the mesh, for a colour bar."""
-    ax = ax or plt.gca()
     edges = cell_edges(values.scale, "log"), cell_edges(values.ratio, "log")
     mesh = ax.pcolormesh(*edges, values.transpose("ratio", "scale"), rasterized=True, **options)
     ax.set(xscale="log", yscale="log")

@@ -4,7 +4,6 @@ import dataclasses
 from pathlib import Path
 from typing import Any
 
-import matplotlib.pyplot as plt
 import numpy as np
 import xarray as xr
 from matplotlib.axes import Axes
@@ -140,10 +139,9 @@ def same_line(found: dict[str, xr.Dataset]) -> str:
     )
 
 
-def plot_merged(found: dict[str, xr.Dataset], rate: float, ax: Axes | None = None) -> Axes:
+def plot_merged(found: dict[str, xr.Dataset], rate: float, ax: Axes) -> Axes:
     """Loss of merged attention and of its network on white inputs over time, with eq. 10, by
     starting scale."""
-    ax = ax or plt.gca()
     trained, network, theory = (
         found[name].isel(seed=0)
         for name in ("merged/simulation", "network/simulation", "merged/sigmoid")
@@ -162,11 +160,8 @@ def plot_merged(found: dict[str, xr.Dataset], rate: float, ax: Axes | None = Non
     return _finished(ax, "mean square error")
 
 
-def plot_separate(
-    found: dict[str, xr.Dataset], rate: float, level: np.ndarray, ax: Axes | None = None
-) -> Axes:
+def plot_separate(found: dict[str, xr.Dataset], rate: float, level: np.ndarray, ax: Axes) -> Axes:
     """Loss of separate heads over time, run by run, with their flows and the plateaus."""
-    ax = ax or plt.gca()
     trained, flow = found["separate/simulation"], found["separate/plain"]
     for seed in range(trained.sizes["seed"]):
         label = "training, a colour a seed" if seed == 0 else None
@@ -179,9 +174,8 @@ def plot_separate(
     return _levels(ax, trained, rate, level)
 
 
-def plot_components(found: dict[str, xr.Dataset], rate: float, ax: Axes | None = None) -> Axes:
+def plot_components(found: dict[str, xr.Dataset], rate: float, ax: Axes) -> Axes:
     """Shares of the principal components that the first run has learned, with eq. 21."""
-    ax = ax or plt.gca()
     trained, theory = (found[f"separate/{e}"].isel(seed=0) for e in ("simulation", "scalar"))
     for d in range(trained.sizes["component"]):
         how = {"color": drawing.colour(d), "label": f"component {d + 1}", **drawing.TRAINED}
@@ -195,9 +189,8 @@ def plot_components(found: dict[str, xr.Dataset], rate: float, ax: Axes | None =
     return ax
 
 
-def plot_ranks(dataset: xr.Dataset, rate: float, level: np.ndarray, ax: Axes | None = None) -> Axes:
+def plot_ranks(dataset: xr.Dataset, rate: float, level: np.ndarray, ax: Axes) -> Axes:
     """Loss over time by the rank of nine heads, at D = 8, with the plateaus."""
-    ax = ax or plt.gca()
     for i, rank in enumerate(RANKS):
         curve = dataset.sel(rank=rank).isel(seed=0)
         how: dict[str, Any] = {"color": drawing.colour(i), "label": f"training, rank {rank}"}

@@ -101,11 +101,10 @@ def draw(found: Mapping[str, xr.Dataset], used: np.ndarray, eta_z: float) -> Fig
     return figure
 
 
-def plot(attention: xr.DataArray, ax: Axes | None = None):
+def plot(attention: xr.DataArray, ax: Axes):
     """Heat map of attention (time, token), on a logarithmic colour scale: the snap to a few
     tokens spans orders of magnitude. Tokens without attention at the first time, which are not in
     the class, are grey. Returns the mesh, for a colour bar."""
-    ax = ax or plt.gca()
     absent = np.broadcast_to(attention.isel(time=0).values == 0, attention.shape)
     values = np.ma.array(np.clip(attention.values, 1e-4, 1), mask=absent).T
     columns = np.arange(attention.sizes["time"])

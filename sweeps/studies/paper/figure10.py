@@ -6,7 +6,6 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import NamedTuple
 
-import matplotlib.pyplot as plt
 import numpy as np
 import xarray as xr
 from jaxtyping import Float
@@ -159,11 +158,10 @@ def plot(
     entropy: Float[np.ndarray, "R S"],
     line: Trend,
     bound: float,
-    ax: Axes | None = None,
+    ax: Axes,
 ) -> Axes:
     """Runs as dots, their mean and standard deviation, and the line; `bound` is the entropy of
     uniform attention."""
-    ax = ax or plt.gca()
     ax.plot(np.repeat(rates, entropy.shape[1]), entropy.ravel(), ".", color="grey", label="runs")
     rows = [row[~np.isnan(row)] for row in entropy]
     mean = [row.mean() if row.size else np.nan for row in rows]
@@ -179,9 +177,8 @@ def plot(
     return ax
 
 
-def plot_over_time(entropy: xr.DataArray, ax: Axes | None = None) -> Axes:
+def plot_over_time(entropy: xr.DataArray, ax: Axes) -> Axes:
     """Mean over seeds and its spread against eta times steps, a colour for each rate."""
-    ax = ax or plt.gca()
     colours = drawing.shades(entropy.sizes["eta"])
     for one, colour in zip(entropy, colours, strict=True):
         rate = float(one["eta"])

@@ -9,7 +9,6 @@ import dataclasses
 from collections.abc import Mapping
 from pathlib import Path
 
-import matplotlib.pyplot as plt
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
@@ -87,10 +86,9 @@ def plot(
     lower: np.ndarray,
     upper: np.ndarray,
     t0: np.ndarray,
-    ax: Axes | None = None,
+    ax: Axes,
 ) -> Axes:
     """Upper bound (solid) and lower bound (dashed) of chi; dotted lines at the transitions."""
-    ax = ax or plt.gca()
     curves = zip(rates, lower, upper, t0, drawing.shades(len(rates)), strict=True)
     for eta_y, low, high, snap, colour in curves:
         ax.plot(t, high, color=colour, label=rf"$\eta_Y = {eta_y:g}$, $t_0 = {snap:.0f}$")

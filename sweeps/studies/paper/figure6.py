@@ -9,7 +9,6 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import NamedTuple
 
-import matplotlib.pyplot as plt
 import numpy as np
 import xarray as xr
 from matplotlib.axes import Axes
@@ -139,9 +138,8 @@ def variant(sweep: Sweep, engine: str) -> Sweep:
     return dataclasses.replace(sweep, engine=engine, record=("entropy",), rtol=rtol)
 
 
-def plot(found: Mapping[str, xr.Dataset], known: Cells, ax: Axes | None = None) -> Axes:
+def plot(found: Mapping[str, xr.Dataset], known: Cells, ax: Axes) -> Axes:
     """One panel: training and theory with their spread over seeds, and published means."""
-    ax = ax or plt.gca()
     first = next(iter(found.values())).entropy
     colours = drawing.shades(first.sizes["eta_z"])
     ratio = first.ratio.values

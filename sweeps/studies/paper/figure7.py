@@ -179,10 +179,9 @@ def prompt(words: Sequence[str]) -> str:
     return textwrap.fill("prompt: " + " ".join(told), 130)
 
 
-def plot_map(attention: xr.DataArray, ax: Axes | None = None):
+def plot_map(attention: xr.DataArray, ax: Axes):
     """Heat map (query, key) by place in the prompt, on a logarithmic scale, white above the
     diagonal. Returns the mesh, for a colour bar."""
-    ax = ax or plt.gca()
     values = attention.transpose("query", "key").values
     shown = np.where(np.tril(np.ones(values.shape, bool)), np.maximum(values, SMALLEST), np.nan)
     mesh = ax.pcolormesh(shown, norm=LogNorm(SMALLEST, 1), cmap="viridis", rasterized=True)
@@ -195,9 +194,8 @@ def plot_map(attention: xr.DataArray, ax: Axes | None = None):
     return mesh
 
 
-def plot_curves(found: Mapping[int, xr.Dataset], name: str, ax: Axes | None = None) -> Axes:
+def plot_curves(found: Mapping[int, xr.Dataset], name: str, ax: Axes) -> Axes:
     """A quantity of each layer over training: mean over seeds, and a band of one deviation."""
-    ax = ax or plt.gca()
     places = itertools.count()
     for style, (layers, data) in zip(itertools.cycle(drawing.DASHES), found.items(), strict=False):
         for layer in range(layers):

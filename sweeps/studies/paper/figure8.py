@@ -4,7 +4,6 @@ import dataclasses
 from collections.abc import Mapping
 from pathlib import Path
 
-import matplotlib.pyplot as plt
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
@@ -64,10 +63,9 @@ def plot(
     flow: np.ndarray,
     discrete: np.ndarray,
     M: int,
-    ax: Axes | None = None,
+    ax: Axes,
 ) -> Axes:
     """h (lines) and h* (dots) over the number of visits."""
-    ax = ax or plt.gca()
     shades = drawing.shades(len(rates))
     for eta, curve, dots, colour in zip(rates, flow, discrete, shades, strict=True):
         ax.plot(s, M * curve, color=colour, label=rf"$\eta_Y = {eta:g}$")
@@ -83,10 +81,9 @@ def plot_difference(
     rates: tuple[float, ...],
     difference: np.ndarray,
     M: int,
-    ax: Axes | None = None,
+    ax: Axes,
 ) -> Axes:
     """h* - h over Lemma 7's bound 2 eta_Y / M: between 0 and 1, and going to 0."""
-    ax = ax or plt.gca()
     for eta, curve, colour in zip(rates, difference, drawing.shades(len(rates)), strict=True):
         ax.plot(s, curve * M / (2 * eta), color=colour, label=rf"$\eta_Y = {eta:g}$")
     ax.axhline(0, color="grey", lw=0.8)

@@ -9,7 +9,6 @@ import dataclasses
 from collections.abc import Mapping
 from pathlib import Path
 
-import matplotlib.pyplot as plt
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
@@ -69,11 +68,8 @@ def draw(config: Figure9, arrays: Mapping[str, np.ndarray]) -> Figure:
     return figure
 
 
-def plot(
-    t: np.ndarray, B: np.ndarray, t0: np.ndarray, B_at_t0: np.ndarray, ax: Axes | None = None
-) -> Axes:
+def plot(t: np.ndarray, B: np.ndarray, t0: np.ndarray, B_at_t0: np.ndarray, ax: Axes) -> Axes:
     """B(t) for each eta_Z; a dot at the transition, which is at one height for all of them."""
-    ax = ax or plt.gca()
     for eta_z, curve, snap, colour in zip(RATES, B, t0, drawing.shades(len(RATES)), strict=True):
         ax.plot(t, curve, color=colour, label=rf"$\eta_Z = {eta_z:g}$")
         if snap <= t[-1]:

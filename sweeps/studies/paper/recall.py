@@ -86,9 +86,8 @@ def draw(data: xr.Dataset) -> Figure:
     return figure
 
 
-def plot(recall: xr.DataArray, ax: Axes | None = None) -> Axes:
+def plot(recall: xr.DataArray, ax: Axes) -> Axes:
     """Mean recall over seeds against the threshold, a line for each eta_Y / eta_Z."""
-    ax = ax or plt.gca()
     colours = drawing.shades(recall.sizes["ratio"])
     for ratio, colour in zip(recall.ratio.values, colours, strict=True):
         line = recall.sel(ratio=ratio)

@@ -150,12 +150,11 @@ def draw(
 def plot_map(
     values: xr.DataArray,
     limits: tuple[float, float],
-    ax: Axes | None = None,
+    ax: Axes,
     cmap: str = "viridis",
 ):
     """Heat map over the plane; points without a valid run have a flat colour of their own.
     Returns the mesh, for a colour bar."""
-    ax = ax or plt.gca()
     x, y = values.dims
     colours = plt.get_cmap(cmap).with_extremes(bad=DIVERGED_COLOUR)
     drawn = np.ma.masked_invalid(values.transpose(y, x).values)
@@ -173,9 +172,8 @@ def plot_map(
     return mesh
 
 
-def plot_regions(areas: xr.DataArray, rule: Rule, ax: Axes | None = None) -> Axes:
+def plot_regions(areas: xr.DataArray, rule: Rule, ax: Axes) -> Axes:
     """Map of the regions in the colours of the rule."""
-    ax = ax or plt.gca()
     x, y = areas.dims
     codes = list(rule.legend)
     ax.pcolormesh(
@@ -190,9 +188,8 @@ def plot_regions(areas: xr.DataArray, rule: Rule, ax: Axes | None = None) -> Axe
     return ax
 
 
-def plot_agreement(one: xr.DataArray, other: xr.DataArray, ax: Axes | None = None) -> float:
+def plot_agreement(one: xr.DataArray, other: xr.DataArray, ax: Axes) -> float:
     """Where two region maps agree, and the share of the plane that does."""
-    ax = ax or plt.gca()
     x, y = one.dims
     same = one.values == other.values
     ax.pcolormesh(

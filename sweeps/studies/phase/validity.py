@@ -156,10 +156,9 @@ def draw(errors: Mapping[tuple[str, str], xr.DataArray]) -> Figure:
     return figure
 
 
-def plot(error: xr.DataArray, ax: Axes | None = None) -> QuadMesh:
+def plot(error: xr.DataArray, ax: Axes) -> QuadMesh:
     """Error over a plane (across, up) on a logarithmic colour scale, with its contours; points
     where a solve failed are grey. Returns the mesh, for a colour bar."""
-    ax = ax or plt.gca()
     x, y = error.dims
     values = error.values.T
     mesh = _coloured(ax, cell_edges(error[x]), cell_edges(error[y]), values)
@@ -180,10 +179,9 @@ def percent(error: float) -> str:
     return f"{100 * error:.0f}" if error >= 0.1 else f"{100 * error:.1g}"
 
 
-def plot_cells(error: xr.DataArray, ax: Axes | None = None) -> QuadMesh:
+def plot_cells(error: xr.DataArray, ax: Axes) -> QuadMesh:
     """Error over a plane (across, up) of a few values, too few for contours: cells of one size
     with the error in % in each. Returns the mesh."""
-    ax = ax or plt.gca()
     values = error.values.T
     columns, rows = (np.arange(size + 1) - 0.5 for size in error.shape)
     mesh = _coloured(ax, columns, rows, values)

@@ -13,7 +13,6 @@ from pathlib import Path
 
 import jax
 import jax.numpy as jnp
-import matplotlib.pyplot as plt
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.colors import LogNorm
@@ -156,9 +155,8 @@ def table(config: FigureQKV, errors: dict[str, np.ndarray]) -> str:
     return "\n".join(lines)
 
 
-def plot(config: FigureQKV, values: np.ndarray, ax: Axes | None = None) -> Axes:
+def plot(config: FigureQKV, values: np.ndarray, ax: Axes) -> Axes:
     """Heat map (widths, scales) of one error, with its values in %."""
-    ax = ax or plt.gca()
     shown = np.clip(100 * values.T, 0.1, 200)
     ax.imshow(shown, norm=LogNorm(0.1, 200), cmap="cividis_r", aspect="auto", origin="lower")
     for (row, column), value in np.ndenumerate(100 * values.T):

@@ -9,7 +9,6 @@ import math
 from pathlib import Path
 from typing import Any
 
-import matplotlib.pyplot as plt
 import numpy as np
 import xarray as xr
 from jaxtyping import Float
@@ -192,9 +191,8 @@ def exponent_lines(found: dict[str, xr.Dataset]) -> list[str]:
     return lines
 
 
-def plot_lengths(found: dict[str, xr.Dataset], ax: Axes | None = None) -> Axes:
+def plot_lengths(found: dict[str, xr.Dataset], ax: Axes) -> Axes:
     """Length of the plateau over sqrt(d) T."""
-    ax = ax or plt.gca()
     flow, trained = plateau(found["length/plain"]), plateau(found["length/simulation"])
     points: dict[str, Any] = {"marker": "o", "ms": 9, "alpha": 0.5, "ls": "none"}
     points |= {"color": drawing.colour(0), "label": "descent, d = 64"}
@@ -214,9 +212,8 @@ def plot_lengths(found: dict[str, xr.Dataset], ax: Axes | None = None) -> Axes:
     return _finished(ax, "optimiser steps to 0.8 of the loss")
 
 
-def plot_copies(found: dict[str, xr.Dataset], ax: Axes | None = None) -> Axes:
+def plot_copies(found: dict[str, xr.Dataset], ax: Axes) -> Axes:
     """Length of the plateau over the number of copies."""
-    ax = ax or plt.gca()
     steps = {e: plateau(found[f"copies/{e}"]) for e in ENGINES}
     points: dict[str, Any] = {"marker": "o", "ms": 9, "alpha": 0.5, "ls": "none"}
     ax.plot(COPIES, steps["simulation"], color=drawing.colour(0), label="descent", **points)
@@ -232,9 +229,8 @@ def plot_copies(found: dict[str, xr.Dataset], ax: Axes | None = None) -> Axes:
     return _finished(ax, "optimiser steps to 0.8 of the loss")
 
 
-def plot_rules(found: dict[str, xr.Dataset], ax: Axes | None = None) -> Axes:
+def plot_rules(found: dict[str, xr.Dataset], ax: Axes) -> Axes:
     """Loss over steps by optimiser: mean and standard deviation of the runs, and the flow."""
-    ax = ax or plt.gca()
     for i, (name, (rule, _, _)) in enumerate(RULES.items()):
         trained, flow = valid(found[f"{name}/simulation"]), found[f"{name}/64-64"].isel(p=0)
         mean, around = trained.loss.mean("seed"), trained.loss.std("seed")

@@ -4,7 +4,6 @@ import dataclasses
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-import matplotlib.pyplot as plt
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
@@ -101,9 +100,8 @@ def draw(preset: Preset, found: Mapping[str, Sequence[RankCurves]]) -> Figure:
     return figure
 
 
-def plot_singular_values(curves: Sequence[RankCurves], ax: Axes | None = None) -> Axes:
+def plot_singular_values(curves: Sequence[RankCurves], ax: Axes) -> Axes:
     """The largest singular values of every run, coloured by the block that they belong to."""
-    ax = ax or plt.gca()
     for i, c in enumerate(curves):
         for block, (name, place) in enumerate({"W": P, "V": Q}.items()):
             ranks = np.flatnonzero(c.block[:LARGEST] == block)
@@ -117,9 +115,8 @@ def plot_singular_values(curves: Sequence[RankCurves], ax: Axes | None = None) -
     return ax
 
 
-def plot_without(curves: Sequence[RankCurves], ax: Axes | None = None) -> Axes:
+def plot_without(curves: Sequence[RankCurves], ax: Axes) -> Axes:
     """K1 and K2 without the largest directions."""
-    ax = ax or plt.gca()
     for name, label, place in (("K1", "$K^1$", P), ("K2", "$K^2$", Q)):
         _curve(ax, [c.dropped[name] for c in curves], label, place)
     ax.axhline(np.log(2), color="grey", lw=0.8)
@@ -128,9 +125,8 @@ def plot_without(curves: Sequence[RankCurves], ax: Axes | None = None) -> Axes:
     return ax
 
 
-def plot_alone(curves: Sequence[RankCurves], ax: Axes | None = None) -> Axes:
+def plot_alone(curves: Sequence[RankCurves], ax: Axes) -> Axes:
     """Accuracies with the largest directions alone."""
-    ax = ax or plt.gca()
     _curve(ax, [c.kept["accuracy_P"] for c in curves], "P, sign accuracy", P)
     _curve(ax, [c.kept["auc_Q"] for c in curves], "Q, AUC", Q)
     best = [c.kept["best_accuracy_Q"] for c in curves]

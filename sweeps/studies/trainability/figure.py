@@ -5,7 +5,6 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Literal
 
-import matplotlib.pyplot as plt
 import numpy as np
 from jaxtyping import Bool, Float
 from matplotlib.axes import Axes
@@ -153,10 +152,9 @@ def raster(
     return values, ok
 
 
-def plot(found: Sequence[Mapped], window: Window, ax: Axes | None = None) -> Axes:
+def plot(found: Sequence[Mapped], window: Window, ax: Axes) -> Axes:
     """Relative loss over both learning rates, trained and untrained in colours of their own, with
     the boundary cells of the last level."""
-    ax = ax or plt.gca()
     values, ok = raster(found)
     side = len(values) - 1
     middles = (np.arange(side + 2) - 0.5) / side
@@ -193,10 +191,9 @@ def plot(found: Sequence[Mapped], window: Window, ax: Axes | None = None) -> Axe
 
 
 def plot_counts(
-    found: Sequence[Mapped], dimension: Dimension, fit: tuple[int, int], ax: Axes | None = None
+    found: Sequence[Mapped], dimension: Dimension, fit: tuple[int, int], ax: Axes
 ) -> Axes:
     """Number of boundary cells against their side, with the fit and the slopes in between."""
-    ax = ax or plt.gca()
     eps = np.array([mapped.level.eps for mapped in found])
     counts = np.array([len(mapped.level.boundary) for mapped in found])
     ax.set(xlabel=r"side of a cell $\epsilon$ (share of the window)", ylabel=r"boundary cells $N$")

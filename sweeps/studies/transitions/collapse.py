@@ -149,9 +149,8 @@ def draw(found: Mapping[str, xr.Dataset]) -> Figure:
     return figure
 
 
-def plot_collapse(found: Mapping[str, xr.Dataset], ax: Axes | None = None) -> Axes:
+def plot_collapse(found: Mapping[str, xr.Dataset], ax: Axes) -> Axes:
     """Measured against predicted peak time, every family with a marker of its own."""
-    ax = ax or plt.gca()
     ends = np.array([])
     markers = dict(zip(FAMILIES, "os^D", strict=True))
     colours = {name: drawing.colour(place) for place, name in enumerate(FAMILIES)}
@@ -171,9 +170,8 @@ def plot_collapse(found: Mapping[str, xr.Dataset], ax: Axes | None = None) -> Ax
     return ax
 
 
-def plot_deviation(peaks: xr.Dataset, family: Family, ax: Axes | None = None) -> Axes:
+def plot_deviation(peaks: xr.Dataset, family: Family, ax: Axes) -> Axes:
     """Relative deviation of the peak time against the predicted one, a colour for each variant."""
-    ax = ax or plt.gca()
     dims = [dim for dim in peaks.predicted.dims if dim != "eta_y"]
     ax.set_xscale("log")
     ax.set_yscale("symlog", linthresh=1)

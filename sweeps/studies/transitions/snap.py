@@ -12,7 +12,6 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import NamedTuple
 
-import matplotlib.pyplot as plt
 import numpy as np
 import xarray as xr
 from matplotlib.axes import Axes
@@ -183,9 +182,8 @@ def draw(found: Mapping[tuple[str, str], xr.Dataset]) -> Figure:
     return figure
 
 
-def plot_curves(data: Mapping[str, xr.Dataset], control: Control, ax: Axes | None = None) -> Axes:
+def plot_curves(data: Mapping[str, xr.Dataset], control: Control, ax: Axes) -> Axes:
     """Entropy over time, a colour for each trained rate; bars below from t0' to t0 of each."""
-    ax = ax or plt.gca()
     trained, flow = data["simulation"], data["symmetric"].isel(rate=slice(None, None, DENSE))
     colours = drawing.shades(trained.sizes["rate"])
     for i, colour in enumerate(colours):
@@ -209,10 +207,9 @@ def plot_curves(data: Mapping[str, xr.Dataset], control: Control, ax: Axes | Non
     return ax
 
 
-def plot_final(data: Mapping[str, xr.Dataset], control: Control, ax: Axes | None = None) -> Axes:
+def plot_final(data: Mapping[str, xr.Dataset], control: Control, ax: Axes) -> Axes:
     """Final logit gain of the top distinct token against the rate: simulation, exact flow, Eq. 10
     and its growth bound B, which the gain cannot exceed (Theorem 3); slopes are exponents."""
-    ax = ax or plt.gca()
     styles = {"simulation": "o", "symmetric": "--", "eq10": ":"}
     colours = ("k", drawing.colour(0), drawing.colour(1))
     for (engine, title), colour in zip(ENGINES.items(), colours, strict=True):

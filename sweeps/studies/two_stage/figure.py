@@ -5,7 +5,6 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Literal
 
-import matplotlib.pyplot as plt
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
@@ -109,10 +108,9 @@ def draw(
 def plot_controls(
     found: Mapping[str, Runs],
     predicted: Mapping[str, Mapping[str, Trajectory]],
-    ax: Axes | None = None,
+    ax: Axes,
 ) -> Axes:
     """K2 with the two-stage schedule and with each control, the reduced ODE dashed."""
-    ax = ax or plt.gca()
     for name, place in {"preset": panels.Q, **CONTROLS}.items():
         label = "two stages" if name == "preset" else name
         panels.band(ax, found[name], "K2", place, label)

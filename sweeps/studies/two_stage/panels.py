@@ -2,7 +2,6 @@
 
 from collections.abc import Mapping, Sequence
 
-import matplotlib.pyplot as plt
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
@@ -84,11 +83,8 @@ def about(training: TwoStage) -> str:
     return f"{task}\n{rates}"
 
 
-def plot_losses(
-    runs: Runs, predictions: Predictions, ax: Axes | None = None, *, joint: bool = False
-) -> Axes:
+def plot_losses(runs: Runs, predictions: Predictions, ax: Axes, *, joint: bool = False) -> Axes:
     """K1 and K2, with J if `joint`, and the floor of K2."""
-    ax = ax or plt.gca()
     band(ax, runs, "K1", P, "$K^1$")
     band(ax, runs, "K2", Q, "$K^2$")
     names = ["K1", "K2"]
@@ -108,9 +104,8 @@ def plot_losses(
     return ax
 
 
-def plot_accuracies(runs: Runs, ax: Axes | None = None) -> Axes:
+def plot_accuracies(runs: Runs, ax: Axes) -> Axes:
     """Sign accuracies, and how well the best threshold on N_V would do."""
-    ax = ax or plt.gca()
     band(ax, runs, "accuracy_P", P, "P, sign")
     band(ax, runs, "accuracy_Q", Q, "Q, sign")
     band(ax, runs, "best_accuracy_Q", BEST, "Q, best threshold")
@@ -120,18 +115,16 @@ def plot_accuracies(runs: Runs, ax: Axes | None = None) -> Axes:
     return finish(ax, runs, "accuracy, AUC")
 
 
-def plot_traces(runs: Runs, predictions: Predictions, ax: Axes | None = None) -> Axes:
+def plot_traces(runs: Runs, predictions: Predictions, ax: Axes) -> Axes:
     """Traces of the signal weights, with a and b."""
-    ax = ax or plt.gca()
     band(ax, runs, "W_trace", P, r"Tr $\overline{W}$")
     band(ax, runs, "V_trace", Q, r"|Tr $\overline{V}$|")
     lines(ax, runs, predictions, ("W_trace", "V_trace"))
     return finish(ax, runs, "trace of the signal")
 
 
-def plot_norms(runs: Runs, predictions: Predictions, ax: Axes | None = None) -> Axes:
+def plot_norms(runs: Runs, predictions: Predictions, ax: Axes) -> Axes:
     """Frobenius norms of the weights and of their signal and noise parts."""
-    ax = ax or plt.gca()
     for block, place in (("W", P), ("V", Q)):
         band(ax, runs, f"{block}_norm", place, rf"$\|{block}\|_F$")
         for part, style, name in (("signal", "--", "overline"), ("noise", ":", "widetilde")):

@@ -5,7 +5,6 @@ import math
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import matplotlib.pyplot as plt
 import numpy as np
 import xarray as xr
 from jaxtyping import Bool, Float
@@ -207,9 +206,8 @@ def judge(simulated: Plane, line: Float[np.ndarray, " R"]) -> Verdict:
     )
 
 
-def plot(theory: Plane, simulated: Plane, ax: Axes | None = None) -> Axes:
+def plot(theory: Plane, simulated: Plane, ax: Axes) -> Axes:
     """AUC of Q: the reduced ODE as a map, training as dots in the same colours."""
-    ax = ax or plt.gca()
     edges = cell_edges(theory.tau, "log"), cell_edges(theory.r, "log")
     mesh = ax.pcolormesh(*edges, theory.auc.T, vmin=0.5, vmax=1, cmap="viridis", rasterized=True)
     tau, r = np.meshgrid(simulated.tau, simulated.r, indexing="ij")

@@ -216,13 +216,12 @@ def draw(estimate: Estimate, found: Fates) -> Figure:
     return figure
 
 
-def plot_class(estimate: Estimate, found: Fates, n: int, ax: Axes | None = None) -> Axes:
+def plot_class(estimate: Estimate, found: Fates, n: int, ax: Axes) -> Axes:
     """Trained logits at the end of the top words of class `n`, the most frequent one on top.
 
     The colour of a bar tells whether the plain update's criterion has its sign; pointers give the
     sign by Eq. 10's, where that applies.
     """
-    ax = ax or plt.gca()
     tokens = np.flatnonzero(found.top[n])
     tokens = tokens[np.argsort(-np.asarray(estimate.task.probs)[n, tokens], kind="stable")]
     z = found.z[-1, n, tokens]
@@ -244,9 +243,8 @@ def plot_class(estimate: Estimate, found: Fates, n: int, ax: Axes | None = None)
     return ax
 
 
-def plot_scores(found: Fates, ax: Axes | None = None) -> Axes:
+def plot_scores(found: Fates, ax: Axes) -> Axes:
     """Share of signs right over time by each rule, and of the more frequent sign."""
-    ax = ax or plt.gca()
     spoken = {name: score for name, score in found.scores.items() if score.spoken}
     for (name, score), style in zip(spoken.items(), drawing.nested(len(spoken)), strict=True):
         ax.plot(found.times, score.right, label=text_report.title(name), **style)
