@@ -1,11 +1,23 @@
-"""What several figures share: an option, and the cells of maps."""
+"""What several figures share: options, the sweeps behind a figure, the cells of maps."""
 
 from collections.abc import Sequence
-from typing import Annotated
+from pathlib import Path
+from typing import Annotated, Any, Protocol
 
 import numpy as np
 import tyro
+import xarray as xr
+from annotated_types import Ge, Le
 from numpy.typing import ArrayLike
+
+from dynsim import decoding
+from sweeps import output
+from sweeps.runner.cluster import hosts
+from sweeps.runner.run import run as run_sweep
+from sweeps.runner.spec import Sweep
+
+Several = Annotated[int, Ge(2), Le(2**31 - 1)]
+"""How many there are of something, more than one."""
 
 Queries = Annotated[tuple[str, ...], tyro.conf.arg(aliases=("--queries",))]
 """Numbers of queries, also as one option with commas: --queries 1,3."""
@@ -21,6 +33,38 @@ def queries(given: Sequence[str]) -> list[int]:
     if not numbers or min(numbers) < 1 or len(set(numbers)) < len(numbers):
         raise ValueError(f"num_queries = {','.join(given)!r}: must be different integers >= 1")
     return numbers
+
+
+class Study(Protocol):
+    """Settings of a figure that is made of sweeps, by the folder of `out` that keeps each."""
+
+    @property
+    def out(self) -> Path: ...
+    def sweeps(self) -> dict[str, Sweep]: ...
+
+
+def begin(config: Any) -> None:
+    """Check the settings of a figure against their annotations, and `out`; then use all cores.
+
+    Raises:
+        ValueError: naming the setting, its value and what is allowed.
+    """
+    decoding.check(config)
+    output.check_directory(config.out)
+    hosts.use_all_cores()
+
+
+def computed(config: Study) -> dict[str, xr.Dataset]:
+    """Run or resume the sweeps of a figure, each in the folder of its name, once all are checked.
+
+    Raises:
+        ValueError: naming the setting, its value and what is allowed, before anything runs.
+    """
+    begin(config)
+    wanted = config.sweeps()
+    for each in wanted.values():
+        each.check()
+    return {name: run_sweep(each, config.out / name).load() for name, each in wanted.items()}
 
 
 def scale_of(values: ArrayLike) -> str:

@@ -8,7 +8,6 @@ import numpy as np
 import xarray as xr
 from matplotlib.axes import Axes
 
-from dynsim import checks
 from dynsim.precision import precision
 from odes.joma import toy
 from sweeps.output import drawing
@@ -38,22 +37,14 @@ def sweeps(steps: int, seeds: int) -> dict[str, Sweep]:
         run = dataclasses.replace(ENTROPY, activation=activation)
         record = ("entropy", "logits", "conserved", "loss")
         found[f"entropy/{activation}"] = Sweep(axes, run, "simulation", record, 200)
-    several = {"range": checks.integer("dense_seeds", seeds, 1)}
+    axes = {"seed": {"range": seeds}}
     for attention, activation, eta in DENSE_KINDS:
-        run = dataclasses.replace(
-            DENSE,
-            attention=attention,
-            activation=activation,
-            eta_y=eta,
-            eta_z=eta,
-            steps=checks.steps("dense_steps", steps),
-        )
-        record = ("entropy", "loss")
+        kind = {"attention": attention, "activation": activation, "eta_y": eta, "eta_z": eta}
         for length in LENGTHS:
             batch = DENSE.batch if np.isfinite(length) else length
-            point = dataclasses.replace(run, length=length, batch=batch)
+            run = dataclasses.replace(DENSE, **kind, steps=steps, length=length, batch=batch)
             name = f"dense/{attention}-{activation}/{length:g}"
-            found[name] = Sweep({"seed": several}, point, "simulation", record, 200)
+            found[name] = Sweep(axes, run, "simulation", ("entropy", "loss"), 200)
     return found
 
 

@@ -13,13 +13,12 @@ from matplotlib.axes import Axes
 from matplotlib.colors import LogNorm
 from matplotlib.figure import Figure
 
-from dynsim import checks
+from dynsim.decoding import Count
 from sweeps import output
 from sweeps.output import drawing
-from sweeps.runner.cluster import hosts
-from sweeps.runner.run import run as run_sweep
 from sweeps.runner.run import valid
 from sweeps.runner.spec import Sweep
+from sweeps.studies.options import computed
 from sweeps.systems.joma import JoMA
 
 ACTIVATIONS = ("linear", "relu", "tanh", "quadratic")
@@ -53,7 +52,7 @@ class JoMAInvariant:
     common: tuple[int, ...] = (1, 10, 40)
     classes: tuple[int, ...] = (2, 4, 8)
     queries: tuple[int, ...] = (1, 2, 3, 5)
-    seeds: int = 4
+    seeds: Count = 4
     steps: int = 6000
     eta: float = 0.2
     scale: float = 0.03
@@ -61,7 +60,6 @@ class JoMAInvariant:
 
     def sweeps(self) -> dict[str, Sweep]:
         """All that is drawn: a map for each activation, a row of queries for each attention."""
-        checks.integer("seeds", self.seeds, 1)
         rates = {"eta_y": self.eta, "eta_z": self.eta, "scale": self.scale, "steps": self.steps}
         one = JoMA(task="syn", num_queries=1, num_distinct=DISTINCT, **rates)
         several = JoMA(task="syn-medium", activation="tanh", **rates)
@@ -90,21 +88,14 @@ class JoMAInvariant:
 
 def run(config: JoMAInvariant) -> list[Path]:
     """Compute or resume, print the tables, draw and write."""
-    output.check_directory(config.out)
-    wanted = config.sweeps()
-    for sweep in wanted.values():
-        sweep.check()
-    hosts.use_all_cores()
-    found = {name: run_sweep(s, config.out / name).load() for name, s in wanted.items()}
+    found = computed(config)
     maps = {a: map_errors(found[f"map/{a}"]) for a in ACTIVATIONS}
     sums = {kind: query_errors(found[f"queries/{kind}"]) for kind in KINDS}
     lines = [*map_lines(maps), "", *query_lines(sums)]
     print("\n".join(lines))
-    figure = draw(maps)
-    arrays = {f"map/{name}": errors.values for name, errors in maps.items()}
-    arrays |= {f"queries/{k}/{n}": v.values for k, each in sums.items() for n, v in each.items()}
+    arrays = {"map": maps, "queries": sums}
     return output.write(
-        config.out, "joma_invariant", figure=figure, arrays=arrays, report={"lines": lines}
+        config.out, "joma_invariant", figure=draw(maps), arrays=arrays, report={"lines": lines}
     )
 
 

@@ -15,15 +15,13 @@ import xarray as xr
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from dynsim import checks
+from dynsim.decoding import Count
 from sweeps import output
 from sweeps.output import drawing
-from sweeps.runner.cluster import hosts
-from sweeps.runner.run import run as run_sweep
 from sweeps.runner.run import valid
 from sweeps.runner.spec import Sweep
 from sweeps.studies.linear_icl import heads, rests
-from sweeps.studies.options import cell_edges
+from sweeps.studies.options import Several, cell_edges, computed
 from sweeps.systems.linear_icl.settings import LinearICL
 
 TIMES = 160
@@ -52,8 +50,8 @@ class LinearICLPlateaus:
 
     scale: tuple[float, float] = (0.02, 1.0)
     ratio: tuple[float, float] = (0.4, 1.0)
-    resolution: int = 24
-    seeds: int = 8
+    resolution: Several = 24
+    seeds: Count = 8
     D: int = 3
     heads: int = 4
     head_counts: tuple[int, ...] = (1, 2, 3, 4, 6, 8)
@@ -74,12 +72,11 @@ class LinearICLPlateaus:
 
     def sweeps(self) -> dict[str, Sweep]:
         """Training and theory over the same runs."""
-        checks.integer("resolution", self.resolution, 2)
         axes: dict[str, Any] = {
             name: {"logspace": [*getattr(self, name), self.resolution]}
             for name in ("scale", "ratio")
         }
-        axes["seed"] = {"range": checks.integer("seeds", self.seeds, 1)}
+        axes["seed"] = {"range": self.seeds}
         training = self.training()
         counts = {"heads": self.head_counts, **{name: axes[name] for name in ("ratio", "seed")}}
         small = dataclasses.replace(training, scale=self.scale[0])
@@ -92,20 +89,14 @@ class LinearICLPlateaus:
 
 def run(config: LinearICLPlateaus) -> list[Path]:
     """Compute or resume, say how often theory counts right, draw and write."""
-    output.check_directory(config.out)
-    wanted = config.sweeps()
-    for sweep in wanted.values():
-        sweep.check()
-    hosts.use_all_cores()
-    found = {name: run_sweep(s, config.out / name).load() for name, s in wanted.items()}
+    found, wanted = computed(config), config.sweeps()
     read = {name: measured(ds, wanted[name]) for name, ds in found.items()}
     trained, theory = read["simulation"], read["scalar"]
     same = trained.plateaus == theory.plateaus
     late = lateness(read)
     print("\n".join([*table(same, late), *heads.table(read, config.D)]))
+    arrays = {**read, **{name: trained[name] for name in ("scale", "ratio")}}
     figure = draw(config, read)
-    arrays = {f"{name}/{x}": ds[x].values for name, ds in read.items() for x in ds.data_vars}
-    arrays |= {name: trained[name].values for name in ("scale", "ratio")}
     return output.write(config.out, "linear_icl_plateaus", figure=figure, arrays=arrays)
 
 

@@ -10,15 +10,14 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import NullFormatter
 
-from dynsim import checks
+from dynsim.decoding import Count, CountOrInf, Steps
 from odes.linear_icl.plateaus import plateaus
 from sweeps import output
 from sweeps.output import drawing
-from sweeps.runner.cluster import hosts
-from sweeps.runner.run import run as run_sweep
 from sweeps.runner.run import valid
 from sweeps.runner.spec import Sweep
 from sweeps.studies.linear_icl import rests
+from sweeps.studies.options import computed
 from sweeps.systems.linear_icl.settings import LinearICL
 
 TIMES = 200
@@ -42,16 +41,15 @@ class FigureLinearICL:
             resume.
     """
 
-    seeds: int = 6
-    batch: int | float = 256
-    steps: int = 16_000
+    seeds: Count = 6
+    batch: CountOrInf = 256
+    steps: Steps = 16_000
     scale: float = 0.02
-    rank_steps: int = 60_000
+    rank_steps: Steps = 60_000
     out: Path = Path("out/linear_icl")
 
     def sweeps(self) -> dict[str, Sweep]:
         """All that is drawn, by panel and engine."""
-        checks.integer("seeds", self.seeds, 1)
         infinite = float("inf")
         separate = LinearICL(batch=self.batch, steps=self.steps, scale=self.scale)
         ranked = LinearICL(D=8, heads=9, eta=1.0, steps=self.rank_steps, batch=infinite)
@@ -73,24 +71,14 @@ class FigureLinearICL:
 
 def run(config: FigureLinearICL) -> list[Path]:
     """Compute or resume, print the times of escape, draw and write."""
-    output.check_directory(config.out)
-    wanted = config.sweeps()
-    for sweep in wanted.values():
-        sweep.check()
-    hosts.use_all_cores()
-    found = {name: run_sweep(s, config.out / name).load() for name, s in wanted.items()}
+    found, wanted = computed(config), config.sweeps()
     trained = {name: wanted[f"{name}/simulation"].run for name in ("merged", "separate", "ranks")}
     rate = {name: 2 * float(run.make_optimizer().eta) for name, run in trained.items()}
     level = {name: np.asarray(plateaus(run.make_task())) for name, run in trained.items()}
     table = [*escape_table(found, rate["separate"], level["separate"]), "", same_line(found)]
     print("\n".join(table))
     figure = draw(found, rate, level)
-    arrays = {
-        f"{name}/{each}": values.values
-        for name, dataset in found.items()
-        for each, values in dataset.data_vars.items()
-    }
-    arrays |= {f"{name}/plateaus": values for name, values in level.items()}
+    arrays = {**found, **{f"{name}/plateaus": values for name, values in level.items()}}
     return output.write(
         config.out, "linear_icl", figure=figure, arrays=arrays, report={"escapes": table}
     )

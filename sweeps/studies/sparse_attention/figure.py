@@ -15,14 +15,13 @@ from jaxtyping import Float
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from dynsim import checks
+from dynsim.decoding import CountOrInf, Steps
 from odes.sparse_attention.early import escape_time
 from sweeps import output
 from sweeps.output import drawing
-from sweeps.runner.cluster import hosts
-from sweeps.runner.run import run as run_sweep
 from sweeps.runner.run import valid
 from sweeps.runner.spec import Sweep
+from sweeps.studies.options import Several, computed
 from sweeps.systems.sparse_attention import SparseAttention
 
 FALLEN = 0.8
@@ -54,14 +53,13 @@ class FigureSparseAttention:
             resume.
     """
 
-    seeds: int = 4
-    batch: int = 32
-    steps: int = 80_000
+    seeds: Several = 4
+    batch: CountOrInf = 32
+    steps: Steps = 80_000
     out: Path = Path("out/sparse_attention")
 
     def sweeps(self) -> dict[str, Sweep]:
         """All that is drawn, by panel and engine."""
-        checks.integer("seeds", self.seeds, 2)
         infinite = float("inf")
         long = SparseAttention(steps=self.steps, batch=infinite)
         short = SparseAttention(length=256, steps=4000, batch=infinite)
@@ -89,17 +87,11 @@ class FigureSparseAttention:
 
 def run(config: FigureSparseAttention) -> list[Path]:
     """Compute or resume, print exponents and times, draw and write."""
-    output.check_directory(config.out)
-    wanted = config.sweeps()
-    for sweep in wanted.values():
-        sweep.check()
-    hosts.use_all_cores()
-    found = {name: run_sweep(s, config.out / name).load() for name, s in wanted.items()}
+    found = computed(config)
     lines = [*length_lines(found), "", *copies_lines(found), "", *exponent_lines(found)]
     print("\n".join(lines))
     figure = draw(found)
-    arrays = {f"{name}/loss": dataset.loss.values for name, dataset in found.items()}
-    arrays |= {f"{name}/time": dataset.time.values for name, dataset in found.items()}
+    arrays = {name: {"loss": data.loss, "time": data.time} for name, data in found.items()}
     return output.write(
         config.out, "sparse_attention", figure=figure, arrays=arrays, report={"lines": lines}
     )
