@@ -79,10 +79,7 @@ def draw(result: Comparison) -> Figure:
     axes = upper.subplots(2, 3, sharex=True, sharey=True)
     for name, ax in zip(PANELS, axes.flat, strict=True):
         plot_deviation(result, name, ax=ax)
-    for ax in axes[-1]:
-        ax.set_xlabel("optimiser steps")
-    for ax in axes[:, 0]:
-        ax.set_ylabel("distance from the runs' mean")
+    drawing.outer(axes, "optimiser steps", "distance from the runs' mean")
     plot_errors(result, ax=lower.subplots())
     handles, labels = axes[0, 0].get_legend_handles_labels()
     upper.legend(handles, labels, loc="outside lower center", ncols=3, frameon=False)

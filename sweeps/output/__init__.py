@@ -1,15 +1,17 @@
 """Writing results, and what they were made with: every file appears whole or not at all."""
 
 import contextlib
+import csv
 import functools
 import importlib.metadata
+import io
 import json
 import math
 import os
 import re
 import subprocess
 import tempfile
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -89,6 +91,13 @@ def as_json(value: Any) -> Any:
     if isinstance(value, list | tuple):
         return [as_json(entry) for entry in value]
     return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def as_csv(rows: Iterable[Iterable[Any]]) -> str:
+    """Rows as the text of a CSV file."""
+    text = io.StringIO()
+    csv.writer(text, lineterminator="\n").writerows(rows)
+    return text.getvalue()
 
 
 def named(tree: Any, path: str = "") -> dict[str, np.ndarray]:

@@ -10,6 +10,7 @@ import matplotlib.pyplot as plt
 import numpy as np
 from matplotlib.colors import to_hex
 from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
 
 Format = Literal["png", "svg", "pdf"]
 FORMATS: tuple[Format, ...] = get_args(Format)
@@ -67,6 +68,19 @@ def panels(
     side by side stay legible at the width of a page."""
     size = (width * columns, height * rows)
     return plt.subplots(rows, columns, figsize=size, layout="constrained", squeeze=False, **options)
+
+
+def outer(axes: np.ndarray, xlabel: str, ylabel: str) -> None:
+    """Label a grid (rows, columns) of panels with shared axes: below, and on the left."""
+    for ax in axes[-1]:
+        ax.set_xlabel(xlabel)
+    for ax in axes[:, 0]:
+        ax.set_ylabel(ylabel)
+
+
+def key(label: str, **style: Any) -> Line2D:
+    """The entry of a legend for lines of a `style`, black unless it says otherwise."""
+    return Line2D([], [], label=label, **{"color": "k", **style})
 
 
 @contextlib.contextmanager

@@ -13,6 +13,7 @@ from numpy.typing import ArrayLike
 from dynsim import decoding
 from sweeps import output
 from sweeps.runner.cluster import hosts
+from sweeps.runner.files import load
 from sweeps.runner.run import run as run_sweep
 from sweeps.runner.spec import Sweep
 
@@ -65,6 +66,12 @@ def computed(config: Study) -> dict[str, xr.Dataset]:
     for each in wanted.values():
         each.check()
     return {name: run_sweep(each, config.out / name).load() for name, each in wanted.items()}
+
+
+def fig6(num_queries: Sequence[str], seeds: int) -> Sweep:
+    """The built-in sweep of Fig. 6 over so many seeds, at `num_queries` as `queries` takes them."""
+    numbers = f"axes.num_queries = {queries(num_queries)}"
+    return load("fig6", [numbers, f"axes.seed = {{ range = {seeds} }}"])
 
 
 def scale_of(values: ArrayLike) -> str:

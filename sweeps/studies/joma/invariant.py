@@ -107,10 +107,7 @@ def draw(maps: dict[str, xr.DataArray]) -> Figure:
         for ax, K in zip(row, classes, strict=True):
             mesh = plot_map(errors.sel(classes_per_query=K), ax)
             ax.set_title(f"{activation}, K = {K}", fontsize=10)
-    for ax in axes[-1]:
-        ax.set_xlabel("temperature T")
-    for ax in axes[:, 0]:
-        ax.set_ylabel("overlap of classes")
+    drawing.outer(axes, "temperature T", "overlap of classes")
     figure.colorbar(mesh, ax=axes, label="error of Theorem 1 over how far z has moved", shrink=0.6)
     return figure
 

@@ -103,10 +103,7 @@ def draw(config: Figure7, found: Mapping[int, xr.Dataset], words: Sequence[str])
                 step = float(maps["time"][at])
                 ax.set_title(f"layer {layer + 1} of {layers}, step {step:g}", fontsize="small")
             row += 1
-    for ax in axes[-1]:
-        ax.set_xlabel("place of the key")
-    for ax in axes[:, 0]:
-        ax.set_ylabel("place of the query")
+    drawing.outer(axes, "place of the key", "place of the query")
     above.colorbar(mesh, ax=axes, label="attention", extend="min", aspect=30)
     above.supxlabel(prompt(words), fontsize="small")
     curves = below.subplots(1, 3)
