@@ -13,10 +13,9 @@ from matplotlib.figure import Figure
 from dynsim.yz import finite_length
 from odes.theory import refusal
 from odes.yz import ladder
-from sweeps import output
 from sweeps.compare import panels as comparison
 from sweeps.compare import report
-from sweeps.compare.comparison import average, chosen, spread
+from sweeps.compare.comparison import average, chosen, deliver, spread
 from sweeps.compare.layer import Comparison, compare
 from sweeps.compare.settings import Compare
 from sweeps.output import drawing
@@ -49,8 +48,8 @@ class Ladder(Compare):
     out: Path = Path("out/figures")
 
 
-def run(config: Ladder) -> list[Path]:
-    """Compute, draw and write the figure, and print its error table."""
+def run(config: Ladder) -> list[Path] | None:
+    """Compute, draw and write the figure, and print its error table, or its report as JSON."""
     config.check()
     task, optimizer = config.make_task(), config.make_optimizer()
     long = refusal(finite_length.check_length, task, config.length) is None
@@ -63,11 +62,7 @@ def run(config: Ladder) -> list[Path]:
     )
     names = chosen(config.theories, applicable)
     result = compare(dataclasses.replace(config, theories=names))
-    print(report.table(result))
-    arrays = report.arrays(result)
-    return output.write(
-        config.out, "ladder", figure=draw(result), arrays=arrays, report=result.report
-    )
+    return deliver(result, draw(result), report.table(result), "ladder")
 
 
 def draw(result: Comparison) -> Figure:
