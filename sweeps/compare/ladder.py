@@ -120,9 +120,7 @@ def plot_errors(result: Comparison, ax: Axes) -> Axes:
     )
     percent = 100 * values
     ax.imshow(np.clip(percent, 0.1, 100), cmap="cividis_r", norm=LogNorm(0.1, 100), aspect="auto")
-    for (row, column), value in np.ndenumerate(percent):
-        colour = "white" if value > 2 else "black"
-        ax.text(column, row, f"{value:.3g}", ha="center", va="center", color=colour)
+    drawing.cells(ax, percent, "{:.3g}".format, dark=2)
     ax.set_xticks(range(len(PANELS)), SHORT)
     ax.set_yticks(range(len(theories)), [result.about(name)[0] for name in theories])
     ax.set_title("relative error over time against the mean of the runs (%)", fontsize="medium")

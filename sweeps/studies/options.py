@@ -2,12 +2,13 @@
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Any, Protocol
+from typing import Annotated, Any, NamedTuple, Protocol
 
 import numpy as np
 import tyro
 import xarray as xr
 from annotated_types import Ge, Le
+from jaxtyping import Float
 from numpy.typing import ArrayLike
 
 from dynsim import decoding
@@ -72,6 +73,43 @@ def fig6(num_queries: Sequence[str], seeds: int) -> Sweep:
     """The built-in sweep of Fig. 6 over so many seeds, at `num_queries` as `queries` takes them."""
     numbers = f"axes.num_queries = {queries(num_queries)}"
     return load("fig6", [numbers, f"axes.seed = {{ range = {seeds} }}"])
+
+
+class Line(NamedTuple):
+    """A straight line through points, by least squares.
+
+    Attributes:
+        slope: of the line.
+        error: standard error of the slope, from the residuals; NaN for two points.
+        intercept: where it is at 0.
+    """
+
+    slope: float
+    error: float
+    intercept: float
+
+
+def line(x: Float[np.ndarray, " P"], y: Float[np.ndarray, " P"]) -> Line:
+    """The line of least squares through two points or more."""
+    apart = x - x.mean()
+    slope = apart @ y / (apart @ apart)
+    intercept = y.mean() - slope * x.mean()
+    left, free = y - slope * x - intercept, len(x) - 2
+    error = np.sqrt(left @ left / free / (apart @ apart)) if free else np.nan
+    return Line(float(slope), float(error), float(intercept))
+
+
+def crossings(
+    times: Float[np.ndarray, " S"], curve: Float[np.ndarray, "*B S"], level: Float[np.ndarray, "*B"]
+) -> Float[np.ndarray, "*B"]:
+    """First times at which curves are below a level, linear between the recorded ones; NaN where
+    they never are, or are so from the start."""
+    below = curve < level[..., None]
+    at = np.maximum(np.argmax(below, axis=-1), 1)
+    high, low = (np.take_along_axis(curve, (at - k)[..., None], -1)[..., 0] for k in (1, 0))
+    share = (high - level) / np.where(high > low, high - low, 1)
+    reached = times[at - 1] + share * (times[at] - times[at - 1])
+    return np.where(below.any(-1) & ~below[..., 0], reached, np.nan)
 
 
 def scale_of(values: ArrayLike) -> str:

@@ -11,14 +11,13 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import NullLocator
 
 import dynsim
-from dynsim import checks
+from dynsim.decoding import Count
 from sweeps import output
 from sweeps.output import drawing
-from sweeps.runner.cluster import hosts
-from sweeps.runner.run import run as run_sweep
 from sweeps.runner.run import valid
 from sweeps.runner.spec import Sweep
 from sweeps.studies.finite_size import order
+from sweeps.studies.options import Several, computed
 from sweeps.systems.yz.scatter import STD
 from sweeps.systems.yz.settings import Training
 
@@ -61,15 +60,14 @@ class FiniteSize:
         out: directory for the picture, finite-size.json, .npz and the stored sweeps, which resume.
     """
 
-    seeds: int = 256
+    seeds: Several = 256
     steps: int = 100
     length: int = 128
-    samples: int = SAMPLES
+    samples: Count = SAMPLES
     out: Path = Path("out/finite-size")
 
-    def sweeps(self) -> dict[str, tuple[Sweep, Sweep]]:
+    def sweeps(self) -> dict[str, Sweep]:
         """Training and theory by rule."""
-        checks.integer("seeds", self.seeds, 2)
         found = {}
         for name, rule in RULES.items():
             training = Training(
@@ -82,22 +80,15 @@ class FiniteSize:
             axes = {"eta_z": rule.rates, "batch": BATCHES}
             seeds = {**axes, "seed": {"range": self.seeds}}
             record = tuple(name + end for end in ("", STD) for name in OBSERVABLES)
-            found[name] = (
-                Sweep(seeds, training, "simulation", OBSERVABLES, "end"),
-                Sweep(axes, training, "spread", record, "end"),
-            )
+            trained = Sweep(seeds, training, "simulation", OBSERVABLES, "end")
+            found[f"{name}/simulation"] = trained
+            found[f"{name}/spread"] = Sweep(axes, training, "spread", record, "end")
         return found
 
 
 def run(config: FiniteSize) -> list[Path]:
     """Compute or resume, print the tables, draw and write."""
-    checks.integer("samples", config.samples, 1)
-    output.check_directory(config.out)
-    wanted = config.sweeps()
-    for pair in wanted.values():
-        for sweep in pair:
-            sweep.check()
-    hosts.use_all_cores()
+    found = computed(config)
     small = order.against_enumeration(dynsim.sgd(1.0, 1.0), LENGTHS, STEPS["small"])
     syn = order.against_samples(
         dynsim.syn_small(),
@@ -106,13 +97,7 @@ def run(config: FiniteSize) -> list[Path]:
         STEPS["syn-small"],
         config.samples,
     )
-    ratios = {
-        name: ratio(
-            run_sweep(trained, config.out / name / "simulation").load(),
-            run_sweep(theory, config.out / name / "spread").load(),
-        )
-        for name, (trained, theory) in wanted.items()
-    }
+    ratios = {name: ratio(found[f"{name}/simulation"], found[f"{name}/spread"]) for name in RULES}
     slopes = {
         name: {
             kind: order.slope(LENGTHS, getattr(small, kind)[:, place])
@@ -121,17 +106,8 @@ def run(config: FiniteSize) -> list[Path]:
         for place, name in enumerate(order.RECORD)
     }
     print("\n".join([*order_lines(slopes, syn), "", *ratio_lines(ratios)]))
-    arrays = {
-        f"{name}/{kind}": part
-        for name, errors in (("small", small), ("syn-small", syn))
-        for kind, part in errors._asdict().items()
-    }
-    arrays |= {"small/length": np.array(LENGTHS), "syn-small/length": np.array(SAMPLED_LENGTHS)}
-    arrays |= {
-        f"{rule}/{name}": found[name].values
-        for rule, found in ratios.items()
-        for name in found.data_vars
-    }
+    arrays = {"small": small, "syn-small": syn, **ratios}
+    arrays |= {"small/length": LENGTHS, "syn-small/length": SAMPLED_LENGTHS}
     report = {"slopes": slopes, "ratios": {name: found.to_dict() for name, found in ratios.items()}}
     figure = draw(small, syn, ratios)
     return output.write(config.out, "finite-size", figure=figure, arrays=arrays, report=report)
@@ -248,9 +224,7 @@ def plot_ratios(ratios: dict[str, xr.Dataset], ax: Axes) -> Axes:
     ax.set_ylabel("predicted / measured")
     ax.set_title("standard deviation over seeds", fontsize="medium")
     ax.set_yscale("log")
-    ticks = (0.1, 0.2, 0.5, 1, 2, 5)
-    ax.set_yticks(ticks, [f"{tick:g}" for tick in ticks])
-    ax.yaxis.set_minor_locator(NullLocator())
+    drawing.ticks(ax.yaxis, (0.1, 0.2, 0.5, 1, 2, 5))
     ax.grid(alpha=0.25, axis="y")
     ax.legend(fontsize="small")
     return ax

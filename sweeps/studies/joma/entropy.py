@@ -153,10 +153,8 @@ def plot_entropy(found: dict[str, xr.Dataset], ax: Axes) -> Axes:
     """Entropy of softmax attention over training, by activation, at T = 0.5."""
     for i, activation in enumerate(ACTIVATIONS):
         course = found[f"entropy/{activation}"].entropy.sel(temperature=0.5)[:, 1:]
-        mean, around = course.mean("seed"), course.std("seed")
-        colour = drawing.colour(i)
-        ax.plot(course.time, mean, color=colour, lw=2, label=f"training, {activation}")
-        ax.fill_between(course.time, mean - around, mean + around, color=colour, alpha=0.2, lw=0)
+        style = {"color": drawing.colour(i), "lw": 2, "label": f"training, {activation}"}
+        drawing.band(ax, course.time, course, style, ddof=0)
     ax.set(xscale="log", title="softmax, 2 classes, 4 seeds ± sd")
     return finished(ax, "entropy of attention (nat)")
 

@@ -78,12 +78,8 @@ def plot(recall: xr.DataArray, ax: Axes) -> Axes:
     """Mean recall over seeds against the threshold, a line for each eta_Y / eta_Z."""
     colours = drawing.shades(recall.sizes["ratio"])
     for ratio, colour in zip(recall.ratio.values, colours, strict=True):
-        line = recall.sel(ratio=ratio)
-        mean = line.mean("seed")
-        ax.plot(recall.threshold, mean, color=colour, label=f"{ratio:g}")
-        if line.sizes["seed"] > 1:
-            error = line.std("seed", ddof=1)
-            ax.fill_between(recall.threshold, mean - error, mean + error, color=colour, alpha=0.2)
+        style = {"color": colour, "label": f"{ratio:g}"}
+        drawing.band(ax, recall.threshold, recall.sel(ratio=ratio), style)
     ax.axvline(1, color="grey", lw=0.8)
     ax.set(xscale="log", ylim=(0, 1.02))
     ax.grid(alpha=0.25)

@@ -185,9 +185,7 @@ def plot_cells(error: xr.DataArray, ax: Axes) -> QuadMesh:
     values = error.values.T
     columns, rows = (np.arange(size + 1) - 0.5 for size in error.shape)
     mesh = _coloured(ax, columns, rows, values)
-    for (row, column), value in np.ndenumerate(values):
-        colour = "white" if value > CONTOURS[1] else "black"
-        ax.text(column, row, percent(value), color=colour, ha="center", va="center", fontsize=7.5)
+    drawing.cells(ax, values, percent, dark=CONTOURS[1], fontsize=7.5)
     across, up = ([f"{value:g}" for value in error[dim].values] for dim in error.dims)
     ax.set_xticks(range(len(across)), across, fontsize="small", rotation=90)
     ax.set_yticks(range(len(up)), up)

@@ -11,7 +11,6 @@ from typing import Any
 
 import numpy as np
 import xarray as xr
-from jaxtyping import Float
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
@@ -21,7 +20,7 @@ from sweeps import output
 from sweeps.output import drawing
 from sweeps.runner.run import valid
 from sweeps.runner.spec import Sweep
-from sweeps.studies.options import Several, computed
+from sweeps.studies.options import Several, computed, crossings
 from sweeps.systems.sparse_attention import SparseAttention
 
 FALLEN = 0.8
@@ -109,18 +108,9 @@ def draw(found: dict[str, xr.Dataset]) -> Figure:
 def plateau(dataset: xr.Dataset) -> xr.DataArray:
     """Optimiser steps at which the loss has fallen to `FALLEN` of its start, linear between the
     recorded steps; NaN where it never has."""
-    loss = valid(dataset)["loss"]
-    times = dataset.time.values
-
-    def first(curve: Float[np.ndarray, " S"]) -> float:
-        below = curve < FALLEN * curve[0]
-        if not below.any():
-            return math.nan
-        at = int(np.argmax(below))
-        share = (curve[at - 1] - FALLEN * curve[0]) / (curve[at - 1] - curve[at])
-        return float(times[at - 1] + share * (times[at] - times[at - 1]))
-
-    return xr.apply_ufunc(first, loss, input_core_dims=[["time"]], vectorize=True)
+    loss = valid(dataset)["loss"].transpose(..., "time")
+    start = loss.isel(time=0)
+    return start.copy(data=crossings(dataset.time.values, loss.values, FALLEN * start.values))
 
 
 def predicted(T: int, d: int, B: int = 1) -> float:
@@ -225,10 +215,9 @@ def plot_rules(found: dict[str, xr.Dataset], ax: Axes) -> Axes:
     """Loss over steps by optimiser: mean and standard deviation of the runs, and the flow."""
     for i, (name, (rule, _, _)) in enumerate(RULES.items()):
         trained, flow = valid(found[f"{name}/simulation"]), found[f"{name}/64-64"].isel(p=0)
-        mean, around = trained.loss.mean("seed"), trained.loss.std("seed")
-        colour, label = drawing.colour(i), f"training, {name}, $\\eta$ = {rule.eta:g}"
-        ax.plot(trained.time, mean, color=colour, lw=3, alpha=0.5, label=label)
-        ax.fill_between(trained.time, mean - around, mean + around, color=colour, alpha=0.2, lw=0)
+        label = f"training, {name}, $\\eta$ = {rule.eta:g}"
+        style = {"color": drawing.colour(i), "lw": 3, "alpha": 0.5, "label": label}
+        drawing.band(ax, trained.time, trained.loss, style, ddof=0)
         ax.plot(flow.time, flow.loss, "k--", lw=1, label="flow" if name == "sgd" else None)
     ax.set(xlabel="optimiser steps", title="T = d = 64", xlim=(0, 1500))
     return _finished(ax, "mean square error / 2")

@@ -180,12 +180,9 @@ def plot_curves(data: Mapping[str, xr.Dataset], control: Control, ax: Axes) -> A
     colours = drawing.shades(trained.sizes["rate"])
     for i, colour in enumerate(colours):
         one = trained.isel(rate=i, time=slice(1, None))
-        mean, time = one.entropy.mean("seed"), one.time.values
         label = f"${control.symbol}$ = {float(one.rate):.3g}"
-        ax.plot(time, mean, color=colour, lw=2, alpha=0.6, label=label)
-        if one.sizes["seed"] > 1:
-            spread = one.entropy.std("seed", ddof=1)
-            ax.fill_between(time, mean - spread, mean + spread, color=colour, alpha=0.2, lw=0)
+        style = {"color": colour, "lw": 2, "alpha": 0.6, "label": label}
+        drawing.band(ax, one.time, one.entropy, style)
         ax.plot(flow.time[1:], flow.entropy.isel(rate=i)[1:], "--", color=colour, lw=1.2)
         height = 0.04 + 0.03 * i
         across = ax.get_xaxis_transform()

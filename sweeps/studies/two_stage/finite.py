@@ -11,7 +11,6 @@ import numpy as np
 from jaxtyping import Float
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.ticker import NullLocator
 
 from dynsim.precision import precision
 from dynsim.two_stage import model as relu_prompt
@@ -268,7 +267,6 @@ def plot(ax: Axes, found: dict[str, Remainder]) -> None:
             f"$L^{{-{power}}}$", (LENGTHS[-1], guide[-1]), color="0.4", ha="right", va="bottom"
         )
     ax.set(xscale="log", yscale="log", xlabel="tokens L", ylabel="relative error of the loss")
-    ax.set_xticks(LENGTHS, [str(length) for length in LENGTHS])
-    ax.xaxis.set_minor_locator(NullLocator())
+    drawing.ticks(ax.xaxis, LENGTHS)
     ax.grid(alpha=0.25)
     ax.legend(fontsize="small")

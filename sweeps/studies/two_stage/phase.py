@@ -10,7 +10,6 @@ import xarray as xr
 from jaxtyping import Bool, Float
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.ticker import NullLocator
 
 from dynsim import checks
 from dynsim.decoding import Positive
@@ -209,9 +208,8 @@ def plot(theory: Plane, simulated: Plane, ax: Axes) -> Axes:
     ax.set(xscale="log", yscale="log", xlabel=r"noise $\tau \propto \sqrt{\eta}$")
     ax.set_ylabel("shift $r$ of Q")
     for axis, ends in ((ax.xaxis, edges[0]), (ax.yaxis, edges[1])):
-        ticks = [t for t in (0.05, 0.1, 0.2, 0.5, 1, 1.5, 2, 3, 5) if ends[0] <= t <= ends[-1]]
-        axis.set_ticks(ticks, [f"{tick:g}" for tick in ticks])
-        axis.set_minor_locator(NullLocator())
+        ticks = (0.05, 0.1, 0.2, 0.5, 1, 1.5, 2, 3, 5)
+        drawing.ticks(axis, (t for t in ticks if ends[0] <= t <= ends[-1]))
     ax.set_xlim(edges[0][0], edges[0][-1])
     ax.set_ylim(edges[1][0], edges[1][-1])
     ax.figure.colorbar(mesh, ax=ax, label="AUC of Q")
