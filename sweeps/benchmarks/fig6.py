@@ -14,7 +14,7 @@ from sweeps.benchmarks.peers.torch_loop import entropy_after_training
 from sweeps.benchmarks.timing import seconds
 from sweeps.runner.files import load
 from sweeps.runner.spec import Sweep
-from sweeps.studies.paper.figure6 import published
+from sweeps.studies.paper.published import published
 
 LOOPS = 4
 """Single runs that are timed for each number of queries; the median stands for all."""

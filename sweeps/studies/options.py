@@ -1,22 +1,13 @@
-"""What several figures share: options, the sweeps behind a figure, the cells of maps."""
+"""What several figures share: options, lines and crossings of curves, and the cells of maps."""
 
 from collections.abc import Sequence
-from pathlib import Path
-from typing import Annotated, Any, NamedTuple, Protocol
+from typing import Annotated, NamedTuple
 
 import numpy as np
 import tyro
-import xarray as xr
 from annotated_types import Ge, Le
 from jaxtyping import Float
 from numpy.typing import ArrayLike
-
-from dynsim import decoding
-from sweeps import output
-from sweeps.runner.cluster import hosts
-from sweeps.runner.files import load
-from sweeps.runner.run import run as run_sweep
-from sweeps.runner.spec import Sweep
 
 Several = Annotated[int, Ge(2), Le(2**31 - 1)]
 """How many there are of something, more than one."""
@@ -35,44 +26,6 @@ def queries(given: Sequence[str]) -> list[int]:
     if not numbers or min(numbers) < 1 or len(set(numbers)) < len(numbers):
         raise ValueError(f"num_queries = {','.join(given)!r}: must be different integers >= 1")
     return numbers
-
-
-class Study(Protocol):
-    """Settings of a figure that is made of sweeps, by the folder of `out` that keeps each."""
-
-    @property
-    def out(self) -> Path: ...
-    def sweeps(self) -> dict[str, Sweep]: ...
-
-
-def begin(config: Any) -> None:
-    """Check the settings of a figure against their annotations, and `out`; then use all cores.
-
-    Raises:
-        ValueError: naming the setting, its value and what is allowed.
-    """
-    decoding.check(config)
-    output.check_directory(config.out)
-    hosts.use_all_cores()
-
-
-def computed(config: Study) -> dict[str, xr.Dataset]:
-    """Run or resume the sweeps of a figure, each in the folder of its name, once all are checked.
-
-    Raises:
-        ValueError: naming the setting, its value and what is allowed, before anything runs.
-    """
-    begin(config)
-    wanted = config.sweeps()
-    for each in wanted.values():
-        each.check()
-    return {name: run_sweep(each, config.out / name).load() for name, each in wanted.items()}
-
-
-def fig6(num_queries: Sequence[str], seeds: int) -> Sweep:
-    """The built-in sweep of Fig. 6 over so many seeds, at `num_queries` as `queries` takes them."""
-    numbers = f"axes.num_queries = {queries(num_queries)}"
-    return load("fig6", [numbers, f"axes.seed = {{ range = {seeds} }}"])
 
 
 class Line(NamedTuple):

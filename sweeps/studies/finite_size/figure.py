@@ -16,8 +16,9 @@ from sweeps import output
 from sweeps.output import drawing
 from sweeps.runner.run import valid
 from sweeps.runner.spec import Sweep
+from sweeps.studies.computing import computed
 from sweeps.studies.finite_size import order
-from sweeps.studies.options import Several, computed
+from sweeps.studies.options import Several
 from sweeps.systems.yz.scatter import STD
 from sweeps.systems.yz.settings import Training
 

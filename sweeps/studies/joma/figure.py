@@ -24,8 +24,8 @@ from odes.joma import blow_up
 from sweeps import output
 from sweeps.output import drawing
 from sweeps.runner.spec import Sweep
+from sweeps.studies.computing import computed
 from sweeps.studies.joma import entropy
-from sweeps.studies.options import computed
 from sweeps.systems.joma import JoMA
 
 GROWTH = JoMA(

@@ -18,7 +18,7 @@ from sweeps import output
 from sweeps.output import drawing
 from sweeps.runner.run import valid
 from sweeps.runner.spec import Sweep
-from sweeps.studies.options import computed
+from sweeps.studies.computing import computed
 from sweeps.systems.joma import JoMA
 
 ACTIVATIONS = ("linear", "relu", "tanh", "quadratic")

@@ -20,8 +20,9 @@ from sweeps import output
 from sweeps.output import drawing
 from sweeps.runner.run import valid
 from sweeps.runner.spec import Sweep
+from sweeps.studies.computing import computed
 from sweeps.studies.linear_icl import heads, rests
-from sweeps.studies.options import Several, cell_edges, computed
+from sweeps.studies.options import Several, cell_edges
 from sweeps.systems.linear_icl.settings import LinearICL
 
 TIMES = 160

@@ -16,8 +16,8 @@ from sweeps import output
 from sweeps.output import drawing
 from sweeps.runner.run import valid
 from sweeps.runner.spec import Sweep
+from sweeps.studies.computing import computed
 from sweeps.studies.linear_icl import rests
-from sweeps.studies.options import computed
 from sweeps.systems.linear_icl.settings import LinearICL
 
 TIMES = 200

@@ -19,7 +19,8 @@ from sweeps import output
 from sweeps.output import drawing
 from sweeps.runner.run import valid
 from sweeps.runner.spec import Sweep
-from sweeps.studies.options import computed, line
+from sweeps.studies.computing import computed
+from sweeps.studies.options import line
 from sweeps.systems.transformer.settings import TextFigure, TextTraining, describe
 
 RECORD = ("loss", "entropy", "top", "change")

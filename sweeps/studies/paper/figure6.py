@@ -1,6 +1,5 @@
 """Fig. 6 of Scan and Snap: entropy of attention against eta_Y / eta_Z, with theory beside it."""
 
-import csv
 import dataclasses
 import itertools
 import math
@@ -18,7 +17,9 @@ from sweeps import output
 from sweeps.output import drawing
 from sweeps.runner.run import valid
 from sweeps.runner.spec import Sweep
-from sweeps.studies.options import Queries, computed, fig6
+from sweeps.studies.computing import computed, fig6
+from sweeps.studies.options import Queries
+from sweeps.studies.paper.published import published
 from sweeps.systems.yz.scatter import DRIFT, STD
 
 TRAINING, THEORY = "simulation", "spread"
@@ -229,12 +230,3 @@ def table(found: Mapping[str, xr.Dataset], known: Cells) -> str:
         row = [value if isinstance(value, int) else f"{value:.6f}" for value in at]
         rows.append([*cell, *row, *known.get(cell, ("", ""))])
     return output.as_csv(rows)
-
-
-def published() -> dict[tuple[float, float, float], tuple[float, float]]:
-    """Published mean and standard deviation over 10 seeds by (num_queries, eta_z, ratio), for the
-    cells that are known."""
-    with Path(__file__).with_name("published_fig6.csv").open() as file:
-        rows = list(csv.DictReader(file))
-    numbers = [{name: float(value) for name, value in row.items()} for row in rows]
-    return {(n["num_queries"], n["eta_z"], n["ratio"]): (n["mean"], n["std"]) for n in numbers}

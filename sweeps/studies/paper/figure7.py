@@ -19,7 +19,7 @@ from dynsim.transformer.observables import uniform_entropy
 from sweeps import output
 from sweeps.output import drawing
 from sweeps.runner.spec import Sweep
-from sweeps.studies.options import computed
+from sweeps.studies.computing import computed
 from sweeps.systems.transformer.settings import TextFigure, TextTraining, describe
 
 RECORD = ("loss", "entropy", "layer_entropy", "layer_top", "layer_change", "attention")

@@ -12,7 +12,8 @@ from sweeps import output
 from sweeps.output import drawing
 from sweeps.runner.run import valid
 from sweeps.runner.spec import Sweep
-from sweeps.studies.options import Queries, computed, fig6
+from sweeps.studies.computing import computed, fig6
+from sweeps.studies.options import Queries
 
 
 @dataclasses.dataclass(frozen=True)

@@ -20,7 +20,8 @@ from sweeps import output
 from sweeps.output import drawing
 from sweeps.runner.run import valid
 from sweeps.runner.spec import Sweep
-from sweeps.studies.options import Several, computed, crossings
+from sweeps.studies.computing import computed
+from sweeps.studies.options import Several, crossings
 from sweeps.systems.sparse_attention import SparseAttention
 
 FALLEN = 0.8

@@ -16,12 +16,12 @@ from dynsim.two_stage.presets import Preset
 from dynsim.two_stage.rank_truncation import RankCurves
 from sweeps import output
 from sweeps.output import drawing
-from sweeps.studies.options import begin
+from sweeps.studies.computing import begin
 from sweeps.studies.spectrum import panels as checkpoint
 from sweeps.studies.spectrum.checkpoint import Checkpoint
 from sweeps.studies.two_stage import claims
+from sweeps.studies.two_stage.experiment import runs
 from sweeps.studies.two_stage.panels import BEST, P, Q
-from sweeps.studies.two_stage.runs import runs
 from sweeps.systems.two_stage.settings import TwoStage
 
 LARGEST = 12

@@ -21,7 +21,7 @@ from sweeps import output
 from sweeps.output import drawing
 from sweeps.runner.run import valid
 from sweeps.runner.spec import Sweep
-from sweeps.studies.options import computed
+from sweeps.studies.computing import computed
 from sweeps.studies.transitions.families import ENGINES, FAMILIES, LIMIT, Family, variants
 from sweeps.studies.transitions.peaks import gamma_peak, measured_peak, over_points, predicted_peak
 

@@ -22,7 +22,8 @@ from sweeps import output
 from sweeps.output import drawing
 from sweeps.runner.run import valid
 from sweeps.runner.spec import Sweep
-from sweeps.studies.options import Several, computed
+from sweeps.studies.computing import computed
+from sweeps.studies.options import Several
 from sweeps.studies.transitions.peaks import measured_peak, over_points, predicted_stage
 from sweeps.systems.yz.settings import Training
 

@@ -11,8 +11,8 @@ from sweeps.compare.comparison import BEST, chosen, deliver
 from sweeps.compare.settings import CompareOptions, Times
 from sweeps.runner.cluster import hosts
 from sweeps.studies.two_stage import report
+from sweeps.studies.two_stage.experiment import runs
 from sweeps.studies.two_stage.outcome import TwoStageComparison
-from sweeps.studies.two_stage.runs import runs
 from sweeps.studies.two_stage.theory import predict
 from sweeps.systems.two_stage.settings import TwoStage
 

@@ -14,10 +14,11 @@ from dynsim.decoding import Count
 from dynsim.two_stage.noisy_sgd import Control
 from sweeps import output
 from sweeps.output import drawing
-from sweeps.studies.options import begin
+from sweeps.studies.computing import begin
 from sweeps.studies.two_stage import claims, panels
 from sweeps.studies.two_stage import theory as two_stage_theory
-from sweeps.studies.two_stage.runs import Runs, runs
+from sweeps.studies.two_stage.experiment import runs
+from sweeps.studies.two_stage.runs import Runs
 from sweeps.systems.two_stage.settings import TwoStage
 
 CONTROLS: dict[Control, int] = {

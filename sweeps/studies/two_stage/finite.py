@@ -24,8 +24,9 @@ from odes.two_stage.minibatch import gradient_variance
 from odes.two_stage.state import ReducedState
 from sweeps import output
 from sweeps.output import drawing
+from sweeps.studies.computing import begin
 from sweeps.studies.finite_size.order import slope
-from sweeps.studies.options import Several, begin
+from sweeps.studies.options import Several
 from sweeps.systems.two_stage.settings import TwoStage
 
 LENGTHS = (17, 33, 65, 129, 257)

@@ -20,7 +20,8 @@ from sweeps.output import drawing
 from sweeps.runner.run import run as run_sweep
 from sweeps.runner.run import valid
 from sweeps.runner.spec import Sweep
-from sweeps.studies.options import Several, begin, cell_edges
+from sweeps.studies.computing import begin
+from sweeps.studies.options import Several, cell_edges
 from sweeps.systems.two_stage.settings import TwoStage
 
 ETA = 0.2

@@ -1,7 +1,6 @@
 """The runs of a two-stage experiment, read from the sweep over its seeds."""
 
 import dataclasses
-from pathlib import Path
 
 import numpy as np
 import xarray as xr
@@ -10,7 +9,6 @@ from jaxtyping import Float
 from dynsim import Status
 from dynsim.two_stage import observables as prompt_observables
 from sweeps.compare.comparison import average, spread
-from sweeps.runner.run import run
 from sweeps.runner.spec import Sweep
 from sweeps.systems.two_stage.settings import TwoStage
 
@@ -78,13 +76,6 @@ class Runs:
     def learned_Q(self) -> Float[np.ndarray, " R"]:
         """t_Q: eta-time at which K2 falls below 0.6; inf where it does not."""
         return prompt_observables.first_below(self.eta_time, self["K2"], LEVEL_Q)
-
-
-def runs(
-    training: TwoStage, seeds: int, times: int, out: Path | None = None, root: int = 0
-) -> Runs:
-    """Run the experiment, or read what `out` holds of it."""
-    return from_dataset(training, run(sweep(training, seeds, times, root), out))
 
 
 def from_dataset(training: TwoStage, dataset: xr.Dataset) -> Runs:

@@ -12,7 +12,8 @@ from dynsim import Trajectory
 from odes.two_stage.maps import JENSEN_FLOOR
 from sweeps.studies.two_stage import claims as two_stage_claims
 from sweeps.studies.two_stage import theory as two_stage_theory
-from sweeps.studies.two_stage.runs import Runs, runs
+from sweeps.studies.two_stage.experiment import runs
+from sweeps.studies.two_stage.runs import Runs
 from sweeps.systems.two_stage.settings import TwoStage
 
 pytestmark = pytest.mark.usefixtures("optimised_sweeps")
