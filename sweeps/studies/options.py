@@ -1,12 +1,15 @@
 """What several figures share: options, lines and crossings of curves, and the cells of maps."""
 
 from collections.abc import Sequence
-from typing import Annotated, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
 import numpy as np
 import tyro
+import xarray as xr
 from annotated_types import Ge, Le
 from jaxtyping import Float
+from matplotlib.axes import Axes
+from matplotlib.collections import QuadMesh
 from numpy.typing import ArrayLike
 
 Several = Annotated[int, Ge(2), Le(2**31 - 1)]
@@ -63,6 +66,13 @@ def crossings(
     share = (high - level) / np.where(high > low, high - low, 1)
     reached = times[at - 1] + share * (times[at] - times[at - 1])
     return np.where(below.any(-1) & ~below[..., 0], reached, np.nan)
+
+
+def heat_map(ax: Axes, values: xr.DataArray, scale: str | None = None, **options: Any) -> QuadMesh:
+    """Values (across, up) as colours of the cells around their coordinates, as `cell_edges` finds
+    them; what is not finite has the colour of bad values. Returns the mesh, for a colour bar."""
+    edges = (cell_edges(values[dim], scale) for dim in values.dims)
+    return ax.pcolormesh(*edges, values.values.T, rasterized=True, **options)
 
 
 def scale_of(values: ArrayLike) -> str:

@@ -22,7 +22,7 @@ from sweeps.runner.run import valid
 from sweeps.runner.spec import Sweep
 from sweeps.studies.computing import computed
 from sweeps.studies.linear_icl import heads, rests
-from sweeps.studies.options import Several, cell_edges
+from sweeps.studies.options import Several, cell_edges, heat_map
 from sweeps.systems.linear_icl.settings import LinearICL
 
 TIMES = 160
@@ -176,10 +176,9 @@ def measured(dataset: xr.Dataset, sweep: Sweep) -> xr.Dataset:
 
 def plot_map(values: xr.DataArray, ax: Axes, **options):
     """Heat map over scale and ratio; returns the mesh, for a colour bar."""
-    edges = cell_edges(values.scale, "log"), cell_edges(values.ratio, "log")
-    mesh = ax.pcolormesh(*edges, values.transpose("ratio", "scale"), rasterized=True, **options)
+    mesh = heat_map(ax, values.transpose("scale", "ratio"), "log", **options)
     ax.set(xscale="log", yscale="log")
-    ticks = [t for t in (0.3, 0.4, 0.5, 0.6, 0.8, 1.0) if edges[1][0] <= t <= edges[1][-1]]
-    ax.set_yticks(ticks, [f"{t:g}" for t in ticks])
+    low, *_, high = cell_edges(values.ratio, "log")
     ax.minorticks_off()
+    drawing.ticks(ax.yaxis, (t for t in (0.3, 0.4, 0.5, 0.6, 0.8, 1.0) if low <= t <= high))
     return mesh

@@ -55,17 +55,14 @@ def run(config: Figure3) -> list[Path]:
     for field in ("eta_y", "eta_z", "end", "c0"):
         checks.real(field, getattr(config, field), 0, open_minimum=True)
     checks.real("f", config.f, 0, 1, open_minimum=True)
-    t = np.linspace(0, config.end, 701)
-    lower, upper, snaps = [], [], []
+    t, rates = np.linspace(0, config.end, 701), np.array(config.eta_y)
     with precision("float64"):
-        for eta_y in config.eta_y:
-            B = growth.bound(t, eta_y, config.eta_z, K, M, c0=config.c0, clock="paper")
-            bounds = growth.growth_factor_bounds(config.f, B)
-            lower.append(bounds.lower)
-            upper.append(bounds.upper)
-            snaps.append(decoder.stages(eta_y, K, M).snap)
-    data = {"t": t, "lower": np.stack(lower), "upper": np.stack(upper), "t0": np.array(snaps)}
-    arrays = {"eta_y": np.array(config.eta_y), **data}
+        B = growth.bound(t[None], rates[:, None], config.eta_z, K, M, c0=config.c0, clock="paper")
+        bounds = growth.growth_factor_bounds(config.f, B)
+        snaps = decoder.stages(rates, K, M).snap
+    data = {"t": t, "lower": bounds.lower, "upper": bounds.upper, "t0": snaps}
+    data = {name: np.asarray(values) for name, values in data.items()}
+    arrays = {"eta_y": rates, **data}
     return output.write(config.out, "fig3", figure=draw(config, data), arrays=arrays)
 
 

@@ -40,10 +40,10 @@ def run(config: Figure8) -> list[Path]:
     for (M, rates), steps in zip(PANELS.items(), config.steps, strict=True):
         s = np.arange(steps + 1)
         with precision("float64"):
-            flow = np.stack([np.asarray(decoder.h(s, eta, M)) for eta in rates])
-            discrete = np.stack([np.asarray(h_star(eta, M, steps)) for eta in rates])
-        arrays |= {f"M{M}/eta_y": np.array(rates), f"M{M}/s": s}
-        arrays |= {f"M{M}/h": flow, f"M{M}/h_star": discrete}
+            flow = np.asarray(decoder.h(s[None], np.array(rates)[:, None], M))
+            discrete = np.asarray(h_star(np.array(rates), M, steps)).T
+        data = {"eta_y": np.array(rates), "s": s, "h": flow, "h_star": discrete}
+        arrays |= {f"M{M}/{name}": values for name, values in data.items()}
     return output.write(config.out, "fig8", figure=draw(arrays), arrays=arrays)
 
 
