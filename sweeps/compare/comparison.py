@@ -6,14 +6,16 @@ import json
 import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from matplotlib.figure import Figure
 
 from dynsim import Trajectory
 from dynsim.trajectory import counts, to_arrays
 from sweeps import output
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 BEST = "best"
 """Stands for the most exact theory that applies."""
@@ -121,7 +123,7 @@ class Comparison(abc.ABC):
 
 
 def deliver(
-    result: Comparison, figure: Figure, text: str, name: str = "compare"
+    result: Comparison, figure: "Figure", text: str, name: str = "compare"
 ) -> list[Path] | None:
     """Write the figure, report and arrays as `name` to the `out` of the settings, print `text` and
     return the paths; or print the report alone, and return none, where JSON is asked for."""

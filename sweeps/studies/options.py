@@ -1,16 +1,18 @@
 """What several figures share: options, lines and crossings of curves, and the cells of maps."""
 
 from collections.abc import Sequence
-from typing import Annotated, Any, NamedTuple
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import numpy as np
 import tyro
 import xarray as xr
 from annotated_types import Ge, Le
 from jaxtyping import Float
-from matplotlib.axes import Axes
-from matplotlib.collections import QuadMesh
 from numpy.typing import ArrayLike
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.collections import QuadMesh
 
 Several = Annotated[int, Ge(2), Le(2**31 - 1)]
 """How many there are of something, more than one."""
@@ -68,7 +70,9 @@ def crossings(
     return np.where(below.any(-1) & ~below[..., 0], reached, np.nan)
 
 
-def heat_map(ax: Axes, values: xr.DataArray, scale: str | None = None, **options: Any) -> QuadMesh:
+def heat_map(
+    ax: "Axes", values: xr.DataArray, scale: str | None = None, **options: Any
+) -> "QuadMesh":
     """Values (across, up) as colours of the cells around their coordinates, as `cell_edges` finds
     them; what is not finite has the colour of bad values. Returns the mesh, for a colour bar."""
     edges = (cell_edges(values[dim], scale) for dim in values.dims)

@@ -12,7 +12,6 @@ from pathlib import Path
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.lines import Line2D
 
 from dynsim import checks
 from dynsim.precision import precision
@@ -94,12 +93,11 @@ def plot(
     ax.set(xlabel="optimiser steps $t$", ylabel=r"growth factor $\chi$", xlim=(0, t[-1]))
     ax.set_yscale("log")
     rates_drawn, _ = ax.get_legend_handles_labels()
-    lines = {
-        "upper bound $e^{2B}$": "-",
-        "lower bound $e^{2 f^2 B}$": "--",
-        "transition $t_0$": ":",
-    }
-    kinds = [Line2D([], [], color="k", ls=ls, label=label) for label, ls in lines.items()]
+    kinds = [
+        drawing.key("upper bound $e^{2B}$"),
+        drawing.key("lower bound $e^{2 f^2 B}$", ls="--"),
+        drawing.key("transition $t_0$", ls=":"),
+    ]
     ax.legend(handles=[*rates_drawn, *kinds], loc="upper left", bbox_to_anchor=(1.01, 1))
     ax.grid(alpha=0.25)
     return ax

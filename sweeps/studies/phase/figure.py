@@ -12,7 +12,6 @@ import xarray as xr
 from matplotlib.axes import Axes
 from matplotlib.colors import BoundaryNorm, ListedColormap
 from matplotlib.figure import Figure
-from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 from matplotlib.ticker import FixedLocator, NullLocator
 
@@ -215,14 +214,11 @@ def legend(
     rule: Rule, closed: Mapping[str, np.ndarray], noise: xr.DataArray | None, codes: np.ndarray
 ) -> list:
     """What the lines that are drawn are, and the colours of the regions that there are."""
-    handles: list = [
-        Line2D([], [], color="k", ls=LINES[name][1], label=LINES[name][0])
-        for name in crossing(closed)
-    ]
+    handles: list = [drawing.key(LINES[name][0], ls=LINES[name][1]) for name in crossing(closed)]
     if closed and np.isfinite(closed["bound"]).all():
-        handles.append(Line2D([], [], color="0.35", lw=0.8, label="iso-lines of Theorem 4's B"))
+        handles.append(drawing.key("iso-lines of Theorem 4's B", color="0.35", lw=0.8))
     if noise is not None and noise.min() < 0 < noise.max():
         text = r"noise: $\sigma(z) = \max(|z|, \sigma_1)$"
-        handles.append(Line2D([], [], color=NOISE_COLOUR, label=text))
+        handles.append(drawing.key(text, color=NOISE_COLOUR))
     there = [rule.legend[code] for code in rule.legend if code in codes]
     return handles + [Patch(fc=fc, ec="0.5", label=name) for name, fc in there]

@@ -14,7 +14,6 @@ from matplotlib.axes import Axes
 from matplotlib.collections import QuadMesh
 from matplotlib.colors import LogNorm
 from matplotlib.figure import Figure
-from matplotlib.lines import Line2D
 
 from dynsim import checks
 from dynsim.decoding import Count
@@ -153,7 +152,7 @@ def draw(errors: Mapping[tuple[str, str], xr.DataArray]) -> Figure:
     axes[1, 0].set_ylabel("number of classes $K$")
     figure.colorbar(mesh, ax=axes, label="relative error of the logit over time", extend="both")
     lines = {"error 5 %": "-", "error 20 %": "--", "ratio of the paper's Assumption 1(c)": ":"}
-    handles = [Line2D([], [], color="k", ls=ls, label=text) for text, ls in lines.items()]
+    handles = [drawing.key(text, ls=ls) for text, ls in lines.items()]
     figure.legend(handles=handles, loc="outside upper center", ncols=3, frameon=False)
     return figure
 

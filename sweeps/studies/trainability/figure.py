@@ -3,19 +3,20 @@
 import dataclasses
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Literal
+from typing import Annotated, Literal
 
 import numpy as np
+from annotated_types import Ge, Le
 from jaxtyping import Bool, Float
 from matplotlib.axes import Axes
 from matplotlib.colors import ListedColormap, LogNorm
 from matplotlib.figure import Figure
 from matplotlib.ticker import NullLocator
 
-from dynsim import checks
+from dynsim.decoding import Count
 from sweeps import output
 from sweeps.output import drawing
-from sweeps.runner.cluster import hosts
+from sweeps.studies.computing import begin
 from sweeps.studies.trainability.boundary import (
     CORNERS,
     Dimension,
@@ -26,7 +27,7 @@ from sweeps.studies.trainability.boundary import (
 )
 from sweeps.systems.yz.settings import Training
 
-MOST_LEVELS = 12
+Levels = Annotated[int, Ge(2), Le(12)]
 """Each level about doubles the runs; 12 of them resolve a cell into 4096."""
 
 
@@ -64,8 +65,8 @@ class Trainability:
     batch: int | float = 32
     dtype: Literal["float32", "float64"] = "float32"
     seed: int = 0
-    cells: int = 16
-    levels: int = 4
+    cells: Count = 16
+    levels: Levels = 4
     fit: tuple[int, int] | None = None
     out: Path = Path("out/trainability")
 
@@ -79,24 +80,16 @@ class Trainability:
 
 def run(config: Trainability) -> list[Path]:
     """Run or resume the sweeps, draw and write the figure."""
+    begin(config)
     window = Window(config.eta_y, config.eta_z)
     window.check()
-    checks.integer("levels", config.levels, 2, MOST_LEVELS)
     fit = config.fit or (1, config.levels)
     if not 0 <= fit[0] < fit[1] <= config.levels:
         raise ValueError(
             f"fit = {fit}: must increase and lie within the levels 0 to {config.levels}"
         )
-    hosts.use_all_cores()
-    found = refine(
-        config.training,
-        window,
-        engine=config.engine,
-        cells=config.cells,
-        levels=config.levels,
-        seed=config.seed,
-        out=config.out,
-    )
+    asked = {name: getattr(config, name) for name in ("engine", "cells", "levels", "seed", "out")}
+    found = refine(config.training, window, **asked)
     dimension = box_dimension([mapped.level for mapped in found], fit)
     return output.write(
         config.out,

@@ -5,7 +5,6 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.lines import Line2D
 from matplotlib.ticker import LogLocator
 
 from dynsim import Trajectory
@@ -46,12 +45,11 @@ def lines(ax: Axes, runs: Runs, predictions: Predictions, names: Sequence[str]) 
 
 def key(figure: Figure, theories: Sequence[str]) -> None:
     """Legend of what all panels share: training, the theories, and where the first stage ends."""
-    handles = [Line2D([], [], color="k", label="training, mean ± sd", **drawing.TRAINED)]
-    handles += [
-        Line2D([], [], color="k", ls=STYLES.get(name, "--"), lw=1.3, label=title)
-        for name, title in ((name, ladder.theories()[name].title) for name in theories)
-    ]
-    handles.append(Line2D([], [], color="k", lw=0.8, ls=(0, (1, 4)), label="end of stage 1"))
+    handles = [drawing.key("training, mean ± sd", **drawing.TRAINED)]
+    for name in theories:
+        title = ladder.theories()[name].title
+        handles.append(drawing.key(title, ls=STYLES.get(name, "--"), lw=1.3))
+    handles.append(drawing.key("end of stage 1", lw=0.8, ls=(0, (1, 4))))
     figure.legend(handles=handles, loc="outside lower center", ncols=3, frameon=False)
 
 
@@ -128,16 +126,9 @@ def plot_norms(runs: Runs, predictions: Predictions, ax: Axes) -> Axes:
     for block, place in (("W", P), ("V", Q)):
         band(ax, runs, f"{block}_norm", place, rf"$\|{block}\|_F$")
         for part, style, name in (("signal", "--", "overline"), ("noise", ":", "widetilde")):
-            label = rf"$\|\{name}{{{block}}}\|_F$"
-            ax.plot(
-                runs.eta_time[1:],
-                runs.mean(f"{block}_{part}_norm")[1:],
-                color=drawing.colour(place),
-                ls=style,
-                lw=2.5,
-                alpha=0.5,
-                label=label,
-            )
+            how = {"color": drawing.colour(place), "ls": style, "lw": 2.5, "alpha": 0.5}
+            how["label"] = rf"$\|\{name}{{{block}}}\|_F$"
+            ax.plot(runs.eta_time[1:], runs.mean(f"{block}_{part}_norm")[1:], **how)
     lines(ax, runs, predictions, ("W_norm", "V_norm"))
     ax.set_yscale("log")
     ax.yaxis.set_major_formatter("{x:g}")
