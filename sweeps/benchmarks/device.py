@@ -29,7 +29,7 @@ from sweeps.runner import tiles
 from sweeps.runner.files import load
 from sweeps.runner.run import valid
 from sweeps.runner.spec import Sweep
-from sweeps.studies.paper.figure6 import published
+from sweeps.studies.paper.published import published
 from sweeps.systems.yz.settings import Training
 
 TRAINING = Training(steps=100)

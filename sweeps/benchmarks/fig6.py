@@ -14,7 +14,7 @@ from sweeps.benchmarks.peers.torch_loop import entropy_after_training
 from sweeps.benchmarks.timing import seconds
 from sweeps.runner.files import load
 from sweeps.runner.spec import Sweep
-from sweeps.studies.paper.figure6 import published
+from sweeps.studies.paper.published import published
 
 LOOPS = 4
 """Single runs that are timed for each number of queries; the median stands for all."""
@@ -33,14 +33,11 @@ def report(check: bool = False) -> Iterator[str]:
     totals = {"PyTorch, one-hot": 0.0, "PyTorch, gathered": 0.0, "jitted single runs": 0.0}
     for number in sweep.fields["num_queries"]:
         task = dynsim.syn_medium(int(number))
+        loop = functools.partial(entropy_after_training, task, 2.0, 1.0)
         runs = {
-            "PyTorch, one-hot": lambda seed, task=task: entropy_after_training(
-                task, 2.0, 1.0, seed
-            ),
-            "PyTorch, gathered": lambda seed, task=task: entropy_after_training(
-                task, 2.0, 1.0, seed, compact=True
-            ),
-            "jitted single runs": lambda seed, task=task: single(task, seed),
+            "PyTorch, one-hot": loop,
+            "PyTorch, gathered": functools.partial(loop, compact=True),
+            "jitted single runs": functools.partial(single, task),
         }
         for name, one in runs.items():
             one(0)

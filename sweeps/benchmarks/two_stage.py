@@ -15,7 +15,6 @@ from sweeps.benchmarks import bandwidth, two_stage_claims
 from sweeps.benchmarks.peers.torch_two_stage import trained
 from sweeps.benchmarks.timing import seconds
 from sweeps.runner.spec import Sweep
-from sweeps.studies.two_stage.phase import TwoStagePhase
 from sweeps.systems.two_stage.settings import TwoStage
 
 SEEDS = 6
@@ -24,6 +23,8 @@ STAGES = (0.05, 1.2)
 alone: what a step takes is their difference, without prompts to draw."""
 LOOP = (100, 600)
 """Steps of the PyTorch loop, of which the difference is timed as well."""
+LONG = TwoStage(control="forever", eta_1=0.2, decay=0.025, stage_2=4.75, d=32, length=129)
+"""One long stage at one rate, to the eta-time 200, as in the phase diagram."""
 REPEATS = 7
 """How often each is timed, in turns: the best are compared, as the best of the memory is."""
 
@@ -104,7 +105,7 @@ def diagram() -> Iterator[str]:
 
     def run(first: float) -> None:
         axes = {"tau": {"logspace": [first, 0.6, 25]}, "r": {"logspace": [0.9, 2.2, 25]}}
-        sweeps.run(Sweep(axes, TwoStagePhase().training(), "ode", ("auc_Q", "K2")))
+        sweeps.run(Sweep(axes, LONG, "ode", ("auc_Q", "K2")))
 
     cold, warm = (seconds(lambda first=first: run(first)) for first in (0.06, 0.061))
     yield f"reduced ODE, 25 x 25 diagram to eta-time 200: {cold:.1f} s cold, {warm:.1f} s warm"

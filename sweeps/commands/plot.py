@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import matplotlib as mpl
-import matplotlib.pyplot as plt
 import numpy as np
 import tyro
 import xarray as xr
@@ -114,23 +113,18 @@ def title(config: Plot, data: xr.DataArray) -> str:
     return ", ".join([Path(config.path).name, *words])
 
 
-def plot_lines(data: xr.DataArray, x: str, hue: str | None, ax: Axes | None = None) -> Axes:
+def plot_lines(data: xr.DataArray, x: str, hue: str | None, ax: Axes) -> Axes:
     """Mean over seeds against the axis `x`, a line for each value of `hue`."""
-    ax = ax or plt.gca()
     lines = [None] if hue is None else data[hue].values
     colours = drawing.shades(len(lines))
     for value, colour in zip(lines, colours, strict=True):
         line = data if value is None else data.sel({hue: value})
-        mean, spread = line, None
+        at, named = line[x].values, None if value is None else f"{value:g}"
+        style = {"marker": "o", "ms": 3, "color": colour, "label": named}
         if "seed" in line.dims:
-            mean, spread = line.mean("seed"), line.std("seed", ddof=1)
-        at = mean[x].values
-        ax.plot(
-            at, mean.values, "o-", ms=3, color=colour, label=None if value is None else f"{value:g}"
-        )
-        if spread is not None:
-            low, high = (mean + sign * spread for sign in (-1, 1))
-            ax.fill_between(at, low.values, high.values, color=colour, alpha=0.2, lw=0)
+            drawing.band(ax, at, line, style)
+        else:
+            ax.plot(at, line, **style)
     if at.size > 2 and at.min() > 0 and at[-1] / at[0] >= 10:
         ax.set_xscale("log")
     ax.set_xlabel(label(data[x]))

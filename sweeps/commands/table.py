@@ -15,9 +15,9 @@ class Command(NamedTuple):
     """A command.
 
     Attributes:
-        settings: "module:Class" of the frozen dataclass whose fields are the options. The module
-            also has `run`, which takes the settings and returns the paths or addresses that it
-            wrote, if any.
+        settings: "module:Class", below `sweeps`, of the frozen dataclass whose fields are the
+            options. The module also has `run`, which takes the settings and returns the paths or
+            addresses that it wrote, if any.
         help: what it does, in a line.
         recorded: whether results that it writes to `out` are kept from being written over by those
             of other settings; stores of sweeps look after that themselves.
@@ -34,154 +34,129 @@ class Command(NamedTuple):
     def load(self) -> tuple[type, Run]:
         """The class of the settings, and what runs them."""
         path, name = self.settings.split(":")
-        module = importlib.import_module(path)
+        module = importlib.import_module(f"sweeps.{path}")
         return getattr(module, name), module.run
 
 
+_FIGURES = {
+    "3": ("studies.paper.figure3:Figure3", "growth factor chi(t) and its phase transition"),
+    "4": ("studies.paper.attention_maps:Figure4", "attention over training by SGD"),
+    "5": ("studies.paper.attention_maps:Figure5", "attention over training by Adam"),
+    "6": ("studies.paper.figure6:Figure6", "entropy of attention after training, with theory"),
+    "7": ("studies.paper.figure7:Figure7", "attention over training on text, 1 and 3 layers"),
+    "8": ("studies.paper.figure8:Figure8", "the decoder by discrete steps and by the flow"),
+    "9": ("studies.paper.figure9:Figure9", "growth bound B(t) at a fixed ratio of rates"),
+    "10": ("studies.paper.figure10:Figure10", "entropy of attention on text against the rate"),
+    "11": ("studies.paper.recall:Figure11", "recall of distinct tokens by attention"),
+    "12": ("studies.paper.recall:Figure12", "Fig. 11 at other numbers of queries"),
+    "collapse": ("studies.transitions.collapse:Collapse", "transition times on one line"),
+    "corpus": (
+        "studies.words.figure:CorpusFigure",
+        "predicted and trained fate of the words of a text",
+    ),
+    "finite_size": (
+        "studies.finite_size.figure:FiniteSize",
+        "accuracy of the finite-length, finite-batch theory",
+    ),
+    "joma": (
+        "studies.joma.figure:FigureJoMA",
+        "JoMA: attention from the weights of an MLP, and its growth",
+    ),
+    "joma_invariant": (
+        "studies.joma.invariant:JoMAInvariant",
+        "error of JoMA's Theorem 1 along training",
+    ),
+    "ladder": ("compare.ladder:Ladder", "every theory next to simulation"),
+    "linear_icl": (
+        "studies.linear_icl.figure:FigureLinearICL",
+        "plateaus of in-context regression",
+    ),
+    "linear_icl_plateaus": (
+        "studies.linear_icl.diagram:LinearICLPlateaus",
+        "where heads learn one at a time",
+    ),
+    "phase": ("studies.phase.figure:Phase", "same as `dynsim phase`"),
+    "qkv": ("studies.qkv.figure:FigureQKV", "theory in Y and Z against training of W_Q, W_K, W_V"),
+    "snap": (
+        "studies.transitions.snap:Snap",
+        "how the learning rates set transition time and sparsity",
+    ),
+    "sparse_attention": (
+        "studies.sparse_attention.figure:FigureSparseAttention",
+        "how long attention takes to become sparse",
+    ),
+    "spectrum": ("studies.spectrum.figure:Spectrum", "same as `dynsim spectrum`"),
+    "trainability": (
+        "studies.trainability.figure:Trainability",
+        "which learning rates train at all",
+    ),
+    "two_stage": ("studies.two_stage.figure:FigureTwoStage", "two-stage training, claim by claim"),
+    "two_stage_finite": (
+        "studies.two_stage.finite:TwoStageFinite",
+        "effect of finite length and batch on two-stage training",
+    ),
+    "two_stage_phase": (
+        "studies.two_stage.phase:TwoStagePhase",
+        "where component Q can be learned",
+    ),
+    "validity": ("studies.phase.validity:Validity", "where each theory holds"),
+}
 COMMANDS: dict[str, Command] = {
     "compare": Command(
-        "sweeps.compare.report:Compare",
+        "compare.report:Compare",
         "train, solve the theories, and compare; `compare NAME` for another system",
     ),
     "explain": Command(
-        "sweeps.commands.explain:Explain",
+        "commands.explain:Explain",
         "predict a run from theory, without running it",
         draws=False,
         talks=False,
     ),
     "sweep": Command(
-        "sweeps.commands.sweep:SweepCommand",
+        "commands.sweep:SweepCommand",
         "run a sweep, or resume an interrupted one",
         recorded=False,
         draws=False,
     ),
     "info": Command(
-        "sweeps.commands.info:Info",
+        "commands.info:Info",
         "show a stored sweep's configuration and progress",
         draws=False,
         talks=False,
     ),
     "check": Command(
-        "sweeps.commands.check:Check", "verify every checksum of a stored sweep", draws=False
+        "commands.check:Check", "verify every checksum of a stored sweep", draws=False
     ),
     "plot": Command(
-        "sweeps.commands.plot:Plot", "plot a recorded quantity of a stored sweep", talks=False
+        "commands.plot:Plot", "plot a recorded quantity of a stored sweep", talks=False
     ),
     "export": Command(
-        "sweeps.commands.export:Export",
+        "commands.export:Export",
         "export a stored sweep as netCDF, zarr or a table",
         recorded=False,
         draws=False,
         talks=False,
     ),
     "phase": Command(
-        "sweeps.studies.phase.figure:Phase",
+        "studies.phase.figure:Phase",
         "draw a phase diagram over two settings; `phase NAME` for another system",
     ),
     "spectrum": Command(
-        "sweeps.studies.spectrum.figure:Spectrum",
+        "studies.spectrum.figure:Spectrum",
         "measure what singular directions of trained weights contribute",
     ),
     "validate": Command(
-        "sweeps.studies.tables.validate:Validate",
-        "measure the accuracy of the theories",
-        recorded=False,
+        "studies.tables.validate:Validate", "measure the accuracy of the theories", recorded=False
     ),
     "check_devices": Command(
-        "sweeps.targets.check:CheckDevices",
+        "targets.check:CheckDevices",
         "compile every engine for a GPU or TPU that need not be present",
         draws=False,
     ),
     "bench": Command(
-        "sweeps.benchmarks.command:Bench",
-        "measure speed and robustness",
-        recorded=False,
-        draws=False,
+        "benchmarks.command:Bench", "measure speed and robustness", recorded=False, draws=False
     ),
-    "figure 3": Command(
-        "sweeps.studies.paper.figure3:Figure3", "growth factor chi(t) and its phase transition"
-    ),
-    "figure 4": Command(
-        "sweeps.studies.paper.attention_maps:Figure4", "attention over training by SGD"
-    ),
-    "figure 5": Command(
-        "sweeps.studies.paper.attention_maps:Figure5", "attention over training by Adam"
-    ),
-    "figure 6": Command(
-        "sweeps.studies.paper.figure6:Figure6", "entropy of attention after training, with theory"
-    ),
-    "figure 7": Command(
-        "sweeps.studies.paper.figure7:Figure7", "attention over training on text, 1 and 3 layers"
-    ),
-    "figure 8": Command(
-        "sweeps.studies.paper.figure8:Figure8", "the decoder by discrete steps and by the flow"
-    ),
-    "figure 9": Command(
-        "sweeps.studies.paper.figure9:Figure9", "growth bound B(t) at a fixed ratio of rates"
-    ),
-    "figure 10": Command(
-        "sweeps.studies.paper.figure10:Figure10", "entropy of attention on text against the rate"
-    ),
-    "figure 11": Command(
-        "sweeps.studies.paper.recall:Figure11", "recall of distinct tokens by attention"
-    ),
-    "figure 12": Command(
-        "sweeps.studies.paper.recall:Figure12", "Fig. 11 at other numbers of queries"
-    ),
-    "figure collapse": Command(
-        "sweeps.studies.transitions.collapse:Collapse", "transition times on one line"
-    ),
-    "figure corpus": Command(
-        "sweeps.studies.words.figure:CorpusFigure",
-        "predicted and trained fate of the words of a text",
-    ),
-    "figure finite_size": Command(
-        "sweeps.studies.finite_size.figure:FiniteSize",
-        "accuracy of the finite-length, finite-batch theory",
-    ),
-    "figure joma": Command(
-        "sweeps.studies.joma.figure:FigureJoMA",
-        "JoMA: attention from the weights of an MLP, and its growth",
-    ),
-    "figure joma_invariant": Command(
-        "sweeps.studies.joma.invariant:JoMAInvariant", "error of JoMA's Theorem 1 along training"
-    ),
-    "figure ladder": Command("sweeps.compare.ladder:Ladder", "every theory next to simulation"),
-    "figure linear_icl": Command(
-        "sweeps.studies.linear_icl.figure:FigureLinearICL", "plateaus of in-context regression"
-    ),
-    "figure linear_icl_plateaus": Command(
-        "sweeps.studies.linear_icl.diagram:LinearICLPlateaus", "where heads learn one at a time"
-    ),
-    "figure phase": Command("sweeps.studies.phase.figure:Phase", "same as `dynsim phase`"),
-    "figure qkv": Command(
-        "sweeps.studies.qkv.figure:FigureQKV", "theory in Y and Z against training of W_Q, W_K, W_V"
-    ),
-    "figure snap": Command(
-        "sweeps.studies.transitions.snap:Snap",
-        "how the learning rates set transition time and sparsity",
-    ),
-    "figure sparse_attention": Command(
-        "sweeps.studies.sparse_attention.figure:FigureSparseAttention",
-        "how long attention takes to become sparse",
-    ),
-    "figure spectrum": Command(
-        "sweeps.studies.spectrum.figure:Spectrum", "same as `dynsim spectrum`"
-    ),
-    "figure trainability": Command(
-        "sweeps.studies.trainability.figure:Trainability", "which learning rates train at all"
-    ),
-    "figure two_stage": Command(
-        "sweeps.studies.two_stage.figure:FigureTwoStage", "two-stage training, claim by claim"
-    ),
-    "figure two_stage_finite": Command(
-        "sweeps.studies.two_stage.finite:TwoStageFinite",
-        "effect of finite length and batch on two-stage training",
-    ),
-    "figure two_stage_phase": Command(
-        "sweeps.studies.two_stage.phase:TwoStagePhase", "where component Q can be learned"
-    ),
-    "figure validity": Command("sweeps.studies.phase.validity:Validity", "where each theory holds"),
+    **{f"figure {name}": Command(*about) for name, about in _FIGURES.items()},
 }
 """All commands by name; a name has one word, or two."""
 FOR_SYSTEMS = {

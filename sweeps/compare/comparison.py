@@ -2,15 +2,20 @@
 
 import abc
 import functools
+import json
 import math
 from collections.abc import Mapping, Sequence
-from typing import Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from dynsim import Trajectory
-from dynsim.trajectory import counts
+from dynsim.trajectory import counts, to_arrays
 from sweeps import output
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 BEST = "best"
 """Stands for the most exact theory that applies."""
@@ -21,18 +26,24 @@ class Comparison(abc.ABC):
 
     Attributes:
         config: the settings, with `as_json` and `dtype`.
+        simulation: the runs, by default a trajectory with a leading axis of them.
         predictions: trajectories by theory, with a leading axis of solves: one for each seed or
             path, or a single one where the start is the same for all.
         names: observables that both sides have.
     """
 
     config: Any
+    simulation: Any
     predictions: Mapping[str, Trajectory]
     names: tuple[str, ...]
 
-    @abc.abstractmethod
     def measured(self, name: str) -> np.ndarray:
         """(R, S, ...) an observable of the runs that ended well."""
+        return valid(self.simulation, name)
+
+    def trained(self) -> Mapping[str, np.ndarray]:
+        """Everything recorded of the runs."""
+        return to_arrays(self.simulation)
 
     @abc.abstractmethod
     def about(self, theory: str) -> tuple[str, str]:
@@ -109,6 +120,19 @@ class Comparison(abc.ABC):
             "over_time": self.norm(difference) / over_time if over_time > 0 else math.nan,
             "at_end": end / at_end if at_end > 0 else math.nan,
         }
+
+
+def deliver(
+    result: Comparison, figure: "Figure", text: str, name: str = "compare"
+) -> list[Path] | None:
+    """Write the figure, report and arrays as `name` to the `out` of the settings, print `text` and
+    return the paths; or print the report alone, and return none, where JSON is asked for."""
+    config = result.config
+    found = {name: to_arrays(each) for name, each in result.predictions.items()}
+    arrays = {"simulation": result.trained(), **found}
+    paths = output.write(config.out, name, figure=figure, arrays=arrays, report=result.report)
+    print(json.dumps(result.report, indent=2) if config.json else text)
+    return None if config.json else paths
 
 
 def chosen(asked: Sequence[str], applicable: Sequence[str]) -> tuple[str, ...]:

@@ -2,7 +2,6 @@
 
 import dataclasses
 import importlib
-import json
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -13,8 +12,7 @@ import xarray as xr
 from matplotlib.figure import Figure
 
 from dynsim import Trajectory, checks
-from dynsim.trajectory import counts, to_arrays
-from sweeps import output
+from dynsim.trajectory import counts
 from sweeps.compare import comparison
 from sweeps.compare.settings import CompareOptions
 from sweeps.output import drawing
@@ -39,10 +37,6 @@ class Comparison(comparison.Comparison):
     predictions: dict[str, Trajectory]
     engines: Mapping[str, Engine[Any]]
     names: tuple[str, ...]
-
-    def measured(self, name: str) -> np.ndarray:
-        """(R, S, ...) an observable of the runs that ended well."""
-        return comparison.valid(self.simulation, name)
 
     def about(self, theory: str) -> tuple[str, str]:
         """Title of a theory and what it assumes."""
@@ -114,21 +108,10 @@ def compare(config: Any) -> Comparison:
 def run(config: Any) -> list[Path] | None:
     """Compare, write the files, and print the table, or the report as JSON."""
     result = compare(config)
-    arrays = {
-        f"{source}/{name}": values
-        for source, found in {TRAINING: result.simulation, **result.predictions}.items()
-        for name, values in to_arrays(found).items()
-    }
-    paths = output.write(
-        config.out, "compare", figure=draw(result), arrays=arrays, report=result.report
-    )
-    if config.json:
-        print(json.dumps(result.report, indent=2))
-        return None
     ended = comparison.counted(result.report["simulation"]["status"])
     about = [f"{config.SYSTEM}: {config.task}", f"{config.seeds} runs: {ended}"]
-    print("\n".join(comparison.lines(result.report, result.names, about)))
-    return paths
+    text = "\n".join(comparison.lines(result.report, result.names, about))
+    return comparison.deliver(result, draw(result), text)
 
 
 def draw(result: Comparison) -> Figure:

@@ -13,10 +13,9 @@ from matplotlib.figure import Figure
 from dynsim.yz import finite_length
 from odes.theory import refusal
 from odes.yz import ladder
-from sweeps import output
 from sweeps.compare import panels as comparison
 from sweeps.compare import report
-from sweeps.compare.comparison import average, chosen, spread
+from sweeps.compare.comparison import average, chosen, deliver, spread
 from sweeps.compare.layer import Comparison, compare
 from sweeps.compare.settings import Compare
 from sweeps.output import drawing
@@ -49,8 +48,8 @@ class Ladder(Compare):
     out: Path = Path("out/figures")
 
 
-def run(config: Ladder) -> list[Path]:
-    """Compute, draw and write the figure, and print its error table."""
+def run(config: Ladder) -> list[Path] | None:
+    """Compute, draw and write the figure, and print its error table, or its report as JSON."""
     config.check()
     task, optimizer = config.make_task(), config.make_optimizer()
     long = refusal(finite_length.check_length, task, config.length) is None
@@ -63,11 +62,7 @@ def run(config: Ladder) -> list[Path]:
     )
     names = chosen(config.theories, applicable)
     result = compare(dataclasses.replace(config, theories=names))
-    print(report.table(result))
-    arrays = report.arrays(result)
-    return output.write(
-        config.out, "ladder", figure=draw(result), arrays=arrays, report=result.report
-    )
+    return deliver(result, draw(result), report.table(result), "ladder")
 
 
 def draw(result: Comparison) -> Figure:
@@ -79,10 +74,7 @@ def draw(result: Comparison) -> Figure:
     axes = upper.subplots(2, 3, sharex=True, sharey=True)
     for name, ax in zip(PANELS, axes.flat, strict=True):
         plot_deviation(result, name, ax=ax)
-    for ax in axes[-1]:
-        ax.set_xlabel("optimiser steps")
-    for ax in axes[:, 0]:
-        ax.set_ylabel("distance from the runs' mean")
+    drawing.outer(axes, "optimiser steps", "distance from the runs' mean")
     plot_errors(result, ax=lower.subplots())
     handles, labels = axes[0, 0].get_legend_handles_labels()
     upper.legend(handles, labels, loc="outside lower center", ncols=3, frameon=False)
@@ -90,11 +82,10 @@ def draw(result: Comparison) -> Figure:
     return figure
 
 
-def plot_deviation(result: Comparison, name: str, ax: Axes | None = None) -> Axes:
+def plot_deviation(result: Comparison, name: str, ax: Axes) -> Axes:
     """|theory - mean of the runs| over time, as a share of the largest mean; root mean square over
     classes. Curves of theories that lie on those of the runs come apart in it. Below the grey area
     is what as many runs cannot tell from nothing."""
-    ax = ax or plt.gca()
     times = np.asarray(result.simulation.times)[0][1:]
     runs = result.measured(name)
     mean = average(runs)
@@ -117,9 +108,8 @@ def _size(values: np.ndarray) -> np.ndarray:
     return np.sqrt(np.mean(values.reshape(len(values), -1) ** 2, axis=1))
 
 
-def plot_errors(result: Comparison, ax: Axes | None = None) -> Axes:
+def plot_errors(result: Comparison, ax: Axes) -> Axes:
     """Table of relative errors over time in %, rung by observable, coloured by size."""
-    ax = ax or plt.gca()
     theories = result.report["theories"]
     values = np.array(
         [
@@ -130,9 +120,7 @@ def plot_errors(result: Comparison, ax: Axes | None = None) -> Axes:
     )
     percent = 100 * values
     ax.imshow(np.clip(percent, 0.1, 100), cmap="cividis_r", norm=LogNorm(0.1, 100), aspect="auto")
-    for (row, column), value in np.ndenumerate(percent):
-        colour = "white" if value > 2 else "black"
-        ax.text(column, row, f"{value:.3g}", ha="center", va="center", color=colour)
+    drawing.cells(ax, percent, "{:.3g}".format, dark=2)
     ax.set_xticks(range(len(PANELS)), SHORT)
     ax.set_yticks(range(len(theories)), [result.about(name)[0] for name in theories])
     ax.set_title("relative error over time against the mean of the runs (%)", fontsize="medium")

@@ -66,10 +66,6 @@ class Comparison(comparison.Comparison):
     left_out: str | None = None
     names: tuple[str, ...] = DEFAULT_RECORD
 
-    def measured(self, name: str) -> np.ndarray:
-        """(R, S, ...) an observable of the runs that ended well."""
-        return comparison.valid(self.simulation, name)
-
     def about(self, theory: str) -> tuple[str, str]:
         """Title of a theory and what it assumes."""
         if theory in DESCENTS:

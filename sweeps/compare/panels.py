@@ -1,6 +1,5 @@
 """The figure of `dynsim compare`: curves, speed coefficient, attention over time."""
 
-import matplotlib.pyplot as plt
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
@@ -45,10 +44,9 @@ def title(result: Comparison) -> str:
     return f"{config.task}, {config.make_optimizer()}, T = {config.length}, batch = {config.batch}"
 
 
-def plot_curves(result: Comparison, name: str, ax: Axes | None = None) -> Axes:
+def plot_curves(result: Comparison, name: str, ax: Axes) -> Axes:
     """An observable over time, averaged over classes: mean and standard deviation of the runs as
     circles and a band, theories as lines."""
-    ax = ax or plt.gca()
     times, mean = _series(result, "simulation", name)
     around = _over_classes(comparison.spread(result.measured(name)))[1:]
     ax.fill_between(times, mean - around, mean + around, color="0.82", lw=0)
@@ -74,7 +72,7 @@ def plot_curves(result: Comparison, name: str, ax: Axes | None = None) -> Axes:
     return ax
 
 
-def plot_speed(result: Comparison, ax: Axes | None = None) -> Axes:
+def plot_speed(result: Comparison, ax: Axes) -> Axes:
     """Measured f.g and predicted gamma(t), with the predicted peak and transition times."""
     ax = plot_curves(result, "speed", ax=ax)
     ax.set_ylabel(r"speed coefficient $f_n \cdot g_n$")
@@ -92,9 +90,8 @@ def plot_speed(result: Comparison, ax: Axes | None = None) -> Axes:
     return ax
 
 
-def plot_attention(result: Comparison, source: str, largest: float, ax: Axes | None = None) -> Axes:
+def plot_attention(result: Comparison, source: str, largest: float, ax: Axes) -> Axes:
     """Heat map over time of the attention of class 0 on its contextual tokens."""
-    ax = ax or plt.gca()
     times = np.asarray(result.simulation.times)[0][1:]
     values = _attention(result, source)
     tokens = np.arange(values.shape[1] + 1)

@@ -1,15 +1,12 @@
 """`dynsim compare`: running a comparison, printing it, and keeping image, report and arrays."""
 
-import json
 from collections.abc import Mapping
 from pathlib import Path
 
 import numpy as np
 
-from dynsim.trajectory import Trajectory, to_arrays
-from sweeps import output
 from sweeps.compare import panels
-from sweeps.compare.comparison import counted, lines
+from sweeps.compare.comparison import counted, deliver, lines
 from sweeps.compare.layer import Comparison, compare
 from sweeps.compare.settings import Compare
 
@@ -17,12 +14,7 @@ from sweeps.compare.settings import Compare
 def run(config: Compare) -> list[Path] | None:
     """Compare, write, and print the table; or print the report alone, and return no paths."""
     result = compare(config)
-    paths = write(result)
-    if config.json:
-        print(json.dumps(result.report, indent=2))
-        return None
-    print(table(result))
-    return paths
+    return deliver(result, panels.draw(result), table(result))
 
 
 def table(result: Comparison) -> str:
@@ -71,22 +63,3 @@ def spread_lines(spread: Mapping[str, Mapping[str, float | None]]) -> list[str]:
         cells = (f"{'-' if x is None else format(x, '.3g'):>16}" for x in shown)
         found.append(f"{name:<17}" + "".join(cells))
     return found
-
-
-def arrays(result: Comparison) -> dict[str, np.ndarray]:
-    """Every plotted array by name, for instance `simulation/loss` (seeds, S)."""
-    named: dict[str, Trajectory] = {"simulation": result.simulation, **result.predictions}
-    return {
-        f"{source}/{name}": values
-        for source, trajectory in named.items()
-        for name, values in to_arrays(trajectory).items()
-    }
-
-
-def write(result: Comparison) -> list[Path]:
-    """Write compare.png, compare.json and compare.npz to the configured directory."""
-    drawing = panels.draw(result)
-    named = arrays(result)
-    return output.write(
-        result.config.out, "compare", figure=drawing, arrays=named, report=result.report
-    )

@@ -53,13 +53,7 @@ class Compare(CompareOptions, Training):
     """Train the attention layer in Y and Z, solve its theories, and compare them.
 
     Attributes:
-        seeds: number of runs.
-        out: folder for the figure, compare.json and compare.npz.
-        theories: names of the theories to compare with; "best" is the most exact one that applies.
-            All that apply if omitted.
         times: number of logarithmically spaced times to record.
-        root: root of the random keys; run i uses fold_in(key(root), i).
-        json: print the report as JSON, and nothing else, to standard output.
     """
 
     def check(self) -> None:

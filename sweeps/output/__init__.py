@@ -1,15 +1,17 @@
 """Writing results, and what they were made with: every file appears whole or not at all."""
 
 import contextlib
+import csv
 import functools
 import importlib.metadata
+import io
 import json
 import math
 import os
 import re
 import subprocess
 import tempfile
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -91,29 +93,47 @@ def as_json(value: Any) -> Any:
     return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
+def as_csv(rows: Iterable[Iterable[Any]]) -> str:
+    """Rows as the text of a CSV file."""
+    text = io.StringIO()
+    csv.writer(text, lineterminator="\n").writerows(rows)
+    return text.getvalue()
+
+
+def named(tree: Any, path: str = "") -> dict[str, np.ndarray]:
+    """The arrays of nested mappings, datasets and named tuples by the path to each, such as
+    "simulation/loss"."""
+    tree = tree._asdict() if hasattr(tree, "_asdict") else tree
+    if not isinstance(tree, Mapping):
+        return {path: np.asarray(tree)}
+    parts = (named(part, f"{path}/{name}" if path else name) for name, part in tree.items())
+    return {name: values for part in parts for name, values in part.items()}
+
+
 def write(
     out: Path,
     name: str,
     *,
     figure: "Figure | None" = None,
-    arrays: Mapping[str, np.ndarray] | None = None,
+    arrays: Mapping[str, Any] | None = None,
     report: Any = None,
     text: Mapping[str, str] | None = None,
 ) -> list[Path]:
     """Write `name`.npz, .json, a picture and `text` by suffix below `folder(out)`; returns paths.
 
-    The picture has the format that matplotlib's `savefig.format` says, and is closed. Arrays hold
-    numbers only, so that reading them runs no code.
+    The picture has the format that matplotlib's `savefig.format` says, and is closed. Arrays are
+    those that `named` finds, of numbers only, so that reading them runs no code; the report is
+    written `as_json`.
     """
     check_directory(out)
     out = folder(out)
     out.mkdir(parents=True, exist_ok=True)
     writers: dict[str, Callable[[Any], Any]] = {}
     if arrays is not None:
-        named: dict[str, Any] = dict(arrays)
-        writers["npz"] = lambda file: np.savez_compressed(file, **named)
+        kept: dict[str, Any] = named(arrays)
+        writers["npz"] = lambda file: np.savez_compressed(file, **kept)
     if report is not None:
-        writers["json"] = lambda file: file.write(json.dumps(report, indent=2).encode())
+        writers["json"] = lambda file: file.write(json.dumps(as_json(report), indent=2).encode())
     for suffix, content in (text or {}).items():
         writers[suffix] = lambda file, content=content: file.write(content.encode())
     if figure is not None:

@@ -2,14 +2,19 @@
 
 import contextlib
 import difflib
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Literal, get_args
 
 import matplotlib as mpl
 import matplotlib.pyplot as plt
 import numpy as np
+import xarray as xr
+from matplotlib.axes import Axes
+from matplotlib.axis import Axis
 from matplotlib.colors import to_hex
 from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+from matplotlib.ticker import NullLocator
 
 Format = Literal["png", "svg", "pdf"]
 FORMATS: tuple[Format, ...] = get_args(Format)
@@ -67,6 +72,44 @@ def panels(
     side by side stay legible at the width of a page."""
     size = (width * columns, height * rows)
     return plt.subplots(rows, columns, figsize=size, layout="constrained", squeeze=False, **options)
+
+
+def band(ax: Axes, x: Any, runs: xr.DataArray, style: Mapping[str, Any], ddof: int = 1) -> None:
+    """Mean over the seeds of `runs` against `x` as a line of a `style`, and as a band one standard
+    deviation on either side, without width for a single run."""
+    mean = runs.mean("seed")
+    spread = runs.std("seed", ddof=min(ddof, runs.sizes["seed"] - 1))
+    ax.plot(x, mean, **style)
+    ax.fill_between(x, mean - spread, mean + spread, color=style["color"], alpha=0.2, lw=0)
+
+
+def cells(
+    ax: Axes, values: np.ndarray, text: Callable[[float], str], dark: float, **style: Any
+) -> None:
+    """Write `text` of each of the `values` (rows, columns) into its cell, in white above `dark`."""
+    for (row, column), value in np.ndenumerate(values):
+        colour = "white" if value > dark else "black"
+        ax.text(column, row, text(value), ha="center", va="center", color=colour, **style)
+
+
+def ticks(axis: Axis, values: Iterable[float], **style: Any) -> None:
+    """Ticks at these values alone, which are written as they are."""
+    shown = list(values)
+    axis.set_ticks(shown, [f"{value:g}" for value in shown], **style)
+    axis.set_minor_locator(NullLocator())
+
+
+def outer(axes: np.ndarray, xlabel: str, ylabel: str) -> None:
+    """Label a grid (rows, columns) of panels with shared axes: below, and on the left."""
+    for ax in axes[-1]:
+        ax.set_xlabel(xlabel)
+    for ax in axes[:, 0]:
+        ax.set_ylabel(ylabel)
+
+
+def key(label: str, **style: Any) -> Line2D:
+    """The entry of a legend for lines of a `style`, black unless it says otherwise."""
+    return Line2D([], [], label=label, **{"color": "k", **style})
 
 
 @contextlib.contextmanager

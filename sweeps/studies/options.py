@@ -1,11 +1,21 @@
-"""What several figures share: an option, and the cells of maps."""
+"""What several figures share: options, lines and crossings of curves, and the cells of maps."""
 
 from collections.abc import Sequence
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import numpy as np
 import tyro
+import xarray as xr
+from annotated_types import Ge, Le
+from jaxtyping import Float
 from numpy.typing import ArrayLike
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.collections import QuadMesh
+
+Several = Annotated[int, Ge(2), Le(2**31 - 1)]
+"""How many there are of something, more than one."""
 
 Queries = Annotated[tuple[str, ...], tyro.conf.arg(aliases=("--queries",))]
 """Numbers of queries, also as one option with commas: --queries 1,3."""
@@ -21,6 +31,52 @@ def queries(given: Sequence[str]) -> list[int]:
     if not numbers or min(numbers) < 1 or len(set(numbers)) < len(numbers):
         raise ValueError(f"num_queries = {','.join(given)!r}: must be different integers >= 1")
     return numbers
+
+
+class Line(NamedTuple):
+    """A straight line through points, by least squares.
+
+    Attributes:
+        slope: of the line.
+        error: standard error of the slope, from the residuals; NaN for two points.
+        intercept: where it is at 0.
+    """
+
+    slope: float
+    error: float
+    intercept: float
+
+
+def line(x: Float[np.ndarray, " P"], y: Float[np.ndarray, " P"]) -> Line:
+    """The line of least squares through two points or more."""
+    apart = x - x.mean()
+    slope = apart @ y / (apart @ apart)
+    intercept = y.mean() - slope * x.mean()
+    left, free = y - slope * x - intercept, len(x) - 2
+    error = np.sqrt(left @ left / free / (apart @ apart)) if free else np.nan
+    return Line(float(slope), float(error), float(intercept))
+
+
+def crossings(
+    times: Float[np.ndarray, " S"], curve: Float[np.ndarray, "*B S"], level: Float[np.ndarray, "*B"]
+) -> Float[np.ndarray, "*B"]:
+    """First times at which curves are below a level, linear between the recorded ones; NaN where
+    they never are, or are so from the start."""
+    below = curve < level[..., None]
+    at = np.maximum(np.argmax(below, axis=-1), 1)
+    high, low = (np.take_along_axis(curve, (at - k)[..., None], -1)[..., 0] for k in (1, 0))
+    share = (high - level) / np.where(high > low, high - low, 1)
+    reached = times[at - 1] + share * (times[at] - times[at - 1])
+    return np.where(below.any(-1) & ~below[..., 0], reached, np.nan)
+
+
+def heat_map(
+    ax: "Axes", values: xr.DataArray, scale: str | None = None, **options: Any
+) -> "QuadMesh":
+    """Values (across, up) as colours of the cells around their coordinates, as `cell_edges` finds
+    them; what is not finite has the colour of bad values. Returns the mesh, for a colour bar."""
+    edges = (cell_edges(values[dim], scale) for dim in values.dims)
+    return ax.pcolormesh(*edges, values.values.T, rasterized=True, **options)
 
 
 def scale_of(values: ArrayLike) -> str:

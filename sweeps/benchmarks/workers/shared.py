@@ -1,5 +1,6 @@
 """Sweeps shared by the workers of an executor: kills, balance, and what the sharing costs."""
 
+import contextlib
 import json
 import os
 import random
@@ -127,16 +128,12 @@ def balance(folder: Path) -> Iterator[str]:
     against fixed shares."""
     ideal = CHUNKS * PAUSE / (WORKERS - 1 + 1 / SLOW)
     store, job = _empty(folder / "balance", CHUNKS)
-    compute, jobs.compute = jobs.compute, paused
-    try:
-        with dask_cluster.executor(f"local:{WORKERS}") as executor:
-            # Each worker has imported what it needs, and one has become the slow one.
-            warm = [executor.submit(paused, job, -i, ()) for i in range(1, 4 * WORKERS)]
-            for future in warm:
-                future.result()
-            took = seconds(lambda: driver.work_off(executor, store, job))
-    finally:
-        jobs.compute = compute
+    with instead(paused), dask_cluster.executor(f"local:{WORKERS}") as executor:
+        # Each worker has imported what it needs, and one has become the slow one.
+        warm = [executor.submit(paused, job, -i, ()) for i in range(1, 4 * WORKERS)]
+        for future in warm:
+            future.result()
+        took = seconds(lambda: driver.work_off(executor, store, job))
     with ThreadPoolExecutor(WORKERS) as threads:
         shares = seconds(lambda: list(threads.map(_share, range(WORKERS))))
     yield (
@@ -155,6 +152,16 @@ def paused(job: jobs.Job, number: int, avoid: tuple[str, ...]) -> jobs.Done:
         pass
     time.sleep(PAUSE * (SLOW if marker.read_text() == jobs.name() else 1))
     return jobs.Done(jobs.name(), 1, 0)
+
+
+@contextlib.contextmanager
+def instead(compute: Callable[..., jobs.Done]) -> Iterator[None]:
+    """A context in which the driver has chunks computed by `compute`."""
+    own, jobs.compute = jobs.compute, compute
+    try:
+        yield
+    finally:
+        jobs.compute = own
 
 
 def _share(k: int) -> None:
@@ -183,13 +190,9 @@ def overhead(folder: Path) -> Iterator[str]:
 def feed(folder: Path) -> Iterator[str]:
     """Chunks without any work, as quickly as the driver hands them out."""
     store, job = _empty(folder / "feed", EMPTY)
-    compute, jobs.compute = jobs.compute, nothing
-    try:
-        with dask_cluster.executor(f"local:{WORKERS}") as executor:
-            executor.submit(nothing, job, 0, ()).result()
-            took = seconds(lambda: driver.work_off(executor, store, job))
-    finally:
-        jobs.compute = compute
+    with instead(nothing), dask_cluster.executor(f"local:{WORKERS}") as executor:
+        executor.submit(nothing, job, 0, ()).result()
+        took = seconds(lambda: driver.work_off(executor, store, job))
     yield f"empty chunks: {EMPTY / took:.0f} per second through {WORKERS} workers"
 
 
@@ -205,12 +208,8 @@ def resume(folder: Path) -> Iterator[str]:
     store.write(
         done, {name: np.zeros((MANY - 1, 1), v.dtype) for name, v in store.variables.items()}
     )
-    compute, jobs.compute = jobs.compute, nothing
-    try:
-        with ThreadPoolExecutor(1) as executor:
-            took = seconds(lambda: sweeps.run(_many(MANY), folder / "many", executor=executor))
-    finally:
-        jobs.compute = compute
+    with instead(nothing), ThreadPoolExecutor(1) as executor:
+        took = seconds(lambda: sweeps.run(_many(MANY), folder / "many", executor=executor))
     left = int((Store.open(folder / "many").status() == MISSING).sum())
     yield f"{MANY} chunks, of which {left} is left: resumed and found in {took:.1f} s"
 

@@ -4,7 +4,6 @@ import dataclasses
 from pathlib import Path
 from typing import Literal, NamedTuple
 
-import matplotlib.pyplot as plt
 import numpy as np
 import xarray as xr
 from matplotlib.axes import Axes
@@ -12,14 +11,14 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import NullLocator
 
 import dynsim
-from dynsim import checks
+from dynsim.decoding import Count
 from sweeps import output
 from sweeps.output import drawing
-from sweeps.runner.cluster import hosts
-from sweeps.runner.run import run as run_sweep
 from sweeps.runner.run import valid
 from sweeps.runner.spec import Sweep
+from sweeps.studies.computing import computed
 from sweeps.studies.finite_size import order
+from sweeps.studies.options import Several
 from sweeps.systems.yz.scatter import STD
 from sweeps.systems.yz.settings import Training
 
@@ -62,15 +61,14 @@ class FiniteSize:
         out: directory for the picture, finite-size.json, .npz and the stored sweeps, which resume.
     """
 
-    seeds: int = 256
+    seeds: Several = 256
     steps: int = 100
     length: int = 128
-    samples: int = SAMPLES
+    samples: Count = SAMPLES
     out: Path = Path("out/finite-size")
 
-    def sweeps(self) -> dict[str, tuple[Sweep, Sweep]]:
+    def sweeps(self) -> dict[str, Sweep]:
         """Training and theory by rule."""
-        checks.integer("seeds", self.seeds, 2)
         found = {}
         for name, rule in RULES.items():
             training = Training(
@@ -83,22 +81,15 @@ class FiniteSize:
             axes = {"eta_z": rule.rates, "batch": BATCHES}
             seeds = {**axes, "seed": {"range": self.seeds}}
             record = tuple(name + end for end in ("", STD) for name in OBSERVABLES)
-            found[name] = (
-                Sweep(seeds, training, "simulation", OBSERVABLES, "end"),
-                Sweep(axes, training, "spread", record, "end"),
-            )
+            trained = Sweep(seeds, training, "simulation", OBSERVABLES, "end")
+            found[f"{name}/simulation"] = trained
+            found[f"{name}/spread"] = Sweep(axes, training, "spread", record, "end")
         return found
 
 
 def run(config: FiniteSize) -> list[Path]:
     """Compute or resume, print the tables, draw and write."""
-    checks.integer("samples", config.samples, 1)
-    output.check_directory(config.out)
-    wanted = config.sweeps()
-    for pair in wanted.values():
-        for sweep in pair:
-            sweep.check()
-    hosts.use_all_cores()
+    found = computed(config)
     small = order.against_enumeration(dynsim.sgd(1.0, 1.0), LENGTHS, STEPS["small"])
     syn = order.against_samples(
         dynsim.syn_small(),
@@ -107,13 +98,7 @@ def run(config: FiniteSize) -> list[Path]:
         STEPS["syn-small"],
         config.samples,
     )
-    ratios = {
-        name: ratio(
-            run_sweep(trained, config.out / name / "simulation").load(),
-            run_sweep(theory, config.out / name / "spread").load(),
-        )
-        for name, (trained, theory) in wanted.items()
-    }
+    ratios = {name: ratio(found[f"{name}/simulation"], found[f"{name}/spread"]) for name in RULES}
     slopes = {
         name: {
             kind: order.slope(LENGTHS, getattr(small, kind)[:, place])
@@ -122,17 +107,8 @@ def run(config: FiniteSize) -> list[Path]:
         for place, name in enumerate(order.RECORD)
     }
     print("\n".join([*order_lines(slopes, syn), "", *ratio_lines(ratios)]))
-    arrays = {
-        f"{name}/{kind}": part
-        for name, errors in (("small", small), ("syn-small", syn))
-        for kind, part in errors._asdict().items()
-    }
-    arrays |= {"small/length": np.array(LENGTHS), "syn-small/length": np.array(SAMPLED_LENGTHS)}
-    arrays |= {
-        f"{rule}/{name}": found[name].values
-        for rule, found in ratios.items()
-        for name in found.data_vars
-    }
+    arrays = {"small": small, "syn-small": syn, **ratios}
+    arrays |= {"small/length": LENGTHS, "syn-small/length": SAMPLED_LENGTHS}
     report = {"slopes": slopes, "ratios": {name: found.to_dict() for name, found in ratios.items()}}
     figure = draw(small, syn, ratios)
     return output.write(config.out, "finite-size", figure=figure, arrays=arrays, report=report)
@@ -209,9 +185,8 @@ def ratio_lines(ratios: dict[str, xr.Dataset]) -> list[str]:
     return lines
 
 
-def plot_order(lengths: tuple[int, ...], errors: order.Errors, ax: Axes | None = None) -> Axes:
+def plot_order(lengths: tuple[int, ...], errors: order.Errors, ax: Axes) -> Axes:
     """Relative errors of both rungs over T, with the slopes -1 and -2."""
-    ax = ax or plt.gca()
     for place, name in enumerate(order.RECORD):
         colour = drawing.colour(place)
         ax.plot(lengths, errors.infinite[:, place], "o:", color=colour, label=f"{name}, T infinite")
@@ -236,9 +211,8 @@ def plot_order(lengths: tuple[int, ...], errors: order.Errors, ax: Axes | None =
     return ax
 
 
-def plot_ratios(ratios: dict[str, xr.Dataset], ax: Axes | None = None) -> Axes:
+def plot_ratios(ratios: dict[str, xr.Dataset], ax: Axes) -> Axes:
     """Predicted over measured standard deviation, a mark for each rate and batch."""
-    ax = ax or plt.gca()
     ax.axhline(1, color="k", lw=1)
     for column, found in enumerate(ratios.values()):
         for row, name in enumerate(OBSERVABLES):
@@ -251,9 +225,7 @@ def plot_ratios(ratios: dict[str, xr.Dataset], ax: Axes | None = None) -> Axes:
     ax.set_ylabel("predicted / measured")
     ax.set_title("standard deviation over seeds", fontsize="medium")
     ax.set_yscale("log")
-    ticks = (0.1, 0.2, 0.5, 1, 2, 5)
-    ax.set_yticks(ticks, [f"{tick:g}" for tick in ticks])
-    ax.yaxis.set_minor_locator(NullLocator())
+    drawing.ticks(ax.yaxis, (0.1, 0.2, 0.5, 1, 2, 5))
     ax.grid(alpha=0.25, axis="y")
     ax.legend(fontsize="small")
     return ax

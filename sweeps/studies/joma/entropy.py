@@ -4,12 +4,10 @@ training [ours]."""
 import dataclasses
 from typing import Any
 
-import matplotlib.pyplot as plt
 import numpy as np
 import xarray as xr
 from matplotlib.axes import Axes
 
-from dynsim import checks
 from dynsim.precision import precision
 from odes.joma import toy
 from sweeps.output import drawing
@@ -39,22 +37,14 @@ def sweeps(steps: int, seeds: int) -> dict[str, Sweep]:
         run = dataclasses.replace(ENTROPY, activation=activation)
         record = ("entropy", "logits", "conserved", "loss")
         found[f"entropy/{activation}"] = Sweep(axes, run, "simulation", record, 200)
-    several = {"range": checks.integer("dense_seeds", seeds, 1)}
+    axes = {"seed": {"range": seeds}}
     for attention, activation, eta in DENSE_KINDS:
-        run = dataclasses.replace(
-            DENSE,
-            attention=attention,
-            activation=activation,
-            eta_y=eta,
-            eta_z=eta,
-            steps=checks.steps("dense_steps", steps),
-        )
-        record = ("entropy", "loss")
+        kind = {"attention": attention, "activation": activation, "eta_y": eta, "eta_z": eta}
         for length in LENGTHS:
             batch = DENSE.batch if np.isfinite(length) else length
-            point = dataclasses.replace(run, length=length, batch=batch)
+            run = dataclasses.replace(DENSE, **kind, steps=steps, length=length, batch=batch)
             name = f"dense/{attention}-{activation}/{length:g}"
-            found[name] = Sweep({"seed": several}, point, "simulation", record, 200)
+            found[name] = Sweep(axes, run, "simulation", ("entropy", "loss"), 200)
     return found
 
 
@@ -134,9 +124,8 @@ def error_lines(found: dict[str, xr.Dataset]) -> list[str]:
     return lines
 
 
-def plot_toy(course: dict[str, np.ndarray], ax: Axes | None = None) -> Axes:
+def plot_toy(course: dict[str, np.ndarray], ax: Axes) -> Axes:
     """Entropy of attention in the toy over time, with its closed form and its limit."""
-    ax = ax or plt.gca()
     recursion = {"color": drawing.colour(0), "label": "recursion", **drawing.TRAINED}
     ax.plot(course["time"], course["entropy"], **recursion)
     ax.plot(course["closed/time"], course["closed/entropy"], "k--", lw=1, label="closed form")
@@ -147,9 +136,8 @@ def plot_toy(course: dict[str, np.ndarray], ax: Axes | None = None) -> Axes:
     return ax
 
 
-def plot_dense(found: dict[str, xr.Dataset], kind: str, ax: Axes | None = None) -> Axes:
+def plot_dense(found: dict[str, xr.Dataset], kind: str, ax: Axes) -> Axes:
     """Entropy of attention over training on sequences of different lengths, run by run."""
-    ax = ax or plt.gca()
     for i, length in enumerate(LENGTHS):
         course = valid(found[f"dense/{kind}/{length:g}"]).entropy.isel(time=slice(1, None))
         for seed in range(course.sizes["seed"]):
@@ -161,15 +149,12 @@ def plot_dense(found: dict[str, xr.Dataset], kind: str, ax: Axes | None = None) 
     return finished(ax, "entropy of attention (nat)")
 
 
-def plot_entropy(found: dict[str, xr.Dataset], ax: Axes | None = None) -> Axes:
+def plot_entropy(found: dict[str, xr.Dataset], ax: Axes) -> Axes:
     """Entropy of softmax attention over training, by activation, at T = 0.5."""
-    ax = ax or plt.gca()
     for i, activation in enumerate(ACTIVATIONS):
         course = found[f"entropy/{activation}"].entropy.sel(temperature=0.5)[:, 1:]
-        mean, around = course.mean("seed"), course.std("seed")
-        colour = drawing.colour(i)
-        ax.plot(course.time, mean, color=colour, lw=2, label=f"training, {activation}")
-        ax.fill_between(course.time, mean - around, mean + around, color=colour, alpha=0.2, lw=0)
+        style = {"color": drawing.colour(i), "lw": 2, "label": f"training, {activation}"}
+        drawing.band(ax, course.time, course, style, ddof=0)
     ax.set(xscale="log", title="softmax, 2 classes, 4 seeds ± sd")
     return finished(ax, "entropy of attention (nat)")
 

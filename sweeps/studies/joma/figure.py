@@ -8,7 +8,6 @@ import dataclasses
 from pathlib import Path
 
 import jax
-import matplotlib.pyplot as plt
 import numpy as np
 import xarray as xr
 from jaxtyping import Float
@@ -16,16 +15,16 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 import dynsim
-from dynsim import Shape, checks
+from dynsim import Shape
 from dynsim.classes.task import SequenceClasses
+from dynsim.decoding import Count, Steps
 from dynsim.joma.task import Frequencies, fig2
 from dynsim.trajectory import log_times
 from odes.joma import blow_up
 from sweeps import output
 from sweeps.output import drawing
-from sweeps.runner.cluster import hosts
-from sweeps.runner.run import run as run_sweep
 from sweeps.runner.spec import Sweep
+from sweeps.studies.computing import computed
 from sweeps.studies.joma import entropy
 from sweeps.systems.joma import JoMA
 
@@ -49,9 +48,9 @@ class FigureJoMA:
         out: directory for the picture, joma.npz and .json, and the stored sweeps, which resume.
     """
 
-    steps: int = 1999
-    dense_steps: int = 20_000
-    dense_seeds: int = 2
+    steps: Steps = 1999
+    dense_steps: Steps = 20_000
+    dense_seeds: Count = 2
     out: Path = Path("out/joma")
 
     def sweeps(self) -> dict[str, Sweep]:
@@ -61,19 +60,12 @@ class FigureJoMA:
             f"growth/{engine}": Sweep({"seed": {"range": 1}}, GROWTH, engine, record, 200)
             for engine in ("simulation", "erf")
         }
-        found |= entropy.sweeps(self.dense_steps, self.dense_seeds)
-        return found
+        return found | entropy.sweeps(self.dense_steps, self.dense_seeds)
 
 
 def run(config: FigureJoMA) -> list[Path]:
     """Compute or resume, print the tables, draw and write."""
-    checks.steps("steps", config.steps)
-    output.check_directory(config.out)
-    wanted = config.sweeps()
-    for sweep in wanted.values():
-        sweep.check()
-    hosts.use_all_cores()
-    found = {name: run_sweep(s, config.out / name).load() for name, s in wanted.items()}
+    found = computed(config)
     along: dict[Frequencies, tuple[np.ndarray, np.ndarray]] = {
         kind: invariance(fig2(kind), config.steps) for kind in SEQUENCES
     }
@@ -83,9 +75,7 @@ def run(config: FigureJoMA) -> list[Path]:
     print("\n".join(lines))
     figure = draw(found, along, course)
     arrays = {f"{kind}/correlation": values for kind, (_, values) in along.items()}
-    arrays |= {f"toy/{name}": values for name, values in course.items()}
-    for name, dataset in found.items():
-        arrays |= {f"{name}/{each}": dataset[each].values for each in dataset.data_vars}
+    arrays |= {"toy": course, **found}
     return output.write(config.out, "joma", figure=figure, arrays=arrays, report={"lines": lines})
 
 
@@ -138,11 +128,8 @@ def invariance_lines(along: dict[Frequencies, tuple[np.ndarray, np.ndarray]]) ->
     return lines
 
 
-def plot_invariance(
-    along: dict[Frequencies, tuple[np.ndarray, np.ndarray]], ax: Axes | None = None
-) -> Axes:
+def plot_invariance(along: dict[Frequencies, tuple[np.ndarray, np.ndarray]], ax: Axes) -> Axes:
     """Correlation of both sides of Theorem 1 over training."""
-    ax = ax or plt.gca()
     for i, (kind, (times, values)) in enumerate(along.items()):
         ax.plot(times[1:], values[1:], color=drawing.colour(i), lw=2, label=SEQUENCES[kind])
     ax.axhline(1, color="k", ls="--", lw=1, label="Theorem 1")
@@ -150,9 +137,8 @@ def plot_invariance(
     return entropy.finished(ax, "correlation of $z$ and Theorem 1")
 
 
-def plot_growth(found: dict[str, xr.Dataset], ax: Axes | None = None) -> Axes:
+def plot_growth(found: dict[str, xr.Dataset], ax: Axes) -> Axes:
     """Weights of tokens over training under exp attention, with Theorem 2."""
-    ax = ax or plt.gca()
     trained, theory = (found[f"growth/{e}"].isel(seed=0) for e in ("simulation", "erf"))
     tokens = np.argsort(-trained.weight.isel(time=-1).values)[[0, 3, 6, 9]]
     for i, token in enumerate(tokens):

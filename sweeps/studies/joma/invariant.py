@@ -7,20 +7,18 @@ queries, of which only the sum obeys it.
 import dataclasses
 from pathlib import Path
 
-import matplotlib.pyplot as plt
 import numpy as np
 import xarray as xr
 from matplotlib.axes import Axes
 from matplotlib.colors import LogNorm
 from matplotlib.figure import Figure
 
-from dynsim import checks
+from dynsim.decoding import Count
 from sweeps import output
 from sweeps.output import drawing
-from sweeps.runner.cluster import hosts
-from sweeps.runner.run import run as run_sweep
 from sweeps.runner.run import valid
 from sweeps.runner.spec import Sweep
+from sweeps.studies.computing import computed
 from sweeps.systems.joma import JoMA
 
 ACTIVATIONS = ("linear", "relu", "tanh", "quadratic")
@@ -54,7 +52,7 @@ class JoMAInvariant:
     common: tuple[int, ...] = (1, 10, 40)
     classes: tuple[int, ...] = (2, 4, 8)
     queries: tuple[int, ...] = (1, 2, 3, 5)
-    seeds: int = 4
+    seeds: Count = 4
     steps: int = 6000
     eta: float = 0.2
     scale: float = 0.03
@@ -62,7 +60,6 @@ class JoMAInvariant:
 
     def sweeps(self) -> dict[str, Sweep]:
         """All that is drawn: a map for each activation, a row of queries for each attention."""
-        checks.integer("seeds", self.seeds, 1)
         rates = {"eta_y": self.eta, "eta_z": self.eta, "scale": self.scale, "steps": self.steps}
         one = JoMA(task="syn", num_queries=1, num_distinct=DISTINCT, **rates)
         several = JoMA(task="syn-medium", activation="tanh", **rates)
@@ -91,21 +88,14 @@ class JoMAInvariant:
 
 def run(config: JoMAInvariant) -> list[Path]:
     """Compute or resume, print the tables, draw and write."""
-    output.check_directory(config.out)
-    wanted = config.sweeps()
-    for sweep in wanted.values():
-        sweep.check()
-    hosts.use_all_cores()
-    found = {name: run_sweep(s, config.out / name).load() for name, s in wanted.items()}
+    found = computed(config)
     maps = {a: map_errors(found[f"map/{a}"]) for a in ACTIVATIONS}
     sums = {kind: query_errors(found[f"queries/{kind}"]) for kind in KINDS}
     lines = [*map_lines(maps), "", *query_lines(sums)]
     print("\n".join(lines))
-    figure = draw(maps)
-    arrays = {f"map/{name}": errors.values for name, errors in maps.items()}
-    arrays |= {f"queries/{k}/{n}": v.values for k, each in sums.items() for n, v in each.items()}
+    arrays = {"map": maps, "queries": sums}
     return output.write(
-        config.out, "joma_invariant", figure=figure, arrays=arrays, report={"lines": lines}
+        config.out, "joma_invariant", figure=draw(maps), arrays=arrays, report={"lines": lines}
     )
 
 
@@ -117,10 +107,7 @@ def draw(maps: dict[str, xr.DataArray]) -> Figure:
         for ax, K in zip(row, classes, strict=True):
             mesh = plot_map(errors.sel(classes_per_query=K), ax)
             ax.set_title(f"{activation}, K = {K}", fontsize=10)
-    for ax in axes[-1]:
-        ax.set_xlabel("temperature T")
-    for ax in axes[:, 0]:
-        ax.set_ylabel("overlap of classes")
+    drawing.outer(axes, "temperature T", "overlap of classes")
     figure.colorbar(mesh, ax=axes, label="error of Theorem 1 over how far z has moved", shrink=0.6)
     return figure
 
@@ -193,9 +180,8 @@ def query_lines(sums: dict[str, dict[str, xr.DataArray]]) -> list[str]:
     return lines
 
 
-def plot_map(errors: xr.DataArray, ax: Axes | None = None):
+def plot_map(errors: xr.DataArray, ax: Axes):
     """Heat map over temperature and overlap, with the errors as numbers; returns the mesh."""
-    ax = ax or plt.gca()
     values = errors.transpose("num_common", "temperature").values
     colours = LogNorm(*SHOWN, clip=True)
     mesh = ax.pcolormesh(values, norm=colours, cmap="cividis")

@@ -10,21 +10,19 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import matplotlib.pyplot as plt
 import numpy as np
 import xarray as xr
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from dynsim import checks
+from dynsim.decoding import Count
 from sweeps import output
 from sweeps.output import drawing
-from sweeps.runner.cluster import hosts
-from sweeps.runner.run import run as run_sweep
 from sweeps.runner.run import valid
 from sweeps.runner.spec import Sweep
+from sweeps.studies.computing import computed
 from sweeps.studies.linear_icl import heads, rests
-from sweeps.studies.options import cell_edges
+from sweeps.studies.options import Several, cell_edges, heat_map
 from sweeps.systems.linear_icl import LinearICL
 
 TIMES = 160
@@ -53,8 +51,8 @@ class LinearICLPlateaus:
 
     scale: tuple[float, float] = (0.02, 1.0)
     ratio: tuple[float, float] = (0.4, 1.0)
-    resolution: int = 24
-    seeds: int = 8
+    resolution: Several = 24
+    seeds: Count = 8
     D: int = 3
     heads: int = 4
     head_counts: tuple[int, ...] = (1, 2, 3, 4, 6, 8)
@@ -75,12 +73,11 @@ class LinearICLPlateaus:
 
     def sweeps(self) -> dict[str, Sweep]:
         """Training and theory over the same runs."""
-        checks.integer("resolution", self.resolution, 2)
         axes: dict[str, Any] = {
             name: {"logspace": [*getattr(self, name), self.resolution]}
             for name in ("scale", "ratio")
         }
-        axes["seed"] = {"range": checks.integer("seeds", self.seeds, 1)}
+        axes["seed"] = {"range": self.seeds}
         training = self.training()
         counts = {"heads": self.head_counts, **{name: axes[name] for name in ("ratio", "seed")}}
         small = dataclasses.replace(training, scale=self.scale[0])
@@ -93,20 +90,14 @@ class LinearICLPlateaus:
 
 def run(config: LinearICLPlateaus) -> list[Path]:
     """Compute or resume, say how often theory counts right, draw and write."""
-    output.check_directory(config.out)
-    wanted = config.sweeps()
-    for sweep in wanted.values():
-        sweep.check()
-    hosts.use_all_cores()
-    found = {name: run_sweep(s, config.out / name).load() for name, s in wanted.items()}
+    found, wanted = computed(config), config.sweeps()
     read = {name: measured(ds, wanted[name]) for name, ds in found.items()}
     trained, theory = read["simulation"], read["scalar"]
     same = trained.plateaus == theory.plateaus
     late = lateness(read)
     print("\n".join([*table(same, late), *heads.table(read, config.D)]))
+    arrays = {**read, **{name: trained[name] for name in ("scale", "ratio")}}
     figure = draw(config, read)
-    arrays = {f"{name}/{x}": ds[x].values for name, ds in read.items() for x in ds.data_vars}
-    arrays |= {name: trained[name].values for name in ("scale", "ratio")}
     return output.write(config.out, "linear_icl_plateaus", figure=figure, arrays=arrays)
 
 
@@ -183,13 +174,11 @@ def measured(dataset: xr.Dataset, sweep: Sweep) -> xr.Dataset:
     )
 
 
-def plot_map(values: xr.DataArray, ax: Axes | None = None, **options):
+def plot_map(values: xr.DataArray, ax: Axes, **options):
     """Heat map over scale and ratio; returns the mesh, for a colour bar."""
-    ax = ax or plt.gca()
-    edges = cell_edges(values.scale, "log"), cell_edges(values.ratio, "log")
-    mesh = ax.pcolormesh(*edges, values.transpose("ratio", "scale"), rasterized=True, **options)
+    mesh = heat_map(ax, values.transpose("scale", "ratio"), "log", **options)
     ax.set(xscale="log", yscale="log")
-    ticks = [t for t in (0.3, 0.4, 0.5, 0.6, 0.8, 1.0) if edges[1][0] <= t <= edges[1][-1]]
-    ax.set_yticks(ticks, [f"{t:g}" for t in ticks])
+    low, *_, high = cell_edges(values.ratio, "log")
     ax.minorticks_off()
+    drawing.ticks(ax.yaxis, (t for t in (0.3, 0.4, 0.5, 0.6, 0.8, 1.0) if low <= t <= high))
     return mesh

@@ -4,21 +4,19 @@ import dataclasses
 from pathlib import Path
 from typing import Any
 
-import matplotlib.pyplot as plt
 import numpy as np
 import xarray as xr
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import NullFormatter
 
-from dynsim import checks
+from dynsim.decoding import Count, CountOrInf, Steps
 from odes.linear_icl.plateaus import plateaus
 from sweeps import output
 from sweeps.output import drawing
-from sweeps.runner.cluster import hosts
-from sweeps.runner.run import run as run_sweep
 from sweeps.runner.run import valid
 from sweeps.runner.spec import Sweep
+from sweeps.studies.computing import computed
 from sweeps.studies.linear_icl import rests
 from sweeps.systems.linear_icl import LinearICL
 
@@ -43,16 +41,15 @@ class FigureLinearICL:
             resume.
     """
 
-    seeds: int = 6
-    batch: int | float = 256
-    steps: int = 16_000
+    seeds: Count = 6
+    batch: CountOrInf = 256
+    steps: Steps = 16_000
     scale: float = 0.02
-    rank_steps: int = 60_000
+    rank_steps: Steps = 60_000
     out: Path = Path("out/linear_icl")
 
     def sweeps(self) -> dict[str, Sweep]:
         """All that is drawn, by panel and engine."""
-        checks.integer("seeds", self.seeds, 1)
         infinite = float("inf")
         separate = LinearICL(batch=self.batch, steps=self.steps, scale=self.scale)
         ranked = LinearICL(D=8, heads=9, eta=1.0, steps=self.rank_steps, batch=infinite)
@@ -74,24 +71,14 @@ class FigureLinearICL:
 
 def run(config: FigureLinearICL) -> list[Path]:
     """Compute or resume, print the times of escape, draw and write."""
-    output.check_directory(config.out)
-    wanted = config.sweeps()
-    for sweep in wanted.values():
-        sweep.check()
-    hosts.use_all_cores()
-    found = {name: run_sweep(s, config.out / name).load() for name, s in wanted.items()}
+    found, wanted = computed(config), config.sweeps()
     trained = {name: wanted[f"{name}/simulation"].run for name in ("merged", "separate", "ranks")}
     rate = {name: 2 * float(run.make_optimizer().eta) for name, run in trained.items()}
     level = {name: np.asarray(plateaus(run.make_task())) for name, run in trained.items()}
     table = [*escape_table(found, rate["separate"], level["separate"]), "", same_line(found)]
     print("\n".join(table))
     figure = draw(found, rate, level)
-    arrays = {
-        f"{name}/{each}": values.values
-        for name, dataset in found.items()
-        for each, values in dataset.data_vars.items()
-    }
-    arrays |= {f"{name}/plateaus": values for name, values in level.items()}
+    arrays = {**found, **{f"{name}/plateaus": values for name, values in level.items()}}
     return output.write(
         config.out, "linear_icl", figure=figure, arrays=arrays, report={"escapes": table}
     )
@@ -140,10 +127,9 @@ def same_line(found: dict[str, xr.Dataset]) -> str:
     )
 
 
-def plot_merged(found: dict[str, xr.Dataset], rate: float, ax: Axes | None = None) -> Axes:
+def plot_merged(found: dict[str, xr.Dataset], rate: float, ax: Axes) -> Axes:
     """Loss of merged attention and of its network on white inputs over time, with eq. 10, by
     starting scale."""
-    ax = ax or plt.gca()
     trained, network, theory = (
         found[name].isel(seed=0)
         for name in ("merged/simulation", "network/simulation", "merged/sigmoid")
@@ -162,11 +148,8 @@ def plot_merged(found: dict[str, xr.Dataset], rate: float, ax: Axes | None = Non
     return _finished(ax, "mean square error")
 
 
-def plot_separate(
-    found: dict[str, xr.Dataset], rate: float, level: np.ndarray, ax: Axes | None = None
-) -> Axes:
+def plot_separate(found: dict[str, xr.Dataset], rate: float, level: np.ndarray, ax: Axes) -> Axes:
     """Loss of separate heads over time, run by run, with their flows and the plateaus."""
-    ax = ax or plt.gca()
     trained, flow = found["separate/simulation"], found["separate/plain"]
     for seed in range(trained.sizes["seed"]):
         label = "training, a colour a seed" if seed == 0 else None
@@ -179,9 +162,8 @@ def plot_separate(
     return _levels(ax, trained, rate, level)
 
 
-def plot_components(found: dict[str, xr.Dataset], rate: float, ax: Axes | None = None) -> Axes:
+def plot_components(found: dict[str, xr.Dataset], rate: float, ax: Axes) -> Axes:
     """Shares of the principal components that the first run has learned, with eq. 21."""
-    ax = ax or plt.gca()
     trained, theory = (found[f"separate/{e}"].isel(seed=0) for e in ("simulation", "scalar"))
     for d in range(trained.sizes["component"]):
         how = {"color": drawing.colour(d), "label": f"component {d + 1}", **drawing.TRAINED}
@@ -195,9 +177,8 @@ def plot_components(found: dict[str, xr.Dataset], rate: float, ax: Axes | None =
     return ax
 
 
-def plot_ranks(dataset: xr.Dataset, rate: float, level: np.ndarray, ax: Axes | None = None) -> Axes:
+def plot_ranks(dataset: xr.Dataset, rate: float, level: np.ndarray, ax: Axes) -> Axes:
     """Loss over time by the rank of nine heads, at D = 8, with the plateaus."""
-    ax = ax or plt.gca()
     for i, rank in enumerate(RANKS):
         curve = dataset.sel(rank=rank).isel(seed=0)
         how: dict[str, Any] = {"color": drawing.colour(i), "label": f"training, rank {rank}"}

@@ -6,6 +6,7 @@ import numpy as np
 from jaxtyping import Float, Int
 
 from odes.linear_icl.plateaus import plateaus
+from sweeps.studies.options import crossings
 from sweeps.systems.linear_icl import LinearICL
 
 NEAR = 0.02
@@ -46,10 +47,5 @@ def escapes(
     """(..., D) first times at which losses are halfway from each plateau to the next, linear
     between the recorded times; NaN where they never are, or are so from the start."""
     middle = (level[..., 1:] + level[..., :-1]) / 2
-    below = loss[..., None, :] < middle[..., None]
-    at = np.maximum(np.argmax(below, axis=-1), 1)
-    curve = np.broadcast_to(loss[..., None, :], below.shape)
-    high, low = (np.take_along_axis(curve, (at - k)[..., None], -1)[..., 0] for k in (1, 0))
-    share = (high - middle) / np.where(high > low, high - low, 1)
-    reached = times[at - 1] + share * (times[at] - times[at - 1])
-    return np.where(below.any(-1) & ~below[..., 0], reached, np.nan)
+    curves = np.broadcast_to(loss[..., None, :], (*middle.shape, times.size))
+    return crossings(times, curves, middle)

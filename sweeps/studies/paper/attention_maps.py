@@ -4,7 +4,7 @@ same on the optimiser's flow."""
 import dataclasses
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Literal
+from typing import ClassVar, Literal
 
 import matplotlib.pyplot as plt
 import numpy as np
@@ -14,60 +14,67 @@ from matplotlib.colors import LogNorm
 from matplotlib.figure import Figure
 
 from sweeps import output
-from sweeps.runner.cluster import hosts
+from sweeps.output import drawing
 from sweeps.runner.files import load
-from sweeps.runner.run import run as run_sweep
 from sweeps.runner.run import valid
+from sweeps.runner.spec import Sweep
+from sweeps.studies.computing import computed
 
 FLOWS = {"fig4": "matched", "fig5": "matched-adam"}
 """The flow that describes the optimiser of each figure, with T and batch infinite."""
 
 
+class _Maps:
+    """What both figures have."""
+
+    name: ClassVar[Literal["fig4", "fig5"]]
+
+    def sweeps(self) -> dict[str, Sweep]:
+        """Training, and the flow that describes it."""
+        sweep = load(self.name)
+        axes = {axis: values for axis, values in sweep.axes.items() if axis != "seed"}
+        flow = dataclasses.replace(sweep, engine=FLOWS[self.name], axes=axes)
+        return {"simulation": sweep, "flow": flow}
+
+
 @dataclasses.dataclass(frozen=True)
-class Figure4:
+class Figure4(_Maps):
     """Attention c_n of each class by SGD with momentum and on its flow, eta_Y = 1 and 10.
 
     Attributes:
         out: directory for the picture, fig4.npz and the stored sweeps.
     """
 
+    name = "fig4"
     out: Path = Path("out/fig4")
 
 
 @dataclasses.dataclass(frozen=True)
-class Figure5:
+class Figure5(_Maps):
     """Attention c_n of each class by Adam and on Adam's flow, rates 0.1, 0.5 and 1.
 
     Attributes:
         out: directory for the picture, fig5.npz and the stored sweeps.
     """
 
+    name = "fig5"
     out: Path = Path("out/fig5")
 
 
 def run(config: Figure4 | Figure5) -> list[Path]:
     """Run or resume the sweeps, draw and write the figure."""
-    name: Literal["fig4", "fig5"] = "fig4" if isinstance(config, Figure4) else "fig5"
-    sweep = load(name)
-    output.check_directory(config.out)
-    hosts.use_all_cores()
-    without_seeds = {axis: values for axis, values in sweep.axes.items() if axis != "seed"}
-    flow = dataclasses.replace(sweep, engine=FLOWS[name], axes=without_seeds)
-    found = {
-        "training": run_sweep(sweep, config.out / "simulation").isel(seed=0).load(),
-        "flow": valid(run_sweep(flow, config.out / "flow")).load(),
-    }
-    task = sweep.run.make_task()
-    used = np.flatnonzero(np.asarray(task.probs).any(0))
+    stored, run_of = computed(config), config.sweeps()["simulation"].run
+    found = {"training": stored["simulation"].isel(seed=0), "flow": valid(stored["flow"])}
+    used = np.flatnonzero(np.asarray(run_of.make_task().probs).any(0))
     arrays = {
-        "attention": found["training"].attention.values,
-        "attention_flow": found["flow"].attention.values,
-        "eta_y": found["training"].eta_y.values,
-        "time": found["training"].time.values,
+        "attention": found["training"].attention,
+        "attention_flow": found["flow"].attention,
+        "eta_y": found["training"].eta_y,
+        "time": found["training"].time,
         "tokens_drawn": used,
     }
-    figure = draw(found, used, float(np.asarray(sweep.run.numbers()["eta_z"])))
-    return output.write(config.out, name, figure=figure, arrays=arrays)
+    figure = draw(found, used, float(np.asarray(run_of.numbers()["eta_z"])))
+    return output.write(config.out, config.name, figure=figure, arrays=arrays)
 
 
 def draw(found: Mapping[str, xr.Dataset], used: np.ndarray, eta_z: float) -> Figure:
@@ -76,15 +83,8 @@ def draw(found: Mapping[str, xr.Dataset], used: np.ndarray, eta_z: float) -> Fig
     rates = found["training"].eta_y.values
     classes = found["training"].sizes["class"]
     rows = [(source, n) for n in range(classes) for source in found]
-    figure, axes = plt.subplots(
-        len(rows),
-        len(rates),
-        figsize=(1.2 + 3 * len(rates), 0.4 + 1.8 * len(rows)),
-        layout="constrained",
-        sharex=True,
-        sharey=True,
-        squeeze=False,
-    )
+    width, height = 3 + 1.2 / len(rates), 1.8 + 0.4 / len(rows)
+    figure, axes = drawing.panels(len(rows), len(rates), width, height, sharex=True, sharey=True)
     for row, (source, n) in zip(axes, rows, strict=True):
         for ax, rate in zip(row, rates, strict=True):
             panel = found[source].sel(eta_y=rate)
@@ -92,20 +92,16 @@ def draw(found: Mapping[str, xr.Dataset], used: np.ndarray, eta_z: float) -> Fig
             mesh = plot(panel.attention.isel({"class": n, "token": used}), ax=ax)
             rates_used = rf"$\eta_Y = {rate:g}$, $\eta_Z = {other:g}$"
             ax.set_title(f"{source}, class {n}, {rates_used}", fontsize="small")
-    for ax in axes[-1]:
-        ax.set_xlabel("optimiser step (recorded ones)")
-    for ax in axes[:, 0]:
-        ax.set_ylabel("token")
+    drawing.outer(axes, "optimiser step (recorded ones)", "token")
     label = "attention $c_{nl}$ (grey: token is not in the class)"
     figure.colorbar(mesh, ax=axes, label=label, extend="min", aspect=40)
     return figure
 
 
-def plot(attention: xr.DataArray, ax: Axes | None = None):
+def plot(attention: xr.DataArray, ax: Axes):
     """Heat map of attention (time, token), on a logarithmic colour scale: the snap to a few
     tokens spans orders of magnitude. Tokens without attention at the first time, which are not in
     the class, are grey. Returns the mesh, for a colour bar."""
-    ax = ax or plt.gca()
     absent = np.broadcast_to(attention.isel(time=0).values == 0, attention.shape)
     values = np.ma.array(np.clip(attention.values, 1e-4, 1), mask=absent).T
     columns = np.arange(attention.sizes["time"])

@@ -6,7 +6,6 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import NamedTuple
 
-import matplotlib.pyplot as plt
 import numpy as np
 import xarray as xr
 from jaxtyping import Float
@@ -14,15 +13,17 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from dynsim import checks
+from dynsim.decoding import Count
 from dynsim.transformer.observables import uniform_entropy
 from sweeps import output
 from sweeps.output import drawing
-from sweeps.runner.cluster import hosts
-from sweeps.runner.run import run as run_sweep
 from sweeps.runner.run import valid
 from sweeps.runner.spec import Sweep
+from sweeps.studies.computing import computed
+from sweeps.studies.options import line
 from sweeps.systems.transformer.settings import TextFigure, TextTraining, describe
 
+RECORD = ("loss", "entropy", "top", "change")
 RECORDS = 20
 """Intervals, evenly spaced, between the records of a run."""
 SIGNIFICANT = 2.0
@@ -41,13 +42,23 @@ class Figure10(TextFigure):
     """
 
     eta: tuple[float, ...] = (1.0, 2.0, 3.0, 4.0, 5.0)
-    seeds: int = 5
+    seeds: Count = 5
     layers: int = 1
     out: Path = Path("out/fig10")
 
     def training(self) -> TextTraining:
         """The run of which every point is a variation."""
         return self.variation(layers=self.layers)
+
+    def sweeps(self) -> dict[str, Sweep]:
+        """The runs of all rates."""
+        checks.integer("steps", self.steps, RECORDS)
+        if len(set(self.eta)) < 2:
+            raise ValueError(f"eta = {self.eta}: needs at least two different learning rates")
+        checks.real("eta", self.eta, 0, open_minimum=True)
+        times = tuple(np.unique(np.linspace(0, self.steps, RECORDS + 1).astype(int)).tolist())
+        axes = {"eta": list(self.eta), "seed": {"range": self.seeds}}
+        return {"simulation": Sweep(axes, self.training(), "simulation", RECORD, times)}
 
 
 class Trend(NamedTuple):
@@ -75,20 +86,8 @@ class Trend(NamedTuple):
 
 def run(config: Figure10) -> list[Path]:
     """Run or resume the sweep, fit the line, draw and write the figure."""
-    checks.integer("seeds", config.seeds, 1)
-    checks.integer("steps", config.steps, RECORDS)
-    if len(set(config.eta)) < 2:
-        raise ValueError(f"eta = {config.eta}: needs at least two different learning rates")
-    checks.real("eta", config.eta, 0, open_minimum=True)
-    output.check_directory(config.out)
-    hosts.use_all_cores()
-    times = tuple(np.unique(np.linspace(0, config.steps, RECORDS + 1).astype(int)).tolist())
-    axes = {"eta": list(config.eta), "seed": {"range": config.seeds}}
-    sweep = Sweep(
-        axes, config.training(), "simulation", ("loss", "entropy", "top", "change"), times
-    )
-    data = run_sweep(sweep, config.out / "simulation").load()
-    entropy = valid(data)["entropy"].transpose("eta", "seed", "time")
+    data = valid(computed(config)["simulation"]).transpose("eta", "seed", "time", ...)
+    entropy = data["entropy"]
     rates = data["eta"].values
     final = entropy.isel(time=-1).values
     found = {
@@ -96,20 +95,14 @@ def run(config: Figure10) -> list[Path]:
         "equal eta-time": trend(rates, at_equal_progress(entropy)),
     }
     diverged = int(np.isnan(final).sum())
-    for name, line in found.items():
-        print(f"entropy against the learning rate, {name}: {line}")
+    for name, fitted in found.items():
+        print(f"entropy against the learning rate, {name}: {fitted}")
     print(f"{diverged} of {final.size} runs diverged")
-    arrays = {n: valid(data)[n].transpose("eta", "seed", "time").values for n in sweep.names}
-    arrays |= {"eta": rates, "time": data["time"].values}
-    report = {name: line._asdict() for name, line in found.items()}
+    arrays = {name: data[name] for name in (*RECORD, "eta", "time")}
+    report = {name: fitted._asdict() for name, fitted in found.items()}
     report |= {"diverged": diverged, "final_entropy": final}
-    return output.write(
-        config.out,
-        "fig10",
-        figure=draw(config, entropy, found),
-        arrays=arrays,
-        report=output.as_json(report),
-    )
+    figure = draw(config, entropy, found)
+    return output.write(config.out, "fig10", figure=figure, arrays=arrays, report=report)
 
 
 def draw(config: Figure10, entropy: xr.DataArray, found: Mapping[str, Trend]) -> Figure:
@@ -134,13 +127,8 @@ def trend(rates: Float[np.ndarray, " R"], entropy: Float[np.ndarray, "R S"]) -> 
     x, y = x[~np.isnan(y)], y[~np.isnan(y)]
     if len(y) < 3 or np.ptp(x) == 0:
         return Trend(math.nan, math.nan, math.nan, len(y), False)
-    centred = x - x.mean()
-    slope = centred @ y / (centred @ centred)
-    intercept = y.mean() - slope * x.mean()
-    residual = y - intercept - slope * x
-    error = np.sqrt(residual @ residual / (len(y) - 2) / (centred @ centred))
-    falls = slope + SIGNIFICANT * error < 0
-    return Trend(float(slope), float(error), float(intercept), len(y), bool(falls))
+    found = line(x, y)
+    return Trend(*found, len(y), bool(found.slope + SIGNIFICANT * found.error < 0))
 
 
 def at_equal_progress(entropy: xr.DataArray) -> Float[np.ndarray, "R S"]:
@@ -157,21 +145,20 @@ def at_equal_progress(entropy: xr.DataArray) -> Float[np.ndarray, "R S"]:
 def plot(
     rates: Float[np.ndarray, " R"],
     entropy: Float[np.ndarray, "R S"],
-    line: Trend,
+    fit: Trend,
     bound: float,
-    ax: Axes | None = None,
+    ax: Axes,
 ) -> Axes:
     """Runs as dots, their mean and standard deviation, and the line; `bound` is the entropy of
     uniform attention."""
-    ax = ax or plt.gca()
     ax.plot(np.repeat(rates, entropy.shape[1]), entropy.ravel(), ".", color="grey", label="runs")
     rows = [row[~np.isnan(row)] for row in entropy]
     mean = [row.mean() if row.size else np.nan for row in rows]
     spread = [row.std(ddof=1) if row.size > 1 else 0.0 for row in rows]
     style = {"fmt": "o", "capsize": 4, "color": drawing.colour(0)}
     ax.errorbar(rates, mean, spread, label="mean, standard deviation", **style)
-    fitted = line.intercept + line.slope * rates
-    ax.plot(rates, fitted, "--", color=drawing.colour(1), label=str(line))
+    fitted = fit.intercept + fit.slope * rates
+    ax.plot(rates, fitted, "--", color=drawing.colour(1), label=str(fit))
     ax.axhline(bound, color="black", lw=0.8, ls=":", label="uniform attention")
     ax.set(xlabel=r"learning rate $\eta$ (1/step)", ylabel="entropy of attention (nat)")
     ax.legend(fontsize="small")
@@ -179,19 +166,16 @@ def plot(
     return ax
 
 
-def plot_over_time(entropy: xr.DataArray, ax: Axes | None = None) -> Axes:
+def plot_over_time(entropy: xr.DataArray, ax: Axes) -> Axes:
     """Mean over seeds and its spread against eta times steps, a colour for each rate."""
-    ax = ax or plt.gca()
     colours = drawing.shades(entropy.sizes["eta"])
     for one, colour in zip(entropy, colours, strict=True):
         rate = float(one["eta"])
         runs = one.dropna("seed")
         if not runs.sizes["seed"]:
             continue
-        progress, mean = rate * one["time"], runs.mean("seed")
-        spread = runs.std("seed", ddof=min(1, runs.sizes["seed"] - 1))
-        ax.plot(progress, mean, color=colour, label=rf"$\eta = {rate:g}$")
-        ax.fill_between(progress, mean - spread, mean + spread, color=colour, alpha=0.2, lw=0)
+        style = {"color": colour, "label": rf"$\eta = {rate:g}$"}
+        drawing.band(ax, rate * one["time"], runs, style)
     ax.set(xlabel=r"$\eta\,\times$ steps", ylabel="entropy of attention (nat)")
     if ax.lines:
         ax.legend(fontsize="small")

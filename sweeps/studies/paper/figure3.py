@@ -9,11 +9,9 @@ import dataclasses
 from collections.abc import Mapping
 from pathlib import Path
 
-import matplotlib.pyplot as plt
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.lines import Line2D
 
 from dynsim import checks
 from dynsim.precision import precision
@@ -56,17 +54,14 @@ def run(config: Figure3) -> list[Path]:
     for field in ("eta_y", "eta_z", "end", "c0"):
         checks.real(field, getattr(config, field), 0, open_minimum=True)
     checks.real("f", config.f, 0, 1, open_minimum=True)
-    t = np.linspace(0, config.end, 701)
-    lower, upper, snaps = [], [], []
+    t, rates = np.linspace(0, config.end, 701), np.array(config.eta_y)
     with precision("float64"):
-        for eta_y in config.eta_y:
-            B = growth.bound(t, eta_y, config.eta_z, K, M, c0=config.c0, clock="paper")
-            bounds = growth.growth_factor_bounds(config.f, B)
-            lower.append(bounds.lower)
-            upper.append(bounds.upper)
-            snaps.append(decoder.stages(eta_y, K, M).snap)
-    data = {"t": t, "lower": np.stack(lower), "upper": np.stack(upper), "t0": np.array(snaps)}
-    arrays = {"eta_y": np.array(config.eta_y), **data}
+        B = growth.bound(t[None], rates[:, None], config.eta_z, K, M, c0=config.c0, clock="paper")
+        bounds = growth.growth_factor_bounds(config.f, B)
+        snaps = decoder.stages(rates, K, M).snap
+    data = {"t": t, "lower": bounds.lower, "upper": bounds.upper, "t0": snaps}
+    data = {name: np.asarray(values) for name, values in data.items()}
+    arrays = {"eta_y": rates, **data}
     return output.write(config.out, "fig3", figure=draw(config, data), arrays=arrays)
 
 
@@ -87,10 +82,9 @@ def plot(
     lower: np.ndarray,
     upper: np.ndarray,
     t0: np.ndarray,
-    ax: Axes | None = None,
+    ax: Axes,
 ) -> Axes:
     """Upper bound (solid) and lower bound (dashed) of chi; dotted lines at the transitions."""
-    ax = ax or plt.gca()
     curves = zip(rates, lower, upper, t0, drawing.shades(len(rates)), strict=True)
     for eta_y, low, high, snap, colour in curves:
         ax.plot(t, high, color=colour, label=rf"$\eta_Y = {eta_y:g}$, $t_0 = {snap:.0f}$")
@@ -99,12 +93,11 @@ def plot(
     ax.set(xlabel="optimiser steps $t$", ylabel=r"growth factor $\chi$", xlim=(0, t[-1]))
     ax.set_yscale("log")
     rates_drawn, _ = ax.get_legend_handles_labels()
-    lines = {
-        "upper bound $e^{2B}$": "-",
-        "lower bound $e^{2 f^2 B}$": "--",
-        "transition $t_0$": ":",
-    }
-    kinds = [Line2D([], [], color="k", ls=ls, label=label) for label, ls in lines.items()]
+    kinds = [
+        drawing.key("upper bound $e^{2B}$"),
+        drawing.key("lower bound $e^{2 f^2 B}$", ls="--"),
+        drawing.key("transition $t_0$", ls=":"),
+    ]
     ax.legend(handles=[*rates_drawn, *kinds], loc="upper left", bbox_to_anchor=(1.01, 1))
     ax.grid(alpha=0.25)
     return ax

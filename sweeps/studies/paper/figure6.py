@@ -1,30 +1,25 @@
 """Fig. 6 of Scan and Snap: entropy of attention against eta_Y / eta_Z, with theory beside it."""
 
-import csv
 import dataclasses
-import io
 import itertools
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-import matplotlib.pyplot as plt
 import numpy as np
 import xarray as xr
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.lines import Line2D
 
-from dynsim import checks
+from dynsim.decoding import Count
 from sweeps import output
 from sweeps.output import drawing
-from sweeps.runner.cluster import hosts
-from sweeps.runner.files import load
-from sweeps.runner.run import run as run_sweep
 from sweeps.runner.run import valid
 from sweeps.runner.spec import Sweep
-from sweeps.studies.options import Queries, queries
+from sweeps.studies.computing import computed, fig6
+from sweeps.studies.options import Queries
+from sweeps.studies.paper.published import published
 from sweeps.systems.yz.scatter import DRIFT, STD
 
 TRAINING, THEORY = "simulation", "spread"
@@ -51,7 +46,7 @@ class Figure6:
     """
 
     num_queries: Queries = ("1,3,5,10",)
-    seeds: int = 10
+    seeds: Count = 10
     training: bool = True
     theory: bool = True
 
@@ -63,35 +58,23 @@ class Figure6:
             return (TRAINING,)
         return (TRAINING, THEORY, *LIMITS) if self.training else (THEORY,)
 
+    def sweeps(self) -> dict[str, Sweep]:
+        """All that is drawn, by engine."""
+        sweep = fig6(self.num_queries, self.seeds)
+        return {engine: variant(sweep, engine) for engine in self.engines()}
+
     out: Path = Path("out/fig6")
 
 
 def run(config: Figure6) -> list[Path]:
     """Run or resume the sweeps, draw and write the figure and its table."""
-    checks.integer("seeds", config.seeds, 1)
-    overrides = [
-        f"axes.num_queries = {queries(config.num_queries)}",
-        f"axes.seed = {{ range = {config.seeds} }}",
-    ]
-    sweep = load("fig6", overrides)
-    wanted = {engine: variant(sweep, engine) for engine in config.engines()}
-    for each in wanted.values():
-        each.check()
-    output.check_directory(config.out)
-    hosts.use_all_cores()
-    found = {
-        engine: valid(run_sweep(each, config.out / engine)).load()
-        for engine, each in wanted.items()
-    }
-    known = published()
+    found = {engine: valid(dataset) for engine, dataset in computed(config).items()}
+    known, entropy = published(), next(iter(found.values())).entropy
     print("\n".join(summary(found, known)))
-    return output.write(
-        config.out,
-        "fig6",
-        figure=draw(found, known),
-        arrays=arrays(found),
-        text={"csv": table(found, known)},
-    )
+    arrays = {str(dim): entropy[dim] for dim in entropy.dims}
+    arrays |= {f"{engine}/entropy": dataset.entropy for engine, dataset in found.items()}
+    text = {"csv": table(found, known)}
+    return output.write(config.out, "fig6", figure=draw(found, known), arrays=arrays, text=text)
 
 
 def draw(found: Mapping[str, xr.Dataset], known: Cells) -> Figure:
@@ -108,10 +91,7 @@ def draw(found: Mapping[str, xr.Dataset], known: Cells) -> Figure:
     shown = {
         text: style for engine, (text, *style) in STYLES.items() if engine in (*found, "known")
     }
-    handles += [
-        Line2D([], [], color="k", ls=style, marker=marker, mfc="none")
-        for style, marker in shown.values()
-    ]
+    handles += [drawing.key("", ls=ls, marker=mark, mfc="none") for ls, mark in shown.values()]
     columns = int(width // LEGEND_COLUMN)
     figure.legend(handles, [*labels, *shown], loc="outside lower center", ncols=columns)
     return figure
@@ -139,9 +119,8 @@ def variant(sweep: Sweep, engine: str) -> Sweep:
     return dataclasses.replace(sweep, engine=engine, record=("entropy",), rtol=rtol)
 
 
-def plot(found: Mapping[str, xr.Dataset], known: Cells, ax: Axes | None = None) -> Axes:
+def plot(found: Mapping[str, xr.Dataset], known: Cells, ax: Axes) -> Axes:
     """One panel: training and theory with their spread over seeds, and published means."""
-    ax = ax or plt.gca()
     first = next(iter(found.values())).entropy
     colours = drawing.shades(first.sizes["eta_z"])
     ratio = first.ratio.values
@@ -245,28 +224,9 @@ def table(found: Mapping[str, xr.Dataset], known: Cells) -> str:
     for engine, name in LIMITS.items():
         if engine in found:
             columns[f"{name}mean"], columns[f"{name}std"] = trained(found[engine])
-    text = io.StringIO()
-    writer = csv.writer(text, lineterminator="\n")
-    first = next(iter(found.values()))
-    writer.writerow([*Cell._fields, *columns, "published_mean", "published_std"])
-    for cell in cells(first):
+    rows: list[Sequence[object]] = [(*Cell._fields, *columns, "published_mean", "published_std")]
+    for cell in cells(next(iter(found.values()))):
         at = [values.sel(cell._asdict()).item() for values in columns.values()]
         row = [value if isinstance(value, int) else f"{value:.6f}" for value in at]
-        writer.writerow([*cell, *row, *known.get(cell, ("", ""))])
-    return text.getvalue()
-
-
-def published() -> dict[tuple[float, float, float], tuple[float, float]]:
-    """Published mean and standard deviation over 10 seeds by (num_queries, eta_z, ratio), for the
-    cells that are known."""
-    with Path(__file__).with_name("published_fig6.csv").open() as file:
-        rows = list(csv.DictReader(file))
-    numbers = [{name: float(value) for name, value in row.items()} for row in rows]
-    return {(n["num_queries"], n["eta_z"], n["ratio"]): (n["mean"], n["std"]) for n in numbers}
-
-
-def arrays(found: Mapping[str, xr.Dataset]) -> dict[str, np.ndarray]:
-    """Plotted arrays and their axes by name."""
-    first = next(iter(found.values()))
-    named = {str(dim): first[dim].values for dim in first.entropy.dims}
-    return named | {f"{engine}/entropy": ds.entropy.values for engine, ds in found.items()}
+        rows.append([*cell, *row, *known.get(cell, ("", ""))])
+    return output.as_csv(rows)

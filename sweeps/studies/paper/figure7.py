@@ -14,12 +14,12 @@ from matplotlib.colors import LogNorm
 from matplotlib.figure import Figure
 
 from dynsim import Status, checks
+from dynsim.decoding import Count
 from dynsim.transformer.observables import uniform_entropy
 from sweeps import output
 from sweeps.output import drawing
-from sweeps.runner.cluster import hosts
-from sweeps.runner.run import run as run_sweep
 from sweeps.runner.spec import Sweep
+from sweeps.studies.computing import computed
 from sweeps.systems.transformer.settings import TextFigure, TextTraining, describe
 
 RECORD = ("loss", "entropy", "layer_entropy", "layer_top", "layer_change", "attention")
@@ -49,42 +49,42 @@ class Figure7(TextFigure):
     prompt: int = 100
     layers: tuple[int, ...] = (1, 3)
     eta: float = 5.0
-    seeds: int = 3
+    seeds: Count = 3
     out: Path = Path("out/fig7")
 
     def training(self, layers: int) -> TextTraining:
         """The run with so many layers."""
         return self.variation(layers=layers, eta=self.eta, prompt=self.prompt)
 
+    def sweeps(self) -> dict[str, Sweep]:
+        """All that is drawn, by number of layers, with records evenly spaced over training."""
+        checks.integer("steps", self.steps, RECORDS)
+        if not self.layers:
+            raise ValueError("layers = (): needs at least one number of layers")
+        times = tuple(np.unique(np.linspace(0, self.steps, RECORDS + 1).astype(int)).tolist())
+        axes = {"seed": {"range": self.seeds}}
+        return {
+            f"layers-{layers}": Sweep(axes, self.training(layers), "simulation", RECORD, times)
+            for layers in self.layers
+        }
+
 
 def run(config: Figure7) -> list[Path]:
     """Run or resume the sweeps, draw and write the figure."""
-    checks.integer("seeds", config.seeds, 1)
-    checks.integer("steps", config.steps, RECORDS)
-    if not config.layers:
-        raise ValueError("layers = (): needs at least one number of layers")
-    for layers in config.layers:
-        config.training(layers).check()
-    output.check_directory(config.out)
-    hosts.use_all_cores()
+    stored = computed(config)
     corpus = config.training(config.layers[0]).read()
-    found = {layers: compute(config, layers) for layers in config.layers}
+    found = {n: ended_well(config, stored[f"layers-{n}"], n) for n in config.layers}
     report = {str(layers): measures(data, config.length) for layers, data in found.items()}
-    words = corpus.words(corpus.held_out[config.prompt :][: config.length])
+    tokens = corpus.held_out[config.prompt :][: config.length]
+    words = corpus.words(tokens)
     for layers, rows in report.items():
         for layer, row in enumerate(rows):
             shown = ", ".join(f"{name} {value:.3g}" for name, value in row.items())
             print(f"{layers} layer(s), layer {layer + 1}: {shown}")
-    arrays = {"prompt": corpus.held_out[config.prompt :][: config.length]}
-    for layers, data in found.items():
-        arrays |= {f"{layers}/{name}": data[name].values for name in (*RECORD, "time")}
-    return output.write(
-        config.out,
-        "fig7",
-        figure=draw(config, found, words),
-        arrays=arrays,
-        report=output.as_json(report),
-    )
+    arrays = {"prompt": tokens}
+    arrays |= {f"{n}/{name}": data[name] for n, data in found.items() for name in (*RECORD, "time")}
+    figure = draw(config, found, words)
+    return output.write(config.out, "fig7", figure=figure, arrays=arrays, report=report)
 
 
 def draw(config: Figure7, found: Mapping[int, xr.Dataset], words: Sequence[str]) -> Figure:
@@ -103,10 +103,7 @@ def draw(config: Figure7, found: Mapping[int, xr.Dataset], words: Sequence[str])
                 step = float(maps["time"][at])
                 ax.set_title(f"layer {layer + 1} of {layers}, step {step:g}", fontsize="small")
             row += 1
-    for ax in axes[-1]:
-        ax.set_xlabel("place of the key")
-    for ax in axes[:, 0]:
-        ax.set_ylabel("place of the query")
+    drawing.outer(axes, "place of the key", "place of the query")
     above.colorbar(mesh, ax=axes, label="attention", extend="min", aspect=30)
     above.supxlabel(prompt(words), fontsize="small")
     curves = below.subplots(1, 3)
@@ -129,13 +126,8 @@ def draw(config: Figure7, found: Mapping[int, xr.Dataset], words: Sequence[str])
     return figure
 
 
-def compute(config: Figure7, layers: int) -> xr.Dataset:
-    """The records of the seeds that ended well, evenly spaced over training; `ValueError` if none
-    did."""
-    times = np.unique(np.linspace(0, config.steps, RECORDS + 1).astype(int))
-    axes = {"seed": {"range": config.seeds}}
-    sweep = Sweep(axes, config.training(layers), "simulation", RECORD, tuple(times.tolist()))
-    data = run_sweep(sweep, config.out / f"layers-{layers}").load()
+def ended_well(config: Figure7, data: xr.Dataset, layers: int) -> xr.Dataset:
+    """The seeds that ended well; `ValueError` if none did."""
     fine = data.isel(seed=np.flatnonzero(data["status"] == Status.OK))
     if not fine.sizes["seed"]:
         raise ValueError(
@@ -179,10 +171,9 @@ def prompt(words: Sequence[str]) -> str:
     return textwrap.fill("prompt: " + " ".join(told), 130)
 
 
-def plot_map(attention: xr.DataArray, ax: Axes | None = None):
+def plot_map(attention: xr.DataArray, ax: Axes):
     """Heat map (query, key) by place in the prompt, on a logarithmic scale, white above the
     diagonal. Returns the mesh, for a colour bar."""
-    ax = ax or plt.gca()
     values = attention.transpose("query", "key").values
     shown = np.where(np.tril(np.ones(values.shape, bool)), np.maximum(values, SMALLEST), np.nan)
     mesh = ax.pcolormesh(shown, norm=LogNorm(SMALLEST, 1), cmap="viridis", rasterized=True)
@@ -195,20 +186,16 @@ def plot_map(attention: xr.DataArray, ax: Axes | None = None):
     return mesh
 
 
-def plot_curves(found: Mapping[int, xr.Dataset], name: str, ax: Axes | None = None) -> Axes:
+def plot_curves(found: Mapping[int, xr.Dataset], name: str, ax: Axes) -> Axes:
     """A quantity of each layer over training: mean over seeds, and a band of one deviation."""
-    ax = ax or plt.gca()
     places = itertools.count()
     for style, (layers, data) in zip(itertools.cycle(drawing.DASHES), found.items(), strict=False):
         for layer in range(layers):
             one = data[name].isel(layer=layer)
             # The first record has no interval before it.
             one = one.isel(time=slice(1, None)) if name == "layer_change" else one
-            mean = one.mean("seed")
-            spread = one.std("seed", ddof=min(1, one.sizes["seed"] - 1))
-            label = f"layer {layer + 1} of {layers}"
-            colour, low, high = drawing.colour(next(places)), mean - spread, mean + spread
-            ax.plot(one["time"], mean, ls=style, color=colour, label=label)
-            ax.fill_between(one["time"], low, high, color=colour, alpha=0.2, lw=0)
+            how = {"ls": style, "color": drawing.colour(next(places))}
+            how["label"] = f"layer {layer + 1} of {layers}"
+            drawing.band(ax, one["time"], one, how)
     ax.grid(alpha=0.25)
     return ax

@@ -4,7 +4,6 @@ import dataclasses
 from collections.abc import Mapping
 from pathlib import Path
 
-import matplotlib.pyplot as plt
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
@@ -41,10 +40,10 @@ def run(config: Figure8) -> list[Path]:
     for (M, rates), steps in zip(PANELS.items(), config.steps, strict=True):
         s = np.arange(steps + 1)
         with precision("float64"):
-            flow = np.stack([np.asarray(decoder.h(s, eta, M)) for eta in rates])
-            discrete = np.stack([np.asarray(h_star(eta, M, steps)) for eta in rates])
-        arrays |= {f"M{M}/eta_y": np.array(rates), f"M{M}/s": s}
-        arrays |= {f"M{M}/h": flow, f"M{M}/h_star": discrete}
+            flow = np.asarray(decoder.h(s[None], np.array(rates)[:, None], M))
+            discrete = np.asarray(h_star(np.array(rates), M, steps)).T
+        data = {"eta_y": np.array(rates), "s": s, "h": flow, "h_star": discrete}
+        arrays |= {f"M{M}/{name}": values for name, values in data.items()}
     return output.write(config.out, "fig8", figure=draw(arrays), arrays=arrays)
 
 
@@ -64,10 +63,9 @@ def plot(
     flow: np.ndarray,
     discrete: np.ndarray,
     M: int,
-    ax: Axes | None = None,
+    ax: Axes,
 ) -> Axes:
     """h (lines) and h* (dots) over the number of visits."""
-    ax = ax or plt.gca()
     shades = drawing.shades(len(rates))
     for eta, curve, dots, colour in zip(rates, flow, discrete, shades, strict=True):
         ax.plot(s, M * curve, color=colour, label=rf"$\eta_Y = {eta:g}$")
@@ -83,10 +81,9 @@ def plot_difference(
     rates: tuple[float, ...],
     difference: np.ndarray,
     M: int,
-    ax: Axes | None = None,
+    ax: Axes,
 ) -> Axes:
     """h* - h over Lemma 7's bound 2 eta_Y / M: between 0 and 1, and going to 0."""
-    ax = ax or plt.gca()
     for eta, curve, colour in zip(rates, difference, drawing.shades(len(rates)), strict=True):
         ax.plot(s, curve * M / (2 * eta), color=colour, label=rf"$\eta_Y = {eta:g}$")
     ax.axhline(0, color="grey", lw=0.8)

@@ -9,7 +9,6 @@ import dataclasses
 from collections.abc import Mapping
 from pathlib import Path
 
-import matplotlib.pyplot as plt
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
@@ -51,11 +50,12 @@ def run(config: Figure9) -> list[Path]:
         t = np.linspace(0, end, 501)
         K, options = config.K, {"c0": config.c0, "clock": "paper", "printed": config.printed}
         with precision("float64"):
-            curves = [growth.bound(t, nu * eta_z, eta_z, K, M, **options) for eta_z in RATES]
-            snaps = [decoder.stages(nu * eta_z, K, M).snap for eta_z in RATES]
+            eta_z = np.array(RATES)[:, None]
+            curves = growth.bound(t[None], nu * eta_z, eta_z, K, M, **options)
+            snaps = decoder.stages(nu * eta_z[:, 0], K, M).snap
             level = growth.bound_at_snap(K, M, nu, **options)
-        data = {"t": t, "B": np.stack(curves), "t0": np.array(snaps), "B_at_t0": np.array(level)}
-        arrays |= {f"nu{nu}/{name}": values for name, values in data.items()}
+        data = {"t": t, "B": curves, "t0": snaps, "B_at_t0": level}
+        arrays |= {f"nu{nu}/{name}": np.asarray(values) for name, values in data.items()}
     return output.write(config.out, "fig9", figure=draw(config, arrays), arrays=arrays)
 
 
@@ -69,11 +69,8 @@ def draw(config: Figure9, arrays: Mapping[str, np.ndarray]) -> Figure:
     return figure
 
 
-def plot(
-    t: np.ndarray, B: np.ndarray, t0: np.ndarray, B_at_t0: np.ndarray, ax: Axes | None = None
-) -> Axes:
+def plot(t: np.ndarray, B: np.ndarray, t0: np.ndarray, B_at_t0: np.ndarray, ax: Axes) -> Axes:
     """B(t) for each eta_Z; a dot at the transition, which is at one height for all of them."""
-    ax = ax or plt.gca()
     for eta_z, curve, snap, colour in zip(RATES, B, t0, drawing.shades(len(RATES)), strict=True):
         ax.plot(t, curve, color=colour, label=rf"$\eta_Z = {eta_z:g}$")
         if snap <= t[-1]:

@@ -3,18 +3,17 @@
 import dataclasses
 from pathlib import Path
 
-import matplotlib.pyplot as plt
 import xarray as xr
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
+from dynsim.decoding import Count
 from sweeps import output
 from sweeps.output import drawing
-from sweeps.runner.cluster import hosts
-from sweeps.runner.files import load
-from sweeps.runner.run import run as run_sweep
 from sweeps.runner.run import valid
-from sweeps.studies.options import Queries, queries
+from sweeps.runner.spec import Sweep
+from sweeps.studies.computing import computed, fig6
+from sweeps.studies.options import Queries
 
 
 @dataclasses.dataclass(frozen=True)
@@ -28,8 +27,17 @@ class Recall:
     """
 
     num_queries: Queries
-    seeds: int = 10
+    seeds: Count = 10
     out: Path = Path("out/fig6")
+
+    @property
+    def name(self) -> str:
+        """Of the files."""
+        return "fig11" if isinstance(self, Figure11) else "fig12"
+
+    def sweeps(self) -> dict[str, Sweep]:
+        """All that is drawn."""
+        return {f"simulation-{self.name}": fig6(self.num_queries, self.seeds)}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -46,57 +54,33 @@ class Figure12(Recall):
 
 def run(config: Recall) -> list[Path]:
     """Run or resume the sweep, draw and write the figure."""
-    name = "fig11" if isinstance(config, Figure11) else "fig12"
-    numbers = queries(config.num_queries)
-    output.check_directory(config.out)
-    hosts.use_all_cores()
-    overrides = [
-        f"axes.num_queries = {numbers}",
-        f"axes.seed = {{ range = {config.seeds} }}",
-    ]
-    data = valid(run_sweep(load("fig6", overrides), config.out / f"simulation-{name}")).load()
-    arrays = {"recall": data.recall.values}
-    arrays |= {str(dim): data[dim].values for dim in data.recall.dims}
-    return output.write(config.out, name, figure=draw(data), arrays=arrays)
+    (data,) = map(valid, computed(config).values())
+    arrays = {"recall": data.recall, **{str(dim): data[dim] for dim in data.recall.dims}}
+    return output.write(config.out, config.name, figure=draw(data), arrays=arrays)
 
 
 def draw(data: xr.Dataset) -> Figure:
     """A row for each number of queries, a column for each eta_Z."""
     numbers = data.num_queries.values
     rates = data.eta_z.values
-    figure, axes = plt.subplots(
-        len(numbers),
-        len(rates),
-        figsize=(2.5 * len(rates), 0.7 + 2.3 * len(numbers)),
-        layout="constrained",
-        sharex=True,
-        sharey=True,
-        squeeze=False,
-    )
+    height = 2.3 + 0.7 / len(numbers)
+    figure, axes = drawing.panels(len(numbers), len(rates), 2.5, height, sharex=True, sharey=True)
     for row, number in enumerate(numbers):
         for column, eta_z in enumerate(rates):
             word = "query" if number == 1 else "queries"
             ax = plot(data.recall.sel(num_queries=number, eta_z=eta_z), ax=axes[row, column])
             ax.set_title(rf"{number} {word}, $\eta_Z = {eta_z:g}$", fontsize="medium")
-    for ax in axes[-1]:
-        ax.set_xlabel("threshold (units of 1/M)")
-    for ax in axes[:, 0]:
-        ax.set_ylabel("recall of distinct tokens")
+    drawing.outer(axes, "threshold (units of 1/M)", "recall of distinct tokens")
     axes[0, 0].legend(title=r"$\eta_Y/\eta_Z$", fontsize="small")
     return figure
 
 
-def plot(recall: xr.DataArray, ax: Axes | None = None) -> Axes:
+def plot(recall: xr.DataArray, ax: Axes) -> Axes:
     """Mean recall over seeds against the threshold, a line for each eta_Y / eta_Z."""
-    ax = ax or plt.gca()
     colours = drawing.shades(recall.sizes["ratio"])
     for ratio, colour in zip(recall.ratio.values, colours, strict=True):
-        line = recall.sel(ratio=ratio)
-        mean = line.mean("seed")
-        ax.plot(recall.threshold, mean, color=colour, label=f"{ratio:g}")
-        if line.sizes["seed"] > 1:
-            error = line.std("seed", ddof=1)
-            ax.fill_between(recall.threshold, mean - error, mean + error, color=colour, alpha=0.2)
+        style = {"color": colour, "label": f"{ratio:g}"}
+        drawing.band(ax, recall.threshold, recall.sel(ratio=ratio), style)
     ax.axvline(1, color="grey", lw=0.8)
     ax.set(xscale="log", ylim=(0, 1.02))
     ax.grid(alpha=0.25)

@@ -43,16 +43,12 @@ class Phase(Plane, Problem):
     transition lines that theory predicts.
 
     Attributes:
-        x: horizontal axis, NAME:FIRST:LAST or NAME:FIRST:LAST:NUMBER; logarithmic, or linear with
-            :lin at the end.
-        y: vertical axis, in the same form.
         steps: number of optimiser steps before measuring.
         engine: simulation; symmetric (exact, fast descent of a symmetric task with T and batch
             infinite); or a theory.
         theory: a second engine to draw next to the first, with the difference: best (the most exact
             flow that describes the runs), none, or a name. auto means best for a simulation, else
             none.
-        observable: quantity shown as colour, at the last step.
         length: sequence length T including the query; inf replaces sampled counts by P(l|n).
         batch: sequences per step.
         init: starting weights: zero, or uniform on +-1/sqrt(M).

@@ -4,6 +4,7 @@ import textwrap
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import Any
 
 import matplotlib.pyplot as plt
 import numpy as np
@@ -11,19 +12,18 @@ import xarray as xr
 from matplotlib.axes import Axes
 from matplotlib.colors import BoundaryNorm, ListedColormap
 from matplotlib.figure import Figure
-from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 from matplotlib.ticker import FixedLocator, NullLocator
 
 from sweeps import output
 from sweeps.output import drawing
-from sweeps.runner.cluster import hosts
 from sweeps.runner.labels import label
 from sweeps.runner.run import run as run_sweep
-from sweeps.studies.options import cell_edges, scale_of
+from sweeps.studies.computing import computed as compute
+from sweeps.studies.options import heat_map, scale_of
 from sweeps.studies.phase import diagram
 from sweeps.studies.phase.diagram import DESCENT, Phase
-from sweeps.studies.phase.plane import Plane, at_end, region_map, sweep
+from sweeps.studies.phase.plane import Plane, at_end, region_map
 from sweeps.studies.phase.regions import DIVERGED_COLOUR, Rule
 from sweeps.systems import registry
 from sweeps.systems.settings import settings_class
@@ -56,16 +56,6 @@ def command(name: str) -> tuple[type[Plane], Callable[[Plane], list[Path]]]:
     return settings_class("Phase", system, Plane, title), run
 
 
-def compute(config: Plane) -> dict[str, xr.Dataset]:
-    """Run or resume the sweeps of a diagram; datasets by engine."""
-    output.check_directory(config.out)
-    wanted = {name: sweep(config, name) for name in config.engines()}
-    for each in wanted.values():
-        each.check()
-    hosts.use_all_cores()
-    return {name: run_sweep(each, config.out / name).load() for name, each in wanted.items()}
-
-
 def run(config: Plane, rule: Rule | None = None) -> list[Path]:
     """Compute or resume, draw and write a diagram; `rule` replaces that of the settings."""
     begin = time.perf_counter()
@@ -84,15 +74,12 @@ def run(config: Plane, rule: Rule | None = None) -> list[Path]:
         noise = diagram.noise(predicted, diagram.winning_spread(tokens))
     closed = config.lines()
     figure = draw(config, found, rule, closed, noise)
-    arrays: dict[str, np.ndarray] = {}
+    arrays: dict[str, Any] = {"closed_form": closed, **config.axes()}
     for name, dataset in found.items():
-        arrays[f"{name}/{config.observable}"] = at_end(dataset, config.observable).values
-        arrays[f"{name}/region"] = region_map(dataset, rule).values
-    arrays |= {f"closed_form/{name}": values for name, values in closed.items()}
-    arrays |= {name: np.array(values) for name, values in config.axes().items()}
+        arrays[f"{name}/{config.observable}"] = at_end(dataset, config.observable)
+        arrays[f"{name}/region"] = region_map(dataset, rule)
     if noise is not None:
-        arrays["noise"] = noise.values
-        arrays |= {f"noise/{dim}": noise[dim].values for dim in noise.dims}
+        arrays |= {"noise": noise, **{f"noise/{dim}": noise[dim] for dim in noise.dims}}
     return output.write(config.out, "phase", figure=figure, arrays=arrays)
 
 
@@ -150,61 +137,34 @@ def draw(
 def plot_map(
     values: xr.DataArray,
     limits: tuple[float, float],
-    ax: Axes | None = None,
+    ax: Axes,
     cmap: str = "viridis",
 ):
     """Heat map over the plane; points without a valid run have a flat colour of their own.
     Returns the mesh, for a colour bar."""
-    ax = ax or plt.gca()
-    x, y = values.dims
     colours = plt.get_cmap(cmap).with_extremes(bad=DIVERGED_COLOUR)
-    drawn = np.ma.masked_invalid(values.transpose(y, x).values)
     ax.set_facecolor(DIVERGED_COLOUR)
-    mesh = ax.pcolormesh(
-        cell_edges(values[x]),
-        cell_edges(values[y]),
-        drawn,
-        cmap=colours,
-        vmin=limits[0],
-        vmax=limits[1],
-        rasterized=True,
-    )
-    decorate(ax, values[x], values[y])
+    mesh = heat_map(ax, values, cmap=colours, vmin=limits[0], vmax=limits[1])
+    decorate(ax, *(values[dim] for dim in values.dims))
     return mesh
 
 
-def plot_regions(areas: xr.DataArray, rule: Rule, ax: Axes | None = None) -> Axes:
+def plot_regions(areas: xr.DataArray, rule: Rule, ax: Axes) -> Axes:
     """Map of the regions in the colours of the rule."""
-    ax = ax or plt.gca()
-    x, y = areas.dims
     codes = list(rule.legend)
-    ax.pcolormesh(
-        cell_edges(areas[x]),
-        cell_edges(areas[y]),
-        np.searchsorted(codes, areas.transpose(y, x).values),
-        cmap=ListedColormap([colour for _, colour in rule.legend.values()]),
-        norm=BoundaryNorm(np.arange(len(codes) + 1) - 0.5, len(codes)),
-        rasterized=True,
-    )
-    decorate(ax, areas[x], areas[y])
+    colours = ListedColormap([colour for _, colour in rule.legend.values()])
+    norm = BoundaryNorm(np.arange(len(codes) + 1) - 0.5, len(codes))
+    places = areas.copy(data=np.searchsorted(codes, areas.values))
+    heat_map(ax, places, cmap=colours, norm=norm)
+    decorate(ax, *(areas[dim] for dim in areas.dims))
     return ax
 
 
-def plot_agreement(one: xr.DataArray, other: xr.DataArray, ax: Axes | None = None) -> float:
+def plot_agreement(one: xr.DataArray, other: xr.DataArray, ax: Axes) -> float:
     """Where two region maps agree, and the share of the plane that does."""
-    ax = ax or plt.gca()
-    x, y = one.dims
-    same = one.values == other.values
-    ax.pcolormesh(
-        cell_edges(one[x]),
-        cell_edges(one[y]),
-        same.T,
-        cmap=ListedColormap(["#d95f02", "#f0f0f0"]),
-        vmin=0,
-        vmax=1,
-        rasterized=True,
-    )
-    decorate(ax, one[x], one[y])
+    same = one.copy(data=one.values == other.values)
+    heat_map(ax, same, cmap=ListedColormap(["#d95f02", "#f0f0f0"]), vmin=0, vmax=1)
+    decorate(ax, *(one[dim] for dim in one.dims))
     return float(same.mean())
 
 
@@ -254,14 +214,11 @@ def legend(
     rule: Rule, closed: Mapping[str, np.ndarray], noise: xr.DataArray | None, codes: np.ndarray
 ) -> list:
     """What the lines that are drawn are, and the colours of the regions that there are."""
-    handles: list = [
-        Line2D([], [], color="k", ls=LINES[name][1], label=LINES[name][0])
-        for name in crossing(closed)
-    ]
+    handles: list = [drawing.key(LINES[name][0], ls=LINES[name][1]) for name in crossing(closed)]
     if closed and np.isfinite(closed["bound"]).all():
-        handles.append(Line2D([], [], color="0.35", lw=0.8, label="iso-lines of Theorem 4's B"))
+        handles.append(drawing.key("iso-lines of Theorem 4's B", color="0.35", lw=0.8))
     if noise is not None and noise.min() < 0 < noise.max():
         text = r"noise: $\sigma(z) = \max(|z|, \sigma_1)$"
-        handles.append(Line2D([], [], color=NOISE_COLOUR, label=text))
+        handles.append(drawing.key(text, color=NOISE_COLOUR))
     there = [rule.legend[code] for code in rule.legend if code in codes]
     return handles + [Patch(fc=fc, ec="0.5", label=name) for name, fc in there]

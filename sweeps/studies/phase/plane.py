@@ -77,6 +77,10 @@ class Plane:
         """The engines to draw: one, or two to be compared."""
         return (self.engine,) if self.theory == "none" else (self.engine, self.theory)
 
+    def sweeps(self) -> dict[str, Sweep]:
+        """The sweeps behind the panels, by engine."""
+        return {engine: sweep(self, engine) for engine in self.engines()}
+
     def random_start(self) -> bool:
         """Whether a theory needs a seed, to start from the weights of a run."""
         return True

@@ -5,6 +5,7 @@ import math
 import textwrap
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import matplotlib.pyplot as plt
 import numpy as np
@@ -13,20 +14,23 @@ from matplotlib.axes import Axes
 from matplotlib.collections import QuadMesh
 from matplotlib.colors import LogNorm
 from matplotlib.figure import Figure
-from matplotlib.lines import Line2D
 
 from dynsim import checks
+from dynsim.decoding import Count
 from odes.yz import ladder
 from sweeps import output
 from sweeps.output import drawing
-from sweeps.runner.cluster import hosts
-from sweeps.runner.run import run as run_sweep
 from sweeps.runner.run import valid
 from sweeps.runner.spec import Sweep
-from sweeps.studies.options import cell_edges
+from sweeps.studies.computing import computed
+from sweeps.studies.options import Several, heat_map
 from sweeps.systems.yz.settings import Training
 
 CONTOURS = (0.05, 0.2)
+COLOURS: dict[str, Any] = {
+    "norm": LogNorm(1e-3, 1),
+    "cmap": plt.get_cmap("cividis_r").with_extremes(bad="#b0b0b0"),
+}
 NUM_TIMES = 16
 QUANTITY = "z_top_distinct"
 PAPER_RATIO = 2.0
@@ -50,18 +54,27 @@ class Validity:
 
     theories: tuple[str, ...] = ("plain", "eq10", "eq10-finite-m", "lemma3")
     steps: int = 200
-    seeds: int = 4
+    seeds: Count = 4
     length: int | float = math.inf
     batch: int | float = 128
-    resolution: int = 13
+    resolution: Several = 13
     out: Path = Path("out/validity")
+
+    def sweeps(self) -> dict[str, Sweep]:
+        """All that is drawn, by plane and engine."""
+        for name in self.theories:
+            checks.choice("theories", name, tuple(ladder.THEORIES))
+        wanted = {}
+        for plane, trained in planes(self).items():
+            wanted[f"{plane}/simulation"] = trained
+            wanted |= {f"{plane}/{name}": theory(trained, name) for name in self.theories}
+        return wanted
 
 
 def planes(config: Validity) -> dict[str, Sweep]:
     """The two sweeps: over learning rates on Syn-Small, over overlap and classes at fixed ones."""
-    checks.integer("resolution", config.resolution, 2)
     common = {"steps": config.steps, "length": config.length, "batch": config.batch}
-    seeds = {"seed": {"range": checks.integer("seeds", config.seeds, 1)}}
+    seeds = {"seed": {"range": config.seeds}}
     rates = {
         "ratio": {"logspace": [0.1, 100, config.resolution]},
         "eta_z": {"logspace": [0.01, 3, config.resolution]},
@@ -77,29 +90,17 @@ def planes(config: Validity) -> dict[str, Sweep]:
 
 def run(config: Validity) -> list[Path]:
     """Run or resume the sweeps, draw and write the figure, and print what it shows."""
-    for name in config.theories:
-        checks.choice("theories", name, tuple(ladder.THEORIES))
-    output.check_directory(config.out)
-    sweeps = planes(config)
-    variants = {
-        (plane, name): theory(sweep, name)
-        for plane, sweep in sweeps.items()
+    found = computed(config)
+    errors = {
+        (plane, name): relative_error(found[f"{plane}/simulation"], found[f"{plane}/{name}"])
+        for plane in ("rates", "overlap")
         for name in config.theories
     }
-    for sweep in (*sweeps.values(), *variants.values()):
-        sweep.check()
-    hosts.use_all_cores()
-    errors: dict[tuple[str, str], xr.DataArray] = {}
-    for plane, sweep in sweeps.items():
-        trained = run_sweep(sweep, config.out / plane / "simulation").load()
-        for name in config.theories:
-            solved = run_sweep(variants[plane, name], config.out / plane / name).load()
-            errors[plane, name] = relative_error(trained, solved)
     for name in config.theories:
         print(f"{name:<14} " + ", ".join(summary(errors["rates", name])))
-    arrays = {f"{plane}/{name}": error.values for (plane, name), error in errors.items()}
-    for error in (errors["rates", config.theories[0]], errors["overlap", config.theories[0]]):
-        arrays |= {str(dim): error[dim].values for dim in error.dims}
+    arrays = {"/".join(at): error for at, error in errors.items()}
+    for error in errors.values():
+        arrays |= {str(dim): error[dim] for dim in error.dims}
     return output.write(config.out, "validity", figure=draw(errors), arrays=arrays)
 
 
@@ -151,18 +152,17 @@ def draw(errors: Mapping[tuple[str, str], xr.DataArray]) -> Figure:
     axes[1, 0].set_ylabel("number of classes $K$")
     figure.colorbar(mesh, ax=axes, label="relative error of the logit over time", extend="both")
     lines = {"error 5 %": "-", "error 20 %": "--", "ratio of the paper's Assumption 1(c)": ":"}
-    handles = [Line2D([], [], color="k", ls=ls, label=text) for text, ls in lines.items()]
+    handles = [drawing.key(text, ls=ls) for text, ls in lines.items()]
     figure.legend(handles=handles, loc="outside upper center", ncols=3, frameon=False)
     return figure
 
 
-def plot(error: xr.DataArray, ax: Axes | None = None) -> QuadMesh:
+def plot(error: xr.DataArray, ax: Axes) -> QuadMesh:
     """Error over a plane (across, up) on a logarithmic colour scale, with its contours; points
     where a solve failed are grey. Returns the mesh, for a colour bar."""
-    ax = ax or plt.gca()
     x, y = error.dims
     values = error.values.T
-    mesh = _coloured(ax, cell_edges(error[x]), cell_edges(error[y]), values)
+    mesh = heat_map(ax, error.clip(min=1e-3), **COLOURS)
     if np.nanmin(values) < CONTOURS[1] and np.nanmax(values) > CONTOURS[0]:
         ax.contour(
             error[x], error[y], values, CONTOURS, colors="k", linestyles=["-", "--"], linewidths=1.2
@@ -180,28 +180,14 @@ def percent(error: float) -> str:
     return f"{100 * error:.0f}" if error >= 0.1 else f"{100 * error:.1g}"
 
 
-def plot_cells(error: xr.DataArray, ax: Axes | None = None) -> QuadMesh:
+def plot_cells(error: xr.DataArray, ax: Axes) -> QuadMesh:
     """Error over a plane (across, up) of a few values, too few for contours: cells of one size
     with the error in % in each. Returns the mesh."""
-    ax = ax or plt.gca()
     values = error.values.T
     columns, rows = (np.arange(size + 1) - 0.5 for size in error.shape)
-    mesh = _coloured(ax, columns, rows, values)
-    for (row, column), value in np.ndenumerate(values):
-        colour = "white" if value > CONTOURS[1] else "black"
-        ax.text(column, row, percent(value), color=colour, ha="center", va="center", fontsize=7.5)
+    mesh = ax.pcolormesh(columns, rows, np.clip(values, 1e-3, None), rasterized=True, **COLOURS)
+    drawing.cells(ax, values, percent, dark=CONTOURS[1], fontsize=7.5)
     across, up = ([f"{value:g}" for value in error[dim].values] for dim in error.dims)
     ax.set_xticks(range(len(across)), across, fontsize="small", rotation=90)
     ax.set_yticks(range(len(up)), up)
     return mesh
-
-
-def _coloured(ax: Axes, x: np.ndarray, y: np.ndarray, values: np.ndarray) -> QuadMesh:
-    return ax.pcolormesh(
-        x,
-        y,
-        np.ma.masked_invalid(np.clip(values, 1e-3, None)),
-        norm=LogNorm(1e-3, 1),
-        cmap=plt.get_cmap("cividis_r").with_extremes(bad="#b0b0b0"),
-        rasterized=True,
-    )

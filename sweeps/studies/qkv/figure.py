@@ -13,7 +13,6 @@ from pathlib import Path
 
 import jax
 import jax.numpy as jnp
-import matplotlib.pyplot as plt
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.colors import LogNorm
@@ -22,6 +21,7 @@ from matplotlib.figure import Figure
 import dynsim
 from dynsim import checks
 from dynsim.classes.task import SequenceClasses
+from dynsim.decoding import Count, Positive, Steps
 from dynsim.precision import precision
 from dynsim.qkv import model as embedded
 from dynsim.qkv.init import EmbeddedSpec
@@ -32,6 +32,7 @@ from odes.solver.integrate import Tolerances
 from odes.yz import population
 from sweeps import output
 from sweeps.output import drawing
+from sweeps.studies.computing import begin
 
 THEORIES = {"plain": "plain flow in (Y, Z)", "factors": "flow of the factors"}
 MEASURES = {"attention": "attention $c_n$", "loss": "loss"}
@@ -55,16 +56,15 @@ class FigureQKV:
     out: Path = Path("out/figures")
     width: tuple[int, ...] = (16, 34, 68, 136)
     scale: tuple[float, ...] = (0.25, 0.5, 1.0, 2.0, 4.0)
-    eta_y: float = 0.2
-    eta_z: float = 0.2
-    steps: int = 200
-    seeds: int = 2
+    eta_y: Positive = 0.2
+    eta_z: Positive = 0.2
+    steps: Steps = 200
+    seeds: Count = 2
 
 
 def run(config: FigureQKV) -> list[Path]:
     """Compute, print, draw and write the figure."""
-    for field in ("steps", "seeds"):
-        checks.integer(field, getattr(config, field), 1)
+    begin(config)
     for field in ("width", "scale"):
         values = getattr(config, field)
         if not values or list(values) != sorted(set(values)):
@@ -72,8 +72,6 @@ def run(config: FigureQKV) -> list[Path]:
     for width in config.width:
         checks.integer("width", width, 1)
     checks.real("scale", config.scale, 0, open_minimum=True)
-    for field in ("eta_y", "eta_z"):
-        checks.real(field, getattr(config, field), 0, open_minimum=True)
     task = dynsim.syn_small()
     errors = {name: np.zeros((2, len(config.width), len(config.scale))) for name in THEORIES}
     for column, width in enumerate(config.width):
@@ -156,15 +154,15 @@ def table(config: FigureQKV, errors: dict[str, np.ndarray]) -> str:
     return "\n".join(lines)
 
 
-def plot(config: FigureQKV, values: np.ndarray, ax: Axes | None = None) -> Axes:
+def _percent(value: float) -> str:
+    return "-" if np.isnan(value) else f"{value:.2g} %" if value < 99 else f"{value:.0f} %"
+
+
+def plot(config: FigureQKV, values: np.ndarray, ax: Axes) -> Axes:
     """Heat map (widths, scales) of one error, with its values in %."""
-    ax = ax or plt.gca()
     shown = np.clip(100 * values.T, 0.1, 200)
     ax.imshow(shown, norm=LogNorm(0.1, 200), cmap="cividis_r", aspect="auto", origin="lower")
-    for (row, column), value in np.ndenumerate(100 * values.T):
-        colour = "white" if value > 8 else "black"
-        text = "-" if np.isnan(value) else f"{value:.2g} %" if value < 99 else f"{value:.0f} %"
-        ax.text(column, row, text, ha="center", va="center", color=colour, fontsize="small")
+    drawing.cells(ax, 100 * values.T, _percent, dark=8, fontsize="small")
     ax.set_xticks(range(len(config.width)), [str(width) for width in config.width])
     ax.set_yticks(range(len(config.scale)), [f"{scale:g}" for scale in config.scale])
     ax.set(ylabel=r"scale $s$ of $W_Q$, $W_K$")

@@ -9,21 +9,19 @@ import math
 from pathlib import Path
 from typing import Any
 
-import matplotlib.pyplot as plt
 import numpy as np
 import xarray as xr
-from jaxtyping import Float
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from dynsim import checks
+from dynsim.decoding import CountOrInf, Steps
 from odes.sparse_attention.early import escape_time
 from sweeps import output
 from sweeps.output import drawing
-from sweeps.runner.cluster import hosts
-from sweeps.runner.run import run as run_sweep
 from sweeps.runner.run import valid
 from sweeps.runner.spec import Sweep
+from sweeps.studies.computing import computed
+from sweeps.studies.options import Several, crossings
 from sweeps.systems.sparse_attention import SparseAttention
 
 FALLEN = 0.8
@@ -55,14 +53,13 @@ class FigureSparseAttention:
             resume.
     """
 
-    seeds: int = 4
-    batch: int = 32
-    steps: int = 80_000
+    seeds: Several = 4
+    batch: CountOrInf = 32
+    steps: Steps = 80_000
     out: Path = Path("out/sparse_attention")
 
     def sweeps(self) -> dict[str, Sweep]:
         """All that is drawn, by panel and engine."""
-        checks.integer("seeds", self.seeds, 2)
         infinite = float("inf")
         long = SparseAttention(steps=self.steps, batch=infinite)
         short = SparseAttention(length=256, steps=4000, batch=infinite)
@@ -90,17 +87,11 @@ class FigureSparseAttention:
 
 def run(config: FigureSparseAttention) -> list[Path]:
     """Compute or resume, print exponents and times, draw and write."""
-    output.check_directory(config.out)
-    wanted = config.sweeps()
-    for sweep in wanted.values():
-        sweep.check()
-    hosts.use_all_cores()
-    found = {name: run_sweep(s, config.out / name).load() for name, s in wanted.items()}
+    found = computed(config)
     lines = [*length_lines(found), "", *copies_lines(found), "", *exponent_lines(found)]
     print("\n".join(lines))
     figure = draw(found)
-    arrays = {f"{name}/loss": dataset.loss.values for name, dataset in found.items()}
-    arrays |= {f"{name}/time": dataset.time.values for name, dataset in found.items()}
+    arrays = {name: {"loss": data.loss, "time": data.time} for name, data in found.items()}
     return output.write(
         config.out, "sparse_attention", figure=figure, arrays=arrays, report={"lines": lines}
     )
@@ -118,18 +109,9 @@ def draw(found: dict[str, xr.Dataset]) -> Figure:
 def plateau(dataset: xr.Dataset) -> xr.DataArray:
     """Optimiser steps at which the loss has fallen to `FALLEN` of its start, linear between the
     recorded steps; NaN where it never has."""
-    loss = valid(dataset)["loss"]
-    times = dataset.time.values
-
-    def first(curve: Float[np.ndarray, " S"]) -> float:
-        below = curve < FALLEN * curve[0]
-        if not below.any():
-            return math.nan
-        at = int(np.argmax(below))
-        share = (curve[at - 1] - FALLEN * curve[0]) / (curve[at - 1] - curve[at])
-        return float(times[at - 1] + share * (times[at] - times[at - 1]))
-
-    return xr.apply_ufunc(first, loss, input_core_dims=[["time"]], vectorize=True)
+    loss = valid(dataset)["loss"].transpose(..., "time")
+    start = loss.isel(time=0)
+    return start.copy(data=crossings(dataset.time.values, loss.values, FALLEN * start.values))
 
 
 def predicted(T: int, d: int, B: int = 1) -> float:
@@ -192,9 +174,8 @@ def exponent_lines(found: dict[str, xr.Dataset]) -> list[str]:
     return lines
 
 
-def plot_lengths(found: dict[str, xr.Dataset], ax: Axes | None = None) -> Axes:
+def plot_lengths(found: dict[str, xr.Dataset], ax: Axes) -> Axes:
     """Length of the plateau over sqrt(d) T."""
-    ax = ax or plt.gca()
     flow, trained = plateau(found["length/plain"]), plateau(found["length/simulation"])
     points: dict[str, Any] = {"marker": "o", "ms": 9, "alpha": 0.5, "ls": "none"}
     points |= {"color": drawing.colour(0), "label": "descent, d = 64"}
@@ -214,9 +195,8 @@ def plot_lengths(found: dict[str, xr.Dataset], ax: Axes | None = None) -> Axes:
     return _finished(ax, "optimiser steps to 0.8 of the loss")
 
 
-def plot_copies(found: dict[str, xr.Dataset], ax: Axes | None = None) -> Axes:
+def plot_copies(found: dict[str, xr.Dataset], ax: Axes) -> Axes:
     """Length of the plateau over the number of copies."""
-    ax = ax or plt.gca()
     steps = {e: plateau(found[f"copies/{e}"]) for e in ENGINES}
     points: dict[str, Any] = {"marker": "o", "ms": 9, "alpha": 0.5, "ls": "none"}
     ax.plot(COPIES, steps["simulation"], color=drawing.colour(0), label="descent", **points)
@@ -232,15 +212,13 @@ def plot_copies(found: dict[str, xr.Dataset], ax: Axes | None = None) -> Axes:
     return _finished(ax, "optimiser steps to 0.8 of the loss")
 
 
-def plot_rules(found: dict[str, xr.Dataset], ax: Axes | None = None) -> Axes:
+def plot_rules(found: dict[str, xr.Dataset], ax: Axes) -> Axes:
     """Loss over steps by optimiser: mean and standard deviation of the runs, and the flow."""
-    ax = ax or plt.gca()
     for i, (name, (rule, _, _)) in enumerate(RULES.items()):
         trained, flow = valid(found[f"{name}/simulation"]), found[f"{name}/64-64"].isel(p=0)
-        mean, around = trained.loss.mean("seed"), trained.loss.std("seed")
-        colour, label = drawing.colour(i), f"training, {name}, $\\eta$ = {rule.eta:g}"
-        ax.plot(trained.time, mean, color=colour, lw=3, alpha=0.5, label=label)
-        ax.fill_between(trained.time, mean - around, mean + around, color=colour, alpha=0.2, lw=0)
+        label = f"training, {name}, $\\eta$ = {rule.eta:g}"
+        style = {"color": drawing.colour(i), "lw": 3, "alpha": 0.5, "label": label}
+        drawing.band(ax, trained.time, trained.loss, style, ddof=0)
         ax.plot(flow.time, flow.loss, "k--", lw=1, label="flow" if name == "sgd" else None)
     ax.set(xlabel="optimiser steps", title="T = d = 64", xlim=(0, 1500))
     return _finished(ax, "mean square error / 2")

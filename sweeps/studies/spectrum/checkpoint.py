@@ -37,7 +37,7 @@ class Checkpoint:
         out: directory for the picture, spectrum.json and spectrum.npz.
     """
 
-    checkpoint: Path
+    checkpoint: Path | None
     pattern: tuple[str, ...] = ("*",)
     products: tuple[str, ...] = ()
     split: int = 1
@@ -56,12 +56,6 @@ class Record:
         status: ok, zero, or not finite with the number of entries that are not; then there are
             no singular values and no numbers.
         sigma: all min(m, n) singular values in descending order, in units of the entries.
-        numbers: their summary.
-        null_sigma: typical singular values of a random matrix of that shape and norm.
-        null: their summary.
-        edge: upper end of the null's singular values.
-        spikes: number of singular values above the edge; see `sweeps.studies.spectrum.singular` on
-            what that is not.
         trace: sum of the diagonal of a square matrix, whose null has mean 0 and standard
             deviation |A|_F / sqrt n.
     """
@@ -72,23 +66,27 @@ class Record:
     dtype: str
     status: str
     sigma: Float[np.ndarray, " r"]
-    numbers: Numbers | None = None
-    null_sigma: Float[np.ndarray, " r"] | None = None
-    null: Numbers | None = None
-    edge: float | None = None
-    spikes: int | None = None
     trace: float | None = None
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True, kw_only=True)
 class Decomposed(Record):
-    """A matrix that has singular values, and so every number but perhaps the trace."""
+    """A matrix that has singular values.
 
-    numbers: Numbers = dataclasses.field(kw_only=True)
-    null_sigma: Float[np.ndarray, " r"] = dataclasses.field(kw_only=True)
-    null: Numbers = dataclasses.field(kw_only=True)
-    edge: float = dataclasses.field(kw_only=True)
-    spikes: int = dataclasses.field(kw_only=True)
+    Attributes:
+        numbers: summary of these.
+        null_sigma: typical singular values of a random matrix of that shape and norm.
+        null: their summary.
+        edge: upper end of the null's singular values.
+        spikes: number of singular values above the edge; see `sweeps.studies.spectrum.singular` on
+            what that is not.
+    """
+
+    numbers: Numbers
+    null_sigma: Float[np.ndarray, " r"]
+    null: Numbers
+    edge: float
+    spikes: int
 
 
 class Report(NamedTuple):
@@ -109,6 +107,7 @@ def report(config: Checkpoint) -> Report:
     output.check_directory(config.out)
     if not config.pattern and not config.products:
         raise ValueError("pattern = (): needs at least one pattern, or one of products")
+    assert config.checkpoint is not None
     found = tensors(config.checkpoint)
     chosen, skipped = matrices.by_patterns(found, config.pattern, config.split)
     for product in config.products:
@@ -184,13 +183,13 @@ def table(found: Report) -> str:
 
 def summary(config: Checkpoint, found: Report) -> dict[str, Any]:
     """The report without its singular values, as JSON values."""
-    left_out = {"sigma", "null_sigma"}
-    fields = [f.name for f in dataclasses.fields(Record) if f.name not in left_out]
+    # Of a matrix without singular values the numbers are there as well, as null.
+    left_out, none = {"sigma", "null_sigma"}, dict.fromkeys(("numbers", "null", "edge", "spikes"))
+    kept = [
+        {name: v for name, v in {**none, **dataclasses.asdict(r)}.items() if name not in left_out}
+        for r in found.records
+    ]
     asked = {name: getattr(config, name) for name in ("pattern", "products", "split")}
-    kept = [{name: getattr(r, name) for name in fields} for r in found.records]
-    for entry in kept:
-        for name in ("numbers", "null"):
-            entry[name] = None if entry[name] is None else dataclasses.asdict(entry[name])
     return output.as_json(
         {
             "checkpoint": str(config.checkpoint),
@@ -204,14 +203,15 @@ def summary(config: Checkpoint, found: Report) -> dict[str, Any]:
 def arrays(found: Report) -> dict[str, np.ndarray]:
     """Arrays to keep: `names` (N,), `edge`, `stable_rank`, `trace` (N,) with NaN where there is
     none, and by name of the matrix `sigma`, `null_sigma` and cumulative `energy` (r,)."""
-    kept = {"names": np.array([r.name for r in found.records])}
-    columns = {
-        "edge": [r.edge for r in found.records],
-        "stable_rank": [r.numbers and r.numbers.stable_rank for r in found.records],
-        "null_stable_rank": [r.null and r.null.stable_rank for r in found.records],
-        "trace": [r.trace for r in found.records],
-    }
-    kept |= {name: np.array(column, dtype=np.float64) for name, column in columns.items()}
+    rows = [
+        (r.edge, r.numbers.stable_rank, r.null.stable_rank, r.trace)
+        if isinstance(r, Decomposed)
+        else (None,) * 4
+        for r in found.records
+    ]
+    names = ("edge", "stable_rank", "null_stable_rank", "trace")
+    kept: dict[str, np.ndarray] = dict(zip(names, np.array(rows, np.float64).T, strict=True))
+    kept["names"] = np.array([r.name for r in found.records])
     for r in found.records:
         if isinstance(r, Decomposed):
             kept[f"{r.name}/sigma"], kept[f"{r.name}/null_sigma"] = r.sigma, r.null_sigma

@@ -4,19 +4,19 @@ import dataclasses
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-import matplotlib.pyplot as plt
+import jax
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
-from dynsim import checks
+from dynsim.decoding import Count
 from dynsim.precision import AnyArray
 from dynsim.two_stage.presets import Preset
 from dynsim.two_stage.rank_truncation import RankCurves
 from sweeps import output
 from sweeps.output import drawing
-from sweeps.runner.cluster import hosts
+from sweeps.studies.computing import begin
 from sweeps.studies.spectrum import panels as checkpoint
 from sweeps.studies.spectrum.checkpoint import Checkpoint
 from sweeps.studies.two_stage import claims
@@ -29,62 +29,44 @@ LARGEST = 12
 
 
 @dataclasses.dataclass(frozen=True)
-class Spectrum:
+class Spectrum(Checkpoint):
     """Losses and accuracies after keeping or dropping singular directions of the trained weights,
     at the end of either stage; or the singular values of a .safetensors checkpoint.
 
     Attributes:
         checkpoint: a .safetensors file, a .safetensors.index.json, or a directory with either; if
             left out, two-stage training is examined.
-        pattern: shell patterns of the names of tensors in it, for instance '*attn*'; case counts.
-        products: pairs to multiply, for instance 'h.*.q.weight.T @ h.*.k.weight' for what the
-            scores of PyTorch's (out, in) weights depend on; * must stand for the same on both
-            sides, [i] means block i of a split matrix, and .T transposes.
-        split: number of equal column blocks that each chosen matrix is cut into, 3 for the fused
-            queries, keys and values of GPT-2.
         preset: of two-stage training: default, fast or joint.
         seeds: number of runs of it.
         out: directory for the picture, spectrum.npz and .json, and the stored sweep, which resumes.
     """
 
     checkpoint: Path | None = None
-    pattern: tuple[str, ...] = ("*",)
-    products: tuple[str, ...] = ()
-    split: int = 1
     preset: Preset = "default"
-    seeds: int = 6
-    out: Path = Path("out/spectrum")
+    seeds: Count = 6
 
 
 def run(config: Spectrum) -> list[Path]:
     """Examine the checkpoint, or run (or resume) two-stage training and examine that."""
     if config.checkpoint is not None:
-        return checkpoint.run(
-            Checkpoint(config.checkpoint, config.pattern, config.products, config.split, config.out)
-        )
+        return checkpoint.run(config)
+    begin(config)
     training = TwoStage(preset=config.preset)
     training.check()
-    seeds = checks.integer("seeds", config.seeds, 1)
-    output.check_directory(config.out)
-    hosts.use_all_cores()
     # Of the run itself the ends of the stages alone are looked at.
-    found = runs(training, seeds, 2, config.out / config.preset)
+    found = runs(training, config.seeds, 2, config.out / config.preset)
     verdicts = claims.spectral(found)
     print(f"{found.count} runs of preset {config.preset}\n{claims.table(verdicts)}")
     curves = {
         stage: [claims.truncations(found, at, i) for i in range(found.count)]
         for stage, at in {"stage 1": found.switch, "stage 2": -1}.items()
     }
-    arrays: dict[str, np.ndarray] = {}
-    for stage, of_stage in curves.items():
-        arrays |= as_arrays(stage.replace(" ", "-"), of_stage)
-    return output.write(
-        config.out,
-        "spectrum",
-        figure=draw(config.preset, curves),
-        arrays=arrays,
-        report=output.as_json(claims.as_records(verdicts)),
-    )
+    arrays = {
+        stage.replace(" ", "-"): jax.tree.map(lambda *runs: np.stack(runs), *of_stage)
+        for stage, of_stage in curves.items()
+    }
+    report, figure = claims.as_records(verdicts), draw(config.preset, curves)
+    return output.write(config.out, "spectrum", figure=figure, arrays=arrays, report=report)
 
 
 def draw(preset: Preset, found: Mapping[str, Sequence[RankCurves]]) -> Figure:
@@ -101,9 +83,8 @@ def draw(preset: Preset, found: Mapping[str, Sequence[RankCurves]]) -> Figure:
     return figure
 
 
-def plot_singular_values(curves: Sequence[RankCurves], ax: Axes | None = None) -> Axes:
+def plot_singular_values(curves: Sequence[RankCurves], ax: Axes) -> Axes:
     """The largest singular values of every run, coloured by the block that they belong to."""
-    ax = ax or plt.gca()
     for i, c in enumerate(curves):
         for block, (name, place) in enumerate({"W": P, "V": Q}.items()):
             ranks = np.flatnonzero(c.block[:LARGEST] == block)
@@ -117,9 +98,8 @@ def plot_singular_values(curves: Sequence[RankCurves], ax: Axes | None = None) -
     return ax
 
 
-def plot_without(curves: Sequence[RankCurves], ax: Axes | None = None) -> Axes:
+def plot_without(curves: Sequence[RankCurves], ax: Axes) -> Axes:
     """K1 and K2 without the largest directions."""
-    ax = ax or plt.gca()
     for name, label, place in (("K1", "$K^1$", P), ("K2", "$K^2$", Q)):
         _curve(ax, [c.dropped[name] for c in curves], label, place)
     ax.axhline(np.log(2), color="grey", lw=0.8)
@@ -128,9 +108,8 @@ def plot_without(curves: Sequence[RankCurves], ax: Axes | None = None) -> Axes:
     return ax
 
 
-def plot_alone(curves: Sequence[RankCurves], ax: Axes | None = None) -> Axes:
+def plot_alone(curves: Sequence[RankCurves], ax: Axes) -> Axes:
     """Accuracies with the largest directions alone."""
-    ax = ax or plt.gca()
     _curve(ax, [c.kept["accuracy_P"] for c in curves], "P, sign accuracy", P)
     _curve(ax, [c.kept["auc_Q"] for c in curves], "Q, AUC", Q)
     best = [c.kept["best_accuracy_Q"] for c in curves]
@@ -138,21 +117,6 @@ def plot_alone(curves: Sequence[RankCurves], ax: Axes | None = None) -> Axes:
     ax.set(xlabel="number of largest directions kept", ylabel="accuracy, AUC")
     ax.legend(fontsize="small")
     return ax
-
-
-def as_arrays(stage: str, curves: Sequence[RankCurves]) -> dict[str, np.ndarray]:
-    """Everything drawn of a stage by name, (runs, ranks)."""
-    named = {
-        f"{stage}/singular": np.stack([c.singular for c in curves]),
-        f"{stage}/block": np.stack([c.block for c in curves]),
-    }
-    for side in ("kept", "dropped"):
-        first: Mapping[str, np.ndarray] = getattr(curves[0], side)
-        named |= {
-            f"{stage}/{side}/{name}": np.stack([getattr(c, side)[name] for c in curves])
-            for name in first
-        }
-    return named
 
 
 def _curve(ax: Axes, values: Sequence[AnyArray], label: str, place: int) -> None:

@@ -5,7 +5,6 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import matplotlib.pyplot as plt
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.cm import ScalarMappable
@@ -89,11 +88,10 @@ def palette(records: Sequence[Record]) -> dict[str, str]:
 
 def plot_values(
     records: Sequence[Record],
-    colours: Mapping[str, str] | None = None,
-    ax: Axes | None = None,
+    colours: Mapping[str, str],
+    ax: Axes,
 ) -> Axes:
     """Singular values over the edge of the null, against the index i = 1 ... min(m, n)."""
-    ax, colours = ax or plt.gca(), colours or palette(records)
     bottom = 1.0
     for r in _nonzero(records):
         shown = r.sigma[r.sigma > FLOOR * r.sigma[0]] / r.edge
@@ -114,11 +112,10 @@ def plot_values(
 
 def plot_energy(
     records: Sequence[Record],
-    colours: Mapping[str, str] | None = None,
-    ax: Axes | None = None,
+    colours: Mapping[str, str],
+    ax: Axes,
 ) -> Axes:
     """Share of the squared Frobenius norm in the first i directions."""
-    ax, colours = ax or plt.gca(), colours or palette(records)
     for r in _nonzero(records):
         share = np.r_[0, singular.energy(r.sigma)]
         ax.plot(np.linspace(0, 1, share.size), share, color=colours[r.name], **_style(r, records))
@@ -134,12 +131,11 @@ def plot_energy(
 
 def plot_by_matrix(
     records: Sequence[Record],
-    colours: Mapping[str, str] | None = None,
-    ax: Axes | None = None,
+    colours: Mapping[str, str],
+    ax: Axes,
 ) -> Axes:
     """Traces where there are square matrices, with two standard deviations of the null about 0;
     otherwise stable ranks, with those of the null. A marker for each kind of matrix."""
-    ax, colours = ax or plt.gca(), colours or palette(records)
     traces = any(r.trace is not None for r in records)
     shown = [
         (i, r)

@@ -6,7 +6,6 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Literal, NamedTuple
 
-import matplotlib.pyplot as plt
 import numpy as np
 import tyro
 from matplotlib.axes import Axes
@@ -87,9 +86,8 @@ def draw(flows: Mapping[Flow, str], errors: Mapping[Flow, np.ndarray]) -> Figure
     return figure
 
 
-def plot_map(error: np.ndarray, ax: Axes | None = None) -> Axes:
+def plot_map(error: np.ndarray, ax: Axes) -> Axes:
     """Relative error over the learning rates, on a logarithmic colour scale."""
-    ax = ax or plt.gca()
     percent = 100 * np.clip(error, 1e-4, 1)
     rates = measurements.GRID
     mesh = ax.pcolormesh(

@@ -20,6 +20,7 @@ from dynsim import Status, checks
 from sweeps.output import check_directory
 from sweeps.runner.run import run as run_sweep
 from sweeps.runner.spec import Sweep
+from sweeps.studies.options import line
 from sweeps.systems.yz.settings import Training
 
 Classifier = Callable[[int, int, Float[np.ndarray, "P 2"]], Bool[np.ndarray, " P"]]
@@ -166,13 +167,7 @@ def box_dimension(levels: Sequence[Level], fit: tuple[int, int]) -> Dimension:
     part = levels[fit[0] : fit[1] + 1]
     x = -np.log([level.eps for level in part])
     y = np.log([len(level.boundary) for level in part])
-    off = x - x.mean()
-    slope = (off @ y) / (off @ off)
-    intercept = y.mean() - slope * x.mean()
-    residual = y - slope * x - intercept
-    free = len(x) - 2
-    error = np.sqrt(residual @ residual / free / (off @ off)) if free else np.nan
-    return Dimension(float(slope), float(error), float(intercept))
+    return Dimension(*line(x, y))
 
 
 def refine(

@@ -3,20 +3,20 @@
 import dataclasses
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Literal
+from typing import Annotated, Literal
 
-import matplotlib.pyplot as plt
 import numpy as np
+from annotated_types import Ge, Le
 from jaxtyping import Bool, Float
 from matplotlib.axes import Axes
 from matplotlib.colors import ListedColormap, LogNorm
 from matplotlib.figure import Figure
 from matplotlib.ticker import NullLocator
 
-from dynsim import checks
+from dynsim.decoding import Count
 from sweeps import output
 from sweeps.output import drawing
-from sweeps.runner.cluster import hosts
+from sweeps.studies.computing import begin
 from sweeps.studies.trainability.boundary import (
     CORNERS,
     Dimension,
@@ -27,7 +27,7 @@ from sweeps.studies.trainability.boundary import (
 )
 from sweeps.systems.yz.settings import Training
 
-MOST_LEVELS = 12
+Levels = Annotated[int, Ge(2), Le(12)]
 """Each level about doubles the runs; 12 of them resolve a cell into 4096."""
 
 
@@ -65,8 +65,8 @@ class Trainability:
     batch: int | float = 32
     dtype: Literal["float32", "float64"] = "float32"
     seed: int = 0
-    cells: int = 16
-    levels: int = 4
+    cells: Count = 16
+    levels: Levels = 4
     fit: tuple[int, int] | None = None
     out: Path = Path("out/trainability")
 
@@ -80,24 +80,16 @@ class Trainability:
 
 def run(config: Trainability) -> list[Path]:
     """Run or resume the sweeps, draw and write the figure."""
+    begin(config)
     window = Window(config.eta_y, config.eta_z)
     window.check()
-    checks.integer("levels", config.levels, 2, MOST_LEVELS)
     fit = config.fit or (1, config.levels)
     if not 0 <= fit[0] < fit[1] <= config.levels:
         raise ValueError(
             f"fit = {fit}: must increase and lie within the levels 0 to {config.levels}"
         )
-    hosts.use_all_cores()
-    found = refine(
-        config.training,
-        window,
-        engine=config.engine,
-        cells=config.cells,
-        levels=config.levels,
-        seed=config.seed,
-        out=config.out,
-    )
+    asked = {name: getattr(config, name) for name in ("engine", "cells", "levels", "seed", "out")}
+    found = refine(config.training, window, **asked)
     dimension = box_dimension([mapped.level for mapped in found], fit)
     return output.write(
         config.out,
@@ -153,10 +145,9 @@ def raster(
     return values, ok
 
 
-def plot(found: Sequence[Mapped], window: Window, ax: Axes | None = None) -> Axes:
+def plot(found: Sequence[Mapped], window: Window, ax: Axes) -> Axes:
     """Relative loss over both learning rates, trained and untrained in colours of their own, with
     the boundary cells of the last level."""
-    ax = ax or plt.gca()
     values, ok = raster(found)
     side = len(values) - 1
     middles = (np.arange(side + 2) - 0.5) / side
@@ -193,10 +184,9 @@ def plot(found: Sequence[Mapped], window: Window, ax: Axes | None = None) -> Axe
 
 
 def plot_counts(
-    found: Sequence[Mapped], dimension: Dimension, fit: tuple[int, int], ax: Axes | None = None
+    found: Sequence[Mapped], dimension: Dimension, fit: tuple[int, int], ax: Axes
 ) -> Axes:
     """Number of boundary cells against their side, with the fit and the slopes in between."""
-    ax = ax or plt.gca()
     eps = np.array([mapped.level.eps for mapped in found])
     counts = np.array([len(mapped.level.boundary) for mapped in found])
     ax.set(xlabel=r"side of a cell $\epsilon$ (share of the window)", ylabel=r"boundary cells $N$")

@@ -4,9 +4,7 @@ Theorem 1 of Scan and Snap says that f_n . g_n is gamma(t), whose peak depends o
 alone (`odes.formulas.decoder.stages`). Families of runs leave its assumptions one at a time.
 """
 
-import csv
 import dataclasses
-import io
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -16,15 +14,14 @@ import numpy as np
 import xarray as xr
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.lines import Line2D
 
 from dynsim import checks
+from dynsim.decoding import Count
 from sweeps import output
 from sweeps.output import drawing
-from sweeps.runner.cluster import hosts
-from sweeps.runner.run import run as run_sweep
 from sweeps.runner.run import valid
 from sweeps.runner.spec import Sweep
+from sweeps.studies.computing import computed
 from sweeps.studies.transitions.families import ENGINES, FAMILIES, LIMIT, Family, variants
 from sweeps.studies.transitions.peaks import gamma_peak, measured_peak, over_points, predicted_peak
 
@@ -43,37 +40,34 @@ class Collapse:
     """
 
     families: tuple[str, ...] = tuple(FAMILIES)
-    seeds: int = 3
+    seeds: Count = 3
     out: Path = Path("out/collapse")
+
+    def sweeps(self) -> dict[str, Sweep]:
+        """Those of all families, by family and engine."""
+        if not self.families:
+            raise ValueError(f"families = (): needs at least one of {', '.join(FAMILIES)}")
+        for name in self.families:
+            checks.choice("families", name, tuple(FAMILIES))
+        return {
+            f"{name}-{engine}": sweep
+            for name in self.families
+            for engine, sweep in variants(name, self.seeds).items()
+        }
 
 
 def run(config: Collapse) -> list[Path]:
     """Run or resume the sweeps, draw and write the figure and its table."""
-    checks.integer("seeds", config.seeds, 1)
-    if not config.families:
-        raise ValueError(f"families = (): needs at least one of {', '.join(FAMILIES)}")
-    for name in config.families:
-        checks.choice("families", name, tuple(FAMILIES))
-    output.check_directory(config.out)
-    wanted = {name: variants(name, config.seeds) for name in dict.fromkeys(config.families)}
-    for sweeps in wanted.values():
-        for sweep in sweeps.values():
-            sweep.check()
-    hosts.use_all_cores()
-    found = {}
-    for name, sweeps in wanted.items():
-        stored = {
-            engine: valid(run_sweep(sweep, config.out / f"{name}-{engine}")).load()
-            for engine, sweep in sweeps.items()
-        }
-        found[name] = peaks(sweeps["simulation"], stored)
+    stored, wanted = computed(config), config.sweeps()
+    found = {
+        name: peaks(
+            wanted[f"{name}-simulation"], {e: valid(stored[f"{name}-{e}"]) for e in ENGINES}
+        )
+        for name in dict.fromkeys(config.families)
+    }
     text = table(found)
     print(text)
-    arrays = {
-        f"{name}/{variable}": values.values
-        for name, ds in found.items()
-        for variable, values in ds.variables.items()
-    }
+    arrays = {name: dataset.variables for name, dataset in found.items()}
     return output.write(
         config.out, "collapse", figure=draw(found), arrays=arrays, text={"csv": text}
     )
@@ -92,11 +86,9 @@ def peaks(sweep: Sweep, stored: Mapping[str, xr.Dataset]) -> xr.Dataset:
 def table(found: Mapping[str, xr.Dataset]) -> str:
     """CSV by family and engine: points with a peak inside the horizon, median and worst relative
     deviation from the closed form, over all points and over those that peak late."""
-    text = io.StringIO()
-    writer = csv.writer(text, lineterminator="\n")
     late = f"peak >= {LATE} steps"
     columns = ["family", "engine", "points", "measured", "median_%", "worst_%"]
-    writer.writerow([*columns, f"median_% ({late})", f"worst_% ({late})"])
+    lines: list[list[Any]] = [[*columns, f"median_% ({late})", f"worst_% ({late})"]]
     for name, ds in found.items():
         for engine in (*ENGINES, "gamma"):
             error = deviation(ds, engine)
@@ -106,8 +98,8 @@ def table(found: Mapping[str, xr.Dataset]) -> str:
             numbers = error.values[np.isfinite(error.values)]
             slow = error.values[np.isfinite(error.values) & (predicted.values >= LATE)]
             row = [f"{value:+.2f}" for part in (numbers, slow) for value in extremes(part)]
-            writer.writerow([name, engine, error.size, numbers.size, *row])
-    return text.getvalue()
+            lines.append([name, engine, error.size, numbers.size, *row])
+    return output.as_csv(lines)
 
 
 def deviation(peaks: xr.Dataset, engine: str) -> xr.DataArray:
@@ -133,25 +125,17 @@ def draw(found: Mapping[str, xr.Dataset]) -> Figure:
     for name, ds in found.items():
         plot_deviation(ds, FAMILIES[name], ax=grid[name])
     handles = [
-        Line2D(
-            [],
-            [],
-            color="k",
-            marker="o",
-            ls="",
-            label="simulation (mean, s.d.; shifted to the right)",
-        ),
-        Line2D([], [], color="k", ls="-", label="exact flow (T, batch = ∞)"),
-        Line2D([], [], color="k", ls="", marker="x", label="exact descent (T, batch = ∞)"),
-        Line2D([], [], color="0.6", lw=4, label="closed form, measured alike"),
+        drawing.key("simulation (mean, s.d.; shifted to the right)", marker="o", ls=""),
+        drawing.key("exact flow (T, batch = ∞)"),
+        drawing.key("exact descent (T, batch = ∞)", ls="", marker="x"),
+        drawing.key("closed form, measured alike", color="0.6", lw=4),
     ]
     figure.legend(handles=handles, loc="outside lower center", ncols=2, frameon=False)
     return figure
 
 
-def plot_collapse(found: Mapping[str, xr.Dataset], ax: Axes | None = None) -> Axes:
+def plot_collapse(found: Mapping[str, xr.Dataset], ax: Axes) -> Axes:
     """Measured against predicted peak time, every family with a marker of its own."""
-    ax = ax or plt.gca()
     ends = np.array([])
     markers = dict(zip(FAMILIES, "os^D", strict=True))
     colours = {name: drawing.colour(place) for place, name in enumerate(FAMILIES)}
@@ -171,9 +155,8 @@ def plot_collapse(found: Mapping[str, xr.Dataset], ax: Axes | None = None) -> Ax
     return ax
 
 
-def plot_deviation(peaks: xr.Dataset, family: Family, ax: Axes | None = None) -> Axes:
+def plot_deviation(peaks: xr.Dataset, family: Family, ax: Axes) -> Axes:
     """Relative deviation of the peak time against the predicted one, a colour for each variant."""
-    ax = ax or plt.gca()
     dims = [dim for dim in peaks.predicted.dims if dim != "eta_y"]
     ax.set_xscale("log")
     ax.set_yscale("symlog", linthresh=1)

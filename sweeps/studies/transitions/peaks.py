@@ -49,12 +49,9 @@ def peak_time(times: np.ndarray, values: np.ndarray) -> float:
         return np.nan
     x, y = np.log(times[around] / times[top]), np.log(values[around] / values[top])
     # y = a x + b x^2 through the neighbours, the largest value being at the origin.
-    left, right = y[0] / x[0], y[2] / x[2]
-    b = (right - left) / (x[2] - x[0])
-    if b == 0:  # a plateau of three equal values
-        return float(times[top])
-    a = left - b * x[0]
-    return float(times[top] * np.exp(-a / (2 * b)))
+    a, b = np.linalg.solve(np.stack([x, x**2], 1)[::2], y[::2])
+    # A plateau of three equal values has no top but its middle.
+    return float(times[top] * np.exp(-a / (2 * b))) if b else float(times[top])
 
 
 def measured_peak(dataset: xr.Dataset, name: str = "speed") -> xr.DataArray:

@@ -5,27 +5,25 @@ a larger eta_Y snaps earlier; for fixed eta_Z a smaller one leaves a larger fina
 attention; so does scaling both rates up.
 """
 
-import csv
 import dataclasses
-import io
+import itertools
 from collections.abc import Mapping
 from pathlib import Path
-from typing import NamedTuple
+from typing import Annotated, NamedTuple
 
-import matplotlib.pyplot as plt
 import numpy as np
 import xarray as xr
+from annotated_types import Ge
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.lines import Line2D
 
-from dynsim import checks
+from dynsim.decoding import Count
 from sweeps import output
 from sweeps.output import drawing
-from sweeps.runner.cluster import hosts
-from sweeps.runner.run import run as run_sweep
 from sweeps.runner.run import valid
 from sweeps.runner.spec import Sweep
+from sweeps.studies.computing import computed
+from sweeps.studies.options import Several
 from sweeps.studies.transitions.peaks import measured_peak, over_points, predicted_stage
 from sweeps.systems.yz.settings import Training
 
@@ -75,32 +73,28 @@ class Snap:
         out: directory for the picture, snap.csv and the stored sweeps, which resume.
     """
 
-    rates: int = 5
-    seeds: int = 4
-    steps: int = 1000
+    rates: Several = 5
+    seeds: Count = 4
+    steps: Annotated[int, Ge(10)] = 1000
     out: Path = Path("out/snap")
+
+    def sweeps(self) -> dict[str, Sweep]:
+        """All that is drawn, by control and engine."""
+        pairs = itertools.product(CONTROLS, ENGINES)
+        return {f"{name}-{engine}": variant(self, name, engine) for name, engine in pairs}
 
 
 def run(config: Snap) -> list[Path]:
     """Run or resume the sweeps, draw and write the figure and its table."""
-    checks.integer("rates", config.rates, 2)
-    checks.integer("seeds", config.seeds, 1)
-    checks.integer("steps", config.steps, 10)
-    output.check_directory(config.out)
-    hosts.use_all_cores()
-    found = {}
-    for name in CONTROLS:
-        wanted = {engine: variant(config, name, engine) for engine in ENGINES}
-        for engine, sweep in wanted.items():
-            stored = run_sweep(sweep, config.out / f"{name}-{engine}")
-            found[name, engine] = with_stages(sweep, valid(stored).load())
+    stored, wanted = computed(config), config.sweeps()
+    found = {
+        (name, engine): with_stages(wanted[each], valid(stored[each]))
+        for name, engine in itertools.product(CONTROLS, ENGINES)
+        for each in [f"{name}-{engine}"]
+    }
     text = table(found)
     print(text)
-    arrays = {
-        f"{name}/{engine}/{variable}": values.values
-        for (name, engine), ds in found.items()
-        for variable, values in ds.variables.items()
-    }
+    arrays = {"/".join(key): dataset.variables for key, dataset in found.items()}
     return output.write(config.out, "snap", figure=draw(found), arrays=arrays, text={"csv": text})
 
 
@@ -148,10 +142,8 @@ def slope(rates: np.ndarray, values: np.ndarray) -> float:
 
 def table(found: Mapping[tuple[str, str], xr.Dataset]) -> str:
     """CSV by control, engine and trained rates: times of the transition and final values."""
-    text = io.StringIO()
-    writer = csv.writer(text, lineterminator="\n")
     columns = ["control", "engine", "eta_y", "eta_z", *STAGES, "measured_peak"]
-    writer.writerow([*columns, "entropy", "entropy_sd", "gain", "gain_sd", "B"])
+    lines = [[*columns, "entropy", "entropy_sd", "gain", "gain_sd", "B"]]
     for (name, engine), ds in found.items():
         every = 1 if engine == "simulation" else DENSE
         peak = ds.measured_peak
@@ -160,8 +152,8 @@ def table(found: Mapping[tuple[str, str], xr.Dataset]) -> str:
         values = [*final(ds, "entropy"), *final(ds, "z_top_distinct")]
         values.append(final(ds, "B")[0] if "B" in ds else np.full(ds.sizes["rate"], np.nan))
         rows = np.stack([*(n.values for n in numbers), *values], axis=1)[::every]
-        writer.writerows([name, engine, *(f"{value:.5g}" for value in row)] for row in rows)
-    return text.getvalue()
+        lines += [[name, engine, *(f"{value:.5g}" for value in row)] for row in rows]
+    return output.as_csv(lines)
 
 
 def draw(found: Mapping[tuple[str, str], xr.Dataset]) -> Figure:
@@ -174,28 +166,24 @@ def draw(found: Mapping[tuple[str, str], xr.Dataset]) -> Figure:
     axes[0, 0].set_ylabel("entropy on distinct tokens (nat)")
     axes[1, 0].set_ylabel("final gain of the top distinct logit")
     marks = [
-        Line2D([], [], color="k", lw=2, alpha=0.4, label="simulation (mean), s.d. as band"),
-        Line2D([], [], color="k", ls="--", lw=1.2, label="exact flow"),
-        Line2D([], [], color="k", marker="|", label="$t_0'$ to $t_0$ in closed form"),
-        Line2D([], [], color="k", marker="o", ls="", label="peak of $\\gamma$ in closed form"),
+        drawing.key("simulation (mean), s.d. as band", lw=2, alpha=0.4),
+        drawing.key("exact flow", ls="--", lw=1.2),
+        drawing.key("$t_0'$ to $t_0$ in closed form", marker="|"),
+        drawing.key("peak of $\\gamma$ in closed form", marker="o", ls=""),
     ]
     figure.legend(handles=marks, loc="outside lower center", ncols=4, frameon=False)
     return figure
 
 
-def plot_curves(data: Mapping[str, xr.Dataset], control: Control, ax: Axes | None = None) -> Axes:
+def plot_curves(data: Mapping[str, xr.Dataset], control: Control, ax: Axes) -> Axes:
     """Entropy over time, a colour for each trained rate; bars below from t0' to t0 of each."""
-    ax = ax or plt.gca()
     trained, flow = data["simulation"], data["symmetric"].isel(rate=slice(None, None, DENSE))
     colours = drawing.shades(trained.sizes["rate"])
     for i, colour in enumerate(colours):
         one = trained.isel(rate=i, time=slice(1, None))
-        mean, time = one.entropy.mean("seed"), one.time.values
         label = f"${control.symbol}$ = {float(one.rate):.3g}"
-        ax.plot(time, mean, color=colour, lw=2, alpha=0.6, label=label)
-        if one.sizes["seed"] > 1:
-            spread = one.entropy.std("seed", ddof=1)
-            ax.fill_between(time, mean - spread, mean + spread, color=colour, alpha=0.2, lw=0)
+        style = {"color": colour, "lw": 2, "alpha": 0.6, "label": label}
+        drawing.band(ax, one.time, one.entropy, style)
         ax.plot(flow.time[1:], flow.entropy.isel(rate=i)[1:], "--", color=colour, lw=1.2)
         height = 0.04 + 0.03 * i
         across = ax.get_xaxis_transform()
@@ -209,29 +197,20 @@ def plot_curves(data: Mapping[str, xr.Dataset], control: Control, ax: Axes | Non
     return ax
 
 
-def plot_final(data: Mapping[str, xr.Dataset], control: Control, ax: Axes | None = None) -> Axes:
+def plot_final(data: Mapping[str, xr.Dataset], control: Control, ax: Axes) -> Axes:
     """Final logit gain of the top distinct token against the rate: simulation, exact flow, Eq. 10
     and its growth bound B, which the gain cannot exceed (Theorem 3); slopes are exponents."""
-    ax = ax or plt.gca()
     styles = {"simulation": "o", "symmetric": "--", "eq10": ":"}
     colours = ("k", drawing.colour(0), drawing.colour(1))
     for (engine, title), colour in zip(ENGINES.items(), colours, strict=True):
         rate = data[engine].rate.values
         mean, spread = final(data[engine], "z_top_distinct")
         label = f"{title}: slope {slope(rate, mean):+.2f}"
-        ax.errorbar(
-            rate,
-            mean,
-            spread if spread.any() else None,
-            fmt=styles[engine],
-            color=colour,
-            capsize=2,
-            label=label,
-        )
+        how = {"fmt": styles[engine], "color": colour, "capsize": 2, "label": label}
+        ax.errorbar(rate, mean, spread if spread.any() else None, **how)
     B = final(data["eq10"], "B")[0]
-    ax.plot(
-        rate, B, "-", color=colours[-1], lw=1, label=f"bound B, Eq. 10: slope {slope(rate, B):+.2f}"
-    )
+    label = f"bound B, Eq. 10: slope {slope(rate, B):+.2f}"
+    ax.plot(rate, B, "-", color=colours[-1], lw=1, label=label)
     word = "rises" if control.gain > 0 else "falls"
     ax.set(xscale="log", yscale="log", xlabel=f"${control.symbol}$", title=f"paper: final B {word}")
     ax.legend(fontsize="small")

@@ -1,14 +1,13 @@
 """The command `dynsim compare two_stage`: training on prompts against the reduced ODE."""
 
 import dataclasses
-import json
 from pathlib import Path
 from typing import ClassVar
 
 from dynsim import checks
 from dynsim.decoding import Count
 from odes.two_stage import ladder
-from sweeps.compare.comparison import BEST, chosen
+from sweeps.compare.comparison import BEST, chosen, deliver
 from sweeps.compare.settings import CompareOptions, Times
 from sweeps.runner.cluster import hosts
 from sweeps.studies.two_stage import report
@@ -23,7 +22,6 @@ class CompareTwoStage(CompareOptions, TwoStage):
     """Train attention on prompts in two stages, solve the reduced ODE, and compare them.
 
     Attributes:
-        seeds: number of runs.
         theories: names of the theories to compare with (ode, infinite, anchored, sde, seeds). All
             that apply if omitted.
         times: number of times to record, a third of them in the first stage.
@@ -72,9 +70,4 @@ def run(config: CompareTwoStage) -> list[Path] | None:
     """Run `dynsim compare two_stage`: print the table, or the report as JSON, and write files."""
     hosts.use_all_cores()
     result = compare(config)
-    paths = report.write(result, config.out)
-    if config.json:
-        print(json.dumps(result.report, indent=2))
-        return None
-    print(report.table(result))
-    return paths
+    return deliver(result, report.draw(result), report.table(result))

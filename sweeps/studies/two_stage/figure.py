@@ -3,18 +3,18 @@
 import dataclasses
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Literal
+from typing import Annotated, Literal
 
-import matplotlib.pyplot as plt
-import numpy as np
+from annotated_types import Ge
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from dynsim import Trajectory, checks
+from dynsim import Trajectory
+from dynsim.decoding import Count
 from dynsim.two_stage.noisy_sgd import Control
 from sweeps import output
 from sweeps.output import drawing
-from sweeps.runner.cluster import hosts
+from sweeps.studies.computing import begin
 from sweeps.studies.two_stage import claims, panels
 from sweeps.studies.two_stage import theory as two_stage_theory
 from sweeps.studies.two_stage.experiment import runs
@@ -43,24 +43,22 @@ class FigureTwoStage:
     """
 
     preset: Literal["default", "fast"] = "default"
-    seeds: int = 6
-    control_seeds: int = 2
-    times: int = 128
+    seeds: Count = 6
+    control_seeds: Count = 2
+    times: Annotated[int, Ge(3)] = 128
     out: Path = Path("out/two_stage")
 
 
 def run(config: FigureTwoStage) -> list[Path]:
     """Run or resume the experiments, draw them, and test the claims."""
-    checks.integer("times", config.times, 3)
-    output.check_directory(config.out)
-    hosts.use_all_cores()
+    begin(config)
     experiments = {
-        "preset": (TwoStage(preset=config.preset), checks.integer("seeds", config.seeds, 1)),
+        "preset": (TwoStage(preset=config.preset), config.seeds),
         "joint": (TwoStage(preset="joint"), config.seeds),
     }
-    number = checks.integer("control_seeds", config.control_seeds, 1)
     experiments |= {
-        control: (TwoStage(preset=config.preset, control=control), number) for control in CONTROLS
+        control: (TwoStage(preset=config.preset, control=control), config.control_seeds)
+        for control in CONTROLS
     }
     for training, _ in experiments.values():
         training.check()
@@ -72,13 +70,13 @@ def run(config: FigureTwoStage) -> list[Path]:
     verdicts = claims.tested(found, predicted)
     for title, tested_claims in verdicts.items():
         print(f"{title}: {found[title].count} runs\n{claims.table(tested_claims)}\n")
-    return output.write(
-        config.out,
-        "two_stage",
-        figure=draw(config.preset, found, predicted),
-        arrays=arrays(found, predicted),
-        report=output.as_json({n: claims.as_records(found) for n, found in verdicts.items()}),
-    )
+    arrays = {name: {**r.values, "time": r.eta_time} for name, r in found.items()}
+    for name, theories in predicted.items():
+        theory = theories["ode"]
+        arrays |= {f"{name}/ode/{o}": theory[o][0] for o in two_stage_theory.RECORD}
+    report = {name: claims.as_records(found) for name, found in verdicts.items()}
+    figure = draw(config.preset, found, predicted)
+    return output.write(config.out, "two_stage", figure=figure, arrays=arrays, report=report)
 
 
 def draw(
@@ -109,10 +107,9 @@ def draw(
 def plot_controls(
     found: Mapping[str, Runs],
     predicted: Mapping[str, Mapping[str, Trajectory]],
-    ax: Axes | None = None,
+    ax: Axes,
 ) -> Axes:
     """K2 with the two-stage schedule and with each control, the reduced ODE dashed."""
-    ax = ax or plt.gca()
     for name, place in {"preset": panels.Q, **CONTROLS}.items():
         label = "two stages" if name == "preset" else name
         panels.band(ax, found[name], "K2", place, label)
@@ -120,16 +117,3 @@ def plot_controls(
         ax.plot(found[name].eta_time[1:], theory[1:], color=drawing.colour(place), lw=1.3)
     ax.set_ylim(0.3, 0.9)
     return panels.finish(ax, found["preset"], "$K^2$ (nat)")
-
-
-def arrays(
-    found: Mapping[str, Runs], predicted: Mapping[str, Mapping[str, Trajectory]]
-) -> dict[str, np.ndarray]:
-    """Every plotted array by experiment and name, and the reduced ODE."""
-    named = {}
-    for name, r in found.items():
-        named |= {f"{name}/{observable}": values for observable, values in r.values.items()}
-        named |= {f"{name}/time": r.eta_time}
-        theory = predicted[name]["ode"]
-        named |= {f"{name}/ode/{o}": np.asarray(theory[o])[0] for o in two_stage_theory.RECORD}
-    return named

@@ -11,9 +11,7 @@ import numpy as np
 from jaxtyping import Float
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.ticker import NullLocator
 
-from dynsim import checks
 from dynsim.precision import precision
 from dynsim.two_stage import model as relu_prompt
 from dynsim.two_stage.model import PQ
@@ -26,8 +24,9 @@ from odes.two_stage.minibatch import gradient_variance
 from odes.two_stage.state import ReducedState
 from sweeps import output
 from sweeps.output import drawing
-from sweeps.runner.cluster import hosts
+from sweeps.studies.computing import begin
 from sweeps.studies.finite_size.order import slope
+from sweeps.studies.options import Several
 from sweeps.systems.two_stage.settings import TwoStage
 
 LENGTHS = (17, 33, 65, 129, 257)
@@ -47,8 +46,8 @@ class TwoStageFinite:
         out: directory for the picture, two_stage_finite.npz and .json.
     """
 
-    samples: int = 60_000
-    prompts: int = 4096
+    samples: Several = 60_000
+    prompts: Several = 4096
     out: Path = Path("out/two_stage_finite")
 
 
@@ -70,10 +69,7 @@ class Remainder(NamedTuple):
 
 def run(config: TwoStageFinite) -> list[Path]:
     """Compute, print the tables, draw and write."""
-    checks.integer("samples", config.samples, 2)
-    checks.integer("prompts", config.prompts, 2)
-    output.check_directory(config.out)
-    hosts.use_all_cores()
+    begin(config)
     training = TwoStage()
     task, optimizer = training.make_task(), training.make_optimizer()
     times = np.array([0, int(optimizer.steps[0]), int(optimizer.total_steps)])
@@ -90,12 +86,9 @@ def run(config: TwoStageFinite) -> list[Path]:
     predicted = np.array([closed_form(task, U) for U in drawn])
     scale = np.array([training.value("batch") * optimizer.noise**2])
     print("\n".join([*length_lines(found), "", *batch_lines(variances, predicted, scale.item())]))
-    arrays = {f"{n}/{part}": v for n, r in found.items() for part, v in r._asdict().items()}
-    arrays |= {"length": np.array(LENGTHS), "variance": variances, "closed_form": predicted}
-    report = output.as_json({name: r._asdict() for name, r in found.items()})
-    return output.write(
-        config.out, "two_stage_finite", figure=draw(found), arrays=arrays, report=report
-    )
+    arrays = {**found, "length": LENGTHS, "variance": variances, "closed_form": predicted}
+    report, figure = {name: r._asdict() for name, r in found.items()}, draw(found)
+    return output.write(config.out, "two_stage_finite", figure=figure, arrays=arrays, report=report)
 
 
 def draw(found: Mapping[str, Remainder]) -> Figure:
@@ -275,7 +268,6 @@ def plot(ax: Axes, found: dict[str, Remainder]) -> None:
             f"$L^{{-{power}}}$", (LENGTHS[-1], guide[-1]), color="0.4", ha="right", va="bottom"
         )
     ax.set(xscale="log", yscale="log", xlabel="tokens L", ylabel="relative error of the loss")
-    ax.set_xticks(LENGTHS, [str(length) for length in LENGTHS])
-    ax.xaxis.set_minor_locator(NullLocator())
+    drawing.ticks(ax.xaxis, LENGTHS)
     ax.grid(alpha=0.25)
     ax.legend(fontsize="small")

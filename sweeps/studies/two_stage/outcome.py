@@ -40,6 +40,10 @@ class TwoStageComparison(Comparison):
         """(R, S) an observable of the runs that ended well; of V_trace the modulus."""
         return self.simulation[name]
 
+    def trained(self) -> dict[str, np.ndarray]:
+        """Everything recorded of the runs, and when."""
+        return {**self.simulation.values, "steps": self.simulation.steps}
+
     def predicted(self, theory: str, name: str) -> np.ndarray:
         """(R, S) an observable of the solves that ended well; of V_trace the modulus."""
         return modulus(name, super().predicted(theory, name))

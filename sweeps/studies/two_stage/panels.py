@@ -2,11 +2,9 @@
 
 from collections.abc import Mapping, Sequence
 
-import matplotlib.pyplot as plt
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.lines import Line2D
 from matplotlib.ticker import LogLocator
 
 from dynsim import Trajectory
@@ -47,12 +45,11 @@ def lines(ax: Axes, runs: Runs, predictions: Predictions, names: Sequence[str]) 
 
 def key(figure: Figure, theories: Sequence[str]) -> None:
     """Legend of what all panels share: training, the theories, and where the first stage ends."""
-    handles = [Line2D([], [], color="k", label="training, mean ± sd", **drawing.TRAINED)]
-    handles += [
-        Line2D([], [], color="k", ls=STYLES.get(name, "--"), lw=1.3, label=title)
-        for name, title in ((name, ladder.theories()[name].title) for name in theories)
-    ]
-    handles.append(Line2D([], [], color="k", lw=0.8, ls=(0, (1, 4)), label="end of stage 1"))
+    handles = [drawing.key("training, mean ± sd", **drawing.TRAINED)]
+    for name in theories:
+        title = ladder.theories()[name].title
+        handles.append(drawing.key(title, ls=STYLES.get(name, "--"), lw=1.3))
+    handles.append(drawing.key("end of stage 1", lw=0.8, ls=(0, (1, 4))))
     figure.legend(handles=handles, loc="outside lower center", ncols=3, frameon=False)
 
 
@@ -84,11 +81,8 @@ def about(training: TwoStage) -> str:
     return f"{task}\n{rates}"
 
 
-def plot_losses(
-    runs: Runs, predictions: Predictions, ax: Axes | None = None, *, joint: bool = False
-) -> Axes:
+def plot_losses(runs: Runs, predictions: Predictions, ax: Axes, *, joint: bool = False) -> Axes:
     """K1 and K2, with J if `joint`, and the floor of K2."""
-    ax = ax or plt.gca()
     band(ax, runs, "K1", P, "$K^1$")
     band(ax, runs, "K2", Q, "$K^2$")
     names = ["K1", "K2"]
@@ -108,9 +102,8 @@ def plot_losses(
     return ax
 
 
-def plot_accuracies(runs: Runs, ax: Axes | None = None) -> Axes:
+def plot_accuracies(runs: Runs, ax: Axes) -> Axes:
     """Sign accuracies, and how well the best threshold on N_V would do."""
-    ax = ax or plt.gca()
     band(ax, runs, "accuracy_P", P, "P, sign")
     band(ax, runs, "accuracy_Q", Q, "Q, sign")
     band(ax, runs, "best_accuracy_Q", BEST, "Q, best threshold")
@@ -120,31 +113,22 @@ def plot_accuracies(runs: Runs, ax: Axes | None = None) -> Axes:
     return finish(ax, runs, "accuracy, AUC")
 
 
-def plot_traces(runs: Runs, predictions: Predictions, ax: Axes | None = None) -> Axes:
+def plot_traces(runs: Runs, predictions: Predictions, ax: Axes) -> Axes:
     """Traces of the signal weights, with a and b."""
-    ax = ax or plt.gca()
     band(ax, runs, "W_trace", P, r"Tr $\overline{W}$")
     band(ax, runs, "V_trace", Q, r"|Tr $\overline{V}$|")
     lines(ax, runs, predictions, ("W_trace", "V_trace"))
     return finish(ax, runs, "trace of the signal")
 
 
-def plot_norms(runs: Runs, predictions: Predictions, ax: Axes | None = None) -> Axes:
+def plot_norms(runs: Runs, predictions: Predictions, ax: Axes) -> Axes:
     """Frobenius norms of the weights and of their signal and noise parts."""
-    ax = ax or plt.gca()
     for block, place in (("W", P), ("V", Q)):
         band(ax, runs, f"{block}_norm", place, rf"$\|{block}\|_F$")
         for part, style, name in (("signal", "--", "overline"), ("noise", ":", "widetilde")):
-            label = rf"$\|\{name}{{{block}}}\|_F$"
-            ax.plot(
-                runs.eta_time[1:],
-                runs.mean(f"{block}_{part}_norm")[1:],
-                color=drawing.colour(place),
-                ls=style,
-                lw=2.5,
-                alpha=0.5,
-                label=label,
-            )
+            how = {"color": drawing.colour(place), "ls": style, "lw": 2.5, "alpha": 0.5}
+            how["label"] = rf"$\|\{name}{{{block}}}\|_F$"
+            ax.plot(runs.eta_time[1:], runs.mean(f"{block}_{part}_norm")[1:], **how)
     lines(ax, runs, predictions, ("W_norm", "V_norm"))
     ax.set_yscale("log")
     ax.yaxis.set_major_formatter("{x:g}")

@@ -5,24 +5,23 @@ import math
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import matplotlib.pyplot as plt
 import numpy as np
 import xarray as xr
 from jaxtyping import Bool, Float
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.ticker import NullLocator
 
 from dynsim import checks
+from dynsim.decoding import Positive
 from dynsim.precision import precision
 from odes.two_stage import thresholds
 from sweeps import output
 from sweeps.output import drawing
-from sweeps.runner.cluster import hosts
 from sweeps.runner.run import run as run_sweep
 from sweeps.runner.run import valid
 from sweeps.runner.spec import Sweep
-from sweeps.studies.options import cell_edges
+from sweeps.studies.computing import begin
+from sweeps.studies.options import Several, cell_edges
 from sweeps.systems.two_stage.settings import TwoStage
 
 ETA = 0.2
@@ -51,11 +50,11 @@ class TwoStagePhase:
 
     tau: tuple[float, float] = (0.06, 0.6)
     r: tuple[float, float] = (0.9, 2.2)
-    resolution: int = 25
-    points: int = 6
+    resolution: Several = 25
+    points: Several = 6
     seeds: int = 6
     eta_time: float = 200.0
-    decay: float = 0.025
+    decay: Positive = 0.025
     d: int = 32
     length: int = 129
     out: Path = Path("out/two_stage_phase")
@@ -107,17 +106,13 @@ class Verdict(NamedTuple):
 
 def run(config: TwoStagePhase) -> list[Path]:
     """Integrate, train (or resume), draw the plane, and count the points on their side."""
+    begin(config)
     for name in ("tau", "r"):
         first, last = getattr(config, name)
         checks.real(name, [first, last], 0, open_minimum=True)
         if first >= last:
             raise ValueError(f"{name} = {first}, {last}: must increase")
-    for name in ("resolution", "points"):
-        checks.integer(name, getattr(config, name), 2)
-    checks.real("decay", config.decay, 0, open_minimum=True)
     config.training().check()
-    output.check_directory(config.out)
-    hosts.use_all_cores()
     theory = plane(compute(config, "ode", config.resolution), "auc_Q")
     trained = compute(config, "simulation", config.points)
     simulated, signal = (plane(trained, name) for name in ("auc_Q", "auc_Q_signal"))
@@ -131,10 +126,8 @@ def run(config: TwoStagePhase) -> list[Path]:
             f"the learned side of the finite-time line, below {UNLEARNED} at {v.unlearned} of "
             f"{v.other_side} on the other; {v.near} lie within a grid cell of it"
         )
-    arrays = {f"theory/{n}": v for n, v in theory._asdict().items()}
-    arrays |= {f"simulation/{n}": v for n, v in simulated._asdict().items()}
-    arrays["simulation/auc_signal"] = signal.auc
-    arrays |= {"lines/r": fine, "lines/infinite_time": infinite, "lines/finite_time": finite}
+    arrays = {"theory": theory, "simulation": {**simulated._asdict(), "auc_signal": signal.auc}}
+    arrays["lines"] = {"r": fine, "infinite_time": infinite, "finite_time": finite}
     report = {name: verdict._asdict() for name, verdict in verdicts.items()}
     figure = draw(config, theory, simulated, Lines(fine, infinite, finite))
     return output.write(config.out, "two_stage_phase", figure=figure, arrays=arrays, report=report)
@@ -207,9 +200,8 @@ def judge(simulated: Plane, line: Float[np.ndarray, " R"]) -> Verdict:
     )
 
 
-def plot(theory: Plane, simulated: Plane, ax: Axes | None = None) -> Axes:
+def plot(theory: Plane, simulated: Plane, ax: Axes) -> Axes:
     """AUC of Q: the reduced ODE as a map, training as dots in the same colours."""
-    ax = ax or plt.gca()
     edges = cell_edges(theory.tau, "log"), cell_edges(theory.r, "log")
     mesh = ax.pcolormesh(*edges, theory.auc.T, vmin=0.5, vmax=1, cmap="viridis", rasterized=True)
     tau, r = np.meshgrid(simulated.tau, simulated.r, indexing="ij")
@@ -217,9 +209,8 @@ def plot(theory: Plane, simulated: Plane, ax: Axes | None = None) -> Axes:
     ax.set(xscale="log", yscale="log", xlabel=r"noise $\tau \propto \sqrt{\eta}$")
     ax.set_ylabel("shift $r$ of Q")
     for axis, ends in ((ax.xaxis, edges[0]), (ax.yaxis, edges[1])):
-        ticks = [t for t in (0.05, 0.1, 0.2, 0.5, 1, 1.5, 2, 3, 5) if ends[0] <= t <= ends[-1]]
-        axis.set_ticks(ticks, [f"{tick:g}" for tick in ticks])
-        axis.set_minor_locator(NullLocator())
+        ticks = (0.05, 0.1, 0.2, 0.5, 1, 1.5, 2, 3, 5)
+        drawing.ticks(axis, (t for t in ticks if ends[0] <= t <= ends[-1]))
     ax.set_xlim(edges[0][0], edges[0][-1])
     ax.set_ylim(edges[1][0], edges[1][-1])
     ax.figure.colorbar(mesh, ax=ax, label="AUC of Q")

@@ -1,14 +1,11 @@
 """Printing a two-stage comparison, and keeping it: image, report and arrays."""
 
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 from matplotlib.figure import Figure
 
-from dynsim.trajectory import to_arrays
-from sweeps import output
 from sweeps.compare.comparison import cell, lines
 from sweeps.output import drawing
 from sweeps.studies.two_stage import panels
@@ -56,15 +53,6 @@ def spread_lines(found: Mapping[str, Mapping[str, Any]], count: int) -> list[str
         for name, values in found.items()
     )
     return [*about, *rows]
-
-
-def write(result: TwoStageComparison, out: Path) -> list[Path]:
-    """Write compare.png, compare.json and compare.npz to the directory `out`."""
-    named = {f"simulation/{name}": values for name, values in result.simulation.values.items()}
-    named |= {"simulation/steps": result.simulation.steps}
-    for theory, prediction in result.predictions.items():
-        named |= {f"{theory}/{n}": values for n, values in to_arrays(prediction).items()}
-    return output.write(out, "compare", figure=draw(result), arrays=named, report=result.report)
 
 
 def draw(result: TwoStageComparison) -> Figure:

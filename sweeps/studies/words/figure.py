@@ -4,6 +4,7 @@ import dataclasses
 import functools
 import math
 from pathlib import Path
+from typing import Any
 
 import matplotlib.pyplot as plt
 import numpy as np
@@ -116,13 +117,9 @@ def run(config: CorpusFigure) -> list[Path]:
     rate = config.eta_z * width / (2 * config.scale**2)
     ordinary = fates(dynsim.sgd(config.eta_y, rate), embedded=spec)
     print(text_report.table(estimate, overlaps, found, ordinary))
-    return output.write(
-        config.out,
-        "corpus",
-        figure=draw(estimate, found),
-        arrays=arrays(estimate, found) | {"z_ordinary": ordinary.z},
-        report=output.as_json(report(config, estimate, overlaps, found, ordinary)),
-    )
+    numbers, kept = report(config, estimate, overlaps, found, ordinary), arrays(estimate, found)
+    kept["z_ordinary"], figure = ordinary.z, draw(estimate, found)
+    return output.write(config.out, "corpus", figure=figure, arrays=kept, report=numbers)
 
 
 def corpus(config: CorpusFigure) -> Corpus:
@@ -132,15 +129,10 @@ def corpus(config: CorpusFigure) -> Corpus:
     return load_corpus(config.corpus, train=config.train, valid=None, test=None)
 
 
-def arrays(estimate: Estimate, found: Fates) -> dict[str, np.ndarray]:
+def arrays(estimate: Estimate, found: Fates) -> dict[str, Any]:
     """A task as `dynsim.load_task` reads it, and all logits, signs and scores."""
     task = estimate.task
     fields = ("probs", "query", "next_token", "prior")
-    scores = {
-        f"score/{name}/{field}": np.asarray(value)
-        for name, score in found.scores.items()
-        for field, value in score._asdict().items()
-    }
     return {
         **{field: np.asarray(getattr(task, field)) for field in fields},
         "tokens": estimate.tokens,
@@ -149,8 +141,8 @@ def arrays(estimate: Estimate, found: Fates) -> dict[str, np.ndarray]:
         "z": found.z,
         "top": found.top,
         **{f"z/{name}": z for name, z in found.theory_z.items()},
-        **{f"sign/{name}": sign for name, sign in found.signs.items()},
-        **scores,
+        "sign": found.signs,
+        "score": found.scores,
     }
 
 
@@ -216,13 +208,12 @@ def draw(estimate: Estimate, found: Fates) -> Figure:
     return figure
 
 
-def plot_class(estimate: Estimate, found: Fates, n: int, ax: Axes | None = None) -> Axes:
+def plot_class(estimate: Estimate, found: Fates, n: int, ax: Axes) -> Axes:
     """Trained logits at the end of the top words of class `n`, the most frequent one on top.
 
     The colour of a bar tells whether the plain update's criterion has its sign; pointers give the
     sign by Eq. 10's, where that applies.
     """
-    ax = ax or plt.gca()
     tokens = np.flatnonzero(found.top[n])
     tokens = tokens[np.argsort(-np.asarray(estimate.task.probs)[n, tokens], kind="stable")]
     z = found.z[-1, n, tokens]
@@ -244,9 +235,8 @@ def plot_class(estimate: Estimate, found: Fates, n: int, ax: Axes | None = None)
     return ax
 
 
-def plot_scores(found: Fates, ax: Axes | None = None) -> Axes:
+def plot_scores(found: Fates, ax: Axes) -> Axes:
     """Share of signs right over time by each rule, and of the more frequent sign."""
-    ax = ax or plt.gca()
     spoken = {name: score for name, score in found.scores.items() if score.spoken}
     for (name, score), style in zip(spoken.items(), drawing.nested(len(spoken)), strict=True):
         ax.plot(found.times, score.right, label=text_report.title(name), **style)

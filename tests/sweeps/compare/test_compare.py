@@ -31,7 +31,7 @@ def compared(tmp_path_factory: pytest.TempPathFactory) -> Comparison:
 @pytest.fixture(scope="module")
 def written(compared: Comparison) -> Path:
     out = compared.config.out
-    report.write(compared)
+    comparison.deliver(compared, panels.draw(compared), report.table(compared))
     (out / "table.txt").write_text(report.table(compared))
     return out
 

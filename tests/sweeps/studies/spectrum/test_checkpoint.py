@@ -102,7 +102,7 @@ def test_zero_thin_and_broken_matrices_have_a_status(tmp_path: Path) -> None:
     assert np.isnan(found["z"].numbers.stable_rank)
     assert (found["z"].trace, found["z"].spikes) == (0, 0)
     assert found["b"].sigma.size == 0
-    assert found["b"].numbers is None
+    assert not hasattr(found["b"], "numbers")
     assert found["row"].sigma == pytest.approx([5])
     assert found["row"].null.stable_rank == pytest.approx(1)
     assert found["row"].spikes == 0
