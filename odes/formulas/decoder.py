@@ -17,6 +17,7 @@ class n has been visited :math:`\pi(n)\, t` times at step t, which is t/K in the
 """
 
 import functools
+from collections.abc import Callable
 from typing import NamedTuple
 
 import jax
@@ -47,6 +48,11 @@ class Stages(NamedTuple):
     peak: Float[Array, "..."]
     peak_gamma: Float[Array, "..."]
     snap: Float[Array, "..."]
+
+    def at(self, steps_at: Callable[[Array], Array]) -> "Stages":
+        """The same in the steps of a schedule, from those at its peak rate."""
+        times = {name: steps_at(getattr(self, name)) for name in ("rise_end", "peak", "snap")}
+        return self._replace(**times)
 
 
 @functools.partial(jax.jit, inline=True)

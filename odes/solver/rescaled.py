@@ -18,7 +18,7 @@ from jaxtyping import Array, Float, Real
 
 from dynsim.precision import AnyArray, Number
 from dynsim.training.rule import Kind, Rule
-from dynsim.training.schedule import OfStep, Schedule, proportional
+from dynsim.training.schedule import Constant, OfStep, Schedule, proportional
 
 DESCRIBED: tuple[Kind, ...] = ("sgd", "momentum", "nesterov")
 """Rules whose slow motion is that of SGD at the rate eta / (1 - mu)."""
@@ -57,6 +57,19 @@ class Rescaled(eqx.Module):
         u = jnp.asarray(self.Y.peak_steps(steps))
         # Where the rate vanishes, a difference of integrals may round downwards.
         return u if u.ndim == 0 else jax.lax.cummax(u)
+
+    def steps_at(self, time: Real[Number, "*S"]) -> Float[Array, "*S"]:
+        """Optimiser steps after which `flow_time` is `time`; inf where it never is."""
+        if isinstance(self.Y, Constant) and self.Y.warmup is None:
+            return jnp.asarray(time, float)
+        low = jnp.zeros(jnp.shape(time))
+        high = last = jnp.full(jnp.shape(time), 2.0**31)
+        # Bisection to the last bit of a step's number.
+        for _ in range(84):
+            middle = (low + high) / 2
+            before = self.Y.peak_steps(middle) < time
+            low, high = jnp.where(before, middle, low), jnp.where(before, high, middle)
+        return jnp.where(self.Y.peak_steps(last) < time, jnp.inf, high)
 
 
 def undescribed(

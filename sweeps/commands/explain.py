@@ -107,7 +107,9 @@ def explain(config: Explain | None = None, /, **settings: Any) -> Explanation:
             clock = Rescaled.of(optimizer)
             rate = clock.rate * clock.eta_y
             found = decoder.stages(rate, 1 / jnp.asarray(_prior(task)), task.M)
-            stages = {field: float(np.mean(t)) for field, t in found._asdict().items()}
+            stages = {
+                field: float(np.mean(t)) for field, t in found.at(clock.steps_at)._asdict().items()
+            }
         strained = tuple(_strained(config, task, optimizer, stages))
         final = {name: float(np.mean(np.asarray(v)[-1])) for name, v in solved.observables.items()}
     return Explanation(

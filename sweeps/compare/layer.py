@@ -180,6 +180,7 @@ def compare(config: Compare, theories: Sequence[ladder.Theory] = ()) -> Comparis
         if undescribed(optimizer, "the closed form") is None:
             clock = Rescaled.of(optimizer)
             stages = decoder.stages(clock.rate * clock.eta_y, 1 / jnp.asarray(task.prior), task.M)
+            stages = stages.at(clock.steps_at)
         # One by one: a dictionary that goes through JAX comes back sorted by its keys.
         predictions = {name: jax.device_get(each) for name, each in found.items()}
         stages = jax.device_get(stages)

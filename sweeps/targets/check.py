@@ -58,7 +58,7 @@ def run(config: CheckDevices) -> None:
     print(_line(HEAD))
     failed = []
     for case in programs.cases(config.system):
-        name = f"{case.system} {case.engine}"
+        name = f"{case.system} {case.engine}{case.note}"
         if config.engine and case.engine not in config.engine:
             continue
         if case.sweep.dtype == "float64" and platform in WITHOUT_FLOAT64:

@@ -12,6 +12,7 @@ from sweeps.runner.store.base import CHECKPOINT
 from sweeps.systems import registry
 from sweeps.systems.base import Run, Settings, field_names
 
+TRAINING = "simulation"
 POINTS, SEEDS = 64, 2
 """Runs of a program: so many points for each of so many seeds."""
 VARIANTS: tuple[dict[str, Any], ...] = (
@@ -21,10 +22,13 @@ VARIANTS: tuple[dict[str, Any], ...] = (
     {"task": "syn", "num_common": 1},
     {"task": "syn", "num_common": 1, "momentum": 0.9},
     {"optimizer": "momentum"},
+    {"optimizer": "rmsprop"},
     {"attention": "merged", "spectrum": "white"},
     {"attention": "exp", "activation": "linear", "head": "signal"},
 )
 """Changes to the defaults of a run, tried one after the other until an engine describes it."""
+SCHEDULED = {"optimizer": "adamw", "decay": 0.1, "schedule": "cosine", "eta_warmup": 10, "clip": 1}
+"""Settings of an update rule with everything, which training is compiled for as well."""
 SIZES: dict[str, dict[str, Any]] = {
     "yz": {"steps": 100},
     "qkv": {"steps": 100},
@@ -38,11 +42,12 @@ SIZES: dict[str, dict[str, Any]] = {
 
 
 class Case(NamedTuple):
-    """An engine of a system in a sweep."""
+    """An engine of a system in a sweep, and what is to be said of its settings."""
 
     system: str
     engine: str
     sweep: Sweep
+    note: str = ""
 
 
 def cases(only: tuple[str, ...] = ()) -> Iterator[Case]:
@@ -51,6 +56,10 @@ def cases(only: tuple[str, ...] = ()) -> Iterator[Case]:
         system = registry.system(name)
         for engine in registry.engines(system):
             yield Case(name, engine, _sweep(system.run, name, engine))
+        if set(SCHEDULED) <= set(field_names(system.run)):
+            run = system.run(**{**SIZES.get(name, {}), **SCHEDULED})
+            sweep = Sweep({"seed": {"range": SEEDS}}, run, TRAINING, ("loss",))
+            yield Case(name, TRAINING, sweep, ", AdamW with a schedule")
 
 
 def _sweep(run: type[Run[Any]], system: str, engine: str) -> Sweep:

@@ -73,7 +73,7 @@ def run(config: FigureLinearICL) -> list[Path]:
     """Compute or resume, print the times of escape, draw and write."""
     found, wanted = computed(config), config.sweeps()
     trained = {name: wanted[f"{name}/simulation"].run for name in ("merged", "separate", "ranks")}
-    rate = {name: 2 * float(run.make_optimizer().eta) for name, run in trained.items()}
+    rate = {name: 2 * run.eta for name, run in trained.items()}  # pyright: ignore[reportAttributeAccessIssue]
     level = {name: np.asarray(plateaus(run.make_task())) for name, run in trained.items()}
     table = [*escape_table(found, rate["separate"], level["separate"]), "", same_line(found)]
     print("\n".join(table))

@@ -69,7 +69,8 @@ class Phase(Plane, Problem):
     def training(self) -> Training:
         """The training of which every point is a variation."""
         given = {n: getattr(self, n) for n in (*field_names(Problem), "length", "batch", "init")}
-        return Training(**given, steps=self.steps)
+        # Here, noise is whether to predict where that of batches decides.
+        return Training(**{**given, "noise": None}, steps=self.steps)
 
     def times(self) -> tuple[int, ...]:
         """A few steps up to the last."""

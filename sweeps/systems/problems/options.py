@@ -98,7 +98,7 @@ def options_of(problem: Problem, name: str, task: str = "", **defaults: Any) -> 
     renamed = {n: f"rule_{n}" for n in rules.NUMBERS if n in own}
     fields: list[tuple[str, Any, Any]] = [("task", Literal[task], task)] if task else []  # type: ignore[valid-type]
     fields += [(n, hint, getattr(problem, n)) for n, hint in own.items()]
-    for each in dataclasses.fields(rules.RuleOptions):
+    for each in dataclasses.fields(rules.OneRate):
         if each.name == "eta" and groups:
             fields += [(n, each.type, each.default) for n in groups]
         else:
@@ -137,7 +137,7 @@ def options_of(problem: Problem, name: str, task: str = "", **defaults: Any) -> 
     about |= {
         n: f"learning rate of {group}, the peak of a schedule." for n, group in groups.items()
     }
-    of_rules = attributes(rules.RuleOptions)
+    of_rules = attributes(rules.OneRate) + attributes(rules.RuleOptions)
     for old, new in renamed.items():
         of_rules = of_rules.replace(f"        {old}: ", f"        {new}: ")
     lines = [attributes(cls), of_rules]

@@ -47,6 +47,7 @@ class ReadsRule(Chooses):
     """What runs have in common whose settings describe an update rule."""
 
     RENAMED: ClassVar[Mapping[str, str]] = {}
+    OPTIMIZERS: ClassVar[Mapping[str, Mapping[str, Any]]] = OPTIMIZERS
     optimizer: str
     schedule: str
 
@@ -54,7 +55,7 @@ class ReadsRule(Chooses):
     def choices(self) -> tuple[Choice, ...]:
         """What the optimiser and the schedule read."""
         return (
-            Choice("optimizer", self.optimizer, OPTIMIZERS),
+            Choice("optimizer", self.optimizer, self.OPTIMIZERS),
             Choice("schedule", self.schedule, SHAPES),
         )
 
@@ -79,7 +80,6 @@ class RuleOptions(ReadsRule):
 
     Attributes:
         optimizer: update rule.
-        eta: learning rate, the peak of a schedule.
         momentum: for momentum, nesterov and sign: coefficient mu in [0, 1); 0.9, for sign 0, if
             omitted.
         b1: for adam and adamw: decay of the first moment; 0.9 if omitted.
@@ -101,7 +101,6 @@ class RuleOptions(ReadsRule):
     """
 
     optimizer: Optimizer = "sgd"
-    eta: Rate = 0.1
     momentum: Decay | None = None
     b1: Decay | None = None
     b2: Decay | None = None
@@ -116,6 +115,17 @@ class RuleOptions(ReadsRule):
     decay: NotNegative | None = None
     clip: Positive | None = None
     noise: NotNegative | None = None
+
+
+@dataclasses.dataclass(frozen=True)
+class OneRate(RuleOptions):
+    """Settings of an update rule with one learning rate for all weights.
+
+    Attributes:
+        eta: learning rate, the peak of a schedule.
+    """
+
+    eta: Rate = 0.1
 
 
 NUMBERS = ("momentum", "b1", "b2", "eps", "decay", "clip", "noise")
@@ -160,7 +170,7 @@ def rule(run: Any, eta: Any) -> Rule:
         ValueError: for a setting of another rule or schedule, or a number that cannot be.
     """
     given = {name: run.value(run.RENAMED.get(name, name)) for name in NUMBERS}
-    options = {name: given[name] for name in OPTIMIZERS[run.optimizer]}
+    options = {name: given[name] for name in run.OPTIMIZERS[run.optimizer]}
     options |= {name: given[name] for name in ("decay", "clip", "noise")}
     if run.optimizer == "adamw":
         if options["decay"] is None:
@@ -169,4 +179,8 @@ def rule(run: Any, eta: Any) -> Rule:
     makers = {"rmsprop": dynsim.rmsprop, "adam": dynsim.adam, "sign": dynsim.sign}
     if run.optimizer in makers:
         return makers[run.optimizer](eta, **options)
+    momentum = options.get("momentum")
+    # An array may be other than zero.
+    if isinstance(momentum, int | float) and momentum == 0:
+        del options["momentum"]
     return dynsim.sgd(eta, nesterov=run.optimizer == "nesterov", **options)

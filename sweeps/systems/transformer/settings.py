@@ -66,7 +66,7 @@ class Fixed(NamedTuple):
 
 
 @dataclasses.dataclass(frozen=True)
-class TextTraining(rules.RuleOptions, Run[Fixed]):
+class TextTraining(rules.OneRate, Run[Fixed]):
     """A decoder-only transformer trained on windows of a text.
 
     Attributes:

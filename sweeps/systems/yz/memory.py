@@ -11,7 +11,7 @@ from odes.symmetric.state import SymmetricTask
 from sweeps.systems.base import Settings
 from sweeps.systems.yz.settings import Fixed
 
-STATE_COPIES = {"sgd": 2, "momentum": 3, "adam": 4}
+STATE_COPIES = {"sgd": 2, "momentum": 3, "nesterov": 3, "sign": 3, "rmsprop": 3, "adam": 4}
 """Arrays of the size of the parameters that a step holds: weights, gradient, moments."""
 SOLVER_STAGES = 9
 """Sets of such arrays that an adaptive solver holds."""

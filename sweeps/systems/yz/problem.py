@@ -4,7 +4,7 @@ import dataclasses
 import hashlib
 import pkgutil
 from collections.abc import Callable, Mapping
-from typing import Annotated, Any, ClassVar, Literal, NamedTuple
+from typing import Annotated, Any, ClassVar, NamedTuple
 
 import numpy as np
 import tyro
@@ -14,16 +14,12 @@ import dynsim
 from dynsim import checks
 from dynsim.classes.files import SUFFIXES
 from dynsim.classes.synthetic import Layout
-from dynsim.decoding import Count, Decay, NotNegative, Positive, Rate, Size, SizeOrNone
+from dynsim.decoding import Count, Decay, NotNegative, Rate, Size, SizeOrNone
 from odes.symmetric.state import SymmetricTask
-from sweeps.systems.choice import Choice, Chooses
+from sweeps.systems.choice import Choice
+from sweeps.systems.problems import rules
 from sweeps.systems.yz import large
 
-OPTIMIZERS: dict[str, dict[str, float]] = {
-    "sgd": {"momentum": 0.0},
-    "adam": {"b1": 0.9, "b2": 0.999, "eps": 1e-8},
-}
-"""What each rule reads besides the rates, with defaults."""
 Given = Annotated[
     str | InstanceOf[dynsim.SequenceClasses],
     # The hint that tyro writes itself has the default as the list of its words.
@@ -37,7 +33,7 @@ Given = Annotated[
 
 
 @dataclasses.dataclass(frozen=True)
-class Problem(Chooses):
+class Problem(rules.RuleOptions):
     """A task and an optimiser. An omitted setting has the default of the task or optimiser that
     uses it; giving a setting that neither uses is an error.
 
@@ -50,11 +46,6 @@ class Problem(Chooses):
         eta_y: learning rate of the decoder Y; 1 if omitted.
         eta_z: learning rate of the attention logits Z.
         ratio: eta_y / eta_z, instead of `eta_y`.
-        optimizer: update rule; sgd uses `momentum`, adam uses `b1`, `b2` and `eps`.
-        momentum: for sgd: heavy-ball coefficient mu in [0, 1); 0 if omitted.
-        b1: for adam: decay of the first moment; 0.9 if omitted.
-        b2: for adam: decay of the second moment; 0.999 if omitted.
-        eps: for adam: epsilon; 1e-8 if omitted.
         num_queries: for syn-medium and syn: number of queries; 3 if omitted.
         classes_per_query: for syn: number of next tokens of each query; 2 if omitted.
         num_common: for syn: number of tokens common to all classes; 10 if omitted.
@@ -68,16 +59,12 @@ class Problem(Chooses):
     """
 
     DEFAULT_ETA_Y: ClassVar[float] = 1.0
+    OPTIMIZERS: ClassVar = {**rules.OPTIMIZERS, "sgd": {"momentum": 0.0}}
 
     task: Given = "syn-small"
     eta_y: Rate | None = None
     eta_z: Rate = 0.1
     ratio: NotNegative | None = None
-    optimizer: Literal["sgd", "adam"] = "sgd"
-    momentum: Decay | None = None
-    b1: Decay | None = None
-    b2: Decay | None = None
-    eps: Positive | None = None
     num_queries: Count | None = None
     classes_per_query: Size | None = None
     num_common: SizeOrNone | None = None
@@ -88,12 +75,12 @@ class Problem(Chooses):
     layout: Layout | None = None
 
     @property
-    def choices(self) -> tuple[Choice, Choice]:
-        """What the task and the optimiser read."""
+    def choices(self) -> tuple[Choice, ...]:
+        """What the task, the optimiser and the schedule read."""
         tasks = {name: kind.reads for name, kind in TASKS.items()}
         return (
             Choice("task", self.task if isinstance(self.task, str) else "of your own", tasks),
-            Choice("optimizer", self.optimizer, OPTIMIZERS),
+            *super().choices,
         )
 
     def value(self, name: str) -> Any:
@@ -139,8 +126,8 @@ class Problem(Chooses):
     def make_optimizer(self) -> dynsim.Rule:
         """The optimiser; `ValueError` for rates that cannot be, or settings of another one. Its
         numbers may be arrays."""
-        checks.choice("optimizer", self.optimizer, tuple(OPTIMIZERS))
-        self.choices[1].check(self)
+        for choice in self.choices[1:]:
+            choice.check(self)
         if self.ratio is not None:
             if self.eta_y is not None:
                 raise ValueError(
@@ -148,14 +135,8 @@ class Problem(Chooses):
                     "ratio * eta_z; leave one of them out"
                 )
             checks.real("ratio", self.ratio, 0)
-        rates = self.value("eta_y"), self.eta_z
-        if self.optimizer == "adam":
-            return dynsim.adam(*rates, *(self.value(name) for name in OPTIMIZERS["adam"]))
-        momentum = self.value("momentum")
-        # An array or traced number may be other than zero.
-        if isinstance(momentum, int | float) and momentum == 0:
-            return dynsim.sgd(*rates)
-        return dynsim.momentum(*rates, momentum)
+        rates = {"Y": self.value("eta_y"), "Z": self.eta_z}
+        return rules.rule(self, {group: rules.schedule(self, eta) for group, eta in rates.items()})
 
     def contents(self) -> dict[str, str]:
         """A hash of what a task holds that a file or module may change under its name, by the name

@@ -7,15 +7,15 @@ from typing import Any, ClassVar, Literal, NamedTuple, Self
 import numpy as np
 from jaxtyping import ArrayLike, Float
 
-import dynsim
 from dynsim.decoding import CountOrInf, Length, Steps
 from dynsim.precision import DType
 from dynsim.training.rule import Kind, Rule
+from dynsim.training.run_checks import check_rule
 from sweeps.systems.base import Fields, FixedT, Run, Times, steps_of
+from sweeps.systems.problems import rules
+from sweeps.systems.problems.parts import Template, taken
 from sweeps.systems.yz.problem import Problem
 
-NUMBERS = ("momentum", "b1", "b2", "eps")
-"""Numbers of the optimiser that are traced, besides its rates."""
 ALTERNATIVES = (
     (("eta_y", "ratio"), "ratio = eta_y / eta_z"),
     (("K", "num_queries"), "K = num_queries * classes_per_query"),
@@ -28,6 +28,7 @@ class Fixed(NamedTuple):
     """What trainings of one program share besides their task's arrays, as in `LayerTraining`."""
 
     kind: Kind
+    optimizer: Template
     steps: int
     length: int | float
     batch: int | float
@@ -36,9 +37,7 @@ class Fixed(NamedTuple):
 
     def rule(self, numbers: Mapping[str, Any]) -> Rule:
         """The update rule with these `numbers`, traced ones."""
-        rule = dynsim.sgd(numbers["eta_y"], numbers["eta_z"])
-        own = {name: numbers[name] for name in NUMBERS}
-        return dataclasses.replace(rule, kind=self.kind, **own)
+        return self.optimizer.filled(numbers, ())
 
 
 @dataclasses.dataclass(frozen=True)
@@ -54,7 +53,7 @@ class LayerTraining(Problem, Run[FixedT]):
     """
 
     AXES: ClassVar = Fields(
-        traced=("eta_y", "eta_z", "ratio", "momentum", "b1", "b2", "eps"),
+        traced=("eta_y", "eta_z", "ratio", *rules.NUMBERS, *rules.SCHEDULED),
         static=(*TASK_AXES, "steps", "length", "batch"),
         whole=("num_queries", "classes_per_query", "num_common", "num_distinct", "K", "M", "steps"),
         counts=("length", "batch"),
@@ -94,15 +93,18 @@ class LayerTraining(Problem, Run[FixedT]):
 
     def numbers(self) -> dict[str, ArrayLike]:
         """The numbers of the optimiser by name."""
-        optimizer = self.make_optimizer()
-        rates = {"eta_y": self.value("eta_y"), "eta_z": self.eta_z}
-        return {**rates, **{name: getattr(optimizer, name) for name in NUMBERS}}
+        return taken(self.make_optimizer(), None).numbers
+
+    def check_whole(self) -> None:
+        """Raise `ValueError` for a schedule that ends after the run."""
+        check_rule(self.make_optimizer(), self.steps, False)
 
     def shared(self) -> Fixed:
         """What trainings of one program share: neither the task, whose arrays say all, nor
         rates."""
-        kind = self.make_optimizer().kind
-        return Fixed(kind, self.steps, self.length, self.batch, self.init, self.dtype)
+        rule = self.make_optimizer()
+        own = taken(rule, None).template
+        return Fixed(rule.kind, own, self.steps, self.length, self.batch, self.init, self.dtype)
 
     def steps_recorded(self, times: Times) -> tuple[int, ...]:
         """The optimiser steps at which a run records; `ValueError` unless they increase within
@@ -112,7 +114,7 @@ class LayerTraining(Problem, Run[FixedT]):
     @staticmethod
     def stiffness(numbers: Mapping[str, Float[np.ndarray, " P"]]) -> Float[np.ndarray, " P"]:
         """The larger effective rate."""
-        return np.maximum(numbers["eta_y"], numbers["eta_z"]) / (1 - numbers["momentum"])
+        return np.maximum(numbers["eta.Y"], numbers["eta.Z"]) / (1 - numbers["momentum"])
 
     def at(self, chosen: Mapping[str, Any]) -> Self:
         """The training at the `chosen` values of axes; what says the same as one of them in another

@@ -12,8 +12,10 @@ import dynsim
 from dynsim import schedules
 from dynsim.training.rule import Rule
 from odes import symmetric
+from odes.formulas import decoder
 from odes.joma import ladder as hidden
 from odes.solver.flows import FLOWS
+from odes.solver.rescaled import Rescaled
 from odes.yz import ladder, population, spread
 from tests.systems.runge_kutta import runge_kutta_instead
 
@@ -197,3 +199,20 @@ def test_noise_of_batches_is_carried_through_schedules_and_decay() -> None:
     for rule in (dynsim.sign(0.1), dynsim.sgd(0.1, clip=1.0), dynsim.sgd(0.1, noise=0.1)):
         with pytest.raises(ValueError, match="linear noise"):
             spread.solve(task, rule, (0, 7), batch=16.0, length=32.0)
+
+
+def test_stages_come_when_the_schedule_has_learned_as_much() -> None:
+    """A linear warm-up of w steps to the rate 1 has made (t - 1/2)^2 / (2 w) steps at the peak rate
+    by t, but for 1/8w, and t - w/2 - 1/2 after it; a cosine to zero of n steps half of n in all."""
+    schedule = dynsim.schedules.constant(1.0, warmup=40)
+    clock = Rescaled.of(dynsim.sgd({"Y": schedule, "Z": schedule}))
+    found = clock.steps_at(np.array([5.0, 100.0]))
+    want = [np.sqrt(2 * 40 * 5) + 0.5, 100 + 20 + 0.5]
+    np.testing.assert_allclose(found, want, rtol=1e-3)
+    np.testing.assert_allclose(clock.flow_time(found), [5, 100], rtol=1e-9)
+    fading = dynsim.schedules.cosine(1.0, 40)
+    clock = Rescaled.of(dynsim.sgd({"Y": fading, "Z": fading}))
+    np.testing.assert_array_equal(np.isinf(clock.steps_at(np.array([19.0, 21.0]))), [False, True])
+    stages = decoder.stages(1.0, 5.0, 100)
+    np.testing.assert_array_equal(stages.at(lambda t: 2 * t).peak, 2 * stages.peak)
+    np.testing.assert_array_equal(stages.at(lambda t: 2 * t).peak_gamma, stages.peak_gamma)
