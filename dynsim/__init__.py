@@ -22,9 +22,8 @@ from dynsim.qkv.model import Embedded
 from dynsim.qkv.simulate import initial_embedded, simulate_embedded
 from dynsim.sparse_attention.deprecated import simulate_retrieval
 from dynsim.sparse_attention.retrieval import Retrieval, retrieval
-from dynsim.training.constant.descent import Descent
 from dynsim.training.rule import OptaxRule, Rule, from_optax
-from dynsim.training.rules import adam, adamw, momentum, rmsprop, sgd, sign
+from dynsim.training.rules import Descent, adam, adamw, momentum, rmsprop, sgd, sign
 from dynsim.trajectory import Status, Trajectory, log_times
 from dynsim.transformer.model import Transformer, TransformerSpec
 from dynsim.transformer.simulate import simulate_text

@@ -12,10 +12,10 @@ from jaxtyping import Array, PRNGKeyArray, PyTree
 
 from dynsim.precision import DType
 from dynsim.problem.base import Measured, Problem, narrowed
+from dynsim.training.loop import NORMS
 from dynsim.training.recording import BATCH_LOSS, RELATIVE_LOSS, Record, Recording, Table
 from dynsim.training.rule import AnyRule
 
-NORMS = ("gradient_norm", "update_norm")
 PROVIDED = (BATCH_LOSS, RELATIVE_LOSS, *NORMS)
 """What can be recorded of every problem."""
 

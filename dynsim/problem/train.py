@@ -8,14 +8,12 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-import optax
 from jaxtyping import Array, Int, PRNGKeyArray, PyTree, Real
 
 from dynsim import checks
 from dynsim.precision import DType, Number, cast, precision, settle
 from dynsim.problem.base import Problem, ProblemT, narrowed, split
 from dynsim.problem.checks import (
-    NORMS,
     Parts,
     check_draw,
     check_groups,
@@ -196,29 +194,17 @@ def _run(
             return problem.loss_and_gradient(parts.whole(params), drawn)
         return jax.value_and_grad(loss)(params, drawn)
 
-    def step(params: PyTree, memory: PyTree, k: Array) -> tuple[PyTree, PyTree, Any]:
-        value, grads = gradient(params, k)
-        noise = None
-        if rule.noise is not None:
-            # A key that no step of the data and no split of the start has.
-            noise = jax.random.fold_in(jax.random.fold_in(key_init, 2**32 - 1), k)
-        update, memory = rule.update(grads, memory, params, k, noise, groups)
-        found = {"batch_loss": value}
-        for name, tree in zip(NORMS, (grads, update), strict=True):
-            if name in record.provided:
-                found[name] = optax.tree.norm(tree)
-        return optax.apply_updates(params, update), memory, found
-
     def observe(params: PyTree, seen: PyTree) -> tuple[dict[str, Array], PyTree]:
         return measured(problem, record, parts.whole(params)), seen
 
+    also = tuple(name for name in loop.NORMS if name in record.provided)
     highest: Any = problem.absurd_loss() if limit is None else limit
     if highest is None:
         highest = ABSURD_LOSS * jnp.abs(gradient(parts.params, jnp.int32(0))[0])
     trajectory = loop.train(
         parts.params,
         rule.init(parts.params),
-        step,
+        loop.by_rule(gradient, rule, key_init, groups, also),
         observe,
         times,
         steps=steps,
@@ -226,7 +212,7 @@ def _run(
         limit=jnp.asarray(highest, dtype),
         dtype=dtype,
         relative=record.relative,
-        also=tuple(name for name in NORMS if name in record.provided),
+        also=also,
         checkpoint=checkpoint,
     )
     params, fixed = parts.apart(trajectory.params)

@@ -60,17 +60,6 @@ class State(NamedTuple):
     sums: relative_loss.Sums | None
 
 
-def by_gradient(gradient: LossAndGradient, rule: optax.GradientTransformation) -> Step:
-    """The step of an optax rule, made of traced numbers, on (weights, k) -> loss and gradient."""
-
-    def step(params: PyTree, memory: PyTree, k: Int[Array, ""]) -> tuple[PyTree, PyTree, Array]:
-        loss, grads = gradient(params, k)
-        updates, memory = rule.update(grads, memory, params)
-        return optax.apply_updates(params, updates), memory, loss
-
-    return step
-
-
 def by_rule(
     gradient: LossAndGradient,
     rule: AnyRule,

@@ -17,6 +17,7 @@ from typing import Any
 
 from jaxtyping import Real
 
+from dynsim import checks
 from dynsim.precision import Number
 from dynsim.training.rule import Eta, Etas, Kind, Rule
 from dynsim.training.schedule import as_schedule
@@ -154,3 +155,14 @@ def _rule(kind: Kind, eta: Etas | None, **options: Any) -> Rule:
         each = {n: as_schedule(f"eta[{n!r}]", eta[n]) for n in sorted(eta)}
         return Rule(each, kind=kind, **options)
     return Rule(as_schedule("eta", eta), kind=kind, **options)
+
+
+def Descent(
+    eta: Some, momentum: Some = 0.9, *, clip: Some | None = None, kind: Any = "sgd", **numbers: Some
+) -> Rule:
+    """`sgd` or `adam`; the name is kept for one version, and warns."""
+    checks.deprecated("Descent", "sgd or adam")
+    checks.choice("kind", kind, ("sgd", "momentum", "adam"))
+    if kind == "adam":
+        return adam(eta, clip=clip, **numbers)
+    return sgd(eta, momentum=momentum if kind == "momentum" else None, clip=clip)

@@ -9,6 +9,7 @@ from typing import Any
 
 from dynsim import checks, decoding
 from dynsim.decoding import shown
+from sweeps.runner import progress
 from sweeps.runner.spec import Sweep
 from sweeps.systems import registry
 from sweeps.systems.base import field_names
@@ -70,7 +71,10 @@ def from_table(table: Mapping[str, Any]) -> Sweep:
     if not isinstance(fields, Mapping):
         raise ValueError(f"run = {shown(fields)}: must be a table of settings")
     if "system" in given:
-        kind = registry.system(given.pop("system")).run
+        name = str(given.pop("system"))
+        if ":" in name:
+            progress.say(f"importing {name}")
+        kind = registry.system(name).run
     else:
         kind = registry.system_for(str(fields.get("task", ""))).run
     run = dict(fields)

@@ -54,7 +54,7 @@ def simulate_text(record: object) -> Trajectory:
     return dynsim.simulate_text(
         dynsim.text(tokens, tokens, 5, tokens[None, :4]),
         sizes,
-        dynsim.Descent(0.1),
+        dynsim.sgd(0.1),
         KEY,
         steps=STEPS,
         batch=2,

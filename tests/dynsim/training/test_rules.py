@@ -1,5 +1,7 @@
 """Descent with one rate against its formulas, written out in NumPy."""
 
+from collections.abc import Callable
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -12,17 +14,16 @@ GRADIENTS = [(np.array([1.0, -2.0]), np.array([0.5])), (np.array([3.0, 0.5]), np
 MU, B1, B2, EPS = 0.8, 0.7, 0.9, 1e-3
 
 
-def moved(rule: dynsim.Descent) -> list[np.ndarray]:
+def moved(rule: dynsim.Rule) -> list[np.ndarray]:
     """How far both parts move in all steps together."""
     trees = [(jnp.asarray(y), jnp.asarray(z)) for y, z in GRADIENTS]
 
     @jax.jit
-    def run(rule: dynsim.Descent) -> Array:
-        transformation = rule.transformation()
+    def run(rule: dynsim.Rule) -> Array:
         total = jax.tree.map(jnp.zeros_like, trees[0])
-        memory = transformation.init(total)
-        for gradient in trees:
-            updates, memory = transformation.update(gradient, memory, total)
+        memory = rule.init(total)
+        for k, gradient in enumerate(trees):
+            updates, memory = rule.update(gradient, memory, total, jnp.int32(k))
             total = jax.tree.map(jnp.add, total, updates)
         return total
 
@@ -42,9 +43,13 @@ def direction(kind: str, gradients: list[np.ndarray]) -> np.ndarray:
 
 @pytest.mark.parametrize("kind", ["sgd", "momentum", "adam"])
 def test_rules_follow_their_formulas(kind: str) -> None:
-    numbers = {"momentum": MU, "b1": B1, "b2": B2, "eps": EPS, "kind": kind}
+    rule = {
+        "sgd": dynsim.sgd(0.2),
+        "momentum": dynsim.sgd(0.2, momentum=MU),
+        "adam": dynsim.adam(0.2, b1=B1, b2=B2, eps=EPS),
+    }[kind]
     by_part = [direction(kind, list(part)) for part in zip(*GRADIENTS, strict=True)]
-    for got, want in zip(moved(dynsim.Descent(0.2, **numbers)), by_part, strict=True):
+    for got, want in zip(moved(rule), by_part, strict=True):
         np.testing.assert_allclose(got, -0.2 * want, rtol=2e-6)
 
 
@@ -54,21 +59,32 @@ def test_long_gradients_are_clipped_before_anything_else() -> None:
     for y, z in GRADIENTS:
         factor = min(1.0, clip / np.sqrt(np.sum(y**2) + np.sum(z**2)))
         clipped.append((factor * y, factor * z))
-    rule = dynsim.Descent(0.2, momentum=MU, clip=clip, kind="momentum")
+    rule = dynsim.sgd(0.2, momentum=MU, clip=clip)
     for got, part in zip(moved(rule), zip(*clipped, strict=True), strict=True):
         np.testing.assert_allclose(got, -0.2 * direction("momentum", list(part)), rtol=2e-6)
 
 
 @pytest.mark.parametrize(
-    ("changes", "message"),
+    ("rule", "changes", "message"),
     [
-        ({"kind": "lion"}, "kind = 'lion': must be one of sgd, momentum, adam"),
-        ({"momentum": 1.0}, "momentum = 1.0"),
-        ({"b2": -0.1}, "b2 = -0.1"),
-        ({"eps": 0.0}, "eps = 0.0"),
+        (dynsim.Descent, {"kind": "lion"}, "kind = 'lion': must be one of sgd, momentum, adam"),
+        (dynsim.sgd, {"momentum": 1.0}, "momentum = 1.0"),
+        (dynsim.adam, {"b2": -0.1}, "b2 = -0.1"),
+        (dynsim.adam, {"eps": 0.0}, "eps = 0.0"),
     ],
 )
 @pytest.mark.usefixtures("unchecked")
-def test_numbers_out_of_range_are_refused(changes: dict[str, object], message: str) -> None:
+@pytest.mark.filterwarnings("ignore:dynsim.Descent")
+def test_numbers_out_of_range_are_refused(
+    rule: Callable[..., dynsim.Rule], changes: dict[str, object], message: str
+) -> None:
     with pytest.raises(ValueError, match=message):
-        dynsim.Descent(0.1, **changes)
+        rule(0.1, **changes)
+
+
+def test_a_rule_of_earlier_versions_warns_and_is_the_rule() -> None:
+    with pytest.warns(DeprecationWarning, match="dynsim.Descent: use sgd or adam"):
+        old = dynsim.Descent(0.2, b1=B1, kind="adam", clip=1.0)
+    new = dynsim.adam(0.2, b1=B1, clip=1.0)
+    assert jax.tree.leaves(old) == jax.tree.leaves(new)
+    assert jax.tree.structure(old) == jax.tree.structure(new)

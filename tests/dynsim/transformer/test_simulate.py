@@ -7,8 +7,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+import dynsim
 from dynsim import Status
-from dynsim.training.constant.descent import Descent
 from dynsim.transformer import observables as text_observables
 from dynsim.transformer.model import Transformer, TransformerSpec
 from dynsim.transformer.simulate import _check_init, simulate_text
@@ -38,6 +38,10 @@ def window_loss(model, windows):
     return -picked.mean()
 
 
+RULES = {
+    "momentum": functools.partial(dynsim.sgd, momentum=0.8),
+    "adam": functools.partial(dynsim.adam, b1=0.7, b2=0.9, eps=1e-3),
+}
 VALUE_AND_GRAD = jax.jit(jax.value_and_grad(window_loss))
 attention = jax.jit(Transformer.attention)
 
@@ -48,7 +52,7 @@ def test_training_is_a_plain_loop(task: Text) -> None:
     and the records those of the weights of each step. The run is one of two in a batch."""
     keys, etas = jax.random.split(jax.random.key(5)), np.array([0.1, 0.7])
     run = lambda eta, key: simulate_text(
-        task, SIZES, Descent(eta), key, steps=3, batch=BATCH, num_held_out=4,
+        task, SIZES, dynsim.sgd(eta), key, steps=3, batch=BATCH, num_held_out=4,
         times=np.array([0, 2, 3]), record=RECORD, dtype="float64",
     )  # fmt: skip
     found = jax.tree.map(lambda leaf: leaf[1], jax.vmap(run)(etas, keys))
@@ -100,7 +104,7 @@ def test_rules_with_memory_and_clipping(task: Text, kind: str) -> None:
         simulate_text, task, SIZES, key=jax.random.key(1), batch=BATCH, num_held_out=2,
         record=("loss",), dtype="float64",
     )  # fmt: skip
-    found = run(optimizer=Descent(eta, 0.8, 0.7, 0.9, 1e-3, clip, kind), steps=3).params
+    found = run(optimizer=RULES[kind](eta, clip=clip), steps=3).params
     init_key, data_key = jax.random.split(jax.random.key(1))
     model = make(SIZES, init_key, "float64")
     leaves, structure = jax.tree.flatten(model)
@@ -128,8 +132,8 @@ def test_a_short_gradient_is_not_clipped() -> None:
     gradient = {"a": jnp.array([3.0]), "b": jnp.array([[0.0, 4.0]])}
 
     def clipped(gradient: dict, largest: float) -> dict:
-        rule = Descent(1.0, clip=largest).transformation()
-        update, _ = rule.update(gradient, rule.init(gradient))
+        rule = dynsim.sgd(1.0, clip=largest)
+        update, _ = rule.update(gradient, rule.init(gradient), gradient, jnp.int32(0))
         return jax.tree.map(lambda x: -x, update)
 
     jax.tree.map(np.testing.assert_array_equal, clipped(gradient, 5.5), gradient)
@@ -167,7 +171,7 @@ def test_rates_and_keys_are_traced(task: Text) -> None:
 
     def run(eta, key):
         traces.append(1)
-        rule = Descent(eta, clip=0.5 * eta)
+        rule = dynsim.sgd(eta, clip=0.5 * eta)
         return simulate_text(task, SIZES, rule, key, steps=4, batch=BATCH, record=("loss",))
 
     etas, keys = jnp.array([0.1, 2.0]), jax.random.split(jax.random.key(3), 2)
@@ -192,17 +196,17 @@ def test_divergence_is_a_status(task: Text) -> None:
     run = functools.partial(simulate_text, task, SIZES, key=jax.random.key(0), times=np.array([0]))
     # The first ends at a loss of millions, with weights that are numbers.
     for eta, finite in ((10.0, True), (1e30, False)):
-        found = run(optimizer=Descent(eta), steps=5)
+        found = run(optimizer=dynsim.sgd(eta), steps=5)
         assert found.status == Status.DIVERGED
         assert 1 <= found.first_bad_step <= 5
         assert np.isfinite(found["loss"]).all()
         assert np.isfinite(np.asarray(found.params.unembedding.weight)).all() == finite
-    assert run(optimizer=Descent(0.1), steps=5).status == Status.OK
+    assert run(optimizer=dynsim.sgd(0.1), steps=5).status == Status.OK
 
 
 @pytest.mark.usefixtures("unchecked")
 def test_bad_input_is_named(task: Text) -> None:
-    run = functools.partial(simulate_text, task, SIZES, Descent(0.1), jax.random.key(0), steps=2)
+    run = functools.partial(simulate_text, task, SIZES, dynsim.sgd(0.1), jax.random.key(0), steps=2)
     train = np.asarray(task.train)
     bad_tokens = [
         (train + 1, train, r"train: has token 9, must be in \[0, vocabulary = 9\)"),
@@ -225,7 +229,7 @@ def test_bad_input_is_named(task: Text) -> None:
     for numbers, field in (({"eta": -1.0}, "eta"), ({"eta": 1.0, "clip": 0.0}, "clip"),
                            ({"eta": 1.0, "momentum": 1.0}, "momentum")):  # fmt: skip
         with pytest.raises(ValueError, match=f"{field} = "):
-            Descent(**numbers)
+            dynsim.sgd(**numbers)
     wrong = [
         (TransformerSpec(M + 1, T), r"sizes.vocabulary = 10: must be the text's, 9"),
         (TransformerSpec(M, 60), "train: has 60 tokens, must have more than length = 60"),
@@ -233,7 +237,7 @@ def test_bad_input_is_named(task: Text) -> None:
     ]
     for sizes, message in wrong:
         with pytest.raises(ValueError, match=message):
-            simulate_text(task, sizes, Descent(0.1), jax.random.key(0), steps=1)
+            simulate_text(task, sizes, dynsim.sgd(0.1), jax.random.key(0), steps=1)
     other = make(TransformerSpec(M, T, width=4, layers=1), jax.random.key(0), "float32")
     with pytest.raises(ValueError, match="init: must have the shapes of"):
         run(init=other)

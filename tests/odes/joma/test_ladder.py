@@ -12,7 +12,6 @@ import dynsim
 from dynsim import Shape, Status
 from dynsim.joma import model, observables
 from dynsim.joma.model import Hidden, Joint
-from dynsim.training.constant.descent import Descent
 from odes import joma
 from odes.joma import ladder, toy
 
@@ -241,8 +240,8 @@ TWO = dynsim.syn_small()
         ),
         (lambda: train(task="joma"), "task = 'joma': must be of dynsim.classes.task.SequenceClass"),
         (
-            lambda: train(optimizer=Descent(0.1)),
-            "optimizer = Descent: must be of dynsim.train",
+            lambda: train(optimizer=0.1),
+            "optimizer = 0.1: must be of dynsim.train",
         ),
         (lambda: train(key=0), "key = 0: must be a key, such as jax.random.key(0)"),
         (lambda: train(key=KEYS), "key: must be one key, got shape (3,)"),

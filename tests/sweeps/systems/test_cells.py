@@ -60,9 +60,7 @@ CASES = {
         dynsim.syn_medium(1),
         (dynsim.sgd(0.4, 0.2), {"scale": 0.3, "temperature": 0.7}),
     ),
-    "transformer": Case(
-        {"clip": 0.5}, {"eta": 0.4, "clip": 0.7}, None, dynsim.Descent(0.4, clip=0.7)
-    ),
+    "transformer": Case({"clip": 0.5}, {"eta": 0.4, "clip": 0.7}, None, dynsim.sgd(0.4, clip=0.7)),
 }
 
 

@@ -1,1 +1,0 @@
-"""Update rules at constant rates, of the systems that are not problems yet."""
