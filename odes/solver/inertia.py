@@ -7,7 +7,7 @@ r"""Flows of descent without momentum, with heavy-ball and with Nesterov momentu
     p' &= -\frac{\eta}{1-\mu}\, G \tag{rescaled} \\
     v' &= G - (1-\mu)\, v, & p' &= -\eta\, d \tag{heavy-ball} \\
     v' &= -\ln(\mu) \left( \frac{G}{1-\mu} - v \right), & p' &= -\eta\, d \tag{matched} \\
-    v' &= \frac1c \left( \frac{G}{1-\mu} - v \right), & p' &= -\eta\, v \tag{corrected}
+    v' &= \frac1c \left( \frac{G}{1-\mu} - v \right), & p' &= -\eta\, d \tag{corrected}
     \end{align*}
 
 with d = v for heavy-ball momentum and :math:`d = \mu v + G` for Nesterov's. "plain" is exact for
@@ -27,16 +27,17 @@ the direction of step k is a sum of past gradients. Expanded about the middle of
 
 .. math::
 
-    p' = -e\, (G + c\, H e\, G), \qquad c = \tfrac12 + \frac{\mu}{1-\mu}
-    \text{ (heavy ball)}, \qquad c = \tfrac12 + \frac{\mu^2}{1-\mu} \text{ (Nesterov)}
+    p' = -e\, (G + a\, H e\, G), \qquad a = \tfrac12 + \frac{\mu}{1-\mu}
+    \text{ (heavy ball)}, \qquad a = \tfrac12 + \frac{\mu^2}{1-\mu} \text{ (Nesterov)}
 
-where c is 1/2, for the half step by which a gradient is older than the middle of its step, plus
-the mean age of the gradients in the sum. The corrected flow has this motion. While momentum builds
-up, steps move by :math:`\eta G\, (c - \tfrac12)/(1-\mu)` less in all than the slow motion does, and
-the flow by :math:`\eta c\, (G/(1-\mu) - v(0))`; they agree for :math:`v(0) = G / (2 c\, (1-\mu))`,
-so that what the start leaves behind is right as well. For heavy ball the matched flow has
-:math:`-1/\ln \mu` for c, 9.491 against 9.5 at :math:`\mu = 0.9`, but moves p by an eighth of the
-first real step before that step.
+where a is 1/2, for the half step by which a gradient is older than the middle of its step, plus
+the mean age of the gradients in the sum. A velocity with the c of heavy ball,
+:math:`c = (1+\mu)/(2(1-\mu))`, has this motion. So has Nesterov's d with :math:`G(p - p'/2)`,
+as :math:`\mu c + (1-\mu)/2` is its a. While momentum builds up, the velocities of descent lack
+:math:`\mu G/(1-\mu)^2` in all, and those of the flow :math:`c\, (G/(1-\mu) - v(0))`. They agree
+for :math:`v(0) = G / (1+\mu)`, so that what the start leaves behind is right as well. For heavy
+ball the matched flow has :math:`-1/\ln \mu` for c, 9.491 against 9.5 at :math:`\mu = 0.9`, but
+moves p by an eighth of the first real step before that step.
 
 Decoupled decay is that of the weights where the step began, which corrected flows and the matched
 one of Nesterov's read as :math:`p - p'/2` too.
@@ -63,8 +64,8 @@ def posed(
     if optimizer.kind == "sgd":
         return Posed((initial,), functools.partial(_corrected, gradient), args)
     if flow == "corrected":
-        share = 1 / (2 * _lag(optimizer) * (1 - optimizer.momentum))
-        start = jax.tree.map(lambda g: share * g, gradient(task, initial))
+        mu = optimizer.momentum
+        start = jax.tree.map(lambda g: g / (1 + mu), gradient(task, initial))
     else:
         start = jax.tree.map(jnp.zeros_like, initial)
     field = functools.partial(_with_inertia, gradient, flow=flow)
@@ -98,32 +99,27 @@ def _with_inertia(
     (params, velocity), (task, optimizer) = state, args
     mu = optimizer.momentum
     pull = gradient(task, params)
-    rate = {"matched": -jnp.log(mu), "corrected": 1 / _lag(optimizer), "heavy-ball": 1 - mu}[flow]
+    rate = {
+        "matched": -jnp.log(mu),
+        "corrected": 2 * (1 - mu) / (1 + mu),
+        "heavy-ball": 1 - mu,
+    }[flow]
     acceleration = jax.tree.map(lambda g, v: rate * (g / (1 - mu) - v), pull, velocity)
     # The matched flow is read half a step later, and so is its rate.
     at = t - 0.5 if flow == "matched" else t
+    nesterov = optimizer.kind == "nesterov"
 
     def motion(pull: PyTree, params: PyTree) -> PyTree:
-        if optimizer.kind == "nesterov" and flow != "corrected":
-            direction = jax.tree.map(lambda v, g: mu * v + g, velocity, pull)
-        else:
-            direction = velocity
-        return optimizer.descend(direction, at, params)
+        ahead = jax.tree.map(lambda v, g: mu * v + g, velocity, pull) if nesterov else velocity
+        return optimizer.descend(ahead, at, params)
 
     moved = motion(pull, params)
-    if flow == "corrected":
-        moved = motion(pull, half_a_step_ago(params, moved))
-    elif flow == "matched" and optimizer.kind == "nesterov":
+    if flow == "corrected" or (flow == "matched" and nesterov):
         begin = half_a_step_ago(params, moved)
-        moved = motion(gradient(task, begin), begin)
+        moved = motion(gradient(task, begin) if nesterov else pull, begin)
+    if flow == "matched" and nesterov:
         moved = jax.tree.map(lambda d: jnp.where(t < 0.5, 0, d), moved)
     return moved, acceleration
-
-
-def _lag(optimizer: Driver) -> Array:
-    """c: half a step and the mean age of the gradients in a direction."""
-    mu = jnp.asarray(optimizer.momentum)
-    return 0.5 + (mu**2 if optimizer.kind == "nesterov" else mu) / (1 - mu)
 
 
 def half_a_step_ago(params: Params, motion: Params) -> Params:

@@ -17,7 +17,6 @@ from dynsim.yz import model as yz
 from odes.solver.flows import Flow
 from sweeps.runner import progress
 
-KEY = 0
 DECAY = 0.1
 
 
@@ -129,7 +128,7 @@ def errors_of(
     for rate, steps in ((eta, STEPS), (eta / 2, 2 * STEPS)):
         rule = _rule(tested, rate, steps, column)
         times = np.append(0, np.linspace(steps // 2, steps, 26).astype(int))
-        given = {"key": jax.random.key(KEY), "record": {"weights": _weights}}
+        given = {"key": jax.random.key(0), "record": {"weights": _weights}}
         weights = np.asarray(odes.descent(problem, rule, times, **given)["weights"])
         moved = np.linalg.norm(weights[1:] - weights[0])
         for flow, errors in found.items():
