@@ -118,7 +118,8 @@ def test_flows_are_descent_to_the_order_that_they_promise(rule: str, schedule: s
     make, kind = RULES[rule]
     errors = []
     for eta, steps in ((0.02, 200), (0.01, 400)):
-        made, times = make(rate(schedule, eta, steps)), [0, steps // 8, steps // 2, steps]
+        made = make(rate(schedule, eta, steps))
+        times = [0, steps // 8, steps // 4, steps // 2, steps]
         options = {"key": KEY, "record": {"params": lambda _, p: jnp.append(p["b"], p["a"])}}
         flow = odes.flow(Bowl(), made, times, kind=kind, tolerances=PRECISE, **options)
         descent = odes.descent(Bowl(), made, times, **options)
@@ -287,7 +288,7 @@ def test_nesterovs_flows_on_a_parabola_are_what_their_equations_give() -> None:
     follow to second order; the matched flow by the exponential of its matrix."""
     mu, h = 0.7, 1.0  # the curvature of Line
     errors = {"corrected": [], "matched": []}
-    for eta in (0.01, 0.005, 0.0025):
+    for eta in (0.005, 0.0025, 0.00125):
         steps = round(1 / eta)
         rule = dynsim.sgd(eta, momentum=mu, nesterov=True)
         roots = np.roots([1, -(1 + mu) * (1 - eta * h), mu * (1 - eta * h)])
@@ -306,8 +307,8 @@ def test_nesterovs_flows_on_a_parabola_are_what_their_equations_give() -> None:
         start = np.array([1, h / (1 - mu) * (1 - np.sqrt(mu))])
         np.testing.assert_allclose(flow, (expm(steps * field) @ start)[0], rtol=1e-8)
     orders = {kind: np.log2(np.divide(found[:-1], found[1:])) for kind, found in errors.items()}
-    # What the next order changes at eta / (1 - mu) of 1/30 to 1/120.
-    np.testing.assert_allclose(orders["corrected"], 2, atol=0.2)
+    # What the next order changes at eta / (1 - mu) of 1/60 to 1/240.
+    np.testing.assert_allclose(orders["corrected"], 2, atol=0.25)
     np.testing.assert_allclose(orders["matched"], 1, atol=0.3)
 
 
