@@ -19,7 +19,7 @@ ROOT = Path(__file__).parents[2] / "dynsim"
         ("linear_icl", {"training", "problem"}),
         ("sparse_attention", {"training", "problem"}),
         ("joma", {"training", "classes", "yz"}),
-        ("transformer", {"training", "classes"}),
+        ("transformer", {"training", "classes", "problem"}),
     ],
 )
 def test_systems_stand_on_training_and_classes(folder: str, allowed: set[str]) -> None:

@@ -11,9 +11,9 @@ import numpy as np
 from dynsim import Problem
 from dynsim.decoding import CountOrInf, Steps
 from dynsim.precision import DType
+from dynsim.problem.choice import Choice
 from odes.theory import Theory
 from sweeps.systems.base import Engine, Fields, Labels, System, field_names
-from sweeps.systems.choice import Choice
 from sweeps.systems.problems import rules
 from sweeps.systems.problems.engines import Like, engines_of, of_theory
 from sweeps.systems.problems.parts import hints_of, is_real, plain, taken

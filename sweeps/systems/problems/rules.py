@@ -9,8 +9,7 @@ import numpy as np
 import dynsim
 from dynsim import Rule, schedules
 from dynsim.decoding import Decay, NotNegative, Positive, Rate
-from dynsim.problem.choice import Choice
-from sweeps.systems.choice import Chooses
+from dynsim.problem.choice import Choice, Chooses
 
 Optimizer = Literal["sgd", "momentum", "nesterov", "rmsprop", "adam", "adamw", "sign"]
 Shape = Literal[

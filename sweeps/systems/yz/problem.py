@@ -15,8 +15,8 @@ from dynsim import checks
 from dynsim.classes.files import SUFFIXES
 from dynsim.classes.synthetic import Layout
 from dynsim.decoding import Count, Decay, NotNegative, Rate, Size, SizeOrNone
+from dynsim.problem.choice import Choice
 from odes.symmetric.state import SymmetricTask
-from sweeps.systems.choice import Choice
 from sweeps.systems.problems import rules
 from sweeps.systems.yz import large
 
