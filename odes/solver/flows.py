@@ -88,7 +88,7 @@ def check_described(optimizer: Rule) -> None:
             raise ValueError(f"{name} = {value!r}: no flow describes it, as {reason}")
 
 
-def checked_flow(optimizer: Rule, flow: Flow | None) -> Flow:
+def checked_flow(optimizer: Rule, flow: Flow | None = None) -> Flow:
     """The flow to use for `optimizer`.
 
     By default "plain" without momentum, "matched" with it, "matched-adam" for Adam and
