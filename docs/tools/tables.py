@@ -170,9 +170,10 @@ def hierarchy(name: str) -> Mapping[str, Theory[Any, Any]]:
         package = importlib.import_module(f"odes.{name}")
     except ModuleNotFoundError:
         return {}
-    # Problems have theirs in the package itself.
-    holder = package if hasattr(package, "LADDER") else importlib.import_module(f"odes.{name}.ladder")
-    return holder.LADDER.built_in
+    if not hasattr(package, "LADDER"):
+        # Problems have theirs in the package itself.
+        package = importlib.import_module(f"odes.{name}.ladder")
+    return package.LADDER.built_in
 
 
 def update_rules(system: System[Any]) -> dict[str, dict[str, Any]]:
@@ -236,7 +237,8 @@ def observables(name: str) -> str:
         # Not its signature, in which Sphinx replaces defaults by their source.
         usual = (inspect.unwrap(train).__kwdefaults__ or {})["record"]
     else:
-        train, usual = dynsim.train, system.run.MADE.RECORD
+        options: Any = system.run
+        train, usual = dynsim.train, options.MADE.RECORD
     default = f"By default, `dynsim.{train.__name__}` records {_listed(usual)}."
     rows.insert(0, ["name", "quantity", "one per", "unit", "recorded by"])
     table = "\n".join(f"* - {row[0]}\n" + "".join(f"  - {c}\n" for c in row[1:]) for row in rows)
