@@ -124,7 +124,7 @@ def sources(figure: str) -> str:
 def files(figure: str) -> set[Path]:
     """The figure's module, what it imports of the studies, and what all pictures share."""
     found = {ROOT / "sweeps" / "output" / "drawing.py"}
-    waiting = [group("figure")[figure].settings.split(":")[0]]
+    waiting = ["sweeps." + group("figure")[figure].settings.split(":")[0]]
     while waiting:
         file = _file(waiting.pop())
         if file is not None and file not in found:

@@ -24,6 +24,7 @@ from odes.theory import FINITE, Theory
 from sweeps.runner import labels
 from sweeps.systems import registry
 from sweeps.systems.base import Engine, System
+from sweeps.systems.problems.rules import SCHEDULED, SHAPES
 
 if TYPE_CHECKING:
     from sphinx.application import Sphinx
@@ -35,11 +36,9 @@ TRAINING = {
     "qkv": dynsim.simulate_embedded,
     "two_stage": dynsim.simulate_prompts,
     "transformer": dynsim.simulate_text,
-    "linear_icl": dynsim.simulate_regression,
-    "sparse_attention": dynsim.simulate_retrieval,
     "joma": dynsim.simulate_joma,
 }
-"""The function that trains a system in Python."""
+"""The function that trains a system in Python; `dynsim.train` for every `dynsim.Problem`."""
 SUITING = {
     "yz": {"task": "syn", "num_queries": 2, "num_common": 1},
     "qkv": {"embedding": "identity", "width": 34},
@@ -47,6 +46,8 @@ SUITING = {
     "joma": {"attention": "exp", "head": "signal"},
 }
 """Settings for the theories that do not describe the default run of a system."""
+WITH = {"sign": ({"momentum": 0.9},)}
+"""Other settings of an update rule that theories tell apart."""
 NO_INERTIA = {
     "yz": (
         "rescaled",
@@ -58,8 +59,8 @@ NO_INERTIA = {
         "theorem4",
         "fixed_attention",
     ),
-    "linear_icl": ("scalar", "plateaus", "sigmoid"),
-    "sparse_attention": ("printed", "escape"),
+    "linear_icl": ("rescaled", "scalar", "plateaus", "sigmoid"),
+    "sparse_attention": ("rescaled", "printed", "escape"),
 }
 """Theories that momentum enters as eta / (1 - mu) alone; tests/test_site.py compares them."""
 SIGNS = (
@@ -73,7 +74,23 @@ SIGNS = (
     (r"T\^2", "T²"),
 )
 """How titles and assumptions, plain text in the code, are printed."""
-HEADS = {"sgd": "SGD", "momentum": "momentum", "adam": "Adam", "NoisySGD": "noisy SGD"}
+HEADS = {
+    "sgd": "SGD",
+    "momentum": "momentum",
+    "nesterov": "Nesterov",
+    "rmsprop": "RMSProp",
+    "adam": "Adam",
+    "adamw": "AdamW",
+    "sign": "sign descent",
+    "NoisySGD": "noisy SGD",
+}
+
+ALSO = {
+    "clip": "gradient clipping, `clip`",
+    "decay": "weight decay, `decay`",
+    "noise": "gradient noise, `noise`",
+}
+"""Settings that a system may have besides, as the table names them."""
 
 
 def setup(app: "Sphinx") -> dict[str, bool]:
@@ -106,15 +123,16 @@ def update_rules_table() -> str:
         system = registry.system(name)
         run = system.run()
         settings = [field.name for field in dataclasses.fields(run)]
-        rates = ", ".join(f"`{field}`" for field in settings if field.startswith("eta"))
-        schedule = "constant"
+        peaks = [name for name in settings if name.startswith("eta") and name not in SCHEDULED]
+        # The first one is constant.
+        more = f", or {_listed(list(SHAPES)[1:])}" if "schedule" in settings else ""
+        schedule = f"constant{more}"
         if isinstance(run.make_optimizer(), noisy_sgd.NoisySGD):
             controls = typing.get_args(noisy_sgd.Control)[1:]
             schedule = f"two stages, or one of the controls {_listed(controls)}"
-        more = {"clip": "gradient clipping, `clip`", "decay": "weight decay, `decay`"}
-        also = ", ".join(text for field, text in more.items() if field in settings)
+        also = "; ".join(text for field, text in ALSO.items() if field in settings)
         rules = ", ".join(HEADS[each] for each in update_rules(system))
-        rows.append([page_of(name), rules, rates, schedule, also or "–"])
+        rows.append([page_of(name), rules, _listed(peaks), schedule, also or "–"])
     return _table(["system", "update rules", "learning rates", "schedule", "also"], rows)
 
 
@@ -149,9 +167,13 @@ def theories(system: System[Any]) -> dict[str, tuple[str, str, bool]]:
 def hierarchy(name: str) -> Mapping[str, Theory[Any, Any]]:
     """The theories of a system by name; none for a system without any."""
     try:
-        return importlib.import_module(f"odes.{name}.ladder").THEORIES
+        package = importlib.import_module(f"odes.{name}")
     except ModuleNotFoundError:
         return {}
+    if not hasattr(package, "LADDER"):
+        # Problems have theirs in the package itself.
+        package = importlib.import_module(f"odes.{name}.ladder")
+    return package.LADDER.built_in
 
 
 def update_rules(system: System[Any]) -> dict[str, dict[str, Any]]:
@@ -160,6 +182,8 @@ def update_rules(system: System[Any]) -> dict[str, dict[str, Any]]:
     if not kinds:
         return {type(system.run().make_optimizer()).__name__: {}}
     found: dict[str, dict[str, Any]] = {kind: {"optimizer": kind} for kind in kinds}
+    if "adamw" in found:
+        found["adamw"]["decay"] = 1e-3
     if "momentum" not in found:
         # There it is SGD with a coefficient.
         found = {"sgd": found["sgd"], "momentum": {"momentum": 0.9}, **found}
@@ -176,7 +200,7 @@ def described(name: str, theory: str) -> tuple[str, ...]:
         for rule, settings in update_rules(system).items()
         if any(
             _describes(system, theory, system.run(**settings, **more))
-            for more in ({}, SUITING.get(name, {}))
+            for more in ({}, SUITING.get(name, {}), *WITH.get(rule, ()))
         )
     )
 
@@ -208,9 +232,13 @@ def observables(name: str) -> str:
         axes = entry.get("axes") or _axes(system, each)
         by = entry.get("by") or _recorders(system, engines)
         rows.append([f"`{each}`", entry["text"] + formula, axes, _unit(system, each), by])
-    train = TRAINING[name]
-    # Not its signature, in which Sphinx replaces defaults by their source.
-    usual = (inspect.unwrap(train).__kwdefaults__ or {})["record"]
+    if name in TRAINING:
+        train = TRAINING[name]
+        # Not its signature, in which Sphinx replaces defaults by their source.
+        usual = (inspect.unwrap(train).__kwdefaults__ or {})["record"]
+    else:
+        options: Any = system.run
+        train, usual = dynsim.train, options.MADE.RECORD
     default = f"By default, `dynsim.{train.__name__}` records {_listed(usual)}."
     rows.insert(0, ["name", "quantity", "one per", "unit", "recorded by"])
     table = "\n".join(f"* - {row[0]}\n" + "".join(f"  - {c}\n" for c in row[1:]) for row in rows)
@@ -267,7 +295,7 @@ def _unit(system: System[Any], name: str) -> str:
 
 
 def _cell(system: str, theory: str, rule: str, applies: bool) -> str:
-    if applies and rule == "momentum" and theory in NO_INERTIA.get(system, ()):
+    if applies and rule in ("momentum", "nesterov") and theory in NO_INERTIA.get(system, ()):
         return "✓ as $\\eta/(1-\\mu)$"
     return "✓" if applies else "–"
 

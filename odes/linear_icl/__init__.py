@@ -20,3 +20,4 @@ __all__ = ["LADDER", "amplitudes", "escape_times", "plateaus", "sigmoid", "time_
 
 # Weights start small.
 LADDER: Ladder = Ladder("linear_icl", (*flows(tolerances=Tolerances(1e-8, 1e-12)), *THEORIES))
+"""The theories by name. First flows of all weights, then `scalar`, `plateaus` and `sigmoid`."""

@@ -14,3 +14,4 @@ from odes.theory import Ladder
 __all__ = ["LADDER", "escape_time", "growth_rate", "linear_escape_time"]
 
 LADDER: Ladder = Ladder("sparse_attention", (*flows(ALIKE), PRINTED, ESCAPE))
+"""The theories by name. First flows of four numbers, then `printed` and `escape`."""
