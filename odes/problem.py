@@ -170,6 +170,12 @@ def flow(
     check_times(times)
     table = flow_table(problem)
     recording = table.resolve(usual(problem, table.functions) if record is None else record)
+    lacking = {"loss"} & dict(recording.functions).keys() - problem.observables().keys()
+    if reduction is not None and lacking:
+        raise ValueError(
+            f"record = 'loss': {type(problem).__name__}.observables has none, and a reduction has "
+            "no weights for `population_loss`"
+        )
     numbers, rest = split(problem)
     with precision(dtype, problem, rule, times, key, init):
         trajectory = _solve(

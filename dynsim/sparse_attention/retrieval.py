@@ -21,6 +21,7 @@ from typing import ClassVar, NamedTuple
 import equinox as eqx
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Float, PRNGKeyArray, PyTree, Real
 
 from dynsim import checks
@@ -116,10 +117,12 @@ class Retrieval(Problem):
 
     def target(self, dtype: str = "float32") -> Float[Array, "d d"]:
         """:math:`W^*`, the same at every call."""
-        # A constant of the program: every step and every record reads it.
-        with jax.ensure_compile_time_eval():
+        # A constant of the program: every step and every record reads it. With 64-bit numbers on,
+        # JAX would draw other signs.
+        with jax.ensure_compile_time_eval(), jax.enable_x64(False):
             key = jax.random.key(0, impl="threefry2x32")
-            return jax.random.rademacher(key, (self.d, self.d), dtype) / self.d**0.5
+            signs = np.asarray(jax.random.rademacher(key, (self.d, self.d), "float32"))
+        return jnp.asarray(signs, dtype) / self.d**0.5
 
     def init(self, key: PRNGKeyArray) -> Scored:
         """All weights zero."""

@@ -71,8 +71,8 @@ def from_table(table: Mapping[str, Any]) -> Sweep:
     if not isinstance(fields, Mapping):
         raise ValueError(f"run = {shown(fields)}: must be a table of settings")
     if "system" in given:
-        name = str(given.pop("system"))
-        if ":" in name:
+        name = given.pop("system")
+        if isinstance(name, str) and ":" in name:
             progress.say(f"importing {name}")
         kind = registry.system(name).run
     else:

@@ -50,8 +50,8 @@ def system(name: str) -> System[Any]:
     Raises:
         ValueError: if there is none, or a package's is broken.
     """
-    if name not in _KNOWN:
-        if ":" in name:
+    if not isinstance(name, str) or name not in _KNOWN:
+        if isinstance(name, str) and ":" in name:
             _KNOWN[name] = of_problem(name, _imported(name), f"system = {name!r}")
         elif checks.choice("system", name, names()) in BUILT_IN:
             _KNOWN[name] = pkgutil.resolve_name(BUILT_IN[name])

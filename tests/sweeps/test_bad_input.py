@@ -18,7 +18,7 @@ COMMANDS = [
     # Settings that nothing reads.
     ("compare --ratio 2 --eta-y 3", "eta_y = 3.0: ratio = 2.0 says it already"),
     ("compare --K 5", "K = 5: task 'syn-small' does not read it, syn and overlapping do"),
-    ("compare --b1 0.5", "b1 = 0.5: optimizer 'sgd' does not read it, adam does"),
+    ("compare --b1 0.5", "b1 = 0.5: optimizer 'sgd' does not read it, adam and adamw do"),
     ("compare --task overlapping --layout paper", "layout = 'paper': task 'overlapping' does not"),
     ("compare qkv --init uniform", "init = 'uniform': the system qkv does not read it"),
     ("compare joma --init uniform", "init = 'uniform': the system joma does not read it"),
@@ -137,7 +137,7 @@ OVERRIDES = [
     ("run.b1=0.5", "b1 = 0.5: optimizer 'sgd' does not read it"),
     ("run.steps=0", "steps = 0: must be an integer >= 1"),
     ("run.steps=2.5", "steps = 2.5: must be an integer >= 1"),
-    ("run.optimizer='magic'", "optimizer = 'magic': must be one of sgd, adam"),
+    ("run.optimizer='magic'", "optimizer = 'magic': must be one of sgd, momentum, nesterov"),
     ("run.dtype='float16'", "dtype = 'float16': must be one of float32, float64"),
     ("run.init='magic'", "init = 'magic': must be one of zero, uniform"),
     ("axes.eta_y=3.0", "axes.eta_y = 3.0: must be a list"),

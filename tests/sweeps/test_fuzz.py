@@ -46,7 +46,7 @@ TABLES: list[tuple[dict[str, Any], str]] = [
     ({"engine": []}, "engine = (): must be text"),
     ({"engine": {"a": 1}}, "engine = {'a': 1}: must be text"),
     ({"record": 0.5}, "record = 0.5: must be names"),
-    ({"record": ["loss", 3]}, "record[1] = 3: must be names"),
+    ({"record": ["loss", 3]}, "record = ('loss', 3): must be names"),
     ({"zip": 3}, "zip = 3: must be a list of lists"),
     ({"zip": ["eta_z"]}, "must be a list of lists"),
     ({"times": ["a"]}, "times = ('a',): must be 'end'"),

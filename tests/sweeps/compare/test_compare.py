@@ -179,7 +179,7 @@ def test_json_prints_the_report_alone(tmp_path: Path, capsys: pytest.CaptureFixt
         (["--theories", "matched"], "describes momentum"),
         (["--ratio", "2", "--eta-y", "3"], "eta_y = 3.0: ratio = 2.0 says it already"),
         (["--K", "5"], "K = 5: task 'syn-small' does not read it, syn and overlapping do"),
-        (["--b1", "0.5"], "b1 = 0.5: optimizer 'sgd' does not read it, adam does"),
+        (["--b1", "0.5"], "b1 = 0.5: optimizer 'sgd' does not read it, adam and adamw do"),
         (["--task", "syn", "--K", "4", "--num-queries", "2"], "num_queries = 2: K = 4 says it"),
         (["--root", "4294967296"], "root = 4294967296: must be an integer <= 4294967295"),
     ],

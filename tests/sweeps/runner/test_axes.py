@@ -92,7 +92,7 @@ def test_chunks_tile_the_array_of_runs_without_crossing_static_values(size: int)
         ({"axes": {"overlap": [1]}, "run": {"task": "overlapping"}}, "overlap = 1: must be"),
         ({"axes": {}}, "axes: needs a table with at least one axis"),
         ({"axes": {"eta_y": [1]}, "run": {"eta_y": 2}}, "run.eta_y = 2: is an axis as well"),
-        ({"axes": {"eta_y": [1]}, "run": {"stepz": 2}}, "run = 'stepz': must be one of task"),
+        ({"axes": {"eta_y": [1]}, "run": {"stepz": 2}}, "run = 'stepz': must be one of optimizer"),
         ({"axes": {"eta_y": [1]}, "run": {"steps": 0}}, "steps = 0: must be an integer >= 1"),
         ({"axes": {"eta_y": [1]}, "ingine": "x"}, "key = 'ingine': must be one of system, axes"),
         (

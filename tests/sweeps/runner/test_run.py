@@ -155,7 +155,7 @@ def test_programs_are_made_a_few_ahead_and_only_the_last_ones_are_kept(
         def __call__(self, *arguments: Any) -> Any:
             seen.append(len(made))
             found = {n: np.zeros(each.shape, each.dtype) for n, each in self.shapes.items()}
-            return found | {"loss": found["loss"] + arguments[1]["eta_z"][:, None]}
+            return found | {"loss": found["loss"] + arguments[1]["eta.Z"][:, None]}
 
     monkeypatch.setattr(tiles, "Program", Counted)
     monkeypatch.setattr(tiles, "MOST_PROGRAMS", 2)

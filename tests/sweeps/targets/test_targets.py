@@ -89,7 +89,7 @@ for case in programs.cases(tuple(wanted)):
             job.task, numbers, seeds, root, drawn, **known
         )
         assert "callback" not in exported.mlir_module(), case
-        print(case.system, case.engine, *exported.platforms)
+        print(case.system, case.engine, case.note, *exported.platforms)
 """
 
 
@@ -104,7 +104,8 @@ def test_a_program_of_each_kind_is_exported_for_every_platform() -> None:
     )
     assert found.returncode == 0, found.stderr
     lines = found.stdout.splitlines()
-    assert len(lines) == 3
+    assert len(lines) == 4
+    assert "AdamW" in found.stdout
     assert all(line.endswith("cpu cuda tpu") for line in lines)
 
 
