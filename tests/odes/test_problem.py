@@ -86,12 +86,8 @@ RULES = {
 SHOWN = {
     ("plain", "by group"),
     ("corrected", "cosine"),
-    ("corrected", "steps"),
-    ("matched", "cosine"),
     ("decoupled", "steps"),
     ("adamw", "cosine"),
-    ("nesterov decoupled", "steps"),
-    ("corrected nesterov", "by group"),
     ("corrected nesterov decoupled", "cosine"),
     ("rmsprop", "by group"),
     ("matched rmsprop decoupled", "steps"),

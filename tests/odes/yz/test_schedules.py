@@ -89,7 +89,7 @@ def test_a_theory_refuses_a_rule_or_is_descent_to_its_order(kind: str, name: str
     assert first / second > 0.85 * 2 ** ORDERS.get(name, 1) or max(first, second) < 1e-5
 
 
-@pytest.mark.parametrize("decoupled", [False, True])
+@pytest.mark.parametrize("decoupled", [False, pytest.param(True, marks=pytest.mark.full)])
 def test_flows_of_the_layer_decay_weights_as_descent_does(decoupled: bool) -> None:
     def gap(eta: float, steps: int) -> float:
         rule = dynsim.momentum(warmed(eta, steps), eta / 2, 0.6, decay=0.02, decoupled=decoupled)
