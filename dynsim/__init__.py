@@ -22,7 +22,8 @@ from dynsim.qkv.model import Embedded
 from dynsim.qkv.simulate import initial_embedded, simulate_embedded
 from dynsim.sparse_attention.deprecated import simulate_retrieval
 from dynsim.sparse_attention.retrieval import Retrieval, retrieval
-from dynsim.training.rule import OptaxRule, Rule, from_optax
+from dynsim.training.optax_rule import OptaxRule, from_optax
+from dynsim.training.rule import Rule
 from dynsim.training.rules import Descent, adam, adamw, momentum, rmsprop, sgd, sign
 from dynsim.trajectory import Status, Trajectory, log_times
 from dynsim.transformer.model import Transformer, TransformerSpec

@@ -18,8 +18,9 @@ from dynsim.training import keys
 from dynsim.training.checkpoint import Checkpoint, checked_start
 from dynsim.training.course import Legs, legs_of
 from dynsim.training.loop import by_rule, train
+from dynsim.training.optax_rule import AnyRule
 from dynsim.training.recording import Record, Recording
-from dynsim.training.rule import AnyRule, of_layer
+from dynsim.training.rule import of_layer
 from dynsim.training.run_checks import checked_times
 from dynsim.trajectory import Times, Trajectory
 from dynsim.yz.checks import checked_rule

@@ -27,8 +27,9 @@ from dynsim.problem.checks import (
 from dynsim.training import keys, loop
 from dynsim.training.checkpoint import Checkpoint, checked_start
 from dynsim.training.course import Legs, legs_of
+from dynsim.training.optax_rule import AnyRule, OptaxRule
 from dynsim.training.recording import Record, Recording
-from dynsim.training.rule import AnyRule, OptaxRule, Rule
+from dynsim.training.rule import Rule
 from dynsim.training.run_checks import check_rule, checked_times
 from dynsim.trajectory import Static, Times, Trajectory
 

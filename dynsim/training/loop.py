@@ -24,8 +24,8 @@ from dynsim.training.course import (
     from_record_to_record,
     in_legs,
 )
+from dynsim.training.optax_rule import AnyRule
 from dynsim.training.recording import RELATIVE_LOSS
-from dynsim.training.rule import AnyRule
 from dynsim.trajectory import Status, Trajectory
 
 DIVERGED_LOSS = 10.0

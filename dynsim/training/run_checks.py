@@ -4,8 +4,8 @@ import numpy as np
 
 from dynsim import checks
 from dynsim.training.checkpoint import Checkpoint
+from dynsim.training.optax_rule import AnyRule
 from dynsim.training.recording import RELATIVE_LOSS, Recording
-from dynsim.training.rule import AnyRule
 from dynsim.trajectory import Times, log_times
 
 

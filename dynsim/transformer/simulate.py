@@ -20,8 +20,9 @@ from dynsim.problem.checks import check_single
 from dynsim.training import keys
 from dynsim.training.checkpoint import Checkpoint, checked_start
 from dynsim.training.loop import DIVERGED_LOSS, by_rule, train
+from dynsim.training.optax_rule import AnyRule, OptaxRule
 from dynsim.training.recording import Record, Recording
-from dynsim.training.rule import AnyRule, OptaxRule, Rule
+from dynsim.training.rule import Rule
 from dynsim.training.run_checks import check_rule, checked_times
 from dynsim.trajectory import Times, Trajectory
 from dynsim.transformer import model as transformer

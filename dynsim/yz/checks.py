@@ -11,8 +11,9 @@ from dynsim import checks
 from dynsim.classes.task import SequenceClasses
 from dynsim.training.checkpoint import Checkpoint, checked_start
 from dynsim.training.course import Legs, legs_of
+from dynsim.training.optax_rule import AnyRule, OptaxRule
 from dynsim.training.recording import Record, Recording, Table
-from dynsim.training.rule import AnyRule, OptaxRule, Rule
+from dynsim.training.rule import Rule
 from dynsim.training.run_checks import check_rule, checked_times
 from dynsim.trajectory import Times
 from dynsim.yz import finite_length

@@ -22,8 +22,9 @@ from dynsim.training import keys
 from dynsim.training.checkpoint import Checkpoint
 from dynsim.training.course import Legs
 from dynsim.training.loop import DIVERGED_LOSS, by_rule, train
+from dynsim.training.optax_rule import AnyRule
 from dynsim.training.recording import Record, Recording
-from dynsim.training.rule import AnyRule, of_layer
+from dynsim.training.rule import of_layer
 from dynsim.trajectory import Times, Trajectory
 from dynsim.yz import finite_length, observables, sampling, support
 from dynsim.yz import model as yz

@@ -15,7 +15,7 @@ import numpy as np
 from jaxtyping import PyTree
 
 from dynsim import Problem
-from dynsim.training.rule import OptaxRule
+from dynsim.training.optax_rule import OptaxRule
 from dynsim.training.schedule import OfStep
 
 UNTOLD = (

@@ -18,7 +18,8 @@ from dynsim import Problem, checks, decoding
 from dynsim.decoding import CountOrInf, Field, Steps, plain
 from dynsim.precision import DType
 from dynsim.problem.checks import check_parts
-from dynsim.training.rule import OptaxRule, Rule
+from dynsim.training.optax_rule import OptaxRule
+from dynsim.training.rule import Rule
 from dynsim.training.run_checks import check_rule
 from sweeps.systems.base import Fields, Run, System, Times, steps_of
 from sweeps.systems.problems import parts

@@ -12,7 +12,7 @@ import pytest
 
 import dynsim
 from dynsim import schedules
-from dynsim.training.rule import AnyRule
+from dynsim.training.optax_rule import AnyRule
 
 STEPS = 12
 RATE = schedules.warmup_cosine(0.1, 3, 10, 0.1)
