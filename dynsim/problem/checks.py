@@ -12,9 +12,8 @@ from jaxtyping import Array, PRNGKeyArray, PyTree
 
 from dynsim.precision import DType
 from dynsim.problem.base import Measured, Problem, narrowed
-from dynsim.training.loop import NORMS
 from dynsim.training.optax_rule import AnyRule
-from dynsim.training.recording import BATCH_LOSS, RELATIVE_LOSS, Record, Recording, Table
+from dynsim.training.recording import BATCH_LOSS, NORMS, RELATIVE_LOSS, Record, Recording, Table
 
 PROVIDED = (BATCH_LOSS, RELATIVE_LOSS, *NORMS)
 """What can be recorded of every problem."""

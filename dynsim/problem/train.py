@@ -28,7 +28,7 @@ from dynsim.training import keys, loop
 from dynsim.training.checkpoint import Checkpoint, checked_start
 from dynsim.training.course import Legs, legs_of
 from dynsim.training.optax_rule import AnyRule, OptaxRule
-from dynsim.training.recording import Record, Recording
+from dynsim.training.recording import NORMS, Record, Recording
 from dynsim.training.rule import Rule
 from dynsim.training.run_checks import check_rule, checked_times
 from dynsim.trajectory import Static, Times, Trajectory
@@ -198,7 +198,7 @@ def _run(
     def observe(params: PyTree, seen: PyTree) -> tuple[dict[str, Array], PyTree]:
         return measured(problem, record, parts.whole(params)), seen
 
-    also = tuple(name for name in loop.NORMS if name in record.provided)
+    also = tuple(name for name in NORMS if name in record.provided)
     highest: Any = problem.absurd_loss() if limit is None else limit
     if highest is None:
         highest = ABSURD_LOSS * jnp.abs(gradient(parts.params, jnp.int32(0))[0])

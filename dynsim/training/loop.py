@@ -25,15 +25,13 @@ from dynsim.training.course import (
     in_legs,
 )
 from dynsim.training.optax_rule import AnyRule
-from dynsim.training.recording import RELATIVE_LOSS
+from dynsim.training.recording import NORMS, RELATIVE_LOSS
 from dynsim.trajectory import Status, Trajectory
 
 DIVERGED_LOSS = 10.0
 """A run counts as diverged while its batch loss exceeds this many times log M, the loss of
 guessing uniformly."""
 
-NORMS = ("gradient_norm", "update_norm")
-"""Euclidean norms over all weights that a step may record."""
 LossAndGradient = Callable[[PyTree, Int[Array, ""]], tuple[Float[Array, "*B"], PyTree]]
 Found = Float[Array, "*B"] | dict[str, Array] | None
 Step = Callable[[PyTree, PyTree, Int[Array, ""]], tuple[PyTree, PyTree, Found]]

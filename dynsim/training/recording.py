@@ -29,6 +29,9 @@ RELATIVE_LOSS = "relative_loss"
 BATCH_LOSS = "batch_loss"
 """The name under which it records the loss of the next step."""
 
+NORMS = ("gradient_norm", "update_norm")
+"""Euclidean norms over all weights that a step may record."""
+
 Observable = Callable[..., Array]
 
 
