@@ -1,10 +1,11 @@
 """What every training requires of its rule, and of the times at which it records."""
 
+from typing import Any
+
 import numpy as np
 
 from dynsim import checks
 from dynsim.training.checkpoint import Checkpoint
-from dynsim.training.optax_rule import AnyRule
 from dynsim.training.recording import RELATIVE_LOSS, Recording
 from dynsim.trajectory import Times, log_times
 
@@ -66,7 +67,7 @@ def check_step_times(times: Times, steps: int) -> None:
         raise ValueError(f"times = {times!r}: must increase within [0, steps = {steps}]")
 
 
-def check_rule(rule: AnyRule, steps: int, resumable: bool) -> None:
+def check_rule(rule: Any, steps: int, resumable: bool) -> None:
     """Raise `ValueError` for a schedule that ends after the run, unless that can be resumed."""
     for group, each in rule.schedules.items():
         length = each.length
