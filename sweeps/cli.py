@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any, Literal, NamedTuple, NoReturn
 
 import sweeps
-from sweeps.commands.table import COMMANDS, FOR_SYSTEMS, Command, Run, group
+from sweeps.commands.table import COMMANDS, FOR_SYSTEMS, Command, Run, file_name, group
 
 
 def find(words: Sequence[str]) -> tuple[str, list[str]]:
@@ -213,7 +213,7 @@ def _with_options(settings: type, name: str, recorded: bool, draws: bool, talks:
         fields.append(("overwrite", bool, dataclasses.field(default=False)))
         about.append("overwrite: overwrite existing results in OUT.")
     if recorded and name not in COMMANDS:
-        folder = Path("out") / name.replace(" ", "_").replace(":", ".")
+        folder = Path("out") / file_name(name)
         fields.append(("out", Path, dataclasses.field(default=folder)))
     if draws:
         fields.append(("style", str | None, dataclasses.field(default=None)))

@@ -9,6 +9,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple, Self
 
+from sweeps.commands.table import file_name
+
 IGNORED = ("out", "json")
 """Settings that change nothing in the results."""
 
@@ -43,7 +45,7 @@ class Record(NamedTuple):
         out = output.folder(Path(config.out))
         if out.suffix:
             return cls(command, settings, out.with_suffix(".run.json"))
-        return cls(command, settings, out / f"{command.replace(' ', '_')}.run.json")
+        return cls(command, settings, out / f"{file_name(command)}.run.json")
 
     def check(self) -> None:
         """Raise `ValueError` where there are results of the command with other settings, or where

@@ -4,6 +4,7 @@ The module of a command is imported when somebody asks for it, so that help cost
 """
 
 import importlib
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -171,3 +172,8 @@ def group(first: str) -> dict[str, Command]:
     """Commands of two words that begin with `first`, by their second one: the figures."""
     names = {tuple(name.split()): command for name, command in COMMANDS.items()}
     return {words[1]: found for words, found in names.items() if words[0] == first and words[1:]}
+
+
+def file_name(command: str) -> str:
+    """The words of a command as the name of a file or folder."""
+    return re.sub(r"\W+", "_", command)

@@ -109,7 +109,7 @@ def run(config: Any) -> list[Path] | None:
     """Compare, write the files, and print the table, or the report as JSON."""
     result = compare(config)
     ended = comparison.counted(result.report["simulation"]["status"])
-    about = [f"{config.SYSTEM}: {config.task}", f"{config.seeds} runs: {ended}"]
+    about = [config.about(), f"{config.seeds} runs: {ended}"]
     text = "\n".join(comparison.lines(result.report, result.names, about))
     return comparison.deliver(result, draw(result), text)
 

@@ -38,6 +38,11 @@ class CompareOptions:
     root: Seed = 0
     json: bool = False
 
+    def about(self) -> str:
+        """The system and the task."""
+        task = self.task  # pyright: ignore[reportAttributeAccessIssue]
+        return ": ".join(dict.fromkeys((self.SYSTEM, task)))
+
     def check_options(self, fewest_times: int = 2) -> None:
         """Raise `ValueError`, naming the field, for options that cannot be."""
         decoding.check(self)

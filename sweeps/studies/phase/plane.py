@@ -105,7 +105,7 @@ class Plane:
 
     def title(self) -> str:
         """What was computed, in a line."""
-        return f"{self.SYSTEM}: {self.training().task}"
+        return ": ".join(dict.fromkeys((self.SYSTEM, self.training().task)))
 
 
 def is_linear(word: str) -> bool:
