@@ -22,7 +22,8 @@ TASK = dynsim.syn_small()
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 def test_the_authors_recorded_run_is_reproduced(dtype: str, data_folder: Path) -> None:
-    run = np.load(data_folder / "authors_fig4_sgd.npz")
+    with np.load(data_folder / "authors_fig4_sgd.npz") as file:
+        run = dict(file)
     data = sampling.examples_from_tokens(TASK, run["x"], run["label"])
     suffix, tolerance = ("f32", 1e-5) if dtype == "float32" else ("f64", 1e-9)
     rows = np.asarray(TASK.queries)
