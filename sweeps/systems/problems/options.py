@@ -88,9 +88,6 @@ def options_of(problem: Problem, name: str, task: str = "", **defaults: Any) -> 
         name: of the system.
         task: what the setting `task` has to be; there is none if this is empty.
         **defaults: of settings that have others than usual.
-
-    Raises:
-        ValueError: for defaults that settings do not have.
     """
     cls, hints = type(problem), hints_of(problem)
     own = {n: h for n, h in hints.items() if _is_setting(h)}

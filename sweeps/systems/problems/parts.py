@@ -17,12 +17,13 @@ from jaxtyping import PyTree
 from dynsim import Problem
 from dynsim.training.optax_rule import OptaxRule
 from dynsim.training.schedule import OfStep
+from sweeps.systems.problems import rules
 
 UNTOLD = (
     "cannot be told from others in a store; give the field a function of a module, or a value that "
     "has a text of its own"
 )
-SCHEDULED = ("warmup", "steps", "end", "factor", "stable", "cooldown")
+SCHEDULED = tuple(name.removeprefix("eta_") for name in rules.SCHEDULED)
 """Numbers of schedules besides their peaks."""
 
 

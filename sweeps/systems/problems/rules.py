@@ -127,9 +127,11 @@ class OneRate(RuleOptions):
     eta: Rate = 0.1
 
 
-NUMBERS = ("momentum", "b1", "b2", "eps", "decay", "clip", "noise")
+OPTIONS = ("decay", "clip", "noise")
+"""Numbers that a rule can leave out."""
+NUMBERS = ("momentum", "b1", "b2", "eps", *OPTIONS)
 SCHEDULED = ("eta_warmup", "eta_steps", "eta_end", "eta_factor", "eta_stable", "eta_cooldown")
-LATER = ("schedule", *SCHEDULED, "decay", "clip", "noise")
+LATER = ("schedule", *SCHEDULED, *OPTIONS)
 """Settings that stores of earlier versions do not name: they are stored where they are given."""
 
 
@@ -170,7 +172,7 @@ def rule(run: Any, eta: Any) -> Rule:
     """
     given = {name: run.value(run.RENAMED.get(name, name)) for name in NUMBERS}
     options = {name: given[name] for name in run.OPTIMIZERS[run.optimizer]}
-    options |= {name: given[name] for name in ("decay", "clip", "noise")}
+    options |= {name: given[name] for name in OPTIONS}
     if run.optimizer == "adamw":
         if options["decay"] is None:
             raise ValueError("decay = None: adamw needs a weight decay; adam does without")

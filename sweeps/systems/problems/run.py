@@ -25,9 +25,7 @@ from sweeps.systems.base import Fields, Run, System, Times, steps_of
 from sweeps.systems.problems import parts
 from sweeps.systems.problems.engines import Like, engines_of
 from sweeps.systems.problems.parts import Taken, Template, hints_of, taken
-
-OPTIONS = ("decay", "clip", "noise")
-"""Numbers that a rule can leave out."""
+from sweeps.systems.problems.rules import OPTIONS
 
 
 class Fixed(NamedTuple):
