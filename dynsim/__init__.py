@@ -26,8 +26,9 @@ from dynsim.training.optax_rule import OptaxRule, from_optax
 from dynsim.training.rule import Rule
 from dynsim.training.rules import Descent, adam, adamw, momentum, rmsprop, sgd, sign
 from dynsim.trajectory import Status, Trajectory, log_times
+from dynsim.transformer.deprecated import simulate_text
+from dynsim.transformer.language import LanguageModel
 from dynsim.transformer.model import Transformer, TransformerSpec
-from dynsim.transformer.simulate import simulate_text
 from dynsim.transformer.task import Text, text
 from dynsim.two_stage.model import PQ
 from dynsim.two_stage.noisy_sgd import NoisySGD, noisy_sgd
@@ -46,6 +47,7 @@ __all__ = [
     "Examples",
     "Heads",
     "Joint",
+    "LanguageModel",
     "Merged",
     "Network",
     "NoisySGD",

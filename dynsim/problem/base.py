@@ -125,6 +125,12 @@ class Problem(eqx.Module):
         observables start from the same intermediate result."""
         return self, params
 
+    def snapshot_after(self, params: PyTree, before: PyTree) -> tuple[tuple[Any, ...], PyTree]:
+        """`snapshot`, and what it leaves for the next record of a training, such as what a change
+        is measured from: a pytree of arrays. `before` is what the record before left, None at the
+        start of a run."""
+        return self.snapshot(params), before
+
     def absurd_loss(self) -> Real[Number, ""] | None:
         """Batch loss above which a run counts as diverged. By default, None, it is a thousand times
         the size of the first one."""

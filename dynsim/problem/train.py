@@ -196,7 +196,9 @@ def _run(
         return jax.value_and_grad(loss)(params, drawn)
 
     def observe(params: PyTree, seen: PyTree) -> tuple[dict[str, Array], PyTree]:
-        return measured(problem, record, parts.whole(params)), seen
+        model = parts.whole(params)
+        snapshot, seen = problem.snapshot_after(model, seen)
+        return measured(problem, record, model, snapshot), seen
 
     also = tuple(name for name in NORMS if name in record.provided)
     highest: Any = problem.absurd_loss() if limit is None else limit
@@ -214,6 +216,7 @@ def _run(
         dtype=dtype,
         relative=record.relative,
         also=also,
+        seen=problem.snapshot_after(parts.whole(parts.params), None)[1],
         checkpoint=checkpoint,
     )
     params, fixed = parts.apart(trajectory.params)

@@ -1,5 +1,6 @@
 """What trains transformers on text."""
 
+import dataclasses
 import functools
 import math
 from collections.abc import Mapping
@@ -7,12 +8,11 @@ from collections.abc import Mapping
 import jax
 from jaxtyping import Array, PRNGKeyArray
 
-from dynsim import Trajectory
+from dynsim import LanguageModel, Trajectory, train
+from dynsim.problem.checks import table
 from dynsim.training.rule import Rule
 from dynsim.transformer.model import Transformer, TransformerSpec
-from dynsim.transformer.observables import TRAINED
-from dynsim.transformer.simulate import simulate_text
-from dynsim.transformer.task import Text
+from dynsim.transformer.task import Text, text
 from sweeps.systems.base import Engine, Settings, known
 from sweeps.systems.transformer.settings import Fixed
 
@@ -27,14 +27,14 @@ def _simulate(
     settings: Settings[Fixed], task: Text, optimizer: Rule, key: PRNGKeyArray
 ) -> Trajectory:
     fixed = settings.fixed
-    return simulate_text(
-        task,
-        fixed.spec(task.vocabulary),
+    shape = dataclasses.asdict(fixed.sizes)
+    del shape["vocabulary"]
+    return train(
+        LanguageModel(task, **shape, num_held_out=fixed.num_held_out),
         optimizer,
         key,
         steps=fixed.steps,
         batch=fixed.batch,
-        num_held_out=fixed.num_held_out,
         times=known(settings.times),
         record=settings.record,
         dtype=settings.dtype,
@@ -58,6 +58,7 @@ def _bytes(task: Text, settings: Settings[Fixed]) -> int:
     return settings.width * (4 * weights + logits + maps)
 
 
+TRAINED = table(LanguageModel(text([0] * 36, [0] * 36, 2)))
 ENGINES: dict[str, Engine[Fixed]] = {
     "simulation": Engine(_simulate, _assemble, TRAINED, _bytes, tile=1, trains=True, goes_on=True)
 }
