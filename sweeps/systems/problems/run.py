@@ -54,12 +54,17 @@ class ProblemRun(Run[Fixed]):
     def check(self) -> None:
         """Raise `ValueError` as `dynsim.train` does, and as problem and rule do of numbers."""
         super().check()
-        check_parts(self.make_task(), not math.isinf(self.batch), False)
+        check_parts(self.bare, not math.isinf(self.batch), False)
         self.make_optimizer()
 
     def check_whole(self) -> None:
         """Raise `ValueError` for a schedule that ends after the run, which nothing resumes."""
         check_rule(self.make_optimizer(), self.steps, False)
+
+    @property
+    def bare(self) -> Any:
+        """The problem as far as compiled programs know it: its arrays may be others."""
+        return self.make_task()
 
     def make_task(self) -> Any:
         """The problem."""
@@ -81,13 +86,13 @@ class ProblemRun(Run[Fixed]):
     @property
     def parts_of_problem(self) -> Taken:
         """Numbers, arrays and the rest of the problem."""
-        problem = self.make_task()
+        problem = self.bare
         return taken(problem, hints_of(problem))
 
     @property
     def parts_of_rule(self) -> Taken:
         """Those of the rule."""
-        return taken(self.make_optimizer(), None, tuple(hints_of(self.problem)))
+        return taken(self.make_optimizer(), None, tuple(hints_of(self.bare)))
 
     def steps_recorded(self, times: Times) -> tuple[int, ...]:
         """The optimiser steps at which a run records."""
@@ -95,7 +100,7 @@ class ProblemRun(Run[Fixed]):
 
     def contents(self) -> dict[str, str]:
         """Hashes of the code of the problem and of its arrays."""
-        return parts.contents(self.problem)
+        return parts.contents(self.bare)
 
     def own_system(self) -> System[Any] | None:
         """The system of runs of this problem, which need not be registered."""
