@@ -155,7 +155,8 @@ def options_of(
     )
     title = (cls.__doc__ or f"Training of {cls.__name__}.").partition("\n")[0]
     about = {"steps": "optimiser steps of a run.", "task": f"{task}."}
-    about |= {"batch": "examples per step; inf for the population loss."}
+    whole_too = "; inf for the population loss" * problem.has("population_loss")
+    about |= {"batch": f"examples per step{whole_too}."}
     about |= {"dtype": "precision of training; theories are solved in float64."}
     rate = "learning rate of {}, the peak of a schedule."
     about |= {n: rate.format(group) for n, group in groups.items() if n not in given}

@@ -181,9 +181,7 @@ def test_rates_and_keys_are_traced(task: Text) -> None:
     def run(eta, key):
         traces.append(1)
         rule = dynsim.sgd(eta, clip=0.5 * eta)
-        return dynsim.train(
-            model_of(task), rule, key, steps=4, batch=BATCH, record=("loss",)
-        )
+        return dynsim.train(model_of(task), rule, key, steps=4, batch=BATCH, record=("loss",))
 
     etas, keys = jnp.array([0.1, 2.0]), jax.random.split(jax.random.key(3), 2)
     both = jax.jit(jax.vmap(jax.vmap(run, (0, None)), (None, 0)))(etas, keys)
@@ -254,7 +252,7 @@ def test_the_name_of_earlier_versions_warns_and_trains(task: Text) -> None:
         np.testing.assert_array_equal(found[name], want[name])
     other = TransformerSpec(M + 1, T)
     with (
-        pytest.warns(DeprecationWarning),
+        pytest.warns(DeprecationWarning, match="simulate_text"),
         pytest.raises(ValueError, match=r"sizes.vocabulary = 10: must be the text's, 9"),
     ):
         dynsim.simulate_text(task, other, dynsim.sgd(0.1), jax.random.key(0), steps=1)
