@@ -10,7 +10,7 @@ import numpy as np
 from jaxtyping import ArrayLike
 
 from dynsim.classes.corpus import Corpus, load_corpus, synthetic_corpus
-from dynsim.decoding import Count, Index
+from dynsim.decoding import Count, Index, Tokens
 from dynsim.problem.choice import Choice
 from dynsim.transformer.language import LanguageModel
 from dynsim.transformer.task import text
@@ -40,6 +40,7 @@ class CorpusOptions(Options):
         min_count: for files: words with fewer occurrences in the training text become <unk>; 3 if
             omitted.
         prompt: position in the held-out text where the prompt starts whose attention is recorded.
+        length: tokens T of a window.
     """
 
     corpus: str = SYNTHETIC
@@ -47,6 +48,7 @@ class CorpusOptions(Options):
     held_out: str | None = None
     min_count: Count | None = None
     prompt: Index = 0
+    length: Tokens = 35
 
     @property
     def choices(self) -> tuple[Choice, ...]:
