@@ -10,8 +10,8 @@ from dynsim import schedules
 from dynsim.classes.files import load_task, save_task
 from dynsim.classes.synthetic import overlapping, syn, syn_medium, syn_small
 from dynsim.classes.task import SequenceClasses, sequence_classes
-from dynsim.joma.model import Joint, Shape
-from dynsim.joma.simulate import initial_joma, simulate_joma
+from dynsim.joma.deprecated import Shape, initial_joma, simulate_joma
+from dynsim.joma.model import Joint, JoMA
 from dynsim.linear_icl.deprecated import initial_regression, simulate_regression
 from dynsim.linear_icl.model import Heads, Merged, Network, Separate
 from dynsim.linear_icl.regression import Regression, regression
@@ -46,6 +46,7 @@ __all__ = [
     "EmbeddedSpec",
     "Examples",
     "Heads",
+    "JoMA",
     "Joint",
     "LanguageModel",
     "Merged",

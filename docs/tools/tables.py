@@ -35,7 +35,6 @@ TRAINING = {
     "yz": dynsim.simulate,
     "qkv": dynsim.simulate_embedded,
     "two_stage": dynsim.simulate_prompts,
-    "joma": dynsim.simulate_joma,
 }
 """The function that trains a system in Python; `dynsim.train` for every `dynsim.Problem`."""
 SUITING = {

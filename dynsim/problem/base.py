@@ -108,6 +108,9 @@ class Problem(eqx.Module):
         replaces it, for instance by an exact reduction to fewer variables."""
         return ()
 
+    def check_population(self) -> None:
+        """Raise `ValueError` for settings at which `population_loss` means nothing."""
+
     # What follows can be replaced by something faster that has the same results.
 
     def batches(self, key: PRNGKeyArray, steps: int, batch: int) -> Callable[[Array], PyTree]:

@@ -62,6 +62,8 @@ def check_parts(problem: Problem, finite: bool, given: bool) -> None:
         raise ValueError(f"{name}: has no method {missing[0]!r}, which a finite batch needs{also}")
     if not finite and not problem.has("population_loss"):
         raise ValueError(f"batch = inf: {name} has no method 'population_loss', which it needs")
+    if not finite:
+        problem.check_population()
 
 
 def check_single(field: str, tree: PyTree) -> None:

@@ -6,16 +6,22 @@ trained on either. Counts avoid materialising (B, T) tokens.
 """
 
 import functools
+import math
 from collections.abc import Callable
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float, Int, PRNGKeyArray
+from jaxtyping import Array, Float, Int, PRNGKeyArray, PyTree
 
+from dynsim import checks
 from dynsim.classes.task import SequenceClasses
-from dynsim.precision import AnyArray
+from dynsim.decoding import Length
+from dynsim.precision import AnyArray, on_cpu
+from dynsim.problem.base import Problem
 from dynsim.training import keys
+from dynsim.training.rule import of_layer
 from dynsim.yz.batches import Batches, SupportExamples
 from dynsim.yz.model import Examples
 
@@ -187,3 +193,60 @@ def _invert(cumulative: Float[Array, "... S"], u: Float[Array, "..."]) -> Int[Ar
     """Index of the first boundary above u. The last, which is 1 or rounds to it, is implied."""
     inner = cumulative[..., :-1]
     return jnp.sum(u[..., None] >= inner, axis=-1, dtype=jnp.int32)
+
+
+class OnClasses(Problem):
+    """A problem on sequence classes, whose weights have the parts `Y` and `Z` with learning rates
+    of their own.
+
+    Attributes:
+        classes: the sequence classes.
+        length: sequence length T including the query; inf replaces sampled counts by P(l|n).
+    """
+
+    classes: SequenceClasses
+    length: Length = eqx.field(static=True, default=128)
+
+    def __check_init__(self) -> None:
+        checks.kind("classes", self.classes, SequenceClasses)
+
+    def draw(self, key: PRNGKeyArray, batch: int) -> Examples:
+        """Sequences as counts of their tokens, with T infinite as their probabilities."""
+        if math.isinf(self.length):
+            drawn = sample_classes(self.classes, key, batch)
+            return Examples(drawn, jnp.asarray(self.classes.probs)[drawn])
+        found = self._sampler(batch)(key)
+        return Examples(found.classes, found.counts)
+
+    def batches(
+        self, key: PRNGKeyArray, steps: int, batch: int
+    ) -> Callable[[Array], Examples | Int[Array, " N"]]:
+        """As `draw`; with T infinite the classes alone, which say all."""
+        of_step = keys.of_steps(key, steps)
+        if math.isinf(self.length):
+            return lambda k: sample_classes(self.classes, of_step(k), batch)
+        sample = self._sampler(batch)
+
+        def of(k: Array) -> Examples:
+            found = sample(of_step(k))
+            return Examples(found.classes, found.counts)
+
+        return of
+
+    def examples(self, data: Examples | Int[Array, " N"], dtype: str) -> Examples:
+        """A batch, in either form, with weights in `dtype`."""
+        if isinstance(data, Examples):
+            return data.weighted(dtype)
+        K = self.classes.K
+        drawn = jnp.zeros(K, jnp.int32).at[data].add(1)
+        return Examples(
+            jnp.arange(K), jnp.asarray(self.classes.probs, dtype), drawn.astype(dtype) / data.size
+        )
+
+    def groups(self, params: PyTree) -> PyTree:
+        """Y and Z."""
+        return of_layer(params)
+
+    def _sampler(self, batch: int) -> Callable[[PRNGKeyArray], Examples]:
+        size = batch, int(self.length), "float32"
+        return counts_sampler(self.classes, *size, scatter=on_cpu())

@@ -17,7 +17,7 @@ from odes.theory import Theory
 from sweeps.systems.base import Engine, Fields, Labels, System, field_names
 from sweeps.systems.problems import rules
 from sweeps.systems.problems.engines import Like, engines_of, of_theory
-from sweeps.systems.problems.parts import hints_of, plain, taken
+from sweeps.systems.problems.parts import contents, hints_of, plain, taken
 from sweeps.systems.problems.run import ProblemRun
 from sweeps.systems.settings import attributes
 
@@ -34,7 +34,7 @@ class Options(rules.ReadsRule, ProblemRun):
         STATIC: real numbers of its own that decide shapes, so that programs cannot share them.
     """
 
-    MADE: ClassVar[Any] = None
+    MADE: ClassVar[Any]
     FIELDS: ClassVar[Mapping[str, str]] = {}
     GROUPS: ClassVar[Mapping[str, str]] = {}
     NAME: ClassVar[str]
@@ -45,7 +45,7 @@ class Options(rules.ReadsRule, ProblemRun):
     @property
     def choices(self) -> tuple[Choice, ...]:
         """What settings of the problem, the optimiser and the schedule read."""
-        own = getattr(type(self.MADE), "CHOICES", {})
+        own = type(self.MADE).CHOICES
         of_problem = (Choice(name, getattr(self, name), own[name]) for name in own)
         return (*of_problem, *super().choices)
 
@@ -78,9 +78,9 @@ class Options(rules.ReadsRule, ProblemRun):
             eta = {g: rules.schedule(self, self.value(n)) for n, g in self.GROUPS.items()}
         return rules.rule(self, eta)
 
-    def own_system(self) -> System[Any] | None:
-        """None: it is registered, by its name."""
-        return None
+    def contents(self) -> dict[str, str]:
+        """Hashes of the code of the problem and of its arrays, which no setting changes."""
+        return contents(self.MADE)
 
     def __reduce__(self) -> tuple[Any, ...]:
         # Its class is made, and found again by the name of the system.
@@ -225,7 +225,8 @@ def problem_system(
 
     def more() -> dict[str, Engine[Any]]:
         found = registered() if registered else {}
-        return {n: of_theory(t, like) for n, t in found.items() if set(t.needs) <= {"init", "key"}}
+        known = {"init", "key", *hints_of(problem)}
+        return {n: of_theory(t, like) for n, t in found.items() if set(t.needs) <= known}
 
     run = options_of(problem, name, task, options, names, **defaults)
     tasks = (task,) if task else tuple(options.TASKS) or (name,)

@@ -112,7 +112,8 @@ def test_other_layers_take_any_rule_too() -> None:
     """Options that change nothing leave a run as it is, to rounding; a schedule that ends, ends
     it."""
     options = {"steps": 9, "times": [0, 4, 9], "record": "loss"}
-    hidden = lambda rule: dynsim.simulate_joma(TASK, rule, KEY, **options)["loss"]
+    whole = {"batch": math.inf, **options}
+    hidden = lambda rule: dynsim.train(dynsim.JoMA(TASK), rule, KEY, **whole)["loss"]
     spec = dynsim.EmbeddedSpec(width=TASK.M)
     embedded = lambda rule: dynsim.simulate_embedded(
         TASK, rule, KEY, init=spec, batch=math.inf, length=math.inf, **options

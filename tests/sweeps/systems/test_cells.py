@@ -57,8 +57,8 @@ CASES = {
     "joma": Case(
         {"length": 16, "batch": 4},
         {"eta_y": 0.4, "eta_z": 0.2, "temperature": 0.7, "scale": 0.3},
-        dynsim.syn_medium(1),
-        (dynsim.sgd(0.4, 0.2), {"scale": 0.3, "temperature": 0.7}),
+        dynsim.JoMA(dynsim.syn_medium(1), 16, temperature=0.7, scale=0.3),
+        dynsim.sgd(0.4, 0.2),
     ),
     "transformer": Case({"clip": 0.5}, {"eta": 0.4, "clip": 0.7}, None, dynsim.sgd(0.4, clip=0.7)),
 }
