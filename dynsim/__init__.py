@@ -17,9 +17,9 @@ from dynsim.linear_icl.model import Heads, Merged, Network, Separate
 from dynsim.linear_icl.regression import Regression, regression
 from dynsim.problem.base import Problem
 from dynsim.problem.train import train
-from dynsim.qkv.init import EmbeddedSpec
+from dynsim.qkv.deprecated import EmbeddedSpec, initial_embedded, simulate_embedded
+from dynsim.qkv.layer import QKV
 from dynsim.qkv.model import Embedded
-from dynsim.qkv.simulate import initial_embedded, simulate_embedded
 from dynsim.sparse_attention.deprecated import simulate_retrieval
 from dynsim.sparse_attention.retrieval import Retrieval, retrieval
 from dynsim.training.optax_rule import OptaxRule, from_optax
@@ -40,6 +40,7 @@ from dynsim.yz.simulate import initial_weights, simulate
 
 __all__ = [
     "PQ",
+    "QKV",
     "YZ",
     "Descent",
     "Embedded",

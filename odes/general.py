@@ -70,6 +70,15 @@ def flows(
     )
 
 
+def at(theory: Theory[Any, Any], limit: str, **settings: Any) -> Theory[Any, Any]:
+    """A theory of a problem with other settings than it has, a limit that it `assumes` too."""
+
+    def solve(problem: Problem, *args: Any, **options: Any) -> Trajectory:
+        return theory.solve(dataclasses.replace(problem, **settings), *args, **options)
+
+    return dataclasses.replace(theory, solve=solve, assumes=f"{limit}, {theory.assumes}")
+
+
 def without_inertia(
     name: str,
     title: str,

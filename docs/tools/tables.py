@@ -33,7 +33,6 @@ DOCS = Path(__file__).parents[1]
 FORMULAS = DOCS / "reference" / "observables.toml"
 TRAINING = {
     "yz": dynsim.simulate,
-    "qkv": dynsim.simulate_embedded,
     "two_stage": dynsim.simulate_prompts,
 }
 """The function that trains a system in Python; `dynsim.train` for every `dynsim.Problem`."""

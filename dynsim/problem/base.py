@@ -36,6 +36,8 @@ class Problem(eqx.Module):
             somebody gives them, and a value that nothing reads is an error.
         NAME: a short name. Other packages register observables and theories under it.
         RECORD: names of what is recorded unless asked otherwise, where it is known.
+        REFUSED: names of what only some theories predict, with the reason that others give.
+        LIKE: names of other problems whose registered observables it has too.
 
     The functions run inside compiled programs. `init` and `draw` always run with 32-bit numbers,
     so that theory, training in float32 and training in float64 start alike and see the same data.
@@ -58,6 +60,8 @@ class Problem(eqx.Module):
     CHOICES: ClassVar[Choices] = {}
     NAME: ClassVar[str] = ""
     RECORD: ClassVar[tuple[str, ...]] = ("loss",)
+    REFUSED: ClassVar[Mapping[str, str]] = {}
+    LIKE: ClassVar[tuple[str, ...]] = ()
 
     def __check_init__(self) -> None:
         for each in self.choices:
@@ -100,6 +104,11 @@ class Problem(eqx.Module):
     def groups(self, params: PyTree) -> PyTree:
         """Names of groups of weights with learning rates of their own: a pytree of strings, each
         in the place of the weights, or of the part of them, that it names. None for no groups."""
+        return None
+
+    def stays(self, params: PyTree) -> PyTree:
+        """Which weights are not trained: a pytree of bools, each in the place of the weights, or of
+        the part of them, that it is about. None for training all."""
         return None
 
     @classmethod

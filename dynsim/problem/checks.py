@@ -23,7 +23,7 @@ class Parts(NamedTuple):
     """Weights taken apart.
 
     Attributes:
-        params: the floating-point arrays, which are trained.
+        params: the floating-point arrays that are trained.
         arrays: other arrays.
         fixed: all else, such as functions.
     """
@@ -33,14 +33,21 @@ class Parts(NamedTuple):
     fixed: PyTree
 
     @classmethod
-    def of(cls, weights: PyTree, dtype: DType, name: str) -> "Parts":
+    def of(cls, weights: PyTree, dtype: DType, problem: Problem) -> "Parts":
         """Raises `ValueError` if there is nothing to train."""
+        name, stays = type(problem).__name__, problem.stays(weights)
         weights = jax.tree.map(lambda x: jnp.asarray(x) if eqx.is_array_like(x) else x, weights)
         arrays, fixed = eqx.partition(weights, eqx.is_array)
-        params, others = eqx.partition(arrays, eqx.is_inexact_array)
+        floats, others = eqx.partition(arrays, eqx.is_inexact_array)
+        params, held = narrowed(floats, dtype), None
+        if stays is not None:
+            each = jax.tree.map(
+                lambda stays, part: jax.tree.map(lambda _: stays, part), stays, params
+            )
+            held, params = eqx.partition(params, each)
         if not jax.tree.leaves(params):
             raise ValueError(f"{name}.init: must return weights, has no floating-point array")
-        return cls(narrowed(params, dtype), others, fixed)
+        return cls(params, eqx.combine(held, others), fixed)
 
     def whole(self, params: PyTree) -> PyTree:
         """The weights with these floating-point arrays."""
@@ -172,13 +179,14 @@ def table(problem: Problem) -> Table:
                 f"{type(problem).__name__}.observables: {name!r} is recorded of every problem; "
                 "choose another name"
             )
-    return Table(functions, (problem.NAME,) if problem.NAME else (), PROVIDED)
+    systems = (problem.NAME,) if problem.NAME else ()
+    return Table(functions, (*systems, *problem.LIKE), PROVIDED, problem.REFUSED)
 
 
 def flow_table(problem: Problem) -> Table:
     """What a flow can record of a problem: all but what is of a batch."""
     refused = dict.fromkeys(PROVIDED, "is of a batch; a flow has none")
-    return dataclasses.replace(table(problem), provided=(), refused=refused)
+    return dataclasses.replace(table(problem), provided=(), refused={**problem.REFUSED, **refused})
 
 
 def recorded(problem: Problem, record: Record | None) -> Recording:

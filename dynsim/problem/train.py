@@ -137,7 +137,7 @@ def started(problem: Problem, key: PRNGKeyArray | None, init: PyTree, dtype: DTy
         assert key is not None
         with jax.enable_x64(False):
             init = problem_in(problem, "float32").init(keys.split(key)[0])
-    return Parts.of(init, dtype, type(problem).__name__)
+    return Parts.of(init, dtype, problem)
 
 
 def problem_in(problem: ProblemT, dtype: DType) -> ProblemT:

@@ -54,6 +54,11 @@ class Options(rules.ReadsRule, ProblemRun):
         """The problem; `ValueError` for settings that describe none."""
         return self.bare
 
+    @property
+    def usual(self) -> Any:
+        """The problem at its defaults."""
+        return self.MADE
+
     @functools.cached_property
     def bare(self) -> Any:  # type: ignore[override]
         """The problem of the settings that are its fields."""
@@ -61,7 +66,7 @@ class Options(rules.ReadsRule, ProblemRun):
         given = {field: getattr(self, name) for name, field in self.FIELDS.items()}
         arrays = {name: value for name, value in given.items() if np.ndim(value)}
         firsts = {name: np.ravel(value)[0].item() for name, value in arrays.items()}
-        made = dataclasses.replace(self.MADE, **{**given, **firsts})
+        made = dataclasses.replace(self.usual, **{**given, **firsts})
         if not arrays:
             return made
         # Fields are numbers; those of many runs at once are put in afterwards.

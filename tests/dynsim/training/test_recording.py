@@ -11,7 +11,8 @@ import pytest
 
 import dynsim
 from dynsim import Trajectory, plugins
-from dynsim.qkv import observables as qkv_observables
+from dynsim.problem.checks import flow_table, table
+from dynsim.qkv import layer as qkv_layer
 from dynsim.training.recording import Observable, Table
 from dynsim.two_stage import observables as two_stage_observables
 from dynsim.yz import observables
@@ -23,6 +24,7 @@ pytestmark = pytest.mark.usefixtures("quick_theory")
 TASK = dynsim.syn_small()
 KEY = jax.random.key(0)
 STEPS = 2
+EMBEDDED = dynsim.QKV(TASK, math.inf, width=TASK.M, embedding="identity")
 
 
 def simulate(record: object) -> Trajectory:
@@ -31,12 +33,7 @@ def simulate(record: object) -> Trajectory:
 
 
 def simulate_qkv(record: object) -> Trajectory:
-    init = dynsim.EmbeddedSpec(TASK.M, embedding="identity")
-    optimizer = dynsim.sgd(0.1, 0.1)
-    infinite = {"length": math.inf, "batch": math.inf}
-    return dynsim.simulate_embedded(
-        TASK, optimizer, KEY, init=init, steps=STEPS, record=record, **infinite
-    )
+    return dynsim.train(EMBEDDED, dynsim.sgd(0.1), KEY, steps=STEPS, batch=math.inf, record=record)
 
 
 def simulate_prompts(record: object) -> Trajectory:
@@ -75,8 +72,8 @@ def solve_population(record: object) -> Trajectory:
 
 
 def solve_qkv(record: object) -> Trajectory:
-    init = dynsim.initial_embedded(TASK, dynsim.EmbeddedSpec(TASK.M), KEY)
-    return qkv.solve(TASK, dynsim.sgd(0.1, 0.1), [1.0], init=init, record=record)
+    factors = qkv.LADDER.built_in["factors"]
+    return factors.solve(EMBEDDED, dynsim.sgd(0.1), [1.0], key=KEY, record=record)
 
 
 # A name of each, and what its loop records besides.
@@ -142,7 +139,7 @@ def test_the_growth_factor_bound_is_refused_before_tracing(
         raise AssertionError("traced")
 
     monkeypatch.setattr(observables, "measure", traced)
-    monkeypatch.setattr(qkv_observables, "measure", traced)
+    monkeypatch.setattr(qkv_layer, "measure", traced)
     with pytest.raises(ValueError, match=r"record = 'B': only the Eq. 10 and Theorem 4 theories"):
         run(["loss", "B"])
 
@@ -218,7 +215,7 @@ def test_registered_observables_are_recorded_by_name(register: Callable[..., Non
     assert found["margin"][-1] > 0
     found = train_text(["loss", "steep"])
     assert found["steep"][0] > found["loss"][0]
-    assert "margin" in qkv_observables.MEASURED.names()
+    assert "margin" in flow_table(EMBEDDED).names()
     assert "margin" in observables.MEASURED.names()
     assert "steep" not in observables.MEASURED.names()
     assert "margin" not in two_stage_observables.TRAINED.names()
@@ -228,7 +225,7 @@ def test_registered_observables_are_recorded_by_name(register: Callable[..., Non
 
 def test_an_observable_of_qkv_goes_before_that_of_yz(register: Callable[..., None]) -> None:
     register(**{"yz.margin": "missing", "qkv.margin": "margin"})
-    ((name, function),) = qkv_observables.TRAINED.resolve("margin").functions
+    ((name, function),) = table(EMBEDDED).resolve("margin").functions
     assert (name, function.__module__) == ("margin", "outsider")
     with pytest.raises(ValueError, match=r"yz.margin = outsider:missing of outsider: cannot be"):
         observables.TRAINED.resolve("margin")

@@ -33,8 +33,8 @@ CASES = {
     "qkv": Case(
         {"momentum": 0.5, "width": 34},
         {"eta_y": 2.0, "eta_z": 0.3, "momentum": 0.6, "scale": 1.5},
-        dynsim.syn_small(),
-        (dynsim.momentum(2.0, 0.3, 0.6), dynsim.EmbeddedSpec(34, scale=1.5)),
+        dynsim.QKV(dynsim.syn_small(), width=34, scale=1.5),
+        dynsim.momentum(2.0, 0.3, 0.6),
     ),
     "two_stage": Case(
         {},
