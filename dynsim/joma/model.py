@@ -13,7 +13,7 @@ and derived Theorem 1 ourselves.
 
 import math
 from collections.abc import Callable
-from typing import Any, ClassVar, Literal, NamedTuple
+from typing import ClassVar, Literal, NamedTuple
 
 import equinox as eqx
 import jax
@@ -22,7 +22,7 @@ from jaxtyping import Array, Float, Int, PRNGKeyArray
 
 from dynsim.decoding import Length, NotNegative, Positive
 from dynsim.precision import AnyArray
-from dynsim.yz.model import Examples, population
+from dynsim.yz.model import Examples, population, weights
 from dynsim.yz.sampling import OnClasses
 
 Attention = Literal["linear", "exp", "softmax"]
@@ -128,8 +128,8 @@ class JoMA(OnClasses):
     def loss(self, params: Joint, data: Examples | Int[Array, " N"]) -> Float[Array, ""]:
         """Mean loss of a batch."""
         examples = self.examples(data, jnp.result_type(params.Z).name)
-        weight: Any = examples.weight
-        return jnp.sum(weight * self.losses(params, examples))
+        losses = self.losses(params, examples)
+        return jnp.sum(weights(examples, losses.dtype) * losses)
 
     def population_loss(self, params: Joint) -> Float[Array, ""]:
         """The loss for batch and length infinite."""

@@ -113,7 +113,9 @@ class QKV(OnClasses):
         """Random weights, as the fields describe them."""
         M, d, H = self.classes.M, self.width, self.heads
         r = d if self.head_width is None else self.head_width
-        keys = dict(zip(WEIGHTS, jax.random.split(key, len(WEIGHTS)), strict=True))
+        keys: dict[str, PRNGKeyArray] = dict(
+            zip(WEIGHTS, jax.random.split(key, len(WEIGHTS)), strict=True)
+        )
 
         def normal(name: str, shape: tuple[int, ...], scale: Any) -> Float[Array, "..."]:
             unit = jax.random.normal(keys[name], shape)

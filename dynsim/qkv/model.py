@@ -170,8 +170,9 @@ def forward(params: Embedded, task: SequenceClasses, examples: yz.Examples) -> F
 
 def loss(params: Embedded, task: SequenceClasses, examples: yz.Examples) -> Float[Array, ""]:
     """Mean cross entropy in nat, weighted by `examples.weight`."""
-    label = task.next_token[examples.classes]
-    return jnp.sum(examples.weight * yz.cross_entropy(forward(params, task, examples), label)[0])
+    logits = forward(params, task, examples)
+    losses, _ = yz.cross_entropy(logits, task.next_token[examples.classes])
+    return jnp.sum(yz.weights(examples, losses.dtype) * losses)
 
 
 def normalise(x: Float[Array, "*B n"], kind: Normalisation) -> Float[Array, "*B n"]:

@@ -236,7 +236,7 @@ class OnClasses(Problem):
     def examples(self, data: Examples | Int[Array, " N"], dtype: str) -> Examples:
         """A batch, in either form, with weights in `dtype`."""
         if isinstance(data, Examples):
-            return data.weighted(dtype)
+            return data.astype(dtype)
         K = self.classes.K
         drawn = jnp.zeros(K, jnp.int32).at[data].add(1)
         return Examples(

@@ -239,7 +239,8 @@ def sampler(
     if isinstance(data, Batches):
         return lambda k, _: data.at(k, dtype).dense(task)
     if data is not None:
-        cast = yz.Examples(data.classes, data.counts.astype(dtype), data.weight.astype(dtype))
+        weight = yz.weights(data, dtype)
+        cast = yz.Examples(data.classes, data.counts.astype(dtype), weight)
         return lambda k, _: jax.tree.map(lambda x: x[jnp.minimum(k, steps - 1)], cast)
     size = int(batch)
     if math.isinf(length):
