@@ -12,7 +12,10 @@ import numpy as np
 
 from dynsim import Trajectory
 from dynsim.trajectory import counts, to_arrays
+from odes.theory import refusal
 from sweeps import output
+from sweeps.systems import registry
+from sweeps.systems.base import Engine, Run
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -133,6 +136,18 @@ def deliver(
     paths = output.write(config.out, name, figure=figure, arrays=arrays, report=result.report)
     print(json.dumps(result.report, indent=2) if config.json else text)
     return None if config.json else paths
+
+
+def judged(training: Run[Any]) -> tuple[dict[str, Engine[Any]], dict[str, str]]:
+    """The engines of the theories that describe a run, most exact first, and why the others do not;
+    without those that are left out unless they are asked for."""
+    known = registry.engines(registry.system_of(training))
+    theories = {n: each for n, each in known.items() if not (each.trains or each.variant)}
+    arguments = training.fixed(), training.make_task(), training.make_optimizer()
+    reasons = {name: refusal(each.check, *arguments) for name, each in theories.items()}
+    found = {name: each for name, each in theories.items() if reasons[name] is None}
+    refused = {n: each.rpartition("does not apply: ")[2] for n, each in reasons.items() if each}
+    return found, refused
 
 
 def chosen(asked: Sequence[str], applicable: Sequence[str]) -> tuple[str, ...]:

@@ -149,26 +149,13 @@ def _applicable(training: Run[Any], config: CompareOptions) -> dict[str, Engine[
     theories = {name: engine for name, engine in known.items() if not engine.trains}
     if not theories:
         raise ValueError(f"task = {training.task!r}: no theory of its system is known")
-    arguments = training.fixed(), training.make_task(), training.make_optimizer()
-    found = [
-        name
-        for name, engine in theories.items()
-        if not engine.variant and _describes(engine, arguments)
-    ]
-    names = comparison.chosen(config.theories, found)
+    names = comparison.chosen(config.theories, tuple(comparison.judged(training)[0]))
     if not names:
         raise ValueError("theories = (): none of the system's theories describes these runs")
+    arguments = training.fixed(), training.make_task(), training.make_optimizer()
     for name in names:
         theories[checks.choice("theories", name, tuple(theories))].check(*arguments)
     return {name: theories[name] for name in names}
-
-
-def _describes(engine: Engine[Any], arguments: tuple[Any, Any, Any]) -> bool:
-    try:
-        engine.check(*arguments)
-    except ValueError:
-        return False
-    return True
 
 
 def _trajectory(dataset: xr.Dataset, source: str, names: tuple[str, ...]) -> Trajectory:
