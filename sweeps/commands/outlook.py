@@ -122,7 +122,7 @@ def explain(config: Any) -> Outlook:
         ValueError: naming the setting, its value and what is allowed; for runs that no theory
             describes.
     """
-    training = registry.system(config.SYSTEM).run.of(config)
+    training: Any = registry.system(config.SYSTEM).run.of(config)
     training.check()
     engines, refused = judged(training)
     found = {name: each for name, each in engines.items() if "loss" in each.observables.names()}
@@ -133,7 +133,7 @@ def explain(config: Any) -> Outlook:
     axes = {"seed": {"range": 1}}
     sweep = Sweep(axes, training, name, ("loss",), TIMES, root=config.root)
     solved = run_sweep(sweep).load().isel(seed=0)
-    times, loss = solved.time.values, np.float64(solved.loss.values)
+    times, loss = solved.time.values, np.asarray(solved.loss.values, np.float64)
     task, rule = training.make_task(), training.make_optimizer()
     changes, strained = (), []
     if isinstance(task, Problem) and isinstance(rule, Rule):
