@@ -66,10 +66,8 @@ def plot_curves(result: Comparison, name: str, ax: Axes) -> Axes:
         label = "predicted mean ± sd"
         bars = {"ls": "", "color": "0.35", "lw": 1, "capsize": 3, "zorder": 3}
         ax.errorbar(when, middle, band, label=label, **bars)
-    ax.set(xscale="log", xlabel="optimiser steps", ylabel=CURVES.get(name, name))
-    ax.set_xlim(times[0], times[-1] if times.size > 1 else times[0] + 1)
-    ax.grid(alpha=0.25)
-    return ax
+    ax.set(xscale="log", xlim=(times[0], times[-1] if times.size > 1 else times[0] + 1))
+    return drawing.finished(ax, xlabel="optimiser steps", ylabel=CURVES.get(name, name))
 
 
 def plot_speed(result: Comparison, ax: Axes) -> Axes:

@@ -198,17 +198,16 @@ def plot_order(lengths: tuple[int, ...], errors: order.Errors, ax: Axes) -> Axes
         guide = kind[-1].max() * 2 * (far / far[-1]) ** -power
         ax.plot(far, guide, color="0.5", lw=1)
         ax.annotate(f"$T^{{-{power}}}$", (far[-1], guide[-1]), color="0.4", ha="right", va="bottom")
-    ax.set(xscale="log", yscale="log", xlabel="sequence length T", ylabel="relative error")
+    ax.set(xscale="log", yscale="log")
     named = [
         str(T) if 1.3 * before < T else ""
         for before, T in zip((1, *lengths), lengths, strict=False)
     ]
     ax.set_xticks(lengths, named, fontsize="small")
     ax.xaxis.set_minor_locator(NullLocator())
-    ax.grid(alpha=0.25)
     # The legend goes where no curve is: all of them fall.
-    ax.legend(fontsize="small", loc="lower left")
-    return ax
+    place = {"loc": "lower left"}
+    return drawing.finished(ax, place, xlabel="sequence length T", ylabel="relative error")
 
 
 def plot_ratios(ratios: dict[str, xr.Dataset], ax: Axes) -> Axes:

@@ -206,7 +206,5 @@ def _logarithmic(ax: Axes, dataset: xr.Dataset, rate: float) -> None:
 
 
 def _finished(ax: Axes, quantity: str) -> Axes:
-    ax.set(xlabel=r"time in units of $\tau = 1/(2\eta)$ steps", ylabel=quantity)
-    ax.grid(alpha=0.25)
-    ax.legend(fontsize=8)
-    return ax
+    time = r"time in units of $\tau = 1/(2\eta)$ steps"
+    return drawing.finished(ax, {"fontsize": 8}, xlabel=time, ylabel=quantity)
