@@ -193,6 +193,7 @@ def lines(report: Mapping[str, Any], observables: Sequence[str], about: Sequence
     ]
     first = max(16, *map(len, rows)) + 1
     other = max(16, *map(len, columns), *(len(entry) for row in table for entry in row)) + 3
+    lines_of_table = [(row, *entries) for row, entries in zip(rows, table, strict=True)]
     found = [
         *about,
         "",
@@ -200,10 +201,8 @@ def lines(report: Mapping[str, Any], observables: Sequence[str], about: Sequence
         "recorded times, over that of the mean) / at the end.",
         "'sampling' is the standard error of that mean: smaller differences mean nothing.",
         "",
-        f"{'':<{first}}" + "".join(f"{name:>{other}}" for name in columns),
+        *output.aligned([("", *columns), *lines_of_table], first, other),
     ]
-    for row, entries in zip(rows, table, strict=True):
-        found.append(f"{row:<{first}}" + "".join(f"{entry:>{other}}" for entry in entries))
     failed = {n: t["status"] for n, t in theories.items() if set(t["status"]) != {"OK"}}
     return [*found, *(f"{name}: {counted(status)}" for name, status in failed.items())]
 
