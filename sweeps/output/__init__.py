@@ -100,6 +100,12 @@ def as_csv(rows: Iterable[Iterable[Any]]) -> str:
     return text.getvalue()
 
 
+def markdown_table(head: Sequence[str], rows: Iterable[Iterable[str]]) -> list[str]:
+    """The lines of a table in Markdown."""
+    lines = ["| " + " | ".join(row) + " |" for row in (head, *rows)]
+    return [lines[0], "|---" * len(head) + "|", *lines[1:]]
+
+
 def aligned(rows: Iterable[Sequence[str]], *widths: int) -> list[str]:
     """Rows of cells as lines of columns: the first one to the left, the others to the right. The
     last width is that of all columns that are left."""
