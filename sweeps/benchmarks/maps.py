@@ -40,6 +40,6 @@ def plane(resolution: int, shift: float, seeds: int = 0) -> dict[str, Any]:
     return {"eta_y": values, "eta_z": values} | ({"seed": {"range": seeds}} if seeds else {})
 
 
-def warm(build: Callable[[float], Sweep], **options: int) -> float:
+def warm(build: Callable[[float], Sweep], **options: Any) -> float:
     """Seconds of the second of two maps at different rates, run with these options."""
     return cold_and_warm(lambda shift: sweeps.run(build(shift), **options))[1]

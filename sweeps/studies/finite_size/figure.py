@@ -148,7 +148,7 @@ def order_lines(slopes: dict[str, dict[str, float]], syn: order.Errors) -> list[
         f"T^{kinds['finite']:.2f} to first order in 1/T"
         for name, kinds in slopes.items()
     ]
-    rows = [("", "T", *(f"{name} inf / 1st (ref)" for name in order.RECORD))]
+    rows: list[tuple[str, ...]] = [("", "T", *(f"{name} inf / 1st (ref)" for name in order.RECORD))]
     for T, *errors in zip(SAMPLED_LENGTHS, *(100 * each for each in syn), strict=True):
         cells = (f"{a:.3g} % / {b:.3g} % ({c:.2g} %)" for a, b, c in zip(*errors, strict=True))
         rows.append(("", str(T), *cells))
@@ -157,7 +157,7 @@ def order_lines(slopes: dict[str, dict[str, float]], syn: order.Errors) -> list[
 
 def ratio_lines(ratios: dict[str, xr.Dataset]) -> list[str]:
     """Predicted over measured standard deviation as text."""
-    rows = [("", "eta_Y", "eta_Z", "batch", *OBSERVABLES)]
+    rows: list[tuple[str, ...]] = [("", "eta_Y", "eta_Z", "batch", *OBSERVABLES)]
     for rule, found in ratios.items():
         for batch in BATCHES:
             for eta_z in RULES[rule].rates:

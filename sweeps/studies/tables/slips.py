@@ -5,6 +5,7 @@ The text is in slips.md, where `%(NAME.KEY).3f` stands for a number of the funct
 
 from collections.abc import Mapping
 from pathlib import Path
+from typing import SupportsFloat
 
 import jax
 import jax.numpy as jnp
@@ -22,7 +23,7 @@ from sweeps.runner import progress
 from sweeps.studies.tables import slips_of_others
 from sweeps.studies.tables.measurements import eq10_errors
 
-Numbers = Mapping[str, float]
+Numbers = Mapping[str, SupportsFloat]
 """By their names in the text."""
 
 

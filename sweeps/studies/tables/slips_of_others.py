@@ -2,6 +2,7 @@
 forms of JoMA's theorems holds."""
 
 from collections.abc import Mapping
+from typing import SupportsFloat
 
 import jax
 import jax.numpy as jnp
@@ -16,7 +17,7 @@ from odes import joma, sparse_attention
 from odes.sparse_attention import symmetric
 
 
-def growing_part() -> Mapping[str, float]:
+def growing_part() -> Mapping[str, SupportsFloat]:
     """Time to half of what merged attention learns: by the flow, and by two readings of eq. 10."""
     white = dynsim.regression(4, 31, "white", attention="merged", heads=8, scale=1e-3)
     init = white.init(keys.split(jax.random.key(0))[0])
@@ -40,7 +41,7 @@ def _steps(name: str, T: int, d: int, B: int) -> float:
     return float(np.interp(-0.4, -np.asarray(loss), times))
 
 
-def shared_pull() -> Mapping[str, float]:
+def shared_pull() -> Mapping[str, SupportsFloat]:
     """Steps of the plateau by the number of copies, by the flow and by eq. 14."""
     return {
         f"{name}_{B}": _steps(name, 256, 64, B)
@@ -49,7 +50,7 @@ def shared_pull() -> Mapping[str, float]:
     }
 
 
-def escape() -> Mapping[str, float]:
+def escape() -> Mapping[str, SupportsFloat]:
     """Steps of the plateau by the flow, by eq. 6, and in closed form."""
     task = dynsim.retrieval(256, 64)
     return {
@@ -59,7 +60,7 @@ def escape() -> Mapping[str, float]:
     }
 
 
-def fixed_token() -> Mapping[str, float]:
+def fixed_token() -> Mapping[str, SupportsFloat]:
     """Growth rate around zero, times T, with a fixed token: by the flow and two formulas."""
     T, d, p = 2**14, 16, 0.3
     task = dynsim.retrieval(T, d, 1, p)
@@ -76,7 +77,7 @@ def fixed_token() -> Mapping[str, float]:
     return {"flow": undamped * T, "printed": printed, "ours": ours}
 
 
-def joma_softmax() -> Mapping[str, float]:
+def joma_softmax() -> Mapping[str, SupportsFloat]:
     """How far two forms of Theorem 1 are from z of equal sequences, in %."""
     # Equal sequences of two classes make what Theorem 1 assumes exact but for the change of b.
     same = dynsim.sequence_classes(
@@ -94,7 +95,7 @@ def joma_softmax() -> Mapping[str, float]:
     return {name: 100 * np.linalg.norm(Z - z) / np.linalg.norm(Z) for name, z in forms.items()}
 
 
-def joma_growth() -> Mapping[str, float]:
+def joma_growth() -> Mapping[str, SupportsFloat]:
     """Four tokens late before the blow-up: two forms of Theorem 2, in units of what is expected,
     and how far z is from two exponents, in %."""
     task = dynsim.sequence_classes([[0.5, 0.3, 0.2, 0], [0.2, 0.1, 0.3, 0.4]], [0, 0])
@@ -105,7 +106,7 @@ def joma_growth() -> Mapping[str, float]:
     v, z = np.asarray(run["weight"])[0], np.asarray(run["logits"])[0, 0]
     size = np.linalg.norm(np.asarray(joma.discriminancy(task)), axis=0)
     erf = jax.scipy.special.erf
-    found: dict[str, float] = {}
+    found: dict[str, SupportsFloat] = {}
     for name, by in (("two", 2.0), ("root", np.sqrt(2.0))):
         ratio = np.asarray(erf(jnp.asarray(v / by)) / size) * np.sqrt(np.pi / 2) / late
         found |= {f"{name}_least": ratio.min(), f"{name}_most": ratio.max()}

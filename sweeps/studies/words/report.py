@@ -30,7 +30,7 @@ def table(
     lines += _scores(found, "top words of each class")
     lines += [f"{title(name)}: {reason}" for name, reason in found.missing.items()]
     rules = [n for n in ("owned", "eq10-start", "flow-start") if n in found.scores]
-    rows = [("right by class", "windows", *rules)]
+    rows: list[tuple[str, ...]] = [("right by class", "windows", *rules)]
     for n, (name, windows) in enumerate(zip(estimate.names, estimate.windows, strict=True)):
         shares = (f"{found.scores[rule].by_class[-1, n]:.3f}" for rule in rules)
         rows.append((name, str(windows), *shares))
@@ -47,7 +47,7 @@ def table(
 
 
 def _scores(found: Fates, what: str) -> list[str]:
-    rows = [("", "speaks of", "right", "base", "weighted", "base")]
+    rows: list[tuple[str, ...]] = [("", "speaks of", "right", "base", "weighted", "base")]
     for name, score in found.scores.items():
         over_time = (score.right, score.base, score.weighted, score.base_weighted)
         values = (score.spoken, *(each[-1] for each in over_time))
