@@ -147,10 +147,7 @@ def _prior(task: Task) -> np.ndarray:
 
 
 def _solve(
-    task: Task,
-    optimizer: dynsim.Rule,
-    steps: int,
-    record: tuple[str, ...],
+    task: Task, optimizer: dynsim.Rule, steps: int, record: tuple[str, ...]
 ) -> tuple[str, Trajectory]:
     """The most exact prediction there is, and what it is by."""
     large = isinstance(task, SymmetricTask)
@@ -212,10 +209,7 @@ def _regime(steps: int, stages: dict[str, float] | None, final: dict[str, float]
 
 
 def _strained(
-    config: Explain,
-    task: Task,
-    optimizer: dynsim.Rule,
-    stages: dict[str, float] | None,
+    config: Explain, task: Task, optimizer: dynsim.Rule, stages: dict[str, float] | None
 ) -> list[str]:
     reasons = []
     overlap, tokens = _overlap(task)

@@ -105,9 +105,7 @@ def plot(attention: xr.DataArray, ax: Axes):
     columns = np.arange(attention.sizes["time"])
     mesh = ax.pcolormesh(
         columns,
-        attention.token.values
-        if "token" in attention.coords
-        else np.arange(attention.sizes["token"]),
+        attention["token"].values,
         values,
         norm=LogNorm(1e-4, 1),
         cmap=plt.get_cmap("viridis").with_extremes(bad="0.8"),

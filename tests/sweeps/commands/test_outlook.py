@@ -13,6 +13,7 @@ import dynsim
 import sweeps
 from sweeps import cli
 from sweeps.commands import outlook
+from sweeps.studies import strain
 
 NAME = "tests.sweeps.commands.test_outlook:Bowl"
 
@@ -80,7 +81,7 @@ def test_a_schedule_is_in_the_times_and_its_parts_are_told() -> None:
 @pytest.mark.parametrize("other", [0.5, -7.0])
 def test_the_largest_curvature_is_the_largest_one_also_at_a_saddle(other: float) -> None:
     rule = dynsim.sgd({"all": dynsim.schedules.constant(0.3, warmup=5)}, momentum=0.5)
-    found = outlook.largest_curvature(Bowl(2.0, other), rule, jax.random.key(0), 10)
+    found = strain.largest_curvature(Bowl(2.0, other), rule, jax.random.key(0), 10)
     assert found == pytest.approx(0.6)
 
 
