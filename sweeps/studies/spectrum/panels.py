@@ -86,11 +86,7 @@ def palette(records: Sequence[Record]) -> dict[str, str]:
     return {r.name: shade for r, shade in zip(records, drawing.shades(len(records)), strict=True)}
 
 
-def plot_values(
-    records: Sequence[Record],
-    colours: Mapping[str, str],
-    ax: Axes,
-) -> Axes:
+def plot_values(records: Sequence[Record], colours: Mapping[str, str], ax: Axes) -> Axes:
     """Singular values over the edge of the null, against the index i = 1 ... min(m, n)."""
     bottom = 1.0
     for r in _nonzero(records):
@@ -112,11 +108,7 @@ def plot_values(
     )
 
 
-def plot_energy(
-    records: Sequence[Record],
-    colours: Mapping[str, str],
-    ax: Axes,
-) -> Axes:
+def plot_energy(records: Sequence[Record], colours: Mapping[str, str], ax: Axes) -> Axes:
     """Share of the squared Frobenius norm in the first i directions."""
     for r in _nonzero(records):
         share = np.r_[0, singular.energy(r.sigma)]
@@ -134,11 +126,7 @@ def plot_energy(
     )
 
 
-def plot_by_matrix(
-    records: Sequence[Record],
-    colours: Mapping[str, str],
-    ax: Axes,
-) -> Axes:
+def plot_by_matrix(records: Sequence[Record], colours: Mapping[str, str], ax: Axes) -> Axes:
     """Traces where there are square matrices, with two standard deviations of the null about 0;
     otherwise stable ranks, with those of the null. A marker for each kind of matrix."""
     traces = any(r.trace is not None for r in records)
