@@ -112,8 +112,8 @@ def explain(config: Any) -> Outlook:
     engines, refused = judged(training)
     found = {name: each for name, each in engines.items() if "loss" in each.observables.names()}
     if not found:
-        reasons = "".join(f"; {name}: {reason}" for name, reason in refused.items())
-        raise ValueError(f"task = {training.task!r}: no theory describes its loss{reasons}")
+        reasons = dict.fromkeys(("no theory describes its loss", *refused.values()))
+        raise ValueError(f"task = {training.task!r}: {'; '.join(reasons)}")
     name, engine = next(iter(found.items()))
     axes = {"seed": {"range": 1}}
     sweep = Sweep(axes, training, name, ("loss",), TIMES, root=config.root)
