@@ -109,7 +109,9 @@ def test_the_command_prints_text_or_json_and_names_bad_input(
     assert cli.main([*command, "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["start"] == pytest.approx(3)
     assert cli.main([*command, "--clip", "1"]) == 2
-    assert "no theory describes its loss; clip = 1.0: no flow describes it" in capsys.readouterr().err
+    assert (
+        "no theory describes its loss; clip = 1.0: no flow describes it" in capsys.readouterr().err
+    )
 
 
 def test_a_loss_that_does_not_fall_has_no_times() -> None:
