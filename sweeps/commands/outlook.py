@@ -121,9 +121,11 @@ def explain(config: Any) -> Outlook:
     times, loss = solved.time.values, np.asarray(solved.loss.values, np.float64)
     task, rule = training.make_task(), training.make_optimizer()
     changes, strained = (), []
-    if isinstance(task, Problem) and isinstance(rule, Rule):
+    if isinstance(rule, Rule):
         jumps = {float(jump) for each in rule.schedules.values() for jump in each.jumps()}
-        changes = tuple(sorted(jump for jump in jumps if 0 < jump < training.steps))
+        changes = tuple(sorted(jump for jump in jumps if 0 < jump < times[-1]))
+    # Systems with theories of fewer variables alone have no loss of all weights to descend.
+    if isinstance(rule, Rule) and isinstance(task, Problem) and task.has("population_loss"):
         key = jax.random.fold_in(jax.random.key(config.root), 0)
         strained = [
             *strain.too_coarse(task, rule, key, training.steps, engine.title, times, loss),
