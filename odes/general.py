@@ -14,7 +14,7 @@ from dynsim.precision import DType
 from dynsim.problem.checks import Parts, usual
 from dynsim.training.recording import Record, Recording, Table
 from dynsim.trajectory import Times
-from odes.problem import Reduction, compiled, flow, recorded_of_flow
+from odes.problem import Reduction, check_arguments, compiled, flow, recorded_of_flow
 from odes.solver.flows import DESCRIBED, checked_flow
 from odes.solver.integrate import judge
 from odes.solver.posed import Flow
@@ -136,12 +136,9 @@ def computed(
         dtype: DType = "float64",
         tolerances: Tolerances | None = None,
     ) -> Trajectory:
-        checks.kind("problem", problem, Problem)
-        checks.kind("rule", rule, Rule)
+        check_arguments(problem, rule, times, key, init, starts=bool(needs))
         if reason := inapplicable(problem, rule):
             raise ValueError(reason)
-        if needs and key is None and init is None:
-            raise ValueError("key = None: starting weights need one, or `init`")
         options: dict[str, Any] = {"solver": solver, "record": recorded(problem, record)}
         if tolerances is not None and not adaptive:
             raise ValueError(f"tolerances: theory {name!r} is solved without any")
