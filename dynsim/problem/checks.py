@@ -62,6 +62,8 @@ def check_parts(problem: Problem, finite: bool, given: bool) -> None:
         raise ValueError(f"{name}: has no method {missing[0]!r}, which a finite batch needs{also}")
     if not finite and not problem.has("population_loss"):
         raise ValueError(f"batch = inf: {name} has no method 'population_loss', which it needs")
+    if not finite:
+        problem.check_population()
 
 
 def check_single(field: str, tree: PyTree) -> None:
@@ -170,13 +172,14 @@ def table(problem: Problem) -> Table:
                 f"{type(problem).__name__}.observables: {name!r} is recorded of every problem; "
                 "choose another name"
             )
-    return Table(functions, (problem.NAME,) if problem.NAME else (), PROVIDED)
+    systems = (problem.NAME,) if problem.NAME else ()
+    return Table(functions, systems, PROVIDED, problem.REFUSED)
 
 
 def flow_table(problem: Problem) -> Table:
     """What a flow can record of a problem: all but what is of a batch."""
     refused = dict.fromkeys(PROVIDED, "is of a batch; a flow has none")
-    return dataclasses.replace(table(problem), provided=(), refused=refused)
+    return dataclasses.replace(table(problem), provided=(), refused={**problem.REFUSED, **refused})
 
 
 def recorded(problem: Problem, record: Record | None) -> Recording:

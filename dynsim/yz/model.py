@@ -55,12 +55,23 @@ class Examples(eqx.Module):
     Attributes:
         classes: (E,) class of each example.
         counts: (E, M) how often each contextual token occurs, or its probability (T infinite).
-        weight: (E,) weight of each example in the loss; sums to 1.
+        weight: (E,) weight of each example in the loss; sums to 1. None for equal weights, which
+            `weighted` fills in.
     """
 
     classes: Int[AnyArray, "*B E"]
     counts: Float[AnyArray, "*B E M"]
-    weight: Float[AnyArray, "*B E"]
+    weight: Float[AnyArray, "*B E"] | None = None
+
+    def weighted(self, dtype: str) -> "Examples":
+        """The examples with counts and weights in `dtype`."""
+        weight = equal(self.classes, dtype) if self.weight is None else self.weight
+        return Examples(self.classes, self.counts.astype(dtype), weight)
+
+
+def equal(classes: Int[AnyArray, " E"], dtype: str) -> Float[Array, " E"]:
+    """The weights of examples that weigh the same."""
+    return jnp.full(classes.shape, 1 / classes.size, dtype)
 
 
 def init_zero(task: SequenceClasses, dtype: str = "float32", residual: bool = False) -> YZ:

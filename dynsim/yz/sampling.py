@@ -15,8 +15,7 @@ from jaxtyping import Array, Float, Int, PRNGKeyArray
 
 from dynsim.classes.task import SequenceClasses
 from dynsim.precision import AnyArray
-from dynsim.training import keys
-from dynsim.yz.batches import Batches, SupportExamples
+from dynsim.yz.batches import SupportExamples
 from dynsim.yz.model import Examples
 
 
@@ -71,21 +70,6 @@ def support_sampler(
         return SupportExamples(classes, counts.T, jnp.full(batch, 1 / batch, dtype))
 
     return draw
-
-
-@functools.partial(jax.jit, static_argnames=("steps", "batch", "length"))
-def draw_batches(
-    task: SequenceClasses, key: PRNGKeyArray, *, steps: int, batch: int, length: int
-) -> Batches:
-    """The `steps` + 1 batches that a run with this key sees, the last one for its last loss."""
-    draw = support_sampler(task, batch, length, "float32")
-    of_step = keys.of_steps(keys.split(key)[1], steps)
-
-    def one(k: Int[Array, ""]) -> Batches:
-        examples = draw(of_step(k))
-        return Batches(examples.classes, examples.counts.astype(np.min_scalar_type(length - 1)))
-
-    return jax.lax.map(one, jnp.arange(steps + 1, dtype=jnp.int32))
 
 
 def counts_sampler(
