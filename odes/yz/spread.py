@@ -39,7 +39,8 @@ from dynsim.yz import model as yz
 from dynsim.yz.checks import theory_rule
 from dynsim.yz.observables import DEFAULT_RECORD
 from odes.solver import linear_noise, noise_drift
-from odes.solver.integrate import judge, run, weights
+from odes.solver.integrate import judge, run
+from odes.yz.layer import weights
 
 
 def solve(

@@ -67,4 +67,6 @@ def solve(
 
 def inapplicable(task: SequenceClasses, optimizer: Rule) -> str | None:
     """Why the symmetric reduction does not apply, or None."""
+    if getattr(task, "start", "zero") != "zero":
+        return "it starts from zero weights"
     return refusal(checked_flow, optimizer) or refusal(placed, task)

@@ -30,7 +30,7 @@ from sweeps.runner.files import load
 from sweeps.runner.run import valid
 from sweeps.runner.spec import Sweep
 from sweeps.studies.paper.published import published
-from sweeps.systems.yz.settings import Training
+from sweeps.systems.yz import Training
 
 TRAINING = Training(steps=100)
 """Syn-Small, T = 128, batch 128."""

@@ -7,7 +7,7 @@ import sweeps
 from sweeps.benchmarks.timing import seconds
 from sweeps.runner import tiles
 from sweeps.runner.spec import Sweep
-from sweeps.systems.yz.settings import Training
+from sweeps.systems.yz import Training
 
 TRAINING = Training(momentum=0.9, steps=100)
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import sweeps
 from sweeps.benchmarks.timing import seconds
 from sweeps.runner.spec import Sweep
-from sweeps.systems.yz.settings import Training
+from sweeps.systems.yz import Training
 
 SIZES = (100, 1_000, 10_000, 100_000)
 

@@ -17,7 +17,7 @@ from dynsim.yz.observables import DEFAULT_RECORD
 from odes.yz import spread
 from sweeps.compare.comparison import average, valid
 from sweeps.compare.comparison import spread as spread_of
-from sweeps.systems.yz.settings import Training
+from sweeps.systems.yz import Training
 
 NUM_TIMES = 9
 """At so many of the recorded times the spread is predicted; each costs a pass back to the start."""

@@ -10,7 +10,7 @@ from dynsim import checks, decoding
 from dynsim.decoding import Count, Seed
 from sweeps.output import check_directory
 from sweeps.systems.base import MOST_TIMES
-from sweeps.systems.yz.settings import Training
+from sweeps.systems.yz import Training
 
 Times = Annotated[int, at.Ge(2), at.Le(MOST_TIMES)]
 

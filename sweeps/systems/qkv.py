@@ -22,9 +22,8 @@ from sweeps.systems.base import Engine, Settings, System, known
 from sweeps.systems.solving import integrate
 from sweeps.systems.yz.labels import LABELS
 from sweeps.systems.yz.problem import TASKS
-from sweeps.systems.yz.rungs import check_finite
 from sweeps.systems.yz.settings import Fixed as YZFixed
-from sweeps.systems.yz.settings import LayerTraining
+from sweeps.systems.yz.settings import LayerTraining, check_finite
 
 SCALES = ("scale", "value_scale")
 SIZES = ("width", "heads")

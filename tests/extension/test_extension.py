@@ -19,7 +19,7 @@ from sweeps import System, cli
 from sweeps.compare.layer import compare
 from sweeps.compare.settings import Compare
 from sweeps.systems import registry
-from sweeps.systems.yz.settings import Training
+from sweeps.systems.yz import Training
 
 HERE = str(Path(__file__).parent)
 

@@ -24,7 +24,7 @@ from sweeps.runner.spec import Sweep
 from sweeps.runner.store.base import MISSING, Variable
 from sweeps.runner.store.creation import create
 from sweeps.runner.store.store import Store
-from sweeps.systems.yz.settings import Training
+from sweeps.systems.yz import Training
 
 WORKERS = 4
 CHUNKS = 64

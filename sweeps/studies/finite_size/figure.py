@@ -19,8 +19,8 @@ from sweeps.runner.spec import Sweep
 from sweeps.studies.computing import computed
 from sweeps.studies.finite_size import order
 from sweeps.studies.options import Several
+from sweeps.systems.yz import Training
 from sweeps.systems.yz.scatter import STD
-from sweeps.systems.yz.settings import Training
 
 LENGTHS = (8, 16, 32, 64, 128, 256, 512, 1024)
 SAMPLED_LENGTHS = (20, 24, 32, 64, 128, 256)

@@ -24,9 +24,9 @@ from sweeps.studies.phase.plane import NUM_TIMES, Plane, sweep
 from sweeps.studies.phase.regions import WINNERS, Region
 from sweeps.studies.transitions.peaks import effective_rates
 from sweeps.systems.base import Run, field_names
-from sweeps.systems.yz.problem import Problem
+from sweeps.systems.yz import Training
 from sweeps.systems.yz.scatter import STD
-from sweeps.systems.yz.settings import Training
+from sweeps.systems.yz.tasks import ClassOptions as Problem
 
 DESCENT = "symmetric-descent"
 LOGIT = "z_top_distinct"

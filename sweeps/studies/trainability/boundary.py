@@ -21,7 +21,7 @@ from sweeps.output import check_directory
 from sweeps.runner.run import run as run_sweep
 from sweeps.runner.spec import Sweep
 from sweeps.studies.options import line
-from sweeps.systems.yz.settings import Training
+from sweeps.systems.yz import Training
 
 Classifier = Callable[[int, int, Float[np.ndarray, "P 2"]], Bool[np.ndarray, " P"]]
 """Which of the points trained, from the level, the number of the call at that level, and places

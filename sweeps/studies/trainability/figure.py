@@ -25,7 +25,7 @@ from sweeps.studies.trainability.boundary import (
     box_dimension,
     refine,
 )
-from sweeps.systems.yz.settings import Training
+from sweeps.systems.yz import Training
 
 Levels = Annotated[int, Ge(2), Le(12)]
 """Each level about doubles the runs; 12 of them resolve a cell into 4096."""

@@ -13,7 +13,7 @@ from dynsim.precision import precision
 from odes.formulas import decoder
 from odes.solver.rescaled import Rescaled, undescribed
 from sweeps.runner.spec import Sweep
-from sweeps.systems.yz.settings import Training
+from sweeps.systems.yz import Training
 
 
 def peak_time(times: np.ndarray, values: np.ndarray) -> float:

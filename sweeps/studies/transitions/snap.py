@@ -25,7 +25,7 @@ from sweeps.runner.spec import Sweep
 from sweeps.studies.computing import computed
 from sweeps.studies.options import Several
 from sweeps.studies.transitions.peaks import measured_peak, over_points, predicted_stage
-from sweeps.systems.yz.settings import Training
+from sweeps.systems.yz import Training
 
 DENSE = 4
 """Points of a theory line from one trained rate to the next."""

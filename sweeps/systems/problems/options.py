@@ -34,7 +34,7 @@ class Options(rules.ReadsRule, ProblemRun):
         STATIC: real numbers of its own that decide shapes, so that programs cannot share them.
     """
 
-    MADE: ClassVar[Any] = None
+    MADE: ClassVar[Any]
     FIELDS: ClassVar[Mapping[str, str]] = {}
     GROUPS: ClassVar[Mapping[str, str]] = {}
     NAME: ClassVar[str]
@@ -45,7 +45,7 @@ class Options(rules.ReadsRule, ProblemRun):
     @property
     def choices(self) -> tuple[Choice, ...]:
         """What settings of the problem, the optimiser and the schedule read."""
-        own = getattr(type(self.MADE), "CHOICES", {})
+        own = type(self.MADE).CHOICES
         of_problem = (Choice(name, getattr(self, name), own[name]) for name in own)
         return (*of_problem, *super().choices)
 
@@ -224,7 +224,8 @@ def problem_system(
 
     def more() -> dict[str, Engine[Any]]:
         found = registered() if registered else {}
-        return {n: of_theory(t, like) for n, t in found.items() if set(t.needs) <= {"init", "key"}}
+        known = {"init", "key", *hints_of(problem)}
+        return {n: of_theory(t, like) for n, t in found.items() if set(t.needs) <= known}
 
     run = options_of(problem, name, task, options, names, **defaults)
     tasks = (task,) if task else tuple(options.TASKS) or (name,)

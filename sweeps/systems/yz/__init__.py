@@ -1,17 +1,21 @@
 """The attention layer in Y and Z (Scan and Snap): training, and every theory of the ladder."""
 
-from sweeps.systems.base import System
-from sweeps.systems.yz.engines import ENGINES, registered
-from sweeps.systems.yz.labels import LABELS
-from sweeps.systems.yz.problem import TASKS
-from sweeps.systems.yz.settings import Training
+from typing import Any
 
-SYSTEM = System(
-    name="yz",
-    tasks=tuple(TASKS),
-    run=Training,
-    engines=ENGINES,
+from odes.yz import ladder
+from sweeps.systems.problems.options import problem_system
+from sweeps.systems.yz.engines import ENGINES, LAYER
+from sweeps.systems.yz.labels import LABELS
+from sweeps.systems.yz.tasks import ClassOptions
+
+SYSTEM = problem_system(
+    LAYER,
+    "yz",
+    options=ClassOptions,
+    names={"start": "init"},
+    registered=ladder.registered,
     labels=LABELS,
-    more=registered,
-    compare="sweeps.compare.report:Compare",
-)
+    batch=128,
+)._replace(engines=ENGINES, compare="sweeps.compare.report:Compare")
+Training: Any = SYSTEM.run
+"""Settings of a run."""

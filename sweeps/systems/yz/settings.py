@@ -1,16 +1,19 @@
 """Settings of training: frozen dataclasses that the Python API, sweep files and the CLI share."""
 
 import dataclasses
+import math
 from collections.abc import Collection, Mapping
 from typing import Any, ClassVar, Literal, NamedTuple, Self
 
 import numpy as np
 from jaxtyping import ArrayLike, Float
 
+import dynsim
 from dynsim.decoding import CountOrInf, Length, Steps
 from dynsim.precision import DType
 from dynsim.training.rule import Kind, Rule
 from dynsim.training.run_checks import check_rule
+from dynsim.yz import finite_length
 from sweeps.systems.base import Fields, FixedT, Run, Times, steps_of
 from sweeps.systems.problems import rules
 from sweeps.systems.problems.parts import Template, taken
@@ -128,10 +131,11 @@ class LayerTraining(Problem, Run[FixedT]):
         return dataclasses.replace(self, **{**others, **chosen})
 
 
-@dataclasses.dataclass(frozen=True)
-class Training(LayerTraining[Fixed]):
-    """How the attention layer in Y and Z is trained on the problem."""
-
-    def fixed(self) -> Fixed:
-        """What its program takes for granted."""
-        return self.shared()
+def check_finite(
+    fixed: Fixed, task: dynsim.SequenceClasses, optimizer: dynsim.Rule | None = None
+) -> None:
+    """Raise `ValueError` unless an expansion in 1/T describes runs of this length."""
+    del optimizer
+    if math.isinf(fixed.length):
+        raise ValueError("length = inf: leaves nothing to theories of finite T; use those without")
+    finite_length.check_length(task, fixed.length)

@@ -16,8 +16,7 @@ from sweeps import cli
 from sweeps.commands import explain as explain_module
 from sweeps.commands.explain import Explain, _overlap, explain
 from sweeps.runner.spec import Sweep
-from sweeps.systems.yz import large
-from sweeps.systems.yz.settings import Training
+from sweeps.systems.yz import Training, large
 
 
 def test_the_prediction_is_what_descent_does() -> None:

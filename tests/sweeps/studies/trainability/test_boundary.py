@@ -23,7 +23,7 @@ from sweeps.studies.trainability.boundary import (
     refine,
     trained,
 )
-from sweeps.systems.yz.settings import Training
+from sweeps.systems.yz import Training
 
 SMALL = dynsim.syn_small()
 
