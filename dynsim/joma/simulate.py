@@ -25,7 +25,7 @@ from dynsim.training.run_checks import checked_times
 from dynsim.trajectory import Times, Trajectory
 from dynsim.yz.checks import checked_rule
 from dynsim.yz.model import population
-from dynsim.yz.simulate import sampler
+from dynsim.yz.sampling import sampler
 
 ABSURD_LOSS = 1e6
 """A run counts as diverged while its batch loss exceeds this many nat, or is not finite."""

@@ -34,7 +34,7 @@ from dynsim.yz import finite_length, sampling
 from dynsim.yz import model as yz
 from dynsim.yz.checks import checked_arguments
 from dynsim.yz.observables import DEFAULT_RECORD
-from dynsim.yz.simulate import Sampler, sampler
+from dynsim.yz.sampling import Sampler, sampler
 
 
 class Trained(NamedTuple):

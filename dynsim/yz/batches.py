@@ -5,10 +5,12 @@ import functools
 import equinox as eqx
 import jax
 import jax.numpy as jnp
+from jax.typing import DTypeLike
 from jaxtyping import Array, Float, Int, Real
 
 from dynsim.classes.task import SequenceClasses
-from dynsim.yz.model import Examples, equal
+from dynsim.precision import AnyArray
+from dynsim.yz.model import Examples, weights
 
 
 class SupportExamples(eqx.Module):
@@ -17,18 +19,16 @@ class SupportExamples(eqx.Module):
     Attributes:
         classes: (E,) class of each example.
         counts: (S, E) how often each token of `task.support[classes]` occurs; integers too.
-        weight: (E,) weight of each example in the loss; sums to 1. None for equal weights, which
-            `weighted` fills in.
+        weight: (E,) weight of each example in the loss; sums to 1. None for equal weights.
     """
 
-    classes: Int[Array, " E"]
-    counts: Real[Array, "S E"]
-    weight: Float[Array, " E"] | None = None
+    classes: Int[AnyArray, " E"]
+    counts: Real[AnyArray, "S E"]
+    weight: Float[AnyArray, " E"] | None = None
 
-    def weighted(self, dtype: str) -> "SupportExamples":
+    def astype(self, dtype: DTypeLike) -> "SupportExamples":
         """The examples with counts and weights in `dtype`."""
-        weight = equal(self.classes, dtype) if self.weight is None else self.weight
-        return SupportExamples(self.classes, self.counts.astype(dtype), weight)
+        return SupportExamples(self.classes, self.counts.astype(dtype), weights(self, dtype))
 
     def dense(self, task: SequenceClasses) -> Examples:
         """The same examples with counts over the whole vocabulary."""

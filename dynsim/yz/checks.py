@@ -18,7 +18,7 @@ from dynsim.training.run_checks import check_rule, checked_times
 from dynsim.trajectory import Times
 from dynsim.yz import finite_length
 from dynsim.yz import model as yz
-from dynsim.yz.layer import MOST_TOKENS
+from dynsim.yz.sampling import MOST_TOKENS
 
 
 class Arguments(NamedTuple):

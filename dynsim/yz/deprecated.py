@@ -33,14 +33,13 @@ def simulate(
     """`dynsim.train` of `dynsim.layer(task, length, init)`; a key may be None where nothing is
     random."""
     checks.deprecated("simulate", "train")
-    given = isinstance(init, yz.YZ)
-    problem = layer(task, length, "zero" if given else init)
+    problem = layer(task, length, "zero" if isinstance(init, yz.YZ) else init)
     if key is None and init != "uniform" and (data is not None or math.isinf(batch)):
         key = jax.random.key(0) if optimizer.noise is None else None
     if init == "uniform" and dtype == "float64" and key is not None:
         # Drawn in 64 bits, as they were.
-        init, given = _initial(problem, "uniform", key, dtype), True
-    start = init if given else None
+        init = _initial(problem, "uniform", key, dtype)
+    start = init if isinstance(init, yz.YZ) else None
     return train(
         problem, optimizer, key, steps=steps, batch=batch, init=start, dtype=dtype, data=data,
         **options,

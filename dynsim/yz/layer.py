@@ -23,9 +23,8 @@ from dynsim.yz import model as yz
 from dynsim.yz.batches import SupportExamples
 from dynsim.yz.model import Examples
 from dynsim.yz.observables import DEFAULT_RECORD, MEASURED, Snapshot
+from dynsim.yz.sampling import MOST_TOKENS
 
-MOST_TOKENS = 2**30
-"""Of a batch: each takes a uniform number of 4 bytes, and a comparison."""
 Batch = Examples | SupportExamples
 
 
@@ -93,7 +92,7 @@ class Layer(SequenceClasses, Problem):
 
     def loss(self, params: yz.YZ, data: Examples) -> Float[Array, ""]:
         """Mean cross entropy of the next token in nat."""
-        return yz.loss(params, self, data.weighted(params.Y.dtype.name))
+        return yz.loss(params, self, data.astype(params.Y.dtype.name))
 
     def loss_and_gradient(self, params: yz.YZ, data: Batch | Array) -> tuple[Array, yz.YZ]:
         """`loss` and gradient, written out, for weights `compact` or not, from either form of a
@@ -102,13 +101,13 @@ class Layer(SequenceClasses, Problem):
         merged = params.Y.shape[1] < self.M
         columns = outputs.merged(self, dtype) if merged else outputs.each(self)
         if isinstance(data, SupportExamples):
-            data = data.weighted(dtype)
+            data = data.astype(dtype)
             few = merged and not support.pays(self.support.shape[1], self.M)
             if not few and not params.residual:
                 return support.loss_and_grad(params, self, data, columns)
             data = data.dense(self)
         elif isinstance(data, Examples):
-            data = self._recorded(data).weighted(dtype)
+            data = self._recorded(data).astype(dtype)
         else:
             drawn = jnp.zeros(self.K, jnp.int32).at[data].add(1)
             probs = jnp.asarray(self.probs)

@@ -6,6 +6,7 @@ trained on either. Counts avoid materialising (B, T) tokens.
 """
 
 import functools
+import math
 from collections.abc import Callable
 
 import jax
@@ -14,9 +15,13 @@ import numpy as np
 from jaxtyping import Array, Float, Int, PRNGKeyArray
 
 from dynsim.classes.task import SequenceClasses
-from dynsim.precision import AnyArray
+from dynsim.precision import AnyArray, DType
 from dynsim.yz.batches import SupportExamples
 from dynsim.yz.model import Examples
+
+MOST_TOKENS = 2**30
+"""Of a batch: each takes a uniform number of 4 bytes, and a comparison."""
+Sampler = Callable[[Int[Array, ""], PRNGKeyArray], Examples]
 
 
 @functools.partial(jax.jit, inline=True, static_argnames="batch")
@@ -103,6 +108,28 @@ def sample_classes_only(
     classes = sample_classes(task, key, batch)
     drawn = jnp.zeros(task.K, jnp.int32).at[classes].add(1)
     return Examples(jnp.arange(task.K), jnp.asarray(task.probs, dtype), drawn.astype(dtype) / batch)
+
+
+def sampler(
+    task: SequenceClasses,
+    data: Examples | None,
+    steps: int,
+    length: int | float,
+    batch: int | float,
+    dtype: DType,
+    *,
+    scatter: bool,
+) -> Sampler:
+    """The batch of a step, with counts over the whole vocabulary, as a function of the step and its
+    key; `scatter` as in `counts_sampler`."""
+    if data is not None:
+        cast = data.astype(dtype)
+        return lambda k, _: jax.tree.map(lambda x: x[jnp.minimum(k, steps - 1)], cast)
+    size = int(batch)
+    if math.isinf(length):
+        return lambda _, key: sample_classes_only(task, key, size, dtype)
+    draw = counts_sampler(task, size, int(length), dtype, scatter=scatter)
+    return lambda _, key: draw(key)
 
 
 def examples_from_tokens(

@@ -48,11 +48,12 @@ def _both(theory: Theory) -> tuple[Theory, Theory]:
     return dataclasses.replace(found, solve=solve, inapplicable=inapplicable), theory
 
 
-def _flow(flow: population.Flow, variant: bool = False) -> tuple[Theory, Theory]:
+def _flow(flow: population.Flow, title: str = "", variant: bool = False) -> tuple[Theory, Theory]:
     """A general flow, of all weights of the layer."""
     return _both(
         dataclasses.replace(
             _GENERAL[flow],
+            title=title or _GENERAL[flow].title,
             assumes=f"T, {_GENERAL[flow].assumes}",
             solve=functools.partial(population.solve, flow=flow),
             variant=variant,
@@ -73,7 +74,7 @@ _EQ10 = "T -> infinity, Y = 0 at the start, 1/M -> 0, Lemma 3's decoder"
 LADDER: Ladder[SequenceClasses, Rule] = Ladder(
     "yz",
     (
-        *_flow("plain"),
+        *_flow("plain", "population flow"),
         *_flow("matched"),
         *_flow("corrected", variant=True),
         *_both(

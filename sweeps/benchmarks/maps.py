@@ -2,12 +2,15 @@
 
 import functools
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import sweeps
 from sweeps.benchmarks.timing import seconds
 from sweeps.runner import tiles
 from sweeps.runner.spec import Sweep
-from sweeps.systems.yz import Training
+from sweeps.systems import registry
+
+Training: Any = registry.system("yz").run
 
 TRAINING = Training(momentum=0.9, steps=100)
 

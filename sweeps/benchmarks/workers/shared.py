@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import jax
 import numpy as np
@@ -24,7 +25,9 @@ from sweeps.runner.spec import Sweep
 from sweeps.runner.store.base import MISSING, Variable
 from sweeps.runner.store.creation import create
 from sweeps.runner.store.store import Store
-from sweeps.systems.yz import Training
+from sweeps.systems import registry
+
+Training: Any = registry.system("yz").run
 
 WORKERS = 4
 CHUNKS = 64

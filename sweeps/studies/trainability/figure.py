@@ -3,7 +3,7 @@
 import dataclasses
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 import numpy as np
 from annotated_types import Ge, Le
@@ -25,7 +25,9 @@ from sweeps.studies.trainability.boundary import (
     box_dimension,
     refine,
 )
-from sweeps.systems.yz import Training
+from sweeps.systems import registry
+
+Training: Any = registry.system("yz").run
 
 Levels = Annotated[int, Ge(2), Le(12)]
 """Each level about doubles the runs; 12 of them resolve a cell into 4096."""
@@ -71,7 +73,7 @@ class Trainability:
     out: Path = Path("out/trainability")
 
     @property
-    def training(self) -> Training:
+    def training(self) -> Any:
         """The training of which every run is a variation."""
         own = {field.name for field in dataclasses.fields(Training)} - {"eta_y", "eta_z"}
         given = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}

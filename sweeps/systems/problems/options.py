@@ -17,7 +17,7 @@ from odes.theory import Theory
 from sweeps.systems.base import Engine, Fields, Labels, System, field_names
 from sweeps.systems.problems import rules
 from sweeps.systems.problems.engines import Like, engines_of, of_theory
-from sweeps.systems.problems.parts import hints_of, plain, taken
+from sweeps.systems.problems.parts import contents, hints_of, plain, taken
 from sweeps.systems.problems.run import ProblemRun
 from sweeps.systems.settings import attributes
 
@@ -78,9 +78,9 @@ class Options(rules.ReadsRule, ProblemRun):
             eta = {g: rules.schedule(self, self.value(n)) for n, g in self.GROUPS.items()}
         return rules.rule(self, eta)
 
-    def own_system(self) -> System[Any] | None:
-        """None: it is registered, by its name."""
-        return None
+    def contents(self) -> dict[str, str]:
+        """Hashes of the code of the problem and of its arrays, which no setting changes."""
+        return contents(self.MADE)
 
     def __reduce__(self) -> tuple[Any, ...]:
         # Its class is made, and found again by the name of the system.

@@ -4,12 +4,12 @@ from typing import Any
 
 from odes.yz import ladder
 from sweeps.systems.problems.options import problem_system
-from sweeps.systems.yz.engines import ENGINES, LAYER
+from sweeps.systems.yz.engines import ENGINES
 from sweeps.systems.yz.labels import LABELS
 from sweeps.systems.yz.tasks import ClassOptions
 
 SYSTEM = problem_system(
-    LAYER,
+    ClassOptions.MADE,
     "yz",
     options=ClassOptions,
     names={"start": "init"},

@@ -3,16 +3,16 @@
 import math
 from typing import Any
 
+import dynsim
 from dynsim.yz.layer import layer
 from odes.theory import named
 from odes.yz import ladder
 from sweeps.systems.base import Engine
-from sweeps.systems.problems.engines import descent, engines_of, of_theory
+from sweeps.systems.problems.engines import Like, descent, engines_of, of_theory
 from sweeps.systems.yz import memory, reduced
-from sweeps.systems.yz.scatter import SPREAD
-from sweeps.systems.yz.tasks import LAYER, LIKE
+from sweeps.systems.yz.scatter import engine as spread
 
-TILE = 16
+LIKE, TILE = Like(dynsim.syn_small()), 16
 
 
 def _of_theory(theory: ladder.Theory) -> Engine[Any]:
@@ -32,10 +32,9 @@ ENGINES: dict[str, Engine[Any]] = {
     named("descent", finite=True): FINITE_DESCENT._replace(variant=False),
     "descent": DESCENT._replace(variant=False),
     **{name: _of_theory(theory) for name, theory in ladder.THEORIES.items()},
-    **reduced.engines(True, FINITE_DESCENT),
-    "spread": SPREAD,
-    **reduced.engines(False, DESCENT),
+    **reduced.engines(True, FINITE_DESCENT, LIKE),
+    "spread": spread(LIKE),
+    **reduced.engines(False, DESCENT, LIKE),
 }
 """Engines by the name under which a sweep asks for them: training, training with an infinite batch
 (on all parameters, or on those that a symmetric task leaves), every rung of the ladder."""
-__all__ = ["ENGINES", "LAYER"]

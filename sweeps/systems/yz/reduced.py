@@ -18,10 +18,9 @@ from odes.symmetric.state import SymmetricTask
 from odes.theory import named
 from odes.yz import ladder
 from sweeps.systems.base import Engine, Settings, known
-from sweeps.systems.problems.engines import COPIES, of_theory
+from sweeps.systems.problems.engines import COPIES, Like, of_theory
 from sweeps.systems.solving import integrate
 from sweeps.systems.yz import memory
-from sweeps.systems.yz.tasks import LIKE, ClassOptions
 
 
 def _layer(fixed: Any) -> Layer:
@@ -72,7 +71,7 @@ def _descend(
     )
 
 
-def _task(run: ClassOptions) -> dynsim.SequenceClasses | SymmetricTask:
+def _task(run: Any) -> dynsim.SequenceClasses | SymmetricTask:
     """The task of a run, without a table where that would be too large."""
     return run.make_reduced() or run.make_task()
 
@@ -140,11 +139,11 @@ def _bytes(task: dynsim.SequenceClasses | SymmetricTask, settings: Settings[Any]
     return found
 
 
-def engines(finite: bool, descent: Engine[Any]) -> dict[str, Engine[Any]]:
+def engines(finite: bool, descent: Engine[Any], like: Like) -> dict[str, Engine[Any]]:
     """The flow and the descent of the reduction, by name; `descent` of the full layer."""
     theory = ladder.THEORIES[named("symmetric", finite)]
     return {
-        theory.name: of_theory(theory, LIKE)._replace(
+        theory.name: of_theory(theory, like)._replace(
             run=functools.partial(_solve, finite=finite),
             assemble=_assemble,
             observables=PLACED,

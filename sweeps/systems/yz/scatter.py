@@ -14,10 +14,9 @@ from dynsim.training.recording import Table
 from dynsim.yz.observables import DEFAULT_RECORD, OBSERVABLES
 from odes.yz import spread
 from odes.yz.layer import weights
-from sweeps.systems.base import Settings, known
-from sweeps.systems.problems.engines import COPIES, engines_of
+from sweeps.systems.base import Engine, Settings, known
+from sweeps.systems.problems.engines import COPIES, Like, engines_of
 from sweeps.systems.yz import memory
-from sweeps.systems.yz.tasks import LIKE
 
 STD, DRIFT = "_std", "_drift"
 """How the names of standard deviations end, and of what noise adds to a mean."""
@@ -70,16 +69,18 @@ def _bytes(task: dynsim.Layer, settings: Settings[Any]) -> int:
     return COPIES * settings.width * shapes * memory.weights(task)
 
 
-SPREAD = engines_of(LIKE)["simulation"]._replace(
-    run=_solve,
-    observables=Table({n + end: f for end in ("", STD, DRIFT) for n, f in _FUNCTIONS.items()}),
-    bytes_per_run=_bytes,
-    check=_check,
-    trains=False,
-    goes_on=False,
-    draw=None,
-    variant=True,
-    title="descent, T finite, batch infinite, and spread over seeds",
-    assumes="1/T^2 -> 0, noise of batches to first order",
-)
-"""Records means without noise, and under their names with `STD` and `DRIFT` what noise does."""
+def engine(like: Like) -> Engine[Any]:
+    """Records means without noise, and under their names with `STD` and `DRIFT` what noise does."""
+    names = {n + end: f for end in ("", STD, DRIFT) for n, f in _FUNCTIONS.items()}
+    return engines_of(like)["simulation"]._replace(
+        run=_solve,
+        observables=Table(names),
+        bytes_per_run=_bytes,
+        check=_check,
+        trains=False,
+        goes_on=False,
+        draw=None,
+        variant=True,
+        title="descent, T finite, batch infinite, and spread over seeds",
+        assumes="1/T^2 -> 0, noise of batches to first order",
+    )

@@ -16,12 +16,9 @@ from dynsim.classes.synthetic import Layout
 from dynsim.decoding import Count, Decay, NotNegative, Rate, Size, SizeOrNone
 from odes.symmetric.state import SymmetricTask
 from sweeps.systems.problems import rules
-from sweeps.systems.problems.engines import Like
 from sweeps.systems.problems.tasks import TaskOptions
 from sweeps.systems.yz import large
 
-LAYER = dynsim.syn_small()
-LIKE = Like(LAYER)
 Given = Annotated[
     str | InstanceOf[dynsim.SequenceClasses],
     # The hint that tyro writes itself has the default as the list of its words.
@@ -150,7 +147,7 @@ class ClassOptions(rules.RuleOptions, TaskOptions):
             (M = 30).
     """
 
-    MADE: ClassVar = LAYER
+    MADE: ClassVar = dynsim.syn_small()
     TASKS: ClassVar = TASKS
     DEFAULT_ETA_Y: ClassVar[float] = 1.0
     OPTIMIZERS: ClassVar = {**rules.OPTIMIZERS, "sgd": {"momentum": 0.0}}

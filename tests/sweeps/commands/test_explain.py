@@ -17,11 +17,12 @@ from sweeps.commands import explain as explain_module
 from sweeps.commands.explain import Explain, _overlap, explain
 from sweeps.runner.spec import Sweep
 from sweeps.systems.yz import Training, large
+from tests.systems.layers import simulate
 
 
 def test_the_prediction_is_what_descent_does() -> None:
     found = explain(Explain(eta_y=2.0, eta_z=0.5, momentum=0.8, steps=40))
-    run = dynsim.simulate(
+    run = simulate(
         dynsim.syn_small(),
         dynsim.momentum(2.0, 0.5, 0.8),
         steps=40,
