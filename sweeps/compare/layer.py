@@ -34,6 +34,7 @@ what sampling does from what a theory leaves out."""
 TRAINING, SPREAD = "simulation", "spread over seeds"
 """What is computed besides, as it is called while it is."""
 FINITE_DESCENT = named(DESCENT, finite=True)
+DESCENTS = (FINITE_DESCENT, DESCENT)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -63,9 +64,7 @@ class Comparison(comparison.Comparison):
 
     def about(self, theory: str) -> tuple[str, str]:
         """Title of a theory and what it assumes."""
-        known = (
-            registry.system("yz").engines if theory in (DESCENT, FINITE_DESCENT) else self.theories
-        )
+        known = registry.system("yz").engines if theory in DESCENTS else self.theories
         return known[theory].title, known[theory].assumes
 
     def mean(self, source: str, name: str) -> np.ndarray:
