@@ -7,7 +7,7 @@ trivial prediction to beat.
 import dataclasses
 import math
 from collections.abc import Mapping
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import numpy as np
@@ -92,7 +92,8 @@ def fates(
         top: number of tokens of each class to judge, the most probable ones. A logit belongs to
             a query, so a token of several of its classes counts in each.
         threshold: of owned tokens, see `dynsim.classes.owned`.
-        length, batch: as in `dynsim.train` of the layer; by default full-batch descent on the population.
+        length, batch: of `dynsim.layer` and `dynsim.train`; by default full-batch descent on the
+            population.
         seed: of the data, where they are sampled, and of `embedded` weights.
         embedded: train the layer in ordinary parameters instead, at the same rates; its z is that
             of the effective layer.
