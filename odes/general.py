@@ -13,13 +13,13 @@ from jaxtyping import Array, Float, PRNGKeyArray, PyTree
 from dynsim import Problem, Rule, Trajectory, checks
 from dynsim.precision import DType, cast, precision, settle
 from dynsim.problem.base import split
-from dynsim.problem.checks import check_init, check_single, usual
+from dynsim.problem.checks import usual
 from dynsim.problem.train import problem_in, started
 from dynsim.training.recording import Record, Recording, Table
 from dynsim.trajectory import Times
-from odes.problem import Reduction, flow
+from odes.problem import Reduction, check_arguments, flow
 from odes.solver.flows import DESCRIBED, checked_flow
-from odes.solver.integrate import check_times, judge
+from odes.solver.integrate import judge
 from odes.solver.posed import Flow
 from odes.solver.rescaled import undescribed
 from odes.solver.tolerances import Tolerances
@@ -141,14 +141,9 @@ def closed_form(
         record: Record | None = None,
         dtype: DType = "float64",
     ) -> Trajectory:
-        checks.kind("problem", problem, Problem)
+        check_arguments(problem, rule, times, key, init, starts=bool(needs))
         if reason := refuse(problem, rule):
             raise ValueError(reason)
-        check_single("rule", rule)
-        check_init(problem, init)
-        if needs and key is None and init is None:
-            raise ValueError("key = None: starting weights need one, or `init`")
-        check_times(times)
         if record is None:
             record = usual(problem, predicts(problem))
         numbers, rest = split(problem)

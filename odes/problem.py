@@ -1,7 +1,7 @@
 """Flows of any problem down its population loss, for rules with schedules and weight decay.
 
 A flow of `odes.solver.flows` reads the rate of step k from k to k + 1, as eta(t - 1/2): see
-`dynsim.training.schedule`. A jump of the rate, or of its slope, is told to the solver. Coupled
+`dynsim.schedules.schedule`. A jump of the rate, or of its slope, is told to the solver. Coupled
 decay is part of the gradient; decoupled decay adds -eta(t) lambda p to p'.
 """
 
@@ -29,58 +29,9 @@ from dynsim.problem.train import problem_in, started
 from dynsim.training.recording import Record, Recording
 from dynsim.training.rule import Rule
 from dynsim.trajectory import Static, Times
-from odes.solver.flows import Flow, checked_flow, integrate_flow
-from odes.solver.integrate import Solved, check_times
+from odes.solver.flows import Flow, checked_flow, flow_of_rule
+from odes.solver.integrate import check_times
 from odes.solver.tolerances import Tolerances, checked_tolerances
-
-
-class Driven(eqx.Module):
-    """A rule as flows read it: its numbers, and its rate at any time.
-
-    Attributes:
-        rule: the rule.
-        groups: names of groups of weights, or None.
-    """
-
-    rule: Rule
-    groups: PyTree = eqx.field(static=True)
-
-    @property
-    def kind(self) -> str:
-        """The rule's kind."""
-        return self.rule.kind
-
-    @property
-    def momentum(self) -> Any:
-        """The rule's momentum."""
-        return self.rule.momentum
-
-    @property
-    def b1(self) -> Any:
-        """Adam's first decay."""
-        return self.rule.b1
-
-    @property
-    def b2(self) -> Any:
-        """Adam's second decay."""
-        return self.rule.b2
-
-    @property
-    def eps(self) -> Any:
-        """Adam's epsilon."""
-        return self.rule.eps
-
-    @property
-    def jumps(self) -> tuple[Any, ...]:
-        """Steps at which a rate or its slope jumps."""
-        return tuple(step for each in self.rule.schedules.values() for step in each.jumps())
-
-    def descend(self, direction: PyTree, t: Any = None, params: PyTree = None) -> PyTree:
-        """Minus the direction times the rates at `t`; where `params` are given, decoupled decay of
-        them is part of it."""
-        if self.rule.decoupled and params is not None:
-            direction = self.rule.decayed(direction, params)
-        return self.rule.descend(direction, self.rule.flow_rate(t), self.groups)
 
 
 class Reduction(NamedTuple):
@@ -95,25 +46,6 @@ class Reduction(NamedTuple):
     start: Callable[[Any, DType], PyTree]
     gradient: Callable[[Any, PyTree], PyTree]
     snapshot: Callable[[Any, PyTree], tuple[Any, ...]]
-
-
-def flow_of_rule(
-    gradient: Callable[[Any, PyTree], PyTree],
-    task: Any,
-    rule: Rule,
-    groups: PyTree,
-    initial: PyTree,
-    times: Float[Array, " S"],
-    **options: Any,
-) -> tuple[Solved, PyTree]:
-    """`integrate_flow` with the schedules and the weight decay of a rule that `checked_flow`
-    lets through; `groups` names the groups of weights, where it has rates by group."""
-
-    def decayed(task: Any, params: PyTree) -> PyTree:
-        found = gradient(task, params)
-        return found if rule.decoupled else rule.decayed(found, params)
-
-    return integrate_flow(decayed, task, Driven(rule, groups), initial, times, **options)
 
 
 def flow(
@@ -158,17 +90,11 @@ def flow(
         >>> rule = dynsim.sgd(dynsim.schedules.cosine(0.1, 1000), momentum=0.9, decay=1e-3)
         >>> theory = odes.flow(problem, rule, [0, 100, 1000], key=jax.random.key(0))
     """
-    checks.kind("problem", problem, Problem)
+    check_arguments(problem, rule, times, key, init, starts=reduction is None)
     if reduction is None and not problem.has("population_loss"):
         raise ValueError(f"{type(problem).__name__} has no method 'population_loss' to flow down")
     problem.check_population()
-    checks.kind("rule", rule, Rule)
     chosen = checked_flow(rule, kind)
-    if reduction is None and key is None and init is None:
-        raise ValueError("key = None: starting weights need one, or `init`")
-    check_single("rule", rule)
-    check_init(problem, init)
-    check_times(times)
     table = flow_table(problem)
     recording = table.resolve(usual(problem, table.functions) if record is None else record)
     lacking = {"loss"} & dict(recording.functions).keys() - problem.observables().keys()
@@ -193,6 +119,25 @@ def flow(
             reduction=reduction,
         )
     return settle(trajectory)
+
+
+def check_arguments(
+    problem: Problem,
+    rule: Rule,
+    times: Times,
+    key: PRNGKeyArray | None,
+    init: PyTree,
+    *,
+    starts: bool,
+) -> None:
+    """Raise `ValueError` for what no theory takes; `starts` where it needs starting weights."""
+    checks.kind("problem", problem, Problem)
+    checks.kind("rule", rule, Rule)
+    check_single("rule", rule)
+    check_init(problem, init)
+    if starts and key is None and init is None:
+        raise ValueError("key = None: starting weights need one, or `init`")
+    check_times(times)
 
 
 @eqx.filter_jit

@@ -25,7 +25,7 @@ FLOORS = {
         "training": 3,
         "classes": 4,
         "problem": 4,
-        "schedules": 4,
+        "schedules": 2,
         "yz": 5,
         "two_stage": 5,
         "linear_icl": 5,

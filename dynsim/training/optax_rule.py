@@ -9,8 +9,8 @@ from jaxtyping import Array, Int, PRNGKeyArray, PyTree, Real
 
 from dynsim import checks
 from dynsim.precision import Number, cast
+from dynsim.schedules.schedule import Schedule
 from dynsim.training.rule import Rule
-from dynsim.training.schedule import Schedule
 
 
 class OptaxRule(eqx.Module):

@@ -33,7 +33,7 @@ from jaxtyping import Array, Int, PRNGKeyArray, PyTree, Real
 
 from dynsim import checks
 from dynsim.precision import AnyArray, Number, cast
-from dynsim.training.schedule import Constant, Schedule
+from dynsim.schedules.schedule import Constant, Schedule
 
 Kind = Literal["sgd", "momentum", "nesterov", "sign", "rmsprop", "adam"]
 NUMBERS: dict[Kind, tuple[str, ...]] = {

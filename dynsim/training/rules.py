@@ -19,8 +19,8 @@ from jaxtyping import Real
 
 from dynsim import checks
 from dynsim.precision import Number
+from dynsim.schedules.schedule import as_schedule
 from dynsim.training.rule import Eta, Etas, Kind, Rule
-from dynsim.training.schedule import as_schedule
 
 Some = Real[Number, "*#P"]
 

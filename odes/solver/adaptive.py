@@ -39,7 +39,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, PyTree
 
 from odes.solver.inertia import half_a_step_ago
-from odes.solver.posed import Driver, Flow, Gradient, Params, Posed
+from odes.solver.posed import Driven, Flow, Gradient, Params, Posed
 
 # Averages are kept as m / eps and v / eps^2. In these units an absolute tolerance means the same
 # whatever the size of the gradients, which are of order 1/K and fall without end: an error of
@@ -47,39 +47,39 @@ from odes.solver.posed import Driver, Flow, Gradient, Params, Posed
 
 
 def adam(
-    flow: Flow, gradient: Gradient[Params], task: Any, optimizer: Driver, initial: Params
+    flow: Flow, gradient: Gradient[Params], task: Any, driven: Driven, initial: Params
 ) -> Posed:
     """The flow of Adam from `initial`."""
     zeros = jax.tree.map(jnp.zeros_like, initial)
     if flow == "adam":
         field = functools.partial(_adam, gradient)
-        return Posed((initial, zeros, zeros), field, (task, optimizer))
-    first, before, after = _first_step(gradient, task, optimizer, initial, 1.0)
-    rates = (-jnp.log(jnp.asarray(b)) for b in (optimizer.b1, optimizer.b2))
+        return Posed((initial, zeros, zeros), field, (task, driven))
+    first, before, after = _first_step(gradient, task, driven, initial, 1.0)
+    rates = (-jnp.log(jnp.asarray(b)) for b in (driven.rule.b1, driven.rule.b2))
     averages = (
         jax.tree.map(functools.partial(_half_a_step_later, rate, power), before, after)
         for power, rate in enumerate(rates, 1)
     )
     field = functools.partial(_after_first_step, functools.partial(_adam, gradient, matched=True))
-    return Posed((initial, *averages), field, (task, optimizer, first), jumps=(1.0,))
+    return Posed((initial, *averages), field, (task, driven, first), jumps=(1.0,))
 
 
 def rmsprop(
-    flow: Flow, gradient: Gradient[Params], task: Any, optimizer: Driver, initial: Params
+    flow: Flow, gradient: Gradient[Params], task: Any, driven: Driven, initial: Params
 ) -> Posed:
     """The flow of RMSProp from `initial`."""
-    b2 = jnp.asarray(optimizer.b2)
+    b2 = jnp.asarray(driven.rule.b2)
     if flow == "rmsprop":
-        begin = _scaled(gradient, task, optimizer, initial)
+        begin = _scaled(gradient, task, driven, initial)
         state = initial, jax.tree.map(lambda g: (1 - b2) * g**2, begin)
-        return Posed(state, functools.partial(_rmsprop, gradient), (task, optimizer))
-    first, before, after = _first_step(gradient, task, optimizer, initial, jnp.sqrt(1 - b2))
+        return Posed(state, functools.partial(_rmsprop, gradient), (task, driven))
+    first, before, after = _first_step(gradient, task, driven, initial, jnp.sqrt(1 - b2))
     average = functools.partial(_half_a_step_later, -jnp.log(b2), 2)
     field = functools.partial(
         _after_first_step, functools.partial(_rmsprop, gradient, matched=True)
     )
     state = initial, jax.tree.map(average, before, after)
-    return Posed(state, field, (task, optimizer, first), jumps=(1.0,))
+    return Posed(state, field, (task, driven, first), jumps=(1.0,))
 
 
 def _adam(
@@ -90,19 +90,19 @@ def _adam(
     *,
     matched: bool = False,
 ) -> PyTree:
-    (params, m, v), (task, optimizer) = state, args
-    rate = [_decay_rate(b, matched) for b in (optimizer.b1, optimizer.b2)]
+    (params, m, v), (task, driven) = state, args
+    rate = [_decay_rate(b, matched) for b in (driven.rule.b1, driven.rule.b2)]
     # Read half a step later: the state after t steps is that of the flow at t + 1/2.
     elapsed = t + 0.5 if matched else t
     # Unnormalised averages, divided by their total weight, because the equation for the
     # normalised ones has a pole at 0. Here 0/0 remains at 0 alone, and its limit is known.
     started = elapsed > 0
     weight = [jnp.where(started, -jnp.expm1(-r * elapsed), 1.0) for r in rate]
-    g = _scaled(gradient, task, optimizer, params)
+    g = _scaled(gradient, task, driven, params)
     m_hat = jax.tree.map(lambda m, g: jnp.where(started, m / weight[0], g), m, g)
     v_hat = jax.tree.map(lambda v, g: jnp.where(started, v / weight[1], g**2), v, g)
     return (
-        optimizer.descend(jax.tree.map(_quotient, m_hat, v_hat), t, params),
+        driven.descend(jax.tree.map(_quotient, m_hat, v_hat), t, params),
         jax.tree.map(lambda m, g: rate[0] * (g - m), m, g),
         jax.tree.map(lambda v, g: rate[1] * (g**2 - v), v, g),
     )
@@ -116,14 +116,14 @@ def _rmsprop(
     *,
     matched: bool = False,
 ) -> PyTree:
-    (params, v), (task, optimizer) = state, args
-    rate = _decay_rate(optimizer.b2, matched)
-    motion = lambda g, params: optimizer.descend(jax.tree.map(_quotient, g, v), t, params)  # noqa: E731
-    g = _scaled(gradient, task, optimizer, params)
+    (params, v), (task, driven) = state, args
+    rate = _decay_rate(driven.rule.b2, matched)
+    motion = lambda g, params: driven.descend(jax.tree.map(_quotient, g, v), t, params)  # noqa: E731
+    g = _scaled(gradient, task, driven, params)
     moved = motion(g, params)
     if matched:
         begin = half_a_step_ago(params, moved)
-        moved = motion(_scaled(gradient, task, optimizer, begin), begin)
+        moved = motion(_scaled(gradient, task, driven, begin), begin)
     return moved, jax.tree.map(lambda v, g: rate * (g**2 - v), v, g)
 
 
@@ -137,15 +137,15 @@ def _after_first_step(field: Any, t: Float[Array, ""], state: PyTree, args: PyTr
 def _first_step(
     gradient: Gradient[Params],
     task: Any,
-    optimizer: Driver,
+    driven: Driven,
     initial: Params,
     weight: Any,
 ) -> tuple[Params, Params, Params]:
     """The first step, whose root of mean squares is `weight` |G|, and G / eps before and after."""
-    before = _scaled(gradient, task, optimizer, initial)
+    before = _scaled(gradient, task, driven, initial)
     direction = jax.tree.map(lambda g: g / (weight * jnp.abs(g) + 1), before)
-    first = optimizer.descend(direction, jnp.asarray(0.5), initial)
-    after = _scaled(gradient, task, optimizer, jax.tree.map(jnp.add, initial, first))
+    first = driven.descend(direction, jnp.asarray(0.5), initial)
+    after = _scaled(gradient, task, driven, jax.tree.map(jnp.add, initial, first))
     return first, before, after
 
 
@@ -155,8 +155,8 @@ def _half_a_step_later(rate: Array, power: int, before: Array, after: Array) -> 
     return -jnp.expm1(-rate) * (1 - half) * before**power + half * after**power
 
 
-def _scaled(gradient: Gradient[Params], task: Any, optimizer: Driver, params: Params) -> Params:
-    return jax.tree.map(lambda g: g / optimizer.eps, gradient(task, params))
+def _scaled(gradient: Gradient[Params], task: Any, driven: Driven, params: Params) -> Params:
+    return jax.tree.map(lambda g: g / driven.rule.eps, gradient(task, params))
 
 
 def _decay_rate(b: Any, matched: bool) -> Array:

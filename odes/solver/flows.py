@@ -17,13 +17,13 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
-from jaxtyping import Array, Float
+from jaxtyping import Array, Float, PyTree
 
 from dynsim import checks
 from dynsim.training.rule import Rule
 from odes.solver import adaptive, inertia, signs
 from odes.solver.integrate import Derivatives, Solved, StepClock, integrate
-from odes.solver.posed import FLOWS, Driver, Flow, Gradient, Params, Save
+from odes.solver.posed import FLOWS, Driven, Flow, Gradient, Params, Save
 from odes.solver.tolerances import Tolerances
 
 
@@ -118,10 +118,11 @@ def checked_flow(optimizer: Rule, flow: Flow | None = None) -> Flow:
     return flow
 
 
-def integrate_flow(
+def flow_of_rule(
     gradient: Gradient[Params],
     task: Any,
-    optimizer: Driver,
+    rule: Rule,
+    groups: PyTree,
     initial: Params,
     times: Float[Array, " S"],
     *,
@@ -130,11 +131,13 @@ def integrate_flow(
     tolerances: Tolerances,
     derivatives: Derivatives = "reverse",
 ) -> tuple[Solved, Params]:
-    """Integrate the flow of `optimizer` down `gradient(task, params)` from `initial`.
+    """Integrate the flow of a rule down `gradient(task, params)` from `initial`.
 
     Args:
-        gradient: of the population loss, entry by entry.
+        gradient: of the population loss, entry by entry, without weight decay.
         task: whatever `gradient` and `save` need besides the parameters.
+        rule: one that `checked_flow` lets through.
+        groups: names of groups of weights, where the rule has rates by group.
         initial: parameters at the start.
         times: (S,) optimiser steps at which `save(task, params)` is kept.
         flow: as `checked_flow` returned it.
@@ -143,7 +146,13 @@ def integrate_flow(
     Returns:
         What `integrate` returns, and the parameters at the last time.
     """
-    posed = _POSED[optimizer.kind](flow, gradient, task, optimizer, initial)
+
+    def decayed(task: Any, params: Params) -> Params:
+        found = gradient(task, params)
+        return found if rule.decoupled else rule.decayed(found, params)
+
+    driven = Driven(rule, groups)
+    posed = _POSED[rule.kind](flow, decayed, task, driven, initial)
     solved = integrate(
         posed.field,
         posed.state,
@@ -153,6 +162,6 @@ def integrate_flow(
         clock=StepClock(shift=posed.shift),
         tolerances=tolerances,
         derivatives=derivatives,
-        jumps=(*(step + posed.shift for step in optimizer.jumps), *posed.jumps),
+        jumps=(*(step + posed.shift for step in driven.jumps), *posed.jumps),
     )
     return solved, solved.final[0]

@@ -50,54 +50,54 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, PyTree
 
-from odes.solver.posed import Driver, Flow, Gradient, Params, Posed
+from odes.solver.posed import Driven, Flow, Gradient, Params, Posed
 
 
 def posed(
-    flow: Flow, gradient: Gradient[Params], task: Any, optimizer: Driver, initial: Params
+    flow: Flow, gradient: Gradient[Params], task: Any, driven: Driven, initial: Params
 ) -> Posed:
     """The flow of descent with or without momentum, from `initial`."""
-    args = task, optimizer
+    args = task, driven
     if flow in ("plain", "rescaled"):
         field = functools.partial(_without_inertia, gradient, rescaled=flow == "rescaled")
         return Posed((initial,), field, args)
-    if optimizer.kind == "sgd":
+    if driven.rule.kind == "sgd":
         return Posed((initial,), functools.partial(_corrected, gradient), args)
     if flow == "corrected":
-        mu = optimizer.momentum
+        mu = driven.rule.momentum
         start = jax.tree.map(lambda g: g / (1 + mu), gradient(task, initial))
     else:
         start = jax.tree.map(jnp.zeros_like, initial)
     field = functools.partial(_with_inertia, gradient, flow=flow)
     if flow != "matched":
         return Posed((initial, start), field, args)
-    jumps = (0.5,) if optimizer.kind == "nesterov" else ()
+    jumps = (0.5,) if driven.rule.kind == "nesterov" else ()
     return Posed((initial, start), field, args, shift=0.5, jumps=jumps)
 
 
 def _without_inertia(
     gradient: Gradient, t: Float[Array, ""], state: PyTree, args: PyTree, *, rescaled: bool
 ) -> PyTree:
-    (params,), (task, optimizer) = state, args
-    rate = 1 / (1 - optimizer.momentum) if rescaled else 1.0
+    (params,), (task, driven) = state, args
+    rate = 1 / (1 - driven.rule.momentum) if rescaled else 1.0
     pull = jax.tree.map(lambda g: rate * g, gradient(task, params))
-    return (optimizer.descend(pull, t, params),)
+    return (driven.descend(pull, t, params),)
 
 
 def _corrected(gradient: Gradient, t: Float[Array, ""], state: PyTree, args: PyTree) -> PyTree:
-    (params,), (task, optimizer) = state, args
-    first = optimizer.descend(gradient(task, params), t, params)
+    (params,), (task, driven) = state, args
+    first = driven.descend(gradient(task, params), t, params)
     change = jax.jvp(functools.partial(gradient, task), (params,), (first,))[1]
     # descend(H first) = eta H eta G, and likewise of the decay that is no part of G.
-    change = optimizer.descend(change, t, first)
+    change = driven.descend(change, t, first)
     return (jax.tree.map(lambda a, b: a - b / 2, first, change),)
 
 
 def _with_inertia(
     gradient: Gradient, t: Float[Array, ""], state: PyTree, args: PyTree, *, flow: Flow
 ) -> PyTree:
-    (params, velocity), (task, optimizer) = state, args
-    mu = optimizer.momentum
+    (params, velocity), (task, driven) = state, args
+    mu = driven.rule.momentum
     pull = gradient(task, params)
     rate = {
         "matched": -jnp.log(mu),
@@ -107,11 +107,11 @@ def _with_inertia(
     acceleration = jax.tree.map(lambda g, v: rate * (g / (1 - mu) - v), pull, velocity)
     # The matched flow is read half a step later, and so is its rate.
     at = t - 0.5 if flow == "matched" else t
-    nesterov = optimizer.kind == "nesterov"
+    nesterov = driven.rule.kind == "nesterov"
 
     def motion(pull: PyTree, params: PyTree) -> PyTree:
         ahead = jax.tree.map(lambda v, g: mu * v + g, velocity, pull) if nesterov else velocity
-        return optimizer.descend(ahead, at, params)
+        return driven.descend(ahead, at, params)
 
     moved = motion(pull, params)
     if flow == "corrected" or (flow == "matched" and nesterov):

@@ -1,9 +1,12 @@
 """A flow as an initial value problem, and what drives it: shared by the flows of all rules."""
 
 from collections.abc import Callable
-from typing import Any, Literal, NamedTuple, Protocol, TypeVar, get_args, runtime_checkable
+from typing import Any, Literal, NamedTuple, TypeVar, get_args
 
+import equinox as eqx
 from jaxtyping import PyTree
+
+from dynsim.training.rule import Rule
 
 Flow = Literal[
     "plain",
@@ -24,29 +27,28 @@ Gradient = Callable[[Any, Params], Params]
 Save = Callable[[Any, Params], PyTree]
 
 
-@runtime_checkable
-class Driver(Protocol):
-    """What drives a flow: a rule at constant rates, or one whose rates depend on time."""
+class Driven(eqx.Module):
+    """What drives a flow: a rule, and the groups of weights where it has rates by group.
 
-    @property
-    def kind(self) -> str: ...
-    @property
-    def momentum(self) -> Any: ...
-    @property
-    def b1(self) -> Any: ...
-    @property
-    def b2(self) -> Any: ...
-    @property
-    def eps(self) -> Any: ...
+    Attributes:
+        rule: the rule.
+        groups: names of groups of weights, or None.
+    """
+
+    rule: Rule
+    groups: PyTree = eqx.field(static=True)
 
     @property
     def jumps(self) -> tuple[Any, ...]:
         """Steps at which a rate, or its slope, jumps."""
-        ...
+        return tuple(step for each in self.rule.schedules.values() for step in each.jumps())
 
     def descend(self, direction: PyTree, t: Any = None, params: PyTree = None) -> PyTree:
-        """Minus the direction times the rates at `t`, and decoupled decay of `params` if given."""
-        ...
+        """Minus the direction times the rates at `t`; where `params` are given, decoupled decay of
+        them is part of it."""
+        if self.rule.decoupled and params is not None:
+            direction = self.rule.decayed(direction, params)
+        return self.rule.descend(direction, self.rule.flow_rate(t), self.groups)
 
 
 class Posed(NamedTuple):

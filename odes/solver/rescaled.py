@@ -17,8 +17,8 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Real
 
 from dynsim.precision import AnyArray, Number
+from dynsim.schedules.schedule import Constant, OfStep, Schedule, proportional
 from dynsim.training.rule import Kind, Rule
-from dynsim.training.schedule import Constant, OfStep, Schedule, proportional
 
 DESCRIBED: tuple[Kind, ...] = ("sgd", "momentum", "nesterov")
 """Rules whose slow motion is that of SGD at the rate eta / (1 - mu)."""

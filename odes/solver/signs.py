@@ -41,17 +41,17 @@ import jax.numpy as jnp
 import optax
 from jaxtyping import Array, Float, PyTree
 
-from odes.solver.posed import Driver, Flow, Gradient, Params, Posed
+from odes.solver.posed import Driven, Flow, Gradient, Params, Posed
 
 PROBES = 4
 """Random directions in which the Hessian is probed for the width."""
 
 
 def posed(
-    flow: Flow, gradient: Gradient[Params], task: Any, optimizer: Driver, initial: Params
+    flow: Flow, gradient: Gradient[Params], task: Any, driven: Driven, initial: Params
 ) -> Posed:
     """The flow of sign descent from `initial`."""
-    args = task, optimizer, _probes(initial)
+    args = task, driven, _probes(initial)
     if flow == "plain":
         return Posed((initial,), functools.partial(_without_inertia, gradient), args)
     state = initial, jax.tree.map(jnp.zeros_like, initial)
@@ -64,24 +64,24 @@ def posed(
 def _without_inertia(
     gradient: Gradient, t: Float[Array, ""], state: PyTree, args: PyTree
 ) -> PyTree:
-    (params,), (task, optimizer, probes) = state, args
+    (params,), (task, driven, probes) = state, args
     pull, change = _probed(functools.partial(gradient, task), params, probes)
-    signs = jax.tree.map(_saturated, pull, optimizer.descend(change, t))
-    return (optimizer.descend(signs, t, params),)
+    signs = jax.tree.map(_saturated, pull, driven.descend(change, t))
+    return (driven.descend(signs, t, params),)
 
 
 def _with_inertia(
     gradient: Gradient, t: Float[Array, ""], state: PyTree, args: PyTree, *, matched: bool
 ) -> PyTree:
-    (params, average), (task, optimizer, probes) = state, args
-    mu = jnp.asarray(optimizer.momentum)
+    (params, average), (task, driven, probes) = state, args
+    mu = jnp.asarray(driven.rule.momentum)
     rate, at = (-jnp.log(mu), t - 0.5) if matched else (1 - mu, t)
     pull, change = _probed(functools.partial(gradient, task), params, probes)
     # At the start 0/0, whose limit is the gradient.
     weight = jnp.where(t > 0, -jnp.expm1(-rate * t), 1.0)
     mean = jax.tree.map(lambda m, g: jnp.where(t > 0, m / weight, g), average, pull)
-    signs = jax.tree.map(_saturated, mean, optimizer.descend(change, at))
-    moved = optimizer.descend(signs, at, params)
+    signs = jax.tree.map(_saturated, mean, driven.descend(change, at))
+    moved = driven.descend(signs, at, params)
     if matched:
         moved = jax.tree.map(lambda d: jnp.where(t < 0.5, 0, d), moved)
     return moved, jax.tree.map(lambda m, g: rate * (g - m), average, pull)

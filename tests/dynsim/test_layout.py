@@ -8,18 +8,23 @@ import pytest
 ROOT = Path(__file__).parents[2] / "dynsim"
 
 
+GENERAL = {"schedules", "training", "problem"}
+
+
 @pytest.mark.parametrize(
     ("folder", "allowed"),
     [
-        ("training", set()),
+        ("schedules", set()),
+        ("training", {"schedules"}),
+        ("problem", GENERAL),
         ("classes", set()),
-        ("yz", {"training", "classes"}),
-        ("qkv", {"training", "classes", "yz"}),
-        ("two_stage", {"training"}),
-        ("linear_icl", {"training", "problem"}),
-        ("sparse_attention", {"training", "problem"}),
-        ("joma", {"training", "classes", "yz"}),
-        ("transformer", {"training", "classes", "problem"}),
+        ("yz", {*GENERAL, "classes"}),
+        ("qkv", {*GENERAL, "classes", "yz"}),
+        ("two_stage", GENERAL),
+        ("linear_icl", GENERAL),
+        ("sparse_attention", GENERAL),
+        ("joma", {*GENERAL, "classes", "yz"}),
+        ("transformer", {*GENERAL, "classes"}),
     ],
 )
 def test_systems_stand_on_training_and_classes(folder: str, allowed: set[str]) -> None:

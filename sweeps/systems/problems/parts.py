@@ -15,8 +15,8 @@ import numpy as np
 from jaxtyping import PyTree
 
 from dynsim import Problem
+from dynsim.schedules.schedule import OfStep
 from dynsim.training.optax_rule import OptaxRule
-from dynsim.training.schedule import OfStep
 from sweeps.systems.problems import rules
 
 UNTOLD = (

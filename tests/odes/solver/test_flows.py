@@ -12,7 +12,7 @@ import dynsim
 from dynsim.training.rule import of_layer
 from dynsim.yz import model as yz
 from odes.formulas import coefficients
-from odes.problem import flow_of_rule
+from odes.solver.flows import flow_of_rule
 from odes.solver.tolerances import Tolerances
 from odes.yz import eq10 as attention
 from odes.yz import ladder, population

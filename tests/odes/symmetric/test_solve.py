@@ -17,8 +17,8 @@ from dynsim.training.rule import of_layer
 from dynsim.yz import model as yz
 from dynsim.yz import observables
 from odes import symmetric
-from odes.problem import Driven
 from odes.solver import adaptive
+from odes.solver.posed import Driven
 from odes.symmetric.reduction import gradient, measure
 from odes.symmetric.state import zero_state
 from odes.yz import population

@@ -31,6 +31,29 @@ class Piece(NamedTuple):
     integral: Function
 
 
+def flat(until: Real[Number, ""], height: Real[Number, ""]) -> Piece:
+    return Piece(until, lambda t: height * jnp.ones_like(t), lambda t: height * t)
+
+
+def line(
+    begin: Real[Number, ""],
+    until: Real[Number, ""],
+    first: Real[Number, ""],
+    last: Real[Number, ""],
+) -> Piece:
+    slope = (last - first) / positive(until - begin)
+    return Piece(
+        until,
+        lambda t: first + slope * (t - begin),
+        lambda t: first * (t - begin) + slope * (t - begin) ** 2 / 2,
+    )
+
+
+def positive(length: Real[Number, ""]) -> Array:
+    """The length of a piece; one without any is not evaluated, but divided by."""
+    return jnp.maximum(jnp.asarray(length), 1e-30)
+
+
 class Schedule(eqx.Module):
     """A learning rate that depends on the step. Build one with a function of this module.
 
@@ -61,7 +84,7 @@ class Schedule(eqx.Module):
         """All pieces in their order, of a peak of 1."""
         if self.warmup is None:
             return self.after_warmup()
-        return (_line(0, self.warmup, 0, 1), *self.after_warmup())
+        return (line(0, self.warmup, 0, 1), *self.after_warmup())
 
     @property
     def risen(self) -> Real[Number, "*#P"]:
@@ -108,141 +131,13 @@ class Constant(Schedule):
     """See `constant`."""
 
     def after_warmup(self) -> tuple[Piece, ...]:
-        return (_constant(jnp.inf, 1),)
+        return (flat(jnp.inf, 1),)
 
     def peak_steps(self, steps: Real[Number, "*S"]) -> Float[AnyArray, "*S"]:
         if self.warmup is not None:
             return super().peak_steps(steps)
         # Without the rounding of a difference of integrals.
         return jnp.asarray(steps, jnp.result_type(steps, float))
-
-
-class Fall(Schedule):
-    """A rate that falls from its peak to the share `end` of it at step `steps`."""
-
-    steps: Real[Number, "*#P"]
-    end: Real[Number, "*#P"] = 0.0
-
-    def __check_init__(self) -> None:
-        checks.real("steps", self.steps, 0, open_minimum=True)
-        if not checks.is_traced((self.steps, self.risen)):
-            checks.real("warmup", self.risen, 0, float(np.min(self.steps)))
-        checks.real("end", self.end, 0)
-
-    @property
-    def length(self) -> Real[Number, "*#P"]:
-        return self.steps
-
-
-class Linear(Fall):
-    """See `linear`."""
-
-    def after_warmup(self) -> tuple[Piece, ...]:
-        return _line(self.risen, self.steps, 1, self.end), _constant(jnp.inf, self.end)
-
-
-class Cosine(Fall):
-    """See `cosine`."""
-
-    def after_warmup(self) -> tuple[Piece, ...]:
-        speed = jnp.pi / _positive(self.steps - self.risen)
-        mean, half = (1 + self.end) / 2, (1 - self.end) / 2
-
-        def rate(t: Array) -> AnyArray:
-            return mean + half * jnp.cos(speed * (t - self.risen))
-
-        def integral(t: Array) -> AnyArray:
-            return mean * (t - self.risen) + half * jnp.sin(speed * (t - self.risen)) / speed
-
-        return Piece(self.steps, rate, integral), _constant(jnp.inf, self.end)
-
-
-class Exponential(Schedule):
-    """See `exponential`."""
-
-    steps: Real[Number, "*#P"]
-    factor: Real[Number, "*#P"]
-
-    def __check_init__(self) -> None:
-        for name in ("steps", "factor"):
-            checks.real(name, getattr(self, name), 0, open_minimum=True)
-
-    def after_warmup(self) -> tuple[Piece, ...]:
-        decay = jnp.log(self.factor) / self.steps
-        constant = decay == 0
-
-        def rate(t: Array) -> AnyArray:
-            return jnp.exp(decay * (t - self.risen))
-
-        def integral(t: Array) -> AnyArray:
-            changing = jnp.expm1(decay * (t - self.risen)) / jnp.where(constant, 1.0, decay)
-            return jnp.where(constant, t, changing)
-
-        return (Piece(jnp.inf, rate, integral),)
-
-
-class InverseSqrt(Schedule):
-    """See `inverse_sqrt`."""
-
-    def __check_init__(self) -> None:
-        checks.real("warmup", self.warmup, 1)
-
-    def after_warmup(self) -> tuple[Piece, ...]:
-        def rate(t: Array) -> AnyArray:
-            return jnp.sqrt(self.risen / t)
-
-        def integral(t: Array) -> AnyArray:
-            return 2 * jnp.sqrt(self.risen * t)
-
-        # Not evaluated before the end of the warm-up, but differentiated there.
-        late = lambda function: lambda t: function(jnp.maximum(t, self.risen - 0.5))  # noqa: E731
-        return (Piece(jnp.inf, late(rate), late(integral)),)
-
-
-class WarmupStableDecay(Schedule):
-    """See `warmup_stable_decay`."""
-
-    stable: Real[Number, "*#P"]
-    cooldown: Real[Number, "*#P"]
-    end: Real[Number, "*#P"] = 0.0
-
-    def __check_init__(self) -> None:
-        for name in ("stable", "cooldown", "end"):
-            checks.real(name, getattr(self, name), 0)
-
-    @property
-    def length(self) -> Real[Number, "*#P"]:
-        return self.risen + self.stable + self.cooldown
-
-    def after_warmup(self) -> tuple[Piece, ...]:
-        begin = self.risen + self.stable
-        falling = _line(begin, self.length, 1, self.end)
-        return _constant(begin, 1), falling, _constant(jnp.inf, self.end)
-
-
-class Steps(Schedule):
-    """See `steps`."""
-
-    at: tuple[Real[Number, "*#P"], ...]
-    factors: tuple[Real[Number, "*#P"], ...]
-
-    def __check_init__(self) -> None:
-        if not checks.is_traced((self.at, self.risen)):
-            for before, after in zip((self.risen, *self.at[:-1]), self.at, strict=True):
-                checks.real("at", after, float(np.max(before)))
-        for factor in self.factors:
-            checks.real("factors", factor, 0)
-
-    @property
-    def length(self) -> Real[Number, "*#P"]:
-        return self.at[-1]
-
-    def after_warmup(self) -> tuple[Piece, ...]:
-        heights = (1.0, *self.factors)
-        return tuple(
-            _constant(until, height)
-            for until, height in zip((*self.at, jnp.inf), heights, strict=True)
-        )
 
 
 class OfStep(Schedule):
@@ -266,29 +161,6 @@ def proportional(first: Schedule, second: Schedule) -> bool:
     alike = jax.tree.structure(shapes[0]) == jax.tree.structure(shapes[1])
     pairs = zip(*map(jax.tree.leaves, shapes), strict=alike)
     return alike and (checks.is_traced(shapes) or all(np.array_equal(a, b) for a, b in pairs))
-
-
-def _constant(until: Real[Number, ""], height: Real[Number, ""]) -> Piece:
-    return Piece(until, lambda t: height * jnp.ones_like(t), lambda t: height * t)
-
-
-def _line(
-    begin: Real[Number, ""],
-    until: Real[Number, ""],
-    first: Real[Number, ""],
-    last: Real[Number, ""],
-) -> Piece:
-    slope = (last - first) / _positive(until - begin)
-    return Piece(
-        until,
-        lambda t: first + slope * (t - begin),
-        lambda t: first * (t - begin) + slope * (t - begin) ** 2 / 2,
-    )
-
-
-def _positive(length: Real[Number, ""]) -> Array:
-    """The length of a piece; one without any is not evaluated, but divided by."""
-    return jnp.maximum(jnp.asarray(length), 1e-30)
 
 
 def as_schedule(field: str, eta: "Schedule | Function | Real[Number, '*#P'] | None") -> Schedule:

@@ -12,13 +12,12 @@ from collections.abc import Sequence
 from jaxtyping import Real
 
 from dynsim.precision import Number
-from dynsim.training.schedule import (
-    Constant,
+from dynsim.schedules.schedule import Constant, Schedule
+from dynsim.schedules.shapes import (
     Cosine,
     Exponential,
     InverseSqrt,
     Linear,
-    Schedule,
     Steps,
     WarmupStableDecay,
 )

@@ -1,0 +1,136 @@
+"""The shapes of learning-rate schedules, each as its pieces; `dynsim.schedules` builds them."""
+
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Real
+
+from dynsim import checks
+from dynsim.precision import AnyArray, Number
+from dynsim.schedules.schedule import Piece, Schedule, flat, line, positive
+
+
+class Fall(Schedule):
+    """A rate that falls from its peak to the share `end` of it at step `steps`."""
+
+    steps: Real[Number, "*#P"]
+    end: Real[Number, "*#P"] = 0.0
+
+    def __check_init__(self) -> None:
+        checks.real("steps", self.steps, 0, open_minimum=True)
+        if not checks.is_traced((self.steps, self.risen)):
+            checks.real("warmup", self.risen, 0, float(np.min(self.steps)))
+        checks.real("end", self.end, 0)
+
+    @property
+    def length(self) -> Real[Number, "*#P"]:
+        return self.steps
+
+
+class Linear(Fall):
+    """See `linear`."""
+
+    def after_warmup(self) -> tuple[Piece, ...]:
+        return line(self.risen, self.steps, 1, self.end), flat(jnp.inf, self.end)
+
+
+class Cosine(Fall):
+    """See `cosine`."""
+
+    def after_warmup(self) -> tuple[Piece, ...]:
+        speed = jnp.pi / positive(self.steps - self.risen)
+        mean, half = (1 + self.end) / 2, (1 - self.end) / 2
+
+        def rate(t: Array) -> AnyArray:
+            return mean + half * jnp.cos(speed * (t - self.risen))
+
+        def integral(t: Array) -> AnyArray:
+            return mean * (t - self.risen) + half * jnp.sin(speed * (t - self.risen)) / speed
+
+        return Piece(self.steps, rate, integral), flat(jnp.inf, self.end)
+
+
+class Exponential(Schedule):
+    """See `exponential`."""
+
+    steps: Real[Number, "*#P"]
+    factor: Real[Number, "*#P"]
+
+    def __check_init__(self) -> None:
+        for name in ("steps", "factor"):
+            checks.real(name, getattr(self, name), 0, open_minimum=True)
+
+    def after_warmup(self) -> tuple[Piece, ...]:
+        decay = jnp.log(self.factor) / self.steps
+        constant = decay == 0
+
+        def rate(t: Array) -> AnyArray:
+            return jnp.exp(decay * (t - self.risen))
+
+        def integral(t: Array) -> AnyArray:
+            changing = jnp.expm1(decay * (t - self.risen)) / jnp.where(constant, 1.0, decay)
+            return jnp.where(constant, t, changing)
+
+        return (Piece(jnp.inf, rate, integral),)
+
+
+class InverseSqrt(Schedule):
+    """See `inverse_sqrt`."""
+
+    def __check_init__(self) -> None:
+        checks.real("warmup", self.warmup, 1)
+
+    def after_warmup(self) -> tuple[Piece, ...]:
+        def rate(t: Array) -> AnyArray:
+            return jnp.sqrt(self.risen / t)
+
+        def integral(t: Array) -> AnyArray:
+            return 2 * jnp.sqrt(self.risen * t)
+
+        # Not evaluated before the end of the warm-up, but differentiated there.
+        late = lambda function: lambda t: function(jnp.maximum(t, self.risen - 0.5))  # noqa: E731
+        return (Piece(jnp.inf, late(rate), late(integral)),)
+
+
+class WarmupStableDecay(Schedule):
+    """See `warmup_stable_decay`."""
+
+    stable: Real[Number, "*#P"]
+    cooldown: Real[Number, "*#P"]
+    end: Real[Number, "*#P"] = 0.0
+
+    def __check_init__(self) -> None:
+        for name in ("stable", "cooldown", "end"):
+            checks.real(name, getattr(self, name), 0)
+
+    @property
+    def length(self) -> Real[Number, "*#P"]:
+        return self.risen + self.stable + self.cooldown
+
+    def after_warmup(self) -> tuple[Piece, ...]:
+        begin = self.risen + self.stable
+        falling = line(begin, self.length, 1, self.end)
+        return flat(begin, 1), falling, flat(jnp.inf, self.end)
+
+
+class Steps(Schedule):
+    """See `steps`."""
+
+    at: tuple[Real[Number, "*#P"], ...]
+    factors: tuple[Real[Number, "*#P"], ...]
+
+    def __check_init__(self) -> None:
+        if not checks.is_traced((self.at, self.risen)):
+            for before, after in zip((self.risen, *self.at[:-1]), self.at, strict=True):
+                checks.real("at", after, float(np.max(before)))
+        for factor in self.factors:
+            checks.real("factors", factor, 0)
+
+    @property
+    def length(self) -> Real[Number, "*#P"]:
+        return self.at[-1]
+
+    def after_warmup(self) -> tuple[Piece, ...]:
+        heights = (1.0, *self.factors)
+        return tuple(
+            flat(until, height) for until, height in zip((*self.at, jnp.inf), heights, strict=True)
+        )
