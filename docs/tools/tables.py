@@ -32,7 +32,6 @@ if TYPE_CHECKING:
 DOCS = Path(__file__).parents[1]
 FORMULAS = DOCS / "reference" / "observables.toml"
 TRAINING = {
-    "yz": dynsim.simulate,
     "qkv": dynsim.simulate_embedded,
     "two_stage": dynsim.simulate_prompts,
     "transformer": dynsim.simulate_text,

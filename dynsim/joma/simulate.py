@@ -66,7 +66,7 @@ def simulate_joma(
             or a list of both.
         init: starting weights; random ones if None.
         dtype: "float32" or "float64".
-        checkpoint: as in `dynsim.simulate`.
+        checkpoint: as in `dynsim.train`.
 
     Returns:
         A `Trajectory` with times in optimiser steps and the final `Joint` weights; `batch_loss`

@@ -1,6 +1,6 @@
 """Gradient descent on the ordinary parameters U, W_Q, W_K, W_V: one run, vmappable.
 
-The same problem, batches, statuses and observables as `dynsim.simulate`, for the layer of
+The same problem, batches, statuses and observables as `dynsim.train`, for the layer of
 `dynsim.qkv.model`.
 """
 
