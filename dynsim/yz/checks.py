@@ -107,17 +107,6 @@ def theory_rule(rule: Rule) -> Rule:
     return rule.of_groups("Y", "Z")
 
 
-def check_weights(weights: yz.YZ | None, task: SequenceClasses) -> None:
-    """Raise `ValueError` unless starting `weights`, if given, have the shapes of `task`."""
-    if weights is None:
-        return
-    want = {"Y": (task.M, task.M), "Z": (task.num_queries, task.M)}
-    for name, shape in want.items():
-        got = np.shape(getattr(weights, name))
-        if got != shape:
-            raise ValueError(f"init.{name}: must have shape {shape} for this task, got {got}")
-
-
 def check_data(data: yz.Examples | None, task: SequenceClasses, steps: int) -> None:
     """Raise `ValueError` unless `data`, if given, hold `steps` batches of `task`."""
     if data is None:

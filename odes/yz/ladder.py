@@ -61,10 +61,24 @@ def _flow(flow: population.Flow, title: str = "", variant: bool = False) -> tupl
     )
 
 
-def _bounded(task: SequenceClasses) -> tuple[str, ...]:
-    """What theories record that carry the growth factor bound along."""
-    del task
-    return tuple(PREDICTED.functions)
+def _without_y(
+    name: str, title: str, assumes: str, module: Any, variant: bool = False, **options: Any
+) -> Theory:
+    """A theory of a `module` that eliminates the decoder, with `options` of its `solve`."""
+    bounded = module in (attention, single_common)
+    decoder = {name: each for name, each in options.items() if name == "decoder"}
+    return Theory(
+        name,
+        title,
+        assumes,
+        functools.partial(module.solve, **options),
+        functools.partial(module.inapplicable, **decoder),
+        variant,
+        needs=("key",),
+        # Eq. 10 and Theorem 4 carry the growth factor bound along.
+        predicts=(lambda task: tuple(PREDICTED.functions)) if bounded else None,
+        adaptive=module is not fixed_attention,
+    )
 
 
 _GENERAL = {theory.name: theory for theory in general.flows()}
@@ -94,83 +108,58 @@ LADDER: Ladder[SequenceClasses, Rule] = Ladder(
         *_flow("adam"),
         *_flow("matched-rmsprop"),
         *_flow("rmsprop"),
-        Theory(
+        _without_y(
             "lemma3",
             "flow by Lemma 3's update",
             f"{_LIMITS}, Y = 0 at the start, Lemma 3's decoder",
-            lemma3.solve,
-            lemma3.inapplicable,
-            needs=("key",),
+            lemma3,
             variant=True,
         ),
-        Theory(
+        _without_y(
             "eq10-finite-m",
             "Eq. 10 at finite M",
             "T -> infinity, Y = 0 at the start, Lemma 3's decoder",
-            functools.partial(attention.solve, finite_m=True),
-            attention.inapplicable,
-            needs=("key",),
-            predicts=_bounded,
+            attention,
             variant=True,
+            finite_m=True,
         ),
-        Theory(
-            "eq10",
-            "Eq. 10, sgd clock",
-            _EQ10,
-            functools.partial(attention.solve, clock="sgd"),
-            attention.inapplicable,
-            needs=("key",),
-            predicts=_bounded,
-        ),
-        Theory(
+        _without_y("eq10", "Eq. 10, sgd clock", _EQ10, attention, clock="sgd"),
+        _without_y(
             "eq10-paper",
             "Eq. 10, paper's clock",
             f"{_EQ10}, classes summed instead of averaged",
-            functools.partial(attention.solve, clock="paper"),
-            attention.inapplicable,
-            needs=("key",),
-            predicts=_bounded,
+            attention,
+            clock="paper",
         ),
-        Theory(
+        _without_y(
             "eq10-remark-1",
             "Eq. 10, Remark 1's rate",
             f"{_EQ10}, slowed down by 1 - rho as for identical overlaps rho and K = M",
-            functools.partial(attention.solve, remark_1=True),
-            attention.inapplicable,
-            needs=("key",),
-            predicts=_bounded,
+            attention,
             variant=True,
+            remark_1=True,
         ),
-        Theory(
+        _without_y(
             "theorem4",
             "Theorem 4",
             f"{_EQ10}, a single common token, equal normalisers, overlap -> 0, 1/K -> 0",
-            single_common.solve,
-            single_common.inapplicable,
-            needs=("key",),
-            predicts=_bounded,
+            single_common,
             variant=True,
         ),
-        Theory(
+        _without_y(
             "fixed_attention",
             "decoder at fixed attention",
             "T -> infinity, Y = 0 at the start, eta_Z = 0, eta_Y -> 0, Lemma 3's decoder",
-            functools.partial(fixed_attention.solve, decoder="closed"),
-            fixed_attention.inapplicable,
-            needs=("key",),
-            adaptive=False,
-            predicts=_bounded,
+            fixed_attention,
             variant=True,
         ),
-        Theory(
+        _without_y(
             "fixed_attention-discrete",
             "discrete decoder at fixed attention",
             "T -> infinity, Y = 0 at the start, eta_Z = 0, Lemma 3's decoder",
-            functools.partial(fixed_attention.solve, decoder="discrete"),
-            functools.partial(fixed_attention.inapplicable, decoder="discrete"),
-            needs=("key",),
-            adaptive=False,
+            fixed_attention,
             variant=True,
+            decoder="discrete",
         ),
     ),
 )
