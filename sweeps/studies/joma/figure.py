@@ -1,5 +1,6 @@
 """`dynsim figure joma`: Theorem 1 along training, growth up to the blow-up, entropy of attention.
 
+from typing import Any
 As in Figs. 2 to 4 of JoMA (arXiv:2310.00535), whose settings were recovered from its code. Fig. 4
 is about a toy; beside it stands the entropy of attention in training [ours].
 """
@@ -26,7 +27,9 @@ from sweeps.output import drawing
 from sweeps.runner.spec import Sweep
 from sweeps.studies.computing import computed
 from sweeps.studies.joma import entropy
-from sweeps.systems.joma import JoMA
+from sweeps.systems import registry
+
+JoMA: Any = registry.system("joma").run
 
 GROWTH = JoMA(
     attention="exp", head="signal", scale=0.0, eta_y=0.05, eta_z=0.05, steps=940, dtype="float64"

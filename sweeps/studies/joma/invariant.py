@@ -1,5 +1,6 @@
 """`dynsim figure joma_invariant`: how far Theorem 1 of JoMA is from training [ours].
 
+from typing import Any
 For softmax attention over temperature, number of classes, overlap and activation; and for several
 queries, of which only the sum obeys it.
 """
@@ -19,7 +20,9 @@ from sweeps.output import drawing
 from sweeps.runner.run import valid
 from sweeps.runner.spec import Sweep
 from sweeps.studies.computing import computed
-from sweeps.systems.joma import JoMA
+from sweeps.systems import registry
+
+JoMA: Any = registry.system("joma").run
 
 ACTIVATIONS = ("linear", "relu", "tanh", "quadratic")
 KINDS = ("exp", "softmax")

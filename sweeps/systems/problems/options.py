@@ -133,6 +133,7 @@ def options_of(
     whole = [n for n, kind in axes.items() if kind == (int,)]
     counts = [n for n, kind in axes.items() if set(kind) == {int, float}]
     namespace = {
+        "__module__": __name__,
         "MADE": problem,
         "FIELDS": {setting: n for n, (_, setting) in own.items()},
         "GROUPS": groups,

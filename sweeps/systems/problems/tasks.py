@@ -7,6 +7,7 @@ import pkgutil
 from collections.abc import Callable, Collection, Mapping
 from typing import Any, ClassVar, NamedTuple, Self
 
+import equinox as eqx
 import numpy as np
 
 from dynsim import checks
@@ -97,7 +98,8 @@ class TaskOptions(Options):
         task, bare = self.held, self.bare
         fields = [name for name, hint in hints_of(bare).items() if hint is self.KIND]
         if fields:
-            return dataclasses.replace(bare, **{fields[0]: task})
+            # Its numbers may be those of many runs at once, of which no problem is made.
+            return eqx.tree_at(lambda problem: getattr(problem, fields[0]), bare, task)
         held = {each.name: getattr(task, each.name) for each in dataclasses.fields(self.KIND)}
         return dataclasses.replace(bare, **held)
 

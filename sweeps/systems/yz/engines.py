@@ -3,16 +3,16 @@
 import math
 from typing import Any
 
-import dynsim
 from dynsim.yz.layer import layer
 from odes.theory import named
 from odes.yz import ladder
 from sweeps.systems.base import Engine
-from sweeps.systems.problems.engines import Like, descent, engines_of, of_theory
+from sweeps.systems.problems.engines import descent, engines_of, of_theory
 from sweeps.systems.yz import memory, reduced
+from sweeps.systems.yz.memory import LIKE
 from sweeps.systems.yz.scatter import engine as spread
 
-LIKE, TILE = Like(dynsim.syn_small()), 16
+TILE = 16
 
 
 def _of_theory(theory: ladder.Theory) -> Engine[Any]:

@@ -1,4 +1,5 @@
-"""Estimates of the memory of theories that hold other arrays than all weights."""
+"""Estimates of the memory of theories that hold other arrays than all weights, and the smallest
+layer there is, which stands for all of them."""
 
 from collections.abc import Callable
 from typing import Any
@@ -8,7 +9,25 @@ import numpy as np
 import dynsim
 from odes.symmetric.state import SymmetricTask
 from sweeps.systems.base import Settings
-from sweeps.systems.problems.engines import COPIES
+from sweeps.systems.problems.engines import COPIES, Like
+
+ONE, TWO = np.zeros(1, np.int32), np.zeros(2, np.int32)
+LIKE = Like(
+    # In NumPy: no device may be used before somebody computes.
+    dynsim.Layer(
+        probs=np.array([[1.0, 0.0]]),
+        prior=np.ones(1),
+        query=ONE,
+        next_token=ONE,
+        queries=ONE,
+        query_index=ONE,
+        support=ONE[None],
+        owner=TWO,
+        shared=ONE[:0],
+        place=TWO,
+        place_shared=ONE[None, :0],
+    )
+)
 
 BY_CLASS = {
     "lemma3": 24,
