@@ -1,12 +1,12 @@
 """`dynsim figure joma`: Theorem 1 along training, growth up to the blow-up, entropy of attention.
 
-from typing import Any
 As in Figs. 2 to 4 of JoMA (arXiv:2310.00535), whose settings were recovered from its code. Fig. 4
 is about a toy; beside it stands the entropy of attention in training [ours].
 """
 
 import dataclasses
 from pathlib import Path
+from typing import Any
 
 import jax
 import numpy as np

@@ -1,12 +1,12 @@
 """`dynsim figure joma_invariant`: how far Theorem 1 of JoMA is from training [ours].
 
-from typing import Any
 For softmax attention over temperature, number of classes, overlap and activation; and for several
 queries, of which only the sum obeys it.
 """
 
 import dataclasses
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import xarray as xr

@@ -16,6 +16,7 @@ from dynsim.training.rule import Rule
 from sweeps.systems.base import Fields, System
 from sweeps.systems.problems import parts
 from sweeps.systems.problems.engines import Like, engines_of
+from sweeps.systems.problems.labels import labels_of
 from sweeps.systems.problems.parts import hints_of, taken
 from sweeps.systems.problems.rules import OPTIONS
 from sweeps.systems.problems.run import ProblemRun
@@ -78,7 +79,8 @@ class Trained(ProblemRun):
         """The system of runs of this problem, which need not be registered."""
         cls = type(self.problem)
         name = f"{cls.__module__}:{cls.__qualname__}"
-        return System(name, ("problem",), type(self), engines_of(Like(self.problem)))
+        engines, labels = engines_of(Like(self.problem)), labels_of(self.problem)
+        return System(name, ("problem",), type(self), engines, labels)
 
     def kinds(self) -> dict[str, Field]:
         """Annotations of what can be a static axis."""
