@@ -210,7 +210,7 @@ SYSTEM = System(
     name="joma",
     tasks=(*TASKS, "joma"),
     run=JoMA,
-    engines={
+    engines={  # pyright: ignore[reportArgumentType]
         "simulation": Engine(
             _simulate, _assemble, TRAINED, _bytes, tile=32, trains=True, goes_on=True
         ),

@@ -208,7 +208,7 @@ SYSTEM = System(
     name="qkv",
     tasks=tuple(TASKS),
     run=QKVTraining,
-    engines={
+    engines={  # pyright: ignore[reportArgumentType]
         "simulation": Engine(
             _simulate, _assemble, TRAINED, _bytes, _check, tile=8, trains=True, goes_on=True
         ),
