@@ -210,8 +210,8 @@ SYSTEM = System(
     name="joma",
     tasks=(*TASKS, "joma"),
     run=JoMA,
-    engines={  # pyright: ignore[reportArgumentType]
-        "simulation": Engine(
+    engines={
+        "simulation": Engine(  # pyright: ignore[reportArgumentType]
             _simulate, _assemble, TRAINED, _bytes, tile=32, trains=True, goes_on=True
         ),
         **{name: _rung(theory) for name, theory in ladder.THEORIES.items()},

@@ -208,8 +208,8 @@ SYSTEM = System(
     name="qkv",
     tasks=tuple(TASKS),
     run=QKVTraining,
-    engines={  # pyright: ignore[reportArgumentType]
-        "simulation": Engine(
+    engines={
+        "simulation": Engine(  # pyright: ignore[reportArgumentType]
             _simulate, _assemble, TRAINED, _bytes, _check, tile=8, trains=True, goes_on=True
         ),
         **{name: _rung(theory) for name, theory in ladder.THEORIES.items()},
