@@ -29,10 +29,10 @@ from dynsim.trajectory import Status, Trajectory, log_times
 from dynsim.transformer.model import Transformer, TransformerSpec
 from dynsim.transformer.simulate import simulate_text
 from dynsim.transformer.task import Text, text
+from dynsim.two_stage.annealing import Annealing, noisy_sgd
+from dynsim.two_stage.deprecated import simulate_prompts
 from dynsim.two_stage.model import PQ
-from dynsim.two_stage.noisy_sgd import NoisySGD, noisy_sgd
 from dynsim.two_stage.presets import two_stage
-from dynsim.two_stage.simulate import simulate_prompts
 from dynsim.two_stage.task import Prompts, prompts
 from dynsim.yz.model import YZ, Examples
 from dynsim.yz.simulate import initial_weights, simulate
@@ -40,6 +40,7 @@ from dynsim.yz.simulate import initial_weights, simulate
 __all__ = [
     "PQ",
     "YZ",
+    "Annealing",
     "Descent",
     "Embedded",
     "EmbeddedSpec",
@@ -48,7 +49,6 @@ __all__ = [
     "Joint",
     "Merged",
     "Network",
-    "NoisySGD",
     "OptaxRule",
     "Problem",
     "Prompts",

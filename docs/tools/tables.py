@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import dynsim
-from dynsim.two_stage import noisy_sgd
+from dynsim.two_stage import annealing
 from odes.theory import FINITE, Theory
 from sweeps.runner import labels
 from sweeps.systems import registry
@@ -34,7 +34,6 @@ FORMULAS = DOCS / "reference" / "observables.toml"
 TRAINING = {
     "yz": dynsim.simulate,
     "qkv": dynsim.simulate_embedded,
-    "two_stage": dynsim.simulate_prompts,
     "transformer": dynsim.simulate_text,
     "joma": dynsim.simulate_joma,
 }
@@ -127,8 +126,8 @@ def update_rules_table() -> str:
         # The first one is constant.
         more = f", or {_listed(list(SHAPES)[1:])}" if "schedule" in settings else ""
         schedule = f"constant{more}"
-        if isinstance(run.make_optimizer(), noisy_sgd.NoisySGD):
-            controls = typing.get_args(noisy_sgd.Control)[1:]
+        if "control" in settings:
+            controls = typing.get_args(annealing.Control)[1:]
             schedule = f"two stages, or one of the controls {_listed(controls)}"
         also = "; ".join(text for field, text in ALSO.items() if field in settings)
         rules = ", ".join(HEADS[each] for each in update_rules(system))

@@ -4,7 +4,7 @@ from pathlib import Path
 
 from sweeps.runner.run import run
 from sweeps.studies.two_stage.runs import Runs, from_dataset, sweep
-from sweeps.systems.two_stage.settings import TwoStage
+from sweeps.systems.two_stage import TwoStage
 
 
 def runs(

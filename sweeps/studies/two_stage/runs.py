@@ -10,7 +10,7 @@ from dynsim import Status
 from dynsim.two_stage import observables as prompt_observables
 from sweeps.compare.comparison import average, spread
 from sweeps.runner.spec import Sweep
-from sweeps.systems.two_stage.settings import TwoStage
+from sweeps.systems.two_stage import TwoStage
 
 RECORD = (*prompt_observables.OBSERVABLES, "eta_time")
 LEVEL_P, LEVEL_Q = 0.2, 0.6
@@ -43,7 +43,7 @@ class Runs:
     @property
     def switch(self) -> int:
         """Index of the end of the first stage."""
-        return int(np.argmin(np.abs(self.steps - float(self.training.make_optimizer().steps[0]))))
+        return int(np.argmin(np.abs(self.steps - float(self.training.stages.first))))
 
     @property
     def count(self) -> int:

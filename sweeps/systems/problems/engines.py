@@ -18,12 +18,14 @@ from odes import general
 from odes.solver.tolerances import DEFAULT_TOLERANCES
 from odes.theory import Theory
 from sweeps.systems.base import Engine, Settings, known
-from sweeps.systems.problems.parts import Taken, hints_of, taken
+from sweeps.systems.problems.parts import Taken, Template, hints_of, taken
 
 BYTES = 2**14
 """Of a run besides copies of its weights and its batch."""
 COPIES = 8
 """Of the weights that a step, or a solver, holds at once, about."""
+SHARED_COPIES = 3
+"""Of what runs of a key share: as it is drawn, with the numbers of a run, and in another order."""
 
 
 class Like:
@@ -67,6 +69,7 @@ def _training(like: Like, tile: int) -> Engine[Any]:
         tile=tile,
         prepare=_arrays,
         trains=True,
+        draw=_shared if like.problem.has("shared") else None,
         goes_on=True,
         title="training",
     )
@@ -111,18 +114,42 @@ def _assemble(
     return fixed.problem.filled(numbers, arrays), fixed.rule.filled(numbers, ())
 
 
+def _shared(settings: Settings[Any], arrays: tuple[Array, ...], key: PRNGKeyArray) -> Any:
+    with jax.enable_x64(False):
+        return _any_of(settings.fixed.problem, arrays).shared(key)
+
+
+def _any_of(template: Template, arrays: tuple[Array, ...]) -> Problem:
+    """A problem of a template, of which the numbers do not matter."""
+    names = (leaf for leaf in template.leaves if isinstance(leaf, str))
+    return template.filled(dict.fromkeys(names, 1.0), arrays)
+
+
+def _times(settings: Settings[Any], rule: Any) -> Any:
+    """When to record; the rule may decide it."""
+    if isinstance(settings.times, int) and settings.fixed.spread is not None:
+        return jax.numpy.asarray(settings.fixed.spread(rule, settings.times))
+    return np.asarray(known(settings.times))
+
+
 def _train(
-    settings: Settings[Any], problem: Problem, rule: Any, key: PRNGKeyArray, whole: bool = False
+    settings: Settings[Any],
+    problem: Problem,
+    rule: Any,
+    key: PRNGKeyArray,
+    shared: Any = None,
+    whole: bool = False,
 ) -> Trajectory:
-    fixed = settings.fixed
+    fixed, times = settings.fixed, _times(settings, rule)
     return train(
         problem,
         rule,
         key,
         steps=fixed.steps,
         batch=math.inf if whole else fixed.batch,
-        times=np.asarray(known(settings.times)),
+        times=times if isinstance(times, np.ndarray) else jax.numpy.rint(times),
         record=settings.record,
+        shared=shared,
         dtype=settings.dtype,
         checkpoint=settings.checkpoint,
     )
@@ -145,10 +172,8 @@ def _solve(
         rtol = usual.rtol if settings.rtol is None else settings.rtol
         # The absolute tolerance keeps its share.
         options["tolerances"] = usual._replace(rtol=rtol, atol=rtol * (usual.atol / usual.rtol))
-    times = np.asarray(known(settings.times), settings.dtype)
-    return theory.solve(
-        problem, rule, times, record=settings.record, dtype=settings.dtype, **options
-    )
+    options |= {"record": settings.record, "dtype": settings.dtype}
+    return theory.solve(problem, rule, _times(settings, rule), **options)
 
 
 def _check(fixed: Any, problem: Problem, rule: Any, *, theory: Theory[Any, Any]) -> None:
@@ -158,16 +183,21 @@ def _check(fixed: Any, problem: Problem, rule: Any, *, theory: Theory[Any, Any])
 
 
 def _bytes(problem: Problem, settings: Settings[Any]) -> int:
-    """Copies of the weights and of a batch."""
+    """Copies of the weights, of a batch, and of what runs of a key share."""
     fixed = settings.fixed
     given = _taken(problem)
-    problem = given.template.filled(dict.fromkeys(given.numbers, 1.0), given.arrays)
+    bare = _any_of(given.template, given.arrays)
 
-    def held(key: PRNGKeyArray) -> list[Array]:
-        batch = ()
+    def held(key: PRNGKeyArray) -> tuple[list[Array], Any]:
+        shared = bare.shared(key)
+        problem, batch = bare.holding(shared), ()
         if not math.isinf(fixed.batch):
             batch = problem.batches(key, fixed.steps, int(fixed.batch))(jax.numpy.int32(0))
-        return [x for x in jax.tree.leaves((problem.init(key), batch)) if eqx.is_array(x)]
+        weights = [x for x in jax.tree.leaves((problem.init(key), batch)) if eqx.is_array(x)]
+        return weights, shared
 
-    made = jax.eval_shape(held, jax.random.key(0))
-    return COPIES * settings.width * sum(math.prod(x.shape) for x in made) + BYTES
+    weights, shared = (
+        sum(math.prod(x.shape) for x in jax.tree.leaves(made))
+        for made in jax.eval_shape(held, jax.random.key(0))
+    )
+    return settings.width * (COPIES * weights + SHARED_COPIES * shared) + BYTES

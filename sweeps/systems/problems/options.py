@@ -6,7 +6,6 @@ from collections.abc import Iterable, Mapping
 from typing import Any, ClassVar, Literal
 
 import jax
-import numpy as np
 
 from dynsim import Problem
 from dynsim.decoding import CountOrInf, Steps
@@ -16,7 +15,7 @@ from odes.theory import Theory
 from sweeps.systems.base import Engine, Fields, Labels, System, field_names
 from sweeps.systems.problems import rules
 from sweeps.systems.problems.engines import Like, engines_of, of_theory
-from sweeps.systems.problems.parts import hints_of, is_real, plain, taken
+from sweeps.systems.problems.parts import hints_of, is_real, plain, replaced
 from sweeps.systems.problems.run import ProblemRun
 from sweeps.systems.settings import attributes
 
@@ -48,15 +47,7 @@ class Options(rules.ReadsRule, ProblemRun):
     def problem(self) -> Any:
         """The problem; `ValueError` for settings that describe none."""
         self.check_read()
-        given = {name: getattr(self, name) for name in self.FIELDS}
-        arrays = {name: value for name, value in given.items() if np.ndim(value)}
-        firsts = {name: np.ravel(value)[0].item() for name, value in arrays.items()}
-        made = dataclasses.replace(self.MADE, **{**given, **firsts})
-        if not arrays:
-            return made
-        # Fields are numbers; those of many runs at once are put in afterwards.
-        apart = taken(made, hints_of(made))
-        return apart.template.filled({**apart.numbers, **arrays}, apart.arrays)
+        return replaced(self.MADE, {name: getattr(self, name) for name in self.FIELDS})
 
     @property
     def rule(self) -> Any:
@@ -174,6 +165,7 @@ def problem_system(
     registered: Any = None,
     labels: Labels = Labels(),  # noqa: B008  (immutable)
     tile: int = 16,
+    run: type[ProblemRun] | None = None,
     **defaults: Any,
 ) -> System[Any]:
     """The system of a problem by its name: settings made from its class, and its engines.
@@ -186,6 +178,7 @@ def problem_system(
         registered: theories of other packages by name, looked up when they are needed.
         labels: names and units.
         tile: runs in a batch on a CPU.
+        run: its settings, where they are not made from its class.
         **defaults: of settings that have others than usual.
     """
     like = Like(problem)
@@ -195,5 +188,5 @@ def problem_system(
         found = registered() if registered else {}
         return {n: of_theory(t, like) for n, t in found.items() if set(t.needs) <= {"init", "key"}}
 
-    run = options_of(problem, name, task, **defaults)
+    run = run or options_of(problem, name, task, **defaults)
     return System(name, (task,) if task else (name,), run, engines, labels, more=more)
