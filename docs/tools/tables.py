@@ -81,7 +81,7 @@ HEADS = {
     "adam": "Adam",
     "adamw": "AdamW",
     "sign": "sign descent",
-    "NoisySGD": "noisy SGD",
+    "noisy_sgd": "noisy SGD",
 }
 
 ALSO = {
@@ -179,7 +179,7 @@ def update_rules(system: System[Any]) -> dict[str, dict[str, Any]]:
     """The update rules of a system by name, each as settings of a run."""
     kinds = typing.get_args(typing.get_type_hints(system.run).get("optimizer"))
     if not kinds:
-        return {type(system.run().make_optimizer()).__name__: {}}
+        return {"noisy_sgd": {}}
     found: dict[str, dict[str, Any]] = {kind: {"optimizer": kind} for kind in kinds}
     if "adamw" in found:
         found["adamw"]["decay"] = 1e-3

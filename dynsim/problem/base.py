@@ -13,7 +13,7 @@ from jaxtyping import Array, Float, PRNGKeyArray, PyTree, Real
 from dynsim import decoding
 from dynsim.precision import Number
 from dynsim.problem.choice import Choice
-from dynsim.training.loop import normal_noise
+from dynsim.training.keys import normal_noise
 
 Measured = Callable[..., Array]
 """An observable: a function of the problem and the weights, or of `Problem.snapshot`."""

@@ -15,7 +15,7 @@ import optax
 from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray, PyTree, Real
 
 from dynsim.precision import DType, Number
-from dynsim.training import relative_loss
+from dynsim.training import keys, relative_loss
 from dynsim.training.checkpoint import Checkpoint, begun
 from dynsim.training.course import (
     Course,
@@ -58,18 +58,13 @@ class State(NamedTuple):
     sums: relative_loss.Sums | None
 
 
-def normal_noise(key: PRNGKeyArray, k: Int[Array, ""], like: PyTree) -> PyTree:
-    """Independent standard normal numbers for all weights in step k."""
-    return optax.tree.random_like(jax.random.fold_in(key, k), like, jax.random.normal)
-
-
 def by_rule(
     gradient: LossAndGradient,
     rule: AnyRule,
     key: PRNGKeyArray | None = None,
     groups: PyTree = None,
     also: tuple[str, ...] = (),
-    normal: Callable[[PRNGKeyArray, Int[Array, ""], PyTree], PyTree] = normal_noise,
+    normal: Callable[[PRNGKeyArray, Int[Array, ""], PyTree], PyTree] = keys.normal_noise,
 ) -> Step:
     """The step of a rule on (weights, k) -> loss and gradient.
 

@@ -151,7 +151,8 @@ def _picked(
     """(n, *sizes) what begins at `start` in the `chosen` prompts, without a copy of them."""
 
     def row(index: Int[Array, ""]) -> Array:
-        return jax.lax.dynamic_slice(context, (index, *start), (1, *sizes))[0]
+        begin = (jnp.asarray(place, index.dtype) for place in start)
+        return jax.lax.dynamic_slice(context, (index, *begin), (1, *sizes))[0]
 
     return jax.vmap(row)(chosen)
 

@@ -23,7 +23,6 @@ from odes.two_stage import LADDER, thresholds
 from sweeps.compare.comparison import Comparison, average, spread
 from sweeps.studies.two_stage.runs import LEVEL_P, LEVEL_Q, Runs, modulus
 from sweeps.studies.two_stage.theory import RECORD
-from sweeps.systems.two_stage import TwoStage
 
 RESAMPLES = 1000
 """Sets of paths, drawn with replacement, by which the error of a mean is judged."""
@@ -33,7 +32,7 @@ RESAMPLES = 1000
 class TwoStageComparison(Comparison):
     """The outcome: the runs, and a trajectory by theory with a leading axis of solves."""
 
-    config: TwoStage
+    config: Any
     simulation: Runs
     predictions: dict[str, Trajectory]
     names: tuple[str, ...] = RECORD

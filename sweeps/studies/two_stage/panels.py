@@ -1,6 +1,7 @@
 """Panels over eta-time of a two-stage experiment: runs as bands, theory as lines on top."""
 
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 from matplotlib.axes import Axes
@@ -13,7 +14,6 @@ from odes.two_stage.maps import JENSEN_FLOOR
 from sweeps.output import drawing
 from sweeps.studies.two_stage import theory as two_stage_theory
 from sweeps.studies.two_stage.runs import Runs
-from sweeps.systems.two_stage import TwoStage
 
 P, Q, BEST, AUC, JOINT = range(5)
 """Places of colours: of components, of other measures of Q, and of the joint loss."""
@@ -65,7 +65,7 @@ def finish(ax: Axes, runs: Runs, ylabel: str) -> Axes:
     return ax
 
 
-def about(training: TwoStage) -> str:
+def about(training: Any) -> str:
     """The numbers of an experiment in lines: the task, then the training."""
     value = training.value
     task = (

@@ -59,8 +59,9 @@ def test_a_run_is_the_algorithm_step_by_step() -> None:
     init_key, pool_key, _, step_key = jax.random.split(key, 4)
     draw = functools.partial(jax.random.normal, shape=(2, 4, 4), dtype="float64")
     # What a run draws before it begins has 32 bits.
-    data = [np.asarray(leaf, np.float64) for leaf in sample_prompts(task, pool_key, 16)]
-    W, V = np.asarray(jax.random.normal(init_key, (2, 4, 4), "float32") * 0.3, np.float64)
+    with jax.enable_x64(False):
+        data = [np.asarray(leaf, np.float64) for leaf in sample_prompts(task, pool_key, 16)]
+        W, V = np.asarray(jax.random.normal(init_key, (2, 4, 4)) * 0.3, np.float64)
     signal, beta = np.zeros((2, 4, 4)), 0.0
     for k in range(steps):
         # Prompts that are made of 32-bit draws are rounded there in another order.
@@ -69,7 +70,7 @@ def test_a_run_is_the_algorithm_step_by_step() -> None:
         assert found["state"][k][0] == pytest.approx(W[0, 0], rel=1e-5)
         assert found["state"][k][6] == pytest.approx((V[1:, 1:] ** 2).mean(), rel=1e-5)
         batch_key, noise_key = jax.random.split(jax.random.fold_in(step_key, k))
-        chosen = np.asarray(jax.random.randint(batch_key, (8,), 0, 16, "int32"))
+        chosen = np.asarray(jax.random.randint(batch_key, (8,), 0, 16, np.int32))
         batch = [np.asarray(leaf)[chosen] for leaf in data]
         *grads, by_beta = numpy_grads(W, V, batch, 0.4, beta)
         xi = 0.3 * np.sqrt(1 - (1 - 0.25 * 0.2) ** 2) / 0.25 * np.asarray(draw(noise_key))
@@ -110,7 +111,9 @@ def test_a_batch_taken_in_parts_has_the_gradient_of_the_whole(
     )
     # The loss of the problem, on the same prompts one by one, is the oracle of both.
     weights = Split(PQ(W, V, jnp.array(0.3)), jax.tree.map(jnp.zeros_like, PQ(W, V)))
-    want_loss, want = eqx.filter_value_and_grad(task.loss)(weights, type(pool)(*batch))
+    want_loss, want = eqx.filter_value_and_grad(task.loss)(
+        weights, type(pool)(*map(jnp.asarray, batch))
+    )
     assert all((np.asarray(leaf) == 0).all() for leaf in jax.tree.leaves(want.noise))
     for given in (laid, pool):
         loss, found = of(weights.total, pool=given, chosen=jnp.asarray(chosen))
@@ -210,7 +213,9 @@ def test_signal_and_noise_add_up_to_the_weights() -> None:
     for k in range(50):
         grads, xi, eta = new(), new(), 0.3 / (k + 1)
         # Of what noise there is, that of the group counts.
-        moved, _ = rule.update(Split(grads, zero), (), weights, k, Split(new(), xi), groups)
+        moved, _ = rule.update(
+            Split(grads, zero), (), weights, jnp.int32(k), Split(new(), xi), groups
+        )
         weights = jax.tree.map(jnp.add, weights, moved)
         change = lambda u, g, x, eta=eta: u - eta * (g + 2 * x + 0.1 * u)
         whole = jax.tree.map(change, whole, grads, xi)

@@ -77,7 +77,7 @@ def test_a_sweep_over_traced_numbers_is_the_single_runs_and_compiles_once() -> N
 
 
 @pytest.mark.full(
-    "dynsim/two_stage/test_simulate.py::test_data_drawn_before_are_those_of_the_key",
+    "dynsim/two_stage/test_simulate.py::test_what_runs_of_a_key_share_can_be_drawn_before",
     "sweeps/runner/test_run.py::test_steps_as_an_axis_record_at_their_own_times",
 )
 @pytest.mark.usefixtures("tiny")
