@@ -24,7 +24,7 @@ from dynsim.yz import model as yz
 from dynsim.yz import sampling
 from sweeps import output
 from sweeps.benchmarks import bandwidth, maps
-from sweeps.benchmarks.timing import seconds
+from sweeps.benchmarks.timing import cold_and_warm, seconds
 from sweeps.runner import tiles
 from sweeps.runner.files import load
 from sweeps.runner.run import valid
@@ -140,10 +140,10 @@ def speed(small: bool) -> Iterator[tuple[str, Rows]]:
     """Runs per second by the size of a map, and what share of the devices that takes."""
     per_second = 0.0
     for side in SMALL_SIDES if small else SIDES:
-        run = lambda shift, side=side: sweeps.run(  # noqa: E731
-            Sweep(maps.plane(side, shift), TRAINING, record=("loss", "entropy"))
+        build = lambda shift, side=side: Sweep(  # noqa: E731
+            maps.plane(side, shift), TRAINING, record=("loss", "entropy")
         )
-        cold, warm = (seconds(functools.partial(run, shift)) for shift in (1.0, 1.1))
+        cold, warm = cold_and_warm(lambda shift: sweeps.run(build(shift)))  # noqa: B023
         per_second = side**2 / warm
         row = {"seconds": warm, "cold": cold, "runs_per_second": per_second}
         yield (

@@ -197,5 +197,4 @@ def plot_curves(found: Mapping[int, xr.Dataset], name: str, ax: Axes) -> Axes:
             how = {"ls": style, "color": drawing.colour(next(places))}
             how["label"] = f"layer {layer + 1} of {layers}"
             drawing.band(ax, one["time"], one, how)
-    ax.grid(alpha=0.25)
-    return ax
+    return drawing.finished(ax)

@@ -242,6 +242,5 @@ def plot_scores(found: Fates, ax: Axes) -> Axes:
         ax.plot(found.times, score.right, label=text_report.title(name), **style)
     base = next(score.base for score in found.scores.values() if score.spoken == 1)
     ax.plot(found.times, base, color="0.6", lw=1, label="the more frequent sign everywhere")
-    ax.set(xscale="log", ylim=(0, 1.03), xlabel="optimiser steps", ylabel="share of signs right")
-    ax.grid(alpha=0.25)
-    return ax
+    ax.set(xscale="log", ylim=(0, 1.03))
+    return drawing.finished(ax, xlabel="optimiser steps", ylabel="share of signs right")

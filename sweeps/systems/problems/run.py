@@ -24,6 +24,7 @@ from dynsim.training.run_checks import check_rule
 from sweeps.systems.base import Fields, Run, System, Times, steps_of
 from sweeps.systems.problems import parts
 from sweeps.systems.problems.engines import Like, engines_of
+from sweeps.systems.problems.labels import labels_of
 from sweeps.systems.problems.parts import Taken, Template, hints_of, taken
 from sweeps.systems.problems.rules import OPTIONS
 
@@ -109,7 +110,8 @@ class ProblemRun(Run[Fixed]):
         """The system of runs of this problem, which need not be registered."""
         cls = type(self.problem)
         name = f"{cls.__module__}:{cls.__qualname__}"
-        return System(name, ("problem",), type(self), engines_of(Like(self.problem)))
+        engines, labels = engines_of(Like(self.problem)), labels_of(self.problem)
+        return System(name, ("problem",), type(self), engines, labels)
 
     @staticmethod
     def stiffness(numbers: Mapping[str, Float[np.ndarray, " P"]]) -> Float[np.ndarray, " P"]:

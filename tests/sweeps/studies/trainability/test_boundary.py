@@ -174,7 +174,7 @@ def test_points_are_classified_once_and_only_near_the_boundary() -> None:
             # one of a sibling no further than twice that.
             radius = np.hypot(*(level.points / side - 0.5).T)
             assert (abs(radius - 0.37) <= 2 * np.sqrt(2) / side).all()
-    assert abs(box_dimension(levels, (2, 5)).value - 1) < 0.03
+    assert abs(box_dimension(levels, (2, 5)).slope - 1) < 0.03
 
 
 @pytest.mark.parametrize("D", [1.3, pytest.param(1.5, marks=pytest.mark.full)])
@@ -189,7 +189,7 @@ def test_the_dimension_of_a_weierstrass_graph(D: float) -> None:
         return y < 0.5 + 0.45 * (1 - a) * np.sum(terms, axis=0)
 
     levels = boundary(below, 16, 7)
-    assert D - 0.05 < box_dimension(levels, (3, 7)).value < D
+    assert D - 0.05 < box_dimension(levels, (3, 7)).slope < D
     # A connected boundary is found whole: as on the full grid of that level.
     side = 16 * 2**4
     lattice = np.stack(np.mgrid[: side + 1, : side + 1], axis=-1)
@@ -228,7 +228,7 @@ def test_where_everything_trains_there_is_no_boundary() -> None:
     assert level.level.trained.all()
     assert level.level.boundary.shape == (0, 2)
     assert (level.relative_loss < 1).all()
-    assert np.isnan(box_dimension([level.level], (1, 3)).value)
+    assert np.isnan(box_dimension([level.level], (1, 3)).slope)
 
 
 @pytest.mark.full(
