@@ -237,7 +237,7 @@ def observables(name: str) -> str:
         usual = (inspect.unwrap(train).__kwdefaults__ or {})["record"]
     else:
         options: Any = system.run
-        train, usual = dynsim.train, options.MADE.RECORD
+        train, usual = dynsim.train, options().problem.RECORD
     default = f"By default, `dynsim.{train.__name__}` records {_listed(usual)}."
     rows.insert(0, ["name", "quantity", "one per", "unit", "recorded by"])
     table = "\n".join(f"* - {row[0]}\n" + "".join(f"  - {c}\n" for c in row[1:]) for row in rows)

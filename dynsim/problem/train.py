@@ -112,7 +112,6 @@ def train(
             raise ValueError("steps = None: needs times, and takes neither data nor checkpoint")
     else:
         check_rule(rule, steps, resumable=bool(checkpoint))
-    if data is not None:
         _check_data(data, steps)
     if limit is not None:
         checks.real("limit", limit, open_minimum=True)
@@ -120,9 +119,7 @@ def train(
     if ETA_TIME in found.provided and set(rule.schedules) != {""}:
         raise ValueError(f"record = {ETA_TIME!r}: needs a rule with one rate for all weights")
     start = checked_start(checkpoint)
-    # Traced ones are not looked at.
-    last = 0 if times is None or checks.is_traced(times) else int(np.max(times, initial=0))
-    times = checked_times(times, last if steps is None else steps, found, start)
+    times = checked_times(times, steps, found, start)
     numbers, rest = split(problem)
     with precision(dtype, problem, rule, key, init, data, shared):
         trajectory = _run(
@@ -241,6 +238,7 @@ def _run(
     )
     observables = trajectory.observables
     if ETA_TIME in record.provided:
+        assert isinstance(rule, Rule)
         observables = {**observables, ETA_TIME: rule.eta_time(trajectory.times)}
     params, fixed = parts.apart(trajectory.params)
     return dataclasses.replace(

@@ -1,6 +1,7 @@
 """Names of earlier versions, kept for one version: they warn, and call what replaced them."""
 
 import dataclasses
+from collections.abc import Mapping
 from typing import Any
 
 import jax.numpy as jnp
@@ -40,7 +41,7 @@ def simulate_prompts(
     if init is not None:
         none = jnp.zeros_like(init.W)
         options["init"] = Split(PQ(none, none, jnp.zeros(()) if bias else None), init)
-    asked = (record,) if isinstance(record, str | dict) else tuple(record)
+    asked = [record] if isinstance(record, str | Mapping) else [*record]
     return train(
         task,
         optimizer,
@@ -48,6 +49,6 @@ def simulate_prompts(
         steps=None,
         times=stages.times() if times is None else times,
         batch=batch,
-        record=(*asked, ETA_TIME),
+        record=[*asked, ETA_TIME],
         **options,
     )
