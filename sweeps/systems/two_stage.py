@@ -16,7 +16,7 @@ from dynsim.two_stage.annealing import Annealing, Control, noisy_sgd
 from dynsim.two_stage.presets import PRESETS, Preset, starting_noise
 from dynsim.two_stage.task import Core, Prompts
 from odes.two_stage import LADDER
-from sweeps.systems.base import Fields, Labels, Run, Times
+from sweeps.systems.base import Fields, Labels, Run, Settings, Times
 from sweeps.systems.problems.options import problem_system
 from sweeps.systems.problems.parts import Taken, replaced
 from sweeps.systems.problems.run import Fixed, ProblemRun
@@ -214,11 +214,22 @@ SYSTEM = problem_system(
         },
     ),
 )
+NUMBERS = 2**15
+"""Bytes of an adaptive solver of a few numbers, and of what it observes by quadrature."""
+
+
+def _bytes(task: Prompts, settings: Settings[Any]) -> int:
+    del task, settings
+    return NUMBERS
+
+
 SYSTEM = SYSTEM._replace(
     # Runs go from record to record, and leave no checkpoint. Adaptive solves of a few numbers wait
     # for the stiffest of a batch.
     engines={
-        name: engine._replace(goes_on=False) if engine.trains else engine._replace(tile=32)
+        name: engine._replace(goes_on=False)
+        if engine.trains
+        else engine._replace(tile=32, bytes_per_run=_bytes)
         for name, engine in SYSTEM.engines.items()
     },
     compare="sweeps.studies.two_stage.compare:CompareTwoStage",

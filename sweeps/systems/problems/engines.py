@@ -65,7 +65,7 @@ def _training(like: Like, tile: int) -> Engine[Any]:
         _train,
         _assemble,
         table(like.problem),
-        _bytes,
+        functools.partial(_bytes, trains=True),
         tile=tile,
         prepare=_arrays,
         trains=True,
@@ -182,8 +182,8 @@ def _check(fixed: Any, problem: Problem, rule: Any, *, theory: Theory[Any, Any])
         raise ValueError(f"theory {theory.name!r} does not apply: {reason}")
 
 
-def _bytes(problem: Problem, settings: Settings[Any]) -> int:
-    """Copies of the weights, of a batch, and of what runs of a key share."""
+def _bytes(problem: Problem, settings: Settings[Any], trains: bool = False) -> int:
+    """Copies of the weights and of a batch; in training also of what runs of a key share."""
     fixed = settings.fixed
     given = _taken(problem)
     bare = _any_of(given.template, given.arrays)
@@ -194,7 +194,7 @@ def _bytes(problem: Problem, settings: Settings[Any]) -> int:
         if not math.isinf(fixed.batch):
             batch = problem.batches(key, fixed.steps, int(fixed.batch))(jax.numpy.int32(0))
         weights = [x for x in jax.tree.leaves((problem.init(key), batch)) if eqx.is_array(x)]
-        return weights, shared
+        return weights, shared if trains else ()
 
     weights, shared = (
         sum(math.prod(x.shape) for x in jax.tree.leaves(made))

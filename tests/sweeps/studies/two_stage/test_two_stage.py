@@ -63,7 +63,7 @@ def test_a_sweep_over_traced_numbers_is_the_single_runs_and_compiles_once() -> N
     assert len(tiles.PROGRAMS) == before + 1
     assert found["K2"].dims == ("eta_1", "r", "coupling", "seed", "record")
     np.testing.assert_allclose(found["time"][:, 0, 0, 0, -1], [12 + 25, 6 + 25])
-    point = TwoStage(eta_1=0.1, r=2.0, coupling=0.7)
+    point = TwoStage(eta_1=0.1, r=2.0, coupling=0.7, num_test=32)
     key = jax.random.fold_in(jax.random.key(0), 3)
     alone = train(
         point.problem, point.rule, key, steps=None, batch=8,
