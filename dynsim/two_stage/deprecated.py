@@ -41,7 +41,7 @@ def simulate_prompts(
     if init is not None:
         none = jnp.zeros_like(init.W)
         options["init"] = Split(PQ(none, none, jnp.zeros(()) if bias else None), init)
-    asked = [record] if isinstance(record, str | Mapping) else [*record]
+    asked: list[Any] = [record] if isinstance(record, str | Mapping) else [*record]
     return train(
         task,
         optimizer,
