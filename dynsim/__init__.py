@@ -7,9 +7,8 @@ theories and `sweeps` runs many of both and compares them.
 import importlib.metadata
 
 from dynsim import schedules
-from dynsim.classes.files import load_task, save_task
-from dynsim.classes.synthetic import overlapping, syn, syn_medium, syn_small
-from dynsim.classes.task import SequenceClasses, sequence_classes
+from dynsim.classes.files import save_task
+from dynsim.classes.task import SequenceClasses
 from dynsim.joma.model import Joint, Shape
 from dynsim.joma.simulate import initial_joma, simulate_joma
 from dynsim.linear_icl.deprecated import initial_regression, simulate_regression
@@ -34,8 +33,17 @@ from dynsim.two_stage.deprecated import simulate_prompts
 from dynsim.two_stage.model import PQ
 from dynsim.two_stage.presets import two_stage
 from dynsim.two_stage.task import Prompts, prompts
+from dynsim.yz.deprecated import initial_weights, simulate
+from dynsim.yz.layer import Layer, layer
 from dynsim.yz.model import YZ, Examples
-from dynsim.yz.simulate import initial_weights, simulate
+from dynsim.yz.tasks import (
+    load_task,
+    overlapping,
+    sequence_classes,
+    syn,
+    syn_medium,
+    syn_small,
+)
 
 __all__ = [
     "PQ",
@@ -47,6 +55,7 @@ __all__ = [
     "Examples",
     "Heads",
     "Joint",
+    "Layer",
     "Merged",
     "Network",
     "OptaxRule",
@@ -70,6 +79,7 @@ __all__ = [
     "initial_joma",
     "initial_regression",
     "initial_weights",
+    "layer",
     "load_task",
     "log_times",
     "momentum",

@@ -93,6 +93,7 @@ def flow(
     check_arguments(problem, rule, times, key, init, starts=reduction is None)
     if reduction is None and not problem.has("population_loss"):
         raise ValueError(f"{type(problem).__name__} has no method 'population_loss' to flow down")
+    problem.check_population()
     chosen = checked_flow(rule, kind)
     table = flow_table(problem)
     recording = table.resolve(usual(problem, table.functions) if record is None else record)
@@ -162,9 +163,15 @@ def _solve(
     def loss(params: PyTree, problem: Problem) -> Array:
         return problem.population_loss(parts.whole(params))
 
+    def gradient(numbers: Problem, params: PyTree) -> PyTree:
+        problem = eqx.combine(numbers, rest)
+        if problem.has("population_loss_and_gradient"):
+            return problem.population_loss_and_gradient(parts.whole(params))[1]
+        return jax.grad(loss)(params, problem)
+
     numbers, rest = eqx.partition(problem, eqx.is_array)
     solved, last = flow_of_rule(
-        lambda numbers, params: jax.grad(loss)(params, eqx.combine(numbers, rest)),
+        gradient,
         numbers,
         rule,
         check_groups(problem, rule, parts),

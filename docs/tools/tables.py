@@ -32,7 +32,6 @@ if TYPE_CHECKING:
 DOCS = Path(__file__).parents[1]
 FORMULAS = DOCS / "reference" / "observables.toml"
 TRAINING = {
-    "yz": dynsim.simulate,
     "qkv": dynsim.simulate_embedded,
     "transformer": dynsim.simulate_text,
     "joma": dynsim.simulate_joma,

@@ -22,7 +22,7 @@ from jaxtyping import Array, Float, PRNGKeyArray, Real
 from dynsim import checks
 from dynsim.classes.task import SequenceClasses
 from dynsim.precision import AnyArray, DType, Number
-from dynsim.yz.model import Examples
+from dynsim.yz.model import Examples, weights
 
 Attention = Literal["linear", "exp", "softmax"]
 Activation = Literal["linear", "relu", "tanh", "quadratic"]
@@ -120,7 +120,8 @@ def loss(
     temperature: Real[Number, ""],
 ) -> Float[Array, ""]:
     """The weighted mean of `losses`."""
-    return jnp.sum(examples.weight * losses(params, task, examples, shape, temperature))
+    found = losses(params, task, examples, shape, temperature)
+    return jnp.sum(weights(examples, found.dtype) * found)
 
 
 def invariant(

@@ -25,7 +25,7 @@ from dynsim.training.run_checks import checked_times
 from dynsim.trajectory import Times, Trajectory
 from dynsim.yz.checks import checked_rule
 from dynsim.yz.model import population
-from dynsim.yz.simulate import sampler
+from dynsim.yz.sampling import sampler
 
 ABSURD_LOSS = 1e6
 """A run counts as diverged while its batch loss exceeds this many nat, or is not finite."""
@@ -66,7 +66,7 @@ def simulate_joma(
             or a list of both.
         init: starting weights; random ones if None.
         dtype: "float32" or "float64".
-        checkpoint: as in `dynsim.simulate`.
+        checkpoint: as in `dynsim.train`.
 
     Returns:
         A `Trajectory` with times in optimiser steps and the final `Joint` weights; `batch_loss`

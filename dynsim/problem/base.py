@@ -37,6 +37,7 @@ class Problem(eqx.Module):
             somebody gives them, and a value that nothing reads is an error.
         NAME: a short name. Other packages register observables and theories under it.
         RECORD: names of what is recorded unless asked otherwise, where it is known.
+        REFUSED: names of what only some theories predict, with the reason that others give.
 
     The functions run inside compiled programs. `init` and `draw` always run with 32-bit numbers,
     so that theory, training in float32 and training in float64 start alike and see the same data.
@@ -59,6 +60,7 @@ class Problem(eqx.Module):
     CHOICES: ClassVar[Choices] = {}
     NAME: ClassVar[str] = ""
     RECORD: ClassVar[tuple[str, ...]] = ("loss",)
+    REFUSED: ClassVar[Mapping[str, str]] = {}
 
     def __check_init__(self) -> None:
         for each in self.choices:
@@ -109,17 +111,20 @@ class Problem(eqx.Module):
         replaces it, for instance by an exact reduction to fewer variables."""
         return ()
 
+    def check_population(self) -> None:
+        """Raise `ValueError` for settings at which `population_loss` means nothing."""
+
     # What follows can be replaced by something faster that has the same results.
 
-    def shared(self, key: PRNGKeyArray) -> PyTree:
+    def draw_shared(self, key: PRNGKeyArray) -> PyTree:
         """Arrays that a run draws from its key before it begins, such as a pool of examples, or
         fresh ones to measure on; by default None. They must not depend on what may be traced: runs
         of one key share them whatever their numbers."""
         del key
 
     def holding(self, shared: PyTree) -> "Problem":
-        """The problem with what `shared` returned, as `batches`, `loss_and_gradient` and `snapshot`
-        read it in a run; by default the problem itself."""
+        """The problem with what `draw_shared` returned, as `batches`, `loss_and_gradient` and
+        `snapshot` read it in a run; by default the problem itself."""
         del shared
         return self
 
@@ -140,6 +145,19 @@ class Problem(eqx.Module):
         """Standard normal numbers in the structure of the gradient `like`, for the noise of a rule
         in step k."""
         return normal_noise(key, k, like)
+
+    def population_loss_and_gradient(self, params: PyTree) -> tuple[Array, PyTree]:
+        """`population_loss` and its gradient by the floating-point arrays of `params`."""
+        return eqx.filter_value_and_grad(self.population_loss)(params)
+
+    def compact(self, params: PyTree, rule: Any) -> tuple[PyTree, Callable[[PyTree], PyTree]]:
+        """The weights of `init` in fewer numbers, and what makes the usual ones of them again.
+
+        For weights that training by `rule` keeps equal. `loss_and_gradient` has to take both forms,
+        and returns the gradient by one of the weights that a number stands for.
+        """
+        del rule
+        return params, lambda params: params
 
     def snapshot(self, params: PyTree) -> tuple[Any, ...]:
         """The arguments of observables: by default (problem, weights). It saves time where several

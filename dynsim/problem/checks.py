@@ -71,6 +71,8 @@ def check_parts(problem: Problem, finite: bool, given: bool) -> None:
         raise ValueError(f"{name}: has no method {missing[0]!r}, which a finite batch needs{also}")
     if not finite and not problem.has("population_loss"):
         raise ValueError(f"batch = inf: {name} has no method 'population_loss', which it needs")
+    if not finite:
+        problem.check_population()
 
 
 def check_single(field: str, tree: PyTree) -> None:
@@ -186,14 +188,15 @@ def table(problem: Problem) -> Table:
                 f"{type(problem).__name__}.observables: {name!r} is recorded of every problem; "
                 "choose another name"
             )
-    return Table(functions, (problem.NAME,) if problem.NAME else (), PROVIDED)
+    systems = (problem.NAME,) if problem.NAME else ()
+    return Table(functions, systems, PROVIDED, problem.REFUSED)
 
 
 def flow_table(problem: Problem) -> Table:
     """What a flow can record of a problem: all but what a training adds."""
     refused = dict.fromkeys(PROVIDED, "is of a batch; a flow has none")
     refused[ETA_TIME] = "is recorded by training; `rule.eta_time(times)` has it for any times"
-    return dataclasses.replace(table(problem), provided=(), refused=refused)
+    return dataclasses.replace(table(problem), provided=(), refused={**problem.REFUSED, **refused})
 
 
 def recorded(problem: Problem, record: Record | None) -> Recording:

@@ -73,8 +73,9 @@ def train(
             recorded by default where there is one.
         init: starting weights in place of those of `problem.init`.
         data: batches to train on in place of those of `problem.draw`: a pytree of arrays with a
-            leading axis of `steps`.
-        shared: what `problem.shared(key)` returned, which saves drawing it again.
+            leading axis of `steps`, or of one more, whose last batch is that of the loss at the
+            end. `drawn` makes those of a key, for runs that share it.
+        shared: what `problem.draw_shared(key)` returned, which saves drawing it again.
         dtype: "float32" or "float64" of weights, loss and data.
         limit: batch loss above which a run counts as diverged; by default a thousand times the
             size of the first one.
@@ -137,10 +138,17 @@ def train(
             batch=batch,
             record=found,
             legs=None if steps is None else legs_of(times, steps, start),
-            unasked=1 if on_cpu() else UNASKED,
+            cpu=on_cpu(),
             dtype=dtype,
         )
     return settle(trajectory)
+
+
+def drawn(problem: Problem, key: PRNGKeyArray, steps: int, batch: int) -> PyTree:
+    """The batches of a run with this key, as `train` takes them for its `data`, of steps + 1."""
+    with jax.enable_x64(False):
+        of_step = problem_in(problem, "float32").batches(keys.split(key)[1], steps, batch)
+        return jax.lax.map(of_step, jnp.arange(steps + 1, dtype=jnp.int32))
 
 
 def started(problem: Problem, key: PRNGKeyArray | None, init: PyTree, dtype: DType) -> Parts:
@@ -175,21 +183,27 @@ def _run(
     batch: int | float,
     record: Recording,
     legs: Legs | None,
-    unasked: int,
+    cpu: bool,
     dtype: DType,
 ) -> Trajectory:
+    # What is faster on a CPU than elsewhere asks `on_cpu` while it is traced.
     given = eqx.combine(numbers, rest)
     # Of no use where nothing is random.
     key = jax.random.key(0) if key is None else key
     key_init, key_data = keys.split(key)
     with jax.enable_x64(False):
         narrow = problem_in(given, "float32")
-        shared = narrow.shared(key) if shared is None else shared
+        shared = narrow.draw_shared(key) if shared is None else shared
         narrow = narrow.holding(shared)
     problem = problem_in(given, dtype).holding(narrowed(shared, dtype))
     parts = started(given, key, init, dtype)
     groups = check_groups(problem, rule, parts)
     finite = data is not None or not math.isinf(batch)
+    also = tuple(name for name in NORMS if name in record.provided)
+    params, written_out = parts.params, lambda params: params
+    # A norm is over all weights.
+    if finite and init is None and not also:
+        params, written_out = problem.compact(params, rule)
     if finite and data is None:
         check_draw(problem, key_data, int(batch))
         with jax.enable_x64(False):
@@ -212,24 +226,25 @@ def _run(
         drawn = of_step(k) if finite else None
         if finite and problem.has("loss_and_gradient"):
             return problem.loss_and_gradient(parts.whole(params), drawn)
+        if not finite and problem.has("population_loss_and_gradient"):
+            return problem.population_loss_and_gradient(parts.whole(params))
         return jax.value_and_grad(loss)(params, drawn)
 
     def observe(params: PyTree, seen: PyTree) -> tuple[dict[str, Array], PyTree]:
-        return measured(problem, record, parts.whole(params)), seen
+        return measured(problem, record, parts.whole(written_out(params))), seen
 
-    also = tuple(name for name in NORMS if name in record.provided)
     highest: Any = problem.absurd_loss() if limit is None else limit
     if highest is None:
-        highest = ABSURD_LOSS * jnp.abs(gradient(parts.params, jnp.int32(0))[0])
+        highest = ABSURD_LOSS * jnp.abs(gradient(params, jnp.int32(0))[0])
     trajectory = loop.train(
-        parts.params,
-        rule.init(parts.params),
+        params,
+        rule.init(params),
         loop.by_rule(gradient, rule, key_init, groups, also, problem.normal),
         observe,
         times,
         steps=steps,
         legs=legs,
-        unasked=unasked,
+        unasked=1 if cpu else UNASKED,
         limit=jnp.asarray(highest, dtype),
         dtype=dtype,
         relative=record.relative,
@@ -240,7 +255,7 @@ def _run(
     if ETA_TIME in record.provided:
         assert isinstance(rule, Rule)
         observables = {**observables, ETA_TIME: rule.eta_time(trajectory.times)}
-    params, fixed = parts.apart(trajectory.params)
+    params, fixed = parts.apart(written_out(trajectory.params))
     return dataclasses.replace(
         trajectory, observables=observables, params=params, fixed=Static.of(fixed)
     )
@@ -248,7 +263,7 @@ def _run(
 
 def _check_data(data: PyTree, steps: int) -> None:
     for path, leaf in jax.tree.leaves_with_path(data):
-        if np.ndim(leaf) == 0 or np.shape(leaf)[0] != steps:
+        if np.ndim(leaf) == 0 or np.shape(leaf)[0] not in (steps, steps + 1):
             name = "data" + jax.tree_util.keystr(path)
             raise ValueError(
                 f"{name}: must have a leading axis of steps = {steps}, has shape {np.shape(leaf)}"

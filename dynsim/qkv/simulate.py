@@ -1,6 +1,6 @@
 """Gradient descent on the ordinary parameters U, W_Q, W_K, W_V: one run, vmappable.
 
-The same problem, batches, statuses and observables as `dynsim.simulate`, for the layer of
+The same problem, batches, statuses and observables as `dynsim.train`, for the layer of
 `dynsim.qkv.model`.
 """
 
@@ -34,7 +34,7 @@ from dynsim.yz import finite_length, sampling
 from dynsim.yz import model as yz
 from dynsim.yz.checks import checked_arguments
 from dynsim.yz.observables import DEFAULT_RECORD
-from dynsim.yz.simulate import Sampler, sampler
+from dynsim.yz.sampling import Sampler, sampler
 
 
 class Trained(NamedTuple):

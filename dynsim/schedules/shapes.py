@@ -8,6 +8,9 @@ from dynsim import checks
 from dynsim.precision import AnyArray, Number
 from dynsim.schedules.schedule import Piece, Schedule, flat, line, positive
 
+NUMBERS = ("warmup", "steps", "end", "factor", "stable", "cooldown")
+"""Numbers of schedules besides their peaks, as settings name them."""
+
 
 class Fall(Schedule):
     """A rate that falls from its peak to the share `end` of it at step `steps`."""

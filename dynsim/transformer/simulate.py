@@ -65,7 +65,7 @@ def simulate_text(
             `TextSnapshot` by name, or a list of both.
         init: starting weights; drawn from the key if None.
         dtype: "float32" or "float64".
-        checkpoint: as in `dynsim.simulate`.
+        checkpoint: as in `dynsim.train`.
 
     Returns:
         A `Trajectory` with times in optimiser steps and the final `Transformer`. Besides `record`

@@ -183,7 +183,7 @@ class Prompts(Problem):
         """Those of `dynsim.two_stage.observables`."""
         return OBSERVABLES
 
-    def shared(self, key: PRNGKeyArray) -> Shared:
+    def draw_shared(self, key: PRNGKeyArray) -> Shared:
         """What the pool and the fresh prompts are made of."""
         _, pool, test, steps = jax.random.split(key, 4)
         return Shared(self.drawn(pool, self.pool), self.drawn(test, self.num_test), steps)
@@ -225,7 +225,7 @@ class Prompts(Problem):
 
     def snapshot(self, params: Split) -> tuple[PromptSnapshot]:
         """Outputs on the fresh prompts of the run."""
-        task = self if self.held is not None else self.holding(self.shared(jax.random.key(0)))
+        task = self if self.held is not None else self.holding(self.draw_shared(jax.random.key(0)))
         return (measure(params, task.held.test),)
 
     def absurd_loss(self) -> Real[Number, ""]:

@@ -18,10 +18,7 @@ from dynsim.training.run_checks import check_rule, checked_times
 from dynsim.trajectory import Times
 from dynsim.yz import finite_length
 from dynsim.yz import model as yz
-from dynsim.yz.batches import Batches
-
-MOST_TOKENS = 2**30
-"""Of a batch: each takes a uniform number of 4 bytes, and a comparison."""
+from dynsim.yz.sampling import MOST_TOKENS
 
 
 class Arguments(NamedTuple):
@@ -48,7 +45,7 @@ def checked_arguments(
     batch: int | float,
     times: Times | None,
     record: Record,
-    data: yz.Examples | Batches | None,
+    data: yz.Examples | None,
     table: Table,
     drawn: str | None,
     checkpoint: Checkpoint | bool,
@@ -110,29 +107,9 @@ def theory_rule(rule: Rule) -> Rule:
     return rule.of_groups("Y", "Z")
 
 
-def check_weights(weights: yz.YZ | None, task: SequenceClasses) -> None:
-    """Raise `ValueError` unless starting `weights`, if given, have the shapes of `task`."""
-    if weights is None:
-        return
-    want = {"Y": (task.M, task.M), "Z": (task.num_queries, task.M)}
-    for name, shape in want.items():
-        got = np.shape(getattr(weights, name))
-        if got != shape:
-            raise ValueError(f"init.{name}: must have shape {shape} for this task, got {got}")
-
-
-def check_data(data: yz.Examples | Batches | None, task: SequenceClasses, steps: int) -> None:
-    """Raise `ValueError` unless `data`, if given, hold `steps` batches of `task`, and one more if
-    they are drawn ones."""
+def check_data(data: yz.Examples | None, task: SequenceClasses, steps: int) -> None:
+    """Raise `ValueError` unless `data`, if given, hold `steps` batches of `task`."""
     if data is None:
-        return
-    if isinstance(data, Batches):
-        drawn, want = np.shape(data.counts), (steps + 1, task.support.shape[1])
-        if drawn[:2] != want or np.shape(data.classes) != (drawn[0], *drawn[2:]):
-            raise ValueError(
-                f"data.counts: must have shape (steps + 1, S, E) = {(*want, 'E')} and "
-                f"data.classes (steps + 1, E), got {drawn} and {np.shape(data.classes)}"
-            )
         return
     shape = np.shape(data.counts)
     if len(shape) != 3 or shape[0] != steps or shape[2] != task.M:

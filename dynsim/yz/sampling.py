@@ -6,6 +6,7 @@ trained on either. Counts avoid materialising (B, T) tokens.
 """
 
 import functools
+import math
 from collections.abc import Callable
 
 import jax
@@ -14,10 +15,13 @@ import numpy as np
 from jaxtyping import Array, Float, Int, PRNGKeyArray
 
 from dynsim.classes.task import SequenceClasses
-from dynsim.precision import AnyArray
-from dynsim.training import keys
-from dynsim.yz.batches import Batches, SupportExamples
+from dynsim.precision import AnyArray, DType
+from dynsim.yz.batches import SupportExamples
 from dynsim.yz.model import Examples
+
+MOST_TOKENS = 2**30
+"""Of a batch: each takes a uniform number of 4 bytes, and a comparison."""
+Sampler = Callable[[Int[Array, ""], PRNGKeyArray], Examples]
 
 
 @functools.partial(jax.jit, inline=True, static_argnames="batch")
@@ -73,21 +77,6 @@ def support_sampler(
     return draw
 
 
-@functools.partial(jax.jit, static_argnames=("steps", "batch", "length"))
-def draw_batches(
-    task: SequenceClasses, key: PRNGKeyArray, *, steps: int, batch: int, length: int
-) -> Batches:
-    """The `steps` + 1 batches that a run with this key sees, the last one for its last loss."""
-    draw = support_sampler(task, batch, length, "float32")
-    of_step = keys.of_steps(keys.split(key)[1], steps)
-
-    def one(k: Int[Array, ""]) -> Batches:
-        examples = draw(of_step(k))
-        return Batches(examples.classes, examples.counts.astype(np.min_scalar_type(length - 1)))
-
-    return jax.lax.map(one, jnp.arange(steps + 1, dtype=jnp.int32))
-
-
 def counts_sampler(
     task: SequenceClasses, batch: int, length: int, dtype: str, *, scatter: bool = True
 ) -> Callable[[PRNGKeyArray], Examples]:
@@ -119,6 +108,28 @@ def sample_classes_only(
     classes = sample_classes(task, key, batch)
     drawn = jnp.zeros(task.K, jnp.int32).at[classes].add(1)
     return Examples(jnp.arange(task.K), jnp.asarray(task.probs, dtype), drawn.astype(dtype) / batch)
+
+
+def sampler(
+    task: SequenceClasses,
+    data: Examples | None,
+    steps: int,
+    length: int | float,
+    batch: int | float,
+    dtype: DType,
+    *,
+    scatter: bool,
+) -> Sampler:
+    """The batch of a step, with counts over the whole vocabulary, as a function of the step and its
+    key; `scatter` as in `counts_sampler`."""
+    if data is not None:
+        cast = data.astype(dtype)
+        return lambda k, _: jax.tree.map(lambda x: x[jnp.minimum(k, steps - 1)], cast)
+    size = int(batch)
+    if math.isinf(length):
+        return lambda _, key: sample_classes_only(task, key, size, dtype)
+    draw = counts_sampler(task, size, int(length), dtype, scatter=scatter)
+    return lambda _, key: draw(key)
 
 
 def examples_from_tokens(

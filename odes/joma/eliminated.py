@@ -131,7 +131,7 @@ def _eliminated(
     examples, clock = population(task), Rescaled.of(optimizer)
     ratio = jnp.asarray(clock.eta_z) / jnp.asarray(clock.eta_y)
     attention = model.attended(init.Z, task, examples, shape.attention, temperature)
-    mean = jnp.asarray(examples.weight @ attention)
+    mean = jnp.asarray(task.prior) @ attention
     norm = lambda hidden: ratio * jnp.sum(jnp.asarray(hidden.V) ** 2, axis=0)[None]  # noqa: E731
     invariant = jnp.asarray(init.Z) ** 2 - norm(init.Y)
     keeps_sign = invariant > 0

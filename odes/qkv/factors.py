@@ -124,7 +124,7 @@ def solve(
         init: starting weights, for instance from `dynsim.qkv.simulate.initial_embedded`.
         frozen: names of weights that stay as they are, "U" among them.
         length, flow: as for `odes.yz.population.solve`.
-        record: as in `dynsim.simulate`.
+        record: as in `dynsim.train`.
         dtype: "float64" or "float32".
         tolerances: of the solver; by default `DEFAULT_TOLERANCES[dtype]`.
 

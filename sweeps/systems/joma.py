@@ -19,9 +19,9 @@ from odes.joma import eliminated, ladder
 from odes.theory import Theory
 from sweeps.systems.base import Engine, Labels, Settings, System, known
 from sweeps.systems.solving import integrate
-from sweeps.systems.yz.problem import TASKS, Given
 from sweeps.systems.yz.settings import Fixed as LayerFixed
 from sweeps.systems.yz.settings import LayerTraining
+from sweeps.systems.yz.tasks import TASKS, Given
 
 SCALES = ("scale", "temperature")
 
@@ -34,7 +34,7 @@ class Fixed(NamedTuple):
 
 
 @dataclasses.dataclass(frozen=True)
-class JoMA(LayerTraining[Fixed]):
+class JoMA(LayerTraining):
     """Training of an MLP layer with a node a class and of the attention below it.
 
     Attributes:
@@ -66,10 +66,11 @@ class JoMA(LayerTraining[Fixed]):
     scale: NotNegative = 0.01
     temperature: Positive = 1.0
 
-    def make_task(self) -> dynsim.SequenceClasses:
+    @functools.cached_property
+    def held(self) -> dynsim.SequenceClasses:
         """As of `LayerTraining`, and the paper's own."""
         if self.task != "joma":
-            return super().make_task()
+            return super().held
         self.choices[0].check(self)
         return fig2()
 
@@ -210,7 +211,7 @@ SYSTEM = System(
     tasks=(*TASKS, "joma"),
     run=JoMA,
     engines={
-        "simulation": Engine(
+        "simulation": Engine(  # pyright: ignore[reportArgumentType]
             _simulate, _assemble, TRAINED, _bytes, tile=32, trains=True, goes_on=True
         ),
         **{name: _rung(theory) for name, theory in ladder.THEORIES.items()},

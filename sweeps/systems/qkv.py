@@ -21,10 +21,9 @@ from odes.theory import Theory
 from sweeps.systems.base import Engine, Settings, System, known
 from sweeps.systems.solving import integrate
 from sweeps.systems.yz.labels import LABELS
-from sweeps.systems.yz.problem import TASKS
-from sweeps.systems.yz.rungs import check_finite
 from sweeps.systems.yz.settings import Fixed as YZFixed
-from sweeps.systems.yz.settings import LayerTraining
+from sweeps.systems.yz.settings import LayerTraining, check_finite
+from sweeps.systems.yz.tasks import TASKS
 
 SCALES = ("scale", "value_scale")
 SIZES = ("width", "heads")
@@ -45,7 +44,7 @@ class Fixed(NamedTuple):
 
 
 @dataclasses.dataclass(frozen=True)
-class QKVTraining(LayerTraining[Fixed]):
+class QKVTraining(LayerTraining):
     """Training of U, W_Q, W_K and W_V in place of Y and Z, on the same tasks.
 
     Attributes:
@@ -210,7 +209,7 @@ SYSTEM = System(
     tasks=tuple(TASKS),
     run=QKVTraining,
     engines={
-        "simulation": Engine(
+        "simulation": Engine(  # pyright: ignore[reportArgumentType]
             _simulate, _assemble, TRAINED, _bytes, _check, tile=8, trains=True, goes_on=True
         ),
         **{name: _rung(theory) for name, theory in ladder.THEORIES.items()},

@@ -16,15 +16,13 @@ from jaxtyping import PyTree
 
 from dynsim import Problem
 from dynsim.schedules.schedule import OfStep
+from dynsim.schedules.shapes import NUMBERS
 from dynsim.training.optax_rule import OptaxRule
-from sweeps.systems.problems import rules
 
 UNTOLD = (
     "cannot be told from others in a store; give the field a function of a module, or a value that "
     "has a text of its own"
 )
-SCHEDULED = tuple(name.removeprefix("eta_") for name in rules.SCHEDULED)
-"""Numbers of schedules besides their peaks."""
 
 
 class Template(NamedTuple):
@@ -125,7 +123,7 @@ def is_peak(name: str) -> bool:
     """Whether a number of this name is a learning rate: `eta`, or `eta.NAME` of a group, which is
     none of the numbers of a schedule."""
     first, _, rest = name.removeprefix("rule.").partition(".")
-    return first == "eta" and rest not in SCHEDULED and "." not in rest
+    return first == "eta" and rest not in NUMBERS and "." not in rest
 
 
 def digest(content: bytes) -> str:
