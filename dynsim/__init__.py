@@ -29,10 +29,10 @@ from dynsim.transformer.deprecated import simulate_text
 from dynsim.transformer.language import LanguageModel
 from dynsim.transformer.model import Transformer, TransformerSpec
 from dynsim.transformer.task import Text, text
+from dynsim.two_stage.annealing import Annealing, noisy_sgd
+from dynsim.two_stage.deprecated import simulate_prompts
 from dynsim.two_stage.model import PQ
-from dynsim.two_stage.noisy_sgd import NoisySGD, noisy_sgd
 from dynsim.two_stage.presets import two_stage
-from dynsim.two_stage.simulate import simulate_prompts
 from dynsim.two_stage.task import Prompts, prompts
 from dynsim.yz.deprecated import initial_weights, simulate
 from dynsim.yz.layer import Layer, layer
@@ -50,6 +50,7 @@ __all__ = [
     "PQ",
     "QKV",
     "YZ",
+    "Annealing",
     "Descent",
     "Embedded",
     "EmbeddedSpec",
@@ -61,7 +62,6 @@ __all__ = [
     "Layer",
     "Merged",
     "Network",
-    "NoisySGD",
     "OptaxRule",
     "Problem",
     "Prompts",

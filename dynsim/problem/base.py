@@ -13,6 +13,7 @@ from jaxtyping import Array, Float, PRNGKeyArray, PyTree, Real
 from dynsim import decoding
 from dynsim.precision import Number
 from dynsim.problem.choice import Choice
+from dynsim.training.keys import normal_noise
 
 Measured = Callable[..., Array]
 """An observable: a function of the problem and the weights, or of `Problem.snapshot`."""
@@ -122,15 +123,35 @@ class Problem(eqx.Module):
 
     # What follows can be replaced by something faster that has the same results.
 
-    def batches(self, key: PRNGKeyArray, steps: int, batch: int) -> Callable[[Array], PyTree]:
+    def draw_shared(self, key: PRNGKeyArray) -> PyTree:
+        """Arrays that a run draws from its key before it begins, such as a pool of examples, or
+        fresh ones to measure on; by default None. They must not depend on what may be traced: runs
+        of one key share them whatever their numbers."""
+        del key
+
+    def holding(self, shared: PyTree) -> "Problem":
+        """The problem with what `draw_shared` returned, as `batches`, `loss_and_gradient` and
+        `snapshot` read it in a run; by default the problem itself."""
+        del shared
+        return self
+
+    def batches(
+        self, key: PRNGKeyArray, steps: int | None, batch: int
+    ) -> Callable[[Array], PyTree]:
         """The batch of each step of a run, as a function of the step. What it needs before the
-        first step is computed once. By default step k draws with `fold_in(key, k)`."""
+        first step is computed once. By default step k draws with `fold_in(key, k)`. The number of
+        steps is None where it is traced."""
         del steps
         return lambda k: self.draw(jax.random.fold_in(key, k), batch)
 
     def loss_and_gradient(self, params: PyTree, data: PyTree) -> tuple[Array, PyTree]:
         """`loss` of a batch and its gradient by the floating-point arrays of `params`."""
         return eqx.filter_value_and_grad(self.loss)(params, data)
+
+    def normal(self, key: PRNGKeyArray, k: Array, like: PyTree) -> PyTree:
+        """Standard normal numbers in the structure of the gradient `like`, for the noise of a rule
+        in step k."""
+        return normal_noise(key, k, like)
 
     def population_loss_and_gradient(self, params: PyTree) -> tuple[Array, PyTree]:
         """`population_loss` and its gradient by the floating-point arrays of `params`."""

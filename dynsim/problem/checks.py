@@ -13,9 +13,18 @@ from jaxtyping import Array, PRNGKeyArray, PyTree
 from dynsim.precision import DType
 from dynsim.problem.base import Measured, Problem, narrowed
 from dynsim.training.optax_rule import AnyRule
-from dynsim.training.recording import BATCH_LOSS, NORMS, RELATIVE_LOSS, Record, Recording, Table
+from dynsim.training.recording import (
+    BATCH_LOSS,
+    ETA_TIME,
+    NORMS,
+    RELATIVE_LOSS,
+    Record,
+    Recording,
+    Table,
+)
+from dynsim.training.rule import by_group
 
-PROVIDED = (BATCH_LOSS, RELATIVE_LOSS, *NORMS)
+PROVIDED = (BATCH_LOSS, RELATIVE_LOSS, *NORMS, ETA_TIME)
 """What can be recorded of every problem."""
 
 
@@ -105,24 +114,31 @@ def check_init(problem: Problem, init: PyTree) -> None:
 
 
 def check_groups(problem: Problem, rule: AnyRule, parts: Parts) -> PyTree:
-    """The names of the groups of weights, where the rule has rates by group.
+    """The names of the groups of weights, where the rule has rates, decay or noise by group.
 
     Raises:
-        ValueError: for a group without a rate, a rate for no group, or names that do not fit the
+        ValueError: for a group without a rate, a number for no group, or names that do not fit the
             weights.
     """
+    some = {"decay": by_group(getattr(rule, "decay", None)), "noise": by_group(rule.noise)}
+    some = {field: set(numbers) - {""} for field, numbers in some.items()}
     rates = set(rule.schedules) - {""}
-    if not rates:
+    if not rates and not any(some.values()):
         return None
     where = f"{type(problem).__name__}.groups"
     groups = problem.groups(parts.whole(parts.params))
     names = set(jax.tree.leaves(groups))
     if not names or not all(isinstance(name, str) for name in names):
-        raise ValueError(f"eta: has rates for {_list(rates)}, but {where} names no groups")
-    if names - rates:
+        field = "eta" if rates else next(field for field in some if some[field])
+        given = _list(rates or some[field])
+        raise ValueError(f"{field}: has rates for {given}, but {where} names no groups")
+    if rates and names - rates:
         raise ValueError(f"eta: has no rate for the group {_list(names - rates)} of {where}")
-    if rates - names:
-        raise ValueError(f"eta: has a rate for {_list(rates - names)}, {where} has {_list(names)}")
+    for field, given in {"eta": rates, **some}.items():
+        if given - names:
+            raise ValueError(
+                f"{field}: has a rate for {_list(given - names)}, {where} has {_list(names)}"
+            )
     try:
         jax.tree.map(lambda name, part: None, groups, parts.params)
     except ValueError as error:
@@ -184,8 +200,9 @@ def table(problem: Problem) -> Table:
 
 
 def flow_table(problem: Problem) -> Table:
-    """What a flow can record of a problem: all but what is of a batch."""
+    """What a flow can record of a problem: all but what a training adds."""
     refused = dict.fromkeys(PROVIDED, "is of a batch; a flow has none")
+    refused[ETA_TIME] = "is recorded by training; `rule.eta_time(times)` has it for any times"
     return dataclasses.replace(table(problem), provided=(), refused={**problem.REFUSED, **refused})
 
 

@@ -26,9 +26,9 @@ from dynsim.problem.checks import (
 )
 from dynsim.training import keys, loop
 from dynsim.training.checkpoint import Checkpoint, checked_start
-from dynsim.training.course import Legs, legs_of
+from dynsim.training.course import UNASKED, Legs, legs_of
 from dynsim.training.optax_rule import AnyRule, OptaxRule
-from dynsim.training.recording import NORMS, Record, Recording
+from dynsim.training.recording import ETA_TIME, NORMS, Record, Recording
 from dynsim.training.rule import Rule
 from dynsim.training.run_checks import check_rule, checked_times
 from dynsim.trajectory import Static, Times, Trajectory
@@ -42,12 +42,13 @@ def train(
     rule: AnyRule,
     key: PRNGKeyArray | None = None,
     *,
-    steps: int,
+    steps: int | None,
     batch: int | float = 32,
     times: Times | None = None,
     record: Record | None = None,
     init: PyTree = None,
     data: PyTree = None,
+    shared: PyTree = None,
     dtype: DType = "float32",
     limit: Real[Number, ""] | None = None,
     checkpoint: Checkpoint | bool = False,
@@ -59,18 +60,22 @@ def train(
         rule: from `dynsim.sgd`, `adamw`, `from_optax` and so on; its numbers may be traced.
         key: for the starting weights, the batches, and the rule's noise. Step k draws with a key
             of its own, so that runs of one key see the same batches whatever their rates.
-        steps: number of optimiser steps, >= 1.
+        steps: number of optimiser steps, >= 1. None goes from record to record up to the last of
+            `times`, which may then be traced: runs of different lengths share a program. Such a run
+            cannot be resumed or differentiated backwards.
         batch: examples per step; `math.inf` descends `problem.population_loss`.
         times: (S,) whole steps at which to record, increasing, in [0, steps]; by default
             `log_times(steps)`.
         record: names of observables, functions of (problem, weights) by name, or a list of both.
             Every problem has "batch_loss", which is always recorded at finite batch,
-            "relative_loss", and "gradient_norm" and "update_norm" of the next step, over all
-            weights; "loss" is `population_loss`, recorded by default where there is one.
+            "relative_loss", "gradient_norm" and "update_norm" of the next step, over all weights,
+            and "eta_time", the sum of the learning rates so far; "loss" is `population_loss`,
+            recorded by default where there is one.
         init: starting weights in place of those of `problem.init`.
         data: batches to train on in place of those of `problem.draw`: a pytree of arrays with a
             leading axis of `steps`, or of one more, whose last batch is that of the loss at the
             end. `drawn` makes those of a key, for runs that share it.
+        shared: what `problem.draw_shared(key)` returned, which saves drawing it again.
         dtype: "float32" or "float64" of weights, loss and data.
         limit: batch loss above which a run counts as diverged; by default a thousand times the
             size of the first one.
@@ -95,7 +100,7 @@ def train(
     checks.kind("rule", rule, Rule, OptaxRule)
     check_single("rule", rule)
     check_init(problem, init)
-    steps = checks.steps("steps", steps)
+    steps = None if steps is None else checks.steps("steps", steps)
     batch = checks.count_or_inf("batch", batch, 1)
     finite = data is not None or not math.isinf(batch)
     check_parts(problem, finite, data is not None)
@@ -103,16 +108,21 @@ def train(
         checks.key("key", key)
     elif init is None or (finite and data is None) or rule.noise is not None:
         raise ValueError("key = None: starting weights, batches or noise are random and need one")
-    check_rule(rule, steps, resumable=bool(checkpoint))
-    if data is not None:
+    if steps is None:
+        if times is None or data is not None or checkpoint:
+            raise ValueError("steps = None: needs times, and takes neither data nor checkpoint")
+    else:
+        check_rule(rule, steps, resumable=bool(checkpoint))
         _check_data(data, steps)
     if limit is not None:
         checks.real("limit", limit, open_minimum=True)
     found = recorded(problem, record)
+    if ETA_TIME in found.provided and set(rule.schedules) != {""}:
+        raise ValueError(f"record = {ETA_TIME!r}: needs a rule with one rate for all weights")
     start = checked_start(checkpoint)
     times = checked_times(times, steps, found, start)
     numbers, rest = split(problem)
-    with precision(dtype, problem, rule, key, init, data):
+    with precision(dtype, problem, rule, key, init, data, shared):
         trajectory = _run(
             numbers,
             rest,
@@ -120,13 +130,14 @@ def train(
             key,
             narrowed(data, dtype),
             init,
+            shared,
             cast(times, np.int32),
             None if limit is None else cast(limit, dtype),
             start,
             steps=steps,
             batch=batch,
             record=found,
-            legs=legs_of(times, steps, start),
+            legs=None if steps is None else legs_of(times, steps, start),
             cpu=on_cpu(),
             dtype=dtype,
         )
@@ -163,11 +174,12 @@ def _run(
     key: PRNGKeyArray | None,
     data: PyTree,
     init: PyTree,
+    shared: PyTree,
     times: Int[Array, " S"],
     limit: Array | None,
     checkpoint: Checkpoint | None,
     *,
-    steps: int,
+    steps: int | None,
     batch: int | float,
     record: Recording,
     legs: Legs | None,
@@ -175,9 +187,15 @@ def _run(
     dtype: DType,
 ) -> Trajectory:
     # What is faster on a CPU than elsewhere asks `on_cpu` while it is traced.
-    del cpu
     given = eqx.combine(numbers, rest)
-    problem = problem_in(given, dtype)
+    # Of no use where nothing is random.
+    key = jax.random.key(0) if key is None else key
+    key_init, key_data = keys.split(key)
+    with jax.enable_x64(False):
+        narrow = problem_in(given, "float32")
+        shared = narrow.draw_shared(key) if shared is None else shared
+        narrow = narrow.holding(shared)
+    problem = problem_in(given, dtype).holding(narrowed(shared, dtype))
     parts = started(given, key, init, dtype)
     groups = check_groups(problem, rule, parts)
     finite = data is not None or not math.isinf(batch)
@@ -186,12 +204,10 @@ def _run(
     # A norm is over all weights.
     if finite and init is None and not also:
         params, written_out = problem.compact(params, rule)
-    # Of no use where nothing is random.
-    key_init, key_data = keys.split(jax.random.key(0) if key is None else key)
     if finite and data is None:
         check_draw(problem, key_data, int(batch))
         with jax.enable_x64(False):
-            batches = problem_in(given, "float32").batches(key_data, steps, int(batch))
+            batches = narrow.batches(key_data, steps, int(batch))
 
     def of_step(k: Array) -> PyTree:
         if data is not None:
@@ -225,11 +241,12 @@ def _run(
     trajectory = loop.train(
         params,
         rule.init(params),
-        loop.by_rule(gradient, rule, key_init, groups, also),
+        loop.by_rule(gradient, rule, key_init, groups, also, problem.normal),
         observe,
         times,
         steps=steps,
         legs=legs,
+        unasked=1 if cpu else UNASKED,
         limit=jnp.asarray(highest, dtype),
         dtype=dtype,
         relative=record.relative,
@@ -237,8 +254,14 @@ def _run(
         seen=problem.snapshot_after(parts.whole(parts.params), None)[1],
         checkpoint=checkpoint,
     )
+    observables = trajectory.observables
+    if ETA_TIME in record.provided:
+        assert isinstance(rule, Rule)
+        observables = {**observables, ETA_TIME: rule.eta_time(trajectory.times)}
     params, fixed = parts.apart(written_out(trajectory.params))
-    return dataclasses.replace(trajectory, params=params, fixed=Static.of(fixed))
+    return dataclasses.replace(
+        trajectory, observables=observables, params=params, fixed=Static.of(fixed)
+    )
 
 
 def _check_data(data: PyTree, steps: int) -> None:

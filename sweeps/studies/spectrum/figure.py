@@ -22,7 +22,7 @@ from sweeps.studies.spectrum.checkpoint import Checkpoint
 from sweeps.studies.two_stage import claims
 from sweeps.studies.two_stage.experiment import runs
 from sweeps.studies.two_stage.panels import BEST, P, Q
-from sweeps.systems.two_stage.settings import TwoStage
+from sweeps.systems.two_stage import TwoStage
 
 LARGEST = 12
 """Number of directions drawn one by one: what comes after is noise."""

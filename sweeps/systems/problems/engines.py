@@ -19,12 +19,14 @@ from odes import general
 from odes.solver.tolerances import DEFAULT_TOLERANCES
 from odes.theory import Theory
 from sweeps.systems.base import Engine, Settings, known
-from sweeps.systems.problems.parts import Taken, hints_of, taken
+from sweeps.systems.problems.parts import Taken, Template, hints_of, taken
 
 BYTES = 2**14
 """Of a run besides copies of its weights and its batch."""
 COPIES = 8
 """Of the weights that a step, or a solver, holds at once, about."""
+SHARED_COPIES = 3
+"""Of what runs of a key share: as it is drawn, with the numbers of a run, and in another order."""
 
 
 class Like:
@@ -67,17 +69,19 @@ def descent(like: Like, tile: int, at: Callable[[Any], Problem] = lambda p: p) -
 
 
 def _training(like: Like, tile: int) -> Engine[Any]:
-    shared = not _taken(like.problem).numbers
+    draw = None if _taken(like.problem).numbers else _batches
+    if like.problem.has("draw_shared"):
+        draw = _shared
     return Engine(
         _train,
         _assemble,
         table(like.problem),
-        _bytes,
+        functools.partial(_bytes, trains=True),
         _check_training,
         tile=tile,
         prepare=_arrays,
         trains=True,
-        draw=_draw if shared else None,
+        draw=draw,
         goes_on=True,
         title="training",
     )
@@ -87,7 +91,7 @@ DRAWN_AT_MOST = 2**24
 """Bytes of the batches of one seed that are worth keeping."""
 
 
-def _draw(settings: Settings[Any], arrays: tuple[Array, ...], key: PRNGKeyArray) -> Any:
+def _batches(settings: Settings[Any], arrays: tuple[Array, ...], key: PRNGKeyArray) -> Any:
     """The batches of a seed, which do not depend on the numbers of a rule: on a CPU, where a tile
     is few runs that would each time draw them anew."""
     fixed = settings.fixed
@@ -96,7 +100,7 @@ def _draw(settings: Settings[Any], arrays: tuple[Array, ...], key: PRNGKeyArray)
     problem = fixed.problem.filled({}, arrays)
     draw = functools.partial(drawn, problem, key, fixed.steps, int(fixed.batch))
     needed = sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(jax.eval_shape(draw)))
-    return draw() if needed <= DRAWN_AT_MOST else None
+    return {"data": draw()} if needed <= DRAWN_AT_MOST else None
 
 
 def _check_training(fixed: Any, problem: Problem, rule: Any) -> None:
@@ -145,19 +149,38 @@ def _assemble(
     return fixed.problem.filled(numbers, arrays), fixed.rule.filled(numbers, ())
 
 
+def _shared(settings: Settings[Any], arrays: tuple[Array, ...], key: PRNGKeyArray) -> Any:
+    """What the runs of a seed share, whatever their numbers."""
+    with jax.enable_x64(False):
+        return {"shared": _any_of(settings.fixed.problem, arrays).draw_shared(key)}
+
+
+def _any_of(template: Template, arrays: tuple[Array, ...]) -> Problem:
+    """A problem of a template, of which the numbers do not matter."""
+    names = (leaf for leaf in template.leaves if isinstance(leaf, str))
+    return template.filled(dict.fromkeys(names, 1.0), arrays)
+
+
+def _times(settings: Settings[Any], rule: Any) -> Any:
+    """When to record; the rule may decide it."""
+    if isinstance(settings.times, int) and settings.fixed.spread is not None:
+        return jax.numpy.asarray(settings.fixed.spread(rule, settings.times))
+    return np.asarray(known(settings.times))
+
+
 def _train(
-    settings: Settings[Any], problem: Problem, rule: Any, key: PRNGKeyArray, data: Any = None
+    settings: Settings[Any], problem: Problem, rule: Any, key: PRNGKeyArray, drawn: Any = None
 ) -> Trajectory:
-    fixed = settings.fixed
+    fixed, times = settings.fixed, _times(settings, rule)
     return train(
         problem,
         rule,
         key,
         steps=fixed.steps,
         batch=fixed.batch,
-        times=np.asarray(known(settings.times)),
+        times=times if isinstance(times, np.ndarray) else jax.numpy.rint(times),
         record=settings.record,
-        data=data,
+        **(drawn or {}),
         dtype=settings.dtype,
         checkpoint=settings.checkpoint,
     )
@@ -194,10 +217,8 @@ def _solve(
         rtol = usual.rtol if settings.rtol is None else settings.rtol
         # The absolute tolerance keeps its share.
         options["tolerances"] = usual._replace(rtol=rtol, atol=rtol * (usual.atol / usual.rtol))
-    times = np.asarray(known(settings.times), settings.dtype)
-    return theory.solve(
-        problem, rule, times, record=settings.record, dtype=settings.dtype, **options
-    )
+    options |= {"record": settings.record, "dtype": settings.dtype}
+    return theory.solve(problem, rule, _times(settings, rule), **options)
 
 
 def _check(fixed: Any, problem: Problem, rule: Any, *, theory: Theory[Any, Any]) -> None:
@@ -206,17 +227,22 @@ def _check(fixed: Any, problem: Problem, rule: Any, *, theory: Theory[Any, Any])
         raise ValueError(f"theory {theory.name!r} does not apply: {reason}")
 
 
-def _bytes(problem: Problem, settings: Settings[Any]) -> int:
-    """Copies of the weights and of a batch."""
+def _bytes(problem: Problem, settings: Settings[Any], trains: bool = False) -> int:
+    """Copies of the weights and of a batch; in training also of what runs of a key share."""
     fixed = settings.fixed
     given = _taken(problem)
-    problem = given.template.filled(dict.fromkeys(given.numbers, 1.0), given.arrays)
+    bare = _any_of(given.template, given.arrays)
 
-    def held(key: PRNGKeyArray) -> list[Array]:
-        batch = ()
+    def held(key: PRNGKeyArray) -> tuple[list[Array], Any]:
+        shared = bare.draw_shared(key)
+        problem, batch = bare.holding(shared), ()
         if not math.isinf(fixed.batch):
             batch = problem.batches(key, fixed.steps, int(fixed.batch))(jax.numpy.int32(0))
-        return [x for x in jax.tree.leaves((problem.init(key), batch)) if eqx.is_array(x)]
+        weights = [x for x in jax.tree.leaves((problem.init(key), batch)) if eqx.is_array(x)]
+        return weights, shared if trains else ()
 
-    made = jax.eval_shape(held, jax.random.key(0))
-    return COPIES * settings.width * sum(math.prod(x.shape) for x in made) + BYTES
+    weights, shared = (
+        sum(math.prod(x.shape) for x in jax.tree.leaves(made))
+        for made in jax.eval_shape(held, jax.random.key(0))
+    )
+    return settings.width * (COPIES * weights + SHARED_COPIES * shared) + BYTES

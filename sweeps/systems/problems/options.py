@@ -7,7 +7,6 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any, ClassVar, Literal, get_type_hints
 
 import jax
-import numpy as np
 
 from dynsim import Problem
 from dynsim.decoding import CountOrInf, Steps
@@ -17,7 +16,7 @@ from odes.theory import Theory
 from sweeps.systems.base import Engine, Fields, Labels, System, field_names
 from sweeps.systems.problems import rules
 from sweeps.systems.problems.engines import Like, descent, engines_of, of_theory
-from sweeps.systems.problems.parts import contents, hints_of, plain, taken
+from sweeps.systems.problems.parts import contents, hints_of, plain, replaced
 from sweeps.systems.problems.run import ProblemRun
 from sweeps.systems.settings import attributes
 
@@ -64,14 +63,7 @@ class Options(rules.ReadsRule, ProblemRun):
         """The problem of the settings that are its fields."""
         self.check_read()
         given = {field: getattr(self, name) for name, field in self.FIELDS.items()}
-        arrays = {name: value for name, value in given.items() if np.ndim(value)}
-        firsts = {name: np.ravel(value)[0].item() for name, value in arrays.items()}
-        made = dataclasses.replace(self.usual, **{**given, **firsts})
-        if not arrays:
-            return made
-        # Fields are numbers; those of many runs at once are put in afterwards.
-        apart = taken(made, hints_of(made))
-        return apart.template.filled({**apart.numbers, **arrays}, apart.arrays)
+        return replaced(self.usual, given)
 
     @property
     def rule(self) -> Any:
@@ -212,6 +204,7 @@ def problem_system(
     labels: Labels = Labels(),  # noqa: B008  (immutable)
     tile: int = 16,
     descends: Callable[[Any], Problem] | None = None,
+    run: type[ProblemRun] | None = None,
     **defaults: Any,
 ) -> System[Any]:
     """The system of a problem by its name: settings made from its class, and its engines.
@@ -226,6 +219,7 @@ def problem_system(
         labels: names and units.
         tile: runs in a batch on a CPU.
         descends: the problem whose population loss descent is on, from the problem.
+        run: its settings, where they are not made from its class.
         **defaults: of settings that have others than usual.
     """
     like = Like(problem)
@@ -238,6 +232,6 @@ def problem_system(
         known = {"init", "key", *hints_of(problem)}
         return {n: of_theory(t, like) for n, t in found.items() if set(t.needs) <= known}
 
-    run = options_of(problem, name, task, options, names, **defaults)
+    run = run or options_of(problem, name, task, options, names, **defaults)
     tasks = (task,) if task else tuple(options.TASKS) or (name,)
     return System(name, tasks, run, engines, labels, more=more)

@@ -78,6 +78,18 @@ def taken(tree: PyTree, hints: Mapping[str, Any] | None, clashing: tuple[str, ..
     return Taken(Template(structure, tuple(kept)), numbers, tuple(arrays))
 
 
+def replaced(problem: Problem, settings: Mapping[str, Any]) -> Problem:
+    """The problem with other settings, of which numbers may be arrays: those of many runs."""
+    arrays = {name: value for name, value in settings.items() if np.ndim(value)}
+    firsts = {name: np.ravel(value)[0].item() for name, value in arrays.items()}
+    made = dataclasses.replace(problem, **{**settings, **firsts})
+    if not arrays:
+        return made
+    # Fields are numbers; those of many runs at once are put in afterwards.
+    apart = taken(made, hints_of(made))
+    return apart.template.filled({**apart.numbers, **arrays}, apart.arrays)
+
+
 def hints_of(problem: Problem | type[Problem]) -> dict[str, Any]:
     """Annotations of the fields of a problem, by name."""
     cls = problem if isinstance(problem, type) else type(problem)

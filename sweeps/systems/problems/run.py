@@ -6,7 +6,7 @@ of a group of weights; and what else the rule reads. All of them are traced.
 """
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -20,12 +20,20 @@ from sweeps.systems.problems.parts import Taken, Template, hints_of, taken
 
 
 class Fixed(NamedTuple):
-    """What runs of one program share besides their arrays."""
+    """What runs of one program share besides their arrays.
+
+    Attributes:
+        problem, rule: without their numbers.
+        steps: of a run; None where they follow from the numbers of the rule.
+        batch: examples per step.
+        spread: then, (rule, number) -> so many steps at which to record, the last one at the end.
+    """
 
     problem: Template
     rule: Template
-    steps: int
+    steps: int | None
     batch: int | float
+    spread: Callable[[Any, int], Any] | None = None
 
 
 class ProblemRun(Run[Fixed]):

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import dynsim
-from dynsim.two_stage.noisy_sgd import noisy_sgd
+from dynsim.two_stage.annealing import noisy_sgd
 from sweeps.runner.spec import Sweep
 from sweeps.systems import registry
 
@@ -39,7 +39,7 @@ CASES = {
     "two_stage": Case(
         {},
         {"r": 2.0, "s1": 0.7, "coupling": 0.4, "eta_1": 0.1, "decay": 0.2, "tau": 0.3},
-        dynsim.prompts(32, 129, gamma0=1.0, s1=0.7, s2=1.0, r=2.0, coupling=0.4),
+        dynsim.prompts(32, 129, gamma0=1.0, s1=0.7, s2=1.0, r=2.0, coupling=0.4, tau_0=0.3),
         noisy_sgd(0.1, 0.01, 0.2, 0.3, stage_2=3.0),
     ),
     "linear_icl": Case(
