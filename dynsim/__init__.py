@@ -7,9 +7,8 @@ theories and `sweeps` runs many of both and compares them.
 import importlib.metadata
 
 from dynsim import schedules
-from dynsim.classes.files import load_task, save_task
-from dynsim.classes.synthetic import overlapping, syn, syn_medium, syn_small
-from dynsim.classes.task import SequenceClasses, sequence_classes
+from dynsim.classes.files import save_task
+from dynsim.classes.task import SequenceClasses
 from dynsim.joma.deprecated import Shape, initial_joma, simulate_joma
 from dynsim.joma.model import Joint, JoMA
 from dynsim.linear_icl.deprecated import initial_regression, simulate_regression
@@ -35,8 +34,17 @@ from dynsim.two_stage.noisy_sgd import NoisySGD, noisy_sgd
 from dynsim.two_stage.presets import two_stage
 from dynsim.two_stage.simulate import simulate_prompts
 from dynsim.two_stage.task import Prompts, prompts
+from dynsim.yz.deprecated import initial_weights, simulate
+from dynsim.yz.layer import Layer, layer
 from dynsim.yz.model import YZ, Examples
-from dynsim.yz.simulate import initial_weights, simulate
+from dynsim.yz.tasks import (
+    load_task,
+    overlapping,
+    sequence_classes,
+    syn,
+    syn_medium,
+    syn_small,
+)
 
 __all__ = [
     "PQ",
@@ -50,6 +58,7 @@ __all__ = [
     "JoMA",
     "Joint",
     "LanguageModel",
+    "Layer",
     "Merged",
     "Network",
     "NoisySGD",
@@ -74,6 +83,7 @@ __all__ = [
     "initial_joma",
     "initial_regression",
     "initial_weights",
+    "layer",
     "load_task",
     "log_times",
     "momentum",

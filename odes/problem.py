@@ -94,6 +94,7 @@ def flow(
     check_arguments(problem, rule, times, key, init, starts=reduction is None)
     if reduction is None and not problem.has("population_loss"):
         raise ValueError(f"{type(problem).__name__} has no method 'population_loss' to flow down")
+    problem.check_population()
     chosen = checked_flow(rule, kind)
     recording = recorded_of_flow(problem, record)
     lacking = {"loss"} & dict(recording.functions).keys() - problem.observables().keys()
@@ -208,9 +209,15 @@ def _solve(
     def loss(params: PyTree, problem: Problem) -> Array:
         return problem.population_loss(parts.whole(params))
 
+    def gradient(numbers: Problem, params: PyTree) -> PyTree:
+        problem = eqx.combine(numbers, rest)
+        if problem.has("population_loss_and_gradient"):
+            return problem.population_loss_and_gradient(parts.whole(params))[1]
+        return jax.grad(loss)(params, problem)
+
     numbers, rest = eqx.partition(problem, eqx.is_array)
     solved, last = flow_of_rule(
-        lambda numbers, params: jax.grad(loss)(params, eqx.combine(numbers, rest)),
+        gradient,
         numbers,
         rule,
         check_groups(problem, rule, parts),

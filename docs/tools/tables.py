@@ -32,7 +32,6 @@ if TYPE_CHECKING:
 DOCS = Path(__file__).parents[1]
 FORMULAS = DOCS / "reference" / "observables.toml"
 TRAINING = {
-    "yz": dynsim.simulate,
     "two_stage": dynsim.simulate_prompts,
 }
 """The function that trains a system in Python; `dynsim.train` for every `dynsim.Problem`."""

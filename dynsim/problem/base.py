@@ -132,6 +132,19 @@ class Problem(eqx.Module):
         """`loss` of a batch and its gradient by the floating-point arrays of `params`."""
         return eqx.filter_value_and_grad(self.loss)(params, data)
 
+    def population_loss_and_gradient(self, params: PyTree) -> tuple[Array, PyTree]:
+        """`population_loss` and its gradient by the floating-point arrays of `params`."""
+        return eqx.filter_value_and_grad(self.population_loss)(params)
+
+    def compact(self, params: PyTree, rule: Any) -> tuple[PyTree, Callable[[PyTree], PyTree]]:
+        """The weights of `init` in fewer numbers, and what makes the usual ones of them again.
+
+        For weights that training by `rule` keeps equal. `loss_and_gradient` has to take both forms,
+        and returns the gradient by one of the weights that a number stands for.
+        """
+        del rule
+        return params, lambda params: params
+
     def snapshot(self, params: PyTree) -> tuple[Any, ...]:
         """The arguments of observables: by default (problem, weights). It saves time where several
         observables start from the same intermediate result."""

@@ -11,7 +11,7 @@ import numpy as np
 from jaxtyping import Array, Int, PRNGKeyArray, PyTree, Real
 
 from dynsim import checks
-from dynsim.precision import DType, Number, cast, precision, settle
+from dynsim.precision import DType, Number, cast, on_cpu, precision, settle
 from dynsim.problem.base import Problem, ProblemT, narrowed, split
 from dynsim.problem.checks import (
     Parts,
@@ -69,7 +69,8 @@ def train(
             weights; "loss" is `population_loss`, recorded by default where there is one.
         init: starting weights in place of those of `problem.init`.
         data: batches to train on in place of those of `problem.draw`: a pytree of arrays with a
-            leading axis of `steps`.
+            leading axis of `steps`, or of one more, whose last batch is that of the loss at the
+            end. `drawn` makes those of a key, for runs that share it.
         dtype: "float32" or "float64" of weights, loss and data.
         limit: batch loss above which a run counts as diverged; by default a thousand times the
             size of the first one.
@@ -126,9 +127,17 @@ def train(
             batch=batch,
             record=found,
             legs=legs_of(times, steps, start),
+            cpu=on_cpu(),
             dtype=dtype,
         )
     return settle(trajectory)
+
+
+def drawn(problem: Problem, key: PRNGKeyArray, steps: int, batch: int) -> PyTree:
+    """The batches of a run with this key, as `train` takes them for its `data`, of steps + 1."""
+    with jax.enable_x64(False):
+        of_step = problem_in(problem, "float32").batches(keys.split(key)[1], steps, batch)
+        return jax.lax.map(of_step, jnp.arange(steps + 1, dtype=jnp.int32))
 
 
 def started(problem: Problem, key: PRNGKeyArray | None, init: PyTree, dtype: DType) -> Parts:
@@ -162,13 +171,21 @@ def _run(
     batch: int | float,
     record: Recording,
     legs: Legs | None,
+    cpu: bool,
     dtype: DType,
 ) -> Trajectory:
+    # What is faster on a CPU than elsewhere asks `on_cpu` while it is traced.
+    del cpu
     given = eqx.combine(numbers, rest)
     problem = problem_in(given, dtype)
     parts = started(given, key, init, dtype)
     groups = check_groups(problem, rule, parts)
     finite = data is not None or not math.isinf(batch)
+    also = tuple(name for name in NORMS if name in record.provided)
+    params, written_out = parts.params, lambda params: params
+    # A norm is over all weights.
+    if finite and init is None and not also:
+        params, written_out = problem.compact(params, rule)
     # Of no use where nothing is random.
     key_init, key_data = keys.split(jax.random.key(0) if key is None else key)
     if finite and data is None:
@@ -178,7 +195,7 @@ def _run(
 
     def of_step(k: Array) -> PyTree:
         if data is not None:
-            return jax.tree.map(lambda leaf: leaf[jnp.minimum(k, steps - 1)], data)
+            return jax.tree.map(lambda leaf: leaf[jnp.minimum(k, len(leaf) - 1)], data)
         with jax.enable_x64(False):
             drawn = batches(k)
         return narrowed(drawn, dtype)
@@ -193,20 +210,21 @@ def _run(
         drawn = of_step(k) if finite else None
         if finite and problem.has("loss_and_gradient"):
             return problem.loss_and_gradient(parts.whole(params), drawn)
+        if not finite and problem.has("population_loss_and_gradient"):
+            return problem.population_loss_and_gradient(parts.whole(params))
         return jax.value_and_grad(loss)(params, drawn)
 
     def observe(params: PyTree, seen: PyTree) -> tuple[dict[str, Array], PyTree]:
-        model = parts.whole(params)
+        model = parts.whole(written_out(params))
         snapshot, seen = problem.snapshot_after(model, seen)
         return measured(problem, record, model, snapshot), seen
 
-    also = tuple(name for name in NORMS if name in record.provided)
     highest: Any = problem.absurd_loss() if limit is None else limit
     if highest is None:
-        highest = ABSURD_LOSS * jnp.abs(gradient(parts.params, jnp.int32(0))[0])
+        highest = ABSURD_LOSS * jnp.abs(gradient(params, jnp.int32(0))[0])
     trajectory = loop.train(
-        parts.params,
-        rule.init(parts.params),
+        params,
+        rule.init(params),
         loop.by_rule(gradient, rule, key_init, groups, also),
         observe,
         times,
@@ -219,13 +237,13 @@ def _run(
         seen=problem.snapshot_after(parts.whole(parts.params), None)[1],
         checkpoint=checkpoint,
     )
-    params, fixed = parts.apart(trajectory.params)
+    params, fixed = parts.apart(written_out(trajectory.params))
     return dataclasses.replace(trajectory, params=params, fixed=Static.of(fixed))
 
 
 def _check_data(data: PyTree, steps: int) -> None:
     for path, leaf in jax.tree.leaves_with_path(data):
-        if np.ndim(leaf) == 0 or np.shape(leaf)[0] != steps:
+        if np.ndim(leaf) == 0 or np.shape(leaf)[0] not in (steps, steps + 1):
             name = "data" + jax.tree_util.keystr(path)
             raise ValueError(
                 f"{name}: must have a leading axis of steps = {steps}, has shape {np.shape(leaf)}"

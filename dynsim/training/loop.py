@@ -135,7 +135,7 @@ def train(
     Returns:
         A `Trajectory` whose observables have the shape (S, ..., *B), with `batch_loss` among them
         unless steps have no loss: that of the batch of the *next* step. Status and first bad step
-        have shape *B and are those that `dynsim.simulate` documents.
+        have shape *B and are those that `dynsim.train` documents.
     """
     if relative and limit is None:
         raise ValueError("relative = True: needs steps with a loss")

@@ -22,8 +22,21 @@ from dynsim.precision import AnyArray, on_cpu
 from dynsim.problem.base import Problem
 from dynsim.training import keys
 from dynsim.training.rule import of_layer
-from dynsim.yz.batches import Batches, SupportExamples
+from dynsim.yz.batches import SupportExamples
 from dynsim.yz.model import Examples
+
+MOST_TOKENS = 2**30
+"""Of a batch: each takes a uniform number of 4 bytes, and a comparison."""
+
+
+def check_tokens(batch: int, length: int | float) -> None:
+    """Raise `ValueError` for batches of more tokens than fit."""
+    tokens = batch * length
+    if MOST_TOKENS < tokens < math.inf:
+        raise ValueError(
+            f"batch = {batch}, length = {length}: a step would draw {tokens} tokens, at most "
+            f"{MOST_TOKENS} are possible; batch = inf and length = inf are their limits"
+        )
 
 
 @functools.partial(jax.jit, inline=True, static_argnames="batch")
@@ -79,21 +92,6 @@ def support_sampler(
     return draw
 
 
-@functools.partial(jax.jit, static_argnames=("steps", "batch", "length"))
-def draw_batches(
-    task: SequenceClasses, key: PRNGKeyArray, *, steps: int, batch: int, length: int
-) -> Batches:
-    """The `steps` + 1 batches that a run with this key sees, the last one for its last loss."""
-    draw = support_sampler(task, batch, length, "float32")
-    of_step = keys.of_steps(keys.split(key)[1], steps)
-
-    def one(k: Int[Array, ""]) -> Batches:
-        examples = draw(of_step(k))
-        return Batches(examples.classes, examples.counts.astype(np.min_scalar_type(length - 1)))
-
-    return jax.lax.map(one, jnp.arange(steps + 1, dtype=jnp.int32))
-
-
 def counts_sampler(
     task: SequenceClasses, batch: int, length: int, dtype: str, *, scatter: bool = True
 ) -> Callable[[PRNGKeyArray], Examples]:
@@ -114,17 +112,6 @@ def counts_sampler(
         return Examples(classes, counts, jnp.full(batch, 1 / batch, dtype))
 
     return draw
-
-
-@functools.partial(jax.jit, inline=True, static_argnames=("batch", "dtype"))
-def sample_classes_only(
-    task: SequenceClasses, key: PRNGKeyArray, batch: int, dtype: str = "float32"
-) -> Examples:
-    """A batch with T infinite: each class's population once, weighted by its share of `batch`
-    draws from the prior."""
-    classes = sample_classes(task, key, batch)
-    drawn = jnp.zeros(task.K, jnp.int32).at[classes].add(1)
-    return Examples(jnp.arange(task.K), jnp.asarray(task.probs, dtype), drawn.astype(dtype) / batch)
 
 
 def examples_from_tokens(
@@ -248,5 +235,6 @@ class OnClasses(Problem):
         return of_layer(params)
 
     def _sampler(self, batch: int) -> Callable[[PRNGKeyArray], Examples]:
+        check_tokens(batch, self.length)
         size = batch, int(self.length), "float32"
         return counts_sampler(self.classes, *size, scatter=on_cpu())

@@ -30,7 +30,9 @@ from sweeps.runner.files import load
 from sweeps.runner.run import valid
 from sweeps.runner.spec import Sweep
 from sweeps.studies.paper.published import published
-from sweeps.systems.yz.settings import Training
+from sweeps.systems import registry
+
+Training: Any = registry.system("yz").run
 
 TRAINING = Training(steps=100)
 """Syn-Small, T = 128, batch 128."""
@@ -71,7 +73,7 @@ def recorded_run() -> tuple[float, float] | None:
     if not RECORDED.exists():
         return None
     run, task = np.load(RECORDED), dynsim.syn_small()
-    found = dynsim.simulate(
+    found = dynsim.train(
         task,
         dynsim.momentum(float(run["lr_y"]), float(run["lr_z"]), float(run["momentum"])),
         steps=20,
@@ -187,7 +189,7 @@ def studies(small: bool) -> Iterator[tuple[str, Rows]]:
         )
 
 
-def _twice(side: int, training: Training, engine: str) -> tuple[Sweep, Callable[[], Sweep]]:
+def _twice(side: int, training: Any, engine: str) -> tuple[Sweep, Callable[[], Sweep]]:
     def build(shift: float) -> Sweep:
         return Sweep(maps.plane(side, shift), training, engine, ("entropy",))
 

@@ -7,7 +7,9 @@ import sweeps
 from sweeps.benchmarks.timing import cold_and_warm
 from sweeps.runner import tiles
 from sweeps.runner.spec import Sweep
-from sweeps.systems.yz.settings import Training
+from sweeps.systems import registry
+
+Training: Any = registry.system("yz").run
 
 TRAINING = Training(momentum=0.9, steps=100)
 RECORD = ("loss", "entropy", "speed")

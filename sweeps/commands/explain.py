@@ -21,7 +21,7 @@ from odes.yz import ladder, population
 from odes.yz import symmetric as symmetric_layer
 from sweeps import output
 from sweeps.commands import outlook
-from sweeps.systems.yz.problem import Problem
+from sweeps.systems.yz.tasks import ClassOptions as Problem
 
 # Where an assumption counts as strained. Overlap: gamma's error against the population flow
 # passes 5 % there (`dynsim validate overlap`). Discreteness: h* - h (Lemma 7) is then a tenth

@@ -169,7 +169,7 @@ class Settings(NamedTuple, Generic[FixedT]):
         record: names of observables, and functions with theirs.
         dtype: precision of the computation.
         rtol: relative tolerance of an adaptive solver, None for its default.
-        checkpoint: as `dynsim.simulate` takes it, for engines whose runs can go on.
+        checkpoint: as `dynsim.train` takes it, for engines whose runs can go on.
     """
 
     fixed: FixedT

@@ -6,7 +6,7 @@ import math
 from collections.abc import Collection
 from typing import Any, ClassVar
 
-from dynsim import SequenceClasses, syn_small
+from dynsim import SequenceClasses
 from dynsim.decoding import Rate
 from dynsim.joma.model import JoMA as Problem
 from dynsim.joma.task import fig2
@@ -14,6 +14,7 @@ from dynsim.yz.model import Init
 from odes.joma import LADDER
 from sweeps.systems.base import Labels
 from sweeps.systems.problems.options import problem_system
+from sweeps.systems.yz.memory import LAYER
 from sweeps.systems.yz.tasks import TASKS, ClassOptions, Given
 
 
@@ -64,8 +65,9 @@ class JoMAOptions(ClassOptions):
 
 
 SYSTEM = problem_system(
-    Problem(syn_small()),
+    Problem(LAYER),
     "joma",
+    descends=lambda problem: dataclasses.replace(problem, length=math.inf),
     options=JoMAOptions,
     theories=LADDER.built_in.values(),
     registered=LADDER.registered,

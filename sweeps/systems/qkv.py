@@ -1,16 +1,18 @@
 """The attention layer in ordinary parameters U, W_Q, W_K and W_V."""
 
 import dataclasses
+import math
 from collections.abc import Collection
 from typing import Any
 
 import equinox as eqx
 
-from dynsim import QKV, syn_small
+from dynsim import QKV
 from dynsim.yz.model import Init
 from odes.qkv import LADDER
 from sweeps.systems.problems.options import problem_system
 from sweeps.systems.yz.labels import LABELS
+from sweeps.systems.yz.memory import LAYER
 from sweeps.systems.yz.tasks import ClassOptions
 
 NEW: tuple[str, ...] = ("head_width", "slope")
@@ -49,8 +51,9 @@ class QKVOptions(ClassOptions):
 
 
 SYSTEM = problem_system(
-    QKV(syn_small()),
+    QKV(LAYER),
     "qkv",
+    descends=lambda problem: dataclasses.replace(problem, length=math.inf),
     options=QKVOptions,
     theories=LADDER.built_in.values(),
     registered=LADDER.registered,

@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import jax
 import numpy as np
@@ -25,7 +26,9 @@ from sweeps.runner.spec import Sweep
 from sweeps.runner.store.base import MISSING, Variable
 from sweeps.runner.store.creation import create
 from sweeps.runner.store.store import Store
-from sweeps.systems.yz.settings import Training
+from sweeps.systems import registry
+
+Training: Any = registry.system("yz").run
 
 WORKERS = 4
 CHUNKS = 64

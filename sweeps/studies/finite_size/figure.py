@@ -2,7 +2,7 @@
 
 import dataclasses
 from pathlib import Path
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import xarray as xr
@@ -19,8 +19,10 @@ from sweeps.runner.spec import Sweep
 from sweeps.studies.computing import computed
 from sweeps.studies.finite_size import order
 from sweeps.studies.options import Several
+from sweeps.systems import registry
 from sweeps.systems.yz.scatter import STD
-from sweeps.systems.yz.settings import Training
+
+Training: Any = registry.system("yz").run
 
 LENGTHS = (8, 16, 32, 64, 128, 256, 512, 1024)
 SAMPLED_LENGTHS = (20, 24, 32, 64, 128, 256)

@@ -7,6 +7,7 @@ is about a toy; beside it stands the entropy of attention in training [ours].
 import dataclasses
 import math
 from pathlib import Path
+from typing import Any
 
 import jax
 import numpy as np
@@ -27,7 +28,9 @@ from sweeps.output import drawing
 from sweeps.runner.spec import Sweep
 from sweeps.studies.computing import computed
 from sweeps.studies.joma import entropy
-from sweeps.systems.joma import JoMA
+from sweeps.systems import registry
+
+JoMA: Any = registry.system("joma").run
 
 GROWTH = JoMA(
     attention="exp", head="signal", scale=0.0, eta_y=0.05, eta_z=0.05, steps=940, dtype="float64"

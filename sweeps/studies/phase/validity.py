@@ -24,7 +24,9 @@ from sweeps.runner.run import valid
 from sweeps.runner.spec import Sweep
 from sweeps.studies.computing import by_theory, computed
 from sweeps.studies.options import Several, heat_map
-from sweeps.systems.yz.settings import Training
+from sweeps.systems import registry
+
+Training: Any = registry.system("yz").run
 
 CONTOURS = (0.05, 0.2)
 COLOURS: dict[str, Any] = {

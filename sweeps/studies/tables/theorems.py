@@ -33,8 +33,15 @@ def markdown() -> str:
         flow = population.solve(task, optimizer, times, record=record, tolerances=sharp)
         keys = jax.vmap(lambda i: jax.random.fold_in(jax.random.key(0), i))(jnp.arange(SEEDS))
         runs = jax.vmap(
-            lambda key: dynsim.simulate(
-                task, optimizer, key, steps=STEPS, times=times, record=record, dtype="float64"
+            lambda key: dynsim.train(
+                task,
+                optimizer,
+                key,
+                steps=STEPS,
+                batch=128,
+                times=times,
+                record=record,
+                dtype="float64",
             )
         )(keys)
     members = [jax.tree.map(lambda leaf, i=i: leaf[i], runs) for i in range(SEEDS)]

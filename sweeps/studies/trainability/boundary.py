@@ -11,7 +11,7 @@ What is missed are pieces that nothing connects to those seen before: counts are
 import dataclasses
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from jaxtyping import Bool, Float, Int
@@ -21,7 +21,9 @@ from sweeps.output import check_directory
 from sweeps.runner.run import run as run_sweep
 from sweeps.runner.spec import Sweep
 from sweeps.studies.options import Line, line
-from sweeps.systems.yz.settings import Training
+from sweeps.systems import registry
+
+Training: Any = registry.system("yz").run
 
 Classifier = Callable[[int, int, Float[np.ndarray, "P 2"]], Bool[np.ndarray, " P"]]
 """Which of the points trained, from the level, the number of the call at that level, and places
@@ -158,7 +160,7 @@ def box_dimension(levels: Sequence[Level], fit: tuple[int, int]) -> Line:
 
 
 def refine(
-    run: Training,
+    run: Any,
     window: Window,
     *,
     engine: str = "simulation",

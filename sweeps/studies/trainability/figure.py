@@ -3,7 +3,7 @@
 import dataclasses
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 import numpy as np
 from annotated_types import Ge, Le
@@ -25,8 +25,10 @@ from sweeps.studies.trainability.boundary import (
     box_dimension,
     refine,
 )
+from sweeps.systems import registry
 from sweeps.systems.base import field_names
-from sweeps.systems.yz.settings import Training
+
+Training: Any = registry.system("yz").run
 
 Levels = Annotated[int, Ge(2), Le(12)]
 """Each level about doubles the runs; 12 of them resolve a cell into 4096."""
@@ -72,7 +74,7 @@ class Trainability:
     out: Path = Path("out/trainability")
 
     @property
-    def training(self) -> Training:
+    def training(self) -> Any:
         """The training of which every run is a variation."""
         own = {*field_names(Training)} & {*field_names(type(self))} - {"eta_y", "eta_z"}
         return Training(**{name: getattr(self, name) for name in own})

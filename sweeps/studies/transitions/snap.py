@@ -9,7 +9,7 @@ import dataclasses
 import itertools
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
 import numpy as np
 import xarray as xr
@@ -25,7 +25,9 @@ from sweeps.runner.spec import Sweep
 from sweeps.studies.computing import computed
 from sweeps.studies.options import Several
 from sweeps.studies.transitions.peaks import measured_peak, over_points, predicted_stage
-from sweeps.systems.yz.settings import Training
+from sweeps.systems import registry
+
+Training: Any = registry.system("yz").run
 
 DENSE = 4
 """Points of a theory line from one trained rate to the next."""

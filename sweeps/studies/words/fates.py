@@ -92,7 +92,8 @@ def fates(
         top: number of tokens of each class to judge, the most probable ones. A logit belongs to
             a query, so a token of several of its classes counts in each.
         threshold: of owned tokens, see `dynsim.classes.owned`.
-        length, batch: as in `dynsim.simulate`; by default full-batch descent on the population.
+        length, batch: of `dynsim.layer` and `dynsim.train`; by default full-batch descent on the
+            population.
         seed: of the data, where they are sampled, and of `embedded` weights.
         embedded: settings of `dynsim.QKV`, the layer in ordinary parameters, to train that
             instead, at the same rates; its z is that of the effective layer.
@@ -113,7 +114,7 @@ def fates(
     }
     key = jax.random.key(seed)
     if embedded is None:
-        run = dynsim.simulate(task, optimizer, key, length=length, **options)
+        run = dynsim.train(dynsim.layer(task, length), optimizer, key, **options)
     else:
         run = dynsim.train(dynsim.QKV(task, length, **embedded), optimizer, key, **options)
     z, loss, accuracy = (np.asarray(run.observables[n]) for n in ("z", "loss", "accuracy"))

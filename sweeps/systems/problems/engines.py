@@ -3,7 +3,7 @@
 import dataclasses
 import functools
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import equinox as eqx
@@ -12,8 +12,9 @@ import numpy as np
 from jaxtyping import Array, PRNGKeyArray
 
 from dynsim import Problem, Trajectory, train
+from dynsim.precision import on_cpu
 from dynsim.problem.checks import flow_table, table
-from dynsim.problem.train import started
+from dynsim.problem.train import drawn, started
 from odes import general
 from odes.solver.tolerances import DEFAULT_TOLERANCES
 from odes.theory import Theory
@@ -46,30 +47,62 @@ def engines_of(like: Like, tile: int = 16) -> Mapping[str, Engine[Any]]:
     found again."""
     found = {"simulation": _training(like, tile)}
     if has_flow := like.problem.has("population_loss"):
-        found["descent"] = found["simulation"]._replace(
-            run=functools.partial(_train, whole=True),
-            trains=False,
-            title="descent, batch infinite",
-            assumes="batch -> infinity",
-            variant=True,
-        )
+        found["descent"] = descent(like, tile)
     theories = {theory.name: theory for theory in general.flows()} if has_flow else {}
     theories |= {theory.name: theory for theory in like.problem.theories()}
     return found | {name: of_theory(theory, like) for name, theory in theories.items()}
 
 
+def descent(like: Like, tile: int, at: Callable[[Any], Problem] = lambda p: p) -> Engine[Any]:
+    """Training at infinite batch, of what `at` makes of the problem."""
+    return _training(like, tile)._replace(
+        run=functools.partial(_descend, at=at),
+        check=lambda fixed, problem, rule: at(problem).check_population(),
+        trains=False,
+        draw=None,
+        title="descent, batch infinite",
+        assumes="batch -> infinity",
+        variant=True,
+    )
+
+
 def _training(like: Like, tile: int) -> Engine[Any]:
+    shared = not _taken(like.problem).numbers
     return Engine(
         _train,
         _assemble,
         table(like.problem),
         _bytes,
+        _check_training,
         tile=tile,
         prepare=_arrays,
         trains=True,
+        draw=_draw if shared else None,
         goes_on=True,
         title="training",
     )
+
+
+DRAWN_AT_MOST = 2**24
+"""Bytes of the batches of one seed that are worth keeping."""
+
+
+def _draw(settings: Settings[Any], arrays: tuple[Array, ...], key: PRNGKeyArray) -> Any:
+    """The batches of a seed, which do not depend on the numbers of a rule: on a CPU, where a tile
+    is few runs that would each time draw them anew."""
+    fixed = settings.fixed
+    if not on_cpu() or math.isinf(fixed.batch):
+        return None
+    problem = fixed.problem.filled({}, arrays)
+    draw = functools.partial(drawn, problem, key, fixed.steps, int(fixed.batch))
+    needed = sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(jax.eval_shape(draw)))
+    return draw() if needed <= DRAWN_AT_MOST else None
+
+
+def _check_training(fixed: Any, problem: Problem, rule: Any) -> None:
+    del rule
+    if math.isinf(fixed.batch):
+        problem.check_population()
 
 
 @functools.lru_cache(maxsize=256)
@@ -79,7 +112,8 @@ def of_theory(theory: Theory[Any, Any], like: Like) -> Engine[Any]:
     if theory.predicts is not None:
         names = {name: known.functions.get(name, abs) for name in theory.predicts(like.problem)}
         known = dataclasses.replace(known, functions=names)
-    known = dataclasses.replace(known, refused={**known.refused, **theory.refused})
+    refused = {n: why for n, why in known.refused.items() if n not in known.functions}
+    known = dataclasses.replace(known, refused={**refused, **theory.refused})
     return Engine(
         functools.partial(_solve, theory=theory),
         _assemble,
@@ -112,7 +146,7 @@ def _assemble(
 
 
 def _train(
-    settings: Settings[Any], problem: Problem, rule: Any, key: PRNGKeyArray, whole: bool = False
+    settings: Settings[Any], problem: Problem, rule: Any, key: PRNGKeyArray, data: Any = None
 ) -> Trajectory:
     fixed = settings.fixed
     return train(
@@ -120,12 +154,25 @@ def _train(
         rule,
         key,
         steps=fixed.steps,
-        batch=math.inf if whole else fixed.batch,
+        batch=fixed.batch,
         times=np.asarray(known(settings.times)),
         record=settings.record,
+        data=data,
         dtype=settings.dtype,
         checkpoint=settings.checkpoint,
     )
+
+
+def _descend(
+    settings: Settings[Any],
+    problem: Problem,
+    rule: Any,
+    key: PRNGKeyArray,
+    *,
+    at: Callable[[Any], Problem],
+) -> Trajectory:
+    whole = settings.fixed._replace(batch=math.inf)
+    return _train(settings._replace(fixed=whole), at(problem), rule, key)
 
 
 def _solve(
@@ -140,6 +187,8 @@ def _solve(
     if "init" in theory.needs:
         start = started(problem, key, None, settings.dtype)
         options["init"] = start.whole(start.params)
+    fields = set(theory.needs) - {"init", "key"}
+    options |= {name: getattr(problem, name) for name in fields}
     if theory.adaptive:
         usual = theory.tolerances or DEFAULT_TOLERANCES[settings.dtype]
         rtol = usual.rtol if settings.rtol is None else settings.rtol

@@ -3,7 +3,7 @@
 import dataclasses
 import functools
 import pkgutil
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, ClassVar, Literal, get_type_hints
 
 import jax
@@ -16,7 +16,7 @@ from dynsim.problem.choice import Choice
 from odes.theory import Theory
 from sweeps.systems.base import Engine, Fields, Labels, System, field_names
 from sweeps.systems.problems import rules
-from sweeps.systems.problems.engines import Like, engines_of, of_theory
+from sweeps.systems.problems.engines import Like, descent, engines_of, of_theory
 from sweeps.systems.problems.parts import contents, hints_of, plain, taken
 from sweeps.systems.problems.run import ProblemRun
 from sweeps.systems.settings import attributes
@@ -138,6 +138,7 @@ def options_of(
     whole = [n for n, kind in axes.items() if kind == (int,)]
     counts = [n for n, kind in axes.items() if set(kind) == {int, float}]
     namespace = {
+        "__module__": __name__,
         "MADE": problem,
         "FIELDS": {setting: n for n, (_, setting) in own.items()},
         "GROUPS": groups,
@@ -210,6 +211,7 @@ def problem_system(
     registered: Any = None,
     labels: Labels = Labels(),  # noqa: B008  (immutable)
     tile: int = 16,
+    descends: Callable[[Any], Problem] | None = None,
     **defaults: Any,
 ) -> System[Any]:
     """The system of a problem by its name: settings made from its class, and its engines.
@@ -223,10 +225,13 @@ def problem_system(
         registered: theories of other packages by name, looked up when they are needed.
         labels: names and units.
         tile: runs in a batch on a CPU.
+        descends: the problem whose population loss descent is on, from the problem.
         **defaults: of settings that have others than usual.
     """
     like = Like(problem)
     engines = {**engines_of(like, tile), **{t.name: of_theory(t, like) for t in theories}}
+    if descends is not None:
+        engines["descent"] = descent(like, tile, descends)
 
     def more() -> dict[str, Engine[Any]]:
         found = registered() if registered else {}

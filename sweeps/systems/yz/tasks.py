@@ -18,6 +18,7 @@ from odes.symmetric.state import SymmetricTask
 from sweeps.systems.problems import rules
 from sweeps.systems.problems.tasks import TaskOptions
 from sweeps.systems.yz import large
+from sweeps.systems.yz.memory import LIKE
 
 Given = Annotated[
     str | InstanceOf[dynsim.SequenceClasses],
@@ -147,7 +148,7 @@ class ClassOptions(rules.RuleOptions, TaskOptions):
             (M = 30).
     """
 
-    MADE: ClassVar = dynsim.syn_small()
+    MADE: ClassVar = LIKE.problem
     TASKS: ClassVar = TASKS
     DEFAULT_ETA_Y: ClassVar[float] = 1.0
     OPTIMIZERS: ClassVar = {**rules.OPTIMIZERS, "sgd": {"momentum": 0.0}}

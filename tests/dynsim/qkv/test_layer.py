@@ -16,6 +16,7 @@ from dynsim import QKV
 from dynsim.qkv import model as embedded
 from dynsim.yz import model as yz
 from dynsim.yz import sampling
+from tests.systems import layers
 
 TASK = dynsim.syn_small()
 INFINITE = {"length": math.inf, "batch": math.inf}
@@ -164,9 +165,9 @@ def test_with_one_factor_held_at_identity_it_is_the_yz_run_on_the_same_batches(
     settings: dict,
 ) -> None:
     key, eta = jax.random.key(2), (0.8, 1.5)
-    start = dynsim.initial_weights(TASK, "uniform", key, "float64")
+    start = layers.initial_weights(TASK, "uniform", key, "float64")
     settings = {**settings, "steps": 12, "times": [0, 5, 12], "dtype": "float64"}
-    want = dynsim.simulate(TASK, dynsim.momentum(*eta), key, init=start, **settings)
+    want = layers.simulate(TASK, dynsim.momentum(*eta), key, init=start, **settings)
     heads = jax.tree.map(lambda leaf: leaf[None], start)
     # Z = Q / sqrt(d) moves by eta_Z / d of its own gradient.
     length = settings.pop("length")

@@ -18,6 +18,7 @@ from dynsim.two_stage import observables as two_stage_observables
 from dynsim.yz import observables
 from odes import qkv, symmetric, two_stage
 from odes.yz import eq10, population
+from tests.systems import layers
 
 pytestmark = pytest.mark.usefixtures("quick_theory")
 
@@ -29,7 +30,7 @@ EMBEDDED = dynsim.QKV(TASK, math.inf, width=TASK.M, embedding="identity")
 
 def simulate(record: object) -> Trajectory:
     infinite = {"length": math.inf, "batch": math.inf}
-    return dynsim.simulate(TASK, dynsim.sgd(1.0, 1.0), steps=STEPS, record=record, **infinite)
+    return layers.simulate(TASK, dynsim.sgd(1.0, 1.0), steps=STEPS, record=record, **infinite)
 
 
 def simulate_qkv(record: object) -> Trajectory:

@@ -15,6 +15,7 @@ from odes.formulas import decoder
 from odes.solver.flows import FLOWS
 from odes.solver.rescaled import Rescaled
 from odes.yz import ladder, population, spread
+from tests.systems.layers import simulate
 from tests.systems.runge_kutta import runge_kutta_instead
 
 pytestmark = pytest.mark.usefixtures("x64")
@@ -56,7 +57,7 @@ def error(name: str, make: Callable[..., Rule], eta: float, steps: int) -> float
     rule = make(warmed(eta, steps), warmed(eta / 2, steps))
     times, task = [0, steps // 2, steps], APART
     infinite = {"length": math.inf, "batch": math.inf, "dtype": "float64", "record": "loss"}
-    descent = dynsim.simulate(task, rule, steps=steps, times=times, **infinite)
+    descent = simulate(task, rule, steps=steps, times=times, **infinite)
     found = ladder.theory(name, task, rule).solve(task, rule, times, record="loss")
     assert (found.status, descent.status) == (0, 0)
     return float(np.abs(found["loss"] - descent["loss"]).max())
@@ -92,7 +93,7 @@ def test_flows_of_the_layer_decay_weights_as_descent_does(decoupled: bool) -> No
     def gap(eta: float, steps: int) -> float:
         rule = dynsim.momentum(warmed(eta, steps), eta / 2, 0.6, decay=0.02, decoupled=decoupled)
         infinite = {"length": math.inf, "batch": math.inf, "dtype": "float64", "record": "loss"}
-        descent = dynsim.simulate(SMALL, rule, steps=steps, times=[steps], **infinite)
+        descent = simulate(SMALL, rule, steps=steps, times=[steps], **infinite)
         flow = population.solve(SMALL, rule, [0, steps], record="loss")
         reduced = symmetric.solve(symmetric.symmetric_task(SMALL), rule, [0, steps], record="loss")
         # Two solves of one flow, at the tolerance of the solver.
@@ -179,7 +180,7 @@ def test_noise_of_batches_is_carried_through_schedules_and_decay() -> None:
         dynsim.rmsprop({"Y": warmed(0.1, 20), "Z": 0.05}, eps=0.1),
     ):
         found = spread.solve(task, rule, (0, 7, 20), batch=16.0, length=32.0, record="loss")
-        descent = dynsim.simulate(
+        descent = simulate(
             task,
             rule,
             steps=20,

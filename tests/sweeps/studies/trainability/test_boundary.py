@@ -23,7 +23,8 @@ from sweeps.studies.trainability.boundary import (
     refine,
     trained,
 )
-from sweeps.systems.yz.settings import Training
+from sweeps.systems.yz import Training
+from tests.systems.layers import initial_weights, simulate
 
 SMALL = dynsim.syn_small()
 
@@ -43,7 +44,7 @@ def mean_of_the_last(losses: np.ndarray) -> float:
     ],
 )
 def test_the_relative_loss_is_that_of_the_batch_losses(steps: int, eta_y: float) -> None:
-    run = dynsim.simulate(
+    run = simulate(
         SMALL,
         dynsim.sgd(eta_y, 0.5),
         jax.random.key(3),
@@ -92,9 +93,9 @@ def test_a_run_that_overflows_is_data_and_did_not_train() -> None:
         ok = trained(found.relative_loss.values, found.status.values)[:, 0]
         assert ok.tolist() == [True, engine == "symmetric-descent"]
     # Where every loss is NaN, from a start that is.
-    broken = dynsim.initial_weights(SMALL, "zero", jax.random.key(0))
+    broken = initial_weights(SMALL, "zero", jax.random.key(0))
     broken = jax.tree.map(lambda leaf: leaf + np.nan, broken)
-    lost = dynsim.simulate(
+    lost = simulate(
         SMALL,
         dynsim.sgd(1.0, 1.0),
         steps=3,
@@ -127,7 +128,7 @@ def test_both_descents_agree_and_the_others_are_unchanged_by_asking() -> None:
 def test_the_relative_loss_needs_the_end_of_the_run() -> None:
     message = "times must include steps = 9; they end at 8"
     with pytest.raises(ValueError, match=message):
-        dynsim.simulate(
+        simulate(
             SMALL,
             dynsim.sgd(1, 1),
             jax.random.key(0),
