@@ -10,7 +10,6 @@ docs/reference/observables.toml, which must have exactly these names.
 import dataclasses
 import functools
 import importlib
-import inspect
 import re
 import tomllib
 import typing
@@ -18,7 +17,6 @@ from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import dynsim
 from dynsim.two_stage import annealing
 from odes.theory import FINITE, Theory
 from sweeps.runner import labels
@@ -31,11 +29,7 @@ if TYPE_CHECKING:
 
 DOCS = Path(__file__).parents[1]
 FORMULAS = DOCS / "reference" / "observables.toml"
-TRAINING = {
-    "qkv": dynsim.simulate_embedded,
-    "transformer": dynsim.simulate_text,
-    "joma": dynsim.simulate_joma,
-}
+TRAINING = {}
 """The function that trains a system in Python; `dynsim.train` for every `dynsim.Problem`."""
 SUITING = {
     "yz": {"task": "syn", "num_queries": 2, "num_common": 1},
@@ -230,14 +224,9 @@ def observables(name: str) -> str:
         axes = entry.get("axes") or _axes(system, each)
         by = entry.get("by") or _recorders(system, engines)
         rows.append([f"`{each}`", entry["text"] + formula, axes, _unit(system, each), by])
-    if name in TRAINING:
-        train = TRAINING[name]
-        # Not its signature, in which Sphinx replaces defaults by their source.
-        usual = (inspect.unwrap(train).__kwdefaults__ or {})["record"]
-    else:
-        options: Any = system.run
-        train, usual = dynsim.train, options().problem.RECORD
-    default = f"By default, `dynsim.{train.__name__}` records {_listed(usual)}."
+    options: Any = system.run
+    usual = options().problem.RECORD
+    default = f"By default, `dynsim.train` records {_listed(usual)}."
     rows.insert(0, ["name", "quantity", "one per", "unit", "recorded by"])
     table = "\n".join(f"* - {row[0]}\n" + "".join(f"  - {c}\n" for c in row[1:]) for row in rows)
     return f"{default}\n\n````{{list-table}}\n:header-rows: 1\n:class: observables\n\n{table}````\n"

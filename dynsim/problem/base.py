@@ -38,6 +38,7 @@ class Problem(eqx.Module):
         NAME: a short name. Other packages register observables and theories under it.
         RECORD: names of what is recorded unless asked otherwise, where it is known.
         REFUSED: names of what only some theories predict, with the reason that others give.
+        LIKE: names of other problems whose registered observables it has too.
 
     The functions run inside compiled programs. `init` and `draw` always run with 32-bit numbers,
     so that theory, training in float32 and training in float64 start alike and see the same data.
@@ -61,6 +62,7 @@ class Problem(eqx.Module):
     NAME: ClassVar[str] = ""
     RECORD: ClassVar[tuple[str, ...]] = ("loss",)
     REFUSED: ClassVar[Mapping[str, str]] = {}
+    LIKE: ClassVar[tuple[str, ...]] = ()
 
     def __check_init__(self) -> None:
         for each in self.choices:
@@ -103,6 +105,11 @@ class Problem(eqx.Module):
     def groups(self, params: PyTree) -> PyTree:
         """Names of groups of weights with learning rates of their own: a pytree of strings, each
         in the place of the weights, or of the part of them, that it names. None for no groups."""
+        return None
+
+    def stays(self, params: PyTree) -> PyTree:
+        """Which weights are not trained: a pytree of bools, each in the place of the weights, or of
+        the part of them, that it is about. None for training all."""
         return None
 
     @classmethod
@@ -163,6 +170,12 @@ class Problem(eqx.Module):
         """The arguments of observables: by default (problem, weights). It saves time where several
         observables start from the same intermediate result."""
         return self, params
+
+    def snapshot_after(self, params: PyTree, before: PyTree) -> tuple[tuple[Any, ...], PyTree]:
+        """`snapshot`, and what it leaves for the next record of a training, such as what a change
+        is measured from: a pytree of arrays. `before` is what the record before left, None at the
+        start of a run."""
+        return self.snapshot(params), before
 
     def absurd_loss(self) -> Real[Number, ""] | None:
         """Batch loss above which a run counts as diverged. By default, None, it is a thousand times

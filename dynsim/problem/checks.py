@@ -32,7 +32,7 @@ class Parts(NamedTuple):
     """Weights taken apart.
 
     Attributes:
-        params: the floating-point arrays, which are trained.
+        params: the floating-point arrays that are trained.
         arrays: other arrays.
         fixed: all else, such as functions.
     """
@@ -42,14 +42,21 @@ class Parts(NamedTuple):
     fixed: PyTree
 
     @classmethod
-    def of(cls, weights: PyTree, dtype: DType, name: str) -> "Parts":
+    def of(cls, weights: PyTree, dtype: DType, problem: Problem) -> "Parts":
         """Raises `ValueError` if there is nothing to train."""
+        name, stays = type(problem).__name__, problem.stays(weights)
         weights = jax.tree.map(lambda x: jnp.asarray(x) if eqx.is_array_like(x) else x, weights)
         arrays, fixed = eqx.partition(weights, eqx.is_array)
-        params, others = eqx.partition(arrays, eqx.is_inexact_array)
+        floats, others = eqx.partition(arrays, eqx.is_inexact_array)
+        params, held = narrowed(floats, dtype), None
+        if stays is not None:
+            each = jax.tree.map(
+                lambda stays, part: jax.tree.map(lambda _: stays, part), stays, params
+            )
+            held, params = eqx.partition(params, each)
         if not jax.tree.leaves(params):
             raise ValueError(f"{name}.init: must return weights, has no floating-point array")
-        return cls(narrowed(params, dtype), others, fixed)
+        return cls(params, eqx.combine(held, others), fixed)
 
     def whole(self, params: PyTree) -> PyTree:
         """The weights with these floating-point arrays."""
@@ -189,7 +196,7 @@ def table(problem: Problem) -> Table:
                 "choose another name"
             )
     systems = (problem.NAME,) if problem.NAME else ()
-    return Table(functions, systems, PROVIDED, problem.REFUSED)
+    return Table(functions, (*systems, *problem.LIKE), PROVIDED, problem.REFUSED)
 
 
 def flow_table(problem: Problem) -> Table:

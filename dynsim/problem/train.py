@@ -157,7 +157,7 @@ def started(problem: Problem, key: PRNGKeyArray | None, init: PyTree, dtype: DTy
         assert key is not None
         with jax.enable_x64(False):
             init = problem_in(problem, "float32").init(keys.split(key)[0])
-    return Parts.of(init, dtype, type(problem).__name__)
+    return Parts.of(init, dtype, problem)
 
 
 def problem_in(problem: ProblemT, dtype: DType) -> ProblemT:
@@ -231,7 +231,9 @@ def _run(
         return jax.value_and_grad(loss)(params, drawn)
 
     def observe(params: PyTree, seen: PyTree) -> tuple[dict[str, Array], PyTree]:
-        return measured(problem, record, parts.whole(written_out(params))), seen
+        model = parts.whole(written_out(params))
+        snapshot, seen = problem.snapshot_after(model, seen)
+        return measured(problem, record, model, snapshot), seen
 
     highest: Any = problem.absurd_loss() if limit is None else limit
     if highest is None:
@@ -249,6 +251,7 @@ def _run(
         dtype=dtype,
         relative=record.relative,
         also=also,
+        seen=problem.snapshot_after(parts.whole(parts.params), None)[1],
         checkpoint=checkpoint,
     )
     observables = trajectory.observables

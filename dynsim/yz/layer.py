@@ -23,7 +23,6 @@ from dynsim.yz import model as yz
 from dynsim.yz.batches import SupportExamples
 from dynsim.yz.model import Examples
 from dynsim.yz.observables import DEFAULT_RECORD, MEASURED, Snapshot
-from dynsim.yz.sampling import MOST_TOKENS
 
 Batch = Examples | SupportExamples
 
@@ -60,7 +59,7 @@ class Layer(SequenceClasses, Problem):
 
     def draw(self, key: PRNGKeyArray, batch: int) -> Examples:
         """Sequences as counts of their tokens; with T infinite their probabilities."""
-        self._check_tokens(batch)
+        sampling.check_tokens(batch, self.length)
         if math.isinf(self.length):
             classes = sampling.sample_classes(self, key, batch)
             return Examples(classes, jnp.asarray(self.probs)[classes])
@@ -72,7 +71,7 @@ class Layer(SequenceClasses, Problem):
     ) -> Callable[[Array], Batch | Array]:
         """As `draw`, of few bytes. A CPU has counts on the support of each class alone; with T
         infinite the classes say all."""
-        self._check_tokens(batch)
+        sampling.check_tokens(batch, self.length)
         of_step = keys.of_steps(key, steps)
         if math.isinf(self.length):
             return lambda k: sampling.sample_classes(self, of_step(k), batch)
@@ -155,14 +154,6 @@ class Layer(SequenceClasses, Problem):
     def absurd_loss(self) -> float:
         """Ten times the loss of guessing uniformly."""
         return DIVERGED_LOSS * math.log(self.M)
-
-    def _check_tokens(self, batch: int) -> None:
-        tokens = batch * self.length
-        if MOST_TOKENS < tokens < math.inf:
-            raise ValueError(
-                f"batch = {batch}, length = {self.length}: a step would draw {tokens} tokens, at "
-                f"most {MOST_TOKENS} are possible; batch = inf and length = inf are their limits"
-            )
 
     def _recorded(self, data: Examples) -> Examples:
         """Raise `ValueError` for examples of another task."""

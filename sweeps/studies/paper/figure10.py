@@ -4,7 +4,7 @@ import dataclasses
 import math
 from collections.abc import Mapping
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import xarray as xr
@@ -21,7 +21,7 @@ from sweeps.runner.run import valid
 from sweeps.runner.spec import Sweep
 from sweeps.studies.computing import computed
 from sweeps.studies.options import line
-from sweeps.systems.transformer.settings import TextFigure, TextTraining, describe
+from sweeps.studies.paper.on_text import TextFigure, describe
 
 RECORD = ("loss", "entropy", "top", "change")
 RECORDS = 20
@@ -46,7 +46,7 @@ class Figure10(TextFigure):
     layers: int = 1
     out: Path = Path("out/fig10")
 
-    def training(self) -> TextTraining:
+    def training(self) -> Any:
         """The run of which every point is a variation."""
         return self.variation(layers=self.layers)
 

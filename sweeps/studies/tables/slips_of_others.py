@@ -10,7 +10,7 @@ import numpy as np
 
 import dynsim
 import odes
-from dynsim import Merged, Shape
+from dynsim import JoMA, Merged
 from dynsim.joma.model import Hidden, Joint
 from dynsim.training import keys
 from odes import joma, sparse_attention
@@ -85,8 +85,7 @@ def joma_softmax() -> Mapping[str, SupportsFloat]:
     )
     rng = np.random.default_rng(3)
     init = Joint(Hidden(rng.normal(size=(2, 3)) / 2, rng.normal(size=(2, 1)) / 2), np.zeros((1, 3)))
-    shape = Shape("softmax", "linear", "signal")
-    flow = joma.solve(same, dynsim.sgd(0.1, 0.1), [0.0, 4.0], init=init, shape=shape)
+    flow = odes.flow(JoMA(same, head="signal"), dynsim.sgd(0.1), [0.0, 4.0], init=init)
     V, Z = np.asarray(flow.params.Y.V), np.asarray(flow.params.Z)[0]
     b = np.asarray(same.probs)[0]
     square, first = (np.asarray(x) ** 2 for x in (V, init.Y.V))
@@ -100,9 +99,9 @@ def joma_growth() -> Mapping[str, SupportsFloat]:
     and how far z is from two exponents, in %."""
     task = dynsim.sequence_classes([[0.5, 0.3, 0.2, 0], [0.2, 0.1, 0.3, 0.4]], [0, 0])
     zero = Joint(Hidden(np.zeros((2, 4)), np.zeros((2, 1))), np.zeros((1, 4)))
-    rates, shape = dynsim.sgd(1.0, 1.0), Shape("exp", "linear", "signal")
-    late = 0.9 * float(joma.blow_up(task, rates))
-    run = joma.solve(task, rates, [late], init=zero, shape=shape, record=("weight", "logits"))
+    rates, problem = dynsim.sgd(1.0), JoMA(task, attention="exp", head="signal")
+    late = 0.9 * float(joma.blow_up(problem, rates))
+    run = odes.flow(problem, rates, [late], init=zero, record=("weight", "logits"))
     v, z = np.asarray(run["weight"])[0], np.asarray(run["logits"])[0, 0]
     size = np.linalg.norm(np.asarray(joma.discriminancy(task)), axis=0)
     erf = jax.scipy.special.erf

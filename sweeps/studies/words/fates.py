@@ -82,7 +82,7 @@ def fates(
     length: int | float = math.inf,
     batch: int | float = math.inf,
     seed: int = 0,
-    embedded: dynsim.EmbeddedSpec | None = None,
+    embedded: Mapping[str, Any] | None = None,
 ) -> Fates:
     """Train the Y/Z layer from zero weights and judge every rule on the tokens of each class.
 
@@ -95,8 +95,8 @@ def fates(
         length, batch: of `dynsim.layer` and `dynsim.train`; by default full-batch descent on the
             population.
         seed: of the data, where they are sampled, and of `embedded` weights.
-        embedded: train the layer in ordinary parameters instead, at the same rates; its z is that
-            of the effective layer.
+        embedded: settings of `dynsim.QKV`, the layer in ordinary parameters, to train that
+            instead, at the same rates; its z is that of the effective layer.
 
     Raises:
         ValueError: naming the argument, its value and what is allowed.
@@ -116,8 +116,7 @@ def fates(
     if embedded is None:
         run = dynsim.train(dynsim.layer(task, length), optimizer, key, **options)
     else:
-        options |= {"init": embedded, "length": length}
-        run = dynsim.simulate_embedded(task, optimizer, key, **options)
+        run = dynsim.train(dynsim.QKV(task, length, **embedded), optimizer, key, **options)
     z, loss, accuracy = (np.asarray(run.observables[n]) for n in ("z", "loss", "accuracy"))
     z, loss, accuracy = z[1:] - z[0], loss[1:], accuracy[1:]
     theory_z, missing = {}, {}

@@ -113,9 +113,9 @@ def run(config: CorpusFigure) -> list[Path]:
         seed=config.seed,
     )
     found, width = fates(dynsim.sgd(config.eta_y, config.eta_z)), estimate.task.M
-    spec = dynsim.EmbeddedSpec(width, scale=config.scale, value_scale=0.0)
+    embedded = {"width": width, "scale": config.scale, "value_scale": 0.0}
     rate = config.eta_z * width / (2 * config.scale**2)
-    ordinary = fates(dynsim.sgd(config.eta_y, rate), embedded=spec)
+    ordinary = fates(dynsim.sgd(config.eta_y, rate), embedded=embedded)
     print(text_report.table(estimate, overlaps, found, ordinary))
     numbers, kept = report(config, estimate, overlaps, found, ordinary), arrays(estimate, found)
     kept["z_ordinary"], figure = ordinary.z, draw(estimate, found)

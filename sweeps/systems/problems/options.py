@@ -3,7 +3,7 @@
 import dataclasses
 import functools
 import pkgutil
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, ClassVar, Literal, get_type_hints
 
 import jax
@@ -15,7 +15,7 @@ from dynsim.problem.choice import Choice
 from odes.theory import Theory
 from sweeps.systems.base import Engine, Fields, Labels, System, field_names
 from sweeps.systems.problems import rules
-from sweeps.systems.problems.engines import Like, engines_of, of_theory
+from sweeps.systems.problems.engines import Like, descent, engines_of, of_theory
 from sweeps.systems.problems.parts import contents, hints_of, plain, replaced
 from sweeps.systems.problems.run import ProblemRun
 from sweeps.systems.settings import attributes
@@ -53,12 +53,17 @@ class Options(rules.ReadsRule, ProblemRun):
         """The problem; `ValueError` for settings that describe none."""
         return self.bare
 
+    @property
+    def usual(self) -> Any:
+        """The problem at its defaults."""
+        return self.MADE
+
     @functools.cached_property
     def bare(self) -> Any:  # type: ignore[override]
         """The problem of the settings that are its fields."""
         self.check_read()
         given = {field: getattr(self, name) for name, field in self.FIELDS.items()}
-        return replaced(self.MADE, given)
+        return replaced(self.usual, given)
 
     @property
     def rule(self) -> Any:
@@ -148,7 +153,8 @@ def options_of(
     )
     title = (cls.__doc__ or f"Training of {cls.__name__}.").partition("\n")[0]
     about = {"steps": "optimiser steps of a run.", "task": f"{task}."}
-    about |= {"batch": "examples per step; inf for the population loss."}
+    whole_too = "; inf for the population loss" * problem.has("population_loss")
+    about |= {"batch": f"examples per step{whole_too}."}
     about |= {"dtype": "precision of training; theories are solved in float64."}
     rate = "learning rate of {}, the peak of a schedule."
     about |= {n: rate.format(group) for n, group in groups.items() if n not in given}
@@ -198,6 +204,7 @@ def problem_system(
     labels: Labels = Labels(),  # noqa: B008  (immutable)
     tile: int = 16,
     run: type[ProblemRun] | None = None,
+    descends: Callable[[Any], Problem] | None = None,
     **defaults: Any,
 ) -> System[Any]:
     """The system of a problem by its name: settings made from its class, and its engines.
@@ -212,10 +219,13 @@ def problem_system(
         labels: names and units.
         tile: runs in a batch on a CPU.
         run: its settings, where they are not made from its class.
+        descends: the problem whose population loss descent is on, from the problem.
         **defaults: of settings that have others than usual.
     """
     like = Like(problem)
     engines = {**engines_of(like, tile), **{t.name: of_theory(t, like) for t in theories}}
+    if descends is not None:
+        engines["descent"] = descent(like, tile, descends)
 
     def more() -> dict[str, Engine[Any]]:
         found = registered() if registered else {}

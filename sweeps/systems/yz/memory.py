@@ -12,22 +12,21 @@ from sweeps.systems.base import Settings
 from sweeps.systems.problems.engines import COPIES, Like
 
 ONE, TWO = np.zeros(1, np.int32), np.zeros(2, np.int32)
-LIKE = Like(
-    # In NumPy: no device may be used before somebody computes.
-    dynsim.Layer(
-        probs=np.array([[1.0, 0.0]]),
-        prior=np.ones(1),
-        query=ONE,
-        next_token=ONE,
-        queries=ONE,
-        query_index=ONE,
-        support=ONE[None],
-        owner=TWO,
-        shared=ONE[:0],
-        place=TWO,
-        place_shared=ONE[None, :0],
-    )
+# In NumPy: no device may be used before somebody computes.
+LAYER = dynsim.Layer(
+    probs=np.array([[1.0, 0.0]]),
+    prior=np.ones(1),
+    query=ONE,
+    next_token=ONE,
+    queries=ONE,
+    query_index=ONE,
+    support=ONE[None],
+    owner=TWO,
+    shared=ONE[:0],
+    place=TWO,
+    place_shared=ONE[None, :0],
 )
+LIKE = Like(LAYER)
 
 BY_CLASS = {
     "lemma3": 24,

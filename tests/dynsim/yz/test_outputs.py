@@ -38,7 +38,9 @@ def test_gradient_of_a_merged_column_is_that_of_each_output_in_it() -> None:
     task, rng = TASKS["few outputs"], np.random.default_rng(0)
     few = outputs.merged(task, "float64")
     # Classes in unequal shares, as batches of T infinite have them.
-    batch = sampling.sample_classes_only(task, jax.random.key(0), 5, "float64")
+    batch = dynsim.JoMA(task).examples(
+        sampling.sample_classes(task, jax.random.key(0), 5), "float64"
+    )
     assert batch.weight[0] != batch.weight[1]
     shapes = (task.M, task.K + 1), (task.num_queries, task.M)
     params = yz.YZ(*(jnp.asarray(rng.normal(size=shape)) for shape in shapes))

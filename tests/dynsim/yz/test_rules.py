@@ -113,11 +113,10 @@ def test_other_layers_take_any_rule_too() -> None:
     """Options that change nothing leave a run as it is, to rounding; a schedule that ends, ends
     it."""
     options = {"steps": 9, "times": [0, 4, 9], "record": "loss"}
-    hidden = lambda rule: dynsim.simulate_joma(TASK, rule, KEY, **options)["loss"]
-    spec = dynsim.EmbeddedSpec(width=TASK.M)
-    embedded = lambda rule: dynsim.simulate_embedded(
-        TASK, rule, KEY, init=spec, batch=math.inf, length=math.inf, **options
-    )["loss"]
+    whole = {"batch": math.inf, **options}
+    hidden = lambda rule: dynsim.train(dynsim.JoMA(TASK), rule, KEY, **whole)["loss"]
+    layer = dynsim.QKV(TASK, math.inf, width=TASK.M)
+    embedded = lambda rule: dynsim.train(layer, rule, KEY, **whole)["loss"]
     flat, ended = (schedules.steps(0.2, (4,), (factor,)) for factor in (1.0, 0.0))
     for train in (hidden, embedded):
         plain = train(dynsim.sgd(0.2, 0.1))

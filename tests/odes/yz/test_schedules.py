@@ -4,16 +4,14 @@ import math
 import re
 from collections.abc import Callable
 
-import jax
 import numpy as np
 import pytest
 
 import dynsim
 from dynsim import schedules
 from dynsim.training.rule import Rule
-from odes import symmetric
+from odes import joma, symmetric
 from odes.formulas import decoder
-from odes.joma import ladder as hidden
 from odes.solver.flows import FLOWS
 from odes.solver.rescaled import Rescaled
 from odes.yz import ladder, population, spread
@@ -133,13 +131,10 @@ def test_closed_forms_are_flows_in_the_integral(name: str) -> None:
 
 def test_blow_up_of_joma_is_at_the_integral() -> None:
     """Theorem 2 of JoMA at half the rate takes twice the steps."""
-    start = dynsim.Joint(
-        dynsim.initial_joma(SMALL, jax.random.key(0)).Y, np.zeros((SMALL.num_queries, SMALL.M))
-    )
-    shape = dynsim.Shape("exp", "linear", "signal")
+    problem = dynsim.JoMA(SMALL, attention="exp", activation="linear", head="signal")
     half = [schedules.steps(eta, (0,), (0.5,)) for eta in (0.2, 0.1)]
     found, want = (
-        hidden.THEORIES["erf"].solve(SMALL, rule, times, init=start, shape=shape, record="entropy")
+        joma.LADDER.built_in["erf"].solve(problem, rule, times, record="entropy")
         for rule, times in (
             (dynsim.sgd(*half), [0.0, 10.0, 20.0]),
             (dynsim.sgd(0.2, 0.1), [0.0, 5.0, 10.0]),
