@@ -170,7 +170,8 @@ def check_arguments(
     *,
     starts: bool,
 ) -> None:
-    """Raise `ValueError` for what no theory takes; `starts` where it needs starting weights."""
+    """Raise `ValueError` for numbers that have axes, starting weights or times that cannot be, and, where a
+    theory `starts` from weights, for none."""
     check_single("rule", rule)
     check_init(problem, init)
     if starts and key is None and init is None:

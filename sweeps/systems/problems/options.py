@@ -203,8 +203,8 @@ def problem_system(
     registered: Any = None,
     labels: Labels = Labels(),  # noqa: B008  (immutable)
     tile: int = 16,
-    descends: Callable[[Any], Problem] | None = None,
     run: type[ProblemRun] | None = None,
+    descends: Callable[[Any], Problem] | None = None,
     **defaults: Any,
 ) -> System[Any]:
     """The system of a problem by its name: settings made from its class, and its engines.
@@ -218,8 +218,8 @@ def problem_system(
         registered: theories of other packages by name, looked up when they are needed.
         labels: names and units.
         tile: runs in a batch on a CPU.
-        descends: the problem whose population loss descent is on, from the problem.
         run: its settings, where they are not made from its class.
+        descends: the problem whose population loss descent is on, from the problem.
         **defaults: of settings that have others than usual.
     """
     like = Like(problem)

@@ -40,7 +40,7 @@ def test_a_run_is_the_algorithm_step_by_step() -> None:
     """The draws are those of the run's key; everything done with them is NumPy's. The weights are
     updated as a whole, so that signal + noise being U is tested as well. The bias alone neither
     decays nor feels noise. The run is one of two, whose stages have other numbers of steps."""
-    task = prompts(4, 6, r=1.3, coupling=0.4, tau_0=0.3, pool=16, num_test=4, bias=True)
+    task = prompts(4, 6, r=1.3, coupling=0.4, tau_0=0.5, pool=16, num_test=4, bias=True)
     rule = lambda eta: noisy_sgd(eta, 0.05, 0.2, 0.3, stage_2=0.05)
     t_1, t_2 = Annealing.of(rule(0.25)).steps
     assert (t_1, t_2) == (5, 5)
@@ -60,15 +60,17 @@ def test_a_run_is_the_algorithm_step_by_step() -> None:
     draw = functools.partial(jax.random.normal, shape=(2, 4, 4), dtype="float64")
     # What a run draws before it begins has 32 bits.
     with jax.enable_x64(False):
-        data = [np.asarray(leaf, np.float64) for leaf in sample_prompts(task, pool_key, 16)]
-        W, V = np.asarray(jax.random.normal(init_key, (2, 4, 4)) * 0.3, np.float64)
+        drawn = task.drawn(pool_key, 16)
+        W, V = np.asarray(jax.random.normal(init_key, (2, 4, 4)) * 0.5, np.float64)
+    drawn = jax.tree.map(lambda leaf: leaf.astype("float64"), drawn)
+    data = [np.asarray(leaf) for leaf in task.made(drawn)]
     signal, beta = np.zeros((2, 4, 4)), 0.0
     for k in range(steps):
-        # Prompts that are made of 32-bit draws are rounded there in another order.
-        np.testing.assert_allclose(found["W_signal"][k], signal[0], atol=1e-6)
-        np.testing.assert_allclose(found["V_signal"][k], signal[1], atol=1e-6)
-        assert found["state"][k][0] == pytest.approx(W[0, 0], rel=1e-5)
-        assert found["state"][k][6] == pytest.approx((V[1:, 1:] ** 2).mean(), rel=1e-5)
+        # Rounding of ten steps in float64.
+        np.testing.assert_allclose(found["W_signal"][k], signal[0], atol=1e-13)
+        np.testing.assert_allclose(found["V_signal"][k], signal[1], atol=1e-13)
+        assert found["state"][k][0] == pytest.approx(W[0, 0], rel=1e-10)
+        assert found["state"][k][6] == pytest.approx((V[1:, 1:] ** 2).mean(), rel=1e-10)
         batch_key, noise_key = jax.random.split(jax.random.fold_in(step_key, k))
         chosen = np.asarray(jax.random.randint(batch_key, (8,), 0, 16, np.int32))
         batch = [np.asarray(leaf)[chosen] for leaf in data]
@@ -79,9 +81,9 @@ def test_a_run_is_the_algorithm_step_by_step() -> None:
         V = (1 - eta * 0.2) * V - eta * (grads[1] + xi[1])
         signal = (1 - eta * 0.2) * signal - eta * np.stack(grads)
         beta -= eta * by_beta
-    np.testing.assert_allclose(found.params.total.W, W, rtol=1e-4, atol=1e-6)
-    np.testing.assert_allclose(found.params.total.V, V, rtol=1e-4, atol=1e-6)
-    np.testing.assert_allclose(found.params.total.beta, beta, rtol=1e-5)
+    np.testing.assert_allclose(found.params.total.W, W, rtol=1e-10)
+    np.testing.assert_allclose(found.params.total.V, V, rtol=1e-10)
+    np.testing.assert_allclose(found.params.total.beta, beta, rtol=1e-10)
     assert abs(beta) > 1e-3
     np.testing.assert_allclose(found["eta_time"][::5], [0, 1.25, 1.5], rtol=1e-12)
 
