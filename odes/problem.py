@@ -170,8 +170,8 @@ def check_arguments(
     *,
     starts: bool,
 ) -> None:
-    """Raise `ValueError` for numbers that have axes, starting weights or times that cannot be, and, where a
-    theory `starts` from weights, for none."""
+    """Raise `ValueError` for numbers that have axes, for starting weights or times that cannot be,
+    and for no starting weights where a theory `starts` from them."""
     check_single("rule", rule)
     check_init(problem, init)
     if starts and key is None and init is None:
