@@ -13,6 +13,7 @@ from dynsim import Problem, Rule, Trajectory, checks
 from dynsim.precision import DType
 from dynsim.problem.checks import Parts, usual
 from dynsim.training.recording import Record, Recording, Table
+from dynsim.training.rule import unread
 from dynsim.trajectory import Times
 from odes.problem import Reduction, check_arguments, compiled, flow, recorded_of_flow
 from odes.solver.flows import DESCRIBED, checked_flow
@@ -49,7 +50,6 @@ def flows(
 
     def refused(problem: Any, rule: Any, kind: Any) -> str | None:
         try:
-            checks.kind("rule", rule, Rule)
             checked_flow(rule, kind)
         except ValueError as error:
             return str(error)
@@ -137,7 +137,6 @@ def computed(
         tolerances: Tolerances | None = None,
     ) -> Trajectory:
         checks.kind("problem", problem, Problem)
-        checks.kind("rule", rule, Rule)
         if reason := inapplicable(problem, rule):
             raise ValueError(reason)
         check_arguments(problem, rule, times, key, init, starts=bool(needs))
@@ -232,7 +231,8 @@ def closed_form(
 
 def no_sgd(rule: Any) -> str | None:
     """Why a theory of SGD, which reads momentum as a rate, does not describe a rule."""
-    checks.kind("rule", rule, Rule)
+    if reason := unread(rule):
+        return reason
     if set(rule.schedules) != {""}:
         return "eta: has rates by group; this theory describes one for all weights"
     return undescribed(rule, "this theory")

@@ -14,12 +14,29 @@ import dataclasses
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Generic, TypeVar
 
-from dynsim import checks, plugins
+from dynsim import Problem, checks, plugins
+from dynsim.training.rule import unread
 from dynsim.trajectory import Trajectory
 from odes.solver.tolerances import Tolerances
 
 GROUP = "dynsim.theories"
 """Group of the entry points."""
+OBEYED = (
+    "init",
+    "draw",
+    "draw_shared",
+    "holding",
+    "batches",
+    "loss",
+    "loss_and_gradient",
+    "population_loss",
+    "population_loss_and_gradient",
+    "normal",
+    "compact",
+    "groups",
+    "stays",
+)
+"""Methods of a problem that decide how it trains."""
 Task = TypeVar("Task", bound=Any)
 Rates = TypeVar("Rates", bound=Any)
 
@@ -123,7 +140,7 @@ class Ladder(Generic[Task, Rates]):
         else:
             known = self.theories()
             found = known[checks.choice("theory", asked, tuple(known))]
-        problem = found.inapplicable(task, optimizer)
+        problem = self._unknown(found, task, optimizer) or found.inapplicable(task, optimizer)
         if found.zero_start and not zero_start:
             problem = "it starts from zero weights"
         if problem:
@@ -147,8 +164,29 @@ class Ladder(Generic[Task, Rates]):
             if (variants or not rung.variant)
             and (zero_start or not rung.zero_start)
             and (finite or "length" not in rung.needs)
+            and self._unknown(rung, task, optimizer) is None
             and rung.inapplicable(task, optimizer) is None
         )
+
+    def _unknown(self, theory: Theory[Task, Rates], task: Task, rule: Rates) -> str | None:
+        """Why a theory of the ladder's own knows neither the rule nor the task, or None."""
+        if self.built_in.get(theory.name) is not theory:
+            return None
+        return unread(rule) or departs(task)
+
+
+def departs(task: object) -> str | None:
+    """Why theories that a problem inherits do not describe it, or None: it overrides what training
+    obeys and they do not read."""
+    cls: Any = type(task)
+    if not isinstance(task, Problem):
+        return None
+    named = (each for each in cls.__mro__ if {"NAME", "theories"} & vars(each).keys())
+    owner: Any = next(named)
+    own = [name for name in OBEYED if getattr(cls, name) is not getattr(owner, name)]
+    if not own:
+        return None
+    return f"{cls.__name__} overrides {own[0]!r} of {owner.__name__}, whose theories do not read it"
 
 
 FINITE = "-finite-t"

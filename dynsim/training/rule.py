@@ -220,6 +220,30 @@ class Rule(eqx.Module):
         return f"{self.kind}({', '.join(given)})"
 
 
+def unread(rule: object) -> str | None:
+    """Why theories do not know what a rule does, or None. A subclass may step in its own way, and
+    a schedule may have rates that its pieces do not."""
+    if type(rule) is not Rule:
+        own = " itself: training obeys what a subclass overrides, theories do not"
+        return (
+            f"rule = {type(rule).__name__}: theories describe dynsim.Rule"
+            f"{own if isinstance(rule, Rule) else ', as dynsim.sgd and the others return it'}"
+        )
+    for each in rule.schedules.values():
+        if type(each).rate is not Schedule.rate:
+            return (
+                f"eta = {type(each).__name__}: overrides `rate`, which theories do not read; "
+                "override `after_warmup`"
+            )
+    return None
+
+
+def check_known(rule: object) -> None:
+    """Raise `ValueError` for a rule of which theories do not know what it does."""
+    if reason := unread(rule):
+        raise ValueError(reason)
+
+
 def by_group(value: Some | None) -> dict[str, Number]:
     """A number of a rule by group; that for all weights has an empty name."""
     if value is None:

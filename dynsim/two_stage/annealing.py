@@ -23,7 +23,7 @@ from dynsim import checks
 from dynsim.precision import AnyArray, Number
 from dynsim.schedules import steps
 from dynsim.schedules.shapes import Steps
-from dynsim.training.rule import Rule
+from dynsim.training.rule import Rule, unread
 
 Control = Literal["none", "forever", "small", "smallinit"]
 Some = Real[Number, "*#P"]
@@ -89,7 +89,8 @@ def noisy_sgd(
 
 def refused(rule: Rule) -> str | None:
     """Why `Annealing.of` cannot read a rule, or None."""
-    checks.kind("rule", rule, Rule)
+    if reason := unread(rule):
+        return reason
     plain = rule.kind == "sgd" and rule.clip is None and not rule.decoupled
     parts = [set(each) if isinstance(each, dict) else None for each in (rule.decay, rule.noise)]
     if plain and parts == [{"noise", "signal"}, {"noise"}] and isinstance(rule.eta, Steps):

@@ -48,7 +48,7 @@ from dynsim.qkv import model as embedded
 from dynsim.qkv.layer import QKV
 from dynsim.qkv.model import Embedded
 from dynsim.training.recording import Recording
-from dynsim.training.rule import of_layer
+from dynsim.training.rule import check_known, of_layer
 from dynsim.yz import finite_length
 from dynsim.yz import model as yz
 from odes.general import computed
@@ -99,6 +99,7 @@ class Problem(NamedTuple):
 def inapplicable(problem: QKV, rule: Rule) -> str | None:
     """Why the flow describes neither the layer nor the rule, or None."""
     try:
+        check_known(rule)
         checked_flow(rule.of_groups("Y", "Z"))
     except ValueError as error:
         return str(error)

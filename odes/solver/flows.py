@@ -20,7 +20,7 @@ import numpy as np
 from jaxtyping import Array, Float, PyTree
 
 from dynsim import checks
-from dynsim.training.rule import Rule
+from dynsim.training.rule import Rule, check_known
 from odes.solver import adaptive, inertia, signs
 from odes.solver.integrate import Derivatives, Solved, StepClock, integrate
 from odes.solver.posed import FLOWS, Driven, Flow, Gradient, Params, Save
@@ -73,6 +73,7 @@ _DEFAULT: Mapping[str, Flow] = {
 
 def check_described(optimizer: Rule) -> None:
     """Raise `ValueError` for a rule that no flow describes, with the reason."""
+    check_known(optimizer)
     known = dict.fromkeys(kind for each in DESCRIBED.values() for kind in each.kinds)
     if optimizer.kind not in known:
         raise ValueError(

@@ -35,7 +35,7 @@ import optax
 from jaxtyping import Array, Float, Int, PyTree
 
 from dynsim.precision import AnyArray
-from dynsim.training.rule import Kind, Rule
+from dynsim.training.rule import Kind, Rule, unread
 
 DESCRIBED: tuple[Kind, ...] = ("sgd", "momentum", "nesterov", "rmsprop", "adam")
 """Rules whose update has a derivative by the gradient that is not zero."""
@@ -44,6 +44,8 @@ DESCRIBED: tuple[Kind, ...] = ("sgd", "momentum", "nesterov", "rmsprop", "adam")
 def undescribed(task: object, rule: Rule) -> str | None:
     """Why the noise of batches is not carried through the rule, or None."""
     del task
+    if reason := unread(rule):
+        return reason
     if rule.kind not in DESCRIBED:
         return f"optimizer = {rule.kind}: linear noise describes {', '.join(DESCRIBED)} only"
     for name in ("clip", "noise"):

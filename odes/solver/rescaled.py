@@ -18,7 +18,7 @@ from jaxtyping import Array, Float, Real
 
 from dynsim.precision import AnyArray, Number
 from dynsim.schedules.schedule import Constant, OfStep, Schedule, proportional
-from dynsim.training.rule import Kind, Rule
+from dynsim.training.rule import Kind, Rule, unread
 
 DESCRIBED: tuple[Kind, ...] = ("sgd", "momentum", "nesterov")
 """Rules whose slow motion is that of SGD at the rate eta / (1 - mu)."""
@@ -81,6 +81,8 @@ def undescribed(
         kinds: the rules that it describes.
         together: whether it moves both Y and Z.
     """
+    if reason := unread(rule):
+        return reason
     if rule.kind not in kinds:
         return f"optimizer = {rule.kind}: {theory} describes {', '.join(kinds)} only"
     for name in ("decay", "clip", "noise"):

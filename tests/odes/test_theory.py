@@ -5,12 +5,16 @@ import re
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
+import jax
+import optax
 import pytest
 
 import dynsim
+import odes
 from dynsim import plugins
-from odes import population, qkv
+from odes import joma, population, qkv
 from odes.theory import Theory, refusal
 from odes.two_stage import LADDER as TWO_STAGE
 from odes.yz import ladder
@@ -127,3 +131,62 @@ def test_refusals_are_values_errors_alone() -> None:
     assert refusal(int, "1") is None
     with pytest.raises(TypeError):
         refusal(int, [])
+
+
+class Backwards(dynsim.Rule):
+    """Descends by twice the gradient."""
+
+    def update(self, gradient: Any, memory: Any, *others: Any, **options: Any) -> Any:
+        return super().update(jax.tree.map(lambda g: 2 * g, gradient), memory, *others, **options)
+
+
+class Halving(dynsim.schedules.Constant):
+    """Has rates that its pieces do not have."""
+
+    def rate(self, step: Any) -> Any:
+        return self.peak * 0.5**step
+
+
+class Warm(dynsim.Layer):
+    """Trains by twice the loss."""
+
+    def loss_and_gradient(self, params: Any, data: Any) -> Any:
+        return jax.tree.map(lambda x: 2 * x, super().loss_and_gradient(params, data))
+
+
+class Watched(dynsim.Layer):
+    """Measures something else, and trains as it always did."""
+
+    def observables(self) -> dict[str, Any]:
+        return {"mine": lambda task, snapshot: snapshot.z}
+
+
+def made(cls: type, like: Any) -> Any:
+    return cls(**{field.name: getattr(like, field.name) for field in dataclasses.fields(like)})
+
+
+LADDERS = {
+    "yz": (ladder.LADDER, TASK, SGD),
+    "joma": (joma.LADDER, dynsim.JoMA(dynsim.layer(TASK)), dynsim.sgd(0.1)),
+    "two_stage": (TWO_STAGE, dynsim.prompts(), dynsim.noisy_sgd()),
+    "qkv": (qkv.LADDER, dynsim.QKV(TASK), SGD),
+}
+
+
+@pytest.mark.parametrize("system", LADDERS)
+def test_no_theory_describes_a_rule_or_a_problem_that_trains_in_its_own_way(system: str) -> None:
+    theories, task, rule = LADDERS[system]
+    assert theories.applicable(task, rule, variants=True)
+    assert theories.applicable(task, made(Backwards, rule), variants=True) == ()
+    assert theories.applicable(task, optax.adamw(0.1), variants=True) == ()
+
+
+def test_what_a_subclass_overrides_is_named() -> None:
+    with pytest.raises(ValueError, match="^rule = Backwards: theories describe dynsim.Rule itself"):
+        odes.flow(TASK, made(Backwards, SGD), [0, 1], key=jax.random.key(0))
+    with pytest.raises(ValueError, match="^eta = Halving: overrides `rate`"):
+        odes.flow(TASK, dynsim.sgd(Halving(1.0)), [0, 1], key=jax.random.key(0))
+    with pytest.raises(ValueError, match="Warm overrides 'loss_and_gradient' of Layer"):
+        ladder.theory("plain", made(Warm, TASK), SGD)
+    assert ladder.applicable(made(Warm, TASK), SGD) == ()
+    assert ladder.applicable(made(Watched, TASK), SGD) == ladder.applicable(TASK, SGD)
