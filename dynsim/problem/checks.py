@@ -21,6 +21,7 @@ from dynsim.training.recording import (
     Record,
     Recording,
     Table,
+    evaluated,
 )
 from dynsim.training.rule import by_group
 
@@ -225,7 +226,7 @@ def measured(
     own = _observables(problem, params)
     snapshot = problem.snapshot(params) if snapshot is None else snapshot
     return {
-        name: (own[name] if isinstance(function, _Named) else function)(*snapshot)
+        name: evaluated(name, own[name] if isinstance(function, _Named) else function, snapshot)
         for name, function in record.functions
     }
 

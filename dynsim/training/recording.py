@@ -15,6 +15,7 @@ function is imported when its name is recorded.
 """
 
 import dataclasses
+import inspect
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NamedTuple
 
@@ -66,8 +67,12 @@ class Recording(NamedTuple):
         return RELATIVE_LOSS in self.provided
 
     def __call__(self, *snapshot: Any) -> dict[str, Array]:
-        """All observables of a snapshot, given as the arguments that the functions take."""
-        return {name: function(*snapshot) for name, function in self.functions}
+        """All observables of a snapshot, given as the arguments that the functions take.
+
+        Raises:
+            ValueError: for a function of the user's own that takes others.
+        """
+        return {name: evaluated(name, function, snapshot) for name, function in self.functions}
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -157,6 +162,19 @@ def _own(name: Any, function: Any) -> tuple[str, Observable]:
             f"record = {name!r}: its function must be hashable, because runs are compiled for it"
         ) from None
     return name, function
+
+
+def evaluated(name: str, function: Observable, snapshot: tuple[Any, ...]) -> Array:
+    """An observable of a snapshot; `ValueError` for a function that takes other arguments."""
+    try:
+        return function(*snapshot)
+    except TypeError as error:
+        try:
+            inspect.signature(function).bind(*snapshot)
+        except TypeError:
+            given = ", ".join(type(each).__name__ for each in snapshot)
+            raise ValueError(f"record = {name!r}: must take ({given}); {error}") from None
+        raise
 
 
 def _registered(systems: tuple[str, ...]) -> dict[str, str]:

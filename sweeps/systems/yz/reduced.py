@@ -17,7 +17,7 @@ from odes.symmetric.placement import Placed
 from odes.symmetric.state import SymmetricTask
 from odes.theory import named
 from odes.yz import ladder
-from sweeps.systems.base import Engine, Settings, known
+from sweeps.systems.base import Engine, Settings, known, names_of
 from sweeps.systems.problems.engines import COPIES, Like, of_theory
 from sweeps.systems.solving import integrate
 from sweeps.systems.yz import memory
@@ -118,8 +118,9 @@ def _merged(
     if isinstance(task, SymmetricTask):
         if _takes_full_weights(record):
             known = ", ".join(DESCENDED.names())
+            full = [name for name in names_of(record) if name not in DESCENDED.names()]
             raise ValueError(
-                f"record: {', '.join(set(record) - set(DESCENDED.names()))} need all weights, of "
+                f"record: {', '.join(full)} need all weights, of "
                 f"which K = {task.K} classes have too many; must be of {known}"
             )
         return task

@@ -14,7 +14,7 @@ from dynsim.training.recording import Table
 from dynsim.yz.observables import DEFAULT_RECORD, OBSERVABLES
 from odes.yz import spread
 from odes.yz.layer import weights
-from sweeps.systems.base import Engine, Settings, known
+from sweeps.systems.base import Engine, Settings, known, names_of
 from sweeps.systems.problems.engines import COPIES, Like, engines_of
 from sweeps.systems.yz import memory
 
@@ -33,23 +33,24 @@ def _solve(
     key: PRNGKeyArray,
 ) -> Trajectory:
     fixed = settings.fixed
-    names = tuple(dict.fromkeys(_base(name) for name in settings.record))
+    asked = names_of(settings.record)
+    bases = (_base(each) if isinstance(each, str) else each for each in settings.record)
     common: dict[str, Any] = {
         "batch": fixed.batch,
         "length": task.length,
         "init": weights(None, task, settings.dtype, key),
-        "record": names,
+        "record": tuple(dict.fromkeys(bases)),
         "dtype": settings.dtype,
     }
     times = np.asarray(known(settings.times))
     found = spread.solve(task, optimizer, times, **common)
     values = {**found.observables, **{name + STD: value for name, value in found.std.items()}}
-    if any(name.endswith(DRIFT) for name in settings.record):
+    if any(name.endswith(DRIFT) for name in asked):
         # Of the key that draws the batches in training.
         draw = keys.split(key)[1]
         moved = spread.drift(task, optimizer, times, draw, draws=DRAWS, **common)
         values |= {name + DRIFT: value for name, value in moved.observables.items()}
-    recorded = {name: values[name] for name in settings.record}
+    recorded = {name: values[name] for name in asked}
     return dataclasses.replace(found, observables=recorded, covariance=None)
 
 

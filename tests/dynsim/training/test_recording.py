@@ -173,6 +173,14 @@ def test_what_cannot_be_recorded(record: object, message: str) -> None:
         observables.TRAINED.resolve(record)
 
 
+@pytest.mark.usefixtures("unchecked")
+def test_a_function_of_other_arguments_is_named() -> None:
+    with pytest.raises(
+        ValueError, match=r"record = 'mine': must take \(Layer, Snapshot\);.*'more'"
+    ):
+        simulate({"mine": lambda task, snapshot, more: snapshot.z})
+
+
 def test_equal_requests_are_equal_and_hashable() -> None:
     table = observables.TRAINED
     assert table.resolve("loss") == table.resolve(["loss", "batch_loss"])

@@ -24,6 +24,18 @@ def by_euler() -> Iterator[None]:
         yield
 
 
+def largest(task: Any, snapshot: Any) -> Any:
+    return snapshot.c.max()
+
+
+@pytest.mark.parametrize("name", ["spread", "eq10", "symmetric"])
+def test_theories_record_functions(name: str) -> None:
+    sweep = Sweep({"eta_z": [1.0]}, Training(steps=5), name, {"largest": largest}, (0, 5))
+    with jax.enable_x64(True):
+        made = Work(sweep, tiles.mesh()).variables()
+    assert made["largest"].shape == (2,)
+
+
 @pytest.mark.parametrize("name", [name for name in ENGINES if name != "theorem4"])
 def test_every_engine_traces(name: str) -> None:
     # theorem4 needs a task with a single common token, which no named task has.
