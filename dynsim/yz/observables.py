@@ -96,8 +96,10 @@ def entropy(task: SequenceClasses, s: Snapshot) -> Float[Array, ""]:
     p = restricted / jnp.sum(restricted, axis=1, keepdims=True)
     # The inner where keeps the gradient finite where p = 0.
     plogp = jnp.where(distinct & (p > 0), p * jnp.log(jnp.where(p > 0, p, 1)), 0)
-    has_distinct = jnp.any(distinct, axis=1)
-    return jnp.mean(jnp.where(has_distinct, -jnp.sum(plogp, axis=1), jnp.nan))
+    number = jnp.sum(distinct, axis=1)
+    # A single token has no entropy, whatever rounding makes of its share.
+    each = jnp.where(number > 1, -jnp.sum(plogp, axis=1), 0)
+    return jnp.mean(jnp.where(number > 0, each, jnp.nan))
 
 
 def z_logits(task: SequenceClasses, s: Snapshot) -> Float[Array, "K M"]:

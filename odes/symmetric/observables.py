@@ -25,7 +25,8 @@ def entropy(task: SymmetricTask, state: State, now: Reduced) -> Float[Array, ""]
         return jnp.full((), jnp.nan, now.loss.dtype)
     p = now.c.distinct / task.sum_distinct(now.c.distinct)
     # The inner where keeps the gradient finite where p = 0.
-    return -task.sum_distinct(jnp.where(p > 0, p * jnp.log(jnp.where(p > 0, p, 1)), 0))
+    found = -task.sum_distinct(jnp.where(p > 0, p * jnp.log(jnp.where(p > 0, p, 1)), 0))
+    return jnp.where(task.sum_distinct(jnp.ones_like(p)) > 1, found, 0)
 
 
 def xi(task: SymmetricTask, state: State, now: Reduced) -> Float[Array, "1"]:

@@ -21,7 +21,7 @@ from odes.yz import ladder
 from sweeps.runner import axes
 from sweeps.runner.spec import Sweep
 from sweeps.studies.phase.plane import NUM_TIMES, Plane, sweep
-from sweeps.studies.phase.regions import WINNERS, Region
+from sweeps.studies.phase.regions import Region, winners
 from sweeps.studies.transitions.peaks import effective_rates
 from sweeps.systems import registry
 from sweeps.systems.base import Run, field_names
@@ -118,6 +118,9 @@ class Phase(Plane, Problem):
         }
         if self.random_start():
             coarse["seed"] = {"range": 1}
+        if most_distinct(training) < 2:
+            # A single token has nobody to win against.
+            return None
         return Sweep(coarse, training, "spread", (LOGIT, LOGIT + STD), "end")
 
     def _expands(self, training: Run[Any]) -> bool:
@@ -189,9 +192,14 @@ def noise(dataset: xr.Dataset, scale: float) -> xr.DataArray:
     return found.where(np.isfinite(found), np.log(sys.float_info.max)).mean(others)
 
 
+def most_distinct(training: Run[Any]) -> int:
+    """The largest number of distinct tokens of a class."""
+    return int(np.asarray(training.make_task().distinct()).sum(1).max())
+
+
 def winning_spread(tokens: int) -> float:
-    """Standard deviation from which on independent normal logits of so many tokens make a winner,
-    exp(entropy) < `WINNERS`, in more than half of all cases; 0 where there always is one."""
+    """Standard deviation from which on independent normal logits of so many tokens, two or more,
+    make a winner, exp(entropy) < `winners(tokens)`, in more than half of all cases."""
     logits = np.random.default_rng(0).normal(size=(4096, tokens))
     logits -= logits.max(axis=1, keepdims=True)
     low, high = 0.0, 1e3
@@ -200,9 +208,9 @@ def winning_spread(tokens: int) -> float:
         weight = np.exp(middle * logits)
         total = weight.sum(1)
         entropy = np.log(total) - middle * (weight * logits).sum(1) / total
-        won = np.median(np.exp(entropy)) < WINNERS
+        won = np.median(np.exp(entropy)) < winners(tokens)
         low, high = (low, middle) if won else (middle, high)
-    return high if tokens >= WINNERS else 0.0
+    return high
 
 
 def with_noise(areas: xr.DataArray, noise: xr.DataArray) -> xr.DataArray:

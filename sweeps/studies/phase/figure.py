@@ -69,7 +69,7 @@ def run(config: Plane, rule: Rule | None = None) -> list[Path]:
     noise = None
     if scatter is not None:
         scatter.check()
-        tokens = int(np.asarray(scatter.run.make_task().distinct()).sum(1).max())
+        tokens = diagram.most_distinct(scatter.run)
         predicted = run_sweep(scatter, config.out / "spread").load()
         noise = diagram.noise(predicted, diagram.winning_spread(tokens))
     closed = config.lines()

@@ -2,7 +2,7 @@
 
 import enum
 from collections.abc import Callable, Mapping, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import xarray as xr
@@ -13,6 +13,12 @@ LEARNED = 0.5
 """A run has learned once its loss is below this share of its loss at step 0."""
 WINNERS = 2.0
 """Below so many tokens, effectively, that share the attention, one of them has won."""
+
+
+def winners(tokens: Any) -> Any:
+    """The same where no more than so many share it: of fewer than three, half of the way to a
+    single one. That one has won nothing."""
+    return np.minimum(WINNERS, (1 + tokens) / 2)
 
 
 class Rule(NamedTuple):
@@ -40,7 +46,8 @@ class Region(enum.IntEnum):
     SNAPPED = 2
     """Learned, and f . g is past its peak: the attention slows down and freezes."""
     WINNER_TAKE_ALL = 3
-    """Learned, with less than two distinct tokens' worth of attention: exp(entropy) < 2."""
+    """Learned, with less than two distinct tokens' worth of attention, exp(entropy) < 2; for fewer
+    than three tokens see `winners`."""
     DIVERGED = 4
     """The run did not end well (see `dynsim.Status`)."""
 
@@ -54,12 +61,14 @@ def classify(
         status: (...) codes of `dynsim.Status`.
         loss: (..., S) population loss at the recorded times, of which the first is step 0.
         speed: (..., S) f . g, averaged over classes.
-        entropy: (...) entropy of the attention on distinct tokens at the end, in nat.
+        entropy: (..., S) entropy of the attention on distinct tokens, in nat. Its exponential at
+            step 0 is how many tokens there are to share it.
     """
     learned = loss[..., -1] < LEARNED * loss[..., 0]
     past_peak = np.argmax(speed, axis=-1) < speed.shape[-1] - 1
     found = np.where(past_peak, Region.SNAPPED, Region.SCANNING)
-    found = np.where(np.exp(entropy) < WINNERS, Region.WINNER_TAKE_ALL, found)
+    tokens = np.exp(entropy)
+    found = np.where(tokens[..., -1] < winners(tokens[..., 0]), Region.WINNER_TAKE_ALL, found)
     found = np.where(learned, found, Region.NOT_LEARNED)
     return np.where(status == Status.OK, found, Region.DIVERGED).astype(np.int8)
 
@@ -72,7 +81,7 @@ def of_dataset(dataset: xr.Dataset) -> xr.DataArray:
         ordered.status.values,
         ordered.loss.values,
         ordered.speed.mean("class").values,
-        ordered.entropy.isel(time=-1).values,
+        ordered.entropy.values,
     )
     return xr.DataArray(codes, dims=runs, coords={d: dataset[d] for d in runs}, name="region")
 

@@ -175,9 +175,7 @@ def test_what_cannot_be_recorded(record: object, message: str) -> None:
 
 @pytest.mark.usefixtures("unchecked")
 def test_a_function_of_other_arguments_is_named() -> None:
-    with pytest.raises(
-        ValueError, match=r"record = 'mine': must take \(Layer, Snapshot\);.*'more'"
-    ):
+    with pytest.raises(ValueError, match=r"'mine': must take \(Layer, Snapshot\);.*'more'"):
         simulate({"mine": lambda task, snapshot, more: snapshot.z})
 
 

@@ -1,5 +1,7 @@
 """The model against an independent NumPy one, and Lemma 1 against automatic differentiation."""
 
+import dataclasses
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -7,7 +9,7 @@ import pytest
 
 import dynsim
 from dynsim.yz import model as yz
-from dynsim.yz import sampling
+from dynsim.yz import observables, sampling
 from tests.systems.layers import initial_weights
 
 TASK = dynsim.syn_medium(3)
@@ -113,3 +115,11 @@ def test_uniform_start_has_the_stated_bound_and_law() -> None:
     n = scaled.size
     assert abs(scaled.mean()) < 6 * np.sqrt(1 / 3 / n)
     assert abs(scaled.var() - 1 / 3) < 6 * np.sqrt(4 / 45 / n)
+
+
+def test_a_single_distinct_token_has_no_entropy() -> None:
+    task = dynsim.syn(8, 4, num_common=5, num_distinct=1)
+    measured = jax.jit(lambda params: observables.entropy(task, observables.measure(task, params)))
+    scattered = jax.random.normal(jax.random.key(0), (task.num_queries, task.M)) * 3
+    # Its share is 1 but for rounding, of which 1e-9 nat remained.
+    assert measured(dataclasses.replace(yz.init_zero(task, "float32"), Z=scattered)) == 0

@@ -26,9 +26,16 @@ TIMES = np.array([0.0, 1, 2, 4, 8])
 RISING, FALLING = TIMES, np.array([0, 1, 3, 2, 0.5])
 
 
-def region(loss_end: float, speed: np.ndarray, entropy: float, status: int = Status.OK) -> Region:
+def region(
+    loss_end: float,
+    speed: np.ndarray,
+    entropy_end: float,
+    status: int = Status.OK,
+    tokens: int = 10,
+) -> Region:
     loss = np.geomspace(3.5, loss_end, TIMES.size)
-    return Region(int(regions.classify(np.array(status), loss, speed, np.array(entropy))))
+    entropy = np.linspace(math.log(tokens), entropy_end, TIMES.size)
+    return Region(int(regions.classify(np.array(status), loss, speed, entropy)))
 
 
 def test_each_region_has_its_rule() -> None:
@@ -44,7 +51,19 @@ def test_each_region_has_its_rule() -> None:
     for status in (Status.DIVERGED, Status.MAX_STEPS, Status.SOLVER_FAILED):
         assert region(0.1, FALLING, even, status) == Region.DIVERGED
     nan = np.full(TIMES.size, np.nan)
-    assert regions.classify(np.array(1), nan, nan, np.array(np.nan)) == Region.DIVERGED
+    assert regions.classify(np.array(1), nan, nan, nan) == Region.DIVERGED
+
+
+def test_nobody_wins_without_others() -> None:
+    assert region(0.1, FALLING, 0.0, tokens=1) == Region.SNAPPED
+    # Of two tokens one has won with more than an effective one and a half.
+    assert region(0.1, FALLING, math.log(1.51), tokens=2) == Region.SNAPPED
+    assert region(0.1, FALLING, math.log(1.49), tokens=2) == Region.WINNER_TAKE_ALL
+    one, two = (
+        phase.Phase(task="syn", num_distinct=number, resolution=4, steps=10) for number in (1, 2)
+    )
+    assert one.scatter() is None
+    assert two.scatter() is not None
 
 
 def test_the_most_common_region_wins_over_seeds() -> None:
@@ -213,7 +232,6 @@ def test_normal_logits_make_a_winner_from_some_spread_on() -> None:
     won = np.exp(-(p * np.log(p)).sum(1)) < regions.WINNERS
     # Median of 4096 samples: 1/sqrt(4 n) = 0.8 % of all cases, times four.
     assert abs(won.mean() - 0.5) < 0.032
-    assert phase.winning_spread(1) == 0
     assert phase.winning_spread(20) > phase.winning_spread(10) > at
 
 
