@@ -54,7 +54,7 @@ class Phase(Plane, Problem):
         length: sequence length T including the query; inf replaces sampled counts by P(l|n).
         batch: sequences per step.
         init: starting weights: zero, or uniform on +-1/sqrt(M).
-        noise: also predict where batch noise decides the outcome of training.
+        noise: next to a theory, also predict where batch noise decides the outcome of training.
     """
 
     x: str = "eta_y:1e-3:1e2"
@@ -107,9 +107,11 @@ class Phase(Plane, Problem):
 
     def scatter(self) -> Sweep | None:
         """Mean and spread of `LOGIT` at the end, on a coarser plane; None where no training is
-        drawn, or no expansion in 1/T describes it."""
+        drawn, or no theory next to it, or no expansion in 1/T describes it."""
         training = self.training()
-        if not self.noise or "simulation" not in self.engines() or math.isinf(self.batch):
+        if not self.noise or self.theory == "none" or math.isinf(self.batch):
+            return None
+        if "simulation" not in self.engines():
             return None
         if math.isfinite(self.length) and not self._expands(training):
             return None

@@ -241,7 +241,7 @@ def test_the_spread_is_swept_where_theory_describes_training(tmp_path: Path) -> 
     sweep = config.scatter()
     assert sweep.engine == "spread"
     assert [dim.size for dim in sweep.dims] == [24, 24]
-    for changes in ({"length": 8}, {"engine": "symmetric"}, {"noise": False}):
+    for changes in ({"length": 8}, {"engine": "symmetric"}, {"noise": False}, {"theory": "none"}):
         assert phase.Phase(resolution=4, **changes).scatter() is None
     assert phase.Phase(length=8).engines() == ("simulation", "symmetric")
 
