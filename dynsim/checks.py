@@ -102,7 +102,10 @@ def real(
     try:
         if value is None or np.iscomplexobj(value):
             raise TypeError
-        array = np.asarray(value, dtype=np.float64)
+        given = np.asarray(value)
+        if given.dtype.kind in "bSUmM":
+            raise TypeError
+        array = given.astype(np.float64)
     except (TypeError, ValueError, OverflowError, RecursionError):
         shown = reprlib.repr(value)
         raise ValueError(f"{field} = {shown}: must be a real number") from None

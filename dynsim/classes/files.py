@@ -87,14 +87,32 @@ def _archive(path: Path) -> dict[str, np.ndarray]:
 
 def _table(path: Path) -> dict[str, np.ndarray]:
     with path.open(newline="", encoding="utf-8-sig") as file:
-        rows = [row for row in csv.reader(file) if row]
+        reader = csv.reader(file)
+        rows = [(reader.line_num, row) for row in reader if row]
     if len(rows) < 2:
         raise ValueError("needs a line of names and one for each class")
-    names = [name.strip() for name in rows[0]]
-    for number, row in enumerate(rows[1:], 2):
+    names = [name.strip() for name in rows[0][1]]
+    for other in (";", "\t"):
+        if len(names) == 1 and other in names[0]:
+            raise ValueError(f"line 1 is separated by {other!r}; must be separated by ','")
+    twice = [name for name in names if name and names.count(name) > 1]
+    if twice:
+        raise ValueError(f"line 1 names two columns {twice[0]!r}; each needs a name of its own")
+    for number, row in rows:
         if len(row) != len(names):
             raise ValueError(f"line {number} has {len(row)} columns, the first {len(names)}")
     columns = {name: i for i, name in enumerate(names) if name in FIELDS[1:]}
-    values = np.array([[float(entry) for entry in row] for row in rows[1:]])
+    values = np.array([_numbers(names, number, row) for number, row in rows[1:]])
     tokens = [i for i in range(len(names)) if i not in columns.values()]
     return {"probs": values[:, tokens], **{name: values[:, i] for name, i in columns.items()}}
+
+
+def _numbers(names: list[str], line: int, row: list[str]) -> list[float]:
+    found = []
+    for name, entry in zip(names, row, strict=True):
+        try:
+            found.append(float(entry))
+        except ValueError:
+            where = f"line {line}, column {name!r}"
+            raise ValueError(f"{where}: {entry!r} must be a number") from None
+    return found

@@ -4,6 +4,7 @@ import contextlib
 import dataclasses
 import difflib
 import io
+import itertools
 import typing
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Annotated, Any, TypeVar
@@ -48,12 +49,17 @@ def check_options(settings: Any, options: Sequence[str], prog: str) -> None:
         for field in dataclasses.fields(settings)
         if placed not in getattr(types[field.name], "__metadata__", ())
     ]
+    lists = {name for name in fields if typing.get_origin(_plain(types[name])) is tuple}
     known = {*fields, *OWN, *(f"no_{name}" for name in fields), *_aliases(types.values())}
-    for word in options:
+    for word, after in itertools.pairwise([*options, "--"]):
         name = word[2:].split("=")[0].replace("-", "_")
-        if not word.startswith("--") or not name or name in known:
+        if not word.startswith("--") or not name:
             continue
         option, command = word.split("=")[0], prog[len("dynsim ") :]
+        if name in lists and word == option and after.startswith("--"):
+            raise ValueError(f"{command}: option {option} needs at least one value")
+        if name in known:
+            continue
         new = checks.called_now(name, fields)
         if new is not None:
             raise ValueError(f"{command}: option {option} is called {shown(new)} now")
@@ -62,6 +68,10 @@ def check_options(settings: Any, options: Sequence[str], prog: str) -> None:
         hint = "did you mean" if near else "its options are"
         listed = f"; {hint} {', '.join(map(shown, allowed))}" if allowed else ""
         raise ValueError(f"{command}: has no option {option}{listed}{'?' if near else ''}")
+
+
+def _plain(kind: Any) -> Any:
+    return kind.__origin__ if typing.get_origin(kind) is Annotated else kind
 
 
 def _aliases(types: Iterable[Any]) -> Iterator[str]:

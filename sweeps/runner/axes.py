@@ -216,6 +216,10 @@ def _spaced(field: str, table: Mapping[str, Any]) -> list[float]:
     first, last = (_number(f"{field}.{kind}", end, False) for end in given[:2])
     checks.real(f"{field}.{kind}", [first, last, last - first])
     number = checks.integer(f"{field}.{kind}[2]", given[2], 1)
+    if number == 1 and first != last:
+        raise ValueError(
+            f"{field}.{kind} = {shown(given)}: one value cannot be both ends; must be two or more"
+        )
     _check_number(field, number)
     if kind == "linspace":
         return np.linspace(first, last, number).tolist()

@@ -239,6 +239,9 @@ class Sweep(metaclass=_OfProblems):
             raise ValueError(f"record = {CHECKPOINT!r}: is no observable; set checkpoint = true")
         if not self.record:
             raise ValueError("record = []: needs at least one observable")
+        twice = [name for name in self.names if self.names.count(name) > 1]
+        if twice:
+            raise ValueError(f"record = {twice[0]!r}: is named twice")
         self.rules.observables.resolve(self.record)
         self._check_budget()
         for dim in self._static:

@@ -43,7 +43,10 @@ def test_a_table_is_the_task_that_its_columns_say(tmp_path: Path) -> None:
     ("text", "message"),
     [
         (TABLE.replace("0.25,2\n", "0.25\n"), "line 2 has 6 columns, the first 7"),
-        (TABLE.replace("0.5,0.5", "half,0.5"), "could not convert string to float: 'half'"),
+        (TABLE.replace("0.5,0.25", "0.5,half"), "line 3, column .1.: .half. must be a number"),
+        (TABLE.replace("\n", "\n\n", 1).replace("0.25,0.25", "half,0"), "line 4, column '1'"),
+        (TABLE.replace(",", ";"), "line 1 is separated by ';'; must be separated by ','"),
+        (TABLE.replace("prior", "query"), "line 1 names two columns 'query'"),
         (TABLE.splitlines()[0], "needs a line of names"),
         (TABLE.replace("query", "quary"), "lacks the array query"),
         (TABLE.replace("0.5,0.5", "0.5,0.4"), r"probs\[0\] \(class 0\): sums to 0.9"),

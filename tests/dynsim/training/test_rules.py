@@ -1,6 +1,7 @@
 """Descent with one rate against its formulas, written out in NumPy."""
 
 from collections.abc import Callable
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -80,6 +81,13 @@ def test_numbers_out_of_range_are_refused(
 ) -> None:
     with pytest.raises(ValueError, match=message):
         rule(0.1, **changes)
+
+
+@pytest.mark.usefixtures("unchecked")
+@pytest.mark.parametrize("eta", ["1", True, [0.1, "2"], np.datetime64("2020-01-01")])
+def test_what_reads_as_a_number_and_is_none_is_refused(eta: Any) -> None:
+    with pytest.raises(ValueError, match=r"eta_y = .*: must be a real number"):
+        dynsim.sgd(eta, 0.1)
 
 
 def test_a_rule_of_earlier_versions_warns_and_is_the_rule() -> None:
