@@ -4,13 +4,14 @@ Checks run on concrete values only. A traced value (inside `jit`, `vmap` or `gra
 be looked at, so checks of its value are skipped there; shapes are always checked.
 """
 
+import difflib
 import functools
 import inspect
 import math
 import os
 import reprlib
 import warnings
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import Any, ParamSpec, TypeVar
 
 import jax
@@ -38,10 +39,12 @@ RENAMED: dict[str, tuple[str, ...]] = {
     "R": ("rank",),
     "T": ("length",),
     "lambda": ("decay",),
-    "lr": ("eta",),
+    "learning_rate": ("eta", "eta_y", "eta_1"),
+    "lr": ("eta", "eta_y", "eta_1"),
     "w_init": ("scale",),
 }
-"""What names are called here, by what they were called: the first one that there is counts."""
+"""What names are called here, by what earlier versions, papers and other libraries call them: the
+first one that there is counts."""
 Arguments = ParamSpec("Arguments")
 Result = TypeVar("Result")
 
@@ -64,7 +67,9 @@ def integer(field: str, value: Any, minimum: int, maximum: int | None = None) ->
 
 def steps(field: str, value: Any) -> int:
     """Return a number of steps, or raise `ValueError` unless it is an integer from 1 that the 32
-    bits of a step's number hold."""
+    bits of a step's number hold; 1e3 is one as well."""
+    if isinstance(value, float) and value.is_integer():
+        value = int(value)
     return integer(field, value, 1, 2**31 - 1)
 
 
@@ -169,19 +174,43 @@ def choice(field: str, value: Any, allowed: Sequence[str]) -> str:
     if not isinstance(value, str) or value not in allowed:
         new = called_now(value, allowed)
         if new is not None:
-            raise ValueError(f"{field} = {value!r}: is called {new!r} now")
-        raise ValueError(f"{field} = {value!r}: must be one of {', '.join(allowed)}")
+            raise ValueError(f"{field} = {value!r}: is called {new!r}")
+        raise ValueError(f"{field} = {value!r}: {one_of(value, allowed)}")
     return value
 
 
+def one_of(value: object, allowed: Sequence[str]) -> str:
+    """What is allowed in place of a name, and first what is meant."""
+    return f"{hint(value, allowed)}must be one of {', '.join(allowed)}"
+
+
+def hint(name: object, allowed: Collection[str]) -> str:
+    """The beginning of a sentence that asks for what is meant; empty where it may be anything."""
+    likely = meant(name, allowed)
+    if not likely or len(likely) == len(set(allowed)) > 1:
+        return ""
+    return f"did you mean {' or '.join(map(repr, likely))}? It "
+
+
+def meant(name: object, allowed: Iterable[str]) -> list[str]:
+    """The `allowed` names that a name is close to: but for case, - and _ the same, or similar."""
+    if not isinstance(name, str):
+        return []
+    folded = {each: each.casefold().replace("-", "_") for each in allowed}
+    word = name.casefold().replace("-", "_")
+    same = [each for each, letters in folded.items() if letters == word]
+    near = difflib.get_close_matches(word, folded.values())
+    return same or [each for word in near for each, letters in folded.items() if letters == word]
+
+
 def called_now(name: object, known: Collection[str]) -> str | None:
-    """The one of the `known` names that stands for what was called `name`, None if none does."""
+    """The one of the `known` names that stands for what others call `name`, None if none does."""
     found = RENAMED.get(name, ()) if isinstance(name, str) else ()
     return next((new for new in found if new in known), None)
 
 
 def renamed(function: Callable[Arguments, Result]) -> Callable[Arguments, Result]:
-    """`function`, which says what an argument is called that is given by an old name."""
+    """`function`, which says what an argument is called that is given by another name."""
     known = inspect.signature(function).parameters
 
     @functools.wraps(function)
@@ -189,7 +218,7 @@ def renamed(function: Callable[Arguments, Result]) -> Callable[Arguments, Result
         for name in kwargs:
             new = None if name in known else called_now(name, known)
             if new is not None:
-                raise TypeError(f"{function.__name__}: argument {name!r} is called {new!r} now")
+                raise TypeError(f"{function.__name__}: argument {name!r} is called {new!r}")
         return function(*args, **kwargs)
 
     return checked

@@ -116,7 +116,7 @@ def check(settings: Any, path: str = "", many: Collection[str] = ()) -> None:
 def check_table(table: Mapping[str, Any], cls: type, path: str) -> None:
     """Raise `ValueError` unless all values of a table are what the fields of `cls` take."""
     for name, value in table.items():
-        check_value(f"{path}{name}", plain(value), fields(cls)[name])
+        check_value(f"{path}{name}", whole(cls, name, plain(value)), fields(cls)[name])
 
 
 def check_value(path: str, value: Any, field: Field, many: bool = False) -> None:
@@ -134,14 +134,13 @@ def check_value(path: str, value: Any, field: Field, many: bool = False) -> None
         large = isinstance(value, int) and value >= MOST
         too_high = large or first["type"].startswith("less_than")
         wrong_kind = not first["type"].startswith(("greater_than", "less_than", "predicate"))
-        raise ValueError(
-            f"{path}{where} = {shown(given)}: must be "
-            f"{allowed(field.annotation, too_high=too_high, kind=wrong_kind)}"
-        ) from None
+        words = allowed(field.annotation, too_high=too_high, kind=wrong_kind)
+        hint = checks.hint(given, choices(field.annotation))
+        raise ValueError(f"{path}{where} = {shown(given)}: {hint}must be {words}") from None
     if isinstance(value, int) and abs(value) >= 2**63:
         raise ValueError(f"{path} = {shown(value)}: must be an integer of 64 bits")
     if isinstance(value, float) and math.isnan(value):
-        raise ValueError(f"{path} = nan: must be a number")
+        raise ValueError(f"{path} = nan: is not a number; must be {allowed(field.annotation)}")
 
 
 def rounded(settings: Any, dtype: str) -> None:
@@ -177,11 +176,19 @@ def plain(value: Any) -> Any:
     return value
 
 
+def whole(cls: type, name: str, value: Any) -> Any:
+    """A value for a field; 1e3 as an integer, where the field takes integers alone."""
+    if not isinstance(value, float) or not value.is_integer():
+        return value
+    parts, _ = _flat(fields(cls)[name].annotation)
+    return int(value) if int in parts and float not in parts else value
+
+
 def made_plain(settings: Any) -> None:
-    """Make the values of a frozen dataclass `plain`: to be called when it is made."""
+    """Make the values of a frozen dataclass `plain`, and `whole`: to be called when it is made."""
     for field in dataclasses.fields(settings):
         value = getattr(settings, field.name)
-        found = plain(value)
+        found = whole(type(settings), field.name, plain(value))
         if found is not value:
             object.__setattr__(settings, field.name, found)
 
@@ -203,9 +210,8 @@ def allowed(annotation: Any, *, too_high: bool = False, kind: bool = False) -> s
             return each.allowed
     bounds = _bounds(annotation)
     unit = "".join(f", in {each.symbol}" for each in extras if isinstance(each, Unit))
-    choices = [str(each) for part in parts for each in typing.get_args(part)]
-    if any(typing.get_origin(part) is Literal for part in parts):
-        return f"one of {', '.join(choices)}"
+    if named := choices(annotation):
+        return f"one of {', '.join(named)}"
     if float in parts and int in parts:
         return f"an integer {f'< {MOST}' if too_high else f'>= {bounds.ge}'}, or inf{unit}"
     if float in parts:
@@ -252,6 +258,12 @@ def _bounds(annotation: Any) -> Bounds:
             if isinstance(each, kind):
                 found[kind.__name__.lower()] = getattr(each, kind.__name__.lower())
     return Bounds(**found)
+
+
+def choices(annotation: Any) -> list[str]:
+    """The values that an annotation lists, none where it does not list them."""
+    listed = [part for part in _flat(annotation)[0] if typing.get_origin(part) is Literal]
+    return [str(each) for part in listed for each in typing.get_args(part)]
 
 
 def _flat(annotation: Any) -> tuple[list[Any], list[Any]]:

@@ -15,7 +15,8 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Generic, TypeVar
 
 from dynsim import Problem, checks, plugins
-from dynsim.training.rule import unread
+from dynsim.training.optax_rule import OptaxRule
+from dynsim.training.rule import Rule, unread
 from dynsim.trajectory import Trajectory
 from odes.solver.tolerances import Tolerances
 
@@ -140,6 +141,7 @@ class Ladder(Generic[Task, Rates]):
         else:
             known = self.theories()
             found = known[checks.choice("theory", asked, tuple(known))]
+        checks.kind("rule", optimizer, Rule, OptaxRule)
         problem = self._unknown(found, task, optimizer) or found.inapplicable(task, optimizer)
         if found.zero_start and not zero_start:
             problem = "it starts from zero weights"
@@ -158,6 +160,7 @@ class Ladder(Generic[Task, Rates]):
         """Names of the theories that describe `task` and `optimizer`, most exact first; `variants`
         adds those that are looked at on demand, `zero_start` is as in `theory`, and `finite` adds
         those of finite T, which need the `length` of the sequences."""
+        checks.kind("rule", optimizer, Rule, OptaxRule)
         return tuple(
             name
             for name, rung in self.theories().items()

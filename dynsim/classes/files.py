@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from dynsim import checks
 from dynsim.classes.task import SequenceClasses, sequence_classes
 
 FIELDS = ("probs", "query", "next_token", "prior")
@@ -30,6 +31,7 @@ def load_task(path: str | Path) -> SequenceClasses:
         ValueError: when the file is missing or cannot be read, lacks an array or column, or holds a
             bad table.
     """
+    checks.kind("path", path, str, os.PathLike)
     path = Path(path)
     if path.suffix not in SUFFIXES:
         raise ValueError(f"task file {path}: must end in {' or '.join(SUFFIXES)}")
@@ -59,6 +61,7 @@ def save_task(path: str | Path, task: SequenceClasses) -> None:
     Raises:
         ValueError: for a path that does not end in .npz, or a task that is none.
     """
+    checks.kind("path", path, str, os.PathLike)
     path = Path(path)
     if path.suffix != ".npz":
         raise ValueError(f"path = {path}: must end in .npz")

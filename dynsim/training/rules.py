@@ -21,9 +21,11 @@ from jaxtyping import Real
 from dynsim import checks
 from dynsim.precision import Number
 from dynsim.schedules.schedule import as_schedule
-from dynsim.training.rule import Eta, Etas, Kind, Rule
+from dynsim.training.rule import NUMBERS, Eta, Etas, Kind, Rule
 
 Some = Real[Number, "*#P"]
+OPTIONS = ("decay", "decoupled", "clip", "noise")
+"""What every rule takes."""
 
 
 def sgd(
@@ -150,6 +152,8 @@ def _etas(eta: Etas | None, eta_y: Eta | None, eta_z: Eta | None) -> Etas | None
 
 
 def _rule(kind: Kind, eta: Etas | None, **options: Any) -> Rule:
+    for name in options:
+        checks.choice(f"{kind}: argument", name, (*NUMBERS[kind], "momentum", *OPTIONS))
     if isinstance(eta, Mapping):
         if not eta:
             raise ValueError("eta = {}: needs a rate for each group of weights")

@@ -21,6 +21,7 @@ from odes.yz import ladder, population
 from odes.yz import symmetric as symmetric_layer
 from sweeps import output
 from sweeps.commands import outlook
+from sweeps.systems.settings import given
 from sweeps.systems.yz.tasks import ClassOptions as Problem
 
 # Where an assumption counts as strained. Overlap: gamma's error against the population flow
@@ -106,7 +107,8 @@ def explain(config: Any = None, /, **settings: Any) -> Any:
         ValueError: naming the setting, its value and what is allowed.
     """
     if config is None or isinstance(config, str):
-        config = command(config or Explain.SYSTEM)[0](**settings)
+        config = given(command(config or Explain.SYSTEM)[0], "explain", **settings)
+    checks.kind("config", config, str, Explain, outlook.ExplainOptions)
     return _of_layer(config) if isinstance(config, Explain) else outlook.explain(config)
 
 

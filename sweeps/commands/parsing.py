@@ -2,16 +2,16 @@
 
 import contextlib
 import dataclasses
-import difflib
 import io
 import itertools
+import re
 import typing
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Annotated, Any, TypeVar
 
 import tyro
 
-from dynsim import checks
+from dynsim import checks, decoding
 
 SettingsT = TypeVar("SettingsT")
 OWN = ("help", "tyro_print_completion", "tyro_write_completion")
@@ -33,11 +33,30 @@ def parse(settings: type[SettingsT], options: Sequence[str], prog: str) -> Setti
     shown: Any = with_defaults(settings, options) if {"-h", "--help"} & set(options) else settings
     try:
         with contextlib.redirect_stderr(said):
-            return tyro.cli(shown, args=list(options), prog=prog)
+            return tyro.cli(shown, args=whole_numbers(settings, options), prog=prog)
     except SystemExit as stop:
         if not stop.code:
             raise
-        raise ValueError(f"{prog[len('dynsim ') :]}: {in_a_line(said.getvalue())}") from None
+        told = in_a_line(said.getvalue())
+        missing = re.match(r"Missing from .*?: \S+ (.*) \(required\)", told)
+        told = f"needs {missing[1]}" if missing else told
+        raise ValueError(f"{prog[len('dynsim ') :]}: {told}") from None
+
+
+def whole_numbers(settings: Any, options: Sequence[str]) -> list[str]:
+    """The words behind a command, with 1e3 as 1000 where an option takes integers alone."""
+    fields = {field.name for field in dataclasses.fields(settings)}
+    found, name = [], ""
+    for word in options:
+        option, equals, value = word.partition("=") if word.startswith("--") else ("", "", word)
+        name = option[2:].replace("-", "_") if option else name
+        if name in fields and not value.lstrip("+-").isdigit():
+            with contextlib.suppress(ValueError):
+                number = decoding.whole(settings, name, float(value))
+                value = str(number) if isinstance(number, int) else value
+        found.append(f"{option}{equals}{value}")
+        name = "" if equals else name
+    return found
 
 
 def check_options(settings: Any, options: Sequence[str], prog: str) -> None:
@@ -62,8 +81,8 @@ def check_options(settings: Any, options: Sequence[str], prog: str) -> None:
             continue
         new = checks.called_now(name, fields)
         if new is not None:
-            raise ValueError(f"{command}: option {option} is called {shown(new)} now")
-        near = difflib.get_close_matches(name, fields)
+            raise ValueError(f"{command}: has no option {option}; it is called {shown(new)}")
+        near = checks.meant(name, fields)
         allowed = near or sorted(fields)
         hint = "did you mean" if near else "its options are"
         listed = f"; {hint} {', '.join(map(shown, allowed))}" if allowed else ""

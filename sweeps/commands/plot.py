@@ -21,6 +21,8 @@ from sweeps.runner import progress
 from sweeps.runner.labels import label
 from sweeps.runner.run import open_sweep, valid
 
+FEW = 6
+"""Values of an axis that a message lists."""
 MOST_PANELS, MOST_LINES, MOST_POINTS = 24, 256, 2**22
 
 
@@ -51,14 +53,17 @@ class Plot:
 
     def __post_init__(self) -> None:
         if self.out is None:
-            object.__setattr__(self, "out", Path("out/plot") / f"{Path(self.path).name}.png")
+            name = Path(self.path).name or Path(self.path).resolve().name
+            object.__setattr__(self, "out", Path("out/plot") / f"{name}.png")
 
 
 def run(config: Plot) -> list[Path]:
     """Draw the figure and write it, with the plotted numbers next to it."""
     out = config.out
     assert out is not None
-    suffix = checks.choice("suffix of out", out.suffix[1:], drawing.FORMATS)
+    suffix = out.suffix[1:]
+    if suffix not in drawing.FORMATS:
+        raise ValueError(f"out = {out}: must end in .{', .'.join(drawing.FORMATS)}")
     dataset = open_sweep(config.path, progress.say)
     config = completed(config, dataset)
     data = chosen(dataset, config)
@@ -146,8 +151,7 @@ def chosen(dataset: xr.Dataset, config: Plot) -> xr.DataArray:
             shown = ", ".join(map(str, data.dims))
             raise ValueError(f"where: {name} is no axis of {config.observable}; its axes: {shown}")
         if not np.isclose(data[name].values, value).any():
-            shown = ", ".join(f"{v:g}" for v in data[name].values[:12])
-            raise ValueError(f"where: {name} = {value:g}: must be one of {shown}")
+            raise ValueError(f"where: {name} = {value:g}: {_nearest(data[name].values, value)}")
         data = data.sel({name: value}, method="nearest")
     if "time" in data.dims and "time" not in (config.x, config.hue):
         data = data.isel(time=-1)
@@ -168,6 +172,17 @@ def check_drawable(sizes: Mapping[Any, int], config: Plot) -> None:
                 f"where: would draw {number} {what}, at most {limit} can be; choose values with "
                 "--where NAME=VALUE"
             )
+
+
+def _nearest(values: np.ndarray, wanted: float) -> str:
+    """Which values of an axis there are: all of a few, of many those around the one wanted."""
+    if len(values) <= FEW:
+        return f"must be one of {', '.join(f'{v:g}' for v in values)}"
+    low, high = np.sort(values[np.argsort(np.abs(values - wanted), kind="stable")[:2]])
+    return (
+        f"is none of the {len(values)} values from {values.min():g} to {values.max():g}; the "
+        f"nearest are {low:g}, {high:g}"
+    )
 
 
 def _selection(where: tuple[str, ...], dataset: xr.Dataset) -> Mapping[str, float]:

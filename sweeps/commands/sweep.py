@@ -60,6 +60,8 @@ def run(config: SweepCommand) -> list[str]:
     """Run `dynsim sweep`; returns where it is kept."""
     sweep = load(config.file, config.set)
     out = config.out or str(Path("runs") / Path(config.file).stem)
+    for each in config.reuse:
+        _check_store("reuse", each)
     hosts.use_all_cores()
     # Before anything of JAX is touched, of which planning traces programs.
     process = (0, 1) if config.dry_run else config.connect()
@@ -98,3 +100,11 @@ def _workers(config: SweepCommand) -> contextlib.AbstractContextManager[Executor
             raise ValueError(f"config = {config.config}: read by dask = 'slurm' and the like alone")
         return contextlib.nullcontext()
     return dask_cluster.executor(config.dask, config.config, progress.say)
+
+
+def _check_store(field: str, place: str) -> None:
+    """Raise `ValueError`, naming the field, where a stored sweep should be and none is."""
+    try:
+        Store.open(place, report=lambda line: None)
+    except ValueError as error:
+        raise ValueError(f"{field} = {place}: {error}") from None

@@ -23,17 +23,22 @@ def compare(task: Any = "syn-small", theories: Sequence[Any] = (), **settings: A
         `simulation` and, by theory, `predictions`.
 
     Raises:
-        ValueError: naming the setting, its value and what is allowed, before anything runs.
-        TypeError: for a setting that the system does not have.
+        ValueError: naming the setting, its value and what is allowed, before anything runs; for a
+            setting that the system does not have, the one that is meant.
     """
     import importlib
 
+    from dynsim import SequenceClasses, checks
     from sweeps.compare import generic
     from sweeps.systems import registry
+    from sweeps.systems.settings import given
 
+    checks.kind("task", task, str, SequenceClasses)
+    theories = (theories,) if isinstance(theories, str) else theories
+    checks.kind("theories", theories, Sequence)
     name = registry.system_for(task).name if isinstance(task, str) else "yz"
     made, run = generic.command(name)
     named = tuple(each for each in theories if isinstance(each, str))
     own = [each for each in theories if not isinstance(each, str)]
-    config = made(task=task, theories=named, **settings)
+    config = given(made, "compare", task=task, theories=named, **settings)
     return importlib.import_module(run.__module__).compare(config, *([own] if own else []))

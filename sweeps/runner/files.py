@@ -32,6 +32,7 @@ def load(path: str | Path, overrides: Iterable[str] = ()) -> Sweep:
     Raises:
         ValueError: naming the file and what is wrong in it.
     """
+    checks.kind("path", path, str, os.PathLike)
     path = Path(path)
     packaged = RECIPES / f"{path}.toml"
     if not os.path.exists(path) and path.parent == Path() and packaged.exists():

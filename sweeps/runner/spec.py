@@ -140,12 +140,7 @@ class Sweep(metaclass=_OfProblems):
     def rules(self) -> Engine[Any]:
         """How the runs are computed; `ValueError` if the system has no such engine."""
         known = registry.engines(self.system)
-        if self.engine not in known:
-            raise ValueError(
-                f"engine = {self.engine!r}: does not compute task {self.run.task!r}; "
-                f"must be one of {', '.join(known)}"
-            )
-        return known[self.engine]
+        return known[checks.choice("engine", self.engine, tuple(known))]
 
     @property
     def fields(self) -> dict[str, tuple[float, ...]]:

@@ -32,6 +32,7 @@ def register(system: System[Any]) -> None:
     Raises:
         ValueError: for a name that is taken, or a system without an engine "simulation".
     """
+    checks.kind("system", system, System)
     taken = system.name in BUILT_IN or system.name in plugins.entry_points(GROUP)
     if taken or _KNOWN.get(system.name, system) is not system:
         raise ValueError(f"system {system.name!r}: is registered already; choose another name")

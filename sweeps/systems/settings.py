@@ -4,6 +4,7 @@ import dataclasses
 import itertools
 from typing import Any, TypeVar
 
+from dynsim import checks, decoding
 from sweeps.systems.base import System, field_names
 
 OptionsT = TypeVar("OptionsT")
@@ -38,3 +39,18 @@ def attributes(cls: type) -> str:
         lambda line: not line or line.startswith(" " * 8), found.split("\n")
     )
     return "\n".join(lines).rstrip() + "\n"
+
+
+def given(cls: type[OptionsT], function: str, **settings: Any) -> OptionsT:
+    """Settings as the arguments of a `function` give them.
+
+    Raises:
+        ValueError: for one that there is not, with the one that is meant, or a value that its field
+            does not take.
+    """
+    for name in settings:
+        if name not in field_names(cls):
+            checks.choice(f"{function}: setting", name, field_names(cls))
+    found = cls(**settings)
+    decoding.check(found)
+    return found

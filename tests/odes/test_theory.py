@@ -178,7 +178,10 @@ def test_no_theory_describes_a_rule_or_a_problem_that_trains_in_its_own_way(syst
     theories, task, rule = LADDERS[system]
     assert theories.applicable(task, rule, variants=True)
     assert theories.applicable(task, made(Backwards, rule), variants=True) == ()
-    assert theories.applicable(task, optax.adamw(0.1), variants=True) == ()
+    lion = dynsim.from_optax(optax.lion, learning_rate=0.1)
+    assert theories.applicable(task, lion, variants=True) == ()
+    with pytest.raises(ValueError, match=r"^rule = GradientTransformation.*: must be of dynsim"):
+        theories.applicable(task, optax.adamw(0.1))
 
 
 def test_what_a_subclass_overrides_is_named() -> None:

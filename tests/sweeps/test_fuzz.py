@@ -10,8 +10,10 @@ import numpy as np
 import pytest
 
 import dynsim
+import sweeps
 from dynsim import checks, decoding
 from sweeps.commands import plot
+from sweeps.compare import compare
 from sweeps.runner.files import from_table
 from sweeps.runner.spec import Sweep
 from sweeps.systems.linear_icl import LinearICL
@@ -69,7 +71,7 @@ TABLES: list[tuple[dict[str, Any], str]] = [
     ({"axes": {"seed": {"range": 2**32}}}, "would have 4294967296 values"),
     ({"run": {"init": []}}, "run.init = []: must be one value"),
     ({"run": {"steps": 10**20}}, "run.steps = 100000000000000000000: must be an integer <= "),
-    ({"run": {"steps": 2.0}}, "run.steps = 2.0: must be an integer >= 1"),
+    ({"run": {"steps": 2.5}}, "run.steps = 2.5: must be an integer >= 1"),
     ({"run": {"eta_y": "0.1"}}, "run.eta_y = '0.1': must be a number, in 1/step"),
     ({"run": {"eta_y": 1e39}}, "eta_y = 1e+39: is inf in float32"),
     ({"run": {"eta_y": math.nan}}, "run.eta_y = nan: must be finite and in [0, inf), in 1/step"),
@@ -124,6 +126,16 @@ PYTHON: list[tuple[Any, str]] = [
     (lambda: TwoStage(eta_2=-1).check(), "eta_2 = -1: must be finite and in (0, inf)"),
     (lambda: dynsim.sequence_classes(np.eye(2) + 1j, [0, 1]), "probs: must be an array of real"),
     (lambda: checks.real("eta", 1 + 2j), "eta = (1+2j): must be a real number"),
+    (lambda: dynsim.sgd(0.1, momentun=0.9), "sgd: argument = 'momentun': did you mean 'momentum'?"),
+    (lambda: sweeps.load(3), "path = 3: must be of builtins.str or os.PathLike"),
+    (lambda: sweeps.register(3), "system = 3: must be of sweeps.systems.base.System"),
+    (lambda: sweeps.explain(3), "config = 3: must be of builtins.str or"),
+    (lambda: sweeps.explain("linear-icl"), "did you mean 'linear_icl'?"),
+    (lambda: sweeps.explain(eta_y="a"), "eta_y = 'a': must be a number, in 1/step"),
+    (lambda: compare(3), "task = 3: must be of builtins.str or dynsim.classes.task.Sequence"),
+    (lambda: compare(theories=3), "theories = 3: must be of collections.abc.Sequence"),
+    (lambda: compare(stps=3), "compare: setting = 'stps': did you mean 'steps' or 'eta_steps'?"),
+    (lambda: compare(eta_y=math.nan), "eta_y = nan: must be finite and in [0, inf)"),
 ]
 
 

@@ -3,7 +3,7 @@
 import dataclasses
 import math
 import sys
-from typing import Any
+from typing import Any, ClassVar
 
 import jax
 import jax.numpy as jnp
@@ -56,6 +56,8 @@ class Phase(Plane, Problem):
         init: starting weights: zero, or uniform on +-1/sqrt(M).
         noise: next to a theory, also predict where batch noise decides the outcome of training.
     """
+
+    THEORIES: ClassVar = ("auto", "best", "none")
 
     x: str = "eta_y:1e-3:1e2"
     y: str = "eta_z:1e-2:1e2"

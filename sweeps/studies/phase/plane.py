@@ -39,6 +39,8 @@ class Plane:
     """
 
     SYSTEM: ClassVar[str] = "yz"
+    THEORIES: ClassVar[tuple[str, ...]] = ("none",)
+    """What `theory` may be besides an engine."""
 
     x: str = ""
     y: str = ""
@@ -79,6 +81,10 @@ class Plane:
 
     def sweeps(self) -> dict[str, Sweep]:
         """The sweeps behind the panels, by engine."""
+        known = registry.engines(registry.system_of(self.training()))
+        checks.choice("engine", self.engine, tuple(known))
+        if self.theory not in self.THEORIES:
+            checks.choice("theory", self.theory, (*self.THEORIES, *known))
         return {engine: sweep(self, engine) for engine in self.engines()}
 
     def random_start(self) -> bool:

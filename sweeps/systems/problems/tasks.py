@@ -75,10 +75,11 @@ class TaskOptions(Options):
             return self._referred(self.task)
         if checks.called_now(self.task, self.TASKS):
             checks.choice("task", self.task, tuple(self.TASKS))
+        hint = checks.hint(self.task, self.TASKS)
         files = f"the path of an {' or '.join(self.SUFFIXES)} file, " if self.SUFFIXES else ""
         raise ValueError(
-            f"task = {self.task!r}: must be {', '.join(self.TASKS)}, {files}or MODULE:NAME of a "
-            f"{kind} or of a function that makes one"
+            f"task = {self.task!r}: {hint}must be {', '.join(self.TASKS)}, {files}or MODULE:NAME "
+            f"of a {kind} or of a function that makes one"
         )
 
     def _referred(self, reference: str) -> Any:

@@ -1,5 +1,7 @@
 """What `dynsim plot` draws of a sweep where nothing is said about it."""
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 import xarray as xr
@@ -32,3 +34,19 @@ def test_what_is_not_given_is_taken_from_the_sweep(
     config = plot.completed(plot.Plot("runs/some", **given), dataset)
     assert (config.x, config.observable) == want
     assert plot.chosen(dataset, config).name == want[1]
+
+
+def test_of_many_values_the_nearest_are_told() -> None:
+    few = r"where: heads = 9: must be one of 1, 2, 3, 4, 5$"
+    many = r"where: eta = 7.4: is none of the 40 values from 1 to 40; the nearest are 7, 8$"
+    for wanted, message in (("heads=9", few), ("eta=7.4", many)):
+        config = plot.Plot("runs/some", "time", "loss", where=(wanted,))
+        with pytest.raises(ValueError, match=message):
+            plot.chosen(sweep({"eta": 40, "heads": 5}, "loss"), config)
+
+
+def test_a_sweep_in_the_current_folder_is_drawn_under_its_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert plot.Plot(".").out == Path("out/plot") / f"{tmp_path.name}.png"

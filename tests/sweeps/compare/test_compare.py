@@ -137,7 +137,7 @@ def test_the_best_theory_stands_first_and_once() -> None:
     assert chosen(("b", "best", "a"), ("a", "b")) == ("b", "a")
     with pytest.raises(ValueError, match="'best': none of the system's theories"):
         chosen(("best",), ())
-    with pytest.raises(TypeError, match="etay"):
+    with pytest.raises(ValueError, match="setting = 'etay': did you mean 'eta_y'"):
         sweeps.compare.compare("two-stage", etay=1.0)
     prediction = sweeps.explain(eta_y=2.0, eta_z=0.1, steps=50)
     assert prediction.regime == "snapped"
@@ -175,7 +175,7 @@ def test_json_prints_the_report_alone(tmp_path: Path, capsys: pytest.CaptureFixt
         (["--task", "syn-medium", "--num-queries", "0"], "num_queries = 0"),
         (["--batch", "inf", "--length", "9"], "length = 9: the theory is an expansion in 1/T"),
         (["--length", "1"], "length = 1"),
-        (["--theories", "eq11"], "theory = 'eq11': must be one of"),
+        (["--theories", "eq11"], "theory = 'eq11': did you mean 'eq10'? It must be one of"),
         (["--theories", "matched"], "describes momentum"),
         (["--ratio", "2", "--eta-y", "3"], "eta_y = 3.0: ratio = 2.0 says it already"),
         (["--K", "5"], "K = 5: task 'syn-small' does not read it, syn and overlapping do"),
