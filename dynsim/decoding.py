@@ -209,7 +209,12 @@ def allowed(annotation: Any, *, too_high: bool = False, kind: bool = False) -> s
         if isinstance(each, Says):
             return each.allowed
     bounds = _bounds(annotation)
-    unit = "".join(f", in {each.symbol}" for each in extras if isinstance(each, Unit))
+    # What is counted says its unit by its name.
+    unit = (
+        ""
+        if int in parts
+        else "".join(f", in {each.symbol}" for each in extras if isinstance(each, Unit))
+    )
     if named := choices(annotation):
         return f"one of {', '.join(named)}"
     if float in parts and int in parts:

@@ -1,13 +1,13 @@
 """What a sweep will take, before it starts: runs, disk and time."""
 
 import dataclasses
+import datetime
 import math
 import sys
 import time
 from typing import Any, NamedTuple
 
 import numpy as np
-from tqdm import tqdm
 
 from dynsim.precision import precision
 from sweeps.runner import tiles
@@ -84,7 +84,8 @@ def text(found: Plan) -> str:
     """The plan as lines for people, with the time that it takes here, which is measured."""
     layout, seconds = found.work.plan.layout, _seconds(found.work)
     left = layout.num_runs - found.done
-    took = tqdm.format_interval(seconds * left / math.prod(layout.chunk))
+    seconds *= left / math.prod(layout.chunk)
+    took = datetime.timedelta(seconds=max(round(seconds), 1))
     lines = [
         str(found.work.plan),
         f"on the disk: at most {_size(found.bytes)}, before compression",

@@ -8,6 +8,7 @@ from matplotlib.axes import Axes
 
 from sweeps.compare.comparison import Comparison
 from sweeps.output import drawing
+from sweeps.runner.progress import count
 
 MARKS = 15
 """Marks of the mean of the runs on a curve, about."""
@@ -30,5 +31,5 @@ def plot(
         ax.plot(times, predicted(theory), label=result.about(theory)[0], **style)
     every = max(times.size // MARKS, 1)
     marks = {"ls": "", "marker": "o", "ms": 5, "mfc": "none", "color": "black"}
-    label = f"simulation, {runs} runs: mean, sd as band"
+    label = f"simulation, {count(runs, 'run')}: mean, sd as band"
     ax.plot(times[::every], mean[::every], label=label, **marks)

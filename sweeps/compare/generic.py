@@ -16,6 +16,7 @@ from dynsim.trajectory import counts
 from sweeps.compare import comparison, curves
 from sweeps.compare.settings import CompareOptions
 from sweeps.output import drawing
+from sweeps.runner import progress
 from sweeps.runner.cluster import hosts
 from sweeps.runner.run import run as run_sweep
 from sweeps.runner.spec import Sweep
@@ -77,7 +78,7 @@ def compare(config: Any) -> Comparison:
     measurable = registry.engines(system)[TRAINING].observables.names()
     names = tuple(
         name
-        for name in measurable
+        for name in (measurable if engines else Sweep({"seed": [0]}, training).names)
         if all(name in engine.observables.names() for engine in engines.values())
     )
     if not names:
@@ -107,7 +108,9 @@ def run(config: Any) -> list[Path] | None:
     """Compare, write the files, and print the table, or the report as JSON."""
     result = compare(config)
     ended = comparison.counted(result.report["simulation"]["status"])
-    about = [config.about(), f"{config.seeds} runs: {ended}"]
+    about = [config.about(), f"{progress.count(config.seeds, 'run')}: {ended}"]
+    if not result.predictions:
+        about.append(f"No theory of {config.SYSTEM} is known: training alone.")
     text = "\n".join(comparison.lines(result.report, result.names, about))
     return comparison.deliver(result, draw(result), text)
 
@@ -136,11 +139,14 @@ def draw(result: Comparison) -> Figure:
 
 
 def _applicable(training: Run[Any], config: CompareOptions) -> dict[str, Engine[Any]]:
-    """The engines of the theories that are asked for, or that describe the runs."""
+    """The engines of the theories that are asked for, or that describe the runs; none where the
+    system has none."""
     known = registry.engines(registry.system_of(training))
     theories = {name: engine for name, engine in known.items() if not engine.trains}
     if not theories:
-        raise ValueError(f"task = {training.task!r}: no theory of its system is known")
+        if config.theories:
+            raise ValueError(f"theories = {config.theories[0]!r}: {config.SYSTEM} has none")
+        return {}
     names = comparison.chosen(config.theories, tuple(comparison.judged(training)[0]))
     if not names:
         raise ValueError("theories = (): none of the system's theories describes these runs")

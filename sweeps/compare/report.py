@@ -10,6 +10,7 @@ from sweeps.compare.comparison import counted, deliver, lines
 from sweeps.compare.layer import Comparison, compare
 from sweeps.compare.settings import Compare
 from sweeps.output import aligned
+from sweeps.runner.progress import count
 
 
 def run(config: Compare) -> list[Path] | None:
@@ -24,7 +25,8 @@ def table(result: Comparison) -> str:
     about = [
         f"{config.task}: K = {result.task.K}, M = {result.task.M}, "
         f"{config.make_optimizer()}, T = {config.length}, batch = {config.batch}",
-        f"{config.seeds} runs of {config.steps} steps: {counted(report['simulation']['status'])}",
+        f"{count(config.seeds, 'run')} of {count(config.steps, 'step')}: "
+        f"{counted(report['simulation']['status'])}",
     ]
     found = lines(report, result.names, about)
     if report["left_out"]:

@@ -26,7 +26,7 @@ class CompareOptions:
         out: folder for the figure, compare.json and compare.npz.
         theories: names of the theories to compare with; "best" is the most exact one that applies.
             All that apply if omitted.
-        times: number of times to record.
+        times: number of times to record, besides step 0.
         root: root of the random keys; run i uses fold_in(key(root), i).
         json: print the report as JSON, and nothing else, to standard output.
     """
@@ -60,7 +60,7 @@ class Compare(CompareOptions, Training):
     """Train the attention layer in Y and Z, solve its theories, and compare them.
 
     Attributes:
-        times: number of logarithmically spaced times to record.
+        times: number of logarithmically spaced times to record, besides step 0.
     """
 
     def check(self) -> None:

@@ -47,6 +47,11 @@ def say(line: str) -> None:
         print(line, file=sys.stderr)
 
 
+def count(number: int, noun: str) -> str:
+    """How many there are of something, in words."""
+    return f"{number} {noun}{'' if number == 1 else 's'}"
+
+
 @contextlib.contextmanager
 def shown(total: int, done: int) -> Iterator[Callable[[int, int], None]]:
     """Show how far `total` runs are, `done` of which are there at the beginning.

@@ -31,6 +31,7 @@ Names = Annotated[
 Groups = Annotated[tuple[tuple[str, ...], ...], decoding.Says("a list of lists of axes")]
 Tolerance = Annotated[float, at.Ge(1e-13), at.Lt(1)]
 
+USUAL = ("loss", "accuracy", "entropy")
 FEW = 64
 """Combinations of values of static axes up to which all are looked at before anything runs."""
 
@@ -70,9 +71,10 @@ class Sweep(metaclass=_OfProblems):
         engine: one of the system's: "simulation"; in Y and Z also "descent" (T and batch infinite)
             or a theory of the ladder.
         record: names of observables; in Python also `{"mine": function}`, whose function takes what
-            the observables of the system take.
-        times: "end"; the number of logarithmically spaced steps at which to record; or the steps
-            themselves.
+            the observables of the system take. If omitted, loss, accuracy and entropy as far as
+            the system has them.
+        times: "end"; the number of logarithmically spaced steps at which to record, besides step 0;
+            or the steps themselves.
         zip: groups of axes that vary together instead of forming a grid.
         rtol: relative tolerance of an adaptive solver; by default that of the theory.
         root: root of the random keys; a run uses fold_in(key(root), seed).
@@ -84,7 +86,7 @@ class Sweep(metaclass=_OfProblems):
     axes: Axes
     run: AnyRun = dataclasses.field(default_factory=lambda: registry.system("yz").run())
     engine: str = "simulation"
-    record: Names = ("loss", "accuracy", "entropy")
+    record: Names = None  # pyright: ignore[reportAssignmentType]
     times: Times = "end"
     zip: Groups = ()
     rtol: Tolerance | None = None
@@ -94,6 +96,8 @@ class Sweep(metaclass=_OfProblems):
 
     def __post_init__(self) -> None:
         decoding.made_plain(self)
+        if self.record is None:
+            object.__setattr__(self, "record", self._usual())
         record: Any = (self.record,) if isinstance(self.record, str | Mapping) else self.record
         if not isinstance(record, tuple):
             return
@@ -101,6 +105,14 @@ class Sweep(metaclass=_OfProblems):
         for each in record:
             asked += [Own(*own) for own in each.items()] if isinstance(each, Mapping) else [each]
         object.__setattr__(self, "record", tuple(asked))
+
+    def _usual(self) -> tuple[str, ...]:
+        """What is recorded unless asked otherwise; `check` says what is wrong with the run."""
+        try:
+            known = self.rules.observables.names()
+        except (ValueError, AttributeError):
+            return USUAL
+        return tuple(name for name in USUAL if name in known) or known[:1]
 
     @property
     def names(self) -> tuple[str, ...]:

@@ -15,7 +15,7 @@ from jax.sharding import Mesh
 from jaxtyping import PyTree, UInt8
 
 from dynsim.training.checkpoint import Checkpoint
-from sweeps.runner import axes, fit, labels, tiles
+from sweeps.runner import axes, fit, labels, progress, tiles
 from sweeps.runner.spec import Sweep
 from sweeps.runner.store.base import CHECKPOINT, Variable
 
@@ -45,10 +45,12 @@ class Plan(NamedTuple):
 
     def __str__(self) -> str:
         chunk = "x".join(map(str, self.layout.chunk))
+        runs = progress.count(self.layout.num_runs, "run")
+        chunks = progress.count(self.layout.num_chunks, "chunk")
+        on = "the device" if self.devices == 1 else f"each of {self.devices} devices"
         return (
-            f"{self.layout.num_runs} runs in {self.layout.num_chunks} chunks of {chunk}; "
-            f"{self.tile[0]}x{self.tile[1]} runs (seeds x points) at once on each of "
-            f"{self.devices} devices, which takes about {self.bytes_per_device / 2**20:.1f} MiB"
+            f"{runs} in {chunks} of {chunk}; {self.tile[0]}x{self.tile[1]} runs (seeds x points) "
+            f"at once on {on}, which takes about {self.bytes_per_device / 2**20:.1f} MiB"
         )
 
 

@@ -27,9 +27,9 @@ MOST_TIMES = 2**20
 """How many times are recorded and drawn."""
 Times = Annotated[
     Literal["end"] | Annotated[int, at.Ge(2), at.Le(MOST_TIMES)] | tuple[int, ...],
-    decoding.Says(f"'end', a number of them from 2 to {MOST_TIMES}, or a list of steps"),
+    decoding.Says(f"'end', a number from 2 to {MOST_TIMES} besides step 0, or a list of steps"),
 ]
-"""When to record: at the end; at so many logarithmically spaced steps; or at the steps given."""
+"""When to record: at the end; at step 0 and so many logarithmically spaced ones; or as given."""
 FixedT = TypeVar("FixedT", bound=Hashable)
 """What all runs of one compiled program have in common, in hashable form."""
 

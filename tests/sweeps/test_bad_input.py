@@ -86,7 +86,7 @@ COMMANDS = [
     ("compare --task os:getcwd", "task = 'os:getcwd': must stand for a SequenceClasses"),
     ("compare --out FILE", "exists and is no directory"),
     ("compare --out /proc/none", "out = /proc/none: cannot be made"),
-    ("compare transformer", "no theory of its system is known"),
+    ("compare transformer --theories plain", "theories = 'plain': transformer has none"),
     ("explain --eta-y 0", "eta_y = 0: nothing moves"),
     ("explain --task overlapping --K 1 --overlap 0.2", "K = 1 class overlaps with no other"),
     ("explain --task overlapping --K 0", "K = 0: must be an integer >= 1"),

@@ -76,7 +76,7 @@ TABLES: list[tuple[dict[str, Any], str]] = [
     ({"run": {"eta_y": 1e39}}, "eta_y = 1e+39: is inf in float32"),
     ({"run": {"eta_y": math.nan}}, "run.eta_y = nan: must be finite and in [0, inf), in 1/step"),
     ({"run": {"task": 3}}, "run.task = 3: must be text"),
-    ({"run": {"length": 2.5}}, "run.length = 2.5: must be an integer >= 2, or inf, in tokens"),
+    ({"run": {"length": 2.5}}, "run.length = 2.5: must be an integer >= 2, or inf"),
     ({"run": {"optimizer": "adam", "b1": 1 - 1e-9}}, "b1 = 0.999999999: is 1 in float32"),
     ({"system": "qkv", "run": {"residual": "false"}}, "run.residual = 'false': must be true or"),
     (

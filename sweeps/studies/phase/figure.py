@@ -18,6 +18,7 @@ from matplotlib.ticker import FixedLocator, NullLocator
 from sweeps import output
 from sweeps.output import drawing
 from sweeps.runner.labels import label
+from sweeps.runner.progress import count
 from sweeps.runner.run import run as run_sweep
 from sweeps.studies.computing import computed as compute
 from sweeps.studies.options import heat_map, scale_of
@@ -63,7 +64,8 @@ def run(config: Plane, rule: Rule | None = None) -> list[Path]:
     found = compute(config)
     runs = sum(int(dataset.status.size) for dataset in found.values())
     print(
-        f"{runs} runs in {time.perf_counter() - begin:.1f} s, those found in {config.out} included"
+        f"{count(runs, 'run')} in {time.perf_counter() - begin:.1f} s, those found in "
+        f"{config.out} included"
     )
     scatter = config.scatter()
     noise = None

@@ -16,6 +16,7 @@ from dynsim.two_stage.presets import Preset
 from dynsim.two_stage.rank_truncation import RankCurves
 from sweeps import output
 from sweeps.output import drawing
+from sweeps.runner.progress import count
 from sweeps.studies.computing import begin
 from sweeps.studies.spectrum import panels as checkpoint
 from sweeps.studies.spectrum.checkpoint import Checkpoint
@@ -56,7 +57,7 @@ def run(config: Spectrum) -> list[Path]:
     # Of the run itself the ends of the stages alone are looked at.
     found = runs(training, config.seeds, 2, config.out / config.preset)
     verdicts = claims.spectral(found)
-    print(f"{found.count} runs of preset {config.preset}\n{claims.table(verdicts)}")
+    print(f"{count(found.count, 'run')} of preset {config.preset}\n{claims.table(verdicts)}")
     curves = {
         stage: [claims.truncations(found, at, i) for i in range(found.count)]
         for stage, at in {"stage 1": found.switch, "stage 2": -1}.items()
@@ -78,7 +79,7 @@ def draw(preset: Preset, found: Mapping[str, Sequence[RankCurves]]) -> Figure:
         plot_alone(curves, ax=axes[row, 2])
     figure.suptitle(
         rf"singular directions of diag($\overline{{W}}$, $\overline{{V}}$), preset "
-        f"{preset}, mean ± sd of {len(curves)} runs"
+        f"{preset}, mean ± sd of {count(len(curves), 'run')}"
     )
     return figure
 

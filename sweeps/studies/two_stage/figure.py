@@ -14,6 +14,7 @@ from dynsim.decoding import Count
 from dynsim.two_stage.annealing import Control
 from sweeps import output
 from sweeps.output import drawing
+from sweeps.runner.progress import count
 from sweeps.studies.computing import begin
 from sweeps.studies.two_stage import claims, panels
 from sweeps.studies.two_stage import theory as two_stage_theory
@@ -69,7 +70,7 @@ def run(config: FigureTwoStage) -> list[Path]:
     predicted = {name: two_stage_theory.predict(r, ("ode",)) for name, r in found.items()}
     verdicts = claims.tested(found, predicted)
     for title, tested_claims in verdicts.items():
-        print(f"{title}: {found[title].count} runs\n{claims.table(tested_claims)}\n")
+        print(f"{title}: {count(found[title].count, 'run')}\n{claims.table(tested_claims)}\n")
     arrays = {name: {**r.values, "time": r.eta_time} for name, r in found.items()}
     for name, theories in predicted.items():
         theory = theories["ode"]
@@ -97,7 +98,7 @@ def draw(
     joint = found["joint"].training
     axes[1, 2].set_title(f"joint preset: r = {joint.value('r'):g}, c = {joint.value('coupling'):g}")
     figure.suptitle(
-        f"preset {preset}, {main.count} runs: mean (wide lines) ± sd\n"
+        f"preset {preset}, {count(main.count, 'run')}: mean (wide lines) ± sd\n"
         f"{panels.about(main.training)}",
         fontsize="medium",
     )

@@ -17,6 +17,7 @@ from dynsim.precision import precision
 from odes.two_stage import thresholds
 from sweeps import output
 from sweeps.output import drawing
+from sweeps.runner.progress import count
 from sweeps.runner.run import run as run_sweep
 from sweeps.runner.run import valid
 from sweeps.runner.spec import Sweep
@@ -142,7 +143,7 @@ def draw(config: TwoStagePhase, theory: Plane, simulated: Plane, lines: Lines) -
         lines.finite, lines.r, color="white", lw=2, ls="--",
         label=rf"$gT = \ln(\sigma / r^2\tau)$, T = {config.eta_time:g}",
     )  # fmt: skip
-    runs = "1 run" if config.seeds == 1 else f"{config.seeds} runs"
+    runs = count(config.seeds, "run")
     ax.set_title(rf"Q at $\eta$-time {config.eta_time:g}: reduced ODE, dots: {runs}")
     ax.legend(loc="lower right", facecolor="grey", labelcolor="white")
     return figure

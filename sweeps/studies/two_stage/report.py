@@ -8,6 +8,7 @@ from matplotlib.figure import Figure
 
 from sweeps.compare.comparison import cell, lines
 from sweeps.output import drawing
+from sweeps.runner.progress import count
 from sweeps.studies.two_stage import panels
 from sweeps.studies.two_stage.outcome import TwoStageComparison
 
@@ -17,7 +18,9 @@ def table(result: TwoStageComparison) -> str:
     report, runs = result.report, result.simulation
     theories = report["theories"]
     t_1, t_2 = runs.training.stages.steps
-    about = [f"two_stage: {runs.count} runs of {t_1} + {t_2} steps, {runs.diverged} diverged"]
+    about = [
+        f"two_stage: {count(runs.count, 'run')} of {t_1} + {t_2} steps, {runs.diverged} diverged"
+    ]
     shown_lines = lines(report, result.names, about)
     if report["over_seeds"]:
         shown_lines += ["", *spread_lines(report["over_seeds"], runs.count)]
@@ -66,7 +69,7 @@ def draw(result: TwoStageComparison) -> Figure:
     panels.plot_traces(runs, result.predictions, ax=axes[1, 0])
     panels.plot_norms(runs, result.predictions, ax=axes[1, 1])
     figure.suptitle(
-        f"{runs.count} runs: mean (wide lines) ± sd\n{panels.about(runs.training)}",
+        f"{count(runs.count, 'run')}: mean (wide lines) ± sd\n{panels.about(runs.training)}",
         fontsize="medium",
     )
     return figure

@@ -40,11 +40,11 @@ def test_a_dry_run_says_what_it_takes_and_writes_nothing(
     monkeypatch.setattr(plan, "_timed", timed)
     assert cli.main([*command, "--dry-run", "--chunk", "6"]) == 0
     said = capsys.readouterr().out
-    assert "6 runs in 1 chunks of 3x2" in said
+    assert "6 runs in 1 chunk of 3x2" in said
     # A loss and two logits, in float32, at 0 and five other steps; a status and a first bad step.
     assert f"at most {6 * (4 * 6 + 4 * 2 * 6 + 1 + 4) / 1e3} kB" in said
     # Of 10 and 30 steps, from which a thousand follow.
-    assert "about 00:02 (h:mm:ss)" in said
+    assert "about 0:00:02 (h:mm:ss)" in said
     assert not (tmp_path / "out").exists()
 
 

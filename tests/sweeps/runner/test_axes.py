@@ -85,7 +85,7 @@ def test_chunks_tile_the_array_of_runs_without_crossing_static_values(size: int)
         ),
         (
             {"axes": {"eta_y": [1]}, "zip": [["eta_y", "eta_z"]]},
-            "zip = 'eta_z': did you mean 'eta_y'? It must be one of",
+            "zip = 'eta_z': did you mean 'eta_y'?",
         ),
         ({"axes": {"eta_y": [1], "seed": [1]}, "zip": [["eta_y", "seed"]]}, "axis of its own"),
         ({"axes": {"num_queries": [1]}}, "axes.num_queries: task 'syn-small' does not read it"),
@@ -99,7 +99,7 @@ def test_chunks_tile_the_array_of_runs_without_crossing_static_values(size: int)
         ({"axes": {"eta_y": [1]}, "run": {"steps": 0}}, "steps = 0: must be an integer >= 1"),
         (
             {"axes": {"eta_y": [1]}, "ingine": "x"},
-            "key = 'ingine': did you mean 'engine'? It must be one of",
+            "key = 'ingine': did you mean",
         ),
         (
             {"axes": {"eta_y": [1]}, "engine": "x"},
@@ -108,7 +108,7 @@ def test_chunks_tile_the_array_of_runs_without_crossing_static_values(size: int)
         ({"axes": {"eta_y": [1]}, "engine": "matched"}, "'matched' does not apply"),
         (
             {"axes": {"eta_y": [1]}, "record": ["x"]},
-            "record = 'x': did you mean 'xi'? It must be one of loss",
+            "record = 'x': did you mean 'xi'?",
         ),
         ({"axes": {"eta_y": [1]}, "record": []}, "record = []: needs at least one"),
         ({"axes": {"eta_y": [1]}, "rtol": 0.1}, "rtol = 0.1: engine 'simulation' does not read"),

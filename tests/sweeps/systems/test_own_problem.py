@@ -13,6 +13,7 @@ import sweeps
 from dynsim import Status
 from dynsim.decoding import Rate
 from sweeps import cli
+from sweeps.runner.files import from_table
 from sweeps.runner.spec import Sweep
 from sweeps.systems import registry
 from sweeps.systems.problems.labels import labels_of
@@ -154,3 +155,55 @@ def test_runs_of_one_program() -> None:
             axes["eta"] = [first, 0.2]
             sweeps.run(Sweep(axes, run, engine, ("loss",)))
     assert len(tiles.PROGRAMS) == 2
+
+
+ALONE = """
+import dynsim
+import jax.numpy as jnp
+
+class Line(dynsim.Problem):
+    slope: float = 2.0
+
+    def init(self, key):
+        return jnp.zeros(())
+
+    def draw(self, key, batch):
+        return jnp.ones(batch)
+
+    def loss(self, w, x):
+        return jnp.mean((w * x - self.slope * x) ** 2)
+
+    def observables(self):
+        return {"reached": lambda problem, w: w / problem.slope}
+"""
+
+
+def test_a_problem_without_theories_is_shown_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "line.py").write_text(ALONE)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    words = [
+        "compare",
+        "line:Line",
+        "--eta",
+        "0.1",
+        "--steps",
+        "3",
+        "--seeds",
+        "2",
+        "--batch",
+        "2",
+        "--times",
+        "2",
+    ]
+    assert cli.main([*words, "--out", str(tmp_path / "out")]) == 0
+    told = capsys.readouterr().out
+    assert "2 runs: 2 OK" in told
+    assert "No theory of line:Line is known: training alone." in told
+    with np.load(tmp_path / "out" / "compare.npz") as arrays:
+        # w' = w - 2 eta (w - slope): 0.8^k of the way is left.
+        np.testing.assert_allclose(arrays["simulation/reached"][:, -1], 1 - 0.8**3, rtol=1e-6)
+    # Without theories there is no usual observable, and a sweep records the first.
+    table = {"system": "line:Line", "axes": {"eta": [0.1]}}
+    assert from_table(table).record == ("reached",)
