@@ -1,5 +1,7 @@
 """Theories that problems have in common: flows of their rules, and formulas in closed form."""
 
+from __future__ import annotations
+
 import dataclasses
 import functools
 from collections.abc import Callable, Mapping

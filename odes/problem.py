@@ -5,6 +5,8 @@ A flow of `odes.solver.flows` reads the rate of step k from k to k + 1, as eta(t
 decay is part of the gradient; decoupled decay adds -eta(t) lambda p to p'.
 """
 
+from __future__ import annotations
+
 import dataclasses
 from collections.abc import Callable
 from typing import Any, NamedTuple

@@ -4,6 +4,8 @@ A sequence of class n ends in the query token psi(n), is followed by the next to
 and its contextual tokens are drawn independently from P(l|n).
 """
 
+from __future__ import annotations
+
 import equinox as eqx
 import jax.numpy as jnp
 import numpy as np
@@ -61,7 +63,7 @@ class SequenceClasses(eqx.Module):
     place: Int[AnyArray, " M"]
     place_shared: Int[AnyArray, "K C"]
 
-    def astype(self, dtype: str) -> "SequenceClasses":
+    def astype(self, dtype: str) -> SequenceClasses:
         """The same task with its probabilities as JAX arrays of `dtype`."""
         both = cast(self.probs, dtype), cast(self.prior, dtype)
         return eqx.tree_at(lambda task: (task.probs, task.prior), self, both)

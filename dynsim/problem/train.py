@@ -1,5 +1,7 @@
 """`dynsim.train`: one run of any problem by any rule, which `jax.vmap` makes a batch of runs."""
 
+from __future__ import annotations
+
 import dataclasses
 import math
 from typing import Any

@@ -7,6 +7,8 @@ resumed for more steps. `Schedule.rate(step)` and `Schedule.eta_time(steps)` ret
 step and the sum of the rates before it.
 """
 
+from __future__ import annotations
+
 from collections.abc import Sequence
 
 from jaxtyping import Real

@@ -13,6 +13,8 @@ in the order that `dynsim.training.rule` describes. All numbers may be traced. T
 or `eta_y` and `eta_z`, are those of the groups "Y" and "Z" of an attention layer.
 """
 
+from __future__ import annotations
+
 from collections.abc import Mapping
 from typing import Any
 

@@ -12,6 +12,8 @@ As a rule it is SGD with a rate that jumps, coupled decay, and gradient noise: g
 group "signal" of the weights, noise moves the group "noise", and both decay.
 """
 
+from __future__ import annotations
+
 from typing import Literal
 
 import equinox as eqx
@@ -116,7 +118,7 @@ class Annealing(eqx.Module):
     last: Some
 
     @classmethod
-    def of(cls, rule: Rule) -> "Annealing":
+    def of(cls, rule: Rule) -> Annealing:
         """Raises `ValueError` for another rule."""
         if reason := refused(rule):
             raise ValueError(reason)

@@ -1,4 +1,4 @@
-"""The command `dynsim check-devices`."""
+"""The command `dynsim check_devices`."""
 
 import dataclasses
 import math
@@ -76,7 +76,7 @@ def run(config: CheckDevices) -> None:
                 print(f"{part:<40} FAILED: {calls.splitlines()[0]}", flush=True)
     if failed:
         raise ValueError(
-            f"check-devices: does not compile for {config.target}: {', '.join(failed)}"
+            f"check_devices: does not compile for {config.target}: {', '.join(failed)}"
         )
 
 

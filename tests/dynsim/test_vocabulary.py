@@ -1,10 +1,12 @@
 """Old names are refused with the new ones, and no old name is a name."""
 
 import inspect
+from collections.abc import Callable
 
 import pytest
 
 import dynsim
+import odes
 from dynsim import checks
 
 
@@ -28,3 +30,13 @@ def test_the_new_name_is_one_that_is_known_there() -> None:
         checks.choice("key", "seed", ("axes", "root"))
     # A name that is right where it stands is no old one.
     assert checks.choice("axes", "seed", ("root", "seed")) == "seed"
+
+
+@pytest.mark.parametrize(
+    "function", [dynsim.sgd, dynsim.adam, dynsim.train, dynsim.sequence_classes, odes.flow]
+)
+def test_help_begins_with_the_arguments(function: Callable[..., object]) -> None:
+    # Types by the names that they have, which fit, instead of all that they stand for.
+    shown = str(inspect.signature(function))
+    assert len(shown) < 600
+    assert "jaxlib" not in shown
