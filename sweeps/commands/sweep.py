@@ -23,7 +23,8 @@ class SweepCommand(hosts.Hosts):
         file: TOML file of the sweep, or the name of a built-in sweep, such as fig6.
         out: folder for the results, or an address such as s3://bucket/run; by default runs/NAME,
             with the name of the file.
-        set: override settings of the file: run.steps=50 'axes.eta_z=[0.1, 1]'.
+        set: override settings of the file: run.steps=50 'axes.eta_z=[0.1, 1]' engine=best. KEY=
+            removes KEY from the file; run={...} and axes={...} change the keys that they name.
         chunk: number of runs in a chunk, the unit of work and storage; by default chosen from the
             tile.
         tile: number of runs that a device computes at once; by default chosen from an estimate of

@@ -20,9 +20,6 @@ from sweeps.systems.base import Engine, Run
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-BEST = "best"
-"""Stands for the most exact theory that applies."""
-
 
 class Comparison(abc.ABC):
     """Runs and predictions of one experiment, at the same times.
@@ -157,9 +154,9 @@ def chosen(asked: Sequence[str], applicable: Sequence[str]) -> tuple[str, ...]:
     Raises:
         ValueError: for "best" where none is applicable.
     """
-    if BEST in asked and not applicable:
-        raise ValueError(f"theories = {BEST!r}: none of the system's theories describes these runs")
-    names = (applicable[0] if name == BEST else name for name in asked or applicable)
+    if registry.BEST in asked and not applicable:
+        raise ValueError("theories = 'best': none of the system's theories describes these runs")
+    names = (applicable[0] if name == registry.BEST else name for name in asked or applicable)
     return tuple(dict.fromkeys(names))
 
 

@@ -2,6 +2,7 @@
 
 import math
 import os
+import re
 import tomllib
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
@@ -14,6 +15,10 @@ from sweeps.runner.spec import Sweep
 from sweeps.systems import registry
 from sweeps.systems.base import field_names
 
+WORD = r"[A-Za-z_./~][\w./:~-]*"
+"""What is text in an override without quotes."""
+KEPT = ("true", "false", "inf", "nan")
+"""Words that TOML reads."""
 RECIPES = Path(__file__).parents[1] / "recipes"
 
 
@@ -27,7 +32,9 @@ def load(path: str | Path, overrides: Iterable[str] = ()) -> Sweep:
 
     Args:
         path: of the file; the bare name of one of the paper's sweeps, such as "fig6", also does.
-        overrides: "key = value" in TOML, such as "run.steps = 50", replacing what the file says.
+        overrides: "key = value" in TOML, such as "run.steps = 50", in place of what the file says.
+            Text needs no quotes, `run` and `axes` given as tables change the keys that they name,
+            and "key =" removes a key.
 
     Raises:
         ValueError: naming the file and what is wrong in it.
@@ -46,8 +53,12 @@ def load(path: str | Path, overrides: Iterable[str] = ()) -> Sweep:
     except (OSError, ValueError, RecursionError) as error:
         raise ValueError(f"sweep file {path}: not readable as TOML ({error})") from None
     for override in overrides:
+        key, _, value = override.partition("=")
+        if "=" in override and not value.strip():
+            _remove(table, key.strip(), override)
+            continue
         try:
-            found = tomllib.loads(override)
+            found = tomllib.loads(f"{key}={_quoted(value)}" if value else override)
             for name in ("run", "axes"):
                 if name in found and not (isinstance(found[name], Mapping) and found[name]):
                     raise ValueError(f"set = {override!r}: must be a table that says something")
@@ -102,6 +113,26 @@ def from_table(table: Mapping[str, Any]) -> Sweep:
             )
     decoding.check_table({n: v for n, v in given.items() if n != "axes"}, Sweep, "")
     return Sweep(run=made, **given)
+
+
+def _quoted(value: str) -> str:
+    """A value with quotes around what is text, by itself or in a list; what TOML reads as numbers
+    and the like stays as it is."""
+    if re.fullmatch(rf"\s*{WORD}\s*", value) or re.fullmatch(
+        rf"\s*\[\s*{WORD}\s*(,\s*{WORD}\s*)*\]\s*", value
+    ):
+        return re.sub(WORD, lambda word: word[0] if word[0] in KEPT else f'"{word[0]}"', value)
+    return value
+
+
+def _remove(table: dict[str, Any], key: str, override: str) -> None:
+    *tables, name = key.split(".")
+    inside: Any = table
+    for each in tables:
+        inside = inside.get(each) if isinstance(inside, Mapping) else None
+    if not isinstance(inside, dict) or name not in inside:
+        raise ValueError(f"set = {override!r}: the file has no {key} to remove")
+    del inside[name]
 
 
 def _merge(table: dict[str, Any], other: Mapping[str, Any]) -> None:

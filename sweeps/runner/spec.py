@@ -69,7 +69,7 @@ class Sweep(metaclass=_OfProblems):
         run: the training of which each run is a variation; what is an axis is ignored here. Its
             class decides the system; by default that of the attention layer in Y and Z.
         engine: one of the system's: "simulation"; in Y and Z also "descent" (T and batch infinite)
-            or a theory of the ladder.
+            or a theory of the ladder; or "best", the most exact theory that describes all runs.
         record: names of observables; in Python also `{"mine": function}`, whose function takes what
             the observables of the system take. If omitted, loss, accuracy and entropy as far as
             the system has them.
@@ -96,6 +96,9 @@ class Sweep(metaclass=_OfProblems):
 
     def __post_init__(self) -> None:
         decoding.made_plain(self)
+        if self.engine == registry.BEST:
+            planes = map(self.plane, self.some_slices())
+            object.__setattr__(self, "engine", registry.best(self.system, tuple(planes)))
         if self.record is None:
             object.__setattr__(self, "record", self._usual())
         record: Any = (self.record,) if isinstance(self.record, str | Mapping) else self.record
@@ -152,7 +155,7 @@ class Sweep(metaclass=_OfProblems):
     def rules(self) -> Engine[Any]:
         """How the runs are computed; `ValueError` if the system has no such engine."""
         known = registry.engines(self.system)
-        return known[checks.choice("engine", self.engine, tuple(known))]
+        return known[checks.choice("engine", self.engine, (*known, registry.BEST))]
 
     @property
     def fields(self) -> dict[str, tuple[float, ...]]:

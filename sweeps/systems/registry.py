@@ -4,9 +4,11 @@ import dataclasses
 import os
 import pkgutil
 import sys
+from collections.abc import Collection
 from typing import Any
 
 from dynsim import Problem, checks, plugins
+from odes.theory import refusal
 from sweeps.systems.base import Engine, Run, System
 
 BUILT_IN = {
@@ -21,6 +23,9 @@ BUILT_IN = {
 """Where the systems of this project are; a system is imported when it is asked for."""
 GROUP = "dynsim.systems"
 """Entry points by which other packages register a `System`, under its name."""
+
+BEST = "best"
+"""Stands for the most exact theory that describes the runs."""
 
 _KNOWN: dict[str, System[Any]] = {}
 
@@ -125,6 +130,32 @@ def engines(system: System[Any]) -> dict[str, Engine[Any]]:
         if name in system.engines:
             raise ValueError(f"theory {name!r} of a package: {system.name} has an engine so called")
     return {**system.engines, **more}
+
+
+def best(system: System[Any], planes: Collection[Run[Any]]) -> str:
+    """The name of the most exact theory that describes all of some runs.
+
+    Raises:
+        ValueError: where none does, with the reason for which the first one does not.
+    """
+
+    def reason(engine: Engine[Any]) -> str | None:
+        found = (
+            refusal(engine.check, runs.fixed(), engine.task(runs), runs.make_optimizer())
+            for runs in planes
+        )
+        return next(filter(None, found), None)
+
+    theories = {
+        name: reason(each)
+        for name, each in engines(system).items()
+        if not (each.trains or each.goes_on or each.variant)
+    }
+    for name, why in theories.items():
+        if why is None:
+            return name
+    why = next(iter(theories.values()), f"{system.name} has none")
+    raise ValueError(f"engine = {BEST!r}: no theory describes these runs; {why}")
 
 
 def _checked(system: System[Any]) -> System[Any]:

@@ -7,13 +7,14 @@ from typing import ClassVar
 from dynsim import checks
 from dynsim.decoding import Count
 from odes.two_stage import LADDER
-from sweeps.compare.comparison import BEST, chosen, deliver
+from sweeps.compare.comparison import chosen, deliver
 from sweeps.compare.settings import CompareOptions, Times
 from sweeps.runner.cluster import hosts
 from sweeps.studies.two_stage import report
 from sweeps.studies.two_stage.experiment import runs
 from sweeps.studies.two_stage.outcome import TwoStageComparison
 from sweeps.studies.two_stage.theory import predict
+from sweeps.systems import registry
 from sweeps.systems.two_stage import TwoStage
 
 
@@ -38,7 +39,7 @@ class CompareTwoStage(CompareOptions, TwoStage):
         super().check()
         self.check_options(fewest_times=3)
         for name in self.theories:
-            checks.choice("theories", name, (BEST, *LADDER.theories()))
+            checks.choice("theories", name, (registry.BEST, *LADDER.theories()))
             self._check_described(f"theories = {name!r}")
 
     def described(self) -> tuple[str, ...]:

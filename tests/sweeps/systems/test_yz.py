@@ -9,7 +9,7 @@ import dynsim
 import sweeps
 from dynsim.yz.observables import OBSERVABLES
 from sweeps.runner import tiles
-from sweeps.runner.files import from_table
+from sweeps.runner.files import from_table, load
 from sweeps.runner.spec import Sweep
 from sweeps.runner.work import Work
 from sweeps.systems.yz import Training
@@ -102,3 +102,21 @@ def test_what_is_left_out_is_the_default_of_what_reads_it() -> None:
     assert Sweep({"eta_z": [1.0]}, left_out).as_json() == Sweep({"eta_z": [1.0]}, given).as_json()
     assert left_out.make_task().K == 6
     assert Training(ratio=4.0, eta_z=0.5).make_optimizer().schedules["Y"].peak == 2.0
+
+
+def test_the_best_engine_is_the_most_exact_theory_of_all_runs(tmp_path: Path) -> None:
+    (tmp_path / "mine.toml").write_text('engine = "matched"\n[axes]\neta_z = [0.1]\n')
+    words = ("engine=best", "run.steps=5", "record=[loss, entropy]")
+    sweep = load(tmp_path / "mine.toml", words)
+    assert (sweep.engine, sweep.record, sweep.run.steps) == (
+        "plain-finite-t",
+        ("loss", "entropy"),
+        5,
+    )
+    # Some of the sequences are infinitely long, and nothing has to be by default.
+    sweep = load(tmp_path / "mine.toml", ("engine=best", "axes.length=[16, inf]"))
+    assert sweep.engine == "plain"
+    assert load(tmp_path / "mine.toml", ("engine=",)).engine == "simulation"
+    assert load(tmp_path / "mine.toml", ("engine=best", "run.optimizer=adam")).engine == (
+        "matched-adam-finite-t"
+    )
