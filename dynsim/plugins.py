@@ -1,10 +1,14 @@
 """What other packages add, by entry points: looked up once, by group."""
 
+import contextlib
 import functools
 import importlib.metadata
-from collections.abc import Mapping
+import warnings
+from collections.abc import Iterator, Mapping
 from types import MappingProxyType
 from typing import Any
+
+import jax
 
 EntryPoint = Any
 """Of the standard library, or of the package importlib_metadata, which takes its place wherever it
@@ -37,9 +41,28 @@ def load(group: str, name: str) -> object:
     point = entry_points(group)[name]
     # Whatever a foreign module raises while it is imported.
     try:
-        return point.load()
+        with x64_kept(_described(point)):
+            return point.load()
     except Exception as error:
         raise ValueError(f"{_described(point)}: cannot be loaded ({error})") from error
+
+
+@contextlib.contextmanager
+def x64_kept(who: str) -> Iterator[None]:
+    """Keep `jax_enable_x64` as it is while something is imported: it would change the numbers of
+    everybody's programs. Warns, naming `who`, where the import sets it."""
+    before = jax.config.jax_enable_x64
+    try:
+        yield
+    finally:
+        after = jax.config.jax_enable_x64
+        if after != before:
+            jax.config.update("jax_enable_x64", before)
+            warnings.warn(
+                f"{who}: its import set jax_enable_x64 = {after}, which is reset to {before}; use "
+                "dtype='float64' or the context jax.enable_x64",
+                stacklevel=2,
+            )
 
 
 def described(group: str, name: str) -> str:

@@ -11,6 +11,7 @@ Entry points are looked up once, when a theory is not built in or when all of th
 """
 
 import dataclasses
+import warnings
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Generic, TypeVar
 
@@ -87,30 +88,32 @@ class Ladder(Generic[Task, Rates]):
         self.built_in = {theory.name: theory for theory in built_in}
 
     def registered(self) -> dict[str, Theory[Task, Rates]]:
-        """The theories of other packages by name.
-
-        Raises:
-            ValueError: naming the entry point and whose it is, for one that cannot be loaded or
-                is no `Theory`; for a name of another form, or that is there already.
-        """
+        """The theories of other packages by name. One that cannot be loaded or is no `Theory` harms
+        no others: it is left out, and a warning names the entry point and whose it is."""
         found = {}
         for entry in plugins.entry_points(GROUP):
-            point = plugins.described(GROUP, entry)
             system, _, name = entry.partition(".")
-            if not system or not name:
-                raise ValueError(f"{point}: must be named <system>.<theory>")
-            if system != self.system:
+            if system != self.system and name:
                 continue
-            theory = plugins.load(GROUP, entry)
-            if not isinstance(theory, Theory) or theory.name != name:
-                raise ValueError(f"{point}: must be a Theory called {name!r}, is {theory!r}")
-            if name in self.built_in:
-                raise ValueError(f"{point}: {self.system} has a theory so called")
-            found[name] = theory
+            try:
+                found[name] = self._loaded(entry)
+            except ValueError as error:
+                warnings.warn(f"{error}; it is left out", stacklevel=2)
         return found
 
+    def _loaded(self, entry: str) -> Theory[Task, Rates]:
+        point, (system, _, name) = plugins.described(GROUP, entry), entry.partition(".")
+        if not system or not name:
+            raise ValueError(f"{point}: must be named <system>.<theory>")
+        theory = plugins.load(GROUP, entry)
+        if not isinstance(theory, Theory) or theory.name != name:
+            raise ValueError(f"{point}: must be a Theory called {name!r}, is {theory!r}")
+        if name in self.built_in:
+            raise ValueError(f"{point}: {self.system} has a theory so called")
+        return theory
+
     def theories(self) -> dict[str, Theory[Task, Rates]]:
-        """All theories by name, those of other packages last; raises as `registered`."""
+        """All theories by name, those of other packages last; warns as `registered`."""
         return self.built_in | self.registered()
 
     def theory(
@@ -130,7 +133,7 @@ class Ladder(Generic[Task, Rates]):
         Raises:
             ValueError: if there is none of that name, or one's own has the name of a built-in
                 one; if it does not describe the task, the optimiser or the start, saying which
-                assumption fails; and as `registered`.
+                assumption fails; and for a registered one that cannot be loaded.
         """
         if isinstance(asked, Theory):
             found = asked
@@ -139,8 +142,12 @@ class Ladder(Generic[Task, Rates]):
         elif asked in self.built_in:
             found = self.built_in[asked]
         else:
-            known = self.theories()
-            found = known[checks.choice("theory", asked, tuple(known))]
+            entry = f"{self.system}.{asked}"
+            if entry in plugins.entry_points(GROUP):
+                found = self._loaded(entry)
+            else:
+                known = self.theories()
+                found = known[checks.choice("theory", asked, tuple(known))]
         checks.kind("rule", optimizer, Rule, OptaxRule)
         problem = self._unknown(found, task, optimizer) or found.inapplicable(task, optimizer)
         if found.zero_start and not zero_start:

@@ -4,10 +4,12 @@ import dataclasses
 import os
 import pkgutil
 import sys
-from collections.abc import Collection
+import warnings
+from collections.abc import Callable, Collection, Iterator
 from typing import Any
 
 from dynsim import Problem, checks, plugins
+from dynsim.classes.files import SUFFIXES
 from odes.theory import refusal
 from sweeps.systems.base import Engine, Run, System
 
@@ -98,7 +100,8 @@ def _imported(name: str) -> Any:
     here = [] if os.getcwd() in sys.path or "" in sys.path else [""]
     sys.path += here
     try:
-        return pkgutil.resolve_name(name)
+        with plugins.x64_kept(f"system = {name!r}"):
+            return pkgutil.resolve_name(name)
     except (ValueError, ImportError, AttributeError) as error:
         raise ValueError(f"system = {name!r}: cannot be imported ({error})") from None
     finally:
@@ -112,7 +115,8 @@ def system_of(run: Run[Any]) -> System[Any]:
         return own
     if name := getattr(run, "NAME", ""):
         return system(name)
-    for each in map(system, names()):
+    own = type(run).__module__.partition(".")[0]
+    for each in _every(lambda point: point.value.partition(".")[0].partition(":")[0] == own):
         if each.run is type(run):
             return each
     raise ValueError(f"run: {type(run).__name__} is the class of no system; register its System")
@@ -120,7 +124,24 @@ def system_of(run: Run[Any]) -> System[Any]:
 
 def system_for(task: str) -> System[Any]:
     """The first system with a task of that name; "yz", which takes files as well, if none has."""
-    return next((each for each in map(system, names()) if task in each.tasks), system("yz"))
+    if ":" in task or task.endswith(SUFFIXES):
+        return system("yz")
+    return next((each for each in _every() if task in each.tasks), system("yz"))
+
+
+def _every(first: Callable[[Any], bool] = lambda point: False) -> Iterator[System[Any]]:
+    """All systems, of which those of other packages are imported last, beginning with the entry
+    points that `first` says. Of a broken one there is a warning."""
+    yield from map(system, BUILT_IN)
+    yield from list(_KNOWN.values())
+    points = plugins.entry_points(GROUP)
+    for name in sorted(points, key=lambda name: not first(points[name])):
+        try:
+            found = system(name)
+        except ValueError as error:
+            warnings.warn(f"{error}; it is left out", stacklevel=2)
+            continue
+        yield found
 
 
 def engines(system: System[Any]) -> dict[str, Engine[Any]]:

@@ -1,6 +1,7 @@
 """A package of somebody else, found by its entry points: compared, swept and drawn, nothing of ours
 touched. `toy_quadratic.py` beside this file is that package, its dist-info what pip would leave."""
 
+import contextlib
 import json
 import re
 import sys
@@ -97,11 +98,13 @@ def test_what_is_wrong_with_a_system_is_said() -> None:
         sweeps.register(toy._replace(name="yz"))
     with pytest.raises(ValueError, match="system 'mine': needs an engine called 'simulation'"):
         sweeps.register(System("mine", ("t",), toy.run, {}))
-    message = f"system = 'toi': must be one of {', '.join(registry.BUILT_IN)}, toy"
+    message = (
+        f"system = 'toi': did you mean 'toy'? It must be one of {', '.join(registry.BUILT_IN)}, toy"
+    )
     with pytest.raises(ValueError, match=re.escape(message)):
         registry.system("toi")
     sweep = sweeps.Sweep({"eta": [0.1]}, toy.run(), "plain", ("loss",))
-    with pytest.raises(ValueError, match=r"engine = 'plain': .* must be one of simulation, flow"):
+    with pytest.raises(ValueError, match=r"engine = 'plain': must be one of simulation, flow"):
         sweep.check()
 
 
@@ -114,8 +117,27 @@ def test_a_broken_entry_point_names_its_package(
     (info / "entry_points.txt").write_text("[dynsim.systems]\nbroken = no_such_module:SYSTEM\n")
     monkeypatch.syspath_prepend(str(tmp_path))
     plugins.entry_points.cache_clear()
-    with pytest.raises(ValueError, match="broken = no_such_module:SYSTEM of broken-toy: cannot"):
+    message = "broken = no_such_module:SYSTEM of broken-toy: cannot"
+    with pytest.raises(ValueError, match=message):
         registry.system("broken")
+    # Who does not ask for it is not concerned.
+    toy = registry.system("toy")
+    assert registry.system_of(toy.run()) is toy
+    assert registry.system_for("table.csv") is registry.system("yz")
+    with pytest.warns(UserWarning, match=f"{message}.*; it is left out"):
+        assert registry.system_for("nobodys") is registry.system("yz")
+
+
+def test_an_import_does_not_change_the_precision_of_others(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    text = "import jax\nimport dynsim\njax.config.update('jax_enable_x64', True)\n"
+    (tmp_path / "doubled.py").write_text(f"{text}Own = dynsim.Layer\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    said = "system = 'doubled:Own': its import set jax_enable_x64 = True, which is reset to False"
+    with pytest.warns(UserWarning, match=said), contextlib.suppress(ValueError):
+        registry.system("doubled:Own")
+    assert not jax.config.jax_enable_x64
 
 
 # Last, because the fixture stays for the rest of the file.
