@@ -135,7 +135,7 @@ class Table:
         return _loaded(points[name])
 
 
-def recorded_as(name: str, found: Mapping[str, Array]) -> list[str]:
+def recorded_as(name: str, found: Iterable[str]) -> list[str]:
     """The names, of those `found`, under which what was asked for by `name` is recorded."""
     if name != PARAMS:
         return [name]
