@@ -20,6 +20,7 @@ from typing import Any, Literal, NamedTuple, NoReturn
 
 import sweeps
 from sweeps.commands.table import COMMANDS, FOR_SYSTEMS, Command, Run, file_name, group
+from sweeps.systems.built_in import names
 
 
 def find(words: Sequence[str]) -> tuple[str, list[str]]:
@@ -36,7 +37,7 @@ def find(words: Sequence[str]) -> tuple[str, list[str]]:
         return _for_task(first, words[1:]), list(words[1:])
     # PACKAGE.MODULE:NAME is a problem of the user's own.
     own = first in FOR_SYSTEMS and ":" in words[1]
-    second = words[1] if own else _choose(first, words[1], members or registered())
+    second = words[1] if own else _choose(first, words[1], members or names())
     return f"{first} {second}", list(words[2:])
 
 
@@ -50,13 +51,6 @@ def _for_task(first: str, options: Sequence[str]) -> str:
     system = registry.system_for(parts[parts.index("--task") + 1])
     # The command by itself is that of the layer in Y and Z, which takes files as tasks as well.
     return first if system is registry.system("yz") else f"{first} {system.name}"
-
-
-def registered() -> tuple[str, ...]:
-    """Names of all systems, those of other packages too."""
-    from sweeps.systems import registry
-
-    return registry.names()
 
 
 def load(name: str) -> tuple[type, Run]:
@@ -188,6 +182,7 @@ def _parse(arguments: Sequence[str] | None) -> Asked:
         _help(COMMANDS, "dynsim", words)
     try:
         name, options = find(words)
+        _check_place(name, options)
     except ValueError as error:
         print(f"dynsim: {error}", file=sys.stderr)
         raise SystemExit(2) from None
@@ -210,6 +205,15 @@ def _parse(arguments: Sequence[str] | None) -> Asked:
     pictures = {"name": found.style, "kind": found.format} if draws else None
     overwrite, quiet = recorded and found.overwrite, talks and found.quiet
     return Asked(name, settings(**given), run, recorded, overwrite, pictures, quiet)
+
+
+def _check_place(name: str, options: Sequence[str]) -> None:
+    """Raise `ValueError` where a command is to read a folder that is not there, before what reads
+    it is imported, which takes seconds."""
+    place = options[0] if options else "-"
+    local = not place.startswith("-") and "://" not in place
+    if name in COMMANDS and COMMANDS[name].reads and local and not os.path.lexists(place):
+        raise ValueError(f"{place}: no such sweep")
 
 
 def _with_options(settings: type, name: str, recorded: bool, draws: bool, talks: bool) -> type:

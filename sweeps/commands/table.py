@@ -24,6 +24,7 @@ class Command(NamedTuple):
             of other settings; stores of sweeps look after that themselves.
         draws: whether it writes pictures, whose style and format can be asked for.
         talks: whether it may take long and says how far it is.
+        reads: whether its first word is the folder of a stored sweep.
     """
 
     settings: str
@@ -31,6 +32,7 @@ class Command(NamedTuple):
     recorded: bool = True
     draws: bool = True
     talks: bool = True
+    reads: bool = False
 
     def load(self) -> tuple[type, Run]:
         """The class of the settings, and what runs them."""
@@ -124,12 +126,13 @@ COMMANDS: dict[str, Command] = {
         "show a stored sweep's configuration and progress",
         draws=False,
         talks=False,
+        reads=True,
     ),
     "check": Command(
-        "commands.check:Check", "verify every checksum of a stored sweep", draws=False
+        "commands.check:Check", "verify every checksum of a stored sweep", draws=False, reads=True
     ),
     "plot": Command(
-        "commands.plot:Plot", "plot a recorded quantity of a stored sweep", talks=False
+        "commands.plot:Plot", "plot a recorded quantity of a stored sweep", talks=False, reads=True
     ),
     "export": Command(
         "commands.export:Export",
@@ -137,6 +140,7 @@ COMMANDS: dict[str, Command] = {
         recorded=False,
         draws=False,
         talks=False,
+        reads=True,
     ),
     "phase": Command(
         "studies.phase.figure:Phase",

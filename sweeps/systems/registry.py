@@ -12,19 +12,7 @@ from dynsim import Problem, checks, plugins
 from dynsim.classes.files import SUFFIXES
 from odes.theory import refusal
 from sweeps.systems.base import Engine, Run, System
-
-BUILT_IN = {
-    "yz": "sweeps.systems.yz:SYSTEM",
-    "qkv": "sweeps.systems.qkv:SYSTEM",
-    "two_stage": "sweeps.systems.two_stage:SYSTEM",
-    "transformer": "sweeps.systems.transformer:SYSTEM",
-    "linear_icl": "sweeps.systems.linear_icl:SYSTEM",
-    "sparse_attention": "sweeps.systems.sparse_attention:SYSTEM",
-    "joma": "sweeps.systems.joma:SYSTEM",
-}
-"""Where the systems of this project are; a system is imported when it is asked for."""
-GROUP = "dynsim.systems"
-"""Entry points by which other packages register a `System`, under its name."""
+from sweeps.systems.built_in import BUILT_IN, GROUP
 
 BEST = "best"
 """Stands for the most exact theory that describes the runs."""

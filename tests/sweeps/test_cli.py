@@ -140,13 +140,17 @@ def test_a_task_of_another_system_says_where_it_belongs(
     assert "belongs to the system two_stage: dynsim compare two_stage" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("words", [["--help"], ["figure", "--help"], ["--version"], ["compar"]])
-def test_help_imports_neither_jax_nor_a_study(words: list[str]) -> None:
+HELPED = [["--help"], ["figure", "--help"], ["--version"], ["compar"], ["compare", "magic"]]
+
+
+@pytest.mark.parametrize("words", [*HELPED, ["info", "magic"], ["plot", "magic", "--x", "time"]])
+def test_help_and_wrong_names_import_neither_jax_nor_a_study(words: list[str]) -> None:
     code = f"from sweeps import cli\ntry: cli.main({words})\nexcept SystemExit: pass"
     found = imported(code)
     assert "sweeps.cli" in found
     assert not found & {"jax", "matplotlib", "xarray", "dynsim", "odes"}
     light = {"sweeps.cli", "sweeps.commands", "sweeps.commands.table"}
+    light |= {"sweeps.systems", "sweeps.systems.built_in"}
     assert not any(name.startswith("sweeps.") for name in found - light)
 
 
