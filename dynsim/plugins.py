@@ -51,11 +51,11 @@ def load(group: str, name: str) -> object:
 def x64_kept(who: str) -> Iterator[None]:
     """Keep `jax_enable_x64` as it is while something is imported: it would change the numbers of
     everybody's programs. Warns, naming `who`, where the import sets it."""
-    before = jax.config.jax_enable_x64
+    before = jax.enable_x64.value
     try:
         yield
     finally:
-        after = jax.config.jax_enable_x64
+        after = jax.enable_x64.value
         if after != before:
             jax.config.update("jax_enable_x64", before)
             warnings.warn(
