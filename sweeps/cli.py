@@ -100,6 +100,7 @@ def tell() -> None:
 
 
 def _main(arguments: Sequence[str] | None) -> int:
+    _check_place(sys.argv[1:] if arguments is None else arguments)
     asked = _parse(arguments)
     from dynsim import decoding
     from sweeps.commands.record import Record
@@ -182,7 +183,6 @@ def _parse(arguments: Sequence[str] | None) -> Asked:
         _help(COMMANDS, "dynsim", words)
     try:
         name, options = find(words)
-        _check_place(name, options)
     except ValueError as error:
         print(f"dynsim: {error}", file=sys.stderr)
         raise SystemExit(2) from None
@@ -207,13 +207,15 @@ def _parse(arguments: Sequence[str] | None) -> Asked:
     return Asked(name, settings(**given), run, recorded, overwrite, pictures, quiet)
 
 
-def _check_place(name: str, options: Sequence[str]) -> None:
-    """Raise `ValueError` where a command is to read a folder that is not there, before what reads
-    it is imported, which takes seconds."""
-    place = options[0] if options else "-"
-    local = not place.startswith("-") and "://" not in place
-    if name in COMMANDS and COMMANDS[name].reads and local and not os.path.lexists(place):
-        raise ValueError(f"{place}: no such sweep")
+def _check_place(words: Sequence[str]) -> None:
+    """End a command that is to read a folder that is not there, before what reads it is imported,
+    which takes seconds."""
+    if len(words) < 2 or words[0] not in COMMANDS or not COMMANDS[words[0]].reads:
+        return
+    place = words[1]
+    if not place.startswith("-") and "://" not in place and not os.path.lexists(place):
+        print(f"dynsim: {place}: no such sweep", file=sys.stderr)
+        raise SystemExit(2)
 
 
 def _with_options(settings: type, name: str, recorded: bool, draws: bool, talks: bool) -> type:

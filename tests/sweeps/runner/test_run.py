@@ -245,7 +245,7 @@ def test_theories_and_descent_start_where_the_simulation_starts() -> None:
 
 
 def test_an_engine_of_another_system_is_refused() -> None:
-    message = "engine = 'ode': does not compute task 'syn-medium'; must be one of simulation, des"
+    message = "engine = 'ode': must be one of simulation, des"
     with pytest.raises(ValueError, match=re.escape(message)):
         Sweep({"eta_z": [1.0]}, TRAINING, engine="ode").check()
 
