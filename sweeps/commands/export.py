@@ -2,8 +2,6 @@
 
 import dataclasses
 import importlib.util
-import shutil
-import tempfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -58,9 +56,8 @@ def run(config: Export) -> list[Path]:
     if unknown:
         known = ", ".join(map(str, dataset.data_vars))
         raise ValueError(f"arrays: {unknown[0]!r} was not recorded; must be of {known}")
-    seconds, chunks = store.spent()
-    if chunks:
-        dataset.attrs["wall_time"] = f"{seconds:.3g} s for {chunks} of {len(store.done())} chunks"
+    if (seconds := store.spent()[0]) is not None:
+        dataset.attrs["wall_time"] = f"{seconds:.3g} s, summed up over chunks"
     if config.arrays:
         dataset = dataset[[*dict.fromkeys((*config.arrays, "status"))]]
     target.parent.mkdir(parents=True, exist_ok=True)
@@ -76,12 +73,8 @@ def _netcdf(dataset: xr.Dataset, target: Path) -> Path:
 def _zarr(dataset: xr.Dataset, target: Path) -> Path:
     # What belongs to the files of the store, such as its chunks, is not what a copy needs.
     plain = dataset.load().drop_encoding()
-    with tempfile.TemporaryDirectory(dir=target.parent, prefix=f".{target.name}-") as temporary:
-        made = Path(temporary) / target.name
-        plain.to_zarr(made, zarr_format=3, consolidated=False)
-        if target.exists():
-            shutil.rmtree(target)
-        made.rename(target)
+    with output.appearing(target) as begun:
+        plain.to_zarr(begun, zarr_format=3, consolidated=False)
     return target
 
 

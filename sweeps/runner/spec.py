@@ -298,7 +298,8 @@ class Sweep(metaclass=_OfProblems):
                 for name, values in self.fields.items()
             },
             "run": {
-                name: value
+                # As it will be read again.
+                name: list(value) if isinstance(value, tuple) else value
                 for name, value in self.run.as_json().items()
                 if name not in self.fields and self.run.reads(name, self.fields)
             }

@@ -1,6 +1,7 @@
 """Making the store of a sweep."""
 
 import functools
+import uuid
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -15,13 +16,14 @@ from sweeps.runner import labels
 from sweeps.runner.axes import Dimension, Layout
 from sweeps.runner.spec import Sweep
 from sweeps.runner.store import manifest
-from sweeps.runner.store.base import MISSING, Place, Report, Variable
+from sweeps.runner.store.base import MARKER, MISSING, RECORDS, Place, Report, Variable
+from sweeps.runner.store.contents import LEVEL
 from sweeps.runner.store.local import place
-from sweeps.runner.store.manifest import fingerprint
+from sweeps.runner.store.packages import outside
 from sweeps.runner.store.store import Store
 
-# A checksum, so that a damaged file is an error and never a number.
-COMPRESSORS = (ZstdCodec(level=3), Crc32cCodec())
+# A checksum for who reads it without dynsim, to whom a damaged file is an error as well.
+COMPRESSORS = (ZstdCodec(level=LEVEL), Crc32cCodec())
 
 EMPTY = {"i": MISSING, "u": 0}
 """What stands for no value in arrays of integers."""
@@ -43,22 +45,25 @@ def create(
         sweep: what it will hold.
         layout: how the array of runs is cut into chunks.
         variables: the arrays that the runs record.
-        report: called with lines for people, as when somebody else has to be waited for.
+        report: as `Store.open` takes it.
 
     Raises:
         StoreError: when another process has made a store of another sweep there, or a bucket cannot
             be written.
     """
-    config, about = sweep.as_json(), functools.partial(labels.about, sweep.system)
+    where, config = place(where), sweep.as_json()
+    about = functools.partial(labels.about, sweep.system)
+    made_by = {
+        **environment("zarr", "xarray"),
+        **outside(sweep),
+        "precision": sweep.dtype,
+    }
     coordinates = labels.coordinates(sweep)
     try:
-        return make(
-            where, config, sweep.dims, layout, variables, coordinates, about, sweep.dtype, report
-        )
+        make(where, config, sweep.dims, layout, variables, coordinates, about, made_by)
     except FileExistsError:
-        store = Store.open(where, report)
-        store.require(config)
-        return store
+        Store.open(where, report).require(config)
+    return Store.open(where, report)
 
 
 def make(
@@ -69,11 +74,9 @@ def make(
     variables: Mapping[str, Variable],
     coordinates: Coordinates,
     about: Callable[[str], dict[str, Any]],
-    dtype: str,
-    report: Report | None = None,
-) -> Store:
-    """Make an empty store; `about` gives the attributes of an array by name. It appears whole or
-    not at all.
+    made_by: Mapping[str, str],
+) -> None:
+    """Make an empty store; `about` gives the attributes of an array by name.
 
     Raises:
         FileExistsError: when another process has made one there in the meantime.
@@ -81,10 +84,12 @@ def make(
     """
     attributes = {
         "format": manifest.FORMAT,
+        # Of this store and its copies: what belongs to another one is told by it.
+        "store": uuid.uuid4().hex,
         # Their values are coordinates.
         "config": {**config, "axes": list(config["axes"])},
-        "config_hash": fingerprint(config),
-        "environment": {**environment("zarr", "xarray"), "precision": dtype},
+        "config_hash": manifest.fingerprint(config),
+        "environment": dict(made_by),
         "time_unit": "optimiser steps",
         "variables": [*(name for name in variables if name != "status"), "status"],
         "title": config["title"],
@@ -116,6 +121,5 @@ def make(
             compressors=COMPRESSORS,
             attributes=about(name),
         )
-    where = place(where)
-    where.create(manifest.seal({key: file.to_bytes() for key, file in files.items()}), report)
-    return Store.open(where)
+    sealed = manifest.seal({key: file.to_bytes() for key, file in files.items()})
+    place(where).create({**sealed, f"{RECORDS}{attributes['store']}/{MARKER}": b""})

@@ -2,22 +2,30 @@
 
 import contextlib
 import errno
+import itertools
 import os
 import pkgutil
 import shutil
-import tempfile
-import uuid
-from collections.abc import Iterator, Mapping, Sequence
+import stat
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 
 import filelock
 
 from sweeps import output
-from sweeps.runner.store.base import Check, Place, Report, StoreError, Written
+from sweeps.runner.store.base import (
+    LARGEST,
+    MARKER,
+    RECORDS,
+    Check,
+    Place,
+    Report,
+    StoreError,
+    held,
+)
 
-BEGUN = "status/.begun"
-"""Folder of the files that are being written, in a store, so that they can be renamed, and in an
-array of it, where zarr does not wonder about them."""
+SHARES = 16
+"""Locks by which writers of one chunk wait for each other; those of others hardly ever do."""
 
 
 class Folder(Place):
@@ -33,8 +41,6 @@ class Folder(Place):
         self.name = str(path)
         self.real = path.resolve()
         self.address = str(self.real)
-        # Workers, who hold no lock, write for the one who does, and who is the only process.
-        self.writer = "0-of-1"
 
     def exists(self) -> bool:
         """Whether there is such a file or folder."""
@@ -44,22 +50,22 @@ class Folder(Place):
         """Whether there is none, or one that is empty."""
         return not self.exists() or (self.real.is_dir() and not any(self.real.iterdir()))
 
-    def create(self, files: Mapping[str, bytes], report: Report | None = None) -> None:
+    def create(self, files: Mapping[str, bytes]) -> None:
         """Write the files to another folder beside this one, and rename that."""
         self.real.parent.mkdir(parents=True, exist_ok=True)
-        with self._creating(report):
-            prefix = f".{self.real.name}.creating-"
-            for left in self._beside(prefix):
-                shutil.rmtree(left, ignore_errors=True)
-            made = Path(tempfile.mkdtemp(dir=self.real.parent, prefix=prefix))
+        made = self._beside("creating")
+        with filelock.FileLock(self._beside("creator.lock")) as lock:
+            # What a killed creation left: its lock is free.
+            shutil.rmtree(made, ignore_errors=True)
+            if not self.vacant():
+                raise _made(self.path)
             try:
                 for key, value in files.items():
                     path = made / key
                     path.parent.mkdir(parents=True, exist_ok=True)
-                    self._save(path, value)
-                for folder in {made, *(path for path in made.rglob("*") if path.is_dir())}:
+                    self._save(str(path), value)
+                for folder, _, _ in os.walk(made):
                     self._settle(folder)
-                made.chmod(0o755)
                 os.replace(made, self.real)
             except OSError as error:
                 if error.errno in (errno.ENOTEMPTY, errno.EEXIST):
@@ -67,118 +73,137 @@ class Folder(Place):
                 raise
             finally:
                 shutil.rmtree(made, ignore_errors=True)
-            self._settle(self.real.parent)
+            self._settle(str(self.real.parent))
+            # Who waits for it will find the sweep, and touch nothing.
+            with contextlib.suppress(OSError):
+                Path(lock.lock_file).unlink()
 
-    def read(self, key: str) -> bytes | None:
-        """What a file holds."""
+    def read(self, key: str, most: int = LARGEST) -> bytes | None:
+        """What a file holds; no pipe or device is one."""
+        path = f"{self.real}/{key}"
         try:
-            return (self.real / key).read_bytes()
-        except (FileNotFoundError, IsADirectoryError, NotADirectoryError):
+            about = os.stat(path)
+            if not stat.S_ISREG(about.st_mode):
+                return None
+            if about.st_size > most:
+                raise StoreError(f"{self.name}: the file {key} is damaged (it is far too large)")
+            with open(path, "rb") as file:
+                return file.read()
+        except (FileNotFoundError, NotADirectoryError):
             return None
 
-    def write(self, key: str, value: bytes) -> None:
-        """Write a file under another name, and rename it."""
-        target = self.real / key
-        begun = self.real / BEGUN / f"{self.writer}.{uuid.uuid4().hex}"
-        for folder in (begun.parent, target.parent):
-            folder.mkdir(parents=True, exist_ok=True)
-        try:
-            self._save(begun, value)
-            os.replace(begun, target)
-        except BaseException:
-            begun.unlink(missing_ok=True)
-            raise
-        for folder in target.parents[: len(Path(key).parents)]:
-            self._settle(folder)
-
-    def written(self, folder: str, names: Sequence[str] | None = None) -> dict[str, Written]:
-        """By what the file system says about them: which is quicker than to look through folders
-        of folders."""
+    def files(self, folder: str) -> dict[str, float]:
+        """By what the file system says about them."""
         start, found = str(self.real / folder), {}
-        if names is None:
-            with contextlib.suppress(FileNotFoundError):
-                names = os.listdir(start)
-        for name in names or ():
-            try:
-                about = os.stat(f"{start}/{name}")
-            except (FileNotFoundError, NotADirectoryError):
-                continue
-            found[name] = Written(about.st_mtime, about.st_size)
+        for inside, _, names in os.walk(start):
+            for name in names:
+                with contextlib.suppress(FileNotFoundError):
+                    path = f"{inside}/{name}"
+                    found[path[len(start) + 1 :]] = os.stat(path).st_mtime
         return found
+
+    def stores(self) -> list[str]:
+        """Folders of that name."""
+        return [str(path.relative_to(self.real)) for path in self.real.glob(f"{RECORDS}*")]
+
+    def lacking(self, keys: Iterable[str]) -> set[str]:
+        """By a look at each, which is quicker than to look through folders of folders."""
+
+        def there(key: str) -> bool:
+            try:
+                return os.stat(f"{self.real}/{key}").st_size > 0
+            except (FileNotFoundError, NotADirectoryError):
+                return False
+
+        return {key for key in keys if not there(key)}
+
+    def commit(self, number: int, files: Mapping[str, bytes], record: bytes, check: Check) -> bool:
+        """Write each file among the records, and then rename it: what has taken the place of the
+        store, which has no such folder, stays as it is."""
+        records, share = f"{self.real}/{self.records}", number % SHARES
+        begun, committed = f"{records}/{share}.begun", f"{records}/{number}.json"
+        with filelock.FileLock(f"{records}/{share}.lock", poll_interval=0.005):
+            # That would have made the folder, but nobody makes its marker twice.
+            check()
+            if os.path.exists(committed):
+                return False
+            try:
+                for name, value in files.items():
+                    self._save(begun, value)
+                    self._name(begun, name)
+                self._save(begun, record)
+                os.replace(begun, committed)
+                self._settle(records)
+            except FileNotFoundError:
+                raise self.gone() from None
+            except OSError:
+                with contextlib.suppress(OSError):
+                    os.unlink(begun)
+                raise
+        return True
+
+    def remove(self, key: str) -> None:
+        """Delete it."""
+        (self.real / key).unlink(missing_ok=True)
+
+    def own(self) -> None:
+        """By its marker, which nobody but its creation writes."""
+        if not os.path.exists(f"{self.real}/{self.records}/{MARKER}"):
+            raise self.gone()
 
     @contextlib.contextmanager
     def lock(self, process: int, processes: int, report: Report | None) -> Iterator[Check]:
         """Be a writer by the operating system's lock, so that a killed process holds none."""
         del report
-        if not os.access(self.real, os.W_OK):
+        if self.exists() and not os.access(self.real, os.W_OK):
             raise StoreError(f"{self.name}: is read-only, so the sweep cannot go on here")
+        self.real.parent.mkdir(parents=True, exist_ok=True)
         # Beside the store, because zarr warns of files in it that are not its own.
-        prefix, share = f".{self.real.name}.writer-", f"-of-{processes}"
-        mine = self.real.parent / f"{prefix}{process}{share}.lock"
-        before = self.writer
-        try:
-            with filelock.FileLock(mine, timeout=0):
-                for other in self._beside(prefix):
-                    if other.suffix == ".lock" and not other.stem.endswith(share):
+        share = f"-of-{processes}.lock"
+        mine, prefix = self._beside(f"writer-{process}{share}"), self._beside("writer-").name
+        with contextlib.ExitStack() as stack:
+            try:
+                stack.enter_context(filelock.FileLock(mine, timeout=0))
+                for other in self.real.parent.iterdir():
+                    if other.name.startswith(prefix) and not other.name.endswith(share):
                         with filelock.FileLock(other, timeout=0):
-                            self._clean(other.stem.removeprefix(prefix))
-                self.writer = f"{process}{share}"
-                self._clean(self.writer)
-                yield held
-        except filelock.Timeout as error:
-            raise StoreError(
-                f"{self.name}: another process is writing here ({Path(error.lock_file).name})"
-            ) from None
-        finally:
-            self.writer = before
+                            pass
+            except filelock.Timeout as error:
+                lock = Path(error.lock_file).name
+                raise StoreError(f"{self.name}: another process is writing here ({lock})") from None
+            yield held
 
     def beside(self, suffix: str) -> Path:
         """The folder's name and the suffix."""
         path = self.path.absolute() if self.path.name in ("", "..") else self.path
         return path.parent / f"{path.name or 'sweep'}{suffix}"
 
-    @contextlib.contextmanager
-    def _creating(self, report: Report | None) -> Iterator[None]:
-        """Be the only one who makes a sweep here; `FileExistsError` if another one has."""
-        lock = filelock.FileLock(self.real.parent / f".{self.real.name}.creator.lock")
-        waiting = False
-        while True:
-            try:
-                lock.acquire(timeout=0.2, poll_interval=0.02)
-                break
-            except filelock.Timeout:
-                if not waiting and report:
-                    report(f"{self.name}: waiting for another process that makes a sweep here")
-                waiting = True
-        try:
-            if not self.vacant():
-                raise _made(self.path)
-            yield
-            # Who waits for it will find the sweep, and touch nothing.
-            with contextlib.suppress(OSError):
-                Path(lock.lock_file).unlink()
-        finally:
-            lock.release()
+    def _beside(self, what: str) -> Path:
+        return self.real.parent / f".{self.real.name}.{what}"
 
-    def _beside(self, prefix: str) -> list[Path]:
-        """What lies beside the folder under names that begin so."""
-        return [path for path in self.real.parent.iterdir() if path.name.startswith(prefix)]
-
-    def _clean(self, writer: str) -> None:
-        """Remove what a writer that was killed had begun; its lock says that it is not at work."""
-        with contextlib.suppress(FileNotFoundError):
-            for begun in (self.real / BEGUN).iterdir():
-                if begun.name.startswith(f"{writer}."):
-                    begun.unlink(missing_ok=True)
-
-    def _save(self, path: Path, value: bytes) -> None:
-        with path.open("wb") as file:
+    def _save(self, path: str, value: bytes) -> None:
+        with open(path, "wb") as file:
             file.write(value)
             if self.durable:
                 file.flush()
                 os.fsync(file.fileno())
 
-    def _settle(self, folder: Path) -> None:
+    def _name(self, begun: str, key: str) -> None:
+        """Give a file its name, in folders that are made in that of its array and nowhere else."""
+        target = f"{self.real}/{key}"
+        array, *inside = key.split("/")[:-1]
+        folders = list(itertools.accumulate((f"{self.real}/{array}", *inside), "{}/{}".format))
+        try:
+            os.replace(begun, target)
+        except FileNotFoundError:
+            for folder in folders[1:]:
+                with contextlib.suppress(FileExistsError):
+                    os.mkdir(folder)
+            os.replace(begun, target)
+        for folder in folders:
+            self._settle(folder)
+
+    def _settle(self, folder: str) -> None:
         """Make names in a folder outlast a loss of power, if that is wanted."""
         # Windows opens no folders, and writes their names down by itself.
         if self.durable and os.name != "nt":
@@ -196,34 +221,44 @@ class Memory(Place):
     address = None
 
     def __init__(self) -> None:
-        self.files: dict[str, bytes] = {}
+        self.kept: dict[str, bytes] = {}
 
     def exists(self) -> bool:
         """Whether it has been made."""
-        return bool(self.files)
+        return bool(self.kept)
 
-    def create(self, files: Mapping[str, bytes], report: Report | None = None) -> None:
+    def create(self, files: Mapping[str, bytes]) -> None:
         """Keep the files."""
-        del report
-        self.files.update(files)
+        self.kept.update(files)
 
-    def read(self, key: str) -> bytes | None:
+    def read(self, key: str, most: int = LARGEST) -> bytes | None:
         """What is kept."""
-        return self.files.get(key)
+        del most
+        return self.kept.get(key)
 
-    def write(self, key: str, value: bytes) -> None:
-        """Keep it."""
-        self.files[key] = value
-
-    def written(self, folder: str, names: Sequence[str] | None = None) -> dict[str, Written]:
+    def files(self, folder: str) -> dict[str, float]:
         """What is kept, of no time."""
-        del names
         start = f"{folder}/"
-        return {
-            key.removeprefix(start): Written(0.0, len(value))
-            for key, value in self.files.items()
-            if key.startswith(start)
-        }
+        return {key[len(start) :]: 0.0 for key in self.kept if key.startswith(start)}
+
+    def stores(self) -> list[str]:
+        """The one that there is."""
+        return [self.records]
+
+    def lacking(self, keys: Iterable[str]) -> set[str]:
+        """What is not kept."""
+        return set(keys) - self.kept.keys()
+
+    def commit(self, number: int, files: Mapping[str, bytes], record: bytes, check: Check) -> bool:
+        """Keep them."""
+        del check
+        self.kept.update(files)
+        self.kept[f"{self.records}/{number}.json"] = record
+        return True
+
+    def remove(self, key: str) -> None:
+        """Let go of it."""
+        del self.kept[key]
 
     @contextlib.contextmanager
     def lock(self, process: int, processes: int, report: Report | None) -> Iterator[Check]:
@@ -234,10 +269,6 @@ class Memory(Place):
     def beside(self, suffix: str) -> Path:
         """A file in the current folder."""
         return Path("sweep").with_suffix(suffix)
-
-
-def held() -> None:
-    """What a lock yields that nobody can take away."""
 
 
 def place(where: str | Path | Place | None) -> Place:

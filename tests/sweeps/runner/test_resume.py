@@ -161,7 +161,7 @@ def test_a_writer_of_a_bucket_is_killed_and_its_lease_ends(
 
 @pytest.mark.full(
     "test_kills_and_ctrl_c_lose_only_the_chunk_in_flight",
-    "sweeps/runner/store/test_store.py::test_what_the_chunks_took_is_noted_by_each_process_that_ends",
+    "sweeps/runner/store/test_store.py::test_what_the_chunks_took_is_in_their_records",
 )
 def test_two_processes_share_a_sweep_and_one_is_killed_and_restarted(workers: Workers) -> None:
     with socket.socket() as probe:

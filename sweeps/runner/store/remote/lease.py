@@ -21,27 +21,20 @@ from sweeps.runner.store.remote.objects import Found, Objects
 
 SECONDS = 60.0
 """Duration of a lease, of this process."""
+LONGEST = 600.0
+"""Of any lease that is waited for."""
 FREE = b'{"dynsim_lease": null}'
 """What a released lease says. It is not deleted: a delete knows no condition, so that of a process
 that had been stopped would hit the lease of its successor."""
 clock, pause = time.monotonic, time.sleep
 
 
-class TakenError(StoreError):
-    """Another process holds the lease and is alive."""
-
-
-class NoLeaseError(StoreError):
-    """The object holds something other than a lease."""
-
-
 class Terms(NamedTuple):
-    """Who holds a lease, for how many seconds after each renewal, and whether something of a holder
-    before may be there."""
+    """Who holds a lease, and for how many seconds after each renewal."""
 
     owner: str
     seconds: float
-    inherited: bool
+    token: str
 
 
 class Lease:
@@ -56,21 +49,18 @@ class Lease:
     def __init__(self, objects: Objects, key: str, name: str) -> None:
         self.objects, self.key, self.name = objects, key, name
         self.token = uuid.uuid4().hex
-        self.renewals = 0
-        self.held = self.inherited = False
+        self.renewals, self.renewed = 0, -SECONDS
+        self.held = False
         self.turn = threading.Lock()
 
-    def take(self, report: Report | None = None, once: bool = False) -> None:
+    def take(self, report: Report | None = None) -> None:
         """Hold the lease from now on, waiting for as long as it takes to see that a holder is dead.
 
         Args:
             report: called with a line before the wait; by default it goes to standard error.
-            once: do not take it from a dead holder that has `inherited` it.
 
         Raises:
-            TakenError: when the holder is alive.
-            NoLeaseError: when the object is something else.
-            StoreError: when the holder has inherited it and `once` forbids to do so again.
+            StoreError: when the holder is alive, or the object is something else.
         """
         found = self.objects.look(self.key)
         if (held := terms(found, self.key)) is not None:
@@ -78,13 +68,8 @@ class Lease:
             changed = terms(later, self.key) if later != found else None
             if changed is not None:
                 raise self._taken(changed.owner)
-            if once and held.inherited and later == found:
-                raise StoreError(
-                    f"{self.name}: two processes in a row stopped while they made a sweep here. "
-                    "Choose another place; or see that none of them goes on, and delete this one."
-                )
             found = later
-        self.renewed, self.inherited = clock(), found is not None
+        self.renewed = clock()
         self.version = self.objects.swap(self.key, self._words(), found and found.version)
         if self.version is None:
             raise self._taken("which has been faster")
@@ -110,10 +95,16 @@ class Lease:
             # A renewal is overdue. This process may have been stopped, for longer than its lease.
             self.renew()
         if not self.held:
-            raise StoreError(
-                f"{self.name}: this process stood still for longer than its lease, and another one "
-                "writes here now; it has what was finished. Nothing is lost."
-            )
+            raise self._lost()
+
+    def require(self, token: str) -> None:
+        """Raise `StoreError` unless the holder is the one of this token. It is looked for now and
+        then: what it protects from comes later than that by its nature."""
+        if clock() - self.renewed > SECONDS / 6:
+            found = terms(self.objects.look(self.key), self.key)
+            if found is None or found.token != token:
+                raise self._lost()
+            self.renewed = clock()
 
     def end(self, value: bytes) -> bool:
         """Put `value` in the place of the lease if it is still held, and say whether it was."""
@@ -163,21 +154,26 @@ class Lease:
         about = {
             "owner": f"{socket.gethostname()}:{os.getpid()}",
             "seconds": SECONDS,
-            "inherited": self.inherited,
             "token": self.token,
             "renewals": self.renewals,
         }
         return json.dumps({"dynsim_lease": about}).encode()
 
-    def _taken(self, owner: str) -> TakenError:
-        return TakenError(f"{self.name}: another process is writing here ({owner}; {self.key})")
+    def _taken(self, owner: str) -> StoreError:
+        return StoreError(f"{self.name}: another process is writing here ({owner}; {self.key})")
+
+    def _lost(self) -> StoreError:
+        return StoreError(
+            f"{self.name}: this process stood still for longer than its lease, and another one "
+            "writes here now; it has what was finished. Nothing is lost."
+        )
 
 
 def terms(found: Found | None, key: str) -> Terms | None:
     """The terms of a lease that is held, None for one that is not.
 
     Raises:
-        NoLeaseError: when the object is none.
+        StoreError: when the object is none.
     """
     if found is None:
         return None
@@ -185,9 +181,11 @@ def terms(found: Found | None, key: str) -> Terms | None:
         about = json.loads(found.value)["dynsim_lease"]
         if about is None:
             return None
-        return Terms(str(about["owner"]), float(about["seconds"]), bool(about["inherited"]))
-    except (ValueError, KeyError, TypeError):
-        raise NoLeaseError(f"{key}: is no lease of dynsim") from None
+        # Whoever wrote it, nobody waits for much longer than that.
+        seconds = min(float(about["seconds"]), LONGEST)
+        return Terms(str(about["owner"]), seconds, str(about["token"]))
+    except (ValueError, LookupError, TypeError):
+        raise StoreError(f"{key}: is no lease of dynsim") from None
 
 
 def _say(line: str) -> None:

@@ -7,8 +7,10 @@ import contextlib
 import datetime
 import functools
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
+
+from sweeps.runner.store.base import LARGEST, StoreError
 
 if TYPE_CHECKING:
     from obstore import ObjectMeta, UpdateVersion
@@ -59,23 +61,25 @@ class Objects:
         scheme, bucket, self.path = parse(address)
         self.bucket = _connect(scheme, bucket)
 
-    def look(self, key: str) -> Found | None:
-        """The object `key`, None if there is none."""
+    def look(self, key: str, most: int = LARGEST) -> Found | None:
+        """The object `key` of at most so many bytes, None if there is none."""
         import obstore
 
         with as_os_errors():
             try:
                 got = obstore.get(self.bucket, key)
+                if got.meta["size"] > most:
+                    raise StoreError(f"{key} is damaged (it is far too large)")
                 return Found(bytes(got.bytes()), _version(got.meta))
             except FileNotFoundError:
                 return None
 
-    def put(self, key: str, value: bytes) -> None:
-        """Put `value`, whatever is there."""
+    def remove(self, key: str) -> None:
+        """Delete an object."""
         import obstore
 
         with as_os_errors():
-            obstore.put(self.bucket, key, value)
+            obstore.delete(self.bucket, key)
 
     def swap(self, key: str, value: bytes, version: "UpdateVersion | None") -> Any:
         """Put `value` where nothing is yet, or where `version` still is if that is given.
@@ -115,9 +119,12 @@ class Objects:
             for batch in obstore.list(self.bucket, folder):
                 yield from batch
 
-    def names(self, folder: str) -> Iterator[str]:
-        """Keys of the objects below a folder."""
-        return (meta["path"] for meta in self.list(folder))
+    def folders(self, folder: str) -> Sequence[str]:
+        """The folders in a folder."""
+        import obstore
+
+        with as_os_errors():
+            return obstore.list_with_delimiter(self.bucket, f"{folder}/")["common_prefixes"]
 
 
 def parse(address: str) -> tuple[str, str, str]:
