@@ -75,7 +75,6 @@ def describe(store: Store) -> dict[str, Any]:
         "made": [
             {"chunks": _ranges(mine), "environment": environment}
             for environment, mine in store.chunks.made()
-            if mine.any()
         ],
     }
 

@@ -61,7 +61,7 @@ class _Config:
 
 @dataclasses.dataclass
 class _Seal:
-    files: dict[str, Digest]
+    files: Annotated[dict[str, Digest], pydantic.Field(max_length=2**14)]
     digest: Digest
 
 

@@ -172,7 +172,8 @@ class Chunks:
         for digest in np.unique(by[numbers]).tolist():
             if digest not in environments:
                 raise missing(self.place.name, f"{ENVIRONMENTS}/{digest}.json")
-        return [(about, by == digest) for digest, about in environments.items()]
+        found = [(about, by == digest) for digest, about in environments.items()]
+        return sorted((each for each in found if each[1].any()), key=lambda each: each[1].argmax())
 
     def _record(self, number: int) -> Record:
         key = self.file(number)

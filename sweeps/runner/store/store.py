@@ -79,10 +79,10 @@ class Store:
             }
             status = self._arrays["status"]
             self.layout = Layout(status.shape, status.chunks)
-            for axis in found.attributes["config"]["axes"]:
-                (dim,), (size,) = _dims(self._arrays[axis]), self._arrays[axis].shape
-                if status.shape[self.dims.index(dim)] != size:
-                    raise ValueError(f"{axis} has {size} values")
+            sizes = dict(zip(self.dims, status.shape, strict=True))
+            axes = [self._arrays[name] for name in found.attributes["config"]["axes"]]
+            if {(*_dims(axis), *axis.shape) for axis in axes} != set(sizes.items()):
+                raise ValueError("its axes have other values")
             inner = {name: self._arrays[name].ndim - status.ndim for name in self.names}
             kind = Chunks if self.id else ChunksOfFormat3
             self.chunks = kind(where, found, self.layout, inner)
