@@ -1,15 +1,17 @@
 """No damage goes unseen, and no store runs code: flipped bits, lost files, strange metadata."""
 
+import importlib
 import json
 import re
 import shutil
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 import sweeps
-from sweeps import StoreError, cli, output
+from sweeps import StoreError, Sweep, Training, cli, output
 from sweeps.runner.store import manifest
 from sweeps.runner.store.base import MARKER, RECORDS
 from sweeps.runner.store.store import Store
@@ -180,3 +182,34 @@ def test_versions_are_noted_for_the_chunks_that_they_made(
     made.write_text(made.read_text().replace("99", "98"))
     assert cli.main(["info", str(out)]) == 2
     assert f"the file status/.made/{made.name} is damaged" in capsys.readouterr().err
+
+
+def test_code_of_other_packages_is_part_of_what_made_a_chunk(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Any module of the package, not only that of the problem."""
+    package = tmp_path / "their_package"
+    package.mkdir()
+    (package / "__init__.py").write_text("")
+    (package / "helper.py").write_text("def scaled(x): return 1.0 * x\n")
+    (package / "measures.py").write_text(
+        "from their_package.helper import scaled\n"
+        "def own(task, snapshot): return scaled(snapshot.c.max())\n"
+    )
+    monkeypatch.syspath_prepend(str(tmp_path))
+    measures = importlib.import_module("their_package.measures")
+    out = tmp_path / "s"
+    run = Training(steps=2, length=8, batch=4)
+    sweep = Sweep({"eta_y": [0.5, 1.0]}, run, record=({"own": measures.own},))
+    sweeps.run(sweep, out, chunk=1, tile=1)
+    (out / Store.open(out).chunks.file(1)).unlink()
+    sweeps.run(sweep, out, tile=1, strict=True)
+    (out / Store.open(out).chunks.file(1)).unlink()
+    (package / "helper.py").write_text("def scaled(x): return 2.0 * x\n")
+    with pytest.raises(StoreError, match=r"strict forbids to go on; .* their_package source "):
+        sweeps.run(sweep, out, tile=1, strict=True)
+    sweeps.run(sweep, out, tile=1)
+    assert cli.main(["info", str(out)]) == 0
+    assert re.search("chunks 1 to 1: their_package source .* -> ", capsys.readouterr().out)
+    for name in [name for name in sys.modules if name.startswith("their_package")]:
+        del sys.modules[name]

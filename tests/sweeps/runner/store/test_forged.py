@@ -302,7 +302,8 @@ def test_a_worker_imports_nothing_that_a_store_names(
     monkeypatch.chdir(tmp_path)
     store = Store.open(out)
     job = jobs.Job(str(out), store.fingerprint, 2, store=store.id)
-    said(lambda a: a["config"]["run"].update(task="evil_module:task"))(out)
+    run = {"task": "evil_module:task", "steps": 2, "length": 8, "batch": 4}
+    said(lambda a: a["config"].update(run=run))(out)
     found = jobs.compute(job, 0)
     assert isinstance(found, jobs.Failed)
     assert "holds another sweep here" in found.reason
