@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+from collections import Counter
 from typing import Any
 
 import numpy as np
@@ -38,7 +39,7 @@ def run(config: Info) -> None:
         lines.append(f"  {name:<16} {_shown(values)}")
     lines.append("  " + ", ".join(f"{name} {value}" for name, value in about["run"].items()))
     lines += [f"recorded: {', '.join(about['recorded'])}", progress(about)]
-    if about["seconds"] is not None:
+    if about["made"]:
         lines.append(f"wall time {about['seconds']:.3g} s, summed up over chunks")
     lines.append("made with " + ", ".join(f"{k} {v}" for k, v in about["environment"].items()))
     for each in about["made"]:
@@ -52,9 +53,16 @@ def run(config: Info) -> None:
 
 def describe(store: Store) -> dict[str, Any]:
     """Configuration and progress of a store, as JSON values."""
-    attributes, config, done = store.attributes, store.config, store.done()
-    seconds, status = store.spent()
-    dims = store.dims
+    attributes, config, dims = store.attributes, store.config, store.dims
+    done, records = store.done(), store.chunks.all()
+    status: Counter[int] = Counter()
+    made: dict[str, np.ndarray] = {}
+    for number, record in records.items():
+        status.update({int(code): runs for code, runs in record.status.items()})
+        made.setdefault(record.environment, np.zeros(len(done), bool))[number] = True
+    if store.id is None:
+        # Stores of format 3 have no records.
+        status.update(store.dataset().status.values.ravel().tolist())
     return {
         "path": store.name,
         "title": attributes["title"],
@@ -69,12 +77,12 @@ def describe(store: Store) -> dict[str, Any]:
         "runs_done": store.layout.runs_in(done),
         "runs": store.layout.num_runs,
         "status": {s.name: status[s] for s in Status if status[s]},
-        "seconds": seconds,
+        "seconds": sum(record.seconds for record in records.values()),
         "config_hash": store.fingerprint,
         "environment": attributes["environment"],
         "made": [
-            {"chunks": _ranges(mine), "environment": environment}
-            for environment, mine in store.chunks.made()
+            {"chunks": _ranges(mine), "environment": store.chunks.environment(digest)}
+            for digest, mine in made.items()
         ],
     }
 

@@ -159,8 +159,11 @@ def instead(compute: Callable[..., jobs.Done]) -> Iterator[None]:
     """A context in which the driver has chunks computed by `compute`, which stores none, and takes
     them for stored once all have been asked for."""
     own, done, asked = jobs.compute, Store.done, iter([False])
-    jobs.compute = compute
-    Store.done = lambda store: np.full(store.layout.num_chunks, next(asked, True))
+
+    def stored(self: Store) -> np.ndarray:
+        return np.full(self.layout.num_chunks, next(asked, True))
+
+    jobs.compute, Store.done = compute, stored
     try:
         yield
     finally:

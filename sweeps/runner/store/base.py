@@ -5,7 +5,6 @@ import abc
 import contextlib
 from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -30,15 +29,11 @@ LARGEST = 2**27
 
 
 class StoreError(ValueError):
-    """A store that cannot be used as asked; the message says why and what to do.
+    """A store that cannot be used as asked; the message says why and what to do. What was read from
+    a store cannot break one of its lines in two."""
 
-    Args:
-        message: the first line.
-        lines: those that follow. What was read from a store cannot break any of them in two.
-    """
-
-    def __init__(self, message: str, *lines: str) -> None:
-        super().__init__("\n".join(map(printable, (message, *lines))))
+    def __init__(self, *lines: str) -> None:
+        super().__init__("\n".join(map(printable, lines)))
 
 
 class Variable(NamedTuple):
@@ -58,7 +53,6 @@ class Place(abc.ABC):
         records: folder of the commit records of the store that was opened there.
         fence: the words by which a worker knows that the driver still holds the lock, if it can.
         streams: number of files that are worth reading or writing at the same time.
-        outages: errors that say that the place could not be reached, so nothing of what is in it.
         durable: whether a file that was written outlasts a loss of power.
     """
 
@@ -67,28 +61,21 @@ class Place(abc.ABC):
     records: str = ""
     fence: str = ""
     streams: int = 1
-    outages: tuple[type[Exception], ...] = ()
     durable: bool = False
 
     @abc.abstractmethod
-    def exists(self) -> bool:
-        """Whether anything is there, a sweep or something else."""
-
     def vacant(self) -> bool:
-        """Whether a sweep can be made there."""
-        return not self.exists()
+        """Whether a sweep can be made there, because nothing is there but what a creation left
+        that was not ended."""
 
     @abc.abstractmethod
     def create(self, files: Mapping[str, bytes]) -> None:
-        """Make a sweep of these files, of which the last one is its `MARKER`.
-
-        Raises:
-            FileExistsError: when something has been made there in the meantime.
-        """
+        """Make a sweep of these files, of which the last one is its `MARKER`. `FileExistsError`
+        when something has been made there in the meantime."""
 
     @abc.abstractmethod
     def read(self, key: str, most: int = LARGEST) -> bytes | None:
-        """What a file of at most so many bytes holds, None if there is none."""
+        """What a file holds, None if there is none; `StoreError` for one of more bytes."""
 
     @abc.abstractmethod
     def files(self, folder: str) -> dict[str, float]:
@@ -105,14 +92,8 @@ class Place(abc.ABC):
 
     @abc.abstractmethod
     def commit(self, number: int, files: Mapping[str, bytes], record: bytes, check: Check) -> bool:
-        """Write the files of a chunk and then its record; False if there is a record already.
-
-        Args:
-            number: of the chunk.
-            files: by their names.
-            record: the commit record, which goes to `number`.json in `records`.
-            check: raises `StoreError` where this process may not write any more.
-        """
+        """Write the files of chunk `number` and then its record, `number`.json in `records`; False
+        if there is a record already. `check` raises `StoreError` where this process may not."""
 
     @abc.abstractmethod
     def remove(self, key: str) -> None:
@@ -138,10 +119,6 @@ class Place(abc.ABC):
         del fence
         return held
 
-    @abc.abstractmethod
-    def beside(self, suffix: str) -> Path:
-        """Where a file about the sweep goes that the user gave no name."""
-
     def several(self, act: Callable[[Any], Any], each: Iterable[Any]) -> list[Any]:
         """What `act` makes of each, several at a time where there are streams for them."""
         if self.streams == 1:
@@ -159,3 +136,13 @@ class Place(abc.ABC):
 
 def held() -> None:
     """The check of a lock that nobody can take away."""
+
+
+def damaged(name: str, key: str, why: str, then: str = "Nothing was changed.") -> StoreError:
+    """The error for a file of a store that is not what was written."""
+    return StoreError(f"{name}: the file {key} is damaged ({why}). {then}")
+
+
+def missing(name: str, key: str, then: str = "Nothing was changed.") -> StoreError:
+    """The error for a file of a store that was written and is not there."""
+    return StoreError(f"{name}: the file {key} is missing. {then}")

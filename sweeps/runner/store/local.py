@@ -1,7 +1,7 @@
-"""Sweeps in folders and in the memory of this process, and from an address to its place."""
+"""Sweeps in folders and in the memory of this process, and from an address to its place. What
+methods do is said in `Place`."""
 
 import contextlib
-import errno
 import itertools
 import os
 import pkgutil
@@ -21,6 +21,7 @@ from sweeps.runner.store.base import (
     Place,
     Report,
     StoreError,
+    damaged,
     held,
 )
 
@@ -37,78 +38,59 @@ class Folder(Place):
     """
 
     def __init__(self, path: Path) -> None:
-        self.path = path
         self.name = str(path)
         self.real = path.resolve()
         self.address = str(self.real)
 
-    def exists(self) -> bool:
-        """Whether there is such a file or folder."""
-        return self.real.exists()
-
     def vacant(self) -> bool:
-        """Whether there is none, or one that is empty."""
-        return not self.exists() or (self.real.is_dir() and not any(self.real.iterdir()))
+        with contextlib.suppress(FileNotFoundError, NotADirectoryError):
+            return not os.listdir(self.real)
+        return not self.real.exists()
 
     def create(self, files: Mapping[str, bytes]) -> None:
-        """Write the files to another folder beside this one, and rename that."""
-        self.real.parent.mkdir(parents=True, exist_ok=True)
+        # Another folder, beside this one, that takes its place: half a store is none.
         made = self._beside("creating")
         with filelock.FileLock(self._beside("creator.lock")) as lock:
             # What a killed creation left: its lock is free.
             shutil.rmtree(made, ignore_errors=True)
             if not self.vacant():
-                raise _made(self.path)
-            try:
-                for key, value in files.items():
-                    path = made / key
-                    path.parent.mkdir(parents=True, exist_ok=True)
-                    self._save(str(path), value)
-                for folder, _, _ in os.walk(made):
-                    self._settle(folder)
-                os.replace(made, self.real)
-            except OSError as error:
-                if error.errno in (errno.ENOTEMPTY, errno.EEXIST):
-                    raise _made(self.path) from None
-                raise
-            finally:
-                shutil.rmtree(made, ignore_errors=True)
+                raise FileExistsError(f"{self.name}: has been made by another process")
+            for key, value in files.items():
+                path = made / key
+                path.parent.mkdir(parents=True, exist_ok=True)
+                self._save(str(path), value)
+            for folder, _, _ in os.walk(made):
+                self._settle(folder)
+            os.replace(made, self.real)
             self._settle(str(self.real.parent))
             # Who waits for it will find the sweep, and touch nothing.
             with contextlib.suppress(OSError):
-                Path(lock.lock_file).unlink()
+                os.unlink(lock.lock_file)
 
     def read(self, key: str, most: int = LARGEST) -> bytes | None:
-        """What a file holds; no pipe or device is one."""
-        path = f"{self.real}/{key}"
-        try:
+        with contextlib.suppress(FileNotFoundError, NotADirectoryError):
+            path = f"{self.real}/{key}"
             about = os.stat(path)
-            if not stat.S_ISREG(about.st_mode):
-                return None
             if about.st_size > most:
-                raise StoreError(f"{self.name}: the file {key} is damaged (it is far too large)")
-            with open(path, "rb") as file:
-                return file.read()
-        except (FileNotFoundError, NotADirectoryError):
-            return None
+                raise damaged(self.name, key, "it is far too large")
+            # A pipe would not end.
+            if stat.S_ISREG(about.st_mode):
+                with open(path, "rb") as file:
+                    return file.read()
+        return None
 
     def files(self, folder: str) -> dict[str, float]:
-        """By what the file system says about them."""
-        start, found = str(self.real / folder), {}
+        start, found = f"{self.real}/{folder}", {}
         for inside, _, names in os.walk(start):
-            for name in names:
+            for path in (f"{inside}/{name}" for name in names):
                 with contextlib.suppress(FileNotFoundError):
-                    path = f"{inside}/{name}"
                     found[path[len(start) + 1 :]] = os.stat(path).st_mtime
         return found
 
     def stores(self) -> list[str]:
-        """Folders of that name."""
         return [str(path.relative_to(self.real)) for path in self.real.glob(f"{RECORDS}*")]
 
     def lacking(self, keys: Iterable[str]) -> set[str]:
-        """By a look at each, which is quicker than to look through folders of folders."""
-
         def there(key: str) -> bool:
             try:
                 return os.stat(f"{self.real}/{key}").st_size > 0
@@ -118,12 +100,12 @@ class Folder(Place):
         return {key for key in keys if not there(key)}
 
     def commit(self, number: int, files: Mapping[str, bytes], record: bytes, check: Check) -> bool:
-        """Write each file among the records, and then rename it: what has taken the place of the
-        store, which has no such folder, stays as it is."""
+        # Each file is begun among the records and then renamed: what has taken the place of the
+        # store has no such folder, and stays as it is.
         records, share = f"{self.real}/{self.records}", number % SHARES
         begun, committed = f"{records}/{share}.begun", f"{records}/{number}.json"
         with filelock.FileLock(f"{records}/{share}.lock", poll_interval=0.005):
-            # That would have made the folder, but nobody makes its marker twice.
+            # The lock would have made the folder; nobody makes the marker twice.
             check()
             if os.path.exists(committed):
                 return False
@@ -143,19 +125,17 @@ class Folder(Place):
         return True
 
     def remove(self, key: str) -> None:
-        """Delete it."""
         (self.real / key).unlink(missing_ok=True)
 
     def own(self) -> None:
-        """By its marker, which nobody but its creation writes."""
         if not os.path.exists(f"{self.real}/{self.records}/{MARKER}"):
             raise self.gone()
 
     @contextlib.contextmanager
     def lock(self, process: int, processes: int, report: Report | None) -> Iterator[Check]:
-        """Be a writer by the operating system's lock, so that a killed process holds none."""
+        # The operating system's, which a killed process does not hold.
         del report
-        if self.exists() and not os.access(self.real, os.W_OK):
+        if self.real.exists() and not os.access(self.real, os.W_OK):
             raise StoreError(f"{self.name}: is read-only, so the sweep cannot go on here")
         self.real.parent.mkdir(parents=True, exist_ok=True)
         # Beside the store, because zarr warns of files in it that are not its own.
@@ -173,11 +153,6 @@ class Folder(Place):
                 raise StoreError(f"{self.name}: another process is writing here ({lock})") from None
             yield held
 
-    def beside(self, suffix: str) -> Path:
-        """The folder's name and the suffix."""
-        path = self.path.absolute() if self.path.name in ("", "..") else self.path
-        return path.parent / f"{path.name or 'sweep'}{suffix}"
-
     def _beside(self, what: str) -> Path:
         return self.real.parent / f".{self.real.name}.{what}"
 
@@ -190,16 +165,15 @@ class Folder(Place):
 
     def _name(self, begun: str, key: str) -> None:
         """Give a file its name, in folders that are made in that of its array and nowhere else."""
-        target = f"{self.real}/{key}"
         array, *inside = key.split("/")[:-1]
         folders = list(itertools.accumulate((f"{self.real}/{array}", *inside), "{}/{}".format))
         try:
-            os.replace(begun, target)
+            os.replace(begun, f"{self.real}/{key}")
         except FileNotFoundError:
             for folder in folders[1:]:
                 with contextlib.suppress(FileExistsError):
                     os.mkdir(folder)
-            os.replace(begun, target)
+            os.replace(begun, f"{self.real}/{key}")
         for folder in folders:
             self._settle(folder)
 
@@ -217,58 +191,44 @@ class Folder(Place):
 class Memory(Place):
     """The memory of this process, found by nobody who does not have it."""
 
-    name = "memory"
-    address = None
+    name, address = "memory", None
 
     def __init__(self) -> None:
         self.kept: dict[str, bytes] = {}
 
-    def exists(self) -> bool:
-        """Whether it has been made."""
-        return bool(self.kept)
+    def vacant(self) -> bool:
+        return not self.kept
 
     def create(self, files: Mapping[str, bytes]) -> None:
-        """Keep the files."""
         self.kept.update(files)
 
     def read(self, key: str, most: int = LARGEST) -> bytes | None:
-        """What is kept."""
         del most
         return self.kept.get(key)
 
     def files(self, folder: str) -> dict[str, float]:
-        """What is kept, of no time."""
         start = f"{folder}/"
         return {key[len(start) :]: 0.0 for key in self.kept if key.startswith(start)}
 
     def stores(self) -> list[str]:
-        """The one that there is."""
         return [self.records]
 
     def lacking(self, keys: Iterable[str]) -> set[str]:
-        """What is not kept."""
         return set(keys) - self.kept.keys()
 
     def commit(self, number: int, files: Mapping[str, bytes], record: bytes, check: Check) -> bool:
-        """Keep them."""
         del check
-        self.kept.update(files)
-        self.kept[f"{self.records}/{number}.json"] = record
+        self.kept |= {**files, f"{self.records}/{number}.json": record}
         return True
 
     def remove(self, key: str) -> None:
-        """Let go of it."""
         del self.kept[key]
 
-    @contextlib.contextmanager
-    def lock(self, process: int, processes: int, report: Report | None) -> Iterator[Check]:
-        """Nobody else can write."""
+    def lock(
+        self, process: int, processes: int, report: Report | None
+    ) -> contextlib.AbstractContextManager[Check]:
         del process, processes, report
-        yield held
-
-    def beside(self, suffix: str) -> Path:
-        """A file in the current folder."""
-        return Path("sweep").with_suffix(suffix)
+        return contextlib.nullcontext(held)
 
 
 def place(where: str | Path | Place | None) -> Place:
@@ -288,7 +248,3 @@ def place(where: str | Path | Place | None) -> Place:
         return Folder(Path(where))
     # Loaded when it is asked for: most sweeps are kept in folders.
     return pkgutil.resolve_name("sweeps.runner.store.remote.bucket:Bucket")(address)
-
-
-def _made(path: Path) -> FileExistsError:
-    return FileExistsError(f"{path}: has been made by another process")

@@ -13,12 +13,12 @@ import json
 import math
 import re
 from collections.abc import Callable, Iterable, Mapping
-from typing import Annotated, Any, Literal, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
 import numpy as np
 import pydantic
 
-from sweeps.runner.store.base import GROUP, StoreError
+from sweeps.runner.store.base import GROUP, StoreError, damaged, missing
 
 FORMAT = 4
 """Number of the way in which stores are written: 4 since each chunk has a commit record."""
@@ -26,8 +26,8 @@ WITHOUT_RECORDS = 3
 """The format before, which is read and not gone on with."""
 SEAL = "integrity"
 """Attribute of the group that holds the digests."""
-NUMBERS = r"^(bool|u?int(8|16|32|64)|float(16|32|64)|complex(64|128))$"
-NAME = r"^[\w. -]*\w$"
+NUMBERS = re.compile("bool|u?int(8|16|32|64)|float(16|32|64)|complex(64|128)")
+NAME = re.compile(r"[\w. -]*\w")
 SEALED = re.compile(r"[\w. -]*\w/(zarr\.json|c(/[0-9]+)*)")
 MOST_RUNS, MOST_CHUNKS, MOST_BYTES = 2**40, 2**24, 2**31 - 1
 """Cells of an array, its chunks, and bytes of one of them, which its compression cannot exceed."""
@@ -78,49 +78,7 @@ class _Attributes:
     store: Identity | None = None
 
 
-@dataclasses.dataclass
-class _Named:
-    name: Literal["bytes", "zstd", "crc32c", "default"]
-
-
-@dataclasses.dataclass
-class _Length:
-    length_bytes: pydantic.NonNegativeInt
-
-
-@dataclasses.dataclass
-class _Text:
-    name: Literal["fixed_length_utf32"]
-    configuration: _Length
-
-
-@dataclasses.dataclass
-class _Chunk:
-    chunk_shape: list[pydantic.PositiveInt]
-
-
-@dataclasses.dataclass
-class _Grid:
-    name: Literal["regular"]
-    configuration: _Chunk
-
-
-@dataclasses.dataclass
-class _Array:
-    """What is said about an array, as dynsim says it."""
-
-    zarr_format: Literal[3]
-    node_type: Literal["array"]
-    shape: list[pydantic.NonNegativeInt]
-    data_type: Annotated[str, pydantic.Field(pattern=NUMBERS)] | _Text
-    chunk_grid: _Grid
-    chunk_key_encoding: _Named
-    codecs: list[_Named]
-    storage_transformers: Annotated[list[Any], pydantic.Field(max_length=0)]
-    dimension_names: list[Annotated[str, pydantic.Field(pattern=NAME)]] | None = None
-
-
-_ATTRIBUTES, _ARRAY = pydantic.TypeAdapter(_Attributes), pydantic.TypeAdapter(_Array)
+_ATTRIBUTES = pydantic.TypeAdapter(_Attributes)
 
 
 class Manifest(NamedTuple):
@@ -181,7 +139,9 @@ def verified(name: str, read: Read) -> Manifest:
     try:
         said = _ATTRIBUTES.validate_json(json.dumps(attributes), strict=True)
     except pydantic.ValidationError as error:
-        raise damaged(name, GROUP, _first(error)) from None
+        first = error.errors(include_url=False)[0]
+        where = ".".join(map(str, first["loc"]))
+        raise damaged(name, GROUP, f"{where}: {first['msg']}") from None
     if (said.store is None) != (version == WITHOUT_RECORDS):
         raise damaged(name, GROUP, f"its store is {said.store}")
     files = _sealed(name, said.integrity.files, read)
@@ -226,16 +186,6 @@ def differences(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[str]:
     return lines
 
 
-def damaged(name: str, key: str, why: str, then: str = "Nothing was changed.") -> StoreError:
-    """The error for a file of a store that is not what was written."""
-    return StoreError(f"{name}: the file {key} is damaged ({why}). {then}")
-
-
-def missing(name: str, key: str, then: str = "Nothing was changed.") -> StoreError:
-    """The error for a file of a store that was written and is not there."""
-    return StoreError(f"{name}: the file {key} is missing. {then}")
-
-
 def sha(value: bytes) -> str:
     """The digest of a file."""
     return hashlib.sha256(value).hexdigest()
@@ -270,43 +220,49 @@ def _sealed(name: str, digests: Mapping[str, str], read: Read) -> dict[str, byte
 
 def _accept(name: str, files: Mapping[str, bytes]) -> dict[str, int]:
     """Bytes of a chunk of each array; `StoreError` unless all arrays are as dynsim writes them."""
-    ending = f"/{GROUP}"
-    described = {key: value for key, value in files.items() if key.endswith(ending)}
-    sizes = {key.removesuffix(ending): _size(name, key, value) for key, value in described.items()}
+    arrays = {key.removesuffix(f"/{GROUP}"): key for key in files if key.endswith(f"/{GROUP}")}
+    sizes = {array: _size(files[key]) for array, key in arrays.items()}
+    for array, size in sizes.items():
+        if size is None:
+            raise StoreError(
+                f"{name}: the file {arrays[array]} says what dynsim never writes; nothing was read"
+            )
     for key, value in files.items():
-        array = key.partition("/c/")[0].removesuffix("/c")
-        if key not in described and unpacked(value) != sizes.get(array):
+        if "/c" in key and unpacked(value) != sizes.get(key.partition("/c")[0]):
             raise damaged(name, key, "it has another size than its array says")
-    return sizes
+    return {array: size for array, size in sizes.items() if size is not None}
 
 
-def _size(name: str, key: str, value: bytes) -> int:
-    """Bytes of a chunk of the array that a file describes."""
+def _size(described: bytes) -> int | None:
+    """Bytes of a chunk of an array, by its metadata; None for an array of a kind, or of a size,
+    that dynsim does not write."""
     try:
-        array = _ARRAY.validate_json(value, strict=True)
-    except pydantic.ValidationError as error:
-        raise StoreError(
-            f"{name}: the file {key} says what dynsim never writes ({_first(error)}); nothing was "
-            "read"
-        ) from None
-    shape, chunk, kind = array.shape, array.chunk_grid.configuration.chunk_shape, array.data_type
-    text = isinstance(kind, _Text)
-    size = math.prod(chunk) * (kind.configuration.length_bytes if text else np.dtype(kind).itemsize)
-    chunks = math.prod(-(-n // c) for n, c in zip(shape, chunk, strict=False))
-    if (
-        not len(shape) == len(chunk) == len(array.dimension_names or ())
-        or math.prod(shape) > MOST_RUNS
-        or chunks > MOST_CHUNKS
-        or size > MOST_BYTES
-    ):
-        raise damaged(name, key, f"no sweep has an array of {shape} in chunks of {chunk}")
-    return size
-
-
-def _first(error: pydantic.ValidationError) -> str:
-    """What is wrong first."""
-    first = error.errors(include_url=False)[0]
-    return f"{'.'.join(map(str, first['loc']))}: {first['msg']}"
+        array = json.loads(described)
+        shape, chunk = array["shape"], array["chunk_grid"]["configuration"]["chunk_shape"]
+        kind, dims = array["data_type"], array.get("dimension_names") or []
+        if text := isinstance(kind, dict):
+            kind, width = kind["name"], kind["configuration"]["length_bytes"]
+        else:
+            width = np.dtype(kind).itemsize
+        size = width * math.prod(chunk)
+        known = (
+            (kind == "fixed_length_utf32" if text else NUMBERS.fullmatch(kind))
+            and [codec["name"] for codec in array["codecs"]] == ["bytes", "zstd", "crc32c"]
+            and (array["zarr_format"], array["node_type"]) == (3, "array")
+            and not array.get("storage_transformers")
+            and array["chunk_grid"]["name"] == "regular"
+            and array["chunk_key_encoding"]["name"] == "default"
+            and len(shape) == len(chunk) == len(dims)
+            and all(NAME.fullmatch(dim) for dim in dims)
+            and all(type(n) is int for n in (*shape, *chunk, width))
+            and min((*shape, width, *(n - 1 for n in chunk))) >= 0
+            and math.prod(shape) <= MOST_RUNS
+            and math.prod(-(-n // c) for n, c in zip(shape, chunk, strict=True)) <= MOST_CHUNKS
+            and size <= MOST_BYTES
+        )
+    except (ValueError, LookupError, TypeError, AttributeError, RecursionError):
+        return None
+    return size if known else None
 
 
 def _digest(group: Json) -> str:

@@ -16,15 +16,13 @@ import numpy as np
 import pydantic
 
 from sweeps.runner.axes import Layout
-from sweeps.runner.store.base import Place, StoreError
+from sweeps.runner.store.base import Place, StoreError, damaged, missing
 from sweeps.runner.store.contents import CHECKSUM, checksum
 from sweeps.runner.store.manifest import (
     CHANGED,
     Digest,
     Identity,
     Manifest,
-    damaged,
-    missing,
     sha,
     unpacked,
 )
@@ -126,54 +124,38 @@ class Chunks:
         Raises:
             StoreError: when it is missing, or is not what the record says.
         """
+        most = 2 * self.sizes[key.partition("/c/")[0]] + 2**12
         try:
-            most = 2 * self.sizes[key.partition("/c/")[0]] + 2**12
             value = self.place.read(key, most)
-            return self._checked(key, value)
-        except self.place.outages as error:
+        except OSError as error:
             raise StoreError(f"{self.place.name}: {key} could not be read ({error})") from error
+        return self._checked(key, value)
 
     def verify(self, number: int) -> None:
         """Read a chunk; raises as `read`."""
         for key in self.keys([number])[number]:
             self.read(key)
 
+    def all(self) -> dict[int, Record]:
+        """The records of all chunks; `StoreError` for one that is damaged."""
+        numbers = np.flatnonzero(self.done()).tolist()
+        return dict(zip(numbers, self.place.several(self.record, numbers), strict=True))
+
     def environments(self) -> dict[str, dict[str, str]]:
-        """The environments that chunks were computed in, by their digests.
+        """The environments that chunks were computed in, by their digests; `StoreError` for one
+        that is damaged."""
+        names = sorted(self.place.files(ENVIRONMENTS))
+        return {digest: self.environment(digest) for digest in (n.split(".")[0] for n in names)}
 
-        Raises:
-            StoreError: for one that is damaged.
-        """
-        found = {}
-        for name in sorted(self.place.files(ENVIRONMENTS)):
-            digest, key = name.removesuffix(".json"), f"{ENVIRONMENTS}/{name}"
-            value = self.place.read(key) or b""
-            try:
-                if sha(value) != digest:
-                    raise ValueError
-                found[digest] = _ENVIRONMENT.validate_json(value, strict=True)
-            except ValueError:
-                raise damaged(self.place.name, key, CHANGED) from None
-        return found
-
-    def made(self) -> list[tuple[dict[str, str], np.ndarray]]:
-        """The environments, and which chunks were computed in each.
-
-        Raises:
-            StoreError: for a record that is damaged, or names an environment that is not there.
-        """
-        environments, done = self.environments(), self.done()
-        if not done.any():
-            return []
-        numbers = np.flatnonzero(done)
-        by = np.full(len(done), "", "<U64")
-        records = self.place.several(self.record, numbers.tolist())
-        by[numbers] = [record.environment for record in records]
-        for digest in np.unique(by[numbers]).tolist():
-            if digest not in environments:
-                raise missing(self.place.name, f"{ENVIRONMENTS}/{digest}.json")
-        found = [(about, by == digest) for digest, about in environments.items()]
-        return sorted((each for each in found if each[1].any()), key=lambda each: each[1].argmax())
+    def environment(self, digest: str) -> dict[str, str]:
+        """An environment; `StoreError` if it is damaged or missing."""
+        key = f"{ENVIRONMENTS}/{digest}.json"
+        if (value := self.place.read(key)) is None:
+            raise missing(self.place.name, key)
+        with contextlib.suppress(ValueError):
+            if sha(value) == digest:
+                return _ENVIRONMENT.validate_json(value, strict=True)
+        raise damaged(self.place.name, key, CHANGED)
 
     def _record(self, number: int) -> Record:
         key = self.file(number)
@@ -220,9 +202,9 @@ class ChunksOfFormat3(Chunks):
                     found[self.number(f"status/c/{name}")] = time
         return found
 
-    def made(self) -> list[tuple[dict[str, str], np.ndarray]]:
-        """Not known."""
-        return []
+    def all(self) -> dict[int, Record]:
+        """There are none."""
+        return {}
 
     def _checked(self, key: str, value: bytes | None) -> bytes:
         if value is None:

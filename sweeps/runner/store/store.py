@@ -9,7 +9,6 @@ what the records are in `records`.
 import functools
 import json
 import warnings
-from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -27,7 +26,6 @@ from sweeps.runner.store.base import (
     CHECKPOINT,
     GROUP,
     MARKER,
-    MISSING,
     RECORDS,
     Check,
     Place,
@@ -35,6 +33,7 @@ from sweeps.runner.store.base import (
     StoreError,
     Variable,
     held,
+    missing,
 )
 from sweeps.runner.store.contents import Contents, encoded, in_memory
 from sweeps.runner.store.local import place
@@ -111,15 +110,15 @@ class Store:
             return where.several(where.read, keys)
 
         try:
-            if not where.exists():
+            if where.vacant():
                 raise StoreError(f"{where.name}: no such sweep")
             found = manifest.verified(where.name, read)
             if store := found.attributes.get("store"):
                 where.records = f"{RECORDS}{store}"
                 _look(where, report or warnings.warn)
             return cls(where, found)
-        except where.outages as error:
-            raise StoreError(f"{where.name}: cannot be reached ({error})") from error
+        except StoreError:
+            raise
         except OSError as error:
             raise StoreError(f"{where.name}: cannot be read ({error})") from error
 
@@ -238,19 +237,6 @@ class Store:
         if others and report:
             report(f"{self.name}: goes on with chunks that were made otherwise: {others[-1]}")
 
-    def spent(self) -> tuple[float | None, Counter[int]]:
-        """Seconds that the chunks took, summed up, and how many runs ended with each status. A
-        store of format 3 does not know the former."""
-        if self.id is None:
-            status = self.dataset().status.values
-            codes, counts = np.unique(status[status != MISSING], return_counts=True)
-            return None, Counter(dict(zip(codes.tolist(), counts.tolist(), strict=True)))
-        records = self.place.several(self.chunks.record, np.flatnonzero(self.done()).tolist())
-        status = Counter[int]()
-        for record in records:
-            status.update({int(code): number for code, number in record.status.items()})
-        return sum(record.seconds for record in records), status
-
     def check(self) -> None:
         """Raise `StoreError` where the store has been moved or removed, or the lock of this process
         has passed on."""
@@ -320,7 +306,7 @@ class Store:
 
         def chunk(key: str) -> bytes | None:
             if key.partition("/c")[0] not in self.names:
-                raise manifest.missing(self.name, key)
+                raise missing(self.name, key)
             return self.chunks.read(key) if there[self.chunks.number(key)] else None
 
         return Contents(MemoryStore(in_memory(self.manifest.files), read_only=True), chunk)
@@ -342,7 +328,7 @@ def _look(where: Place, report: Report) -> None:
         )
     if where.read(marker) is None:
         again = "The sweep was not made to its end. Run it again, or choose another folder."
-        raise manifest.missing(where.name, marker, again)
+        raise missing(where.name, marker, again)
     if others:
         report(printable(f"{where.name}: ignores {others[0]}, chunks of another store"))
 

@@ -13,6 +13,7 @@ import xarray as xr
 
 import sweeps
 from sweeps import Sweep, Training, cli, output
+from sweeps.commands import export
 from sweeps.runner import labels
 from sweeps.runner.store.store import Store
 from sweeps.systems import registry
@@ -31,7 +32,7 @@ def stored(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_the_ending_decides_and_values_arrive(stored: Path, tmp_path: Path) -> None:
     made = sweeps.open(stored).load()
-    seconds, _ = Store.open(stored).spent()
+    seconds = sum(record.seconds for record in Store.open(stored).chunks.all().values())
     copy = made.assign_attrs(wall_time=f"{seconds:.3g} s, summed up over chunks")
     with pytest.raises(ValueError, match="in common"):
         sweeps.difference(made[["status"]], made)
@@ -70,6 +71,18 @@ def test_what_cannot_be_written_is_refused(
 ) -> None:
     assert cli.main(["export", str(stored), *arguments]) == 2
     assert message in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("path", "file"),
+    [
+        ("runs/run.v1", "runs/run.v1.nc"),
+        ("runs/run", "runs/run.nc"),
+        ("s3://bucket/runs/a.b/", "a.b.nc"),
+    ],
+)
+def test_files_beside_stores_have_names_of_their_own(path: str, file: str) -> None:
+    assert export.beside(path) == Path(file)
 
 
 def test_a_file_that_is_there_stays(

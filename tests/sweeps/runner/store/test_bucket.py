@@ -84,12 +84,13 @@ def inside(address: str) -> dict[str, bytes]:
 @pytest.mark.parametrize(
     ("address", "message"),
     [
-        ("ftp://bucket/run", "ftp://bucket/run: must be a folder, or begin with one of s3://, gs"),
-        ("s3://Bucket/run", "the bucket 'Bucket' must have lower-case letters"),
+        ("ftp://bucket/run", "ftp://bucket/run: must be a folder, or a folder in a bucket: s3://"),
+        ("s3://Bucket/run", "with a bucket of lower-case letters"),
         ("s3://key:secret@bucket/run", "credentials come from the environment"),
-        ("gs://bucket/", "must name a folder in the bucket, such as gs://bucket/runs/fig6"),
-        ("az://bucket/a/../b", "must name a folder in the bucket"),
-        (Path("s3://Bucket/run"), "s3://Bucket/run: the bucket 'Bucket' must have lower-case"),
+        ("gs://bucket/", "gs://bucket/: must be"),
+        ("az://bucket/a/../b", "must be"),
+        ("memory://a?b", "must be"),
+        (Path("s3://Bucket/run"), "s3://Bucket/run: must be"),
     ],
 )
 def test_an_address_that_cannot_be_one_is_refused_by_name(address: Any, message: str) -> None:
@@ -181,7 +182,7 @@ def test_a_creation_that_is_killed_or_overtaken_anywhere_is_completed_or_refused
         place = f"{address}/killed-{at}"
         with pytest.raises(Killed):
             interrupted(monkeypatch, at, die, lambda place=place: create(place, mine))
-        with pytest.raises(StoreError, match="is missing" if at > 1 else "no such sweep"):
+        with pytest.raises(StoreError, match="no such sweep"):
             Store.open(place)
         if at > 1:
             with pytest.raises(FileExistsError, match="another process makes a sweep"):
@@ -252,7 +253,7 @@ def test_a_lease_is_renewed_early_enough_to_miss_a_turn(
             return True
 
     bucket = Objects(address)
-    held = lease.Lease(bucket, f"{bucket.path}/turn", "it")
+    held = lease.Lease(bucket, f"{bucket.path}/turn")
     held.take()
     monkeypatch.setattr(lease.threading, "Event", Event)
     with held.kept():

@@ -156,10 +156,3 @@ def test_a_full_disk_ends_a_sweep_with_what_it_has(
     monkeypatch.undo()
     assert not list((tmp_path / "s/status").rglob("*.begun"))
     assert sweeps.open(tmp_path / "s").status.values.tolist() == [0, 0, 0, -1]
-
-
-@pytest.mark.parametrize(
-    ("name", "file"), [("run.v1", "run.v1.nc"), ("run.v2", "run.v2.nc"), ("run", "run.nc")]
-)
-def test_files_beside_stores_have_names_of_their_own(tmp_path: Path, name: str, file: str) -> None:
-    assert Folder(tmp_path / name).beside(".nc") == tmp_path / file

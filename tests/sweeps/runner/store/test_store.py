@@ -268,8 +268,10 @@ def test_what_the_chunks_took_is_in_their_records(
     out = tmp_path / "run"
     sweeps.run(sweep, out, chunk=1, process=(0, 2))
     found = Store.open(out)
-    assert found.spent() == (3.5, {0: 2})
+    assert {n: record.seconds for n, record in found.chunks.all().items()} == {0: 2.5, 2: 1.0}
     sweeps.run(sweep, out, process=(1, 2))
-    assert found.spent() == (3.75, {0: 3})
+    assert {n: record.status for n, record in found.chunks.all().items()} == {
+        n: {"0": 1} for n in range(3)
+    }
     assert cli.main(["info", str(out)]) == 0
     assert "wall time 3.75 s, summed up over chunks" in capsys.readouterr().out
