@@ -12,9 +12,15 @@ import json
 import os
 import pickle
 import pkgutil
-import queue
-from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import BrokenExecutor, CancelledError, Executor, Future
+from collections.abc import Sequence
+from concurrent.futures import (
+    FIRST_COMPLETED,
+    BrokenExecutor,
+    CancelledError,
+    Executor,
+    Future,
+    wait,
+)
 from typing import Any
 
 import numpy as np
@@ -35,7 +41,7 @@ from sweeps.runner.store.store import Store
 
 TRIES = 3
 """How often a chunk is computed in vain before it is given up."""
-MOST_AT_ONCE = 4096
+MOST_AT_ONCE = 1024
 """Chunks that an executor is given at once: more than it has workers, and few enough to be taken
 back quickly when the user stops."""
 POLL = 0.2
@@ -115,25 +121,19 @@ def job(sweep: Sweep, where: Place, tile: int | None, strict: bool = False) -> J
 
 
 def make_store(
-    executor: Executor,
-    job: Job,
-    sweep: Sweep,
-    chunk: int | None,
-    report: Report | None,
+    executor: Executor, job: Job, sweep: Sweep, chunk: int | None, report: Report | None
 ) -> None:
-    """Let a worker, which has the devices, plan the sweep and make its store.
-
-    Raises:
-        StoreError: when it cannot.
-    """
-    with stoppable() as check, _collected() as (submit, finished):
-        submit(executor, jobs.make, job, json.dumps(sweep.as_json()), chunk)
-        answer = _outcome(_next(finished, check))
-    match answer:
+    """Let a worker, which has the devices, plan the sweep and make its store. `StoreError` when it
+    cannot."""
+    with stoppable() as check:
+        future = _submit(executor, jobs.make, job, json.dumps(sweep.as_json()), chunk)
+        while not wait([future], POLL).done:
+            check()
+    match _outcome(future):
         case Failed(worker, reason):
             raise StoreError(f"{job.address}: worker {worker} made no store: {reason}")
-        case str() if report:
-            report(answer)
+        case str(plan) if report:
+            report(plan)
 
 
 def work_off(executor: Executor, store: Store, job: Job) -> None:
@@ -159,24 +159,26 @@ def work_off(executor: Executor, store: Store, job: Job) -> None:
     with (
         shown(store.layout.num_runs, store.layout.runs_in(done)) as advance,
         stoppable() as check,
-        _collected() as (submit, finished),
+        contextlib.ExitStack() as stack,
     ):
+        stack.callback(lambda: [future.cancel() for future in running])
         while waiting or running:
             while waiting and len(running) < MOST_AT_ONCE:
                 number = waiting.popleft()
-                running[submit(executor, jobs.compute, job, number)] = number
-            future = _next(finished, check)
+                running[_submit(executor, jobs.compute, job, number)] = number
+            for future in wait(running, POLL, FIRST_COMPLETED).done:
+                number = running.pop(future)
+                match _outcome(future):
+                    case Done(str(), int(runs), int(diverged)):
+                        advance(runs, diverged)
+                        reasons[number] = "a worker says that it is stored, and it is not"
+                    case Failed(str(worker), str(reason)):
+                        failed(number, f"{reason} (on {worker})")
+                    case answer:
+                        failed(number, f"a worker answered {type(answer).__name__}")
+            check()
             # Whether the store is still there, and this is still its writer.
             store.check()
-            number = running.pop(future)
-            match _outcome(future):
-                case Done(str(), int(runs), int(diverged)):
-                    advance(runs, diverged)
-                    reasons[number] = "a worker says that it is stored, and it is not"
-                case Failed(str(worker), str(reason)):
-                    failed(number, f"{reason} (on {worker})")
-                case answer:
-                    failed(number, f"a worker answered {type(answer).__name__}")
             if not (waiting or running):
                 # No answer is believed.
                 for number in np.flatnonzero(~store.done()).tolist():
@@ -187,37 +189,12 @@ def work_off(executor: Executor, store: Store, job: Job) -> None:
         raise ChunksFailed(_message(store, given_up), given_up)
 
 
-@contextlib.contextmanager
-def _collected() -> Iterator[tuple[Callable[..., Future[Any]], queue.SimpleQueue[Future[Any]]]]:
-    """A function that submits to an executor, and the queue in which its futures appear when they
-    are done. Those that are not done in the end are cancelled."""
-    finished: queue.SimpleQueue[Future[Any]] = queue.SimpleQueue()
-    submitted: set[Future[Any]] = set()
-
-    def submit(executor: Executor, *call: Any) -> Future[Any]:
-        jobs.DRIVER = os.getpid()
-        try:
-            future = executor.submit(*call)
-        except RuntimeError as error:  # BrokenExecutor is one, and so is one that was shut down
-            raise StoreError(_broken(error)) from error
-        submitted.add(future)
-        future.add_done_callback(submitted.discard)
-        future.add_done_callback(finished.put)
-        return future
-
+def _submit(executor: Executor, *call: Any) -> Future[Any]:
+    jobs.DRIVER = os.getpid()
     try:
-        yield submit, finished
-    finally:
-        for future in list(submitted):
-            future.cancel()
-
-
-def _next(finished: queue.SimpleQueue[Future[Any]], check: Callable[[], None]) -> Future[Any]:
-    """The next future that is done; `check` is called while there is none."""
-    while True:
-        check()
-        with contextlib.suppress(queue.Empty):
-            return finished.get(timeout=POLL)
+        return executor.submit(*call)
+    except RuntimeError as error:  # BrokenExecutor is one, and so is one that was shut down
+        raise _broken(error) from error
 
 
 def _outcome(future: Future[Any]) -> Any:
@@ -225,32 +202,29 @@ def _outcome(future: Future[Any]) -> Any:
     try:
         return future.result()
     except (BrokenExecutor, CancelledError) as error:
-        raise StoreError(_broken(error)) from error
+        raise _broken(error) from error
     except Exception as error:
         # What went wrong between driver and worker, by the executor's own kinds of errors.
         return Failed("a worker", f"{type(error).__name__}: {error}")
 
 
-def _broken(error: BaseException) -> str:
+def _broken(error: BaseException) -> StoreError:
     why = ": ".join(part for part in (type(error).__name__, str(error)) if part)
-    return (
+    return StoreError(
         f"executor: takes no more work ({why}). What was finished is stored; run the sweep again "
         "with a new executor to go on."
     )
 
 
 def _message(store: Store, reasons: dict[int, str]) -> str:
-    lines = []
-    for number, reason in list(reasons.items())[:MOST_NAMED]:
-        region = store.layout.region(number)
-        where = ", ".join(
-            f"{dim} {part.start}:{part.stop}" for dim, part in zip(store.dims, region, strict=True)
-        )
-        lines.append(printable(f"chunk {number} ({where}): {reason}"))
-    if len(reasons) > MOST_NAMED:
-        lines.append(f"and {len(reasons) - MOST_NAMED} more")
-    return (
+    lines = [
         f"{store.name}: {len(reasons)} of {store.layout.num_chunks} chunks failed {TRIES} times "
-        "each, all others are stored; run the sweep again to try them anew:\n  "
-        + "\n  ".join(lines)
-    )
+        "each, all others are stored; run the sweep again to try them anew:"
+    ]
+    for number, reason in list(reasons.items())[:MOST_NAMED]:
+        parts = zip(store.dims, store.layout.region(number), strict=True)
+        where = ", ".join(f"{dim} {part.start}:{part.stop}" for dim, part in parts)
+        lines.append(f"  chunk {number} ({where}): {reason}")
+    if len(reasons) > MOST_NAMED:
+        lines.append(f"  and {len(reasons) - MOST_NAMED} more")
+    return "\n".join(map(printable, lines))

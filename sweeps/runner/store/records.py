@@ -18,14 +18,7 @@ import pydantic
 from sweeps.runner.axes import Layout
 from sweeps.runner.store.base import Place, StoreError, damaged, missing
 from sweeps.runner.store.contents import CHECKSUM, checksum
-from sweeps.runner.store.manifest import (
-    CHANGED,
-    Digest,
-    Identity,
-    Manifest,
-    sha,
-    unpacked,
-)
+from sweeps.runner.store.manifest import CHANGED, Digest, Identity, Manifest, sha, unpacked
 
 ENVIRONMENTS = "status/.made"
 """Folder of the environments that records name, each a file called by its digest."""
@@ -124,12 +117,21 @@ class Chunks:
         Raises:
             StoreError: when it is missing, or is not what the record says.
         """
-        most = 2 * self.sizes[key.partition("/c/")[0]] + 2**12
+        size, again = self.sizes[key.partition("/c/")[0]], ""
+        if self.store:
+            again = f"Delete {self.file(self.number(key))} and run the sweep again to compute its "
+            again += "chunk anew."
         try:
-            value = self.place.read(key, most)
+            value = self.place.read(key, 2 * size + 2**12)
         except OSError as error:
             raise StoreError(f"{self.place.name}: {key} could not be read ({error})") from error
-        return self._checked(key, value)
+        if value is None:
+            raise missing(self.place.name, key, again)
+        wrong = self._checked(key, value)
+        if wrong or unpacked(value) != size:
+            why = wrong or "it has another size than its array says"
+            raise damaged(self.place.name, key, why, again)
+        return value
 
     def verify(self, number: int) -> None:
         """Read a chunk; raises as `read`."""
@@ -175,17 +177,11 @@ class Chunks:
             raise damaged(self.place.name, key, why, again)
         return record
 
-    def _checked(self, key: str, value: bytes | None) -> bytes:
-        number = self.number(key)
-        record = self.record(number)
-        again = f"Delete {self.file(number)} and run the sweep again to compute its chunk anew."
-        if value is None:
-            raise missing(self.place.name, key, again)
-        if sha(value) != record.files.get(key):
-            raise damaged(self.place.name, key, "it is not what its record says", again)
-        if unpacked(value) != self.sizes[key.partition("/c/")[0]]:
-            raise damaged(self.place.name, key, "it has another size than its array says", again)
-        return value
+    def _checked(self, key: str, value: bytes) -> str:
+        """What is wrong with a file, if anything is."""
+        if sha(value) != self.record(self.number(key)).files.get(key):
+            return "it is not what its record says"
+        return ""
 
 
 class ChunksOfFormat3(Chunks):
@@ -206,15 +202,8 @@ class ChunksOfFormat3(Chunks):
         """There are none."""
         return {}
 
-    def _checked(self, key: str, value: bytes | None) -> bytes:
-        if value is None:
-            raise missing(self.place.name, key)
-        if (
-            value[-CHECKSUM:] != checksum(value[:-CHECKSUM])
-            or unpacked(value) != self.sizes[key.partition("/c/")[0]]
-        ):
-            raise damaged(self.place.name, key, CHANGED)
-        return value
+    def _checked(self, key: str, value: bytes) -> str:
+        return "" if value[-CHECKSUM:] == checksum(value[:-CHECKSUM]) else CHANGED
 
 
 def environment_file(environment: Mapping[str, str]) -> tuple[str, bytes]:

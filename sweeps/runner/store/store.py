@@ -25,6 +25,7 @@ from sweeps.runner.store import manifest
 from sweeps.runner.store.base import (
     CHECKPOINT,
     GROUP,
+    LARGEST,
     MARKER,
     RECORDS,
     Check,
@@ -51,6 +52,9 @@ NEWEST = 256
 """Chunks that are read before a sweep goes on: what a machine that lost its power had not written
 down is among those, and the others have been read or will be."""
 
+MOST_SAID = 2**22
+"""Bytes of metadata that are read."""
+
 
 class Store:
     """One sweep at its place: a folder, a bucket, or the memory of this process.
@@ -68,8 +72,7 @@ class Store:
         self.name, self.address = where.name, where.address
         self.id: str | None = found.attributes.get("store")
         self.held: Check = held
-        self.environment: dict[str, str] = {}
-        self._told = ""
+        self._environment, self._told = environment_file({}), False
         try:
             kept = MemoryStore(in_memory(found.files), read_only=True)
             self._arrays = {
@@ -107,7 +110,8 @@ class Store:
         where = place(where)
 
         def read(keys: Iterable[str]) -> list[bytes | None]:
-            return where.several(where.read, keys)
+            most = lambda key: MOST_SAID if key.endswith(GROUP) else LARGEST
+            return where.several(lambda key: where.read(key, most(key)), keys)
 
         try:
             if where.vacant():
@@ -210,6 +214,7 @@ class Store:
         for number in [i for i, own in keys.items() if i % n == k and not gone.isdisjoint(own)]:
             del times[number]
             self.place.remove(self.chunks.file(number))
+        self.chunks.record.cache_clear()
         newest = sorted(times, key=lambda number: -times[number])[:NEWEST]
         self.place.several(self.chunks.verify, newest)
         done = np.zeros(self.layout.num_chunks, bool)
@@ -226,7 +231,7 @@ class Store:
         Raises:
             StoreError: where there are chunks of another one and `strict` forbids that.
         """
-        self.environment = dict(environment)
+        self._environment, self._told = environment_file(environment), False
         made = self.chunks.environments().values()
         others = [lines for each in made if (lines := ", ".join(changes(each, environment)))]
         if others and strict:
@@ -257,8 +262,8 @@ class Store:
         keys = zip(self.names, self.chunks.keys([number])[number], strict=True)
         files = {key: encoded(self._arrays[name], arrays[name]) for name, key in keys}
         digests = {key: manifest.sha(value) for key, value in files.items()}
-        digest, about = environment_file(self.environment)
-        if self._told != digest:
+        digest, about = self._environment
+        if not self._told:
             files[f"{ENVIRONMENTS}/{digest}.json"] = about
         codes, counts = np.unique(arrays["status"], return_counts=True)
         status = dict(zip(map(str, codes.tolist()), counts.tolist(), strict=True))
@@ -267,7 +272,7 @@ class Store:
         if not self.place.commit(number, files, record, self.check):
             # Another one was faster: what is there has to be what its record says.
             self.chunks.verify(number)
-        self._told = digest
+        self._told = True
 
     def select(self, name: str, places: Sequence[np.ndarray]) -> np.ndarray:
         """The cells of a recorded array at places along each dimension of the runs, of the chunks
@@ -315,18 +320,17 @@ class Store:
 def _look(where: Place, report: Report) -> None:
     """Raise `StoreError` unless the records at a place are those of its store, which was made to
     its end; report those of others."""
-    own, marker = where.records, f"{where.records}/{MARKER}"
-    others = [
-        folder
-        for folder in where.stores()
-        if folder != own and any(name != MARKER for name in where.files(folder))
-    ]
-    if others and not any(name != MARKER for name in where.files(own)):
+
+    def used(folder: str) -> bool:
+        return any(name != MARKER for name in where.files(folder))
+
+    others = [each for each in where.stores() if each != where.records and used(each)]
+    if others and not used(where.records):
         raise StoreError(
             f"{where.name}: {GROUP} is that of another store than the chunks, which {others[0]} "
             "speaks of. Put back the one that belongs there, or choose another folder."
         )
-    if where.read(marker) is None:
+    if where.read(marker := f"{where.records}/{MARKER}") is None:
         again = "The sweep was not made to its end. Run it again, or choose another folder."
         raise missing(where.name, marker, again)
     if others:
