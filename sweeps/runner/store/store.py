@@ -110,8 +110,9 @@ class Store:
         where = place(where)
 
         def read(keys: Iterable[str]) -> list[bytes | None]:
-            most = lambda key: MOST_SAID if key.endswith(GROUP) else LARGEST
-            return where.several(lambda key: where.read(key, most(key)), keys)
+            return where.several(
+                lambda key: where.read(key, MOST_SAID if key.endswith(GROUP) else LARGEST), keys
+            )
 
         try:
             if where.vacant():
