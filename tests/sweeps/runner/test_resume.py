@@ -174,7 +174,7 @@ def test_two_writers_of_a_bucket_of_whom_one_stands_still_spoil_nothing(
     moments = random.Random(0)
     for number in range(PAUSES):
         workers.out = f"s3://bucket/{how}-{number}"
-        s3.control(**({"late": 9} if how == "late" else {}))
+        s3.control(**({"late": 31} if how == "late" else {}))
         first = workers.start()
         read_chunks(first, moments.randrange(1, 8))
         if how == "paused":
