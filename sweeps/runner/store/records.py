@@ -143,11 +143,9 @@ class Chunks:
         numbers = np.flatnonzero(self.done()).tolist()
         return dict(zip(numbers, self.place.several(self.record, numbers), strict=True))
 
-    def environments(self) -> dict[str, dict[str, str]]:
-        """The environments that chunks were computed in, by their digests; `StoreError` for one
-        that is damaged."""
-        names = sorted(self.place.files(ENVIRONMENTS))
-        return {digest: self.environment(digest) for digest in (n.split(".")[0] for n in names)}
+    def environments(self) -> list[str]:
+        """Digests of the environments that chunks were computed in."""
+        return [name.split(".")[0] for name in sorted(self.place.files(ENVIRONMENTS))]
 
     def environment(self, digest: str) -> dict[str, str]:
         """An environment; `StoreError` if it is damaged or missing."""

@@ -9,7 +9,7 @@ what the records are in `records`.
 import functools
 import json
 import warnings
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -72,7 +72,8 @@ class Store:
         self.name, self.address = where.name, where.address
         self.id: str | None = found.attributes.get("store")
         self.held: Check = held
-        self._environment, self._told = environment_file({}), False
+        self._environment = environment_file({})
+        self._first: Callable[[None], None] | None = lambda report: None
         try:
             kept = MemoryStore(in_memory(found.files), read_only=True)
             self._arrays = {
@@ -227,21 +228,29 @@ class Store:
     def enter(
         self, environment: Mapping[str, str], strict: bool, report: Report | None = None
     ) -> None:
-        """Write chunks as those that were computed in this environment from now on.
+        """Write chunks as those that were computed in this environment from now on. `StoreError`
+        where there are chunks of another one and `strict` forbids that, now or at the first of
+        them."""
 
-        Raises:
-            StoreError: where there are chunks of another one and `strict` forbids that.
-        """
-        self._environment, self._told = environment_file(environment), False
-        made = self.chunks.environments().values()
-        others = [lines for each in made if (lines := ", ".join(changes(each, environment)))]
-        if others and strict:
-            raise StoreError(
-                f"{self.name}: has chunks that were made otherwise, and strict forbids to go on; "
-                f"then -> now: {others[-1]}"
+        def compare(report: Report | None) -> None:
+            # By the listing alone nobody would miss one that the store has lost.
+            digests = (
+                {record.environment for record in self.chunks.all().values()}
+                if strict
+                else self.chunks.environments()
             )
-        if others and report:
-            report(f"{self.name}: goes on with chunks that were made otherwise: {others[-1]}")
+            made = map(self.chunks.environment, digests)
+            others = [lines for each in made if (lines := ", ".join(changes(each, environment)))]
+            if others and strict:
+                raise StoreError(
+                    f"{self.name}: has chunks that were made otherwise, and strict forbids to go "
+                    f"on; then -> now: {others[-1]}"
+                )
+            if others and report:
+                report(f"{self.name}: goes on with chunks that were made otherwise: {others[-1]}")
+
+        compare(report)
+        self._environment, self._first = environment_file(environment), compare
 
     def check(self) -> None:
         """Raise `StoreError` where the store has been moved or removed, or the lock of this process
@@ -264,7 +273,8 @@ class Store:
         files = {key: encoded(self._arrays[name], arrays[name]) for name, key in keys}
         digests = {key: manifest.sha(value) for key, value in files.items()}
         digest, about = self._environment
-        if not self._told:
+        if self._first:
+            self._first(None)
             files[f"{ENVIRONMENTS}/{digest}.json"] = about
         codes, counts = np.unique(arrays["status"], return_counts=True)
         status = dict(zip(map(str, codes.tolist()), counts.tolist(), strict=True))
@@ -273,7 +283,7 @@ class Store:
         if not self.place.commit(number, files, record, self.check):
             # Another one was faster: what is there has to be what its record says.
             self.chunks.verify(number)
-        self._told = True
+        self._first = None
 
     def select(self, name: str, places: Sequence[np.ndarray]) -> np.ndarray:
         """The cells of a recorded array at places along each dimension of the runs, of the chunks
@@ -323,7 +333,7 @@ def _look(where: Place, report: Report) -> None:
     its end; report those of others."""
 
     def used(folder: str) -> bool:
-        return any(name != MARKER for name in where.files(folder))
+        return any(name.endswith(".json") for name in where.files(folder))
 
     others = [each for each in where.stores() if each != where.records and used(each)]
     if others and not used(where.records):

@@ -184,6 +184,29 @@ def test_versions_are_noted_for_the_chunks_that_they_made(
     assert f"the file status/.made/{made.name} is damaged" in capsys.readouterr().err
 
 
+def test_strict_writers_of_other_versions_share_no_store(tmp_path: Path) -> None:
+    """Whoever comes first: before, neither knows of the other. A note of versions that was lost is
+    missed."""
+    sweep = Sweep({"eta_y": [0.5, 1.0]}, Training(steps=2, length=8, batch=4), record=("loss",))
+    whole = sweeps.run(sweep, tmp_path / "s", chunk=1).load()
+    first, second = (Store.open(tmp_path / "s") for _ in range(2))
+    for number in range(2):
+        first.place.remove(first.chunks.file(number))
+    chunks = [
+        (region, {name: whole[name].values[region] for name in first.names})
+        for region in first.layout.regions()
+    ]
+    first.enter({"jax": "1"}, strict=True)
+    second.enter({"jax": "2"}, strict=True)
+    first.write(*chunks[0])
+    with pytest.raises(StoreError, match="strict forbids to go on; then -> now: jax 1 -> 2"):
+        second.write(*chunks[1])
+    for made in (tmp_path / "s/status/.made").iterdir():
+        made.unlink()
+    with pytest.raises(StoreError, match=r"status/.made/\w+.json is missing"):
+        Store.open(tmp_path / "s").enter({"jax": "2"}, strict=True)
+
+
 def test_code_of_other_packages_is_part_of_what_made_a_chunk(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
