@@ -30,7 +30,7 @@ def outside(sweep: Sweep) -> dict[str, str]:
 def _modules(sweep: Sweep) -> Iterator[str]:
     """The modules of what a sweep is made of."""
     run: Any = sweep.run
-    parts = [type(run), type(getattr(run, "problem", run)), sweep.rules.run]
+    parts = [*type(run).__mro__, *type(getattr(run, "problem", run)).__mro__, sweep.rules.run]
     parts += [function for _, function in sweep.rules.observables.resolve(sweep.record).functions]
     for part in parts:
         while isinstance(part, functools.partial):
@@ -45,14 +45,12 @@ def _modules(sweep: Sweep) -> Iterator[str]:
 
 
 def _described(top: str) -> str:
-    words = []
-    for name in importlib.metadata.packages_distributions().get(top, [])[:1]:
-        words.append(importlib.metadata.version(name))
-    if path := getattr(sys.modules.get(top), "__file__", None):
-        one = Path(path)
-        files = sorted(one.parent.rglob("*.py")) if one.name == "__init__.py" else [one]
-        digest = hashlib.sha256()
-        for file in files:
-            digest.update(file.read_bytes())
-        words.append(f"source {digest.hexdigest()[:12]}")
-    return ", ".join(words) or "without a source"
+    names = importlib.metadata.packages_distributions().get(top, [])
+    words, digest = [importlib.metadata.version(name) for name in names[:1]], hashlib.sha256()
+    module: Any = sys.modules.get(top)
+    # A notebook has neither.
+    file: Any = getattr(module, "__file__", None)
+    for root in map(Path, list(getattr(module, "__path__", ())) or [file] * bool(file)):
+        for each in sorted(root.rglob("*.py")) if root.is_dir() else [root]:
+            digest.update(f"{each.relative_to(root)}\n".encode() + each.read_bytes())
+    return ", ".join([*words, f"source {digest.hexdigest()[:12]}"])
