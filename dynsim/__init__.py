@@ -7,48 +7,61 @@ theories and `sweeps` runs many of both and compares them.
 import importlib.metadata
 
 from dynsim import schedules
-from dynsim.classes.files import load_task, save_task
-from dynsim.classes.synthetic import overlapping, syn, syn_medium, syn_small
-from dynsim.classes.task import SequenceClasses, sequence_classes
-from dynsim.joma.model import Joint, Shape
-from dynsim.joma.simulate import initial_joma, simulate_joma
+from dynsim.classes.files import save_task
+from dynsim.classes.task import SequenceClasses
+from dynsim.joma.deprecated import Shape, initial_joma, simulate_joma
+from dynsim.joma.model import Joint, JoMA
 from dynsim.linear_icl.deprecated import initial_regression, simulate_regression
 from dynsim.linear_icl.model import Heads, Merged, Network, Separate
 from dynsim.linear_icl.regression import Regression, regression
 from dynsim.problem.base import Problem
 from dynsim.problem.train import train
-from dynsim.qkv.init import EmbeddedSpec
+from dynsim.qkv.deprecated import EmbeddedSpec, initial_embedded, simulate_embedded
+from dynsim.qkv.layer import QKV
 from dynsim.qkv.model import Embedded
-from dynsim.qkv.simulate import initial_embedded, simulate_embedded
 from dynsim.sparse_attention.deprecated import simulate_retrieval
 from dynsim.sparse_attention.retrieval import Retrieval, retrieval
 from dynsim.training.optax_rule import OptaxRule, from_optax
 from dynsim.training.rule import Rule
 from dynsim.training.rules import Descent, adam, adamw, momentum, rmsprop, sgd, sign
 from dynsim.trajectory import Status, Trajectory, log_times
+from dynsim.transformer.deprecated import simulate_text
+from dynsim.transformer.language import LanguageModel
 from dynsim.transformer.model import Transformer, TransformerSpec
-from dynsim.transformer.simulate import simulate_text
 from dynsim.transformer.task import Text, text
+from dynsim.two_stage.annealing import Annealing, noisy_sgd
+from dynsim.two_stage.deprecated import simulate_prompts
 from dynsim.two_stage.model import PQ
-from dynsim.two_stage.noisy_sgd import NoisySGD, noisy_sgd
 from dynsim.two_stage.presets import two_stage
-from dynsim.two_stage.simulate import simulate_prompts
 from dynsim.two_stage.task import Prompts, prompts
+from dynsim.yz.deprecated import initial_weights, simulate
+from dynsim.yz.layer import Layer, layer
 from dynsim.yz.model import YZ, Examples
-from dynsim.yz.simulate import initial_weights, simulate
+from dynsim.yz.tasks import (
+    load_task,
+    overlapping,
+    sequence_classes,
+    syn,
+    syn_medium,
+    syn_small,
+)
 
 __all__ = [
     "PQ",
+    "QKV",
     "YZ",
+    "Annealing",
     "Descent",
     "Embedded",
     "EmbeddedSpec",
     "Examples",
     "Heads",
+    "JoMA",
     "Joint",
+    "LanguageModel",
+    "Layer",
     "Merged",
     "Network",
-    "NoisySGD",
     "OptaxRule",
     "Problem",
     "Prompts",
@@ -70,6 +83,7 @@ __all__ = [
     "initial_joma",
     "initial_regression",
     "initial_weights",
+    "layer",
     "load_task",
     "log_times",
     "momentum",

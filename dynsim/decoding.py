@@ -95,10 +95,15 @@ def fields(cls: type) -> dict[str, Field]:
     """The fields of a dataclass by name."""
     hints = typing.get_type_hints(cls, include_extras=True)
     config = pydantic.ConfigDict(strict=True, arbitrary_types_allowed=True)
-    return {
-        field.name: Field(hints[field.name], pydantic.TypeAdapter(hints[field.name], config=config))
-        for field in dataclasses.fields(cls)
-    }
+    found = {}
+    for field in dataclasses.fields(cls):
+        hint = hints[field.name]
+        # An object of such a class checked itself when it was made.
+        made = dataclasses.is_dataclass(hint)
+        kind = pydantic.InstanceOf[hint] if made else hint
+        adapter = pydantic.TypeAdapter(kind, config=None if made else config)
+        found[field.name] = Field(hint, adapter)
+    return found
 
 
 def check(settings: Any, path: str = "", many: Collection[str] = ()) -> None:

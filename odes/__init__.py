@@ -17,7 +17,7 @@ from odes.formulas import (
     omega,
     predictions,
 )
-from odes.general import closed_form
+from odes.general import closed_form, computed
 from odes.problem import Reduction, descent, flow
 from odes.solver.flows import Flow
 from odes.solver.tolerances import DEFAULT_TOLERANCES, Tolerances
@@ -33,6 +33,7 @@ __all__ = [
     "Tolerances",
     "closed_form",
     "coefficients",
+    "computed",
     "decoder",
     "descent",
     "discrete_decoder",

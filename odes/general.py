@@ -5,24 +5,21 @@ import functools
 from collections.abc import Callable, Mapping
 from typing import Any, TypeAlias
 
-import equinox as eqx
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, PRNGKeyArray, PyTree
 
 from dynsim import Problem, Rule, Trajectory, checks
-from dynsim.precision import DType, cast, precision, settle
-from dynsim.problem.base import split
-from dynsim.problem.checks import usual
-from dynsim.problem.train import problem_in, started
+from dynsim.precision import DType
+from dynsim.problem.checks import Parts, usual
 from dynsim.training.recording import Record, Recording, Table
 from dynsim.trajectory import Times
-from odes.problem import Reduction, check_arguments, flow
+from odes.problem import Reduction, check_arguments, compiled, flow, recorded_of_flow
 from odes.solver.flows import DESCRIBED, checked_flow
 from odes.solver.integrate import judge
 from odes.solver.posed import Flow
 from odes.solver.rescaled import undescribed
-from odes.solver.tolerances import Tolerances
+from odes.solver.tolerances import Tolerances, checked_tolerances
 from odes.theory import Theory
 
 Formula: TypeAlias = Callable[[Any, PyTree, Array], Mapping[str, Array]]
@@ -73,6 +70,15 @@ def flows(
     )
 
 
+def at(theory: Theory[Any, Any], limit: str, **settings: Any) -> Theory[Any, Any]:
+    """A theory of a problem with other settings than it has, a limit that it `assumes` too."""
+
+    def solve(problem: Problem, *args: Any, **options: Any) -> Trajectory:
+        return theory.solve(dataclasses.replace(problem, **settings), *args, **options)
+
+    return dataclasses.replace(theory, solve=solve, assumes=f"{limit}, {theory.assumes}")
+
+
 def without_inertia(
     name: str,
     title: str,
@@ -94,6 +100,67 @@ def without_inertia(
         return no_sgd(rule) or inapplicable(problem, rule)
 
     return Theory(name, title, assumes, solve, refused)
+
+
+def computed(
+    name: str,
+    title: str,
+    assumes: str,
+    solver: Callable[..., Trajectory],
+    inapplicable: Callable[[Any, Rule], str | None],
+    *,
+    needs: tuple[str, ...] = ("key",),
+    adaptive: bool = True,
+    recorded: Callable[[Problem, Record | None], Any] = recorded_of_flow,
+) -> Theory[Any, Any]:
+    """A theory with a solver of its own, which is compiled and has its arguments checked as flows
+    have.
+
+    Args:
+        name, title, assumes, inapplicable, needs, adaptive: as of `Theory`.
+        solver: `solver(problem, start, rule, times, record=..., tolerances=...)` returns the
+            trajectory, in traced arrays of one precision. `start` are the starting weights, None
+            unless it `needs` them; `record` is what `recorded` returns, and tolerances are left
+            out unless it is `adaptive`.
+        recorded: from (problem, what was asked for), hashable.
+    """
+
+    def solve(
+        problem: Problem,
+        rule: Rule,
+        times: Times,
+        *,
+        key: PRNGKeyArray | None = None,
+        init: PyTree = None,
+        record: Record | None = None,
+        dtype: DType = "float64",
+        tolerances: Tolerances | None = None,
+    ) -> Trajectory:
+        check_arguments(problem, rule, times, key, init, starts=bool(needs))
+        if reason := inapplicable(problem, rule):
+            raise ValueError(reason)
+        options: dict[str, Any] = {"solver": solver, "record": recorded(problem, record)}
+        if tolerances is not None and not adaptive:
+            raise ValueError(f"tolerances: theory {name!r} is solved without any")
+        if adaptive:
+            options["tolerances"] = checked_tolerances(tolerances, dtype)
+        given = {"key": key, "init": init} if needs else {"key": None, "init": None}
+        return compiled(_from_weights, problem, rule, times, dtype=dtype, **given, **options)
+
+    return Theory(name, title, assumes, solve, inapplicable, needs=needs, adaptive=adaptive)
+
+
+def _from_weights(
+    problem: Problem,
+    parts: Parts | None,
+    rule: Rule,
+    times: Float[Array, " S"],
+    *,
+    solver: Callable[..., Trajectory],
+    **options: Any,
+) -> Trajectory:
+    start = None if parts is None else parts.whole(parts.params)
+    return solver(problem, start, rule, times, **options)
 
 
 def closed_form(
@@ -131,37 +198,9 @@ def closed_form(
     def refuse(problem: Any, rule: Any) -> str | None:
         return no_sgd(rule) or inapplicable(problem, rule)
 
-    def solve(
-        problem: Problem,
-        rule: Rule,
-        times: Times,
-        *,
-        key: PRNGKeyArray | None = None,
-        init: PyTree = None,
-        record: Record | None = None,
-        dtype: DType = "float64",
-    ) -> Trajectory:
-        check_arguments(problem, rule, times, key, init, starts=bool(needs))
-        if reason := refuse(problem, rule):
-            raise ValueError(reason)
-        if record is None:
-            record = usual(problem, predicts(problem))
-        numbers, rest = split(problem)
-        with precision(dtype, problem, rule, times, key, init):
-            found = _evaluated(
-                numbers,
-                rest,
-                rule.astype(dtype),
-                key if needs else None,
-                init if needs else None,
-                cast(times, dtype),
-                formula=formula,
-                record=record if isinstance(record, str) else tuple(record),
-                refused=tuple((refused or {}).items()),
-                name=name,
-                dtype=dtype,
-            )
-        return settle(found)
+    def recorded(problem: Problem, record: Record | None) -> Any:
+        found = usual(problem, predicts(problem)) if record is None else record
+        return found if isinstance(found, str) else tuple(found)
 
     def predicts(problem: Problem) -> tuple[str, ...]:
         if names:
@@ -174,18 +213,19 @@ def closed_form(
 
         return tuple(jax.eval_shape(at_one))
 
-    return Theory(
+    found = computed(
         name,
         title,
         assumes,
-        solve,
+        functools.partial(
+            _evaluated, formula=formula, refused=tuple((refused or {}).items()), name=name
+        ),
         refuse,
-        variant,
         needs=needs,
-        refused=refused or {},
-        predicts=predicts,
         adaptive=False,
+        recorded=recorded,
     )
+    return dataclasses.replace(found, variant=variant, refused=refused or {}, predicts=predicts)
 
 
 def no_sgd(rule: Any) -> str | None:
@@ -196,27 +236,17 @@ def no_sgd(rule: Any) -> str | None:
     return undescribed(rule, "this theory")
 
 
-@eqx.filter_jit
 def _evaluated(
-    numbers: Problem,
-    rest: Problem,
+    problem: Problem,
+    start: PyTree,
     rule: Rule,
-    key: PRNGKeyArray | None,
-    init: PyTree,
     times: Float[Array, " S"],
     *,
     formula: Formula,
     record: Any,
     refused: tuple[tuple[str, str], ...],
     name: str,
-    dtype: DType,
 ) -> Trajectory:
-    given = eqx.combine(numbers, rest)
-    problem = problem_in(given, dtype)
-    start = None
-    if key is not None or init is not None:
-        parts = started(given, key, init, dtype)
-        start = parts.whole(parts.params)
     time = rule.eta_time(times) / (1 - jnp.asarray(rule.momentum))
     found = jax.vmap(lambda each: dict(formula(problem, start, each)))(time)
     table = Table({n: lambda row, n=n: row[n] for n in found}, refused=dict(refused))

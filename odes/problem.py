@@ -18,6 +18,7 @@ from dynsim import Problem, Trajectory, checks
 from dynsim.precision import DType, cast, precision, settle
 from dynsim.problem.base import split
 from dynsim.problem.checks import (
+    Parts,
     check_groups,
     check_init,
     check_single,
@@ -93,31 +94,69 @@ def flow(
     check_arguments(problem, rule, times, key, init, starts=reduction is None)
     if reduction is None and not problem.has("population_loss"):
         raise ValueError(f"{type(problem).__name__} has no method 'population_loss' to flow down")
+    problem.check_population()
     chosen = checked_flow(rule, kind)
-    table = flow_table(problem)
-    recording = table.resolve(usual(problem, table.functions) if record is None else record)
+    recording = recorded_of_flow(problem, record)
     lacking = {"loss"} & dict(recording.functions).keys() - problem.observables().keys()
     if reduction is not None and lacking:
         raise ValueError(
             f"record = 'loss': {type(problem).__name__}.observables has none, and a reduction has "
             "no weights for `population_loss`"
         )
+    return compiled(
+        _solve if reduction is None else _reduced,
+        problem,
+        rule,
+        times,
+        key=key if reduction is None else None,
+        init=init if reduction is None else None,
+        dtype=dtype,
+        kind=chosen,
+        record=recording,
+        tolerances=checked_tolerances(tolerances, dtype),
+        **({} if reduction is None else {"reduction": reduction}),
+    )
+
+
+def recorded_of_flow(problem: Problem, record: Record | None) -> Recording:
+    """What a flow records of a problem, by default its `RECORD`; `ValueError` for other names."""
+    table = flow_table(problem)
+    return table.resolve(usual(problem, table.functions) if record is None else record)
+
+
+def compiled(
+    solve: Callable[..., Trajectory],
+    problem: Problem,
+    rule: Rule,
+    times: Times,
+    *,
+    key: PRNGKeyArray | None,
+    init: PyTree,
+    dtype: DType,
+    **options: Any,
+) -> Trajectory:
+    """What `solve(problem, start, rule, times, **options)` returns, in a program of its own whose
+    arrays are in `dtype`.
+
+    Args:
+        solve: `start` are the `Parts` of the starting weights, None without `key` and `init`.
+        problem, rule, times, key, init, dtype: as of `flow`.
+        **options: static ones, hashable.
+    """
     numbers, rest = split(problem)
     with precision(dtype, problem, rule, times, key, init):
-        trajectory = _solve(
+        found = _compiled(
             numbers,
             rest,
             rule.astype(dtype),
             key,
             init,
             cast(times, dtype),
-            kind=chosen,
-            record=recording,
-            tolerances=checked_tolerances(tolerances, dtype),
+            solve=solve,
             dtype=dtype,
-            reduction=reduction,
+            **options,
         )
-    return settle(trajectory)
+    return settle(found)
 
 
 def check_arguments(
@@ -140,7 +179,7 @@ def check_arguments(
 
 
 @eqx.filter_jit
-def _solve(
+def _compiled(
     numbers: Problem,
     rest: Problem,
     rule: Rule,
@@ -148,23 +187,37 @@ def _solve(
     init: PyTree,
     times: Float[Array, " S"],
     *,
+    solve: Callable[..., Trajectory],
+    dtype: DType,
+    **options: Any,
+) -> Trajectory:
+    given = eqx.combine(numbers, rest)
+    start = None if key is None and init is None else started(given, key, init, dtype)
+    return solve(problem_in(given, dtype), start, rule, times, **options)
+
+
+def _solve(
+    problem: Problem,
+    parts: Parts,
+    rule: Rule,
+    times: Float[Array, " S"],
+    *,
     kind: Flow,
     record: Recording,
     tolerances: Tolerances,
-    dtype: DType,
-    reduction: Reduction | None,
 ) -> Trajectory:
-    given = eqx.combine(numbers, rest)
-    if reduction is not None:
-        return _reduced(given, rule, times, kind, record, tolerances, dtype, reduction)
-    problem, parts = problem_in(given, dtype), started(given, key, init, dtype)
-
     def loss(params: PyTree, problem: Problem) -> Array:
         return problem.population_loss(parts.whole(params))
 
+    def gradient(numbers: Problem, params: PyTree) -> PyTree:
+        problem = eqx.combine(numbers, rest)
+        if problem.has("population_loss_and_gradient"):
+            return problem.population_loss_and_gradient(parts.whole(params))[1]
+        return jax.grad(loss)(params, problem)
+
     numbers, rest = eqx.partition(problem, eqx.is_array)
     solved, last = flow_of_rule(
-        lambda numbers, params: jax.grad(loss)(params, eqx.combine(numbers, rest)),
+        gradient,
         numbers,
         rule,
         check_groups(problem, rule, parts),
@@ -181,17 +234,19 @@ def _solve(
 
 
 def _reduced(
-    given: Problem,
+    problem: Problem,
+    parts: None,
     rule: Rule,
     times: Float[Array, " S"],
+    *,
     kind: Flow,
     record: Recording,
     tolerances: Tolerances,
-    dtype: DType,
     reduction: Reduction,
 ) -> Trajectory:
-    problem = problem_in(given, dtype)
+    del parts
     numbers, rest = eqx.partition(problem, eqx.is_array)
+    dtype: Any = times.dtype.name
 
     def save(numbers: Problem, state: PyTree) -> dict[str, Array]:
         problem = eqx.combine(numbers, rest)

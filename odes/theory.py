@@ -11,7 +11,6 @@ Entry points are looked up once, when a theory is not built in or when all of th
 """
 
 import dataclasses
-import functools
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Generic, TypeVar
 
@@ -169,39 +168,6 @@ def of_finite_length(theory: Theory[Task, Rates]) -> Theory[Task, Rates]:
         title=f"{theory.title}, finite T",
         assumes=theory.assumes.replace("T, batch -> infinity", "1/T^2 -> 0, batch -> infinity"),
         needs=(*theory.needs, "length"),
-    )
-
-
-def of_flows(
-    solve: Callable[..., Trajectory],
-    checked_flow: Callable[..., object],
-    limits: str,
-    needs: tuple[str, ...] = (),
-) -> tuple[Theory[Any, Any], ...]:
-    """The theories of a system that are flows of its weights in the steps of their rule.
-
-    Args:
-        solve: of the system, by `flow`.
-        checked_flow: raises `ValueError` for (optimiser, flow) that do not belong together.
-        limits: in which the gradient is that of the system, in words.
-        needs: as of `Theory`.
-    """
-    flows = {
-        "plain": ("flow of the weights", "eta -> 0"),
-        "matched": ("matched momentum flow", "eta -> 0"),
-        "corrected": ("flow corrected in eta", "eta^2 -> 0"),
-        "matched-adam": ("matched Adam flow", "eta -> 0 at fixed decays, first step exact"),
-    }
-    return tuple(
-        Theory(
-            name,
-            title,
-            f"{limits}, {small}",
-            functools.partial(solve, flow=name),
-            lambda task, optimizer, name=name: refusal(checked_flow, optimizer, name),
-            needs=needs,
-        )
-        for name, (title, small) in flows.items()
     )
 
 

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from sweeps.runner.tiles import forget
     from sweeps.systems.base import Engine, Fields, Labels, Run, Settings, System
     from sweeps.systems.registry import register
-    from sweeps.systems.yz.settings import Training
+    from sweeps.systems.yz import Training
 
 __all__ = [
     "ChunksFailed",
@@ -54,7 +54,7 @@ _SOURCES = {
     "Interrupted": "sweeps.runner.progress:Interrupted",
     "StoreError": "sweeps.runner.store.base:StoreError",
     "Sweep": "sweeps.runner.spec:Sweep",
-    "Training": "sweeps.systems.yz.settings:Training",
+    "Training": "sweeps.systems.yz:Training",
     "compare": "sweeps.compare",
     "explain": "sweeps.commands.explain:explain",
     "difference": "sweeps.runner.run:difference",

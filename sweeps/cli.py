@@ -221,11 +221,10 @@ def _parse(arguments: Sequence[str] | None) -> Asked:
 
     try:
         settings, run = load(name)
-        command = COMMANDS.get(name)
-        recorded = (command is None or command.recorded) and any(
-            field.name == "out" for field in dataclasses.fields(settings)
-        )
-        draws, talks = (True, True) if command is None else (command.draws, command.talks)
+        command = COMMANDS.get(name) or COMMANDS[name.split()[0]]
+        draws, talks = command.draws, command.talks
+        has_out = any(field.name == "out" for field in dataclasses.fields(settings))
+        recorded = command.recorded and has_out
         wanted = _with_options(settings, name, recorded, draws, talks)
         found: Any = parsing.parse(wanted, options, f"dynsim {name}")
     except ValueError as error:

@@ -7,6 +7,7 @@ import pytest
 
 import dynsim
 from odes.yz import population
+from tests.systems.layers import simulate
 
 Options = dict[str, int | bool | str]
 
@@ -42,7 +43,7 @@ def test_optimised_code_computes_the_same(kind: str, optimised: Options) -> None
     def sampled(eta: jax.Array) -> dynsim.Trajectory:
         key = jax.random.key(0)
         optimizer = dynsim.adam(eta, eta)
-        return dynsim.simulate(task, optimizer, key, steps=20, length=32, batch=8, record=record)
+        return simulate(task, optimizer, key, steps=20, length=32, batch=8, record=record)
 
     # The solver takes other steps after other rounding. Adam's quotient amplifies that of float32
     # where a gradient is all but zero.

@@ -178,7 +178,7 @@ def test_a_table_says_which_theory_describes_which_optimiser() -> None:
     # One common token, of the run that suits it.
     assert tables.described("yz", "theorem4") == ("sgd", "momentum", "nesterov")
     assert tables.described("joma", "erf") == ("sgd",)
-    assert tables.described("two_stage", "seeds") == ("NoisySGD",)
+    assert tables.described("two_stage", "seeds") == ("noisy_sgd",)
 
 
 BOTH = [

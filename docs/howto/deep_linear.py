@@ -13,6 +13,7 @@ class DeepLinear(dynsim.Problem):
     Attributes:
         modes: number of modes; each is half as strong as the one before.
         u0: strength of every mode at the start.
+        learned: strength of a mode in the weights.
     """
 
     modes: int = 4

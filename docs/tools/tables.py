@@ -10,7 +10,6 @@ docs/reference/observables.toml, which must have exactly these names.
 import dataclasses
 import functools
 import importlib
-import inspect
 import re
 import tomllib
 import typing
@@ -18,8 +17,7 @@ from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import dynsim
-from dynsim.two_stage import noisy_sgd
+from dynsim.two_stage import annealing
 from odes.theory import FINITE, Theory
 from sweeps.runner import labels
 from sweeps.systems import registry
@@ -31,13 +29,7 @@ if TYPE_CHECKING:
 
 DOCS = Path(__file__).parents[1]
 FORMULAS = DOCS / "reference" / "observables.toml"
-TRAINING = {
-    "yz": dynsim.simulate,
-    "qkv": dynsim.simulate_embedded,
-    "two_stage": dynsim.simulate_prompts,
-    "transformer": dynsim.simulate_text,
-    "joma": dynsim.simulate_joma,
-}
+TRAINING = {}
 """The function that trains a system in Python; `dynsim.train` for every `dynsim.Problem`."""
 SUITING = {
     "yz": {"task": "syn", "num_queries": 2, "num_common": 1},
@@ -82,7 +74,7 @@ HEADS = {
     "adam": "Adam",
     "adamw": "AdamW",
     "sign": "sign descent",
-    "NoisySGD": "noisy SGD",
+    "noisy_sgd": "noisy SGD",
 }
 
 ALSO = {
@@ -127,8 +119,8 @@ def update_rules_table() -> str:
         # The first one is constant.
         more = f", or {_listed(list(SHAPES)[1:])}" if "schedule" in settings else ""
         schedule = f"constant{more}"
-        if isinstance(run.make_optimizer(), noisy_sgd.NoisySGD):
-            controls = typing.get_args(noisy_sgd.Control)[1:]
+        if "control" in settings:
+            controls = typing.get_args(annealing.Control)[1:]
             schedule = f"two stages, or one of the controls {_listed(controls)}"
         also = "; ".join(text for field, text in ALSO.items() if field in settings)
         rules = ", ".join(HEADS[each] for each in update_rules(system))
@@ -180,7 +172,7 @@ def update_rules(system: System[Any]) -> dict[str, dict[str, Any]]:
     """The update rules of a system by name, each as settings of a run."""
     kinds = typing.get_args(typing.get_type_hints(system.run).get("optimizer"))
     if not kinds:
-        return {type(system.run().make_optimizer()).__name__: {}}
+        return {"noisy_sgd": {}}
     found: dict[str, dict[str, Any]] = {kind: {"optimizer": kind} for kind in kinds}
     if "adamw" in found:
         found["adamw"]["decay"] = 1e-3
@@ -232,14 +224,9 @@ def observables(name: str) -> str:
         axes = entry.get("axes") or _axes(system, each)
         by = entry.get("by") or _recorders(system, engines)
         rows.append([f"`{each}`", entry["text"] + formula, axes, _unit(system, each), by])
-    if name in TRAINING:
-        train = TRAINING[name]
-        # Not its signature, in which Sphinx replaces defaults by their source.
-        usual = (inspect.unwrap(train).__kwdefaults__ or {})["record"]
-    else:
-        options: Any = system.run
-        train, usual = dynsim.train, options.MADE.RECORD
-    default = f"By default, `dynsim.{train.__name__}` records {_listed(usual)}."
+    options: Any = system.run
+    usual = options().problem.RECORD
+    default = f"By default, `dynsim.train` records {_listed(usual)}."
     rows.insert(0, ["name", "quantity", "one per", "unit", "recorded by"])
     table = "\n".join(f"* - {row[0]}\n" + "".join(f"  - {c}\n" for c in row[1:]) for row in rows)
     return f"{default}\n\n````{{list-table}}\n:header-rows: 1\n:class: observables\n\n{table}````\n"

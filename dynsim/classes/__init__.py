@@ -2,10 +2,10 @@
 
 from dynsim.classes.corpus import Corpus, batches, load_corpus, sample_windows, synthetic_corpus
 from dynsim.classes.estimated import Estimate, Rare, estimate_classes
-from dynsim.classes.files import load_task, save_task
+from dynsim.classes.files import save_task
 from dynsim.classes.overlap import OverlapReport, overlap_report, owned
-from dynsim.classes.synthetic import Layout, overlapping, syn, syn_medium, syn_small
-from dynsim.classes.task import SequenceClasses, sequence_classes
+from dynsim.classes.synthetic import Layout
+from dynsim.classes.task import SequenceClasses
 
 __all__ = [
     "Corpus",
@@ -17,15 +17,9 @@ __all__ = [
     "batches",
     "estimate_classes",
     "load_corpus",
-    "load_task",
     "overlap_report",
-    "overlapping",
     "owned",
     "sample_windows",
     "save_task",
-    "sequence_classes",
-    "syn",
-    "syn_medium",
-    "syn_small",
     "synthetic_corpus",
 ]

@@ -11,18 +11,19 @@ h = 0. Both are averaged over sequences. We reconstructed the model without the 
 and derived Theorem 1 ourselves.
 """
 
+import math
 from collections.abc import Callable
-from typing import Literal, NamedTuple
+from typing import ClassVar, Literal, NamedTuple
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float, PRNGKeyArray, Real
+from jaxtyping import Array, Float, Int, PRNGKeyArray
 
-from dynsim import checks
-from dynsim.classes.task import SequenceClasses
-from dynsim.precision import AnyArray, DType, Number
-from dynsim.yz.model import Examples
+from dynsim.decoding import Length, NotNegative, Positive
+from dynsim.precision import AnyArray
+from dynsim.yz.model import Examples, population, weights
+from dynsim.yz.sampling import OnClasses
 
 Attention = Literal["linear", "exp", "softmax"]
 Activation = Literal["linear", "relu", "tanh", "quadratic"]
@@ -33,21 +34,6 @@ ACTIVATIONS: dict[str, Callable[[Array], Array]] = {
     "tanh": jnp.tanh,
     "quadratic": lambda u: u**2 / 2,
 }
-
-
-class Shape(NamedTuple):
-    """Kinds of attention, activation and head."""
-
-    attention: Attention = "softmax"
-    activation: Activation = "linear"
-    head: Head = "cross-entropy"
-
-    def check(self) -> "Shape":
-        """Return self, or raise `ValueError` naming the field."""
-        checks.choice("attention", self.attention, ("linear", "exp", "softmax"))
-        checks.choice("activation", self.activation, tuple(ACTIVATIONS))
-        checks.choice("head", self.head, ("cross-entropy", "signal"))
-        return self
 
 
 class Hidden(eqx.Module):
@@ -64,89 +50,160 @@ class Joint(eqx.Module):
     Z: Float[AnyArray, "Q M"]
 
 
-def initial(
-    task: SequenceClasses, shape: Shape, key: PRNGKeyArray, scale: Real[Number, ""], dtype: DType
-) -> Joint:
-    """Independent N(0, scale^2) weights; linear attention has 1 added to its logits."""
-    keys = jax.random.split(key, 3)
-    sizes = (task.K, task.M), (task.K, task.num_queries), (task.num_queries, task.M)
-    V, r, Z = (jax.random.normal(k, s, dtype) * scale for k, s in zip(keys, sizes, strict=True))
-    return Joint(Hidden(V, r), Z + (1 if shape.attention == "linear" else 0))
+class Snapshot(NamedTuple):
+    """Weights at one moment, and (K, M) the b of each class, for sequences of infinite length."""
+
+    problem: "JoMA"
+    params: Joint
+    b: Float[Array, "K M"]
 
 
-def attended(
-    Z: Float[AnyArray, "Q M"],
-    task: SequenceClasses,
-    examples: Examples,
-    kind: Attention,
-    temperature: Real[Number, ""],
-) -> Float[Array, "E M"]:
-    """b of each example."""
-    z = jnp.asarray(Z)[task.query_index][examples.classes] / temperature
-    x = examples.counts / jnp.sum(examples.counts, axis=1, keepdims=True)
-    if kind == "linear":
-        return z * x
-    if kind == "exp":
-        return jnp.exp(z) * x
-    # Tokens that are not there must not decide about the largest exponent.
-    largest = jnp.max(jnp.where(x > 0, z, -jnp.inf), axis=1, keepdims=True)
-    weight = jnp.where(x > 0, jnp.exp(z - jax.lax.stop_gradient(largest)), 0) * x
-    return weight / jnp.sum(weight, axis=1, keepdims=True)
+class JoMA(OnClasses):
+    """An MLP layer with a node for each class, and the attention below it.
 
+    Attributes:
+        classes: sequence classes.
+        length: sequence length T including the query; inf replaces sampled counts by P(l|n).
+        attention: kind of attention.
+        activation: activation of the hidden nodes.
+        head: cross-entropy of the nodes, or a fixed signal.
+        scale: standard deviation of the starting weights.
+        temperature: temperature T of the attention.
 
-def losses(
-    params: Joint,
-    task: SequenceClasses,
-    examples: Examples,
-    shape: Shape,
-    temperature: Real[Number, ""],
-) -> Float[Array, " E"]:
-    """Loss of each example."""
-    b = attended(params.Z, task, examples, shape.attention, temperature)
-    query = jnp.asarray(task.query_index)[examples.classes]
-    u = b @ jnp.asarray(params.Y.V).T + jnp.asarray(params.Y.r).T[query]
-    h = ACTIVATIONS[shape.activation](u)
-    own = jnp.take_along_axis(h, examples.classes[:, None], axis=1)[:, 0]
-    if shape.head == "signal":
-        return jnp.mean(h, axis=1) - own
-    return jax.nn.logsumexp(h, axis=1) - own
+    A run that blows up, as exp attention does in finite time, is `Status.DIVERGED` from the step at
+    which it did. `batch = math.inf` needs sequences of infinite length, for which theories are.
 
+    Raises:
+        ValueError: naming the field, its value and what is allowed.
 
-def loss(
-    params: Joint,
-    task: SequenceClasses,
-    examples: Examples,
-    shape: Shape,
-    temperature: Real[Number, ""],
-) -> Float[Array, ""]:
-    """The weighted mean of `losses`."""
-    return jnp.sum(examples.weight * losses(params, task, examples, shape, temperature))
-
-
-def invariant(
-    params: Joint, task: SequenceClasses, shape: Shape, temperature: Real[Number, ""]
-) -> Float[Array, " M"]:
-    """(M,) half the sum of squares of V that Theorem 1 makes of the attention of all queries:
-
-        linear   sum_m z_m^2/2           = (1/2) sum_k v_k^2 + c
-        exp      T sum_m z_m             = (1/2) sum_k v_k^2 + c
-        softmax  T z_m                   = (1/2) sum_k (v_k^2 - |v_k|^2 b_m) + c,  b_m at Z = 0
-
-    elementwise, for equal rates of V and z. The softmax line is approximate, and here that of the
-    mean b over all sequences. The other two are exact for any activation and loss [ours: also for
-    the sum over several queries].
+    Example:
+        >>> problem = dynsim.JoMA(dynsim.syn_medium(1), activation="tanh", scale=0.1)
+        >>> rule = dynsim.sgd({"Y": 0.1, "Z": 0.1})
+        >>> run = dynsim.train(problem, rule, jax.random.key(0), steps=100, batch=math.inf)
     """
-    square = jnp.asarray(params.Y.V) ** 2
-    if shape.attention != "softmax":
-        return jnp.sum(square, axis=0) / 2
-    uniform = jnp.asarray(task.prior) @ jnp.asarray(task.probs)
-    return jnp.sum(square - jnp.sum(square, axis=1, keepdims=True) * uniform[None], axis=0) / 2
+
+    NAME: ClassVar = "joma"
+    RECORD: ClassVar = ("loss", "entropy", "correlation", "weight")
+
+    length: Length = eqx.field(static=True, default=math.inf)
+    attention: Attention = "softmax"
+    activation: Activation = "linear"
+    head: Head = "cross-entropy"
+    scale: NotNegative = 0.01
+    temperature: Positive = 1.0
+
+    def init(self, key: PRNGKeyArray) -> Joint:
+        """Independent N(0, scale^2) weights; linear attention has 1 added to its logits."""
+        K, M, Q = self.classes.K, self.classes.M, self.classes.num_queries
+        V, r, Z = (
+            jax.random.normal(k, shape) * self.scale
+            for k, shape in zip(jax.random.split(key, 3), ((K, M), (K, Q), (Q, M)), strict=True)
+        )
+        return Joint(Hidden(V, r), Z + (1 if self.attention == "linear" else 0))
+
+    def attended(self, Z: Float[AnyArray, "Q M"], examples: Examples) -> Float[Array, "E M"]:
+        """b of each example."""
+        z = jnp.asarray(Z)[self.classes.query_index][examples.classes] / self.temperature
+        x = examples.counts / jnp.sum(examples.counts, axis=1, keepdims=True)
+        if self.attention == "linear":
+            return z * x
+        if self.attention == "exp":
+            return jnp.exp(z) * x
+        # Tokens that are not there must not decide about the largest exponent.
+        largest = jnp.max(jnp.where(x > 0, z, -jnp.inf), axis=1, keepdims=True)
+        weight = jnp.where(x > 0, jnp.exp(z - jax.lax.stop_gradient(largest)), 0) * x
+        return weight / jnp.sum(weight, axis=1, keepdims=True)
+
+    def losses(self, params: Joint, examples: Examples) -> Float[Array, " E"]:
+        """Loss of each example."""
+        b = self.attended(params.Z, examples)
+        query = jnp.asarray(self.classes.query_index)[examples.classes]
+        u = b @ jnp.asarray(params.Y.V).T + jnp.asarray(params.Y.r).T[query]
+        h = ACTIVATIONS[self.activation](u)
+        own = jnp.take_along_axis(h, examples.classes[:, None], axis=1)[:, 0]
+        if self.head == "signal":
+            return jnp.mean(h, axis=1) - own
+        return jax.nn.logsumexp(h, axis=1) - own
+
+    def loss(self, params: Joint, data: Examples | Int[Array, " N"]) -> Float[Array, ""]:
+        """Mean loss of a batch."""
+        examples = self.examples(data, jnp.result_type(params.Z).name)
+        losses = self.losses(params, examples)
+        return jnp.sum(weights(examples, losses.dtype) * losses)
+
+    def population_loss(self, params: Joint) -> Float[Array, ""]:
+        """The loss for batch and length infinite."""
+        losses = self.losses(params, population(self.classes))
+        return jnp.sum(jnp.asarray(self.classes.prior) * losses)
+
+    def check_population(self) -> None:
+        """Raise `ValueError` for sequences of finite length."""
+        if not math.isinf(self.length):
+            raise ValueError(f"batch = inf: needs length = inf, got length = {self.length}")
+
+    def invariant(self, params: Joint) -> Float[Array, " M"]:
+        """(M,) half the sum of squares of V that Theorem 1 makes of the attention of all queries:
+
+            linear   sum_m z_m^2/2           = (1/2) sum_k v_k^2 + c
+            exp      T sum_m z_m             = (1/2) sum_k v_k^2 + c
+            softmax  T z_m                   = (1/2) sum_k (v_k^2 - |v_k|^2 b_m) + c,  b_m at Z = 0
+
+        elementwise, for equal rates of V and z. The softmax line is approximate, and here that of
+        the mean b over all sequences. The other two are exact for any activation and loss [ours:
+        also for the sum over several queries].
+        """
+        square = jnp.asarray(params.Y.V) ** 2
+        if self.attention != "softmax":
+            return jnp.sum(square, axis=0) / 2
+        uniform = jnp.asarray(self.classes.prior) @ jnp.asarray(self.classes.probs)
+        mean = jnp.sum(square, axis=1, keepdims=True) * uniform[None]
+        return jnp.sum(square - mean, axis=0) / 2
+
+    def conserved(self, params: Joint) -> Float[Array, " M"]:
+        """(M,) the other side of `invariant`."""
+        z = jnp.asarray(params.Z)
+        each = z**2 / 2 if self.attention == "linear" else self.temperature * z
+        return jnp.sum(each, axis=0)
+
+    def snapshot(self, params: Joint) -> tuple[Snapshot]:
+        """What observables are functions of."""
+        return (Snapshot(self, params, self.attended(params.Z, population(self.classes))),)
+
+    def observables(self) -> dict[str, Callable[[Snapshot], Array]]:
+        """`OBSERVABLES`."""
+        return OBSERVABLES
+
+    def absurd_loss(self) -> float:
+        """In nat."""
+        return 1e6
 
 
-def conserved(
-    Z: Float[AnyArray, "Q M"], shape: Shape, temperature: Real[Number, ""]
-) -> Float[Array, " M"]:
-    """(M,) the other side of `invariant`."""
-    z = jnp.asarray(Z)
-    each = z**2 / 2 if shape.attention == "linear" else temperature * z
-    return jnp.sum(each, axis=0)
+def entropy(s: Snapshot) -> Float[Array, ""]:
+    """Entropy of |b| over its sum in nat, averaged over classes by their prior."""
+    size = jnp.abs(s.b)
+    share = size / jnp.sum(size, axis=1, keepdims=True)
+    each = jnp.sum(jax.scipy.special.entr(share), axis=1)
+    return jnp.sum(jnp.asarray(s.problem.classes.prior) * each)
+
+
+def correlation(s: Snapshot) -> Float[Array, ""]:
+    """Correlation over tokens of the two sides of Theorem 1, where what they start from counts as
+    disagreement; 0 where a side does not vary."""
+    left, right = s.problem.conserved(s.params), s.problem.invariant(s.params)
+    left, right = left - jnp.mean(left), right - jnp.mean(right)
+    norm = jnp.sqrt(jnp.sum(left**2) * jnp.sum(right**2))
+    return jnp.where(norm > 0, jnp.sum(left * right) / jnp.where(norm > 0, norm, 1), 0)
+
+
+OBSERVABLES: dict[str, Callable[[Snapshot], Array]] = {
+    "loss": lambda s: s.problem.population_loss(s.params),
+    "entropy": entropy,
+    "correlation": correlation,
+    "conserved": lambda s: s.problem.conserved(s.params) - s.problem.invariant(s.params),
+    "weight": lambda s: jnp.sqrt(jnp.sum(jnp.asarray(s.params.Y.V) ** 2, axis=0)),
+    "logits": lambda s: jnp.asarray(s.params.Z),
+    "attended": lambda s: s.b,
+}
+"""All observables by name: population `loss` and `entropy` in nat, `correlation`, all of shape ();
+`conserved` (M,) the left side of Theorem 1 less the right one, `weight` (M,) the norm of the
+weights of each token, `logits` (Q, M) and `attended` (K, M)."""

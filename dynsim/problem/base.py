@@ -13,6 +13,7 @@ from jaxtyping import Array, Float, PRNGKeyArray, PyTree, Real
 from dynsim import decoding
 from dynsim.precision import Number
 from dynsim.problem.choice import Choice
+from dynsim.training.keys import normal_noise
 
 Measured = Callable[..., Array]
 """An observable: a function of the problem and the weights, or of `Problem.snapshot`."""
@@ -36,6 +37,8 @@ class Problem(eqx.Module):
             somebody gives them, and a value that nothing reads is an error.
         NAME: a short name. Other packages register observables and theories under it.
         RECORD: names of what is recorded unless asked otherwise, where it is known.
+        REFUSED: names of what only some theories predict, with the reason that others give.
+        LIKE: names of other problems whose registered observables it has too.
 
     The functions run inside compiled programs. `init` and `draw` always run with 32-bit numbers,
     so that theory, training in float32 and training in float64 start alike and see the same data.
@@ -58,6 +61,8 @@ class Problem(eqx.Module):
     CHOICES: ClassVar[Choices] = {}
     NAME: ClassVar[str] = ""
     RECORD: ClassVar[tuple[str, ...]] = ("loss",)
+    REFUSED: ClassVar[Mapping[str, str]] = {}
+    LIKE: ClassVar[tuple[str, ...]] = ()
 
     def __check_init__(self) -> None:
         for each in self.choices:
@@ -102,17 +107,40 @@ class Problem(eqx.Module):
         in the place of the weights, or of the part of them, that it names. None for no groups."""
         return None
 
+    def stays(self, params: PyTree) -> PyTree:
+        """Which weights are not trained: a pytree of bools, each in the place of the weights, or of
+        the part of them, that it is about. None for training all."""
+        return None
+
     @classmethod
     def theories(cls) -> Iterable[Any]:
         """Theories of this problem alone, each an `odes.Theory`. One called like a general flow
         replaces it, for instance by an exact reduction to fewer variables."""
         return ()
 
+    def check_population(self) -> None:
+        """Raise `ValueError` for settings at which `population_loss` means nothing."""
+
     # What follows can be replaced by something faster that has the same results.
 
-    def batches(self, key: PRNGKeyArray, steps: int, batch: int) -> Callable[[Array], PyTree]:
+    def draw_shared(self, key: PRNGKeyArray) -> PyTree:
+        """Arrays that a run draws from its key before it begins, such as a pool of examples, or
+        fresh ones to measure on; by default None. They must not depend on what may be traced: runs
+        of one key share them whatever their numbers."""
+        del key
+
+    def holding(self, shared: PyTree) -> "Problem":
+        """The problem with what `draw_shared` returned, as `batches`, `loss_and_gradient` and
+        `snapshot` read it in a run; by default the problem itself."""
+        del shared
+        return self
+
+    def batches(
+        self, key: PRNGKeyArray, steps: int | None, batch: int
+    ) -> Callable[[Array], PyTree]:
         """The batch of each step of a run, as a function of the step. What it needs before the
-        first step is computed once. By default step k draws with `fold_in(key, k)`."""
+        first step is computed once. By default step k draws with `fold_in(key, k)`. The number of
+        steps is None where it is traced."""
         del steps
         return lambda k: self.draw(jax.random.fold_in(key, k), batch)
 
@@ -120,10 +148,34 @@ class Problem(eqx.Module):
         """`loss` of a batch and its gradient by the floating-point arrays of `params`."""
         return eqx.filter_value_and_grad(self.loss)(params, data)
 
+    def normal(self, key: PRNGKeyArray, k: Array, like: PyTree) -> PyTree:
+        """Standard normal numbers in the structure of the gradient `like`, for the noise of a rule
+        in step k."""
+        return normal_noise(key, k, like)
+
+    def population_loss_and_gradient(self, params: PyTree) -> tuple[Array, PyTree]:
+        """`population_loss` and its gradient by the floating-point arrays of `params`."""
+        return eqx.filter_value_and_grad(self.population_loss)(params)
+
+    def compact(self, params: PyTree, rule: Any) -> tuple[PyTree, Callable[[PyTree], PyTree]]:
+        """The weights of `init` in fewer numbers, and what makes the usual ones of them again.
+
+        For weights that training by `rule` keeps equal. `loss_and_gradient` has to take both forms,
+        and returns the gradient by one of the weights that a number stands for.
+        """
+        del rule
+        return params, lambda params: params
+
     def snapshot(self, params: PyTree) -> tuple[Any, ...]:
         """The arguments of observables: by default (problem, weights). It saves time where several
         observables start from the same intermediate result."""
         return self, params
+
+    def snapshot_after(self, params: PyTree, before: PyTree) -> tuple[tuple[Any, ...], PyTree]:
+        """`snapshot`, and what it leaves for the next record of a training, such as what a change
+        is measured from: a pytree of arrays. `before` is what the record before left, None at the
+        start of a run."""
+        return self.snapshot(params), before
 
     def absurd_loss(self) -> Real[Number, ""] | None:
         """Batch loss above which a run counts as diverged. By default, None, it is a thousand times

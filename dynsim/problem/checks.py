@@ -13,9 +13,18 @@ from jaxtyping import Array, PRNGKeyArray, PyTree
 from dynsim.precision import DType
 from dynsim.problem.base import Measured, Problem, narrowed
 from dynsim.training.optax_rule import AnyRule
-from dynsim.training.recording import BATCH_LOSS, NORMS, RELATIVE_LOSS, Record, Recording, Table
+from dynsim.training.recording import (
+    BATCH_LOSS,
+    ETA_TIME,
+    NORMS,
+    RELATIVE_LOSS,
+    Record,
+    Recording,
+    Table,
+)
+from dynsim.training.rule import by_group
 
-PROVIDED = (BATCH_LOSS, RELATIVE_LOSS, *NORMS)
+PROVIDED = (BATCH_LOSS, RELATIVE_LOSS, *NORMS, ETA_TIME)
 """What can be recorded of every problem."""
 
 
@@ -23,7 +32,7 @@ class Parts(NamedTuple):
     """Weights taken apart.
 
     Attributes:
-        params: the floating-point arrays, which are trained.
+        params: the floating-point arrays that are trained.
         arrays: other arrays.
         fixed: all else, such as functions.
     """
@@ -33,14 +42,21 @@ class Parts(NamedTuple):
     fixed: PyTree
 
     @classmethod
-    def of(cls, weights: PyTree, dtype: DType, name: str) -> "Parts":
+    def of(cls, weights: PyTree, dtype: DType, problem: Problem) -> "Parts":
         """Raises `ValueError` if there is nothing to train."""
+        name, stays = type(problem).__name__, problem.stays(weights)
         weights = jax.tree.map(lambda x: jnp.asarray(x) if eqx.is_array_like(x) else x, weights)
         arrays, fixed = eqx.partition(weights, eqx.is_array)
-        params, others = eqx.partition(arrays, eqx.is_inexact_array)
+        floats, others = eqx.partition(arrays, eqx.is_inexact_array)
+        params, held = narrowed(floats, dtype), None
+        if stays is not None:
+            each = jax.tree.map(
+                lambda stays, part: jax.tree.map(lambda _: stays, part), stays, params
+            )
+            held, params = eqx.partition(params, each)
         if not jax.tree.leaves(params):
             raise ValueError(f"{name}.init: must return weights, has no floating-point array")
-        return cls(narrowed(params, dtype), others, fixed)
+        return cls(params, eqx.combine(held, others), fixed)
 
     def whole(self, params: PyTree) -> PyTree:
         """The weights with these floating-point arrays."""
@@ -62,6 +78,8 @@ def check_parts(problem: Problem, finite: bool, given: bool) -> None:
         raise ValueError(f"{name}: has no method {missing[0]!r}, which a finite batch needs{also}")
     if not finite and not problem.has("population_loss"):
         raise ValueError(f"batch = inf: {name} has no method 'population_loss', which it needs")
+    if not finite:
+        problem.check_population()
 
 
 def check_single(field: str, tree: PyTree) -> None:
@@ -96,24 +114,31 @@ def check_init(problem: Problem, init: PyTree) -> None:
 
 
 def check_groups(problem: Problem, rule: AnyRule, parts: Parts) -> PyTree:
-    """The names of the groups of weights, where the rule has rates by group.
+    """The names of the groups of weights, where the rule has rates, decay or noise by group.
 
     Raises:
-        ValueError: for a group without a rate, a rate for no group, or names that do not fit the
+        ValueError: for a group without a rate, a number for no group, or names that do not fit the
             weights.
     """
+    some = {"decay": by_group(getattr(rule, "decay", None)), "noise": by_group(rule.noise)}
+    some = {field: set(numbers) - {""} for field, numbers in some.items()}
     rates = set(rule.schedules) - {""}
-    if not rates:
+    if not rates and not any(some.values()):
         return None
     where = f"{type(problem).__name__}.groups"
     groups = problem.groups(parts.whole(parts.params))
     names = set(jax.tree.leaves(groups))
     if not names or not all(isinstance(name, str) for name in names):
-        raise ValueError(f"eta: has rates for {_list(rates)}, but {where} names no groups")
-    if names - rates:
+        field = "eta" if rates else next(field for field in some if some[field])
+        given = _list(rates or some[field])
+        raise ValueError(f"{field}: has rates for {given}, but {where} names no groups")
+    if rates and names - rates:
         raise ValueError(f"eta: has no rate for the group {_list(names - rates)} of {where}")
-    if rates - names:
-        raise ValueError(f"eta: has a rate for {_list(rates - names)}, {where} has {_list(names)}")
+    for field, given in {"eta": rates, **some}.items():
+        if given - names:
+            raise ValueError(
+                f"{field}: has a rate for {_list(given - names)}, {where} has {_list(names)}"
+            )
     try:
         jax.tree.map(lambda name, part: None, groups, parts.params)
     except ValueError as error:
@@ -170,13 +195,15 @@ def table(problem: Problem) -> Table:
                 f"{type(problem).__name__}.observables: {name!r} is recorded of every problem; "
                 "choose another name"
             )
-    return Table(functions, (problem.NAME,) if problem.NAME else (), PROVIDED)
+    systems = (problem.NAME,) if problem.NAME else ()
+    return Table(functions, (*systems, *problem.LIKE), PROVIDED, problem.REFUSED)
 
 
 def flow_table(problem: Problem) -> Table:
-    """What a flow can record of a problem: all but what is of a batch."""
+    """What a flow can record of a problem: all but what a training adds."""
     refused = dict.fromkeys(PROVIDED, "is of a batch; a flow has none")
-    return dataclasses.replace(table(problem), provided=(), refused=refused)
+    refused[ETA_TIME] = "is recorded by training; `rule.eta_time(times)` has it for any times"
+    return dataclasses.replace(table(problem), provided=(), refused={**problem.REFUSED, **refused})
 
 
 def recorded(problem: Problem, record: Record | None) -> Recording:

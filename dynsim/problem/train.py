@@ -11,7 +11,7 @@ import numpy as np
 from jaxtyping import Array, Int, PRNGKeyArray, PyTree, Real
 
 from dynsim import checks
-from dynsim.precision import DType, Number, cast, precision, settle
+from dynsim.precision import DType, Number, cast, on_cpu, precision, settle
 from dynsim.problem.base import Problem, ProblemT, narrowed, split
 from dynsim.problem.checks import (
     Parts,
@@ -26,9 +26,9 @@ from dynsim.problem.checks import (
 )
 from dynsim.training import keys, loop
 from dynsim.training.checkpoint import Checkpoint, checked_start
-from dynsim.training.course import Legs, legs_of
+from dynsim.training.course import UNASKED, Legs, legs_of
 from dynsim.training.optax_rule import AnyRule, OptaxRule
-from dynsim.training.recording import NORMS, Record, Recording
+from dynsim.training.recording import ETA_TIME, NORMS, Record, Recording
 from dynsim.training.rule import Rule
 from dynsim.training.run_checks import check_rule, checked_times
 from dynsim.trajectory import Static, Times, Trajectory
@@ -42,12 +42,13 @@ def train(
     rule: AnyRule,
     key: PRNGKeyArray | None = None,
     *,
-    steps: int,
+    steps: int | None,
     batch: int | float = 32,
     times: Times | None = None,
     record: Record | None = None,
     init: PyTree = None,
     data: PyTree = None,
+    shared: PyTree = None,
     dtype: DType = "float32",
     limit: Real[Number, ""] | None = None,
     checkpoint: Checkpoint | bool = False,
@@ -59,17 +60,22 @@ def train(
         rule: from `dynsim.sgd`, `adamw`, `from_optax` and so on; its numbers may be traced.
         key: for the starting weights, the batches, and the rule's noise. Step k draws with a key
             of its own, so that runs of one key see the same batches whatever their rates.
-        steps: number of optimiser steps, >= 1.
+        steps: number of optimiser steps, >= 1. None goes from record to record up to the last of
+            `times`, which may then be traced: runs of different lengths share a program. Such a run
+            cannot be resumed or differentiated backwards.
         batch: examples per step; `math.inf` descends `problem.population_loss`.
         times: (S,) whole steps at which to record, increasing, in [0, steps]; by default
             `log_times(steps)`.
         record: names of observables, functions of (problem, weights) by name, or a list of both.
             Every problem has "batch_loss", which is always recorded at finite batch,
-            "relative_loss", and "gradient_norm" and "update_norm" of the next step, over all
-            weights; "loss" is `population_loss`, recorded by default where there is one.
+            "relative_loss", "gradient_norm" and "update_norm" of the next step, over all weights,
+            and "eta_time", the sum of the learning rates so far; "loss" is `population_loss`,
+            recorded by default where there is one.
         init: starting weights in place of those of `problem.init`.
         data: batches to train on in place of those of `problem.draw`: a pytree of arrays with a
-            leading axis of `steps`.
+            leading axis of `steps`, or of one more, whose last batch is that of the loss at the
+            end. `drawn` makes those of a key, for runs that share it.
+        shared: what `problem.draw_shared(key)` returned, which saves drawing it again.
         dtype: "float32" or "float64" of weights, loss and data.
         limit: batch loss above which a run counts as diverged; by default a thousand times the
             size of the first one.
@@ -94,7 +100,7 @@ def train(
     checks.kind("rule", rule, Rule, OptaxRule)
     check_single("rule", rule)
     check_init(problem, init)
-    steps = checks.steps("steps", steps)
+    steps = None if steps is None else checks.steps("steps", steps)
     batch = checks.count_or_inf("batch", batch, 1)
     finite = data is not None or not math.isinf(batch)
     check_parts(problem, finite, data is not None)
@@ -102,16 +108,21 @@ def train(
         checks.key("key", key)
     elif init is None or (finite and data is None) or rule.noise is not None:
         raise ValueError("key = None: starting weights, batches or noise are random and need one")
-    check_rule(rule, steps, resumable=bool(checkpoint))
-    if data is not None:
+    if steps is None:
+        if times is None or data is not None or checkpoint:
+            raise ValueError("steps = None: needs times, and takes neither data nor checkpoint")
+    else:
+        check_rule(rule, steps, resumable=bool(checkpoint))
         _check_data(data, steps)
     if limit is not None:
         checks.real("limit", limit, open_minimum=True)
     found = recorded(problem, record)
+    if ETA_TIME in found.provided and set(rule.schedules) != {""}:
+        raise ValueError(f"record = {ETA_TIME!r}: needs a rule with one rate for all weights")
     start = checked_start(checkpoint)
     times = checked_times(times, steps, found, start)
     numbers, rest = split(problem)
-    with precision(dtype, problem, rule, key, init, data):
+    with precision(dtype, problem, rule, key, init, data, shared):
         trajectory = _run(
             numbers,
             rest,
@@ -119,16 +130,25 @@ def train(
             key,
             narrowed(data, dtype),
             init,
+            shared,
             cast(times, np.int32),
             None if limit is None else cast(limit, dtype),
             start,
             steps=steps,
             batch=batch,
             record=found,
-            legs=legs_of(times, steps, start),
+            legs=None if steps is None else legs_of(times, steps, start),
+            cpu=on_cpu(),
             dtype=dtype,
         )
     return settle(trajectory)
+
+
+def drawn(problem: Problem, key: PRNGKeyArray, steps: int, batch: int) -> PyTree:
+    """The batches of a run with this key, as `train` takes them for its `data`, of steps + 1."""
+    with jax.enable_x64(False):
+        of_step = problem_in(problem, "float32").batches(keys.split(key)[1], steps, batch)
+        return jax.lax.map(of_step, jnp.arange(steps + 1, dtype=jnp.int32))
 
 
 def started(problem: Problem, key: PRNGKeyArray | None, init: PyTree, dtype: DType) -> Parts:
@@ -137,7 +157,7 @@ def started(problem: Problem, key: PRNGKeyArray | None, init: PyTree, dtype: DTy
         assert key is not None
         with jax.enable_x64(False):
             init = problem_in(problem, "float32").init(keys.split(key)[0])
-    return Parts.of(init, dtype, type(problem).__name__)
+    return Parts.of(init, dtype, problem)
 
 
 def problem_in(problem: ProblemT, dtype: DType) -> ProblemT:
@@ -154,31 +174,44 @@ def _run(
     key: PRNGKeyArray | None,
     data: PyTree,
     init: PyTree,
+    shared: PyTree,
     times: Int[Array, " S"],
     limit: Array | None,
     checkpoint: Checkpoint | None,
     *,
-    steps: int,
+    steps: int | None,
     batch: int | float,
     record: Recording,
     legs: Legs | None,
+    cpu: bool,
     dtype: DType,
 ) -> Trajectory:
+    # What is faster on a CPU than elsewhere asks `on_cpu` while it is traced.
     given = eqx.combine(numbers, rest)
-    problem = problem_in(given, dtype)
+    # Of no use where nothing is random.
+    key = jax.random.key(0) if key is None else key
+    key_init, key_data = keys.split(key)
+    with jax.enable_x64(False):
+        narrow = problem_in(given, "float32")
+        shared = narrow.draw_shared(key) if shared is None else shared
+        narrow = narrow.holding(shared)
+    problem = problem_in(given, dtype).holding(narrowed(shared, dtype))
     parts = started(given, key, init, dtype)
     groups = check_groups(problem, rule, parts)
     finite = data is not None or not math.isinf(batch)
-    # Of no use where nothing is random.
-    key_init, key_data = keys.split(jax.random.key(0) if key is None else key)
+    also = tuple(name for name in NORMS if name in record.provided)
+    params, written_out = parts.params, lambda params: params
+    # A norm is over all weights.
+    if finite and init is None and not also:
+        params, written_out = problem.compact(params, rule)
     if finite and data is None:
         check_draw(problem, key_data, int(batch))
         with jax.enable_x64(False):
-            batches = problem_in(given, "float32").batches(key_data, steps, int(batch))
+            batches = narrow.batches(key_data, steps, int(batch))
 
     def of_step(k: Array) -> PyTree:
         if data is not None:
-            return jax.tree.map(lambda leaf: leaf[jnp.minimum(k, steps - 1)], data)
+            return jax.tree.map(lambda leaf: leaf[jnp.minimum(k, len(leaf) - 1)], data)
         with jax.enable_x64(False):
             drawn = batches(k)
         return narrowed(drawn, dtype)
@@ -193,36 +226,47 @@ def _run(
         drawn = of_step(k) if finite else None
         if finite and problem.has("loss_and_gradient"):
             return problem.loss_and_gradient(parts.whole(params), drawn)
+        if not finite and problem.has("population_loss_and_gradient"):
+            return problem.population_loss_and_gradient(parts.whole(params))
         return jax.value_and_grad(loss)(params, drawn)
 
     def observe(params: PyTree, seen: PyTree) -> tuple[dict[str, Array], PyTree]:
-        return measured(problem, record, parts.whole(params)), seen
+        model = parts.whole(written_out(params))
+        snapshot, seen = problem.snapshot_after(model, seen)
+        return measured(problem, record, model, snapshot), seen
 
-    also = tuple(name for name in NORMS if name in record.provided)
     highest: Any = problem.absurd_loss() if limit is None else limit
     if highest is None:
-        highest = ABSURD_LOSS * jnp.abs(gradient(parts.params, jnp.int32(0))[0])
+        highest = ABSURD_LOSS * jnp.abs(gradient(params, jnp.int32(0))[0])
     trajectory = loop.train(
-        parts.params,
-        rule.init(parts.params),
-        loop.by_rule(gradient, rule, key_init, groups, also),
+        params,
+        rule.init(params),
+        loop.by_rule(gradient, rule, key_init, groups, also, problem.normal),
         observe,
         times,
         steps=steps,
         legs=legs,
+        unasked=1 if cpu else UNASKED,
         limit=jnp.asarray(highest, dtype),
         dtype=dtype,
         relative=record.relative,
         also=also,
+        seen=problem.snapshot_after(parts.whole(parts.params), None)[1],
         checkpoint=checkpoint,
     )
-    params, fixed = parts.apart(trajectory.params)
-    return dataclasses.replace(trajectory, params=params, fixed=Static.of(fixed))
+    observables = trajectory.observables
+    if ETA_TIME in record.provided:
+        assert isinstance(rule, Rule)
+        observables = {**observables, ETA_TIME: rule.eta_time(trajectory.times)}
+    params, fixed = parts.apart(written_out(trajectory.params))
+    return dataclasses.replace(
+        trajectory, observables=observables, params=params, fixed=Static.of(fixed)
+    )
 
 
 def _check_data(data: PyTree, steps: int) -> None:
     for path, leaf in jax.tree.leaves_with_path(data):
-        if np.ndim(leaf) == 0 or np.shape(leaf)[0] != steps:
+        if np.ndim(leaf) == 0 or np.shape(leaf)[0] not in (steps, steps + 1):
             name = "data" + jax.tree_util.keystr(path)
             raise ValueError(
                 f"{name}: must have a leading axis of steps = {steps}, has shape {np.shape(leaf)}"

@@ -60,14 +60,29 @@ class Embedded(eqx.Module):
         normalisation, placement, residual: see the module.
     """
 
+    # In this order, because stored checkpoints have it.
+    D: Float[AnyArray, "*B M d"] | None
     U: Float[AnyArray, "*B M d"]
-    W_Q: Float[AnyArray, "*B H d r"]
-    W_K: Float[AnyArray, "*B H d r"]
     W_V: Float[AnyArray, "*B H d d"]
-    D: Float[AnyArray, "*B M d"] | None = None
-    normalisation: Normalisation = eqx.field(static=True, default="l2")
-    placement: Placement = eqx.field(static=True, default="theory")
-    residual: bool = eqx.field(static=True, default=False)
+    W_K: Float[AnyArray, "*B H d r"]
+    W_Q: Float[AnyArray, "*B H d r"]
+    normalisation: Normalisation = eqx.field(static=True)
+    placement: Placement = eqx.field(static=True)
+    residual: bool = eqx.field(static=True)
+
+    def __init__(
+        self,
+        U: Float[AnyArray, "*B M d"],
+        W_Q: Float[AnyArray, "*B H d r"],
+        W_K: Float[AnyArray, "*B H d r"],
+        W_V: Float[AnyArray, "*B H d d"],
+        D: Float[AnyArray, "*B M d"] | None = None,
+        normalisation: Normalisation = "l2",
+        placement: Placement = "theory",
+        residual: bool = False,
+    ) -> None:
+        self.U, self.W_Q, self.W_K, self.W_V, self.D = U, W_Q, W_K, W_V, D
+        self.normalisation, self.placement, self.residual = normalisation, placement, residual
 
     @property
     def width(self) -> int:
@@ -155,8 +170,9 @@ def forward(params: Embedded, task: SequenceClasses, examples: yz.Examples) -> F
 
 def loss(params: Embedded, task: SequenceClasses, examples: yz.Examples) -> Float[Array, ""]:
     """Mean cross entropy in nat, weighted by `examples.weight`."""
-    label = task.next_token[examples.classes]
-    return jnp.sum(examples.weight * yz.cross_entropy(forward(params, task, examples), label)[0])
+    logits = forward(params, task, examples)
+    losses, _ = yz.cross_entropy(logits, task.next_token[examples.classes])
+    return jnp.sum(yz.weights(examples, losses.dtype) * losses)
 
 
 def normalise(x: Float[Array, "*B n"], kind: Normalisation) -> Float[Array, "*B n"]:

@@ -8,6 +8,9 @@ from dynsim import checks
 from dynsim.precision import AnyArray, Number
 from dynsim.schedules.schedule import Piece, Schedule, flat, line, positive
 
+NUMBERS = ("warmup", "steps", "end", "factor", "stable", "cooldown")
+"""Numbers of schedules besides their peaks, as settings name them."""
+
 
 class Fall(Schedule):
     """A rate that falls from its peak to the share `end` of it at step `steps`."""
@@ -121,7 +124,10 @@ class Steps(Schedule):
     def __check_init__(self) -> None:
         if not checks.is_traced((self.at, self.risen)):
             for before, after in zip((self.risen, *self.at[:-1]), self.at, strict=True):
-                checks.real("at", after, float(np.max(before)))
+                # Of grids of numbers, each with its own.
+                low, high = map(np.ravel, np.broadcast_arrays(before, after))
+                worst = np.argmin(high - low)
+                checks.real("at", high[worst], float(low[worst]))
         for factor in self.factors:
             checks.real("factors", factor, 0)
 

@@ -57,6 +57,8 @@ class Legs(NamedTuple):
     start: bool = False
 
 
+UNASKED = 8
+"""Steps that an accelerator makes without asking its host, where it goes from record to record."""
 QUESTION = 4
 """What it costs an accelerator to ask whether to record, in steps of the layer."""
 

@@ -4,7 +4,8 @@ from collections.abc import Callable
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Int, PRNGKeyArray
+import optax
+from jaxtyping import Array, Int, PRNGKeyArray, PyTree
 
 
 def split(key: PRNGKeyArray) -> tuple[PRNGKeyArray, PRNGKeyArray]:
@@ -17,3 +18,8 @@ def of_steps(key: PRNGKeyArray, steps: int) -> Callable[[Int[Array, ""]], PRNGKe
     """The keys fold_in(key, k) for k in [0, steps], made all at once, by k."""
     keys = jax.vmap(lambda k: jax.random.fold_in(key, k))(jnp.arange(steps + 1, dtype=jnp.int32))
     return lambda k: keys[k]
+
+
+def normal_noise(key: PRNGKeyArray, k: Int[Array, ""], like: PyTree) -> PyTree:
+    """Independent standard normal numbers for all weights in step k."""
+    return optax.tree.random_like(jax.random.fold_in(key, k), like, jax.random.normal)

@@ -15,7 +15,7 @@ import optax
 from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray, PyTree, Real
 
 from dynsim.precision import DType, Number
-from dynsim.training import relative_loss
+from dynsim.training import keys, relative_loss
 from dynsim.training.checkpoint import Checkpoint, begun
 from dynsim.training.course import (
     Course,
@@ -64,6 +64,7 @@ def by_rule(
     key: PRNGKeyArray | None = None,
     groups: PyTree = None,
     also: tuple[str, ...] = (),
+    normal: Callable[[PRNGKeyArray, Int[Array, ""], PyTree], PyTree] = keys.normal_noise,
 ) -> Step:
     """The step of a rule on (weights, k) -> loss and gradient.
 
@@ -71,6 +72,7 @@ def by_rule(
         key: of the starting weights, for the noise of the rule if it has some.
         groups: the groups of weights, where the rule has rates by group.
         also: of `NORMS`, those that the step finds besides the loss.
+        normal: (key, step, gradient) -> the standard normal numbers of the noise.
     """
     noise_key = None
     if rule.noise is not None:
@@ -82,7 +84,7 @@ def by_rule(
         params: PyTree, memory: PyTree, k: Int[Array, ""]
     ) -> tuple[PyTree, PyTree, dict[str, Array]]:
         loss, grads = gradient(params, k)
-        noise = None if noise_key is None else jax.random.fold_in(noise_key, k)
+        noise = None if noise_key is None else normal(noise_key, k, grads)
         update, memory = rule.update(grads, memory, params, k, noise, groups)
         norms: dict[str, PyTree] = dict(zip(NORMS, (grads, update), strict=True))
         found = {"batch_loss": loss, **{name: optax.tree.norm(norms[name]) for name in also}}
@@ -135,7 +137,7 @@ def train(
     Returns:
         A `Trajectory` whose observables have the shape (S, ..., *B), with `batch_loss` among them
         unless steps have no loss: that of the batch of the *next* step. Status and first bad step
-        have shape *B and are those that `dynsim.simulate` documents.
+        have shape *B and are those that `dynsim.train` documents.
     """
     if relative and limit is None:
         raise ValueError("relative = True: needs steps with a loss")

@@ -5,7 +5,7 @@ from collections.abc import Callable
 import equinox as eqx
 import jax
 import optax
-from jaxtyping import Array, Int, PRNGKeyArray, PyTree, Real
+from jaxtyping import Array, Int, PyTree, Real
 
 from dynsim import checks
 from dynsim.precision import Number, cast
@@ -57,7 +57,7 @@ class OptaxRule(eqx.Module):
         memory: PyTree,
         params: PyTree,
         step: Int[Array, ""],
-        key: PRNGKeyArray | None = None,
+        noise: PyTree = None,
         groups: PyTree = None,
     ) -> tuple[PyTree, PyTree]:
         """As `Rule.update`; the transformation counts steps itself.
@@ -65,7 +65,7 @@ class OptaxRule(eqx.Module):
         Raises:
             ValueError: for a transformation that needs more than the gradient and the weights.
         """
-        del step, key, groups
+        del step, noise, groups
         try:
             return self.make(**self.numbers).update(gradient, memory, params)
         except TypeError as error:

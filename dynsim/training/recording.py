@@ -29,6 +29,9 @@ RELATIVE_LOSS = "relative_loss"
 BATCH_LOSS = "batch_loss"
 """The name under which it records the loss of the next step."""
 
+ETA_TIME = "eta_time"
+"""The name under which it records the sum of the learning rates so far."""
+
 NORMS = ("gradient_norm", "update_norm")
 """Euclidean norms over all weights that a step may record."""
 

@@ -18,7 +18,8 @@ Step k changes the weights p by the gradient g of its batch in this order:
    PyTorch's AdamW.
 6. p <- p - eta(k) d.
 
-Every number may be traced: one compiled program serves a whole grid.
+Rates, decay and noise may be numbers by group of weights. Every number may be
+traced: one compiled program serves a whole grid.
 """
 
 import dataclasses
@@ -29,7 +30,7 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import optax
-from jaxtyping import Array, Int, PRNGKeyArray, PyTree, Real
+from jaxtyping import Array, Int, PyTree, Real
 
 from dynsim import checks
 from dynsim.precision import AnyArray, Number, cast
@@ -49,6 +50,8 @@ Eta = Schedule | Callable[[Array], Array] | Number
 """A learning rate: a number, a schedule, or a function of the step."""
 Etas = Eta | Mapping[str, Eta]
 """One for all weights, or one for each group of them."""
+Some = Real[Number, "*#P"] | Mapping[str, Real[Number, "*#P"]]
+"""A number for all weights, or one for each of some groups of them; the others have none."""
 
 
 class Rule(eqx.Module):
@@ -59,9 +62,10 @@ class Rule(eqx.Module):
             schedules by the names of `Problem.groups`.
         momentum: :math:`\mu` of the velocity.
         b1, b2, eps: decays of Adam's averages, the second also of RMSProp's, and :math:`\epsilon`.
-        decay: weight decay :math:`\lambda`, or None.
+        decay: weight decay :math:`\lambda`, or None; by group, those without one do not decay.
         clip: largest norm of the gradient of all weights together, or None.
-        noise: standard deviation of normal noise on every entry of the gradient, or None.
+        noise: standard deviation of normal noise on every entry of the gradient, or None; by group,
+            those without one have none.
         kind: the direction, as above.
         decoupled: whether `decay` bypasses the direction, as in AdamW.
     """
@@ -71,9 +75,9 @@ class Rule(eqx.Module):
     b1: Real[Number, "*#P"] = 0.9
     b2: Real[Number, "*#P"] = 0.999
     eps: Real[Number, "*#P"] = 1e-8
-    decay: Real[Number, "*#P"] | None = None
+    decay: Some | None = None
     clip: Real[Number, "*#P"] | None = None
-    noise: Real[Number, "*#P"] | None = None
+    noise: Some | None = None
     kind: Kind = eqx.field(static=True, default="sgd")
     decoupled: bool = eqx.field(static=True, default=False)
 
@@ -81,9 +85,11 @@ class Rule(eqx.Module):
         for field in ("momentum", "b1", "b2"):
             checks.real(field, getattr(self, field), 0, 1, open_maximum=True)
         checks.real("eps", self.eps, 0, open_minimum=True)
-        for field in ("decay", "noise", "clip"):
-            if getattr(self, field) is not None:
-                checks.real(field, getattr(self, field), 0, open_minimum=field == "clip")
+        for field in ("decay", "noise"):
+            for group, value in by_group(getattr(self, field)).items():
+                checks.real(f"{field}[{group!r}]" if group else field, value, 0)
+        if self.clip is not None:
+            checks.real("clip", self.clip, 0, open_minimum=True)
 
     @property
     def has_inertia(self) -> bool:
@@ -170,41 +176,36 @@ class Rule(eqx.Module):
         memory: PyTree,
         params: PyTree,
         step: Int[Array, ""],
-        key: PRNGKeyArray | None = None,
+        noise: PyTree = None,
         groups: PyTree = None,
     ) -> tuple[PyTree, PyTree]:
         """What step number `step` adds to the weights, and the memory after it.
 
         Args:
-            key: for the noise, if there is some.
-            groups: a name for each part of the weights, where rates have groups.
+            noise: standard normal numbers in the structure of the gradient, if there is noise.
+            groups: a name for each part of the weights, where numbers have groups.
         """
         if self.clip is not None:
             shorten = optax.clip_by_global_norm(self.clip)
             gradient, _ = shorten.update(gradient, shorten.init(params))
-        if self.noise is not None and key is not None:
-            drawn = optax.tree.random_like(key, gradient, jax.random.normal)
-            gradient = jax.tree.map(lambda g, xi: g + self.noise * xi, gradient, drawn)
+        if self.noise is not None and noise is not None:
+            gradient = _changed(lambda s, g, xi: g + s * xi, self.noise, groups, gradient, noise)
         if not self.decoupled:
-            gradient = self.decayed(gradient, params)
+            gradient = self.decayed(gradient, params, groups)
         direction, memory = self.direction().update(gradient, memory, params)
         if self.decoupled:
-            direction = self.decayed(direction, params)
+            direction = self.decayed(direction, params, groups)
         return self.descend(direction, self.rate(step), groups), memory
 
-    def decayed(self, direction: PyTree, params: PyTree) -> PyTree:
+    def decayed(self, direction: PyTree, params: PyTree, groups: PyTree = None) -> PyTree:
         """A gradient or direction with the weight decay added."""
         if self.decay is None:
             return direction
-        return jax.tree.map(lambda d, p: d + self.decay * p, direction, params)
+        return _changed(lambda decay, d, p: d + decay * p, self.decay, groups, direction, params)
 
     def descend(self, direction: PyTree, rate: PyTree[Array], groups: PyTree = None) -> PyTree:
         """Minus `direction`, each part times the `rate` of its group."""
-        if not isinstance(rate, dict):
-            return jax.tree.map(lambda d: -rate * d, direction)
-        return jax.tree.map(
-            lambda name, part: jax.tree.map(lambda d: -rate[name] * d, part), groups, direction
-        )
+        return _changed(lambda eta, d: -eta * d, rate, groups, direction)
 
     def __repr__(self) -> str:
         rates = {f"eta_{n.lower()}" if n else "eta": each for n, each in self.schedules.items()}
@@ -217,6 +218,27 @@ class Rule(eqx.Module):
             shown["decoupled"] = True
         given = (f"{name}={value}" for name, value in shown.items() if value is not None)
         return f"{self.kind}({', '.join(given)})"
+
+
+def by_group(value: Some | None) -> dict[str, Number]:
+    """A number of a rule by group; that for all weights has an empty name."""
+    if value is None:
+        return {}
+    return dict(value) if isinstance(value, Mapping) else {"": value}
+
+
+def _changed(change: Callable[..., Array], value: Some, groups: PyTree, *trees: PyTree) -> PyTree:
+    """The first of some pytrees after `change` of (number, their leaves). Where numbers are by
+    group, parts of groups without one stay as they are."""
+    if not isinstance(value, Mapping):
+        return jax.tree.map(lambda *leaves: change(value, *leaves), *trees)
+
+    def part(name: str, first: PyTree, *others: PyTree) -> PyTree:
+        if name not in value:
+            return first
+        return jax.tree.map(lambda *leaves: change(value[name], *leaves), first, *others)
+
+    return jax.tree.map(part, groups, *trees)
 
 
 def _number(eta: Schedule) -> object:

@@ -3,10 +3,11 @@ r"""The update rules by name: `dynsim.sgd`, `adam`, `adamw`, `rmsprop` and `sign
 Each takes `eta`: a number, a schedule of `dynsim.schedules`, a function of the step, or one of
 these for each group of weights by name, as in `{"Y": 1.0, "Z": 0.1}`. All of them read
 
-    decay      weight decay :math:`\lambda`, per unit of eta-time, or None
+    decay      weight decay :math:`\lambda`, per unit of eta-time, or None; or {group: decay}
     decoupled  whether decay acts on the weights instead of the gradient
     clip       largest Euclidean norm of the gradient of all weights together, or None
-    noise      standard deviation of normal noise on each entry of the gradient, or None
+    noise      standard deviation of normal noise on each entry of the gradient, or None; or
+               {group: deviation}
 
 in the order that `dynsim.training.rule` describes. All numbers may be traced. Two positional rates,
 or `eta_y` and `eta_z`, are those of the groups "Y" and "Z" of an attention layer.

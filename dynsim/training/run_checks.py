@@ -11,10 +11,10 @@ from dynsim.trajectory import Times, log_times
 
 
 def checked_times(
-    times: Times | None, steps: int, record: Recording, checkpoint: Checkpoint | None = None
+    times: Times | None, steps: int | None, record: Recording, checkpoint: Checkpoint | None = None
 ) -> Times:
     """The steps at which a run of `steps` steps records, `log_times(steps)` if None are given; of
-    one that goes on from a checkpoint, those after it.
+    one that goes on from a checkpoint, those after it. Without `steps` the last one is the end.
 
     Raises:
         ValueError: as `check_step_times`; for `steps` or `times` that do not lie after the
@@ -22,6 +22,9 @@ def checked_times(
             and `times` leave out the end, or the run is to go on.
     """
     begin = 0 if checkpoint is None else checkpoint.step
+    if steps is None:
+        traced = times is None or checks.is_traced(times)
+        steps = 0 if traced else int(np.max(np.asarray(times), initial=0))
     if checkpoint is not None and steps <= begin:
         raise ValueError(f"steps = {steps}: must be more than the {begin} of the checkpoint")
     if times is None:

@@ -6,18 +6,20 @@ how the weights move, and the maps of a run should not depend on a draw.
 
 import dataclasses
 import math
-from typing import Literal
+from typing import Annotated, Literal
 
+import annotated_types as at
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int, PRNGKeyArray
 
-from dynsim import checks
+from dynsim import decoding
+from dynsim.decoding import Size, SizeOrNone, Tokens
 from dynsim.precision import DType
 
 Positions = Literal["learned", "none"]
-MAX_LAYERS = 6
+Layers = Annotated[int, at.Ge(1), at.Le(6)]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -27,31 +29,28 @@ class TransformerSpec:
     Attributes:
         vocabulary: number of tokens M.
         length: tokens T that it reads at once.
-        layers: blocks, 1 to `MAX_LAYERS`.
+        layers: blocks, 1 to 6.
         heads: attention heads of a block; divides `width`.
         width: size d of the residual stream.
         mlp: hidden units of a block's MLP; 0 leaves the MLP out.
         positions: learned embeddings of positions, or none.
+
+    Raises:
+        ValueError: naming the field, its value and what is allowed.
     """
 
-    vocabulary: int
-    length: int = 35
-    layers: int = 1
-    heads: int = 2
-    width: int = 32
-    mlp: int = 0
+    vocabulary: Tokens
+    length: Tokens = 35
+    layers: Layers = 1
+    heads: Size = 2
+    width: Size = 32
+    mlp: SizeOrNone = 0
     positions: Positions = "learned"
 
     def __post_init__(self) -> None:
-        """Raise `ValueError` naming the field, its value and what is allowed."""
-        least = {"vocabulary": 2, "length": 2, "layers": 1, "heads": 1, "width": 1, "mlp": 0}
-        for name, minimum in least.items():
-            checks.integer(name, getattr(self, name), minimum)
-        if self.layers > MAX_LAYERS:
-            raise ValueError(f"layers = {self.layers}: must be an integer from 1 to {MAX_LAYERS}")
+        decoding.check(self)
         if self.width % self.heads:
             raise ValueError(f"heads = {self.heads}: must divide width = {self.width}")
-        checks.choice("positions", self.positions, ("learned", "none"))
 
 
 class Attention(eqx.Module):

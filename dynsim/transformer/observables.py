@@ -15,7 +15,6 @@ from jaxtyping import Array, Float
 
 from dynsim import checks
 from dynsim.precision import AnyArray
-from dynsim.training.recording import RELATIVE_LOSS, Table
 from dynsim.transformer.model import Transformer
 
 FIRST_QUERY = 1
@@ -39,9 +38,6 @@ class TextSnapshot(eqx.Module):
     maps: Float[Array, "N L H T T"]
     before: Float[Array, "N L H T T"]
     prompt_maps: Float[Array, "P L H T2 T2"]
-
-
-Observable = Callable[[TextSnapshot], Array]
 
 
 def uniform_entropy(length: int) -> float:
@@ -72,7 +68,7 @@ def _by_layer(rows: Float[Array, "N L H T"]) -> Float[Array, " L"]:
     return jnp.mean(rows[..., FIRST_QUERY:], axis=(0, 2, 3))
 
 
-OBSERVABLES: dict[str, Observable] = {
+OBSERVABLES: dict[str, Callable[[TextSnapshot], Array]] = {
     "loss": lambda s: jnp.mean(s.losses),
     "entropy": lambda s: jnp.mean(layer_entropy(s.maps)),
     "layer_entropy": lambda s: layer_entropy(s.maps),
@@ -84,7 +80,3 @@ OBSERVABLES: dict[str, Observable] = {
 }
 """All observables by name: nat per held-out token; entropy, largest weight and change since the
 record before of attention on held-out text; and the maps on the prompts."""
-TRAINED = Table(OBSERVABLES, ("transformer",), provided=("batch_loss", RELATIVE_LOSS))
-"""What training records."""
-DEFAULT_RECORD = ("loss", "entropy", "layer_entropy", "change")
-"""What is recorded unless asked otherwise."""

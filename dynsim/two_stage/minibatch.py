@@ -12,11 +12,11 @@ from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float, Int
+from jaxtyping import Array, Float, Int, Real
 
+from dynsim.precision import Number
 from dynsim.two_stage import model as relu_prompt
-from dynsim.two_stage.model import PQ, Outputs
-from dynsim.two_stage.task import PromptBatch, Prompts
+from dynsim.two_stage.model import PQ, Outputs, PromptBatch
 
 CACHED = 2**17
 """Bytes of prompts that a CPU takes at once, which the caches of a core hold with room to spare."""
@@ -68,17 +68,25 @@ def laid(prompts: PromptBatch) -> PromptBatch | Laid:
     )
 
 
-def gradient(params: PQ, task: Prompts, pool: PromptBatch | Laid, chosen: Int[Array, " B"]) -> PQ:
-    """Gradient of `data_loss` on the prompts `chosen` from the `pool`, by their indices."""
+def loss_and_gradient(
+    params: PQ,
+    coupling: Real[Number, ""],
+    length: int,
+    pool: PromptBatch | Laid,
+    chosen: Int[Array, " B"],
+) -> tuple[Float[Array, ""], PQ]:
+    """`data_loss` and its gradient on the prompts `chosen` from the `pool`, by their indices."""
     if isinstance(pool, Laid):
-        return _in_parts(params, task, pool, chosen)
+        return _in_parts(params, coupling, length, pool, chosen)
     # Rows of all tokens are gathered faster than tokens.
     rows = (leaf.reshape(len(leaf), -1)[chosen] for leaf in pool)
     leaves = (row.reshape(-1, *leaf.shape[1:]) for row, leaf in zip(rows, pool, strict=True))
-    return jax.grad(relu_prompt.data_loss)(params, task, PromptBatch(*leaves))
+    return jax.value_and_grad(relu_prompt.data_loss)(params, coupling, PromptBatch(*leaves))
 
 
-def _in_parts(params: PQ, task: Prompts, pool: Laid, chosen: Int[Array, " B"]) -> PQ:
+def _in_parts(
+    params: PQ, coupling: Real[Number, ""], length: int, pool: Laid, chosen: Int[Array, " B"]
+) -> tuple[Float[Array, ""], PQ]:
     """With h = (1/L) sum_i y_i 1[x_i^T U q > 0] x_i of a prompt with query q, its output is
     h^T U q and the gradient of that h q^T: the prompts themselves are read for h alone."""
     queries, asked = pool.queries[chosen], pool.asked[chosen]
@@ -97,14 +105,14 @@ def _in_parts(params: PQ, task: Prompts, pool: Laid, chosen: Int[Array, " B"]) -
     begin = parts[0][0], jnp.zeros((size, 2, *pool.labels.shape[1:]), towards.dtype)
     turns = jax.tree.map(lambda leaf: jnp.concatenate([leaf, leaf[-1:]]), parts)
     sums = jax.lax.scan(turn, begin, turns)[1][1:]
-    h = sums.reshape(towards.shape) / task.length
+    h = sums.reshape(towards.shape) / length
     P, Q = jnp.sum(h * towards, -1).T
     found = Outputs(P, Q if params.beta is None else Q + params.beta)
-    slopes = jnp.stack(jax.grad(relu_prompt.outputs_loss)(found, task, asked))
+    loss, slopes = jax.value_and_grad(relu_prompt.outputs_loss)(found, coupling, asked)
     # An output that overflows ends a run, although its slope may be a number.
-    slopes = jnp.where(jnp.isfinite(jnp.stack(found)), slopes, jnp.nan)
+    slopes = jnp.where(jnp.isfinite(jnp.stack(found)), jnp.stack(slopes), jnp.nan)
     W, V = jnp.einsum("cn,ncd,nce->cde", slopes, h, queries)
-    return PQ(W, V, None if params.beta is None else jnp.sum(slopes[1]))
+    return loss, PQ(W, V, None if params.beta is None else jnp.sum(slopes[1]))
 
 
 def _gates(
@@ -143,7 +151,8 @@ def _picked(
     """(n, *sizes) what begins at `start` in the `chosen` prompts, without a copy of them."""
 
     def row(index: Int[Array, ""]) -> Array:
-        return jax.lax.dynamic_slice(context, (index, *start), (1, *sizes))[0]
+        begin = (jnp.asarray(place, index.dtype) for place in start)
+        return jax.lax.dynamic_slice(context, (index, *begin), (1, *sizes))[0]
 
     return jax.vmap(row)(chosen)
 

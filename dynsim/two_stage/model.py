@@ -15,10 +15,17 @@ from typing import NamedTuple
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float
+from jaxtyping import Array, Float, Real
 
-from dynsim.precision import AnyArray
-from dynsim.two_stage.task import PromptBatch, Prompts
+from dynsim.precision import AnyArray, Number
+
+
+class PromptBatch(NamedTuple):
+    """N prompts: (N, L, d) tokens of either component and (N, L) labels in {-1, +1}."""
+
+    P: Float[Array, "N L d"]
+    Q: Float[Array, "N L d"]
+    labels: Float[Array, "N L"]
 
 
 class PQ(eqx.Module):
@@ -32,6 +39,24 @@ class PQ(eqx.Module):
     W: Float[AnyArray, "*B d d"]
     V: Float[AnyArray, "*B d d"]
     beta: Float[AnyArray, "*B"] | None = None
+
+
+class Split(eqx.Module):
+    """Weights as the sum of what the gradients made and of what the noise made.
+
+    Attributes:
+        signal: Ubar, which starts at zero and is moved by the gradients (at the full weights).
+        noise: Util, which starts as the random weights and is moved by the gradient noise.
+    """
+
+    signal: PQ
+    noise: PQ
+
+    @property
+    def total(self) -> PQ:
+        """U = Ubar + Util."""
+        bias = self.signal.beta
+        return PQ(self.signal.W + self.noise.W, self.signal.V + self.noise.V, bias)
 
 
 class Outputs(NamedTuple):
@@ -74,14 +99,16 @@ def logistic(margin: Float[Array, "*N"]) -> Float[Array, "*N"]:
     return jax.nn.softplus(-margin)
 
 
-def data_loss(params: PQ, task: Prompts, batch: PromptBatch) -> Float[Array, ""]:
-    """Mean of :math:`(1 - c)(K_1 + K_2) + c J` over the batch, without weight decay; c is
-    `task.coupling`."""
-    return outputs_loss(outputs(params, batch), task, batch.labels[:, -1])
+def data_loss(params: PQ, coupling: Real[Number, ""], batch: PromptBatch) -> Float[Array, ""]:
+    """Mean of :math:`(1 - c)(K_1 + K_2) + c J` over the batch, without weight decay; c is the
+    `coupling`."""
+    return outputs_loss(outputs(params, batch), coupling, batch.labels[:, -1])
 
 
-def outputs_loss(found: Outputs, task: Prompts, y: Float[Array, " N"]) -> Float[Array, ""]:
+def outputs_loss(
+    found: Outputs, coupling: Real[Number, ""], y: Float[Array, " N"]
+) -> Float[Array, ""]:
     """`data_loss` of outputs for queries with the labels `y`."""
     apart = logistic(y * found.P) + logistic(y * found.Q)
     together = logistic(y * (found.P + found.Q))
-    return jnp.mean((1 - task.coupling) * apart + task.coupling * together)
+    return jnp.mean((1 - coupling) * apart + coupling * together)

@@ -5,7 +5,6 @@ arXiv:2502.20681: K1 and K2 are the logistic losses (in nat) of component P thro
 of component Q through V alone, J is that of their sum.
 """
 
-import dataclasses
 from collections.abc import Callable
 
 import equinox as eqx
@@ -16,26 +15,7 @@ from jaxtyping import Array, Bool, Float, Real
 from dynsim.precision import AnyArray
 from dynsim.training.recording import Table
 from dynsim.two_stage import model as relu_prompt
-from dynsim.two_stage.model import PQ, Outputs, logistic
-from dynsim.two_stage.task import PromptBatch
-
-
-class Split(eqx.Module):
-    """Weights as the sum of what the gradients made and of what the noise made.
-
-    Attributes:
-        signal: Ubar, which starts at zero and is moved by the gradients (at the full weights).
-        noise: Util, which starts as the random weights and is moved by the gradient noise.
-    """
-
-    signal: PQ
-    noise: PQ
-
-    @property
-    def total(self) -> PQ:
-        """U = Ubar + Util."""
-        bias = self.signal.beta
-        return PQ(self.signal.W + self.noise.W, self.signal.V + self.noise.V, bias)
+from dynsim.two_stage.model import PQ, Outputs, PromptBatch, Split, logistic
 
 
 class PromptSnapshot(eqx.Module):
@@ -160,8 +140,6 @@ norms. Traces and singular values are those of the signal, because the noise alo
 a standard deviation of tau sqrt(d). The sign of V_trace is random. `state` is `reduced_state`."""
 TABLE = Table(OBSERVABLES, ("two_stage",))
 """What can be measured on weights at one moment."""
-TRAINED = dataclasses.replace(TABLE, provided=("eta_time",))
-"""What training records: the same, and the sum of the learning rates so far."""
 DEFAULT_RECORD = ("K1", "K2", "auc_Q", "W_norm", "V_norm", "W_trace", "V_trace")
 """What is recorded unless asked otherwise."""
 

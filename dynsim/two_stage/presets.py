@@ -3,17 +3,21 @@
 We chose all numbers ourselves; we do not know those of the paper (arXiv:2502.20681).
 """
 
-from typing import Literal, NamedTuple, TypedDict
+from typing import Any, Literal, NamedTuple, TypedDict
+
+from jaxtyping import Real
 
 from dynsim import checks
-from dynsim.two_stage.noisy_sgd import Control, NoisySGD, controlled, noisy_sgd
-from dynsim.two_stage.task import Prompts, prompts
+from dynsim.precision import Number
+from dynsim.training.rule import Rule
+from dynsim.two_stage.annealing import Annealing, Control, noisy_sgd
+from dynsim.two_stage.task import Prompts
 
 Preset = Literal["default", "fast", "joint"]
 
 
 class Numbers(TypedDict):
-    """The numbers of a preset, as `prompts`, `noisy_sgd` and `simulate_prompts` call them."""
+    """The numbers of a preset, as `Prompts`, `noisy_sgd` and `dynsim.train` call them."""
 
     d: int
     length: int
@@ -68,35 +72,32 @@ PRESETS: dict[str, Numbers] = {
 
 
 class TwoStage(NamedTuple):
-    """What `simulate_prompts` needs besides a key."""
+    """What `dynsim.train` needs besides a key and times."""
 
     task: Prompts
-    optimizer: NoisySGD
+    optimizer: Rule
     batch: int
-    pool: int
 
 
-def two_stage(preset: Preset = "default", control: Control = "none") -> TwoStage:
-    """The two-stage experiment of a preset, or one of its controls (see `noisy_sgd.controlled`).
+def two_stage(preset: Preset = "default", control: Control = "none", **settings: Any) -> TwoStage:
+    """The two-stage experiment of a preset, or one of its controls (see `noisy_sgd`).
+
+    Args:
+        **settings: of `Prompts`.
 
     Raises:
-        ValueError: for an unknown preset or control.
+        ValueError: for an unknown preset or control, and for settings that cannot be.
     """
-    numbers = PRESETS[checks.choice("preset", preset, tuple(PRESETS))]
-    task = prompts(
-        numbers["d"],
-        numbers["length"],
-        gamma0=numbers["gamma0"],
-        s1=numbers["s1"],
-        s2=numbers["s2"],
-        r=numbers["r"],
-        coupling=numbers["coupling"],
-    )
-    optimizer = noisy_sgd(
-        numbers["eta_1"],
-        numbers["eta_2"],
-        numbers["decay"],
-        numbers["tau"],
-        stage_2=numbers["stage_2"],
-    )
-    return TwoStage(task, controlled(optimizer, control), numbers["batch"], numbers["pool"])
+    checks.choice("preset", preset, tuple(PRESETS))
+    numbers: dict[str, Any] = dict(PRESETS[preset])
+    rates = [numbers.pop(name) for name in ("eta_1", "eta_2", "decay", "tau")]
+    rule = noisy_sgd(*rates, stage_2=numbers.pop("stage_2"), control=control)
+    batch, start = numbers.pop("batch"), starting_noise(rule, rates[-1], control)
+    return TwoStage(Prompts(**{**numbers, "tau_0": start, **settings}), rule, batch)
+
+
+def starting_noise(rule: Rule, tau: Real[Number, "*#P"], control: Control) -> Real[Number, "*#P"]:
+    """Standard deviation of the starting weights: the stationary one of the large learning rate,
+    `tau`, or of the small one for the control "smallinit"."""
+    stages = Annealing.of(rule)
+    return stages.stationary(stages.eta_1) if control == "smallinit" else tau

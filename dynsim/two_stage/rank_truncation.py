@@ -16,9 +16,7 @@ from dynsim import checks
 from dynsim.precision import precision
 from dynsim.training.recording import Record, Recording
 from dynsim.two_stage import observables as prompt_observables
-from dynsim.two_stage.model import PQ
-from dynsim.two_stage.observables import Split
-from dynsim.two_stage.task import PromptBatch
+from dynsim.two_stage.model import PQ, PromptBatch, Split
 
 DEFAULT_RECORD = ("K1", "K2", "accuracy_P", "auc_Q", "best_accuracy_Q")
 

@@ -9,31 +9,70 @@ We reconstructed this task from fragments of the paper; it is not the authors' t
 `docs/systems/two_stage.md` lists which part of it is known.
 """
 
-from typing import Literal, NamedTuple
+from collections.abc import Callable
+from typing import Any, ClassVar, Literal, NamedTuple
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float, PRNGKeyArray, Real
+from jaxtyping import Array, Float, PRNGKeyArray, PyTree, Real
 
 from dynsim import checks
-from dynsim.precision import DType, Number, cast
+from dynsim.decoding import Count, NotNegative, Positive, Share, Size
+from dynsim.precision import DType, Number, on_cpu
+from dynsim.problem.base import Problem
+from dynsim.two_stage import minibatch
+from dynsim.two_stage.minibatch import Laid
+from dynsim.two_stage.model import PQ, PromptBatch, Split, data_loss
+from dynsim.two_stage.observables import (
+    DEFAULT_RECORD,
+    OBSERVABLES,
+    Observable,
+    PromptSnapshot,
+    measure,
+)
 
 Core = Literal["fresh", "fixed"]
 
 
-class PromptBatch(NamedTuple):
-    """N prompts: (N, L, d) tokens of either component and (N, L) labels in {-1, +1}."""
+class PromptDraws(NamedTuple):
+    """What N prompts are made of before the numbers of a task are put in.
 
-    P: Float[Array, "N L d"]
-    Q: Float[Array, "N L d"]
+    Attributes:
+        labels: (N, L) labels in {-1, +1}.
+        sides: (N, L) in {-1, +1}: to which side zeta shifts a token of the negative class.
+        P: (N, L, d) standard Gaussian numbers of component P.
+        Q: the same of component Q; None where its core is fixed.
+    """
+
     labels: Float[Array, "N L"]
+    sides: Float[Array, "N L"]
+    P: Float[Array, "N L d"]
+    Q: Float[Array, "N L d"] | None
 
 
-class Prompts(eqx.Module):
-    r"""The law of the prompts, and how the losses of the components are weighed.
+class Shared(NamedTuple):
+    """What a run draws before it begins: what its pool and its fresh prompts are made of, and the
+    key of its steps."""
 
-    Build it with `prompts`. With independent :math:`g \sim \mathcal N(0, I_d)` for every token and
+    pool: PromptDraws
+    test: PromptDraws
+    steps: PRNGKeyArray
+
+
+class Held(NamedTuple):
+    """The prompts of a run: the pool, as a step reads it, and fresh ones to measure on; and the key
+    of its steps."""
+
+    pool: PromptBatch | Laid
+    test: PromptBatch
+    steps: PRNGKeyArray
+
+
+class Prompts(Problem):
+    r"""Normalised-ReLU attention on prompts of two components.
+
+    With independent :math:`g \sim \mathcal N(0, I_d)` for every token and
     block, tokens of P and of Q are
 
     .. math::
@@ -45,30 +84,57 @@ class Prompts(eqx.Module):
 
     with q = 0 if y = +1, and q = +1 or -1 otherwise.
 
+    Train it by a rule of `dynsim.noisy_sgd`: gradients move the group "signal" of the weights,
+    noise the group "noise".
+
     Attributes:
+        d: size of a block.
+        length: tokens L of a prompt, the query included.
         gamma0: margin :math:`\gamma_0` of P along w_star.
         s1, s2: standard deviation of the Gaussian part of P and of Q.
         r: length :math:`\lVert \zeta \rVert` of the shift that tells the negative class of Q.
         coupling: c in [0, 1] of the training loss :math:`(1 - c)(K_1 + K_2) + c J`: 0 trains the
             components on losses of their own, 1 on the literal loss of their sum.
-        d: size of a block.
-        length: tokens L of a prompt, the query included.
         core: "fresh" draws z for every token. "fixed" has the one vector
             :math:`z = s_2 \sqrt{d-1}\, e_1`, as long as a fresh one in the root mean square.
+        tau_0: standard deviation of the starting weights.
+        pool: number N of training prompts, drawn once; batches are drawn from it with replacement.
+        num_test: number of fresh prompts on which losses and accuracies are measured.
+        bias: whether a scalar is trained that is added to N_V, the group "bias" of the weights.
+        held: the prompts of a run, while it runs.
+
+    Raises:
+        ValueError: unless d >= 2, length >= 2, num_test >= 2, r > 0, gamma0, s1, s2, tau_0 >= 0 and
+            0 <= coupling <= 1; or for an unknown core.
+
+    Example:
+        >>> task, rule = dynsim.prompts(), dynsim.noisy_sgd()
+        >>> times = Annealing.of(rule).times()
+        >>> key = jax.random.key(0)
+        >>> run = dynsim.train(task, rule, key, steps=None, times=times, batch=128)
     """
 
-    gamma0: Real[Number, "*#P"]
-    s1: Real[Number, "*#P"]
-    s2: Real[Number, "*#P"]
-    r: Real[Number, "*#P"]
-    coupling: Real[Number, "*#P"]
-    d: int = eqx.field(static=True)
-    length: int = eqx.field(static=True)
-    core: Core = eqx.field(static=True, default="fresh")
+    NAME: ClassVar = "two_stage"
+    RECORD: ClassVar = DEFAULT_RECORD
 
-    def astype(self, dtype: str) -> "Prompts":
-        """The same task with its numbers as JAX arrays of `dtype`."""
-        return jax.tree.map(lambda number: cast(number, dtype), self)
+    # Static, so that a task can be the argument of a compiled function.
+    d: Size = eqx.field(static=True, default=32)
+    length: Size = eqx.field(static=True, default=129)
+    gamma0: NotNegative = 1.0
+    s1: NotNegative = 1.0
+    s2: NotNegative = 1.0
+    r: Positive = 1.4
+    coupling: Share = 0.0
+    core: Core = eqx.field(static=True, default="fresh")
+    tau_0: NotNegative = 0.25
+    pool: Count = eqx.field(static=True, default=4096)
+    num_test: Count = eqx.field(static=True, default=2048)
+    bias: bool = eqx.field(static=True, default=False)
+    held: Any = None
+
+    def __check_init__(self) -> None:
+        for name in ("d", "length", "num_test"):
+            checks.integer(name, getattr(self, name), 2)
 
     @property
     def kappa(self) -> float:
@@ -90,81 +156,114 @@ class Prompts(eqx.Module):
         """
         return self.gamma0**2 + 2 * self.gamma0 * self.s1 * (2 / jnp.pi) ** 0.5 + self.s1**2
 
+    def init(self, key: PRNGKeyArray) -> Split:
+        """No signal, and noise of standard deviation tau_0 in every entry."""
+        noise = PQ(*jax.random.normal(key, (2, self.d, self.d)) * self.tau_0)
+        none = jnp.zeros_like(noise.W)
+        return Split(PQ(none, none, jnp.zeros(()) if self.bias else None), noise)
 
-def prompts(
-    d: int = 32,
-    length: int = 129,
-    *,
-    gamma0: Real[Number, "*#P"] = 1.0,
-    s1: Real[Number, "*#P"] = 1.0,
-    s2: Real[Number, "*#P"] = 1.0,
-    r: Real[Number, "*#P"] = 1.4,
-    coupling: Real[Number, "*#P"] = 0.0,
-    core: Core = "fresh",
-) -> Prompts:
-    """The task, checked; see `Prompts` for the meaning of its parameters.
+    def groups(self, params: Split) -> PyTree:
+        """The groups "signal", "noise" and, where it is trained, "bias"."""
+        signal = jax.tree.map(lambda _: "signal", params.signal)
+        if self.bias:
+            signal = eqx.tree_at(lambda weights: weights.beta, signal, "bias")
+        noise = jax.tree.map(lambda _: "noise", params.noise)
+        return eqx.tree_at(lambda weights: (weights.signal, weights.noise), params, (signal, noise))
 
-    Raises:
-        ValueError: unless d >= 2, length >= 2, r > 0, gamma0, s1, s2 >= 0 and
-            0 <= coupling <= 1; or for an unknown core.
-    """
-    d, length = checks.integer("d", d, 2), checks.integer("length", length, 2)
-    for name, value in (("gamma0", gamma0), ("s1", s1), ("s2", s2)):
-        checks.real(name, value, 0)
-    checks.real("r", r, 0, open_minimum=True)
-    checks.real("coupling", coupling, 0, 1)
-    checks.choice("core", core, ("fresh", "fixed"))
-    return Prompts(gamma0, s1, s2, r, coupling, d, length, core)
+    def draw(self, key: PRNGKeyArray, batch: int) -> PromptBatch:
+        """Fresh prompts."""
+        return self.made(self.drawn(key, batch))
+
+    def loss(self, params: Split, data: PromptBatch) -> Float[Array, ""]:
+        """`data_loss` of the sum of signal and noise, as a function of the signal alone."""
+        fixed = Split(params.signal, jax.lax.stop_gradient(params.noise))
+        return data_loss(fixed.total, self.coupling, data)
+
+    def observables(self) -> dict[str, Observable]:
+        """Those of `dynsim.two_stage.observables`."""
+        return OBSERVABLES
+
+    def draw_shared(self, key: PRNGKeyArray) -> Shared:
+        """What the pool and the fresh prompts are made of."""
+        _, pool, test, steps = jax.random.split(key, 4)
+        return Shared(self.drawn(pool, self.pool), self.drawn(test, self.num_test), steps)
+
+    def holding(self, shared: Shared) -> "Prompts":
+        """The problem with the prompts that its numbers make of what is shared."""
+        pool = self.made(shared.pool)
+        held = Held(minibatch.laid(pool) if on_cpu() else pool, self.made(shared.test), shared[2])
+        return eqx.tree_at(lambda task: task.held, self, held, is_leaf=lambda x: x is None)
+
+    def batches(self, key: PRNGKeyArray, steps: int | None, batch: int) -> Callable[[Array], Array]:
+        """Places of the prompts of each step in the pool, as a function of the step."""
+        del key, steps
+        held = self.held
+
+        def chosen(k: Array) -> Array:
+            batch_key, _ = jax.random.split(jax.random.fold_in(held.steps, k))
+            return jax.random.randint(batch_key, (batch,), 0, self.pool)
+
+        return chosen
+
+    def loss_and_gradient(
+        self, params: Split, data: PromptBatch | Array
+    ) -> tuple[Float[Array, ""], Split]:
+        """Those of given prompts, or of a batch of the pool, whose prompts are read in place."""
+        if isinstance(data, PromptBatch):
+            return super().loss_and_gradient(params, data)
+        loss, slope = minibatch.loss_and_gradient(
+            params.total, self.coupling, self.length, self.held.pool, data
+        )
+        return loss, Split(slope, jax.tree.map(jnp.zeros_like, params.noise))
+
+    def normal(self, key: PRNGKeyArray, k: Array, like: Split) -> Split:
+        """Noise of the group "noise", which is the only one that has some."""
+        del key
+        _, noise_key = jax.random.split(jax.random.fold_in(self.held.steps, k))
+        xi = jax.random.normal(noise_key, (2, self.d, self.d), like.noise.W.dtype)
+        return Split(like.signal, PQ(*xi))
+
+    def snapshot(self, params: Split) -> tuple[PromptSnapshot]:
+        """Outputs on the fresh prompts of the run."""
+        task = self if self.held is not None else self.holding(self.draw_shared(jax.random.key(0)))
+        return (measure(params, task.held.test),)
+
+    def absurd_loss(self) -> Real[Number, ""]:
+        """None is: large weights have a large loss. Those that are not finite end a run."""
+        return jnp.inf
+
+    def drawn(self, key: PRNGKeyArray, num: int, dtype: DType = "float32") -> PromptDraws:
+        """What `num` prompts are made of. It depends on the sizes and the core alone."""
+        label_key, sign_key, p_key, q_key = jax.random.split(key, 4)
+        shape = (num, self.length)
+        return PromptDraws(
+            jax.random.rademacher(label_key, shape, dtype),
+            jax.random.rademacher(sign_key, shape, dtype),
+            jax.random.normal(p_key, (*shape, self.d), dtype),
+            jax.random.normal(q_key, (*shape, self.d), dtype) if self.core == "fresh" else None,
+        )
+
+    def made(self, draws: PromptDraws) -> PromptBatch:
+        """The prompts that the numbers of the task make of `draws`."""
+        labels, sides, g, z = draws
+        # Along w_star the Gaussian part has the sign of the label: |g_0| in place of rejection.
+        margin = labels * (self.gamma0 + self.s1 * jnp.abs(g[..., 0]))
+        P = (g * self.s1).at[..., 0].set(margin)
+        if z is None:
+            core = jnp.zeros_like(g).at[..., 1].set(self.s2 * (self.d - 1) ** 0.5)
+        else:
+            core = z * self.s2
+        side = jnp.where(labels > 0, 0, sides)
+        return PromptBatch(P.astype(g.dtype), core.at[..., 0].set(side * self.r), labels)
 
 
-class PromptDraws(NamedTuple):
-    """What N prompts are made of before the numbers of a task are put in.
-
-    Attributes:
-        labels: (N, L) labels in {-1, +1}.
-        sides: (N, L) in {-1, +1}: to which side zeta shifts a token of the negative class.
-        P: (N, L, d) standard Gaussian numbers of component P.
-        Q: the same of component Q; None where its core is fixed.
-    """
-
-    labels: Float[Array, "N L"]
-    sides: Float[Array, "N L"]
-    P: Float[Array, "N L d"]
-    Q: Float[Array, "N L d"] | None
-
-
-def draw_prompts(
-    task: Prompts, key: PRNGKeyArray, num: int, dtype: DType = "float32"
-) -> PromptDraws:
-    """Draw what `num` prompts are made of. It depends on the sizes and the core of the task, and
-    not on its numbers: tasks that differ in those alone share it."""
-    label_key, sign_key, p_key, q_key = jax.random.split(key, 4)
-    shape = (num, task.length)
-    fresh = task.core == "fresh"
-    return PromptDraws(
-        jax.random.rademacher(label_key, shape, dtype),
-        jax.random.rademacher(sign_key, shape, dtype),
-        jax.random.normal(p_key, (*shape, task.d), dtype),
-        jax.random.normal(q_key, (*shape, task.d), dtype) if fresh else None,
-    )
-
-
-def make_prompts(task: Prompts, draws: PromptDraws) -> PromptBatch:
-    """The prompts that the numbers of `task` make of `draws`."""
-    labels, sides, g, z = draws
-    # Along w_star the Gaussian part has the sign of the label: |g_0| in place of rejection.
-    margin = labels * (task.gamma0 + task.s1 * jnp.abs(g[..., 0]))
-    P = (g * task.s1).at[..., 0].set(margin)
-    if z is None:
-        core = jnp.zeros_like(g).at[..., 1].set(task.s2 * (task.d - 1) ** 0.5)
-    else:
-        core = z * task.s2
-    side = jnp.where(labels > 0, 0, sides)
-    return PromptBatch(P.astype(g.dtype), core.at[..., 0].set(side * task.r), labels)
+def prompts(d: int = 32, length: int = 129, **settings: Any) -> Prompts:
+    """The problem with these settings; see `Prompts`."""
+    return Prompts(d, length, **settings)
 
 
 def sample_prompts(
     task: Prompts, key: PRNGKeyArray, num: int, dtype: DType = "float32"
 ) -> PromptBatch:
     """Draw `num` prompts. A call inside `jit`, `vmap` or `grad` is fine."""
-    return make_prompts(task, draw_prompts(task, key, num, dtype))
+    return task.made(task.drawn(key, num, dtype))

@@ -1,15 +1,16 @@
-"""Sampled batches, their counts kept on the support of their classes: one, and those of a run."""
+"""Sampled batches, their counts kept on the support of their classes."""
 
 import functools
-from typing import NamedTuple
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float, Int, UInt
+from jax.typing import DTypeLike
+from jaxtyping import Array, Float, Int, Real
 
 from dynsim.classes.task import SequenceClasses
-from dynsim.yz.model import Examples
+from dynsim.precision import AnyArray
+from dynsim.yz.model import Examples, weights
 
 
 class SupportExamples(eqx.Module):
@@ -17,35 +18,21 @@ class SupportExamples(eqx.Module):
 
     Attributes:
         classes: (E,) class of each example.
-        counts: (S, E) how often each token of `task.support[classes]` occurs.
-        weight: (E,) weight of each example in the loss; sums to 1.
+        counts: (S, E) how often each token of `task.support[classes]` occurs; integers too.
+        weight: (E,) weight of each example in the loss; sums to 1. None for equal weights.
     """
 
-    classes: Int[Array, " E"]
-    counts: Float[Array, "S E"]
-    weight: Float[Array, " E"]
+    classes: Int[AnyArray, " E"]
+    counts: Real[AnyArray, "S E"]
+    weight: Float[AnyArray, " E"] | None = None
+
+    def astype(self, dtype: DTypeLike) -> "SupportExamples":
+        """The examples with counts and weights in `dtype`."""
+        return SupportExamples(self.classes, self.counts.astype(dtype), weights(self, dtype))
 
     def dense(self, task: SequenceClasses) -> Examples:
         """The same examples with counts over the whole vocabulary."""
         return Examples(self.classes, on_vocabulary(task, self, self.counts).T, self.weight)
-
-
-class Batches(NamedTuple):
-    """The batches of a run, as few bytes.
-
-    Attributes:
-        classes: (N, E) class of each example.
-        counts: (N, S, E) counts on the support of the classes, in the smallest unsigned integers.
-    """
-
-    classes: Int[Array, "*B N E"]
-    counts: UInt[Array, "*B N S E"]
-
-    def at(self, k: Int[Array, ""], dtype: str) -> SupportExamples:
-        """Batch k."""
-        classes = self.classes[k]
-        weight = jnp.full(classes.shape, 1 / classes.size, dtype)
-        return SupportExamples(classes, self.counts[k].astype(dtype), weight)
 
 
 @functools.partial(jax.jit, inline=True)

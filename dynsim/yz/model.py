@@ -17,13 +17,14 @@ model. With P(l|n) in place of the counts it is the limit :math:`T \to \infty` o
 """
 
 import functools
-from typing import Literal
+from typing import Any, Literal
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float, Int, PRNGKeyArray
+from jax.typing import DTypeLike
+from jaxtyping import Array, Float, Int, PRNGKeyArray, Real
 
 from dynsim.classes.task import SequenceClasses
 from dynsim.precision import AnyArray
@@ -55,12 +56,23 @@ class Examples(eqx.Module):
     Attributes:
         classes: (E,) class of each example.
         counts: (E, M) how often each contextual token occurs, or its probability (T infinite).
-        weight: (E,) weight of each example in the loss; sums to 1.
+        weight: (E,) weight of each example in the loss; sums to 1. None for equal weights.
     """
 
     classes: Int[AnyArray, "*B E"]
-    counts: Float[AnyArray, "*B E M"]
-    weight: Float[AnyArray, "*B E"]
+    counts: Real[AnyArray, "*B E M"]
+    weight: Float[AnyArray, "*B E"] | None = None
+
+    def astype(self, dtype: DTypeLike) -> "Examples":
+        """The examples with counts and weights in `dtype`."""
+        return Examples(self.classes, self.counts.astype(dtype), weights(self, dtype))
+
+
+def weights(examples: Any, dtype: DTypeLike) -> Float[Array, " E"]:
+    """(E,) weights of examples in `dtype`, where none are given equal ones."""
+    if examples.weight is None:
+        return jnp.full(examples.classes.shape, 1 / examples.classes.size, dtype)
+    return jnp.asarray(examples.weight, dtype)
 
 
 def init_zero(task: SequenceClasses, dtype: str = "float32", residual: bool = False) -> YZ:
@@ -171,8 +183,9 @@ def cross_entropy(
 
 def loss(params: YZ, task: SequenceClasses, examples: Examples) -> Float[Array, ""]:
     """Mean cross entropy in nat, weighted by `examples.weight`."""
-    label = task.next_token[examples.classes]
-    return jnp.sum(examples.weight * cross_entropy(forward(params, task, examples), label)[0])
+    logits = forward(params, task, examples)
+    losses, _ = cross_entropy(logits, task.next_token[examples.classes])
+    return jnp.sum(weights(examples, losses.dtype) * losses)
 
 
 def loss_and_grad(
@@ -199,14 +212,15 @@ def loss_and_grad(
     f = direction(params.Z[row], examples.counts)
     h, to_f = jax.vjp(lambda f: output(params, task, f, examples.classes), f)
     losses, residual = cross_entropy(h @ params.Y, task.next_token[examples.classes])
-    residual = examples.weight[:, None] * residual
+    weight = weights(examples, f.dtype)
+    residual = weight[:, None] * residual
     (g,) = to_f(residual @ params.Y.T)
     dz = f * (g - f * jnp.sum(f * g, axis=-1, keepdims=True))
     if scatter:
         dZ = jax.ops.segment_sum(dz, row, num_segments=task.num_queries)
     else:
         dZ = jax.nn.one_hot(row, task.num_queries, dtype=dz.dtype).T @ dz
-    return jnp.sum(examples.weight * losses), YZ(-(h.T @ residual), -dZ, params.residual)
+    return jnp.sum(weight * losses), YZ(-(h.T @ residual), -dZ, params.residual)
 
 
 def forward_tokens(

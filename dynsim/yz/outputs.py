@@ -77,9 +77,10 @@ def loss_and_grad(
     label = outputs.label[examples.classes]
     logits = jnp.tensordot(params.Y, f, (0, 0))
     losses, residual = yz.cross_entropy(logits, label, 0, outputs.count)
-    residual = examples.weight[None] * residual
+    weight = yz.weights(examples, f.dtype)
+    residual = weight[None] * residual
     g = params.Y @ outputs.total(residual, 0)
     dz = f * (g - f * jnp.sum(f * g, axis=0, keepdims=True))
     dY = jnp.tensordot(f, residual, (1, 1))
     dZ = jnp.tensordot(jax.nn.one_hot(row, task.num_queries, dtype=dz.dtype), dz, (0, 1))
-    return jnp.sum(examples.weight * losses), yz.YZ(-dY, -dZ)
+    return jnp.sum(weight * losses), yz.YZ(-dY, -dZ)

@@ -6,18 +6,37 @@ trained on either. Counts avoid materialising (B, T) tokens.
 """
 
 import functools
+import math
 from collections.abc import Callable
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float, Int, PRNGKeyArray
+from jaxtyping import Array, Float, Int, PRNGKeyArray, PyTree
 
+from dynsim import checks
 from dynsim.classes.task import SequenceClasses
-from dynsim.precision import AnyArray
+from dynsim.decoding import Length
+from dynsim.precision import AnyArray, on_cpu
+from dynsim.problem.base import Problem
 from dynsim.training import keys
-from dynsim.yz.batches import Batches, SupportExamples
+from dynsim.training.rule import of_layer
+from dynsim.yz.batches import SupportExamples
 from dynsim.yz.model import Examples
+
+MOST_TOKENS = 2**30
+"""Of a batch: each takes a uniform number of 4 bytes, and a comparison."""
+
+
+def check_tokens(batch: int, length: int | float) -> None:
+    """Raise `ValueError` for batches of more tokens than fit."""
+    tokens = batch * length
+    if MOST_TOKENS < tokens < math.inf:
+        raise ValueError(
+            f"batch = {batch}, length = {length}: a step would draw {tokens} tokens, at most "
+            f"{MOST_TOKENS} are possible; batch = inf and length = inf are their limits"
+        )
 
 
 @functools.partial(jax.jit, inline=True, static_argnames="batch")
@@ -73,21 +92,6 @@ def support_sampler(
     return draw
 
 
-@functools.partial(jax.jit, static_argnames=("steps", "batch", "length"))
-def draw_batches(
-    task: SequenceClasses, key: PRNGKeyArray, *, steps: int, batch: int, length: int
-) -> Batches:
-    """The `steps` + 1 batches that a run with this key sees, the last one for its last loss."""
-    draw = support_sampler(task, batch, length, "float32")
-    of_step = keys.of_steps(keys.split(key)[1], steps)
-
-    def one(k: Int[Array, ""]) -> Batches:
-        examples = draw(of_step(k))
-        return Batches(examples.classes, examples.counts.astype(np.min_scalar_type(length - 1)))
-
-    return jax.lax.map(one, jnp.arange(steps + 1, dtype=jnp.int32))
-
-
 def counts_sampler(
     task: SequenceClasses, batch: int, length: int, dtype: str, *, scatter: bool = True
 ) -> Callable[[PRNGKeyArray], Examples]:
@@ -108,17 +112,6 @@ def counts_sampler(
         return Examples(classes, counts, jnp.full(batch, 1 / batch, dtype))
 
     return draw
-
-
-@functools.partial(jax.jit, inline=True, static_argnames=("batch", "dtype"))
-def sample_classes_only(
-    task: SequenceClasses, key: PRNGKeyArray, batch: int, dtype: str = "float32"
-) -> Examples:
-    """A batch with T infinite: each class's population once, weighted by its share of `batch`
-    draws from the prior."""
-    classes = sample_classes(task, key, batch)
-    drawn = jnp.zeros(task.K, jnp.int32).at[classes].add(1)
-    return Examples(jnp.arange(task.K), jnp.asarray(task.probs, dtype), drawn.astype(dtype) / batch)
 
 
 def examples_from_tokens(
@@ -187,3 +180,61 @@ def _invert(cumulative: Float[Array, "... S"], u: Float[Array, "..."]) -> Int[Ar
     """Index of the first boundary above u. The last, which is 1 or rounds to it, is implied."""
     inner = cumulative[..., :-1]
     return jnp.sum(u[..., None] >= inner, axis=-1, dtype=jnp.int32)
+
+
+class OnClasses(Problem):
+    """A problem on sequence classes, whose weights have the parts `Y` and `Z` with learning rates
+    of their own.
+
+    Attributes:
+        classes: the sequence classes.
+        length: sequence length T including the query; inf replaces sampled counts by P(l|n).
+    """
+
+    classes: SequenceClasses
+    length: Length = eqx.field(static=True, default=128)
+
+    def __check_init__(self) -> None:
+        checks.kind("classes", self.classes, SequenceClasses)
+
+    def draw(self, key: PRNGKeyArray, batch: int) -> Examples:
+        """Sequences as counts of their tokens, with T infinite as their probabilities."""
+        if math.isinf(self.length):
+            drawn = sample_classes(self.classes, key, batch)
+            return Examples(drawn, jnp.asarray(self.classes.probs)[drawn])
+        found = self._sampler(batch)(key)
+        return Examples(found.classes, found.counts)
+
+    def batches(
+        self, key: PRNGKeyArray, steps: int, batch: int
+    ) -> Callable[[Array], Examples | Int[Array, " N"]]:
+        """As `draw`; with T infinite the classes alone, which say all."""
+        of_step = keys.of_steps(key, steps)
+        if math.isinf(self.length):
+            return lambda k: sample_classes(self.classes, of_step(k), batch)
+        sample = self._sampler(batch)
+
+        def of(k: Array) -> Examples:
+            found = sample(of_step(k))
+            return Examples(found.classes, found.counts)
+
+        return of
+
+    def examples(self, data: Examples | Int[Array, " N"], dtype: str) -> Examples:
+        """A batch, in either form, with weights in `dtype`."""
+        if isinstance(data, Examples):
+            return data.astype(dtype)
+        K = self.classes.K
+        drawn = jnp.zeros(K, jnp.int32).at[data].add(1)
+        return Examples(
+            jnp.arange(K), jnp.asarray(self.classes.probs, dtype), drawn.astype(dtype) / data.size
+        )
+
+    def groups(self, params: PyTree) -> PyTree:
+        """Y and Z."""
+        return of_layer(params)
+
+    def _sampler(self, batch: int) -> Callable[[PRNGKeyArray], Examples]:
+        check_tokens(batch, self.length)
+        size = batch, int(self.length), "float32"
+        return counts_sampler(self.classes, *size, scatter=on_cpu())

@@ -44,7 +44,8 @@ def loss_and_grad(
     f = yz.normalise(yz.attend(params.Z[row, tokens], examples.counts, axis=0), axis=0)
     logits = _logits(params.Y, task, examples, f)
     losses, residual = yz.cross_entropy(logits, outputs.label[classes], count=outputs.count)
-    residual = examples.weight[:, None] * residual
+    weight = yz.weights(examples, f.dtype)
+    residual = weight[:, None] * residual
     place = task.place_shared[classes].T
     f_shared = jnp.where(place < f.shape[0], f[place, jnp.arange(classes.size)[None]], 0)
     dY = _decoder_gradient(task, examples, f, f_shared, residual)
@@ -60,7 +61,7 @@ def loss_and_grad(
         tokens = jnp.concatenate([tokens, jnp.broadcast_to(task.shared[:, None], shared.shape)])
         dz = jnp.concatenate([dz, shared])
     dZ = jnp.zeros_like(params.Z).at[row[None], tokens].add(dz) + own
-    return jnp.sum(examples.weight * losses), yz.YZ(-dY, -dZ)
+    return jnp.sum(weight * losses), yz.YZ(-dY, -dZ)
 
 
 def _logits(

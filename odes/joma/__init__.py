@@ -1,16 +1,20 @@
-"""Theory of the joint dynamics of an MLP layer and attention."""
+r"""Theory of the joint dynamics of an MLP layer and attention.
 
-from odes.joma import ladder, mixture, toy
-from odes.joma.eliminated import blow_up, discriminancy, solve_eliminated, solve_erf
-from odes.joma.flow import solve
+The flows are those of `odes.flow` on the population loss (arXiv:2310.00535, Eqn. 2),
 
-__all__ = [
-    "blow_up",
-    "discriminancy",
-    "ladder",
-    "mixture",
-    "solve",
-    "solve_eliminated",
-    "solve_erf",
-    "toy",
-]
+    w_k' = E[g_k h_k' f],   z_m' = E[(db/dz_m)^T U_C^T sum_k g_k h_k' w_k]
+"""
+
+import math
+
+from odes.general import at, flows
+from odes.joma import mixture, toy
+from odes.joma.eliminated import ELIMINATED, ERF, blow_up, discriminancy
+from odes.theory import Ladder
+
+__all__ = ["LADDER", "blow_up", "discriminancy", "mixture", "toy"]
+
+
+_FLOWS = (at(flow, "length -> infinity", length=math.inf) for flow in flows())
+LADDER: Ladder = Ladder("joma", (*_FLOWS, ELIMINATED, ERF))
+"""The theories by name: the flows of all weights, then `joma` and `erf`."""

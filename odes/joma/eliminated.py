@@ -13,7 +13,7 @@ The first line gives z^2, so z is a function of V only where its sign is known [
 token (z, sqrt(c) v) stays on z^2 - c |v|^2 = I. For I > 0 this hyperboloid has two sheets: z never
 leaves its own, and is eliminated. For I < 0 it has one sheet, on which z may cross zero, where v
 turns around but z' = sum_k v_k E[g_k h_k' x] is not zero. Both signs of z then belong to the same
-V, so z is integrated along with V by its own equation, that of `odes.joma.flow`. So it is for I = 0
+V, so z is integrated along with V by its own equation, that of the flow. So it is for I = 0
 too, because the root is not smooth at the tip of the cone. For linear attention "joma" is thus
 exact from every start; but it eliminates only the tokens with z_0^2 > c sum_k v_k0^2, and for the
 others Theorem 1 is merely a conserved quantity.
@@ -27,111 +27,76 @@ for every token l, in finite time [ours: erf(v/sqrt 2), not erf(v/2); K nodes]. 
 eta_Y t is the integral of the rate (`odes.solver.rescaled`).
 """
 
-import functools
 import math
 
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Real
 
-from dynsim import checks
+from dynsim import Rule, Trajectory
 from dynsim.classes.task import SequenceClasses
-from dynsim.joma import model
-from dynsim.joma.model import Hidden, Joint, Shape
-from dynsim.joma.observables import DEFAULT_RECORD, TABLE, measure
-from dynsim.precision import DType, Number
-from dynsim.training.recording import Record, Recording
-from dynsim.training.rule import Rule
-from dynsim.trajectory import Times, Trajectory
+from dynsim.joma.model import Hidden, Joint, JoMA
+from dynsim.precision import Number
+from dynsim.problem.checks import measured
+from dynsim.training.recording import Recording
 from dynsim.yz.model import population
-from odes.joma.given import check_given, started
-from odes.solver.integrate import integrate, judge, run
+from odes.general import computed
+from odes.solver.integrate import integrate, judge
 from odes.solver.rescaled import Rescaled, undescribed
-from odes.solver.tolerances import Tolerances, checked_tolerances
+from odes.solver.tolerances import Tolerances
 
 State = tuple[Hidden, Array | None]
 """V and r; and for linear attention z, which moves where Theorem 1 leaves its sign open."""
+THEOREM_2 = {"attention": "exp", "activation": "linear", "head": "signal"}
+"""What Theorem 2 is of."""
 
 
-def inapplicable(
-    task: SequenceClasses, optimizer: Rule, *, shape: Shape | None = None, erf: bool = False
-) -> str | None:
-    """Why attention cannot be eliminated, or Theorem 2 (`erf`) does not hold, or None."""
-    problem = undescribed(optimizer, "the conservation law of Theorem 1", ("sgd",))
-    if problem:
-        return problem
-    if task.num_queries > 1:
-        return f"queries = {task.num_queries}: Theorem 1 gives only the sum over queries"
-    if erf and shape is not None and shape != Shape("exp", "linear", "signal"):
-        return f"{shape}: Theorem 2 has exp attention, linear activation and a fixed signal"
+def inapplicable(problem: JoMA, rule: Rule) -> str | None:
+    """Why attention cannot be eliminated, or None."""
+    queries = problem.classes.num_queries
+    alone = f"queries = {queries}: Theorem 1 gives only the sum over queries"
+    reason = undescribed(rule, "the conservation law of Theorem 1", ("sgd",))
+    return reason or (alone if queries > 1 else None)
+
+
+def inapplicable_erf(problem: JoMA, rule: Rule) -> str | None:
+    """Why Theorem 2 does not hold, or None."""
+    if reason := inapplicable(problem, rule):
+        return reason
+    for name, needed in THEOREM_2.items():
+        if (given := getattr(problem, name)) != needed:
+            return (
+                f"{name} = {given!r}: Theorem 2 has exp attention, linear activation and a fixed "
+                "signal"
+            )
     return None
 
 
-def solve_eliminated(
-    task: SequenceClasses,
-    optimizer: Rule,
-    times: Times,
-    *,
-    init: Joint,
-    shape: Shape = Shape(),  # noqa: B008  (immutable)
-    temperature: Real[Number, ""] = 1.0,
-    record: Record = DEFAULT_RECORD,
-    dtype: DType = "float64",
-    tolerances: Tolerances | None = None,
-) -> Trajectory:
-    r"""Integrate V and r with the attention of Theorem 1; as `odes.joma.flow.solve`, for sgd.
-
-    Where Theorem 1 leaves the sign of a token's z open, which happens for linear attention with
-    :math:`z_0^2 \le c \sum_k v_{k0}^2`, that z is integrated as well.
-    """
-    checks.kind("init", init, Joint)
-    optimizer = check_given(task, optimizer, init, shape, temperature)
-    return run(
-        _eliminated,
-        task,
-        optimizer,
-        times,
-        dtype,
-        inapplicable=functools.partial(inapplicable, shape=shape),
-        init=(init, temperature),
-        start=lambda *_: started(init, temperature, dtype),
-        shape=shape.check(),
-        record=TABLE.resolve(record),
-        tolerances=checked_tolerances(tolerances, dtype),
-    )
-
-
 def logits(
-    hidden: Hidden,
-    start: Joint,
-    mean: Float[Array, " M"],
-    ratio: Float[Array, ""],
-    shape: Shape,
-    temperature: Float[Array, ""],
+    problem: JoMA, hidden: Hidden, start: Joint, mean: Float[Array, " M"], ratio: Float[Array, ""]
 ) -> Float[Array, "1 M"]:
     """z of Theorem 1, (1, M), of exp and softmax attention."""
     grown = jnp.asarray(hidden.V) ** 2 - jnp.asarray(start.Y.V) ** 2
-    if shape.attention == "softmax":
+    if problem.attention == "softmax":
         grown = grown - jnp.sum(grown, axis=1, keepdims=True) * mean[None]
-    return jnp.asarray(start.Z) + ratio / (2 * temperature) * jnp.sum(grown, axis=0)[None]
+    half = ratio / (2 * problem.temperature)
+    return jnp.asarray(start.Z) + half * jnp.sum(grown, axis=0)[None]
 
 
-@functools.partial(jax.jit, static_argnames=("shape", "record", "tolerances"))
 def _eliminated(
-    task: SequenceClasses,
-    optimizer: Rule,
-    times: Float[Array, " S"],
+    problem: JoMA,
     init: Joint,
-    temperature: Float[Array, ""],
+    rule: Rule,
+    times: Float[Array, " S"],
     *,
-    shape: Shape,
     record: Recording,
     tolerances: Tolerances,
 ) -> Trajectory:
-    examples, clock = population(task), Rescaled.of(optimizer)
+    """V and r with the attention of Theorem 1. Where it leaves the sign of a token's z open, which
+    happens for linear attention with z_0^2 <= c sum_k v_k0^2, that z is integrated as well."""
+    examples, clock = population(problem.classes), Rescaled.of(rule)
     ratio = jnp.asarray(clock.eta_z) / jnp.asarray(clock.eta_y)
-    attention = model.attended(init.Z, task, examples, shape.attention, temperature)
-    mean = jnp.asarray(examples.weight @ attention)
+    mean = jnp.asarray(problem.classes.prior) @ problem.attended(init.Z, examples)
     norm = lambda hidden: ratio * jnp.sum(jnp.asarray(hidden.V) ** 2, axis=0)[None]  # noqa: E731
     invariant = jnp.asarray(init.Z) ** 2 - norm(init.Y)
     keeps_sign = invariant > 0
@@ -139,14 +104,13 @@ def _eliminated(
     def whole(state: State) -> Joint:
         hidden, carried = state
         if carried is None:
-            return Joint(hidden, logits(hidden, init, mean, ratio, shape, temperature))
+            return Joint(hidden, logits(problem, hidden, init, mean, ratio))
         # The root of a positive number for every token, so that all derivatives are finite.
         root = jnp.sqrt(jnp.where(keeps_sign, invariant + norm(hidden), 1))
         return Joint(hidden, jnp.where(keeps_sign, jnp.sign(carried) * root, carried))
 
     def field(t: Float[Array, ""], state: State, args: None) -> State:
-        of = lambda params: model.loss(params, task, examples, shape, temperature)  # noqa: E731
-        slope = jax.grad(of)(whole(state))
+        slope = jax.grad(problem.population_loss)(whole(state))
         hidden = jax.tree.map(lambda slope: -clock.eta_y * slope, slope.Y)
         if state[1] is None:
             return hidden, None
@@ -155,79 +119,42 @@ def _eliminated(
 
     solved = integrate(
         field,
-        (init.Y, jnp.asarray(init.Z) if shape.attention == "linear" else None),
+        (init.Y, jnp.asarray(init.Z) if problem.attention == "linear" else None),
         times,
         None,
-        save=lambda t, state, _: record(measure(task, whole(state), shape, temperature)),
+        save=lambda t, state, _: measured(problem, record, whole(state)),
         clock=clock,
         tolerances=tolerances,
     )
     return solved.trajectory("joma", whole(solved.final))
 
 
-def discriminancy(task: SequenceClasses) -> Float[Array, "K M"]:
+def discriminancy(classes: SequenceClasses) -> Float[Array, "K M"]:
     r"""(K, M) :math:`\Delta_{kl} = \mathbb E[g_k x_l]` of the fixed signal."""
-    joint = jnp.asarray(jnp.asarray(task.prior)[:, None] * jnp.asarray(task.probs))
+    joint = jnp.asarray(jnp.asarray(classes.prior)[:, None] * jnp.asarray(classes.probs))
     centred: Array = joint - jnp.mean(joint, axis=0, keepdims=True)
     return centred
 
 
-def blow_up(
-    task: SequenceClasses, optimizer: Rule, temperature: Real[Number, ""] = 1.0
-) -> Float[Array, ""]:
+def blow_up(problem: JoMA, rule: Rule) -> Float[Array, ""]:
     r""":math:`t^*` at which the token with the largest :math:`\lVert \Delta_l \rVert` takes it
     all, in optimiser steps at the peak rate."""
-    return math.sqrt(math.pi / 2) / jnp.max(_speed(task, Rescaled.of(optimizer), temperature))
+    return math.sqrt(math.pi / 2) / jnp.max(_speed(problem, Rescaled.of(rule)))
 
 
-def _speed(
-    task: SequenceClasses, clock: Rescaled, temperature: Real[Number, ""]
-) -> Float[Array, " M"]:
-    size = jnp.sqrt(jnp.sum(discriminancy(task) ** 2, axis=0))
-    return size * jnp.sqrt(jnp.asarray(clock.eta_y * clock.eta_z)) / temperature
+def _speed(problem: JoMA, clock: Rescaled) -> Float[Array, " M"]:
+    size = jnp.sqrt(jnp.sum(discriminancy(problem.classes) ** 2, axis=0))
+    rates: Real[Number, ""] = clock.eta_y * clock.eta_z
+    return size * jnp.sqrt(jnp.asarray(rates)) / problem.temperature
 
 
-def solve_erf(
-    task: SequenceClasses,
-    optimizer: Rule,
-    times: Times,
-    *,
-    init: Joint,
-    shape: Shape = Shape("exp", "linear", "signal"),  # noqa: B008  (immutable)
-    temperature: Real[Number, ""] = 1.0,
-    record: Record = DEFAULT_RECORD,
-    dtype: DType = "float64",
-) -> Trajectory:
-    """Theorem 2, from zero weights whatever `init`; the run is `Status.DIVERGED` from :math:`t^*`
-    on. Otherwise as `odes.joma.flow.solve`."""
-    optimizer = check_given(task, optimizer, None, shape, temperature)
-    del init
-    return run(
-        _erf,
-        task,
-        optimizer,
-        times,
-        dtype,
-        inapplicable=functools.partial(inapplicable, shape=shape, erf=True),
-        init=temperature,
-        start=lambda *_: (jnp.asarray(temperature, dtype),),
-        shape=shape.check(),
-        record=TABLE.resolve(record),
-    )
-
-
-@functools.partial(jax.jit, static_argnames=("shape", "record"))
 def _erf(
-    task: SequenceClasses,
-    optimizer: Rule,
-    times: Float[Array, " S"],
-    temperature: Float[Array, ""],
-    *,
-    shape: Shape,
-    record: Recording,
+    problem: JoMA, start: None, rule: Rule, times: Float[Array, " S"], *, record: Recording
 ) -> Trajectory:
-    clock = Rescaled.of(optimizer)
-    delta, speed = discriminancy(task), _speed(task, clock, temperature)
+    """Theorem 2, from zero weights; the run is `Status.DIVERGED` from :math:`t^*` on."""
+    del start
+    classes, clock = problem.classes, Rescaled.of(rule)
+    delta, speed = discriminancy(classes), _speed(problem, clock)
     ratio = jnp.asarray(clock.eta_z) / jnp.asarray(clock.eta_y)
     size = jnp.sqrt(jnp.sum(delta**2, axis=0))
     direction = delta / jnp.where(size > 0, size, 1)[None]
@@ -235,15 +162,34 @@ def _erf(
     share = math.sqrt(2 / math.pi) * speed[None] * u[:, None]
 
     # The residual does not enter what arrives at V.
-    pull = jnp.asarray(clock.eta_y) * (jnp.asarray(task.prior) - 1 / task.K)
+    pull = jnp.asarray(clock.eta_y) * (jnp.asarray(classes.prior) - 1 / classes.K)
 
     def at(u: Float[Array, ""], share: Float[Array, " M"]) -> dict[str, Array]:
         y = math.sqrt(2) * jax.scipy.special.erfinv(jnp.minimum(share, 1))
-        V = direction * (y * temperature / jnp.sqrt(ratio))[None]
-        Z = (temperature * y**2 / 2)[None]
+        V = direction * (y * problem.temperature / jnp.sqrt(ratio))[None]
+        Z = (problem.temperature * y**2 / 2)[None]
         r = (u * pull)[:, None]
-        return record(measure(task, Joint(Hidden(V, r), Z), shape, temperature))
+        return measured(problem, record, Joint(Hidden(V, r), Z))
 
     return Trajectory(
         times, jax.vmap(at)(u, share), None, *judge(times, jnp.all(share < 1, axis=1)), "erf"
     )
+
+
+_LIMITS = "length, batch -> infinity, eta -> 0"
+ELIMINATED = computed(
+    "joma",
+    "attention by Theorem 1",
+    f"{_LIMITS}, one query; for softmax: b nearly constant",
+    _eliminated,
+    inapplicable,
+)
+ERF = computed(
+    "erf",
+    "Theorem 2 in closed form",
+    f"{_LIMITS}, zero start, exp attention, linear activation, fixed signal, one query",
+    _erf,
+    inapplicable_erf,
+    needs=(),
+    adaptive=False,
+)

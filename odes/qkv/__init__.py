@@ -1,6 +1,13 @@
-"""Theory of the attention layer in ordinary parameters: the flow of its factors."""
+"""Theory of the layer in ordinary parameters: the flow of its factors, and those of its weights."""
 
-from odes.qkv import ladder
-from odes.qkv.factors import Factors, Layer, Problem, gradient, solve
+import math
 
-__all__ = ["Factors", "Layer", "Problem", "gradient", "ladder", "solve"]
+from odes.general import at, flows
+from odes.qkv.factors import FACTORS, FINITE, Factors, Layer, Problem, gradient
+from odes.theory import Ladder
+
+__all__ = ["LADDER", "Factors", "Layer", "Problem", "gradient"]
+
+_FLOWS = (at(flow, "T -> infinity", length=math.inf) for flow in flows())
+LADDER: Ladder = Ladder("qkv", (FINITE, FACTORS, *_FLOWS))
+"""The theories by name: `factors-finite-t` and `factors`, then the flows of all weights."""

@@ -33,34 +33,29 @@ so does every rule that is not linear in the gradient.
 
 import functools
 import math
-from collections.abc import Collection
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-import numpy as np
-from jaxtyping import Array, Float, Real
+from jaxtyping import Array, Float
 
-from dynsim import checks
+from dynsim import Rule, Trajectory
 from dynsim.classes.task import SequenceClasses
-from dynsim.precision import AnyArray, DType, Number, cast
+from dynsim.precision import AnyArray
+from dynsim.problem.checks import measured
 from dynsim.qkv import model as embedded
-from dynsim.qkv import observables as embedded_observables
-from dynsim.qkv.init import WEIGHTS, check_weights
+from dynsim.qkv.layer import QKV
 from dynsim.qkv.model import Embedded
-from dynsim.training.recording import Record, Recording
-from dynsim.training.rule import Rule, of_layer
-from dynsim.trajectory import Times, Trajectory
+from dynsim.training.recording import Recording
+from dynsim.training.rule import of_layer
 from dynsim.yz import finite_length
 from dynsim.yz import model as yz
-from dynsim.yz.checks import theory_rule
-from dynsim.yz.observables import DEFAULT_RECORD
+from odes.general import computed
 from odes.problem import flow_of_rule
-from odes.solver.flows import Flow, checked_flow
-from odes.solver.integrate import run
-from odes.solver.tolerances import Tolerances, checked_tolerances
-from odes.theory import named, refusal
+from odes.solver.flows import checked_flow
+from odes.solver.tolerances import Tolerances
+from odes.theory import named, of_finite_length
 
 
 class Layer(eqx.Module):
@@ -101,106 +96,55 @@ class Problem(NamedTuple):
     context: finite_length.Context
 
 
-def solve(
-    task: SequenceClasses,
-    optimizer: Rule,
-    times: Times,
-    *,
-    init: Embedded,
-    frozen: Collection[str] = ("U",),
-    length: Real[Number, ""] = math.inf,
-    flow: Flow | None = None,
-    record: Record = DEFAULT_RECORD,
-    dtype: DType = "float64",
-    tolerances: Tolerances | None = None,
-) -> Trajectory:
-    """Integrate the flow of the factors that belongs to `optimizer`.
-
-    Args:
-        task: the sequence classes.
-        optimizer: as in `odes.yz.population.solve`; `eta_y` is the rate of W_V and D, `eta_z` that
-            of W_Q and W_K.
-        times: (S,) optimiser steps at which to record, increasing, >= 0; need not be whole.
-        init: starting weights, for instance from `dynsim.qkv.simulate.initial_embedded`.
-        frozen: names of weights that stay as they are, "U" among them.
-        length, flow: as for `odes.yz.population.solve`.
-        record: as in `dynsim.simulate`.
-        dtype: "float64" or "float32".
-        tolerances: of the solver; by default `DEFAULT_TOLERANCES[dtype]`.
-
-    Returns:
-        A `Trajectory` with a `Layer` in `params`; a solve that fails has another status than
-        OK, nothing raises.
-
-    Raises:
-        ValueError: naming the argument, its value and what is allowed, before compilation; in
-            particular for another normalisation, a trained U, and Adam unless U = I.
-    """
-    checks.kind("task", task, SequenceClasses)
-    optimizer = theory_rule(optimizer)
-    flow = checked_flow(optimizer, flow)
-    check(task, optimizer, init, frozen)
-    finite_length.check_length(task, length)
-    return run(
-        _solve,
-        task,
-        optimizer,
-        times,
-        dtype,
-        init=(init, length),
-        start=lambda task, optimizer: (
-            jax.tree.map(lambda x: cast(x, dtype), init),
-            finite_length.contextual(length, dtype),
-        ),
-        frozen=tuple(sorted(set(frozen))),
-        flow=flow,
-        record=embedded_observables.MEASURED.resolve(record),
-        tolerances=checked_tolerances(tolerances, dtype),
-    )
-
-
-def inapplicable(task: SequenceClasses, optimizer: Rule) -> str | None:
-    """Why no flow belongs to `optimizer`, or None; what else is needed is up to the weights."""
-    del task
-    return refusal(checked_flow, optimizer)
-
-
-def check(task: SequenceClasses, optimizer: Rule, init: Embedded, frozen: Collection[str]) -> None:
-    """Raise `ValueError`, naming what is in the way, unless the flow describes these weights."""
-    check_weights(init, task)
-    for name in frozen:
-        checks.choice("frozen", name, WEIGHTS)
-    if "U" not in frozen:
-        raise ValueError(f"frozen = {tuple(frozen)}: must hold 'U', or the flow is another")
-    if (init.normalisation, init.placement) != ("l2", "theory"):
-        raise ValueError(
-            f"init.normalisation = {init.normalisation!r}, init.placement = "
-            f"{init.placement!r}: must be 'l2' and 'theory' for this flow"
+def inapplicable(problem: QKV, rule: Rule) -> str | None:
+    """Why the flow describes neither the layer nor the rule, or None."""
+    try:
+        checked_flow(rule.of_groups("Y", "Z"))
+    except ValueError as error:
+        return str(error)
+    if "U" not in problem.held:
+        return "train_embedding = True: the flow of the factors has U frozen"
+    if (problem.normalisation, problem.placement) != ("l2", "theory"):
+        return (
+            f"normalisation = {problem.normalisation!r}, placement = {problem.placement!r}: must "
+            "be 'l2' and 'theory' for this flow"
         )
-    if optimizer.decay is not None and set(frozen) != {"U"}:
-        raise ValueError(f"decay = {optimizer.decay!r}: needs frozen = ('U',) in this flow")
-    if optimizer.is_adaptive and not checks.is_traced(init.U):
-        U = np.asarray(init.U)
-        if U.shape != (task.M, task.M) or (U != np.eye(task.M)).any():
-            raise ValueError(
-                f"optimizer = {optimizer.kind}: acts weight by weight, which this flow follows for "
-                "U = I alone (embedding = 'identity')"
-            )
+    if problem.slope is not None:
+        return f"slope = {problem.slope}: the flow of the factors has no positions"
+    if rule.decay is not None and problem.held != {"U"}:
+        return f"decay = {rule.decay!r}: needs all weights but U to be trained in this flow"
+    if rule.is_adaptive and problem.embedding != "identity":
+        return (
+            f"optimizer = {rule.kind}: acts weight by weight, which this flow follows for U = I "
+            "alone (embedding = 'identity')"
+        )
+    return None
 
 
-@functools.partial(jax.jit, static_argnames=("frozen", "flow", "record", "tolerances"))
+def inapplicable_finite(problem: QKV, rule: Rule) -> str | None:
+    """The same, and why an expansion in 1/T describes no sequences of this length."""
+    if math.isinf(problem.length):
+        return "length = inf: leaves nothing to theories of finite T; use those without"
+    try:
+        finite_length.check_length(problem.classes, problem.length)
+    except ValueError as error:
+        return str(error)
+    return inapplicable(problem, rule)
+
+
 def _solve(
-    task: SequenceClasses,
-    optimizer: Rule,
-    times: Float[Array, " S"],
+    layer: QKV,
     init: Embedded,
-    context: finite_length.Context,
+    rule: Rule,
+    times: Float[Array, " S"],
     *,
-    frozen: tuple[str, ...],
-    flow: Flow,
+    finite: bool,
     record: Recording,
     tolerances: Tolerances,
 ) -> Trajectory:
+    """The trajectory has a `Layer` in `params`."""
+    task, length = layer.classes, layer.length if finite else math.inf
+    context = finite_length.contextual(length, times.dtype.name)
     U = jnp.asarray(init.U)
     U_q, d = U[task.queries], init.width
     problem = Problem(task, U @ U.T, U_q @ U_q.T, jnp.asarray(d**-0.5, U.dtype), context)
@@ -209,25 +153,25 @@ def _solve(
     start = Factors(decoder, (U_q @ init.W_Q, U @ init.W_K))
 
     def save(problem: Problem, factors: Factors) -> dict[str, Array]:
-        layer = embedded.from_heads(task, _heads(problem, factors, init.residual))
-        return record(task, embedded_observables.measure(task, layer))
+        made = embedded.from_heads(task, _heads(problem, factors, init.residual))
+        return measured(layer, record, made)
 
     solved, final = flow_of_rule(
-        functools.partial(gradient, residual=init.residual, frozen=frozen),
+        functools.partial(gradient, residual=init.residual, frozen=tuple(layer.held)),
         problem,
-        optimizer,
+        rule,
         of_layer(start),
         start,
         times,
-        flow=flow,
+        flow=checked_flow(rule),
         save=save,
         tolerances=tolerances,
     )
     made = _heads(problem, final, init.residual)
     A, D = final.Y if len(final.Y) == 2 else (None, None)
     Q, K = final.Z
-    layer = Layer(made.Y, made.Z, Q, K, A, D)
-    return solved.trajectory(named("factors", context is not None), layer)
+    params = Layer(made.Y, made.Z, Q, K, A, D)
+    return solved.trajectory(named("factors", context is not None), params)
 
 
 def gradient(
@@ -279,3 +223,20 @@ def _layer_gradient(
 
     grads = jax.grad(loss)(heads)
     return grads.Y, grads.Z
+
+
+FACTORS = computed(
+    "factors",
+    "flow of the factors",
+    "T, batch -> infinity, eta -> 0, U frozen (for Adam U = I), l2 normalisation by theory",
+    functools.partial(_solve, finite=False),
+    inapplicable,
+)
+_FINITE: Any = of_finite_length(FACTORS)
+FINITE = computed(
+    _FINITE.name,
+    _FINITE.title,
+    _FINITE.assumes,
+    functools.partial(_solve, finite=True),
+    inapplicable_finite,
+)

@@ -149,7 +149,7 @@ def flow_of_rule(
 
     def decayed(task: Any, params: Params) -> Params:
         found = gradient(task, params)
-        return found if rule.decoupled else rule.decayed(found, params)
+        return found if rule.decoupled else rule.decayed(found, params, groups)
 
     driven = Driven(rule, groups)
     posed = _POSED[rule.kind](flow, decayed, task, driven, initial)

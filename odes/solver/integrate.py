@@ -16,11 +16,8 @@ import numpy as np
 from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray, PyTree, Real
 
 from dynsim import checks
-from dynsim.classes.task import SequenceClasses
 from dynsim.precision import AnyArray, DType, Number, cast, precision, settle
 from dynsim.trajectory import Status, Times, Trajectory
-from dynsim.yz.checks import check_weights
-from dynsim.yz.model import YZ, init_zero
 from odes.solver.tolerances import Tolerances
 
 
@@ -290,11 +287,3 @@ def judge(
     status = jnp.where(good, Status.OK, Status.DIVERGED)
     first_bad = jnp.where(good, -1, jnp.ceil(times[jnp.argmin(valid)]))
     return status.astype(jnp.int32), first_bad.astype(jnp.int32)
-
-
-def weights(init: YZ | None, task: SequenceClasses, dtype: str) -> YZ:
-    """Starting weights in `dtype`: `init`, or zero; raises `ValueError` for wrong shapes."""
-    check_weights(init, task)
-    if init is None:
-        return init_zero(task, dtype)
-    return jax.tree.map(lambda leaf: cast(leaf, dtype), init)

@@ -47,7 +47,7 @@ class Driven(eqx.Module):
         """Minus the direction times the rates at `t`; where `params` are given, decoupled decay of
         them is part of it."""
         if self.rule.decoupled and params is not None:
-            direction = self.rule.decayed(direction, params)
+            direction = self.rule.decayed(direction, params, self.groups)
         return self.rule.descend(direction, self.rule.flow_rate(t), self.groups)
 
 

@@ -1,6 +1,6 @@
 """Descent of symmetric sequence classes step by step, at a cost without K and M.
 
-Makes the same steps as `dynsim.simulate` with an infinite batch, on the few numbers of
+Makes the same steps as `dynsim.train` with an infinite batch, on the few numbers of
 `odes.symmetric.reduction`, from zero weights. It and `odes.symmetric.solve` differ in eta -> 0.
 """
 
@@ -43,7 +43,7 @@ def descend(
 
     Args:
         task, length, dtype: as in `solve`.
-        record: as in `solve`, or "relative_loss" as in `dynsim.simulate`.
+        record: as in `solve`, or "relative_loss" as in `dynsim.train`.
         optimizer: any rule without clipping and noise; or with numbers of shape (B,), which
             descends B times at once. That is the same as `jax.vmap` and several times faster on a
             CPU.
@@ -52,7 +52,7 @@ def descend(
             `log_times(steps)`.
 
     Returns:
-        A `Trajectory` with the final `State` as `params`, and a status as in `dynsim.simulate`;
+        A `Trajectory` with the final `State` as `params`, and a status as in `dynsim.train`;
         with a leading axis (B,) everywhere if the optimiser has it.
 
     Raises:

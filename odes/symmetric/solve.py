@@ -60,7 +60,7 @@ def solve(
         optimizer: as in `odes.yz.population.solve`.
         times: (S,) optimiser steps at which to record, increasing, >= 0; need not be whole.
         flow, length: as in `odes.yz.population.solve`.
-        record: names from `OBSERVABLES`; for a task from `placed` as in `dynsim.simulate`, with
+        record: names from `OBSERVABLES`; for a task from `placed` as in `dynsim.train`, with
             an entry for each class and token, and those that the reduction has alone.
         dtype: "float64" or "float32".
         tolerances: of the solver; by default `DEFAULT_TOLERANCES[dtype]`.

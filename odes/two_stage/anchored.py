@@ -14,8 +14,8 @@ import jax.numpy as jnp
 
 from dynsim import checks
 from dynsim.precision import DType, precision, settle
+from dynsim.training.rule import Rule
 from dynsim.trajectory import Times, Trajectory
-from dynsim.two_stage.noisy_sgd import NoisySGD
 from dynsim.two_stage.task import Prompts
 from odes.two_stage.solve import solve as ode
 from odes.two_stage.state import ReducedState
@@ -23,7 +23,7 @@ from odes.two_stage.state import ReducedState
 
 def solve(
     task: Prompts,
-    optimizer: NoisySGD,
+    optimizer: Rule,
     times: Times,
     *,
     anchors: Mapping[int, ReducedState],
@@ -47,8 +47,6 @@ def solve(
     Raises:
         ValueError: as `odes.two_stage.solve`, and for anchors that are not there.
     """
-    checks.kind("task", task, Prompts)
-    checks.kind("optimizer", optimizer, NoisySGD)
     size = len(times)
     begins = sorted(checks.integer("anchors", at, 0) for at in anchors)
     if begins[:1] != [0] or begins[-1] >= size:

@@ -26,7 +26,8 @@ from jaxtyping import Array, Float, Real
 from dynsim import checks
 from dynsim.precision import Number
 from dynsim.training.recording import Recording, Table
-from dynsim.two_stage.noisy_sgd import NoisySGD
+from dynsim.training.rule import Rule as UpdateRule
+from dynsim.two_stage.annealing import Annealing, refused
 from dynsim.two_stage.task import Prompts
 from odes.two_stage.loss import Losses, Rule, auc_Q, losses, total
 from odes.two_stage.maps import root
@@ -56,12 +57,13 @@ class Snapshot(NamedTuple):
     model: Model
 
 
-def inapplicable(task: Prompts, optimizer: NoisySGD) -> str | None:
-    """Why the reduction does not describe `task`, or None."""
-    del optimizer
+def inapplicable(task: Prompts, optimizer: UpdateRule) -> str | None:
+    """Why the reduction does not describe `task` and `optimizer`, or None."""
     if task.core != "fresh":
         return f"core = {task.core!r}: must be 'fresh'; of others no reduction is known"
-    return None
+    if task.bias:
+        return "bias = True: must be False; the reduction has none"
+    return refused(optimizer)
 
 
 def checked_model(task: Prompts, finite_length: bool, rule: Rule | None) -> Model:
@@ -77,21 +79,21 @@ def checked_model(task: Prompts, finite_length: bool, rule: Rule | None) -> Mode
     return Model(traced or bool(np.any(np.asarray(task.coupling) != 0)), bool(finite_length), rule)
 
 
-def switch_time(optimizer: NoisySGD) -> Float[Array, ""]:
+def switch_time(stages: Annealing) -> Float[Array, ""]:
     """Eta-time at which the learning rate changes."""
-    return jnp.asarray(optimizer.flow_time(jnp.asarray(optimizer.steps[0])))
+    return jnp.asarray(stages.flow_time(stages.first))
 
 
-def rate_at(optimizer: NoisySGD, t: Float[Array, ""]) -> Float[Array, ""]:
+def rate_at(stages: Annealing, t: Float[Array, ""]) -> Float[Array, ""]:
     """Learning rate at eta-time `t`."""
-    return jnp.where(t < switch_time(optimizer), optimizer.eta_1, optimizer.eta_2)
+    return jnp.where(t < switch_time(stages), stages.eta_1, stages.eta_2)
 
 
 def drift(
-    model: Model, t: Float[Array, ""], state: ReducedState, args: tuple[Prompts, NoisySGD]
+    model: Model, t: Float[Array, ""], state: ReducedState, args: tuple[Prompts, Annealing]
 ) -> ReducedState:
     """d(state)/dt at eta-time `t`."""
-    task, optimizer = args
+    task, stages = args
     # Without noise dv/dt ~ -sqrt(v), so that a step can overshoot 0.
     state = state.clamped()
     gradient = jax.grad(total)(
@@ -101,13 +103,13 @@ def drift(
         finite_length=model.finite_length,
         rule=model.rule,
     )
-    noise = rate_at(optimizer, t) * optimizer.noise**2
+    noise = rate_at(stages, t) * stages.noise**2
 
     def signal(x: Real[Number, ""], slope: Real[Number, ""]) -> Real[Number, ""]:
-        return -slope - optimizer.decay * x
+        return -slope - stages.decay * x
 
     def square(v: Real[Number, ""], slope: Real[Number, ""], size: int) -> Real[Number, ""]:
-        return -4 / size * v * slope - 2 * optimizer.decay * v + noise
+        return -4 / size * v * slope - 2 * stages.decay * v + noise
 
     moved = jax.tree.map(square, state, gradient, block_sizes(task.d))
     return ReducedState(
@@ -161,6 +163,8 @@ fields."""
 
 TABLE = Table(OBSERVABLES)
 """The same, as what the theories can be asked for."""
+DEFAULT_RECORD = ("K1", "K2", "W_norm", "V_norm", "W_trace", "V_trace")
+"""What is recorded unless something else is asked for."""
 
 
 def observe(
@@ -168,7 +172,7 @@ def observe(
     record: Recording,
     t: Float[Array, ""],
     state: ReducedState,
-    args: tuple[Prompts, NoisySGD],
+    args: tuple[Prompts, Annealing],
 ) -> dict[str, Array]:
     """The observables of a state, by name."""
     task, state = args[0], state.clamped()

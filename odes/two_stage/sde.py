@@ -16,59 +16,45 @@ the authors' text.
 
 import dataclasses
 import functools
+from typing import Any
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float, PRNGKeyArray, Real
+from jaxtyping import Array, Float, PRNGKeyArray
 
 from dynsim import checks
-from dynsim.precision import DType, Number
-from dynsim.training.recording import Record, Recording
+from dynsim.training.recording import Recording
+from dynsim.training.rule import Rule as UpdateRule
 from dynsim.trajectory import Times, Trajectory
-from dynsim.two_stage.noisy_sgd import NoisySGD
+from dynsim.two_stage.annealing import Annealing
 from dynsim.two_stage.task import Prompts
-from odes.solver.integrate import integrate_sde, run
-from odes.two_stage.field import (
-    TABLE,
-    Model,
-    checked_model,
-    drift,
-    inapplicable,
-    observe,
-    rate_at,
-    switch_time,
-)
-from odes.two_stage.loss import Rule
-from odes.two_stage.solve import DEFAULT_RECORD, checked_start
+from odes.solver.integrate import integrate_sde
+from odes.two_stage.field import Model, drift, observe, rate_at, switch_time
+from odes.two_stage.solve import checked_start, run
 from odes.two_stage.state import ReducedState
 
 
 def solve_sde(
     task: Prompts,
-    optimizer: NoisySGD,
+    optimizer: UpdateRule,
     times: Times,
     key: PRNGKeyArray,
     *,
     num_steps: int = 1300,
     start: ReducedState | None = None,
-    begin: Real[Number, ""] = 0.0,
-    finite_length: bool = True,
-    rule: Rule | None = None,
-    record: Record = DEFAULT_RECORD,
-    dtype: DType = "float64",
+    **options: Any,
 ) -> Trajectory:
     r"""One path of the SDE, by Euler-Maruyama; `jax.vmap` over keys for more.
 
     Args:
-        task, optimizer, times, begin, finite_length, rule, record, dtype: as in
-            `odes.two_stage.solve`.
+        task, optimizer, times, **options: as in `odes.two_stage.solve`.
         key: decides the start and the noise, which is another one for other `num_steps`.
         num_steps: equal steps in eta-time from `begin` to the last time, >= 2; one of them is
             moved to end where the learning rate changes. The default makes steps of 0.1 in the
             default schedule; they must be small against 1/(curvature of the loss), about 1.4
             there.
         start: state at `begin`; if None the nominal one with a and b drawn from
-            :math:`\mathcal N(0, \text{init}^2)`, as the weights that they are.
+            :math:`\mathcal N(0, \tau_0^2)`, as the weights that they are.
 
     Returns:
         As `odes.two_stage.solve`, with the source "sde".
@@ -77,62 +63,54 @@ def solve_sde(
         ValueError: as `odes.two_stage.solve`, and for `num_steps` < 2.
     """
     checks.kind("task", task, Prompts)
-    checks.kind("optimizer", optimizer, NoisySGD)
     return run(
         _solve,
         task,
         optimizer,
         times,
-        dtype,
-        inapplicable=inapplicable,
-        init=(start, key),
-        begin=begin,
-        start=lambda task, optimizer: (*checked_start(start, begin, optimizer, dtype), key),
+        (checked_start(start, task), key),
         drawn=start is None,
-        model=checked_model(task, finite_length, rule),
-        record=TABLE.resolve(record),
         num_steps=checks.integer("num_steps", num_steps, 2),
+        **options,
     )
 
 
 def _diffusion(
-    t: Float[Array, ""], state: ReducedState, args: tuple[Prompts, NoisySGD]
+    t: Float[Array, ""], state: ReducedState, args: tuple[Prompts, Annealing]
 ) -> ReducedState:
     """Amplitude of the noise."""
-    optimizer = args[1]
-    amplitude = jnp.sqrt(rate_at(optimizer, t)) * optimizer.noise
+    amplitude = jnp.sqrt(rate_at(args[1], t)) * args[1].noise
     return ReducedState(amplitude, amplitude, *(5 * (jnp.zeros_like(amplitude),)))
 
 
-@functools.partial(jax.jit, static_argnames=("model", "record", "num_steps", "drawn"))
 def _solve(
-    task: Prompts,
-    optimizer: NoisySGD,
-    times: Float[Array, " S"],
-    start: ReducedState,
-    begin: Float[Array, ""],
-    key: PRNGKeyArray,
-    *,
     model: Model,
     record: Recording,
+    task: Prompts,
+    stages: Annealing,
+    times: Float[Array, " S"],
+    begin: Float[Array, ""],
+    given: tuple[ReducedState, PRNGKeyArray],
+    *,
     num_steps: int,
     drawn: bool,
 ) -> Trajectory:
+    start, key = given
     key, start_key = jax.random.split(key)
     if drawn:
-        a, b = optimizer.init * jax.random.normal(start_key, (2,), times.dtype)
+        a, b = task.tau_0 * jax.random.normal(start_key, (2,), times.dtype)
         start = dataclasses.replace(start, a=a, b=b)
     solved = integrate_sde(
         functools.partial(drift, model),
         _diffusion,
         start,
         times,
-        (task, optimizer),
+        (task, stages),
         key,
         save=functools.partial(observe, model, record),
-        clock=optimizer,
+        clock=stages,
         num_steps=num_steps,
-        jump=switch_time(optimizer),
+        jump=switch_time(stages),
         begin=begin,
     )
     return solved.trajectory("sde", solved.final.clamped())

@@ -14,19 +14,25 @@ equations from fragments of the paper and derived them ourselves; they are not t
 """
 
 import functools
+from collections.abc import Callable
+from typing import Any
 
-import jax
-from jaxtyping import Array, Float, Real
+import equinox as eqx
+from jaxtyping import Array, Float, PyTree, Real
 
 from dynsim import checks
-from dynsim.precision import DType, Number, cast
+from dynsim.precision import DType, Number, cast, precision, settle
+from dynsim.problem.base import narrowed
+from dynsim.problem.train import problem_in
 from dynsim.training.recording import Record, Recording
+from dynsim.training.rule import Rule as UpdateRule
 from dynsim.trajectory import Times, Trajectory
-from dynsim.two_stage.noisy_sgd import NoisySGD
+from dynsim.two_stage.annealing import Annealing
 from dynsim.two_stage.task import Prompts
-from odes.solver.integrate import Derivatives, integrate, run
+from odes.solver.integrate import Derivatives, check_times, integrate
 from odes.solver.tolerances import Tolerances, checked_tolerances
 from odes.two_stage.field import (
+    DEFAULT_RECORD,
     TABLE,
     Model,
     checked_model,
@@ -38,24 +44,62 @@ from odes.two_stage.field import (
 from odes.two_stage.loss import Rule
 from odes.two_stage.state import ReducedState
 
-DEFAULT_RECORD = ("K1", "K2", "W_norm", "V_norm", "W_trace", "V_trace")
-"""What is recorded unless something else is asked for."""
 DEFAULT_TOLERANCES = Tolerances(1e-5, 1e-7)
 
 
-def solve(
+def run(
+    solve: Callable[..., Trajectory],
     task: Prompts,
-    optimizer: NoisySGD,
+    optimizer: UpdateRule,
     times: Times,
+    given: PyTree,
     *,
-    start: ReducedState | None = None,
     begin: Real[Number, ""] = 0.0,
     finite_length: bool = True,
     rule: Rule | None = None,
     record: Record = DEFAULT_RECORD,
     dtype: DType = "float64",
+    **options: Any,
+) -> Trajectory:
+    """What the theories here have in common: check, compute in `dtype`, hand out.
+
+    Args:
+        solve: called in a compiled program with the model, the recording, the task, the stages, the
+            times, the step `begin` and what is `given`, all in `dtype`, and with the options.
+        task, optimizer, times, begin, finite_length, rule, record, dtype: as of `solve`.
+
+    Raises:
+        ValueError: with the reason, where the reduction does not apply; and for bad arguments.
+    """
+    checks.kind("task", task, Prompts)
+    if reason := inapplicable(task, optimizer):
+        raise ValueError(reason)
+    check_times(times, begin)
+    model, recording = checked_model(task, finite_length, rule), TABLE.resolve(record)
+    with precision(dtype, task, optimizer, times, given, begin):
+        stages = narrowed(Annealing.of(optimizer), dtype)
+        numbers = cast(times, dtype), cast(begin, dtype), narrowed(given, dtype)
+        found = _compiled(
+            solve, model, recording, problem_in(task, dtype), stages, *numbers, **options
+        )
+    return settle(found)
+
+
+@eqx.filter_jit
+def _compiled(solve: Callable[..., Trajectory], *arguments: Any, **options: Any) -> Trajectory:
+    return solve(*arguments, **options)
+
+
+def solve(
+    task: Prompts,
+    optimizer: UpdateRule,
+    times: Times,
+    *,
+    start: ReducedState | None = None,
     tolerances: Tolerances | None = None,
     derivatives: Derivatives = "reverse",
+    dtype: DType = "float64",
+    **options: Any,
 ) -> Trajectory:
     """Integrate the reduced ODE.
 
@@ -64,18 +108,17 @@ def solve(
             the number 0 and not traced saves the quadrature of J, most of the work.
         optimizer: from `noisy_sgd`; its numbers may be traced.
         times: (S,) optimiser steps at which to record, increasing, >= `begin`; need not be
-            whole. `optimizer.flow_time` maps them to eta-time.
+            whole. `optimizer.eta_time` maps them to eta-time.
         start: state at `begin`, such as `ReducedState.from_weights(W, V)` of a simulation;
-            `ReducedState.nominal(optimizer)` if None.
-        begin: optimiser step, which may be traced. From then on the schedule is as ever.
-        finite_length: False leaves out the variance of the outputs at finite L.
-        rule: numbers of quadrature nodes.
-        record: a name from `OBSERVABLES`, functions of an `odes.two_stage.field.Snapshot` by
-            name, or a list of both.
-        dtype: "float64" or "float32".
+            `ReducedState.nominal(task)` if None.
         tolerances: of the solver; by default rtol 1e-5 and atol 1e-7, below the error of the
             quadrature.
         derivatives: which can be taken through the solve, "reverse" or "forward".
+        dtype: "float64" or "float32".
+        **options: `begin`, an optimiser step, 0 by default, from which on the schedule is as ever;
+            `finite_length`, False to leave out the variance of the outputs at finite L; `rule`, the
+            numbers of quadrature nodes; `record`, a name from `OBSERVABLES`, functions of an
+            `odes.two_stage.field.Snapshot` by name, or a list of both.
 
     Returns:
         A `Trajectory` with the final `ReducedState` as `params`, and the source "ode", or
@@ -85,45 +128,36 @@ def solve(
         ValueError: naming the argument, its value and what is allowed, before compilation.
     """
     checks.kind("task", task, Prompts)
-    checks.kind("optimizer", optimizer, NoisySGD)
     return run(
         _solve,
         task,
         optimizer,
         times,
-        dtype,
-        inapplicable=inapplicable,
-        init=start,
-        begin=begin,
-        start=lambda task, optimizer: checked_start(start, begin, optimizer, dtype),
-        model=checked_model(task, finite_length, rule),
-        record=TABLE.resolve(record),
+        checked_start(start, task),
+        dtype=dtype,
         tolerances=checked_tolerances(tolerances or DEFAULT_TOLERANCES, dtype),
         derivatives=derivatives,
+        **options,
     )
 
 
-def checked_start(
-    start: ReducedState | None, begin: Real[Number, ""], optimizer: NoisySGD, dtype: DType
-) -> tuple[ReducedState, Float[Array, ""]]:
-    """Starting state and step as arrays of `dtype`; raises `ValueError` for a state that is not
-    finite or has a negative mean square."""
-    state = ReducedState.nominal(optimizer) if start is None else start
+def checked_start(start: ReducedState | None, task: Prompts) -> ReducedState:
+    """The state to start from; `ValueError` unless it is finite, with mean squares >= 0."""
+    state = ReducedState.nominal(task) if start is None else start
     for name, value in vars(state).items():
         checks.real(f"start.{name}", value, 0 if name.startswith("v_") else -float("inf"))
-    return state.astype(dtype), cast(begin, dtype)
+    return state
 
 
-@functools.partial(jax.jit, static_argnames=("model", "record", "tolerances", "derivatives"))
 def _solve(
-    task: Prompts,
-    optimizer: NoisySGD,
-    times: Float[Array, " S"],
-    start: ReducedState,
-    begin: Float[Array, ""],
-    *,
     model: Model,
     record: Recording,
+    task: Prompts,
+    stages: Annealing,
+    times: Float[Array, " S"],
+    begin: Float[Array, ""],
+    start: ReducedState,
+    *,
     tolerances: Tolerances,
     derivatives: Derivatives,
 ) -> Trajectory:
@@ -131,12 +165,12 @@ def _solve(
         functools.partial(drift, model),
         start,
         times,
-        (task, optimizer),
+        (task, stages),
         save=functools.partial(observe, model, record),
-        clock=optimizer,
+        clock=stages,
         tolerances=tolerances,
         derivatives=derivatives,
-        jumps=switch_time(optimizer)[None],
+        jumps=switch_time(stages)[None],
         begin=begin,
     )
     return solved.trajectory("ode" if model.finite_length else "infinite", solved.final.clamped())

@@ -44,6 +44,7 @@ run, and so do the other entries of the diagonals. Noise of minibatches and of t
 
 import functools
 import math
+from typing import Any
 
 import equinox as eqx
 import jax
@@ -51,25 +52,17 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, PRNGKeyArray, Real
 
 from dynsim import checks
-from dynsim.precision import DType, Number
-from dynsim.training.recording import Record, Recording
+from dynsim.precision import Number
+from dynsim.training.recording import Recording
+from dynsim.training.rule import Rule as UpdateRule
 from dynsim.trajectory import Times, Trajectory
-from dynsim.two_stage.noisy_sgd import NoisySGD
+from dynsim.two_stage.annealing import Annealing
 from dynsim.two_stage.task import Prompts
-from odes.solver.integrate import integrate_sde, run
-from odes.two_stage.field import (
-    TABLE,
-    Model,
-    checked_model,
-    drift,
-    inapplicable,
-    observe,
-    rate_at,
-    switch_time,
-)
-from odes.two_stage.loss import Rule, losses
+from odes.solver.integrate import integrate_sde
+from odes.two_stage.field import Model, drift, observe, rate_at, switch_time
+from odes.two_stage.loss import losses
 from odes.two_stage.maps import root
-from odes.two_stage.solve import DEFAULT_RECORD
+from odes.two_stage.solve import run
 from odes.two_stage.state import ReducedState, block_sizes
 
 LOSSES = ("K1", "K2", "J")
@@ -100,22 +93,19 @@ class Seed(eqx.Module):
 
 def solve_seed(
     task: Prompts,
-    optimizer: NoisySGD,
+    optimizer: UpdateRule,
     times: Times,
     key: PRNGKeyArray,
     *,
     num_test: Real[Number, ""] | None = None,
     num_steps: int = 1300,
-    finite_length: bool = True,
-    rule: Rule | None = None,
-    record: Record = DEFAULT_RECORD,
-    dtype: DType = "float64",
+    **options: Any,
 ) -> Trajectory:
     """What one seed measures, by Euler-Maruyama; `jax.vmap` over keys for the spread over seeds.
 
     Args:
-        task, optimizer, times, finite_length, rule, record, dtype: as in `odes.two_stage.solve`.
-            V_trace has the sign of the run, which is random.
+        task, optimizer, times, **options: as in `odes.two_stage.solve`, without `begin`. V_trace
+            has the sign of the run, which is random.
         key: decides the starting weights, the noise and the test prompts.
         num_test: number of prompts on which K1, K2 and J are measured; None for none of their
             error. Other losses and the AUC are given without it.
@@ -127,41 +117,27 @@ def solve_seed(
     Raises:
         ValueError: as `odes.two_stage.solve`, for `num_steps` < 2 and for `num_test` < 1.
     """
-    checks.kind("task", task, Prompts)
-    checks.kind("optimizer", optimizer, NoisySGD)
-    if num_test is None:
-        num_test = math.inf
-    else:
+    if num_test is not None:
         checks.real("num_test", num_test, 1)
-    return run(
-        _solve,
-        task,
-        optimizer,
-        times,
-        dtype,
-        inapplicable=inapplicable,
-        init=(key, num_test),
-        start=lambda task, optimizer: (key, jnp.asarray(num_test, dtype)),
-        model=checked_model(task, finite_length, rule),
-        record=TABLE.resolve(record),
-        num_steps=checks.integer("num_steps", num_steps, 2),
-    )
+    num_steps = checks.integer("num_steps", num_steps, 2)
+    given = key, float(math.inf) if num_test is None else num_test * 1.0
+    return run(_solve, task, optimizer, times, given, num_steps=num_steps, **options)
 
 
-def _start(optimizer: NoisySGD, d: int, key: PRNGKeyArray, dtype: jnp.dtype) -> Seed:
+def _start(task: Prompts, key: PRNGKeyArray, dtype: jnp.dtype) -> Seed:
     normal_key, square_key = jax.random.split(key)
-    sizes = jnp.asarray(jax.tree.leaves(block_sizes(d))[2:], dtype)
+    sizes = jnp.asarray(jax.tree.leaves(block_sizes(task.d))[2:], dtype)
     squares = jax.random.gamma(square_key, sizes / 2, dtype=dtype) * (2 / sizes)
-    alone = jax.random.normal(normal_key, (2,), dtype) * optimizer.init
+    alone = jax.random.normal(normal_key, (2,), dtype) * task.tau_0
     none = jnp.zeros((), dtype)
     signal = Signal(none, none, none)
-    return Seed(ReducedState(*alone, *(squares * optimizer.init**2)), signal, signal)
+    return Seed(ReducedState(*alone, *(squares * task.tau_0**2)), signal, signal)
 
 
-def _drift(model: Model, t: Float[Array, ""], seed: Seed, args: tuple[Prompts, NoisySGD]) -> Seed:
-    optimizer, decay = args[1], args[1].decay
+def _drift(model: Model, t: Float[Array, ""], seed: Seed, args: tuple[Prompts, Annealing]) -> Seed:
+    stages, decay = args[1], args[1].decay
     moved = drift(model, t, seed.total, args)
-    noise = rate_at(optimizer, t) * optimizer.noise**2
+    noise = rate_at(stages, t) * stages.noise**2
 
     def signal(old: Signal, whole: tuple[Number, Number], square: tuple[Number, Number]) -> Signal:
         (x, x_dot), (v, v_dot) = whole, square
@@ -183,32 +159,32 @@ def _drift(model: Model, t: Float[Array, ""], seed: Seed, args: tuple[Prompts, N
     )
 
 
-def _diffusion(t: Float[Array, ""], seed: Seed, args: tuple[Prompts, NoisySGD]) -> Seed:
-    task, optimizer = args
-    amplitude = jnp.sqrt(rate_at(optimizer, t)) * optimizer.noise
+def _diffusion(t: Float[Array, ""], seed: Seed, args: tuple[Prompts, Annealing]) -> Seed:
+    task, stages = args
+    amplitude = jnp.sqrt(rate_at(stages, t)) * stages.noise
     of_square = lambda v, size: 2 * amplitude * jnp.sqrt(jnp.maximum(v, 0) / size)  # noqa: E731
     squares = jax.tree.leaves(jax.tree.map(of_square, seed.total, block_sizes(task.d)))[2:]
     still = jax.tree.map(jnp.zeros_like, (seed.W, seed.V))
     return Seed(ReducedState(amplitude, amplitude, *squares), *still)
 
 
-@functools.partial(jax.jit, static_argnames=("model", "record", "num_steps"))
 def _solve(
-    task: Prompts,
-    optimizer: NoisySGD,
-    times: Float[Array, " S"],
-    key: PRNGKeyArray,
-    num_test: Float[Array, ""],
-    *,
     model: Model,
     record: Recording,
+    task: Prompts,
+    stages: Annealing,
+    times: Float[Array, " S"],
+    begin: Float[Array, ""],
+    given: tuple[PRNGKeyArray, Float[Array, ""]],
+    *,
     num_steps: int,
 ) -> Trajectory:
+    key, num_test = given
     key, start_key, test_key, diagonal_key = jax.random.split(key, 4)
     of_test = jax.random.normal(test_key, (len(LOSSES),), times.dtype)
     of_diagonal = jax.random.normal(diagonal_key, (2,), times.dtype) * (task.d - 1) ** 0.5
 
-    def save(t: Float[Array, ""], seed: Seed, args: tuple[Prompts, NoisySGD]) -> dict[str, Array]:
+    def save(t: Float[Array, ""], seed: Seed, args: tuple[Prompts, Annealing]) -> dict[str, Array]:
         found = observe(model, record, t, seed.total, args)
         mean, square = (
             losses(
@@ -232,13 +208,14 @@ def _solve(
     solved = integrate_sde(
         functools.partial(_drift, model),
         _diffusion,
-        _start(optimizer, task.d, start_key, times.dtype),
+        _start(task, start_key, times.dtype),
         times,
-        (task, optimizer),
+        (task, stages),
         key,
         save=save,
-        clock=optimizer,
+        clock=stages,
         num_steps=num_steps,
-        jump=switch_time(optimizer),
+        jump=switch_time(stages),
+        begin=begin,
     )
     return solved.trajectory("seeds", solved.final.total.clamped())

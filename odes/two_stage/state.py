@@ -12,14 +12,13 @@ authors' text.
 """
 
 import equinox as eqx
-import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Real
 
-from dynsim.precision import Number, cast
+from dynsim.precision import Number
 from dynsim.two_stage.model import PQ
-from dynsim.two_stage.noisy_sgd import NoisySGD
 from dynsim.two_stage.observables import reduced_state
+from dynsim.two_stage.task import Prompts
 
 
 class ReducedState(eqx.Module):
@@ -45,20 +44,16 @@ class ReducedState(eqx.Module):
         return cls(*reduced_state(PQ(jnp.asarray(W), jnp.asarray(V))))
 
     @classmethod
-    def nominal(cls, optimizer: NoisySGD) -> "ReducedState":
+    def nominal(cls, task: Prompts) -> "ReducedState":
         """The state that stands for the random starting weights: no signal in P, and b at one
         standard deviation, because b = 0 would stay 0."""
-        init = optimizer.init
-        return cls(0 * init, init, *(5 * (init**2,)))
+        start = task.tau_0
+        return cls(0 * start, start, *(5 * (start**2,)))
 
     def clamped(self) -> "ReducedState":
         """The same with mean squares that a solver carried below 0 put back to 0."""
         squares = (self.v_h, self.v_W, self.v_e, self.v_u, self.v_M)
         return ReducedState(self.a, self.b, *(jnp.maximum(v, 0) for v in squares))
-
-    def astype(self, dtype: str) -> "ReducedState":
-        """The same state as JAX arrays of `dtype`."""
-        return jax.tree.map(lambda number: cast(number, dtype), self)
 
 
 def block_sizes(d: int) -> ReducedState:

@@ -20,8 +20,8 @@ shifts the logits by less than :math:`\sigma`, :math:`r s_2 \sqrt{d-1}\, \tau \l
 per unit of eta-time. We reconstructed these equations from fragments of the paper and derived them
 ourselves; they are not the authors' text.
 
-No function checks its numbers, which may be traced; `task` and `optimizer` were checked when
-they were built. Noise, decay and eta-time must be positive.
+No function checks its numbers, which may be traced: those of `task` and `stages` were checked
+before. Noise, decay and eta-time must be positive.
 """
 
 import math
@@ -33,7 +33,7 @@ from jaxtyping import Array, Float, Int, Real
 
 from dynsim import checks
 from dynsim.precision import Number
-from dynsim.two_stage.noisy_sgd import NoisySGD
+from dynsim.two_stage.annealing import Annealing
 from dynsim.two_stage.task import Prompts
 from odes.two_stage.loss import Rule, half_normal_nodes, total
 from odes.two_stage.state import ReducedState
@@ -66,7 +66,7 @@ def growth_rate(
     `growth_rate_hessian`.
 
     Args:
-        tau: standard deviation of the noise weights, such as `optimizer.stationary(eta)`.
+        tau: standard deviation of the noise weights, such as `stages.stationary(eta)`.
         decay: weight decay :math:`\lambda`.
         drive: what the rest of the layer leaves of the residuals of Q: 1 for c = 0, and
             :math:`2\, \mathbb E[\operatorname{sigmoid}(-y N_W)]` for c = 1, which the learning of P
@@ -108,10 +108,10 @@ def critical_noise(task: Prompts, decay: Real[Number, "..."]) -> Float[Array, ".
     return finite_time_boundary(task, decay, math.inf, task.r)
 
 
-def critical_rate(task: Prompts, optimizer: NoisySGD) -> Float[Array, ""]:
+def critical_rate(task: Prompts, stages: Annealing) -> Float[Array, ""]:
     r"""Learning rate whose noise is critical, :math:`\eta_c = 2 \lambda \tau_c^2 / \tau_\xi^2`."""
-    tau = critical_noise(task, optimizer.decay)
-    return tau**2 * (2 * optimizer.decay) / jnp.asarray(optimizer.noise) ** 2
+    tau = critical_noise(task, stages.decay)
+    return tau**2 * (2 * stages.decay) / jnp.asarray(stages.noise) ** 2
 
 
 @checks.renamed
@@ -218,21 +218,23 @@ def _balance(
     return x
 
 
-def noise_variance(optimizer: NoisySGD, times: Real[Number, "*S"]) -> Float[Array, "*S"]:
+def noise_variance(
+    task: Prompts, stages: Annealing, times: Real[Number, "*S"]
+) -> Float[Array, "*S"]:
     r"""Variance of the noise weights after `times` optimiser steps, where the loss does not act on
     them: :math:`v' = -2 \lambda v + \eta\, \tau_\xi^2` from :math:`\tau_0^2`, stage by stage."""
-    first, second = optimizer.eta_1, optimizer.eta_2
-    switch = optimizer.steps[0]
+    first, second = stages.eta_1, stages.eta_2
+    switch = stages.first
     before = jnp.minimum(jnp.asarray(times), switch) * first
     after = jnp.maximum(jnp.asarray(times) - switch, 0) * second
 
     def relax(
         start: Real[Number, "*S"], eta: Real[Number, ""], elapsed: Float[Array, "*S"]
     ) -> Float[Array, "*S"]:
-        end = eta * optimizer.noise**2 / (2 * optimizer.decay)
-        return jnp.exp(-2 * optimizer.decay * elapsed) * (start - end) + end
+        end = eta * stages.noise**2 / (2 * stages.decay)
+        return jnp.exp(-2 * stages.decay * elapsed) * (start - end) + end
 
-    return relax(relax(optimizer.init**2, first, before), second, after)
+    return relax(relax(task.tau_0**2, first, before), second, after)
 
 
 def waiting_time(decay: Real[Number, "..."]) -> Float[Array, "..."]:

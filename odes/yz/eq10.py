@@ -30,7 +30,7 @@ The growth factor bound of Theorem 3, :math:`B_n' = \eta_Z\, \pi(n)\, \xi_n` und
 
 import dataclasses
 import functools
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -39,15 +39,13 @@ from jaxtyping import Array, Float, PyTree
 from dynsim import checks
 from dynsim.classes.task import SequenceClasses
 from dynsim.precision import DType
-from dynsim.training.recording import Record, Recording
+from dynsim.training.recording import Recording
 from dynsim.training.rule import Rule
 from dynsim.trajectory import Times, Trajectory
 from dynsim.yz import model as yz
 from dynsim.yz import observables
-from dynsim.yz.checks import theory_rule
-from dynsim.yz.observables import DEFAULT_RECORD
 from odes.formulas import coefficients, decoder, growth
-from odes.solver.integrate import integrate, run
+from odes.solver.integrate import integrate
 from odes.solver.rescaled import Rescaled
 from odes.solver.tolerances import Tolerances, checked_tolerances
 from odes.yz import layer
@@ -68,10 +66,9 @@ def solve(
     clock: growth.Convention = "sgd",
     finite_m: bool = False,
     remark_1: bool = False,
-    init: yz.YZ | None = None,
-    record: Record = DEFAULT_RECORD,
-    dtype: DType = "float64",
     tolerances: Tolerances | None = None,
+    dtype: DType = "float64",
+    **options: Any,
 ) -> Trajectory:
     r"""Integrate Eq. 10.
 
@@ -82,10 +79,10 @@ def solve(
         times: (S,) optimiser steps at which to record, increasing, >= 0.
         clock: "sgd" or "paper", see above.
         finite_m, remark_1: the options above.
-        init: starting weights, of which only Z is used; zero if None.
-        record: as in `dynsim.simulate`. Logits are those of the decoder, :math:`w_n`.
-        dtype: "float64" or "float32".
         tolerances: of the solver; by default `DEFAULT_TOLERANCES[dtype]`.
+        dtype: "float64" or "float32".
+        **options: `init`, `key` and `record` of `odes.yz.layer.solve`. Logits that are recorded are
+            those of the decoder, :math:`w_n`.
 
     Returns:
         A `Trajectory` with `params` None and the source "eq10", followed by the options that are
@@ -94,25 +91,20 @@ def solve(
     Raises:
         ValueError: naming the argument, its value and what is allowed, before compilation.
     """
-    checks.kind("task", task, SequenceClasses)
-    optimizer = theory_rule(optimizer)
     checks.choice("clock", clock, ("sgd", "paper"))
-    trajectory = run(
+    trajectory = layer.solve(
         _solve,
         task,
         optimizer,
         times,
-        dtype,
-        inapplicable=inapplicable,
-        init=init,
-        start=lambda task, optimizer: (
-            layer.start(init, task, dtype),
-            layer.class_weight(task.prior, clock),
-        ),
-        record=observables.PREDICTED.resolve(record),
+        table=observables.PREDICTED,
+        why_not=inapplicable,
+        also=lambda task: (layer.class_weight(task.prior, clock),),
         tolerances=checked_tolerances(tolerances, dtype),
         finite_m=finite_m,
         remark_1=remark_1,
+        dtype=dtype,
+        **options,
     )
     asked = {"paper": clock == "paper", "finite-m": finite_m, "remark-1": remark_1}
     source = "-".join(("eq10", *(name for name, given in asked.items() if given)))

@@ -19,7 +19,7 @@ Momentum and schedules are exact in the discrete decoder, and enter the closed f
 
 import dataclasses
 import functools
-from typing import Literal
+from typing import Any, Literal
 
 import jax
 import jax.numpy as jnp
@@ -28,17 +28,13 @@ from jaxtyping import Array, Float
 
 from dynsim import checks
 from dynsim.classes.task import SequenceClasses
-from dynsim.precision import DType
-from dynsim.training.recording import Record, Recording
+from dynsim.training.recording import Recording
 from dynsim.training.rule import Kind, Rule
 from dynsim.trajectory import Times, Trajectory
-from dynsim.yz import model as yz
 from dynsim.yz import observables
-from dynsim.yz.checks import theory_rule
-from dynsim.yz.observables import DEFAULT_RECORD
 from odes.formulas import decoder as closed_form
 from odes.formulas.discrete_decoder import h_star
-from odes.solver.integrate import check_times, judge, run
+from odes.solver.integrate import check_times, judge
 from odes.solver.rescaled import DESCRIBED, Rescaled
 from odes.yz import layer
 
@@ -53,9 +49,7 @@ def solve(
     times: Times,
     *,
     decoder: Decoder = "closed",
-    init: yz.YZ | None = None,
-    record: Record = DEFAULT_RECORD,
-    dtype: DType = "float64",
+    **options: Any,
 ) -> Trajectory:
     """Observables of the layer while the decoder learns at fixed attention.
 
@@ -66,9 +60,7 @@ def solve(
         times: (S,) optimiser steps at which to record, increasing, >= 0. The discrete decoder
             reads a time between two steps at the earlier one, and needs concrete times.
         decoder: "closed" or "discrete", see above.
-        init: starting weights, of which only Z is used; zero if None.
-        record: as in `dynsim.simulate`.
-        dtype: "float64" or "float32".
+        **options: `init`, `key`, `record` and `dtype` of `odes.yz.layer.solve`.
 
     Returns:
         A `Trajectory` with `params` None. Nothing is integrated, so it is not OK only where the
@@ -77,8 +69,6 @@ def solve(
     Raises:
         ValueError: naming the argument, its value and what is allowed, before compilation.
     """
-    checks.kind("task", task, SequenceClasses)
-    optimizer = theory_rule(optimizer)
     checks.choice("decoder", decoder, ("closed", "discrete"))
     steps = None
     if decoder == "discrete":
@@ -86,17 +76,15 @@ def solve(
         if checks.is_traced(times):
             raise ValueError("times: the discrete decoder needs concrete times, to count steps")
         steps = int(np.floor(np.asarray(times)[-1]))
-    return run(
+    return layer.solve(
         _solve,
         task,
         optimizer,
         times,
-        dtype,
-        inapplicable=functools.partial(inapplicable, decoder=decoder),
-        init=init,
-        start=lambda task, optimizer: (layer.start(init, task, dtype),),
+        table=observables.MEASURED,
+        why_not=functools.partial(inapplicable, decoder=decoder),
         steps=steps,
-        record=observables.MEASURED.resolve(record),
+        **options,
     )
 
 

@@ -4,21 +4,28 @@ Shared by the rungs that eliminate the decoder: :math:`w_n = (M-1)\, h_n \zeta_n
 5 and 6), Theorem 1 for the gradient that reaches the attention.
 """
 
+from collections.abc import Callable
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float
+from jaxtyping import Array, Float, PRNGKeyArray
 
 from dynsim import checks
 from dynsim.classes.task import SequenceClasses
-from dynsim.precision import AnyArray
+from dynsim.precision import AnyArray, DType
+from dynsim.problem.checks import check_init
+from dynsim.problem.train import started
+from dynsim.training.recording import Record, Table
 from dynsim.training.rule import Rule
+from dynsim.trajectory import Times, Trajectory
 from dynsim.yz import model as yz
-from dynsim.yz.observables import Snapshot
+from dynsim.yz.checks import theory_rule
+from dynsim.yz.layer import layer as on_task
+from dynsim.yz.observables import DEFAULT_RECORD, Snapshot
 from odes.formulas import coefficients, decoder, growth
-from odes.solver.integrate import weights
+from odes.solver.integrate import run
 from odes.solver.rescaled import undescribed
 
 # Condition number of the Gram matrix above which its inverse carries no digit of float64.
@@ -46,11 +53,71 @@ def class_weight(prior: Float[AnyArray, " K"], convention: growth.Convention) ->
     return prior if convention == "sgd" else jnp.ones_like(prior)
 
 
-def start(init: yz.YZ | None, task: SequenceClasses, dtype: str) -> Float[Array, "Q M"]:
-    """Attention logits to start from; raises `ValueError` for wrong shapes or a residual."""
+def solve(
+    compiled: Callable[..., Trajectory],
+    task: SequenceClasses,
+    optimizer: Rule,
+    times: Times,
+    *,
+    table: Table,
+    why_not: Callable[[SequenceClasses, Rule], str | None],
+    also: Callable[[SequenceClasses], tuple[Array, ...]] = lambda task: (),
+    init: yz.YZ | None = None,
+    key: PRNGKeyArray | None = None,
+    record: Record = DEFAULT_RECORD,
+    dtype: DType = "float64",
+    **options: Any,
+) -> Trajectory:
+    """What the solvers of theories without Y have in common.
+
+    Args:
+        compiled: from (task, rule, times, attention logits to start from, what `also` makes of the
+            task) in `dtype`, with `record` and `options`.
+        task: the sequence classes.
+        optimizer: a rule with rates for Y and Z, or one for both; its numbers may be traced.
+        times: (S,) optimiser steps at which to record, increasing, >= 0.
+        table: what can be recorded.
+        why_not: why the theory does not apply, or None.
+        init: starting weights, of which only Z is used.
+        key: of the starting weights of a layer that starts from random ones; zero otherwise.
+        record: a name of `table`, functions of (task, snapshot) by name, or a list of both.
+        dtype: "float64" or "float32".
+
+    Raises:
+        ValueError: naming the argument, its value and what is allowed, before compilation.
+    """
+    checks.kind("task", task, SequenceClasses)
     if init is not None and init.residual:
         raise ValueError("init.residual = True: theories without Y describe the plain layer only")
-    return jnp.asarray(weights(init, task, dtype).Z)
+    return run(
+        compiled,
+        task,
+        theory_rule(optimizer),
+        times,
+        dtype,
+        inapplicable=why_not,
+        init=(init, key),
+        start=lambda task, optimizer: (weights(init, task, dtype, key).Z, *also(task)),
+        record=table.resolve(record),
+        **options,
+    )
+
+
+def weights(
+    init: yz.YZ | None, task: SequenceClasses, dtype: DType, key: PRNGKeyArray | None = None
+) -> yz.YZ:
+    """Starting weights in `dtype`: `init`, those of a layer with this key, or zero.
+
+    Raises:
+        ValueError: for wrong shapes, or random weights without a key.
+    """
+    problem = on_task(task)
+    check_init(problem, init)
+    if init is None and key is None:
+        if problem.start != "zero":
+            raise ValueError("key = None: starting weights need one, or `init`")
+        return yz.init_zero(task, dtype)
+    return started(problem, key, init, dtype).params
 
 
 def speed(

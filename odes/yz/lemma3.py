@@ -18,23 +18,22 @@ what Lemma 3 costs and what 1/M costs. Assumes Y = 0 at the start and linearly i
 """
 
 import functools
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, PyTree
 
-from dynsim import checks
 from dynsim.classes.task import SequenceClasses
 from dynsim.precision import DType
-from dynsim.training.recording import Record, Recording
+from dynsim.training.recording import Recording
 from dynsim.training.rule import Rule
 from dynsim.trajectory import Times, Trajectory
 from dynsim.yz import model as yz
 from dynsim.yz import observables
-from dynsim.yz.checks import theory_rule
-from dynsim.yz.observables import DEFAULT_RECORD, Snapshot
+from dynsim.yz.observables import Snapshot
 from odes.formulas import coefficients
-from odes.solver.integrate import integrate, run
+from odes.solver.integrate import integrate
 from odes.solver.rescaled import Rescaled
 from odes.solver.tolerances import Tolerances, checked_tolerances
 from odes.yz import layer
@@ -45,39 +44,22 @@ def solve(
     optimizer: Rule,
     times: Times,
     *,
-    init: yz.YZ | None = None,
-    record: Record = DEFAULT_RECORD,
-    dtype: DType = "float64",
     tolerances: Tolerances | None = None,
+    dtype: DType = "float64",
+    **options: Any,
 ) -> Trajectory:
-    r"""Integrate the flow under Lemma 3's update.
-
-    Args:
-        task: the sequence classes; their normalised attention must be linearly independent.
-        optimizer: as in `odes.yz.eq10`.
-        times: (S,) optimiser steps at which to record, increasing, >= 0.
-        init: starting weights, of which only Z is used; zero if None.
-        record, dtype, tolerances: as in `odes.yz.eq10.solve`.
-
-    Returns:
-        A `Trajectory` with `params` None; a solve that fails has another status than OK.
-
-    Raises:
-        ValueError: naming the argument, its value and what is allowed, before compilation.
-    """
-    checks.kind("task", task, SequenceClasses)
-    optimizer = theory_rule(optimizer)
-    return run(
+    r"""Integrate the flow under Lemma 3's update; arguments, result and errors as of
+    `odes.yz.eq10.solve`."""
+    return layer.solve(
         _solve,
         task,
         optimizer,
         times,
-        dtype,
-        inapplicable=inapplicable,
-        init=init,
-        start=lambda task, optimizer: (layer.start(init, task, dtype),),
-        record=observables.MEASURED.resolve(record),
+        table=observables.MEASURED,
+        why_not=inapplicable,
         tolerances=checked_tolerances(tolerances, dtype),
+        dtype=dtype,
+        **options,
     )
 
 

@@ -1,4 +1,4 @@
-r"""Population flow of the full parameters (Y, Z), plain, with momentum and Adam's.
+r"""Population flow of the full parameters (Y, Z): the general flow of the layer, by its names.
 
 Scan and Snap, section 3: :math:`T \to \infty` (Lemma 2), infinite batch, :math:`\eta \to 0`. With
 :math:`g_n = Y (e_{\nu(n)} - \alpha_n)`,
@@ -17,37 +17,21 @@ else is dropped: any overlap, any start. What momentum and Adam make of it is in
 `dynsim.yz.finite_length`, to first order in 1/T.
 """
 
-import functools
+import dataclasses
 import math
-from typing import NamedTuple
+from typing import Any
 
 import jax
-from jaxtyping import Array, Float, Real
 
-from dynsim import checks
 from dynsim.classes.task import SequenceClasses
-from dynsim.precision import DType, Number
-from dynsim.training.recording import Record, Recording
-from dynsim.training.rule import Rule, of_layer
+from dynsim.training.rule import Rule
 from dynsim.trajectory import Times, Trajectory
-from dynsim.yz import finite_length, observables
-from dynsim.yz import model as yz
-from dynsim.yz.checks import theory_rule
-from dynsim.yz.observables import DEFAULT_RECORD
-from odes.problem import flow_of_rule
-from odes.solver.flows import FLOWS, Flow, checked_flow
-from odes.solver.integrate import run, weights
-from odes.solver.tolerances import Tolerances, checked_tolerances
+from dynsim.yz.layer import layer
+from odes.problem import flow as flow_of
+from odes.solver.flows import FLOWS, Flow
 from odes.theory import named
 
 __all__ = ["FLOWS", "Flow", "solve"]
-
-
-class Population(NamedTuple):
-    """What the flow descends: the loss of a task's sequences, of finite length or not."""
-
-    task: SequenceClasses
-    context: finite_length.Context
 
 
 def solve(
@@ -56,78 +40,28 @@ def solve(
     times: Times,
     *,
     flow: Flow | None = None,
-    length: Real[Number, ""] = math.inf,
-    init: yz.YZ | None = None,
-    record: Record = DEFAULT_RECORD,
-    dtype: DType = "float64",
-    tolerances: Tolerances | None = None,
+    length: int | float = math.inf,
+    **options: Any,
 ) -> Trajectory:
-    """Integrate the population flow that belongs to `optimizer`.
+    """Integrate the population flow that belongs to `optimizer`: `odes.flow` of the layer.
 
     Args:
         task: the sequence classes.
-        optimizer: a rule that `odes.flow` describes, with rates for Y and Z; its numbers may be
-            traced.
-        times: (S,) optimiser steps at which to record, increasing, >= 0; need not be whole.
-        flow: by default "plain" for `sgd`, "matched" for `momentum` and "matched-adam" for
-            `adam`.
-        length: sequence length T, the query included, to first order in 1/T; it may be traced.
-        init: starting weights; zero if None.
-        record: as in `dynsim.simulate`.
-        dtype: "float64" or "float32".
-        tolerances: of the solver; by default `DEFAULT_TOLERANCES[dtype]`.
+        optimizer, times: as of `odes.flow`.
+        flow: its `kind`.
+        length: sequence length T, the query included, to first order in 1/T; that of a layer is not
+            looked at.
+        **options: `init`, `key`, `record`, `dtype` and `tolerances` of `odes.flow`. Weights start
+            at zero where neither they nor the layer say otherwise.
 
     Returns:
         A `Trajectory`; a solve that fails has another status than OK, nothing raises.
 
     Raises:
-        ValueError: naming the argument, its value and what is allowed, before compilation;
-            in particular for a flow that does not describe `optimizer`, and for a length at which
-            an expansion in 1/T says nothing.
+        ValueError: as `odes.flow`, and for a length at which an expansion in 1/T says nothing.
     """
-    checks.kind("task", task, SequenceClasses)
-    optimizer = theory_rule(optimizer)
-    finite_length.check_length(task, length)
-    return run(
-        _solve,
-        task,
-        optimizer,
-        times,
-        dtype,
-        init=(init, length),
-        start=lambda task, optimizer: (
-            weights(init, task, dtype),
-            finite_length.contextual(length, dtype),
-        ),
-        flow=checked_flow(optimizer, flow),
-        record=observables.MEASURED.resolve(record),
-        tolerances=checked_tolerances(tolerances, dtype),
-    )
-
-
-@functools.partial(jax.jit, static_argnames=("flow", "record", "tolerances"))
-def _solve(
-    task: SequenceClasses,
-    optimizer: Rule,
-    times: Float[Array, " S"],
-    init: yz.YZ,
-    context: finite_length.Context,
-    *,
-    flow: Flow,
-    record: Recording,
-    tolerances: Tolerances,
-) -> Trajectory:
-    solved, final = flow_of_rule(
-        lambda population, params: finite_length.loss_and_grad(params, *population)[1],
-        Population(task, context),
-        optimizer,
-        of_layer(init),
-        init,
-        times,
-        flow=flow,
-        save=lambda population, params: record(
-            population.task, observables.measure(population.task, params)
-        ),
-        tolerances=tolerances,
-    )
-    return solved.trajectory(named(flow, context is not None), final)
+    problem = layer(task, length)
+    if problem.start == "zero" and options.get("key") is None:
+        options["key"] = jax.random.key(0)
+    found = flow_of(problem, optimizer, times, kind=flow, **options)
+    return dataclasses.replace(found, source=named(found.source, not math.isinf(length)))

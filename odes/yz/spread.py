@@ -39,7 +39,8 @@ from dynsim.yz import model as yz
 from dynsim.yz.checks import theory_rule
 from dynsim.yz.observables import DEFAULT_RECORD
 from odes.solver import linear_noise, noise_drift
-from odes.solver.integrate import judge, run, weights
+from odes.solver.integrate import judge, run
+from odes.yz.layer import weights
 
 
 def solve(
@@ -66,7 +67,7 @@ def solve(
             draw of the classes makes noise.
         init: starting weights, the same for all seeds; zero if None. With random ones, the variance
             of the mean over the starts adds up with the mean of the variance.
-        record: as in `dynsim.simulate`. Covariances are formed between all numbers recorded.
+        record: as in `dynsim.train`. Covariances are formed between all numbers recorded.
         dtype: "float64" or "float32".
 
     Returns:

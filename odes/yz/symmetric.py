@@ -5,20 +5,15 @@ which the observables of `dynsim.yz.observables` are measured as on any other. E
 tasks from zero weights; see `odes.symmetric.reduction` for what symmetric means.
 """
 
-import math
-
-from jaxtyping import Real
+from typing import Any
 
 from dynsim import checks
 from dynsim.classes.task import SequenceClasses
-from dynsim.precision import DType, Number
-from dynsim.training.recording import Record
 from dynsim.training.rule import Rule
 from dynsim.trajectory import Times, Trajectory
 from dynsim.yz import model as yz
 from dynsim.yz.observables import DEFAULT_RECORD
-from odes.solver.flows import Flow, checked_flow
-from odes.solver.tolerances import Tolerances
+from odes.solver.flows import checked_flow
 from odes.symmetric.placement import placed
 from odes.symmetric.solve import solve as solve_reduced
 from odes.theory import refusal
@@ -29,18 +24,14 @@ def solve(
     optimizer: Rule,
     times: Times,
     *,
-    flow: Flow | None = None,
-    length: Real[Number, ""] = math.inf,
     init: yz.YZ | None = None,
-    record: Record = DEFAULT_RECORD,
-    dtype: DType = "float64",
-    tolerances: Tolerances | None = None,
+    **options: Any,
 ) -> Trajectory:
     """Integrate the population flow of a symmetric task in its reduced form.
 
     Args:
         task: a concrete, symmetric task.
-        optimizer, times, flow, length, record, dtype, tolerances: as in `odes.yz.population.solve`.
+        optimizer, times, **options: as of `odes.symmetric.solve`, `length` among them.
         init: None; the reduction holds from zero weights alone.
 
     Returns:
@@ -53,18 +44,11 @@ def solve(
     checks.kind("task", task, SequenceClasses)
     if init is not None:
         raise ValueError("init: the symmetric reduction starts from zero weights; leave it out")
-    return solve_reduced(
-        placed(task),
-        optimizer,
-        times,
-        flow=flow,
-        length=length,
-        record=record,
-        dtype=dtype,
-        tolerances=tolerances,
-    )
+    return solve_reduced(placed(task), optimizer, times, **{"record": DEFAULT_RECORD, **options})
 
 
 def inapplicable(task: SequenceClasses, optimizer: Rule) -> str | None:
     """Why the symmetric reduction does not apply, or None."""
+    if getattr(task, "start", "zero") != "zero":
+        return "it starts from zero weights"
     return refusal(checked_flow, optimizer) or refusal(placed, task)

@@ -29,6 +29,7 @@ little, :math:`B_n \ll 1`: their growth lowers :math:`f_{nc}` and :math:`\xi` fu
 """
 
 import functools
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -38,15 +39,15 @@ from jaxtyping import Array, Float, PyTree
 from dynsim import checks
 from dynsim.classes.task import SequenceClasses
 from dynsim.precision import DType
-from dynsim.training.recording import Record, Recording
+from dynsim.training.recording import Recording
 from dynsim.training.rule import Rule
 from dynsim.trajectory import Times, Trajectory
 from dynsim.yz import model as yz
 from dynsim.yz import observables
 from dynsim.yz.checks import theory_rule
-from dynsim.yz.observables import DEFAULT_RECORD, Snapshot
+from dynsim.yz.observables import Snapshot
 from odes.formulas import decoder, growth
-from odes.solver.integrate import integrate, run
+from odes.solver.integrate import integrate
 from odes.solver.rescaled import Rescaled, undescribed
 from odes.solver.tolerances import Tolerances, checked_tolerances
 from odes.yz import layer
@@ -61,48 +62,27 @@ def solve(
     times: Times,
     *,
     clock: growth.Convention = "sgd",
-    init: yz.YZ | None = None,
-    record: Record = DEFAULT_RECORD,
-    dtype: DType = "float64",
     tolerances: Tolerances | None = None,
+    dtype: DType = "float64",
+    **options: Any,
 ) -> Trajectory:
-    r"""Solve Theorem 4's flow.
-
-    Args:
-        task: sequence classes with one common token, see `inapplicable`.
-        optimizer: as in `odes.yz.eq10`; eta_y must be positive.
-        times: (S,) optimiser steps at which to record, increasing, >= 0.
-        clock: "sgd" or "paper", as in `odes.yz.eq10`.
-        init: starting weights, of which only Z is used; zero if None.
-        record: as in `dynsim.simulate`, "B" included. "speed" is :math:`\gamma`, "xi" the
-            theorem's.
-        dtype: "float64" or "float32".
-        tolerances: of the solver; by default `DEFAULT_TOLERANCES[dtype]`.
-
-    Returns:
-        A `Trajectory` with `params` None; a solve that fails has another status than OK.
-
-    Raises:
-        ValueError: naming the argument, its value and what is allowed, before compilation.
-    """
-    checks.kind("task", task, SequenceClasses)
-    optimizer = theory_rule(optimizer)
+    r"""Solve Theorem 4's flow, for sequence classes with one common token, see `inapplicable`, and
+    a positive eta_y. "speed" is :math:`\gamma`, "xi" the theorem's. Other arguments, result and
+    errors are those of `odes.yz.eq10.solve`."""
     checks.choice("clock", clock, ("sgd", "paper"))
-    checks.real("eta_y", Rescaled.of(optimizer).eta_y, 0, open_minimum=True)
-    return run(
+    eta_y = Rescaled.of(theory_rule(optimizer)).eta_y
+    checks.real("eta_y", eta_y, 0, open_minimum=True)
+    return layer.solve(
         _solve,
         task,
         optimizer,
         times,
-        dtype,
-        inapplicable=inapplicable,
-        init=init,
-        start=lambda task, optimizer: (
-            layer.start(init, task, dtype),
-            layer.class_weight(task.prior, clock),
-        ),
-        record=observables.PREDICTED.resolve(record),
+        table=observables.PREDICTED,
+        why_not=inapplicable,
+        also=lambda task: (layer.class_weight(task.prior, clock),),
         tolerances=checked_tolerances(tolerances, dtype),
+        dtype=dtype,
+        **options,
     )
 
 

@@ -24,13 +24,15 @@ from dynsim.yz import model as yz
 from dynsim.yz import sampling
 from sweeps import output
 from sweeps.benchmarks import bandwidth, maps
-from sweeps.benchmarks.timing import seconds
+from sweeps.benchmarks.timing import cold_and_warm, seconds
 from sweeps.runner import tiles
 from sweeps.runner.files import load
 from sweeps.runner.run import valid
 from sweeps.runner.spec import Sweep
 from sweeps.studies.paper.published import published
-from sweeps.systems.yz.settings import Training
+from sweeps.systems import registry
+
+Training: Any = registry.system("yz").run
 
 TRAINING = Training(steps=100)
 """Syn-Small, T = 128, batch 128."""
@@ -71,7 +73,7 @@ def recorded_run() -> tuple[float, float] | None:
     if not RECORDED.exists():
         return None
     run, task = np.load(RECORDED), dynsim.syn_small()
-    found = dynsim.simulate(
+    found = dynsim.train(
         task,
         dynsim.momentum(float(run["lr_y"]), float(run["lr_z"]), float(run["momentum"])),
         steps=20,
@@ -140,10 +142,10 @@ def speed(small: bool) -> Iterator[tuple[str, Rows]]:
     """Runs per second by the size of a map, and what share of the devices that takes."""
     per_second = 0.0
     for side in SMALL_SIDES if small else SIDES:
-        run = lambda shift, side=side: sweeps.run(  # noqa: E731
-            Sweep(maps.plane(side, shift), TRAINING, record=("loss", "entropy"))
+        build = lambda shift, side=side: Sweep(  # noqa: E731
+            maps.plane(side, shift), TRAINING, record=("loss", "entropy")
         )
-        cold, warm = (seconds(functools.partial(run, shift)) for shift in (1.0, 1.1))
+        cold, warm = cold_and_warm(lambda shift: sweeps.run(build(shift)))  # noqa: B023
         per_second = side**2 / warm
         row = {"seconds": warm, "cold": cold, "runs_per_second": per_second}
         yield (
@@ -187,7 +189,7 @@ def studies(small: bool) -> Iterator[tuple[str, Rows]]:
         )
 
 
-def _twice(side: int, training: Training, engine: str) -> tuple[Sweep, Callable[[], Sweep]]:
+def _twice(side: int, training: Any, engine: str) -> tuple[Sweep, Callable[[], Sweep]]:
     def build(shift: float) -> Sweep:
         return Sweep(maps.plane(side, shift), training, engine, ("entropy",))
 

@@ -63,13 +63,13 @@ def compared(train: Callable[..., float]) -> Iterator[str]:
 
 
 def single(task: dynsim.SequenceClasses, seed: int) -> float:
-    """One run of Fig. 6 by `simulate`."""
-    run = dynsim.simulate(
-        task,
+    """One run of Fig. 6 by `train`."""
+    run = dynsim.train(
+        dynsim.layer(task, start="uniform"),
         dynsim.momentum(2.0, 1.0, 0.9),
         jax.random.key(seed),
         steps=100,
-        init="uniform",
+        batch=128,
         times=[100],
         record=["entropy"],
     )

@@ -9,7 +9,7 @@ import torch  # pyright: ignore[reportMissingImports]  (comes with the extra ben
 
 import sweeps
 from sweeps.benchmarks.peers.torch_linear_icl import trained
-from sweeps.benchmarks.timing import seconds
+from sweeps.benchmarks.timing import cold_and_warm, seconds
 from sweeps.runner.spec import Sweep
 from sweeps.systems.linear_icl import LinearICL
 
@@ -28,8 +28,7 @@ def report(check: bool = False) -> Iterator[str]:
         ("population loss", LinearICL(steps=STEPS, batch=infinite)),
         (f"{FIXED} fixed sequences", LinearICL(steps=STEPS, batch=FIXED, data="fixed")),
     ):
-        work = functools.partial(run, training)
-        cold, warm = (seconds(functools.partial(work, shift)) for shift in (1.0, 1.1))
+        cold, warm = cold_and_warm(functools.partial(run, training))
         number = POINTS * SEEDS
         yield (
             f"{name}, D = 4, 5 heads, {number} runs of {STEPS} steps: {cold:.1f} s cold, "

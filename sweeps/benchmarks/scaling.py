@@ -5,11 +5,14 @@ import resource
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import sweeps
 from sweeps.benchmarks.timing import seconds
 from sweeps.runner.spec import Sweep
-from sweeps.systems.yz.settings import Training
+from sweeps.systems import registry
+
+Training: Any = registry.system("yz").run
 
 SIZES = (100, 1_000, 10_000, 100_000)
 
@@ -29,7 +32,7 @@ def report() -> Iterator[str]:
             yield f"{runs:>8} {took:>9.2f} {runs / took:>9.0f} {peak:>9.0f}"
 
 
-def sized(runs: int, training: Training, root: int = 0) -> Sweep:
+def sized(runs: int, training: Any, root: int = 0) -> Sweep:
     """A sweep of so many runs."""
     axes = {"eta_y": {"logspace": [0.1, 10, runs // 10]}, "seed": {"range": 10}}
     return Sweep(axes, training, record=("entropy", "loss"), root=root)

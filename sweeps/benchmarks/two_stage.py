@@ -13,9 +13,9 @@ from dynsim import two_stage
 from odes import two_stage as reduced
 from sweeps.benchmarks import bandwidth, two_stage_claims
 from sweeps.benchmarks.peers.torch_two_stage import trained
-from sweeps.benchmarks.timing import seconds
+from sweeps.benchmarks.timing import cold_and_warm, seconds
 from sweeps.runner.spec import Sweep
-from sweeps.systems.two_stage.settings import TwoStage
+from sweeps.systems.two_stage import TwoStage
 
 SEEDS = 6
 STAGES = (0.05, 1.2)
@@ -47,15 +47,16 @@ def training() -> Iterator[str]:
         sweeps.run(Sweep(axes, training, "simulation", record, times=times))
 
     whole = ("eta_time", "K1", "K2", "auc_Q", "W_trace", "V_trace")
-    cold, warm = (seconds(lambda r=r: run(TwoStage(r=r), SEEDS, whole, 128)) for r in (1.4, 1.41))
-    steps = int(TwoStage().make_optimizer().total_steps)
+    preset = lambda shift: run(TwoStage(r=1.4 * shift), SEEDS, whole, 128)  # noqa: E731
+    cold, warm = cold_and_warm(preset, 1.01)
+    steps = int(TwoStage().stages.last)
     yield (
         f"default preset, {SEEDS} seeds of {steps} steps: {cold:.1f} s cold, {warm:.1f} s warm, "
         f"{SEEDS * steps / warm:.0f} steps/s"
     )
     devices = len(jax.devices())
     stages = [TwoStage(stage_2=stage) for stage in STAGES]
-    few, many = (int(each.make_optimizer().total_steps) for each in stages)
+    few, many = (int(each.stages.last) for each in stages)
     setup = two_stage()
     loop = functools.partial(trained, setup.task, setup.optimizer, 0)
     before = bandwidth.measured()
@@ -91,7 +92,7 @@ def fastest(*works: Callable[[], object]) -> Float[np.ndarray, " W"]:
 def theory() -> Iterator[str]:
     """The reduced ODE of the default preset at 128 times."""
     setup = two_stage()
-    times = setup.optimizer.times(128)
+    times = TwoStage().stages.times(128)
     solve = lambda tau: jax.block_until_ready(  # noqa: E731
         reduced.solve(setup.task, TwoStage(tau=tau).make_optimizer(), times)
     )
@@ -103,9 +104,9 @@ def theory() -> Iterator[str]:
 def diagram() -> Iterator[str]:
     """25 x 25 solves of the phase diagram."""
 
-    def run(first: float) -> None:
-        axes = {"tau": {"logspace": [first, 0.6, 25]}, "r": {"logspace": [0.9, 2.2, 25]}}
+    def run(shift: float) -> None:
+        axes = {"tau": {"logspace": [0.06 * shift, 0.6, 25]}, "r": {"logspace": [0.9, 2.2, 25]}}
         sweeps.run(Sweep(axes, LONG, "ode", ("auc_Q", "K2")))
 
-    cold, warm = (seconds(lambda first=first: run(first)) for first in (0.06, 0.061))
+    cold, warm = cold_and_warm(run)
     yield f"reduced ODE, 25 x 25 diagram to eta-time 200: {cold:.1f} s cold, {warm:.1f} s warm"

@@ -8,15 +8,15 @@ from collections.abc import Iterator, Mapping
 import jax
 import numpy as np
 
-from dynsim.two_stage.model import PQ
-from dynsim.two_stage.observables import OBSERVABLES, Split, measure
+from dynsim.two_stage.model import PQ, Split
+from dynsim.two_stage.observables import OBSERVABLES, measure
 from dynsim.two_stage.task import sample_prompts
 from sweeps.benchmarks.peers.torch_two_stage import trained
 from sweeps.runner.run import run
 from sweeps.studies.two_stage import claims
 from sweeps.studies.two_stage import theory as two_stage_theory
 from sweeps.studies.two_stage.runs import RECORD, Runs, from_dataset, sweep
-from sweeps.systems.two_stage.settings import TwoStage
+from sweeps.systems.two_stage import TwoStage
 
 SEEDS = 3
 NUM_TIMES = 32
@@ -55,7 +55,7 @@ def by_torch(ours: Runs) -> Runs:
     training = ours.training
     task, optimizer = training.make_task(), training.make_optimizer()
     steps = ours.steps.astype(int).tolist()
-    sizes = {name: training.value(name) for name in ("batch", "pool")}
+    batch = training.value("batch")
 
     @jax.jit
     def measured(weights: jax.Array, key: jax.Array) -> dict[str, jax.Array]:
@@ -68,7 +68,7 @@ def by_torch(ours: Runs) -> Runs:
         return jax.lax.map(at, weights)
 
     found = [
-        jax.device_get(measured(trained(task, optimizer, seed, steps, **sizes), key))
+        jax.device_get(measured(trained(task, optimizer, seed, steps, batch=batch), key))
         for seed, key in enumerate(jax.random.split(jax.random.key(1), ours.count))
     ]
     values = {name: np.stack([each[name] for each in found]) for name in OBSERVABLES}

@@ -3,7 +3,8 @@
 import dataclasses
 import json
 import math
-from typing import Any
+from collections.abc import Callable
+from typing import Any, ClassVar
 
 import jax.numpy as jnp
 import numpy as np
@@ -19,7 +20,8 @@ from odes.symmetric.state import SymmetricTask
 from odes.yz import ladder, population
 from odes.yz import symmetric as symmetric_layer
 from sweeps import output
-from sweeps.systems.yz.problem import Problem
+from sweeps.commands import outlook
+from sweeps.systems.yz.tasks import ClassOptions as Problem
 
 # Where an assumption counts as strained. Overlap: gamma's error against the population flow
 # passes 5 % there (`dynsim validate overlap`). Discreteness: h* - h (Lemma 7) is then a tenth
@@ -44,6 +46,8 @@ class Explain(Problem):
             printed where T is too short for T -> infinity.
         json: print JSON instead of text.
     """
+
+    SYSTEM: ClassVar[str] = "yz"
 
     steps: int = 1000
     length: int | float = 128
@@ -73,25 +77,40 @@ class Explanation:
     strained: tuple[str, ...]
 
 
-def run(config: Explain) -> None:
+def command(name: str) -> tuple[type[Any], Callable[[Any], None]]:
+    """Settings of `dynsim explain NAME`, and what runs them; `ValueError` for an unknown system."""
+    return Explain if name == Explain.SYSTEM else outlook.settings(name), run
+
+
+def run(config: Explain | outlook.ExplainOptions) -> None:
     """Predict and print."""
     found = explain(config)
     if config.json:
         print(json.dumps(output.as_json(dataclasses.asdict(found)), indent=2))
     else:
-        print(text(config, found))
+        print(text(config, found) if isinstance(config, Explain) else found.text(config))
 
 
-def explain(config: Explain | None = None, /, **settings: Any) -> Explanation:
+def explain(config: Any = None, /, **settings: Any) -> Any:
     """Predict a run from the closed form and the best applicable theory.
 
     Args:
-        config: the settings; or `settings`, the options of `dynsim explain`, by name.
+        config: the name of a system, or PACKAGE.MODULE:NAME of a problem; by default, the layer in
+            Y and Z. Settings as the command line makes them are taken as they are.
+        settings: the options of `dynsim explain`, by name.
+
+    Returns:
+        An `Explanation` of the layer in Y and Z, an `Outlook` of any other system.
 
     Raises:
         ValueError: naming the setting, its value and what is allowed.
     """
-    config = config or Explain(**settings)
+    if config is None or isinstance(config, str):
+        config = command(config or Explain.SYSTEM)[0](**settings)
+    return _of_layer(config) if isinstance(config, Explain) else outlook.explain(config)
+
+
+def _of_layer(config: Explain) -> Explanation:
     steps = checks.steps("steps", config.steps)
     checks.count_or_inf("length", config.length, 2)
     task = config.make_reduced() or config.make_task()
@@ -128,10 +147,7 @@ def _prior(task: Task) -> np.ndarray:
 
 
 def _solve(
-    task: Task,
-    optimizer: dynsim.Rule,
-    steps: int,
-    record: tuple[str, ...],
+    task: Task, optimizer: dynsim.Rule, steps: int, record: tuple[str, ...]
 ) -> tuple[str, Trajectory]:
     """The most exact prediction there is, and what it is by."""
     large = isinstance(task, SymmetricTask)
@@ -193,10 +209,7 @@ def _regime(steps: int, stages: dict[str, float] | None, final: dict[str, float]
 
 
 def _strained(
-    config: Explain,
-    task: Task,
-    optimizer: dynsim.Rule,
-    stages: dict[str, float] | None,
+    config: Explain, task: Task, optimizer: dynsim.Rule, stages: dict[str, float] | None
 ) -> list[str]:
     reasons = []
     overlap, tokens = _overlap(task)

@@ -2,6 +2,7 @@
 
 import dataclasses
 import importlib.util
+import math
 from collections.abc import Callable
 from pathlib import Path, PurePosixPath
 from typing import Any
@@ -102,9 +103,7 @@ def _parquet(dataset: xr.Dataset, target: Path) -> Path:
 
 def _table(dataset: xr.Dataset) -> Any:
     """All arrays as columns of a data frame, a row for each cell of all their dimensions."""
-    rows = 1
-    for size in dataset.sizes.values():
-        rows *= size
+    rows = math.prod(dataset.sizes.values())
     columns = len(dataset.data_vars) + len(dataset.coords)
     if 8 * rows * columns > LARGEST_TABLE:
         raise ValueError(

@@ -127,9 +127,7 @@ def plot_lines(data: xr.DataArray, x: str, hue: str | None, ax: Axes) -> Axes:
             ax.plot(at, line, **style)
     if at.size > 2 and at.min() > 0 and at[-1] / at[0] >= 10:
         ax.set_xscale("log")
-    ax.set_xlabel(label(data[x]))
-    ax.grid(alpha=0.25)
-    return ax
+    return drawing.finished(ax, xlabel=label(data[x]))
 
 
 def chosen(dataset: xr.Dataset, config: Plot) -> xr.DataArray:

@@ -109,7 +109,7 @@ COMMANDS: dict[str, Command] = {
     ),
     "explain": Command(
         "commands.explain:Explain",
-        "predict a run from theory, without running it",
+        "predict a run from theory, without running it; `explain NAME` for another system",
         draws=False,
         talks=False,
     ),
@@ -162,6 +162,7 @@ COMMANDS: dict[str, Command] = {
 """All commands by name; a name has one word, or two."""
 FOR_SYSTEMS = {
     "compare": "sweeps.compare.generic:command",
+    "explain": "sweeps.commands.explain:command",
     "phase": "sweeps.studies.phase.figure:command",
 }
 """Commands that take the name of a system as their second word, and the function that makes its

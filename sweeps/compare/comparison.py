@@ -12,7 +12,10 @@ import numpy as np
 
 from dynsim import Trajectory
 from dynsim.trajectory import counts, to_arrays
+from odes.theory import refusal
 from sweeps import output
+from sweeps.systems import registry
+from sweeps.systems.base import Engine, Run
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -135,6 +138,18 @@ def deliver(
     return None if config.json else paths
 
 
+def judged(training: Run[Any]) -> tuple[dict[str, Engine[Any]], dict[str, str]]:
+    """The engines of the theories that describe a run, most exact first, and why the others do not;
+    without those that are left out unless they are asked for."""
+    known = registry.engines(registry.system_of(training))
+    theories = {n: each for n, each in known.items() if not (each.trains or each.variant)}
+    arguments = training.fixed(), training.make_task(), training.make_optimizer()
+    reasons = {name: refusal(each.check, *arguments) for name, each in theories.items()}
+    found = {name: each for name, each in theories.items() if reasons[name] is None}
+    refused = {n: each.rpartition("does not apply: ")[2] for n, each in reasons.items() if each}
+    return found, refused
+
+
 def chosen(asked: Sequence[str], applicable: Sequence[str]) -> tuple[str, ...]:
     """The theories that are asked for, all that are `applicable` if none is. "best" stands for the
     most exact of these, which is the first.
@@ -178,6 +193,7 @@ def lines(report: Mapping[str, Any], observables: Sequence[str], about: Sequence
     ]
     first = max(16, *map(len, rows)) + 1
     other = max(16, *map(len, columns), *(len(entry) for row in table for entry in row)) + 3
+    lines_of_table = [(row, *entries) for row, entries in zip(rows, table, strict=True)]
     found = [
         *about,
         "",
@@ -185,10 +201,8 @@ def lines(report: Mapping[str, Any], observables: Sequence[str], about: Sequence
         "recorded times, over that of the mean) / at the end.",
         "'sampling' is the standard error of that mean: smaller differences mean nothing.",
         "",
-        f"{'':<{first}}" + "".join(f"{name:>{other}}" for name in columns),
+        *output.aligned([("", *columns), *lines_of_table], first, other),
     ]
-    for row, entries in zip(rows, table, strict=True):
-        found.append(f"{row:<{first}}" + "".join(f"{entry:>{other}}" for entry in entries))
     failed = {n: t["status"] for n, t in theories.items() if set(t["status"]) != {"OK"}}
     return [*found, *(f"{name}: {counted(status)}" for name, status in failed.items())]
 

@@ -13,7 +13,7 @@ from matplotlib.figure import Figure
 
 from dynsim import Trajectory, checks
 from dynsim.trajectory import counts
-from sweeps.compare import comparison
+from sweeps.compare import comparison, curves
 from sweeps.compare.settings import CompareOptions
 from sweeps.output import drawing
 from sweeps.runner.cluster import hosts
@@ -24,8 +24,6 @@ from sweeps.systems.base import Engine, Run
 from sweeps.systems.settings import settings_class
 
 TRAINING = "simulation"
-MARKS = 15
-"""Marks of the mean of the runs on a curve, about."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -120,22 +118,16 @@ def draw(result: Comparison) -> Figure:
     columns = min(len(result.names), 3)
     rows = -(-len(result.names) // columns)
     figure, axes = drawing.panels(rows, columns)
-    styles = drawing.nested(len(result.predictions))
     times = np.asarray(result.simulation.times)[0]
     for ax, name in zip(axes.flat, result.names, strict=False):
         runs = _curves(result.measured(name))
+        predicted = lambda theory, name=name: comparison.average(  # noqa: E731
+            _curves(result.predicted(theory, name))
+        )
         mean, around = comparison.average(runs), comparison.spread(runs)
-        ax.fill_between(times, mean - around, mean + around, color="0.82", lw=0)
-        for theory, style in zip(result.predictions, styles, strict=True):
-            curve = comparison.average(_curves(result.predicted(theory, name)))
-            ax.plot(times, curve, label=result.about(theory)[0], **style)
-        every = max(times.size // MARKS, 1)
-        marks = {"ls": "", "marker": "o", "ms": 5, "mfc": "none", "color": "black"}
-        label = f"simulation, {len(runs)} runs: mean, sd as band"
-        ax.plot(times[::every], mean[::every], label=label, **marks)
-        ax.set(xlabel="optimiser steps", ylabel=name)
+        curves.plot(result, times, mean, around, predicted, len(runs), ax=ax)
         ax.set_xscale("symlog", linthresh=1)
-        ax.grid(alpha=0.25)
+        drawing.finished(ax, xlabel="optimiser steps", ylabel=name)
     for ax in axes.flat[len(result.names) :]:
         ax.set_axis_off()
     handles, labels = axes[0, 0].get_legend_handles_labels()
@@ -149,26 +141,13 @@ def _applicable(training: Run[Any], config: CompareOptions) -> dict[str, Engine[
     theories = {name: engine for name, engine in known.items() if not engine.trains}
     if not theories:
         raise ValueError(f"task = {training.task!r}: no theory of its system is known")
-    arguments = training.fixed(), training.make_task(), training.make_optimizer()
-    found = [
-        name
-        for name, engine in theories.items()
-        if not engine.variant and _describes(engine, arguments)
-    ]
-    names = comparison.chosen(config.theories, found)
+    names = comparison.chosen(config.theories, tuple(comparison.judged(training)[0]))
     if not names:
         raise ValueError("theories = (): none of the system's theories describes these runs")
+    arguments = training.fixed(), training.make_task(), training.make_optimizer()
     for name in names:
         theories[checks.choice("theories", name, tuple(theories))].check(*arguments)
     return {name: theories[name] for name in names}
-
-
-def _describes(engine: Engine[Any], arguments: tuple[Any, Any, Any]) -> bool:
-    try:
-        engine.check(*arguments)
-    except ValueError:
-        return False
-    return True
 
 
 def _trajectory(dataset: xr.Dataset, source: str, names: tuple[str, ...]) -> Trajectory:

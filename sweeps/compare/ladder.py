@@ -10,7 +10,6 @@ from matplotlib.axes import Axes
 from matplotlib.colors import LogNorm
 from matplotlib.figure import Figure
 
-from dynsim.yz import finite_length
 from odes.theory import refusal
 from odes.yz import ladder
 from sweeps.compare import panels as comparison
@@ -52,7 +51,7 @@ def run(config: Ladder) -> list[Path] | None:
     """Compute, draw and write the figure, and print its error table, or its report as JSON."""
     config.check()
     task, optimizer = config.make_task(), config.make_optimizer()
-    long = refusal(finite_length.check_length, task, config.length) is None
+    long = refusal(task.check_population) is None
     applicable = ladder.applicable(
         task,
         optimizer,

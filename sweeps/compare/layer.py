@@ -9,23 +9,23 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jaxtyping import Array
 
 import dynsim
 from dynsim import Trajectory
 from dynsim.precision import precision
 from dynsim.trajectory import counts
-from dynsim.yz import finite_length
 from dynsim.yz.observables import DEFAULT_RECORD
 from odes.formulas import decoder
 from odes.solver.rescaled import Rescaled, undescribed
 from odes.theory import named, refusal
 from odes.yz import ladder
+from odes.yz.layer import weights
 from sweeps.compare import comparison, scatter
 from sweeps.compare.settings import Compare
 from sweeps.runner import progress
-from sweeps.systems import budget
+from sweeps.systems import budget, registry
 from sweeps.systems.base import Settings
-from sweeps.systems.yz.memory import bytes_of, classes, parameters
 
 RECORD = (*DEFAULT_RECORD, "attention")
 DESCENT = "descent"
@@ -34,11 +34,7 @@ what sampling does from what a theory leaves out."""
 TRAINING, SPREAD = "simulation", "spread over seeds"
 """What is computed besides, as it is called while it is."""
 FINITE_DESCENT = named(DESCENT, finite=True)
-DESCENTS = {
-    FINITE_DESCENT: ("descent, T finite, batch infinite", "1/T^2 -> 0, batch -> infinity"),
-    DESCENT: ("descent, T and batch infinite", "T, batch -> infinity"),
-}
-"""Title of each, and what it assumes."""
+DESCENTS = (FINITE_DESCENT, DESCENT)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -68,9 +64,8 @@ class Comparison(comparison.Comparison):
 
     def about(self, theory: str) -> tuple[str, str]:
         """Title of a theory and what it assumes."""
-        if theory in DESCENTS:
-            return DESCENTS[theory]
-        return self.theories[theory].title, self.theories[theory].assumes
+        known = registry.system("yz").engines if theory in DESCENTS else self.theories
+        return known[theory].title, known[theory].assumes
 
     def mean(self, source: str, name: str) -> np.ndarray:
         """(S, ...) mean of an observable over the valid runs or solves of "simulation" or of a
@@ -129,9 +124,10 @@ def compare(config: Compare, theories: Sequence[ladder.Theory] = ()) -> Comparis
     config.check()
     task, optimizer = config.make_task(), config.make_optimizer()
     fixed = Settings(config.fixed(), config.times, RECORD, config.dtype, None)
-    budget.check_at_once("seeds", config.seeds, bytes_of(parameters, classes)(task, fixed))
+    needed = registry.system("yz").engines[TRAINING].bytes_per_run(task, fixed)
+    budget.check_at_once("seeds", config.seeds, needed)
     zero_start = config.init == "zero"
-    too_short = refusal(finite_length.check_length, task, config.length)
+    too_short = refusal(task.check_population)
     finite = math.isfinite(config.length) and too_short is None
     names = comparison.chosen(
         config.theories, ladder.applicable(task, optimizer, zero_start=zero_start, finite=finite)
@@ -144,32 +140,30 @@ def compare(config: Compare, theories: Sequence[ladder.Theory] = ()) -> Comparis
         keys = jax.vmap(functools.partial(jax.random.fold_in, jax.random.key(config.root)))(
             jnp.arange(config.seeds)
         )
-        run = functools.partial(
-            dynsim.simulate, task, optimizer, steps=config.steps, times=times, record=RECORD
-        )
-        train = functools.partial(
-            run, length=config.length, batch=config.batch, init=config.init, dtype=config.dtype
-        )
+        options: dict[str, Any] = {"steps": config.steps, "times": times, "record": RECORD}
+
+        def train(key: Array) -> Trajectory:
+            kept = {"batch": config.batch, "dtype": config.dtype, **options}
+            return dynsim.train(task, optimizer, key, **kept)
+
         work: dict[str, Callable[[], Any]] = {TRAINING: lambda: jax.vmap(train)(keys)}
 
         # Without a random start one prediction, with a leading axis of one, serves all seeds.
         def predict(solve: Callable[[dynsim.YZ | None], Trajectory]) -> Trajectory:
-            if config.init == "zero":
+            if zero_start:
                 return jax.tree.map(lambda leaf: leaf[None], solve(None))
-            weights = functools.partial(dynsim.initial_weights, task, config.init)
-            return jax.vmap(lambda key: solve(weights(key=key, dtype=config.dtype)))(keys)
+            return jax.vmap(lambda key: solve(weights(None, task, "float64", key)))(keys)
 
-        descent = functools.partial(run, batch=math.inf, dtype="float64")
+        def descend(T: float, start: dynsim.YZ | None) -> Trajectory:
+            kept = {"batch": math.inf, "dtype": "float64", **options}
+            return dynsim.train(dynsim.layer(task, T), optimizer, keys[0], init=start, **kept)
+
         lengths = {FINITE_DESCENT: config.length} if finite else {}
-        lengths[DESCENT] = math.inf
-        for name, T in lengths.items():
-            solve = lambda start, T=T: descent(length=T, init=start or "zero")  # noqa: E731
-            work[name] = functools.partial(predict, solve)
+        for name, T in {**lengths, DESCENT: math.inf}.items():
+            work[name] = functools.partial(predict, functools.partial(descend, T))
         for theory in asked:
-            options = {"length": config.length} if "length" in theory.needs else {}
-            solve = functools.partial(
-                theory.solve, task, optimizer, times, record=RECORD, **options
-            )
+            own = {"length": config.length} if "length" in theory.needs else {}
+            solve = functools.partial(theory.solve, task, optimizer, times, record=RECORD, **own)
             work[theory.name] = functools.partial(
                 predict, lambda start, solve=solve: solve(init=start)
             )

@@ -5,7 +5,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
-from sweeps.compare import comparison
+from sweeps.compare import comparison, curves
 from sweeps.compare.layer import DESCENT, DESCENTS, Comparison
 from sweeps.output import drawing
 
@@ -14,8 +14,6 @@ CURVES = {
     "entropy": "entropy on distinct tokens (nat)",
     "z_top_distinct": "attention logit $z$",
 }
-MARKS = 15
-"""Marks of the mean of the runs on a curve, about."""
 
 
 def draw(result: Comparison) -> Figure:
@@ -49,16 +47,9 @@ def plot_curves(result: Comparison, name: str, ax: Axes) -> Axes:
     circles and a band, theories as lines."""
     times, mean = _series(result, "simulation", name)
     around = _over_classes(comparison.spread(result.measured(name)))[1:]
-    ax.fill_between(times, mean - around, mean + around, color="0.82", lw=0)
-    styles = drawing.nested(len(result.predictions))
-    for theory, style in zip(result.predictions, styles, strict=True):
-        values = _series(result, theory, name)[1]
-        ax.plot(times, values, label=result.about(theory)[0], **style)
     runs = int(np.sum(result.simulation.ok))
-    every = max(times.size // MARKS, 1)
-    marks = {"ls": "", "marker": "o", "ms": 5, "mfc": "none", "color": "black"}
-    label = f"simulation, {runs} runs: mean, sd as band"
-    ax.plot(times[::every], mean[::every], label=label, **marks)
+    predicted = lambda theory: _series(result, theory, name)[1]  # noqa: E731
+    curves.plot(result, times, mean, around, predicted, runs, ax=ax)
     if result.spread is not None and (scattered := result.scatter(name)) is not None:
         when = np.asarray(result.spread.times)[0][1:]
         middle = _over_classes(comparison.average(comparison.valid(result.spread, name)))[1:]
@@ -66,10 +57,8 @@ def plot_curves(result: Comparison, name: str, ax: Axes) -> Axes:
         label = "predicted mean ± sd"
         bars = {"ls": "", "color": "0.35", "lw": 1, "capsize": 3, "zorder": 3}
         ax.errorbar(when, middle, band, label=label, **bars)
-    ax.set(xscale="log", xlabel="optimiser steps", ylabel=CURVES.get(name, name))
-    ax.set_xlim(times[0], times[-1] if times.size > 1 else times[0] + 1)
-    ax.grid(alpha=0.25)
-    return ax
+    ax.set(xscale="log", xlim=(times[0], times[-1] if times.size > 1 else times[0] + 1))
+    return drawing.finished(ax, xlabel="optimiser steps", ylabel=CURVES.get(name, name))
 
 
 def plot_speed(result: Comparison, ax: Axes) -> Axes:

@@ -9,6 +9,7 @@ from sweeps.compare import panels
 from sweeps.compare.comparison import counted, deliver, lines
 from sweeps.compare.layer import Comparison, compare
 from sweeps.compare.settings import Compare
+from sweeps.output import aligned
 
 
 def run(config: Compare) -> list[Path] | None:
@@ -53,13 +54,8 @@ def table(result: Comparison) -> str:
 def spread_lines(spread: Mapping[str, Mapping[str, float | None]]) -> list[str]:
     """Standard deviations over seeds at the end as lines of text."""
     columns = {"predicted": "predicted", "measured": "of the runs", "error": "sampling error"}
-    found = [
-        "Standard deviation over seeds at the end.",
-        "",
-        f"{'':<17}" + "".join(f"{title:>16}" for title in columns.values()),
-    ]
+    rows = [("", *columns.values())]
     for name, values in spread.items():
         shown = (values[column] for column in columns)
-        cells = (f"{'-' if x is None else format(x, '.3g'):>16}" for x in shown)
-        found.append(f"{name:<17}" + "".join(cells))
-    return found
+        rows.append((name, *("-" if x is None else format(x, ".3g") for x in shown)))
+    return ["Standard deviation over seeds at the end.", "", *aligned(rows, 17, 16)]

@@ -8,16 +8,18 @@ import jax
 import numpy as np
 from jaxtyping import Array, Float
 
-import dynsim
 from dynsim import Trajectory
 from dynsim.classes.task import SequenceClasses
 from dynsim.precision import AnyArray
 from dynsim.training.rule import Rule
 from dynsim.yz.observables import DEFAULT_RECORD
 from odes.yz import spread
+from odes.yz.layer import weights
 from sweeps.compare.comparison import average, valid
 from sweeps.compare.comparison import spread as spread_of
-from sweeps.systems.yz.settings import Training
+from sweeps.systems import registry
+
+Training: Any = registry.system("yz").run
 
 NUM_TIMES = 9
 """At so many of the recorded times the spread is predicted; each costs a pass back to the start."""
@@ -46,7 +48,7 @@ def times_of(times: AnyArray) -> np.ndarray:
 
 
 def predict(
-    config: Training,
+    config: Any,
     task: SequenceClasses,
     optimizer: Rule,
     times: AnyArray,
@@ -67,8 +69,8 @@ def predict(
     )
     if config.init == "zero":
         return jax.tree.map(lambda leaf: leaf[None], solve())
-    weights = functools.partial(dynsim.initial_weights, task, config.init, dtype=config.dtype)
-    return jax.vmap(lambda key: solve(init=weights(key=key)))(keys[:MOST_STARTS])
+    start = functools.partial(weights, None, task, "float64")
+    return jax.vmap(lambda key: solve(init=start(key)))(keys[:MOST_STARTS])
 
 
 def scatter(predicted: Trajectory, measured: np.ndarray, name: str) -> Scatter:

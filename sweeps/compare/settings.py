@@ -2,15 +2,17 @@
 
 import dataclasses
 from pathlib import Path
-from typing import Annotated, ClassVar
+from typing import Annotated, Any, ClassVar
 
 import annotated_types as at
 
 from dynsim import checks, decoding
 from dynsim.decoding import Count, Seed
 from sweeps.output import check_directory
+from sweeps.systems import registry
 from sweeps.systems.base import MOST_TIMES
-from sweeps.systems.yz.settings import Training
+
+Training: Any = registry.system("yz").run
 
 Times = Annotated[int, at.Ge(2), at.Le(MOST_TIMES)]
 

@@ -15,7 +15,7 @@ import re
 import shutil
 import subprocess
 import uuid
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -102,6 +102,25 @@ def as_csv(rows: Iterable[Iterable[Any]]) -> str:
     text = io.StringIO()
     csv.writer(text, lineterminator="\n").writerows(rows)
     return text.getvalue()
+
+
+def markdown_table(head: Sequence[str], rows: Iterable[Iterable[str]]) -> list[str]:
+    """The lines of a table in Markdown."""
+    lines = ["| " + " | ".join(row) + " |" for row in (head, *rows)]
+    return [lines[0], "|---" * len(head) + "|", *lines[1:]]
+
+
+def aligned(rows: Iterable[Sequence[str]], *widths: int) -> list[str]:
+    """Rows of cells as lines of columns: the first one to the left, the others to the right. The
+    last width is that of all columns that are left."""
+
+    def line(first: str, *others: str) -> str:
+        left = (*widths[1:], *[widths[-1]] * len(others))
+        return f"{first:<{widths[0]}}" + "".join(
+            f"{cell:>{width}}" for cell, width in zip(others, left, strict=False)
+        )
+
+    return [line(*row) for row in rows]
 
 
 def named(tree: Any, path: str = "") -> dict[str, np.ndarray]:

@@ -107,6 +107,20 @@ def outer(axes: np.ndarray, xlabel: str, ylabel: str) -> None:
         ax.set_ylabel(ylabel)
 
 
+def finished(
+    ax: Axes, legend: Mapping[str, Any] | None = None, heading: str | None = None, **labels: Any
+) -> Axes:
+    """A panel with its `labels`, as `Axes.set` takes them, a faint grid, a `heading` of medium
+    size, and a small legend where there are options for one."""
+    ax.set(**labels)
+    if heading is not None:
+        ax.set_title(heading, fontsize="medium")
+    if legend is not None:
+        ax.legend(**{"fontsize": "small", **legend})
+    ax.grid(alpha=0.25)
+    return ax
+
+
 def key(label: str, **style: Any) -> Line2D:
     """The entry of a legend for lines of a `style`, black unless it says otherwise."""
     return Line2D([], [], label=label, **{"color": "k", **style})

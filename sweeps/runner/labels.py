@@ -8,11 +8,10 @@ import numpy as np
 import xarray as xr
 
 from dynsim import Status, plugins
-from dynsim.decoding import Unit
 from dynsim.training.recording import GROUP
 from sweeps.runner.spec import Sweep
 from sweeps.runner.store.base import CHECKPOINT, MISSING
-from sweeps.systems.base import System, known
+from sweeps.systems.base import System, known, unit_of
 
 COMMON = {
     "time": ("time", "step"),
@@ -92,20 +91,8 @@ def about(system: System[Any], name: str) -> dict[str, Any]:
     # Of what another package measures nobody has said the unit.
     if f"{system.name}.{name}" in plugins.entry_points(GROUP):
         return words
-    return {**words, "units": _unit(system, name)}
-
-
-def _unit(system: System[Any], name: str) -> str:
-    """The unit that the annotation of a setting says, "1" where none does."""
     hints = typing.get_type_hints(system.run, include_extras=True)
-    kinds = [hints.get(name)]
-    while kinds:
-        kind = kinds.pop()
-        units = [m.symbol for m in getattr(kind, "__metadata__", ()) if isinstance(m, Unit)]
-        if units:
-            return units[0]
-        kinds += typing.get_args(kind)
-    return "1"
+    return {**words, "units": unit_of(hints.get(name))}
 
 
 def label(array: xr.DataArray) -> str:

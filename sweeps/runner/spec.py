@@ -122,7 +122,7 @@ class Sweep(metaclass=_OfProblems):
     ) -> "Sweep":
         """The sweep of a problem by a rule: what `Sweep(problem, rule, axes, ...)` returns."""
         # Loaded when it is asked for: it imports all that runs of problems do.
-        trained = pkgutil.resolve_name("sweeps.systems.problems.run:Trained")
+        trained = pkgutil.resolve_name("sweeps.systems.problems.trained:Trained")
         run = trained(problem, rule, steps, batch, dtype)
         return cls(axes, run, engine, record, **options)
 

@@ -1,5 +1,6 @@
 """The sweeps behind figures: checked first, then run or resumed."""
 
+import dataclasses
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Protocol
@@ -45,6 +46,12 @@ def computed(config: Study) -> dict[str, xr.Dataset]:
     for each in wanted.values():
         each.check()
     return {name: run_sweep(each, config.out / name).load() for name, each in wanted.items()}
+
+
+def by_theory(sweep: Sweep, engine: str) -> Sweep:
+    """The same runs by a theory that knows no seeds."""
+    axes = {axis: values for axis, values in sweep.axes.items() if axis != "seed"}
+    return dataclasses.replace(sweep, axes=axes, engine=engine)
 
 
 def fig6(num_queries: Sequence[str], seeds: int) -> Sweep:

@@ -11,7 +11,7 @@ import math
 from collections.abc import Callable, Collection, Hashable, Mapping
 from pathlib import Path
 from types import MappingProxyType
-from typing import Annotated, Any, ClassVar, Generic, Literal, NamedTuple, Self, TypeVar
+from typing import Annotated, Any, ClassVar, Generic, Literal, NamedTuple, Self, TypeVar, get_args
 
 import annotated_types as at
 import numpy as np
@@ -169,7 +169,7 @@ class Settings(NamedTuple, Generic[FixedT]):
         record: names of observables, and functions with theirs.
         dtype: precision of the computation.
         rtol: relative tolerance of an adaptive solver, None for its default.
-        checkpoint: as `dynsim.simulate` takes it, for engines whose runs can go on.
+        checkpoint: as `dynsim.train` takes it, for engines whose runs can go on.
     """
 
     fixed: FixedT
@@ -281,6 +281,14 @@ def names_of(record: tuple[str | Own, ...]) -> tuple[str, ...]:
 def field_names(cls: type) -> tuple[str, ...]:
     """Names of the fields of a dataclass."""
     return tuple(field.name for field in dataclasses.fields(cls))
+
+
+def unit_of(annotation: Any) -> str:
+    """The unit that an annotation says, "1" where it says none."""
+    for part in getattr(annotation, "__metadata__", ()):
+        if isinstance(part, decoding.Unit):
+            return part.symbol
+    return next((unit for part in get_args(annotation) if (unit := unit_of(part)) != "1"), "1")
 
 
 def known(times: tuple[int, ...] | int) -> tuple[int, ...]:

@@ -1,219 +1,65 @@
-"""The attention layer in ordinary parameters U, W_Q, W_K and W_V: settings and engine."""
+"""The attention layer in ordinary parameters U, W_Q, W_K and W_V."""
 
 import dataclasses
-import functools
 import math
-from collections.abc import Collection, Mapping
-from typing import Any, ClassVar, NamedTuple
+from collections.abc import Collection
+from typing import Any
 
-import jax
-from jaxtyping import Array, ArrayLike, PRNGKeyArray
+import equinox as eqx
 
-import dynsim
-from dynsim import EmbeddedSpec, Trajectory
-from dynsim.decoding import NotNegative, Size
-from dynsim.qkv.init import Embedding, draw
-from dynsim.qkv.model import Normalisation, Placement
-from dynsim.qkv.observables import MEASURED, TRAINED
-from dynsim.yz import finite_length
-from odes.qkv import factors, ladder
-from odes.theory import Theory
-from sweeps.systems.base import Engine, Settings, System, known
-from sweeps.systems.solving import integrate
+from dynsim import QKV
+from dynsim.yz.model import Init
+from odes.qkv import LADDER
+from sweeps.systems.problems.options import problem_system
 from sweeps.systems.yz.labels import LABELS
-from sweeps.systems.yz.problem import TASKS
-from sweeps.systems.yz.rungs import check_finite
-from sweeps.systems.yz.settings import Fixed as YZFixed
-from sweeps.systems.yz.settings import LayerTraining
+from sweeps.systems.yz.memory import LAYER
+from sweeps.systems.yz.tasks import ClassOptions
 
-SCALES = ("scale", "value_scale")
-SIZES = ("width", "heads")
-
-
-class Fixed(NamedTuple):
-    """What trainings of one program share besides the arrays of their task.
-
-    Attributes:
-        training: as of the layer in Y and Z.
-        spec: the architecture; its scales are traced numbers.
-        frozen: weights that stay as they are.
-    """
-
-    training: YZFixed
-    spec: EmbeddedSpec
-    frozen: tuple[str, ...]
+NEW: tuple[str, ...] = ("head_width", "slope")
+"""Settings that stores of earlier versions do not name: they are stored where they are given."""
 
 
 @dataclasses.dataclass(frozen=True)
-class QKVTraining(LayerTraining[Fixed]):
-    """Training of U, W_Q, W_K and W_V in place of Y and Z, on the same tasks.
+class QKVOptions(ClassOptions):
+    """The task and the rates of a layer in U, W_Q, W_K and W_V.
 
     Attributes:
-        width: width d of the embedding.
-        heads: number of heads.
-        scale: W_Q and W_K start normal with standard deviation scale / sqrt(d).
-        value_scale: the same for W_V, and for an untied decoder.
-        embedding: initial embedding matrix U.
-        tied: use U as the decoder.
-        normalisation: kind of normalisation.
-        placement: where to normalise: theory (X^T b) or practice (the attended embedding).
-        residual: add the embedding of the query.
-        train_embedding: train U as well.
+        init: of the system yz; here weights start by scale, value_scale and embedding.
     """
 
-    AXES: ClassVar = LayerTraining.AXES._replace(
-        traced=(*LayerTraining.AXES.traced, *SCALES),
-        static=(*LayerTraining.AXES.static, *SIZES),
-        whole=(*LayerTraining.AXES.whole, *SIZES),
-    )
+    init: Init = "zero"
 
-    width: Size = 64
-    heads: Size = 1
-    scale: NotNegative = 1.0
-    value_scale: NotNegative = 1.0
-    embedding: Embedding = "orthogonal"
-    tied: bool = True
-    normalisation: Normalisation = "l2"
-    placement: Placement = "theory"
-    residual: bool = False
-    train_embedding: bool = False
+    @property
+    def usual(self) -> Any:
+        """The problem on its task, which decides what its sizes may be."""
+        # Its widths are checked once they are set.
+        return eqx.tree_at(lambda problem: problem.classes, self.MADE, self.held)
 
     def check(self) -> None:
-        """As of `LayerTraining`; its `init` is of Y and Z, and nobody reads it here."""
-        super().check()
+        """As of `ClassOptions`; its `init` is of Y and Z, and nobody reads it here."""
         if self.init != "zero":
             raise ValueError(
                 f"init = {self.init!r}: the system qkv does not read it, yz does; its weights "
                 "start by scale, value_scale and embedding"
             )
-
-    def numbers(self) -> dict[str, ArrayLike]:
-        """The numbers of the optimiser and the scales by name."""
-        return {**super().numbers(), **{name: getattr(self, name) for name in SCALES}}
+        super().check()
 
     def reads(self, field: str, axes: Collection[str]) -> bool:
-        """As of `LayerTraining`, but weights start as the fields here say, not as `init`."""
-        return field != "init" and super().reads(field, axes)
-
-    def fixed(self) -> Fixed:
-        """What its program takes for granted: neither the task, whose arrays say all, nor rates
-        and scales."""
-        spec = EmbeddedSpec(
-            width=self.width,
-            heads=self.heads,
-            embedding=self.embedding,
-            tied=self.tied,
-            normalisation=self.normalisation,
-            placement=self.placement,
-            residual=self.residual,
-        )
-        return Fixed(self.shared(), spec, () if self.train_embedding else ("U",))
+        """As of `ClassOptions`, but weights start as the fields here say, not as `init`."""
+        left_out = field in NEW and field not in axes and getattr(self, field) is None
+        return field != "init" and not left_out and super().reads(field, axes)
 
 
-def _assemble(
-    settings: Settings[Fixed], task: dynsim.SequenceClasses, numbers: Mapping[str, Array]
-) -> tuple[dynsim.SequenceClasses, tuple[dynsim.Rule, EmbeddedSpec]]:
-    scales = {name: numbers[name] for name in SCALES}
-    rule = settings.fixed.training.rule(numbers)
-    return task, (rule, dataclasses.replace(settings.fixed.spec, **scales))
-
-
-def _simulate(
-    settings: Settings[Fixed],
-    task: dynsim.SequenceClasses,
-    rules: tuple[dynsim.Rule, EmbeddedSpec],
-    key: PRNGKeyArray,
-) -> Trajectory:
-    fixed = settings.fixed.training
-    optimizer, spec = rules
-    return dynsim.simulate_embedded(
-        task,
-        optimizer,
-        key,
-        init=spec,
-        steps=fixed.steps,
-        frozen=settings.fixed.frozen,
-        length=fixed.length,
-        batch=fixed.batch,
-        times=known(settings.times),
-        record=settings.record,
-        dtype=settings.dtype,
-        checkpoint=settings.checkpoint,
-    )
-
-
-def _solve(
-    settings: Settings[Fixed],
-    task: dynsim.SequenceClasses,
-    rules: tuple[dynsim.Rule, EmbeddedSpec],
-    key: PRNGKeyArray,
-    *,
-    theory: Theory[Any, Any],
-) -> Trajectory:
-    optimizer, spec = rules
-    fixed = settings.fixed.training
-    # Drawn in the precision of the simulation.
-    options: dict[str, Any] = {"init": dynsim.initial_embedded(task, spec, key, fixed.dtype)}
-    if "length" in theory.needs:
-        options["length"] = fixed.length
-    return integrate(theory.solve, settings, task, optimizer, **options)
-
-
-def _described(
-    fixed: Fixed,
-    task: dynsim.SequenceClasses,
-    optimizer: dynsim.Rule,
-    *,
-    theory: Theory[Any, Any],
-) -> None:
-    _check(fixed, task, optimizer)
-    if "length" in theory.needs:
-        check_finite(fixed.training, task)
-    # Any weights of these shapes do; only the U = I of adaptive rules has to be looked at.
-    weights = (
-        dynsim.initial_embedded(task, fixed.spec, jax.random.key(0))
-        if optimizer.is_adaptive
-        else jax.eval_shape(functools.partial(draw, task, fixed.spec), jax.random.key(0))
-    )
-    factors.check(task, optimizer, weights, fixed.frozen)
-
-
-def _check(fixed: Fixed, task: dynsim.SequenceClasses, optimizer: dynsim.Rule) -> None:
-    del optimizer
-    fixed.spec.check(task)
-    if math.isinf(fixed.training.batch):
-        finite_length.check_length(task, fixed.training.length)
-
-
-def _bytes(task: dynsim.SequenceClasses, settings: Settings[Fixed]) -> int:
-    spec = settings.fixed.spec
-    weights = task.M * spec.width + 3 * spec.heads * spec.width**2
-    return settings.width * (4 * weights + 4 * task.K * task.M)
-
-
-def _rung(theory: Theory[Any, Any]) -> Engine[Fixed]:
-    return Engine(
-        functools.partial(_solve, theory=theory),
-        _assemble,
-        MEASURED,
-        _bytes,
-        functools.partial(_described, theory=theory),
-        adaptive=True,
-        tile=8,
-        title=theory.title,
-        assumes=theory.assumes,
-    )
-
-
-SYSTEM = System(
-    name="qkv",
-    tasks=tuple(TASKS),
-    run=QKVTraining,
-    engines={
-        "simulation": Engine(
-            _simulate, _assemble, TRAINED, _bytes, _check, tile=8, trains=True, goes_on=True
-        ),
-        **{name: _rung(theory) for name, theory in ladder.THEORIES.items()},
-    },
+SYSTEM = problem_system(
+    QKV(LAYER),
+    "qkv",
+    descends=lambda problem: dataclasses.replace(problem, length=math.inf),
+    options=QKVOptions,
+    theories=LADDER.built_in.values(),
+    registered=LADDER.registered,
     labels=LABELS,
+    tile=8,
+    batch=128,
 )
+QKVTraining: Any = SYSTEM.run
+"""Settings of a run."""

@@ -79,7 +79,8 @@ def of_problem(name: str, found: Any, where: str) -> System[Any]:
     if not isinstance(found, Problem):
         raise ValueError(f"{where}: must be a dynsim.Problem or a System, is {found!r}")
     make = pkgutil.resolve_name("sweeps.systems.problems.options:problem_system")
-    return make(found, name)
+    labels_of = pkgutil.resolve_name("sweeps.systems.problems.labels:labels_of")
+    return make(found, name, labels=labels_of(found))
 
 
 def _required(field: dataclasses.Field[Any]) -> bool:

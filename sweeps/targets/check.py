@@ -9,6 +9,7 @@ import jax
 import tyro
 
 from dynsim.precision import WITHOUT_FLOAT64, precision
+from sweeps import output
 from sweeps.runner import fit, tiles
 from sweeps.targets import hlo, programs
 from sweeps.targets.target import TARGETS, Target
@@ -105,4 +106,5 @@ def _checked(case: programs.Case, target: Target, begin: int) -> tuple[str, ...]
 
 
 def _line(columns: tuple[str, ...]) -> str:
-    return f"{columns[0]:<40}" + "".join(f"{column:>14}" for column in columns[1:])
+    (line,) = output.aligned([columns], 40, 14)
+    return line

@@ -19,7 +19,8 @@ from sweeps import System, cli
 from sweeps.compare.layer import compare
 from sweeps.compare.settings import Compare
 from sweeps.systems import registry
-from sweeps.systems.yz.settings import Training
+from sweeps.systems.yz import Training
+from tests.systems.layers import simulate
 
 HERE = str(Path(__file__).parent)
 
@@ -82,7 +83,7 @@ def test_a_sweep_file_names_its_system(tmp_path: Path) -> None:
 
 def test_its_observable_and_its_task_have_names_of_ours() -> None:
     task, optimizer, key = dynsim.syn_small(), dynsim.sgd(1.0, 1.0), jax.random.key(0)
-    run = dynsim.simulate(
+    run = simulate(
         task, optimizer, key, steps=2, length=8, batch=4, record=["largest_weight", "attention"]
     )
     np.testing.assert_array_equal(run["largest_weight"], run["attention"].max(-1))

@@ -10,10 +10,9 @@ import pytest
 
 import dynsim
 from dynsim import plugins
-from odes import population
-from odes.qkv import ladder as qkv
+from odes import population, qkv
 from odes.theory import Theory, refusal
-from odes.two_stage import ladder as two_stage
+from odes.two_stage import LADDER as TWO_STAGE
 from odes.yz import ladder
 
 TASK, SGD, ADAM = dynsim.syn_small(), dynsim.sgd(1.0, 1.0), dynsim.adam(1.0, 1.0)
@@ -67,7 +66,7 @@ def test_a_registered_theory_stands_beside_the_built_in_ones(package: Callable[.
     assert list(ladder.registered()) == ["good"]
     assert ladder.theory("good", TASK, SGD).title == "a theory"
     assert ladder.applicable(TASK, SGD)[-1] == "good"
-    assert "good" not in {**ladder.THEORIES, **two_stage.theories(), **qkv.theories()}
+    assert "good" not in {**ladder.THEORIES, **TWO_STAGE.theories(), **qkv.LADDER.theories()}
     with pytest.raises(
         ValueError, match=r"theory = 'best': must be one of plain-finite-t, plain, .*, good$"
     ):
@@ -109,18 +108,17 @@ def test_a_theory_of_ones_own_is_taken_like_a_name() -> None:
 def test_the_other_systems_have_ladders_too() -> None:
     fresh, fixed = dynsim.prompts(), dynsim.prompts(core="fixed")
     rule = dynsim.noisy_sgd()
-    assert two_stage.applicable(fresh, rule) == ("ode", "infinite", "anchored", "sde", "seeds")
-    assert two_stage.applicable(fixed, rule) == ()
+    assert TWO_STAGE.applicable(fresh, rule) == ("ode", "infinite", "anchored", "sde", "seeds")
+    assert TWO_STAGE.applicable(fixed, rule) == ()
     with pytest.raises(ValueError, match="theory 'sde' does not apply: core = 'fixed': must be"):
-        two_stage.theory("sde", fixed, rule)
-    assert qkv.applicable(TASK, ADAM) == ("factors",)
-    needs = {name: each.needs for name, each in {**two_stage.THEORIES, **qkv.THEORIES}.items()}
+        TWO_STAGE.theory("sde", fixed, rule)
+    layer = dynsim.QKV(TASK, width=TASK.M, embedding="identity")
+    assert qkv.LADDER.applicable(layer, ADAM) == ("factors-finite-t", "factors", "matched-adam")
+    needs = {name: each.needs for name, each in TWO_STAGE.built_in.items()}
     assert {name: each for name, each in needs.items() if each} == {
         "anchored": ("anchors",),
         "sde": ("key",),
         "seeds": ("key", "num_test"),
-        "factors-finite-t": ("init", "length"),
-        "factors": ("init",),
     }
 
 

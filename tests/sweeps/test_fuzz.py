@@ -15,8 +15,8 @@ from sweeps.commands import plot
 from sweeps.runner.files import from_table
 from sweeps.runner.spec import Sweep
 from sweeps.systems.linear_icl import LinearICL
-from sweeps.systems.two_stage.settings import TwoStage
-from sweeps.systems.yz.settings import Training
+from sweeps.systems.two_stage import TwoStage
+from sweeps.systems.yz import Training
 from tests.sweeps import fuzz
 
 EXAMPLES = {

@@ -5,6 +5,7 @@ import numpy as np
 import pytest
 
 import dynsim
+from tests.systems.layers import initial_weights
 from tests.systems.yz import Layer
 
 pytestmark = pytest.mark.usefixtures("x64")
@@ -40,7 +41,7 @@ def test_attention_that_stays() -> None:
 
 def test_a_random_start() -> None:
     # The program of the first case above.
-    start = dynsim.initial_weights(TASK, "uniform", jax.random.key(0), "float64")
+    start = initial_weights(TASK, "uniform", jax.random.key(0), "float64")
     Layer(TASK, dynsim.sgd(0.8, 1.5), PLAIN.times, start).check("plain")
 
 

@@ -10,8 +10,9 @@ from jaxtyping import Float
 from scipy.integrate import solve_ivp
 from scipy.special import erf
 
+import dynsim
 from dynsim import Status
-from dynsim.two_stage.noisy_sgd import NoisySGD
+from dynsim.two_stage.annealing import Annealing
 from dynsim.two_stage.task import Prompts
 from odes import two_stage
 from odes.solver.tolerances import Tolerances
@@ -33,7 +34,7 @@ class Components:
     """
 
     task: Prompts
-    optimizer: NoisySGD
+    rule: dynsim.Rule
     start: tuple[float, ...]
     steps: float
 
@@ -42,7 +43,7 @@ class Components:
         want = self.exact()
         found = two_stage.solve(
             self.task,
-            self.optimizer,
+            self.rule,
             [self.steps / 3, self.steps],
             start=ReducedState(*self.start),
             record=("state",),
@@ -57,7 +58,10 @@ class Components:
     def check_drift(self) -> None:
         """Assert that the start moves as the equations say."""
         model = field.checked_model(self.task, True, RULE)
-        args, start = (self.task, self.optimizer), ReducedState(*map(jnp.asarray, self.start))
+        args, start = (
+            (self.task, Annealing.of(self.rule)),
+            ReducedState(*map(jnp.asarray, self.start)),
+        )
         found = jax.jit(lambda state: field.drift(model, jnp.zeros(()), state, args))(start)
         want = self.drift(np.array(self.start))
         # The grid of |g| errs by 2e-4.
@@ -66,7 +70,7 @@ class Components:
     def drift(self, x: Float[np.ndarray, "7"]) -> Float[np.ndarray, "7"]:
         """Every number goes down the loss, all weights decay, and gradient noise feeds the
         variances."""
-        optimizer, d = self.optimizer, self.task.d
+        optimizer, d = Annealing.of(self.rule), self.task.d
         sizes = np.array([d - 1, (d - 1) * d, d - 1, d - 1, (d - 1) ** 2])
         slope = np.array(
             [(self.loss(x + e) - self.loss(x - e)) / (2 * e.sum()) for e in np.diag(1e-4 * x)]
@@ -77,7 +81,7 @@ class Components:
 
     def exact(self) -> Float[np.ndarray, "7"]:
         """The state at the end."""
-        span, start = (0, self.steps * self.optimizer.eta_1), np.array(self.start)
+        span, start = (0, self.steps * 0.2), np.array(self.start)
         solved = solve_ivp(
             lambda t, x: self.drift(x), span, start, rtol=1e-5, atol=1e-8, method="RK23"
         )

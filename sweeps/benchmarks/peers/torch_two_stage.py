@@ -1,8 +1,8 @@
 """Two-stage training as one would write it in PyTorch, one run after the other.
 
-It is what `simulate_prompts` is timed against, and a second implementation of what it does. Prompts
-are drawn once and gathered by index, gradients are autograd's, and the weights are kept as the sum
-of what gradients and of what noise made of them, because the claims are about the former.
+It is what `dynsim.train` is timed against, and a second implementation of what it does. Prompts are
+drawn once and gathered by index, gradients are autograd's, and the weights are kept as the sum of
+what gradients and of what noise made of them, because the claims are about the former.
 """
 
 from collections.abc import Sequence
@@ -10,7 +10,8 @@ from collections.abc import Sequence
 import numpy as np
 import torch  # pyright: ignore[reportMissingImports]  (comes with the extra bench)
 
-from dynsim.two_stage.noisy_sgd import NoisySGD
+from dynsim import Rule
+from dynsim.two_stage.annealing import Annealing
 from dynsim.two_stage.task import Prompts
 
 Batch = tuple[torch.Tensor, torch.Tensor, torch.Tensor]
@@ -19,30 +20,26 @@ Batch = tuple[torch.Tensor, torch.Tensor, torch.Tensor]
 
 def trained(
     task: Prompts,
-    optimizer: NoisySGD,
+    optimizer: Rule,
     seed: int,
     times: Sequence[int],
     *,
     batch: int = 128,
-    pool: int = 4096,
 ) -> np.ndarray:
     """Train once, up to the last of `times`; (S, 2, 2, d, d) weights after so many steps: what
     gradients and what noise made of W and V."""
     torch.manual_seed(seed)
-    P, Q, labels = drawn(task, pool)
+    P, Q, labels = drawn(task, task.pool)
     signal = torch.zeros(2, task.d, task.d)
-    noise = float(optimizer.init) * torch.randn(2, task.d, task.d)
-    first, decay, deviation = (
-        int(optimizer.steps[0]),
-        float(optimizer.decay),
-        float(optimizer.noise),
-    )
+    noise = float(task.tau_0) * torch.randn(2, task.d, task.d)
+    stages = Annealing.of(optimizer)
+    decay, deviation = float(stages.decay), float(stages.noise)
     kept = []
     for k in range(times[-1] + 1):
         if k == times[len(kept)]:
             kept.append(torch.stack([signal, noise]).numpy())
-        eta = float(optimizer.eta_1 if k < first else optimizer.eta_2)
-        chosen = torch.randint(pool, (batch,))
+        eta = float(stages.eta_1 if k < stages.first else stages.eta_2)
+        chosen = torch.randint(task.pool, (batch,))
         U = (signal + noise).requires_grad_()
         value = loss(U, (P[chosen], Q[chosen], labels[chosen]), float(task.coupling))
         (gradient,) = torch.autograd.grad(value, U)

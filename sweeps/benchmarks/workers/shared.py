@@ -12,19 +12,23 @@ import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import jax
 import numpy as np
 
 import sweeps
 from sweeps.benchmarks.timing import seconds
+from sweeps.benchmarks.workers.kills import same
 from sweeps.runner import axes
 from sweeps.runner.cluster import dask_cluster, driver, jobs
 from sweeps.runner.spec import Sweep
 from sweeps.runner.store.base import Variable
 from sweeps.runner.store.creation import create
 from sweeps.runner.store.store import Store
-from sweeps.systems.yz.settings import Training
+from sweeps.systems import registry
+
+Training: Any = registry.system("yz").run
 
 WORKERS = 4
 CHUNKS = 64
@@ -99,7 +103,7 @@ def kills(folder: Path) -> Iterator[str]:
     yield (
         f"{WORKERS} workers, {CHUNKS} chunks, {killing.killed} workers killed: "
         f"{int(Store.open(folder / 'killed').done().sum())} chunks stored, arrays identical to one "
-        f"process's: {_same(folder / 'one', folder / 'killed')}"
+        f"process's: {same(folder / 'one', folder / 'killed')}"
     )
 
 
@@ -119,7 +123,7 @@ def driver_killed(folder: Path) -> Iterator[str]:
     subprocess.run(command, check=True, capture_output=True)
     yield (
         f"driver killed after {before} of {CHUNKS} chunks, run again: {_stored(out)} stored, "
-        f"arrays identical: {_same(folder / 'one', out)}"
+        f"arrays identical: {same(folder / 'one', out)}"
     )
 
 
@@ -252,9 +256,3 @@ def _empty(path: Path, chunks: int) -> tuple[Store, jobs.Job]:
 
 def _stored(out: Path) -> int:
     return int(Store.open(out).done().sum()) if out.exists() else 0
-
-
-def _same(one: Path, other: Path) -> str:
-    a, b = sweeps.open(one).load(), sweeps.open(other).load()
-    equal = all(np.array_equal(a[n].values, b[n].values, equal_nan=True) for n in a.variables)
-    return "yes" if equal else "NO"

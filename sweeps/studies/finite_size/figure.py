@@ -2,7 +2,7 @@
 
 import dataclasses
 from pathlib import Path
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import xarray as xr
@@ -19,8 +19,10 @@ from sweeps.runner.spec import Sweep
 from sweeps.studies.computing import computed
 from sweeps.studies.finite_size import order
 from sweeps.studies.options import Several
+from sweeps.systems import registry
 from sweeps.systems.yz.scatter import STD
-from sweeps.systems.yz.settings import Training
+
+Training: Any = registry.system("yz").run
 
 LENGTHS = (8, 16, 32, 64, 128, 256, 512, 1024)
 SAMPLED_LENGTHS = (20, 24, 32, 64, 128, 256)
@@ -148,28 +150,16 @@ def order_lines(slopes: dict[str, dict[str, float]], syn: order.Errors) -> list[
         f"T^{kinds['finite']:.2f} to first order in 1/T"
         for name, kinds in slopes.items()
     ]
-    lines += [
-        "",
-        f"{'T':>6}" + "".join(f"{name + ' inf / 1st (ref)':>34}" for name in order.RECORD),
-    ]
-    for row, T in enumerate(SAMPLED_LENGTHS):
-        cells = (
-            f"{100 * syn.infinite[row, k]:.3g} % / {100 * syn.finite[row, k]:.3g} % "
-            f"({100 * syn.reference[row, k]:.2g} %)"
-            for k in range(len(order.RECORD))
-        )
-        lines.append(f"{T:>6}" + "".join(f"{cell:>34}" for cell in cells))
-    return lines
+    rows: list[tuple[str, ...]] = [("", "T", *(f"{name} inf / 1st (ref)" for name in order.RECORD))]
+    for T, *errors in zip(SAMPLED_LENGTHS, *(100 * each for each in syn), strict=True):
+        cells = (f"{a:.3g} % / {b:.3g} % ({c:.2g} %)" for a, b, c in zip(*errors, strict=True))
+        rows.append(("", str(T), *cells))
+    return [*lines, "", *output.aligned(rows, 0, 6, 34)]
 
 
 def ratio_lines(ratios: dict[str, xr.Dataset]) -> list[str]:
     """Predicted over measured standard deviation as text."""
-    lines = [
-        "Predicted over measured standard deviation over seeds.",
-        "",
-        f"{'':<10}{'eta_Y':>8}{'eta_Z':>8}{'batch':>7}"
-        + "".join(f"{name:>18}" for name in OBSERVABLES),
-    ]
+    rows: list[tuple[str, ...]] = [("", "eta_Y", "eta_Z", "batch", *OBSERVABLES)]
     for rule, found in ratios.items():
         for batch in BATCHES:
             for eta_z in RULES[rule].rates:
@@ -178,11 +168,10 @@ def ratio_lines(ratios: dict[str, xr.Dataset]) -> list[str]:
                     f"{float(at[name]):.3f} ± {float(at[name + '_error']):.3f}"
                     for name in OBSERVABLES
                 )
-                rates = f"{eta_z * RULES[rule].ratio:>8g}{eta_z:>8g}"
-                lines.append(
-                    f"{rule:<10}{rates}{batch:>7}" + "".join(f"{cell:>18}" for cell in cells)
-                )
-    return lines
+                rates = (f"{eta_z * RULES[rule].ratio:g}", f"{eta_z:g}")
+                rows.append((rule, *rates, str(batch), *cells))
+    heading = "Predicted over measured standard deviation over seeds."
+    return [heading, "", *output.aligned(rows, 10, 8, 8, 7, 18)]
 
 
 def plot_order(lengths: tuple[int, ...], errors: order.Errors, ax: Axes) -> Axes:
@@ -198,17 +187,16 @@ def plot_order(lengths: tuple[int, ...], errors: order.Errors, ax: Axes) -> Axes
         guide = kind[-1].max() * 2 * (far / far[-1]) ** -power
         ax.plot(far, guide, color="0.5", lw=1)
         ax.annotate(f"$T^{{-{power}}}$", (far[-1], guide[-1]), color="0.4", ha="right", va="bottom")
-    ax.set(xscale="log", yscale="log", xlabel="sequence length T", ylabel="relative error")
+    ax.set(xscale="log", yscale="log")
     named = [
         str(T) if 1.3 * before < T else ""
         for before, T in zip((1, *lengths), lengths, strict=False)
     ]
     ax.set_xticks(lengths, named, fontsize="small")
     ax.xaxis.set_minor_locator(NullLocator())
-    ax.grid(alpha=0.25)
     # The legend goes where no curve is: all of them fall.
-    ax.legend(fontsize="small", loc="lower left")
-    return ax
+    place = {"loc": "lower left"}
+    return drawing.finished(ax, place, xlabel="sequence length T", ylabel="relative error")
 
 
 def plot_ratios(ratios: dict[str, xr.Dataset], ax: Axes) -> Axes:

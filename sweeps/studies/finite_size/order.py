@@ -123,11 +123,11 @@ def _errors(
             finite_length.check_length(task, length)
         except ValueError:
             return np.full(2, np.nan)
-        found = dynsim.simulate(
-            task,
+        found = dynsim.train(
+            dynsim.layer(task, length),
             optimizer,
+            jax.random.key(0),
             steps=steps,
-            length=length,
             batch=math.inf,
             times=[steps],
             record=RECORD,

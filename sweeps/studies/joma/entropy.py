@@ -13,7 +13,9 @@ from odes.joma import toy
 from sweeps.output import drawing
 from sweeps.runner.run import valid
 from sweeps.runner.spec import Sweep
-from sweeps.systems.joma import JoMA
+from sweeps.systems import registry
+
+JoMA: Any = registry.system("joma").run
 
 TEMPERATURES = (0.25, 0.5, 1.0, 2.0)
 ACTIVATIONS = ("linear", "relu", "tanh")

@@ -5,7 +5,9 @@ is about a toy; beside it stands the entropy of attention in training [ours].
 """
 
 import dataclasses
+import math
 from pathlib import Path
+from typing import Any
 
 import jax
 import numpy as np
@@ -15,7 +17,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 import dynsim
-from dynsim import Shape
+from dynsim import JoMA as Problem
 from dynsim.classes.task import SequenceClasses
 from dynsim.decoding import Count, Steps
 from dynsim.joma.task import Frequencies, fig2
@@ -26,7 +28,9 @@ from sweeps.output import drawing
 from sweeps.runner.spec import Sweep
 from sweeps.studies.computing import computed
 from sweeps.studies.joma import entropy
-from sweeps.systems.joma import JoMA
+from sweeps.systems import registry
+
+JoMA: Any = registry.system("joma").run
 
 GROWTH = JoMA(
     attention="exp", head="signal", scale=0.0, eta_y=0.05, eta_z=0.05, steps=940, dtype="float64"
@@ -99,13 +103,12 @@ def invariance(
     task: SequenceClasses, steps: int
 ) -> tuple[Float[np.ndarray, " S"], Float[np.ndarray, " S"]]:
     """Times, and the correlation over tokens of z with what Theorem 1 makes of V and the start."""
-    trained = dynsim.simulate_joma(
-        task,
-        dynsim.sgd(0.1, 0.1),
+    trained = dynsim.train(
+        Problem(task, temperature=0.5),
+        dynsim.sgd(0.1),
         jax.random.key(0),
-        shape=Shape("softmax", "linear", "cross-entropy"),
-        temperature=0.5,
         steps=steps,
+        batch=math.inf,
         times=log_times(steps, 300),
         record=("logits", "conserved"),
     )

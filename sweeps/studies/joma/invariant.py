@@ -6,6 +6,7 @@ queries, of which only the sum obeys it.
 
 import dataclasses
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import xarray as xr
@@ -19,7 +20,9 @@ from sweeps.output import drawing
 from sweeps.runner.run import valid
 from sweeps.runner.spec import Sweep
 from sweeps.studies.computing import computed
-from sweeps.systems.joma import JoMA
+from sweeps.systems import registry
+
+JoMA: Any = registry.system("joma").run
 
 ACTIVATIONS = ("linear", "relu", "tanh", "quadratic")
 KINDS = ("exp", "softmax")

@@ -105,16 +105,12 @@ def escape_table(found: dict[str, xr.Dataset], rate: float, level: np.ndarray) -
         loss = valid(dataset)["loss"].transpose("seed", "time").values
         levels = np.broadcast_to(level, (len(loss), len(level)))
         columns.append(rests.escapes(dataset.time.values * rate, loss, levels))
-    heads = (f"{m} -> {m + 1}" for m in range(len(level) - 1))
-    lines = [
-        f"Time in tau at which the loss is halfway to the next plateau: {' / '.join(engines)}",
-        "",
-        f"{'seed':>4}" + "".join(f"{head:>25}" for head in heads),
-    ]
+    rows = [("", "seed", *(f"{m} -> {m + 1}" for m in range(len(level) - 1)))]
     for seed, times in enumerate(np.stack(columns, axis=-1)):
         cells = (" / ".join(f"{t:.0f}" if np.isfinite(t) else "-" for t in row) for row in times)
-        lines.append(f"{seed:>4}" + "".join(f"{cell:>25}" for cell in cells))
-    return lines
+        rows.append(("", str(seed), *cells))
+    about = f"Time in tau at which the loss is halfway to the next plateau: {' / '.join(engines)}"
+    return [about, "", *output.aligned(rows, 0, 4, 25)]
 
 
 def same_line(found: dict[str, xr.Dataset]) -> str:
@@ -206,7 +202,5 @@ def _logarithmic(ax: Axes, dataset: xr.Dataset, rate: float) -> None:
 
 
 def _finished(ax: Axes, quantity: str) -> Axes:
-    ax.set(xlabel=r"time in units of $\tau = 1/(2\eta)$ steps", ylabel=quantity)
-    ax.grid(alpha=0.25)
-    ax.legend(fontsize=8)
-    return ax
+    time = r"time in units of $\tau = 1/(2\eta)$ steps"
+    return drawing.finished(ax, {"fontsize": 8}, xlabel=time, ylabel=quantity)

@@ -18,7 +18,7 @@ from sweeps.output import drawing
 from sweeps.runner.files import load
 from sweeps.runner.run import valid
 from sweeps.runner.spec import Sweep
-from sweeps.studies.computing import computed
+from sweeps.studies.computing import by_theory, computed
 
 FLOWS = {"fig4": "matched", "fig5": "matched-adam"}
 """The flow that describes the optimiser of each figure, with T and batch infinite."""
@@ -32,9 +32,7 @@ class _Maps:
     def sweeps(self) -> dict[str, Sweep]:
         """Training, and the flow that describes it."""
         sweep = load(self.name)
-        axes = {axis: values for axis, values in sweep.axes.items() if axis != "seed"}
-        flow = dataclasses.replace(sweep, engine=FLOWS[self.name], axes=axes)
-        return {"simulation": sweep, "flow": flow}
+        return {"simulation": sweep, "flow": by_theory(sweep, FLOWS[self.name])}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -107,9 +105,7 @@ def plot(attention: xr.DataArray, ax: Axes):
     columns = np.arange(attention.sizes["time"])
     mesh = ax.pcolormesh(
         columns,
-        attention.token.values
-        if "token" in attention.coords
-        else np.arange(attention.sizes["token"]),
+        attention["token"].values,
         values,
         norm=LogNorm(1e-4, 1),
         cmap=plt.get_cmap("viridis").with_extremes(bad="0.8"),

@@ -4,7 +4,7 @@ import dataclasses
 import math
 from collections.abc import Mapping
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import xarray as xr
@@ -21,7 +21,7 @@ from sweeps.runner.run import valid
 from sweeps.runner.spec import Sweep
 from sweeps.studies.computing import computed
 from sweeps.studies.options import line
-from sweeps.systems.transformer.settings import TextFigure, TextTraining, describe
+from sweeps.studies.paper.on_text import TextFigure, describe
 
 RECORD = ("loss", "entropy", "top", "change")
 RECORDS = 20
@@ -46,7 +46,7 @@ class Figure10(TextFigure):
     layers: int = 1
     out: Path = Path("out/fig10")
 
-    def training(self) -> TextTraining:
+    def training(self) -> Any:
         """The run of which every point is a variation."""
         return self.variation(layers=self.layers)
 
@@ -160,10 +160,8 @@ def plot(
     fitted = fit.intercept + fit.slope * rates
     ax.plot(rates, fitted, "--", color=drawing.colour(1), label=str(fit))
     ax.axhline(bound, color="black", lw=0.8, ls=":", label="uniform attention")
-    ax.set(xlabel=r"learning rate $\eta$ (1/step)", ylabel="entropy of attention (nat)")
-    ax.legend(fontsize="small")
-    ax.grid(alpha=0.25)
-    return ax
+    labels = {"xlabel": r"learning rate $\eta$ (1/step)", "ylabel": "entropy of attention (nat)"}
+    return drawing.finished(ax, {}, **labels)
 
 
 def plot_over_time(entropy: xr.DataArray, ax: Axes) -> Axes:
@@ -176,8 +174,5 @@ def plot_over_time(entropy: xr.DataArray, ax: Axes) -> Axes:
             continue
         style = {"color": colour, "label": rf"$\eta = {rate:g}$"}
         drawing.band(ax, rate * one["time"], runs, style)
-    ax.set(xlabel=r"$\eta\,\times$ steps", ylabel="entropy of attention (nat)")
-    if ax.lines:
-        ax.legend(fontsize="small")
-    ax.grid(alpha=0.25)
-    return ax
+    labels = {"xlabel": r"$\eta\,\times$ steps", "ylabel": "entropy of attention (nat)"}
+    return drawing.finished(ax, {} if ax.lines else None, **labels)

@@ -90,8 +90,7 @@ def plot(
         ax.plot(t, high, color=colour, label=rf"$\eta_Y = {eta_y:g}$, $t_0 = {snap:.0f}$")
         ax.plot(t, low, "--", color=colour)
         ax.axvline(snap, color=colour, ls=":")
-    ax.set(xlabel="optimiser steps $t$", ylabel=r"growth factor $\chi$", xlim=(0, t[-1]))
-    ax.set_yscale("log")
+    ax.set(xlim=(0, t[-1]), yscale="log")
     rates_drawn, _ = ax.get_legend_handles_labels()
     kinds = [
         drawing.key("upper bound $e^{2B}$"),
@@ -99,5 +98,4 @@ def plot(
         drawing.key("transition $t_0$", ls=":"),
     ]
     ax.legend(handles=[*rates_drawn, *kinds], loc="upper left", bbox_to_anchor=(1.01, 1))
-    ax.grid(alpha=0.25)
-    return ax
+    return drawing.finished(ax, xlabel="optimiser steps $t$", ylabel=r"growth factor $\chi$")

@@ -142,12 +142,11 @@ def plot(found: Mapping[str, xr.Dataset], known: Cells, ax: Axes) -> Axes:
         means = [known[key][0] for key in keys if key in known]
         ax.plot(at, means, "s", ms=8, mfc="none", color=colour)
     number = int(first.num_queries)
-    ax.set(title=f"{number} {'query' if number == 1 else 'queries'}")
-    ax.set(xlabel=r"$\eta_Y / \eta_Z$", xscale="log")
+    ax.set(xscale="log")
     ax.set_xticks(ratio, [f"{r:g}" for r in ratio])
     ax.minorticks_off()
-    ax.grid(alpha=0.25)
-    return ax
+    title = f"{number} {'query' if number == 1 else 'queries'}"
+    return drawing.finished(ax, title=title, xlabel=r"$\eta_Y / \eta_Z$")
 
 
 def trained(dataset: xr.Dataset) -> tuple[xr.DataArray, xr.DataArray]:

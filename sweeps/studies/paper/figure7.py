@@ -5,6 +5,7 @@ import itertools
 import textwrap
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import matplotlib.pyplot as plt
 import numpy as np
@@ -20,7 +21,7 @@ from sweeps import output
 from sweeps.output import drawing
 from sweeps.runner.spec import Sweep
 from sweeps.studies.computing import computed
-from sweeps.systems.transformer.settings import TextFigure, TextTraining, describe
+from sweeps.studies.paper.on_text import TextFigure, describe
 
 RECORD = ("loss", "entropy", "layer_entropy", "layer_top", "layer_change", "attention")
 SHARES = (0.0, 0.1, 0.3, 1.0)
@@ -52,7 +53,7 @@ class Figure7(TextFigure):
     seeds: Count = 3
     out: Path = Path("out/fig7")
 
-    def training(self, layers: int) -> TextTraining:
+    def training(self, layers: int) -> Any:
         """The run with so many layers."""
         return self.variation(layers=layers, eta=self.eta, prompt=self.prompt)
 
@@ -197,5 +198,4 @@ def plot_curves(found: Mapping[int, xr.Dataset], name: str, ax: Axes) -> Axes:
             how = {"ls": style, "color": drawing.colour(next(places))}
             how["label"] = f"layer {layer + 1} of {layers}"
             drawing.band(ax, one["time"], one, how)
-    ax.grid(alpha=0.25)
-    return ax
+    return drawing.finished(ax)

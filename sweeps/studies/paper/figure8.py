@@ -70,23 +70,15 @@ def plot(
     for eta, curve, dots, colour in zip(rates, flow, discrete, shades, strict=True):
         ax.plot(s, M * curve, color=colour, label=rf"$\eta_Y = {eta:g}$")
         ax.plot(s, M * dots, ".", ms=4, color=colour)
-    ax.set(ylabel="$M h$ (line), $M h^*$ (dots)", title=f"M = {M}")
-    ax.legend(fontsize="small")
-    ax.grid(alpha=0.25)
-    return ax
+    return drawing.finished(ax, {}, ylabel="$M h$ (line), $M h^*$ (dots)", title=f"M = {M}")
 
 
 def plot_difference(
-    s: np.ndarray,
-    rates: tuple[float, ...],
-    difference: np.ndarray,
-    M: int,
-    ax: Axes,
+    s: np.ndarray, rates: tuple[float, ...], difference: np.ndarray, M: int, ax: Axes
 ) -> Axes:
     """h* - h over Lemma 7's bound 2 eta_Y / M: between 0 and 1, and going to 0."""
     for eta, curve, colour in zip(rates, difference, drawing.shades(len(rates)), strict=True):
         ax.plot(s, curve * M / (2 * eta), color=colour, label=rf"$\eta_Y = {eta:g}$")
     ax.axhline(0, color="grey", lw=0.8)
-    ax.set(xlabel="visits to the class $s$", ylabel=r"$(h^* - h)\,/\,(2\eta_Y/M)$")
-    ax.grid(alpha=0.25)
-    return ax
+    quantity = r"$(h^* - h)\,/\,(2\eta_Y/M)$"
+    return drawing.finished(ax, xlabel="visits to the class $s$", ylabel=quantity)

@@ -76,7 +76,5 @@ def plot(t: np.ndarray, B: np.ndarray, t0: np.ndarray, B_at_t0: np.ndarray, ax: 
         if snap <= t[-1]:
             ax.plot(snap, B_at_t0, "o", color=colour)
     ax.axhline(float(B_at_t0), color="grey", ls=":", label="$B(t_0)$")
-    ax.set(xlabel="optimiser steps $t$", ylabel="growth factor bound $B(t)$", xlim=(0, t[-1]))
-    ax.legend(fontsize="small")
-    ax.grid(alpha=0.25)
-    return ax
+    labels = {"xlabel": "optimiser steps $t$", "ylabel": "growth factor bound $B(t)$"}
+    return drawing.finished(ax, {}, xlim=(0, t[-1]), **labels)

@@ -82,6 +82,4 @@ def plot(recall: xr.DataArray, ax: Axes) -> Axes:
         style = {"color": colour, "label": f"{ratio:g}"}
         drawing.band(ax, recall.threshold, recall.sel(ratio=ratio), style)
     ax.axvline(1, color="grey", lw=0.8)
-    ax.set(xscale="log", ylim=(0, 1.02))
-    ax.grid(alpha=0.25)
-    return ax
+    return drawing.finished(ax, xscale="log", ylim=(0, 1.02))

@@ -23,10 +23,12 @@ from sweeps.runner.spec import Sweep
 from sweeps.studies.phase.plane import NUM_TIMES, Plane, sweep
 from sweeps.studies.phase.regions import WINNERS, Region
 from sweeps.studies.transitions.peaks import effective_rates
+from sweeps.systems import registry
 from sweeps.systems.base import Run, field_names
-from sweeps.systems.yz.problem import Problem
 from sweeps.systems.yz.scatter import STD
-from sweeps.systems.yz.settings import Training
+from sweeps.systems.yz.tasks import ClassOptions as Problem
+
+Training: Any = registry.system("yz").run
 
 DESCENT = "symmetric-descent"
 LOGIT = "z_top_distinct"
@@ -66,7 +68,7 @@ class Phase(Plane, Problem):
     noise: bool = True
     regions: str = "sweeps.studies.phase.regions:RULE"
 
-    def training(self) -> Training:
+    def training(self) -> Any:
         """The training of which every point is a variation."""
         given = {n: getattr(self, n) for n in (*field_names(Problem), "length", "batch", "init")}
         # Here, noise is whether to predict where that of batches decides.
@@ -211,7 +213,7 @@ def with_noise(areas: xr.DataArray, noise: xr.DataArray) -> xr.DataArray:
     return areas.where(~(learned & (near > 0)), Region.WINNER_TAKE_ALL)
 
 
-def closed_forms(training: Training) -> dict[str, jax.Array | float]:
+def closed_forms(training: Any) -> dict[str, jax.Array | float]:
     """What `lines` holds, for one task; learning rates and momentum may be arrays."""
     task = training.make_reduced() or training.make_task()
     if isinstance(task, SymmetricTask):

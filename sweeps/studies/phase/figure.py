@@ -134,12 +134,7 @@ def draw(
     return figure
 
 
-def plot_map(
-    values: xr.DataArray,
-    limits: tuple[float, float],
-    ax: Axes,
-    cmap: str = "viridis",
-):
+def plot_map(values: xr.DataArray, limits: tuple[float, float], ax: Axes, cmap: str = "viridis"):
     """Heat map over the plane; points without a valid run have a flat colour of their own.
     Returns the mesh, for a colour bar."""
     colours = plt.get_cmap(cmap).with_extremes(bad=DIVERGED_COLOUR)

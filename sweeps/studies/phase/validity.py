@@ -22,9 +22,11 @@ from sweeps import output
 from sweeps.output import drawing
 from sweeps.runner.run import valid
 from sweeps.runner.spec import Sweep
-from sweeps.studies.computing import computed
+from sweeps.studies.computing import by_theory, computed
 from sweeps.studies.options import Several, heat_map
-from sweeps.systems.yz.settings import Training
+from sweeps.systems import registry
+
+Training: Any = registry.system("yz").run
 
 CONTOURS = (0.05, 0.2)
 COLOURS: dict[str, Any] = {
@@ -67,7 +69,7 @@ class Validity:
         wanted = {}
         for plane, trained in planes(self).items():
             wanted[f"{plane}/simulation"] = trained
-            wanted |= {f"{plane}/{name}": theory(trained, name) for name in self.theories}
+            wanted |= {f"{plane}/{name}": by_theory(trained, name) for name in self.theories}
         return wanted
 
 
@@ -102,12 +104,6 @@ def run(config: Validity) -> list[Path]:
     for error in errors.values():
         arrays |= {str(dim): error[dim] for dim in error.dims}
     return output.write(config.out, "validity", figure=draw(errors), arrays=arrays)
-
-
-def theory(sweep: Sweep, name: str) -> Sweep:
-    """The same plane by a theory, which starts from zero weights and knows no seeds."""
-    axes = {axis: values for axis, values in sweep.axes.items() if axis != "seed"}
-    return dataclasses.replace(sweep, axes=axes, engine=name)
 
 
 def relative_error(trained: xr.Dataset, solved: xr.Dataset) -> xr.DataArray:

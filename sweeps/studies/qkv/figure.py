@@ -11,6 +11,7 @@ orthonormal from d = M on and Gaussian below, the decoder tied, and Y = 0 at the
 import dataclasses
 from pathlib import Path
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -24,10 +25,9 @@ from dynsim.classes.task import SequenceClasses
 from dynsim.decoding import Count, Positive, Steps
 from dynsim.precision import precision
 from dynsim.qkv import model as embedded
-from dynsim.qkv.init import EmbeddedSpec
-from dynsim.qkv.simulate import initial_embedded, simulate_embedded
+from dynsim.training import keys
 from dynsim.trajectory import Trajectory
-from odes.qkv import factors
+from odes.qkv.factors import FACTORS
 from odes.solver.integrate import Tolerances
 from odes.yz import population
 from sweeps import output
@@ -105,19 +105,21 @@ def width_errors(config: FigureQKV, task: SequenceClasses, width: int) -> dict[s
 
     def runs(scale: jax.Array, seed: jax.Array) -> dict[str, Trajectory]:
         embedding = "orthogonal" if width >= task.M else "gaussian"
-        start = EmbeddedSpec(width, scale=scale, value_scale=0.0, embedding=embedding)
-        init = initial_embedded(task, start, jax.random.key(seed), "float64")
-        optimizer = dynsim.sgd(config.eta_y, config.eta_z * width / (2 * scale**2))
-        options = {"record": record, "dtype": "float64"}
-        infinite = {"length": np.inf, "batch": np.inf}
-        solver = {**options, "tolerances": TOLERANCES}
-        layer, plain = embedded.effective(init, task), dynsim.sgd(config.eta_y, config.eta_z)
+        problem = dynsim.QKV(task, np.inf, width=width, value_scale=0.0, embedding=embedding)
+        problem = eqx.tree_at(lambda problem: problem.scale, problem, scale)
+        # In 64 bits, unlike the usual start.
+        init = problem.init(keys.split(jax.random.key(seed))[0])
+        rates = {"Y": config.eta_y, "Z": config.eta_z * width / (2 * scale**2)}
+        rule, plain = dynsim.sgd(rates), dynsim.sgd(config.eta_y, config.eta_z)
+        options = {"init": init, "record": record, "dtype": "float64"}
+        solver = {"record": record, "dtype": "float64", "tolerances": TOLERANCES}
+        layer = embedded.effective(init, task)
         return {
-            "descent": simulate_embedded(
-                task, optimizer, init=init, steps=config.steps, times=times, **infinite, **options
+            "descent": dynsim.train(
+                problem, rule, steps=config.steps, batch=np.inf, times=times, **options
             ),
             "plain": population.solve(task, plain, times, init=layer, **solver),
-            "factors": factors.solve(task, optimizer, times, init=init, **solver),
+            "factors": FACTORS.solve(problem, rule, times, init=init, **solver),
         }
 
     with precision("float64"):

@@ -225,9 +225,7 @@ def plot_rules(found: dict[str, xr.Dataset], ax: Axes) -> Axes:
 
 
 def _finished(ax: Axes, quantity: str) -> Axes:
-    ax.set_ylabel(quantity)
-    ax.grid(alpha=0.25)
     ax.title.set_fontsize("medium")
     # Curves fill the panels, so that it stands below them.
-    ax.legend(fontsize=8, loc="upper center", bbox_to_anchor=(0.5, -0.2))
-    return ax
+    below = {"fontsize": 8, "loc": "upper center", "bbox_to_anchor": (0.5, -0.2)}
+    return drawing.finished(ax, below, ylabel=quantity)

@@ -22,7 +22,7 @@ from sweeps.studies.spectrum.checkpoint import Checkpoint
 from sweeps.studies.two_stage import claims
 from sweeps.studies.two_stage.experiment import runs
 from sweeps.studies.two_stage.panels import BEST, P, Q
-from sweeps.systems.two_stage.settings import TwoStage
+from sweeps.systems.two_stage import TwoStage
 
 LARGEST = 12
 """Number of directions drawn one by one: what comes after is noise."""
@@ -91,11 +91,8 @@ def plot_singular_values(curves: Sequence[RankCurves], ax: Axes) -> Axes:
             label = rf"of $\overline{{{name}}}$" if i == 0 else None
             style = {"ms": 4, "color": drawing.colour(place), "alpha": 0.6}
             ax.plot(ranks + 1, c.singular[ranks], "os"[block], label=label, **style)
-    ax.set(xlabel="rank", ylabel="singular value", yscale="log")
     ax.xaxis.set_major_locator(MaxNLocator(integer=True))
-    ax.legend(fontsize="small")
-    ax.grid(alpha=0.25)
-    return ax
+    return drawing.finished(ax, {}, xlabel="rank", ylabel="singular value", yscale="log")
 
 
 def plot_without(curves: Sequence[RankCurves], ax: Axes) -> Axes:
@@ -103,9 +100,7 @@ def plot_without(curves: Sequence[RankCurves], ax: Axes) -> Axes:
     for name, label, place in (("K1", "$K^1$", P), ("K2", "$K^2$", Q)):
         _curve(ax, [c.dropped[name] for c in curves], label, place)
     ax.axhline(np.log(2), color="grey", lw=0.8)
-    ax.set(xlabel="number of largest directions dropped", ylabel="logistic loss (nat)")
-    ax.legend(fontsize="small")
-    return ax
+    return _finished(ax, "dropped", "logistic loss (nat)")
 
 
 def plot_alone(curves: Sequence[RankCurves], ax: Axes) -> Axes:
@@ -114,9 +109,7 @@ def plot_alone(curves: Sequence[RankCurves], ax: Axes) -> Axes:
     _curve(ax, [c.kept["auc_Q"] for c in curves], "Q, AUC", Q)
     best = [c.kept["best_accuracy_Q"] for c in curves]
     _curve(ax, best, "Q, best threshold", BEST)
-    ax.set(xlabel="number of largest directions kept", ylabel="accuracy, AUC")
-    ax.legend(fontsize="small")
-    return ax
+    return _finished(ax, "kept", "accuracy, AUC")
 
 
 def _curve(ax: Axes, values: Sequence[AnyArray], label: str, place: int) -> None:
@@ -124,5 +117,8 @@ def _curve(ax: Axes, values: Sequence[AnyArray], label: str, place: int) -> None
     spread = shown.std(0, ddof=1) if len(shown) > 1 else np.zeros(shown.shape[1])
     style = {"fmt": "os^"[place] + "-", "ms": 4, "color": drawing.colour(place)}
     ax.errorbar(np.arange(shown.shape[1]), shown.mean(0), spread, label=label, **style)
+
+
+def _finished(ax: Axes, what: str, quantity: str) -> Axes:
     ax.xaxis.set_major_locator(MaxNLocator(integer=True))
-    ax.grid(alpha=0.25)
+    return drawing.finished(ax, {}, xlabel=f"number of largest directions {what}", ylabel=quantity)

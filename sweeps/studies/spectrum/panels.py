@@ -86,11 +86,7 @@ def palette(records: Sequence[Record]) -> dict[str, str]:
     return {r.name: shade for r, shade in zip(records, drawing.shades(len(records)), strict=True)}
 
 
-def plot_values(
-    records: Sequence[Record],
-    colours: Mapping[str, str],
-    ax: Axes,
-) -> Axes:
+def plot_values(records: Sequence[Record], colours: Mapping[str, str], ax: Axes) -> Axes:
     """Singular values over the edge of the null, against the index i = 1 ... min(m, n)."""
     bottom = 1.0
     for r in _nonzero(records):
@@ -103,18 +99,16 @@ def plot_values(
         ax.plot(_place(r.null_sigma)[: shown.size], shown, **style)
     ax.axhline(1, color="k", lw=0.8, zorder=0)
     ax.set(yscale="log", xlim=(0, 1), ylim=(bottom / 1.5, None))
-    ax.set(xlabel=r"$(i - 1/2) \, / \, \min(m, n)$", ylabel=r"$\sigma_i \, / \, \sigma_+$")
-    ax.set_title(r"singular values over the random edge $\sigma_+$", fontsize="medium")
-    ax.legend(handles=_key(records), loc="lower left", fontsize="small", framealpha=0.8)
-    ax.grid(alpha=0.25)
-    return ax
+    return drawing.finished(
+        ax,
+        {"handles": _key(records), "loc": "lower left", "framealpha": 0.8},
+        r"singular values over the random edge $\sigma_+$",
+        xlabel=r"$(i - 1/2) \, / \, \min(m, n)$",
+        ylabel=r"$\sigma_i \, / \, \sigma_+$",
+    )
 
 
-def plot_energy(
-    records: Sequence[Record],
-    colours: Mapping[str, str],
-    ax: Axes,
-) -> Axes:
+def plot_energy(records: Sequence[Record], colours: Mapping[str, str], ax: Axes) -> Axes:
     """Share of the squared Frobenius norm in the first i directions."""
     for r in _nonzero(records):
         share = np.r_[0, singular.energy(r.sigma)]
@@ -122,18 +116,17 @@ def plot_energy(
     for r, style in zip(_nulls(records), RANDOM, strict=False):
         share = np.r_[0, singular.energy(r.null_sigma)]
         ax.plot(np.linspace(0, 1, share.size), share, **style)
-    ax.set(xlabel=r"$i \, / \, \min(m, n)$", ylabel=r"$\sum_{j \leq i} \sigma_j^2 / |A|_F^2$")
-    ax.set(xlim=(0, 1), ylim=(0, 1.03))
-    ax.set_title("energy in the first $i$ directions", fontsize="medium")
-    ax.grid(alpha=0.25)
-    return ax
+    return drawing.finished(
+        ax,
+        heading="energy in the first $i$ directions",
+        xlabel=r"$i \, / \, \min(m, n)$",
+        ylabel=r"$\sum_{j \leq i} \sigma_j^2 / |A|_F^2$",
+        xlim=(0, 1),
+        ylim=(0, 1.03),
+    )
 
 
-def plot_by_matrix(
-    records: Sequence[Record],
-    colours: Mapping[str, str],
-    ax: Axes,
-) -> Axes:
+def plot_by_matrix(records: Sequence[Record], colours: Mapping[str, str], ax: Axes) -> Axes:
     """Traces where there are square matrices, with two standard deviations of the null about 0;
     otherwise stable ranks, with those of the null. A marker for each kind of matrix."""
     traces = any(r.trace is not None for r in records)

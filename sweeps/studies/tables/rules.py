@@ -15,6 +15,7 @@ import odes
 from dynsim.training.rule import Rule
 from dynsim.yz import model as yz
 from odes.solver.flows import Flow
+from sweeps import output
 from sweeps.runner import progress
 
 DECAY = 0.1
@@ -94,19 +95,18 @@ def markdown() -> str:
     """A table for each problem: rules and flows down, schedules and decays across."""
     lines = [HEADER]
     for index, (name, problem) in enumerate(PROBLEMS.items()):
-        columns = " | ".join(COLUMNS)
-        lines += [f"**{name}**", "", f"| rule | eta | flow | {columns} |", "|---" * 7 + "|"]
-        lines += [*_rows(problem, index), ""]
+        table = output.markdown_table(("rule", "eta", "flow", *COLUMNS), _rows(problem, index))
+        lines += [f"**{name}**", "", *table, ""]
     return "\n".join(lines)
 
 
-def _rows(problem: dynsim.Problem, index: int) -> Iterator[str]:
+def _rows(problem: dynsim.Problem, index: int) -> Iterator[tuple[str, ...]]:
     for name, tested in progress.each(tuple(RULES.items()), "rule", lambda each: each[0]):
         eta = tested.rates[index]
         errors = [errors_of(problem, tested, eta, column) for column in COLUMNS]
         for flow in tested.flows:
-            cells = " | ".join(_cell(*column[flow]) for column in errors)
-            yield f"| {name} | {eta:g} | `{flow}` | {cells} |"
+            cells = (_cell(*column[flow]) for column in errors)
+            yield name, f"{eta:g}", f"`{flow}`", *cells
 
 
 def _cell(coarse: float, fine: float) -> str:

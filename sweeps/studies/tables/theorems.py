@@ -15,6 +15,7 @@ from odes.formulas import predictions
 from odes.solver.tolerances import Tolerances
 from odes.yz import eq10 as attention
 from odes.yz import population
+from sweeps import output
 
 RATES = (1.0, 0.1)
 STEPS = 1000
@@ -32,32 +33,35 @@ def markdown() -> str:
         flow = population.solve(task, optimizer, times, record=record, tolerances=sharp)
         keys = jax.vmap(lambda i: jax.random.fold_in(jax.random.key(0), i))(jnp.arange(SEEDS))
         runs = jax.vmap(
-            lambda key: dynsim.simulate(
-                task, optimizer, key, steps=STEPS, times=times, record=record, dtype="float64"
+            lambda key: dynsim.train(
+                task,
+                optimizer,
+                key,
+                steps=STEPS,
+                batch=128,
+                times=times,
+                record=record,
+                dtype="float64",
             )
         )(keys)
     members = [jax.tree.map(lambda leaf, i=i: leaf[i], runs) for i in range(SEEDS)]
-    rows = {
+    measured = {
         "Eq. 10 flow": [_measure(task, times, eq10, np.asarray(eq10["B"]))],
         "population flow": [_measure(task, times, flow)],
         f"simulation, T = 128, {SEEDS} runs": [_measure(task, times, run) for run in members],
     }
+    rows = []
+    for name, runs in measured.items():
+        shares = (f"{100 * share:.1f} %" for share in np.mean([m[:2] for m in runs], axis=0))
+        worst = np.max([m[2] for m in runs])
+        margins = (f"{margin:+.1e}" for margin in np.min([m[3:] for m in runs], axis=0))
+        rows.append((name, *shares, f"{100 * worst:.2g} %", *margins))
+    signs = ("distinct gain (Thm 2)", "common lose (Cor. 2)", "r = r(0) chi missed by")
+    bounds = ("lower bound: least margin", "upper bound: least margin")
     lines = [
         f"Syn-Small, SGD, eta_Y = {RATES[0]:g}, eta_Z = {RATES[1]:g}, {STEPS} steps.",
         "",
-        "| trajectory | distinct gain (Thm 2) | common lose (Cor. 2) | r = r(0) chi missed by | "
-        "lower bound: least margin | upper bound: least margin |",
-        "|---|---|---|---|---|---|",
-    ]
-    for name, measured in rows.items():
-        distinct, common = np.mean([m[:2] for m in measured], axis=0)
-        worst = np.max([m[2] for m in measured])
-        lower, upper = np.min([m[3:] for m in measured], axis=0)
-        lines.append(
-            f"| {name} | {100 * distinct:.1f} % | {100 * common:.1f} % | {100 * worst:.2g} % | "
-            f"{lower:+.1e} | {upper:+.1e} |"
-        )
-    lines += [
+        *output.markdown_table(("trajectory", *signs, *bounds), rows),
         "",
         "Shares are over tokens and intervals between recorded times. Margins are in nat, over",
         "all times and classes: the bounds of Theorem 3 hold where they are not negative. B is a",

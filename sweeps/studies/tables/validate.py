@@ -66,11 +66,13 @@ def _maps(flows: Mapping[Flow, str], optimizer: Callable[..., dynsim.Rule]) -> O
     errors: dict[Flow, np.ndarray] = {
         flow: measurements.flow_error(flow, optimizer) for flow in progress.each(tuple(flows))
     }
-    lines = ["| flow | within 1 % | within 3 % | within 10 % | worst |", "|---|---|---|---|---|"]
+    rows = []
     for flow, error in errors.items():
         shares = (measurements.share_within(error, t) for t in (0.01, 0.03, 0.1))
-        cells = " | ".join(f"{100 * share:.1f} %" for share in shares)
-        lines.append(f"| `{flow}` | {cells} | {100 * error.max():.2g} % |")
+        cells = (f"{100 * share:.1f} %" for share in shares)
+        rows.append((f"`{flow}`", *cells, f"{100 * error.max():.2g} %"))
+    head = ("flow", "within 1 %", "within 3 %", "within 10 %", "worst")
+    lines = output.markdown_table(head, rows)
     for flow, error in errors.items():
         lines += ["", f"`{flow}`, error in %; eta_Y down, eta_Z across, 0.01 to 1:", ""]
         lines += ["    " + " ".join(f"{100 * value:7.2f}" for value in row) for row in error]
@@ -113,27 +115,23 @@ def _adam() -> Outcome:
 
 
 def _correction() -> Outcome:
-    lines = ["| rule | eta_Y | eta_Z | usual flow | corrected flow |", "|---|---|---|---|---|"]
-    found = measurements.correction_errors()
-    for (rule, eta_y, eta_z), (usual, corrected) in found.items():
-        lines.append(
-            f"| {rule} | {eta_y:g} | {eta_z:g} | {100 * usual:+.3f} % | {100 * corrected:+.3f} % |"
-        )
-    return Outcome("\n".join(lines) + "\n")
+    rows = (
+        (rule, f"{eta_y:g}", f"{eta_z:g}", *(f"{100 * error:+.3f} %" for error in errors))
+        for (rule, eta_y, eta_z), errors in measurements.correction_errors().items()
+    )
+    head = ("rule", "eta_Y", "eta_Z", "usual flow", "corrected flow")
+    return Outcome("\n".join(output.markdown_table(head, rows)) + "\n")
 
 
 def _overlap() -> Outcome:
-    lines = [
-        "| K | overlap | gamma against f.g | sgd clock | paper's clock | "
-        "sgd clock, Lemma 3 | finite M, Lemma 3 |",
-        "|---|---|---|---|---|---|---|",
-    ]
+    rows = []
     cases = tuple(itertools.product(measurements.CLASSES, measurements.OVERLAPS))
     for K, overlap in progress.each(cases, "case", lambda case: f"K={case[0]}, overlap={case[1]}"):
         e = measurements.eq10_errors(K, overlap)
         shown = (e.speed, e.logit, e.logit_paper, e.lemma3, e.finite_m)
-        cells = " | ".join(f"{100 * error:.2g} %" for error in shown)
-        lines.append(f"| {K} | {overlap:g} | {cells} |")
+        rows.append((str(K), f"{overlap:g}", *(f"{100 * error:.2g} %" for error in shown)))
+    clocks = ("sgd clock", "paper's clock", "sgd clock, Lemma 3", "finite M, Lemma 3")
+    lines = output.markdown_table(("K", "overlap", "gamma against f.g", *clocks), rows)
     lines += [
         "",
         "Relative l2 error over time of Eq. 10. First three columns: against the population flow,",

@@ -11,7 +11,7 @@ What is missed are pieces that nothing connects to those seen before: counts are
 import dataclasses
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from jaxtyping import Bool, Float, Int
@@ -20,8 +20,10 @@ from dynsim import Status, checks
 from sweeps.output import check_directory
 from sweeps.runner.run import run as run_sweep
 from sweeps.runner.spec import Sweep
-from sweeps.studies.options import line
-from sweeps.systems.yz.settings import Training
+from sweeps.studies.options import Line, line
+from sweeps.systems import registry
+
+Training: Any = registry.system("yz").run
 
 Classifier = Callable[[int, int, Float[np.ndarray, "P 2"]], Bool[np.ndarray, " P"]]
 """Which of the points trained, from the level, the number of the call at that level, and places
@@ -54,20 +56,6 @@ class Mapped(NamedTuple):
 
     level: Level
     relative_loss: Float[np.ndarray, " P"]
-
-
-class Dimension(NamedTuple):
-    """A box-counting dimension.
-
-    Attributes:
-        value: slope of ln N against ln 1/eps by least squares; NaN without a boundary.
-        error: its standard error; NaN for fewer than three levels.
-        intercept: ln N of the fit at eps = 1.
-    """
-
-    value: float
-    error: float
-    intercept: float
 
 
 class Window(NamedTuple):
@@ -151,8 +139,9 @@ def _across(
     return neighbours[((neighbours >= 0) & (neighbours < side)).all(axis=1)]
 
 
-def box_dimension(levels: Sequence[Level], fit: tuple[int, int]) -> Dimension:
-    """Box-counting dimension of the boundary over the levels `fit`, the last one included.
+def box_dimension(levels: Sequence[Level], fit: tuple[int, int]) -> Line:
+    """The line of ln N against ln 1/eps over the levels `fit`, the last one included, whose slope
+    is the box-counting dimension of the boundary; NaN without one.
 
     Raises:
         ValueError: unless the range has two levels at least, and is there.
@@ -161,17 +150,17 @@ def box_dimension(levels: Sequence[Level], fit: tuple[int, int]) -> Dimension:
     checks.integer("fit[1]", fit[1], fit[0] + 1)
     # Only the coarse grid can lack a boundary: a mixed cell has a mixed child.
     if not len(levels[0].boundary):
-        return Dimension(np.nan, np.nan, np.nan)
+        return Line(np.nan, np.nan, np.nan)
     if fit[1] >= len(levels):
         raise ValueError(f"fit = {fit}: must lie within the levels 0 to {len(levels) - 1}")
     part = levels[fit[0] : fit[1] + 1]
     x = -np.log([level.eps for level in part])
     y = np.log([len(level.boundary) for level in part])
-    return Dimension(*line(x, y))
+    return line(x, y)
 
 
 def refine(
-    run: Training,
+    run: Any,
     window: Window,
     *,
     engine: str = "simulation",

@@ -3,7 +3,7 @@
 import dataclasses
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 import numpy as np
 from annotated_types import Ge, Le
@@ -17,15 +17,18 @@ from dynsim.decoding import Count
 from sweeps import output
 from sweeps.output import drawing
 from sweeps.studies.computing import begin
+from sweeps.studies.options import Line
 from sweeps.studies.trainability.boundary import (
     CORNERS,
-    Dimension,
     Mapped,
     Window,
     box_dimension,
     refine,
 )
-from sweeps.systems.yz.settings import Training
+from sweeps.systems import registry
+from sweeps.systems.base import field_names
+
+Training: Any = registry.system("yz").run
 
 Levels = Annotated[int, Ge(2), Le(12)]
 """Each level about doubles the runs; 12 of them resolve a cell into 4096."""
@@ -71,11 +74,10 @@ class Trainability:
     out: Path = Path("out/trainability")
 
     @property
-    def training(self) -> Training:
+    def training(self) -> Any:
         """The training of which every run is a variation."""
-        own = {field.name for field in dataclasses.fields(Training)} - {"eta_y", "eta_z"}
-        given = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
-        return Training(**{name: value for name, value in given.items() if name in own})
+        own = {*field_names(Training)} & {*field_names(type(self))} - {"eta_y", "eta_z"}
+        return Training(**{name: getattr(self, name) for name in own})
 
 
 def run(config: Trainability) -> list[Path]:
@@ -100,7 +102,7 @@ def run(config: Trainability) -> list[Path]:
 
 
 def draw(
-    config: Trainability, found: Sequence[Mapped], dimension: Dimension, fit: tuple[int, int]
+    config: Trainability, found: Sequence[Mapped], dimension: Line, fit: tuple[int, int]
 ) -> Figure:
     """The map, and beside it how its boundary cells are counted."""
     figure, ((left, right),) = drawing.panels(1, 2, width=5, height=4.4, width_ratios=[1.6, 1])
@@ -119,14 +121,14 @@ def title(config: Trainability) -> str:
     return f"{config.engine} on {config.task}, {rule}{sampled}, {config.steps} steps"
 
 
-def summary(found: Sequence[Mapped], dimension: Dimension, fit: tuple[int, int]) -> str:
+def summary(found: Sequence[Mapped], dimension: Line, fit: tuple[int, int]) -> str:
     """The dimension of the boundary in words."""
-    if np.isnan(dimension.value):
+    if np.isnan(dimension.slope):
         return f"no boundary: {'every' if found[0].level.trained.all() else 'no'} run trained"
     if np.isnan(dimension.error):
         # A line through two points fits whatever they are.
         return f"levels {fit[0]} and {fit[1]} alone give no box-counting dimension"
-    slope = f"box-counting slope {dimension.value:.2f} ± {dimension.error:.2f}"
+    slope = f"box-counting slope {dimension.slope:.2f} ± {dimension.error:.2f}"
     return f"{slope} (levels {fit[0]} to {fit[1]})"
 
 
@@ -183,23 +185,21 @@ def plot(found: Sequence[Mapped], window: Window, ax: Axes) -> Axes:
     return ax
 
 
-def plot_counts(
-    found: Sequence[Mapped], dimension: Dimension, fit: tuple[int, int], ax: Axes
-) -> Axes:
+def plot_counts(found: Sequence[Mapped], dimension: Line, fit: tuple[int, int], ax: Axes) -> Axes:
     """Number of boundary cells against their side, with the fit and the slopes in between."""
     eps = np.array([mapped.level.eps for mapped in found])
     counts = np.array([len(mapped.level.boundary) for mapped in found])
     ax.set(xlabel=r"side of a cell $\epsilon$ (share of the window)", ylabel=r"boundary cells $N$")
     ax.set_title("numbers: slopes between levels", fontsize="medium")
-    if np.isnan(dimension.value):
+    if np.isnan(dimension.slope):
         ax.text(0.5, 0.5, summary(found, dimension, fit), ha="center", transform=ax.transAxes)
         ax.set(xticks=[], yticks=[])
         return ax
     ax.loglog(eps, counts, "o", color="k", label="boundary cells")
     if not np.isnan(dimension.error):
         part = eps[fit[0] : fit[1] + 1]
-        line = np.exp(dimension.intercept) * part**-dimension.value
-        text = f"fit: slope {dimension.value:.2f} ± {dimension.error:.2f}"
+        line = np.exp(dimension.intercept) * part**-dimension.slope
+        text = f"fit: slope {dimension.slope:.2f} ± {dimension.error:.2f}"
         ax.loglog(part, line, color=drawing.colour(1), label=text)
     slopes = np.diff(np.log(counts)) / -np.diff(np.log(eps))
     for a, b, slope in zip(range(len(eps)), range(1, len(eps)), slopes, strict=False):
@@ -213,14 +213,14 @@ def plot_counts(
 
 
 def arrays(
-    found: Sequence[Mapped], window: Window, dimension: Dimension, fit: tuple[int, int]
+    found: Sequence[Mapped], window: Window, dimension: Line, fit: tuple[int, int]
 ) -> dict[str, np.ndarray]:
     """The plotted numbers by name: boundary cells as (eta_y, eta_z) of their four corners."""
     named = {
         "eps": np.array([mapped.level.eps for mapped in found]),
         "N": np.array([len(mapped.level.boundary) for mapped in found]),
         "fit": np.array(fit),
-        "dimension": np.array([dimension.value, dimension.error]),
+        "dimension": np.array([dimension.slope, dimension.error]),
     }
     for i, (level, relative_loss) in enumerate(found):
         eta_y, eta_z = window.rates(level.points * level.eps).T

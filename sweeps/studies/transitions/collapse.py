@@ -148,11 +148,13 @@ def plot_collapse(found: Mapping[str, xr.Dataset], ax: Axes) -> Axes:
     line = np.array([ends.min() / 1.3, ends.max() * 1.3])
     ax.plot(line, line, color="k", lw=1, zorder=0, label="y = x (theory)")
     ax.set(xscale="log", yscale="log")
-    ax.set_title(r"peak of $f_n \cdot g_n$, simulation", fontsize="medium")
-    ax.set(xlabel="closed-form peak (optimiser steps)", ylabel="measured peak (optimiser steps)")
-    ax.legend(fontsize="small", framealpha=0.6)
-    ax.grid(alpha=0.25)
-    return ax
+    return drawing.finished(
+        ax,
+        {"framealpha": 0.6},
+        r"peak of $f_n \cdot g_n$, simulation",
+        xlabel="closed-form peak (optimiser steps)",
+        ylabel="measured peak (optimiser steps)",
+    )
 
 
 def plot_deviation(peaks: xr.Dataset, family: Family, ax: Axes) -> Axes:
@@ -177,14 +179,15 @@ def plot_deviation(peaks: xr.Dataset, family: Family, ax: Axes) -> Axes:
         beside = x * 1.03 ** (i + 1)  # so that error bars do not cover one another
         ax.errorbar(beside, error.mean("seed"), spread, fmt="o", **style)
     ax.axhline(0, color="k", lw=0.8, zorder=0)
-    ax.set_title(family.title, fontsize="medium")
-    ax.set_xlabel("closed-form peak (optimiser steps)")
-    ax.set_ylabel("measured / closed form - 1 (%)")
     ax.margins(y=0.12)
     # Room for the legend above what it names.
     ax.set_ylim(top=10 * max(ax.get_ylim()[1], 1))
     ax.yaxis.set_major_formatter("{x:g}")
     narrow: dict[str, Any] = {"handlelength": 1, "handletextpad": 0.5, "columnspacing": 1}
-    ax.legend(fontsize="small", framealpha=0.6, loc="upper center", ncols=2, **narrow)
-    ax.grid(alpha=0.25)
-    return ax
+    return drawing.finished(
+        ax,
+        {"framealpha": 0.6, "loc": "upper center", "ncols": 2, **narrow},
+        family.title,
+        xlabel="closed-form peak (optimiser steps)",
+        ylabel="measured / closed form - 1 (%)",
+    )

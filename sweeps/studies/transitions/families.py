@@ -8,7 +8,9 @@ import numpy as np
 
 from sweeps.runner.spec import Sweep
 from sweeps.studies.transitions.peaks import over_points, predicted_peak
-from sweeps.systems.yz.settings import Training
+from sweeps.systems import registry
+
+Training: Any = registry.system("yz").run
 
 HORIZON = 2.5
 """Steps of a run over the predicted peak at the smallest rate: room for a peak that is late."""

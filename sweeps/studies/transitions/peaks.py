@@ -1,6 +1,7 @@
 """Transition times: when the speed coefficient peaks, measured and predicted."""
 
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -13,7 +14,9 @@ from dynsim.precision import precision
 from odes.formulas import decoder
 from odes.solver.rescaled import Rescaled, undescribed
 from sweeps.runner.spec import Sweep
-from sweeps.systems.yz.settings import Training
+from sweeps.systems import registry
+
+Training: Any = registry.system("yz").run
 
 
 def peak_time(times: np.ndarray, values: np.ndarray) -> float:
@@ -69,7 +72,7 @@ def measured_peak(dataset: xr.Dataset, name: str = "speed") -> xr.DataArray:
     )
 
 
-def over_points(sweep: Sweep, function: Callable[[Training], float]) -> xr.DataArray:
+def over_points(sweep: Sweep, function: Callable[[Any], float]) -> xr.DataArray:
     """`function` of the training at every point of a sweep: over its axes, without its seeds."""
     dims = [dim for dim in sweep.dims if dim.name != "seed"]
     values = np.empty([dim.size for dim in dims])
@@ -87,7 +90,7 @@ def over_points(sweep: Sweep, function: Callable[[Training], float]) -> xr.DataA
     return xr.DataArray(values, coordinates, [dim.name for dim in dims])
 
 
-def predicted_stage(training: Training, stage: str) -> float:
+def predicted_stage(training: Any, stage: str) -> float:
     r"""A field of `odes.formulas.decoder.Stages`, averaged over classes: rise_end, peak or snap, in
     optimiser steps. Momentum is read as :math:`\eta_Y / (1 - \mu)`; `ValueError` for Adam."""
     with precision("float64"):
@@ -95,12 +98,12 @@ def predicted_stage(training: Training, stage: str) -> float:
         return float(jnp.mean(getattr(decoder.stages(rate, 1 / prior, M), stage)))
 
 
-def predicted_peak(training: Training) -> float:
+def predicted_peak(training: Any) -> float:
     r"""Exact peak of :math:`\gamma` in optimiser steps, averaged over classes."""
     return predicted_stage(training, "peak")
 
 
-def gamma_peak(training: Training, times: Sequence[float]) -> float:
+def gamma_peak(training: Any, times: Sequence[float]) -> float:
     r"""`peak_time` of :math:`\gamma` (Eq. 85), averaged over classes, recorded at `times` (S,):
     differs from `predicted_peak` by the error of measuring at these times."""
     with precision("float64"):
@@ -124,7 +127,7 @@ def effective_rates(
     return rate * jnp.asarray(clock.eta_y), rate * jnp.asarray(clock.eta_z)
 
 
-def _decoder(training: Training) -> tuple[jax.Array, jax.Array, int]:
+def _decoder(training: Any) -> tuple[jax.Array, jax.Array, int]:
     """Effective eta_Y, prior (K,) and M."""
     task = training.make_task()
     eta_y, _ = effective_rates(training.make_optimizer())

@@ -9,7 +9,7 @@ import dataclasses
 import itertools
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
 import numpy as np
 import xarray as xr
@@ -25,7 +25,9 @@ from sweeps.runner.spec import Sweep
 from sweeps.studies.computing import computed
 from sweeps.studies.options import Several
 from sweeps.studies.transitions.peaks import measured_peak, over_points, predicted_stage
-from sweeps.systems.yz.settings import Training
+from sweeps.systems import registry
+
+Training: Any = registry.system("yz").run
 
 DENSE = 4
 """Points of a theory line from one trained rate to the next."""
@@ -129,10 +131,9 @@ def final(dataset: xr.Dataset, name: str) -> tuple[np.ndarray, np.ndarray]:
     """(R,) value at the last step, mean and standard deviation (ddof 1; 0 without seeds)."""
     values = dataset[name].isel(time=-1)
     if "seed" not in values.dims:
-        return values.values, np.zeros(values.sizes["rate"])
-    several = values.sizes["seed"] > 1
-    spread = values.std("seed", ddof=1).values if several else np.zeros(values.sizes["rate"])
-    return values.mean("seed").values, spread
+        values = values.expand_dims("seed")
+    spread = values.std("seed", ddof=min(1, values.sizes["seed"] - 1))
+    return values.mean("seed").values, spread.values
 
 
 def slope(rates: np.ndarray, values: np.ndarray) -> float:
@@ -190,11 +191,9 @@ def plot_curves(data: Mapping[str, xr.Dataset], control: Control, ax: Axes) -> A
         ends = [float(one.rise_end), float(one.snap)]
         ax.plot(ends, [height] * 2, "-|", color=colour, transform=across)
         ax.plot(float(one.peak), height, "o", ms=4, color=colour, transform=across)
-    ax.set(xscale="log", xlabel="optimiser steps", title=control.title)
-    ax.set_xlim(0.2, float(trained.time[-1]))
-    ax.legend(fontsize="small", loc="center left")
-    ax.grid(alpha=0.25)
-    return ax
+    ax.set(xscale="log", xlim=(0.2, float(trained.time[-1])))
+    place = {"loc": "center left"}
+    return drawing.finished(ax, place, xlabel="optimiser steps", title=control.title)
 
 
 def plot_final(data: Mapping[str, xr.Dataset], control: Control, ax: Axes) -> Axes:

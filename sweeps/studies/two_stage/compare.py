@@ -6,7 +6,7 @@ from typing import ClassVar
 
 from dynsim import checks
 from dynsim.decoding import Count
-from odes.two_stage import ladder
+from odes.two_stage import LADDER
 from sweeps.compare.comparison import BEST, chosen, deliver
 from sweeps.compare.settings import CompareOptions, Times
 from sweeps.runner.cluster import hosts
@@ -14,7 +14,7 @@ from sweeps.studies.two_stage import report
 from sweeps.studies.two_stage.experiment import runs
 from sweeps.studies.two_stage.outcome import TwoStageComparison
 from sweeps.studies.two_stage.theory import predict
-from sweeps.systems.two_stage.settings import TwoStage
+from sweeps.systems.two_stage import TwoStage
 
 
 @dataclasses.dataclass(frozen=True)
@@ -38,14 +38,14 @@ class CompareTwoStage(CompareOptions, TwoStage):
         super().check()
         self.check_options(fewest_times=3)
         for name in self.theories:
-            checks.choice("theories", name, (BEST, *ladder.theories()))
+            checks.choice("theories", name, (BEST, *LADDER.theories()))
             self._check_described(f"theories = {name!r}")
 
     def described(self) -> tuple[str, ...]:
         """The theories to compare with."""
         if self.core != "fresh" or self.bias:
             return ()
-        return chosen(self.theories, tuple(ladder.theories()))
+        return chosen(self.theories, tuple(LADDER.theories()))
 
     def _check_described(self, field: str) -> None:
         if self.core != "fresh" or self.bias:

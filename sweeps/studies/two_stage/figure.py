@@ -11,7 +11,7 @@ from matplotlib.figure import Figure
 
 from dynsim import Trajectory
 from dynsim.decoding import Count
-from dynsim.two_stage.noisy_sgd import Control
+from dynsim.two_stage.annealing import Control
 from sweeps import output
 from sweeps.output import drawing
 from sweeps.studies.computing import begin
@@ -19,7 +19,7 @@ from sweeps.studies.two_stage import claims, panels
 from sweeps.studies.two_stage import theory as two_stage_theory
 from sweeps.studies.two_stage.experiment import runs
 from sweeps.studies.two_stage.runs import Runs
-from sweeps.systems.two_stage.settings import TwoStage
+from sweeps.systems.two_stage import TwoStage
 
 CONTROLS: dict[Control, int] = {
     "forever": 0,

@@ -27,7 +27,7 @@ from sweeps.output import drawing
 from sweeps.studies.computing import begin
 from sweeps.studies.finite_size.order import slope
 from sweeps.studies.options import Several
-from sweeps.systems.two_stage.settings import TwoStage
+from sweeps.systems.two_stage import TwoStage
 
 LENGTHS = (17, 33, 65, 129, 257)
 MOMENTS = ("start", "end of stage 1", "end of stage 2")
@@ -71,9 +71,9 @@ def run(config: TwoStageFinite) -> list[Path]:
     """Compute, print the tables, draw and write."""
     begin(config)
     training = TwoStage()
-    task, optimizer = training.make_task(), training.make_optimizer()
-    times = np.array([0, int(optimizer.steps[0]), int(optimizer.total_steps)])
-    states = np.asarray(two_stage.solve(task, optimizer, times, record="state")["state"])
+    task, stages = training.problem, training.stages
+    times = np.array([0, stages.first, stages.last])
+    states = np.asarray(two_stage.solve(task, training.rule, times, record="state")["state"])
     rng = np.random.default_rng(0)
     drawn = [weights(ReducedState(*state), task.d, rng) for state in states]
     found = {
@@ -84,7 +84,7 @@ def run(config: TwoStageFinite) -> list[Path]:
     }
     variances = np.array([variance(task, U, config.prompts) for U in drawn])
     predicted = np.array([closed_form(task, U) for U in drawn])
-    scale = np.array([training.value("batch") * optimizer.noise**2])
+    scale = np.array([training.value("batch") * stages.noise**2])
     print("\n".join([*length_lines(found), "", *batch_lines(variances, predicted, scale.item())]))
     arrays = {**found, "length": LENGTHS, "variance": variances, "closed_form": predicted}
     report, figure = {name: r._asdict() for name, r in found.items()}, draw(found)
@@ -200,7 +200,7 @@ def variance(task: Prompts, U: PQ, prompts: int) -> Float[np.ndarray, " 7"]:
 
     def gradient(prompt: PromptBatch) -> PQ:
         one = jax.tree.map(lambda leaf: leaf[None], prompt)
-        return jax.grad(relu_prompt.data_loss)(U, task, one)
+        return jax.grad(relu_prompt.data_loss)(U, task.coupling, one)
 
     each = jax.jit(jax.vmap(gradient))
     sums = [np.zeros((2, task.d, task.d)), np.zeros((2, task.d, task.d))]

@@ -7,21 +7,22 @@ from collections import OrderedDict
 from collections.abc import Mapping
 from typing import Any
 
-import jax
+import equinox as eqx
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array
 
 from dynsim import Trajectory
 from dynsim.precision import precision
+from dynsim.problem.base import narrowed
+from dynsim.problem.train import problem_in
 from dynsim.two_stage import observables as prompt_observables
-from dynsim.two_stage.noisy_sgd import NoisySGD
+from dynsim.two_stage.annealing import Annealing
 from dynsim.two_stage.task import Prompts
-from odes.two_stage import ladder, thresholds
+from odes.two_stage import LADDER, thresholds
 from sweeps.compare.comparison import Comparison, average, spread
 from sweeps.studies.two_stage.runs import LEVEL_P, LEVEL_Q, Runs, modulus
 from sweeps.studies.two_stage.theory import RECORD
-from sweeps.systems.two_stage.settings import TwoStage
 
 RESAMPLES = 1000
 """Sets of paths, drawn with replacement, by which the error of a mean is judged."""
@@ -31,7 +32,7 @@ RESAMPLES = 1000
 class TwoStageComparison(Comparison):
     """The outcome: the runs, and a trajectory by theory with a leading axis of solves."""
 
-    config: TwoStage
+    config: Any
     simulation: Runs
     predictions: dict[str, Trajectory]
     names: tuple[str, ...] = RECORD
@@ -50,7 +51,7 @@ class TwoStageComparison(Comparison):
 
     def about(self, theory: str) -> tuple[str, str]:
         """Title of a theory and what it assumes."""
-        found = ladder.theories()[theory]
+        found = LADDER.theories()[theory]
         return found.title, found.assumes
 
     def norm(self, values: np.ndarray) -> float:
@@ -84,7 +85,6 @@ class TwoStageComparison(Comparison):
         """Why runs did not learn a component, a sentence each: what they fell short of, and which
         threshold of theory was not met. Empty where all learned both."""
         runs, found, said = self.simulation, self._predictions, []
-        optimizer = self.config.make_optimizer()
         missing = {
             name: int(np.sum(~np.isfinite(times)))
             for name, times in (("P", runs.learned_P), ("Q", runs.learned_Q))
@@ -106,7 +106,8 @@ class TwoStageComparison(Comparison):
                 + (": a smaller decay or a larger gamma0 raises it." if margin < needed else ".")
             )
         if missing["Q"]:
-            said.append(_why_not_Q(found, float(optimizer.span_2)))
+            span = self.config.value("stage_2") / self.config.value("decay")
+            said.append(_why_not_Q(found, span))
             if self.config.value("coupling") > 0:
                 said.append("These thresholds hold without coupling; P starves Q with it.")
         return said
@@ -145,18 +146,21 @@ class TwoStageComparison(Comparison):
     def _predictions(self) -> dict[str, float]:
         """Scalar predictions; those of the stationary signals and of g hold for c = 0."""
         with precision("float64"):
-            found = _corollaries(self.config.make_task(), self.config.make_optimizer())
+            found = _corollaries(
+                problem_in(self.config.problem, "float64"),
+                narrowed(self.config.stages, "float64"),
+            )
             return {name: float(value) for name, value in found.items()}
 
 
-@jax.jit  # as one program; hundreds of operations take as many
-def _corollaries(task: Prompts, optimizer: NoisySGD) -> OrderedDict[str, Array]:
-    decay = optimizer.decay
+@eqx.filter_jit  # as one program; hundreds of operations take as many
+def _corollaries(task: Prompts, stages: Annealing) -> OrderedDict[str, Array]:
+    decay = stages.decay
     found: OrderedDict[str, Array] = OrderedDict()
     found["tau_c"] = thresholds.critical_noise(task, decay)
-    found["eta_c"] = thresholds.critical_rate(task, optimizer)
-    for stage, eta in (("1", optimizer.eta_1), ("2", optimizer.eta_2)):
-        tau = jnp.asarray(optimizer.stationary(eta))
+    found["eta_c"] = thresholds.critical_rate(task, stages)
+    for stage, eta in (("1", stages.eta_1), ("2", stages.eta_2)):
+        tau = jnp.asarray(stages.stationary(eta))
         found[f"tau_{stage}"] = tau
         found[f"g_{stage}"] = thresholds.growth_rate(task, tau, decay)
         found[f"g_{stage}_hessian"] = thresholds.growth_rate_hessian(task, tau, decay)

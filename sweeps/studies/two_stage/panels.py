@@ -1,6 +1,7 @@
 """Panels over eta-time of a two-stage experiment: runs as bands, theory as lines on top."""
 
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 from matplotlib.axes import Axes
@@ -8,12 +9,11 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import LogLocator
 
 from dynsim import Trajectory
-from odes.two_stage import ladder
+from odes.two_stage import LADDER
 from odes.two_stage.maps import JENSEN_FLOOR
 from sweeps.output import drawing
 from sweeps.studies.two_stage import theory as two_stage_theory
 from sweeps.studies.two_stage.runs import Runs
-from sweeps.systems.two_stage.settings import TwoStage
 
 P, Q, BEST, AUC, JOINT = range(5)
 """Places of colours: of components, of other measures of Q, and of the joint loss."""
@@ -47,7 +47,7 @@ def key(figure: Figure, theories: Sequence[str]) -> None:
     """Legend of what all panels share: training, the theories, and where the first stage ends."""
     handles = [drawing.key("training, mean ± sd", **drawing.TRAINED)]
     for name in theories:
-        title = ladder.theories()[name].title
+        title = LADDER.theories()[name].title
         handles.append(drawing.key(title, ls=STYLES.get(name, "--"), lw=1.3))
     handles.append(drawing.key("end of stage 1", lw=0.8, ls=(0, (1, 4))))
     figure.legend(handles=handles, loc="outside lower center", ncols=3, frameon=False)
@@ -65,7 +65,7 @@ def finish(ax: Axes, runs: Runs, ylabel: str) -> Axes:
     return ax
 
 
-def about(training: TwoStage) -> str:
+def about(training: Any) -> str:
     """The numbers of an experiment in lines: the task, then the training."""
     value = training.value
     task = (

@@ -22,7 +22,7 @@ from sweeps.runner.run import valid
 from sweeps.runner.spec import Sweep
 from sweeps.studies.computing import begin
 from sweeps.studies.options import Several, cell_edges
-from sweeps.systems.two_stage.settings import TwoStage
+from sweeps.systems.two_stage import TwoStage
 
 ETA = 0.2
 """The dynamics depends on eta-time and on the noise tau, so that a large rate shows it soonest."""

@@ -16,7 +16,7 @@ def table(result: TwoStageComparison) -> str:
     """The comparison as text: per observable and theory the error over time and at the end."""
     report, runs = result.report, result.simulation
     theories = report["theories"]
-    t_1, t_2 = runs.training.make_optimizer().steps
+    t_1, t_2 = runs.training.stages.steps
     about = [f"two_stage: {runs.count} runs of {t_1} + {t_2} steps, {runs.diverged} diverged"]
     shown_lines = lines(report, result.names, about)
     if report["over_seeds"]:

@@ -1,6 +1,7 @@
 """The runs of a two-stage experiment, read from the sweep over its seeds."""
 
 import dataclasses
+from typing import Any
 
 import numpy as np
 import xarray as xr
@@ -10,14 +11,13 @@ from dynsim import Status
 from dynsim.two_stage import observables as prompt_observables
 from sweeps.compare.comparison import average, spread
 from sweeps.runner.spec import Sweep
-from sweeps.systems.two_stage.settings import TwoStage
 
 RECORD = (*prompt_observables.OBSERVABLES, "eta_time")
 LEVEL_P, LEVEL_Q = 0.2, 0.6
 """A component counts as learned when its loss falls below this (section 4 of the theory)."""
 
 
-def sweep(training: TwoStage, seeds: int, times: int, root: int = 0) -> Sweep:
+def sweep(training: Any, seeds: int, times: int, root: int = 0) -> Sweep:
     """The sweep over `seeds` of one experiment, with everything recorded."""
     return Sweep({"seed": {"range": seeds}}, training, "simulation", RECORD, times, root=root)
 
@@ -34,7 +34,7 @@ class Runs:
         diverged: number of those.
     """
 
-    training: TwoStage
+    training: Any
     steps: Float[np.ndarray, " S"]
     eta_time: Float[np.ndarray, " S"]
     values: dict[str, np.ndarray]
@@ -43,7 +43,7 @@ class Runs:
     @property
     def switch(self) -> int:
         """Index of the end of the first stage."""
-        return int(np.argmin(np.abs(self.steps - float(self.training.make_optimizer().steps[0]))))
+        return int(np.argmin(np.abs(self.steps - float(self.training.stages.first))))
 
     @property
     def count(self) -> int:
@@ -78,7 +78,7 @@ class Runs:
         return prompt_observables.first_below(self.eta_time, self["K2"], LEVEL_Q)
 
 
-def from_dataset(training: TwoStage, dataset: xr.Dataset) -> Runs:
+def from_dataset(training: Any, dataset: xr.Dataset) -> Runs:
     """The runs of a dataset with `seed` as its only axis."""
     dataset = dataset.load()
     good = dataset["status"].values == Status.OK

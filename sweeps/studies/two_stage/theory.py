@@ -2,6 +2,7 @@
 
 import functools
 from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -9,10 +10,8 @@ import numpy as np
 
 from dynsim import Trajectory
 from dynsim.precision import precision
-from dynsim.two_stage.noisy_sgd import NoisySGD
-from dynsim.two_stage.task import Prompts
 from odes.theory import Theory
-from odes.two_stage import ladder
+from odes.two_stage import LADDER
 from odes.two_stage.state import ReducedState
 from sweeps.compare.comparison import average
 from sweeps.studies.two_stage.runs import Runs, modulus
@@ -23,7 +22,7 @@ PATHS = 48
 """Paths of the stochastic extension."""
 
 
-def solve(theory: Theory[Prompts, NoisySGD], runs: Runs) -> Trajectory:
+def solve(theory: Theory[Any, Any], runs: Runs) -> Trajectory:
     """A theory for an experiment: once, or by what it needs for many paths, or for every run from
     its measured state at the beginning of each stage. It has a leading axis of solves."""
     task, optimizer = runs.training.make_task(), runs.training.make_optimizer()
@@ -50,7 +49,7 @@ def solve(theory: Theory[Prompts, NoisySGD], runs: Runs) -> Trajectory:
 def predict(runs: Runs, names: tuple[str, ...]) -> dict[str, Trajectory]:
     """Trajectories by theory, with a leading axis of 1, of runs, or of paths."""
 
-    known = ladder.theories()
+    known = LADDER.theories()
 
     def solve_for(name: str) -> Trajectory:
         # Threads do not inherit the precision of the one that starts them.

@@ -5,10 +5,9 @@ trivial prediction to beat.
 """
 
 import dataclasses
-import functools
 import math
 from collections.abc import Mapping
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import numpy as np
@@ -83,7 +82,7 @@ def fates(
     length: int | float = math.inf,
     batch: int | float = math.inf,
     seed: int = 0,
-    embedded: dynsim.EmbeddedSpec | None = None,
+    embedded: Mapping[str, Any] | None = None,
 ) -> Fates:
     """Train the Y/Z layer from zero weights and judge every rule on the tokens of each class.
 
@@ -93,10 +92,11 @@ def fates(
         top: number of tokens of each class to judge, the most probable ones. A logit belongs to
             a query, so a token of several of its classes counts in each.
         threshold: of owned tokens, see `dynsim.classes.owned`.
-        length, batch: as in `dynsim.simulate`; by default full-batch descent on the population.
+        length, batch: of `dynsim.layer` and `dynsim.train`; by default full-batch descent on the
+            population.
         seed: of the data, where they are sampled, and of `embedded` weights.
-        embedded: train the layer in ordinary parameters instead, at the same rates; its z is that
-            of the effective layer.
+        embedded: settings of `dynsim.QKV`, the layer in ordinary parameters, to train that
+            instead, at the same rates; its z is that of the effective layer.
 
     Raises:
         ValueError: naming the argument, its value and what is allowed.
@@ -105,20 +105,18 @@ def fates(
     checks.integer("top", top, 1)
     times = dynsim.log_times(steps)
     times = times[times >= 2]
-    train = dynsim.simulate
-    if embedded is not None:
-        train = functools.partial(dynsim.simulate_embedded, init=embedded)
-    run = train(
-        task,
-        optimizer,
-        jax.random.key(seed),
-        steps=steps,
-        length=length,
-        batch=batch,
-        times=np.r_[0, times],
-        record=("z", "loss", "accuracy"),
-        dtype="float64",
-    )
+    options: dict[str, Any] = {
+        "steps": steps,
+        "batch": batch,
+        "times": np.r_[0, times],
+        "record": ("z", "loss", "accuracy"),
+        "dtype": "float64",
+    }
+    key = jax.random.key(seed)
+    if embedded is None:
+        run = dynsim.train(dynsim.layer(task, length), optimizer, key, **options)
+    else:
+        run = dynsim.train(dynsim.QKV(task, length, **embedded), optimizer, key, **options)
     z, loss, accuracy = (np.asarray(run.observables[n]) for n in ("z", "loss", "accuracy"))
     z, loss, accuracy = z[1:] - z[0], loss[1:], accuracy[1:]
     theory_z, missing = {}, {}

@@ -113,9 +113,9 @@ def run(config: CorpusFigure) -> list[Path]:
         seed=config.seed,
     )
     found, width = fates(dynsim.sgd(config.eta_y, config.eta_z)), estimate.task.M
-    spec = dynsim.EmbeddedSpec(width, scale=config.scale, value_scale=0.0)
+    embedded = {"width": width, "scale": config.scale, "value_scale": 0.0}
     rate = config.eta_z * width / (2 * config.scale**2)
-    ordinary = fates(dynsim.sgd(config.eta_y, rate), embedded=spec)
+    ordinary = fates(dynsim.sgd(config.eta_y, rate), embedded=embedded)
     print(text_report.table(estimate, overlaps, found, ordinary))
     numbers, kept = report(config, estimate, overlaps, found, ordinary), arrays(estimate, found)
     kept["z_ordinary"], figure = ordinary.z, draw(estimate, found)
@@ -242,6 +242,5 @@ def plot_scores(found: Fates, ax: Axes) -> Axes:
         ax.plot(found.times, score.right, label=text_report.title(name), **style)
     base = next(score.base for score in found.scores.values() if score.spoken == 1)
     ax.plot(found.times, base, color="0.6", lw=1, label="the more frequent sign everywhere")
-    ax.set(xscale="log", ylim=(0, 1.03), xlabel="optimiser steps", ylabel="share of signs right")
-    ax.grid(alpha=0.25)
-    return ax
+    ax.set(xscale="log", ylim=(0, 1.03))
+    return drawing.finished(ax, xlabel="optimiser steps", ylabel="share of signs right")

@@ -4,6 +4,7 @@ import dynsim
 from dynsim.classes.estimated import Estimate
 from dynsim.classes.overlap import OverlapReport
 from odes.yz import ladder
+from sweeps.output import aligned
 from sweeps.studies.words.fates import Fates
 from sweeps.studies.words.rules import RULES
 
@@ -29,10 +30,11 @@ def table(
     lines += _scores(found, "top words of each class")
     lines += [f"{title(name)}: {reason}" for name, reason in found.missing.items()]
     rules = [n for n in ("owned", "eq10-start", "flow-start") if n in found.scores]
-    lines += ["", f"{'right by class':<28}{'windows':>9}" + "".join(f"{n:>12}" for n in rules)]
+    rows: list[tuple[str, ...]] = [("right by class", "windows", *rules)]
     for n, (name, windows) in enumerate(zip(estimate.names, estimate.windows, strict=True)):
-        shares = "".join(f"{found.scores[rule].by_class[-1, n]:>12.3f}" for rule in rules)
-        lines.append(f"{name:<28}{windows:>9}{shares}")
+        shares = (f"{found.scores[rule].by_class[-1, n]:.3f}" for rule in rules)
+        rows.append((name, str(windows), *shares))
+    lines += ["", *aligned(rows, 28, 9, 12)]
     if ordinary is not None:
         status = dynsim.Status(ordinary.status).name
         lines += [
@@ -45,17 +47,13 @@ def table(
 
 
 def _scores(found: Fates, what: str) -> list[str]:
-    lines = [
-        "",
-        f"signs of z after {int(found.times[-1])} steps, {what}:",
-        f"{'':<48}{'speaks of':>10}{'right':>8}{'base':>8}{'weighted':>10}{'base':>8}",
-    ]
+    rows: list[tuple[str, ...]] = [("", "speaks of", "right", "base", "weighted", "base")]
     for name, score in found.scores.items():
-        values = (score.right, score.base, score.weighted, score.base_weighted)
-        numbers = zip((value[-1] for value in values), (8, 8, 10, 8), strict=True)
-        shown = "".join(f"{value:>{width}.3f}" for value, width in numbers)
-        lines.append(f"{title(name):<48}{score.spoken:>10.3f}{shown}")
-    return lines
+        over_time = (score.right, score.base, score.weighted, score.base_weighted)
+        values = (score.spoken, *(each[-1] for each in over_time))
+        rows.append((title(name), *(f"{value:.3f}" for value in values)))
+    heading = f"signs of z after {int(found.times[-1])} steps, {what}:"
+    return ["", heading, *aligned(rows, 48, 10, 8, 8, 10, 8)]
 
 
 def title(name: str) -> str:

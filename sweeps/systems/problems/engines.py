@@ -3,7 +3,7 @@
 import dataclasses
 import functools
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import equinox as eqx
@@ -12,18 +12,21 @@ import numpy as np
 from jaxtyping import Array, PRNGKeyArray
 
 from dynsim import Problem, Trajectory, train
+from dynsim.precision import on_cpu
 from dynsim.problem.checks import flow_table, table
-from dynsim.problem.train import started
+from dynsim.problem.train import drawn, started
 from odes import general
 from odes.solver.tolerances import DEFAULT_TOLERANCES
 from odes.theory import Theory
 from sweeps.systems.base import Engine, Settings, known
-from sweeps.systems.problems.parts import Taken, hints_of, taken
+from sweeps.systems.problems.parts import Taken, Template, hints_of, taken
 
 BYTES = 2**14
 """Of a run besides copies of its weights and its batch."""
 COPIES = 8
 """Of the weights that a step, or a solver, holds at once, about."""
+SHARED_COPIES = 3
+"""Of what runs of a key share: as it is drawn, with the numbers of a run, and in another order."""
 
 
 class Like:
@@ -46,30 +49,64 @@ def engines_of(like: Like, tile: int = 16) -> Mapping[str, Engine[Any]]:
     found again."""
     found = {"simulation": _training(like, tile)}
     if has_flow := like.problem.has("population_loss"):
-        found["descent"] = found["simulation"]._replace(
-            run=functools.partial(_train, whole=True),
-            trains=False,
-            title="descent, batch infinite",
-            assumes="batch -> infinity",
-            variant=True,
-        )
+        found["descent"] = descent(like, tile)
     theories = {theory.name: theory for theory in general.flows()} if has_flow else {}
     theories |= {theory.name: theory for theory in like.problem.theories()}
     return found | {name: of_theory(theory, like) for name, theory in theories.items()}
 
 
+def descent(like: Like, tile: int, at: Callable[[Any], Problem] = lambda p: p) -> Engine[Any]:
+    """Training at infinite batch, of what `at` makes of the problem."""
+    return _training(like, tile)._replace(
+        run=functools.partial(_descend, at=at),
+        check=lambda fixed, problem, rule: at(problem).check_population(),
+        trains=False,
+        draw=None,
+        title="descent, batch infinite",
+        assumes="batch -> infinity",
+        variant=True,
+    )
+
+
 def _training(like: Like, tile: int) -> Engine[Any]:
+    draw = None if _taken(like.problem).numbers else _batches
+    if like.problem.has("draw_shared"):
+        draw = _shared
     return Engine(
         _train,
         _assemble,
         table(like.problem),
-        _bytes,
+        functools.partial(_bytes, trains=True),
+        _check_training,
         tile=tile,
         prepare=_arrays,
         trains=True,
+        draw=draw,
         goes_on=True,
         title="training",
     )
+
+
+DRAWN_AT_MOST = 2**24
+"""Bytes of the batches of one seed that are worth keeping."""
+
+
+def _batches(settings: Settings[Any], arrays: tuple[Array, ...], key: PRNGKeyArray) -> Any:
+    """The batches of a seed, which do not depend on the numbers of a rule: on a CPU, where a tile
+    is few runs that would each time draw them anew."""
+    fixed = settings.fixed
+    if not on_cpu() or math.isinf(fixed.batch):
+        return None
+    problem = fixed.problem.filled({}, arrays)
+    draw = functools.partial(drawn, problem, key, fixed.steps, int(fixed.batch))
+    needed = sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(jax.eval_shape(draw)))
+    return {"data": draw()} if needed <= DRAWN_AT_MOST else None
+
+
+def _check_training(fixed: Any, problem: Problem, rule: Any) -> None:
+    del rule
+    if math.isinf(fixed.batch):
+        problem.check_population()
 
 
 @functools.lru_cache(maxsize=256)
@@ -79,7 +116,8 @@ def of_theory(theory: Theory[Any, Any], like: Like) -> Engine[Any]:
     if theory.predicts is not None:
         names = {name: known.functions.get(name, abs) for name in theory.predicts(like.problem)}
         known = dataclasses.replace(known, functions=names)
-    known = dataclasses.replace(known, refused={**known.refused, **theory.refused})
+    refused = {n: why for n, why in known.refused.items() if n not in known.functions}
+    known = dataclasses.replace(known, refused={**refused, **theory.refused})
     return Engine(
         functools.partial(_solve, theory=theory),
         _assemble,
@@ -111,21 +149,53 @@ def _assemble(
     return fixed.problem.filled(numbers, arrays), fixed.rule.filled(numbers, ())
 
 
+def _shared(settings: Settings[Any], arrays: tuple[Array, ...], key: PRNGKeyArray) -> Any:
+    """What the runs of a seed share, whatever their numbers."""
+    with jax.enable_x64(False):
+        return {"shared": _any_of(settings.fixed.problem, arrays).draw_shared(key)}
+
+
+def _any_of(template: Template, arrays: tuple[Array, ...]) -> Problem:
+    """A problem of a template, of which the numbers do not matter."""
+    names = (leaf for leaf in template.leaves if isinstance(leaf, str))
+    return template.filled(dict.fromkeys(names, 1.0), arrays)
+
+
+def _times(settings: Settings[Any], rule: Any) -> Any:
+    """When to record; the rule may decide it."""
+    if isinstance(settings.times, int) and settings.fixed.spread is not None:
+        return jax.numpy.asarray(settings.fixed.spread(rule, settings.times))
+    return np.asarray(known(settings.times))
+
+
 def _train(
-    settings: Settings[Any], problem: Problem, rule: Any, key: PRNGKeyArray, whole: bool = False
+    settings: Settings[Any], problem: Problem, rule: Any, key: PRNGKeyArray, drawn: Any = None
 ) -> Trajectory:
-    fixed = settings.fixed
+    fixed, times = settings.fixed, _times(settings, rule)
     return train(
         problem,
         rule,
         key,
         steps=fixed.steps,
-        batch=math.inf if whole else fixed.batch,
-        times=np.asarray(known(settings.times)),
+        batch=fixed.batch,
+        times=times if isinstance(times, np.ndarray) else jax.numpy.rint(times),
         record=settings.record,
+        **(drawn or {}),
         dtype=settings.dtype,
         checkpoint=settings.checkpoint,
     )
+
+
+def _descend(
+    settings: Settings[Any],
+    problem: Problem,
+    rule: Any,
+    key: PRNGKeyArray,
+    *,
+    at: Callable[[Any], Problem],
+) -> Trajectory:
+    whole = settings.fixed._replace(batch=math.inf)
+    return _train(settings._replace(fixed=whole), at(problem), rule, key)
 
 
 def _solve(
@@ -140,15 +210,15 @@ def _solve(
     if "init" in theory.needs:
         start = started(problem, key, None, settings.dtype)
         options["init"] = start.whole(start.params)
+    fields = set(theory.needs) - {"init", "key"}
+    options |= {name: getattr(problem, name) for name in fields}
     if theory.adaptive:
         usual = theory.tolerances or DEFAULT_TOLERANCES[settings.dtype]
         rtol = usual.rtol if settings.rtol is None else settings.rtol
         # The absolute tolerance keeps its share.
         options["tolerances"] = usual._replace(rtol=rtol, atol=rtol * (usual.atol / usual.rtol))
-    times = np.asarray(known(settings.times), settings.dtype)
-    return theory.solve(
-        problem, rule, times, record=settings.record, dtype=settings.dtype, **options
-    )
+    options |= {"record": settings.record, "dtype": settings.dtype}
+    return theory.solve(problem, rule, _times(settings, rule), **options)
 
 
 def _check(fixed: Any, problem: Problem, rule: Any, *, theory: Theory[Any, Any]) -> None:
@@ -157,17 +227,22 @@ def _check(fixed: Any, problem: Problem, rule: Any, *, theory: Theory[Any, Any])
         raise ValueError(f"theory {theory.name!r} does not apply: {reason}")
 
 
-def _bytes(problem: Problem, settings: Settings[Any]) -> int:
-    """Copies of the weights and of a batch."""
+def _bytes(problem: Problem, settings: Settings[Any], trains: bool = False) -> int:
+    """Copies of the weights and of a batch; in training also of what runs of a key share."""
     fixed = settings.fixed
     given = _taken(problem)
-    problem = given.template.filled(dict.fromkeys(given.numbers, 1.0), given.arrays)
+    bare = _any_of(given.template, given.arrays)
 
-    def held(key: PRNGKeyArray) -> list[Array]:
-        batch = ()
+    def held(key: PRNGKeyArray) -> tuple[list[Array], Any]:
+        shared = bare.draw_shared(key)
+        problem, batch = bare.holding(shared), ()
         if not math.isinf(fixed.batch):
             batch = problem.batches(key, fixed.steps, int(fixed.batch))(jax.numpy.int32(0))
-        return [x for x in jax.tree.leaves((problem.init(key), batch)) if eqx.is_array(x)]
+        weights = [x for x in jax.tree.leaves((problem.init(key), batch)) if eqx.is_array(x)]
+        return weights, shared if trains else ()
 
-    made = jax.eval_shape(held, jax.random.key(0))
-    return COPIES * settings.width * sum(math.prod(x.shape) for x in made) + BYTES
+    weights, shared = (
+        sum(math.prod(x.shape) for x in jax.tree.leaves(made))
+        for made in jax.eval_shape(held, jax.random.key(0))
+    )
+    return settings.width * (COPIES * weights + SHARED_COPIES * shared) + BYTES

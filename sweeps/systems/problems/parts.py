@@ -16,15 +16,13 @@ from jaxtyping import PyTree
 
 from dynsim import Problem
 from dynsim.schedules.schedule import OfStep
+from dynsim.schedules.shapes import NUMBERS
 from dynsim.training.optax_rule import OptaxRule
-from sweeps.systems.problems import rules
 
 UNTOLD = (
     "cannot be told from others in a store; give the field a function of a module, or a value that "
     "has a text of its own"
 )
-SCHEDULED = tuple(name.removeprefix("eta_") for name in rules.SCHEDULED)
-"""Numbers of schedules besides their peaks."""
 
 
 class Template(NamedTuple):
@@ -80,6 +78,18 @@ def taken(tree: PyTree, hints: Mapping[str, Any] | None, clashing: tuple[str, ..
     return Taken(Template(structure, tuple(kept)), numbers, tuple(arrays))
 
 
+def replaced(problem: Problem, settings: Mapping[str, Any]) -> Problem:
+    """The problem with other settings, of which numbers may be arrays: those of many runs."""
+    arrays = {name: value for name, value in settings.items() if np.ndim(value)}
+    firsts = {name: np.ravel(value)[0].item() for name, value in arrays.items()}
+    made = dataclasses.replace(problem, **{**settings, **firsts})
+    if not arrays:
+        return made
+    # Fields are numbers; those of many runs at once are put in afterwards.
+    apart = taken(made, hints_of(made))
+    return apart.template.filled({**apart.numbers, **arrays}, apart.arrays)
+
+
 def hints_of(problem: Problem | type[Problem]) -> dict[str, Any]:
     """Annotations of the fields of a problem, by name."""
     cls = problem if isinstance(problem, type) else type(problem)
@@ -113,7 +123,7 @@ def is_peak(name: str) -> bool:
     """Whether a number of this name is a learning rate: `eta`, or `eta.NAME` of a group, which is
     none of the numbers of a schedule."""
     first, _, rest = name.removeprefix("rule.").partition(".")
-    return first == "eta" and rest not in SCHEDULED and "." not in rest
+    return first == "eta" and rest not in NUMBERS and "." not in rest
 
 
 def digest(content: bytes) -> str:

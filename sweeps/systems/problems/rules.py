@@ -10,6 +10,7 @@ import dynsim
 from dynsim import Rule, schedules
 from dynsim.decoding import Decay, NotNegative, Positive, Rate
 from dynsim.problem.choice import Choice, Chooses
+from dynsim.schedules import shapes
 
 Optimizer = Literal["sgd", "momentum", "nesterov", "rmsprop", "adam", "adamw", "sign"]
 Shape = Literal[
@@ -130,7 +131,7 @@ class OneRate(RuleOptions):
 OPTIONS = ("decay", "clip", "noise")
 """Numbers that a rule can leave out."""
 NUMBERS = ("momentum", "b1", "b2", "eps", *OPTIONS)
-SCHEDULED = ("eta_warmup", "eta_steps", "eta_end", "eta_factor", "eta_stable", "eta_cooldown")
+SCHEDULED = tuple(f"eta_{name}" for name in shapes.NUMBERS)
 LATER = ("schedule", *SCHEDULED, *OPTIONS)
 """Settings that stores of earlier versions do not name: they are stored where they are given."""
 

@@ -1,17 +1,41 @@
 """The attention layer in Y and Z (Scan and Snap): training, and every theory of the ladder."""
 
-from sweeps.systems.base import System
-from sweeps.systems.yz.engines import ENGINES, registered
-from sweeps.systems.yz.labels import LABELS
-from sweeps.systems.yz.problem import TASKS
-from sweeps.systems.yz.settings import Training
+import dataclasses
+import functools
+from typing import Any
 
-SYSTEM = System(
-    name="yz",
-    tasks=tuple(TASKS),
-    run=Training,
-    engines=ENGINES,
+from odes.theory import Theory
+from odes.yz import ladder
+from sweeps.systems.problems.options import problem_system
+from sweeps.systems.yz.engines import ENGINES
+from sweeps.systems.yz.labels import LABELS
+from sweeps.systems.yz.tasks import ClassOptions
+
+
+def _registered() -> dict[str, Theory[Any, Any]]:
+    """Theories of other packages, which start from zero unless they need `init` or `key`."""
+
+    def inapplicable(task: Any, rule: Any, *, theory: Theory[Any, Any]) -> str | None:
+        if task.start != "zero" and not {"init", "key"} & set(theory.needs):
+            return "it starts from zero weights; one that takes others has needs = ('init',)"
+        return theory.inapplicable(task, rule)
+
+    return {
+        name: dataclasses.replace(
+            theory, inapplicable=functools.partial(inapplicable, theory=theory)
+        )
+        for name, theory in ladder.registered().items()
+    }
+
+
+SYSTEM = problem_system(
+    ClassOptions.MADE,
+    "yz",
+    options=ClassOptions,
+    names={"start": "init"},
+    registered=_registered,
     labels=LABELS,
-    more=registered,
-    compare="sweeps.compare.report:Compare",
-)
+    batch=128,
+)._replace(engines=ENGINES, compare="sweeps.compare.report:Compare")
+Training: Any = SYSTEM.run
+"""Settings of a run."""

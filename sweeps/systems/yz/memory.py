@@ -1,6 +1,6 @@
-"""Estimates of the memory that runs of the attention layer need."""
+"""Estimates of the memory of theories that hold other arrays than all weights, and the smallest
+layer there is, which stands for all of them."""
 
-import math
 from collections.abc import Callable
 from typing import Any
 
@@ -9,73 +9,61 @@ import numpy as np
 import dynsim
 from odes.symmetric.state import SymmetricTask
 from sweeps.systems.base import Settings
-from sweeps.systems.yz.settings import Fixed
+from sweeps.systems.problems.engines import COPIES, Like
 
-STATE_COPIES = {"sgd": 2, "momentum": 3, "nesterov": 3, "sign": 3, "rmsprop": 3, "adam": 4}
-"""Arrays of the size of the parameters that a step holds: weights, gradient, moments."""
-SOLVER_STAGES = 9
-"""Sets of such arrays that an adaptive solver holds."""
+ONE, TWO = np.zeros(1, np.int32), np.zeros(2, np.int32)
+# In NumPy: no device may be used before somebody computes.
+LAYER = dynsim.Layer(
+    probs=np.array([[1.0, 0.0]]),
+    prior=np.ones(1),
+    query=ONE,
+    next_token=ONE,
+    queries=ONE,
+    query_index=ONE,
+    support=ONE[None],
+    owner=TWO,
+    shared=ONE[:0],
+    place=TWO,
+    place_shared=ONE[None, :0],
+)
+LIKE = Like(LAYER)
+
+BY_CLASS = {
+    "lemma3": 24,
+    "eq10": 12,
+    "theorem4": 3,
+    "fixed_attention": 1,
+}
+"""Arrays of the shape (K, M) that a theory holds which has no array of all weights, by the part of
+its name before the first dash."""
 
 
-def bytes_of(
-    parameters: Callable[[Any], int],
-    examples: Callable[[Any, Fixed], float],
-    stages: int = 1,
-) -> Callable[[Any, Settings[Fixed]], int]:
-    """An estimate of bytes: weights, gradient and moments, in each stage of an adaptive solver;
-    the forward and the backward pass over the examples of a step, which keep a few arrays of
-    (examples, M); and what is recorded."""
+def by_class(arrays: int) -> Callable[[Any, Settings[Any]], int]:
+    """An estimate of bytes for theories that hold so many arrays of the shape (K, M)."""
 
-    def bytes_per_run(task: Any, settings: Settings[Fixed]) -> int:
-        copies = STATE_COPIES[settings.fixed.kind] * stages
-        passes = 4 * int(examples(task, settings.fixed)) * int(task.M)
-        numbers = copies * parameters(task) + passes + _recorded(task, settings)
-        return settings.width * numbers
+    def bytes_per_run(task: Any, settings: Settings[Any]) -> int:
+        return settings.width * arrays * task.K * task.M + recorded(task, settings)
 
     return bytes_per_run
 
 
-def bytes_by_class(arrays: int) -> Callable[[Any, Settings[Fixed]], int]:
-    """An estimate of bytes for theories that hold so many arrays of the shape (K, M), and none of
-    all weights."""
-
-    def bytes_per_run(task: Any, settings: Settings[Fixed]) -> int:
-        return settings.width * (arrays * task.K * task.M + _recorded(task, settings))
-
-    return bytes_per_run
-
-
-def _recorded(task: Any, settings: Settings[Fixed]) -> int:
+def recorded(task: Any, settings: Settings[Any]) -> int:
+    """What is recorded."""
     # In reduced form all classes are one.
     classes = 1 if isinstance(task, SymmetricTask) else task.K
-    return settings.num_times * len(settings.record) * classes
+    return settings.width * settings.num_times * len(settings.record) * classes
 
 
-def parameters(task: dynsim.SequenceClasses) -> int:
-    """Numbers in Y and Z."""
-    return (task.M + task.num_queries) * task.M
-
-
-def reduced_parameters(task: dynsim.SequenceClasses | SymmetricTask) -> int:
-    """Numbers in the symmetric reduction."""
+def of_reduction(task: dynsim.SequenceClasses | SymmetricTask, settings: Settings[Any]) -> int:
+    """Of the symmetric reduction: its numbers, and what is recorded."""
     # Four numbers for a kind of distinct token, three for a kind of common token.
     if isinstance(task, SymmetricTask):
-        return 4 * (np.size(task.p) + np.size(task.rho))
-    return 4 * task.support.shape[1]
+        numbers = 4 * (np.size(task.p) + np.size(task.rho))
+    else:
+        numbers = 4 * task.support.shape[1]
+    return COPIES * settings.width * numbers + recorded(task, settings)
 
 
-def batch(task: dynsim.SequenceClasses, fixed: Fixed) -> float:
-    """Examples of a step: the batch, or the classes where it is infinite."""
-    return fixed.batch if math.isfinite(fixed.batch) else task.K
-
-
-def classes(task: dynsim.SequenceClasses, fixed: Fixed) -> int:
-    """Examples of the population: the classes."""
-    del fixed
-    return task.K
-
-
-def none(task: dynsim.SequenceClasses, fixed: Fixed) -> int:
-    """No examples."""
-    del task, fixed
-    return 0
+def weights(task: dynsim.SequenceClasses) -> int:
+    """Numbers in Y and Z."""
+    return (task.M + task.num_queries) * task.M

@@ -2,11 +2,15 @@
 
 import functools
 import math
+from collections.abc import Mapping
+from typing import Any
 
-from jaxtyping import PRNGKeyArray
+from jaxtyping import Array, PRNGKeyArray
 
 import dynsim
 from dynsim import Trajectory
+from dynsim.yz import finite_length
+from dynsim.yz.layer import Layer, layer
 from odes import symmetric
 from odes.symmetric.observables import DESCENDED, PLACED
 from odes.symmetric.placement import Placed
@@ -14,15 +18,28 @@ from odes.symmetric.state import SymmetricTask
 from odes.theory import named
 from odes.yz import ladder
 from sweeps.systems.base import Engine, Settings, known
+from sweeps.systems.problems.engines import COPIES, Like, of_theory
 from sweeps.systems.solving import integrate
 from sweeps.systems.yz import memory
-from sweeps.systems.yz.problem import Problem
-from sweeps.systems.yz.rungs import assemble, check_applies, check_finite, rung
-from sweeps.systems.yz.settings import Fixed
+
+
+def _layer(fixed: Any) -> Layer:
+    """The layer without its arrays, of which a task in reduced form has none."""
+    return fixed.problem.filled({}, (None,) * len(fixed.problem.leaves))
+
+
+def _length(settings: Settings[Any], finite: bool) -> int | float:
+    return _layer(settings.fixed).length if finite else math.inf
+
+
+def _assemble(
+    settings: Settings[Any], task: SymmetricTask | Placed, numbers: Mapping[str, Array]
+) -> tuple[SymmetricTask | Placed, dynsim.Rule]:
+    return task, settings.fixed.rule.filled(numbers, ())
 
 
 def _solve(
-    settings: Settings[Fixed],
+    settings: Settings[Any],
     task: SymmetricTask | Placed,
     optimizer: dynsim.Rule,
     key: PRNGKeyArray,
@@ -30,12 +47,12 @@ def _solve(
     finite: bool,
 ) -> Trajectory:
     del key
-    length = settings.fixed.length if finite else math.inf
+    length = _length(settings, finite)
     return integrate(symmetric.solve, settings, task, optimizer, length=length)
 
 
 def _descend(
-    settings: Settings[Fixed],
+    settings: Settings[Any],
     task: SymmetricTask,
     optimizer: dynsim.Rule,
     key: PRNGKeyArray,
@@ -47,52 +64,51 @@ def _descend(
         task,
         optimizer,
         steps=settings.fixed.steps,
-        length=settings.fixed.length if finite else math.inf,
+        length=_length(settings, finite),
         times=known(settings.times),
         record=settings.record,
         dtype=settings.dtype,
     )
 
 
-def _task(run: Problem) -> dynsim.SequenceClasses | SymmetricTask:
+def _task(run: Any) -> dynsim.SequenceClasses | SymmetricTask:
     """The task of a run, without a table where that would be too large."""
     return run.make_reduced() or run.make_task()
 
 
+def of_finite_length(task: dynsim.SequenceClasses) -> Layer:
+    """The layer on the task; raises `ValueError` unless an expansion in 1/T describes it."""
+    found = layer(task)
+    if math.isinf(found.length):
+        raise ValueError("length = inf: leaves nothing to theories of finite T; use those without")
+    finite_length.check_length(found, found.length)
+    return found
+
+
 def _check(
-    fixed: Fixed,
+    fixed: Any,
     task: dynsim.SequenceClasses | SymmetricTask,
     optimizer: dynsim.Rule,
     *,
     theory: ladder.Theory,
+    descends: bool,
 ) -> None:
+    """Descent, unlike the flow, has no rule that it does not describe."""
+    start = _layer(fixed).start
+    if start != "zero":
+        raise ValueError(f"init = {start!r}: {theory.name} starts from zero weights")
+    finite = "length" in theory.needs
     if not isinstance(task, SymmetricTask):
-        check_applies(fixed, task, optimizer, theory=theory)
-        return
-    if fixed.init != "zero":
-        raise ValueError(f"init = {fixed.init!r}: {theory.name} starts from zero weights")
-    if "length" in theory.needs:
+        if descends:
+            symmetric.placed(task)
+            if finite:
+                of_finite_length(task)
+        else:
+            ladder.theory(theory, task, optimizer)
+    elif finite:
         raise ValueError(
             f"K = {task.K}: theories of finite T need the table of a task, which would be too large"
         )
-
-
-def _check_descent(
-    fixed: Fixed,
-    task: dynsim.SequenceClasses | SymmetricTask,
-    optimizer: dynsim.Rule,
-    *,
-    theory: ladder.Theory,
-) -> None:
-    """As `_check`; but descent, unlike the flow, has no rule that it does not describe."""
-    if isinstance(task, SymmetricTask):
-        _check(fixed, task, optimizer, theory=theory)
-        return
-    if fixed.init != "zero":
-        raise ValueError(f"init = {fixed.init!r}: the reduction holds from zero weights alone")
-    symmetric.placed(task)
-    if "length" in theory.needs:
-        check_finite(fixed, task)
 
 
 def _merged(
@@ -115,35 +131,33 @@ def _takes_full_weights(record: tuple[str, ...]) -> bool:
     return not set(record) <= set(DESCENDED.names())
 
 
-def _bytes(task: dynsim.SequenceClasses | SymmetricTask, settings: Settings[Fixed]) -> int:
+def _bytes(task: dynsim.SequenceClasses | SymmetricTask, settings: Settings[Any]) -> int:
     """Of the reduced flow, and of the full layer where something is measured on it."""
-    bytes_per_run = memory.bytes_of(memory.reduced_parameters, memory.none, memory.SOLVER_STAGES)(
-        task, settings
-    )
+    found = memory.of_reduction(task, settings)
     if _takes_full_weights(settings.record):
-        bytes_per_run += memory.bytes_of(memory.parameters, memory.classes)(task, settings)
-    return bytes_per_run
+        found += COPIES * settings.width * memory.weights(task)  # type: ignore[arg-type]
+    return found
 
 
-def engines(finite: bool, descent: Engine[Fixed]) -> dict[str, Engine[Fixed]]:
+def engines(finite: bool, descent: Engine[Any], like: Like) -> dict[str, Engine[Any]]:
     """The flow and the descent of the reduction, by name; `descent` of the full layer."""
     theory = ladder.THEORIES[named("symmetric", finite)]
     return {
-        theory.name: rung(theory)._replace(
+        theory.name: of_theory(theory, like)._replace(
             run=functools.partial(_solve, finite=finite),
+            assemble=_assemble,
             observables=PLACED,
             bytes_per_run=_bytes,
-            tile=64,
             prepare=_merged,
-            check=functools.partial(_check, theory=theory),
+            check=functools.partial(_check, theory=theory, descends=False),
             task=_task,
         ),
         named("symmetric-descent", finite): Engine(
             functools.partial(_descend, finite=finite),
-            assemble,
+            _assemble,
             DESCENDED,
-            memory.bytes_of(memory.reduced_parameters, memory.none),
-            functools.partial(_check_descent, theory=theory),
+            memory.of_reduction,
+            functools.partial(_check, theory=theory, descends=True),
             tile=4096,
             task=_task,
             prepare=_merged,

@@ -11,13 +11,12 @@ import dynsim
 from dynsim import Trajectory, checks
 from dynsim.training import keys
 from dynsim.training.recording import Table
-from dynsim.yz import finite_length
 from dynsim.yz.observables import DEFAULT_RECORD, OBSERVABLES
 from odes.yz import spread
+from odes.yz.layer import weights
 from sweeps.systems.base import Engine, Settings, known
+from sweeps.systems.problems.engines import COPIES, Like, engines_of
 from sweeps.systems.yz import memory
-from sweeps.systems.yz.rungs import assemble, start_of
-from sweeps.systems.yz.settings import Fixed
 
 STD, DRIFT = "_std", "_drift"
 """How the names of standard deviations end, and of what noise adds to a mean."""
@@ -28,8 +27,8 @@ _FUNCTIONS = {name: OBSERVABLES[name] for name in DEFAULT_RECORD}
 
 
 def _solve(
-    settings: Settings[Fixed],
-    task: dynsim.SequenceClasses,
+    settings: Settings[Any],
+    task: dynsim.Layer,
     optimizer: dynsim.Rule,
     key: PRNGKeyArray,
 ) -> Trajectory:
@@ -37,8 +36,8 @@ def _solve(
     names = tuple(dict.fromkeys(_base(name) for name in settings.record))
     common: dict[str, Any] = {
         "batch": fixed.batch,
-        "length": fixed.length,
-        "init": start_of(fixed, task, key),
+        "length": task.length,
+        "init": weights(None, task, settings.dtype, key),
         "record": names,
         "dtype": settings.dtype,
     }
@@ -58,27 +57,30 @@ def _base(name: str) -> str:
     return name.removesuffix(STD).removesuffix(DRIFT)
 
 
-def _check(fixed: Fixed, task: dynsim.SequenceClasses, optimizer: dynsim.Rule) -> None:
+def _check(fixed: Any, task: dynsim.Layer, optimizer: dynsim.Rule) -> None:
     del optimizer
     checks.integer("batch", fixed.batch, 1)
-    finite_length.check_length(task, fixed.length)
+    task.check_population()
 
 
-def _bytes(task: dynsim.SequenceClasses, settings: Settings[Fixed]) -> int:
+def _bytes(task: dynsim.Layer, settings: Settings[Any]) -> int:
     # Of each number recorded a derivative by all weights, and states from one kept to the next.
     shapes = len(settings.record) * task.K + 2 * math.isqrt(settings.fixed.steps)
-    copies = memory.STATE_COPIES[settings.fixed.kind]
-    return settings.width * copies * shapes * memory.parameters(task)
+    return COPIES * settings.width * shapes * memory.weights(task)
 
 
-SPREAD = Engine(
-    _solve,
-    assemble,
-    Table({name + end: f for end in ("", STD, DRIFT) for name, f in _FUNCTIONS.items()}),
-    _bytes,
-    _check,
-    variant=True,
-    title="descent, T finite, batch infinite, and spread over seeds",
-    assumes="1/T^2 -> 0, noise of batches to first order",
-)
-"""Records means without noise, and under their names with `STD` and `DRIFT` what noise does."""
+def engine(like: Like) -> Engine[Any]:
+    """Records means without noise, and under their names with `STD` and `DRIFT` what noise does."""
+    names = {n + end: f for end in ("", STD, DRIFT) for n, f in _FUNCTIONS.items()}
+    return engines_of(like)["simulation"]._replace(
+        run=_solve,
+        observables=Table(names),
+        bytes_per_run=_bytes,
+        check=_check,
+        trains=False,
+        goes_on=False,
+        draw=None,
+        variant=True,
+        title="descent, T finite, batch infinite, and spread over seeds",
+        assumes="1/T^2 -> 0, noise of batches to first order",
+    )

@@ -66,6 +66,23 @@ def missed(problem: Line, params: Any) -> jax.Array:
 KEY = jax.random.key(3)
 
 
+def test_runs_of_traced_lengths_are_those_of_known_ones() -> None:
+    """One program for both lengths: each records as the run that is told its number of steps."""
+    rule = dynsim.sgd(schedules.steps(0.1, [4], [0.5]), momentum=0.5, noise=0.1)
+    options = {"batch": 8, "record": ["w", "eta_time"]}
+
+    def run(last: jax.Array) -> dynsim.Trajectory:
+        times = jnp.stack([last // 2, last])
+        return dynsim.train(Line(), rule, KEY, steps=None, times=times, **options)
+
+    together = jax.jit(jax.vmap(run))(jnp.array([6, 11]))
+    for found, steps in zip(together["w"], (6, 11), strict=True):
+        alone = dynsim.train(Line(), rule, KEY, steps=steps, times=[steps // 2, steps], **options)
+        # float32, the same operations in another order.
+        np.testing.assert_allclose(found, alone["w"], rtol=1e-5)
+    np.testing.assert_allclose(together["eta_time"], [[0.3, 0.5], [0.45, 0.75]], rtol=1e-6)
+
+
 def test_population_descent_is_the_closed_form() -> None:
     """w = slope + (start - slope) (1 - eta)^k."""
     found = dynsim.train(
@@ -266,6 +283,17 @@ SGD = dynsim.sgd(0.1)
             "from_optax(scale_by_polyak): its update needs more than the gradient",
         ),
         (Line(), {"rule": dynsim.sgd(1.0, 1.0)}, "eta: has no rate for the group 'slope'"),
+        (
+            Line(),
+            {"rule": dynsim.sgd(1.0, decay={"other": 0.1})},
+            "decay: has a rate for 'other', Line.groups has 'slope'",
+        ),
+        (
+            Line(),
+            {"rule": dynsim.sgd({"slope": 1.0}), "record": "eta_time"},
+            "record = 'eta_time': needs a rule with one rate",
+        ),
+        (Line(), {"steps": None}, "steps = None: needs times"),
         (
             Line(),
             {"record": "speed"},

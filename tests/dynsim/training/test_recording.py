@@ -11,56 +11,43 @@ import pytest
 
 import dynsim
 from dynsim import Trajectory, plugins
-from dynsim.qkv import observables as qkv_observables
+from dynsim.problem.checks import flow_table, table
+from dynsim.qkv import layer as qkv_layer
 from dynsim.training.recording import Observable, Table
-from dynsim.transformer import observables as transformer_observables
 from dynsim.two_stage import observables as two_stage_observables
 from dynsim.yz import observables
 from odes import qkv, symmetric, two_stage
 from odes.yz import eq10, population
+from tests.systems import layers
 
 pytestmark = pytest.mark.usefixtures("quick_theory")
 
 TASK = dynsim.syn_small()
 KEY = jax.random.key(0)
 STEPS = 2
+EMBEDDED = dynsim.QKV(TASK, math.inf, width=TASK.M, embedding="identity")
 
 
 def simulate(record: object) -> Trajectory:
     infinite = {"length": math.inf, "batch": math.inf}
-    return dynsim.simulate(TASK, dynsim.sgd(1.0, 1.0), steps=STEPS, record=record, **infinite)
+    return layers.simulate(TASK, dynsim.sgd(1.0, 1.0), steps=STEPS, record=record, **infinite)
 
 
 def simulate_qkv(record: object) -> Trajectory:
-    init = dynsim.EmbeddedSpec(TASK.M, embedding="identity")
-    optimizer = dynsim.sgd(0.1, 0.1)
-    infinite = {"length": math.inf, "batch": math.inf}
-    return dynsim.simulate_embedded(
-        TASK, optimizer, KEY, init=init, steps=STEPS, record=record, **infinite
-    )
+    return dynsim.train(EMBEDDED, dynsim.sgd(0.1), KEY, steps=STEPS, batch=math.inf, record=record)
 
 
-def simulate_prompts(record: object) -> Trajectory:
-    task = dynsim.prompts(d=4, length=5)
-    sizes = {"pool": 16, "num_test": 8, "batch": 4}
-    return dynsim.simulate_prompts(
-        task, dynsim.noisy_sgd(), KEY, times=[0, 1], record=record, **sizes
-    )
+def train_prompts(record: object) -> Trajectory:
+    task = dynsim.prompts(d=4, length=5, pool=16, num_test=8)
+    rule = dynsim.noisy_sgd()
+    return dynsim.train(task, rule, KEY, steps=None, batch=4, times=[0, 1], record=record)
 
 
-def simulate_text(record: object) -> Trajectory:
+def train_text(record: object) -> Trajectory:
     tokens = np.arange(40) % 5
-    sizes = dynsim.TransformerSpec(5, 4, width=8)
-    return dynsim.simulate_text(
-        dynsim.text(tokens, tokens, 5, tokens[None, :4]),
-        sizes,
-        dynsim.sgd(0.1),
-        KEY,
-        steps=STEPS,
-        batch=2,
-        num_held_out=2,
-        record=record,
-    )
+    text = dynsim.text(tokens, tokens, 5, tokens[None, :4])
+    problem = dynsim.LanguageModel(text, width=8, mlp=0, length=4, num_held_out=2)
+    return dynsim.train(problem, dynsim.sgd(0.1), KEY, steps=STEPS, batch=2, record=record)
 
 
 def descend(record: object) -> Trajectory:
@@ -84,16 +71,16 @@ def solve_population(record: object) -> Trajectory:
 
 
 def solve_qkv(record: object) -> Trajectory:
-    init = dynsim.initial_embedded(TASK, dynsim.EmbeddedSpec(TASK.M), KEY)
-    return qkv.solve(TASK, dynsim.sgd(0.1, 0.1), [1.0], init=init, record=record)
+    factors = qkv.LADDER.built_in["factors"]
+    return factors.solve(EMBEDDED, dynsim.sgd(0.1), [1.0], key=KEY, record=record)
 
 
 # A name of each, and what its loop records besides.
 RUNS = {
     simulate: ("loss", ("batch_loss", "relative_loss")),
     simulate_qkv: ("loss", ("batch_loss", "relative_loss")),
-    simulate_prompts: ("K1", ("eta_time",)),
-    simulate_text: ("loss", ("batch_loss", "relative_loss")),
+    train_prompts: ("K1", ("batch_loss", "eta_time")),
+    train_text: ("loss", ("batch_loss", "relative_loss")),
     descend: ("loss", ("batch_loss", "relative_loss")),
     solve: ("loss", ()),
     solve_two_stage: ("K1", ()),
@@ -103,7 +90,7 @@ RUNS = {
 
 
 # Those that draw text or prompts have the resolver of the others, and more to compile.
-LARGE = (simulate_text, simulate_prompts, solve_two_stage)
+LARGE = (train_text, train_prompts, solve_two_stage)
 
 
 @pytest.mark.parametrize(
@@ -113,19 +100,19 @@ LARGE = (simulate_text, simulate_prompts, solve_two_stage)
 def test_a_bare_name_is_one_name(run: Callable[[object], Trajectory]) -> None:
     name, provided = RUNS[run]
     found = run(name)
-    assert set(found.observables) - {"batch_loss", "eta_time"} == {name}
+    assert set(found.observables) - {"batch_loss"} == {name}
     assert np.isfinite(found[name]).all()
-    assert {"batch_loss", "eta_time"} & set(provided) <= set(found.observables)
+    assert {"batch_loss"} & set(provided) <= set(found.observables)
 
 
 @pytest.mark.parametrize(
     ("run", "mine"),
     [
         (simulate, lambda task, s: 2 * observables.loss(task, s)),
-        (simulate_prompts, lambda s: 2 * jnp.mean(jnp.logaddexp(0, -s.labels * s.total.P))),
+        (train_prompts, lambda s: 2 * jnp.mean(jnp.logaddexp(0, -s.labels * s.total.P))),
         (descend, lambda task, state, now: 2 * now.loss),
     ],
-    ids=["simulate", "simulate_prompts", "descend"],
+    ids=["simulate", "train_prompts", "descend"],
 )
 def test_names_and_functions_mix(run: Callable[[object], Trajectory], mine: Observable) -> None:
     name, provided = RUNS[run]
@@ -151,7 +138,7 @@ def test_the_growth_factor_bound_is_refused_before_tracing(
         raise AssertionError("traced")
 
     monkeypatch.setattr(observables, "measure", traced)
-    monkeypatch.setattr(qkv_observables, "measure", traced)
+    monkeypatch.setattr(qkv_layer, "measure", traced)
     with pytest.raises(ValueError, match=r"record = 'B': only the Eq. 10 and Theorem 4 theories"):
         run(["loss", "B"])
 
@@ -225,21 +212,19 @@ def test_registered_observables_are_recorded_by_name(register: Callable[..., Non
     found = simulate(["margin", {"again": lambda task, s: s.logits.max()}])
     np.testing.assert_array_equal(found["margin"], found["again"])
     assert found["margin"][-1] > 0
-    assert (
-        dict(transformer_observables.TRAINED.resolve("steep").functions)["steep"].__name__
-        == "steep"
-    )
-    assert "margin" in qkv_observables.MEASURED.names()
+    found = train_text(["loss", "steep"])
+    assert found["steep"][0] > found["loss"][0]
+    assert "margin" in flow_table(EMBEDDED).names()
     assert "margin" in observables.MEASURED.names()
     assert "steep" not in observables.MEASURED.names()
-    assert "margin" not in two_stage_observables.TRAINED.names()
+    assert "margin" not in two_stage_observables.TABLE.names()
     with pytest.raises(ValueError, match=r"record = 'steep': must be one of .*margin"):
         simulate("steep")
 
 
 def test_an_observable_of_qkv_goes_before_that_of_yz(register: Callable[..., None]) -> None:
     register(**{"yz.margin": "missing", "qkv.margin": "margin"})
-    ((name, function),) = qkv_observables.TRAINED.resolve("margin").functions
+    ((name, function),) = table(EMBEDDED).resolve("margin").functions
     assert (name, function.__module__) == ("margin", "outsider")
     with pytest.raises(ValueError, match=r"yz.margin = outsider:missing of outsider: cannot be"):
         observables.TRAINED.resolve("margin")

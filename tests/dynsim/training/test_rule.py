@@ -121,8 +121,8 @@ def test_groups_have_rates_of_their_own() -> None:
 def test_noise_is_normal_with_its_deviation_on_every_entry() -> None:
     """Clipping comes before it, so that a huge gradient leaves it as it is."""
     rule = dynsim.sgd(1.0, noise=0.5, clip=1e-9).astype("float64")
-    zero = jnp.zeros((200, 100))
-    update, _ = rule.update(zero + 1e6, rule.init(zero), zero, jnp.int32(0), jax.random.key(0))
+    zero, drawn = jnp.zeros((200, 100)), jax.random.normal(jax.random.key(0), (200, 100))
+    update, _ = rule.update(zero + 1e6, rule.init(zero), zero, jnp.int32(0), drawn)
     assert float(jnp.mean(update)) == pytest.approx(0, abs=5 * 0.5 / 20_000**0.5)
     # The standard deviation of n numbers has an error of 1/sqrt(2 n).
     assert float(jnp.std(update)) == pytest.approx(0.5, rel=5 / 40_000**0.5)
@@ -166,3 +166,23 @@ def test_two_rates_are_those_of_the_layer() -> None:
 def test_bad_input_is_named(make, message: str) -> None:
     with pytest.raises(ValueError, match=re.escape(message)):
         make()
+
+
+@pytest.mark.usefixtures("x64")
+def test_decay_and_noise_by_group_leave_the_other_groups_alone() -> None:
+    """Each group moves as by a rule with its own numbers for all weights."""
+    drawn = jax.tree.map(lambda g: g * 0.7, GRADIENTS[1])
+    options = {"decay": {"a": 0.3}, "noise": {"b": 0.2}}
+    groups = {"a": "a", "b": "b"}
+
+    def moved(**options: Any) -> Any:
+        rule = dynsim.sgd(0.1, **options).astype("float64")
+        params = jax.tree.map(jnp.asarray, START)
+        return rule.update(GRADIENTS[0], (), params, jnp.int32(0), drawn, groups)[0]
+
+    found = moved(**options)
+    np.testing.assert_array_equal(found["a"], moved(decay=0.3)["a"])
+    np.testing.assert_array_equal(found["b"], moved(noise=0.2)["b"])
+    for field in options:
+        with pytest.raises(ValueError, match=rf"{field}\['a'\] = -1.0: must be"):
+            dynsim.sgd(0.1, **{field: {"a": -1.0}})

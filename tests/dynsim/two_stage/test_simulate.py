@@ -1,20 +1,17 @@
 """Two-stage noisy SGD: the algorithm against NumPy, the law of its noise, its schedule."""
 
-import dataclasses
 import functools
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
 import dynsim
-from dynsim import Status, noisy_sgd, prompts, simulate_prompts
+from dynsim import Annealing, Status, noisy_sgd, prompts, train
 from dynsim.two_stage import minibatch
-from dynsim.two_stage.model import PQ
-from dynsim.two_stage.noisy_sgd import controlled
-from dynsim.two_stage.observables import Split
-from dynsim.two_stage.simulate import draw_data, update
+from dynsim.two_stage.model import PQ, Split
 from dynsim.two_stage.task import sample_prompts
 
 RECORD = ("W_signal", "V_signal", "state", "K1")
@@ -43,37 +40,39 @@ def test_a_run_is_the_algorithm_step_by_step() -> None:
     """The draws are those of the run's key; everything done with them is NumPy's. The weights are
     updated as a whole, so that signal + noise being U is tested as well. The bias alone neither
     decays nor feels noise. The run is one of two, whose stages have other numbers of steps."""
-    task = prompts(4, 6, r=1.3, coupling=0.4)
+    task = prompts(4, 6, r=1.3, coupling=0.4, tau_0=0.5, pool=16, num_test=4, bias=True)
     rule = lambda eta: noisy_sgd(eta, 0.05, 0.2, 0.3, stage_2=0.05)
-    optimizer = rule(0.25)
-    t_1, t_2 = (int(n) for n in optimizer.steps)
+    t_1, t_2 = Annealing.of(rule(0.25)).steps
     assert (t_1, t_2) == (5, 5)
-    key, steps, pool = jax.random.key(7), t_1 + t_2, 16
-    run = lambda eta: simulate_prompts(
+    key, steps = jax.random.key(7), t_1 + t_2
+    run = lambda eta: train(
         task,
         rule(eta),
         key,
+        steps=None,
         batch=8,
-        pool=pool,
-        num_test=4,
         times=np.arange(steps + 1),
-        record=RECORD,
-        bias=True,
+        record=(*RECORD, "eta_time"),
         dtype="float64",
     )
     found = jax.tree.map(lambda leaf: leaf[1], jax.vmap(run)(jnp.array([0.125, 0.25])))
     init_key, pool_key, _, step_key = jax.random.split(key, 4)
     draw = functools.partial(jax.random.normal, shape=(2, 4, 4), dtype="float64")
-    data = sample_prompts(task, pool_key, pool, "float64")
-    W, V = np.asarray(optimizer.init * draw(init_key))
+    # What a run draws before it begins has 32 bits.
+    with jax.enable_x64(False):
+        drawn = task.drawn(pool_key, 16)
+        W, V = np.asarray(jax.random.normal(init_key, (2, 4, 4)) * 0.5, np.float64)
+    drawn = jax.tree.map(lambda leaf: leaf.astype("float64"), drawn)
+    data = [np.asarray(leaf) for leaf in task.made(drawn)]
     signal, beta = np.zeros((2, 4, 4)), 0.0
     for k in range(steps):
+        # Rounding of ten steps in float64.
         np.testing.assert_allclose(found["W_signal"][k], signal[0], atol=1e-13)
         np.testing.assert_allclose(found["V_signal"][k], signal[1], atol=1e-13)
-        assert found["state"][k][0] == pytest.approx(W[0, 0], rel=1e-11)
-        assert found["state"][k][6] == pytest.approx((V[1:, 1:] ** 2).mean(), rel=1e-11)
+        assert found["state"][k][0] == pytest.approx(W[0, 0], rel=1e-10)
+        assert found["state"][k][6] == pytest.approx((V[1:, 1:] ** 2).mean(), rel=1e-10)
         batch_key, noise_key = jax.random.split(jax.random.fold_in(step_key, k))
-        chosen = np.asarray(jax.random.randint(batch_key, (8,), 0, pool))
+        chosen = np.asarray(jax.random.randint(batch_key, (8,), 0, 16, np.int32))
         batch = [np.asarray(leaf)[chosen] for leaf in data]
         *grads, by_beta = numpy_grads(W, V, batch, 0.4, beta)
         xi = 0.3 * np.sqrt(1 - (1 - 0.25 * 0.2) ** 2) / 0.25 * np.asarray(draw(noise_key))
@@ -106,14 +105,24 @@ def test_a_batch_taken_in_parts_has_the_gradient_of_the_whole(
     monkeypatch.setattr(minibatch, "CACHED", size * laid.context[0].nbytes)
     W, V = jax.random.normal(jax.random.key(1), (2, d, d), "float64")
     chosen = np.array([3, 0, 15, 3, 7, 8, 1, 2, 9, 11, 5, 14])
-    found = minibatch.gradient(PQ(W, V), task, laid, jnp.asarray(chosen))
-    want = numpy_grads(W, V, [np.asarray(leaf)[chosen] for leaf in pool], 0.4)[:2]
-    np.testing.assert_allclose([found.W, found.V], want, rtol=1e-12, atol=1e-16)
-    whole = minibatch.gradient(PQ(W, V, jnp.array(0.3)), task, pool, jnp.asarray(chosen))
-    found = minibatch.gradient(PQ(W, V, jnp.array(0.3)), task, laid, jnp.asarray(chosen))
-    for name in ("W", "V", "beta"):
-        one, other = getattr(found, name), getattr(whole, name)
-        np.testing.assert_allclose(one, other, rtol=1e-12, atol=1e-16)
+    of = functools.partial(minibatch.loss_and_gradient, coupling=0.4, length=length)
+    _, found = of(PQ(W, V), pool=laid, chosen=jnp.asarray(chosen))
+    batch = [np.asarray(leaf)[chosen] for leaf in pool]
+    np.testing.assert_allclose(
+        [found.W, found.V], numpy_grads(W, V, batch, 0.4)[:2], rtol=1e-12, atol=1e-16
+    )
+    # The loss of the problem, on the same prompts one by one, is the oracle of both.
+    weights = Split(PQ(W, V, jnp.array(0.3)), jax.tree.map(jnp.zeros_like, PQ(W, V)))
+    want_loss, want = eqx.filter_value_and_grad(task.loss)(
+        weights, type(pool)(*map(jnp.asarray, batch))
+    )
+    assert all((np.asarray(leaf) == 0).all() for leaf in jax.tree.leaves(want.noise))
+    for given in (laid, pool):
+        loss, found = of(weights.total, pool=given, chosen=jnp.asarray(chosen))
+        assert float(loss) == pytest.approx(float(want_loss), rel=1e-12)
+        for name in ("W", "V", "beta"):
+            one, other = getattr(found, name), getattr(want.signal, name)
+            np.testing.assert_allclose(one, other, rtol=1e-12, atol=1e-16)
 
 
 def test_parts_divide_the_batch_and_fit_the_cache() -> None:
@@ -133,17 +142,34 @@ def test_large_prompts_are_taken_as_they_are(d: int, length: int) -> None:
     assert isinstance(minibatch.laid(most), minibatch.Laid)
 
 
-def test_data_drawn_before_are_those_of_the_key() -> None:
+def test_what_runs_of_a_key_share_can_be_drawn_before() -> None:
+    """Whatever the numbers of the task."""
     key, sizes = jax.random.key(4), {"pool": 8, "num_test": 16}
-    settings = {"batch": 4, "times": [0, 6], "record": ("K1", "K2", "W_trace"), **sizes}
-    optimizer = noisy_sgd(0.2, 0.2, 0.2, 0.3, stage_2=0.2)
-    data = draw_data(prompts(3, 5), key, **sizes)
-    task = prompts(3, 5, gamma0=0.5, s1=2.0, s2=0.7, r=2.0, coupling=1.0)
-    alone = simulate_prompts(task, optimizer, key, **settings)
-    found = simulate_prompts(task, optimizer, key, data=data, **settings)
-    for name in settings["record"]:
+    task = prompts(3, 5, gamma0=0.5, s1=2.0, s2=0.7, r=2.0, coupling=1.0, **sizes)
+    rule = noisy_sgd(0.2, 0.2, 0.2, 0.3, stage_2=0.2)
+    record = ("K1", "K2", "W_trace")
+    run = functools.partial(
+        train, task, rule, key, steps=None, batch=4, times=[0, 6], record=record
+    )
+    alone, found = run(), run(shared=prompts(3, 5, **sizes).draw_shared(key))
+    for name in record:
         # The compiler may fuse what it draws with what it makes of that.
         np.testing.assert_allclose(found[name], alone[name], rtol=1e-5)
+
+
+def test_the_name_of_earlier_versions_warns_and_trains() -> None:
+    task, rule, key = prompts(3, 5), noisy_sgd(0.2, 0.2, 0.2, 0.4, stage_2=0.2), jax.random.key(1)
+    with pytest.warns(DeprecationWarning, match="simulate_prompts"):
+        found = dynsim.simulate_prompts(task, rule, key, batch=4, pool=8, num_test=16, bias=True)
+    stages = Annealing.of(rule)
+    start = float(stages.stationary(stages.eta_1))
+    assert start == pytest.approx(0.4)
+    new = prompts(3, 5, tau_0=start, pool=8, num_test=16, bias=True)
+    want = train(
+        new, rule, key, steps=None, batch=4, times=stages.times(), record=(*new.RECORD, "eta_time")
+    )
+    for name in found.observables:
+        np.testing.assert_array_equal(found[name], want[name])
 
 
 @pytest.mark.full("test_a_run_is_the_algorithm_step_by_step")
@@ -151,11 +177,12 @@ def test_data_drawn_before_are_those_of_the_key() -> None:
 def test_noise_without_a_gradient_has_the_closed_form_variance() -> None:
     """Tokens of no length have no gradient. Starting away from stationarity, in either stage
     the variance of an entry is that of the AR(1) recursion."""
-    task = prompts(80, 2, gamma0=0, s1=0, s2=0, r=1e-30)
-    optimizer = noisy_sgd(0.2, 0.05, 0.25, 0.3, init=0.9, stage_2=0.3)
-    t_1, t_2 = (int(n) for n in optimizer.steps)
-    run = lambda key: simulate_prompts(
-        task, optimizer, key, batch=1, pool=1, num_test=2, times=[2, t_1, t_1 + t_2],
+    task = prompts(80, 2, gamma0=0.0, s1=0.0, s2=0.0, r=1e-30, tau_0=0.9, pool=1, num_test=2)
+    rule = noisy_sgd(0.2, 0.05, 0.25, 0.3, stage_2=0.3)
+    stages = Annealing.of(rule)
+    t_1, t_2 = stages.steps
+    run = lambda key: train(
+        task, rule, key, steps=None, batch=1, times=[2, t_1, t_1 + t_2],
         record=("W_noise_norm", "V_noise_norm", "W_signal_norm"), dtype="float64",
     )  # fmt: skip
     found = jax.vmap(run)(jax.random.split(jax.random.key(0), 4))
@@ -171,9 +198,9 @@ def test_noise_without_a_gradient_has_the_closed_form_variance() -> None:
     want = [after(2, 0.2, 0.81), end_of_1, after(t_2, 0.05, end_of_1)]
     # 51 200 independent entries: sqrt(2 / 51 200) = 0.6 % standard error, four of them.
     np.testing.assert_allclose(variance, want, rtol=0.025)
-    assert float(optimizer.stationary(0.2)) == pytest.approx(0.3, rel=1e-12)
+    assert float(stages.stationary(0.2)) == pytest.approx(0.3, rel=1e-12)
     forever = after(10**4, 0.05, 0.0) ** 0.5
-    assert float(optimizer.stationary(0.05)) == pytest.approx(forever, rel=1e-9)
+    assert float(stages.stationary(0.05)) == pytest.approx(forever, rel=1e-9)
 
 
 @pytest.mark.usefixtures("x64")
@@ -182,11 +209,18 @@ def test_signal_and_noise_add_up_to_the_weights() -> None:
     new = lambda: PQ(*map(jnp.asarray, rng.normal(size=(2, 3, 3))))
     zero = PQ(jnp.zeros((3, 3)), jnp.zeros((3, 3)))
     weights = Split(zero, new())
-    whole = weights.total
+    whole, groups = weights.total, prompts().groups(weights)
+    decay = {"signal": 0.1, "noise": 0.1}
+    rule = dynsim.sgd(lambda k: 0.3 / (k + 1), decay=decay, noise={"noise": 2.0})
     for k in range(50):
         grads, xi, eta = new(), new(), 0.3 / (k + 1)
-        weights = update(weights, grads, xi, eta, 0.1)
-        whole = jax.tree.map(lambda u, g, x, eta=eta: u - eta * (g + x + 0.1 * u), whole, grads, xi)
+        # Of what noise there is, that of the group counts.
+        moved, _ = rule.update(
+            Split(grads, zero), (), weights, jnp.int32(k), Split(new(), xi), groups
+        )
+        weights = jax.tree.map(jnp.add, weights, moved)
+        change = lambda u, g, x, eta=eta: u - eta * (g + 2 * x + 0.1 * u)
+        whole = jax.tree.map(change, whole, grads, xi)
     # Rounding of 50 steps in float64.
     np.testing.assert_allclose(weights.total.W, whole.W, rtol=0, atol=1e-13)
     np.testing.assert_allclose(weights.total.V, whole.V, rtol=0, atol=1e-13)
@@ -194,16 +228,15 @@ def test_signal_and_noise_add_up_to_the_weights() -> None:
 
 @pytest.mark.full("test_a_run_is_the_algorithm_step_by_step")
 def test_rates_under_vmap_are_the_single_runs_although_steps_differ() -> None:
-    task = prompts(3, 5)
+    task = prompts(3, 5, pool=8, num_test=8)
     rates = jnp.array([0.1, 0.2, 0.05])
 
     def run(eta):  # type: ignore[no-untyped-def]
-        optimizer = noisy_sgd(eta, 0.05, 0.2, 0.3, stage_2=0.1)
-        t_1, t_2 = optimizer.steps
-        times = jnp.stack([t_1, t_1 + t_2])
-        sizes, record = {"batch": 4, "pool": 8, "num_test": 8}, ("K1", "V_norm")
-        return simulate_prompts(
-            task, optimizer, jax.random.key(0), **sizes, times=times, record=record
+        rule = noisy_sgd(eta, 0.05, 0.2, 0.3, stage_2=0.1)
+        stages = Annealing.of(rule)
+        times = jnp.stack([stages.first, stages.last])
+        return train(
+            task, rule, jax.random.key(0), steps=None, batch=4, times=times, record=("K1", "V_norm")
         )
 
     together = jax.vmap(run)(rates)
@@ -216,32 +249,34 @@ def test_rates_under_vmap_are_the_single_runs_although_steps_differ() -> None:
 
 
 def test_a_run_that_blows_up_is_data() -> None:
-    task = prompts(3, 5, gamma0=1e15)
-    sizes, optimizer = {"batch": 2, "pool": 4, "num_test": 4}, noisy_sgd(0.2, 0.2, 0.2, 1e15)
-    found = simulate_prompts(task, optimizer, jax.random.key(0), **sizes, record="K1")
+    task = prompts(3, 5, gamma0=1e15, tau_0=1e15, pool=4, num_test=4)
+    rule = noisy_sgd(0.2, 0.2, 0.2, 1e15)
+    found = train(task, rule, jax.random.key(0), steps=None, batch=2, times=[0, 9], record="K1")
     assert Status(int(found.status)) is Status.DIVERGED
     assert int(found.first_bad_step) == 1
 
 
 def test_schedules_and_controls() -> None:
-    optimizer = dynsim.two_stage("default").optimizer
-    assert [int(n) for n in optimizer.steps] == [50, 12000]
-    assert float(optimizer.noise) == pytest.approx(0.12484, abs=5e-6)
-    assert float(optimizer.flow_time(12050)) == pytest.approx(130)
-    assert [int(n) for n in dynsim.two_stage("fast").optimizer.steps] == [100, 4000]
-    times = optimizer.times(60)
+    stages = Annealing.of(dynsim.two_stage("default").optimizer)
+    assert stages.steps == (50, 12000)
+    assert float(stages.noise) == pytest.approx(0.12484, abs=5e-6)
+    assert float(stages.flow_time(12050)) == pytest.approx(130)
+    assert Annealing.of(dynsim.two_stage("fast").optimizer).steps == (100, 4000)
+    times = stages.times(60)
     assert {0, 50, 12050} <= set(times.tolist())
-    for name, rates, init in (
+    for name, rates, start in (
         ("forever", (0.2, 0.2), 0.25),
         ("small", (0.01, 0.01), 0.25),
         # tau ~ sqrt(eta), but for the terms eta lambda of discrete steps.
         ("smallinit", (0.01, 0.01), 0.25 * (0.01 / 0.2 * (2 - 0.005) / (2 - 0.00025)) ** 0.5),
     ):
-        control = controlled(optimizer, name)
+        task, rule, _ = dynsim.two_stage("default", name)
+        control = Annealing.of(rule)
         assert (control.eta_1, control.eta_2) == rates
-        assert float(control.init) == pytest.approx(init, rel=1e-9)
-        assert control.noise == optimizer.noise
-        assert float(control.flow_time(control.total_steps)) == pytest.approx(130)
+        assert float(task.tau_0) == pytest.approx(start, rel=1e-9)
+        assert control.noise == stages.noise
+        assert float(control.flow_time(control.last)) == pytest.approx(130)
+        assert float(rule.eta_time(control.last)) == pytest.approx(130)
 
 
 @pytest.mark.parametrize(
@@ -251,22 +286,21 @@ def test_schedules_and_controls() -> None:
         (lambda: noisy_sgd(eta_2=-1.0), "eta_2 = -1.0"),
         (lambda: noisy_sgd(decay=0.0), "decay = 0.0"),
         (lambda: noisy_sgd(tau=-0.1), "tau = -0.1"),
-        (lambda: noisy_sgd(init=-0.1), "init = -0.1"),
+        (lambda: prompts(tau_0=-0.1), "tau_0 = -0.1"),
         (lambda: noisy_sgd(stage_2=0.0), "stage_2 = 0.0"),
         (lambda: noisy_sgd(eta_1=100.0), r"eta_1 \* decay = 2.5: must be finite and in \[0, 1\)"),
-        (lambda: controlled(noisy_sgd(), "big"), "control = 'big'"),
+        (lambda: noisy_sgd(control="big"), "control = 'big'"),
         (lambda: dynsim.two_stage("slow"), "preset = 'slow': must be one of default, fast, joint"),
+        (lambda: noisy_sgd(1e-12), r"make 1e\+13 steps, at most 2147483647"),
+        (lambda: Annealing.of(dynsim.sgd(0.1)), "must be one of `dynsim.noisy_sgd`"),
         (lambda: _run(batch=0), "batch = 0"),
-        (lambda: _run(pool=0), "pool = 0"),
-        (lambda: _run(num_test=1), "num_test = 1"),
-        (lambda: _run(times=[0, 99]), r"must increase within \[0, steps = 8"),
+        (lambda: prompts(pool=0), "pool = 0"),
+        (lambda: prompts(num_test=1), "num_test = 1"),
+        (lambda: _run(times=None), "steps = None: needs times"),
+        (lambda: _run(checkpoint=True), "takes neither data nor checkpoint"),
         (lambda: _run(record=("loss",)), "record = 'loss'"),
-        (lambda: _run(init=PQ(np.eye(2), np.eye(3))), r"init.W: must have shape \(3, 3\)"),
+        (lambda: _run(init=PQ(np.eye(2), np.eye(3))), "init: must have the structure and shapes"),
         (lambda: _run(dtype="bfloat16"), "dtype = 'bfloat16'"),
-        (
-            lambda: _run(pool=3, data=draw_data(prompts(3, 5), jax.random.key(0), pool=2)),
-            r"data.pool: must be of shape \(3, 5, 3\), got \(2, 5, 3\)",
-        ),
     ],
 )
 @pytest.mark.usefixtures("unchecked")
@@ -276,5 +310,5 @@ def test_bad_input_is_named(call, message: str) -> None:  # type: ignore[no-unty
 
 
 def _run(**given):  # type: ignore[no-untyped-def]
-    optimizer = dataclasses.replace(noisy_sgd(), span_1=1.0, span_2=0.03)
-    return simulate_prompts(prompts(3, 5), optimizer, jax.random.key(0), **given)
+    options = {"steps": None, "times": [0, 8], **given}
+    return train(prompts(3, 5), noisy_sgd(), jax.random.key(0), **options)

@@ -7,11 +7,10 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from dynsim import noisy_sgd, prompts
+from dynsim import Annealing, noisy_sgd, prompts
 from dynsim.two_stage import model as relu_prompt
 from dynsim.two_stage import observables as prompt_observables
-from dynsim.two_stage.model import PQ
-from dynsim.two_stage.observables import Split
+from dynsim.two_stage.model import PQ, Split
 from dynsim.two_stage.task import PromptBatch, sample_prompts
 
 
@@ -75,7 +74,7 @@ def test_outputs_loss_and_gradient_against_numpy() -> None:
     found = relu_prompt.outputs(params, batch)
     np.testing.assert_allclose(found.P, numpy_outputs(W, P, labels), rtol=1e-12)
     np.testing.assert_allclose(found.Q, numpy_outputs(V, Q, labels) + 0.4, rtol=1e-12)
-    value, grads = jax.value_and_grad(relu_prompt.data_loss)(params, task, batch)
+    value, grads = jax.value_and_grad(relu_prompt.data_loss)(params, 0.3, batch)
     assert float(value) == pytest.approx(loss(W, V, 0.4), rel=1e-12)
     # Central differences: an error of step^2 and of rounding / step, about 1e-9 both.
     h = 1e-5
@@ -166,10 +165,11 @@ def test_observables_against_numpy() -> None:
 def test_records_are_spread_evenly_in_eta_time() -> None:
     """A third of them over the first stage, of 10 units, and the rest over the second, of 60."""
     optimizer = noisy_sgd(0.5, 0.1, decay=0.025, stage_2=1.5)
-    times = optimizer.spread(9)
+    times = Annealing.of(optimizer).spread(9)
     np.testing.assert_allclose(times, [0, 20 / 3, 40 / 3, 20, 140, 260, 380, 500, 620], rtol=1e-6)
     want = [0, 10 / 3, 20 / 3, 10, 22, 34, 46, 58, 70]
-    np.testing.assert_allclose(optimizer.flow_time(times), want, rtol=1e-6)
+    np.testing.assert_allclose(optimizer.eta_time(times), want, rtol=1e-6)
+    np.testing.assert_allclose(Annealing.of(optimizer).flow_time(times), want, rtol=1e-6)
 
 
 def test_first_time_below_a_level() -> None:

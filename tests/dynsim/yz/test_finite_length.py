@@ -10,6 +10,7 @@ import pytest
 import dynsim
 from dynsim.yz import finite_length, sampling
 from dynsim.yz import model as yz
+from tests.systems.layers import simulate
 from tests.systems.sequences import TASK, enumerated, losses_of, weights
 
 
@@ -106,5 +107,5 @@ def test_lengths_without_an_expansion_are_refused() -> None:
     # 1 / sum p^2 = 17.3 effective tokens need as many contextual ones.
     message = r"length = 18: .* 1 / sum P\(l\|n\)\^2 = 17.3 here: length >= 19"
     with pytest.raises(ValueError, match=message):
-        dynsim.simulate(task, dynsim.sgd(1.0, 1.0), steps=1, length=18, batch=math.inf)
-    dynsim.simulate(task, dynsim.sgd(1.0, 1.0), steps=1, length=19, batch=math.inf)
+        simulate(task, dynsim.sgd(1.0, 1.0), steps=1, length=18, batch=math.inf)
+    simulate(task, dynsim.sgd(1.0, 1.0), steps=1, length=19, batch=math.inf)

@@ -8,6 +8,7 @@ import pytest
 import dynsim
 from dynsim.yz import model as yz
 from dynsim.yz import sampling
+from tests.systems.layers import initial_weights
 
 TASK = dynsim.syn_medium(3)
 # Compiled once for all tests, and in one piece instead of operation by operation.
@@ -105,7 +106,7 @@ def test_small_losses_and_residuals_keep_their_digits_in_float32() -> None:
 
 def test_uniform_start_has_the_stated_bound_and_law() -> None:
     task = dynsim.syn_medium(10)
-    start = dynsim.initial_weights(task, "uniform", jax.random.key(5))
+    start = initial_weights(task, "uniform", jax.random.key(5))
     scaled = np.r_[start.Y.ravel(), start.Z.ravel()] * np.sqrt(task.M)
     assert np.abs(scaled).max() <= 1
     # Standard deviations of the mean and of the variance of n uniform numbers on [-1, 1].

@@ -6,8 +6,10 @@ import numpy as np
 import pytest
 
 import dynsim
+from dynsim.problem.train import drawn
 from dynsim.yz import model as yz
 from dynsim.yz import outputs, sampling, support
+from tests.systems.layers import simulate
 
 RULES = {
     "sgd": dynsim.sgd(2.0, 3.0),
@@ -23,7 +25,7 @@ TASKS = {
 
 def train(task: dynsim.SequenceClasses, rule: dynsim.Rule, **how: object) -> dynsim.Trajectory:
     options = {"steps": 12, "length": 30, "batch": 24, "dtype": "float64"} | how
-    return dynsim.simulate(task, rule, jax.random.key(3), record=["loss", "speed"], **options)
+    return simulate(task, rule, jax.random.key(3), record=["loss", "speed"], **options)
 
 
 def whole_start(task: dynsim.SequenceClasses) -> yz.YZ:
@@ -36,7 +38,9 @@ def test_gradient_of_a_merged_column_is_that_of_each_output_in_it() -> None:
     task, rng = TASKS["few outputs"], np.random.default_rng(0)
     few = outputs.merged(task, "float64")
     # Classes in unequal shares, as batches of T infinite have them.
-    batch = sampling.sample_classes_only(task, jax.random.key(0), 5, "float64")
+    batch = dynsim.JoMA(task).examples(
+        sampling.sample_classes(task, jax.random.key(0), 5), "float64"
+    )
     assert batch.weight[0] != batch.weight[1]
     shapes = (task.M, task.K + 1), (task.num_queries, task.M)
     params = yz.YZ(*(jnp.asarray(rng.normal(size=shape)) for shape in shapes))
@@ -100,15 +104,15 @@ def test_where_most_outputs_are_next_tokens_none_are_merged() -> None:
 @pytest.mark.parametrize(("length", "dtype"), [(30, "uint8"), (300, "uint16")])
 def test_drawn_batches_hold_whole_sequences(length: int, dtype: str) -> None:
     task = TASKS["few outputs"]
-    drawn = sampling.draw_batches(task, jax.random.key(3), steps=2, batch=24, length=length)
-    assert drawn.counts.dtype == dtype
-    np.testing.assert_array_equal(np.asarray(drawn.counts, int).sum(1), length - 1)
+    found = drawn(dynsim.layer(task, length), jax.random.key(3), 2, 24)
+    assert found.counts.dtype == dtype
+    np.testing.assert_array_equal(np.asarray(found.counts, int).sum(1), length - 1)
 
 
 def test_batches_drawn_beforehand_are_those_of_the_run() -> None:
     task = TASKS["few outputs"]
-    drawn = sampling.draw_batches(task, jax.random.key(3), steps=2, batch=24, length=30)
-    given = train(task, RULES["sgd"], data=drawn, steps=2, dtype="float32")
+    found = drawn(dynsim.layer(task, 30), jax.random.key(3), 2, 24)
+    given = train(task, RULES["sgd"], data=found, steps=2, dtype="float32")
     itself = train(task, RULES["sgd"], steps=2, dtype="float32")
     for ours, theirs in zip(jax.tree.leaves(given), jax.tree.leaves(itself), strict=True):
         np.testing.assert_array_equal(ours, theirs)
@@ -116,6 +120,6 @@ def test_batches_drawn_beforehand_are_those_of_the_run() -> None:
 
 def test_batches_of_another_run_are_refused() -> None:
     task = TASKS["few outputs"]
-    drawn = sampling.draw_batches(task, jax.random.key(3), steps=11, batch=24, length=30)
-    with pytest.raises(ValueError, match=r"data\.counts: must have shape \(steps \+ 1, S, E\)"):
-        train(task, RULES["sgd"], data=drawn)
+    found = drawn(dynsim.layer(task, 30), jax.random.key(3), 10, 24)
+    with pytest.raises(ValueError, match=r"data\.classes: must have a leading axis of steps"):
+        train(task, RULES["sgd"], data=found)

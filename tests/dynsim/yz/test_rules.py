@@ -11,6 +11,7 @@ import pytest
 import dynsim
 from dynsim import schedules
 from dynsim.training.rule import Rule
+from tests.systems import layers
 from tests.systems.yz import Layer
 
 pytestmark = pytest.mark.usefixtures("x64")
@@ -73,7 +74,7 @@ def descended(rule: Rule, steps: int) -> tuple[np.ndarray, ...]:
 
 
 def simulate(rule: Any, **options: Any) -> dynsim.Trajectory:
-    return dynsim.simulate(
+    return layers.simulate(
         TASK, rule, KEY, steps=STEPS, record="loss", **{"dtype": "float64", **options}
     )
 
@@ -89,7 +90,7 @@ def test_rules_are_those_of_the_textbook(name: str) -> None:
 def test_rules_that_look_at_all_weights_train_each_of_them() -> None:
     """From zero start, outputs are trained as one only under elementwise rules: the run from given
     zero weights keeps all of them apart."""
-    zero = dynsim.initial_weights(TASK, "zero", KEY, "float64")
+    zero = layers.initial_weights(TASK, "zero", KEY, "float64")
     for rule in (dynsim.sgd(1.0, 0.5, clip=0.05), dynsim.sgd(1.0, 0.5, noise=0.01)):
         found, want = (
             simulate(rule, batch=8, length=16),
@@ -104,19 +105,18 @@ def test_noise_differs_from_key_to_key_and_needs_one() -> None:
     noisy = simulate(rule, length=math.inf, batch=math.inf).params.Y
     # The gradient hardly follows in twelve steps; the deviation of n numbers is good to 1/sqrt(2n).
     assert np.std(noisy - quiet) == pytest.approx(0.01 * math.sqrt(STEPS), rel=0.1)
-    with pytest.raises(ValueError, match="key = None: the noise of the optimizer needs one"):
-        dynsim.simulate(TASK, rule, steps=3, length=math.inf, batch=math.inf)
+    with pytest.raises(ValueError, match=r"key = None: .* noise are random and need one"):
+        layers.simulate(TASK, rule, steps=3, length=math.inf, batch=math.inf)
 
 
 def test_other_layers_take_any_rule_too() -> None:
     """Options that change nothing leave a run as it is, to rounding; a schedule that ends, ends
     it."""
     options = {"steps": 9, "times": [0, 4, 9], "record": "loss"}
-    hidden = lambda rule: dynsim.simulate_joma(TASK, rule, KEY, **options)["loss"]
-    spec = dynsim.EmbeddedSpec(width=TASK.M)
-    embedded = lambda rule: dynsim.simulate_embedded(
-        TASK, rule, KEY, init=spec, batch=math.inf, length=math.inf, **options
-    )["loss"]
+    whole = {"batch": math.inf, **options}
+    hidden = lambda rule: dynsim.train(dynsim.JoMA(TASK), rule, KEY, **whole)["loss"]
+    layer = dynsim.QKV(TASK, math.inf, width=TASK.M)
+    embedded = lambda rule: dynsim.train(layer, rule, KEY, **whole)["loss"]
     flat, ended = (schedules.steps(0.2, (4,), (factor,)) for factor in (1.0, 0.0))
     for train in (hidden, embedded):
         plain = train(dynsim.sgd(0.2, 0.1))
@@ -130,10 +130,10 @@ def test_other_layers_take_any_rule_too() -> None:
 @pytest.mark.parametrize(
     ("rule", "message"),
     [
-        (dynsim.sgd({"Y": 1.0, "A": 1.0}), "eta: has rates for 'A', 'Y', must be for 'Y', 'Z'"),
+        (dynsim.sgd({"Y": 1.0, "A": 1.0}), "eta: has no rate for the group 'Z' of Layer.groups"),
         (dynsim.sgd(schedules.cosine(1.0, 40), 1.0), "eta['Y']: its schedule is 40 steps long"),
-        (dynsim.sgd(np.ones(2), 1.0), "optimizer.eta['Y'].peak: must be a number, got shape (2,)"),
-        (0.1, "optimizer = 0.1: must be of dynsim.training.rule.Rule or"),
+        (dynsim.sgd(np.ones(2), 1.0), "rule: its numbers must be single ones, got shape (2,)"),
+        (0.1, "rule = 0.1: must be of dynsim.training.rule.Rule or"),
     ],
 )
 def test_rules_that_are_none_of_the_layer_are_refused(rule: Any, message: str) -> None:

@@ -72,7 +72,8 @@ def test_a_token_of_probability_zero_is_never_drawn() -> None:
 
 
 def test_infinite_length_weighs_classes_by_their_share() -> None:
-    examples = sampling.sample_classes_only(UNEVEN, jax.random.key(4), 1000)
+    drawn = sampling.sample_classes(UNEVEN, jax.random.key(4), 1000)
+    examples = dynsim.JoMA(UNEVEN).examples(drawn, "float32")
     assert float(examples.weight.sum()) == pytest.approx(1, abs=1e-6)
     drawn = np.asarray(examples.weight) * 1000
     assert stats.chisquare(drawn, 1000 * UNEVEN.prior, sum_check=False).pvalue > P_VALUE

@@ -16,6 +16,7 @@ from dynsim.precision import compiled_for
 from dynsim.yz import model as yz
 from dynsim.yz import observables, sampling
 from dynsim.yz.observables import z_of
+from tests.systems.layers import initial_weights, simulate
 
 TASK = dynsim.syn_small()
 
@@ -30,7 +31,7 @@ def test_the_authors_recorded_run_is_reproduced(dtype: str, data_folder: Path) -
     start = dynsim.YZ(run["K1_init"].T, run["K2_init"][rows])
     # After the first step and the last one; the losses are those of every step between.
     for steps in (1, 20):
-        result = dynsim.simulate(
+        result = simulate(
             TASK,
             dynsim.momentum(float(run["lr_y"]), float(run["lr_z"]), float(run["momentum"])),
             steps=steps,
@@ -61,7 +62,7 @@ def test_the_authors_recorded_run_is_reproduced(dtype: str, data_folder: Path) -
 def test_an_accelerators_program_is_that_of_a_cpu(task: dynsim.SequenceClasses) -> None:
     """Written with products and long legs, and run on a CPU here."""
     run = functools.partial(
-        dynsim.simulate,
+        simulate,
         task,
         dynsim.adam(0.01, 0.01),
         jax.random.key(0),
@@ -118,9 +119,9 @@ def test_each_optimiser_follows_its_textbook_rule(rule: str) -> None:
     data = jax.vmap(lambda k: sampling.sample_counts(TASK, k, 8, 16, "float64"))(
         jax.random.split(key, 6)
     )
-    start = dynsim.initial_weights(TASK, "uniform", key, "float64")
+    start = initial_weights(TASK, "uniform", key, "float64")
     given = {"steps": 6, "init": start, "data": data, "record": "loss", "dtype": "float64"}
-    result = dynsim.simulate(TASK, optimizer, **given)
+    result = simulate(TASK, optimizer, **given)
     Y, Z = numpy_descent(data, rule, eta, start)
     # Tokens that no batch draws have gradient zero, where Adam's quotient amplifies rounding.
     np.testing.assert_allclose(result.params.Y, Y, rtol=1e-9, atol=1e-9)
@@ -129,7 +130,7 @@ def test_each_optimiser_follows_its_textbook_rule(rule: str) -> None:
 
 def test_row_sums_stay_zero_and_records_stand_at_their_times() -> None:
     key = jax.random.key(1)
-    run = lambda steps, times: dynsim.simulate(
+    run = lambda steps, times: simulate(
         TASK, dynsim.momentum(1.0, 0.5), key, steps=steps, times=times, record={"z": z_of([3, 12])}
     )
     whole = run(40, [0, 7, 8, 40])
@@ -153,7 +154,7 @@ def test_vmap_over_seeds_and_rates_is_the_loop_with_one_compilation(
     length: float, batch: float
 ) -> None:
     def run(key: jax.Array, eta: jax.Array) -> dynsim.Trajectory:
-        return dynsim.simulate(
+        return simulate(
             TASK,
             dynsim.momentum(eta, 2 * eta, eta),
             key,
@@ -179,16 +180,16 @@ def test_vmap_over_seeds_and_rates_is_the_loop_with_one_compilation(
 
 
 def test_python_numbers_as_rates_do_not_recompile() -> None:
-    from dynsim.yz.simulate import _run
+    from dynsim.problem.train import _run
 
-    run = lambda eta: dynsim.simulate(
+    run = lambda eta: simulate(
         TASK, dynsim.sgd(eta, eta), jax.random.key(0), steps=3, record="loss"
     )
     run(0.1)
-    before = _run._cache_size()
+    before = _run._cached._cache_size()
     run(0.2)
     run(3)
-    assert _run._cache_size() == before
+    assert _run._cached._cache_size() == before
 
 
 # Four programs.
@@ -196,7 +197,7 @@ def test_python_numbers_as_rates_do_not_recompile() -> None:
     "test_the_authors_recorded_run_is_reproduced", "test_each_optimiser_follows_its_textbook_rule"
 )
 def test_results_do_not_depend_on_the_global_precision() -> None:
-    run = lambda dtype: dynsim.simulate(
+    run = lambda dtype: simulate(
         TASK,
         dynsim.sgd(1.0, 1.0),
         jax.random.key(3),
@@ -217,7 +218,7 @@ def test_results_do_not_depend_on_the_global_precision() -> None:
 
 def test_learning_rates_can_be_differentiated() -> None:
     def final_entropy(eta: jax.Array) -> jax.Array:
-        run = dynsim.simulate(
+        run = simulate(
             TASK,
             dynsim.sgd(1.0, eta),
             steps=10,
@@ -243,7 +244,7 @@ def test_divergence_is_a_status_with_its_step() -> None:
         # With three contextual tokens some sequences fit both classes, so the loss never
         # settles at 0 and stays proportional to the rate.
         settings = {"steps": 20, "length": 4, "init": "uniform", "record": "loss"}
-        return dynsim.simulate(TASK, dynsim.sgd(eta, eta), jax.random.key(0), **settings)
+        return simulate(TASK, dynsim.sgd(eta, eta), jax.random.key(0), **settings)
 
     result = jax.vmap(run)(jnp.array([1.0, 1e6, jnp.inf]))
     np.testing.assert_array_equal(result.status, [0, 1, 1])
@@ -256,7 +257,7 @@ def test_divergence_is_a_status_with_its_step() -> None:
 
 def test_a_run_that_recovers_has_not_diverged() -> None:
     # At T = 128 every sequence tells its class: one wild step, then the loss is 0 for good.
-    result = dynsim.simulate(
+    result = simulate(
         TASK, dynsim.sgd(1e6, 1e6), jax.random.key(0), steps=20, init="uniform", record="loss"
     )
     assert float(result["batch_loss"].max()) > 10 * np.log(34)
@@ -265,7 +266,7 @@ def test_a_run_that_recovers_has_not_diverged() -> None:
 
 def test_one_class_one_token_kind_runs() -> None:
     task = dynsim.sequence_classes([[0.5, 0.5, 0]], query=[2])
-    result = dynsim.simulate(task, dynsim.sgd(1.0, 1.0), jax.random.key(0), steps=5)
+    result = simulate(task, dynsim.sgd(1.0, 1.0), jax.random.key(0), steps=5)
     assert result.status == dynsim.Status.OK
     assert np.isnan(result["z_top_common"]).all()
 
@@ -283,16 +284,16 @@ def test_one_class_one_token_kind_runs() -> None:
         ({"times": [2, 1]}, "must increase"),
         ({"times": [0.5]}, "whole steps"),
         ({"record": ["lossy"]}, "record = 'lossy': must be one of loss, accuracy"),
-        ({"init": "ones"}, "init = 'ones': must be one of zero, uniform"),
+        ({"init": "ones"}, "start = 'ones': must be one of zero, uniform"),
         (
             {"init": dynsim.YZ(np.zeros((2, 2)), np.zeros((1, 2)))},
-            "init.Y: must have shape (34, 34",
+            "init: must have the structure and shapes of Layer.init, {'.Y': (34, 34)",
         ),
         ({"dtype": "float16"}, "dtype = 'float16'"),
-        ({"key": None}, "key = None: sampling batch = 128 sequences needs a key"),
+        ({"key": None}, "key = None: starting weights, batches or noise are random"),
         (
             {"data": yz.Examples(np.zeros((2, 1), int), np.ones((2, 1, 34)), np.ones((2, 1)))},
-            "data.counts: must have shape (steps = 3",
+            "data.classes: must have a leading axis of steps = 3",
         ),
     ],
 )
@@ -300,7 +301,7 @@ def test_one_class_one_token_kind_runs() -> None:
 def test_bad_input_is_named(change: dict, message: str) -> None:
     arguments = {"key": jax.random.key(0), "steps": 3, **change}
     with pytest.raises(ValueError, match=re.escape(message)):
-        dynsim.simulate(TASK, dynsim.sgd(1.0, 1.0), **arguments)
+        simulate(TASK, dynsim.sgd(1.0, 1.0), **arguments)
 
 
 @pytest.mark.parametrize(
@@ -321,9 +322,7 @@ def test_a_bad_optimiser_is_named(build: Callable[[], object], message: str) -> 
 
 def test_float64_inside_a_float32_transformation_is_refused() -> None:
     run = lambda eta: (
-        dynsim.simulate(
-            TASK, dynsim.sgd(eta, eta), jax.random.key(0), steps=2, dtype="float64"
-        ).status
+        simulate(TASK, dynsim.sgd(eta, eta), jax.random.key(0), steps=2, dtype="float64").status
     )
     with pytest.raises(ValueError, match="beforehand; or pass dtype"):
         jax.vmap(run)(jnp.ones(2))

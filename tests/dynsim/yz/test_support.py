@@ -9,6 +9,7 @@ import dynsim
 from dynsim.classes.task import SHARED, UNSEEN
 from dynsim.yz import model as yz
 from dynsim.yz import outputs, sampling, support
+from tests.systems.layers import simulate
 
 # Token 0 is everyone's, token 5 nobody's. Class 2 has one token only, so that its row of the
 # support is filled up with tokens it never holds.
@@ -105,7 +106,7 @@ def test_sampled_runs_can_be_differentiated(name: str) -> None:
     task, batch = TASKS[name]
 
     def final_loss(eta: jax.Array) -> jax.Array:
-        run = dynsim.simulate(
+        run = simulate(
             task,
             dynsim.sgd(eta, 2 * eta),
             jax.random.key(2),

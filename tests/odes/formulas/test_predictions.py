@@ -11,6 +11,7 @@ import dynsim
 from odes.formulas import predictions
 from odes.yz import eq10 as attention
 from odes.yz import population
+from tests.systems.layers import initial_weights
 
 pytestmark = pytest.mark.usefixtures("quick_theory")
 
@@ -40,7 +41,7 @@ def solve(task: dynsim.SequenceClasses = SYMMETRIC, eta: float = 1.0, **options)
 
 @pytest.mark.parametrize("task", [SYMMETRIC, IRREGULAR], ids=["symmetric", "irregular"])
 def test_theorem_3_holds_exactly_on_the_flow_of_eq_10(task: dynsim.SequenceClasses) -> None:
-    start = dynsim.initial_weights(task, "uniform", jax.random.key(1))
+    start = initial_weights(task, "uniform", jax.random.key(1))
     for init in (None, start):
         run = solve(task, init=init)
         z, B = np.asarray(run["z"]), np.asarray(run["B"])

@@ -1,5 +1,6 @@
 """JoMA: Theorem 1 against training and NumPy, Theorem 2 up to the blow-up, the toy's quadrature."""
 
+import math
 import re
 
 import jax
@@ -9,11 +10,11 @@ from scipy.integrate import solve_ivp
 from scipy.special import entr, erfinv, softmax
 
 import dynsim
-from dynsim import Shape, Status
-from dynsim.joma import model, observables
+from dynsim import JoMA, Shape, Status
+from dynsim.joma import model
 from dynsim.joma.model import Hidden, Joint
 from odes import joma
-from odes.joma import ladder, toy
+from odes.joma import toy
 
 pytestmark = pytest.mark.usefixtures("x64")
 TASK = dynsim.sequence_classes([[0.5, 0.3, 0.2, 0], [0.2, 0.1, 0.3, 0.4]], [0, 0])
@@ -27,6 +28,13 @@ PHI = {
     "quadratic": (lambda u: u**2 / 2, lambda u: u),
     "relu": (lambda u: np.maximum(u, 0), lambda u: 1.0 * (u > 0)),
 }
+
+
+THEORIES = joma.LADDER.built_in
+
+
+def problem_of(shape: Shape, temperature: float = 1.0, task=TASK, **fields) -> JoMA:
+    return JoMA(task, **shape._asdict(), temperature=temperature, **fields)
 
 
 def start(shape: Shape) -> Joint:
@@ -80,9 +88,9 @@ def check_equation_2_and_theorem_1(shape: Shape) -> None:
         assert keeps_sign.tolist() == [False, False, False, True]
     # Several times, because each interval has as many of the equal steps.
     flow, theory = (
-        ladder.THEORIES[name].solve(
-            TASK, dynsim.sgd(*rates), end * np.array([0.25, 0.5, 0.75, 1]), init=init, shape=shape,
-            temperature=temperature, record=("logits", "loss"),
+        THEORIES[name].solve(
+            problem_of(shape, temperature), dynsim.sgd(*rates),
+            end * np.array([0.25, 0.5, 0.75, 1]), init=init, record=("logits", "loss"),
         )
         for name in ("plain", "joma")
     )  # fmt: skip
@@ -108,10 +116,10 @@ def test_only_the_sum_over_queries_is_conserved() -> None:
     task = dynsim.sequence_classes([[0.5, 0.3, 0.2, 0], [0.2, 0.1, 0.3, 0.4]], [0, 1])
     drift = {}
     for eta in (0.02, 0.01):
-        run = dynsim.simulate_joma(
-            task, dynsim.sgd(eta, eta), jax.random.key(0), shape=Shape("exp", "tanh"), scale=0.5,
-            steps=round(40 / eta), times=[0, round(40 / eta)], record=("conserved", "logits"),
-            dtype="float64",
+        run = dynsim.train(
+            problem_of(Shape("exp", "tanh"), task=task, scale=0.5), dynsim.sgd(eta, eta),
+            jax.random.key(0), steps=round(40 / eta), batch=math.inf, times=[0, round(40 / eta)],
+            record=("conserved", "logits"), dtype="float64",
         )  # fmt: skip
         drift[eta] = np.abs(np.diff(run["conserved"], axis=0)).max()
         moved = np.diff(run["logits"], axis=0)[0]
@@ -121,13 +129,13 @@ def test_only_the_sum_over_queries_is_conserved() -> None:
 
 
 def test_theorem_2_is_the_flow_up_to_the_blow_up() -> None:
-    shape, rates = Shape("exp", "linear", "signal"), dynsim.sgd(0.05, 0.2)
+    problem, rates = problem_of(Shape("exp", "linear", "signal"), 0.8), dynsim.sgd(0.05, 0.2)
     zero = Joint(Hidden(np.zeros((2, 4)), np.zeros((2, 1))), np.zeros((1, 4)))
-    end = float(joma.blow_up(TASK, rates, 0.8))
+    end = float(joma.blow_up(problem, rates))
     times = end * np.array([0.1, 0.5, 0.9, 0.99])
-    options = {"init": zero, "shape": shape, "temperature": 0.8, "record": ("weight", "loss")}
+    options = {"init": zero, "record": ("weight", "loss")}
     closed, flow = (
-        ladder.THEORIES[name].solve(TASK, rates, times, **options) for name in ("erf", "plain")
+        THEORIES[name].solve(problem, rates, times, **options) for name in ("erf", "plain")
     )
     np.testing.assert_allclose(closed["weight"], flow["weight"], rtol=1e-5)
     np.testing.assert_allclose(closed["loss"], flow["loss"], rtol=1e-5, atol=1e-9)
@@ -135,24 +143,23 @@ def test_theorem_2_is_the_flow_up_to_the_blow_up() -> None:
     size = np.abs(np.diff(np.asarray(TASK.probs), axis=0)[0]) / 4 * 2**0.5
     y = np.sqrt(2) * erfinv(np.outer(times / end, size / size.max()))
     np.testing.assert_allclose(closed["weight"], 0.8 * y / 2, rtol=1e-9)  # c = eta_z/eta_y = 4
-    late = ladder.THEORIES["erf"].solve(TASK, rates, [end / 2, 1.01 * end], **options)
+    late = THEORIES["erf"].solve(problem, rates, [end / 2, 1.01 * end], **options)
     assert late.status == Status.DIVERGED
     assert int(late.first_bad_step) == int(np.ceil(1.01 * end))
 
 
 def test_a_blow_up_is_a_status_in_training_and_in_the_flow() -> None:
-    shape, rates = Shape("exp", "linear", "signal"), dynsim.sgd(0.1, 0.1)
-    end = float(joma.blow_up(TASK, rates))
+    problem = problem_of(Shape("exp", "linear", "signal"), scale=0.0)
+    rates = dynsim.sgd(0.1, 0.1)
+    end = float(joma.blow_up(problem, rates))
     steps = int(2 * end)
-    options = {"shape": shape, "temperature": 1.0}
-    run = dynsim.simulate_joma(
-        TASK, rates, jax.random.key(0), steps=steps, scale=0.0, times=[steps], **options
+    run = dynsim.train(
+        problem, rates, jax.random.key(0), steps=steps, batch=math.inf, times=[steps]
     )
     assert run.status == Status.DIVERGED
     # Descent lags behind its flow by some steps.
     assert end < int(run.first_bad_step) < 1.2 * end
-    zero = Joint(Hidden(np.zeros((2, 4)), np.zeros((2, 1))), np.zeros((1, 4)))
-    flow = ladder.THEORIES["plain"].solve(TASK, rates, [1.0, 2 * end], init=zero, **options)
+    flow = THEORIES["plain"].solve(problem, rates, [1.0, 2 * end], key=jax.random.key(0))
     assert flow.status != Status.OK
 
 
@@ -216,46 +223,35 @@ def test_theorem_3_is_the_mean_over_samples(activation: str) -> None:
 TWO = dynsim.syn_small()
 
 
+def solve(name: str, rule=None, shape: Shape | None = None, task=TASK, **options):
+    problem = problem_of(shape or Shape(), task=task)
+    rule = dynsim.sgd(1.0, 1.0) if rule is None else rule
+    return THEORIES[name].solve(problem, rule, [1.0], **{"key": jax.random.key(0)} | options)
+
+
 @pytest.mark.parametrize(
     ("call", "message"),
     [
-        (lambda: train(temperature=0.0), "temperature = 0.0: must be finite and in (0"),
-        (lambda: train(batch=8, length=1), "length = 1: must be an integer >= 2, or inf"),
-        (lambda: train(length=8), "batch = inf: needs length = inf, got length = 8"),
-        (lambda: train(shape=Shape("hard")), "attention = 'hard': must be one of linear, exp"),
-        (lambda: train(shape=Shape(activation="gelu")), "activation = 'gelu': must be one of"),
+        (lambda: JoMA(TASK, temperature=0.0), "temperature = 0.0: must be finite and in (0"),
+        (lambda: JoMA(TASK, scale=-1.0), "scale = -1.0: must be finite and in [0"),
+        (lambda: JoMA(TASK, length=1), "length = 1: must be an integer >= 2, or inf"),
+        (lambda: JoMA(TASK, attention="hard"), "attention = 'hard': must be one of linear, exp"),
+        (lambda: JoMA(TASK, activation="gelu"), "activation = 'gelu': must be one of"),
+        (lambda: JoMA("joma"), "classes = 'joma': must be of dynsim.classes.task.Sequence"),
         (
-            lambda: joma.solve_eliminated(
-                TWO, dynsim.sgd(1.0, 1.0), [1.0], init=dynsim.initial_joma(TWO, jax.random.key(0))
+            lambda: dynsim.train(
+                JoMA(TASK, length=8), dynsim.sgd(0.1), KEYS[0], steps=2, batch=math.inf
             ),
-            "queries = 2: Theorem 1 gives only the sum over queries",
+            "batch = inf: needs length = inf, got length = 8",
         ),
+        (lambda: solve("joma", task=TWO), "queries = 2: Theorem 1 gives only the sum over queries"),
+        (lambda: solve("erf"), "Theorem 2 has exp attention, linear activation and a fixed signal"),
         (
-            lambda: joma.solve_erf(TASK, dynsim.sgd(1.0, 1.0), [1.0], init=None, shape=Shape()),
-            "Theorem 2 has exp attention, linear activation and a fixed signal",
-        ),
-        (
-            lambda: joma.solve_erf(TASK, dynsim.momentum(1.0, 1.0), [1.0], init=None),
+            lambda: solve("erf", dynsim.momentum(1.0, 1.0), Shape("exp", "linear", "signal")),
             "optimizer = momentum: the conservation law of Theorem 1 describes sgd only",
         ),
-        (lambda: train(task="joma"), "task = 'joma': must be of dynsim.classes.task.SequenceClass"),
-        (
-            lambda: train(optimizer=0.1),
-            "optimizer = 0.1: must be of dynsim.train",
-        ),
-        (lambda: train(key=0), "key = 0: must be a key, such as jax.random.key(0)"),
-        (lambda: train(key=KEYS), "key: must be one key, got shape (3,)"),
-        (lambda: train(shape="exp"), "shape = 'exp': must be of dynsim.joma.model.Shape"),
-        (lambda: train(temperature=np.ones(2)), "temperature: must be a number, got shape (2,)"),
-        (lambda: train(init=START), "init.Z: must have shape (1, 4) for this task, got (2, 4)"),
-        (
-            lambda: joma.solve(TASK, dynsim.sgd(1.0, 1.0), [1.0], init=None),
-            "init = None: must be of dynsim.joma.model.Joint",
-        ),
-        (
-            lambda: joma.solve_erf("joma", dynsim.sgd(1.0, 1.0), [1.0], init=None),
-            "task = 'joma': must be of dynsim.classes.task.SequenceClasses",
-        ),
+        (lambda: solve("joma", init=START), "init: must have the structure and shapes of JoMA"),
+        (lambda: solve("joma", key=None), "key = None: starting weights need one, or `init`"),
     ],
 )
 @pytest.mark.usefixtures("unchecked")
@@ -268,9 +264,19 @@ KEYS = jax.random.split(jax.random.key(0), 3)
 START = Joint(Hidden(np.zeros((2, 4)), np.zeros((2, 1))), np.zeros((2, 4)))
 
 
-def train(**options) -> dynsim.Trajectory:
-    usual = {"task": TASK, "optimizer": dynsim.sgd(0.1, 0.1), "key": jax.random.key(0), "steps": 2}
-    return dynsim.simulate_joma(**{**usual, **options})
+def test_names_of_earlier_versions_warn_and_train() -> None:
+    shape, key = Shape("exp", "tanh"), jax.random.key(1)
+    options = {"steps": 3, "record": ("loss", "logits")}
+    with pytest.warns(DeprecationWarning, match="simulate_joma: use train instead"):
+        found = dynsim.simulate_joma(
+            TASK, dynsim.sgd(0.1, 0.2), key, shape=shape, scale=0.3, **options
+        )
+    problem = problem_of(shape, scale=0.3)
+    want = dynsim.train(problem, dynsim.sgd(0.1, 0.2), key, batch=math.inf, **options)
+    np.testing.assert_array_equal(found["logits"], want["logits"])
+    with pytest.warns(DeprecationWarning, match="initial_joma"):
+        start = dynsim.initial_joma(TASK, key, shape, 0.3)
+    np.testing.assert_array_equal(start.Z, want["logits"][0])
 
 
 # Last, because the fixture stays for the rest of the file.
@@ -288,10 +294,9 @@ def test_linear_attention_under_a_fixed_signal_is_a_boost() -> None:
     init, shape, rates, T = start(SHAPES[0]), Shape("linear", "linear", "signal"), (0.1, 0.4), 0.8
     Z = np.array([[-0.3, 0.3, 3.0, -3.0]])
     times = np.array([40.0, 80.0])
-    found = ladder.THEORIES["joma"].solve(
-        TASK, dynsim.sgd(*rates), times, init=Joint(init.Y, Z), shape=shape, temperature=T,
-        record="logits",
-    )  # fmt: skip
+    found = THEORIES["joma"].solve(
+        problem_of(shape, T), dynsim.sgd(*rates), times, init=Joint(init.Y, Z), record="logits"
+    )
     # Delta by hand: half of the difference between classes, from either of them.
     delta = np.diff(np.asarray(TASK.probs), axis=0)[0] * np.array([[-1], [1]]) / 4
     size = np.linalg.norm(delta, axis=0)
@@ -316,8 +321,8 @@ def test_theorem_1_holds_for_softmax_where_attention_hardly_changes() -> None:
     # From z = 0 the first b is the uniform one, of which the invariant is made.
     init = Joint(start(shape).Y, np.zeros((1, 4)))
     flow, theory = (
-        ladder.THEORIES[name].solve(
-            task, dynsim.sgd(0.1, 0.1), [0.0, 2.0, 4.0], init=init, shape=shape, temperature=T,
+        THEORIES[name].solve(
+            problem_of(shape, T, task), dynsim.sgd(0.1, 0.1), [0.0, 2.0, 4.0], init=init,
             record=("logits", "conserved"),
         )
         for name in ("plain", "joma")
@@ -335,7 +340,7 @@ def test_entropy_of_attention_is_averaged_by_the_prior() -> None:
     task = dynsim.sequence_classes(TASK.probs, [0, 0], prior=[0.3, 0.7])
     shape = Shape("softmax", "relu", "signal")
     zero = Joint(Hidden(np.zeros((2, 4)), np.zeros((2, 1))), np.zeros((1, 4)))
-    found = observables.entropy(observables.measure(task, zero, shape, 1.0))
+    found = model.entropy(*problem_of(shape, task=task).snapshot(zero))
     want = np.array([0.3, 0.7]) @ entr(np.asarray(TASK.probs)).sum(1)
     assert float(found) == pytest.approx(want, rel=1e-12)
 
@@ -343,9 +348,8 @@ def test_entropy_of_attention_is_averaged_by_the_prior() -> None:
 def test_correlation_is_that_of_both_sides_of_theorem_1() -> None:
     """Both sides centred over tokens; what they start from is not taken away."""
     shape = SHAPES[2]
-    snapshot = observables.measure(TASK, start(shape), shape, 1.0)
-    left = model.conserved(snapshot.params.Z, shape, 1.0)
-    right = model.invariant(snapshot.params, TASK, shape, 1.0)
+    problem, params = problem_of(shape), start(shape)
+    left, right = problem.conserved(params), problem.invariant(params)
     want = np.corrcoef(np.ravel(left), np.ravel(right))[0, 1]
-    assert float(observables.correlation(snapshot)) == pytest.approx(want, rel=1e-12)
+    assert float(model.correlation(*problem.snapshot(params))) == pytest.approx(want, rel=1e-12)
     assert abs(want) > 0.05

@@ -3,36 +3,49 @@
 import math
 import re
 from collections.abc import Callable
+from typing import Any
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
 import dynsim
+from dynsim import QKV
 from dynsim.qkv import model as embedded
-from dynsim.qkv.init import EmbeddedSpec
 from dynsim.qkv.model import Embedded
-from dynsim.qkv.simulate import initial_embedded, simulate_embedded
 from dynsim.yz import finite_length, observables
 from dynsim.yz import model as yz
 from odes.qkv import factors
 from odes.yz import population
 
 TASK = dynsim.syn_small()
-ORTHOGONAL = EmbeddedSpec(TASK.M + 2, scale=1.5)
+
+
+def on_task(width: int, **settings: Any) -> QKV:
+    return QKV(TASK, math.inf, width=width, **settings)
+
+
+ORTHOGONAL = on_task(TASK.M + 2, scale=1.5)
 # Embeddings that overlap, as U U^T = I hides most of what stands in the equations.
-TIED = EmbeddedSpec(20, head_width=5, scale=1.5, embedding="gaussian")
-UNTIED = EmbeddedSpec(
+TIED = on_task(20, head_width=5, scale=1.5, embedding="gaussian")
+UNTIED = on_task(
     20, heads=2, head_width=5, scale=1.5, embedding="gaussian", tied=False, residual=True
 )
+KEY, RULE = jax.random.key(0), dynsim.sgd(1.0)
 # One record and two times in most tests, which then share compiled programs.
 RECORD = ("loss", "speed", "z_top_distinct")
 CASES = {"tied": TIED, "untied-2-heads-residual": UNTIED}
 
 
-def start(architecture: EmbeddedSpec) -> Embedded:
-    return initial_embedded(TASK, architecture, jax.random.key(0), "float64")
+def start(problem: QKV) -> Embedded:
+    with jax.enable_x64(True):
+        return eqx.filter_jit(problem.init)(jax.random.key(0))
+
+
+def solve(problem: QKV, rule: dynsim.Rule, times: Any, **options: Any) -> dynsim.Trajectory:
+    return factors.FACTORS.solve(problem, rule, times, **options)
 
 
 def distance(got: object, want: object) -> np.ndarray:
@@ -46,17 +59,18 @@ def distance(got: object, want: object) -> np.ndarray:
 )
 @pytest.mark.parametrize("case", CASES)
 def test_descent_on_the_factors_converges_to_the_flow_at_first_order(case: str) -> None:
-    init, errors = start(CASES[case]), []
+    problem, errors = CASES[case], []
+    init = start(problem)
     # All refinements record at the same steps, so that each program is compiled once.
     times = np.array([0, 30, 60, 120])
     record = {"z": observables.z_logits, "logits": lambda task, s: s.logits}
-    settings = {"length": math.inf, "batch": math.inf, "dtype": "float64"}
     for row, refinement in ((1, 1), (2, 2), (3, 4)):
         optimizer = dynsim.sgd(0.4 / refinement, 3.0 / refinement)
-        discrete = simulate_embedded(
-            TASK, optimizer, init=init, steps=120, times=times, record=record, **settings
-        )
-        flow = factors.solve(TASK, optimizer, times, init=init, record=record)
+        discrete = dynsim.train(
+            problem, optimizer, init=init, steps=120, batch=math.inf, times=times, record=record,
+            dtype="float64",
+        )  # fmt: skip
+        flow = solve(problem, optimizer, times, init=init, record=record)
         assert flow.status == discrete.status == dynsim.Status.OK
         moved = [flow[name][row] - flow[name][0] for name in record]
         missed = [discrete[name][row] - flow[name][row] for name in record]
@@ -110,7 +124,7 @@ def test_the_factors_move_as_the_weights_do_and_y_and_z_as_derived(case: str) ->
 def test_at_finite_length_the_factors_follow_the_expansion() -> None:
     """With U = I and a tied decoder Y' is G_Y, which `expand` has written out and not by
     differentiation; Q' and K' follow by the chain rule."""
-    init, context = start(EmbeddedSpec(TASK.M, scale=1.5, embedding="identity")), jnp.asarray(20.0)
+    init, context = start(on_task(TASK.M, scale=1.5, embedding="identity")), jnp.asarray(20.0)
     heads, scale = embedded.heads(init, TASK), jnp.asarray(TASK.M**-0.5)
     state = factors.Factors((heads.Y,), (init.W_Q[:, TASK.queries], init.W_K))
     problem = factors.Problem(TASK, jnp.eye(TASK.M), jnp.eye(TASK.num_queries), scale, context)
@@ -127,11 +141,13 @@ def test_at_finite_length_the_factors_follow_the_expansion() -> None:
     "odes/sparse_attention/test_ladder.py::test_descent_on_all_weights_is_the_flow_of_four_numbers",
 )
 def test_adams_flow_follows_adam_where_the_embedding_is_the_identity() -> None:
-    init = start(EmbeddedSpec(TASK.M, scale=1.5, embedding="identity"))
+    problem = on_task(TASK.M, scale=1.5, embedding="identity")
     optimizer, steps = dynsim.adam(0.003, 0.003), 20
-    settings = {"length": math.inf, "batch": math.inf, "dtype": "float64", "record": RECORD}
-    discrete = simulate_embedded(TASK, optimizer, init=init, steps=steps, times=[steps], **settings)
-    flow = factors.solve(TASK, optimizer, np.array([0.0, steps]), init=init, record=RECORD)
+    options = {"init": start(problem), "record": RECORD, "dtype": "float64"}
+    discrete = dynsim.train(
+        problem, optimizer, steps=steps, batch=math.inf, times=[steps], **options
+    )
+    flow = solve(problem, optimizer, np.array([0.0, steps]), **options)
     assert flow.source == "factors"
     with jax.enable_x64(True):
         layer = jax.jit(embedded.heads)(discrete.params, TASK)
@@ -142,11 +158,12 @@ def test_adams_flow_follows_adam_where_the_embedding_is_the_identity() -> None:
 @pytest.mark.full("test_the_factors_move_as_the_weights_do_and_y_and_z_as_derived")
 @pytest.mark.usefixtures("quick_theory")
 def test_balance_is_conserved_while_the_factors_move() -> None:
-    init = start(EmbeddedSpec(TASK.M, heads=2, head_width=6, scale=1.5, tied=False))
+    problem = on_task(TASK.M, heads=2, head_width=6, scale=1.5, tied=False)
+    init = start(problem)
     gram = lambda x: np.swapaxes(x, -1, -2) @ x
     at = {
-        t: factors.solve(
-            TASK, dynsim.sgd(0.5, 4.0), np.linspace(0, t, 41), init=init, record=RECORD
+        t: solve(
+            problem, dynsim.sgd(0.5, 4.0), np.linspace(0, t, 41), init=init, record=RECORD
         ).params
         for t in (1e-9, 20.0, 80.0)
     }
@@ -178,13 +195,14 @@ def test_with_keys_frozen_at_identity_it_is_the_plain_flow(rule: Callable) -> No
     times = np.array([0.0, 40.0])
     eta = (0.5, 0.5) if rule is dynsim.sgd else (0.05, 0.05)
     want = population.solve(TASK, rule(*eta), times, init=layer, record=RECORD)
-    got = factors.solve(TASK, rule(*eta), times, init=init, frozen=("U", "W_K"), record=RECORD)
+    held = on_task(TASK.M, frozen=("W_K",))
+    got = solve(held, rule(*eta), times, init=init, record=RECORD)
     assert (distance(jax.tree.map(lambda x: x[0], got.params), want.params) < 1e-6).all()
     for name, values in want.observables.items():
         np.testing.assert_allclose(got[name], values, rtol=1e-5, atol=1e-7, err_msg=name)
     if rule is dynsim.sgd:
         # With the keys trained as well it is another flow.
-        free = factors.solve(TASK, rule(*eta), times, init=init, record=RECORD)
+        free = solve(on_task(TASK.M), rule(*eta), times, init=init, record=RECORD)
         assert distance(jax.tree.map(lambda x: x[0], free.params), want.params)[1] > 1e-3
 
 
@@ -196,33 +214,37 @@ def test_large_keys_bring_the_plain_flow_back_at_fourth_order() -> None:
         times = np.array([0.0, 40.0])
         want = population.solve(TASK, dynsim.sgd(0.5, 0.5), times, init=layer, record=RECORD)
         optimizer = dynsim.sgd(0.5, 0.5 * TASK.M / k**2)
-        got = factors.solve(TASK, optimizer, times, init=init, record=RECORD)
+        got = solve(on_task(TASK.M), optimizer, times, init=init, record=RECORD)
         errors.append(distance(jax.tree.map(lambda x: x[0], got.params), want.params)[1])
     np.testing.assert_allclose(np.log2(np.array(errors)[:-1] / np.array(errors)[1:]), 4, atol=0.3)
 
 
-def solve(**options: object) -> dynsim.Trajectory:
-    given = {"times": [0, 1], "init": start(ORTHOGONAL), **options}
-    return factors.solve(TASK, given.pop("optimizer", dynsim.sgd(1.0, 1.0)), **given)
+def why_not(problem: QKV, rule: dynsim.Rule = RULE, theory=factors.FACTORS) -> None:
+    theory.solve(problem, rule, [0, 1], key=jax.random.key(0))
 
 
 @pytest.mark.parametrize(
     ("call", "message"),
     [
-        (lambda: solve(times=[3, 2]), "must be >= 0 and increase"),
-        (lambda: solve(frozen=()), "frozen = (): must hold 'U'"),
-        (lambda: solve(frozen=("U", "V")), "frozen = 'V': must be one of U"),
-        (lambda: solve(flow="matched"), "describes momentum"),
-        (lambda: solve(optimizer=dynsim.adam(1.0, 1.0)), "optimizer = adam: acts weight"),
+        (lambda: solve(ORTHOGONAL, RULE, [3, 2], key=KEY), "must be >= 0 and increase"),
         (
-            lambda: solve(init=start(EmbeddedSpec(40, normalisation="rms"))),
-            "init.normalisation = 'rms'",
+            lambda: why_not(on_task(40, train_embedding=True)),
+            "the flow of the factors has U frozen",
         ),
+        (lambda: why_not(ORTHOGONAL, dynsim.adam(1.0)), "optimizer = adam: acts weight"),
+        (lambda: why_not(on_task(40, normalisation="rms")), "normalisation = 'rms'"),
+        (lambda: why_not(on_task(40, placement="practice")), "must be 'l2' and 'theory'"),
+        (lambda: why_not(QKV(TASK, 40, slope=0.1)), "slope = 0.1: the flow of the factors has no"),
         (
-            lambda: solve(init=start(EmbeddedSpec(40, placement="practice"))),
-            "init.placement = 'practice': must be 'l2' and 'theory'",
+            lambda: why_not(on_task(40, frozen=("W_K",)), dynsim.sgd(1.0, decay=0.1)),
+            "decay = 0.1: needs all weights but U to be trained",
         ),
-        (lambda: solve(init=Embedded(*[np.zeros((1, 3, 3))] * 4)), "init.U: must have shape"),
+        (lambda: why_not(ORTHOGONAL, RULE, factors.FINITE), "length = inf: leaves nothing"),
+        (lambda: why_not(QKV(TASK, 5), RULE, factors.FINITE), "length = 5: the theory is an exp"),
+        (
+            lambda: solve(ORTHOGONAL, RULE, [1], init=Embedded(*[np.zeros((1, 3, 3))] * 4)),
+            "init: must have the structure and shapes of QKV.init",
+        ),
     ],
 )
 @pytest.mark.usefixtures("unchecked")

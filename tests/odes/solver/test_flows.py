@@ -16,6 +16,7 @@ from odes.solver.flows import flow_of_rule
 from odes.solver.tolerances import Tolerances
 from odes.yz import eq10 as attention
 from odes.yz import ladder, population
+from tests.systems.layers import simulate
 from tests.systems.runge_kutta import runge_kutta_instead
 
 TASK = dynsim.syn_small()
@@ -25,7 +26,7 @@ RECORD = ("loss", "z_top_distinct")
 
 def descend(optimizer: dynsim.Rule, steps: int, **options: object) -> dynsim.Trajectory:
     infinite = {"length": math.inf, "batch": math.inf, "dtype": "float64"}
-    return dynsim.simulate(TASK, optimizer, steps=steps, **infinite, **options)
+    return simulate(TASK, optimizer, steps=steps, **infinite, **options)
 
 
 def distance(a: yz.YZ, b: yz.YZ) -> np.ndarray:

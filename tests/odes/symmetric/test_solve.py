@@ -22,6 +22,7 @@ from odes.solver.posed import Driven
 from odes.symmetric.reduction import gradient, measure
 from odes.symmetric.state import zero_state
 from odes.yz import population
+from tests.systems.layers import simulate
 from tests.systems.runge_kutta import runge_kutta_instead
 
 pytestmark = pytest.mark.usefixtures("x64")
@@ -140,9 +141,7 @@ def test_the_flow_is_the_full_population_flow(
 def test_descent_is_the_full_descent(task: dynsim.SequenceClasses, optimizer: dynsim.Rule) -> None:
     settings = {"steps": 100, "times": [0, 1, 2, 20, 100], "record": RECORD}
     ours = symmetric.descend(symmetric.symmetric_task(task), optimizer, **settings)
-    full = dynsim.simulate(
-        task, optimizer, length=math.inf, batch=math.inf, dtype="float64", **settings
-    )
+    full = simulate(task, optimizer, length=math.inf, batch=math.inf, dtype="float64", **settings)
     for name in RECORD:
         want = np.asarray(full[name])
         got = np.broadcast_to(ours[name], want.shape)

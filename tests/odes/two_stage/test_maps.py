@@ -11,6 +11,8 @@ import pytest
 import scipy.integrate
 import scipy.stats
 
+from dynsim.problem.base import narrowed
+from dynsim.problem.train import problem_in
 from dynsim.two_stage.model import PQ, attend, data_loss, outputs
 from dynsim.two_stage.task import Prompts, prompts, sample_prompts
 from odes.two_stage import loss, maps
@@ -116,7 +118,7 @@ def sampled(task: Prompts, state: ReducedState) -> jax.Array:
         weight_key, data_key = jax.random.split(key)
         params = drawn(state, task.d, weight_key)
         batch = sample_prompts(task, data_key, NUM, "float64")
-        loss, slope = jax.value_and_grad(data_loss)(params, task, batch)
+        loss, slope = jax.value_and_grad(data_loss)(params, task.coupling, batch)
         product = jax.tree.map(jnp.multiply, params, slope)
         blocks = (product.W[0, 1:], product.W[1:], product.V[0, 1:], product.V[1:, 0])
         along = [jnp.sum(block) for block in (*blocks, product.V[1:, 1:])]
@@ -165,8 +167,8 @@ def predicted(task: Prompts, state: ReducedState) -> tuple[jax.Array, jax.Array]
 def test_loss_and_gradient_are_those_of_sampled_prompts(
     coupling: float, state: ReducedState, sample: Callable[..., jax.Array]
 ) -> None:
-    task = prompts(24, 65, r=1.8, coupling=coupling).astype("float64")
-    state = state.astype("float64")
+    task = problem_in(prompts(24, 65, r=1.8, coupling=coupling), "float64")
+    state = narrowed(state, "float64")
     found = np.asarray(sample(task, state))
     assert np.abs(found[:, -1]).max() < 1e-12
     mean = found.mean(axis=0)[:-1]

@@ -3,13 +3,15 @@
 import dataclasses
 import functools
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from dynsim import schedules
 from dynsim.trajectory import Status
-from dynsim.two_stage.noisy_sgd import NoisySGD, noisy_sgd
+from dynsim.two_stage.annealing import Annealing, noisy_sgd
 from dynsim.two_stage.task import prompts
 from odes import two_stage
 from odes.solver.tolerances import Tolerances
@@ -44,7 +46,7 @@ def test_nominal_run_has_the_numbers_of_the_reduction() -> None:
     for name, (first, last, digits) in table.items():
         got = found[name][at], found[name][-1]
         np.testing.assert_allclose(got, [first, last], atol=digits, err_msg=name)
-    eta_time = np.asarray(optimizer.flow_time(TIMES))
+    eta_time = np.asarray(optimizer.eta_time(TIMES))
     np.testing.assert_allclose(eta_time[np.argmax(found["K2"] < 0.6)], 87, atol=1.01)
     assert vars(found.params)["b"] == found["V_trace"][-1]
 
@@ -59,7 +61,7 @@ def test_restart_where_the_rate_changes_continues_the_run() -> None:
         whole = two_stage.solve(task, optimizer, times, **options)
         first = two_stage.solve(task, optimizer, [*early, 50], **options)
         rest = two_stage.solve(task, optimizer, late, start=first.params, begin=50, **options)
-        anchors = {0: ReducedState.nominal(optimizer), 4: first.params}
+        anchors = {0: ReducedState.nominal(task), 4: first.params}
         solve = functools.partial(anchored.solve, task, optimizer, times, **options)
         pieces = solve(anchors=anchors)
         # A state whose loss is not finite, of which a step of length zero is not a number.
@@ -83,7 +85,7 @@ def test_restart_where_the_rate_changes_continues_the_run() -> None:
 def test_a_solve_that_fails_says_so() -> None:
     """In the first of two pieces, both of which take more than two steps of the solver."""
     optimizer, times = noisy_sgd(), np.array([0, 25, 50, 8000, 12050])
-    anchors = dict.fromkeys((0, 2), ReducedState.nominal(optimizer))
+    anchors = dict.fromkeys((0, 2), ReducedState.nominal(prompts()))
     few = Tolerances(1e-9, 1e-12, max_steps=2)
     found = anchored.solve(
         prompts(), optimizer, times, anchors=anchors, record=("state",), tolerances=few
@@ -96,12 +98,8 @@ def test_a_solve_that_fails_says_so() -> None:
 def test_symmetry_of_scale() -> None:
     c = 1.7
     task, optimizer = prompts(), noisy_sgd()
-    scaled_task = prompts(gamma0=c, s1=c, s2=c, r=1.4 * c)
-    scaled = NoisySGD(
-        *(optimizer.eta_1 / c**4, optimizer.eta_2 / c**4, optimizer.decay * c**4),
-        *(optimizer.noise * c**2, optimizer.init / c**2),
-        *(optimizer.span_1 / c**4, optimizer.span_2 / c**4),
-    )
+    scaled_task = prompts(gamma0=c, s1=c, s2=c, r=1.4 * c, tau_0=0.25 / c**2)
+    scaled = noisy_sgd(0.2 / c**4, 0.01 / c**4, 0.025 * c**4, 0.25 / c**2)
     # Equal steps have the symmetry as well.
     with runge_kutta_instead():
         found = two_stage.solve(task, optimizer, TIMES, record=RECORD)
@@ -113,11 +111,11 @@ def test_symmetry_of_scale() -> None:
 
 @pytest.mark.full("test_noise_of_the_paths_follows_the_rate")  # whose blocks go by the same drift
 def test_noise_that_the_loss_does_not_see_is_ornstein_uhlenbeck() -> None:
-    task = prompts(s1=0.0, s2=0.0)
-    optimizer = noisy_sgd(init=0.4)
+    task = prompts(s1=0.0, s2=0.0, tau_0=0.4)
+    optimizer = noisy_sgd()
     times = np.r_[0, 25, 50, 2000, 12050]
     found = two_stage.solve(task, optimizer, times, record=("state",), tolerances=TIGHT)
-    want = noise_variance(optimizer, times)
+    want = noise_variance(task, Annealing.of(optimizer), times)
     # Without its Gaussian part Q has no noise to be hidden by, and v_u alone has any effect.
     for k in (2, 3, 4, 6):
         np.testing.assert_allclose(found["state"][:, k], want, rtol=1e-7)
@@ -127,7 +125,8 @@ def test_noise_that_the_loss_does_not_see_is_ornstein_uhlenbeck() -> None:
 
 def test_traced_numbers_give_what_numbers_give() -> None:
     def one(tau: float, r: float, decay: float, c: float) -> jax.Array:
-        task = dataclasses.replace(prompts(16, 65), r=r, coupling=c)
+        task, where = prompts(16, 65), lambda task: (task.r, task.coupling, task.tau_0)
+        task = eqx.tree_at(where, task, (r, c, tau))
         optimizer, few = noisy_sgd(tau=tau, decay=decay), Rule(4, 3, 4, 3)
         found = two_stage.solve(task, optimizer, [0, 30], rule=few, record=("K1", "K2", "loss"))
         return jnp.stack(list(found.observables.values()))
@@ -167,8 +166,8 @@ def test_long_runs_end_at_the_stationary_signal() -> None:
 
 @pytest.mark.full("test_noise_of_the_paths_follows_the_rate")  # by Euler's steps of the blocks
 def test_path_without_noise_is_the_ode() -> None:
-    task = prompts(12, 33)
-    optimizer = noisy_sgd(tau=0.0, init=0.1)
+    task = prompts(12, 33, tau_0=0.1)
+    optimizer = noisy_sgd(tau=0.0)
     times = np.r_[0, 20, 50, 1000, 3000.0]
     start = ReducedState(0.1, 0.3, *(5 * (0.01,)))
     with runge_kutta_instead():
@@ -188,10 +187,12 @@ def test_path_without_noise_is_the_ode() -> None:
 
 def test_noise_of_the_paths_follows_the_rate() -> None:
     # Nothing to learn: a and b are Ornstein-Uhlenbeck processes like the noise weights.
-    task = prompts(12, 33, gamma0=0.0, s1=0.0, s2=0.0, r=1e-6)
-    optimizer = noisy_sgd(0.2, 0.02, 0.1, tau=0.5, init=0.2)
+    task = prompts(12, 33, gamma0=0.0, s1=0.0, s2=0.0, r=1e-6, tau_0=0.2)
+    optimizer = noisy_sgd(0.2, 0.02, 0.1, tau=0.5)
     # The rate changes at the eta-time 2.6 of 12.6, which is no multiple of the step.
-    optimizer = dataclasses.replace(optimizer, span_1=2.6, span_2=10.0)
+    eta = schedules.steps(0.2, (13, 513), (0.1, 0.1))
+    optimizer = dataclasses.replace(optimizer, eta=eta)
+    stages = Annealing.of(optimizer)
     num, steps = 6000, 40
     run = lambda key: solve_sde(
         task,
@@ -212,7 +213,7 @@ def test_noise_of_the_paths_follows_the_rate() -> None:
     want = [(single, square, 1.0)]
     kept = 1.0
     for t, step in zip(grid, np.diff(grid), strict=False):
-        noise = step * (0.2 if t < 2.6 else 0.02) * optimizer.noise**2
+        noise = step * (0.2 if t < 2.6 else 0.02) * stages.noise**2
         kept *= 1 - 0.1 * step
         single, square = (1 - 0.1 * step) ** 2 * single + noise, (1 - 0.2 * step) * square + noise
         if t + step in (2.6, grid[-1]):
@@ -228,7 +229,7 @@ def test_noise_of_the_paths_follows_the_rate() -> None:
     for blocks in found["state"][[0, -1], :, 2:]:
         np.testing.assert_allclose(blocks, np.tile(square, (5, 1)).T, rtol=1e-9)
     # The flow itself: a step of 0.3 at a decay of 0.2 errs by 3 % at most.
-    np.testing.assert_allclose(square, noise_variance(optimizer, np.r_[0, 13, 513]), rtol=0.03)
+    np.testing.assert_allclose(square, noise_variance(task, stages, np.r_[0, 13, 513]), rtol=0.03)
 
 
 @pytest.mark.full(
@@ -242,7 +243,7 @@ def test_onset_of_the_paths() -> None:
     )
     found = jax.jit(jax.vmap(run))(jax.random.split(jax.random.key(5), 48))
     learned = found["K2"] < 0.6
-    onset = np.where(learned.any(1), np.asarray(optimizer.flow_time(times))[learned.argmax(1)], 130)
+    onset = np.where(learned.any(1), np.asarray(optimizer.eta_time(times))[learned.argmax(1)], 130)
     # 91.7 +- 13.8 of as many paths.
     np.testing.assert_allclose(np.mean(onset), 91.7, atol=6)
     np.testing.assert_allclose(np.std(onset), 13.8, atol=4.5)

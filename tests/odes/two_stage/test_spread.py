@@ -7,7 +7,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from dynsim.two_stage.noisy_sgd import noisy_sgd
+from dynsim import schedules
+from dynsim.two_stage.annealing import Annealing, noisy_sgd
 from dynsim.two_stage.task import prompts
 from odes.two_stage.loss import Rule
 from odes.two_stage.minibatch import _moments, gradient_variance
@@ -22,12 +23,13 @@ def test_spread_where_the_loss_is_a_weight_decay() -> None:
     pull c = s2^4 kappa / 8L on every entry: of v_M, of the signal of an entry and of the mean of
     squared losses there are closed forms at rest, and W is noise alone."""
     d, decay, num_test, num, steps = 6, 0.4, 50, 2000, 60
-    task = prompts(d, 5, gamma0=0.0, s1=0.0, s2=3.0, r=1e-6)
-    optimizer = noisy_sgd(0.05, 0.05, decay, tau=1e-3)
-    optimizer = dataclasses.replace(optimizer, span_1=0.5, span_2=8.0)
+    task = prompts(d, 5, gamma0=0.0, s1=0.0, s2=3.0, r=1e-6, tau_0=1e-3)
+    rule = noisy_sgd(0.05, 0.05, decay, tau=1e-3)
+    rule = dataclasses.replace(rule, eta=schedules.steps(0.05, (10, 170), (1, 1)))
+    optimizer = Annealing.of(rule)
     run = lambda key: solve_seed(
         task,
-        optimizer,
+        rule,
         [0, 170.0],
         key,
         num_test=num_test,
@@ -54,12 +56,12 @@ def test_spread_where_the_loss_is_a_weight_decay() -> None:
         pull = c + decay if place == 6 else decay
         start, end = state[:, :, place].T
         if size == 1:
-            check_variance(start, optimizer.init**2)
+            check_variance(start, task.tau_0**2)
             check_variance(end, v_free / (1 - decay * h / 2))
             continue
         few = 4 * (2 / size / num) ** 0.5
-        np.testing.assert_allclose(start.mean(), optimizer.init**2, rtol=few)
-        check_variance(start, 2 * optimizer.init**4 / size, size)
+        np.testing.assert_allclose(start.mean(), task.tau_0**2, rtol=few)
+        check_variance(start, 2 * task.tau_0**4 / size, size)
         if place in (3, 6):
             rest = noise / (2 * pull)
             np.testing.assert_allclose(end.mean(), rest, rtol=few)

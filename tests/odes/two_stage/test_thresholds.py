@@ -10,7 +10,7 @@ import pytest
 import scipy.integrate
 import scipy.stats
 
-from dynsim.two_stage.noisy_sgd import noisy_sgd
+from dynsim.two_stage.annealing import Annealing, noisy_sgd
 from dynsim.two_stage.task import prompts
 from odes import two_stage
 from odes.two_stage import field, thresholds
@@ -68,7 +68,7 @@ def test_small_b_grows_at_that_rate_in_the_ode() -> None:
 
 
 def test_critical_noise_is_the_root() -> None:
-    task, optimizer = prompts(r=1.7), noisy_sgd(tau=0.4)
+    task, optimizer = prompts(r=1.7), Annealing.of(noisy_sgd(tau=0.4))
     critical = thresholds.critical_noise(task, 0.025)
     np.testing.assert_allclose(thresholds.growth_rate(task, critical, 0.025), 0, atol=1e-15)
     eta = thresholds.critical_rate(task, optimizer)
@@ -96,16 +96,20 @@ def test_boundary_of_a_finite_time() -> None:
 def test_the_ode_learns_well_below_the_boundary_and_not_well_above() -> None:
     tau = thresholds.finite_time_boundary(prompts(), 0.025, 200.0, 1.65)
     for factor, learned in ((0.7, True), (1.4, False)):
-        optimizer = noisy_sgd(0.1, 0.1, 0.025, tau=factor * float(tau))
-        K2 = two_stage.solve(prompts(r=1.65), optimizer, [0, 2000.0], record=("K2",))["K2"][-1]
+        noise = factor * float(tau)
+        task, optimizer = prompts(r=1.65, tau_0=noise), noisy_sgd(0.1, 0.1, 0.025, tau=noise)
+        K2 = two_stage.solve(task, optimizer, [0, 2000.0], record=("K2",))["K2"][-1]
         assert (K2 < 0.6) == learned
+
+
+STILL = Annealing.of(noisy_sgd(tau=0.0))
 
 
 @jax.jit
 def drift_without_noise(state: ReducedState) -> ReducedState:
     """What the ODE of the default task integrates at L = infinity."""
     model = field.checked_model(prompts(), finite_length=False, rule=None)
-    return field.drift(model, jnp.zeros(()), state, (prompts(), noisy_sgd(tau=0.0)))
+    return field.drift(model, jnp.zeros(()), state, (prompts(), STILL))
 
 
 def test_early_signal_and_margin() -> None:
@@ -140,11 +144,11 @@ def test_stationary_signal_balances_and_has_derivatives() -> None:
 
 
 def test_waiting_time_is_that_of_the_noise() -> None:
-    optimizer = noisy_sgd()
+    optimizer = Annealing.of(noisy_sgd())
     wait = thresholds.waiting_time(0.025)
     assert wait == pytest.approx(20)
     start, later, end = thresholds.noise_variance(
-        optimizer, np.r_[50, 50 + wait / optimizer.eta_2, 1e6]
+        prompts(), optimizer, np.r_[50, 50 + wait / optimizer.eta_2, 1e6]
     )
     np.testing.assert_allclose((later - end) / (start - end), np.exp(-1), rtol=1e-10)
     np.testing.assert_allclose(end, optimizer.stationary(0.01) ** 2, rtol=2e-4)

@@ -14,6 +14,7 @@ from odes.formulas import coefficients, decoder
 from odes.formulas.discrete_decoder import h_star
 from odes.yz import eq10 as attention
 from odes.yz import fixed_attention, ladder, layer
+from tests.systems.layers import initial_weights, simulate
 
 # Three classes without a token in common, of unequal prior: the plain update is Lemma 3's.
 APART = dynsim.sequence_classes(
@@ -72,7 +73,7 @@ def test_discrete_decoder_is_descent_where_classes_share_nothing(
     times = np.array([0, 1, 2, 5, 20, 60])
     record = ("loss", "speed", "accuracy", "attention")
     found = fixed_attention.solve(APART, optimizer, times, decoder="discrete", record=record)
-    want = dynsim.simulate(
+    want = simulate(
         APART,
         optimizer,
         steps=60,
@@ -107,7 +108,7 @@ def test_closed_form_is_the_limit_of_small_steps() -> None:
 
 
 def test_times_between_steps_and_random_starts() -> None:
-    start = dynsim.initial_weights(APART, "uniform", jax.random.key(0))
+    start = initial_weights(APART, "uniform", jax.random.key(0))
     run = lambda times, **options: fixed_attention.solve(
         APART, dynsim.sgd(1.0, 1.0), times, init=start, record=("attention", "loss"), **options
     )

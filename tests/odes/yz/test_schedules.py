@@ -4,19 +4,18 @@ import math
 import re
 from collections.abc import Callable
 
-import jax
 import numpy as np
 import pytest
 
 import dynsim
 from dynsim import schedules
 from dynsim.training.rule import Rule
-from odes import symmetric
+from odes import joma, symmetric
 from odes.formulas import decoder
-from odes.joma import ladder as hidden
 from odes.solver.flows import FLOWS
 from odes.solver.rescaled import Rescaled
 from odes.yz import ladder, population, spread
+from tests.systems.layers import simulate
 from tests.systems.runge_kutta import runge_kutta_instead
 
 pytestmark = pytest.mark.usefixtures("x64")
@@ -58,7 +57,7 @@ def error(name: str, make: Callable[..., Rule], eta: float, steps: int) -> float
     rule = make(warmed(eta, steps), warmed(eta / 2, steps))
     times, task = [0, steps // 2, steps], APART
     infinite = {"length": math.inf, "batch": math.inf, "dtype": "float64", "record": "loss"}
-    descent = dynsim.simulate(task, rule, steps=steps, times=times, **infinite)
+    descent = simulate(task, rule, steps=steps, times=times, **infinite)
     found = ladder.theory(name, task, rule).solve(task, rule, times, record="loss")
     assert (found.status, descent.status) == (0, 0)
     return float(np.abs(found["loss"] - descent["loss"]).max())
@@ -94,7 +93,7 @@ def test_flows_of_the_layer_decay_weights_as_descent_does(decoupled: bool) -> No
     def gap(eta: float, steps: int) -> float:
         rule = dynsim.momentum(warmed(eta, steps), eta / 2, 0.6, decay=0.02, decoupled=decoupled)
         infinite = {"length": math.inf, "batch": math.inf, "dtype": "float64", "record": "loss"}
-        descent = dynsim.simulate(SMALL, rule, steps=steps, times=[steps], **infinite)
+        descent = simulate(SMALL, rule, steps=steps, times=[steps], **infinite)
         flow = population.solve(SMALL, rule, [0, steps], record="loss")
         reduced = symmetric.solve(symmetric.symmetric_task(SMALL), rule, [0, steps], record="loss")
         # Two solves of one flow, at the tolerance of the solver.
@@ -132,13 +131,10 @@ def test_closed_forms_are_flows_in_the_integral(name: str) -> None:
 
 def test_blow_up_of_joma_is_at_the_integral() -> None:
     """Theorem 2 of JoMA at half the rate takes twice the steps."""
-    start = dynsim.Joint(
-        dynsim.initial_joma(SMALL, jax.random.key(0)).Y, np.zeros((SMALL.num_queries, SMALL.M))
-    )
-    shape = dynsim.Shape("exp", "linear", "signal")
+    problem = dynsim.JoMA(SMALL, attention="exp", activation="linear", head="signal")
     half = [schedules.steps(eta, (0,), (0.5,)) for eta in (0.2, 0.1)]
     found, want = (
-        hidden.THEORIES["erf"].solve(SMALL, rule, times, init=start, shape=shape, record="entropy")
+        joma.LADDER.built_in["erf"].solve(problem, rule, times, record="entropy")
         for rule, times in (
             (dynsim.sgd(*half), [0.0, 10.0, 20.0]),
             (dynsim.sgd(0.2, 0.1), [0.0, 5.0, 10.0]),
@@ -184,7 +180,7 @@ def test_noise_of_batches_is_carried_through_schedules_and_decay() -> None:
         dynsim.rmsprop({"Y": warmed(0.1, 20), "Z": 0.05}, eps=0.1),
     ):
         found = spread.solve(task, rule, (0, 7, 20), batch=16.0, length=32.0, record="loss")
-        descent = dynsim.simulate(
+        descent = simulate(
             task,
             rule,
             steps=20,

@@ -15,6 +15,7 @@ from dynsim.yz.finite_length import expand
 from dynsim.yz.observables import Snapshot
 from odes.yz import spread
 from tests.systems import sequences
+from tests.systems.layers import initial_weights, simulate
 
 # Two classes of two tokens each, of which they share token 0; the query is token 3.
 TASK = dynsim.sequence_classes([[0.5, 0.5, 0, 0], [0.5, 0, 0.5, 0]], query=[3, 3], prior=[0.4, 0.6])
@@ -190,9 +191,9 @@ def test_noise_is_that_of_all_sequences() -> None:
 @pytest.mark.full("test_moments_are_those_of_all_batches", "test_noise_is_that_of_all_sequences")
 def test_runs_scatter_as_predicted(optimised: dict[str, int | bool | str]) -> None:
     runs, settings = 4096, {"batch": 128, "length": 129}
-    start = dynsim.initial_weights(TASK, "uniform", jax.random.key(1))
+    start = initial_weights(TASK, "uniform", jax.random.key(1))
     keys = jax.random.split(jax.random.key(0), runs)
-    train = lambda key: dynsim.simulate(
+    train = lambda key: simulate(
         TASK, RULE, key, steps=3, times=TIMES, record=RECORD, init=start, **settings
     )
     # As users compile it: it runs for longer than it compiles.

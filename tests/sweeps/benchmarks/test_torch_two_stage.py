@@ -1,10 +1,12 @@
 """The PyTorch loop of two-stage training: its loss, its prompts and its steps."""
 
+import dataclasses
+
 import jax
 import numpy as np
 import pytest
 
-from dynsim import noisy_sgd, prompts
+from dynsim import Annealing, noisy_sgd, prompts
 from dynsim.two_stage.model import PQ, data_loss
 from dynsim.two_stage.task import PromptBatch
 
@@ -22,7 +24,7 @@ def test_loss_and_gradient_are_those_of_the_model() -> None:
     (gradient,) = torch.autograd.grad(value, U)
     ours = PromptBatch(*(jax.numpy.asarray(leaf.numpy()) for leaf in batch))
     weights = PQ(*(jax.numpy.asarray(block.detach().numpy()) for block in U))
-    want, grads = jax.value_and_grad(data_loss)(weights, TASK, ours)
+    want, grads = jax.value_and_grad(data_loss)(weights, TASK.coupling, ours)
     # float32, sums in another order.
     assert float(value.detach()) == pytest.approx(float(want), rel=1e-5)
     np.testing.assert_allclose(gradient, [grads.W, grads.V], rtol=1e-4, atol=1e-6)
@@ -48,9 +50,10 @@ def test_a_step_decays_the_noise_and_moves_the_signal_by_the_gradient() -> None:
     """One prompt, so that the batch is known, and no gradient noise."""
     from sweeps.benchmarks.peers.torch_two_stage import drawn, loss, trained
 
-    optimizer = noisy_sgd(0.2, 0.05, 0.25, 0.0, init=0.5, stage_2=0.02)
-    first = int(optimizer.steps[0])
-    weights = trained(TASK, optimizer, 3, [0, 1, first, first + 1], batch=2, pool=1)
+    optimizer = noisy_sgd(0.2, 0.05, 0.25, 0.0, stage_2=0.02)
+    first, _ = Annealing.of(optimizer).steps
+    task = dataclasses.replace(TASK, pool=1, tau_0=0.5)
+    weights = trained(task, optimizer, 3, [0, 1, first, first + 1], batch=2)
     torch.manual_seed(3)
     data = drawn(TASK, 1)
     (signal, start), (_, once) = weights[:2]

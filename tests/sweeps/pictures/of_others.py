@@ -27,7 +27,7 @@ from sweeps.studies.two_stage.theory import RECORD
 from sweeps.studies.words import figure as words
 from sweeps.studies.words import rules
 from sweeps.studies.words.fates import THEORIES, Fates, Score
-from sweeps.systems.two_stage.settings import TwoStage
+from sweeps.systems.two_stage import TwoStage
 
 
 def curves(count: int, steps: np.ndarray, switch: float) -> dict[str, np.ndarray]:

@@ -12,7 +12,7 @@ import sweeps
 from sweeps.runner import axes, files
 from sweeps.runner.spec import Sweep
 from sweeps.runner.store import manifest
-from sweeps.systems.yz.settings import Training
+from sweeps.systems.yz import Training
 
 SWEEPS = Path(sweeps.__file__).parent / "recipes"
 FIELDS = Training.AXES

@@ -32,7 +32,7 @@ def test_every_engine_traces(name: str) -> None:
         if name.removesuffix(FINITE) in ("matched", "heavy-ball", "rescaled", "corrected")
         else None
     )
-    optimizer = "adam" if "adam" in name else "sgd"
+    optimizer = next((rule for rule in ("adam", "rmsprop") if rule in name), "sgd")
     training = Training(optimizer=optimizer, momentum=momentum, steps=5)
     sweep = Sweep({"eta_z": [1.0]}, training, engine=name, record=("loss",), times=(0, 5))
     sweep.check()

@@ -19,6 +19,7 @@ from odes.yz import population
 from sweeps import Sweep, Training
 from sweeps.runner import labels, run, tiles, work
 from sweeps.runner.run import valid
+from tests.systems.layers import initial_weights, simulate
 
 pytestmark = pytest.mark.usefixtures("quick_theory")
 
@@ -51,7 +52,7 @@ def test_a_run_of_a_sweep_is_the_run_that_simulate_makes(whole: xr.Dataset) -> N
     task = dynsim.syn_medium(1)
     for ratio, seed, i in ((1, 0, 0), (5, 3, 1), (2, 3, 0)):
         eta_z, momentum = (0.5, 2)[i], (0.1, 0.9)[i]
-        run = dynsim.simulate(
+        run = simulate(
             task,
             dynsim.momentum(ratio * eta_z, eta_z, momentum),
             jax.random.fold_in(jax.random.key(7), seed),
@@ -232,7 +233,7 @@ def test_theories_and_descent_start_where_the_simulation_starts() -> None:
         for engine in ("plain", "descent", "simulation")
     )
     key = jax.random.fold_in(jax.random.key(0), 4)
-    start = dynsim.initial_weights(dynsim.syn_small(), "uniform", key)
+    start = initial_weights(dynsim.syn_small(), "uniform", key)
     for eta_y in axes["eta_y"]:
         want = population.solve(
             dynsim.syn_small(), dynsim.sgd(eta_y, 0.3), [0, steps], init=start, record=["loss"]

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import dynsim
-from dynsim.two_stage.noisy_sgd import noisy_sgd
+from dynsim.two_stage.annealing import noisy_sgd
 from sweeps.runner.spec import Sweep
 from sweeps.systems import registry
 
@@ -33,13 +33,13 @@ CASES = {
     "qkv": Case(
         {"momentum": 0.5, "width": 34},
         {"eta_y": 2.0, "eta_z": 0.3, "momentum": 0.6, "scale": 1.5},
-        dynsim.syn_small(),
-        (dynsim.momentum(2.0, 0.3, 0.6), dynsim.EmbeddedSpec(34, scale=1.5)),
+        dynsim.QKV(dynsim.syn_small(), width=34, scale=1.5),
+        dynsim.momentum(2.0, 0.3, 0.6),
     ),
     "two_stage": Case(
         {},
         {"r": 2.0, "s1": 0.7, "coupling": 0.4, "eta_1": 0.1, "decay": 0.2, "tau": 0.3},
-        dynsim.prompts(32, 129, gamma0=1.0, s1=0.7, s2=1.0, r=2.0, coupling=0.4),
+        dynsim.prompts(32, 129, gamma0=1.0, s1=0.7, s2=1.0, r=2.0, coupling=0.4, tau_0=0.3),
         noisy_sgd(0.1, 0.01, 0.2, 0.3, stage_2=3.0),
     ),
     "linear_icl": Case(
@@ -57,8 +57,8 @@ CASES = {
     "joma": Case(
         {"length": 16, "batch": 4},
         {"eta_y": 0.4, "eta_z": 0.2, "temperature": 0.7, "scale": 0.3},
-        dynsim.syn_medium(1),
-        (dynsim.sgd(0.4, 0.2), {"scale": 0.3, "temperature": 0.7}),
+        dynsim.JoMA(dynsim.syn_medium(1), 16, temperature=0.7, scale=0.3),
+        dynsim.sgd(0.4, 0.2),
     ),
     "transformer": Case({"clip": 0.5}, {"eta": 0.4, "clip": 0.7}, None, dynsim.sgd(0.4, clip=0.7)),
 }

@@ -6,12 +6,16 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from jaxtyping import PRNGKeyArray
 
+import dynsim
 import sweeps
 from dynsim import Status
+from dynsim.decoding import Rate
 from sweeps import cli
 from sweeps.runner.spec import Sweep
 from sweeps.systems import registry
+from sweeps.systems.problems.labels import labels_of
 
 NAME = "deep_linear:DeepLinear"
 HOWTO = Path(__file__).parents[3] / "docs" / "howto"
@@ -73,6 +77,9 @@ def test_sweep_files_name_it_and_its_stores_know_its_code(tmp_path: Path) -> Non
     store = sweeps.open(out)
     assert store.batch_loss.shape == (2, 2, 2, 2)
     assert (store.status == Status.OK).all()
+    assert store.u0.attrs["long_name"] == "strength of every mode at the start"
+    assert store.modes.attrs["long_name"] == "number of modes"
+    assert store.eta_warmup.attrs["units"] == "1"
     config = json.loads(store.attrs["config"])
     assert config["system"] == NAME
     # The steps of a cosine are those of the run unless it says others, and are stored: a run of
@@ -80,6 +87,31 @@ def test_sweep_files_name_it_and_its_stores_know_its_code(tmp_path: Path) -> Non
     assert {"problem_code", "eta_steps"} <= set(config["run"])
     assert cli.main(["sweep", str(file), "--out", str(out)]) == 0
     assert cli.main(["sweep", str(file), "--out", str(out), "--set", "run.steps = 9"]) == 2
+
+
+class Documented(dynsim.Problem):
+    """A problem that says what its parts are.
+
+    Attributes:
+        rate: how often something
+            happens; more is better.
+        plain: without a full stop
+        seen: what can be seen [token].
+    """
+
+    rate: Rate = 1.0
+    plain: float = 1.0
+
+    def init(self, key: PRNGKeyArray) -> PRNGKeyArray:
+        return key
+
+
+def test_labels_are_what_the_class_documents() -> None:
+    assert labels_of(Documented()).about == {
+        "rate": ("how often something happens", "1/step"),
+        "plain": ("without a full stop", "1"),
+        "seen": ("what can be seen", "token"),
+    }
 
 
 def test_phase_draws_it(tmp_path: Path) -> None:

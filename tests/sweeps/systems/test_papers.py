@@ -42,11 +42,9 @@ def test_joma_runs_are_the_single_ones() -> None:
     axes = {"temperature": [0.5, 1.0], "scale": [0.1, 0.3], "seed": [1]}
     found = sweeps.run(Sweep(axes, run, "simulation", ("loss", "entropy"))).load()
     assert len(tiles.PROGRAMS) == before + 1
-    alone = dynsim.simulate_joma(
-        dynsim.syn_medium(1), dynsim.sgd(0.1, 0.1), jax.random.fold_in(jax.random.key(0), 1),
-        shape=dynsim.Shape("softmax", "tanh"), scale=0.3, temperature=0.5, steps=20, length=16,
-        batch=4, times=[20],
-    )  # fmt: skip
+    problem = dynsim.JoMA(dynsim.syn_medium(1), 16, activation="tanh", scale=0.3, temperature=0.5)
+    key = jax.random.fold_in(jax.random.key(0), 1)
+    alone = dynsim.train(problem, dynsim.sgd(0.1), key, steps=20, batch=4, times=[20])
     cell = found.sel(temperature=0.5, scale=0.3, seed=1)
     assert cell.loss.item() == pytest.approx(float(alone["loss"][0]), rel=1e-4)
 
@@ -55,7 +53,7 @@ def test_joma_has_a_task_of_its_own() -> None:
     assert cli.find(["compare", "--task", "joma"])[0] == "compare joma"
     sweep = Sweep({"length": [8, 32]}, JoMA(task="joma", batch=4), "simulation", ("entropy",))
     sweep.check()
-    task = sweep.run.make_task()
+    task = sweep.run.make_task().classes
     assert (task.K, task.num_queries) == (20, 1)
     # Bumps over the classes: token 4 is most frequent in class 8, and the columns add up to 1.
     assert int(np.argmax(np.asarray(task.probs)[:, 4])) in (7, 8, 9)

@@ -6,7 +6,6 @@ import pytest
 
 import dynsim
 import sweeps
-from dynsim import EmbeddedSpec, simulate_embedded
 from sweeps.runner import files, tiles
 from sweeps.runner.spec import Sweep
 from sweeps.systems.qkv import QKVTraining
@@ -22,10 +21,10 @@ def test_rates_and_scales_share_a_program_and_are_the_single_runs() -> None:
     before = len(tiles.PROGRAMS)
     found = sweeps.run(Sweep(axes, RUN, "simulation", ("loss", "z_top_distinct"))).load()
     assert len(tiles.PROGRAMS) == before + 1
-    alone = simulate_embedded(
-        dynsim.syn_small(), dynsim.momentum(1.0, 1.0, 0.5),
-        jax.random.fold_in(jax.random.key(0), 1), init=EmbeddedSpec(34, scale=2.0),
-        steps=6, length=12, batch=8, times=[6], record=("loss", "z_top_distinct"),
+    alone = dynsim.train(
+        dynsim.QKV(dynsim.syn_small(), 12, width=34, scale=2.0), dynsim.momentum(1.0, 1.0, 0.5),
+        jax.random.fold_in(jax.random.key(0), 1), steps=6, batch=8, times=[6],
+        record=("loss", "z_top_distinct"),
     )  # fmt: skip
     cell = found.sel(eta_z=1.0, scale=2.0, seed=1)
     # float32, the same operations in another order over six steps.
@@ -49,7 +48,7 @@ def test_a_sweep_file_names_the_engine_and_gets_its_fields() -> None:
     [
         (Sweep({"width": [20]}, RUN, "simulation"), "width = 20: embedding = 'orthogonal' needs"),
         (Sweep({"scale": [-1.0]}, RUN, "simulation"), "scale = -1.0"),
-        (Sweep({"eta_y": [1.0]}, RUN, "plain"), "engine = 'plain'"),
+        (Sweep({"eta_y": [1.0]}, RUN, "eq10"), "engine = 'eq10'"),
         (Sweep({"heads": [0]}, RUN, "simulation"), "heads = 0"),
     ],
 )

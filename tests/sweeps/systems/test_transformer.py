@@ -8,13 +8,13 @@ import numpy as np
 import pytest
 import xarray as xr
 
+import dynsim
 import sweeps
-from dynsim import simulate_text
 from dynsim.transformer.observables import uniform_entropy
 from sweeps.runner import tiles
 from sweeps.runner.spec import Sweep
 from sweeps.studies.paper import figure7, figure10
-from sweeps.systems.transformer.settings import TextTraining
+from sweeps.systems.transformer import TextTraining
 
 TINY = TextTraining(length=6, width=4, mlp=0, batch=2, steps=3, num_held_out=4, clip=0.5)
 
@@ -30,12 +30,10 @@ def test_a_sweep_over_rates_is_the_single_runs_and_compiles_once() -> None:
     )
     assert len(tiles.PROGRAMS) == before + 1
     assert found["layer_change"].dims == ("eta", "clip", "seed", "time", "layer")
-    task = TINY.make_task()
-    point = TextTraining(eta=4.0, clip=0.1)
-    alone = simulate_text(
-        task, TINY.fixed().spec(task.vocabulary), point.make_optimizer(),
-        jax.random.fold_in(jax.random.key(0), 2), steps=3, batch=2, num_held_out=4,
-        times=found["time"].values.astype(int), record=("entropy", "layer_change"),
+    alone = dynsim.train(
+        TINY.problem, dynsim.sgd(4.0, clip=0.1), jax.random.fold_in(jax.random.key(0), 2),
+        steps=3, batch=2, times=found["time"].values.astype(int),
+        record=("entropy", "layer_change"),
     )  # fmt: skip
     cell = found.sel(eta=4.0, clip=0.1, seed=2)
     for name in ("entropy", "layer_change", "batch_loss"):

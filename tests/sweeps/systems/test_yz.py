@@ -12,8 +12,8 @@ from sweeps.runner import tiles
 from sweeps.runner.files import from_table
 from sweeps.runner.spec import Sweep
 from sweeps.runner.work import Work
+from sweeps.systems.yz import Training
 from sweeps.systems.yz.engines import ENGINES
-from sweeps.systems.yz.settings import Training
 
 pytestmark = pytest.mark.usefixtures("quick_theory")
 

@@ -18,8 +18,7 @@ from sweeps.studies.options import cell_edges, scale_of
 from sweeps.studies.phase import diagram as phase
 from sweeps.studies.phase import figure, plane, regions
 from sweeps.studies.phase.regions import Region
-from sweeps.systems.yz import large
-from sweeps.systems.yz.settings import Training
+from sweeps.systems.yz import Training, large
 
 pytestmark = pytest.mark.usefixtures("quick_theory")
 

@@ -7,13 +7,25 @@ import numpy as np
 import pytest
 
 import dynsim
-from sweeps import cli
+from sweeps import cli, output
 from sweeps.studies.tables import measurements, rules
 
 pytestmark = pytest.mark.usefixtures("quick_theory")
 
 DOCS = Path(__file__).parents[4] / "docs" / "results"
 NUMBER = re.compile(r"[-+]?\d+(?:\.\d+)?(?:e[-+]?\d+)?")
+
+
+def test_tables_in_markdown_and_in_columns() -> None:
+    rows = [("a", "1"), ("longer", "-2")]
+    assert output.markdown_table(("name", "value"), iter(rows)) == [
+        "| name | value |",
+        "|---|---|",
+        "| a | 1 |",
+        "| longer | -2 |",
+    ]
+    # The last width is that of all columns behind it.
+    assert output.aligned([("a", "1", "2", "3")], 3, 2, 4) == ["a   1   2   3"]
 
 
 def test_the_matched_flow_is_within_one_percent_on_the_map() -> None:

@@ -23,7 +23,8 @@ from sweeps.studies.trainability.boundary import (
     refine,
     trained,
 )
-from sweeps.systems.yz.settings import Training
+from sweeps.systems.yz import Training
+from tests.systems.layers import initial_weights, simulate
 
 SMALL = dynsim.syn_small()
 
@@ -43,7 +44,7 @@ def mean_of_the_last(losses: np.ndarray) -> float:
     ],
 )
 def test_the_relative_loss_is_that_of_the_batch_losses(steps: int, eta_y: float) -> None:
-    run = dynsim.simulate(
+    run = simulate(
         SMALL,
         dynsim.sgd(eta_y, 0.5),
         jax.random.key(3),
@@ -92,9 +93,9 @@ def test_a_run_that_overflows_is_data_and_did_not_train() -> None:
         ok = trained(found.relative_loss.values, found.status.values)[:, 0]
         assert ok.tolist() == [True, engine == "symmetric-descent"]
     # Where every loss is NaN, from a start that is.
-    broken = dynsim.initial_weights(SMALL, "zero", jax.random.key(0))
+    broken = initial_weights(SMALL, "zero", jax.random.key(0))
     broken = jax.tree.map(lambda leaf: leaf + np.nan, broken)
-    lost = dynsim.simulate(
+    lost = simulate(
         SMALL,
         dynsim.sgd(1.0, 1.0),
         steps=3,
@@ -127,7 +128,7 @@ def test_both_descents_agree_and_the_others_are_unchanged_by_asking() -> None:
 def test_the_relative_loss_needs_the_end_of_the_run() -> None:
     message = "times must include steps = 9; they end at 8"
     with pytest.raises(ValueError, match=message):
-        dynsim.simulate(
+        simulate(
             SMALL,
             dynsim.sgd(1, 1),
             jax.random.key(0),
@@ -174,7 +175,7 @@ def test_points_are_classified_once_and_only_near_the_boundary() -> None:
             # one of a sibling no further than twice that.
             radius = np.hypot(*(level.points / side - 0.5).T)
             assert (abs(radius - 0.37) <= 2 * np.sqrt(2) / side).all()
-    assert abs(box_dimension(levels, (2, 5)).value - 1) < 0.03
+    assert abs(box_dimension(levels, (2, 5)).slope - 1) < 0.03
 
 
 @pytest.mark.parametrize("D", [1.3, pytest.param(1.5, marks=pytest.mark.full)])
@@ -189,7 +190,7 @@ def test_the_dimension_of_a_weierstrass_graph(D: float) -> None:
         return y < 0.5 + 0.45 * (1 - a) * np.sum(terms, axis=0)
 
     levels = boundary(below, 16, 7)
-    assert D - 0.05 < box_dimension(levels, (3, 7)).value < D
+    assert D - 0.05 < box_dimension(levels, (3, 7)).slope < D
     # A connected boundary is found whole: as on the full grid of that level.
     side = 16 * 2**4
     lattice = np.stack(np.mgrid[: side + 1, : side + 1], axis=-1)
@@ -228,7 +229,7 @@ def test_where_everything_trains_there_is_no_boundary() -> None:
     assert level.level.trained.all()
     assert level.level.boundary.shape == (0, 2)
     assert (level.relative_loss < 1).all()
-    assert np.isnan(box_dimension([level.level], (1, 3)).value)
+    assert np.isnan(box_dimension([level.level], (1, 3)).slope)
 
 
 @pytest.mark.full(

@@ -15,7 +15,7 @@ from sweeps import cli
 from sweeps.runner.spec import Sweep
 from sweeps.studies import computing
 from sweeps.studies.transitions import collapse, families, peaks, snap
-from sweeps.systems.yz.settings import Training
+from sweeps.systems.yz import Training
 
 pytestmark = pytest.mark.usefixtures("quick_theory")
 

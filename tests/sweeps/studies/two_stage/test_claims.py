@@ -14,7 +14,7 @@ from sweeps.studies.two_stage import claims as two_stage_claims
 from sweeps.studies.two_stage import theory as two_stage_theory
 from sweeps.studies.two_stage.experiment import runs
 from sweeps.studies.two_stage.runs import Runs
-from sweeps.systems.two_stage.settings import TwoStage
+from sweeps.systems.two_stage import TwoStage
 
 pytestmark = pytest.mark.usefixtures("optimised_sweeps")
 

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import sweeps
-from dynsim import Status, Trajectory, simulate_prompts
+from dynsim import Status, Trajectory, train
 from dynsim.two_stage import presets
 from odes import two_stage as reduced
 from sweeps import cli
@@ -22,7 +22,7 @@ from sweeps.studies.two_stage.compare import CompareTwoStage
 from sweeps.studies.two_stage.outcome import TwoStageComparison
 from sweeps.studies.two_stage.phase import Plane, judge
 from sweeps.studies.two_stage.runs import Runs
-from sweeps.systems.two_stage.settings import TwoStage
+from sweeps.systems.two_stage import TwoStage
 
 pytestmark = pytest.mark.usefixtures("quick_theory")
 
@@ -63,12 +63,11 @@ def test_a_sweep_over_traced_numbers_is_the_single_runs_and_compiles_once() -> N
     assert len(tiles.PROGRAMS) == before + 1
     assert found["K2"].dims == ("eta_1", "r", "coupling", "seed", "record")
     np.testing.assert_allclose(found["time"][:, 0, 0, 0, -1], [12 + 25, 6 + 25])
-    point = TwoStage(eta_1=0.1, r=2.0, coupling=0.7)
-    optimizer = point.make_optimizer()
+    point = TwoStage(eta_1=0.1, r=2.0, coupling=0.7, num_test=32)
     key = jax.random.fold_in(jax.random.key(0), 3)
-    alone = simulate_prompts(
-        point.make_task(), optimizer, key, batch=8, pool=16, num_test=32,
-        times=np.rint(optimizer.spread(5)).astype(int), record=("K2", "V_trace"),
+    alone = train(
+        point.problem, point.rule, key, steps=None, batch=8,
+        times=np.rint(point.stages.spread(5)).astype(int), record=("K2", "V_trace", "eta_time"),
     )  # fmt: skip
     cell = found.sel(eta_1=0.1, r=2.0, coupling=0.7, seed=3)
     # float32, the same operations in another order over 37 steps.
@@ -78,7 +77,7 @@ def test_a_sweep_over_traced_numbers_is_the_single_runs_and_compiles_once() -> N
 
 
 @pytest.mark.full(
-    "dynsim/two_stage/test_simulate.py::test_data_drawn_before_are_those_of_the_key",
+    "dynsim/two_stage/test_simulate.py::test_what_runs_of_a_key_share_can_be_drawn_before",
     "sweeps/runner/test_run.py::test_steps_as_an_axis_record_at_their_own_times",
 )
 @pytest.mark.usefixtures("tiny")
@@ -114,11 +113,10 @@ def test_theory_engines_are_the_solver(engine: str, coupling: float) -> None:
         Sweep({"tau": [0.1, 0.5]}, TwoStage(coupling=coupling), engine, ("K1", "K2"), "end")
     )
     point = TwoStage(coupling=coupling, tau=0.5)
-    optimizer = point.make_optimizer()
     alone = reduced.solve(
-        point.make_task(),
-        optimizer,
-        optimizer.spread(1),
+        point.problem,
+        point.rule,
+        point.stages.spread(1),
         finite_length=engine == "ode",
         record=("K1", "K2"),
     )

@@ -17,6 +17,7 @@ from sweeps.studies.words import fates as text_theory
 from sweeps.studies.words import report as text_report
 from sweeps.studies.words import rules as text_rules
 from sweeps.studies.words.figure import CorpusFigure, corpus, draw, run
+from tests.systems.layers import simulate
 
 pytestmark = pytest.mark.usefixtures("quick_theory")
 
@@ -33,7 +34,7 @@ def uneven() -> SequenceClasses:
 def test_criterion_of_the_plain_update_is_the_first_motion() -> None:
     """The first step moves Y alone and the second one Z, by eta_Y eta_Z times the criterion."""
     task, rate = uneven(), 1e-4
-    run = dynsim.simulate(
+    run = simulate(
         task,
         dynsim.sgd(rate, rate),
         steps=2,

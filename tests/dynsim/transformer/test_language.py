@@ -1,6 +1,7 @@
 """Training on text: against a plain loop, its records against closed forms, status, bad input."""
 
 import functools
+import math
 
 import jax
 import jax.numpy as jnp
@@ -8,18 +9,27 @@ import numpy as np
 import pytest
 
 import dynsim
-from dynsim import Status
+from dynsim import LanguageModel, Status, Text, TransformerSpec, text
 from dynsim.transformer import observables as text_observables
-from dynsim.transformer.model import Transformer, TransformerSpec
-from dynsim.transformer.simulate import _check_init, simulate_text
-from dynsim.transformer.task import Text, text
+from dynsim.transformer.model import Transformer
 
 M, T, BATCH = 9, 5, 3
 SIZES = TransformerSpec(M, T, layers=1, heads=2, width=4, mlp=3)
 RECORD = ("loss", "entropy", "layer_entropy", "top", "change", "layer_change", "attention")
 
 
-make = functools.partial(jax.jit, static_argnums=(0, 2))(Transformer)
+def make(key):
+    """The starting weights of a run, and the key of its windows; drawn in 32 bits."""
+    with jax.enable_x64(False):
+        init_key, data_key = jax.random.split(key)
+        start = jax.jit(Transformer, static_argnums=0)(SIZES, init_key)
+    return jax.tree.map(lambda leaf: leaf.astype(float), start), data_key
+
+
+def windows_of(text: Text, data_key, k: int):
+    with jax.enable_x64(False):
+        starts = jax.random.randint(jax.random.fold_in(data_key, k), (BATCH,), 0, 60 - T)
+    return np.stack([text.train[s : s + T + 1] for s in np.asarray(starts)])
 
 
 @pytest.fixture
@@ -27,6 +37,10 @@ def task() -> Text:
     rng = np.random.default_rng(0)
     prompts = rng.integers(0, M, (2, T))
     return text(rng.integers(0, M, 60), rng.integers(0, M, 40), M, prompts)
+
+
+def model_of(task: Text, num_held_out: int = 64) -> LanguageModel:
+    return LanguageModel(task, 1, 2, 4, 3, length=T, num_held_out=num_held_out)
 
 
 @jax.jit
@@ -51,19 +65,17 @@ def test_training_is_a_plain_loop(task: Text) -> None:
     """Windows are those of the run's key, from the definition; gradients and updates are a loop's,
     and the records those of the weights of each step. The run is one of two in a batch."""
     keys, etas = jax.random.split(jax.random.key(5)), np.array([0.1, 0.7])
-    run = lambda eta, key: simulate_text(
-        task, SIZES, dynsim.sgd(eta), key, steps=3, batch=BATCH, num_held_out=4,
+    run = lambda eta, key: dynsim.train(
+        model_of(task, 4), dynsim.sgd(eta), key, steps=3, batch=BATCH,
         times=np.array([0, 2, 3]), record=RECORD, dtype="float64",
     )  # fmt: skip
     found = jax.tree.map(lambda leaf: leaf[1], jax.vmap(run)(etas, keys))
     key, eta = keys[1], etas[1]
-    init_key, data_key = jax.random.split(key)
-    model = make(SIZES, init_key, "float64")
+    model, data_key = make(key)
     held_out = [task.held_out[s : s + T + 1] for s in (0, 11, 22, 34)]
     before, seen = None, []
     for k in range(4):
-        starts = jax.random.randint(jax.random.fold_in(data_key, k), (BATCH,), 0, 60 - T)
-        windows = np.stack([task.train[s : s + T + 1] for s in np.asarray(starts)])
+        windows = windows_of(task, data_key, k)
         loss, grads = VALUE_AND_GRAD(model, windows)
         if k in (0, 2, 3):
             i = len(seen)
@@ -100,19 +112,16 @@ def test_training_is_a_plain_loop(task: Text) -> None:
 def test_rules_with_memory_and_clipping(task: Text, kind: str) -> None:
     """Three updates of all weights together, clipped to a norm that every gradient exceeds."""
     eta, clip = 0.05, 0.1
-    run = functools.partial(
-        simulate_text, task, SIZES, key=jax.random.key(1), batch=BATCH, num_held_out=2,
+    found = dynsim.train(
+        model_of(task, 2), RULES[kind](eta, clip=clip), jax.random.key(1), steps=3, batch=BATCH,
         record=("loss",), dtype="float64",
-    )  # fmt: skip
-    found = run(optimizer=RULES[kind](eta, clip=clip), steps=3).params
-    init_key, data_key = jax.random.split(jax.random.key(1))
-    model = make(SIZES, init_key, "float64")
+    ).params  # fmt: skip
+    model, data_key = make(jax.random.key(1))
     leaves, structure = jax.tree.flatten(model)
     flat = lambda tree: np.concatenate([np.ravel(leaf) for leaf in jax.tree.leaves(tree)])
     m = v = 0.0
     for k in range(3):
-        starts = jax.random.randint(jax.random.fold_in(data_key, k), (BATCH,), 0, 60 - T)
-        windows = np.stack([task.train[s : s + T + 1] for s in np.asarray(starts)])
+        windows = windows_of(task, data_key, k)
         g = flat(VALUE_AND_GRAD(model, windows)[1])
         assert np.linalg.norm(g) > clip
         g = g * clip / np.linalg.norm(g)
@@ -172,7 +181,7 @@ def test_rates_and_keys_are_traced(task: Text) -> None:
     def run(eta, key):
         traces.append(1)
         rule = dynsim.sgd(eta, clip=0.5 * eta)
-        return simulate_text(task, SIZES, rule, key, steps=4, batch=BATCH, record=("loss",))
+        return dynsim.train(model_of(task), rule, key, steps=4, batch=BATCH, record=("loss",))
 
     etas, keys = jnp.array([0.1, 2.0]), jax.random.split(jax.random.key(3), 2)
     both = jax.jit(jax.vmap(jax.vmap(run, (0, None)), (None, 0)))(etas, keys)
@@ -193,20 +202,21 @@ def test_rates_and_keys_are_traced(task: Text) -> None:
 def test_divergence_is_a_status(task: Text) -> None:
     """Numbers that are no longer finite, or a loss that is absurd at the end, even when nothing is
     recorded then."""
-    run = functools.partial(simulate_text, task, SIZES, key=jax.random.key(0), times=np.array([0]))
+    run = functools.partial(
+        dynsim.train, model_of(task), key=jax.random.key(0), batch=20, times=np.array([0])
+    )
     # The first ends at a loss of millions, with weights that are numbers.
     for eta, finite in ((10.0, True), (1e30, False)):
-        found = run(optimizer=dynsim.sgd(eta), steps=5)
+        found = run(rule=dynsim.sgd(eta), steps=5)
         assert found.status == Status.DIVERGED
         assert 1 <= found.first_bad_step <= 5
         assert np.isfinite(found["loss"]).all()
         assert np.isfinite(np.asarray(found.params.unembedding.weight)).all() == finite
-    assert run(optimizer=dynsim.sgd(0.1), steps=5).status == Status.OK
+    assert run(rule=dynsim.sgd(0.1), steps=5).status == Status.OK
 
 
 @pytest.mark.usefixtures("unchecked")
 def test_bad_input_is_named(task: Text) -> None:
-    run = functools.partial(simulate_text, task, SIZES, dynsim.sgd(0.1), jax.random.key(0), steps=2)
     train = np.asarray(task.train)
     bad_tokens = [
         (train + 1, train, r"train: has token 9, must be in \[0, vocabulary = 9\)"),
@@ -219,26 +229,30 @@ def test_bad_input_is_named(task: Text) -> None:
             text(first, second, M)
     with pytest.raises(ValueError, match="prompts: has token 9"):
         text(train, train, M, np.full((1, 3), 9))
-    for name, value in {"steps": 0, "batch": 0, "num_held_out": 2.5, "dtype": "half"}.items():
-        with pytest.raises(ValueError, match=f"{name} = {value!r}: must be"):
-            run(**{name: value})
-    with pytest.raises(ValueError, match="times"):
-        run(times=np.array([3]))
-    with pytest.raises(ValueError, match="record = 'los'"):
-        run(record=("los",))
-    for numbers, field in (({"eta": -1.0}, "eta"), ({"eta": 1.0, "clip": 0.0}, "clip"),
-                           ({"eta": 1.0, "momentum": 1.0}, "momentum")):  # fmt: skip
-        with pytest.raises(ValueError, match=f"{field} = "):
-            dynsim.sgd(**numbers)
     wrong = [
-        (TransformerSpec(M + 1, T), r"sizes.vocabulary = 10: must be the text's, 9"),
-        (TransformerSpec(M, 60), "train: has 60 tokens, must have more than length = 60"),
-        (TransformerSpec(M, 4), "prompts: have 5 tokens, must have at most length = 4"),
+        ({"length": 60}, "train: has 60 tokens, must have more than length = 60"),
+        ({"length": 4}, "prompts: have 5 tokens, must have at most length = 4"),
+        ({"heads": 3}, "heads = 3: must divide width = 32"),
+        ({"layers": 7}, "layers = 7: must be"),
+        ({"num_held_out": 2.5}, "num_held_out = 2.5: must be"),
     ]
-    for sizes, message in wrong:
+    for fields, message in wrong:
         with pytest.raises(ValueError, match=message):
-            simulate_text(task, sizes, dynsim.sgd(0.1), jax.random.key(0), steps=1)
-    other = make(TransformerSpec(M, T, width=4, layers=1), jax.random.key(0), "float32")
-    with pytest.raises(ValueError, match="init: must have the shapes of"):
-        run(init=other)
-    _check_init(make(SIZES, jax.random.key(0), "float32"), SIZES)
+            LanguageModel(task, **fields)
+    with pytest.raises(ValueError, match="batch = inf: LanguageModel has no method"):
+        dynsim.train(model_of(task), dynsim.sgd(0.1), jax.random.key(0), steps=2, batch=math.inf)
+
+
+def test_the_name_of_earlier_versions_warns_and_trains(task: Text) -> None:
+    options = {"key": jax.random.key(0), "steps": 2, "record": ("loss", "change")}
+    with pytest.warns(DeprecationWarning, match="simulate_text: use train instead"):
+        found = dynsim.simulate_text(task, SIZES, dynsim.sgd(0.1), batch=BATCH, **options)
+    want = dynsim.train(model_of(task), dynsim.sgd(0.1), batch=BATCH, **options)
+    for name in want.observables:
+        np.testing.assert_array_equal(found[name], want[name])
+    other = TransformerSpec(M + 1, T)
+    with (
+        pytest.warns(DeprecationWarning, match="simulate_text"),
+        pytest.raises(ValueError, match=r"sizes.vocabulary = 10: must be the text's, 9"),
+    ):
+        dynsim.simulate_text(task, other, dynsim.sgd(0.1), jax.random.key(0), steps=1)

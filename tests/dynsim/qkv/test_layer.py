@@ -1,9 +1,10 @@
-"""Descent on the ordinary parameters: against NumPy, against `simulate`, batching, bad input."""
+"""Descent on the ordinary parameters: against NumPy, against the layer in Y and Z, bad input."""
 
 import math
 import re
 from collections.abc import Callable
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -11,14 +12,24 @@ import pytest
 from scipy import stats
 
 import dynsim
+from dynsim import QKV
 from dynsim.qkv import model as embedded
-from dynsim.qkv.init import EmbeddedSpec
-from dynsim.qkv.simulate import initial_embedded, simulate_embedded
 from dynsim.yz import model as yz
 from dynsim.yz import sampling
+from tests.systems import layers
 
 TASK = dynsim.syn_small()
 INFINITE = {"length": math.inf, "batch": math.inf}
+
+
+def initial(problem: QKV, key: jax.Array) -> embedded.Embedded:
+    """The weights with which a run with this key starts, in float32."""
+    with jax.enable_x64(False):
+        return eqx.filter_jit(problem.init)(jax.random.split(key)[0])
+
+
+def doubled(tree: object) -> object:
+    return jax.tree.map(lambda leaf: np.asarray(leaf, np.float64), tree)
 
 
 def recorded(steps: int, dtype: str = "float64") -> yz.Examples:
@@ -88,19 +99,15 @@ def test_descent_is_a_numpy_loop_on_recorded_batches(rule: str, frozen: tuple) -
         "momentum": dynsim.momentum(*eta, 0.8),
         "adam": dynsim.adam(*eta),
     }[rule]
-    architecture = EmbeddedSpec(10, head_width=4, scale=2.0, embedding="gaussian")
-    start = initial_embedded(TASK, architecture, jax.random.key(1), "float64")
+    problem = QKV(
+        TASK, width=10, head_width=4, scale=2.0, embedding="gaussian",
+        train_embedding="U" not in frozen, frozen=frozen,
+    )  # fmt: skip
+    start = doubled(initial(problem, jax.random.key(1)))
     weights = {name: np.asarray(getattr(start, name)) for name in ("U", "W_Q", "W_K", "W_V")}
     data = recorded(5)
-    got = simulate_embedded(
-        TASK,
-        optimizer,
-        init=start,
-        steps=5,
-        frozen=frozen,
-        data=data,
-        record=["loss"],
-        dtype="float64",
+    got = dynsim.train(
+        problem, optimizer, init=start, steps=5, data=data, record=["loss"], dtype="float64"
     )
     rates = {"U": 0.7, "W_V": 0.7, "W_Q": 0.3, "W_K": 0.3}
     want = numpy_descent(weights, data, rule, rates, frozen)
@@ -117,8 +124,10 @@ def test_an_infinite_batch_descends_the_loss_of_finite_sequences() -> None:
     L, priors = 40, np.array([0.6, 0.4])
     probs = np.array([[0.5, 0.3, 0.2, 0], [0.25, 0, 0.4, 0.35]])
     task = dynsim.sequence_classes(probs, [0, 1], prior=priors)
-    spec = EmbeddedSpec(5, embedding="gaussian", tied=False, residual=True)
-    start = initial_embedded(task, spec, jax.random.key(1), "float64")
+    problem = QKV(
+        task, L + 1, width=5, embedding="gaussian", tied=False, residual=True, train_embedding=True
+    )
+    start = doubled(initial(problem, jax.random.key(1)))
     parts = np.array([(i, j, L - i - j) for i in range(L + 1) for j in range(L + 1 - i)])
     counts, weight = np.zeros((2, len(parts), 4)), np.zeros((2, len(parts)))
     for n, (p, prior) in enumerate(zip(probs, priors, strict=True)):
@@ -133,9 +142,9 @@ def test_an_infinite_batch_descends_the_loss_of_finite_sequences() -> None:
             [np.ravel(x) for x in jax.tree.leaves(of_examples(start, task, examples))]
         )
 
-    run = simulate_embedded(
-        task, dynsim.sgd(1.0, 1.0), init=start, steps=1, times=[0, 1], frozen=(), length=L + 1,
-        batch=math.inf, record="loss", dtype="float64",
+    run = dynsim.train(
+        problem, dynsim.sgd(1.0), init=start, steps=1, times=[0, 1], batch=math.inf, record="loss",
+        dtype="float64",
     )  # fmt: skip
     moved = jax.tree.map(lambda a, b: np.ravel(a - b), start, run.params)
     found = np.concatenate([run["batch_loss"][:1], *jax.tree.leaves(moved)])
@@ -156,17 +165,17 @@ def test_with_one_factor_held_at_identity_it_is_the_yz_run_on_the_same_batches(
     settings: dict,
 ) -> None:
     key, eta = jax.random.key(2), (0.8, 1.5)
-    start = dynsim.initial_weights(TASK, "uniform", key, "float64")
+    start = layers.initial_weights(TASK, "uniform", key, "float64")
     settings = {**settings, "steps": 12, "times": [0, 5, 12], "dtype": "float64"}
-    want = dynsim.simulate(TASK, dynsim.momentum(*eta), key, init=start, **settings)
+    want = layers.simulate(TASK, dynsim.momentum(*eta), key, init=start, **settings)
     heads = jax.tree.map(lambda leaf: leaf[None], start)
     # Z = Q / sqrt(d) moves by eta_Z / d of its own gradient.
-    got = simulate_embedded(
-        TASK,
+    length = settings.pop("length")
+    got = dynsim.train(
+        QKV(TASK, length, width=TASK.M, embedding="identity", frozen=("W_K",)),
         dynsim.momentum(eta[0], eta[1] * TASK.M),
         key,
         init=embedded.from_heads(TASK, heads),
-        frozen=("U", "W_K"),
         **settings,
     )
     assert set(got.observables) == set(want.observables)
@@ -180,11 +189,12 @@ def test_with_one_factor_held_at_identity_it_is_the_yz_run_on_the_same_batches(
 @pytest.mark.full("test_statuses_and_relative_loss_are_those_of_simulate_under_vmap")
 def test_vmap_over_scales_rates_and_keys_is_the_loop() -> None:
     def run(scale: jax.Array, eta: jax.Array, seed: jax.Array) -> dynsim.Trajectory:
-        init = EmbeddedSpec(12, heads=2, scale=scale, embedding="gaussian", tied=False)
-        key = jax.random.key(seed)
-        optimizer = dynsim.sgd(eta, 2 * eta)
-        kept = {"record": ["loss", "entropy"], "length": 16, "batch": 8}
-        return simulate_embedded(TASK, optimizer, key, init=init, steps=6, frozen=(), **kept)
+        problem = QKV(
+            TASK, 16, width=12, heads=2, embedding="gaussian", tied=False, train_embedding=True
+        )
+        problem = eqx.tree_at(lambda problem: problem.scale, problem, scale)
+        key, kept = jax.random.key(seed), {"record": ["loss", "entropy"], "batch": 8}
+        return dynsim.train(problem, dynsim.sgd(eta, 2 * eta), key, steps=6, **kept)
 
     members = jnp.array([0.5, 2.0, 1.0]), jnp.array([0.1, 0.3, 0.2]), jnp.array([0, 1, 1])
     together = jax.vmap(run)(*members)
@@ -199,17 +209,17 @@ def test_vmap_over_scales_rates_and_keys_is_the_loop() -> None:
 
 
 def test_the_positional_prior_weighs_the_same_sequences() -> None:
-    key, init = jax.random.key(3), EmbeddedSpec(12, scale=2.0, embedding="gaussian")
-    start = initial_embedded(TASK, init, key)
+    key, settings = jax.random.key(3), {"width": 12, "scale": 2.0, "embedding": "gaussian"}
+    start = initial(QKV(TASK, **settings), key)
     tokens_key = jax.random.fold_in(jax.random.split(key)[1], 0)
     classes, tokens = sampling.sample_tokens(TASK, tokens_key, 8, 16)
     context = np.eye(TASK.M, dtype=np.float32)[np.asarray(tokens)[:, :-1]]
     loss = jax.jit(embedded.loss)
     # Without a slope all of the context counts, with a steep one the query's neighbour alone.
     for slope, counts in ((0.0, context.sum(1)), (50.0, context[:, -1])):
-        got = simulate_embedded(
-            TASK, dynsim.sgd(1.0, 1.0), key, init=init, steps=1, times=[0], length=16, batch=8,
-            record=["loss"], slope=slope,
+        got = dynsim.train(
+            QKV(TASK, 16, slope=slope, **settings), dynsim.sgd(1.0), key, steps=1, times=[0],
+            batch=8, record=["loss"],
         )  # fmt: skip
         want = loss(start, TASK, yz.Examples(classes, counts, np.full(8, 1 / 8, np.float32)))
         np.testing.assert_allclose(got["batch_loss"][0], want, rtol=1e-5)
@@ -219,10 +229,11 @@ def test_the_positional_prior_weighs_the_same_sequences() -> None:
 
 def test_statuses_and_relative_loss_are_those_of_simulate_under_vmap() -> None:
     def run(eta: float | jax.Array, value_scale: float | jax.Array) -> dynsim.Trajectory:
-        init = EmbeddedSpec(TASK.M, embedding="identity", value_scale=value_scale)
-        return simulate_embedded(
-            TASK, dynsim.sgd(eta, eta), jax.random.key(4), init=init, steps=8, times=[0, 8],
-            record=["loss", "relative_loss"], **INFINITE,
+        problem = QKV(TASK, math.inf, width=TASK.M, embedding="identity")
+        problem = eqx.tree_at(lambda problem: problem.value_scale, problem, value_scale)
+        return dynsim.train(
+            problem, dynsim.sgd(eta), jax.random.key(4), steps=8, times=[0, 8], batch=math.inf,
+            record=["loss", "relative_loss"],
         )  # fmt: skip
 
     together = jax.vmap(run)(jnp.array([0.5, 1e30, 0.0]), jnp.array([1.0, 1.0, 1e4]))
@@ -239,35 +250,48 @@ def test_statuses_and_relative_loss_are_those_of_simulate_under_vmap() -> None:
         np.testing.assert_allclose(together[name][0], values, rtol=1e-4, err_msg=name)
 
 
-def simulate(**options: object) -> dynsim.Trajectory:
-    given = {"init": EmbeddedSpec(34), "steps": 2, "key": jax.random.key(0), **options}
-    return simulate_embedded(TASK, dynsim.sgd(1.0, 1.0), **given)
+def train(batch: float = math.inf, **settings: object) -> dynsim.Trajectory:
+    problem = QKV(TASK, **{"width": 34, **settings})
+    return dynsim.train(problem, dynsim.sgd(1.0), jax.random.key(0), steps=2, batch=batch)
 
 
 @pytest.mark.parametrize(
     ("call", "message"),
     [
-        (lambda: simulate(steps=0), "steps = 0: must be an integer >= 1"),
-        (lambda: simulate(length=1), "length = 1: must be an integer >= 2, or inf"),
-        (lambda: simulate(batch=0), "batch = 0: must be an integer >= 1, or inf"),
-        (lambda: simulate(batch=math.inf, length=3), "length = 3: the theory is an expansion in"),
-        (lambda: simulate(times=[0, 3]), "must increase within [0, steps = 2]"),
-        (lambda: simulate(record=["odd"]), "record = 'odd': must be one of"),
-        (lambda: simulate(frozen=("W",)), "frozen = 'W': must be one of U, W_Q"),
-        (lambda: simulate(frozen=("U", "W_Q", "W_K", "W_V")), "nothing but a decoder"),
-        (lambda: simulate(slope=-1.0), "slope = -1.0: must be finite and in [0"),
-        (lambda: simulate(slope=0.1, **INFINITE), "slope = 0.1: positions need sequences"),
-        (lambda: simulate(init="zero"), "init = 'zero': must be an EmbeddedSpec"),
-        (
-            lambda: simulate(init=EmbeddedSpec(3)),
-            "width = 3: embedding = 'orthogonal' needs",
-        ),
-        (lambda: simulate(key=None), "key = None: an EmbeddedSpec draws weights"),
-        (lambda: simulate(dtype="int8"), "dtype = 'int8': must be one of float32, float64"),
-        (lambda: simulate(data=recorded(3, "float32")), "data.counts: must have shape (steps = 2"),
+        (lambda: train(length=1), "length = 1: must be an integer >= 2, or inf"),
+        (lambda: train(length=3), "length = 3: the theory is an expansion in"),
+        (lambda: train(frozen=("W",)), "frozen = 'W': must be one of U, W_Q"),
+        (lambda: train(frozen=("W_Q", "W_K", "W_V")), "nothing but a decoder"),
+        (lambda: train(slope=-1.0), "slope = -1.0: must be finite and in [0"),
+        (lambda: train(slope=0.1, length=math.inf), "slope = 0.1: positions need sequences"),
+        (lambda: train(slope=0.1), "slope = 0.1: positions need a finite batch"),
+        (lambda: train(width=3), "width = 3: embedding = 'orthogonal' needs"),
+        (lambda: QKV("syn-small"), "classes = 'syn-small': must be of dynsim.classes.task"),
     ],
 )
 @pytest.mark.usefixtures("unchecked")
 def test_bad_input_is_named(call: Callable[[], object], message: str) -> None:
     with pytest.raises(ValueError, match=re.escape(message)):
         call()
+
+
+def test_names_of_earlier_versions_warn_and_train() -> None:
+    key, spec = jax.random.key(6), dynsim.EmbeddedSpec(12, embedding="gaussian", tied=False)
+    options = {"steps": 3, "batch": 8, "record": ("loss", "entropy")}
+    frozen = ("U", "W_V")
+    with pytest.warns(DeprecationWarning, match="simulate_embedded: use train instead"):
+        found = dynsim.simulate_embedded(
+            TASK, dynsim.sgd(0.5), key, init=spec, frozen=frozen, length=16, **options
+        )
+    problem = QKV(TASK, 16, width=12, embedding="gaussian", tied=False, frozen=("W_V",))
+    want = dynsim.train(problem, dynsim.sgd(0.5), key, **options)
+    np.testing.assert_array_equal(found["entropy"], want["entropy"])
+    with pytest.warns(DeprecationWarning, match="initial_embedded"):
+        start = dynsim.initial_embedded(TASK, spec, key)
+    # Frozen weights are those of the start, and the same start in place of its key.
+    np.testing.assert_array_equal(want.params.W_V, start.W_V)
+    with pytest.warns(DeprecationWarning, match="simulate_embedded"):
+        again = dynsim.simulate_embedded(
+            TASK, dynsim.sgd(0.5), key, init=start, frozen=frozen, length=16, **options
+        )
+    np.testing.assert_array_equal(again["loss"], want["loss"])

@@ -1,0 +1,119 @@
+"""Predicting the next token of a text: what a transformer is trained on, and what is measured."""
+
+import math
+from collections.abc import Callable
+from typing import ClassVar
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float, Int, PRNGKeyArray
+
+from dynsim.classes.corpus import sample_windows
+from dynsim.decoding import Count, Size, SizeOrNone, Tokens
+from dynsim.problem.base import Problem
+from dynsim.training.loop import DIVERGED_LOSS
+from dynsim.transformer import model
+from dynsim.transformer.model import Layers, Positions, Transformer, TransformerSpec
+from dynsim.transformer.observables import OBSERVABLES, TextSnapshot
+from dynsim.transformer.task import Text
+
+
+class LanguageModel(Problem):
+    """A decoder-only transformer that predicts the next token of a text.
+
+    Attributes:
+        text: training text, held-out text and prompts.
+        layers: number of transformer blocks, 1 to 6.
+        heads: number of attention heads per block.
+        width: width of the residual stream.
+        mlp: hidden units of the MLP of each block; 0 for no MLP.
+        positions: learned position embeddings, or none.
+        length: tokens T of a window.
+        num_held_out: number of held-out windows to measure on.
+
+    Raises:
+        ValueError: naming the field, its value and what is allowed; for a text without a window,
+            and for prompts that are longer than one.
+
+    Example:
+        >>> corpus = dynsim.classes.corpus.synthetic_corpus()
+        >>> text = dynsim.text(corpus.train, corpus.held_out, len(corpus.vocabulary))
+        >>> problem = dynsim.LanguageModel(text, layers=2)
+        >>> run = dynsim.train(problem, dynsim.sgd(0.5), jax.random.key(0), steps=20, batch=20)
+    """
+
+    NAME: ClassVar = "transformer"
+    RECORD: ClassVar = ("loss", "entropy", "layer_entropy", "change")
+
+    text: Text
+    layers: Layers = 1
+    heads: Size = 2
+    width: Size = 32
+    mlp: SizeOrNone = 64
+    positions: Positions = "learned"
+    length: Tokens = 35
+    num_held_out: Count = 64
+
+    def __check_init__(self) -> None:
+        length = self.sizes.length
+        for name in ("train", "held_out"):
+            if len(getattr(self.text, name)) <= length:
+                raise ValueError(
+                    f"{name}: has {len(getattr(self.text, name))} tokens, must have more than "
+                    f"length = {length}"
+                )
+        if self.text.prompts.shape[1] > length:
+            raise ValueError(
+                f"prompts: have {self.text.prompts.shape[1]} tokens, must have at most "
+                f"length = {length}"
+            )
+
+    @property
+    def sizes(self) -> TransformerSpec:
+        """The transformer's shape."""
+        own = ("length", "layers", "heads", "width", "mlp", "positions")
+        return TransformerSpec(self.text.vocabulary, **{name: getattr(self, name) for name in own})
+
+    @property
+    def held_out(self) -> Int[Array, "N T1"]:
+        """The windows of T + 1 tokens on which is measured, evenly spaced over the held-out text
+        and the same for all runs."""
+        tokens = jnp.asarray(self.text.held_out)
+        starts = np.linspace(0, len(tokens) - self.length - 1, self.num_held_out).astype(int)
+        return tokens[jnp.asarray(starts[:, None] + np.arange(self.length + 1)[None])]
+
+    def init(self, key: PRNGKeyArray) -> Transformer:
+        """Random weights, as of `Transformer`."""
+        return Transformer(self.sizes, key)
+
+    def draw(self, key: PRNGKeyArray, batch: int) -> Int[Array, "N T1"]:
+        """So many windows of T + 1 tokens, drawn uniformly from all of the training text."""
+        return sample_windows(jnp.asarray(self.text.train), key, batch, self.length)
+
+    def loss(self, params: Transformer, data: Int[Array, "N T1"]) -> Float[Array, ""]:
+        """Mean cross entropy, nat per token."""
+        return model.loss(params, data)
+
+    def snapshot(self, params: Transformer) -> tuple[TextSnapshot]:
+        """What observables are functions of, of weights without a record before."""
+        return self.snapshot_after(params, None)[0]
+
+    def snapshot_after(
+        self, params: Transformer, before: Float[Array, "N L H T T"] | None
+    ) -> tuple[tuple[TextSnapshot], Float[Array, "N L H T T"]]:
+        """The same after a record with the maps `before`, and the maps of this one."""
+        held_out = self.held_out
+        logits, maps = jax.vmap(params.forward)(held_out[:, :-1])
+        losses = model.token_losses(logits, held_out[:, 1:])
+        prompts = jax.vmap(params.attention)(jnp.asarray(self.text.prompts))
+        before = maps if before is None else before
+        return (TextSnapshot(params, losses, maps, before, prompts),), maps
+
+    def observables(self) -> dict[str, Callable[[TextSnapshot], Array]]:
+        """Those of `dynsim.transformer.observables`."""
+        return OBSERVABLES
+
+    def absurd_loss(self) -> float:
+        """`DIVERGED_LOSS` times log M, the loss of guessing uniformly."""
+        return DIVERGED_LOSS * math.log(self.text.vocabulary)

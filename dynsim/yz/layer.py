@@ -1,0 +1,182 @@
+"""The attention layer in Y and Z on sequence classes, as a problem to be trained."""
+
+import dataclasses
+import math
+from collections.abc import Callable
+from typing import Any, ClassVar
+
+import equinox as eqx
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float, PRNGKeyArray, PyTree
+
+from dynsim import checks
+from dynsim.classes.task import SequenceClasses
+from dynsim.decoding import Length
+from dynsim.precision import on_cpu
+from dynsim.problem.base import Measured, Problem
+from dynsim.training import keys
+from dynsim.training.loop import DIVERGED_LOSS
+from dynsim.training.rule import of_layer
+from dynsim.yz import finite_length, observables, outputs, sampling, support
+from dynsim.yz import model as yz
+from dynsim.yz.batches import SupportExamples
+from dynsim.yz.model import Examples
+from dynsim.yz.observables import DEFAULT_RECORD, MEASURED, Snapshot
+
+Batch = Examples | SupportExamples
+
+
+class Layer(SequenceClasses, Problem):
+    r"""The attention layer in Y and Z (Scan and Snap) on sequence classes, which it is itself.
+
+    Its weights are a `dynsim.YZ`, their groups "Y" and "Z". Batches are `dynsim.Examples`, also
+    recorded ones (`dynsim.yz.sampling.examples_from_tokens`). With `batch=math.inf` it descends the
+    population loss, for finite `length` to first order in 1/T (`dynsim.yz.finite_length`). Runs
+    count as diverged above 10 log M.
+
+    Attributes:
+        length: sequence length T including the query; inf replaces sampled counts by P(l|n).
+        start: starting weights: zero, or uniform on +-1/sqrt(M).
+
+    Example:
+        >>> layer = dynsim.layer(dynsim.syn_small(), length=64)
+        >>> run = dynsim.train(layer, dynsim.sgd(1.0, 0.1), jax.random.key(0), steps=100)
+    """
+
+    NAME: ClassVar = "yz"
+    RECORD: ClassVar = DEFAULT_RECORD
+    REFUSED: ClassVar = MEASURED.refused
+
+    length: Length = eqx.field(static=True, default=128)
+    start: yz.Init = eqx.field(static=True, default="zero")
+
+    def init(self, key: PRNGKeyArray) -> yz.YZ:
+        """Zero, as the paper's theory and Figs. 4 and 5 have it, or uniform, as in Fig. 6."""
+        if self.start == "uniform":
+            return yz.init_uniform(self, key)
+        return yz.init_zero(self)
+
+    def draw(self, key: PRNGKeyArray, batch: int) -> Examples:
+        """Sequences as counts of their tokens; with T infinite their probabilities."""
+        sampling.check_tokens(batch, self.length)
+        if math.isinf(self.length):
+            classes = sampling.sample_classes(self, key, batch)
+            return Examples(classes, jnp.asarray(self.probs)[classes])
+        found = sampling.sample_counts(self, key, batch, int(self.length))
+        return Examples(found.classes, found.counts)
+
+    def batches(
+        self, key: PRNGKeyArray, steps: int, batch: int
+    ) -> Callable[[Array], Batch | Array]:
+        """As `draw`, of few bytes. A CPU has counts on the support of each class alone; with T
+        infinite the classes say all."""
+        sampling.check_tokens(batch, self.length)
+        of_step = keys.of_steps(key, steps)
+        if math.isinf(self.length):
+            return lambda k: sampling.sample_classes(self, of_step(k), batch)
+        size = {"batch": batch, "length": int(self.length), "dtype": "float32"}
+        small = np.min_scalar_type(int(self.length) - 1)
+        if on_cpu():
+            on_support = sampling.support_sampler(self, **size)
+            make, sample = SupportExamples, on_support
+        else:
+            make, sample = Examples, sampling.counts_sampler(self, **size, scatter=False)
+
+        def of(k: Array) -> Batch:
+            found = sample(of_step(k))
+            return make(found.classes, found.counts.astype(small))
+
+        return of
+
+    def loss(self, params: yz.YZ, data: Examples) -> Float[Array, ""]:
+        """Mean cross entropy of the next token in nat."""
+        return yz.loss(params, self, data.astype(params.Y.dtype.name))
+
+    def loss_and_gradient(self, params: yz.YZ, data: Batch | Array) -> tuple[Array, yz.YZ]:
+        """`loss` and gradient, written out, for weights `compact` or not, from either form of a
+        batch."""
+        dtype = params.Y.dtype.name
+        merged = params.Y.shape[1] < self.M
+        columns = outputs.merged(self, dtype) if merged else outputs.each(self)
+        if isinstance(data, SupportExamples):
+            data = data.astype(dtype)
+            few = merged and not support.pays(self.support.shape[1], self.M)
+            if not few and not params.residual:
+                return support.loss_and_grad(params, self, data, columns)
+            data = data.dense(self)
+        elif isinstance(data, Examples):
+            data = self._recorded(data).astype(dtype)
+        else:
+            drawn = jnp.zeros(self.K, jnp.int32).at[data].add(1)
+            probs = jnp.asarray(self.probs)
+            data = Examples(jnp.arange(self.K), probs, drawn.astype(dtype) / data.size)
+        if merged:
+            return outputs.loss_and_grad(params, self, data, columns)
+        return yz.loss_and_grad(params, self, data, scatter=on_cpu())
+
+    def population_loss(self, params: yz.YZ) -> Float[Array, ""]:
+        """The loss at infinite batch; raises `ValueError` as `check_population`."""
+        context = finite_length.contextual(self.length, params.Y.dtype.name)
+        return finite_length.mean_loss(finite_length.by_counts(params, self), self, context)
+
+    def population_loss_and_gradient(self, params: yz.YZ) -> tuple[Array, yz.YZ]:
+        """The same with its gradient, written out."""
+        context = finite_length.contextual(self.length, params.Y.dtype.name)
+        return finite_length.loss_and_grad(params, self, context)
+
+    def check_population(self) -> None:
+        """Raise `ValueError` for sequences shorter than an expansion in 1/T describes."""
+        finite_length.check_length(self, self.length)
+
+    def compact(self, params: yz.YZ, rule: Any) -> tuple[yz.YZ, Callable[[PyTree], PyTree]]:
+        """One column of Y for all outputs that are no class's next token: training from zero keeps
+        them equal."""
+        dtype = params.Y.dtype.name
+        columns = outputs.each(self)
+        if self.start == "zero" and rule.is_elementwise:
+            columns = outputs.merged(self, dtype)
+        few = dataclasses.replace(params, Y=columns.merge(params.Y))
+        return few, lambda found: dataclasses.replace(found, Y=columns.spread(found.Y))
+
+    def groups(self, params: yz.YZ) -> yz.YZ:
+        """Y and Z."""
+        return of_layer(params)
+
+    def snapshot(self, params: yz.YZ) -> tuple[SequenceClasses, Snapshot]:
+        """The classes, and what every observable reads."""
+        return self, observables.measure(self, params)
+
+    def observables(self) -> dict[str, Measured]:
+        """What `dynsim.yz.observables` measures."""
+        return dict(MEASURED.functions)
+
+    def absurd_loss(self) -> float:
+        """Ten times the loss of guessing uniformly."""
+        return DIVERGED_LOSS * math.log(self.M)
+
+    def _recorded(self, data: Examples) -> Examples:
+        """Raise `ValueError` for examples of another task."""
+        shape = np.shape(data.counts)
+        if shape[1:] != (self.M,) or np.shape(data.classes) != shape[:1]:
+            raise ValueError(
+                f"data.counts: must have shape (steps, E, M = {self.M}) and data.classes (steps, E)"
+                f", got {shape} and {np.shape(data.classes)} for a step"
+            )
+        return data
+
+    def __repr__(self) -> str:
+        about = super().__repr__().removeprefix("SequenceClasses(").removesuffix(")")
+        return f"Layer({about}, T = {self.length}, start {self.start!r})"
+
+
+def layer(
+    task: SequenceClasses, length: int | float | None = None, start: yz.Init | None = None
+) -> Layer:
+    """The layer on a task, with the length and the start of the task, if it is a layer, unless
+    others are given; see `Layer`."""
+    checks.kind("task", task, SequenceClasses)
+    held = {each.name: getattr(task, each.name) for each in dataclasses.fields(SequenceClasses)}
+    own = {"length": getattr(task, "length", 128), "start": getattr(task, "start", "zero")}
+    given = {"length": length, "start": start}
+    return Layer(**held, **own | {name: each for name, each in given.items() if each is not None})

@@ -1,0 +1,97 @@
+"""The layer as a problem: its fast parts against the general ones, and its earlier name."""
+
+import math
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import dynsim
+from dynsim.precision import compiled_for
+from dynsim.problem.base import Problem
+from dynsim.yz.layer import Layer
+from dynsim.yz.model import Examples
+
+TASK = dynsim.syn_medium(3)
+KEY = jax.random.key(3)
+RULE = dynsim.momentum(1.0, 0.5, 0.9)
+
+
+@pytest.mark.parametrize("platform", ["cpu", "gpu"])
+@pytest.mark.parametrize("length", [20, 300, math.inf], ids=str)
+def test_batches_are_what_is_drawn(length: float, platform: str) -> None:
+    layer = dynsim.layer(TASK, length)
+    with compiled_for(platform):
+        found = layer.batches(KEY, 4, 32)(jnp.int32(2))
+    want = layer.draw(jax.random.fold_in(KEY, 2), 32)
+    if math.isinf(length):
+        np.testing.assert_array_equal(found, want.classes)
+        return
+    dense = found if isinstance(found, Examples) else found.astype("float32").dense(layer)
+    np.testing.assert_array_equal(dense.classes, want.classes)
+    np.testing.assert_array_equal(dense.counts, want.counts)
+
+
+@pytest.mark.usefixtures("x64")
+@pytest.mark.parametrize("length", [20, math.inf], ids=str)
+@pytest.mark.parametrize("start", ["zero", "uniform"])
+def test_loss_and_gradient_are_those_of_the_loss(length: float, start: str) -> None:
+    layer = dynsim.layer(TASK, length, start).astype("float64")
+    rng = np.random.default_rng(0)
+    first = jax.tree.map(jnp.asarray, layer.init(KEY))
+    params, spread = layer.compact(jax.tree.map(lambda x: x.astype("float64"), first), RULE)
+    params = jax.tree.map(lambda x: jnp.asarray(rng.normal(size=x.shape)), params)
+    batch = layer.batches(KEY, 4, 32)(jnp.int32(2))
+    loss, grads = jax.jit(lambda *at: layer.loss_and_gradient(*at))(params, batch)
+    data = layer.draw(jax.random.fold_in(KEY, 2), 32)
+    want, slope = jax.value_and_grad(layer.loss)(spread(params), data)
+    # The population of a batch without sampled tokens is known in 32 bits alone when drawn.
+    exact = 1e-6 if math.isinf(length) else 1e-10
+    np.testing.assert_allclose(loss, want, rtol=exact)
+    for ours, theirs in zip(jax.tree.leaves(spread(grads)), jax.tree.leaves(slope), strict=True):
+        np.testing.assert_allclose(ours, theirs, rtol=0, atol=exact * float(abs(theirs).max()))
+
+
+@pytest.mark.usefixtures("x64")
+@pytest.mark.parametrize("length", [40, math.inf], ids=str)
+def test_the_population_gradient_is_that_of_the_loss(length: float) -> None:
+    layer = dynsim.layer(TASK, length, "uniform").astype("float64")
+    params = jax.tree.map(lambda x: 3 * x.astype("float64"), layer.init(KEY))
+    found = layer.population_loss_and_gradient(params)
+    want = Problem.population_loss_and_gradient(layer, params)
+    for ours, theirs in zip(jax.tree.leaves(found), jax.tree.leaves(want), strict=True):
+        # Sums of a hundred numbers, in another order.
+        np.testing.assert_allclose(ours, theirs, rtol=1e-9, atol=1e-12)
+
+
+@pytest.mark.parametrize("settings", [{}, {"length": 24, "batch": 7, "init": "uniform"}])
+def test_the_earlier_name_is_the_same_run(settings: dict) -> None:
+    with pytest.warns(DeprecationWarning, match=r"dynsim\.simulate: use train"):
+        found = dynsim.simulate(TASK, RULE, KEY, steps=3, **settings)
+    layer = dynsim.layer(TASK, settings.get("length"), settings.get("init"))
+    want = dynsim.train(layer, RULE, KEY, steps=3, batch=settings.get("batch", 128))
+    for ours, theirs in zip(jax.tree.leaves(found), jax.tree.leaves(want), strict=True):
+        np.testing.assert_array_equal(ours, theirs)
+    with pytest.warns(DeprecationWarning, match="use the argument key of a theory"):
+        start = dynsim.initial_weights(TASK, "uniform", KEY)
+    run = dynsim.train(
+        dynsim.layer(TASK, start="uniform"), RULE, KEY, steps=1, record={"all": _all}
+    )
+    np.testing.assert_array_equal(run["all"][0], start.Z[TASK.query_index])
+
+
+def _all(task: dynsim.SequenceClasses, snapshot: object) -> jax.Array:
+    return snapshot.z  # type: ignore[attr-defined]
+
+
+@pytest.mark.usefixtures("unchecked")
+def test_a_task_is_a_layer_with_its_settings() -> None:
+    assert isinstance(TASK, Layer)
+    assert (TASK.length, TASK.start) == (128, "zero")
+    assert dynsim.layer(dynsim.layer(TASK, 7), start="uniform").length == 7
+    for bad in ({"length": 1}, {"length": 2.5}, {"start": "one"}):
+        with pytest.raises(ValueError, match=next(iter(bad))):
+            dynsim.layer(TASK, **bad)
+    with pytest.raises(ValueError, match="a step would draw 12800000000 tokens"):
+        dynsim.train(TASK, RULE, KEY, steps=1, batch=10**8)

@@ -1,0 +1,121 @@
+"""`dynsim explain NAME` against a quadratic, of which everything is known in closed form."""
+
+import json
+import math
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jaxtyping import Array, Float, PRNGKeyArray
+
+import dynsim
+import sweeps
+from sweeps import cli
+from sweeps.commands import outlook
+from sweeps.studies import strain
+
+NAME = "tests.sweeps.commands.test_outlook:Bowl"
+
+
+class Bowl(dynsim.Problem):
+    """Three weights in a quadratic bowl; a batch sees it scaled.
+
+    Attributes:
+        bend: curvature of two directions.
+        other: curvature of the third one.
+        scale: of the loss on batches.
+    """
+
+    bend: float = 2.0
+    other: float = 2.0
+    scale: float = 1.0
+
+    def init(self, key: PRNGKeyArray) -> Float[Array, "3"]:
+        return jnp.ones(3)
+
+    def draw(self, key: PRNGKeyArray, batch: int) -> Float[Array, " B"]:
+        return jnp.full(batch, self.scale)
+
+    def loss(self, params: Float[Array, "3"], data: Float[Array, " B"]) -> Float[Array, ""]:
+        return jnp.mean(data) * self.population_loss(params)
+
+    def population_loss(self, params: Float[Array, "3"]) -> Float[Array, ""]:
+        return jnp.sum(jnp.array([self.bend, self.bend, self.other]) * params**2) / 2
+
+    def groups(self, params: Float[Array, "3"]) -> str:
+        return "all"
+
+
+def settings(**given: object) -> dict[str, object]:
+    return {"eta_all": 0.01, "steps": 100, "batch": math.inf, **given}
+
+
+@pytest.mark.usefixtures("quick_theory")
+def test_losses_and_times_are_those_of_the_closed_form() -> None:
+    found = sweeps.explain(NAME, **settings())
+    # The loss falls like exp(-2 eta bend t) from 3 bend / 2.
+    rate, last = 0.04, math.exp(-4)
+    assert found.start == pytest.approx(3)
+    assert found.end == pytest.approx(3 * last, rel=1e-4)
+    for share, step in ((0.5, found.half), (0.9, found.ninety)):
+        # Linear between 256 logarithmic times, which are whole steps.
+        assert step == pytest.approx(-math.log(1 - share * (1 - last)) / rate, abs=0.02)
+    assert (found.theory, found.status, found.changes) == ("flow of the weights", "OK", ())
+    assert set(found.applicable) == {"plain", "corrected"}
+    assert "describes adam" in found.refused["matched-adam"]
+    assert found.strained == ()
+
+
+@pytest.mark.usefixtures("quick_theory")
+def test_a_schedule_is_in_the_times_and_its_parts_are_told() -> None:
+    found = sweeps.explain(NAME, **settings(schedule="linear", eta_warmup=20.0))
+    assert found.changes == (20.0,)
+    # The loss falls like exp(-4 x), x the sum of the rates, which is taken step by step here.
+    eta = 0.01 * np.r_[np.arange(20) / 20, 1 - np.arange(80) / 80]
+    loss = 3 * np.exp(-4 * np.r_[0, np.cumsum(eta)])
+    level = (loss[0] + loss[-1]) / 2
+    assert found.half == pytest.approx(np.interp(-level, -loss, np.arange(101)), abs=0.1)
+
+
+@pytest.mark.parametrize("other", [0.5, -7.0])
+def test_the_largest_curvature_is_the_largest_one_also_at_a_saddle(other: float) -> None:
+    rule = dynsim.sgd({"all": dynsim.schedules.constant(0.3, warmup=5)}, momentum=0.5)
+    found = strain.largest_curvature(Bowl(2.0, other), rule, jax.random.key(0), 10)
+    assert found == pytest.approx(0.6)
+
+
+@pytest.mark.usefixtures("quick_theory")
+def test_what_is_strained_is_said() -> None:
+    gentle = sweeps.explain(NAME, **settings(batch=4, scale=1.4)).strained
+    rough = sweeps.explain(NAME, **settings(batch=4, scale=1.6, eta_all=0.2)).strained
+    # The gradient of a batch is `scale` times that of the population.
+    assert gentle == ()
+    assert "4 examples at the start is off by 0.6 of its norm" in rough[-1]
+    assert "eta times the largest curvature at the start is 0.4, above 0.2" in rough[0]
+    # The loss falls by 0.6^2 a step, that of the flow like exp(-0.8); most apart after the first.
+    apart = 100 * (math.exp(-0.8) - 0.36)
+    assert f"{apart:.2g} % of the fall away" in rough[1]
+    (_, diverges) = sweeps.explain(NAME, **settings(eta_all=1.1, steps=500)).strained
+    assert "over the first 500 steps descent at these rates diverges" in diverges
+
+
+def test_the_command_prints_text_or_json_and_names_bad_input(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    command = ["explain", NAME, "--steps", "5", "--eta-all", "0.01"]
+    assert cli.main(command) == 0
+    assert "half of the fall at step" in capsys.readouterr().out
+    assert cli.main([*command, "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["start"] == pytest.approx(3)
+    assert cli.main([*command, "--clip", "1"]) == 2
+    assert (
+        "no theory describes its loss; clip = 1.0: no flow describes it" in capsys.readouterr().err
+    )
+
+
+def test_a_loss_that_does_not_fall_has_no_times() -> None:
+    config = outlook.settings(NAME)(**settings(eta_all=0.0, steps=5))
+    found = sweeps.explain(config)
+    assert math.isnan(found.half)
+    assert "half of the fall at step               -" in found.text(config)
