@@ -136,9 +136,11 @@ def computed(
         dtype: DType = "float64",
         tolerances: Tolerances | None = None,
     ) -> Trajectory:
-        check_arguments(problem, rule, times, key, init, starts=bool(needs))
+        checks.kind("problem", problem, Problem)
+        checks.kind("rule", rule, Rule)
         if reason := inapplicable(problem, rule):
             raise ValueError(reason)
+        check_arguments(problem, rule, times, key, init, starts=bool(needs))
         options: dict[str, Any] = {"solver": solver, "record": recorded(problem, record)}
         if tolerances is not None and not adaptive:
             raise ValueError(f"tolerances: theory {name!r} is solved without any")

@@ -91,11 +91,13 @@ def flow(
         >>> rule = dynsim.sgd(dynsim.schedules.cosine(0.1, 1000), momentum=0.9, decay=1e-3)
         >>> theory = odes.flow(problem, rule, [0, 100, 1000], key=jax.random.key(0))
     """
-    check_arguments(problem, rule, times, key, init, starts=reduction is None)
+    checks.kind("problem", problem, Problem)
+    checks.kind("rule", rule, Rule)
     if reduction is None and not problem.has("population_loss"):
         raise ValueError(f"{type(problem).__name__} has no method 'population_loss' to flow down")
     problem.check_population()
     chosen = checked_flow(rule, kind)
+    check_arguments(problem, rule, times, key, init, starts=reduction is None)
     recording = recorded_of_flow(problem, record)
     lacking = {"loss"} & dict(recording.functions).keys() - problem.observables().keys()
     if reduction is not None and lacking:
@@ -168,9 +170,8 @@ def check_arguments(
     *,
     starts: bool,
 ) -> None:
-    """Raise `ValueError` for what no theory takes; `starts` where it needs starting weights."""
-    checks.kind("problem", problem, Problem)
-    checks.kind("rule", rule, Rule)
+    """Raise `ValueError` for numbers that have axes, for starting weights or times that cannot be,
+    and for no starting weights where a theory `starts` from them."""
     check_single("rule", rule)
     check_init(problem, init)
     if starts and key is None and init is None:

@@ -29,8 +29,6 @@ if TYPE_CHECKING:
 
 DOCS = Path(__file__).parents[1]
 FORMULAS = DOCS / "reference" / "observables.toml"
-TRAINING = {}
-"""The function that trains a system in Python; `dynsim.train` for every `dynsim.Problem`."""
 SUITING = {
     "yz": {"task": "syn", "num_queries": 2, "num_common": 1},
     "qkv": {"embedding": "identity", "width": 34},
@@ -225,8 +223,7 @@ def observables(name: str) -> str:
         by = entry.get("by") or _recorders(system, engines)
         rows.append([f"`{each}`", entry["text"] + formula, axes, _unit(system, each), by])
     options: Any = system.run
-    usual = options().problem.RECORD
-    default = f"By default, `dynsim.train` records {_listed(usual)}."
+    default = f"By default, `dynsim.train` records {_listed(options().problem.RECORD)}."
     rows.insert(0, ["name", "quantity", "one per", "unit", "recorded by"])
     table = "\n".join(f"* - {row[0]}\n" + "".join(f"  - {c}\n" for c in row[1:]) for row in rows)
     return f"{default}\n\n````{{list-table}}\n:header-rows: 1\n:class: observables\n\n{table}````\n"

@@ -128,9 +128,12 @@ def in_legs(
     """A scan over legs of a scan over the steps of a leg. After the last leg before a record there
     is one; where that is each of them, nothing is asked."""
 
+    def advance(state: PyTree, k: Int[Array, ""]) -> PyTree:
+        return course.advance(state, k)[0]
+
     def leg(carry, piece):  # type: ignore[no-untyped-def]
         state, seen, rows = carry
-        state = _passed(course, state, piece.begin, piece.until, legs.length)
+        state = _up_to(piece.until - 1, advance, state, piece.begin, legs.length)
 
         at = piece.until, piece.slot
         if legs.number == len(course.times) - legs.start:
@@ -158,36 +161,56 @@ def from_record_to_record(
     course: Course, state: PyTree, seen: PyTree, length: int
 ) -> tuple[PyTree, PyTree, Rows]:
     """A scan over the records of a loop over legs of `length` steps; a loop that does not know its
-    length can only be differentiated forwards."""
+    length can only be differentiated forwards. It passes each record by one step, for what that
+    finds, and keeps the state before: another copy of the step for the records alone would have to
+    be compiled, and made once more."""
+
+    def turn(passed: _Passed, k: Int[Array, ""]) -> _Passed:
+        after, found = course.advance(passed.after, k)
+        return _Passed(passed.after, found, after)
 
     def stretch(carry, until):  # type: ignore[no-untyped-def]
-        state, seen, now = carry
+        passed, seen, now = carry
 
-        def leg(i: Int[Array, ""], state: PyTree) -> PyTree:
+        def leg(i: Int[Array, ""], passed: _Passed) -> _Passed:
             if length == 1:
-                return course.advance(state, now + i)[0]
-            return _passed(course, state, now + i * length, until, length)
+                return turn(passed, now + i)
+            return _up_to(until, turn, passed, now + i * length, length)
 
-        state = jax.lax.fori_loop(0, -((now - until) // length), leg, state)
-        row, seen = course.record(state.params, seen, course.ahead(state, until))
-        return (state, seen, until), row
+        passed = jax.lax.fori_loop(0, -((now - until - 1) // length), leg, passed)
+        row, seen = course.record(passed.before.params, seen, passed.found)
+        return (passed, seen, until + 1), row
 
-    start = (state, seen, jnp.int32(course.begin))
-    (state, seen, end), rows = jax.lax.scan(stretch, start, course.times)
-    found = jax.tree.map(lambda column: column[-1], rows)
-    return course.judge(state, end, found if "batch_loss" in found else None), seen, rows
+    begin = jnp.int32(course.begin)
+    found = jax.eval_shape(course.ahead, state, begin)
+    none = jax.tree.map(lambda each: jnp.zeros(each.shape, each.dtype), found)
+    start = (_Passed(state, none, state), seen, begin)
+    (passed, seen, _), rows = jax.lax.scan(stretch, start, course.times)
+    return passed.before._replace(first_bad=passed.after.first_bad), seen, rows
 
 
-def _passed(
-    course: Course, state: PyTree, begin: Int[Array, ""], until: Int[Array, ""], length: int
+class _Passed(NamedTuple):
+    """The states around a step, and what was found in it."""
+
+    before: PyTree
+    found: Rows | None
+    after: PyTree
+
+
+def _up_to(
+    last: Int[Array, ""],
+    turn: Callable[[PyTree, Int[Array, ""]], PyTree],
+    state: PyTree,
+    begin: Int[Array, ""],
+    length: int,
 ) -> PyTree:
-    """The state at `until`, at most `length` steps after `begin`."""
+    """What `turn` makes of a state in `length` steps, those behind the `last` without effect."""
 
-    def turn(state: PyTree, k: Int[Array, ""]) -> tuple[PyTree, None]:
-        moved = course.advance(state, k)[0]
-        return jax.tree.map(lambda new, old: jnp.where(k < until, new, old), moved, state), None
+    def kept(state: PyTree, k: Int[Array, ""]) -> tuple[PyTree, None]:
+        made = turn(state, k)
+        return jax.tree.map(lambda new, old: jnp.where(k <= last, new, old), made, state), None
 
-    return jax.lax.scan(turn, state, begin + jnp.arange(length, dtype=jnp.int32))[0]
+    return jax.lax.scan(kept, state, begin + jnp.arange(length, dtype=jnp.int32))[0]
 
 
 class _Piece(NamedTuple):

@@ -243,6 +243,6 @@ def _bytes(problem: Problem, settings: Settings[Any], trains: bool = False) -> i
 
     weights, shared = (
         sum(math.prod(x.shape) for x in jax.tree.leaves(made))
-        for made in jax.eval_shape(held, jax.random.key(0))
+        for made in jax.eval_shape(held, jax.eval_shape(jax.random.key, 0))
     )
     return settings.width * (COPIES * weights + SHARED_COPIES * shared) + BYTES
