@@ -9,13 +9,13 @@ import contextlib
 import json
 import os
 import socket
-import sys
 import threading
 import time
 import uuid
 from collections.abc import Iterator
 from typing import NamedTuple
 
+from sweeps.runner.progress import say
 from sweeps.runner.store.base import Report, StoreError
 from sweeps.runner.store.remote.objects import Found, Objects
 
@@ -54,7 +54,7 @@ class Lease:
         found = self.objects.look(self.key)
         if held := terms(found, self.key):
             line = f"waiting up to {held.seconds:g} s for the lease of {held.owner} to end"
-            (report or _say)(f"{self.objects.name}: {line}")
+            (report or say)(f"{self.objects.name}: {line}")
             end = clock() + held.seconds
             while clock() < end:
                 pause(min(1.0, held.seconds / 20))
@@ -152,7 +152,3 @@ def terms(found: Found | None, key: str) -> Terms | None:
         )
     except (ValueError, LookupError, TypeError):
         raise StoreError(f"{key}: is no lease of dynsim") from None
-
-
-def _say(line: str) -> None:
-    print(line, file=sys.stderr)

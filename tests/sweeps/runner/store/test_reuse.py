@@ -198,9 +198,9 @@ def test_a_schedule_that_follows_from_the_steps_is_no_beginning_of_a_longer_one(
 
 @dataclasses.dataclass(frozen=True)
 class Listed(Training):
-    """A run with a field that is a list in JSON and none in Python."""
+    """A run with a field that is lists in JSON and none in Python."""
 
-    s: tuple[float, ...] = (3.0, 2.0, 1.0)
+    s: tuple[tuple[float, ...], ...] = ((3.0, 2.0), (1.0,))
 
 
 def test_what_json_makes_a_list_of_is_the_same_setting(
