@@ -2,8 +2,7 @@
 
 import functools
 import uuid
-from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -13,7 +12,7 @@ from zarr.storage import MemoryStore
 
 from sweeps.output import environment
 from sweeps.runner import labels
-from sweeps.runner.axes import Dimension, Layout
+from sweeps.runner.axes import Layout
 from sweeps.runner.spec import Sweep
 from sweeps.runner.store import manifest
 from sweeps.runner.store.base import MARKER, MISSING, RECORDS, Place, Report, Variable
@@ -27,8 +26,6 @@ COMPRESSORS = (ZstdCodec(level=LEVEL), Crc32cCodec())
 
 EMPTY = {"i": MISSING, "u": 0}
 """What stands for no value in arrays of integers."""
-
-Coordinates = Mapping[str, tuple[tuple[str, ...], np.ndarray]]
 
 
 def create(
@@ -51,37 +48,19 @@ def create(
         StoreError: when another process has made a store of another sweep there, or a bucket cannot
             be written.
     """
-    where, config = place(where), sweep.as_json()
-    about = functools.partial(labels.about, sweep.system)
-    made_by = {
-        **environment("zarr", "xarray"),
-        **outside(sweep),
-        "precision": sweep.dtype,
-    }
-    coordinates = labels.coordinates(sweep)
+    where = place(where)
     try:
-        make(where, config, sweep.dims, layout, variables, coordinates, about, made_by)
+        where.create(files(sweep, layout, variables))
     except FileExistsError:
-        Store.open(where, report).require(config)
+        Store.open(where, report).require(sweep.as_json())
     return Store.open(where, report)
 
 
-def make(
-    where: str | Path | Place | None,
-    config: Mapping[str, Any],
-    dims: Sequence[Dimension],
-    layout: Layout,
-    variables: Mapping[str, Variable],
-    coordinates: Coordinates,
-    about: Callable[[str], dict[str, Any]],
-    made_by: Mapping[str, str],
-) -> None:
-    """Make an empty store; `about` gives the attributes of an array by name.
-
-    Raises:
-        FileExistsError: when another process has made one there in the meantime.
-        StoreError: when a bucket cannot be written.
-    """
+def files(sweep: Sweep, layout: Layout, variables: Mapping[str, Variable]) -> dict[str, bytes]:
+    """The files of an empty store, the last of which is its `MARKER`."""
+    config, coordinates = sweep.as_json(), labels.coordinates(sweep)
+    about = functools.partial(labels.about, sweep.system)
+    made_by = {**environment("zarr", "xarray"), **outside(sweep), "precision": sweep.dtype}
     attributes = {
         "format": manifest.FORMAT,
         # Of this store and its copies: what belongs to another one is told by it.
@@ -89,7 +68,7 @@ def make(
         # Their values are coordinates.
         "config": {**config, "axes": list(config["axes"])},
         "config_hash": manifest.fingerprint(config),
-        "environment": dict(made_by),
+        "environment": made_by,
         "time_unit": "optimiser steps",
         "variables": [*(name for name in variables if name != "status"), "status"],
         "title": config["title"],
@@ -98,9 +77,9 @@ def make(
     labelling = [name for name, (its_dims, _) in coordinates.items() if its_dims != (name,)]
     if labelling:
         attributes["coordinates"] = " ".join(labelling)
-    names = tuple(dim.name for dim in dims)
-    files: dict[str, Any] = {}
-    group = zarr.create_group(MemoryStore(files), attributes=attributes, zarr_format=3)
+    names = tuple(dim.name for dim in sweep.dims)
+    kept: dict[str, Any] = {}
+    group = zarr.create_group(MemoryStore(kept), attributes=attributes, zarr_format=3)
     for name, (its_dims, values) in coordinates.items():
         group.create_array(
             name,
@@ -121,5 +100,5 @@ def make(
             compressors=COMPRESSORS,
             attributes=about(name),
         )
-    sealed = manifest.seal({key: file.to_bytes() for key, file in files.items()})
-    place(where).create({**sealed, f"{RECORDS}{attributes['store']}/{MARKER}": b""})
+    sealed = manifest.seal({key: file.to_bytes() for key, file in kept.items()})
+    return {**sealed, f"{RECORDS}{attributes['store']}/{MARKER}": b""}

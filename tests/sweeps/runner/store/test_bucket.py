@@ -19,7 +19,8 @@ import sweeps
 from sweeps import Sweep, Training, cli, output
 from sweeps.runner.axes import Layout
 from sweeps.runner.store.base import RECORDS, StoreError, Variable
-from sweeps.runner.store.creation import make
+from sweeps.runner.store.creation import files
+from sweeps.runner.store.local import place
 from sweeps.runner.store.remote import lease, objects
 from sweeps.runner.store.remote.objects import Objects
 from sweeps.runner.store.store import Store
@@ -54,23 +55,13 @@ def hasty(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(objects, "RETRIES", objects.RETRIES | {"backoff": backoff})
 
 
-CONFIG = {"title": "", "system": "", "engine": "", "record": [], "times": "end", "root": 0}
-CONFIG |= {"rtol": None, "zip": [], "run": {}}
-
-
 def create(address: str, values: list[float]) -> None:
     """An empty store of a sweep along `values`, which its configuration and coordinate hold."""
-    number = len(values)
-    make(
-        address,
-        {**CONFIG, "axes": {"x": values}},
-        [type("Dim", (), {"name": "x"})],
-        Layout((number,), (1,)),
-        {name: Variable((), (), np.dtype(kind)) for name, kind in (("y", "f4"), ("status", "i1"))},
-        {"x": (("x",), np.array(values))},
-        lambda name: {"label": name},
-        {"made": "by a test"},
-    )
+    variables = {
+        name: Variable((), (), np.dtype(kind)) for name, kind in (("y", "f4"), ("status", "i1"))
+    }
+    sweep = Sweep({"eta_y": values}, SWEEP.run, record=("loss",))
+    place(address).create(files(sweep, Layout((len(values),), (1,)), variables))
 
 
 def inside(address: str) -> dict[str, bytes]:
@@ -163,7 +154,7 @@ def test_a_creation_that_is_killed_or_overtaken_anywhere_is_completed_or_refused
         with pytest.raises(FileExistsError, match="has been made by another"):
             create(place, mine)
         assert inside(place) == wanted
-        assert Store.open(place).config["axes"] == {"x": mine}
+        assert Store.open(place).config["axes"] == {"eta_y": mine}
 
     def overtaken(place: str, at: int, values: list[float]) -> None:
         """Somebody else makes a sweep of `values` before put number `at`."""
@@ -191,7 +182,7 @@ def test_a_creation_that_is_killed_or_overtaken_anywhere_is_completed_or_refused
         for values in (mine, other):
             place = f"{address}/overtaken-{at}-{len(values)}"
             overtaken(place, at, values)
-            assert Store.open(place).config["axes"] == {"x": values if at == 1 else mine}
+            assert Store.open(place).config["axes"] == {"eta_y": values if at == 1 else mine}
             assert values == other or inside(place) == wanted
 
 
@@ -213,7 +204,7 @@ def test_two_creators_of_one_sweep_make_one_store(
 
         with ThreadPoolExecutor(4) as pool:
             assert sum(pool.map(make, range(4))) == 1
-        assert Store.open(address).config["axes"] == {"x": [1.0, 2.0]}
+        assert Store.open(address).config["axes"] == {"eta_y": [1.0, 2.0]}
 
 
 def test_a_dead_writer_is_waited_for_and_one_that_was_stopped_finds_its_lease_gone(
