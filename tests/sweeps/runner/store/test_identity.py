@@ -161,7 +161,7 @@ MISPLACED: dict[str, Callable[[Path, Path], object]] = {
     ],
     "of another sweep": lambda a, b: shutil.copy(chunk(b, 0, "loss"), chunk(a, 0, "loss")),
     "of another sweep with its record": lambda a, b: [
-        shutil.copy(chunk(b, 0, "loss"), chunk(a, 0, "loss")),
+        *(shutil.copy(chunk(b, 0, n), chunk(a, 0, n)) for n in Store.open(a).names),
         shutil.copy(b / record(b, 0), a / record(a, 0)),
     ],
     "a file of an earlier state": lambda a, b: rolled_back(a, "loss/c/0/0"),
