@@ -40,7 +40,7 @@ class Plan(NamedTuple):
     @property
     def done(self) -> int:
         """Number of runs that are there."""
-        return self.store.runs_in(self.store.done()) if self.store else 0
+        return self.store.layout.runs_in(self.store.done()) if self.store else 0
 
 
 def plan(sweep: Sweep, out: str, chunk: int | None, tile: int | None) -> Plan:

@@ -14,6 +14,8 @@ from typing import Any, TextIO, TypeVar
 
 from tqdm import tqdm
 
+from dynsim.decoding import printable
+
 Handler = Callable[[int, FrameType | None], object] | int | signal.Handlers | None
 ItemT = TypeVar("ItemT")
 
@@ -44,7 +46,7 @@ def quiet() -> Iterator[None]:
 def say(line: str) -> None:
     """A line about the work for people, to standard error."""
     if not _quiet.get():
-        print(line, file=sys.stderr)
+        print("\n".join(map(printable, line.split("\n"))), file=sys.stderr)
 
 
 @contextlib.contextmanager

@@ -5,6 +5,7 @@ import pkgutil
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Executor
 from pathlib import Path
+from time import perf_counter
 
 import numpy as np
 import xarray as xr
@@ -20,6 +21,7 @@ from sweeps.runner.store.base import Place, Report, StoreError, Variable
 from sweeps.runner.store.creation import create
 from sweeps.runner.store.growth import Arrays, GoOn, Growth, Region
 from sweeps.runner.store.local import place
+from sweeps.runner.store.packages import outside
 from sweeps.runner.store.reuse import Reused
 from sweeps.runner.store.store import Store
 from sweeps.runner.work import Work
@@ -102,12 +104,14 @@ def run(
         work = Work(sweep, mesh, layout=layout, chunk=chunk, tile=tile)
         if report:
             report(str(work.plan))
-        if store is None:
-            store = create(where, sweep, work.plan.layout, work.variables(), report)
-        with store.lock(*process, report):
-            done = store.go_on(process, output.environment(), strict, report)
-            with store.timed(process, done):
-                _work_off(store, work, process, sources, done)
+        # Held before anything is made: who is refused leaves nothing behind.
+        with where.lock(*process, report) as check:
+            if store is None:
+                store = create(where, sweep, work.plan.layout, work.variables(), report)
+            store.held = check
+            environment = {**output.environment(), **outside(sweep)}
+            done = store.go_on(process, environment, strict, report)
+            _work_off(store, work, process, sources, done)
     # Other processes go on meanwhile, unless there is nothing left to do.
     return store.dataset(done if done.all() else None)
 
@@ -117,8 +121,8 @@ def open_sweep(path: str | Path, report: Report | None = None) -> xr.Dataset:
 
     Args:
         path: where it is.
-        report: called with a line about what a store lacks that an older version has made; by
-            default that is a warning.
+        report: called with a line about what lies there and is not the sweep's; by default that is
+            a warning.
 
     Returns:
         A labelled dataset of the chunks that are complete by now, whose values are read when they
@@ -200,7 +204,7 @@ def _work_off(
     regions = [
         region for i, region in enumerate(store.layout.regions()) if i % n == k and not done[i]
     ]
-    with stoppable() as check, shown(store.layout.num_runs, store.runs_in(done)) as advance:
+    with stoppable() as check, shown(store.layout.num_runs, store.layout.runs_in(done)) as advance:
 
         def compute(region: Region, variables: Mapping[str, Variable]) -> Arrays:
             return work.compute(region, variables, check)
@@ -211,9 +215,10 @@ def _work_off(
 
         growth = Growth(sources, compute, later)
         for region in work.in_turn(regions):
+            began = perf_counter()
             arrays = growth.chunk(region, variables)
             try:
-                store.write(region, arrays)
+                store.write(region, arrays, perf_counter() - began)
             except OSError as error:
                 raise StoreError(
                     f"{store.name}: a chunk could not be written ({error}); the chunks before it "

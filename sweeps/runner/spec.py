@@ -2,6 +2,7 @@
 
 import dataclasses
 import functools
+import json
 import math
 import pkgutil
 from collections.abc import Iterator, Mapping
@@ -282,6 +283,11 @@ class Sweep(metaclass=_OfProblems):
         own = [each for each in self.record if isinstance(each, Own)]
         if own:
             kept["functions"] = {each.name: parts.words(each.function) for each in own}
+        run = {
+            name: value
+            for name, value in self.run.as_json().items()
+            if name not in self.fields and self.run.reads(name, self.fields)
+        }
         return kept | {
             "title": self.title,
             "system": self.system.name,
@@ -297,10 +303,6 @@ class Sweep(metaclass=_OfProblems):
                 else list(values)
                 for name, values in self.fields.items()
             },
-            "run": {
-                name: value
-                for name, value in self.run.as_json().items()
-                if name not in self.fields and self.run.reads(name, self.fields)
-            }
-            | self.run.contents(),
+            # As it will be read again: JSON has lists for tuples, however deep they are.
+            "run": json.loads(json.dumps(run | self.run.contents())),
         }
