@@ -81,11 +81,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
     failed, 130 after Ctrl-C, or 143 after SIGTERM."""
-    # Here matplotlib finds the backend when it is imported, if it is.
-    os.environ["MPLBACKEND"] = "Agg"
-    # And Equinox, how solvers say that an argument is bad: by calling the host, which does not
-    # belong into programs for accelerators, unless it is told to say it in the result.
-    os.environ.setdefault("EQX_ON_ERROR", "nan")
+    tell()
     try:
         try:
             with _terminable():
@@ -106,7 +102,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 141
 
 
-<<<<<<< HEAD
 def tell() -> None:
     """Tell libraries by the environment what they read when they are imported."""
     os.environ["MPLBACKEND"] = "Agg"
@@ -116,7 +111,8 @@ def tell() -> None:
     # How much C++ says, see `sweeps.output.programs`.
     if importlib.metadata.version("jax").startswith(("0.10.", "0.11.")):
         os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
-=======
+
+
 class _Terminated(KeyboardInterrupt):
     """The wish of who sends a SIGTERM."""
 
@@ -136,7 +132,6 @@ def _terminable() -> Iterator[None]:
         yield
     finally:
         signal.signal(signal.SIGTERM, before)
->>>>>>> w5
 
 
 def _main(arguments: Sequence[str] | None) -> int:
