@@ -76,10 +76,6 @@ def parse(arguments: Sequence[str] | None = None) -> Any:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Parse the command line and run it. Returns 0, 2 when the input is bad, 1 when chunks
-    failed, or 130 after Ctrl-C."""
-    tell()
-
-
     failed, 130 after Ctrl-C, or 143 after SIGTERM."""
     tell()
     try:
