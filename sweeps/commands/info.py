@@ -10,6 +10,8 @@ import tyro
 
 from dynsim import Status
 from dynsim.decoding import printable
+from sweeps import output
+from sweeps.output import programs
 from sweeps.runner.progress import say
 from sweeps.runner.store.records import differences
 from sweeps.runner.store.store import Store
@@ -20,16 +22,22 @@ class Info:
     """Show a stored sweep's configuration, its progress, and which runs diverged.
 
     Attributes:
-        path: folder of the sweep, or its address in a bucket.
+        path: folder of the sweep, or its address in a bucket; without it, versions, devices, and
+            the folder of compiled programs.
         json: print JSON instead of text.
     """
 
-    path: tyro.conf.Positional[str]
+    path: tyro.conf.Positional[str] = ""
     json: bool = False
 
 
 def run(config: Info) -> None:
     """Run `dynsim info`."""
+    if not config.path:
+        here = output.environment() | {"compiled programs": str(programs.keep() or "not kept")}
+        lines = [f"{name} {value}" for name, value in here.items()]
+        print(json.dumps(here, indent=2) if config.json else "\n".join(lines))
+        return
     about = describe(Store.open(config.path, say))
     if config.json:
         print(json.dumps(about, indent=2))

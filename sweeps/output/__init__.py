@@ -55,7 +55,7 @@ def environment(*packages: str) -> dict[str, str]:
 @functools.cache
 def _commit() -> str | None:
     """The commit that this code is of, and whether it was changed since; None out of a clone."""
-    clone = Path(__file__).parents[1]
+    clone = Path(__file__).parents[2]
     if not (clone / ".git").exists():
         return None
     command = ["git", "-C", str(clone), "describe", "--always", "--dirty", "--abbrev=12"]

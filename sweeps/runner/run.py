@@ -15,7 +15,7 @@ from dynsim.precision import Device, precision
 from sweeps import output
 from sweeps.output import programs
 from sweeps.runner import tiles
-from sweeps.runner.progress import shown, stoppable
+from sweeps.runner.progress import quiet, shown, stoppable
 from sweeps.runner.spec import Sweep
 from sweeps.runner.store.base import Place, Report, StoreError, Variable
 from sweeps.runner.store.creation import create
@@ -40,6 +40,7 @@ def run(
     report: Callable[[str], None] | None = None,
     strict: bool = False,
     durable: bool = False,
+    progress: bool = True,
 ) -> xr.Dataset:
     """Run a sweep, or what is left of it, and return its labelled results.
 
@@ -67,6 +68,8 @@ def run(
             without it that is a line to `report`.
         durable: have each chunk written down for good before the next one, so that it outlasts a
             loss of power as well. A bucket always does.
+        progress: show how far the sweep is: a bar in a terminal or a notebook, a line a minute
+            elsewhere.
 
     Returns:
         A dataset with a dimension for each axis (zipped axes share one), `time` where several
@@ -88,17 +91,18 @@ def run(
     where.durable |= durable
     if executor is not None:
         _check_executor(where, devices, process)
-    sources = [Reused(Store.open(each, report), sweep) for each in reuse]
+    sources = [Reused(_opened(each, report), sweep) for each in reuse]
     if executor is not None and (begun := [each.store.name for each in sources if each.step]):
         raise ValueError(f"reuse = {begun[0]}: its runs go on without an executor alone")
-    store = _existing(where, sweep.as_json(), report)
+    store = existing(where, sweep.as_json(), report)
     if store is not None and chunk is not None:
         _require_chunk(store, chunk)
     if executor is not None:
         # Loaded when it is asked for: most sweeps are not shared.
         by_workers = pkgutil.resolve_name("sweeps.runner.cluster.driver:run")
-        return by_workers(executor, sweep, where, store, chunk, tile, report, sources, strict)
-    with precision(sweep.dtype):
+        with quiet(not progress):
+            return by_workers(executor, sweep, where, store, chunk, tile, report, sources, strict)
+    with quiet(not progress), precision(sweep.dtype):
         layout = store.layout if store else None
         mesh = tiles.mesh(devices, sweep.dtype)
         work = Work(sweep, mesh, layout=layout, chunk=chunk, tile=tile)
@@ -229,9 +233,17 @@ def _work_off(
             check()
 
 
-def _existing(where: Place, config: dict, report: Report | None) -> Store | None:
+def _opened(source: str | Path, report: Report | None) -> Store:
+    try:
+        return Store.open(source, report)
+    except StoreError as error:
+        raise StoreError(f"reuse = {error}") from error
+
+
+def existing(where: Place, config: dict, report: Report | None = None) -> Store | None:
     """The store that is there if it is one of this sweep; None where one can be made."""
     if where.vacant():
+        where.check_writable()
         return None
     store = Store.open(where, report)
     store.require(config)

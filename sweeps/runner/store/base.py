@@ -68,6 +68,10 @@ class Place(abc.ABC):
         """Whether a sweep can be made there, because nothing is there but what a creation left
         that was not ended."""
 
+    def check_writable(self) -> None:
+        """Raise `StoreError` for a place where nothing can ever be written."""
+        return
+
     @abc.abstractmethod
     def create(self, files: Mapping[str, bytes]) -> None:
         """Make a sweep of these files, of which the last one is its `MARKER`. `FileExistsError`

@@ -7,6 +7,7 @@ import os
 import pkgutil
 import shutil
 import stat
+import tempfile
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 
@@ -46,6 +47,22 @@ class Folder(Place):
         with contextlib.suppress(FileNotFoundError, NotADirectoryError):
             return not os.listdir(self.real)
         return not self.real.exists()
+
+    def check_writable(self) -> None:
+        given = Path(self.name)
+        if given.is_symlink() and not given.exists():
+            raise StoreError(
+                f"{self.name}: is a symbolic link to {self.real}, which does not exist; make that "
+                "folder, or remove the link"
+            )
+        there = next(path for path in (self.real, *self.real.parents) if path.exists())
+        if not there.is_dir():
+            raise StoreError(f"{self.name}: cannot be made, because {there} is a file")
+        try:
+            tempfile.TemporaryFile(dir=there).close()
+        except OSError as error:
+            why = f"{there} does not let this process write"
+            raise StoreError(f"{self.name}: cannot be written: {why} ({error.strerror})") from None
 
     def create(self, files: Mapping[str, bytes]) -> None:
         # Another folder, beside this one, that takes its place: half a store is none.

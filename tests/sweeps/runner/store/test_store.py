@@ -6,6 +6,7 @@ import errno
 import json
 import os
 import re
+import tempfile
 import uuid
 from collections.abc import Mapping
 from pathlib import Path
@@ -275,3 +276,34 @@ def test_what_the_chunks_took_is_in_their_records(
     }
     assert cli.main(["info", str(out)]) == 0
     assert "wall time 3.75 s, summed up over chunks" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("path", "why"),
+    [
+        ("link", "link: is a symbolic link to .*gone, which does not exist"),
+        ("file/x", "file/x: cannot be made, because .*file is a file"),
+        ("shut/x/y", "shut/x/y: cannot be written: .*shut does not let this process write"),
+    ],
+)
+def test_what_cannot_be_written_is_an_error_before_anything_is_compiled(
+    path: str, why: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "link").symlink_to(tmp_path / "gone")
+    (tmp_path / "file").touch()
+    (tmp_path / "shut").mkdir()
+    opened = tempfile.TemporaryFile
+
+    def refuse(dir: Path):  # noqa: A002
+        # Permissions would not hold where tests run with all rights.
+        if dir.name == "shut":
+            raise PermissionError(errno.EACCES, "Permission denied")
+        return opened(dir=dir)
+
+    monkeypatch.setattr(tempfile, "TemporaryFile", refuse)
+    monkeypatch.setattr(run_module, "Work", None)
+    with pytest.raises(StoreError, match=why):
+        sweeps.run(SWEEP, tmp_path / path)
+    assert sorted(tmp_path.rglob("*")) == sorted(tmp_path / n for n in ("file", "link", "shut"))
+    with pytest.raises(StoreError, match=r"^reuse = nosuch: no such sweep"):
+        sweeps.run(SWEEP, reuse=["nosuch"])
