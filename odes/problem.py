@@ -27,7 +27,7 @@ from dynsim.problem.checks import (
     usual,
 )
 from dynsim.problem.train import problem_in, started
-from dynsim.training.recording import Record, Recording
+from dynsim.training.recording import PARAMS, Record, Recording
 from dynsim.training.rule import Rule
 from dynsim.trajectory import Static, Times
 from odes.solver.flows import Flow, checked_flow, flow_of_rule
@@ -105,6 +105,8 @@ def flow(
             f"record = 'loss': {type(problem).__name__}.observables has none, and a reduction has "
             "no weights for `population_loss`"
         )
+    if reduction is not None and PARAMS in recording.provided:
+        raise ValueError(f"record = {PARAMS!r}: this theory has fewer variables than weights")
     return compiled(
         _solve if reduction is None else _reduced,
         problem,

@@ -77,11 +77,7 @@ def parse(arguments: Sequence[str] | None = None) -> Any:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Parse the command line and run it. Returns 0, 2 when the input is bad, 1 when chunks
     failed, 130 after Ctrl-C, or 143 after SIGTERM."""
-    # Here matplotlib finds the backend when it is imported, if it is.
-    os.environ["MPLBACKEND"] = "Agg"
-    # And Equinox, how solvers say that an argument is bad: by calling the host, which does not
-    # belong into programs for accelerators, unless it is told to say it in the result.
-    os.environ.setdefault("EQX_ON_ERROR", "nan")
+    tell()
     try:
         try:
             with _terminable():
@@ -123,11 +119,23 @@ def _terminable() -> Iterator[None]:
         signal.signal(signal.SIGTERM, before)
 
 
+def tell() -> None:
+    """Tell libraries by the environment what they read when they are imported."""
+    os.environ["MPLBACKEND"] = "Agg"
+    # How solvers of Equinox say that an argument is bad: by calling the host, which does not belong
+    # into programs for accelerators, unless it is told to say it in the result.
+    os.environ.setdefault("EQX_ON_ERROR", "nan")
+    # How much C++ says, see `sweeps.output.programs`.
+    if importlib.metadata.version("jax").startswith(("0.10.", "0.11.")):
+        os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+
+
 def _main(arguments: Sequence[str] | None) -> int:
     asked = _parse(arguments)
     from dynsim import decoding
     from dynsim.decoding import printable
     from sweeps.commands.record import Record
+    from sweeps.output import programs
 
     def say(text: str) -> None:
         print("\n".join(map(printable, text.split("\n"))), file=sys.stderr)
@@ -138,6 +146,7 @@ def _main(arguments: Sequence[str] | None) -> int:
         record = Record.of(asked.name, asked.settings) if asked.recorded else None
         if record and not asked.overwrite:
             record.check()
+        programs.keep()
         with asked.drawing(), asked.talking():
             paths = asked.run(asked.settings)
         if record:

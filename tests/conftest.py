@@ -23,6 +23,9 @@ if os.environ.get("JAXTYPING_DISABLE", "0") == "0":
         ("dynsim", "odes"),
         "beartype.beartype(conf=beartype.BeartypeConf(is_pep484_tower=True))",
     )
+# Each run of the tests compiles anew, in other processes too.
+os.environ["JAX_ENABLE_COMPILATION_CACHE"] = "false"
+jax.config.update("jax_enable_compilation_cache", False)
 # Compilation is most of what the tests cost, and a third as long without optimisation. These passes
 # take a fourth of the rest where a solver's loops are nested, and a module for each thread of
 # LLVM is one too many where as many tests run as there are cores.

@@ -17,6 +17,7 @@ from dynsim.training.recording import (
     BATCH_LOSS,
     ETA_TIME,
     NORMS,
+    PARAMS,
     RELATIVE_LOSS,
     Record,
     Recording,
@@ -24,7 +25,7 @@ from dynsim.training.recording import (
 )
 from dynsim.training.rule import by_group
 
-PROVIDED = (BATCH_LOSS, RELATIVE_LOSS, *NORMS, ETA_TIME)
+PROVIDED = (BATCH_LOSS, RELATIVE_LOSS, *NORMS, ETA_TIME, PARAMS)
 """What can be recorded of every problem."""
 
 
@@ -203,7 +204,9 @@ def flow_table(problem: Problem) -> Table:
     """What a flow can record of a problem: all but what a training adds."""
     refused = dict.fromkeys(PROVIDED, "is of a batch; a flow has none")
     refused[ETA_TIME] = "is recorded by training; `rule.eta_time(times)` has it for any times"
-    return dataclasses.replace(table(problem), provided=(), refused={**problem.REFUSED, **refused})
+    del refused[PARAMS]
+    refused = {**problem.REFUSED, **refused}
+    return dataclasses.replace(table(problem), provided=(PARAMS,), refused=refused)
 
 
 def recorded(problem: Problem, record: Record | None) -> Recording:
@@ -224,10 +227,15 @@ def measured(
     """What is to be recorded of the weights, by name; `snapshot` if it is known already."""
     own = _observables(problem, params)
     snapshot = problem.snapshot(params) if snapshot is None else snapshot
-    return {
+    found = {
         name: (own[name] if isinstance(function, _Named) else function)(*snapshot)
         for name, function in record.functions
     }
+    if PARAMS in record.provided:
+        for path, leaf in jax.tree.leaves_with_path(eqx.filter(params, eqx.is_inexact_array)):
+            name = jax.tree_util.keystr(path, simple=True, separator=".")
+            found[f"{PARAMS}.{name}" if name else PARAMS] = leaf
+    return found
 
 
 def _observables(problem: Problem, params: PyTree) -> dict[str, Measured]:

@@ -70,7 +70,8 @@ def train(
             Every problem has "batch_loss", which is always recorded at finite batch,
             "relative_loss", "gradient_norm" and "update_norm" of the next step, over all weights,
             and "eta_time", the sum of the learning rates so far; "loss" is `population_loss`,
-            recorded by default where there is one.
+            recorded by default where there is one. "params" keeps the weights: each of their arrays
+            as "params.<its path>", such as "params.Y" or "params.layers.0.weight".
         init: starting weights in place of those of `problem.init`.
         data: batches to train on in place of those of `problem.draw`: a pytree of arrays with a
             leading axis of `steps`, or of one more, whose last batch is that of the loss at the

@@ -32,6 +32,9 @@ BATCH_LOSS = "batch_loss"
 ETA_TIME = "eta_time"
 """The name under which it records the sum of the learning rates so far."""
 
+PARAMS = "params"
+"""The name that stands for all weights; each of their arrays is recorded as "params.<its path>"."""
+
 NORMS = ("gradient_norm", "update_norm")
 """Euclidean norms over all weights that a step may record."""
 
@@ -87,13 +90,13 @@ class Table:
     refused: Mapping[str, str] = dataclasses.field(default_factory=dict)
 
     def names(self) -> tuple[str, ...]:
-        """All names that can be asked for.
+        """All names of observables that can be asked for; `PARAMS` is none, and may be as well.
 
         Raises:
             ValueError: for an entry point whose name says no system, or that two packages have.
         """
         known = (*self.functions, *self.provided, *_registered(self.systems))
-        return tuple(name for name in dict.fromkeys(known) if name not in self.refused)
+        return tuple(n for n in dict.fromkeys(known) if n not in self.refused and n != PARAMS)
 
     def resolve(self, record: Record) -> Recording:
         """Look up what the user asked to record.
@@ -127,8 +130,16 @@ class Table:
             return self.functions[name]
         points = _registered(self.systems)
         if name not in points:
-            checks.choice("record", name, self.names())
+            weights = {PARAMS} & {*self.provided}
+            checks.choice("record", name, (*self.names(), *weights))
         return _loaded(points[name])
+
+
+def recorded_as(name: str, found: Iterable[str]) -> list[str]:
+    """The names, of those `found`, under which what was asked for by `name` is recorded."""
+    if name != PARAMS:
+        return [name]
+    return [each for each in found if each == PARAMS or each.startswith(f"{PARAMS}.")]
 
 
 def _entries(record: Record) -> Iterable[tuple[str, Observable | None]]:

@@ -13,6 +13,7 @@ import xarray as xr
 from dynsim import Status, checks
 from dynsim.precision import Device, precision
 from sweeps import output
+from sweeps.output import programs
 from sweeps.runner import tiles
 from sweeps.runner.progress import shown, stoppable
 from sweeps.runner.spec import Sweep
@@ -78,6 +79,7 @@ def run(
         ChunksFailed: when the executor's workers failed at some chunks; all others are stored.
         Interrupted: after Ctrl-C or SIGTERM, with all finished chunks stored.
     """
+    programs.keep()
     sweep.check()
     for name, value in (("chunk", chunk), ("tile", tile)):
         if value is not None:

@@ -23,6 +23,7 @@ from jaxtyping import Array, Float, Int, PRNGKeyArray, PyTree, UInt8
 
 from dynsim.precision import WITHOUT_FLOAT64, Device, DType, compiled_for
 from dynsim.training.checkpoint import Checkpoint, packed, unpacked
+from dynsim.training.recording import recorded_as
 from sweeps.runner import fit
 from sweeps.runner.store.base import CHECKPOINT
 from sweeps.systems.base import Engine, Settings, names_of
@@ -245,7 +246,11 @@ def run_tiles(
                 like = jax.eval_shape(lambda: engine.run(fresh, *made, key, *shared).checkpoint)
                 start = unpacked(state, like, start.step)
             found = engine.run(settings._replace(checkpoint=start), *made, key, *shared)
-            recorded = {name: jnp.asarray(found[name]) for name in names_of(settings.record)}
+            recorded = {
+                name: jnp.asarray(found[name])
+                for asked in names_of(settings.record)
+                for name in recorded_as(asked, found.observables)
+            }
             if isinstance(settings.times, int):
                 recorded["time"] = jnp.asarray(found.times)
             if settings.num_times == 1:

@@ -13,6 +13,7 @@ import optax
 import pytest
 
 import dynsim
+import odes
 from dynsim import Status, schedules
 from dynsim.training import keys
 
@@ -310,3 +311,25 @@ def test_bad_input_is_named(problem: Any, changes: dict[str, Any], message: str)
     given = {"rule": SGD, "key": KEY, "steps": 10, "batch": 4} | changes
     with pytest.raises(ValueError, match=re.escape(message)):
         dynsim.train(problem, **given)
+
+
+def test_recorded_weights_are_those_of_descent() -> None:
+    """Whose closed form is slope (1 - (1 - eta)^k) on the population; a flow has 1 - e^(-eta t)."""
+    times, eta = [0, 1, 5], 0.1
+    options = {"times": times, "record": ["params", "w"], "dtype": "float64"}
+    found = dynsim.train(Line(), dynsim.sgd(eta), KEY, steps=5, batch=math.inf, **options)
+    expected = 2 * (1 - (1 - eta) ** np.array(times))
+    # Rounding of float64, over five steps.
+    np.testing.assert_allclose(found["params.w"], expected, rtol=1e-14)
+    assert "params.steps" not in found.observables  # an integer, which nobody trains
+    flow = odes.flow(Line(), dynsim.sgd(eta), times, key=KEY, record="params")
+    np.testing.assert_allclose(flow["params.w"], 2 * -np.expm1(-eta * np.array(times)), rtol=1e-6)
+    net = dynsim.train(Net(), dynsim.adam(0.1), KEY, steps=2, times=[0, 2], record="params")
+    last = net.model.layers[1].weight
+    np.testing.assert_array_equal(net["params.layers.1.weight"][-1], last)
+
+
+def test_weights_are_not_recorded_where_a_theory_has_none() -> None:
+    reduction = odes.problem.Reduction(lambda *_: 0.0, lambda *_: 0.0, lambda *_: ())
+    with pytest.raises(ValueError, match=r"^record = 'params': this theory has fewer variables"):
+        odes.flow(Line(), dynsim.sgd(0.1), [1], reduction=reduction, record="params")

@@ -2,8 +2,10 @@
 
 import contextlib
 import json
+import pkgutil
 from pathlib import Path
 
+import jax
 import numpy as np
 import pytest
 from jaxtyping import PRNGKeyArray
@@ -104,6 +106,30 @@ class Documented(dynsim.Problem):
 
     def init(self, key: PRNGKeyArray) -> PRNGKeyArray:
         return key
+
+
+def test_weights_over_time_are_stored(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = tmp_path / "deep.toml"
+    file.write_text(
+        f'system = "{NAME}"\nrecord = ["params", "batch_loss"]\ntimes = 2\n'
+        "[run]\nsteps = 3\nbatch = 4\nmodes = 2\n[axes]\neta = [0.01, 0.1]\nseed = [0, 1]\n"
+    )
+    assert cli.main(["sweep", str(file), "--dry-run"]) == 0
+    found = sweeps.run(sweeps.load(file))
+    size = sum(array.nbytes for array in found.data_vars.values()) / 1e3
+    assert f"at most {size:.3g} kB" in capsys.readouterr().out
+    alone = dynsim.train(
+        pkgutil.resolve_name(NAME)(modes=2),
+        dynsim.sgd(0.1),
+        jax.random.fold_in(jax.random.key(0), 1),
+        steps=3,
+        times=found.time.values.astype(int),
+        batch=4,
+        record="params",
+    )
+    for name, values in alone.observables.items():
+        # Batched products round otherwise.
+        np.testing.assert_allclose(found[name].sel(eta=0.1, seed=1), values, rtol=1e-5, atol=1e-7)
 
 
 def test_labels_are_what_the_class_documents() -> None:
