@@ -78,11 +78,11 @@ class Chunks:
         """When each chunk that is there was committed, by its number."""
         found = self.place.files(self.place.records)
         numbers = {name.removesuffix(".json"): time for name, time in found.items()}
+        end = self.layout.num_chunks
         return {
             int(number): time
             for number, time in numbers.items()
-            if number.isdecimal() and f"{int(number)}.json" in found
-            if int(number) < self.layout.num_chunks
+            if number.isdecimal() and f"{int(number)}.json" in found and int(number) < end
         }
 
     def done(self) -> np.ndarray:

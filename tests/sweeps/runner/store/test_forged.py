@@ -152,6 +152,15 @@ def coordinate(size: int) -> Callable[[Path], None]:
     return forge
 
 
+def large_axis(out: Path) -> None:
+    """As many values as no axis has, which all arrays speak of."""
+    number = 2**25
+    for name in ("loss", "first_bad_step", "status"):
+        array(name, shape([number, 2], [number, 2]))(out)
+    array("eta_y", shape([number], [number]))(out)
+    coordinate(8 * number)(out)
+
+
 LONG = 600 * 2**20
 FORGED: dict[str, Callable[[Path], object]] = {
     "status of 1e12 runs": array("status", shape([10**6, 10**6], [1, 1])),
@@ -179,6 +188,7 @@ FORGED: dict[str, Callable[[Path], object]] = {
     "a loss that nobody knows": array("loss", lambda a: a.update(fill_value={"a": 1})),
     "a coordinate that becomes large": coordinate(LONG),
     "a coordinate that becomes small": coordinate(1),
+    "a coordinate that is as large as it says": large_axis,
     "a chunk that becomes large": chunk(lambda _: packed(LONG)),
     "a chunk that becomes small": chunk(lambda _: packed(1)),
     "a chunk of two frames": chunk(lambda value: value[:-4] + packed(LONG)),
