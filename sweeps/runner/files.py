@@ -61,11 +61,10 @@ def load(path: str | Path, overrides: Iterable[str] = ()) -> Sweep:
 
 def from_table(table: Mapping[str, Any]) -> Sweep:
     """The sweep that a parsed TOML table describes; raises `ValueError` as `load` does."""
-    allowed = ("system", "code", *field_names(Sweep))
-    for name in table:
-        checks.choice("key", name, allowed)
     given = dict(table)
     code = given.pop("code", None)
+    for name in given:
+        checks.choice("key", name, ("system", *field_names(Sweep)))
     if not isinstance(given.get("axes"), Mapping) or not given["axes"]:
         raise ValueError("axes: needs a table with at least one axis")
     fields = given.pop("run", {})

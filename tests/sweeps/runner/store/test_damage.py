@@ -210,11 +210,15 @@ def test_strict_writers_of_other_versions_share_no_store(tmp_path: Path) -> None
 def test_code_of_other_packages_is_part_of_what_made_a_chunk(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Any module of the package, not only that of the problem."""
+    """All of the package: what the hash of a function does not see, such as a constant that it
+    imports, is another version at least."""
     package = tmp_path / "their_package"
     package.mkdir()
     (package / "__init__.py").write_text("")
-    (package / "helper.py").write_text("def scaled(x): return 1.0 * x\n")
+    (package / "constants.py").write_text("FACTOR = 1.0\n")
+    (package / "helper.py").write_text(
+        "from their_package.constants import FACTOR\ndef scaled(x): return FACTOR * x\n"
+    )
     (package / "measures.py").write_text(
         "from their_package.helper import scaled\n"
         "def own(task, snapshot): return scaled(snapshot.c.max())\n"
@@ -228,7 +232,7 @@ def test_code_of_other_packages_is_part_of_what_made_a_chunk(
     (out / Store.open(out).chunks.file(1)).unlink()
     sweeps.run(sweep, out, tile=1, strict=True)
     (out / Store.open(out).chunks.file(1)).unlink()
-    (package / "helper.py").write_text("def scaled(x): return 2.0 * x\n")
+    (package / "constants.py").write_text("FACTOR = 2.0\n")
     with pytest.raises(StoreError, match=r"strict forbids to go on; .* their_package source "):
         sweeps.run(sweep, out, tile=1, strict=True)
     sweeps.run(sweep, out, tile=1)
