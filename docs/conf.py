@@ -58,6 +58,8 @@ nb_execution_raise_on_error = True
 # Seconds that a cell may take; `notebook_times` bounds the whole notebook.
 nb_execution_timeout = 240
 nb_merge_streams = True
+# Progress is for whoever waits.
+nb_output_stderr = "remove"
 
 autodoc_member_order = "bysource"
 autodoc_preserve_defaults = True

@@ -39,12 +39,12 @@ def load(group: str, name: str) -> object:
         ValueError: naming the package, where it cannot be loaded.
     """
     point = entry_points(group)[name]
-    # Whatever a foreign module raises while it is imported.
+    # Whatever a foreign module raises while it is imported, a wish to end the program included.
     try:
         with x64_kept(_described(point)):
             return point.load()
-    except Exception as error:
-        raise ValueError(f"{_described(point)}: cannot be loaded ({error})") from error
+    except (Exception, SystemExit) as error:
+        raise ValueError(f"{_described(point)}: cannot be loaded ({error!r})") from error
 
 
 @contextlib.contextmanager

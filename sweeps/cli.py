@@ -12,9 +12,11 @@ import importlib
 import importlib.metadata
 import os
 import pkgutil
+import signal
 import sys
+import threading
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, NoReturn
 
@@ -68,20 +70,22 @@ def parse(arguments: Sequence[str] | None = None) -> Any:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Parse the command line and run it. Returns 0, 2 when the input is bad, 1 when chunks
-    failed, or 130 after Ctrl-C."""
+    failed, 130 after Ctrl-C, or 143 after SIGTERM."""
     tell()
     try:
         try:
-            return _main(arguments)
+            with _terminable():
+                return _main(arguments)
         finally:
             # What is left goes now, help as well: when Python ends, nobody can catch an error.
             sys.stdout.flush()
-    except KeyboardInterrupt:
-        print("dynsim: stopped by Ctrl-C", file=sys.stderr, flush=True)
+    except KeyboardInterrupt as stop:
+        by, code = ("SIGTERM", 143) if isinstance(stop, _Terminated) else ("Ctrl-C", 130)
+        print(f"dynsim: stopped by {by}", file=sys.stderr, flush=True)
         if arguments is None:
             # Threads that compile are not waited for: some builds crash when Python ends meanwhile.
-            os._exit(130)
-        return 130
+            os._exit(code)
+        return code
     except BrokenPipeError:
         # Who read the output has gone. What is left of it goes nowhere, when Python ends as well.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
@@ -99,12 +103,37 @@ def tell() -> None:
         os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 
 
+class _Terminated(KeyboardInterrupt):
+    """The wish of who sends a SIGTERM."""
+
+
+@contextlib.contextmanager
+def _terminable() -> Iterator[None]:
+    """A context in which SIGTERM ends the command with a word, as Ctrl-C does."""
+
+    def end(number: int, frame: object) -> NoReturn:
+        raise _Terminated
+
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.signal(signal.SIGTERM, end)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
 def _main(arguments: Sequence[str] | None) -> int:
     _check_place(sys.argv[1:] if arguments is None else arguments)
     asked = _parse(arguments)
     from dynsim import decoding
+    from dynsim.decoding import printable
     from sweeps.commands.record import Record
     from sweeps.output import programs
+
+    def say(text: str) -> None:
+        print("\n".join(map(printable, text.split("\n"))), file=sys.stderr)
 
     began = time.monotonic()
     try:
@@ -120,15 +149,19 @@ def _main(arguments: Sequence[str] | None) -> int:
     except BrokenPipeError:
         raise
     except (ValueError, OSError) as error:
-        print(f"dynsim: {error}", file=sys.stderr)
+        say(f"dynsim: {error}")
+        return 2
+    except SystemExit as error:
+        # Of somebody else's code that was imported or called: it would end without a word.
+        say(f"dynsim: code from outside dynsim asked to end the program ({error!r})")
         return 2
     except sweeps.Interrupted:
         return 130
     except sweeps.ChunksFailed as error:
-        print(f"dynsim: {error}", file=sys.stderr)
+        say(f"dynsim: {error}")
         return 1
     if paths:
-        print("\nwrote " + ", ".join(map(str, paths)))
+        print("\nwrote " + printable(", ".join(map(str, paths))))
     return 0
 
 

@@ -138,3 +138,11 @@ def test_names_that_are_not_there_are_found_out() -> None:
     for name in ("odes.yz.laddder", "odes.yz.ladder.thory", "dynsim.simulate.steps"):
         with pytest.raises(AttributeError):
             resolve(name)
+
+
+def test_every_promise_about_stores_names_a_test() -> None:
+    page = (ROOT / "docs" / "howto" / "guarantees.md").read_text()
+    named = re.findall(r"`([\w/]+\.py)::(\w+)`", page)
+    assert len(named) >= 20
+    for file, name in named:
+        assert f"def {name}(" in (ROOT / "tests" / "sweeps" / file).read_text(), name

@@ -4,6 +4,7 @@ import dataclasses
 
 import tyro
 
+from dynsim.decoding import printable
 from sweeps.runner.progress import say
 from sweeps.runner.store.store import Store
 
@@ -23,4 +24,5 @@ def run(config: Check) -> None:
     """Run `dynsim check`."""
     store = Store.open(config.path, say)
     store.verify()
-    print(f"{store.name}: {int(store.done().sum())} of {store.layout.num_chunks} chunks, all whole")
+    done = int(store.done().sum())
+    print(printable(f"{store.name}: {done} of {store.layout.num_chunks} chunks, all whole"))

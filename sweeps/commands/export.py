@@ -3,10 +3,8 @@
 import dataclasses
 import importlib.util
 import math
-import shutil
-import tempfile
 from collections.abc import Callable
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Any
 
 import tyro
@@ -43,7 +41,7 @@ class Export:
 def run(config: Export) -> list[Path]:
     """Run `dynsim export`; returns the file written."""
     store = Store.open(config.path, progress.say)
-    target = config.out or store.place.beside(".nc")
+    target = config.out or beside(config.path)
     inside = next(
         (each for each in target.absolute().parents if (each / "zarr.json").exists()), None
     )
@@ -59,13 +57,22 @@ def run(config: Export) -> list[Path]:
     if unknown:
         known = ", ".join(map(str, dataset.data_vars))
         raise ValueError(f"arrays: {unknown[0]!r} was not recorded; must be of {known}")
-    seconds, chunks = store.spent()
-    if chunks:
-        dataset.attrs["wall_time"] = f"{seconds:.3g} s for {chunks} of {len(store.done())} chunks"
+    if records := store.chunks.all():
+        seconds = sum(record.seconds for record in records.values())
+        dataset.attrs["wall_time"] = f"{seconds:.3g} s, summed up over chunks"
     if config.arrays:
         dataset = dataset[[*dict.fromkeys((*config.arrays, "status"))]]
     target.parent.mkdir(parents=True, exist_ok=True)
     return [WRITERS[target.suffix](dataset, target)]
+
+
+def beside(path: str) -> Path:
+    """Where the export of a sweep goes that the user gave no name: beside its folder, or in the
+    current one."""
+    if output.address(path) is not None:
+        return Path(f"{PurePosixPath(path).name}.nc")
+    folder = Path(path) if Path(path).name not in ("", "..") else Path(path).absolute()
+    return folder.parent / f"{folder.name or 'sweep'}.nc"
 
 
 def _netcdf(dataset: xr.Dataset, target: Path) -> Path:
@@ -77,12 +84,8 @@ def _netcdf(dataset: xr.Dataset, target: Path) -> Path:
 def _zarr(dataset: xr.Dataset, target: Path) -> Path:
     # What belongs to the files of the store, such as its chunks, is not what a copy needs.
     plain = dataset.load().drop_encoding()
-    with tempfile.TemporaryDirectory(dir=target.parent, prefix=f".{target.name}-") as temporary:
-        made = Path(temporary) / target.name
-        plain.to_zarr(made, zarr_format=3, consolidated=False)
-        if target.exists():
-            shutil.rmtree(target)
-        made.rename(target)
+    with output.appearing(target) as begun:
+        plain.to_zarr(begun, zarr_format=3, consolidated=False)
     return target
 
 

@@ -2,14 +2,18 @@
 
 import dataclasses
 import json
+from collections import Counter
 from typing import Any
 
 import numpy as np
 import tyro
 
-from dynsim.trajectory import counts
+from dynsim import Status
+from dynsim.decoding import printable
+from sweeps import output
+from sweeps.output import programs
 from sweeps.runner.progress import say
-from sweeps.runner.store import history
+from sweeps.runner.store.records import differences
 from sweeps.runner.store.store import Store
 
 
@@ -18,16 +22,22 @@ class Info:
     """Show a stored sweep's configuration, its progress, and which runs diverged.
 
     Attributes:
-        path: folder of the sweep, or its address in a bucket.
+        path: folder of the sweep, or its address in a bucket; without it, versions, devices, and
+            the folder of compiled programs.
         json: print JSON instead of text.
     """
 
-    path: tyro.conf.Positional[str]
+    path: tyro.conf.Positional[str] = ""
     json: bool = False
 
 
 def run(config: Info) -> None:
     """Run `dynsim info`."""
+    if not config.path:
+        here = output.environment() | {"compiled programs": str(programs.keep() or "not kept")}
+        lines = [f"{name} {value}" for name, value in here.items()]
+        print(json.dumps(here, indent=2) if config.json else "\n".join(lines))
+        return
     about = describe(Store.open(config.path, say))
     if config.json:
         print(json.dumps(about, indent=2))
@@ -36,27 +46,31 @@ def run(config: Info) -> None:
     for name, values in about["axes"].items():
         lines.append(f"  {name:<16} {_shown(values)}")
     lines.append("  " + ", ".join(f"{name} {value}" for name, value in about["run"].items()))
-    lines += [
-        f"recorded: {', '.join(about['recorded'])}",
-        progress(about),
-        *([f"wall time {_took(about)}"] if about["chunks_done"] else []),
-        "made with " + ", ".join(f"{k} {v}" for k, v in about["environment"].items()),
-        *(
-            f"chunks {ranges}: {', '.join(differences)}"
-            for each in about["made"]
-            if (differences := history.differences(about["environment"], each["environment"]))
-            for ranges in [", ".join(f"{a} to {b}" for a, b in each["chunks"])]
-        ),
-        f"config hash {about['config_hash'][:12]}",
-    ]
-    print("\n".join(lines))
+    lines += [f"recorded: {', '.join(about['recorded'])}", progress(about)]
+    if about["made"]:
+        lines.append(f"wall time {about['seconds']:.3g} s, summed up over chunks")
+    lines.append("made with " + ", ".join(f"{k} {v}" for k, v in about["environment"].items()))
+    for each in about["made"]:
+        ranges = ", ".join(f"{first} to {last}" for first, last in each["chunks"])
+        if changed := differences(about["environment"], each["environment"]):
+            lines.append(f"chunks {ranges}: {', '.join(changed)}")
+    lines.append(f"config hash {about['config_hash'][:12]}")
+    # Whoever made the store may have written anything.
+    print("\n".join(map(printable, lines)))
 
 
 def describe(store: Store) -> dict[str, Any]:
     """Configuration and progress of a store, as JSON values."""
-    attributes, config, status = store.attributes, store.config, store.status()
-    done = store.done()
-    dims = store.dims
+    attributes, config, dims = store.attributes, store.config, store.dims
+    done, records = store.done(), store.chunks.all()
+    status: Counter[int] = Counter()
+    made: dict[str, np.ndarray] = {}
+    for number, record in records.items():
+        status.update({int(code): runs for code, runs in record.status.items()})
+        made.setdefault(record.environment, np.zeros(len(done), bool))[number] = True
+    if store.id is None:
+        # Stores of format 3 have no records.
+        status.update(store.dataset().status.values.ravel().tolist())
     return {
         "path": store.name,
         "title": attributes["title"],
@@ -68,24 +82,23 @@ def describe(store: Store) -> dict[str, Any]:
         "chunk": dict(zip(dims, store.layout.chunk, strict=True)),
         "chunks_done": int(done.sum()),
         "chunks": len(done),
-        "runs_done": int((status >= 0).sum()),
-        "runs": int(status.size),
-        "status": counts(status),
-        "wall_time": dict(zip(("seconds", "chunks"), store.spent(), strict=True)),
+        "runs_done": store.layout.runs_in(done),
+        "runs": store.layout.num_runs,
+        "status": {s.name: status[s] for s in Status if status[s]},
+        "seconds": sum(record.seconds for record in records.values()),
         "config_hash": store.fingerprint,
         "environment": attributes["environment"],
-        "made": _made(store, done),
+        "made": [
+            {"chunks": _ranges(mine), "environment": store.chunks.environment(digest)}
+            for digest, mine in made.items()
+        ],
     }
 
 
-def _made(store: Store, done: np.ndarray) -> list[dict[str, Any]]:
-    """The environments of the chunks that are done, each with its ranges of them."""
-    made = store.made()
-    return [
-        {"chunks": history.ranges(mine), "environment": environment}
-        for i, environment in enumerate(made.environments)
-        if (mine := done & (made.by == i)).any()
-    ]
+def _ranges(chunks: np.ndarray) -> list[tuple[int, int]]:
+    """First and last number of each range of the chunks of a mask."""
+    edges = np.flatnonzero(np.diff(chunks, prepend=False, append=False))
+    return [(first, end - 1) for first, end in edges.reshape(-1, 2).tolist()]
 
 
 def progress(about: dict[str, Any]) -> str:
@@ -95,15 +108,6 @@ def progress(about: dict[str, Any]) -> str:
         f"{about['runs_done']} of {about['runs']} runs done "
         f"({about['chunks_done']} of {about['chunks']} chunks): {codes or 'nothing yet'}"
     )
-
-
-def _took(about: dict[str, Any]) -> str:
-    """What the chunks took that are done, as far as that is known."""
-    known, done = about["wall_time"]["chunks"], about["chunks_done"]
-    if not known:
-        return "not known: it is noted when a process ends by itself"
-    seconds = f"{about['wall_time']['seconds']:.3g} s, summed up over processes"
-    return seconds if known == done else f"{seconds}, for {known} of the chunks"
 
 
 def _shown(values: list[Any]) -> str:

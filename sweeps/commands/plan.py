@@ -11,6 +11,7 @@ import numpy as np
 
 from dynsim.precision import precision
 from sweeps.runner import tiles
+from sweeps.runner.run import existing
 from sweeps.runner.spec import Sweep
 from sweeps.runner.store.local import place
 from sweeps.runner.store.store import Store
@@ -40,7 +41,7 @@ class Plan(NamedTuple):
     @property
     def done(self) -> int:
         """Number of runs that are there."""
-        return self.store.runs_in(self.store.done()) if self.store else 0
+        return self.store.layout.runs_in(self.store.done()) if self.store else 0
 
 
 def plan(sweep: Sweep, out: str, chunk: int | None, tile: int | None) -> Plan:
@@ -51,9 +52,7 @@ def plan(sweep: Sweep, out: str, chunk: int | None, tile: int | None) -> Plan:
     """
     sweep.check()
     where = place(out)
-    store = None if where.vacant() else Store.open(where)
-    if store:
-        store.require(sweep.as_json())
+    store = existing(where, sweep.as_json())
     with precision(sweep.dtype):
         layout = store.layout if store else None
         mesh = tiles.mesh(None, sweep.dtype)

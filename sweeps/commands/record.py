@@ -13,6 +13,8 @@ from sweeps.commands.table import file_name
 
 IGNORED = ("out", "json")
 """Settings that change nothing in the results."""
+PICTURES = (".png", ".svg", ".pdf")
+"""What a file is called that a command writes to; everything else is a folder."""
 
 
 class Record(NamedTuple):
@@ -43,7 +45,7 @@ class Record(NamedTuple):
         if hasattr(config, "contents"):
             settings |= config.contents()
         out = output.folder(Path(config.out))
-        if out.suffix:
+        if out.suffix in PICTURES:
             return cls(command, settings, out.with_suffix(".run.json"))
         return cls(command, settings, out / f"{file_name(command)}.run.json")
 

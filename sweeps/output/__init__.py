@@ -3,15 +3,19 @@
 import contextlib
 import csv
 import functools
+import glob
+import hashlib
 import importlib.metadata
 import io
 import json
 import math
 import os
+import platform
 import re
+import shutil
 import subprocess
-import tempfile
-from collections.abc import Callable, Iterable, Mapping, Sequence
+import uuid
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -51,7 +55,7 @@ def environment(*packages: str) -> dict[str, str]:
 @functools.cache
 def _commit() -> str | None:
     """The commit that this code is of, and whether it was changed since; None out of a clone."""
-    clone = Path(__file__).parents[1]
+    clone = Path(__file__).parents[2]
     if not (clone / ".git").exists():
         return None
     command = ["git", "-C", str(clone), "describe", "--always", "--dirty", "--abbrev=12"]
@@ -175,13 +179,51 @@ def write(
 
 def write_whole(path: Path, save: Callable[[Any], Any]) -> Path:
     """Write a file through `save`; it appears complete or not at all."""
-    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}-")
-    try:
-        with os.fdopen(handle, "wb") as file:
-            save(file)
-        Path(temporary).chmod(0o644)
-        os.replace(temporary, path)
-    except BaseException:
-        Path(temporary).unlink(missing_ok=True)
-        raise
+    with appearing(path) as begun, begun.open("wb") as file:
+        save(file)
     return path
+
+
+@contextlib.contextmanager
+def appearing(path: Path) -> Iterator[Path]:
+    """Where to write a file or a folder, which then takes the place of `path`, whole. What killed
+    processes of this machine have left of earlier attempts is removed."""
+    machine = hashlib.sha256(platform.node().encode()).hexdigest()[:6]
+    mark = f".{path.name}-{machine}-"
+    begun = path.with_name(f"{mark}{os.getpid()}-{uuid.uuid4().hex[:8]}")
+    old = path.with_name(f"{begun.name}.old")
+    try:
+        yield begun
+        if path.is_dir():
+            os.replace(path, old)
+        try:
+            os.replace(begun, path)
+        except OSError:
+            if old.exists():
+                os.replace(old, path)
+            raise
+        for left in path.parent.glob(f"{glob.escape(mark)}*"):
+            owner = left.name.removeprefix(mark).partition("-")[0]
+            if left == old or (owner.isdecimal() and not _alive(int(owner))):
+                _remove(left)
+    finally:
+        _remove(begun)
+
+
+def _alive(process: int) -> bool:
+    """Whether there is a process of this number; on Windows, where nobody can ask, always."""
+    if os.name != "nt":
+        with contextlib.suppress(PermissionError):
+            try:
+                os.kill(process, 0)
+            except (ProcessLookupError, OverflowError):
+                return False
+    return True
+
+
+def _remove(path: Path) -> None:
+    """Delete a file or a folder, if there is one."""
+    if path.is_dir():
+        shutil.rmtree(path)
+    else:
+        path.unlink(missing_ok=True)

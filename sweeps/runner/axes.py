@@ -158,6 +158,16 @@ class Layout:
         """The region of one chunk, by its place among `regions`."""
         return self._at(tuple(int(i) for i in np.unravel_index(number, self.counts)))
 
+    def number(self, region: Sequence[slice]) -> int:
+        """The place of a region among `regions`."""
+        index = [part.start // size for part, size in zip(region, self.chunk, strict=True)]
+        return int(np.ravel_multi_index(index, self.counts))
+
+    def runs_in(self, done: np.ndarray) -> int:
+        """Number of runs in the chunks that are `done`, by their numbers."""
+        regions = map(self.region, np.flatnonzero(done).tolist())
+        return sum(math.prod(part.stop - part.start for part in region) for region in regions)
+
     def _at(self, index: tuple[int, ...]) -> tuple[slice, ...]:
         return tuple(
             slice(i * c, min((i + 1) * c, n))

@@ -73,10 +73,10 @@ def load(path: str | Path, overrides: Iterable[str] = ()) -> Sweep:
 
 def from_table(table: Mapping[str, Any]) -> Sweep:
     """The sweep that a parsed TOML table describes; raises `ValueError` as `load` does."""
-    allowed = ("system", *field_names(Sweep))
-    for name in table:
-        checks.choice("key", name, allowed)
     given = dict(table)
+    code = given.pop("code", None)
+    for name in given:
+        checks.choice("key", name, ("system", *field_names(Sweep)))
     if not isinstance(given.get("axes"), Mapping) or not given["axes"]:
         raise ValueError("axes: needs a table with at least one axis")
     fields = given.pop("run", {})
@@ -112,7 +112,10 @@ def from_table(table: Mapping[str, Any]) -> Sweep:
                 f"run.{name} = {run[name]!r}: what the run names holds {contents[name]!r} by now"
             )
     decoding.check_table({n: v for n, v in given.items() if n != "axes"}, Sweep, "")
-    return Sweep(run=made, **given)
+    sweep = Sweep(run=made, **given)
+    if code is not None and code != sweep.code():
+        raise ValueError(f"code = {shown(code)}: what the sweep names is {sweep.code()} by now")
+    return sweep
 
 
 def _quoted(value: str) -> str:

@@ -1,6 +1,7 @@
 """What a person sees of long work, and how they stop it.
 
-At a terminal it is a bar; elsewhere, in a log or the output of a job, a line each minute.
+At a terminal or in a notebook it is a bar; elsewhere, in a log or the output of a job, a line each
+minute.
 """
 
 import contextlib
@@ -12,13 +13,15 @@ from collections.abc import Callable, Iterator, Sequence
 from types import FrameType
 from typing import Any, TextIO, TypeVar
 
-from tqdm import tqdm
+from tqdm.auto import tqdm
+
+from dynsim.decoding import printable
 
 Handler = Callable[[int, FrameType | None], object] | int | signal.Handlers | None
 ItemT = TypeVar("ItemT")
 
 SECONDS = {True: 1.0, False: 60.0}
-"""Between two looks at the clock, at a terminal and elsewhere."""
+"""Between two looks at the clock, where a line can change and elsewhere."""
 LINE = (
     "{percentage:.0f} %: {n_fmt} of {total_fmt}, {rate_fmt}, {elapsed} passed, {remaining} left"
     "{postfix}"
@@ -32,9 +35,9 @@ class Interrupted(Exception):  # noqa: N818  (a wish of the user, no error)
 
 
 @contextlib.contextmanager
-def quiet() -> Iterator[None]:
-    """In it nothing is shown."""
-    token = _quiet.set(True)
+def quiet(wanted: bool = True) -> Iterator[None]:
+    """In it nothing is shown, if that is wanted."""
+    token = _quiet.set(wanted or _quiet.get())
     try:
         yield
     finally:
@@ -44,7 +47,7 @@ def quiet() -> Iterator[None]:
 def say(line: str) -> None:
     """A line about the work for people, to standard error."""
     if not _quiet.get():
-        print(line, file=sys.stderr)
+        print("\n".join(map(printable, line.split("\n"))), file=sys.stderr)
 
 
 def count(number: int, noun: str) -> str:
@@ -83,7 +86,7 @@ def each(
     """
     with _bar(len(items), 0, unit) as bar:
         for item in items:
-            bar.set_postfix_str(name(item), refresh=sys.stderr.isatty())
+            bar.set_postfix_str(name(item), refresh=_alive())
             yield item
             bar.update()
 
@@ -91,7 +94,7 @@ def each(
 @contextlib.contextmanager
 def _bar(total: int, done: int, unit: str, seconds: float | None = None) -> Iterator[Any]:
     """A bar that looks at the clock by itself, however long what it counts takes."""
-    terminal = sys.stderr.isatty()
+    terminal = _alive()
     seconds = seconds or SECONDS[terminal]
     # Away from a terminal only the clock makes it print, so that short work leaves no line.
     about: dict[str, Any] = (
@@ -122,6 +125,11 @@ def _bar(total: int, done: int, unit: str, seconds: float | None = None) -> Iter
             over.set()
             if not off:
                 clock.join()
+
+
+def _alive() -> bool:
+    """Whether somebody watches a line change: at a terminal, or in a notebook."""
+    return sys.stderr.isatty() or "ipykernel" in sys.modules
 
 
 class _Lines:

@@ -5,6 +5,7 @@ import pkgutil
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Executor
 from pathlib import Path
+from time import perf_counter
 
 import numpy as np
 import xarray as xr
@@ -14,12 +15,13 @@ from dynsim.precision import Device, precision
 from sweeps import output
 from sweeps.output import programs
 from sweeps.runner import tiles
-from sweeps.runner.progress import shown, stoppable
+from sweeps.runner.progress import quiet, shown, stoppable
 from sweeps.runner.spec import Sweep
 from sweeps.runner.store.base import Place, Report, StoreError, Variable
 from sweeps.runner.store.creation import create
 from sweeps.runner.store.growth import Arrays, GoOn, Growth, Region
 from sweeps.runner.store.local import place
+from sweeps.runner.store.packages import outside
 from sweeps.runner.store.reuse import Reused
 from sweeps.runner.store.store import Store
 from sweeps.runner.work import Work
@@ -38,6 +40,7 @@ def run(
     report: Callable[[str], None] | None = None,
     strict: bool = False,
     durable: bool = False,
+    progress: bool = True,
 ) -> xr.Dataset:
     """Run a sweep, or what is left of it, and return its labelled results.
 
@@ -65,6 +68,8 @@ def run(
             without it that is a line to `report`.
         durable: have each chunk written down for good before the next one, so that it outlasts a
             loss of power as well. A bucket always does.
+        progress: show how far the sweep is: a bar in a terminal or a notebook, a line a minute
+            elsewhere.
 
     Returns:
         A dataset with a dimension for each axis (zipped axes share one), `time` where several
@@ -86,28 +91,31 @@ def run(
     where.durable |= durable
     if executor is not None:
         _check_executor(where, devices, process)
-    sources = [Reused(Store.open(each, report), sweep) for each in reuse]
+    sources = [Reused(_opened(each, report), sweep) for each in reuse]
     if executor is not None and (begun := [each.store.name for each in sources if each.step]):
         raise ValueError(f"reuse = {begun[0]}: its runs go on without an executor alone")
-    store = _existing(where, sweep.as_json(), report)
+    store = existing(where, sweep.as_json(), report)
     if store is not None and chunk is not None:
         _require_chunk(store, chunk)
     if executor is not None:
         # Loaded when it is asked for: most sweeps are not shared.
         by_workers = pkgutil.resolve_name("sweeps.runner.cluster.driver:run")
-        return by_workers(executor, sweep, where, store, chunk, tile, report, sources, strict)
-    with precision(sweep.dtype):
+        with quiet(not progress):
+            return by_workers(executor, sweep, where, store, chunk, tile, report, sources, strict)
+    with quiet(not progress), precision(sweep.dtype):
         layout = store.layout if store else None
         mesh = tiles.mesh(devices, sweep.dtype)
         work = Work(sweep, mesh, layout=layout, chunk=chunk, tile=tile)
         if report:
             report(str(work.plan))
-        if store is None:
-            store = create(where, sweep, work.plan.layout, work.variables(), report)
-        with store.lock(*process, report):
-            done = store.go_on(process, output.environment(), strict, report)
-            with store.timed(process, done):
-                _work_off(store, work, process, sources, done)
+        # Held before anything is made: who is refused leaves nothing behind.
+        with where.lock(*process, report) as check:
+            if store is None:
+                store = create(where, sweep, work.plan.layout, work.variables(), report)
+            store.held = check
+            environment = {**output.environment(), **outside(sweep)}
+            done = store.go_on(process, environment, strict, report)
+            _work_off(store, work, process, sources, done)
     # Other processes go on meanwhile, unless there is nothing left to do.
     return store.dataset(done if done.all() else None)
 
@@ -117,8 +125,8 @@ def open_sweep(path: str | Path, report: Report | None = None) -> xr.Dataset:
 
     Args:
         path: where it is.
-        report: called with a line about what a store lacks that an older version has made; by
-            default that is a warning.
+        report: called with a line about what lies there and is not the sweep's; by default that is
+            a warning.
 
     Returns:
         A labelled dataset of the chunks that are complete by now, whose values are read when they
@@ -200,7 +208,7 @@ def _work_off(
     regions = [
         region for i, region in enumerate(store.layout.regions()) if i % n == k and not done[i]
     ]
-    with stoppable() as check, shown(store.layout.num_runs, store.runs_in(done)) as advance:
+    with stoppable() as check, shown(store.layout.num_runs, store.layout.runs_in(done)) as advance:
 
         def compute(region: Region, variables: Mapping[str, Variable]) -> Arrays:
             return work.compute(region, variables, check)
@@ -211,9 +219,10 @@ def _work_off(
 
         growth = Growth(sources, compute, later)
         for region in work.in_turn(regions):
+            began = perf_counter()
             arrays = growth.chunk(region, variables)
             try:
-                store.write(region, arrays)
+                store.write(region, arrays, perf_counter() - began)
             except OSError as error:
                 raise StoreError(
                     f"{store.name}: a chunk could not be written ({error}); the chunks before it "
@@ -224,9 +233,17 @@ def _work_off(
             check()
 
 
-def _existing(where: Place, config: dict, report: Report | None) -> Store | None:
+def _opened(source: str | Path, report: Report | None) -> Store:
+    try:
+        return Store.open(source, report)
+    except StoreError as error:
+        raise StoreError(f"reuse = {error}") from error
+
+
+def existing(where: Place, config: dict, report: Report | None = None) -> Store | None:
     """The store that is there if it is one of this sweep; None where one can be made."""
     if where.vacant():
+        where.check_writable()
         return None
     store = Store.open(where, report)
     store.require(config)

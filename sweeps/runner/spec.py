@@ -1,7 +1,9 @@
 """What a sweep is: one training as a starting point, and axes along which it varies."""
 
+import contextlib
 import dataclasses
 import functools
+import json
 import math
 import pkgutil
 from collections.abc import Iterator, Mapping
@@ -19,7 +21,7 @@ from dynsim.problem.base import Problem as DynsimProblem
 from dynsim.training.recording import Own
 from sweeps.runner.axes import Dimension, dimensions
 from sweeps.runner.store.base import CHECKPOINT
-from sweeps.systems import budget, registry
+from sweeps.systems import budget, registry, sources
 from sweeps.systems.base import Engine, Run, Settings, System, Times, names_of
 from sweeps.systems.problems import parts
 
@@ -288,6 +290,18 @@ class Sweep(metaclass=_OfProblems):
         runs = math.prod(dim.size for dim in self.dims)
         budget.check_runs(runs, static, times * len(self.record), int(steps))
 
+    def code(self) -> dict[str, str]:
+        """Hashes of the code of other packages that the sweep names: their systems, theories and
+        observables. That of problems is among the contents of a run."""
+        rules, found = self.rules, {"run": sources.fingerprint(type(self.run))}
+        found["engine"] = sources.fingerprint(rules.run, rules.assemble)
+        own = {each.name for each in self.record if isinstance(each, Own)}
+        # Of names that nobody knows, `check` says so.
+        with contextlib.suppress(ValueError):
+            recording = rules.observables.resolve(self.record)
+            found |= {n: sources.fingerprint(f) for n, f in recording.functions if n not in own}
+        return {name: code for name, code in sorted(found.items()) if code}
+
     def as_json(self) -> dict[str, Any]:
         """Everything that decides the numbers, as JSON values, and the title."""
         # Named where it is asked for alone: stores of older versions are resumed as they are.
@@ -295,6 +309,13 @@ class Sweep(metaclass=_OfProblems):
         own = [each for each in self.record if isinstance(each, Own)]
         if own:
             kept["functions"] = {each.name: parts.words(each.function) for each in own}
+        if code := self.code():
+            kept["code"] = code
+        run = {
+            name: value
+            for name, value in self.run.as_json().items()
+            if name not in self.fields and self.run.reads(name, self.fields)
+        }
         return kept | {
             "title": self.title,
             "system": self.system.name,
@@ -310,10 +331,6 @@ class Sweep(metaclass=_OfProblems):
                 else list(values)
                 for name, values in self.fields.items()
             },
-            "run": {
-                name: value
-                for name, value in self.run.as_json().items()
-                if name not in self.fields and self.run.reads(name, self.fields)
-            }
-            | self.run.contents(),
+            # As it will be read again: JSON has lists for tuples, however deep they are.
+            "run": json.loads(json.dumps(run | self.run.contents())),
         }

@@ -116,11 +116,11 @@ def test_flows_are_descent_to_the_order_that_they_promise(rule: str, schedule: s
     for eta, steps in ((0.02, 200), (0.01, 400)):
         made = make(rate(schedule, eta, steps))
         times = [0, steps // 8, steps // 4, steps // 2, steps]
-        options = {"key": KEY, "record": {"params": lambda _, p: jnp.append(p["b"], p["a"])}}
+        options = {"key": KEY, "record": {"all": lambda _, p: jnp.append(p["b"], p["a"])}}
         flow = odes.flow(Bowl(), made, times, kind=kind, tolerances=PRECISE, **options)
         descent = odes.descent(Bowl(), made, times, **options)
         assert (flow.status, descent.status) == (0, 0)
-        errors.append(np.abs(flow["params"] - descent["params"]).max())
+        errors.append(np.abs(flow["all"] - descent["all"]).max())
     # Of the next order a tenth is left at these rates.
     promised = 4 if kind == "corrected" else 2
     assert errors[0] / errors[1] > 0.85 * promised
@@ -160,7 +160,7 @@ class Pull(dynsim.Problem):
         return 3 * params[0] - 0.5 * params[1]
 
 
-WEIGHTS = {"params": lambda problem, params: params}
+WEIGHTS = {"all": lambda problem, params: params}
 
 
 @pytest.mark.parametrize("kind", ["rmsprop", "matched-rmsprop"])
@@ -170,7 +170,7 @@ def test_rmsprop_under_a_constant_force_is_an_area_cosine(kind: str) -> None:
     eta, b2, times = 0.01, 0.9, np.array([0.0, 1, 2, 7, 80])
     rule = dynsim.rmsprop(eta, b2=b2, eps=1e-9)
     given = {"key": KEY, "record": WEIGHTS}
-    found = odes.flow(Pull(), rule, times, kind=kind, tolerances=PRECISE, **given)["params"]
+    found = odes.flow(Pull(), rule, times, kind=kind, tolerances=PRECISE, **given)["all"]
     decay, shift = {
         "rmsprop": (1 - b2, -np.log(b2) / (1 - b2)),
         "matched-rmsprop": (-np.log(b2), 0.5),
@@ -184,7 +184,7 @@ def test_rmsprop_under_a_constant_force_is_an_area_cosine(kind: str) -> None:
     # The solver's tolerances, and eps beside a gradient of 0.5.
     want = np.array([1, 2]) - eta * moved[:, None] * np.array([1, -1])
     np.testing.assert_allclose(found, want, rtol=0, atol=1e-8)
-    descent = odes.descent(Pull(), rule, times, **given)["params"]
+    descent = odes.descent(Pull(), rule, times, **given)["all"]
     steps = np.cumsum((1 - b2 ** np.arange(1.0, 81)) ** -0.5)
     np.testing.assert_allclose(descent[-1, 0], 1 - eta * steps[-1], rtol=0, atol=1e-9)
     # Half a step at most, of the first one's length; a tenth of that where it is exact.
@@ -198,7 +198,7 @@ def test_signs_under_a_constant_force_move_by_the_sum_of_the_rates(momentum: flo
     rule, times = dynsim.sign(eta, momentum=momentum), [0.0, 1, 2, 20, 60, 100]
     found = odes.flow(Pull(), rule, times, key=KEY, record=WEIGHTS, tolerances=PRECISE)
     descent = odes.descent(Pull(), rule, times, key=KEY, record=WEIGHTS)
-    np.testing.assert_allclose(found["params"], descent["params"], rtol=0, atol=1e-9)
+    np.testing.assert_allclose(found["all"], descent["all"], rtol=0, atol=1e-9)
     assert found.source == ("matched" if momentum else "plain")
 
 
@@ -220,11 +220,11 @@ def test_a_sign_flow_slides_along_the_zero_of_a_derivative() -> None:
     rule = dynsim.sign(eta)
     found = odes.flow(Slide(), rule, times, key=KEY, record=WEIGHTS)
     want = np.stack([np.minimum(0.25 + eta * times, (3 - eta * times) / 2), 3 - eta * times], 1)
-    np.testing.assert_allclose(found["params"], want, rtol=0, atol=eta)
+    np.testing.assert_allclose(found["all"], want, rtol=0, atol=eta)
     # Away from zero nothing is smoothed.
-    np.testing.assert_allclose(found["params"][:3], want[:3], rtol=0, atol=1e-8)
+    np.testing.assert_allclose(found["all"][:3], want[:3], rtol=0, atol=1e-8)
     steps = np.arange(100, 201)
-    descent = odes.descent(Slide(), rule, steps, key=KEY, record=WEIGHTS)["params"][:, 0]
+    descent = odes.descent(Slide(), rule, steps, key=KEY, record=WEIGHTS)["all"][:, 0]
     assert np.ptp(descent - (3 - eta * steps) / 2) > eta
 
 
@@ -268,12 +268,12 @@ def test_flows_of_signs_are_descent_to_first_order(
     for eta, steps in ((0.01, 250), (0.005, 500)):
         momentum = 0.0 if kind == "plain" else 0.6
         rule = dynsim.sign(rate(schedule, eta, steps), momentum=momentum, **decay)
-        record = {"params": lambda _, p: jnp.append(p["b"], p["a"])}
+        record = {"all": lambda _, p: jnp.append(p["b"], p["a"])}
         given = {"times": np.arange(steps + 1), "key": KEY, "record": record}
         flow = odes.flow(Basin(), rule, kind=kind, **given)
         descent = odes.descent(Basin(), rule, **given)
         assert (flow.status, descent.status) == (0, 0)
-        errors.append(np.sqrt(np.mean((flow["params"] - descent["params"]) ** 2)))
+        errors.append(np.sqrt(np.mean((flow["all"] - descent["all"]) ** 2)))
         # A few steps of chatter, more with momentum.
         assert errors[-1] < 2 * eta
     assert 1.5 < errors[0] / errors[1] < 3
@@ -339,7 +339,7 @@ class Unlearned(dynsim.Problem):
         ),
         (
             {"rule": dynsim.from_optax(dynsim.sgd)},
-            "rule = OptaxRule: theories describe dynsim.Rule, as",
+            "rule = OptaxRule: theories describe",
         ),
         ({"rule": dynsim.sgd(lambda k: 0.1)}, None),
         ({"kind": "matched"}, "flow = 'matched': describes momentum, nesterov, sign"),

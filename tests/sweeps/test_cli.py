@@ -6,8 +6,10 @@ import importlib.metadata
 import inspect
 import os
 import runpy
+import signal
 import subprocess
 import sys
+import time
 import typing
 from types import UnionType
 
@@ -228,3 +230,24 @@ def test_ctrl_c_ends_any_command_with_a_line(
     monkeypatch.setattr(cli, "load", lambda name: (settings, interrupted))
     assert cli.main(["explain"]) == 130
     assert capsys.readouterr().err == "dynsim: stopped by Ctrl-C\n"
+
+
+def test_sigterm_and_code_from_outside_end_no_command_without_a_word(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def terminated(config: object) -> None:
+        os.kill(os.getpid(), signal.SIGTERM)
+        time.sleep(10)
+
+    def leaving(config: object) -> None:
+        raise SystemExit(0)
+
+    settings, _ = cli.COMMANDS["explain"].load()
+    monkeypatch.setattr(cli, "load", lambda name: (settings, terminated))
+    before = signal.getsignal(signal.SIGTERM)
+    assert cli.main(["explain"]) == 143
+    assert signal.getsignal(signal.SIGTERM) == before
+    assert capsys.readouterr().err == "dynsim: stopped by SIGTERM\n"
+    monkeypatch.setattr(cli, "load", lambda name: (settings, leaving))
+    assert cli.main(["explain"]) == 2
+    assert "asked to end the program (SystemExit(0))" in capsys.readouterr().err

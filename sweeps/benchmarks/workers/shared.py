@@ -23,7 +23,7 @@ from sweeps.benchmarks.workers.kills import same
 from sweeps.runner import axes
 from sweeps.runner.cluster import dask_cluster, driver, jobs
 from sweeps.runner.spec import Sweep
-from sweeps.runner.store.base import MISSING, Variable
+from sweeps.runner.store.base import Variable
 from sweeps.runner.store.creation import create
 from sweeps.runner.store.store import Store
 from sweeps.systems import registry
@@ -134,7 +134,7 @@ def balance(folder: Path) -> Iterator[str]:
     store, job = _empty(folder / "balance", CHUNKS)
     with instead(paused), dask_cluster.executor(f"local:{WORKERS}") as executor:
         # Each worker has imported what it needs, and one has become the slow one.
-        warm = [executor.submit(paused, job, -i, ()) for i in range(1, 4 * WORKERS)]
+        warm = [executor.submit(paused, job, -i) for i in range(1, 4 * WORKERS)]
         for future in warm:
             future.result()
         took = seconds(lambda: driver.work_off(executor, store, job))
@@ -146,7 +146,7 @@ def balance(folder: Path) -> Iterator[str]:
     )
 
 
-def paused(job: jobs.Job, number: int, avoid: tuple[str, ...]) -> jobs.Done:
+def paused(job: jobs.Job, number: int) -> jobs.Done:
     """Takes the time of a chunk without computing one; the first worker to call it is slow."""
     marker = Path(job.address + ".slow")
     try:
@@ -160,12 +160,18 @@ def paused(job: jobs.Job, number: int, avoid: tuple[str, ...]) -> jobs.Done:
 
 @contextlib.contextmanager
 def instead(compute: Callable[..., jobs.Done]) -> Iterator[None]:
-    """A context in which the driver has chunks computed by `compute`."""
-    own, jobs.compute = jobs.compute, compute
+    """A context in which the driver has chunks computed by `compute`, which stores none, and takes
+    them for stored once all have been asked for."""
+    own, done, asked = jobs.compute, Store.done, iter([False])
+
+    def stored(self: Store) -> np.ndarray:
+        return np.full(self.layout.num_chunks, next(asked, True))
+
+    jobs.compute, Store.done = compute, stored
     try:
         yield
     finally:
-        jobs.compute = own
+        jobs.compute, Store.done = own, done
 
 
 def _share(k: int) -> None:
@@ -195,12 +201,12 @@ def feed(folder: Path) -> Iterator[str]:
     """Chunks without any work, as quickly as the driver hands them out."""
     store, job = _empty(folder / "feed", EMPTY)
     with instead(nothing), dask_cluster.executor(f"local:{WORKERS}") as executor:
-        executor.submit(nothing, job, 0, ()).result()
+        executor.submit(nothing, job, 0).result()
         took = seconds(lambda: driver.work_off(executor, store, job))
     yield f"empty chunks: {EMPTY / took:.0f} per second through {WORKERS} workers"
 
 
-def nothing(job: jobs.Job, number: int, avoid: tuple[str, ...]) -> jobs.Done:
+def nothing(job: jobs.Job, number: int) -> jobs.Done:
     """A chunk without work."""
     return jobs.Done(jobs.name(), 1, 0)
 
@@ -208,14 +214,14 @@ def nothing(job: jobs.Job, number: int, avoid: tuple[str, ...]) -> jobs.Done:
 def resume(folder: Path) -> Iterator[str]:
     """A store of many chunks, all but one of them done."""
     store, _ = _empty(folder / "many", MANY)
-    done = (slice(MANY - 1), slice(1))
-    store.write(
-        done, {name: np.zeros((MANY - 1, 1), v.dtype) for name, v in store.variables.items()}
-    )
-    with instead(nothing), ThreadPoolExecutor(1) as executor:
+    empty = {name: np.zeros((1, 1), v.dtype) for name, v in store.variables.items()}
+    for region in store.layout.regions():
+        if region[0].start < MANY - 1:
+            store.write(region, empty)
+    with ThreadPoolExecutor(1) as executor:
         took = seconds(lambda: sweeps.run(_many(MANY), folder / "many", executor=executor))
-    left = int((Store.open(folder / "many").status() == MISSING).sum())
-    yield f"{MANY} chunks, of which {left} is left: resumed and found in {took:.1f} s"
+    left = int((~Store.open(folder / "many").done()).sum())
+    yield f"{MANY} chunks, of which {left} are left: resumed and completed in {took:.1f} s"
 
 
 def _toml() -> str:
@@ -245,7 +251,7 @@ def _empty(path: Path, chunks: int) -> tuple[Store, jobs.Job]:
         for name, kind in (("loss", "float32"), ("first_bad_step", "int32"), ("status", "int8"))
     }
     store = create(str(path), wanted, axes.layout(wanted.dims, 1), variables)
-    return store, driver.job(wanted, str(path), None)
+    return store, driver.job(wanted, store.place, None)
 
 
 def _stored(out: Path) -> int:

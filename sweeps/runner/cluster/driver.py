@@ -1,7 +1,8 @@
 """Handing the chunks of a sweep to the workers of an executor, whichever it is.
 
-Chunks are disjoint and their status is written last, so that one that is computed twice does no
-harm, and whoever dies takes nothing along but the chunk in flight.
+Chunks are disjoint and their records are written last and once, so that one that is computed
+twice does no harm, and whoever dies takes nothing along but the chunk in flight. What counts in the
+end is what the store has, not what workers have answered.
 """
 
 import collections
@@ -11,36 +12,40 @@ import json
 import os
 import pickle
 import pkgutil
-import queue
-import time
-from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import BrokenExecutor, CancelledError, Executor, Future
-from typing import Any, NamedTuple
+from collections.abc import Sequence
+from concurrent.futures import (
+    FIRST_COMPLETED,
+    BrokenExecutor,
+    CancelledError,
+    Executor,
+    Future,
+    wait,
+)
+from typing import Any
 
 import numpy as np
 import xarray as xr
 
+from dynsim.decoding import printable
 from sweeps import output
 from sweeps.runner.cluster import jobs
-from sweeps.runner.cluster.jobs import Declined, Done, Failed, Job
+from sweeps.runner.cluster.jobs import Done, Failed, Job
 from sweeps.runner.files import from_table
 from sweeps.runner.progress import shown, stoppable
 from sweeps.runner.spec import Sweep
 from sweeps.runner.store.base import Place, Report, StoreError
 from sweeps.runner.store.manifest import fingerprint
+from sweeps.runner.store.packages import outside
 from sweeps.runner.store.reuse import Reused, take_over
 from sweeps.runner.store.store import Store
 
 TRIES = 3
 """How often a chunk is computed in vain before it is given up."""
-MOST_AT_ONCE = 4096
+MOST_AT_ONCE = 1024
 """Chunks that an executor is given at once: more than it has workers, and few enough to be taken
 back quickly when the user stops."""
 POLL = 0.2
 """Seconds between two looks at whether the user wants to stop."""
-PATIENCE = 20
-"""How often a chunk is offered, one `POLL` after the other if nothing else is going on, before who
-has failed at it may try again: others may only be slower to take it."""
 MOST_NAMED = 10
 """Chunks that an error lists one by one."""
 
@@ -57,20 +62,6 @@ class ChunksFailed(RuntimeError):  # noqa: N818  (a result: most chunks are ther
         self.reasons = reasons
 
 
-class Task(NamedTuple):
-    """A chunk to be computed, the workers that have failed at it, as often as they have, and how
-    often they have declined it since."""
-
-    number: int
-    failed: tuple[str, ...] = ()
-    declined: int = 0
-
-    @property
-    def avoid(self) -> tuple[str, ...]:
-        """Workers that shall not compute it."""
-        return self.failed if self.declined < PATIENCE else ()
-
-
 def run(
     executor: Executor,
     sweep: Sweep,
@@ -84,34 +75,36 @@ def run(
 ) -> xr.Dataset:
     """As `sweeps.run`, of which the arguments are; `store` is what is at `where`, None where a
     store can be made."""
-    assert where.address is not None
-    work = job(sweep, where.address, tile, where.durable)
-    if store is None:
-        make_store(executor, work, sweep, chunk, report)
-        store = Store.open(where)
-    with store.lock(report=report):
+    work = job(sweep, where, tile, strict)
+    with where.lock(0, 1, report) as check:
+        if store is None:
+            make_store(executor, work, sweep, chunk, report)
+            store = Store.open(where)
+            store.require(sweep.as_json())
+        store.held = check
         # What devices the workers have is theirs to know.
-        done = store.go_on((0, 1), output.versions(), strict, report)
-        with store.timed((0, 1), done):
-            take_over(store, sources)
-            work_off(executor, store, work)
+        store.go_on((0, 1), {**output.versions(), **outside(sweep)}, strict, report)
+        take_over(store, sources)
+        work_off(executor, store, work._replace(store=store.id, fence=where.fence))
     return store.dataset()
 
 
-def job(sweep: Sweep, address: str, tile: int | None, durable: bool = False) -> Job:
+def job(sweep: Sweep, where: Place, tile: int | None, strict: bool = False) -> Job:
     """The job of a sweep, with the sweep itself where workers cannot read from its JSON what it is.
 
     Raises:
         ValueError: when they cannot be sent it either.
     """
+    assert where.address is not None
     config = sweep.as_json()
     digest = fingerprint(config)
+    found = Job(where.address, digest, tile, where.durable, strict)
     try:
         same = fingerprint(from_table(json.loads(json.dumps(config))).as_json()) == digest
     except (TypeError, ValueError):
         same = False
     if same:
-        return Job(address, digest, tile, durable)
+        return found
     try:
         # Dask brings it: it sends classes and functions of a notebook by their code.
         dumps = pkgutil.resolve_name("cloudpickle:dumps")
@@ -124,28 +117,23 @@ def job(sweep: Sweep, address: str, tile: int | None, durable: bool = False) -> 
             raise ValueError("it arrives as another one")
     except (TypeError, ValueError, AttributeError, pickle.PicklingError) as error:
         raise ValueError(f"executor: its workers cannot be sent this sweep ({error})") from None
-    return Job(address, digest, tile, durable, sent)
+    return found._replace(sweep=sent)
 
 
 def make_store(
-    executor: Executor,
-    job: Job,
-    sweep: Sweep,
-    chunk: int | None,
-    report: Report | None,
+    executor: Executor, job: Job, sweep: Sweep, chunk: int | None, report: Report | None
 ) -> None:
-    """Let a worker, which has the devices, plan the sweep and make its store.
-
-    Raises:
-        StoreError: when it cannot.
-    """
-    with stoppable() as check, _collected() as (submit, finished):
-        submit(executor, jobs.make, job, json.dumps(sweep.as_json()), chunk)
-        answer = _outcome(_next(finished, check))
-    if isinstance(answer, Failed):
-        raise StoreError(f"{job.address}: worker {answer.worker} made no store: {answer.reason}")
-    if report:
-        report(answer)
+    """Let a worker, which has the devices, plan the sweep and make its store. `StoreError` when it
+    cannot."""
+    with stoppable() as check:
+        future = _submit(executor, jobs.make, job, json.dumps(sweep.as_json()), chunk)
+        while not wait([future], POLL).done:
+            check()
+    match _outcome(future):
+        case Failed(worker, reason):
+            raise StoreError(f"{job.address}: worker {worker} made no store: {reason}")
+        case str(plan) if report:
+            report(plan)
 
 
 def work_off(executor: Executor, store: Store, job: Job) -> None:
@@ -157,81 +145,56 @@ def work_off(executor: Executor, store: Store, job: Job) -> None:
         Interrupted: after Ctrl-C or SIGTERM, with all finished chunks stored.
     """
     done = store.done()
-    waiting = collections.deque(Task(int(n)) for n in np.flatnonzero(~done))
-    # Chunks that a worker has failed at and was offered again.
-    left: list[Task] = []
-    running: dict[Future[Any], Task] = {}
-    given_up: dict[int, str] = {}
+    waiting = collections.deque(np.flatnonzero(~done).tolist())
+    running: dict[Future[Any], int] = {}
+    tries: collections.Counter[int] = collections.Counter()
+    reasons: dict[int, str] = {}
+
+    def failed(number: int, reason: str) -> None:
+        reasons[number] = reason
+        tries[number] += 1
+        if tries[number] < TRIES:
+            waiting.append(number)
+
     with (
-        shown(store.layout.num_runs, store.runs_in(done)) as advance,
+        shown(store.layout.num_runs, store.layout.runs_in(done)) as advance,
         stoppable() as check,
-        _collected() as (submit, finished),
+        contextlib.ExitStack() as stack,
     ):
-        while waiting or left or running:
+        stack.callback(lambda: [future.cancel() for future in running])
+        while waiting or running:
             while waiting and len(running) < MOST_AT_ONCE:
-                task = waiting.popleft()
-                future = submit(executor, jobs.compute, job, task.number, task.avoid)
-                running[future] = task
-            if not running:
-                time.sleep(POLL)
-                check()
-                waiting.extend(left)
-                left.clear()
-                continue
-            future = _next(finished, check)
-            # Of a bucket: whether this is still its writer.
+                number = waiting.popleft()
+                running[_submit(executor, jobs.compute, job, number)] = number
+            for future in wait(running, POLL, FIRST_COMPLETED).done:
+                number = running.pop(future)
+                match _outcome(future):
+                    case Done(str(), int(runs), int(diverged)):
+                        advance(runs, diverged)
+                        reasons[number] = "a worker says that it is stored, and it is not"
+                    case Failed(str(worker), str(reason)):
+                        failed(number, f"{reason} (on {worker})")
+                    case answer:
+                        failed(number, f"a worker answered {type(answer).__name__}")
+            check()
+            # Whether the store is still there, and this is still its writer.
             store.check()
-            task = running.pop(future)
-            match _outcome(future):
-                case Declined():
-                    left.append(task._replace(declined=task.declined + 1))
-                    continue
-                case Failed(worker, reason):
-                    task = task._replace(failed=(*task.failed, worker), declined=0)
-                    if len(task.failed) < TRIES:
-                        waiting.append(task)
-                    else:
-                        given_up[task.number] = f"{reason} (on {', '.join(task.failed)})"
-                case Done(_, runs, diverged):
-                    advance(runs, diverged)
-            # Some worker has come free: it may be another one.
-            waiting.extend(left)
-            left.clear()
+            if not (waiting or running):
+                # No answer is believed.
+                for number in np.flatnonzero(~store.done()).tolist():
+                    if tries[number] < TRIES:
+                        failed(number, reasons[number])
+    given_up = {number: reasons[number] for number in np.flatnonzero(~store.done()).tolist()}
     if given_up:
         raise ChunksFailed(_message(store, given_up), given_up)
 
 
-@contextlib.contextmanager
-def _collected() -> Iterator[tuple[Callable[..., Future[Any]], queue.SimpleQueue[Future[Any]]]]:
-    """A function that submits to an executor, and the queue in which its futures appear when they
-    are done. Those that are not done in the end are cancelled."""
-    finished: queue.SimpleQueue[Future[Any]] = queue.SimpleQueue()
-    submitted: set[Future[Any]] = set()
-
-    def submit(executor: Executor, *call: Any) -> Future[Any]:
-        jobs.DRIVER = os.getpid()
-        try:
-            future = executor.submit(*call)
-        except RuntimeError as error:  # BrokenExecutor is one, and so is one that was shut down
-            raise StoreError(_broken(error)) from error
-        submitted.add(future)
-        future.add_done_callback(submitted.discard)
-        future.add_done_callback(finished.put)
-        return future
-
+def _submit(executor: Executor, *call: Any) -> Future[Any]:
+    jobs.DRIVER = os.getpid()
     try:
-        yield submit, finished
-    finally:
-        for future in list(submitted):
-            future.cancel()
-
-
-def _next(finished: queue.SimpleQueue[Future[Any]], check: Callable[[], None]) -> Future[Any]:
-    """The next future that is done; `check` is called while there is none."""
-    while True:
-        check()
-        with contextlib.suppress(queue.Empty):
-            return finished.get(timeout=POLL)
+        return executor.submit(*call)
+    except RuntimeError as error:  # BrokenExecutor is one, and so is one that was shut down
+        raise _broken(error) from error
 
 
 def _outcome(future: Future[Any]) -> Any:
@@ -239,32 +202,29 @@ def _outcome(future: Future[Any]) -> Any:
     try:
         return future.result()
     except (BrokenExecutor, CancelledError) as error:
-        raise StoreError(_broken(error)) from error
+        raise _broken(error) from error
     except Exception as error:
         # What went wrong between driver and worker, by the executor's own kinds of errors.
         return Failed("a worker", f"{type(error).__name__}: {error}")
 
 
-def _broken(error: BaseException) -> str:
+def _broken(error: BaseException) -> StoreError:
     why = ": ".join(part for part in (type(error).__name__, str(error)) if part)
-    return (
+    return StoreError(
         f"executor: takes no more work ({why}). What was finished is stored; run the sweep again "
         "with a new executor to go on."
     )
 
 
 def _message(store: Store, reasons: dict[int, str]) -> str:
-    lines = []
-    for number, reason in sorted(reasons.items())[:MOST_NAMED]:
-        region = store.layout.region(number)
-        where = ", ".join(
-            f"{dim} {part.start}:{part.stop}" for dim, part in zip(store.dims, region, strict=True)
-        )
-        lines.append(f"chunk {number} ({where}): {reason}")
-    if len(reasons) > MOST_NAMED:
-        lines.append(f"and {len(reasons) - MOST_NAMED} more")
-    return (
+    lines = [
         f"{store.name}: {len(reasons)} of {store.layout.num_chunks} chunks failed {TRIES} times "
-        "each, all others are stored; run the sweep again to try them anew:\n  "
-        + "\n  ".join(lines)
-    )
+        "each, all others are stored; run the sweep again to try them anew:"
+    ]
+    for number, reason in list(reasons.items())[:MOST_NAMED]:
+        parts = zip(store.dims, store.layout.region(number), strict=True)
+        where = ", ".join(f"{dim} {part.start}:{part.stop}" for dim, part in parts)
+        lines.append(f"  chunk {number} ({where}): {reason}")
+    if len(reasons) > MOST_NAMED:
+        lines.append(f"  and {len(reasons) - MOST_NAMED} more")
+    return "\n".join(map(printable, lines))

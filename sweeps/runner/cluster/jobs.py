@@ -10,11 +10,15 @@ import os
 import pickle
 import socket
 import threading
+import time
+from collections import Counter
 from collections.abc import Callable, Mapping
+from time import perf_counter
 from typing import Any, NamedTuple, TypeVar
 
 from dynsim import Status
 from dynsim.precision import precision
+from sweeps import output
 from sweeps.runner import tiles
 from sweeps.runner.files import from_table
 from sweeps.runner.spec import Sweep
@@ -22,6 +26,7 @@ from sweeps.runner.store.base import Place, StoreError
 from sweeps.runner.store.creation import create
 from sweeps.runner.store.local import place
 from sweeps.runner.store.manifest import fingerprint
+from sweeps.runner.store.packages import outside
 from sweeps.runner.store.store import Store
 from sweeps.runner.work import Work
 
@@ -38,15 +43,21 @@ class Job(NamedTuple):
         tile: largest number of runs that a device works on at once; by default as of
             `sweeps.run`, by the devices of the worker.
         durable: whether a chunk has to outlast a loss of power before it counts.
+        strict: whether to refuse to go on with chunks that were made by other versions.
         sweep: the sweep itself, pickled, where its configuration cannot make it, as of functions
             and of problems that are given as they are.
+        store: id of the store, once it has been made.
+        fence: words by which a worker knows that the driver still is the writer.
     """
 
     address: str
     digest: str
     tile: int | None
     durable: bool = False
+    strict: bool = False
     sweep: bytes | None = None
+    store: str | None = None
+    fence: str = ""
 
     def made(self, config: Mapping[str, Any]) -> Sweep:
         """The sweep that its configuration describes."""
@@ -68,16 +79,15 @@ class Failed(NamedTuple):
     reason: str
 
 
-class Declined(NamedTuple):
-    """A chunk that this worker has failed at before and leaves to the others."""
-
-    worker: str
-
-
 DRIVER = 0
 """Number of the process that drives a sweep from here, which only a forked worker has inherited."""
+LONGEST = 30.0
+"""Seconds that a worker waits at most after it has failed once more, so that others, which may not
+fail, take the chunks."""
 _BUSY = threading.Lock()
 """Held while a chunk is computed: the threads of a worker share its devices."""
+_FAILED: Counter[str] = Counter()
+"""How often a worker has failed since it last did not."""
 
 
 def name() -> str:
@@ -101,17 +111,17 @@ def make(job: Job, config: str, chunk: int | None) -> str | Failed:
     return _answer(plan)
 
 
-def compute(job: Job, number: int, avoid: tuple[str, ...] = ()) -> Done | Failed | Declined:
-    """Compute and store chunk `number` of a job, unless this worker is one to `avoid`."""
-    if name() in avoid:
-        return Declined(name())
+def compute(job: Job, number: int) -> Done | Failed:
+    """Compute and store chunk `number` of a job."""
 
     def chunk() -> Done:
+        began = perf_counter()
         work, store = _opened(job)
+        store.check()
         region = store.layout.region(number)
         with precision(work.sweep.dtype):
             arrays = work.compute(region, store.variables)
-        store.write(region, arrays)
+        store.write(region, arrays, perf_counter() - began)
         codes = arrays["status"]
         return Done(name(), codes.size, int((codes != Status.OK).sum()))
 
@@ -122,11 +132,14 @@ def compute(job: Job, number: int, avoid: tuple[str, ...] = ()) -> Done | Failed
 def _opened(job: Job) -> tuple[Work, Store]:
     # What is to be said of the store, the driver says.
     store = Store.open(_place(job), report=lambda line: None)
-    if store.fingerprint != job.digest:
+    # Before anything is imported that a configuration names.
+    if store.id != job.store or store.fingerprint != job.digest:
         raise StoreError(f"{job.address}: holds another sweep here than where it was started")
     sweep = job.made(store.config)
     if fingerprint(sweep.as_json()) != job.digest:
         raise StoreError(f"{job.address}: this worker makes another sweep of it than the driver")
+    store.held = store.place.watch(job.fence)
+    store.enter({**output.environment(), **outside(sweep)}, job.strict)
     with precision(sweep.dtype):
         mesh = tiles.mesh(None, sweep.dtype)
         return Work(sweep, mesh, layout=store.layout, tile=job.tile), store
@@ -149,6 +162,11 @@ def _answer(ask: Callable[[], Answer]) -> Answer | Failed:
         )
     try:
         with _BUSY:
-            return ask()
-    except Exception as error:
+            answer = ask()
+    # What a package of somebody else raises may be a wish to end, which is none of the worker's.
+    except (Exception, SystemExit) as error:
+        time.sleep(min(0.1 * 2 ** _FAILED[name()], LONGEST))
+        _FAILED[name()] += 1
         return Failed(name(), f"{type(error).__name__}: {error}")
+    del _FAILED[name()]
+    return answer

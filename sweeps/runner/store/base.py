@@ -1,13 +1,15 @@
-"""What is kept of a sweep, and what differs from place to place in keeping it: the seam below
+"""Where a sweep is kept, and what differs from place to place in keeping it: the seam below
 `Store`."""
 
 import abc
 import contextlib
-from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
-from typing import NamedTuple
+from collections.abc import Callable, Iterable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, NamedTuple
 
 import numpy as np
+
+from dynsim.decoding import printable
 
 Report = Callable[[str], None]
 Check = Callable[[], None]
@@ -15,10 +17,23 @@ MISSING = -1
 """Status of a run that has not been computed."""
 CHECKPOINT = "checkpoint"
 """Array of what runs go on from, where a sweep keeps it."""
+GROUP = "zarr.json"
+"""The file of a store that says what it is."""
+RECORDS = "status/.chunks-"
+"""Beginning of the folder of the commit records, which ends with the id of the store; in an array,
+where zarr does not wonder about it."""
+MARKER = "made"
+"""Empty file in that folder, the last one that the creation of a store writes."""
+LARGEST = 2**27
+"""Bytes of the largest file that is read where nothing says how large it should be."""
 
 
 class StoreError(ValueError):
-    """A store that cannot be used as asked; the message says why and what to do."""
+    """A store that cannot be used as asked; the message says why and what to do. What was read from
+    a store cannot break one of its lines in two."""
+
+    def __init__(self, *lines: str) -> None:
+        super().__init__("\n".join(map(printable, lines)))
 
 
 class Variable(NamedTuple):
@@ -29,57 +44,68 @@ class Variable(NamedTuple):
     dtype: np.dtype
 
 
-class Written(NamedTuple):
-    """A file: when it was written, in seconds since 1970, and its size in bytes."""
-
-    time: float
-    size: int
-
-
 class Place(abc.ABC):
     """Where a sweep is kept, or can be: files by their names, such as "loss/c/0/0".
 
     Attributes:
         name: the place as the user wrote it, for messages.
         address: what another process finds it by; None where no other process can.
+        records: folder of the commit records of the store that was opened there.
+        fence: the words by which a worker knows that the driver still holds the lock, if it can.
         streams: number of files that are worth reading or writing at the same time.
-        outages: errors that say that the place could not be reached, so nothing of what is in it.
         durable: whether a file that was written outlasts a loss of power.
     """
 
     name: str
     address: str | None
+    records: str = ""
+    fence: str = ""
     streams: int = 1
-    outages: tuple[type[Exception], ...] = ()
     durable: bool = False
 
     @abc.abstractmethod
-    def exists(self) -> bool:
-        """Whether anything is there, a sweep or something else."""
-
     def vacant(self) -> bool:
-        """Whether a sweep can be made there."""
-        return not self.exists()
+        """Whether a sweep can be made there, because nothing is there but what a creation left
+        that was not ended."""
+
+    def check_writable(self) -> None:
+        """Raise `StoreError` for a place where nothing can ever be written."""
+        return
 
     @abc.abstractmethod
-    def create(self, files: Mapping[str, bytes], report: Report | None = None) -> None:
-        """Make a sweep of these files; it appears whole or not at all.
-
-        Raises:
-            FileExistsError: when something has been made there in the meantime.
-        """
+    def create(self, files: Mapping[str, bytes]) -> None:
+        """Make a sweep of these files, of which the last one is its `MARKER`. `FileExistsError`
+        when something has been made there in the meantime."""
 
     @abc.abstractmethod
-    def read(self, key: str) -> bytes | None:
-        """What a file holds, None if there is none."""
+    def read(self, key: str, most: int = LARGEST) -> bytes | None:
+        """What a file holds, None if there is none; `StoreError` for one of more bytes."""
 
     @abc.abstractmethod
-    def write(self, key: str, value: bytes) -> None:
-        """Write a file, which appears whole or not at all."""
+    def files(self, folder: str) -> dict[str, float]:
+        """When each file in a folder, and in those below, was written, in seconds since 1970, by
+        its name behind that of the folder."""
 
     @abc.abstractmethod
-    def written(self, folder: str, names: Sequence[str] | None = None) -> dict[str, Written]:
-        """The files in a folder by their names in it, at least those of `names` that are there."""
+    def stores(self) -> list[str]:
+        """The folders of commit records that are there."""
+
+    @abc.abstractmethod
+    def lacking(self, keys: Iterable[str]) -> set[str]:
+        """Those of the files that are not there, or are empty."""
+
+    @abc.abstractmethod
+    def commit(self, number: int, files: Mapping[str, bytes], record: bytes, check: Check) -> bool:
+        """Write the files of chunk `number` and then its record, `number`.json in `records`; False
+        if there is a record already. `check` raises `StoreError` where this process may not."""
+
+    @abc.abstractmethod
+    def remove(self, key: str) -> None:
+        """Delete a file."""
+
+    def own(self) -> None:
+        """Raise `StoreError` unless the store that was opened there is still there."""
+        return
 
     @abc.abstractmethod
     def lock(
@@ -92,6 +118,35 @@ class Place(abc.ABC):
             StoreError: when another writer is at work, or the place cannot be written.
         """
 
-    @abc.abstractmethod
-    def beside(self, suffix: str) -> Path:
-        """Where a file about the sweep goes that the user gave no name."""
+    def watch(self, fence: str) -> Check:
+        """What raises `StoreError` once the driver that has this `fence` holds no lock."""
+        del fence
+        return held
+
+    def several(self, act: Callable[[Any], Any], each: Iterable[Any]) -> list[Any]:
+        """What `act` makes of each, several at a time where there are streams for them."""
+        if self.streams == 1:
+            return [act(one) for one in each]
+        with ThreadPoolExecutor(self.streams) as pool:
+            return list(pool.map(act, each))
+
+    def gone(self) -> StoreError:
+        """The error for a store that is not there any more."""
+        return StoreError(
+            f"{self.name}: has been moved or removed while this process wrote to it ({self.records}"
+            " is gone). What was finished is where the store is now; run the sweep again there."
+        )
+
+
+def held() -> None:
+    """The check of a lock that nobody can take away."""
+
+
+def damaged(name: str, key: str, why: str, then: str = "Nothing was changed.") -> StoreError:
+    """The error for a file of a store that is not what was written."""
+    return StoreError(f"{name}: the file {key} is damaged ({why}). {then}")
+
+
+def missing(name: str, key: str, then: str = "Nothing was changed.") -> StoreError:
+    """The error for a file of a store that was written and is not there."""
+    return StoreError(f"{name}: the file {key} is missing. {then}")

@@ -1,8 +1,8 @@
 """Making the store of a sweep."""
 
 import functools
-from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
+import uuid
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -12,21 +12,20 @@ from zarr.storage import MemoryStore
 
 from sweeps.output import environment
 from sweeps.runner import labels
-from sweeps.runner.axes import Dimension, Layout
+from sweeps.runner.axes import Layout
 from sweeps.runner.spec import Sweep
 from sweeps.runner.store import manifest
-from sweeps.runner.store.base import MISSING, Place, Report, Variable
+from sweeps.runner.store.base import MARKER, MISSING, RECORDS, Place, Report, Variable
+from sweeps.runner.store.contents import LEVEL
 from sweeps.runner.store.local import place
-from sweeps.runner.store.manifest import fingerprint
+from sweeps.runner.store.packages import outside
 from sweeps.runner.store.store import Store
 
-# A checksum, so that a damaged file is an error and never a number.
-COMPRESSORS = (ZstdCodec(level=3), Crc32cCodec())
+# A checksum for who reads it without dynsim, to whom a damaged file is an error as well.
+COMPRESSORS = (ZstdCodec(level=LEVEL), Crc32cCodec())
 
 EMPTY = {"i": MISSING, "u": 0}
 """What stands for no value in arrays of integers."""
-
-Coordinates = Mapping[str, tuple[tuple[str, ...], np.ndarray]]
 
 
 def create(
@@ -43,48 +42,33 @@ def create(
         sweep: what it will hold.
         layout: how the array of runs is cut into chunks.
         variables: the arrays that the runs record.
-        report: called with lines for people, as when somebody else has to be waited for.
+        report: as `Store.open` takes it.
 
     Raises:
         StoreError: when another process has made a store of another sweep there, or a bucket cannot
             be written.
     """
-    config, about = sweep.as_json(), functools.partial(labels.about, sweep.system)
-    coordinates = labels.coordinates(sweep)
+    where = place(where)
     try:
-        return make(
-            where, config, sweep.dims, layout, variables, coordinates, about, sweep.dtype, report
-        )
+        where.create(files(sweep, layout, variables))
     except FileExistsError:
-        store = Store.open(where, report)
-        store.require(config)
-        return store
+        Store.open(where, report).require(sweep.as_json())
+    return Store.open(where, report)
 
 
-def make(
-    where: str | Path | Place | None,
-    config: Mapping[str, Any],
-    dims: Sequence[Dimension],
-    layout: Layout,
-    variables: Mapping[str, Variable],
-    coordinates: Coordinates,
-    about: Callable[[str], dict[str, Any]],
-    dtype: str,
-    report: Report | None = None,
-) -> Store:
-    """Make an empty store; `about` gives the attributes of an array by name. It appears whole or
-    not at all.
-
-    Raises:
-        FileExistsError: when another process has made one there in the meantime.
-        StoreError: when a bucket cannot be written.
-    """
+def files(sweep: Sweep, layout: Layout, variables: Mapping[str, Variable]) -> dict[str, bytes]:
+    """The files of an empty store, the last of which is its `MARKER`."""
+    config, coordinates = sweep.as_json(), labels.coordinates(sweep)
+    about = functools.partial(labels.about, sweep.system)
+    made_by = {**environment("zarr", "xarray"), **outside(sweep), "precision": sweep.dtype}
     attributes = {
         "format": manifest.FORMAT,
+        # Of this store and its copies: what belongs to another one is told by it.
+        "store": uuid.uuid4().hex,
         # Their values are coordinates.
         "config": {**config, "axes": list(config["axes"])},
-        "config_hash": fingerprint(config),
-        "environment": {**environment("zarr", "xarray"), "precision": dtype},
+        "config_hash": manifest.fingerprint(config),
+        "environment": made_by,
         "time_unit": "optimiser steps",
         "variables": [*(name for name in variables if name != "status"), "status"],
         "title": config["title"],
@@ -93,9 +77,9 @@ def make(
     labelling = [name for name, (its_dims, _) in coordinates.items() if its_dims != (name,)]
     if labelling:
         attributes["coordinates"] = " ".join(labelling)
-    names = tuple(dim.name for dim in dims)
-    files: dict[str, Any] = {}
-    group = zarr.create_group(MemoryStore(files), attributes=attributes, zarr_format=3)
+    names = tuple(dim.name for dim in sweep.dims)
+    kept: dict[str, Any] = {}
+    group = zarr.create_group(MemoryStore(kept), attributes=attributes, zarr_format=3)
     for name, (its_dims, values) in coordinates.items():
         group.create_array(
             name,
@@ -116,6 +100,5 @@ def make(
             compressors=COMPRESSORS,
             attributes=about(name),
         )
-    where = place(where)
-    where.create(manifest.seal({key: file.to_bytes() for key, file in files.items()}), report)
-    return Store.open(where)
+    sealed = manifest.seal({key: file.to_bytes() for key, file in kept.items()})
+    return {**sealed, f"{RECORDS}{attributes['store']}/{MARKER}": b""}

@@ -1,23 +1,33 @@
-"""Sweeps in folders and in the memory of this process, and from an address to its place."""
+"""Sweeps in folders and in the memory of this process, and from an address to its place. What
+methods do is said in `Place`."""
 
 import contextlib
-import errno
+import itertools
 import os
 import pkgutil
 import shutil
+import stat
 import tempfile
-import uuid
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 
 import filelock
 
 from sweeps import output
-from sweeps.runner.store.base import Check, Place, Report, StoreError, Written
+from sweeps.runner.store.base import (
+    LARGEST,
+    MARKER,
+    RECORDS,
+    Check,
+    Place,
+    Report,
+    StoreError,
+    damaged,
+    held,
+)
 
-BEGUN = "status/.begun"
-"""Folder of the files that are being written, in a store, so that they can be renamed, and in an
-array of it, where zarr does not wonder about them."""
+SHARES = 16
+"""Locks by which writers of one chunk wait for each other; those of others hardly ever do."""
 
 
 class Folder(Place):
@@ -29,156 +39,162 @@ class Folder(Place):
     """
 
     def __init__(self, path: Path) -> None:
-        self.path = path
         self.name = str(path)
         self.real = path.resolve()
         self.address = str(self.real)
-        # Workers, who hold no lock, write for the one who does, and who is the only process.
-        self.writer = "0-of-1"
-
-    def exists(self) -> bool:
-        """Whether there is such a file or folder."""
-        return self.real.exists()
 
     def vacant(self) -> bool:
-        """Whether there is none, or one that is empty."""
-        return not self.exists() or (self.real.is_dir() and not any(self.real.iterdir()))
+        with contextlib.suppress(FileNotFoundError, NotADirectoryError):
+            return not os.listdir(self.real)
+        return not self.real.exists()
 
-    def create(self, files: Mapping[str, bytes], report: Report | None = None) -> None:
-        """Write the files to another folder beside this one, and rename that."""
-        self.real.parent.mkdir(parents=True, exist_ok=True)
-        with self._creating(report):
-            prefix = f".{self.real.name}.creating-"
-            for left in self._beside(prefix):
-                shutil.rmtree(left, ignore_errors=True)
-            made = Path(tempfile.mkdtemp(dir=self.real.parent, prefix=prefix))
-            try:
-                for key, value in files.items():
-                    path = made / key
-                    path.parent.mkdir(parents=True, exist_ok=True)
-                    self._save(path, value)
-                for folder in {made, *(path for path in made.rglob("*") if path.is_dir())}:
-                    self._settle(folder)
-                made.chmod(0o755)
-                os.replace(made, self.real)
-            except OSError as error:
-                if error.errno in (errno.ENOTEMPTY, errno.EEXIST):
-                    raise _made(self.path) from None
-                raise
-            finally:
-                shutil.rmtree(made, ignore_errors=True)
-            self._settle(self.real.parent)
-
-    def read(self, key: str) -> bytes | None:
-        """What a file holds."""
+    def check_writable(self) -> None:
+        given = Path(self.name)
+        if given.is_symlink() and not given.exists():
+            raise StoreError(
+                f"{self.name}: is a symbolic link to {self.real}, which does not exist; make that "
+                "folder, or remove the link"
+            )
+        there = next(path for path in (self.real, *self.real.parents) if path.exists())
+        if not there.is_dir():
+            raise StoreError(f"{self.name}: cannot be made, because {there} is a file")
         try:
-            return (self.real / key).read_bytes()
-        except (FileNotFoundError, IsADirectoryError, NotADirectoryError):
-            return None
+            tempfile.TemporaryFile(dir=there).close()
+        except OSError as error:
+            why = f"{there} does not let this process write"
+            raise StoreError(f"{self.name}: cannot be written: {why} ({error.strerror})") from None
 
-    def write(self, key: str, value: bytes) -> None:
-        """Write a file under another name, and rename it."""
-        target = self.real / key
-        begun = self.real / BEGUN / f"{self.writer}.{uuid.uuid4().hex}"
-        for folder in (begun.parent, target.parent):
-            folder.mkdir(parents=True, exist_ok=True)
-        try:
-            self._save(begun, value)
-            os.replace(begun, target)
-        except BaseException:
-            begun.unlink(missing_ok=True)
-            raise
-        for folder in target.parents[: len(Path(key).parents)]:
-            self._settle(folder)
+    def create(self, files: Mapping[str, bytes]) -> None:
+        # Another folder, beside this one, that takes its place: half a store is none.
+        made = self._beside("creating")
+        with filelock.FileLock(self._beside("creator.lock")) as lock:
+            # What a killed creation left: its lock is free.
+            shutil.rmtree(made, ignore_errors=True)
+            if not self.vacant():
+                raise FileExistsError(f"{self.name}: has been made by another process")
+            for key, value in files.items():
+                path = made / key
+                path.parent.mkdir(parents=True, exist_ok=True)
+                self._save(str(path), value)
+            for folder, _, _ in os.walk(made):
+                self._settle(folder)
+            os.replace(made, self.real)
+            self._settle(str(self.real.parent))
+            # Who waits for it will find the sweep, and touch nothing.
+            with contextlib.suppress(OSError):
+                os.unlink(lock.lock_file)
 
-    def written(self, folder: str, names: Sequence[str] | None = None) -> dict[str, Written]:
-        """By what the file system says about them: which is quicker than to look through folders
-        of folders."""
-        start, found = str(self.real / folder), {}
-        if names is None:
-            with contextlib.suppress(FileNotFoundError):
-                names = os.listdir(start)
-        for name in names or ():
-            try:
-                about = os.stat(f"{start}/{name}")
-            except (FileNotFoundError, NotADirectoryError):
-                continue
-            found[name] = Written(about.st_mtime, about.st_size)
+    def read(self, key: str, most: int = LARGEST) -> bytes | None:
+        with contextlib.suppress(FileNotFoundError, NotADirectoryError):
+            path = f"{self.real}/{key}"
+            about = os.stat(path)
+            if about.st_size > most:
+                raise damaged(self.name, key, "it is far too large")
+            # A pipe would not end.
+            if stat.S_ISREG(about.st_mode):
+                with open(path, "rb") as file:
+                    return file.read()
+        return None
+
+    def files(self, folder: str) -> dict[str, float]:
+        start, found = f"{self.real}/{folder}", {}
+        for inside, _, names in os.walk(start):
+            for path in (f"{inside}/{name}" for name in names):
+                with contextlib.suppress(FileNotFoundError):
+                    found[path[len(start) + 1 :]] = os.stat(path).st_mtime
         return found
+
+    def stores(self) -> list[str]:
+        return [str(path.relative_to(self.real)) for path in self.real.glob(f"{RECORDS}*")]
+
+    def lacking(self, keys: Iterable[str]) -> set[str]:
+        def there(key: str) -> bool:
+            try:
+                return os.stat(f"{self.real}/{key}").st_size > 0
+            except (FileNotFoundError, NotADirectoryError):
+                return False
+
+        return {key for key in keys if not there(key)}
+
+    def commit(self, number: int, files: Mapping[str, bytes], record: bytes, check: Check) -> bool:
+        # Each file is begun among the records and then renamed: what has taken the place of the
+        # store has no such folder, and stays as it is.
+        records, share = f"{self.real}/{self.records}", number % SHARES
+        begun, committed = f"{records}/{share}.begun", f"{records}/{number}.json"
+        with filelock.FileLock(f"{records}/{share}.lock", poll_interval=0.005):
+            # The lock would have made the folder; nobody makes the marker twice.
+            check()
+            if os.path.exists(committed):
+                return False
+            try:
+                for name, value in files.items():
+                    self._save(begun, value)
+                    self._name(begun, name)
+                self._save(begun, record)
+                os.replace(begun, committed)
+                self._settle(records)
+            except FileNotFoundError:
+                raise self.gone() from None
+            except OSError:
+                with contextlib.suppress(OSError):
+                    os.unlink(begun)
+                raise
+        return True
+
+    def remove(self, key: str) -> None:
+        (self.real / key).unlink(missing_ok=True)
+
+    def own(self) -> None:
+        if not os.path.exists(f"{self.real}/{self.records}/{MARKER}"):
+            raise self.gone()
 
     @contextlib.contextmanager
     def lock(self, process: int, processes: int, report: Report | None) -> Iterator[Check]:
-        """Be a writer by the operating system's lock, so that a killed process holds none."""
+        # The operating system's, which a killed process does not hold.
         del report
-        if not os.access(self.real, os.W_OK):
+        if self.real.exists() and not os.access(self.real, os.W_OK):
             raise StoreError(f"{self.name}: is read-only, so the sweep cannot go on here")
+        self.real.parent.mkdir(parents=True, exist_ok=True)
         # Beside the store, because zarr warns of files in it that are not its own.
-        prefix, share = f".{self.real.name}.writer-", f"-of-{processes}"
-        mine = self.real.parent / f"{prefix}{process}{share}.lock"
-        before = self.writer
-        try:
-            with filelock.FileLock(mine, timeout=0):
-                for other in self._beside(prefix):
-                    if other.suffix == ".lock" and not other.stem.endswith(share):
-                        with filelock.FileLock(other, timeout=0):
-                            self._clean(other.stem.removeprefix(prefix))
-                self.writer = f"{process}{share}"
-                self._clean(self.writer)
-                yield held
-        except filelock.Timeout as error:
-            raise StoreError(
-                f"{self.name}: another process is writing here ({Path(error.lock_file).name})"
-            ) from None
-        finally:
-            self.writer = before
-
-    def beside(self, suffix: str) -> Path:
-        """The folder's name and the suffix."""
-        path = self.path.absolute() if self.path.name in ("", "..") else self.path
-        return path.parent / f"{path.name or 'sweep'}{suffix}"
-
-    @contextlib.contextmanager
-    def _creating(self, report: Report | None) -> Iterator[None]:
-        """Be the only one who makes a sweep here; `FileExistsError` if another one has."""
-        lock = filelock.FileLock(self.real.parent / f".{self.real.name}.creator.lock")
-        waiting = False
-        while True:
+        share = f"-of-{processes}.lock"
+        mine, prefix = self._beside(f"writer-{process}{share}"), self._beside("writer-").name
+        with contextlib.ExitStack() as stack:
             try:
-                lock.acquire(timeout=0.2, poll_interval=0.02)
-                break
-            except filelock.Timeout:
-                if not waiting and report:
-                    report(f"{self.name}: waiting for another process that makes a sweep here")
-                waiting = True
-        try:
-            if not self.vacant():
-                raise _made(self.path)
-            yield
-            # Who waits for it will find the sweep, and touch nothing.
-            with contextlib.suppress(OSError):
-                Path(lock.lock_file).unlink()
-        finally:
-            lock.release()
+                stack.enter_context(filelock.FileLock(mine, timeout=0))
+                for other in self.real.parent.iterdir():
+                    if other.name.startswith(prefix) and not other.name.endswith(share):
+                        with filelock.FileLock(other, timeout=0):
+                            pass
+            except filelock.Timeout as error:
+                lock = Path(error.lock_file).name
+                raise StoreError(f"{self.name}: another process is writing here ({lock})") from None
+            yield held
 
-    def _beside(self, prefix: str) -> list[Path]:
-        """What lies beside the folder under names that begin so."""
-        return [path for path in self.real.parent.iterdir() if path.name.startswith(prefix)]
+    def _beside(self, what: str) -> Path:
+        return self.real.parent / f".{self.real.name}.{what}"
 
-    def _clean(self, writer: str) -> None:
-        """Remove what a writer that was killed had begun; its lock says that it is not at work."""
-        with contextlib.suppress(FileNotFoundError):
-            for begun in (self.real / BEGUN).iterdir():
-                if begun.name.startswith(f"{writer}."):
-                    begun.unlink(missing_ok=True)
-
-    def _save(self, path: Path, value: bytes) -> None:
-        with path.open("wb") as file:
+    def _save(self, path: str, value: bytes) -> None:
+        with open(path, "wb") as file:
             file.write(value)
             if self.durable:
                 file.flush()
                 os.fsync(file.fileno())
 
-    def _settle(self, folder: Path) -> None:
+    def _name(self, begun: str, key: str) -> None:
+        """Give a file its name, in folders that are made in that of its array and nowhere else."""
+        array, *inside = key.split("/")[:-1]
+        folders = list(itertools.accumulate((f"{self.real}/{array}", *inside), "{}/{}".format))
+        try:
+            os.replace(begun, f"{self.real}/{key}")
+        except FileNotFoundError:
+            for folder in folders[1:]:
+                with contextlib.suppress(FileExistsError):
+                    os.mkdir(folder)
+            os.replace(begun, f"{self.real}/{key}")
+        for folder in folders:
+            self._settle(folder)
+
+    def _settle(self, folder: str) -> None:
         """Make names in a folder outlast a loss of power, if that is wanted."""
         # Windows opens no folders, and writes their names down by itself.
         if self.durable and os.name != "nt":
@@ -192,52 +208,44 @@ class Folder(Place):
 class Memory(Place):
     """The memory of this process, found by nobody who does not have it."""
 
-    name = "memory"
-    address = None
+    name, address = "memory", None
 
     def __init__(self) -> None:
-        self.files: dict[str, bytes] = {}
+        self.kept: dict[str, bytes] = {}
 
-    def exists(self) -> bool:
-        """Whether it has been made."""
-        return bool(self.files)
+    def vacant(self) -> bool:
+        return not self.kept
 
-    def create(self, files: Mapping[str, bytes], report: Report | None = None) -> None:
-        """Keep the files."""
-        del report
-        self.files.update(files)
+    def create(self, files: Mapping[str, bytes]) -> None:
+        self.kept.update(files)
 
-    def read(self, key: str) -> bytes | None:
-        """What is kept."""
-        return self.files.get(key)
+    def read(self, key: str, most: int = LARGEST) -> bytes | None:
+        del most
+        return self.kept.get(key)
 
-    def write(self, key: str, value: bytes) -> None:
-        """Keep it."""
-        self.files[key] = value
-
-    def written(self, folder: str, names: Sequence[str] | None = None) -> dict[str, Written]:
-        """What is kept, of no time."""
-        del names
+    def files(self, folder: str) -> dict[str, float]:
         start = f"{folder}/"
-        return {
-            key.removeprefix(start): Written(0.0, len(value))
-            for key, value in self.files.items()
-            if key.startswith(start)
-        }
+        return {key[len(start) :]: 0.0 for key in self.kept if key.startswith(start)}
 
-    @contextlib.contextmanager
-    def lock(self, process: int, processes: int, report: Report | None) -> Iterator[Check]:
-        """Nobody else can write."""
+    def stores(self) -> list[str]:
+        return [self.records]
+
+    def lacking(self, keys: Iterable[str]) -> set[str]:
+        return set(keys) - self.kept.keys()
+
+    def commit(self, number: int, files: Mapping[str, bytes], record: bytes, check: Check) -> bool:
+        del check
+        self.kept |= {**files, f"{self.records}/{number}.json": record}
+        return True
+
+    def remove(self, key: str) -> None:
+        del self.kept[key]
+
+    def lock(
+        self, process: int, processes: int, report: Report | None
+    ) -> contextlib.AbstractContextManager[Check]:
         del process, processes, report
-        yield held
-
-    def beside(self, suffix: str) -> Path:
-        """A file in the current folder."""
-        return Path("sweep").with_suffix(suffix)
-
-
-def held() -> None:
-    """What a lock yields that nobody can take away."""
+        return contextlib.nullcontext(held)
 
 
 def place(where: str | Path | Place | None) -> Place:
@@ -257,7 +265,3 @@ def place(where: str | Path | Place | None) -> Place:
         return Folder(Path(where))
     # Loaded when it is asked for: most sweeps are kept in folders.
     return pkgutil.resolve_name("sweeps.runner.store.remote.bucket:Bucket")(address)
-
-
-def _made(path: Path) -> FileExistsError:
-    return FileExistsError(f"{path}: has been made by another process")

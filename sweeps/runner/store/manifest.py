@@ -2,37 +2,38 @@
 its files when it is opened.
 
 A group's zarr.json has a digest of itself and of every file that its creation wrote: the metadata
-of all arrays, and the coordinates. Chunks of results come later and have checksums of their own.
-Only what is accepted here is ever given to zarr, so that no store chooses which code reads it.
+of all arrays, and the coordinates. Chunks of results come later, and records say what they are.
+Only what is accepted here is ever given to zarr, so that no store chooses which code reads it, or
+how much memory that takes.
 """
 
+import dataclasses
 import hashlib
 import json
 import math
 import re
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
 import numpy as np
+import pydantic
 
-from sweeps.runner.store.base import StoreError
+from sweeps.runner.store.base import GROUP, LARGEST, StoreError, damaged, missing
 
-FORMAT = 3
-"""Number of the way in which stores are written: 3 since all of a store has checksums."""
-UNSEALED = 2
-"""The format before, which is read and gone on with."""
+FORMAT = 4
+"""Number of the way in which stores are written: 4 since each chunk has a commit record."""
+WITHOUT_RECORDS = 3
+"""The format before, which is read and not gone on with."""
 SEAL = "integrity"
 """Attribute of the group that holds the digests."""
-GROUP = "zarr.json"
-CODECS = {"bytes", "zstd", "crc32c"}
 NUMBERS = re.compile("bool|u?int(8|16|32|64)|float(16|32|64)|complex(64|128)")
+NAME = re.compile(r"[\w. -]*\w")
 SEALED = re.compile(r"[\w. -]*\w/(zarr\.json|c(/[0-9]+)*)")
-SAID = {"config", "config_hash", "environment", "title", "variables"}
-"""Attributes that every group has."""
+MOST_RUNS, MOST_CHUNKS, MOST_BYTES = 2**40, 2**24, 2**31 - 1
+"""Cells of an array, its chunks, and bytes of one of them, which its compression cannot exceed."""
 
 CHANGED = "it is not what its checksum says"
 """Why a file is called damaged."""
-
 INFINITY = "inf"
 """How configurations spell it, because JSON has no name for it."""
 MOST_SHOWN = 8
@@ -40,6 +41,44 @@ MOST_SHOWN = 8
 
 Json = dict[str, Any]
 Read = Callable[[Iterable[str]], list[bytes | None]]
+Digest = Annotated[str, pydantic.Field(pattern=r"^[0-9a-f]{64}$")]
+Identity = Annotated[str, pydantic.Field(pattern=r"^[0-9a-f]{32}$")]
+
+
+@dataclasses.dataclass
+class _Config:
+    title: str
+    system: str
+    engine: str
+    record: list[str]
+    root: int
+    axes: list[str]
+    run: Json
+    times: Any
+    rtol: Any
+    zip: Any
+
+
+@dataclasses.dataclass
+class _Seal:
+    files: Annotated[dict[str, Digest], pydantic.Field(max_length=2**14)]
+    digest: Digest
+
+
+@dataclasses.dataclass
+class _Attributes:
+    """The attributes that every group has, and their types."""
+
+    config: _Config
+    config_hash: Digest
+    environment: dict[str, str]
+    title: str
+    variables: list[str]
+    integrity: _Seal
+    store: Identity | None = None
+
+
+_ATTRIBUTES = pydantic.TypeAdapter(_Attributes)
 
 
 class Manifest(NamedTuple):
@@ -47,13 +86,13 @@ class Manifest(NamedTuple):
 
     Attributes:
         attributes: of the group, without the digests.
-        files: the verified files: all metadata, and the coordinates if the store is sealed.
-        sealed: whether it has digests.
+        files: the verified files: all metadata, and the coordinates.
+        sizes: bytes of a decoded chunk, by array.
     """
 
     attributes: Json
     files: dict[str, bytes]
-    sealed: bool
+    sizes: dict[str, int]
 
 
 def seal(files: Mapping[str, bytes]) -> dict[str, bytes]:
@@ -63,10 +102,9 @@ def seal(files: Mapping[str, bytes]) -> dict[str, bytes]:
         StoreError: for an array of a kind that would not be accepted when it is read.
     """
     others = {key: value for key, value in files.items() if key != GROUP}
-    for key, value in others.items():
-        _accept("a new store", key, value)
+    _accept("a new store", others)
     group = json.loads(files[GROUP])
-    group["attributes"][SEAL] = {"files": {key: _sha(value) for key, value in others.items()}}
+    group["attributes"][SEAL] = {"files": {key: sha(value) for key, value in others.items()}}
     group["attributes"][SEAL]["digest"] = _digest(group)
     return {**others, GROUP: json.dumps(group, indent=2).encode()}
 
@@ -76,7 +114,7 @@ def verified(name: str, read: Read) -> Manifest:
 
     Raises:
         StoreError: when this is no sweep, or one of another version, or when a file is missing,
-            damaged, or not written as this version writes.
+            damaged, or not written as dynsim writes.
     """
     (given,) = read([GROUP])
     try:
@@ -84,27 +122,33 @@ def verified(name: str, read: Read) -> Manifest:
         attributes = group["attributes"]
         version, digests = attributes["format"], attributes.get(SEAL)
         alike = group["zarr_format"] == 3 and group["node_type"] == "group"
+        whole = digests is not None and digests["digest"] == _digest(group)
     except (ValueError, LookupError, TypeError, AttributeError, RecursionError):
-        alike, attributes, version, digests = False, {}, None, None
+        alike, whole, attributes, version, digests = False, False, {}, None, None
     if not alike:
         raise StoreError(
             f"{name}: holds something other than a sweep of dynsim, or the file {GROUP} is damaged"
         )
-    if digests is None and version not in (UNSEALED, FORMAT):
-        raise _other(name, version)
-    if digests is None and version == UNSEALED and attributes.keys() >= SAID:
-        files = _unsealed(name, attributes, read)
-    elif digests is not None and _digest(group) == digests.get("digest"):
-        if version != FORMAT:
-            raise _other(name, version)
-        files = _sealed(name, digests["files"], read)
-    else:
+    if version not in (WITHOUT_RECORDS, FORMAT) and (whole or digests is None):
+        raise StoreError(
+            f"{name}: written in format {version} by another version of dynsim; this one reads "
+            f"formats {WITHOUT_RECORDS} and {FORMAT}. Choose another folder, or run that version."
+        )
+    if not whole:
         raise damaged(name, GROUP, CHANGED)
-    for key, value in files.items():
-        _accept(name, key, value)
+    try:
+        said = _ATTRIBUTES.validate_json(json.dumps(attributes), strict=True)
+    except pydantic.ValidationError as error:
+        first = error.errors(include_url=False)[0]
+        where = ".".join(map(str, first["loc"]))
+        raise damaged(name, GROUP, f"{where}: {first['msg']}") from None
+    if (said.store is None) != (version == WITHOUT_RECORDS):
+        raise damaged(name, GROUP, f"its store is {said.store}")
+    files = _sealed(name, said.integrity.files, read)
+    sizes = _accept(name, files)
     assert given is not None
     about = {key: value for key, value in attributes.items() if key != SEAL}
-    return Manifest(about, {GROUP: given, **files}, digests is not None)
+    return Manifest(about, {GROUP: given, **files}, sizes)
 
 
 def fingerprint(config: Mapping[str, Any]) -> str:
@@ -142,14 +186,22 @@ def differences(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[str]:
     return lines
 
 
-def damaged(name: str, key: str, why: str) -> StoreError:
-    """The error for a file of a store that is not what was written."""
-    return StoreError(f"{name}: the file {key} is damaged ({why}). Nothing was changed.")
+def sha(value: bytes) -> str:
+    """The digest of a file."""
+    return hashlib.sha256(value).hexdigest()
 
 
-def missing(name: str, key: str) -> StoreError:
-    """The error for a file of a store that was written and is not there."""
-    return StoreError(f"{name}: the file {key} is missing. Nothing was changed.")
+def unpacked(chunk: bytes) -> int | None:
+    """Bytes that a chunk says it has when it is decoded; None where it does not say so, as those
+    that dynsim writes do."""
+    if chunk[:4] != b"\x28\xb5\x2f\xfd" or len(chunk) < 6:
+        return None
+    # RFC 8878, 3.1.1.1: the number of bytes of the size, after a window and the id of a dictionary.
+    single, width = chunk[4] >> 5 & 1, (0, 2, 4, 8)[chunk[4] >> 6]
+    width = width or single
+    start = 5 + (1 - single) + (0, 1, 2, 4)[chunk[4] & 3]
+    size = int.from_bytes(chunk[start : start + width], "little")
+    return (size + 256 if width == 2 else size) if width else None
 
 
 def _sealed(name: str, digests: Mapping[str, str], read: Read) -> dict[str, bytes]:
@@ -160,79 +212,66 @@ def _sealed(name: str, digests: Mapping[str, str], read: Read) -> dict[str, byte
     for (key, digest), value in zip(digests.items(), read(digests), strict=True):
         if value is None:
             raise missing(name, key)
-        if _sha(value) != digest:
+        if sha(value) != digest:
             raise damaged(name, key, CHANGED)
         files[key] = value
     return files
 
 
-def _unsealed(name: str, attributes: Json, read: Read) -> dict[str, bytes]:
-    """The metadata of the arrays that there must be, and of those that there can be."""
-    try:
-        variables = list(attributes["variables"])
-        axes = [*attributes["config"]["axes"], *attributes.get("coordinates", "").split(), "time"]
-        keys = [f"{each}/{GROUP}" for each in dict.fromkeys(variables + axes)]
-    except (LookupError, TypeError, AttributeError):
-        raise damaged(name, GROUP, "it lacks what the others have") from None
-    if not all(SEALED.fullmatch(key) for key in keys):
-        raise damaged(name, GROUP, "it has names that no array has")
-    found = dict(zip(keys, read(keys), strict=True))
-    inner = set()
-    for each in variables:
-        value = found[f"{each}/{GROUP}"]
-        if value is None:
-            raise missing(name, f"{each}/{GROUP}")
-        _accept(name, f"{each}/{GROUP}", value)
-        inner |= {dim for dim in json.loads(value).get("dimension_names") or () if dim}
-    keys = [f"{each}/{GROUP}" for each in inner if f"{each}/{GROUP}" not in found]
-    found |= dict(zip(keys, read(keys), strict=True))
-    return {key: value for key, value in found.items() if value is not None}
+def _accept(name: str, files: Mapping[str, bytes]) -> dict[str, int]:
+    """Bytes of a chunk of each array; `StoreError` unless all arrays are as dynsim writes them."""
+    arrays = {key.removesuffix(f"/{GROUP}"): key for key in files if key.endswith(f"/{GROUP}")}
+    sizes = {array: _size(files[key]) for array, key in arrays.items()}
+    for array, size in sizes.items():
+        if size is None:
+            raise StoreError(
+                f"{name}: the file {arrays[array]} says what dynsim never writes; nothing was read"
+            )
+    for key, value in files.items():
+        size = sizes.get(key.partition("/c")[0])
+        # A coordinate is read as a whole, whatever it is asked for.
+        if "/c" in key and (unpacked(value) != size or (size or 0) > LARGEST):
+            raise damaged(name, key, "it has another size than its array says, or is far too large")
+    return {array: size for array, size in sizes.items() if size is not None}
 
 
-def _accept(name: str, key: str, value: bytes) -> None:
-    """Raise `StoreError` unless a file is a chunk, or describes an array as dynsim writes it."""
-    if not key.endswith(f"/{GROUP}"):
-        return
+def _size(described: bytes) -> int | None:
+    """Bytes of a chunk of an array, by its metadata; None for an array of a kind, or of a size,
+    that dynsim does not write."""
     try:
-        array = json.loads(value)
-        kind, codecs = array["data_type"], [codec["name"] for codec in array["codecs"]]
-        if isinstance(kind, dict):
-            known = kind["name"] == "fixed_length_utf32"
+        array = json.loads(described)
+        shape, chunk = array["shape"], array["chunk_grid"]["configuration"]["chunk_shape"]
+        kind, dims = array["data_type"], array.get("dimension_names") or []
+        if text := isinstance(kind, dict):
+            kind, width = kind["name"], kind["configuration"]["length_bytes"]
         else:
-            known = NUMBERS.fullmatch(kind) is not None
-        accepted = (
-            known
-            and CODECS.issuperset(codecs)
+            width = np.dtype(kind).itemsize
+        size = width * math.prod(chunk)
+        known = (
+            (kind == "fixed_length_utf32" if text else NUMBERS.fullmatch(kind))
+            and [codec["name"] for codec in array["codecs"]] == ["bytes", "zstd", "crc32c"]
             and (array["zarr_format"], array["node_type"]) == (3, "array")
             and not array.get("storage_transformers")
             and array["chunk_grid"]["name"] == "regular"
             and array["chunk_key_encoding"]["name"] == "default"
+            and len(shape) == len(chunk) == len(dims)
+            and all(NAME.fullmatch(dim) for dim in dims)
+            and all(type(n) is int for n in (*shape, *chunk, width))
+            and min((*shape, width, *(n - 1 for n in chunk))) >= 0
+            and math.prod(shape) <= MOST_RUNS
+            and math.prod(-(-n // c) for n, c in zip(shape, chunk, strict=True)) <= MOST_CHUNKS
+            and size <= MOST_BYTES
         )
     except (ValueError, LookupError, TypeError, AttributeError, RecursionError):
-        raise damaged(name, key, "it describes no array") from None
-    if not accepted:
-        raise StoreError(
-            f"{name}: the file {key} asks for {kind!r} by {', '.join(map(str, codecs))}, which "
-            "dynsim never writes; nothing was read"
-        )
-
-
-def _other(name: str, version: Any) -> StoreError:
-    return StoreError(
-        f"{name}: written in format {version} by another version of dynsim; this one reads formats "
-        f"{UNSEALED} and {FORMAT}. Choose another folder, or run that version to read it."
-    )
+        return None
+    return size if known else None
 
 
 def _digest(group: Json) -> str:
     """Of all that a group's metadata say but this."""
     sealed = {key: value for key, value in group["attributes"][SEAL].items() if key != "digest"}
     attributes = {**group["attributes"], SEAL: sealed}
-    return _sha(json.dumps({**group, "attributes": attributes}, sort_keys=True).encode())
-
-
-def _sha(value: bytes) -> str:
-    return hashlib.sha256(value).hexdigest()
+    return sha(json.dumps({**group, "attributes": attributes}, sort_keys=True).encode())
 
 
 def _shown(value: Any) -> str:

@@ -10,6 +10,7 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import jax
 import numpy as np
 from jaxtyping import Bool, Int
 
@@ -45,20 +46,21 @@ class Reused:
             if ours[name] != theirs[name]:
                 raise _differs(store, name, theirs[name], ours[name])
         if lacking := [name for name in sweep.names if name not in theirs["record"]]:
-            raise ValueError(f"reuse = {store.name}: has not recorded {lacking[0]!r}")
+            raise StoreError(f"reuse = {store.name}: has not recorded {lacking[0]!r}")
         coordinates = store.dataset().coords
         begin, end = (int(config["run"].get("steps", 0)) for config in (theirs, ours))
         self.step = begin if begin < end else 0
         self.early, self.times = 0, ()
         if (self.step or sweep.checkpoint) and CHECKPOINT not in store.names:
             runs = f"its runs of {begin} steps" if self.step else "its runs"
-            raise ValueError(
+            raise StoreError(
                 f"reuse = {store.name}: has no checkpoints of {runs}; a sweep keeps them with "
                 "checkpoint = true"
             )
         if self.step:
             times = np.atleast_1d(coordinates["time"].values)
             self.early, self.times = _parted(store, sweep, begin, times)
+            _check_rates(store, sweep, begin)
         elif ours["times"] != theirs["times"]:
             raise _differs(store, "times", theirs["times"], ours["times"])
         groups: dict[str, dict[str, np.ndarray]] = {dim: {} for dim in store.dims}
@@ -81,12 +83,12 @@ class Reused:
                 place = _find(group, {name: [_number(asked[name])] for name in group})
                 if place[0] < 0:
                     values = ", ".join(f"{name} = {asked[name]}" for name in group)
-                    raise ValueError(f"reuse = {store.name}: has no run with {values}")
+                    raise StoreError(f"reuse = {store.name}: has no run with {values}")
                 self.index.append((None, place))
                 continue
             axes = sweep.dims[at[0]].axes
             if len(at) > 1 or not set(group) <= set(axes):
-                raise ValueError(
+                raise StoreError(
                     f"reuse = {store.name}: {', '.join(group)} vary together there and not here"
                 )
             places = _find(group, {name: axes[name] for name in group})
@@ -94,7 +96,7 @@ class Reused:
             self.index.append((at[0], places))
         used = [dim for dim, _ in self.index if dim is not None]
         if len(set(used)) < len(used):
-            raise ValueError(f"reuse = {store.name}: axes vary together here and not there")
+            raise StoreError(f"reuse = {store.name}: axes vary together here and not there")
 
     @property
     def state(self) -> int:
@@ -147,7 +149,7 @@ def _constant(
     alike = np.ones(len(next(iter(axes.values()))), bool)
     for name in set(axes) - varied:
         if name not in one:
-            raise ValueError(f"reuse = {store.name}: its runs do not read {name}")
+            raise StoreError(f"reuse = {store.name}: its runs do not read {name}")
         alike &= np.asarray(axes[name], np.float64) == _number(one[name])
     return alike
 
@@ -191,14 +193,32 @@ def _parted(
     times = known(sweep.point(next(sweep.slices())).steps_recorded(sweep.times))
     early, late = [t for t in times if t <= begin], tuple(t for t in times if t > begin)
     if early and early != recorded.tolist():
-        raise ValueError(
+        raise StoreError(
             f"reuse = {store.name}: recorded at the steps {_short(recorded.tolist())}, and this "
             f"sweep, until step {begin}, at {_short(early)}; set times to the former and those to "
             "come, or to 'end'"
         )
     if not late:
-        raise ValueError(f"times = {_short(times)}: has none after the {begin} of {store.name}")
+        raise StoreError(f"times = {_short(times)}: has none after the {begin} of {store.name}")
     return len(early), late
+
+
+def _check_rates(store: Store, sweep: Sweep, begin: int) -> None:
+    """Raise `StoreError` where the numbers of a run, or its learning rates until step `begin`, are
+    others than those of a run that ends there."""
+    chosen = {name: values[0] for name, values in sweep.fields.items()}
+
+    def told(steps: int) -> list[Any]:
+        run = sweep.point({**chosen, "steps": steps})
+        schedules = getattr(run.make_optimizer(), "schedules", {}).values()
+        return jax.tree.leaves((run.numbers(), [s.rate(np.arange(begin)) for s in schedules]))
+
+    both = zip(told(begin), told(int(sweep.as_json()["run"]["steps"])), strict=True)
+    if not all(np.array_equal(*each) for each in both):
+        raise StoreError(
+            f"reuse = {store.name}: the schedule of its runs follows from their {begin} steps, and "
+            "is another one in longer runs; give its steps in both sweeps"
+        )
 
 
 def _short(times: Sequence[float]) -> str:
@@ -207,5 +227,5 @@ def _short(times: Sequence[float]) -> str:
     return "[" + ", ".join(few if len(few) < 9 else [*few[:6], "...", few[-1]]) + "]"
 
 
-def _differs(store: Store, name: str, there: Any, here: Any) -> ValueError:
-    return ValueError(f"reuse = {store.name}: {name} = {there!r} there, {here!r} here")
+def _differs(store: Store, name: str, there: Any, here: Any) -> StoreError:
+    return StoreError(f"reuse = {store.name}: {name} = {there!r} there, {here!r} here")

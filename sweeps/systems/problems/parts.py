@@ -1,12 +1,7 @@
 """A problem or a rule taken apart: its traced numbers by name, its arrays, and what is static; and
 the text by which a store knows it."""
 
-import ast
-import contextlib
 import dataclasses
-import hashlib
-import inspect
-import textwrap
 from collections.abc import Mapping
 from typing import Any, NamedTuple, get_args, get_type_hints
 
@@ -18,6 +13,7 @@ from dynsim import Problem
 from dynsim.schedules.schedule import OfStep
 from dynsim.schedules.shapes import NUMBERS
 from dynsim.training.optax_rule import OptaxRule
+from sweeps.systems import sources
 
 UNTOLD = (
     "cannot be told from others in a store; give the field a function of a module, or a value that "
@@ -126,38 +122,19 @@ def is_peak(name: str) -> bool:
     return first == "eta" and rest not in NUMBERS and "." not in rest
 
 
-def digest(content: bytes) -> str:
-    """A hash, short enough to be read."""
-    return hashlib.sha256(content).hexdigest()[:16]
-
-
-def code(cls: type) -> str:
-    """The code of a class and of those between it and `Problem`, without comments and layout; where
-    there is no source, as in some consoles, nothing."""
-    found = []
-    for each in cls.__mro__[: cls.__mro__.index(Problem)]:
-        with contextlib.suppress(OSError, TypeError, SyntaxError):
-            found.append(ast.dump(ast.parse(textwrap.dedent(inspect.getsource(each)))))
-    return "\n".join(found)
-
-
 def words(value: Any) -> str:
     """A value as text that is the same in another process. A function is known by its name, and by
-    its code where the name could be that of another one.
+    its code if it is from outside.
 
     Raises:
         ValueError: for a value whose text has an address of this process in it.
     """
     if callable(value):
         name = f"{getattr(value, '__module__', '')}:{getattr(value, '__qualname__', repr(value))}"
-        code = getattr(value, "__code__", None)
-        if "<" not in name:
-            return name
-        if code is None:
+        code = sources.fingerprint(value)
+        if "<" in name and not code:
             raise ValueError(f"{value!r}: {UNTOLD}")
-        held = [cell.cell_contents for cell in value.__closure__ or ()]
-        text = repr((code.co_code.hex(), code.co_consts, code.co_names, held))
-        return f"{name} {digest(text.encode())}"
+        return f"{name} {code}".rstrip()
     text = repr(value)
     if " at 0x" in text:
         raise ValueError(f"{text}: {UNTOLD}")
@@ -183,7 +160,7 @@ def contents(problem: Problem) -> dict[str, str]:
     cls = type(problem)
     if cls.__module__.split(".")[0] == "dynsim":
         return {}
-    found = {"problem_code": digest(code(cls).encode())}
+    found = {"problem_code": sources.fingerprint(cls)}
     arrays = [np.asarray(each) for each in taken(problem, hints_of(problem)).arrays]
     held = b"".join(repr((a.shape, str(a.dtype))).encode() + a.tobytes() for a in arrays)
-    return found | ({"problem_holds": digest(held)} if arrays else {})
+    return found | ({"problem_holds": sources.digest(held)} if arrays else {})

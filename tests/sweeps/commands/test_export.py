@@ -2,6 +2,8 @@
 
 import importlib.util
 import itertools
+import os
+import subprocess
 from pathlib import Path
 
 import numpy as np
@@ -10,7 +12,8 @@ import pytest
 import xarray as xr
 
 import sweeps
-from sweeps import Sweep, Training, cli
+from sweeps import Sweep, Training, cli, output
+from sweeps.commands import export
 from sweeps.runner import labels
 from sweeps.runner.store.store import Store
 from sweeps.systems import registry
@@ -29,7 +32,8 @@ def stored(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_the_ending_decides_and_values_arrive(stored: Path, tmp_path: Path) -> None:
     made = sweeps.open(stored).load()
-    copy = made.assign_attrs(wall_time=f"{Store.open(stored).spent()[0]:.3g} s for 1 of 1 chunks")
+    seconds = sum(record.seconds for record in Store.open(stored).chunks.all().values())
+    copy = made.assign_attrs(wall_time=f"{seconds:.3g} s, summed up over chunks")
     with pytest.raises(ValueError, match="in common"):
         sweeps.difference(made[["status"]], made)
     # Taken by netCDF without a word about its attributes.
@@ -69,6 +73,18 @@ def test_what_cannot_be_written_is_refused(
     assert message in capsys.readouterr().err
 
 
+@pytest.mark.parametrize(
+    ("path", "file"),
+    [
+        ("runs/run.v1", "runs/run.v1.nc"),
+        ("runs/run", "runs/run.nc"),
+        ("s3://bucket/runs/a.b/", "a.b.nc"),
+    ],
+)
+def test_files_beside_stores_have_names_of_their_own(path: str, file: str) -> None:
+    assert export.beside(path) == Path(file)
+
+
 def test_a_file_that_is_there_stays(
     stored: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -87,6 +103,40 @@ def test_a_file_that_is_there_stays(
         "status",
         "first_bad_step",
     } - {"first_bad_step"}
+
+
+def test_an_export_that_fails_or_is_killed_leaves_what_was_there(
+    stored: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    target = tmp_path / "copy.zarr"
+    command = ["export", str(stored), "--out", str(target)]
+    assert cli.main(command) == 0
+    there = xr.open_zarr(target, consolidated=False).load()
+    replace, seen = os.replace, []
+
+    def failing(old: Path, new: Path) -> None:
+        if new == target and not seen:
+            seen.append(old)
+            raise OSError("no luck")
+        replace(old, new)
+
+    with monkeypatch.context() as during:
+        during.setattr(os, "replace", failing)
+        assert cli.main([*command, "--overwrite"]) == 2
+    assert seen
+    xr.testing.assert_identical(xr.open_zarr(target, consolidated=False).load(), there)
+    assert os.listdir(tmp_path) == ["copy.zarr"]
+    # A killed one leaves a file, which the next one removes; that of a living one stays.
+    with subprocess.Popen(["true"]) as ended:
+        pass
+    with output.appearing(tmp_path / "file.txt") as begun:
+        begun.write_text("half")
+        left = begun.with_name(begun.name.replace(f"-{os.getpid()}-", f"-{ended.pid}-"))
+        left.write_text("half")
+        output.write_whole(tmp_path / "file.txt", lambda file: file.write(b"whole"))
+        assert begun.exists()
+        assert not left.exists()
+    assert {path.name for path in tmp_path.iterdir()} == {"copy.zarr", "file.txt"}
 
 
 def test_theory_minus_simulation_keeps_status_and_units(stored: Path) -> None:

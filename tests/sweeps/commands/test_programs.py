@@ -1,5 +1,6 @@
 """Compiled programs that are kept: found again by another process, and never somebody else's."""
 
+import json
 import os
 import subprocess
 import sys
@@ -9,6 +10,7 @@ from pathlib import Path
 import jax
 import pytest
 
+from sweeps import cli
 from sweeps.output import programs
 
 COUNT = """
@@ -23,6 +25,9 @@ print(found.count("/jax/compilation_cache/cache_hits"))
 """
 OPTIONS = ("enable_compilation_cache", "compilation_cache_dir", "compilation_cache_max_size")
 SLOW = "persistent_cache_min_compile_time_secs"
+
+
+ROOT = Path(__file__).parents[3]
 
 
 @pytest.fixture
@@ -90,3 +95,16 @@ def test_a_home_that_cannot_be_written_keeps_none(
     monkeypatch.setenv("XDG_CACHE_HOME", str(home / "file"))
     assert programs.keep() is None
     assert jax.config.values["jax_compilation_cache_dir"] is None
+
+
+def test_info_without_a_sweep_is_about_the_environment(
+    home: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert cli.main(["info", "--json"]) == 0
+    about = json.loads(capsys.readouterr().out)
+    assert about["jax"] == jax.__version__
+    assert home in Path(about["compiled programs"]).parents
+    if (ROOT / ".git").exists():
+        ask = ["git", "-C", str(ROOT), "rev-parse", "--short=12", "HEAD"]
+        commit = subprocess.run(ask, check=True, capture_output=True, text=True).stdout.strip()
+        assert about["commit"].removesuffix("-dirty") == commit

@@ -6,6 +6,8 @@ from pathlib import Path
 import pytest
 
 from sweeps import cli
+from sweeps.commands.record import Record
+from sweeps.output import drawing
 
 
 def dynsim(*words: str) -> int:
@@ -38,6 +40,16 @@ def test_other_settings_do_not_write_over_results(
     assert dynsim(*figure, "--eta-y", "3", "--overwrite") == 0
     assert (out / "fig3.png").stat().st_mtime_ns > again
     assert dynsim(*figure, "--eta-y", "3") == 0
+
+
+def test_a_folder_may_have_a_dot_in_its_name(tmp_path: Path) -> None:
+    for name in ("run.v1", "run.v2", "eta_0.1", "a.toml"):
+        out = tmp_path / name
+        settings = cli.parse(["figure", "3", "--out", str(out)])
+        assert Record.of("figure 3", settings).path == out / "figure_3.run.json"
+    for suffix in drawing.FORMATS:
+        settings = cli.parse(["plot", "runs/a", "--out", str(tmp_path / f"run.v1.{suffix}")])
+        assert Record.of("plot", settings).path == tmp_path / "run.v1.run.json"
 
 
 def test_records_that_cannot_be_read_are_not_trusted(

@@ -1,14 +1,15 @@
 """A process of its own that serves S3 from memory, by moto: prints its port.
 
 GET /control?every=7 makes it answer each seventh request with 500 from then on, by turns before
-and after the request has been carried out; writable=0 forbids to write. The answer counts the
-requests since the one before, by method.
+and after the request has been carried out; late=5 makes each fifth PUT wait for a second before it
+is; writable=0 forbids to write. The answer counts the requests since the one before, by method.
 """
 
 import collections
 import itertools
 import json
 import threading
+import time
 from collections.abc import Callable, Iterable
 from urllib.parse import parse_qs
 
@@ -27,10 +28,13 @@ class Faulty:
         self.application = application
         self.turn = threading.Lock()
         self.counts: collections.Counter[str] = collections.Counter()
-        self.every, self.writable = 0, True
+        self.every, self.late, self.writable = 0, 0, True
         self.numbers = itertools.count(1)
 
     def __call__(self, environ: dict, start: Callable) -> Iterable[bytes]:
+        put = self.late and environ["REQUEST_METHOD"] == "PUT"
+        if put and next(self.numbers) % self.late == 0:
+            time.sleep(1)
         with self.turn:
             if environ["PATH_INFO"] == "/control":
                 return self.control(parse_qs(environ["QUERY_STRING"]), start)
@@ -49,6 +53,7 @@ class Faulty:
 
     def control(self, settings: dict[str, list[str]], start: Callable) -> Iterable[bytes]:
         self.every = int(settings.get("every", ["0"])[0])
+        self.late = int(settings.get("late", ["0"])[0])
         self.writable = settings.get("writable") != ["0"]
         counts, self.counts = self.counts, collections.Counter()
         self.numbers = itertools.count(1)

@@ -1,12 +1,15 @@
-"""What long work says of itself where nobody sits at a terminal."""
+"""What long work says of itself, in a notebook and where nobody watches."""
 
 import io
 import queue
 import sys
+import types
 
 import pytest
 
+import sweeps
 from sweeps.runner import progress
+from sweeps.systems import registry
 
 PATIENCE = 60
 """Seconds to wait for a line on a busy machine before the test fails."""
@@ -61,3 +64,18 @@ def test_short_and_quiet_work_says_nothing(monkeypatch: pytest.MonkeyPatch) -> N
         advance(8, 0)
     progress.say("a line")
     assert "".join(log.lines.queue) == "a line\n"
+
+
+def test_a_notebook_sees_one_line_change(monkeypatch: pytest.MonkeyPatch) -> None:
+    log = Log()
+    monkeypatch.setattr(sys, "stderr", log)
+    monkeypatch.setitem(sys.modules, "ipykernel", types.ModuleType("ipykernel"))
+    sweep = sweeps.Sweep(
+        {"eta": [0.1, 0.2]}, registry.system("sparse_attention").run(steps=3), "plain", ("loss",)
+    )
+    sweeps.run(sweep, progress=False)
+    assert log.lines.empty()
+    sweeps.run(sweep)
+    shown = "".join(log.lines.queue)
+    assert "2/2" in shown
+    assert "\r" in shown

@@ -1,12 +1,14 @@
 """Sweeps in processes of their own: killed, interrupted, shared between two; nothing is lost."""
 
 import os
+import random
 import re
 import signal
 import socket
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -25,7 +27,7 @@ AXES = {"eta_y": {"linspace": [0.1, 4, 40]}, "seed": {"range": 3}}
 SWEEP = Sweep(AXES, Training(steps=5, length=8, batch=4, momentum=0.9), record=("loss", "entropy"))
 SETTINGS = "[axes]\neta_y = {linspace = [0.1, 4, 40]}\nseed = {range = 3}\n[run]\nsteps = 5\n"
 TOML = f'record = ["loss", "entropy"]\n{SETTINGS}length = 8\nbatch = 4\nmomentum = 0.9\n'
-CHUNKS = 60
+CHUNKS, PAUSES = 60, 20
 TIMEOUT = 120
 """Seconds after which a process that should have ended counts as hung."""
 
@@ -159,9 +161,44 @@ def test_a_writer_of_a_bucket_is_killed_and_its_lease_ends(
     assert_complete(workers)
 
 
+# Two processes for each of the moments.
+@pytest.mark.full(
+    "sweeps/runner/store/test_identity.py::test_a_put_that_comes_after_the_lease_has_ended_changes_nothing",
+)
+@pytest.mark.parametrize("how", ["paused", "late"])
+def test_two_writers_of_a_bucket_of_whom_one_stands_still_spoil_nothing(
+    how: str, workers: Workers, s3: Any
+) -> None:
+    """For longer than its lease, in the middle of a chunk: it is paused, or its puts come late."""
+    workers.environment |= s3.environment
+    moments = random.Random(0)
+    for number in range(PAUSES):
+        workers.out = f"s3://bucket/{how}-{number}"
+        s3.control(**({"late": 31} if how == "late" else {}))
+        first = workers.start()
+        read_chunks(first, moments.randrange(1, 8))
+        if how == "paused":
+            time.sleep(moments.uniform(0, 0.05))
+            first.send_signal(signal.SIGSTOP)
+        second = workers.start()
+        if how == "paused":
+            read_chunks(second, moments.randrange(1, 8))
+            first.send_signal(signal.SIGCONT)
+        for process in (first, second):
+            finish(process)
+        # Who has lost its lease says so.
+        assert {first.returncode, second.returncode} <= {0, 2}
+        s3.control()
+        if 0 not in (first.returncode, second.returncode):
+            assert finish(third := workers.start())
+            assert third.returncode == 0
+        Store.open(workers.out).verify()
+        assert_complete(workers)
+
+
 @pytest.mark.full(
     "test_kills_and_ctrl_c_lose_only_the_chunk_in_flight",
-    "sweeps/runner/store/test_store.py::test_what_the_chunks_took_is_noted_by_each_process_that_ends",
+    "sweeps/runner/store/test_store.py::test_what_the_chunks_took_is_in_their_records",
 )
 def test_two_processes_share_a_sweep_and_one_is_killed_and_restarted(workers: Workers) -> None:
     with socket.socket() as probe:

@@ -1,166 +1,149 @@
 """Sweeps in buckets of object stores, where an object appears whole and nothing can be renamed.
+What methods do is said in `Place`.
 
-A sweep is there once its group's zarr.json is. Its creator claims that very object by a lease, puts
-all others, and ends the lease by putting the group's in its place. So what a killed creation leaves
-counts as no sweep, and a creator that had been stopped, and was given up by another one, can end
-none.
+Each object of a store is put where none is. So what has been committed stays, however late a put
+arrives that was sent before. Over what a chunk without a record has left, the holder of the lease
+puts its own, if it has not changed since.
 
-Nor can it spoil the other one's. The first creator puts objects only where none are. Who inherits
-the claim of a dead one also puts them over those, if they have not changed; that a bucket tells by
-a hash of what they hold, so that the put of an heir which had been stopped could hit an object
-that a third creator had put meanwhile. So there is no third: nobody inherits from an heir.
+A sweep begins with its group's zarr.json, which one creator alone can put, and which says what all
+other objects of the creation hold: whoever finds some of them missing and asks for the same sweep
+puts them, and then the marker.
 """
 
 import contextlib
-from collections.abc import Iterator, Mapping, Sequence
-from pathlib import Path, PurePosixPath
+import json
+import time
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import PurePosixPath
 
-from sweeps.runner.store.base import Check, Place, Report, StoreError, Written
-from sweeps.runner.store.remote.lease import FREE, Lease, NoLeaseError, TakenError, terms
+from sweeps.runner.store.base import (
+    GROUP,
+    LARGEST,
+    MARKER,
+    RECORDS,
+    Check,
+    Place,
+    Report,
+    StoreError,
+)
+from sweeps.runner.store.manifest import SEAL
+from sweeps.runner.store.remote.lease import Lease
 from sweeps.runner.store.remote.objects import Objects
+
+OFTEN = 1.0
+"""Seconds after which a writer looks again whether its store is still there."""
 
 
 class Bucket(Place):
-    """A folder in a bucket.
-
-    Args:
-        address: scheme://bucket/path, or memory://path for one in the memory of this process.
-
-    Raises:
-        ValueError: for an address that cannot be one.
-        StoreError: when obstore is not installed or knows of something that is missing.
-    """
+    """A folder in a bucket, of which `Objects` takes the address."""
 
     streams = 16
-    outages = (OSError,)
     durable = True
 
     def __init__(self, address: str) -> None:
+        self.objects = Objects(address)
         self.name = self.address = address
-        try:
-            with self._reached():
-                self.objects = Objects(address)
-        except ModuleNotFoundError:
-            raise StoreError(
-                f'{address}: object stores need obstore; pip install "dynsim[cloud]"'
-            ) from None
+        self.seen = -OFTEN
         self.path = PurePosixPath(self.objects.path)
-        self.root = f"{self.path}/zarr.json"
+        # Beside the store, because zarr warns of objects in it that are not its own.
+        self.writers = self.path.with_name(f".{self.path.name}.writers")
 
-    def exists(self) -> bool:
-        """Whether any object is there, of a creation that was completed or of something else."""
-        with self._reached():
-            found = self.objects.look(self.root)
-            if found is None:
-                return next(self.objects.names(str(self.path)), None) is not None
-        try:
-            terms(found, self.root)
-        except NoLeaseError:
-            return True
-        return False
+    def vacant(self) -> bool:
+        with contextlib.suppress(ValueError, LookupError, TypeError):
+            if (found := self.read(GROUP)) is not None:
+                return self.read(f"{RECORDS}{_about(found)['store']}/{MARKER}") is None
+        return next(self.objects.list(f"{self.path}/"), None) is None
 
-    def create(self, files: Mapping[str, bytes], report: Report | None = None) -> None:
-        """Claim the group, put what is in it, and then itself.
+    def create(self, files: Mapping[str, bytes]) -> None:
+        *others, marker = (key for key in files if key != GROUP)
+        first = self.objects.swap(self._key(GROUP), files[GROUP], None) is not None
+        if not first:
+            there = _about(self.read(GROUP) or b"{}")
+            if there[SEAL]["files"] != _about(files[GROUP])[SEAL]["files"]:
+                raise FileExistsError(f"{self.name}: another process makes a sweep here")
+            marker = f"{RECORDS}{there['store']}/{MARKER}"
 
-        Raises:
-            FileExistsError: when another process has made one.
-            StoreError: when the bucket cannot be written, or two creators in a row have died.
-        """
-        made = dict(files)
-        group = made.pop("zarr.json")
-        with self._reached():
-            while True:
-                claim = Lease(self.objects, self.root, self.name)
-                try:
-                    claim.take(report, once=True)
-                except NoLeaseError:
-                    raise FileExistsError(
-                        f"{self.name}: has been made by another process"
-                    ) from None
-                except TakenError:
-                    continue
-                with claim.kept():
-                    if all(
-                        self._put(claim, f"{self.path}/{key}", value) for key, value in made.items()
-                    ) and claim.end(group):
-                        return
+        def put(key: str) -> None:
+            if self.objects.swap(self._key(key), files.get(key, b""), None) is None:
+                raise StoreError(f"{self.name}: holds something other than a sweep ({key})")
 
-    def read(self, key: str) -> bytes | None:
-        """What an object holds."""
-        found = self.objects.look(f"{self.path}/{key}")
+        self.several(put, others)
+        put(marker)
+        if not first:
+            raise FileExistsError(f"{self.name}: has been made by another process")
+
+    def read(self, key: str, most: int = LARGEST) -> bytes | None:
+        found = self.objects.look(self._key(key), most)
         return found and found.value
 
-    def write(self, key: str, value: bytes) -> None:
-        """Put an object, whatever was in its place."""
-        self.objects.put(f"{self.path}/{key}", value)
+    def files(self, folder: str) -> dict[str, float]:
+        start = self._key(f"{folder}/")
+        found = self.objects.list(start)
+        return {m["path"].removeprefix(start): m["last_modified"].timestamp() for m in found}
 
-    def written(self, folder: str, names: Sequence[str] | None = None) -> dict[str, Written]:
-        """By what the bucket says about its objects, a thousand of which are one request."""
-        del names
-        start = f"{self.path}/{folder}/"
-        with self._reached():
-            found = list(self.objects.list(start))
-        return {
-            meta["path"].removeprefix(start): Written(
-                meta["last_modified"].timestamp(), meta["size"]
-            )
-            for meta in found
-        }
+    def stores(self) -> list[str]:
+        start, _, name = RECORDS.rpartition("/")
+        inside = (PurePosixPath(each).name for each in self.objects.folders(self._key(start)))
+        return [f"{start}/{each}" for each in inside if each.startswith(name)]
+
+    def lacking(self, keys: Iterable[str]) -> set[str]:
+        sizes = {each["path"]: each["size"] for each in self.objects.list(f"{self.path}/")}
+        return {key for key in keys if not sizes.get(self._key(key))}
+
+    def commit(self, number: int, files: Mapping[str, bytes], record: bytes, check: Check) -> bool:
+        committed = self._key(f"{self.records}/{number}.json")
+
+        def put(key: str) -> bool:
+            target, value = self._key(key), files[key]
+            while self.objects.swap(target, value, None) is None:
+                left = self.objects.look(target)
+                check()
+                if self.objects.look(committed) is not None:
+                    return False
+                if left and self.objects.swap(target, value, left.version) is not None:
+                    break
+            return True
+
+        if not all(self.several(put, files)):
+            return False
+        check()
+        return self.objects.swap(committed, record, None) is not None
+
+    def remove(self, key: str) -> None:
+        self.objects.remove(self._key(key))
+
+    def own(self) -> None:
+        if time.monotonic() - self.seen > OFTEN:
+            if self.read(f"{self.records}/{MARKER}") is None:
+                raise self.gone()
+            self.seen = time.monotonic()
 
     @contextlib.contextmanager
     def lock(self, process: int, processes: int, report: Report | None) -> Iterator[Check]:
-        """Be a writer by a lease, which ends by itself when this process dies."""
-        # Beside the store, because zarr warns of objects in it that are not its own.
-        folder = str(self.path.with_name(f".{self.path.name}.writers"))
+        # A lease, which ends by itself when its holder dies.
         share = f"-of-{processes}"
-        mine = Lease(self.objects, f"{folder}/{process}{share}", self.name)
-        with self._reached():
-            try:
-                mine.take(report)
-            except PermissionError as error:
-                raise StoreError(
-                    f"{self.name}: is read-only, so the sweep cannot go on here ({error})"
-                ) from None
+        mine = self._lease(f"{process}{share}")
+        mine.take(report)
         with mine.kept():
-            with self._reached():
-                for key in self.objects.names(folder):
-                    if not key.endswith(share):
-                        other = Lease(self.objects, key, self.name)
-                        other.take(report)
-                        other.end(FREE)
+            for each in list(self.objects.list(f"{self.writers}/")):
+                if not each["path"].endswith(share):
+                    other = self._lease(PurePosixPath(each["path"]).name)
+                    other.take(report)
+                    other.release()
+            self.fence = mine.token
             yield mine.check
 
-    def beside(self, suffix: str) -> Path:
-        """A file in the current folder."""
-        return Path(self.path.name).with_suffix(suffix)
+    def watch(self, fence: str) -> Check:
+        lease = self._lease("0-of-1")
+        return lambda: lease.require(fence)
 
-    def _put(self, claim: Lease, key: str, value: bytes) -> bool:
-        """Put an object of a creation; False when the claim has passed on."""
-        while claim.held:
-            if self.objects.swap(key, value, None) is not None:
-                return True
-            # Looked at before the claim is asked: what comes after it has passed on is not ours.
-            left = self.objects.look(key)
-            claim.renew()
-            if left is None or not claim.held:
-                continue
-            if not claim.inherited:
-                raise StoreError(f"{self.name}: holds something other than a sweep of dynsim")
-            if self.objects.swap(key, value, left.version) is not None:
-                return True
-        return False
+    def _key(self, key: str) -> str:
+        return f"{self.path}/{key}"
 
-    @contextlib.contextmanager
-    def _reached(self) -> Iterator[None]:
-        """Turn errors of the bucket, but not what is or is not in it, into those of the store."""
-        try:
-            yield
-        except PermissionError as error:
-            raise StoreError(
-                f"{self.name}: may not be read or written with the credentials of this "
-                f"environment ({error})"
-            ) from error
-        except (FileExistsError, FileNotFoundError):
-            raise
-        except OSError as error:
-            raise StoreError(f"{self.name}: cannot be reached ({error})") from error
+    def _lease(self, writer: str) -> Lease:
+        return Lease(self.objects, f"{self.writers}/{writer}")
+
+
+def _about(group: bytes) -> dict:
+    """The attributes of a group."""
+    return json.loads(group)["attributes"]

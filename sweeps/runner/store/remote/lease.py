@@ -9,82 +9,61 @@ import contextlib
 import json
 import os
 import socket
-import sys
 import threading
 import time
 import uuid
 from collections.abc import Iterator
 from typing import NamedTuple
 
+from sweeps.runner.progress import say
 from sweeps.runner.store.base import Report, StoreError
 from sweeps.runner.store.remote.objects import Found, Objects
 
 SECONDS = 60.0
 """Duration of a lease, of this process."""
+LONGEST = 600.0
+"""Of any lease that is waited for."""
 FREE = b'{"dynsim_lease": null}'
 """What a released lease says. It is not deleted: a delete knows no condition, so that of a process
 that had been stopped would hit the lease of its successor."""
 clock, pause = time.monotonic, time.sleep
 
 
-class TakenError(StoreError):
-    """Another process holds the lease and is alive."""
-
-
-class NoLeaseError(StoreError):
-    """The object holds something other than a lease."""
-
-
 class Terms(NamedTuple):
-    """Who holds a lease, for how many seconds after each renewal, and whether something of a holder
-    before may be there."""
+    """Who holds a lease, for how many seconds after each renewal, and by which words."""
 
     owner: str
     seconds: float
-    inherited: bool
+    token: str
 
 
 class Lease:
-    """A lease on an object, held by nobody until `take`.
+    """A lease on the object `key` of a bucket, held by nobody until `take`."""
 
-    Args:
-        objects: the bucket.
-        key: the object.
-        name: of what it is a lease, for messages.
-    """
-
-    def __init__(self, objects: Objects, key: str, name: str) -> None:
-        self.objects, self.key, self.name = objects, key, name
+    def __init__(self, objects: Objects, key: str) -> None:
+        self.objects, self.key = objects, key
         self.token = uuid.uuid4().hex
-        self.renewals = 0
-        self.held = self.inherited = False
+        self.renewals, self.renewed = 0, -SECONDS
+        self.held = False
         self.turn = threading.Lock()
 
-    def take(self, report: Report | None = None, once: bool = False) -> None:
-        """Hold the lease from now on, waiting for as long as it takes to see that a holder is dead.
-
-        Args:
-            report: called with a line before the wait; by default it goes to standard error.
-            once: do not take it from a dead holder that has `inherited` it.
-
-        Raises:
-            TakenError: when the holder is alive.
-            NoLeaseError: when the object is something else.
-            StoreError: when the holder has inherited it and `once` forbids to do so again.
-        """
+    def take(self, report: Report | None = None) -> None:
+        """Hold the lease from now on, waiting for as long as it takes to see that a holder is dead;
+        a line before goes to `report`, by default to standard error. `StoreError` when the holder
+        is alive, or the object is something else."""
         found = self.objects.look(self.key)
-        if (held := terms(found, self.key)) is not None:
-            later = self._watch(found, held, report)
-            changed = terms(later, self.key) if later != found else None
-            if changed is not None:
-                raise self._taken(changed.owner)
-            if once and held.inherited and later == found:
-                raise StoreError(
-                    f"{self.name}: two processes in a row stopped while they made a sweep here. "
-                    "Choose another place; or see that none of them goes on, and delete this one."
-                )
-            found = later
-        self.renewed, self.inherited = clock(), found is not None
+        if held := terms(found, self.key):
+            line = f"waiting up to {held.seconds:g} s for the lease of {held.owner} to end"
+            (report or say)(f"{self.objects.name}: {line}")
+            end = clock() + held.seconds
+            while clock() < end:
+                pause(min(1.0, held.seconds / 20))
+                if (now := self.objects.look(self.key)) != found:
+                    found = now
+                    if changed := terms(now, self.key):
+                        raise self._taken(changed.owner)
+                    break
+        self.renewed = clock()
         self.version = self.objects.swap(self.key, self._words(), found and found.version)
         if self.version is None:
             raise self._taken("which has been faster")
@@ -93,16 +72,12 @@ class Lease:
     def renew(self) -> None:
         """Say that its holder is alive, or find that it is no longer `held`."""
         with self.turn:
-            if not self.held:
-                return
-            self.renewals += 1
-            # Before the request: whoever watches saw it later than this.
-            now = clock()
-            version = self.objects.swap(self.key, self._words(), self.version)
-            if version is None:
-                self.held = False
-            else:
-                self.version, self.renewed = version, now
+            if self.held:
+                self.renewals += 1
+                # Before the request: whoever watches saw it later than this.
+                now = clock()
+                self.version = self.objects.swap(self.key, self._words(), self.version)
+                self.held, self.renewed = self.version is not None, now
 
     def check(self) -> None:
         """Raise `StoreError` if the lease is no longer held."""
@@ -110,19 +85,23 @@ class Lease:
             # A renewal is overdue. This process may have been stopped, for longer than its lease.
             self.renew()
         if not self.held:
-            raise StoreError(
-                f"{self.name}: this process stood still for longer than its lease, and another one "
-                "writes here now; it has what was finished. Nothing is lost."
-            )
+            raise self._lost()
 
-    def end(self, value: bytes) -> bool:
-        """Put `value` in the place of the lease if it is still held, and say whether it was."""
+    def require(self, token: str) -> None:
+        """Raise `StoreError` unless the holder is the one of this token, as it was seen a while
+        ago at most."""
+        if clock() - self.renewed > SECONDS / 6:
+            found = terms(self.objects.look(self.key), self.key)
+            if found is None or found.token != token:
+                raise self._lost()
+            self.renewed = clock()
+
+    def release(self) -> None:
+        """Let go of the lease, if it is still held."""
         with self.turn:
-            if not self.held:
-                return False
-            ended = self.objects.swap(self.key, value, self.version) is not None
-            self.held = False
-            return ended
+            if self.held:
+                self.objects.swap(self.key, FREE, self.version)
+                self.held = False
 
     @contextlib.contextmanager
     def kept(self) -> Iterator[None]:
@@ -135,7 +114,7 @@ class Lease:
                 with contextlib.suppress(OSError):
                     self.renew()
 
-        thread = threading.Thread(target=keep, daemon=True, name=f"lease of {self.name}")
+        thread = threading.Thread(target=keep, daemon=True, name=f"lease of {self.key}")
         thread.start()
         try:
             yield
@@ -144,51 +123,32 @@ class Lease:
             thread.join()
             # What cannot be released ends by itself, and hides no error of the block.
             with contextlib.suppress(OSError):
-                self.end(FREE)
-
-    def _watch(self, found: Found | None, held: Terms, report: Report | None) -> Found | None:
-        """What is there once `found` has changed, or has not for as long as its lease lasts."""
-        (report or _say)(
-            f"{self.name}: waiting up to {held.seconds:g} s for the lease of {held.owner} to end"
-        )
-        end = clock() + held.seconds
-        while clock() < end:
-            pause(min(1.0, held.seconds / 20))
-            now = self.objects.look(self.key)
-            if now != found:
-                return now
-        return found
+                self.release()
 
     def _words(self) -> bytes:
-        about = {
-            "owner": f"{socket.gethostname()}:{os.getpid()}",
-            "seconds": SECONDS,
-            "inherited": self.inherited,
-            "token": self.token,
-            "renewals": self.renewals,
-        }
+        owner = f"{socket.gethostname()}:{os.getpid()}"
+        about = {**Terms(owner, SECONDS, self.token)._asdict(), "renewals": self.renewals}
         return json.dumps({"dynsim_lease": about}).encode()
 
-    def _taken(self, owner: str) -> TakenError:
-        return TakenError(f"{self.name}: another process is writing here ({owner}; {self.key})")
+    def _taken(self, owner: str) -> StoreError:
+        name = self.objects.name
+        return StoreError(f"{name}: another process is writing here ({owner}; {self.key})")
+
+    def _lost(self) -> StoreError:
+        return StoreError(
+            f"{self.objects.name}: this process stood still for longer than its lease, and another "
+            "one writes here now; it has what was finished. Nothing is lost."
+        )
 
 
 def terms(found: Found | None, key: str) -> Terms | None:
-    """The terms of a lease that is held, None for one that is not.
-
-    Raises:
-        NoLeaseError: when the object is none.
-    """
-    if found is None:
-        return None
+    """The terms of a lease that is held, None for one that is not; `StoreError` when the object is
+    none."""
     try:
-        about = json.loads(found.value)["dynsim_lease"]
-        if about is None:
-            return None
-        return Terms(str(about["owner"]), float(about["seconds"]), bool(about["inherited"]))
-    except (ValueError, KeyError, TypeError):
-        raise NoLeaseError(f"{key}: is no lease of dynsim") from None
-
-
-def _say(line: str) -> None:
-    print(line, file=sys.stderr)
+        about = found and json.loads(found.value)["dynsim_lease"]
+        # Whoever wrote it, nobody waits for much longer than that.
+        return about and Terms(
+            str(about["owner"]), min(float(about["seconds"]), LONGEST), str(about["token"])
+        )
+    except (ValueError, LookupError, TypeError):
+        raise StoreError(f"{key}: is no lease of dynsim") from None

@@ -1,27 +1,22 @@
-"""Objects of a bucket: read with their version, and written only where that has not changed.
-
-Errors of obstore come out as `OSError`s, as those of files do.
-"""
+"""Objects of a bucket: read with their version, and written only where that has not changed."""
 
 import contextlib
 import datetime
 import functools
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
+
+from sweeps.runner.store.base import LARGEST, StoreError, damaged
 
 if TYPE_CHECKING:
     from obstore import ObjectMeta, UpdateVersion
     from obstore.store import RetryConfig
 
-NAMES = {
-    "s3": r"[a-z0-9][a-z0-9.-]{1,61}[a-z0-9]",
-    "gs": r"[a-z0-9][a-z0-9._-]{1,220}[a-z0-9]",
-    "az": r"[a-z0-9](-?[a-z0-9]){2,62}",
-    "memory": "",
-}
-"""What addresses begin with, and the names that buckets have there; memory is one without."""
-PART = re.compile(r"[^/?#%\\\x00-\x1f]+")
+ADDRESS = re.compile(
+    r"(?:(s3|gs|az)://([a-z0-9][a-z0-9._-]{1,220}[a-z0-9])|(memory):/)"
+    r"((?:/(?!\.\.?(?:/|$))[^/?#%\\\x00-\x1f]+)+)/*"
+)
 RETRIES: "RetryConfig" = {
     "max_retries": 10,
     "backoff": {
@@ -36,6 +31,10 @@ LONGEST = 400
 """Characters of an error of obstore that are shown; it goes on with its inner workings."""
 
 
+class OutageError(StoreError, OSError):
+    """A bucket that cannot be reached, or that answers with an error."""
+
+
 class Found(NamedTuple):
     """An object: what it holds, and what a conditional put knows it by."""
 
@@ -44,38 +43,54 @@ class Found(NamedTuple):
 
 
 class Objects:
-    """The objects of a bucket.
+    """The objects of a bucket. All methods raise `OutageError` when it cannot be reached, and
+    `StoreError` when credentials forbid what they do.
 
     Args:
         address: scheme://bucket/path, or memory://path.
 
     Raises:
         ValueError: for an address that cannot be one.
-        ModuleNotFoundError: when obstore is not installed.
-        OSError: when obstore knows of something that is missing.
+        StoreError: when obstore is not installed.
     """
 
     def __init__(self, address: str) -> None:
-        scheme, bucket, self.path = parse(address)
-        self.bucket = _connect(scheme, bucket)
+        found = ADDRESS.fullmatch(address)
+        if found is None:
+            raise ValueError(
+                f"{address}: must be a folder, or a folder in a bucket: s3://, gs:// or az:// and "
+                "BUCKET/PATH, or memory://PATH, with a bucket of lower-case letters, digits and "
+                "hyphens and a path without any of ? # % \\; credentials come from the environment"
+            )
+        self.name, self.path = address, found[4][1:]
+        try:
+            from obstore import store
+        except ModuleNotFoundError:
+            raise StoreError(
+                f'{address}: object stores need obstore; pip install "dynsim[cloud]"'
+            ) from None
+        kinds = {"s3": store.S3Store, "gs": store.GCSStore, "az": store.AzureStore}
+        with self.reached():
+            scheme = kinds.get(found[1])
+            self.bucket: Any = scheme(found[2], retry_config=RETRIES) if scheme else _memory()
 
-    def look(self, key: str) -> Found | None:
-        """The object `key`, None if there is none."""
+    def look(self, key: str, most: int = LARGEST) -> Found | None:
+        """The object `key` of at most so many bytes, None if there is none."""
         import obstore
 
-        with as_os_errors():
-            try:
-                got = obstore.get(self.bucket, key)
-                return Found(bytes(got.bytes()), _version(got.meta))
-            except FileNotFoundError:
-                return None
+        with self.reached(), contextlib.suppress(FileNotFoundError):
+            got = obstore.get(self.bucket, key)
+            if got.meta["size"] > most:
+                raise damaged(self.name, key, "it is far too large")
+            return Found(bytes(got.bytes()), _version(got.meta))
+        return None
 
-    def put(self, key: str, value: bytes) -> None:
-        """Put `value`, whatever is there."""
+    def remove(self, key: str) -> None:
+        """Delete an object."""
         import obstore
 
-        with as_os_errors():
-            obstore.put(self.bucket, key, value)
+        with self.reached():
+            obstore.delete(self.bucket, key)
 
     def swap(self, key: str, value: bytes, version: "UpdateVersion | None") -> Any:
         """Put `value` where nothing is yet, or where `version` still is if that is given.
@@ -87,14 +102,12 @@ class Objects:
         import obstore
         from obstore import exceptions
 
-        with as_os_errors():
+        mode: Any = version or "create"
+        with self.reached():
             try:
                 # One request, which the conditions of several parts would not be.
-                return _version(
-                    obstore.put(
-                        self.bucket, key, value, mode=version or "create", use_multipart=False
-                    )
-                )
+                put = obstore.put(self.bucket, key, value, mode=mode, use_multipart=False)
+                return _version(put)
             except (exceptions.BaseError, FileNotFoundError) as error:
                 # An answer that was lost makes the request be sent again, and fail by its own
                 # success. So what is there decides: no two processes put the same words.
@@ -111,62 +124,31 @@ class Objects:
         """Keys (`path`), times (`last_modified`) and sizes of the objects below a folder."""
         import obstore
 
-        with as_os_errors():
+        with self.reached():
             for batch in obstore.list(self.bucket, folder):
                 yield from batch
 
-    def names(self, folder: str) -> Iterator[str]:
-        """Keys of the objects below a folder."""
-        return (meta["path"] for meta in self.list(folder))
+    def folders(self, folder: str) -> Sequence[str]:
+        """The folders in a folder."""
+        import obstore
 
+        with self.reached():
+            return obstore.list_with_delimiter(self.bucket, f"{folder}/")["common_prefixes"]
 
-def parse(address: str) -> tuple[str, str, str]:
-    """Scheme, bucket and path of an address; memory has no bucket.
+    @contextlib.contextmanager
+    def reached(self) -> Iterator[None]:
+        """Turn errors of obstore, but not what is or is not there, into those of the store."""
+        from obstore import exceptions
 
-    Raises:
-        ValueError: naming the address and what is allowed.
-    """
-    scheme, _, rest = address.partition("://")
-    if scheme not in NAMES:
-        known = ", ".join(f"{name}://" for name in NAMES)
-        raise ValueError(f"{address}: must be a folder, or begin with one of {known}")
-    bucket, _, path = ("", "", rest) if scheme == "memory" else rest.partition("/")
-    if not re.fullmatch(NAMES[scheme], bucket):
-        raise ValueError(
-            f"{address}: the bucket {bucket!r} must have lower-case letters, digits and hyphens, "
-            "3 to 63 of them; credentials come from the environment"
-        )
-    path = path.rstrip("/")
-    parts = path.split("/")
-    if not all(PART.fullmatch(part) and part not in (".", "..") for part in parts):
-        raise ValueError(
-            f"{address}: must name a folder in the bucket, such as {scheme}://"
-            f"{bucket + '/' if bucket else ''}runs/fig6, without any of ? # % \\"
-        )
-    return scheme, bucket, path
-
-
-@contextlib.contextmanager
-def as_os_errors() -> Iterator[None]:
-    """Turn errors of obstore into `OSError`s, which are errors of files as well."""
-    from obstore import exceptions
-
-    try:
-        yield
-    except (exceptions.PermissionDeniedError, exceptions.UnauthenticatedError) as error:
-        raise PermissionError(_shown(error)) from error
-    except exceptions.BaseError as error:
-        raise OSError(_shown(error)) from error
-
-
-def _connect(scheme: str, bucket: str) -> Any:
-    from obstore import store
-
-    if scheme == "memory":
-        return _memory()
-    kinds = {"s3": store.S3Store, "gs": store.GCSStore, "az": store.AzureStore}
-    with as_os_errors():
-        return kinds[scheme](bucket, retry_config=RETRIES)
+        try:
+            yield
+        except (exceptions.PermissionDeniedError, exceptions.UnauthenticatedError) as error:
+            raise StoreError(
+                f"{self.name}: is read-only, or may not be read, with the credentials of this "
+                f"environment ({_shown(error)})"
+            ) from error
+        except exceptions.BaseError as error:
+            raise OutageError(f"{self.name}: cannot be reached ({_shown(error)})") from error
 
 
 @functools.cache

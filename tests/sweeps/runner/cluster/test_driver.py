@@ -4,6 +4,7 @@ import json
 import math
 import os
 import threading
+import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
@@ -19,6 +20,7 @@ from sweeps.runner.cluster import driver, jobs
 from sweeps.runner.files import from_table
 from sweeps.runner.store.base import StoreError
 from sweeps.runner.store.store import Store
+from sweeps.runner.work import Work
 from sweeps.systems import registry
 from sweeps.systems.base import Times
 
@@ -29,8 +31,8 @@ SWEEP = Sweep(
 )
 NUMBER = 6
 """Of chunks, of two runs each."""
-Answer = jobs.Done | jobs.Failed | jobs.Declined
-Compute = Callable[..., Answer]
+Answer = jobs.Done | jobs.Failed
+_pause = time.sleep
 
 
 def run(out: Path, executor: Executor) -> None:
@@ -76,11 +78,9 @@ def test_a_chunk_that_always_fails_is_named_and_the_others_are_done(
     tried: list[str] = []
     compute = jobs.compute
 
-    def fails_at_4(job: jobs.Job, number: int, avoid: tuple[str, ...] = ()) -> Answer:
+    def fails_at_4(job: jobs.Job, number: int) -> Answer:
         if number != 4:
-            return compute(job, number, avoid)
-        if jobs.name() in avoid:
-            return jobs.Declined(jobs.name())
+            return compute(job, number)
         tried.append(jobs.name())
         return jobs.Failed(jobs.name(), "ValueError: no luck")
 
@@ -102,49 +102,68 @@ def test_a_chunk_that_always_fails_is_named_and_the_others_are_done(
 
 
 def test_a_worker_that_fails_at_everything_spoils_no_chunk(
-    workers: ThreadPoolExecutor, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    workers: ThreadPoolExecutor,
+    whole: dict[str, np.ndarray],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """It is free again at once, and the others are not until it has been offered one once more."""
-    computed: list[int] = []
-    offered_again = threading.Event()
+    """It would be free again at once, and waits after each failure, twice as long as before."""
+    waited: list[float] = []
+    compute = Work.compute
 
-    def compute(job: jobs.Job, number: int, avoid: tuple[str, ...] = ()) -> Answer:
-        if jobs.name() in avoid:
-            offered_again.set()
-            return jobs.Declined(jobs.name())
+    def broken(self: Work, *options: object) -> dict[str, np.ndarray]:
         if jobs.name().endswith("_0"):
-            return jobs.Failed(jobs.name(), "OSError: no device")
-        assert offered_again.wait(20)
-        computed.append(number)
-        return jobs.Done(jobs.name(), 2, 0)
+            raise OSError("no device")
+        return compute(self, *options)
 
-    monkeypatch.setattr(jobs, "compute", compute)
+    monkeypatch.setattr(jobs.time, "sleep", lambda seconds: (waited.append(seconds), _pause(1.0)))
+    monkeypatch.setattr(Work, "compute", broken)
     run(tmp_path / "s", workers)
-    assert sorted(computed) == list(range(NUMBER))
+    assert_same(tmp_path / "s", whole)
+    assert waited[:1] == [0.1]
+    assert waited == sorted(waited)
 
 
 def test_one_worker_alone_tries_three_times(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    whole: dict[str, np.ndarray], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """In between it is offered the chunk as often as others would have had time to take it."""
     tries: list[int] = []
-    declined: list[int] = []
+    compute = jobs.compute
 
-    def fails_twice(job: jobs.Job, number: int, avoid: tuple[str, ...] = ()) -> Answer:
-        if jobs.name() in avoid:
-            declined.append(number)
-            return jobs.Declined(jobs.name())
+    def fails_twice(job: jobs.Job, number: int) -> Answer:
         tries.append(number)
         if tries.count(number) < driver.TRIES:
             return jobs.Failed(jobs.name(), "OSError: not yet")
-        return jobs.Done(jobs.name(), 2, 0)
+        return compute(job, number)
 
     monkeypatch.setattr(jobs, "compute", fails_twice)
-    monkeypatch.setattr(driver, "POLL", 1e-3)
     with ThreadPoolExecutor(1) as executor:
         run(tmp_path / "s", executor)
     assert sorted(tries) == sorted(3 * list(range(NUMBER)))
-    assert sorted(declined) == sorted(2 * driver.PATIENCE * list(range(NUMBER)))
+    assert_same(tmp_path / "s", whole)
+
+
+def test_no_answer_is_believed(
+    whole: dict[str, np.ndarray], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An executor that answers something else, or that a chunk is stored which is not."""
+    compute, wrong = (
+        jobs.compute,
+        iter([None, "done", jobs.Done("w", "2", 0), jobs.Done("w", 2, 0)]),
+    )
+
+    def wrong_at_first(job: jobs.Job, number: int) -> object:
+        return next(wrong, None) or compute(job, number) if number else jobs.Done("w", 2, 0)
+
+    with ThreadPoolExecutor(1) as executor:
+        with monkeypatch.context() as patch:
+            patch.setattr(jobs, "compute", wrong_at_first)
+            with pytest.raises(sweeps.ChunksFailed, match="and it is not") as caught:
+                run(tmp_path / "s", executor)
+        assert list(caught.value.reasons) == [0]
+        assert Store.open(tmp_path / "s").done().tolist() == [False, *[True] * (NUMBER - 1)]
+        run(tmp_path / "s", executor)
+    assert_same(tmp_path / "s", whole)
 
 
 def test_an_executor_that_breaks_keeps_what_is_stored(
@@ -193,20 +212,21 @@ def test_what_does_not_go_with_an_executor_is_refused(
     assert not (tmp_path / "s").exists()
 
 
-def test_a_worker_declines_what_it_has_failed_at(tmp_path: Path) -> None:
-    job = jobs.Job(str(tmp_path / "nothing"), "", None)
-    assert jobs.compute(job, 0, ("another:1", jobs.name())) == jobs.Declined(jobs.name())
-    found = jobs.compute(job, 0, ("another:1",))
-    assert isinstance(found, jobs.Failed)
-    assert "no such sweep" in found.reason
-
-
 def test_another_store_at_the_address_is_refused(tmp_path: Path) -> None:
+    """One of another configuration, of which nothing is imported, whatever it says about itself;
+    and one of the same that has been made anew."""
+    nothing = jobs.compute(jobs.Job(str(tmp_path / "nothing"), "", None), 0)
+    assert isinstance(nothing, jobs.Failed)
+    assert "no such sweep" in nothing.reason
     with ThreadPoolExecutor(1) as executor:
         run(tmp_path / "s", executor)
-    found = jobs.compute(jobs.Job(str(tmp_path / "s"), "another", 2), 0)
-    assert isinstance(found, jobs.Failed)
-    assert "holds another sweep here" in found.reason
+    store = Store.open(tmp_path / "s")
+    job = jobs.Job(str(tmp_path / "s"), store.fingerprint, 2, store=store.id)
+    assert isinstance(jobs.compute(job, 0), jobs.Done)
+    for other in (job._replace(digest="another"), job._replace(store="another")):
+        found = jobs.compute(other, 0)
+        assert isinstance(found, jobs.Failed)
+        assert "holds another sweep here" in found.reason
 
 
 @pytest.mark.parametrize(

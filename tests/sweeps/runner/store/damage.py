@@ -19,7 +19,7 @@ import xarray as xr
 import sweeps
 from sweeps import StoreError, Sweep, Training
 from sweeps.commands import check, export, info, plot
-from sweeps.runner.store import history
+from sweeps.runner.store.base import RECORDS
 
 SWEEP = Sweep(
     axes={"eta_y": [0.5, 1.0, 2.5, 7.0], "steps": [2, 3], "seed": [0, 7]},
@@ -39,8 +39,14 @@ class Damage:
         self.out, self.picture, self.file = folder / "s", folder / "p.png", folder / "s.nc"
         sweeps.run(SWEEP, self.out, chunk=CHUNK)
         self.ways = ways
-        self.keys = sorted(str(p.relative_to(self.out)) for p in self.out.rglob("*") if p.is_file())
+        self.files = self.contents()
+        self.keys = sorted(key for key, value in self.files.items() if value)
         self.whole = {way: self.look(way) for way in ways}
+
+    def contents(self) -> dict[str, bytes]:
+        """All files of the store."""
+        every = (path for path in self.out.rglob("*") if path.is_file())
+        return {str(path.relative_to(self.out)): path.read_bytes() for path in every}
 
     def look(self, way: str) -> Any:
         """What somebody sees who looks at the store in a way."""
@@ -78,17 +84,18 @@ class Damage:
     def damaged(self, key: str, change: Callable[[bytes], bytes] | None) -> Iterator[None]:
         """The store with a file changed, or deleted by None."""
         path = self.out / key
-        good = path.read_bytes()
         if change is None:
             path.unlink()
         else:
-            path.write_bytes(change(good))
+            path.write_bytes(change(self.files[key]))
         yield
-        path.write_bytes(good)
-        # Who goes on notes what that took.
-        for new in (self.out / history.SPENT).iterdir():
-            if str(new.relative_to(self.out)) not in self.keys:
-                new.unlink()
+        # A chunk that was computed anew has another record, which says how long that took.
+        for other, value in self.contents().items():
+            if value != self.files.get(other):
+                (self.out / other).unlink()
+        for other, value in self.files.items():
+            if not (self.out / other).exists():
+                (self.out / other).write_bytes(value)
 
 
 def printed(act: Callable[[], object]) -> str:
@@ -126,19 +133,16 @@ def flips(damage: Damage, number: int, seed: int = 0) -> collections.Counter[str
 
 
 def deletions(damage: Damage, keys: list[str]) -> collections.Counter[str]:
-    """What is seen of files that are gone. A chunk without a status is one that has not been
-    computed, which `open` shows; a sweep that goes on makes a chunk anew; and what took a time of
-    which there is no note is said to be not known."""
+    """What is seen of files that are gone. A chunk without a record is one that has not been
+    computed, which `open` shows; and a sweep that goes on makes a chunk anew."""
     counts = collections.Counter()
     for key in keys:
         for way in damage.ways:
             with damage.damaged(key, None):
                 told = damage.seen(key, way)
-                if key.startswith("status/c/") and told == f"SILENT {way} {key}":
+                if key.startswith(RECORDS) and told == f"SILENT {way} {key}":
                     status = sweeps.open(damage.out).status
                     told = "not computed" if (status == -1).sum() == CHUNK else told
-                if key.startswith(history.SPENT) and "wall time not known" in damage.look("info"):
-                    told = told.replace(f"SILENT {way} {key}", "not known")
             counts[f"{way}: {told}"] += 1
     return counts
 

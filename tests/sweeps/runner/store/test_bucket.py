@@ -1,5 +1,6 @@
 """What buckets need in place of renames and locks: claims, leases, and requests sent again."""
 
+import contextlib
 import datetime
 import json
 import re
@@ -17,9 +18,9 @@ import pytest
 import sweeps
 from sweeps import Sweep, Training, cli, output
 from sweeps.runner.axes import Layout
-from sweeps.runner.store import history
-from sweeps.runner.store.base import StoreError, Variable
-from sweeps.runner.store.creation import make
+from sweeps.runner.store.base import RECORDS, StoreError, Variable
+from sweeps.runner.store.creation import files
+from sweeps.runner.store.local import place
 from sweeps.runner.store.remote import lease, objects
 from sweeps.runner.store.remote.objects import Objects
 from sweeps.runner.store.store import Store
@@ -54,40 +55,33 @@ def hasty(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(objects, "RETRIES", objects.RETRIES | {"backoff": backoff})
 
 
-def create(address: str, values: list[float]) -> Store:
+def create(address: str, values: list[float]) -> None:
     """An empty store of a sweep along `values`, which its configuration and coordinate hold."""
-    number = len(values)
-    return make(
-        address,
-        {"title": "", "axes": {"x": values}},
-        [type("Dim", (), {"name": "x"})],
-        Layout((number,), (1,)),
-        {name: Variable((), (), np.dtype(kind)) for name, kind in (("y", "f4"), ("status", "i4"))},
-        {"x": (("x",), np.array(values))},
-        lambda name: {"label": name},
-        "float32",
-        lambda line: None,
-    )
+    variables = {
+        name: Variable((), (), np.dtype(kind)) for name, kind in (("y", "f4"), ("status", "i1"))
+    }
+    sweep = Sweep({"eta_y": values}, SWEEP.run, record=("loss",))
+    place(address).create(files(sweep, Layout((len(values),), (1,)), variables))
 
 
 def inside(address: str) -> dict[str, bytes]:
-    """What there is at an address, but for the group, which says when it was made of what."""
+    """What there is at an address, but for the group and the marker, which are of one store."""
     bucket = Objects(address)
-    keys = [
-        key for key in bucket.names(bucket.path) if not key.endswith(f"{bucket.path}/zarr.json")
-    ]
-    return {key.removeprefix(bucket.path): bucket.look(key).value for key in keys}
+    keys = [each["path"].removeprefix(f"{bucket.path}/") for each in bucket.list(bucket.path)]
+    kept = [key for key in keys if key != "zarr.json" and not key.startswith(RECORDS)]
+    return {key: bucket.look(f"{bucket.path}/{key}").value for key in kept}
 
 
 @pytest.mark.parametrize(
     ("address", "message"),
     [
-        ("ftp://bucket/run", "ftp://bucket/run: must be a folder, or begin with one of s3://, gs"),
-        ("s3://Bucket/run", "the bucket 'Bucket' must have lower-case letters"),
+        ("ftp://bucket/run", "ftp://bucket/run: must be a folder, or a folder in a bucket: s3://"),
+        ("s3://Bucket/run", "with a bucket of lower-case letters"),
         ("s3://key:secret@bucket/run", "credentials come from the environment"),
-        ("gs://bucket/", "must name a folder in the bucket, such as gs://bucket/runs/fig6"),
-        ("az://bucket/a/../b", "must name a folder in the bucket"),
-        (Path("s3://Bucket/run"), "s3://Bucket/run: the bucket 'Bucket' must have lower-case"),
+        ("gs://bucket/", "gs://bucket/: must be"),
+        ("az://bucket/a/../b", "must be"),
+        ("memory://a?b", "must be"),
+        (Path("s3://Bucket/run"), "s3://Bucket/run: must be"),
     ],
 )
 def test_an_address_that_cannot_be_one_is_refused_by_name(address: Any, message: str) -> None:
@@ -115,6 +109,9 @@ def test_the_missing_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
         sweeps.open("s3://bucket/run")
 
 
+SWAP = Objects.swap
+
+
 class Killed(BaseException):
     """Stands for what ends a process without a word."""
 
@@ -123,16 +120,17 @@ def interrupted(
     monkeypatch: pytest.MonkeyPatch, at: int, act: Callable[[], object], create: Callable
 ) -> int:
     """Create while something else happens before put number `at`; returns the number of puts."""
-    swap, count = Objects.swap, [0]
+    count, turn = [0], threading.Lock()
 
     def counted(its: Objects, *arguments: Any) -> Any:
-        count[0] += 1
-        if count[0] == at:
-            act()
-        if act is die and 0 < at <= count[0]:
-            # Nothing is heard of what the dying do afterwards.
-            raise Killed
-        return swap(its, *arguments)
+        with turn:
+            count[0] += 1
+            if count[0] == at:
+                act()
+            if act is die and 0 < at <= count[0]:
+                # Nothing is heard of what the dying do afterwards.
+                raise Killed
+            return SWAP(its, *arguments)
 
     with monkeypatch.context() as during:
         during.setattr(Objects, "swap", counted)
@@ -144,45 +142,48 @@ def die() -> None:
     """Stands for a kill."""
 
 
-def test_a_creation_that_is_killed_or_overtaken_anywhere_leaves_one_sweep_or_none(
-    address: str, quiet: list[float], monkeypatch: pytest.MonkeyPatch
+def test_a_creation_that_is_killed_or_overtaken_anywhere_is_completed_or_refused(
+    address: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     mine, other = [1.0, 2.0], [3.0, 4.0, 5.0]
-    alone, heir = f"{address}/alone", f"{address}/heir"
-    # All numbers of puts, also where every object of another configuration is in the way.
-    puts = interrupted(monkeypatch, 0, die, lambda: create(alone, other))
-    with pytest.raises(Killed):
-        interrupted(monkeypatch, puts, die, lambda: create(heir, mine))
-    puts_of_heir = interrupted(monkeypatch, 0, die, lambda: create(heir, other))
-    wanted = inside(alone)
-    assert inside(heir) == wanted
-    assert puts_of_heir > puts > 5
+    puts = interrupted(monkeypatch, 0, die, lambda: create(f"{address}/alone", mine))
+    wanted = inside(f"{address}/alone")
+    assert puts > 5
 
-    for at in range(2, puts + 1):
-        killed, overtaken = f"{address}/killed-{at}", f"{address}/overtaken-{at}"
-        with pytest.raises(Killed):
-            interrupted(monkeypatch, at, die, lambda place=killed: create(place, mine))
-        with pytest.raises(StoreError, match="no such sweep"):
-            Store.open(killed)
-        create(killed, other)
-        overtake = lambda place=overtaken: create(place, other)
-        with pytest.raises(FileExistsError):
-            interrupted(monkeypatch, at, overtake, lambda place=overtaken: create(place, mine))
-        for place in (killed, overtaken):
-            assert Store.open(place).config["axes"] == {"x": other}
-            assert inside(place) == wanted
-
-    for at in range(2, puts_of_heir + 1):
-        place = f"{address}/heir-{at}"
-        with pytest.raises(Killed):
-            interrupted(monkeypatch, puts, die, lambda place=place: create(place, mine))
-
-        def third(place: str = place) -> None:
-            with pytest.raises(StoreError, match="two processes in a row stopped"):
-                create(place, mine)
-
-        interrupted(monkeypatch, at, third, lambda place=place: create(place, other))
+    def completed(place: str) -> None:
+        with pytest.raises(FileExistsError, match="has been made by another"):
+            create(place, mine)
         assert inside(place) == wanted
+        assert Store.open(place).config["axes"] == {"eta_y": mine}
+
+    def overtaken(place: str, at: int, values: list[float]) -> None:
+        """Somebody else makes a sweep of `values` before put number `at`."""
+
+        def overtake() -> None:
+            # Whoever has put the group, all files are those that it speaks of.
+            late = pytest.raises(FileExistsError) if at > 1 else contextlib.nullcontext()
+            with late, monkeypatch.context() as alone:
+                alone.setattr(Objects, "swap", SWAP)
+                create(place, values)
+
+        with pytest.raises(FileExistsError) if at == 1 else contextlib.nullcontext():
+            interrupted(monkeypatch, at, overtake, lambda: create(place, mine))
+
+    for at in range(1, puts + 1):
+        place = f"{address}/killed-{at}"
+        with pytest.raises(Killed):
+            interrupted(monkeypatch, at, die, lambda place=place: create(place, mine))
+        with pytest.raises(StoreError, match="no such sweep"):
+            Store.open(place)
+        if at > 1:
+            with pytest.raises(FileExistsError, match="another process makes a sweep"):
+                create(place, other)
+            completed(place)
+        for values in (mine, other):
+            place = f"{address}/overtaken-{at}-{len(values)}"
+            overtaken(place, at, values)
+            assert Store.open(place).config["axes"] == {"eta_y": values if at == 1 else mine}
+            assert values == other or inside(place) == wanted
 
 
 def test_two_creators_of_one_sweep_make_one_store(
@@ -203,25 +204,29 @@ def test_two_creators_of_one_sweep_make_one_store(
 
         with ThreadPoolExecutor(4) as pool:
             assert sum(pool.map(make, range(4))) == 1
-        assert Store.open(address).config["axes"] == {"x": [1.0, 2.0]}
+        assert Store.open(address).config["axes"] == {"eta_y": [1.0, 2.0]}
 
 
 def test_a_dead_writer_is_waited_for_and_one_that_was_stopped_finds_its_lease_gone(
     address: str, quiet: list[float]
 ) -> None:
-    create(address, [1.0])
+    create(address, [1.0, 2.0])
     stopped, lines = Store.open(address), []
-    region, arrays = (slice(0, 1),), {"y": np.ones(1, "f4"), "status": np.zeros(1, "i4")}
-    with stopped.lock():
-        stopped.write(region, arrays)
+    first, second = ((slice(at, at + 1),) for at in range(2))
+    arrays = {"y": np.ones(1, "f4"), "status": np.zeros(1, "i1")}
+    with stopped.place.lock(0, 1, None) as stopped.held:
+        worker = Store.open(address)
+        worker.held = worker.place.watch(stopped.place.fence)
+        stopped.write(first, arrays)
         later = Store.open(address)
-        with later.lock(report=lines.append):
+        with later.place.lock(0, 1, lines.append) as later.held:
             assert lease.SECONDS <= quiet[0] <= lease.SECONDS + 3
             assert re.fullmatch(r"memory://.*: waiting up to 60 s for the lease of .*", *lines)
-            with pytest.raises(StoreError, match="another one writes here now"):
-                stopped.write(region, arrays)
-            later.write(region, arrays)
-    with Store.open(address).lock(report=lines.append):
+            for late in (stopped, worker):
+                with pytest.raises(StoreError, match="another one writes here now"):
+                    late.write(second, arrays)
+            later.write(second, arrays)
+    with Store.open(address).place.lock(0, 1, lines.append):
         assert len(lines) == 1, "a lease that was released is waited for by nobody"
 
 
@@ -239,7 +244,7 @@ def test_a_lease_is_renewed_early_enough_to_miss_a_turn(
             return True
 
     bucket = Objects(address)
-    held = lease.Lease(bucket, f"{bucket.path}/turn", "it")
+    held = lease.Lease(bucket, f"{bucket.path}/turn")
     held.take()
     monkeypatch.setattr(lease.threading, "Event", Event)
     with held.kept():
@@ -294,18 +299,14 @@ def test_a_bucket_that_answers_500_now_and_then_holds_what_a_folder_holds(
     s3.control(every=7)
     found, wanted = (sweeps.run(SWEEP, at, chunk=2, tile=2) for at in (out, tmp_path / "s"))
     assert found.identical(wanted)
-    # What a run took is another time, in a file that is named after it.
+    # But for the ids of the stores.
     files = {
         str(path.relative_to(tmp_path / "s")): path.read_bytes()
         for path in (tmp_path / "s").rglob("*")
-        if path.is_file() and history.SPENT not in str(path)
+        if path.is_file() and RECORDS not in str(path) and path.parent != tmp_path / "s"
     }
     assert len(files) > 20
-    bucket = Objects(out)
-    names = [name for name in bucket.names(bucket.path) if history.SPENT not in name]
-    assert {name.removeprefix(f"{bucket.path}/") for name in names} == set(files)
-    for name, content in files.items():
-        assert bucket.look(f"{bucket.path}/{name}").value == content, name
+    assert inside(out) == files
 
 
 def test_a_bucket_that_cannot_be_reached_is_not_called_damaged(

@@ -1,16 +1,20 @@
 """No damage goes unseen, and no store runs code: flipped bits, lost files, strange metadata."""
 
+import importlib
 import json
 import re
 import shutil
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 import sweeps
-from sweeps import StoreError
-from sweeps.runner.store import history, manifest
+from sweeps import StoreError, Sweep, Training, cli, output
+from sweeps.runner.store import manifest
+from sweeps.runner.store.base import MARKER, RECORDS
+from sweeps.runner.store.store import Store
 from tests.sweeps.runner.store.damage import SWEEP, Damage, deletions, flips
 
 
@@ -32,14 +36,17 @@ def assert_seen(counts: dict[str, int], ways: int, *told: str) -> None:
 
 def test_flipped_bits_and_lost_files_are_errors_that_name_the_file(damage: Damage) -> None:
     assert_seen(flips(damage, 25), 3, "same")
+    records = Store.open(damage.out).place.records
     some = ["zarr.json", "eta_y/zarr.json", "eta_y/c/0", "time/c/0/0", "loss/zarr.json"]
-    some += ["loss/c/0/0/1/0", "first_bad_step/c/1/0/0"]
-    counts = deletions(damage, some)
+    counts = deletions(damage, [*some, f"{records}/{MARKER}"])
     assert_seen(counts, 3)
-    assert sum(counts.values()) == 3 * len(some)
-    assert_seen(deletions(damage, ["status/c/0/0/0"]), 3, "not computed")
-    (note,) = (key for key in damage.keys if key.startswith(history.SPENT))
-    assert deletions(damage, [note]) == {"open: same": 1, "info: not known": 1, "check: same": 1}
+    assert sum(counts.values()) == 3 * (len(some) + 1)
+    # What runs ended with, which is what `info` shows, the records know as well.
+    for key in ("loss/c/0/0/1/0", "first_bad_step/c/1/0/0", "status/c/0/0/0"):
+        assert deletions(damage, [key]) == {"open: error": 1, "info: same": 1, "check: error": 1}
+    assert_seen(deletions(damage, [f"{records}/0.json"]), 3, "not computed")
+    (made,) = (key for key in damage.keys if key.startswith("status/.made"))
+    assert deletions(damage, [made]) == {"open: same": 1, "info: error": 1, "check: same": 1}
 
 
 # Each in all ways, of which resuming and drawing take their time.
@@ -48,7 +55,7 @@ def test_a_thousand_flips_and_every_lost_file_are_seen_in_all_ways(tmp_path: Pat
     damage = Damage(tmp_path)
     assert_seen(flips(damage, 1000, seed=1), 6, "same")
     # A sweep that goes on computes what is gone anew, to the same numbers.
-    assert_seen(deletions(damage, damage.keys), 6, "same", "not computed", "not known")
+    assert_seen(deletions(damage, damage.keys), 6, "same", "not computed")
 
 
 def test_a_chunk_that_lost_a_file_is_computed_anew(damage: Damage, tmp_path: Path) -> None:
@@ -61,10 +68,13 @@ def test_a_chunk_that_lost_a_file_is_computed_anew(damage: Damage, tmp_path: Pat
     lines: list[str] = []
     assert sweeps.run(SWEEP, out, report=lines.append).identical(damage.whole["open"])
     assert any(
-        f"3 files of complete chunks are missing, such as {gone[0]}" in line for line in lines
+        "3 files of complete chunks are missing, such as entropy/c/1/1/1/0" in line
+        for line in lines
     )
     for key in damage.keys:
-        assert (out / key).read_bytes() == (damage.out / key).read_bytes(), key
+        # The records of the chunks that were computed anew say how long that took.
+        if not key.startswith(RECORDS):
+            assert (out / key).read_bytes() == damage.files[key], key
 
 
 def rewritten(group: Path, change: Callable[[dict], object]) -> None:
@@ -78,7 +88,7 @@ def resealed(out: Path) -> None:
     files = {str(p.relative_to(out)): p.read_bytes() for p in out.rglob("*") if p.is_file()}
     group = json.loads(files["zarr.json"])
     sealed = group["attributes"][manifest.SEAL]
-    sealed["files"] = {key: manifest._sha(files[key]) for key in sealed["files"]}
+    sealed["files"] = {key: manifest.sha(files[key]) for key in sealed["files"]}
     sealed["digest"] = manifest._digest(group)
     (out / "zarr.json").write_text(json.dumps(group))
 
@@ -108,43 +118,57 @@ def test_a_store_of_zarr_2_is_never_opened(tmp_path: Path) -> None:
         sweeps.open(tmp_path)
 
 
-def test_an_older_store_is_read_and_gone_on_with_but_no_new_one_passes_for_it(
-    damage: Damage, group: Path
+def older(out: Path) -> None:
+    """Make a store of format 3 of one of format 4."""
+
+    def change(about: dict) -> None:
+        about["attributes"]["format"] = 3
+        del about["attributes"]["store"]
+
+    rewritten(out / "zarr.json", change)
+    resealed(out)
+    for left in (out / "status").glob(".*"):
+        shutil.rmtree(left)
+
+
+def test_a_store_of_format_3_is_read_and_not_gone_on_with(
+    damage: Damage, group: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    out = group.parent
+    older(out)
+    whole = damage.whole["open"]
+    assert sweeps.open(out).equals(whole)
+    assert sweeps.run(SWEEP, out).equals(whole)
+    assert cli.main(["check", str(out)]) == 0
+    assert cli.main(["info", str(out)]) == 0
+    assert "16 of 16 runs done (8 of 8 chunks): 16 OK" in capsys.readouterr().out
+    good = (out / "loss/c/0/0/0/0").read_bytes()
+    (out / "loss/c/0/0/0/0").write_bytes(good[:-3])
+    with pytest.raises(StoreError, match="loss/c/0/0/0/0 is damaged"):
+        sweeps.open(out).load()
+    (out / "loss/c/0/0/0/0").write_bytes(good)
+    (out / "status/c/1/1/1").unlink()
+    with pytest.raises(StoreError, match=r"is read alone; name another --out, and --reuse this"):
+        sweeps.run(SWEEP, out)
+    assert sweeps.run(SWEEP, tmp_path / "new", reuse=[out]).equals(whole)
 
-    config = SWEEP.as_json()
 
-    def older(about: dict, seal: bool = False) -> None:
-        about["attributes"]["format"] = manifest.UNSEALED
-        about["attributes"]["config"] = config
-        if not seal:
-            del about["attributes"][manifest.SEAL]
+def test_a_store_of_format_2_is_refused(group: Path) -> None:
+    def change(about: dict) -> None:
+        about["attributes"]["format"] = 2
+        del about["attributes"][manifest.SEAL]
 
-    sealed = group.read_bytes()
-    rewritten(group, lambda about: older(about, seal=True))
-    with pytest.raises(StoreError, match=r"zarr.json is damaged"):
-        sweeps.open(group.parent)
-    group.write_bytes(sealed)
-    rewritten(group, older)
-    # Before, a chunk of nothing but -1 was no file.
-    (group.parent / "first_bad_step/c/0/0/0").unlink()
-    (group.parent / "status/c/1/1/1").unlink()
-    lines: list[str] = []
-    found = sweeps.run(SWEEP, group.parent, report=lines.append)
-    assert found.drop_attrs(deep=False).identical(damage.whole["open"].drop_attrs(deep=False))
-    assert any("its coordinates and metadata have none" in line for line in lines)
-    with pytest.warns(UserWarning, match="made in format 2"):
+    rewritten(group, change)
+    with pytest.raises(StoreError, match=r"format 2 by another version .* formats 3 and 4"):
         sweeps.open(group.parent)
 
 
 def test_versions_are_noted_for_the_chunks_that_they_made(
     group: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    from sweeps import cli, output
-
     out, real = group.parent, output.environment()
-    for key in ("1/0/0", "1/1/1"):
-        (out / f"status/c/{key}").unlink()
+    for number in (4, 7):
+        (out / Store.open(out).chunks.file(number)).unlink()
     monkeypatch.setattr(output, "environment", lambda *_: real | {"jax": "99"})
     changed = re.escape(f"jax {real['jax']} -> 99")
     with pytest.raises(StoreError, match=f"strict forbids .*{changed}"):
@@ -154,7 +178,65 @@ def test_versions_are_noted_for_the_chunks_that_they_made(
     assert any(re.search(f"made otherwise: {changed}", line) for line in lines)
     assert cli.main(["info", str(out)]) == 0
     assert f"chunks 4 to 4, 7 to 7: jax {real['jax']} -> 99" in capsys.readouterr().out
-    (note,) = (out / "status/.made").iterdir()
-    note.write_text(note.read_text().replace("99", "98"))
+    (made,) = (p for p in (out / "status/.made").iterdir() if '"99"' in p.read_text())
+    made.write_text(made.read_text().replace("99", "98"))
     assert cli.main(["info", str(out)]) == 2
-    assert f"the file status/.made/{note.name} is damaged" in capsys.readouterr().err
+    assert f"the file status/.made/{made.name} is damaged" in capsys.readouterr().err
+
+
+def test_strict_writers_of_other_versions_share_no_store(tmp_path: Path) -> None:
+    """Whoever comes first: before, neither knows of the other. A note of versions that was lost is
+    missed."""
+    sweep = Sweep({"eta_y": [0.5, 1.0]}, Training(steps=2, length=8, batch=4), record=("loss",))
+    whole = sweeps.run(sweep, tmp_path / "s", chunk=1).load()
+    first, second = (Store.open(tmp_path / "s") for _ in range(2))
+    for number in range(2):
+        first.place.remove(first.chunks.file(number))
+    chunks = [
+        (region, {name: whole[name].values[region] for name in first.names})
+        for region in first.layout.regions()
+    ]
+    first.enter({"jax": "1"}, strict=True)
+    second.enter({"jax": "2"}, strict=True)
+    first.write(*chunks[0])
+    with pytest.raises(StoreError, match="strict forbids to go on; then -> now: jax 1 -> 2"):
+        second.write(*chunks[1])
+    for made in (tmp_path / "s/status/.made").iterdir():
+        made.unlink()
+    with pytest.raises(StoreError, match=r"status/.made/\w+.json is missing"):
+        Store.open(tmp_path / "s").enter({"jax": "2"}, strict=True)
+
+
+def test_code_of_other_packages_is_part_of_what_made_a_chunk(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """All of the package: what the hash of a function does not see, such as a constant that it
+    imports, is another version at least."""
+    package = tmp_path / "their_package"
+    package.mkdir()
+    (package / "__init__.py").write_text("")
+    (package / "constants.py").write_text("FACTOR = 1.0\n")
+    (package / "helper.py").write_text(
+        "from their_package.constants import FACTOR\ndef scaled(x): return FACTOR * x\n"
+    )
+    (package / "measures.py").write_text(
+        "from their_package.helper import scaled\n"
+        "def own(task, snapshot): return scaled(snapshot.c.max())\n"
+    )
+    monkeypatch.syspath_prepend(str(tmp_path))
+    measures = importlib.import_module("their_package.measures")
+    out = tmp_path / "s"
+    run = Training(steps=2, length=8, batch=4)
+    sweep = Sweep({"eta_y": [0.5, 1.0]}, run, record=({"own": measures.own},))
+    sweeps.run(sweep, out, chunk=1, tile=1)
+    (out / Store.open(out).chunks.file(1)).unlink()
+    sweeps.run(sweep, out, tile=1, strict=True)
+    (out / Store.open(out).chunks.file(1)).unlink()
+    (package / "constants.py").write_text("FACTOR = 2.0\n")
+    with pytest.raises(StoreError, match=r"strict forbids to go on; .* their_package source "):
+        sweeps.run(sweep, out, tile=1, strict=True)
+    sweeps.run(sweep, out, tile=1)
+    assert cli.main(["info", str(out)]) == 0
+    assert re.search("chunks 1 to 1: their_package source .* -> ", capsys.readouterr().out)
+    for name in [name for name in sys.modules if name.startswith("their_package")]:
+        del sys.modules[name]

@@ -11,7 +11,6 @@ import pytest
 
 import sweeps
 from sweeps import StoreError, Sweep, Training
-from sweeps.runner.store import local
 from sweeps.runner.store.local import Folder
 from sweeps.runner.store.store import Store
 
@@ -19,6 +18,11 @@ SWEEP = Sweep(
     {"eta_y": [0.5, 1.0, 2.0, 4.0]}, Training(steps=2, length=8, batch=4), record=("loss",)
 )
 SHORTER = Sweep({"eta_y": [0.5, 1.0]}, SWEEP.run, record=("loss",))
+
+
+def record(out: Path, chunk: int) -> Path:
+    """The commit record of a chunk."""
+    return out / Store.open(out).chunks.file(chunk)
 
 
 @pytest.fixture
@@ -33,7 +37,7 @@ def test_a_store_is_copied_moved_linked_and_read_where_nobody_may_write(
 ) -> None:
     whole = sweeps.open(out).load()
     copy = shutil.copytree(out, tmp_path / "copy")
-    (copy / "status/c/2").unlink()
+    record(copy, 2).unlink()
     assert sweeps.open(out).identical(whole)
     assert sweeps.run(SWEEP, copy).identical(whole)
     moved = copy.rename(tmp_path / "moved")
@@ -54,28 +58,12 @@ def test_the_lock_is_that_of_the_folder_whatever_it_is_called(out: Path, tmp_pat
     store = Store.open(out)
     for held, asked in (((0, 1), (0, 1)), ((0, 1), (1, 2)), ((1, 2), (0, 1)), ((1, 2), (1, 2))):
         for path in (out, link):
-            with store.lock(*held), pytest.raises(StoreError, match="another process is writing"):
+            lock = store.place.lock(*held, None)
+            with lock, pytest.raises(StoreError, match="another process is writing"):
                 sweeps.run(SWEEP, path, process=asked)
     # A lock that nobody holds is only a file.
     assert [p.name for p in tmp_path.glob("*.lock")]
     assert sweeps.run(SWEEP, link).identical(sweeps.open(out))
-
-
-def test_only_what_a_writer_itself_has_begun_is_removed(out: Path) -> None:
-    begun = out / local.BEGUN
-    begun.mkdir(exist_ok=True)
-    mine, alive, others = (
-        begun / f"{writer}.{'0' * 32}" for writer in ("1-of-12", "2-of-12", "0-of-1")
-    )
-    users = [out / "notes.partial", out / "loss" / "c" / "0.partial", out / "status" / "x.partial"]
-    for path in (mine, alive, others, *users):
-        path.write_text("half")
-    sweeps.run(SWEEP, out, process=(1, 12))
-    # The lock of 0 of 1 was held for a moment if anybody had ever held it, as the sweep's maker.
-    assert not mine.exists()
-    assert not others.exists()
-    for path in (alive, *users):
-        assert path.read_text() == "half"
 
 
 def test_a_killed_creation_is_swept_up_by_the_next(
@@ -94,8 +82,7 @@ def test_a_killed_creation_is_swept_up_by_the_next(
         during.setattr(shutil, "rmtree", lambda *_, **__: None)
         with pytest.raises(Killed):
             sweeps.run(SWEEP, tmp_path / "s")
-    left = [p.name for p in tmp_path.iterdir() if p.is_dir()]
-    assert len(left) == 2
+    assert {p.name for p in tmp_path.iterdir() if p.is_dir()} == {".s.creating", ".s-notes"}
     sweeps.run(SWEEP, tmp_path / "s")
     assert {p.name for p in tmp_path.iterdir() if p.is_dir()} == {"s", ".s-notes"}
 
@@ -104,24 +91,23 @@ def test_who_reads_while_others_write_sees_whole_chunks_alone(
     out: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A look before each file that is written, and one begun before and ended after it."""
-    write, seen, begun = Folder.write, [], []
+    name, seen, begun = Folder._name, [], []
 
-    def look(place: Folder, key: str, value: bytes) -> None:
+    def look(place: Folder, *file: str) -> None:
         for dataset in (sweeps.open(tmp_path / "new"), *begun):
             computed = dataset.status.values != -1
             np.testing.assert_array_equal(np.isfinite(dataset.loss.values), computed)
             seen.append(int(computed.sum()))
         begun[:] = [sweeps.open(tmp_path / "new")]
-        write(place, key, value)
+        name(place, *file)
 
-    monkeypatch.setattr(Folder, "write", look)
+    monkeypatch.setattr(Folder, "_name", look)
     found = sweeps.run(SWEEP, tmp_path / "new", chunk=1)
-    # What is written last is a note of the time that it took.
-    assert set(seen) == {0, 1, 2, 3, 4}
+    assert set(seen) == {0, 1, 2, 3}
     assert found.loss.identical(sweeps.open(out).loss)
 
 
-def test_a_durable_chunk_is_on_the_disk_before_its_status(
+def test_a_durable_chunk_is_on_the_disk_before_its_record(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     out, done = tmp_path / "s", []
@@ -131,8 +117,9 @@ def test_a_durable_chunk_is_on_the_disk_before_its_status(
         done.append(("sync", Path(os.readlink(f"/proc/self/fd/{handle}"))))
         fsync(handle)
 
-    def renamed(old: Path, new: Path) -> None:
-        if out in Path(new).parents:
+    def renamed(old: str, new: str) -> None:
+        # The second time, in a folder that had to be made.
+        if out in Path(new).parents and done[-1] != ("name", Path(new)):
             assert done[-1] == ("sync", Path(old))
         done.append(("name", Path(new)))
         replace(old, new)
@@ -142,11 +129,11 @@ def test_a_durable_chunk_is_on_the_disk_before_its_status(
     sweeps.run(SHORTER, out, chunk=1, durable=True)
     assert ("sync", out.parent) in done, "the name of the store itself"
     for chunk in ("0", "1"):
-        at = done.index(("name", out / f"status/c/{chunk}"))
-        for array in ("loss", "first_bad_step"):
+        at = done.index(("name", record(out, int(chunk))))
+        for array in ("loss", "first_bad_step", "status"):
             named = done.index(("name", out / array / "c" / chunk))
             folders = [path for what, path in done[named:at] if what == "sync"]
-            assert {out / array / "c", out / array, out} <= set(folders)
+            assert {out / array / "c", out / array} <= set(folders)
     number = len(done)
     sweeps.run(SHORTER, tmp_path / "plain", chunk=1)
     assert not [what for what, _ in done[number:] if what == "sync"]
@@ -157,22 +144,15 @@ def test_a_full_disk_ends_a_sweep_with_what_it_has(
 ) -> None:
     save = Folder._save
 
-    def full(place: Folder, path: Path, value: bytes) -> None:
+    def full(place: Folder, path: str, value: bytes) -> None:
         save(place, path, value[:3])
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     sweeps.run(SWEEP, tmp_path / "s", chunk=1)
-    (tmp_path / "s/status/c/3").unlink()
+    record(tmp_path / "s", 3).unlink()
     monkeypatch.setattr(Folder, "_save", full)
     with pytest.raises(StoreError, match=r"could not be written .*No space left"):
         sweeps.run(SWEEP, tmp_path / "s")
     monkeypatch.undo()
-    assert not list((tmp_path / "s" / local.BEGUN).iterdir())
+    assert not list((tmp_path / "s/status").rglob("*.begun"))
     assert sweeps.open(tmp_path / "s").status.values.tolist() == [0, 0, 0, -1]
-
-
-@pytest.mark.parametrize(
-    ("name", "file"), [("run.v1", "run.v1.nc"), ("run.v2", "run.v2.nc"), ("run", "run.nc")]
-)
-def test_files_beside_stores_have_names_of_their_own(tmp_path: Path, name: str, file: str) -> None:
-    assert Folder(tmp_path / name).beside(".nc") == tmp_path / file

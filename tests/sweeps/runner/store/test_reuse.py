@@ -1,5 +1,6 @@
 """Sweeps that take over what others have computed: the same numbers, and nothing twice."""
 
+import dataclasses
 import re
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ import sweeps
 from sweeps import Sweep, Training
 from sweeps.runner.store.growth import boxes
 from sweeps.runner.work import Work
+from sweeps.systems import registry
 
 RECORD = ("loss", "z_top_distinct")
 SMALL = {"seed": [0, 1], "eta_y": [0.5, 2.0]}
@@ -171,6 +173,51 @@ def test_what_keeps_no_checkpoint_says_so(tmp_path: Path, sweep: Sweep, message:
     with pytest.raises(ValueError, match=re.escape(message)):
         sweeps.run(sweep, tmp_path / "other")
     assert not (tmp_path / "other").exists()
+
+
+def test_a_schedule_that_follows_from_the_steps_is_no_beginning_of_a_longer_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whether its settings say so or not."""
+    kind = registry.system("linear_icl").run
+    reads = kind.reads
+    hide = lambda run, field, axes: field != "eta_steps" and reads(run, field, axes)
+    monkeypatch.setattr(kind, "reads", hide)
+
+    def cosine(steps: int, **options: Any) -> Sweep:
+        run = kind(steps=steps, batch=8, schedule="cosine", **options)
+        return Sweep({"seed": [0, 1]}, run, record=("loss",), checkpoint=True)
+
+    sweeps.run(cosine(6), tmp_path / "short")
+    with pytest.raises(ValueError, match="schedule of its runs follows from their 6 steps"):
+        sweeps.run(cosine(9), tmp_path / "long", reuse=[tmp_path / "short"])
+    sweeps.run(cosine(6, eta_steps=9.0), tmp_path / "begun")
+    found = sweeps.run(cosine(9, eta_steps=9.0), tmp_path / "long", reuse=[tmp_path / "begun"])
+    assert found.equals(sweeps.run(cosine(9, eta_steps=9.0)))
+
+
+@dataclasses.dataclass(frozen=True)
+class Listed(Training):
+    """A run with a field that is lists in JSON and none in Python."""
+
+    s: tuple[tuple[float, ...], ...] = ((3.0, 2.0), (1.0,))
+
+
+def test_what_json_makes_a_list_of_is_the_same_setting(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(registry._KNOWN, "listed", registry.system("yz")._replace(run=Listed))
+    monkeypatch.setattr(Listed, "NAME", "listed", raising=False)
+    run = Listed(steps=2, batch=4, length=8)
+    sweep = Sweep({"eta_y": [0.5]}, run, record=RECORD)
+    one = sweeps.run(sweep, tmp_path / "one")
+    more = dataclasses.replace(sweep, axes={"eta_y": [0.5, 1.0]})
+    found = sweeps.run(more, tmp_path / "more", reuse=[tmp_path / "one"])
+    np.testing.assert_array_equal(found.loss[:1], one.loss)
+    other = dataclasses.replace(sweep, run=dataclasses.replace(run, steps=3))
+    with pytest.raises(ValueError, match="steps: 2 -> 3") as caught:
+        sweeps.run(other, tmp_path / "one")
+    assert "run.s:" not in str(caught.value)
 
 
 def test_boxes_cover_each_missing_cell_once() -> None:

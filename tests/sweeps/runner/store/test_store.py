@@ -1,13 +1,12 @@
 """The same guarantees wherever a sweep is kept: a folder, and a bucket of S3."""
 
 import abc
-import contextlib
 import dataclasses
 import errno
-import io
 import json
 import os
 import re
+import tempfile
 import uuid
 from collections.abc import Mapping
 from pathlib import Path
@@ -18,10 +17,9 @@ import pytest
 
 import sweeps
 from sweeps import Sweep, Training, cli
-from sweeps.commands import info
-from sweeps.runner.store import history
+from sweeps.runner import run as run_module
 from sweeps.runner.store import store as store_module
-from sweeps.runner.store.base import Written
+from sweeps.runner.store.base import RECORDS
 from sweeps.runner.store.remote import lease
 from sweeps.runner.store.store import Store, StoreError
 
@@ -121,12 +119,12 @@ def test_a_sweep_that_ended_early_resumes_to_the_same_numbers(
 ) -> None:
     write, written = Store.write, []
 
-    def full(store: Store, region: tuple, arrays: Mapping) -> None:
+    def full(store: Store, region: tuple, arrays: Mapping, seconds: float) -> None:
         if len(written) in (2, 5):
             written.append(None)
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         written.append(tuple(part.start for part in region))
-        write(store, region, arrays)
+        write(store, region, arrays, seconds)
 
     monkeypatch.setattr(Store, "write", full)
     for done in (2, 4):
@@ -177,13 +175,13 @@ def test_a_damaged_chunk_is_named_and_can_be_computed_anew(stored: Kept, whole: 
     with pytest.raises(StoreError, match=re.escape(damaged)) as failure:
         sweeps.run(SWEEP, stored.out)
     assert stored.contents() == good | {damaged: good[damaged][:-3]}
-    status = re.search(r"and (status/\S+),", str(failure.value)).group(1)
-    stored.put(damaged, None)
-    stored.put(status, None)
+    record = re.search(r"Delete (status/\S+) and", str(failure.value)).group(1)
+    stored.put(record, None)
     assert sweeps.run(SWEEP, stored.out).equals(whole)
     found = stored.contents()
-    assert {key: found[key] for key in good} == good
-    assert all(key.startswith(history.SPENT) for key in found.keys() - good.keys())
+    # But for the time that it took.
+    del found[record], good[record]
+    assert found == good
 
 
 def test_old_damage_is_found_by_reading_or_by_a_check(
@@ -192,15 +190,15 @@ def test_old_damage_is_found_by_reading_or_by_a_check(
     """Before a sweep goes on it looks at what was written last, here at one chunk of six."""
     keys = sorted(key for key in stored.contents() if key.startswith("loss/c/"))
     oldest, newest = keys[0], keys[-1]
-    order = {"/".join(key.split("/")[2:-1]): float(i) for i, key in enumerate(keys)}
     where = type(Store.open(stored.out).place)
-    written = where.written
+    files = where.files
 
-    def in_order(place: Any, *folder: Any) -> dict[str, Written]:
-        found = written(place, *folder)
-        return {key: each._replace(time=order.get(key, 0.0)) for key, each in found.items()}
+    def in_order(place: Any, folder: str) -> dict[str, float]:
+        number = lambda key: key.removesuffix(".json")
+        found = files(place, folder)
+        return {key: float(number(key)) if number(key).isdigit() else 0.0 for key in found}
 
-    monkeypatch.setattr(where, "written", in_order)
+    monkeypatch.setattr(where, "files", in_order)
     monkeypatch.setattr(store_module, "NEWEST", 1)
     assert cli.main(["check", str(stored.out)]) == 0
     assert f"{len(keys)} of {len(keys)} chunks, all whole" in capsys.readouterr().out
@@ -230,11 +228,12 @@ def test_a_second_writer_and_a_read_only_store_are_refused(
     monkeypatch.setattr(lease.Lease, "take", taken)
     monkeypatch.setattr(lease, "pause", lambda _: [its.renew() for its in alive])
     for others in ((0, 1), (1, 3)):
-        with store.lock(*others), pytest.raises(StoreError, match="another process is writing"):
+        held = store.place.lock(*others, None)
+        with held, pytest.raises(StoreError, match="another process is writing"):
             sweeps.run(SWEEP, stored.out)
-    with store.lock(0, 2), store.lock(1, 2):
+    with store.place.lock(0, 2, None), store.place.lock(1, 2, None):
         pass
-    with store.lock():
+    with store.place.lock(0, 1, None):
         pass
     stored.forbid_writing(monkeypatch)
     with pytest.raises(StoreError, match="is read-only"):
@@ -249,10 +248,10 @@ def test_chunks_are_written_by_address_alone_while_another_process_has_the_lock(
     store = Store.open(stored.out.name if isinstance(stored.out, Path) else stored.out)
     arrays = {name: whole[name].values for name in store.names}
     for key in stored.contents():
-        if "/c/" in key and key.split("/")[0] in store.names:
+        if key.startswith(RECORDS) and key.endswith(".json"):
             stored.put(key, None)
     assert not store.done().any()
-    with store.lock():
+    with store.place.lock(0, 1, None):
         # As in another process: an address knows no current folder.
         monkeypatch.chdir(tmp_path.parent)
         for region in store.layout.regions():
@@ -261,27 +260,50 @@ def test_chunks_are_written_by_address_alone_while_another_process_has_the_lock(
     assert sweeps.open(stored.out).equals(whole)
 
 
-def test_what_the_chunks_took_is_noted_by_each_process_that_ends(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_what_the_chunks_took_is_in_their_records(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    clock = iter([100.0, 102.5, 200.0, 201.0])
-    monkeypatch.setattr(store_module, "perf_counter", lambda: next(clock))
+    clock = iter([100.0, 102.5, 200.0, 201.0, 300.0, 300.25])
+    monkeypatch.setattr(run_module, "perf_counter", lambda: next(clock))
     sweep = Sweep({"seed": [0, 1, 2], "eta_y": [0.5]}, Training(steps=2, batch=4, length=8))
     out = tmp_path / "run"
     sweeps.run(sweep, out, chunk=1, process=(0, 2))
     found = Store.open(out)
-    assert found.spent() == (2.5, 2)
-    assert "wall time 2.5 s, summed up over processes" in printed(out)
+    assert {n: record.seconds for n, record in found.chunks.all().items()} == {0: 2.5, 2: 1.0}
     sweeps.run(sweep, out, process=(1, 2))
-    assert found.spent() == (3.5, 3)
-    # Nothing was left to do, so nothing was timed.
-    sweeps.run(sweep, out)
-    for note in (out / history.SPENT).glob("*-0-of-2.json"):
-        note.unlink()
-    assert "wall time 1 s, summed up over processes, for 1 of the chunks" in printed(out)
+    assert {n: record.status for n, record in found.chunks.all().items()} == {
+        n: {"0": 1} for n in range(3)
+    }
+    assert cli.main(["info", str(out)]) == 0
+    assert "wall time 3.75 s, summed up over chunks" in capsys.readouterr().out
 
 
-def printed(out: Path) -> str:
-    with contextlib.redirect_stdout(io.StringIO()) as lines:
-        info.run(info.Info(str(out)))
-    return lines.getvalue()
+@pytest.mark.parametrize(
+    ("path", "why"),
+    [
+        ("link", "link: is a symbolic link to .*gone, which does not exist"),
+        ("file/x", "file/x: cannot be made, because .*file is a file"),
+        ("shut/x/y", "shut/x/y: cannot be written: .*shut does not let this process write"),
+    ],
+)
+def test_what_cannot_be_written_is_an_error_before_anything_is_compiled(
+    path: str, why: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "link").symlink_to(tmp_path / "gone")
+    (tmp_path / "file").touch()
+    (tmp_path / "shut").mkdir()
+    opened = tempfile.TemporaryFile
+
+    def refuse(dir: Path):  # noqa: A002
+        # Permissions would not hold where tests run with all rights.
+        if dir.name == "shut":
+            raise PermissionError(errno.EACCES, "Permission denied")
+        return opened(dir=dir)
+
+    monkeypatch.setattr(tempfile, "TemporaryFile", refuse)
+    monkeypatch.setattr(run_module, "Work", None)
+    with pytest.raises(StoreError, match=why):
+        sweeps.run(SWEEP, tmp_path / path)
+    assert sorted(tmp_path.rglob("*")) == sorted(tmp_path / n for n in ("file", "link", "shut"))
+    with pytest.raises(StoreError, match=r"^reuse = nosuch: no such sweep"):
+        sweeps.run(SWEEP, reuse=["nosuch"])
