@@ -81,7 +81,7 @@ def test_a_registered_theory_stands_beside_the_built_in_ones(package: Callable[.
     ("entry", "message"),
     [
         ({"yz__bad": "their:MISSING"}, "entry point yz.bad = their:MISSING of their: cannot be"),
-        ({"yz__bad": "nobody:THEORY"}, "= nobody:THEORY of their: cannot be loaded (No module"),
+        ({"yz__bad": "nobody:THEORY"}, "= nobody:THEORY of their: cannot be loaded (Module"),
         ({"yz__bad": "their:solve"}, "entry point yz.bad = their:solve of their: must be a Theory"),
         ({"yz__bad": "their:GOOD"}, "of their: must be a Theory called 'bad', is Theory("),
         ({"yz__plain": "their:PLAIN"}, "= their:PLAIN of their: yz has a theory so called"),
