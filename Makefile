@@ -5,7 +5,7 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 PORT ?= 8000
 
-.PHONY: demo check check_devices test test-full test-lowest fuzz mutants bench lint types docs docs-serve gallery clean
+.PHONY: demo check check_devices check-devices test test-full test-lowest fuzz mutants bench lint types docs docs-serve gallery clean
 
 demo: $(VENV)/.installed
 	$(BIN)/dynsim compare --task syn-small --eta-y 1 --eta-z 0.1 --steps 1000 --seeds 8 --out out/demo --overwrite
@@ -43,7 +43,7 @@ test-lowest:
 
 # Compiles every engine for a TPU and a GPU that need not be there, in an environment of its own:
 # JAX would look for the devices whose compilers it finds.
-check_devices:
+check_devices check-devices:
 	$(MAKE) .venv-devices/.installed-check-gpu .venv-devices/.installed-check-tpu VENV=.venv-devices
 	.venv-devices/bin/dynsim check_devices h100
 	.venv-devices/bin/dynsim check_devices tpu-v5e

@@ -103,6 +103,19 @@ def cast(value: Number | Sequence[Number], dtype: DTypeLike) -> Array:
     return jnp.asarray(traced, dtype)
 
 
+def placed(tree: Result) -> Result:
+    """The NumPy arrays of a tree as JAX's, for arguments of a program inside of `precision`.
+
+    A program would do so itself, but where x64 goes on and off in one process, JAX 0.12 sometimes
+    hands it the float64 array that it made of the same NumPy array before.
+    """
+
+    def of(leaf: Any) -> Any:
+        return jnp.asarray(leaf) if isinstance(leaf, np.ndarray | np.generic) else leaf
+
+    return jax.tree.map(of, tree)
+
+
 def settle(result: Result) -> Result:
     """Hand a result out of `precision`.
 

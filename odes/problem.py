@@ -17,7 +17,7 @@ from jaxtyping import Array, Float, PRNGKeyArray, PyTree
 
 import dynsim
 from dynsim import Problem, Trajectory, checks
-from dynsim.precision import DType, cast, precision, settle
+from dynsim.precision import DType, cast, placed, precision, settle
 from dynsim.problem.base import split
 from dynsim.problem.checks import (
     Parts,
@@ -151,11 +151,11 @@ def compiled(
     numbers, rest = split(problem)
     with precision(dtype, problem, rule, times, key, init):
         found = _compiled(
-            numbers,
+            placed(numbers),
             rest,
             rule.astype(dtype),
             key,
-            init,
+            placed(init),
             cast(times, dtype),
             solve=solve,
             dtype=dtype,

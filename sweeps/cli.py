@@ -255,29 +255,30 @@ def _with_options(settings: type, name: str, recorded: bool, draws: bool, talks:
     """The settings with the options that commands share: to write over results of others, how
     pictures look, to be quiet. A command that was asked for a system has a folder of its own."""
     fields: list[Any] = []
-    about = []
+    texts = {}
     if recorded:
         fields.append(("overwrite", bool, dataclasses.field(default=False)))
-        about.append("overwrite: overwrite existing results in OUT.")
+        texts["overwrite"] = "overwrite existing results in OUT."
     if recorded and name not in COMMANDS:
         folder = Path("out") / file_name(name)
         fields.append(("out", Path, dataclasses.field(default=folder)))
     if draws:
         fields.append(("style", str | None, dataclasses.field(default=None)))
-        about.append("style: Matplotlib style name or style file.")
+        texts["style"] = "Matplotlib style name or style file."
         kinds = Literal["png", "svg", "pdf"] | None
         fields.append(("format", kinds, dataclasses.field(default=None)))
-        about.append("format: file format of the figure; if omitted, that of the style, or png.")
+        texts["format"] = "file format of the figure; if omitted, that of the style, or png."
     if talks:
         fields.append(("quiet", bool, dataclasses.field(default=False)))
-        about.append("quiet: suppress progress output.")
+        texts["quiet"] = "suppress progress output."
     if not fields:
         return settings
+    from sweeps.systems.settings import about, attributes, described
+
     made = dataclasses.make_dataclass(
         settings.__name__, fields, bases=(settings,), frozen=True, kw_only=True
     )
-    lines = [(settings.__doc__ or "").rstrip(), *about]
-    made.__doc__ = "\n        ".join(lines) + "\n    "
+    made.__doc__ = described(about(settings), attributes(settings) | texts)
     return made
 
 

@@ -83,7 +83,7 @@ def test_reference_has_every_public_name(front: str) -> None:
 
 def test_list_of_commands_is_whole() -> None:
     page = (DOCS / "reference" / "commands.md").read_text()
-    names = {name.split()[0].replace("_", "-") for name in COMMANDS}
+    names = {name.split()[0] for name in COMMANDS}
     assert [name for name in sorted(names) if f"`dynsim {name}" not in page] == []
 
 

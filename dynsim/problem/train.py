@@ -13,7 +13,7 @@ import numpy as np
 from jaxtyping import Array, Int, PRNGKeyArray, PyTree, Real
 
 from dynsim import checks
-from dynsim.precision import DType, Number, cast, on_cpu, precision, settle
+from dynsim.precision import DType, Number, cast, on_cpu, placed, precision, settle
 from dynsim.problem.base import Problem, ProblemT, narrowed, split
 from dynsim.problem.checks import (
     Parts,
@@ -127,13 +127,12 @@ def train(
     numbers, rest = split(problem)
     with precision(dtype, problem, rule, key, init, data, shared):
         trajectory = _run(
-            numbers,
+            placed(numbers),
             rest,
             rule.astype(dtype),
             key,
             narrowed(data, dtype),
-            init,
-            shared,
+            *placed((init, shared)),
             cast(times, np.int32),
             None if limit is None else cast(limit, dtype),
             start,

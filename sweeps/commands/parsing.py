@@ -152,17 +152,16 @@ def _listed(settings: type) -> str:
     """The description of settings, with the names of engines or of sweeps where they take some."""
     from sweeps.runner import files
     from sweeps.systems import registry
+    from sweeps.systems.settings import about, attributes, described
+    from sweeps.systems.settings import about, attributes, described
 
-    about, attributes, rest = (settings.__doc__ or "").partition("\n    Attributes:")
+    text = about(settings)
     fields = {field.name for field in dataclasses.fields(settings)}
     system = getattr(settings, "SYSTEM", None)
     if system and fields & {"engine", "theories"}:
         names = ", ".join(registry.engines(registry.system(system)))
-        about = f"{about.rstrip()}\n\n    Engines of {system}: {names}.\n"
+        text += f"\n\nEngines of {system}: {names}."
     if {"file", "set"} <= fields:
-        systems = ", ".join(registry.names())
-        about = (
-            f"{about.rstrip()}\n\n    Built-in sweeps: {', '.join(files.recipes())}.\n"
-            f"    Systems: {systems}.\n"
-        )
-    return about + attributes + rest
+        text += f"\n\nBuilt-in sweeps: {', '.join(files.recipes())}."
+        text += f"\nSystems: {', '.join(registry.names())}."
+    return described(text, attributes(settings))

@@ -1,8 +1,11 @@
 """Settings of a command for a system that brings none of its own."""
 
 import dataclasses
-import itertools
+import inspect
+from collections.abc import Mapping
 from typing import Any, TypeVar
+
+import docstring_parser
 
 from dynsim import checks, decoding
 from sweeps.systems.base import System, field_names
@@ -27,18 +30,27 @@ def settings_class(
         name, [], bases=(options, system.run), namespace={"SYSTEM": system.name}, frozen=True
     )
     # The description of the command line: attributes of both, so that each has its help.
-    about = "".join(map(attributes, (system.run, options)))
-    made.__doc__ = f"{title}\n\n    Attributes:\n{about}"
+    made.__doc__ = described(title, attributes(system.run) | attributes(options))
     return made
 
 
-def attributes(cls: type) -> str:
-    """What the documentation of a class says of its attributes, one after the other."""
-    found = (cls.__doc__ or "").partition("Attributes:\n")[2]
-    lines = itertools.takewhile(
-        lambda line: not line or line.startswith(" " * 8), found.split("\n")
-    )
-    return "\n".join(lines).rstrip() + "\n"
+def attributes(cls: type) -> dict[str, str]:
+    """What the documentation of a class says of each of its attributes, in their order."""
+    style = docstring_parser.DocstringStyle.GOOGLE
+    found = docstring_parser.parse(cls.__doc__ or "", style)
+    return {each.arg_name: each.description or "" for each in found.params}
+
+
+def about(cls: type) -> str:
+    """What the documentation of a class says before its attributes, without the indentation that
+    Python keeps before version 3.13."""
+    return inspect.cleandoc(cls.__doc__ or "").partition("Attributes:\n")[0].rstrip()
+
+
+def described(about: str, attributes: Mapping[str, str]) -> str:
+    """The documentation of a class."""
+    lines = [f"    {n}: " + text.replace("\n", "\n        ") for n, text in attributes.items()]
+    return "\n".join([about, "", "Attributes:", *lines])
 
 
 def given(cls: type[OptionsT], function: str, **settings: Any) -> OptionsT:

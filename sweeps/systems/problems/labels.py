@@ -7,15 +7,13 @@ from sweeps.systems.base import Labels, unit_of
 from sweeps.systems.problems.parts import hints_of
 from sweeps.systems.settings import attributes
 
-ENTRY = re.compile(r"^ {8}(\w+): ((?:(?!\n {8}\w)[^.:;])+)", re.MULTILINE)
-"""A field or an observable among the attributes, up to where its name ends."""
-
 
 def labels_of(problem: Problem) -> Labels:
     """What the docstring of the class says in `Attributes:` of fields, with the units of their
     annotations, and of observables, whose unit stands in square brackets behind the name."""
     hints, found = hints_of(problem), {}
-    for name, text in ENTRY.findall(attributes(type(problem))):
-        words, _, unit = " ".join(text.split()).partition(" [")
+    for name, text in attributes(type(problem)).items():
+        called = re.split("[.:;]", text)[0]
+        words, _, unit = " ".join(called.split()).partition(" [")
         found[name] = (words, unit.rstrip("]") or unit_of(hints.get(name)))
     return Labels(found)

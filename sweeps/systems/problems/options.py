@@ -18,7 +18,7 @@ from sweeps.systems.problems import rules
 from sweeps.systems.problems.engines import Like, descent, engines_of, of_theory
 from sweeps.systems.problems.parts import contents, hints_of, plain, replaced
 from sweeps.systems.problems.run import ProblemRun
-from sweeps.systems.settings import attributes
+from sweeps.systems.settings import attributes, described
 
 
 class Options(rules.ReadsRule, ProblemRun):
@@ -152,21 +152,17 @@ def options_of(
         frozen=True,
     )
     title = (cls.__doc__ or f"Training of {cls.__name__}.").partition("\n")[0]
-    about = {"steps": "optimiser steps of a run.", "task": f"{task}."}
     whole_too = "; inf for the population loss" * problem.has("population_loss")
-    about |= {"batch": f"examples per step{whole_too}."}
-    about |= {"dtype": "precision of training; theories are solved in float64."}
     rate = "learning rate of {}, the peak of a schedule."
-    about |= {n: rate.format(group) for n, group in groups.items() if n not in given}
-    of_rules = attributes(rules.OneRate) + attributes(rules.RuleOptions)
-    for old, new in renamed.items():
-        of_rules = of_rules.replace(f"        {old}: ", f"        {new}: ")
-    of_fields = attributes(cls)
-    for old, new in called.items():
-        of_fields = of_fields.replace(f"        {old}: ", f"        {new}: ")
-    lines = [of_fields, of_rules]
-    lines += [f"        {n}: {text}\n" for n, text in about.items() if n in made.__annotations__]
-    made.__doc__ = f"{title}\n\n    Attributes:\n{''.join(lines)}"
+    of_rules = attributes(rules.OneRate) | attributes(rules.RuleOptions)
+    texts = {called.get(n, n): text for n, text in attributes(cls).items()}
+    texts |= {renamed.get(n, n): text for n, text in of_rules.items()}
+    of_runs = {"steps": "optimiser steps of a run.", "task": f"{task}."}
+    of_runs |= {"batch": f"examples per step{whole_too}."}
+    of_runs |= {"dtype": "precision of training; theories are solved in float64."}
+    of_runs |= {n: rate.format(group) for n, group in groups.items() if n not in given}
+    texts |= {n: text for n, text in of_runs.items() if n in made.__annotations__}
+    made.__doc__ = described(title, texts)
     return made
 
 

@@ -69,7 +69,8 @@ def test_what_takes_full_weights_is_that_of_the_full_flow() -> None:
 
 
 def test_a_reduced_task_alone_records_no_full_weights() -> None:
-    with pytest.raises(ValueError, match=re.escape("record = 'attention': must be one of loss")):
+    meant = "record = 'attention': did you mean 'attention_common' or 'attention_distinct'?"
+    with pytest.raises(ValueError, match=re.escape(meant)):
         symmetric.solve(
             symmetric.symmetric_task(TASK), dynsim.sgd(1.0, 1.0), TIMES, record=["attention"]
         )

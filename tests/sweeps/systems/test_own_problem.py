@@ -1,6 +1,7 @@
 """A problem from outside on the command line: the example of the page on own models."""
 
 import contextlib
+import inspect
 import json
 import pkgutil
 from pathlib import Path
@@ -133,7 +134,13 @@ def test_weights_over_time_are_stored(tmp_path: Path, capsys: pytest.CaptureFixt
         np.testing.assert_allclose(found[name].sel(eta=0.1, seed=1), values, rtol=1e-5, atol=1e-7)
 
 
-def test_labels_are_what_the_class_documents() -> None:
+@pytest.mark.parametrize("indentation", ["as written", "taken away"])
+def test_labels_are_what_the_class_documents(
+    indentation: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Python 3.13 takes the indentation of docstrings away."""
+    if indentation == "taken away":
+        monkeypatch.setattr(Documented, "__doc__", inspect.cleandoc(Documented.__doc__ or ""))
     assert labels_of(Documented()).about == {
         "rate": ("how often something happens", "1/step"),
         "plain": ("without a full stop", "1"),

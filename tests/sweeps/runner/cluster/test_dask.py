@@ -100,7 +100,7 @@ def test_other_executors(kind: str, whole: dict[str, np.ndarray], tmp_path: Path
         ("slurm", None, r"dask = 'slurm': needs config, a TOML file"),
         ("local:2", "", r"dask = 'local:2': reads no config"),
         ("slurm", "jobs = 0", r"config = .*: jobs = 0: must be"),
-        ("slurm", "job = 1", r"config = .*: key = 'job': must be one of jobs, cluster"),
+        ("slurm", "job = 1", r"config = .*: key = 'job': did you mean 'jobs'\?"),
         ("slurm", "cluster = 3", r"config = .*: cluster must be a table"),
         ("slurm", "cluster.processes = 4", r"config = .*: cluster.processes: a job is one worker"),
         ("slurm", "cluster.walltime = '1h'", r"walltime = '1h': must be \[D-\]HH:MM:SS"),

@@ -230,7 +230,6 @@ def test_collapse_is_drawn_for_any_number_of_families() -> None:
     ("arguments", "message"),
     [
         (["collapse", "--families", "size", "bad"], "families = 'bad'"),
-        (["collapse", "--families"], "families = (): needs at least one of size"),
         (["collapse", "--seeds", "0"], "seeds = 0"),
         (["snap", "--rates", "1"], "rates = 1"),
         (["snap", "--steps", "9"], "steps = 9"),
@@ -243,3 +242,8 @@ def test_bad_input_is_named_and_nothing_written(
     assert cli.main(["figure", *arguments, "--out", str(out)]) == 2
     assert message in capsys.readouterr().err
     assert not out.exists()
+
+
+def test_no_family_is_bad_input() -> None:
+    with pytest.raises(ValueError, match=r"families = \(\): needs at least one of size"):
+        collapse.Collapse(families=()).sweeps()

@@ -370,7 +370,7 @@ def test_bad_input_is_named_and_nothing_written(
     [
         (
             Sweep({"eta_y": [1.0]}, TwoStage(), "simulation"),
-            "axes = 'eta_y': must be one of gamma0",
+            "axes = 'eta_y': did you mean 'eta_2' or 'eta_1' or 'tau_0'? It must be one of gamma0",
         ),
         (
             Sweep({"eta_2": [0.1]}, TwoStage(control="forever"), "simulation", ("K1",)),
