@@ -153,7 +153,6 @@ def _listed(settings: type) -> str:
     from sweeps.runner import files
     from sweeps.systems import registry
     from sweeps.systems.settings import about, attributes, described
-    from sweeps.systems.settings import about, attributes, described
 
     text = about(settings)
     fields = {field.name for field in dataclasses.fields(settings)}

@@ -194,7 +194,10 @@ def test_a_run_that_blows_up_is_diverged_and_says_when() -> None:
         (lambda: dynsim.regression(scale=-1.0), "scale = -1.0: must be finite and in (0"),
         (lambda: dynsim.regression(heads=0), "heads = 0: must be an integer >= 1"),
         (lambda: train(batch=0), "batch = 0: must be an integer >= 1, or inf"),
-        (lambda: train(record="lss"), "record = 'lss': did you mean 'loss'? It must be one of loss, learned"),
+        (
+            lambda: train(record="lss"),
+            "record = 'lss': did you mean 'loss'? It must be one of loss, learned",
+        ),
         (lambda: train(init=WRONG), "init: must have the structure and shapes of Regression.init"),
         (lambda: train(init=3), "init: must have the structure and shapes of Regression.init"),
         (lambda: train(problem="linear-icl"), "problem = 'linear-icl': must be of dynsim.problem"),

@@ -224,7 +224,9 @@ def test_registered_observables_are_recorded_by_name(register: Callable[..., Non
     assert "margin" in observables.MEASURED.names()
     assert "steep" not in observables.MEASURED.names()
     assert "margin" not in two_stage_observables.TABLE.names()
-    with pytest.raises(ValueError, match=r"record = 'steep': did you mean .* must be one of .*margin"):
+    with pytest.raises(
+        ValueError, match=r"record = 'steep': did you mean .* must be one of .*margin"
+    ):
         simulate("steep")
 
 

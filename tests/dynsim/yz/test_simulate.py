@@ -283,7 +283,10 @@ def test_one_class_one_token_kind_runs() -> None:
         ({"times": [0, 4]}, "must increase within [0, steps = 3]"),
         ({"times": [2, 1]}, "must increase"),
         ({"times": [0.5]}, "whole steps"),
-        ({"record": ["lossy"]}, "record = 'lossy': did you mean 'loss'? It must be one of loss, accuracy"),
+        (
+            {"record": ["lossy"]},
+            "record = 'lossy': did you mean 'loss'? It must be one of loss, accuracy",
+        ),
         ({"init": "ones"}, "start = 'ones': must be one of zero, uniform"),
         (
             {"init": dynsim.YZ(np.zeros((2, 2)), np.zeros((1, 2)))},

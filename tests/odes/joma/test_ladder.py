@@ -236,7 +236,10 @@ def solve(name: str, rule=None, shape: Shape | None = None, task=TASK, **options
         (lambda: JoMA(TASK, scale=-1.0), "scale = -1.0: must be finite and in [0"),
         (lambda: JoMA(TASK, length=1), "length = 1: must be an integer >= 2, or inf"),
         (lambda: JoMA(TASK, attention="hard"), "attention = 'hard': must be one of linear, exp"),
-        (lambda: JoMA(TASK, activation="gelu"), "activation = 'gelu': did you mean 'relu'? It must be one of"),
+        (
+            lambda: JoMA(TASK, activation="gelu"),
+            "activation = 'gelu': did you mean 'relu'? It must be one of",
+        ),
         (lambda: JoMA("joma"), "classes = 'joma': must be of dynsim.classes.task.Sequence"),
         (
             lambda: dynsim.train(
