@@ -5,6 +5,8 @@ w_k = (1 - eta a)^k w_0, the flow w(t) = w_0 exp(-eta a t) with t in steps.
 """
 
 import dataclasses
+import json
+import math
 from collections.abc import Mapping
 from typing import Any, ClassVar
 
@@ -137,7 +139,16 @@ def judge(dataset: xr.Dataset) -> xr.DataArray:
     return (ratio < LEARNED).astype(int)
 
 
-LEARNED_OR_NOT = Rule(("loss",), judge, {0: ("not learned", "#f0f0f0"), 1: ("learned", "#4c8bbe")})
+def border(dataset: xr.Dataset) -> dict[str, xr.DataArray]:
+    steps = json.loads(dataset.attrs["config"])["run"]["steps"]
+    # The flow leaves exp(-2 steps eta curvature) of the loss.
+    rate = dataset["eta"] * dataset["curvature"]
+    return {"the flow's border": 2 * steps * rate + math.log(LEARNED)}
+
+
+LEARNED_OR_NOT = Rule(
+    ("loss",), judge, {0: ("not learned", "#f0f0f0"), 1: ("learned", "#4c8bbe")}, border
+)
 STILL = ladder.Theory(
     "still",
     "nothing moves",

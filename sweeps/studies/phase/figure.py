@@ -10,7 +10,7 @@ import matplotlib.pyplot as plt
 import numpy as np
 import xarray as xr
 from matplotlib.axes import Axes
-from matplotlib.colors import BoundaryNorm, ListedColormap
+from matplotlib.colors import BoundaryNorm, ListedColormap, LogNorm, Normalize
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 from matplotlib.ticker import FixedLocator, NullLocator
@@ -37,6 +37,8 @@ LINES = {
     "snap": (r"steps = $t_0$", "--"),
 }
 """Transition lines: where a stage of the closed form ends just at the last step."""
+MANY_DECADES = 1e3
+"""Ratio of the largest to the smallest value from which on colours are logarithmic."""
 MOST_TICKS = 8
 """Of an axis of whole numbers."""
 NOISE_COLOUR = "#c2185b"
@@ -99,21 +101,22 @@ def draw(
     compared = len(maps) == 2
     columns = 3 if compared else 1
     figure, axes = drawing.panels(2, columns, width=3.6 if compared else 5, height=3.6)
-    finite = np.concatenate([m.values[np.isfinite(m.values)] for m in maps.values()])
-    low, high = (finite.min(), finite.max()) if finite.size else (0.0, 1.0)
+    norm = colours_of(np.concatenate([each.values.ravel() for each in maps.values()]))
     for column, (name, values) in enumerate(maps.items()):
-        mesh = plot_map(values, (low, high), ax=axes[0, column])
+        mesh = plot_map(values, norm, ax=axes[0, column])
         axes[0, column].set_title(TITLES.get(name, name))
         plot_regions(areas[name], rule, ax=axes[1, column])
     drawn = next(iter(found.values()))[config.observable]
     figure.colorbar(mesh, ax=axes[0, : len(maps)], label=textwrap.fill(label(drawn), 30))
     if compared:
         (first, one), (second, other) = maps.items()
-        difference = one - other
+        decades = isinstance(norm, LogNorm)
+        difference = np.log10(one / other) if decades else one - other
         span = float(np.nanmax(np.abs(difference))) or 1.0
-        mesh = plot_map(difference, (-span, span), ax=axes[0, 2], cmap="RdBu")
-        figure.colorbar(mesh, ax=axes[0, 2], label=f"difference in {config.observable}")
-        axes[0, 2].set_title("left minus middle")
+        mesh = plot_map(difference, Normalize(-span, span), ax=axes[0, 2], cmap="RdBu")
+        what = "decades between" if decades else "difference in"
+        figure.colorbar(mesh, ax=axes[0, 2], label=f"{what} {config.observable}")
+        axes[0, 2].set_title("left over middle" if decades else "left minus middle")
         same = plot_agreement(areas[first], areas[second], ax=axes[1, 2])
         said = f"same region: {100 * same:.1f} % of the plane"
         if noise is not None:
@@ -121,13 +124,15 @@ def draw(
             said += f"; {100 * float((areas[first] == with_noise).mean()):.1f} % with noise"
         print(said)
         axes[1, 2].set_title(said.replace("; ", "\n"), fontsize="medium")
+    own = rule.lines(next(iter(found.values()))) if rule.lines else {}
     for ax in axes.flat:
         plot_lines(config, closed, ax=ax, bound=ax in axes[0, : len(maps)])
+        plot_own(own, *next(iter(areas.values())).dims, ax=ax)
         if noise is not None:
             plot_noise(noise, ax=ax)
     codes = np.unique(np.concatenate([each.values.ravel() for each in areas.values()]))
     figure.legend(
-        handles=legend(rule, closed, noise, codes),
+        handles=legend(rule, closed, noise, codes, own),
         loc="outside lower center",
         ncols=4 if compared else 2,
         frameon=False,
@@ -136,12 +141,19 @@ def draw(
     return figure
 
 
-def plot_map(values: xr.DataArray, limits: tuple[float, float], ax: Axes, cmap: str = "viridis"):
+def colours_of(values: np.ndarray) -> Normalize:
+    """The scale of colours for all of these values: logarithmic if they span decades."""
+    finite = values[np.isfinite(values)]
+    low, high = (finite.min(), finite.max()) if finite.size else (0.0, 1.0)
+    return LogNorm(low, high) if 0 < low * MANY_DECADES < high else Normalize(low, high)
+
+
+def plot_map(values: xr.DataArray, norm: Normalize, ax: Axes, cmap: str = "viridis"):
     """Heat map over the plane; points without a valid run have a flat colour of their own.
     Returns the mesh, for a colour bar."""
     colours = plt.get_cmap(cmap).with_extremes(bad=DIVERGED_COLOUR)
     ax.set_facecolor(DIVERGED_COLOUR)
-    mesh = heat_map(ax, values, cmap=colours, vmin=limits[0], vmax=limits[1])
+    mesh = heat_map(ax, values, cmap=colours, norm=norm)
     decorate(ax, *(values[dim] for dim in values.dims))
     return mesh
 
@@ -182,6 +194,13 @@ def plot_lines(config: Plane, closed: Mapping[str, np.ndarray], ax: Axes, bound:
         ax.clabel(drawn, fmt="B = %.2g", fontsize="small")
 
 
+def plot_own(own: Mapping[str, xr.DataArray], x: str, y: str, ax: Axes) -> None:
+    """Lines of a rule's own, where their values are zero."""
+    for i, values in enumerate(own.values()):
+        drawn = values.transpose(y, x)
+        ax.contour(drawn[x], drawn[y], drawn, [0.0], colors=f"C{i}", linewidths=1.6)
+
+
 def crossing(closed: Mapping[str, np.ndarray]) -> list[str]:
     """Names of the transition lines that lie within the plane."""
     logs = {name: np.log(closed[name]) for name in LINES if name in closed}
@@ -208,7 +227,11 @@ def decorate(ax: Axes, x: xr.DataArray, y: xr.DataArray) -> None:
 
 
 def legend(
-    rule: Rule, closed: Mapping[str, np.ndarray], noise: xr.DataArray | None, codes: np.ndarray
+    rule: Rule,
+    closed: Mapping[str, np.ndarray],
+    noise: xr.DataArray | None,
+    codes: np.ndarray,
+    own: Mapping[str, xr.DataArray],
 ) -> list:
     """What the lines that are drawn are, and the colours of the regions that there are."""
     handles: list = [drawing.key(LINES[name][0], ls=LINES[name][1]) for name in crossing(closed)]
@@ -217,5 +240,6 @@ def legend(
     if noise is not None and noise.min() < 0 < noise.max():
         text = r"noise: $\sigma(z) = \max(|z|, \sigma_1)$"
         handles.append(drawing.key(text, color=NOISE_COLOUR))
+    handles += [drawing.key(name, color=f"C{i}", lw=1.6) for i, name in enumerate(own)]
     there = [rule.legend[code] for code in rule.legend if code in codes]
     return handles + [Patch(fc=fc, ec="0.5", label=name) for name, fc in there]

@@ -26,13 +26,17 @@ class Rule(NamedTuple):
 
     Attributes:
         record: names of the observables that it reads, over time.
-        classify: codes of the runs of a dataset that recorded these, over its axes.
+        classify: codes of the runs of a dataset that recorded these, over its axes. The settings of
+            the runs are JSON in the dataset's attribute "config".
         legend: name and colour of each code.
+        lines: from the same dataset, lines of one's own: by what the legend calls them, values
+            over the two axes of the plane that are zero on the line. None for no lines.
     """
 
     record: tuple[str, ...]
     classify: Callable[[xr.Dataset], xr.DataArray]
     legend: Mapping[int, tuple[str, str]]
+    lines: Callable[[xr.Dataset], Mapping[str, xr.DataArray]] | None = None
 
 
 class Region(enum.IntEnum):

@@ -148,6 +148,26 @@ def test_a_theory_compared_with_itself_differs_nowhere(tmp_path: Path) -> None:
         np.testing.assert_array_equal(*(arrays[f"{name}/region"] for name in names))
 
 
+def test_lines_of_a_rule_are_where_their_values_are_zero() -> None:
+    x, y = (xr.DataArray(np.geomspace(0.01, 1, 60), dims=name, name=name) for name in "xy")
+    x, y = x.assign_coords(x=x.values), y.assign_coords(y=y.values)
+    drawn = plt.figure().gca()
+    figure.plot_own({"xy = 0.01": x * y - 0.01}, "x", "y", ax=drawn)
+    (path,) = drawn.collections[0].get_paths()
+    # Contours are straight between points 8 % apart.
+    np.testing.assert_allclose(path.vertices.prod(axis=1), 0.01, rtol=0.08**2)
+    plt.close()
+
+
+@pytest.mark.parametrize(
+    ("values", "middle"),
+    [([1e-4, 1, np.nan], 0.01), ([0.0, 1e-4, 1], 0.5), ([0.1, 1], 0.55), ([np.nan], 0.5)],
+)
+def test_colours_are_logarithmic_over_decades(values: list[float], middle: float) -> None:
+    # Zero has no logarithm.
+    assert figure.colours_of(np.array(values))(middle) == pytest.approx(0.5)
+
+
 def test_one_engine_is_one_panel(tmp_path: Path) -> None:
     """Of descent, whose plane is that of its single runs."""
     words = ["--engine", "symmetric", "--x", "eta_y:0.1:10:3", "--y", "eta_z:0.1:1:2"]
