@@ -10,6 +10,7 @@ import inspect
 import math
 import os
 import reprlib
+import sys
 import warnings
 from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import Any, ParamSpec, TypeVar
@@ -136,8 +137,16 @@ def kind(field: str, value: Any, *classes: type) -> None:
     """Raise `ValueError` unless `value` is of one of the classes."""
     if not isinstance(value, classes):
         shown = repr(value) if isinstance(value, str | int | float | None) else type(value).__name__
-        allowed = " or ".join(f"{each.__module__}.{each.__qualname__}" for each in classes)
-        raise ValueError(f"{field} = {shown}: must be of {allowed}")
+        raise ValueError(f"{field} = {shown}: must be of type {' or '.join(map(_public, classes))}")
+
+
+def _public(cls: type) -> str:
+    """The name by which users import a class."""
+    package = cls.__module__.partition(".")[0]
+    if package == "builtins":
+        return cls.__qualname__
+    exported = getattr(sys.modules[package], cls.__qualname__, None) is cls
+    return f"{package if exported else cls.__module__}.{cls.__qualname__}"
 
 
 def scalar(field: str, value: Any) -> None:

@@ -1,6 +1,7 @@
 """Running a sweep: chunk by chunk, on all local devices, resuming what is there."""
 
 import json
+import os
 import pkgutil
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Executor
@@ -82,6 +83,7 @@ def run(
         ChunksFailed: when the executor's workers failed at some chunks; all others are stored.
         Interrupted: after Ctrl-C or SIGTERM, with all finished chunks stored.
     """
+    checks.kind("sweep", sweep, Sweep)
     programs.keep()
     sweep.check()
     for name, value in (("chunk", chunk), ("tile", tile)):
@@ -133,14 +135,21 @@ def open_sweep(path: str | Path, report: Report | None = None) -> xr.Dataset:
         are used.
 
     Raises:
+        ValueError: for a `path` that is none.
         StoreError: when there is no sweep, or a file of it is missing or damaged; a damaged chunk
             raises it when it is read.
     """
+    checks.kind("path", path, str, os.PathLike)
     return Store.open(path, report).dataset()
 
 
 def valid(dataset: xr.Dataset) -> xr.Dataset:
-    """The dataset with NaN in place of what runs that did not end well recorded."""
+    """The dataset with NaN in place of what runs that did not end well recorded.
+
+    Raises:
+        ValueError: for what is no dataset; `Trajectory.to_xarray()` makes one of a trajectory.
+    """
+    checks.kind("dataset", dataset, xr.Dataset)
     return dataset.where(dataset["status"] == Status.OK)
 
 
@@ -158,8 +167,11 @@ def difference(theory: xr.Dataset, simulation: xr.Dataset) -> xr.Dataset:
         both, by the names `theory` and `simulation`, as JSON.
 
     Raises:
-        ValueError: when they have no recorded array in common, or no common value of a dimension.
+        ValueError: when they are no datasets, have no recorded array in common, or no common value
+            of a dimension.
     """
+    for side, dataset in (("theory", theory), ("simulation", simulation)):
+        checks.kind(side, dataset, xr.Dataset)
     names = [name for name in theory.data_vars if name in simulation.data_vars]
     names = [name for name in names if name not in ("status", "first_bad_step")]
     if not names:

@@ -76,6 +76,13 @@ class Run(abc.ABC, Generic[FixedT]):
     task: str
     dtype: DType
 
+    def __new__(cls, *args: Any, **settings: Any) -> Self:
+        """Raise `ValueError` for a setting that there is not, with the one that is meant."""
+        del args
+        for name in settings.keys() - set(field_names(cls)):
+            checks.choice(f"{cls.__name__}: setting", name, field_names(cls))
+        return super().__new__(cls)
+
     def __post_init__(self) -> None:
         decoding.made_plain(self)
 

@@ -303,7 +303,7 @@ SGD = dynsim.sgd(0.1)
         (Line(), {"key": None}, "key = None: starting weights, batches or noise are random"),
         (Line(), {"steps": 0}, "steps = 0: must be an integer >= 1"),
         (Line(), {"data": (np.ones((3, 1)),)}, "data[0]: must have a leading axis of steps = 10"),
-        ("Line", {}, "problem = 'Line': must be of dynsim.problem.base.Problem"),
+        ("Line", {}, "problem = 'Line': must be of type dynsim.Problem"),
         (Line(), {"limit": -math.inf}, "limit = -inf: must be finite"),
     ],
 )

@@ -133,7 +133,7 @@ def test_other_layers_take_any_rule_too() -> None:
         (dynsim.sgd({"Y": 1.0, "A": 1.0}), "eta: has no rate for the group 'Z' of Layer.groups"),
         (dynsim.sgd(schedules.cosine(1.0, 40), 1.0), "eta['Y']: its schedule is 40 steps long"),
         (dynsim.sgd(np.ones(2), 1.0), "rule: its numbers must be single ones, got shape (2,)"),
-        (0.1, "rule = 0.1: must be of dynsim.training.rule.Rule or"),
+        (0.1, "rule = 0.1: must be of type dynsim.Rule or"),
     ],
 )
 def test_rules_that_are_none_of_the_layer_are_refused(rule: Any, message: str) -> None:

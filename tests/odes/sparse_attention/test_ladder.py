@@ -240,7 +240,7 @@ def test_a_rate_that_is_too_large_is_diverged() -> None:
         ),
         (
             lambda: THEORIES["plain"].solve(3, dynsim.sgd(1.0), [1.0]),
-            "problem = 3: must be of dynsim.problem.base.Problem",
+            "problem = 3: must be of type dynsim.Problem",
         ),
     ],
 )
