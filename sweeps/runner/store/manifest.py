@@ -172,6 +172,14 @@ def spelt(values: list[float]) -> list[Any]:
     return [INFINITY if v == math.inf else v for v in values] if math.inf in values else values
 
 
+HASHED = {
+    "task_holds": "the arrays of the task",
+    "problem_holds": "arrays of the problem",
+    "problem_code": "the code of the problem",
+}
+"""What the hashes in a configuration are of."""
+
+
 def differences(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[str]:
     """Lines "field: old -> new" for what differs between two configurations."""
     lines = []
@@ -181,6 +189,8 @@ def differences(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[str]:
             if name == "axes" and list(a) != list(b) and set(a) == set(b):
                 lines.append(f"order of the axes: {', '.join(a)} -> {', '.join(b)}")
             lines += [f"{name}.{line}" for line in differences(a, b)]
+        elif a != b and name in HASHED:
+            lines.append(f"{name}: {HASHED[name]} changed ({_shown(a)} -> {_shown(b)})")
         elif a != b:
             lines.append(f"{name}: {_shown(a)} -> {_shown(b)}")
     return lines

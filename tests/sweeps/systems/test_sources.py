@@ -140,4 +140,4 @@ def goal():
         written(text)
         registry._KNOWN.pop("somebody:Slope", None)
         assert cli.main(["sweep", str(file), "--out", str(out)]) == code
-    assert "run.problem_code: '" in capsys.readouterr().err
+    assert "run.problem_code: the code of the problem changed (" in capsys.readouterr().err
