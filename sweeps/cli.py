@@ -295,7 +295,14 @@ def _help(commands: Mapping[str, Command], prog: str, options: Sequence[str]) ->
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("--version", action="store_true", help="print the version and exit")
-    if parser.parse_args(options).version:
+    given, unknown = parser.parse_known_args(options)
+    if unknown:
+        print(
+            f"{prog}: has no option {unknown[0]}; its options are --help, --version",
+            file=sys.stderr,
+        )
+        parser.exit(2)
+    if given.version:
         print(f"dynsim {importlib.metadata.version('dynsim')}")
         parser.exit()
     parser.print_help()

@@ -16,6 +16,11 @@ from dynsim import checks, decoding
 SettingsT = TypeVar("SettingsT")
 OWN = ("help", "tyro_print_completion", "tyro_write_completion")
 """Options that every command has besides its settings."""
+REFUSED = re.compile(
+    r"Error parsing --(?P<option>[\w-]+):.*'(?P<value>[^']*)'\]?\.?$"
+    r"|invalid choice '(?P<choice>.*?)' for argument '(?:--)?(?P<argument>[\w-]+)'"
+)
+"""What the parser says of a value that an option does not take."""
 FRAME = " ╭╮╰╯│─+|-"
 """What frames are drawn with; the dashes, where the output has no others."""
 
@@ -38,9 +43,24 @@ def parse(settings: type[SettingsT], options: Sequence[str], prog: str) -> Setti
         if not stop.code:
             raise
         told = in_a_line(said.getvalue())
+        check_value(settings, told)
         missing = re.match(r"Missing from .*?: \S+ (.*) \(required\)", told)
         told = f"needs {missing[1]}" if missing else told
         raise ValueError(f"{prog[len('dynsim ') :]}: {told}") from None
+
+
+def check_value(settings: Any, told: str) -> None:
+    """Raise `ValueError` in the words of sweep files and of Python for a value that the parser
+    refused and `told` so."""
+    found = REFUSED.match(told)
+    types = typing.get_type_hints(settings, include_extras=True)
+    name = (found["option"] or found["argument"]).replace("-", "_") if found else ""
+    if not found or name not in types:
+        return
+    value = found["value"] or found["choice"]
+    hint = checks.hint(value, decoding.choices(types[name]))
+    allowed = decoding.allowed(types[name], kind=True)
+    raise ValueError(f"{name} = {value!r}: {hint}must be {allowed}")
 
 
 def whole_numbers(settings: Any, options: Sequence[str]) -> list[str]:

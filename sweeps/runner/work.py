@@ -186,6 +186,9 @@ class Work:
         if not all(inner in ((), front) for inner, _ in found.values()):
             for name, (inner, dtype) in itertools.chain(*(self._shapes(s).items() for s in slices)):
                 found[name] = tuple(np.maximum(inner, found[name][0]).tolist()), dtype
+        for name, (inner, _) in found.items():
+            if 0 in inner:
+                raise ValueError(f"record = {name!r}: is empty, of shape {inner}")
         lengths = ({**slices[0], "steps": n} for n in self.sweep.fields.get("steps", ()))
         longest = max(map(self._front, itertools.chain(slices, lengths)))
         found = {

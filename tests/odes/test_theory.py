@@ -183,7 +183,9 @@ def test_no_theory_describes_a_rule_or_a_problem_that_trains_in_its_own_way(syst
     assert theories.applicable(task, made(Backwards, rule), variants=True) == ()
     lion = dynsim.from_optax(optax.lion, learning_rate=0.1)
     assert theories.applicable(task, lion, variants=True) == ()
-    with pytest.raises(ValueError, match=r"^rule = GradientTransformation.*: must be of type dynsim"):
+    with pytest.raises(
+        ValueError, match=r"^rule = GradientTransformation.*: must be of type dynsim"
+    ):
         theories.applicable(task, optax.adamw(0.1))
 
 

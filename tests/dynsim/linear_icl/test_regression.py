@@ -200,7 +200,10 @@ def test_a_run_that_blows_up_is_diverged_and_says_when() -> None:
         ),
         (lambda: train(init=WRONG), "init: must have the structure and shapes of Regression.init"),
         (lambda: train(init=3), "init: must have the structure and shapes of Regression.init"),
-        (lambda: train(problem="linear-icl"), "problem = 'linear-icl': must be of type dynsim.Problem"),
+        (
+            lambda: train(problem="linear-icl"),
+            "problem = 'linear-icl': must be of type dynsim.Problem",
+        ),
         (lambda: train(rule=0.1), "rule = 0.1: must be of type dynsim.Rule"),
         (lambda: train(rule=dynsim.sgd(RATES)), "rule: its numbers must be single ones"),
         (lambda: train(key=0), "key = 0: must be a key, such as jax.random.key(0)"),

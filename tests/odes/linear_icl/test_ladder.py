@@ -209,7 +209,12 @@ def test_training_on_sampled_sequences_rests_on_the_plateaus(
         ("scalar", dynsim.regression(rank=2), dynsim.sgd(0.1), "rank = 2: eq. 21 has heads"),
         ("scalar", TASK, dynsim.adam(0.1), "optimizer = adam: this theory describes sgd, momentum"),
         ("plain", TASK, dynsim.adam(0.1), "flow = 'plain': describes sgd, sign"),
-        ("plain", "linear-icl", dynsim.sgd(0.1), "problem = 'linear-icl': must be of type dynsim.Prob"),
+        (
+            "plain",
+            "linear-icl",
+            dynsim.sgd(0.1),
+            "problem = 'linear-icl': must be of type dynsim.Prob",
+        ),
         ("scalar", TASK, dynsim.sgd({"v": 0.1}), "eta: has rates by group"),
         ("scalar", TASK, dynsim.sgd(0.1), "key = None: starting weights need one, or `init`"),
     ],

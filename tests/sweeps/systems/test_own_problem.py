@@ -161,6 +161,7 @@ def test_phase_draws_it(tmp_path: Path) -> None:
         (["compare", "deep_linear:Nothing"], "system = 'deep_linear:Nothing': cannot be imported"),
         (["compare", "deep_linear:by_mode"], "must be a dynsim.Problem or a System"),
         (["compare", NAME, "--u1", "1"], "has no option --u1"),
+        (["compare", NAME, "--modes", "0"], "record = 'learned': is empty"),
         (["compare", NAME, "--optimizer", "adamw"], "decay = None: adamw needs a weight decay"),
         (["compare", NAME, "--eta-end", "0.1"], "schedule 'constant' does not read it, linear"),
         (["compare", NAME, "--b2", "0.9"], "b2 = 0.9: optimizer 'sgd' does not read it"),

@@ -72,7 +72,9 @@ def test_a_task_is_known_by_what_it_holds(tmp_path: Path) -> None:
     config = sweep(str(table)).as_json()
     assert from_table(config).as_json() == config
     dynsim.save_task(table, second)
-    with pytest.raises(sweeps.StoreError, match=r"task_holds: the arrays of the task changed .* -> "):
+    with pytest.raises(
+        sweeps.StoreError, match=r"task_holds: the arrays of the task changed .* -> "
+    ):
         sweeps.run(sweep(str(table)), out)
     with pytest.raises(ValueError, match=r"run\.task_holds = .*: what the run names holds"):
         from_table(config)
