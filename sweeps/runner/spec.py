@@ -62,12 +62,16 @@ class Sweep(metaclass=_OfProblems):
 
     `Sweep(problem, rule, axes, steps=..., batch=...)` sweeps any `dynsim.Problem`; axes are fields
     of the problem, numbers of the rule (`eta`, which scales a schedule, `eta.warmup`, `decay`,
-    `clip`, ...), `steps`, `batch` and `seed`. It records `batch_loss` unless told otherwise.
+    `clip`, ...), `steps`, `batch` and `seed`. Fields of the problem that are a `Literal` of words
+    are axes as well. It records `batch_loss` unless told otherwise.
 
     Attributes:
-        axes: values by field (see `sweeps.runner.axes.values`), in the order of the dimensions.
-            `seed` chooses starting weights and data, so runs of one seed see the same batches
-            whatever their learning rates.
+        axes: values by field, in the order of the dimensions: a list of numbers or of words; or a
+            table with one entry, `linspace` or `logspace`, each [first, last, number of values], or
+            `range`, a number n for 0 .. n-1 or [first, end]. `seed` chooses starting weights and
+            data, so runs of one seed see the same batches whatever their learning rates. A run
+            leaves out numbers that its words do not read; along an axis of such numbers, runs are
+            equal.
         run: the training of which each run is a variation; what is an axis is ignored here. Its
             class decides the system; by default that of the attention layer in Y and Z.
         engine: one of the system's: "simulation"; in Y and Z also "descent" (T and batch infinite)

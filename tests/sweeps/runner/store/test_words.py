@@ -2,7 +2,7 @@
 
 import itertools
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -120,6 +120,7 @@ def test_each_run_is_what_it_is_alone(stored: Path) -> None:
     found = sweeps.open(stored).load()
     assert found.optimizer.dtype.kind == "U"
     assert found.optimizer.values.tolist() == ["momentum", "adam"]
+    assert found.optimizer.attrs == {"long_name": "optimizer"}
     axes = (found[name].values.tolist() for name in found.status.dims)
     for form, word, eta, momentum, seed in itertools.product(*axes):
         want = alone(form, RULES[word](eta, momentum), seed)["params"][-1]
@@ -194,17 +195,24 @@ def test_a_store_of_one_word_grows_into_several(
 ) -> None:
     """By their numbers and by their steps, whose checkpoints are not of one size."""
 
-    def swept(steps: int, words: Mapping[str, Any]) -> Sweep:
-        run = curves(steps=steps, batch=4, b2=0.99, optimizer="sgd" if words else "adam")
+    def swept(steps: int, **words: list[str]) -> Sweep:
         axes = {**words, "eta": [0.1], "seed": [0, 1]}
-        return Sweep(axes, run, record=("params",), checkpoint=True)
+        return Sweep(axes, curves(steps=steps, batch=4), record=("params",), checkpoint=True)
 
-    both = {"optimizer": ["sgd", "adam"]}
-    sweeps.run(swept(3, {}), tmp_path / "one", tile=2)
-    sweeps.run(swept(3, both), tmp_path / "two", reuse=[tmp_path / "one"], tile=2)
+    both, more = {"optimizer": ["adam", "sgd"]}, {"schedule": ["cosine", "constant"]}
+    sweeps.run(swept(3), tmp_path / "one", tile=2)
+    sweeps.run(swept(3, **both), tmp_path / "two", reuse=[tmp_path / "one"], tile=2)
     assert sum(computed) == 4
-    longer = sweeps.run(swept(6, both), reuse=[tmp_path / "two"], tile=2).load()
-    assert longer.equals(sweeps.run(swept(6, both), tile=2).load())
+    longer = sweeps.run(swept(6, **both), reuse=[tmp_path / "two"], tile=2).load()
+    assert longer.equals(sweeps.run(swept(6, **both), tile=2).load())
+    # Stores do not name the schedule that is constant.
+    before = sum(computed)
+    sweeps.run(swept(3, **more), tmp_path / "three", reuse=[tmp_path / "one"], tile=2)
+    assert sum(computed) == before + 2
+    for first in (1, -1):
+        schedules = {"schedule": more["schedule"][::first]}
+        with pytest.raises(StoreError, match="the schedule of its runs follows from their 3 steps"):
+            sweeps.run(swept(6, **schedules), reuse=[tmp_path / "three"], tile=2)
 
 
 def test_a_problem_and_a_rule_as_they_are(curves: Any) -> None:
