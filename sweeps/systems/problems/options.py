@@ -131,9 +131,8 @@ def options_of(
     real = [n for n, kind in axes.items() if kind == (float,)]
     whole = [n for n, kind in axes.items() if kind == (int,)]
     counts = [n for n, kind in axes.items() if set(kind) == {int, float}]
-    worded = {n: words(hint) for n, hint, _ in fields if n not in options.SHARED}
-    worded |= {n: words(hint) for n, hint in given.items() if n not in options.SHARED}
-    worded = {n: listed for n, listed in worded.items() if listed}
+    every = {n: words(hint) for n, hint in {**given, **{f[0]: f[1] for f in fields}}.items()}
+    worded = {n: found for n, found in every.items() if found and n not in options.SHARED}
     namespace = {
         "__module__": __name__,
         "MADE": problem,
