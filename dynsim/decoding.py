@@ -277,6 +277,14 @@ def choices(annotation: Any) -> list[str]:
     return [str(each) for part in listed for each in typing.get_args(part)]
 
 
+def words(annotation: Any) -> tuple[str, ...]:
+    """The words that an annotation lists; none where it allows anything else but None."""
+    listed = [part for part in _flat(annotation)[0] if typing.get_origin(part) is Literal]
+    found = [each for part in listed for each in typing.get_args(part)]
+    alone = len(listed) == len(_flat(annotation)[0]) and all(isinstance(w, str) for w in found)
+    return tuple(found) if alone else ()
+
+
 def _flat(annotation: Any) -> tuple[list[Any], list[Any]]:
     """The types of a union without None, and all that annotations add to them."""
     if typing.get_origin(annotation) is Annotated:

@@ -12,6 +12,8 @@ import xarray as xr
 
 from sweeps import output
 from sweeps.runner import progress
+from sweeps.runner.labels import select
+from sweeps.runner.store.contents import with_words
 from sweeps.runner.store.store import Store
 
 LARGEST_TABLE = 2**31
@@ -29,12 +31,14 @@ class Export:
             in the current folder.
         arrays: recorded arrays to export; by default all. In a table, every array is repeated
             along the dimensions of the others.
+        where: fixed values of axes, for instance eta_z=1 or optimizer=adam; by default all.
         overwrite: replace an existing file.
     """
 
     path: tyro.conf.Positional[str]
     out: Path | None = None
     arrays: tuple[str, ...] = ()
+    where: tuple[str, ...] = ()
     overwrite: bool = False
 
 
@@ -52,7 +56,7 @@ def run(config: Export) -> list[Path]:
     output.check_directory(target.parent)
     if target.exists() and not config.overwrite:
         raise ValueError(f"out = {target}: is there already; --overwrite replaces it")
-    dataset = store.dataset()
+    dataset = select(store.dataset(), config.where)
     unknown = [name for name in config.arrays if name not in dataset]
     if unknown:
         known = ", ".join(map(str, dataset.data_vars))
@@ -84,7 +88,7 @@ def _netcdf(dataset: xr.Dataset, target: Path) -> Path:
 def _zarr(dataset: xr.Dataset, target: Path) -> Path:
     # What belongs to the files of the store, such as its chunks, is not what a copy needs.
     plain = dataset.load().drop_encoding()
-    with output.appearing(target) as begun:
+    with with_words(), output.appearing(target) as begun:
         plain.to_zarr(begun, zarr_format=3, consolidated=False)
     return target
 

@@ -13,6 +13,7 @@ from dynsim.decoding import printable
 from sweeps import output
 from sweeps.output import programs
 from sweeps.runner.progress import say
+from sweeps.runner.store.base import BY_WORD
 from sweeps.runner.store.records import differences
 from sweeps.runner.store.store import Store
 
@@ -46,6 +47,12 @@ def run(config: Info) -> None:
     for name, values in about["axes"].items():
         lines.append(f"  {name:<16} {_shown(values)}")
     lines.append("  " + ", ".join(f"{name} {value}" for name, value in about["run"].items()))
+    lines += [
+        f"  {name} {word}: {', '.join(f'{n} {value}' for n, value in read.items())}"
+        for name, words in about[BY_WORD].items()
+        for word, read in words.items()
+        if read
+    ]
     lines += [f"recorded: {', '.join(about['recorded'])}", progress(about)]
     if about["made"]:
         lines.append(f"wall time {about['seconds']:.3g} s, summed up over chunks")
@@ -78,6 +85,7 @@ def describe(store: Store) -> dict[str, Any]:
         "dimensions": dict(zip(dims, store.layout.shape, strict=True)),
         "axes": config["axes"],
         "run": config["run"],
+        BY_WORD: config.get(BY_WORD, {}),
         "recorded": list(store.names),
         "chunk": dict(zip(dims, store.layout.chunk, strict=True)),
         "chunks_done": int(done.sum()),

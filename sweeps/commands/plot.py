@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import matplotlib as mpl
-import numpy as np
 import tyro
 import xarray as xr
 from matplotlib.axes import Axes
@@ -18,11 +17,9 @@ from dynsim import checks
 from sweeps import output
 from sweeps.output import drawing
 from sweeps.runner import progress
-from sweeps.runner.labels import label
+from sweeps.runner.labels import label, select, shown, worded
 from sweeps.runner.run import open_sweep, valid
 
-FEW = 6
-"""Values of an axis that a message lists."""
 MOST_PANELS, MOST_LINES, MOST_POINTS = 24, 256, 2**22
 
 
@@ -33,13 +30,13 @@ class Plot:
 
     Attributes:
         path: folder of the sweep, or its address in a bucket.
-        x: horizontal axis: an axis of the sweep, or time. By default the longest axis, or time if
-            seed is the only axis.
+        x: horizontal axis: an axis of the sweep, or time. By default the longest axis, one of
+            numbers if there is one, or time if seed is the only axis.
         observable: recorded quantity to plot. By default entropy, else loss, else the first one
             recorded.
         hue: axis to draw as separate lines, one for each value.
-        where: fixed values of other axes, for instance eta_z=1. Time is the last recorded one
-            unless given.
+        where: fixed values of other axes, for instance eta_z=1 or optimizer=adam. Time is the last
+            recorded one unless given.
         out: image file; its suffix selects the format. By default out/plot/NAME.png, with the name
             of the sweep.
     """
@@ -80,7 +77,7 @@ def completed(config: Plot, dataset: xr.Dataset) -> Plot:
     recorded = [str(name) for name in dataset.data_vars if name not in ("status",)]
     usual = next((name for name in ("entropy", "loss") if name in recorded), recorded[0])
     axes = [dim for dim in dataset["status"].dims if dim not in ("seed", config.hue)]
-    longest = max(axes, key=lambda dim: dataset.sizes[dim], default="time")
+    longest = max(axes, key=lambda d: (not worded(dataset, d), dataset.sizes[d]), default="time")
     return dataclasses.replace(
         config, observable=config.observable or usual, x=config.x or str(longest)
     )
@@ -102,7 +99,7 @@ def draw(config: Plot, data: xr.DataArray) -> Figure:
         panel = data if value is None else data.sel({left[0]: value})
         plot_lines(panel, str(config.x), config.hue, ax=ax)
         if value is not None:
-            ax.set_title(f"{left[0]} = {value:g}")
+            ax.set_title(f"{left[0]} = {shown(value)}")
     axes[0, 0].set_ylabel(label(data))
     if config.hue:
         axes[0, -1].legend(title=config.hue, fontsize="small")
@@ -112,25 +109,30 @@ def draw(config: Plot, data: xr.DataArray) -> Figure:
 def title(config: Plot, data: xr.DataArray) -> str:
     """Name of the sweep, what was chosen of it, and what is averaged over."""
     chosen = {str(name): value for name, value in data.coords.items() if value.ndim == 0}
-    words = [f"{name} = {value.item():g}" for name, value in chosen.items()]
+    words = [f"{name} = {shown(value.item())}" for name, value in chosen.items()]
     if "seed" in data.dims:
         words.append(f"mean ± sd of {data.sizes['seed']} seeds")
     return ", ".join([Path(config.path).name, *words])
 
 
 def plot_lines(data: xr.DataArray, x: str, hue: str | None, ax: Axes) -> Axes:
-    """Mean over seeds against the axis `x`, a line for each value of `hue`."""
+    """Mean over seeds against the axis `x`, a line for each value of `hue`; of words along `x`,
+    between which there is nothing, points with the standard deviation as a bar."""
     lines = [None] if hue is None else data[hue].values
     colours = drawing.shades(len(lines))
     for value, colour in zip(lines, colours, strict=True):
         line = data if value is None else data.sel({hue: value})
-        at, named = line[x].values, None if value is None else f"{value:g}"
+        at, named = line[x].values, None if value is None else shown(value)
         style = {"marker": "o", "ms": 3, "color": colour, "label": named}
-        if "seed" in line.dims:
+        if worded(data, x):
+            seeds = line if "seed" in line.dims else line.expand_dims("seed")
+            spread = seeds.std("seed", ddof=min(1, seeds.sizes["seed"] - 1))
+            ax.errorbar(at, seeds.mean("seed"), spread, ls="none", capsize=3, **style)
+        elif "seed" in line.dims:
             drawing.band(ax, at, line, style)
         else:
             ax.plot(at, line, **style)
-    if at.size > 2 and at.min() > 0 and at[-1] / at[0] >= 10:
+    if at.size > 2 and not worded(data, x) and at.min() > 0 and at[-1] / at[0] >= 10:
         ax.set_xscale("log")
     return drawing.finished(ax, xlabel=label(data[x]))
 
@@ -146,13 +148,7 @@ def chosen(dataset: xr.Dataset, config: Plot) -> xr.DataArray:
     if config.hue == config.x:
         raise ValueError(f"hue = {config.hue!r}: is the axis x already")
     data = valid(dataset[[observable, "status"]])[observable]
-    for name, value in _selection(config.where, dataset).items():
-        if name not in data.dims:
-            shown = ", ".join(map(str, data.dims))
-            raise ValueError(f"where: {name} is no axis of {config.observable}; its axes: {shown}")
-        if not np.isclose(data[name].values, value).any():
-            raise ValueError(f"where: {name} = {value:g}: {_nearest(data[name].values, value)}")
-        data = data.sel({name: value}, method="nearest")
+    data = select(data, config.where)
     if "time" in data.dims and "time" not in (config.x, config.hue):
         data = data.isel(time=-1)
     if "class" in data.dims and "class" not in (config.x, config.hue):
@@ -172,26 +168,3 @@ def check_drawable(sizes: Mapping[Any, int], config: Plot) -> None:
                 f"where: would draw {number} {what}, at most {limit} can be; choose values with "
                 "--where NAME=VALUE"
             )
-
-
-def _nearest(values: np.ndarray, wanted: float) -> str:
-    """Which values of an axis there are: all of a few, of many those around the one wanted."""
-    if len(values) <= FEW:
-        return f"must be one of {', '.join(f'{v:g}' for v in values)}"
-    low, high = np.sort(values[np.argsort(np.abs(values - wanted), kind="stable")[:2]])
-    return (
-        f"is none of the {len(values)} values from {values.min():g} to {values.max():g}; the "
-        f"nearest are {low:g}, {high:g}"
-    )
-
-
-def _selection(where: tuple[str, ...], dataset: xr.Dataset) -> Mapping[str, float]:
-    found = {}
-    for entry in where:
-        name, _, value = entry.partition("=")
-        checks.choice("where", name, [str(d) for d in dataset.dims])
-        try:
-            found[name] = float(value)
-        except ValueError:
-            raise ValueError(f"where = {entry!r}: must be NAME=NUMBER") from None
-    return found

@@ -1,7 +1,7 @@
 """Named axes of a sweep: their values, their dimensions, and the hyper-rectangles of runs.
 
-An axis is a numeric field of the run, or the seed. Axes form a grid, except that zipped ones
-share a dimension. The runs of a sweep are the cells of that array of runs.
+An axis is a numeric field of the run, one that chooses a word, or the seed. Axes form a grid,
+except that zipped ones share a dimension. The runs of a sweep are the cells of that array of runs.
 """
 
 import dataclasses
@@ -28,7 +28,7 @@ class Dimension(NamedTuple):
     """
 
     name: str
-    axes: dict[str, tuple[float, ...]]
+    axes: dict[str, tuple[Any, ...]]
     static: bool
 
     @property
@@ -67,6 +67,17 @@ def values(name: str, given: Any, whole: bool = False) -> tuple[float, ...]:
     return found
 
 
+def words(name: str, given: Any, allowed: Sequence[str]) -> tuple[str, ...]:
+    """The values of axis `name`, a list of some of the words that are `allowed`; `ValueError` for
+    anything else."""
+    field = f"axes.{name}"
+    found = plain(given.tolist() if isinstance(given, np.ndarray) else given)
+    if not isinstance(found, tuple) or not found:
+        listed = ", ".join(allowed)
+        raise ValueError(f"{field} = {shown(given)}: must be a list of some of {listed}")
+    return tuple(checks.choice(field, word, allowed) for word in found)
+
+
 def _in_order(given: Sequence[Any] | np.ndarray, whole: bool) -> bool:
     """Whether no value needs to be looked at by itself."""
     kinds = set(map(type, given))
@@ -81,7 +92,7 @@ def dimensions(
     """The dimensions that `axes` form, in their order; axes in one group of `zipped` share one.
 
     Args:
-        axes: what `values` takes, by the names of `fields`.
+        axes: what `values` or `words` takes, by the names of `fields`.
         zipped: groups of names.
         fields: what can be an axis.
 
@@ -89,10 +100,13 @@ def dimensions(
         ValueError: for an unknown axis, bad values, groups that do not fit together, or a
             dimension that has a value, or values of zipped axes, twice.
     """
-    table: dict[str, tuple[float, ...]] = {}
+    table: dict[str, tuple[Any, ...]] = {}
     for name, entries in axes.items():
         checks.choice("axes", name, fields.names)
-        table[name] = values(name, entries, fields.is_whole(name))
+        if name in fields.words:
+            table[name] = words(name, entries, fields.words[name])
+        else:
+            table[name] = values(name, entries, fields.is_whole(name))
         _check_number("axes", sum(map(len, table.values())))
     group_of: dict[str, tuple[str, ...]] = {}
     for group in zipped:
@@ -193,16 +207,15 @@ def layout(dims: Sequence[Dimension], size: int) -> Layout:
 
 def _check_different(dim: Dimension) -> None:
     # Zipped axes may well repeat single values, as the points of a part of a grid do.
-    table = np.array(list(dim.axes.values()), np.float64)
-    if len(np.unique(table[0])) == dim.size:
-        return
-    seen: set[tuple[float, ...]] = set()
     values = list(dim.axes.values())
+    if len(np.unique(np.asarray(values[0]))) == dim.size:
+        return
+    seen: set[tuple[Any, ...]] = set()
     for i in range(dim.size):
         point = tuple(axis[i] for axis in values)
         if point in seen:
             shown = point[0] if len(point) == 1 else point
-            raise ValueError(f"axes.{', '.join(dim.axes)}: has the value {shown} twice")
+            raise ValueError(f"axes.{', '.join(dim.axes)}: has the value {shown!r} twice")
         seen.add(point)
 
 

@@ -1,18 +1,21 @@
 """Names, units and coordinates of what a sweep stores."""
 
 import typing
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Mapping, Sequence
+from typing import Any, TypeVar
 
 import numpy as np
 import xarray as xr
 
-from dynsim import Status, plugins
+from dynsim import Status, checks, plugins
 from dynsim.training.recording import GROUP
 from sweeps.runner.spec import Sweep
 from sweeps.runner.store.base import CHECKPOINT, MISSING
 from sweeps.systems.base import System, known, unit_of
 
+SweptT = TypeVar("SweptT", xr.Dataset, xr.DataArray)
+FEW = 6
+"""Values of an axis that a message lists."""
 COMMON = {
     "time": ("time", "step"),
     "first_bad_step": ("first step of the invalid end of a run, -1 if none", "step"),
@@ -100,3 +103,47 @@ def label(array: xr.DataArray) -> str:
     text = array.attrs.get("long_name", str(array.name))
     unit = array.attrs.get("units", "1")
     return text if unit == "1" else f"{text} ({unit})"
+
+
+def worded(data: xr.Dataset | xr.DataArray, name: Any) -> bool:
+    """Whether the values along a dimension are words."""
+    return name in data.coords and data[name].dtype.kind == "U"
+
+
+def shown(value: Any) -> str:
+    """A value of an axis."""
+    return value if isinstance(value, str) else f"{value:g}"
+
+
+def select(data: SweptT, where: Sequence[str]) -> SweptT:
+    """The part of stored results at values of axes, each given as "NAME=VALUE".
+
+    Raises:
+        ValueError: for a dimension or a value that they do not have, with those that they do.
+    """
+    for entry in where:
+        name, _, value = entry.partition("=")
+        checks.choice("where", name, [str(dim) for dim in data.dims])
+        values = np.asarray(data[name])
+        if worded(data, name):
+            data = data.sel({name: checks.choice(f"where: {name}", value, values.tolist())})
+            continue
+        try:
+            number = float(value)
+        except ValueError:
+            raise ValueError(f"where = {entry!r}: must be NAME=NUMBER") from None
+        if not np.isclose(values, number).any():
+            raise ValueError(f"where: {name} = {number:g}: {_nearest(values, number)}")
+        data = data.sel({name: number}, method="nearest")
+    return data
+
+
+def _nearest(values: np.ndarray, wanted: float) -> str:
+    """Which values of an axis there are: all of a few, of many those around the one wanted."""
+    if len(values) <= FEW:
+        return f"must be one of {', '.join(f'{v:g}' for v in values)}"
+    low, high = np.sort(values[np.argsort(np.abs(values - wanted), kind="stable")[:2]])
+    return (
+        f"is none of the {len(values)} values from {values.min():g} to {values.max():g}; the "
+        f"nearest are {low:g}, {high:g}"
+    )

@@ -20,7 +20,7 @@ from dynsim.precision import DType
 from dynsim.problem.base import Problem as DynsimProblem
 from dynsim.training.recording import Own
 from sweeps.runner.axes import Dimension, dimensions
-from sweeps.runner.store.base import CHECKPOINT
+from sweeps.runner.store.base import BY_WORD, CHECKPOINT
 from sweeps.systems import budget, registry, sources
 from sweeps.systems.base import Engine, Run, Settings, System, Times, names_of
 from sweeps.systems.problems import parts
@@ -62,12 +62,16 @@ class Sweep(metaclass=_OfProblems):
 
     `Sweep(problem, rule, axes, steps=..., batch=...)` sweeps any `dynsim.Problem`; axes are fields
     of the problem, numbers of the rule (`eta`, which scales a schedule, `eta.warmup`, `decay`,
-    `clip`, ...), `steps`, `batch` and `seed`. It records `batch_loss` unless told otherwise.
+    `clip`, ...), `steps`, `batch` and `seed`. Fields of the problem that are a `Literal` of words
+    are axes as well. It records `batch_loss` unless told otherwise.
 
     Attributes:
-        axes: values by field (see `sweeps.runner.axes.values`), in the order of the dimensions.
-            `seed` chooses starting weights and data, so runs of one seed see the same batches
-            whatever their learning rates.
+        axes: values by field, in the order of the dimensions: a list of numbers or of words; or a
+            table with one entry, `linspace` or `logspace`, each [first, last, number of values], or
+            `range`, a number n for 0 .. n-1 or [first, end]. `seed` chooses starting weights and
+            data, so runs of one seed see the same batches whatever their learning rates. A run
+            leaves out numbers that its words do not read; along an axis of such numbers, runs are
+            equal.
         run: the training of which each run is a variation; what is an axis is ignored here. Its
             class decides the system; by default that of the attention layer in Y and Z.
         engine: one of the system's: "simulation"; in Y and Z also "descent" (T and batch infinite)
@@ -160,7 +164,7 @@ class Sweep(metaclass=_OfProblems):
         return known[checks.choice("engine", self.engine, (*known, registry.BEST))]
 
     @property
-    def fields(self) -> dict[str, tuple[float, ...]]:
+    def fields(self) -> dict[str, tuple[Any, ...]]:
         """Values by axis."""
         return {name: values for dim in self.dims for name, values in dim.axes.items()}
 
@@ -179,6 +183,13 @@ class Sweep(metaclass=_OfProblems):
         return self.point({**self._grid, **chosen})
 
     @functools.cached_property
+    def first(self) -> Run[Any]:
+        """The run that stands for what all have in common, at the first word of each axis of words:
+        other settings may be such that not every word reads them."""
+        words = {n: values[0] for n, values in self.fields.items() if n in self.run.AXES.words}
+        return self.run.at(words) if words else self.run
+
+    @functools.cached_property
     def _grid(self) -> dict[str, np.ndarray]:
         varied = [dim for dim in self.dims if not dim.static and dim.name != "seed"]
         grid: dict[str, np.ndarray] = {}
@@ -192,32 +203,32 @@ class Sweep(metaclass=_OfProblems):
     def _static(self) -> tuple[Dimension, ...]:
         return tuple(dim for dim in self.dims if dim.static)
 
-    def slices(self) -> Iterator[dict[str, float]]:
+    def slices(self) -> Iterator[dict[str, Any]]:
         """Every combination of values along static dimensions."""
         return map(self._slice, np.ndindex(*(dim.size for dim in self._static)))
 
-    def some_slices(self) -> list[dict[str, float]]:
+    def some_slices(self) -> list[dict[str, Any]]:
         """All of these combinations where they are few. Of many, the one of all smallest and of all
-        largest values, those that hold one of the ends of a dimension beside what is first in the
-        others, and others from first to last."""
+        largest values, those that hold one of the ends of a dimension, or one of its words, beside
+        what is first in the others, and others from first to last."""
         shape = tuple(dim.size for dim in self._static)
         number = math.prod(shape)
         if number <= FEW:
             return list(self.slices())
-        ends = []
+        words, ends = self.run.AXES.words, []
         for dim in self._static:
-            values = next(iter(dim.axes.values()))
-            ends.append((int(np.argmin(values)), int(np.argmax(values))))
-        found: list[tuple[int, ...]] = [
-            tuple(int(i) for i in end) for end in zip(*ends, strict=True)
-        ]
-        for i, both in enumerate(ends):
-            found += [tuple(end if i == j else 0 for j in range(len(shape))) for end in both]
+            values = next((v for name, v in dim.axes.items() if name not in words), (0,))
+            own = (v for name, v in dim.axes.items() if name in words)
+            firsts = [i for v in own for i in np.unique(v, return_index=True)[1].tolist()]
+            ends.append([int(np.argmin(values)), *firsts, int(np.argmax(values))])
+        found: list[tuple[int, ...]] = [tuple(end[i] for end in ends) for i in (0, -1)]
+        for i, each in enumerate(ends):
+            found += [tuple(end if i == j else 0 for j in range(len(shape))) for end in each]
         between = np.linspace(0, number - 1, FEW // 4).astype(int)
         found += zip(*(each.tolist() for each in np.unravel_index(between, shape)), strict=True)
         return [self._slice(index) for index in dict.fromkeys(found)]
 
-    def _slice(self, index: tuple[int, ...]) -> dict[str, float]:
+    def _slice(self, index: tuple[int, ...]) -> dict[str, Any]:
         return {
             name: values[i]
             for dim, i in zip(self._static, index, strict=True)
@@ -258,14 +269,15 @@ class Sweep(metaclass=_OfProblems):
         self._check_budget()
         for dim in self._static:
             kinds = self.run.kinds()
-            for name, values in dim.axes.items():
-                for value in values:
+            # Zipped axes that are traced are checked with the runs.
+            for name in filter(kinds.__contains__, dim.axes):
+                for value in dim.axes[name]:
                     decoding.check_value(name, value, kinds[name])
         for chosen in self.some_slices():
             problem = self.problem(chosen)
             budget.check_memory(self.rules.bytes_per_run(problem.task, problem.settings))
 
-    def problem(self, chosen: Mapping[str, float]) -> Problem:
+    def problem(self, chosen: Mapping[str, Any]) -> Problem:
         """The task and the settings of the runs at the `chosen` values of static axes. Of very many
         of them, `check` has looked at some: raises `ValueError` as it does."""
         runs = self.plane(chosen)
@@ -311,10 +323,14 @@ class Sweep(metaclass=_OfProblems):
             kept["functions"] = {each.name: parts.words(each.function) for each in own}
         if code := self.code():
             kept["code"] = code
+        base, told = self.first, set(self.fields)
+        if by_word := self.run.by_word(self.fields):
+            kept[BY_WORD] = by_word
+            told |= {n for each in by_word.values() for reads in each.values() for n in reads}
         run = {
             name: value
-            for name, value in self.run.as_json().items()
-            if name not in self.fields and self.run.reads(name, self.fields)
+            for name, value in base.as_json().items()
+            if name not in told and base.reads(name, self.fields)
         }
         return kept | {
             "title": self.title,
@@ -332,5 +348,5 @@ class Sweep(metaclass=_OfProblems):
                 for name, values in self.fields.items()
             },
             # As it will be read again: JSON has lists for tuples, however deep they are.
-            "run": json.loads(json.dumps(run | self.run.contents())),
+            "run": json.loads(json.dumps(run | base.contents())),
         }

@@ -8,7 +8,7 @@ numbers; an engine turns these into trajectories; labels name what it records. N
 import abc
 import dataclasses
 import math
-from collections.abc import Callable, Collection, Hashable, Mapping
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
 from typing import Annotated, Any, ClassVar, Generic, Literal, NamedTuple, Self, TypeVar, get_args
@@ -43,12 +43,14 @@ class Fields(NamedTuple):
             value of each.
         whole: fields among them that are whole numbers.
         counts: fields among them that are whole numbers or infinite.
+        words: of the fields among the static ones that choose a word, the words that there are.
     """
 
     traced: tuple[str, ...]
     static: tuple[str, ...] = ()
     whole: tuple[str, ...] = ()
     counts: tuple[str, ...] = ()
+    words: Mapping[str, tuple[str, ...]] = MappingProxyType({})
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -118,8 +120,9 @@ class Run(abc.ABC, Generic[FixedT]):
         """The optimiser steps at which a run records; or only their number, where the steps depend
         on traced fields and the trajectory tells them. `ValueError` for `times` that cannot be."""
 
-    def check_axes(self, axes: Collection[str]) -> None:
-        """Raise `ValueError` for axes that these runs do not read, or that say the same."""
+    def check_axes(self, axes: Mapping[str, Sequence[Any]]) -> None:
+        """Raise `ValueError` for axes, given with their values, that these runs do not read, or
+        that say the same."""
         del axes
 
     def kinds(self) -> dict[str, decoding.Field]:
@@ -130,11 +133,17 @@ class Run(abc.ABC, Generic[FixedT]):
         """The system of runs that bring one of their own, which is not registered."""
         return None
 
-    def reads(self, field: str, axes: Collection[str]) -> bool:
-        """Whether the numbers of a sweep over `axes` depend on the value of `field` here; `field`
-        is none of the axes."""
+    def reads(self, field: str, axes: Mapping[str, Sequence[Any]]) -> bool:
+        """Whether the numbers of a sweep over `axes`, given with their values, depend on the value
+        of `field` here; `field` is none of the axes."""
         del field, axes
         return True
+
+    def by_word(self, axes: Mapping[str, Sequence[Any]]) -> dict[str, dict[str, dict[str, Any]]]:
+        """By axis of words and by word, the values of the settings, none of them an axis, that only
+        some of its words read: part of what the sweep is, in place of these settings."""
+        del axes
+        return {}
 
     def at(self, chosen: Mapping[str, Any]) -> Self:
         """The run at the `chosen` values of axes, numbers or arrays that broadcast."""

@@ -3,7 +3,7 @@
 import dataclasses
 import functools
 import math
-from collections.abc import Collection
+from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
 from dynsim import SequenceClasses
@@ -32,6 +32,7 @@ class JoMAOptions(ClassOptions):
     """
 
     DEFAULT_ETA_Y: ClassVar[float] = 0.1
+    SHARED: ClassVar = (*ClassOptions.SHARED, "init")
 
     task: Given = "syn-medium"
     eta_z: Rate = 0.1
@@ -59,7 +60,7 @@ class JoMAOptions(ClassOptions):
         own = name == "num_queries" and self.num_queries is None and self.K is None
         return 1 if own else super().value(name)
 
-    def reads(self, field: str, axes: Collection[str]) -> bool:
+    def reads(self, field: str, axes: Mapping[str, Sequence[Any]]) -> bool:
         """As of `ClassOptions`, but weights start by the scale, not as `init`."""
         return field != "init" and super().reads(field, axes)
 

@@ -2,8 +2,8 @@
 
 import dataclasses
 import math
-from collections.abc import Collection
-from typing import Any
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar
 
 import equinox as eqx
 
@@ -27,6 +27,8 @@ class QKVOptions(ClassOptions):
         init: of the system yz; here weights start by scale, value_scale and embedding.
     """
 
+    SHARED: ClassVar = (*ClassOptions.SHARED, "init")
+
     init: Init = "zero"
 
     @property
@@ -44,7 +46,7 @@ class QKVOptions(ClassOptions):
             )
         super().check()
 
-    def reads(self, field: str, axes: Collection[str]) -> bool:
+    def reads(self, field: str, axes: Mapping[str, Sequence[Any]]) -> bool:
         """As of `ClassOptions`, but weights start as the fields here say, not as `init`."""
         left_out = field in NEW and field not in axes and getattr(self, field) is None
         return field != "init" and not left_out and super().reads(field, axes)

@@ -1,8 +1,8 @@
 """Normalised-ReLU attention on P/Q prompts (two-stage dynamics): training and the reduced ODE."""
 
 import dataclasses
-from collections.abc import Collection, Mapping
-from typing import Annotated, Any, ClassVar, Literal
+from collections.abc import Mapping, Sequence
+from typing import Annotated, Any, ClassVar, Literal, get_args
 
 import annotated_types as at
 import numpy as np
@@ -62,7 +62,10 @@ class TwoStage(ProblemRun):
 
     NAME: ClassVar = "two_stage"
     AXES: ClassVar = Fields(
-        traced=(*TASK_NUMBERS, *RATES[:-1], "tau_0", "stage_2"), static=SIZES, whole=SIZES
+        traced=(*TASK_NUMBERS, *RATES[:-1], "tau_0", "stage_2"),
+        static=(*SIZES, "control", "core"),
+        whole=SIZES,
+        words={"control": get_args(Control), "core": get_args(Core)},
     )
 
     task: Literal["prompts"] = "prompts"
@@ -142,14 +145,15 @@ class TwoStage(ProblemRun):
     def own_system(self) -> None:
         """None: it is registered, by its name."""
 
-    def check_axes(self, axes: Collection[str]) -> None:
+    def check_axes(self, axes: Mapping[str, Sequence[Any]]) -> None:
         """Raise `ValueError` for axes that these runs do not read."""
-        if self.control == "forever" and "eta_2" in axes:
+        if "eta_2" in axes and not self.reads("eta_2", axes):
             raise ValueError("axes.eta_2: control = 'forever' does not read it")
 
-    def reads(self, field: str, axes: Collection[str]) -> bool:
+    def reads(self, field: str, axes: Mapping[str, Sequence[Any]]) -> bool:
         """Whether the numbers of a sweep over `axes` depend on the value of `field` here."""
-        return not (field == "eta_2" and self.control == "forever")
+        controls = axes.get("control", (self.control,))
+        return field != "eta_2" or set(controls) != {"forever"}
 
     def steps_recorded(self, times: Times) -> tuple[int, ...] | int:
         """The steps if they are given, else their number: they follow from the rates."""

@@ -11,6 +11,7 @@ import decimal
 import faulthandler
 import io
 import json
+import operator
 import random
 import resource
 import sys
@@ -38,10 +39,14 @@ from sweeps.systems.base import field_names
 RUNS = {name: registry.system(name).run for name in registry.BUILT_IN}
 ENGINES = {name: tuple(registry.engines(registry.system(name))) for name in RUNS}
 READ = {
-    name: [each for each in run.AXES.names if getattr(run(), each, 0) is not None]
+    name: [
+        each
+        for each in run.AXES.names
+        if each not in run.AXES.words and getattr(run(), each, 0) is not None
+    ]
     for name, run in RUNS.items()
 }
-"""Axes that a run reads whose other settings are left alone."""
+"""Axes of numbers that a run reads whose other settings are left alone."""
 NUMBERS = (0, 1, 2, 3, 5, -1, 64, 10**6, 2**31, 2**32, 2**63, 10**20, 10**400)
 FLOATS = (0.0, 0.1, 0.5, 1.0, 2.5, -1.0, 1 - 1e-9, 1e-300, 1e39, 1e308, float("inf"), float("nan"))
 WORDS = ("", "a", "inf", "0.1", "false", "end", "loss", "simulation", "plain", "syn", "seed", "T")
@@ -130,8 +135,13 @@ class Parts(NamedTuple):
 def parts_of(system: str, given: st.SearchStrategy[Any]) -> Parts:
     """What a sweep of a system is drawn from, `given` where anything goes."""
     every = st.sampled_from((*RUNS[system].AXES.names, "magic", "T"))
+    numbers = st.dictionaries(st.sampled_from(READ[system]), right, min_size=1, max_size=2)
+    words = (
+        st.fixed_dictionaries({name: st.lists(st.sampled_from(each), min_size=1, unique=True)})
+        for name, each in RUNS[system].AXES.words.items()
+    )
     return Parts(
-        st.dictionaries(st.sampled_from(READ[system]), right, min_size=1, max_size=2),
+        st.builds(operator.or_, numbers, st.one_of(st.just({}), *words)),
         st.dictionaries(every, st.one_of(spaced, given), max_size=2),
         st.dictionaries(st.sampled_from(names_of(system)), given, max_size=2),
         st.sampled_from(ENGINES[system]),

@@ -17,6 +17,8 @@ MISSING = -1
 """Status of a run that has not been computed."""
 CHECKPOINT = "checkpoint"
 """Array of what runs go on from, where a sweep keeps it."""
+BY_WORD = "by_word"
+"""In a configuration, what `Run.by_word` returned, where that is anything."""
 GROUP = "zarr.json"
 """The file of a store that says what it is."""
 RECORDS = "status/.chunks-"

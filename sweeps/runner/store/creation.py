@@ -16,7 +16,7 @@ from sweeps.runner.axes import Layout
 from sweeps.runner.spec import Sweep
 from sweeps.runner.store import manifest
 from sweeps.runner.store.base import MARKER, MISSING, RECORDS, Place, Report, Variable
-from sweeps.runner.store.contents import LEVEL
+from sweeps.runner.store.contents import LEVEL, with_words
 from sweeps.runner.store.local import place
 from sweeps.runner.store.packages import outside
 from sweeps.runner.store.store import Store
@@ -81,14 +81,19 @@ def files(sweep: Sweep, layout: Layout, variables: Mapping[str, Variable]) -> di
     kept: dict[str, Any] = {}
     group = zarr.create_group(MemoryStore(kept), attributes=attributes, zarr_format=3)
     for name, (its_dims, values) in coordinates.items():
-        group.create_array(
-            name,
-            data=values,
-            dimension_names=its_dims,
-            compressors=COMPRESSORS,
-            attributes=about(name),
-            config={"write_empty_chunks": True},
-        )
+        said = about(name)
+        if values.dtype.kind == "U":
+            # Words have no unit.
+            said.pop("units", None)
+        with with_words():
+            group.create_array(
+                name,
+                data=values,
+                dimension_names=its_dims,
+                compressors=COMPRESSORS,
+                attributes=said,
+                config={"write_empty_chunks": True},
+            )
     for name, variable in variables.items():
         group.create_array(
             name,

@@ -155,11 +155,17 @@ def fingerprint(config: Mapping[str, Any]) -> str:
     """Hash of a sweep's `as_json`, of all that decides the numbers: not the title."""
     decisive = {name: value for name, value in config.items() if name != "title"}
     decisive["axes"] = [
-        # By their bytes: the values of an axis can be millions.
-        [name, hashlib.sha256(np.asarray(numbers(values), "<f8").tobytes()).hexdigest()]
+        [name, hashlib.sha256(_bytes(values)).hexdigest()]
         for name, values in config["axes"].items()
     ]
     return hashlib.sha256(json.dumps(decisive, sort_keys=True).encode()).hexdigest()
+
+
+def _bytes(values: list[Any]) -> bytes:
+    """The values of an axis for its hash. They can be millions, if they are numbers."""
+    if all(isinstance(value, str) for value in values) and set(values) != {INFINITY}:
+        return json.dumps(values).encode()
+    return np.asarray(numbers(values), "<f8").tobytes()
 
 
 def numbers(values: list[Any]) -> list[float]:

@@ -29,7 +29,7 @@ def outside(sweep: Sweep) -> dict[str, str]:
 
 def _modules(sweep: Sweep) -> Iterator[str]:
     """The modules of what a sweep is made of."""
-    run: Any = sweep.run
+    run: Any = sweep.first
     parts = [*type(run).__mro__, *type(getattr(run, "problem", run)).__mro__, sweep.rules.run]
     parts += [function for _, function in sweep.rules.observables.resolve(sweep.record).functions]
     for part in parts:

@@ -16,7 +16,7 @@ from jaxtyping import Bool, Int
 
 from dynsim.precision import AnyArray
 from sweeps.runner.spec import Sweep
-from sweeps.runner.store.base import CHECKPOINT, StoreError, Variable
+from sweeps.runner.store.base import BY_WORD, CHECKPOINT, StoreError, Variable
 from sweeps.runner.store.growth import Found, Region, gathered
 from sweeps.runner.store.store import Store
 from sweeps.systems.base import known
@@ -67,22 +67,34 @@ class Reused:
         for name in theirs["axes"]:
             groups[str(coordinates[name].dims[0])][name] = coordinates[name].values
         varied = {name for group in groups.values() for name in group}
-        # A sweep without an axis of seeds has the first of them.
-        one = {"seed": 0, **theirs["run"]}
-        asked = {"seed": 0, **ours["run"]}
+        # A sweep without an axis of seeds has the first of them, and words that a store does not
+        # name are the usual ones.
+        usual = {n: getattr(type(sweep.run), n, None) for n in sweep.run.AXES.words}
+        every = {*varied, *sweep.fields}
+        one, asked = (
+            {"seed": 0, **usual, **mine["run"], **_read(mine, {**other, "usual": usual}, every)}
+            for mine, other in ((theirs, ours), (ours, theirs))
+        )
         if self.step:
             one["steps"] = asked["steps"]
-        for name in sorted({*one, *asked} - {*varied, *sweep.fields}):
+        for name in sorted({*one, *asked} - every):
             if one.get(name) != asked.get(name):
                 raise _differs(store, f"run.{name}", one.get(name), asked.get(name))
         self.known = [_constant(store, dim.axes, one, varied) for dim in sweep.dims]
+        there, here = (config.get(BY_WORD, {}) for config in (theirs, ours))
+        for dim, alike in zip(sweep.dims, self.known, strict=True):
+            for name in there.keys() & here.keys() & dim.axes.keys():
+                alike &= [
+                    _but(every, there[name].get(word)) == _but(every, here[name][word])
+                    for word in dim.axes[name]
+                ]
         self.index: list[tuple[int | None, Int[np.ndarray, " N"]]] = []
         for group in groups.values():
             at = [i for i, dim in enumerate(sweep.dims) if set(dim.axes) & set(group)]
             if not at:
-                place = _find(group, {name: [_number(asked[name])] for name in group})
+                place = _find(group, {name: [_number(asked.get(name))] for name in group})
                 if place[0] < 0:
-                    values = ", ".join(f"{name} = {asked[name]}" for name in group)
+                    values = ", ".join(f"{name} = {asked.get(name)}" for name in group)
                     raise StoreError(f"reuse = {store.name}: has no run with {values}")
                 self.index.append((None, place))
                 continue
@@ -150,7 +162,7 @@ def _constant(
     for name in set(axes) - varied:
         if name not in one:
             raise StoreError(f"reuse = {store.name}: its runs do not read {name}")
-        alike &= np.asarray(axes[name], np.float64) == _number(one[name])
+        alike &= _numbers(axes[name]) == _number(one[name])
     return alike
 
 
@@ -158,18 +170,45 @@ def _find(
     group: Mapping[str, AnyArray], wanted: Mapping[str, Sequence[float]]
 ) -> Int[np.ndarray, " N"]:
     """Where the values wanted, of axes that vary together, are in the group; -1 where not."""
-    rows = zip(*(np.asarray(group[name], np.float64).tolist() for name in group), strict=True)
+    rows = zip(*(_numbers(group[name]).tolist() for name in group), strict=True)
     place = {row: i for i, row in enumerate(rows)}
-    asked = zip(*(np.asarray(wanted[name], np.float64).tolist() for name in group), strict=True)
+    asked = zip(*(_numbers(wanted[name]).tolist() for name in group), strict=True)
     return np.array([place.get(row, -1) for row in asked])
 
 
-def _number(value: Any) -> float:
-    """A setting as a number; NaN, which nothing is equal to, for what is none."""
+def _read(config: Mapping[str, Any], other: Mapping[str, Any], axes: set[str]) -> dict[str, Any]:
+    """What the words along the axes of one sweep read, as settings of all its runs: all that is
+    read by the word which the `other` sweep has alone; and what is among the `axes` of either, NaN
+    where the values for several words differ."""
+    found: dict[str, Any] = {}
+    for name, words in config.get(BY_WORD, {}).items():
+        if name not in other["axes"]:
+            found |= words.get(other["run"].get(name, other["usual"].get(name)), {})
+            continue
+        for read in words.values():
+            for each in read.keys() & axes:
+                found[each] = read[each] if found.get(each, read[each]) == read[each] else math.nan
+    return found
+
+
+def _but(axes: set[str], read: Mapping[str, Any] | None) -> dict[str, Any] | None:
+    """What a word reads besides axes; None for a word that is not there."""
+    return None if read is None else {n: value for n, value in read.items() if n not in axes}
+
+
+def _numbers(values: Any) -> np.ndarray:
+    """The values of an axis, all as numbers unless they are words."""
+    array = np.asarray(values)
+    return array if array.dtype.kind == "U" else array.astype(np.float64)
+
+
+def _number(value: Any) -> Any:
+    """A setting as a number, or as the word that it is; NaN, which nothing is equal to, for what is
+    neither."""
     try:
         return float(value)
     except (TypeError, ValueError):
-        return math.nan
+        return value if isinstance(value, str) else math.nan
 
 
 def _padded(
@@ -182,7 +221,8 @@ def _padded(
     if not any(extra):
         return values
     padding = [*(outer * [(0, 0)]), *((0, number) for number in extra)]
-    return np.pad(values, padding, constant_values=np.nan)
+    empty = np.nan if values.dtype.kind == "f" else 0
+    return np.pad(values, padding, constant_values=empty)
 
 
 def _parted(
@@ -206,15 +246,16 @@ def _parted(
 def _check_rates(store: Store, sweep: Sweep, begin: int) -> None:
     """Raise `StoreError` where the numbers of a run, or its learning rates until step `begin`, are
     others than those of a run that ends there."""
-    chosen = {name: values[0] for name, values in sweep.fields.items()}
+    firsts = {name: values[0] for name, values in sweep.fields.items()}
 
-    def told(steps: int) -> list[Any]:
-        run = sweep.point({**chosen, "steps": steps})
+    def told(steps: int, chosen: Mapping[str, Any]) -> list[Any]:
+        run = sweep.point({**firsts, **chosen, "steps": steps})
         schedules = getattr(run.make_optimizer(), "schedules", {}).values()
         return jax.tree.leaves((run.numbers(), [s.rate(np.arange(begin)) for s in schedules]))
 
-    both = zip(told(begin), told(int(sweep.as_json()["run"]["steps"])), strict=True)
-    if not all(np.array_equal(*each) for each in both):
+    end = int(sweep.as_json()["run"]["steps"])
+    both = (zip(told(begin, c), told(end, c), strict=True) for c in sweep.some_slices())
+    if not all(np.array_equal(*each) for runs in both for each in runs):
         raise StoreError(
             f"reuse = {store.name}: the schedule of its runs follows from their {begin} steps, and "
             "is another one in longer runs; give its steps in both sweeps"

@@ -127,7 +127,8 @@ def axis(word: str, resolution: int, fields: Fields) -> tuple[str, tuple[float, 
         raise ValueError(
             f"axis = {word!r}: seeds have no order; --seeds gives each point several of them"
         )
-    checks.choice("axis", name, [each for each in fields.names if each != "seed"])
+    numbers_only = (each for each in fields.names if each != "seed" and each not in fields.words)
+    checks.choice("axis", name, list(numbers_only))
     linear = is_linear(word)
     numbers = numbers[:-1] if linear else numbers
     first, last, count = 0.0, 0.0, 0

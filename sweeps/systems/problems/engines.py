@@ -96,7 +96,9 @@ def _batches(settings: Settings[Any], arrays: tuple[Array, ...], key: PRNGKeyArr
     """The batches of a seed, which do not depend on the numbers of a rule: on a CPU, where a tile
     is few runs that would each time draw them anew."""
     fixed = settings.fixed
-    if not on_cpu() or math.isinf(fixed.batch):
+    # A number that is left out by default is one of the problem's all the same once it is given.
+    numbers = any(isinstance(leaf, str) for leaf in fixed.problem.leaves)
+    if numbers or not on_cpu() or math.isinf(fixed.batch):
         return None
     problem = fixed.problem.filled({}, arrays)
     draw = functools.partial(drawn, problem, key, fixed.steps, int(fixed.batch))

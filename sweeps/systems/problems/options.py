@@ -9,7 +9,7 @@ from typing import Any, ClassVar, Literal, get_type_hints
 import jax
 
 from dynsim import Problem
-from dynsim.decoding import CountOrInf, Steps
+from dynsim.decoding import CountOrInf, Steps, words
 from dynsim.precision import DType
 from dynsim.problem.choice import Choice
 from odes.theory import Theory
@@ -31,6 +31,7 @@ class Options(rules.ReadsRule, ProblemRun):
         NAME: of the system.
         TASKS: what its problem can hold, by name; see `sweeps.systems.problems.tasks`.
         STATIC: real numbers of its own that decide shapes, so that programs cannot share them.
+        SHARED: settings that choose a word which all runs of a sweep have in common.
     """
 
     MADE: ClassVar[Any]
@@ -39,6 +40,7 @@ class Options(rules.ReadsRule, ProblemRun):
     NAME: ClassVar[str]
     TASKS: ClassVar[Mapping[str, Any]] = {}
     STATIC: ClassVar[tuple[str, ...]] = ()
+    SHARED: ClassVar[tuple[str, ...]] = ("task", "dtype")
     eta: Any
 
     @property
@@ -129,6 +131,8 @@ def options_of(
     real = [n for n, kind in axes.items() if kind == (float,)]
     whole = [n for n, kind in axes.items() if kind == (int,)]
     counts = [n for n, kind in axes.items() if set(kind) == {int, float}]
+    every = {n: words(hint) for n, hint in {**given, **{f[0]: f[1] for f in fields}}.items()}
+    worded = {n: found for n, found in every.items() if found and n not in options.SHARED}
     namespace = {
         "__module__": __name__,
         "MADE": problem,
@@ -138,9 +142,10 @@ def options_of(
         "NAME": name,
         "AXES": Fields(
             traced=(*of_rule, *(n for n in real if n not in options.STATIC)),
-            static=(*whole, *options.STATIC, *counts, "steps", "batch"),
+            static=(*whole, *options.STATIC, *counts, "steps", "batch", *worded),
             whole=(*whole, "steps"),
             counts=(*counts, "batch"),
+            words=worded,
         ),
         **({} if task or "task" in given else {"task": name}),
     }

@@ -1,7 +1,7 @@
 """Update rules as settings: what a command line and a sweep file say of them."""
 
 import dataclasses
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar, Literal
 
 import numpy as np
@@ -54,8 +54,13 @@ class ReadsRule(Chooses):
     @property
     def choices(self) -> tuple[Choice, ...]:
         """What the optimiser and the schedule read."""
+        called = self.RENAMED
+        optimizers = {
+            word: {called.get(name, name): usual for name, usual in reads.items()}
+            for word, reads in self.OPTIMIZERS.items()
+        }
         return (
-            Choice("optimizer", self.optimizer, self.OPTIMIZERS),
+            Choice("optimizer", self.optimizer, optimizers),
             Choice("schedule", self.schedule, SHAPES),
         )
 
@@ -66,7 +71,7 @@ class ReadsRule(Chooses):
             return from_steps(self, name)
         return found
 
-    def reads(self, field: str, axes: Collection[str]) -> bool:
+    def reads(self, field: str, axes: Mapping[str, Sequence[Any]]) -> bool:
         """Whether the numbers of a sweep over `axes` depend on the value of `field` here."""
         own = {new: old for old, new in self.RENAMED.items()}.get(field, field)
         if own not in LATER or (field == own and field in self.RENAMED):

@@ -4,7 +4,7 @@ import dataclasses
 import functools
 import hashlib
 import pkgutil
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar, NamedTuple, Self
 
 import equinox as eqx
@@ -122,7 +122,7 @@ class TaskOptions(Options):
         task = self.task if isinstance(self.task, str) else "of your own"
         return {**super().as_json(), "task": task}
 
-    def check_axes(self, axes: Collection[str]) -> None:
+    def check_axes(self, axes: Mapping[str, Sequence[Any]]) -> None:
         """Raise `ValueError` for axes that these runs do not read, or that say the same."""
         for names, same in self.SAME:
             said = [name for name in names if name in axes]

@@ -11,6 +11,7 @@ import numpy as np
 from dynsim import Problem, checks, decoding
 from dynsim.decoding import CountOrInf, Field, Steps, plain
 from dynsim.precision import DType
+from dynsim.problem.choice import Choice, Chooses, unread
 from dynsim.training.optax_rule import OptaxRule
 from dynsim.training.rule import Rule
 from sweeps.systems.base import Fields, System
@@ -23,7 +24,7 @@ from sweeps.systems.problems.run import ProblemRun
 
 
 @dataclasses.dataclass(frozen=True)
-class Trained(ProblemRun):
+class Trained(Chooses, ProblemRun):
     """One training of a problem by a rule, given as they are.
 
     Attributes:
@@ -51,14 +52,16 @@ class Trained(ProblemRun):
         """What can be an axis: a property, as it depends on the problem and the rule."""
         hints = hints_of(self.problem)
         whole = tuple(name for name, hint in hints.items() if parts.plain(hint) == (int,))
+        words = {n: listed for n, hint in hints.items() if (listed := decoding.words(hint))}
         numbers = self.numbers()
         options = OPTIONS if isinstance(self.rule, Rule) else ()
         unset = tuple(name for name in options if name not in numbers)
         return Fields(
             traced=(*numbers, *unset),
-            static=(*whole, *self.OWN),
+            static=(*whole, *self.OWN, *words),
             whole=(*whole, "steps"),
             counts=("batch",),
+            words=words,
         )
 
     def __post_init__(self) -> None:
@@ -90,9 +93,23 @@ class Trained(ProblemRun):
         """The run at the `chosen` values of axes."""
         own = {name: chosen[name] for name in self.OWN if name in chosen}
         sizes = {n: v for n, v in chosen.items() if n in self._sizes}
+        sizes |= unread(self.choices, chosen)
         values = {name: v for name, v in chosen.items() if name not in {*own, *sizes}}
         problem = dataclasses.replace(self.problem, **sizes) if sizes else self.problem
         return dataclasses.replace(self, problem=problem, values={**self.values, **values}, **own)
+
+    @property
+    def choices(self) -> tuple[Choice, ...]:
+        """What settings of the problem read."""
+        return self.problem.choices
+
+    def given(self, name: str) -> Any:
+        """A setting of the problem as it was given, None where it was left out."""
+        return getattr(self.problem, name)
+
+    def value(self, name: str) -> Any:
+        """A setting of the problem as it was given, or the default of what reads it."""
+        return self.problem.value(name)
 
     def make_task(self) -> Any:
         """The problem with the numbers of the axes in it."""

@@ -3,7 +3,7 @@ and the rates of two groups of weights, Y and Z."""
 
 import dataclasses
 import functools
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Annotated, Any, ClassVar, NamedTuple
 
 import tyro
@@ -208,7 +208,7 @@ class ClassOptions(rules.RuleOptions, TaskOptions):
             )
         checks.real("ratio", self.ratio, 0)
 
-    def reads(self, field: str, axes: Collection[str]) -> bool:
+    def reads(self, field: str, axes: Mapping[str, Sequence[Any]]) -> bool:
         """Whether the numbers of a sweep over `axes` depend on the value of `field` here."""
         ratio = "ratio" in axes or ("eta_y" not in axes and self.ratio is not None)
         if field in ("eta_y", "ratio"):

@@ -1,10 +1,12 @@
 """What `dynsim plot` draws of a sweep where nothing is said about it."""
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 import xarray as xr
+from matplotlib.axes import Axes
 
 from sweeps.commands import plot
 
@@ -43,6 +45,29 @@ def test_of_many_values_the_nearest_are_told() -> None:
         config = plot.Plot("runs/some", "time", "loss", where=(wanted,))
         with pytest.raises(ValueError, match=message):
             plot.chosen(sweep({"eta": 40, "heads": 5}, "loss"), config)
+
+
+def test_words_are_columns_or_lines() -> None:
+    words = ["sgd", "sign", "adam", "momentum"]
+    dataset = sweep({"eta": 3, "optimizer": 4, "seed": 2}, "loss").assign_coords(optimizer=words)
+
+    def drawn(**options: Any) -> Axes:
+        # The longest axis has words, between which no line can be drawn.
+        config = plot.completed(plot.Plot("runs/some", **options), dataset)
+        (ax,) = plot.draw(config, plot.chosen(dataset, config)).axes
+        return ax
+
+    lines = drawn(hue="optimizer")
+    assert [text.get_text() for text in lines.get_legend().get_texts()] == words
+    assert [line.get_linestyle() for line in lines.lines] == ["-"] * 4
+    columns = drawn(x="optimizer", where=("eta=2",))
+    assert [text.get_text() for text in columns.get_xticklabels()] == words
+    assert "-" not in [line.get_linestyle() for line in columns.lines]
+    panels = plot.Plot("runs/some", "eta", "loss")
+    titles = [ax.get_title() for ax in plot.draw(panels, plot.chosen(dataset, panels)).axes]
+    assert titles == [f"optimizer = {word}" for word in words]
+    one = drawn(where=("optimizer=adam",))
+    assert "optimizer = adam" in one.figure.get_suptitle()
 
 
 def test_a_sweep_in_the_current_folder_is_drawn_under_its_name(

@@ -202,6 +202,7 @@ def test_the_closed_forms_say_nothing_of_adam() -> None:
     ("options", "message"),
     [
         (["--x", "eta_q:1:2"], "axis = 'eta_q': did you mean 'eta_z' or"),
+        (["--x", "optimizer:1:2"], "axis = 'optimizer': must be one of eta_y, eta_z"),
         (["--x", "eta_y:1"], "must be NAME:FIRST:LAST or NAME:FIRST:LAST:NUMBER"),
         (["--x", "eta_y:0:1"], "axis eta_y = 0.0: must be finite and in (0, inf)"),
         (["--x", "eta_z:1:2"], "must be different axes"),
