@@ -111,7 +111,7 @@ def draw(
     if compared:
         (first, one), (second, other) = maps.items()
         decades = isinstance(norm, LogNorm)
-        difference = np.log10(one / other) if decades else one - other
+        difference = xr.apply_ufunc(np.log10, one / other) if decades else one - other
         span = float(np.nanmax(np.abs(difference))) or 1.0
         mesh = plot_map(difference, Normalize(-span, span), ax=axes[0, 2], cmap="RdBu")
         what = "decades between" if decades else "difference in"
@@ -127,7 +127,7 @@ def draw(
     own = rule.lines(next(iter(found.values()))) if rule.lines else {}
     for ax in axes.flat:
         plot_lines(config, closed, ax=ax, bound=ax in axes[0, : len(maps)])
-        plot_own(own, *next(iter(areas.values())).dims, ax=ax)
+        plot_own(own, *map(str, next(iter(areas.values())).dims), ax=ax)
         if noise is not None:
             plot_noise(noise, ax=ax)
     codes = np.unique(np.concatenate([each.values.ravel() for each in areas.values()]))
