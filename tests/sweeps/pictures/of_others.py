@@ -55,7 +55,7 @@ def curves(count: int, steps: np.ndarray, switch: float) -> dict[str, np.ndarray
 def experiment(preset: str, count: int = 3) -> tuple[Runs, dict[str, Trajectory]]:
     """Runs of two-stage training, and all theories of them."""
     training = TwoStage(preset=preset)  # pyright: ignore
-    first, second = training.make_optimizer().steps
+    first, second = training.stages.steps
     steps = np.unique(np.r_[0, np.geomspace(1, float(first + second), 40).astype(int), int(first)])
     eta_time = steps * 0.02
     runs = Runs(training, steps.astype(float), eta_time, curves(count, steps, float(first)), 0)
