@@ -17,8 +17,9 @@ SINGLE = dynsim.syn(1, 3, num_common=1, num_distinct=2)
 END = 20.0
 
 ADAM = {"adam", "matched-adam"}
+RMSPROP = {"rmsprop", "matched-rmsprop"}
 MOMENTUM = {"matched", "heavy-ball", "rescaled"}
-IN_Y_AND_Z = {"plain", "corrected", "symmetric"} | MOMENTUM | ADAM
+IN_Y_AND_Z = {"plain", "corrected", "symmetric"} | MOMENTUM | ADAM | RMSPROP
 
 
 class Run(NamedTuple):
@@ -42,12 +43,15 @@ def solve(name: str, task: dynsim.SequenceClasses, rates: jax.Array) -> dynsim.T
     name = name.removesuffix(FINITE)
     if name in ADAM:
         optimizer = dynsim.adam(0.1 * rates[0], 0.1 * rates[1])
+    elif name in RMSPROP:
+        # Its average starts from zero: without eps the first step of Euler is all there is.
+        optimizer = dynsim.rmsprop({"Y": 0.1 * rates[0], "Z": 0.1 * rates[1]}, eps=0.1)
     elif name in MOMENTUM:
         optimizer = dynsim.momentum(0.3 * rates[0], 0.3 * rates[1])
     else:
         optimizer = dynsim.sgd(rates[0], rates[1])
-    # The solver takes some hundred steps for each of Adam's.
-    times = np.array([0.0, 5.0 if name in ADAM else END])
+    # The solver takes some hundred steps for each of Adam's and RMSProp's.
+    times = np.array([0.0, 5.0 if name in ADAM | RMSPROP else END])
     return theory.solve(task, optimizer, times, record=("loss", "entropy"), **options)
 
 
