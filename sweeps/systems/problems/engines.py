@@ -231,7 +231,7 @@ def _check(fixed: Any, problem: Problem, rule: Any, *, theory: Theory[Any, Any])
 
 
 def _bytes(problem: Problem, settings: Settings[Any], trains: bool = False) -> int:
-    """Copies of the weights and of a batch; in training also of what runs of a key share."""
+    """Copies of the weights; in training also of a batch and of what runs of a key share."""
     fixed = settings.fixed
     given = _taken(problem)
     bare = _any_of(given.template, given.arrays)
@@ -239,7 +239,7 @@ def _bytes(problem: Problem, settings: Settings[Any], trains: bool = False) -> i
     def held(key: PRNGKeyArray) -> tuple[list[Array], Any]:
         shared = bare.draw_shared(key)
         problem, batch = bare.holding(shared), ()
-        if not math.isinf(fixed.batch):
+        if trains and not math.isinf(fixed.batch):
             batch = problem.batches(key, fixed.steps, int(fixed.batch))(jax.numpy.int32(0))
         weights = [x for x in jax.tree.leaves((problem.init(key), batch)) if eqx.is_array(x)]
         return weights, shared if trains else ()
