@@ -137,8 +137,10 @@ def test_a_compiler_that_is_missing_is_named(monkeypatch: pytest.MonkeyPatch) ->
     ],
 )
 def test_a_sweep_plans_what_the_program_takes(system: str, engine: str) -> None:
-    """Within a factor of 2.5: some versions of the compiler take four times what others do. A theory
-    that reduces the problem to a few numbers is planned with the memory of all weights."""
+    """Within a factor of 2.5: some versions of the compiler take four times what others do.
+
+    A theory that reduces the problem to a few numbers is planned with the memory of all weights.
+    """
     case = next(case for case in programs.cases((system,)) if case.engine == engine)
     tile = case.sweep.rules.tile
     with precision(case.sweep.dtype):
