@@ -112,8 +112,8 @@ def test_the_version_is_that_of_the_distribution(capsys: pytest.CaptureFixture[s
         (["figure", "66"], "figure '66': did you mean 6? It must be 3, 4, 5"),
         (["figure", "xyzzy"], "figure 'xyzzy': must be 3, 4, 5, 6"),
         (["compare", "one_stage"], "compare 'one_stage': did you mean two_stage?"),
-        (["--bogus"], "unrecognized arguments: --bogus"),
-        (["figure", "--out", "x"], "unrecognized arguments: --out x"),
+        (["--bogus"], "dynsim: has no option --bogus"),
+        (["figure", "--out", "x"], "dynsim figure: has no option --out"),
     ],
 )
 def test_unknown_words_are_named_with_what_is_allowed(
