@@ -190,6 +190,10 @@ def test_stores_grow_by_words(
         np.testing.assert_array_equal(have.params, old.params)
 
 
+# Seven sweeps of two programs each.
+@pytest.mark.full(
+    "test_stores_grow_by_words", "sweeps/runner/store/test_reuse.py::test_runs_go_on_for_more_steps"
+)
 def test_a_store_of_one_word_grows_into_several(
     curves: Any, tmp_path: Path, computed: list[int]
 ) -> None:
