@@ -269,8 +269,8 @@ class Store:
         """
         self.check()
         number = self.layout.number(region)
-        keys = zip(self.names, self.chunks.keys([number])[number], strict=True)
-        files = {key: encoded(self._arrays[name], arrays[name]) for name, key in keys}
+        keys = dict(zip(self.names, self.chunks.keys([number])[number], strict=True))
+        files = {key: encoded(self._arrays[name], arrays[name]) for name, key in keys.items()}
         digests = {key: manifest.sha(value) for key, value in files.items()}
         digest, about = self._environment
         if self._first:
@@ -279,7 +279,8 @@ class Store:
         codes, counts = np.unique(arrays["status"], return_counts=True)
         status = dict(zip(map(str, codes.tolist()), counts.tolist(), strict=True))
         assert self.id is not None
-        record = Record(self.id, number, digests, digest, seconds, status).sealed()
+        statuses = files[keys["status"]]
+        record = Record(self.id, number, digests, digest, seconds, status, statuses).sealed()
         if not self.place.commit(number, files, record, self.check):
             # Another one was faster: what is there has to be what its record says.
             self.chunks.verify(number)

@@ -253,6 +253,27 @@ def test_a_lease_is_renewed_early_enough_to_miss_a_turn(
     assert max(waits) < lease.SECONDS / 2
 
 
+def test_a_reader_asks_once_for_each_array_of_a_chunk_and_once_for_its_record(
+    address: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    create(address, [0.1, 0.2, 0.3])
+    store, asked = Store.open(address), []
+    for i in range(3):
+        store.write((slice(i, i + 1),), {"y": np.ones(1, "f4"), "status": np.zeros(1, "i1")})
+    look = Objects.look
+
+    def noted(its: Objects, key: str, *most: int) -> Any:
+        asked.append(key)
+        return look(its, key, *most)
+
+    monkeypatch.setattr(Objects, "look", noted)
+    found = Store.open(address).dataset().load()
+    assert (found.status == 0).all()
+    assert (found.y == 1).all()
+    chunks = [key for key in asked if re.search(r"/(y|status)/c/|/[0-9]+\.json$", key)]
+    assert len(chunks) == len(set(chunks)) == 2 * 3
+
+
 def test_conditions_hold_when_many_ask_at_once(s3: Any) -> None:
     bucket = Objects("s3://bucket/any")
     key, each = uuid.uuid4().hex, 5
