@@ -180,7 +180,7 @@ def whole(cls: type, name: str, value: Any) -> Any:
     """A value for a field; 1e3 as an integer, where the field takes integers alone."""
     if not isinstance(value, float) or not value.is_integer():
         return value
-    parts, _ = _flat(fields(cls)[name].annotation)
+    parts, _ = flat(fields(cls)[name].annotation)
     return int(value) if int in parts and float not in parts else value
 
 
@@ -210,7 +210,7 @@ def shown(value: Any) -> str:
 def allowed(annotation: Any, *, too_high: bool = False, kind: bool = False) -> str:
     """What a field takes, in words; of a range the end that was missed, and for what is of another
     `kind` the type."""
-    parts, extras = _flat(annotation)
+    parts, extras = flat(annotation)
     for each in extras:
         if isinstance(each, Says):
             return each.allowed
@@ -258,13 +258,13 @@ class Bounds(NamedTuple):
 
 def says_more(annotation: Any) -> bool:
     """Whether an annotation says more than a type: a range, or a choice."""
-    parts, extras = _flat(annotation)
+    parts, extras = flat(annotation)
     return bool(extras) or any(typing.get_origin(part) is Literal for part in parts)
 
 
 def _bounds(annotation: Any) -> Bounds:
     found = {}
-    for each in _flat(annotation)[1]:
+    for each in flat(annotation)[1]:
         for kind in (at.Ge, at.Gt, at.Le, at.Lt):
             if isinstance(each, kind):
                 found[kind.__name__.lower()] = getattr(each, kind.__name__.lower())
@@ -273,25 +273,25 @@ def _bounds(annotation: Any) -> Bounds:
 
 def choices(annotation: Any) -> list[str]:
     """The values that an annotation lists, none where it does not list them."""
-    listed = [part for part in _flat(annotation)[0] if typing.get_origin(part) is Literal]
+    listed = [part for part in flat(annotation)[0] if typing.get_origin(part) is Literal]
     return [str(each) for part in listed for each in typing.get_args(part)]
 
 
 def words(annotation: Any) -> tuple[str, ...]:
     """The words that an annotation lists; none where it allows anything else but None."""
-    listed = [part for part in _flat(annotation)[0] if typing.get_origin(part) is Literal]
+    listed = [part for part in flat(annotation)[0] if typing.get_origin(part) is Literal]
     found = [each for part in listed for each in typing.get_args(part)]
-    alone = len(listed) == len(_flat(annotation)[0]) and all(isinstance(w, str) for w in found)
+    alone = len(listed) == len(flat(annotation)[0]) and all(isinstance(w, str) for w in found)
     return tuple(found) if alone else ()
 
 
-def _flat(annotation: Any) -> tuple[list[Any], list[Any]]:
+def flat(annotation: Any) -> tuple[list[Any], list[Any]]:
     """The types of a union without None, and all that annotations add to them."""
     if typing.get_origin(annotation) is Annotated:
-        parts, extras = _flat(typing.get_args(annotation)[0])
+        parts, extras = flat(typing.get_args(annotation)[0])
         return parts, [*extras, *annotation.__metadata__]
     if typing.get_origin(annotation) in (Union, types.UnionType):
-        every = [_flat(part) for part in typing.get_args(annotation) if part is not type(None)]
+        every = [flat(part) for part in typing.get_args(annotation) if part is not type(None)]
         return [p for parts, _ in every for p in parts], [e for _, extras in every for e in extras]
     return [annotation], []
 

@@ -21,6 +21,8 @@ from pathlib import Path
 from typing import Any, Literal, NamedTuple, NoReturn
 
 import sweeps
+from sweeps import recipes
+from sweeps.commands.parsing.options import known
 from sweeps.commands.table import COMMANDS, FOR_SYSTEMS, Command, Run, file_name, group
 from sweeps.systems.built_in import names
 
@@ -221,39 +223,64 @@ def _parse(arguments: Sequence[str] | None) -> Asked:
         raise SystemExit(2) from None
     if name not in COMMANDS and group(name):
         _help(group(name), f"dynsim {name}", options)
-    from sweeps.commands import parsing
-
     try:
-        settings, run = load(name)
-        command = COMMANDS.get(name) or COMMANDS[name.split()[0]]
-        draws, talks = command.draws, command.talks
-        has_out = any(field.name == "out" for field in dataclasses.fields(settings))
-        recorded = command.recorded and has_out
-        wanted = _with_options(settings, name, recorded, draws, talks)
-        found: Any = parsing.parse(wanted, options, f"dynsim {name}")
+        if at_once := known(name):
+            at_once.check(name, options)
+        offer = offered(name)
+        from sweeps.commands.parsing import words as parsing
+
+        found: Any = parsing.parse(offer.options, options, f"dynsim {name}")
     except ValueError as error:
         print(f"dynsim: {error}", file=sys.stderr)
         raise SystemExit(2) from None
+    settings = offer.settings
     given = {field.name: getattr(found, field.name) for field in dataclasses.fields(settings)}
-    pictures = {"name": found.style, "kind": found.format} if draws else None
-    overwrite, quiet = recorded and found.overwrite, talks and found.quiet
-    return Asked(name, settings(**given), run, recorded, overwrite, pictures, quiet)
+    command, recorded = offer.command, offer.recorded
+    pictures = {"name": found.style, "kind": found.format} if command.draws else None
+    overwrite, quiet = recorded and found.overwrite, command.talks and found.quiet
+    return Asked(name, settings(**given), offer.run, recorded, overwrite, pictures, quiet)
 
 
 def _check_place(words: Sequence[str]) -> None:
-    """End a command that is to read a folder that is not there, before what reads it is imported,
-    which takes seconds."""
-    if len(words) < 2 or words[0] not in COMMANDS or not COMMANDS[words[0]].reads:
+    """End a command that is to read a folder or a sweep file that is not there, before what reads
+    it is imported, which takes seconds."""
+    what = COMMANDS[words[0]].reads if len(words) > 1 and words[0] in COMMANDS else ""
+    place = words[1] if what else ""
+    if not what or place.startswith("-") or "://" in place or os.path.lexists(place):
         return
-    place = words[1]
-    if not place.startswith("-") and "://" not in place and not os.path.lexists(place):
-        print(f"dynsim: {place}: no such sweep", file=sys.stderr)
-        raise SystemExit(2)
+    if what == "file" and place in recipes.names():
+        return
+    told = recipes.missing(place) if what == "file" else f"{place}: no such sweep"
+    print(f"dynsim: {told}", file=sys.stderr)
+    raise SystemExit(2)
 
 
-def _with_options(settings: type, name: str, recorded: bool, draws: bool, talks: bool) -> type:
-    """The settings with the options that commands share: to write over results of others, how
-    pictures look, to be quiet. A command that was asked for a system has a folder of its own."""
+class Offer(NamedTuple):
+    """What a command offers.
+
+    Attributes:
+        command: of the table.
+        settings: its settings.
+        run: what runs them.
+        recorded: whether a record of them is kept beside what it writes.
+        options: the settings with the options that commands share: to write over results of
+            others, how pictures look, to be quiet.
+    """
+
+    command: Command
+    settings: type
+    run: Run
+    recorded: bool
+    options: type
+
+
+def offered(name: str) -> Offer:
+    """What a command offers of a name that `find` returned. A command that was asked for a system
+    has a folder of its own."""
+    settings, run = load(name)
+    command = COMMANDS.get(name) or COMMANDS[name.split()[0]]
+    has_out = any(field.name == "out" for field in dataclasses.fields(settings))
+    recorded = command.recorded and has_out
     fields: list[Any] = []
     texts = {}
     if recorded:
@@ -262,24 +289,22 @@ def _with_options(settings: type, name: str, recorded: bool, draws: bool, talks:
     if recorded and name not in COMMANDS:
         folder = Path("out") / file_name(name)
         fields.append(("out", Path, dataclasses.field(default=folder)))
-    if draws:
+    if command.draws:
         fields.append(("style", str | None, dataclasses.field(default=None)))
         texts["style"] = "Matplotlib style name or style file."
         kinds = Literal["png", "svg", "pdf"] | None
         fields.append(("format", kinds, dataclasses.field(default=None)))
         texts["format"] = "file format of the figure; if omitted, that of the style, or png."
-    if talks:
+    if command.talks:
         fields.append(("quiet", bool, dataclasses.field(default=False)))
         texts["quiet"] = "suppress progress output."
-    if not fields:
-        return settings
     from sweeps.systems.settings import about, attributes, described
 
     made = dataclasses.make_dataclass(
         settings.__name__, fields, bases=(settings,), frozen=True, kw_only=True
     )
     made.__doc__ = described(about(settings), attributes(settings) | texts)
-    return made
+    return Offer(command, settings, run, recorded, made)
 
 
 def _help(commands: Mapping[str, Command], prog: str, options: Sequence[str]) -> NoReturn:

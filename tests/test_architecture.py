@@ -50,6 +50,7 @@ FLOORS = {
     },
     "sweeps": {
         "output": 0,
+        "recipes": 0,
         "systems": 1,
         "runner": 2,
         "compare": 3,

@@ -7,7 +7,7 @@ import importlib
 import re
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 Run = Callable[[Any], list[Path] | list[str] | None]
 
@@ -24,7 +24,7 @@ class Command(NamedTuple):
             of other settings; stores of sweeps look after that themselves.
         draws: whether it writes pictures, whose style and format can be asked for.
         talks: whether it may take long and says how far it is.
-        reads: whether its first word is the folder of a stored sweep.
+        reads: what its first word has to be the place of, if anything.
     """
 
     settings: str
@@ -32,7 +32,7 @@ class Command(NamedTuple):
     recorded: bool = True
     draws: bool = True
     talks: bool = True
-    reads: bool = False
+    reads: Literal["", "store", "file"] = ""
 
     def load(self) -> tuple[type, Run]:
         """The class of the settings, and what runs them."""
@@ -120,19 +120,26 @@ COMMANDS: dict[str, Command] = {
         "run a sweep, or resume an interrupted one",
         recorded=False,
         draws=False,
+        reads="file",
     ),
     "info": Command(
         "commands.info:Info",
         "show a stored sweep's configuration and progress",
         draws=False,
         talks=False,
-        reads=True,
+        reads="store",
     ),
     "check": Command(
-        "commands.check:Check", "verify every checksum of a stored sweep", draws=False, reads=True
+        "commands.check:Check",
+        "verify every checksum of a stored sweep",
+        draws=False,
+        reads="store",
     ),
     "plot": Command(
-        "commands.plot:Plot", "plot a recorded quantity of a stored sweep", talks=False, reads=True
+        "commands.plot:Plot",
+        "plot a recorded quantity of a stored sweep",
+        talks=False,
+        reads="store",
     ),
     "export": Command(
         "commands.export:Export",
@@ -140,7 +147,7 @@ COMMANDS: dict[str, Command] = {
         recorded=False,
         draws=False,
         talks=False,
-        reads=True,
+        reads="store",
     ),
     "phase": Command(
         "studies.phase.figure:Phase",

@@ -10,6 +10,7 @@ from typing import Any
 
 from dynsim import checks, decoding
 from dynsim.decoding import shown
+from sweeps import recipes
 from sweeps.runner import progress
 from sweeps.runner.spec import Sweep
 from sweeps.systems import registry
@@ -19,12 +20,6 @@ WORD = r"[A-Za-z_./~][\w./:~-]*"
 """What is text in an override without quotes."""
 KEPT = ("true", "false", "inf", "nan")
 """Words that TOML reads."""
-RECIPES = Path(__file__).parents[1] / "recipes"
-
-
-def recipes() -> list[str]:
-    """Names of the built-in sweeps."""
-    return sorted(path.stem for path in RECIPES.glob("*.toml"))
 
 
 def load(path: str | Path, overrides: Iterable[str] = ()) -> Sweep:
@@ -41,15 +36,14 @@ def load(path: str | Path, overrides: Iterable[str] = ()) -> Sweep:
     """
     checks.kind("path", path, str, os.PathLike)
     path = Path(path)
-    packaged = RECIPES / f"{path}.toml"
+    packaged = recipes.FOLDER / f"{path}.toml"
     if not os.path.exists(path) and path.parent == Path() and packaged.exists():
         path = packaged
     checks.regular("sweep file", path)
     try:
         table = tomllib.loads(path.read_text())
     except FileNotFoundError:
-        known = ", ".join(recipes())
-        raise ValueError(f"sweep file {path}: no such file; built-in sweeps: {known}") from None
+        raise recipes.missing(path) from None
     except (OSError, ValueError, RecursionError) as error:
         raise ValueError(f"sweep file {path}: not readable as TOML ({error})") from None
     for override in overrides:

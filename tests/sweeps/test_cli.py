@@ -143,6 +143,7 @@ def test_a_task_of_another_system_says_where_it_belongs(
 
 
 HELPED = [["--help"], ["figure", "--help"], ["--version"], ["compar"], ["compare", "magic"]]
+HELPED += [["compare", "--stps", "3"], ["phase", "joma", "--steps", "x"], ["sweep", "no.toml"]]
 
 
 @pytest.mark.parametrize("words", [*HELPED, ["info", "magic"], ["plot", "magic", "--x", "time"]])
@@ -151,8 +152,14 @@ def test_help_and_wrong_names_import_neither_jax_nor_a_study(words: list[str]) -
     found = imported(code)
     assert "sweeps.cli" in found
     assert not found & {"jax", "matplotlib", "xarray", "dynsim", "odes"}
-    light = {"sweeps.cli", "sweeps.commands", "sweeps.commands.table"}
-    light |= {"sweeps.systems", "sweeps.systems.built_in"}
+    light = {
+        "sweeps.cli",
+        "sweeps.commands",
+        "sweeps.commands.parsing",
+        "sweeps.commands.parsing.options",
+        "sweeps.commands.table",
+    }
+    light |= {"sweeps.systems", "sweeps.systems.built_in", "sweeps.recipes"}
     assert not any(name.startswith("sweeps.") for name in found - light)
 
 

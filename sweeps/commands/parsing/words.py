@@ -3,7 +3,6 @@
 import contextlib
 import dataclasses
 import io
-import itertools
 import re
 import typing
 from collections.abc import Iterable, Iterator, Sequence
@@ -12,10 +11,9 @@ from typing import Annotated, Any, TypeVar
 import tyro
 
 from dynsim import checks, decoding
+from sweeps.commands.parsing.options import Options
 
 SettingsT = TypeVar("SettingsT")
-OWN = ("help", "tyro_print_completion", "tyro_write_completion")
-"""Options that every command has besides its settings."""
 REFUSED = re.compile(
     r"Error parsing --(?P<option>[\w-]+):.*'(?P<value>[^']*)'\]?\.?$"
     r"|invalid choice '(?P<choice>.*?)' for argument '(?:--)?(?P<argument>[\w-]+)'"
@@ -25,7 +23,7 @@ FRAME = " ╭╮╰╯│─+|-"
 """What frames are drawn with; the dashes, where the output has no others."""
 
 
-def parse(settings: type[SettingsT], options: Sequence[str], prog: str) -> SettingsT:
+def parse(settings: type[SettingsT], words: Sequence[str], prog: str) -> SettingsT:
     """The settings that the words behind a command ask for.
 
     Raises:
@@ -33,12 +31,12 @@ def parse(settings: type[SettingsT], options: Sequence[str], prog: str) -> Setti
             value that its type does not have.
         SystemExit: once help or a completion script is printed.
     """
-    check_options(settings, options, prog)
+    options(settings).check(prog[len("dynsim ") :], words)
     said = io.StringIO()
-    shown: Any = with_defaults(settings, options) if {"-h", "--help"} & set(options) else settings
+    shown: Any = with_defaults(settings, words) if {"-h", "--help"} & set(words) else settings
     try:
         with contextlib.redirect_stderr(said):
-            return tyro.cli(shown, args=whole_numbers(settings, options), prog=prog)
+            return tyro.cli(shown, args=whole_numbers(settings, words), prog=prog)
     except SystemExit as stop:
         if not stop.code:
             raise
@@ -79,8 +77,8 @@ def whole_numbers(settings: Any, options: Sequence[str]) -> list[str]:
     return found
 
 
-def check_options(settings: Any, options: Sequence[str], prog: str) -> None:
-    """Raise `ValueError` for an option that the command does not have."""
+def options(settings: Any) -> Options:
+    """What the options of settings are, for a first look at the words behind a command."""
     types = typing.get_type_hints(settings, include_extras=True)
     placed = tyro.conf.Positional
     fields = [
@@ -88,25 +86,24 @@ def check_options(settings: Any, options: Sequence[str], prog: str) -> None:
         for field in dataclasses.fields(settings)
         if placed not in getattr(types[field.name], "__metadata__", ())
     ]
-    lists = {name for name in fields if typing.get_origin(_plain(types[name])) is tuple}
-    known = {*fields, *OWN, *(f"no_{name}" for name in fields), *_aliases(types.values())}
-    for word, after in itertools.pairwise([*options, "--"]):
-        name = word[2:].split("=")[0].replace("-", "_")
-        if not word.startswith("--") or not name:
-            continue
-        option, command = word.split("=")[0], prog[len("dynsim ") :]
-        if name in lists and word == option and after.startswith("--"):
-            raise ValueError(f"{command}: option {option} needs at least one value")
-        if name in known:
-            continue
-        new = checks.called_now(name, fields)
-        if new is not None:
-            raise ValueError(f"{command}: has no option {option}; it is called {shown(new)}")
-        near = checks.meant(name, fields)
-        allowed = near or sorted(fields)
-        hint = "did you mean" if near else "its options are"
-        listed = f"; {hint} {', '.join(map(shown, allowed))}" if allowed else ""
-        raise ValueError(f"{command}: has no option {option}{listed}{'?' if near else ''}")
+    lists = [name for name in fields if typing.get_origin(_plain(types[name])) is tuple]
+    switches = (name for name in fields if bool in decoding.flat(types[name])[0])
+    also = [*(f"no_{name}" for name in switches), *_aliases(types.values())]
+    renamed = {old: checks.called_now(old, fields) for old in checks.RENAMED if old not in fields}
+    return Options(
+        {name: _takes(types[name]) for name in fields},
+        lists,
+        also,
+        {old: new for old, new in renamed.items() if new is not None},
+    )
+
+
+def _takes(kind: Any) -> str:
+    """What an option takes, where a word alone tells whether it is that."""
+    if decoding.words(kind):
+        return decoding.allowed(kind)
+    numbers = not set(decoding.flat(kind)[0]) - {int, float}
+    return decoding.allowed(kind, kind=True) if numbers else ""
 
 
 def _plain(kind: Any) -> Any:
@@ -119,11 +116,6 @@ def _aliases(types: Iterable[Any]) -> Iterator[str]:
         for about in getattr(kind, "__metadata__", ()):
             for alias in getattr(about, "aliases", None) or ():
                 yield alias.lstrip("-").replace("-", "_")
-
-
-def shown(name: str) -> str:
-    """A field as the command line has it."""
-    return f"--{name.replace('_', '-')}"
 
 
 def in_a_line(framed: str) -> str:
@@ -170,7 +162,7 @@ def _left_out(settings: Any) -> list[str]:
 
 def _listed(settings: type) -> str:
     """The description of settings, with the names of engines or of sweeps where they take some."""
-    from sweeps.runner import files
+    from sweeps import recipes
     from sweeps.systems import registry
     from sweeps.systems.settings import about, attributes, described
 
@@ -181,6 +173,6 @@ def _listed(settings: type) -> str:
         names = ", ".join(registry.engines(registry.system(system)))
         text += f"\n\nEngines of {system}: {names}."
     if {"file", "set"} <= fields:
-        text += f"\n\nBuilt-in sweeps: {', '.join(files.recipes())}."
+        text += f"\n\nBuilt-in sweeps: {', '.join(recipes.names())}."
         text += f"\nSystems: {', '.join(registry.names())}."
     return described(text, attributes(settings))

@@ -1,0 +1,1 @@
+"""From the words behind a command to its settings."""
