@@ -6,13 +6,14 @@ import contextlib
 import dataclasses
 import functools
 import hashlib
-import importlib.metadata
 import inspect
 import sys
 import textwrap
 from collections.abc import Iterator
 from types import CodeType, FunctionType, MethodType
 from typing import Any
+
+from dynsim import plugins
 
 OURS = ("dynsim", "odes", "sweeps")
 LIBRARIES = {"jax", "jaxlib", "numpy", "optax", "equinox", "diffrax", "jaxtyping", "xarray"}
@@ -30,7 +31,7 @@ def fingerprint(*values: Any) -> str:
     for value in values:
         _collect(value, found, set())
     tops = {name.partition(".")[0] for name in found}
-    found |= {f"version of {top}": version for top in tops if (version := _version(top))}
+    found |= {f"version of {top}": version for top in tops if (version := plugins.version(top))}
     return digest(repr(sorted(found.items())).encode()) if found else ""
 
 
@@ -140,9 +141,3 @@ def _filled(cell: Any) -> bool:
     except ValueError:
         return False
     return True
-
-
-@functools.cache
-def _version(top: str) -> str | None:
-    names = importlib.metadata.packages_distributions().get(top, [])
-    return importlib.metadata.version(names[0]) if names else None

@@ -3,7 +3,6 @@ halves of a sweep can be told apart between which somebody has edited their own 
 
 import functools
 import hashlib
-import importlib.metadata
 import re
 import sys
 from collections.abc import Iterator
@@ -45,12 +44,12 @@ def _modules(sweep: Sweep) -> Iterator[str]:
 
 
 def _described(top: str) -> str:
-    names = importlib.metadata.packages_distributions().get(top, [])
-    words, digest = [importlib.metadata.version(name) for name in names[:1]], hashlib.sha256()
+    version, digest = plugins.version(top), hashlib.sha256()
     module: Any = sys.modules.get(top)
     # A notebook has neither.
     file: Any = getattr(module, "__file__", None)
     for root in map(Path, list(getattr(module, "__path__", ())) or [file] * bool(file)):
         for each in sorted(root.rglob("*.py")) if root.is_dir() else [root]:
             digest.update(f"{each.relative_to(root)}\n".encode() + each.read_bytes())
-    return ", ".join([*words, f"source {digest.hexdigest()[:12]}"])
+    source = f"source {digest.hexdigest()[:12]}"
+    return f"{version}, {source}" if version else source
