@@ -34,10 +34,15 @@ def blocks(page: Path, language: str) -> list[str]:
     return [code for kind, code in BLOCK.findall(page.read_text()) if kind == language]
 
 
-# By default those that a newcomer reads first.
-FIRST = {"README", "own-model", "extending", "ladder"}
+# By default what a newcomer reads first; other tests run the modules of some other pages.
+FIRST = {"README", "ladder"}
+FULL = pytest.mark.full(
+    "test_python_blocks_run",
+    "sweeps/systems/test_own_problem.py::test_compare_holds_training_flow_and_closed_form_together",
+    "extension/test_extension.py::test_its_system_is_compared_with_its_theory",
+)
 WITH_PYTHON = [
-    pytest.param(p, id=p.stem, marks=[] if p.stem in FIRST else [pytest.mark.full])
+    pytest.param(p, id=p.stem, marks=[] if p.stem in FIRST else [FULL])
     for p in PAGES
     if blocks(p, "python")
 ]

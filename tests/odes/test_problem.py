@@ -86,11 +86,7 @@ RULES = {
 SHOWN = {
     ("plain", "by group"),
     ("corrected", "cosine"),
-    ("decoupled", "steps"),
     ("adamw", "cosine"),
-    ("corrected nesterov decoupled", "cosine"),
-    ("rmsprop", "by group"),
-    ("matched rmsprop decoupled", "steps"),
 }
 
 
@@ -102,7 +98,11 @@ SHOWN = {
             schedule,
             marks=()
             if (rule, schedule) in SHOWN
-            else pytest.mark.full("test_flows_are_descent_to_the_order_that_they_promise"),
+            else pytest.mark.full(
+                "test_flows_are_descent_to_the_order_that_they_promise",
+                "test_nesterovs_flows_on_a_parabola_are_what_their_equations_give",
+                "test_rmsprop_under_a_constant_force_is_an_area_cosine",
+            ),
         )
         for rule in RULES
         for schedule in ("constant", "cosine", "steps", "by group")
@@ -250,9 +250,11 @@ class Basin(dynsim.Problem):
             schedule,
             decay,
             marks=()
-            if (kind, schedule, decay)
-            in [("plain", "cosine", DECOUPLED), ("matched", "by group", COUPLED)]
-            else pytest.mark.full("test_flows_of_signs_are_descent_to_first_order"),
+            if (kind, schedule, decay) == ("plain", "cosine", DECOUPLED)
+            else pytest.mark.full(
+                "test_flows_of_signs_are_descent_to_first_order",
+                "test_signs_under_a_constant_force_move_by_the_sum_of_the_rates",
+            ),
         )
         for kind in ("plain", "heavy-ball", "matched")
         for schedule in ("constant", "cosine", "steps", "by group")
@@ -284,7 +286,7 @@ def test_nesterovs_flows_on_a_parabola_are_what_their_equations_give() -> None:
     follow to second order; the matched flow by the exponential of its matrix."""
     mu, h = 0.7, 1.0  # the curvature of Line
     errors = {"corrected": [], "matched": []}
-    for eta in (0.005, 0.0025, 0.00125):
+    for eta in (0.005, 0.0025):
         steps = round(1 / eta)
         rule = dynsim.sgd(eta, momentum=mu, nesterov=True)
         roots = np.roots([1, -(1 + mu) * (1 - eta * h), mu * (1 - eta * h)])
@@ -303,7 +305,7 @@ def test_nesterovs_flows_on_a_parabola_are_what_their_equations_give() -> None:
         start = np.array([1, h / (1 - mu) * (1 - np.sqrt(mu))])
         np.testing.assert_allclose(flow, (expm(steps * field) @ start)[0], rtol=1e-8)
     orders = {kind: np.log2(np.divide(found[:-1], found[1:])) for kind, found in errors.items()}
-    # What the next order changes at eta / (1 - mu) of 1/60 to 1/240.
+    # What the next order changes at eta / (1 - mu) of 1/60 and 1/120.
     np.testing.assert_allclose(orders["corrected"], 2, atol=0.25)
     np.testing.assert_allclose(orders["matched"], 1, atol=0.3)
 

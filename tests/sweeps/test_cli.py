@@ -209,7 +209,7 @@ def test_as_a_module_it_starts_anew_before_equinox_is_there(
     assert started == [(sys.executable, [sys.executable, "-m", "dynsim", "info", "x"], "nan")]
 
 
-@pytest.mark.parametrize("unbuffered", ["", "1"])
+@pytest.mark.parametrize("unbuffered", ["", pytest.param("1", marks=pytest.mark.full)])
 def test_a_reader_that_goes_away_is_no_error(unbuffered: str) -> None:
     """Whether Python writes at once, or what it has kept when it ends."""
     reading = subprocess.Popen(

@@ -54,7 +54,7 @@ def test_loss_and_gradient_are_those_of_the_loss(length: float, start: str) -> N
 
 
 @pytest.mark.usefixtures("x64")
-@pytest.mark.parametrize("length", [40, math.inf], ids=str)
+@pytest.mark.parametrize("length", [pytest.param(40, marks=pytest.mark.full), math.inf], ids=str)
 def test_the_population_gradient_is_that_of_the_loss(length: float) -> None:
     layer = dynsim.layer(TASK, length, "uniform").astype("float64")
     params = jax.tree.map(lambda x: 3 * x.astype("float64"), layer.init(KEY))
@@ -65,7 +65,10 @@ def test_the_population_gradient_is_that_of_the_loss(length: float) -> None:
         np.testing.assert_allclose(ours, theirs, rtol=1e-9, atol=1e-12)
 
 
-@pytest.mark.parametrize("settings", [{}, {"length": 24, "batch": 7, "init": "uniform"}])
+@pytest.mark.parametrize(
+    "settings",
+    [pytest.param({}, marks=pytest.mark.full), {"length": 24, "batch": 7, "init": "uniform"}],
+)
 def test_the_earlier_name_is_the_same_run(settings: dict) -> None:
     with pytest.warns(DeprecationWarning, match=r"dynsim\.simulate: use train"):
         found = dynsim.simulate(TASK, RULE, KEY, steps=3, **settings)

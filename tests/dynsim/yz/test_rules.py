@@ -87,16 +87,23 @@ def test_rules_are_those_of_the_textbook(name: str) -> None:
         assert np.abs(got - want).max() <= (2e-6 if name == "adamw" else 1e-12)
 
 
-def test_rules_that_look_at_all_weights_train_each_of_them() -> None:
+@pytest.mark.parametrize(
+    "rule",
+    [
+        dynsim.sgd(1.0, 0.5, clip=0.05),
+        pytest.param(dynsim.sgd(1.0, 0.5, noise=0.01), marks=pytest.mark.full),
+    ],
+    ids=["clip", "noise"],
+)
+def test_rules_that_look_at_all_weights_train_each_of_them(rule: Rule) -> None:
     """From zero start, outputs are trained as one only under elementwise rules: the run from given
     zero weights keeps all of them apart."""
     zero = layers.initial_weights(TASK, "zero", KEY, "float64")
-    for rule in (dynsim.sgd(1.0, 0.5, clip=0.05), dynsim.sgd(1.0, 0.5, noise=0.01)):
-        found, want = (
-            simulate(rule, batch=8, length=16),
-            simulate(rule, batch=8, length=16, init=zero),
-        )
-        np.testing.assert_allclose(found.params.Y, want.params.Y, rtol=0, atol=1e-12)
+    found, want = (
+        simulate(rule, batch=8, length=16),
+        simulate(rule, batch=8, length=16, init=zero),
+    )
+    np.testing.assert_allclose(found.params.Y, want.params.Y, rtol=0, atol=1e-12)
 
 
 def test_noise_differs_from_key_to_key_and_needs_one() -> None:
@@ -109,21 +116,25 @@ def test_noise_differs_from_key_to_key_and_needs_one() -> None:
         layers.simulate(TASK, rule, steps=3, length=math.inf, batch=math.inf)
 
 
-def test_other_layers_take_any_rule_too() -> None:
+@pytest.mark.parametrize(
+    "layer",
+    [
+        dynsim.JoMA(TASK),
+        pytest.param(dynsim.QKV(TASK, math.inf, width=TASK.M), marks=pytest.mark.full),
+    ],
+    ids=["joma", "qkv"],
+)
+def test_other_layers_take_any_rule_too(layer: dynsim.Problem) -> None:
     """Options that change nothing leave a run as it is, to rounding; a schedule that ends, ends
     it."""
-    options = {"steps": 9, "times": [0, 4, 9], "record": "loss"}
-    whole = {"batch": math.inf, **options}
-    hidden = lambda rule: dynsim.train(dynsim.JoMA(TASK), rule, KEY, **whole)["loss"]
-    layer = dynsim.QKV(TASK, math.inf, width=TASK.M)
-    embedded = lambda rule: dynsim.train(layer, rule, KEY, **whole)["loss"]
+    options = {"steps": 9, "times": [0, 4, 9], "record": "loss", "batch": math.inf}
+    train = lambda rule: dynsim.train(layer, rule, KEY, **options)["loss"]
     flat, ended = (schedules.steps(0.2, (4,), (factor,)) for factor in (1.0, 0.0))
-    for train in (hidden, embedded):
-        plain = train(dynsim.sgd(0.2, 0.1))
-        same = train(dynsim.sgd({"Y": flat, "Z": 0.1}, clip=1e9, decay=0.0, noise=0.0))
-        np.testing.assert_allclose(same, plain, rtol=1e-6)
-        stopped = train(dynsim.sgd(ended))
-        assert stopped[0] > stopped[1] == stopped[2] > plain[2]
+    plain = train(dynsim.sgd(0.2, 0.1))
+    same = train(dynsim.sgd({"Y": flat, "Z": 0.1}, clip=1e9, decay=0.0, noise=0.0))
+    np.testing.assert_allclose(same, plain, rtol=1e-6)
+    stopped = train(dynsim.sgd(ended))
+    assert stopped[0] > stopped[1] == stopped[2] > plain[2]
 
 
 @pytest.mark.usefixtures("unchecked")

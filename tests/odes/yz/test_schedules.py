@@ -39,11 +39,9 @@ SHOWN = {
     ("sgd", "plain"),
     ("sgd", "lemma3"),
     ("sgd", "eq10"),
-    ("momentum", "matched"),
     ("momentum", "symmetric"),
     ("nesterov", "eq10"),
     ("nesterov", "fixed_attention"),
-    ("adam", "matched-adam"),
 }
 
 
@@ -66,7 +64,16 @@ def error(name: str, make: Callable[..., Rule], eta: float, steps: int) -> float
 @pytest.mark.parametrize(
     ("kind", "name"),
     [
-        pytest.param(kind, name, marks=() if (kind, name) in SHOWN else pytest.mark.full)
+        pytest.param(
+            kind,
+            name,
+            marks=()
+            if (kind, name) in SHOWN
+            else pytest.mark.full(
+                "test_a_theory_refuses_a_rule_or_is_descent_to_its_order",
+                "odes/test_problem.py::test_flows_are_descent_to_the_order_that_they_promise",
+            ),
+        )
         for kind in RULES
         for name in NAMES
     ],
@@ -88,7 +95,12 @@ def test_a_theory_refuses_a_rule_or_is_descent_to_its_order(kind: str, name: str
     assert first / second > 0.85 * 2 ** ORDERS.get(name, 1) or max(first, second) < 1e-5
 
 
-@pytest.mark.parametrize("decoupled", [False, pytest.param(True, marks=pytest.mark.full)])
+# Two theories, descent and its reduction, at two rates each.
+@pytest.mark.full(
+    "odes/test_problem.py::test_flows_are_descent_to_the_order_that_they_promise",
+    "test_noise_of_batches_is_carried_through_schedules_and_decay",
+)
+@pytest.mark.parametrize("decoupled", [False, True])
 def test_flows_of_the_layer_decay_weights_as_descent_does(decoupled: bool) -> None:
     def gap(eta: float, steps: int) -> float:
         rule = dynsim.momentum(warmed(eta, steps), eta / 2, 0.6, decay=0.02, decoupled=decoupled)
@@ -172,29 +184,39 @@ def test_clipping_and_noise_have_no_flow(flow: str) -> None:
             assert ladder.THEORIES[flow].inapplicable(SMALL, make(1.0, 1.0, **options))
 
 
-def test_noise_of_batches_is_carried_through_schedules_and_decay() -> None:
-    """The linear theory's mean is descent, whatever the rule."""
-    task = SMALL
-    for rule in (
+@pytest.mark.parametrize(
+    "rule",
+    [
         dynsim.sgd(warmed(1.0, 20), 0.5, momentum=0.6, nesterov=True, decay=0.02),
-        dynsim.rmsprop({"Y": warmed(0.1, 20), "Z": 0.05}, eps=0.1),
-    ):
-        found = spread.solve(task, rule, (0, 7, 20), batch=16.0, length=32.0, record="loss")
-        descent = simulate(
-            task,
-            rule,
-            steps=20,
-            times=[0, 7, 20],
-            length=32,
-            batch=math.inf,
-            dtype="float64",
-            record="loss",
-        )
-        np.testing.assert_allclose(found["loss"], descent["loss"], rtol=1e-10)
-        assert found.std["loss"][-1] > 0
-    for rule in (dynsim.sign(0.1), dynsim.sgd(0.1, clip=1.0), dynsim.sgd(0.1, noise=0.1)):
-        with pytest.raises(ValueError, match="linear noise"):
-            spread.solve(task, rule, (0, 7), batch=16.0, length=32.0)
+        pytest.param(
+            dynsim.rmsprop({"Y": warmed(0.1, 20), "Z": 0.05}, eps=0.1), marks=pytest.mark.full
+        ),
+    ],
+    ids=["nesterov", "rmsprop"],
+)
+def test_noise_of_batches_is_carried_through_schedules_and_decay(rule: Rule) -> None:
+    """The linear theory's mean is descent, whatever the rule."""
+    found = spread.solve(SMALL, rule, (0, 7, 20), batch=16.0, length=32.0, record="loss")
+    descent = simulate(
+        SMALL,
+        rule,
+        steps=20,
+        times=[0, 7, 20],
+        length=32,
+        batch=math.inf,
+        dtype="float64",
+        record="loss",
+    )
+    np.testing.assert_allclose(found["loss"], descent["loss"], rtol=1e-10)
+    assert found.std["loss"][-1] > 0
+
+
+@pytest.mark.parametrize(
+    "rule", [dynsim.sign(0.1), dynsim.sgd(0.1, clip=1.0), dynsim.sgd(0.1, noise=0.1)]
+)
+def test_noise_of_batches_needs_a_rule_that_is_linear_in_it(rule: Rule) -> None:
+    with pytest.raises(ValueError, match="linear noise"):
+        spread.solve(SMALL, rule, (0, 7), batch=16.0, length=32.0)
 
 
 def test_stages_come_when_the_schedule_has_learned_as_much() -> None:

@@ -68,6 +68,10 @@ def test_losses_and_times_are_those_of_the_closed_form() -> None:
 
 
 @pytest.mark.usefixtures("quick_theory")
+@pytest.mark.full(
+    "test_losses_and_times_are_those_of_the_closed_form",
+    "odes/test_problem.py::test_plain_flow_is_the_closed_form_in_eta_time",
+)
 def test_a_schedule_is_in_the_times_and_its_parts_are_told() -> None:
     found = sweeps.explain(NAME, **settings(schedule="linear", eta_warmup=20.0))
     assert found.changes == (20.0,)

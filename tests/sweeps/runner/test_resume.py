@@ -17,7 +17,7 @@ import numpy as np
 import pytest
 
 import sweeps
-from sweeps import Sweep, Training
+from sweeps import Sweep, Training, cli
 from sweeps.benchmarks.workers import kills
 from sweeps.runner import files
 from sweeps.runner.store.store import Store
@@ -113,7 +113,9 @@ def assert_complete(workers: Workers) -> None:
         np.testing.assert_array_equal(got[name].values, want[name].values)
 
 
-def test_kills_and_ctrl_c_lose_only_the_chunk_in_flight(workers: Workers) -> None:
+def test_kills_and_ctrl_c_lose_only_the_chunk_in_flight(
+    workers: Workers, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     written: list[str] = []
     process = workers.start()
     written += read_chunks(process, 12)
@@ -129,11 +131,15 @@ def test_kills_and_ctrl_c_lose_only_the_chunk_in_flight(workers: Workers) -> Non
     assert "Run the same command again to resume" in errors
     assert "Traceback" not in errors
     assert len(written) < CHUNKS, "the sweep was over before it could be interrupted"
-    output = finish(workers.start())
-    written += chunks(output)
-    assert "120 of 120 runs done (60 of 60 chunks): 120 OK" in output
+    done = Store.open(workers.out).done().sum()
     # A kill between a chunk's last byte and its line makes it be told of never, not twice.
-    assert CHUNKS - 1 <= len(written) == len(set(written)) <= CHUNKS
+    assert done - 1 <= len(written) == len(set(written)) <= done
+    again, write = [], Store.write
+    monkeypatch.setattr(Store, "write", lambda *args: (write(*args), again.append(args[1])))
+    words = [str(workers.file), "--out", workers.out, "--chunk", "2", "--tile", "2"]
+    assert cli.main(["sweep", *words]) == 0
+    assert len(again) == CHUNKS - done
+    assert "120 of 120 runs done (60 of 60 chunks): 120 OK" in capsys.readouterr().out
     assert_complete(workers)
 
 

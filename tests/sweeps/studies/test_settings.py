@@ -16,7 +16,14 @@ def test_some_are() -> None:
     assert len(MADE) >= 6
 
 
-@pytest.mark.parametrize("name", MADE)
+# Whose sweeps take long to plan.
+LARGE = {"figure collapse", "figure validity"}
+
+
+@pytest.mark.parametrize(
+    "name",
+    [pytest.param(n, marks=[pytest.mark.full] if n in LARGE else []) for n in MADE],
+)
 def test_every_sweep_of_a_figure_passes_its_check(name: str) -> None:
     settings, _ = COMMANDS[name].load()
     wanted = jax.tree.leaves(list(settings().sweeps().values()))

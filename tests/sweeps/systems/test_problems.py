@@ -144,6 +144,10 @@ def test_rates_by_group() -> None:
         sweeps.run(Sweep(Grouped(), dynsim.sgd({"out": 0.1}), {"seed": [0]}, steps=3, batch=4))
 
 
+@pytest.mark.full(
+    "test_a_store_is_not_resumed_with_another_loss",
+    "sweeps/runner/store/test_reuse.py::test_runs_go_on_for_more_steps",
+)
 def test_a_store_is_resumed_extended_and_opened_without_the_problem(tmp_path: Path) -> None:
     options = {"batch": 4, "checkpoint": True, "record": ("batch_loss", "gradient_norm")}
     axes = {"eta": [0.01, 0.1], "seed": [0, 1]}
@@ -183,6 +187,9 @@ def test_a_store_is_not_resumed_with_another_loss(tmp_path: Path) -> None:
         else:
             with pytest.raises(sweeps.StoreError, match="problem_code"):
                 sweeps.run(sweep, out)
+    other = Sweep(made(one)(inputs=np.linspace(0, 1, 10)), RULE, axes, steps=10, batch=4)
+    with pytest.raises(sweeps.StoreError, match="problem_holds"):
+        sweeps.run(other, out)
 
 
 def half(k):

@@ -122,7 +122,7 @@ def test_a_compiler_that_is_missing_is_named(monkeypatch: pytest.MonkeyPatch) ->
 @pytest.mark.parametrize(
     ("system", "engine"),
     [
-        ("yz", "eq10"),
+        pytest.param("yz", "eq10", marks=pytest.mark.full),
         ("yz", "fixed_attention"),
         pytest.param("yz", "simulation", marks=pytest.mark.full),  # compiles for long
         pytest.param("yz", "plain", marks=pytest.mark.full),

@@ -175,25 +175,36 @@ def test_what_keeps_no_checkpoint_says_so(tmp_path: Path, sweep: Sweep, message:
     assert not (tmp_path / "other").exists()
 
 
-def test_a_schedule_that_follows_from_the_steps_is_no_beginning_of_a_longer_one(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Whether its settings say so or not."""
+@pytest.fixture
+def hidden(monkeypatch: pytest.MonkeyPatch) -> type:
+    """Runs whose settings do not say over how many steps their schedules go."""
     kind = registry.system("linear_icl").run
     reads = kind.reads
     hide = lambda run, field, axes: field != "eta_steps" and reads(run, field, axes)
     monkeypatch.setattr(kind, "reads", hide)
+    return kind
 
-    def cosine(steps: int, **options: Any) -> Sweep:
-        run = kind(steps=steps, batch=8, schedule="cosine", **options)
-        return Sweep({"seed": [0, 1]}, run, record=("loss",), checkpoint=True)
 
-    sweeps.run(cosine(6), tmp_path / "short")
+def cosine(kind: type, steps: int, **options: Any) -> Sweep:
+    run = kind(steps=steps, batch=8, schedule="cosine", **options)
+    return Sweep({"seed": [0, 1]}, run, record=("loss",), checkpoint=True)
+
+
+def test_a_schedule_that_follows_from_the_steps_is_no_beginning_of_a_longer_one(
+    hidden: type, tmp_path: Path
+) -> None:
+    """Whether its settings say so or not."""
+    sweeps.run(cosine(hidden, 6), tmp_path / "short")
     with pytest.raises(ValueError, match="schedule of its runs follows from their 6 steps"):
-        sweeps.run(cosine(9), tmp_path / "long", reuse=[tmp_path / "short"])
-    sweeps.run(cosine(6, eta_steps=9.0), tmp_path / "begun")
-    found = sweeps.run(cosine(9, eta_steps=9.0), tmp_path / "long", reuse=[tmp_path / "begun"])
-    assert found.equals(sweeps.run(cosine(9, eta_steps=9.0)))
+        sweeps.run(cosine(hidden, 9), tmp_path / "long", reuse=[tmp_path / "short"])
+
+
+@pytest.mark.full("test_runs_go_on_for_more_steps")
+def test_a_schedule_of_its_own_length_goes_on(hidden: type, tmp_path: Path) -> None:
+    sweeps.run(cosine(hidden, 6, eta_steps=9.0), tmp_path / "begun")
+    longer = cosine(hidden, 9, eta_steps=9.0)
+    found = sweeps.run(longer, tmp_path / "long", reuse=[tmp_path / "begun"])
+    assert found.equals(sweeps.run(longer))
 
 
 @dataclasses.dataclass(frozen=True)

@@ -134,6 +134,11 @@ def test_each_run_is_what_it_is_alone(stored: Path) -> None:
     assert (few != many).sel(optimizer="momentum").all()
 
 
+@pytest.mark.full(
+    "test_stores_grow_by_words",
+    "sweeps/runner/test_run.py::test_four_devices_give_bitwise_what_one_gives",
+    "sweeps/runner/test_resume.py::test_kills_and_ctrl_c_lose_only_the_chunk_in_flight",
+)
 def test_devices_and_an_interruption_change_nothing(
     stored: Path, file: Path, tmp_path: Path, computed: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -155,6 +160,9 @@ def test_devices_and_an_interruption_change_nothing(
     assert found.load().drop_attrs().equals(sweeps.open(stored).load().drop_attrs())
     assert sweeps.run(sweep, stored).load().equals(found)
     assert len(computed) == 16
+
+
+def test_words_in_another_order_are_another_sweep(stored: Path, file: Path) -> None:
     with pytest.raises(StoreError, match=r"axes.optimizer: \['momentum', 'adam'\] -> \['adam'"):
         sweeps.run(files.load(file, ["axes.optimizer=[adam, momentum]"]), stored)
 
@@ -165,7 +173,12 @@ def test_devices_and_an_interruption_change_nothing(
         # Four runs a word and a form: two rates and two seeds.
         (["axes.optimizer=[sgd, adam, momentum]"], ["adam", "momentum"], 16),
         # What is given to Adam alone concerns no other word.
-        (["axes.optimizer=[adam, momentum]", "run.b2=0.9"], ["momentum"], 16),
+        pytest.param(
+            ["axes.optimizer=[adam, momentum]", "run.b2=0.9"],
+            ["momentum"],
+            16,
+            marks=pytest.mark.full,
+        ),
         (["axes.optimizer=[momentum]", "axes.form=[power]", "run.b2="], ["momentum"], 0),
         (
             ["axes={momentum=[0.9]}", "axes.optimizer=", "run.optimizer=momentum", "run.b2="],
@@ -232,6 +245,10 @@ def test_a_problem_and_a_rule_as_they_are(curves: Any) -> None:
     assert both[0, 0] == both[0, 1] != both[1, 0] != both[1, 1]
 
 
+@pytest.mark.full(
+    "test_each_run_is_what_it_is_alone",
+    "dynsim/yz/test_rules.py::test_rules_are_those_of_the_textbook",
+)
 def test_a_layer_learns_by_each_word() -> None:
     run = Training(steps=3, batch=4, length=8, eta_z=0.5, decay=0.1, eta_steps=2.0)
     words = {"schedule": ["cosine", "constant"], "optimizer": ["nesterov", "adamw"]}
