@@ -128,7 +128,7 @@ def test_flows_are_descent_to_the_order_that_they_promise(rule: str, schedule: s
     assert errors[0] < 0.02
 
 
-@pytest.mark.parametrize("decoupled", [False, True])
+@pytest.mark.parametrize("decoupled", [pytest.param(False, marks=pytest.mark.full), True])
 def test_plain_flow_is_the_closed_form_in_eta_time(decoupled: bool) -> None:
     """p = exp(-(1 + lambda) sum of rates), across the kinks of a warm-up and its end."""
     eta = schedules.warmup_stable_decay(0.05, 20, 30, 40, 0.1)
@@ -192,7 +192,7 @@ def test_rmsprop_under_a_constant_force_is_an_area_cosine(kind: str) -> None:
     assert gap.max() < (1 if kind == "rmsprop" else 0.04)
 
 
-@pytest.mark.parametrize("momentum", [0.0, 0.8])
+@pytest.mark.parametrize("momentum", [pytest.param(0.0, marks=pytest.mark.full), 0.8])
 def test_signs_under_a_constant_force_move_by_the_sum_of_the_rates(momentum: float) -> None:
     eta = schedules.warmup_stable_decay(0.05, 3, 30, 40, 0.1)
     rule, times = dynsim.sign(eta, momentum=momentum), [0.0, 1, 2, 20, 60, 100]
@@ -242,25 +242,13 @@ class Basin(dynsim.Problem):
         return {"a": "first", "b": "second"}
 
 
-@pytest.mark.parametrize(
-    ("kind", "schedule", "decay"),
-    [
-        pytest.param(
-            kind,
-            schedule,
-            decay,
-            marks=()
-            if (kind, schedule, decay) == ("plain", "cosine", DECOUPLED)
-            else pytest.mark.full(
-                "test_flows_of_signs_are_descent_to_first_order",
-                "test_signs_under_a_constant_force_move_by_the_sum_of_the_rates",
-            ),
-        )
-        for kind in ("plain", "heavy-ball", "matched")
-        for schedule in ("constant", "cosine", "steps", "by group")
-        for decay in ({}, COUPLED, DECOUPLED)
-    ],
+@pytest.mark.full(
+    "test_signs_under_a_constant_force_move_by_the_sum_of_the_rates",
+    "test_a_sign_flow_slides_along_the_zero_of_a_derivative",
 )
+@pytest.mark.parametrize("decay", [{}, COUPLED, DECOUPLED])
+@pytest.mark.parametrize("schedule", ["constant", "cosine", "steps", "by group"])
+@pytest.mark.parametrize("kind", ["plain", "heavy-ball", "matched"])
 def test_flows_of_signs_are_descent_to_first_order(
     kind: str, schedule: str, decay: dict[str, Any]
 ) -> None:

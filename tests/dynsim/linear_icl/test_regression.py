@@ -61,7 +61,10 @@ def test_losses_are_those_of_the_tokens(shape: dict) -> None:
     assert float(task.loss(params, model.moments(batch))) == pytest.approx(want, rel=1e-12)
 
 
-@pytest.mark.parametrize("N", [3, 31, pytest.param(FEW + 12, marks=pytest.mark.full)])
+@pytest.mark.parametrize(
+    "N",
+    [3, pytest.param(31, marks=pytest.mark.full), pytest.param(FEW + 12, marks=pytest.mark.full)],
+)
 def test_sequences_have_the_law_of_their_tokens(N: int) -> None:
     """N = 3 < D is drawn as tokens, few degrees of freedom as sums, many by rejection."""
     task = dynsim.regression(4, N)
@@ -144,7 +147,9 @@ def test_merged_attention_is_a_network_on_cubic_features() -> None:
     np.testing.assert_allclose(merged.U.reshape(3, 16), network.W, rtol=1e-9)
 
 
-@pytest.mark.parametrize("shape", [{"attention": "merged"}, {"rank": 2}])
+@pytest.mark.parametrize(
+    "shape", [pytest.param({"attention": "merged"}, marks=pytest.mark.full), {"rank": 2}]
+)
 def test_descent_conserves_the_imbalance_to_first_order_in_its_rate(shape: dict) -> None:
     task, drift = dynsim.regression(heads=4, scale=0.7, **shape), {}
     for eta in (0.02, 0.01):
@@ -160,7 +165,7 @@ def test_descent_conserves_the_imbalance_to_first_order_in_its_rate(shape: dict)
     assert 0 < drift[0.01] < 0.02
 
 
-@pytest.mark.parametrize("data", ["fresh", "fixed"])
+@pytest.mark.parametrize("data", [pytest.param("fresh", marks=pytest.mark.full), "fixed"])
 def test_training_on_sequences_learns_components_in_order(data: str) -> None:
     task = dynsim.regression(scale=0.2, data=data)
     run = dynsim.train(task, dynsim.sgd(0.5), jax.random.key(1), steps=400, batch=128)

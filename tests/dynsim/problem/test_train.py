@@ -67,6 +67,7 @@ def missed(problem: Line, params: Any) -> jax.Array:
 KEY = jax.random.key(3)
 
 
+@pytest.mark.full("sweeps/runner/test_run.py::test_steps_as_an_axis_record_at_their_own_times")
 def test_runs_of_traced_lengths_are_those_of_known_ones() -> None:
     """One program for both lengths: each records as the run that is told its number of steps."""
     rule = dynsim.sgd(schedules.steps(0.1, [4], [0.5]), momentum=0.5, noise=0.1)

@@ -158,8 +158,12 @@ def test_an_infinite_batch_descends_the_loss_of_finite_sequences() -> None:
 @pytest.mark.usefixtures("x64")
 @pytest.mark.parametrize(
     "settings",
-    [{"batch": 16, "length": 32}, pytest.param(INFINITE, marks=pytest.mark.full)],
+    [{"batch": 16, "length": 32}, INFINITE],
     ids=str,
+)
+@pytest.mark.full(
+    "test_descent_is_a_numpy_loop_on_recorded_batches",
+    "test_statuses_and_relative_loss_are_those_of_simulate_under_vmap",
 )
 def test_with_one_factor_held_at_identity_it_is_the_yz_run_on_the_same_batches(
     settings: dict,

@@ -90,7 +90,12 @@ def test_a_run_is_the_algorithm_step_by_step() -> None:
 
 @pytest.mark.usefixtures("x64")
 @pytest.mark.parametrize(
-    ("d", "length", "shape"), [(3, 6, (1, 1, 3, 8)), (4, 9, (4, 1, 1, 8)), (6, 18, (2, 3, 3, 8))]
+    ("d", "length", "shape"),
+    [
+        pytest.param(3, 6, (1, 1, 3, 8), marks=pytest.mark.full),
+        (4, 9, (4, 1, 1, 8)),
+        pytest.param(6, 18, (2, 3, 3, 8), marks=pytest.mark.full),
+    ],
 )
 @pytest.mark.parametrize("size", [1, 3, 6])
 def test_a_batch_taken_in_parts_has_the_gradient_of_the_whole(

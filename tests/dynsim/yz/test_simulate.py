@@ -107,7 +107,14 @@ def numpy_descent(
 
 
 @pytest.mark.usefixtures("x64")
-@pytest.mark.parametrize("rule", ["sgd", "momentum", "adam"])
+@pytest.mark.parametrize(
+    "rule",
+    [
+        pytest.param("sgd", marks=pytest.mark.full),
+        pytest.param("momentum", marks=pytest.mark.full),
+        "adam",
+    ],
+)
 def test_each_optimiser_follows_its_textbook_rule(rule: str) -> None:
     eta = 0.7, 0.3
     optimizer = {

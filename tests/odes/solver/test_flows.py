@@ -37,6 +37,7 @@ def distance(a: yz.YZ, b: yz.YZ) -> np.ndarray:
 @pytest.mark.parametrize(
     ("mu", "flow"), [(0.0, "plain"), pytest.param(0.9, "rescaled", marks=pytest.mark.full)]
 )
+@pytest.mark.full("odes/test_problem.py::test_flows_are_descent_to_the_order_that_they_promise")
 def test_descent_converges_to_the_flow_at_first_order(mu: float, flow: str) -> None:
     errors = []
     for refinement in (2, 8):
@@ -53,7 +54,7 @@ def test_descent_converges_to_the_flow_at_first_order(mu: float, flow: str) -> N
 
 
 @pytest.mark.usefixtures("x64")
-@pytest.mark.parametrize("mu", [0.0, 0.8])
+@pytest.mark.parametrize("mu", [pytest.param(0.0, marks=pytest.mark.full), 0.8])
 def test_corrected_flows_are_of_second_order(mu: float) -> None:
     """Against descent in NumPy on p_0^2 + p_1^2 / 2 + p_0^2 p_1 + p_0^4, as the learning rate goes
     to zero at fixed mu: a wrong speed of the slow motion, or a start that leaves a wrong offset

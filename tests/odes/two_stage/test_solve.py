@@ -193,7 +193,7 @@ def test_noise_of_the_paths_follows_the_rate() -> None:
     eta = schedules.steps(0.2, (13, 513), (0.1, 0.1))
     optimizer = dataclasses.replace(optimizer, eta=eta)
     stages = Annealing.of(optimizer)
-    num, steps = 6000, 40
+    num, steps = 2000, 40
     run = lambda key: solve_sde(
         task,
         optimizer,

@@ -22,7 +22,7 @@ def test_spread_where_the_loss_is_a_weight_decay() -> None:
     """Without P, for hardly any zeta and small outputs the loss is log 2 + Var/8 of N_V, the same
     pull c = s2^4 kappa / 8L on every entry: of v_M, of the signal of an entry and of the mean of
     squared losses there are closed forms at rest, and W is noise alone."""
-    d, decay, num_test, num, steps = 6, 0.4, 50, 2000, 60
+    d, decay, num_test, num, steps = 6, 0.4, 50, 800, 60
     task = prompts(d, 5, gamma0=0.0, s1=0.0, s2=3.0, r=1e-6, tau_0=1e-3)
     rule = noisy_sgd(0.05, 0.05, decay, tau=1e-3)
     rule = dataclasses.replace(rule, eta=schedules.steps(0.05, (10, 170), (1, 1)))

@@ -31,7 +31,7 @@ def by_euler() -> Iterator[None]:
 # in numbers alone one stands for the others. By default one is taken of each kind of state.
 NAMES = [name for name in ladder.THEORIES if not name.endswith(FINITE)]
 NAMES += ["corrected" + FINITE, "symmetric" + FINITE]
-FEW = {"plain", "adam", "fixed_attention"}
+FEW = {"adam", "fixed_attention"}
 RUNGS = [name if name in FEW else pytest.param(name, marks=pytest.mark.full) for name in NAMES]
 
 

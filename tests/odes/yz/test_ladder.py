@@ -205,7 +205,7 @@ def test_a_prior_on_the_logits_tilts_the_probabilities() -> None:
 
 
 @pytest.mark.full(
-    "odes/solver/test_flows.py::test_descent_converges_to_the_flow_at_first_order",
+    "odes/yz/test_schedules.py::test_a_theory_refuses_a_rule_or_is_descent_to_its_order",
     "test_the_residual_lets_locally_distinct_tokens_gain",
     "dynsim/yz/test_model.py::test_lemma_1_is_the_gradient",
 )

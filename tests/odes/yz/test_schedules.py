@@ -37,9 +37,7 @@ NAMES = [name for name in ladder.THEORIES if not name.endswith("-finite-t")]
 ORDERS = {"corrected": 2}
 SHOWN = {
     ("sgd", "plain"),
-    ("sgd", "lemma3"),
     ("sgd", "eq10"),
-    ("momentum", "symmetric"),
     ("nesterov", "eq10"),
     ("nesterov", "fixed_attention"),
 }

@@ -92,6 +92,9 @@ def test_the_first_step_has_the_noise_of_a_batch(length: float) -> None:
 
 
 @pytest.mark.usefixtures("x64")
+@pytest.mark.full(
+    "test_the_first_step_has_the_noise_of_a_batch", "test_moments_are_those_of_all_batches"
+)
 def test_the_first_step_moves_products_by_their_covariance() -> None:
     want = noise_of_the_first_step(3) / 16
     found, _ = drift(batch=16, length=3)

@@ -100,6 +100,11 @@ def test_what_is_strained_is_said() -> None:
     # The loss falls by 0.6^2 a step, that of the flow like exp(-0.8); most apart after the first.
     apart = 100 * (math.exp(-0.8) - 0.36)
     assert f"{apart:.2g} % of the fall away" in rough[1]
+
+
+@pytest.mark.usefixtures("quick_theory")
+@pytest.mark.full("test_what_is_strained_is_said")
+def test_descent_that_diverges_is_said() -> None:
     (_, diverges) = sweeps.explain(NAME, **settings(eta_all=1.1, steps=500)).strained
     assert "over the first 500 steps descent at these rates diverges" in diverges
 

@@ -92,6 +92,9 @@ def test_four_devices_give_bitwise_what_one_gives() -> None:
     same(one, four)
 
 
+@pytest.mark.full(
+    "sweeps/systems/test_problems.py::test_a_grid_of_numbers_is_one_program_and_found_again"
+)
 def test_new_values_and_grid_sizes_compile_nothing() -> None:
     def run(ratios: int, seeds: int, **change: object) -> None:
         axes = {"ratio": {"linspace": [1, 3, ratios]}, "seed": {"range": seeds}}

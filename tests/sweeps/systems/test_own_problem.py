@@ -148,6 +148,7 @@ def test_labels_are_what_the_class_documents(
     }
 
 
+@pytest.mark.full("extension/test_extension.py::test_its_plane_is_drawn_by_its_own_rule")
 def test_phase_draws_it(tmp_path: Path) -> None:
     plane = ["--x", "eta:0.1:1e6:3", "--y", "u0:1e-3:0.1:2", "--steps", "20", "--batch", "8"]
     assert cli.main(["phase", NAME, *plane, "--out", str(tmp_path)]) == 0
@@ -177,6 +178,10 @@ def test_bad_input_is_named(
     assert message in capsys.readouterr().err
 
 
+@pytest.mark.full(
+    "sweeps/systems/test_problems.py::test_a_grid_of_numbers_is_one_program_and_found_again",
+    "odes/test_problem.py::test_a_batch_of_flows_is_one_program",
+)
 def test_runs_of_one_program() -> None:
     """Rates, warm-up, decay and a setting: all are numbers of one program, of theories too."""
     from sweeps.runner import tiles

@@ -74,10 +74,14 @@ def alone(eta=0.03, warmup=2.0, decay=0.1, shift=0.5, width=3, batch=4, seed=0, 
 
 
 def test_a_run_of_a_sweep_is_the_run_that_train_makes() -> None:
-    found = sweeps.run(Sweep(Net(), RULE, AXES, steps=10, record=RECORD))
+    # A program for each width, which has a batch of its own.
+    sizes = (("width", "batch"),)
+    found = sweeps.run(Sweep(Net(), RULE, AXES, steps=10, record=RECORD, zip=sizes))
     assert (found.status == Status.OK).all()
     chosen = {"eta": 0.3, "decay": 1.0, "shift": 2.0, "width": 5, "batch": 8, "seed": 7}
-    at = found.sel({**chosen, "eta.warmup": 4.0}).squeeze()
+    along = {name: value for name, value in chosen.items() if name != "batch"}
+    at = found.sel({**along, "eta.warmup": 4.0}).squeeze()
+    assert at.batch == 8
     want = alone(**chosen, warmup=4.0, noise=0.1)
     for name in RECORD:
         # Batches of other sizes are summed up in another order.

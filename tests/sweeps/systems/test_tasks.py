@@ -78,6 +78,10 @@ def known() -> None:
     registry._KNOWN["counter"] = SYSTEM
 
 
+@pytest.mark.full(
+    "sweeps/systems/test_problems.py::test_a_run_of_a_sweep_is_the_run_that_train_makes",
+    "sweeps/runner/test_run.py::test_static_axes_are_runs_of_their_own_shapes",
+)
 def test_a_sweep_over_sizes_of_a_task_runs_what_train_does() -> None:
     axes = {"K": [2, 4], "ratio": [1.0, 3.0], "scale": [0.25], "seed": [0, 3]}
     found = sweeps.run(Sweep(axes, Run(task="overlapping", overlap=0.3), "descent", ("loss",)))
