@@ -128,6 +128,18 @@ def test_a_broken_entry_point_names_its_package(
         assert registry.system_for("nobodys") is registry.system("yz")
 
 
+def test_a_version_is_known_as_long_as_the_package_is_on_the_path(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    info = tmp_path / "other_toy-2.5.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: other-toy\nVersion: 2.5\n")
+    (info / "top_level.txt").write_text("othertoy\n")
+    assert plugins.version("othertoy") is None
+    monkeypatch.syspath_prepend(str(tmp_path))
+    assert plugins.version("othertoy") == "2.5"
+
+
 def test_an_import_does_not_change_the_precision_of_others(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
