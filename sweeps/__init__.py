@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     from sweeps.runner.spec import Sweep
     from sweeps.runner.store.base import StoreError
     from sweeps.runner.tiles import forget
+    from sweeps.studies.optimum.best import best
+    from sweeps.studies.optimum.transfer import transfer
     from sweeps.systems.base import Engine, Fields, Labels, Run, Settings, System
     from sweeps.systems.registry import register
     from sweeps.systems.yz import Training
@@ -33,6 +35,7 @@ __all__ = [
     "Sweep",
     "System",
     "Training",
+    "best",
     "compare",
     "difference",
     "explain",
@@ -41,6 +44,7 @@ __all__ = [
     "open",
     "register",
     "run",
+    "transfer",
     "valid",
 ]
 
@@ -55,6 +59,7 @@ _SOURCES = {
     "StoreError": "sweeps.runner.store.base:StoreError",
     "Sweep": "sweeps.runner.spec:Sweep",
     "Training": "sweeps.systems.yz:Training",
+    "best": "sweeps.studies.optimum.best:best",
     "compare": "sweeps.compare",
     "explain": "sweeps.commands.explain:explain",
     "difference": "sweeps.runner.run:difference",
@@ -62,6 +67,7 @@ _SOURCES = {
     "load": "sweeps.runner.files:load",
     "open": "sweeps.runner.run:open_sweep",
     "run": "sweeps.runner.run:run",
+    "transfer": "sweeps.studies.optimum.transfer:transfer",
     "valid": "sweeps.runner.run:valid",
 }
 

@@ -10,10 +10,10 @@ import numpy as np
 
 from dynsim import Problem, Rule, Status
 from dynsim.decoding import Seed
+from sweeps.compare import strain
 from sweeps.compare.comparison import judged
 from sweeps.runner.run import run as run_sweep
 from sweeps.runner.spec import Sweep
-from sweeps.studies import strain
 from sweeps.studies.options import crossings
 from sweeps.systems import registry
 from sweeps.systems.settings import settings_class

@@ -13,6 +13,7 @@ from sweeps.runner.cluster import dask_cluster, hosts
 from sweeps.runner.files import load
 from sweeps.runner.run import run as run_sweep
 from sweeps.runner.store.store import Store
+from sweeps.studies.optimum.report import best_cell
 
 
 @dataclasses.dataclass(frozen=True)
@@ -74,7 +75,7 @@ def run(config: SweepCommand) -> list[str]:
         plan.confirm(found, config.yes)
     try:
         with _workers(config) as executor:
-            run_sweep(
+            found = run_sweep(
                 sweep,
                 out,
                 chunk=config.chunk,
@@ -91,7 +92,12 @@ def run(config: SweepCommand) -> list[str]:
             f"stopped; what is finished is in {out}. Run the same command again to resume."
         )
         raise
-    print(info.progress(info.describe(Store.open(out, report=lambda line: None))))
+    about = info.describe(Store.open(out, report=lambda line: None))
+    print(info.progress(about))
+    # Other processes may have chunks of it left.
+    if about["chunks_done"] == about["chunks"]:
+        for line in best_cell(found):
+            print(line)
     return [out]
 
 

@@ -78,6 +78,10 @@ _FIGURES = {
         "studies.linear_icl.diagram:LinearICLPlateaus",
         "where heads learn one at a time",
     ),
+    "optimum": (
+        "studies.optimum.figure:Optimum",
+        "best learning rate against batch, width or another setting",
+    ),
     "phase": ("studies.phase.figure:Phase", "same as `dynsim phase`"),
     "qkv": ("studies.qkv.figure:FigureQKV", "theory in Y and Z against training of W_Q, W_K, W_V"),
     "snap": (

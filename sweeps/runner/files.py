@@ -46,6 +46,16 @@ def load(path: str | Path, overrides: Iterable[str] = ()) -> Sweep:
         raise recipes.missing(path) from None
     except (OSError, ValueError, RecursionError) as error:
         raise ValueError(f"sweep file {path}: not readable as TOML ({error})") from None
+    override_all(table, overrides)
+    try:
+        return from_table(table)
+    except ValueError as error:
+        raise ValueError(f"sweep file {path}: {error}") from None
+
+
+def override_all(table: dict[str, Any], overrides: Iterable[str]) -> None:
+    """Change what a sweep file says, as `load` does; raises `ValueError` for an override that
+    cannot be read."""
     for override in overrides:
         key, _, value = override.partition("=")
         if "=" in override and not value.strip():
@@ -59,10 +69,6 @@ def load(path: str | Path, overrides: Iterable[str] = ()) -> Sweep:
             _merge(table, found)
         except (tomllib.TOMLDecodeError, RecursionError) as error:
             raise ValueError(f"set = {override!r}: must be KEY = VALUE in TOML ({error})") from None
-    try:
-        return from_table(table)
-    except ValueError as error:
-        raise ValueError(f"sweep file {path}: {error}") from None
 
 
 def from_table(table: Mapping[str, Any]) -> Sweep:

@@ -13,7 +13,7 @@ import dynsim
 import sweeps
 from sweeps import cli
 from sweeps.commands import outlook
-from sweeps.studies import strain
+from sweeps.compare import strain
 
 NAME = "tests.sweeps.commands.test_outlook:Bowl"
 

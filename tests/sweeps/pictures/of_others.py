@@ -8,11 +8,14 @@ import xarray as xr
 from matplotlib.figure import Figure
 
 import dynsim
-from dynsim import Trajectory
+from dynsim import Status, Trajectory
 from dynsim.classes.estimated import Estimate
 from dynsim.two_stage.rank_truncation import RankCurves
 from sweeps.studies.finite_size import figure as finite_size
 from sweeps.studies.finite_size import order
+from sweeps.studies.optimum import panels as optimum_panels
+from sweeps.studies.optimum.best import best
+from sweeps.studies.optimum.transfer import transfer
 from sweeps.studies.qkv import figure as qkv
 from sweeps.studies.spectrum import figure as spectrum
 from sweeps.studies.spectrum import panels, singular
@@ -146,6 +149,28 @@ def trained_plane(levels: int) -> Figure:
     return trainability.draw(trainability.Trainability(levels=levels), mapped, dimension, fit)
 
 
+def optimum(number: int) -> Figure:
+    """Three rules over a batch: one grows up to where most runs diverge, one is best at the end of
+    the rates, and one transfers."""
+    rules, eta = ("sgd", "momentum", "adam"), np.geomspace(1e-3, 30, 23)
+    batch = 2 ** np.arange(2, 2 + number)
+    middle = np.stack([0.05 * batch**0.5, 100.0 + 0 * batch, 0.01 * batch**0.01])
+    away = np.log(eta / middle[..., None])[..., None] + 0.2 * np.linspace(-1, 1, 4)
+    dims = ("optimizer", "batch", "eta", "seed")
+    status = np.where(away > 2.5, Status.DIVERGED, Status.OK)
+    label = {"long_name": "mean loss of the last 20 steps over that of the first", "units": "1"}
+    dataset = xr.Dataset(
+        {"status": (dims, status), "loss": (dims, np.exp(0.1 * away**2), label)},
+        {"optimizer": list(rules), "batch": batch, "eta": eta, "seed": range(4)},
+    )
+    dataset["eta"].attrs = {"long_name": "learning rate of Z", "units": "1/step"}
+    trained = best(dataset)
+    predicted = {rule: trained.sel(optimizer=[rule]).isel(batch=-1) for rule in rules}
+    theory, title = "descent, T infinite, batch infinite", "yz: steps = 100, mean of 4 seeds"
+    laws = transfer(trained, "batch")
+    return optimum_panels.draw(dataset, trained, predicted, laws, theory, title)
+
+
 def fates() -> Figure:
     """Two queries of three classes, twelve words each."""
     K, M, S = 6, 40, 20
@@ -209,6 +234,8 @@ EXAMPLES = {
     "spectrum, many": functools.partial(checkpoint, LONG, square=True),
     "trainability": functools.partial(trained_plane, 4),
     "trainability, two": functools.partial(trained_plane, 2),
+    "optimum": functools.partial(optimum, 6),
+    "optimum, many": functools.partial(optimum, 12),
     "corpus": fates,
     "finite_size": finite_sizes,
     "qkv": factors,

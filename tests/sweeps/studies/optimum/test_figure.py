@@ -1,0 +1,82 @@
+"""`dynsim figure optimum`, and the last lines of `dynsim sweep`."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import xarray as xr
+
+from sweeps import cli
+from sweeps.studies.optimum.report import best_cell
+
+NAME = "deep_linear:DeepLinear"
+
+
+@pytest.fixture(autouse=True)
+def found(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(Path(__file__).parents[4] / "docs" / "howto"))
+
+
+def test_a_sweep_ends_with_its_best_cell(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "deep.toml"
+    text = f'system = "{NAME}"\nrecord = ["loss"]\n[run]\nsteps = 5\nbatch = inf\nu0 = 0.1\n'
+    file.write_text(text + "[axes]\neta = [0.3, 0.01, 0.1]\nseed = {range = 2}\n")
+    assert cli.main(["sweep", str(file), "--out", str(tmp_path / "store")]) == 0
+    *_, best, warning, _, _, _ = capsys.readouterr().out.split("\n")
+    assert best.startswith("best loss 0.")
+    assert best.endswith("at eta = 0.3, mean of 2 seeds")
+    assert warning == "the best eta lies at the upper end of its axis (0.3); try larger ones"
+
+
+def swept(loss: np.ndarray, **axes: object) -> xr.Dataset:
+    status = np.where(np.isfinite(loss), 0, 1)
+    dims = [*axes][: loss.ndim]
+    made = xr.Dataset({"status": (dims, status), "loss": (dims, loss)}, axes)
+    for name in made.coords.keys() & {"eta"}:
+        made[name].attrs["units"] = "1/step"
+    return made
+
+
+def test_the_best_cell_is_that_of_the_mean_and_a_diverged_run_has_none() -> None:
+    loss = np.array([[[1.0, 1.0], [2.0, 0.4]], [[3.0, 3.0], [0.1, np.inf]], [[9.0, 9], [4, 4]]])
+    made = swept(loss, eta=[0.1, 1, 10], optimizer=["sgd", "adam"], seed=[0, 1])
+    assert best_cell(made) == [
+        "best loss 1 at eta = 0.1, optimizer = sgd, mean of 2 seeds",
+        "the best eta lies at the lower end of its axis (0.1); try smaller ones",
+    ]
+    assert best_cell(made.isel(optimizer=1, eta=[1, 2, 0]))[0].startswith("best loss 1.2 at eta =")
+    named = made.rename(loss="accuracy")
+    assert best_cell(named)[0] == "best accuracy 9 at eta = 10, optimizer = sgd, mean of 2 seeds"
+
+
+def test_sweeps_without_a_best_cell_say_nothing() -> None:
+    only_seeds = swept(np.ones(3), seed=range(3))
+    words = swept(np.ones((2, 3)), optimizer=["sgd", "adam"], seed=range(3))
+    rates = swept(np.ones((3, 3)), eta=[1, 2, 3], seed=range(3))
+    lost = swept(np.full((3, 3), np.inf), eta=[1, 2, 3], seed=range(3))
+    for made in (only_seeds, words, rates.rename(loss="entropy"), lost):
+        assert best_cell(made) == []
+    # No end to go beyond, of two values or of what is no rate.
+    assert len(best_cell(rates.isel(eta=[0, 2]))) == 1
+    assert len(best_cell(rates.rename(eta="width").assign_coords(width=[1, 2, 3]))) == 1
+
+
+def test_the_figure_writes_the_best_rates_of_training_and_theory(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    axes = ["--along", "u0:0.05:0.2:3", "--rate", "eta:0.1:3:6", "--rules", "sgd"]
+    runs = ["--set", "steps=30", "batch=inf", "--seeds", "2", "--out", str(tmp_path)]
+    assert cli.main(["figure", "optimum", "--system", NAME, *axes, *runs]) == 0
+    printed = capsys.readouterr().out
+    with np.load(tmp_path / "optimum.npz") as arrays:
+        trained, theory = arrays["training/best"], arrays["theory/sgd/best"]
+        assert trained.shape == theory.shape == (1, 3)
+        # At infinite batch theory is what is trained, in float64.
+        np.testing.assert_allclose(theory, trained, rtol=0.03)
+        assert (trained <= arrays["training/stable"]).all()
+        assert (arrays["training/diverged"] <= 3).all()
+        exponent = float(arrays["law/exponent"][0])
+    assert f"u0^{exponent:.2f}" in printed or "sgd: transfers: one eta" in printed
+    assert (tmp_path / "optimum.png").stat().st_size > 10_000
