@@ -37,7 +37,7 @@ def valley(
     where all of it is positive. `within` is a share of the best value.
     """
     known = np.asarray(np.isfinite(curves))
-    positive = np.where(known, curves > 0, True).all(-1)
+    positive = np.asarray(np.where(known, curves > 0, True).all(-1))
     logs = np.log(np.where(known & positive[:, None], curves, 1))
     y = np.where(known, sign * np.where(positive[:, None], logs, curves), np.inf)
     i = np.argmin(y, -1)
