@@ -123,9 +123,9 @@ def test_the_place_of_the_best_is_told() -> None:
 def test_runs_that_diverged_never_win_and_say_where_divergence_begins() -> None:
     loss = np.repeat(parabola(0.3)[:, None], 4, 1)
     status = np.zeros(loss.shape, int)
-    # One of four, then two, then three, with losses that would be the best.
+    # One of four, then two, then three, where all losses, of the others too, would be the best.
     for place, number in ((10, 1), (12, 2), (13, 3)):
-        status[place, :number], loss[place, :number] = DIVERGED, 1e-9
+        status[place, :number], loss[place] = DIVERGED, 1e-9
     status[15], loss[3, 0] = MISSING, np.nan
     found = sweeps.best(dataset(loss, status))
     assert float(found["best"]) == pytest.approx(0.3)
