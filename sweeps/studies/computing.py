@@ -2,6 +2,7 @@
 
 import dataclasses
 from collections.abc import Sequence
+from concurrent.futures import Executor
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -35,17 +36,26 @@ def begin(config: Any) -> None:
     hosts.use_all_cores()
 
 
-def computed(config: Study) -> dict[str, xr.Dataset]:
-    """Run or resume the sweeps of a figure, each in the folder of its name, once all are checked.
+def checked(config: Study) -> dict[str, Sweep]:
+    """The sweeps of a figure, once all are checked."""
+    wanted = config.sweeps()
+    for each in wanted.values():
+        each.check()
+    return wanted
+
+
+def computed(config: Study, executor: Executor | None = None) -> dict[str, xr.Dataset]:
+    """Run or resume the sweeps of a figure, each in the folder of its name, once all are checked;
+    by an executor's workers, if there is one.
 
     Raises:
         ValueError: naming the setting, its value and what is allowed, before anything runs.
     """
     begin(config)
-    wanted = config.sweeps()
-    for each in wanted.values():
-        each.check()
-    return {name: run_sweep(each, config.out / name).load() for name, each in wanted.items()}
+    return {
+        name: run_sweep(each, config.out / name, executor=executor).load()
+        for name, each in checked(config).items()
+    }
 
 
 def by_theory(sweep: Sweep, engine: str) -> Sweep:
