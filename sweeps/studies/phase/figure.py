@@ -108,7 +108,7 @@ def maps(
         of the corners where it was not computed. Of a refined map, the attributes are the number of
         `runs`; `rounds` of random points until one had no `failures`, the number of `probes` of the
         last one, and its `bound`, an upper bound with 95 % confidence on the share of the plane
-        whose inferred region is wrong.
+        whose inferred region, or with a tolerance its observable, is wrong.
 
     Raises:
         ValueError: for bad settings, before anything runs.

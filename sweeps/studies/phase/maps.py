@@ -10,8 +10,9 @@ from jaxtyping import Bool, Int
 
 from sweeps.runner.run import run as run_sweep
 from sweeps.runner.spec import Sweep
-from sweeps.studies.phase.lattice import Lattice, Refinement, Value, guard, mixed
+from sweeps.studies.phase.lattice import Lattice, Value, mixed
 from sweeps.studies.phase.plane import MOST_COARSE, Plane, at_end, colour_range, region_map, sampled
+from sweeps.studies.phase.refinement import Refinement, guard
 from sweeps.studies.phase.regions import Rule
 
 

@@ -1,9 +1,9 @@
 """The boundary of trainability in the plane of two learning rates, and its dimension.
 
 A run counts as trained where its relative loss is below 1 (Sohl-Dickstein 2024,
-arXiv:2402.06184). A coarse grid over (log eta_Y, log eta_Z) is refined only where that changes, as
-`sweeps.studies.phase.lattice` does. Pieces that nothing connects to those seen on the coarse grid
-are missed: counts are from below.
+arXiv:2402.06184). A coarse grid over (log eta_Y, log eta_Z) is refined only where that changes, by
+`sweeps.studies.phase.refinement` without probes. Pieces that nothing connects to those seen on the
+coarse grid are missed: counts are from below.
 """
 
 import dataclasses
@@ -19,8 +19,9 @@ from sweeps.output import check_directory
 from sweeps.runner.run import run as run_sweep
 from sweeps.runner.spec import Sweep
 from sweeps.studies.options import Line, line
-from sweeps.studies.phase.lattice import Lattice, Level, Measure, Refinement
+from sweeps.studies.phase.lattice import Lattice, Level, Measure
 from sweeps.studies.phase.plane import sampled
+from sweeps.studies.phase.refinement import Refinement
 from sweeps.systems import registry
 
 Training: Any = registry.system("yz").run

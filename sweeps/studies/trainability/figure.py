@@ -17,7 +17,8 @@ from sweeps import output
 from sweeps.output import drawing
 from sweeps.studies.computing import begin
 from sweeps.studies.options import Line
-from sweeps.studies.phase.lattice import CORNERS, Level, Refinement
+from sweeps.studies.phase.lattice import CORNERS, Level
+from sweeps.studies.phase.refinement import Refinement
 from sweeps.studies.trainability.boundary import Window, box_dimension, refine
 from sweeps.systems import registry
 from sweeps.systems.base import field_names
