@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from sweeps.runner.spec import Sweep
     from sweeps.runner.store.base import StoreError
     from sweeps.runner.tiles import forget
-    from sweeps.studies.phase import figure as phase
+    from sweeps.studies.phase import maps as phase
     from sweeps.systems.base import Engine, Fields, Labels, Run, Settings, System
     from sweeps.systems.registry import register
     from sweeps.systems.yz import Training
@@ -63,7 +63,7 @@ _SOURCES = {
     "forget": "sweeps.runner.tiles:forget",
     "load": "sweeps.runner.files:load",
     "open": "sweeps.runner.run:open_sweep",
-    "phase": "sweeps.studies.phase.figure",
+    "phase": "sweeps.studies.phase.maps",
     "run": "sweeps.runner.run:run",
     "valid": "sweeps.runner.run:valid",
 }

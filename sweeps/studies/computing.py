@@ -2,19 +2,15 @@
 
 import dataclasses
 from collections.abc import Sequence
-from concurrent.futures import Executor
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Protocol
 
 import xarray as xr
 
-from dynsim import decoding
-from sweeps import output
-from sweeps.runner.cluster import hosts
 from sweeps.runner.files import load
 from sweeps.runner.run import run as run_sweep
 from sweeps.runner.spec import Sweep
-from sweeps.studies.options import queries
+from sweeps.studies.options import begin, queries
 
 
 class Study(Protocol):
@@ -25,37 +21,17 @@ class Study(Protocol):
     def sweeps(self) -> dict[str, Sweep]: ...
 
 
-def begin(config: Any) -> None:
-    """Check the settings of a figure against their annotations, and `out`; then use all cores.
-
-    Raises:
-        ValueError: naming the setting, its value and what is allowed.
-    """
-    decoding.check(config)
-    output.check_directory(config.out)
-    hosts.use_all_cores()
-
-
-def checked(config: Study) -> dict[str, Sweep]:
-    """The sweeps of a figure, once all are checked."""
-    wanted = config.sweeps()
-    for each in wanted.values():
-        each.check()
-    return wanted
-
-
-def computed(config: Study, executor: Executor | None = None) -> dict[str, xr.Dataset]:
-    """Run or resume the sweeps of a figure, each in the folder of its name, once all are checked;
-    by an executor's workers, if there is one.
+def computed(config: Study) -> dict[str, xr.Dataset]:
+    """Run or resume the sweeps of a figure, each in the folder of its name, once all are checked.
 
     Raises:
         ValueError: naming the setting, its value and what is allowed, before anything runs.
     """
     begin(config)
-    return {
-        name: run_sweep(each, config.out / name, executor=executor).load()
-        for name, each in checked(config).items()
-    }
+    wanted = config.sweeps()
+    for each in wanted.values():
+        each.check()
+    return {name: run_sweep(each, config.out / name).load() for name, each in wanted.items()}
 
 
 def by_theory(sweep: Sweep, engine: str) -> Sweep:

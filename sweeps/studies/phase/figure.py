@@ -3,7 +3,6 @@
 import textwrap
 import time
 from collections.abc import Callable, Mapping
-from concurrent.futures import Executor
 from pathlib import Path
 from typing import Any
 
@@ -17,11 +16,10 @@ from sweeps.output import drawing
 from sweeps.runner.labels import label
 from sweeps.runner.progress import count
 from sweeps.runner.run import run as run_sweep
-from sweeps.studies import computing
 from sweeps.studies.computing import computed as compute
 from sweeps.studies.phase import diagram
 from sweeps.studies.phase.diagram import DESCENT, Phase
-from sweeps.studies.phase.maps import Panel, of_grid, refined
+from sweeps.studies.phase.maps import panels_of, settings
 from sweeps.studies.phase.panels import (
     colours_of,
     legend,
@@ -34,10 +32,8 @@ from sweeps.studies.phase.panels import (
 )
 from sweeps.studies.phase.plane import Plane
 from sweeps.studies.phase.regions import Rule
-from sweeps.systems import registry
-from sweeps.systems.settings import settings_class
 
-__all__ = ["Phase", "compute", "maps", "run"]
+__all__ = ["Phase", "compute", "run"]
 
 TITLES = {
     "simulation": "training",
@@ -49,11 +45,7 @@ TITLES = {
 
 def command(name: str) -> tuple[type[Plane], Callable[[Plane], list[Path]]]:
     """Settings of `dynsim phase NAME`, and what runs them; `ValueError` for an unknown system."""
-    system = registry.system(name)
-    if name == Phase.SYSTEM:
-        return Phase, run
-    title = f"Draw a phase diagram of {name}: the outcome of its runs over a plane of two settings."
-    return settings_class("Phase", system, Plane, title), run
+    return settings(name), run
 
 
 def run(config: Plane, rule: Rule | None = None) -> list[Path]:
@@ -86,50 +78,6 @@ def run(config: Plane, rule: Rule | None = None) -> list[Path]:
     if noise is not None:
         arrays |= {"noise": noise, **{f"noise/{dim}": noise[dim] for dim in noise.dims}}
     return output.write(config.out, "phase", figure=figure, arrays=arrays)
-
-
-def maps(
-    config: Plane, rule: Rule | None = None, *, seed: int = 0, executor: Executor | None = None
-) -> dict[str, xr.Dataset]:
-    """Compute or resume the maps of a diagram, without drawing them.
-
-    Args:
-        config: the settings. With `refine`, only the points near a change of region are run, and
-            random ones among the others; what is in `out` is not run again.
-        rule: of the regions, in place of that of the settings.
-        seed: of the random points.
-        executor: whose workers run the sweeps, as in `sweeps.run`.
-
-    Returns:
-        A dataset for each engine, over the two axes: `region`, a code of the rule, the most common
-        one over seeds; the observable at the last step, averaged over classes and seeds, NaN where
-        it was not computed or no run ended well; `computed`, False where the region was inferred
-        from the corners of the point's cell; and `drawn`, the observable with values between those
-        of the corners where it was not computed. Of a refined map, the attributes are the number of
-        `runs`; `rounds` of random points until one had no `failures`, the number of `probes` of the
-        last one, and its `bound`, an upper bound with 95 % confidence on the share of the plane
-        whose inferred region, or with a tolerance its observable, is wrong.
-
-    Raises:
-        ValueError: for bad settings, before anything runs.
-        StoreError: when `out` holds something else.
-    """
-    found = panels_of(config, rule or config.rule(), seed=seed, executor=executor)
-    return {name: panel.map for name, panel in found.items()}
-
-
-def panels_of(
-    config: Plane, rule: Rule, *, seed: int = 0, executor: Executor | None = None
-) -> dict[str, Panel]:
-    """What `maps` returns, with runs of each engine."""
-    if not config.refine:
-        full = compute(config, executor)
-        return {name: Panel(of_grid(ds, config, rule), ds) for name, ds in full.items()}
-    computing.begin(config)
-    return {
-        name: refined(sweep, config, rule, config.out / f"{name}-refined", seed, executor)
-        for name, sweep in computing.checked(config).items()
-    }
 
 
 def said(found: xr.Dataset) -> str:

@@ -8,44 +8,51 @@ import xarray as xr
 
 import sweeps
 from sweeps import cli
-from sweeps.studies.phase import maps
-from sweeps.studies.phase.diagram import Phase
-from sweeps.studies.phase.plane import sampled
+from sweeps.studies.phase import figure, maps
+from sweeps.studies.phase.plane import Plane, sampled
 
 ENGINE = "symmetric-descent"
-X, Y = "eta_y:0.1:100:45", "eta_z:0.1:10:3"
+AXES = {"x": "eta_y:0.1:100:45", "y": "eta_z:0.1:10:3"}
 
 
-def plane(out: Path, refine: bool) -> xr.Dataset:
-    config = Phase(x=X, y=Y, engine=ENGINE, steps=20, out=out, refine=refine, probes=12)
-    return sweeps.phase.maps(config)[ENGINE]
+def options(out: Path, refine: bool) -> Plane:
+    phase = sweeps.phase.settings("yz")
+    return phase(**AXES, engine=ENGINE, steps=20, out=out, refine=refine, probes=12)
+
+
+@pytest.fixture(scope="module")
+def refined(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, xr.Dataset]:
+    """A refined map, and the folder of its stores."""
+    out = tmp_path_factory.mktemp("refined")
+    return out, sweeps.phase.maps(options(out, refine=True))[ENGINE]
 
 
 def test_a_refined_diagram_has_the_regions_of_the_full_one(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    refined: tuple[Path, xr.Dataset], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    words = ["--engine", ENGINE, "--x", X, "--y", Y, "--steps", "20", "--refine", "--probes", "12"]
-    assert cli.main(["phase", *words, "--out", str(tmp_path / "refined")]) == 0
-    assert "0 of 12 random points among the others" in capsys.readouterr().out
-    full = plane(tmp_path / "full", refine=False)
+    out, found = refined
+    full = sweeps.phase.maps(options(tmp_path, refine=False))[ENGINE]
     assert full.computed.all()
     assert len(np.unique(full.region)) > 1
-    with np.load(tmp_path / "refined" / "phase.npz") as arrays:
-        found = {name.removeprefix(f"{ENGINE}/"): values for name, values in arrays.items()}
-    np.testing.assert_array_equal(found["region"], full.region)
-    computed = found["computed"]
-    assert found["runs"] == computed.sum() < computed.size
+    np.testing.assert_array_equal(found.region, full.region)
+    assert found.attrs["runs"] == found.computed.sum() < found.computed.size
     # Nothing that was inferred has a value, and what has one is what the full grid has.
-    np.testing.assert_array_equal(np.isnan(found["entropy"]), ~computed)
+    np.testing.assert_array_equal(found.entropy.isnull(), ~found.computed)
     # float32 and its rounding, in programs of other widths.
-    entropy = full.entropy.values[computed]
-    np.testing.assert_allclose(found["entropy"][computed], entropy, rtol=1e-5)
+    np.testing.assert_allclose(found.entropy, full.entropy.where(found.computed), rtol=1e-5)
+    assert found.drawn.notnull().all()
+    # What is drawn and written is read from the stores, and is the same.
+    figure.run(options(out, refine=True))
+    assert "0 of 12 random points among the others" in capsys.readouterr().out
+    with np.load(out / "phase.npz") as arrays:
+        for name in ("region", "entropy", "computed"):
+            np.testing.assert_array_equal(arrays[f"{ENGINE}/{name}"], found[name])
+        assert arrays[f"{ENGINE}/bound"] == found.attrs["bound"]
 
 
 def test_an_interrupted_refinement_resumes_to_the_same_map(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    refined: tuple[Path, xr.Dataset], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    whole = plane(tmp_path / "whole", refine=True)
     run, ran = maps.run_sweep, []
 
     def noted(sweep: sweeps.Sweep, out: Path, **options: object) -> xr.Dataset:
@@ -57,9 +64,11 @@ def test_an_interrupted_refinement_resumes_to_the_same_map(
 
     monkeypatch.setattr(maps, "run_sweep", noted)
     with pytest.raises(sweeps.Interrupted):
-        plane(tmp_path / "stopped", refine=True)
+        sweeps.phase.maps(options(tmp_path, refine=True))
     ran.append("resumed")
-    xr.testing.assert_identical(plane(tmp_path / "stopped", refine=True), whole)
+    xr.testing.assert_identical(
+        sweeps.phase.maps(options(tmp_path, refine=True))[ENGINE], refined[1]
+    )
     # What was stored is not run again.
     assert ran[2] == ran[4]
     assert len(set(ran)) == len(ran) - 1
@@ -85,7 +94,7 @@ def test_the_points_of_a_level_are_zipped_and_lines_are_on_their_grid() -> None:
 
 
 @pytest.mark.parametrize(
-    ("options", "message"),
+    ("words", "message"),
     [
         (["--refine", "--probes", "-1"], "probes = -1: must be an integer >= 0"),
         (["--refine", "--tolerance", "-1"], "tolerance = -1.0: must be finite and in (0, 1]"),
@@ -94,8 +103,8 @@ def test_the_points_of_a_level_are_zipped_and_lines_are_on_their_grid() -> None:
     ],
 )
 def test_bad_input_is_named(
-    options: list[str], message: str, capsys: pytest.CaptureFixture[str], tmp_path: Path
+    words: list[str], message: str, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
-    assert cli.main(["phase", *options, "--out", str(tmp_path / "x")]) == 2
+    assert cli.main(["phase", *words, "--out", str(tmp_path / "x")]) == 2
     assert message in capsys.readouterr().err
     assert not (tmp_path / "x").exists()
