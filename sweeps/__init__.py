@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from sweeps.runner.tiles import forget
     from sweeps.studies.optimum.best import best
     from sweeps.studies.optimum.transfer import transfer
+    from sweeps.studies.phase import maps as phase
     from sweeps.systems.base import Engine, Fields, Labels, Run, Settings, System
     from sweeps.systems.registry import register
     from sweeps.systems.yz import Training
@@ -42,6 +43,7 @@ __all__ = [
     "forget",
     "load",
     "open",
+    "phase",
     "register",
     "run",
     "transfer",
@@ -66,6 +68,7 @@ _SOURCES = {
     "forget": "sweeps.runner.tiles:forget",
     "load": "sweeps.runner.files:load",
     "open": "sweeps.runner.run:open_sweep",
+    "phase": "sweeps.studies.phase.maps",
     "run": "sweeps.runner.run:run",
     "transfer": "sweeps.studies.optimum.transfer:transfer",
     "valid": "sweeps.runner.run:valid",

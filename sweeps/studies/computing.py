@@ -3,17 +3,14 @@
 import dataclasses
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Protocol
 
 import xarray as xr
 
-from dynsim import decoding
-from sweeps import output
-from sweeps.runner.cluster import hosts
 from sweeps.runner.files import load
 from sweeps.runner.run import run as run_sweep
 from sweeps.runner.spec import Sweep
-from sweeps.studies.options import queries
+from sweeps.studies.options import begin, queries
 
 
 class Study(Protocol):
@@ -22,17 +19,6 @@ class Study(Protocol):
     @property
     def out(self) -> Path: ...
     def sweeps(self) -> dict[str, Sweep]: ...
-
-
-def begin(config: Any) -> None:
-    """Check the settings of a figure against their annotations, and `out`; then use all cores.
-
-    Raises:
-        ValueError: naming the setting, its value and what is allowed.
-    """
-    decoding.check(config)
-    output.check_directory(config.out)
-    hosts.use_all_cores()
 
 
 def computed(config: Study) -> dict[str, xr.Dataset]:

@@ -1,4 +1,6 @@
-"""What several figures share: options, lines and crossings of curves, and the cells of maps."""
+"""What several figures share: options and their check, lines and crossings of curves, and the cells
+of maps.
+"""
 
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
@@ -10,6 +12,10 @@ from annotated_types import Ge, Le
 from jaxtyping import Float
 from numpy.typing import ArrayLike
 
+from dynsim import decoding
+from sweeps import output
+from sweeps.runner.cluster import hosts
+
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.collections import QuadMesh
@@ -19,6 +25,17 @@ Several = Annotated[int, Ge(2), Le(2**31 - 1)]
 
 Queries = Annotated[tuple[str, ...], tyro.conf.arg(aliases=("--queries",))]
 """Numbers of queries, also as one option with commas: --queries 1,3."""
+
+
+def begin(config: Any) -> None:
+    """Check the settings of a figure against their annotations, and `out`; then use all cores.
+
+    Raises:
+        ValueError: naming the setting, its value and what is allowed.
+    """
+    decoding.check(config)
+    output.check_directory(config.out)
+    hosts.use_all_cores()
 
 
 def queries(given: Sequence[str]) -> list[int]:

@@ -4,18 +4,25 @@ import dataclasses
 import math
 import pkgutil
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Annotated, Any, ClassVar, NamedTuple
 
+import annotated_types as at
 import numpy as np
 import xarray as xr
+from jaxtyping import Bool, Float, Int
 
 from dynsim import checks
+from dynsim.decoding import Index
 from sweeps.runner.spec import Sweep
 from sweeps.studies.phase.regions import Rule, most_common
 from sweeps.systems import registry
 from sweeps.systems.base import Fields, Run, Times
 
 MOST_POINTS = 2**24
+MOST_COARSE = 32
+"""Cells along a side from which refinement starts, or more than half as many."""
+MANY_DECADES = 1e3
+"""Ratio of the largest to the smallest value from which on colours are logarithmic."""
 NUM_TIMES = 10
 """Recorded steps of a run: a peak is located between two of them."""
 
@@ -34,6 +41,11 @@ class Plane:
         observable: quantity shown as colour, at the last step.
         seeds: number of runs at each point of a simulation.
         regions: MODULE:NAME of a `sweeps.studies.phase.regions.Rule`, which classifies the runs.
+        refine: run a coarse grid, and further points only where the region changes.
+        probes: number of random points that are run where refine has found nothing to run; 0 for
+            none.
+        tolerance: refine also where the observable differs by more than this share of its range of
+            colours.
         out: folder for the figure, phase.npz and the stored sweeps, from which the command
             resumes.
     """
@@ -50,6 +62,9 @@ class Plane:
     observable: str = "loss"
     seeds: int = 1
     regions: str = "sweeps.studies.phase.regions:BY_STATUS"
+    refine: bool = False
+    probes: Index = 750
+    tolerance: Annotated[float, at.Gt(0), at.Le(1)] | None = None
     out: Path = Path("out/phase")
 
     def training(self) -> Run[Any]:
@@ -73,6 +88,13 @@ class Plane:
             )
         if len(found) < 2:
             raise ValueError(f"x, y = {self.x!r}, {self.y!r}: must be different axes")
+        if self.refine and max(map(len, found.values())) <= MOST_COARSE + 1:
+            raise ValueError(
+                f"resolution = {self.resolution}: refine starts from {MOST_COARSE + 1} values of "
+                "an axis; must be larger, or leave refine out"
+            )
+        if self.tolerance is not None and not self.refine:
+            raise ValueError(f"tolerance = {self.tolerance}: only refine reads it")
         return found
 
     def engines(self) -> tuple[str, ...]:
@@ -182,3 +204,40 @@ def at_end(dataset: xr.Dataset, observable: str) -> xr.DataArray:
 def region_map(dataset: xr.Dataset, rule: Rule) -> xr.DataArray:
     """The region of each point, the most common one over seeds."""
     return most_common(rule.classify(dataset), tuple(rule.legend))
+
+
+def sampled(sweep: Sweep, points: Int[np.ndarray, "P 2"], name: str) -> Sweep:
+    """The runs at some points alone of the plane that the first two axes of a sweep make, which
+    are zipped."""
+    (x, xs), (y, ys) = list(sweep.fields.items())[:2]
+    chosen = {x: np.asarray(xs)[points[:, 0]], y: np.asarray(ys)[points[:, 1]]}
+    title = f"{sweep.title}, {name}" if sweep.title else name
+    return dataclasses.replace(sweep, axes={**sweep.axes, **chosen}, zip=((x, y),), title=title)
+
+
+class ColourRange(NamedTuple):
+    """First and last value that colours show, and whether they are logarithmic."""
+
+    low: float
+    high: float
+    logarithmic: bool
+
+    def apart(self, values: Float[np.ndarray, "N C"], tolerance: float) -> Bool[np.ndarray, " N"]:
+        """Whether values differ by more than a share of the range of colours, or some but not all
+        of them are NaN."""
+        if self.logarithmic:
+            values = np.log(np.maximum(values, self.low))
+        ends = np.log([self.low, self.high]) if self.logarithmic else (self.low, self.high)
+        lost = np.isnan(values)
+        largest = np.where(lost, -np.inf, values).max(axis=1)
+        smallest = np.where(lost, np.inf, values).min(axis=1)
+        some = lost.any(axis=1) & ~lost.all(axis=1)
+        return some | (largest - smallest > tolerance * (ends[1] - ends[0]))
+
+
+def colour_range(values: np.ndarray) -> ColourRange:
+    """The range for all of these values, those that are not finite left out: logarithmic if they
+    span decades."""
+    finite = values[np.isfinite(values)]
+    low, high = (float(finite.min()), float(finite.max())) if finite.size else (0.0, 1.0)
+    return ColourRange(low, high, 0 < low * MANY_DECADES < high)

@@ -1,11 +1,9 @@
 """The boundary of trainability in the plane of two learning rates, and its dimension.
 
 A run counts as trained where its relative loss is below 1 (Sohl-Dickstein 2024,
-arXiv:2402.06184). A coarse grid over (log eta_Y, log eta_Z) is refined only where that changes:
-a cell whose four corners do not agree holds a piece of the boundary and is cut into four. A
-rough boundary leaves the cells that it was seen in, so at each level it is also followed into the
-cells next to them: without that a curve of dimension 1.5 is measured as one of dimension 1.
-What is missed are pieces that nothing connects to those seen before: counts are from below.
+arXiv:2402.06184). A coarse grid over (log eta_Y, log eta_Z) is refined only where that changes, by
+`sweeps.studies.phase.refinement` without probes. Pieces that nothing connects to those seen on the
+coarse grid are missed: counts are from below.
 """
 
 import dataclasses
@@ -21,41 +19,12 @@ from sweeps.output import check_directory
 from sweeps.runner.run import run as run_sweep
 from sweeps.runner.spec import Sweep
 from sweeps.studies.options import Line, line
+from sweeps.studies.phase.lattice import Lattice, Level, Measure
+from sweeps.studies.phase.plane import sampled
+from sweeps.studies.phase.refinement import Refinement
 from sweeps.systems import registry
 
 Training: Any = registry.system("yz").run
-
-Classifier = Callable[[int, int, Float[np.ndarray, "P 2"]], Bool[np.ndarray, " P"]]
-"""Which of the points trained, from the level, the number of the call at that level, and places
-in the window, [0, 1] x [0, 1]."""
-
-CORNERS = np.array([(0, 0), (0, 1), (1, 0), (1, 1)])
-"""Corners of a cell from its first one, and first corners of its children from its doubled one."""
-EDGES = {(-1, 0): (0, 1), (1, 0): (2, 3), (0, -1): (0, 2), (0, 1): (1, 3)}
-"""The two corners that a cell shares with the neighbour in that direction."""
-
-
-class Level(NamedTuple):
-    """One level of refinement. Its lattice has `cells` 2^level cells along each side.
-
-    Attributes:
-        points: (P, 2) places on the lattice of the points that this level added.
-        trained: (P,) whether they trained.
-        boundary: (N, 2) first corners of the cells whose corners do not agree.
-        eps: side of a cell over that of the window.
-    """
-
-    points: Int[np.ndarray, "P 2"]
-    trained: Bool[np.ndarray, " P"]
-    boundary: Int[np.ndarray, "N 2"]
-    eps: float
-
-
-class Mapped(NamedTuple):
-    """A level, and the relative loss (P,) of its points."""
-
-    level: Level
-    relative_loss: Float[np.ndarray, " P"]
 
 
 class Window(NamedTuple):
@@ -84,59 +53,17 @@ def trained(
     return (status == Status.OK) & (relative_loss < 1)
 
 
-def boundary(classify: Classifier, cells: int, levels: int) -> list[Level]:
-    """Refine a grid of `cells` x `cells` where `classify` changes, `levels` times.
-
-    Each point is classified once. Without a boundary the coarse grid is all there is.
+def boundary(measure: Measure, cells: int, levels: int) -> Refinement:
+    """Refine a grid of `cells` x `cells` where what `measure` calls a region changes, `levels`
+    times.
 
     Raises:
-        ValueError: for bad numbers of cells or levels, before anything is classified.
+        ValueError: for bad numbers of cells or levels, before anything is measured.
     """
     checks.integer("cells", cells, 1)
     checks.integer("levels", levels, 0)
-    cell_list = np.moveaxis(np.mgrid[:cells, :cells], 0, -1).reshape(-1, 2)
-    known, known_trained = np.empty((0, 2), np.int64), np.empty(0, bool)
-    found: list[Level] = []
-    for level in range(levels + 1):
-        side, first_new = cells * 2**level, len(known)
-        visited, crossed, call = np.empty(0, np.int64), [], 0
-        while len(cell_list):
-            corners = (cell_list[:, None] + CORNERS).reshape(-1, 2)
-            key = np.setdiff1d(_key(corners, side), _key(known, side))
-            if len(key):
-                points = np.stack(np.divmod(key, side + 1), axis=-1)
-                known = np.concatenate([known, points])
-                known_trained = np.append(known_trained, classify(level, call, points / side))
-                call += 1
-            at_corners = _look_up(known, known_trained, corners, side)
-            crossed.append(cell_list[mixed(at_corners)])
-            visited = np.append(visited, _key(cell_list, side))
-            key = np.setdiff1d(_key(_across(cell_list, at_corners, side), side), visited)
-            cell_list = np.stack(np.divmod(key, side + 1), axis=-1)
-        its_boundary = np.concatenate(crossed)
-        found.append(Level(known[first_new:], known_trained[first_new:], its_boundary, 1 / side))
-        if not len(its_boundary):
-            break
-        cell_list = (2 * its_boundary[:, None] + CORNERS).reshape(-1, 2)
-        known = 2 * known
-    return found
-
-
-def mixed(corners: Bool[np.ndarray, "N 4"]) -> Bool[np.ndarray, " N"]:
-    """Whether the four corners of a cell do not agree."""
-    return np.asarray(corners.any(axis=1) & ~corners.all(axis=1))
-
-
-def _across(
-    cell_list: Int[np.ndarray, "N 2"], corners: Bool[np.ndarray, "N 4"], side: int
-) -> Int[np.ndarray, "A 2"]:
-    """Neighbours into which the boundary goes on, through an edge whose ends do not agree."""
-    moved = [
-        cell_list[corners[:, a] != corners[:, b]] + np.array(direction)
-        for direction, (a, b) in EDGES.items()
-    ]
-    neighbours = np.concatenate(moved)
-    return neighbours[((neighbours >= 0) & (neighbours < side)).all(axis=1)]
+    last = cells * 2**levels
+    return Refinement(Lattice((last, last), (cells, cells), levels), measure)
 
 
 def box_dimension(levels: Sequence[Level], fit: tuple[int, int]) -> Line:
@@ -169,7 +96,7 @@ def refine(
     seed: int = 0,
     out: Path | None = None,
     report: Callable[[str], None] | None = None,
-) -> list[Mapped]:
+) -> Refinement:
     """Map where training succeeds, as stored sweeps.
 
     Args:
@@ -184,7 +111,7 @@ def refine(
         report: called with lines for people.
 
     Returns:
-        The levels, each with what its points recorded.
+        The lattice, with 1 as the region of what trained, else 0, and the relative losses.
 
     Raises:
         ValueError: for bad settings, before anything is compiled or written.
@@ -192,38 +119,20 @@ def refine(
     window.check()
     if out is not None:
         check_directory(out)
-    recorded: dict[int, list[Float[np.ndarray, " P"]]] = {}
+    side = cells * 2**levels
+    eta_y, eta_z = window.rates(np.arange(side + 1)[:, None] / side).T
+    plane = Sweep(
+        axes={"eta_y": eta_y, "eta_z": eta_z, "seed": [seed]},
+        run=dataclasses.replace(run, ratio=None),
+        engine=engine,
+        record=("relative_loss",),
+        title="trainability",
+    )
 
-    def classify(level: int, call: int, places: Float[np.ndarray, "P 2"]) -> np.ndarray:
-        eta_y, eta_z = window.rates(places).T
-        sweep = Sweep(
-            axes={"eta_y": eta_y, "eta_z": eta_z, "seed": [seed]},
-            run=dataclasses.replace(run, ratio=None),
-            engine=engine,
-            record=("relative_loss",),
-            zip=(("eta_y", "eta_z"),),
-            title=f"trainability, level {level}",
-        )
-        name = f"level-{level}" + (f"-{call}" if call else "")
+    def measure(name: str, points: Int[np.ndarray, "P 2"]) -> tuple[np.ndarray, np.ndarray]:
+        sweep = sampled(plane, points, name)
         found = run_sweep(sweep, None if out is None else out / name, report=report).load()
-        recorded.setdefault(level, []).append(found.relative_loss.values[:, 0])
-        return trained(found.relative_loss.values[:, 0], found.status.values[:, 0])
+        relative_loss = found.relative_loss.values[:, 0]
+        return trained(relative_loss, found.status.values[:, 0]).astype(int), relative_loss
 
-    found = boundary(classify, cells, levels)
-    return [Mapped(level, np.concatenate(recorded.get(i, [[]]))) for i, level in enumerate(found)]
-
-
-def _key(points: Int[np.ndarray, "P 2"], side: int) -> Int[np.ndarray, " P"]:
-    return points[:, 0] * (side + 1) + points[:, 1]
-
-
-def _look_up(
-    known: Int[np.ndarray, "P 2"],
-    values: Bool[np.ndarray, " P"],
-    corners: Int[np.ndarray, "C 2"],
-    side: int,
-) -> Bool[np.ndarray, "N 4"]:
-    key = _key(known, side)
-    order = np.argsort(key)
-    at = np.searchsorted(key[order], _key(corners, side))
-    return values[order][at].reshape(-1, 4)
+    return boundary(measure, cells, levels)

@@ -7,7 +7,6 @@ from typing import Annotated, Any, Literal
 
 import numpy as np
 from annotated_types import Ge, Le
-from jaxtyping import Bool, Float
 from matplotlib.axes import Axes
 from matplotlib.colors import ListedColormap, LogNorm
 from matplotlib.figure import Figure
@@ -18,13 +17,9 @@ from sweeps import output
 from sweeps.output import drawing
 from sweeps.studies.computing import begin
 from sweeps.studies.options import Line
-from sweeps.studies.trainability.boundary import (
-    CORNERS,
-    Mapped,
-    Window,
-    box_dimension,
-    refine,
-)
+from sweeps.studies.phase.lattice import CORNERS, Level
+from sweeps.studies.phase.refinement import Refinement
+from sweeps.studies.trainability.boundary import Window, box_dimension, refine
 from sweeps.systems import registry
 from sweeps.systems.base import field_names
 
@@ -92,24 +87,24 @@ def run(config: Trainability) -> list[Path]:
         )
     asked = {name: getattr(config, name) for name in ("engine", "cells", "levels", "seed", "out")}
     found = refine(config.training, window, **asked)
-    dimension = box_dimension([mapped.level for mapped in found], fit)
+    levels = found.levels()
+    dimension = box_dimension(levels, fit)
     return output.write(
         config.out,
         "trainability",
         figure=draw(config, found, dimension, fit),
-        arrays=arrays(found, window, dimension, fit),
+        arrays=arrays(levels, window, dimension, fit),
     )
 
 
-def draw(
-    config: Trainability, found: Sequence[Mapped], dimension: Line, fit: tuple[int, int]
-) -> Figure:
+def draw(config: Trainability, found: Refinement, dimension: Line, fit: tuple[int, int]) -> Figure:
     """The map, and beside it how its boundary cells are counted."""
     figure, ((left, right),) = drawing.panels(1, 2, width=5, height=4.4, width_ratios=[1.6, 1])
     plot(found, Window(config.eta_y, config.eta_z), ax=left)
     figure.suptitle(title(config), fontsize="medium")
-    left.set_title(summary(found, dimension, fit), fontsize="medium")
-    plot_counts(found, dimension, fit, ax=right)
+    levels = found.levels()
+    left.set_title(summary(levels, dimension, fit), fontsize="medium")
+    plot_counts(levels, dimension, fit, ax=right)
     return figure
 
 
@@ -121,10 +116,10 @@ def title(config: Trainability) -> str:
     return f"{config.engine} on {config.task}, {rule}{sampled}, {config.steps} steps"
 
 
-def summary(found: Sequence[Mapped], dimension: Line, fit: tuple[int, int]) -> str:
+def summary(levels: Sequence[Level], dimension: Line, fit: tuple[int, int]) -> str:
     """The dimension of the boundary in words."""
     if np.isnan(dimension.slope):
-        return f"no boundary: {'every' if found[0].level.trained.all() else 'no'} run trained"
+        return f"no boundary: {'every' if levels[0].region.all() else 'no'} run trained"
     if np.isnan(dimension.error):
         # A line through two points fits whatever they are.
         return f"levels {fit[0]} and {fit[1]} alone give no box-counting dimension"
@@ -132,26 +127,11 @@ def summary(found: Sequence[Mapped], dimension: Line, fit: tuple[int, int]) -> s
     return f"{slope} (levels {fit[0]} to {fit[1]})"
 
 
-def raster(
-    found: Sequence[Mapped],
-) -> tuple[Float[np.ndarray, "S S"], Bool[np.ndarray, "S S"]]:
-    """Relative loss, and whether it trained, on the lattice of the last level: that of the point
-    itself where it was run, otherwise of one beside it on the finest level that was."""
-    side = len(np.unique(found[0].level.points[:, 0])) - 1
-    values, ok = np.empty((side + 1, side + 1)), np.empty((side + 1, side + 1), bool)
-    for i, (level, relative_loss) in enumerate(found):
-        if i:
-            values, ok = (np.repeat(np.repeat(a, 2, 0), 2, 1)[:-1, :-1] for a in (values, ok))
-        at = tuple(level.points.T)
-        values[at], ok[at] = relative_loss, level.trained
-    return values, ok
-
-
-def plot(found: Sequence[Mapped], window: Window, ax: Axes) -> Axes:
+def plot(found: Refinement, window: Window, ax: Axes) -> Axes:
     """Relative loss over both learning rates, trained and untrained in colours of their own, with
     the boundary cells of the last level."""
-    values, ok = raster(found)
-    side = len(values) - 1
+    (region, values, _), last = found.infer(), found.levels()[-1]
+    ok, side = region == 1, len(values) - 1
     middles = (np.arange(side + 2) - 0.5) / side
     y, x = window.rates(np.stack([middles, middles], axis=-1)).T
     scales = {
@@ -167,7 +147,6 @@ def plot(found: Sequence[Mapped], window: Window, ax: Axes) -> Axes:
             )
             bar = ax.inset_axes((1.02, bottom, 0.025, 0.46))
             ax.figure.colorbar(mesh, cax=bar, extend=extend, label=f"relative loss, {name}")
-    last = found[-1].level
     if len(last.boundary):
         edges = np.arange(side + 1) / side
         cell_y, cell_x = window.rates(np.stack([edges, edges], axis=-1)).T
@@ -185,14 +164,14 @@ def plot(found: Sequence[Mapped], window: Window, ax: Axes) -> Axes:
     return ax
 
 
-def plot_counts(found: Sequence[Mapped], dimension: Line, fit: tuple[int, int], ax: Axes) -> Axes:
+def plot_counts(levels: Sequence[Level], dimension: Line, fit: tuple[int, int], ax: Axes) -> Axes:
     """Number of boundary cells against their side, with the fit and the slopes in between."""
-    eps = np.array([mapped.level.eps for mapped in found])
-    counts = np.array([len(mapped.level.boundary) for mapped in found])
+    eps = np.array([level.eps for level in levels])
+    counts = np.array([len(level.boundary) for level in levels])
     ax.set(xlabel=r"side of a cell $\epsilon$ (share of the window)", ylabel=r"boundary cells $N$")
     ax.set_title("numbers: slopes between levels", fontsize="medium")
     if np.isnan(dimension.slope):
-        ax.text(0.5, 0.5, summary(found, dimension, fit), ha="center", transform=ax.transAxes)
+        ax.text(0.5, 0.5, summary(levels, dimension, fit), ha="center", transform=ax.transAxes)
         ax.set(xticks=[], yticks=[])
         return ax
     ax.loglog(eps, counts, "o", color="k", label="boundary cells")
@@ -213,23 +192,23 @@ def plot_counts(found: Sequence[Mapped], dimension: Line, fit: tuple[int, int], 
 
 
 def arrays(
-    found: Sequence[Mapped], window: Window, dimension: Line, fit: tuple[int, int]
+    levels: Sequence[Level], window: Window, dimension: Line, fit: tuple[int, int]
 ) -> dict[str, np.ndarray]:
     """The plotted numbers by name: boundary cells as (eta_y, eta_z) of their four corners."""
     named = {
-        "eps": np.array([mapped.level.eps for mapped in found]),
-        "N": np.array([len(mapped.level.boundary) for mapped in found]),
+        "eps": np.array([level.eps for level in levels]),
+        "N": np.array([len(level.boundary) for level in levels]),
         "fit": np.array(fit),
         "dimension": np.array([dimension.slope, dimension.error]),
     }
-    for i, (level, relative_loss) in enumerate(found):
-        eta_y, eta_z = window.rates(level.points * level.eps).T
+    for i, level in enumerate(levels):
+        eta_y, eta_z = window.rates(level.places).T
         corners = (level.boundary[:, None] + CORNERS).reshape(-1, 2) * level.eps
         named |= {
             f"level-{i}/eta_y": eta_y,
             f"level-{i}/eta_z": eta_z,
-            f"level-{i}/relative_loss": relative_loss,
-            f"level-{i}/trained": level.trained,
+            f"level-{i}/relative_loss": level.value,
+            f"level-{i}/trained": level.region == 1,
             f"level-{i}/boundary": window.rates(corners).reshape(-1, 4, 2),
         }
     return named

@@ -17,8 +17,8 @@ from sweeps.compare.layer import DESCENT, FINITE_DESCENT, Comparison
 from sweeps.compare.scatter import Scatter
 from sweeps.compare.settings import Compare
 from sweeps.studies.phase import figure as phase
-from sweeps.studies.phase import validity
-from sweeps.studies.phase.regions import BY_STATUS, RULE
+from sweeps.studies.phase import maps, validity
+from sweeps.studies.phase.regions import BY_STATUS, RULE, Rule
 from sweeps.studies.tables import measurements, validate
 from sweeps.studies.transitions import collapse, snap
 from sweeps.studies.transitions.families import FAMILIES
@@ -129,6 +129,10 @@ def plane(config: phase.Plane, engine: str) -> xr.Dataset:
     )
 
 
+def mapped(config: phase.Phase, rule: Rule, found: dict[str, xr.Dataset]) -> dict[str, xr.Dataset]:
+    return {name: maps.of_grid(each, config, rule) for name, each in found.items()}
+
+
 def phase_diagram(compared: bool, **settings: object) -> Figure:
     """A diagram with the lines of the closed form, and where noise rules."""
     config = phase.Phase(resolution=24, **{"engine": "simulation", **settings})
@@ -142,13 +146,14 @@ def phase_diagram(compared: bool, **settings: object) -> Figure:
     }
     closed["bound"] = np.exp(grid) * np.linspace(0.1, 2, len(ys))[:, None]
     noise = xr.DataArray(grid.T + 1.2, {x: list(xs), y: list(ys)}, (x, y)) if compared else None
-    return phase.draw(config, found, RULE, closed, noise)
+    return phase.draw(config, mapped(config, RULE, found), RULE, closed, noise, {})
 
 
 def phase_by_status() -> Figure:
     """A diagram that theory draws no lines on, over whole numbers and a linear axis."""
     config = phase.Phase(x="batch:1:64:12", y="momentum:0:0.95:6:lin", theory="none")
-    return phase.draw(config, {"simulation": plane(config, "simulation")}, BY_STATUS, {}, None)
+    found = mapped(config, BY_STATUS, {"simulation": plane(config, "simulation")})
+    return phase.draw(config, found, BY_STATUS, {}, None, {})
 
 
 def validity_maps(resolution: int, columns: int) -> Figure:

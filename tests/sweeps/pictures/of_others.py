@@ -141,12 +141,15 @@ def truncated() -> Figure:
 
 def trained_plane(levels: int) -> Figure:
     """A boundary that is a circle."""
-    places = lambda points: ((points - 0.5) ** 2).sum(-1) < 0.1
-    found = boundary.boundary(lambda level, call, at: places(at), 8, levels)
-    mapped = [boundary.Mapped(each, np.where(each.trained, 0.1, 3.0)) for each in found]
+
+    def measure(name: str, points: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        inside = ((points / (8 * 2**levels) - 0.5) ** 2).sum(-1) < 0.1
+        return inside.astype(int), np.where(inside, 0.1, 3.0)
+
+    found = boundary.boundary(measure, 8, levels)
     fit = (levels - 1, levels) if levels == 2 else (1, levels)
-    dimension = boundary.box_dimension(found, fit)
-    return trainability.draw(trainability.Trainability(levels=levels), mapped, dimension, fit)
+    dimension = boundary.box_dimension(found.levels(), fit)
+    return trainability.draw(trainability.Trainability(levels=levels), found, dimension, fit)
 
 
 def optimum(number: int) -> Figure:

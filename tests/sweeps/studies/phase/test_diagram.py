@@ -16,7 +16,7 @@ from odes import symmetric
 from sweeps import cli
 from sweeps.studies.options import cell_edges, scale_of
 from sweeps.studies.phase import diagram as phase
-from sweeps.studies.phase import figure, plane, regions
+from sweeps.studies.phase import panels, plane, regions
 from sweeps.studies.phase.regions import Region
 from sweeps.systems.yz import Training, large
 
@@ -152,7 +152,7 @@ def test_lines_of_a_rule_are_where_their_values_are_zero() -> None:
     x, y = (xr.DataArray(np.geomspace(0.01, 1, 60), dims=name, name=name) for name in "xy")
     x, y = x.assign_coords(x=x.values), y.assign_coords(y=y.values)
     drawn = plt.figure().gca()
-    figure.plot_own({"xy = 0.01": x * y - 0.01}, "x", "y", ax=drawn)
+    panels.plot_own({"xy = 0.01": x * y - 0.01}, "x", "y", ax=drawn)
     (path,) = drawn.collections[0].get_paths()
     # Contours are straight between points 8 % apart.
     np.testing.assert_allclose(path.vertices.prod(axis=1), 0.01, rtol=0.08**2)
@@ -165,7 +165,7 @@ def test_lines_of_a_rule_are_where_their_values_are_zero() -> None:
 )
 def test_colours_are_logarithmic_over_decades(values: list[float], middle: float) -> None:
     # Zero has no logarithm.
-    assert figure.colours_of(np.array(values))(middle) == pytest.approx(0.5)
+    assert panels.colours_of(np.array(values))(middle) == pytest.approx(0.5)
 
 
 def test_one_engine_is_one_panel(tmp_path: Path) -> None:
@@ -286,9 +286,9 @@ def test_whole_numbers_have_whole_ticks() -> None:
     whole = xr.DataArray(np.arange(2, 22), dims="K", name="K")
     rates = xr.DataArray(np.geomspace(0.1, 10, 5), dims="eta_y", name="eta_y")
     _, ax = plt.subplots()
-    figure.decorate(ax, whole, rates)
+    panels.decorate(ax, whole, rates)
     assert ax.get_xscale() == "linear"
     assert ax.get_yscale() == "log"
     assert set(ax.get_xticks()) <= set(range(2, 22))
-    assert len(ax.get_xticks()) <= figure.MOST_TICKS
+    assert len(ax.get_xticks()) <= panels.MOST_TICKS
     plt.close()

@@ -13,16 +13,9 @@ import sweeps
 from dynsim.training.relative_loss import LAST
 from odes import symmetric
 from sweeps import cli
+from sweeps.studies.phase.lattice import Level, mixed
 from sweeps.studies.trainability import boundary as trainability
-from sweeps.studies.trainability.boundary import (
-    Level,
-    Window,
-    boundary,
-    box_dimension,
-    mixed,
-    refine,
-    trained,
-)
+from sweeps.studies.trainability.boundary import Window, boundary, box_dimension, refine, trained
 from sweeps.systems.yz import Training
 from tests.systems.layers import initial_weights, simulate
 
@@ -154,26 +147,28 @@ def test_trained_is_below_one_and_not_diverged() -> None:
 
 
 def test_a_cell_is_mixed_unless_its_corners_agree() -> None:
-    corners = np.array([[0, 0, 0, 0], [1, 1, 1, 1], [0, 0, 0, 1], [1, 0, 1, 1]], bool)
+    corners = np.array([[0, 0, 0, 0], [1, 1, 1, 1], [0, 0, 0, 1], [1, 0, 1, 1]])
     assert mixed(corners).tolist() == [False, False, True, True]
 
 
 def test_points_are_classified_once_and_only_near_the_boundary() -> None:
     seen: list[tuple[float, float]] = []
 
-    def circle(level: int, call: int, places: np.ndarray) -> np.ndarray:
-        seen.extend(map(tuple, places.tolist()))
-        return np.hypot(*(places - 0.5).T) < 0.37
+    def circle(name: str, points: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        seen.extend(map(tuple, points.tolist()))
+        radius = np.hypot(*(points / 256 - 0.5).T)
+        return (radius < 0.37).astype(int), radius
 
-    levels = boundary(circle, 8, 5)
-    assert len(seen) == len(set(seen)) == sum(len(level.points) for level in levels)
+    levels = boundary(circle, 8, 5).levels()
+    assert len(seen) == len(set(seen)) == sum(len(level.places) for level in levels)
     for i, level in enumerate(levels):
         side = 8 * 2**i
         assert level.eps == 1 / side
         if i:
             # A point of a cell that the circle cuts is no further from it than its diagonal, and
             # one of a sibling no further than twice that.
-            radius = np.hypot(*(level.points / side - 0.5).T)
+            radius = np.hypot(*(level.places - 0.5).T)
+            np.testing.assert_array_equal(radius, level.value)
             assert (abs(radius - 0.37) <= 2 * np.sqrt(2) / side).all()
     assert abs(box_dimension(levels, (2, 5)).slope - 1) < 0.03
 
@@ -184,17 +179,19 @@ def test_the_dimension_of_a_weierstrass_graph(D: float) -> None:
     # level adds as much detail, and the slope comes up to it slowly.
     a = 2.0 ** (D - 2)
 
-    def below(level: int, call: int, places: np.ndarray) -> np.ndarray:
-        x, y = places.T
+    def below(x: np.ndarray, y: np.ndarray) -> np.ndarray:
         terms = [a**k * np.cos(2 * np.pi * np.mod(2.0**k * x, 1)) for k in range(24)]
         return y < 0.5 + 0.45 * (1 - a) * np.sum(terms, axis=0)
 
-    levels = boundary(below, 16, 7)
+    def measure(name: str, points: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        found = below(*points.T / (16 * 2**7)).astype(int)
+        return found, found.astype(float)
+
+    levels = boundary(measure, 16, 7).levels()
     assert D - 0.05 < box_dimension(levels, (3, 7)).slope < D
     # A connected boundary is found whole: as on the full grid of that level.
     side = 16 * 2**4
-    lattice = np.stack(np.mgrid[: side + 1, : side + 1], axis=-1)
-    full = below(4, 0, lattice.reshape(-1, 2) / side).reshape(side + 1, side + 1)
+    full = below(*np.mgrid[: side + 1, : side + 1] / side)
     corners = np.stack([full[:-1, :-1], full[:-1, 1:], full[1:, :-1], full[1:, 1:]], axis=-1)
     want = {
         (int(i), int(j)) for i, j in np.argwhere(mixed(corners.reshape(-1, 4)).reshape(side, side))
@@ -204,11 +201,8 @@ def test_the_dimension_of_a_weierstrass_graph(D: float) -> None:
 
 def test_a_slope_and_its_error_are_those_of_a_textbook() -> None:
     counts, eps = [3, 7, 20, 33], [1 / 4, 1 / 8, 1 / 16, 1 / 32]
-    empty = np.zeros((0, 2), int)
-    levels = [
-        Level(empty, np.zeros(0, bool), np.zeros((n, 2), int), e)
-        for n, e in zip(counts, eps, strict=True)
-    ]
+    empty = np.zeros((0, 2)), np.zeros(0, int), np.zeros(0)
+    levels = [Level(*empty, np.zeros((n, 2), int), e) for n, e in zip(counts, eps, strict=True)]
     (slope, intercept), covariance = np.polyfit(-np.log(eps), np.log(counts), 1, cov="unscaled")
     rest = np.log(counts) - np.polyval([slope, intercept], -np.log(eps))
     found = box_dimension(levels, (0, 3))
@@ -225,11 +219,12 @@ def test_where_everything_trains_there_is_no_boundary() -> None:
     # From zero weights the gradient of a symmetric task keeps its sign, so the loss stays below
     # its start ln M whatever the rates are.
     window = Window((1e-2, 1e9), (1e-2, 1e9))
-    (level,) = refine(Training(steps=25), window, engine="symmetric-descent", cells=6, levels=3)
-    assert level.level.trained.all()
-    assert level.level.boundary.shape == (0, 2)
-    assert (level.relative_loss < 1).all()
-    assert np.isnan(box_dimension([level.level], (1, 3)).slope)
+    run = Training(steps=25)
+    (level,) = refine(run, window, engine="symmetric-descent", cells=6, levels=3).levels()
+    assert level.region.all()
+    assert level.boundary.shape == (0, 2)
+    assert (level.value < 1).all()
+    assert np.isnan(box_dimension([level], (1, 3)).slope)
 
 
 @pytest.mark.full(
@@ -241,14 +236,14 @@ def test_levels_are_stored_and_resume(tmp_path: Path, monkeypatch: pytest.Monkey
     window = Window((10.0, 1e5), (1e-1, 1e3))
 
     def mapped(levels: int, out: Path | None) -> list:
-        return refine(run, window, cells=3, levels=levels, out=out, seed=2)
+        return refine(run, window, cells=3, levels=levels, out=out, seed=2).levels()
 
     short = mapped(1, tmp_path)
     stored = sweeps.open(tmp_path / "level-1")
-    first = window.rates(short[1].level.points[: stored.sizes["eta_y"]] / 6)
+    first = window.rates(short[1].places[: stored.sizes["eta_y"]])
     np.testing.assert_allclose(np.stack([stored.eta_y, stored.eta_z], axis=-1), first)
     np.testing.assert_array_equal(
-        stored.relative_loss[:, 0], short[1].relative_loss[: stored.sizes["eta_y"]]
+        stored.relative_loss[:, 0], short[1].value[: stored.sizes["eta_y"]]
     )
     # The levels that are there are read, not run.
     computed = []
@@ -263,8 +258,8 @@ def test_levels_are_stored_and_resume(tmp_path: Path, monkeypatch: pytest.Monkey
     long = mapped(2, tmp_path)
     assert {name.split("-")[1] for name in computed} == {"2"}
     for a, b in zip(short, long, strict=False):
-        np.testing.assert_array_equal(a.level.boundary, b.level.boundary)
-        np.testing.assert_array_equal(a.relative_loss, b.relative_loss)
+        np.testing.assert_array_equal(a.boundary, b.boundary)
+        np.testing.assert_array_equal(a.value, b.value)
 
 
 @pytest.mark.full(

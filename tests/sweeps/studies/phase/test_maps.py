@@ -1,0 +1,110 @@
+"""Refined diagrams: the same regions as the full grid, resumed, and told from what was inferred."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import xarray as xr
+
+import sweeps
+from sweeps import cli
+from sweeps.studies.phase import figure, maps
+from sweeps.studies.phase.plane import Plane, sampled
+
+ENGINE = "symmetric-descent"
+AXES = {"x": "eta_y:0.1:100:45", "y": "eta_z:0.1:10:3"}
+
+
+def options(out: Path, refine: bool) -> Plane:
+    phase = sweeps.phase.settings("yz")
+    return phase(**AXES, engine=ENGINE, steps=20, out=out, refine=refine, probes=12)
+
+
+@pytest.fixture(scope="module")
+def refined(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, xr.Dataset]:
+    """A refined map, and the folder of its stores."""
+    out = tmp_path_factory.mktemp("refined")
+    return out, sweeps.phase.maps(options(out, refine=True))[ENGINE]
+
+
+def test_a_refined_diagram_has_the_regions_of_the_full_one(
+    refined: tuple[Path, xr.Dataset], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out, found = refined
+    full = sweeps.phase.maps(options(tmp_path, refine=False))[ENGINE]
+    assert full.computed.all()
+    assert len(np.unique(full.region)) > 1
+    np.testing.assert_array_equal(found.region, full.region)
+    assert found.attrs["runs"] == found.computed.sum() < found.computed.size
+    # Nothing that was inferred has a value, and what has one is what the full grid has.
+    np.testing.assert_array_equal(found.entropy.isnull(), ~found.computed)
+    # float32 and its rounding, in programs of other widths.
+    np.testing.assert_allclose(found.entropy, full.entropy.where(found.computed), rtol=1e-5)
+    assert found.drawn.notnull().all()
+    # What is drawn and written is read from the stores, and is the same.
+    figure.run(options(out, refine=True))
+    assert "0 of 12 random points among the others" in capsys.readouterr().out
+    with np.load(out / "phase.npz") as arrays:
+        for name in ("region", "entropy", "computed"):
+            np.testing.assert_array_equal(arrays[f"{ENGINE}/{name}"], found[name])
+        assert arrays[f"{ENGINE}/bound"] == found.attrs["bound"]
+
+
+def test_an_interrupted_refinement_resumes_to_the_same_map(
+    refined: tuple[Path, xr.Dataset], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run, ran = maps.run_sweep, []
+
+    def noted(sweep: sweeps.Sweep, out: Path, **options: object) -> xr.Dataset:
+        if not out.exists():
+            ran.append(out.name)
+        if len(ran) == 3:
+            raise sweeps.Interrupted("stopped")
+        return run(sweep, out, **options)
+
+    monkeypatch.setattr(maps, "run_sweep", noted)
+    with pytest.raises(sweeps.Interrupted):
+        sweeps.phase.maps(options(tmp_path, refine=True))
+    ran.append("resumed")
+    xr.testing.assert_identical(
+        sweeps.phase.maps(options(tmp_path, refine=True))[ENGINE], refined[1]
+    )
+    # What was stored is not run again.
+    assert ran[2] == ran[4]
+    assert len(set(ran)) == len(ran) - 1
+
+
+def test_the_points_of_a_level_are_zipped_and_lines_are_on_their_grid() -> None:
+    full = sweeps.Sweep(
+        {"momentum": [0.0, 0.5, 0.9], "eta_z": [1.0, 2.0], "seed": [0, 1]},
+        sweeps.Training(steps=4, eta_y=1.0),
+        "symmetric-descent",
+        ("loss",),
+        title="plane",
+    )
+    points = np.indices((3, 2)).reshape(2, -1).T
+    some = sampled(full, points[[0, 3]], "level-1")
+    assert some.fields == {"momentum": (0.0, 0.5), "eta_z": (1.0, 2.0), "seed": (0, 1)}
+    assert [(dim.name, dim.size) for dim in some.dims] == [("momentum", 2), ("seed", 2)]
+    assert some.title == "plane, level-1"
+    zipped = sweeps.run(sampled(full, points, "level-0"), progress=False)
+    grid = maps.on_grid(zipped, "momentum", "eta_z").transpose("momentum", "eta_z", "seed", ...)
+    np.testing.assert_array_equal(grid.loss, sweeps.run(full, progress=False).loss)
+    np.testing.assert_array_equal(grid.eta_z, [1.0, 2.0])
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--refine", "--probes", "-1"], "probes = -1: must be an integer >= 0"),
+        (["--refine", "--tolerance", "-1"], "tolerance = -1.0: must be finite and in (0, 1]"),
+        (["--tolerance", "0.1"], "tolerance = 0.1: only refine reads it"),
+        (["--refine", "--resolution", "33"], "resolution = 33: refine starts from 33 values"),
+    ],
+)
+def test_bad_input_is_named(
+    words: list[str], message: str, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    assert cli.main(["phase", *words, "--out", str(tmp_path / "x")]) == 2
+    assert message in capsys.readouterr().err
+    assert not (tmp_path / "x").exists()

@@ -1,0 +1,135 @@
+"""Refinement on regions that are known in closed form: what it measures, finds and bounds."""
+
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+
+from sweeps.studies.phase.lattice import Lattice, mixed
+from sweeps.studies.phase.plane import colour_range
+from sweeps.studies.phase.refinement import Guarded, Refinement, guard
+
+Shape = Callable[[np.ndarray, np.ndarray], np.ndarray]
+
+
+def disc(x: np.ndarray, y: np.ndarray) -> np.ndarray:
+    return np.hypot(x - 0.5, y - 0.5) < 0.37
+
+
+def power(x: np.ndarray, y: np.ndarray) -> np.ndarray:
+    return y > x**2.5
+
+
+def sloped(x: np.ndarray, y: np.ndarray) -> np.ndarray:
+    """A stripe that the coarse grid sees in places, from which it is followed."""
+    return abs(y - 0.5037 - 0.2 * x) < 0.006
+
+
+def stripe(x: np.ndarray, y: np.ndarray) -> np.ndarray:
+    """A third of a coarse cell, along the axis: no corner of the coarse grid lies within."""
+    return (32 * y > 10.4) & (32 * y < 10.7)
+
+
+def dots(x: np.ndarray, y: np.ndarray) -> np.ndarray:
+    """49 islands, most of which the coarse grid misses and nothing connects."""
+    return np.hypot((7 * x) % 1 - 0.513, (7 * y) % 1 - 0.513) < 0.05
+
+
+class Plane:
+    """A region at all points, and which of them were asked for."""
+
+    def __init__(self, shape: Shape, points: tuple[int, int]) -> None:
+        i, j = np.indices(points)
+        self.full = shape(i / (points[0] - 1), j / (points[1] - 1)).astype(int)
+        self.names: list[str] = []
+        self.asked = np.zeros(points, int)
+
+    def __call__(self, name: str, points: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        self.names.append(name)
+        self.asked[tuple(points.T)] += 1
+        return self.full[tuple(points.T)], 0.1 * points[:, 0] + 0.2 * points[:, 1]
+
+    def refined(self) -> Refinement:
+        return Refinement(Lattice.of(self.full.shape, 32), self)
+
+
+@pytest.mark.parametrize("shape", [disc, power, sloped])
+@pytest.mark.parametrize("points", [(200, 200), (129, 300)])
+def test_a_connected_boundary_is_found_exactly(shape: Shape, points: tuple[int, int]) -> None:
+    plane = Plane(shape, points)
+    found = plane.refined().infer()
+    np.testing.assert_array_equal(found.region, plane.full)
+    np.testing.assert_array_equal(found.measured, plane.asked == 1)
+    assert plane.asked.max() == 1
+    assert found.measured.mean() < 0.12
+    # What is linear along both axes is drawn exactly.
+    i, j = np.indices(points)
+    np.testing.assert_allclose(found.value, 0.1 * i + 0.2 * j)
+
+
+@pytest.mark.parametrize("points", [(300, 7), (2, 90), (1, 90), (35, 34)])
+def test_axes_of_few_values_have_each_of_them_once(points: tuple[int, int]) -> None:
+    lattice = Lattice.of(points, 32)
+    for level in range(lattice.levels + 1):
+        corners = np.indices(lattice.sides(level) + 1).reshape(2, -1).T
+        at = lattice.points(level, corners)
+        # Corners of a level are among those of the next one, where a point is in its own cell.
+        np.testing.assert_array_equal(lattice.points(level + 1, 2 * corners), at)
+        cells = lattice.containing(level, at)
+        assert (lattice.points(level, cells) == at)[(at < lattice.last)].all()
+    assert len(np.unique(at, axis=0)) == np.prod(points)
+
+
+def test_probes_find_what_the_coarse_grid_misses() -> None:
+    plane = Plane(stripe, (257, 257))
+    found = plane.refined()
+    assert not found.infer().region.any()
+    guarded = guard(found, 400)
+    # One probe in 107 lies in the stripe; from there all of it is followed.
+    assert guarded.rounds == 2
+    assert guarded.failures == 0
+    np.testing.assert_array_equal(found.infer().region, plane.full)
+    assert plane.asked.max() == 1
+    assert plane.asked.mean() < 0.08
+    assert len(set(plane.names)) == len(plane.names)
+
+
+def test_the_bound_is_that_of_clopper_and_pearson() -> None:
+    """In closed form for no failure: (1 - p)^n is the chance to see none."""
+    plane = Plane(disc, (200, 200))
+    found = plane.refined()
+    left = 40000 - found.num_measured
+    guarded = guard(found, 300)
+    assert guarded[:3] == (1, 300, 0)
+    # The first of the draws has half of the 5 %.
+    assert guarded.bound == pytest.approx((1 - 0.025 ** (1 / 300)) * left / 40000, rel=1e-9)
+    assert guard(plane.refined(), 0) == Guarded(0, 0, 0, 1.0)
+    assert guard(plane.refined(), 40000).bound == 0
+
+
+def test_the_bound_holds_where_some_is_missed() -> None:
+    missed = []
+    for seed in range(20):
+        plane = Plane(dots, (150, 150))
+        found = plane.refined()
+        guarded = guard(found, 100, seed)
+        missed.append((found.infer().region != plane.full).mean())
+        assert missed[-1] <= guarded.bound
+    assert max(missed) > 0
+
+
+def test_the_same_seed_asks_for_the_same_points() -> None:
+    one, same, other = (Plane(dots, (100, 100)) for _ in range(3))
+    assert guard(one.refined(), 50, 3) == guard(same.refined(), 50, 3)
+    guard(other.refined(), 50, 4)
+    assert one.names == same.names
+    np.testing.assert_array_equal(one.asked, same.asked)
+    assert (one.asked != other.asked).any()
+
+
+def test_a_tolerance_is_a_share_of_the_range_of_colours() -> None:
+    linear, decades = colour_range(np.array([1, 3, np.nan])), colour_range(np.array([1e-4, 1]))
+    values = np.array([[1, 1.15], [1, 1.25], [np.nan, 1], [np.nan, np.nan]])
+    assert linear.apart(values, 0.1).tolist() == [False, True, True, False]
+    assert decades.apart(np.array([[0.1, 0.2], [0.1, 0.3]]), 0.1).tolist() == [False, True]
+    assert mixed(np.array([[1, 1, 1, 2], [2, 2, 2, 2]])).tolist() == [True, False]
