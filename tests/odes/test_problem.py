@@ -141,6 +141,9 @@ def test_plain_flow_is_the_closed_form_in_eta_time(decoupled: bool) -> None:
     assert found.model.shape == ()
 
 
+@pytest.mark.full(
+    "odes/solver/test_flows.py::test_vmap_over_rates_marks_the_stiff_member_and_spares_the_others"
+)
 def test_a_batch_of_flows_is_one_program() -> None:
     run = lambda eta, height: odes.flow(
         Bowl(height), dynsim.sgd(schedules.cosine(eta, 50.0)), [50.0], key=KEY, dtype="float32"

@@ -212,6 +212,7 @@ def test_vmap_over_scales_rates_and_keys_is_the_loop() -> None:
     assert np.ptp(together["entropy"][1:, 0]) > 1e-3
 
 
+@pytest.mark.full("test_descent_is_a_numpy_loop_on_recorded_batches")
 def test_the_positional_prior_weighs_the_same_sequences() -> None:
     key, settings = jax.random.key(3), {"width": 12, "scale": 2.0, "embedding": "gaussian"}
     start = initial(QKV(TASK, **settings), key)

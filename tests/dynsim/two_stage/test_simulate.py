@@ -147,6 +147,7 @@ def test_large_prompts_are_taken_as_they_are(d: int, length: int) -> None:
     assert isinstance(minibatch.laid(most), minibatch.Laid)
 
 
+@pytest.mark.full("test_a_run_is_the_algorithm_step_by_step")
 def test_what_runs_of_a_key_share_can_be_drawn_before() -> None:
     """Whatever the numbers of the task."""
     key, sizes = jax.random.key(4), {"pool": 8, "num_test": 16}

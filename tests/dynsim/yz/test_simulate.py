@@ -223,6 +223,7 @@ def test_results_do_not_depend_on_the_global_precision() -> None:
     assert wide["loss"].dtype == jnp.float64
 
 
+@pytest.mark.full("dynsim/yz/test_support.py::test_the_kernel_can_be_differentiated")
 def test_learning_rates_can_be_differentiated() -> None:
     def final_entropy(eta: jax.Array) -> jax.Array:
         run = simulate(

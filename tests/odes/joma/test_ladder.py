@@ -106,6 +106,7 @@ def check_equation_2_and_theorem_1(shape: Shape) -> None:
         np.testing.assert_allclose(theory.params.Y.V.ravel(), want[:8], atol=1e-6)
 
 
+@pytest.mark.full("test_equation_2_and_theorem_1_in_equal_steps")
 def test_equation_2_and_theorem_1_where_z_crosses_zero() -> None:
     check_equation_2_and_theorem_1(SHAPES[0])
 
@@ -163,6 +164,7 @@ def test_a_blow_up_is_a_status_in_training_and_in_the_flow() -> None:
     assert flow.status != Status.OK
 
 
+@pytest.mark.full("test_theorem_2_is_the_flow_up_to_the_blow_up")
 def test_salient_components_first() -> None:
     """The toy's quadrature against its equation, and the constants of the notes."""
     for mu in (1.0, 3.0):
@@ -182,6 +184,7 @@ def test_salient_components_first() -> None:
     assert toy.speed_up(3.0, 2.0) == pytest.approx(np.exp(2.5), rel=1e-12)
 
 
+@pytest.mark.full("test_entropy_of_attention_is_averaged_by_the_prior", "test_theorem_2_is_the_flow_up_to_the_blow_up")
 def test_entropy_falls_and_rises_in_the_toy() -> None:
     """Fig. 4 in closed form against its own recursion, whose numbers are known: least 1.140 at step
     819, 1.554 at step 5000, 1.669 in the end."""
@@ -312,6 +315,7 @@ def test_linear_attention_under_a_fixed_signal_is_a_boost() -> None:
     assert not crossed[(Z**2 > 4 * (init.Y.V**2).sum(0))[0]].any()
 
 
+@pytest.mark.full("test_equation_2_and_theorem_1_in_equal_steps")
 @pytest.mark.usefixtures("quick_theory")
 def test_theorem_1_holds_for_softmax_where_attention_hardly_changes() -> None:
     """Classes of equal sequences make E[g b b^T] = b E[g b]^T, so that what Theorem 1 leaves out is

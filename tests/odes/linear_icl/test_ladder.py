@@ -131,6 +131,7 @@ def test_waits_of_heads_are_those_of_their_equations() -> None:
     )
 
 
+@pytest.mark.full("test_aligned_heads_follow_the_closed_form")
 def test_white_inputs_are_learned_along_the_sigmoid() -> None:
     """Eq. 10 at D = 4, N = 31, w_init = 1e-3, against numbers of its own evaluation by hand and
     against the flow of eq. 8 from a balanced start."""

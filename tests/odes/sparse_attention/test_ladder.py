@@ -271,6 +271,7 @@ def test_the_plateau_is_the_closed_form_as_tokens_grow() -> None:
     assert float(sparse_attention.linear_escape_time(task, 0.2)) == pytest.approx(6869.3, abs=0.1)
 
 
+@pytest.mark.full("test_the_plateau_is_the_closed_form_as_tokens_grow")
 @pytest.mark.usefixtures("quick_theory")
 def test_the_plateau_under_momentum_has_the_length_of_its_theories() -> None:
     """Eqs. 13, 14 and the closed form, at the rate eta/(1 - mu), against descent on all weights."""

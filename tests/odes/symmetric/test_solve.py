@@ -367,6 +367,7 @@ def test_bad_input_is_named(call: Callable[[], object], message: str) -> None:
         call()
 
 
+@pytest.mark.full("test_descent_is_the_full_descent")
 def test_a_batch_and_merged_tokens_are_the_single_descents() -> None:
     task, times = symmetric.symmetric_task(dynsim.syn_small()), [0, 3, 30]
     record = ("loss", "entropy", "z_top_distinct", "z_top_common", "speed", "xi", "accuracy")

@@ -123,6 +123,7 @@ def test_noise_that_the_loss_does_not_see_is_ornstein_uhlenbeck() -> None:
     assert want[2] / want[4] > 5
 
 
+@pytest.mark.full("test_nominal_run_has_the_numbers_of_the_reduction")
 def test_traced_numbers_give_what_numbers_give() -> None:
     def one(tau: float, r: float, decay: float, c: float) -> jax.Array:
         task, where = prompts(16, 65), lambda task: (task.r, task.coupling, task.tau_0)

@@ -80,6 +80,7 @@ def errors(optimizer: dynsim.Rule, steps: int, *flows: str) -> list[np.ndarray]:
     return [error(end.params, want) for end in ends]
 
 
+@pytest.mark.full("odes/test_problem.py::test_flows_are_descent_to_the_order_that_they_promise")
 # What follows is about flows, not about the solver: the fixture stays for the rest of the file.
 @pytest.mark.usefixtures("quick_theory")
 def test_the_corrected_flow_is_of_second_order() -> None:

@@ -87,6 +87,7 @@ def test_chunks_tiles_and_devices_do_not_matter(
     same(found, whole, rtol=3e-5)
 
 
+@pytest.mark.full("test_chunks_tiles_and_devices_do_not_matter")
 def test_four_devices_give_bitwise_what_one_gives() -> None:
     one, four = (sweeps.run(GRID, tile=4, devices=jax.devices()[:n]) for n in (1, 4))
     same(one, four)

@@ -136,7 +136,7 @@ def test_each_run_is_what_it_is_alone(stored: Path) -> None:
 
 @pytest.mark.full(
     "test_stores_grow_by_words",
-    "sweeps/runner/test_run.py::test_four_devices_give_bitwise_what_one_gives",
+    "sweeps/runner/test_run.py::test_chunks_tiles_and_devices_do_not_matter",
     "sweeps/runner/test_resume.py::test_kills_and_ctrl_c_lose_only_the_chunk_in_flight",
 )
 def test_devices_and_an_interruption_change_nothing(

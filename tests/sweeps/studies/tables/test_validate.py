@@ -28,6 +28,7 @@ def test_tables_in_markdown_and_in_columns() -> None:
     assert output.aligned([("a", "1", "2", "3")], 3, 2, 4) == ["a   1   2   3"]
 
 
+@pytest.mark.full("test_the_table_of_rules_has_the_orders_of_flows")
 def test_the_matched_flow_is_within_one_percent_on_the_map() -> None:
     errors = measurements.flow_error("matched", dynsim.momentum)
     assert errors.shape == (12, 12)

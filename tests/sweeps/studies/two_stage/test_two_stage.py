@@ -209,6 +209,7 @@ def test_errors_are_over_the_time_that_rates_add_up_to() -> None:
         assert errors["at_end"] == pytest.approx(1, rel=1e-12)
 
 
+@pytest.mark.full("test_the_report_is_what_the_arrays_say")
 def test_a_comparison_says_why_a_component_was_not_learned() -> None:
     """Runs as if none had learned anything, at settings where theory has one reason each."""
     time = np.array([0.0, 10.0])
