@@ -39,6 +39,7 @@ def test_attention_that_stays() -> None:
     PLAIN.check("fixed_attention")
 
 
+@pytest.mark.full("test_theories_in_equal_steps")
 def test_a_random_start() -> None:
     # The program of the first case above.
     start = initial_weights(TASK, "uniform", jax.random.key(0), "float64")

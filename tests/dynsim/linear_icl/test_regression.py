@@ -130,6 +130,7 @@ def test_the_population_loss_is_the_mean_over_sequences() -> None:
     assert float(white.loss_of(np.zeros((3, 3)))) == 3
 
 
+@pytest.mark.full("test_means_over_sequences_are_those_of_equation_15")
 @pytest.mark.usefixtures("x64")
 def test_merged_attention_is_a_network_on_cubic_features() -> None:
     """Fig. 1: equal weights have equal losses and gradients on any sequences, and so train alike

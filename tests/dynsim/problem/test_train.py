@@ -200,6 +200,7 @@ def test_divergence_is_a_status(rate: float, limit: float | None, status: int, s
     assert (int(found.status), int(found.first_bad_step)) == (status, step)
 
 
+@pytest.mark.full("test_an_equinox_network_is_the_loop_that_one_would_write")
 def test_draws_do_not_depend_on_the_precision() -> None:
     both = [
         dynsim.train(Net(), dynsim.sgd(0.0), KEY, steps=1, batch=8, dtype=dtype, times=[1])

@@ -280,6 +280,7 @@ def test_bad_input_is_named(call: Callable[[], object], message: str) -> None:
         call()
 
 
+@pytest.mark.full("test_descent_is_a_numpy_loop_on_recorded_batches")
 def test_names_of_earlier_versions_warn_and_train() -> None:
     key, spec = jax.random.key(6), dynsim.EmbeddedSpec(12, embedding="gaussian", tied=False)
     options = {"steps": 3, "batch": 8, "record": ("loss", "entropy")}

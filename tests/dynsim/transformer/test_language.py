@@ -243,6 +243,7 @@ def test_bad_input_is_named(task: Text) -> None:
         dynsim.train(model_of(task), dynsim.sgd(0.1), jax.random.key(0), steps=2, batch=math.inf)
 
 
+@pytest.mark.full("test_training_is_a_plain_loop")
 def test_the_name_of_earlier_versions_warns_and_trains(task: Text) -> None:
     options = {"key": jax.random.key(0), "steps": 2, "record": ("loss", "change")}
     with pytest.warns(DeprecationWarning, match="simulate_text: use train instead"):

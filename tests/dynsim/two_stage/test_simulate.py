@@ -163,6 +163,7 @@ def test_what_runs_of_a_key_share_can_be_drawn_before() -> None:
         np.testing.assert_allclose(found[name], alone[name], rtol=1e-5)
 
 
+@pytest.mark.full("test_a_run_is_the_algorithm_step_by_step")
 def test_the_name_of_earlier_versions_warns_and_trains() -> None:
     task, rule, key = prompts(3, 5), noisy_sgd(0.2, 0.2, 0.2, 0.4, stage_2=0.2), jax.random.key(1)
     with pytest.warns(DeprecationWarning, match="simulate_prompts"):

@@ -109,6 +109,7 @@ def test_drawn_batches_hold_whole_sequences(length: int, dtype: str) -> None:
     np.testing.assert_array_equal(np.asarray(found.counts, int).sum(1), length - 1)
 
 
+@pytest.mark.full("test_gradient_of_a_merged_column_is_that_of_each_output_in_it")
 def test_batches_drawn_beforehand_are_those_of_the_run() -> None:
     task = TASKS["few outputs"]
     found = drawn(dynsim.layer(task, 30), jax.random.key(3), 2, 24)

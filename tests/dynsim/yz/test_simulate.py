@@ -135,6 +135,7 @@ def test_each_optimiser_follows_its_textbook_rule(rule: str) -> None:
     np.testing.assert_allclose(result.params.Z, Z, rtol=1e-9, atol=1e-9)
 
 
+@pytest.mark.full("test_the_authors_recorded_run_is_reproduced")
 def test_row_sums_stay_zero_and_records_stand_at_their_times() -> None:
     key = jax.random.key(1)
     run = lambda steps, times: simulate(
@@ -263,6 +264,7 @@ def test_divergence_is_a_status_with_its_step() -> None:
     assert "OK 1, DIVERGED 2" in repr(result)
 
 
+@pytest.mark.full("test_divergence_is_a_status_with_its_step")
 def test_a_run_that_recovers_has_not_diverged() -> None:
     # At T = 128 every sequence tells its class: one wild step, then the loss is 0 for good.
     result = simulate(

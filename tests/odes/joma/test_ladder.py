@@ -149,6 +149,7 @@ def test_theorem_2_is_the_flow_up_to_the_blow_up() -> None:
     assert int(late.first_bad_step) == int(np.ceil(1.01 * end))
 
 
+@pytest.mark.full("test_theorem_2_is_the_flow_up_to_the_blow_up")
 def test_a_blow_up_is_a_status_in_training_and_in_the_flow() -> None:
     problem = problem_of(Shape("exp", "linear", "signal"), scale=0.0)
     rates = dynsim.sgd(0.1, 0.1)
@@ -184,7 +185,10 @@ def test_salient_components_first() -> None:
     assert toy.speed_up(3.0, 2.0) == pytest.approx(np.exp(2.5), rel=1e-12)
 
 
-@pytest.mark.full("test_entropy_of_attention_is_averaged_by_the_prior", "test_theorem_2_is_the_flow_up_to_the_blow_up")
+@pytest.mark.full(
+    "test_entropy_of_attention_is_averaged_by_the_prior",
+    "test_theorem_2_is_the_flow_up_to_the_blow_up",
+)
 def test_entropy_falls_and_rises_in_the_toy() -> None:
     """Fig. 4 in closed form against its own recursion, whose numbers are known: least 1.140 at step
     819, 1.554 at step 5000, 1.669 in the end."""

@@ -95,6 +95,7 @@ def test_aligned_heads_follow_the_closed_form() -> None:
     assert want.max() > 0.99
 
 
+@pytest.mark.full("test_aligned_heads_follow_the_closed_form")
 def test_the_closed_form_is_the_quadrature_of_equation_21() -> None:
     end = np.asarray(linear_icl.amplitudes(TASK))
     first, last = 0.1 * end, np.array([0.3, 0.7, 0.999, 1.5]) * end

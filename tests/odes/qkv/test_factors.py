@@ -123,6 +123,7 @@ def test_the_factors_move_as_the_weights_do_and_y_and_z_as_derived(case: str) ->
     np.testing.assert_allclose(dY, printed, rtol=1e-9, atol=1e-14)
 
 
+@pytest.mark.full("test_the_factors_move_as_the_weights_do_and_y_and_z_as_derived")
 @pytest.mark.usefixtures("x64")
 def test_at_finite_length_the_factors_follow_the_expansion() -> None:
     """With U = I and a tied decoder Y' is G_Y, which `expand` has written out and not by

@@ -32,6 +32,7 @@ def falls(times: np.ndarray, loss: np.ndarray) -> float:
     return float(np.interp(-0.4, -loss[at - 1 : at + 1], times[at - 1 : at + 1]))
 
 
+@pytest.mark.full("test_a_step_has_the_law_of_its_tokens")
 def test_the_population_loss_is_the_mean_over_sequences() -> None:
     rng = np.random.default_rng(0)
     params = Scored(rng.normal(size=(5, 5)), rng.normal(size=12))

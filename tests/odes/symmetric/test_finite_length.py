@@ -58,6 +58,7 @@ def test_the_same_lengths_are_refused() -> None:
         symmetric.solve(symmetric.merged(task), dynsim.sgd(1.0, 1.0), [1], length=10)
 
 
+@pytest.mark.full("test_loss_and_gradient_are_those_of_the_full_layer")
 def test_large_tasks_have_finite_length_at_the_same_cost() -> None:
     task = symmetric.symmetric_profiles([0.05] * 10, [0.05] * 10, K=100_000, M=1_000_000)
     rates = dynsim.sgd(1e5, 1e3)

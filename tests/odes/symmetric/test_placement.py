@@ -50,6 +50,7 @@ def test_a_merged_state_stands_for_one_of_single_tokens() -> None:
     assert len(np.unique(got.Y)) == 1 + 3 * 2 + 2
 
 
+@pytest.mark.full("test_a_merged_state_stands_for_one_of_single_tokens")
 def test_what_takes_full_weights_is_that_of_the_full_flow() -> None:
     optimizer, own = dynsim.sgd(1.0, 0.7), "z_distinct"
     names = tuple(name for name in observables.OBSERVABLES if name != "B")

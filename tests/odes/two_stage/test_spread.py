@@ -18,6 +18,7 @@ from odes.two_stage.state import ReducedState, block_sizes
 pytestmark = pytest.mark.usefixtures("x64")
 
 
+@pytest.mark.full("odes/two_stage/test_solve.py::test_noise_of_the_paths_follows_the_rate")
 def test_spread_where_the_loss_is_a_weight_decay() -> None:
     """Without P, for hardly any zeta and small outputs the loss is log 2 + Var/8 of N_V, the same
     pull c = s2^4 kappa / 8L on every entry: of v_M, of the signal of an entry and of the mean of

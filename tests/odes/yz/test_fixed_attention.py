@@ -107,6 +107,7 @@ def test_closed_form_is_the_limit_of_small_steps() -> None:
     np.testing.assert_allclose(errors[0] / errors[1], 2, rtol=0.02)
 
 
+@pytest.mark.full("test_finite_m_is_the_layer_with_the_decoder_of_the_theory")
 def test_times_between_steps_and_random_starts() -> None:
     start = initial_weights(APART, "uniform", jax.random.key(0))
     run = lambda times, **options: fixed_attention.solve(

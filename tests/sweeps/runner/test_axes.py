@@ -172,6 +172,9 @@ def test_a_ratio_means_eta_y_over_eta_z() -> None:
     assert (rates["Y"].peak, rates["Z"].peak) == (2.0, 0.5)
 
 
+@pytest.mark.full(
+    "sweeps/systems/test_words.py::test_of_very_many_combinations_every_word_is_looked_at"
+)
 def test_of_very_many_shapes_all_ranges_are_checked_and_the_tasks_of_some(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -110,6 +110,7 @@ class Documented(dynsim.Problem):
         return key
 
 
+@pytest.mark.full("dynsim/problem/test_train.py::test_recorded_weights_are_those_of_descent")
 def test_weights_over_time_are_stored(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     file = tmp_path / "deep.toml"
     file.write_text(
@@ -180,7 +181,7 @@ def test_bad_input_is_named(
 
 @pytest.mark.full(
     "sweeps/systems/test_problems.py::test_a_grid_of_numbers_is_one_program_and_found_again",
-    "odes/test_problem.py::test_a_batch_of_flows_is_one_program",
+    "odes/solver/test_flows.py::test_vmap_over_rates_marks_the_stiff_member_and_spares_the_others",
 )
 def test_runs_of_one_program() -> None:
     """Rates, warm-up, decay and a setting: all are numbers of one program, of theories too."""

@@ -94,6 +94,9 @@ class Clash(Net):
     decay: float = 0.0
 
 
+@pytest.mark.full(
+    "sweeps/systems/test_words.py::test_a_field_called_like_a_number_of_the_rule_is_the_problems"
+)
 def test_a_number_of_the_rule_that_the_problem_has_too_is_called_after_it() -> None:
     axes = {"decay": [0.0, 1.0], "rule.decay": [0.0, 1.0]}
     found = sweeps.run(Sweep(Clash(), RULE, axes, steps=10, batch=4, record="output")).output
@@ -136,6 +139,7 @@ class Grouped(Net):
         return eqx.tree_at(lambda p: p.layers, jax.tree.map(lambda _: None, params), ("in", "out"))
 
 
+@pytest.mark.full("test_a_run_of_a_sweep_is_the_run_that_train_makes")
 def test_rates_by_group() -> None:
     rule = dynsim.sgd({"in": 0.1, "out": schedules.constant(0.2, warmup=2)})
     axes = {"eta.in": [0.1, 0.0], "eta.out": [0.5], "eta.out.warmup": [1.0]}
@@ -250,6 +254,7 @@ def deviation(problem, params):
     return jnp.std(jax.vmap(params)(problem.inputs))
 
 
+@pytest.mark.full("test_a_run_of_a_sweep_is_the_run_that_train_makes")
 def test_functions_are_recorded_next_to_names(tmp_path: Path) -> None:
     record = ("output", {"deviation": deviation})
     sweep = Sweep(Net(), RULE, {"eta": [0.01, 0.1]}, steps=10, batch=4, record=record)

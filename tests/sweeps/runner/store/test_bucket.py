@@ -90,6 +90,7 @@ def test_an_address_that_cannot_be_one_is_refused_by_name(address: Any, message:
             use(address)
 
 
+@pytest.mark.full("test_the_commands_read_and_write_a_bucket")
 def test_a_figure_keeps_its_sweeps_in_a_bucket_and_its_files_in_a_folder(
     address: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

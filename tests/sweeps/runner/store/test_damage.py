@@ -185,6 +185,9 @@ def test_versions_are_noted_for_the_chunks_that_they_made(
     assert f"the file status/.made/{made.name} is damaged" in capsys.readouterr().err
 
 
+@pytest.mark.full(
+    "sweeps/runner/store/test_identity.py::test_versions_are_those_of_the_chunk_whatever_the_clock_says"
+)
 def test_strict_writers_of_other_versions_share_no_store(tmp_path: Path) -> None:
     """Whoever comes first: before, neither knows of the other. A note of versions that was lost is
     missed."""

@@ -232,6 +232,7 @@ def test_a_store_of_one_word_grows_into_several(
             sweeps.run(swept(6, **schedules), reuse=[tmp_path / "three"], tile=2)
 
 
+@pytest.mark.full("test_each_run_is_what_it_is_alone")
 def test_a_problem_and_a_rule_as_they_are(curves: Any) -> None:
     del curves
     made = sys.modules["curves"].Curve(form="power", exponent=3.0)

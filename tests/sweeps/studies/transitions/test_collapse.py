@@ -93,6 +93,7 @@ def test_the_exact_flow_collapses_without_overlap_and_is_late_with_it() -> None:
     assert (early > -0.5).all()
 
 
+@pytest.mark.full("test_a_larger_decoder_rate_snaps_earlier")
 def test_horizons_follow_the_predicted_peak() -> None:
     sweep = families.variants("size", seeds=2)["simulation"]
     longest = peaks.over_points(sweep, peaks.predicted_peak).max("eta_y")

@@ -77,7 +77,7 @@ def test_a_sweep_over_traced_numbers_is_the_single_runs_and_compiles_once() -> N
 
 
 @pytest.mark.full(
-    "dynsim/two_stage/test_simulate.py::test_what_runs_of_a_key_share_can_be_drawn_before",
+    "dynsim/two_stage/test_simulate.py::test_a_run_is_the_algorithm_step_by_step",
     "sweeps/runner/test_run.py::test_steps_as_an_axis_record_at_their_own_times",
 )
 @pytest.mark.usefixtures("tiny")
@@ -209,7 +209,6 @@ def test_errors_are_over_the_time_that_rates_add_up_to() -> None:
         assert errors["at_end"] == pytest.approx(1, rel=1e-12)
 
 
-@pytest.mark.full("test_the_report_is_what_the_arrays_say")
 def test_a_comparison_says_why_a_component_was_not_learned() -> None:
     """Runs as if none had learned anything, at settings where theory has one reason each."""
     time = np.array([0.0, 10.0])
