@@ -11,19 +11,19 @@ import difflib
 import importlib
 import importlib.metadata
 import os
-import pkgutil
 import signal
 import sys
 import threading
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal, NamedTuple, NoReturn
+from typing import Any, NamedTuple, NoReturn
 
 import sweeps
 from sweeps import recipes
+from sweeps.commands.parsing.offers import offered
 from sweeps.commands.parsing.options import known
-from sweeps.commands.table import COMMANDS, FOR_SYSTEMS, Command, Run, file_name, group
+from sweeps.commands.table import COMMANDS, FOR_SYSTEMS, Command, Run, group
 from sweeps.systems.built_in import names
 
 
@@ -55,14 +55,6 @@ def _for_task(first: str, options: Sequence[str]) -> str:
     system = registry.system_for(parts[parts.index("--task") + 1])
     # The command by itself is that of the layer in Y and Z, which takes files as tasks as well.
     return first if system is registry.system("yz") else f"{first} {system.name}"
-
-
-def load(name: str) -> tuple[type, Run]:
-    """Settings and what runs them, of a name that `find` returned."""
-    if name in COMMANDS:
-        return COMMANDS[name].load()
-    first, system = name.split()
-    return pkgutil.resolve_name(FOR_SYSTEMS[first])(system)
 
 
 def parse(arguments: Sequence[str] | None = None) -> Any:
@@ -253,58 +245,6 @@ def _check_place(words: Sequence[str]) -> None:
     told = recipes.missing(place) if what == "file" else f"{place}: no such sweep"
     print(f"dynsim: {told}", file=sys.stderr)
     raise SystemExit(2)
-
-
-class Offer(NamedTuple):
-    """What a command offers.
-
-    Attributes:
-        command: of the table.
-        settings: its settings.
-        run: what runs them.
-        recorded: whether a record of them is kept beside what it writes.
-        options: the settings with the options that commands share: to write over results of
-            others, how pictures look, to be quiet.
-    """
-
-    command: Command
-    settings: type
-    run: Run
-    recorded: bool
-    options: type
-
-
-def offered(name: str) -> Offer:
-    """What a command offers of a name that `find` returned. A command that was asked for a system
-    has a folder of its own."""
-    settings, run = load(name)
-    command = COMMANDS.get(name) or COMMANDS[name.split()[0]]
-    has_out = any(field.name == "out" for field in dataclasses.fields(settings))
-    recorded = command.recorded and has_out
-    fields: list[Any] = []
-    texts = {}
-    if recorded:
-        fields.append(("overwrite", bool, dataclasses.field(default=False)))
-        texts["overwrite"] = "overwrite existing results in OUT."
-    if recorded and name not in COMMANDS:
-        folder = Path("out") / file_name(name)
-        fields.append(("out", Path, dataclasses.field(default=folder)))
-    if command.draws:
-        fields.append(("style", str | None, dataclasses.field(default=None)))
-        texts["style"] = "Matplotlib style name or style file."
-        kinds = Literal["png", "svg", "pdf"] | None
-        fields.append(("format", kinds, dataclasses.field(default=None)))
-        texts["format"] = "file format of the figure; if omitted, that of the style, or png."
-    if command.talks:
-        fields.append(("quiet", bool, dataclasses.field(default=False)))
-        texts["quiet"] = "suppress progress output."
-    from sweeps.systems.settings import about, attributes, described
-
-    made = dataclasses.make_dataclass(
-        settings.__name__, fields, bases=(settings,), frozen=True, kw_only=True
-    )
-    made.__doc__ = described(about(settings), attributes(settings) | texts)
-    return Offer(command, settings, run, recorded, made)
 
 
 def _help(commands: Mapping[str, Command], prog: str, options: Sequence[str]) -> NoReturn:

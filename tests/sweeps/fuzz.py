@@ -30,6 +30,7 @@ import odes
 import sweeps
 from dynsim import decoding
 from sweeps import cli
+from sweeps.commands.parsing.offers import load
 from sweeps.commands.table import COMMANDS, FOR_SYSTEMS
 from sweeps.runner.files import from_table
 from sweeps.runner.spec import Sweep
@@ -189,7 +190,7 @@ WORDS_OF_COMMANDS = (
     *COMMANDS,
     *(f"{first} {name}" for first in FOR_SYSTEMS for name in registry.BUILT_IN),
 )
-SETTINGS = {name: cli.load(name)[0] for name in WORDS_OF_COMMANDS}
+SETTINGS = {name: load(name)[0] for name in WORDS_OF_COMMANDS}
 
 
 OPTIONS = {

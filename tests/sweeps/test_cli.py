@@ -19,6 +19,7 @@ import dynsim
 import sweeps
 from dynsim import checks
 from sweeps import cli
+from sweeps.commands.parsing import offers
 from sweeps.commands.table import FOR_SYSTEMS
 from sweeps.systems.registry import BUILT_IN as SYSTEMS
 
@@ -77,7 +78,7 @@ def test_no_setting_has_a_name_that_was_given_up() -> None:
         *cli.COMMANDS,
         *(f"{first} {system}" for first in FOR_SYSTEMS for system in SYSTEMS),
     ):
-        fields = [field.name for field in dataclasses.fields(cli.load(name)[0])]
+        fields = [field.name for field in dataclasses.fields(offers.load(name)[0])]
         old = {field for field in fields if checks.called_now(field, fields)}
         # The axis y of a plane stands beside what is observed.
         assert old <= ({"y"} if "x" in fields else set()), name
@@ -156,6 +157,7 @@ def test_help_and_wrong_names_import_neither_jax_nor_a_study(words: list[str]) -
         "sweeps.cli",
         "sweeps.commands",
         "sweeps.commands.parsing",
+        "sweeps.commands.parsing.offers",
         "sweeps.commands.parsing.options",
         "sweeps.commands.table",
     }
@@ -234,7 +236,7 @@ def test_ctrl_c_ends_any_command_with_a_line(
         raise KeyboardInterrupt
 
     settings, _ = cli.COMMANDS["explain"].load()
-    monkeypatch.setattr(cli, "load", lambda name: (settings, interrupted))
+    monkeypatch.setattr(offers, "load", lambda name: (settings, interrupted))
     assert cli.main(["explain"]) == 130
     assert capsys.readouterr().err == "dynsim: stopped by Ctrl-C\n"
 
@@ -250,11 +252,11 @@ def test_sigterm_and_code_from_outside_end_no_command_without_a_word(
         raise SystemExit(0)
 
     settings, _ = cli.COMMANDS["explain"].load()
-    monkeypatch.setattr(cli, "load", lambda name: (settings, terminated))
+    monkeypatch.setattr(offers, "load", lambda name: (settings, terminated))
     before = signal.getsignal(signal.SIGTERM)
     assert cli.main(["explain"]) == 143
     assert signal.getsignal(signal.SIGTERM) == before
     assert capsys.readouterr().err == "dynsim: stopped by SIGTERM\n"
-    monkeypatch.setattr(cli, "load", lambda name: (settings, leaving))
+    monkeypatch.setattr(offers, "load", lambda name: (settings, leaving))
     assert cli.main(["explain"]) == 2
     assert "asked to end the program (SystemExit(0))" in capsys.readouterr().err

@@ -8,8 +8,8 @@ import pytest
 import tyro
 
 from dynsim import decoding
-from sweeps import cli
 from sweeps.commands.parsing import options
+from sweeps.commands.parsing.offers import offered
 from sweeps.commands.parsing.words import whole_numbers
 from tests.sweeps.commands.table import written
 
@@ -31,7 +31,7 @@ def test_the_table_is_that_of_the_settings() -> None:
 def test_what_is_refused_at_once_the_parser_refuses_as_well(
     option: str, taken: list[str], refused: list[str]
 ) -> None:
-    settings = cli.offered("compare linear_icl").options
+    settings = offered("compare linear_icl").options
     takes = options.known("compare linear_icl").takes[option]
     assert all(options.fits(value, takes) for value in taken)
     for value in refused:
