@@ -215,7 +215,7 @@ def test_as_a_module_it_starts_anew_before_equinox_is_there(
 def test_a_reader_that_goes_away_is_no_error(unbuffered: str) -> None:
     """Whether Python writes at once, or what it has kept when it ends."""
     reading = subprocess.Popen(
-        [sys.executable, "-m", "dynsim", "figure", "--help"],
+        [sys.executable, "-m", "dynsim", "compare", "--help"],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
