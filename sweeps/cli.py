@@ -7,7 +7,6 @@ somebody asks for it, so that help costs nothing.
 import argparse
 import contextlib
 import dataclasses
-import difflib
 import importlib
 import importlib.metadata
 import os
@@ -22,7 +21,7 @@ from typing import Any, NamedTuple, NoReturn
 import sweeps
 from sweeps import recipes
 from sweeps.commands.parsing.offers import offered
-from sweeps.commands.parsing.options import known
+from sweeps.commands.parsing.options import hint, known
 from sweeps.commands.table import COMMANDS, FOR_SYSTEMS, Command, Run, group
 from sweeps.systems.built_in import names
 
@@ -278,6 +277,5 @@ def _choose(what: str, given: str, allowed: Iterable[str], near: Iterable[str] =
     word, allowed = given.replace("-", "_"), list(allowed)
     if word in allowed:
         return word
-    likely = difflib.get_close_matches(word, near or allowed)
-    hint = f"did you mean {' or '.join(likely)}? It " if likely else ""
-    raise ValueError(f"{what} {given!r}: {hint}must be {', '.join(allowed)}")
+    meant = hint(word, list(near) or allowed)
+    raise ValueError(f"{what} {given!r}: {meant}must be {', '.join(allowed)}")

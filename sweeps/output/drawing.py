@@ -1,7 +1,6 @@
 """How pictures look: one palette for all of them, a style of the user's, and their formats."""
 
 import contextlib
-import difflib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Literal, get_args
 
@@ -15,6 +14,8 @@ from matplotlib.colors import to_hex
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import NullLocator
+
+from dynsim import checks
 
 Format = Literal["png", "svg", "pdf"]
 FORMATS: tuple[Format, ...] = get_args(Format)
@@ -141,11 +142,10 @@ def style(name: str | None, kind: Format | None = None) -> Iterator[None]:
             try:
                 plt.style.use(name)
             except OSError:
-                likely = difflib.get_close_matches(name, plt.style.available)
-                hint = f"did you mean {' or '.join(likely)}? It " if likely else ""
+                known = plt.style.available
                 raise ValueError(
-                    f"style = {name!r}: {hint}must be a style of matplotlib, such as "
-                    f"{', '.join(plt.style.available[-4:])}, or a file of one"
+                    f"style = {name!r}: {checks.hint(name, known)}must be a style of matplotlib, "
+                    f"such as {', '.join(known[-4:])}, or a file of one"
                 ) from None
         if kind is not None:
             mpl.rcParams["savefig.format"] = kind

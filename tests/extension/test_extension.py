@@ -21,6 +21,7 @@ from sweeps.compare.layer import compare
 from sweeps.compare.settings import Compare
 from sweeps.systems import registry
 from sweeps.systems.yz import Training
+from tests.extension import packages
 from tests.systems.layers import simulate
 
 HERE = str(Path(__file__).parent)
@@ -29,8 +30,7 @@ HERE = str(Path(__file__).parent)
 @pytest.fixture(autouse=True)
 def installed(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     def forget() -> None:
-        plugins.entry_points.cache_clear()
-        plugins.load.cache_clear()
+        packages.forget()
         registry._KNOWN.pop("toy", None)
 
     monkeypatch.syspath_prepend(HERE)
@@ -111,12 +111,10 @@ def test_what_is_wrong_with_a_system_is_said() -> None:
 def test_a_broken_entry_point_names_its_package(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    info = tmp_path / "broken_toy-1.0.dist-info"
-    info.mkdir()
-    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: broken-toy\nVersion: 1.0\n")
-    (info / "entry_points.txt").write_text("[dynsim.systems]\nbroken = no_such_module:SYSTEM\n")
+    broken = {"dynsim.systems": {"broken": "no_such_module:SYSTEM"}}
+    packages.write(tmp_path, "broken-toy", entries=broken)
     monkeypatch.syspath_prepend(str(tmp_path))
-    plugins.entry_points.cache_clear()
+    packages.forget()
     message = "broken = no_such_module:SYSTEM of broken-toy: cannot"
     with pytest.raises(ValueError, match=message):
         registry.system("broken")
@@ -131,10 +129,7 @@ def test_a_broken_entry_point_names_its_package(
 def test_a_version_is_known_as_long_as_the_package_is_on_the_path(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    info = tmp_path / "other_toy-2.5.dist-info"
-    info.mkdir()
-    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: other-toy\nVersion: 2.5\n")
-    (info / "top_level.txt").write_text("othertoy\n")
+    packages.write(tmp_path, "other-toy", "2.5", modules="othertoy\n")
     assert plugins.version("othertoy") is None
     monkeypatch.syspath_prepend(str(tmp_path))
     assert plugins.version("othertoy") == "2.5"

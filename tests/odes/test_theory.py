@@ -13,11 +13,11 @@ import pytest
 
 import dynsim
 import odes
-from dynsim import plugins
 from odes import joma, population, qkv
 from odes.theory import Theory, refusal
 from odes.two_stage import LADDER as TWO_STAGE
 from odes.yz import ladder
+from tests.extension import packages
 
 TASK, SGD, ADAM = dynsim.syn_small(), dynsim.sgd(1.0, 1.0), dynsim.adam(1.0, 1.0)
 OWN = Theory(
@@ -45,23 +45,16 @@ def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callabl
     """Installs a package `their` with entry points for as long as the test runs."""
 
     def install(**entries: str) -> None:
-        lines = [f"{name.replace('__', '.')} = {value}" for name, value in entries.items()]
-        about = tmp_path / "their-1.0.dist-info"
-        about.mkdir()
+        theories = {name.replace("__", "."): value for name, value in entries.items()}
         (tmp_path / "their.py").write_text(MODULE)
-        (about / "METADATA").write_text("Metadata-Version: 2.1\nName: their\nVersion: 1.0\n")
-        (about / "entry_points.txt").write_text("\n".join(["[dynsim.theories]", *lines]))
+        packages.write(tmp_path, "their", entries={"dynsim.theories": theories})
         monkeypatch.syspath_prepend(tmp_path)
-        forget()
-
-    def forget() -> None:
-        plugins.entry_points.cache_clear()
-        plugins.load.cache_clear()
+        packages.forget()
 
     yield install
     monkeypatch.undo()
     sys.modules.pop("their", None)
-    forget()
+    packages.forget()
 
 
 def test_a_registered_theory_stands_beside_the_built_in_ones(package: Callable[..., None]) -> None:

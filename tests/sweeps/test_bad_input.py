@@ -154,7 +154,7 @@ COMMANDS = [
     ("sweep fig4 --chunk 0", "chunk = 0"),
     ("sweep fig4 --tile 0", "tile = 0"),
     # Names.
-    ("comapre", "command 'comapre': did you mean compare?"),
+    ("comapre", "command 'comapre': did you mean 'compare'?"),
     ("figure 99", "figure '99': did you mean 9?"),
     ("compare magic", "compare 'magic'"),
 ]

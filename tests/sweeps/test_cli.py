@@ -107,12 +107,12 @@ def test_the_version_is_that_of_the_distribution(capsys: pytest.CaptureFixture[s
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["compar"], "dynsim: command 'compar': did you mean compare? It must be compare, explain"),
-        (["collapse"], "command 'collapse': did you mean figure collapse?"),
-        (["figure", "two-stag"], "figure 'two-stag': did you mean two_stage"),
-        (["figure", "66"], "figure '66': did you mean 6? It must be 3, 4, 5"),
+        (["compar"], "dynsim: command 'compar': did you mean 'compare'? It must be compare,"),
+        (["collapse"], "command 'collapse': did you mean 'figure collapse'?"),
+        (["figure", "two-stag"], "figure 'two-stag': did you mean 'two_stage'"),
+        (["figure", "66"], "figure '66': did you mean '6'? It must be 3, 4, 5"),
         (["figure", "xyzzy"], "figure 'xyzzy': must be 3, 4, 5, 6"),
-        (["compare", "one_stage"], "compare 'one_stage': did you mean two_stage?"),
+        (["compare", "one_stage"], "compare 'one_stage': did you mean 'two_stage'?"),
         (["--bogus"], "dynsim: has no option --bogus"),
         (["figure", "--out", "x"], "dynsim figure: has no option --out"),
     ],

@@ -8,7 +8,7 @@ import difflib
 import itertools
 import json
 import math
-from collections.abc import Sequence
+from collections.abc import Collection, Iterable, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -52,12 +52,12 @@ class Options(NamedTuple):
                 raise ValueError(f"{command}: has no option {option}{self._instead(name)}")
             takes = self.takes.get(name, "")
             if value and not fits(value, takes):
-                raise ValueError(f"{name} = {value!r}: {_hint(value, takes)}must be {takes}")
+                raise ValueError(f"{name} = {value!r}: {_meant(value, takes)}must be {takes}")
 
     def _instead(self, name: str) -> str:
         if name in self.renamed:
             return f"; it is called {shown(self.renamed[name])}"
-        if near := [shown(each) for each in _near(name, list(self.takes))]:
+        if near := [shown(each) for each in _near(name, self.takes)]:
             return f"; did you mean {', '.join(near)}?"
         listed = ", ".join(map(shown, sorted(self.takes)))
         return f"; its options are {listed}" if listed else ""
@@ -88,7 +88,16 @@ def known(command: str) -> Options | None:
     return found and Options(**found)
 
 
-def _near(word: str, names: Sequence[str]) -> list[str]:
+def hint(word: str, names: Collection[str]) -> str:
+    """The beginning of a sentence that asks for what is meant, as `dynsim.checks.hint` has it, for
+    what must not import JAX; empty where it may be anything."""
+    near = _near(word, names)
+    if not near or len(near) == len(names) > 1:
+        return ""
+    return f"did you mean {' or '.join(map(repr, near))}? It "
+
+
+def _near(word: str, names: Iterable[str]) -> list[str]:
     """The names that are meant: but for case, - and _ the same, or similar."""
     folded = {each: each.casefold().replace("-", "_") for each in names}
     given = word.casefold().replace("-", "_")
@@ -98,9 +107,5 @@ def _near(word: str, names: Sequence[str]) -> list[str]:
     return [each for one in near for each, letters in folded.items() if letters == one]
 
 
-def _hint(value: str, takes: str) -> str:
-    words = takes[len(WORDS) :].split(", ") if takes.startswith(WORDS) else []
-    near = _near(value, words)
-    if not near or len(near) == len(words) > 1:
-        return ""
-    return f"did you mean {' or '.join(map(repr, near))}? It "
+def _meant(value: str, takes: str) -> str:
+    return hint(value, takes[len(WORDS) :].split(", ")) if takes.startswith(WORDS) else ""

@@ -11,7 +11,7 @@ from typing import Annotated, Any, TypeVar
 import tyro
 
 from dynsim import checks, decoding
-from sweeps.commands.parsing.options import Options
+from sweeps.commands.parsing.options import Options, known
 
 SettingsT = TypeVar("SettingsT")
 REFUSED = re.compile(
@@ -31,7 +31,9 @@ def parse(settings: type[SettingsT], words: Sequence[str], prog: str) -> Setting
             value that its type does not have.
         SystemExit: once help or a completion script is printed.
     """
-    options(settings).check(prog[len("dynsim ") :], words)
+    command = prog[len("dynsim ") :]
+    if known(command) is None:
+        options(settings).check(command, words)
     said = io.StringIO()
     shown: Any = with_defaults(settings, words) if {"-h", "--help"} & set(words) else settings
     try:
@@ -44,7 +46,7 @@ def parse(settings: type[SettingsT], words: Sequence[str], prog: str) -> Setting
         check_value(settings, told)
         missing = re.match(r"Missing from .*?: \S+ (.*) \(required\)", told)
         told = f"needs {missing[1]}" if missing else told
-        raise ValueError(f"{prog[len('dynsim ') :]}: {told}") from None
+        raise ValueError(f"{command}: {told}") from None
 
 
 def check_value(settings: Any, told: str) -> None:

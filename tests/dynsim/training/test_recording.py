@@ -18,6 +18,7 @@ from dynsim.two_stage import observables as two_stage_observables
 from dynsim.yz import observables
 from odes import qkv, symmetric, two_stage
 from odes.yz import eq10, population
+from tests.extension import packages
 from tests.systems import layers
 
 pytestmark = pytest.mark.usefixtures("quick_theory")
@@ -187,11 +188,6 @@ def test_equal_requests_are_equal_and_hashable() -> None:
     assert table.resolve([]).functions == ()
 
 
-def forget() -> None:
-    plugins.entry_points.cache_clear()
-    plugins.load.cache_clear()
-
-
 @pytest.fixture
 def register(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., None]]:
     """Install a distribution with entry points whose values are in the module `outsider`."""
@@ -200,17 +196,14 @@ def register(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callab
         "def margin(task, s):\n    return s.logits.max()\n\n"
         "def steep(s):\n    return s.losses.max()\n\nnumber = 3\n"
     )
-    forget()
+    packages.forget()
 
     def write(name: str = "outsider", **points: str) -> None:
-        folder = tmp_path / f"{name}-1.0.dist-info"
-        folder.mkdir()
-        (folder / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: 1.0\n")
-        lines = [f"{point} = outsider:{value}" for point, value in points.items()]
-        (folder / "entry_points.txt").write_text("\n".join(["[dynsim.observables]", *lines]))
+        observables = {point: f"outsider:{value}" for point, value in points.items()}
+        packages.write(tmp_path, name, entries={"dynsim.observables": observables})
 
     yield write
-    forget()
+    packages.forget()
 
 
 def test_registered_observables_are_recorded_by_name(register: Callable[..., None]) -> None:
@@ -269,7 +262,7 @@ def test_built_in_names_need_no_entry_points(monkeypatch: pytest.MonkeyPatch) ->
         raise AssertionError("looked up")
 
     monkeypatch.setattr(plugins.importlib.metadata, "entry_points", asked)
-    forget()
+    packages.forget()
     assert observables.TRAINED.resolve(["loss", "batch_loss"]).functions
     assert Table({}).names() == ()
     with pytest.raises(AssertionError, match="looked up"):

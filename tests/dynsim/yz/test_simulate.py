@@ -323,6 +323,7 @@ def test_bad_input_is_named(change: dict, message: str) -> None:
         (lambda: dynsim.sgd(-1.0, 1.0), "eta_y = -1.0"),
         (lambda: dynsim.sgd(1.0, math.nan), "eta_z = nan"),
         (lambda: dynsim.sgd("fast", 1.0), "eta_y = 'fast': must be a real number"),
+        (lambda: dynsim.sgd("1", 0.1), "eta_y = '1': must be a real number"),
         (lambda: dynsim.momentum(1.0, 1.0, 1.0), "momentum = 1.0: must be finite and in [0, 1)"),
         (lambda: dynsim.adam(1.0, 1.0, eps=0), "eps = 0.0: must be finite and in (0, inf)"),
     ],

@@ -65,7 +65,7 @@ def test_the_style_sets_how_fine_a_picture_is(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (["--style", "gplot"], "style = 'gplot': did you mean ggplot?"),
+        (["--style", "gplot"], "style = 'gplot': did you mean 'ggplot'?"),
         (["--style", "/nowhere"], "style = '/nowhere': must be a style of matplotlib"),
         (["--format", "pdf", "--out", "a/b.svg"], "format = 'pdf': out = a/b.svg"),
     ],

@@ -17,13 +17,13 @@ import pytest
 from numcodecs.zstd import Zstd
 
 import sweeps
-from dynsim import plugins
 from sweeps import Sweep, Training, cli
 from sweeps.runner.cluster import jobs
 from sweeps.runner.store import manifest
 from sweeps.runner.store.contents import checksum
 from sweeps.runner.store.records import Record
 from sweeps.runner.store.store import Store
+from tests.extension import packages
 
 SWEEP = Sweep(
     {"eta_y": [0.5, 1.0], "seed": [0, 3]}, Training(steps=2, length=8, batch=4), record=("loss",)
@@ -325,17 +325,15 @@ def test_a_plug_in_that_wishes_to_end_the_program_is_named(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "leaving.py").write_text("raise SystemExit(0)\n")
-    about = tmp_path / "leaving-1.0.dist-info"
-    about.mkdir()
-    (about / "METADATA").write_text("Metadata-Version: 2.1\nName: leaving\nVersion: 1.0\n")
-    (about / "entry_points.txt").write_text("[dynsim.observables]\nyz.leave = leaving:leave\n")
+    observables = {"dynsim.observables": {"yz.leave": "leaving:leave"}}
+    packages.write(tmp_path, "leaving", entries=observables)
     monkeypatch.syspath_prepend(str(tmp_path))
-    plugins.entry_points.cache_clear()
+    packages.forget()
     try:
         with pytest.raises(ValueError, match=r"leaving: cannot be loaded \(SystemExit"):
             Sweep(SWEEP.axes, SWEEP.run, record=("leave",)).check()
     finally:
-        plugins.entry_points.cache_clear()
+        packages.forget()
     file = tmp_path / "s.toml"
     file.write_text('system = "leaving:Problem"\nrecord = ["loss"]\naxes.eta = [0.1]\n')
     assert cli.main(["sweep", str(file)]) == 2
