@@ -155,7 +155,7 @@ COMMANDS = [
     ("sweep fig4 --tile 0", "tile = 0"),
     # Names.
     ("comapre", "command 'comapre': did you mean 'compare'?"),
-    ("figure 99", "figure '99': did you mean 9?"),
+    ("figure 99", "figure '99': did you mean '9'?"),
     ("compare magic", "compare 'magic'"),
 ]
 OVERRIDES = [
