@@ -1,0 +1,178 @@
+"""Whether the step of an order parameter is a transition or a crossover, and on what that rests."""
+
+import enum
+from typing import NamedTuple
+
+import numpy as np
+from jaxtyping import Float
+
+from dynsim import checks
+from sweeps.studies.transitions.scaling.laws import Limit, Power, limit, power
+from sweeps.studies.transitions.scaling.master import Collapse, collapse
+from sweeps.studies.transitions.scaling.moments import (
+    Moments,
+    crossings,
+    error,
+    moments,
+    weights,
+)
+from sweeps.studies.transitions.scaling.steps import FEWEST, step
+
+FEWEST_SIZES = 3
+RESOLVED = 2.0
+"""Distances of neighbouring points below which a width says more about the grid than the step."""
+FALL = 2.0
+"""Fall of the width over all sizes that errors must exclude for a crossover."""
+
+
+class Verdict(enum.StrEnum):
+    """What happens to the step when the system grows."""
+
+    TRANSITION = "transition"
+    CROSSOVER = "crossover"
+    UNDECIDED = "undecided"
+
+
+class Scaling(NamedTuple):
+    """Finite-size scaling of an order parameter m of N sizes at P values of x.
+
+    Attributes:
+        moments: over the seeds, (N, P).
+        errors: their standard errors.
+        places: (N,) where each step is steepest, NaN where that is not known.
+        place_errors: their standard errors.
+        widths: (N,) of the steps; NaN as well where points lie too far apart.
+        width_errors: their standard errors.
+        width: their power law; minus its exponent is a.
+        late: that of the larger half of the sizes.
+        place: the limit of the places.
+        peak: power law of the largest susceptibility.
+        crossings: (N - 1,) where Binder cumulants of neighbouring sizes cross.
+        crossing_errors: their standard errors.
+        collapse: None where there is too little for one.
+        verdict: transition, crossover or undecided.
+        why: the evidence, in words.
+    """
+
+    moments: Moments
+    errors: Moments
+    places: Float[np.ndarray, " N"]
+    place_errors: Float[np.ndarray, " N"]
+    widths: Float[np.ndarray, " N"]
+    width_errors: Float[np.ndarray, " N"]
+    width: Power
+    late: Power
+    place: Limit
+    peak: Power
+    crossings: Float[np.ndarray, " N-1"]
+    crossing_errors: Float[np.ndarray, " N-1"]
+    collapse: Collapse | None
+    verdict: Verdict
+    why: str
+
+
+def scaling(
+    x: Float[np.ndarray, " P"],
+    sizes: Float[np.ndarray, " N"],
+    values: Float[np.ndarray, "N P S"],
+    *,
+    origin: float = 0.0,
+    draws: int = 100,
+) -> Scaling:
+    """Decide whether an order parameter has a transition or a crossover.
+
+    The step of each size is where the mean over the seeds is steepest, and its width that of the
+    peak of the slope at half height (`steps`). All errors are standard errors by a bootstrap over
+    the seeds, the same ones at all points and sizes, with a fixed random state.
+
+    Args:
+        x: control parameter, increasing, such as the logarithm of a rate.
+        sizes: different positive numbers, increasing; any measure of size, to which all exponents
+            refer.
+        values: order parameter of each size, point and seed; NaN where a run has none.
+        origin: its value in the phase without order, about which the Binder cumulant is taken, and
+            which beta/nu assumes.
+        draws: bootstrap samples.
+
+    Raises:
+        ValueError: for other shapes, too few points, sizes or seeds, or values out of order.
+    """
+    x, sizes = np.asarray(x, float), np.asarray(sizes, float)
+    values = np.asarray(values, float)
+    if values.ndim != 3 or values.shape[:2] != (len(sizes), len(x)) or values.shape[2] < 2:
+        raise ValueError(
+            f"values: shape {values.shape}: must be (sizes, points, seeds), here "
+            f"({len(sizes)}, {len(x)}, at least 2)"
+        )
+    for name, axis, fewest in (("x", x, FEWEST), ("sizes", sizes, FEWEST_SIZES)):
+        if len(axis) < fewest or (np.diff(axis) <= 0).any() or not np.isfinite(axis).all():
+            raise ValueError(f"{name}: must be {fewest} or more finite numbers that increase")
+    checks.real("sizes", sizes, 0, open_minimum=True)
+    checks.integer("draws", draws, 2)
+    seeds = values.shape[-1]
+    drawn = moments(values, sizes, weights(seeds, draws), origin)
+    places, widths = _steps(x, drawn.mean)
+    spacing = np.interp(places[0], (x[1:] + x[:-1]) / 2, np.diff(x))
+    coarse = widths[0] < RESOLVED * spacing
+    widths = np.where(coarse, np.nan, widths)
+    used = np.flatnonzero(np.isfinite(widths[0]))
+    later = np.isin(np.arange(len(sizes)), used[len(used) // 2 :])
+    law, late = (
+        power(sizes, np.where(part, widths, np.nan), seeds) for part in (True, later[None])
+    )
+    # A susceptibility of 0 at all points has no power law.
+    highest = np.fmax.reduce(drawn.susceptibility, axis=-1)
+    peaks = np.where(highest > 0, highest, np.nan)
+    crossed = crossings(x, drawn.binder, places)
+    verdict, why = decide(sizes[used], law, late)
+    if coarse.any():
+        why += f"; {int(coarse.sum())} of {len(sizes)} steps are too narrow for the points"
+    return Scaling(
+        Moments(*(each[0] for each in drawn)),
+        Moments(*(error(each, seeds) for each in drawn)),
+        places[0],
+        error(places, seeds),
+        widths[0],
+        error(widths, seeds),
+        law,
+        late,
+        limit(sizes, places, seeds),
+        power(sizes, peaks, seeds),
+        crossed[0],
+        error(crossed, seeds),
+        collapse(x, sizes, drawn.mean - origin, places[0], widths[0], seeds),
+        verdict,
+        why,
+    )
+
+
+def _steps(
+    x: Float[np.ndarray, " P"], mean: Float[np.ndarray, "R N P"]
+) -> tuple[Float[np.ndarray, "R N"], Float[np.ndarray, "R N"]]:
+    """Places and widths of the steps of all sizes, which all go the way that most of them go."""
+    known = np.isfinite(mean[0])
+    curves = [np.compress(known[i], mean[:, i], axis=-1) for i in range(mean.shape[1])]
+    sign = float(np.sign(sum(c[0, -1] - c[0, 0] for c in curves if c.shape[-1])))
+    found = [step(x[known[i]], curve, sign) for i, curve in enumerate(curves)]
+    return np.stack([s.place for s in found], -1), np.stack([s.width for s in found], -1)
+
+
+def decide(sizes: Float[np.ndarray, " N"], width: Power, late: Power) -> tuple[Verdict, str]:
+    """The verdict on the power laws of the widths of all `sizes` and of the larger half of them,
+    and its reason."""
+    if len(sizes) < FEWEST_SIZES:
+        known = f"the width of the step is known for {len(sizes)} sizes, needs {FEWEST_SIZES}"
+        return Verdict.UNDECIDED, known
+    a, b = -width.exponent, -late.exponent
+    said = f"width falls as size^(-a), a = {a:.2f} ± {width.error:.2f}"
+    said += f" ({b:.2f} ± {late.error:.2f} for the larger half of the sizes)"
+    if a > 2 * width.error and b > max(2 * late.error, a / 2):
+        return Verdict.TRANSITION, said
+    span = np.log(sizes[-1] / sizes[0])
+    for exponent, uncertain in ((a, width.error), (b, late.error)):
+        if exponent <= 2 * uncertain and (exponent + 2 * uncertain) * span < np.log(FALL):
+            half = f"a fall by {FALL:g} between size {sizes[0]:g} and {sizes[-1]:g} is excluded"
+            return Verdict.CROSSOVER, f"{said}: it levels off, {half}"
+    if a > 2 * width.error:
+        return Verdict.UNDECIDED, f"{said}: whether it keeps falling is not known"
+    return Verdict.UNDECIDED, f"{said}: the errors are too large"

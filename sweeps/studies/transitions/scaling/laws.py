@@ -1,0 +1,89 @@
+"""How the width and the place of a step change with size: a power law, and a limit."""
+
+from typing import NamedTuple
+
+import numpy as np
+from jaxtyping import Float
+
+from sweeps.studies.options import line
+from sweeps.studies.transitions.scaling.moments import error
+
+APPROACH = np.geomspace(0.2, 4, 61)
+"""Exponents to choose from with which a place approaches its limit."""
+LEAST_ERROR = 0.005
+"""Of an exponent: widths are known no better where seeds do not differ."""
+
+
+class Power(NamedTuple):
+    """A power law, prefactor * L^exponent.
+
+    Attributes:
+        exponent: of the law.
+        error: its standard error, the larger one of the residuals' and the bootstrap's.
+        prefactor: the law at 1.
+        off: largest ratio of a point to the law, or the law to a point, minus 1.
+    """
+
+    exponent: float
+    error: float
+    prefactor: float
+    off: float
+
+
+class Limit(NamedTuple):
+    """x_c + b L^-c.
+
+    Attributes:
+        place: x_c.
+        error: its standard error.
+        exponent: c, at least the first of `APPROACH`, at most the last.
+        exponent_error: its standard error.
+        amplitude: b.
+    """
+
+    place: float
+    error: float
+    exponent: float
+    exponent_error: float
+    amplitude: float
+
+
+def power(
+    sizes: Float[np.ndarray, " N"], values: Float[np.ndarray, "R N"], seeds: int
+) -> Power:
+    """The power law through positive values of each size, by least squares of the logarithms: the
+    first row is fitted, the others, of bootstrap samples, have its error. NaN for fewer than two
+    sizes."""
+    used = np.isfinite(values[0])
+    if used.sum() < 2:
+        return Power(*[np.nan] * 4)
+    x, y = np.log(sizes[used]), np.log(values[:, used])
+    fitted = line(x, y[0])
+    apart = x - x.mean()
+    spread = error(y @ apart / (apart @ apart), seeds)
+    off = np.exp(np.abs(y[0] - fitted.intercept - fitted.slope * x).max()) - 1
+    # Two points have no residuals.
+    uncertain = float(np.fmax(np.fmax(fitted.error, LEAST_ERROR), spread))
+    uncertain = uncertain if np.isfinite(spread) else np.nan
+    return Power(fitted.slope, uncertain, float(np.exp(fitted.intercept)), float(off))
+
+
+def limit(sizes: Float[np.ndarray, " N"], places: Float[np.ndarray, "R N"], seeds: int) -> Limit:
+    """The limit of places for infinite size, by least squares; NaN for fewer than three sizes."""
+    used = np.isfinite(places[0])
+    if used.sum() < 3:
+        return Limit(*[np.nan] * 5)
+    y = places[:, used]
+    y = y[np.isfinite(y).all(-1)]
+    # For each exponent the other two numbers are linear.
+    shrink = (sizes[used] / sizes[used].min()) ** -APPROACH[:, None]
+    apart = shrink - shrink.mean(-1, keepdims=True)
+    slope = y @ apart.T / (apart**2).sum(-1)
+    middle = y.mean(-1)[:, None] - slope * shrink.mean(-1)
+    left = y[:, None] - middle[..., None] - slope[..., None] * shrink
+    best = np.argmin((left**2).sum(-1), -1)
+    rows = np.arange(len(y))
+    at, exponent = middle[rows, best], APPROACH[best]
+    amplitude = slope[0, best[0]] * sizes[used].min() ** exponent[0]
+    errors = error(np.stack([at, exponent], -1), seeds)
+    return Limit(*map(float, (at[0], errors[0], exponent[0], errors[1], amplitude)))
