@@ -84,6 +84,10 @@ _FIGURES = {
     ),
     "phase": ("studies.phase.figure:Phase", "same as `dynsim phase`"),
     "qkv": ("studies.qkv.figure:FigureQKV", "theory in Y and Z against training of W_Q, W_K, W_V"),
+    "scaling": (
+        "studies.transitions.scaling.figure:ScalingFigure",
+        "transition or crossover: the step of an observable for several sizes",
+    ),
     "snap": (
         "studies.transitions.snap:Snap",
         "how the learning rates set transition time and sparsity",

@@ -8,9 +8,9 @@ from typing import Any, NamedTuple
 from dynsim import checks
 from dynsim.decoding import Positive
 from sweeps import output
-from sweeps.runner.files import from_table, override_all
+from sweeps.runner.files import from_table
 from sweeps.runner.spec import Sweep
-from sweeps.studies.computing import computed
+from sweeps.studies.computing import computed, settings
 from sweeps.studies.optimum import report
 from sweeps.studies.optimum.best import FEWEST, best
 from sweeps.studies.optimum.panels import draw
@@ -110,10 +110,7 @@ class Optimum:
 
     def settings(self) -> dict[str, Any]:
         """Of every run, without what is an axis; `ValueError` for what cannot be read."""
-        axes = self.axes()
-        table = {"run": {n: v for n, v in self.usual.settings.items() if n not in axes}}
-        override_all(table, [f"run.{each}" for each in self.set])
-        return table["run"]
+        return settings(self.usual.settings, self.set, self.axes())
 
     def sweep(self, engine: str, rules: tuple[str, ...], without: str = "") -> Sweep:
         """The runs by some rules, by an engine; `without` one of the axes."""

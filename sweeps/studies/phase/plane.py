@@ -141,16 +141,21 @@ def is_linear(word: str) -> bool:
     return word.endswith(":lin")
 
 
-def axis(word: str, resolution: int, fields: Fields) -> tuple[str, tuple[float, ...]]:
-    """Name and values of "eta_y:1e-2:1e2:256" or "momentum:0:0.9:10:lin"; `ValueError` for what
-    cannot be read."""
-    name, *numbers = word.split(":")
+def axis_name(word: str, fields: Fields) -> str:
+    """Name of the axis in "eta_y:1e-2:1e2:256"; `ValueError` for none that has numbers."""
+    name = word.split(":")[0]
     if name == "seed":
         raise ValueError(
             f"axis = {word!r}: seeds have no order; --seeds gives each point several of them"
         )
     numbers_only = (each for each in fields.names if each != "seed" and each not in fields.words)
-    checks.choice("axis", name, list(numbers_only))
+    return checks.choice("axis", name, list(numbers_only))
+
+
+def axis(word: str, resolution: int, fields: Fields) -> tuple[str, tuple[float, ...]]:
+    """Name and values of "eta_y:1e-2:1e2:256" or "momentum:0:0.9:10:lin"; `ValueError` for what
+    cannot be read."""
+    name, *numbers = axis_name(word, fields), *word.split(":")[1:]
     linear = is_linear(word)
     numbers = numbers[:-1] if linear else numbers
     first, last, count = 0.0, 0.0, 0

@@ -19,8 +19,9 @@ from sweeps.studies.transitions.scaling.moments import (
 from sweeps.studies.transitions.scaling.steps import FEWEST, step
 
 FEWEST_SIZES = 3
-RESOLVED = 2.0
-"""Distances of neighbouring points below which a width says more about the grid than the step."""
+RESOLVED = 4.0
+"""Distances of neighbouring points below which a width says more about the grid than the step: a
+jump between two points has a width of 2.5."""
 FALL = 2.0
 """Fall of the width over all sizes that errors must exclude for a crossover."""
 
@@ -45,11 +46,12 @@ class Scaling(NamedTuple):
         width_errors: their standard errors.
         width: their power law; minus its exponent is a.
         late: that of the larger half of the sizes.
-        place: the limit of the places.
+        place: the limit of the places, or how they keep moving.
         peak: power law of the largest susceptibility.
         crossings: (N - 1,) where Binder cumulants of neighbouring sizes cross.
         crossing_errors: their standard errors.
-        collapse: None where there is too little for one.
+        collapse: of m over x, or over x - s ln L if places keep moving; None where there is too
+            little for one.
         verdict: transition, crossover or undecided.
         why: the evidence, in words.
     """
@@ -124,6 +126,9 @@ def scaling(
     highest = np.fmax.reduce(drawn.susceptibility, axis=-1)
     peaks = np.where(highest > 0, highest, np.nan)
     crossed = crossings(x, drawn.binder, places)
+    widest = float(np.nanmax(widths[0], initial=0))
+    place = limit(sizes, places, widest, seeds)
+    moved = np.nan_to_num(place.drift) * np.log(sizes)
     verdict, why = decide(sizes[used], law, late)
     if coarse.any():
         why += f"; {int(coarse.sum())} of {len(sizes)} steps are too narrow for the points"
@@ -136,11 +141,13 @@ def scaling(
         error(widths, seeds),
         law,
         late,
-        limit(sizes, places, seeds),
+        place,
         power(sizes, peaks, seeds),
         crossed[0],
         error(crossed, seeds),
-        collapse(x, sizes, drawn.mean - origin, places[0], widths[0], seeds),
+        collapse(
+            x - moved[:, None], sizes, drawn.mean - origin, places[0] - moved, widths[0], seeds
+        ),
         verdict,
         why,
     )
@@ -164,14 +171,14 @@ def decide(sizes: Float[np.ndarray, " N"], width: Power, late: Power) -> tuple[V
         known = f"the width of the step is known for {len(sizes)} sizes, needs {FEWEST_SIZES}"
         return Verdict.UNDECIDED, known
     a, b = -width.exponent, -late.exponent
-    said = f"width falls as size^(-a), a = {a:.2f} ± {width.error:.2f}"
+    said = f"the width falls as L^(-a), a = {a:.2f} ± {width.error:.2f}"
     said += f" ({b:.2f} ± {late.error:.2f} for the larger half of the sizes)"
     if a > 2 * width.error and b > max(2 * late.error, a / 2):
         return Verdict.TRANSITION, said
     span = np.log(sizes[-1] / sizes[0])
     for exponent, uncertain in ((a, width.error), (b, late.error)):
         if exponent <= 2 * uncertain and (exponent + 2 * uncertain) * span < np.log(FALL):
-            half = f"a fall by {FALL:g} between size {sizes[0]:g} and {sizes[-1]:g} is excluded"
+            half = f"a fall by {FALL:g} between L = {sizes[0]:g} and {sizes[-1]:g} is excluded"
             return Verdict.CROSSOVER, f"{said}: it levels off, {half}"
     if a > 2 * width.error:
         return Verdict.UNDECIDED, f"{said}: whether it keeps falling is not known"

@@ -62,7 +62,7 @@ def misfit(
 
 
 def collapse(
-    x: Float[np.ndarray, " P"],
+    x: Float[np.ndarray, "N P"],
     sizes: Float[np.ndarray, " N"],
     mean: Float[np.ndarray, "R N P"],
     places: Float[np.ndarray, " N"],
@@ -70,31 +70,30 @@ def collapse(
     seeds: int,
 ) -> Collapse | None:
     """The exponents for which the curves of the order parameter, which is zero in the phase
-    without order, lie on one another best; None for fewer than two sizes with a step."""
+    without order, lie on one another best; None for fewer than two sizes with a step that several
+    points resolve. `x` may differ by size."""
     used = np.flatnonzero(np.isfinite(places))
     if len(used) < 2:
         return None
     window = [
-        np.flatnonzero(
-            (np.abs(x - places[i]) <= NEAR * widths[i]) & np.isfinite(mean[0, i])
-        )
+        np.flatnonzero((np.abs(x[i] - places[i]) <= NEAR * widths[i]) & np.isfinite(mean[0, i]))
         for i in used
     ]
     if min(map(len, window)) < 3:
         return None
     spread = error(mean, seeds)
-    rough = ROUGH * np.ptp(np.concatenate([mean[0, i, w] for i, w in zip(used, window, strict=True)]))
+    rough = ROUGH * np.ptp(
+        np.concatenate([mean[0, i, w] for i, w in zip(used, window, strict=True)])
+    )
 
     def fitted(row: int, start: np.ndarray, size: np.ndarray) -> tuple[np.ndarray, float]:
         curves = [
-            (x[w], mean[row, i, w], np.hypot(spread[i, w], rough))
+            (x[i, w], mean[row, i, w], np.hypot(spread[i, w], rough))
             for i, w in zip(used, window, strict=True)
         ]
         simplex = start + np.concatenate([np.zeros((1, 3)), np.diag(size)])
         options = {"initial_simplex": simplex, "xatol": 1e-3 * size[0], "fatol": 1e-4}
-        found = minimize(
-            misfit, start, (sizes[used], curves), "Nelder-Mead", options=options
-        )
+        found = minimize(misfit, start, (sizes[used], curves), "Nelder-Mead", options=options)
         return found.x, float(found.fun)
 
     largest = used[-1]

@@ -19,9 +19,9 @@ FINE = 20
 """Points between two neighbours at which the slope is looked at."""
 PENALTIES = np.geomspace(1e-12, 1e2, 57)
 """Penalties of curvature to choose from, over that of a curve whose values are 1 and -1 in turn."""
-CAUTION = 1.4
+CAUTION = 1.2
 """By how much a degree of freedom counts more than in plain cross-validation, which often follows
-the noise where points are few (Kim and Gu, 2004)."""
+the noise where points are few; Kim and Gu (2004) advise 1.2 to 1.4."""
 
 
 class Step(NamedTuple):

@@ -1,0 +1,111 @@
+"""The picture of `dynsim figure scaling`: six panels, a colour for each size."""
+
+import textwrap
+from typing import Any
+
+import numpy as np
+import xarray as xr
+from jaxtyping import Float
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from sweeps.output import drawing
+from sweeps.runner.labels import label, shown
+from sweeps.studies.transitions.scaling.analysis import Scaling
+from sweeps.studies.transitions.scaling.master import NEAR
+
+LINE: dict[str, Any] = {"color": "k", "ls": ":", "lw": 1.2}
+SHOWN = 3 * NEAR
+"""How much of each curve the collapse shows, in widths of its step."""
+
+
+def draw(found: Scaling, values: xr.DataArray, linear: bool, title: str) -> Figure:
+    """The three moments over the rate above; width and place over the size, and the collapse.
+
+    Args:
+        found: the scaling.
+        values: order parameter over size, rate and seed.
+        linear: whether x is the rate, not its logarithm.
+        title: of the figure.
+    """
+    size, rate = (str(dim) for dim in values.dims[:2])
+    figure, axes = drawing.panels(2, 3, width=3.2, height=2.9)
+    across, order = values[rate].values, textwrap.fill(label(values), 34)
+    names = (order, f"susceptibility, {size} × variance", "Binder cumulant")
+    style: dict[str, Any] = {"xscale": "linear" if linear else "log", "xlabel": label(values[rate])}
+    for ax, name, mean, error in zip(axes[0], names, found.moments, found.errors, strict=True):
+        for i, colour in enumerate(drawing.shades(values.sizes[size])):
+            ax.plot(across, mean[i], color=colour, lw=1.2, label=shown(values[size].values[i]))
+            ends = (mean[i] + sign * error[i] for sign in (-1, 1))
+            ax.fill_between(across, *ends, color=colour, alpha=0.2, lw=0)
+        drawing.finished(ax, ylabel=name, **style)
+    # A rare value has a cumulant of minus its inverse probability, which would hide all others.
+    axes[0, 2].set_ylim(max(axes[0, 2].get_ylim()[0], -1.5), 0.8)
+    beside: dict[str, Any] = {"loc": "upper left", "bbox_to_anchor": (1.02, 1), "frameon": False}
+    axes[0, 2].legend(title=size, fontsize="small", **beside)
+    plot_width(found, values[size], ax=axes[1, 0])
+    plot_place(found, values[size], label(values[rate]), linear, ax=axes[1, 1])
+    plot_collapse(found, values, linear, ax=axes[1, 2])
+    figure.suptitle(textwrap.fill(title, 100), fontsize="medium")
+    return figure
+
+
+def plot_width(found: Scaling, sizes: xr.DataArray, ax: Axes) -> Axes:
+    """Widths of the step with their power law."""
+    ax.errorbar(sizes, found.widths, found.width_errors, fmt="o", ms=4, color=drawing.colour(0))
+    law = found.width
+    if np.isfinite(law.exponent):
+        words = f"a = {-law.exponent:.2f} ± {law.error:.2f}"
+        ax.plot(sizes, law.prefactor * sizes.values**law.exponent, label=words, **LINE)
+    ax.set(xscale="log", yscale="log")
+    _sizes(ax, sizes)
+    legend = {"frameon": False} if np.isfinite(law.exponent) else None
+    return drawing.finished(ax, legend, ylabel="width of the step", xlabel=label(sizes))
+
+
+def plot_place(found: Scaling, sizes: xr.DataArray, rate: str, linear: bool, ax: Axes) -> Axes:
+    """Places of the step, with their approach to a limit."""
+    back = np.asarray if linear else np.exp
+    at = back(found.places)
+    ends = np.abs(back(found.places + np.outer([-1, 1], found.place_errors)) - at)
+    ax.errorbar(sizes, at, ends, fmt="o", ms=4, color=drawing.colour(0))
+    fit = found.place
+    if np.isfinite(fit.place):
+        x = np.geomspace(*sizes.values[[0, -1]].astype(float))
+        ax.plot(x, back(fit.at(x)), **LINE)
+    ax.set(xscale="log", yscale="linear" if linear else "log")
+    _sizes(ax, sizes)
+    return drawing.finished(ax, ylabel=f"step at {rate}", xlabel=label(sizes))
+
+
+def plot_collapse(found: Scaling, values: xr.DataArray, linear: bool, ax: Axes) -> Axes:
+    """The order parameter of all sizes, scaled."""
+    size, rate = (str(dim) for dim in values.dims[:2])
+    fit = found.collapse
+    if fit is None:
+        ax.text(0.5, 0.5, "no collapse: too few steps", ha="center", transform=ax.transAxes)
+        return drawing.finished(ax)
+    x = values[rate].values if linear else np.log(values[rate].values)
+    for i, colour in enumerate(drawing.shades(values.sizes[size])):
+        near = np.abs(x - found.places[i]) <= SHOWN * found.widths[i]
+        L = float(values[size].values[i])
+        moved = np.nan_to_num(found.place.drift) * np.log(L)
+        scaled: Float[np.ndarray, " P"] = (x - moved - fit.x_c) * L**fit.inverse_nu
+        m = found.moments.mean[i] * L**fit.beta_nu
+        ax.plot(scaled[near], m[near], "o-", color=colour, ms=3, lw=0.8)
+    drift = np.nan_to_num(found.place.drift)
+    name = f"ln({rate}{f' / {size}^{drift:.2f}' * bool(drift)})" if not linear else rate
+    name += f" - {drift:.2f} ln {size}" * bool(linear and drift)
+    return drawing.finished(
+        ax,
+        xlabel=f"({name} − {fit.x_c:.3g}) × {size}^{fit.inverse_nu:.2f}",
+        ylabel=f"order parameter × {size}^{fit.beta_nu:.2f}",
+        heading=f"1/ν = {fit.inverse_nu:.2f} ± {fit.errors[1]:.2f}, "
+        f"β/ν = {fit.beta_nu:.2f} ± {fit.errors[2]:.2f}",
+    )
+
+
+def _sizes(ax: Axes, sizes: xr.DataArray) -> None:
+    """Ticks at the sizes, or at some of many."""
+    values = sizes.values
+    drawing.ticks(ax.xaxis, values if len(values) <= 6 else values[:: -(-len(values) // 4)])
