@@ -19,9 +19,9 @@ from sweeps.studies.transitions.scaling.moments import (
 from sweeps.studies.transitions.scaling.steps import FEWEST, step
 
 FEWEST_SIZES = 3
-RESOLVED = 4.0
+RESOLVED = 3.0
 """Distances of neighbouring points below which a width says more about the grid than the step: a
-jump between two points has a width of 2.5."""
+jump between two points has a width of about 1.5."""
 FALL = 2.0
 """Fall of the width over all sizes that errors must exclude for a crossover."""
 
@@ -112,8 +112,9 @@ def scaling(
     checks.real("sizes", sizes, 0, open_minimum=True)
     checks.integer("draws", draws, 2)
     seeds = values.shape[-1]
-    drawn = moments(values, sizes, weights(seeds, draws), origin)
-    places, widths = _steps(x, drawn.mean)
+    resampled = weights(seeds, draws)
+    drawn = moments(values, sizes, resampled, origin)
+    places, widths = _steps(x, values, resampled)
     spacing = np.interp(places[0], (x[1:] + x[:-1]) / 2, np.diff(x))
     coarse = widths[0] < RESOLVED * spacing
     widths = np.where(coarse, np.nan, widths)
@@ -154,26 +155,35 @@ def scaling(
 
 
 def _steps(
-    x: Float[np.ndarray, " P"], mean: Float[np.ndarray, "R N P"]
+    x: Float[np.ndarray, " P"],
+    values: Float[np.ndarray, "N P S"],
+    weights: Float[np.ndarray, "R S"],
 ) -> tuple[Float[np.ndarray, "R N"], Float[np.ndarray, "R N"]]:
-    """Places and widths of the steps of all sizes, which all go the way that most of them go."""
-    known = np.isfinite(mean[0])
-    curves = [np.compress(known[i], mean[:, i], axis=-1) for i in range(mean.shape[1])]
-    sign = float(np.sign(sum(c[0, -1] - c[0, 0] for c in curves if c.shape[-1])))
-    found = [step(x[known[i]], curve, sign) for i, curve in enumerate(curves)]
+    """Places and widths of the steps of all sizes, which all go the way that most of them go.
+    Points at which a run has no value are left out."""
+    known = np.isfinite(values).all(-1)
+    curves = [value[points] for value, points in zip(values, known, strict=True)]
+    sign = float(np.sign(sum((c[-1] - c[0]).mean() for c in curves if len(c))))
+    found = [
+        step(x[points], curve, weights, sign) for points, curve in zip(known, curves, strict=True)
+    ]
     return np.stack([s.place for s in found], -1), np.stack([s.width for s in found], -1)
 
 
 def decide(sizes: Float[np.ndarray, " N"], width: Power, late: Power) -> tuple[Verdict, str]:
     """The verdict on the power laws of the widths of all `sizes` and of the larger half of them,
-    and its reason."""
+    and its reason.
+
+    A transition has an exponent above 0 by two errors, which the larger sizes confirm: theirs is
+    above 0 by one error, and at least half as large.
+    """
     if len(sizes) < FEWEST_SIZES:
         known = f"the width of the step is known for {len(sizes)} sizes, needs {FEWEST_SIZES}"
         return Verdict.UNDECIDED, known
     a, b = -width.exponent, -late.exponent
     said = f"the width falls as L^(-a), a = {a:.2f} ± {width.error:.2f}"
     said += f" ({b:.2f} ± {late.error:.2f} for the larger half of the sizes)"
-    if a > 2 * width.error and b > max(2 * late.error, a / 2):
+    if a > 2 * width.error and b > max(late.error, a / 2):
         return Verdict.TRANSITION, said
     span = np.log(sizes[-1] / sizes[0])
     for exponent, uncertain in ((a, width.error), (b, late.error)):

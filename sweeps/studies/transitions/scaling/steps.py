@@ -19,9 +19,6 @@ FINE = 20
 """Points between two neighbours at which the slope is looked at."""
 PENALTIES = np.geomspace(1e-12, 1e2, 57)
 """Penalties of curvature to choose from, over that of a curve whose values are 1 and -1 in turn."""
-CAUTION = 1.2
-"""By how much a degree of freedom counts more than in plain cross-validation, which often follows
-the noise where points are few; Kim and Gu (2004) advise 1.2 to 1.4."""
 
 
 class Step(NamedTuple):
@@ -67,21 +64,29 @@ def _smoother(points: tuple[float, ...]) -> _Smoother:
     return _Smoother(modes, kept, fine, spline(fine, 1))
 
 
-def step(x: Float[np.ndarray, " P"], curves: Float[np.ndarray, "R P"], sign: float) -> Step:
-    """The step of curves over increasing x that rise (`sign` 1) or fall (-1).
+def step(
+    x: Float[np.ndarray, " P"],
+    values: Float[np.ndarray, "P S"],
+    weights: Float[np.ndarray, "R S"],
+    sign: float,
+) -> Step:
+    """The step of averages over seeds, by the weights of each, which rises (`sign` 1) or falls (-1)
+    over increasing x.
 
-    Each is smoothed by a cubic spline, whose penalty generalised cross-validation chooses. NaN for
-    fewer than `FEWEST` points, or a level curve.
+    Averages are smoothed by cubic splines, of the penalty with which the plain average over all
+    seeds but one is nearest to the seed that is left out (Rice and Silverman, 1991). To leave out
+    points would not do: runs of one seed share their data, so that their noise is a smooth curve.
+    NaN for fewer than `FEWEST` points, or a level curve.
     """
     if len(x) < FEWEST:
-        return Step(*np.full((2, len(curves)), np.nan))
+        return Step(*np.full((2, len(weights)), np.nan))
+    seeds = values.shape[-1]
     modes, kept, fine, slope = _smoother(tuple(x.tolist()))
-    seen = curves @ modes
-    left = (((1 - kept[:, None]) * seen) ** 2).sum(-1)
-    free = len(x) - CAUTION * kept.sum(-1)
-    with np.errstate(divide="ignore"):
-        score = np.where(free[:, None] > 0, left / np.maximum(free, 1e-9)[:, None] ** 2, np.inf)
-    smooth = (kept[np.argmin(score, 0)] * seen) @ modes.T
+    seen = modes.T @ values
+    mean, variance = seen.mean(-1), seen.var(-1, ddof=1)
+    # The sum over the seeds that are left out, of each mode, is known in closed form.
+    lost = (1 - kept) ** 2 * mean**2 + (1 + kept / (seeds - 1)) ** 2 * variance * (1 - 1 / seeds)
+    smooth = (kept[np.argmin(lost.sum(-1))] * (weights @ seen.T)) @ modes.T
     rise = sign * smooth @ slope.T
     top = np.argmax(rise, -1)
     peak = np.take_along_axis(rise, top[:, None], -1)

@@ -1,0 +1,265 @@
+"""Finite-size scaling of systems whose answer is known."""
+
+import numpy as np
+import pytest
+from scipy import special
+
+from sweeps.studies.transitions.scaling import laws, master, moments
+from sweeps.studies.transitions.scaling.analysis import Scaling, Verdict, decide, scaling
+from sweeps.studies.transitions.scaling.laws import Power
+from sweeps.studies.transitions.scaling.steps import step
+
+LOGISTIC = 2 * np.log(3 + np.sqrt(8))
+"""Width at half height of the slope of 1 / (1 + exp(-x)), which is 1 / (4 cosh(x/2)^2)."""
+QUARTER = special.gamma(0.25)
+CRITICAL = 1 - QUARTER**4 / (24 * np.pi**2)
+"""Binder cumulant at the critical point of the mean field, whose density is exp(-m^4)."""
+
+
+def curie_weiss(sizes: tuple[int, ...], x: np.ndarray, seeds: int) -> np.ndarray:
+    """|m| of the mean-field Ising model by size, logarithm of the temperature over the critical
+    one, and seed, drawn exactly: the weight of m is a binomial coefficient times exp(N m^2/2T)."""
+    rng = np.random.default_rng(0)
+    found = np.empty((len(sizes), len(x), seeds))
+    for i, n in enumerate(sizes):
+        up = np.arange(n + 1)
+        m = 2 * up / n - 1
+        binomial = -special.betaln(up + 1, n - up + 1)
+        logs = binomial + n * m**2 / (2 * np.exp(x)[:, None])
+        shares = np.cumsum(special.softmax(logs, axis=1), axis=1)
+        for j, share in enumerate(shares):
+            found[i, j] = np.abs(m[np.minimum(np.searchsorted(share, rng.random(seeds)), n)])
+    return found
+
+
+def thresholds(sizes: np.ndarray, x: np.ndarray, width: np.ndarray, seeds: int = 48) -> np.ndarray:
+    """1 for a seed beyond its own threshold, else 0: logistic steps at 0 of a width for each
+    size."""
+    drawn = np.random.default_rng(1).logistic(size=(len(sizes), 1, seeds))
+    return (x[:, None] > drawn * width[:, None, None] / LOGISTIC).astype(float)
+
+
+def even(number: int) -> np.ndarray:
+    return np.full((1, number), 1 / number)
+
+
+def test_moments_of_two_values_and_of_a_normal_distribution() -> None:
+    rng = np.random.default_rng(0)
+    signs, normal = np.tile([-3.0, 3.0], 5000), 2 * rng.normal(size=10000)
+    values = np.stack([signs, normal, normal + 100])[None]
+    found = moments.moments(values, np.array([7.0]), even(10000))
+    np.testing.assert_allclose(found.binder[0, 0, :2], [2 / 3, 0], atol=0.03)
+    np.testing.assert_allclose(found.susceptibility[0, 0], 7 * np.array([9, 4, 4]), rtol=0.04)
+    np.testing.assert_allclose(found.mean[0, 0], [0, 0, 100], atol=0.05)
+    # About their middle, values far from 0 have the cumulant of their own distribution.
+    about = moments.moments(values, np.array([7.0]), even(10000), origin=100.0)
+    assert about.binder[0, 0, 2] == pytest.approx(0, abs=0.03)
+
+
+def test_variance_of_two_seeds_is_unbiased() -> None:
+    values = np.random.default_rng(0).normal(size=(1, 4000, 2))
+    found = moments.moments(values, np.ones(1), even(2))
+    assert found.susceptibility.mean() == pytest.approx(1, rel=0.1)
+
+
+@pytest.mark.parametrize("seeds", [4, 64])
+def test_error_of_a_mean_is_that_of_the_textbook(seeds: int) -> None:
+    values = np.random.default_rng(2).normal(size=(1, 300, seeds))
+    drawn = moments.over_seeds(values, moments.weights(seeds, 200))
+    textbook = values.std(-1, ddof=1) / np.sqrt(seeds)
+    ratio = moments.error(drawn, seeds) / textbook
+    assert ratio.mean() == pytest.approx(1, rel=0.05)
+
+
+def test_curves_cross_where_lines_meet_nearest_to_the_step() -> None:
+    x = np.linspace(0, 3, 7)
+    level, zigzag = np.zeros(7), np.interp(x, [0, 1, 2, 3], [1.0, -1, 1, -1])
+    found = moments.crossings(x, np.stack([level, zigzag, zigzag + 9])[None], np.full((1, 3), 1.4))
+    np.testing.assert_allclose(found, [[1.5, np.nan]])
+
+
+@pytest.mark.parametrize("sign", [1, -1])
+def test_step_of_a_logistic_curve(sign: int) -> None:
+    # Points that are not evenly spaced, as those of whole numbers.
+    x = np.sinh(np.linspace(-2.5, 2.5, 40))
+    values = special.expit(sign * (x - 0.3) / 0.4)[:, None].repeat(3, 1)
+    found = step(x, values, even(3), sign)
+    assert found.place[0] == pytest.approx(0.3, abs=0.03)
+    assert found.width[0] == pytest.approx(0.4 * LOGISTIC, rel=0.03)
+    assert np.isnan(step(x, values, even(3), -sign).width[0])
+
+
+def test_the_width_is_that_of_the_mean_though_seeds_scatter() -> None:
+    x = np.linspace(-4, 4, 41)
+    widths = np.full(60, 2.0)
+    values = thresholds(widths, x, widths, seeds=30)
+    found = [step(x, each, even(30), 1).width[0] for each in values]
+    # Smoothing widens what scatters a little.
+    assert np.median(found) == pytest.approx(2, rel=0.25)
+
+
+def test_a_step_at_the_end_or_of_few_points_is_not_measured() -> None:
+    x = np.linspace(0, 1, 20)
+    beyond = special.expit((x - 0.98) / 0.1)[:, None].repeat(2, 1)
+    assert np.isnan(step(x, beyond, even(2), 1)).all()
+    inside = special.expit((x - 0.5) / 0.1)[:, None].repeat(2, 1)
+    assert np.isfinite(step(x, inside, even(2), 1)).all()
+    assert np.isnan(step(x[::3], inside[::3], even(2), 1)).all()
+
+
+def test_laws_that_hold_exactly_are_found() -> None:
+    sizes = np.array([2.0, 4, 8, 16, 32])
+    fall = laws.power(sizes, (3 * sizes**-0.7)[None].repeat(9, 0), 5)
+    assert (fall.exponent, fall.prefactor, fall.off) == pytest.approx((-0.7, 3, 0))
+    assert fall.error == laws.LEAST_ERROR
+    places = (0.5 - 2 * sizes ** -laws.APPROACH[30])[None].repeat(9, 0)
+    fit = laws.limit(sizes, places, 0.5, 5)
+    assert (fit.place, fit.amplitude, fit.exponent) == pytest.approx((0.5, -2, laws.APPROACH[30]))
+    np.testing.assert_allclose(fit.at(sizes), places[0])
+
+
+def test_a_step_that_keeps_moving_has_no_limit() -> None:
+    sizes = np.array([2.0, 4, 8, 16, 32])
+    places = (1 + 1.5 * np.log(sizes))[None].repeat(9, 0)
+    fit = laws.limit(sizes, places, 0.5, 5)
+    assert (fit.place, fit.drift) == pytest.approx((1, 1.5))
+    np.testing.assert_allclose(fit.at(sizes), places[0])
+    # By less than its width it may as well approach a limit slowly.
+    assert laws.limit(sizes, places, 9, 5).drift == 0
+
+
+@pytest.mark.parametrize(("inverse_nu", "beta_nu"), [(0.5, 0.25), (1, 0), (0.8, 0.1)])
+def test_curves_that_scale_exactly_collapse(inverse_nu: float, beta_nu: float) -> None:
+    x, sizes = np.linspace(0, 2, 81), np.array([10.0, 20, 40, 80])
+    scaled = (x - 0.9) * sizes[:, None] ** inverse_nu
+    curves = np.logaddexp(0, -2 * scaled) ** 0.5 * sizes[:, None] ** -beta_nu
+    places, widths = np.full(4, 0.85), 3 * sizes**-inverse_nu
+    found = master.collapse(
+        x + 0 * sizes[:, None], sizes, curves[None].repeat(4, 0), places, widths, 3
+    )
+    assert found is not None
+    assert found.x_c == pytest.approx(0.9, abs=0.01)
+    assert (found.inverse_nu, found.beta_nu) == pytest.approx((inverse_nu, beta_nu), abs=0.03)
+    assert found.misfit < 0.2
+
+
+@pytest.fixture(scope="module")
+def ising() -> Scaling:
+    sizes = (64, 128, 256, 512, 1024)
+    x = np.linspace(-0.5, 0.4, 37)
+    return scaling(x, np.array(sizes), curie_weiss(sizes, x, 256), draws=20)
+
+
+def test_the_mean_field_ising_model_has_a_transition(ising: Scaling) -> None:
+    assert ising.verdict is Verdict.TRANSITION
+    # 1/nu = 1/2 for the number of spins; a size this small has corrections of a tenth.
+    assert -ising.width.exponent == pytest.approx(0.5, abs=0.15)
+    assert ising.peak.exponent == pytest.approx(0.5, abs=0.1)
+    assert ising.collapse is not None
+    assert ising.collapse.x_c == pytest.approx(0, abs=0.03)
+    assert ising.collapse.inverse_nu == pytest.approx(0.5, abs=0.1)
+    assert ising.collapse.beta_nu == pytest.approx(0.25, abs=0.1)
+
+
+def test_binder_cumulants_of_the_mean_field_cross_at_the_critical_point(ising: Scaling) -> None:
+    assert (np.abs(ising.crossings) < 4 * ising.crossing_errors).all()
+    assert ising.crossing_errors[-1] < 0.02
+    at = np.argmin(np.abs(np.linspace(-0.5, 0.4, 37)))
+    near = np.abs(ising.moments.binder[1:, at] - CRITICAL) / ising.errors.binder[1:, at]
+    assert near.max() < 4
+
+
+@pytest.mark.full("test_the_mean_field_ising_model_has_a_transition")
+def test_exponents_of_the_mean_field_from_large_sizes() -> None:
+    sizes = (1024, 2048, 4096, 8192, 16384)
+    x = np.linspace(-0.18, 0.12, 61)
+    found = scaling(x, np.array(sizes), curie_weiss(sizes, x, 1000), draws=20)
+    assert found.verdict is Verdict.TRANSITION
+    assert -found.width.exponent == pytest.approx(0.5, abs=0.08)
+    assert found.peak.exponent == pytest.approx(0.5, abs=0.05)
+    assert found.place.place == pytest.approx(0, abs=0.05)
+    assert found.collapse is not None
+    assert found.collapse.x_c == pytest.approx(0, abs=0.005)
+    assert found.collapse.inverse_nu == pytest.approx(0.5, abs=0.03)
+    assert found.collapse.beta_nu == pytest.approx(0.25, abs=0.04)
+
+
+SIZES = np.array([8.0, 16, 32, 64, 128])
+X = np.linspace(-6, 6, 49)
+
+
+def test_a_step_of_fixed_width_is_a_crossover() -> None:
+    found = scaling(X, SIZES, thresholds(SIZES, X, 3.0 + 0 * SIZES), draws=20)
+    assert found.verdict is Verdict.CROSSOVER
+    assert "a fall by 2 between L = 8 and 128 is excluded" in found.why
+    assert abs(found.width.exponent) < 3 * found.width.error
+    # Of seeds that are 0 or 1 the variance at the middle is 1/4, whatever the size.
+    assert found.peak.exponent == pytest.approx(1, abs=0.05)
+    np.testing.assert_allclose(np.nanmax(found.moments.susceptibility, 1), SIZES / 4, rtol=0.05)
+
+
+def test_a_step_that_narrows_is_a_transition_until_it_is_finer_than_the_points() -> None:
+    widths = 5 * (SIZES / 8) ** -0.5
+    found = scaling(X, SIZES, thresholds(SIZES, X, widths), draws=20)
+    assert found.verdict is Verdict.TRANSITION
+    assert -found.width.exponent == pytest.approx(0.5, abs=2 * found.width.error)
+    assert found.width.error < 0.15
+    coarse = X[::5]
+    found = scaling(coarse, SIZES, thresholds(SIZES, coarse, widths), draws=20)
+    assert found.verdict is Verdict.UNDECIDED
+    assert "too narrow for the points" in found.why
+
+
+def test_points_without_a_value_are_left_out() -> None:
+    values = thresholds(SIZES, X, 3.0 + 0 * SIZES)
+    values[:, -4:, 0] = np.nan
+    found = scaling(X, SIZES, values, draws=2)
+    whole = scaling(X[:-4], SIZES, values[:, :-4], draws=2)
+    np.testing.assert_array_equal(found.widths, whole.widths)
+    assert np.isnan(found.moments.mean[:, -4:]).all()
+    assert found.verdict is whole.verdict
+
+
+def test_a_level_order_parameter_is_undecided() -> None:
+    found = scaling(X, SIZES, np.ones((5, 49, 3)), draws=2)
+    assert (found.verdict, found.collapse) == (Verdict.UNDECIDED, None)
+    assert found.why == "the width of the step is known for 0 sizes, needs 3"
+
+
+def law(exponent: float, error: float) -> Power:
+    return Power(exponent, error, 1, 0)
+
+
+@pytest.mark.parametrize(
+    ("all_sizes", "larger", "verdict"),
+    [
+        (law(-0.5, 0.1), law(-0.5, 0.2), "transition"),
+        (law(-0.5, 0.3), law(-0.5, 0.2), "undecided"),
+        (law(-0.5, 0.1), law(-0.2, 0.1), "undecided"),
+        (law(-0.5, 0.1), law(-0.5, 0.6), "undecided"),
+        (law(0.0, 0.05), law(0.0, 0.3), "crossover"),
+        (law(0.0, 0.15), law(0.0, 0.3), "undecided"),
+        # It has levelled off among the larger sizes.
+        (law(-0.4, 0.05), law(-0.02, 0.05), "crossover"),
+        (law(0.5, 0.1), law(0.5, 0.1), "crossover"),
+        (law(-0.5, np.nan), law(-0.5, np.nan), "undecided"),
+    ],
+)
+def test_verdicts(all_sizes: Power, larger: Power, verdict: str) -> None:
+    assert decide(np.array([4.0, 16, 64]), all_sizes, larger)[0] == verdict
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"values": np.ones((5, 49))}, r"values: shape \(5, 49\): must be"),
+        ({"values": np.ones((5, 49, 1))}, r"at least 2"),
+        ({"x": X[::-1]}, "x: must be 8 or more finite numbers that increase"),
+        ({"sizes": SIZES - 8}, r"sizes = 0.0: must be finite and in \(0, inf\)"),
+        ({"draws": 1}, "draws = 1: must be an integer >= 2"),
+    ],
+)
+def test_bad_input_is_named(change: dict, message: str) -> None:
+    given = {"x": X, "sizes": SIZES, "values": np.ones((5, 49, 2))} | change
+    with pytest.raises(ValueError, match=message):
+        scaling(**given)
