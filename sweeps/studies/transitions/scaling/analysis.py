@@ -79,7 +79,7 @@ def scaling(
     values: Float[np.ndarray, "N P S"],
     *,
     origin: float = 0.0,
-    draws: int = 100,
+    draws: int = 50,
 ) -> Scaling:
     """Decide whether an order parameter has a transition or a crossover.
 

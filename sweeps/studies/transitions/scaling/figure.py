@@ -25,7 +25,7 @@ from sweeps.studies.transitions.scaling.steps import FEWEST
 from sweeps.systems import registry
 from sweeps.systems.base import Fields
 
-POINTS, SIZES = 25, 5
+POINTS, SIZES = 41, 5
 """Values of the axes, unless they say how many."""
 DIVERGED = "diverged"
 """Observable that every system has: 1 for a run that diverged, else 0."""
@@ -46,7 +46,7 @@ class Usual(NamedTuple):
 
 
 USUAL = {
-    "linear_icl": Usual("eta:1:100", "D:2,4,8,16", {"steps": 100, "scale": 0.5}),
+    "linear_icl": Usual("eta:1:6", "N:4:64", {"steps": 50, "D": 4}),
     "yz": Usual("eta_z:1:1000", "length:8:128", {"steps": 100, "eta_y": 1.0}),
 }
 
