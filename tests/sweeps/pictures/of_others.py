@@ -22,6 +22,8 @@ from sweeps.studies.spectrum import panels, singular
 from sweeps.studies.spectrum.checkpoint import Decomposed
 from sweeps.studies.trainability import boundary
 from sweeps.studies.trainability import figure as trainability
+from sweeps.studies.transitions.scaling import panels as scaling_panels
+from sweeps.studies.transitions.scaling.analysis import scaling
 from sweeps.studies.two_stage import figure as two_stage
 from sweeps.studies.two_stage import finite, phase, report
 from sweeps.studies.two_stage.outcome import TwoStageComparison
@@ -174,6 +176,23 @@ def optimum(number: int) -> Figure:
     return optimum_panels.draw(dataset, trained, predicted, laws, theory, title)
 
 
+def steps(drift: float, linear: bool) -> Figure:
+    """Five sizes, whose steps narrow, and move as a power of the size if there is a drift."""
+    rate = np.linspace(0.1, 5, 41) if linear else np.geomspace(0.05, 3000 if drift else 30, 61)
+    sizes, seeds = 2 ** np.arange(2, 7), np.random.default_rng(0).logistic(size=30)
+    x = rate if linear else np.log(rate)
+    step = 1.5 + drift * np.log(sizes / 4)
+    above = x[:, None] - step[:, None, None] > seeds * sizes[:, None, None] ** -0.5
+    label = {"long_name": "share of runs that diverge", "units": "1"}
+    values = xr.DataArray(
+        above.astype(float), {"K": sizes, "eta_z": rate, "seed": range(30)}, attrs=label
+    )
+    values["eta_z"].attrs = {"long_name": "learning rate of Z", "units": "1/step"}
+    found = scaling(x, sizes, values.values, draws=4)
+    title = "yz: task = overlapping, steps = 100, 30 seeds. " + found.verdict.capitalize()
+    return scaling_panels.draw(found, values, linear, title)
+
+
 def fates() -> Figure:
     """Two queries of three classes, twelve words each."""
     K, M, S = 6, 40, 20
@@ -239,6 +258,10 @@ EXAMPLES = {
     "trainability, two": functools.partial(trained_plane, 2),
     "optimum": functools.partial(optimum, 6),
     "optimum, many": functools.partial(optimum, 12),
+    "scaling": functools.partial(steps, 0.0, linear=False),
+    "scaling, linear": functools.partial(steps, 0.0, linear=True),
+    "scaling, moving": functools.partial(steps, 0.9, linear=False),
+    "scaling, level": functools.partial(steps, 99.0, linear=False),
     "corpus": fates,
     "finite_size": finite_sizes,
     "qkv": factors,

@@ -38,16 +38,18 @@ class Usual(NamedTuple):
         rate: the axis across.
         size: sizes.
         settings: of every run.
+        observable: the order parameter.
     """
 
     rate: str = "eta:0.1:100"
     size: str = "batch:4:64"
     settings: Mapping[str, Any] = {}
+    observable: str = DIVERGED
 
 
 USUAL = {
-    "linear_icl": Usual("eta:1:6", "N:4:64", {"steps": 50, "D": 4}),
-    "yz": Usual("eta_z:1:1000", "length:8:128", {"steps": 100, "eta_y": 1.0}),
+    "linear_icl": Usual("eta:1:12", "N:4:64", {"steps": 50, "D": 4}),
+    "yz": Usual("eta_z:10:200", "length:16:128:4", {"steps": 100, "eta_y": 1.0}, "entropy"),
 }
 
 
@@ -63,7 +65,7 @@ class ScalingFigure:
         size: what counts as size, NAME:V1,V2,... or in the form of the rate; K, M, length, batch or
             any other setting.
         observable: order parameter, at the last step, averaged over classes; or diverged, which is
-            1 for a run that diverged, else 0.
+            1 for a run that diverged, else 0. By default diverged; for yz the entropy of attention.
         origin: its value in the phase without order.
         set: other settings of the runs, such as steps=300 D=8.
         engine: simulation, or a theory that starts from the weights of a seed.
@@ -75,17 +77,22 @@ class ScalingFigure:
     system: str = "linear_icl"
     rate: str = ""
     size: str = ""
-    observable: str = DIVERGED
+    observable: str = ""
     origin: float = 0.0
     set: tuple[str, ...] = ()
     engine: str = "simulation"
-    seeds: Several = 32
+    seeds: Several = 128
     out: Path = Path("out/scaling")
 
     @property
     def usual(self) -> Usual:
         """What was not asked for."""
         return USUAL.get(self.system, Usual())
+
+    @property
+    def measured(self) -> str:
+        """The order parameter."""
+        return self.observable or self.usual.observable
 
     def axes(self) -> dict[str, tuple[float, ...]]:
         """Values of the size and of the rate, increasing, by name; `ValueError` for bad ones."""
@@ -120,7 +127,7 @@ class ScalingFigure:
             "run": self.settings(),
             "axes": {**self.axes(), "seed": {"range": self.seeds}},
         }
-        asked = {} if self.observable == DIVERGED else {"record": [self.observable]}
+        asked = {} if self.measured == DIVERGED else {"record": [self.measured]}
         return {"runs": from_table(table | asked)}
 
 
@@ -154,7 +161,7 @@ def run(config: ScalingFigure) -> list[Path]:
     """Compute or resume, print the verdict and what it rests on, draw and write."""
     dataset = computed(config)["runs"]
     size, rate = config.axes()
-    values = order_parameter(dataset, config.observable).transpose(size, rate, "seed")
+    values = order_parameter(dataset, config.measured).transpose(size, rate, "seed")
     linear = is_linear(config.rate or config.usual.rate)
     x = values[rate].values if linear else np.log(values[rate].values)
     found = scaling(x, values[size].values, values.values, origin=config.origin)

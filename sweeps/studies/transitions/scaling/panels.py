@@ -8,6 +8,7 @@ import xarray as xr
 from jaxtyping import Float
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.ticker import LogLocator, NullFormatter
 
 from sweeps.output import drawing
 from sweeps.runner.labels import label, shown
@@ -32,13 +33,15 @@ def draw(found: Scaling, values: xr.DataArray, linear: bool, title: str) -> Figu
     figure, axes = drawing.panels(2, 3, width=3.2, height=2.9)
     across, order = values[rate].values, textwrap.fill(label(values), 34)
     names = (order, f"susceptibility, {size} × variance", "Binder cumulant")
-    style: dict[str, Any] = {"xscale": "linear" if linear else "log", "xlabel": label(values[rate])}
+    style: dict[str, Any] = {"xlabel": label(values[rate])}
     for ax, name, mean, error in zip(axes[0], names, found.moments, found.errors, strict=True):
         for i, colour in enumerate(drawing.shades(values.sizes[size])):
             ax.plot(across, mean[i], color=colour, lw=1.2, label=shown(values[size].values[i]))
             ends = (mean[i] + sign * error[i] for sign in (-1, 1))
             ax.fill_between(across, *ends, color=colour, alpha=0.2, lw=0)
         drawing.finished(ax, ylabel=name, **style)
+        if not linear:
+            _logarithmic(ax, "x", across)
     # A rare value has a cumulant of minus its inverse probability, which would hide all others.
     axes[0, 2].set_ylim(max(axes[0, 2].get_ylim()[0], -1.5), 0.8)
     beside: dict[str, Any] = {"loc": "upper left", "bbox_to_anchor": (1.02, 1), "frameon": False}
@@ -57,7 +60,7 @@ def plot_width(found: Scaling, sizes: xr.DataArray, ax: Axes) -> Axes:
     if np.isfinite(law.exponent):
         words = f"a = {-law.exponent:.2f} ± {law.error:.2f}"
         ax.plot(sizes, law.prefactor * sizes.values**law.exponent, label=words, **LINE)
-    ax.set(xscale="log", yscale="log")
+    _logarithmic(ax, "y", found.widths)
     _sizes(ax, sizes)
     legend = {"frameon": False} if np.isfinite(law.exponent) else None
     return drawing.finished(ax, legend, ylabel="width of the step", xlabel=label(sizes))
@@ -73,7 +76,8 @@ def plot_place(found: Scaling, sizes: xr.DataArray, rate: str, linear: bool, ax:
     if np.isfinite(fit.place):
         x = np.geomspace(*sizes.values[[0, -1]].astype(float))
         ax.plot(x, back(fit.at(x)), **LINE)
-    ax.set(xscale="log", yscale="linear" if linear else "log")
+    if not linear:
+        _logarithmic(ax, "y", at)
     _sizes(ax, sizes)
     return drawing.finished(ax, ylabel=f"step at {rate}", xlabel=label(sizes))
 
@@ -98,14 +102,29 @@ def plot_collapse(found: Scaling, values: xr.DataArray, linear: bool, ax: Axes) 
     name += f" - {drift:.2f} ln {size}" * bool(linear and drift)
     return drawing.finished(
         ax,
-        xlabel=f"({name} − {fit.x_c:.3g}) × {size}^{fit.inverse_nu:.2f}",
-        ylabel=f"order parameter × {size}^{fit.beta_nu:.2f}",
+        xlabel=f"({name} {-fit.x_c:+.3g}) × {size}^{round(fit.inverse_nu, 2) + 0:.2f}",
+        ylabel=f"order parameter × {size}^{round(fit.beta_nu, 2) + 0:.2f}",
         heading=f"1/ν = {fit.inverse_nu:.2f} ± {fit.errors[1]:.2f}, "
         f"β/ν = {fit.beta_nu:.2f} ± {fit.errors[2]:.2f}",
     )
 
 
+def _logarithmic(ax: Axes, which: str, values: Float[np.ndarray, " V"]) -> None:
+    """Make the axis x or y logarithmic, unless nothing is known. Where its values span little more
+    than a decade its ticks are plain numbers: matplotlib labels one of these, or all nine."""
+    known = values[np.isfinite(values)]
+    if not known.size:
+        return
+    ax.set(**{f"{which}scale": "log"})
+    axis = getattr(ax, f"{which}axis")
+    if known.max() < 30 * known.min():
+        axis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+        axis.set_major_formatter("{x:g}")
+        axis.set_minor_formatter(NullFormatter())
+
+
 def _sizes(ax: Axes, sizes: xr.DataArray) -> None:
-    """Ticks at the sizes, or at some of many."""
+    """A logarithmic axis with ticks at the sizes, or at some of many."""
     values = sizes.values
+    ax.set_xscale("log")
     drawing.ticks(ax.xaxis, values if len(values) <= 6 else values[:: -(-len(values) // 4)])

@@ -36,7 +36,7 @@ def lines(found: Scaling, values: xr.DataArray, linear: bool) -> list[str]:
     )
     for value, *numbers in zip(values[size].values, *columns, strict=True):
         rows.append((shown(value), *map(_number, numbers)))
-    said = [*output.aligned(rows, 10, 12, 10, 16, 10, 10, 18), ""]
+    said = [*output.aligned(rows, 10, 12, 10, 12 + len(x), 10, 10, 18), ""]
     said.append(f"largest chi ~ {size}^({_sure(found.peak.exponent, found.peak.error)})")
     place = found.place
     if place.drift:
