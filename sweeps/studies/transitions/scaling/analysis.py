@@ -4,7 +4,7 @@ import enum
 from typing import NamedTuple
 
 import numpy as np
-from jaxtyping import Float
+from jaxtyping import Bool, Float
 
 from dynsim import checks
 from sweeps.studies.transitions.scaling.laws import Limit, Power, limit, power
@@ -161,7 +161,7 @@ def _steps(
 ) -> tuple[Float[np.ndarray, "R N"], Float[np.ndarray, "R N"]]:
     """Places and widths of the steps of all sizes, which all go the way that most of them go.
     Points at which a run has no value are left out."""
-    known = np.isfinite(values).all(-1)
+    known: Bool[np.ndarray, "N P"] = np.asarray(np.isfinite(values).all(-1))
     curves = [value[points] for value, points in zip(values, known, strict=True)]
     sign = float(np.sign(sum((c[-1] - c[0]).mean() for c in curves if len(c))))
     found = [

@@ -33,7 +33,7 @@ def draw(found: Scaling, values: xr.DataArray, linear: bool, title: str) -> Figu
     figure, axes = drawing.panels(2, 3, width=3.2, height=2.9)
     across, order = values[rate].values, textwrap.fill(label(values), 34)
     names = (order, f"susceptibility, {size} × variance", "Binder cumulant")
-    style: dict[str, Any] = {"xlabel": label(values[rate])}
+    style: dict[str, Any] = {"xlabel": label(values[rate]), "xlim": across[[0, -1]]}
     for ax, name, mean, error in zip(axes[0], names, found.moments, found.errors, strict=True):
         for i, colour in enumerate(drawing.shades(values.sizes[size])):
             ax.plot(across, mean[i], color=colour, lw=1.2, label=shown(values[size].values[i]))
