@@ -49,7 +49,7 @@ class Usual(NamedTuple):
 
 USUAL = {
     "linear_icl": Usual("eta:1:12", "N:4:64", {"steps": 50, "D": 4}),
-    "yz": Usual("eta_z:30:80", "length:32:256:4", {"steps": 100, "eta_y": 1.0}, "entropy"),
+    "yz": Usual("eta_z:30:80", "length:32:128:4", {"steps": 100, "eta_y": 1.0}, "entropy"),
 }
 
 
