@@ -149,7 +149,7 @@ COMMANDS = [
     ("figure scaling --observable Loss", "record = 'Loss': did you mean 'loss'"),
     ("figure scaling --origin inf", "origin = inf: must be finite"),
     ("figure scaling --engine magic", "engine = 'magic': must be one of"),
-    ("figure scaling --set D=8", "run.D = 8: is an axis as well"),
+    ("figure scaling --set N=8", "run.N = 8: is an axis as well"),
     # Files and folders.
     ("info magic", "magic: no such sweep"),
     ("info FILE", "FILE: holds something other than a sweep"),

@@ -44,8 +44,8 @@ def test_the_divergence_line_of_a_quadratic_sharpens_with_the_steps(
 def test_the_divergence_line_of_random_quadratics_sharpens_with_their_dimension(
     tmp_path: Path,
 ) -> None:
-    words = ["--system", f"{HERE}:Wishart", "--rate", "eta:0.35:1.4:81", "--size", "D:4:64:5"]
-    found = scaled(tmp_path, *words, "--seeds", "96", "--set", "steps=2000", "batch=1")
+    words = ["--system", f"{HERE}:Wishart", "--rate", "eta:0.35:1.4:61", "--size", "D:4:64:5"]
+    found = scaled(tmp_path, *words, "--seeds", "96", "--set", "steps=800", "batch=1")
     assert found["verdict"] == "transition"
     assert -found["width"]["exponent"] == pytest.approx(2 / 3, abs=0.15)
     assert np.exp(found["place"]["place"]) == pytest.approx(0.5, rel=0.1)
