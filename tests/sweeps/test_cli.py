@@ -19,8 +19,8 @@ import dynsim
 import sweeps
 from dynsim import checks
 from sweeps import cli
-from sweeps.commands.parsing import offers
-from sweeps.commands.table import FOR_SYSTEMS
+from sweeps.commands import table
+from sweeps.commands.parsing import line, offers
 from sweeps.systems.registry import BUILT_IN as SYSTEMS
 
 COMPUTING = (
@@ -57,11 +57,11 @@ def stopped(*words: str) -> int | str | None:
     return stop.value.code
 
 
-@pytest.mark.parametrize("name", cli.COMMANDS)
+@pytest.mark.parametrize("name", table.COMMANDS)
 def test_every_command_has_settings_and_what_runs_them(
     name: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    settings, run = cli.COMMANDS[name].load()
+    settings, run = table.COMMANDS[name].load()
     assert dataclasses.is_dataclass(settings)
     taken, *optional = inspect.signature(run).parameters.values()
     assert all(parameter.default is not parameter.empty for parameter in optional)
@@ -75,8 +75,8 @@ def test_every_command_has_settings_and_what_runs_them(
 
 def test_no_setting_has_a_name_that_was_given_up() -> None:
     for name in (
-        *cli.COMMANDS,
-        *(f"{first} {system}" for first in FOR_SYSTEMS for system in SYSTEMS),
+        *table.COMMANDS,
+        *(f"{first} {system}" for first in table.FOR_SYSTEMS for system in SYSTEMS),
     ):
         fields = [field.name for field in dataclasses.fields(offers.load(name)[0])]
         old = {field for field in fields if checks.called_now(field, fields)}
@@ -87,7 +87,7 @@ def test_no_setting_has_a_name_that_was_given_up() -> None:
 def test_help_has_a_line_for_every_command(capsys: pytest.CaptureFixture[str]) -> None:
     assert stopped("--help") == 0
     lines = capsys.readouterr().out.splitlines()
-    for name, command in cli.COMMANDS.items():
+    for name, command in table.COMMANDS.items():
         assert [*name.split(), *command.help.split()] in map(str.split, lines)
     assert stopped() == 2
     assert capsys.readouterr().out.splitlines() == lines
@@ -130,10 +130,10 @@ def test_words_may_be_joined_by_hyphens_and_options_follow() -> None:
     figure = cli.parse(["figure", "two-stage-phase", "--seeds", "3"])
     assert figure == cli.parse(["figure", "two_stage_phase", "--seeds", "3"])
     assert figure.seeds == 3
-    assert type(figure) is cli.COMMANDS["figure two_stage_phase"].load()[0]
-    assert cli.find(["compare", "two-stage", "--r", "2"]) == ("compare two_stage", ["--r", "2"])
-    assert cli.find(["compare", "--task", "syn-small"]) == ("compare", ["--task", "syn-small"])
-    assert cli.find(["phase"]) == ("phase", [])
+    assert type(figure) is table.COMMANDS["figure two_stage_phase"].load()[0]
+    assert line.find(["compare", "two-stage", "--r", "2"]) == ("compare two_stage", ["--r", "2"])
+    assert line.find(["compare", "--task", "syn-small"]) == ("compare", ["--task", "syn-small"])
+    assert line.find(["phase"]) == ("phase", [])
 
 
 def test_a_task_of_another_system_says_where_it_belongs(
@@ -157,6 +157,7 @@ def test_help_and_wrong_names_import_neither_jax_nor_a_study(words: list[str]) -
         "sweeps.cli",
         "sweeps.commands",
         "sweeps.commands.parsing",
+        "sweeps.commands.parsing.line",
         "sweeps.commands.parsing.offers",
         "sweeps.commands.parsing.options",
         "sweeps.commands.table",
@@ -235,7 +236,7 @@ def test_ctrl_c_ends_any_command_with_a_line(
     def interrupted(config: object) -> None:
         raise KeyboardInterrupt
 
-    settings, _ = cli.COMMANDS["explain"].load()
+    settings, _ = table.COMMANDS["explain"].load()
     monkeypatch.setattr(offers, "load", lambda name: (settings, interrupted))
     assert cli.main(["explain"]) == 130
     assert capsys.readouterr().err == "dynsim: stopped by Ctrl-C\n"
@@ -251,7 +252,7 @@ def test_sigterm_and_code_from_outside_end_no_command_without_a_word(
     def leaving(config: object) -> None:
         raise SystemExit(0)
 
-    settings, _ = cli.COMMANDS["explain"].load()
+    settings, _ = table.COMMANDS["explain"].load()
     monkeypatch.setattr(offers, "load", lambda name: (settings, terminated))
     before = signal.getsignal(signal.SIGTERM)
     assert cli.main(["explain"]) == 143

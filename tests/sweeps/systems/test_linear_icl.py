@@ -10,6 +10,7 @@ import dynsim
 import sweeps
 from odes.linear_icl import LADDER
 from sweeps import cli
+from sweeps.commands.parsing import line
 from sweeps.runner import tiles
 from sweeps.runner.spec import Sweep
 from sweeps.systems.linear_icl import LinearICL
@@ -41,8 +42,8 @@ COMPARE = ["compare", "--task", "linear-icl", "--steps", "60", "--seeds", "2", "
 
 
 def test_commands_find_the_system_of_a_task() -> None:
-    assert cli.find(COMPARE) == ("compare linear_icl", COMPARE[1:])
-    assert cli.find(["phase", "--task=linear-icl"])[0] == "phase linear_icl"
+    assert line.find(COMPARE) == ("compare linear_icl", COMPARE[1:])
+    assert line.find(["phase", "--task=linear-icl"])[0] == "phase linear_icl"
 
 
 @pytest.mark.full("extension/test_extension.py::test_its_system_is_compared_with_its_theory")

@@ -6,7 +6,7 @@ import pytest
 
 import dynsim
 import sweeps
-from sweeps import cli
+from sweeps.commands.parsing import line
 from sweeps.runner import tiles
 from sweeps.runner.spec import Sweep
 from sweeps.systems.joma import JoMA
@@ -50,7 +50,7 @@ def test_joma_runs_are_the_single_ones() -> None:
 
 
 def test_joma_has_a_task_of_its_own() -> None:
-    assert cli.find(["compare", "--task", "joma"])[0] == "compare joma"
+    assert line.find(["compare", "--task", "joma"])[0] == "compare joma"
     sweep = Sweep({"length": [8, 32]}, JoMA(task="joma", batch=4), "simulation", ("entropy",))
     sweep.check()
     task = sweep.run.make_task().classes

@@ -1,0 +1,174 @@
+"""From a command line to the command that it asks for and its settings.
+
+What computes is imported when somebody asks for it, so that help and mistakes cost nothing.
+"""
+
+import argparse
+import contextlib
+import dataclasses
+import importlib.metadata
+import os
+import sys
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple, NoReturn
+
+from sweeps import recipes
+from sweeps.commands.parsing.offers import offered
+from sweeps.commands.parsing.options import hint, known
+from sweeps.commands.table import COMMANDS, FOR_SYSTEMS, Command, Run, group
+from sweeps.systems.built_in import names
+
+
+class Asked(NamedTuple):
+    """A command line that was understood.
+
+    Attributes:
+        name: of the command.
+        settings: for it.
+        run: what runs them.
+        recorded: whether a record of them is kept beside what it writes.
+        overwrite: whether results of other settings may be written over.
+        pictures: options of `sweeps.output.drawing.style`, None for a command that draws nothing.
+        quiet: whether to suppress progress output.
+    """
+
+    name: str
+    settings: Any
+    run: Run
+    recorded: bool
+    overwrite: bool
+    pictures: Mapping[str, Any] | None
+    quiet: bool
+
+    def talking(self) -> contextlib.AbstractContextManager[None]:
+        """A context in which progress is printed, unless the command is to be quiet."""
+        if not self.quiet:
+            return contextlib.nullcontext()
+        from sweeps.runner import progress
+
+        return progress.quiet()
+
+    def drawing(self) -> contextlib.AbstractContextManager[None]:
+        """A context in which figures have the style and the file format that were asked for.
+
+        Raises:
+            ValueError: where the file that is to be written is called after another format.
+        """
+        if self.pictures is None:
+            return contextlib.nullcontext()
+        from sweeps.output import drawing
+
+        asked, named = self.pictures["kind"], Path(self.settings.out).suffix[1:]
+        if asked and named in drawing.FORMATS and named not in (asked, drawing.FORMATS[0]):
+            raise ValueError(f"format = {asked!r}: out = {self.settings.out} is another one")
+        return drawing.style(**self.pictures)
+
+
+def understood(words: Sequence[str]) -> Asked:
+    """What the words behind `dynsim` ask for; `SystemExit` where that is help or a mistake, which
+    is printed."""
+    if not words or words[0].startswith("-"):
+        _help(COMMANDS, "dynsim", words)
+    try:
+        name, options = find(words)
+    except ValueError as error:
+        print(f"dynsim: {error}", file=sys.stderr)
+        raise SystemExit(2) from None
+    if name not in COMMANDS and group(name):
+        _help(group(name), f"dynsim {name}", options)
+    try:
+        if at_once := known(name):
+            at_once.check(name, options)
+        offer = offered(name)
+        from sweeps.commands.parsing import words as parsing
+
+        found: Any = parsing.parse(offer.options, options, f"dynsim {name}")
+    except ValueError as error:
+        print(f"dynsim: {error}", file=sys.stderr)
+        raise SystemExit(2) from None
+    settings = offer.settings
+    given = {field.name: getattr(found, field.name) for field in dataclasses.fields(settings)}
+    command, recorded = offer.command, offer.recorded
+    pictures = {"name": found.style, "kind": found.format} if command.draws else None
+    overwrite, quiet = recorded and found.overwrite, command.talks and found.quiet
+    return Asked(name, settings(**given), offer.run, recorded, overwrite, pictures, quiet)
+
+
+def find(words: Sequence[str]) -> tuple[str, list[str]]:
+    """The name that `words` begin with, of a command or of a group of them, and the words left.
+
+    Raises:
+        ValueError: for a name that does not exist, with those that do.
+    """
+    firsts = dict.fromkeys(name.split()[0] for name in COMMANDS)
+    first = _choose("command", words[0], firsts, near=COMMANDS)
+    members = group(first)
+    takes_another = bool(members) or first in FOR_SYSTEMS
+    if not takes_another or not words[1:] or words[1].startswith("-"):
+        return _for_task(first, words[1:]), list(words[1:])
+    # PACKAGE.MODULE:NAME is a problem of the user's own.
+    own = first in FOR_SYSTEMS and ":" in words[1]
+    second = words[1] if own else _choose(first, words[1], members or names())
+    return f"{first} {second}", list(words[2:])
+
+
+def _for_task(first: str, options: Sequence[str]) -> str:
+    """The name of the command `first` for the system whose task the options name."""
+    parts = [part for option in options for part in option.split("=", 1)]
+    if first not in FOR_SYSTEMS or "--task" not in parts[:-1]:
+        return first
+    from sweeps.systems import registry
+
+    system = registry.system_for(parts[parts.index("--task") + 1])
+    # The command by itself is that of the layer in Y and Z, which takes files as tasks as well.
+    return first if system is registry.system("yz") else f"{first} {system.name}"
+
+
+def check_place(words: Sequence[str]) -> None:
+    """End a command that is to read a folder or a sweep file that is not there, before what reads
+    it is imported, which takes seconds."""
+    what = COMMANDS[words[0]].reads if len(words) > 1 and words[0] in COMMANDS else ""
+    place = words[1] if what else ""
+    if not what or place.startswith("-") or "://" in place or os.path.lexists(place):
+        return
+    if what == "file" and place in recipes.names():
+        return
+    told = recipes.missing(place) if what == "file" else f"{place}: no such sweep"
+    print(f"dynsim: {told}", file=sys.stderr)
+    raise SystemExit(2)
+
+
+def _help(commands: Mapping[str, Command], prog: str, options: Sequence[str]) -> NoReturn:
+    """Do what options without a command ask for; without any, help is printed as well."""
+    width = max(map(len, commands))
+    lines = [f"commands (`{prog} COMMAND --help` lists the options of each):"]
+    lines += [f"  {name:<{width}}  {command.help}" for name, command in commands.items()]
+    parser = argparse.ArgumentParser(
+        prog,
+        usage=f"{prog} [-h] [--version] COMMAND [OPTIONS]",
+        description="Train attention models, solve their theories, and compare both.",
+        epilog="\n".join(lines),
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--version", action="store_true", help="print the version and exit")
+    given, unknown = parser.parse_known_args(options)
+    if unknown:
+        print(
+            f"{prog}: has no option {unknown[0]}; its options are --help, --version",
+            file=sys.stderr,
+        )
+        parser.exit(2)
+    if given.version:
+        print(f"dynsim {importlib.metadata.version('dynsim')}")
+        parser.exit()
+    parser.print_help()
+    parser.exit(2)
+
+
+def _choose(what: str, given: str, allowed: Iterable[str], near: Iterable[str] = ()) -> str:
+    word, allowed = given.replace("-", "_"), list(allowed)
+    if word in allowed:
+        return word
+    meant = hint(word, list(near) or allowed)
+    raise ValueError(f"{what} {given!r}: {meant}must be {', '.join(allowed)}")
