@@ -1,5 +1,5 @@
 """What several figures share: options and their check, lines and crossings of curves, and the cells
-of maps.
+and colours of maps.
 """
 
 from collections.abc import Sequence
@@ -9,7 +9,7 @@ import numpy as np
 import tyro
 import xarray as xr
 from annotated_types import Ge, Le
-from jaxtyping import Float
+from jaxtyping import Bool, Float
 from numpy.typing import ArrayLike
 
 from dynsim import decoding
@@ -25,6 +25,8 @@ Several = Annotated[int, Ge(2), Le(2**31 - 1)]
 
 Queries = Annotated[tuple[str, ...], tyro.conf.arg(aliases=("--queries",))]
 """Numbers of queries, also as one option with commas: --queries 1,3."""
+MANY_DECADES = 1e3
+"""Ratio of the largest to the smallest value from which on colours are logarithmic."""
 
 
 def begin(config: Any) -> None:
@@ -120,3 +122,31 @@ def cell_edges(values: ArrayLike, scale: str | None = None) -> np.ndarray:
         ends = 2 * centres[[0, -1]] - middle[[0, -1]]
         found = np.concatenate([ends[:1], middle, ends[1:]])
     return np.exp(found) if logarithmic else found
+
+
+class ColourRange(NamedTuple):
+    """First and last value that colours show, and whether they are logarithmic."""
+
+    low: float
+    high: float
+    logarithmic: bool
+
+    def apart(self, values: Float[np.ndarray, "N C"], tolerance: float) -> Bool[np.ndarray, " N"]:
+        """Whether values differ by more than a share of the range of colours, or some but not all
+        of them are NaN."""
+        if self.logarithmic:
+            values = np.log(np.maximum(values, self.low))
+        ends = np.log([self.low, self.high]) if self.logarithmic else (self.low, self.high)
+        lost = np.isnan(values)
+        largest = np.where(lost, -np.inf, values).max(axis=1)
+        smallest = np.where(lost, np.inf, values).min(axis=1)
+        some = lost.any(axis=1) & ~lost.all(axis=1)
+        return some | (largest - smallest > tolerance * (ends[1] - ends[0]))
+
+
+def colour_range(values: np.ndarray) -> ColourRange:
+    """The range for all of these values, those that are not finite left out: logarithmic if they
+    span decades."""
+    finite = values[np.isfinite(values)]
+    low, high = (float(finite.min()), float(finite.max())) if finite.size else (0.0, 1.0)
+    return ColourRange(low, high, 0 < low * MANY_DECADES < high)

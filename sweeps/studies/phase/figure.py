@@ -2,7 +2,8 @@
 
 import textwrap
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
@@ -19,19 +20,21 @@ from sweeps.runner.run import run as run_sweep
 from sweeps.studies.computing import computed as compute
 from sweeps.studies.phase import diagram
 from sweeps.studies.phase.diagram import DESCENT, Phase
-from sweeps.studies.phase.maps import panels_of, settings
+from sweeps.studies.phase.maps import boundary, panels_of, settings
 from sweeps.studies.phase.panels import (
+    Told,
     colours_of,
     legend,
+    lines_of,
     plot_agreement,
+    plot_bound,
+    plot_boundary,
     plot_lines,
     plot_map,
-    plot_noise,
-    plot_own,
     plot_regions,
 )
 from sweeps.studies.phase.plane import Plane
-from sweeps.studies.phase.regions import Rule
+from sweeps.studies.phase.regions import Rule, agreement, sides
 
 __all__ = ["Phase", "compute", "run"]
 
@@ -59,8 +62,9 @@ def run(config: Plane, rule: Rule | None = None) -> list[Path]:
         f"{count(runs, 'run')} in {time.perf_counter() - begin:.1f} s, those found in "
         f"{config.out} included"
     )
-    if config.refine:
-        print(*(f"{name}: {said(each)}" for name, each in drawn.items()), sep="\n")
+    for name, each in drawn.items():
+        for line in said(config, each):
+            print(f"{name}: {line}")
     scatter = config.scatter()
     noise = None
     if scatter is not None:
@@ -70,27 +74,90 @@ def run(config: Plane, rule: Rule | None = None) -> list[Path]:
         noise = diagram.noise(predicted, diagram.winning_spread(tokens))
     closed = config.lines()
     own = rule.lines(next(iter(found.values())).runs) if rule.lines else {}
-    figure = draw(config, drawn, rule, closed, noise, own)
+    told = theory(drawn, rule, closed, noise, own)
+    first = next(iter(drawn))
+    for line in reported(told, first, drawn[first].region):
+        print(line)
+    seeded = {name: boundary(each) for name, each in drawn.items() if "share" in each}
+    figure = draw(config, drawn, rule, closed, told, seeded)
     arrays: dict[str, Any] = {"closed_form": closed, **config.axes()}
     for name, each in drawn.items():
-        kept = each[[config.observable, "region", "computed"]].data_vars
-        arrays |= {name: {**kept, **each.attrs}}
+        wanted = {config.observable, "region", "computed", "seeds", "probability"}
+        arrays |= {name: {**each[[n for n in each if n in wanted]].data_vars, **each.attrs}}
     if noise is not None:
         arrays |= {"noise": noise, **{f"noise/{dim}": noise[dim] for dim in noise.dims}}
-    return output.write(config.out, "phase", figure=figure, arrays=arrays)
+    arrays["agreement"] = {each.name: each.agreement.right for each in told}
+    paths = output.write(config.out, "phase", figure=figure, arrays=arrays)
+    for table in seeded.values():
+        paths += write_boundary(config.out, table)
+    return paths
 
 
-def said(found: xr.Dataset) -> str:
-    """What a refined map rests on, in a line."""
-    about, points = found.attrs, found.computed
-    share = f"{100 * float(points.mean()):.2g} % of {count(points.size, 'point')} computed"
-    if not about["probes"]:
-        return f"{share}, nothing probed"
-    return (
-        f"{share}; {about['failures']} of {about['probes']} random points among the others were "
-        f"not as inferred, so with 95 % confidence at most {100 * about['bound']:.2g} % of the "
-        "plane is wrong"
-    )
+def theory(
+    drawn: Mapping[str, xr.Dataset],
+    rule: Rule,
+    closed: Mapping[str, np.ndarray],
+    noise: xr.DataArray | None,
+    own: Mapping[str, xr.DataArray],
+) -> list[Told]:
+    """What the other engine and each line say of the regions of the first one."""
+    (_, first), *others = drawn.items()
+    told = []
+    for name, other in others:
+        told.append(Told(name, "same region", agreement(other.region, first)))
+        if noise is not None:
+            corrected = diagram.with_noise(other.region, noise)
+            told.append(Told(f"{name} with noise", "with noise", agreement(corrected, first)))
+    for line in lines_of(closed, noise, own, first.region):
+        codes = sides(line.values, first.region)
+        here, there = (rule.legend[code][0] for code in codes[:2])
+        text = f"{here} on one side and {there} on the other"
+        told.append(Told(line.name, text, agreement(codes[2], first), line))
+    return told
+
+
+def reported(told: Sequence[Told], name: str, region: xr.DataArray) -> Iterator[str]:
+    """Lines of text: where theory has the regions of the engine of that name."""
+    if told:
+        alone = np.unique(region, return_counts=True)[1].max() / region.size
+        yield (
+            f"share of the plane where theory has the region of {name} (its most common region "
+            f"alone: {100 * alone:.1f} %):"
+        )
+    for theory, text, found, line in told:
+        yield f"  line {theory}: {found}, {text}" if line else f"  {theory}: {found}"
+
+
+def write_boundary(out: Path, table: xr.Dataset) -> list[Path]:
+    """The curves as phase-boundary.csv and .nc."""
+    path = output.folder(out) / "phase-boundary.nc"
+    written = table.to_netcdf(engine="h5netcdf")
+    return [
+        *output.write(out, path.stem, text={"csv": table.to_dataframe().to_csv(index=False)}),
+        output.write_whole(path, lambda file: file.write(written)),
+    ]
+
+
+def said(config: Plane, found: xr.Dataset) -> Iterator[str]:
+    """What a map rests on, in lines."""
+    about, points, seeds = found.attrs, found.computed, found.seeds
+    if config.refine:
+        share = f"{100 * float(points.mean()):.2g} % of {count(points.size, 'point')} computed"
+        if about["probes"]:
+            share += (
+                f"; {about['failures']} of {about['probes']} random points among the others were "
+                "not as inferred, so with 95 % confidence at most "
+                f"{100 * about['bound']:.2g} % of the plane is wrong"
+            )
+        yield share if about["probes"] else f"{share}, nothing probed"
+    if "band" in about:
+        few, many = int(seeds.where(points).min()), int(seeds.max())
+        left = about["band"] > config.band
+        yield (
+            f"{few} to {many} seeds at a point; the boundary is uncertain by at most "
+            f"{about['band']:.2g} points"
+            + (f", more than band = {config.band:g}: max_seeds is reached" if left else "")
+        )
 
 
 def draw(
@@ -98,11 +165,11 @@ def draw(
     found: Mapping[str, xr.Dataset],
     rule: Rule,
     closed: Mapping[str, np.ndarray],
-    noise: xr.DataArray | None,
-    own: Mapping[str, xr.DataArray],
+    told: Sequence[Told],
+    seeded: Mapping[str, xr.Dataset],
 ) -> Figure:
     """The observable above, the regions below: a column for each engine, and for two of them a
-    third one for the difference. `own` are lines of the rule."""
+    third one for the difference. `seeded` are the boundaries of engines with several seeds."""
     maps = {name: each["drawn"] for name, each in found.items()}
     areas = {name: each["region"] for name, each in found.items()}
     compared = len(maps) == 2
@@ -113,10 +180,11 @@ def draw(
         mesh = plot_map(values, norm, ax=axes[0, column])
         axes[0, column].set_title(TITLES.get(name, name))
         plot_regions(areas[name], rule, ax=axes[1, column])
+        plot_bound(closed, areas[name], ax=axes[0, column])
     shown = next(iter(found.values()))[config.observable]
     figure.colorbar(mesh, ax=axes[0, : len(maps)], label=textwrap.fill(label(shown), 30))
     if compared:
-        (first, one), (second, other) = maps.items()
+        one, other = maps.values()
         decades = isinstance(norm, LogNorm)
         difference = xr.apply_ufunc(np.log10, one / other) if decades else one - other
         span = float(np.nanmax(np.abs(difference))) or 1.0
@@ -124,21 +192,17 @@ def draw(
         what = "decades between" if decades else "difference in"
         figure.colorbar(mesh, ax=axes[0, 2], label=f"{what} {config.observable}")
         axes[0, 2].set_title("left over middle" if decades else "left minus middle")
-        same = plot_agreement(areas[first], areas[second], ax=axes[1, 2])
-        said = f"same region: {100 * same:.1f} % of the plane"
-        if noise is not None:
-            with_noise = diagram.with_noise(areas[second], noise)
-            said += f"; {100 * float((areas[first] == with_noise).mean()):.1f} % with noise"
-        print(said)
-        axes[1, 2].set_title(said.replace("; ", "\n"), fontsize="medium")
+        plot_agreement(*areas.values(), ax=axes[1, 2])
+        same = [f"{each.text}: {each.agreement}" for each in told if each.line is None]
+        axes[1, 2].set_title("\n".join(same), fontsize="medium")
     for ax in axes.flat:
-        plot_lines(config, closed, ax=ax, bound=ax in axes[0, : len(maps)])
-        plot_own(own, *map(str, next(iter(areas.values())).dims), ax=ax)
-        if noise is not None:
-            plot_noise(noise, ax=ax)
+        plot_lines([each.line for each in told if each.line], ax=ax)
+    for name, table in seeded.items():
+        for ax, panel in zip_longest(axes[1], maps):
+            plot_boundary(table, ax=ax, whole=panel == name)
     codes = np.unique(np.concatenate([each.values.ravel() for each in areas.values()]))
     figure.legend(
-        handles=legend(rule, closed, noise, codes, own),
+        handles=legend(rule, closed, told, codes, bool(seeded)),
         loc="outside lower center",
         ncols=4 if compared else 2,
         frameon=False,

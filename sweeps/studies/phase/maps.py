@@ -1,6 +1,9 @@
 """The maps of a diagram: region and observable at each point of its plane, computed or inferred."""
 
+import dataclasses
+import math
 import pkgutil
+from collections.abc import Mapping, Sequence
 from concurrent.futures import Executor
 from pathlib import Path
 from typing import NamedTuple
@@ -11,15 +14,18 @@ from jaxtyping import Bool, Int
 
 from sweeps.runner.run import run as run_sweep
 from sweeps.runner.spec import Sweep
-from sweeps.studies.options import begin
-from sweeps.studies.phase.lattice import Lattice, Value, mixed
-from sweeps.studies.phase.plane import MOST_COARSE, Plane, at_end, colour_range, region_map, sampled
+from sweeps.studies.options import begin, colour_range
+from sweeps.studies.phase import bands
+from sweeps.studies.phase.bands import boundary
+from sweeps.studies.phase.lattice import Inferred, Lattice, Value, mixed
+from sweeps.studies.phase.plane import MOST_COARSE, Plane, sampled
 from sweeps.studies.phase.refinement import Refinement, guard
 from sweeps.studies.phase.regions import Rule
+from sweeps.studies.phase.tally import Tally
 from sweeps.systems import registry
 from sweeps.systems.settings import settings_class
 
-__all__ = ["maps", "settings"]
+__all__ = ["boundary", "maps", "settings"]
 
 
 class Panel(NamedTuple):
@@ -62,11 +68,19 @@ def maps(
         A dataset for each engine, over the two axes: `region`, a code of the rule, the most common
         one over seeds; the observable at the last step, averaged over classes and seeds, NaN where
         it was not computed or no run ended well; `computed`, False where the region was inferred
-        from the corners of the point's cell; and `drawn`, the observable with values between those
-        of the corners where it was not computed. Of a refined map, the attributes are the number of
-        `runs`; `rounds` of random points until one had no `failures`, the number of `probes` of the
-        last one, and its `bound`, an upper bound with 95 % confidence on the share of the plane
-        whose inferred region, or with a tolerance its observable, is wrong.
+        from the corners of the point's cell; `drawn`, the observable with values between those of
+        the corners where it was not computed; and `seeds`, the number of runs at each point.
+
+        With several seeds also, for the `code` and `name` of each region: its `probability`, the
+        share of the seeds that end in it; the `low` and `high` ends of its interval after Clopper
+        and Pearson, with 95 % confidence even after the repeated looks that `band` takes; and
+        `share`, the probability with values in between where it was not computed.
+
+        The attributes are the number of `runs`. Of a refined map, also `rounds` of random points
+        until one had no `failures`, the number of `probes` of the last one, and its `bound`, an
+        upper bound with 95 % confidence on the share of the plane whose inferred region, or with a
+        tolerance its observable, is wrong. With a band, also `band`, the largest number of points
+        across a boundary whose most probable region is uncertain.
 
     Raises:
         ValueError: for bad settings, before anything runs.
@@ -84,72 +98,114 @@ def panels_of(
     wanted = config.sweeps()
     for each in wanted.values():
         each.check()
-    if config.refine:
-        folders = {name: config.out / f"{name}-refined" for name in wanted}
-        return {
-            name: refined(each, config, rule, folders[name], seed, executor)
-            for name, each in wanted.items()
-        }
-    full = {
-        name: run_sweep(each, config.out / name, executor=executor).load()
+    return {
+        name: panel(each, config, rule, config.out / name, seed, executor)
         for name, each in wanted.items()
     }
-    return {name: Panel(of_grid(found, config, rule), found) for name, found in full.items()}
 
 
-def of_grid(dataset: xr.Dataset, config: Plane, rule: Rule) -> xr.Dataset:
-    """The map of a full grid."""
-    values, region = at_end(dataset, config.observable), region_map(dataset, rule)
-    found = {config.observable: values, "region": region, "drawn": values}
-    found["computed"] = xr.ones_like(region, dtype=bool)
-    return xr.Dataset(found, attrs={"runs": dataset.status.size})
+def panel(
+    sweep: Sweep, config: Plane, rule: Rule, out: Path, seed: int, executor: Executor | None
+) -> Panel:
+    """The map of one engine; its sweeps are in folders whose names begin with `out`."""
+    axes = config.axes()
+    xs, ys = axes.values()
+    tally = Tally((len(xs), len(ys)), rule, config.observable)
+    whole, about = None, {}
+    if config.refine:
+        out = out.with_name(f"{out.name}-refined")
+        runs, refinement = refined(sweep, config, tally, out, executor)
+        about = guard(refinement, config.probes, seed)._asdict()
+        whole = refinement.infer()
+    else:
+        runs = run_sweep(sweep, out, executor=executor).load()
+        tally.add(np.argwhere(tally.seeds == 0), runs)
+    if config.band is not None and sweep.engine == "simulation":
+        about |= add_seeds(sweep, config, tally, out.with_name(f"{out.name}-seeds"), executor)
+    found = as_map(tally, whole, rule, axes, runs, config.observable)
+    return Panel(found.assign_attrs(about), on_grid(runs, *axes) if config.refine else runs)
 
 
 def refined(
-    sweep: Sweep, config: Plane, rule: Rule, out: Path, seed: int, executor: Executor | None
-) -> Panel:
-    """The map of one engine, refined; its sweeps are in folders below `out`."""
-    axes = config.axes()
-    kept: dict[str, xr.Dataset] = {}
+    sweep: Sweep, config: Plane, tally: Tally, out: Path, executor: Executor | None
+) -> tuple[xr.Dataset, Refinement]:
+    """The runs of the coarse grid, and what refines it, adding to the tally; its sweeps are in
+    folders below `out`."""
+    kept: list[xr.Dataset] = []
     colours = colour_range(np.empty(0))
 
     def measure(name: str, points: Int[np.ndarray, "P 2"]) -> tuple[np.ndarray, np.ndarray]:
         nonlocal colours
         found = run_sweep(sampled(sweep, points, name), out / name, executor=executor).load()
-        values = at_end(found, config.observable).values
+        tally.add(points, found)
+        at = tuple(points.T)
         if not kept:
-            kept[name] = found
+            kept.append(found)
             # Of the coarse grid alone: cells must not depend on what was refined before them.
-            colours = colour_range(values)
-        return region_map(found, rule).values, values
+            colours = colour_range(tally.value[at])
+        return tally.region[at], tally.value[at]
 
     def apart(region: Int[np.ndarray, "N C"], value: Value) -> Bool[np.ndarray, " N"]:
         if config.tolerance is None:
             return mixed(region)
         return mixed(region) | colours.apart(value, config.tolerance)
 
-    xs, ys = axes.values()
-    lattice = Lattice.of((len(xs), len(ys)), MOST_COARSE)
-    refinement = Refinement(lattice, measure, apart)
-    guarded = guard(refinement, config.probes, seed)
-    whole = refinement.infer()
-    values = np.where(whole.measured, whole.value, np.nan)
-    (coarse,) = kept.values()
+    refinement = Refinement(Lattice.of(tally.seeds.shape, MOST_COARSE), measure, apart)
+    return kept[0], refinement
+
+
+def add_seeds(
+    sweep: Sweep, config: Plane, tally: Tally, out: Path, executor: Executor | None
+) -> dict[str, float]:
+    """Double the seeds where a boundary is uncertain by more than `band` points, until none is or
+    they are `max_seeds`; returns the largest uncertainty that is left."""
+    width, most = config.band or math.inf, config.max_seeds
+    number, unsure = 0, bands.undecided(tally.shares, tally.seeds)
+    while (todo := bands.wide(unsure, width) & (tally.seeds < most)).any():
+        number, seeds = number + 1, tally.seeds
+        for have in np.unique(seeds[todo]).tolist():
+            # A point that was inferred has none yet.
+            more = min(max(2 * have, config.seeds), most)
+            points = np.argwhere(todo & (seeds == have))
+            name = f"{width:g}-points-{number}-from-{have}-to-{more}"
+            wanted = {**sweep.axes, "seed": {"range": [have, more]}}
+            added = sampled(dataclasses.replace(sweep, axes=wanted), points, name)
+            tally.add(points, run_sweep(added, out / name, executor=executor).load())
+        unsure = bands.undecided(tally.shares, tally.seeds)
+    return {"band": float(bands.widths(unsure).max())}
+
+
+def as_map(
+    tally: Tally,
+    whole: Inferred | None,
+    rule: Rule,
+    axes: Mapping[str, Sequence[float]],
+    runs: xr.Dataset,
+    observable: str,
+) -> xr.Dataset:
+    """The map of what was counted, and inferred where nothing was; labels are those of `runs`."""
+    seeds = tally.seeds
+    known = seeds > 0
     arrays = {
-        config.observable: values,
-        "region": whole.region,
-        "drawn": whole.value,
-        "computed": whole.measured,
+        observable: tally.value,
+        "region": tally.region if whole is None else np.where(known, tally.region, whole.region),
+        "drawn": tally.value if whole is None else np.where(known, tally.value, whole.value),
+        "computed": known,
+        "seeds": seeds,
     }
-    seeds = len(sweep.fields.get("seed", (0,)))
-    found = xr.Dataset(
-        {name: (tuple(axes), array) for name, array in arrays.items()},
-        {name: (name, np.asarray(values), coarse[name].attrs) for name, values in axes.items()},
-        {"runs": refinement.num_measured * seeds, **guarded._asdict()},
-    )
-    for name in (config.observable, "drawn"):
-        found[name].attrs = coarse[config.observable].attrs
-    return Panel(found, on_grid(coarse, *axes))
+    coords = {name: (name, np.asarray(each), runs[name].attrs) for name, each in axes.items()}
+    found = xr.Dataset({name: (tuple(axes), each) for name, each in arrays.items()}, coords)
+    if seeds.max() > 1:
+        share = tally.shares
+        low, high = bands.interval(share, seeds[..., None])
+        for name, each in {"share": share, "low": low, "high": high}.items():
+            found[name] = ((*axes, "code"), each)
+        found["probability"] = found.share.where(found.computed)
+        texts = [text for text, _ in rule.legend.values()]
+        found = found.assign_coords(code=list(rule.legend), name=("code", texts))
+    for name in (observable, "drawn"):
+        found[name].attrs = dict(runs[observable].attrs)
+    return found.assign_attrs(runs=int(seeds.sum()))
 
 
 def on_grid(dataset: xr.Dataset, x: str, y: str) -> xr.Dataset:

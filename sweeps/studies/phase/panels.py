@@ -1,6 +1,7 @@
 """The panels of a phase diagram: maps of an observable and of regions, and the lines on them."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
 
 import matplotlib.pyplot as plt
 import numpy as np
@@ -12,9 +13,8 @@ from matplotlib.ticker import FixedLocator, NullLocator
 
 from sweeps.output import drawing
 from sweeps.runner.labels import label
-from sweeps.studies.options import heat_map, scale_of
-from sweeps.studies.phase.plane import Plane, colour_range
-from sweeps.studies.phase.regions import DIVERGED_COLOUR, Rule
+from sweeps.studies.options import colour_range, heat_map, scale_of
+from sweeps.studies.phase.regions import DIVERGED_COLOUR, Agreement, Rule
 
 LINES = {
     "rise_end": (r"steps = $t_0'$", ":"),
@@ -24,7 +24,35 @@ LINES = {
 """Transition lines: where a stage of the closed form ends just at the last step."""
 MOST_TICKS = 8
 """Of an axis of whole numbers."""
+NOISE = r"noise: $\sigma(z) = \max(|z|, \sigma_1)$"
 NOISE_COLOUR = "#c2185b"
+BOUND: dict[str, Any] = {"colors": "0.35", "linewidths": 0.8}
+BOUNDARY: tuple[tuple[str, dict[str, Any]], ...] = (
+    ("50 % of the seeds", {"color": "#E69F00", "ls": "-", "lw": 2.0}),
+    ("10 and 90 % of the seeds", {"color": "#E69F00", "ls": "-", "lw": 0.8}),
+    ("95 % confidence of the 50 %", {"color": "#E69F00", "ls": ":", "lw": 1.4}),
+)
+"""Curves of a boundary: what the legend calls them, and their style."""
+
+
+class Line(NamedTuple):
+    """A line of theory: its name, what the legend calls it, values over the plane that are zero on
+    the line, and its colour, dashes and width."""
+
+    name: str
+    text: str
+    values: xr.DataArray
+    style: tuple[str, str, float]
+
+
+class Told(NamedTuple):
+    """What a theory says of the regions, and how far that is what training does; for a line of
+    theory, that line as well."""
+
+    name: str
+    text: str
+    agreement: Agreement
+    line: Line | None = None
 
 
 def colours_of(values: np.ndarray) -> Normalize:
@@ -54,49 +82,69 @@ def plot_regions(areas: xr.DataArray, rule: Rule, ax: Axes) -> Axes:
     return ax
 
 
-def plot_agreement(one: xr.DataArray, other: xr.DataArray, ax: Axes) -> float:
-    """Where two region maps agree, and the share of the plane that does."""
+def plot_agreement(one: xr.DataArray, other: xr.DataArray, ax: Axes) -> None:
+    """Where two region maps agree."""
     same = one.copy(data=one.values == other.values)
     heat_map(ax, same, cmap=ListedColormap(["#d95f02", "#f0f0f0"]), vmin=0, vmax=1)
     decorate(ax, *(one[dim] for dim in one.dims))
-    return float(same.mean())
 
 
-def plot_lines(config: Plane, closed: Mapping[str, np.ndarray], ax: Axes, bound: bool) -> None:
-    """The transition lines, and iso-lines of Theorem 4's B where `bound`; nothing where theory
-    has no lines."""
-    if not closed:
-        return
-    (_, xs), (_, ys) = config.axes().items()
-    for name in crossing(closed):
-        ratio, style = np.log(closed[name]), LINES[name][1]
-        ax.contour(xs, ys, ratio, [0.0], colors="k", linestyles=style, linewidths=1.4)
-    if bound and np.isfinite(closed["bound"]).all():
+def lines_of(
+    closed: Mapping[str, np.ndarray],
+    noise: xr.DataArray | None,
+    own: Mapping[str, xr.DataArray],
+    region: xr.DataArray,
+) -> list[Line]:
+    """The lines that lie within the plane of a map of regions: those of the closed forms, the one
+    beyond which noise rules, as `sweeps.studies.phase.diagram.noise` tells, and a rule's own."""
+    x, y = region.dims
+    places = {dim: region[dim] for dim in (y, x)}
+    found = [
+        Line(name, text, xr.DataArray(np.log(closed[name]), places, (y, x)), ("k", style, 1.4))
+        for name, (text, style) in LINES.items()
+        if name in closed
+    ]
+    if noise is not None:
+        found.append(Line("noise", NOISE, noise, (NOISE_COLOUR, "-", 1.4)))
+    found += [
+        Line(name, name, values, (f"C{i}", "-", 1.6))
+        for i, (name, values) in enumerate(own.items())
+    ]
+    return [
+        line._replace(values=line.values.transpose(y, x))
+        for line in found
+        if np.isfinite(line.values).all() and line.values.min() < 0 < line.values.max()
+    ]
+
+
+def plot_lines(lines: Sequence[Line], ax: Axes) -> None:
+    """The lines of theory."""
+    for _, _, values, (colour, dashes, width) in lines:
+        places = (values[dim] for dim in reversed(values.dims))
+        ax.contour(*places, values, [0.0], colors=colour, linestyles=dashes, linewidths=width)
+
+
+def plot_bound(closed: Mapping[str, np.ndarray], region: xr.DataArray, ax: Axes) -> None:
+    """Iso-lines of Theorem 4's B, where it has a value everywhere."""
+    if has_bound(closed):
         levels = np.unique(np.round(np.quantile(closed["bound"], [0.2, 0.5, 0.8]), 2))
-        drawn = ax.contour(
-            xs, ys, closed["bound"], levels, colors="0.35", linewidths=0.8, linestyles="-"
-        )
+        places = (region[dim] for dim in region.dims)
+        drawn = ax.contour(*places, closed["bound"], levels, linestyles="-", **BOUND)
         ax.clabel(drawn, fmt="B = %.2g", fontsize="small")
 
 
-def plot_own(own: Mapping[str, xr.DataArray], x: str, y: str, ax: Axes) -> None:
-    """Lines of a rule's own, where their values are zero."""
-    for i, values in enumerate(own.values()):
-        drawn = values.transpose(y, x)
-        ax.contour(drawn[x], drawn[y], drawn, [0.0], colors=f"C{i}", linewidths=1.6)
+def has_bound(closed: Mapping[str, np.ndarray]) -> bool:
+    """Whether there are iso-lines of B to draw."""
+    return "bound" in closed and bool(np.isfinite(closed["bound"]).all())
 
 
-def crossing(closed: Mapping[str, np.ndarray]) -> list[str]:
-    """Names of the transition lines that lie within the plane."""
-    logs = {name: np.log(closed[name]) for name in LINES if name in closed}
-    return [n for n, v in logs.items() if np.isfinite(v).all() and v.min() < 0 < v.max()]
-
-
-def plot_noise(noise: xr.DataArray, ax: Axes) -> None:
-    """The line beyond which noise rules, as `sweeps.studies.phase.diagram.noise` tells."""
-    x, y = noise.dims
-    if noise.min() < 0 < noise.max():
-        ax.contour(noise[x], noise[y], noise.T, [0.0], colors=NOISE_COLOUR, linewidths=1.4)
+def plot_boundary(table: xr.Dataset, ax: Axes, whole: bool) -> None:
+    """The curves of `bands.boundary`, or the 50 % alone."""
+    for _, piece in table.groupby("piece"):
+        level, of = piece["level"].values[0], piece["of"].values[0]
+        style = BOUNDARY[2 if of != "share" else 0 if level == 0.5 else 1][1]
+        if whole or style is BOUNDARY[0][1]:
+            ax.plot(piece["x"], piece["y"], **style)
 
 
 def decorate(ax: Axes, x: xr.DataArray, y: xr.DataArray) -> None:
@@ -114,17 +162,20 @@ def decorate(ax: Axes, x: xr.DataArray, y: xr.DataArray) -> None:
 def legend(
     rule: Rule,
     closed: Mapping[str, np.ndarray],
-    noise: xr.DataArray | None,
+    told: Sequence[Told],
     codes: np.ndarray,
-    own: Mapping[str, xr.DataArray],
+    seeds: bool,
 ) -> list:
-    """What the lines that are drawn are, and the colours of the regions that there are."""
-    handles: list = [drawing.key(LINES[name][0], ls=LINES[name][1]) for name in crossing(closed)]
-    if closed and np.isfinite(closed["bound"]).all():
+    """What the lines that are drawn are, with the share of the plane where they are right, and the
+    colours of the regions that there are. With `seeds`, there are boundaries."""
+    handles: list = []
+    for each in told:
+        if each.line:
+            color, ls, lw = each.line.style
+            text = f"{each.line.text} ({100 * each.agreement.right:.0f} %)"
+            handles.append(drawing.key(text, color=color, ls=ls, lw=lw))
+    if has_bound(closed):
         handles.append(drawing.key("iso-lines of Theorem 4's B", color="0.35", lw=0.8))
-    if noise is not None and noise.min() < 0 < noise.max():
-        text = r"noise: $\sigma(z) = \max(|z|, \sigma_1)$"
-        handles.append(drawing.key(text, color=NOISE_COLOUR))
-    handles += [drawing.key(name, color=f"C{i}", lw=1.6) for i, name in enumerate(own)]
+    handles += [drawing.key(text, **style) for text, style in BOUNDARY] if seeds else []
     there = [rule.legend[code] for code in rule.legend if code in codes]
     return handles + [Patch(fc=fc, ec="0.5", label=name) for name, fc in there]

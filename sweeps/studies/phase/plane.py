@@ -4,25 +4,25 @@ import dataclasses
 import math
 import pkgutil
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, NamedTuple
+from typing import Annotated, Any, ClassVar
 
 import annotated_types as at
 import numpy as np
-import xarray as xr
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Int
 
 from dynsim import checks
-from dynsim.decoding import Index
+from dynsim.decoding import Count, Index
 from sweeps.runner.spec import Sweep
-from sweeps.studies.phase.regions import Rule, most_common
+from sweeps.studies.phase.regions import Rule
 from sweeps.systems import registry
 from sweeps.systems.base import Fields, Run, Times
 
 MOST_POINTS = 2**24
 MOST_COARSE = 32
 """Cells along a side from which refinement starts, or more than half as many."""
-MANY_DECADES = 1e3
-"""Ratio of the largest to the smallest value from which on colours are logarithmic."""
+FEWEST = 8
+"""Seeds with which a band begins: from 7 on, all of them in one region tell that it is the most
+probable one, as by `sweeps.studies.phase.bands.TAIL`."""
 NUM_TIMES = 10
 """Recorded steps of a run: a peak is located between two of them."""
 
@@ -46,6 +46,9 @@ class Plane:
             none.
         tolerance: refine also where the observable differs by more than this share of its range of
             colours.
+        band: add seeds where the boundary of a region, with 95 % confidence, is uncertain by more
+            than so many points.
+        max_seeds: largest number of runs at a point that band may lead to.
         out: folder for the figure, phase.npz and the stored sweeps, from which the command
             resumes.
     """
@@ -65,6 +68,8 @@ class Plane:
     refine: bool = False
     probes: Index = 750
     tolerance: Annotated[float, at.Gt(0), at.Le(1)] | None = None
+    band: Annotated[float, at.Ge(1)] | None = None
+    max_seeds: Count = 64
     out: Path = Path("out/phase")
 
     def training(self) -> Run[Any]:
@@ -95,7 +100,22 @@ class Plane:
             )
         if self.tolerance is not None and not self.refine:
             raise ValueError(f"tolerance = {self.tolerance}: only refine reads it")
+        if self.band is not None:
+            self._check_band()
         return found
+
+    def _check_band(self) -> None:
+        if self.engine != "simulation":
+            raise ValueError(
+                f"band = {self.band}: engine = {self.engine!r} has no seeds; must be simulation"
+            )
+        if self.seeds < FEWEST:
+            raise ValueError(
+                f"seeds = {self.seeds}: band needs at least {FEWEST}, as fewer tell nothing with "
+                "95 % confidence"
+            )
+        if self.max_seeds < self.seeds:
+            raise ValueError(f"max_seeds = {self.max_seeds}: must be at least seeds = {self.seeds}")
 
     def engines(self) -> tuple[str, ...]:
         """The engines to draw: one, or two to be compared."""
@@ -197,20 +217,6 @@ def sweep(config: Plane, engine: str) -> Sweep:
     return made
 
 
-def at_end(dataset: xr.Dataset, observable: str) -> xr.DataArray:
-    """The observable at the last recorded time, averaged over classes and seeds; NaN where no run
-    ended well."""
-    values = dataset.where(dataset["status"] == 0)[observable]
-    recorded = next(dim for dim in ("time", "record") if dim in values.dims)
-    values = values.isel({recorded: -1})
-    return values.mean([d for d in values.dims if d not in dataset["status"].dims or d == "seed"])
-
-
-def region_map(dataset: xr.Dataset, rule: Rule) -> xr.DataArray:
-    """The region of each point, the most common one over seeds."""
-    return most_common(rule.classify(dataset), tuple(rule.legend))
-
-
 def sampled(sweep: Sweep, points: Int[np.ndarray, "P 2"], name: str) -> Sweep:
     """The runs at some points alone of the plane that the first two axes of a sweep make, which
     are zipped."""
@@ -218,31 +224,3 @@ def sampled(sweep: Sweep, points: Int[np.ndarray, "P 2"], name: str) -> Sweep:
     chosen = {x: np.asarray(xs)[points[:, 0]], y: np.asarray(ys)[points[:, 1]]}
     title = f"{sweep.title}, {name}" if sweep.title else name
     return dataclasses.replace(sweep, axes={**sweep.axes, **chosen}, zip=((x, y),), title=title)
-
-
-class ColourRange(NamedTuple):
-    """First and last value that colours show, and whether they are logarithmic."""
-
-    low: float
-    high: float
-    logarithmic: bool
-
-    def apart(self, values: Float[np.ndarray, "N C"], tolerance: float) -> Bool[np.ndarray, " N"]:
-        """Whether values differ by more than a share of the range of colours, or some but not all
-        of them are NaN."""
-        if self.logarithmic:
-            values = np.log(np.maximum(values, self.low))
-        ends = np.log([self.low, self.high]) if self.logarithmic else (self.low, self.high)
-        lost = np.isnan(values)
-        largest = np.where(lost, -np.inf, values).max(axis=1)
-        smallest = np.where(lost, np.inf, values).min(axis=1)
-        some = lost.any(axis=1) & ~lost.all(axis=1)
-        return some | (largest - smallest > tolerance * (ends[1] - ends[0]))
-
-
-def colour_range(values: np.ndarray) -> ColourRange:
-    """The range for all of these values, those that are not finite left out: logarithmic if they
-    span decades."""
-    finite = values[np.isfinite(values)]
-    low, high = (float(finite.min()), float(finite.max())) if finite.size else (0.0, 1.0)
-    return ColourRange(low, high, 0 < low * MANY_DECADES < high)

@@ -1,7 +1,7 @@
 """What a run did, in five words: rules on what it recorded, for phase diagrams [ours]."""
 
 import enum
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -11,6 +11,8 @@ from dynsim import Status
 
 LEARNED = 0.5
 """A run has learned once its loss is below this share of its loss at step 0."""
+BAND = (0.1, 0.9)
+"""Shares of the seeds in a region between which it depends on the seed where a run ends."""
 WINNERS = 2.0
 """Below so many tokens, effectively, that share the attention, one of them has won."""
 
@@ -90,12 +92,54 @@ def of_dataset(dataset: xr.Dataset) -> xr.DataArray:
     return xr.DataArray(codes, dims=runs, coords={d: dataset[d] for d in runs}, name="region")
 
 
-def most_common(codes: xr.DataArray, known: Sequence[int] = tuple(Region)) -> xr.DataArray:
-    """The most frequent of the `known` codes over seeds; of equally frequent ones the first."""
-    if "seed" not in codes.dims:
-        return codes
-    counts = xr.concat([(codes == code).sum("seed") for code in known], "region")
-    return counts.argmax("region").copy(data=np.asarray(known)[counts.argmax("region").values])
+class Agreement(NamedTuple):
+    """How far a prediction of the region says what training does.
+
+    Attributes:
+        right: share of the plane where it is the region that training ends in, or the one that most
+            of its seeds end in.
+        within: share of the plane where between 10 and 90 % of the seeds end in the predicted
+            region; None for single runs.
+    """
+
+    right: float
+    within: float | None
+
+    def __str__(self) -> str:
+        within = "" if self.within is None else f" ({100 * self.within:.1f} % in the band)"
+        return f"{100 * self.right:.1f} %{within}"
+
+
+def agreement(predicted: xr.DataArray, found: xr.Dataset) -> Agreement:
+    """Of predicted codes of regions with a map of training, over the same axes."""
+    right = float((predicted == found["region"]).mean())
+    if "share" not in found:
+        return Agreement(right, None)
+    share = found["share"].where(found["code"] == predicted, 0).sum("code")
+    low, high = BAND
+    return Agreement(right, float(((share >= low) & (share <= high)).mean()))
+
+
+def sides(line: xr.DataArray, region: xr.DataArray) -> tuple[int, int, xr.DataArray]:
+    """What a line says of the plane: on each of its sides the most common region of that side.
+
+    Args:
+        line: values that are zero on the line and have both signs, over the axes of the plane or
+            fewer points on them.
+        region: codes of the regions over the plane.
+
+    Returns:
+        The code where the values are positive, that of the other side, and both over the plane.
+    """
+    if dict(line.sizes) != dict(region.sizes):
+        places = {dim: region[dim] for dim in region.dims}
+        line = line.interp(places, kwargs={"fill_value": "extrapolate"})
+    positive = line.transpose(*region.dims) > 0
+    codes = []
+    for side in (positive, ~positive):
+        values, counts = np.unique(region.values[side], return_counts=True)
+        codes.append(int(values[counts.argmax()]))
+    return codes[0], codes[1], xr.where(positive, codes[0], codes[1])
 
 
 DIVERGED_COLOUR = "#b0b0b0"

@@ -17,7 +17,7 @@ from sweeps.compare.layer import DESCENT, FINITE_DESCENT, Comparison
 from sweeps.compare.scatter import Scatter
 from sweeps.compare.settings import Compare
 from sweeps.studies.phase import figure as phase
-from sweeps.studies.phase import maps, validity
+from sweeps.studies.phase import maps, tally, validity
 from sweeps.studies.phase.regions import BY_STATUS, RULE, Rule
 from sweeps.studies.tables import measurements, validate
 from sweeps.studies.transitions import collapse, snap
@@ -107,12 +107,12 @@ def generic_compare(theories: int) -> Figure:
     return generic.draw(generic.Comparison(None, simulation, predictions, engines, shown))
 
 
-def plane(config: phase.Plane, engine: str) -> xr.Dataset:
+def plane(config: phase.Plane, engine: str, shift: float = 0.0) -> xr.Dataset:
     """What an engine says of a plane: the smaller both rates, the less is learned."""
     axes = config.axes()
     (x, xs), (y, ys) = axes.items()
     fast = np.linspace(0, 1, len(xs))[:, None] * np.linspace(0.3, 1, len(ys))
-    fast = fast + (0.02 if engine != "simulation" else 0.0)
+    fast = fast + (0.02 if engine != "simulation" else shift)
     time = np.array([0, 1, 3, 10, 30, 100])
     rising = np.where(fast[..., None] > 0.5, np.exp(-((time - 10) ** 2) / 400), time / 100)
     loss = 3 - 2.9 * fast[..., None] * (time / 100)
@@ -130,11 +130,17 @@ def plane(config: phase.Plane, engine: str) -> xr.Dataset:
 
 
 def mapped(config: phase.Phase, rule: Rule, found: dict[str, xr.Dataset]) -> dict[str, xr.Dataset]:
-    return {name: maps.of_grid(each, config, rule) for name, each in found.items()}
+    maps_ = {}
+    for name, runs in found.items():
+        axes = config.axes()
+        counted = tally.Tally(tuple(map(len, axes.values())), rule, config.observable)
+        counted.add(np.argwhere(counted.seeds == 0), runs)
+        maps_[name] = maps.as_map(counted, None, rule, axes, runs, config.observable)
+    return maps_
 
 
-def phase_diagram(compared: bool, **settings: object) -> Figure:
-    """A diagram with the lines of the closed form, and where noise rules."""
+def phase_diagram(compared: bool, seeds: int = 1, **settings: object) -> Figure:
+    """A diagram with the lines of the closed form, where noise rules, and boundaries of seeds."""
     config = phase.Phase(resolution=24, **{"engine": "simulation", **settings})
     engines = ("simulation", "symmetric-finite-t")[: 1 + compared]
     found = {name: plane(config, name) for name in engines}
@@ -146,14 +152,30 @@ def phase_diagram(compared: bool, **settings: object) -> Figure:
     }
     closed["bound"] = np.exp(grid) * np.linspace(0.1, 2, len(ys))[:, None]
     noise = xr.DataArray(grid.T + 1.2, {x: list(xs), y: list(ys)}, (x, y)) if compared else None
-    return phase.draw(config, mapped(config, RULE, found), RULE, closed, noise, {})
+    if seeds > 1:
+        found["simulation"] = xr.concat(
+            [plane(config, "simulation", 0.2 * seed / seeds) for seed in range(seeds)], "seed"
+        )
+    return drawn(config, RULE, found, closed, noise)
 
 
 def phase_by_status() -> Figure:
     """A diagram that theory draws no lines on, over whole numbers and a linear axis."""
     config = phase.Phase(x="batch:1:64:12", y="momentum:0:0.95:6:lin", theory="none")
-    found = mapped(config, BY_STATUS, {"simulation": plane(config, "simulation")})
-    return phase.draw(config, found, BY_STATUS, {}, None, {})
+    return drawn(config, BY_STATUS, {"simulation": plane(config, "simulation")}, {}, None)
+
+
+def drawn(
+    config: phase.Phase,
+    rule: Rule,
+    found: dict[str, xr.Dataset],
+    closed: dict[str, np.ndarray],
+    noise: xr.DataArray | None,
+) -> Figure:
+    each = mapped(config, rule, found)
+    told = phase.theory(each, rule, closed, noise, {})
+    seeded = {name: maps.boundary(one) for name, one in each.items() if "share" in one}
+    return phase.draw(config, each, rule, closed, told, seeded)
 
 
 def validity_maps(resolution: int, columns: int) -> Figure:
@@ -266,6 +288,7 @@ EXAMPLES = {
     "ladder": lambda: figure_ladder.draw(comparison(*ALL)),
     "ladder, few": lambda: figure_ladder.draw(comparison("plain", "eq10")),
     "phase, compared": functools.partial(phase_diagram, True),
+    "phase, several seeds": functools.partial(phase_diagram, True, seeds=12),
     "phase, alone": functools.partial(phase_diagram, False, theory="none"),
     "phase, whole numbers": phase_by_status,
     "validity": functools.partial(validity_maps, 13, 4),

@@ -66,11 +66,6 @@ def test_nobody_wins_without_others() -> None:
     assert two.scatter() is not None
 
 
-def test_the_most_common_region_wins_over_seeds() -> None:
-    codes = xr.DataArray([[1, 2, 2], [4, 1, 4]], dims=("eta_y", "seed"))
-    np.testing.assert_array_equal(regions.most_common(codes), [2, 4])
-
-
 def test_the_peak_line_is_where_gamma_peaks_at_the_horizon() -> None:
     config = phase.Phase(x="eta_y:1e-3:1:41", y="eta_z:0.1:1:3", momentum=0.0, steps=50)
     closed = phase.lines(config)
@@ -151,8 +146,11 @@ def test_a_theory_compared_with_itself_differs_nowhere(tmp_path: Path) -> None:
 def test_lines_of_a_rule_are_where_their_values_are_zero() -> None:
     x, y = (xr.DataArray(np.geomspace(0.01, 1, 60), dims=name, name=name) for name in "xy")
     x, y = x.assign_coords(x=x.values), y.assign_coords(y=y.values)
+    own = {"xy = 0.01": x * y - 0.01, "not in the plane": x * y}
+    found = panels.lines_of({}, None, own, x * y)
+    assert [line.name for line in found] == ["xy = 0.01"]
     drawn = plt.figure().gca()
-    panels.plot_own({"xy = 0.01": x * y - 0.01}, "x", "y", ax=drawn)
+    panels.plot_lines(found, ax=drawn)
     (path,) = drawn.collections[0].get_paths()
     # Contours are straight between points 8 % apart.
     np.testing.assert_allclose(path.vertices.prod(axis=1), 0.01, rtol=0.08**2)

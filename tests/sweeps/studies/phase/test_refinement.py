@@ -5,8 +5,8 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
+from sweeps.studies.options import colour_range
 from sweeps.studies.phase.lattice import Lattice, mixed
-from sweeps.studies.phase.plane import colour_range
 from sweeps.studies.phase.refinement import Guarded, Refinement, guard
 
 Shape = Callable[[np.ndarray, np.ndarray], np.ndarray]
