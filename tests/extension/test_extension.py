@@ -61,10 +61,16 @@ def test_its_system_is_compared_with_its_theory(
 def test_its_plane_is_drawn_by_its_own_rule(tmp_path: Path) -> None:
     axes = ["--x", "eta:0.01:1:3", "--y", "curvature:0.1:10:3", "--steps", "50"]
     rule = ["--regions", "toy_quadratic:LEARNED_OR_NOT", "--theory", "flow"]
+    rule += ["--seeds", "8", "--band", "1"]
     assert cli.main(["phase", "toy", *axes, *rule, "--out", str(tmp_path)]) == 0
     with np.load(tmp_path / "phase.npz") as arrays:
         rate = arrays["eta"][:, None] * arrays["curvature"]
         trained, solved = arrays["simulation/region"], arrays["flow/region"]
+        # The share of the loss that is left does not depend on the start.
+        np.testing.assert_array_equal(arrays["simulation/probability"][..., 1], trained)
+        # The border is that of the flow, whichever way its share is counted.
+        for theory in ("flow", "the flow's border"):
+            assert arrays[f"agreement/{theory}"] == (trained == solved).mean()
     with np.errstate(over="ignore"):
         np.testing.assert_array_equal(trained, (1 - rate) ** 100 < 0.01)
     np.testing.assert_array_equal(solved, np.exp(-100 * rate) < 0.01)

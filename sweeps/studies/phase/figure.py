@@ -82,8 +82,7 @@ def run(config: Plane, rule: Rule | None = None) -> list[Path]:
     figure = draw(config, drawn, rule, closed, told, seeded)
     arrays: dict[str, Any] = {"closed_form": closed, **config.axes()}
     for name, each in drawn.items():
-        wanted = {config.observable, "region", "computed", "seeds", "probability"}
-        arrays |= {name: {**each[[n for n in each if n in wanted]].data_vars, **each.attrs}}
+        arrays |= {name: {**exported(each), **each.attrs}}
     if noise is not None:
         arrays |= {"noise": noise, **{f"noise/{dim}": noise[dim] for dim in noise.dims}}
     arrays["agreement"] = {each.name: each.agreement.right for each in told}
@@ -91,6 +90,14 @@ def run(config: Plane, rule: Rule | None = None) -> list[Path]:
     for table in seeded.values():
         paths += write_boundary(config.out, table)
     return paths
+
+
+def exported(found: xr.Dataset) -> dict[str, xr.DataArray]:
+    """The arrays of a map, without what is drawn in between."""
+    if "share" not in found:
+        return dict(found.drop_vars("drawn").data_vars)
+    masked = {end: found[end].where(found.computed) for end in ("low", "high")}
+    return {**found.drop_vars(["drawn", "share"]).data_vars, **masked, "code": found["code"]}
 
 
 def theory(
