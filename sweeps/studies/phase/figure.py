@@ -92,7 +92,7 @@ def run(config: Plane, rule: Rule | None = None) -> list[Path]:
     return paths
 
 
-def exported(found: xr.Dataset) -> dict[str, xr.DataArray]:
+def exported(found: xr.Dataset) -> dict[Any, xr.DataArray]:
     """The arrays of a map, without what is drawn in between."""
     if "share" not in found:
         return dict(found.drop_vars("drawn").data_vars)
