@@ -75,9 +75,6 @@ def describe(store: Store) -> dict[str, Any]:
     for number, record in records.items():
         status.update({int(code): runs for code, runs in record.status.items()})
         made.setdefault(record.environment, np.zeros(len(done), bool))[number] = True
-    if store.id is None:
-        # Stores of format 3 have no records.
-        status.update(store.dataset().status.values.ravel().tolist())
     return {
         "path": store.name,
         "title": attributes["title"],

@@ -10,7 +10,8 @@ import xarray as xr
 from dynsim import Status, checks, plugins
 from dynsim.training.recording import GROUP
 from sweeps.runner.spec import Sweep
-from sweeps.runner.store.base import CHECKPOINT, MISSING
+from sweeps.runner.store.arrays import MISSING
+from sweeps.runner.store.base import CHECKPOINT
 from sweeps.systems.base import System, known, unit_of
 
 SweptT = TypeVar("SweptT", xr.Dataset, xr.DataArray)

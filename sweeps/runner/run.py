@@ -1,5 +1,6 @@
 """Running a sweep: chunk by chunk, on all local devices, resuming what is there."""
 
+import functools
 import json
 import os
 import pkgutil
@@ -20,7 +21,7 @@ from sweeps.runner.progress import quiet, shown, stoppable
 from sweeps.runner.spec import Sweep
 from sweeps.runner.store.base import Place, Report, StoreError, Variable
 from sweeps.runner.store.creation import create
-from sweeps.runner.store.growth import Arrays, GoOn, Growth, Region
+from sweeps.runner.store.growth import Arrays, GoOn, Region, completed
 from sweeps.runner.store.local import place
 from sweeps.runner.store.packages import outside
 from sweeps.runner.store.reuse import Reused
@@ -225,14 +226,14 @@ def _work_off(
         def compute(region: Region, variables: Mapping[str, Variable]) -> Arrays:
             return work.compute(region, variables, check)
 
+        @functools.cache
         def later(source: Reused) -> GoOn:
             rest = work.going_on(source.later(work.sweep), source.step, source.state)
             return lambda region, variables, states: rest.compute(region, variables, check, states)
 
-        growth = Growth(sources, compute, later)
         for region in work.in_turn(regions):
             began = perf_counter()
-            arrays = growth.chunk(region, variables)
+            arrays = completed(sources, region, variables, compute, later)
             try:
                 store.write(region, arrays, perf_counter() - began)
             except OSError as error:

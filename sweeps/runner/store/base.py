@@ -3,18 +3,20 @@
 
 import abc
 import contextlib
+import hashlib
 from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
 import numpy as np
+import pydantic
 
 from dynsim.decoding import printable
 
 Report = Callable[[str], None]
 Check = Callable[[], None]
-MISSING = -1
-"""Status of a run that has not been computed."""
+Digest = Annotated[str, pydantic.Field(pattern=r"^[0-9a-f]{64}$")]
+Identity = Annotated[str, pydantic.Field(pattern=r"^[0-9a-f]{32}$")]
 CHECKPOINT = "checkpoint"
 """Array of what runs go on from, where a sweep keeps it."""
 BY_WORD = "by_word"
@@ -26,6 +28,8 @@ RECORDS = "status/.chunks-"
 where zarr does not wonder about it."""
 MARKER = "made"
 """Empty file in that folder, the last one that the creation of a store writes."""
+CHANGED = "it is not what its checksum says"
+"""Why a file is called damaged."""
 LARGEST = 2**27
 """Bytes of the largest file that is read where nothing says how large it should be."""
 
@@ -44,6 +48,13 @@ class Variable(NamedTuple):
     shape: tuple[int, ...]
     dims: tuple[str, ...]
     dtype: np.dtype
+
+
+class Written(NamedTuple):
+    """When a file was written, in seconds since 1970, and its number of bytes."""
+
+    time: float
+    size: int
 
 
 class Place(abc.ABC):
@@ -84,17 +95,12 @@ class Place(abc.ABC):
         """What a file holds, None if there is none; `StoreError` for one of more bytes."""
 
     @abc.abstractmethod
-    def files(self, folder: str) -> dict[str, float]:
-        """When each file in a folder, and in those below, was written, in seconds since 1970, by
-        its name behind that of the folder."""
+    def files(self, folder: str = "") -> dict[str, Written]:
+        """The files in a folder, and in those below, by their names behind that of the folder."""
 
     @abc.abstractmethod
     def stores(self) -> list[str]:
         """The folders of commit records that are there."""
-
-    @abc.abstractmethod
-    def lacking(self, keys: Iterable[str]) -> set[str]:
-        """Those of the files that are not there, or are empty."""
 
     @abc.abstractmethod
     def commit(self, number: int, files: Mapping[str, bytes], record: bytes, check: Check) -> bool:
@@ -128,7 +134,7 @@ class Place(abc.ABC):
     def several(self, act: Callable[[Any], Any], each: Iterable[Any]) -> list[Any]:
         """What `act` makes of each, several at a time where there are streams for them."""
         if self.streams == 1:
-            return [act(one) for one in each]
+            return list(map(act, each))
         with ThreadPoolExecutor(self.streams) as pool:
             return list(pool.map(act, each))
 
@@ -138,6 +144,11 @@ class Place(abc.ABC):
             f"{self.name}: has been moved or removed while this process wrote to it ({self.records}"
             " is gone). What was finished is where the store is now; run the sweep again there."
         )
+
+
+def sha(value: bytes) -> str:
+    """The digest of a file."""
+    return hashlib.sha256(value).hexdigest()
 
 
 def held() -> None:

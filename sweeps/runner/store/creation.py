@@ -1,31 +1,19 @@
 """Making the store of a sweep."""
 
-import functools
+import json
 import uuid
 from collections.abc import Mapping
-from typing import Any
-
-import numpy as np
-import zarr
-from zarr.codecs import Crc32cCodec, ZstdCodec
-from zarr.storage import MemoryStore
 
 from sweeps.output import environment
 from sweeps.runner import labels
 from sweeps.runner.axes import Layout
 from sweeps.runner.spec import Sweep
 from sweeps.runner.store import manifest
-from sweeps.runner.store.base import MARKER, MISSING, RECORDS, Place, Report, Variable
-from sweeps.runner.store.contents import LEVEL, with_words
+from sweeps.runner.store.arrays import Array
+from sweeps.runner.store.base import GROUP, MARKER, RECORDS, Place, Report, Variable
 from sweeps.runner.store.local import place
 from sweeps.runner.store.packages import outside
 from sweeps.runner.store.store import Store
-
-# A checksum for who reads it without dynsim, to whom a damaged file is an error as well.
-COMPRESSORS = (ZstdCodec(level=LEVEL), Crc32cCodec())
-
-EMPTY = {"i": MISSING, "u": 0}
-"""What stands for no value in arrays of integers."""
 
 
 def create(
@@ -59,7 +47,6 @@ def create(
 def files(sweep: Sweep, layout: Layout, variables: Mapping[str, Variable]) -> dict[str, bytes]:
     """The files of an empty store, the last of which is its `MARKER`."""
     config, coordinates = sweep.as_json(), labels.coordinates(sweep)
-    about = functools.partial(labels.about, sweep.system)
     made_by = {**environment("zarr", "xarray"), **outside(sweep), "precision": sweep.dtype}
     attributes = {
         "format": manifest.FORMAT,
@@ -78,32 +65,24 @@ def files(sweep: Sweep, layout: Layout, variables: Mapping[str, Variable]) -> di
     if labelling:
         attributes["coordinates"] = " ".join(labelling)
     names = tuple(dim.name for dim in sweep.dims)
-    kept: dict[str, Any] = {}
-    group = zarr.create_group(MemoryStore(kept), attributes=attributes, zarr_format=3)
-    for name, (its_dims, values) in coordinates.items():
-        said = about(name)
-        if values.dtype.kind == "U":
+    arrays = {
+        name: Array(
+            (*names, *v.dims), (*layout.shape, *v.shape), (*layout.chunk, *v.shape), v.dtype
+        )
+        for name, v in variables.items()
+    }
+    kept = {GROUP: {"attributes": attributes, "zarr_format": 3, "node_type": "group"}}
+    values = {}
+    for name, (its_dims, value) in coordinates.items():
+        arrays[name] = Array(its_dims, value.shape, value.shape, value.dtype)
+        values["/".join((name, "c", *"0" * value.ndim))] = arrays[name].encoded(value)
+    for name, array in arrays.items():
+        said = labels.about(sweep.system, name)
+        if array.dtype.kind == "U":
             # Words have no unit.
             said.pop("units", None)
-        with with_words():
-            group.create_array(
-                name,
-                data=values,
-                dimension_names=its_dims,
-                compressors=COMPRESSORS,
-                attributes=said,
-                config={"write_empty_chunks": True},
-            )
-    for name, variable in variables.items():
-        group.create_array(
-            name,
-            shape=(*layout.shape, *variable.shape),
-            chunks=(*layout.chunk, *variable.shape),
-            dtype=variable.dtype,
-            fill_value=EMPTY.get(np.dtype(variable.dtype).kind, np.nan),
-            dimension_names=(*names, *variable.dims),
-            compressors=COMPRESSORS,
-            attributes=about(name),
-        )
-    sealed = manifest.seal({key: file.to_bytes() for key, file in kept.items()})
+        kept[f"{name}/{GROUP}"] = array._replace(attributes=said).metadata()
+    sealed = manifest.seal(
+        {key: json.dumps(each, indent=2).encode() for key, each in kept.items()} | values
+    )
     return {**sealed, f"{RECORDS}{attributes['store']}/{MARKER}": b""}

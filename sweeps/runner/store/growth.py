@@ -1,14 +1,14 @@
 """Chunks of a sweep of which other sweeps have a part: their runs, the beginnings of runs, which
 go on, and runs of its own."""
 
-import functools
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Generic, Protocol, TypeVar
+from typing import Protocol, TypeVar
 
 import numpy as np
 from jaxtyping import Bool, Int, UInt8
 
-from sweeps.runner.store.base import CHECKPOINT, MISSING, Variable
+from sweeps.runner.store.arrays import MISSING
+from sweeps.runner.store.base import CHECKPOINT, Variable
 
 Region = tuple[slice, ...]
 Arrays = dict[str, np.ndarray]
@@ -28,7 +28,6 @@ class Source(Protocol):
         step: at which its runs end, and those of the sweep go on; 0 for whole runs.
         early: number of times of the sweep until then, at all of which it has recorded.
         times: the steps after that one at which runs that go on record.
-        state: bytes of the state in which a run ended.
     """
 
     step: int
@@ -36,72 +35,56 @@ class Source(Protocol):
     times: tuple[int, ...]
 
     @property
-    def state(self) -> int: ...
+    def state(self) -> int:
+        """Bytes of the state in which a run ended."""
+        ...
 
     def read(self, region: Region, variables: Mapping[str, Variable]) -> Found | None:
         """What it has of a region; None where that is nothing."""
         ...
 
 
-class Growth(Generic[SourceT]):
-    """Computes chunks, but for what the sources have.
+def completed(
+    sources: Sequence[SourceT],
+    region: Region,
+    variables: Mapping[str, Variable],
+    compute: Compute,
+    later: Callable[[SourceT], GoOn],
+) -> Arrays:
+    """The arrays of a region, computed but for what the sources have.
 
     Args:
         sources: stores of other sweeps. Of those that have the beginning of a run, the one that
             has most of it is taken.
+        region: in the array of all runs.
+        variables: the arrays.
         compute: for runs of which nothing is there.
         later: for runs that go on where those of a source end.
     """
+    if not sources:
+        return compute(region, variables)
+    arrays, missing = gathered([each for each in sources if not each.step], region, variables)
 
-    def __init__(
-        self, sources: Sequence[SourceT], compute: Compute, later: Callable[[SourceT], GoOn]
-    ) -> None:
-        self.compute, self.later = compute, functools.cache(later)
-        self.whole = [each for each in sources if not each.step]
-        self.begun = sorted((s for s in sources if s.step), key=lambda each: -each.step)
-
-    def chunk(self, region: Region, variables: Mapping[str, Variable]) -> Arrays:
-        """The arrays of a region."""
-        if not (self.whole or self.begun):
-            return self.compute(region, variables)
-        arrays, missing = gathered(self.whole, region, variables)
-        for source in self.begun:
-            self._go_on(source, region, variables, arrays, missing)
-        for box in boxes(missing):
-            _put(arrays, box, self.compute(_moved(box, region), variables))
-        return arrays
-
-    def _go_on(
-        self,
-        source: SourceT,
-        region: Region,
-        variables: Mapping[str, Variable],
-        arrays: Arrays,
-        missing: Bool[np.ndarray, "..."],
-    ) -> None:
-        """Compute the rest of the runs that the source has begun, and mark them as no more
-        `missing`."""
+    for source in sorted((s for s in sources if s.step), key=lambda s: -s.step):
         early, late = source.early, len(source.times)
         before = {name: _at_times(each, early) for name, each in variables.items()}
         after = {name: _at_times(each, late) for name, each in variables.items()}
         # Where none of the times was recorded there, no other array is needed.
         asked = before if early else {"status": before["status"]}
         state = Variable((source.state,), ("byte",), np.dtype(np.uint8))
-        read = source.read(region, {**asked, CHECKPOINT: state})
-        if read is None:
-            return
-        found = _spread(read, missing.shape)
-        begun = missing & (found["status"] != MISSING)
-        go_on = self.later(source)
-        for box in boxes(begun):
-            made = go_on(_moved(box, region), after, found[CHECKPOINT][box])
+        found, absent = gathered([source], region, {**asked, CHECKPOINT: state})
+        for box in boxes(missing & ~absent):
+            made = later(source)(_moved(box, region), after, found[CHECKPOINT][box])
             if early:
                 made = {
                     name: _joined((found[name][box], early), (made[name], late), each, len(region))
                     for name, each in variables.items()
                 }
             _put(arrays, box, made)
-        missing &= ~begun
+        missing &= absent
+    for box in boxes(missing):
+        _put(arrays, box, compute(_moved(box, region), variables))
+    return arrays
 
 
 def gathered(
@@ -142,24 +125,13 @@ def boxes(missing: Bool[np.ndarray, "..."]) -> Iterator[Region]:
             start = stop
 
 
-def _spread(read: Found, shape: tuple[int, ...]) -> Arrays:
-    """Arrays over a whole region, `MISSING` where nothing was found."""
-    places, found = read
-    arrays = {}
-    for name, values in found.items():
-        empty = MISSING if name == "status" else 0
-        arrays[name] = np.full((*shape, *values.shape[len(shape) :]), empty, values.dtype)
-        arrays[name][np.ix_(*places)] = values
-    return arrays
-
-
 def _moved(box: Region, region: Region) -> Region:
     """A box in a region, in the array of all runs."""
     both = zip(box, region, strict=True)
     return tuple(slice(b.start + r.start, b.stop + r.start) for b, r in both)
 
 
-def _put(arrays: Arrays, box: Region, made: Mapping[str, np.ndarray]) -> None:
+def _put(arrays: Arrays, box: Region, made: Arrays) -> None:
     for name, values in made.items():
         arrays[name][box] = values
 

@@ -8,7 +8,7 @@ import pkgutil
 import shutil
 import stat
 import tempfile
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import filelock
@@ -22,6 +22,7 @@ from sweeps.runner.store.base import (
     Place,
     Report,
     StoreError,
+    Written,
     damaged,
     held,
 )
@@ -96,25 +97,17 @@ class Folder(Place):
                     return file.read()
         return None
 
-    def files(self, folder: str) -> dict[str, float]:
-        start, found = f"{self.real}/{folder}", {}
+    def files(self, folder: str = "") -> dict[str, Written]:
+        start, found = str(self.real / folder), {}
         for inside, _, names in os.walk(start):
             for path in (f"{inside}/{name}" for name in names):
                 with contextlib.suppress(FileNotFoundError):
-                    found[path[len(start) + 1 :]] = os.stat(path).st_mtime
+                    about = os.stat(path)
+                    found[path[len(start) + 1 :]] = Written(about.st_mtime, about.st_size)
         return found
 
     def stores(self) -> list[str]:
         return [str(path.relative_to(self.real)) for path in self.real.glob(f"{RECORDS}*")]
-
-    def lacking(self, keys: Iterable[str]) -> set[str]:
-        def there(key: str) -> bool:
-            try:
-                return os.stat(f"{self.real}/{key}").st_size > 0
-            except (FileNotFoundError, NotADirectoryError):
-                return False
-
-        return {key for key in keys if not there(key)}
 
     def commit(self, number: int, files: Mapping[str, bytes], record: bytes, check: Check) -> bool:
         # Each file is begun among the records and then renamed: what has taken the place of the
@@ -223,15 +216,13 @@ class Memory(Place):
         del most
         return self.kept.get(key)
 
-    def files(self, folder: str) -> dict[str, float]:
-        start = f"{folder}/"
-        return {key[len(start) :]: 0.0 for key in self.kept if key.startswith(start)}
+    def files(self, folder: str = "") -> dict[str, Written]:
+        start = f"{folder}/" if folder else ""
+        found = {key: value for key, value in self.kept.items() if key.startswith(start)}
+        return {key[len(start) :]: Written(0.0, len(value)) for key, value in found.items()}
 
     def stores(self) -> list[str]:
         return [self.records]
-
-    def lacking(self, keys: Iterable[str]) -> set[str]:
-        return set(keys) - self.kept.keys()
 
     def commit(self, number: int, files: Mapping[str, bytes], record: bytes, check: Check) -> bool:
         del check

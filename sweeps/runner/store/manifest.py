@@ -18,22 +18,24 @@ from typing import Annotated, Any, NamedTuple
 import numpy as np
 import pydantic
 
-from sweeps.runner.store.base import GROUP, LARGEST, StoreError, damaged, missing
+from sweeps.runner.store.arrays import Array, described
+from sweeps.runner.store.base import (
+    CHANGED,
+    GROUP,
+    LARGEST,
+    Digest,
+    Identity,
+    StoreError,
+    damaged,
+    missing,
+    sha,
+)
 
 FORMAT = 4
 """Number of the way in which stores are written: 4 since each chunk has a commit record."""
-WITHOUT_RECORDS = 3
-"""The format before, which is read and not gone on with."""
 SEAL = "integrity"
 """Attribute of the group that holds the digests."""
-NUMBERS = re.compile("bool|u?int(8|16|32|64)|float(16|32|64)|complex(64|128)")
-NAME = re.compile(r"[\w. -]*\w")
 SEALED = re.compile(r"[\w. -]*\w/(zarr\.json|c(/[0-9]+)*)")
-MOST_RUNS, MOST_CHUNKS, MOST_BYTES = 2**40, 2**24, 2**31 - 1
-"""Cells of an array, its chunks, and bytes of one of them, which its compression cannot exceed."""
-
-CHANGED = "it is not what its checksum says"
-"""Why a file is called damaged."""
 INFINITY = "inf"
 """How configurations spell it, because JSON has no name for it."""
 MOST_SHOWN = 8
@@ -41,8 +43,6 @@ MOST_SHOWN = 8
 
 Json = dict[str, Any]
 Read = Callable[[Iterable[str]], list[bytes | None]]
-Digest = Annotated[str, pydantic.Field(pattern=r"^[0-9a-f]{64}$")]
-Identity = Annotated[str, pydantic.Field(pattern=r"^[0-9a-f]{32}$")]
 
 
 @dataclasses.dataclass
@@ -75,7 +75,7 @@ class _Attributes:
     title: str
     variables: list[str]
     integrity: _Seal
-    store: Identity | None = None
+    store: Identity
 
 
 _ATTRIBUTES = pydantic.TypeAdapter(_Attributes)
@@ -86,13 +86,13 @@ class Manifest(NamedTuple):
 
     Attributes:
         attributes: of the group, without the digests.
-        files: the verified files: all metadata, and the coordinates.
-        sizes: bytes of a decoded chunk, by array.
+        arrays: by their names.
+        coordinates: the values of those that are no results.
     """
 
     attributes: Json
-    files: dict[str, bytes]
-    sizes: dict[str, int]
+    arrays: dict[str, Array]
+    coordinates: dict[str, np.ndarray]
 
 
 def seal(files: Mapping[str, bytes]) -> dict[str, bytes]:
@@ -129,10 +129,10 @@ def verified(name: str, read: Read) -> Manifest:
         raise StoreError(
             f"{name}: holds something other than a sweep of dynsim, or the file {GROUP} is damaged"
         )
-    if version not in (WITHOUT_RECORDS, FORMAT) and (whole or digests is None):
+    if version != FORMAT and (whole or digests is None):
         raise StoreError(
             f"{name}: written in format {version} by another version of dynsim; this one reads "
-            f"formats {WITHOUT_RECORDS} and {FORMAT}. Choose another folder, or run that version."
+            f"format {FORMAT}. Choose another folder, or read it with the version that wrote it."
         )
     if not whole:
         raise damaged(name, GROUP, CHANGED)
@@ -142,13 +142,8 @@ def verified(name: str, read: Read) -> Manifest:
         first = error.errors(include_url=False)[0]
         where = ".".join(map(str, first["loc"]))
         raise damaged(name, GROUP, f"{where}: {first['msg']}") from None
-    if (said.store is None) != (version == WITHOUT_RECORDS):
-        raise damaged(name, GROUP, f"its store is {said.store}")
-    files = _sealed(name, said.integrity.files, read)
-    sizes = _accept(name, files)
-    assert given is not None
-    about = {key: value for key, value in attributes.items() if key != SEAL}
-    return Manifest(about, {GROUP: given, **files}, sizes)
+    arrays, coordinates = _accept(name, _sealed(name, said.integrity.files, read))
+    return Manifest({k: v for k, v in attributes.items() if k != SEAL}, arrays, coordinates)
 
 
 def fingerprint(config: Mapping[str, Any]) -> str:
@@ -202,24 +197,6 @@ def differences(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[str]:
     return lines
 
 
-def sha(value: bytes) -> str:
-    """The digest of a file."""
-    return hashlib.sha256(value).hexdigest()
-
-
-def unpacked(chunk: bytes) -> int | None:
-    """Bytes that a chunk says it has when it is decoded; None where it does not say so, as those
-    that dynsim writes do."""
-    if chunk[:4] != b"\x28\xb5\x2f\xfd" or len(chunk) < 6:
-        return None
-    # RFC 8878, 3.1.1.1: the number of bytes of the size, after a window and the id of a dictionary.
-    single, width = chunk[4] >> 5 & 1, (0, 2, 4, 8)[chunk[4] >> 6]
-    width = width or single
-    start = 5 + (1 - single) + (0, 1, 2, 4)[chunk[4] & 3]
-    size = int.from_bytes(chunk[start : start + width], "little")
-    return (size + 256 if width == 2 else size) if width else None
-
-
 def _sealed(name: str, digests: Mapping[str, str], read: Read) -> dict[str, bytes]:
     strange = [key for key in digests if not SEALED.fullmatch(key)]
     if strange:
@@ -234,53 +211,29 @@ def _sealed(name: str, digests: Mapping[str, str], read: Read) -> dict[str, byte
     return files
 
 
-def _accept(name: str, files: Mapping[str, bytes]) -> dict[str, int]:
-    """Bytes of a chunk of each array; `StoreError` unless all arrays are as dynsim writes them."""
-    arrays = {key.removesuffix(f"/{GROUP}"): key for key in files if key.endswith(f"/{GROUP}")}
-    sizes = {array: _size(files[key]) for array, key in arrays.items()}
-    for array, size in sizes.items():
-        if size is None:
-            raise StoreError(
-                f"{name}: the file {arrays[array]} says what dynsim never writes; nothing was read"
-            )
+def _accept(
+    name: str, files: Mapping[str, bytes]
+) -> tuple[dict[str, Array], dict[str, np.ndarray]]:
+    """The arrays, and the values of those of which there are chunks; `StoreError` unless all are as
+    dynsim writes them."""
+    folders: dict[str, dict[str, bytes]] = {}
     for key, value in files.items():
-        size = sizes.get(key.partition("/c")[0])
-        # A coordinate is read as a whole, whatever it is asked for.
-        if "/c" in key and (unpacked(value) != size or (size or 0) > LARGEST):
-            raise damaged(name, key, "it has another size than its array says, or is far too large")
-    return {array: size for array, size in sizes.items() if size is not None}
-
-
-def _size(described: bytes) -> int | None:
-    """Bytes of a chunk of an array, by its metadata; None for an array of a kind, or of a size,
-    that dynsim does not write."""
-    try:
-        array = json.loads(described)
-        shape, chunk = array["shape"], array["chunk_grid"]["configuration"]["chunk_shape"]
-        kind, dims = array["data_type"], array.get("dimension_names") or []
-        if text := isinstance(kind, dict):
-            kind, width = kind["name"], kind["configuration"]["length_bytes"]
-        else:
-            width = np.dtype(kind).itemsize
-        size = width * math.prod(chunk)
-        known = (
-            (kind == "fixed_length_utf32" if text else NUMBERS.fullmatch(kind))
-            and [codec["name"] for codec in array["codecs"]] == ["bytes", "zstd", "crc32c"]
-            and (array["zarr_format"], array["node_type"]) == (3, "array")
-            and not array.get("storage_transformers")
-            and array["chunk_grid"]["name"] == "regular"
-            and array["chunk_key_encoding"]["name"] == "default"
-            and len(shape) == len(chunk) == len(dims)
-            and all(NAME.fullmatch(dim) for dim in dims)
-            and all(type(n) is int for n in (*shape, *chunk, width))
-            and min((*shape, width, *(n - 1 for n in chunk))) >= 0
-            and math.prod(shape) <= MOST_RUNS
-            and math.prod(-(-n // c) for n, c in zip(shape, chunk, strict=True)) <= MOST_CHUNKS
-            and size <= MOST_BYTES
-        )
-    except (ValueError, LookupError, TypeError, AttributeError, RecursionError):
-        return None
-    return size if known else None
+        array, _, inside = key.partition("/")
+        folders.setdefault(array, {})[inside] = value
+    arrays, coordinates = {}, {}
+    for array, own in folders.items():
+        try:
+            arrays[array] = about = described(json.loads(own.pop(GROUP)))
+        except (ValueError, LookupError, TypeError, AttributeError, RecursionError):
+            raise StoreError(
+                f"{name}: the file {array}/{GROUP} says what dynsim never writes; nothing was read"
+            ) from None
+        try:
+            if own:
+                coordinates[array] = about.whole(own, LARGEST)
+        except (ValueError, LookupError) as error:
+            raise damaged(name, f"{array}/{min(own)}", str(error)) from None
+    return arrays, coordinates
 
 
 def _digest(group: Json) -> str:

@@ -12,15 +12,23 @@ import dataclasses
 import functools
 import json
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 
 import numpy as np
 import pydantic
 
 from sweeps.runner.axes import Layout
-from sweeps.runner.store.base import Place, StoreError, damaged, missing
-from sweeps.runner.store.contents import CHECKSUM, checksum
-from sweeps.runner.store.manifest import CHANGED, Digest, Identity, Manifest, sha, unpacked
+from sweeps.runner.store.arrays import Array
+from sweeps.runner.store.base import (
+    CHANGED,
+    Digest,
+    Identity,
+    Place,
+    StoreError,
+    damaged,
+    missing,
+    sha,
+)
 
 ENVIRONMENTS = "status/.made"
 """Folder of the environments that records name, each a file called by its digest."""
@@ -67,27 +75,26 @@ class Chunks:
 
     Args:
         place: where they are.
-        found: the manifest of the store.
+        store: id of the store.
         layout: how they divide the array of runs.
-        inner: number of axes that each array has behind those of the runs.
+        arrays: those that each has a file of.
     """
 
     def __init__(
-        self, place: Place, found: Manifest, layout: Layout, inner: Mapping[str, int]
+        self, place: Place, store: Identity, layout: Layout, arrays: Mapping[str, Array]
     ) -> None:
-        self.place, self.layout, self.inner, self.sizes = place, layout, inner, found.sizes
-        self.store = found.attributes.get("store")
+        self.place, self.store, self.layout, self.arrays = place, store, layout, arrays
         self.record = functools.lru_cache(KEPT)(self._record)
 
     def times(self) -> dict[int, float]:
         """When each chunk that is there was committed, by its number."""
-        found = self.place.files(self.place.records)
-        numbers = {name.removesuffix(".json"): time for name, time in found.items()}
-        end = self.layout.num_chunks
+        found, numbers = self.place.files(self.place.records), self.layout.num_chunks
         return {
-            int(number): time
-            for number, time in numbers.items()
-            if number.isdecimal() and f"{int(number)}.json" in found and int(number) < end
+            int(number): each.time
+            for name, each in found.items()
+            if (number := name.removesuffix(".json")).isdecimal()
+            and name == f"{int(number)}.json"
+            and int(number) < numbers
         }
 
     def done(self) -> np.ndarray:
@@ -96,56 +103,46 @@ class Chunks:
         found[list(self.times())] = True
         return found
 
-    def keys(self, numbers: Iterable[int]) -> dict[int, list[str]]:
-        """The files of chunks by their numbers."""
-        numbers = list(numbers)
-        places = np.stack(np.unravel_index(np.array(numbers, int), self.layout.counts), axis=1)
-        own = {name: "/0" * axes for name, axes in self.inner.items()}
-        stems = ["/".join(map(str, index)) for index in places.tolist()]
+    def keys(self, number: int) -> dict[str, str]:
+        """The files of a chunk by their arrays."""
+        stem = "/".join(map(str, np.unravel_index(number, self.layout.counts)))
+        outer = len(self.layout.counts)
         return {
-            number: [f"{name}/c/{stem}{inner}" for name, inner in own.items()]
-            for number, stem in zip(numbers, stems, strict=True)
+            name: f"{name}/c/{stem}{'/0' * (len(array.shape) - outer)}"
+            for name, array in self.arrays.items()
         }
 
     def file(self, number: int) -> str:
         """The file of a record."""
         return f"{self.place.records}/{number}.json"
 
-    def number(self, key: str) -> int:
-        """The chunk that a file belongs to, by its name."""
-        index = key.partition("/c/")[2].split("/")[: len(self.layout.counts)]
-        return int(np.ravel_multi_index([int(i) for i in index], self.layout.counts))
-
-    def read(self, key: str, itself: bool = False) -> bytes:
-        """A file of a chunk that is there; `itself`, and not what the record holds of it, if so
-        asked.
+    def read(self, name: str, number: int, itself: bool = False) -> np.ndarray:
+        """The values of an array in a chunk that is there; of its file `itself`, and not of what
+        the record holds of it, if so asked.
 
         Raises:
-            StoreError: when it is missing, or is not what the record says.
+            StoreError: when the file is missing, or is not what the record says.
         """
-        size, again = self.sizes[key.partition("/c/")[0]], ""
-        if self.store:
-            again = f"Delete {self.file(self.number(key))} and run the sweep again to compute its "
-            again += "chunk anew."
-        inside = b""
-        if self.store and key.startswith("status/") and not itself:
-            inside = self.record(self.number(key)).statuses
+        key, array, record = self.keys(number)[name], self.arrays[name], self.record(number)
+        again = f"Delete {self.file(number)} and run the sweep again to compute its chunk anew."
+        inside = record.statuses if name == "status" and not itself else b""
         try:
-            value = inside or self.place.read(key, 2 * size + 2**12)
+            value = inside or self.place.read(key, 2 * array.size + 2**12)
         except OSError as error:
             raise StoreError(f"{self.place.name}: {key} could not be read ({error})") from error
         if value is None:
             raise missing(self.place.name, key, again)
-        wrong = self._checked(key, value)
-        if wrong or unpacked(value) != size:
-            why = wrong or "it has another size than its array says"
-            raise damaged(self.place.name, key, why, again)
-        return value
+        if sha(value) != record.files.get(key):
+            raise damaged(self.place.name, key, "it is not what its record says", again)
+        try:
+            return array.decoded(value)
+        except ValueError as error:
+            raise damaged(self.place.name, key, str(error), again) from None
 
     def verify(self, number: int) -> None:
         """Read a chunk; raises as `read`."""
-        for key in self.keys([number])[number]:
-            self.read(key, itself=True)
+        for name in self.arrays:
+            self.read(name, number, itself=True)
 
     def all(self) -> dict[int, Record]:
         """The records of all chunks; `StoreError` for one that is damaged."""
@@ -183,34 +180,6 @@ class Chunks:
             why = f"it is that of chunk {record.chunk} of the store {record.store}"
             raise damaged(self.place.name, key, why, again)
         return record
-
-    def _checked(self, key: str, value: bytes) -> str:
-        """What is wrong with a file, if anything is."""
-        if sha(value) != self.record(self.number(key)).files.get(key):
-            return "it is not what its record says"
-        return ""
-
-
-class ChunksOfFormat3(Chunks):
-    """Those of a store without records: a chunk is there if its status is."""
-
-    def times(self) -> dict[int, float]:
-        """When the status of each was written."""
-        index = "/".join(r"[0-9]{1,9}" for _ in self.layout.counts)
-        found = {}
-        for name, time in self.place.files("status/c").items():
-            # A name that lies outside of the array is no chunk of it.
-            with contextlib.suppress(ValueError):
-                if re.fullmatch(index, name):
-                    found[self.number(f"status/c/{name}")] = time
-        return found
-
-    def all(self) -> dict[int, Record]:
-        """There are none."""
-        return {}
-
-    def _checked(self, key: str, value: bytes) -> str:
-        return "" if value[-CHECKSUM:] == checksum(value[:-CHECKSUM]) else CHANGED
 
 
 def environment_file(environment: Mapping[str, str]) -> tuple[str, bytes]:

@@ -17,7 +17,7 @@ from jaxtyping import Bool, Int
 from dynsim.precision import AnyArray
 from sweeps.runner.spec import Sweep
 from sweeps.runner.store.base import BY_WORD, CHECKPOINT, StoreError, Variable
-from sweeps.runner.store.growth import Found, Region, gathered
+from sweeps.runner.store.growth import Found, Region, Source, gathered
 from sweeps.runner.store.store import Store
 from sweeps.systems.base import known
 
@@ -25,7 +25,7 @@ ALIKE = ("system", "engine", "root", "rtol")
 """What two sweeps must have in common besides the settings of their runs."""
 
 
-class Reused:
+class Reused(Source):
     """A store, and where in it the runs of another sweep are.
 
     Attributes:
@@ -33,9 +33,6 @@ class Reused:
         known: by dimension of the sweep, which of its values the store has.
         index: by dimension of the store, the dimension of the sweep that it is, and by its values
             the places along it, -1 for those that it does not have; or None and the one place.
-        step: at which the runs of the store end, and those of the sweep go on; 0 for whole runs.
-        early: number of times of the sweep until then, at all of which the store has recorded.
-        times: the steps after that one at which runs that go on record.
     """
 
     def __init__(self, store: Store, sweep: Sweep) -> None:
@@ -112,7 +109,6 @@ class Reused:
 
     @property
     def state(self) -> int:
-        """Bytes of the state in which a run ended."""
         return self.store.variables[CHECKPOINT].shape[0]
 
     def later(self, sweep: Sweep) -> Sweep:
@@ -120,7 +116,6 @@ class Reused:
         return dataclasses.replace(sweep, times=self.times, checkpoint=True)
 
     def read(self, region: Region, variables: Mapping[str, Variable]) -> Found | None:
-        """What the store has of a region; None where that is nothing."""
         keep = tuple(
             np.flatnonzero(known[part]) for known, part in zip(self.known, region, strict=True)
         )

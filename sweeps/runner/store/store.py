@@ -15,13 +15,11 @@ from typing import Any
 
 import numpy as np
 import xarray as xr
-import zarr
-from zarr.core.metadata import ArrayV3Metadata
-from zarr.storage import MemoryStore
 
 from dynsim.decoding import printable
 from sweeps.runner.axes import Layout
 from sweeps.runner.store import manifest
+from sweeps.runner.store.arrays import later
 from sweeps.runner.store.base import (
     CHECKPOINT,
     GROUP,
@@ -35,17 +33,11 @@ from sweeps.runner.store.base import (
     Variable,
     held,
     missing,
+    sha,
 )
-from sweeps.runner.store.contents import Contents, encoded, in_memory
 from sweeps.runner.store.local import place
 from sweeps.runner.store.manifest import differences, fingerprint, spelt
-from sweeps.runner.store.records import (
-    ENVIRONMENTS,
-    Chunks,
-    ChunksOfFormat3,
-    Record,
-    environment_file,
-)
+from sweeps.runner.store.records import ENVIRONMENTS, Chunks, Record, environment_file
 from sweeps.runner.store.records import differences as changes
 
 NEWEST = 256
@@ -62,7 +54,7 @@ class Store:
     Attributes:
         name: the place as the user wrote it, for messages.
         address: what `Store.open` finds it by, in another process too; None in memory.
-        id: of this store and its copies, and of no other one; None before format 4.
+        id: of this store and its copies, and of no other one.
         held: raises `StoreError` where the lock of this process has passed on to somebody else.
         chunks: those that are there.
     """
@@ -70,28 +62,24 @@ class Store:
     def __init__(self, where: Place, found: manifest.Manifest) -> None:
         self.place, self.manifest = where, found
         self.name, self.address = where.name, where.address
-        self.id: str | None = found.attributes.get("store")
+        self.id: str = found.attributes["store"]
         self.held: Check = held
         self._environment = environment_file({})
         self._first: Callable[[None], None] | None = lambda report: None
         try:
-            kept = MemoryStore(in_memory(found.files), read_only=True)
-            self._arrays = {
-                name: zarr.open_array(kept, path=name, mode="r", zarr_format=3)
-                for name in (*self.names, *found.attributes["config"]["axes"])
-            }
-            status = self._arrays["status"]
-            self.layout = Layout(status.shape, status.chunks)
-            sizes = dict(zip(self.dims, status.shape, strict=True))
-            axes = [self._arrays[name] for name in found.attributes["config"]["axes"]]
-            if {(*_dims(axis), *axis.shape) for axis in axes} != set(sizes.items()):
+            arrays = {name: found.arrays[name] for name in self.names}
+            status, outer = arrays["status"], len(arrays["status"].shape)
+            self.layout = Layout(status.shape, status.chunk)
+            axes = [found.arrays[name] for name in found.attributes["config"]["axes"]]
+            sizes = set(zip(status.dims, status.shape, strict=True))
+            if {(*axis.dims, *axis.shape) for axis in axes} != sizes:
                 raise ValueError("its axes have other values")
-            inner = {name: self._arrays[name].ndim - status.ndim for name in self.names}
-            kind = Chunks if self.id else ChunksOfFormat3
-            self.chunks = kind(where, found, self.layout, inner)
-        except StoreError:
-            raise
-        except Exception as error:
+            for name, array in arrays.items():
+                cut = (*status.chunk, *array.shape[outer:])
+                if array.shape[:outer] != status.shape or array.chunk != cut:
+                    raise ValueError(f"{name} has other runs than status")
+            self.chunks = Chunks(where, self.id, self.layout, arrays)
+        except (LookupError, ValueError) as error:
             raise StoreError(f"{self.name}: holds no sweep of dynsim ({error})") from error
 
     @classmethod
@@ -119,9 +107,8 @@ class Store:
             if where.vacant():
                 raise StoreError(f"{where.name}: no such sweep")
             found = manifest.verified(where.name, read)
-            if store := found.attributes.get("store"):
-                where.records = f"{RECORDS}{store}"
-                _look(where, report or warnings.warn)
+            where.records = f"{RECORDS}{found.attributes['store']}"
+            _look(where, report or warnings.warn)
             return cls(where, found)
         except StoreError:
             raise
@@ -137,7 +124,7 @@ class Store:
     def config(self) -> dict[str, Any]:
         """The sweep's configuration as JSON values."""
         stored = self.attributes["config"]
-        axes = {name: np.asarray(self._arrays[name]).tolist() for name in stored["axes"]}
+        axes = {name: self.manifest.coordinates[name].tolist() for name in stored["axes"]}
         return {**stored, "axes": {name: spelt(values) for name, values in axes.items()}}
 
     @property
@@ -153,15 +140,15 @@ class Store:
     @property
     def dims(self) -> tuple[str, ...]:
         """Names of the dimensions of the array of runs."""
-        return _dims(self._arrays["status"])
+        return self.manifest.arrays["status"].dims
 
     @property
     def variables(self) -> dict[str, Variable]:
         """The recorded arrays, as `create` took them."""
-        outer, arrays = len(self.dims), {name: self._arrays[name] for name in self.names}
+        outer = len(self.dims)
         return {
-            name: Variable(array.shape[outer:], _dims(array)[outer:], array.dtype)
-            for name, array in arrays.items()
+            name: Variable(array.shape[outer:], array.dims[outer:], array.dtype)
+            for name, array in self.chunks.arrays.items()
         }
 
     def require(self, config: Mapping[str, Any]) -> None:
@@ -195,19 +182,14 @@ class Store:
             Which chunks are there, by chunk number.
 
         Raises:
-            StoreError: for a chunk that is damaged, where `strict` forbids to go on, or for a store
-                of an older format.
+            StoreError: for a chunk that is damaged, or where `strict` forbids to go on.
         """
-        if self.id is None and (done := self.done()).all():
-            return done
-        if self.id is None:
-            raise StoreError(
-                f"{self.name}: was made by an older version of dynsim (format 3), and is read "
-                "alone; name another --out, and --reuse this one to take its runs over"
-            )
         times, (k, n) = self.chunks.times(), process
-        keys = {i: [*own, self.chunks.file(i)] for i, own in self.chunks.keys(times).items()}
-        gone = self.place.lacking(key for own in keys.values() for key in own)
+        keys = {i: [*self.chunks.keys(i).values(), self.chunks.file(i)] for i in times}
+        there = self.place.files()
+        gone = {
+            key for own in keys.values() for key in own if key not in there or not there[key].size
+        }
         if gone and report:
             report(
                 f"{self.name}: {len(gone)} files of complete chunks are missing, such as "
@@ -269,16 +251,15 @@ class Store:
         """
         self.check()
         number = self.layout.number(region)
-        keys = dict(zip(self.names, self.chunks.keys([number])[number], strict=True))
-        files = {key: encoded(self._arrays[name], arrays[name]) for name, key in keys.items()}
-        digests = {key: manifest.sha(value) for key, value in files.items()}
+        keys, known = self.chunks.keys(number), self.chunks.arrays
+        files = {key: known[name].encoded(arrays[name]) for name, key in keys.items()}
+        digests = {key: sha(value) for key, value in files.items()}
         digest, about = self._environment
         if self._first:
             self._first(None)
             files[f"{ENVIRONMENTS}/{digest}.json"] = about
         codes, counts = np.unique(arrays["status"], return_counts=True)
         status = dict(zip(map(str, codes.tolist()), counts.tolist(), strict=True))
-        assert self.id is not None
         statuses = files[keys["status"]]
         record = Record(self.id, number, digests, digest, seconds, status, statuses).sealed()
         if not self.place.commit(number, files, record, self.check):
@@ -286,11 +267,18 @@ class Store:
             self.chunks.verify(number)
         self._first = None
 
-    def select(self, name: str, places: Sequence[np.ndarray]) -> np.ndarray:
-        """The cells of a recorded array at places along each dimension of the runs, of the chunks
-        that were there at the first call; raises as `dataset`."""
-        array = zarr.open_array(self._seen, path=name, mode="r", zarr_format=3)
-        return np.asarray(array.oindex[tuple(places)])
+    def select(
+        self, name: str, places: Sequence[np.ndarray], there: np.ndarray | None = None
+    ) -> np.ndarray:
+        """The values of a recorded array at places along each dimension of the runs, of the chunks
+        that are `there`, by default of those that were at the first call; raises as `dataset`."""
+        there = self._seen if there is None else there
+
+        def read(index: tuple[int, ...]) -> np.ndarray | None:
+            number = int(np.ravel_multi_index(index, self.layout.counts))
+            return self.chunks.read(name, number) if there[number] else None
+
+        return self.chunks.arrays[name].select(places, read, self.place.several)
 
     def dataset(self, done: np.ndarray | None = None) -> xr.Dataset:
         """The sweep as a labelled dataset of the chunks that are there by now, read from the
@@ -303,30 +291,31 @@ class Store:
         Raises:
             StoreError: when a file is read that is missing or damaged.
         """
-        contents = self._contents(done)
-        found = xr.open_zarr(contents, consolidated=False, chunks=None, zarr_format=3)
-        for own in (manifest.SEAL, "store"):
-            found.attrs.pop(own, None)
-        # Who goes on reads it from the store: to people its bytes say nothing.
-        found = found.drop_vars(CHECKPOINT, errors="ignore")
+        there = self.done() if done is None else done
+        variables = {
+            name: xr.Variable(array.dims, self.manifest.coordinates[name], array.attributes)
+            for name, array in self.manifest.arrays.items()
+            if name in self.manifest.coordinates
+        }
+        found = xr.Dataset(coords=variables)
+        for name, array in self.chunks.arrays.items():
+            # Who goes on reads it from the store: to people its bytes say nothing.
+            if name != CHECKPOINT:
+                select = functools.partial(self.select, name, there=there)
+                found[name] = later(array, len(self.dims), select)
         # netCDF knows no nested attributes.
-        nested = {k: json.dumps(v) for k, v in found.attrs.items() if isinstance(v, dict | list)}
-        return found.assign_attrs(nested)
+        hidden = (manifest.SEAL, "store", "coordinates")
+        return found.assign_attrs(
+            {
+                key: json.dumps(value) if isinstance(value, dict | list) else value
+                for key, value in self.attributes.items()
+                if key not in hidden
+            }
+        )
 
     @functools.cached_property
-    def _seen(self) -> Contents:
-        return self._contents()
-
-    def _contents(self, done: np.ndarray | None = None) -> Contents:
-        """The contents of this moment: who reads them sees no chunk that comes later."""
-        there = self.done() if done is None else done
-
-        def chunk(key: str) -> bytes | None:
-            if key.partition("/c")[0] not in self.names:
-                raise missing(self.name, key)
-            return self.chunks.read(key) if there[self.chunks.number(key)] else None
-
-        return Contents(MemoryStore(in_memory(self.manifest.files), read_only=True), chunk)
+    def _seen(self) -> np.ndarray:
+        return self.done()
 
 
 def _look(where: Place, report: Report) -> None:
@@ -347,10 +336,3 @@ def _look(where: Place, report: Report) -> None:
         raise missing(where.name, marker, again)
     if others:
         report(printable(f"{where.name}: ignores {others[0]}, chunks of another store"))
-
-
-def _dims(array: zarr.Array) -> tuple[str, ...]:
-    """Names of the axes of an array, which has them all."""
-    metadata = array.metadata
-    names = metadata.dimension_names if isinstance(metadata, ArrayV3Metadata) else None
-    return tuple(name for name in names or () if name is not None)

@@ -8,7 +8,7 @@ import xarray as xr
 from jaxtyping import Bool, Float, Int
 
 from dynsim import Status, checks
-from sweeps.runner.store.base import MISSING
+from sweeps.runner.store.arrays import MISSING
 from sweeps.studies.optimum.valley import valley
 
 Pick = Literal["lowest", "highest"]

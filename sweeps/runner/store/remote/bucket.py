@@ -13,7 +13,7 @@ puts them, and then the marker.
 import contextlib
 import json
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import PurePosixPath
 
 from sweeps.runner.store.base import (
@@ -25,6 +25,7 @@ from sweeps.runner.store.base import (
     Place,
     Report,
     StoreError,
+    Written,
 )
 from sweeps.runner.store.manifest import SEAL
 from sweeps.runner.store.remote.lease import Lease
@@ -76,19 +77,19 @@ class Bucket(Place):
         found = self.objects.look(self._key(key), most)
         return found and found.value
 
-    def files(self, folder: str) -> dict[str, float]:
-        start = self._key(f"{folder}/")
-        found = self.objects.list(start)
-        return {m["path"].removeprefix(start): m["last_modified"].timestamp() for m in found}
+    def files(self, folder: str = "") -> dict[str, Written]:
+        start = f"{self.path / folder}/"
+        return {
+            each["path"].removeprefix(start): Written(
+                each["last_modified"].timestamp(), each["size"]
+            )
+            for each in self.objects.list(start)
+        }
 
     def stores(self) -> list[str]:
         start, _, name = RECORDS.rpartition("/")
         inside = (PurePosixPath(each).name for each in self.objects.folders(self._key(start)))
         return [f"{start}/{each}" for each in inside if each.startswith(name)]
-
-    def lacking(self, keys: Iterable[str]) -> set[str]:
-        sizes = {each["path"]: each["size"] for each in self.objects.list(f"{self.path}/")}
-        return {key for key in keys if not sizes.get(self._key(key))}
 
     def commit(self, number: int, files: Mapping[str, bytes], record: bytes, check: Check) -> bool:
         committed = self._key(f"{self.records}/{number}.json")

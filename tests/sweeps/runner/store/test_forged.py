@@ -20,7 +20,8 @@ import sweeps
 from sweeps import Sweep, Training, cli
 from sweeps.runner.cluster import jobs
 from sweeps.runner.store import manifest
-from sweeps.runner.store.contents import checksum
+from sweeps.runner.store.arrays import checksum
+from sweeps.runner.store.base import sha
 from sweeps.runner.store.records import Record
 from sweeps.runner.store.store import Store
 from tests.extension import packages
@@ -46,7 +47,7 @@ def resealed(out: Path) -> None:
     sealed = group["attributes"][manifest.SEAL]
     for key in sealed["files"]:
         if (out / key).is_file():
-            sealed["files"][key] = manifest.sha((out / key).read_bytes())
+            sealed["files"][key] = sha((out / key).read_bytes())
     sealed["digest"] = manifest._digest(group)
     (out / "zarr.json").write_text(json.dumps(group))
 
@@ -83,7 +84,7 @@ def committed(change: Callable[[Json], object]) -> Callable[[Path], None]:
         about = json.loads(path.read_text())["record"]
         change(about)
         said = json.dumps(about).encode()
-        path.write_bytes(b'{"digest": "%s", "record": %s}' % (manifest.sha(said).encode(), said))
+        path.write_bytes(b'{"digest": "%s", "record": %s}' % (sha(said).encode(), said))
 
     return forge
 
@@ -94,7 +95,7 @@ def chunk(value: Callable[[bytes], bytes]) -> Callable[[Path], None]:
     def forge(out: Path) -> None:
         path = out / "loss/c/0/0"
         path.write_bytes(value(path.read_bytes()))
-        digest = manifest.sha(path.read_bytes())
+        digest = sha(path.read_bytes())
         committed(lambda about: about["files"].update({"loss/c/0/0": digest}))(out)
 
     return forge
@@ -345,4 +346,4 @@ def test_records_are_as_small_as_they_look() -> None:
     record = Record("0" * 32, 3, {"loss/c/3": "1" * 64}, "2" * 64, 0.5, {"0": 2})
     about = json.loads(record.sealed())
     assert about["record"]["chunk"] == 3
-    assert about["digest"] == manifest.sha(json.dumps(about["record"]).encode())
+    assert about["digest"] == sha(json.dumps(about["record"]).encode())

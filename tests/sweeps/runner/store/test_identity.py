@@ -257,7 +257,7 @@ def test_a_put_that_comes_after_the_lease_has_ended_changes_nothing(
     first, second = Store.open(address), Store.open(address)
     # Puts at the same time would renew the lease while the late one stands still.
     monkeypatch.setattr(type(first.place), "streams", 1)
-    for key in [*first.chunks.keys([0])[0], first.chunks.file(0)]:
+    for key in [*first.chunks.keys(0).values(), first.chunks.file(0)]:
         first.place.remove(key)
         if left and key.endswith("/0/0"):
             # Of a third writer, without a record: put over, where it has not changed since.

@@ -14,12 +14,13 @@ from typing import Any
 
 import numpy as np
 import pytest
+import xarray as xr
 
 import sweeps
 from sweeps import Sweep, Training, cli
 from sweeps.runner import run as run_module
 from sweeps.runner.store import store as store_module
-from sweeps.runner.store.base import RECORDS
+from sweeps.runner.store.base import RECORDS, Written
 from sweeps.runner.store.remote import lease
 from sweeps.runner.store.store import Store, StoreError
 
@@ -139,6 +140,33 @@ def test_a_sweep_that_ended_early_resumes_to_the_same_numbers(
     assert resumed.identical(sweeps.open(kept.out))
 
 
+def test_what_is_read_is_what_zarr_reads(tmp_path: Path) -> None:
+    """Whichever part is asked for, and but for chunks without a record."""
+    sweeps.run(SWEEP, tmp_path, chunk=2)
+    arange = np.arange(2)
+    for part in (
+        {},
+        {"seed": 1, "time": 0},
+        {"ratio": [2, 0], "eta_z": slice(1, None), "time": [1, 0]},
+        {"ratio": slice(None, None, -2)},
+        {"ratio": xr.DataArray(arange, dims="p"), "seed": xr.DataArray(1 - arange, dims="p")},
+    ):
+        ours, zarrs = sweeps.open(tmp_path), xr.open_zarr(tmp_path, consolidated=False)
+        ours, zarrs = (each.isel(part).load() for each in (ours, zarrs))
+        xr.testing.assert_identical(ours.drop_attrs(), zarrs.drop_attrs())
+        assert all(ours[name].attrs == zarrs[name].attrs for name in zarrs.variables)
+    for record in (tmp_path / "status").glob(".chunks-*/[12].json"):
+        record.unlink()
+    there = np.ones((3, 2, 2), bool)
+    there[0, 1] = there[1, 0] = False
+    found = sweeps.open(tmp_path)
+    for name, empty in (("loss", np.nan), ("entropy", np.nan), ("first_bad_step", -1)):
+        values = xr.open_zarr(tmp_path, consolidated=False)[name]
+        mask = there.reshape(there.shape + (1,) * (values.ndim - 3))
+        np.testing.assert_array_equal(found[name], np.where(mask, values, empty))
+    np.testing.assert_array_equal(found.status.values != -1, there)
+
+
 def test_another_configuration_is_refused_with_the_difference(stored: Kept) -> None:
     before = stored.contents()
     other = dataclasses.replace(SWEEP, run=dataclasses.replace(TRAINING, steps=7))
@@ -193,10 +221,10 @@ def test_old_damage_is_found_by_reading_or_by_a_check(
     where = type(Store.open(stored.out).place)
     files = where.files
 
-    def in_order(place: Any, folder: str) -> dict[str, float]:
-        number = lambda key: key.removesuffix(".json")
-        found = files(place, folder)
-        return {key: float(number(key)) if number(key).isdigit() else 0.0 for key in found}
+    def in_order(place: Any, *folder: str) -> dict[str, Written]:
+        number = lambda key: int(re.sub(r"\D", "", key) or 0)
+        found = files(place, *folder)
+        return {key: each._replace(time=number(key)) for key, each in found.items()}
 
     monkeypatch.setattr(where, "files", in_order)
     monkeypatch.setattr(store_module, "NEWEST", 1)
