@@ -5,6 +5,7 @@ import contextlib
 import importlib
 import inspect
 import logging
+import os
 import re
 import tomllib
 from collections.abc import Callable, Iterator, Mapping
@@ -13,7 +14,6 @@ from pathlib import Path
 from typing import Any
 
 from dynsim import checks
-from sweeps.runner.cluster.gpus import visible
 
 QUEUES = {
     "slurm": "SLURMCluster",
@@ -207,6 +207,15 @@ def _look_at(client: Any, report: Callable[[str], None]) -> None:
             f"dask: its workers have up to {most} threads, of which one works; start them "
             "with --nthreads 1"
         )
+
+
+def visible() -> list[str]:
+    """Names of the NVIDIA GPUs that are visible, as CUDA_VISIBLE_DEVICES takes them."""
+    chosen = os.environ.get("CUDA_VISIBLE_DEVICES")
+    if chosen is not None:
+        return [name.strip() for name in chosen.split(",") if name.strip() not in ("", "-1")]
+    numbers = (path.name.removeprefix("nvidia") for path in Path("/dev").glob("nvidia[0-9]*"))
+    return sorted((number for number in numbers if number.isdecimal()), key=int)
 
 
 def _imported(module: str) -> Any:

@@ -39,6 +39,8 @@ class Folder(Place):
             folder that is meant, whatever links lead to it.
     """
 
+    streams = 4
+
     def __init__(self, path: Path) -> None:
         self.name = str(path)
         self.real = path.resolve()

@@ -292,24 +292,24 @@ class Store:
             StoreError: when a file is read that is missing or damaged.
         """
         there = self.done() if done is None else done
-        variables = {
-            name: xr.Variable(array.dims, self.manifest.coordinates[name], array.attributes)
-            for name, array in self.manifest.arrays.items()
-            if name in self.manifest.coordinates
-        }
-        found = xr.Dataset(coords=variables)
+        known, coordinates = self.manifest.arrays, self.manifest.coordinates
+        found = xr.Dataset(
+            coords={
+                name: xr.Variable(known[name].dims, values.copy(), known[name].attributes)
+                for name, values in coordinates.items()
+            }
+        )
         for name, array in self.chunks.arrays.items():
             # Who goes on reads it from the store: to people its bytes say nothing.
             if name != CHECKPOINT:
                 select = functools.partial(self.select, name, there=there)
                 found[name] = later(array, len(self.dims), select)
         # netCDF knows no nested attributes.
-        hidden = (manifest.SEAL, "store", "coordinates")
         return found.assign_attrs(
             {
                 key: json.dumps(value) if isinstance(value, dict | list) else value
                 for key, value in self.attributes.items()
-                if key not in hidden
+                if key not in ("store", "coordinates")
             }
         )
 

@@ -64,11 +64,12 @@ class Objects:
             )
         self.name, self.path = address, found[4][1:]
         try:
-            from obstore import store
+            from obstore import exceptions, store
         except ModuleNotFoundError:
             raise StoreError(
                 f'{address}: object stores need obstore; pip install "dynsim[cloud]"'
             ) from None
+        self.errors = exceptions
         kinds = {"s3": store.S3Store, "gs": store.GCSStore, "az": store.AzureStore}
         with self.reached():
             scheme = kinds.get(found[1])
@@ -76,10 +77,8 @@ class Objects:
 
     def look(self, key: str, most: int = LARGEST) -> Found | None:
         """The object `key` of at most so many bytes, None if there is none."""
-        import obstore
-
         with self.reached(), contextlib.suppress(FileNotFoundError):
-            got = obstore.get(self.bucket, key)
+            got = self.bucket.get(key)
             if got.meta["size"] > most:
                 raise damaged(self.name, key, "it is far too large")
             return Found(bytes(got.bytes()), _version(got.meta))
@@ -87,10 +86,8 @@ class Objects:
 
     def remove(self, key: str) -> None:
         """Delete an object."""
-        import obstore
-
         with self.reached():
-            obstore.delete(self.bucket, key)
+            self.bucket.delete(key)
 
     def swap(self, key: str, value: bytes, version: "UpdateVersion | None") -> Any:
         """Put `value` where nothing is yet, or where `version` still is if that is given.
@@ -99,22 +96,18 @@ class Objects:
             The version put; None where something else is there. That may have come after `value`,
             where several processes change an object in turn without waiting for each other.
         """
-        import obstore
-        from obstore import exceptions
-
-        mode: Any = version or "create"
         with self.reached():
             try:
                 # One request, which the conditions of several parts would not be.
-                put = obstore.put(self.bucket, key, value, mode=mode, use_multipart=False)
-                return _version(put)
-            except (exceptions.BaseError, FileNotFoundError) as error:
+                mode = version or "create"
+                return _version(self.bucket.put(key, value, mode=mode, use_multipart=False))
+            except (self.errors.BaseError, FileNotFoundError) as error:
                 # An answer that was lost makes the request be sent again, and fail by its own
                 # success. So what is there decides: no two processes put the same words.
                 found = self.look(key)
                 if found is not None and found.value == value:
                     return found.version
-                lost = (exceptions.AlreadyExistsError, exceptions.PreconditionError)
+                lost = (self.errors.AlreadyExistsError, self.errors.PreconditionError)
                 gone = version is not None and isinstance(error, FileNotFoundError)
                 if gone or isinstance(error, lost):
                     return None
@@ -122,32 +115,26 @@ class Objects:
 
     def list(self, folder: str) -> Iterator["ObjectMeta"]:
         """Keys (`path`), times (`last_modified`) and sizes of the objects below a folder."""
-        import obstore
-
         with self.reached():
-            for batch in obstore.list(self.bucket, folder):
+            for batch in self.bucket.list(folder):
                 yield from batch
 
     def folders(self, folder: str) -> Sequence[str]:
         """The folders in a folder."""
-        import obstore
-
         with self.reached():
-            return obstore.list_with_delimiter(self.bucket, f"{folder}/")["common_prefixes"]
+            return self.bucket.list_with_delimiter(f"{folder}/")["common_prefixes"]
 
     @contextlib.contextmanager
     def reached(self) -> Iterator[None]:
         """Turn errors of obstore, but not what is or is not there, into those of the store."""
-        from obstore import exceptions
-
         try:
             yield
-        except (exceptions.PermissionDeniedError, exceptions.UnauthenticatedError) as error:
+        except (self.errors.PermissionDeniedError, self.errors.UnauthenticatedError) as error:
             raise StoreError(
                 f"{self.name}: is read-only, or may not be read, with the credentials of this "
                 f"environment ({_shown(error)})"
             ) from error
-        except exceptions.BaseError as error:
+        except self.errors.BaseError as error:
             raise OutageError(f"{self.name}: cannot be reached ({_shown(error)})") from error
 
 
