@@ -23,8 +23,10 @@ LEVEL, CHECKSUM = 3, 4
 MISSING = -1
 """Status of a run that has not been computed."""
 EMPTY = {"i": MISSING, "u": 0}
-"""What stands for no value in arrays of integers; NaN does in others."""
-NUMBERS = re.compile("u?int(8|16|32|64)|float(16|32|64)")
+"""What stands for no value in arrays of integers; NaN does in others, and is true as a truth value."""
+FILL = {**EMPTY, "b": True, "c": ["NaN", 0.0], "f": "NaN", "U": ""}
+"""The same as zarr writes it."""
+NUMBERS = re.compile("bool|u?int(8|16|32|64)|float(16|32|64)|complex(64|128)")
 NAME = re.compile(r"[\w. -]*\w")
 MOST_RUNS, MOST_CHUNKS, MOST_BYTES = 2**40, 2**24, 2**31 - 1
 """Cells of an array, its chunks, and bytes of one of them, which its compression cannot exceed."""
@@ -76,7 +78,7 @@ class Array(NamedTuple):
             "data_type": words if kind == "U" else self.dtype.name,
             "chunk_grid": {"name": "regular", "configuration": {"chunk_shape": list(self.chunk)}},
             "chunk_key_encoding": {"name": "default", "configuration": {"separator": "/"}},
-            "fill_value": {**EMPTY, "f": "NaN", "U": ""}[kind],
+            "fill_value": FILL[kind],
             # A checksum for who reads it without dynsim, to whom damage is an error as well.
             "codecs": [
                 {"name": "bytes", **order},

@@ -167,6 +167,21 @@ def test_what_is_read_is_what_zarr_reads(tmp_path: Path) -> None:
     np.testing.assert_array_equal(found.status.values != -1, there)
 
 
+def test_truth_values_and_complex_numbers_are_kept(tmp_path: Path) -> None:
+    own = {
+        "top": lambda task, s: s.logits.max(),
+        "high": lambda task, s: s.logits.max() > 0.5,
+        "turned": lambda task, s: 1j * s.logits.max(),
+    }
+    sweep = Sweep(axes={"eta_y": [0.01, 1, 100]}, run=TRAINING, record=(own,))
+    sweeps.run(sweep, tmp_path, chunk=2)
+    for found in (sweeps.open(tmp_path), xr.open_zarr(tmp_path, consolidated=False)):
+        np.testing.assert_array_equal(found.turned, 1j * found.top)
+        assert found.high.dtype == bool
+        assert len(set(found.high.values.tolist())) == 2
+        np.testing.assert_array_equal(found.high, found.top > 0.5)
+
+
 def test_another_configuration_is_refused_with_the_difference(stored: Kept) -> None:
     before = stored.contents()
     other = dataclasses.replace(SWEEP, run=dataclasses.replace(TRAINING, steps=7))
