@@ -23,7 +23,7 @@ LEVEL, CHECKSUM = 3, 4
 MISSING = -1
 """Status of a run that has not been computed."""
 EMPTY = {"i": MISSING, "u": 0}
-"""What stands for no value in arrays of integers; NaN does in others, and is true as a truth value."""
+"""What stands for no value in arrays of integers; NaN does in others, true for a truth value."""
 FILL = {**EMPTY, "b": True, "c": ["NaN", 0.0], "f": "NaN", "U": ""}
 """The same as zarr writes it."""
 NUMBERS = re.compile("bool|u?int(8|16|32|64)|float(16|32|64)|complex(64|128)")
