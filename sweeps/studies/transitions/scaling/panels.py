@@ -16,6 +16,8 @@ from sweeps.studies.transitions.scaling.analysis import Scaling
 from sweeps.studies.transitions.scaling.master import NEAR
 
 LINE: dict[str, Any] = {"color": "k", "ls": ":", "lw": 1.2}
+WIDTH = 32
+"""Characters in a line of a label, as wide as a panel."""
 SHOWN = 3 * NEAR
 """How much of each curve the collapse shows, in widths of its step."""
 
@@ -31,9 +33,13 @@ def draw(found: Scaling, values: xr.DataArray, linear: bool, title: str) -> Figu
     """
     size, rate = (str(dim) for dim in values.dims[:2])
     figure, axes = drawing.panels(2, 3, width=3.2, height=2.9)
-    across, order = values[rate].values, textwrap.fill(label(values), 34)
-    names = (order, f"susceptibility, {size} × variance", "Binder cumulant")
-    style: dict[str, Any] = {"xlabel": label(values[rate]), "xlim": across[[0, -1]]}
+    across, across_name = values[rate].values, textwrap.fill(label(values[rate]), WIDTH)
+    names = (
+        textwrap.fill(label(values), WIDTH),
+        f"susceptibility, {size} × variance",
+        "Binder cumulant",
+    )
+    style: dict[str, Any] = {"xlabel": across_name, "xlim": across[[0, -1]]}
     for ax, name, mean, error in zip(axes[0], names, found.moments, found.errors, strict=True):
         for i, colour in enumerate(drawing.shades(values.sizes[size])):
             ax.plot(across, mean[i], color=colour, lw=1.2, label=shown(values[size].values[i]))
@@ -79,7 +85,7 @@ def plot_place(found: Scaling, sizes: xr.DataArray, rate: str, linear: bool, ax:
     if not linear:
         _logarithmic(ax, "y", at)
     _sizes(ax, sizes)
-    return drawing.finished(ax, ylabel=f"step at {rate}", xlabel=label(sizes))
+    return drawing.finished(ax, ylabel=textwrap.fill(f"step at {rate}", WIDTH), xlabel=label(sizes))
 
 
 def plot_collapse(found: Scaling, values: xr.DataArray, linear: bool, ax: Axes) -> Axes:
