@@ -22,8 +22,9 @@ FEWEST_SIZES = 3
 RESOLVED = 3.0
 """Distances of neighbouring points below which a width says more about the grid than the step: a
 jump between two points has a width of about 1.5."""
-FALL = 2.0
-"""Fall of the width over all sizes that errors must exclude for a crossover."""
+FALL, SLOWEST = 2.0, 0.25
+"""Fall of the width over all sizes, and its exponent: what errors must exclude for a crossover.
+Over sizes that differ by little the first alone would exclude little."""
 
 
 class Verdict(enum.StrEnum):
@@ -185,11 +186,12 @@ def decide(sizes: Float[np.ndarray, " N"], width: Power, late: Power) -> tuple[V
     said += f" ({b:.2f} ± {late.error:.2f} for the larger half of the sizes)"
     if a > 2 * width.error and b > max(late.error, a / 2):
         return Verdict.TRANSITION, said
-    span = np.log(sizes[-1] / sizes[0])
-    for exponent, uncertain in ((a, width.error), (b, late.error)):
-        if exponent <= 2 * uncertain and (exponent + 2 * uncertain) * span < np.log(FALL):
-            half = f"a fall by {FALL:g} between L = {sizes[0]:g} and {sizes[-1]:g} is excluded"
-            return Verdict.CROSSOVER, f"{said}: it levels off, {half}"
+    excluded = min(SLOWEST, float(np.log(FALL) / np.log(sizes[-1] / sizes[0])))
+    # Two widths have a power law whatever they are.
+    laws = [(a, width.error), (b, late.error)][: 1 + (len(sizes) - len(sizes) // 2 > 2)]
+    for exponent, uncertain in laws:
+        if exponent <= 2 * uncertain and exponent + 2 * uncertain < excluded:
+            return Verdict.CROSSOVER, f"{said}: it levels off, a > {excluded:.2f} is excluded"
     if a > 2 * width.error:
         return Verdict.UNDECIDED, f"{said}: whether it keeps falling is not known"
     return Verdict.UNDECIDED, f"{said}: the errors are too large"

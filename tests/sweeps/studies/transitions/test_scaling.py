@@ -191,7 +191,7 @@ X = np.linspace(-6, 6, 49)
 def test_a_step_of_fixed_width_is_a_crossover() -> None:
     found = scaling(X, SIZES, thresholds(SIZES, X, 3.0 + 0 * SIZES), draws=20)
     assert found.verdict is Verdict.CROSSOVER
-    assert "a fall by 2 between L = 8 and 128 is excluded" in found.why
+    assert "it levels off, a > 0.25 is excluded" in found.why
     assert abs(found.width.exponent) < 3 * found.width.error
     # Of seeds that are 0 or 1 the variance at the middle is 1/4, whatever the size.
     assert found.peak.exponent == pytest.approx(1, abs=0.05)
@@ -246,7 +246,18 @@ def law(exponent: float, error: float) -> Power:
     ],
 )
 def test_verdicts(all_sizes: Power, larger: Power, verdict: str) -> None:
-    assert decide(np.array([4.0, 16, 64]), all_sizes, larger)[0] == verdict
+    assert decide(np.array([4.0, 8, 16, 32, 64]), all_sizes, larger)[0] == verdict
+
+
+def test_few_sizes_or_similar_ones_make_no_crossover() -> None:
+    level, falling = law(-0.02, 0.05), law(-0.4, 0.05)
+    assert decide(np.array([4.0, 16, 64]), falling, level)[0] is Verdict.UNDECIDED
+    # A fall by 2 would need an exponent of 1 here, but one of 1/2 is not excluded.
+    similar = np.array([8.0, 9, 11, 14, 16])
+    assert decide(similar, law(0.0, 0.2), level)[0] is Verdict.CROSSOVER
+    assert decide(similar, law(0.0, 0.2), law(0.0, 0.2))[0] is Verdict.UNDECIDED
+    # Over six decades a fall by 2 is an exponent of 0.05.
+    assert decide(np.geomspace(1, 1e6, 5), law(0.0, 0.05), law(0.0, 0.05))[0] is Verdict.UNDECIDED
 
 
 @pytest.mark.parametrize(
