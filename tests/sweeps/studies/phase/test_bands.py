@@ -9,7 +9,6 @@ import xarray as xr
 from scipy.stats import binomtest, norm
 
 import sweeps
-from sweeps import cli
 from sweeps.studies.phase import bands, figure, maps
 from sweeps.studies.phase.plane import Plane
 from sweeps.studies.phase.regions import Rule, agreement, sides
@@ -274,20 +273,3 @@ def test_the_report_and_the_files_have_the_boundary(
     with np.load(tmp_path / "phase.npz") as arrays:
         assert arrays["simulation/probability"].shape == (SIDE, SIDE, 2)
         assert 0.9 < arrays["agreement/half"] < 1
-
-
-@pytest.mark.parametrize(
-    ("words", "message"),
-    [
-        (["--band", "0.5", "--seeds", "8"], "band = 0.5: must be finite and in [1, inf)"),
-        (["--band", "2"], "seeds = 1: band needs at least 8"),
-        (["--band", "2", "--seeds", "8", "--max-seeds", "4"], "max_seeds = 4: must be at least"),
-        (["--band", "2", "--seeds", "8", "--engine", "symmetric"], "engine = 'symmetric' has no"),
-    ],
-)
-def test_bad_input_is_named(
-    words: list[str], message: str, capsys: pytest.CaptureFixture[str], tmp_path: Path
-) -> None:
-    assert cli.main(["phase", *words, "--out", str(tmp_path / "x")]) == 2
-    assert message in capsys.readouterr().err
-    assert not (tmp_path / "x").exists()

@@ -7,7 +7,6 @@ import pytest
 import xarray as xr
 
 import sweeps
-from sweeps import cli
 from sweeps.studies.phase import figure, maps
 from sweeps.studies.phase.plane import Plane, sampled
 
@@ -91,20 +90,3 @@ def test_the_points_of_a_level_are_zipped_and_lines_are_on_their_grid() -> None:
     grid = maps.on_grid(zipped, "momentum", "eta_z").transpose("momentum", "eta_z", "seed", ...)
     np.testing.assert_array_equal(grid.loss, sweeps.run(full, progress=False).loss)
     np.testing.assert_array_equal(grid.eta_z, [1.0, 2.0])
-
-
-@pytest.mark.parametrize(
-    ("words", "message"),
-    [
-        (["--refine", "--probes", "-1"], "probes = -1: must be an integer >= 0"),
-        (["--refine", "--tolerance", "-1"], "tolerance = -1.0: must be finite and in (0, 1]"),
-        (["--tolerance", "0.1"], "tolerance = 0.1: only refine reads it"),
-        (["--refine", "--resolution", "33"], "resolution = 33: refine starts from 33 values"),
-    ],
-)
-def test_bad_input_is_named(
-    words: list[str], message: str, capsys: pytest.CaptureFixture[str], tmp_path: Path
-) -> None:
-    assert cli.main(["phase", *words, "--out", str(tmp_path / "x")]) == 2
-    assert message in capsys.readouterr().err
-    assert not (tmp_path / "x").exists()
