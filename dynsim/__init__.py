@@ -24,6 +24,7 @@ from dynsim.sparse_attention.retrieval import Retrieval, retrieval
 from dynsim.training.optax_rule import OptaxRule, from_optax
 from dynsim.training.rule import Rule
 from dynsim.training.rules import Descent, adam, adamw, momentum, rmsprop, sgd, sign
+from dynsim.training.stability import sharpness_threshold
 from dynsim.trajectory import Status, Trajectory, log_times
 from dynsim.transformer.deprecated import simulate_text
 from dynsim.transformer.language import LanguageModel
@@ -97,6 +98,7 @@ __all__ = [
     "schedules",
     "sequence_classes",
     "sgd",
+    "sharpness_threshold",
     "sign",
     "simulate",
     "simulate_embedded",

@@ -12,12 +12,12 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import equinox as eqx
-import jax
 from jaxtyping import Array, Float, PRNGKeyArray, PyTree
 
 import dynsim
 from dynsim import Problem, Trajectory, checks
 from dynsim.precision import DType, cast, placed, precision, settle
+from dynsim.problem import sharpness
 from dynsim.problem.base import split
 from dynsim.problem.checks import (
     Parts,
@@ -26,11 +26,13 @@ from dynsim.problem.checks import (
     check_single,
     flow_table,
     measured,
+    population_of,
     usual,
 )
 from dynsim.problem.train import problem_in, started
-from dynsim.training.recording import PARAMS, Record, Recording
+from dynsim.training.recording import PARAMS, PRECONDITIONED, Record, Recording
 from dynsim.training.rule import Rule
+from dynsim.training.stability import preconditioned
 from dynsim.trajectory import Static, Times
 from odes.solver.flows import Flow, checked_flow, flow_of_rule
 from odes.solver.integrate import check_times
@@ -99,7 +101,9 @@ def flow(
     problem.check_population()
     chosen = checked_flow(rule, kind)
     check_arguments(problem, rule, times, key, init, starts=reduction is None)
-    recording = recorded_of_flow(problem, record)
+    recording = recorded_of_flow(problem, record, whole=reduction is None)
+    if PRECONDITIONED in recording.provided and rule.is_adaptive:
+        raise ValueError(f"record = {PRECONDITIONED!r}: of {rule.kind}, only training records it")
     lacking = {"loss"} & dict(recording.functions).keys() - problem.observables().keys()
     if reduction is not None and lacking:
         raise ValueError(
@@ -123,9 +127,10 @@ def flow(
     )
 
 
-def recorded_of_flow(problem: Problem, record: Record | None) -> Recording:
-    """What a flow records of a problem, by default its `RECORD`; `ValueError` for other names."""
-    table = flow_table(problem)
+def recorded_of_flow(problem: Problem, record: Record | None, whole: bool = False) -> Recording:
+    """What a flow records of a problem, by default its `RECORD`, and with `whole` weights the
+    sharpness; `ValueError` for other names."""
+    table = flow_table(problem, whole)
     return table.resolve(usual(problem, table.functions) if record is None else record)
 
 
@@ -210,27 +215,32 @@ def _solve(
     record: Recording,
     tolerances: Tolerances,
 ) -> Trajectory:
-    def loss(params: PyTree, problem: Problem) -> Array:
-        return problem.population_loss(parts.whole(params))
+    dtype: Any = times.dtype.name
 
     def gradient(numbers: Problem, params: PyTree) -> PyTree:
+        return population_of(eqx.combine(numbers, rest), parts, dtype)(params)[1]
+
+    def save(numbers: Problem, params: PyTree, t: Array) -> dict[str, Array]:
         problem = eqx.combine(numbers, rest)
-        if problem.has("population_loss_and_gradient"):
-            return problem.population_loss_and_gradient(parts.whole(params))[1]
-        return jax.grad(loss)(params, problem)
+        slope = population_of(problem, parts, dtype)
+        scaled = lambda hessian: preconditioned(  # noqa: E731
+            hessian, rule, rule.flow_rate(t), None, params, groups
+        )
+        begin = sharpness.start(params, sharpness.asked(record.provided))
+        values, _ = sharpness.recorded(record.provided, slope, scaled, params, begin)
+        return {**measured(problem, record, parts.whole(params)), **values}
 
     numbers, rest = eqx.partition(problem, eqx.is_array)
+    groups = check_groups(problem, rule, parts)
     solved, last = flow_of_rule(
         gradient,
         numbers,
         rule,
-        check_groups(problem, rule, parts),
+        groups,
         parts.params,
         times,
         flow=kind,
-        save=lambda numbers, params: measured(
-            eqx.combine(numbers, rest), record, parts.whole(params)
-        ),
+        save=save,
         tolerances=tolerances,
     )
     params, fixed = parts.apart(last)
@@ -252,7 +262,8 @@ def _reduced(
     numbers, rest = eqx.partition(problem, eqx.is_array)
     dtype: Any = times.dtype.name
 
-    def save(numbers: Problem, state: PyTree) -> dict[str, Array]:
+    def save(numbers: Problem, state: PyTree, t: Array) -> dict[str, Array]:
+        del t
         problem = eqx.combine(numbers, rest)
         return measured(problem, record, None, reduction.snapshot(problem, state))
 

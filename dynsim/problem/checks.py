@@ -1,7 +1,7 @@
 """What a problem and a rule have to be for training, found out before anything is compiled."""
 
 import dataclasses
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple
 
 import equinox as eqx
@@ -18,7 +18,9 @@ from dynsim.training.recording import (
     ETA_TIME,
     NORMS,
     PARAMS,
+    PRECONDITIONED,
     RELATIVE_LOSS,
+    SHARPNESS,
     Record,
     Recording,
     Table,
@@ -26,7 +28,7 @@ from dynsim.training.recording import (
 )
 from dynsim.training.rule import by_group
 
-PROVIDED = (BATCH_LOSS, RELATIVE_LOSS, *NORMS, ETA_TIME, PARAMS)
+PROVIDED = (BATCH_LOSS, RELATIVE_LOSS, *NORMS, SHARPNESS, PRECONDITIONED, ETA_TIME, PARAMS)
 """What can be recorded of every problem."""
 
 
@@ -82,6 +84,15 @@ def check_parts(problem: Problem, finite: bool, given: bool) -> None:
         raise ValueError(f"batch = inf: {name} has no method 'population_loss', which it needs")
     if not finite:
         problem.check_population()
+
+
+def has_population(problem: Problem) -> bool:
+    """Whether there is a population loss at these settings."""
+    try:
+        problem.check_population()
+    except ValueError:
+        return False
+    return problem.has("population_loss")
 
 
 def check_single(field: str, tree: PyTree) -> None:
@@ -174,6 +185,20 @@ def check_loss(problem: Problem, method: str, loss: Any, dtype: DType) -> Array:
     return jnp.asarray(loss, dtype)
 
 
+def population_of(
+    problem: Problem, parts: Parts, dtype: DType
+) -> Callable[[PyTree], tuple[Array, PyTree]]:
+    """The population loss and its gradient, from the arrays that are trained."""
+
+    def loss(params: PyTree) -> Array:
+        found = problem.population_loss(parts.whole(params))
+        return check_loss(problem, "population_loss", found, dtype)
+
+    if problem.has("population_loss_and_gradient"):
+        return lambda params: problem.population_loss_and_gradient(parts.whole(params))
+    return jax.value_and_grad(loss)
+
+
 class _Named(NamedTuple):
     """Stands for an observable of a problem in a table: equal for equal names, so that a program is
     found again although a problem makes its functions anew each time it is asked."""
@@ -201,13 +226,18 @@ def table(problem: Problem) -> Table:
     return Table(functions, (*systems, *problem.LIKE), PROVIDED, problem.REFUSED)
 
 
-def flow_table(problem: Problem) -> Table:
-    """What a flow can record of a problem: all but what a training adds."""
+def flow_table(problem: Problem, whole: bool = False) -> Table:
+    """What a flow can record of a problem: all but what a training adds, and the sharpness where
+    the flow is one of the `whole` weights."""
+    kept = {PARAMS, *((SHARPNESS, PRECONDITIONED) if whole else ())}
     refused = dict.fromkeys(PROVIDED, "is of a batch; a flow has none")
     refused[ETA_TIME] = "is recorded by training; `rule.eta_time(times)` has it for any times"
-    del refused[PARAMS]
-    refused = {**problem.REFUSED, **refused}
-    return dataclasses.replace(table(problem), provided=(PARAMS,), refused=refused)
+    refused |= dict.fromkeys((SHARPNESS, PRECONDITIONED), "needs all weights, which this has not")
+    refused = {name: why for name, why in refused.items() if name not in kept}
+    provided = tuple(name for name in PROVIDED if name in kept)
+    return dataclasses.replace(
+        table(problem), provided=provided, refused={**problem.REFUSED, **refused}
+    )
 
 
 def recorded(problem: Problem, record: Record | None) -> Recording:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import math
 from typing import Any
 
@@ -14,6 +15,7 @@ from jaxtyping import Array, Int, PRNGKeyArray, PyTree, Real
 
 from dynsim import checks
 from dynsim.precision import DType, Number, cast, on_cpu, placed, precision, settle
+from dynsim.problem import sharpness
 from dynsim.problem.base import Problem, ProblemT, narrowed, split
 from dynsim.problem.checks import (
     Parts,
@@ -23,16 +25,19 @@ from dynsim.problem.checks import (
     check_loss,
     check_parts,
     check_single,
+    has_population,
     measured,
+    population_of,
     recorded,
 )
 from dynsim.training import keys, loop
 from dynsim.training.checkpoint import Checkpoint, checked_start
 from dynsim.training.course import UNASKED, Legs, legs_of
 from dynsim.training.optax_rule import AnyRule, OptaxRule
-from dynsim.training.recording import ETA_TIME, NORMS, Record, Recording
+from dynsim.training.recording import ETA_TIME, NORMS, PRECONDITIONED, Record, Recording
 from dynsim.training.rule import Rule
 from dynsim.training.run_checks import check_rule, checked_times
+from dynsim.training.stability import check_threshold, preconditioned
 from dynsim.trajectory import Static, Times, Trajectory
 
 ABSURD_LOSS = 1e3
@@ -71,6 +76,9 @@ def train(
         record: names of observables, functions of (problem, weights) by name, or a list of both.
             Every problem has "batch_loss", which is always recorded at finite batch,
             "relative_loss", "gradient_norm" and "update_norm" of the next step, over all weights,
+            "sharpness", the largest eigenvalue of the Hessian of the population loss, or without
+            one of the next batch's, "sharpness_2" and so on for those below it,
+            "preconditioned_sharpness", in units in which the rule's steps begin to oscillate at 2,
             and "eta_time", the sum of the learning rates so far; "loss" is `population_loss`,
             recorded by default where there is one. "params" keeps the weights: each of their arrays
             as "params.<its path>", such as "params.Y" or "params.layers.0.weight".
@@ -122,6 +130,8 @@ def train(
     found = recorded(problem, record)
     if ETA_TIME in found.provided and set(rule.schedules) != {""}:
         raise ValueError(f"record = {ETA_TIME!r}: needs a rule with one rate for all weights")
+    if PRECONDITIONED in found.provided:
+        check_threshold(rule)
     start = checked_start(checkpoint)
     times = checked_times(times, steps, found, start)
     numbers, rest = split(problem)
@@ -139,6 +149,7 @@ def train(
             steps=steps,
             batch=batch,
             record=found,
+            curved=has_population(problem),
             legs=None if steps is None else legs_of(times, steps, start),
             cpu=on_cpu(),
             dtype=dtype,
@@ -184,6 +195,7 @@ def _run(
     steps: int | None,
     batch: int | float,
     record: Recording,
+    curved: bool,
     legs: Legs | None,
     cpu: bool,
     dtype: DType,
@@ -202,9 +214,10 @@ def _run(
     groups = check_groups(problem, rule, parts)
     finite = data is not None or not math.isinf(batch)
     also = tuple(name for name in NORMS if name in record.provided)
+    counts = sharpness.asked(record.provided)
     params, written_out = parts.params, lambda params: params
-    # A norm is over all weights.
-    if finite and init is None and not also:
+    # Norms and the Hessian are those of all weights.
+    if finite and init is None and not also and not counts:
         params, written_out = problem.compact(params, rule)
     if finite and data is None:
         check_draw(problem, key_data, int(batch))
@@ -219,23 +232,34 @@ def _run(
         return narrowed(drawn, dtype)
 
     def loss(params: PyTree, data: PyTree) -> Array:
-        model = parts.whole(params)
-        if not finite:
-            return check_loss(problem, "population_loss", problem.population_loss(model), dtype)
-        return check_loss(problem, "loss", problem.loss(model, data), dtype)
+        return check_loss(problem, "loss", problem.loss(parts.whole(params), data), dtype)
 
     def gradient(params: PyTree, k: Array) -> tuple[Array, PyTree]:
-        drawn = of_step(k) if finite else None
-        if finite and problem.has("loss_and_gradient"):
-            return problem.loss_and_gradient(parts.whole(params), drawn)
-        if not finite and problem.has("population_loss_and_gradient"):
-            return problem.population_loss_and_gradient(parts.whole(params))
-        return jax.value_and_grad(loss)(params, drawn)
+        if not finite:
+            return population(params)
+        if problem.has("loss_and_gradient"):
+            return problem.loss_and_gradient(parts.whole(params), of_step(k))
+        return jax.value_and_grad(loss)(params, of_step(k))
 
-    def observe(params: PyTree, seen: PyTree) -> tuple[dict[str, Array], PyTree]:
-        model = parts.whole(written_out(params))
+    population = population_of(problem, parts, dtype)
+    step = loop.by_rule(gradient, rule, key_init, groups, also, problem.normal)
+
+    def stable(params: PyTree, memory: PyTree, k: Array, hessian: sharpness.Map) -> sharpness.Map:
+        assert isinstance(rule, Rule)
+        if rule.is_adaptive:
+            _, memory, _ = step(params, memory, k)
+        return preconditioned(hessian, rule, rule.rate(k), memory, params, groups)
+
+    def observe(
+        params: PyTree, memory: PyTree, k: Array, seen: tuple[PyTree, PyTree]
+    ) -> tuple[dict[str, Array], tuple[PyTree, PyTree]]:
+        model, (seen, vectors) = parts.whole(written_out(params)), seen
         snapshot, seen = problem.snapshot_after(model, seen)
-        return measured(problem, record, model, snapshot), seen
+        found = measured(problem, record, model, snapshot)
+        slope = population if curved else lambda params: gradient(params, k)
+        names, scaled = record.provided, functools.partial(stable, params, memory, k)
+        values, vectors = sharpness.recorded(names, slope, scaled, params, vectors, k)
+        return {**found, **values}, (seen, vectors)
 
     highest: Any = problem.absurd_loss() if limit is None else limit
     if highest is None:
@@ -243,7 +267,7 @@ def _run(
     trajectory = loop.train(
         params,
         rule.init(params),
-        loop.by_rule(gradient, rule, key_init, groups, also, problem.normal),
+        step,
         observe,
         times,
         steps=steps,
@@ -253,7 +277,10 @@ def _run(
         dtype=dtype,
         relative=record.relative,
         also=also,
-        seen=problem.snapshot_after(parts.whole(parts.params), None)[1],
+        seen=(
+            problem.snapshot_after(parts.whole(parts.params), None)[1],
+            sharpness.start(params, counts),
+        ),
         checkpoint=checkpoint,
     )
     observables = trajectory.observables

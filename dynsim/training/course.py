@@ -27,8 +27,8 @@ class Course(NamedTuple):
     Attributes:
         advance: (state, k) -> the state after step k, and what was found before it, its
             `batch_loss` first.
-        record: (weights, what the record before handed on, what was found) -> what to record,
-            what to hand on.
+        record: (state, k, what the record before handed on, what was found before step k) -> what
+            to record, what to hand on.
         judge: (state, k, what was found) -> the state as it stands before step k, by its loss.
         times: (S,) whole steps at which to record, increasing, >= `begin`.
         begin: how many steps were made before.
@@ -37,7 +37,7 @@ class Course(NamedTuple):
     """
 
     advance: Callable[[PyTree, Int[Array, ""]], tuple[PyTree, Rows | None]]
-    record: Callable[[PyTree, PyTree, Rows | None], tuple[Rows, PyTree]]
+    record: Callable[[PyTree, Int[Array, ""], PyTree, Rows | None], tuple[Rows, PyTree]]
     judge: Callable[[PyTree, Int[Array, ""], Rows | None], PyTree]
     times: Int[Array, " S"]
     begin: int = 0
@@ -101,11 +101,8 @@ def at_every_step(
         due = times[at] == k
         row, seen = jax.lax.cond(
             due,
-            course.record,
-            lambda _, seen, loss: (jax.tree.map(lambda column: column[at], rows), seen),
-            before.params,
-            seen,
-            loss,
+            lambda: course.record(before, k, seen, loss),
+            lambda: (jax.tree.map(lambda column: column[at], rows), seen),
         )
         rows = jax.tree.map(lambda column, value: column.at[at].set(value), rows, row)
 
@@ -146,7 +143,7 @@ def in_legs(
     def write(
         state: PyTree, seen: PyTree, rows: Rows, k: Int[Array, ""], slot: Int[Array, ""]
     ) -> tuple[PyTree, Rows]:
-        row, seen = course.record(state.params, seen, course.ahead(state, k))
+        row, seen = course.record(state, k, seen, course.ahead(state, k))
         return seen, jax.tree.map(lambda column, value: column.at[slot].set(value), rows, row)
 
     if legs.start:
@@ -178,7 +175,7 @@ def from_record_to_record(
             return _up_to(until, turn, passed, now + i * length, length)
 
         passed = jax.lax.fori_loop(0, -((now - until - 1) // length), leg, passed)
-        row, seen = course.record(passed.before.params, seen, passed.found)
+        row, seen = course.record(passed.before, until, seen, passed.found)
         return (passed, seen, until + 1), row
 
     begin = jnp.int32(course.begin)

@@ -38,8 +38,9 @@ Step = Callable[[PyTree, PyTree, Int[Array, ""]], tuple[PyTree, PyTree, Found]]
 """(weights, memory of the rule, k) -> both after the update that follows k others, and the loss
 before it on the batch of that update; or this as `batch_loss` with whatever else is to be recorded
 of the step; None for a loss that nobody needs."""
-Observe = Callable[[PyTree, PyTree], tuple[dict[str, Array], PyTree]]
-"""(weights, what the record before handed on) -> what to record, and what to hand on."""
+Observe = Callable[[PyTree, PyTree, Int[Array, ""], PyTree], tuple[dict[str, Array], PyTree]]
+"""(weights, memory of the rule, k, what the record before handed on) -> what to record after k
+steps, and what to hand on."""
 
 
 class State(NamedTuple):
@@ -153,9 +154,9 @@ def train(
         return State(params, memory, _judged(state.first_bad, k, valid), sums), found
 
     def record(
-        params: PyTree, seen: PyTree, found: dict[str, Array] | None
+        state: State, k: Int[Array, ""], seen: PyTree, found: dict[str, Array] | None
     ) -> tuple[dict[str, Array], PyTree]:
-        values, seen = observe(params, seen)
+        values, seen = observe(state.params, state.memory, k, seen)
         return {**values, **(found or {})}, seen
 
     def judge(state: State, k: Int[Array, ""], found: Mapping[str, Array] | None) -> State:
@@ -176,7 +177,7 @@ def train(
     else:
         numbers = () if limit is None else ("batch_loss", *also)
         found = {name: jnp.zeros(batch, dtype) for name in numbers} or None
-        rows = jax.eval_shape(record, params, seen, found)[0]
+        rows = jax.eval_shape(record, start, jnp.int32(0), seen, found)[0]
         rows = jax.tree.map(lambda s: jnp.zeros((*times.shape, *s.shape), s.dtype), rows)
         if legs is None:
             state, seen, rows = at_every_step(course, start, seen, rows, steps)

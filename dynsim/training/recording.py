@@ -16,6 +16,7 @@ function is imported when its name is recorded.
 
 import dataclasses
 import inspect
+import re
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NamedTuple
 
@@ -38,6 +39,12 @@ PARAMS = "params"
 
 NORMS = ("gradient_norm", "update_norm")
 """Euclidean norms over all weights that a step may record."""
+
+SHARPNESS = "sharpness"
+"""The name of the largest eigenvalue of the Hessian; "sharpness_2" is the second, and so on."""
+
+PRECONDITIONED = "preconditioned_sharpness"
+"""The name of the sharpness in units in which the rule's steps begin to oscillate at 2."""
 
 Observable = Callable[..., Array]
 
@@ -114,7 +121,7 @@ class Table:
         found: dict[str, Observable] = {}
         provided: list[str] = []
         for name, function in _entries(record):
-            if name in self.provided:
+            if name in self.provided or _numbered(name) in self.provided:
                 if function is not None:
                     raise ValueError(
                         f"record = {name!r}: is recorded by the loop itself; a function needs "
@@ -145,6 +152,11 @@ def recorded_as(name: str, found: Iterable[str]) -> list[str]:
     if name != PARAMS:
         return [name]
     return [each for each in found if each == PARAMS or each.startswith(f"{PARAMS}.")]
+
+
+def _numbered(name: str) -> str:
+    """The name of the first of several, for one of them."""
+    return SHARPNESS if re.fullmatch(rf"{SHARPNESS}_[1-9]\d*", name) else name
 
 
 def _entries(record: Record) -> Iterable[tuple[str, Observable | None]]:

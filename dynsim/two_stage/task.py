@@ -211,8 +211,9 @@ class Prompts(Problem):
         """Those of given prompts, or of a batch of the pool, whose prompts are read in place."""
         if isinstance(data, PromptBatch):
             return super().loss_and_gradient(params, data)
+        total = Split(params.signal, jax.lax.stop_gradient(params.noise)).total
         loss, slope = minibatch.loss_and_gradient(
-            params.total, self.coupling, self.length, self.held.pool, data
+            total, self.coupling, self.length, self.held.pool, data
         )
         return loss, Split(slope, jax.tree.map(jnp.zeros_like, params.noise))
 

@@ -153,7 +153,8 @@ def _solve(
     decoder = (A @ U.T,) if init.D is None else (A, jnp.asarray(init.D))
     start = Factors(decoder, (U_q @ init.W_Q, U @ init.W_K))
 
-    def save(problem: Problem, factors: Factors) -> dict[str, Array]:
+    def save(problem: Problem, factors: Factors, t: Array) -> dict[str, Array]:
+        del t
         made = embedded.from_heads(task, _heads(problem, factors, init.residual))
         return measured(layer, record, made)
 

@@ -140,7 +140,7 @@ def flow_of_rule(
         rule: one that `checked_flow` lets through.
         groups: names of groups of weights, where the rule has rates by group.
         initial: parameters at the start.
-        times: (S,) optimiser steps at which `save(task, params)` is kept.
+        times: (S,) optimiser steps at which `save(task, params, time of the flow)` is kept.
         flow: as `checked_flow` returned it.
         derivatives: see `odes.solver.integrate.integrate`.
 
@@ -159,7 +159,7 @@ def flow_of_rule(
         posed.state,
         times,
         posed.args,
-        save=lambda t, state, args: save(args[0], state[0]),
+        save=lambda t, state, args: save(args[0], state[0], t),
         clock=StepClock(shift=posed.shift),
         tolerances=tolerances,
         derivatives=derivatives,

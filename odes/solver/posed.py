@@ -24,7 +24,8 @@ FLOWS: tuple[Flow, ...] = get_args(Flow)
 
 Params = TypeVar("Params")
 Gradient = Callable[[Any, Params], Params]
-Save = Callable[[Any, Params], PyTree]
+Save = Callable[[Any, Params, Any], PyTree]
+"""(task, parameters, time of the flow) -> what to keep."""
 
 
 class Driven(eqx.Module):

@@ -124,7 +124,10 @@ def _descend(
         start,
         last(lambda optimizer, state: optimizer.init(state))(optimizer, start),
         lambda *now: jax.vmap(update, (-1, -1, -1, None), -1)(optimizer, *now),
-        lambda state, seen: (last(functools.partial(observe, record, task))(state), seen),
+        lambda state, memory, k, seen: (
+            last(functools.partial(observe, record, task))(state),
+            seen,
+        ),
         times,
         steps=steps,
         legs=legs,

@@ -120,7 +120,10 @@ def _solve(
 ) -> Trajectory:
     reduced = task.reduced if isinstance(task, Placed) else task
 
-    def save(population: Population, state: State) -> tuple[dict[str, Array], State | None]:
+    def save(
+        population: Population, state: State, t: Array
+    ) -> tuple[dict[str, Array], State | None]:
+        del t
         return observe(record, population.task, state), state if full.functions else None
 
     start = zero_state(reduced, times.dtype)

@@ -164,7 +164,7 @@ def _run(
             optimizer,
             groups=of_layer(start),
         ),
-        lambda params, seen: (
+        lambda params, memory, k, seen: (
             {
                 name: observables.OBSERVABLES[name](task, observables.measure(task, params))
                 for name in RECORD

@@ -69,7 +69,7 @@ def test_corrected_flows_are_of_second_order(mu: float) -> None:
     @jax.jit
     def flow(rule: dynsim.Rule, steps: jax.Array) -> yz.YZ:
         start = yz.YZ(jnp.full((1, 1), 0.7), jnp.full((1, 1), -0.4))
-        save, tolerances = lambda task, p: p.Y, Tolerances(1e-10, 1e-12)
+        save, tolerances = lambda task, p, t: p.Y, Tolerances(1e-10, 1e-12)
         options = {"flow": "corrected", "save": save, "tolerances": tolerances}
         return flow_of_rule(field, None, rule, of_layer(start), start, steps[None], **options)[1]
 

@@ -1,0 +1,137 @@
+r"""Sharpness: the largest eigenvalues of a Hessian, from its products with vectors.
+
+Up to `DENSE` weights the Hessian is written out. Beyond that LOBPCG finds them: it begins with the
+eigenvectors of the record before, and with one new random direction, for an eigenvalue that has
+grown out of a direction that none of these has. It stops where the residual of each vector is below
+`TOLERANCE`, relative to the sum of its eigenvalue and of the largest. An eigenvalue is as exact
+as its residual, and nearly always as its square.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax.experimental.sparse.linalg import lobpcg_standard
+from jax.flatten_util import ravel_pytree
+from jax.typing import ArrayLike
+from jaxtyping import Array, Float, Int, PyTree
+
+from dynsim.training.recording import PRECONDITIONED, SHARPNESS
+
+DENSE = 200
+"""Weights up to which the Hessian is written out, which is exact."""
+TOLERANCE = 1e-3
+"""Residual of an eigenvector, relative to its eigenvalue plus the largest, at which it stops."""
+TURNS = 100
+"""Turns after which it gives up, and the sharpness is NaN."""
+
+Map = Callable[[PyTree], PyTree]
+"""A symmetric matrix as a map of tangents, pytrees of arrays."""
+
+
+def asked(names: Iterable[str]) -> dict[str, int]:
+    """How many eigenvalues of which matrix are to be recorded, by the name of the first."""
+    found: dict[str, int] = {}
+    for name in names:
+        if name == PRECONDITIONED:
+            found[name] = 1
+        elif number := re.fullmatch(rf"{SHARPNESS}(?:_(\d+))?", name):
+            found[SHARPNESS] = max(found.get(SHARPNESS, 1), int(number[1] or 1))
+    return found
+
+
+def recorded(
+    names: Iterable[str],
+    slope: Callable[[PyTree], tuple[Array, PyTree]],
+    scaled: Callable[[Map], Map],
+    params: PyTree,
+    before: PyTree,
+    step: Int[ArrayLike, ""] = 0,
+) -> tuple[dict[str, Array], PyTree]:
+    """The values of those of `names` that are about the sharpness, and the eigenvectors.
+
+    Args:
+        slope: the loss and its gradient as a function of the weights.
+        scaled: makes the matrix of the preconditioned sharpness of the Hessian.
+        params: the weights.
+        before: the eigenvectors of the record before, or `start`.
+        step: decides the new random direction.
+    """
+    counts = asked(names)
+    if not counts:
+        return {}, before
+    hessian = jax.linearize(lambda params: slope(params)[1], params)[1]
+    found, vectors = {}, {}
+    for name, count in counts.items():
+        matrix = scaled(hessian) if name == PRECONDITIONED else hessian
+        values, vectors[name] = largest(matrix, params, count, before[name], step)
+        found[name] = values[0]
+        found.update({f"{name}_{i}": value for i, value in enumerate(values, 1)})
+    return {name: found[name] for name in names if name in found}, vectors
+
+
+def start(params: PyTree, counts: dict[str, int]) -> dict[str, Float[Array, "n k"] | None]:
+    """What the first record takes for the eigenvectors of one before it.
+
+    Raises:
+        ValueError: for more eigenvalues than weights.
+    """
+    n, dtype = ravel_pytree(params)[0].size, ravel_pytree(params)[0].dtype
+    for name, k in counts.items():
+        if k > n or (n > DENSE and 5 * (k + 1) >= n):
+            most = n if n <= DENSE else n // 5 - 2
+            raise ValueError(f"record = '{name}_{k}': of {n} weights, at most {most} are found")
+    return {name: _random(0, n, k, dtype) if n > DENSE else None for name, k in counts.items()}
+
+
+def largest(
+    matrix: Map,
+    params: PyTree,
+    count: int,
+    before: Float[Array, "n k"] | None,
+    step: Int[ArrayLike, ""],
+) -> tuple[Float[Array, " k"], Float[Array, "n k"] | None]:
+    """The `count` largest eigenvalues of a matrix, in descending order, and their eigenvectors.
+
+    Args:
+        params: a pytree of the structure, shapes and dtype of tangents.
+        before: (n, count) what an earlier call returned as eigenvectors, or `start`; None for few
+            weights, of which no eigenvectors are returned.
+        step: number of the step, from which the new random direction is drawn.
+
+    Returns:
+        NaN where the matrix is not finite or LOBPCG did not converge. The eigenvalues have
+        derivatives of both modes.
+    """
+    flat, unravel = ravel_pytree(params)
+    n, dtype = flat.size, flat.dtype
+    product = jax.jit(jax.vmap(lambda v: ravel_pytree(matrix(unravel(v)))[0], 1, 1))
+    if before is None:
+        return jnp.linalg.eigvalsh(product(jnp.eye(n, dtype=dtype)))[::-1][:count], None
+    # Zero is the key of the start.
+    block = jnp.concatenate([before, _random(step + 1, n, 1, dtype)], axis=1)
+    block /= jnp.linalg.norm(block, axis=0, keepdims=True)
+    # Eigenvalues have derivatives without those of their vectors, and a loop has none backwards.
+    still = lambda X: jax.lax.stop_gradient(product(X))  # noqa: E731
+    size = jnp.max(jnp.linalg.norm(still(block), axis=0))
+    known = jnp.isfinite(size) & (size > 0)
+    # LOBPCG measures residuals by the eigenvalue. With this shift those near zero can be found, and
+    # a matrix that is zero or not finite takes a single turn.
+    shifted = lambda X: jnp.where(known, still(X) / size, 0) + X  # noqa: E731
+    _, vectors, _ = lobpcg_standard(shifted, block, TURNS, tol=TOLERANCE / (10 * n))
+    turned = product(vectors)
+    values = jnp.sum(vectors * turned, axis=0)
+    residual = jnp.linalg.norm(turned - values[None] * vectors, axis=0)
+    found = jnp.where(residual <= 4 * TOLERANCE * (jnp.abs(values) + size), values, jnp.nan)
+    order = jnp.argsort(-found)[:count]
+    return found[order], jnp.where(known, vectors, block)[:, order]
+
+
+def _random(step: Int[ArrayLike, ""], n: int, k: int, dtype: Any) -> Float[Array, "n k"]:
+    """The same numbers in either precision."""
+    key = jax.random.fold_in(jax.random.key(0), step)
+    return jax.random.normal(key, (n, k), "float32").astype(dtype)

@@ -1,0 +1,269 @@
+"""Recorded sharpness against NumPy's eigenvalues of Hessians that are known or written out."""
+
+import functools
+import math
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax.flatten_util import ravel_pytree
+
+import dynsim
+import odes
+from dynsim.problem import sharpness
+from dynsim.problem.train import drawn
+from dynsim.two_stage.model import PQ, Split
+
+KEY = jax.random.key(2)
+# LOBPCG promises 1e-3 of the largest eigenvalue, and has its square; float32 adds little.
+RTOL = 1e-4
+
+
+class Quadratic(dynsim.Problem):
+    """w^T A w / 2 on two groups of weights, with a quartic that bends it along the last one."""
+
+    A: Any
+    bend: float = 0.0
+
+    def init(self, key):
+        n = len(self.A)
+        return {"a": jnp.full(n // 2, 0.5), "b": jnp.full(n - n // 2, 0.5)}
+
+    def population_loss(self, params):
+        w = jnp.concatenate([params["a"], params["b"]])
+        return w @ self.A @ w / 2 + self.bend * w[-1] ** 4 / 12
+
+    def groups(self, params):
+        return {"a": "a", "b": "b"}
+
+
+def matrix(values: Any, n: int, seed: int = 0) -> np.ndarray:
+    """A random symmetric matrix with these eigenvalues, all others between -1 and 1."""
+    rng = np.random.default_rng(seed)
+    rest = rng.uniform(-1, 1, n - len(values))
+    Q, _ = np.linalg.qr(rng.normal(size=(n, n)))
+    return (Q * np.concatenate([values, rest])) @ Q.T
+
+
+def descended(problem: dynsim.Problem, rule: Any, *names: str, **options: Any) -> dict[str, Any]:
+    given = {"steps": 3, "times": [0, 1, 3], "batch": math.inf, "dtype": "float64"} | options
+    return dynsim.train(problem, rule, KEY, record=list(names), **given).observables
+
+
+@pytest.mark.parametrize("n", [12, 300])
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_several_equal_and_negative_eigenvalues_are_found(n: int, dtype: Any) -> None:
+    values = [7.0, 5.0, 5.0, 5.0, 3.0]
+    problem = Quadratic(matrix(values, n))
+    names = [f"sharpness_{i}" for i in range(1, 6)]
+    found = descended(problem, dynsim.sgd(0.01), "sharpness", *names, dtype=dtype)
+    np.testing.assert_allclose(found["sharpness"], 7, rtol=RTOL)
+    for name, want in zip(names, values, strict=True):
+        np.testing.assert_allclose(found[name], want, rtol=RTOL)
+    below = descended(Quadratic(-matrix([3.0], n) - 5 * np.eye(n)), dynsim.sgd(0.01), "sharpness")
+    want = np.linalg.eigvalsh(-matrix([3.0], n) - 5 * np.eye(n))[-1]
+    np.testing.assert_allclose(below["sharpness"], want, rtol=2e-3)
+
+
+def test_a_direction_that_was_not_looked_at_is_found_once_it_grows() -> None:
+    """The eigenvectors of the record before are exact, and span nothing of the new one."""
+    values = np.linspace(0, 1, 300)
+    values[:3] = 5, 4, 6
+    before = jnp.eye(300)[:, :2]
+    find = jax.jit(lambda d: sharpness.largest(lambda v: d * v, jnp.zeros(300), 2, before, 1)[0])
+    np.testing.assert_allclose(find(jnp.asarray(values, "float32")), [6, 5], rtol=RTOL)
+
+
+def test_matrices_without_a_largest_eigenvalue_are_data() -> None:
+    begin = jnp.eye(300)[:, :1]
+    find = jax.jit(
+        jax.vmap(lambda c: sharpness.largest(lambda v: c * v, jnp.zeros(300), 1, begin, 1)[0])
+    )
+    found = find(jnp.array([0.0, jnp.nan, jnp.inf, 2.0]))[:, 0]
+    np.testing.assert_array_equal(found, [0, np.nan, np.nan, 2])
+
+
+MANY = pytest.param(
+    300, marks=pytest.mark.full("test_several_equal_and_negative_eigenvalues_are_found")
+)
+
+
+@pytest.mark.parametrize("n", [12, MANY])
+def test_the_preconditioned_sharpness_is_that_of_the_step(n: int) -> None:
+    """Where it exceeds 2 the matrix of a step has an eigenvalue below -1, and only there: rates and
+    decay by group, heavy ball."""
+    A, mu = matrix([7.0, 5.0], n), 0.6
+    A = A @ A
+    eta = {"a": 0.02, "b": 0.05}
+    rates = np.repeat([0.02, 0.05], n // 2)
+    for decay, decoupled in (({"b": 3.0}, False), ({"b": 3.0}, True), (2.0, True)):
+        rule = dynsim.sgd(eta, momentum=mu, decay=decay, decoupled=decoupled)
+        found = descended(Quadratic(A), rule, "preconditioned_sharpness")
+        added = np.diag(np.repeat([0.0, 3.0] if isinstance(decay, dict) else [2.0, 2.0], n // 2))
+        inside, outside = (0, added) if decoupled else (added, 0)
+        # Scaling all rates by 2 over the value brings the step to its edge.
+        scale = 2 / found["preconditioned_sharpness"][0]
+        E = np.diag(scale * rates)
+        step = np.block(
+            [
+                [mu * np.eye(n), A + inside],
+                [-mu * E, np.eye(n) - E @ (A + inside + outside)],
+            ]
+        )
+        lowest = np.linalg.eigvals(step).real.min()
+        # The eigenvalue falls through -1 with a slope of order 1.
+        assert abs(lowest + 1) < 1e-3
+
+
+@pytest.mark.parametrize("kind", ["adam", "rmsprop"])
+def test_the_preconditioner_is_that_of_the_next_update(kind: str) -> None:
+    """Written out in NumPy: averages of squares of the gradients up to the step itself."""
+    A, steps, eta, b1, b2, eps = matrix([7.0, 5.0], 4), 3, 0.1, 0.8, 0.9, 1e-3
+    options = {"b1": b1} if kind == "adam" else {}
+    rule = getattr(dynsim, kind)(eta, b2=b2, eps=eps, **options)
+    times = range(steps + 1)
+    found = descended(Quadratic(A), rule, "preconditioned_sharpness", times=times)
+    w, m, v = np.full(4, 0.5), np.zeros(4), np.zeros(4)
+    for k in times:
+        g = A @ w
+        m, v = b1 * m + (1 - b1) * g, b2 * v + (1 - b2) * g**2
+        adam = kind == "adam"
+        P = np.sqrt(v / (1 - b2 ** (k + 1)) if adam else v) + eps
+        c = (1 - b1) / (1 + b1) if adam else 1
+        want = np.linalg.eigvals(c * eta * A / P[:, None]).real.max()
+        np.testing.assert_allclose(found["preconditioned_sharpness"][k], want, rtol=1e-10)
+        w = w - eta * (m / (1 - b1 ** (k + 1)) if adam else g) / P
+
+
+def eigenvalues(loss: Any, params: Any) -> np.ndarray:
+    """Those of the Hessian, written out, the largest first."""
+    flat, unravel = ravel_pytree(params)
+    return np.linalg.eigvalsh(jax.hessian(lambda p: loss(unravel(p)))(flat))[::-1]
+
+
+class Net(dynsim.Problem):
+    """A tanh network, without a population loss."""
+
+    width: int = 8
+
+    def init(self, key):
+        return eqx.nn.MLP(3, "scalar", self.width, 2, jnp.tanh, key=key)
+
+    def draw(self, key, batch):
+        x = jax.random.normal(key, (batch, 3))
+        return x, jnp.sin(3 * x[:, 0] * x[:, 1])
+
+    def loss(self, model, data):
+        return jnp.mean((jax.vmap(model)(data[0]) - data[1]) ** 2) / 2
+
+
+@pytest.mark.parametrize("width", [8, pytest.param(20, marks=FULL)])
+def test_a_network_has_the_eigenvalues_of_the_hessian_of_the_next_batch(width: int) -> None:
+    problem, rule = Net(width), dynsim.sgd(0.1)
+    options = {"steps": 8, "batch": 16, "times": [0, 1, 8], "dtype": "float32"}
+    found = descended(problem, rule, "sharpness", "sharpness_3", "params", **options)
+    data = drawn(problem, KEY, 8, 16)
+    weights, rest = eqx.partition(problem.init(KEY), eqx.is_inexact_array)
+    paths, structure = jax.tree.flatten_with_path(weights)
+    names = ["params." + jax.tree_util.keystr(p, simple=True, separator=".") for p, _ in paths]
+    for i, k in enumerate(options["times"]):
+        now = jax.tree.unflatten(structure, [found[name][i] for name in names])
+        batch = jax.tree.map(lambda leaf, k=k: leaf[k], data)
+        want = eigenvalues(lambda p, batch=batch: problem.loss(eqx.combine(p, rest), batch), now)
+        np.testing.assert_allclose(found["sharpness"][i], want[0], rtol=RTOL)
+        np.testing.assert_allclose(found["sharpness_3"][i], want[2], rtol=RTOL)
+
+
+def test_runs_of_a_batch_have_the_sharpness_that_they_have_alone() -> None:
+    """Also beside one that diverges, whose sharpness is not a number at its end."""
+    problem = Quadratic(matrix([7.0, 5.0], 300), bend=1.0)
+
+    def run(eta: Any) -> Any:
+        rule = dynsim.sgd(eta)
+        options = {"steps": 9, "times": [0, 3, 9], "batch": math.inf, "dtype": "float32"}
+        return dynsim.train(problem, rule, KEY, record="sharpness", **options)["sharpness"]
+
+    found = jax.vmap(run)(jnp.array([0.05, 0.2, 1e9]))
+    # Rounding differs in a batch.
+    np.testing.assert_allclose(found[0], run(0.05), rtol=RTOL)
+    np.testing.assert_allclose(found[1], run(0.2), rtol=RTOL)
+    assert np.isnan(found[2, -1])
+
+
+@pytest.mark.parametrize("n", [12, 300])
+def test_the_sharpness_has_derivatives_of_both_modes(n: int) -> None:
+    """By the coefficient of the quartic: w^2 of the last weight, the top eigenvector."""
+    A = np.diag(np.linspace(0, 1, n))
+
+    def last(bend: Any) -> Any:
+        rule = dynsim.sgd(0.1)
+        options = {"steps": 1, "times": [0], "batch": math.inf, "dtype": "float32"}
+        run = dynsim.train(Quadratic(A, bend), rule, KEY, record="sharpness", **options)
+        return run["sharpness"][0]
+
+    for derivative in (jax.grad(last), jax.jacfwd(last)):
+        np.testing.assert_allclose(derivative(jnp.float32(20.0)), 0.25, rtol=1e-3)
+
+
+def test_flows_record_the_sharpness_of_their_weights() -> None:
+    """Of an exact quartic: the Hessian along the flow of its only bent weight."""
+    problem = Quadratic(np.diag([0.0, 0.0, 0.0, 2.0]), bend=3.0)
+    rule = dynsim.sgd(0.1, decay=0.5)
+    names = ["sharpness", "preconditioned_sharpness", "params"]
+    found = odes.flow(problem, rule, [0, 5, 20], key=KEY, record=names)
+    w = found["params.b"][:, -1]
+    np.testing.assert_allclose(found["sharpness"], 2 + 3 * w**2, rtol=1e-9)
+    np.testing.assert_allclose(found["preconditioned_sharpness"], 0.1 * (2.5 + 3 * w**2), rtol=1e-6)
+    with pytest.raises(ValueError, match="only training records it"):
+        odes.flow(problem, dynsim.adam(0.1), [1], key=KEY, record="preconditioned_sharpness")
+
+
+def test_prompts_have_the_hessian_by_the_signal_alone() -> None:
+    """Two-stage weights are a sum, of which gradients move one part."""
+    task, rule = dynsim.prompts(3, 5, pool=8, num_test=2), dynsim.sgd(0.1)
+    record = ["sharpness", "params"]
+    run = dynsim.train(task, rule, KEY, steps=1, times=[0], batch=8, record=record)
+    held = task.holding(task.draw_shared(KEY))
+    # A batch of the pool, by the same keys.
+    chosen = held.batches(KEY, 1, 8)(jnp.int32(0))
+    data = jax.tree.map(lambda leaf: leaf[chosen], task.made(task.draw_shared(KEY).pool))
+    zero = task.init(KEY)
+    noise = PQ(run["params.noise.W"][0], run["params.noise.V"][0])
+    want = eigenvalues(lambda signal: task.loss(Split(signal, noise), data), zero.signal)
+    # float32.
+    np.testing.assert_allclose(run["sharpness"][0], want[0], rtol=1e-4)
+
+
+def test_a_resumed_run_goes_on_with_the_same_eigenvectors() -> None:
+    problem = Quadratic(matrix([7.0, 6.9], 300), bend=1.0)
+    train = functools.partial(
+        dynsim.train, problem, dynsim.sgd(0.05), KEY, batch=math.inf, record="sharpness"
+    )
+    half = train(steps=4, times=[2, 4], checkpoint=True)
+    rest = train(steps=8, times=[6, 8], checkpoint=half.checkpoint)
+    whole = train(steps=8, times=[2, 4, 6, 8], checkpoint=True)
+    np.testing.assert_array_equal(
+        np.concatenate([half["sharpness"], rest["sharpness"]]), whole["sharpness"]
+    )
+
+
+def test_what_has_no_sharpness_is_refused() -> None:
+    problem = Quadratic(np.eye(4))
+    with pytest.raises(ValueError, match="'sharpness_5': of 4 weights, at most 4"):
+        descended(problem, dynsim.sgd(0.1), "sharpness_5")
+    with pytest.raises(ValueError, match="rule = sign"):
+        descended(problem, dynsim.sign(0.1), "preconditioned_sharpness")
+    with pytest.raises(ValueError, match="sharpness_0"):
+        descended(problem, dynsim.sgd(0.1), "sharpness_0")
+    with pytest.raises(ValueError, match="needs all weights"):
+        odes.flow(
+            dynsim.layer(dynsim.syn_small(), math.inf),
+            dynsim.sgd(1.0, 0.1),
+            [1],
+            kind="plain",
+            record="sharpness",
+            reduction=odes.problem.Reduction(lambda *_: 0.0, lambda *_: 0.0, lambda *_: ()),
+        )
