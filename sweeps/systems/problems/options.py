@@ -16,6 +16,7 @@ from odes.theory import Theory
 from sweeps.systems.base import Engine, Fields, Labels, System, field_names
 from sweeps.systems.problems import rules
 from sweeps.systems.problems.engines import Like, descent, engines_of, of_theory
+from sweeps.systems.problems.labels import sharpness_of
 from sweeps.systems.problems.parts import contents, hints_of, plain, replaced
 from sweeps.systems.problems.run import ProblemRun
 from sweeps.systems.settings import attributes, described
@@ -235,4 +236,5 @@ def problem_system(
 
     run = run or options_of(problem, name, task, options, names, **defaults)
     tasks = (task,) if task else tuple(options.TASKS) or (name,)
+    labels = labels._replace(about=sharpness_of(problem) | dict(labels.about))
     return System(name, tasks, run, engines, labels, more=more)

@@ -86,12 +86,10 @@ def test_matrices_without_a_largest_eigenvalue_are_data() -> None:
     np.testing.assert_array_equal(found, [0, np.nan, np.nan, 2])
 
 
-MANY = pytest.param(
-    300, marks=pytest.mark.full("test_several_equal_and_negative_eigenvalues_are_found")
-)
+FULL = pytest.mark.full("test_several_equal_and_negative_eigenvalues_are_found")
 
 
-@pytest.mark.parametrize("n", [12, MANY])
+@pytest.mark.parametrize("n", [12, pytest.param(300, marks=FULL)])
 def test_the_preconditioned_sharpness_is_that_of_the_step(n: int) -> None:
     """Where it exceeds 2 the matrix of a step has an eigenvalue below -1, and only there: rates and
     decay by group, heavy ball."""

@@ -44,7 +44,7 @@ def halve(params: Array, memory: Array, k: Array, losses: Array) -> tuple[Array,
     return params / 2, memory + 1, losses[k]
 
 
-def observe(params: Array, seen: Array) -> tuple[dict[str, Array], Array]:
+def observe(params: Array, memory: Array, k: Array, seen: Array) -> tuple[dict[str, Array], Array]:
     return {"params": params, "before": seen}, params
 
 
@@ -208,7 +208,7 @@ def test_steps_without_a_loss_are_judged_by_the_weights(steps: int | None) -> No
             start,
             (),
             step,
-            lambda params, seen: ({"params": params}, seen),
+            lambda params, memory, k, seen: ({"params": params}, seen),
             jnp.array([0, STEPS]),
             steps=steps,
             limit=None,
@@ -231,7 +231,7 @@ def test_weights_are_looked_through_once_at_the_end() -> None:
             start,
             (),
             step,
-            lambda params, seen: ({}, seen),
+            lambda params, memory, k, seen: ({}, seen),
             jnp.array([0]),
             steps=STEPS,
             limit=LIMIT,
@@ -252,7 +252,7 @@ def test_a_batch_on_the_last_axis_is_the_batch_by_vmap() -> None:
             start,
             (),
             step,
-            lambda params, seen: ({"params": params}, seen),
+            lambda params, memory, k, seen: ({"params": params}, seen),
             times,
             steps=STEPS,
             limit=LIMIT,
@@ -277,7 +277,7 @@ def test_reverse_mode_goes_through_every_step() -> None:
             jnp.ones(2),
             (),
             step,
-            lambda params, seen: ({"params": params}, seen),
+            lambda params, memory, k, seen: ({"params": params}, seen),
             jnp.array([STEPS]),
             steps=STEPS,
             limit=LIMIT,
@@ -311,7 +311,7 @@ def test_the_relative_loss_needs_a_loss() -> None:
             jnp.ones(1),
             (),
             lambda params, memory, k: (params, memory, None),
-            lambda params, seen: ({}, seen),
+            lambda params, memory, k, seen: ({}, seen),
             jnp.array([1]),
             steps=1,
             limit=None,
