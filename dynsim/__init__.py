@@ -15,6 +15,7 @@ from dynsim.linear_icl.deprecated import initial_regression, simulate_regression
 from dynsim.linear_icl.model import Heads, Merged, Network, Separate
 from dynsim.linear_icl.regression import Regression, regression
 from dynsim.problem.base import Problem
+from dynsim.problem.full_batch import full_batch
 from dynsim.problem.train import train
 from dynsim.qkv.deprecated import EmbeddedSpec, initial_embedded, simulate_embedded
 from dynsim.qkv.layer import QKV
@@ -80,6 +81,7 @@ __all__ = [
     "adam",
     "adamw",
     "from_optax",
+    "full_batch",
     "initial_embedded",
     "initial_joma",
     "initial_regression",

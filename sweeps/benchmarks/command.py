@@ -10,7 +10,9 @@ import tyro
 
 from sweeps.runner.cluster import hosts
 
-What = Literal["fig6", "maps", "two_stage", "linear_icl", "scaling", "kills", "workers", "device"]
+What = Literal[
+    "fig6", "maps", "two_stage", "linear_icl", "scaling", "sharpness", "kills", "workers", "device"
+]
 WITH_TORCH = ("fig6", "two_stage", "linear_icl")
 MODULES = {"kills": "workers.kills", "workers": "workers.shared"}
 
@@ -25,7 +27,8 @@ class Bench:
             two_stage: trainings of the default preset against a PyTorch loop and against what the
             memory can move, its reduced ODE, a diagram of 625 of them;
             linear_icl: 1e5 trainings at once, against a PyTorch loop over one;
-            scaling: runs per second and memory from 1e2 to 1e5 runs; kills: 20 SIGKILLs of a
+            scaling: runs per second and memory from 1e2 to 1e5 runs; sharpness: its error, and
+            the cost of recording it; kills: 20 SIGKILLs of a
             running sweep, each resumed; workers: sweeps shared by Dask workers, some of which are
             killed or slow; device: what the devices of this machine compute correctly, and how
             fast, in one file.

@@ -1,0 +1,99 @@
+"""Sharpness: its error against dense eigenvalues, and what a record of it costs."""
+
+import math
+from collections.abc import Iterator
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.flatten_util import ravel_pytree
+
+import dynsim
+import sweeps
+from sweeps.benchmarks.timing import cold_and_warm, seconds
+from sweeps.runner.spec import Sweep
+from sweeps.studies.edge.network import Network
+
+EXAMPLES, RECORDS, STEPS = 64, 20, 2000
+NETWORKS = {
+    "tanh 3-10-1": Network(),
+    "tanh 8-30-30-1": Network(8, 30, 2),
+    "tanh 20-64-64-1": Network(20, 64, 2),
+    "linear 10-20-20-20-1": Network(10, 20, 3, "linear"),
+}
+KEY = jax.random.key(0)
+
+
+def report() -> Iterator[str]:
+    """Lines of the report: for each network the largest relative error of the four largest
+    eigenvalues over a training, in both precisions, and the cost of a record in gradient
+    evaluations, warm; then many runs at once, warm."""
+    for name, network in NETWORKS.items():
+        problem = dynsim.full_batch(network, jax.random.key(1), EXAMPLES)
+        size = ravel_pytree(problem.init(KEY))[0].size
+        errors = [error(problem, dtype) for dtype in ("float32", "float64")]
+        cost = record(problem)
+        yield (
+            f"{name}, {size} weights: error {errors[0]:.1e} in float32, {errors[1]:.1e} in "
+            f"float64; a record costs {cost:.0f} gradients"
+        )
+    for name, number in (("tanh 3-10-1", 10_000), ("tanh 8-30-30-1", 1_000)):
+        problem = dynsim.full_batch(NETWORKS[name], jax.random.key(1), EXAMPLES)
+        names = ("loss",), ("loss", "sharpness")
+        plain, recorded = (many(problem, number, each) for each in names)
+        yield (
+            f"{name}, {number} runs of {STEPS // 10} steps, {RECORDS} records: {recorded:.1f} s "
+            f"with sharpness, {plain:.1f} s without"
+        )
+
+
+def error(problem: dynsim.Problem, dtype: Any) -> float:
+    """The largest error of the four largest eigenvalues at any record, over the largest."""
+    names = [f"sharpness_{i}" for i in range(1, 5)]
+    times = np.linspace(0, 200, 5, dtype=int)
+    run = train(problem, 0.1, steps=200, times=times, record=[*names, "params"], dtype=dtype)
+    leaves, structure = jax.tree.flatten(problem.init(KEY))
+    found = np.stack([run[name] for name in names], axis=1)
+    wrong = []
+    for i in range(len(times)):
+        now = [jnp.asarray(run[f"params.{k}"][i]) for k in range(len(leaves))]
+        flat, unravel = ravel_pytree(jax.tree.unflatten(structure, now))
+        loss = lambda p, unravel=unravel: problem.population_loss(unravel(p))  # noqa: E731
+        want = np.linalg.eigvalsh(np.asarray(jax.hessian(loss)(flat), np.float64))[:-5:-1]
+        wrong.append(np.abs(found[i] - want).max() / want[0])
+    return float(np.max(wrong))
+
+
+def record(problem: dynsim.Problem) -> float:
+    """Seconds of a record over those of a step."""
+
+    def took(names: tuple[str, ...]) -> float:
+        times = np.linspace(STEPS // RECORDS, STEPS, RECORDS, dtype=int)
+        run = jax.jit(
+            lambda eta: train(problem, eta, steps=STEPS, times=times, record=names)["loss"]
+        )
+        train_once = functools.partial(lambda eta: run(eta).block_until_ready(), 0.1)
+        train_once()
+        return min(seconds(train_once) for _ in range(3))
+
+    without = took(("loss",))
+    return (took(("loss", "sharpness")) - without) / RECORDS / (without / STEPS)
+
+
+def train(problem: dynsim.Problem, eta: Any, **options: Any) -> dynsim.Trajectory:
+    """Descent on the whole set."""
+    return dynsim.train(problem, dynsim.sgd(eta), KEY, batch=math.inf, **options)
+
+
+def many(problem: dynsim.Problem, number: int, record: tuple[str, ...]) -> float:
+    """Seconds of so many runs of a tenth of the steps, with the program there already."""
+
+    def run(shift: float) -> None:
+        axes = {"eta": np.geomspace(0.01 * shift, 0.5 * shift, number // 100)}
+        axes |= {"seed": range(100)}
+        rule, options = dynsim.sgd(0.1), {"steps": STEPS // 10, "times": RECORDS}
+        sweep: Any = Sweep(problem, rule, axes, batch=math.inf, record=record, **options)
+        sweeps.run(sweep, progress=False)
+
+    return cold_and_warm(run)[1]

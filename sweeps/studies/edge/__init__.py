@@ -1,0 +1,1 @@
+"""The edge of stability: sharpness over training, next to flows and the central flow."""

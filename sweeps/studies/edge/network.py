@@ -1,0 +1,54 @@
+"""Small networks whose Hessian can be written out, to test the sharpness and central flow on."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float, PRNGKeyArray
+
+from dynsim import Problem
+
+Activation = Literal["tanh", "linear"]
+ACTIVATIONS = {"tanh": jnp.tanh, "linear": lambda x: x}
+
+
+class Network(Problem):
+    """A network with hidden layers of one width on inputs that are normal.
+
+    Attributes:
+        inputs: number of inputs.
+        width: units of each hidden layer.
+        depth: number of hidden layers.
+        activation: of the hidden layers; "linear" for a deep linear network.
+        scale: of the starting weights, in units of 1 / sqrt(fan-in).
+    """
+
+    inputs: int = 3
+    width: int = 10
+    depth: int = 1
+    activation: Activation = "tanh"
+    scale: float = 1.0
+
+    def init(self, key: PRNGKeyArray) -> list[Float[Array, "m n"]]:
+        """Weights of the layers, normal with standard deviation scale / sqrt(fan-in)."""
+        sizes = (self.inputs, *(self.width for _ in range(self.depth)), 1)
+        keys = jax.random.split(key, len(sizes) - 1)
+        return [
+            jax.random.normal(key, (m, n)) * self.scale / np.sqrt(m)
+            for key, m, n in zip(keys, sizes[:-1], sizes[1:], strict=True)
+        ]
+
+    def draw(self, key: PRNGKeyArray, batch: int) -> tuple[Array, Array]:
+        """Normal inputs, and the target sin(2 x_1) + x_1 x_2 / 2."""
+        x = jax.random.normal(key, (batch, self.inputs))
+        return x, jnp.sin(2 * x[:, 0]) + x[:, 0] * x[:, 1] / 2
+
+    def loss(self, params: list[Array], data: tuple[Array, Array]) -> Float[Array, ""]:
+        """Half the mean square error."""
+        x, y = data
+        for weights in params[:-1]:
+            x = ACTIVATIONS[self.activation](x @ weights)
+        return jnp.mean(((x @ params[-1])[:, 0] - y) ** 2) / 2
