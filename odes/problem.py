@@ -34,6 +34,7 @@ from dynsim.training.rule import Rule
 from dynsim.trajectory import Static, Times
 from odes.solver.flows import Flow, checked_flow, flow_of_rule
 from odes.solver.integrate import check_times
+from odes.solver.posed import Gradient
 from odes.solver.tolerances import Tolerances, checked_tolerances
 
 
@@ -210,18 +211,9 @@ def _solve(
     record: Recording,
     tolerances: Tolerances,
 ) -> Trajectory:
-    def loss(params: PyTree, problem: Problem) -> Array:
-        return problem.population_loss(parts.whole(params))
-
-    def gradient(numbers: Problem, params: PyTree) -> PyTree:
-        problem = eqx.combine(numbers, rest)
-        if problem.has("population_loss_and_gradient"):
-            return problem.population_loss_and_gradient(parts.whole(params))[1]
-        return jax.grad(loss)(params, problem)
-
     numbers, rest = eqx.partition(problem, eqx.is_array)
     solved, last = flow_of_rule(
-        gradient,
+        gradient_of(parts, rest),
         numbers,
         rule,
         check_groups(problem, rule, parts),
@@ -235,6 +227,22 @@ def _solve(
     )
     params, fixed = parts.apart(last)
     return dataclasses.replace(solved.trajectory(kind, params), fixed=Static.of(fixed))
+
+
+def gradient_of(parts: Parts, rest: Problem) -> Gradient[PyTree]:
+    """The gradient of the population loss, from the arrays of a problem and the trained weights;
+    `rest` is what of the problem is no array."""
+
+    def loss(params: PyTree, problem: Problem) -> Array:
+        return problem.population_loss(parts.whole(params))
+
+    def gradient(numbers: Problem, params: PyTree) -> PyTree:
+        problem = eqx.combine(numbers, rest)
+        if problem.has("population_loss_and_gradient"):
+            return problem.population_loss_and_gradient(parts.whole(params))[1]
+        return jax.grad(loss)(params, problem)
+
+    return gradient
 
 
 def _reduced(
