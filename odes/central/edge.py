@@ -8,6 +8,7 @@ This is the catching-up scheme of Moreau (1977), of first order in dt at the edg
 second half does nothing at all.
 """
 
+import functools
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -96,8 +97,8 @@ class Edge(NamedTuple):
         block."""
         weights, q = self.scaled(moved.state, t)
         push = jax.linearize(self.slope, weights)[1]
-        product = lambda block: q[:, None] * jax.vmap(push, 1, 1)(q[:, None] * block)
-        return top(product, moved.block, self.searched)
+        scaled = jax.vmap(lambda column: q * push(q * column), 1, 1)
+        return top(scaled, moved.block, self.searched)
 
     def scaled(
         self, state: tuple[PyTree, ...], t: Float[Array, ""]
@@ -110,7 +111,7 @@ class Edge(NamedTuple):
 
     def advanced(self, moved: Moved, t: Float[Array, ""], dt: Float[Array, ""]) -> Moved:
         """The flow after a time `dt`, with the rates of time `t`."""
-        field = lambda state: self.posed.field(t, state, self.posed.args)
+        field = functools.partial(self.posed.field, t, args=self.posed.args)
         moved = moved._replace(state=runge_kutta(field, moved.state, dt))
         values, vectors, block = self.spectrum(moved, t)
         moved = moved._replace(
@@ -141,7 +142,7 @@ class Edge(NamedTuple):
         if adaptive:
             # How the average that divides rises with the oscillations, in units of eps^2, and how
             # that moves the edge.
-            average, back = ravel_pytree(moved.state[1])
+            average = ravel_pytree(moved.state[1])[0]
             rates = self.rates(t)
             rise = 4 * dt * (1 - jnp.asarray(rule.b2)) / rule.eps
             stiff = jnp.where(rates > 0, rates, 1) * jnp.sqrt(average)
@@ -164,13 +165,16 @@ class Edge(NamedTuple):
 
 def runge_kutta(field: Callable[[PyTree], PyTree], state: PyTree, dt: Float[Array, ""]) -> PyTree:
     """The state after `dt` by the classical method of fourth order."""
-    go = lambda by, slope: jax.tree.map(lambda y, k: y + by * dt * k, state, slope)
+
+    def after(time: Array, slope: PyTree) -> PyTree:
+        return jax.tree.map(lambda y, k: y + time * k, state, slope)
+
     first = field(state)
-    second = field(go(0.5, first))
-    third = field(go(0.5, second))
-    fourth = field(go(1.0, third))
-    mean = lambda a, b, c, d: (a + 2 * (b + c) + d) / 6
-    return go(1.0, jax.tree.map(mean, first, second, third, fourth))
+    second = field(after(dt / 2, first))
+    third = field(after(dt / 2, second))
+    fourth = field(after(dt, third))
+    slopes = first, second, third, fourth
+    return after(dt, jax.tree.map(lambda a, b, c, d: (a + 2 * (b + c) + d) / 6, *slopes))
 
 
 def bent(
@@ -181,8 +185,7 @@ def bent(
     first, second = jnp.triu_indices(k)
 
     def of_pair(v: Array, w: Array) -> Array:
-        bend = lambda at: jax.jvp(slope, (at,), (v,))[1]
-        return jax.jvp(bend, (weights,), (w,))[1]
+        return jax.jvp(lambda at: jax.jvp(slope, (at,), (v,))[1], (weights,), (w,))[1]
 
     found = jax.vmap(of_pair)(along.T[first], along.T[second])
     place = jnp.zeros((k, k), int).at[first, second].set(jnp.arange(len(first)))

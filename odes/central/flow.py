@@ -17,9 +17,10 @@ with :math:`P = 1/\eta` for gradient descent. RMSProp has :math:`P = (\sqrt v + 
 
     v' = (1 - b_2) \left( G^2 + \mathrm{diag}(H \Sigma H) - v \right) .
 
-Off the edge Sigma is zero, and this is the flow "plain" for gradient descent, "rmsprop" for RMSProp,
-each with the error of first order in :math:`\eta` that it has as a theory of descent. The paper has
-:math:`(1 - b_2)/b_2`, which is the same to that order.
+Off the edge Sigma is zero, and this is the flow "plain" of gradient descent and "rmsprop" of
+RMSProp, see `odes.solver.flows`. As theories of descent these have an error of first order in
+:math:`\eta`, which the central flow keeps. The paper has the factor :math:`(1 - b_2)/b_2`, which
+differs from :math:`1 - b_2` in the next order of :math:`1 - b_2` only.
 
 Time goes in equal parts of a step, of which each is one of the fourth-order Runge-Kutta method with
 the rate of its middle, and then one back to the edge, see `odes.central.edge`.
@@ -90,14 +91,14 @@ def central_flow(
             within 0.01 of the edge. "loss" and all observables of the problem are those of the
             averaged weights. By default the `RECORD` of the problem and the flow's own.
         dtype: "float64" or "float32".
-        follow: how many eigenvalues it can hold at the edge, from 1 to 4. The time that a step takes
-            at the edge grows with its square.
+        follow: how many eigenvalues it can hold at the edge, from 1 to 4. At the edge, the time
+            that a step takes grows with its square.
 
     Returns:
         A `Trajectory` whose `source` is "central". It has `Status.BEYOND_EDGE` from the step on
-        where more eigenvalues than it follows are beyond the edge, or where one gets further beyond
-        it in a part of a step than 0.1, as after a start or a jump of the rate beyond the edge: descent
-        then catapults, which no central flow describes. No derivatives can be taken through it.
+        where more eigenvalues than it follows are beyond the edge, or where one is beyond it by
+        more than 0.1, as after a start beyond the edge or a jump of the rate. Descent then diverges
+        or catapults, which no central flow describes. No derivatives can be taken through it.
 
     Raises:
         ValueError: with the reason, for a rule that it does not describe; and naming the argument,

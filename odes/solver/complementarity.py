@@ -66,8 +66,10 @@ def solve(A: Float[Array, "k k"], E: Float[Array, "k k n"], tol: float | None = 
     a, e = A * both, E * both[:, :, None]
     b = jnp.tensordot(e, e, ((2,), (2,)))
     step = 1 / jnp.maximum(jnp.linalg.eigvalsh(b.reshape(k * k, k * k))[-1], 1)
-    slope = lambda y: a + jnp.tensordot(b, y)
     size = jnp.maximum(-jnp.linalg.eigvalsh(a)[0], 0)
+
+    def slope(y: Array) -> Array:
+        return a + jnp.tensordot(b, y)
 
     def unsolved(y: Array) -> Array:
         return jnp.max(jnp.abs(y - _projected(y - slope(y)))) > tol * size
@@ -83,12 +85,10 @@ def solve(A: Float[Array, "k k"], E: Float[Array, "k k n"], tol: float | None = 
 
     start = jnp.zeros_like(a)
     state = start, start, jnp.ones((), a.dtype), jnp.int32(0), unsolved(start)
-    going = lambda state: state[4] & (state[3] < MAX_TURNS)
-    y, _, _, turns, failed = jax.lax.while_loop(going, turn, state)
-    X = y * both
-    return Complement(
-        X, A + jnp.tensordot(jnp.tensordot(E, X, ((0, 1), (0, 1))), E, ((0,), (2,))), ~failed, turns
+    y, _, _, turns, failed = jax.lax.while_loop(
+        lambda state: state[4] & (state[3] < MAX_TURNS), turn, state
     )
+    return Complement(y * both, slope(y) / both, ~failed, turns)
 
 
 def _projected(matrix: Float[Array, "k k"]) -> Float[Array, "k k"]:
