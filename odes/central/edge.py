@@ -88,7 +88,8 @@ class Edge(NamedTuple):
     def rates(self, t: Float[Array, ""]) -> Float[Array, " N"]:
         """The learning rate of each weight."""
         ones = jax.tree.map(jnp.ones_like, self.posed.state[0])
-        return -ravel_pytree(self.driven.descend(ones, t))[0]
+        # At the start of a warm-up, half a step early, the rate of a flow is negative.
+        return jnp.maximum(-ravel_pytree(self.driven.descend(ones, t))[0], 0)
 
     def spectrum(
         self, moved: Moved, t: Float[Array, ""]
@@ -135,20 +136,17 @@ class Edge(NamedTuple):
     ) -> Moved:
         weights, q = self.scaled(moved.state, t)
         u, k = vectors[:, : self.followed], self.followed
-        third = q * bent(self.slope, weights, q[:, None] * u)
+        third = q[None, None] * bent(self.slope, weights, q[:, None] * u)
         parts = [jnp.sqrt(dt / 2) * third]
         adaptive, rule = len(moved.state) > 1, self.driven.rule
-        pairs = u.T[:, None] * u.T
+        pairs = u.T[:, None] * u.T[None]
         if adaptive:
             # How the average that divides rises with the oscillations, in units of eps^2, and how
             # that moves the edge.
-            average = ravel_pytree(moved.state[1])[0]
-            rates = self.rates(t)
             rise = 4 * dt * (1 - jnp.asarray(rule.b2)) / rule.eps
-            stiff = jnp.where(rates > 0, rates, 1) * jnp.sqrt(average)
-            parts += [
-                jnp.sqrt(jnp.where(stiff > 0, rise / jnp.where(stiff > 0, stiff, 1), 0)) * pairs
-            ]
+            through = self.rates(t) * jnp.sqrt(ravel_pytree(moved.state[1])[0])
+            moving = jnp.where(through > 0, rise / jnp.where(through > 0, through, 1), 0)
+            parts += [jnp.sqrt(moving)[None, None] * pairs]
         found = complementarity.solve(jnp.diag(EDGE - values[:k]), jnp.concatenate(parts, axis=-1))
         size, own = jnp.linalg.eigh(found.X)
         state = [_plus(moved.state[0], -dt / 2 * q * jnp.tensordot(found.X, third))]
@@ -158,7 +156,7 @@ class Edge(NamedTuple):
         unsolved = jnp.linalg.eigvalsh(found.slack)[0] < -TOO_FAR / 100
         return moved._replace(
             state=tuple(state),
-            root=q[:, None] * (u @ (own * jnp.sqrt(jnp.maximum(size, 0)))),
+            root=q[:, None] * (u @ (own * jnp.sqrt(jnp.maximum(size, 0))[None])),
             failed=moved.failed | unsolved,
         )
 

@@ -62,7 +62,7 @@ def solve(A: Float[Array, "k k"], E: Float[Array, "k k n"], tol: float | None = 
     # change fast, then do not slow down the others.
     norms = jnp.sqrt(jnp.sum(jnp.square(jnp.diagonal(E)), axis=0))
     scale = jnp.where(norms > 0, norms, 1) ** -0.5
-    both = scale[:, None] * scale
+    both = jnp.outer(scale, scale)
     a, e = A * both, E * both[:, :, None]
     b = jnp.tensordot(e, e, ((2,), (2,)))
     step = 1 / jnp.maximum(jnp.linalg.eigvalsh(b.reshape(k * k, k * k))[-1], 1)
@@ -94,4 +94,4 @@ def solve(A: Float[Array, "k k"], E: Float[Array, "k k n"], tol: float | None = 
 def _projected(matrix: Float[Array, "k k"]) -> Float[Array, "k k"]:
     """The closest positive semidefinite matrix."""
     values, vectors = jnp.linalg.eigh((matrix + matrix.T) / 2)
-    return (vectors * jnp.maximum(values, 0)) @ vectors.T
+    return (vectors * jnp.maximum(values, 0)[None]) @ vectors.T

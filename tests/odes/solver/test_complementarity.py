@@ -43,7 +43,7 @@ def test_of_separate_eigenvalues_is_least_squares_without_negative_numbers() -> 
         np.testing.assert_allclose(found.X, np.diag(want), atol=1e-6)
 
 
-@pytest.mark.parametrize(("dtype", "atol"), [("float64", 1e-7), ("float32", 2e-3)])
+@pytest.mark.parametrize(("dtype", "atol"), [("float64", 1e-7), ("float32", 1e-2)])
 def test_random_problems_satisfy_all_conditions(dtype: str, atol: float) -> None:
     for k in (2, 3, 4):
         problems = [random_problem(k, seed, spread=0.5) for seed in range(8)]
@@ -57,7 +57,8 @@ def test_random_problems_satisfy_all_conditions(dtype: str, atol: float) -> None
         slack = A + np.einsum("bklx,bkl,bijx->bij", E, X, E)
         assert np.linalg.eigvalsh(X).min() > -atol
         assert np.linalg.eigvalsh(slack).min() > -atol
-        assert np.abs(np.einsum("bij,bij->b", X, slack)).max() < atol
+        size = 1 + np.abs(X).max(axis=(1, 2))
+        assert (np.abs(np.einsum("bij,bij->b", X, slack)) / size).max() < atol
         # Neither is zero throughout, so that the products say something.
         assert X.max() > 0.1 > atol
 
