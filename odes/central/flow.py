@@ -192,33 +192,36 @@ def _solve(
     edge = Edge(posed, decayed(gradient, driven), driven, min(follow, size))
     part = jnp.asarray(1 / PARTS, times.dtype)
 
-    def whole_part(carry: Any) -> Any:
-        count, moved, bad, last = carry
-        moved = edge.advanced(moved, (count + 0.5) * part, part)
-        end = jnp.where(moved.failed, (count + 1) * part, jnp.inf)
-        return count + 1, moved, jnp.minimum(bad, end), last
-
     def record_at(carry: Any, time: Array) -> Any:
         until = jnp.floor(time * PARTS)
-        carry = jax.lax.while_loop(lambda carry: carry[0] < until, whole_part, carry)
-        count, moved, bad, _ = carry
-        left = time - count * part
-        # What was recorded between does not change what comes after.
-        at = jnp.where(left > 0, count * part + left / 2, jnp.maximum(count - 0.5, 0) * part)
-        seen = jax.lax.cond(left > 0, lambda: edge.advanced(moved, at, left), lambda: moved)
+        left = time - until * part
+
+        def advance(carry: Any) -> Any:
+            count, moved, _, _, bad = carry
+            whole = count < until
+            dt = jnp.where(whole, part, left)
+            at = count * part + dt / 2
+            seen = edge.advanced(moved, at, dt)
+            # What is recorded between parts does not change what comes after.
+            moved = jax.tree.map(lambda new, old: jnp.where(whole, new, old), seen, moved)
+            end = jnp.where(seen.failed, count * part + dt, jnp.inf)
+            return count + 1, moved, seen, at, jnp.minimum(bad, end)
+
+        last = until + (left > 0)
+        _, *rest = jax.lax.while_loop(lambda carry: carry[0] < last, advance, carry)
+        _, seen, at, _ = rest
         sums = jnp.stack([jnp.sum(leaf) for leaf in jax.tree.leaves(seen.state)])
         row = _observed(problem, parts, gradient, record, edge, seen, at)
-        return (count, moved, bad, seen.state[0]), (row, jnp.isfinite(jnp.sum(sums)))
+        return (until, *rest), (row, jnp.isfinite(jnp.sum(sums)))
 
-    start = edge.start()
-    zero, never = jnp.zeros((), times.dtype), jnp.asarray(jnp.inf, times.dtype)
-    carry = zero, start, never, start.state[0]
-    (_, _, bad, last), (rows, valid) = jax.lax.scan(record_at, carry, times)
+    start, zero = edge.start(), jnp.zeros((), times.dtype)
+    carry = zero, start, start, zero, zero + jnp.inf
+    (_, _, seen, _, bad), (rows, valid) = jax.lax.scan(record_at, carry, times)
     status, first_bad = judge(times, valid)
     earlier = jnp.isfinite(bad) & ((first_bad < 0) | (bad <= first_bad))
     status = jnp.where(earlier, Status.BEYOND_EDGE, status).astype(jnp.int32)
     first_bad = jnp.where(earlier, jnp.ceil(bad), first_bad).astype(jnp.int32)
-    params, fixed = parts.apart(last)
+    params, fixed = parts.apart(seen.state[0])
     return Trajectory(times, rows, params, status, first_bad, THEORY.name, fixed=Static.of(fixed))
 
 

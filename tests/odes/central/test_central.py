@@ -1,12 +1,11 @@
 """Central flows of valleys that sharpen, where everything is known in closed form.
 
 L = (1 + y^2) x^2 / 2 - b y from x = 0. Until the sharpness 1 + y^2 reaches 2/eta, y' = eta b. From
-then on y stays, and the variance s of x holds it: y' = -eta (-b + s y), so that s = b/y. With a rate
-that falls, y follows 2/eta = 1 + y^2, and s = (b - y'/eta)/y; where it falls too fast for y to
+then on y stays, and the variance s of x holds it: y' = -eta (-b + s y), so that s = b/y. Where the
+rate falls, y follows 2/eta = 1 + y^2, and s = (b - y'/eta)/y. Where it falls too fast for y to
 follow, s = 0 and y' = eta b again.
 """
 
-import dataclasses
 import re
 from typing import Any
 
@@ -69,13 +68,13 @@ def test_a_valley_is_the_closed_form() -> None:
     np.testing.assert_allclose(found["preconditioned_sharpness"], ETA * (1 + y**2), rtol=1e-5)
     np.testing.assert_array_equal(found["at_edge"], ~before)
     mean = -SLOPE * y + (1 + y**2) * variance / 2
-    np.testing.assert_allclose(found["averaged_loss"], mean, rtol=1e-4)
+    np.testing.assert_allclose(found["averaged_loss"], mean, rtol=2e-3)
     np.testing.assert_array_equal(found["x"], 0)
 
 
 def test_a_falling_rate_moves_the_edge_and_a_drop_leaves_it() -> None:
-    """2/eta = 1 + y^2 while the rate falls slowly from 0.3 to 0.2; it halves at step 150 after which
-    y moves freely, at eta b, up to the new edge."""
+    """2/eta = 1 + y^2 while the rate falls slowly from 0.3 to 0.2. Another rate halves at step 150:
+    then y moves freely, at eta b, up to the new edge."""
     slow = schedules.linear(0.3, 200, 2 / 3)
     found = central(Valleys((0.2,)), dynsim.sgd(slow), [100, 150])
     # A flow reads the rate half a step late, and here that of the middle of the last part.
@@ -99,17 +98,16 @@ SLOPES = (0.05, 0.08, 0.1)
 
 def test_three_valleys_at_the_edge_are_three_flows_of_one() -> None:
     """Their eigenvalues are equal there, so that the eigenvectors found mix the valleys."""
-    times = [40, 100]
-    rule = dynsim.sgd(ETA)
-    together = central(Valleys(SLOPES), rule, times, follow=3)
-    np.testing.assert_array_equal(together["at_edge"], [2, 3])
-    apart = [central(Valleys((b,)), rule, times) for b in SLOPES]
-    for i, alone in enumerate(apart):
-        # Far below the error of either: the tolerance of the complementarity problem.
-        np.testing.assert_allclose(together["y"][:, i], alone["y"][:, 0], rtol=1e-8)
-    for name in ("oscillation", "averaged_loss"):
-        total = sum(alone[name] for alone in apart)
-        np.testing.assert_allclose(together[name], total, rtol=1e-5)
+    times, slopes = np.array([40, 100]), np.array(SLOPES)
+    found = central(Valleys(SLOPES), dynsim.sgd(ETA), times, follow=3)
+    np.testing.assert_array_equal(found["at_edge"], [2, 3])
+    y = np.minimum(START + ETA * slopes * times[:, None], EDGE)
+    variance = np.where(y == EDGE, slopes / EDGE, 0)
+    # As of a single valley, with a slope of 0.1.
+    np.testing.assert_allclose(found["y"], y, rtol=1e-5)
+    np.testing.assert_allclose(found["oscillation"], variance.sum(axis=1), rtol=4e-3)
+    mean = np.sum((1 + y**2) * variance / 2 - slopes * y, axis=1)
+    np.testing.assert_allclose(found["averaged_loss"], mean, rtol=4e-3)
 
 
 def test_more_eigenvalues_than_are_followed_are_a_status_from_their_step_on() -> None:
@@ -145,8 +143,14 @@ def test_what_no_oscillation_holds_is_a_status(problem: Any, eta: float) -> None
     "rule",
     [
         dynsim.sgd(schedules.cosine(0.3, 40.0, 0.1, warmup=10.0), decay=0.2, decoupled=True),
-        dynsim.sgd({"first": 0.1, "second": schedules.steps(0.2, (20,), (0.3,))}, decay=0.2),
-        dynsim.rmsprop(0.02, b2=0.8, eps=0.5, decay=0.2),
+        pytest.param(
+            dynsim.sgd({"first": 0.1, "second": schedules.steps(0.2, (20,), (0.3,))}, decay=0.2),
+            marks=pytest.mark.full("test_a_falling_rate_moves_the_edge_and_a_drop_leaves_it"),
+        ),
+        pytest.param(
+            dynsim.rmsprop(0.02, b2=0.8, eps=0.5, decay=0.2),
+            marks=pytest.mark.full("test_rmsprop_at_the_edge_is_what_scipy_integrates"),
+        ),
     ],
     ids=["cosine, decoupled decay", "rates by group", "rmsprop"],
 )
@@ -164,6 +168,7 @@ def test_off_the_edge_it_is_the_flow(rule: dynsim.Rule) -> None:
     np.testing.assert_allclose(found["all"], flow["all"], rtol=0, atol=2e-6)
 
 
+@pytest.mark.full("test_a_valley_is_the_closed_form")
 def test_what_is_recorded_between_changes_nothing() -> None:
     rule = dynsim.sgd(ETA)
     few = central(Valleys(SLOPES), rule, [80])
@@ -178,17 +183,14 @@ def test_a_batch_of_rates_is_one_program() -> None:
     run = lambda eta: central(Valleys(), dynsim.sgd(eta), [0, 80], dtype="float32")
     batch = jax.vmap(run)(etas)
     assert batch.status.tolist() == [Status.OK, Status.OK, Status.BEYOND_EDGE]
-    for i in (0, 1):
-        alone = run(etas[i])
-        np.testing.assert_allclose(batch["y"][i], alone["y"], rtol=1e-5)
-        np.testing.assert_allclose(batch["oscillation"][i], alone["oscillation"], rtol=1e-2)
-    # float32 sees the edge to 1e-7 and the excess over it, 1e-3, to 1e-4.
-    np.testing.assert_allclose(batch["y"][1, -1], EDGE, rtol=1e-4)
+    assert batch.first_bad_step.tolist() == [-1, -1, 1]
+    # The excess over the edge, 4e-3 of 2, is known to 1e-4 of itself in float32.
+    want = [START + 0.1 * SLOPE * 80, EDGE]
+    np.testing.assert_allclose(batch["y"][:2, -1, 0], want, rtol=1e-5)
+    np.testing.assert_allclose(batch["oscillation"][:2, -1], [0, SLOPE / EDGE], rtol=1e-2)
 
 
-def test_iterated_eigenvectors_are_those_of_the_whole_matrix(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_iterated_eigenvectors_are_those_of_the_whole_matrix() -> None:
     rng = np.random.default_rng(0)
     matrix = rng.normal(size=(60, 60))
     matrix = matrix + matrix.T
@@ -199,9 +201,12 @@ def test_iterated_eigenvectors_are_those_of_the_whole_matrix(
             values, found, start = edge.top(lambda block: jnp.asarray(matrix) @ block, start, 3)
     # Residuals of 1e-6 are squared in eigenvalues.
     np.testing.assert_allclose(values, want[:-4:-1], rtol=1e-9)
-    np.testing.assert_allclose(np.abs(vectors[:, :-4:-1].T @ np.asarray(found)), np.eye(3), atol=1e-5)
+    np.testing.assert_allclose(
+        np.abs(vectors[:, :-4:-1].T @ np.asarray(found)), np.eye(3), atol=1e-5
+    )
 
 
+@pytest.mark.full("test_iterated_eigenvectors_are_those_of_the_whole_matrix")
 def test_larger_problems_search_for_their_eigenvectors(monkeypatch: pytest.MonkeyPatch) -> None:
     problem = Valleys((SLOPE, *[0.001] * 9))
     rule, times = dynsim.sgd(ETA), [40, 80]
