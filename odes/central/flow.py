@@ -147,11 +147,6 @@ def _inapplicable(problem: Problem, rule: Any) -> str | None:
     return undescribed(rule) or refusal(problem.check_population)
 
 
-def names(problem: Problem) -> tuple[str, ...]:
-    """What it can record of a problem."""
-    return (*flow_table(problem).functions, *OWN)
-
-
 THEORY: Theory[Any, Any] = Theory(
     "central",
     "central flow",
@@ -160,7 +155,7 @@ THEORY: Theory[Any, Any] = Theory(
     _inapplicable,
     variant=True,
     needs=("key",),
-    predicts=names,
+    predicts=lambda problem: (*flow_table(problem).functions, *OWN),
     adaptive=False,
 )
 """The theory of every problem with a population loss."""
