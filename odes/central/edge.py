@@ -138,22 +138,21 @@ class Edge(NamedTuple):
         u, k = vectors[:, : self.followed], self.followed
         third = q[None, None] * bent(self.slope, weights, q[:, None] * u)
         parts = [jnp.sqrt(dt / 2) * third]
-        adaptive = len(moved.state) > 1
+        adaptive, rule = len(moved.state) > 1, self.driven.rule
+        # How the average that divides rises with the oscillations, in units of eps^2.
+        rise = 4 * dt * (1 - jnp.asarray(rule.b2)) / jnp.asarray(rule.eps) ** 2
         pairs = u.T[:, None] * u.T[None]
         if adaptive:
-            # How the average that divides rises with the oscillations, in units of eps^2, and how
-            # that moves the edge.
-            eps = jnp.asarray(self.driven.rule.eps)
-            rise = 4 * dt * (1 - jnp.asarray(self.driven.rule.b2)) / eps
+            # How that moves the edge.
             through = self.rates(t) * jnp.sqrt(ravel_pytree(moved.state[1])[0])
-            moving = jnp.where(through > 0, rise / jnp.where(through > 0, through, 1), 0)
+            moving = jnp.where(through > 0, rise * rule.eps / jnp.where(through > 0, through, 1), 0)
             parts += [jnp.sqrt(moving)[None, None] * pairs]
         found = complementarity.solve(jnp.diag(EDGE - values[:k]), jnp.concatenate(parts, axis=-1))
         size, own = jnp.linalg.eigh(found.X)
         state = [_plus(moved.state[0], -q * jnp.tensordot(found.X, third) * (dt / 2))]
         if adaptive:
             energy = jnp.tensordot(found.X, pairs) / jnp.where(q > 0, q**2, jnp.inf)
-            state += [_plus(moved.state[1], rise / eps * energy)]
+            state += [_plus(moved.state[1], rise * energy)]
         unsolved = jnp.linalg.eigvalsh(found.slack)[0] < -TOO_FAR / 100
         return moved._replace(
             state=tuple(state),
