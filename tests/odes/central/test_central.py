@@ -129,12 +129,17 @@ class Parabola(dynsim.Problem):
 
 
 @pytest.mark.parametrize(
-    ("problem", "eta"),
-    [(Parabola(), 2.05), (Parabola(), 3.0), (Valleys(), 0.5)],
-    ids=["parabola just beyond", "parabola", "valley that starts beyond"],
+    ("problem", "rule"),
+    [
+        # 1.9 times 1 + 0.08 is just beyond.
+        (Parabola(), dynsim.sgd(1.9, decay=0.08, decoupled=True)),
+        (Parabola(), dynsim.sgd(3.0)),
+        (Valleys(), dynsim.sgd(0.5)),
+    ],
+    ids=["parabola beyond by decay", "parabola", "valley that starts beyond"],
 )
-def test_what_no_oscillation_holds_is_a_status(problem: Any, eta: float) -> None:
-    found = odes.central_flow(problem, dynsim.sgd(eta), [0, 5], key=KEY)
+def test_what_no_oscillation_holds_is_a_status(problem: Any, rule: dynsim.Rule) -> None:
+    found = odes.central_flow(problem, rule, [0, 5], key=KEY)
     assert (found.status, found.first_bad_step) == (Status.BEYOND_EDGE, 1)
     assert found["loss"].shape == (2,)
 
