@@ -31,6 +31,9 @@ class Status(enum.IntEnum):
     """The ODE solver used up its steps, as stiff problems (very large rates) make it do."""
     SOLVER_FAILED = 3
     """The ODE solver gave up for another reason, such as a vanishing step size."""
+    BEYOND_EDGE = 4
+    """A central flow: the sharpness went beyond the edge of stability, where more eigenvalues got
+    than the flow follows, or too far for it to hold them."""
 
 
 def counts(status: Int[ArrayLike, "*B"]) -> dict[str, int]:

@@ -9,6 +9,7 @@ the last five with a `ladder` of its own.
 """
 
 from odes import joma, linear_icl, qkv, sparse_attention, symmetric, two_stage
+from odes.central import central_flow
 from odes.formulas import (
     coefficients,
     decoder,
@@ -31,6 +32,7 @@ __all__ = [
     "Reduction",
     "Theory",
     "Tolerances",
+    "central_flow",
     "closed_form",
     "coefficients",
     "computed",

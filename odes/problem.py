@@ -36,6 +36,7 @@ from dynsim.training.stability import preconditioned
 from dynsim.trajectory import Static, Times
 from odes.solver.flows import Flow, checked_flow, flow_of_rule
 from odes.solver.integrate import check_times
+from odes.solver.posed import Gradient
 from odes.solver.tolerances import Tolerances, checked_tolerances
 
 
@@ -215,14 +216,9 @@ def _solve(
     record: Recording,
     tolerances: Tolerances,
 ) -> Trajectory:
-    dtype: Any = times.dtype.name
-
-    def gradient(numbers: Problem, params: PyTree) -> PyTree:
-        return population_of(eqx.combine(numbers, rest), parts, dtype)(params)[1]
-
     def save(numbers: Problem, params: PyTree, t: Array) -> dict[str, Array]:
         problem = eqx.combine(numbers, rest)
-        slope = population_of(problem, parts, dtype)
+        slope = population_of(problem, parts)
         scaled = lambda hessian: preconditioned(  # noqa: E731
             hessian, rule, rule.flow_rate(t), None, params, groups
         )
@@ -233,7 +229,7 @@ def _solve(
     numbers, rest = eqx.partition(problem, eqx.is_array)
     groups = check_groups(problem, rule, parts)
     solved, last = flow_of_rule(
-        gradient,
+        gradient_of(parts, rest),
         numbers,
         rule,
         groups,
@@ -245,6 +241,16 @@ def _solve(
     )
     params, fixed = parts.apart(last)
     return dataclasses.replace(solved.trajectory(kind, params), fixed=Static.of(fixed))
+
+
+def gradient_of(parts: Parts, rest: Problem) -> Gradient[PyTree]:
+    """The gradient of the population loss, from the arrays of a problem and the trained weights;
+    `rest` is what of the problem is no array."""
+
+    def gradient(numbers: Problem, params: PyTree) -> PyTree:
+        return population_of(eqx.combine(numbers, rest), parts)(params)[1]
+
+    return gradient
 
 
 def _reduced(

@@ -185,10 +185,9 @@ def check_loss(problem: Problem, method: str, loss: Any, dtype: DType) -> Array:
     return jnp.asarray(loss, dtype)
 
 
-def population_of(
-    problem: Problem, parts: Parts, dtype: DType
-) -> Callable[[PyTree], tuple[Array, PyTree]]:
+def population_of(problem: Problem, parts: Parts) -> Callable[[PyTree], tuple[Array, PyTree]]:
     """The population loss and its gradient, from the arrays that are trained."""
+    dtype: Any = jax.tree.leaves(parts.params)[0].dtype.name
 
     def loss(params: PyTree) -> Array:
         found = problem.population_loss(parts.whole(params))

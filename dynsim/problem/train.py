@@ -241,7 +241,7 @@ def _run(
             return problem.loss_and_gradient(parts.whole(params), of_step(k))
         return jax.value_and_grad(loss)(params, of_step(k))
 
-    population = population_of(problem, parts, dtype)
+    population = population_of(problem, parts)
     step = loop.by_rule(gradient, rule, key_init, groups, also, problem.normal)
 
     def stable(params: PyTree, memory: PyTree, k: Array, hessian: sharpness.Map) -> sharpness.Map:

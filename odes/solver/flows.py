@@ -23,7 +23,7 @@ from dynsim import checks
 from dynsim.training.rule import Rule, check_known
 from odes.solver import adaptive, inertia, signs
 from odes.solver.integrate import Derivatives, Solved, StepClock, integrate
-from odes.solver.posed import FLOWS, Driven, Flow, Gradient, Params, Save
+from odes.solver.posed import FLOWS, Driven, Flow, Gradient, Params, Posed, Save
 from odes.solver.tolerances import Tolerances
 
 
@@ -148,12 +148,8 @@ def flow_of_rule(
         What `integrate` returns, and the parameters at the last time.
     """
 
-    def decayed(task: Any, params: Params) -> Params:
-        found = gradient(task, params)
-        return found if rule.decoupled else rule.decayed(found, params, groups)
-
     driven = Driven(rule, groups)
-    posed = _POSED[rule.kind](flow, decayed, task, driven, initial)
+    posed = posed_flow(gradient, task, driven, initial, flow)
     solved = integrate(
         posed.field,
         posed.state,
@@ -166,3 +162,20 @@ def flow_of_rule(
         jumps=(*(step + posed.shift for step in driven.jumps), *posed.jumps),
     )
     return solved, solved.final[0]
+
+
+def posed_flow(
+    gradient: Gradient[Params], task: Any, driven: Driven, initial: Params, flow: Flow
+) -> Posed:
+    """The initial value problem of `flow_of_rule`."""
+    return _POSED[driven.rule.kind](flow, decayed(gradient, driven), task, driven, initial)
+
+
+def decayed(gradient: Gradient[Params], driven: Driven) -> Gradient[Params]:
+    """`gradient` with the coupled decay of the rule, which is part of it."""
+
+    def whole(task: Any, params: Params) -> Params:
+        found, rule = gradient(task, params), driven.rule
+        return found if rule.decoupled else rule.decayed(found, params, driven.groups)
+
+    return whole

@@ -15,7 +15,7 @@ from dynsim import Problem, Trajectory, train
 from dynsim.precision import on_cpu
 from dynsim.problem.checks import flow_table, table
 from dynsim.problem.train import drawn, started
-from odes import general
+from odes import central, general
 from odes.solver.tolerances import DEFAULT_TOLERANCES
 from odes.theory import Theory, departs
 from sweeps.systems.base import Engine, Settings, known
@@ -50,7 +50,8 @@ def engines_of(like: Like, tile: int = 16) -> Mapping[str, Engine[Any]]:
     found = {"simulation": _training(like, tile)}
     if has_flow := like.problem.has("population_loss"):
         found["descent"] = descent(like, tile)
-    theories = {theory.name: theory for theory in general.flows()} if has_flow else {}
+    common = (*general.flows(), central.THEORY) if has_flow else ()
+    theories = {theory.name: theory for theory in common}
     if departs(like.problem) is None:
         theories |= {theory.name: theory for theory in like.problem.theories()}
     return found | {name: of_theory(theory, like) for name, theory in theories.items()}

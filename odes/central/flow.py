@@ -1,0 +1,248 @@
+r"""Central flows: the time average of descent at the edge of stability.
+
+Where the learning rate is large, the sharpness of the loss rises until descent becomes unstable,
+and stays there: the weights oscillate, and the oscillations keep the sharpness from rising further.
+A gradient flow knows nothing of that. The central flow of Cohen, Damian, Talwalkar, Kolter and Lee
+2024 (arXiv:2410.24206) follows the weights averaged over the oscillations, whose covariance Sigma
+it predicts:
+
+.. math::
+
+    p' = -P^{-1} \left( G + \tfrac12 \nabla \langle H, \Sigma \rangle \right), \qquad
+    0 \preceq \Sigma, \qquad H \preceq 2P, \qquad \langle \Sigma, 2P - H \rangle = 0 ,
+
+with :math:`P = 1/\eta` for gradient descent. RMSProp has :math:`P = (\sqrt v + \epsilon)/\eta`, and
+
+.. math::
+
+    v' = (1 - b_2) \left( G^2 + \mathrm{diag}(H \Sigma H) - v \right) .
+
+Off the edge Sigma is zero, and this is the flow "plain" of gradient descent and "rmsprop" of
+RMSProp, see `odes.solver.flows`. As theories of descent these have an error of first order in
+:math:`\eta`, which the central flow keeps. The paper has the factor :math:`(1 - b_2)/b_2`, which
+differs from :math:`1 - b_2` in the next order of :math:`1 - b_2` only.
+
+Time goes in equal parts of a step, of which each is one of the fourth-order Runge-Kutta method with
+the rate of its middle, and then one back to the edge, see `odes.central.edge`.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float, PRNGKeyArray, PyTree
+
+from dynsim import Problem, Trajectory, checks
+from dynsim.precision import DType
+from dynsim.problem.checks import Parts, check_groups, flow_table, measured, usual
+from dynsim.training.recording import Record, Recording
+from dynsim.training.rule import Rule, unread
+from dynsim.trajectory import Static, Status, Times
+from odes.central.edge import EDGE, Edge, Moved
+from odes.problem import check_arguments, compiled, gradient_of
+from odes.solver.flows import decayed, posed_flow
+from odes.solver.integrate import judge
+from odes.solver.posed import Driven, Gradient
+from odes.theory import Theory, refusal
+
+MOST = 4
+"""Eigenvalues at the edge that can be followed."""
+PARTS = 4
+"""Of a step, each with its own step of the solver."""
+NEAR = 0.01
+"""How near to the edge an eigenvalue counts as being there."""
+OWN = ("averaged_loss", "preconditioned_sharpness", "oscillation", "at_edge")
+"""What a central flow records besides observables of its weights."""
+
+
+def central_flow(
+    problem: Problem,
+    rule: Rule,
+    times: Times,
+    *,
+    key: PRNGKeyArray | None = None,
+    init: PyTree = None,
+    record: Record | None = None,
+    dtype: DType = "float64",
+    follow: int = MOST,
+) -> Trajectory:
+    """Integrate the central flow of gradient descent or RMSProp down `problem.population_loss`.
+
+    Use it where descent is at the edge of stability, with weights that oscillate. Compare its
+    "averaged_loss" with the running mean of the loss in training, and its weights with the running
+    mean of the weights. Sudden bursts of the oscillation, as small networks have, average out over
+    long times only.
+
+    Args:
+        problem: with a `population_loss` that can be differentiated three times.
+        rule: `dynsim.sgd` without momentum or `dynsim.rmsprop`, with any schedules, rates by group
+            and weight decay, of RMSProp only coupled; without clipping and noise.
+        times: (S,) optimiser steps at which to record, increasing, >= 0; need not be whole.
+        key: of the starting weights, the same as those of `dynsim.train` with this key.
+        init: starting weights in their place.
+        record: as of `odes.flow`, and the flow's own: "averaged_loss", the loss averaged over the
+            oscillations, L + <H, Sigma>/2; "preconditioned_sharpness", the largest eigenvalue of
+            P^-1 H, in which the edge is 2 for every rule; "oscillation", the predicted variance of
+            all weights together, the trace of Sigma; "at_edge", the number of followed eigenvalues
+            within 0.01 of the edge. "loss" and all observables of the problem are those of the
+            averaged weights. By default the `RECORD` of the problem and the flow's own.
+        dtype: "float64" or "float32".
+        follow: how many eigenvalues it can hold at the edge, from 1 to 4. At the edge, the time
+            that a step takes grows with its square.
+
+    Returns:
+        A `Trajectory` whose `source` is "central". It has `Status.BEYOND_EDGE` from the step on
+        where more eigenvalues than it follows are beyond the edge, or where one is beyond it by
+        more than 0.1, as after a start beyond the edge or a jump of the rate. Descent then diverges
+        or catapults, which no central flow describes. No derivatives can be taken through it.
+
+    Raises:
+        ValueError: with the reason, for a rule that it does not describe; and naming the argument,
+            its value and what is allowed.
+
+    Example:
+        >>> theory = odes.central_flow(problem, dynsim.sgd(0.4), [0, 1000], key=jax.random.key(0))
+        >>> theory["averaged_loss"], theory["preconditioned_sharpness"]
+    """
+    checks.kind("problem", problem, Problem)
+    if not problem.has("population_loss"):
+        raise ValueError(f"{type(problem).__name__} has no method 'population_loss' to flow down")
+    problem.check_population()
+    if reason := undescribed(rule):
+        raise ValueError(reason)
+    check_arguments(problem, rule, times, key, init, starts=True)
+    checks.integer("follow", follow, 1, MOST)
+    return compiled(
+        _solve,
+        problem,
+        rule,
+        times,
+        key=key,
+        init=init,
+        dtype=dtype,
+        record=_recorded(problem, record),
+        follow=follow,
+    )
+
+
+def undescribed(rule: Any) -> str | None:
+    """Why there is no central flow of a rule, or None."""
+    if reason := unread(rule):
+        return reason
+    if rule.kind not in ("sgd", "rmsprop"):
+        return f"rule = {rule.kind}: central flows are derived for gradient descent and RMSProp"
+    for name in ("clip", "noise"):
+        if getattr(rule, name) is not None:
+            return f"{name} = {getattr(rule, name)!r}: no central flow is derived with it"
+    if rule.kind == "rmsprop" and rule.decoupled and rule.decay is not None:
+        return "decoupled = True: the central flow of RMSProp is derived for coupled decay"
+    return None
+
+
+def _inapplicable(problem: Problem, rule: Any) -> str | None:
+    return undescribed(rule) or refusal(problem.check_population)
+
+
+THEORY: Theory[Any, Any] = Theory(
+    "central",
+    "central flow",
+    "batch -> infinity, oscillations near equilibrium at the edge of stability",
+    central_flow,
+    _inapplicable,
+    variant=True,
+    needs=("key",),
+    predicts=lambda problem: (*flow_table(problem).functions, *OWN),
+    adaptive=False,
+)
+"""The theory of every problem with a population loss."""
+
+
+def _recorded(problem: Problem, record: Record | None) -> Recording:
+    table = flow_table(problem)
+    table = dataclasses.replace(table, provided=(*table.provided, *OWN))
+    return table.resolve([*usual(problem, table.functions), *OWN] if record is None else record)
+
+
+def _solve(
+    problem: Problem,
+    parts: Parts,
+    rule: Rule,
+    times: Float[Array, " S"],
+    *,
+    record: Recording,
+    follow: int,
+) -> Trajectory:
+    numbers, rest = eqx.partition(problem, eqx.is_array)
+    gradient = gradient_of(parts, rest)
+    # Without a denominator both kinds of decay are one.
+    rule = dataclasses.replace(rule, decoupled=False)
+    driven = Driven(rule, check_groups(problem, rule, parts))
+    flow = "plain" if rule.kind == "sgd" else "rmsprop"
+    posed = posed_flow(gradient, numbers, driven, parts.params, flow)
+    size = sum(leaf.size for leaf in jax.tree.leaves(parts.params))
+    edge = Edge(posed, decayed(gradient, driven), driven, min(follow, size))
+    part = jnp.asarray(1 / PARTS, times.dtype)
+
+    def record_at(carry: Any, time: Array) -> Any:
+        until = jnp.floor(time * PARTS)
+        left = time - until * part
+
+        def advance(carry: Any) -> Any:
+            count, moved, _, _, bad = carry
+            whole = count < until
+            dt = jnp.where(whole, part, left)
+            at = count * part + dt / 2
+            seen = edge.advanced(moved, at, dt)
+            # What is recorded between parts does not change what comes after.
+            moved = jax.tree.map(lambda new, old: jnp.where(whole, new, old), seen, moved)
+            end = jnp.where(seen.failed, count * part + dt, jnp.inf)
+            return count + 1, moved, seen, at, jnp.minimum(bad, end)
+
+        last = until + (left > 0)
+        _, *rest = jax.lax.while_loop(lambda carry: carry[0] < last, advance, carry)
+        _, seen, at, _ = rest
+        sums = jnp.stack([jnp.sum(leaf) for leaf in jax.tree.leaves(seen.state)])
+        row = _observed(problem, parts, gradient, record, edge, seen, at)
+        return (until, *rest), (row, jnp.isfinite(jnp.sum(sums)))
+
+    start, zero = edge.start(), jnp.zeros((), times.dtype)
+    carry = zero, start, start, zero, zero + jnp.inf
+    (_, _, seen, _, bad), (rows, valid) = jax.lax.scan(record_at, carry, times)
+    status, first_bad = judge(times, valid)
+    earlier = jnp.isfinite(bad) & ((first_bad < 0) | (bad <= first_bad))
+    status = jnp.where(earlier, Status.BEYOND_EDGE, status).astype(jnp.int32)
+    first_bad = jnp.where(earlier, jnp.ceil(bad), first_bad).astype(jnp.int32)
+    params, fixed = parts.apart(seen.state[0])
+    return Trajectory(times, rows, params, status, first_bad, THEORY.name, fixed=Static.of(fixed))
+
+
+def _observed(
+    problem: Problem,
+    parts: Parts,
+    gradient: Gradient[PyTree],
+    record: Recording,
+    edge: Edge,
+    moved: Moved,
+    t: Float[Array, ""],
+) -> dict[str, Array]:
+    """What is recorded of a state, at the rates of time `t`."""
+    model = parts.whole(moved.state[0])
+    rows = measured(problem, record, model)
+    if "averaged_loss" in record.provided:
+        bare = edge._replace(gradient=gradient)
+        weights, _ = edge.scaled(moved.state, t)
+        push = jax.linearize(bare.slope, weights)[1]
+        more = jnp.sum(moved.root * jax.vmap(push, 1, 1)(moved.root)) / 2
+        rows["averaged_loss"] = problem.population_loss(model) + more
+    if "oscillation" in record.provided:
+        rows["oscillation"] = jnp.sum(jnp.square(moved.root))
+    if {"preconditioned_sharpness", "at_edge"} & {*record.provided}:
+        values, _, _ = edge.spectrum(moved, t)
+        near = jnp.sum(values[: edge.followed] > EDGE - NEAR)
+        found = {"preconditioned_sharpness": values[0], "at_edge": near.astype(t.dtype)}
+        rows |= {name: found[name] for name in found if name in record.provided}
+    return rows
