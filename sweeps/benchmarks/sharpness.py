@@ -13,7 +13,7 @@ import dynsim
 import sweeps
 from sweeps.benchmarks.timing import cold_and_warm, seconds
 from sweeps.runner.spec import Sweep
-from sweeps.studies.edge.network import Network
+from sweeps.studies.transitions.edge.network import Network
 
 EXAMPLES, RECORDS, STEPS = 64, 20, 2000
 NETWORKS = {
