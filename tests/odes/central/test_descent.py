@@ -45,7 +45,7 @@ def three(rule: dynsim.Rule, times: Any, kind: Any = None) -> tuple[dynsim.Traje
     )
 
 
-@pytest.mark.full("tests/odes/central/test_central.py::test_off_the_edge_it_is_the_flow")
+@pytest.mark.full("odes/central/test_central.py::test_off_the_edge_it_is_the_flow")
 def test_descent_that_never_reaches_the_edge_has_the_flow_as_its_theory() -> None:
     central, flow, descent = three(dynsim.sgd(0.2), np.array([100, 1000]))
     assert central["preconditioned_sharpness"].max() < 1.9
@@ -56,7 +56,7 @@ def test_descent_that_never_reaches_the_edge_has_the_flow_as_its_theory() -> Non
     assert 1e-3 < error < 0.2
 
 
-@pytest.mark.full("tests/odes/central/test_central.py::test_a_valley_is_the_closed_form")
+@pytest.mark.full("odes/central/test_central.py::test_a_valley_is_the_closed_form")
 def test_gradient_descent_at_the_edge_of_stability() -> None:
     eta, times = 0.4, np.arange(1000, 3001, 100)
     central, flow, descent = three(dynsim.sgd(eta), times)
@@ -78,9 +78,7 @@ def test_gradient_descent_at_the_edge_of_stability() -> None:
     assert np.mean(flow["loss"]) < 0.6 * measured
 
 
-@pytest.mark.full(
-    "tests/odes/central/test_central.py::test_rmsprop_at_the_edge_is_what_scipy_integrates"
-)
+@pytest.mark.full("odes/central/test_central.py::test_rmsprop_at_the_edge_is_what_scipy_integrates")
 def test_rmsprop_at_the_edge_of_stability() -> None:
     times = np.array([1000, 1200])
     rule = dynsim.rmsprop(0.01, b2=0.99, eps=0.01)
