@@ -82,6 +82,10 @@ _FIGURES = {
         "studies.optimum.figure:Optimum",
         "best learning rate against batch, width or another setting",
     ),
+    "edge": (
+        "studies.transitions.edge.figure:Edge",
+        "sharpness at the edge of stability: training, gradient flow and central flow",
+    ),
     "phase": ("studies.phase.figure:Phase", "same as `dynsim phase`"),
     "qkv": ("studies.qkv.figure:FigureQKV", "theory in Y and Z against training of W_Q, W_K, W_V"),
     "scaling": (

@@ -1,0 +1,62 @@
+"""The problems that the figure of the edge of stability is drawn of."""
+
+import math
+from collections.abc import Callable
+from typing import NamedTuple
+
+import jax
+
+import dynsim
+from sweeps.studies.transitions.edge.network import Network
+
+EXAMPLES = {"network": 24, "two_stage": 64}
+"""Examples of those that have no population loss: few enough to descend all of them."""
+
+
+class Case(NamedTuple):
+    """A problem, and what is drawn of it unless asked otherwise.
+
+    Attributes:
+        problem: with a population loss.
+        rates: learning rates, from stable ones to beyond the edge.
+        steps: optimiser steps of each.
+        scale: the field that scales the starting weights, with its smallest and largest value in
+            the diagram; None without one.
+    """
+
+    problem: dynsim.Problem
+    rates: tuple[float, ...]
+    steps: int
+    scale: tuple[str, float, float] | None
+
+
+def _network() -> Case:
+    return Case(_whole("network", Network()), (0.1, 0.3, 0.4, 0.5, 0.6), 3000, ("scale", 0.3, 3))
+
+
+def _linear_icl() -> Case:
+    problem = dynsim.regression(scale=0.3)
+    return Case(problem, (0.5, 1.5, 2.0, 2.2, 2.4), 2000, ("scale", 0.1, 1))
+
+
+def _yz() -> Case:
+    layer = dynsim.layer(dynsim.syn_small(), math.inf)
+    return Case(layer, (1.0, 4.0, 10.0, 16.0, 64.0), 100, None)
+
+
+def _two_stage() -> Case:
+    prompts = dynsim.prompts(8, 17, pool=8, num_test=8)
+    return Case(_whole("two_stage", prompts), (1.0, 2.0, 2.5, 4.0, 16.0), 300, ("tau_0", 0.05, 1))
+
+
+def _whole(name: str, problem: dynsim.Problem) -> dynsim.Problem:
+    return dynsim.full_batch(problem, jax.random.key(1), EXAMPLES[name])
+
+
+# Functions, because no device may be used before somebody computes.
+CASES: dict[str, Callable[[], Case]] = {
+    "network": _network,
+    "linear_icl": _linear_icl,
+    "yz": _yz,
+    "two_stage": _two_stage,
+}

@@ -1,0 +1,120 @@
+"""`dynsim figure edge`: the sharpness of training, next to gradient flow and central flow."""
+
+import dataclasses
+import math
+from pathlib import Path
+from typing import Any
+
+import xarray as xr
+
+import dynsim
+from dynsim import Status, checks
+from sweeps import output
+from sweeps.runner.spec import Sweep
+from sweeps.studies.computing import computed
+from sweeps.studies.transitions.edge import diagram, panels
+from sweeps.studies.transitions.edge.cases import CASES, Case
+from sweeps.studies.transitions.edge.measure import errors, mean_sharpness
+
+ENGINES = {"training": "simulation", "flow": "flow", "central": "central"}
+"""What is drawn, and the engine that computes it."""
+LOSSES = {"training": "loss", "flow": "loss", "central": "averaged_loss"}
+"""What each calls the loss averaged over oscillations."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Edge:
+    """Follow the sharpness at several learning rates, against the edge of stability: training on
+    all of the data, gradient flow and central flow; and map where training oscillates.
+
+    Attributes:
+        system: network (a tanh network on 24 examples), linear_icl, yz (Syn-Small) or two_stage
+            (64 prompts).
+        rates: learning rates; by default five, from below the edge to beyond.
+        steps: optimiser steps of each; 0 for as many as the system needs.
+        resolution: points of each axis of the map, learning rate and scale of the starting weights;
+            0 for none. yz starts from zero and has none.
+        out: folder for the figure, edge.npz, edge.json and the stored sweeps, which resume.
+    """
+
+    system: str = "network"
+    rates: tuple[float, ...] = ()
+    steps: int = 0
+    resolution: int = 24
+    out: Path = Path("out/edge")
+
+    def case(self) -> Case:
+        """What is drawn; `ValueError` for settings that describe none."""
+        case = CASES[checks.choice("system", self.system, tuple(CASES))]()
+        for rate in self.rates:
+            checks.real("rates", rate, 0, open_minimum=True)
+        checks.integer("steps", self.steps, 0)
+        checks.integer("resolution", self.resolution, 0)
+        rates = tuple(sorted({*self.rates})) or case.rates
+        return case._replace(rates=rates, steps=self.steps or case.steps)
+
+    def sweeps(self) -> dict[str, Sweep]:
+        """All runs, by the name of what is drawn of them."""
+        case = self.case()
+        found = {name: followed(case, name) for name in ENGINES}
+        if self.resolution and case.scale is not None:
+            found |= diagram.sweeps(case, self.resolution)
+        return found
+
+
+def followed(case: Case, name: str) -> Sweep:
+    """The runs at all rates, recorded at every step."""
+    record = dict.fromkeys(("loss", LOSSES[name], "preconditioned_sharpness", "params"))
+    made: Any = Sweep(
+        case.problem,
+        dynsim.sgd(1.0),
+        {"eta": case.rates},
+        steps=case.steps,
+        batch=math.inf,
+        engine=ENGINES[name],
+        record=list(record),
+        times=tuple(range(case.steps + 1)),
+    )
+    return made
+
+
+def run(config: Edge) -> list[Path]:
+    """Run or resume the sweeps, print the errors of both flows, draw and write the figure."""
+    case, found = config.case(), computed(config)
+    rows = [row(found, rate) for rate in case.rates]
+    lines = table(rows)
+    maps = diagram.maps(found) if "map-training" in found else None
+    if maps is not None:
+        lines += ["", *diagram.report(maps)]
+    print("\n".join(lines))
+    arrays = {f"{name}/{n}": v for name in ENGINES for n, v in found[name].variables.items()}
+    report = {"system": config.system, "rates": rows}
+    if maps is not None:
+        arrays |= {f"map/{name}": values for name, values in maps.variables.items()}
+        report["map"] = diagram.shares(maps)
+    figure = panels.draw({name: found[name] for name in ENGINES}, LOSSES, maps, config.system)
+    return output.write(config.out, "edge", figure=figure, arrays=arrays, report=report)
+
+
+def row(found: dict[str, xr.Dataset], rate: float) -> dict[str, Any]:
+    """The errors of both flows at a learning rate."""
+    runs = {name: found[name].sel(eta=rate, method="nearest") for name in ENGINES}
+    training = runs["training"]
+    ended = {name: Status(int(each.status)).name for name, each in runs.items()}
+    measured = {"eta": rate, "ended": ended, "sharpness": mean_sharpness(training)}
+    flows = {n: errors(training, runs[n], LOSSES[n])._asdict() for n in ("flow", "central")}
+    return {**measured, **flows}
+
+
+def table(rows: list[dict[str, Any]]) -> list[str]:
+    """The errors as lines of text."""
+    head = ("eta", "sharpness", "flow", "central", "weights off", "central", "loss off", "central")
+    lines = []
+    for each in rows:
+        flow, central = each["flow"], each["central"]
+        numbers = (each["sharpness"], flow["sharpness"], central["sharpness"])
+        off = (flow["apart"], central["apart"], flow["loss"], central["loss"])
+        cells = [f"{each['eta']:g}", *(f"{n:.3f}" for n in (*numbers, *off))]
+        ended = {name: how for name, how in each["ended"].items() if how != "OK"}
+        lines.append([*cells, ", ".join(f"{name}: {how}" for name, how in ended.items())])
+    return output.aligned([[*head, ""], *lines], 8, *[12] * 7)

@@ -1,0 +1,84 @@
+"""The picture of the edge of stability."""
+
+from collections.abc import Mapping
+
+import matplotlib.pyplot as plt
+import numpy as np
+import xarray as xr
+from matplotlib.axes import Axes
+from matplotlib.colors import BoundaryNorm, ListedColormap
+from matplotlib.figure import Figure
+
+from dynsim import Status
+from sweeps.output import drawing
+from sweeps.studies.transitions.edge.diagram import REGIONS
+from sweeps.studies.transitions.edge.measure import SMOOTH, averaged
+
+EDGE = 2
+STYLES = {
+    "flow": {"label": "gradient flow", "color": drawing.colour(1), "ls": ":", "lw": 1.8},
+    "central": {"label": "central flow", "color": "k", "ls": "--", "lw": 1.4},
+}
+
+
+def draw(
+    found: Mapping[str, xr.Dataset],
+    losses: Mapping[str, str],
+    maps: xr.Dataset | None,
+    system: str,
+) -> Figure:
+    """Sharpness above, loss below, a column for each rate; below them the maps, if there are."""
+    rates = found["training"].eta.values
+    size = (3 * len(rates), 9.5 if maps is not None else 5.5)
+    figure = plt.figure(figsize=size, layout="constrained")
+    parts = figure.subfigures(2, 1, height_ratios=(5.5, 4)) if maps is not None else None
+    upper = figure if parts is None else parts[0]
+    axes = upper.subplots(2, len(rates), sharex=True, sharey="row", squeeze=False)
+    for column, rate in zip(axes.T, rates, strict=True):
+        runs = {name: each.sel(eta=rate) for name, each in found.items()}
+        for ax, sharp in zip(column, (True, False), strict=True):
+            names = {n: "preconditioned_sharpness" if sharp else losses[n] for n in runs}
+            _curves(ax, runs, names)
+        column[0].axhline(EDGE, color="0.4", lw=0.8)
+        diverged = int(runs["training"].status) != Status.OK
+        heading = rf"$\eta$ = {rate:g}" + (", training diverges" if diverged else "")
+        drawing.finished(column[0], heading=heading)
+        drawing.finished(column[1], yscale="log")
+    axes[0, 0].set_ylim(0, 2 * EDGE)
+    drawing.outer(axes, "optimiser steps", "loss")
+    axes[0, 0].set_ylabel(r"$\eta \times$ sharpness; the edge is 2")
+    axes[0, 0].legend(fontsize="small")
+    figure.suptitle(f"{system}: descent on all of the data, mean of {SMOOTH} steps (blue)")
+    if maps is not None and parts is not None:
+        _maps(parts[1], maps)
+    return figure
+
+
+def _curves(ax: Axes, runs: Mapping[str, xr.Dataset], names: Mapping[str, str]) -> None:
+    """Training at every step, its mean, and both flows."""
+    training = runs["training"]
+    times, values = training.time.values, training[names["training"]].values
+    ax.plot(times, values, color="0.8", lw=0.6, label="training")
+    mean = averaged(values, SMOOTH)
+    begin = SMOOTH // 2
+    colour = drawing.colour(0)
+    ax.plot(times[begin : begin + len(mean)], mean, color=colour, lw=1.6, label="its mean")
+    for name, style in STYLES.items():
+        ax.plot(runs[name].time, runs[name][names[name]], **style)
+
+
+def _maps(part: Figure, maps: xr.Dataset) -> None:
+    """Regions by theory and by training."""
+    colours = ListedColormap([colour for _, colour in REGIONS.values()])
+    norm = BoundaryNorm(np.arange(len(REGIONS) + 1) - 0.5, len(REGIONS))
+    axes = part.subplots(1, 2, sharey=True)
+    scale, eta = maps.theory.dims
+    for ax, name in zip(axes, ("theory", "training"), strict=True):
+        ax.pcolormesh(
+            maps[eta], maps[scale], maps[name], cmap=colours, norm=norm, shading="nearest"
+        )
+        drawing.finished(ax, heading=f"by {name}", xscale="log", yscale="log")
+        ax.set_xlabel(r"learning rate $\eta$")
+    axes[0].set_ylabel("scale of the starting weights")
+    keys = [drawing.key(n, color=c, marker="s", ls="") for n, (_, c) in REGIONS.items()]
+    part.legend(handles=keys, loc="outside right center")
