@@ -11,7 +11,7 @@ that is static, so that programs of both kinds live side by side in one process.
 """
 
 import contextlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextvars import ContextVar
 from typing import Any, Literal, TypeAlias, TypeVar
 
@@ -87,6 +87,17 @@ def precision(dtype: str, *inputs: Any) -> Iterator[None]:
             if _platform() in WITHOUT_FLOAT64 and not checks.is_traced(inputs):
                 stack.enter_context(jax.default_device(host()))
         yield
+
+
+def one_by_one(function: Callable[..., Result]) -> Callable[..., Result]:
+    """A function of arrays that calls LAPACK, for which `jax.vmap` on a CPU makes a loop.
+
+    There jaxlib 0.10 splits a batch among the threads that compute everything else, and waits for
+    them. Where each of several CPU devices has such a batch, all of them can wait for each other.
+    """
+    # Optional arguments would be taken for arrays.
+    looped = jax.custom_batching.sequential_vmap(lambda *args: function(*args))
+    return lambda *args: looped(*args) if on_cpu() else function(*args)
 
 
 def host() -> Device:

@@ -13,6 +13,7 @@ import re
 from collections.abc import Callable, Iterable
 from typing import Any
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 from jax.experimental.sparse.linalg import lobpcg_standard
@@ -20,6 +21,7 @@ from jax.flatten_util import ravel_pytree
 from jax.typing import ArrayLike
 from jaxtyping import Array, Float, Int, PyTree
 
+from dynsim.precision import one_by_one
 from dynsim.training.recording import PRECONDITIONED, SHARPNESS
 
 DENSE = 200
@@ -74,7 +76,7 @@ def recorded(
     return {name: found[name] for name in names if name in found}, vectors
 
 
-def start(params: PyTree, counts: dict[str, int]) -> dict[str, Float[Array, "n k"] | None]:
+def start(params: PyTree, counts: dict[str, int]) -> dict[str, Float[Array, "n b"]]:
     """What the first record takes for the eigenvectors of one before it.
 
     Raises:
@@ -85,50 +87,87 @@ def start(params: PyTree, counts: dict[str, int]) -> dict[str, Float[Array, "n k
         if k > n or (n > DENSE and 5 * (k + 1) >= n):
             most = n if n <= DENSE else n // 5 - 2
             raise ValueError(f"record = '{name}_{k}': of {n} weights, at most {most} are found")
-    return {name: _random(0, n, k, dtype) if n > DENSE else None for name, k in counts.items()}
+    return {name: _random(0, n, k if n > DENSE else 0, dtype) for name, k in counts.items()}
 
 
 def largest(
     matrix: Map,
     params: PyTree,
     count: int,
-    before: Float[Array, "n k"] | None,
-    step: Int[ArrayLike, ""],
-) -> tuple[Float[Array, " k"], Float[Array, "n k"] | None]:
-    """The `count` largest eigenvalues of a matrix, in descending order, and their eigenvectors.
+    before: Float[Array, "n b"],
+    step: Int[ArrayLike, ""] = 0,
+) -> tuple[Float[Array, " k"], Float[Array, "n b"]]:
+    """The `count` largest eigenvalues of a matrix, in descending order, and what the next call
+    takes for `before`.
 
     Args:
         params: a pytree of the structure, shapes and dtype of tangents.
-        before: (n, count) what an earlier call returned as eigenvectors, or `start`; None for few
-            weights, of which no eigenvectors are returned.
+        before: what an earlier call returned, or `start`.
         step: number of the step, from which the new random direction is drawn.
 
     Returns:
         NaN where the matrix is not finite or LOBPCG did not converge. The eigenvalues have
         derivatives of both modes.
     """
-    flat, unravel = ravel_pytree(params)
-    n, dtype = flat.size, flat.dtype
-    product = jax.jit(jax.vmap(lambda v: ravel_pytree(matrix(unravel(v)))[0], 1, 1))
-    if before is None:
-        return jnp.linalg.eigvalsh(product(jnp.eye(n, dtype=dtype)))[::-1][:count], None
+    _, unravel = ravel_pytree(params)
+    times = lambda v: ravel_pytree(matrix(unravel(v)))[0]  # noqa: E731
+    values, vectors = top(times, count, before, step)
+    return values, vectors if before.shape[1] else before
+
+
+def top(
+    times: Callable[[Array], Array],
+    count: int,
+    before: Float[Array, "n b"],
+    step: Int[ArrayLike, ""] = 0,
+    tolerance: float = TOLERANCE,
+) -> tuple[Float[Array, " k"], Float[Array, "n k"]]:
+    """As `largest`, of a symmetric matrix that `times` multiplies a vector (n,) by, with the
+    eigenvectors.
+
+    Args:
+        before: where the search for as many eigenvectors starts; without columns, the whole matrix
+            is made.
+        tolerance: in place of `TOLERANCE`.
+    """
+    n, dtype = len(before), before.dtype
+    product = jax.vmap(times, 1, 1)
+    # Eigenvalues have derivatives without those of their vectors, and a loop has none backwards.
+    if not before.shape[1]:
+        whole = product(jnp.eye(n, dtype=dtype))
+        symmetric = jax.lax.stop_gradient((whole + whole.T) / 2)
+        vectors = one_by_one(jnp.linalg.eigh)(symmetric)[1][:, : -count - 1 : -1]
+        return jnp.sum(vectors * (whole @ vectors), axis=0), vectors
     # Zero is the key of the start.
     block = jnp.concatenate([before, _random(step + 1, n, 1, dtype)], axis=1)
     block /= jnp.linalg.norm(block, axis=0, keepdims=True)
-    # Eigenvalues have derivatives without those of their vectors, and a loop has none backwards.
-    still = lambda X: jax.lax.stop_gradient(product(X))  # noqa: E731
-    size = jnp.max(jnp.linalg.norm(still(block), axis=0))
-    known = jnp.isfinite(size) & (size > 0)
-    # LOBPCG measures residuals by the eigenvalue. With this shift those near zero can be found, and
-    # a matrix that is zero or not finite takes a single turn.
-    shifted = lambda X: jnp.where(known, still(X) / size, 0) + X  # noqa: E731
-    _, vectors, _ = lobpcg_standard(shifted, block, TURNS, tol=TOLERANCE / (10 * n))
+    closed = eqx.filter_closure_convert(times, block[:, 0])
+    arrays, rest = eqx.partition(closed, eqx.is_array)
+
+    def search(arrays: PyTree, block: Array) -> tuple[Array, Array]:
+        return _eigenvectors(jax.vmap(eqx.combine(arrays, rest), 1, 1), block, tolerance)
+
+    found = one_by_one(search)(*jax.lax.stop_gradient((arrays, block)))
+    vectors, size = jax.lax.stop_gradient(found)
     turned = product(vectors)
     values = jnp.sum(vectors * turned, axis=0)
     residual = jnp.linalg.norm(turned - values[None] * vectors, axis=0)
-    found = jnp.where(residual <= 4 * TOLERANCE * (jnp.abs(values) + size), values, jnp.nan)
+    found = jnp.where(residual <= 4 * tolerance * (jnp.abs(values) + size), values, jnp.nan)
     order = jnp.argsort(-found)[:count]
-    return found[order], jnp.where(known, vectors, block)[:, order]
+    return found[order], vectors[:, order]
+
+
+def _eigenvectors(
+    product: Callable[[Array], Array], block: Float[Array, "n b"], tolerance: float
+) -> tuple[Float[Array, "n b"], Float[Array, ""]]:
+    """Those of the largest eigenvalues, from a block, and the size of the matrix on that block."""
+    size = jnp.max(jnp.linalg.norm(product(block), axis=0))
+    known = jnp.isfinite(size) & (size > 0)
+    # LOBPCG measures residuals by the eigenvalue. With this shift those near zero can be found, and
+    # a matrix that is zero or not finite takes a single turn.
+    shifted = lambda X: jnp.where(known, product(X) / size, 0) + X  # noqa: E731
+    _, vectors, _ = lobpcg_standard(shifted, block, TURNS, tol=tolerance / (10 * len(block)))
+    return jnp.where(known, vectors, block), size
 
 
 def _random(step: Int[ArrayLike, ""], n: int, k: int, dtype: Any) -> Float[Array, "n k"]:

@@ -14,17 +14,16 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-from jax.experimental.sparse.linalg import lobpcg_standard
 from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, Bool, Float, PyTree
 
+from dynsim.precision import one_by_one
+from dynsim.problem import sharpness
 from odes.solver import complementarity
 from odes.solver.posed import Driven, Gradient, Posed
 
 EDGE = 2.0
 """The largest stable eigenvalue of M."""
-DENSE = 200
-"""Weights up to which the whole Hessian is made."""
 TOO_FAR = 0.1
 """How far an eigenvalue may get beyond the edge in one step before the flow counts as invalid."""
 WANTED = 1e-6
@@ -75,7 +74,7 @@ class Edge(NamedTuple):
     def start(self) -> Moved:
         """The flow at its start, where nothing oscillates."""
         weights = ravel_pytree(self.posed.state[0])[0]
-        rows = 0 if self.size <= DENSE else self.searched
+        rows = 0 if self.size <= sharpness.DENSE else self.searched
         block = jax.random.normal(jax.random.key(0), (self.size, rows), weights.dtype)
         root = jnp.zeros((self.size, self.followed), weights.dtype)
         return Moved(self.posed.state, block, root, jnp.zeros((), bool))
@@ -98,8 +97,9 @@ class Edge(NamedTuple):
         block."""
         weights, q = self.scaled(moved.state, t)
         push = jax.linearize(self.slope, weights)[1]
-        scaled = jax.vmap(lambda column: q * push(q * column), 1, 1)
-        return top(scaled, moved.block, self.searched)
+        scaled = lambda v: q * push(q * v)  # noqa: E731
+        values, vectors = sharpness.top(scaled, self.searched, moved.block, tolerance=WANTED)
+        return values, vectors, vectors if moved.block.shape[1] else moved.block
 
     def scaled(
         self, state: tuple[PyTree, ...], t: Float[Array, ""]
@@ -110,8 +110,15 @@ class Edge(NamedTuple):
             rates = rates / (self.driven.rule.eps * (jnp.sqrt(ravel_pytree(state[1])[0]) + 1))
         return weights, jnp.sqrt(rates)
 
-    def advanced(self, moved: Moved, t: Float[Array, ""], dt: Float[Array, ""]) -> Moved:
-        """The flow after a time `dt`, with the rates of time `t`."""
+    def advanced(
+        self,
+        moved: Moved,
+        t: Float[Array, ""],
+        dt: Float[Array, ""],
+        lost: Bool[Array, ""] | bool = False,
+    ) -> Moved:
+        """The flow after a time `dt`, with the rates of time `t`; nothing holds one that is `lost`
+        at the edge."""
         field = functools.partial(self.posed.field, t, args=self.posed.args)
         moved = moved._replace(state=runge_kutta(field, moved.state, dt))
         values, vectors, block = self.spectrum(moved, t)
@@ -120,6 +127,8 @@ class Edge(NamedTuple):
             root=jnp.zeros_like(moved.root),
             failed=jnp.any(values[self.followed :] > EDGE) | (values[0] > EDGE + TOO_FAR),
         )
+        # In a batch both branches run: one without a solution would take all turns of the solver.
+        values = jnp.where(lost, jnp.minimum(values, EDGE), values)
         return jax.lax.cond(
             values[0] > EDGE,
             lambda: self._pushed(moved, t, dt, values, vectors),
@@ -147,13 +156,15 @@ class Edge(NamedTuple):
             through = self.rates(t) * jnp.sqrt(ravel_pytree(moved.state[1])[0])
             moving = jnp.where(through > 0, rise * rule.eps / jnp.where(through > 0, through, 1), 0)
             parts += [jnp.sqrt(moving)[None, None] * pairs]
-        found = complementarity.solve(jnp.diag(EDGE - values[:k]), jnp.concatenate(parts, axis=-1))
-        size, own = jnp.linalg.eigh(found.X)
+        found = one_by_one(complementarity.solve)(
+            jnp.diag(EDGE - values[:k]), jnp.concatenate(parts, axis=-1)
+        )
+        size, own = one_by_one(jnp.linalg.eigh)(found.X)
         state = [_plus(moved.state[0], -q * jnp.tensordot(found.X, third) * (dt / 2))]
         if adaptive:
             energy = jnp.tensordot(found.X, pairs) / jnp.where(q > 0, q**2, jnp.inf)
             state += [_plus(moved.state[1], rise * energy)]
-        unsolved = jnp.linalg.eigvalsh(found.slack)[0] < -TOO_FAR / 100
+        unsolved = one_by_one(jnp.linalg.eigvalsh)(found.slack)[0] < -TOO_FAR / 100
         return moved._replace(
             state=tuple(state),
             root=q[:, None] * (u @ (own * jnp.sqrt(jnp.maximum(size, 0))[None])),
@@ -188,28 +199,6 @@ def bent(
     found = jax.vmap(of_pair)(along.T[first], along.T[second])
     place = jnp.zeros((k, k), int).at[first, second].set(jnp.arange(len(first)))
     return found[jnp.maximum(place, place.T)]
-
-
-def top(
-    product: Callable[[Array], Array], start: Float[Array, "N b"], k: int
-) -> tuple[Float[Array, " k"], Float[Array, "N k"], Float[Array, "N b"]]:
-    """The k largest eigenvalues of a symmetric operator on blocks (N, b), descending, their
-    eigenvectors, and what to start from next time. An empty block asks for the whole matrix."""
-    size, columns = start.shape
-    if not columns:
-        matrix = product(jnp.eye(size, dtype=start.dtype))
-        values, vectors = jnp.linalg.eigh((matrix + matrix.T) / 2)
-        return values[: -k - 1 : -1], vectors[:, : -k - 1 : -1], start
-    # An eigenvector that comes from below has a share in a random one.
-    guard = jax.random.normal(jax.random.key(1), (size, 1), start.dtype)
-    values, vectors, _ = lobpcg_standard(
-        # Its test of convergence is relative to an eigenvalue, which might be zero.
-        lambda block: product(block) / EDGE + block,
-        jnp.concatenate((start, guard), axis=1),
-        m=50,
-        tol=WANTED / (10 * size),
-    )
-    return (values[:k] - 1) * EDGE, vectors[:, :k], vectors[:, :columns]
 
 
 def _plus(tree: PyTree, row: Float[Array, " N"]) -> PyTree:

@@ -193,10 +193,11 @@ def _solve(
 
         def advance(carry: Any) -> Any:
             count, moved, _, _, bad = carry
+            lost = jnp.isfinite(bad)
             whole = count < until
             dt = jnp.where(whole, part, left)
             at = count * part + dt / 2
-            seen = edge.advanced(moved, at, dt)
+            seen = edge.advanced(moved, at, dt, lost)
             # What is recorded between parts does not change what comes after.
             moved = jax.tree.map(lambda new, old: jnp.where(whole, new, old), seen, moved)
             end = jnp.where(seen.failed, count * part + dt, jnp.inf)

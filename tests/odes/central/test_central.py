@@ -18,6 +18,7 @@ from scipy.integrate import solve_ivp
 import dynsim
 import odes
 from dynsim import Status, schedules
+from dynsim.problem import sharpness
 from odes.central import edge
 from tests.odes.test_problem import Bowl
 
@@ -201,9 +202,11 @@ def test_iterated_eigenvectors_are_those_of_the_whole_matrix() -> None:
     matrix = matrix + matrix.T
     want, vectors = np.linalg.eigh(matrix)
     with jax.enable_x64(True):
-        start = jnp.asarray(rng.normal(size=(60, 3)))
+        found = jnp.asarray(rng.normal(size=(60, 3)))
         for _ in range(2):
-            values, found, start = edge.top(lambda block: jnp.asarray(matrix) @ block, start, 3)
+            values, found = sharpness.top(
+                lambda v: jnp.asarray(matrix) @ v, 3, found, tolerance=edge.WANTED
+            )
     # Residuals of 1e-6 are squared in eigenvalues.
     np.testing.assert_allclose(values, want[:-4:-1], rtol=1e-9)
     np.testing.assert_allclose(
@@ -216,7 +219,7 @@ def test_larger_problems_search_for_their_eigenvectors(monkeypatch: pytest.Monke
     problem = Valleys((SLOPE, *[0.001] * 9))
     rule, times = dynsim.sgd(ETA), [40, 80]
     dense = central(problem, rule, times, follow=1)
-    monkeypatch.setattr(edge, "DENSE", 0)
+    monkeypatch.setattr(sharpness, "DENSE", 0)
     # Of another program, which a setting of the module is no part of.
     found = central(problem, rule, [*times, 81], follow=1)
     for name in (*OWN, "y"):

@@ -36,7 +36,7 @@ def _network() -> Case:
 
 def _linear_icl() -> Case:
     problem = dynsim.regression(scale=0.3)
-    return Case(problem, (0.5, 1.5, 2.0, 2.2, 2.4), 2000, ("scale", 0.1, 1))
+    return Case(problem, (1.0, 1.8, 1.88, 1.93, 2.03), 1000, ("scale", 0.1, 1))
 
 
 def _yz() -> Case:

@@ -14,7 +14,7 @@ from sweeps.runner.spec import Sweep
 from sweeps.studies.computing import computed
 from sweeps.studies.transitions.edge import diagram, panels
 from sweeps.studies.transitions.edge.cases import CASES, Case
-from sweeps.studies.transitions.edge.measure import errors, mean_sharpness
+from sweeps.studies.transitions.edge.measure import errors, sharpness_of_mean
 
 ENGINES = {"training": "simulation", "flow": "flow", "central": "central"}
 """What is drawn, and the engine that computes it."""
@@ -81,7 +81,7 @@ def followed(case: Case, name: str) -> Sweep:
 def run(config: Edge) -> list[Path]:
     """Run or resume the sweeps, print the errors of both flows, draw and write the figure."""
     case, found = config.case(), computed(config)
-    rows = [row(found, rate) for rate in case.rates]
+    rows = [row(case, found, rate) for rate in case.rates]
     lines = table(rows)
     maps = diagram.maps(found) if "map-training" in found else None
     if maps is not None:
@@ -96,12 +96,13 @@ def run(config: Edge) -> list[Path]:
     return output.write(config.out, "edge", figure=figure, arrays=arrays, report=report)
 
 
-def row(found: dict[str, xr.Dataset], rate: float) -> dict[str, Any]:
+def row(case: Case, found: dict[str, xr.Dataset], rate: float) -> dict[str, Any]:
     """The errors of both flows at a learning rate."""
     runs = {name: found[name].sel(eta=rate, method="nearest") for name in ENGINES}
     training = runs["training"]
     ended = {name: Status(int(each.status)).name for name, each in runs.items()}
-    measured = {"eta": rate, "ended": ended, "sharpness": mean_sharpness(training)}
+    mean = sharpness_of_mean(case.problem, training)
+    measured = {"eta": rate, "ended": ended, "sharpness": mean}
     flows = {n: errors(training, runs[n], LOSSES[n])._asdict() for n in ("flow", "central")}
     return {**measured, **flows}
 

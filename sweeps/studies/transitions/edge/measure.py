@@ -1,13 +1,18 @@
 """How far theories of the edge are from training, averaged over its oscillations."""
 
-from typing import NamedTuple
+import math
+from typing import Any, NamedTuple
 
+import equinox as eqx
+import jax
 import numpy as np
 import xarray as xr
 from jaxtyping import Float
 from scipy.ndimage import uniform_filter1d
 
-from dynsim import Status
+import dynsim
+from dynsim import Problem, Status
+from dynsim.training.recording import PARAMS, PRECONDITIONED
 
 SMOOTH = 20
 """Steps over which training is averaged: its oscillations change sign at every step."""
@@ -19,7 +24,8 @@ class Errors(NamedTuple):
     """Of a theory against training, both averaged over `SMOOTH` steps.
 
     Attributes:
-        sharpness: mean over the second half of the run, in units in which the edge is 2.
+        sharpness: of the theory, the mean over the second half of the run, in units in which the
+            edge is 2.
         apart: distance of all weights, the mean over the second half.
         loss: largest difference of averages over `LONG` steps, over the starting loss.
     """
@@ -57,6 +63,27 @@ def errors(training: xr.Dataset, theory: xr.Dataset, loss: str) -> Errors:
     )
 
 
-def mean_sharpness(training: xr.Dataset) -> float:
-    """Mean of the preconditioned sharpness at the weights of training, over the second half."""
-    return float(np.mean(training.preconditioned_sharpness.values[len(training.time) // 2 :]))
+def sharpness_of_mean(problem: Problem, training: xr.Dataset, points: int = 10) -> float:
+    """Preconditioned sharpness at weights averaged over `SMOOTH` steps: the mean of `points` times
+    in the second half of the run. That of single steps is larger, as they lie on either side of
+    the valley."""
+    if int(training.status) != Status.OK:
+        return np.nan
+    like = problem.init(jax.random.key(0))
+    half = len(training.time) // 2
+    chosen = np.linspace(half, len(training.time) - SMOOTH, points, dtype=int)
+
+    def mean(path: Any, leaf: Any) -> Any:
+        name = f"{PARAMS}.{jax.tree_util.keystr(path, simple=True, separator='.')}"
+        if not eqx.is_inexact_array(leaf):
+            return np.broadcast_to(leaf, (points, *np.shape(leaf)))
+        return averaged(training[name].values, SMOOTH)[chosen].astype(np.float32)
+
+    def at(init: Any, eta: Any) -> Any:
+        options = {"steps": 1, "times": [0], "batch": math.inf}
+        rule = dynsim.sgd(eta)
+        return dynsim.train(problem, rule, init=init, record=PRECONDITIONED, **options)
+
+    means = jax.tree.map_with_path(mean, like)
+    eta = np.full(points, float(training.eta), np.float32)
+    return float(np.mean(jax.jit(jax.vmap(at))(means, eta)[PRECONDITIONED]))
