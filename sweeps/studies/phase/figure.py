@@ -17,8 +17,9 @@ from sweeps.output import drawing
 from sweeps.runner.labels import label
 from sweeps.runner.progress import count
 from sweeps.runner.run import run as run_sweep
+from sweeps.runner.spec import Sweep
 from sweeps.studies.computing import computed as compute
-from sweeps.studies.phase import diagram
+from sweeps.studies.phase import diagram, edge
 from sweeps.studies.phase.diagram import DESCENT, Phase
 from sweeps.studies.phase.maps import boundary, panels_of, settings
 from sweeps.studies.phase.panels import (
@@ -55,6 +56,7 @@ def run(config: Plane, rule: Rule | None = None) -> list[Path]:
     """Compute or resume, draw and write a diagram; `rule` replaces that of the settings."""
     begin = time.perf_counter()
     rule = rule or config.rule()
+    flows, left_out = edge_of(config)
     found = panels_of(config, rule)
     drawn = {name: panel.map for name, panel in found.items()}
     runs = sum(each.attrs["runs"] for each in drawn.values())
@@ -76,7 +78,11 @@ def run(config: Plane, rule: Rule | None = None) -> list[Path]:
     own = rule.lines(next(iter(found.values())).runs) if rule.lines else {}
     told = theory(drawn, rule, closed, noise, own)
     first = next(iter(drawn))
-    for line in reported(told, first, drawn[first].region):
+    edges = {}
+    if flows is not None:
+        edges = edge.lines(flows, config.axes(), config.out / edge.FLOW)
+        told += edge.told(edges, rule, drawn[first])
+    for line in (*reported(told, first, drawn[first].region), *left_out, *edge.outside(edges)):
         print(line)
     seeded = {name: boundary(each) for name, each in drawn.items() if "share" in each}
     figure = draw(config, drawn, rule, closed, told, seeded)
@@ -85,11 +91,23 @@ def run(config: Plane, rule: Rule | None = None) -> list[Path]:
         arrays |= {name: {**exported(each), **each.attrs}}
     if noise is not None:
         arrays |= {"noise": noise, **{f"noise/{dim}": noise[dim] for dim in noise.dims}}
+    arrays |= {f"line/{name}": values.values for name, values in edges.items()}
     arrays["agreement"] = {each.name: each.agreement.right for each in told}
     paths = output.write(config.out, "phase", figure=figure, arrays=arrays)
     for table in seeded.values():
         paths += write_boundary(config.out, table)
     return paths
+
+
+def edge_of(config: Plane) -> tuple[Sweep | None, tuple[str, ...]]:
+    """The flows that tell where the edge of stability is, if it is asked for and there is one, and
+    else why not, in lines."""
+    if not config.edge:
+        return None, ()
+    try:
+        return edge.flow_of(config.training(), config.axes()), ()
+    except ValueError as error:
+        return None, (f"edge of stability: left out, {error}",)
 
 
 def exported(found: xr.Dataset) -> dict[Any, xr.DataArray]:
@@ -202,8 +220,9 @@ def draw(
         plot_agreement(*areas.values(), ax=axes[1, 2])
         same = [f"{each.text}: {each.agreement}" for each in told if each.line is None]
         axes[1, 2].set_title("\n".join(same), fontsize="medium")
+    shown_lines = [each.line for each in told if each.line and edge.inside(each.line.values)]
     for ax in axes.flat:
-        plot_lines([each.line for each in told if each.line], ax=ax)
+        plot_lines(shown_lines, ax=ax)
     for name, table in seeded.items():
         for ax, panel in zip_longest(axes[1], maps):
             plot_boundary(table, ax=ax, whole=panel == name)

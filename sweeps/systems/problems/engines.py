@@ -16,8 +16,10 @@ from dynsim.precision import on_cpu
 from dynsim.problem.checks import flow_table, table
 from dynsim.problem.train import drawn, started
 from odes import general
+from odes.problem import flow
+from odes.solver.flows import checked_flow
 from odes.solver.tolerances import DEFAULT_TOLERANCES
-from odes.theory import Theory, departs
+from odes.theory import Theory, departs, refusal
 from sweeps.systems.base import Engine, Settings, known
 from sweeps.systems.problems.parts import Taken, Template, hints_of, taken
 
@@ -25,6 +27,8 @@ BYTES = 2**14
 """Of a run besides copies of its weights and its batch."""
 COPIES = 8
 """Of the weights that a step, or a solver, holds at once, about."""
+FLOW = "flow"
+"""Name of the engine of all weights."""
 SHARED_COPIES = 3
 """Of what runs of a key share: as it is drawn, with the numbers of a run, and in another order."""
 
@@ -50,10 +54,28 @@ def engines_of(like: Like, tile: int = 16) -> Mapping[str, Engine[Any]]:
     found = {"simulation": _training(like, tile)}
     if has_flow := like.problem.has("population_loss"):
         found["descent"] = descent(like, tile)
+        found[FLOW] = of_weights(like)
     theories = {theory.name: theory for theory in general.flows()} if has_flow else {}
     if departs(like.problem) is None:
         theories |= {theory.name: theory for theory in like.problem.theories()}
     return found | {name: of_theory(theory, like) for name, theory in theories.items()}
+
+
+def of_weights(like: Like) -> Engine[Any]:
+    """The flow of all weights in the steps of the rule, whatever theories a problem has in its
+    place. It records the sharpness."""
+    theory = Theory(
+        FLOW,
+        "flow of all weights",
+        "batch -> infinity, eta -> 0",
+        flow,
+        lambda problem, rule: (
+            refusal(problem.check_population) or refusal(checked_flow, rule)
+        ),
+        variant=True,
+        needs=("key",),
+    )
+    return of_theory(theory, like)._replace(observables=flow_table(like.problem, whole=True), tile=1)
 
 
 def descent(like: Like, tile: int, at: Callable[[Any], Problem] = lambda p: p) -> Engine[Any]:

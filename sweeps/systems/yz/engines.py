@@ -7,7 +7,7 @@ from dynsim.yz.layer import layer
 from odes.theory import named
 from odes.yz import ladder
 from sweeps.systems.base import Engine
-from sweeps.systems.problems.engines import descent, engines_of, of_theory
+from sweeps.systems.problems.engines import FLOW, descent, engines_of, of_theory, of_weights
 from sweeps.systems.yz import memory, reduced
 from sweeps.systems.yz.memory import LIKE
 from sweeps.systems.yz.scatter import engine as spread
@@ -33,6 +33,7 @@ ENGINES: dict[str, Engine[Any]] = {
     "descent": DESCENT._replace(variant=False),
     **{name: _of_theory(theory) for name, theory in ladder.THEORIES.items()},
     **reduced.engines(True, FINITE_DESCENT, LIKE),
+    FLOW: of_weights(LIKE),
     "spread": spread(LIKE),
     **reduced.engines(False, DESCENT, LIKE),
 }
