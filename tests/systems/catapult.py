@@ -49,9 +49,8 @@ class Catapult(dynsim.Problem):
 def descended(eta: float, norm: float, output: float, steps: int) -> np.ndarray:
     """(steps + 1, 2) f and l of the map."""
     found = [(output, norm)]
-    with np.errstate(over="ignore", invalid="ignore"):
-        for _ in range(steps):
-            f, lam = (np.float64(each) for each in found[-1])
-            push = eta * f**2 / WIDTH
-            found.append((f * (1 - eta * lam + eta * push), lam + push * (eta * lam - 4)))
+    for _ in range(steps):
+        f, lam = found[-1]
+        push = eta * f**2 / WIDTH
+        found.append((f * (1 - eta * lam + eta * push), lam + push * (eta * lam - 4)))
     return np.array(found)

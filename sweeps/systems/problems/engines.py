@@ -69,13 +69,13 @@ def of_weights(like: Like) -> Engine[Any]:
         "flow of all weights",
         "batch -> infinity, eta -> 0",
         flow,
-        lambda problem, rule: (
-            refusal(problem.check_population) or refusal(checked_flow, rule)
-        ),
+        lambda problem, rule: refusal(problem.check_population) or refusal(checked_flow, rule),
         variant=True,
         needs=("key",),
     )
-    return of_theory(theory, like)._replace(observables=flow_table(like.problem, whole=True), tile=1)
+    return of_theory(theory, like)._replace(
+        observables=flow_table(like.problem, whole=True), tile=1
+    )
 
 
 def descent(like: Like, tile: int, at: Callable[[Any], Problem] = lambda p: p) -> Engine[Any]:
