@@ -70,7 +70,7 @@ def flow_of(run: Run[Any], axes: Mapping[str, Sequence[float]]) -> Sweep:
 
 def lines(flows: Sweep, axes: Mapping[str, Sequence[float]], out: Path) -> dict[str, xr.DataArray]:
     """What is zero on each line of `LINES`, over the plane: the log of the preconditioned sharpness
-    over the edge, of flows as `flow_of` returns them, which are stored in `out`. NaN where the
+    over the edge, (y, x), of flows as `flow_of` returns them, which are stored in `out`. NaN where the
     sharpness is not known."""
     runs = run_sweep(flows, out).load().isel(seed=0)
     values = runs[PRECONDITIONED].where(np.isfinite(runs[PRECONDITIONED]))
@@ -90,11 +90,12 @@ def _everywhere(values: xr.DataArray, axes: Mapping[str, Sequence[float]]) -> xr
     """Linear along the numbers of the points: by the logarithm on a logarithmic axis."""
     numbered = values.assign_coords({n: _places(len(each)) for n, each in axes.items()})
     found = numbered.interp({n: np.arange(len(each)) for n, each in axes.items()})
-    return found.transpose(*axes).assign_coords({n: np.asarray(each) for n, each in axes.items()})
+    found = found.assign_coords({n: np.asarray(each) for n, each in axes.items()})
+    return found.transpose(*reversed(tuple(axes)))
 
 
 def told(edges: Mapping[str, xr.DataArray], rule: Rule, found: xr.Dataset) -> Iterator[Told]:
-    """What the lines say of the runs of a map, those beyond a line diverge, and how far that is so;
+    """What the lines in the plane say of the runs of a map, those beyond a line diverge, and how far that is so;
     of a rule that has no region so called, nothing."""
     code = next((code for code, (name, _) in rule.legend.items() if name == DIVERGED), None)
     if code is None:
@@ -106,6 +107,8 @@ def told(edges: Mapping[str, xr.DataArray], rule: Rule, found: xr.Dataset) -> It
         diverged = diverged.assign_coords(code=[0, 1])
     alone = 100 * float((diverged["region"] == 0).mean())
     for name, values in edges.items():
+        if not inside(values):
+            continue
         said = agreement((values > 0).astype(int), diverged)
         text = f"diverged beyond it and nowhere else ({alone:.1f} % do not diverge)"
         style = (COLOUR, LINES[name][1], 1.8)

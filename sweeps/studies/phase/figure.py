@@ -220,9 +220,8 @@ def draw(
         plot_agreement(*areas.values(), ax=axes[1, 2])
         same = [f"{each.text}: {each.agreement}" for each in told if each.line is None]
         axes[1, 2].set_title("\n".join(same), fontsize="medium")
-    shown_lines = [each.line for each in told if each.line and edge.inside(each.line.values)]
     for ax in axes.flat:
-        plot_lines(shown_lines, ax=ax)
+        plot_lines([each.line for each in told if each.line], ax=ax)
     for name, table in seeded.items():
         for ax, panel in zip_longest(axes[1], maps):
             plot_boundary(table, ax=ax, whole=panel == name)

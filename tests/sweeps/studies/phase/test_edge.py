@@ -70,8 +70,10 @@ def test_the_line_is_where_the_rate_times_the_norm_is_two(tmp_path: Path) -> Non
     run = Trained(Catapult(), dynsim.sgd(1.0), 20, math.inf, "float64")
     flows = dataclasses.replace(edge.flow_of(run, axes), times=(0, 20))
     found = edge.lines(flows, axes, tmp_path)
-    eta, norm = np.meshgrid(*axes.values(), indexing="ij")
+    eta, norm = np.meshgrid(*axes.values())
     for name, values in found.items():
+        # As contours are drawn.
+        assert values.dims == ("norm", "eta")
         # Exact at f = 0, from which the output at the start is 0.01 away.
         np.testing.assert_allclose(values, np.log(eta * norm / 2), atol=0.01, err_msg=name)
 
