@@ -69,9 +69,9 @@ def flow_of(run: Run[Any], axes: Mapping[str, Sequence[float]]) -> Sweep:
 
 
 def lines(flows: Sweep, axes: Mapping[str, Sequence[float]], out: Path) -> dict[str, xr.DataArray]:
-    """What is zero on each line of `LINES`, over the plane: the log of the preconditioned sharpness
-    over the edge, (y, x), of flows as `flow_of` returns them, which are stored in `out`. NaN where the
-    sharpness is not known."""
+    """What is zero on each line of `LINES`, (y, x) over the plane: the log of the preconditioned
+    sharpness over the edge, of flows as `flow_of` returns them, which are stored in `out`. NaN
+    where the sharpness is not known."""
     runs = run_sweep(flows, out).load().isel(seed=0)
     values = runs[PRECONDITIONED].where(np.isfinite(runs[PRECONDITIONED]))
     recorded = next(dim for dim in ("time", "record") if dim in values.dims)
@@ -95,8 +95,8 @@ def _everywhere(values: xr.DataArray, axes: Mapping[str, Sequence[float]]) -> xr
 
 
 def told(edges: Mapping[str, xr.DataArray], rule: Rule, found: xr.Dataset) -> Iterator[Told]:
-    """What the lines in the plane say of the runs of a map, those beyond a line diverge, and how far that is so;
-    of a rule that has no region so called, nothing."""
+    """What the lines in the plane say of the runs of a map: those beyond a line diverge. Nothing of
+    a rule that has no region so called."""
     code = next((code for code, (name, _) in rule.legend.items() if name == DIVERGED), None)
     if code is None:
         return
