@@ -19,7 +19,7 @@ from sweeps.runner.progress import count
 from sweeps.runner.run import run as run_sweep
 from sweeps.runner.spec import Sweep
 from sweeps.studies.computing import computed as compute
-from sweeps.studies.phase import diagram, edge
+from sweeps.studies.phase import diagram
 from sweeps.studies.phase.diagram import DESCENT, Phase
 from sweeps.studies.phase.maps import boundary, panels_of, settings
 from sweeps.studies.phase.panels import (
@@ -36,6 +36,7 @@ from sweeps.studies.phase.panels import (
 )
 from sweeps.studies.phase.plane import Plane
 from sweeps.studies.phase.regions import Rule, agreement, sides
+from sweeps.studies.trainability import edge
 
 __all__ = ["Phase", "compute", "run"]
 

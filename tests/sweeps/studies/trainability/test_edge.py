@@ -11,8 +11,9 @@ import xarray as xr
 
 import dynsim
 from dynsim import Status
-from sweeps.studies.phase import edge, maps
+from sweeps.studies.phase import maps
 from sweeps.studies.phase.regions import BY_EDGE, BY_STATUS, Stability, stability
+from sweeps.studies.trainability import edge
 from sweeps.systems.problems.trained import Trained
 from tests.systems.catapult import Catapult, descended
 

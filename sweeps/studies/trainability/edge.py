@@ -31,8 +31,8 @@ TIMES = 16
 """Steps of a flow at which it is, about."""
 COLOUR = "#009E73"
 LINES = {
-    "edge-start": ("edge of stability at the start", ":"),
-    "edge": ("edge of stability along the flow", "-"),
+    "edge-start": ("edge at the start", ":"),
+    "edge": ("edge along the flow", "-"),
 }
 
 
