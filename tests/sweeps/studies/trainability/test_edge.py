@@ -3,6 +3,7 @@
 import dataclasses
 import math
 from pathlib import Path
+from typing import Any
 
 import jax
 import numpy as np
@@ -96,12 +97,14 @@ def test_its_share_is_that_of_the_points_that_diverge_beyond_it() -> None:
 
 
 def test_what_has_no_edge_is_left_out_with_the_reason() -> None:
-    plane = maps.settings("yz")(x="eta_y:0.1:1:2", y="eta_z:0.1:1:2", optimizer="adam")
+    settings: Any = maps.settings("yz")
+    plane = settings(x="eta_y:0.1:1:2", y="eta_z:0.1:1:2", optimizer="adam")
     with pytest.raises(ValueError, match="the preconditioner of adam is not known"):
         edge.flow_of(plane.training(), plane.axes())
     two_stage = maps.settings("two_stage")(x="r:0.1:1:2", y="tau:0.1:1:2")
     with pytest.raises(ValueError, match="the problem has no population loss"):
         edge.flow_of(two_stage.training(), two_stage.axes())
     # Of so short sequences there is no expansion, and the flow is that of infinite ones.
-    short = maps.settings("yz")(x="eta_y:0.1:1:2", y="eta_z:0.1:1:2", length=4)
-    assert edge.flow_of(short.training(), short.axes()).run.length == math.inf
+    short = settings(x="eta_y:0.1:1:2", y="eta_z:0.1:1:2", length=4)
+    flows: Any = edge.flow_of(short.training(), short.axes())
+    assert flows.run.length == math.inf
