@@ -76,7 +76,8 @@ def lines(flows: Sweep, axes: Mapping[str, Sequence[float]], out: Path) -> dict[
     values = runs[PRECONDITIONED].where(np.isfinite(runs[PRECONDITIONED]))
     recorded = next(dim for dim in ("time", "record") if dim in values.dims)
     # Below a saddle it is negative, far from the edge.
-    logs = np.log((values / EDGE).clip(min=np.finfo(float).tiny))
+    sharp = (values / EDGE).clip(min=np.finfo(float).tiny)
+    logs: xr.DataArray = xr.apply_ufunc(np.log, sharp)
     found = {"edge-start": logs.isel({recorded: 0}), "edge": logs.max(recorded)}
     return {name: _everywhere(each, axes) for name, each in found.items()}
 
