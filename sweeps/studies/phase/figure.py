@@ -17,6 +17,7 @@ from sweeps.output import drawing
 from sweeps.runner.labels import label
 from sweeps.runner.progress import count
 from sweeps.runner.run import run as run_sweep
+from sweeps.runner.spec import Sweep
 from sweeps.studies.computing import computed as compute
 from sweeps.studies.phase import diagram
 from sweeps.studies.phase.diagram import DESCENT, Phase
@@ -35,6 +36,7 @@ from sweeps.studies.phase.panels import (
 )
 from sweeps.studies.phase.plane import Plane
 from sweeps.studies.phase.regions import Rule, agreement, sides
+from sweeps.studies.trainability import edge
 
 __all__ = ["Phase", "compute", "run"]
 
@@ -55,6 +57,7 @@ def run(config: Plane, rule: Rule | None = None) -> list[Path]:
     """Compute or resume, draw and write a diagram; `rule` replaces that of the settings."""
     begin = time.perf_counter()
     rule = rule or config.rule()
+    flows, left_out = edge_of(config)
     found = panels_of(config, rule)
     drawn = {name: panel.map for name, panel in found.items()}
     runs = sum(each.attrs["runs"] for each in drawn.values())
@@ -76,7 +79,11 @@ def run(config: Plane, rule: Rule | None = None) -> list[Path]:
     own = rule.lines(next(iter(found.values())).runs) if rule.lines else {}
     told = theory(drawn, rule, closed, noise, own)
     first = next(iter(drawn))
-    for line in reported(told, first, drawn[first].region):
+    edges = {}
+    if flows is not None:
+        edges = edge.lines(flows, config.axes(), config.out / edge.FLOW)
+        told += edge.told(edges, rule, drawn[first])
+    for line in (*reported(told, first, drawn[first].region), *left_out, *edge.outside(edges)):
         print(line)
     seeded = {name: boundary(each) for name, each in drawn.items() if "share" in each}
     figure = draw(config, drawn, rule, closed, told, seeded)
@@ -85,11 +92,23 @@ def run(config: Plane, rule: Rule | None = None) -> list[Path]:
         arrays |= {name: {**exported(each), **each.attrs}}
     if noise is not None:
         arrays |= {"noise": noise, **{f"noise/{dim}": noise[dim] for dim in noise.dims}}
+    arrays |= {f"line/{name}": values.values for name, values in edges.items()}
     arrays["agreement"] = {each.name: each.agreement.right for each in told}
     paths = output.write(config.out, "phase", figure=figure, arrays=arrays)
     for table in seeded.values():
         paths += write_boundary(config.out, table)
     return paths
+
+
+def edge_of(config: Plane) -> tuple[Sweep | None, tuple[str, ...]]:
+    """The flows that tell where the edge of stability is, if it is asked for and there is one, and
+    else why not, in lines."""
+    if not config.edge:
+        return None, ()
+    try:
+        return edge.flow_of(config.training(), config.axes()), ()
+    except ValueError as error:
+        return None, (f"edge of stability: left out, {error}",)
 
 
 def exported(found: xr.Dataset) -> dict[Any, xr.DataArray]:

@@ -13,7 +13,7 @@ from jaxtyping import Int
 from dynsim import checks
 from dynsim.decoding import Count, Index
 from sweeps.runner.spec import Sweep
-from sweeps.studies.phase.regions import Rule
+from sweeps.studies.phase.regions import NAMED, Rule
 from sweeps.systems import registry
 from sweeps.systems.base import Fields, Run, Times
 
@@ -40,7 +40,10 @@ class Plane:
         theory: a second engine to draw next to the first, with the difference; or none.
         observable: quantity shown as colour, at the last step.
         seeds: number of runs at each point of a simulation.
-        regions: MODULE:NAME of a `sweeps.studies.phase.regions.Rule`, which classifies the runs.
+        regions: MODULE:NAME of a `sweeps.studies.phase.regions.Rule`, which classifies the runs; or
+            edge, by the sharpness: stable, edge, catapult and diverged.
+        edge: also draw the edge of stability, at the start and along the flow of all weights, on a
+            grid of 12 x 12; takes up to a minute.
         refine: run a coarse grid, and further points only where the region changes.
         probes: number of random points that are run where refine has found nothing to run; 0 for
             none.
@@ -65,6 +68,7 @@ class Plane:
     observable: str = "loss"
     seeds: int = 1
     regions: str = "sweeps.studies.phase.regions:BY_STATUS"
+    edge: bool = False
     refine: bool = False
     probes: Index = 750
     tolerance: Annotated[float, at.Gt(0), at.Le(1)] | None = None
@@ -135,6 +139,8 @@ class Plane:
 
     def rule(self) -> Rule:
         """The rule of the regions; `ValueError` for what is none."""
+        if self.regions in NAMED:
+            return NAMED[self.regions]
         try:
             found = pkgutil.resolve_name(self.regions)
         except (ValueError, ImportError, AttributeError) as error:

@@ -8,6 +8,8 @@ import numpy as np
 import xarray as xr
 
 from dynsim import Status
+from dynsim.training.recording import PRECONDITIONED
+from dynsim.training.stability import EDGE
 
 LEARNED = 0.5
 """A run has learned once its loss is below this share of its loss at step 0."""
@@ -15,6 +17,12 @@ BAND = (0.1, 0.9)
 """Shares of the seeds in a region between which it depends on the seed where a run ends."""
 WINNERS = 2.0
 """Below so many tokens, effectively, that share the attention, one of them has won."""
+
+
+ROSE = 1.01
+"""A loss has risen once it is above so many times its loss at step 0."""
+DIVERGED = "diverged"
+"""What legends call the region of runs that diverge, if they have one."""
 
 
 def winners(tokens: Any) -> Any:
@@ -92,6 +100,47 @@ def of_dataset(dataset: xr.Dataset) -> xr.DataArray:
     return xr.DataArray(codes, dims=runs, coords={d: dataset[d] for d in runs}, name="region")
 
 
+class Stability(enum.IntEnum):
+    """How a run got on with the edge of stability, a preconditioned sharpness of 2."""
+
+    STABLE = 0
+    """The sharpness stayed below the edge."""
+    EDGE = 1
+    """It reached the edge, and the run neither catapulted nor diverged."""
+    CATAPULT = 2
+    """It reached the edge, the loss rose above `ROSE` times its start and ended below it, and the
+    sharpness ended below both the edge and its start (Lewkowycz et al. 2020, arXiv:2003.02218)."""
+    DIVERGED = 3
+    """The run did not end well."""
+
+
+def stability(status: np.ndarray, loss: np.ndarray, sharpness: np.ndarray) -> np.ndarray:
+    """`Stability` of each run.
+
+    Args:
+        status: (...) codes of `dynsim.Status`.
+        loss: (..., S) loss at the recorded times, of which the first is step 0.
+        sharpness: (..., S) preconditioned sharpness; NaN where it is not known counts as below the
+            edge.
+    """
+    first, last = sharpness[..., 0], sharpness[..., -1]
+    thrown = (np.nanmax(loss, axis=-1, initial=-np.inf) > ROSE * loss[..., 0]) & (
+        loss[..., -1] < loss[..., 0]
+    )
+    thrown &= (last < EDGE) & (last < first)
+    found = np.where(thrown, Stability.CATAPULT, Stability.EDGE)
+    found = np.where((sharpness >= EDGE).any(axis=-1), found, Stability.STABLE)
+    return np.where(status == Status.OK, found, Stability.DIVERGED).astype(np.int8)
+
+
+def stability_of(dataset: xr.Dataset) -> xr.DataArray:
+    """`Stability` of each run of a sweep that recorded loss and sharpness over time."""
+    runs = list(dataset.status.dims)
+    read = dataset[["status", "loss", PRECONDITIONED]].transpose(*runs, ...)
+    codes = stability(read.status.values, read.loss.values, read[PRECONDITIONED].values)
+    return xr.DataArray(codes, dims=runs, coords={d: dataset[d] for d in runs}, name="region")
+
+
 class Agreement(NamedTuple):
     """How far a prediction of the region says what training does.
 
@@ -151,7 +200,7 @@ RULE = Rule(
         Region.SCANNING: ("scanning", "#b7d3ea"),
         Region.SNAPPED: ("snapped", "#4c8bbe"),
         Region.WINNER_TAKE_ALL: ("winner take all", "#0b2545"),
-        Region.DIVERGED: ("diverged", DIVERGED_COLOUR),
+        Region.DIVERGED: (DIVERGED, DIVERGED_COLOUR),
     },
 )
 """The rule of the attention layer in Y and Z."""
@@ -160,9 +209,22 @@ BY_STATUS = Rule(
     classify=lambda dataset: dataset["status"],
     legend={
         Status.OK: ("ended well", "#b7d3ea"),
-        Status.DIVERGED: ("diverged", DIVERGED_COLOUR),
+        Status.DIVERGED: (DIVERGED, DIVERGED_COLOUR),
         Status.MAX_STEPS: ("solver out of steps", "#e0c080"),
         Status.SOLVER_FAILED: ("solver failed", "#d95f02"),
     },
 )
 """The rule of a system that has none of its own: how the runs ended."""
+BY_EDGE = Rule(
+    record=("loss", PRECONDITIONED),
+    classify=stability_of,
+    legend={
+        Stability.STABLE: ("stable", "#f0f0f0"),
+        Stability.EDGE: ("edge", "#4c8bbe"),
+        Stability.CATAPULT: ("catapult", "#e0c080"),
+        Stability.DIVERGED: (DIVERGED, DIVERGED_COLOUR),
+    },
+)
+"""The rule of any system whose sharpness can be recorded."""
+NAMED = {"edge": BY_EDGE}
+"""Rules that have a word of their own."""

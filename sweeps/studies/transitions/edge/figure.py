@@ -74,6 +74,7 @@ def followed(case: Case, name: str) -> Sweep:
         engine=ENGINES[name],
         record=list(record),
         times=tuple(range(case.steps + 1)),
+        rtol=case.rtol if name == "flow" else None,
     )
     return made
 

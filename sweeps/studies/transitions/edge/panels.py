@@ -10,11 +10,11 @@ from matplotlib.colors import BoundaryNorm, ListedColormap
 from matplotlib.figure import Figure
 
 from dynsim import Status
+from dynsim.training.stability import EDGE
 from sweeps.output import drawing
-from sweeps.studies.transitions.edge.diagram import REGIONS
+from sweeps.studies.phase.regions import BY_EDGE
 from sweeps.studies.transitions.edge.measure import SMOOTH, averaged
 
-EDGE = 2
 STYLES = {
     "flow": {"label": "gradient flow", "color": drawing.colour(1), "ls": ":", "lw": 1.8},
     "central": {"label": "central flow", "color": "k", "ls": "--", "lw": 1.4},
@@ -69,8 +69,9 @@ def _curves(ax: Axes, runs: Mapping[str, xr.Dataset], names: Mapping[str, str]) 
 
 def _maps(part: Figure, maps: xr.Dataset) -> None:
     """Regions by theory and by training."""
-    colours = ListedColormap([colour for _, colour in REGIONS.values()])
-    norm = BoundaryNorm(np.arange(len(REGIONS) + 1) - 0.5, len(REGIONS))
+    legend = BY_EDGE.legend.values()
+    colours = ListedColormap([colour for _, colour in legend])
+    norm = BoundaryNorm(np.arange(len(legend) + 1) - 0.5, len(legend))
     axes = part.subplots(1, 2, sharey=True)
     scale, eta = maps.theory.dims
     for ax, name in zip(axes, ("theory", "training"), strict=True):
@@ -80,5 +81,5 @@ def _maps(part: Figure, maps: xr.Dataset) -> None:
         drawing.finished(ax, heading=f"by {name}", xscale="log", yscale="log")
         ax.set_xlabel(r"learning rate $\eta$")
     axes[0].set_ylabel("scale of the starting weights")
-    keys = [drawing.key(n, color=c, marker="s", ls="") for n, (_, c) in REGIONS.items()]
+    keys = [drawing.key(n, color=c, marker="s", ls="") for n, c in legend]
     part.legend(handles=keys, loc="outside right center")

@@ -1,0 +1,134 @@
+"""The edge of stability on a plane: where steps begin to oscillate, by the flow of all weights.
+
+A step swings from side to side, and grows, where the preconditioned sharpness exceeds 2 (see
+`dynsim.training.stability`). It is measured at the start, and at its largest along the flow, on a
+coarse grid of the plane, and interpolated in the logarithms of sharpness and axes.
+"""
+
+import dataclasses
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import xarray as xr
+
+from dynsim.training.recording import PRECONDITIONED
+from dynsim.training.rule import Rule as UpdateRule
+from dynsim.training.stability import EDGE, check_threshold
+from sweeps.runner.run import run as run_sweep
+from sweeps.runner.spec import Sweep
+from sweeps.studies.phase.panels import Line, Told
+from sweeps.studies.phase.regions import DIVERGED, Rule, agreement
+from sweeps.systems import registry
+from sweeps.systems.base import Run
+from sweeps.systems.problems.engines import FLOW
+
+COARSE = 12
+"""Values of an axis at which the sharpness is measured, at most."""
+TIMES = 16
+"""Steps of a flow at which it is, about."""
+COLOUR = "#009E73"
+LINES = {
+    "edge-start": ("edge at the start", ":"),
+    "edge": ("edge along the flow", "-"),
+}
+
+
+def flow_of(run: Run[Any], axes: Mapping[str, Sequence[float]]) -> Sweep:
+    """The flows of runs over a plane, at `COARSE` values of each axis.
+
+    A run of sequences so short that no expansion in 1/T describes them is taken at T infinite.
+
+    Raises:
+        ValueError: with the reason, for runs that have no edge or no flow of all weights.
+    """
+    if FLOW not in registry.engines(registry.system_of(run)):
+        raise ValueError("the problem has no population loss")
+    rule = run.make_optimizer()
+    check_threshold(rule)
+    if isinstance(rule, UpdateRule) and rule.is_adaptive:
+        raise ValueError(f"along a flow, the preconditioner of {rule.kind} is not known")
+    coarse = {
+        name: [values[i] for i in _places(len(values)).tolist()] for name, values in axes.items()
+    }
+    tried = [run]
+    if hasattr(run, "length") and "length" not in axes:
+        tried.append(dataclasses.replace(run, length=math.inf))  # type: ignore[type-var]
+    reasons = []
+    for each in tried:
+        found = Sweep({**coarse, "seed": {"range": 1}}, each, FLOW, (PRECONDITIONED,), TIMES)
+        try:
+            found.check()
+        except ValueError as error:
+            reasons.append(error)
+        else:
+            return found
+    raise reasons[0]
+
+
+def lines(flows: Sweep, axes: Mapping[str, Sequence[float]], out: Path) -> dict[str, xr.DataArray]:
+    """What is zero on each line of `LINES`, (y, x) over the plane: the log of the preconditioned
+    sharpness over the edge, of flows as `flow_of` returns them, which are stored in `out`. NaN
+    where the sharpness is not known."""
+    runs = run_sweep(flows, out).load().isel(seed=0)
+    values = runs[PRECONDITIONED].where(np.isfinite(runs[PRECONDITIONED]))
+    recorded = next(dim for dim in ("time", "record") if dim in values.dims)
+    # Below a saddle it is negative, far from the edge.
+    sharp = (values / EDGE).clip(min=np.finfo(float).tiny)
+    logs: xr.DataArray = xr.apply_ufunc(np.log, sharp)
+    found = {"edge-start": logs.isel({recorded: 0}), "edge": logs.max(recorded)}
+    return {name: _everywhere(each, axes) for name, each in found.items()}
+
+
+def _places(number: int) -> np.ndarray:
+    """Of so many values, those of the coarse grid, with both ends."""
+    return np.unique(np.rint(np.linspace(0, number - 1, COARSE)).astype(int))
+
+
+def _everywhere(values: xr.DataArray, axes: Mapping[str, Sequence[float]]) -> xr.DataArray:
+    """Linear along the numbers of the points: by the logarithm on a logarithmic axis."""
+    numbered = values.assign_coords({n: _places(len(each)) for n, each in axes.items()})
+    found = numbered.interp({n: np.arange(len(each)) for n, each in axes.items()})
+    found = found.assign_coords({n: np.asarray(each) for n, each in axes.items()})
+    return found.transpose(*reversed(tuple(axes)))
+
+
+def told(edges: Mapping[str, xr.DataArray], rule: Rule, found: xr.Dataset) -> Iterator[Told]:
+    """What the lines in the plane say of the runs of a map: those beyond a line diverge. Nothing of
+    a rule that has no region so called."""
+    code = next((code for code, (name, _) in rule.legend.items() if name == DIVERGED), None)
+    if code is None:
+        return
+    diverged = xr.Dataset({"region": (found["region"] == code).astype(int)})
+    if "share" in found:
+        share = found["share"].sel(code=code, drop=True)
+        diverged["share"] = xr.concat([1 - share, share], "code").assign_coords(code=[0, 1])
+        diverged = diverged.assign_coords(code=[0, 1])
+    alone = 100 * float((diverged["region"] == 0).mean())
+    for name, values in edges.items():
+        if not inside(values):
+            continue
+        said = agreement((values > 0).astype(int), diverged)
+        text = f"diverged beyond it and nowhere else ({alone:.1f} % do not diverge)"
+        style = (COLOUR, LINES[name][1], 1.8)
+        yield Told(name, text, said, Line(name, LINES[name][0], values, style))
+
+
+def inside(values: xr.DataArray) -> bool:
+    """Whether a line lies within the plane."""
+    return bool(np.isfinite(values).all() and values.min() < 0 < values.max())
+
+
+def outside(edges: Mapping[str, xr.DataArray]) -> Iterator[str]:
+    """Why lines are not drawn, in a line each."""
+    for name, values in edges.items():
+        if np.isnan(values).any():
+            yield f"line {name}: left out, at some points the sharpness is not known"
+        elif not inside(values):
+            low, high = (float(EDGE * np.exp(end)) for end in (values.min(), values.max()))
+            yield (
+                f"line {name}: not in the plane, where the preconditioned sharpness is "
+                f"{low:.2g} to {high:.2g} and the edge at {EDGE:g}"
+            )

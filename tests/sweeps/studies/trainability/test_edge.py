@@ -1,0 +1,110 @@
+"""The edge of stability against a system whose descent is an exact map of two numbers."""
+
+import dataclasses
+import math
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+import pytest
+import xarray as xr
+
+import dynsim
+from dynsim import Status
+from sweeps.studies.phase import maps
+from sweeps.studies.phase.regions import BY_EDGE, BY_STATUS, Stability, stability
+from sweeps.studies.trainability import edge
+from sweeps.systems.problems.trained import Trained
+from tests.systems.catapult import Catapult, descended
+
+STEPS = 200
+RATES = (0.5, 1.5, 1.9, 2.2, 3.0, 3.5, 4.3, 6.0)
+"""Times the norm of 1: regions end at 2 and 4, and near 2 a run takes longer than its steps."""
+
+
+def trained(eta: float) -> dynsim.Trajectory:
+    return dynsim.train(
+        Catapult(),
+        dynsim.sgd(eta),
+        jax.random.key(0),
+        steps=STEPS,
+        batch=math.inf,
+        times=range(STEPS + 1),
+        record=BY_EDGE.record,
+        dtype="float64",
+    )
+
+
+def test_regions_of_a_two_layer_linear_network_are_its_exact_ones() -> None:
+    found = []
+    for eta in RATES:
+        run = trained(eta)
+        if run.ok:
+            exact = descended(eta, 1.0, Catapult().output, STEPS)[:, 0] ** 2 / 2
+            # Weights start in float32, 6e-8 off, which a factor of each of 200 steps multiplies.
+            np.testing.assert_allclose(run["loss"], exact, rtol=1e-3, atol=1e-12)
+        values = (np.asarray(run[name]) for name in BY_EDGE.record)
+        found.append(Stability(int(stability(np.asarray(run.status), *values))).name)
+    assert found == ["STABLE"] * 3 + ["CATAPULT"] * 3 + ["DIVERGED"] * 2
+
+
+def test_each_region_has_its_rule() -> None:
+    def region(loss: list[float], sharpness: list[float], status: int = Status.OK) -> Stability:
+        return Stability(int(stability(np.array(status), np.array(loss), np.array(sharpness))))
+
+    assert region([1, 2, 0.1], [1, 1.9, 1]) == Stability.STABLE
+    assert region([1, 2, 0.1], [3, 3, 1]) == Stability.CATAPULT
+    assert region([1, 1.005, 0.1], [3, 3, 1]) == Stability.EDGE
+    assert region([1, 2, 1.1], [3, 3, 1]) == Stability.EDGE
+    assert region([1, 2, 0.1], [3, 3, 2.1]) == Stability.EDGE
+    # Progressive sharpening: the sharpness rose to the edge, and ends above its start.
+    assert region([1, 2, 0.1], [1, 2.1, 1.9]) == Stability.EDGE
+    assert region([1, 2, 0.1], [3, 3, 1], Status.DIVERGED) == Stability.DIVERGED
+
+
+def test_the_line_is_where_the_rate_times_the_norm_is_two(tmp_path: Path) -> None:
+    """At the start, where it is exact for a small output; the flow takes the output to 0."""
+    axes = {
+        "eta": tuple(np.geomspace(0.5, 8, 30).tolist()),
+        "norm": tuple(np.geomspace(0.25, 2, 20).tolist()),
+    }
+    run = Trained(Catapult(), dynsim.sgd(1.0), 20, math.inf, "float64")
+    flows = dataclasses.replace(edge.flow_of(run, axes), times=(0, 20))
+    found = edge.lines(flows, axes, tmp_path)
+    eta, norm = np.meshgrid(*axes.values())
+    for name, values in found.items():
+        # As contours are drawn.
+        assert values.dims == ("norm", "eta")
+        # Exact at f = 0, from which the output at the start is 0.01 away.
+        np.testing.assert_allclose(values, np.log(eta * norm / 2), atol=0.01, err_msg=name)
+
+
+def test_its_share_is_that_of_the_points_that_diverge_beyond_it() -> None:
+    x, y = np.arange(4.0), np.arange(3.0)
+    places = {"x": x, "y": y}
+    values = xr.DataArray(x[:, None] - 1.5 + 0 * y, places, ("x", "y"))
+    region = np.full((4, 3), Status.OK)
+    # One of six beyond the line ends well, and one of six before it does not.
+    region[2:] = Status.DIVERGED
+    region[3, 0], region[0, 0] = Status.OK, Status.DIVERGED
+    found = xr.Dataset({"region": (("x", "y"), region)}, places)
+    (told,) = edge.told({"edge": values}, BY_STATUS, found)
+    assert told.agreement.right == pytest.approx(10 / 12)
+    assert "50.0 % do not diverge" in told.text
+    assert list(edge.outside({"edge": values})) == []
+    assert "2.7 to 54 and the edge at 2" in next(edge.outside({"edge": values + 1.8}))
+
+
+def test_what_has_no_edge_is_left_out_with_the_reason() -> None:
+    settings: Any = maps.settings("yz")
+    plane = settings(x="eta_y:0.1:1:2", y="eta_z:0.1:1:2", optimizer="adam")
+    with pytest.raises(ValueError, match="the preconditioner of adam is not known"):
+        edge.flow_of(plane.training(), plane.axes())
+    two_stage = maps.settings("two_stage")(x="r:0.1:1:2", y="tau:0.1:1:2")
+    with pytest.raises(ValueError, match="the problem has no population loss"):
+        edge.flow_of(two_stage.training(), two_stage.axes())
+    # Of so short sequences there is no expansion, and the flow is that of infinite ones.
+    short = settings(x="eta_y:0.1:1:2", y="eta_z:0.1:1:2", length=4)
+    flows: Any = edge.flow_of(short.training(), short.axes())
+    assert flows.run.length == math.inf
