@@ -17,10 +17,10 @@ from sweeps.studies.transitions.edge.network import Network
 
 EXAMPLES, RECORDS, STEPS = 64, 20, 2000
 NETWORKS = {
-    "tanh 3-10-1": Network(),
-    "tanh 8-30-30-1": Network(8, 30, 2),
-    "tanh 20-64-64-1": Network(20, 64, 2),
-    "linear 10-20-20-20-1": Network(10, 20, 3, "linear"),
+    "tanh 3-10-1": Network(examples=EXAMPLES),
+    "tanh 8-30-30-1": Network(8, 30, 2, examples=EXAMPLES),
+    "tanh 20-64-64-1": Network(20, 64, 2, examples=EXAMPLES),
+    "linear 10-20-20-20-1": Network(10, 20, 3, "linear", examples=EXAMPLES),
 }
 KEY = jax.random.key(0)
 
@@ -30,18 +30,16 @@ def report() -> Iterator[str]:
     eigenvalues over a training, in both precisions, and the cost of a record in gradient
     evaluations, warm; then many runs at once, warm."""
     for name, network in NETWORKS.items():
-        problem = dynsim.full_batch(network, jax.random.key(1), EXAMPLES)
-        size = ravel_pytree(problem.init(KEY))[0].size
-        errors = [error(problem, dtype) for dtype in ("float32", "float64")]
-        cost = record(problem)
+        size = ravel_pytree(network.init(KEY))[0].size
+        errors = [error(network, dtype) for dtype in ("float32", "float64")]
+        cost = record(network)
         yield (
             f"{name}, {size} weights: error {errors[0]:.1e} in float32, {errors[1]:.1e} in "
             f"float64; a record costs {cost:.0f} gradients"
         )
     for name, number in (("tanh 3-10-1", 10_000), ("tanh 8-30-30-1", 1_000)):
-        problem = dynsim.full_batch(NETWORKS[name], jax.random.key(1), EXAMPLES)
         names = ("loss",), ("loss", "sharpness")
-        plain, recorded = (many(problem, number, each) for each in names)
+        plain, recorded = (many(NETWORKS[name], number, each) for each in names)
         yield (
             f"{name}, {number} runs of {STEPS // 10} steps, {RECORDS} records: {recorded:.1f} s "
             f"with sharpness, {plain:.1f} s without"

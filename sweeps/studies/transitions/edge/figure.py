@@ -33,7 +33,7 @@ class Edge:
         rates: learning rates; by default five, from below the edge to beyond.
         steps: optimiser steps of each; 0 for as many as the system needs.
         resolution: points of each axis of the map, learning rate and scale of the starting weights;
-            0 for none. yz starts from zero and has none.
+            0 for none. Only network and linear_icl have one.
         out: folder for the figure, edge.npz, edge.json and the stored sweeps, which resume.
     """
 

@@ -16,7 +16,8 @@ ACTIVATIONS = {"tanh": jnp.tanh, "linear": lambda x: x}
 
 
 class Network(Problem):
-    """A network with hidden layers of one width on inputs that are normal.
+    """A network with hidden layers of one width on inputs that are normal. Its population is a
+    fixed set of examples.
 
     Attributes:
         inputs: number of inputs.
@@ -24,6 +25,7 @@ class Network(Problem):
         depth: number of hidden layers.
         activation: of the hidden layers; "linear" for a deep linear network.
         scale: of the starting weights, in units of 1 / sqrt(fan-in).
+        examples: size of the set.
     """
 
     inputs: int = 3
@@ -31,6 +33,7 @@ class Network(Problem):
     depth: int = 1
     activation: Activation = "tanh"
     scale: float = 1.0
+    examples: int = 24
 
     def init(self, key: PRNGKeyArray) -> list[Float[Array, "m n"]]:
         """Weights of the layers, normal with standard deviation scale / sqrt(fan-in)."""
@@ -41,14 +44,11 @@ class Network(Problem):
             for key, m, n in zip(keys, sizes[:-1], sizes[1:], strict=True)
         ]
 
-    def draw(self, key: PRNGKeyArray, batch: int) -> tuple[Array, Array]:
-        """Normal inputs, and the target sin(2 x_1) + x_1 x_2 / 2."""
-        x = jax.random.normal(key, (batch, self.inputs))
-        return x, jnp.sin(2 * x[:, 0]) + x[:, 0] * x[:, 1] / 2
-
-    def loss(self, params: list[Array], data: tuple[Array, Array]) -> Float[Array, ""]:
-        """Half the mean square error."""
-        x, y = data
+    def population_loss(self, params: list[Array]) -> Float[Array, ""]:
+        """The loss on all examples: normal inputs, and the target sin(2 x_1) + x_1 x_2 / 2."""
+        x = np.random.default_rng(1).normal(size=(self.examples, self.inputs))
+        data = x, np.sin(2 * x[:, 0]) + x[:, 0] * x[:, 1] / 2
+        x, y = (jnp.asarray(each, params[0].dtype) for each in data)
         for weights in params[:-1]:
             x = ACTIVATIONS[self.activation](x @ weights)
         return jnp.mean(((x @ params[-1])[:, 0] - y) ** 2) / 2
