@@ -68,12 +68,11 @@ def record(problem: dynsim.Problem) -> float:
 
     def took(names: tuple[str, ...]) -> float:
         times = np.linspace(STEPS // RECORDS, STEPS, RECORDS, dtype=int)
-        run = jax.jit(
-            lambda eta: train(problem, eta, steps=STEPS, times=times, record=names)["loss"]
-        )
-        train_once = functools.partial(lambda eta: run(eta).block_until_ready(), 0.1)
-        train_once()
-        return min(seconds(train_once) for _ in range(3))
+        options = {"steps": STEPS, "times": times, "record": names}
+        run = jax.jit(lambda eta: train(problem, eta, **options)["loss"])
+        again = lambda: run(0.1).block_until_ready()  # noqa: E731
+        again()
+        return min(seconds(again) for _ in range(3))
 
     without = took(("loss",))
     return (took(("loss", "sharpness")) - without) / RECORDS / (without / STEPS)

@@ -335,3 +335,31 @@ def test_weights_are_not_recorded_where_a_theory_has_none() -> None:
     reduction = odes.problem.Reduction(lambda *_: 0.0, lambda *_: 0.0, lambda *_: ())
     with pytest.raises(ValueError, match=r"^record = 'params': this theory has fewer variables"):
         odes.flow(Line(), dynsim.sgd(0.1), [1], reduction=reduction, record="params")
+
+
+def test_a_full_batch_is_descended_as_its_examples_at_every_step() -> None:
+    """And a finite batch draws from them."""
+    fixed = dynsim.full_batch(Net(), jax.random.key(1), 12)
+    data = jax.tree.map(lambda leaf: jnp.broadcast_to(leaf, (20, *leaf.shape)), fixed.data)
+    rule = dynsim.sgd(0.2, momentum=0.5)
+    found = dynsim.train(fixed, rule, KEY, steps=20, batch=math.inf, record="loss")
+    want = dynsim.train(Net(), rule, KEY, steps=20, data=data)
+    # float32, the same operations in another order.
+    np.testing.assert_allclose(found["loss"][:-1], want["batch_loss"][:-1], rtol=1e-5)
+    drawn = fixed.draw(KEY, 50)[0]
+    assert {tuple(row) for row in np.asarray(drawn)} <= {
+        tuple(r) for r in np.asarray(fixed.data[0])
+    }
+    assert len(rows(drawn)) > 6
+
+
+def test_only_problems_with_examples_have_a_full_batch() -> None:
+    with pytest.raises(ValueError, match="size = 0"):
+        dynsim.full_batch(Net(), KEY, 0)
+
+    class Bare(dynsim.Problem):
+        def init(self, key):
+            return jnp.ones(())
+
+    with pytest.raises(ValueError, match="Bare: has no method 'draw'"):
+        dynsim.full_batch(Bare(), KEY, 3)

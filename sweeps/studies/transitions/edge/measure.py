@@ -74,7 +74,7 @@ def sharpness_of_mean(problem: Problem, training: xr.Dataset, points: int = 10) 
     chosen = np.linspace(half, len(training.time) - SMOOTH, points, dtype=int)
 
     def mean(path: Any, leaf: Any) -> Any:
-        name = f"{PARAMS}.{jax.tree_util.keystr(path, simple=True, separator='.')}"
+        name = ".".join((PARAMS, *(jax.tree_util.keystr((key,), simple=True) for key in path)))
         if not eqx.is_inexact_array(leaf):
             return np.broadcast_to(leaf, (points, *np.shape(leaf)))
         return averaged(training[name].values, SMOOTH)[chosen].astype(np.float32)
