@@ -5,7 +5,6 @@ from collections.abc import Iterator
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 from jax.flatten_util import ravel_pytree
 
@@ -15,7 +14,9 @@ from sweeps.benchmarks.timing import cold_and_warm, seconds
 from sweeps.runner.spec import Sweep
 from sweeps.studies.transitions.edge.network import Network
 
-EXAMPLES, RECORDS, STEPS = 64, 20, 2000
+EXAMPLES, STEPS = 64, 2000
+RECORDS, OFTEN = 20, 200
+"""Records of a run: of many, and of one whose records are timed."""
 NETWORKS = {
     "tanh 3-10-1": Network(examples=EXAMPLES),
     "tanh 8-30-30-1": Network(8, 30, 2, examples=EXAMPLES),
@@ -54,12 +55,13 @@ def error(problem: dynsim.Problem, dtype: Any) -> float:
     leaves, structure = jax.tree.flatten(problem.init(KEY))
     found = np.stack([run[name] for name in names], axis=1)
     wrong = []
-    for i in range(len(times)):
-        now = [jnp.asarray(run[f"params.{k}"][i]) for k in range(len(leaves))]
-        flat, unravel = ravel_pytree(jax.tree.unflatten(structure, now))
-        loss = lambda p, unravel=unravel: problem.population_loss(unravel(p))  # noqa: E731
-        want = np.linalg.eigvalsh(np.asarray(jax.hessian(loss)(flat), np.float64))[:-5:-1]
-        wrong.append(np.abs(found[i] - want).max() / want[0])
+    with jax.enable_x64(True):
+        for i in range(len(times)):
+            now = [np.asarray(run[f"params.{k}"][i], np.float64) for k in range(len(leaves))]
+            flat, unravel = ravel_pytree(jax.tree.unflatten(structure, now))
+            loss = lambda p, unravel=unravel: problem.population_loss(unravel(p))  # noqa: E731
+            want = np.linalg.eigvalsh(jax.hessian(loss)(flat))[:-5:-1]
+            wrong.append(np.abs(found[i] - want).max() / want[0])
     return float(np.max(wrong))
 
 
@@ -67,7 +69,7 @@ def record(problem: dynsim.Problem) -> float:
     """Seconds of a record over those of a step."""
 
     def took(names: tuple[str, ...]) -> float:
-        times = np.linspace(STEPS // RECORDS, STEPS, RECORDS, dtype=int)
+        times = np.linspace(STEPS // OFTEN, STEPS, OFTEN, dtype=int)
         options = {"steps": STEPS, "times": times, "record": names}
         run = jax.jit(lambda eta: train(problem, eta, **options)["loss"])
         again = lambda: run(0.1).block_until_ready()  # noqa: E731
@@ -75,7 +77,7 @@ def record(problem: dynsim.Problem) -> float:
         return min(seconds(again) for _ in range(3))
 
     without = took(("loss",))
-    return (took(("loss", "sharpness")) - without) / RECORDS / (without / STEPS)
+    return (took(("loss", "sharpness")) - without) / OFTEN / (without / STEPS)
 
 
 def train(problem: dynsim.Problem, eta: Any, **options: Any) -> dynsim.Trajectory:
