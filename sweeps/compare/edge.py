@@ -65,10 +65,9 @@ def reached(problem: Problem, rule: AnyRule, key: jax.Array, steps: int) -> Reac
         return None
     if refusal(checked_flow, rule):
         return None
-    weights = eqx.filter(
-        eqx.filter_eval_shape(problem.init, key), lambda x: isinstance(x, jax.ShapeDtypeStruct)
-    )
-    if sum(each.size for each in jax.tree.leaves(weights)) > LARGEST:
+    start = jax.tree.leaves(eqx.filter_eval_shape(problem.init, key))
+    weights = [each for each in start if isinstance(each, jax.ShapeDtypeStruct)]
+    if sum(each.size for each in weights) > LARGEST:
         return None
     run = odes.flow(problem, rule, log_times(steps, TIMES), key=key, record=PRECONDITIONED)
     sharpness = np.asarray(run[PRECONDITIONED])

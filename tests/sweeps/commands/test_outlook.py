@@ -122,11 +122,8 @@ def test_the_command_prints_text_or_json_and_names_bad_input(
     assert cli.main([*command, "--json"]) == 0
     found = json.loads(capsys.readouterr().out)
     assert found["start"] == pytest.approx(3)
-    assert found["edge"] == {
-        "start": pytest.approx(0.02),
-        "largest": pytest.approx(0.02),
-        "step": None,
-    }
+    sharpness = pytest.approx(0.02)
+    assert found["edge"] == {"start": sharpness, "largest": sharpness, "step": None}
     assert cli.main([*command, "--clip", "1"]) == 2
     assert (
         "no theory describes its loss; clip = 1.0: no flow describes it" in capsys.readouterr().err
