@@ -6,6 +6,7 @@ import math
 from collections.abc import Callable
 from typing import Any, ClassVar
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 
@@ -21,6 +22,7 @@ from odes.yz import ladder, population
 from odes.yz import symmetric as symmetric_layer
 from sweeps import output
 from sweeps.commands import outlook
+from sweeps.compare import edge
 from sweeps.systems.settings import given
 from sweeps.systems.yz.tasks import ClassOptions as Problem
 
@@ -68,6 +70,8 @@ class Explanation:
             Adam, which the closed form does not describe.
         final: observables at the last step, averaged over classes.
         strained: the assumptions that this run strains, one sentence each.
+        edge: when the flow of all weights reaches the edge of stability; None where that is not
+            known.
     """
 
     theory: str
@@ -76,6 +80,7 @@ class Explanation:
     regime: str | None
     final: dict[str, float]
     strained: tuple[str, ...]
+    edge: edge.Reached | None
 
 
 def command(name: str) -> tuple[type[Any], Callable[[Any], None]]:
@@ -140,7 +145,16 @@ def _of_layer(config: Explain) -> Explanation:
         _regime(steps, stages, final),
         {**final, "effective_tokens": math.exp(final["entropy"])},
         strained,
+        _edge(task, optimizer, steps),
     )
+
+
+def _edge(task: Task, optimizer: dynsim.Rule, steps: int) -> edge.Reached | None:
+    """Of zero weights, which no key decides."""
+    if isinstance(task, SymmetricTask):
+        return None
+    layer = dynsim.layer(task, length=math.inf, start="zero")
+    return edge.reached(layer, optimizer, jax.random.key(0), steps)
 
 
 def _prior(task: Task) -> np.ndarray:
@@ -192,6 +206,8 @@ def text(config: Explain, found: Explanation) -> str:
         "speed": "speed coefficient",
     }
     lines += [f"  {label:<28}{found.final[field]:>12.5g}" for field, label in labels.items()]
+    if found.edge:
+        lines += ["", str(found.edge)]
     lines += ["", "strained assumptions:" if found.strained else "no assumption is strained"]
     return "\n".join([*lines, *(f"  - {reason}" for reason in found.strained)])
 

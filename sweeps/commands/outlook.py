@@ -10,7 +10,7 @@ import numpy as np
 
 from dynsim import Problem, Rule, Status
 from dynsim.decoding import Seed
-from sweeps.compare import strain
+from sweeps.compare import edge, strain
 from sweeps.compare.comparison import judged
 from sweeps.runner.run import run as run_sweep
 from sweeps.runner.spec import Sweep
@@ -53,6 +53,8 @@ class Outlook:
             reached; NaN for a loss that does not fall.
         changes: steps at which a schedule turns from one of its parts to the next.
         strained: the assumptions that this run strains, one sentence each.
+        edge: when the flow of all weights reaches the edge of stability; None where that is not
+            known.
     """
 
     steps: float
@@ -66,6 +68,7 @@ class Outlook:
     ninety: float
     changes: tuple[float, ...]
     strained: tuple[str, ...]
+    edge: edge.Reached | None
 
     def text(self, config: Any) -> str:
         """The outlook as lines to print."""
@@ -90,6 +93,8 @@ class Outlook:
             f"  {label:<28}{'-' if math.isnan(value) else format(value, '.5g'):>12}"
             for label, value in rows.items()
         ]
+        if self.edge:
+            lines += ["", str(self.edge)]
         lines += ["", "strained assumptions:" if self.strained else "no assumption is strained"]
         return "\n".join([*lines, *(f"  - {reason}" for reason in self.strained)])
 
@@ -120,7 +125,7 @@ def explain(config: Any) -> Outlook:
     solved = run_sweep(sweep).load().isel(seed=0)
     times, loss = solved.time.values, np.asarray(solved.loss.values, np.float64)
     task, rule = training.make_task(), training.make_optimizer()
-    changes, strained = (), []
+    changes, strained, reached = (), [], None
     if isinstance(rule, Rule):
         jumps = {float(jump) for each in rule.schedules.values() for jump in each.jumps()}
         changes = tuple(sorted(jump for jump in jumps if 0 < jump < times[-1]))
@@ -131,6 +136,7 @@ def explain(config: Any) -> Outlook:
             *strain.too_coarse(task, rule, key, training.steps, engine.title, times, loss),
             *strain.too_noisy(task, key, training.steps, training.batch),
         ]
+        reached = edge.reached(task, rule, key, training.steps)
     fallen = [loss[0] - share * (loss[0] - loss[-1]) for share in (0.5, 0.9)]
     falls = loss[-1] < loss[0]
     half, ninety = (float(crossings(times, loss, level)) if falls else math.nan for level in fallen)
@@ -146,4 +152,5 @@ def explain(config: Any) -> Outlook:
         ninety,
         changes,
         tuple(strained),
+        reached,
     )

@@ -19,6 +19,7 @@ from dynsim.training.rule import Rule as UpdateRule
 from dynsim.training.stability import EDGE, check_threshold
 from sweeps.runner.run import run as run_sweep
 from sweeps.runner.spec import Sweep
+from sweeps.studies.phase.lattice import Level
 from sweeps.studies.phase.panels import Line, Told
 from sweeps.studies.phase.regions import DIVERGED, Rule, agreement
 from sweeps.systems import registry
@@ -107,13 +108,18 @@ def told(edges: Mapping[str, xr.DataArray], rule: Rule, found: xr.Dataset) -> It
         diverged["share"] = xr.concat([1 - share, share], "code").assign_coords(code=[0, 1])
         diverged = diverged.assign_coords(code=[0, 1])
     alone = 100 * float((diverged["region"] == 0).mean())
-    for name, values in edges.items():
-        if not inside(values):
-            continue
-        said = agreement((values > 0).astype(int), diverged)
+    for line in drawn(edges):
+        said = agreement((line.values > 0).astype(int), diverged)
         text = f"diverged beyond it and nowhere else ({alone:.1f} % do not diverge)"
-        style = (COLOUR, LINES[name][1], 1.8)
-        yield Told(name, text, said, Line(name, LINES[name][0], values, style))
+        yield Told(line.name, text, said, line)
+
+
+def drawn(edges: Mapping[str, xr.DataArray], colour: str = COLOUR) -> Iterator[Line]:
+    """The lines that lie within the plane, as they are drawn."""
+    for name, values in edges.items():
+        if inside(values):
+            text, dashes = LINES[name]
+            yield Line(name, text, values, (colour, dashes, 1.8))
 
 
 def inside(values: xr.DataArray) -> bool:
@@ -131,4 +137,18 @@ def outside(edges: Mapping[str, xr.DataArray]) -> Iterator[str]:
             yield (
                 f"line {name}: not in the plane, where the preconditioned sharpness is "
                 f"{low:.2g} to {high:.2g} and the edge at {EDGE:g}"
+            )
+
+
+def shares(edges: Mapping[str, xr.DataArray], coarse: Level) -> Iterator[str]:
+    """How many runs of the coarse grid are on the side of each line that it predicts, in lines."""
+    trained = np.zeros((round(1 / coarse.eps) + 1,) * 2, bool)
+    trained[tuple(np.rint(coarse.places / coarse.eps).astype(int).T)] = coarse.region == 1
+    alone = 100 * max(trained.mean(), 1 - trained.mean())
+    for name, values in edges.items():
+        if inside(values):
+            right = 100 * ((values.values < 0) == trained).mean()
+            yield (
+                f"line {name}: {right:.1f} % of the coarse grid trained below it or did not beyond "
+                f"it (the more frequent outcome alone: {alone:.1f} %)"
             )

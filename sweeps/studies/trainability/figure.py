@@ -1,11 +1,12 @@
 """Where training succeeds in the plane of learning rates, and how rough its boundary is."""
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import numpy as np
+import xarray as xr
 from annotated_types import Ge, Le
 from matplotlib.axes import Axes
 from matplotlib.colors import ListedColormap, LogNorm
@@ -18,7 +19,9 @@ from sweeps.output import drawing
 from sweeps.studies.computing import begin
 from sweeps.studies.options import Line
 from sweeps.studies.phase.lattice import CORNERS, Level
+from sweeps.studies.phase.panels import plot_lines
 from sweeps.studies.phase.refinement import Refinement
+from sweeps.studies.trainability import edge
 from sweeps.studies.trainability.boundary import Window, box_dimension, refine
 from sweeps.systems import registry
 from sweeps.systems.base import field_names
@@ -27,6 +30,9 @@ Training: Any = registry.system("yz").run
 
 Levels = Annotated[int, Ge(2), Le(12)]
 """Each level about doubles the runs; 12 of them resolve a cell into 4096."""
+
+COLOUR = "magenta"
+"""Of the edge, which neither trained nor untrained runs have."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -49,6 +55,7 @@ class Trainability:
         cells: number of cells along each side of the coarse grid.
         levels: number of refinements, each of which doubles the resolution.
         fit: first and last level of the fit of the dimension; 1 and the last one if left out.
+        edge: also draw the edge of stability, at the start and along the flow of all weights.
         out: directory for the picture, trainability.npz and the stored sweeps, which resume.
     """
 
@@ -66,6 +73,7 @@ class Trainability:
     cells: Count = 16
     levels: Levels = 4
     fit: tuple[int, int] | None = None
+    edge: bool = False
     out: Path = Path("out/trainability")
 
     @property
@@ -89,18 +97,46 @@ def run(config: Trainability) -> list[Path]:
     found = refine(config.training, window, **asked)
     levels = found.levels()
     dimension = box_dimension(levels, fit)
+    edges = edges_of(config, window) if config.edge else {}
+    for said in (*edge.outside(edges), *edge.shares(edges, levels[0])):
+        print(said)
+    named = {f"line/{name}": values.values for name, values in edges.items()}
     return output.write(
         config.out,
         "trainability",
-        figure=draw(config, found, dimension, fit),
-        arrays=arrays(levels, window, dimension, fit),
+        figure=draw(config, found, dimension, fit, edges),
+        arrays=arrays(levels, window, dimension, fit) | named,
     )
 
 
-def draw(config: Trainability, found: Refinement, dimension: Line, fit: tuple[int, int]) -> Figure:
-    """The map, and beside it how its boundary cells are counted."""
+def edges_of(config: Trainability, window: Window) -> dict[str, xr.DataArray]:
+    """The lines of the edge over the points of the coarse grid; none, with the reason in a line,
+    for a rule that has no edge."""
+    places = np.arange(config.cells + 1)[:, None] / config.cells
+    eta_y, eta_z = window.rates(places).T.tolist()
+    axes = {"eta_z": eta_z, "eta_y": eta_y}
+    try:
+        flows = edge.flow_of(config.training, axes)
+    except ValueError as error:
+        print(f"edge of stability: left out, {error}")
+        return {}
+    return edge.lines(flows, axes, config.out / edge.FLOW)
+
+
+def draw(
+    config: Trainability,
+    found: Refinement,
+    dimension: Line,
+    fit: tuple[int, int],
+    edges: Mapping[str, xr.DataArray],
+) -> Figure:
+    """The map with the lines of the edge, and beside it how its boundary cells are counted."""
     figure, ((left, right),) = drawing.panels(1, 2, width=5, height=4.4, width_ratios=[1.6, 1])
     plot(found, Window(config.eta_y, config.eta_z), ax=left)
+    if drawn := list(edge.drawn(edges, COLOUR)):
+        plot_lines(drawn, ax=left)
+        keys = [drawing.key(each.text, color=COLOUR, ls=each.style[1]) for each in drawn]
+        left.legend(handles=keys, fontsize="small", loc="lower left")
     figure.suptitle(title(config), fontsize="medium")
     levels = found.levels()
     left.set_title(summary(levels, dimension, fit), fontsize="medium")

@@ -65,6 +65,8 @@ def test_losses_and_times_are_those_of_the_closed_form() -> None:
     assert set(found.applicable) == {"plain", "corrected"}
     assert "describes adam" in found.refused["matched-adam"]
     assert found.strained == ()
+    # eta times the curvature, wherever the weights are.
+    assert (found.edge.start, found.edge.largest) == (pytest.approx(0.02), pytest.approx(0.02))
 
 
 @pytest.mark.usefixtures("quick_theory")
@@ -114,9 +116,14 @@ def test_the_command_prints_text_or_json_and_names_bad_input(
 ) -> None:
     command = ["explain", NAME, "--steps", "5", "--eta-all", "0.01"]
     assert cli.main(command) == 0
-    assert "half of the fall at step" in capsys.readouterr().out
+    printed = capsys.readouterr().out
+    assert "half of the fall at step" in printed
+    assert "The flow stays below the edge of stability" in printed
     assert cli.main([*command, "--json"]) == 0
-    assert json.loads(capsys.readouterr().out)["start"] == pytest.approx(3)
+    found = json.loads(capsys.readouterr().out)
+    assert found["start"] == pytest.approx(3)
+    sharpness = pytest.approx(0.02)
+    assert found["edge"] == {"start": sharpness, "largest": sharpness, "step": None}
     assert cli.main([*command, "--clip", "1"]) == 2
     assert (
         "no theory describes its loss; clip = 1.0: no flow describes it" in capsys.readouterr().err

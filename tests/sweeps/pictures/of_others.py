@@ -151,7 +151,7 @@ def trained_plane(levels: int) -> Figure:
     found = boundary.boundary(measure, 8, levels)
     fit = (levels - 1, levels) if levels == 2 else (1, levels)
     dimension = boundary.box_dimension(found.levels(), fit)
-    return trainability.draw(trainability.Trainability(levels=levels), found, dimension, fit)
+    return trainability.draw(trainability.Trainability(levels=levels), found, dimension, fit, {})
 
 
 def optimum(number: int) -> Figure:

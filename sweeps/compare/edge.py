@@ -1,0 +1,88 @@
+"""When the flow of a run reaches the edge of stability: for `dynsim explain`."""
+
+import dataclasses
+import math
+
+import equinox as eqx
+import jax
+import numpy as np
+
+import odes
+from dynsim import Problem, Rule, Status, log_times
+from dynsim.training.optax_rule import AnyRule
+from dynsim.training.recording import PRECONDITIONED
+from dynsim.training.stability import EDGE, check_threshold
+from odes.solver.flows import checked_flow
+from odes.theory import refusal
+
+LARGEST = 300
+"""Weights up to which the sharpness is measured: `explain` answers within seconds."""
+TIMES = 16
+"""Steps of the flow at which it is, about."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Reached:
+    """The preconditioned sharpness along the flow of all weights, whose edge is at 2
+    (`dynsim.training.stability`).
+
+    Attributes:
+        start: before the first step.
+        largest: the largest of those measured.
+        step: optimiser steps after which it reaches the edge, linear between those at which it is
+            measured; 0 for a run that starts beyond, NaN for one that stays below.
+    """
+
+    start: float
+    largest: float
+    step: float
+
+    def __str__(self) -> str:
+        if self.step == 0:
+            return (
+                f"The run starts beyond the edge of stability (preconditioned sharpness "
+                f"{self.start:.3g}; the edge is {EDGE:g}): the first steps overshoot; training "
+                "catapults or diverges."
+            )
+        if math.isnan(self.step):
+            return (
+                "The flow stays below the edge of stability: the preconditioned sharpness is at "
+                f"most {self.largest:.3g}, the edge is {EDGE:g}."
+            )
+        return (
+            f"The flow reaches the edge of stability at step {self.step:.3g} (preconditioned "
+            f"sharpness {EDGE:g}); training then oscillates or diverges."
+        )
+
+
+def reached(problem: Problem, rule: AnyRule, key: jax.Array, steps: int) -> Reached | None:
+    """The edge along the flow of a run; None for a problem that is large or has no population loss,
+    for a rule without an edge or a flow, for Adam and RMSProp, whose preconditioner a flow does not
+    know, and for a flow that does not end well."""
+    if not isinstance(rule, Rule) or rule.is_adaptive or refusal(check_threshold, rule):
+        return None
+    if not problem.has("population_loss") or refusal(problem.check_population):
+        return None
+    if refusal(checked_flow, rule):
+        return None
+    start = jax.tree.leaves(eqx.filter_eval_shape(problem.init, key))
+    weights = [each for each in start if isinstance(each, jax.ShapeDtypeStruct)]
+    if sum(each.size for each in weights) > LARGEST:
+        return None
+    run = odes.flow(problem, rule, log_times(steps, TIMES), key=key, record=PRECONDITIONED)
+    sharpness = np.asarray(run[PRECONDITIONED])
+    if int(run.status) != Status.OK or not np.isfinite(sharpness).all():
+        return None
+    return of_curve(np.asarray(run.times), sharpness)
+
+
+def of_curve(times: np.ndarray, sharpness: np.ndarray) -> Reached:
+    """The edge on a curve of the preconditioned sharpness."""
+    beyond = np.flatnonzero(sharpness > EDGE)
+    step = math.nan
+    if beyond.size:
+        first = beyond[0]
+        # From the last point below the edge to the first one beyond.
+        part = slice(max(first - 1, 0), first + 1)
+        step = float(np.interp(EDGE, sharpness[part], times[part]))
+    return Reached(float(sharpness[0]), float(sharpness.max()), step)

@@ -1,0 +1,58 @@
+"""When a flow reaches the edge of stability, against the Hessian at the start."""
+
+import jax
+import numpy as np
+import optax
+import pytest
+from jax.flatten_util import ravel_pytree
+
+import dynsim
+from dynsim.precision import precision
+from dynsim.problem.train import problem_in, started
+from sweeps.compare import edge
+from sweeps.compare.edge import of_curve, reached
+
+PROBLEM = dynsim.regression(D=2, N=7, heads=2)
+KEY = jax.random.key(3)
+
+
+@pytest.fixture(scope="module")
+def sharpness() -> float:
+    """The largest eigenvalue of the Hessian at the start."""
+    with precision("float64"):
+        parts = started(PROBLEM, KEY, None, "float64")
+        flat, unravel = ravel_pytree(parts.params)
+        problem = problem_in(PROBLEM, "float64")
+        hessian = jax.hessian(lambda x: problem.population_loss(parts.whole(unravel(x))))(flat)
+        return float(np.linalg.eigvalsh(hessian).max())
+
+
+@pytest.mark.parametrize("times_edge", [0.01, 1.5])
+def test_the_start_is_that_of_the_hessian(sharpness: float, times_edge: float) -> None:
+    found = reached(PROBLEM, dynsim.sgd(2 * times_edge / sharpness), KEY, 2)
+    assert found is not None
+    # Equal but for the solver of eigenvalues.
+    assert found.start == pytest.approx(2 * times_edge, rel=1e-6)
+    if times_edge < 1:
+        assert np.isnan(found.step)
+        assert str(found).startswith("The flow stays below the edge")
+    else:
+        assert found.step == 0
+        assert "starts beyond the edge of stability (preconditioned sharpness 3;" in str(found)
+
+
+def test_the_step_is_where_the_curve_reaches_two() -> None:
+    found = of_curve(np.array([0, 10, 30, 60]), np.array([-1, 1, 5, 1]))
+    assert found == edge.Reached(-1, 5, 15)
+    assert "at step 15 (preconditioned sharpness 2)" in str(found)
+    # A schedule that begins at 0, and at once is beyond.
+    assert of_curve(np.array([0, 1]), np.array([0, 4])).step == 0.5
+
+
+def test_nothing_is_said_where_no_edge_is_known(monkeypatch: pytest.MonkeyPatch) -> None:
+    own = (dynsim.adam(0.1), dynsim.rmsprop(0.1), dynsim.sgd(0.1, clip=1.0))
+    rules = (*own, dynsim.from_optax(optax.sgd, learning_rate=0.1))
+    assert [reached(PROBLEM, rule, KEY, 2) for rule in rules] == [None] * 4
+    # v, k and q of two heads.
+    monkeypatch.setattr(edge, "LARGEST", 9)
+    assert reached(PROBLEM, dynsim.sgd(0.1), KEY, 2) is None
