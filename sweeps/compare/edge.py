@@ -58,7 +58,7 @@ class Reached:
 def reached(problem: Problem, rule: AnyRule, key: jax.Array, steps: int) -> Reached | None:
     """The edge along the flow of a run; None for a problem that is large or has no population loss,
     for a rule without an edge or a flow, for Adam and RMSProp, whose preconditioner a flow does not
-    know, and for a flow that does not end well."""
+    know, and for a flow that fails before it reaches the edge."""
     if not isinstance(rule, Rule) or rule.is_adaptive or refusal(check_threshold, rule):
         return None
     if not problem.has("population_loss") or refusal(problem.check_population):
@@ -71,9 +71,12 @@ def reached(problem: Problem, rule: AnyRule, key: jax.Array, steps: int) -> Reac
         return None
     run = odes.flow(problem, rule, log_times(steps, TIMES), key=key, record=PRECONDITIONED)
     sharpness = np.asarray(run[PRECONDITIONED])
-    if int(run.status) != Status.OK or not np.isfinite(sharpness).all():
+    # What a flow has reached before it fails is known.
+    valid = np.isfinite(sharpness)
+    if not valid[0]:
         return None
-    return of_curve(np.asarray(run.times), sharpness)
+    found = of_curve(np.asarray(run.times)[valid], sharpness[valid])
+    return None if math.isnan(found.step) and int(run.status) != Status.OK else found
 
 
 def of_curve(times: np.ndarray, sharpness: np.ndarray) -> Reached:

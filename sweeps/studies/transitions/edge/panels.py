@@ -1,6 +1,7 @@
 """The picture of the edge of stability."""
 
 from collections.abc import Mapping
+from typing import Any
 
 import matplotlib.pyplot as plt
 import numpy as np
@@ -31,9 +32,8 @@ def draw(
     rates = found["training"].eta.values
     size = (3 * len(rates), 9.5 if maps is not None else 5.5)
     figure = plt.figure(figsize=size, layout="constrained")
-    parts = figure.subfigures(2, 1, height_ratios=(5.5, 4)) if maps is not None else None
-    upper = figure if parts is None else parts[0]
-    axes = upper.subplots(2, len(rates), sharex=True, sharey="row", squeeze=False)
+    parts: Any = figure.subfigures(2, 1, height_ratios=(5.5, 4)) if maps is not None else (figure,)
+    axes = parts[0].subplots(2, len(rates), sharex=True, sharey="row", squeeze=False)
     for column, rate in zip(axes.T, rates, strict=True):
         runs = {name: each.sel(eta=rate) for name, each in found.items()}
         for ax, sharp in zip(column, (True, False), strict=True):
@@ -49,7 +49,7 @@ def draw(
     axes[0, 0].set_ylabel(r"$\eta \times$ sharpness; the edge is 2")
     axes[0, 0].legend(fontsize="small")
     figure.suptitle(f"{system}: descent on all of the data, mean of {SMOOTH} steps (blue)")
-    if maps is not None and parts is not None:
+    if maps is not None:
         _maps(parts[1], maps)
     return figure
 
@@ -67,7 +67,7 @@ def _curves(ax: Axes, runs: Mapping[str, xr.Dataset], names: Mapping[str, str]) 
         ax.plot(runs[name].time, runs[name][names[name]], **style)
 
 
-def _maps(part: Figure, maps: xr.Dataset) -> None:
+def _maps(part: Any, maps: xr.Dataset) -> None:
     """Regions by theory and by training."""
     legend = BY_EDGE.legend.values()
     colours = ListedColormap([colour for _, colour in legend])
