@@ -38,7 +38,7 @@ def report() -> Iterator[str]:
             f"{name}, {size} weights: error {errors[0]:.1e} in float32, {errors[1]:.1e} in "
             f"float64; a record costs {cost:.0f} gradients"
         )
-    for name, number in (("tanh 3-10-1", 10_000), ("tanh 8-30-30-1", 1_000)):
+    for name, number in (("tanh 3-10-1", 10_000), ("tanh 8-30-30-1", 200)):
         names = ("loss",), ("loss", "sharpness")
         plain, recorded = (many(NETWORKS[name], number, each) for each in names)
         yield (
