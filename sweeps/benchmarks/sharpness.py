@@ -71,8 +71,8 @@ def record(problem: dynsim.Problem) -> float:
     def took(names: tuple[str, ...]) -> float:
         times = np.linspace(STEPS // OFTEN, STEPS, OFTEN, dtype=int)
         options = {"steps": STEPS, "times": times, "record": names}
-        run = jax.jit(lambda eta: train(problem, eta, **options)["loss"])
-        again = lambda: run(0.1).block_until_ready()  # noqa: E731
+        run = jax.jit(lambda eta: train(problem, eta, **options).observables)
+        again = lambda: jax.block_until_ready(run(0.1))  # noqa: E731
         again()
         return min(seconds(again) for _ in range(3))
 

@@ -10,6 +10,7 @@ from matplotlib.figure import Figure
 import dynsim
 from dynsim import Status, Trajectory
 from dynsim.classes.estimated import Estimate
+from dynsim.training.recording import PRECONDITIONED
 from dynsim.two_stage.rank_truncation import RankCurves
 from sweeps.studies.finite_size import figure as finite_size
 from sweeps.studies.finite_size import order
@@ -22,6 +23,7 @@ from sweeps.studies.spectrum import panels, singular
 from sweeps.studies.spectrum.checkpoint import Decomposed
 from sweeps.studies.trainability import boundary
 from sweeps.studies.trainability import figure as trainability
+from sweeps.studies.transitions.edge import panels as edge_panels
 from sweeps.studies.transitions.scaling import panels as scaling_panels
 from sweeps.studies.transitions.scaling.analysis import scaling
 from sweeps.studies.two_stage import figure as two_stage
@@ -193,6 +195,22 @@ def steps(drift: float, linear: bool) -> Figure:
     return scaling_panels.draw(found, values, linear, title)
 
 
+def edge(mapped: bool) -> Figure:
+    """Five rates, of which the last diverges; with maps of all regions."""
+    times, rates = np.arange(100), [0.1, 0.3, 0.4, 0.5, 0.6]
+    swing = np.where(times % 2, 1.1, 0.9) * np.ones((5, 1))
+    coords = {"eta": rates, "time": times}
+    arrays = dict.fromkeys(("loss", PRECONDITIONED), (("eta", "time"), swing))
+    run = xr.Dataset({**arrays, "status": ("eta", [0, 0, 0, 0, 1])}, coords)
+    plane = np.arange(36).reshape(6, 6) % 4
+    axes = {"scale": np.geomspace(0.3, 3, 6), "eta": np.geomspace(0.1, 2, 6)}
+    maps = xr.Dataset(dict.fromkeys(("theory", "training"), (("scale", "eta"), plane)), axes)
+    names = ("training", "flow", "central")
+    losses = dict.fromkeys(names, "loss")
+    found = dict.fromkeys(names, run)
+    return edge_panels.draw(found, losses, maps if mapped else None, "linear_icl")
+
+
 def fates() -> Figure:
     """Two queries of three classes, twelve words each."""
     K, M, S = 6, 40, 20
@@ -262,6 +280,8 @@ EXAMPLES = {
     "scaling, linear": functools.partial(steps, 0.0, linear=True),
     "scaling, moving": functools.partial(steps, 0.9, linear=False),
     "scaling, level": functools.partial(steps, 99.0, linear=False),
+    "edge": functools.partial(edge, mapped=True),
+    "edge, curves": functools.partial(edge, mapped=False),
     "corpus": fates,
     "finite_size": finite_sizes,
     "qkv": factors,

