@@ -19,11 +19,10 @@ from jaxtyping import Array, Bool, Float, PyTree
 
 from dynsim.precision import one_by_one
 from dynsim.problem import sharpness
+from dynsim.training.stability import EDGE
 from odes.solver import complementarity
 from odes.solver.posed import Driven, Gradient, Posed
 
-EDGE = 2.0
-"""The largest stable eigenvalue of M."""
 TOO_FAR = 0.1
 """How far an eigenvalue may get beyond the edge in one step before the flow counts as invalid."""
 WANTED = 1e-6

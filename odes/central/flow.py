@@ -41,8 +41,9 @@ from dynsim.precision import DType
 from dynsim.problem.checks import Parts, check_groups, flow_table, measured, usual
 from dynsim.training.recording import Record, Recording
 from dynsim.training.rule import Rule, unread
+from dynsim.training.stability import EDGE
 from dynsim.trajectory import Static, Status, Times
-from odes.central.edge import EDGE, Edge, Moved
+from odes.central.edge import Edge, Moved
 from odes.problem import check_arguments, compiled, gradient_of
 from odes.solver.flows import decayed, posed_flow
 from odes.solver.integrate import judge

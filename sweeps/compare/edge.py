@@ -9,6 +9,7 @@ import numpy as np
 
 import odes
 from dynsim import Problem, Rule, Status, log_times
+from dynsim.problem.checks import has_population
 from dynsim.training.optax_rule import AnyRule
 from dynsim.training.recording import PRECONDITIONED
 from dynsim.training.stability import EDGE, check_threshold
@@ -61,9 +62,7 @@ def reached(problem: Problem, rule: AnyRule, key: jax.Array, steps: int) -> Reac
     know, and for a flow that fails before it reaches the edge."""
     if not isinstance(rule, Rule) or rule.is_adaptive or refusal(check_threshold, rule):
         return None
-    if not problem.has("population_loss") or refusal(problem.check_population):
-        return None
-    if refusal(checked_flow, rule):
+    if not has_population(problem) or refusal(checked_flow, rule):
         return None
     start = jax.tree.leaves(eqx.filter_eval_shape(problem.init, key))
     weights = [each for each in start if isinstance(each, jax.ShapeDtypeStruct)]
