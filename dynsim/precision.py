@@ -92,8 +92,8 @@ def precision(dtype: str, *inputs: Any) -> Iterator[None]:
 def one_by_one(function: Callable[..., Result]) -> Callable[..., Result]:
     """A function of arrays that calls LAPACK, for which `jax.vmap` on a CPU makes a loop.
 
-    There jaxlib 0.10 splits a batch among the threads that compute everything else, and waits for
-    them. Where each of several CPU devices has such a batch, all of them can wait for each other.
+    There jaxlib 0.10 and 0.11 split a batch among the threads that compute everything else, and
+    wait for them. Where each of several CPU devices has such a batch, all can wait for each other.
     """
     # Optional arguments would be taken for arrays.
     looped = jax.custom_batching.sequential_vmap(lambda *args: function(*args))

@@ -8,11 +8,12 @@ of component Q through V alone, J is that of their sum.
 from collections.abc import Callable
 
 import equinox as eqx
+import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Real
 
-from dynsim.precision import AnyArray
+from dynsim.precision import AnyArray, one_by_one
 from dynsim.training.recording import Table
 from dynsim.two_stage import model as relu_prompt
 from dynsim.two_stage.model import PQ, Outputs, PromptBatch, Split, logistic
@@ -103,7 +104,9 @@ def _norm(matrix: Float[AnyArray, "d d"]) -> Float[Array, ""]:
 
 
 def _singular(matrix: Float[AnyArray, "d d"]) -> Float[Array, " d"]:
-    return jnp.linalg.svd(matrix, compute_uv=False)
+    left, _, right = one_by_one(jnp.linalg.svd)(jax.lax.stop_gradient(matrix))
+    # The values have derivatives without those of their vectors.
+    return jnp.einsum("ji,jk,ik->i", left, matrix, right)
 
 
 OBSERVABLES: dict[str, Observable] = {

@@ -47,13 +47,21 @@ Assumes that the :math:`f_n` are linearly independent, so that G can be inverted
 of notation gives E' the opposite sign; Lemma 14's is the consistent one.)
 """
 
+import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
+
+from dynsim.precision import one_by_one
 
 
 def gram_inverse(f: Float[Array, "K M"]) -> Float[Array, "K K"]:
     r""":math:`(F F^\top)^{-1}` of normalised attention `f`; symmetric."""
-    return jnp.linalg.inv(f @ f.T)
+    gram = f @ f.T
+    inverse = one_by_one(jnp.linalg.inv)(jax.lax.stop_gradient(gram))
+    # That is a loop on a CPU, without derivatives backwards: here are those of a linear solve.
+    solve = lambda _, b: inverse @ b  # noqa: E731
+    identity = jnp.eye(len(gram), dtype=gram.dtype)
+    return jax.lax.custom_linear_solve(lambda x: gram @ x, identity, solve, symmetric=True)
 
 
 def finite_m_speed(h: Float[Array, " K"], M: int) -> Float[Array, "K K"]:
