@@ -86,6 +86,22 @@ def test_matrices_without_a_largest_eigenvalue_are_data() -> None:
     np.testing.assert_array_equal(found, [0, np.nan, np.nan, 2])
 
 
+def test_eigenvalues_of_zero_take_few_turns() -> None:
+    """Hessians of networks have many, and residuals relative to them are never small."""
+    turns = []
+
+    def times(d, v):
+        jax.debug.callback(lambda: turns.append(0))
+        return d * v
+
+    d = jnp.zeros(300).at[:2].set(jnp.array([1.0, 0.5]))
+    begin = sharpness.start(jnp.zeros(300), {"sharpness": 4})["sharpness"]
+    values, _ = jax.jit(lambda d: sharpness.largest(lambda v: times(d, v), d, 4, begin))(d)
+    jax.effects_barrier()
+    np.testing.assert_allclose(values, [1, 0.5, 0, 0], atol=RTOL)
+    assert len(turns) < sharpness.TURNS / 4
+
+
 FULL = pytest.mark.full("test_several_equal_and_negative_eigenvalues_are_found")
 
 
