@@ -1,11 +1,13 @@
 """One program for every engine of every system, of the size that sweeps have."""
 
+import dataclasses
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 import jax
 
 from dynsim.training.checkpoint import Checkpoint
+from dynsim.training.recording import SHARPNESS
 from sweeps.runner import tiles
 from sweeps.runner.spec import Sweep
 from sweeps.runner.store.base import CHECKPOINT
@@ -56,6 +58,9 @@ def cases(only: tuple[str, ...] = ()) -> Iterator[Case]:
         system = registry.system(name)
         for engine in registry.engines(system):
             yield Case(name, engine, _sweep(system.run, name, engine))
+        trained = _sweep(system.run, name, TRAINING)
+        sharp = dataclasses.replace(trained, record=("loss", SHARPNESS), times=3)
+        yield Case(name, TRAINING, sharp, ", sharpness")
         if set(SCHEDULED) <= set(field_names(system.run)):
             run = system.run(**{**SIZES.get(name, {}), **SCHEDULED})
             sweep = Sweep({"seed": {"range": SEEDS}}, run, TRAINING, ("loss",))

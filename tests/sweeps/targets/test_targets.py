@@ -99,7 +99,7 @@ for case in programs.cases(tuple(wanted)):
         ({"yz": ("plain",)}, ()),
         pytest.param(
             {"yz": ("simulation", "plain"), "two_stage": ("simulation",)},
-            ("AdamW",),
+            ("sharpness", "AdamW", "sharpness"),
             marks=pytest.mark.full("test_no_step_of_an_accelerator_asks_its_host"),
         ),
     ],

@@ -2,11 +2,14 @@
 
 import math
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
+from jaxtyping import Array, Float, PRNGKeyArray, PyTree
 
 import dynsim
+from dynsim.training.recording import PARAMS
+from sweeps.studies.transitions.edge.measure import recorded_as
 from sweeps.studies.transitions.edge.network import Network
 
 
@@ -20,6 +23,8 @@ class Case(NamedTuple):
         scale: the field that scales the starting weights, with its smallest and largest value in
             the diagram; None without one.
         rtol: of the gradient flow, where the usual one is too small for a loss with kinks.
+        before: steps at the smallest rate that all runs but those of the diagram begin after, for
+            plateaus, which descent with large steps leaves at another time than any flow.
     """
 
     problem: dynsim.Problem
@@ -27,6 +32,33 @@ class Case(NamedTuple):
     steps: int
     scale: tuple[str, float, float] | None
     rtol: float | None = None
+    before: int = 0
+
+    def begun(self) -> dynsim.Problem:
+        """The problem after the steps before."""
+        if not self.before:
+            return self.problem
+        like = jax.eval_shape(self.problem.init, jax.random.key(0))
+        options: dict[str, Any] = {"steps": self.before, "times": [self.before], "record": PARAMS}
+        rule = dynsim.sgd(min(self.rates))
+        run = dynsim.train(self.problem, rule, jax.random.key(0), batch=math.inf, **options)
+        weights = jax.tree.map_with_path(lambda path, _: run[recorded_as(path)][0], like)
+        return Begun(self.problem, weights)
+
+
+class Begun(dynsim.Problem):
+    """A problem whose runs begin at given weights."""
+
+    problem: dynsim.Problem
+    weights: PyTree
+
+    def init(self, key: PRNGKeyArray) -> PyTree:
+        """Those weights."""
+        return self.weights
+
+    def population_loss(self, params: PyTree) -> Float[Array, ""]:
+        """That of the problem."""
+        return self.problem.population_loss(params)
 
 
 def _network() -> Case:
@@ -35,7 +67,7 @@ def _network() -> Case:
 
 def _linear_icl() -> Case:
     problem = dynsim.regression(scale=0.3)
-    return Case(problem, (1.0, 1.8, 1.88, 1.93, 2.03), 1000, ("scale", 0.1, 1))
+    return Case(problem, (1.0, 1.86, 1.9, 1.93, 2.03), 1000, ("scale", 0.1, 1), before=150)
 
 
 def _yz() -> Case:

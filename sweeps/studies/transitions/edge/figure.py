@@ -66,7 +66,7 @@ def followed(case: Case, name: str) -> Sweep:
     """The runs at all rates, recorded at every step."""
     record = dict.fromkeys(("loss", LOSSES[name], "preconditioned_sharpness", "params"))
     made: Any = Sweep(
-        case.problem,
+        case.begun(),
         dynsim.sgd(1.0),
         {"eta": case.rates},
         steps=case.steps,

@@ -41,6 +41,11 @@ def weights(run: xr.Dataset) -> Float[np.ndarray, "S P"]:
     return np.concatenate([array.reshape(len(run.time), -1) for array in arrays], axis=1)
 
 
+def recorded_as(path: Any) -> str:
+    """What a run calls the weights at a path of the tree of all."""
+    return ".".join((PARAMS, *(jax.tree_util.keystr((key,), simple=True) for key in path)))
+
+
 def averaged(values: Float[np.ndarray, "S ..."], window: int) -> Float[np.ndarray, "R ..."]:
     """Means of all stretches of `window` steps."""
     begin = window // 2
@@ -74,10 +79,9 @@ def sharpness_of_mean(problem: Problem, training: xr.Dataset, points: int = 10) 
     chosen = np.linspace(half, len(training.time) - SMOOTH, points, dtype=int)
 
     def mean(path: Any, leaf: Any) -> Any:
-        name = ".".join((PARAMS, *(jax.tree_util.keystr((key,), simple=True) for key in path)))
         if not eqx.is_inexact_array(leaf):
             return np.broadcast_to(leaf, (points, *np.shape(leaf)))
-        return averaged(training[name].values, SMOOTH)[chosen].astype(np.float32)
+        return averaged(training[recorded_as(path)].values, SMOOTH)[chosen].astype(np.float32)
 
     def at(init: Any, eta: Any) -> Any:
         options = {"steps": 1, "times": [0], "batch": math.inf}

@@ -13,6 +13,7 @@ import dynsim
 from dynsim import Status
 from sweeps.studies.phase.regions import Stability
 from sweeps.studies.transitions.edge import diagram, measure
+from sweeps.studies.transitions.edge.cases import Case
 from sweeps.studies.transitions.edge.figure import Edge, run
 from sweeps.studies.transitions.edge.network import Network
 
@@ -95,6 +96,22 @@ def test_the_central_flow_stays_with_descent_beyond_the_edge(tmp_path: Path) -> 
         assert abs(each["sharpness"] - 2) < 0.1
         assert abs(each["central"]["sharpness"] - 2) < 1e-2
         assert each["central"]["loss"] < 0.05
+
+
+def test_runs_begin_where_descent_at_the_smallest_rate_has_come() -> None:
+    """Weights whose names in a record are in another order than in the model."""
+    regression = dynsim.regression(2, 5, scale=0.5)
+    case = Case(regression, (0.3, 0.1), 10, None, before=3)
+    options = {"batch": math.inf, "steps": 1, "times": [0], "record": "params"}
+    start = dynsim.train(regression, dynsim.sgd(0.1), jax.random.key(0), **options)
+    like = regression.init(jax.random.key(0))
+    weights = type(like)(**{name: start[f"params.{name}"][0] for name in "vkq"})
+    for _ in range(3):
+        slope = jax.grad(regression.population_loss)(weights)
+        weights = jax.tree.map(lambda w, g: w - 0.1 * g, weights, slope)
+    found = case.begun().init(jax.random.key(1))
+    # float32.
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-5), found, weights)
 
 
 def test_sharpness_is_measured_at_averaged_weights() -> None:
