@@ -52,7 +52,7 @@ class Reached:
             )
         return (
             f"The flow reaches the edge of stability at step {self.step:.3g} (preconditioned "
-            f"sharpness {EDGE:g}); training then oscillates or diverges."
+            f"sharpness {EDGE:g}); training then oscillates, moves to flatter weights or diverges."
         )
 
 

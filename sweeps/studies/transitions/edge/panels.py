@@ -18,8 +18,8 @@ from sweeps.studies.phase.regions import BY_EDGE
 from sweeps.studies.transitions.edge.measure import SMOOTH, averaged
 
 STYLES = {
-    "flow": {"label": "gradient flow", "color": drawing.colour(1), "ls": ":", "lw": 1.8},
-    "central": {"label": "central flow", "color": "k", "ls": "--", "lw": 1.4},
+    "flow": {"label": "gradient flow", "ls": ":", "lw": 1.8},
+    "central": {"label": "central flow", "ls": "--", "lw": 1.4},
 }
 
 
@@ -65,10 +65,10 @@ def _curves(ax: Axes, runs: Mapping[str, xr.Dataset], names: Mapping[str, str]) 
     ax.plot(times, values, color="0.8", lw=0.6, label="training")
     mean = averaged(values, SMOOTH)
     begin = SMOOTH // 2
-    colour = drawing.colour(0)
-    ax.plot(times[begin : begin + len(mean)], mean, color=colour, lw=1.6, label="its mean")
-    for name, style in STYLES.items():
-        ax.plot(runs[name].time, runs[name][names[name]], **style)
+    first, second = drawing.colour(0), drawing.colour(1)
+    ax.plot(times[begin : begin + len(mean)], mean, color=first, lw=1.6, label="its mean")
+    for (name, style), colour in zip(STYLES.items(), (second, "k"), strict=True):
+        ax.plot(runs[name].time, runs[name][names[name]], color=colour, **style)
 
 
 def _maps(part: Any, maps: xr.Dataset) -> None:
