@@ -56,7 +56,7 @@ def per_weight(task: SymmetricTask, gradient: State) -> State:
 
 
 def slope(now: Reduced, p: Attention) -> Attention:
-    r""":math:`\partial \ell_n / \partial c_i = -(f_i / p_i) (g_i - f_i\, f \cdot g)` of each token, see
+    r"""Derivatives :math:`-(f_i / p_i) (g_i - f_i\, f \cdot g)` of the loss by the frequencies, see
     `dynsim.yz.finite_length`."""
     return jax.tree.map(lambda f, g, p: f * (f * now.speed - g) / p, now.f, now.g, p)
 

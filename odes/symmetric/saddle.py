@@ -81,10 +81,10 @@ def gradient(task: SymmetricTask, state: State, context: Float[Array, ""]) -> St
 
 
 class Sequences(NamedTuple):
-    """Sequences of a class, as the frequencies of its tokens one by one, and of which kind each
-    token is."""
+    """Sequences of a class, as the frequencies of its tokens one by one, the distinct ones first;
+    and of which kind each token is."""
 
-    frequencies: Attention
+    frequencies: Float[Array, "N S"]
     kinds: Kinds
 
 
@@ -106,8 +106,7 @@ def sequences(task: SymmetricTask, length: Int[Number, ""]) -> Sequences:
     for i in range(p.size):
         counts[:, i] = binom.ppf(uniform[:, i], left, share[i])
         left = left - counts[:, i]
-    distinct, common = np.split(counts / rest, [kinds.distinct.size], axis=1)
-    return Sequences(Attention(distinct, common), kinds)
+    return Sequences(jnp.asarray(counts / rest), kinds)
 
 
 def losses(task: SymmetricTask, state: State, sample: Sequences) -> Float[Array, " N"]:
@@ -117,8 +116,9 @@ def losses(task: SymmetricTask, state: State, sample: Sequences) -> Float[Array,
     common = [x[kinds.common] for x in (Y.common_next, Y.common_rest)]
     each = Attention(Z.distinct[kinds.distinct], Z.common[kinds.common])
 
-    def one(c: Attention) -> Float[Array, ""]:
-        of_one = SymmetricTask(c.distinct, c.common, task.K, task.M, task.num_queries)
+    def one(c: Float[Array, " S"]) -> Float[Array, ""]:
+        number = kinds.distinct.shape[0]
+        of_one = SymmetricTask(c[:number], c[number:], task.K, task.M, task.num_queries)
         return reduction.measure(of_one, State(Decoder(*distinct, *common), each)).loss
 
     return jax.vmap(one)(sample.frequencies) / SEQUENCES**0.5

@@ -68,7 +68,7 @@ def spread(
     checks.real("length", length, 2)
     finite_length.check_length(task, length)
     steps = whole_steps(times)
-    sample = saddle.sequences(task, length) if tails else None
+    draw = functools.partial(saddle.sequences, task, length)
     return run(
         _spread,
         task,
@@ -80,7 +80,7 @@ def spread(
         start=lambda task, optimizer: (
             cast(batch, dtype),
             contextual(length, dtype),
-            jax.tree.map(jnp.asarray, sample),
+            draw() if tails else None,
         ),
         steps=steps,
         record=TABLE.resolve(record),
