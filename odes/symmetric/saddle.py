@@ -40,7 +40,8 @@ from odes.symmetric.state import Attention, Decoder, Kinds, Reduced, State, Symm
 TURNS = 3
 """Turns of the fixed point for the tilt."""
 SEQUENCES = 4096
-"""Sequences that stand for all in the covariance of the gradient."""
+"""Sequences that stand for all where the covariance of the gradient is wanted, in which errors of
+the saddle point nearly cancel the result."""
 
 
 def loss(task: SymmetricTask, state: State, context: Float[Array, ""]) -> Float[Array, ""]:
@@ -89,7 +90,7 @@ class Sequences(NamedTuple):
 
 
 def sequences(task: SymmetricTask, length: Int[Number, ""]) -> Sequences:
-    """So many sequences that fill the law of the counts evenly: conditional binomials at the points
+    """SEQUENCES sequences that fill the law of the counts evenly: conditional binomials at points
     of a scrambled Sobol sequence.
 
     Raises:
@@ -122,6 +123,12 @@ def losses(task: SymmetricTask, state: State, sample: Sequences) -> Float[Array,
         return reduction.measure(of_one, State(Decoder(*distinct, *common), each)).loss
 
     return jax.vmap(one)(sample.frequencies) / SEQUENCES**0.5
+
+
+def gradient_of(task: SymmetricTask, state: State, sample: Sequences) -> State:
+    """Gradient of the mean loss of a sample per *full* parameter."""
+    found = jax.grad(lambda state: jnp.sum(losses(task, state, sample)))(state)
+    return jax.tree.map(lambda g: g / SEQUENCES**0.5, finite_length.per_weight(task, found))
 
 
 def covariance(along: Float[Array, "P N"]) -> Float[Array, "P P"]:

@@ -52,8 +52,9 @@ def spread(
         optimizer, times, batch: as in `odes.yz.spread.solve`.
         length: sequence length T, finite; it may be traced. With T infinite nothing but the draw of
             the classes makes noise, which the symmetric part of the weights does not see.
-        tails: average over sequences as in `odes.symmetric.saddle`, for the mean as for the noise;
-            with it neither task nor length may be traced.
+        tails: average over the sequences of `odes.symmetric.saddle.sequences`, for the mean as for
+            the noise, in place of the first order in 1/T, which late in training misses the rare
+            sequences that make the loss. Neither task nor length may then be traced.
         record: as in `odes.symmetric.solve`. Numbers of a class are means over all classes.
         dtype: "float64" or "float32".
 
@@ -106,7 +107,7 @@ def _spread(
 
     def derive_of_sample(state: State) -> tuple[State, Array]:
         assert sample is not None
-        return saddle.gradient(task, state, context), saddle.losses(task, state, sample)
+        return saddle.gradient_of(task, state, sample), saddle.losses(task, state, sample)
 
     def noise(along: Attention) -> Float[Array, "P P"]:
         copies = [
