@@ -23,10 +23,9 @@ from dynsim.trajectory import Times, Trajectory
 from dynsim.yz.checks import theory_rule
 from dynsim.yz.finite_length import Context, contextual
 from dynsim.yz.observables import DEFAULT_RECORD
-from odes.symmetric import finite_length
+from odes.symmetric.law import Law, law_of
 from odes.symmetric.observables import DESCENDED, observe
 from odes.symmetric.state import State, SymmetricTask, zero_state
-from odes.theory import named
 
 
 def descend(
@@ -35,6 +34,7 @@ def descend(
     *,
     steps: int,
     length: Real[Number, ""] = math.inf,
+    tails: bool = False,
     times: Times | None = None,
     record: Record = DEFAULT_RECORD,
     dtype: DType = "float64",
@@ -42,7 +42,7 @@ def descend(
     """Descend the population loss (infinite batch) step by step, from zero weights.
 
     Args:
-        task, length, dtype: as in `solve`.
+        task, length, tails, dtype: as in `solve`.
         record: as in `solve`, or "relative_loss" as in `dynsim.train`.
         optimizer: any rule without clipping and noise; or with numbers of shape (B,), which
             descends B times at once. That is the same as `jax.vmap` and several times faster on a
@@ -66,7 +66,7 @@ def descend(
             "the reduction needs"
         )
     steps = checks.steps("steps", steps)
-    finite_length.check_length(task, length)
+    law = law_of(task, length, tails)
     recording = DESCENDED.resolve(record)
     times = checked_times(times, steps, recording)
     legs = legs_of(times, steps)
@@ -85,6 +85,7 @@ def descend(
             steps=steps,
             legs=legs,
             record=recording,
+            law=law,
             dtype=dtype,
         )
         if not batch:
@@ -92,7 +93,7 @@ def descend(
     return settle(trajectory)
 
 
-@functools.partial(jax.jit, static_argnames=("steps", "legs", "record", "dtype"))
+@functools.partial(jax.jit, static_argnames=("steps", "legs", "record", "law", "dtype"))
 def _descend(
     task: SymmetricTask,
     optimizer: Rule,
@@ -102,6 +103,7 @@ def _descend(
     steps: int,
     legs: Legs | None,
     record: Recording,
+    law: Law,
     dtype: DType,
 ) -> Trajectory:
     # The batch is the last axis of everything, so that each operation is one long loop on a CPU;
@@ -115,8 +117,7 @@ def _descend(
 
     def update(optimizer, state, memory, k):  # type: ignore[no-untyped-def]
         def loss_and_grad(state: State, k: Array) -> tuple[Array, State]:
-            loss = finite_length.loss(task, state, context)
-            return loss, finite_length.gradient(task, state, context)
+            return law.loss(task, state, context), law.gradient(task, state, context)
 
         return by_rule(loss_and_grad, optimizer, groups=of_layer(state))(state, memory, k)
 
@@ -145,5 +146,5 @@ def _descend(
         state,
         trajectory.status,
         trajectory.first_bad_step,
-        named("symmetric-descent", context is not None),
+        law.name("symmetric-descent", context is not None),
     )

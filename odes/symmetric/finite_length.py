@@ -42,13 +42,23 @@ def gradient(task: SymmetricTask, state: State, context: Context) -> State:
     def excess(state: State) -> Float[Array, ""]:
         return correction(task, state, reduction.measure(task, state)) / context
 
-    def each(
-        gradient: Float[Array, " D"], correction: Float[Array, " D"], count: Float[Array, " D"]
-    ) -> Float[Array, " D"]:
-        # Without other classes, or other outputs, there are no such entries.
-        return gradient + jnp.where(count > 0, correction / jnp.where(count > 0, count, 1), 0)
+    return jax.tree.map(jnp.add, population, per_weight(task, jax.grad(excess)(state)))
 
-    return jax.tree.map(each, population, jax.grad(excess)(state), multiplicity(task))
+
+def per_weight(task: SymmetricTask, gradient: State) -> State:
+    """A gradient by the reduced numbers as that by one of the weights that each stands for."""
+    # Without other classes, or other outputs, there are no such entries.
+    return jax.tree.map(
+        lambda g, count: jnp.where(count > 0, g / jnp.where(count > 0, count, 1), 0),
+        gradient,
+        multiplicity(task),
+    )
+
+
+def slope(now: Reduced, p: Attention) -> Attention:
+    r"""Derivatives :math:`-(f_i / p_i) (g_i - f_i\, f \cdot g)` of the loss by the frequencies, see
+    `dynsim.yz.finite_length`."""
+    return jax.tree.map(lambda f, g, p: f * (f * now.speed - g) / p, now.f, now.g, p)
 
 
 def correction(task: SymmetricTask, state: State, now: Reduced) -> Float[Array, ""]:

@@ -26,11 +26,10 @@ from odes.problem import flow_of_rule
 from odes.solver.flows import Flow, checked_flow
 from odes.solver.integrate import Derivatives, run
 from odes.solver.tolerances import Tolerances, checked_tolerances
-from odes.symmetric import finite_length
+from odes.symmetric.law import Law, law_of
 from odes.symmetric.observables import PLACED, TABLE, observe
 from odes.symmetric.placement import Placed
 from odes.symmetric.state import State, SymmetricTask, zero_state
-from odes.theory import named
 
 
 class Population(NamedTuple):
@@ -47,6 +46,7 @@ def solve(
     *,
     flow: Flow | None = None,
     length: Real[Number, ""] = math.inf,
+    tails: bool = False,
     record: Record = DEFAULT_RECORD,
     dtype: DType = "float64",
     tolerances: Tolerances | None = None,
@@ -60,6 +60,8 @@ def solve(
         optimizer: as in `odes.yz.population.solve`.
         times: (S,) optimiser steps at which to record, increasing, >= 0; need not be whole.
         flow, length: as in `odes.yz.population.solve`.
+        tails: with a finite length, average over sequences by a saddle point in place of the first
+            order in 1/T, which late in training misses the rare sequences that make the loss.
         record: names from `OBSERVABLES`; for a task from `placed` as in `dynsim.train`, with
             an entry for each class and token, and those that the reduction has alone.
         dtype: "float64" or "float32".
@@ -78,7 +80,7 @@ def solve(
     checks.kind("task", task, SymmetricTask, Placed)
     optimizer = theory_rule(optimizer)
     reduced, full = _split(task, record)
-    finite_length.check_length(task.reduced if isinstance(task, Placed) else task, length)
+    law = law_of(task.reduced if isinstance(task, Placed) else task, length, tails)
     return run(
         _solve,
         task,
@@ -88,6 +90,7 @@ def solve(
         init=length,
         start=lambda task, optimizer: (contextual(length, dtype),),
         flow=checked_flow(optimizer, flow),
+        law=law,
         record=reduced,
         full=full,
         tolerances=checked_tolerances(tolerances, dtype),
@@ -105,7 +108,9 @@ def _split(task: SymmetricTask | Placed, record: Record) -> tuple[Recording, Rec
     return Recording(reduced), Recording(full)
 
 
-@functools.partial(jax.jit, static_argnames=("flow", "record", "full", "tolerances", "derivatives"))
+@functools.partial(
+    jax.jit, static_argnames=("flow", "law", "record", "full", "tolerances", "derivatives")
+)
 def _solve(
     task: SymmetricTask | Placed,
     optimizer: Rule,
@@ -113,6 +118,7 @@ def _solve(
     context: Context,
     *,
     flow: Flow,
+    law: Law,
     record: Recording,
     full: Recording,
     tolerances: Tolerances,
@@ -128,7 +134,7 @@ def _solve(
 
     start = zero_state(reduced, times.dtype)
     solved, final = flow_of_rule(
-        lambda population, state: finite_length.gradient(state=state, **population._asdict()),
+        lambda population, state: law.gradient(state=state, **population._asdict()),
         Population(reduced, context),
         optimizer,
         of_layer(start),
@@ -148,4 +154,4 @@ def _solve(
         )
     if isinstance(task, Placed):
         final = task.weights(final)
-    return solved.trajectory(named("symmetric", context is not None), final, saved)
+    return solved.trajectory(law.name("symmetric", context is not None), final, saved)

@@ -29,7 +29,7 @@ from dynsim.yz.finite_length import contextual
 from dynsim.yz.observables import DEFAULT_RECORD
 from odes.solver import linear_noise
 from odes.solver.integrate import judge, run
-from odes.symmetric import finite_length, reduction
+from odes.symmetric import finite_length, reduction, saddle
 from odes.symmetric.observables import TABLE, observe
 from odes.symmetric.state import Attention, State, SymmetricTask, zero_state
 
@@ -41,6 +41,7 @@ def spread(
     *,
     batch: Real[Number, ""],
     length: Real[Number, ""],
+    tails: bool = False,
     record: Record = DEFAULT_RECORD,
     dtype: DType = "float64",
 ) -> Trajectory:
@@ -51,6 +52,9 @@ def spread(
         optimizer, times, batch: as in `odes.yz.spread.solve`.
         length: sequence length T, finite; it may be traced. With T infinite nothing but the draw of
             the classes makes noise, which the symmetric part of the weights does not see.
+        tails: average over the sequences of `odes.symmetric.saddle.sequences`, for the mean as for
+            the noise, in place of the first order in 1/T, which late in training misses the rare
+            sequences that make the loss. Neither task nor length may then be traced.
         record: as in `odes.symmetric.solve`. Numbers of a class are means over all classes.
         dtype: "float64" or "float32".
 
@@ -65,6 +69,7 @@ def spread(
     checks.real("length", length, 2)
     finite_length.check_length(task, length)
     steps = whole_steps(times)
+    draw = functools.partial(saddle.sequences, task, length)
     return run(
         _spread,
         task,
@@ -73,7 +78,11 @@ def spread(
         dtype,
         inapplicable=linear_noise.undescribed,
         init=(batch, length),
-        start=lambda task, optimizer: (cast(batch, dtype), contextual(length, dtype)),
+        start=lambda task, optimizer: (
+            cast(batch, dtype),
+            contextual(length, dtype),
+            draw() if tails else None,
+        ),
         steps=steps,
         record=TABLE.resolve(record),
     )
@@ -86,19 +95,19 @@ def _spread(
     times: Float[Array, " S"],
     batch: Float[Array, ""],
     context: Float[Array, ""],
+    sample: saddle.Sequences | None,
     *,
     steps: tuple[int, ...],
     record: Recording,
 ) -> Trajectory:
     def derive(state: State) -> tuple[State, Attention]:
-        now = reduction.measure(task, state)
-        # dl/dc_i = -(f_i / p_i) (g_i - f_i f.g), see `dynsim.yz.finite_length`.
-        slope = jax.tree.map(lambda f, g: f * (f * now.speed - g), now.f, now.g)
-        root = Attention(
-            slope.distinct / jnp.sqrt(jnp.asarray(task.p)),
-            slope.common / jnp.sqrt(jnp.asarray(task.rho)),
-        )
-        return finite_length.gradient(task, state, context), root
+        root = jax.tree.map(jnp.sqrt, Attention(jnp.asarray(task.p), jnp.asarray(task.rho)))
+        slope = finite_length.slope(reduction.measure(task, state), root)
+        return finite_length.gradient(task, state, context), slope
+
+    def derive_of_sample(state: State) -> tuple[State, Array]:
+        assert sample is not None
+        return saddle.gradient_of(task, state, sample), saddle.losses(task, state, sample)
 
     def noise(along: Attention) -> Float[Array, "P P"]:
         copies = [
@@ -117,8 +126,7 @@ def _spread(
     start = zero_state(task, times.dtype)
     descent = linear_noise.Descent(
         optimizer,
-        derive,
-        noise,
+        *((derive, noise) if sample is None else (derive_of_sample, saddle.covariance)),
         lambda state: (ravel_pytree(seen(state))[0], reduction.measure(task, state).loss),
         finite_length.multiplicity(task),
         of_layer(start),
@@ -132,6 +140,6 @@ def _spread(
         None,
         status,
         first_bad,
-        "symmetric-spread",
-        found.covariance / (batch * context),
+        "symmetric-spread" if sample is None else "symmetric-spread-tails",
+        found.covariance / (batch * context if sample is None else batch),
     )
