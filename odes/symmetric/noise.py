@@ -66,7 +66,9 @@ def draw(
         return jax.random.normal(key, noise.shape, dtype) / jnp.sqrt(expected)[:, None]
 
     distinct = shift(of_distinct, jnp.asarray(task.p), task.p_copies)
-    return Draw(count, Attention(distinct, shift(of_common, jnp.asarray(task.rho), task.rho_copies)))
+    return Draw(
+        count, Attention(distinct, shift(of_common, jnp.asarray(task.rho), task.rho_copies))
+    )
 
 
 def loss_and_gradient(

@@ -1,0 +1,156 @@
+r"""How far the noise of batches breaks the tie between tokens of equal probability [ours].
+
+Along a path of the reduction let the tokens of one kind differ by a little: their logits by u, their
+rows of Y by w, both with sum zero within a class. To first order the logits of the outputs do not
+change, so that the loss has no curvature along w, and Schur's lemma leaves a block of two numbers
+for each kind,
+
+.. math::
+
+    H = \begin{pmatrix} h & c \\ c & 0 \end{pmatrix}, \qquad
+    h = \tfrac1n f (2 f \gamma - g), \qquad c^2 = \tfrac1n \tfrac1{n'} f^2\, |e|^2,
+
+with :math:`\gamma = f \cdot g`. A distinct token has one row of Z and one of Y in one class:
+:math:`n = n' = K`, and e is that class's :math:`x - \alpha`. A common one has a row of Z for each of
+n = Q queries and a row of Y for all classes: n' = 1, and e is their mean. Attention tends to
+where :math:`g = f \gamma`; there :math:`h = f^2 \gamma / n`.
+
+With momentum :math:`\mu` a tie follows :math:`v \leftarrow \mu v + H u`, :math:`u \leftarrow u -
+\eta v`. It oscillates and grows once :math:`\eta_Z h` exceeds :math:`2 (1 + \mu)`, as far as c may
+be left out. Noise drives it: counts of a token in a batch are off by a share of standard deviation
+:math:`\sigma_0 = (n / (B L p))^{1/2}`, which acts as a displacement of its logit by as much
+(`odes.symmetric.noise`). The variance of u is carried through the steps exactly. Where it reaches
+one, logits differ by a factor of e in attention, and linear theory ends: a token wins if the
+attention does not come back (`odes.symmetric.descend` with a finite batch tells).
+"""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float, Real
+
+from dynsim import checks
+from dynsim.precision import Number, precision
+from dynsim.training.rule import Rule
+from dynsim.yz.checks import theory_rule
+from odes.symmetric.descend import descend
+from odes.symmetric.solve import solve
+from odes.symmetric.state import Reduced, State, SymmetricTask
+
+PATHS = ("flow", "descent")
+
+
+def tie(task: SymmetricTask, state: State, now: Reduced) -> Float[Array, "2 D+C"]:
+    """h and c of the module for each kind of token, the distinct ones first, at T infinite; an
+    observable of the reduction."""
+    del state
+    f, g = now.f, now.g
+    others, rests = task.K - 1, task.M - task.K
+    # Lengths of x - alpha in one class, and of its mean over all classes.
+    own = jnp.sqrt(now.residual**2 + others * now.other**2 + rests * now.rest**2)
+    mean = now.rest * jnp.sqrt(rests**2 / task.K + rests)
+
+    def block(f: Array, g: Array, rows: Array, columns: Array, e: Array) -> Array:
+        return jnp.stack([f * (2 * f * now.speed - g) / rows, f * e / jnp.sqrt(rows * columns)])
+
+    K, Q = jnp.asarray(task.K), jnp.asarray(task.num_queries)
+    distinct = block(f.distinct, g.distinct, K, K, own)
+    return jnp.concatenate([distinct, block(f.common, g.common, Q, jnp.ones(()), mean)], axis=1)
+
+
+def instability(
+    task: SymmetricTask,
+    optimizer: Rule,
+    *,
+    steps: int,
+    batch: Real[Number, ""],
+    length: Real[Number, ""],
+    path: str = "flow",
+) -> Float[Array, "S+1 D+C"]:
+    """Predict how far batches drive tokens of equal probability apart, by linear theory.
+
+    Args:
+        task: as in `odes.symmetric.solve`. Each kind of token is treated as having a twin.
+        optimizer: gradient descent, with heavy-ball momentum or without, and no decay; its numbers
+            may be traced.
+        steps: number of optimiser steps, >= 1.
+        batch: number B of sequences per step.
+        length: sequence length T, finite: without the noise of counts no tie is broken.
+        path: what the map is linearised along, "flow" or "descent".
+
+    Returns:
+        Natural logarithm of the standard deviation of the difference between the logit of a token
+        and the mean of its kind, after 0, 1, ... `steps` steps, in float64. Where it is above zero,
+        attention is no longer that of the path.
+
+    Raises:
+        ValueError: naming the argument, its value and what is allowed, before compilation.
+
+    Example:
+        >>> import dynsim
+        >>> from odes import symmetric
+        >>> task = symmetric.symmetric_task(dynsim.syn_small())
+        >>> for eta_z in (10.0, 100.0):
+        ...     rule = dynsim.momentum(0.1, eta_z)
+        ...     found = symmetric.instability(task, rule, steps=100, batch=128, length=128)
+        ...     print(bool(found.max() > 0))
+        False
+        True
+    """
+    checks.choice("path", path, PATHS)
+    optimizer = theory_rule(optimizer)
+    if optimizer.kind not in ("sgd", "momentum") or optimizer.decay is not None:
+        raise ValueError(
+            f"optimizer = {optimizer!r}: must be gradient descent, with momentum or without, and "
+            "without decay"
+        )
+    steps = checks.steps("steps", steps)
+    checks.real("batch", batch, 1)
+    checks.real("length", length, 2)
+    if not checks.is_traced(length) and np.isinf(length):
+        raise ValueError("length = inf: no noise of counts breaks a tie; must be finite")
+    asked = {"times": np.arange(steps + 1), "length": length, "record": {"tie": tie}}
+    if path == "flow":
+        run = solve(task, optimizer, **asked)
+    else:
+        run = descend(task, optimizer, steps=steps, **asked)
+    with precision("float64", task, optimizer, batch, length):
+        tokens = batch * (length - 1)
+        per_class, per_query = tokens / task.K, tokens / task.num_queries
+        expected = [per_class * jnp.asarray(task.p), per_query * jnp.asarray(task.rho)]
+        return _carried(jnp.asarray(run["tie"]), optimizer, jnp.log(jnp.concatenate(expected)))
+
+
+@jax.jit
+def _carried(
+    blocks: Float[Array, "S 2 N"], rule: Rule, expected: Float[Array, " N"]
+) -> Float[Array, "S N"]:
+    """Log of the standard deviation of u along the path, from that of the counts expected."""
+    mu = jnp.asarray(rule.momentum, blocks.dtype)
+
+    def step(
+        carry: tuple[Array, Array], given: tuple[Array, Array]
+    ) -> tuple[tuple[Array, Array], Array]:
+        covariance, scale = carry
+        (h, c), k = given
+        rate = rule.rate(k)
+        eta = jnp.stack([jnp.asarray(rate["Y"]), jnp.asarray(rate["Z"])])[::-1].astype(h.dtype)
+        hessian = jnp.array([[1.0, 0.0], [0.0, 0.0]]) * h + jnp.array([[0.0, 1.0], [1.0, 0.0]]) * c
+        # Of (u, w) and their velocities; noise enters as a displacement of u.
+        velocity = jnp.concatenate([hessian, mu * jnp.eye(2)], axis=1)
+        weights = jnp.eye(2, 4) - eta[:, None] * velocity
+        move = jnp.concatenate([weights, velocity])
+        kick = jnp.concatenate([-eta * hessian[0], hessian[0]])
+        covariance = move @ covariance @ move.T + jnp.exp(-scale) * jnp.outer(kick, kick)
+        # Growth may exceed what a number can hold.
+        size = jnp.maximum(jnp.max(jnp.diagonal(covariance)), jnp.exp(-scale))
+        size = jnp.where(size > 0, size, 1.0)
+        covariance, scale = covariance / size, scale + jnp.log(size)
+        return (covariance, scale), (jnp.log(covariance[0, 0]) + scale) / 2
+
+    def of_kind(blocks: Array, expected: Array) -> Array:
+        start = (jnp.zeros((4, 4), blocks.dtype), jnp.zeros((), blocks.dtype))
+        _, found = jax.lax.scan(step, start, (blocks[:-1], jnp.arange(len(blocks) - 1)))
+        return jnp.concatenate([jnp.full(1, -jnp.inf), found]) - expected / 2
+
+    return jax.vmap(of_kind, (2, 0), 1)(blocks, expected)
