@@ -1,9 +1,9 @@
 r"""How far the noise of batches breaks the tie between tokens of equal probability [ours].
 
-Along a path of the reduction let the tokens of one kind differ by a little: their logits by u, their
-rows of Y by w, both with sum zero within a class. To first order the logits of the outputs do not
-change, so that the loss has no curvature along w, and Schur's lemma leaves a block of two numbers
-for each kind,
+Along a path of the reduction let the tokens of one kind differ by a little: their logits by u,
+their rows of Y by w, both with sum zero within a class. To first order the logits of the outputs do
+not change, so that the loss has no curvature along w, and Schur's lemma leaves a block of two
+numbers for each kind,
 
 .. math::
 
@@ -11,8 +11,8 @@ for each kind,
     h = \tfrac1n f (2 f \gamma - g), \qquad c^2 = \tfrac1n \tfrac1{n'} f^2\, |e|^2,
 
 with :math:`\gamma = f \cdot g`. A distinct token has one row of Z and one of Y in one class:
-:math:`n = n' = K`, and e is that class's :math:`x - \alpha`. A common one has a row of Z for each of
-n = Q queries and a row of Y for all classes: n' = 1, and e is their mean. Attention tends to
+:math:`n = n' = K`, and e is that class's :math:`x - \alpha`. A common one has a row of Z for each
+of n = Q queries and a row of Y for all classes: n' = 1, and e is their mean. Attention tends to
 where :math:`g = f \gamma`; there :math:`h = f^2 \gamma / n`.
 
 With momentum :math:`\mu` a tie follows :math:`v \leftarrow \mu v + H u`, :math:`u \leftarrow u -
@@ -99,16 +99,8 @@ def instability(
     """
     checks.choice("path", path, PATHS)
     optimizer = theory_rule(optimizer)
-    if optimizer.kind not in ("sgd", "momentum") or optimizer.decay is not None:
-        raise ValueError(
-            f"optimizer = {optimizer!r}: must be gradient descent, with momentum or without, and "
-            "without decay"
-        )
+    check_applicable(optimizer, batch, length)
     steps = checks.steps("steps", steps)
-    checks.real("batch", batch, 1)
-    checks.real("length", length, 2)
-    if not checks.is_traced(length) and np.isinf(length):
-        raise ValueError("length = inf: no noise of counts breaks a tie; must be finite")
     asked = {"times": np.arange(steps + 1), "length": length, "record": {"tie": tie}}
     if path == "flow":
         run = solve(task, optimizer, **asked)
@@ -119,6 +111,19 @@ def instability(
         per_class, per_query = tokens / task.K, tokens / task.num_queries
         expected = [per_class * jnp.asarray(task.p), per_query * jnp.asarray(task.rho)]
         return _carried(jnp.asarray(run["tie"]), optimizer, jnp.log(jnp.concatenate(expected)))
+
+
+def check_applicable(optimizer: Rule, batch: Real[Number, ""], length: Real[Number, ""]) -> None:
+    """Raise `ValueError` for what `instability` does not describe."""
+    if optimizer.kind not in ("sgd", "momentum") or optimizer.decay is not None:
+        raise ValueError(
+            f"optimizer = {optimizer!r}: must be gradient descent, with momentum or without, and "
+            "without decay"
+        )
+    checks.real("batch", batch, 1)
+    checks.real("length", length, 2)
+    if not checks.is_traced(length) and np.isinf(length):
+        raise ValueError("length = inf: no noise of counts breaks a tie; must be finite")
 
 
 @jax.jit

@@ -36,6 +36,7 @@ from sweeps.studies.phase.panels import (
 )
 from sweeps.studies.phase.plane import Plane
 from sweeps.studies.phase.regions import Rule, agreement, sides
+from sweeps.studies.phase.rim import rim
 from sweeps.studies.trainability import edge
 
 __all__ = ["Phase", "compute", "run"]
@@ -77,7 +78,9 @@ def run(config: Plane, rule: Rule | None = None) -> list[Path]:
         predicted = run_sweep(scatter, config.out / "spread").load()
         noise = diagram.noise(predicted, diagram.winning_spread(tokens))
     closed = config.lines()
-    own = rule.lines(next(iter(found.values())).runs) if rule.lines else {}
+    own = dict(rule.lines(next(iter(found.values())).runs) if rule.lines else {})
+    ties = rim(config) if isinstance(config, Phase) else {}
+    own |= ties
     told = theory(drawn, rule, closed, noise, own)
     first = next(iter(drawn))
     edges = {}
@@ -93,6 +96,8 @@ def run(config: Plane, rule: Rule | None = None) -> list[Path]:
         arrays |= {name: {**exported(each), **each.attrs}}
     if noise is not None:
         arrays |= {"noise": noise, **{f"noise/{dim}": noise[dim] for dim in noise.dims}}
+    for values in ties.values():
+        arrays |= {"ties": values, **{f"ties/{dim}": values[dim] for dim in values.dims}}
     arrays |= {f"line/{name}": values.values for name, values in edges.items()}
     arrays["agreement"] = {each.name: each.agreement.right for each in told}
     paths = output.write(config.out, "phase", figure=figure, arrays=arrays)

@@ -50,7 +50,7 @@ def test_the_block_is_closed_and_that_of_the_full_hessian(name):
         h, c = tie(PLACED.reduced, state, reduction.measure(PLACED.reduced, state))[
             :, ["distinct", "common"].index(name)
         ]
-        hessian = lambda u: jax.jvp(gradient, (params,), (u,))[1]  # noqa: E731
+        hessian = lambda u: jax.jvp(gradient, (params,), (u,))[1]
         u = apart(params, name)
         bent = hessian(u)
         # Exact but for rounding.
