@@ -40,7 +40,7 @@ from odes.symmetric.state import Reduced, State, SymmetricTask
 PATHS = ("flow", "descent")
 
 
-def tie(task: SymmetricTask, state: State, now: Reduced) -> Float[Array, "2 D+C"]:
+def tie(task: SymmetricTask, state: State, now: Reduced) -> Float[Array, "2 N"]:
     """h and c of the module for each kind of token, the distinct ones first, at T infinite; an
     observable of the reduction."""
     del state
@@ -66,7 +66,7 @@ def instability(
     batch: Real[Number, ""],
     length: Real[Number, ""],
     path: str = "flow",
-) -> Float[Array, "S+1 D+C"]:
+) -> Float[Array, "S N"]:
     """Predict how far batches drive tokens of equal probability apart, by linear theory.
 
     Args:

@@ -41,10 +41,11 @@ class Batches(NamedTuple):
 
 
 class Draw(NamedTuple):
-    """What one batch adds, for N classes: (N,) zeta, and (D, N) and (C, N) epsilon."""
+    """What one batch adds, for N classes: zeta, and epsilon of distinct and of common tokens."""
 
-    count: Float[Array, " N"]
-    shift: Attention
+    count: Float[Array, "*N"]
+    distinct: Float[Array, "D *N"]
+    common: Float[Array, "C *N"]
 
 
 def draw(
@@ -65,9 +66,10 @@ def draw(
         expected = p * batches.size * context / task.K * (1 if copies is None else copies)
         return jax.random.normal(key, noise.shape, dtype) / jnp.sqrt(expected)[:, None]
 
-    distinct = shift(of_distinct, jnp.asarray(task.p), task.p_copies)
     return Draw(
-        count, Attention(distinct, shift(of_common, jnp.asarray(task.rho), task.rho_copies))
+        count,
+        shift(of_distinct, jnp.asarray(task.p), task.p_copies),
+        shift(of_common, jnp.asarray(task.rho), task.rho_copies),
     )
 
 
@@ -83,9 +85,10 @@ def loss_and_gradient(
     def of_class(state: State, noise: Draw) -> tuple[Array, State]:
         gradient = finite_length.gradient(task, state, context)
         if context is not None:
+            shift = Attention(noise.distinct, noise.common)
             still = jax.tree.map(jnp.zeros_like, state.Y)
             added = jax.jvp(
-                lambda at: reduction.gradient(task, at), (state,), (State(still, noise.shift),)
+                lambda at: reduction.gradient(task, at), (state,), (State(still, shift),)
             )[1]
             gradient = jax.tree.map(jnp.add, gradient, added)
         scaled = jax.tree.map(lambda leaf: (1 + noise.count) * leaf, gradient)

@@ -98,7 +98,9 @@ def test_noise_along_a_constant_curvature_has_a_closed_form(eta_h):
     blocks = np.tile([[[eta_h / 2], [0.0]]], (steps + 1, 1, 1))
     with precision("float64"):
         found = _carried(
-            jnp.asarray(blocks), dynsim.sgd(1.0, 2.0).of_groups("Y", "Z"), jnp.log([expected])
+            jnp.asarray(blocks),
+            dynsim.sgd(1.0, 2.0).of_groups("Y", "Z"),
+            jnp.log(jnp.array([expected])),
         )
     k = np.arange(1, steps + 1)
     # u' = u - eta h (u + epsilon): a geometric series.
