@@ -2,13 +2,13 @@ r"""How far the noise of batches breaks the tie between tokens of equal probabil
 
 Along a path of the reduction let the tokens of one kind differ by a little: their logits by u,
 their rows of Y by w, both with sum zero within a class. To first order the logits of the outputs do
-not change, so that the loss has no curvature along w, and Schur's lemma leaves a block of two
-numbers for each kind,
+not change, so that the loss has no curvature along w, and Schur's lemma leaves a small block for
+each kind,
 
 .. math::
 
-    H = \begin{pmatrix} h & c \\ c & 0 \end{pmatrix}, \qquad
-    h = \tfrac1n f (2 f \gamma - g), \qquad c^2 = \tfrac1n \tfrac1{n'} f^2\, |e|^2,
+    H = \begin{pmatrix} h & c^\top \\ c & 0 \end{pmatrix}, \qquad
+    h = \tfrac1n f (2 f \gamma - g), \qquad c = -(n n')^{-1/2} f e,
 
 with :math:`\gamma = f \cdot g`. A distinct token has one row of Z and one of Y in one class:
 :math:`n = n' = K`, and e is that class's :math:`x - \alpha`. A common one has a row of Z for each
@@ -30,7 +30,7 @@ import numpy as np
 from jaxtyping import Array, Float, Real
 
 from dynsim import checks
-from dynsim.precision import Number, precision
+from dynsim.precision import Number, precision, settle
 from dynsim.training.rule import Rule
 from dynsim.yz.checks import theory_rule
 from odes.symmetric.descend import descend
@@ -40,22 +40,25 @@ from odes.symmetric.state import Reduced, State, SymmetricTask
 PATHS = ("flow", "descent")
 
 
-def tie(task: SymmetricTask, state: State, now: Reduced) -> Float[Array, "2 N"]:
+def tie(task: SymmetricTask, state: State, now: Reduced) -> Float[Array, "4 N"]:
     """h and c of the module for each kind of token, the distinct ones first, at T infinite; an
-    observable of the reduction."""
+    observable of the reduction. Of c the components are by kind of output, each a unit vector:
+    own, other and rest for a distinct token, next and rest for a common one."""
     del state
     f, g = now.f, now.g
     others, rests = task.K - 1, task.M - task.K
-    # Lengths of x - alpha in one class, and of its mean over all classes.
-    own = jnp.sqrt(now.residual**2 + others * now.other**2 + rests * now.rest**2)
-    mean = now.rest * jnp.sqrt(rests**2 / task.K + rests)
+    nothing = jnp.zeros_like(now.residual)
+    own = now.residual, -jnp.sqrt(others) * now.other, -jnp.sqrt(rests) * now.rest
+    mean = rests / jnp.sqrt(task.K) * now.rest, -jnp.sqrt(rests) * now.rest, nothing
 
-    def block(f: Array, g: Array, rows: Array, columns: Array, e: Array) -> Array:
-        return jnp.stack([f * (2 * f * now.speed - g) / rows, f * e / jnp.sqrt(rows * columns)])
+    def block(f: Array, g: Array, rows: Array, columns: Array, e: tuple[Array, ...]) -> Array:
+        coupling = (-f * each / jnp.sqrt(rows * columns) for each in e)
+        return jnp.stack([f * (2 * f * now.speed - g) / rows, *coupling])
 
     K, Q = jnp.asarray(task.K), jnp.asarray(task.num_queries)
     distinct = block(f.distinct, g.distinct, K, K, own)
-    return jnp.concatenate([distinct, block(f.common, g.common, Q, jnp.ones(()), mean)], axis=1)
+    common = block(f.common, g.common, Q, jnp.ones_like(Q), mean)
+    return jnp.concatenate([distinct, common], axis=1)
 
 
 def instability(
@@ -110,7 +113,8 @@ def instability(
         tokens = batch * (length - 1)
         per_class, per_query = tokens / task.K, tokens / task.num_queries
         expected = [per_class * jnp.asarray(task.p), per_query * jnp.asarray(task.rho)]
-        return _carried(jnp.asarray(run["tie"]), optimizer, jnp.log(jnp.concatenate(expected)))
+        blocks = jnp.asarray(run["tie"])
+        return settle(_carried(blocks, optimizer, jnp.log(jnp.concatenate(expected))))
 
 
 def check_applicable(optimizer: Rule, batch: Real[Number, ""], length: Real[Number, ""]) -> None:
@@ -128,33 +132,32 @@ def check_applicable(optimizer: Rule, batch: Real[Number, ""], length: Real[Numb
 
 @jax.jit
 def _carried(
-    blocks: Float[Array, "S 2 N"], rule: Rule, expected: Float[Array, " N"]
+    blocks: Float[Array, "S 4 N"], rule: Rule, expected: Float[Array, " N"]
 ) -> Float[Array, "S N"]:
     """Log of the standard deviation of u along the path, from that of the counts expected."""
-    mu = jnp.asarray(rule.momentum, blocks.dtype)
+    mu, size = jnp.asarray(rule.momentum, blocks.dtype), blocks.shape[1]
 
     def step(
         carry: tuple[Array, Array], given: tuple[Array, Array]
     ) -> tuple[tuple[Array, Array], Array]:
         covariance, scale = carry
-        (h, c), k = given
+        block, k = given
         rate = rule.rate(k)
-        eta = jnp.stack([jnp.asarray(rate["Y"]), jnp.asarray(rate["Z"])])[::-1].astype(h.dtype)
-        hessian = jnp.array([[1.0, 0.0], [0.0, 0.0]]) * h + jnp.array([[0.0, 1.0], [1.0, 0.0]]) * c
+        eta = jnp.full(size, rate["Y"], block.dtype).at[0].set(rate["Z"])
+        hessian = jnp.zeros((size, size), block.dtype).at[0].set(block).at[:, 0].set(block)
         # Of (u, w) and their velocities; noise enters as a displacement of u.
-        velocity = jnp.concatenate([hessian, mu * jnp.eye(2)], axis=1)
-        weights = jnp.eye(2, 4) - eta[:, None] * velocity
+        velocity = jnp.concatenate([hessian, mu * jnp.eye(size, dtype=block.dtype)], axis=1)
+        weights = jnp.eye(size, 2 * size, dtype=block.dtype) - eta[:, None] * velocity
         move = jnp.concatenate([weights, velocity])
-        kick = jnp.concatenate([-eta * hessian[0], hessian[0]])
+        kick = jnp.concatenate([-eta * block, block])
         covariance = move @ covariance @ move.T + jnp.exp(-scale) * jnp.outer(kick, kick)
         # Growth may exceed what a number can hold.
-        size = jnp.maximum(jnp.max(jnp.diagonal(covariance)), jnp.exp(-scale))
-        size = jnp.where(size > 0, size, 1.0)
-        covariance, scale = covariance / size, scale + jnp.log(size)
+        largest = jnp.maximum(jnp.max(jnp.diagonal(covariance)), jnp.exp(-scale))
+        covariance, scale = covariance / largest, scale + jnp.log(largest)
         return (covariance, scale), (jnp.log(covariance[0, 0]) + scale) / 2
 
     def of_kind(blocks: Array, expected: Array) -> Array:
-        start = (jnp.zeros((4, 4), blocks.dtype), jnp.zeros((), blocks.dtype))
+        start = (jnp.zeros((2 * size, 2 * size), blocks.dtype), jnp.zeros((), blocks.dtype))
         _, found = jax.lax.scan(step, start, (blocks[:-1], jnp.arange(len(blocks) - 1)))
         return jnp.concatenate([jnp.full(1, -jnp.inf), found]) - expected / 2
 

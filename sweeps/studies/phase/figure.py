@@ -36,8 +36,7 @@ from sweeps.studies.phase.panels import (
 )
 from sweeps.studies.phase.plane import Plane
 from sweeps.studies.phase.regions import Rule, agreement, sides
-from sweeps.studies.phase.rim import rim
-from sweeps.studies.trainability import edge
+from sweeps.studies.trainability import edge, ties
 
 __all__ = ["Phase", "compute", "run"]
 
@@ -79,8 +78,8 @@ def run(config: Plane, rule: Rule | None = None) -> list[Path]:
         noise = diagram.noise(predicted, diagram.winning_spread(tokens))
     closed = config.lines()
     own = dict(rule.lines(next(iter(found.values())).runs) if rule.lines else {})
-    ties = rim(config) if isinstance(config, Phase) else {}
-    own |= ties
+    unstable = {} if scatter is None else ties.lines(scatter.run, scatter.fields)
+    own |= unstable
     told = theory(drawn, rule, closed, noise, own)
     first = next(iter(drawn))
     edges = {}
@@ -96,7 +95,7 @@ def run(config: Plane, rule: Rule | None = None) -> list[Path]:
         arrays |= {name: {**exported(each), **each.attrs}}
     if noise is not None:
         arrays |= {"noise": noise, **{f"noise/{dim}": noise[dim] for dim in noise.dims}}
-    for values in ties.values():
+    for values in unstable.values():
         arrays |= {"ties": values, **{f"ties/{dim}": values[dim] for dim in values.dims}}
     arrays |= {f"line/{name}": values.values for name, values in edges.items()}
     arrays["agreement"] = {each.name: each.agreement.right for each in told}

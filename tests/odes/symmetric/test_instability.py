@@ -47,9 +47,10 @@ def apart(params, name):
 def test_the_block_is_closed_and_that_of_the_full_hessian(name):
     with precision("float64"):
         state, params = after(7)
-        h, c = tie(PLACED.reduced, state, reduction.measure(PLACED.reduced, state))[
+        h, *e = tie(PLACED.reduced, state, reduction.measure(PLACED.reduced, state))[
             :, ["distinct", "common"].index(name)
         ]
+        c = np.linalg.norm(e)
         hessian = lambda u: jax.jvp(gradient, (params,), (u,))[1]
         u = apart(params, name)
         bent = hessian(u)
@@ -84,10 +85,11 @@ def test_a_perturbation_grows_in_full_descent_as_the_block_says(name, eta_z):
         moved = jax.tree.map(lambda p, d: p + small * d, params, u)
         found = descended(moved).Z - descended(params).Z
         along = float(jnp.sum(found * u.Z)) / small
-    x, v = np.array([1.0, 0.0]), np.zeros(2)
-    for h, c in np.asarray(blocks)[:-1]:
-        v = mu * v + np.array([[h, c], [c, 0]]) @ x
-        x = x - np.array([eta_z, 1.0]) * v
+    x, v = np.array([1.0, 0, 0, 0]), np.zeros(4)
+    for h, *e in np.asarray(blocks)[:-1]:
+        c = np.array(e)
+        v = mu * v + np.array([h * x[0] + c @ x[1:], *(x[0] * c)])
+        x = x - np.array([eta_z, 1.0, 1.0, 1.0]) * v
     # The perturbation is finite, and rounding grows with it.
     np.testing.assert_allclose(along, x[0], rtol=1e-4)
 
@@ -95,13 +97,10 @@ def test_a_perturbation_grows_in_full_descent_as_the_block_says(name, eta_z):
 @pytest.mark.parametrize("eta_h", [0.5, 1.9, 2.5])
 def test_noise_along_a_constant_curvature_has_a_closed_form(eta_h):
     steps, expected = 400, 50.0
-    blocks = np.tile([[[eta_h / 2], [0.0]]], (steps + 1, 1, 1))
+    blocks = np.tile([[[eta_h / 2], [0.0], [0.0], [0.0]]], (steps + 1, 1, 1))
     with precision("float64"):
-        found = _carried(
-            jnp.asarray(blocks),
-            dynsim.sgd(1.0, 2.0).of_groups("Y", "Z"),
-            jnp.log(jnp.array([expected])),
-        )
+        rule = dynsim.sgd(1.0, 2.0).of_groups("Y", "Z")
+        found = np.asarray(_carried(jnp.asarray(blocks), rule, jnp.log(jnp.array([expected]))))
     k = np.arange(1, steps + 1)
     # u' = u - eta h (u + epsilon): a geometric series.
     ratio = (1 - eta_h) ** 2
@@ -121,7 +120,7 @@ def test_flow_and_descent_agree_where_steps_are_small_and_batches_do_not_matter(
     # The paths differ by the order of a step.
     np.testing.assert_allclose(flow[30:], descent[30:], atol=0.05)
     four = symmetric.instability(task, dynsim.sgd(0.1, 1.0), steps=60, batch=512, length=128)
-    np.testing.assert_allclose(flow[1:] - four[1:], np.log(2), rtol=1e-9)
+    np.testing.assert_allclose(flow[30:] - four[30:], np.log(2), rtol=1e-9)
 
 
 def test_a_class_scatters_as_the_full_linear_theory_says():
@@ -136,7 +135,7 @@ def test_a_class_scatters_as_the_full_linear_theory_says():
         return found.params.Z.distinct[-1]
 
     with precision("float64"):
-        drawn = jax.vmap(run)(jax.random.split(jax.random.key(0), 400))
+        drawn = np.asarray(jax.vmap(run)(jax.random.split(jax.random.key(0), 400)))
     # 800 numbers know their standard deviation to 2.5 %; what the noise leaves out is of that
     # size too.
     np.testing.assert_allclose(np.std(drawn), linear.std["z_top_distinct"][0], rtol=0.1)

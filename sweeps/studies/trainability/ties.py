@@ -1,5 +1,6 @@
 """The rim of an unstable region: where steps that are too large amplify the noise of batches."""
 
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import jax
@@ -11,7 +12,6 @@ from dynsim.precision import precision
 from odes import symmetric
 from odes.symmetric.instability import check_applicable
 from odes.theory import refusal
-from sweeps.studies.phase.diagram import Phase
 
 NAME = r"unstable ties: $\sigma_u = 1$"
 RATES = {"eta_y", "eta_z", "momentum"}
@@ -20,23 +20,27 @@ TOGETHER = 64
 """Flows that are solved in lockstep, of which the stiffest decides."""
 
 
-def rim(config: Phase) -> dict[str, xr.DataArray]:
+def lines(training: Any, axes: Mapping[str, Sequence[float]]) -> dict[str, xr.DataArray]:
     """Log of the largest standard deviation, over tokens and steps, that linear theory predicts for
-    a tie between tokens along the flow, over a coarser plane; by what the legend calls the line
-    where it is zero. Nothing where no noise is predicted, or the theory does not apply."""
-    wanted = config.scatter()
-    if wanted is None or not set(wanted.axes) <= RATES:
+    a tie between tokens along the flow; by what the legend calls the line where it is zero.
+
+    Args:
+        training: a run of the attention layer.
+        axes: values of learning rates and momentum, a few.
+
+    Returns:
+        Nothing for other axes, and where the theory does not apply.
+    """
+    if not set(axes) <= RATES:
         return {}
-    training: Any = config.training()
     task, rule = training.make_task(), training.make_optimizer()
-    asked: dict[str, Any] = {"batch": config.batch, "length": config.length}
+    asked: dict[str, Any] = {"batch": training.batch, "length": training.length}
     if refusal(symmetric.symmetric_task, task) or refusal(check_applicable, rule, *asked.values()):
         return {}
     reduced = symmetric.merged(symmetric.symmetric_task(task))
-    axes = {name: np.asarray(values) for name, values in wanted.axes.items()}
     shape = tuple(map(len, axes.values()))
     with precision("float64"):
-        point = dict(zip(axes, np.ix_(*axes.values()), strict=True))
+        point = dict(zip(axes, np.ix_(*map(np.asarray, axes.values())), strict=True))
         rules = jax.tree.map(
             lambda number: jnp.broadcast_to(number, shape).ravel(),
             training.at(point).make_optimizer().astype("float64"),
@@ -44,7 +48,7 @@ def rim(config: Phase) -> dict[str, xr.DataArray]:
         found = jax.jit(
             lambda rules: jax.lax.map(
                 lambda rule: symmetric.instability(
-                    reduced, rule, steps=config.steps, **asked
+                    reduced, rule, steps=training.steps, **asked
                 ).max(),
                 rules,
                 batch_size=TOGETHER,
@@ -54,4 +58,4 @@ def rim(config: Phase) -> dict[str, xr.DataArray]:
     # A flow that fails is beyond any rim.
     highest = np.log(np.finfo(float).max)
     values = np.where(np.isfinite(values), values, highest)
-    return {NAME: xr.DataArray(values, axes, tuple(axes))}
+    return {NAME: xr.DataArray(values, dict(axes), tuple(axes))}

@@ -1,4 +1,4 @@
-"""Where ties are unstable, and descent with noise, as a phase diagram has them."""
+"""Where ties are unstable, and descent with noise, as phase diagrams have them."""
 
 from pathlib import Path
 
@@ -8,15 +8,15 @@ import pytest
 import dynsim
 import sweeps
 from odes import symmetric
-from sweeps.studies.phase.rim import NAME, rim
+from sweeps.studies.trainability import ties
+from sweeps.systems.yz import Training
 
 pytestmark = pytest.mark.usefixtures("quick_theory")
-COARSE = {"x": "eta_y:0.01:0.1:2", "y": "eta_z:1:100:2", "momentum": 0.9, "steps": 60}
-settings = sweeps.phase.settings("yz")
 
 
 def test_the_line_is_that_of_the_flow_at_each_point() -> None:
-    values = rim(settings(**COARSE))[NAME]
+    training = Training(momentum=0.9, steps=60)
+    (values,) = ties.lines(training, {"eta_y": (0.01, 0.1), "eta_z": (1.0, 100.0)}).values()
     task = symmetric.merged(symmetric.symmetric_task(dynsim.syn_small()))
     rule = dynsim.momentum(0.1, 100.0)
     one = symmetric.instability(task, rule, steps=60, batch=128, length=128)
@@ -27,22 +27,22 @@ def test_the_line_is_that_of_the_flow_at_each_point() -> None:
 
 
 @pytest.mark.parametrize(
-    "changed",
+    ("training", "axis"),
     [
-        {"noise": False},
-        {"length": np.inf},
-        {"optimizer": "adam"},
-        {"x": "momentum:0:0.9:2:lin", "y": "batch:10:100:2"},
-        {"theory": "none"},
+        ({"length": np.inf}, "eta_z"),
+        ({"optimizer": "adam", "momentum": 0.0}, "eta_z"),
+        ({}, "batch"),
     ],
 )
-def test_there_is_no_line_where_the_theory_says_nothing(changed: dict) -> None:
-    assert rim(settings(**{**COARSE, **changed})) == {}
+def test_there_is_no_line_where_the_theory_says_nothing(training: dict, axis: str) -> None:
+    assert ties.lines(Training(**training), {"eta_y": (0.1, 1.0), axis: (10.0, 100.0)}) == {}
 
 
 def test_regions_of_a_theory_with_noise_are_probabilities(tmp_path: Path) -> None:
-    options = settings(
-        **{**COARSE, "y": "eta_z:30:60:2", "steps": 10},
+    options = sweeps.phase.settings("yz")(
+        x="eta_y:0.01:0.1:2",
+        y="eta_z:30:60:2",
+        steps=10,
         engine="symmetric-noise",
         seeds=3,
         out=tmp_path,
