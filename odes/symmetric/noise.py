@@ -23,6 +23,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int, PRNGKeyArray
 
+from dynsim.precision import AnyArray
 from dynsim.yz.finite_length import Context
 from odes.symmetric import finite_length, reduction
 from odes.symmetric.state import Attention, State, SymmetricTask
@@ -59,7 +60,7 @@ def draw(
     total = jnp.sum(one[:-1]) + jnp.sqrt(task.K - classes) * one[-1]
     count = jnp.sqrt(task.K / batches.size) * (one[:-1] - total / task.K)
 
-    def shift(key: PRNGKeyArray, p: Array, copies: Array | None) -> Float[Array, "D N"]:
+    def shift(key: PRNGKeyArray, p: Array, copies: AnyArray | None) -> Float[Array, "D N"]:
         noise = jnp.zeros((*jnp.shape(p), classes), dtype)
         if context is None:
             return noise
