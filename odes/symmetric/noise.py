@@ -14,7 +14,8 @@ Hessian times :math:`(0, \epsilon)`. And the class itself occurs :math:`1 + \zet
 as expected, where :math:`\operatorname{Var} \zeta_n = (K - 1)/B`.
 
 Each class has its own noise, and reduced numbers of its own. What is left out: that the rows of Y
-of common tokens are the same for all classes, as are those of Z for the classes of a query.
+of common tokens are the same for all classes, as are those of Z for the classes of a query. So the
+mean over the classes scatters as it should, the difference between two of them too little.
 """
 
 from typing import NamedTuple

@@ -58,4 +58,4 @@ def lines(training: Any, axes: Mapping[str, Sequence[float]]) -> dict[str, xr.Da
     # A flow that fails is beyond any rim.
     highest = np.log(np.finfo(float).max)
     values = np.where(np.isfinite(values), values, highest)
-    return {NAME: xr.DataArray(values, dict(axes), tuple(axes))}
+    return {NAME: xr.DataArray(values, {n: list(v) for n, v in axes.items()}, tuple(axes))}

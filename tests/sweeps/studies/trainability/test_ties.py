@@ -30,7 +30,7 @@ def test_the_line_is_that_of_the_flow_at_each_point() -> None:
     ("training", "axis"),
     [
         ({"length": np.inf}, "eta_z"),
-        ({"optimizer": "adam", "momentum": 0.0}, "eta_z"),
+        ({"optimizer": "adam"}, "eta_z"),
         ({}, "batch"),
     ],
 )
