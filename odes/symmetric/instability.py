@@ -114,7 +114,8 @@ def instability(
         per_class, per_query = tokens / task.K, tokens / task.num_queries
         expected = [per_class * jnp.asarray(task.p), per_query * jnp.asarray(task.rho)]
         blocks = jnp.asarray(run["tie"])
-        return settle(_carried(blocks, optimizer, jnp.log(jnp.concatenate(expected))))
+        found = _carried(blocks, optimizer, jnp.log(jnp.concatenate(expected)))
+    return settle(found)
 
 
 def check_applicable(optimizer: Rule, batch: Real[Number, ""], length: Real[Number, ""]) -> None:

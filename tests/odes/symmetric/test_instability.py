@@ -133,9 +133,9 @@ def test_the_mean_of_the_classes_scatters_as_linear_theory_says():
         )[record]
 
     with jax.enable_x64(True):
-        drawn = np.asarray(jax.vmap(run)(jax.random.split(jax.random.key(0), 400)))
-    # 400 numbers know their standard deviation to 3.5 %.
-    np.testing.assert_allclose(np.std(drawn), linear.std[record][0, 0], rtol=0.1)
+        drawn = np.asarray(jax.vmap(run)(jax.random.split(jax.random.key(0), 200)))
+    # 200 numbers know their standard deviation to 5 %.
+    np.testing.assert_allclose(np.std(drawn), linear.std[record][0, 0], rtol=0.15)
 
 
 def test_noise_vanishes_with_the_batch_and_breaks_ties():
