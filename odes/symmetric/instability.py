@@ -30,7 +30,7 @@ import numpy as np
 from jaxtyping import Array, Float, Real
 
 from dynsim import checks
-from dynsim.precision import Number, precision, settle
+from dynsim.precision import AnyArray, Number, precision, settle
 from dynsim.training.rule import Rule
 from dynsim.yz.checks import theory_rule
 from odes.symmetric.descend import descend
@@ -49,7 +49,7 @@ def tie(task: SymmetricTask, state: State, now: Reduced) -> Float[Array, "4 N"]:
     others, rests = task.K - 1, task.M - task.K
     nothing = jnp.zeros_like(now.residual)
     own = now.residual, -jnp.sqrt(others) * now.other, -jnp.sqrt(rests) * now.rest
-    mean = rests / jnp.sqrt(task.K) * now.rest, -jnp.sqrt(rests) * now.rest, nothing
+    mean = now.rest * rests / jnp.sqrt(task.K), -jnp.sqrt(rests) * now.rest, nothing
 
     def block(f: Array, g: Array, rows: Array, columns: Array, e: tuple[Array, ...]) -> Array:
         coupling = (-f * each / jnp.sqrt(rows * columns) for each in e)
@@ -69,7 +69,7 @@ def instability(
     batch: Real[Number, ""],
     length: Real[Number, ""],
     path: str = "flow",
-) -> Float[Array, "S N"]:
+) -> Float[AnyArray, "S N"]:
     """Predict how far batches drive tokens of equal probability apart, by linear theory.
 
     Args:
