@@ -1,6 +1,7 @@
 """The exact reduction of symmetric tasks to a few numbers."""
 
 from odes.symmetric.descend import descend
+from odes.symmetric.instability import instability
 from odes.symmetric.observables import OBSERVABLES
 from odes.symmetric.placement import Placed, expand, placed, symmetric_task
 from odes.symmetric.reduction import direction, merged, symmetric_profiles
@@ -16,6 +17,7 @@ __all__ = [
     "descend",
     "direction",
     "expand",
+    "instability",
     "merged",
     "placed",
     "solve",

@@ -24,18 +24,21 @@ make it small. In early training t is small, and this is `odes.symmetric.finite_
 """
 
 import dataclasses
+import math
+from collections.abc import Callable
 from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float, Int
+from jaxtyping import Array, Float, Int, Real
 from scipy.stats import binom, qmc
 
 from dynsim import checks
 from dynsim.precision import AnyArray, Number
 from odes.symmetric import finite_length, reduction
 from odes.symmetric.state import Attention, Decoder, Kinds, Reduced, State, SymmetricTask
+from odes.theory import named
 
 TURNS = 3
 """Turns of the fixed point for the tilt."""
@@ -141,3 +144,24 @@ def _kinds(values: AnyArray, copies: AnyArray | None) -> np.ndarray:
     """Of which kind each of the tokens is."""
     one_each = 1 if copies is None else np.asarray(copies, int)
     return np.repeat(np.arange(np.size(values)), one_each)
+
+
+class Law(NamedTuple):
+    """Population loss, and its gradient per full parameter, of task, state and context; and the
+    name of a theory with it."""
+
+    loss: Callable[..., Array]
+    gradient: Callable[..., State]
+    name: Callable[[str, bool], str]
+
+
+FIRST_ORDER = Law(finite_length.loss, finite_length.gradient, named)
+TAILS = Law(loss, gradient, lambda name, finite: f"{named(name, finite)}-tails")
+
+
+def law_of(task: SymmetricTask, length: Real[Number, ""], tails: bool) -> Law:
+    """The law for sequences of some length; raises `ValueError` where it says nothing of them."""
+    finite_length.check_length(task, length)
+    if tails and isinstance(length, float) and math.isinf(length):
+        raise ValueError("length = inf: sequences without end have no tails; use tails = False")
+    return TAILS if tails else FIRST_ORDER

@@ -26,9 +26,9 @@ from odes.problem import flow_of_rule
 from odes.solver.flows import Flow, checked_flow
 from odes.solver.integrate import Derivatives, run
 from odes.solver.tolerances import Tolerances, checked_tolerances
-from odes.symmetric.law import Law, law_of
 from odes.symmetric.observables import PLACED, TABLE, observe
 from odes.symmetric.placement import Placed
+from odes.symmetric.saddle import Law, law_of
 from odes.symmetric.state import State, SymmetricTask, zero_state
 
 

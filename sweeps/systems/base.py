@@ -229,6 +229,7 @@ class Engine(NamedTuple, Generic[FixedT]):
             key), where it is worth keeping from one batch to the next.
         variant: whether comparison leaves it out unless it is asked for.
         goes_on: whether its runs can leave a checkpoint and go on from it.
+        noisy: whether its runs are drawn, though it is a theory, so that seeds are worth having.
         title: for legends and tables.
         assumes: what it takes for granted, in words.
     """
@@ -247,6 +248,7 @@ class Engine(NamedTuple, Generic[FixedT]):
     draw: Callable[[Settings[FixedT], Any, PRNGKeyArray], PyTree] | None = None
     variant: bool = False
     goes_on: bool = False
+    noisy: bool = False
     title: str = ""
     assumes: str = ""
 

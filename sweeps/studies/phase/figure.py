@@ -36,7 +36,7 @@ from sweeps.studies.phase.panels import (
 )
 from sweeps.studies.phase.plane import Plane
 from sweeps.studies.phase.regions import Rule, agreement, sides
-from sweeps.studies.trainability import edge
+from sweeps.studies.trainability import edge, ties
 
 __all__ = ["Phase", "compute", "run"]
 
@@ -45,6 +45,7 @@ TITLES = {
     DESCENT: "descent, T and batch infinite",
     "symmetric": "exact flow",
     "symmetric-finite-t": "flow at finite T",
+    "symmetric-noise": "descent with noise",
 }
 
 
@@ -76,7 +77,9 @@ def run(config: Plane, rule: Rule | None = None) -> list[Path]:
         predicted = run_sweep(scatter, config.out / "spread").load()
         noise = diagram.noise(predicted, diagram.winning_spread(tokens))
     closed = config.lines()
-    own = rule.lines(next(iter(found.values())).runs) if rule.lines else {}
+    own = dict(rule.lines(next(iter(found.values())).runs) if rule.lines else {})
+    unstable = {} if scatter is None else ties.lines(scatter.run, scatter.fields)
+    own |= unstable
     told = theory(drawn, rule, closed, noise, own)
     first = next(iter(drawn))
     edges = {}
@@ -92,11 +95,14 @@ def run(config: Plane, rule: Rule | None = None) -> list[Path]:
         arrays |= {name: {**exported(each), **each.attrs}}
     if noise is not None:
         arrays |= {"noise": noise, **{f"noise/{dim}": noise[dim] for dim in noise.dims}}
+    for values in unstable.values():
+        arrays |= {"ties": values, **{f"ties/{dim}": values[dim] for dim in values.dims}}
     arrays |= {f"line/{name}": values.values for name, values in edges.items()}
     arrays["agreement"] = {each.name: each.agreement.right for each in told}
     paths = output.write(config.out, "phase", figure=figure, arrays=arrays)
-    for table in seeded.values():
-        paths += write_boundary(config.out, table)
+    for name, table in seeded.items():
+        stem = "phase-boundary" if name == first else f"phase-boundary-{name}"
+        paths += write_boundary(config.out, stem, table)
     return paths
 
 
@@ -131,7 +137,8 @@ def theory(
     told = []
     for name, other in others:
         told.append(Told(name, "same region", agreement(other.region, first)))
-        if noise is not None:
+        # Seeds of a theory have their noise already.
+        if noise is not None and "share" not in other:
             corrected = diagram.with_noise(other.region, noise)
             told.append(Told(f"{name} with noise", "with noise", agreement(corrected, first)))
     for line in lines_of(closed, noise, own, first.region):
@@ -154,9 +161,9 @@ def reported(told: Sequence[Told], name: str, region: xr.DataArray) -> Iterator[
         yield f"  line {theory}: {found}, {text}" if line else f"  {theory}: {found}"
 
 
-def write_boundary(out: Path, table: xr.Dataset) -> list[Path]:
-    """The curves as phase-boundary.csv and .nc."""
-    path = output.folder(out) / "phase-boundary.nc"
+def write_boundary(out: Path, stem: str, table: xr.Dataset) -> list[Path]:
+    """The curves of one engine as a table in .csv and .nc."""
+    path = output.folder(out) / f"{stem}.nc"
     written = table.to_netcdf(engine="h5netcdf")
     return [
         *output.write(out, path.stem, text={"csv": table.to_dataframe().to_csv(index=False)}),

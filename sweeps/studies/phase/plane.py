@@ -39,7 +39,7 @@ class Plane:
         engine: simulation, or a theory.
         theory: a second engine to draw next to the first, with the difference; or none.
         observable: quantity shown as colour, at the last step.
-        seeds: number of runs at each point of a simulation.
+        seeds: number of runs at each point of a simulation, or of a theory with noise.
         regions: MODULE:NAME of a `sweeps.studies.phase.regions.Rule`, which classifies the runs; or
             edge, by the sharpness: stable, edge, catapult and diverged.
         edge: also draw the edge of stability, at the start and along the flow of all weights, on a
@@ -213,7 +213,7 @@ def sweep(config: Plane, engine: str) -> Sweep:
     """The sweep behind one panel."""
     found: dict[str, Any] = dict(config.axes())
     training = config.training()
-    if engine == "simulation":
+    if engine == "simulation" or is_noisy(training, engine):
         found["seed"] = {"range": checks.integer("seeds", config.seeds, 1)}
     elif config.random_start():
         found["seed"] = {"range": 1}
@@ -221,6 +221,12 @@ def sweep(config: Plane, engine: str) -> Sweep:
     made = Sweep(found, training, engine, record, config.times())
     checks.choice("observable", config.observable, made.rules.observables.names())
     return made
+
+
+def is_noisy(training: Run[Any], engine: str) -> bool:
+    """Whether an engine is a theory with noise, whose regions are probabilities."""
+    known = registry.engines(registry.system_of(training))
+    return engine in known and known[engine].noisy
 
 
 def sampled(sweep: Sweep, points: Int[np.ndarray, "P 2"], name: str) -> Sweep:

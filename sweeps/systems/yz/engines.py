@@ -27,15 +27,17 @@ DESCENT = descent(LIKE, TILE, lambda task: layer(task, math.inf))._replace(
 FINITE_DESCENT = descent(LIKE, TILE, reduced.of_finite_length)._replace(
     title="descent, T finite, batch infinite", assumes="1/T^2 -> 0, batch -> infinity"
 )
+_FINITE = reduced.engines(True, FINITE_DESCENT, LIKE)
 ENGINES: dict[str, Engine[Any]] = {
     "simulation": engines_of(LIKE, TILE)["simulation"],
     named("descent", finite=True): FINITE_DESCENT._replace(variant=False),
     "descent": DESCENT._replace(variant=False),
     **{name: _of_theory(theory) for name, theory in ladder.THEORIES.items()},
-    **reduced.engines(True, FINITE_DESCENT, LIKE),
+    **_FINITE,
     FLOW: of_weights(LIKE),
     "spread": spread(LIKE),
     **reduced.engines(False, DESCENT, LIKE),
+    reduced.NOISE: reduced.noisy(_FINITE[named("symmetric-descent", finite=True)]),
 }
 """Engines by the name under which a sweep asks for them: training, training with an infinite batch
 (on all parameters, or on those that a symmetric task leaves), every rung of the ladder."""

@@ -1,14 +1,17 @@
-"""Engines of the symmetric reduction: its flow and its descent, with T infinite and finite."""
+"""Engines of the symmetric reduction: its flow, its descent, with T infinite and finite, and its
+descent with noise."""
 
 import functools
 import math
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
+import numpy as np
 from jaxtyping import Array, PRNGKeyArray
 
 import dynsim
-from dynsim import Trajectory
+from dynsim import Trajectory, checks
+from dynsim.training import keys
 from dynsim.yz import finite_length
 from dynsim.yz.layer import Layer, layer
 from odes import symmetric
@@ -21,6 +24,17 @@ from sweeps.systems.base import Engine, Settings, known, names_of
 from sweeps.systems.problems.engines import COPIES, Like, of_theory
 from sweeps.systems.solving import integrate
 from sweeps.systems.yz import memory
+
+NOISE = "symmetric-noise"
+MOST_CLASSES = 8
+"""Followed by descent with noise."""
+
+
+class Followed(NamedTuple):
+    """A reduced task, and an array with an entry for each class to follow."""
+
+    task: SymmetricTask
+    classes: np.ndarray
 
 
 def _layer(fixed: Any) -> Layer:
@@ -69,6 +83,40 @@ def _descend(
         record=settings.record,
         dtype=settings.dtype,
     )
+
+
+def _descend_with_noise(
+    settings: Settings[Any], followed: Followed, optimizer: dynsim.Rule, key: PRNGKeyArray
+) -> Trajectory:
+    return symmetric.descend(
+        followed.task,
+        optimizer,
+        steps=settings.fixed.steps,
+        length=_layer(settings.fixed).length,
+        batch=settings.fixed.batch,
+        # That of the batches in training.
+        key=keys.split(key)[1],
+        classes=len(followed.classes),
+        times=known(settings.times),
+        record=settings.record,
+        dtype=settings.dtype,
+    )
+
+
+def _followed(task: dynsim.SequenceClasses | SymmetricTask, record: tuple[str, ...]) -> Followed:
+    """The reduced task, not merged: noise breaks the tie between tokens of equal probability."""
+    del record
+    found = task if isinstance(task, SymmetricTask) else symmetric.symmetric_task(task)
+    return Followed(found, np.zeros(min(int(found.K), MOST_CLASSES)))
+
+
+def _check_noise(
+    fixed: Any, task: dynsim.SequenceClasses | SymmetricTask, optimizer: dynsim.Rule
+) -> None:
+    checks.integer("batch", fixed.batch, 1)
+    finite = math.isfinite(_layer(fixed).length)
+    theory = ladder.THEORIES[named("symmetric", finite)]
+    _check(fixed, task, optimizer, theory=theory, descends=True)
 
 
 def _task(run: Any) -> dynsim.SequenceClasses | SymmetricTask:
@@ -169,3 +217,17 @@ def engines(finite: bool, descent: Engine[Any], like: Like) -> dict[str, Engine[
             assumes=f"{descent.assumes}, symmetric task, zero weights at the start",
         ),
     }
+
+
+def noisy(descent: Engine[Any]) -> Engine[Any]:
+    """Descent of the reduction with the noise of batches, from the engine without."""
+    return descent._replace(
+        run=_descend_with_noise,
+        check=_check_noise,
+        prepare=_followed,
+        tile=1024,
+        noisy=True,
+        title="descent of each class with the noise of batches, reduced",
+        assumes="1/T^2 -> 0, normal noise, classes share no noise, symmetric task, zero weights at "
+        "the start",
+    )

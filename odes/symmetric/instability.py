@@ -1,0 +1,165 @@
+r"""How far the noise of batches breaks the tie between tokens of equal probability [ours].
+
+Along a path of the reduction let the tokens of one kind differ by a little: their logits by u,
+their rows of Y by w, both with sum zero within a class. To first order the logits of the outputs do
+not change, so that the loss has no curvature along w, and Schur's lemma leaves a small block for
+each kind,
+
+.. math::
+
+    H = \begin{pmatrix} h & c^\top \\ c & 0 \end{pmatrix}, \qquad
+    h = \tfrac1n f (2 f \gamma - g), \qquad c = -(n n')^{-1/2} f e,
+
+with :math:`\gamma = f \cdot g`. A distinct token has one row of Z and one of Y in one class:
+:math:`n = n' = K`, and e is that class's :math:`x - \alpha`. A common one has a row of Z for each
+of n = Q queries and a row of Y for all classes: n' = 1, and e is their mean. Attention tends to
+where :math:`g = f \gamma`; there :math:`h = f^2 \gamma / n`.
+
+With momentum :math:`\mu` a tie follows :math:`v \leftarrow \mu v + H u`, :math:`u \leftarrow u -
+\eta v`. It oscillates and grows once :math:`\eta_Z h` exceeds :math:`2 (1 + \mu)`, as far as c may
+be left out. Noise drives it: counts of a token in a batch are off by a share of standard deviation
+:math:`\sigma_0 = (n / (B L p))^{1/2}`, which acts as a displacement of its logit by as much
+(`odes.symmetric.noise`). The variance of u is carried through the steps exactly. Where it reaches
+one, logits differ by a factor of e in attention, and linear theory ends: a token wins if the
+attention does not come back (`odes.symmetric.descend` with a finite batch tells).
+"""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float, Real
+
+from dynsim import checks
+from dynsim.precision import AnyArray, Number, precision, settle
+from dynsim.training.rule import Rule
+from dynsim.yz.checks import theory_rule
+from odes.symmetric.descend import descend
+from odes.symmetric.solve import solve
+from odes.symmetric.state import Reduced, State, SymmetricTask
+
+PATHS = ("flow", "descent")
+
+
+def tie(task: SymmetricTask, state: State, now: Reduced) -> Float[Array, "4 N"]:
+    """h and c of the module for each kind of token, the distinct ones first, at T infinite; an
+    observable of the reduction. Of c the components are by kind of output, each a unit vector:
+    own, other and rest for a distinct token, next and rest for a common one."""
+    del state
+    f, g = now.f, now.g
+    others, rests = task.K - 1, task.M - task.K
+    nothing = jnp.zeros_like(now.residual)
+    own = now.residual, -jnp.sqrt(others) * now.other, -jnp.sqrt(rests) * now.rest
+    mean = now.rest * rests / jnp.sqrt(task.K), -jnp.sqrt(rests) * now.rest, nothing
+
+    def block(f: Array, g: Array, rows: Array, columns: Array, e: tuple[Array, ...]) -> Array:
+        coupling = (-f * each / jnp.sqrt(rows * columns) for each in e)
+        return jnp.stack([f * (2 * f * now.speed - g) / rows, *coupling])
+
+    K, Q = jnp.asarray(task.K), jnp.asarray(task.num_queries)
+    distinct = block(f.distinct, g.distinct, K, K, own)
+    common = block(f.common, g.common, Q, jnp.ones_like(Q), mean)
+    return jnp.concatenate([distinct, common], axis=1)
+
+
+def instability(
+    task: SymmetricTask,
+    optimizer: Rule,
+    *,
+    steps: int,
+    batch: Real[Number, ""],
+    length: Real[Number, ""],
+    path: str = "flow",
+) -> Float[AnyArray, "S N"]:
+    """Predict how far batches drive tokens of equal probability apart, by linear theory.
+
+    Args:
+        task: as in `odes.symmetric.solve`. Each kind of token is treated as having a twin.
+        optimizer: gradient descent, with heavy-ball momentum or without, and no decay; its numbers
+            may be traced.
+        steps: number of optimiser steps, >= 1.
+        batch: number B of sequences per step.
+        length: sequence length T, finite: without the noise of counts no tie is broken.
+        path: what the map is linearised along, "flow" or "descent".
+
+    Returns:
+        Natural logarithm of the standard deviation of the difference between the logit of a token
+        and the mean of its kind, after 0, 1, ... `steps` steps, in float64. Where it is above zero,
+        attention is no longer that of the path.
+
+    Raises:
+        ValueError: naming the argument, its value and what is allowed, before compilation.
+
+    Example:
+        >>> import dynsim
+        >>> from odes import symmetric
+        >>> task = symmetric.symmetric_task(dynsim.syn_small())
+        >>> for eta_z in (10.0, 100.0):
+        ...     rule = dynsim.momentum(0.1, eta_z)
+        ...     found = symmetric.instability(task, rule, steps=100, batch=128, length=128)
+        ...     print(bool(found.max() > 0))
+        False
+        True
+    """
+    checks.choice("path", path, PATHS)
+    optimizer = theory_rule(optimizer)
+    check_applicable(optimizer, batch, length)
+    steps = checks.steps("steps", steps)
+    asked = {"times": np.arange(steps + 1), "length": length, "record": {"tie": tie}}
+    if path == "flow":
+        run = solve(task, optimizer, **asked)
+    else:
+        run = descend(task, optimizer, steps=steps, **asked)
+    with precision("float64", task, optimizer, batch, length):
+        tokens = batch * (length - 1)
+        per_class, per_query = tokens / task.K, tokens / task.num_queries
+        expected = [per_class * jnp.asarray(task.p), per_query * jnp.asarray(task.rho)]
+        blocks = jnp.asarray(run["tie"])
+        found = _carried(blocks, optimizer, jnp.log(jnp.concatenate(expected)))
+    return settle(found)
+
+
+def check_applicable(optimizer: Rule, batch: Real[Number, ""], length: Real[Number, ""]) -> None:
+    """Raise `ValueError` for what `instability` does not describe."""
+    if optimizer.kind not in ("sgd", "momentum") or optimizer.decay is not None:
+        raise ValueError(
+            f"optimizer = {optimizer!r}: must be gradient descent, with momentum or without, and "
+            "without decay"
+        )
+    checks.real("batch", batch, 1)
+    checks.real("length", length, 2)
+    if not checks.is_traced(length) and np.isinf(length):
+        raise ValueError("length = inf: no noise of counts breaks a tie; must be finite")
+
+
+@jax.jit
+def _carried(
+    blocks: Float[Array, "S 4 N"], rule: Rule, expected: Float[Array, " N"]
+) -> Float[Array, "S N"]:
+    """Log of the standard deviation of u along the path, from that of the counts expected."""
+    mu, size = jnp.asarray(rule.momentum, blocks.dtype), blocks.shape[1]
+
+    def step(
+        carry: tuple[Array, Array], given: tuple[Array, Array]
+    ) -> tuple[tuple[Array, Array], Array]:
+        covariance, scale = carry
+        block, k = given
+        rate = rule.rate(k)
+        eta = jnp.full(size, rate["Y"], block.dtype).at[0].set(rate["Z"])
+        hessian = jnp.zeros((size, size), block.dtype).at[0].set(block).at[:, 0].set(block)
+        # Of (u, w) and their velocities; noise enters as a displacement of u.
+        velocity = jnp.concatenate([hessian, mu * jnp.eye(size, dtype=block.dtype)], axis=1)
+        weights = jnp.eye(size, 2 * size, dtype=block.dtype) - eta[:, None] * velocity
+        move = jnp.concatenate([weights, velocity])
+        kick = jnp.concatenate([-eta * block, block])
+        covariance = move @ covariance @ move.T + jnp.exp(-scale) * jnp.outer(kick, kick)
+        # Growth may exceed what a number can hold.
+        largest = jnp.maximum(jnp.max(jnp.diagonal(covariance)), jnp.exp(-scale))
+        covariance, scale = covariance / largest, scale + jnp.log(largest)
+        return (covariance, scale), (jnp.log(covariance[0, 0]) + scale) / 2
+
+    def of_kind(blocks: Array, expected: Array) -> Array:
+        start = (jnp.zeros((2 * size, 2 * size), blocks.dtype), jnp.zeros((), blocks.dtype))
+        _, found = jax.lax.scan(step, start, (blocks[:-1], jnp.arange(len(blocks) - 1)))
+        return jnp.concatenate([jnp.full(1, -jnp.inf), found]) - expected / 2
+
+    return jax.vmap(of_kind, (2, 0), 1)(blocks, expected)

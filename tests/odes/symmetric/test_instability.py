@@ -1,0 +1,175 @@
+"""Ties between tokens of equal probability: against the full Hessian, full descent and noise."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+
+import dynsim
+from dynsim.precision import precision
+from dynsim.yz import model as yz
+from odes import symmetric
+from odes.symmetric import reduction
+from odes.symmetric.instability import _carried, tie
+from odes.symmetric.state import zero_state
+
+# Three classes with a query each, five tokens of each kind of equal probability.
+TASK = dynsim.overlapping(3, 0.3)
+PLACED = symmetric.placed(TASK, merged=True)
+RULE = dynsim.momentum(1.0, 20.0)
+
+
+def gradient(params):
+    return yz.loss_and_grad(params, TASK, yz.population(TASK))[1]
+
+
+def after(steps):
+    """Reduced state, and the full weights."""
+    state = symmetric.descend(PLACED.reduced, RULE, steps=steps).params
+    return state, PLACED.weights(state)
+
+
+def apart(params, name):
+    """A unit vector of logits that breaks the tie between two tokens of a kind."""
+    Z = np.zeros(params.Z.shape)
+    if name == "common":
+        first, second = PLACED.common[:2]
+        Z[:, first], Z[:, second] = 1, -1
+    else:
+        first, second = PLACED.distinct[0, :2]
+        Z[0, first], Z[0, second] = 1, -1
+    return yz.YZ(jnp.zeros_like(params.Y), jnp.asarray(Z / np.linalg.norm(Z)))
+
+
+@pytest.mark.parametrize("name", ["distinct", "common"])
+def test_the_block_is_closed_and_that_of_the_full_hessian(name):
+    with precision("float64"):
+        state, params = after(7)
+        h, *e = tie(PLACED.reduced, state, reduction.measure(PLACED.reduced, state))[
+            :, ["distinct", "common"].index(name)
+        ]
+        c = np.linalg.norm(e)
+        hessian = lambda u: jax.jvp(gradient, (params,), (u,))[1]
+        u = apart(params, name)
+        bent = hessian(u)
+        # Exact but for rounding.
+        np.testing.assert_allclose(bent.Z, h * u.Z, rtol=1e-9, atol=1e-14)
+        np.testing.assert_allclose(optax.tree.norm(bent.Y), c, rtol=1e-9)
+        w = yz.YZ(bent.Y / c, jnp.zeros_like(params.Z))
+        back = hessian(w)
+        np.testing.assert_allclose(back.Z, c * u.Z, rtol=1e-9, atol=1e-14)
+        np.testing.assert_allclose(back.Y, 0, atol=1e-14)
+
+
+@pytest.mark.parametrize("name", ["distinct", "common"])
+@pytest.mark.parametrize("eta_z", [20.0, 200.0])
+def test_a_perturbation_grows_in_full_descent_as_the_block_says(name, eta_z):
+    rule, steps, small, mu = dynsim.momentum(1.0, eta_z), 20, 1e-9, 0.9
+    with precision("float64"):
+        params = PLACED.weights(zero_state(PLACED.reduced, "float64"))
+        blocks = symmetric.descend(
+            PLACED.reduced, rule, steps=steps, times=range(steps + 1), record={"tie": tie}
+        )["tie"][..., ["distinct", "common"].index(name)]
+        u = apart(params, name)
+
+        def descended(params):
+            velocity = jax.tree.map(jnp.zeros_like, params)
+            for _ in range(steps):
+                velocity = jax.tree.map(lambda v, g: mu * v + g, velocity, step(params))
+                params = yz.YZ(params.Y - velocity.Y, params.Z - eta_z * velocity.Z)
+            return params
+
+        step = jax.jit(gradient)
+        moved = jax.tree.map(lambda p, d: p + small * d, params, u)
+        found = descended(moved).Z - descended(params).Z
+        along = float(jnp.sum(found * u.Z)) / small
+    x, v = np.array([1.0, 0, 0, 0]), np.zeros(4)
+    for h, *e in np.asarray(blocks)[:-1]:
+        c = np.array(e)
+        v = mu * v + np.array([h * x[0] + c @ x[1:], *(x[0] * c)])
+        x = x - np.array([eta_z, 1.0, 1.0, 1.0]) * v
+    # The perturbation is finite, and rounding grows with it.
+    np.testing.assert_allclose(along, x[0], rtol=1e-4)
+
+
+@pytest.mark.parametrize("eta_h", [0.5, 1.9, 2.5])
+def test_noise_along_a_constant_curvature_has_a_closed_form(eta_h):
+    steps, expected = 400, 50.0
+    blocks = np.tile([[[eta_h / 2], [0.0], [0.0], [0.0]]], (steps + 1, 1, 1))
+    with precision("float64"):
+        rule = dynsim.sgd(1.0, 2.0).of_groups("Y", "Z")
+        found = np.asarray(_carried(jnp.asarray(blocks), rule, jnp.log(jnp.array([expected]))))
+    k = np.arange(1, steps + 1)
+    # u' = u - eta h (u + epsilon): a geometric series.
+    ratio = (1 - eta_h) ** 2
+    variance = eta_h**2 * (ratio**k - 1) / (ratio - 1) / expected
+    np.testing.assert_allclose(found[1:, 0], np.log(variance) / 2, rtol=1e-9)
+    assert found[0, 0] == -np.inf
+
+
+def test_flow_and_descent_agree_where_steps_are_small_and_batches_do_not_matter():
+    task = symmetric.merged(symmetric.symmetric_task(dynsim.syn_small()))
+    flow, descent = (
+        symmetric.instability(
+            task, dynsim.sgd(0.1, 1.0), steps=60, batch=128, length=128, path=path
+        )
+        for path in ("flow", "descent")
+    )
+    # The paths differ by the order of a step.
+    np.testing.assert_allclose(flow[30:], descent[30:], atol=0.05)
+    four = symmetric.instability(task, dynsim.sgd(0.1, 1.0), steps=60, batch=512, length=128)
+    np.testing.assert_allclose(flow[30:] - four[30:], np.log(2), rtol=1e-9)
+
+
+def test_the_mean_of_the_classes_scatters_as_linear_theory_says():
+    rule, task = dynsim.momentum(1.0, 1.0), symmetric.symmetric_task(dynsim.syn_small())
+    record = "z_top_distinct"
+    linear = symmetric.spread(task, rule, [20], batch=128, length=128, record=record)
+
+    def run(key):
+        return symmetric.descend(
+            task, rule, steps=20, times=[20], length=128, batch=128, key=key, record=record
+        )[record]
+
+    with jax.enable_x64(True):
+        drawn = np.asarray(jax.vmap(run)(jax.random.split(jax.random.key(0), 200)))
+    # 200 numbers know their standard deviation to 5 %.
+    np.testing.assert_allclose(np.std(drawn), linear.std[record][0, 0], rtol=0.15)
+
+
+def test_noise_vanishes_with_the_batch_and_breaks_ties():
+    task = symmetric.symmetric_task(dynsim.syn_small())
+    rule = dynsim.momentum(1.0, 1.0)
+    asked = {"steps": 20, "length": 128, "times": [20], "record": ["z_common", "loss"]}
+    still = symmetric.descend(task, rule, **asked)
+    quiet = symmetric.descend(task, rule, **asked, batch=1e12, key=jax.random.key(0))
+    # Noise of 1e-6 in a logit of order one.
+    np.testing.assert_allclose(quiet["loss"], still["loss"], rtol=1e-4)
+    assert np.ptp(still["z_common"]) == 0 < np.ptp(quiet["z_common"]) < 1e-5
+    loud = symmetric.descend(task, rule, **asked, batch=128, key=jax.random.key(0))
+    assert np.ptp(loud["z_common"]) > 1e-3
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"path": "training"}, "path"),
+        ({"length": np.inf}, "length"),
+        ({"batch": 0}, "batch"),
+        ({"optimizer": dynsim.adam(0.1)}, "optimizer"),
+        ({"steps": 0}, "steps"),
+    ],
+)
+def test_bad_input_is_named(given, message):
+    options = {"steps": 5, "batch": 128, "length": 128, "optimizer": dynsim.sgd(1.0), **given}
+    with pytest.raises(ValueError, match=message):
+        symmetric.instability(PLACED.reduced, options.pop("optimizer"), **options)
+
+
+def test_noise_needs_a_key_and_at_most_all_classes():
+    asked = {"steps": 5, "length": 128, "batch": 128}
+    with pytest.raises(ValueError, match="key"):
+        symmetric.descend(PLACED.reduced, RULE, **asked)
+    with pytest.raises(ValueError, match="classes"):
+        symmetric.descend(PLACED.reduced, RULE, **asked, key=jax.random.key(0), classes=4)
