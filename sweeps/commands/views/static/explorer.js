@@ -69,9 +69,9 @@ function build() {
     choice("observable", "Quantity", about.observables.map((o) => [o.name, o.label]), usual?.name),
     choice("show", "Sweep", shows.map(({ text }, i) => [i, text])),
     choice("x", "Horizontal axis", named(axes), order[0], () => swap("x", "y")),
-    choice("x-scale", "Its scale", scales),
+    choice("x-scale", "Horizontal scale", scales),
     choice("y", "Vertical axis", [["", "none: lines"], ...named(axes)], order[1] ?? "", () => swap("y", "x")),
-    choice("y-scale", "Its scale", scales),
+    choice("y-scale", "Vertical scale", scales),
     choice("value-scale", "Scale of the quantity", scales),
     choice("time-scale", "Scale of steps in trajectories", scales, "linear"),
   ];
@@ -130,7 +130,9 @@ async function redraw() {
   const [x, y] = [controls.x.value(), controls.y.value()];
   before = { x, y };
   const log = controls["value-scale"].value() === "log";
-  for (const dim of axes) controls[`at-${dim}`].label.hidden = dim === x || dim === y;
+  const has = (dim) => about.stores.some((_, store) => innerOf(store, view.observable).includes(dim));
+  for (const dim of axes)
+    controls[`at-${dim}`].label.hidden = dim === x || dim === y || !(about.dims[dim].axis || has(dim));
   controls["y-scale"].label.hidden = !y;
   for (const [axis, dim] of [["x", x], ["y", y]]) {
     const allowed = dim && canBeLog(about.dims[dim].values);
@@ -217,7 +219,7 @@ async function open(cell, move = true) {
   const within = cell.every((place, i) => place < overview.drawn.shape[i]);
   await showRuns(overview.drawn.view, placesAt(within ? cell : [0, 0]));
   opened = { cell };
-  if (move) byId("runs").focus({ preventScroll: innerWidth >= 1000 });
+  if (move) byId("runs-title").focus({ preventScroll: innerWidth >= 1000 });
 }
 
 async function showRuns(view, places) {
@@ -239,7 +241,7 @@ async function showRuns(view, places) {
 
 /** A sweep without an axis but the seed: there is no map, only trajectories. */
 async function alone(view) {
-  for (const id of ["overview", "controls"]) byId(id).querySelectorAll("#map, #keys, #legend").forEach((e) => (e.hidden = true));
+  for (const id of ["map", "keys", "legend"]) byId(id).hidden = true;
   byId("readout").textContent = "One setting: its trajectories are below.";
   byId("overview-title").textContent = view.text;
   await showRuns(view, view.places);

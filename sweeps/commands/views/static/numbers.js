@@ -22,8 +22,8 @@ class Embedded {
   }
 
   /**
-   * The part of an array at `fixed` places, {dimension: place}, along `free` dimensions, each
-   * [dimension, size], in their order. An array repeats along a dimension that it lacks.
+   * The part of an array along `free` dimensions, each [dimension, size], in their order, and at
+   * `fixed` places, {dimension: place}, of all others. It repeats along dimensions that it lacks.
    */
   async slice(store, name, fixed, free) {
     const { dims, shape } = about.stores[store].arrays[name];
@@ -34,7 +34,8 @@ class Embedded {
       strides[dims[i]] = stride;
       stride *= shape[i];
     }
-    const start = dims.reduce((sum, dim) => sum + (fixed[dim] ?? 0) * strides[dim], 0);
+    const held = dims.filter((dim) => dim in fixed && !free.some(([loose]) => loose === dim));
+    const start = held.reduce((sum, dim) => sum + fixed[dim] * strides[dim], 0);
     let places = Uint32Array.of(start);
     for (const [dim, size] of free) {
       const step = strides[dim] ?? 0;
@@ -81,7 +82,6 @@ async function averaged(store, view, axes) {
   const seed = known.seeds.indexOf(view.seed);
   const seeds = seed < 0 ? sizeOf(store, "status", "seed") : 1;
   if (seed >= 0) fixed.seed = seed;
-  for (const dim of inner) delete fixed[dim];
   const cells = axes.map((dim) => [dim, about.dims[dim].values.length]);
   const number = cells.reduce((product, [, size]) => product * size, 1);
   const within = inner.map((dim) => [dim, sizeOf(store, name, dim)]);
@@ -136,16 +136,14 @@ async function trajectories(store, view, places) {
   const along = known.arrays[name].dims.find(isTime);
   const [seeds, steps] = [sizeOf(store, name, "seed"), along ? sizeOf(store, name, along) : 1];
   const inner = innerOf(store, name).filter((dim) => places[dim] === "mean");
-  const fixed = { ...places };
-  for (const dim of inner) delete fixed[dim];
   const within = inner.map((dim) => [dim, sizeOf(store, name, dim)]);
   const parts = within.reduce((product, [, size]) => product * size, 1);
   const [values, status] = await Promise.all([
-    source.slice(store, name, fixed, [["seed", seeds], [along, steps], ...within]),
-    source.slice(store, "status", fixed, [["seed", seeds]]),
+    source.slice(store, name, places, [["seed", seeds], [along, steps], ...within]),
+    source.slice(store, "status", places, [["seed", seeds]]),
   ]);
   const times = known.arrays.time
-    ? Array.from(await source.slice(store, "time", fixed, [[along, steps]]))
+    ? Array.from(await source.slice(store, "time", places, [[along, steps]]))
     : Array.from({ length: steps }, (_, step) => step);
   return Array.from({ length: seeds }, (_, seed) => ({
     seed: known.seeds[seed],
