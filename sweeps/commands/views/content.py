@@ -77,7 +77,7 @@ def content(
             time, without a complete run, or for a name or a value that they do not have.
     """
     notes: list[str] = []
-    _check_systems(sweeps)
+    check_systems(sweeps)
     for name, dataset in sweeps.items():
         notes += _progress(name, dataset)
     chosen = [_chosen(dataset, where) for dataset in sweeps.values()]
@@ -121,7 +121,8 @@ def described(
     return Content(about, datasets, shown)
 
 
-def _check_systems(sweeps: Mapping[str, xr.Dataset]) -> None:
+def check_systems(sweeps: Mapping[str, xr.Dataset]) -> None:
+    """Raise `ValueError` for what is no dataset of a sweep, or sweeps of different systems."""
     systems = {}
     for name, dataset in sweeps.items():
         checks.kind(name, dataset, xr.Dataset)

@@ -84,9 +84,7 @@ class Page:
         return output.write_whole(Path(path), lambda file: file.write(self.html.encode()))
 
 
-def explore(
-    dataset: xr.Dataset, *more: xr.Dataset, max_megabytes: float = LARGEST
-) -> Page:
+def explore(dataset: xr.Dataset, *more: xr.Dataset, max_megabytes: float = LARGEST) -> Page:
     """Explore the results of sweeps in a notebook: a map over two axes, sliders for the others, and
     the trajectories of each cell.
 

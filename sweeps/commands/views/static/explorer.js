@@ -68,9 +68,9 @@ function build() {
   const made = [
     choice("observable", "Quantity", about.observables.map((o) => [o.name, o.label]), usual?.name),
     choice("show", "Sweep", shows.map(({ text }, i) => [i, text])),
-    choice("x", "Horizontal axis", named(axes), order[0], () => swap("x", "y")),
+    choice("x", "Horizontal axis", named(runs), order[0], () => swap("x", "y")),
     choice("x-scale", "Horizontal scale", scales),
-    choice("y", "Vertical axis", [["", "none: lines"], ...named(axes)], order[1] ?? "", () => swap("y", "x")),
+    choice("y", "Vertical axis", [["", "none: lines"], ...named(runs)], order[1] ?? "", () => swap("y", "x")),
     choice("y-scale", "Vertical scale", scales),
     choice("value-scale", "Scale of the quantity", scales),
     choice("time-scale", "Scale of steps in trajectories", scales, "linear"),
@@ -101,7 +101,7 @@ let before = {};
 /** An axis that is chosen twice changes places with the other one. */
 function swap(changed, other) {
   if (controls[changed].value() === controls[other].value())
-    controls[other].input.value = before[changed] || axes.find((d) => d !== controls[changed].value()) || "";
+    controls[other].input.value = before[changed] ?? "";
   ["x", "y"].forEach(guessScale);
   redraw();
 }
@@ -235,7 +235,7 @@ async function showRuns(view, places) {
   await drawCurves(stores.filter((each) => each.runs.length), label, log, logTime);
   fillTable(stores);
   showCommands(stores, places);
-  Plotly.Plots.resize(byId("map"));
+  if (overview.drawn) Plotly.Plots.resize(byId("map"));
   byId("runs").dataset.milliseconds = (performance.now() - began).toFixed(1);
 }
 

@@ -53,8 +53,9 @@ function hatching(x, y, marked, falling, lines = 60, steps = 240) {
   const found = { x: [], y: [] };
   for (let line = -lines; line < lines; line++) {
     let open = false;
-    for (let step = 0; step <= steps; step++) {
-      const across = step / steps;
+    for (let step = 0; step < steps; step++) {
+      // Not at its ends, where the borders of cells are.
+      const across = (step + 0.5) / steps;
       const up = across - (line + 0.5) / lines;
       if (up < 0 || up > 1) continue;
       const place = [left + across * width, bottom + (falling ? 1 - up : up) * height];
