@@ -5,8 +5,9 @@ from collections.abc import Mapping
 import numpy as np
 import xarray as xr
 from matplotlib.axes import Axes
-from matplotlib.colors import LogNorm, Normalize
+from matplotlib.colors import ListedColormap, LogNorm, Normalize
 from matplotlib.figure import Figure
+from matplotlib.patheffects import withStroke
 
 from sweeps.output import drawing
 from sweeps.runner.labels import label, shown, worded
@@ -15,7 +16,9 @@ LEVELS = 5
 """Contours of a theory."""
 DECADES = 2
 """Powers of ten from which on colours are logarithmic."""
-FAILED = {"hatch": "////", "lw": 0}
+FAILED = {"hatch": "////", "lw": 0, "ec": "0.5", "cmap": ListedColormap(["none"])}
+HALO = [withStroke(linewidth=3, foreground="white")]
+"""Around contours, which lie on dark colours and on light ones."""
 
 
 def draw(data: xr.DataArray, x: str, y: str, theories: Mapping[str, xr.DataArray]) -> Figure:
@@ -39,17 +42,17 @@ def draw(data: xr.DataArray, x: str, y: str, theories: Mapping[str, xr.DataArray
     failed = data.isnull()
     failed = (failed.any("seed") if "seed" in failed.dims else failed).transpose(y, x).values
     if failed.any():
-        hatched = ax.pcolor(*borders, np.ma.masked_where(~failed, failed), **FAILED)
-        hatched.set(array=None, facecolor="none", edgecolor="0.5")
-    for place, (name, theory) in enumerate(theories.items()):
-        contours(_mean(theory).transpose(y, x), norm, place, ax=ax)
-        ax.plot([], [], "k", ls=drawing.DASHES[place % len(drawing.DASHES)], label=name)
+        ax.pcolor(*borders, np.ma.masked_where(~failed, failed), **FAILED)
     for name, axis in ((x, "x"), (y, "y")):
         if _is_log(mean, name):
             ax.set(**{f"{axis}scale": "log"})
         if worded(mean, name):
             ticks = [shown(value) for value in mean[name].values]
             ax.set(**{f"{axis}ticks": range(len(ticks)), f"{axis}ticklabels": ticks})
+    # Room for the values on contours is made where they appear, so after the scales.
+    for place, (name, theory) in enumerate(theories.items()):
+        contours(_mean(theory).transpose(y, x), norm, place, ax=ax)
+        ax.plot([], [], "k", ls=drawing.DASHES[place % len(drawing.DASHES)], label=name)
     ax.set(xlabel=label(data[x]), ylabel=label(data[y]))
     if theories:
         figure.legend(title="contours", loc="outside lower center", ncols=2, fontsize="small")
@@ -67,10 +70,12 @@ def contours(theory: xr.DataArray, norm: Normalize, place: int, ax: Axes) -> Axe
         _places(theory, y),
         theory,
         levels=levels,
-        colors="white",
+        colors="black",
         linestyles=[drawing.DASHES[place % len(drawing.DASHES)]],
     )
-    ax.clabel(found, fmt=lambda value: f"{value:.3g}", fontsize="small")
+    found.set_path_effects(HALO)
+    for text in ax.clabel(found, fmt=lambda value: f"{value:.3g}", fontsize="small"):
+        text.set_path_effects(HALO)
     return ax
 
 

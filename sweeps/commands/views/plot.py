@@ -160,7 +160,10 @@ def _explain(
         lines = ScalarMappable(BoundaryNorm(np.arange(number + 1) - 0.5, number), colours)
         bar = figure.colorbar(lines, ax=figure.axes, label=label(data[hue]))
         ticks = np.unique(np.linspace(0, number - 1, 6).round().astype(int))
-        bar.set_ticks(ticks, labels=[shown(value) for value in values[ticks]])
+        bar.set_ticks(
+            ticks,
+            labels=[value if isinstance(value, str) else f"{value:.3g}" for value in values[ticks]],
+        )
         bar.minorticks_off()
     elif hue:
         ax.legend(title=hue, fontsize="small")
@@ -204,7 +207,8 @@ def title(config: Plot, data: xr.DataArray) -> str:
     chosen = {str(name): value for name, value in data.coords.items() if value.ndim == 0}
     words = [f"{name} = {shown(value.item())}" for name, value in chosen.items()]
     if "seed" in data.dims:
-        words.append(f"mean ± sd of {data.sizes['seed']} seeds")
+        what = "mean" if config.kind == "heatmap" else "mean ± sd"
+        words.append(f"{what} of {data.sizes['seed']} seeds")
     return ", ".join([Path(config.path).name, *words])
 
 

@@ -249,4 +249,4 @@ async function alone(view) {
 }
 
 build();
-redraw();
+redraw().then(() => performance.mark("drawn"));
