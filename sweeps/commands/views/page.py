@@ -82,7 +82,12 @@ def fitted(content: Content, megabytes: float) -> Content:
         else:
             seeds = math.ceil(before["seed"] / 2)
         told = [*_told("time", content, times), *_told("seed", content, seeds)]
-        kept = {name: _thinned(each, times, seeds) for name, each in datasets.items()}
+        common = np.array(content.about["times"])
+        if times < len(common):
+            # The last one is kept: it is where one looks first.
+            places = np.linspace(len(common) - 1, 0, int(times)).round().astype(int)
+            common = common[places[::-1]]
+        kept = {name: _thinned(each, common, seeds) for name, each in datasets.items()}
         smaller = described(kept, shown, [*notes, *told])
     return smaller
 
@@ -106,11 +111,12 @@ def _told(name: str, content: Content, kept: float) -> list[str]:
     ]
 
 
-def _thinned(dataset: xr.Dataset, times: float, seeds: float) -> xr.Dataset:
-    """The dataset with at most so many times, its last one among them, and its first seeds."""
-    for name in (each for each in TIMES if dataset.sizes.get(each, 1) > times):
-        places = np.linspace(dataset.sizes[name] - 1, 0, int(times)).round().astype(int)[::-1]
-        dataset = dataset.isel({name: places})
+def _thinned(dataset: xr.Dataset, times: np.ndarray, seeds: float) -> xr.Dataset:
+    """The dataset at some of the times that all share, or records, and with its first seeds."""
+    if "time" in dataset.dims:
+        dataset = dataset.sel(time=times)
+    if "record" in dataset.dims:
+        dataset = dataset.isel(record=times.astype(int))
     if dataset.sizes.get("seed", 1) > seeds:
         dataset = dataset.isel(seed=slice(int(seeds)))
     return dataset

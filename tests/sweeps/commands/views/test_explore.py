@@ -152,6 +152,11 @@ def test_a_million_runs_are_thinned_and_it_is_said() -> None:
     told = " ".join(found.about["notes"])
     assert f"{sizes['time']} of 20 times" in told
     assert f"{sizes['seed']} of 100 seeds" in told
+    # A theory at other times, too, keeps those that it shares with the runs.
+    theory = large(1, 20).isel(seed=0, drop=True)
+    theory = theory.assign_coords(time=[0.5, *theory["time"].values[1:]])
+    both = page.fitted(content({"many": large(100, 20), "theory": theory}), 20)
+    assert len(both.about["times"]) == both.datasets["theory"].sizes["time"] < 20
     with pytest.raises(ValueError, match=r"max_megabytes = 0.1: one time and one seed .* 0.132 MB"):
         page.fitted(content({"many": large(100, 20)}), 0.1)
 
