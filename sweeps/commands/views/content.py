@@ -81,7 +81,8 @@ def content(
     for name, dataset in sweeps.items():
         notes += _progress(name, dataset)
     chosen = [_chosen(dataset, where) for dataset in sweeps.values()]
-    recorded = {str(n): None for each in chosen for n in each.data_vars if n != "status"}
+    names = (str(name) for each in chosen for name in each.data_vars if name != "status")
+    recorded = list(dict.fromkeys(names))
     shown = tuple(checks.choice("observables", name, recorded) for name in observables)
     # What is not asked for, but recorded by every system, comes last.
     shown = shown or tuple(sorted(recorded, key=lambda name: name == "first_bad_step"))

@@ -15,7 +15,7 @@ TITLE = "rates <script>window.harmed = true</script> <b>& more</b>"
 AXES = {"eta_y": [0.5, 5.0], "eta_z": [0.1, 1.0, 10.0], "seed": {"range": 2}}
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def stored(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """12 runs in chunks of one value of eta_y, so that half of them can be lost."""
     out = tmp_path_factory.mktemp("explore") / "runs"

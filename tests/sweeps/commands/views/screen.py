@@ -14,7 +14,8 @@ from selenium.webdriver.support.ui import Select, WebDriverWait
 
 __all__ = ["CHROMIUM", "DRIVER", "By", "Keys", "Screen", "Select", "opened"]
 
-CHROMIUM, DRIVER = shutil.which("chromium"), shutil.which("chromedriver")
+CHROMIUM = shutil.which("chromium") or shutil.which("google-chrome")
+DRIVER = shutil.which("chromedriver")
 OPTIONS = (
     "--headless=new",
     "--no-sandbox",

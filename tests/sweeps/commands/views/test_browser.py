@@ -31,6 +31,11 @@ pytestmark = pytest.mark.skipif(
 )
 
 
+FULL = pytest.mark.full(
+    "test_a_cell_is_read_by_mouse_and_its_runs_are_those_of_the_store", "test_everybody_can_use_it"
+)
+
+
 @pytest.fixture(scope="module")
 def screen(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Screen]:
     with screens.opened(tmp_path_factory.mktemp("profile")) as found:
@@ -80,6 +85,7 @@ def test_a_cell_is_read_by_mouse_and_its_runs_are_those_of_the_store(
     assert screen.errors() == []
 
 
+@FULL
 def test_axes_times_seeds_and_differences_follow_the_controls(
     screen: Screen, path: Path, runs: xr.Dataset, theory: xr.Dataset
 ) -> None:
@@ -119,6 +125,7 @@ def test_axes_times_seeds_and_differences_follow_the_controls(
     assert screen.errors() == []
 
 
+@FULL
 def test_what_diverged_is_hatched_and_said(screen: Screen, path: Path) -> None:
     screen.open(path)
     hatched = "return overview.element.data.slice(1, 3).map((t) => t.x.map((x, i) => [x, t.y[i]]))"
@@ -136,6 +143,7 @@ def test_what_diverged_is_hatched_and_said(screen: Screen, path: Path) -> None:
     screen.until(lambda: "1 OK, 1 DIVERGED" in screen["readout"].text)
 
 
+@FULL
 def test_the_keyboard_does_what_the_mouse_does(
     screen: Screen, path: Path, runs: xr.Dataset
 ) -> None:
@@ -151,6 +159,7 @@ def test_the_keyboard_does_what_the_mouse_does(
     np.testing.assert_allclose(values, wanted, rtol=1e-6)
 
 
+@FULL
 def test_text_of_a_sweep_stays_text(screen: Screen, path: Path, runs: xr.Dataset) -> None:
     screen.open(path)
     assert screen["title"].text == screen.driver.title == runs.title
@@ -164,6 +173,7 @@ def test_text_of_a_sweep_stays_text(screen: Screen, path: Path, runs: xr.Dataset
     assert "<b>& more</b>" in legend.text
 
 
+@FULL
 def test_the_command_of_a_cell_gives_its_runs_again(
     screen: Screen, path: Path, runs: xr.Dataset, tmp_path: Path
 ) -> None:
@@ -181,7 +191,7 @@ def test_the_command_of_a_cell_gives_its_runs_again(
         np.testing.assert_allclose(again[name], there[name], rtol=1e-5, atol=1e-6)
 
 
-@pytest.mark.parametrize(("width", "dark"), [(1200, False), (400, True)])
+@pytest.mark.parametrize(("width", "dark"), [pytest.param(1200, False, marks=FULL), (400, True)])
 def test_everybody_can_use_it(screen: Screen, path: Path, width: int, dark: bool) -> None:
     screen.open(path, width, dark)
     screen["map"].send_keys(Keys.ENTER)
@@ -197,6 +207,7 @@ def test_everybody_can_use_it(screen: Screen, path: Path, width: int, dark: bool
     assert [v["id"] for v in report["violations"] if v["impact"] in SERIOUS] == []
 
 
+@FULL
 def test_one_axis_gives_lines_and_none_gives_trajectories(
     screen: Screen, runs: xr.Dataset, theory: xr.Dataset, tmp_path: Path
 ) -> None:

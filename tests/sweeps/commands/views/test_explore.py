@@ -88,7 +88,7 @@ def test_unfinished_and_damaged_stores(
     stored: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     store, out = shutil.copytree(stored, tmp_path / "store"), tmp_path / "page.html"
-    first, second = sorted(store.glob("status/.commits-*/?.json") or store.rglob("[01].json"))
+    first, second = sorted(store.glob("status/.chunks-*/[01].json"))
     second.unlink()
     arguments = ["explore", str(store), "--out", str(out), "--overwrite"]
     assert cli.main(arguments) == 0
@@ -149,9 +149,12 @@ def test_a_million_runs_are_thinned_and_it_is_said() -> None:
     assert (8 * runs * sizes["time"] + runs) * 4 / 3 > 20e6 - page.REST
     assert found.datasets["many"]["time"].values[-1] == 1000
     assert found.about["times"] == found.datasets["many"]["time"].values.tolist()
-    told = " ".join(found.about["notes"])
-    assert f"{sizes['time']} of 20 times" in told
+    assert sizes["time"] == 20
+    (told,) = found.about["notes"]
     assert f"{sizes['seed']} of 100 seeds" in told
+    (told,) = page.fitted(content({"many": large(2, 400)}), 20).about["notes"]
+    assert "100 of 400 times" in told
+    assert "--times" in told
     # A theory at other times, too, keeps those that it shares with the runs.
     theory = large(1, 20).isel(seed=0, drop=True)
     theory = theory.assign_coords(time=[0.5, *theory["time"].values[1:]])
@@ -166,7 +169,7 @@ def test_notebooks_show_the_page_and_no_markup_of_it_gets_out(runs: xr.Dataset) 
     shown = sweeps.explore(runs)._repr_html_()
     assert shown.count("<") == 2
     assert 'sandbox="allow-scripts"' in shown
-    with pytest.raises(TypeError, match="attribute"):
+    with pytest.raises(ValueError, match="must be of type xarray.Dataset"):
         sweeps.explore("runs/some")
 
 
