@@ -81,14 +81,16 @@ async function averaged(store, view, axes) {
   const inner = innerOf(store, name).filter((d) => view.places[d] === "mean" && !axes.includes(d));
   const seed = known.seeds.indexOf(view.seed);
   const seeds = seed < 0 ? sizeOf(store, "status", "seed") : 1;
+  // One that is picked is a place; all others are gone through.
+  const along = seed < 0 ? [["seed", seeds]] : [];
   if (seed >= 0) fixed.seed = seed;
   const cells = axes.map((dim) => [dim, about.dims[dim].values.length]);
   const number = cells.reduce((product, [, size]) => product * size, 1);
   const within = inner.map((dim) => [dim, sizeOf(store, name, dim)]);
   const parts = within.reduce((product, [, size]) => product * size, 1);
   const [values, status] = await Promise.all([
-    source.slice(store, name, fixed, [...cells, ["seed", seeds], ...within]),
-    source.slice(store, "status", fixed, [...cells, ["seed", seeds]]),
+    source.slice(store, name, fixed, [...cells, ...along, ...within]),
+    source.slice(store, "status", fixed, [...cells, ...along]),
   ]);
   const [mean, sd] = [new Float32Array(number).fill(NaN), new Float32Array(number).fill(NaN)];
   const [bad, missing] = [new Uint32Array(number), new Uint32Array(number)];

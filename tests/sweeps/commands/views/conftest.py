@@ -17,7 +17,7 @@ AXES = {"eta_y": [0.5, 5.0], "eta_z": [0.1, 1.0, 10.0], "seed": {"range": 2}}
 
 @pytest.fixture(scope="session")
 def stored(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """12 runs in chunks of one value of eta_y, so that half of them can be lost."""
+    """12 runs in two chunks, so that half of them can be lost."""
     out = tmp_path_factory.mktemp("explore") / "runs"
     run = Training(steps=8, batch=8, length=8)
     record = ("entropy", "loss", "z_top_distinct")

@@ -1,6 +1,7 @@
 """A page in a real browser, Chromium, and what a reader does with it."""
 
 import contextlib
+import re
 import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -60,18 +61,28 @@ class Screen:
         self[control].send_keys(key)
         self.until(lambda: self.run("return document.body.dataset.drawn") != before)
 
-    def at(self, column: int, row: int, event: str, shape: tuple[int, int] = (3, 2)) -> None:
-        """Move the mouse over the middle of a cell, or click on it, columns and rows from below
-        left; cells are as wide as each other, because rates are a factor apart."""
+    def over(self, cell: tuple[int, int], words: str, shape: tuple[int, int] = (3, 2)) -> re.Match:
+        """Move the mouse over a cell, as long as it takes to read `words` there: a single move may
+        come before the map listens."""
+
+        def moved() -> re.Match | None:
+            self.mouse(cell, shape, "mouseMoved")
+            return re.search(words, self["readout"].text)
+
+        return self.until(moved)
+
+    def mouse(self, cell: tuple[int, int], shape: tuple[int, int], *kinds: str) -> None:
+        """Use the mouse in the middle of a cell, columns and rows from below left; cells of these
+        sweeps are as wide as each other."""
+        column, row = cell
         area = self.driver.find_element(By.CSS_SELECTOR, "#map .nsewdrag")
         box = self.run("return arguments[0].getBoundingClientRect().toJSON()", area)
         x = box["x"] + box["width"] * (column + 0.5) / shape[0]
         y = box["y"] + box["height"] * (1 - (row + 0.5) / shape[1])
-        mouse = {"x": x, "y": y, "button": "left", "clickCount": 1}
-        kinds = {"hover": ["mouseMoved"], "click": ["mouseMoved", "mousePressed", "mouseReleased"]}
-        for kind in kinds[event]:
-            about = mouse | ({"button": "none"} if kind == "mouseMoved" else {})
-            self.driver.execute_cdp_cmd("Input.dispatchMouseEvent", {"type": kind, **about})
+        mouse = {"x": x, "y": y, "clickCount": 1}
+        for kind in kinds:
+            mouse["button"] = "none" if kind == "mouseMoved" else "left"
+            self.driver.execute_cdp_cmd("Input.dispatchMouseEvent", {"type": kind, **mouse})
 
     def table(self) -> list[list[str]]:
         """The numbers of the trajectories: sweep, seed, status, step, value."""

@@ -61,7 +61,7 @@ def test_the_page_has_the_numbers_of_the_store(
     ("options", "message"),
     [
         (["--out", "page.pdf"], "out = page.pdf: must end in .html"),
-        (["--observables", "los"], "observables 'los': did you mean 'loss'?"),
+        (["--observables", "los"], "observables = 'los': did you mean 'loss'?"),
         (["--times", "3.5"], "times = 3.5: was not recorded; the nearest are "),
         (["--where", "eta_z=2"], "where: eta_z = 2: must be one of 0.1, 1, 10"),
         (["--max-megabytes", "0.06"], "max_megabytes = 0.06: one time and one seed of these"),
@@ -96,7 +96,7 @@ def test_unfinished_and_damaged_stores(
     assert told in capsys.readouterr().err
     assert told in out.read_text()
     before = out.read_text()
-    (chunk,) = store.glob("loss/c/0/*/*/*")
+    chunk = store / "loss" / "c" / "0" / "0" / "0" / "0"
     chunk.write_bytes(chunk.read_bytes()[:-1])
     assert cli.main(arguments) == 2
     assert "damaged" in capsys.readouterr().err
@@ -169,7 +169,7 @@ def test_notebooks_show_the_page_and_no_markup_of_it_gets_out(runs: xr.Dataset) 
     shown = sweeps.explore(runs)._repr_html_()
     assert shown.count("<") == 2
     assert 'sandbox="allow-scripts"' in shown
-    with pytest.raises(ValueError, match="must be of type xarray.Dataset"):
+    with pytest.raises(ValueError, match="must be of type xarray"):
         sweeps.explore("runs/some")
 
 

@@ -83,7 +83,7 @@ def test_more_than_ten_entries_become_a_colour_bar(lines: int) -> None:
     ("options", "message"),
     [
         (["--x", "eta_z", "--y", "eta_z"], "y = 'eta_z': is the axis x already"),
-        (["--y", "eta"], "y 'eta': "),
+        (["--y", "eta"], "y = 'eta': "),
         (["--x", "time", "--y", "eta_z"], "where: eta_y are left over in a heat map"),
     ],
 )
