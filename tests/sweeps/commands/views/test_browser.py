@@ -126,7 +126,7 @@ def test_what_diverged_is_hatched_and_said(screen: Screen, path: Path) -> None:
         {(x > 0.1 * 10**0.5, x > 10**0.5, y > 2.75) for x, y in lines if x is not None}
         for lines in screen.run(hatched)
     )
-    # Cells by their borders, in the middle, of logarithms for the three rates of Z: eta_z = 1 at eta_y = 0.5, eta_z = 10 at eta_y = 5.
+    # eta_z = 1 at eta_y = 0.5, and eta_z = 10 at eta_y = 5; borders of cells lie in the middle.
     assert some == {(True, False, False), (True, True, True)}
     assert none == {(True, True, True)}
     screen.over((2, 1), "2 DIVERGED")
