@@ -7,7 +7,7 @@ import xarray as xr
 from matplotlib.axes import Axes
 from matplotlib.colors import ListedColormap, LogNorm, Normalize
 from matplotlib.figure import Figure
-from matplotlib.patheffects import withStroke
+from matplotlib.patheffects import AbstractPathEffect, withStroke
 
 from sweeps.output import drawing
 from sweeps.runner.labels import label, shown, worded
@@ -17,7 +17,7 @@ LEVELS = 5
 DECADES = 2
 """Powers of ten from which on colours are logarithmic."""
 FAILED = {"hatch": "////", "lw": 0, "ec": "0.5", "cmap": ListedColormap(["none"])}
-HALO = [withStroke(linewidth=3, foreground="white")]
+HALO: list[AbstractPathEffect] = [withStroke(linewidth=3, foreground="white")]
 """Around contours, which lie on dark colours and on light ones."""
 
 
