@@ -160,10 +160,8 @@ def _explain(
         lines = ScalarMappable(BoundaryNorm(np.arange(number + 1) - 0.5, number), colours)
         bar = figure.colorbar(lines, ax=figure.axes, label=label(data[hue]))
         ticks = np.unique(np.linspace(0, number - 1, 6).round().astype(int))
-        bar.set_ticks(
-            ticks,
-            labels=[value if isinstance(value, str) else f"{value:.3g}" for value in values[ticks]],
-        )
+        words = [v if isinstance(v, str) else f"{v:.3g}" for v in values[ticks]]
+        bar.set_ticks(ticks.tolist(), labels=words)
         bar.minorticks_off()
     elif hue:
         ax.legend(title=hue, fontsize="small")
