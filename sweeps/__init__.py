@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from sweeps import compare
     from sweeps.commands.explain import explain
+    from sweeps.commands.views.explore import explore
     from sweeps.runner.cluster.driver import ChunksFailed
     from sweeps.runner.files import load
     from sweeps.runner.progress import Interrupted
@@ -40,6 +41,7 @@ __all__ = [
     "compare",
     "difference",
     "explain",
+    "explore",
     "forget",
     "load",
     "open",
@@ -65,6 +67,7 @@ _SOURCES = {
     "compare": "sweeps.compare",
     "explain": "sweeps.commands.explain:explain",
     "difference": "sweeps.runner.run:difference",
+    "explore": "sweeps.commands.views.explore:explore",
     "forget": "sweeps.runner.tiles:forget",
     "load": "sweeps.runner.files:load",
     "open": "sweeps.runner.run:open_sweep",

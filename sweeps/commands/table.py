@@ -148,9 +148,16 @@ COMMANDS: dict[str, Command] = {
         reads="store",
     ),
     "plot": Command(
-        "commands.plot:Plot",
+        "commands.views.plot:Plot",
         "plot a recorded quantity of a stored sweep",
         talks=False,
+        reads="store",
+    ),
+    "explore": Command(
+        "commands.views.explore:Explore",
+        "write stored sweeps as an interactive page, with theory next to the runs",
+        recorded=False,
+        draws=False,
         reads="store",
     ),
     "export": Command(

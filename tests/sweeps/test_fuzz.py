@@ -12,7 +12,7 @@ import pytest
 import dynsim
 import sweeps
 from dynsim import checks, decoding
-from sweeps.commands import plot
+from sweeps.commands.views import plot
 from sweeps.compare import compare
 from sweeps.runner.files import from_table
 from sweeps.runner.spec import Sweep

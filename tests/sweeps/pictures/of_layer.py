@@ -10,7 +10,7 @@ import dynsim
 from dynsim import Status, Trajectory
 from odes.formulas.decoder import Stages
 from odes.yz import ladder
-from sweeps.commands import plot
+from sweeps.commands.views import plot
 from sweeps.compare import generic, panels
 from sweeps.compare import ladder as figure_ladder
 from sweeps.compare.layer import DESCENT, FINITE_DESCENT, Comparison

@@ -18,7 +18,8 @@ import xarray as xr
 
 import sweeps
 from sweeps import StoreError, Sweep, Training
-from sweeps.commands import check, export, info, plot
+from sweeps.commands import check, export, info
+from sweeps.commands.views import plot
 from sweeps.runner.store.base import RECORDS
 
 SWEEP = Sweep(

@@ -8,7 +8,7 @@ import pytest
 import xarray as xr
 from matplotlib.axes import Axes
 
-from sweeps.commands import plot
+from sweeps.commands.views import plot
 
 
 def sweep(axes: dict[str, int], *recorded: str) -> xr.Dataset:

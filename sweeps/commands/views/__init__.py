@@ -1,0 +1,1 @@
+"""Commands that show a stored sweep to the eye."""

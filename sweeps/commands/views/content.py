@@ -1,0 +1,234 @@
+"""What a page of the explorer shows of stored sweeps: their arrays, and how these go together.
+
+Sweeps of one system share their axes, of which the common values are kept; times, and seeds, are
+each sweep's own. A page is told by `Content.about`, as JSON, and reads arrays by slices, so that a
+server can answer for what a page does not hold.
+"""
+
+import functools
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+import xarray as xr
+
+from dynsim import Status, checks
+from sweeps.commands.views import recipe
+from sweeps.output import drawing
+from sweeps.runner.labels import label, select
+from sweeps.runner.progress import count
+from sweeps.runner.store.arrays import MISSING
+
+OWN = ("seed", "time", "record")
+"""Dimensions along which each sweep has values of its own."""
+TIMES = ("time", "record")
+BYTES = {"status": 1}
+"""Of a value on the page: all numbers but these have four."""
+
+
+class Content(NamedTuple):
+    """What a page shows.
+
+    Attributes:
+        about: the sweeps, their axes and arrays, as JSON values.
+        datasets: the sweeps by name, aligned, with nothing left in them that is not shown.
+        observables: names of the arrays that can be shown.
+    """
+
+    about: dict[str, Any]
+    datasets: dict[str, xr.Dataset]
+    observables: tuple[str, ...]
+
+    def arrays(self) -> dict[str, xr.DataArray]:
+        """All arrays that a page reads, by sweep and name, such as `0/entropy`."""
+        found = {}
+        for number, dataset in enumerate(self.datasets.values()):
+            names = [name for name in (*self.observables, "status") if name in dataset]
+            found |= {f"{number}/{name}": dataset[name] for name in names}
+            if "time" in dataset.coords:
+                found[f"{number}/time"] = dataset["time"]
+        return found
+
+    def size(self) -> int:
+        """Bytes of the values of all arrays."""
+        return sum(
+            array.size * BYTES.get(name.partition("/")[2], 4)
+            for name, array in self.arrays().items()
+        )
+
+
+def content(
+    sweeps: Mapping[str, xr.Dataset],
+    observables: Sequence[str] = (),
+    times: Sequence[float] = (),
+    where: Sequence[str] = (),
+) -> Content:
+    """Put sweeps together for a page; nothing of their values is read but the status.
+
+    Args:
+        sweeps: datasets as `sweeps.open` returns them, by the names that the page shows.
+        observables: recorded quantities to show; by default all.
+        times: steps to show, of those recorded; by default all.
+        where: fixed values of axes, such as "eta_z=1".
+
+    Raises:
+        ValueError: for sweeps of different systems, without a common value of an axis or a common
+            time, without a complete run, or for a name or a value that they do not have.
+    """
+    notes: list[str] = []
+    check_systems(sweeps)
+    for name, dataset in sweeps.items():
+        notes += _progress(name, dataset)
+    chosen = [_chosen(dataset, where) for dataset in sweeps.values()]
+    names = (str(name) for each in chosen for name in each.data_vars if name != "status")
+    recorded = list(dict.fromkeys(names))
+    shown = tuple(checks.choice("observables", name, recorded) for name in observables)
+    # What is not asked for, but recorded by every system, comes last.
+    shown = shown or tuple(sorted(recorded, key=lambda name: name == "first_bad_step"))
+    aligned = xr.align(*chosen, join="inner", exclude=OWN)
+    for before, after in zip(chosen, aligned, strict=True):
+        notes += _dropped(before, after)
+    datasets = {
+        name: _timed(each, times)[[*(n for n in shown if n in each), "status"]]
+        for name, each in zip(sweeps, aligned, strict=True)
+    }
+    return described(datasets, shown, notes)
+
+
+def described(
+    datasets: dict[str, xr.Dataset], shown: tuple[str, ...], notes: Sequence[str]
+) -> Content:
+    """The content of datasets that are aligned."""
+    common = _common_times(datasets)
+    dims = dict.fromkeys(
+        str(dim)
+        for dataset in datasets.values()
+        for array in dataset.data_vars.values()
+        for dim in array.dims
+        if dim not in OWN
+    )
+    about = {
+        "title": next(iter(datasets.values())).attrs.get("title") or ", ".join(datasets),
+        "notes": list(notes),
+        "dims": {dim: _dimension(dim, datasets) for dim in dims},
+        "observables": [{"name": n, "label": _label(n, datasets)} for n in shown],
+        "times": _plain(common),
+        "statuses": {MISSING: "not computed"} | {int(s): s.name for s in Status},
+        "palette": drawing.PALETTE,
+        "scale": drawing.shades(9),
+        "stores": [_store(name, dataset, common) for name, dataset in datasets.items()],
+    }
+    return Content(about, datasets, shown)
+
+
+def check_systems(sweeps: Mapping[str, xr.Dataset]) -> None:
+    """Raise `ValueError` for what is no dataset of a sweep, or sweeps of different systems."""
+    systems = {}
+    for name, dataset in sweeps.items():
+        checks.kind(name, dataset, xr.Dataset)
+        if "status" not in dataset:
+            raise ValueError(f"{name}: has no status; must be a dataset of a sweep")
+        systems[name] = json.loads(dataset.attrs.get("config", "{}")).get("system")
+    (first, system), *others = systems.items()
+    for name, other in others:
+        if other != system:
+            raise ValueError(f"{name}: is of the system {other!r}, {first} of {system!r}")
+
+
+def _progress(name: str, dataset: xr.Dataset) -> list[str]:
+    """A sentence about what is not computed yet; `ValueError` if that is all."""
+    status = dataset["status"].values
+    done = int((status != MISSING).sum())
+    if not done:
+        raise ValueError(f"{name}: 0 of {count(status.size, 'run')} done; nothing to show yet")
+    if done == status.size:
+        return []
+    return [f"{name}: {done} of {count(status.size, 'run')} done; the others are blank."]
+
+
+def _chosen(dataset: xr.Dataset, where: Sequence[str]) -> xr.Dataset:
+    """The sweep at some values of axes, in increasing order of all others."""
+    found = select(dataset, where)
+    for dim in found["status"].dims:
+        values = found[dim].values
+        if values.dtype.kind in "iuf" and (np.diff(values) < 0).any():
+            found = found.sortby(dim)
+    return found
+
+
+def _dropped(before: xr.Dataset, after: xr.Dataset) -> list[str]:
+    """Sentences about values of axes that sweeps do not share; `ValueError` if none is shared."""
+    told = []
+    for dim in (d for d in before["status"].dims if after.sizes[d] < before.sizes[d]):
+        if not after.sizes[dim]:
+            raise ValueError(f"{dim}: the sweeps have no value in common")
+        told.append(f"{dim}: {after.sizes[dim]} of {before.sizes[dim]} values are common.")
+    return told
+
+
+def _timed(dataset: xr.Dataset, times: Sequence[float]) -> xr.Dataset:
+    """The sweep at the times that were asked for."""
+    if not times or "time" not in dataset.dims:
+        return dataset
+    recorded = dataset["time"].values
+    for time in times:
+        if not np.isclose(recorded, time).any():
+            near = ", ".join(f"{t:g}" for t in recorded[np.argsort(np.abs(recorded - time))[:2]])
+            raise ValueError(f"times = {time:g}: was not recorded; the nearest are {near}")
+    return dataset.sel(time=list(times), method="nearest")
+
+
+def _times(dataset: xr.Dataset) -> np.ndarray:
+    """Times of a sweep, or the numbers of its records where runs have times of their own."""
+    if "record" in dataset.dims:
+        return np.arange(dataset.sizes["record"], dtype=float)
+    known = "time" in dataset.coords and dataset["time"].ndim <= 1
+    return np.atleast_1d(dataset["time"].values) if known else np.zeros(1)
+
+
+def _common_times(datasets: Mapping[str, xr.Dataset]) -> np.ndarray:
+    found = functools.reduce(np.intersect1d, map(_times, datasets.values()))
+    if not len(found):
+        raise ValueError("time: the sweeps have no recorded time in common")
+    return found
+
+
+def _dimension(dim: str, datasets: Mapping[str, xr.Dataset]) -> dict[str, Any]:
+    """Values along a dimension, and whether it is one of the runs."""
+    dataset = next(each for each in datasets.values() if dim in each.dims)
+    array = dataset[dim]
+    along = [name for name, each in dataset.coords.items() if each.dims == (dim,) and name != dim]
+    return {
+        "label": label(array) if dim in dataset.coords else dim,
+        "values": _plain(array.values),
+        "together": {str(name): _plain(dataset[name].values) for name in along if name != "time"},
+        "axis": any(dim in each["status"].dims for each in datasets.values()),
+    }
+
+
+def _label(name: str, datasets: Mapping[str, xr.Dataset]) -> str:
+    return label(next(each[name] for each in datasets.values() if name in each))
+
+
+def _store(name: str, dataset: xr.Dataset, common: np.ndarray) -> dict[str, Any]:
+    arrays = {n: dataset[n] for n in (*dataset.data_vars, *({"time"} & {*dataset.coords}))}
+    return {
+        "name": name,
+        "engine": json.loads(dataset.attrs.get("config", "{}")).get("engine", ""),
+        "arrays": {
+            str(n): {"dims": [str(d) for d in each.dims], "shape": list(each.shape)}
+            for n, each in arrays.items()
+        },
+        "seeds": _plain(dataset["seed"].values) if "seed" in dataset.dims else [],
+        "at": np.searchsorted(_times(dataset), common).tolist(),
+        "recipe": recipe.recipe(dataset),
+    }
+
+
+def _plain(values: np.ndarray) -> list[Any]:
+    """Values of an axis as JSON has them: what it has no number for is a word."""
+    return [
+        each if not isinstance(each, float) or np.isfinite(each) else str(each)
+        for each in values.tolist()
+    ]

@@ -1,0 +1,116 @@
+"""`dynsim explore`: stored sweeps as a page to click through; and the same in a notebook."""
+
+import dataclasses
+import html
+from pathlib import Path
+
+import tyro
+import xarray as xr
+
+from sweeps import output
+from sweeps.commands.views import page
+from sweeps.commands.views.content import content
+from sweeps.runner import progress
+from sweeps.runner.run import open_sweep
+
+SUFFIX = ".html"
+LARGEST = 20.0
+"""Megabytes of a page, unless asked otherwise."""
+HEIGHT = 900
+"""Of a page in a notebook, in pixels."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Explore:
+    """Write stored sweeps as one HTML page that needs no network: a map over two axes with sliders
+    for the others, and the trajectories of each cell. Name the sweeps of theories, too, to see
+    them next to the runs and their difference.
+
+    Attributes:
+        path: folder of the sweep, or its address in a bucket.
+        more: further sweeps of the same system, such as its theories.
+        out: HTML file to write.
+        observables: recorded quantities to include; by default all.
+        times: recorded steps to include; by default all.
+        where: fixed values of axes, for instance eta_z=1 or optimizer=adam; by default all.
+        max_megabytes: largest size of the page; times and seeds are left out to keep to it.
+        overwrite: replace an existing file.
+    """
+
+    path: tyro.conf.Positional[str]
+    more: tyro.conf.Positional[tuple[str, ...]] = ()
+    out: Path = Path("explore.html")
+    observables: tuple[str, ...] = ()
+    times: tuple[float, ...] = ()
+    where: tuple[str, ...] = ()
+    max_megabytes: float = LARGEST
+    overwrite: bool = False
+
+
+def run(config: Explore) -> list[Path]:
+    """Run `dynsim explore`; returns the page."""
+    page.check_plotly()
+    if config.out.suffix != SUFFIX:
+        raise ValueError(f"out = {config.out}: must end in {SUFFIX}")
+    output.check_directory(config.out.parent)
+    if config.out.exists() and not config.overwrite:
+        raise ValueError(f"out = {config.out}: is there already; --overwrite replaces it")
+    paths = dict.fromkeys((config.path, *config.more))
+    sweeps = {path: open_sweep(path, progress.say) for path in paths}
+    found = content(sweeps, config.observables, config.times, config.where)
+    found = page.fitted(found, config.max_megabytes)
+    text = page.page(found)
+    for note in found.about["notes"]:
+        progress.say(note)
+    config.out.parent.mkdir(parents=True, exist_ok=True)
+    return [output.write_whole(config.out, lambda file: file.write(text.encode()))]
+
+
+@dataclasses.dataclass(frozen=True)
+class Page:
+    """A page of the explorer, which a notebook shows."""
+
+    html: str
+
+    def _repr_html_(self) -> str:
+        return (
+            f'<iframe srcdoc="{html.escape(self.html)}" sandbox="allow-scripts" '
+            f'allow="clipboard-write" title="Explorer of sweeps" width="100%" height="{HEIGHT}" '
+            'style="border:0"></iframe>'
+        )
+
+    def write(self, path: str | Path) -> Path:
+        """Write the page as an HTML file, which appears whole or not at all."""
+        return output.write_whole(Path(path), lambda file: file.write(self.html.encode()))
+
+
+def explore(dataset: xr.Dataset, *more: xr.Dataset, max_megabytes: float = LARGEST) -> Page:
+    """Explore the results of sweeps in a notebook: a map over two axes, sliders for the others, and
+    the trajectories of each cell.
+
+    Args:
+        dataset: what `sweeps.run` or `sweeps.open` returned.
+        *more: further sweeps of the same system, such as its theories.
+        max_megabytes: largest size of the page; times and seeds are left out to keep to it, and
+            the page says so.
+
+    Returns:
+        A page that shows itself at the end of a cell; its `write` writes it to a file.
+
+    Raises:
+        ValueError: where Plotly is not installed; for what is no dataset of a sweep, or sweeps of
+            different systems; or where the page would be too large.
+
+    Example:
+        >>> import sweeps
+        >>> runs = sweeps.run(sweeps.Sweep({"eta_y": [0.5, 1], "eta_z": [0.1, 1]}))
+        >>> sweeps.explore(runs)  # doctest: +SKIP
+    """
+    page.check_plotly()
+    given = {_name(each, number): each for number, each in enumerate((dataset, *more), start=1)}
+    return Page(page.page(page.fitted(content(given), max_megabytes)))
+
+
+def _name(dataset: xr.Dataset, number: int) -> str:
+    title = dataset.attrs.get("title", "") if isinstance(dataset, xr.Dataset) else ""
+    return f"{number}: {title}" if title else f"sweep {number}"

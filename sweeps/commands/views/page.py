@@ -1,0 +1,139 @@
+"""The page of the explorer: one HTML file with its numbers, its scripts and Plotly inside.
+
+The scripts in `static` read numbers through one function, `slice`, which here looks into arrays of
+the page. Text from a sweep is JSON in an element that holds no markup, and the scripts put it on
+the page as text. The page's own policy forbids every request.
+"""
+
+import base64
+import html
+import importlib.util
+import json
+import math
+import pkgutil
+from pathlib import Path
+
+import numpy as np
+import xarray as xr
+
+from sweeps.commands.views.content import TIMES, Content, described
+from sweeps.runner.progress import count
+
+STATIC = Path(__file__).with_name("static")
+SCRIPTS = ("numbers.js", "marks.js", "map.js", "runs.js", "explorer.js")
+POLICY = (
+    "default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; "
+    "img-src data: blob:; connect-src data:"
+)
+REST = 2**16
+"""Bytes of the page besides Plotly and the arrays."""
+MEGABYTE = 10**6
+
+
+def check_plotly() -> None:
+    """Raise `ValueError` where Plotly is not installed, with how to install it."""
+    if importlib.util.find_spec("plotly") is None:
+        raise ValueError('the explorer needs plotly: pip install "dynsim[explore]"')
+
+
+def page(content: Content) -> str:
+    """The page as HTML, of all values that `content` has."""
+    style = (STATIC / "explorer.css").read_text()
+    parts = {
+        "title": html.escape(content.about["title"]),
+        "policy": POLICY,
+        "style": style,
+        "about": _inside(content.about),
+        "arrays": "\n".join(
+            f'<script type="text/plain" data-array="{html.escape(name)}">{_encoded(array)}</script>'
+            for name, array in content.arrays().items()
+        ),
+        "plotly": _plotly(),
+        "scripts": "\n".join((STATIC / name).read_text() for name in SCRIPTS),
+    }
+    pieces = (STATIC / "page.html").read_text().split("@@")
+    # What is put in is not looked at again: a title may well hold the name of a place.
+    return "".join(parts[each] if i % 2 else each for i, each in enumerate(pieces))
+
+
+def fitted(content: Content, megabytes: float) -> Content:
+    """The content with fewer times and seeds where the page would be larger, and sentences that
+    say so.
+
+    Raises:
+        ValueError: where a single time and a single seed are still too much.
+    """
+    budget = (megabytes * MEGABYTE - len(_plotly()) - REST) * 3 / 4
+    datasets, shown = content.datasets, content.observables
+    notes = list(content.about["notes"])
+    times = seeds = math.inf
+    smaller = content
+    while smaller.size() > budget:
+        before = {n: max(_size(each, n) for each in smaller.datasets.values()) for n in SPARED}
+        if max(before.values()) <= 1:
+            smallest = (smaller.size() * 4 / 3 + len(_plotly()) + REST) / MEGABYTE
+            raise ValueError(
+                f"max_megabytes = {megabytes:g}: one time and one seed of these sweeps take "
+                f"{smallest:.3g} MB; choose --observables (of {', '.join(shown)}), values of axes "
+                "with --where NAME=VALUE, or a larger --max-megabytes"
+            )
+        if before["time"] >= before["seed"]:
+            times = math.ceil(before["time"] / 2)
+        else:
+            seeds = math.ceil(before["seed"] / 2)
+        told = [*_told("time", content, times), *_told("seed", content, seeds)]
+        common = np.array(content.about["times"])
+        if times < len(common):
+            # The last one is kept: it is where one looks first.
+            places = np.linspace(len(common) - 1, 0, int(times)).round().astype(int)
+            common = common[places[::-1]]
+        kept = {name: _thinned(each, common, seeds) for name, each in datasets.items()}
+        smaller = described(kept, shown, [*notes, *told])
+    return smaller
+
+
+SPARED = ("time", "seed")
+"""Dimensions along which a page that would be too large has fewer values."""
+
+
+def _size(dataset: xr.Dataset, name: str) -> int:
+    names = TIMES if name == "time" else (name,)
+    return max(dataset.sizes.get(each, 1) for each in names)
+
+
+def _told(name: str, content: Content, kept: float) -> list[str]:
+    full = max(_size(each, name) for each in content.datasets.values())
+    if kept >= full:
+        return []
+    return [
+        f"Left out to keep the page small: it has {kept} of {count(full, name)}. "
+        f"{'--times and ' * (name == 'time')}--observables choose, --max-megabytes allows more."
+    ]
+
+
+def _thinned(dataset: xr.Dataset, times: np.ndarray, seeds: float) -> xr.Dataset:
+    """The dataset at some of the times that all share, or records, and with its first seeds."""
+    if "time" in dataset.dims:
+        dataset = dataset.sel(time=times)
+    if "record" in dataset.dims:
+        dataset = dataset.isel(record=times.astype(int))
+    if dataset.sizes.get("seed", 1) > seeds:
+        dataset = dataset.isel(seed=slice(int(seeds)))
+    return dataset
+
+
+def _plotly() -> str:
+    return pkgutil.resolve_name("plotly.offline:get_plotlyjs")()
+
+
+def _inside(about: object) -> str:
+    """JSON that no element ends in."""
+    return json.dumps(about, allow_nan=False).replace("<", "\\u003c")
+
+
+def _encoded(array: xr.DataArray) -> str:
+    kind = np.int8 if array.name == "status" else np.float64 if array.name == "time" else np.float32
+    # Numbers of theories in float64 may lie beyond those of float32, as inf.
+    with np.errstate(over="ignore"):
+        values = array.values.astype(np.dtype(kind).newbyteorder("<"))
+    return base64.b64encode(values.tobytes()).decode()

@@ -1,0 +1,272 @@
+"""`dynsim plot`: a quick look at a stored sweep."""
+
+import dataclasses
+import math
+import textwrap
+from collections.abc import Hashable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Literal
+
+import matplotlib as mpl
+import numpy as np
+import tyro
+import xarray as xr
+from matplotlib.axes import Axes
+from matplotlib.cm import ScalarMappable
+from matplotlib.colors import BoundaryNorm, ListedColormap
+from matplotlib.figure import Figure
+
+from dynsim import checks
+from sweeps import output
+from sweeps.commands.views import heatmap
+from sweeps.commands.views.content import check_systems
+from sweeps.output import drawing
+from sweeps.runner import progress
+from sweeps.runner.labels import label, select, shown, worded
+from sweeps.runner.run import open_sweep, valid
+
+MOST_PANELS, MOST_LINES, MOST_POINTS = 24, 256, 2**22
+MOST_ENTRIES = 10
+"""Of a legend; of more lines, a colour bar shows the values."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Plot:
+    """Plot a recorded quantity of a stored sweep against an axis: the mean over seeds with the
+    standard deviation as a band, and one panel for each value of a remaining axis. Several sweeps
+    of one system, such as runs and their theories, are drawn together. With `--kind heatmap`, the
+    mean over two axes is drawn as colours, and further sweeps as contours over it.
+
+    Attributes:
+        path: folder of the sweep, or its address in a bucket.
+        x: horizontal axis: an axis of the sweep, or time. By default the longest axis, one of
+            numbers if there is one, or time if seed is the only axis.
+        observable: recorded quantity to plot. By default entropy, else loss, else the first one
+            recorded.
+        hue: axis to draw as separate lines, one for each value.
+        where: fixed values of other axes, for instance eta_z=1 or optimizer=adam. Time is the last
+            recorded one unless given.
+        out: image file; its suffix selects the format. By default out/plot/NAME.png, with the name
+            of the sweep.
+        more: further sweeps of the same system, such as its theories.
+        kind: lines, or a heat map over x and y.
+        y: vertical axis of a heat map. By default the longest axis besides x.
+    """
+
+    path: tyro.conf.Positional[str]
+    x: str | None = None
+    observable: str | None = None
+    hue: str | None = None
+    where: tuple[str, ...] = ()
+    out: Path | None = None
+    more: tyro.conf.Positional[tuple[str, ...]] = ()
+    kind: Literal["lines", "heatmap"] = "lines"
+    y: str | None = None
+
+    def __post_init__(self) -> None:
+        if self.out is None:
+            name = Path(self.path).name or Path(self.path).resolve().name
+            object.__setattr__(self, "out", Path("out/plot") / f"{name}.png")
+
+
+def run(config: Plot) -> list[Path]:
+    """Draw the figure and write it, with the plotted numbers next to it."""
+    out = config.out
+    assert out is not None
+    suffix = out.suffix[1:]
+    if suffix not in drawing.FORMATS:
+        raise ValueError(f"out = {out}: must end in .{', .'.join(drawing.FORMATS)}")
+    sweeps = {path: open_sweep(path, progress.say) for path in (config.path, *config.more)}
+    check_systems(sweeps)
+    config = completed(config, sweeps[config.path])
+    data = chosen(sweeps[config.path], config)
+    given = {entry.partition("=")[0] for entry in config.where}
+    others = [
+        chosen(sweep, config, [name for name in given if name not in sweep.dims])
+        for path, sweep in sweeps.items()
+        if path != config.path
+    ]
+    theories = dict(zip([path for path in sweeps if path != config.path], others, strict=True))
+    figure = draw(config, data, theories)
+    arrays = {str(data.name): data.values, **{str(d): data[d].values for d in data.dims}}
+    for place, theory in enumerate(others, start=2):
+        arrays |= {f"sweep{place}/{name}": each.values for name, each in _named(theory).items()}
+    # What is called after the usual format has that which was asked for.
+    kind = mpl.rcParams["savefig.format"] if suffix == drawing.FORMATS[0] else suffix
+    with mpl.rc_context({"savefig.format": kind}):
+        return output.write(out.parent, out.stem, figure=figure, arrays=arrays)
+
+
+def completed(config: Plot, dataset: xr.Dataset) -> Plot:
+    """The settings with what was not given taken from the sweep."""
+    recorded = [str(name) for name in dataset.data_vars if name not in ("status",)]
+    usual = next((name for name in ("entropy", "loss") if name in recorded), recorded[0])
+    given = {entry.partition("=")[0] for entry in config.where}
+    axes = [dim for dim in dataset["status"].dims if dim not in ("seed", config.hue, *given)]
+
+    def longest(others: Sequence[Hashable], default: str) -> str:
+        found = [(not worded(dataset, dim), dataset.sizes[dim], str(dim)) for dim in others]
+        return max(found, key=lambda each: each[:2], default=(True, 0, default))[2]
+
+    x = config.x or longest([dim for dim in axes if dim != config.y], "time")
+    y = config.y
+    if config.kind == "heatmap":
+        y = y or longest([dim for dim in axes if dim != x], "time")
+    return dataclasses.replace(config, observable=config.observable or usual, x=x, y=y)
+
+
+def draw(
+    config: Plot, data: xr.DataArray, theories: Mapping[str, xr.DataArray] | None = None
+) -> Figure:
+    """A panel for each value of the axis that is left, or a heat map."""
+    theories = theories or {}
+    if config.kind == "heatmap":
+        return _heatmap(config, data, theories)
+    left = [d for d in data.dims if d not in (config.x, config.hue, "seed")]
+    if len(left) > 1:
+        raise ValueError(
+            f"where: {', '.join(map(str, left))} are left and only one of them can become panels; "
+            "choose values with --where NAME=VALUE"
+        )
+    panels = data[left[0]].values if left else [None]
+    width = 4.8 if len(panels) == 1 else max(3.0, 6 / len(panels))
+    figure, axes = drawing.panels(1, len(panels), width=width, height=3.6, sharey=True)
+    figure.suptitle(textwrap.fill(title(config, data), int(12 * width * len(panels))))
+    for ax, value in zip(axes[0], panels, strict=True):
+        panel = data if value is None else data.sel({left[0]: value})
+        plot_lines(panel, str(config.x), config.hue, ax=ax)
+        for place, theory in enumerate(theories.values(), start=1):
+            own = theory.sel({left[0]: value}) if left and left[0] in theory.dims else theory
+            plot_lines(own, str(config.x), config.hue, ax=ax, place=place)
+        if value is not None:
+            ax.set_title(f"{left[0]} = {shown(value)}")
+    axes[0, 0].set_ylabel(label(data))
+    _explain(figure, axes[0, -1], config, data, theories)
+    return figure
+
+
+def _explain(
+    figure: Figure,
+    ax: Axes,
+    config: Plot,
+    data: xr.DataArray,
+    theories: Mapping[str, xr.DataArray],
+) -> None:
+    """A legend of the lines, or a colour bar of many, and a legend of several sweeps."""
+    hue = config.hue
+    if hue and data.sizes[hue] > MOST_ENTRIES:
+        values, number = data[hue].values, data.sizes[hue]
+        colours = ListedColormap(drawing.shades(number))
+        lines = ScalarMappable(BoundaryNorm(np.arange(number + 1) - 0.5, number), colours)
+        bar = figure.colorbar(lines, ax=figure.axes, label=label(data[hue]))
+        ticks = np.unique(np.linspace(0, number - 1, 6).round().astype(int))
+        words = [v if isinstance(v, str) else f"{v:.3g}" for v in values[ticks]]
+        bar.set_ticks(ticks.tolist(), labels=words)
+        bar.minorticks_off()
+    elif hue:
+        ax.legend(title=hue, fontsize="small")
+    if theories:
+        names = [config.path, *theories]
+        colours = ["k" if hue else drawing.colour(place) for place in range(len(names))]
+        keys = [
+            drawing.key(Path(name).name, color=colour, ls=_dash(place))
+            for place, (name, colour) in enumerate(zip(names, colours, strict=True))
+        ]
+        figure.legend(handles=keys, loc="outside lower center", ncols=2, fontsize="small")
+
+
+def _heatmap(config: Plot, data: xr.DataArray, theories: Mapping[str, xr.DataArray]) -> Figure:
+    x, y = str(config.x), str(config.y)
+    if y == x:
+        raise ValueError(f"y = {y!r}: is the axis x already")
+    for each in (data, *theories.values()):
+        checks.choice("y", y, [str(dim) for dim in each.dims if dim != "seed"])
+        if left := [str(dim) for dim in each.dims if dim not in (x, y, "seed")]:
+            raise ValueError(
+                f"where: {', '.join(left)} are left over in a heat map; choose values with "
+                "--where NAME=VALUE"
+            )
+    named = {Path(name).name: theory for name, theory in theories.items()}
+    figure = heatmap.draw(data, x, y, named)
+    figure.suptitle(textwrap.fill(title(config, data), 56))
+    return figure
+
+
+def _dash(place: int) -> Any:
+    return drawing.DASHES[place % len(drawing.DASHES)]
+
+
+def _named(data: xr.DataArray) -> dict[str, xr.DataArray]:
+    return {str(data.name): data, **{str(dim): data[dim] for dim in data.dims}}
+
+
+def title(config: Plot, data: xr.DataArray) -> str:
+    """Name of the sweep, what was chosen of it, and what is averaged over."""
+    chosen = {str(name): value for name, value in data.coords.items() if value.ndim == 0}
+    words = [f"{name} = {shown(value.item())}" for name, value in chosen.items()]
+    if "seed" in data.dims:
+        what = "mean" if config.kind == "heatmap" else "mean ± sd"
+        words.append(f"{what} of {data.sizes['seed']} seeds")
+    return ", ".join([Path(config.path).name, *words])
+
+
+def plot_lines(data: xr.DataArray, x: str, hue: str | None, ax: Axes, place: int = 0) -> Axes:
+    """Mean over seeds against the axis `x`, a line for each value of `hue`; of words along `x`,
+    between which there is nothing, points with the standard deviation as a bar. Sweeps by their
+    `place` differ in their dashes, and without a `hue` in their colours."""
+    lines = [None] if hue is None else data[hue].values
+    colours = drawing.shades(len(lines)) if hue else [drawing.colour(place)]
+    for value, colour in zip(lines, colours, strict=True):
+        line = data if value is None else data.sel({hue: value})
+        # The legend has each value once, whatever the number of sweeps.
+        at, named = line[x].values, None if value is None or place else shown(value)
+        style = {"marker": "" if place else "o", "ms": 3, "color": colour, "label": named}
+        style["ls"] = _dash(place)
+        if worded(data, x):
+            seeds = line if "seed" in line.dims else line.expand_dims("seed")
+            spread = seeds.std("seed", ddof=min(1, seeds.sizes["seed"] - 1))
+            points = {**style, "ls": "none", "marker": "s" if place else "o"}
+            ax.errorbar(at, seeds.mean("seed"), spread, capsize=3, **points)
+        elif "seed" in line.dims:
+            drawing.band(ax, at, line, style)
+        else:
+            ax.plot(at, line, **style)
+    if at.size > 2 and not worded(data, x) and at.min() > 0 and at[-1] / at[0] >= 10:
+        ax.set_xscale("log")
+    return drawing.finished(ax, xlabel=label(data[x]))
+
+
+def chosen(dataset: xr.Dataset, config: Plot, lacking: Sequence[str] = ()) -> xr.DataArray:
+    """The array to be drawn, as a function of axes alone, NaN where a run is not valid; values
+    chosen of axes that are `lacking` are ignored."""
+    recorded = [str(name) for name in dataset.data_vars if name not in ("status",)]
+    observable = checks.choice("observable", str(config.observable), recorded)
+    dims = [str(dim) for dim in dataset[observable].dims if dim != "seed"]
+    for name, value in (("x", config.x), ("y", config.y), ("hue", config.hue)):
+        if value is not None:
+            checks.choice(name, value, dims)
+    if config.hue == config.x:
+        raise ValueError(f"hue = {config.hue!r}: is the axis x already")
+    data = valid(dataset[[observable, "status"]])[observable]
+    data = select(data, [each for each in config.where if each.partition("=")[0] not in lacking])
+    kept = (config.x, config.y, config.hue)
+    if "time" in data.dims and "time" not in kept:
+        data = data.isel(time=-1)
+    if "class" in data.dims and "class" not in kept:
+        data = data.mean("class")
+    check_drawable(data.sizes, config)
+    return data.load()
+
+
+def check_drawable(sizes: Mapping[Any, int], config: Plot) -> None:
+    """Raise `ValueError` for a picture that nobody could read, before its data are."""
+    along = (config.x, config.y, config.hue, "seed")
+    panels = math.prod(n for dim, n in sizes.items() if dim not in along)
+    lines = sizes[config.hue] if config.hue else 1
+    most = (("panels", panels, MOST_PANELS), ("lines", lines, MOST_LINES))
+    for what, number, limit in (*most, ("points", math.prod(sizes.values()), MOST_POINTS)):
+        if number > limit:
+            raise ValueError(
+                f"where: would draw {number} {what}, at most {limit} can be; choose values with "
+                "--where NAME=VALUE"
+            )

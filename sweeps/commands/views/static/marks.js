@@ -1,0 +1,141 @@
+// Geometry of cells, hatching, colours and words: nothing here knows the page.
+"use strict";
+
+/** Text for Plotly, which reads some tags as markup. */
+const plain = (text) =>
+  String(text).replaceAll("&", "&amp;").replaceAll("<", "&lt;").replaceAll(">", "&gt;");
+
+const shown = (value) =>
+  typeof value === "number" ? String(Number(value.toPrecision(4))) : String(value);
+
+/** A value with its spread, or in words that there is none. */
+const quantity = (mean, sd, runs) =>
+  Number.isNaN(mean) ? "no value" : shown(mean) + (runs > 1 ? ` ± ${shown(sd)}` : "");
+
+function canBeLog(values) {
+  return values.every((value) => typeof value === "number" && value > 0);
+}
+
+/** Places of the values of an axis, in its own units, and the borders between cells. */
+function geometry(values, kind) {
+  const numbers = values.every((value) => typeof value === "number");
+  const at = numbers ? values : values.map((_, place) => place);
+  const to = kind === "log" ? Math.log : (value) => value;
+  const back = kind === "log" ? Math.exp : (value) => value;
+  const inside = at.map(to);
+  const first = inside.length > 1 ? inside[1] - inside[0] : 1;
+  const last = inside.length > 1 ? inside.at(-1) - inside.at(-2) : 1;
+  const edges = [inside[0] - first / 2];
+  for (let i = 1; i < inside.length; i++) edges.push((inside[i - 1] + inside[i]) / 2);
+  edges.push(inside.at(-1) + last / 2);
+  return { at, edges: edges.map(back), inside: edges, back, words: numbers ? null : values };
+}
+
+/** The cell between whose borders a place lies. */
+function cellAt(edges, place) {
+  let [low, high] = [0, edges.length - 2];
+  while (low < high) {
+    const middle = (low + high + 1) >> 1;
+    if (edges[middle] <= place) low = middle;
+    else high = middle - 1;
+  }
+  return low;
+}
+
+/**
+ * Diagonal lines through all marked cells, as one broken line. They are as far from each other
+ * whatever the size of cells, so that a million cells are hatched as well as ten.
+ */
+function hatching(x, y, marked, falling, lines = 60, steps = 240) {
+  const columns = x.at.length;
+  const [left, width] = [x.inside[0], x.inside.at(-1) - x.inside[0]];
+  const [bottom, height] = [y.inside[0], y.inside.at(-1) - y.inside[0]];
+  const found = { x: [], y: [] };
+  for (let line = -lines; line < lines; line++) {
+    let open = false;
+    for (let step = 0; step < steps; step++) {
+      // Not at its ends, where the borders of cells are.
+      const across = (step + 0.5) / steps;
+      const up = across - (line + 0.5) / lines;
+      if (up < 0 || up > 1) continue;
+      const place = [left + across * width, bottom + (falling ? 1 - up : up) * height];
+      const cell = cellAt(y.inside, place[1]) * columns + cellAt(x.inside, place[0]);
+      if (marked(cell)) {
+        found.x.push(x.back(place[0]));
+        found.y.push(y.back(place[1]));
+      } else if (open) {
+        found.x.push(null);
+        found.y.push(null);
+      }
+      open = marked(cell);
+    }
+    found.x.push(null);
+    found.y.push(null);
+  }
+  return found;
+}
+
+/** Border of a cell as a line. */
+function outline(x, y, [column, row]) {
+  const [l, r, b, t] = [x.edges[column], x.edges[column + 1], y.edges[row], y.edges[row + 1]];
+  return { x: [l, r, r, l, l], y: [b, b, t, t, b] };
+}
+
+/** Colours of the page by name, in the theme that is on. */
+function themed() {
+  const style = getComputedStyle(document.documentElement);
+  const names = ["back", "text", "soft", "grid", "accent"];
+  return Object.fromEntries(names.map((name) => [name, style.getPropertyValue(`--${name}`).trim()]));
+}
+
+/** Colour of a sweep's curves; black of our figures is white in the dark. */
+function colourOf(store) {
+  const colour = about.palette[store % about.palette.length];
+  return colour === "#000000" ? themed().text : colour;
+}
+
+const dashOf = (store) => ["solid", "dash", "dot", "dashdot", "longdash"][store % 5];
+
+const DIVERGING = [[0, "#b35806"], [0.25, "#fdb863"], [0.5, "#f7f7f7"], [0.75, "#b2abd2"], [1, "#542788"]];
+
+function scaleOf(difference) {
+  if (difference) return DIVERGING;
+  return about.scale.map((colour, i) => [i / (about.scale.length - 1), colour]);
+}
+
+/** Labels of a logarithmic colour bar from `low` to `high`, which are logarithms. */
+function logTicks(low, high) {
+  const several = high - low > 1.5;
+  const tickvals = Array.from({ length: several ? 0 : 5 }, (_, i) => low + ((high - low) * i) / 4);
+  for (let power = Math.ceil(low); several && power <= high; power++) tickvals.push(power);
+  return { tickvals, ticktext: tickvals.map((value) => shown(10 ** value)) };
+}
+
+/** What axes and text of a figure look like. */
+function layoutOf(x, y) {
+  const colours = themed();
+  const axis = ({ title, kind, words, at, range }) => ({
+    title: { text: plain(title), standoff: 8 },
+    type: kind === "log" ? "log" : "linear",
+    automargin: true,
+    gridcolor: colours.grid,
+    zeroline: false,
+    linecolor: colours.soft,
+    exponentformat: "power",
+    ...(range && { range: kind === "log" ? range.map(Math.log10) : range }),
+    ...(words && { tickvals: at, ticktext: words.map(plain) }),
+  });
+  return {
+    xaxis: axis(x),
+    yaxis: axis(y),
+    font: { color: colours.text, size: 13 },
+    paper_bgcolor: colours.back,
+    plot_bgcolor: colours.back,
+    margin: { l: 55, r: 15, t: 12, b: 50 },
+    showlegend: false,
+    hovermode: "closest",
+    dragmode: false,
+  };
+}
+
+const LOOKS = { displayModeBar: false, responsive: true };

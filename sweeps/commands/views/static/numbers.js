@@ -1,0 +1,159 @@
+// What the page knows of sweeps, and slices of their arrays.
+"use strict";
+
+const about = JSON.parse(document.getElementById("about").textContent);
+
+/** Arrays that lie in the page, decoded when they are first read. */
+class Embedded {
+  constructor() {
+    this.decoded = new Map();
+  }
+
+  array(key, name) {
+    if (!this.decoded.has(key)) this.decoded.set(key, this.decode(key, name));
+    return this.decoded.get(key);
+  }
+
+  async decode(key, name) {
+    const kind = { status: Int8Array, time: Float64Array }[name] ?? Float32Array;
+    const text = document.querySelector(`script[data-array="${key}"]`).textContent;
+    const answer = await fetch(`data:application/octet-stream;base64,${text}`);
+    return new kind(await answer.arrayBuffer());
+  }
+
+  /**
+   * The part of an array along `free` dimensions, each [dimension, size], in their order, and at
+   * `fixed` places, {dimension: place}, of all others. It repeats along dimensions that it lacks.
+   */
+  async slice(store, name, fixed, free) {
+    const { dims, shape } = about.stores[store].arrays[name];
+    const values = await this.array(`${store}/${name}`, name);
+    const strides = {};
+    let stride = 1;
+    for (let i = dims.length - 1; i >= 0; i--) {
+      strides[dims[i]] = stride;
+      stride *= shape[i];
+    }
+    const held = dims.filter((dim) => dim in fixed && !free.some(([loose]) => loose === dim));
+    const start = held.reduce((sum, dim) => sum + fixed[dim] * strides[dim], 0);
+    let places = Uint32Array.of(start);
+    for (const [dim, size] of free) {
+      const step = strides[dim] ?? 0;
+      const longer = new Uint32Array(places.length * size);
+      for (let i = 0, k = 0; i < places.length; i++)
+        for (let j = 0; j < size; j++, k++) longer[k] = places[i] + j * step;
+      places = longer;
+    }
+    const found = new values.constructor(places.length);
+    for (let i = 0; i < places.length; i++) found[i] = values[places[i]];
+    return found;
+  }
+}
+
+/** Where slices come from: anything with the function `slice` of `Embedded`. */
+const source = new Embedded();
+
+function sizeOf(store, name, dim) {
+  const array = about.stores[store].arrays[name];
+  const place = array?.dims.indexOf(dim) ?? -1;
+  return place < 0 ? 1 : array.shape[place];
+}
+
+/** Dimensions of an array that are neither axes of runs nor its own seeds and times. */
+function innerOf(store, name) {
+  const dims = about.stores[store].arrays[name]?.dims ?? [];
+  return dims.filter((dim) => about.dims[dim] && !about.dims[dim].axis);
+}
+
+const isTime = (dim) => dim === "time" || dim === "record";
+
+/**
+ * Means over seeds, and over inner dimensions that are averaged, at every place of some axes.
+ *
+ * Returns arrays with an entry for each cell: `mean` and `sd` over the runs that ended well, NaN
+ * where there is none; how many runs there are, `runs`, are `bad`, or `missing`.
+ */
+async function averaged(store, view, axes) {
+  const name = view.observable;
+  const known = about.stores[store];
+  if (!known.arrays[name]) return null;
+  const fixed = { ...view.places, time: known.at[view.time], record: known.at[view.time] };
+  const inner = innerOf(store, name).filter((d) => view.places[d] === "mean" && !axes.includes(d));
+  const seed = known.seeds.indexOf(view.seed);
+  const seeds = seed < 0 ? sizeOf(store, "status", "seed") : 1;
+  // One that is picked is a place; all others are gone through.
+  const along = seed < 0 ? [["seed", seeds]] : [];
+  if (seed >= 0) fixed.seed = seed;
+  const cells = axes.map((dim) => [dim, about.dims[dim].values.length]);
+  const number = cells.reduce((product, [, size]) => product * size, 1);
+  const within = inner.map((dim) => [dim, sizeOf(store, name, dim)]);
+  const parts = within.reduce((product, [, size]) => product * size, 1);
+  const [values, status] = await Promise.all([
+    source.slice(store, name, fixed, [...cells, ...along, ...within]),
+    source.slice(store, "status", fixed, [...cells, ...along]),
+  ]);
+  const [mean, sd] = [new Float32Array(number).fill(NaN), new Float32Array(number).fill(NaN)];
+  const [bad, missing] = [new Uint32Array(number), new Uint32Array(number)];
+  for (let cell = 0; cell < number; cell++) {
+    let [count, sum, squares] = [0, 0, 0];
+    for (let run = cell * seeds; run < (cell + 1) * seeds; run++) {
+      if (status[run] < 0) missing[cell]++;
+      else if (status[run] > 0) bad[cell]++;
+      else {
+        let value = 0;
+        for (let i = run * parts; i < (run + 1) * parts; i++) value += values[i] / parts;
+        // Welford's update, which loses nothing where the spread is small.
+        const delta = value - sum;
+        count++;
+        sum += delta / count;
+        squares += delta * (value - sum);
+      }
+    }
+    if (count) {
+      mean[cell] = sum;
+      sd[cell] = count > 1 ? Math.sqrt(squares / (count - 1)) : 0;
+    }
+  }
+  return { mean, sd, bad, missing, status, runs: seeds };
+}
+
+/** Of two sweeps, the first minus the second, cell by cell. */
+function minus(a, b) {
+  if (!a || !b) return null;
+  return {
+    mean: a.mean.map((value, i) => value - b.mean[i]),
+    sd: a.sd.map((value, i) => Math.hypot(value, b.sd[i])),
+    bad: a.bad.map((value, i) => value + b.bad[i]),
+    missing: a.missing.map((value, i) => value + b.missing[i]),
+    runs: a.runs + b.runs,
+    sides: [a, b],
+  };
+}
+
+/** Every run of a cell over time: its seed, its status, and its values at `times`. */
+async function trajectories(store, view, places) {
+  const name = view.observable;
+  const known = about.stores[store];
+  if (!known.arrays[name]) return [];
+  const along = known.arrays[name].dims.find(isTime);
+  const [seeds, steps] = [sizeOf(store, name, "seed"), along ? sizeOf(store, name, along) : 1];
+  const inner = innerOf(store, name).filter((dim) => places[dim] === "mean");
+  const within = inner.map((dim) => [dim, sizeOf(store, name, dim)]);
+  const parts = within.reduce((product, [, size]) => product * size, 1);
+  const [values, status] = await Promise.all([
+    source.slice(store, name, places, [["seed", seeds], [along, steps], ...within]),
+    source.slice(store, "status", places, [["seed", seeds]]),
+  ]);
+  const times = known.arrays.time
+    ? Array.from(await source.slice(store, "time", places, [[along, steps]]))
+    : Array.from({ length: steps }, (_, step) => step);
+  return Array.from({ length: seeds }, (_, seed) => ({
+    seed: known.seeds[seed],
+    status: status[seed],
+    times,
+    values: Array.from({ length: steps }, (_, step) => {
+      const first = (seed * steps + step) * parts;
+      return values.subarray(first, first + parts).reduce((sum, each) => sum + each, 0) / parts;
+    }),
+  }));
+}

@@ -1,0 +1,48 @@
+"""A small stored sweep that pages are made of, and a theory beside it."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+import xarray as xr
+
+import sweeps
+from dynsim import Status
+from sweeps import Sweep, Training
+
+TITLE = "rates <script>window.harmed = true</script> <b>& more</b>"
+AXES = {"eta_y": [0.5, 5.0], "eta_z": [0.1, 1.0, 10.0], "seed": {"range": 2}}
+
+
+@pytest.fixture(scope="session")
+def stored(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """12 runs in two chunks, so that half of them can be lost."""
+    out = tmp_path_factory.mktemp("explore") / "runs"
+    run = Training(steps=8, batch=8, length=8)
+    record = ("entropy", "loss", "z_top_distinct")
+    sweeps.run(Sweep(AXES, run, record=record, times=4, title=TITLE), out, chunk=6)
+    return out
+
+
+@pytest.fixture
+def runs(stored: Path) -> xr.Dataset:
+    """The sweep, as if one seed of a cell and both of another had diverged."""
+    found = sweeps.open(stored).load()
+    status = found["status"].values
+    status[0, 1, 1] = status[1, 2, :] = Status.DIVERGED
+    found["loss"].values[1, 2, :, 1:] = np.inf
+    return found
+
+
+@pytest.fixture
+def theory(runs: xr.Dataset) -> xr.Dataset:
+    """A theory of the sweep: one curve without a seed, at other times as well."""
+    found = runs.isel(seed=0, drop=True).copy(deep=True)
+    found["status"].values[:] = Status.OK
+    found["loss"].values[:] = 1 + np.arange(found["loss"].size).reshape(found["loss"].shape)
+    config = json.loads(found.attrs["config"]) | {"engine": "matched", "title": "theory"}
+    config["axes"] = ["eta_y", "eta_z"]
+    times = found["time"].values
+    found = found.reindex(time=[*times, times[-1] + 5], method="ffill")
+    return found.assign_attrs(config=json.dumps(config), title="theory")

@@ -1,0 +1,216 @@
+"""The page of the explorer in a real browser: Chromium, from disk, without a network."""
+
+import importlib.util
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+import xarray as xr
+
+import sweeps
+from dynsim import Status
+from sweeps.runner.labels import label
+
+pytest.importorskip("plotly", reason="needs plotly of the extra `test`")
+screens = pytest.importorskip(
+    "tests.sweeps.commands.views.screen",
+    reason="needs selenium of the extra `test`",
+    exc_type=ModuleNotFoundError,
+)
+By, Keys, Select, Screen = screens.By, screens.Keys, screens.Select, screens.Screen
+
+SERIOUS = ("serious", "critical")
+DIGITS = 1e-3
+"""Values on the page are rounded to four digits."""
+
+pytestmark = pytest.mark.skipif(
+    not (screens.CHROMIUM and screens.DRIVER),
+    reason="needs chromium and chromedriver (Debian: chromium-driver)",
+)
+
+
+FULL = pytest.mark.full(
+    "test_a_cell_is_read_by_mouse_and_its_runs_are_those_of_the_store", "test_everybody_can_use_it"
+)
+
+
+@pytest.fixture(scope="module")
+def screen(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Screen]:
+    with screens.opened(tmp_path_factory.mktemp("profile")) as found:
+        yield found
+
+
+@pytest.fixture
+def path(runs: xr.Dataset, theory: xr.Dataset, tmp_path: Path) -> Path:
+    return sweeps.explore(runs, theory).write(tmp_path / "page.html")
+
+
+def measured(text: str) -> tuple[float, float]:
+    """The value and the spread that a line of text says."""
+    found = re.search(r": (\S+) ± (\S+)$", text, re.MULTILINE)
+    assert found, text
+    return float(found[1]), float(found[2])
+
+
+def test_a_cell_is_read_by_mouse_and_its_runs_are_those_of_the_store(
+    screen: Screen, path: Path, runs: xr.Dataset, theory: xr.Dataset
+) -> None:
+    screen.open(path)
+    screen.choose("observable", label(runs["loss"]))
+    screen.over((0, 1), "eta_y = 5, eta_z = 0.1")
+    text = screen["readout"].text
+    assert "2 OK" in text
+    cell = runs["loss"].sel(eta_y=5.0, eta_z=0.1)
+    last = cell.isel(time=-1).values
+    np.testing.assert_allclose(measured(text), [last.mean(), last.std(ddof=1)], rtol=DIGITS)
+    assert not screen["tip"].get_attribute("hidden")
+
+    screen.click((0, 1))
+    rows = screen.table()
+    wanted = [
+        [seed, time, float(cell.sel(seed=seed, time=time))]
+        for seed in (0, 1)
+        for time in runs["time"].values
+    ]
+    own = theory["loss"].sel(eta_y=5.0, eta_z=0.1)
+    found = [[int(s or 0), float(t), float(v)] for _, s, _, t, v in rows]
+    wanted += [[0, time, float(own.sel(time=time))] for time in theory["time"].values]
+    # Seven digits are shown of numbers in float32.
+    np.testing.assert_allclose(found, wanted, rtol=1e-6)
+    assert {name for name, *_ in rows} == {f"1: {runs.title}", "2: theory"}
+    assert screen.errors() == []
+
+
+@FULL
+def test_axes_times_seeds_and_differences_follow_the_controls(
+    screen: Screen, path: Path, runs: xr.Dataset, theory: xr.Dataset
+) -> None:
+    screen.open(path)
+    screen.choose("observable", label(runs["loss"]))
+    # Choosing the other axis makes both change places: two columns, three rows.
+    screen.choose("x", "learning rate of Y (1/step)")
+    screen.slide("time", Keys.HOME)
+    screen.over((0, 2), "eta_y = 0.5, eta_z = 10", (2, 3))
+    first = runs["loss"].sel(eta_y=0.5, eta_z=10.0).isel(time=0)
+    found = measured(screen["readout"].text)
+    # Seeds start alike, so that their spread is rounding.
+    np.testing.assert_allclose(found[0], first.mean(), rtol=DIGITS)
+
+    screen.slide("time", Keys.END)
+    screen.choose("seed", "seed 1")
+    one = float(runs["loss"].sel(eta_y=5.0, eta_z=0.1, seed=1).isel(time=-1))
+    line = screen.over((1, 0), r"eta_y = 5.*\n.*: (\S+)\n1 OK", (2, 3))
+    assert float(line[1]) == pytest.approx(one, rel=DIGITS)
+
+    screen.choose("seed", "mean of 2")
+    screen.choose("show", f"1: {runs.title} − 2: theory")
+    line = screen.over((1, 0), r"eta_y = 5.*\ndifference.*: (\S+) \(", (2, 3))
+    at = {"eta_y": 5.0, "eta_z": 0.1}
+    time = runs["time"].values[-1]
+    ours, theirs = (each["loss"].sel(at).sel(time=time) for each in (runs, theory))
+    assert float(line[1]) == pytest.approx(float(ours.mean()) - float(theirs), rel=DIGITS)
+
+    screen.choose("show", f"1: {runs.title}")
+    screen.choose("y", "none: lines")
+    assert "learning rate of Z" in screen["at-eta_z"].find_element(By.XPATH, "..").text
+    assert screen.errors() == []
+
+
+@FULL
+def test_what_diverged_is_hatched_and_said(screen: Screen, path: Path) -> None:
+    screen.open(path)
+    hatched = "return overview.element.data.slice(1, 3).map((t) => t.x.map((x, i) => [x, t.y[i]]))"
+    some, none = (
+        {(x > 0.1 * 10**0.5, x > 10**0.5, y > 2.75) for x, y in lines if x is not None}
+        for lines in screen.run(hatched)
+    )
+    # eta_z = 1 at eta_y = 0.5, and eta_z = 10 at eta_y = 5; borders of cells lie in the middle.
+    assert some == {(True, False, False), (True, True, True)}
+    assert none == {(True, True, True)}
+    screen.over((2, 1), "2 DIVERGED")
+    assert "no value" in screen["readout"].text
+    screen.over((1, 0), "1 OK, 1 DIVERGED|1 DIVERGED, 1 OK")
+
+
+@FULL
+def test_the_keyboard_does_what_the_mouse_does(
+    screen: Screen, path: Path, runs: xr.Dataset
+) -> None:
+    screen.open(path)
+    screen["map"].send_keys(Keys.ARROW_RIGHT, Keys.ARROW_UP)
+    screen.until(lambda: "eta_y = 5, eta_z = 1\n" in screen["readout"].text)
+    screen["map"].send_keys(Keys.END, Keys.ARROW_LEFT, Keys.HOME, Keys.ARROW_UP, Keys.ENTER)
+    screen.until(lambda: "eta_y = 5, eta_z = 0.1" in screen["runs-title"].text)
+    focused = screen.driver.switch_to.active_element
+    assert focused.get_attribute("id") == "runs-title"
+    values = [float(row[4]) for row in screen.table() if row[0].startswith("1: ")]
+    wanted = runs["entropy"].sel(eta_y=5.0, eta_z=0.1).transpose("seed", "time").values.ravel()
+    np.testing.assert_allclose(values, wanted, rtol=1e-6)
+
+
+@FULL
+def test_text_of_a_sweep_stays_text(screen: Screen, path: Path, runs: xr.Dataset) -> None:
+    screen.open(path)
+    assert screen["title"].text == screen.driver.title == runs.title
+    screen["map"].send_keys(Keys.ENTER)
+    screen.until(lambda: screen["runs-title"].text)
+    assert screen.run("return window.harmed") is None
+    assert screen.run("return document.querySelectorAll('h1 *, h2 *, option *').length") == 0
+    legend = screen.until(
+        lambda: screen.run("return document.querySelector('#curves .legendtext')")
+    )
+    assert "<b>& more</b>" in legend.text
+
+
+@FULL
+def test_the_command_of_a_cell_gives_its_runs_again(
+    screen: Screen, path: Path, runs: xr.Dataset, tmp_path: Path
+) -> None:
+    screen.open(path)
+    screen["map"].send_keys(Keys.ENTER)
+    lines = screen.until(lambda: screen.run("return document.querySelector('.command')?.innerText"))
+    first, *file, end, run = lines.split("\n")
+    assert (first, end) == ("cat > cell.toml <<'END'", "END")
+    assert run.startswith("dynsim sweep cell.toml --out ")
+    (tmp_path / "cell.toml").write_text("\n".join(file))
+    again = sweeps.run(sweeps.load(tmp_path / "cell.toml"))
+    # The same program on the same numbers: one run beside others may round in another order.
+    there = runs.sel(eta_y=[0.5], eta_z=[0.1])
+    for name in ("entropy", "loss", "z_top_distinct"):
+        np.testing.assert_allclose(again[name], there[name], rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize(("width", "dark"), [pytest.param(1200, False, marks=FULL), (400, True)])
+def test_everybody_can_use_it(screen: Screen, path: Path, width: int, dark: bool) -> None:
+    screen.open(path, width, dark)
+    screen["map"].send_keys(Keys.ENTER)
+    screen.table()
+    assert screen.run("return document.documentElement.scrollWidth") <= width
+    assert screen.errors() == []
+    found = importlib.util.find_spec("axe_core_python")
+    if found is None or found.origin is None:
+        pytest.skip("needs axe-core-python of the extra `test`")
+    screen.run(Path(found.origin).with_name("axe.min.js").read_text())
+    report = screen.driver.execute_async_script("axe.run().then(arguments[0])")
+    assert report["passes"]
+    assert [v["id"] for v in report["violations"] if v["impact"] in SERIOUS] == []
+
+
+@FULL
+def test_one_axis_gives_lines_and_none_gives_trajectories(
+    screen: Screen, runs: xr.Dataset, theory: xr.Dataset, tmp_path: Path
+) -> None:
+    line = sweeps.explore(runs.sel(eta_y=0.5), theory.sel(eta_y=0.5))
+    screen.open(line.write(tmp_path / "line.html"))
+    assert Select(screen["y"]).first_selected_option.text == "none: lines"
+    screen["map"].send_keys(Keys.END, Keys.ENTER)
+    assert {float(row[3]) for row in screen.table()} == set(theory["time"].values)
+    one = runs.sel(eta_y=0.5, eta_z=0.1).isel(time=-1)
+    screen.open(sweeps.explore(one).write(tmp_path / "one.html"))
+    assert not screen["map"].is_displayed()
+    found = [float(row[4]) for row in screen.table()]
+    np.testing.assert_allclose(found, one["entropy"].values, rtol=1e-6)
+    assert {row[2] for row in screen.table()} == {Status.OK.name}
+    assert screen.errors() == []

@@ -1,0 +1,186 @@
+"""What `dynsim explore` writes, what it leaves out, and what it refuses."""
+
+import base64
+import importlib.util
+import json
+import re
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+import xarray as xr
+
+import sweeps
+from sweeps import cli
+from sweeps.commands.views import page
+from sweeps.commands.views.content import content
+
+HAS_PLOTLY = importlib.util.find_spec("plotly") is not None
+needs_plotly = pytest.mark.skipif(not HAS_PLOTLY, reason="needs plotly of the extra `test`")
+LIBRARY = "/* the library */"
+
+
+@pytest.fixture
+def without_library(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Pages of what is ours alone, so that their size is known."""
+    monkeypatch.setattr(page, "_plotly", lambda: LIBRARY)
+    monkeypatch.setattr(page, "check_plotly", lambda: None)
+
+
+def numbers(text: str, name: str) -> np.ndarray:
+    """An array of a page."""
+    (found,) = re.findall(rf'data-array="{name}">([^<]*)<', text)
+    return np.frombuffer(base64.b64decode(found), "<f4")
+
+
+@pytest.mark.usefixtures("without_library")
+def test_the_page_has_the_numbers_of_the_store(
+    stored: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = tmp_path / "new" / "page.html"
+    arguments = ["explore", str(stored), "--out", str(out), "--observables", "loss"]
+    assert cli.main(arguments) == 0
+    text = out.read_text()
+    np.testing.assert_array_equal(
+        numbers(text, "0/loss"), sweeps.open(stored)["loss"].values.ravel()
+    )
+    assert "0/entropy" not in text
+    assert "<script>window.harmed" not in text
+    # Nothing on it is asked for elsewhere.
+    assert "default-src 'none'" in text
+    assert not re.search(r"(src|href)=", text)
+    assert cli.main(arguments) == 2
+    assert "is there already; --overwrite replaces it" in capsys.readouterr().err
+    assert cli.main([*arguments, "--overwrite"]) == 0
+    assert [each.name for each in out.parent.iterdir()] == ["page.html"]
+
+
+@pytest.mark.usefixtures("without_library")
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--out", "page.pdf"], "out = page.pdf: must end in .html"),
+        (["--observables", "los"], "observables = 'los': did you mean 'loss'?"),
+        (["--times", "3.5"], "times = 3.5: was not recorded; the nearest are "),
+        (["--where", "eta_z=2"], "where: eta_z = 2: must be one of 0.1, 1, 10"),
+        (["--max-megabytes", "0.06"], "max_megabytes = 0.06: one time and one seed of these"),
+    ],
+)
+def test_what_cannot_be_shown_is_refused_in_a_line(
+    stored: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    options: list[str],
+    message: str,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert cli.main(["explore", str(stored), *options]) == 2
+    told = capsys.readouterr().err
+    assert message in told
+    assert told.count("\n") == 1
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.usefixtures("without_library")
+def test_unfinished_and_damaged_stores(
+    stored: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    store, out = shutil.copytree(stored, tmp_path / "store"), tmp_path / "page.html"
+    first, second = sorted(store.glob("status/.chunks-*/[01].json"))
+    second.unlink()
+    arguments = ["explore", str(store), "--out", str(out), "--overwrite"]
+    assert cli.main(arguments) == 0
+    told = f"{store}: 6 of 12 runs done; the others are blank."
+    assert told in capsys.readouterr().err
+    assert told in out.read_text()
+    before = out.read_text()
+    chunk = store / "loss" / "c" / "0" / "0" / "0" / "0"
+    chunk.write_bytes(chunk.read_bytes()[:-1])
+    assert cli.main(arguments) == 2
+    assert "damaged" in capsys.readouterr().err
+    assert out.read_text() == before
+    first.unlink()
+    assert cli.main(arguments) == 2
+    assert f"{store}: 0 of 12 runs done; nothing to show yet" in capsys.readouterr().err
+
+
+def test_sweeps_that_do_not_go_together_are_refused(runs: xr.Dataset) -> None:
+    config = json.loads(runs.attrs["config"]) | {"system": "qkv"}
+    other = runs.assign_attrs(config=json.dumps(config))
+    with pytest.raises(ValueError, match=r"^b: is of the system 'qkv', a of 'yz'$"):
+        content({"a": runs, "b": other})
+    with pytest.raises(ValueError, match=r"^eta_z: the sweeps have no value in common$"):
+        content({"a": runs, "b": runs.assign_coords(eta_z=[0.2, 2.0, 20.0])})
+    with pytest.raises(ValueError, match=r"^time: the sweeps have no recorded time in common$"):
+        content({"a": runs, "b": runs.assign_coords(time=runs["time"] + 0.5)})
+    with pytest.raises(ValueError, match=r"^b: has no status; must be a dataset of a sweep$"):
+        content({"a": runs, "b": runs.drop_vars("status")})
+    fewer = content({"a": runs, "b": runs.isel(eta_z=[0, 2])})
+    assert fewer.about["notes"] == ["eta_z: 2 of 3 values are common."]
+    assert fewer.about["dims"]["eta_z"]["values"] == [0.1, 10.0]
+
+
+def test_times_that_sweeps_share_are_found_in_each(runs: xr.Dataset, theory: xr.Dataset) -> None:
+    found = content({"a": runs.isel(time=[0, 2, 4]), "b": theory}).about
+    assert found["times"] == runs["time"].values[[0, 2, 4]].tolist()
+    assert [store["at"] for store in found["stores"]] == [[0, 1, 2], [0, 2, 4]]
+
+
+def large(seeds: int, times: int) -> xr.Dataset:
+    """A sweep of 10 000 runs per seed, all of zeros, which take no memory."""
+    shape = (100, 100, seeds)
+    coords = {"eta": np.arange(1.0, 101), "width": np.arange(1.0, 101), "seed": np.arange(seeds)}
+    zeros = np.broadcast_to(np.float32(0), (*shape, times))
+    status = (("eta", "width", "seed"), np.broadcast_to(np.int8(0), shape))
+    loss = (("eta", "width", "seed", "time"), zeros)
+    coords["time"] = np.geomspace(1, 1000, times)
+    return xr.Dataset({"status": status, "loss": loss}, coords)
+
+
+@pytest.mark.usefixtures("without_library")
+def test_a_million_runs_are_thinned_and_it_is_said() -> None:
+    found = page.fitted(content({"many": large(100, 20)}), 20)
+    sizes = found.datasets["many"].sizes
+    runs = 10_000 * sizes["seed"]
+    # Four bytes a value and one a status, in base64; nothing is left out in vain.
+    assert (4 * runs * sizes["time"] + runs) * 4 / 3 <= 20e6 - page.REST
+    assert (8 * runs * sizes["time"] + runs) * 4 / 3 > 20e6 - page.REST
+    assert found.datasets["many"]["time"].values[-1] == 1000
+    assert found.about["times"] == found.datasets["many"]["time"].values.tolist()
+    assert sizes["time"] == 20
+    (told,) = found.about["notes"]
+    assert f"{sizes['seed']} of 100 seeds" in told
+    (told,) = page.fitted(content({"many": large(2, 400)}), 20).about["notes"]
+    assert "100 of 400 times" in told
+    assert "--times" in told
+    # A theory at other times, too, keeps those that it shares with the runs.
+    theory = large(1, 20).isel(seed=0, drop=True)
+    theory = theory.assign_coords(time=[0.5, *theory["time"].values[1:]])
+    both = page.fitted(content({"many": large(100, 20), "theory": theory}), 20)
+    assert len(both.about["times"]) == both.datasets["theory"].sizes["time"] < 20
+    with pytest.raises(ValueError, match=r"max_megabytes = 0.1: one time and one seed .* 0.132 MB"):
+        page.fitted(content({"many": large(100, 20)}), 0.1)
+
+
+@pytest.mark.usefixtures("without_library")
+def test_notebooks_show_the_page_and_no_markup_of_it_gets_out(runs: xr.Dataset) -> None:
+    shown = sweeps.explore(runs)._repr_html_()
+    assert shown.count("<") == 2
+    assert 'sandbox="allow-scripts"' in shown
+    with pytest.raises(ValueError, match="must be of type xarray"):
+        sweeps.explore("runs/some")
+
+
+def test_what_is_missing_is_said(stored: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    with pytest.raises(ValueError, match=r'needs plotly: pip install "dynsim\[explore\]"$'):
+        sweeps.explore(sweeps.open(stored))
+
+
+@needs_plotly
+def test_plotly_is_inside(runs: xr.Dataset) -> None:
+    text = sweeps.explore(runs).html
+    assert "plotly.js" in text
+    assert not re.search(r'<script[^>]*src="', text)
