@@ -32,7 +32,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int, Real
-from scipy.stats import binom, qmc
 
 from dynsim import checks
 from dynsim.precision import AnyArray, Number
@@ -99,6 +98,9 @@ def sequences(task: SymmetricTask, length: Int[Number, ""]) -> Sequences:
     Raises:
         ValueError: for a task or a length that is traced, or a length that is not whole.
     """
+    # Importing it takes as long as importing JAX does.
+    from scipy.stats import binom, qmc
+
     if checks.is_traced((task, length)):
         raise ValueError("tails = True: draws sequences, for which task and length must be known")
     rest = checks.integer("length", length, 2) - 1

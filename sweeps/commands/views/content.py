@@ -15,7 +15,6 @@ import xarray as xr
 
 from dynsim import Status, checks
 from sweeps.commands.views import recipe
-from sweeps.output import drawing
 from sweeps.runner.labels import label, select
 from sweeps.runner.progress import count
 from sweeps.runner.store.arrays import MISSING
@@ -108,6 +107,9 @@ def described(
         for dim in array.dims
         if dim not in OWN
     )
+    # With matplotlib, which what only computes does without.
+    from sweeps.output import drawing
+
     about = {
         "title": next(iter(datasets.values())).attrs.get("title") or ", ".join(datasets),
         "notes": list(notes),
