@@ -59,7 +59,7 @@ def cases(only: tuple[str, ...] = ()) -> Iterator[Case]:
         for engine in registry.engines(system):
             yield Case(name, engine, _sweep(system.run, name, engine))
         trained = _sweep(system.run, name, TRAINING)
-        sharp = dataclasses.replace(trained, record=("loss", SHARPNESS))
+        sharp = dataclasses.replace(trained, record=(*trained.record, SHARPNESS))
         yield Case(name, TRAINING, sharp, ", sharpness")
         if set(SCHEDULED) <= set(field_names(system.run)):
             run = system.run(**{**SIZES.get(name, {}), **SCHEDULED})
