@@ -41,6 +41,9 @@ from jaxtyping import Array, Float, PyTree
 from odes.solver.inertia import half_a_step_ago
 from odes.solver.posed import Driven, Flow, Gradient, Params, Posed
 
+EXACT_STEPS = 10
+"""Steps that "corrected-adam" takes as they are."""
+
 # Averages are kept as m / eps and v / eps^2. In these units an absolute tolerance means the same
 # whatever the size of the gradients, which are of order 1/K and fall without end: an error of
 # `atol` eps in m, or of `atol` eps^2 in v, is lost beside the eps of the denominator.
@@ -54,6 +57,8 @@ def adam(
     if flow == "adam":
         field = functools.partial(_adam, gradient)
         return Posed((initial, zeros, zeros), field, (task, driven))
+    if flow == "corrected-adam":
+        return _corrected_adam(gradient, task, driven, initial)
     first, before, after = _first_step(gradient, task, driven, initial, 1.0)
     rates = (-jnp.log(jnp.asarray(b)) for b in (driven.rule.b1, driven.rule.b2))
     averages = (
@@ -62,6 +67,83 @@ def adam(
     )
     field = functools.partial(_after_first_step, functools.partial(_adam, gradient, matched=True))
     return Posed((initial, *averages), field, (task, driven, first), jumps=(1.0,))
+
+
+def _corrected_adam(
+    gradient: Gradient, task: Any, driven: Driven, initial: Params
+) -> Posed:
+    """The first steps as they are, then the flow of second order."""
+    rule = driven.rule
+
+    def step(now: tuple[PyTree, ...], k: Array) -> tuple[tuple[PyTree, ...], PyTree]:
+        params, m, v = now
+        weights = [1 - jnp.asarray(b) ** (k + 1) for b in (rule.b1, rule.b2)]
+        g = _scaled(gradient, task, driven, params)
+        m, v = (_averaged(b, x, y) for b, x, y in _both(rule, m, v, g))
+        direction = jax.tree.map(
+            lambda m, v: _quotient(m / weights[0], v / weights[1]), m, v
+        )
+        move = driven.descend(direction, k + 0.5, params)
+        return (jax.tree.map(jnp.add, params, move), m, v), move
+
+    zeros = jax.tree.map(jnp.zeros_like, initial)
+    steps = jnp.arange(EXACT_STEPS)
+    (params, m, v), moves = jax.lax.scan(step, (initial, zeros, zeros), steps)
+    g = _scaled(gradient, task, driven, params)
+    averages = []
+    for b, average, new in _both(rule, m, v, g):
+        # Half a unit of time later it is what the next step divides by.
+        half = jnp.exp(-_slow_rate(b) / 2)
+        averages.append(jax.tree.map(lambda x, y: (b * x + (half - b) * y) / half, average, new))
+    field = functools.partial(_after_first_steps, gradient)
+    jumps = tuple(float(k) for k in range(1, EXACT_STEPS + 1))
+    return Posed((initial, *averages), field, (task, driven, moves), jumps=jumps)
+
+
+def _after_first_steps(
+    gradient: Gradient, t: Float[Array, ""], state: PyTree, args: PyTree
+) -> PyTree:
+    (params, m, v), (task, driven, moves) = state, args
+    rule = driven.rule
+    g = _scaled(gradient, task, driven, params)
+    late = jnp.maximum(t - EXACT_STEPS - 0.5, -0.5)
+    m_hat, v_hat = (
+        jax.tree.map(
+            lambda x: x / (1 - b ** (EXACT_STEPS + 1) * jnp.exp(-_slow_rate(b) * late)), average
+        )
+        for b, average in ((jnp.asarray(rule.b1), m), (jnp.asarray(rule.b2), v))
+    )
+    moved = driven.descend(jax.tree.map(_quotient, m_hat, v_hat), t, params)
+    early = t < EXACT_STEPS
+    now = jnp.clip(jnp.floor(t).astype(int), 0, EXACT_STEPS - 1)
+    return tuple(
+        jax.tree.map(lambda a, b: jnp.where(early, a, b), first, after)
+        for first, after in (
+            (jax.tree.map(lambda x: x[now], moves), moved),
+            *(
+                (
+                    jax.tree.map(jnp.zeros_like, x),
+                    jax.tree.map(lambda x, y: _slow_rate(b) * (y - x), x, new),
+                )
+                for b, x, new in _both(rule, m, v, g)
+            ),
+        )
+    )
+
+
+def _both(rule: Any, m: PyTree, v: PyTree, g: PyTree) -> tuple[tuple[Array, PyTree, PyTree], ...]:
+    """Decay, average and what enters it, of both averages."""
+    square = jax.tree.map(jnp.square, g)
+    return (jnp.asarray(rule.b1), m, g), (jnp.asarray(rule.b2), v, square)
+
+
+def _averaged(b: Array, average: PyTree, new: PyTree) -> PyTree:
+    return jax.tree.map(lambda x, y: b * x + (1 - b) * y, average, new)
+
+
+def _slow_rate(b: Array) -> Array:
+    """The rate at which an average of a slow motion is as old as that of a step, to its middle."""
+    return 2 * (1 - b) / (1 + b)
 
 
 def rmsprop(

@@ -40,6 +40,7 @@ from dynsim.yz.checks import theory_rule
 from dynsim.yz.observables import DEFAULT_RECORD
 from odes.solver import linear_noise, noise_drift
 from odes.solver.integrate import judge, run
+from odes.yz import gradient_noise
 from odes.yz.layer import weights
 
 
@@ -178,7 +179,7 @@ def _solve(
     steps: tuple[int, ...],
     record: Recording,
 ) -> Trajectory:
-    descent = _descent(task, optimizer, init, context, record)
+    descent = _descent(task, optimizer, init, batch, context, record)
     found = linear_noise.spread(descent, init, steps)
     values = _by_name(task, init, record, found.values)
     status, first_bad = judge(times, found.beside <= DIVERGED_LOSS * math.log(task.M))
@@ -216,7 +217,7 @@ def _drift(
             within = scale * jax.random.normal(of_token, slope.shape, slope.dtype)
         return jax.tree.map(lambda x: x / jnp.sqrt(batch), pull((between, within))[0])
 
-    descent = _descent(task, optimizer, init, context, record)
+    descent = _descent(task, optimizer, init, batch, context, record)
     found = noise_drift.drift(descent, sample, init, steps, key, draws)
     values = _by_name(task, init, record, found.drift)
     status, first_bad = judge(times, jnp.all(jnp.isfinite(found.drift), axis=1))
@@ -227,6 +228,7 @@ def _descent(
     task: SequenceClasses,
     optimizer: Rule,
     init: yz.YZ,
+    batch: Float[Array, ""],
     context: finite_length.Context,
     record: Recording,
 ) -> linear_noise.Descent:
@@ -239,8 +241,15 @@ def _descent(
         seen = record(task, snapshot)
         return ravel_pytree(seen)[0], observables.loss(task, snapshot)
 
+    def variance(params: yz.YZ) -> yz.YZ:
+        one = gradient_noise.variance(params, task, context)
+        return jax.tree.map(lambda x: x / batch, one)
+
     noise = functools.partial(covariance, task, context)
-    return linear_noise.Descent(optimizer, derive, noise, observe, groups=of_layer(init))
+    groups = of_layer(init)
+    return linear_noise.Descent(
+        optimizer, derive, noise, observe, groups=groups, variance=variance
+    )
 
 
 def _by_name(
