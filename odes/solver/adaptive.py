@@ -25,10 +25,25 @@ of time, G after the first step for half a unit. Averages decay over one unit of
 over one step, and in the middle of step k hold what descent divides by. RMSProp's numerator is the
 gradient where the step began, half a unit before, which is :math:`G(p - p'/2)`.
 
-These flows leave an error of first order in :math:`\eta`. Where a gradient vanishes faster than its
-average forgets, they become stiff, as :math:`\eta H / \sqrt{v}` grows without end, where descent
-chatters by :math:`\eta` instead; a larger :math:`\epsilon` bounds it, and a solver that runs out of
-steps has the status `MAX_STEPS`.
+"corrected-adam" [ours] is right to the next order in :math:`\eta`. As the rate goes to zero at
+fixed decays, averages follow a slow gradient, :math:`\hat m = G - a_1 G' + O(\eta^2)` and
+:math:`\hat v = G^2 - a_2 (G^2)' + O(\eta^2)`, with their mean ages by the middle of a step
+
+.. math::
+
+    a_i = \frac12 + \frac{b_i}{1 - b_i} = \frac{1 + b_i}{2 (1 - b_i)} .
+
+So :math:`\lambda_i = 1/a_i` leaves an error of second order, where :math:`-\ln b_i` has
+:math:`(1 - b_i)/12` of first order left. With :math:`G' = H p'` this is the modified equation of
+Cattaneo, Klusowski and Shigida (arXiv:2309.00079), whose coefficients of early times come out of
+the averages. At usual decays the rate is not small until the layer has begun to learn, as each step
+is :math:`\eta` whatever the gradient: so the first `EXACT_STEPS` steps are taken as they are, and
+the flow begins with the averages that they leave.
+
+All other flows leave an error of first order in :math:`\eta`. Where a gradient vanishes faster
+than its average forgets, flows become stiff, as :math:`\eta H / \sqrt{v}` grows without end, where
+descent chatters by :math:`\eta` instead; a larger :math:`\epsilon` bounds it, and a solver that
+runs out of steps has the status `MAX_STEPS`.
 """
 
 import functools
@@ -38,11 +53,12 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, PyTree
 
+from dynsim.training.rule import Rule
 from odes.solver.inertia import half_a_step_ago
 from odes.solver.posed import Driven, Flow, Gradient, Params, Posed
 
 EXACT_STEPS = 10
-"""Steps that "corrected-adam" takes as they are."""
+"""Steps that "corrected-adam" takes as they are: the memory of m at the usual decay."""
 
 # Averages are kept as m / eps and v / eps^2. In these units an absolute tolerance means the same
 # whatever the size of the gradients, which are of order 1/K and fall without end: an error of
@@ -69,80 +85,77 @@ def adam(
     return Posed((initial, *averages), field, (task, driven, first), jumps=(1.0,))
 
 
-def _corrected_adam(
-    gradient: Gradient, task: Any, driven: Driven, initial: Params
-) -> Posed:
+def _corrected_adam(gradient: Gradient, task: Any, driven: Driven, initial: Params) -> Posed:
     """The first steps as they are, then the flow of second order."""
     rule = driven.rule
 
     def step(now: tuple[PyTree, ...], k: Array) -> tuple[tuple[PyTree, ...], PyTree]:
-        params, m, v = now
-        weights = [1 - jnp.asarray(b) ** (k + 1) for b in (rule.b1, rule.b2)]
+        params, *averages = now
         g = _scaled(gradient, task, driven, params)
-        m, v = (_averaged(b, x, y) for b, x, y in _both(rule, m, v, g))
-        direction = jax.tree.map(
-            lambda m, v: _quotient(m / weights[0], v / weights[1]), m, v
-        )
-        move = driven.descend(direction, k + 0.5, params)
-        return (jax.tree.map(jnp.add, params, move), m, v), move
+        averages = [
+            jax.tree.map(lambda x, y: b * x + (1 - b) * y, average, new)  # noqa: B023
+            for b, average, new in _averaged(rule, averages, g)
+        ]
+        direction = _direction(averages, [1 - b ** (k + 1) for b in (rule.b1, rule.b2)])
+        moved = driven.descend(direction, k + 0.5, params)
+        return (jax.tree.map(jnp.add, params, moved), *averages), moved
 
     zeros = jax.tree.map(jnp.zeros_like, initial)
     steps = jnp.arange(EXACT_STEPS)
-    (params, m, v), moves = jax.lax.scan(step, (initial, zeros, zeros), steps)
+    (params, *averages), moves = jax.lax.scan(step, (initial, zeros, zeros), steps)
+    # So that half a unit of time later they are what the next step divides by.
     g = _scaled(gradient, task, driven, params)
-    averages = []
-    for b, average, new in _both(rule, m, v, g):
-        # Half a unit of time later it is what the next step divides by.
-        half = jnp.exp(-_slow_rate(b) / 2)
-        averages.append(jax.tree.map(lambda x, y: (b * x + (half - b) * y) / half, average, new))
-    field = functools.partial(_after_first_steps, gradient)
+    averages = [
+        jax.tree.map(lambda x, y: y + (x - y) * b / jnp.exp(-_slow_rate(b) / 2), average, new)  # noqa: B023
+        for b, average, new in _averaged(rule, averages, g)
+    ]
+    field = functools.partial(_after_steps, functools.partial(_slow_adam, gradient), EXACT_STEPS)
     jumps = tuple(float(k) for k in range(1, EXACT_STEPS + 1))
     return Posed((initial, *averages), field, (task, driven, moves), jumps=jumps)
 
 
-def _after_first_steps(
-    gradient: Gradient, t: Float[Array, ""], state: PyTree, args: PyTree
-) -> PyTree:
-    (params, m, v), (task, driven, moves) = state, args
+def _slow_adam(gradient: Gradient, t: Float[Array, ""], state: PyTree, args: PyTree) -> PyTree:
+    (params, *averages), (task, driven) = state, args
     rule = driven.rule
     g = _scaled(gradient, task, driven, params)
-    late = jnp.maximum(t - EXACT_STEPS - 0.5, -0.5)
-    m_hat, v_hat = (
-        jax.tree.map(
-            lambda x: x / (1 - b ** (EXACT_STEPS + 1) * jnp.exp(-_slow_rate(b) * late)), average
-        )
-        for b, average in ((jnp.asarray(rule.b1), m), (jnp.asarray(rule.b2), v))
-    )
-    moved = driven.descend(jax.tree.map(_quotient, m_hat, v_hat), t, params)
-    early = t < EXACT_STEPS
-    now = jnp.clip(jnp.floor(t).astype(int), 0, EXACT_STEPS - 1)
-    return tuple(
-        jax.tree.map(lambda a, b: jnp.where(early, a, b), first, after)
-        for first, after in (
-            (jax.tree.map(lambda x: x[now], moves), moved),
-            *(
-                (
-                    jax.tree.map(jnp.zeros_like, x),
-                    jax.tree.map(lambda x, y: _slow_rate(b) * (y - x), x, new),
-                )
-                for b, x, new in _both(rule, m, v, g)
-            ),
-        )
+    # Weights of the averages, which the steps have brought to 1 - b^k.
+    after = jnp.maximum(t - EXACT_STEPS - 0.5, -0.5)
+    weights = [
+        1 - b ** (EXACT_STEPS + 1) * jnp.exp(-_slow_rate(b) * after) for b in (rule.b1, rule.b2)
+    ]
+    direction = _direction(averages, weights)
+    # Decoupled decay is that of the weights where the step began.
+    begin = half_a_step_ago(params, driven.descend(direction, t, params))
+    return driven.descend(direction, t, begin), *(
+        jax.tree.map(lambda x, y: _slow_rate(b) * (y - x), average, new)  # noqa: B023
+        for b, average, new in _averaged(rule, averages, g)
     )
 
 
-def _both(rule: Any, m: PyTree, v: PyTree, g: PyTree) -> tuple[tuple[Array, PyTree, PyTree], ...]:
-    """Decay, average and what enters it, of both averages."""
-    square = jax.tree.map(jnp.square, g)
-    return (jnp.asarray(rule.b1), m, g), (jnp.asarray(rule.b2), v, square)
+def _after_steps(
+    field: Any, count: int, t: Float[Array, ""], state: PyTree, args: PyTree
+) -> PyTree:
+    """`field` after the moves of the first `count` steps, which are the last of `args`."""
+    *args, moves = args
+    now = jnp.clip(jnp.floor(t).astype(int), 0, count - 1)
+    steps = jax.tree.map(lambda x: x[now], moves), *jax.tree.map(jnp.zeros_like, state[1:])
+    return jax.tree.map(
+        lambda a, b: jnp.where(t < count, a, b), steps, field(t, state, tuple(args))
+    )
 
 
-def _averaged(b: Array, average: PyTree, new: PyTree) -> PyTree:
-    return jax.tree.map(lambda x, y: b * x + (1 - b) * y, average, new)
+def _averaged(rule: Rule, averages: Any, g: PyTree) -> tuple[tuple[Any, PyTree, PyTree], ...]:
+    """Decay, average and what enters it, of both averages of Adam."""
+    return (rule.b1, averages[0], g), (rule.b2, averages[1], jax.tree.map(jnp.square, g))
 
 
-def _slow_rate(b: Array) -> Array:
-    """The rate at which an average of a slow motion is as old as that of a step, to its middle."""
+def _direction(averages: Any, weights: Any) -> PyTree:
+    return jax.tree.map(lambda m, v: _quotient(m / weights[0], v / weights[1]), *averages)
+
+
+def _slow_rate(b: Any) -> Any:
+    """The rate at which the average of a slow motion is as old as Adam's in the middle of a step,
+    (1 + b) / (2 (1 - b))."""
     return 2 * (1 - b) / (1 + b)
 
 

@@ -33,7 +33,6 @@ rules average, so that its path is that of runs with noise in their denominators
     \left( \frac{\partial U}{\partial \sigma^2} \right)^{\!\top} a_{k+1} .
 """
 
-import functools
 import math
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
@@ -184,7 +183,6 @@ class Descent(NamedTuple):
         adjoint, along = jax.vmap(one)(passed.adjoint)
         covariance = passed.covariance + self.noise(along)
         return passed._replace(adjoint=adjoint, covariance=covariance)
-
 
     def _single(self, slopes: PyTree) -> PyTree:
         """Derivatives by one weight out of all that a number stands for, in which the Hessian is

@@ -7,12 +7,14 @@ each entry :math:`\varphi` of a gradient
 
 .. math::
 
-    \mathbb E\, \varphi^2 = \mathbb E_n \left[ \varphi_n(p)^2 + \frac1L \sum_i p_i
-    \left( \frac{\partial \varphi_n}{\partial c_i} \right)^{\!2} \right]
+    \mathbb E\, \varphi = \mathbb E_n \left[ \varphi_n + \frac{1}{2L} \sum_i p_i
+    \frac{\partial^2 \varphi_n}{\partial c_i^2} \right], \qquad
+    \mathbb E\, \varphi^2 = \mathbb E_n \left[ \varphi_n^2 + \frac1L \sum_i p_i \left(
+    \frac{\partial \varphi_n}{\partial c_i} \right)^{\!2} + \frac1L \varphi_n \sum_i p_i
+    \frac{\partial^2 \varphi_n}{\partial c_i^2} \right]
 
-less what moves the mean, which the square of the mean has as well. The variance is this less the
-square of the mean over classes. No matrix of the size of Y is formed for each class: the squares
-of f, r and of their derivatives are multiplied out.
+at c = p, and the variance is the second less the square of the first. No matrix of the size of Y is
+formed for each class: the squares of f, r and of their derivatives are multiplied out.
 """
 
 import jax
@@ -40,26 +42,29 @@ def variance(params: yz.YZ, task: SequenceClasses, context: Context) -> yz.YZ:
         return read, r, f * (g - f * jnp.sum(f * g, axis=1, keepdims=True))
 
     f, r, h = factors(p)
-    mean = yz.YZ(
-        f.T @ (prior[:, None] * r), _by_query(task, prior[:, None] * h), params.residual
-    )
-    square_y = (f**2).T @ (prior[:, None] * r**2)
-    square_h = h**2
+    by_class = prior[:, None]
+    mean_y, square_y = f.T @ (by_class * r), (f**2).T @ (by_class * r**2)
+    mean_h, square_h = h, h**2
     if context is not None:
-        # (K, M) of all of these: variances of f, r and h, and (K, M, M) covariance of f and r.
-        def along(slot: Array) -> tuple[Array, Array, Array]:
+
+        def along(slot: Array) -> tuple[tuple[Array, Array, Array], tuple[Array, Array, Array]]:
             token = jax.nn.one_hot(task.support[:, slot], task.M, dtype=p.dtype)
             root = jnp.sqrt(jnp.sum(p * token, axis=1, keepdims=True) / context)
-            return jax.jvp(factors, (p,), (jnp.where(p > 0, token, 0),))[1], root
+            step = jnp.where(p > 0, root * token, 0)
+            slope = lambda counts: jax.jvp(factors, (counts,), (step,))[1]  # noqa: E731
+            return jax.jvp(slope, (p,), (step,))
 
-        (df, dr, dh), root = jax.vmap(along)(jnp.arange(task.support.shape[1]))
-        df, dr, dh = (root * x for x in (df, dr, dh))
-        by_class = prior[:, None]
-        square_y += jnp.sum(df**2, axis=0).T @ (by_class * r**2)
-        square_y += (f**2).T @ (by_class * jnp.sum(dr**2, axis=0))
-        square_y += 2 * jnp.einsum("skm,skn->mn", f * df, by_class * r * dr)
-        square_h += jnp.sum(dh**2, axis=0)
-    square = yz.YZ(square_y, _by_query(task, prior[:, None] * square_h), params.residual)
+        first, second = jax.vmap(along)(jnp.arange(task.support.shape[1]))
+        (df, dr, _), (ddf, ddr, ddh) = first, (jnp.sum(x, axis=0) for x in second)
+        scatter_f, scatter_r, scatter_h = (jnp.sum(x**2, axis=0) for x in first)
+        mean_y += jnp.einsum("skm,skn->mn", df, by_class[None] * dr)
+        mean_y += (ddf.T @ (by_class * r) + f.T @ (by_class * ddr)) / 2
+        square_y += (scatter_f + f * ddf).T @ (by_class * r**2)
+        square_y += (f**2).T @ (by_class * (scatter_r + r * ddr))
+        square_y += 4 * jnp.einsum("skm,skn->mn", f[None] * df, (by_class * r)[None] * dr)
+        mean_h, square_h = h + ddh / 2, square_h + scatter_h + h * ddh
+    mean = yz.YZ(mean_y, _by_query(task, by_class * mean_h), params.residual)
+    square = yz.YZ(square_y, _by_query(task, by_class * square_h), params.residual)
     return jax.tree.map(lambda both, one: jnp.maximum(both - one**2, 0), square, mean)
 
 

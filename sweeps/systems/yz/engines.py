@@ -35,6 +35,7 @@ ENGINES: dict[str, Engine[Any]] = {
     **reduced.engines(True, FINITE_DESCENT, LIKE),
     FLOW: of_weights(LIKE),
     "spread": spread(LIKE),
+    "spread-squares": spread(LIKE, squares=True),
     **reduced.engines(False, DESCENT, LIKE),
 }
 """Engines by the name under which a sweep asks for them: training, training with an infinite batch
