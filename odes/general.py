@@ -32,6 +32,7 @@ TITLES: dict[Flow, tuple[str, bool]] = {
     "matched": ("matched momentum flow", False),
     "corrected": ("flow corrected in eta", False),
     "matched-adam": ("matched Adam flow", False),
+    "corrected-adam": ("Adam flow corrected in eta", True),
     "matched-rmsprop": ("matched RMSProp flow", False),
     "rescaled": ("flow at the rate eta / (1 - mu)", True),
     "heavy-ball": ("heavy-ball flow", True),

@@ -25,10 +25,25 @@ of time, G after the first step for half a unit. Averages decay over one unit of
 over one step, and in the middle of step k hold what descent divides by. RMSProp's numerator is the
 gradient where the step began, half a unit before, which is :math:`G(p - p'/2)`.
 
-These flows leave an error of first order in :math:`\eta`. Where a gradient vanishes faster than its
-average forgets, they become stiff, as :math:`\eta H / \sqrt{v}` grows without end, where descent
-chatters by :math:`\eta` instead; a larger :math:`\epsilon` bounds it, and a solver that runs out of
-steps has the status `MAX_STEPS`.
+"corrected-adam" [ours] is right to the next order in :math:`\eta`. As the rate goes to zero at
+fixed decays, averages follow a slow gradient, :math:`\hat m = G - a_1 G' + O(\eta^2)` and
+:math:`\hat v = G^2 - a_2 (G^2)' + O(\eta^2)`, with their mean ages by the middle of a step
+
+.. math::
+
+    a_i = \frac12 + \frac{b_i}{1 - b_i} = \frac{1 + b_i}{2 (1 - b_i)} .
+
+So :math:`\lambda_i = 1/a_i` leaves an error of second order, where :math:`-\ln b_i` has
+:math:`(1 - b_i)/12` of first order left. With :math:`G' = H p'` this is the modified equation of
+Cattaneo, Klusowski and Shigida (arXiv:2309.00079), whose coefficients of early times come out of
+the averages. At usual decays the rate is not small until the layer has begun to learn, as each step
+is :math:`\eta` whatever the gradient: so the first `EXACT_STEPS` steps are taken as they are, and
+the flow begins with the averages that they leave.
+
+All other flows leave an error of first order in :math:`\eta`. Where a gradient vanishes faster
+than its average forgets, flows become stiff, as :math:`\eta H / \sqrt{v}` grows without end, where
+descent chatters by :math:`\eta` instead; a larger :math:`\epsilon` bounds it, and a solver that
+runs out of steps has the status `MAX_STEPS`.
 """
 
 import functools
@@ -38,8 +53,12 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, PyTree
 
+from dynsim.training.rule import Rule
 from odes.solver.inertia import half_a_step_ago
 from odes.solver.posed import Driven, Flow, Gradient, Params, Posed
+
+EXACT_STEPS = 10
+"""Steps that "corrected-adam" takes as they are: the memory of m at the usual decay."""
 
 # Averages are kept as m / eps and v / eps^2. In these units an absolute tolerance means the same
 # whatever the size of the gradients, which are of order 1/K and fall without end: an error of
@@ -54,6 +73,8 @@ def adam(
     if flow == "adam":
         field = functools.partial(_adam, gradient)
         return Posed((initial, zeros, zeros), field, (task, driven))
+    if flow == "corrected-adam":
+        return _corrected_adam(gradient, task, driven, initial)
     first, before, after = _first_step(gradient, task, driven, initial, 1.0)
     rates = (-jnp.log(jnp.asarray(b)) for b in (driven.rule.b1, driven.rule.b2))
     averages = (
@@ -62,6 +83,80 @@ def adam(
     )
     field = functools.partial(_after_first_step, functools.partial(_adam, gradient, matched=True))
     return Posed((initial, *averages), field, (task, driven, first), jumps=(1.0,))
+
+
+def _corrected_adam(gradient: Gradient, task: Any, driven: Driven, initial: Params) -> Posed:
+    """The first steps as they are, then the flow of second order."""
+    rule = driven.rule
+
+    def step(now: tuple[PyTree, ...], k: Array) -> tuple[tuple[PyTree, ...], PyTree]:
+        params, *averages = now
+        g = _scaled(gradient, task, driven, params)
+        averages = [
+            jax.tree.map(lambda x, y: b * x + (1 - b) * y, average, new)  # noqa: B023
+            for b, average, new in _averaged(rule, averages, g)
+        ]
+        direction = _direction(averages, [1 - b ** (k + 1) for b in (rule.b1, rule.b2)])
+        moved = driven.descend(direction, k + 0.5, params)
+        return (jax.tree.map(jnp.add, params, moved), *averages), moved
+
+    zeros = jax.tree.map(jnp.zeros_like, initial)
+    steps = jnp.arange(EXACT_STEPS)
+    (params, *averages), moves = jax.lax.scan(step, (initial, zeros, zeros), steps)
+    # So that half a unit of time later they are what the next step divides by.
+    g = _scaled(gradient, task, driven, params)
+    averages = [
+        jax.tree.map(lambda x, y: y + (x - y) * b / jnp.exp(-_slow_rate(b) / 2), average, new)  # noqa: B023
+        for b, average, new in _averaged(rule, averages, g)
+    ]
+    field = functools.partial(_after_steps, functools.partial(_slow_adam, gradient), EXACT_STEPS)
+    jumps = tuple(float(k) for k in range(1, EXACT_STEPS + 1))
+    return Posed((initial, *averages), field, (task, driven, moves), jumps=jumps)
+
+
+def _slow_adam(gradient: Gradient, t: Float[Array, ""], state: PyTree, args: PyTree) -> PyTree:
+    (params, *averages), (task, driven) = state, args
+    rule = driven.rule
+    g = _scaled(gradient, task, driven, params)
+    # Weights of the averages, which the steps have brought to 1 - b^k.
+    after = jnp.maximum(t - EXACT_STEPS - 0.5, -0.5)
+    weights = [
+        1 - b ** (EXACT_STEPS + 1) * jnp.exp(-_slow_rate(b) * after) for b in (rule.b1, rule.b2)
+    ]
+    direction = _direction(averages, weights)
+    # Decoupled decay is that of the weights where the step began.
+    begin = half_a_step_ago(params, driven.descend(direction, t, params))
+    return driven.descend(direction, t, begin), *(
+        jax.tree.map(lambda x, y: _slow_rate(b) * (y - x), average, new)  # noqa: B023
+        for b, average, new in _averaged(rule, averages, g)
+    )
+
+
+def _after_steps(
+    field: Any, count: int, t: Float[Array, ""], state: PyTree, args: PyTree
+) -> PyTree:
+    """`field` after the moves of the first `count` steps, which are the last of `args`."""
+    *args, moves = args
+    now = jnp.clip(jnp.floor(t).astype(int), 0, count - 1)
+    steps = jax.tree.map(lambda x: x[now], moves), *jax.tree.map(jnp.zeros_like, state[1:])
+    return jax.tree.map(
+        lambda a, b: jnp.where(t < count, a, b), steps, field(t, state, tuple(args))
+    )
+
+
+def _averaged(rule: Rule, averages: Any, g: PyTree) -> tuple[tuple[Any, PyTree, PyTree], ...]:
+    """Decay, average and what enters it, of both averages of Adam."""
+    return (rule.b1, averages[0], g), (rule.b2, averages[1], jax.tree.map(jnp.square, g))
+
+
+def _direction(averages: Any, weights: Any) -> PyTree:
+    return jax.tree.map(lambda m, v: _quotient(m / weights[0], v / weights[1]), *averages)
+
+
+def _slow_rate(b: Any) -> Any:
+    """The rate at which the average of a slow motion is as old as Adam's in the middle of a step,
+    (1 + b) / (2 (1 - b))."""
+    return 2 * (1 - b) / (1 + b)
 
 
 def rmsprop(

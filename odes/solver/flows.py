@@ -47,6 +47,7 @@ DESCRIBED: Mapping[Flow, Described] = {
     "matched-adam": Described(
         ("adam",), "eta -> 0 at fixed decays, first step exact", ("b1", "b2")
     ),
+    "corrected-adam": Described(("adam",), "eta^2 -> 0 at fixed decays, first ten steps exact"),
     "rmsprop": Described(("rmsprop",), "eta, 1 - b2 -> 0"),
     "matched-rmsprop": Described(
         ("rmsprop",), "eta -> 0 at a fixed decay, first step exact", ("b2",)

@@ -20,9 +20,19 @@ where :math:`\lambda_k` is the derivative of O by something added to the gradien
 with the Hessian H of what G is the gradient of. Nothing of the size of C or of the Hessian is
 formed, and of the states on the way only as many are kept as are made again from one of them to the
 next. Linear means that runs scatter so little that all of them see the same Hessian on their way.
+
+Adam and RMSProp divide by the root of an average of squares, to which noise contributes at zeroth
+order [ours]: with the variance :math:`\sigma^2` of the gradient of a step, the mean of
+:math:`g^2` is :math:`G^2 + \sigma^2`. A descent that knows the `variance` adds it to what these
+rules average, so that its path is that of runs with noise in their denominators, and
+
+.. math::
+
+    a_k = \left( \frac{\partial U}{\partial (p, u)} \right)^{\!\top} a_{k+1} + H\, \lambda_k
+    + \left( \frac{\partial \sigma^2}{\partial p} \right)^{\!\top}
+    \left( \frac{\partial U}{\partial \sigma^2} \right)^{\!\top} a_{k+1} .
 """
 
-import functools
 import math
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
@@ -39,6 +49,8 @@ from dynsim.training.rule import Kind, Rule, unread
 
 DESCRIBED: tuple[Kind, ...] = ("sgd", "momentum", "nesterov", "rmsprop", "adam")
 """Rules whose update has a derivative by the gradient that is not zero."""
+AVERAGE_SQUARES: tuple[Kind, ...] = ("rmsprop", "adam")
+"""Rules with an average of squares, in which noise does not average out."""
 
 
 def undescribed(task: object, rule: Rule) -> str | None:
@@ -89,6 +101,8 @@ class Descent(NamedTuple):
         count: of how many weights each number of the parameters is the common value; one each if
             None. The gradient is that of a single one of them.
         groups: the groups of weights, where the rule has rates by group.
+        variance: from the weights, the variance of each entry of the gradient of a step, which
+            rules of `AVERAGE_SQUARES` average with its square; zero if None.
     """
 
     rule: Rule
@@ -97,25 +111,40 @@ class Descent(NamedTuple):
     observe: Callable[[Any], tuple[Float[Array, " P"], PyTree]]
     count: PyTree = None
     groups: PyTree = None
+    variance: Callable[[Any], PyTree] | None = None
 
     def start(self, params: PyTree) -> State:
         """The state before the first step."""
         return State(params, eqx.filter(self.rule.init(params), eqx.is_inexact_array))
 
-    def update(self, state: State, gradient: PyTree, k: Int[Array, ""]) -> State:
+    def scattered(self, params: PyTree) -> PyTree:
+        """The variance of the gradient of a step, or None where the rule does not read it."""
+        reads = self.variance is not None and self.rule.kind in AVERAGE_SQUARES
+        return self.variance(params) if reads else None
+
+    def update(
+        self, state: State, gradient: PyTree, k: Int[Array, ""], variance: PyTree = None
+    ) -> State:
         """The state after the update that follows k others."""
         # Integers in the memory, by which nothing is derived, count the steps.
         counts = jax.tree.map(
             lambda leaf: None if eqx.is_inexact_array(leaf) else k, self.rule.init(state.params)
         )
         memory = eqx.combine(state.memory, counts)
+        if variance is not None:
+            # Decays to (1 - b2) variance when the update averages.
+            weight = (1 - self.rule.b2) / self.rule.b2
+            squares = optax.tree.get(memory, "nu")
+            squares = jax.tree.map(lambda nu, s: nu + weight * s, squares, variance)
+            memory = optax.tree.set(memory, nu=squares)
         updates, memory = self.rule.update(gradient, memory, state.params, k, groups=self.groups)
         params = optax.apply_updates(state.params, updates)
         return State(params, eqx.filter(memory, eqx.is_inexact_array))
 
     def step(self, state: State, k: Int[Array, ""]) -> State:
         """The state after step k."""
-        return self.update(state, self.derive(state.params)[0], k)
+        variance = self.scattered(state.params)
+        return self.update(state, self.derive(state.params)[0], k, variance)
 
     def arrive(self, passed: Passed, state: State, k: Int[Array, ""]) -> Passed:
         """The beginning of a pass, at its time."""
@@ -123,31 +152,49 @@ class Descent(NamedTuple):
         slopes, (values, beside) = jax.jacrev(
             lambda params: (lambda found: (found[0], found))(self.observe(params)), has_aux=True
         )(state.params)
-        if self.count is not None:
-            # By one weight out of all that a number stands for, in which the Hessian is symmetric.
-            slopes = jax.tree.map(
-                lambda slope, n: jnp.where(n > 0, slope / jnp.where(n > 0, n, 1), 0),
-                slopes,
-                jax.tree.map(lambda n: n[None], self.count),
-            )
+        slopes = jax.vmap(self._single)(slopes)
         memory = jax.tree.map(jnp.zeros_like, passed.adjoint.memory)
         return Passed(State(slopes, memory), jnp.zeros_like(passed.covariance), values, beside)
 
     def back(self, passed: Passed, state: State, k: Int[Array, ""]) -> Passed:
         """From :math:`a_{k+1}` to :math:`a_k`, with what the noise of step k adds."""
         (gradient, _), derivative = jax.linearize(self.derive, state.params)
-        _, pull = jax.vjp(functools.partial(self.update, k=k), state, gradient)
+        variance, spreading = jax.vjp(self.scattered, state.params)
+        _, pull = jax.vjp(
+            lambda state, gradient, variance: self.update(state, gradient, k, variance),
+            state,
+            gradient,
+            variance,
+        )
 
         def one(adjoint: State) -> tuple[State, PyTree]:
             # Where a gradient has been zero all along, Adam divides 0 by 0 in the derivative of its
             # square root. No noise reaches these weights.
-            before, push = jax.tree.map(lambda x: jnp.where(jnp.isnan(x), 0, x), pull(adjoint))
+            before, push, wider = jax.tree.map(
+                lambda x: jnp.where(jnp.isnan(x), 0, x), pull(adjoint)
+            )
             change, along = derivative(push)
-            return State(jax.tree.map(jnp.add, before.params, change), before.memory), along
+            params = jax.tree.map(jnp.add, before.params, change)
+            if variance is not None:
+                (of_variance,) = spreading(self._together(wider))
+                params = jax.tree.map(jnp.add, params, self._single(of_variance))
+            return State(params, before.memory), along
 
         adjoint, along = jax.vmap(one)(passed.adjoint)
         covariance = passed.covariance + self.noise(along)
         return passed._replace(adjoint=adjoint, covariance=covariance)
+
+    def _single(self, slopes: PyTree) -> PyTree:
+        """Derivatives by one weight out of all that a number stands for, in which the Hessian is
+        symmetric, from those by the number."""
+        if self.count is None:
+            return slopes
+        each = lambda x, n: jnp.where(n > 0, x / jnp.where(n > 0, n, 1), 0)  # noqa: E731
+        return jax.tree.map(each, slopes, self.count)
+
+    def _together(self, slopes: PyTree) -> PyTree:
+        """The inverse of `_single`."""
+        return slopes if self.count is None else jax.tree.map(jnp.multiply, slopes, self.count)
 
 
 class Leg(NamedTuple):

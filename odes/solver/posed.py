@@ -16,6 +16,7 @@ Flow = Literal[
     "matched",
     "adam",
     "matched-adam",
+    "corrected-adam",
     "rmsprop",
     "matched-rmsprop",
 ]

@@ -1,6 +1,7 @@
 """Theory of the emergence of sparse attention: flows of a few numbers, and the plateau's length."""
 
 from odes.general import flows
+from odes.sparse_attention import finite_batch
 from odes.sparse_attention.early import (
     ESCAPE,
     PRINTED,
@@ -11,7 +12,7 @@ from odes.sparse_attention.early import (
 from odes.sparse_attention.symmetric import ALIKE
 from odes.theory import Ladder
 
-__all__ = ["LADDER", "escape_time", "growth_rate", "linear_escape_time"]
+__all__ = ["LADDER", "escape_time", "finite_batch", "growth_rate", "linear_escape_time"]
 
 LADDER: Ladder = Ladder("sparse_attention", (*flows(ALIKE), PRINTED, ESCAPE))
 """The theories by name. First flows of four numbers, then `printed` and `escape`."""

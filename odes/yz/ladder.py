@@ -105,6 +105,7 @@ LADDER: Ladder[SequenceClasses, Rule] = Ladder(
         *_flow("heavy-ball"),
         *_flow("rescaled"),
         *_flow("matched-adam"),
+        *_flow("corrected-adam", variant=True),
         *_flow("adam"),
         *_flow("matched-rmsprop"),
         *_flow("rmsprop"),

@@ -16,7 +16,7 @@ SMALL = dynsim.syn(2, 1, num_common=3, num_distinct=3)
 SINGLE = dynsim.syn(1, 3, num_common=1, num_distinct=2)
 END = 20.0
 
-ADAM = {"adam", "matched-adam"}
+ADAM = {"adam", "matched-adam", "corrected-adam"}
 RMSPROP = {"rmsprop", "matched-rmsprop"}
 MOMENTUM = {"matched", "heavy-ball", "rescaled"}
 IN_Y_AND_Z = {"plain", "corrected", "symmetric"} | MOMENTUM | ADAM | RMSPROP

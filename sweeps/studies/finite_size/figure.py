@@ -85,7 +85,8 @@ class FiniteSize:
             record = tuple(name + end for end in ("", STD) for name in OBSERVABLES)
             trained = Sweep(seeds, training, "simulation", OBSERVABLES, "end")
             found[f"{name}/simulation"] = trained
-            found[f"{name}/spread"] = Sweep(axes, training, "spread", record, "end")
+            engine = "spread-squares" if rule.optimizer == "adam" else "spread"
+            found[f"{name}/spread"] = Sweep(axes, training, engine, record, "end")
         return found
 
 

@@ -14,7 +14,9 @@ import xarray as xr
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
+import dynsim
 from dynsim.decoding import CountOrInf, Steps
+from odes.sparse_attention import finite_batch
 from odes.sparse_attention.early import escape_time
 from sweeps import output
 from sweeps.output import drawing
@@ -88,7 +90,13 @@ class FigureSparseAttention:
 def run(config: FigureSparseAttention) -> list[Path]:
     """Compute or resume, print exponents and times, draw and write."""
     found = computed(config)
-    lines = [*length_lines(found), "", *copies_lines(found), "", *exponent_lines(found)]
+    lines = [
+        *length_lines(found),
+        "",
+        *copies_lines(found),
+        "",
+        *exponent_lines(found, config.batch),
+    ]
     print("\n".join(lines))
     figure = draw(found)
     arrays = {name: {"loss": data.loss, "time": data.time} for name, data in found.items()}
@@ -156,7 +164,15 @@ def copies_lines(found: dict[str, xr.Dataset]) -> list[str]:
     return lines
 
 
-def exponent_lines(found: dict[str, xr.Dataset]) -> list[str]:
+def noisy(batch: int | float) -> float:
+    """The time of escape of Adam at T = d = 64 and a finite batch, with its noise."""
+    run, _, steps = RULES["adam"]
+    rule, times = dynsim.adam(run.eta), np.arange(steps + 1)
+    loss = finite_batch.solve(run.make_task(), rule, times, batch=batch)["loss"]
+    return float(crossings(times, np.asarray(loss), FALLEN * np.asarray(loss[0])))
+
+
+def exponent_lines(found: dict[str, xr.Dataset], batch: int | float) -> list[str]:
     """Exponents of T and d of the plateau's length by optimiser, and its length at T = d = 64."""
     lines = []
     for name in RULES:
@@ -167,6 +183,8 @@ def exponent_lines(found: dict[str, xr.Dataset]) -> list[str]:
             logs = np.log([size[axis] for size in sizes]), np.log([steps[size] for size in sizes])
             slopes.append(np.polyfit(*logs, 1)[0])
         trained = plateau(found[f"{name}/simulation"])
+        if name == "adam":
+            lines.append(f"adam: finite batch {noisy(batch):.1f}")
         lines.append(
             f"{name}: T^{slopes[0]:.3f} d^{slopes[1]:.3f}; T = d = 64: flow {steps[64, 64]:.1f}, "
             f"training {float(trained.mean()):.1f} ± {float(trained.std(ddof=1)):.1f}"

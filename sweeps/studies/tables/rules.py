@@ -83,7 +83,7 @@ RULES = {
     "Adam": Tested(
         lambda eta, **decay: dynsim.adam(eta, b2=0.99, eps=1e-2, **decay),
         (0.005, 0.005),
-        ("adam", "matched-adam"),
+        ("adam", "matched-adam", "corrected-adam"),
     ),
 }
 HEADER = f"""Relative error of the weights at eta and eta/2, and the order in eta between them in

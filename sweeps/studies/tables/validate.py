@@ -19,6 +19,8 @@ from sweeps.output import drawing
 from sweeps.runner import progress
 from sweeps.studies.tables import measurements, rules, slips, theorems
 
+SMALL = 0.3
+"""Up to here the rates of Adam are those of training that takes more than a few steps."""
 What = Literal["matched", "adam", "correction", "overlap", "theorems", "size", "slips", "rules"]
 
 
@@ -110,8 +112,18 @@ def _matched() -> Outcome:
 
 
 def _adam() -> Outcome:
-    titles: dict[Flow, str] = {"matched-adam": "matched Adam flow", "adam": "Adam's flow"}
-    return _maps(titles, dynsim.adam)
+    titles: dict[Flow, str] = {
+        "corrected-adam": "corrected Adam flow",
+        "matched-adam": "matched Adam flow",
+        "adam": "Adam's flow",
+    }
+    found = _maps(titles, dynsim.adam)
+    small, errors = measurements.GRID <= SMALL, found.arrays or {}
+    lines = ["", f"Within 3 % where both rates are at most {SMALL:g}:", ""]
+    for flow in titles:
+        share = measurements.share_within(errors[f"error/{flow}"][small][:, small], 0.03)
+        lines.append(f"* `{flow}`: {100 * share:.1f} %")
+    return found._replace(text=found.text + "\n".join(lines) + "\n")
 
 
 def _correction() -> Outcome:

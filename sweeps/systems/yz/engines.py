@@ -36,6 +36,7 @@ ENGINES: dict[str, Engine[Any]] = {
     **_FINITE,
     FLOW: of_weights(LIKE),
     "spread": spread(LIKE),
+    "spread-squares": spread(LIKE, squares=True),
     **reduced.engines(False, DESCENT, LIKE),
     reduced.NOISE: reduced.noisy(_FINITE[named("symmetric-descent", finite=True)]),
 }

@@ -1,6 +1,7 @@
 """The engine of the spread over seeds: what training scatters around, and how far."""
 
 import dataclasses
+import functools
 import math
 from typing import Any
 
@@ -31,6 +32,8 @@ def _solve(
     task: dynsim.Layer,
     optimizer: dynsim.Rule,
     key: PRNGKeyArray,
+    *,
+    squares: bool = False,
 ) -> Trajectory:
     fixed = settings.fixed
     asked = names_of(settings.record)
@@ -41,6 +44,7 @@ def _solve(
         "init": weights(None, task, settings.dtype, key),
         "record": tuple(dict.fromkeys(bases)),
         "dtype": settings.dtype,
+        "squares": squares,
     }
     times = np.asarray(known(settings.times))
     found = spread.solve(task, optimizer, times, **common)
@@ -70,11 +74,12 @@ def _bytes(task: dynsim.Layer, settings: Settings[Any]) -> int:
     return COPIES * settings.width * shapes * memory.weights(task)
 
 
-def engine(like: Like) -> Engine[Any]:
-    """Records means without noise, and under their names with `STD` and `DRIFT` what noise does."""
+def engine(like: Like, squares: bool = False) -> Engine[Any]:
+    """Records means without noise, and under their names with `STD` and `DRIFT` what noise does;
+    with `squares` what Adam divides by has noise in it."""
     names = {n + end: f for end in ("", STD, DRIFT) for n, f in _FUNCTIONS.items()}
     return engines_of(like)["simulation"]._replace(
-        run=_solve,
+        run=functools.partial(_solve, squares=squares),
         observables=Table(names),
         bytes_per_run=_bytes,
         check=_check,
@@ -82,6 +87,7 @@ def engine(like: Like) -> Engine[Any]:
         goes_on=False,
         draw=None,
         variant=True,
-        title="descent, T finite, batch infinite, and spread over seeds",
+        title="descent, T finite, batch infinite, and spread over seeds"
+        + ", noise in Adam's denominator" * squares,
         assumes="1/T^2 -> 0, noise of batches to first order",
     )

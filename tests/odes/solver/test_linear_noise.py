@@ -30,8 +30,9 @@ def gradient(p: np.ndarray) -> np.ndarray:
     return np.array([2 * p[0] + 2 * p[0] * p[1] + 4 * p[0] ** 3, p[1] + p[0] ** 2])
 
 
-def path(rule: Rule, noise: np.ndarray) -> np.ndarray:
-    """(7, 2) weights of descent with noise (6, 2), by the textbook rules."""
+def path(rule: Rule, noise: np.ndarray, divided: bool = False) -> np.ndarray:
+    """(7, 2) weights of descent with noise (6, 2), by the textbook rules; with the variance of the
+    noise in averages of squares if it is `divided` by."""
     falls = np.array([each.length == 8 for each in rule.schedules.values()])
     peaks = np.array([float(each.peak) for each in rule.schedules.values()])
     mu, b1, b2, eps = (float(number) for number in (rule.momentum, rule.b1, rule.b2, rule.eps))
@@ -40,7 +41,8 @@ def path(rule: Rule, noise: np.ndarray) -> np.ndarray:
     found = [p]
     for k in range(TIMES[-1]):
         g = gradient(p) + noise[k] + (0 if rule.decoupled else decay * p)
-        v, m, w = mu * v + g, b1 * m + (1 - b1) * g, b2 * w + (1 - b2) * g**2
+        square = g**2 + divided * np.array([1, (2 + p[0]) ** 2])
+        v, m, w = mu * v + g, b1 * m + (1 - b1) * g, b2 * w + (1 - b2) * square
         adam = m / (1 - b1 ** (k + 1)) / (np.sqrt(w / (1 - b2 ** (k + 1))) + eps)
         d = {
             "sgd": g,
@@ -55,18 +57,18 @@ def path(rule: Rule, noise: np.ndarray) -> np.ndarray:
     return np.array(found)
 
 
-def reached(rule: Rule, noise: np.ndarray) -> np.ndarray:
+def reached(rule: Rule, noise: np.ndarray, divided: bool = False) -> np.ndarray:
     """(S, 2) two observables at `TIMES`."""
-    p = path(rule, noise)[list(TIMES)]
+    p = path(rule, noise, divided)[list(TIMES)]
     return np.stack([p[:, 0] + p[:, 1], p[:, 0] ** 2], axis=1)
 
 
-def factors(rule: Rule) -> list[np.ndarray]:
+def factors(rule: Rule, divided: bool = False) -> list[np.ndarray]:
     """Root of the covariance at each step of descent without noise."""
-    return [np.diag([1.0, 2 + p[0]]) for p in path(rule, np.zeros((TIMES[-1], 2)))[:-1]]
+    return [np.diag([1.0, 2 + p[0]]) for p in path(rule, np.zeros((TIMES[-1], 2)), divided)[:-1]]
 
 
-def descent(rule: Rule) -> Descent:
+def descent(rule: Rule, divided: bool = False) -> Descent:
     def derive(params: YZ) -> tuple[YZ, jax.Array]:
         x, y = params.Y[0, 0], params.Z[0, 0]
         slope = 2 * x + 2 * x * y + 4 * x**3, y + x**2
@@ -82,7 +84,15 @@ def descent(rule: Rule) -> Descent:
         return jnp.stack([x + y, x**2]), None
 
     noise = lambda along: along @ along.T
-    return Descent(rule, derive, noise, observe, groups=of_layer(start()))
+    variance = lambda p: YZ(jnp.ones_like(p.Y), (2 + p.Y) ** 2)
+    return Descent(
+        rule,
+        derive,
+        noise,
+        observe,
+        groups=of_layer(start()),
+        variance=variance if divided else None,
+    )
 
 
 def start() -> YZ:
@@ -90,18 +100,20 @@ def start() -> YZ:
 
 
 @pytest.mark.usefixtures("x64")
-@pytest.mark.parametrize("name", RULES)
-def test_covariance_is_that_of_perturbation_theory(name: str) -> None:
+@pytest.mark.parametrize(
+    ("name", "divided"), [*((name, False) for name in RULES), ("rmsprop", True), ("adam", True)]
+)
+def test_covariance_is_that_of_perturbation_theory(name: str, divided: bool) -> None:
     rule, h = RULES[name].astype("float64"), 1e-5
-    found = jax.jit(lambda: linear_noise.spread(descent(rule), start(), TIMES))()
+    found = jax.jit(lambda: linear_noise.spread(descent(rule, divided), start(), TIMES))()
     quiet = np.zeros((TIMES[-1], 2))
-    np.testing.assert_allclose(found.values, reached(rule, quiet), rtol=1e-12)
+    np.testing.assert_allclose(found.values, reached(rule, quiet, divided), rtol=1e-12)
     want = np.zeros((len(TIMES), 2, 2))
-    for k, root in enumerate(factors(rule)):
+    for k, root in enumerate(factors(rule, divided)):
         for direction in root.T:
             noise = quiet.copy()
             noise[k] = h * direction
-            slope = (reached(rule, noise) - reached(rule, -noise)) / (2 * h)
+            slope = (reached(rule, noise, divided) - reached(rule, -noise, divided)) / (2 * h)
             want += slope[:, :, None] * slope[:, None, :]
     # Central differences miss by h^2, and by rounding of 1e-16 over h.
     np.testing.assert_allclose(found.covariance, want, rtol=1e-6, atol=1e-12)

@@ -261,7 +261,8 @@ def test_variants_are_registered_but_not_run_by_default() -> None:
     usual, every = (set(ladder.applicable(task, optimizer, v)) for v in (False, True))
     assert every - usual == added
     adam = dynsim.adam(1.0, 1.0)
-    assert set(ladder.applicable(task, adam, True)) == {"adam", "matched-adam", "symmetric"}
+    described = {"adam", "matched-adam", "corrected-adam", "symmetric"}
+    assert set(ladder.applicable(task, adam, True)) == described
     for name in added:
         assert ladder.theory(name, task, optimizer).name == name
     for name in added - {"symmetric"}:

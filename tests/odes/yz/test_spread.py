@@ -11,9 +11,11 @@ from scipy.special import softmax
 from scipy.stats import binom
 
 import dynsim
+from dynsim.yz import model as yz
 from dynsim.yz.finite_length import expand
 from dynsim.yz.observables import Snapshot
 from odes.yz import spread
+from odes.yz.gradient_noise import variance
 from tests.systems import sequences
 from tests.systems.layers import initial_weights, simulate
 
@@ -247,3 +249,37 @@ def test_bad_arguments_are_named(changes: dict, message: str) -> None:
     given = {"times": [1], "batch": 2, **changes}
     with pytest.raises(ValueError, match=message):
         spread.drift(TASK, dynsim.sgd(1.0, 1.0), key=jax.random.key(0), **given)
+
+
+@pytest.mark.usefixtures("x64")
+@pytest.mark.parametrize("residual", [False, True])
+def test_the_variance_of_each_entry_is_that_of_all_sequences(residual: bool) -> None:
+    params, task = sequences.weights(residual=residual), sequences.TASK
+
+    def exact(total: int) -> list[np.ndarray]:
+        """Over all sequences with so many contextual tokens."""
+        first, second = 0.0, 0.0
+        gradient = jax.jit(jax.vmap(jax.grad(loss_of), in_axes=(None, None, 0)), static_argnums=1)
+        for n, prior in enumerate(np.asarray(task.prior)):
+            counts, share = sequences.enumerated(n, total)
+            flat = gradient(params, n, jnp.asarray(counts))
+            rows = np.concatenate(
+                [np.reshape(x, (len(counts), -1)) for x in jax.tree.leaves(flat)], 1
+            )
+            first = first + prior * share @ rows
+            second = second + prior * share @ rows**2
+        return second - first**2
+
+    def loss_of(params: dynsim.YZ, n: int, counts: jax.Array) -> jax.Array:
+        examples = yz.Examples(jnp.array([n]), counts[None])
+        return yz.loss(params, task, examples)
+
+    few, many = exact(30), exact(60)
+    found = [
+        np.concatenate([np.ravel(x) for x in jax.tree.leaves(variance(params, task, context))])
+        for context in (None, jnp.array(30.0), jnp.array(60.0))
+    ]
+    off = [np.abs(found[1] - few).max(), np.abs(found[2] - many).max()]
+    # The error is of second order, and smaller than what the noise of tokens adds: 0.21 of it.
+    assert off[1] < 0.35 * off[0]
+    assert off[1] < 0.25 * np.abs(many - found[0]).max()

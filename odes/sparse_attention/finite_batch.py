@@ -1,0 +1,208 @@
+r"""Retrieval by Adam at a finite batch: noise in its denominators, and the walk of W [ours].
+
+At the start the mean gradient of an entry of W is a tenth of its scatter over batches of 32. Adam
+divides by the root of the mean square of both, so that noise slows it down at zeroth order. With C
+the variance of the gradient of a sequence and N sequences per step, from step to step,
+
+.. math::
+
+    \begin{align*}
+    m &\leftarrow b_1 m + (1 - b_1)\, G, \qquad
+        v \leftarrow b_2 v + (1 - b_2) \left( G^2 + \frac{C}{N} + S^2 P \right) \\
+    p &\leftarrow p - \eta\, \frac{\hat m}{\sqrt{\hat v} + \epsilon}
+    \end{align*}
+
+for one entry of W, the score of a copy and that of another token. Entries of W also walk at random:
+they scatter around :math:`u \operatorname{sign}(W^*)` with the variance P, which the many entries
+make a number without scatter. W enters the loss quadratically, by the same curvature :math:`S =
+A^2/d + \nu` along each entry, :math:`\nu = (1-A)^2 / (d (T-B))`, so that the covariance of an
+entry and its m obeys the linear map
+
+.. math::
+
+    \delta m \leftarrow b_1\, \delta m + (1 - b_1) (S\, \delta + \xi), \qquad
+    \delta \leftarrow \delta - \eta\, \frac{\delta \hat m}{\sqrt{\hat v} + \epsilon} .
+
+C is that of Gaussian tokens, with W and its error taken for matrices with independent entries: to
+first order in 1/d. Scores do not walk here, which moves single runs and not their mean.
+"""
+
+import math
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float, Int
+
+from dynsim import checks
+from dynsim.precision import DType
+from dynsim.problem.checks import measured
+from dynsim.sparse_attention.retrieval import Retrieval, Snapshot
+from dynsim.training.recording import Record, Recording
+from dynsim.training.rule import Rule, unread
+from dynsim.training.run_checks import whole_steps
+from dynsim.trajectory import Times, Trajectory
+from odes.problem import check_arguments, compiled, recorded_of_flow
+from odes.solver.integrate import judge
+
+
+class Walking(NamedTuple):
+    """Adam's memory and weights: of an entry of W along its sign, a copy's score and another's.
+
+    Attributes:
+        params, m, v: (3,) means of these.
+        walk: (3,) of an entry of W around its mean, variance, covariance with its m, variance of m.
+    """
+
+    params: Float[Array, "3"]
+    m: Float[Array, "3"]
+    v: Float[Array, "3"]
+    walk: Float[Array, "3"]
+
+
+class Moments(NamedTuple):
+    """Of the gradient of one sequence, in the order of `Walking`.
+
+    Attributes:
+        mean, variance: (3,) of each entry.
+        curvature: S.
+        snapshot: the observables.
+    """
+
+    mean: Float[Array, "3"]
+    variance: Float[Array, "3"]
+    curvature: Float[Array, ""]
+    snapshot: Snapshot
+
+
+def moments(task: Retrieval, params: Float[Array, "3"], walk: Float[Array, ""]) -> Moments:
+    """Mean and variance of the gradient of one sequence, where W has entries of the magnitude
+    `params[0]` that scatter with the variance `walk`."""
+    u, copy, other = params
+    T, d, B = task.T, task.d, task.B
+    A = B / ((T - B) * jnp.exp(other - copy) + B)
+    nu = (1 - A) ** 2 / (d * (T - B))
+    S = A**2 / d + nu
+    # Of an entry of W and of A W - W*: mean squares and mean product.
+    miss = A * u - d**-0.5
+    ww, ee, we = u**2 + walk, miss**2 + A**2 * walk, u * miss + A * walk
+    # b = W^T (y - y*). Sums of squares of W^T W, of W^T (A W - W*), and of its symmetric part.
+    square, cross = 2 * d**3 * ww**2, d**3 * (ww * ee + we**2)
+    symmetric = d**3 * (ww * ee + 3 * we**2) / 2
+    of_last = 2 * symmetric / d**2 + nu / d * square
+    of_others = nu / d * cross + 2 * nu**2 * square
+    both = nu / d * 2 * d**3 * ww * we
+    of_b = cross / d + nu * square
+    of_mean = A**2 * of_last + of_others + 2 * A * both
+    pull = A * (d * we - A * d * we - nu * d**2 * ww)
+    alike, rest = A / B, (1 - A) / (T - B)
+    mean = jnp.stack([A * miss / d + nu * u, pull / B, -pull / (T - B)])
+    variance = jnp.stack(
+        [
+            S * (ee + nu * d * ww) + mean[0] ** 2,
+            alike**2 * ((1 - A) ** 2 * of_last + of_others - 2 * (1 - A) * both),
+            rest**2 * ((1 - 2 * rest) * of_b / d + of_mean),
+        ]
+    )
+    seen = Snapshot(d * (nu * d * ww + ee) / 2, A, d * u, copy - other)
+    return Moments(mean, variance, S, seen)
+
+
+def inapplicable(task: Retrieval, rule: Rule) -> str | None:
+    """Why this theory does not describe task and rule, or None."""
+    if reason := unread(rule):
+        return reason
+    if rule.kind != "adam":
+        return f"optimizer = {rule.kind}: the theory of finite batches describes adam only"
+    for name in ("decay", "clip", "noise"):
+        if getattr(rule, name) is not None:
+            return f"{name} = {getattr(rule, name)!r}: the theory of finite batches has none"
+    if not checks.is_traced(task) and jnp.ndim(task.p) == 0 and task.p != 0:
+        return f"p = {task.p}: the theory of finite batches has no fixed token"
+    return None
+
+
+def solve(
+    task: Retrieval,
+    rule: Rule,
+    times: Times,
+    *,
+    batch: float,
+    record: Record | None = None,
+    dtype: DType = "float64",
+) -> Trajectory:
+    """Predict the mean over seeds of training by Adam with batches of `batch` sequences.
+
+    Args:
+        task: with p = 0.
+        rule: `dynsim.adam` with any schedule, without decay, clipping and noise.
+        times: (S,) whole optimiser steps at which to record, increasing, >= 0, not traced.
+        batch: sequences per step, >= 1, a number; `math.inf` leaves Adam without noise.
+        record: as of `odes.flow`.
+        dtype: "float64" or "float32".
+
+    Returns:
+        A `Trajectory`; where the map diverges it has another status than OK, nothing raises.
+
+    Raises:
+        ValueError: naming the argument, its value and what is allowed, before compilation.
+
+    Example:
+        >>> task, rule = dynsim.retrieval(), dynsim.adam(0.005)
+        >>> sparse_attention.finite_batch.solve(task, rule, range(0, 400, 10), batch=32)["loss"]
+    """
+    checks.kind("task", task, Retrieval)
+    if batch != math.inf:
+        checks.real("batch", batch, 1)
+    if reason := inapplicable(task, rule):
+        raise ValueError(reason)
+    check_arguments(task, rule, times, None, None, starts=False)
+    return compiled(
+        _solve,
+        task,
+        rule,
+        times,
+        key=None,
+        init=None,
+        dtype=dtype,
+        batch=float(batch),
+        steps=whole_steps(times)[-1],
+        record=recorded_of_flow(task, record),
+    )
+
+
+def _solve(
+    task: Retrieval,
+    start: None,
+    rule: Rule,
+    times: Float[Array, " S"],
+    *,
+    batch: float,
+    steps: int,
+    record: Recording,
+) -> Trajectory:
+    del start
+
+    def step(now: Walking, k: Int[Array, ""]) -> tuple[Walking, Snapshot]:
+        variance, with_m, of_m = now.walk
+        found = moments(task, now.params, variance)
+        b1, b2 = jnp.asarray(rule.b1), jnp.asarray(rule.b2)
+        scatter = found.variance / batch
+        curved = found.curvature**2 * variance
+        m = b1 * now.m + (1 - b1) * found.mean
+        v = b2 * now.v + (1 - b2) * (found.mean**2 + scatter.at[0].add(curved))
+        rate = rule.rate(k) / (1 - b1 ** (k + 1))
+        gain = rate / (jnp.sqrt(v / (1 - b2 ** (k + 1))) + rule.eps)
+        # Of m after this step.
+        covariance = b1 * with_m + (1 - b1) * found.curvature * variance
+        own = b1**2 * of_m + 2 * b1 * (1 - b1) * found.curvature * with_m
+        own += (1 - b1) ** 2 * (curved + scatter[0])
+        variance += gain[0] * (gain[0] * own - 2 * covariance)
+        walk = jnp.stack([variance, covariance - gain[0] * own, own])
+        return Walking(now.params - gain * m, m, v, walk), found.snapshot
+
+    zero = Walking(*4 * (jnp.zeros(3, times.dtype),))
+    _, snapshots = jax.lax.scan(step, zero, jnp.arange(steps + 1))
+    at = jax.tree.map(lambda x: x[times.astype(int)], snapshots)
+    values = jax.vmap(lambda now: measured(task, record, None, (now,)))(at)
+    return Trajectory(times, values, None, *judge(times, jnp.isfinite(at.loss)), "finite-batch")

@@ -1,0 +1,78 @@
+"""Retrieval by Adam at finite batch: the moments of its gradients, and training."""
+
+import math
+import re
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import dynsim
+from dynsim.sparse_attention.retrieval import Scored
+from odes.sparse_attention import LADDER, finite_batch
+
+TASK, RULE = dynsim.retrieval(24, 24), dynsim.adam(0.01)
+
+
+def test_moments_are_those_of_sampled_gradients() -> None:
+    task, (magnitude, walk, gap) = dynsim.retrieval(12, 24, B=2), (0.08, 0.003, 1.5)
+    signs = np.sign(np.asarray(task.target()))
+
+    def sampled(key: jax.Array) -> jax.Array:
+        of_weights, of_batch = jax.random.split(key)
+        W = magnitude * signs + walk**0.5 * jax.random.normal(of_weights, signs.shape)
+        params = Scored(W, jnp.zeros(12).at[-2:].set(gap))
+        each = jax.vmap(lambda key: jax.grad(task.loss)(params, task.draw(key, 1)))
+        found = each(jax.random.split(of_batch, 256))
+        parts = found.W * signs[None], found.a[:, -2:], found.a[:, :-2]
+        return jnp.stack([jnp.stack([x.mean(), x.var(axis=0, ddof=1).mean()]) for x in parts])
+
+    found = jax.jit(lambda keys: jax.lax.map(sampled, keys))(
+        jax.random.split(jax.random.key(0), 60)
+    )
+    mean, error = np.mean(found, axis=0), np.std(found, axis=0) / 60**0.5
+    got = finite_batch.moments(task, jnp.array([magnitude, gap, 0.0]), jnp.asarray(walk))
+    # The expansion is one in 1/d = 4 %.
+    assert (np.abs(got.mean - mean[:, 0]) < 0.02 * np.abs(mean[:, 0]) + 5 * error[:, 0]).all()
+    assert (np.abs(got.variance - mean[:, 1]) < 0.04 * mean[:, 1] + 5 * error[:, 1]).all()
+
+
+def test_training_escapes_when_the_theory_does() -> None:
+    times = np.arange(0, 161, 4)
+    runs = jax.jit(
+        jax.vmap(lambda key: dynsim.train(TASK, RULE, key, steps=160, batch=8, times=times)["loss"])
+    )(jax.vmap(jax.random.key)(np.arange(8)))
+    found = finite_batch.solve(TASK, RULE, times, batch=8)["loss"]
+    silent = LADDER.theory("matched-adam", TASK, RULE).solve(TASK, RULE, times)["loss"]
+    escapes = lambda loss: np.interp(-0.4, -np.asarray(loss), times)
+    trained = np.mean([escapes(loss) for loss in runs])
+    # Measured 2 % early; the theory without noise has half of the time.
+    assert escapes(found) == pytest.approx(trained, rel=0.06)
+    assert escapes(silent) < 0.75 * trained
+
+
+@pytest.mark.usefixtures("x64")
+def test_an_infinite_batch_is_descent_on_all_weights() -> None:
+    times = [0, 1, 10, 60]
+    run = dynsim.train(
+        TASK, RULE, jax.random.key(0), steps=60, batch=math.inf, times=times, dtype="float64"
+    )
+    found = finite_batch.solve(TASK, RULE, times, batch=math.inf)
+    for name in ("loss", "attention", "readout", "gap"):
+        # Rounding, in the first step of scores by a gradient of rounding's size.
+        np.testing.assert_allclose(found[name], run[name], rtol=1e-6, atol=1e-9)
+
+
+@pytest.mark.parametrize(
+    ("task", "rule", "batch", "message"),
+    [
+        (TASK, dynsim.sgd(1.0), 8, "optimizer = sgd: the theory of finite batches describes adam"),
+        (TASK, dynsim.adam(0.1, decay=0.1), 8, "decay = 0.1: the theory of finite batches has"),
+        (dynsim.retrieval(24, 24, p=0.5), RULE, 8, "p = 0.5: the theory of finite batches has no"),
+        (TASK, RULE, 0.5, "batch = 0.5: must be"),
+    ],
+)
+def test_what_is_not_described_is_named(task, rule, batch, message: str) -> None:
+    with pytest.raises(ValueError, match=re.escape(message)):
+        finite_batch.solve(task, rule, [0, 1], batch=batch)
