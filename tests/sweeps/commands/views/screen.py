@@ -1,0 +1,107 @@
+"""A page in a real browser, Chromium, and what a reader does with it."""
+
+import contextlib
+import re
+import shutil
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+from selenium import webdriver
+from selenium.webdriver.chrome.service import Service
+from selenium.webdriver.common.by import By
+from selenium.webdriver.common.keys import Keys
+from selenium.webdriver.support.ui import Select, WebDriverWait
+
+__all__ = ["CHROMIUM", "DRIVER", "By", "Keys", "Screen", "Select", "opened"]
+
+CHROMIUM = shutil.which("chromium") or shutil.which("google-chrome")
+DRIVER = shutil.which("chromedriver")
+OPTIONS = (
+    "--headless=new",
+    "--no-sandbox",
+    "--disable-gpu",
+    "--disable-quic",
+    "--no-first-run",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-sync",
+)
+
+
+class Screen:
+    """A page that was opened, and what a reader does with it."""
+
+    def __init__(self, driver: Any) -> None:
+        self.driver, self.run = driver, driver.execute_script
+
+    def open(self, path: Path, width: int = 1200, dark: bool = False) -> None:
+        size = {"width": width, "height": 900, "deviceScaleFactor": 1, "mobile": False}
+        self.driver.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", size)
+        theme = {"name": "prefers-color-scheme", "value": "dark" if dark else "light"}
+        self.driver.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": [theme]})
+        self.driver.get_log("browser")
+        self.driver.get(path.as_uri())
+        self.until(lambda: self.run("return document.body.dataset.drawn"))
+
+    def until(self, holds: Callable[[], Any]) -> Any:
+        return WebDriverWait(self.driver, 60, poll_frequency=0.02).until(lambda _: holds())
+
+    def __getitem__(self, name: str) -> Any:
+        return self.driver.find_element(By.ID, name)
+
+    def choose(self, control: str, words: str) -> None:
+        """Choose by the words that a reader sees, and wait for what follows."""
+        before = self.run("return document.body.dataset.drawn")
+        Select(self[control]).select_by_visible_text(words)
+        self.until(lambda: self.run("return document.body.dataset.drawn") != before)
+
+    def slide(self, control: str, key: str) -> None:
+        before = self.run("return document.body.dataset.drawn")
+        self[control].send_keys(key)
+        self.until(lambda: self.run("return document.body.dataset.drawn") != before)
+
+    def over(self, cell: tuple[int, int], words: str, shape: tuple[int, int] = (3, 2)) -> re.Match:
+        """Move the mouse over a cell, as long as it takes to read `words` there: a single move may
+        come before the map listens."""
+
+        def moved() -> re.Match | None:
+            self.mouse(cell, shape, "mouseMoved")
+            return re.search(words, self["readout"].text)
+
+        return self.until(moved)
+
+    def mouse(self, cell: tuple[int, int], shape: tuple[int, int], *kinds: str) -> None:
+        """Use the mouse in the middle of a cell, columns and rows from below left; cells of these
+        sweeps are as wide as each other."""
+        column, row = cell
+        area = self.driver.find_element(By.CSS_SELECTOR, "#map .nsewdrag")
+        box = self.run("return arguments[0].getBoundingClientRect().toJSON()", area)
+        x = box["x"] + box["width"] * (column + 0.5) / shape[0]
+        y = box["y"] + box["height"] * (1 - (row + 0.5) / shape[1])
+        mouse = {"x": x, "y": y, "clickCount": 1}
+        for kind in kinds:
+            mouse["button"] = "none" if kind == "mouseMoved" else "left"
+            self.driver.execute_cdp_cmd("Input.dispatchMouseEvent", {"type": kind, **mouse})
+
+    def table(self) -> list[list[str]]:
+        """The numbers of the trajectories: sweep, seed, status, step, value."""
+        self.run("document.getElementById('numbers').open = true")
+        script = "return [...document.querySelectorAll('#table tbody tr')]"
+        cells = f"{script}.map((row) => [...row.cells].map((cell) => cell.textContent))"
+        return self.until(lambda: self.run(cells))
+
+    def errors(self) -> list[str]:
+        return [each["message"] for each in self.driver.get_log("browser")]
+
+
+@contextlib.contextmanager
+def opened(profile: Path) -> Iterator[Screen]:
+    """A browser with a profile of its own, which nobody asks to download anything."""
+    options = webdriver.ChromeOptions()
+    options.binary_location = CHROMIUM
+    options.set_capability("goog:loggingPrefs", {"browser": "ALL"})
+    for option in (*OPTIONS, f"--user-data-dir={profile}"):
+        options.add_argument(option)
+    with webdriver.Chrome(options=options, service=Service(DRIVER)) as driver:
+        yield Screen(driver)
