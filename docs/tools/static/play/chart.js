@@ -3,7 +3,7 @@
 const lifeChart = (() => {
   "use strict";
 
-  const [WIDTH, HEIGHT, LEFT, RIGHT, TOP, BOTTOM] = [360, 210, 48, 10, 8, 34];
+  const [WIDTH, HEIGHT, LEFT, RIGHT, TOP, BOTTOM] = [360, 210, 44, 18, 8, 34];
   const SVG = "http://www.w3.org/2000/svg";
   // Viridis at equal distances: curves whose values have an order have these, as in our figures.
   const VIRIDIS = ["#440154", "#46327e", "#365c8d", "#277f8e", "#1fa187", "#4ac16d", "#a0da39", "#fde725"];

@@ -20,9 +20,9 @@
     Q: ["queries", counts, "Task"],
     perQuery: ["classes per query", counts, "Task"],
     D: ["distinct tokens per class", span(1, 30), "Task"],
-    rarest: ["weight of the rarest", span(1, 10).map((tenth) => tenth / 10), "Task"],
+    rarest: ["weight of rarest distinct", span(1, 10).map((tenth) => tenth / 10), "Task"],
     C: ["common tokens", span(0, 30), "Task"],
-    weight: ["weight of each", [0.1, 0.2, 0.3, 0.5, 0.7, 1, 1.5, 2, 3, 5, 7, 10], "Task"],
+    weight: ["weight of a common token", [0.1, 0.2, 0.3, 0.5, 0.7, 1, 1.5, 2, 3, 5, 7, 10], "Task"],
     spare: ["vocabulary M", [1, 2, 3, 5, 10, 20, 50, 100, 1000], "Task"],
   };
   const START = { etaY: 1, etaZ: 1, momentum: 0, steps: 1000 };
