@@ -3,18 +3,15 @@
 (() => {
   "use strict";
 
-  const counts = [1, 2, 3, 4, 5, 6, 8, 10, 15, 20, 30, 50, 100];
-  const rates = [];
-  for (let power = -2; power < 2; power++) {
-    for (const digits of [10, 11, 13, 14, 16, 18, 20, 22, 25, 28, 32, 35, 40, 45, 50, 56, 63, 71, 79, 89]) {
-      rates.push(Number((digits * 10 ** (power - 1)).toPrecision(2)));
-    }
-  }
   const span = (first, last) => Array.from({ length: last - first + 1 }, (_, i) => first + i);
+  const counts = [1, 2, 3, 4, 5, 6, 8, 10, 15, 20, 30, 50, 100];
+  // Twenty in each decade from 10 ** first up, with two digits.
+  const rates = (first) =>
+    span(0, 20 * (1 - first)).map((i) => Number((10 ** (first + i / 20)).toPrecision(2)));
   // What can be chosen, by the name of its setting: its words, its values, and the group it is in.
   const SLIDERS = {
-    etaY: ["learning rate of Y", [...rates, 100], "Training"],
-    etaZ: ["learning rate of Z", [...rates, 100], "Training"],
+    etaY: ["learning rate of Y", rates(-1), "Training"],
+    etaZ: ["learning rate of Z", rates(-2), "Training"],
     momentum: ["momentum", [0, 0.8, 0.9, 0.95, 0.99], "Training"],
     steps: ["steps", [10, 20, 50, 100, 200, 500, 1e3, 2e3, 5e3, 1e4, 2e4, 5e4, 1e5], "Training"],
     Q: ["queries", counts, "Task"],
