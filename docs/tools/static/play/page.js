@@ -96,7 +96,7 @@
   };
   for (const [name, [title, log]] of Object.entries(PANELS)) {
     PANELS[name] = lifeChart.panel(panels, title, log);
-    add(PANELS[name].caption, "output");
+    add(PANELS[name].caption, "span", { className: "value" });
   }
   const key = add(root, "p", { className: "key" });
   for (const [kind, words] of [
@@ -119,17 +119,17 @@
 
   function slider(parent, id, words, max, changed) {
     const row = add(parent, "div", { className: "slider" });
-    const label = add(row, "label", { htmlFor: id }, words);
+    add(row, "label", { htmlFor: id }, words);
+    // No <output>, which would be announced on every move, next to the slider's own value.
+    add(row, "span", { className: "value", ariaHidden: "true" });
     const input = add(row, "input", { type: "range", id, min: 0, max, step: 1 });
-    input.output = add(row, "output", { htmlFor: id });
-    label.after(input.output);
     input.addEventListener("input", () => changed(Number(input.value)));
     return input;
   }
 
-  function write(input, text) {
-    input.output.textContent = text;
-    input.setAttribute("aria-valuetext", text);
+  function write(input, text, announced = text) {
+    input.previousElementSibling.textContent = text;
+    input.setAttribute("aria-valuetext", announced);
   }
 
   function choose(preset) {
@@ -169,7 +169,6 @@
   // Values at the step that is looked at, in the captions.
   function read() {
     const k = Number(look.value) + 1;
-    write(look, show(found.times[k]));
     const texts = {
       attention: found.task.C
         ? `${show(found.distinct.at(-1)[k])} most frequent, ${show(found.common[k])} common`
@@ -178,6 +177,9 @@
       entropy: show(found.entropy[k]),
       loss: show(found.loss[k]),
     };
+    const step = show(found.times[k]);
+    const spoken = Object.entries(texts).map(([name, text]) => `${name} ${text}`);
+    write(look, step, `${step}: ${spoken.join(", ")}`);
     for (const [name, panel] of Object.entries(PANELS)) {
       panel.look(found.times[k]);
       panel.caption.lastChild.textContent = texts[name];
