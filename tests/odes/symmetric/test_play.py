@@ -58,7 +58,7 @@ def drawn(rng: np.random.Generator, D: int, momentum: bool) -> dict[str, Any]:
         "M": int(10 ** rng.uniform(0, 2) * (C + K * D + Q + K)),
         "eta_y": float(10 ** rng.uniform(-1, 1)),
         "eta_z": float(10 ** rng.uniform(-2, 1)),
-        "momentum": float(rng.choice([0.8, 0.9, 0.95, 0.99])) if momentum else 0.0,
+        "momentum": float(rng.choice([0.9, 0.95, 0.99])) if momentum else 0.0,
         "steps": float(10 ** rng.uniform(1, 4 if momentum else 5)),
     }
 

@@ -18,7 +18,7 @@ const symmetricFlow = (() => {
   const ERROR = [71 / 57600, 0, -71 / 16695, 71 / 1920, -17253 / 339200, 22 / 525, -1 / 40];
   const RTOL = 1e-7;
   const ATOL = 1e-9;
-  // As many as `odes` takes: on a slow machine, the page stands still for a quarter of a second.
+  // As many as `odes` takes: on a slow machine, the page stands still for a fraction of a second.
   const MOST_STEPS = 16384;
 
   // Probabilities of the D distinct tokens of a class, of weights from `rarest` to 1, and of each of

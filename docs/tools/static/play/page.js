@@ -12,7 +12,7 @@
   const SLIDERS = {
     etaY: ["learning rate of Y", rates(-1), "Training"],
     etaZ: ["learning rate of Z", rates(-2), "Training"],
-    momentum: ["momentum", [0, 0.8, 0.9, 0.95, 0.99], "Training"],
+    momentum: ["momentum", [0, 0.9, 0.95, 0.99], "Training"],
     steps: ["steps", [10, 20, 50, 100, 200, 500, 1e3, 2e3, 5e3, 1e4, 2e4, 5e4, 1e5], "Training"],
     Q: ["queries", counts, "Task"],
     perQuery: ["classes per query", counts, "Task"],

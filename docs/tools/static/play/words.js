@@ -17,7 +17,7 @@ const playWords = (() => {
     const { times, peak } = found;
     const end = times.length - 1;
     const half = halfWay(top(found), times);
-    if (half === null) return "Attention does not move. ";
+    if (half === null) return `Attention hardly moves until step ${times[end]}. `;
     const moved = `the most frequent distinct token has made half of its way by step ${show(half)}. `;
     if (peak === end) {
       return `Attention is still scanning at step ${times[end]}: the speed γ is ${show(found.speed[end])} and rising; ${moved}`;
