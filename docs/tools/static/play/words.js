@@ -47,7 +47,7 @@ const playWords = (() => {
   function curves(found, show) {
     const { times, task, peak } = found;
     const course = (values) => `from ${show(values[1])} at step 1 to ${show(values.at(-1))} at step ${times.at(-1)}`;
-    const common = task.C ? `; of each of ${task.C} common tokens ${course(found.common)}` : "";
+    const common = task.C ? `; of each common token ${course(found.common)}` : "";
     return {
       attention:
         `Attention over steps: of the most frequent of ${task.D} distinct tokens ${course(top(found))}, ` +
