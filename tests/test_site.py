@@ -270,6 +270,8 @@ def test_formulas_of_docstrings_are_set_apart() -> None:
     typeset = ["With :math:`|h^*|`,", "", ".. math::", "", r"    |x| = \sqrt{y^*}", "", "as h*."]
     prepared = tool("tools/docstrings.py").prepared(typeset)
     assert prepared == [*typeset[:-1], r"as h\*."]
+    items = ["* of h*", "* of", "  |x|"]
+    assert tool("tools/docstrings.py").prepared(items) == [r"* of h\*", "* of", r"  \|x\|"]
 
 
 def test_signatures_are_short() -> None:

@@ -15,7 +15,8 @@ if TYPE_CHECKING:
 SECTIONS = {"Args:", "Attributes:", "Raises:", "Returns:", "Yields:"}
 QUOTED = re.compile(r"(``.*?``|`[^`]*`)", re.DOTALL)
 EITHER = re.compile(r'(\w+)\[Array, ("[^"]*"|\'[^\']*\')\] \| \1\[ndarray, \2\]')
-MARKUP = re.compile(r"([\\*|]|(?<=\w)_(?![\w]))")
+MARKUP = re.compile(r"(^\s*\* )|([\\*|]|(?<=\w)_(?![\w]))", re.MULTILINE)
+"""The star of an item of a list, and what is to be escaped."""
 
 
 def setup(app: "Sphinx") -> dict[str, bool]:
@@ -106,4 +107,8 @@ def prepared(lines: list[str]) -> list[str]:
 
 def _escaped(text: str) -> str:
     parts = QUOTED.split(text)
-    return "".join(part if i % 2 else MARKUP.sub(r"\\\1", part) for i, part in enumerate(parts))
+
+    def plain(found: re.Match[str]) -> str:
+        return found[1] or "\\" + found[2]
+
+    return "".join(part if i % 2 else MARKUP.sub(plain, part) for i, part in enumerate(parts))
