@@ -17,6 +17,7 @@ __all__ = ["CHROMIUM", "DRIVER", "By", "Keys", "Screen", "Select", "opened"]
 
 CHROMIUM = shutil.which("chromium") or shutil.which("google-chrome")
 DRIVER = shutil.which("chromedriver")
+CORNER = {"x": 1, "y": 1, "button": "none"}
 OPTIONS = (
     "--headless=new",
     "--no-sandbox",
@@ -69,7 +70,18 @@ class Screen:
             self.mouse(cell, shape, "mouseMoved")
             return re.search(words, self["readout"].text)
 
+        # From elsewhere: a map says nothing new of the cell that the mouse is on already.
+        self.driver.execute_cdp_cmd("Input.dispatchMouseEvent", {"type": "mouseMoved", **CORNER})
         return self.until(moved)
+
+    def click(self, cell: tuple[int, int], shape: tuple[int, int] = (3, 2)) -> None:
+        """Click on a cell, again where the map did not listen yet, until its runs are there."""
+
+        def clicked() -> bool:
+            self.mouse(cell, shape, "mouseMoved", "mousePressed", "mouseReleased")
+            return self["runs"].is_displayed()
+
+        self.until(clicked)
 
     def mouse(self, cell: tuple[int, int], shape: tuple[int, int], *kinds: str) -> None:
         """Use the mouse in the middle of a cell, columns and rows from below left; cells of these
