@@ -85,7 +85,9 @@ def adam(
     return Posed((initial, *averages), field, (task, driven, first), jumps=(1.0,))
 
 
-def _corrected_adam(gradient: Gradient, task: Any, driven: Driven, initial: Params) -> Posed:
+def _corrected_adam(
+    gradient: Gradient[PyTree], task: Any, driven: Driven, initial: PyTree
+) -> Posed:
     """The first steps as they are, then the flow of second order."""
     rule = driven.rule
 

@@ -119,8 +119,9 @@ class Descent(NamedTuple):
 
     def scattered(self, params: PyTree) -> PyTree:
         """The variance of the gradient of a step, or None where the rule does not read it."""
-        reads = self.variance is not None and self.rule.kind in AVERAGE_SQUARES
-        return self.variance(params) if reads else None
+        if self.variance is None or self.rule.kind not in AVERAGE_SQUARES:
+            return None
+        return self.variance(params)
 
     def update(
         self, state: State, gradient: PyTree, k: Int[Array, ""], variance: PyTree = None

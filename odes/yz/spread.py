@@ -71,7 +71,7 @@ def solve(
             of the mean over the starts adds up with the mean of the variance.
         record: as in `dynsim.train`. Covariances are formed between all numbers recorded.
         squares: whether what Adam and RMSProp divide by has the noise of the batches in it, see
-            `odes.solver.linear_noise`. More accurate for these rules, and several times as slow.
+            `odes.solver.linear_noise`. More accurate for these rules, and about ten times as slow.
         dtype: "float64" or "float32".
 
     Returns:
