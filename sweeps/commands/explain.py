@@ -122,31 +122,44 @@ def _of_layer(config: Explain) -> Explanation:
     checks.count_or_inf("length", config.length, 2)
     task = config.make_reduced() or config.make_task()
     optimizer = config.make_optimizer()
-    if config.value("eta_y") == 0:
-        given = "eta_y" if config.ratio is None else "ratio"
-        raise ValueError(f"{given} = 0: nothing moves from zero weights; must be positive")
+    check_moves(config)
     record = ("loss", "accuracy", "entropy", "z_top_distinct", "z_top_common", "speed")
     with precision("float64"):
         theory, solved = _solve(task, optimizer, steps, record)
-        stages = None
-        if undescribed(optimizer, "the closed form") is None:
-            clock = Rescaled.of(optimizer)
-            rate = clock.rate * clock.eta_y
-            found = decoder.stages(rate, 1 / jnp.asarray(_prior(task)), task.M)
-            stages = {
-                field: float(np.mean(t)) for field, t in found.at(clock.steps_at)._asdict().items()
-            }
-        strained = tuple(_strained(config, task, optimizer, stages))
-        final = {name: float(np.mean(np.asarray(v)[-1])) for name, v in solved.observables.items()}
+        stages = stages_of(task, optimizer)
+        reasons = tuple(strained(config, task, optimizer, stages))
+        final = final_of(solved)
     return Explanation(
         theory,
         dynsim.Status(int(solved.status)).name,
         stages,
-        _regime(steps, stages, final),
+        regime(steps, stages, final),
         {**final, "effective_tokens": math.exp(final["entropy"])},
-        strained,
+        reasons,
         _edge(task, optimizer, steps),
     )
+
+
+def check_moves(config: Any) -> None:
+    """Raise `ValueError` for settings at which no weight moves."""
+    if config.value("eta_y") == 0:
+        given = "eta_y" if config.ratio is None else "ratio"
+        raise ValueError(f"{given} = 0: nothing moves from zero weights; must be positive")
+
+
+def stages_of(task: Task, optimizer: dynsim.Rule) -> dict[str, float] | None:
+    """Transition times of the closed form, averaged over classes; None where it does not apply."""
+    if undescribed(optimizer, "the closed form") is not None:
+        return None
+    clock = Rescaled.of(optimizer)
+    rate = clock.rate * clock.eta_y
+    found = decoder.stages(rate, 1 / jnp.asarray(_prior(task)), task.M)
+    return {name: float(np.mean(t)) for name, t in found.at(clock.steps_at)._asdict().items()}
+
+
+def final_of(solved: Trajectory) -> dict[str, float]:
+    """What was recorded last, averaged over classes."""
+    return {name: float(np.mean(np.asarray(v)[-1])) for name, v in solved.observables.items()}
 
 
 def _edge(task: Task, optimizer: dynsim.Rule, steps: int) -> edge.Reached | None:
@@ -212,7 +225,8 @@ def text(config: Explain, found: Explanation) -> str:
     return "\n".join([*lines, *(f"  - {reason}" for reason in found.strained)])
 
 
-def _regime(steps: int, stages: dict[str, float] | None, final: dict[str, float]) -> str | None:
+def regime(steps: int, stages: dict[str, float] | None, final: dict[str, float]) -> str | None:
+    """Where a run is at its end, in words; None where the closed form does not apply."""
     if stages is None:
         return None
     if steps <= stages["rise_end"]:
@@ -226,9 +240,10 @@ def _regime(steps: int, stages: dict[str, float] | None, final: dict[str, float]
     return "snapped"
 
 
-def _strained(
-    config: Explain, task: Task, optimizer: dynsim.Rule, stages: dict[str, float] | None
+def strained(
+    config: Any, task: Task, optimizer: dynsim.Rule, stages: dict[str, float] | None
 ) -> list[str]:
+    """The assumptions that a run strains, one sentence each."""
     reasons = []
     overlap, tokens = _overlap(task)
     if overlap > OVERLAP:

@@ -16,6 +16,7 @@ from dynsim.precision import precision
 from dynsim.problem.base import narrowed
 from dynsim.problem.checks import check_groups
 from dynsim.problem.train import problem_in, started
+from odes.symmetric.state import SymmetricTask
 
 # Where an assumption counts as strained. Curvature: along its direction a step of eta lambda = 0.2
 # moves the weights by 10 % less than the flow does. Apart: the loss of descent is that share of the
@@ -66,13 +67,34 @@ def too_noisy(problem: Problem, key: jax.Array, steps: int, batch: int | float) 
     """What the size of the batch strains."""
     if math.isinf(batch):
         return []
-    share = batch_noise(problem, key, steps, int(batch))
+    return noise_sentences(batch, batch_noise(problem, key, steps, int(batch)))
+
+
+def noise_sentences(batch: int | float, share: float) -> list[str]:
+    """What the size of the batch strains, where its gradient is off by that share of its norm."""
     if share <= NOISE:
         return []
     return [
         f"batch -> infinity (all flows): the gradient of {batch:g} examples at the start is off by "
         f"{share:.2g} of its norm, above {NOISE}; `dynsim compare` also trains on batches"
     ]
+
+
+def symmetric_noise(task: SymmetricTask, batch: int | float) -> float:
+    r"""`batch_noise` of symmetric classes from zero weights, to leading order in 1/T [ours].
+
+    An example of class n contributes :math:`-f_n u_n^T` to the gradient, with
+    :math:`u_n = e_n - 1/M` and :math:`|f_n| = 1`, and nothing to that of Z. So the mean square over
+    batches of the distance from the mean G is :math:`(1 - 1/M - |G|^2) / B`, and
+    :math:`|G|^2 = (1 - 1/M - (K-1)\, f_n \cdot f_{n'} / M) / K`.
+    """
+    own, common = (
+        float(np.sum(np.square(p) * (1 if copies is None else copies)))
+        for p, copies in ((task.p, task.p_copies), (task.rho, task.rho_copies))
+    )
+    K, M, overlap = int(task.K), int(task.M), common / (own + common)
+    mean = (1 - 1 / M - (K - 1) * overlap / M) / K
+    return math.sqrt(max(1 - 1 / M - mean, 0) / mean / batch)
 
 
 def largest_curvature(problem: Problem, rule: Rule, key: jax.Array, steps: int) -> float:
