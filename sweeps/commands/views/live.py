@@ -84,6 +84,7 @@ class Theory:
             checks.choice("setting", name, SLIDERS)
         run = run.at({name: _number(value) for name, value in values.items()})
         decoding.check(run)
+        run.check_read()
         explain.check_moves(run)
         return run
 
@@ -128,7 +129,6 @@ def reduced(run: Any) -> SymmetricTask:
     named = TASKS.get(run.task) if isinstance(run.task, str) else None
     if named is None:
         return symmetric.merged(symmetric.symmetric_task(run.held))
-    run.check_read()
     return named.reduced(run)
 
 
