@@ -2,6 +2,7 @@
 
 import dataclasses
 import html
+import pkgutil
 from pathlib import Path
 
 import tyro
@@ -9,7 +10,7 @@ import xarray as xr
 
 from dynsim.decoding import Steps
 from sweeps import output
-from sweeps.commands.views import live, page, serve
+from sweeps.commands.views import page
 from sweeps.commands.views.content import content
 from sweeps.runner import progress
 from sweeps.runner.run import open_sweep
@@ -69,7 +70,9 @@ def run(config: Explore) -> list[Path]:
     if config.paths or not config.serve:
         _check_unread(config)
     if config.serve:
-        return _serve(config)
+        # Loaded when it is asked for: it imports theory, which takes seconds.
+        pkgutil.resolve_name("sweeps.commands.views.serve:run")(config)
+        return []
     if not config.paths:
         raise ValueError("paths: must name a stored sweep, or --serve shows theory alone")
     if config.out.suffix != SUFFIX:
@@ -93,20 +96,6 @@ def _check_unread(config: Explore) -> None:
     for name in OF_RUN:
         if (given := getattr(config, name)) != getattr(usual, name):
             raise ValueError(f"{name} = {given!r}: is for --serve without a sweep; leave it out")
-
-
-def _serve(config: Explore) -> list[Path]:
-    if not config.paths:
-        theory = live.Theory(config)
-        # What is wrong is said here, before there is a page.
-        theory.sliders({})
-        serve.run(None, theory, config.port)
-        return []
-    chosen = {name: getattr(config, name) for name in ("observables", "times", "where")}
-    stored = serve.Stored(config.paths, **chosen)
-    first = next(iter(stored.content.datasets.values()))
-    serve.run(stored, live.Theory(first), config.port)
-    return []
 
 
 @dataclasses.dataclass(frozen=True)

@@ -16,7 +16,6 @@ from dynsim import Status, Trajectory, checks, decoding
 from dynsim.precision import precision
 from odes import symmetric
 from odes.symmetric.state import SymmetricTask
-from sweeps.commands import explain
 from sweeps.commands.views import recipe
 from sweeps.compare import strain
 from sweeps.runner import labels
@@ -81,11 +80,11 @@ class Theory:
             if run.init != "zero":
                 raise ValueError(f"init = {run.init!r}: live theory starts from zero weights")
         for name in values:
-            checks.choice("setting", name, SLIDERS)
+            checks.choice("setting", name, tuple(SLIDERS))
         run = run.at({name: _number(value) for name, value in values.items()})
         decoding.check(run)
         run.check_read()
-        explain.check_moves(run)
+        strain.check_moves(run)
         return run
 
     def sliders(self, chosen: Mapping[str, Any]) -> list[dict[str, Any]]:
@@ -148,9 +147,9 @@ def words(run: Any, task: SymmetricTask, solved: Trajectory) -> Iterator[str]:
         yield f"The solve ended with the status {status.name}."
     with precision("float64"):
         optimizer = run.make_optimizer()
-        stages = explain.stages_of(task, optimizer)
-        strained = explain.strained(run, task, optimizer, stages)
-    regime = explain.regime(run.steps, stages, explain.final_of(solved))
+        stages = strain.stages_of(task, optimizer)
+        strained = strain.strained(run, task, optimizer, stages)
+    regime = strain.regime(run.steps, stages, strain.final_of(solved))
     if regime and stages:
         yield f"Regime: {regime}; the speed peaks at step {stages['peak']:.3g}."
     else:

@@ -67,7 +67,7 @@ class Stored:
 
     def part(self, name: str, fixed: Mapping[str, Any], free: Sequence[tuple[str, int]]) -> bytes:
         """The part of an array that `slice` of `numbers.js` describes."""
-        array = self.arrays[checks.choice("array", name, self.arrays)]
+        array = self.arrays[checks.choice("array", name, tuple(self.arrays))]
         along = [dim for dim, _ in free if dim in array.dims]
         held = {d: fixed.get(str(d), 0) for d in array.dims if d not in along}
         found = array.isel(held).transpose(*along)
@@ -203,15 +203,25 @@ def written(stored: Stored | None, theory: live.Theory) -> bytes:
     return page.filled({**found, "live": about}, "", POLICY).encode()
 
 
-def run(stored: Stored | None, theory: live.Theory, port: int) -> None:
-    """Serve the page until Ctrl-C."""
-    with Server(stored, theory, port) as server:
-        progress.say("compiling the theory for the sliders")
+def run(config: Any) -> None:
+    """Serve what the settings of `dynsim explore` name until Ctrl-C.
+
+    Raises:
+        ValueError: as `content`, or for settings that theory does not describe, or a port in use.
+    """
+    stored = None
+    if config.paths:
+        chosen = {name: getattr(config, name) for name in ("observables", "times", "where")}
+        stored = Stored(config.paths, **chosen)
+        theory = live.Theory(next(iter(stored.content.datasets.values())))
+    else:
+        theory = live.Theory(config)
+        # What is wrong is said here, before there is a page.
+        theory.sliders({})
+    with Server(stored, theory, config.port) as server:
         threading.Thread(target=_warm, args=(theory,), daemon=True).start()
-        print(
-            f"{server.address}\nOpen this address in a browser on this machine; Ctrl-C ends.",
-            flush=True,
-        )
+        print(server.address)
+        print("Open this address in a browser on this machine; Ctrl-C ends the server.", flush=True)
         server.serve_forever()
 
 

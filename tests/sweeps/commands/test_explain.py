@@ -98,8 +98,8 @@ def test_the_reduced_form_without_a_table_is_that_of_the_table(
     for name in ("p", "rho", "p_copies", "rho_copies"):
         np.testing.assert_allclose(getattr(found, name), getattr(want, name), rtol=1e-12)
     f = np.asarray(full.probs) / np.linalg.norm(full.probs, axis=1, keepdims=True)
-    assert _overlap(found)[0] == pytest.approx((f @ f.T)[0, 1], rel=1e-6, abs=1e-12)
-    assert _overlap(found)[1] == full.support.shape[1]
+    assert starting_overlap(found)[0] == pytest.approx((f @ f.T)[0, 1], rel=1e-6, abs=1e-12)
+    assert starting_overlap(found)[1] == full.support.shape[1]
 
 
 def test_no_number_of_classes_is_too_large_for_theory(tmp_path: Path) -> None:

@@ -49,7 +49,7 @@ def asked(
     headers = {"Host": host} if host else {}
     path = f"/{server.token if token is None else token}/{route}"
     method = "GET" if body is None else "POST"
-    connection.request(method, path, body and json.dumps(body), headers)
+    connection.request(method, path, None if body is None else json.dumps(body), headers)
     answer = connection.getresponse()
     found = answer.status, answer.read()
     connection.close()
