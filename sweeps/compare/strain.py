@@ -26,14 +26,14 @@ from odes.symmetric.state import SymmetricTask
 # Where an assumption counts as strained. Curvature: along its direction a step of eta lambda = 0.2
 # moves the weights by 10 % less than the flow does. Apart: the loss of descent is that share of the
 # fall away from the flow's. Noise: the gradient of a batch is off by that share of its norm.
+# Overlap: gamma's error against the population flow passes 5 % there (`dynsim validate overlap`).
+# Kick: h* - h (Lemma 7) is then a tenth of the logit scale. Ratio: Assumption 1(c) of the paper, a
+# decoder faster than the attention.
 CURVATURE, APART, NOISE = 0.2, 0.05, 0.5
 FIRST = 1000
 """Steps over which descent is compared with the flow, at most."""
 TURNS = 50
 """Of the power iteration, each a product of the Hessian with a vector."""
-# Where an assumption counts as strained. Overlap: gamma's error against the population flow
-# passes 5 % there (`dynsim validate overlap`). Discreteness: h* - h (Lemma 7) is then a tenth
-# of the logit scale. Ratio: Assumption 1(c) of the paper, a decoder faster than the attention.
 OVERLAP, KICK, RATIO = 0.3, 0.1, 2.0
 MOVED = 0.05
 """Difference of the logits of top distinct and top common token below which attention, which it
@@ -101,11 +101,7 @@ def symmetric_noise(task: SymmetricTask, batch: int | float) -> float:
     batches of the distance from the mean G is :math:`(1 - 1/M - |G|^2) / B`, and
     :math:`|G|^2 = (1 - 1/M - (K-1)\, f_n \cdot f_{n'} / M) / K`.
     """
-    own, common = (
-        float(np.sum(np.square(p) * (1 if copies is None else copies)))
-        for p, copies in ((task.p, task.p_copies), (task.rho, task.rho_copies))
-    )
-    K, M, overlap = int(task.K), int(task.M), common / (own + common)
+    K, M, (overlap, _) = int(task.K), int(task.M), starting_overlap(task)
     mean = (1 - 1 / M - (K - 1) * overlap / M) / K
     return math.sqrt(max(1 - 1 / M - mean, 0) / mean / batch)
 

@@ -108,10 +108,14 @@ class Theory:
         return found
 
     def answer(self, chosen: Mapping[str, Any], values: Mapping[str, Any]) -> dict[str, Any]:
-        """Curves over time, and in words where the run ends and what it strains; raises as
-        `run`."""
-        run = self.run(chosen, values)
-        task, solved = solve(run)
+        """Curves over time, and in words where the run ends and what it strains; without curves,
+        why there are none."""
+        try:
+            run = self.run(chosen, values)
+            task, solved = solve(run)
+            said = list(words(run, task, solved))
+        except ValueError as error:
+            return {"times": [], "curves": {}, "words": [str(error)]}
         curves = {
             name: [_plain(v) if np.isfinite(v) else None for v in np.ravel(found).tolist()]
             for name, found in solved.observables.items()
@@ -119,7 +123,7 @@ class Theory:
         return {
             "times": np.asarray(solved.times).tolist(),
             "curves": curves,
-            "words": list(words(run, task, solved)),
+            "words": said,
         }
 
 

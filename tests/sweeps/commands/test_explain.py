@@ -14,7 +14,8 @@ import sweeps
 from odes import symmetric
 from sweeps import cli
 from sweeps.commands import explain as explain_module
-from sweeps.commands.explain import Explain, _overlap, explain
+from sweeps.commands.explain import Explain, explain
+from sweeps.compare.strain import starting_overlap
 from sweeps.runner.spec import Sweep
 from sweeps.systems.yz import Training, large
 from tests.systems.layers import simulate

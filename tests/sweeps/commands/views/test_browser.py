@@ -94,6 +94,10 @@ def test_a_slider_draws_theory_over_the_runs_of_a_cell(screen: Screen, stored: P
         screen["map"].send_keys(Keys.ARROW_RIGHT, Keys.ENTER)
         answers = lambda: screen.run("return document.getElementById('live').dataset.answers")
         screen.until(answers)
+        # Too short for the theory, which is told; infinity is at the end.
+        assert screen["words"].text.startswith("length = 8: the theory is an expansion in 1/T")
+        screen["live-length"].send_keys(Keys.END)
+        screen.until(lambda: "Regime" in screen["words"].text)
         before = answers()
         screen["live-eta_y"].send_keys(Keys.ARROW_RIGHT, Keys.ARROW_RIGHT)
         screen.until(lambda: answers() != before and screen.run("return !live.asking"))
@@ -102,7 +106,7 @@ def test_a_slider_draws_theory_over_the_runs_of_a_cell(screen: Screen, stored: P
         assert values["eta_y"] > 0.5
         script = "return document.getElementById('curves').data.map((t) => Array.from(t.y))"
         *drawn, curve = screen.run(script)
-        assert len(drawn) == 2
+        assert len(drawn) == 2, screen["words"].text
         wanted = source.answer(chosen, values)
         np.testing.assert_allclose(curve, wanted["curves"]["entropy"], rtol=1e-12)
         assert [line for line in screen["words"].text.split("\n") if line] == wanted["words"]
