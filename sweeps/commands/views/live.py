@@ -57,10 +57,12 @@ class Theory:
 
     Attributes:
         source: the dataset of the sweep, or settings with the fields of a run.
+        is_stored: whether it is a sweep.
     """
 
     def __init__(self, source: Any) -> None:
         self.source = source
+        self.is_stored = isinstance(source, xr.Dataset)
 
     def run(self, chosen: Mapping[str, Any], values: Mapping[str, Any]) -> Any:
         """The run at the `chosen` values of axes, with `values` in place of its own.
@@ -68,17 +70,9 @@ class Theory:
         Raises:
             ValueError: for a sweep that this theory does not describe, or a value that cannot be.
         """
-        run = self.source
-        if isinstance(run, xr.Dataset):
-            sweep = recipe.described(run, {n: _number(v) for n, v in chosen.items()})
-            if sweep.system is not registry.system(SYSTEM):
-                raise ValueError(
-                    f"live theory is of the system {SYSTEM!r}; this sweep is of "
-                    f"{sweep.system.name!r}"
-                )
-            run = sweep.point({name: first for name, (first,) in sweep.fields.items()})
-            if run.init != "zero":
-                raise ValueError(f"init = {run.init!r}: live theory starts from zero weights")
+        run = _of_sweep(self.source, chosen) if self.is_stored else self.source
+        if (start := getattr(run, "init", "zero")) != "zero":
+            raise ValueError(f"init = {start!r}: live theory starts from zero weights")
         for name in values:
             checks.choice("setting", name, tuple(SLIDERS))
         run = run.at({name: _number(value) for name, value in values.items()})
@@ -125,6 +119,15 @@ class Theory:
             "curves": curves,
             "words": said,
         }
+
+
+def _of_sweep(dataset: xr.Dataset, chosen: Mapping[str, Any]) -> Any:
+    sweep = recipe.described(dataset, {name: _number(value) for name, value in chosen.items()})
+    if sweep.system is not registry.system(SYSTEM):
+        raise ValueError(
+            f"live theory is of the system {SYSTEM!r}; this sweep is of {sweep.system.name!r}"
+        )
+    return sweep.point({name: first for name, (first,) in sweep.fields.items()})
 
 
 def reduced(run: Any) -> SymmetricTask:

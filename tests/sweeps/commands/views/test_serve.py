@@ -198,7 +198,7 @@ def test_bad_sliders_and_other_systems_are_told_in_a_sentence(
         live.Theory(runs.assign_attrs(config=made)).sliders({})
 
 
-@pytest.mark.parametrize(("K", "overlap"), [(2, 0.3), (5, 0.1)])
+@pytest.mark.parametrize(("K", "overlap"), [(2, 0.3), pytest.param(5, 0.1, marks=pytest.mark.full)])
 def test_the_noise_of_a_batch_is_that_of_sampled_ones(K: int, overlap: float) -> None:
     task, batch = dynsim.overlapping(K, overlap), 64
     layer = dynsim.layer(task, length=math.inf)
