@@ -155,7 +155,8 @@ def words(run: Any, task: SymmetricTask, solved: Trajectory) -> Iterator[str]:
     with precision("float64"):
         optimizer = run.make_optimizer()
         stages = strain.stages_of(task, optimizer)
-        strained = strain.strained(run, task, optimizer, stages)
+        # T is in the equations that are solved here.
+        strained = strain.strained(run.at({"length": math.inf}), task, optimizer, stages)
     regime = strain.regime(run.steps, stages, strain.final_of(solved))
     if regime and stages:
         yield f"Regime: {regime}; the speed peaks at step {stages['peak']:.3g}."

@@ -126,7 +126,7 @@ class Live {
   traces(observable) {
     const values = this.found?.curves[observable];
     if (!values) return [];
-    const line = { color: themed().accent, width: 3 };
+    const line = { color: themed().text, width: 3, dash: "dot" };
     const hover = "step %{x:.4g}: %{y:.4g}<extra>theory, live</extra>";
     return [{ x: this.found.times, y: values, mode: "lines", line, name: "theory, live", hovertemplate: hover }];
   }
