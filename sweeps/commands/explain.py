@@ -7,32 +7,21 @@ from collections.abc import Callable
 from typing import Any, ClassVar
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 
 import dynsim
 from dynsim import Trajectory, checks
 from dynsim.precision import precision
-from dynsim.yz import model as yz
 from odes import symmetric
-from odes.formulas import decoder
-from odes.solver.rescaled import Rescaled, undescribed
 from odes.symmetric.state import SymmetricTask
 from odes.yz import ladder, population
 from odes.yz import symmetric as symmetric_layer
 from sweeps import output
 from sweeps.commands import outlook
-from sweeps.compare import edge
+from sweeps.compare import edge, strain
 from sweeps.systems.settings import given
 from sweeps.systems.yz.tasks import ClassOptions as Problem
 
-# Where an assumption counts as strained. Overlap: gamma's error against the population flow
-# passes 5 % there (`dynsim validate overlap`). Discreteness: h* - h (Lemma 7) is then a tenth
-# of the logit scale. Ratio: Assumption 1(c) of the paper, a decoder faster than the attention.
-OVERLAP, KICK, RATIO = 0.3, 0.1, 2.0
-MOVED = 0.05
-"""Difference of the logits of top distinct and top common token below which attention, which it
-changes by as many times, has not moved."""
 Task = dynsim.SequenceClasses | SymmetricTask
 DESCENT_STEPS = 100_000
 """Horizon up to which a symmetric task is descended step by step, which is exact for any rate."""
@@ -122,29 +111,20 @@ def _of_layer(config: Explain) -> Explanation:
     checks.count_or_inf("length", config.length, 2)
     task = config.make_reduced() or config.make_task()
     optimizer = config.make_optimizer()
-    if config.value("eta_y") == 0:
-        given = "eta_y" if config.ratio is None else "ratio"
-        raise ValueError(f"{given} = 0: nothing moves from zero weights; must be positive")
+    strain.check_moves(config)
     record = ("loss", "accuracy", "entropy", "z_top_distinct", "z_top_common", "speed")
     with precision("float64"):
         theory, solved = _solve(task, optimizer, steps, record)
-        stages = None
-        if undescribed(optimizer, "the closed form") is None:
-            clock = Rescaled.of(optimizer)
-            rate = clock.rate * clock.eta_y
-            found = decoder.stages(rate, 1 / jnp.asarray(_prior(task)), task.M)
-            stages = {
-                field: float(np.mean(t)) for field, t in found.at(clock.steps_at)._asdict().items()
-            }
-        strained = tuple(_strained(config, task, optimizer, stages))
-        final = {name: float(np.mean(np.asarray(v)[-1])) for name, v in solved.observables.items()}
+        stages = strain.stages_of(task, optimizer)
+        reasons = tuple(strain.strained(config, task, optimizer, stages))
+        final = strain.final_of(solved)
     return Explanation(
         theory,
         dynsim.Status(int(solved.status)).name,
         stages,
-        _regime(steps, stages, final),
+        strain.regime(steps, stages, final),
         {**final, "effective_tokens": math.exp(final["entropy"])},
-        strained,
+        reasons,
         _edge(task, optimizer, steps),
     )
 
@@ -155,11 +135,6 @@ def _edge(task: Task, optimizer: dynsim.Rule, steps: int) -> edge.Reached | None
         return None
     layer = dynsim.layer(task, length=math.inf, start="zero")
     return edge.reached(layer, optimizer, jax.random.key(0), steps)
-
-
-def _prior(task: Task) -> np.ndarray:
-    """(K,) prior of the classes; of a reduced task, whose classes are alike, that of one."""
-    return np.ones(1) / int(task.K) if isinstance(task, SymmetricTask) else np.asarray(task.prior)
 
 
 def _solve(
@@ -210,67 +185,3 @@ def text(config: Explain, found: Explanation) -> str:
         lines += ["", str(found.edge)]
     lines += ["", "strained assumptions:" if found.strained else "no assumption is strained"]
     return "\n".join([*lines, *(f"  - {reason}" for reason in found.strained)])
-
-
-def _regime(steps: int, stages: dict[str, float] | None, final: dict[str, float]) -> str | None:
-    if stages is None:
-        return None
-    if steps <= stages["rise_end"]:
-        return "scanning at the end"
-    # Without a t0 (M <= 3) there is no second stage to be in.
-    if not steps >= stages["snap"]:
-        return "in transition at the end"
-    apart = abs(final["z_top_distinct"] - final["z_top_common"])
-    if apart < MOVED:
-        return f"decoder learned, attention unmoved: its logits are {apart:.2g} apart"
-    return "snapped"
-
-
-def _strained(
-    config: Explain, task: Task, optimizer: dynsim.Rule, stages: dict[str, float] | None
-) -> list[str]:
-    reasons = []
-    overlap, tokens = _overlap(task)
-    if overlap > OVERLAP:
-        reasons.append(
-            f"weak overlap (Theorem 1, Eq. 10): mean f_n.f_n' at the start is {overlap:.2f}, above "
-            f"{OVERLAP}"
-        )
-    if stages is not None:
-        clock = Rescaled.of(optimizer)
-        kick = float(clock.rate) * clock.eta_y * float(np.max(_prior(task)))
-        if kick > KICK * math.log(task.M):
-            reasons.append(
-                f"eta -> 0 (all flows): a step moves a class's logit by up to {kick:.2g}, above "
-                f"{KICK} ln M = {KICK * math.log(task.M):.2g}; gamma peaks after "
-                f"{stages['peak']:.2g} steps"
-            )
-        if config.eta_z > 0 and clock.eta_y / clock.eta_z < RATIO:
-            reasons.append(
-                f"decoder faster than attention (Assumption 1c): eta_Y / eta_Z = "
-                f"{clock.eta_y / clock.eta_z:.3g}, below {RATIO:g}"
-            )
-        if optimizer.has_inertia:
-            reasons.append(
-                "no inertia (closed form, Eq. 10): momentum enters them only as eta / (1 - mu)"
-            )
-    if not math.isinf(config.length) and config.length <= 10 * tokens:
-        reasons.append(
-            f"T -> infinity (this prediction, and all theories but those of finite T): "
-            f"T = {config.length} tokens sample {tokens} possible ones; `dynsim compare` also "
-            "solves the finite-T theories"
-        )
-    return reasons
-
-
-def _overlap(task: Task) -> tuple[float, int]:
-    """Mean of f_n . f_n' over pairs of classes at zero weights, and how many tokens a class has."""
-    if isinstance(task, SymmetricTask):
-        common = float(task.sum_common(jnp.asarray(task.rho) ** 2))
-        tokens = task.sum_distinct(jnp.ones(np.shape(task.p))) + task.sum_common(
-            jnp.ones(np.shape(task.rho))
-        )
-        return common / (common + float(task.sum_distinct(jnp.asarray(task.p) ** 2))), int(tokens)
-    f = np.asarray(yz.normalise(jnp.asarray(task.probs)))
-    pairs = (f @ f.T - np.eye(task.K)).sum() / max(task.K * (task.K - 1), 1)
-    return float(pairs), task.support.shape[1]

@@ -2,6 +2,7 @@
 steps: for `dynsim explain`."""
 
 import math
+from typing import Any
 
 import equinox as eqx
 import jax
@@ -10,21 +11,34 @@ import numpy as np
 from jax.flatten_util import ravel_pytree
 from jaxtyping import Float
 
+import dynsim
 import odes
-from dynsim import Problem, Rule, Status
+from dynsim import Problem, Rule, Status, Trajectory
 from dynsim.precision import precision
 from dynsim.problem.base import narrowed
 from dynsim.problem.checks import check_groups
 from dynsim.problem.train import problem_in, started
+from dynsim.yz import model as yz
+from odes.formulas import decoder
+from odes.solver.rescaled import Rescaled, undescribed
+from odes.symmetric.state import SymmetricTask
 
 # Where an assumption counts as strained. Curvature: along its direction a step of eta lambda = 0.2
 # moves the weights by 10 % less than the flow does. Apart: the loss of descent is that share of the
 # fall away from the flow's. Noise: the gradient of a batch is off by that share of its norm.
+# Overlap: gamma's error against the population flow passes 5 % there (`dynsim validate overlap`).
+# Kick: h* - h (Lemma 7) is then a tenth of the logit scale. Ratio: Assumption 1(c) of the paper, a
+# decoder faster than the attention.
 CURVATURE, APART, NOISE = 0.2, 0.05, 0.5
 FIRST = 1000
 """Steps over which descent is compared with the flow, at most."""
 TURNS = 50
 """Of the power iteration, each a product of the Hessian with a vector."""
+OVERLAP, KICK, RATIO = 0.3, 0.1, 2.0
+MOVED = 0.05
+"""Difference of the logits of top distinct and top common token below which attention, which it
+changes by as many times, has not moved."""
+Task = dynsim.SequenceClasses | SymmetricTask
 
 
 def too_coarse(
@@ -66,13 +80,30 @@ def too_noisy(problem: Problem, key: jax.Array, steps: int, batch: int | float) 
     """What the size of the batch strains."""
     if math.isinf(batch):
         return []
-    share = batch_noise(problem, key, steps, int(batch))
+    return noise_sentences(batch, batch_noise(problem, key, steps, int(batch)))
+
+
+def noise_sentences(batch: int | float, share: float) -> list[str]:
+    """What the size of the batch strains, where its gradient is off by that share of its norm."""
     if share <= NOISE:
         return []
     return [
         f"batch -> infinity (all flows): the gradient of {batch:g} examples at the start is off by "
         f"{share:.2g} of its norm, above {NOISE}; `dynsim compare` also trains on batches"
     ]
+
+
+def symmetric_noise(task: SymmetricTask, batch: int | float) -> float:
+    r"""`batch_noise` of symmetric classes from zero weights, to leading order in 1/T [ours].
+
+    An example of class n contributes :math:`-f_n u_n^T` to the gradient, with
+    :math:`u_n = e_n - 1/M` and :math:`|f_n| = 1`, and nothing to that of Z. So the mean square over
+    batches of the distance from the mean G is :math:`(1 - 1/M - |G|^2) / B`, and
+    :math:`|G|^2 = (1 - 1/M - (K-1)\, f_n \cdot f_{n'} / M) / K`.
+    """
+    K, M, (overlap, _) = int(task.K), int(task.M), starting_overlap(task)
+    mean = (1 - 1 / M - (K - 1) * overlap / M) / K
+    return math.sqrt(max(1 - 1 / M - mean, 0) / mean / batch)
 
 
 def largest_curvature(problem: Problem, rule: Rule, key: jax.Array, steps: int) -> float:
@@ -121,3 +152,96 @@ def batch_noise(problem: Problem, key: jax.Array, steps: int, batch: int) -> flo
         _, found = cast.loss_and_gradient(weights, narrowed(data, "float64"))
         want, got = (ravel_pytree(gradient)[0] for gradient in (exact, found))
         return float(jnp.linalg.norm(got - want) / jnp.linalg.norm(want))
+
+
+def check_moves(config: Any) -> None:
+    """Raise `ValueError` for settings at which no weight moves."""
+    if config.value("eta_y") == 0:
+        given = "eta_y" if config.ratio is None else "ratio"
+        raise ValueError(f"{given} = 0: nothing moves from zero weights; must be positive")
+
+
+def stages_of(task: Task, optimizer: Rule) -> dict[str, float] | None:
+    """Transition times of the closed form, averaged over classes; None where it does not apply."""
+    if undescribed(optimizer, "the closed form") is not None:
+        return None
+    clock = Rescaled.of(optimizer)
+    rate = clock.rate * clock.eta_y
+    found = decoder.stages(rate, 1 / jnp.asarray(_prior(task)), task.M)
+    return {name: float(np.mean(t)) for name, t in found.at(clock.steps_at)._asdict().items()}
+
+
+def final_of(solved: Trajectory) -> dict[str, float]:
+    """What was recorded last, averaged over classes."""
+    return {name: float(np.mean(np.asarray(v)[-1])) for name, v in solved.observables.items()}
+
+
+def _prior(task: Task) -> np.ndarray:
+    """(K,) prior of the classes; of a reduced task, whose classes are alike, that of one."""
+    return np.ones(1) / int(task.K) if isinstance(task, SymmetricTask) else np.asarray(task.prior)
+
+
+def regime(steps: int, stages: dict[str, float] | None, final: dict[str, float]) -> str | None:
+    """Where a run is at its end, in words; None where the closed form does not apply."""
+    if stages is None:
+        return None
+    if steps <= stages["rise_end"]:
+        return "scanning at the end"
+    # Without a t0 (M <= 3) there is no second stage to be in.
+    if not steps >= stages["snap"]:
+        return "in transition at the end"
+    apart = abs(final["z_top_distinct"] - final["z_top_common"])
+    if apart < MOVED:
+        return f"decoder learned, attention unmoved: its logits are {apart:.2g} apart"
+    return "snapped"
+
+
+def strained(
+    config: Any, task: Task, optimizer: Rule, stages: dict[str, float] | None
+) -> list[str]:
+    """The assumptions that a run strains, one sentence each."""
+    reasons = []
+    overlap, tokens = starting_overlap(task)
+    if overlap > OVERLAP:
+        reasons.append(
+            f"weak overlap (Theorem 1, Eq. 10): mean f_n.f_n' at the start is {overlap:.2f}, above "
+            f"{OVERLAP}"
+        )
+    if stages is not None:
+        clock = Rescaled.of(optimizer)
+        kick = float(clock.rate) * clock.eta_y * float(np.max(_prior(task)))
+        if kick > KICK * math.log(task.M):
+            reasons.append(
+                f"eta -> 0 (all flows): a step moves a class's logit by up to {kick:.2g}, above "
+                f"{KICK} ln M = {KICK * math.log(task.M):.2g}; gamma peaks after "
+                f"{stages['peak']:.2g} steps"
+            )
+        if config.eta_z > 0 and clock.eta_y / clock.eta_z < RATIO:
+            reasons.append(
+                f"decoder faster than attention (Assumption 1c): eta_Y / eta_Z = "
+                f"{clock.eta_y / clock.eta_z:.3g}, below {RATIO:g}"
+            )
+        if optimizer.has_inertia:
+            reasons.append(
+                "no inertia (closed form, Eq. 10): momentum enters them only as eta / (1 - mu)"
+            )
+    if not math.isinf(config.length) and config.length <= 10 * tokens:
+        reasons.append(
+            f"T -> infinity (this prediction, and all theories but those of finite T): "
+            f"T = {config.length} tokens sample {tokens} possible ones; `dynsim compare` also "
+            "solves the finite-T theories"
+        )
+    return reasons
+
+
+def starting_overlap(task: Task) -> tuple[float, int]:
+    """Mean of f_n . f_n' over pairs of classes at zero weights, and how many tokens a class has."""
+    if isinstance(task, SymmetricTask):
+        common = float(task.sum_common(jnp.asarray(task.rho) ** 2))
+        tokens = task.sum_distinct(jnp.ones(np.shape(task.p))) + task.sum_common(
+            jnp.ones(np.shape(task.rho))
+        )
+        return common / (common + float(task.sum_distinct(jnp.asarray(task.p) ** 2))), int(tokens)
+    f = np.asarray(yz.normalise(jnp.asarray(task.probs)))
+    pairs = (f @ f.T - np.eye(task.K)).sum() / max(task.K * (task.K - 1), 1)
+    return float(pairs), task.support.shape[1]

@@ -62,6 +62,7 @@ def content(
     observables: Sequence[str] = (),
     times: Sequence[float] = (),
     where: Sequence[str] = (),
+    begun: bool = True,
 ) -> Content:
     """Put sweeps together for a page; nothing of their values is read but the status.
 
@@ -70,6 +71,7 @@ def content(
         observables: recorded quantities to show; by default all.
         times: steps to show, of those recorded; by default all.
         where: fixed values of axes, such as "eta_z=1".
+        begun: whether a sweep without a complete run is an error.
 
     Raises:
         ValueError: for sweeps of different systems, without a common value of an axis or a common
@@ -78,7 +80,7 @@ def content(
     notes: list[str] = []
     check_systems(sweeps)
     for name, dataset in sweeps.items():
-        notes += _progress(name, dataset)
+        notes += _progress(name, dataset, begun)
     chosen = [_chosen(dataset, where) for dataset in sweeps.values()]
     names = (str(name) for each in chosen for name in each.data_vars if name != "status")
     recorded = list(dict.fromkeys(names))
@@ -138,11 +140,11 @@ def check_systems(sweeps: Mapping[str, xr.Dataset]) -> None:
             raise ValueError(f"{name}: is of the system {other!r}, {first} of {system!r}")
 
 
-def _progress(name: str, dataset: xr.Dataset) -> list[str]:
-    """A sentence about what is not computed yet; `ValueError` if that is all."""
+def _progress(name: str, dataset: xr.Dataset, begun: bool) -> list[str]:
+    """A sentence about what is not computed yet; `ValueError` if that is all and may not be."""
     status = dataset["status"].values
     done = int((status != MISSING).sum())
-    if not done:
+    if begun and not done:
         raise ValueError(f"{name}: 0 of {count(status.size, 'run')} done; nothing to show yet")
     if done == status.size:
         return []

@@ -2,16 +2,20 @@
 
 import dataclasses
 import html
+import pkgutil
 from pathlib import Path
 
 import tyro
 import xarray as xr
 
+from dynsim.decoding import Steps
 from sweeps import output
 from sweeps.commands.views import page
 from sweeps.commands.views.content import content
 from sweeps.runner import progress
 from sweeps.runner.run import open_sweep
+from sweeps.systems.base import field_names
+from sweeps.systems.yz.tasks import ClassOptions
 
 SUFFIX = ".html"
 LARGEST = 20.0
@@ -21,42 +25,62 @@ HEIGHT = 900
 
 
 @dataclasses.dataclass(frozen=True)
-class Explore:
+class Explore(ClassOptions):
     """Write stored sweeps as one HTML page that needs no network: a map over two axes with sliders
     for the others, and the trajectories of each cell. Name the sweeps of theories, too, to see
-    them next to the runs and their difference.
+    them next to the runs and their difference. With --serve, a local server reads sweeps of any
+    size when the page needs them, and theory follows sliders; without a sweep, theory alone.
 
     Attributes:
-        path: folder of the sweep, or its address in a bucket.
-        more: further sweeps of the same system, such as its theories.
+        paths: folders of the sweeps, or their addresses in a bucket.
         out: HTML file to write.
         observables: recorded quantities to include; by default all.
         times: recorded steps to include; by default all.
         where: fixed values of axes, for instance eta_z=1 or optimizer=adam; by default all.
         max_megabytes: largest size of the page; times and seeds are left out to keep to it.
         overwrite: replace an existing file.
+        serve: open a local server instead of writing a file, until Ctrl-C. Tasks, rules and other
+            settings of a run are for it alone, without a sweep: where the sliders start.
+        port: where the server listens on this machine; 0 takes one that is free.
+        steps: optimiser steps.
+        length: sequence length T.
+        batch: examples in a step.
     """
 
-    path: tyro.conf.Positional[str]
-    more: tyro.conf.Positional[tuple[str, ...]] = ()
+    paths: tyro.conf.Positional[tuple[str, ...]] = ()
     out: Path = Path("explore.html")
     observables: tuple[str, ...] = ()
     times: tuple[float, ...] = ()
     where: tuple[str, ...] = ()
     max_megabytes: float = LARGEST
     overwrite: bool = False
+    serve: bool = False
+    port: int = 0
+    steps: Steps = 1000
+    length: int | float = 128
+    batch: int | float = 128
+
+
+OF_RUN = (*field_names(ClassOptions), "steps", "length", "batch")
 
 
 def run(config: Explore) -> list[Path]:
     """Run `dynsim explore`; returns the page."""
     page.check_plotly()
+    if config.paths or not config.serve:
+        _check_unread(config)
+    if config.serve:
+        # Loaded when it is asked for: it imports theory, which takes seconds.
+        pkgutil.resolve_name("sweeps.commands.views.serve:run")(config)
+        return []
+    if not config.paths:
+        raise ValueError("paths: must name a stored sweep, or --serve shows theory alone")
     if config.out.suffix != SUFFIX:
         raise ValueError(f"out = {config.out}: must end in {SUFFIX}")
     output.check_directory(config.out.parent)
     if config.out.exists() and not config.overwrite:
         raise ValueError(f"out = {config.out}: is there already; --overwrite replaces it")
-    paths = dict.fromkeys((config.path, *config.more))
-    sweeps = {path: open_sweep(path, progress.say) for path in paths}
+    sweeps = {path: open_sweep(path, progress.say) for path in dict.fromkeys(config.paths)}
     found = content(sweeps, config.observables, config.times, config.where)
     found = page.fitted(found, config.max_megabytes)
     text = page.page(found)
@@ -64,6 +88,14 @@ def run(config: Explore) -> list[Path]:
         progress.say(note)
     config.out.parent.mkdir(parents=True, exist_ok=True)
     return [output.write_whole(config.out, lambda file: file.write(text.encode()))]
+
+
+def _check_unread(config: Explore) -> None:
+    """Raise `ValueError` for a setting of a run, which sweeps have of their own."""
+    usual = Explore()
+    for name in OF_RUN:
+        if (given := getattr(config, name)) != getattr(usual, name):
+            raise ValueError(f"{name} = {given!r}: is for --serve without a sweep; leave it out")
 
 
 @dataclasses.dataclass(frozen=True)

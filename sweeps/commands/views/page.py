@@ -11,7 +11,9 @@ import importlib.util
 import json
 import math
 import pkgutil
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import xarray as xr
@@ -38,18 +40,25 @@ def check_plotly() -> None:
 
 def page(content: Content) -> str:
     """The page as HTML, of all values that `content` has."""
-    style = (STATIC / "explorer.css").read_text()
+    arrays = (
+        f'<script type="text/plain" data-array="{html.escape(name)}">'
+        f"{base64.b64encode(packed(str(array.name), array.values)).decode()}</script>"
+        for name, array in content.arrays().items()
+    )
+    return filled(content.about, "\n".join(arrays), POLICY)
+
+
+def filled(about: Mapping[str, Any], arrays: str, policy: str) -> str:
+    """The page as HTML, that knows what it is told `about` sweeps and has some `arrays`."""
+    served = ["served.js"] if "live" in about else []
     parts = {
-        "title": html.escape(content.about["title"]),
-        "policy": POLICY,
-        "style": style,
-        "about": _inside(content.about),
-        "arrays": "\n".join(
-            f'<script type="text/plain" data-array="{html.escape(name)}">{_encoded(array)}</script>'
-            for name, array in content.arrays().items()
-        ),
+        "title": html.escape(about["title"]),
+        "policy": policy,
+        "style": (STATIC / "explorer.css").read_text(),
+        "about": _inside(about),
+        "arrays": arrays,
         "plotly": _plotly(),
-        "scripts": "\n".join((STATIC / name).read_text() for name in SCRIPTS),
+        "scripts": "\n".join((STATIC / name).read_text() for name in (*served, *SCRIPTS)),
     }
     pieces = (STATIC / "page.html").read_text().split("@@")
     # What is put in is not looked at again: a title may well hold the name of a place.
@@ -131,9 +140,9 @@ def _inside(about: object) -> str:
     return json.dumps(about, allow_nan=False).replace("<", "\\u003c")
 
 
-def _encoded(array: xr.DataArray) -> str:
-    kind = np.int8 if array.name == "status" else np.float64 if array.name == "time" else np.float32
+def packed(name: str, values: np.ndarray) -> bytes:
+    """Values of an array as the scripts read them: little-endian, of the types of `numbers.js`."""
+    kind = np.int8 if name == "status" else np.float64 if name == "time" else np.float32
     # Numbers of theories in float64 may lie beyond those of float32, as inf.
     with np.errstate(over="ignore"):
-        values = array.values.astype(np.dtype(kind).newbyteorder("<"))
-    return base64.b64encode(values.tobytes()).decode()
+        return values.astype(np.dtype(kind).newbyteorder("<")).tobytes()

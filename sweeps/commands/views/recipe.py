@@ -2,11 +2,13 @@
 
 import json
 import math
+from collections.abc import Mapping
 from typing import Any
 
 import xarray as xr
 
 from sweeps.runner.files import from_table
+from sweeps.runner.spec import Sweep
 from sweeps.runner.store.base import BY_WORD
 
 LEFT_OUT = ("axes", "run", "zip", "title", "functions", "code", BY_WORD)
@@ -23,25 +25,16 @@ def recipe(dataset: xr.Dataset) -> dict[str, Any] | None:
         that was made of objects in Python.
     """
     config = json.loads(dataset.attrs.get("config", "{}"))
-    if any(name not in dataset.coords for name in config.get("axes", [""])):
-        return None
-    axes = {name: dataset[name] for name in config["axes"]}
-    if "functions" in config or any(each.ndim > 1 for each in axes.values()):
-        return None
-    values = {name: each.values.reshape(-1).tolist() for name, each in axes.items()}
-    head = {name: value for name, value in config.items() if name not in LEFT_OUT}
-    head = {name: value for name, value in head.items() if value is not None}
-    by_word = config.get(BY_WORD, {})
-    run = config["run"]
-    read = {n: v for name, words in by_word.items() for n, v in words[values[name][0]].items()}
-    first = {name: found[:1] for name, found in values.items()}
     try:
-        from_table({**head, "run": run | read, "axes": first}).check()
+        described(dataset, {}).check()
     except ValueError:
         return None
+    axes = {name: dataset[name] for name in config["axes"]}
+    values = {name: each.values.reshape(-1).tolist() for name, each in axes.items()}
+    by_word = config.get(BY_WORD, {})
     return {
-        "head": _lines(head),
-        "run": _lines(run),
+        "head": _lines(_head(config)),
+        "run": _lines(config["run"]),
         "axes": {
             name: {"dim": str(each.dims[0]) if each.dims else None, "values": _words(values[name])}
             for name, each in axes.items()
@@ -52,6 +45,29 @@ def recipe(dataset: xr.Dataset) -> dict[str, Any] | None:
             for name, words in by_word.items()
         },
     }
+
+
+def described(dataset: xr.Dataset, chosen: Mapping[str, Any]) -> Sweep:
+    """The sweep of one setting of a stored sweep, at the `chosen` values of axes and the first ones
+    of others.
+
+    Raises:
+        ValueError: for what no file describes.
+    """
+    config = json.loads(dataset.attrs.get("config", "{}"))
+    names = config.get("axes", [])
+    known = names and all(n in dataset.coords and dataset[n].ndim <= 1 for n in names)
+    if not known or "functions" in config:
+        raise ValueError("no sweep file describes these runs, which were made in Python")
+    first = {name: dataset[name].values.reshape(-1)[0].item() for name in names}
+    axes = {name: [chosen.get(name, value)] for name, value in first.items()}
+    by_word = config.get(BY_WORD, {})
+    read = {n: v for name, words in by_word.items() for n, v in words[axes[name][0]].items()}
+    return from_table({**_head(config), "run": config["run"] | read, "axes": axes})
+
+
+def _head(config: dict[str, Any]) -> dict[str, Any]:
+    return {n: v for n, v in config.items() if n not in LEFT_OUT and v is not None}
 
 
 def _lines(table: dict[str, Any]) -> list[str]:

@@ -14,7 +14,8 @@ import sweeps
 from odes import symmetric
 from sweeps import cli
 from sweeps.commands import explain as explain_module
-from sweeps.commands.explain import Explain, _overlap, explain
+from sweeps.commands.explain import Explain, explain
+from sweeps.compare.strain import starting_overlap
 from sweeps.runner.spec import Sweep
 from sweeps.systems.yz import Training, large
 from tests.systems.layers import simulate
@@ -98,8 +99,8 @@ def test_the_reduced_form_without_a_table_is_that_of_the_table(
     for name in ("p", "rho", "p_copies", "rho_copies"):
         np.testing.assert_allclose(getattr(found, name), getattr(want, name), rtol=1e-12)
     f = np.asarray(full.probs) / np.linalg.norm(full.probs, axis=1, keepdims=True)
-    assert _overlap(found)[0] == pytest.approx((f @ f.T)[0, 1], rel=1e-6, abs=1e-12)
-    assert _overlap(found)[1] == full.support.shape[1]
+    assert starting_overlap(found)[0] == pytest.approx((f @ f.T)[0, 1], rel=1e-6, abs=1e-12)
+    assert starting_overlap(found)[1] == full.support.shape[1]
 
 
 def test_no_number_of_classes_is_too_large_for_theory(tmp_path: Path) -> None:

@@ -8,6 +8,7 @@ let latest = 0;
 
 /** Dimensions that are axes of runs, those of several values first. */
 const axes = Object.keys(about.dims).filter((dim) => about.dims[dim].values.length > 1);
+const SCALES = [["linear", "linear"], ["log", "logarithmic"]];
 const names = about.stores.map(({ name }) => name);
 
 /** What the map can show: each sweep, and each minus those before it. */
@@ -63,17 +64,16 @@ function build() {
     return rank(b) - rank(a);
   });
   const named = (dims) => dims.map((dim) => [dim, about.dims[dim].label]);
-  const scales = [["linear", "linear"], ["log", "logarithmic"]];
   const usual = about.observables.find(({ name }) => name === "entropy" || name === "loss");
   const made = [
     choice("observable", "Quantity", about.observables.map((o) => [o.name, o.label]), usual?.name),
     choice("show", "Sweep", shows.map(({ text }, i) => [i, text])),
     choice("x", "Horizontal axis", named(runs), order[0], () => swap("x", "y")),
-    choice("x-scale", "Horizontal scale", scales),
+    choice("x-scale", "Horizontal scale", SCALES),
     choice("y", "Vertical axis", [["", "none: lines"], ...named(runs)], order[1] ?? "", () => swap("y", "x")),
-    choice("y-scale", "Vertical scale", scales),
-    choice("value-scale", "Scale of the quantity", scales),
-    choice("time-scale", "Scale of steps in trajectories", scales, "linear"),
+    choice("y-scale", "Vertical scale", SCALES),
+    choice("value-scale", "Scale of the quantity", SCALES),
+    choice("time-scale", "Scale of steps in trajectories", SCALES, "linear"),
   ];
   const last = about.times.length - 1;
   if (last > 0) made.push(slider("time", "Step", about.times, last));
@@ -222,21 +222,44 @@ async function open(cell, move = true) {
   if (move) byId("runs-title").focus({ preventScroll: innerWidth >= 1000 });
 }
 
+/** What is opened, as `drawCurves` takes it. */
+let drawn = null;
+
+/** Draw the trajectories that are opened, and theory over them. */
+function drawOpened() {
+  const { stores, name, label } = drawn;
+  const [log, logTime] = ["value-scale", "time-scale"].map((id) => controls[id].value() === "log");
+  return drawCurves(stores, label, log, logTime, live?.traces(name) ?? []);
+}
+
+const live = about.live ? new Live(drawOpened) : null;
+
+/** Values of axes at some places, as the server knows them. */
+function valuesAt(places) {
+  const along = Object.entries(places).filter(([dim]) => about.dims[dim].axis);
+  const all = along.flatMap(([dim, place]) => {
+    const { values, together } = about.dims[dim];
+    return [[dim, values[place]], ...Object.entries(together).map(([name, own]) => [name, own[place]])];
+  });
+  return Object.fromEntries(all);
+}
+
 async function showRuns(view, places) {
   const began = performance.now();
-  const label = about.observables.find(({ name }) => name === view.observable).label;
+  const name = view.observable;
+  const { label } = about.observables.find((each) => each.name === name);
   const runs = await Promise.all(names.map((_, store) => trajectories(store, view, places)));
   const stores = names.map((name, store) => ({ name, store, runs: runs[store] }));
   byId("runs").hidden = false;
   document.querySelector("main").classList.add("open");
   byId("runs-title").textContent = `Trajectories at ${settings(places) || "the only setting"}`;
-  const log = controls["value-scale"].value() === "log";
-  const logTime = controls["time-scale"].value() === "log";
-  await drawCurves(stores.filter((each) => each.runs.length), label, log, logTime);
+  drawn = { stores: stores.filter((each) => each.runs.length), name, label };
+  await drawOpened();
   fillTable(stores);
   showCommands(stores, places);
   if (overview.drawn) Plotly.Plots.resize(byId("map"));
   byId("runs").dataset.milliseconds = (performance.now() - began).toFixed(1);
+  live?.open(valuesAt(places));
 }
 
 /** A sweep without an axis but the seed: there is no map, only trajectories. */
@@ -248,5 +271,35 @@ async function alone(view) {
   document.body.dataset.drawn = latest;
 }
 
-build();
-redraw().then(() => performance.mark("drawn"));
+/** Theory without a sweep: a quantity over the steps. */
+async function theoryAlone() {
+  const { curves } = about.live;
+  for (const id of ["overview", "stored"]) byId(id).hidden = true;
+  byId("runs").hidden = false;
+  document.querySelector("main").classList.add("alone");
+  byId("runs-title").textContent = "Theory over steps";
+  const redrawn = () => {
+    const name = controls.observable.value();
+    drawn = { stores: [], name, label: curves.find((each) => each.name === name).label };
+    return drawOpened();
+  };
+  byId("controls").append(
+    choice("observable", "Quantity", curves.map((each) => [each.name, each.label]), undefined, redrawn),
+    choice("value-scale", "Scale of the quantity", SCALES, undefined, redrawn),
+    choice("time-scale", "Scale of steps", SCALES, undefined, redrawn),
+  );
+  await redrawn();
+  await live.open({});
+}
+
+async function start() {
+  if (!about.stores.length) return theoryAlone();
+  build();
+  await redraw();
+  if (about.live?.unfinished) follow(redraw, about.live.done);
+}
+
+start().then(() => {
+  performance.mark("drawn");
+  document.body.dataset.drawn ??= "theory";
+});

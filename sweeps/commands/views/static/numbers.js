@@ -51,7 +51,7 @@ class Embedded {
 }
 
 /** Where slices come from: anything with the function `slice` of `Embedded`. */
-const source = new Embedded();
+const source = about.live ? new Served() : new Embedded();
 
 function sizeOf(store, name, dim) {
   const array = about.stores[store].arrays[name];

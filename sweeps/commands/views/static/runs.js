@@ -44,14 +44,15 @@ function curves(stores, log) {
   });
 }
 
-function drawCurves(stores, label, log, logTime) {
+function drawCurves(stores, label, log, logTime, more) {
   const layout = layoutOf(
     { title: "step", kind: logTime ? "log" : "linear" },
     { title: label, kind: log ? "log" : "linear" },
   );
   layout.showlegend = true;
   layout.legend = { orientation: "h", y: 1.02, yanchor: "bottom" };
-  return Plotly.react(document.getElementById("curves"), curves(stores, log), layout, LOOKS);
+  const traces = [...curves(stores, log), ...more];
+  return Plotly.react(document.getElementById("curves"), traces, layout, LOOKS);
 }
 
 /** The numbers of all trajectories, made when somebody opens them. */

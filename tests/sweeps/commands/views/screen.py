@@ -36,13 +36,13 @@ class Screen:
     def __init__(self, driver: Any) -> None:
         self.driver, self.run = driver, driver.execute_script
 
-    def open(self, path: Path, width: int = 1200, dark: bool = False) -> None:
+    def open(self, address: str, width: int = 1200, dark: bool = False) -> None:
         size = {"width": width, "height": 900, "deviceScaleFactor": 1, "mobile": False}
         self.driver.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", size)
         theme = {"name": "prefers-color-scheme", "value": "dark" if dark else "light"}
         self.driver.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": [theme]})
         self.driver.get_log("browser")
-        self.driver.get(path.as_uri())
+        self.driver.get(address)
         self.until(lambda: self.run("return document.body.dataset.drawn"))
 
     def until(self, holds: Callable[[], Any]) -> Any:

@@ -2,6 +2,7 @@
 
 import importlib.util
 import re
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -11,6 +12,7 @@ import xarray as xr
 
 import sweeps
 from dynsim import Status
+from sweeps.commands.views import live, serve
 from sweeps.runner.labels import label
 
 pytest.importorskip("plotly", reason="needs plotly of the extra `test`")
@@ -57,7 +59,7 @@ def measured(text: str) -> tuple[float, float]:
 def test_a_cell_is_read_by_mouse_and_its_runs_are_those_of_the_store(
     screen: Screen, path: Path, runs: xr.Dataset, theory: xr.Dataset
 ) -> None:
-    screen.open(path)
+    screen.open(path.as_uri())
     screen.choose("observable", label(runs["loss"]))
     screen.over((0, 1), "eta_y = 5, eta_z = 0.1")
     text = screen["readout"].text
@@ -83,11 +85,45 @@ def test_a_cell_is_read_by_mouse_and_its_runs_are_those_of_the_store(
     assert screen.errors() == []
 
 
+def test_a_slider_draws_theory_over_the_runs_of_a_cell(screen: Screen, stored: Path) -> None:
+    source = live.Theory(sweeps.open(stored))
+    server = serve.Server(serve.Stored([str(stored)]), source)
+    threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
+    try:
+        screen.open(server.address)
+        screen["map"].send_keys(Keys.ARROW_RIGHT, Keys.ENTER)
+        answers = lambda: screen.run("return document.getElementById('live').dataset.answers")
+        screen.until(answers)
+        # Too short for the theory, which is told; infinity is at the end.
+        assert screen["words"].text.startswith("length = 8: the theory is an expansion in 1/T")
+        screen["live-length"].send_keys(Keys.END)
+        screen.until(lambda: "Regime" in screen["words"].text)
+        before = answers()
+        screen["live-eta_y"].send_keys(Keys.ARROW_RIGHT, Keys.ARROW_RIGHT)
+        screen.until(lambda: answers() != before and screen.run("return !live.asking"))
+        chosen = {"eta_y": 0.5, "eta_z": 1.0}
+        values = screen.run("return live.values")
+        assert values["eta_y"] > 0.5
+        script = "return document.getElementById('curves').data.map((t) => Array.from(t.y))"
+        *drawn, curve = screen.run(script)
+        assert len(drawn) == 2, screen["words"].text
+        wanted = source.answer(chosen, values)
+        np.testing.assert_allclose(curve, wanted["curves"]["entropy"], rtol=1e-12)
+        assert [line for line in screen["words"].text.split("\n") if line] == wanted["words"]
+        runs = sweeps.open(stored)["entropy"].sel(chosen)
+        found = [value for value in drawn[0] if value is not None]
+        np.testing.assert_allclose(found, runs.transpose("seed", "time").values.ravel(), rtol=1e-6)
+        assert screen.errors() == []
+    finally:
+        server.shutdown()
+        server.server_close()
+
+
 @FULL
 def test_axes_times_seeds_and_differences_follow_the_controls(
     screen: Screen, path: Path, runs: xr.Dataset, theory: xr.Dataset
 ) -> None:
-    screen.open(path)
+    screen.open(path.as_uri())
     screen.choose("observable", label(runs["loss"]))
     # Choosing the other axis makes both change places: two columns, three rows.
     screen.choose("x", "learning rate of Y (1/step)")
@@ -120,7 +156,7 @@ def test_axes_times_seeds_and_differences_follow_the_controls(
 
 @FULL
 def test_what_diverged_is_hatched_and_said(screen: Screen, path: Path) -> None:
-    screen.open(path)
+    screen.open(path.as_uri())
     hatched = "return overview.element.data.slice(1, 3).map((t) => t.x.map((x, i) => [x, t.y[i]]))"
     some, none = (
         {(x > 0.1 * 10**0.5, x > 10**0.5, y > 2.75) for x, y in lines if x is not None}
@@ -138,7 +174,7 @@ def test_what_diverged_is_hatched_and_said(screen: Screen, path: Path) -> None:
 def test_the_keyboard_does_what_the_mouse_does(
     screen: Screen, path: Path, runs: xr.Dataset
 ) -> None:
-    screen.open(path)
+    screen.open(path.as_uri())
     screen["map"].send_keys(Keys.ARROW_RIGHT, Keys.ARROW_UP)
     screen.until(lambda: "eta_y = 5, eta_z = 1\n" in screen["readout"].text)
     screen["map"].send_keys(Keys.END, Keys.ARROW_LEFT, Keys.HOME, Keys.ARROW_UP, Keys.ENTER)
@@ -152,7 +188,7 @@ def test_the_keyboard_does_what_the_mouse_does(
 
 @FULL
 def test_text_of_a_sweep_stays_text(screen: Screen, path: Path, runs: xr.Dataset) -> None:
-    screen.open(path)
+    screen.open(path.as_uri())
     assert screen["title"].text == screen.driver.title == runs.title
     screen["map"].send_keys(Keys.ENTER)
     screen.until(lambda: screen["runs-title"].text)
@@ -168,7 +204,7 @@ def test_text_of_a_sweep_stays_text(screen: Screen, path: Path, runs: xr.Dataset
 def test_the_command_of_a_cell_gives_its_runs_again(
     screen: Screen, path: Path, runs: xr.Dataset, tmp_path: Path
 ) -> None:
-    screen.open(path)
+    screen.open(path.as_uri())
     screen["map"].send_keys(Keys.ENTER)
     lines = screen.until(lambda: screen.run("return document.querySelector('.command')?.innerText"))
     first, *file, end, run = lines.split("\n")
@@ -184,7 +220,7 @@ def test_the_command_of_a_cell_gives_its_runs_again(
 
 @pytest.mark.parametrize(("width", "dark"), [pytest.param(1200, False, marks=FULL), (400, True)])
 def test_everybody_can_use_it(screen: Screen, path: Path, width: int, dark: bool) -> None:
-    screen.open(path, width, dark)
+    screen.open(path.as_uri(), width, dark)
     screen["map"].send_keys(Keys.ENTER)
     screen.table()
     assert screen.run("return document.documentElement.scrollWidth") <= width

@@ -1,0 +1,231 @@
+"""`dynsim explore --serve`: the page from a local server, which reads what the page asks for.
+
+The server listens on the loopback address alone. Its address has a token that nobody can guess;
+without it, or by another name of the host, every request is refused.
+"""
+
+import contextlib
+import hmac
+import http.server
+import json
+import secrets
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from http import HTTPStatus
+from typing import Any, TypeVar
+
+import numpy as np
+
+from dynsim import checks
+from sweeps.commands.views import live, page
+from sweeps.commands.views.content import content
+from sweeps.output import drawing
+from sweeps.runner import progress
+from sweeps.runner.run import open_sweep
+from sweeps.runner.store.arrays import MISSING
+
+HOST = "127.0.0.1"
+POLICY = page.POLICY.replace("connect-src data:", "connect-src 'self'")
+REFRESH = 3.0
+"""Seconds between two looks at a sweep that is running."""
+MOST = 2**16
+"""Bytes of a request."""
+Route = Callable[[Mapping[str, Any]], bytes | dict[str, Any]]
+RouteT = TypeVar("RouteT", bound=Callable[..., Any])
+
+
+class Stored:
+    """Stored sweeps, which are read again while they are running.
+
+    Args:
+        paths: of the sweeps.
+        options: as of `content`.
+    """
+
+    def __init__(self, paths: Sequence[str], **options: Sequence[Any]) -> None:
+        self.paths, self.options = dict.fromkeys(paths), options
+        self.lock = threading.Lock()
+        self.read(progress.say)
+
+    def read(self, report: Callable[[str], None]) -> None:
+        sweeps = {path: open_sweep(path, report) for path in self.paths}
+        self.content = content(sweeps, begun=False, **self.options)
+        codes = [each["status"].values for each in self.content.datasets.values()]
+        self.done = sum(int((each != MISSING).sum()) for each in codes)
+        self.unfinished = self.done < sum(each.size for each in codes)
+        self.arrays = self.content.arrays()
+        self.at = time.monotonic()
+
+    def progress(self) -> dict[str, Any]:
+        """How far the sweeps are, by what is there now."""
+        with self.lock:
+            if self.unfinished and time.monotonic() >= self.at + REFRESH:
+                self.read(lambda told: None)
+        notes = self.content.about["notes"]
+        return {"notes": notes, "done": self.done, "unfinished": self.unfinished}
+
+    def part(self, name: str, fixed: Mapping[str, Any], free: Sequence[tuple[str, int]]) -> bytes:
+        """The part of an array that `slice` of `numbers.js` describes."""
+        array = self.arrays[checks.choice("array", name, tuple(self.arrays))]
+        along = [dim for dim, _ in free if dim in array.dims]
+        held = {d: fixed.get(str(d), 0) for d in array.dims if d not in along}
+        found = array.isel(held).transpose(*along)
+        # It repeats along dimensions that it lacks.
+        own = [size if dim in array.dims else 1 for dim, size in free]
+        values = np.broadcast_to(found.values.reshape(own), [size for _, size in free])
+        return page.packed(str(array.name), values)
+
+
+class Server(http.server.ThreadingHTTPServer):
+    """A server of one page.
+
+    Args:
+        stored: the sweeps; None for theory alone.
+        theory: what answers sliders.
+        port: where it listens; 0 for one that is free.
+
+    Attributes:
+        address: of the page, with its token.
+
+    Raises:
+        ValueError: for a port in use.
+    """
+
+    def __init__(self, stored: Stored | None, theory: live.Theory, port: int = 0) -> None:
+        checks.integer("port", port, 0, 65535)
+        try:
+            super().__init__((HOST, port), Handler)
+        except OSError as error:
+            why = error.strerror or error
+            raise ValueError(f"port = {port}: {why}; --port 0 takes one that is free") from None
+        self.token = secrets.token_urlsafe(32)
+        self.hosts = {f"{host}:{self.server_port}" for host in (HOST, "localhost")}
+        self.address = f"http://{HOST}:{self.server_port}/{self.token}/"
+        self.pages: dict[str, Callable[[], bytes]] = {"": lambda: written(stored, theory)}
+        self.routes: dict[str, Route] = {
+            "sliders": lambda asked: {"sliders": theory.sliders(asked["chosen"])},
+            "theory": lambda asked: theory.answer(asked["chosen"], asked["values"]),
+        }
+        if stored is not None:
+            self.routes["progress"] = lambda asked: stored.progress()
+            self.routes["slice"] = lambda asked: stored.part(
+                asked["array"], asked["fixed"], asked["free"]
+            )
+
+
+class Handler(http.server.BaseHTTPRequestHandler):
+    """Answers one request after the other of a connection."""
+
+    server: Server
+    protocol_version = "HTTP/1.1"
+    # An answer is small, and somebody drags a slider meanwhile.
+    disable_nagle_algorithm = True
+
+    def do_GET(self) -> None:
+        """The page."""
+        if found := self._route(self.server.pages):
+            self._send(HTTPStatus.OK, "text/html; charset=utf-8", found())
+
+    def do_POST(self) -> None:
+        """What the page asks for, as JSON: numbers, or JSON."""
+        if not (found := self._route(self.server.routes)):
+            return
+        try:
+            size = checks.integer("size", int(self.headers.get("Content-Length", "-1")), 0, MOST)
+            answer = found(json.loads(self.rfile.read(size)))
+        except (ValueError, OSError, LookupError, TypeError) as error:
+            # Of the latter two a page of ours makes none: their words help who writes another one.
+            self.close_connection = True
+            told = json.dumps({"error": str(error)})
+            self._send(HTTPStatus.BAD_REQUEST, "application/json", told.encode())
+            return
+        if isinstance(answer, bytes):
+            self._send(HTTPStatus.OK, "application/octet-stream", answer)
+        else:
+            text = json.dumps(answer, allow_nan=False)
+            self._send(HTTPStatus.OK, "application/json", text.encode())
+
+    def _route(self, routes: Mapping[str, RouteT]) -> RouteT | None:
+        """The route that the address names; without the token it is refused, whatever it names."""
+        token, _, name = self.path.removeprefix("/").partition("/")
+        known = hmac.compare_digest(token.encode(), self.server.token.encode())
+        # A page from elsewhere may call this address by a name of its own.
+        if not known or self.headers.get("Host") not in self.server.hosts:
+            self._refuse(HTTPStatus.FORBIDDEN, "open the address that dynsim has printed")
+        elif name not in routes:
+            self._refuse(HTTPStatus.NOT_FOUND, "there is no such page")
+        else:
+            return routes[name]
+        return None
+
+    def _refuse(self, status: HTTPStatus, told: str) -> None:
+        # What else was sent is not read.
+        self.close_connection = True
+        self._send(status, "text/plain", told.encode())
+
+    def _send(self, status: HTTPStatus, kind: str, body: bytes) -> None:
+        self.send_response(status)
+        sent = {
+            "Content-Type": kind,
+            "Content-Length": str(len(body)),
+            "Cache-Control": "no-store",
+            "Referrer-Policy": "no-referrer",
+            "X-Content-Type-Options": "nosniff",
+            **({"Connection": "close"} if self.close_connection else {}),
+        }
+        for name, value in sent.items():
+            self.send_header(name, value)
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, *args: Any) -> None:
+        """Requests are not logged, as their addresses have the token."""
+
+
+def written(stored: Stored | None, theory: live.Theory) -> bytes:
+    """The page, without arrays."""
+    about: dict[str, Any] = {
+        "curves": [{"name": n, "label": live.labelled(n)} for n in live.RECORD]
+    }
+    about |= {"unfinished": stored.unfinished, "done": stored.done} if stored else {}
+    about["refresh"] = 1000 * REFRESH
+    if stored is not None:
+        found = stored.content.about
+    else:
+        found = {
+            "title": f"Theory of {theory.source.task}",
+            "notes": [],
+            "dims": {},
+            "stores": [],
+            "palette": drawing.PALETTE,
+        }
+    return page.filled({**found, "live": about}, "", POLICY).encode()
+
+
+def run(config: Any) -> None:
+    """Serve what the settings of `dynsim explore` name until Ctrl-C.
+
+    Raises:
+        ValueError: as `content`, or for settings that theory does not describe, or a port in use.
+    """
+    stored = None
+    if config.paths:
+        chosen = {name: getattr(config, name) for name in ("observables", "times", "where")}
+        stored = Stored(config.paths, **chosen)
+        theory = live.Theory(next(iter(stored.content.datasets.values())))
+    else:
+        theory = live.Theory(config)
+        # What is wrong is said here, before there is a page.
+        theory.sliders({})
+    with Server(stored, theory, config.port) as server:
+        threading.Thread(target=_warm, args=(theory,), daemon=True).start()
+        print(server.address)
+        print("Open this address in a browser on this machine; Ctrl-C ends the server.", flush=True)
+        server.serve_forever()
+
+
+def _warm(theory: live.Theory) -> None:
+    # A sweep that the theory does not describe is told on the page.
+    with contextlib.suppress(ValueError):
+        live.warm(theory.run({}, {}))

@@ -1,0 +1,209 @@
+"""The server of the explorer: who is let in, what it reads, and theory at sliders."""
+
+import http.client
+import json
+import math
+import shutil
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+import pytest
+
+import dynsim
+import sweeps
+from odes import symmetric
+from sweeps import cli
+from sweeps.commands.views import live, serve
+from sweeps.commands.views.explore import Explore
+from sweeps.compare import strain
+from sweeps.runner.store.arrays import MISSING
+
+CELL = {"eta_y": 0.5, "eta_z": 1.0}
+
+
+@pytest.fixture
+def started() -> Iterator[Callable[..., serve.Server]]:
+    """Starts servers, which end with the test."""
+    servers: list[serve.Server] = []
+
+    def start(stored: serve.Stored | None, theory: live.Theory) -> serve.Server:
+        servers.append(serve.Server(stored, theory))
+        threading.Thread(target=servers[-1].serve_forever, args=(0.01,), daemon=True).start()
+        return servers[-1]
+
+    yield start
+    for server in servers:
+        server.shutdown()
+        server.server_close()
+
+
+def asked(
+    server: serve.Server, route: str, body: Any = None, token: str | None = None, host: str = ""
+) -> tuple[int, bytes]:
+    """Status and body of an answer."""
+    connection = http.client.HTTPConnection(serve.HOST, server.server_port)
+    headers = {"Host": host} if host else {}
+    path = f"/{server.token if token is None else token}/{route}"
+    method = "GET" if body is None else "POST"
+    connection.request(method, path, None if body is None else json.dumps(body), headers)
+    answer = connection.getresponse()
+    found = answer.status, answer.read()
+    connection.close()
+    return found
+
+
+def alone() -> live.Theory:
+    return live.Theory(Explore(serve=True, task="overlapping", steps=50))
+
+
+def test_nobody_is_let_in_without_the_token_or_by_another_name(
+    started: Callable[..., serve.Server],
+) -> None:
+    server = started(None, alone())
+    assert server.server_address[0] == "127.0.0.1"
+    assert server.token in server.address
+    assert len(server.token) >= 43
+    for route, body in (("", None), ("theory", {"chosen": {}, "values": {}}), ("none", {})):
+        for token in ("", "x", server.token[:-1]):
+            assert asked(server, route, body, token)[0] == 403
+        rebound = f"dynsim.example:{server.server_port}"
+        assert asked(server, route, body, host=rebound)[0] == 403
+    status, text = asked(server, "sliders", {"chosen": {}}, host=f"localhost:{server.server_port}")
+    assert status == 200
+    assert {each["name"] for each in json.loads(text)["sliders"]} >= {"eta_y", "K", "steps"}
+    assert asked(server, "none", {})[0] == 404
+    assert asked(server, "theory", {"chosen": {}, "values": {"eta_y": "x" * serve.MOST}})[0] == 400
+
+
+def test_bad_options_are_refused_in_a_line(
+    stored: Path,
+    started: Callable[..., serve.Server],
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setattr("sweeps.commands.views.page.check_plotly", lambda: None)
+    used = started(None, alone()).server_port
+    for words, message in (
+        (["--serve", "--port", str(used)], f"port = {used}: Address already in use; --port 0"),
+        (["--serve", str(stored), "--task", "overlapping"], "task = 'overlapping': is for --serve"),
+        ([str(stored), "--steps", "5"], "steps = 5: is for --serve without a sweep"),
+        (["--serve", "--task", "overlapping", "--M", "9"], "M = 9: task 'overlapping' does not"),
+        ([], "paths: must name a stored sweep, or --serve shows theory alone"),
+    ):
+        assert cli.main(["explore", *words]) == 2
+        told = capsys.readouterr().err
+        assert message in told
+        assert told.count("\n") == 1
+
+
+def test_slices_are_those_of_the_store(
+    stored: Path, started: Callable[..., serve.Server], tmp_path: Path
+) -> None:
+    runs = sweeps.open(stored)
+    server = started(serve.Stored([str(stored)]), live.Theory(runs))
+    free = [["eta_z", 3], ["seed", 2]]
+    fixed = {"eta_y": 1, "time": 2, "eta_z": 0, "n": 1}
+    status, found = asked(server, "slice", {"array": "0/entropy", "fixed": fixed, "free": free})
+    wanted = runs["entropy"].isel(eta_y=1, time=2).transpose("eta_z", "seed")
+    assert status == 200
+    np.testing.assert_array_equal(np.frombuffer(found, "<f4"), wanted.values.ravel())
+    # The status has no times, along which it repeats; a dimension without a name has one place.
+    free = [["time", 2], ["seed", 2], [None, 1]]
+    _, found = asked(server, "slice", {"array": "0/status", "fixed": fixed, "free": free})
+    own = runs["status"].isel(eta_y=1, eta_z=0).values
+    np.testing.assert_array_equal(np.frombuffer(found, "i1"), [*own, *own])
+    _, found = asked(server, "slice", {"array": "0/time", "fixed": {}, "free": [["time", 5]]})
+    np.testing.assert_array_equal(np.frombuffer(found, "<f8"), runs["time"].values[:5])
+    status, told = asked(server, "slice", {"array": "0/los", "fixed": {}, "free": []})
+    assert (status, json.loads(told)["error"][:14]) == (400, "array = '0/los")
+
+
+def test_a_running_sweep_is_read_again(
+    stored: Path,
+    tmp_path: Path,
+    started: Callable[..., serve.Server],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(serve, "REFRESH", 0.0)
+    store = shutil.copytree(stored, tmp_path / "store")
+    records = sorted(store.glob("status/.chunks-*/[01].json"))
+    kept = [each.rename(tmp_path / each.name) for each in records]
+    server = started(serve.Stored([str(store)]), live.Theory(sweeps.open(stored)))
+    for done, back in ((0, None), (6, 0), (12, 1)):
+        if back is not None:
+            kept[back].rename(records[back])
+        told = json.loads(asked(server, "progress", {})[1])
+        said = [f"{store}: {done} of 12 runs done; the others are blank."] if done < 12 else []
+        assert told == {"notes": said, "done": done, "unfinished": done < 12}
+        asks = {"array": "0/status", "fixed": {}, "free": [["eta_y", 2], ["eta_z", 3], ["seed", 2]]}
+        codes = np.frombuffer(asked(server, "slice", asks)[1], "i1")
+        assert (codes != MISSING).sum() == done
+
+
+def test_theory_is_that_of_the_reduction_at_the_settings_of_a_cell(
+    stored: Path, started: Callable[..., serve.Server]
+) -> None:
+    theory = live.Theory(sweeps.open(stored))
+    server = started(serve.Stored([str(stored)]), theory)
+    _, told = asked(server, "sliders", {"chosen": CELL})
+    values = {each["name"]: each["value"] for each in json.loads(told)["sliders"]}
+    assert values == {**CELL, "length": 8, "batch": 8, "momentum": 0.0, "steps": 8}
+    asks = {"chosen": CELL, "values": {**values, "eta_y": 2.0, "length": "inf", "steps": 30}}
+    status, told = asked(server, "theory", asks)
+    found = json.loads(told)
+    assert status == 200
+    # From the table of the task, without what makes the live one faster.
+    task = symmetric.symmetric_task(dynsim.syn_small())
+    rule = dynsim.sgd({"Y": 2.0, "Z": 1.0})
+    wanted = symmetric.solve(task, rule, found["times"], record=live.RECORD)
+    assert (found["times"][0], found["times"][-1]) == (0, pytest.approx(30))
+    for name in live.RECORD:
+        # Kinds of equal tokens are added in another order: the solver's tolerance, 1e-9 at best.
+        own = np.array([math.nan if v is None else v for v in found["curves"][name]])
+        np.testing.assert_allclose(own, np.ravel(wanted[name]), rtol=1e-6, atol=1e-9)
+    assert any(word.startswith("Regime: ") for word in found["words"])
+    assert any(word.startswith("Strained: ") for word in found["words"])
+
+
+def test_bad_sliders_and_other_systems_are_told_in_a_sentence(
+    stored: Path, started: Callable[..., serve.Server]
+) -> None:
+    runs = sweeps.open(stored)
+    server = started(None, live.Theory(runs))
+    for values, message in (
+        ({"eta_y": -1}, "eta_y = -1: must be"),
+        ({"eta_y": 0}, "eta_y = 0: nothing moves from zero weights"),
+        ({"length": 3}, "length = 3: the theory is an expansion in 1/T"),
+        ({"K": 3}, "K = 3: task 'syn-small' does not read it"),
+        ({"task": "syn"}, "setting = 'task': "),
+    ):
+        status, told = asked(server, "theory", {"chosen": CELL, "values": values})
+        (sentence,) = json.loads(told)["words"]
+        assert (status, json.loads(told)["curves"]) == (200, {})
+        assert sentence.startswith(message)
+    config = json.loads(runs.attrs["config"])
+    qkv = config | {"system": "qkv", "record": ["loss"], "axes": ["eta_y"]}
+    qkv["run"] = {"task": "syn-small", "steps": 8}
+    other = live.Theory(runs.assign_attrs(config=json.dumps(qkv)))
+    with pytest.raises(
+        ValueError, match=r"^live theory is of the system 'yz'; this sweep is of 'q"
+    ):
+        other.sliders({})
+    made = json.dumps(config | {"functions": {"mine": "0"}})
+    with pytest.raises(ValueError, match="no sweep file describes these runs"):
+        live.Theory(runs.assign_attrs(config=made)).sliders({})
+
+
+@pytest.mark.parametrize(("K", "overlap"), [(2, 0.3), pytest.param(5, 0.1, marks=pytest.mark.full)])
+def test_the_noise_of_a_batch_is_that_of_sampled_ones(K: int, overlap: float) -> None:
+    task, batch = dynsim.overlapping(K, overlap), 64
+    layer = dynsim.layer(task, length=math.inf)
+    shares = [strain.batch_noise(layer, jax.random.key(i), 8, batch) for i in range(12)]
+    found = strain.symmetric_noise(symmetric.symmetric_task(task), batch)
+    # The mean square of 12 draws of K - 1 degrees of freedom, at three standard errors.
+    error = 3 * math.sqrt(2 / (12 * (K - 1)))
+    assert np.mean(np.square(shares)) == pytest.approx(found**2, rel=error)
