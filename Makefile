@@ -53,6 +53,7 @@ bench: $(VENV)/.installed-bench
 	$(BIN)/dynsim bench fig6 --check
 	$(BIN)/dynsim bench maps
 	$(BIN)/dynsim bench two_stage
+	$(BIN)/dynsim bench sharpness
 	$(BIN)/dynsim bench scaling
 	$(BIN)/dynsim bench kills
 	$(BIN)/dynsim bench device --small
