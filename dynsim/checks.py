@@ -12,6 +12,7 @@ import os
 import reprlib
 import sys
 import warnings
+from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import Any, ParamSpec, TypeVar
 
@@ -46,6 +47,8 @@ RENAMED: dict[str, tuple[str, ...]] = {
 }
 """What names are called here, by what earlier versions, papers and other libraries call them: the
 first one that there is counts."""
+LONG = 400
+"""Letters of a list of names beyond which it is made shorter."""
 Arguments = ParamSpec("Arguments")
 Result = TypeVar("Result")
 
@@ -190,7 +193,19 @@ def choice(field: str, value: Any, allowed: Sequence[str]) -> str:
 
 def one_of(value: object, allowed: Sequence[str]) -> str:
     """What is allowed in place of a name, and first what is meant."""
-    return f"{hint(value, allowed)}must be one of {', '.join(allowed)}"
+    listed = ", ".join(allowed)
+    if len(listed) > LONG:
+        listed = ", ".join(_folded(allowed))
+    return f"{hint(value, allowed)}must be one of {listed}"
+
+
+def _folded(names: Sequence[str]) -> list[str]:
+    """Names without those that are another one and the most frequent ending, which is then in
+    brackets behind that one: `a[-z]` for a and a-z."""
+    ends = Counter(n.removeprefix(a) for a in names for n in names if n.startswith(f"{a}-"))
+    end = max(ends, key=lambda each: ends[each], default="")
+    short = [n for n in names if not (end and n.endswith(end) and n.removesuffix(end) in names)]
+    return [f"{n}[{end}]" if end and n + end in names else n for n in short]
 
 
 def hint(name: object, allowed: Collection[str]) -> str:

@@ -48,7 +48,7 @@ COMMANDS = [
     ("figure corpus --seed 99999999999999999999", "must be an integer <= 4294967295"),
     ("phase --horizon 9", "phase: has no option --horizon; it is called --steps"),
     ("phase --x T:9:99", "axis = 'T': is called 'length'"),
-    ("plot FILE --y loss", "plot: has no option --y; it is called --observable"),
+    ("figure scaling --y K1", "scaling: has no option --y; it is called --observable"),
     ("compare --step 3", "compare: has no option --step; did you mean --steps"),
     ("info FILE --magic", "info: has no option --magic; its options are --json"),
     ("compare --steps abc", "steps = 'abc': must be an integer >= 1"),

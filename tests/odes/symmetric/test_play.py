@@ -136,7 +136,7 @@ def rows(screen: Any) -> list[list[str]]:
 
 
 def test_its_flow_is_that_of_odes_symmetric(screen: Any) -> None:
-    screen.open(screen.path)
+    screen.open(screen.path.as_uri())
     rng = np.random.default_rng(0)
     settings = [DEFAULT, *(drawn(rng, 10, False) for _ in range(4))]
     wanted = predicted(settings)
@@ -157,7 +157,7 @@ def test_its_flow_is_that_of_odes_symmetric(screen: Any) -> None:
 
 
 def test_its_flow_of_momentum_is_that_of_odes_symmetric(screen: Any) -> None:
-    screen.open(screen.path)
+    screen.open(screen.path.as_uri())
     rng = np.random.default_rng(1)
     settings = [drawn(rng, 10, True) for _ in range(2)]
     assert difference(screen, settings, predicted(settings)) < CLOSE
@@ -165,7 +165,7 @@ def test_its_flow_of_momentum_is_that_of_odes_symmetric(screen: Any) -> None:
 
 @pytest.mark.full("test_its_flow_is_that_of_odes_symmetric")
 def test_its_flow_is_that_of_odes_symmetric_at_200_settings(screen: Any) -> None:
-    screen.open(screen.path)
+    screen.open(screen.path.as_uri())
     rng = np.random.default_rng(2)
     for D in (1, 3, 10, 30):
         for momentum, number in ((False, 40), (True, 10)):
@@ -175,7 +175,7 @@ def test_its_flow_is_that_of_odes_symmetric_at_200_settings(screen: Any) -> None
 
 def test_its_program_solves_what_it_draws(screen: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """The keyboard moves a slider; words, and the program in Python, follow."""
-    screen.open(screen.path)
+    screen.open(screen.path.as_uri())
     before = screen.until(lambda: screen.run("return document.querySelector('.says').textContent"))
     assert "peaks at step 6.98" in before
     screen.slide("play-etaZ", Keys.ARROW_LEFT)
@@ -202,7 +202,7 @@ def test_its_program_solves_what_it_draws(screen: Any, monkeypatch: pytest.Monke
     [pytest.param(1200, False, marks=pytest.mark.full("test_everybody_can_use_it")), (400, True)],
 )
 def test_everybody_can_use_it(screen: Any, width: int, dark: bool) -> None:
-    screen.open(screen.path, width, dark)
+    screen.open(screen.path.as_uri(), width, dark)
     screen.until(lambda: rows(screen))
     screen.run("document.querySelectorAll('details').forEach((each) => (each.open = true))")
     assert screen.run("return document.documentElement.scrollWidth") <= width

@@ -239,12 +239,12 @@ def test_one_axis_gives_lines_and_none_gives_trajectories(
     screen: Screen, runs: xr.Dataset, theory: xr.Dataset, tmp_path: Path
 ) -> None:
     line = sweeps.explore(runs.sel(eta_y=0.5), theory.sel(eta_y=0.5))
-    screen.open(line.write(tmp_path / "line.html"))
+    screen.open(line.write(tmp_path / "line.html").as_uri())
     assert Select(screen["y"]).first_selected_option.text == "none: lines"
     screen["map"].send_keys(Keys.END, Keys.ENTER)
     assert {float(row[3]) for row in screen.table()} == set(theory["time"].values)
     one = runs.sel(eta_y=0.5, eta_z=0.1).isel(time=-1)
-    screen.open(sweeps.explore(one).write(tmp_path / "one.html"))
+    screen.open(sweeps.explore(one).write(tmp_path / "one.html").as_uri())
     assert not screen["map"].is_displayed()
     found = [float(row[4]) for row in screen.table()]
     np.testing.assert_allclose(found, one["entropy"].values, rtol=1e-6)
