@@ -1,12 +1,14 @@
 """A page in a real browser, Chromium, and what a reader does with it."""
 
 import contextlib
+import importlib.util
 import re
 import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import pytest
 from selenium import webdriver
 from selenium.webdriver.chrome.service import Service
 from selenium.webdriver.common.by import By
@@ -17,6 +19,7 @@ __all__ = ["CHROMIUM", "DRIVER", "By", "Keys", "Screen", "Select", "opened"]
 
 CHROMIUM = shutil.which("chromium") or shutil.which("google-chrome")
 DRIVER = shutil.which("chromedriver")
+SERIOUS = ("serious", "critical")
 CORNER = {"x": 1, "y": 1, "button": "none"}
 OPTIONS = (
     "--headless=new",
@@ -105,6 +108,17 @@ class Screen:
 
     def errors(self) -> list[str]:
         return [each["message"] for each in self.driver.get_log("browser")]
+
+    def barriers(self) -> list[tuple[str, list[str]]]:
+        """What axe finds that keeps somebody from using the page, and where; skips without axe."""
+        found = importlib.util.find_spec("axe_core_python")
+        if found is None or found.origin is None:
+            pytest.skip("needs axe-core-python of the extra `test`")
+        self.run(Path(found.origin).with_name("axe.min.js").read_text())
+        report = self.driver.execute_async_script("axe.run().then(arguments[0])")
+        assert report["passes"]
+        serious = [each for each in report["violations"] if each["impact"] in SERIOUS]
+        return [(each["id"], [node["html"] for node in each["nodes"]]) for each in serious]
 
 
 @contextlib.contextmanager
