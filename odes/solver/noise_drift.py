@@ -13,6 +13,20 @@ gradient has moved what noise has spread. The derivative is carried along with d
 mode through every step, for a few draws of the noise, over which the average is taken. It is smooth
 in all numbers but the draws, and of the first order in 1/B, where `odes.solver.linear_noise` is its
 root.
+
+The variance has such a term too. With Gaussian noise the first and the second derivative are
+uncorrelated, and
+
+.. math::
+
+    \operatorname{Var} O = s^2 \operatorname{Var} \frac{\partial O}{\partial s}
+    + s^4 \Bigl[ \operatorname{Var} \Bigl( \frac12 \frac{\partial^2 O}{\partial s^2} \Bigr)
+    + \frac13 \operatorname{Cov} \Bigl( \frac{\partial O}{\partial s},
+    \frac{\partial^3 O}{\partial s^3} \Bigr) \Bigr] .
+
+The first term of the bracket rules where O responds little to noise at first order, as a loss does
+next to its minimum along most directions. It needs the noise of each step to be that of the weights
+which the noise of earlier steps has moved. The second term is left out.
 """
 
 from collections.abc import Callable, Sequence
@@ -33,11 +47,13 @@ class Drift(NamedTuple):
         values: (S, P) the numbers without noise.
         drift: (S, P) what noise adds to their mean.
         error: (S, P) standard error of the drift by the draws; NaN with one.
+        covariance: (S, P, P) what is added to that of linear noise; None if not asked for.
     """
 
     values: Float[Array, "S P"]
     drift: Float[Array, "S P"]
     error: Float[Array, "S P"]
+    covariance: Float[Array, "S P P"] | None
 
 
 class Draws(NamedTuple):
@@ -55,6 +71,7 @@ def drift(
     times: Sequence[int],
     key: PRNGKeyArray,
     draws: int,
+    covariance: bool = False,
 ) -> Drift:
     """Carry `draws` of the noise through descent.
 
@@ -63,19 +80,24 @@ def drift(
         sample: noise of the gradient at some weights, from a key; its covariance is C.
         params: starting weights.
         times: whole steps that increase, at which numbers are observed.
+        covariance: whether to add that of the second derivatives, which needs two draws or more.
     """
     start = descent.start(params)
     none = jax.tree.map(lambda leaf: jnp.zeros((draws, *leaf.shape), leaf.dtype), start)
 
     def step(k: Int[Array, ""], now: Draws) -> Draws:
         def one(first: State, second: State, key: PRNGKeyArray) -> tuple[State, State]:
-            noise = sample(now.mean.params, key)
+            still = None if covariance else sample(now.mean.params, key)
 
             def path(s: Float[Array, ""]) -> State:
                 state = _along(now.mean, first, second, s)
                 gradient = descent.derive(state.params)[0]
+                noise = sample(state.params, key) if still is None else still
                 moved = jax.tree.map(lambda g, xi: g + s * xi, gradient, noise)
-                return descent.update(state, moved, k)
+                # What averages of squares already have of the variance, the noise brings as well.
+                variance = descent.scattered(state.params)
+                left = jax.tree.map(lambda v: (1 - s**2) * v, variance)
+                return descent.update(state, moved, k, left)
 
             # As in `linear_noise`, of 0/0 where a gradient has been zero all along.
             return jax.tree.map(lambda x: jnp.where(jnp.isnan(x), 0, x), _derivatives(path))
@@ -92,7 +114,10 @@ def drift(
 
         found = jax.vmap(one)(now.first, now.second) / 2
         error = jnp.std(found, axis=0, ddof=1) / jnp.sqrt(jnp.asarray(draws, found.dtype))
-        return Drift(descent.observe(now.mean.params)[0], jnp.mean(found, axis=0), error)
+        mean = jnp.mean(found, axis=0, keepdims=True)
+        around = found - mean
+        of_draws = around.T @ around / (draws - 1) if covariance else None
+        return Drift(descent.observe(now.mean.params)[0], mean[0], error, of_draws)
 
     def stretch(carry: tuple[Draws, Array], until: Int[Array, ""]) -> tuple[tuple, Drift]:
         now, k = carry

@@ -98,21 +98,26 @@ def sequences(task: SymmetricTask, length: Int[Number, ""]) -> Sequences:
     Raises:
         ValueError: for a task or a length that is traced, or a length that is not whole.
     """
-    # Importing it takes as long as importing JAX does.
-    from scipy.stats import binom, qmc
-
     if checks.is_traced((task, length)):
         raise ValueError("tails = True: draws sequences, for which task and length must be known")
     rest = checks.integer("length", length, 2) - 1
     kinds = Kinds(_kinds(task.p, task.p_copies), _kinds(task.rho, task.rho_copies))
     p = np.concatenate([np.asarray(task.p)[kinds.distinct], np.asarray(task.rho)[kinds.common]])
+    return Sequences(jnp.asarray(evenly_spread(p, rest) / rest), kinds)
+
+
+def evenly_spread(p: Float[np.ndarray, " S"], total: int) -> Float[np.ndarray, "N S"]:
+    """SEQUENCES count vectors of the multinomial law of `total` tokens with probabilities `p`."""
+    # Importing it takes as long as importing JAX does.
+    from scipy.stats import binom, qmc
+
     share = np.minimum(p / np.cumsum(p[::-1])[::-1], 1)
     uniform = qmc.Sobol(p.size, rng=0).random(SEQUENCES)
-    counts, left = np.zeros((SEQUENCES, p.size)), np.full(SEQUENCES, rest)
+    counts, left = np.zeros((SEQUENCES, p.size)), np.full(SEQUENCES, total)
     for i in range(p.size):
         counts[:, i] = binom.ppf(uniform[:, i], left, share[i])
         left = left - counts[:, i]
-    return Sequences(jnp.asarray(counts / rest), kinds)
+    return counts
 
 
 def losses(task: SymmetricTask, state: State, sample: Sequences) -> Float[Array, " N"]:

@@ -17,6 +17,8 @@ at c = p, and the variance is the second less the square of the first. No matrix
 formed for each class: the squares of f, r and of their derivatives are multiplied out.
 """
 
+from collections.abc import Callable
+
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
@@ -66,6 +68,13 @@ def variance(params: yz.YZ, task: SequenceClasses, context: Context) -> yz.YZ:
     mean = yz.YZ(mean_y, _by_query(task, by_class * mean_h), params.residual)
     square = yz.YZ(square_y, _by_query(task, by_class * square_h), params.residual)
     return jax.tree.map(lambda both, one: jnp.maximum(both - one**2, 0), square, mean)
+
+
+def of_batch(
+    task: SequenceClasses, context: Context, batch: Float[Array, ""]
+) -> Callable[[yz.YZ], yz.YZ]:
+    """`variance` of the mean over `batch` sequences, as a function of the weights."""
+    return lambda params: jax.tree.map(lambda one: one / batch, variance(params, task, context))
 
 
 def _by_query(task: SequenceClasses, rows: Float[Array, "K M"]) -> Float[Array, "Q M"]:

@@ -2,7 +2,7 @@
 
 import dataclasses
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Any
 
 import numpy as np
 import xarray as xr
@@ -17,7 +17,9 @@ from sweeps.output import drawing
 from sweeps.runner.run import valid
 from sweeps.runner.spec import Sweep
 from sweeps.studies.computing import computed
-from sweeps.studies.finite_size import order
+from sweeps.studies.finite_size import order, report
+from sweeps.studies.finite_size.report import BATCHES, OBSERVABLES, RULES, SAMPLED_LENGTHS
+from sweeps.studies.finite_size.second import second_order
 from sweeps.studies.options import Several
 from sweeps.systems import registry
 from sweeps.systems.yz.scatter import STD
@@ -25,30 +27,10 @@ from sweeps.systems.yz.scatter import STD
 Training: Any = registry.system("yz").run
 
 LENGTHS = (8, 16, 32, 64, 128, 256, 512, 1024)
-SAMPLED_LENGTHS = (20, 24, 32, 64, 128, 256)
 SAMPLES = 4000
 """Count vectors of each class in a sampled quadrature."""
 STEPS = {"small": 30, "syn-small": 200}
 """Optimiser steps after which errors are measured, by task."""
-BATCHES = (32, 128)
-OBSERVABLES = ("loss", "entropy", "z_top_distinct", "z_top_common")
-
-
-class Rule(NamedTuple):
-    """An update rule, its momentum if it reads one, the ratio eta_Y / eta_Z, and three rates
-    eta_Z."""
-
-    optimizer: Literal["sgd", "adam"]
-    momentum: float | None
-    ratio: float
-    rates: tuple[float, float, float]
-
-
-RULES = {
-    "sgd": Rule("sgd", 0.0, 10.0, (0.1, 0.3, 1.0)),
-    "momentum": Rule("sgd", 0.9, 1.0, (0.1, 0.3, 1.0)),
-    "adam": Rule("adam", None, 1.0, (0.003, 0.01, 0.03)),
-}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -60,6 +42,7 @@ class FiniteSize:
         steps: optimiser steps of these runs.
         length: their sequence length T.
         samples: count vectors of each class in the quadratures for syn-small.
+        draws: draws of the noise of a run for the theory of second order in 1/B.
         out: directory for the picture, finite-size.json, .npz and the stored sweeps, which resume.
     """
 
@@ -67,6 +50,7 @@ class FiniteSize:
     steps: int = 100
     length: int = 128
     samples: Count = SAMPLES
+    draws: Several = 256
     out: Path = Path("out/finite-size")
 
     def sweeps(self) -> dict[str, Sweep]:
@@ -102,6 +86,19 @@ def run(config: FiniteSize) -> list[Path]:
         config.samples,
     )
     ratios = {name: ratio(found[f"{name}/simulation"], found[f"{name}/spread"]) for name in RULES}
+    second, means = {}, {}
+    for name, rule in RULES.items():
+        runs = found[f"{name}/simulation"]
+        theory = second_order(
+            {rate: rule.at(rate) for rate in rule.rates},
+            BATCHES,
+            steps=config.steps,
+            length=config.length,
+            draws=config.draws,
+            record=OBSERVABLES,
+        )
+        second[name] = ratio(runs, theory)
+        means[name] = distance(runs, {"first": found[f"{name}/spread"], "second": theory})
     slopes = {
         name: {
             kind: order.slope(LENGTHS, getattr(small, kind)[:, place])
@@ -109,22 +106,34 @@ def run(config: FiniteSize) -> list[Path]:
         }
         for place, name in enumerate(order.RECORD)
     }
-    print("\n".join([*order_lines(slopes, syn), "", *ratio_lines(ratios)]))
+    both = report.ratio_lines(ratios, "first"), report.ratio_lines(second, "second")
+    parts = report.order_lines(slopes, syn), *both, report.mean_lines(means)
+    print("\n\n".join("\n".join(part) for part in parts))
     arrays = {"small": small, "syn-small": syn, **ratios}
+    arrays |= {f"{name}/second": found for name, found in second.items()}
+    arrays |= {f"{name}/mean": found for name, found in means.items()}
     arrays |= {"small/length": LENGTHS, "syn-small/length": SAMPLED_LENGTHS}
-    report = {"slopes": slopes, "ratios": {name: found.to_dict() for name, found in ratios.items()}}
-    figure = draw(small, syn, ratios)
-    return output.write(config.out, "finite-size", figure=figure, arrays=arrays, report=report)
+    numbers = {"slopes": slopes} | {
+        kind: {name: part.to_dict() for name, part in parts.items()}
+        for kind, parts in (("ratios", ratios), ("second order", second), ("means", means))
+    }
+    figure = draw(small, syn, ratios, second)
+    return output.write(config.out, "finite-size", figure=figure, arrays=arrays, report=numbers)
 
 
-def draw(small: order.Errors, syn: order.Errors, ratios: dict[str, xr.Dataset]) -> Figure:
-    """The order in 1/T on two tasks, and the spread."""
+def draw(
+    small: order.Errors,
+    syn: order.Errors,
+    ratios: dict[str, xr.Dataset],
+    second: dict[str, xr.Dataset],
+) -> Figure:
+    """The order in 1/T on two tasks, and the spread to first and to second order in 1/B."""
     figure, (axes,) = drawing.panels(1, 3, height=4)
     plot_order(LENGTHS, small, ax=axes[0])
     axes[0].set_title("three tokens a class, enumerated", fontsize="medium")
     plot_order(SAMPLED_LENGTHS, syn, ax=axes[1])
     axes[1].set_title("Syn-Small, sampled quadratures", fontsize="medium")
-    plot_ratios(ratios, ax=axes[2])
+    plot_ratios(ratios, second, ax=axes[2])
     return figure
 
 
@@ -144,35 +153,14 @@ def ratio(trained: xr.Dataset, theory: xr.Dataset) -> xr.Dataset:
     return xr.Dataset(found)
 
 
-def order_lines(slopes: dict[str, dict[str, float]], syn: order.Errors) -> list[str]:
-    """Exponents on the small task, and errors on Syn-Small, as text."""
-    lines = [
-        f"{name}: error falls like T^{kinds['infinite']:.2f} with T infinite, like "
-        f"T^{kinds['finite']:.2f} to first order in 1/T"
-        for name, kinds in slopes.items()
-    ]
-    rows: list[tuple[str, ...]] = [("", "T", *(f"{name} inf / 1st (ref)" for name in order.RECORD))]
-    for T, *errors in zip(SAMPLED_LENGTHS, *(100 * each for each in syn), strict=True):
-        cells = (f"{a:.3g} % / {b:.3g} % ({c:.2g} %)" for a, b, c in zip(*errors, strict=True))
-        rows.append(("", str(T), *cells))
-    return [*lines, "", *output.aligned(rows, 0, 6, 34)]
-
-
-def ratio_lines(ratios: dict[str, xr.Dataset]) -> list[str]:
-    """Predicted over measured standard deviation as text."""
-    rows: list[tuple[str, ...]] = [("", "eta_Y", "eta_Z", "batch", *OBSERVABLES)]
-    for rule, found in ratios.items():
-        for batch in BATCHES:
-            for eta_z in RULES[rule].rates:
-                at = found.sel(eta_z=eta_z, batch=batch)
-                cells = (
-                    f"{float(at[name]):.3f} ± {float(at[name + '_error']):.3f}"
-                    for name in OBSERVABLES
-                )
-                rates = (f"{eta_z * RULES[rule].ratio:g}", f"{eta_z:g}")
-                rows.append((rule, *rates, str(batch), *cells))
-    heading = "Predicted over measured standard deviation over seeds."
-    return [heading, "", *output.aligned(rows, 10, 8, 8, 7, 18)]
+def distance(trained: xr.Dataset, theories: dict[str, xr.Dataset]) -> xr.Dataset:
+    """Relative distance of each predicted mean loss from that of the runs, and the standard error
+    of the latter."""
+    losses = valid(trained)["loss"]
+    mean = losses.mean("seed")
+    found = {name: valid(theory)["loss"] / mean - 1 for name, theory in theories.items()}
+    error = losses.std("seed", ddof=1) / losses.notnull().sum("seed") ** 0.5
+    return xr.Dataset({**found, "error": error / mean})
 
 
 def plot_order(lengths: tuple[int, ...], errors: order.Errors, ax: Axes) -> Axes:
@@ -200,16 +188,21 @@ def plot_order(lengths: tuple[int, ...], errors: order.Errors, ax: Axes) -> Axes
     return drawing.finished(ax, place, xlabel="sequence length T", ylabel="relative error")
 
 
-def plot_ratios(ratios: dict[str, xr.Dataset], ax: Axes) -> Axes:
-    """Predicted over measured standard deviation, a mark for each rate and batch."""
+def plot_ratios(ratios: dict[str, xr.Dataset], second: dict[str, xr.Dataset], ax: Axes) -> Axes:
+    """Predicted over measured standard deviation, a mark for each rate and batch: filled to first
+    order in 1/B, open to second order."""
     ax.axhline(1, color="k", lw=1)
-    for column, found in enumerate(ratios.values()):
-        for row, name in enumerate(OBSERVABLES):
-            values, errors = found[name].values.ravel(), found[name + "_error"].values.ravel()
-            at = column + 0.2 * (row - 1.5) + np.linspace(-0.07, 0.07, values.size)
-            label = name if column == 0 else None
-            style = {"fmt": "os^D"[row], "ms": 3, "color": drawing.colour(row)}
-            ax.errorbar(at, values, errors, label=label, **style)
+    for filled, kind in ((True, ratios), (False, second)):
+        for column, found in enumerate(kind.values()):
+            for row, name in enumerate(OBSERVABLES):
+                values, errors = found[name].values.ravel(), found[name + "_error"].values.ravel()
+                at = column + 0.2 * (row - 1.5) + np.linspace(-0.07, 0.07, values.size)
+                style = {"fmt": "os^D"[row], "ms": 3, "color": drawing.colour(row)}
+                if filled:
+                    style["label"] = name if column == 0 else None
+                else:
+                    style |= {"mfc": "w", "ms": 4}
+                ax.errorbar(at, values, errors, **style)
     ax.set_xticks(range(len(ratios)), list(ratios))
     ax.set_ylabel("predicted / measured")
     ax.set_title("standard deviation over seeds", fontsize="medium")

@@ -250,7 +250,7 @@ def finite_sizes() -> Figure:
             {"eta_z": list(rule.rates), "batch": list(finite_size.BATCHES)},
         )  # fmt: skip
     return finite_size.draw(
-        errors(finite_size.LENGTHS, 0.0), errors(finite_size.SAMPLED_LENGTHS, 1e-4), ratios
+        errors(finite_size.LENGTHS, 0.0), errors(finite_size.SAMPLED_LENGTHS, 1e-4), ratios, ratios
     )
 
 
