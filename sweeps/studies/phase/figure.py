@@ -34,8 +34,9 @@ from sweeps.studies.phase.panels import (
     plot_map,
     plot_regions,
 )
-from sweeps.studies.phase.plane import Plane
+from sweeps.studies.phase.plane import Plane, sweep
 from sweeps.studies.phase.regions import Rule, agreement, sides
+from sweeps.studies.phase.tally import Tally
 from sweeps.studies.trainability import edge, ties
 
 __all__ = ["Phase", "compute", "run"]
@@ -82,6 +83,8 @@ def run(config: Plane, rule: Rule | None = None) -> list[Path]:
     own |= unstable
     told = theory(drawn, rule, closed, noise, own)
     first = next(iter(drawn))
+    if scatter is not None:
+        told += mixed(config, drawn, rule, next(iter(unstable.values()), None))
     edges = {}
     if flows is not None:
         edges = edge.lines(flows, config.axes(), config.out / edge.FLOW)
@@ -147,6 +150,26 @@ def theory(
         text = f"{here} on one side and {there} on the other"
         told.append(Told(line.name, text, agreement(codes[2], first), line))
     return told
+
+
+def mixed(
+    config: Plane, drawn: Mapping[str, xr.Dataset], rule: Rule, unstable: xr.DataArray | None
+) -> Iterator[Told]:
+    """What theories without noise say of the regions if descent with noise takes their place where
+    steps are too large for a flow."""
+    (_, first), *others = drawn.items()
+    for name, other in others:
+        if "share" in other:
+            continue
+        noisy, tally = (
+            sweep(config, ties.ENGINE),
+            Tally(other.region.shape, rule, config.observable),
+        )
+        out = config.out / f"{name}-with-steps"
+        region = ties.stepped(config.training(), other.region, unstable, noisy, tally, out)
+        if region is not None:
+            found = agreement(region, first)
+            yield Told(f"{name} with steps where they are large", "with large steps", found)
 
 
 def reported(told: Sequence[Told], name: str, region: xr.DataArray) -> Iterator[str]:

@@ -1,4 +1,4 @@
-"""Where each rung holds: its error over learning rates, and over overlap and number of classes."""
+"""Where each theory holds: its error over learning rates, and over overlap and classes."""
 
 import dataclasses
 import math
@@ -35,6 +35,8 @@ COLOURS: dict[str, Any] = {
 }
 NUM_TIMES = 16
 QUANTITY = "z_top_distinct"
+NOISE = "symmetric-noise"
+TITLES = {NOISE: "descent with noise, reduced"}
 PAPER_RATIO = 2.0
 """eta_Y / eta_Z from which on the paper reports its Assumption 1(c) to hold."""
 
@@ -44,17 +46,17 @@ class Validity:
     """Relative error of each theory in the attention logit of the top distinct token.
 
     Attributes:
-        theories: rungs of the ladder.
+        theories: names of theories, and symmetric-noise for descent with the noise of batches.
         steps: optimiser steps of a run.
         seeds: number of runs at each point, whose mean the theories are compared with.
-        length: sequence length T of the runs; inf leaves the error of the theory alone, as all
-            rungs describe T = inf.
+        length: sequence length T of the runs; inf leaves the error of the theory alone, as nearly
+            all of them describe T = inf.
         batch: sequences per step.
         resolution: number of values of eta_Y / eta_Z and of eta_Z.
         out: directory for the picture, validity.npz and the stored sweeps.
     """
 
-    theories: tuple[str, ...] = ("plain", "eq10", "eq10-finite-m", "lemma3")
+    theories: tuple[str, ...] = ("plain", "corrected", NOISE, "eq10", "lemma3")
     steps: int = 200
     seeds: Count = 4
     length: int | float = math.inf
@@ -65,11 +67,16 @@ class Validity:
     def sweeps(self) -> dict[str, Sweep]:
         """All that is drawn, by plane and engine."""
         for name in self.theories:
-            checks.choice("theories", name, tuple(ladder.THEORIES))
+            checks.choice("theories", name, (*ladder.THEORIES, NOISE))
         wanted = {}
         for plane, trained in planes(self).items():
             wanted[f"{plane}/simulation"] = trained
-            wanted |= {f"{plane}/{name}": by_theory(trained, name) for name in self.theories}
+            wanted |= {
+                f"{plane}/{name}": dataclasses.replace(trained, engine=name)
+                if name == NOISE
+                else by_theory(trained, name)
+                for name in self.theories
+            }
         return wanted
 
 
@@ -110,11 +117,15 @@ def relative_error(trained: xr.Dataset, solved: xr.Dataset) -> xr.DataArray:
     """|theory - mean of the runs| / |mean of the runs|, both in l2 over time and classes; NaN
     where the theory or all runs failed."""
     mean = valid(trained)[QUANTITY].mean("seed")
+    theory = valid(solved)[QUANTITY]
+    if "seed" in theory.dims:
+        # The reduction has the mean over the classes, which are alike.
+        theory = theory.mean("seed").isel({"class": 0}, drop=True)
     # Where K is an axis, classes that a task does not have are NaN on both sides.
     exists = mean.notnull().any("time")
     norms = [
         (part**2).where(exists, 0).sum(("time", "class"), skipna=False) ** 0.5
-        for part in (valid(solved)[QUANTITY] - mean, mean)
+        for part in (theory - mean, mean)
     ]
     return (norms[0] / norms[1]).where(exists.any("class"))
 
@@ -131,7 +142,7 @@ def summary(error: xr.DataArray) -> list[str]:
 
 
 def draw(errors: Mapping[tuple[str, str], xr.DataArray]) -> Figure:
-    """A column for each rung, a row for each plane."""
+    """A column for each theory, a row for each plane."""
     names = list(dict.fromkeys(name for _, name in errors))
     width = max(6.0, 2.6 * len(names))
     figure, axes = drawing.panels(2, len(names), width=width / len(names), height=3.4)
@@ -139,7 +150,8 @@ def draw(errors: Mapping[tuple[str, str], xr.DataArray]) -> Figure:
         mesh = plot(errors["rates", name], ax=axes[0, column])
         axes[0, column].axvline(PAPER_RATIO, color="k", ls=":")
         axes[0, column].set(
-            title=textwrap.fill(ladder.THEORIES[name].title, 20), xlabel=r"$\eta_Y/\eta_Z$"
+            title=textwrap.fill(TITLES.get(name) or ladder.THEORIES[name].title, 20),
+            xlabel=r"$\eta_Y/\eta_Z$",
         )
         axes[0, column].title.set_fontsize("medium")
         plot_cells(errors["overlap", name].transpose("overlap", "K"), ax=axes[1, column])

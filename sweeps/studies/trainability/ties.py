@@ -1,6 +1,8 @@
-"""The rim of an unstable region: where steps that are too large amplify the noise of batches."""
+"""The rim of an unstable region: where steps that are too large amplify the noise of batches; and
+the regions of a plane by a flow, with steps in its place where they are too large for it."""
 
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import jax
@@ -10,9 +12,17 @@ import xarray as xr
 
 from dynsim.precision import precision
 from odes import symmetric
+from odes.formulas import decoder
 from odes.symmetric.instability import check_applicable
 from odes.theory import refusal
+from sweeps.runner.run import run as run_sweep
+from sweeps.runner.spec import Sweep
+from sweeps.studies.phase.plane import sampled
+from sweeps.studies.phase.tally import Tally
+from sweeps.studies.transitions.peaks import effective_rates
 
+ENGINE = "symmetric-noise"
+"""Descent with the noise of batches, by which regions beyond the rim are decided."""
 NAME = r"unstable ties: $\sigma_u = 1$"
 RATES = {"eta_y", "eta_z", "momentum"}
 """Axes over which the rim is drawn."""
@@ -59,3 +69,51 @@ def lines(training: Any, axes: Mapping[str, Sequence[float]]) -> dict[str, xr.Da
     highest = np.log(np.finfo(float).max)
     values = np.where(np.isfinite(values), values, highest)
     return {NAME: xr.DataArray(values, {n: list(v) for n, v in axes.items()}, tuple(axes))}
+
+
+def stepped(
+    training: Any,
+    region: xr.DataArray,
+    ties: xr.DataArray | None,
+    noisy: Sweep,
+    tally: Tally,
+    out: Path,
+) -> xr.DataArray | None:
+    """Regions by a flow, but the most probable ones by descent with noise where steps are too large
+    for a flow: where ties are unstable, and where one step takes the decoder past its transition.
+
+    Args:
+        training: as in `lines`.
+        region: by the flow, over the plane.
+        ties: from `lines`, on a coarser plane; None where no noise of counts breaks a tie.
+        noisy: descent with noise on all of the plane, of which only these points run.
+        tally: of these runs, empty.
+        out: folder of their sweep.
+
+    Returns:
+        None where steps are nowhere too large, or such descent does not describe the runs.
+    """
+    large = _peak(training, region) < 1
+    if ties is not None:
+        near = ties.reindex({dim: region[dim] for dim in region.dims}, method="nearest")
+        large = large | (near.transpose(*region.dims).values > 0)
+    points = np.argwhere(large)
+    if not len(points):
+        return None
+    beyond = sampled(noisy, points, "steps too large for a flow")
+    if refusal(beyond.check):
+        return None
+    tally.add(points, run_sweep(beyond, out).load())
+    return region.where(tally.seeds == 0, tally.region)
+
+
+def _peak(training: Any, region: xr.DataArray) -> np.ndarray:
+    """Closed form of the step at which the speed of the attention peaks (Theorem 1b), without the
+    momentum that the first step does not have."""
+    point = dict(
+        zip(region.dims, np.ix_(*(region[dim].values for dim in region.dims)), strict=True)
+    )
+    rule, task = training.at(point).make_optimizer(), training.make_task()
+    eta_y = effective_rates(rule)[0] * (1 - rule.momentum)
+    peak = decoder.stages(eta_y, task.K, task.M).peak
+    return np.broadcast_to(np.asarray(peak), region.shape)

@@ -83,7 +83,8 @@ def test_matrices_without_a_largest_eigenvalue_are_data() -> None:
         jax.vmap(lambda c: sharpness.largest(lambda v: c * v, jnp.zeros(300), 1, begin, 1)[0])
     )
     found = find(jnp.array([0.0, jnp.nan, jnp.inf, 2.0]))[:, 0]
-    np.testing.assert_array_equal(found, [0, np.nan, np.nan, 2])
+    # Rounding, which differs between processors.
+    np.testing.assert_allclose(found, [0, np.nan, np.nan, 2], rtol=1e-6)
 
 
 def test_eigenvalues_of_zero_take_few_turns() -> None:
