@@ -18,11 +18,10 @@ from typing import Any, TypeVar
 import numpy as np
 
 from dynsim import checks
-from sweeps.commands.views import live, page
+from sweeps.commands.views import diagrams, live, page
 from sweeps.commands.views.content import content
 from sweeps.output import drawing
 from sweeps.runner import progress
-from sweeps.runner.run import open_sweep
 from sweeps.runner.store.arrays import MISSING
 
 HOST = "127.0.0.1"
@@ -44,12 +43,12 @@ class Stored:
     """
 
     def __init__(self, paths: Sequence[str], **options: Sequence[Any]) -> None:
-        self.paths, self.options = dict.fromkeys(paths), options
+        self.paths, self.options = paths, options
         self.lock = threading.Lock()
         self.read(progress.say)
 
     def read(self, report: Callable[[str], None]) -> None:
-        sweeps = {path: open_sweep(path, report) for path in self.paths}
+        sweeps = diagrams.opened(self.paths, report)
         self.content = content(sweeps, begun=False, **self.options)
         codes = [each["status"].values for each in self.content.datasets.values()]
         self.done = sum(int((each != MISSING).sum()) for each in codes)

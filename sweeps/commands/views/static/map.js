@@ -1,6 +1,10 @@
 // The map of a quantity over two axes, or its lines over one; the cell that is looked at.
 "use strict";
 
+/** The ends of the error bars of lines. */
+const beyond = ({ y, error_y: bars }) =>
+  bars ? y.flatMap((value, i) => [value - bars.array[i], value + bars.array[i]]) : [];
+
 class Overview {
   constructor(element, describe, open) {
     Object.assign(this, { element, describe, open, cell: null, drawn: null });
@@ -18,7 +22,12 @@ class Overview {
     const [x, y] = axes;
     const traces = y ? this.map(found, x, y) : this.lines(found, x);
     const ends = (axis) => [axis.edges[0], axis.edges.at(-1)];
-    const value = { title: found.label, kind: found.log ? "log" : "linear" };
+    const heights = y ? [] : traces.flatMap((trace) => [...trace.y, ...beyond(trace)]);
+    const value = { title: found.label, kind: found.log ? "log" : "linear", ...rangeOf(heights, found.log) };
+    if (found.regions) {
+      const names = found.regions.map(([, name]) => name);
+      Object.assign(value, { words: names, at: [...names.keys()], range: [-0.5, names.length - 0.5] });
+    }
     const layout = layoutOf({ ...x, range: ends(x) }, y ? { ...y, range: ends(y) } : value);
     layout.showlegend = !y && traces.length > 1;
     layout.legend = { orientation: "h", y: 1.02, yanchor: "bottom" };
@@ -31,15 +40,15 @@ class Overview {
   }
 
   map(found, x, y) {
-    const { cells, log, difference } = found;
+    const { cells, log, difference, regions } = found;
     const columns = x.at.length;
     const values = log ? cells.mean.map(Math.log10) : cells.mean;
     const rows = y.at.map((_, row) => values.subarray(row * columns, (row + 1) * columns));
-    let [low, high] = [Infinity, -Infinity];
-    for (const value of values)
-      if (Number.isFinite(value)) [low, high] = [Math.min(low, value), Math.max(high, value)];
-    if (low > high) [low, high] = [0, 1];
-    if (difference) [low, high] = [-1, 1].map((sign) => sign * Math.max(-low, high, 1e-30));
+    let [low, high] = spanOf(cells.mean, log).ends.map(log ? Math.log10 : Number);
+    if (regions) [low, high] = [-0.5, regions.length - 0.5];
+    else if (difference) [low, high] = [-1, 1].map((sign) => sign * Math.max(-low, high, 1e-30));
+    const numbers = { colorscale: scaleOf(difference), colorbar: log && logTicks(low, high) };
+    const looks = regions ? stepsOf(regions) : numbers;
     const hatched = (marked, falling) => ({
       ...hatching(x, y, marked, falling),
       type: "scatter",
@@ -54,14 +63,14 @@ class Overview {
         y: y.edges,
         z: rows,
         zmin: low,
-        zmax: high > low ? high : low + 1e-9,
-        colorscale: scaleOf(difference),
+        zmax: high,
+        colorscale: looks.colorscale,
         hoverinfo: "none",
         colorbar: {
-          title: { text: plain(found.label), side: "right" },
+          title: { text: regions ? "" : plain(found.label), side: "right" },
           thickness: 14,
           exponentformat: "power",
-          ...(log && logTicks(low, high)),
+          ...looks.colorbar,
         },
       },
       hatched((cell) => cells.bad[cell] > 0, false),
@@ -80,10 +89,12 @@ class Overview {
         {
           x: x.at,
           y: Array.from(cells.mean),
-          error_y: { array: Array.from(cells.sd), color: colour, thickness: 1.3 },
+          error_y: { array: Array.from(cells.sd), color: colour, thickness: 1.3, visible: !found.regions },
           name: plain(name),
-          mode: x.words ? "markers" : "lines+markers",
+          mode: x.words || found.regions ? "markers" : "lines+markers",
           line: { color: colour, dash: dashOf(store) },
+          // Of regions, which often are the same, each sweep's mark lies within those before it.
+          marker: { size: found.regions ? Math.max(14 - 5 * store, 4) : 6 },
           hoverinfo: "none",
         },
         {
@@ -144,7 +155,10 @@ class Overview {
     this.cell = cell;
     document.getElementById("readout").textContent = this.describe(cell);
     const { x, y, ...style } = this.cursor();
-    await Plotly.restyle(this.element, { ...style, x: [x], y: [y] }, [this.extra]);
+    const { xaxis, yaxis } = this.element.layout;
+    // Plotly would make room for the cursor.
+    const kept = { "xaxis.range": [...xaxis.range], "yaxis.range": [...yaxis.range] };
+    await Plotly.update(this.element, { ...style, x: [x], y: [y] }, kept, [this.extra]);
   }
 
   key(event) {

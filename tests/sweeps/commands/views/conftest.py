@@ -2,6 +2,7 @@
 
 import json
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -23,6 +24,24 @@ def stored(tmp_path_factory: pytest.TempPathFactory) -> Path:
     record = ("entropy", "loss", "z_top_distinct")
     sweeps.run(Sweep(AXES, run, record=record, times=4, title=TITLE), out, chunk=6)
     return out
+
+
+@pytest.fixture(scope="session")
+def diagram(tmp_path_factory: pytest.TempPathFactory) -> Any:
+    """Settings of a phase diagram whose sweeps are stored: training, and descent at infinite T. The
+    seeds of its last cell end in two regions."""
+    config = sweeps.phase.settings("yz")(
+        x="eta_y:1e-1:1e1:3",
+        y="eta_z:1e1:1e2:2",
+        momentum=0.9,
+        steps=20,
+        length=32,
+        seeds=3,
+        theory="symmetric-descent",
+        out=tmp_path_factory.mktemp("explore") / "phase",
+    )
+    sweeps.phase.maps(config)
+    return config
 
 
 @pytest.fixture

@@ -4,6 +4,7 @@ import re
 import threading
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -11,7 +12,7 @@ import xarray as xr
 
 import sweeps
 from dynsim import Status
-from sweeps.commands.views import live, serve
+from sweeps.commands.views import explore, live, serve
 from sweeps.runner.labels import label
 
 pytest.importorskip("plotly", reason="needs plotly of the extra `test`")
@@ -115,6 +116,45 @@ def test_a_slider_draws_theory_over_the_runs_of_a_cell(screen: Screen, stored: P
     finally:
         server.shutdown()
         server.server_close()
+
+
+def test_a_phase_diagram_says_the_region_and_the_numbers_of_a_cell(
+    screen: Screen, diagram: Any, tmp_path: Path
+) -> None:
+    page, shape = tmp_path / "page.html", (3, 2)
+    across, up = diagram.axes().values()
+    explore.run(explore.Explore(paths=(str(diagram.out),), out=page))
+    screen.open(page.as_uri())
+    found = sweeps.phase.maps(diagram)["simulation"]
+    legend = diagram.rule().legend
+    drawn = screen.run("return overview.element.data[0]")
+    runs = sweeps.open(diagram.out / "simulation")
+    for cell in np.ndindex(*shape):
+        name, colour = legend[int(found["region"][cell])]
+        share = float(found["probability"][cell].max())
+        text = f"region: {name} \\({round(3 * share)} of 3 runs\\)"
+        place = f"eta_y = {across[cell[0]]:g}, eta_z = {up[cell[1]]:g}"
+        screen.over(cell, f"^{place}\n{text}\n", shape)
+        value, spread = measured(screen["readout"].text)
+        own = runs["entropy"].isel(eta_y=cell[0], eta_z=cell[1], time=-1).values
+        # Four digits of each are shown.
+        np.testing.assert_allclose([value, spread], [own.mean(), own.std(ddof=1)], rtol=DIGITS)
+        z, low, high = drawn["z"][cell[1]][cell[0]], drawn["zmin"], drawn["zmax"]
+        place = (z - low) / (high - low)
+        assert [c for at, c in drawn["colorscale"] if at <= place][-1] == colour
+    assert len(np.unique(found["region"])) == 3
+    assert float(found["probability"][2, 1].max()) < 1
+
+    screen.click((2, 1), shape)
+    rows = [float(value) for name, *_, value in screen.table() if name == "training"]
+    wanted = runs["entropy"].isel(eta_y=2, eta_z=1).transpose("seed", "time").values.ravel()
+    np.testing.assert_allclose(rows, wanted, rtol=1e-6)
+    screen.choose("show", "training − descent, T and batch infinite")
+    theory = sweeps.phase.maps(diagram)["symmetric-descent"]
+    same = (theory["region"] == found["region"]).values
+    differ = screen.run("return overview.element.data[0].z.map((row) => Array.from(row))")
+    np.testing.assert_array_equal(np.array(differ).T, ~same)
+    assert screen.errors() == []
 
 
 @FULL
