@@ -67,9 +67,11 @@ types: $(VENV)/.installed-types
 
 # The site, into out/docs/html, every notebook executed; any warning or broken link fails.
 # All pages are written anew (-a), as links to the reference depend on it; notebooks are executed when
-# they change, all of them in a fresh clone. ONLINE=1 also links to the documentation of jax, diffrax, optax and xarray.
+# they change, all of them in a fresh clone. One page is a phase diagram in the explorer. ONLINE=1 also links to the documentation of jax, diffrax, optax and xarray.
 docs: $(VENV)/.installed-docs
 	DYNSIM_DOCS_ONLINE=$(ONLINE) $(BIN)/python -m sphinx -q -W --keep-going -a -d out/docs/doctrees docs out/docs/html
+	$(BIN)/dynsim phase --momentum 0.9 --resolution 32 --seeds 2 --no-noise --out out/docs/phase --overwrite
+	$(BIN)/dynsim explore out/docs/phase --observables region entropy loss --out out/docs/html/results/phase.html --overwrite
 	$(BIN)/python docs/tools/check_links.py out/docs/html
 
 docs-serve: docs
