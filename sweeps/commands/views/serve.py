@@ -9,6 +9,7 @@ import hmac
 import http.server
 import json
 import secrets
+import sys
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -111,6 +112,11 @@ class Server(http.server.ThreadingHTTPServer):
             self.routes["slice"] = lambda asked: stored.part(
                 asked["array"], asked["fixed"], asked["free"]
             )
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """Print what went wrong, but for a page that was closed before it had its answer."""
+        if not isinstance(sys.exception(), ConnectionError):
+            super().handle_error(request, client_address)
 
 
 class Handler(http.server.BaseHTTPRequestHandler):

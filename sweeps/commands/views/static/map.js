@@ -9,7 +9,9 @@ class Overview {
   constructor(element, describe, open) {
     Object.assign(this, { element, describe, open, cell: null, drawn: null });
     element.addEventListener("keydown", (event) => this.key(event));
-    element.addEventListener("focus", () => this.drawn && this.look(this.cell ?? [0, 0]));
+    // Not by a click: drawing the cursor would take it from under the mouse.
+    const byKeys = () => this.drawn && element.matches(":focus-visible");
+    element.addEventListener("focus", () => byKeys() && this.look(this.cell ?? [0, 0]));
   }
 
   /** Draw what `explorer.js` found: axes, cells of the sweep or difference, cells of all sweeps. */

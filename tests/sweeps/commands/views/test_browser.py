@@ -81,6 +81,9 @@ def test_a_cell_is_read_by_mouse_and_its_runs_are_those_of_the_store(
     # Seven digits are shown of numbers in float32.
     np.testing.assert_allclose(found, wanted, rtol=1e-6)
     assert {name for name, *_ in rows} == {f"1: {runs.title}", "2: theory"}
+    # The next click opens another cell, although the map has lost the focus to the title.
+    screen.click((2, 0))
+    assert "eta_y = 0.5, eta_z = 10" in screen["runs-title"].text
     assert screen.errors() == []
 
 
