@@ -43,8 +43,8 @@ class Screen:
     def __init__(self, driver: Any) -> None:
         self.driver, self.run = driver, driver.execute_script
 
-    def open(self, address: str, width: int = 1200, dark: bool = False) -> None:
-        size = {"width": width, "height": 900, "deviceScaleFactor": 1, "mobile": False}
+    def open(self, address: str, width: int = 1200, dark: bool = False, height: int = 900) -> None:
+        size = {"width": width, "height": height, "deviceScaleFactor": 1, "mobile": False}
         self.driver.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", size)
         theme = {"name": "prefers-color-scheme", "value": "dark" if dark else "light"}
         self.driver.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": [theme]})
