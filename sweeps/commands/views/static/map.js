@@ -37,7 +37,9 @@ class Overview {
     const fits = this.cell && this.cell.every((place, i) => place < this.drawn.shape[i]);
     this.cell = fits ? this.cell : null;
     this.extra = traces.length;
-    await Plotly.react(this.element, [...traces, this.cursor()], layout, LOOKS);
+    // Of lines the cursor lies at the lower end of an axis, which is not known before.
+    await Plotly.react(this.element, [...traces, this.cursor(y ? this.cell : null)], layout, LOOKS);
+    if (this.cell && !y) await this.look(this.cell);
     if (!this.listens) this.listen();
   }
 
@@ -115,14 +117,14 @@ class Overview {
     });
   }
 
-  cursor() {
+  cursor(cell = this.cell) {
     const looks = { type: "scatter", mode: "lines", hoverinfo: "skip", showlegend: false };
     const line = { color: themed().accent, width: 3 };
-    if (!this.cell) return { ...looks, x: [], y: [] };
+    if (!cell) return { ...looks, x: [], y: [] };
     const { x, y } = this.drawn;
-    if (y) return { ...looks, line, ...outline(x, y, this.cell) };
+    if (y) return { ...looks, line, ...outline(x, y, cell) };
     // Over one axis, a mark below the place.
-    const at = x.at[this.cell[0]];
+    const at = x.at[cell[0]];
     const marker = { symbol: "triangle-up", size: 14, color: themed().accent };
     const low = this.element.layout?.yaxis?.range?.[0] ?? 0;
     const mark = { ...looks, mode: "markers", marker, x: [at] };

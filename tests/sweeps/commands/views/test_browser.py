@@ -278,6 +278,13 @@ def test_one_axis_gives_lines_and_none_gives_trajectories(
     assert Select(screen["y"]).first_selected_option.text == "none: lines"
     screen["map"].send_keys(Keys.END, Keys.ENTER)
     assert {float(row[3]) for row in screen.table()} == set(theory["time"].values)
+    # The axis is that of the values, with and without a cursor, and not of those shown before.
+    screen.choose("show", f"1: {runs.title} − 2: theory")
+    low, high = screen.run("return overview.element.layout.yaxis.range")
+    values = screen.run("return overview.element.data[0].y.filter(Number.isFinite)")
+    bars = screen.run("return overview.element.data[0].error_y.array.filter(Number.isFinite)")
+    room = 0.2 * (max(values) - min(values) + 2 * max(bars))
+    assert min(values) - max(bars) - room < low < high < max(values) + max(bars) + room
     one = runs.sel(eta_y=0.5, eta_z=0.1).isel(time=-1)
     screen.open(sweeps.explore(one).write(tmp_path / "one.html").as_uri())
     assert not screen["map"].is_displayed()
