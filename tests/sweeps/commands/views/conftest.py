@@ -1,6 +1,8 @@
 """A small stored sweep that pages are made of, and a theory beside it."""
 
 import json
+import threading
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +13,7 @@ import xarray as xr
 import sweeps
 from dynsim import Status
 from sweeps import Sweep, Training
+from sweeps.commands.views import live, serve
 
 TITLE = "rates <script>window.harmed = true</script> <b>& more</b>"
 AXES = {"eta_y": [0.5, 5.0], "eta_z": [0.1, 1.0, 10.0], "seed": {"range": 2}}
@@ -42,6 +45,22 @@ def diagram(tmp_path_factory: pytest.TempPathFactory) -> Any:
     )
     sweeps.phase.maps(config)
     return config
+
+
+@pytest.fixture
+def started() -> Iterator[Callable[..., serve.Server]]:
+    """Starts servers, which end with the test."""
+    servers: list[serve.Server] = []
+
+    def start(stored: serve.Stored | None, theory: live.Theory) -> serve.Server:
+        servers.append(serve.Server(stored, theory))
+        threading.Thread(target=servers[-1].serve_forever, args=(0.01,), daemon=True).start()
+        return servers[-1]
+
+    yield start
+    for server in servers:
+        server.shutdown()
+        server.server_close()
 
 
 @pytest.fixture

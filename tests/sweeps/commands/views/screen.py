@@ -46,11 +46,14 @@ class Screen:
     def open(self, address: str, width: int = 1200, dark: bool = False, height: int = 900) -> None:
         size = {"width": width, "height": height, "deviceScaleFactor": 1, "mobile": False}
         self.driver.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", size)
-        theme = {"name": "prefers-color-scheme", "value": "dark" if dark else "light"}
-        self.driver.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": [theme]})
+        self.theme(dark)
         self.driver.get_log("browser")
         self.driver.get(address)
         self.until(lambda: self.run("return document.body.dataset.drawn"))
+
+    def theme(self, dark: bool) -> None:
+        theme = {"name": "prefers-color-scheme", "value": "dark" if dark else "light"}
+        self.driver.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": [theme]})
 
     def until(self, holds: Callable[[], Any]) -> Any:
         return WebDriverWait(self.driver, 60, poll_frequency=0.02).until(lambda _: holds())

@@ -1,8 +1,7 @@
 """The page of the explorer in a real browser: Chromium, from disk, without a network."""
 
 import re
-import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -87,38 +86,35 @@ def test_a_cell_is_read_by_mouse_and_its_runs_are_those_of_the_store(
     assert screen.errors() == []
 
 
-def test_a_slider_draws_theory_over_the_runs_of_a_cell(screen: Screen, stored: Path) -> None:
+def test_a_slider_draws_theory_over_the_runs_of_a_cell(
+    screen: Screen, stored: Path, started: Callable[..., serve.Server]
+) -> None:
     source = live.Theory(sweeps.open(stored))
-    server = serve.Server(serve.Stored([str(stored)]), source)
-    threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
-    try:
-        screen.open(server.address)
-        screen["map"].send_keys(Keys.ARROW_RIGHT, Keys.ENTER)
-        answers = lambda: screen.run("return document.getElementById('live').dataset.answers")
-        screen.until(answers)
-        # Too short for the theory, which is told; infinity is at the end.
-        assert screen["words"].text.startswith("length = 8: the theory is an expansion in 1/T")
-        screen["live-length"].send_keys(Keys.END)
-        screen.until(lambda: "Regime" in screen["words"].text)
-        before = answers()
-        screen["live-eta_y"].send_keys(Keys.ARROW_RIGHT, Keys.ARROW_RIGHT)
-        screen.until(lambda: answers() != before and screen.run("return !live.asking"))
-        chosen = {"eta_y": 0.5, "eta_z": 1.0}
-        values = screen.run("return live.values")
-        assert values["eta_y"] > 0.5
-        script = "return document.getElementById('curves').data.map((t) => Array.from(t.y))"
-        *drawn, curve = screen.run(script)
-        assert len(drawn) == 2, screen["words"].text
-        wanted = source.answer(chosen, values)
-        np.testing.assert_allclose(curve, wanted["curves"]["entropy"], rtol=1e-12)
-        assert [line for line in screen["words"].text.split("\n") if line] == wanted["words"]
-        runs = sweeps.open(stored)["entropy"].sel(chosen)
-        found = [value for value in drawn[0] if value is not None]
-        np.testing.assert_allclose(found, runs.transpose("seed", "time").values.ravel(), rtol=1e-6)
-        assert screen.errors() == []
-    finally:
-        server.shutdown()
-        server.server_close()
+    screen.open(started(serve.Stored([str(stored)]), source).address)
+    screen["map"].send_keys(Keys.ARROW_RIGHT, Keys.ENTER)
+    answers = lambda: screen.run("return document.getElementById('live').dataset.answers")
+    screen.until(answers)
+    # Too short for the theory, which is told; infinity is at the end.
+    assert screen["words"].text.startswith("length = 8: the theory is an expansion in 1/T")
+    screen["live-length"].send_keys(Keys.END)
+    screen.until(lambda: "Regime" in screen["words"].text)
+    before = answers()
+    screen["live-eta_y"].send_keys(Keys.ARROW_RIGHT, Keys.ARROW_RIGHT)
+    screen.until(lambda: answers() != before and screen.run("return !live.asking"))
+    chosen = {"eta_y": 0.5, "eta_z": 1.0}
+    values = screen.run("return live.values")
+    assert values["eta_y"] > 0.5
+    script = "return document.getElementById('curves').data.map((t) => Array.from(t.y))"
+    *drawn, curve = screen.run(script)
+    assert len(drawn) == 2, screen["words"].text
+    wanted = source.answer(chosen, values)
+    np.testing.assert_allclose(curve, wanted["curves"]["entropy"], rtol=1e-12)
+    assert [line for line in screen["words"].text.split("\n") if line] == wanted["words"]
+    assert screen.barriers() == []
+    runs = sweeps.open(stored)["entropy"].sel(chosen)
+    found = [value for value in drawn[0] if value is not None]
+    np.testing.assert_allclose(found, runs.transpose("seed", "time").values.ravel(), rtol=1e-6)
+    assert screen.errors() == []
 
 
 def test_a_phase_diagram_says_the_region_and_the_numbers_of_a_cell(
@@ -157,6 +153,27 @@ def test_a_phase_diagram_says_the_region_and_the_numbers_of_a_cell(
     same = (theory["region"] == found["region"]).values
     differ = screen.run("return overview.element.data[0].z.map((row) => Array.from(row))")
     np.testing.assert_array_equal(np.array(differ).T, ~same)
+    assert screen.errors() == []
+
+
+def test_theory_alone_shows_no_rounding_follows_the_theme_and_has_no_barriers(
+    screen: Screen, started: Callable[..., serve.Server]
+) -> None:
+    # All distinct tokens are alike, so that the entropy is constant but for its last digits.
+    source = live.Theory(explore.Explore(serve=True, task="overlapping", K=10, steps=50))
+    screen.open(started(None, source).address)
+    screen.until(lambda: screen.run("return document.getElementById('live').dataset.answers"))
+    figure = "document.getElementById('curves')"
+    low, high = screen.run(f"return {figure}.layout.yaxis.range")
+    values = screen.run(f"return {figure}.data[0].y")
+    assert 0 < max(values) - min(values) < 1e-10
+    assert low < min(values) < max(values) < high
+    assert high - low > 1e-5 * max(values)
+    colour = f"return {figure}.layout.font.color"
+    before = screen.run(colour)
+    screen.theme(dark=True)
+    screen.until(lambda: screen.run(colour) != before)
+    assert screen.barriers() == []
     assert screen.errors() == []
 
 
