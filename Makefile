@@ -67,16 +67,19 @@ types: $(VENV)/.installed-types
 
 # The site, into out/docs/html, every notebook executed; any warning or broken link fails.
 # All pages are written anew (-a), as links to the reference depend on it; notebooks are executed when
-# they change, all of them in a fresh clone. ONLINE=1 also links to the documentation of jax, diffrax, optax and xarray.
+# they change, all of them in a fresh clone. One page is a phase diagram in the explorer. ONLINE=1 also links to the documentation of jax, diffrax, optax and xarray.
 docs: $(VENV)/.installed-docs
 	DYNSIM_DOCS_ONLINE=$(ONLINE) $(BIN)/python -m sphinx -q -W --keep-going -a -d out/docs/doctrees docs out/docs/html
+	$(BIN)/dynsim phase --momentum 0.9 --resolution 32 --seeds 2 --no-noise --out out/docs/phase --overwrite
+	$(BIN)/dynsim explore out/docs/phase --observables region entropy loss --out out/docs/html/results/phase.html --overwrite
 	$(BIN)/python docs/tools/check_links.py out/docs/html
 
 docs-serve: docs
 	$(BIN)/python -m http.server $(PORT) --bind 127.0.0.1 --directory out/docs/html
 
-# Pictures and page of the gallery: what is not up to date, or FIGURES="6 ladder".
-gallery: $(VENV)/.installed
+# Pictures and page of the gallery: what is not up to date, or FIGURES="6 ladder". Pages of the
+# explorer are photographed with the browser of the tests.
+gallery: $(VENV)/.installed-test
 	$(BIN)/python docs/gallery/make.py $(FIGURES)
 
 clean:

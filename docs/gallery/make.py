@@ -22,21 +22,24 @@ from typing import Any, NamedTuple
 
 from PIL import Image
 
-from sweeps.commands.table import group
+from sweeps.commands.table import COMMANDS, group
 
 HERE = Path(__file__).parent
 ROOT = HERE.parents[1]
 CARDS, MADE, PAGE = HERE / "cards.toml", HERE / "made.json", HERE / "index.md"
 WIDTH, COLOURS = 1200, 256
 """Pixels across, and colours, of a picture: enough for a screen, at some 60 kB."""
+SHAPE, CELL = (32, 32), (20, 19)
+"""Columns and rows of a map that is photographed, and the cell that is open."""
 CORPORA = "DYNSIM_CORPORA"
 """Environment variable: the folder that has the corpora which cards name, such as wikitext-2."""
 HEADER = """# Gallery
 
 <!-- Written by `make gallery` from cards.toml and made.json: edit those. -->
 
-Every figure that `dynsim figure` draws: what it shows, the command that made the picture, and its
-CPU time from a cold start, compilation included, on a machine with {cores} CPU cores (jax {jax}).
+Every figure that `dynsim figure` draws, and two views of stored sweeps: what it shows, the command
+that made the picture, and its CPU time from a cold start, compilation included, on a machine with
+{cores} CPU cores (jax {jax}).
 Where a caption calls the picture reduced, the options make the run shorter: omit them for the full
 figure. Click a picture to enlarge it.
 """
@@ -54,6 +57,8 @@ class Card(NamedTuple):
         page: the page that explains it, relative to the gallery.
         options: of the command that makes the picture.
         draws: the figure, as in `dynsim figure NAME`, if it is not called as the picture is.
+        commands: in place of a figure's, typed in one folder; the last one makes the picture, or a
+            page that is photographed with a cell open.
     """
 
     name: str
@@ -64,15 +69,18 @@ class Card(NamedTuple):
     page: str
     options: str = ""
     draws: str = ""
+    commands: tuple[str, ...] = ()
 
     @property
     def figure(self) -> str:
-        """The figure, as in `dynsim figure NAME`."""
-        return self.draws or self.name
+        """The figure, as in `dynsim figure NAME`, or the last command."""
+        return self.commands[-1].split()[1] if self.commands else self.draws or self.name
 
     @property
     def command(self) -> str:
         """The command as a reader types it."""
+        if self.commands:
+            return "\n".join(self.commands)
         return f"dynsim figure {self.figure} {self.options}".rstrip()
 
     @property
@@ -122,9 +130,10 @@ def sources(figure: str) -> str:
 
 
 def files(figure: str) -> set[Path]:
-    """The figure's module, what it imports of the studies, and what all pictures share."""
+    """The figure's module, what it imports of the studies or views, and what all pictures share."""
     found = {ROOT / "sweeps" / "output" / "drawing.py"}
-    waiting = ["sweeps." + group("figure")[figure].settings.split(":")[0]]
+    known = COMMANDS | group("figure")
+    waiting = ["sweeps." + known[figure].settings.split(":")[0]]
     while waiting:
         file = _file(waiting.pop())
         if file is not None and file not in found:
@@ -134,8 +143,8 @@ def files(figure: str) -> set[Path]:
 
 
 def _file(module: str) -> Path | None:
-    """The file of a module of the studies; None for another module, or what is no module."""
-    if not module.startswith("sweeps.studies"):
+    """The file of a module of studies or views; None for another module, or what is no module."""
+    if not module.startswith(("sweeps.studies", "sweeps.commands.views")):
         return None
     path = ROOT.joinpath(*module.split("."))
     files = path / "__init__.py", path.with_suffix(".py")
@@ -164,9 +173,16 @@ def make(card: Card, work: Path) -> None:
     """Run a card's command in `work`, and keep the picture and what it took."""
     shutil.rmtree(work, ignore_errors=True)
     began, cpu = time.monotonic(), _cpu_seconds()
-    words = [*card.words[1:], "--out", str(work)]
-    subprocess.run([sys.executable, "-m", "dynsim", *words], check=True, cwd=ROOT)
+    dynsim = [sys.executable, "-m", "dynsim"]
+    if card.commands:
+        work.mkdir(parents=True)
+        for command in card.commands:
+            subprocess.run([*dynsim, *command.split()[1:]], check=True, cwd=work)
+    else:
+        subprocess.run([*dynsim, *card.words[1:], "--out", str(work)], check=True, cwd=ROOT)
     took = {"seconds": time.monotonic() - began, "cpu_seconds": _cpu_seconds() - cpu}
+    for page in work.glob("*.html"):
+        photograph(page)
     shrink(max(work.glob("*.png"), key=lambda path: path.stat().st_mtime), HERE / card.picture)
     entry = {
         "command": card.command,
@@ -177,6 +193,19 @@ def make(card: Card, work: Path) -> None:
     }
     kept = {**made(), card.name: entry}
     MADE.write_text(json.dumps({name: kept[name] for name in sorted(kept)}, indent=2) + "\n")
+
+
+def photograph(page: Path) -> None:
+    """Write a picture of a page of the explorer next to it, with a cell open."""
+    sys.path.append(str(ROOT))
+    from tests.sweeps.commands.views.screen import opened
+
+    with opened(page.parent / "profile") as screen:
+        screen.open(page.as_uri())
+        for act in (screen.click, screen.point):
+            act(CELL, SHAPE)
+        screen.run("scrollTo(0, 0)")
+        screen.driver.save_screenshot(str(page.with_suffix(".png")))
 
 
 def _cpu_seconds() -> float:

@@ -22,6 +22,8 @@ from sweeps.runner.store.arrays import MISSING
 OWN = ("seed", "time", "record")
 """Dimensions along which each sweep has values of its own."""
 TIMES = ("time", "record")
+REGION = "region"
+"""What the regions of runs are called, and the attribute that has their names and colours."""
 BYTES = {"status": 1}
 """Of a value on the page: all numbers but these have four."""
 
@@ -87,7 +89,7 @@ def content(
     shown = tuple(checks.choice("observables", name, recorded) for name in observables)
     # What is not asked for, but recorded by every system, comes last.
     shown = shown or tuple(sorted(recorded, key=lambda name: name == "first_bad_step"))
-    aligned = xr.align(*chosen, join="inner", exclude=OWN)
+    aligned = xr.align(*_alike(chosen), join="inner", exclude=OWN)
     for before, after in zip(chosen, aligned, strict=True):
         notes += _dropped(before, after)
     datasets = {
@@ -116,7 +118,7 @@ def described(
         "title": next(iter(datasets.values())).attrs.get("title") or ", ".join(datasets),
         "notes": list(notes),
         "dims": {dim: _dimension(dim, datasets) for dim in dims},
-        "observables": [{"name": n, "label": _label(n, datasets)} for n in shown],
+        "observables": [_observable(n, datasets) for n in shown],
         "times": _plain(common),
         "statuses": {MISSING: "not computed"} | {int(s): s.name for s in Status},
         "palette": drawing.PALETTE,
@@ -159,6 +161,20 @@ def _chosen(dataset: xr.Dataset, where: Sequence[str]) -> xr.Dataset:
         if values.dtype.kind in "iuf" and (np.diff(values) < 0).any():
             found = found.sortby(dim)
     return found
+
+
+def _alike(datasets: Sequence[xr.Dataset]) -> list[xr.Dataset]:
+    """Without the single place along a dimension, such as the one class that stands for all of a
+    symmetric task, where other sweeps have several: it is the same at each of these."""
+    sizes = [{d: n for d, n in e.sizes.items() if d not in {*e.coords, *OWN}} for e in datasets]
+    most = {d: max(each.get(d, 1) for each in sizes) for each in sizes for d in each}
+    for dim, size in most.items():
+        if differ := {each[dim] for each in sizes if dim in each} - {1, size}:
+            raise ValueError(f"{dim}: the sweeps have {size} and {min(differ)} of them")
+    return [
+        each.squeeze([d for d, n in own.items() if n < most[d]], drop=True)
+        for each, own in zip(datasets, sizes, strict=True)
+    ]
 
 
 def _dropped(before: xr.Dataset, after: xr.Dataset) -> list[str]:
@@ -211,8 +227,11 @@ def _dimension(dim: str, datasets: Mapping[str, xr.Dataset]) -> dict[str, Any]:
     }
 
 
-def _label(name: str, datasets: Mapping[str, xr.Dataset]) -> str:
-    return label(next(each[name] for each in datasets.values() if name in each))
+def _observable(name: str, datasets: Mapping[str, xr.Dataset]) -> dict[str, Any]:
+    """Name and label; of regions also the code, name and colour of each."""
+    array = next(each[name] for each in datasets.values() if name in each)
+    regions = {REGION: array.attrs[REGION]} if REGION in array.attrs else {}
+    return {"name": name, "label": label(array), **regions}
 
 
 def _store(name: str, dataset: xr.Dataset, common: np.ndarray) -> dict[str, Any]:

@@ -10,10 +10,9 @@ import xarray as xr
 
 from dynsim.decoding import Steps
 from sweeps import output
-from sweeps.commands.views import page
+from sweeps.commands.views import diagrams, page
 from sweeps.commands.views.content import content
 from sweeps.runner import progress
-from sweeps.runner.run import open_sweep
 from sweeps.systems.base import field_names
 from sweeps.systems.yz.tasks import ClassOptions
 
@@ -32,7 +31,7 @@ class Explore(ClassOptions):
     size when the page needs them, and theory follows sliders; without a sweep, theory alone.
 
     Attributes:
-        paths: folders of the sweeps, or their addresses in a bucket.
+        paths: folders of sweeps or of phase diagrams, or addresses of sweeps in a bucket.
         out: HTML file to write.
         observables: recorded quantities to include; by default all.
         times: recorded steps to include; by default all.
@@ -80,7 +79,7 @@ def run(config: Explore) -> list[Path]:
     output.check_directory(config.out.parent)
     if config.out.exists() and not config.overwrite:
         raise ValueError(f"out = {config.out}: is there already; --overwrite replaces it")
-    sweeps = {path: open_sweep(path, progress.say) for path in dict.fromkeys(config.paths)}
+    sweeps = diagrams.opened(config.paths, progress.say)
     found = content(sweeps, config.observables, config.times, config.where)
     found = page.fitted(found, config.max_megabytes)
     text = page.page(found)

@@ -9,6 +9,7 @@ import hmac
 import http.server
 import json
 import secrets
+import sys
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -18,11 +19,10 @@ from typing import Any, TypeVar
 import numpy as np
 
 from dynsim import checks
-from sweeps.commands.views import live, page
+from sweeps.commands.views import diagrams, live, page
 from sweeps.commands.views.content import content
 from sweeps.output import drawing
 from sweeps.runner import progress
-from sweeps.runner.run import open_sweep
 from sweeps.runner.store.arrays import MISSING
 
 HOST = "127.0.0.1"
@@ -44,12 +44,12 @@ class Stored:
     """
 
     def __init__(self, paths: Sequence[str], **options: Sequence[Any]) -> None:
-        self.paths, self.options = dict.fromkeys(paths), options
+        self.paths, self.options = paths, options
         self.lock = threading.Lock()
         self.read(progress.say)
 
     def read(self, report: Callable[[str], None]) -> None:
-        sweeps = {path: open_sweep(path, report) for path in self.paths}
+        sweeps = diagrams.opened(self.paths, report)
         self.content = content(sweeps, begun=False, **self.options)
         codes = [each["status"].values for each in self.content.datasets.values()]
         self.done = sum(int((each != MISSING).sum()) for each in codes)
@@ -112,6 +112,11 @@ class Server(http.server.ThreadingHTTPServer):
             self.routes["slice"] = lambda asked: stored.part(
                 asked["array"], asked["fixed"], asked["free"]
             )
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """Print what went wrong, but for a page that was closed before it had its answer."""
+        if not isinstance(sys.exception(), ConnectionError):
+            super().handle_error(request, client_address)
 
 
 class Handler(http.server.BaseHTTPRequestHandler):

@@ -99,8 +99,11 @@ def boundary(found: xr.Dataset) -> xr.Dataset:
             pieces += lines
     vertices = np.concatenate(pieces)
     sizes = [len(piece) for piece in pieces[1:]]
-    columns = dict(zip(("region", "level", "of"), zip(*heads, strict=True), strict=True))
-    columns = {name: np.repeat(values, sizes) for name, values in columns.items()}
+    # Where all of a plane is in one region, there is none.
+    columns = {
+        name: np.repeat([head[place] for head in heads], sizes)
+        for place, name in enumerate(("region", "level", "of"))
+    }
     columns["piece"] = np.repeat(np.arange(len(sizes)), sizes)
     # Contours are of (row, column), which is (x, y) here, and begin with the column.
     columns |= {"x": along(found[x], vertices[:, 1]), "y": along(found[y], vertices[:, 0])}

@@ -92,6 +92,7 @@ def run(config: Plane, rule: Rule | None = None) -> list[Path]:
     for line in (*reported(told, first, drawn[first].region), *left_out, *edge.outside(edges)):
         print(line)
     seeded = {name: boundary(each) for name, each in drawn.items() if "share" in each}
+    seeded = {name: table for name, table in seeded.items() if table.sizes["vertex"]}
     figure = draw(config, drawn, rule, closed, told, seeded)
     arrays: dict[str, Any] = {"closed_form": closed, **config.axes()}
     for name, each in drawn.items():

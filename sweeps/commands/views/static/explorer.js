@@ -11,6 +11,11 @@ const axes = Object.keys(about.dims).filter((dim) => about.dims[dim].values.leng
 const SCALES = [["linear", "linear"], ["log", "logarithmic"]];
 const names = about.stores.map(({ name }) => name);
 
+/** The regions of a phase diagram, if there are some, and what else is shown first. */
+const region = about.observables?.find((each) => each.region);
+const numbered = about.observables?.filter((each) => each !== region) ?? [];
+const usual = numbered.find(({ name }) => name === "entropy" || name === "loss") ?? numbered[0] ?? region;
+
 /** What the map can show: each sweep, and each minus those before it. */
 const shows = [
   ...names.map((name, a) => ({ text: name, of: [a] })),
@@ -64,9 +69,8 @@ function build() {
     return rank(b) - rank(a);
   });
   const named = (dims) => dims.map((dim) => [dim, about.dims[dim].label]);
-  const usual = about.observables.find(({ name }) => name === "entropy" || name === "loss");
   const made = [
-    choice("observable", "Quantity", about.observables.map((o) => [o.name, o.label]), usual?.name),
+    choice("observable", "Quantity", about.observables.map((o) => [o.name, o.label]), region?.name ?? usual.name),
     choice("show", "Sweep", shows.map(({ text }, i) => [i, text])),
     choice("x", "Horizontal axis", named(runs), order[0], () => swap("x", "y")),
     choice("x-scale", "Horizontal scale", SCALES),
@@ -86,8 +90,11 @@ function build() {
   byId("controls").onsubmit = (event) => event.preventDefault();
   ["x", "y"].forEach(guessScale);
   overview = new Overview(byId("map"), describe, open);
-  matchMedia("(prefers-color-scheme: dark)").addEventListener("change", redraw);
+  whenThemeChanges(redraw);
 }
+
+const whenThemeChanges = (draw) =>
+  matchMedia("(prefers-color-scheme: dark)").addEventListener("change", draw);
 
 /** Logarithmic where an axis spans a factor of ten. */
 function guessScale(axis) {
@@ -129,7 +136,8 @@ async function redraw() {
   const view = chosen();
   const [x, y] = [controls.x.value(), controls.y.value()];
   before = { x, y };
-  const log = controls["value-scale"].value() === "log";
+  const regions = regionsOf(view.observable);
+  const log = !regions && controls["value-scale"].value() === "log";
   const has = (dim) => about.stores.some((_, store) => innerOf(store, view.observable).includes(dim));
   for (const dim of axes)
     controls[`at-${dim}`].label.hidden = dim === x || dim === y || !(about.dims[dim].axis || has(dim));
@@ -143,15 +151,21 @@ async function redraw() {
   // Rows of the map are along the vertical axis.
   const dims = y ? [y, x] : [x];
   const wanted = y ? view.of : names.map((_, store) => store);
-  const cells = await Promise.all(
-    names.map((_, store) =>
-      wanted.includes(store) || view.of.includes(store) ? averaged(store, view, dims) : null,
-    ),
-  );
+  // The region is read with any quantity, and some quantity with the region.
+  const also = { ...view, observable: (regions ? usual : region)?.name ?? view.observable };
+  const all = (of) =>
+    Promise.all(
+      names.map((_, store) =>
+        wanted.includes(store) || view.of.includes(store) ? averaged(store, of, dims) : null,
+      ),
+    );
+  const [cells, beside] = await Promise.all([all(view), region ? all(also) : null]);
   if (turn !== latest) return;
   const difference = view.of.length > 1;
   const label = about.observables.find(({ name }) => name === view.observable).label;
-  const own = difference ? minus(...view.of.map((store) => cells[store])) : cells[view.of[0]];
+  const one = (found, name) =>
+    difference ? minus(...view.of.map((store) => found[store]), regionsOf(name)) : found[view.of[0]];
+  const own = one(cells, view.observable);
   byId("overview-title").textContent = `${label}: ${view.text}${stepOf(view)}`;
   if (!own) {
     byId("readout").textContent = `${view.text} has not recorded ${label}.`;
@@ -165,10 +179,12 @@ async function redraw() {
     cells: own,
     all: cells.map((each, store) => ({ cells: each, name: names[store] })),
     name: view.text,
-    label: difference ? `difference of ${label}` : label,
+    label: difference && !regions ? `difference of ${label}` : label,
     log: log && !difference,
     difference,
     view,
+    regions: regions && (difference ? AGREEMENT : regions),
+    also: beside && also.observable !== view.observable && { cells: one(beside, also.observable), view: also },
   });
   byId("readout").textContent = overview.cell ? describe(overview.cell) : "Point at a cell.";
   if (opened) await open(opened.cell, false);
@@ -198,7 +214,7 @@ function settings(places) {
 
 /** Settings, value and status of a cell, in words. */
 function describe([column, row]) {
-  const { cells, view, shape, label, difference } = overview.drawn;
+  const { cells, view, shape, label, also } = overview.drawn;
   const cell = row * shape[0] + column;
   const sides = cells.sides ?? [cells];
   const counts = {};
@@ -206,10 +222,25 @@ function describe([column, row]) {
     for (const code of status.subarray(cell * runs, (cell + 1) * runs))
       counts[about.statuses[code]] = (counts[about.statuses[code]] ?? 0) + 1;
   const ended = Object.entries(counts).map(([name, number]) => `${number} ${name}`);
-  const value = difference
-    ? `${quantity(cells.mean[cell], 0, 1)} (${sides.map((s) => quantity(s.mean[cell], s.sd[cell], s.runs)).join("; ")})`
-    : quantity(cells.mean[cell], cells.sd[cell], cells.runs);
-  return `${settings(placesAt([column, row]))}\n${label}${stepOf(view)}: ${value}\n${ended.join(", ")}`;
+  const told = [`${label}${stepOf(view)}: ${valueAt(cells, cell, view.observable)}`];
+  if (also?.cells) {
+    const { label: beside } = about.observables.find(({ name }) => name === also.view.observable);
+    told.push(`${beside}${stepOf(also.view)}: ${valueAt(also.cells, cell, also.view.observable)}`);
+  }
+  return [settings(placesAt([column, row])), ...told, ended.join(", ")].join("\n");
+}
+
+/** What a cell has of an observable, of a difference also what each sweep has. */
+function valueAt(cells, cell, name) {
+  const regions = regionsOf(name);
+  const said = ({ mean, sd, runs }) => {
+    if (!regions || Number.isNaN(mean[cell])) return quantity(mean[cell], sd[cell], runs);
+    return regions[mean[cell]][1] + (runs > 1 ? ` (${sd[cell]} of ${runs} runs)` : "");
+  };
+  if (!cells.sides) return said(cells);
+  const both = cells.sides.map(said).join("; ");
+  const whole = regions ? AGREEMENT[cells.mean[cell]]?.[1] ?? "no value" : quantity(cells.mean[cell], 0, 1);
+  return `${whole} (${both})`;
 }
 
 let opened = null;
@@ -246,6 +277,7 @@ function valuesAt(places) {
 
 async function showRuns(view, places) {
   const began = performance.now();
+  if (regionsOf(view.observable)) view = { ...view, observable: usual.name };
   const name = view.observable;
   const { label } = about.observables.find((each) => each.name === name);
   const runs = await Promise.all(names.map((_, store) => trajectories(store, view, places)));
@@ -288,6 +320,7 @@ async function theoryAlone() {
     choice("value-scale", "Scale of the quantity", SCALES, undefined, redrawn),
     choice("time-scale", "Scale of steps", SCALES, undefined, redrawn),
   );
+  whenThemeChanges(redrawn);
   await redrawn();
   await live.open({});
 }

@@ -1,11 +1,17 @@
 // The map of a quantity over two axes, or its lines over one; the cell that is looked at.
 "use strict";
 
+/** The ends of the error bars of lines. */
+const beyond = ({ y, error_y: bars }) =>
+  bars ? y.flatMap((value, i) => [value - bars.array[i], value + bars.array[i]]) : [];
+
 class Overview {
   constructor(element, describe, open) {
     Object.assign(this, { element, describe, open, cell: null, drawn: null });
     element.addEventListener("keydown", (event) => this.key(event));
-    element.addEventListener("focus", () => this.drawn && this.look(this.cell ?? [0, 0]));
+    // Not by a click: drawing the cursor would take it from under the mouse.
+    const byKeys = () => this.drawn && element.matches(":focus-visible");
+    element.addEventListener("focus", () => byKeys() && this.look(this.cell ?? [0, 0]));
   }
 
   /** Draw what `explorer.js` found: axes, cells of the sweep or difference, cells of all sweeps. */
@@ -18,7 +24,12 @@ class Overview {
     const [x, y] = axes;
     const traces = y ? this.map(found, x, y) : this.lines(found, x);
     const ends = (axis) => [axis.edges[0], axis.edges.at(-1)];
-    const value = { title: found.label, kind: found.log ? "log" : "linear" };
+    const heights = y ? [] : traces.flatMap((trace) => [...trace.y, ...beyond(trace)]);
+    const value = { title: found.label, kind: found.log ? "log" : "linear", ...rangeOf(heights, found.log) };
+    if (found.regions) {
+      const names = found.regions.map(([, name]) => name);
+      Object.assign(value, { words: names, at: [...names.keys()], range: [-0.5, names.length - 0.5] });
+    }
     const layout = layoutOf({ ...x, range: ends(x) }, y ? { ...y, range: ends(y) } : value);
     layout.showlegend = !y && traces.length > 1;
     layout.legend = { orientation: "h", y: 1.02, yanchor: "bottom" };
@@ -26,20 +37,22 @@ class Overview {
     const fits = this.cell && this.cell.every((place, i) => place < this.drawn.shape[i]);
     this.cell = fits ? this.cell : null;
     this.extra = traces.length;
-    await Plotly.react(this.element, [...traces, this.cursor()], layout, LOOKS);
+    // Of lines the cursor lies at the lower end of an axis, which is not known before.
+    await Plotly.react(this.element, [...traces, this.cursor(y ? this.cell : null)], layout, LOOKS);
+    if (this.cell && !y) await this.look(this.cell);
     if (!this.listens) this.listen();
   }
 
   map(found, x, y) {
-    const { cells, log, difference } = found;
+    const { cells, log, difference, regions } = found;
     const columns = x.at.length;
     const values = log ? cells.mean.map(Math.log10) : cells.mean;
     const rows = y.at.map((_, row) => values.subarray(row * columns, (row + 1) * columns));
-    let [low, high] = [Infinity, -Infinity];
-    for (const value of values)
-      if (Number.isFinite(value)) [low, high] = [Math.min(low, value), Math.max(high, value)];
-    if (low > high) [low, high] = [0, 1];
-    if (difference) [low, high] = [-1, 1].map((sign) => sign * Math.max(-low, high, 1e-30));
+    let [low, high] = spanOf(cells.mean, log).ends.map(log ? Math.log10 : Number);
+    if (regions) [low, high] = [-0.5, regions.length - 0.5];
+    else if (difference) [low, high] = [-1, 1].map((sign) => sign * Math.max(-low, high, 1e-30));
+    const numbers = { colorscale: scaleOf(difference), colorbar: log && logTicks(low, high) };
+    const looks = regions ? stepsOf(regions) : numbers;
     const hatched = (marked, falling) => ({
       ...hatching(x, y, marked, falling),
       type: "scatter",
@@ -54,14 +67,14 @@ class Overview {
         y: y.edges,
         z: rows,
         zmin: low,
-        zmax: high > low ? high : low + 1e-9,
-        colorscale: scaleOf(difference),
+        zmax: high,
+        colorscale: looks.colorscale,
         hoverinfo: "none",
         colorbar: {
-          title: { text: plain(found.label), side: "right" },
+          title: { text: regions ? "" : plain(found.label), side: "right" },
           thickness: 14,
           exponentformat: "power",
-          ...(log && logTicks(low, high)),
+          ...looks.colorbar,
         },
       },
       hatched((cell) => cells.bad[cell] > 0, false),
@@ -80,10 +93,12 @@ class Overview {
         {
           x: x.at,
           y: Array.from(cells.mean),
-          error_y: { array: Array.from(cells.sd), color: colour, thickness: 1.3 },
+          error_y: { array: Array.from(cells.sd), color: colour, thickness: 1.3, visible: !found.regions },
           name: plain(name),
-          mode: x.words ? "markers" : "lines+markers",
+          mode: x.words || found.regions ? "markers" : "lines+markers",
           line: { color: colour, dash: dashOf(store) },
+          // Of regions, which often are the same, each sweep's mark lies within those before it.
+          marker: { size: found.regions ? Math.max(14 - 5 * store, 4) : 6 },
           hoverinfo: "none",
         },
         {
@@ -102,14 +117,14 @@ class Overview {
     });
   }
 
-  cursor() {
+  cursor(cell = this.cell) {
     const looks = { type: "scatter", mode: "lines", hoverinfo: "skip", showlegend: false };
     const line = { color: themed().accent, width: 3 };
-    if (!this.cell) return { ...looks, x: [], y: [] };
+    if (!cell) return { ...looks, x: [], y: [] };
     const { x, y } = this.drawn;
-    if (y) return { ...looks, line, ...outline(x, y, this.cell) };
+    if (y) return { ...looks, line, ...outline(x, y, cell) };
     // Over one axis, a mark below the place.
-    const at = x.at[this.cell[0]];
+    const at = x.at[cell[0]];
     const marker = { symbol: "triangle-up", size: 14, color: themed().accent };
     const low = this.element.layout?.yaxis?.range?.[0] ?? 0;
     const mark = { ...looks, mode: "markers", marker, x: [at] };
@@ -144,7 +159,10 @@ class Overview {
     this.cell = cell;
     document.getElementById("readout").textContent = this.describe(cell);
     const { x, y, ...style } = this.cursor();
-    await Plotly.restyle(this.element, { ...style, x: [x], y: [y] }, [this.extra]);
+    const { xaxis, yaxis } = this.element.layout;
+    // Plotly would make room for the cursor.
+    const kept = { "xaxis.range": [...xaxis.range], "yaxis.range": [...yaxis.range] };
+    await Plotly.update(this.element, { ...style, x: [x], y: [y] }, kept, [this.extra]);
   }
 
   key(event) {

@@ -16,6 +16,26 @@ function canBeLog(values) {
   return values.every((value) => typeof value === "number" && value > 0);
 }
 
+/** Of the largest value, how far apart the ends of an axis are at least: less is rounding. */
+const FLOOR = 1e-4;
+
+/** The ends of an axis for values, and whether they are further apart than these are. */
+function spanOf(values, log) {
+  let [low, high] = [Infinity, -Infinity];
+  for (const value of values)
+    if (Number.isFinite(value) && !(log && value <= 0))
+      [low, high] = [Math.min(low, value), Math.max(high, value)];
+  if (low > high) return { ends: [log ? 1 : 0, log ? 10 : 1], wider: true };
+  const more = (FLOOR * Math.max(-low, high) || 1) - (high - low);
+  return more > 0 ? { ends: [low - more / 2, high + more / 2], wider: true } : { ends: [low, high] };
+}
+
+/** The same as the `range` of an axis, where Plotly's own would show rounding. */
+function rangeOf(values, log) {
+  const { ends, wider } = spanOf(values, log);
+  return wider && { range: ends };
+}
+
 /** Places of the values of an axis, in its own units, and the borders between cells. */
 function geometry(values, kind) {
   const numbers = values.every((value) => typeof value === "number");
@@ -101,6 +121,16 @@ const DIVERGING = [[0, "#b35806"], [0.25, "#fdb863"], [0.5, "#f7f7f7"], [0.75, "
 function scaleOf(difference) {
   if (difference) return DIVERGING;
   return about.scale.map((colour, i) => [i / (about.scale.length - 1), colour]);
+}
+
+/** Where two sweeps have the same region, as `regionsOf`; the colours are those of our figures. */
+const AGREEMENT = [[0, "same", "#f0f0f0"], [1, "different", "#d95f02"]];
+
+/** Colours of regions, each a step, and a colour bar that has their names. */
+function stepsOf(regions) {
+  const steps = regions.flatMap(([, , colour], i) => [i, i + 1].map((end) => [end / regions.length, colour]));
+  const names = regions.map(([, name]) => plain(name));
+  return { colorscale: steps, colorbar: { tickvals: regions.map((_, i) => i), ticktext: names } };
 }
 
 /** Labels of a logarithmic colour bar from `low` to `high`, which are logarithms. */

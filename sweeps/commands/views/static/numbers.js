@@ -59,6 +59,9 @@ function sizeOf(store, name, dim) {
   return place < 0 ? 1 : array.shape[place];
 }
 
+/** Code, name and colour of the regions that an observable tells apart; null for numbers. */
+const regionsOf = (name) => about.observables.find((each) => each.name === name).region ?? null;
+
 /** Dimensions of an array that are neither axes of runs nor its own seeds and times. */
 function innerOf(store, name) {
   const dims = about.stores[store].arrays[name]?.dims ?? [];
@@ -71,7 +74,8 @@ const isTime = (dim) => dim === "time" || dim === "record";
  * Means over seeds, and over inner dimensions that are averaged, at every place of some axes.
  *
  * Returns arrays with an entry for each cell: `mean` and `sd` over the runs that ended well, NaN
- * where there is none; how many runs there are, `runs`, are `bad`, or `missing`.
+ * where there is none; how many runs there are, `runs`, are `bad`, or `missing`. Of regions, `mean`
+ * is the place in the legend of the most common one, of all runs, and `sd` the number of its runs.
  */
 async function averaged(store, view, axes) {
   const name = view.observable;
@@ -94,6 +98,7 @@ async function averaged(store, view, axes) {
   ]);
   const [mean, sd] = [new Float32Array(number).fill(NaN), new Float32Array(number).fill(NaN)];
   const [bad, missing] = [new Uint32Array(number), new Uint32Array(number)];
+  const regions = regionsOf(name)?.map(([code]) => code);
   for (let cell = 0; cell < number; cell++) {
     let [count, sum, squares] = [0, 0, 0];
     for (let run = cell * seeds; run < (cell + 1) * seeds; run++) {
@@ -109,7 +114,13 @@ async function averaged(store, view, axes) {
         squares += delta * (value - sum);
       }
     }
-    if (count) {
+    if (regions) {
+      const run = cell * seeds;
+      const there = values.subarray(run, run + seeds).filter((_, i) => status[run + i] >= 0);
+      const counts = regions.map((code) => there.filter((each) => each === code).length);
+      sd[cell] = Math.max(...counts);
+      if (sd[cell]) mean[cell] = counts.indexOf(sd[cell]);
+    } else if (count) {
       mean[cell] = sum;
       sd[cell] = count > 1 ? Math.sqrt(squares / (count - 1)) : 0;
     }
@@ -117,11 +128,12 @@ async function averaged(store, view, axes) {
   return { mean, sd, bad, missing, status, runs: seeds };
 }
 
-/** Of two sweeps, the first minus the second, cell by cell. */
-function minus(a, b) {
+/** Of two sweeps, the first minus the second, cell by cell; of regions, whether they differ. */
+function minus(a, b, regions) {
   if (!a || !b) return null;
+  const differ = (one, other) => (Number.isNaN(one - other) ? NaN : Number(one !== other));
   return {
-    mean: a.mean.map((value, i) => value - b.mean[i]),
+    mean: a.mean.map((value, i) => (regions ? differ(value, b.mean[i]) : value - b.mean[i])),
     sd: a.sd.map((value, i) => Math.hypot(value, b.sd[i])),
     bad: a.bad.map((value, i) => value + b.bad[i]),
     missing: a.missing.map((value, i) => value + b.missing[i]),

@@ -45,13 +45,13 @@ function curves(stores, log) {
 }
 
 function drawCurves(stores, label, log, logTime, more) {
+  const traces = [...curves(stores, log), ...more];
   const layout = layoutOf(
     { title: "step", kind: logTime ? "log" : "linear" },
-    { title: label, kind: log ? "log" : "linear" },
+    { title: label, kind: log ? "log" : "linear", ...rangeOf(traces.flatMap(({ y }) => y), log) },
   );
   layout.showlegend = true;
   layout.legend = { orientation: "h", y: 1.02, yanchor: "bottom" };
-  const traces = [...curves(stores, log), ...more];
   return Plotly.react(document.getElementById("curves"), traces, layout, LOOKS);
 }
 

@@ -1,7 +1,10 @@
 """A small stored sweep that pages are made of, and a theory beside it."""
 
 import json
+import threading
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -10,6 +13,7 @@ import xarray as xr
 import sweeps
 from dynsim import Status
 from sweeps import Sweep, Training
+from sweeps.commands.views import live, serve
 
 TITLE = "rates <script>window.harmed = true</script> <b>& more</b>"
 AXES = {"eta_y": [0.5, 5.0], "eta_z": [0.1, 1.0, 10.0], "seed": {"range": 2}}
@@ -23,6 +27,40 @@ def stored(tmp_path_factory: pytest.TempPathFactory) -> Path:
     record = ("entropy", "loss", "z_top_distinct")
     sweeps.run(Sweep(AXES, run, record=record, times=4, title=TITLE), out, chunk=6)
     return out
+
+
+@pytest.fixture(scope="session")
+def diagram(tmp_path_factory: pytest.TempPathFactory) -> Any:
+    """Settings of a phase diagram whose sweeps are stored: training, and descent at infinite T. The
+    seeds of its last cell end in two regions."""
+    config = sweeps.phase.settings("yz")(
+        x="eta_y:1e-1:1e1:3",
+        y="eta_z:1e1:1e2:2",
+        momentum=0.9,
+        steps=20,
+        length=32,
+        seeds=3,
+        theory="symmetric-descent",
+        out=tmp_path_factory.mktemp("explore") / "phase",
+    )
+    sweeps.phase.maps(config)
+    return config
+
+
+@pytest.fixture
+def started() -> Iterator[Callable[..., serve.Server]]:
+    """Starts servers, which end with the test."""
+    servers: list[serve.Server] = []
+
+    def start(stored: serve.Stored | None, theory: live.Theory) -> serve.Server:
+        servers.append(serve.Server(stored, theory))
+        threading.Thread(target=servers[-1].serve_forever, args=(0.01,), daemon=True).start()
+        return servers[-1]
+
+    yield start
+    for server in servers:
+        server.shutdown()
+        server.server_close()
 
 
 @pytest.fixture

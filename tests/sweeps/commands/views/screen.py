@@ -21,6 +21,10 @@ CHROMIUM = shutil.which("chromium") or shutil.which("google-chrome")
 DRIVER = shutil.which("chromedriver")
 SERIOUS = ("serious", "critical")
 CORNER = {"x": 1, "y": 1, "button": "none"}
+FITS = """
+const map = document.getElementById("map");
+return Math.abs(map._fullLayout.width - map.getBoundingClientRect().width) < 1;
+"""
 OPTIONS = (
     "--headless=new",
     "--no-sandbox",
@@ -39,14 +43,17 @@ class Screen:
     def __init__(self, driver: Any) -> None:
         self.driver, self.run = driver, driver.execute_script
 
-    def open(self, address: str, width: int = 1200, dark: bool = False) -> None:
-        size = {"width": width, "height": 900, "deviceScaleFactor": 1, "mobile": False}
+    def open(self, address: str, width: int = 1200, dark: bool = False, height: int = 900) -> None:
+        size = {"width": width, "height": height, "deviceScaleFactor": 1, "mobile": False}
         self.driver.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", size)
-        theme = {"name": "prefers-color-scheme", "value": "dark" if dark else "light"}
-        self.driver.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": [theme]})
+        self.theme(dark)
         self.driver.get_log("browser")
         self.driver.get(address)
         self.until(lambda: self.run("return document.body.dataset.drawn"))
+
+    def theme(self, dark: bool) -> None:
+        theme = {"name": "prefers-color-scheme", "value": "dark" if dark else "light"}
+        self.driver.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": [theme]})
 
     def until(self, holds: Callable[[], Any]) -> Any:
         return WebDriverWait(self.driver, 60, poll_frequency=0.02).until(lambda _: holds())
@@ -77,14 +84,25 @@ class Screen:
         self.driver.execute_cdp_cmd("Input.dispatchMouseEvent", {"type": "mouseMoved", **CORNER})
         return self.until(moved)
 
+    def point(self, cell: tuple[int, int], shape: tuple[int, int] = (3, 2)) -> None:
+        """Move the mouse from elsewhere to a cell, until the page says what is there. The map has
+        to have its size, which is another one once trajectories are next to it."""
+        self.until(lambda: self.run(FITS))
+        self.driver.execute_cdp_cmd("Input.dispatchMouseEvent", {"type": "mouseMoved", **CORNER})
+        self.until(lambda: not self["tip"].is_displayed())
+
+        def told() -> bool:
+            self.mouse(cell, shape, "mouseMoved")
+            return self["tip"].is_displayed()
+
+        self.until(told)
+
     def click(self, cell: tuple[int, int], shape: tuple[int, int] = (3, 2)) -> None:
-        """Click on a cell, again where the map did not listen yet, until its runs are there."""
-
-        def clicked() -> bool:
-            self.mouse(cell, shape, "mouseMoved", "mousePressed", "mouseReleased")
-            return self["runs"].is_displayed()
-
-        self.until(clicked)
+        """Click on a cell once, and wait for its runs, which are not those of the last one."""
+        self.point(cell, shape)
+        before = self["runs-title"].text
+        self.mouse(cell, shape, "mousePressed", "mouseReleased")
+        self.until(lambda: self["runs-title"].text != before)
 
     def mouse(self, cell: tuple[int, int], shape: tuple[int, int], *kinds: str) -> None:
         """Use the mouse in the middle of a cell, columns and rows from below left; cells of these

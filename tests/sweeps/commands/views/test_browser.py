@@ -1,9 +1,9 @@
 """The page of the explorer in a real browser: Chromium, from disk, without a network."""
 
 import re
-import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -11,7 +11,7 @@ import xarray as xr
 
 import sweeps
 from dynsim import Status
-from sweeps.commands.views import live, serve
+from sweeps.commands.views import explore, live, serve
 from sweeps.runner.labels import label
 
 pytest.importorskip("plotly", reason="needs plotly of the extra `test`")
@@ -80,41 +80,101 @@ def test_a_cell_is_read_by_mouse_and_its_runs_are_those_of_the_store(
     # Seven digits are shown of numbers in float32.
     np.testing.assert_allclose(found, wanted, rtol=1e-6)
     assert {name for name, *_ in rows} == {f"1: {runs.title}", "2: theory"}
+    # The next click opens another cell, although the map has lost the focus to the title.
+    screen.click((2, 0))
+    assert "eta_y = 0.5, eta_z = 10" in screen["runs-title"].text
     assert screen.errors() == []
 
 
-def test_a_slider_draws_theory_over_the_runs_of_a_cell(screen: Screen, stored: Path) -> None:
+def test_a_slider_draws_theory_over_the_runs_of_a_cell(
+    screen: Screen, stored: Path, started: Callable[..., serve.Server]
+) -> None:
     source = live.Theory(sweeps.open(stored))
-    server = serve.Server(serve.Stored([str(stored)]), source)
-    threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
-    try:
-        screen.open(server.address)
-        screen["map"].send_keys(Keys.ARROW_RIGHT, Keys.ENTER)
-        answers = lambda: screen.run("return document.getElementById('live').dataset.answers")
-        screen.until(answers)
-        # Too short for the theory, which is told; infinity is at the end.
-        assert screen["words"].text.startswith("length = 8: the theory is an expansion in 1/T")
-        screen["live-length"].send_keys(Keys.END)
-        screen.until(lambda: "Regime" in screen["words"].text)
-        before = answers()
-        screen["live-eta_y"].send_keys(Keys.ARROW_RIGHT, Keys.ARROW_RIGHT)
-        screen.until(lambda: answers() != before and screen.run("return !live.asking"))
-        chosen = {"eta_y": 0.5, "eta_z": 1.0}
-        values = screen.run("return live.values")
-        assert values["eta_y"] > 0.5
-        script = "return document.getElementById('curves').data.map((t) => Array.from(t.y))"
-        *drawn, curve = screen.run(script)
-        assert len(drawn) == 2, screen["words"].text
-        wanted = source.answer(chosen, values)
-        np.testing.assert_allclose(curve, wanted["curves"]["entropy"], rtol=1e-12)
-        assert [line for line in screen["words"].text.split("\n") if line] == wanted["words"]
-        runs = sweeps.open(stored)["entropy"].sel(chosen)
-        found = [value for value in drawn[0] if value is not None]
-        np.testing.assert_allclose(found, runs.transpose("seed", "time").values.ravel(), rtol=1e-6)
-        assert screen.errors() == []
-    finally:
-        server.shutdown()
-        server.server_close()
+    screen.open(started(serve.Stored([str(stored)]), source).address)
+    screen["map"].send_keys(Keys.ARROW_RIGHT, Keys.ENTER)
+    answers = lambda: screen.run("return document.getElementById('live').dataset.answers")
+    screen.until(answers)
+    # Too short for the theory, which is told; infinity is at the end.
+    assert screen["words"].text.startswith("length = 8: the theory is an expansion in 1/T")
+    screen["live-length"].send_keys(Keys.END)
+    screen.until(lambda: "Regime" in screen["words"].text)
+    before = answers()
+    screen["live-eta_y"].send_keys(Keys.ARROW_RIGHT, Keys.ARROW_RIGHT)
+    screen.until(lambda: answers() != before and screen.run("return !live.asking"))
+    chosen = {"eta_y": 0.5, "eta_z": 1.0}
+    values = screen.run("return live.values")
+    assert values["eta_y"] > 0.5
+    script = "return document.getElementById('curves').data.map((t) => Array.from(t.y))"
+    *drawn, curve = screen.run(script)
+    assert len(drawn) == 2, screen["words"].text
+    wanted = source.answer(chosen, values)
+    np.testing.assert_allclose(curve, wanted["curves"]["entropy"], rtol=1e-12)
+    assert [line for line in screen["words"].text.split("\n") if line] == wanted["words"]
+    assert screen.barriers() == []
+    runs = sweeps.open(stored)["entropy"].sel(chosen)
+    found = [value for value in drawn[0] if value is not None]
+    np.testing.assert_allclose(found, runs.transpose("seed", "time").values.ravel(), rtol=1e-6)
+    assert screen.errors() == []
+
+
+def test_a_phase_diagram_says_the_region_and_the_numbers_of_a_cell(
+    screen: Screen, diagram: Any, tmp_path: Path
+) -> None:
+    page, shape = tmp_path / "page.html", (3, 2)
+    across, up = diagram.axes().values()
+    explore.run(explore.Explore(paths=(str(diagram.out),), out=page))
+    screen.open(page.as_uri())
+    found = sweeps.phase.maps(diagram)["simulation"]
+    legend = diagram.rule().legend
+    drawn = screen.run("return overview.element.data[0]")
+    runs = sweeps.open(diagram.out / "simulation")
+    for cell in np.ndindex(*shape):
+        name, colour = legend[int(found["region"][cell])]
+        share = float(found["probability"][cell].max())
+        text = f"region: {name} \\({round(3 * share)} of 3 runs\\)"
+        place = f"eta_y = {across[cell[0]]:g}, eta_z = {up[cell[1]]:g}"
+        screen.over(cell, f"^{place}\n{text}\n", shape)
+        value, spread = measured(screen["readout"].text)
+        own = runs["entropy"].isel(eta_y=cell[0], eta_z=cell[1], time=-1).values
+        # Four digits of each are shown.
+        np.testing.assert_allclose([value, spread], [own.mean(), own.std(ddof=1)], rtol=DIGITS)
+        z, low, high = drawn["z"][cell[1]][cell[0]], drawn["zmin"], drawn["zmax"]
+        place = (z - low) / (high - low)
+        assert [c for at, c in drawn["colorscale"] if at <= place][-1] == colour
+    assert len(np.unique(found["region"])) == 3
+    assert float(found["probability"][2, 1].max()) < 1
+
+    screen.click((2, 1), shape)
+    rows = [float(value) for name, *_, value in screen.table() if name == "training"]
+    wanted = runs["entropy"].isel(eta_y=2, eta_z=1).transpose("seed", "time").values.ravel()
+    np.testing.assert_allclose(rows, wanted, rtol=1e-6)
+    screen.choose("show", "training − descent, T and batch infinite")
+    theory = sweeps.phase.maps(diagram)["symmetric-descent"]
+    same = (theory["region"] == found["region"]).values
+    differ = screen.run("return overview.element.data[0].z.map((row) => Array.from(row))")
+    np.testing.assert_array_equal(np.array(differ).T, ~same)
+    assert screen.errors() == []
+
+
+def test_theory_alone_shows_no_rounding_follows_the_theme_and_has_no_barriers(
+    screen: Screen, started: Callable[..., serve.Server]
+) -> None:
+    # All distinct tokens are alike, so that the entropy is constant but for its last digits.
+    source = live.Theory(explore.Explore(serve=True, task="overlapping", K=10, steps=50))
+    screen.open(started(None, source).address)
+    screen.until(lambda: screen.run("return document.getElementById('live').dataset.answers"))
+    figure = "document.getElementById('curves')"
+    low, high = screen.run(f"return {figure}.layout.yaxis.range")
+    values = screen.run(f"return {figure}.data[0].y")
+    assert 0 < max(values) - min(values) < 1e-10
+    assert low < min(values) < max(values) < high
+    assert high - low > 1e-5 * max(values)
+    colour = f"return {figure}.layout.font.color"
+    before = screen.run(colour)
+    screen.theme(dark=True)
+    screen.until(lambda: screen.run(colour) != before)
+    assert screen.barriers() == []
+    assert screen.errors() == []
 
 
 @FULL
@@ -235,6 +295,13 @@ def test_one_axis_gives_lines_and_none_gives_trajectories(
     assert Select(screen["y"]).first_selected_option.text == "none: lines"
     screen["map"].send_keys(Keys.END, Keys.ENTER)
     assert {float(row[3]) for row in screen.table()} == set(theory["time"].values)
+    # The axis is that of the values, with and without a cursor, and not of those shown before.
+    screen.choose("show", f"1: {runs.title} − 2: theory")
+    low, high = screen.run("return overview.element.layout.yaxis.range")
+    values = screen.run("return overview.element.data[0].y.filter(Number.isFinite)")
+    bars = screen.run("return overview.element.data[0].error_y.array.filter(Number.isFinite)")
+    room = 0.2 * (max(values) - min(values) + 2 * max(bars))
+    assert min(values) - max(bars) - room < low < high < max(values) + max(bars) + room
     one = runs.sel(eta_y=0.5, eta_z=0.1).isel(time=-1)
     screen.open(sweeps.explore(one).write(tmp_path / "one.html").as_uri())
     assert not screen["map"].is_displayed()

@@ -6,6 +6,7 @@ import json
 import re
 import shutil
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -18,6 +19,7 @@ from sweeps.commands.views.content import content
 
 HAS_PLOTLY = importlib.util.find_spec("plotly") is not None
 needs_plotly = pytest.mark.skipif(not HAS_PLOTLY, reason="needs plotly of the extra `test`")
+DESCENT = "descent, T and batch infinite"
 LIBRARY = "/* the library */"
 
 
@@ -126,6 +128,45 @@ def test_times_that_sweeps_share_are_found_in_each(runs: xr.Dataset, theory: xr.
     found = content({"a": runs.isel(time=[0, 2, 4]), "b": theory}).about
     assert found["times"] == runs["time"].values[[0, 2, 4]].tolist()
     assert [store["at"] for store in found["stores"]] == [[0, 1, 2], [0, 2, 4]]
+
+
+@pytest.mark.usefixtures("without_library")
+def test_a_phase_diagram_opens_with_its_regions(diagram: Any, tmp_path: Path) -> None:
+    out = tmp_path / "page.html"
+    assert cli.main(["explore", str(diagram.out), "--out", str(out)]) == 0
+    text = out.read_text()
+    (found,) = re.findall(r'id="about">(.*?)</script>', text)
+    about = json.loads(found)
+    assert about["title"] == "Phase diagram of syn-small"
+    assert [each["name"] for each in about["stores"]] == ["training", DESCENT]
+    (legend,) = [each["region"] for each in about["observables"] if "region" in each]
+    assert legend == [[int(code), *words] for code, words in diagram.rule().legend.items()]
+    # As the figure counts them.
+    training, descent = sweeps.phase.maps(diagram).values()
+    codes = numbers(text, "0/region").reshape(*training["region"].shape, diagram.seeds, 1)
+    share = (codes == training["code"].values).mean(-2)
+    np.testing.assert_allclose(share, training["probability"])
+    np.testing.assert_array_equal(numbers(text, "1/region"), descent["region"].values.ravel())
+
+
+@pytest.mark.usefixtures("without_library")
+def test_a_refined_diagram_is_told_in_a_line(
+    stored: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    shutil.copytree(stored, tmp_path / "phase" / "simulation-refined" / "coarse")
+    assert cli.main(["explore", str(tmp_path / "phase"), "--out", str(tmp_path / "page.html")]) == 2
+    told = capsys.readouterr().err
+    assert "phase: is a refined phase diagram, whose runs are not on a grid" in told
+    assert told.count("\n") == 1
+
+
+def test_one_class_that_stands_for_all_is_the_same_at_each(runs: xr.Dataset) -> None:
+    found = content({"a": runs, "b": runs.isel({"class": [0]})})
+    assert "class" not in found.datasets["b"].dims
+    assert found.datasets["a"].sizes["class"] == 2
+    assert found.about["dims"]["class"]["values"] == [0, 1]
+    with pytest.raises(ValueError, match=r"^class: the sweeps have 3 and 2 of them$"):
+        content({"a": runs, "b": runs.isel({"class": [0, 1, 0]})})
 
 
 def large(seeds: int, times: int) -> xr.Dataset:

@@ -4,8 +4,7 @@ import http.client
 import json
 import math
 import shutil
-import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -23,22 +22,6 @@ from sweeps.compare import strain
 from sweeps.runner.store.arrays import MISSING
 
 CELL = {"eta_y": 0.5, "eta_z": 1.0}
-
-
-@pytest.fixture
-def started() -> Iterator[Callable[..., serve.Server]]:
-    """Starts servers, which end with the test."""
-    servers: list[serve.Server] = []
-
-    def start(stored: serve.Stored | None, theory: live.Theory) -> serve.Server:
-        servers.append(serve.Server(stored, theory))
-        threading.Thread(target=servers[-1].serve_forever, args=(0.01,), daemon=True).start()
-        return servers[-1]
-
-    yield start
-    for server in servers:
-        server.shutdown()
-        server.server_close()
 
 
 def asked(

@@ -273,3 +273,12 @@ def test_the_report_and_the_files_have_the_boundary(
     with np.load(tmp_path / "phase.npz") as arrays:
         assert arrays["simulation/probability"].shape == (SIDE, SIDE, 2)
         assert 0.9 < arrays["agreement/half"] < 1
+
+
+def test_a_plane_in_one_region_has_no_boundary(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(maps, "run_sweep", Runs(True))
+    one = RULE._replace(classify=lambda dataset: dataset["status"])
+    written = figure.run(options(tmp_path, seeds=8), one)
+    assert [path.name for path in written] == ["phase.npz", "phase.png"]
