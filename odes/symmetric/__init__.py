@@ -1,7 +1,7 @@
 """The exact reduction of symmetric tasks to a few numbers."""
 
 from odes.symmetric.descend import descend
-from odes.symmetric.instability import instability
+from odes.symmetric.instability import instability, overshoot
 from odes.symmetric.observables import OBSERVABLES
 from odes.symmetric.placement import Placed, expand, placed, symmetric_task
 from odes.symmetric.reduction import direction, merged, symmetric_profiles
@@ -19,6 +19,7 @@ __all__ = [
     "expand",
     "instability",
     "merged",
+    "overshoot",
     "placed",
     "solve",
     "spread",

@@ -24,6 +24,8 @@ one, logits differ by a factor of e in attention, and linear theory ends: a toke
 attention does not come back (`odes.symmetric.descend` with a finite batch tells).
 """
 
+import math
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -100,35 +102,88 @@ def instability(
         False
         True
     """
-    checks.choice("path", path, PATHS)
     optimizer = theory_rule(optimizer)
     check_applicable(optimizer, batch, length)
-    steps = checks.steps("steps", steps)
-    asked = {"times": np.arange(steps + 1), "length": length, "record": {"tie": tie}}
-    if path == "flow":
-        run = solve(task, optimizer, **asked)
-    else:
-        run = descend(task, optimizer, steps=steps, **asked)
+    blocks = _blocks(task, optimizer, steps, length, path)
     with precision("float64", task, optimizer, batch, length):
         tokens = batch * (length - 1)
         per_class, per_query = tokens / task.K, tokens / task.num_queries
         expected = [per_class * jnp.asarray(task.p), per_query * jnp.asarray(task.rho)]
-        blocks = jnp.asarray(run["tie"])
-        found = _carried(blocks, optimizer, jnp.log(jnp.concatenate(expected)))
+        found = _carried(jnp.asarray(blocks), optimizer, jnp.log(jnp.concatenate(expected)))
     return settle(found)
+
+
+def overshoot(
+    task: SymmetricTask,
+    optimizer: Rule,
+    *,
+    steps: int,
+    length: Real[Number, ""] = math.inf,
+    path: str = "flow",
+) -> Float[AnyArray, "S N"]:
+    r"""How far steps overshoot, :math:`\eta_Z h / (2 + 2 \mu)` along the path: above 1 a difference
+    between two tokens of a kind oscillates and grows, whatever started it.
+
+    Unlike `instability` this needs no noise. With T infinite no noise breaks a tie, but tokens of
+    unequal probability are apart from the start.
+
+    Args:
+        length: sequence length T of the path.
+        task, optimizer, steps, path: as in `instability`.
+
+    Returns:
+        An entry for each kind of token after 0, 1, ... `steps` steps, in float64.
+
+    Raises:
+        ValueError: naming the argument, its value and what is allowed, before compilation.
+
+    Example:
+        >>> import dynsim
+        >>> from odes import symmetric
+        >>> task = symmetric.symmetric_task(dynsim.syn_small())
+        >>> for eta_z in (1.0, 100.0):
+        ...     found = symmetric.overshoot(task, dynsim.momentum(0.1, eta_z), steps=100)
+        ...     print(bool(found.max() > 1))
+        False
+        True
+    """
+    optimizer = theory_rule(optimizer)
+    check_rule(optimizer)
+    blocks = _blocks(task, optimizer, steps, length, path)
+    with precision("float64", task, optimizer, length):
+        rates = jax.vmap(lambda k: jnp.asarray(optimizer.rate(k)["Z"]))(jnp.arange(steps + 1))
+        found = rates[:, None] * jnp.asarray(blocks)[:, 0] / (2 * (1 + optimizer.momentum))
+    return settle(found)
+
+
+def _blocks(
+    task: SymmetricTask, optimizer: Rule, steps: int, length: Real[Number, ""], path: str
+) -> Float[AnyArray, "S 4 N"]:
+    """`tie` along the path."""
+    checks.choice("path", path, PATHS)
+    steps = checks.steps("steps", steps)
+    asked = {"times": np.arange(steps + 1), "length": length, "record": {"tie": tie}}
+    if path == "flow":
+        return solve(task, optimizer, **asked)["tie"]
+    return descend(task, optimizer, steps=steps, **asked)["tie"]
 
 
 def check_applicable(optimizer: Rule, batch: Real[Number, ""], length: Real[Number, ""]) -> None:
     """Raise `ValueError` for what `instability` does not describe."""
+    check_rule(optimizer)
+    checks.real("batch", batch, 1)
+    checks.real("length", length, 2)
+    if not checks.is_traced(length) and np.isinf(length):
+        raise ValueError("length = inf: no noise of counts breaks a tie; must be finite")
+
+
+def check_rule(optimizer: Rule) -> None:
+    """Raise `ValueError` for a rule whose steps are not those of a tie."""
     if optimizer.kind not in ("sgd", "momentum") or optimizer.decay is not None:
         raise ValueError(
             f"optimizer = {optimizer!r}: must be gradient descent, with momentum or without, and "
             "without decay"
         )
-    checks.real("batch", batch, 1)
-    checks.real("length", length, 2)
-    if not checks.is_traced(length) and np.isinf(length):
-        raise ValueError("length = inf: no noise of counts breaks a tie; must be finite")
 
 
 @jax.jit

@@ -1,6 +1,7 @@
 """The rim of an unstable region: where steps that are too large amplify the noise of batches; and
 the regions of a plane by a flow, with steps in its place where they are too large for it."""
 
+import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -9,11 +10,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import xarray as xr
+from jaxtyping import Array
 
 from dynsim.precision import precision
+from dynsim.training.rule import Rule
 from odes import symmetric
 from odes.formulas import decoder
-from odes.symmetric.instability import check_applicable
+from odes.symmetric.instability import check_applicable, check_rule
 from odes.theory import refusal
 from sweeps.runner.run import run as run_sweep
 from sweeps.runner.spec import Sweep
@@ -24,6 +27,8 @@ from sweeps.studies.transitions.peaks import effective_rates
 ENGINE = "symmetric-noise"
 """Descent with the noise of batches, by which regions beyond the rim are decided."""
 NAME = r"unstable ties: $\sigma_u = 1$"
+OVERSHOOT = r"steps overshoot: $\eta_Z h = 2 (1 + \mu)$"
+"""The rim at infinite T, where no noise breaks a tie."""
 RATES = {"eta_y", "eta_z", "momentum"}
 """Axes over which the rim is drawn."""
 TOGETHER = 64
@@ -32,7 +37,8 @@ TOGETHER = 64
 
 def lines(training: Any, axes: Mapping[str, Sequence[float]]) -> dict[str, xr.DataArray]:
     """Log of the largest standard deviation, over tokens and steps, that linear theory predicts for
-    a tie between tokens along the flow; by what the legend calls the line where it is zero.
+    a tie between tokens along the flow, or with T infinite of how far steps overshoot; by what the
+    legend calls the line where it is zero.
 
     Args:
         training: a run of the attention layer.
@@ -45,7 +51,9 @@ def lines(training: Any, axes: Mapping[str, Sequence[float]]) -> dict[str, xr.Da
         return {}
     task, rule = training.make_task(), training.make_optimizer()
     asked: dict[str, Any] = {"batch": training.batch, "length": training.length}
-    if refusal(symmetric.symmetric_task, task) or refusal(check_applicable, rule, *asked.values()):
+    endless = math.isinf(training.length)
+    checked = (check_rule, rule) if endless else (check_applicable, rule, *asked.values())
+    if refusal(symmetric.symmetric_task, task) or refusal(*checked):
         return {}
     reduced = symmetric.merged(symmetric.symmetric_task(task))
     shape = tuple(map(len, axes.values()))
@@ -55,20 +63,20 @@ def lines(training: Any, axes: Mapping[str, Sequence[float]]) -> dict[str, xr.Da
             lambda number: jnp.broadcast_to(number, shape).ravel(),
             training.at(point).make_optimizer().astype("float64"),
         )
-        found = jax.jit(
-            lambda rules: jax.lax.map(
-                lambda rule: symmetric.instability(
-                    reduced, rule, steps=training.steps, **asked
-                ).max(),
-                rules,
-                batch_size=TOGETHER,
-            )
-        )(rules)
+
+        def highest(rule: Rule) -> Array:
+            if not endless:
+                return symmetric.instability(reduced, rule, steps=training.steps, **asked).max()
+            # At the first step nothing is attended to.
+            found = symmetric.overshoot(reduced, rule, steps=training.steps).max()
+            return jnp.log(jnp.maximum(found, jnp.finfo(found.dtype).tiny))
+
+        found = jax.jit(lambda rules: jax.lax.map(highest, rules, batch_size=TOGETHER))(rules)
     values = np.asarray(found).reshape(shape)
     # A flow that fails is beyond any rim.
-    highest = np.log(np.finfo(float).max)
-    values = np.where(np.isfinite(values), values, highest)
-    return {NAME: xr.DataArray(values, {n: list(v) for n, v in axes.items()}, tuple(axes))}
+    values = np.where(np.isfinite(values), values, np.log(np.finfo(float).max))
+    name = OVERSHOOT if endless else NAME
+    return {name: xr.DataArray(values, {n: list(v) for n, v in axes.items()}, tuple(axes))}
 
 
 def stepped(

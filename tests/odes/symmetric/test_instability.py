@@ -62,6 +62,18 @@ def test_the_block_is_closed_and_that_of_the_full_hessian(name):
         np.testing.assert_allclose(back.Y, 0, atol=1e-14)
 
 
+def test_steps_overshoot_where_the_full_hessian_says():
+    found = symmetric.overshoot(PLACED.reduced, RULE, steps=7, path="descent")
+    with precision("float64"):
+        _, params = after(7)
+        for kind, name in enumerate(("distinct", "common")):
+            u = apart(params, name)
+            h = jnp.vdot(u.Z, jax.jvp(gradient, (params,), (u,))[1].Z)
+            # Heavy ball is stable below eta h = 2 (1 + mu). Exact but for rounding.
+            np.testing.assert_allclose(found[7, kind], 20.0 * h / (2 * 1.9), rtol=1e-6)
+    assert np.all(np.asarray(found[0]) == 0)
+
+
 @pytest.mark.parametrize("name", ["distinct", "common"])
 @pytest.mark.parametrize("eta_z", [20.0, 200.0])
 def test_a_perturbation_grows_in_full_descent_as_the_block_says(name, eta_z):

@@ -1,13 +1,17 @@
 """Where ties are unstable, and descent with noise, as phase diagrams have them."""
 
+import dataclasses
 from pathlib import Path
 
 import numpy as np
 import pytest
+import xarray as xr
 
 import dynsim
 import sweeps
 from odes import symmetric
+from sweeps.studies.phase import plane
+from sweeps.studies.phase.tally import Tally
 from sweeps.studies.trainability import ties
 from sweeps.systems.yz import Training
 
@@ -26,10 +30,22 @@ def test_the_line_is_that_of_the_flow_at_each_point() -> None:
     assert values.sel(eta_z=1.0).max() < 0 < point
 
 
+def test_at_infinite_length_it_is_where_steps_overshoot() -> None:
+    training = Training(momentum=0.9, steps=60, length=np.inf)
+    found = ties.lines(training, {"eta_y": (0.1, 0.2), "eta_z": (1.0, 100.0)})
+    (values,) = found.values()
+    assert list(found) == [ties.OVERSHOOT]
+    task = symmetric.merged(symmetric.symmetric_task(dynsim.syn_small()))
+    one = symmetric.overshoot(task, dynsim.momentum(0.1, 100.0), steps=60)
+    point = values.sel(eta_y=0.1, eta_z=100.0)
+    np.testing.assert_allclose(point, np.log(one.max()), rtol=1e-3)
+    assert values.sel(eta_z=1.0).max() < 0 < point
+
+
 @pytest.mark.parametrize(
     ("training", "axis"),
     [
-        ({"length": np.inf}, "eta_z"),
+        ({"length": np.inf, "optimizer": "adam"}, "eta_z"),
         ({"optimizer": "adam"}, "eta_z"),
         ({}, "batch"),
     ],
@@ -50,3 +66,28 @@ def test_regions_of_a_theory_with_noise_are_probabilities(tmp_path: Path) -> Non
     found = sweeps.phase.maps(options)["symmetric-noise"]
     assert found.seeds.values.tolist() == [[3, 3], [3, 3]]
     np.testing.assert_allclose(found.share.sum("code"), 1)
+
+
+def test_a_flow_gives_way_to_steps_where_they_are_too_large(tmp_path: Path) -> None:
+    # Syn-Small has two classes of 34 tokens: with the first step alone, the speed peaks in closed
+    # form from eta_Y = 6.6 on.
+    options = sweeps.phase.settings("yz")(
+        x="eta_y:0.1:20:2", y="eta_z:0.01:100:2", steps=2, seeds=2, theory="none", out=tmp_path
+    )
+    training = options.training()
+    axes = {name: list(values) for name, values in options.axes().items()}
+    region = xr.DataArray(np.full((2, 2), 7), axes, tuple(axes))
+    for unstable, moved in ((None, []), (0.1, [(0, 1)])):
+        if unstable is not None:
+            unstable = xr.DataArray([[-1.0, 0.1], [-1, -1]], axes, tuple(axes))
+        tally = Tally((2, 2), options.rule(), options.observable)
+        noisy = plane.sweep(options, ties.ENGINE)
+        out = tmp_path / str(len(moved))
+        found = ties.stepped(training, region, unstable, noisy, tally, out)
+        assert found is not None
+        large = {(1, 0), (1, 1), *moved}
+        assert {tuple(at) for at in np.argwhere(tally.seeds == 2)} == large
+        assert {tuple(at) for at in np.argwhere(found.values != 7)} == large
+    # Nothing is said of rules that the noise does not describe.
+    refused = dataclasses.replace(noisy, run=dataclasses.replace(noisy.run, init="uniform"))
+    assert ties.stepped(training, region, None, refused, tally, tmp_path / "refused") is None
