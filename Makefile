@@ -52,6 +52,7 @@ check_devices check-devices:
 bench: $(VENV)/.installed-bench
 	$(BIN)/dynsim bench fig6 --check
 	$(BIN)/dynsim bench maps
+	$(BIN)/dynsim bench theories
 	$(BIN)/dynsim bench two_stage
 	$(BIN)/dynsim bench sharpness
 	$(BIN)/dynsim bench scaling

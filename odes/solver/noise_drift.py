@@ -47,13 +47,13 @@ class Drift(NamedTuple):
         values: (S, P) the numbers without noise.
         drift: (S, P) what noise adds to their mean.
         error: (S, P) standard error of the drift by the draws; NaN with one.
-        covariance: (S, P, P) what is added to that of linear noise; None if not asked for.
+        covariance: (S, P, P) what is added to that of linear noise; 0 if not asked for.
     """
 
     values: Float[Array, "S P"]
     drift: Float[Array, "S P"]
     error: Float[Array, "S P"]
-    covariance: Float[Array, "S P P"] | None
+    covariance: Float[Array, "S P P"]
 
 
 class Draws(NamedTuple):
@@ -115,8 +115,9 @@ def drift(
         found = jax.vmap(one)(now.first, now.second) / 2
         error = jnp.std(found, axis=0, ddof=1) / jnp.sqrt(jnp.asarray(draws, found.dtype))
         mean = jnp.mean(found, axis=0, keepdims=True)
-        around = found - mean
-        of_draws = around.T @ around / (draws - 1) if covariance else None
+        of_draws = jnp.zeros(2 * found.shape[1:], found.dtype)
+        if covariance:
+            of_draws = (found - mean).T @ (found - mean) / (draws - 1)
         return Drift(descent.observe(now.mean.params)[0], mean[0], error, of_draws)
 
     def stretch(carry: tuple[Draws, Array], until: Int[Array, ""]) -> tuple[tuple, Drift]:

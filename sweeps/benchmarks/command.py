@@ -11,7 +11,16 @@ import tyro
 from sweeps.runner.cluster import hosts
 
 What = Literal[
-    "fig6", "maps", "two_stage", "linear_icl", "scaling", "sharpness", "kills", "workers", "device"
+    "fig6",
+    "maps",
+    "theories",
+    "two_stage",
+    "linear_icl",
+    "scaling",
+    "sharpness",
+    "kills",
+    "workers",
+    "device",
 ]
 WITH_TORCH = ("fig6", "two_stage", "linear_icl")
 MODULES = {"kills": "workers.kills", "workers": "workers.shared"}
@@ -24,6 +33,8 @@ class Bench:
     Attributes:
         what: fig6: the 640 trainings of Fig. 6 against a PyTorch loop and a loop over jitted runs;
             maps: 1024 x 1024 exact descents, 64 x 64 trainings, 64 x 64 adaptive solves of theory;
+            theories: seconds of those for large rates, Adam and late times, next to those that
+            they extend;
             two_stage: trainings of the default preset against a PyTorch loop and against what the
             memory can move, its reduced ODE, a diagram of 625 of them;
             linear_icl: 1e5 trainings at once, against a PyTorch loop over one;

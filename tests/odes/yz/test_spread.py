@@ -245,18 +245,27 @@ def test_with_tails_it_is_that_of_the_symmetric_reduction() -> None:
 @pytest.mark.usefixtures("x64")
 def test_losses_of_small_batches_scatter_as_predicted_to_second_order() -> None:
     task = dynsim.sequence_classes([[0.5, 0.3, 0.2, 0, 0], [0.5, 0, 0, 0.3, 0.2]], query=[0, 1])
-    rule, runs, asked = dynsim.sgd(1.0, 0.3), 3000, {"batch": 32, "length": 129, "record": ["loss"]}
-    train = lambda key: simulate(task, rule, key, steps=40, times=[40], dtype="float64", **asked)
+    rule, runs, times = dynsim.sgd(1.0, 0.3), 3000, [10, 20, 40]
+    asked = {"batch": 32, "length": 129, "record": ["loss"]}
+    train = lambda key: simulate(task, rule, key, steps=40, times=times, dtype="float64", **asked)
     losses = np.asarray(jax.jit(jax.vmap(train))(jax.random.split(jax.random.key(1), runs))["loss"])
-    given = {"tails": True, "draws": 4096, "key": jax.random.key(3)}
-    found = spread.solve(task, rule, [40], **given, **asked)
-    linear = spread.solve(task, rule, [40], **asked)
-    std = losses.std(ddof=1)
-    # The sampling error is 1.3 %; linear noise has 0.84.
-    assert linear.std["loss"][0] / std < 0.9
-    assert found.std["loss"][0] / std == pytest.approx(1, abs=0.03)
-    # Two standard errors of the mean; linear noise is off by seven.
-    assert abs(found["loss"][0] - losses.mean()) < 2 * std / np.sqrt(runs)
+    given = {"draws": 4096, "key": jax.random.key(3)}
+    linear = spread.solve(task, rule, times, **asked)
+    second = spread.solve(task, rule, times, **given, **asked)
+    found = spread.solve(task, rule, times, tails=True, **given, **asked)
+    std = losses.std(0, ddof=1)
+    kurtosis = ((losses - losses.mean(0)) ** 4).mean(0) / std**4
+    sampling = np.sqrt((kurtosis - 1) / 4 / runs)
+    # 1.3 to 2.3 %, of losses of which few are large.
+    assert (np.abs(found.std["loss"] / std - 1) < 3 * sampling).all()
+    assert (np.abs(second.std["loss"] / std - 1) < 3 * sampling).all()
+    assert (linear.std["loss"] / std < 0.9).all()
+    # In standard errors; at 20 steps 2.0 here, and one with other runs.
+    off = (found["loss"] - losses.mean(0)) / std * np.sqrt(runs)
+    assert (np.abs(off) < 2.5).all()
+    # Linear noise has 15 and 8 at both ends.
+    off = (linear["loss"] - losses.mean(0)) / std * np.sqrt(runs)
+    assert (np.abs(np.asarray(off)[[0, 2]]) > 5).all()
 
 
 # A quarter of a minute.

@@ -1,0 +1,70 @@
+"""What the theories of large rates, Adam and late times cost next to those that they extend."""
+
+import functools
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import jax
+
+import dynsim
+from odes import spread, symmetric
+from sweeps.benchmarks.timing import seconds
+
+STEPS, LENGTH, BATCH, DRAWS = 100, 128, 128, 256
+RECORD = ["loss", "entropy", "z_top_distinct", "z_top_common"]
+
+
+def report() -> Iterator[str]:
+    """Lines of the report: seconds of each on Syn-Small after 100 steps, for the first call, which
+    compiles, and for the fastest of three later ones; and the ratio of these to the first of the
+    group."""
+    for title, members in groups().items():
+        yield f"{title}:"
+        base = None
+        for name, work in members.items():
+            cold, warm = timed(work)
+            base = base or warm
+            yield f"  {name:<34} first {cold:6.2f} s, later {warm:7.4f} s, {warm / base:7.2f}"
+
+
+def groups() -> dict[str, dict[str, Callable[[], dynsim.Trajectory]]]:
+    """By title, a theory and those that extend it."""
+    task, key = dynsim.syn_small(), jax.random.key(0)
+    reduced = symmetric.symmetric_task(task)
+    sgd, adam = dynsim.sgd(1.0, 0.1), dynsim.adam(0.01, 0.01)
+    finite: dict[str, Any] = {"length": LENGTH, "record": RECORD}
+    scatter = functools.partial(spread.solve, task, times=[STEPS], batch=BATCH, **finite)
+    flow = functools.partial(symmetric.solve, reduced, times=[STEPS])
+    descent = functools.partial(symmetric.descend, reduced, sgd, steps=STEPS, **finite)
+    tie = functools.partial(symmetric.instability, reduced, sgd, steps=STEPS, length=LENGTH)
+    return {
+        "symmetric flow, SGD": {
+            "flow at finite T": functools.partial(flow, sgd, **finite),
+            "tails": functools.partial(flow, sgd, tails=True, **finite),
+            "instability of ties": functools.partial(tie, batch=BATCH),
+        },
+        "symmetric flow, Adam": {
+            "matched-adam": functools.partial(flow, adam, flow="matched-adam"),
+            "corrected-adam": functools.partial(flow, adam, flow="corrected-adam"),
+        },
+        "symmetric descent, SGD": {
+            "descent at finite T": descent,
+            "tails": functools.partial(descent, tails=True),
+            "noise of batches": functools.partial(descent, batch=BATCH, key=key),
+        },
+        "spread, SGD": {
+            "linear noise": functools.partial(scatter, sgd),
+            "tails": functools.partial(scatter, sgd, tails=True),
+            "second order, 256 draws": functools.partial(scatter, sgd, draws=DRAWS, key=key),
+        },
+        "spread, Adam": {
+            "linear noise": functools.partial(scatter, adam),
+            "noise in the denominator": functools.partial(scatter, adam, squares=True),
+        },
+    }
+
+
+def timed(work: Callable[[], Any]) -> tuple[float, float]:
+    """Seconds of the first call, and of the fastest of three later ones."""
+    again = lambda: jax.block_until_ready(work())  # noqa: E731
+    return seconds(again), min(seconds(again) for _ in range(3))
