@@ -27,7 +27,7 @@ def report() -> Iterator[str]:
             yield f"  {name:<34} first {cold:6.2f} s, later {warm:7.4f} s, {warm / base:7.2f}"
 
 
-def groups() -> dict[str, dict[str, Callable[[], dynsim.Trajectory]]]:
+def groups() -> dict[str, dict[str, Callable[[], Any]]]:
     """By title, a theory and those that extend it."""
     task, key = dynsim.syn_small(), jax.random.key(0)
     reduced = symmetric.symmetric_task(task)

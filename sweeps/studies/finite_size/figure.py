@@ -19,7 +19,7 @@ from sweeps.runner.spec import Sweep
 from sweeps.studies.computing import computed
 from sweeps.studies.finite_size import order, report
 from sweeps.studies.finite_size.report import BATCHES, OBSERVABLES, RULES, SAMPLED_LENGTHS
-from sweeps.studies.finite_size.second import second_order
+from sweeps.studies.finite_size.second import DRAWN, second_order
 from sweeps.studies.options import Several
 from sweeps.systems import registry
 from sweeps.systems.yz.scatter import STD
@@ -50,7 +50,7 @@ class FiniteSize:
     steps: int = 100
     length: int = 128
     samples: Count = SAMPLES
-    draws: Several = 256
+    draws: Several = 512
     out: Path = Path("out/finite-size")
 
     def sweeps(self) -> dict[str, Sweep]:
@@ -138,8 +138,8 @@ def draw(
 
 
 def ratio(trained: xr.Dataset, theory: xr.Dataset) -> xr.Dataset:
-    """Predicted over measured standard deviation, and its sampling error, by observable: root mean
-    square over classes of both."""
+    """Predicted over measured standard deviation, and its error by the runs and by the draws of a
+    theory, by observable: root mean square over classes of both."""
     runs = valid(trained)
     predicted = valid(theory)
     found = {}
@@ -149,7 +149,10 @@ def ratio(trained: xr.Dataset, theory: xr.Dataset) -> xr.Dataset:
             variance, expected = variance.mean("class"), expected.mean("class")
         found[name] = (expected / variance) ** 0.5
         number = runs[name].notnull().any([d for d in runs[name].dims if d == "class"]).sum("seed")
-        found[name + "_error"] = found[name] / (2 * (number - 1)) ** 0.5
+        drawn = predicted[name + DRAWN] if name + DRAWN in predicted else xr.zeros_like(expected)
+        if "class" in drawn.dims:
+            drawn = drawn.mean("class")
+        found[name + "_error"] = found[name] * (1 / (2 * (number - 1)) + drawn**2) ** 0.5
     return xr.Dataset(found)
 
 
