@@ -4,6 +4,7 @@ optional data."""
 import ctypes
 import functools
 import gc
+import math
 import os
 import subprocess
 import sys
@@ -141,11 +142,23 @@ def optimised() -> dict[str, int | bool | str]:
     return {name: value for name, value in OPTIMISED.items() if name in os.environ["XLA_FLAGS"]}
 
 
+MOST_MEMORY = 1.5e9
+"""Bytes of a worker beyond which it gives up its compiled programs."""
+
+
+def resident() -> float:
+    """Bytes of memory that this process has; infinite where the system does not tell."""
+    statm = Path("/proc/self/statm")
+    return int(statm.read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE") if LIBC else math.inf
+
+
 @pytest.fixture(scope="module", autouse=True)
-def _no_programs_left() -> Iterator[None]:
-    """Compiled programs go with the file that needed them; a worker keeps all of them otherwise,
-    which comes to gigabytes. Files hardly share any."""
+def _few_programs_left() -> Iterator[None]:
+    """A worker would keep all compiled programs, which comes to gigabytes. Files share none but
+    small ones, those of single operations; but these are many, and a tenth of the suite's time."""
     yield
+    if resident() < MOST_MEMORY:
+        return
     if tiles := sys.modules.get("sweeps.runner.tiles"):
         tiles.PROGRAMS.clear()
     jax.clear_caches()

@@ -11,7 +11,8 @@ from jaxtyping import Float
 import sweeps
 from dynsim import two_stage
 from odes import two_stage as reduced
-from sweeps.benchmarks import bandwidth, two_stage_claims
+from sweeps.benchmarks import bandwidth
+from sweeps.benchmarks.peers import two_stage_claims
 from sweeps.benchmarks.peers.torch_two_stage import trained
 from sweeps.benchmarks.timing import cold_and_warm, seconds
 from sweeps.runner.spec import Sweep

@@ -75,7 +75,7 @@ def test_merged_columns_train_as_all_of_them_do(name: str, rule: str) -> None:
 
 @pytest.mark.full(
     "test_gradient_of_a_merged_column_is_that_of_each_output_in_it",
-    "dynsim/yz/test_simulate.py::test_each_optimiser_follows_its_textbook_rule",
+    "dynsim/yz/test_simulate.py::test_the_authors_recorded_run_is_reproduced",
 )
 def test_recorded_batches_train_merged_columns_as_well() -> None:
     task = TASKS["few outputs"]

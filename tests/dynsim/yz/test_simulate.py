@@ -107,14 +107,11 @@ def numpy_descent(
 
 
 @pytest.mark.usefixtures("x64")
-@pytest.mark.parametrize(
-    "rule",
-    [
-        pytest.param("sgd", marks=pytest.mark.full),
-        pytest.param("momentum", marks=pytest.mark.full),
-        "adam",
-    ],
+@pytest.mark.full(
+    "test_the_authors_recorded_run_is_reproduced",
+    "dynsim/training/test_rule.py::test_every_step_is_that_of_optax",
 )
+@pytest.mark.parametrize("rule", ["sgd", "momentum", "adam"])
 def test_each_optimiser_follows_its_textbook_rule(rule: str) -> None:
     eta = 0.7, 0.3
     optimizer = {
@@ -202,7 +199,8 @@ def test_python_numbers_as_rates_do_not_recompile() -> None:
 
 # Four programs.
 @pytest.mark.full(
-    "test_the_authors_recorded_run_is_reproduced", "test_each_optimiser_follows_its_textbook_rule"
+    "test_the_authors_recorded_run_is_reproduced",
+    "dynsim/training/test_rule.py::test_every_step_is_that_of_optax",
 )
 def test_results_do_not_depend_on_the_global_precision() -> None:
     run = lambda dtype: simulate(

@@ -64,7 +64,9 @@ def flow(kind: Flow, rates: np.ndarray, times: list[float], decay: float = 0.0) 
 
 @pytest.mark.usefixtures("x64")
 @pytest.mark.parametrize(
-    ("kind", "decay", "order"), [("corrected-adam", 0.5, 2), ("matched-adam", 0.0, 1)]
+    ("kind", "decay", "order"),
+    # That of the other is in `odes/test_problem.py` by default.
+    [("corrected-adam", 0.5, 2), pytest.param("matched-adam", 0.0, 1, marks=pytest.mark.full)],
 )
 def test_the_order_in_eta_is_the_promised_one(kind: Flow, decay: float, order: int) -> None:
     errors = []

@@ -66,7 +66,7 @@ def test_a_step_has_the_law_of_its_tokens() -> None:
         return task.loss_and_gradient(params, task.draw(key, 2))
 
     found, want = (
-        jax.vmap(each)(jax.random.split(jax.random.key(seed), number))
+        jax.jit(jax.vmap(each))(jax.random.split(jax.random.key(seed), number))
         for seed, each in enumerate((fast, slow))
     )
     for read in (
@@ -117,8 +117,8 @@ def test_the_gradient_of_four_numbers_is_that_of_all_weights() -> None:
     params = Scored(
         np.where(fixed, state.fixed, state.rest) * sign, np.where(copy, state.copy, state.other)
     )
-    slope = jax.grad(SMALL.population_loss)(params)
-    got = symmetric.gradient(SMALL, state)
+    slope = jax.jit(jax.grad(lambda p: SMALL.population_loss(p)))(params)
+    got = jax.jit(lambda at: symmetric.gradient(SMALL, at))(state)
     np.testing.assert_allclose(slope.W, np.where(fixed, got.fixed, got.rest) * sign, rtol=1e-12)
     np.testing.assert_allclose(slope.a, np.where(copy, got.copy, got.other), rtol=1e-12)
     found, (want,) = symmetric.measure(state, SMALL), SMALL.snapshot(params)

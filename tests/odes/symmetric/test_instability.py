@@ -50,7 +50,7 @@ def test_the_block_is_closed_and_that_of_the_full_hessian(name):
             :, ["distinct", "common"].index(name)
         ]
         c = np.linalg.norm(e)
-        hessian = lambda u: jax.jvp(gradient, (params,), (u,))[1]
+        hessian = jax.jit(lambda u: jax.jvp(gradient, (params,), (u,))[1])
         u = apart(params, name)
         bent = hessian(u)
         # Exact but for rounding.

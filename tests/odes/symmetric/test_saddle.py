@@ -51,7 +51,9 @@ def test_the_loss_is_that_of_all_sequences_where_the_first_order_fails() -> None
     counts, weight = every_sequence()
     state, context = late(), jnp.asarray(LENGTH - 1.0)
     want = weight @ losses(state, counts)
-    errors = [float(law.loss(TASK, state, context)) / want - 1 for law in (finite_length, saddle)]
+    errors = [
+        float(jax.jit(law.loss)(TASK, state, context)) / want - 1 for law in (finite_length, saddle)
+    ]
     # Both are of second order in 1/L; measured 7 % without the tilt, 0.7 % with it.
     assert abs(errors[0]) > 0.05
     assert abs(errors[1]) < 0.015
@@ -63,9 +65,10 @@ def test_the_covariance_is_that_of_all_sequences() -> None:
     state, step, rng = late(), 1e-5, np.random.default_rng(0)
     sample = saddle.sequences(TASK, LENGTH)
     along, slopes = [], []
+    moved = jax.jit(lambda to: jax.jvp(lambda s: saddle.losses(TASK, s, sample), (state,), (to,)))
     for _ in range(3):
         to = jax.tree.map(lambda x: jnp.asarray(rng.normal(size=x.shape)), state)
-        along.append(jax.jvp(lambda s: saddle.losses(TASK, s, sample), (state,), (to,))[1])
+        along.append(moved(to)[1])
         ends = [jax.tree.map(lambda x, d, e=e: x + e * d, state, to) for e in (step, -step)]
         slopes.append((losses(ends[0], counts) - losses(ends[1], counts)) / (2 * step))
     centred = np.array(slopes) - (np.array(slopes) @ weight)[:, None]

@@ -35,12 +35,7 @@ RULES: dict[str, Callable[..., Rule]] = {
 }
 NAMES = [name for name in ladder.THEORIES if not name.endswith("-finite-t")]
 ORDERS = {"corrected": 2}
-SHOWN = {
-    ("sgd", "plain"),
-    ("sgd", "eq10"),
-    ("nesterov", "eq10"),
-    ("nesterov", "fixed_attention"),
-}
+SHOWN = {("nesterov", "eq10"), ("nesterov", "fixed_attention")}
 
 
 def warmed(eta: float, steps: float) -> schedules.Schedule:

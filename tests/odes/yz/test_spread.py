@@ -83,7 +83,7 @@ def of_logits(found: dynsim.Trajectory, step: int) -> np.ndarray:
 
 
 @pytest.mark.usefixtures("x64")
-@pytest.mark.parametrize("length", [3, math.inf])
+@pytest.mark.parametrize("length", [3, pytest.param(math.inf, marks=pytest.mark.full)])
 def test_the_first_step_has_the_noise_of_a_batch(length: float) -> None:
     found, want = solve(batch=16, length=length), noise_of_the_first_step(length) / 16
     assert list(found.observables) == ["logits", "z"]
@@ -342,7 +342,7 @@ def test_bad_arguments_of_second_order_are_named(changes: dict, message: str) ->
 
 
 @pytest.mark.usefixtures("x64")
-@pytest.mark.parametrize("residual", [False, True])
+@pytest.mark.parametrize("residual", [pytest.param(False, marks=pytest.mark.full), True])
 def test_the_variance_of_each_entry_is_that_of_all_sequences(residual: bool) -> None:
     params, task = sequences.weights(residual=residual), sequences.TASK
 

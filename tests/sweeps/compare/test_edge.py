@@ -23,8 +23,8 @@ def sharpness() -> float:
         parts = started(PROBLEM, KEY, None, "float64")
         flat, unravel = ravel_pytree(parts.params)
         problem = problem_in(PROBLEM, "float64")
-        hessian = jax.hessian(lambda x: problem.population_loss(parts.whole(unravel(x))))(flat)
-        return float(np.linalg.eigvalsh(hessian).max())
+        hessian = jax.hessian(lambda x: problem.population_loss(parts.whole(unravel(x))))
+        return float(np.linalg.eigvalsh(jax.jit(hessian)(flat)).max())
 
 
 @pytest.mark.parametrize("times_edge", [0.01, 1.5])

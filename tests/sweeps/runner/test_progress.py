@@ -66,6 +66,7 @@ def test_short_and_quiet_work_says_nothing(monkeypatch: pytest.MonkeyPatch) -> N
     assert "".join(log.lines.queue) == "a line\n"
 
 
+@pytest.mark.usefixtures("quick_theory")
 def test_a_notebook_sees_one_line_change(monkeypatch: pytest.MonkeyPatch) -> None:
     log = Log()
     monkeypatch.setattr(sys, "stderr", log)

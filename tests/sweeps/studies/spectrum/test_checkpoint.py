@@ -63,7 +63,13 @@ def test_numbers_of_matrices_in_closed_form(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("m", "n", "inner"), [(300, 300, None), (400, 150, None), (300, 250, 60), (200, 200, 300)]
+    ("m", "n", "inner"),
+    [
+        (400, 150, None),
+        (200, 200, 300),
+        pytest.param(300, 300, None, marks=pytest.mark.full),
+        pytest.param(300, 250, 60, marks=pytest.mark.full),
+    ],
 )
 def test_the_null_is_a_random_matrix(m: int, n: int, inner: int | None) -> None:
     draw = RNG.normal(size=(m, inner or n))
