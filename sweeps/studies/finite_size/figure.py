@@ -208,7 +208,9 @@ def plot_ratios(ratios: dict[str, xr.Dataset], second: dict[str, xr.Dataset], ax
                 ax.errorbar(at, values, errors, **style)
     ax.set_xticks(range(len(ratios)), list(ratios))
     ax.set_ylabel("predicted / measured")
-    ax.set_title("standard deviation over seeds", fontsize="medium")
+    ax.set_title(
+        "standard deviation over seeds\nfilled: linear noise, open: second order", fontsize="medium"
+    )
     ax.set_yscale("log")
     drawing.ticks(ax.yaxis, (0.1, 0.2, 0.5, 1, 2, 5))
     ax.grid(alpha=0.25, axis="y")
