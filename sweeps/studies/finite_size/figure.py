@@ -2,10 +2,11 @@
 
 import dataclasses
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 import xarray as xr
+from annotated_types import Ge
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import NullLocator
@@ -19,7 +20,7 @@ from sweeps.runner.spec import Sweep
 from sweeps.studies.computing import computed
 from sweeps.studies.finite_size import order, report
 from sweeps.studies.finite_size.report import BATCHES, OBSERVABLES, RULES, SAMPLED_LENGTHS
-from sweeps.studies.finite_size.second import DRAWN, second_order
+from sweeps.studies.finite_size.second import DRAWN, GROUPS, second_order
 from sweeps.studies.options import Several
 from sweeps.systems import registry
 from sweeps.systems.yz.scatter import STD
@@ -42,7 +43,8 @@ class FiniteSize:
         steps: optimiser steps of these runs.
         length: their sequence length T.
         samples: count vectors of each class in the quadratures for syn-small.
-        draws: draws of the noise of a run for the theory of second order in 1/B.
+        draws: draws of the noise of a run for the theory of second order in 1/B, in groups of two
+            or more.
         out: directory for the picture, finite-size.json, .npz and the stored sweeps, which resume.
     """
 
@@ -50,7 +52,7 @@ class FiniteSize:
     steps: int = 100
     length: int = 128
     samples: Count = SAMPLES
-    draws: Several = 512
+    draws: Annotated[int, Ge(2 * GROUPS)] = 512
     out: Path = Path("out/finite-size")
 
     def sweeps(self) -> dict[str, Sweep]:

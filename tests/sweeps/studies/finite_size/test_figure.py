@@ -78,11 +78,11 @@ def test_ratios_are_pooled_over_classes() -> None:
     "test_ratios_are_pooled_over_classes", "test_samples_tell_how_well_they_know_the_loss"
 )
 def test_the_figure_says_what_it_measured(tmp_path: Path) -> None:
-    figure.run(figure.FiniteSize(seeds=16, steps=20, samples=50, draws=8, out=tmp_path))
+    figure.run(figure.FiniteSize(seeds=16, steps=20, samples=50, draws=16, out=tmp_path))
     numbers = json.loads((tmp_path / "finite-size.json").read_text())
     assert numbers["slopes"]["loss"]["finite"] == pytest.approx(-2, abs=0.1)
     for kind in ("ratios", "second order", "means"):
         assert set(numbers[kind]) == {"sgd", "momentum", "adam"}
-    # At the smallest rates of SGD, where eight draws are enough: at first order 0.5 % off.
+    # At the smallest rates of SGD, where sixteen draws are enough: at first order 0.5 % off.
     means = numbers["means"]["sgd"]["data_vars"]
     assert abs(means["second"]["data"][0][1]) < 4 * means["error"]["data"][0][1]
