@@ -17,11 +17,13 @@ from odes.solver.flows import Flow
 from sweeps import output
 from sweeps.output import drawing
 from sweeps.runner import progress
-from sweeps.studies.tables import measurements, rules, slips, theorems
+from sweeps.studies.tables import measurements, rules, slips, tails, theorems
 
 SMALL = 0.3
 """Up to here the rates of Adam are those of training that takes more than a few steps."""
-What = Literal["matched", "adam", "correction", "overlap", "theorems", "size", "slips", "rules"]
+What = Literal[
+    "matched", "adam", "correction", "overlap", "theorems", "size", "slips", "rules", "tails"
+]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -33,7 +35,8 @@ class Validate:
             correction: what the next order in eta removes; overlap: Eq. 10 against the population
             flow over overlap and number of classes; theorems: Theorems 2 and 3 along
             trajectories; size: seconds for K = 1e5, M = 1e6; slips: the page on the papers' slips;
-            rules: every flow against descent by its rule, with schedules and weight decay.
+            rules: every flow against descent by its rule, with schedules and weight decay;
+            tails: the loss late in training against 96 runs, with rare sequences and without.
         out: directory for the table, the data and the picture.
     """
 
@@ -167,4 +170,5 @@ MEASUREMENTS: dict[What, Callable[[], Outcome]] = {
     "size": _size,
     "slips": lambda: Outcome(slips.markdown()),
     "rules": lambda: Outcome(rules.markdown()),
+    "tails": lambda: Outcome(tails.markdown()),
 }

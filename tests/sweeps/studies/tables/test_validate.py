@@ -8,7 +8,7 @@ import pytest
 
 import dynsim
 from sweeps import cli, output
-from sweeps.studies.tables import measurements, rules
+from sweeps.studies.tables import measurements, rules, tails
 
 pytestmark = pytest.mark.usefixtures("quick_theory")
 
@@ -62,6 +62,32 @@ def test_the_table_of_rules_has_the_orders_of_flows() -> None:
     assert orders["plain"] == pytest.approx(1, abs=0.2)
     # Equal steps leave an error of their own, below that.
     assert max(errors["corrected"]) < errors["plain"][1]
+
+
+def test_the_table_of_tails_has_the_errors_of_theories(monkeypatch: pytest.MonkeyPatch) -> None:
+    made_up = np.array([[1.0, 3.0], [2.0, 5.0], [3.0, 7.0]])
+    theories = ({"a": np.array([2.2, 4.5])}, {"a": np.array([0.5, 0.25])})
+    monkeypatch.setattr(tails, "trained", lambda seeds, times: made_up)
+    monkeypatch.setattr(tails, "predicted", lambda times: theories)
+    assert list(tails.rows(3, (10, 20))) == [
+        ("mean, runs", "2 ± 0.6", "5 ± 1"),
+        ("mean, a", "+10.00 %", "-10.00 %"),
+        ("standard deviation, runs (± 50 %)", "1.00e+00", "2.00e+00"),
+        ("standard deviation, a", "5.00e-01", "2.50e-01"),
+    ]
+
+
+@pytest.mark.full(
+    "test_the_table_of_tails_has_the_errors_of_theories",
+    "odes/symmetric/test_saddle.py::test_the_loss_is_that_of_all_sequences_where_the_first_order_fails",
+)
+def test_rare_sequences_make_the_loss_late_in_training() -> None:
+    runs = tails.trained(8, (300,))[:, 0]
+    means, _ = tails.predicted((300,))
+    error = runs.std(ddof=1) / 8**0.5
+    assert abs(means["4096 sequences"][0] - runs.mean()) < 4 * error
+    # The first order is 1.8 % off, of which the runs know 0.1 %.
+    assert abs(means["first order"][0] - runs.mean()) > 8 * error
 
 
 # All measurements of a page.

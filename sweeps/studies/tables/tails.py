@@ -1,0 +1,68 @@
+"""What rare sequences add to the loss late in training: `dynsim validate tails`."""
+
+from collections.abc import Iterator
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+import dynsim
+from odes import symmetric
+from sweeps import output
+
+RATES = (1.0, 0.1)
+TIMES = (100, 300, 1000)
+SIZE = 128
+SEEDS = 96
+"""Runs, which know their standard deviation to 7 %."""
+
+
+def markdown() -> str:
+    """A table of mean and standard deviation of the loss, by runs and by theories."""
+    lines = output.markdown_table(("", *(f"{step} steps" for step in TIMES)), rows(SEEDS, TIMES))
+    about = f"Syn-Small, SGD, eta_Y = {RATES[0]:g}, eta_Z = {RATES[1]:g}, T = B = {SIZE}"
+    return "\n".join((f"{about}, {SEEDS} runs.", "", *lines)) + "\n"
+
+
+def rows(seeds: int, times: tuple[int, ...]) -> Iterator[tuple[str, ...]]:
+    """The mean, with its standard error and relative errors of theories; then the deviations."""
+    runs = trained(seeds, times)
+    means, deviations = predicted(times)
+    mean, std = runs.mean(0), runs.std(0, ddof=1)
+    error = std / seeds**0.5
+    yield "mean, runs", *(f"{m:.6g} ± {e:.1g}" for m, e in zip(mean, error, strict=True))
+    for name, values in means.items():
+        yield f"mean, {name}", *(f"{100 * value:+.2f} %" for value in values / mean - 1)
+    relative = 100 / (2 * (seeds - 1)) ** 0.5
+    yield f"standard deviation, runs (± {relative:.0f} %)", *(f"{value:.2e}" for value in std)
+    for name, values in deviations.items():
+        yield f"standard deviation, {name}", *(f"{value:.2e}" for value in values)
+
+
+def trained(seeds: int, times: tuple[int, ...]) -> np.ndarray:
+    """Losses of runs at each time, (seeds, times)."""
+    layer, rule = dynsim.layer(dynsim.syn_small(), length=SIZE), dynsim.sgd(*RATES)
+    keys = jax.vmap(lambda i: jax.random.fold_in(jax.random.key(0), i))(jnp.arange(seeds))
+    options = {"steps": times[-1], "batch": SIZE, "times": times, "record": ["loss"]}
+    runs = jax.vmap(lambda key: dynsim.train(layer, rule, key, **options))(keys)
+    return np.asarray(runs["loss"], np.float64)
+
+
+def predicted(
+    times: tuple[int, ...],
+) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
+    """Means and standard deviations of the loss by each theory, of the symmetric reduction."""
+    task, rule = symmetric.symmetric_task(dynsim.syn_small()), dynsim.sgd(*RATES)
+    saddle = symmetric.descend(
+        task, rule, steps=times[-1], times=times, length=SIZE, tails=True, record=["loss"]
+    )
+    first, sample = (
+        symmetric.spread(task, rule, times, batch=SIZE, length=SIZE, tails=tails, record=["loss"])
+        for tails in (False, True)
+    )
+    means = {"first order": first, "saddle point": saddle, "4096 sequences": sample}
+    deviations = {"first order": first, "4096 sequences": sample}
+    return (
+        {name: np.asarray(found["loss"]) for name, found in means.items()},
+        {name: np.asarray(found.std["loss"]) for name, found in deviations.items()},
+    )
