@@ -143,11 +143,11 @@ def optimised() -> dict[str, int | bool | str]:
 
 
 MOST_MEMORY = 1.5e9
-"""Bytes of a worker beyond which it gives up its compiled programs."""
+"""A worker that uses more bytes than this drops its compiled programs."""
 
 
 def resident() -> float:
-    """Bytes of memory that this process has; infinite where the system does not tell."""
+    """Bytes of memory that this process has; infinite on systems that do not report it."""
     statm = Path("/proc/self/statm")
     return int(statm.read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE") if LIBC else math.inf
 

@@ -9,6 +9,7 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jaxtyping import PRNGKeyArray
 
 import dynsim
 from dynsim.precision import precision
@@ -23,6 +24,11 @@ GRID = np.geomspace(0.01, 1, 12)
 STEPS = (50, 100)
 OVERLAPS = (0.01, 0.05, 0.1, 0.3, 0.6)
 CLASSES = (2, 5, 10)
+
+
+def keys(number: int) -> PRNGKeyArray:
+    """Keys of so many runs, those of the first seeds of a sweep whose root is 0."""
+    return jax.vmap(lambda i: jax.random.fold_in(jax.random.key(0), i))(jnp.arange(number))
 
 
 def flow_error(flow: Flow, optimizer: Callable[..., dynsim.Rule]) -> np.ndarray:

@@ -5,7 +5,6 @@ population flow and on simulation.
 """
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 
 import dynsim
@@ -16,6 +15,7 @@ from odes.solver.tolerances import Tolerances
 from odes.yz import eq10 as attention
 from odes.yz import population
 from sweeps import output
+from sweeps.studies.tables import measurements
 
 RATES = (1.0, 0.1)
 STEPS = 1000
@@ -31,7 +31,6 @@ def markdown() -> str:
     with precision("float64"):
         eq10 = attention.solve(task, optimizer, times, record=(*record, "B"), tolerances=sharp)
         flow = population.solve(task, optimizer, times, record=record, tolerances=sharp)
-        keys = jax.vmap(lambda i: jax.random.fold_in(jax.random.key(0), i))(jnp.arange(SEEDS))
         runs = jax.vmap(
             lambda key: dynsim.train(
                 task,
@@ -43,7 +42,7 @@ def markdown() -> str:
                 record=record,
                 dtype="float64",
             )
-        )(keys)
+        )(measurements.keys(SEEDS))
     members = [jax.tree.map(lambda leaf, i=i: leaf[i], runs) for i in range(SEEDS)]
     measured = {
         "Eq. 10 flow": [_measure(task, times, eq10, np.asarray(eq10["B"]))],

@@ -36,7 +36,8 @@ class Validate:
             flow over overlap and number of classes; theorems: Theorems 2 and 3 along
             trajectories; size: seconds for K = 1e5, M = 1e6; slips: the page on the papers' slips;
             rules: every flow against descent by its rule, with schedules and weight decay;
-            tails: the loss late in training against 96 runs, with rare sequences and without.
+            tails: theories of the loss late in training, with and without rare sequences, against
+            96 runs.
         out: directory for the table, the data and the picture.
     """
 

@@ -4,12 +4,14 @@ import json
 import math
 from pathlib import Path
 
+import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 import xarray as xr
 
 import dynsim
-from sweeps.studies.finite_size import figure, order
+from sweeps.studies.finite_size import figure, order, second
 
 
 def test_enumeration_is_the_multinomial_law() -> None:
@@ -67,11 +69,46 @@ def test_ratios_are_pooled_over_classes() -> None:
     assert found.loss.item() == pytest.approx(2 / np.sqrt(variance[0]))
     assert found.z_top_distinct.item() == pytest.approx(np.sqrt(5 / variance.mean()))
     assert found.loss_error.item() == pytest.approx(found.loss.item() / np.sqrt(98))
+    # With draws, whose relative error is independent of that of the runs.
+    theory["loss_std_drawn"] = dims[:2], [[0.3]]
+    theory["z_top_common_std_drawn"] = (*dims[:2], "class"), [[[0.1, 0.3]]]
+    drawn = figure.ratio(trained, theory)
+    for name, error in (("loss", 0.3), ("z_top_common", 0.2), ("entropy", 0.0)):
+        relative = np.sqrt(1 / 98 + error**2)
+        assert drawn[name + "_error"].item() == pytest.approx(found[name].item() * relative)
     theory["loss"] = dims[:2], [[3.0]]
     mean = runs[..., 0].mean()
     away = figure.distance(trained, {"first": theory})
     assert away["first"].item() == pytest.approx(3 / mean - 1)
     assert away.error.item() == pytest.approx(np.sqrt(variance[0] / 50) / mean)
+
+
+def test_the_error_of_draws_is_that_of_the_mean_over_groups(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    asked = set()
+
+    def solve(*_: object, key: jax.Array, draws: int, **__: object) -> dynsim.Trajectory:
+        asked.add(draws)
+        mean, variance = jax.random.uniform(key, 2)
+        status = jnp.int32(0)
+        covariance = variance[None, None, None]
+        return dynsim.Trajectory(
+            jnp.ones(1), {"loss": mean[None]}, None, status, status, "", covariance
+        )
+
+    monkeypatch.setattr(second.spread, "solve", solve)
+    options = {"steps": 1, "length": 128, "draws": 17, "record": ["loss"]}
+    found = second.second_order({0.1: dynsim.sgd(1.0, 0.1)}, [32], **options)
+    with jax.enable_x64(True):
+        groups = jax.random.split(jax.random.key(0), second.GROUPS)
+        mean, variance = np.array([jax.random.uniform(key, 2) for key in groups]).T
+    # 17 draws are three in each of eight groups.
+    assert asked == {3}
+    assert found.loss.item() == pytest.approx(mean.mean())
+    assert found.loss_std.item() == pytest.approx(np.sqrt(variance.mean()))
+    error = variance.std(ddof=1) / np.sqrt(8) / variance.mean() / 2
+    assert found.loss_std_drawn.item() == pytest.approx(error)
 
 
 @pytest.mark.full(
