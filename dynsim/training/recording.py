@@ -14,10 +14,12 @@ Entry points are looked up once, when a name is not built in or when all names a
 function is imported when its name is recorded.
 """
 
+import contextlib
 import dataclasses
 import inspect
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
+from contextvars import ContextVar
 from typing import Any, NamedTuple
 
 from jaxtyping import Array
@@ -47,6 +49,7 @@ PRECONDITIONED = "preconditioned_sharpness"
 """The name of the sharpness in units in which the rule's steps begin to oscillate at 2."""
 
 Observable = Callable[..., Array]
+_TRACE: ContextVar[Hashable] = ContextVar("dynsim_trace", default=None)
 
 
 class Own(NamedTuple):
@@ -66,10 +69,12 @@ class Recording(NamedTuple):
     Attributes:
         functions: names and functions of a snapshot.
         provided: names of what the loop is to record besides the loss.
+        trace: differs from one `traced_anew` to the next, so that no trace is found again.
     """
 
     functions: tuple[tuple[str, Observable], ...]
     provided: tuple[str, ...] = ()
+    trace: Hashable = None
 
     @property
     def relative(self) -> bool:
@@ -133,7 +138,7 @@ class Table:
             function = self._function(name) if function is None else function
             if found.setdefault(name, function) is not function:
                 raise ValueError(f"record = {name!r}: stands for two functions")
-        return Recording(tuple(found.items()), tuple(dict.fromkeys(provided)))
+        return Recording(tuple(found.items()), tuple(dict.fromkeys(provided)), _TRACE.get())
 
     def _function(self, name: str) -> Observable:
         if name in self.refused:
@@ -145,6 +150,20 @@ class Table:
             weights = {PARAMS} & {*self.provided}
             checks.choice("record", name, (*self.names(), *weights))
         return _loaded(points[name])
+
+
+@contextlib.contextmanager
+def traced_anew() -> Iterator[None]:
+    """Trace the enclosed entry points again, whatever JAX remembers of them.
+
+    JAX finds a trace again by the functions that it was made of. It does not see that a global
+    which one of them reads has another value since.
+    """
+    token = _TRACE.set(object())
+    try:
+        yield
+    finally:
+        _TRACE.reset(token)
 
 
 def recorded_as(name: str, found: Iterable[str]) -> list[str]:

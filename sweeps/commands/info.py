@@ -14,6 +14,7 @@ from sweeps import output
 from sweeps.output import programs
 from sweeps.runner.progress import say
 from sweeps.runner.store.base import BY_WORD
+from sweeps.runner.store.programs import SHORT
 from sweeps.runner.store.records import differences
 from sweeps.runner.store.store import Store
 
@@ -61,6 +62,15 @@ def run(config: Info) -> None:
         ranges = ", ".join(f"{first} to {last}" for first, last in each["chunks"])
         if changed := differences(about["environment"], each["environment"]):
             lines.append(f"chunks {ranges}: {', '.join(changed)}")
+    for each in about["decided"]:
+        pair = f"{each['same_as'][:SHORT]} -> {each['program'][:SHORT]}"
+        how = "accepted by a user"
+        if each["decided"] == "numbers":
+            how = (
+                f"the same program by numbers: {each['runs']} stored runs computed again, largest "
+                f"difference {each['difference']:.1g}"
+            )
+        lines.append(f"program {pair}: {how}")
     lines.append(f"config hash {about['config_hash'][:12]}")
     # Whoever made the store may have written anything.
     print("\n".join(map(printable, lines)))
@@ -93,6 +103,8 @@ def describe(store: Store) -> dict[str, Any]:
         "seconds": sum(record.seconds for record in records.values()),
         "config_hash": store.fingerprint,
         "environment": attributes["environment"],
+        "programs": sorted({record.program for record in records.values()}),
+        "decided": [dataclasses.asdict(each) for each in store.programs.all() if each.decided],
         "made": [
             {"chunks": _ranges(mine), "environment": store.chunks.environment(digest)}
             for digest, mine in made.items()

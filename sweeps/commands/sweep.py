@@ -38,6 +38,8 @@ class SweepCommand(hosts.Hosts):
         dry_run: report runs, disk space and estimated time without running; one chunk is timed.
         yes: do not ask for confirmation above 1e8 runs or 100 GB.
         strict: do not resume if stored chunks were made by other versions or on other devices.
+        accept_code: resume runs that other code has computed: the name of the code that you have
+            now, as the error prints it.
         durable: flush each chunk to disk, so that it survives a power failure, before starting the
             next.
         distributed, coordinator, processes, process, patience: other processes that work on the
@@ -55,6 +57,7 @@ class SweepCommand(hosts.Hosts):
     dry_run: bool = False
     yes: bool = False
     strict: bool = False
+    accept_code: str | None = None
     durable: bool = False
 
 
@@ -85,6 +88,7 @@ def run(config: SweepCommand) -> list[str]:
                 reuse=config.reuse,
                 report=progress.say,
                 strict=config.strict,
+                accept_code=config.accept_code,
                 durable=config.durable,
             )
     except progress.Interrupted:

@@ -23,12 +23,15 @@ import jax
 import numpy as np
 
 from dynsim.precision import WITHOUT_FLOAT64
+from sweeps.output import programs
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 PACKAGES = ("dynsim", "jax", "jaxlib", "diffrax", "equinox", "optax", "numpy")
 """Packages on which all numbers depend."""
+DECISIVE = (*PACKAGES, "commit", "device", "processor")
+"""What of an environment may lower the same code to another program."""
 DPI = 150
 """Of pictures, unless the user's style has another."""
 ADDRESS = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+)://?(.*)")
@@ -41,12 +44,13 @@ def versions(*packages: str) -> dict[str, str]:
 
 
 def environment(*packages: str) -> dict[str, str]:
-    """`versions`, the commit of a clone of dynsim, and the device of this process."""
+    """`versions`, the commit of a clone of dynsim, and the device and processor of this process."""
     device = jax.devices()[0]
     found = versions(*packages)
     if commit := _commit():
         found["commit"] = commit
     found["device"] = f"{device.platform}: {device.device_kind}"
+    found["processor"] = programs.processor()
     if device.platform in WITHOUT_FLOAT64:
         found["device of float64"] = f"cpu: the {device.platform} has no float64"
     return found

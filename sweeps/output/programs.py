@@ -67,12 +67,18 @@ def _sweep(folder: Path) -> None:
 def _kind() -> str:
     """What programs depend on that JAX does not compare: its version, and the processor."""
     about = [f"{each} {importlib.metadata.version(each)}" for each in ("jax", "jaxlib")]
-    about += [platform.machine(), *_instructions()]
-    return hashlib.sha256("\n".join(about).encode()).hexdigest()[:16]
+    return hashlib.sha256("\n".join([*about, processor()]).encode()).hexdigest()[:16]
+
+
+def processor() -> str:
+    """What tells this kind of processor from others: its machine, and a hash of its
+    instructions."""
+    told = " ".join(_instructions())
+    return f"{platform.machine()} {hashlib.sha256(told.encode()).hexdigest()[:8]}"
 
 
 def _instructions() -> Iterable[str]:
-    """What tells this kind of processor from others."""
+    """What tells this kind of processor from others of its machine."""
     with contextlib.suppress(OSError):
         found = re.search(r"^(?:flags|Features)\s*:(.*)$", Path("/proc/cpuinfo").read_text(), re.M)
         if found:

@@ -74,7 +74,6 @@ def override_all(table: dict[str, Any], overrides: Iterable[str]) -> None:
 def from_table(table: Mapping[str, Any]) -> Sweep:
     """The sweep that a parsed TOML table describes; raises `ValueError` as `load` does."""
     given = dict(table)
-    code = given.pop("code", None)
     for name in given:
         checks.choice("key", name, ("system", *field_names(Sweep)))
     if not isinstance(given.get("axes"), Mapping) or not given["axes"]:
@@ -112,10 +111,7 @@ def from_table(table: Mapping[str, Any]) -> Sweep:
                 f"run.{name} = {run[name]!r}: what the run names holds {contents[name]!r} by now"
             )
     decoding.check_table({n: v for n, v in given.items() if n != "axes"}, Sweep, "")
-    sweep = Sweep(run=made, **given)
-    if code is not None and code != sweep.code():
-        raise ValueError(f"code = {shown(code)}: what the sweep names is {sweep.code()} by now")
-    return sweep
+    return Sweep(run=made, **given)
 
 
 def _quoted(value: str) -> str:

@@ -11,19 +11,21 @@ from time import perf_counter
 
 import numpy as np
 import xarray as xr
+from jax.sharding import Mesh
 
 from dynsim import Status, checks
 from dynsim.precision import Device, precision
 from sweeps import output
 from sweeps.output import programs
 from sweeps.runner import tiles
+from sweeps.runner.agreement import Agreement
+from sweeps.runner.identity import Identity
 from sweeps.runner.progress import quiet, shown, stoppable
 from sweeps.runner.spec import Sweep
 from sweeps.runner.store.base import Place, Report, StoreError, Variable
 from sweeps.runner.store.creation import create
 from sweeps.runner.store.growth import Arrays, GoOn, Region, completed
 from sweeps.runner.store.local import place
-from sweeps.runner.store.packages import outside
 from sweeps.runner.store.reuse import Reused
 from sweeps.runner.store.store import Store
 from sweeps.runner.work import Work
@@ -41,6 +43,7 @@ def run(
     reuse: Sequence[str | Path] = (),
     report: Callable[[str], None] | None = None,
     strict: bool = False,
+    accept_code: str | None = None,
     durable: bool = False,
     progress: bool = True,
 ) -> xr.Dataset:
@@ -66,8 +69,10 @@ def run(
             has the same ones: the way to more seeds, more values of an axis, or another axis. Runs
             of fewer steps go on from their checkpoints, if those were kept. They are read alone.
         report: called with lines for people.
-        strict: refuse to go on with chunks that were made by other versions, or on other devices;
-            without it that is a line to `report`.
+        strict: raise an error where stored chunks were made by other versions, or on other
+            devices; without it, a few of their runs are computed again and have to be the same.
+        accept_code: name of the code that this process has, as the error for stored runs of other
+            code prints it: resume all the same, because you know that it makes the same numbers.
         durable: have each chunk written down for good before the next one, so that it outlasts a
             loss of power as well. A bucket always does.
         progress: show how far the sweep is: a bar in a terminal or a notebook, a line a minute
@@ -78,9 +83,10 @@ def run(
         times are recorded, `status` and `first_bad_step`. Mask by `status` before averaging.
 
     Raises:
-        ValueError: for bad settings, before anything is compiled or written.
-        StoreError: when `out` holds something else, is in use, damaged or not writable, or when the
-            executor breaks.
+        ValueError: for bad settings, and for a problem that draws the same numbers whatever its
+            key, before anything is compiled or written.
+        StoreError: when `out` holds something else, runs of other code, is in use, damaged or not
+            writable, or when the executor breaks.
         ChunksFailed: when the executor's workers failed at some chunks; all others are stored.
         Interrupted: after Ctrl-C or SIGTERM, with all finished chunks stored.
     """
@@ -100,14 +106,20 @@ def run(
     store = existing(where, sweep.as_json(), report)
     if store is not None and chunk is not None:
         _require_chunk(store, chunk)
+    mesh = tiles.mesh(devices, sweep.dtype)
+    if store is None:
+        Identity(sweep, mesh.devices.flat[0].platform).check()
+    environment = environment_of(sweep, where, sources, mesh, report)
     if executor is not None:
         # Loaded when it is asked for: most sweeps are not shared.
         by_workers = pkgutil.resolve_name("sweeps.runner.cluster.driver:run")
+        told = environment, mesh, accept_code
         with quiet(not progress):
-            return by_workers(executor, sweep, where, store, chunk, tile, report, sources, strict)
+            return by_workers(
+                executor, sweep, where, store, chunk, tile, report, sources, strict, *told
+            )
     with quiet(not progress), precision(sweep.dtype):
         layout = store.layout if store else None
-        mesh = tiles.mesh(devices, sweep.dtype)
         work = Work(sweep, mesh, layout=layout, chunk=chunk, tile=tile)
         if report:
             report(str(work.plan))
@@ -116,9 +128,12 @@ def run(
             if store is None:
                 store = create(where, sweep, work.plan.layout, work.variables(), report)
             store.held = check
-            environment = {**output.environment(), **outside(sweep)}
             done = store.go_on(process, environment, strict, report)
-            _work_off(store, work, process, sources, done)
+            alone = process == (0, 1)
+            agreement = Agreement(store, sweep, mesh, environment, alone=alone, report=report)
+            if where.address is not None:
+                agreement.check(accept_code)
+            _work_off(store, work, process, sources, done, agreement)
     # Other processes go on meanwhile, unless there is nothing left to do.
     return store.dataset(done if done.all() else None)
 
@@ -215,6 +230,7 @@ def _work_off(
     process: tuple[int, int],
     sources: Sequence[Reused],
     done: np.ndarray,
+    agreement: Agreement,
 ) -> None:
     k, n = process
     variables = store.variables
@@ -233,9 +249,12 @@ def _work_off(
 
         for region in work.in_turn(regions):
             began = perf_counter()
+            # What is kept in memory is gone with the code that computed it.
+            kept = store.address is not None
+            program = agreement.of(work.sweep.static_values(region)) if kept else ""
             arrays = completed(sources, region, variables, compute, later)
             try:
-                store.write(region, arrays, perf_counter() - began)
+                store.write(region, arrays, perf_counter() - began, program)
             except OSError as error:
                 raise StoreError(
                     f"{store.name}: a chunk could not be written ({error}); the chunks before it "
@@ -244,6 +263,32 @@ def _work_off(
             codes = arrays["status"]
             advance(codes.size, int((codes != Status.OK).sum()))
             check()
+
+
+def environment_of(
+    sweep: Sweep, where: Place, sources: Sequence[Reused], mesh: Mesh, report: Report | None
+) -> dict[str, str]:
+    """The environment of this process, with what the problem is made of, and with how the programs
+    of the `sources` were found to be those of the sweep: what a store writes down of its chunks.
+
+    Raises:
+        StoreError: for a source of another program.
+    """
+    if where.address is None and not sources:
+        return output.environment()
+    parts = Identity(sweep, mesh.devices.flat[0].platform).parts()
+    found = {**output.environment(), **parts}
+    for source in sources:
+        name = source.store.name
+        about = source.store, source.original(), mesh, found
+        same, others = Agreement(*about, writes=False, report=report).compared()
+        if others and not same:
+            raise StoreError(f"reuse = {name}: has runs of other code alone", *others[0].why)
+        if others and report:
+            report(f"{name}: {len(others)} programs are others; their runs are computed anew")
+        source.others = [each.chosen for each in others]
+        found[f"reuse of {name}"] = f"{same} programs are the same, {len(others)} others"
+    return found
 
 
 def _opened(source: str | Path, report: Report | None) -> Store:

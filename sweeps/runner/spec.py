@@ -1,6 +1,5 @@
 """What a sweep is: one training as a starting point, and axes along which it varies."""
 
-import contextlib
 import dataclasses
 import functools
 import json
@@ -21,7 +20,7 @@ from dynsim.problem.base import Problem as DynsimProblem
 from dynsim.training.recording import Own
 from sweeps.runner.axes import Dimension, dimensions
 from sweeps.runner.store.base import BY_WORD, CHECKPOINT
-from sweeps.systems import budget, registry, sources
+from sweeps.systems import budget, registry
 from sweeps.systems.base import Engine, Run, Settings, System, Times, names_of
 from sweeps.systems.problems import parts
 
@@ -235,6 +234,15 @@ class Sweep(metaclass=_OfProblems):
             for name, values in dim.axes.items()
         }
 
+    def static_values(self, region: tuple[slice, ...]) -> dict[str, Any]:
+        """The values of static axes that the runs of a region, one chunk, have in common."""
+        return {
+            name: values[part.start]
+            for dim, part in zip(self.dims, region, strict=True)
+            if dim.static
+            for name, values in dim.axes.items()
+        }
+
     def check(self) -> None:
         """Raise `ValueError`, naming the field, the value and what is allowed."""
         if not isinstance(self.axes, Mapping) or not self.axes:
@@ -302,27 +310,14 @@ class Sweep(metaclass=_OfProblems):
         runs = math.prod(dim.size for dim in self.dims)
         budget.check_runs(runs, static, times * len(self.record), int(steps))
 
-    def code(self) -> dict[str, str]:
-        """Hashes of the code of other packages that the sweep names: their systems, theories and
-        observables. That of problems is among the contents of a run."""
-        rules, found = self.rules, {"run": sources.fingerprint(type(self.run))}
-        found["engine"] = sources.fingerprint(rules.run, rules.assemble)
-        own = {each.name for each in self.record if isinstance(each, Own)}
-        # Of names that nobody knows, `check` says so.
-        with contextlib.suppress(ValueError):
-            recording = rules.observables.resolve(self.record)
-            found |= {n: sources.fingerprint(f) for n, f in recording.functions if n not in own}
-        return {name: code for name, code in sorted(found.items()) if code}
-
     def as_json(self) -> dict[str, Any]:
-        """Everything that decides the numbers, as JSON values, and the title."""
+        """The settings that decide the numbers, as JSON values, and the title. The code that does
+        is known by its programs, `sweeps.runner.identity`."""
         # Named where it is asked for alone: stores of older versions are resumed as they are.
         kept: dict[str, Any] = {CHECKPOINT: True} if self.checkpoint else {}
         own = [each for each in self.record if isinstance(each, Own)]
         if own:
             kept["functions"] = {each.name: parts.words(each.function) for each in own}
-        if code := self.code():
-            kept["code"] = code
         base, told = self.first, set(self.fields)
         if by_word := self.run.by_word(self.fields):
             kept[BY_WORD] = by_word

@@ -23,7 +23,7 @@ from jaxtyping import Array, Float, Int, PRNGKeyArray, PyTree, UInt8
 
 from dynsim.precision import WITHOUT_FLOAT64, Device, DType, compiled_for
 from dynsim.training.checkpoint import Checkpoint, packed, unpacked
-from dynsim.training.recording import recorded_as
+from dynsim.training.recording import recorded_as, traced_anew
 from sweeps.runner import fit
 from sweeps.runner.store.base import CHECKPOINT
 from sweeps.systems.base import Engine, Settings, names_of
@@ -98,6 +98,8 @@ class Job(NamedTuple):
         engine, settings: of the runs.
         mesh: the devices.
         state: bytes of the state from which each run goes on; 0 for runs that begin.
+        identity: hash of the program of a run, where code that may have changed takes part: what
+            was traced or compiled for another one is not used again.
     """
 
     task: PyTree
@@ -107,6 +109,7 @@ class Job(NamedTuple):
     settings: Settings[Any]
     mesh: Mesh
     state: int = 0
+    identity: str = ""
 
 
 def trace(job: Job) -> tuple[jax.stages.Traced | None, jax.stages.Traced]:
@@ -118,9 +121,11 @@ def trace(job: Job) -> tuple[jax.stages.Traced | None, jax.stages.Traced]:
     states = None
     if job.state:
         states = np.zeros((job.mesh.size, *job.tile, job.state), np.uint8)
-    root, known = np.uint32(0), {"engine": job.engine, "settings": job.settings, "mesh": job.mesh}
+    root, (_, _, _, engine, settings, on, _, identity) = np.uint32(0), job
+    known = {"engine": engine, "settings": settings, "mesh": on, "identity": identity}
     draws, drawn = None, None
-    with compiled_for(job.mesh.devices.flat[0].platform):
+    anew = traced_anew() if identity else contextlib.nullcontext()
+    with compiled_for(job.mesh.devices.flat[0].platform), anew:
         if job.engine.draw is not None:
             draws = draw_tiles.trace(job.task, seeds, root, **known)
             placed = NamedSharding(job.mesh, PartitionSpec("devices"))
@@ -142,7 +147,7 @@ def program(job: Job) -> Program:
     if len(PROGRAMS) > MOST_PROGRAMS:
         for old in list(PROGRAMS)[: MOST_PROGRAMS // 2]:
             del PROGRAMS[old]
-        _release()
+        release()
     return made
 
 
@@ -150,12 +155,11 @@ def forget() -> None:
     """Let go of all compiled programs of this process, and of their memory: those of sweeps, and
     those that JAX keeps of everything else. They are compiled again when they are needed."""
     PROGRAMS.clear()
-    _release()
+    release()
 
 
-def _release() -> None:
-    """Give back the memory of what is not kept here any more."""
-    # JAX has what it traced and compiled as well.
+def release() -> None:
+    """Give back the memory of what is not kept here any more, JAX's traces included."""
     jax.clear_caches()
     gc.collect()
     # The C library keeps what was freed, unless it is asked to give it back.
@@ -170,7 +174,7 @@ PROGRAMS: dict[Any, Program] = {}
 """The programs of this process that were used last, the last one at the end."""
 
 
-@functools.partial(jax.jit, static_argnames=("engine", "settings", "mesh"))
+@functools.partial(jax.jit, static_argnames=("engine", "settings", "mesh", "identity"))
 def draw_tiles(
     task: PyTree,
     seeds: Int[Array, "D S"],
@@ -179,8 +183,10 @@ def draw_tiles(
     engine: Engine[Any],
     settings: Settings[Any],
     mesh: Mesh,
+    identity: str = "",
 ) -> PyTree:
     """What the runs of each seed share on each device, (D, S, ...); arguments as of `run_tiles`."""
+    del identity
     assert engine.draw is not None
     draw = functools.partial(engine.draw, settings)
 
@@ -198,7 +204,7 @@ def draw_tiles(
     )(task, seeds, root)
 
 
-@functools.partial(jax.jit, static_argnames=("engine", "settings", "mesh"))
+@functools.partial(jax.jit, static_argnames=("engine", "settings", "mesh", "identity"))
 def run_tiles(
     task: PyTree,
     numbers: Mapping[str, Float[Array, "D P"]],
@@ -210,6 +216,7 @@ def run_tiles(
     engine: Engine[Any],
     settings: Settings[Any],
     mesh: Mesh,
+    identity: str = "",
 ) -> dict[str, Array]:
     """Run one tile on each of the D devices of `mesh`.
 
@@ -220,12 +227,14 @@ def run_tiles(
         root: root of the random keys.
         drawn: what `draw_tiles` returned for these seeds; None where the engine draws nothing.
         states: those from which the runs go on, as bytes; None for runs that begin.
+        engine, settings, mesh, identity: as of `Job`.
 
     Returns:
         (D, S, P, ...) recorded observables by name, `status` and `first_bad_step`, the `time` of
         recording where the run decides it, and the `checkpoint` if it is kept. Where a trajectory
         records several times they are the first of the remaining axes.
     """
+    del identity
 
     def tile(
         task: PyTree,

@@ -16,6 +16,7 @@ from jaxtyping import PyTree, UInt8
 
 from dynsim.training.checkpoint import Checkpoint
 from sweeps.runner import axes, fit, labels, progress, tiles
+from sweeps.runner.identity import Identity
 from sweeps.runner.spec import Sweep
 from sweeps.runner.store.base import CHECKPOINT, Variable
 
@@ -68,10 +69,14 @@ class Work:
         chunk_tiles: int = CHUNK_TILES,
         begin: int = 0,
         state: int = 0,
+        nudge: float = 0.0,
     ) -> None:
         """`chunk_tiles`: tiles of a chunk where `chunk` does not say its size. `begin`: the step at
-        which all runs go on, from states of `state` bytes."""
+        which all runs go on, from states of `state` bytes. `nudge`: relative change of all traced
+        numbers, which shows how far rounding is carried."""
         self.sweep, self.mesh, self.begin, self.state = sweep, mesh, begin, state
+        self.nudge = nudge
+        self.identity = Identity(sweep, mesh.devices.flat[0].platform)
         self.problem = functools.lru_cache(maxsize=16)(lambda chosen: sweep.problem(dict(chosen)))
         self.program = functools.lru_cache(maxsize=16)(self._program)
         self._drawn: tuple[Hashable, PyTree] = (None, None)
@@ -243,10 +248,9 @@ class Work:
         settings = problem.settings
         if self.begin:
             settings = settings._replace(checkpoint=Checkpoint(self.begin))
-        program = tiles.program(
-            tiles.Job(prepared, problem.numbers, self.tile, rules, settings, self.mesh, self.state)
-        )
-        return prepared, program
+        found = self.identity.program(chosen) if self.identity.outside else ""
+        job = (prepared, problem.numbers, self.tile, rules, settings, self.mesh, self.state, found)
+        return prepared, tiles.program(tiles.Job(*job))
 
     def _shared(self, chosen: tuple[tuple[str, float], ...], seeds: np.ndarray) -> PyTree:
         """What the runs of these seeds share, kept until that of others is asked for."""
@@ -286,7 +290,9 @@ class Work:
             along[i] = -1
             grid |= {name: value.reshape(along) for name, value in values.items()}
         return {
-            name: np.broadcast_to(np.asarray(value, self.sweep.dtype), shape).ravel()
+            name: np.broadcast_to(
+                np.asarray(value, self.sweep.dtype) * (1 + self.nudge), shape
+            ).ravel()
             for name, value in self.sweep.point(grid).numbers().items()
         }
 

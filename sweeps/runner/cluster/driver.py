@@ -12,7 +12,7 @@ import json
 import os
 import pickle
 import pkgutil
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import (
     FIRST_COMPLETED,
     BrokenExecutor,
@@ -25,9 +25,11 @@ from typing import Any
 
 import numpy as np
 import xarray as xr
+from jax.sharding import Mesh
 
 from dynsim.decoding import printable
 from sweeps import output
+from sweeps.runner.agreement import Agreement, OtherProgramError
 from sweeps.runner.cluster import jobs
 from sweeps.runner.cluster.jobs import Done, Failed, Job
 from sweeps.runner.files import from_table
@@ -35,7 +37,6 @@ from sweeps.runner.progress import shown, stoppable
 from sweeps.runner.spec import Sweep
 from sweeps.runner.store.base import Place, Report, StoreError
 from sweeps.runner.store.manifest import fingerprint
-from sweeps.runner.store.packages import outside
 from sweeps.runner.store.reuse import Reused, take_over
 from sweeps.runner.store.store import Store
 
@@ -70,11 +71,14 @@ def run(
     chunk: int | None,
     tile: int | None,
     report: Report | None,
-    sources: Sequence[Reused] = (),
-    strict: bool = False,
+    sources: Sequence[Reused],
+    strict: bool,
+    environment: Mapping[str, str],
+    mesh: Mesh,
+    accept_code: str | None,
 ) -> xr.Dataset:
     """As `sweeps.run`, of which the arguments are; `store` is what is at `where`, None where a
-    store can be made."""
+    store can be made, `environment` and `mesh` are those of this process."""
     work = job(sweep, where, tile, strict)
     with where.lock(0, 1, report) as check:
         if store is None:
@@ -83,9 +87,12 @@ def run(
             store.require(sweep.as_json())
         store.held = check
         # What devices the workers have is theirs to know.
-        store.go_on((0, 1), {**output.versions(), **outside(sweep)}, strict, report)
-        take_over(store, sources)
-        work_off(executor, store, work._replace(store=store.id, fence=where.fence))
+        versions = {n: value for n, value in environment.items() if n in output.PACKAGES}
+        store.go_on((0, 1), versions if strict else environment, strict, report)
+        agreement = Agreement(store, sweep, mesh, environment, report=report)
+        agreement.check(accept_code)
+        take_over(store, sources, lambda region: agreement.of(sweep.static_values(region)))
+        work_off(executor, store, work._replace(store=store.id, fence=where.fence), agreement)
     return store.dataset()
 
 
@@ -136,8 +143,8 @@ def make_store(
             report(plan)
 
 
-def work_off(executor: Executor, store: Store, job: Job) -> None:
-    """Have all chunks computed that are not stored yet.
+def work_off(executor: Executor, store: Store, job: Job, agreement: Agreement) -> None:
+    """Have all chunks computed that are not stored yet, by the programs of this process.
 
     Raises:
         ChunksFailed: when all that can be done is done, but not all.
@@ -169,7 +176,8 @@ def work_off(executor: Executor, store: Store, job: Job) -> None:
             for future in wait(running, POLL, FIRST_COMPLETED).done:
                 number = running.pop(future)
                 match _outcome(future):
-                    case Done(str(), int(runs), int(diverged)):
+                    case Done(str(worker), int(runs), int(diverged)):
+                        _check_program(agreement, number, worker, done)
                         advance(runs, diverged)
                         reasons[number] = "a worker says that it is stored, and it is not"
                     case Failed(str(worker), str(reason)):
@@ -187,6 +195,29 @@ def work_off(executor: Executor, store: Store, job: Job) -> None:
     given_up = {number: reasons[number] for number in np.flatnonzero(~store.done()).tolist()}
     if given_up:
         raise ChunksFailed(_message(store, given_up), given_up)
+
+
+def _check_program(agreement: Agreement, number: int, worker: str, before: np.ndarray) -> None:
+    """Raise `StoreError` for a chunk that a worker has computed by other code than this process
+    has; it is taken back, with all others of that code that were not there `before`."""
+    store = agreement.store
+    chosen = agreement.sweep.static_values(store.layout.region(number))
+    # Without the chunk, which the worker only says is there, there is nothing to compare.
+    if agreement.knows(chosen) or not store.done()[number]:
+        return
+    try:
+        agreement.of(chosen)
+    except OtherProgramError as error:
+        agreement.replace(chosen)
+        for each, record in store.chunks.all().items():
+            if not before[each] and record.program == error.known.program:
+                store.place.remove(store.chunks.file(each))
+        raise StoreError(
+            f"{store.name}: worker {worker} has other code than this process, as when a file was "
+            "edited after the worker had imported it. Its chunks were taken back; restart the "
+            "workers, and run the same command again:",
+            *(f"  {line}" for line in error.why),
+        ) from None
 
 
 def _submit(executor: Executor, *call: Any) -> Future[Any]:

@@ -20,13 +20,13 @@ from dynsim import Status
 from dynsim.precision import precision
 from sweeps import output
 from sweeps.runner import tiles
+from sweeps.runner.agreement import Agreement
 from sweeps.runner.files import from_table
 from sweeps.runner.spec import Sweep
 from sweeps.runner.store.base import Place, StoreError
 from sweeps.runner.store.creation import create
 from sweeps.runner.store.local import place
 from sweeps.runner.store.manifest import fingerprint
-from sweeps.runner.store.packages import outside
 from sweeps.runner.store.store import Store
 from sweeps.runner.work import Work
 
@@ -116,12 +116,15 @@ def compute(job: Job, number: int) -> Done | Failed:
 
     def chunk() -> Done:
         began = perf_counter()
-        work, store = _opened(job)
+        work, store, agreement = _opened(job)
         store.check()
         region = store.layout.region(number)
         with precision(work.sweep.dtype):
+            program = agreement.of(work.sweep.static_values(region))
             arrays = work.compute(region, store.variables)
-        store.write(region, arrays, perf_counter() - began)
+        # Meanwhile the driver may have found out that this is other code.
+        agreement.confirm(work.sweep.static_values(region))
+        store.write(region, arrays, perf_counter() - began, program)
         codes = arrays["status"]
         return Done(name(), codes.size, int((codes != Status.OK).sum()))
 
@@ -129,7 +132,7 @@ def compute(job: Job, number: int) -> Done | Failed:
 
 
 @functools.lru_cache(maxsize=2)
-def _opened(job: Job) -> tuple[Work, Store]:
+def _opened(job: Job) -> tuple[Work, Store, Agreement]:
     # What is to be said of the store, the driver says.
     store = Store.open(_place(job), report=lambda line: None)
     # Before anything is imported that a configuration names.
@@ -139,10 +142,12 @@ def _opened(job: Job) -> tuple[Work, Store]:
     if fingerprint(sweep.as_json()) != job.digest:
         raise StoreError(f"{job.address}: this worker makes another sweep of it than the driver")
     store.held = store.place.watch(job.fence)
-    store.enter({**output.environment(), **outside(sweep)}, job.strict)
     with precision(sweep.dtype):
         mesh = tiles.mesh(None, sweep.dtype)
-        return Work(sweep, mesh, layout=store.layout, tile=job.tile), store
+        work = Work(sweep, mesh, layout=store.layout, tile=job.tile)
+        environment = {**output.environment(), **work.identity.parts()}
+        store.enter(environment, job.strict)
+        return work, store, Agreement(store, sweep, mesh, environment, alone=False)
 
 
 def _place(job: Job) -> Place:

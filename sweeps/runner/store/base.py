@@ -4,6 +4,8 @@
 import abc
 import contextlib
 import hashlib
+import json
+import re
 from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from typing import Annotated, Any, NamedTuple
@@ -30,6 +32,7 @@ MARKER = "made"
 """Empty file in that folder, the last one that the creation of a store writes."""
 CHANGED = "it is not what its checksum says"
 """Why a file is called damaged."""
+SEALED = re.compile(rb'\{"digest": "([0-9a-f]{64})", "record": (.*)\}')
 LARGEST = 2**27
 """Bytes of the largest file that is read where nothing says how large it should be."""
 
@@ -108,6 +111,10 @@ class Place(abc.ABC):
         if there is a record already. `check` raises `StoreError` where this process may not."""
 
     @abc.abstractmethod
+    def put(self, key: str, value: bytes) -> bool:
+        """Write a file beside the chunks; False if it is there already."""
+
+    @abc.abstractmethod
     def remove(self, key: str) -> None:
         """Delete a file."""
 
@@ -149,6 +156,20 @@ class Place(abc.ABC):
 def sha(value: bytes) -> str:
     """The digest of a file."""
     return hashlib.sha256(value).hexdigest()
+
+
+def sealed(about: Mapping[str, Any]) -> bytes:
+    """What a file says, with a digest of itself."""
+    value = json.dumps(about).encode()
+    return b'{"digest": "%s", "record": %s}' % (sha(value).encode(), value)
+
+
+def unsealed(value: bytes) -> bytes:
+    """What such a file says, as JSON; `ValueError` where that is not what its digest says."""
+    found = SEALED.fullmatch(value)
+    if not found or sha(found[2]).encode() != found[1]:
+        raise ValueError(CHANGED)
+    return found[2]
 
 
 def held() -> None:

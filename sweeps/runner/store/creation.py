@@ -12,7 +12,6 @@ from sweeps.runner.store import manifest
 from sweeps.runner.store.arrays import Array
 from sweeps.runner.store.base import GROUP, MARKER, RECORDS, Place, Report, Variable
 from sweeps.runner.store.local import place
-from sweeps.runner.store.packages import outside
 from sweeps.runner.store.store import Store
 
 
@@ -47,7 +46,7 @@ def create(
 def files(sweep: Sweep, layout: Layout, variables: Mapping[str, Variable]) -> dict[str, bytes]:
     """The files of an empty store, the last of which is its `MARKER`."""
     config, coordinates = sweep.as_json(), labels.coordinates(sweep)
-    made_by = {**environment("zarr", "xarray"), **outside(sweep), "precision": sweep.dtype}
+    made_by = {**environment("zarr", "xarray"), "precision": sweep.dtype}
     attributes = {
         "format": manifest.FORMAT,
         # Of this store and its copies: what belongs to another one is told by it.

@@ -136,6 +136,18 @@ class Folder(Place):
                 raise
         return True
 
+    def put(self, key: str, value: bytes) -> bool:
+        records, target = f"{self.real}/{self.records}", f"{self.real}/{key}"
+        with filelock.FileLock(f"{records}/put.lock", poll_interval=0.005):
+            if os.path.exists(target):
+                return False
+            try:
+                self._save(f"{records}/put.begun", value)
+                self._name(f"{records}/put.begun", key)
+            except FileNotFoundError:
+                raise self.gone() from None
+        return True
+
     def remove(self, key: str) -> None:
         (self.real / key).unlink(missing_ok=True)
 
@@ -230,6 +242,9 @@ class Memory(Place):
         del check
         self.kept |= {**files, f"{self.records}/{number}.json": record}
         return True
+
+    def put(self, key: str, value: bytes) -> bool:
+        return self.kept.setdefault(key, value) is value
 
     def remove(self, key: str) -> None:
         del self.kept[key]

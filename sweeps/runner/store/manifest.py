@@ -31,8 +31,8 @@ from sweeps.runner.store.base import (
     sha,
 )
 
-FORMAT = 4
-"""Number of the way in which stores are written: 4 since each chunk has a commit record."""
+FORMAT = 5
+"""Number of the way in which stores are written: 5 since each chunk names its program."""
 SEAL = "integrity"
 """Attribute of the group that holds the digests."""
 SEALED = re.compile(r"[\w. -]*\w/(zarr\.json|c(/[0-9]+)*)")
@@ -176,7 +176,6 @@ def spelt(values: list[float]) -> list[Any]:
 HASHED = {
     "task_holds": "the arrays of the task",
     "problem_holds": "arrays of the problem",
-    "problem_code": "the code of the problem",
 }
 """What the hashes in a configuration are of."""
 

@@ -11,7 +11,6 @@ import contextlib
 import dataclasses
 import functools
 import json
-import re
 from collections.abc import Mapping
 
 import numpy as np
@@ -27,12 +26,13 @@ from sweeps.runner.store.base import (
     StoreError,
     damaged,
     missing,
+    sealed,
     sha,
+    unsealed,
 )
 
 ENVIRONMENTS = "status/.made"
 """Folder of the environments that records name, each a file called by its digest."""
-SEALED = re.compile(rb'\{"digest": "([0-9a-f]{64})", "record": (.*)\}')
 KEPT = 2**16
 """Records that are remembered."""
 
@@ -46,9 +46,10 @@ class Record:
         chunk: number of the chunk.
         files: their digests by name.
         environment: digest of the environment that computed it.
+        program: hash of the program that computed it, found out by the process that did.
         seconds: that it took.
         status: how many of its runs ended with each status.
-        statuses: what the file of `status` holds; empty in older stores.
+        statuses: what the file of `status` holds.
     """
 
     store: Identity
@@ -57,13 +58,13 @@ class Record:
     environment: Digest
     seconds: float
     status: dict[str, int]
-    statuses: pydantic.Base64Bytes = b""
+    program: str
+    statuses: pydantic.Base64Bytes
 
     def sealed(self) -> bytes:
         """The record as a file, with a digest of itself."""
         statuses = base64.b64encode(self.statuses).decode()
-        about = json.dumps({**dataclasses.asdict(self), "statuses": statuses}).encode()
-        return b'{"digest": "%s", "record": %s}' % (sha(about).encode(), about)
+        return sealed({**dataclasses.asdict(self), "statuses": statuses})
 
 
 _RECORD = pydantic.TypeAdapter(Record)
@@ -170,10 +171,7 @@ class Chunks:
         if value is None:
             raise missing(self.place.name, key, again)
         try:
-            sealed = SEALED.fullmatch(value)
-            if not sealed or sha(sealed[2]).encode() != sealed[1]:
-                raise ValueError
-            record = _RECORD.validate_json(sealed[2], strict=True)
+            record = _RECORD.validate_json(unsealed(value), strict=True)
         except ValueError:
             raise damaged(self.place.name, key, CHANGED, again) from None
         if (record.store, record.chunk) != (self.store, number):

@@ -7,7 +7,7 @@ of that run. What the other stores hold is read, and never changed.
 
 import dataclasses
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -15,9 +15,11 @@ import numpy as np
 from jaxtyping import Bool, Int
 
 from dynsim.precision import AnyArray
+from dynsim.training.recording import Own
 from sweeps.runner.spec import Sweep
 from sweeps.runner.store.base import BY_WORD, CHECKPOINT, StoreError, Variable
 from sweeps.runner.store.growth import Found, Region, Source, gathered
+from sweeps.runner.store.manifest import differences, fingerprint
 from sweeps.runner.store.store import Store
 from sweeps.systems.base import known
 
@@ -33,11 +35,13 @@ class Reused(Source):
         known: by dimension of the sweep, which of its values the store has.
         index: by dimension of the store, the dimension of the sweep that it is, and by its values
             the places along it, -1 for those that it does not have; or None and the one place.
+        others: values of static axes whose runs belong to another program.
     """
 
     def __init__(self, store: Store, sweep: Sweep) -> None:
         """Raises `ValueError` for a store of other runs, naming what differs."""
-        self.store = store
+        self.store, self.sweep = store, sweep
+        self.others: list[dict[str, Any]] = []
         ours, theirs = sweep.as_json(), store.config
         for name in ALIKE:
             if ours[name] != theirs[name]:
@@ -107,9 +111,51 @@ class Reused(Source):
         if len(set(used)) < len(used):
             raise StoreError(f"reuse = {store.name}: axes vary together here and not there")
 
+    def original(self) -> Sweep:
+        """The sweep of the store, made of the problem, rule and functions of this one."""
+        theirs, ours = self.store.config, self.sweep
+        own = {each.name: each for each in ours.record if isinstance(each, Own)}
+        if lost := theirs.get("functions", {}).keys() - own.keys():
+            raise StoreError(
+                f"reuse = {self.store.name}: recorded {min(lost)!r} by a function that this sweep "
+                "does not have, so that their programs cannot be compared; record it as well"
+            )
+        by_word = [read for words in theirs.get(BY_WORD, {}).values() for read in words.values()]
+        told = {
+            name: math.inf if value == "inf" else value
+            for read in (theirs["run"], *by_word)
+            for name, value in read.items()
+            if name not in theirs["axes"]
+            and (name in ours.fields or name == "steps" or read is not theirs["run"])
+        }
+        made = dataclasses.replace(
+            ours,
+            axes=theirs["axes"],
+            run=ours.run.at(told),
+            record=tuple(own.get(name, name) for name in theirs["record"]),
+            times=tuple(t) if isinstance(t := theirs["times"], list) else t,
+            zip=tuple(map(tuple, theirs["zip"])),
+            checkpoint=theirs.get(CHECKPOINT, False),
+        )
+        if fingerprint(made.as_json()) != self.store.fingerprint:
+            raise StoreError(
+                f"reuse = {self.store.name}: its sweep cannot be made of this one, so that their "
+                "programs cannot be compared; what differs:",
+                *(f"  {line}" for line in differences(theirs, made.as_json())),
+            )
+        return made
+
     @property
     def state(self) -> int:
         return self.store.variables[CHECKPOINT].shape[0]
+
+    def _is_other(self, region: Region) -> bool:
+        """Whether the store's runs of a region belong to another program."""
+        here = {**self.store.config["run"], **self.sweep.static_values(region)}
+        return any(
+            all(_number(here.get(name)) == _number(value) for name, value in other.items())
+            for other in self.others
+        )
 
     def later(self, sweep: Sweep) -> Sweep:
         """The part of the sweep that is left where the runs of the store end."""
@@ -119,7 +165,7 @@ class Reused(Source):
         keep = tuple(
             np.flatnonzero(known[part]) for known, part in zip(self.known, region, strict=True)
         )
-        if not all(map(len, keep)):
+        if not all(map(len, keep)) or self._is_other(region):
             return None
         chosen = [
             places if dim is None else places[region[dim]][keep[dim]] for dim, places in self.index
@@ -137,16 +183,16 @@ class Reused(Source):
         return keep, found
 
 
-def take_over(store: Store, sources: Sequence[Reused]) -> None:
-    """Write the chunks of a store that the sources have whole; for workers, which compute what is
-    left chunk by chunk."""
+def take_over(store: Store, sources: Sequence[Reused], program: Callable[[Region], str]) -> None:
+    """Write the chunks of a store that the sources have whole, as those of a program; for workers,
+    which compute what is left chunk by chunk."""
     if not sources:
         return
     for number in np.flatnonzero(~store.done()):
         region = store.layout.region(int(number))
         arrays, missing = gathered(sources, region, store.variables)
         if not missing.any():
-            store.write(region, arrays)
+            store.write(region, arrays, program=program(region))
 
 
 def _constant(

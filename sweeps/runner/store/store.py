@@ -37,6 +37,7 @@ from sweeps.runner.store.base import (
 )
 from sweeps.runner.store.local import place
 from sweeps.runner.store.manifest import differences, fingerprint, spelt
+from sweeps.runner.store.programs import PROGRAMS, Programs
 from sweeps.runner.store.records import ENVIRONMENTS, Chunks, Record, environment_file
 from sweeps.runner.store.records import differences as changes
 
@@ -57,6 +58,7 @@ class Store:
         id: of this store and its copies, and of no other one.
         held: raises `StoreError` where the lock of this process has passed on to somebody else.
         chunks: those that are there.
+        programs: by which they were computed.
     """
 
     def __init__(self, where: Place, found: manifest.Manifest) -> None:
@@ -64,6 +66,7 @@ class Store:
         self.name, self.address = where.name, where.address
         self.id: str = found.attributes["store"]
         self.held: Check = held
+        self.programs = Programs(where, self.id)
         self._environment = environment_file({})
         self._first: Callable[[None], None] | None = lambda report: None
         try:
@@ -165,8 +168,13 @@ class Store:
         return self.chunks.done()
 
     def verify(self) -> None:
-        """Read all chunks; `StoreError` for a file that is missing or damaged."""
+        """Read all chunks, and everything that is said about how they were computed; `StoreError`
+        for a file that is missing or damaged."""
         self.place.several(self.chunks.verify, np.flatnonzero(self.done()).tolist())
+        known = {each.program for each in self.programs.all()}
+        for number, record in self.chunks.all().items():
+            if record.program and record.program not in known:
+                raise missing(self.name, f"{PROGRAMS}/ of chunk {number}")
 
     def go_on(
         self,
@@ -240,11 +248,29 @@ class Store:
         self.place.own()
         self.held()
 
+    def noted(self) -> str:
+        """The digest of this process's environment, of which the store has a file from now on.
+
+        Raises:
+            StoreError: as `write` does.
+        """
+        digest, about = self._environment
+        if self._first:
+            self.check()
+            self._first(None)
+            self.place.put(f"{ENVIRONMENTS}/{digest}.json", about)
+            self._first = None
+        return digest
+
     def write(
-        self, region: tuple[slice, ...], arrays: Mapping[str, np.ndarray], seconds: float = 0.0
+        self,
+        region: tuple[slice, ...],
+        arrays: Mapping[str, np.ndarray],
+        seconds: float = 0.0,
+        program: str = "",
     ) -> None:
-        """Write one chunk, which took so many seconds. The first process that does is the one that
-        did: what comes later is dropped.
+        """Write one chunk, which took so many seconds and was computed by a program. The first
+        process that does is the one that did: what comes later is dropped.
 
         Raises:
             StoreError: when this store is not there any more, or the lock has passed on.
@@ -254,18 +280,14 @@ class Store:
         keys, known = self.chunks.keys(number), self.chunks.arrays
         files = {key: known[name].encoded(arrays[name]) for name, key in keys.items()}
         digests = {key: sha(value) for key, value in files.items()}
-        digest, about = self._environment
-        if self._first:
-            self._first(None)
-            files[f"{ENVIRONMENTS}/{digest}.json"] = about
+        digest = self.noted()
         codes, counts = np.unique(arrays["status"], return_counts=True)
         status = dict(zip(map(str, codes.tolist()), counts.tolist(), strict=True))
         statuses = files[keys["status"]]
-        record = Record(self.id, number, digests, digest, seconds, status, statuses).sealed()
-        if not self.place.commit(number, files, record, self.check):
+        record = Record(self.id, number, digests, digest, seconds, status, program, statuses)
+        if not self.place.commit(number, files, record.sealed(), self.check):
             # Another one was faster: what is there has to be what its record says.
             self.chunks.verify(number)
-        self._first = None
 
     def select(
         self, name: str, places: Sequence[np.ndarray], there: np.ndarray | None = None

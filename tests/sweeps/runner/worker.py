@@ -10,8 +10,8 @@ from sweeps.runner.store.store import Store
 write = Store.write
 
 
-def write_and_tell(store: Store, region: tuple, arrays: dict, seconds: float) -> None:
-    write(store, region, arrays, seconds)
+def write_and_tell(store: Store, region: tuple, arrays: dict, *rest: object) -> None:
+    write(store, region, arrays, *rest)
     print("chunk", *(part.start for part in region), flush=True)
     sys.stdin.readline()
 

@@ -110,6 +110,9 @@ class Bucket(Place):
         check()
         return self.objects.swap(committed, record, None) is not None
 
+    def put(self, key: str, value: bytes) -> bool:
+        return self.objects.swap(self._key(key), value, None) is not None
+
     def remove(self, key: str) -> None:
         self.objects.remove(self._key(key))
 

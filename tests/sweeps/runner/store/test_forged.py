@@ -343,7 +343,7 @@ def test_a_plug_in_that_wishes_to_end_the_program_is_named(
 
 def test_records_are_as_small_as_they_look() -> None:
     """A digest, and of what: JSON that anybody can read."""
-    record = Record("0" * 32, 3, {"loss/c/3": "1" * 64}, "2" * 64, 0.5, {"0": 2})
+    record = Record("0" * 32, 3, {"loss/c/3": "1" * 64}, "2" * 64, 0.5, {"0": 2}, "3" * 64, b"")
     about = json.loads(record.sealed())
     assert about["record"]["chunk"] == 3
     assert about["digest"] == sha(json.dumps(about["record"]).encode())

@@ -1,0 +1,330 @@
+"""Whether stored runs belong to the program that this process compiles.
+
+Only then is a store resumed, reused or returned. Equal text decides. Other versions of libraries,
+and other devices and processors, lower the same code to other text: then a few stored runs are
+computed again, and their numbers decide. How far rounding may carry them apart is measured, by runs
+whose numbers are changed by a few units in the last place.
+"""
+
+import dataclasses
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from jax.sharding import Mesh
+
+from dynsim import Status
+from dynsim.precision import precision
+from odes.solver.tolerances import DEFAULT_TOLERANCES
+from sweeps import output
+from sweeps.runner.identity import Identity, digest
+from sweeps.runner.spec import Sweep
+from sweeps.runner.store.base import CHECKPOINT, Report, StoreError
+from sweeps.runner.store.programs import SHORT, Registered, plain
+from sweeps.runner.store.records import differences
+from sweeps.runner.store.store import Store
+from sweeps.runner.work import Work
+
+FEW = 4
+"""Stored runs that are computed again at most."""
+ROUNDING, CARRIED = 64, 16
+"""Units in the last place by which numbers may differ, relative to the largest one of an array; and
+how many times as much as runs do whose numbers were changed by `NUDGE` of these units."""
+NUDGE = 4
+LARGEST = 1e-3
+"""An array in which rounding may be carried further than this decides nothing."""
+
+
+class OtherProgramError(StoreError):
+    """Stored runs of another program.
+
+    Attributes:
+        chosen: the values of their static axes.
+        known: the stored program.
+        mine: the one of this process.
+        why: lines about what has changed.
+    """
+
+    def __init__(
+        self, store: Store, chosen: Mapping[str, Any], known: Registered, mine: str, *why: str
+    ) -> None:
+        where = ", ".join(f"{name} = {value}" for name, value in chosen.items())
+        programs = f"program {known.program[:SHORT]} -> {mine[:SHORT]}"
+        self.chosen, self.known, self.mine = dict(chosen), known, mine
+        self.why = (f"{programs}{f' ({where})' if where else ''}", *why)
+        super().__init__(f"{store.name}: other code has computed its runs", *self.why)
+
+
+class Agreement:
+    """The programs of a store, as far as they are those of this process.
+
+    Args:
+        store: of the runs.
+        sweep: of which it is a store.
+        mesh: the devices of this process.
+        environment: the environment of this process.
+        alone: whether no other process can be computing runs of the store.
+        writes: whether programs and decisions are written down; a store that is reused is only
+            read.
+        report: called with a line for each decision that is not by equal text.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        sweep: Sweep,
+        mesh: Mesh,
+        environment: Mapping[str, str],
+        *,
+        alone: bool = True,
+        writes: bool = True,
+        report: Report | None = None,
+    ) -> None:
+        self.store, self.sweep, self.mesh, self.environment = store, sweep, mesh, environment
+        self.alone, self.writes, self.report = alone, writes, report
+        self.identity = Identity(sweep, mesh.devices.flat[0].platform)
+        self._found: dict[tuple[tuple[str, Any], ...], str] = {}
+
+    def of(self, chosen: Mapping[str, Any]) -> str:
+        """The hash of the program of the runs at the `chosen` values of static axes.
+
+        Raises:
+            OtherProgramError: where stored ones belong to another program.
+        """
+        key = tuple(chosen.items())
+        if key not in self._found:
+            self._found[key] = self._agreed(dict(chosen))
+        return self._found[key]
+
+    def knows(self, chosen: Mapping[str, Any]) -> bool:
+        """Whether the program at these values has been compared."""
+        return tuple(chosen.items()) in self._found
+
+    def compared(self) -> tuple[int, list[OtherProgramError]]:
+        """The number of stored programs that are those of this process, and the others."""
+        others: list[OtherProgramError] = []
+        same = 0
+        for chosen in self.stored():
+            try:
+                self.of(chosen)
+                same += 1
+            except OtherProgramError as error:
+                others.append(error)
+        return same, others
+
+    def check(self, accept: str | None = None) -> None:
+        """Compare the programs of all runs that are stored.
+
+        Args:
+            accept: name of the code of this process, as an error before has printed it, where a
+                user knows that it makes the same numbers.
+
+        Raises:
+            StoreError: for runs of another program.
+        """
+        if self.alone:
+            # Of those who registered a program and then stored nothing.
+            self.store.programs.keep(self.stored())
+        _, others = self.compared()
+        if not others:
+            return
+        name = digest("".join(each.mine for each in others))[:SHORT]
+        if accept != name:
+            more = f"  and {len(others) - 1} other programs" if len(others) > 1 else ""
+            raise StoreError(
+                f"{self.store.name}: its runs were computed by other code than this process has",
+                *(f"  {line}" for line in others[0].why),
+                *filter(None, [more, accept and f"  accept_code = {accept}: it is {name} now"]),
+                "Nothing was changed. To resume, undo the change. To keep both, choose another "
+                "folder; reuse takes over runs whose program is the same. If you know that both "
+                f"make the same numbers, accept this code by its name: --accept-code {name}, or "
+                f"accept_code = {name!r} in Python.",
+            )
+        for each in others:
+            self._note(each.chosen, each.known, each.mine, decided="accepted")
+            self._found[tuple(each.chosen.items())] = each.mine
+
+    def replace(self, chosen: Mapping[str, Any]) -> None:
+        """Register the program of this process in place of that of a worker with other code."""
+        self.store.programs.keep(c for c in self.stored() if c != chosen)
+        mine = self.identity.program(tuple(chosen.items()))
+        self._note(dict(chosen), None, mine)
+
+    def confirm(self, chosen: Mapping[str, Any]) -> None:
+        """Raise `OtherProgramError` where another process has replaced the program since."""
+        known, mine = self.store.programs.get(chosen), self.of(chosen)
+        if known and known.program != mine and not self.store.programs.get(chosen, mine):
+            raise OtherProgramError(self.store, chosen, known, mine)
+
+    def stored(self) -> Iterator[dict[str, Any]]:
+        """The combinations of static values of which there are chunks."""
+        return map(dict, self._chunks())
+
+    def _chunks(self) -> dict[tuple[tuple[str, Any], ...], list[int]]:
+        """The chunks that are there by their static values."""
+        found: dict[tuple[tuple[str, Any], ...], list[int]] = {}
+        for number in np.flatnonzero(self.store.done()).tolist():
+            chosen = self.sweep.static_values(self.store.layout.region(number))
+            found.setdefault(tuple(chosen.items()), []).append(number)
+        return found
+
+    def _agreed(self, chosen: dict[str, Any]) -> str:
+        programs = self.store.programs
+        known = programs.get(chosen) or self._of_a_chunk(chosen)
+        if known is None and self.writes:
+            mine = self.identity.program(tuple(chosen.items()))
+            if self._note(chosen, None, mine):
+                return mine
+            known = programs.get(chosen)
+        if known is None:
+            raise StoreError(f"{self.store.name}: does not say which program computed its runs")
+        mine = self.identity.program(tuple(chosen.items()), known.platform)
+        if mine == known.program or programs.get(chosen, mine) is not None:
+            return mine
+        theirs = self.store.chunks.environment(known.environment)
+        changed = differences(theirs, self.environment)
+        why = [", ".join(changed)] if changed else []
+        if any(theirs.get(n, "") != self.environment.get(n, "") for n in output.DECISIVE):
+            try:
+                chunks = self._chunks().get(tuple(chosen.items()), [])
+                runs, difference = self._by_numbers(chunks)
+            except ArithmeticError as error:
+                raise OtherProgramError(
+                    self.store, chosen, known, mine, *why, f"compared by numbers: {error}"
+                ) from None
+            self._note(chosen, known, mine, decided="numbers", runs=runs, difference=difference)
+            return mine
+        if not changed:
+            why = ["no version has changed, and no method of the problem"]
+        raise OtherProgramError(self.store, chosen, known, mine, *why)
+
+    def _of_a_chunk(self, chosen: dict[str, Any]) -> Registered | None:
+        """The program of a combination whose file was lost, as its first chunk has it."""
+        for number in self._chunks().get(tuple(chosen.items()), [])[:1]:
+            record = self.store.chunks.record(number)
+            if record.program:
+                made = self.store.chunks.environment(record.environment)
+                platform = made["device"].partition(":")[0]
+                known = Registered(
+                    self.store.id, plain(chosen), record.program, platform, record.environment
+                )
+                if self.writes:
+                    self.store.programs.put(known)
+                return known
+        return None
+
+    def _note(
+        self, chosen: dict[str, Any], known: Registered | None, mine: str, **decision: Any
+    ) -> bool:
+        """Register the program of this process, or that it is the same as a `known` one."""
+        if known is not None and self.report:
+            how = (
+                f"{decision['runs']} stored runs computed again are the same, to "
+                f"{decision['difference']:.1g} of the largest value"
+                if decision["decided"] == "numbers"
+                else "accepted"
+            )
+            pair = f"{known.program[:SHORT]} -> {mine[:SHORT]}"
+            self.report(f"{self.store.name}: resumes by another program ({pair}): {how}")
+        if not self.writes:
+            return True
+        self.store.check()
+        platform = self.identity.platform if known is None else known.platform
+        about = (self.store.id, plain(chosen), mine, platform, self.store.noted())
+        same = {"same_as": known.program} if known else {}
+        return self.store.programs.put(Registered(*about, **same, **decision))
+
+    def _by_numbers(self, chunks: Sequence[int]) -> tuple[int, float]:
+        """Compute some stored runs again: their number, and the largest difference. Raises
+        `ArithmeticError` where they are others, or decide nothing."""
+        largest, runs = 0.0, 0
+        for cell in self._cells(chunks):
+            stored = {
+                name: self.store.select(name, [np.array([i]) for i in cell], self.store.done())
+                for name in self.store.names
+                if name != CHECKPOINT
+            }
+            again, *nudged = (self._again(cell, sign * NUDGE) for sign in (0, 1, -1))
+            found = [
+                compared(name, values, again[name], [each[name] for each in nudged], self._rounding)
+                for name, values in stored.items()
+                if name not in ("status", "first_bad_step")
+            ]
+            if (again["status"] != stored["status"]).any():
+                raise ArithmeticError("a stored run ended with another status than it has now")
+            decided = [each for each in found if each is not None]
+            runs += bool(decided)
+            largest = max([largest, *decided])
+        if not runs:
+            raise ArithmeticError(
+                "no stored run decides it; they diverged, or carry rounding too far"
+            )
+        return runs, largest
+
+    @property
+    def _rounding(self) -> float:
+        """By how much numbers may differ, relative to the largest one."""
+        own = ROUNDING * float(np.finfo(self.sweep.dtype).eps)
+        if not self.sweep.rules.adaptive:
+            return own
+        # Another version of a solver takes other steps.
+        return max(own, 10 * (self.sweep.rtol or DEFAULT_TOLERANCES[self.sweep.dtype].rtol))
+
+    def _cells(self, chunks: Sequence[int]) -> Iterator[tuple[int, ...]]:
+        """Places of a few runs that ended well, in the array of all runs."""
+        left = FEW
+        for number in dict.fromkeys([*chunks[:1], *chunks[-1:], *chunks[: 4 * FEW]]):
+            region = self.store.layout.region(number)
+            status = self.store.chunks.read("status", number)
+            inside = status[tuple(slice(part.stop - part.start) for part in region)]
+            good = np.argwhere(inside == Status.OK)
+            for cell in good[[0, -1][: min(len(good), left, 2)]] if len(good) else ():
+                left -= 1
+                yield tuple(part.start + int(i) for part, i in zip(region, cell, strict=True))
+            if not left:
+                return
+
+    def _again(self, cell: tuple[int, ...], nudge: int) -> dict[str, np.ndarray]:
+        """The arrays of one run, of which all numbers are changed by so many units in the last
+        place."""
+        axes = {
+            name: [values[i]]
+            for dim, i in zip(self.sweep.dims, cell, strict=True)
+            for name, values in dim.axes.items()
+        }
+        one = dataclasses.replace(self.sweep, axes=axes)
+        with precision(one.dtype):
+            change = nudge * float(np.finfo(one.dtype).eps)
+            work = Work(one, self.mesh, tile=1, nudge=change)
+            return work.compute((slice(0, 1),) * len(cell), self.store.variables)
+
+
+def compared(
+    name: str,
+    stored: np.ndarray,
+    again: np.ndarray,
+    nudged: Sequence[np.ndarray],
+    rounding: float,
+) -> float | None:
+    """The largest difference between what is stored and what was computed again, relative to the
+    largest value; None where `nudged` runs are so far apart that it decides nothing. Raises
+    `ArithmeticError` where it is more than `rounding` explains."""
+    old, new, *others = (np.asarray(each, np.float64) for each in (stored, again, *nudged))
+    finite = np.isfinite(new)
+    scale = float(np.abs(new[finite]).max(initial=0.0)) or 1.0
+
+    def apart(one: np.ndarray) -> float:
+        if not np.array_equal(one[~finite], new[~finite], equal_nan=True):
+            return np.inf
+        gap = np.abs(one - new)[finite].max(initial=0.0) / scale
+        return float(gap) if np.isfinite(gap) else np.inf
+
+    allowed = rounding + CARRIED * max(map(apart, others))
+    if allowed > LARGEST:
+        return None
+    if (difference := apart(old)) > allowed:
+        raise ArithmeticError(
+            f"{name} of a stored run differs by {difference:.2g} of its largest value, where "
+            f"rounding explains {allowed:.1g}"
+        )
+    return difference

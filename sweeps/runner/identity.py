@@ -1,0 +1,304 @@
+"""The identity of a computation: the program that JAX runs, as a hash of its text.
+
+The text of one run, at fixed shapes, holds every constant, every array that a function closes over
+and every function that it calls, whatever file, cell or package they come from. Comments, layout
+and names of variables are not in it. The numbers of a sweep, its seeds and the arrays of its
+problem are arguments, which a store knows by their values. What a program only calls, such as a
+Python callback or a library in C, is not in the text.
+"""
+
+import dataclasses
+import functools
+import hashlib
+import importlib.metadata
+import re
+from collections.abc import Callable, Iterator, Mapping
+from types import BuiltinFunctionType, FunctionType, MethodType
+from typing import Any, NamedTuple
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Int, PyTree
+
+from dynsim import Problem
+from dynsim.precision import compiled_for, precision
+from dynsim.problem.base import split
+from dynsim.training.recording import Own, traced_anew
+from sweeps.runner import tiles
+from sweeps.runner.spec import Sweep
+from sweeps.systems.base import Engine, Settings, System
+
+KNOWN = {
+    *("dynsim", "odes", "sweeps", "jax", "jaxlib", "numpy", "optax", "equinox", "diffrax"),
+    *("abc", "builtins", "functools", "math", "types", "typing"),
+}
+"""Packages whose code stays the same in a process, and is known by its version."""
+SYMBOL = re.compile(r'func\.func \w+ @("[^"]*"|[\w.$-]+)')
+LOWERED = {"gpu": "cuda"}
+"""Platforms of JAX that its compiler calls otherwise."""
+MOST_TRACES = 64
+"""Programs of other packages after which JAX's traces are dropped: each trace is kept by JAX."""
+
+
+class Method(NamedTuple):
+    """A method of a problem as JAX traces it: its operations, and the text of its program."""
+
+    operations: str
+    text: str
+
+
+class Identity:
+    """The programs of a sweep, by the values of its static axes."""
+
+    def __init__(self, sweep: Sweep, platform: str) -> None:
+        """`platform`: of the devices that run it, by the name that JAX gives them."""
+        self.sweep, self.platform = sweep, platform
+        self.program = functools.lru_cache(maxsize=None)(self._program)
+
+    @functools.cached_property
+    def outside(self) -> bool:
+        """Whether code takes part that is neither of dynsim nor of a library that it knows by its
+        version: it may change while this process runs."""
+        return any(_top(each) not in KNOWN for each in _named(self.sweep))
+
+    def _program(self, chosen: tuple[tuple[str, Any], ...], platform: str = "") -> str:
+        """The program of one run at the `chosen` values of static axes, as a hash."""
+        return digest(self.text(dict(chosen), platform))
+
+    def text(self, chosen: Mapping[str, Any], platform: str = "") -> str:
+        """The text of the program, lowered for `platform`, by default that of this process."""
+        platform = platform or self.platform
+        with precision(self.sweep.dtype):
+            problem = self.sweep.problem(chosen)
+            task = self.sweep.rules.prepare(problem.task, self.sweep.record)
+        if self.outside:
+            _count_trace()
+            with traced_anew():
+                found = _text(self.sweep.rules, problem.settings, task, problem.numbers, platform)
+            return found if isinstance(self._task, Problem) else found + _held(task)
+        leaves, structure = jax.tree.flatten(task)
+        shapes = tuple((np.shape(leaf), str(jnp.result_type(leaf))) for leaf in leaves)
+        key = self.sweep.rules, problem.settings, shapes, structure, problem.numbers, platform
+        if key not in _TEXTS:
+            _TEXTS[key] = _text(*key[:2], task, *key[-2:])
+        return _TEXTS[key]
+
+    @property
+    def _task(self) -> Any:
+        return self.sweep.first.make_task()
+
+    def parts(self) -> dict[str, str]:
+        """Versions of the packages of others, and hashes of what their problem is made of: for
+        people, who want to know what has changed."""
+        if not self.outside:
+            return {}
+        tops = {top for each in _named(self.sweep) if (top := _top(each)) not in KNOWN}
+        found = {}
+        for top in sorted(tops):
+            try:
+                found[top] = importlib.metadata.version(top)
+            except importlib.metadata.PackageNotFoundError:
+                continue
+        return found | {name: digest(each.text)[:12] for name, each in self._methods().items()}
+
+    def check(self) -> None:
+        """Raise `ValueError`, naming the method, for a problem that draws the same random numbers
+        whatever the key, or other ones each time that it is traced."""
+        if not self.outside:
+            return
+        chosen = next(self.sweep.slices())
+        if self.text(chosen) != self.text(chosen):
+            first, second = self._methods(), self._methods()
+            names = [n for n, each in first.items() if each.text != second[n].text]
+            raise ValueError(
+                f"{', '.join(names) or 'a function of this sweep'}: makes another program each "
+                "time that it is traced. Random numbers of np.random or random, the time, and "
+                "counters are constants in a compiled program, the same for all runs; draw with "
+                "jax.random and the key that the method is given"
+            )
+        if self.sweep.rules.trains and isinstance(self._task, Problem):
+            self._check_keys()
+
+    def _check_keys(self) -> None:
+        problem, batch = self._task, getattr(self.sweep.first, "batch", np.inf)
+        several = len(self.sweep.fields.get("seed", ())) > 1
+        name, methods = type(problem).__name__, self._methods()
+        frozen = {n for n in ("init", "draw") if _ignores_key(methods.get(f"{name}.{n}"))}
+        drawn = {n for n in frozen if "random_bits" in methods[f"{name}.{n}"].operations}
+        if "draw" in frozen and "draw" not in drawn and _many(problem, int(batch)):
+            drawn.add("draw")
+        if "draw" in drawn:
+            raise ValueError(
+                f"{name}.draw: returns the same examples whatever its key, so that all steps and "
+                "all seeds see one batch. Draw with the key; for a fixed set of examples return "
+                "all of them whatever the batch, or use dynsim.full_batch"
+            )
+        if "init" in drawn and several:
+            raise ValueError(
+                f"{name}.init: draws random weights without its key, so that all seeds begin with "
+                "the same ones. Draw with the key, or make fixed weights a field of the problem"
+            )
+        alike = "init" in frozen and ("draw" in frozen or np.isinf(batch))
+        quiet = self.sweep.first.make_optimizer().noise is None and not problem.has("draw_shared")
+        if several and alike and quiet:
+            raise ValueError(
+                f"axes.seed: neither {name}.init nor {name}.draw reads its key, so that all seeds "
+                "are one run; ask for one seed"
+            )
+
+    def _methods(self) -> dict[str, Method]:
+        """The methods of a problem of somebody else's, and its observables, each traced anew."""
+        problem, run = self._task, self.sweep.first
+        if not isinstance(problem, Problem):
+            return {}
+        numbers, rest = split(problem)
+        batch: Any = getattr(run, "batch", np.inf)
+        name = type(problem).__name__
+        key = jax.eval_shape(lambda: jax.random.key(0))
+
+        def at(method: str) -> Callable[..., Any]:
+            def call(*arguments: Any) -> PyTree:
+                found = getattr(eqx.combine(numbers, rest), method)(*arguments)
+                return eqx.filter(found, eqx.is_array)
+
+            return call
+
+        def traced(function: Callable[..., Any], *arguments: Any) -> Method:
+            # Functions among the weights are no arguments.
+            arrays, others = eqx.partition(arguments, _is_array)
+            found = jax.jit(lambda given: function(*eqx.combine(given, others))).trace(arrays)
+            return Method(str(found.jaxpr), _unnamed(found.lower().as_text()))
+
+        with precision("float32"), traced_anew():
+            found = {f"{name}.init": traced(at("init"), key)}
+            params = eqx.filter_eval_shape(problem.init, key)
+            if problem.has("population_loss"):
+                found[f"{name}.population_loss"] = traced(at("population_loss"), params)
+            if not np.isinf(batch) and problem.has("draw"):
+                draw = at("draw")
+                found[f"{name}.draw"] = traced(lambda key: draw(key, int(batch)), key)
+                data = eqx.filter_eval_shape(lambda key: problem.draw(key, int(batch)), key)
+                found[f"{name}.loss"] = traced(at("loss"), params, data)
+        return found
+
+
+_TEXTS: dict[Any, str] = {}
+"""Texts of programs that are of this project alone."""
+_TRACES = [0]
+
+
+def _text(
+    engine: Engine[Any],
+    settings: Settings[Any],
+    task: PyTree,
+    names: tuple[str, ...],
+    platform: str,
+) -> str:
+    def run(
+        task: PyTree, numbers: Mapping[str, Array], seed: Int[Array, ""], root: Int[Array, ""]
+    ) -> PyTree:
+        key = jax.random.fold_in(jax.random.key(root, impl="threefry2x32"), seed)
+        shared = None if engine.draw is None else engine.draw(settings, task, key)
+        made = engine.assemble(settings, task, numbers)
+        found = engine.run(settings, *made, key, *(() if shared is None else (shared,)))
+        return found.observables, found.status, found.first_bad_step, found.checkpoint
+
+    number = np.zeros((1,) * engine.batched, settings.dtype)
+    arguments = task, dict.fromkeys(names, number), np.uint32(0), np.uint32(0)
+    native = platform == jax.default_backend()
+    with precision(settings.dtype), compiled_for(platform):
+        # A function of its own: JAX finds the trace of one that it has seen again.
+        traced = jax.jit(lambda *given: run(*given)).trace(*arguments)
+        lowered = traced.lower(
+            lowering_platforms=None if native else (LOWERED.get(platform, platform),)
+        )
+    return _unnamed(lowered.as_text())
+
+
+def _unnamed(text: str) -> str:
+    """The text of a program with numbers in place of the names of its functions, which may be those
+    of somebody's variables."""
+    order = {name: f"@{i}" for i, name in enumerate(dict.fromkeys(SYMBOL.findall(text)))}
+    return re.sub(r'@("[^"]*"|[\w.$-]+)', lambda each: order.get(each[1], each[0]), text)
+
+
+def digest(text: str) -> str:
+    """The hash of a program's text."""
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def _held(task: PyTree) -> str:
+    """The arrays of a task that is made by somebody else, which its settings need not determine."""
+    leaves = [np.asarray(leaf) for leaf in jax.tree.leaves(task)]
+    return " ".join(hashlib.sha256(leaf.tobytes()).hexdigest() for leaf in leaves)
+
+
+def _is_array(leaf: Any) -> bool:
+    return eqx.is_array(leaf) or isinstance(leaf, jax.ShapeDtypeStruct)
+
+
+def _ignores_key(method: Method | None) -> bool:
+    """Whether what a function of a key returns does not depend on it: JAX leaves out arguments
+    that a program does not read."""
+    return method is not None and "func.func public @0()" in method.text
+
+
+def _many(problem: Problem, batch: int) -> bool:
+    """Whether a batch has `batch` examples that are not all the same, and no other number when
+    another number is asked for: a drawn one, and no fixed set."""
+
+    def shapes(number: int) -> list[tuple[int, ...]]:
+        made = eqx.filter_eval_shape(lambda: problem.draw(jax.random.key(0), number))
+        return [leaf.shape for leaf in jax.tree.leaves(made) if _is_array(leaf)]
+
+    if shapes(batch) == shapes(batch + 1):
+        return False
+    leaves = map(np.asarray, jax.tree.leaves(problem.draw(jax.random.key(0), batch)))
+    return any(leaf.ndim and (leaf != leaf[:1]).any() for leaf in leaves)
+
+
+def _count_trace() -> None:
+    _TRACES[0] += 1
+    if _TRACES[0] % MOST_TRACES == 0:
+        tiles.release()
+
+
+def _named(sweep: Sweep) -> Iterator[Any]:
+    """The classes and functions that a sweep is made of."""
+    run, engine, system = sweep.first, sweep.rules, sweep.system
+    yield type(run)
+    parts: list[Any] = [run.make_task(), run.make_optimizer(), engine.run, engine.assemble]
+    parts += [each.function for each in sweep.record if isinstance(each, Own)]
+    parts += [function for _, function in engine.observables.resolve(sweep.record).functions]
+    for part in parts:
+        yield from _within(part)
+    if system is not None and isinstance(system, System):
+        yield from _within(engine.task)
+
+
+def _within(value: Any) -> Iterator[Any]:
+    if isinstance(value, functools.partial):
+        for each in (value.func, *value.args, *value.keywords.values()):
+            yield from _within(each)
+    elif isinstance(value, MethodType):
+        yield from _within(value.__func__)
+        yield from _within(value.__self__)
+    elif isinstance(value, type | FunctionType | BuiltinFunctionType):
+        yield value
+    elif dataclasses.is_dataclass(value):
+        yield type(value)
+        for field in dataclasses.fields(value):
+            yield from _within(getattr(value, field.name, None))
+    elif isinstance(value, tuple | list):
+        for each in value:
+            yield from _within(each)
+    elif isinstance(value, Mapping):
+        yield from _within(list(value.values()))
+    elif callable(value):
+        yield from _within(getattr(value, "__wrapped__", type(value)))
+
+
+def _top(value: Any) -> str:
+    return (getattr(value, "__module__", None) or "").partition(".")[0]

@@ -1,0 +1,351 @@
+"""Stored runs are resumed by the program that computed them, or by one that was decided to be the
+same: by numbers, or by a user."""
+
+import contextlib
+import importlib
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import dynsim
+import sweeps
+from dynsim import Status
+from sweeps import StoreError, Sweep, cli, output
+from sweeps.runner import agreement, identity
+from sweeps.runner.store.store import Store
+
+FACTOR = 1.0
+WIDE = 1.0
+
+
+class Net(dynsim.Problem):
+    """A problem that reads globals."""
+
+    width: int = 2
+
+    def init(self, key: jax.Array) -> jax.Array:
+        return jax.random.normal(key, (self.width,))
+
+    def draw(self, key: jax.Array, batch: int) -> jax.Array:
+        return jax.random.normal(key, (batch, self.width))
+
+    def loss(self, params: jax.Array, data: jax.Array) -> jax.Array:
+        scale = WIDE if self.width > 2 else 1.0
+        return FACTOR * scale * jnp.mean((data @ params) ** 2)
+
+
+def swept(**options: Any) -> Sweep:
+    axes = options.pop("axes", {"eta": [0.1, 0.2], "seed": [0, 1]})
+    return Sweep(Net(), dynsim.sgd(0.1), axes, steps=3, batch=4, **options)
+
+
+def without(out: Path, chunk: int) -> Store:
+    """The store without one of its chunks."""
+    store = Store.open(out)
+    store.place.remove(store.chunks.file(chunk))
+    return Store.open(out)
+
+
+@pytest.fixture
+def stored(tmp_path: Path) -> Path:
+    sweeps.run(swept(), tmp_path / "s", chunk=2, tile=2)
+    return tmp_path / "s"
+
+
+@pytest.fixture
+def other_version(stored: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """After the store was made, a JAX of another version, which lowers everything to other text."""
+    del stored
+    real, unnamed = output.environment(), identity._unnamed
+    monkeypatch.setattr(output, "environment", lambda *_: real | {"jax": "99"})
+    monkeypatch.setattr(identity, "_unnamed", lambda text: f"{unnamed(text)}\n// 99")
+
+
+SESSION = """
+import dynsim, jax, jax.numpy as jnp, numpy as np, sweeps
+F = 1.0
+class Net(dynsim.Problem):
+    def init(self, key):
+        return jax.random.normal(key, (3,))
+    def draw(self, key, batch):
+        return jax.random.normal(key, (batch, 3))
+    def loss(self, params, data):
+        return F * jnp.mean((data @ params) ** 2)
+
+def go(out=None):
+    axes = {"eta": [0.1, 0.2], "seed": [0, 1]}
+    sweep = sweeps.Sweep(Net(), dynsim.sgd(0.1), axes, steps=2, batch=4)
+    try:
+        return float(sweeps.run(sweep, out, progress=False).batch_loss.mean())
+    except ValueError as error:
+        return str(error).splitlines()[0]
+
+print("first", go("store"), go())
+F = 100.0
+print("global", go("store"), go())
+F = 1.0
+print("again", go("store"), go())
+class Net(Net):
+    def loss(self, params, data):
+        return 100 * jnp.mean((data @ params) ** 2)
+
+print("class", go("store"), go())
+"""
+
+
+def test_a_session_in_which_code_changes(tmp_path: Path) -> None:
+    """`python -i`, where a global gets another value and a class is defined anew; what is kept in
+    memory follows."""
+    command = [sys.executable, "-i", "-q", "-c", f"import sys; sys.path.insert(0, {sys.path[0]!r})"]
+    found = subprocess.run(
+        command, cwd=tmp_path, input=SESSION, capture_output=True, text=True, check=False
+    )
+    lines = {line.split()[0]: line.split(maxsplit=1)[1] for line in found.stdout.splitlines()}
+    first, memory = map(float, lines["first"].split())
+    assert first == memory
+    assert lines["again"] == lines["first"]
+    for name in ("global", "class"):
+        told, number = lines[name].rsplit(maxsplit=1)
+        assert told == "store: its runs were computed by other code than this process has"
+        assert float(number) > 50 * memory
+
+
+def test_a_global_that_changes_between_two_halves(
+    stored: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    without(stored, 1)
+    before = sweeps.open(stored).load()
+    monkeypatch.setattr(sys.modules[__name__], "FACTOR", 2.0)
+    with pytest.raises(StoreError, match=r"Net\.loss") as error:
+        sweeps.run(swept(), stored)
+    assert sweeps.open(stored).load().identical(before)
+    # By its name alone: that of other code does not do.
+    with pytest.raises(StoreError, match="accept_code = 0123: it is"):
+        sweeps.run(swept(), stored, accept_code="0123")
+    name = re.search("--accept-code ([0-9a-f]{12})", str(error.value))[1]
+    found = sweeps.run(swept(), stored, accept_code=name).load()
+    assert (found.status == Status.OK).all()
+    sweeps.run(swept(), stored)
+    monkeypatch.setattr(sys.modules[__name__], "FACTOR", 3.0)
+    with pytest.raises(StoreError, match="computed by other code"):
+        sweeps.run(swept(), stored, accept_code=name)
+
+
+@pytest.mark.usefixtures("other_version")
+def test_numbers_decide_between_versions(
+    stored: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    without(stored, 1)
+    lines: list[str] = []
+    found = sweeps.run(swept(), stored, report=lines.append).load()
+    assert [line for line in lines if "stored runs computed again are the same" in line]
+    assert (found.status == Status.OK).all()
+    # Decided once, and written down.
+    lines.clear()
+    monkeypatch.setattr(agreement.Agreement, "_by_numbers", None)
+    sweeps.run(swept(), stored, report=lines.append)
+    assert not [line for line in lines if "computed again" in line]
+    assert cli.main(["info", str(stored)]) == 0
+    assert "same program by numbers: 2 stored runs computed again" in capsys.readouterr().out
+    assert cli.main(["check", str(stored)]) == 0
+
+
+@pytest.mark.usefixtures("other_version")
+def test_other_numbers_are_no_other_version(stored: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys.modules[__name__], "FACTOR", 1.0001)
+    with pytest.raises(StoreError, match=r"jax \S+ -> 99.*\n.*batch_loss of a stored run differs"):
+        sweeps.run(swept(), stored)
+    with pytest.raises(StoreError, match="strict forbids"):
+        sweeps.run(swept(), without(stored, 1).name, strict=True)
+
+
+def test_rounding_that_is_carried_far_decides_nothing() -> None:
+    again = np.array([1.0, 2.0])
+    close, far = again * (1 + 1e-7), again * 1.01
+    assert agreement.compared("x", close, again, [again], 1e-6) == pytest.approx(1e-7)
+    assert agreement.compared("x", far, again, [again * 1.001], 1e-6) is None
+    for stored in (far, np.array([1.0, np.nan])):
+        with pytest.raises(ArithmeticError, match="x of a stored run differs"):
+            agreement.compared("x", stored, again, [close], 1e-6)
+    gone = np.array([1.0, np.nan])
+    assert agreement.compared("x", gone, gone, [gone], 1e-6) == 0
+
+
+def test_reuse_takes_over_what_belongs_to_the_same_program(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    axes = {"width": [2, 3], "seed": [0, 1]}
+    sweeps.run(swept(axes=axes), tmp_path / "old", tile=2)
+    more = swept(axes={**axes, "seed": [0, 1, 2]})
+    monkeypatch.setattr(sys.modules[__name__], "WIDE", 5.0)
+    lines: list[str] = []
+    found = sweeps.run(
+        more, tmp_path / "new", reuse=[tmp_path / "old"], report=lines.append, tile=2
+    ).load()
+    assert [line for line in lines if "1 programs are others; their runs are computed anew" in line]
+    np.testing.assert_array_equal(found.batch_loss, sweeps.run(more, tile=2).batch_loss)
+    monkeypatch.setattr(sys.modules[__name__], "FACTOR", 2.0)
+    with pytest.raises(StoreError, match=r"reuse = .*has runs of other code alone"):
+        sweeps.run(more, tmp_path / "third", reuse=[tmp_path / "old"])
+    assert not (tmp_path / "third").exists()
+
+
+def test_processes_of_one_sweep_have_one_code(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sweeps.run(swept(), tmp_path / "s", chunk=2, tile=2, process=(0, 2))
+    monkeypatch.setattr(sys.modules[__name__], "FACTOR", 2.0)
+    with pytest.raises(StoreError, match="computed by other code"):
+        sweeps.run(swept(), tmp_path / "s", tile=2, process=(1, 2))
+
+
+def test_a_program_that_has_stored_nothing_is_forgotten(
+    stored: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    without(stored, 0)
+    without(stored, 1)
+    monkeypatch.setattr(sys.modules[__name__], "FACTOR", 2.0)
+    found = sweeps.run(swept(), stored).load()
+    np.testing.assert_array_equal(found.batch_loss, sweeps.run(swept()).batch_loss)
+
+
+def test_files_of_programs_are_checked_and_found_again(
+    stored: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (file,) = (stored / "status/.programs").iterdir()
+    whole = file.read_bytes()
+    file.write_bytes(whole.replace(b'"cpu"', b'"gpu"'))
+    for use in (["check"], ["info"]):
+        assert cli.main([*use, str(stored)]) == 2
+        assert f"the file status/.programs/{file.name} is damaged" in capsys.readouterr().err
+    with pytest.raises(StoreError, match="is damaged"):
+        sweeps.run(swept(), stored)
+    file.unlink()
+    sweeps.run(swept(), stored)
+    assert file.read_bytes() == whole
+    file.unlink()
+    monkeypatch.setattr(sys.modules[__name__], "FACTOR", 2.0)
+    with pytest.raises(StoreError, match="computed by other code"):
+        sweeps.run(swept(), stored)
+
+
+def test_the_environment_of_whoever_comes_second_is_noted(stored: Path) -> None:
+    """Of a process whose first chunk another one has written before."""
+    first = without(stored, 1)
+    second, values = Store.open(stored), sweeps.run(swept()).load()
+    first.enter({"jax": "1"}, strict=False)
+    second.enter({"jax": "2"}, strict=False)
+    region = first.layout.region(1)
+    arrays = {name: values[name].values[region] for name in first.names}
+    first.write(region, arrays)
+    second.write(region, arrays)
+    without(stored, 0)
+    region = first.layout.region(0)
+    second.write(region, {name: values[name].values[region] for name in first.names})
+    assert cli.main(["info", str(stored)]) == 0
+    assert cli.main(["check", str(stored)]) == 0
+
+
+RANDOM = np.random.default_rng(0)
+
+
+class Frozen(Net):
+    """Draws with NumPy, or with keys of its own."""
+
+    how: str = ""
+
+    def init(self, key: jax.Array) -> jax.Array:
+        if self.how == "numpy weights":
+            return jnp.asarray(RANDOM.normal(size=2), jnp.float32)
+        if self.how in ("own weights", "all"):
+            return jax.random.normal(jax.random.key(7), (2,))
+        return super().init(key)
+
+    def draw(self, key: jax.Array, batch: int) -> jax.Array:
+        if self.how == "numpy data":
+            return jnp.asarray(RANDOM.normal(size=(batch, 2)), jnp.float32)
+        if self.how == "seeded data":
+            made = np.random.default_rng(0).normal(size=(batch, 2))
+            return jnp.asarray(made, jnp.float32)
+        if self.how == "own data":
+            return jax.random.normal(jax.random.key(7), (batch, 2))
+        if self.how in ("fixed data", "all"):
+            return jnp.asarray(np.random.default_rng(0).normal(size=(8, 2)), jnp.float32)
+        if self.how == "grid":
+            return jnp.ones((batch, 2))
+        return super().draw(key, batch)
+
+
+def frozen(how: str) -> Sweep:
+    return Sweep(Frozen(how=how), dynsim.sgd(0.1), {"seed": [0, 1]}, steps=2, batch=4)
+
+
+@pytest.mark.parametrize(
+    ("how", "message"),
+    [
+        ("numpy weights", "Frozen.init: makes another program each time"),
+        ("numpy data", "Frozen.draw.*: makes another program each time"),
+        ("seeded data", "Frozen.draw: returns the same examples whatever its key"),
+        ("own data", "Frozen.draw: returns the same examples whatever its key"),
+        ("own weights", "Frozen.init: draws random weights without its key"),
+        ("all", "Frozen.init: draws random weights without its key"),
+    ],
+)
+def test_what_is_drawn_without_a_key_is_an_error(how: str, message: str, tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=message):
+        sweeps.run(frozen(how), tmp_path / "s")
+    assert not (tmp_path / "s").exists()
+
+
+@pytest.mark.parametrize("how", ["", "fixed data", "grid"])
+def test_fixed_sets_and_keys_are_none(how: str) -> None:
+    found = sweeps.run(frozen(how)).batch_loss.values
+    assert found[0] != found[1]
+
+
+@pytest.fixture
+def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """A file of somebody's, found by this process and those that it starts."""
+    file = tmp_path / "packages" / "edited_net.py"
+    file.parent.mkdir()
+    file.write_text(SESSION.partition("def go")[0])
+    monkeypatch.syspath_prepend(str(file.parent))
+    monkeypatch.setenv("PYTHONPATH", f"{file.parent}:{Path(__file__).parents[3]}")
+    yield file
+    sys.modules.pop("edited_net", None)
+
+
+@pytest.mark.parametrize("again", [False, pytest.param(True, marks=pytest.mark.full)])
+def test_a_worker_that_lives_on_is_found_out(again: bool, package: Path, tmp_path: Path) -> None:
+    """One of Dask, which has imported a module before it was edited; and the sweep again by a
+    new one."""
+    distributed = pytest.importorskip("distributed", reason="needs Dask of the extra `test`")
+
+    def run(out: str, executor: Any) -> Any:
+        made = sys.modules["edited_net"]
+        axes = {"eta": [0.1, 0.2], "seed": [0, 1]}
+        sweep = Sweep(made.Net(), dynsim.sgd(0.1), axes, steps=2, batch=4)
+        return sweeps.run(sweep, tmp_path / out, executor=executor, chunk=2, tile=2).load()
+
+    importlib.import_module("edited_net")
+    with contextlib.ExitStack() as stack:
+        cluster = distributed.LocalCluster(1, threads_per_worker=1, dashboard_address=None)
+        client = stack.enter_context(stack.enter_context(cluster).get_client())
+        with client.get_executor() as executor:
+            first = run("first", executor)
+            package.write_text(package.read_text().replace("F = 1.0", "F = 50.0"))
+            importlib.reload(sys.modules["edited_net"])
+            with pytest.raises(StoreError, match="has other code than this process, as when a"):
+                run("second", executor)
+            assert not Store.open(tmp_path / "second").done().any()
+            if again:
+                client.restart()
+                assert (run("second", executor).batch_loss > 20 * first.batch_loss).all()

@@ -1,0 +1,249 @@
+"""A stored number belongs to the program that computed it: whatever changes the program is seen,
+wherever it comes from, and nothing else is. Each change is made between two processes."""
+
+import json
+import os
+import subprocess
+import sys
+import textwrap
+import zipfile
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from sweeps.runner.store.store import Store
+
+HEAD = """
+import functools
+import dynsim, jax, jax.numpy as jnp, numpy as np
+from pathlib import Path
+RULE = dynsim.sgd(0.1)
+class Base(dynsim.Problem):
+    def init(self, key):
+        return jax.random.normal(key, (3,))
+    def draw(self, key, batch):
+        return jax.random.normal(key, (batch, 3))
+    def loss(self, params, data):
+        return self.scale() * jnp.mean((data @ params) ** 2)
+    def scale(self):
+        return 1.0
+"""
+TAIL = "\nPROBLEM = Net()\n"
+
+
+def net(body: str, before: str = "", tail: str = TAIL) -> str:
+    """A module with a problem whose `scale` has this body."""
+    scale = textwrap.indent(textwrap.dedent(f"def scale(self):\n    {body}"), "    ")
+    return f"{HEAD}{before}\nclass Net(Base):\n{scale}\n{tail}"
+
+
+OPTAX = """
+import optax
+RULE = dynsim.from_optax(lambda eta: optax.sgd({}), eta=0.1)
+"""
+TWINS = (
+    f"{net('return 1.0', tail='')}\nOne = Net\nclass Net(Base):\n    def scale(self): return 9.0\n"
+)
+FIELD = net("return self.f(1.0)", tail="").replace(
+    "class Net(Base):", "class Net(Base):\n    f: object = None"
+)
+Files = dict[str, Any]
+ROWS: dict[str, tuple[Files, Files]] = {
+    "constant": ({"main.py": net("return S", "S = 1.0")}, {"main.py": net("return S", "S = 9.0")}),
+    "dictionary": (
+        {"main.py": net("return S['a']", "S = {'a': 1.0}")},
+        {"main.py": net("return S['a']", "S = {'a': 9.0}")},
+    ),
+    "array": (
+        {"main.py": net("return S.sum()", "S = np.array([1.0, 0.0])")},
+        {"main.py": net("return S.sum()", "S = np.array([1.0, 8.0])")},
+    ),
+    "imported": (
+        {"main.py": net("return S", "from imported_other import S"), "other.py": "S = 1.0"},
+        {"other.py": "S = 9.0"},
+    ),
+    "data": (
+        {
+            "main.py": net("return D.sum()", "D = np.load(Path(__file__).with_name('d.npy'))"),
+            "d.npy": np.ones(1),
+        },
+        {"d.npy": np.full(1, 9.0)},
+    ),
+    "closure": (
+        {
+            "main.py": net(
+                "return held()",
+                "def made(d): return lambda: jnp.asarray(d).sum()\n"
+                "held = made(np.load(Path(__file__).with_name('d.npy')))",
+            ),
+            "d.npy": np.ones(1),
+        },
+        {"d.npy": np.full(1, 9.0)},
+    ),
+    "helper": (
+        {
+            "main.py": net("return helper_f.f(1.0)", "import helper_f"),
+            "f.py": "def f(x): return x",
+        },
+        {"f.py": "def f(x): return 9 * x"},
+    ),
+    "decorator": (
+        {
+            "main.py": net("return one()", "from decorator_d import d\n@d\ndef one(): return 1.0"),
+            "d.py": "def d(f): return lambda: f()",
+        },
+        {"d.py": "def d(f): return lambda: 9 * f()"},
+    ),
+    "partial": (
+        {"main.py": net("return p()", "p = functools.partial(max, 1.0, 0.0)")},
+        {"main.py": net("return p()", "p = functools.partial(max, 9.0, 0.0)")},
+    ),
+    "inherited": (
+        {"main.py": HEAD + "class Net(Base): pass" + TAIL},
+        {"main.py": HEAD.replace("return 1.0", "return 9.0") + "class Net(Base): pass" + TAIL},
+    ),
+    "default": (
+        {"main.py": net("return g()", "def g(x=1.0): return x")},
+        {"main.py": net("return g()", "def g(x=9.0): return x")},
+    ),
+    "zipped": (
+        {"zipped.zip": {"zipped_main.py": net("return 1.0")}},
+        {"zipped.zip": {"zipped_main.py": net("return 9.0")}},
+    ),
+    "twins": (
+        {"main.py": TWINS + "PROBLEM = One()\n"},
+        {"main.py": TWINS + "PROBLEM = Net()\n"},
+    ),
+    "field": (
+        {"main.py": FIELD + "PROBLEM = Net(lambda x: x)\n"},
+        {"main.py": FIELD + "PROBLEM = Net(lambda x: 9 * x)\n"},
+    ),
+    "optax": (
+        {"main.py": net("return 1.0") + OPTAX.format("eta")},
+        {"main.py": net("return 1.0") + OPTAX.format("3 * eta")},
+    ),
+    "schedule": (
+        {
+            "main.py": net("return 1.0") + "RULE = dynsim.sgd(lambda k: 0.1 + 0 * k)\n"
+            "OPTIONS = {'axes': {'seed': [0, 1]}}\n"
+        },
+        {
+            "main.py": net("return 1.0") + "RULE = dynsim.sgd(lambda k: 0.2 + 0 * k)\n"
+            "OPTIONS = {'axes': {'seed': [0, 1]}}\n"
+        },
+    ),
+    "observable": (
+        {
+            "main.py": net("return 1.0") + "def seen(problem, params): return params.sum()\n"
+            "OPTIONS = {'record': [{'seen': seen}]}\n"
+        },
+        {
+            "main.py": net("return 1.0") + "def seen(problem, params): return 9 * params.sum()\n"
+            "OPTIONS = {'record': [{'seen': seen}]}\n"
+        },
+    ),
+}
+"""Files of a package, and those that change: what is not in the text of one class."""
+SAME: dict[str, tuple[Files, Files]] = {
+    "comment": (
+        {"main.py": net("return 1.0")},
+        {"main.py": net("return 1.0  # the usual one")},
+    ),
+    "layout": ({"main.py": net("return (1.0)")}, {"main.py": net("return (\n        1.0\n    )")}),
+    "renamed": (
+        {"main.py": net("one = jax.jit(lambda: 1.0); return one()")},
+        {"main.py": net("another = jax.jit(lambda: 1.0); return another()")},
+    ),
+    "jitted": (
+        {"main.py": net("return one()", "@jax.jit\ndef one(): return jnp.cos(0.0)")},
+        {"main.py": net("return two()", "@jax.jit\ndef two(): return jnp.cos(0.0)")},
+    ),
+    "unused": (
+        {"main.py": net("return 1.0", "def other(): return 1.0")},
+        {"main.py": net("return 1.0", "def other(): return 2.0")},
+    ),
+    "callback": (
+        {
+            "main.py": net(
+                "return jax.pure_callback(lambda: np.float32(1.0), jax.ShapeDtypeStruct((), 'f4'))"
+                " ** 0"
+            )
+        },
+        {
+            "main.py": net(
+                "return jax.pure_callback(lambda: np.float32(9.0), jax.ShapeDtypeStruct((), 'f4'))"
+                " ** 0"
+            )
+        },
+    ),
+}
+"""What changes no program, or, as what a callback does, is not part of it."""
+
+
+def write(folder: Path, name: str, files: Files) -> None:
+    for file, content in files.items():
+        path = folder / name / (f"{name}_{file}" if file.endswith(".py") else file)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        if isinstance(content, dict):
+            with zipfile.ZipFile(path, "w") as archive:
+                for inside, text in content.items():
+                    archive.writestr(inside, text)
+        elif isinstance(content, np.ndarray):
+            np.save(path, content)
+        else:
+            path.write_text(content)
+
+
+def processed(folder: Path, stores: Path, cwd: Path, **changes: str) -> dict[str, float | str]:
+    """What a process of its own makes of all packages of a folder."""
+    # As users have it: Python keeps what it has compiled of a module.
+    kept = {n: v for n, v in os.environ.items() if n != "PYTHONDONTWRITEBYTECODE"}
+    root = str(Path(__file__).parents[3])
+    found = subprocess.run(
+        [sys.executable, str(Path(__file__).with_name("computing.py")), folder, stores],
+        cwd=cwd,
+        env={**kept, "PYTHONPATH": root, "PYTHONHASHSEED": "1", **changes},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert found.returncode == 0, found.stderr
+    return dict(map(json.loads, found.stdout.splitlines()))
+
+
+@pytest.fixture(scope="module")
+def twice(tmp_path_factory: pytest.TempPathFactory) -> tuple[dict[str, Any], dict[str, Any]]:
+    """What a process makes of all packages, and another one when all have changed and a chunk of
+    every other store is gone."""
+    folder, stores = (tmp_path_factory.mktemp(name) for name in ("packages", "stores"))
+    for name, (files, _) in {**ROWS, **SAME}.items():
+        write(folder, name, files)
+    before = processed(folder, stores, folder)
+    for i, (name, (_, changed)) in enumerate({**ROWS, **SAME}.items()):
+        write(folder, name, changed)
+        if i % 2:
+            store = Store.open(stores / name)
+            store.place.remove(store.chunks.file(1))
+    return before, processed(folder, stores, stores, PYTHONHASHSEED="2")
+
+
+@pytest.mark.parametrize("name", ROWS)
+def test_other_code_never_takes_part_in_what_is_stored(
+    name: str, twice: tuple[dict[str, Any], dict[str, Any]]
+) -> None:
+    before, after = (found[name] for found in twice)
+    assert isinstance(before, float), before
+    assert isinstance(after, str)
+    assert "computed by other code than this process has" in after
+    assert "--accept-code" in after
+
+
+@pytest.mark.parametrize("name", SAME)
+def test_what_changes_no_program_is_no_other_code(
+    name: str, twice: tuple[dict[str, Any], dict[str, Any]]
+) -> None:
+    before, after = (found[name] for found in twice)
+    assert isinstance(before, float), before
+    assert after == before
