@@ -39,11 +39,12 @@ class Record(NamedTuple):
         """
         # Importing it takes as long as importing JAX does, which help does without.
         from sweeps import output
+        from sweeps.runner.identity import code
 
         fields = {field.name: getattr(config, field.name) for field in dataclasses.fields(config)}
         settings = {n: _plain(value) for n, value in fields.items() if n not in IGNORED}
         if hasattr(config, "contents"):
-            settings |= config.contents()
+            settings |= config.contents() | code(config)
         out = output.folder(Path(config.out))
         if out.suffix in PICTURES:
             return cls(command, settings, out.with_suffix(".run.json"))

@@ -18,7 +18,6 @@ from dynsim.precision import precision
 from odes.solver.tolerances import DEFAULT_TOLERANCES
 from sweeps import output
 from sweeps.runner.identity import Identity, digest
-from sweeps.runner.spec import Sweep
 from sweeps.runner.store.base import CHECKPOINT, Report, StoreError
 from sweeps.runner.store.programs import SHORT, Registered, plain
 from sweeps.runner.store.records import differences
@@ -60,7 +59,7 @@ class Agreement:
 
     Args:
         store: of the runs.
-        sweep: of which it is a store.
+        identity: the programs of its sweep, as this process has them.
         mesh: the devices of this process.
         environment: the environment of this process.
         alone: whether no other process can be computing runs of the store.
@@ -72,7 +71,7 @@ class Agreement:
     def __init__(
         self,
         store: Store,
-        sweep: Sweep,
+        identity: Identity,
         mesh: Mesh,
         environment: Mapping[str, str],
         *,
@@ -80,9 +79,9 @@ class Agreement:
         writes: bool = True,
         report: Report | None = None,
     ) -> None:
-        self.store, self.sweep, self.mesh, self.environment = store, sweep, mesh, environment
+        self.store, self.identity, self.mesh, self.environment = store, identity, mesh, environment
         self.alone, self.writes, self.report = alone, writes, report
-        self.identity = Identity(sweep, mesh.devices.flat[0].platform)
+        self.sweep = identity.sweep
         self._found: dict[tuple[tuple[str, Any], ...], str] = {}
 
     def of(self, chosen: Mapping[str, Any]) -> str:

@@ -38,6 +38,8 @@ KNOWN = {
 SYMBOL = re.compile(r'func\.func \w+ @("[^"]*"|[\w.$-]+)')
 LOWERED = {"gpu": "cuda"}
 """Platforms of JAX that its compiler calls otherwise."""
+SHORT = 12
+"""Letters of the hash of a method, which is for people."""
 MOST_TRACES = 64
 """Programs of other packages after which JAX's traces are dropped: each trace is kept by JAX."""
 
@@ -64,12 +66,11 @@ class Identity:
         return any(_top(each) not in KNOWN for each in _named(self.sweep))
 
     def _program(self, chosen: tuple[tuple[str, Any], ...], platform: str = "") -> str:
-        """The program of one run at the `chosen` values of static axes, as a hash."""
-        return digest(self.text(dict(chosen), platform))
+        """The hash of the program of one run at the `chosen` values of static axes, lowered for
+        `platform`, by default that of this process."""
+        return self._traced(dict(chosen), platform or self.platform)
 
-    def text(self, chosen: Mapping[str, Any], platform: str = "") -> str:
-        """The text of the program, lowered for `platform`, by default that of this process."""
-        platform = platform or self.platform
+    def _traced(self, chosen: Mapping[str, Any], platform: str) -> str:
         with precision(self.sweep.dtype):
             problem = self.sweep.problem(chosen)
             task = self.sweep.rules.prepare(problem.task, self.sweep.record)
@@ -77,13 +78,13 @@ class Identity:
             _count_trace()
             with traced_anew():
                 found = _text(self.sweep.rules, problem.settings, task, problem.numbers, platform)
-            return found if isinstance(self._task, Problem) else found + _held(task)
+            return digest(found if isinstance(self._task, Problem) else found + _held(task))
         leaves, structure = jax.tree.flatten(task)
         shapes = tuple((np.shape(leaf), str(jnp.result_type(leaf))) for leaf in leaves)
         key = self.sweep.rules, problem.settings, shapes, structure, problem.numbers, platform
-        if key not in _TEXTS:
-            _TEXTS[key] = _text(*key[:2], task, *key[-2:])
-        return _TEXTS[key]
+        if key not in _PROGRAMS:
+            _PROGRAMS[key] = digest(_text(*key[:2], task, *key[-2:]))
+        return _PROGRAMS[key]
 
     @property
     def _task(self) -> Any:
@@ -101,7 +102,7 @@ class Identity:
                 found[top] = importlib.metadata.version(top)
             except importlib.metadata.PackageNotFoundError:
                 continue
-        return found | {name: digest(each.text)[:12] for name, each in self._methods().items()}
+        return found | code(self.sweep.first)
 
     def check(self) -> None:
         """Raise `ValueError`, naming the method, for a problem that draws the same random numbers
@@ -109,7 +110,7 @@ class Identity:
         if not self.outside:
             return
         chosen = next(self.sweep.slices())
-        if self.text(chosen) != self.text(chosen):
+        if self.program(tuple(chosen.items())) != self._traced(chosen, self.platform):
             first, second = self._methods(), self._methods()
             names = [n for n, each in first.items() if each.text != second[n].text]
             raise ValueError(
@@ -149,44 +150,55 @@ class Identity:
             )
 
     def _methods(self) -> dict[str, Method]:
-        """The methods of a problem of somebody else's, and its observables, each traced anew."""
-        problem, run = self._task, self.sweep.first
-        if not isinstance(problem, Problem):
-            return {}
-        numbers, rest = split(problem)
-        batch: Any = getattr(run, "batch", np.inf)
-        name = type(problem).__name__
-        key = jax.eval_shape(lambda: jax.random.key(0))
-
-        def at(method: str) -> Callable[..., Any]:
-            def call(*arguments: Any) -> PyTree:
-                found = getattr(eqx.combine(numbers, rest), method)(*arguments)
-                return eqx.filter(found, eqx.is_array)
-
-            return call
-
-        def traced(function: Callable[..., Any], *arguments: Any) -> Method:
-            # Functions among the weights are no arguments.
-            arrays, others = eqx.partition(arguments, _is_array)
-            found = jax.jit(lambda given: function(*eqx.combine(given, others))).trace(arrays)
-            return Method(str(found.jaxpr), _unnamed(found.lower().as_text()))
-
-        with precision("float32"), traced_anew():
-            found = {f"{name}.init": traced(at("init"), key)}
-            params = eqx.filter_eval_shape(problem.init, key)
-            if problem.has("population_loss"):
-                found[f"{name}.population_loss"] = traced(at("population_loss"), params)
-            if not np.isinf(batch) and problem.has("draw"):
-                draw = at("draw")
-                found[f"{name}.draw"] = traced(lambda key: draw(key, int(batch)), key)
-                data = eqx.filter_eval_shape(lambda key: problem.draw(key, int(batch)), key)
-                found[f"{name}.loss"] = traced(at("loss"), params, data)
-        return found
+        return methods(self._task, getattr(self.sweep.first, "batch", np.inf))
 
 
-_TEXTS: dict[Any, str] = {}
-"""Texts of programs that are of this project alone."""
+def code(run: Any) -> dict[str, str]:
+    """Short hashes of the methods of the problem of a run, where it is somebody else's."""
+    problem = run.make_task()
+    if _top(type(problem)) in KNOWN:
+        return {}
+    found = methods(problem, getattr(run, "batch", np.inf))
+    return {name: digest(each.text)[:SHORT] for name, each in found.items()}
+
+
+def methods(problem: Any, batch: float) -> dict[str, Method]:
+    """The methods of a problem by which it trains, each traced anew; none of what is no problem."""
+    if not isinstance(problem, Problem):
+        return {}
+    numbers, rest = split(problem)
+    name, key = type(problem).__name__, jax.eval_shape(lambda: jax.random.key(0))
+
+    def at(method: str) -> Callable[..., Any]:
+        def call(*arguments: Any) -> PyTree:
+            found = getattr(eqx.combine(numbers, rest), method)(*arguments)
+            return eqx.filter(found, eqx.is_array)
+
+        return call
+
+    def traced(function: Callable[..., Any], *arguments: Any) -> Method:
+        # Functions among the weights are no arguments.
+        arrays, others = eqx.partition(arguments, _is_array)
+        found = jax.jit(lambda given: function(*eqx.combine(given, others))).trace(arrays)
+        return Method(str(found.jaxpr), _unnamed(found.lower().as_text()))
+
+    with precision("float32"), traced_anew():
+        found = {f"{name}.init": traced(at("init"), key)}
+        params = eqx.filter_eval_shape(problem.init, key)
+        if problem.has("population_loss"):
+            found[f"{name}.population_loss"] = traced(at("population_loss"), params)
+        if not np.isinf(batch) and problem.has("draw"):
+            draw = at("draw")
+            found[f"{name}.draw"] = traced(lambda key: draw(key, int(batch)), key)
+            data = eqx.filter_eval_shape(lambda key: problem.draw(key, int(batch)), key)
+            found[f"{name}.loss"] = traced(at("loss"), params, data)
+    return found
+
+
+_PROGRAMS: dict[Any, str] = {}
+"""Programs that are of this project alone."""
 _TRACES = [0]
+"""How many programs were traced that are not."""
 
 
 def _text(

@@ -107,20 +107,21 @@ def run(
     if store is not None and chunk is not None:
         _require_chunk(store, chunk)
     mesh = tiles.mesh(devices, sweep.dtype)
+    identity = Identity(sweep, mesh.devices.flat[0].platform)
     if store is None:
-        Identity(sweep, mesh.devices.flat[0].platform).check()
-    environment = environment_of(sweep, where, sources, mesh, report)
+        identity.check()
+    environment = environment_of(identity, where, sources, mesh, report)
     if executor is not None:
         # Loaded when it is asked for: most sweeps are not shared.
         by_workers = pkgutil.resolve_name("sweeps.runner.cluster.driver:run")
-        told = environment, mesh, accept_code
+        told = environment, identity, mesh, accept_code
         with quiet(not progress):
             return by_workers(
                 executor, sweep, where, store, chunk, tile, report, sources, strict, *told
             )
     with quiet(not progress), precision(sweep.dtype):
         layout = store.layout if store else None
-        work = Work(sweep, mesh, layout=layout, chunk=chunk, tile=tile)
+        work = Work(sweep, mesh, layout=layout, chunk=chunk, tile=tile, identity=identity)
         if report:
             report(str(work.plan))
         # Held before anything is made: who is refused leaves nothing behind.
@@ -130,7 +131,7 @@ def run(
             store.held = check
             done = store.go_on(process, environment, strict, report)
             alone = process == (0, 1)
-            agreement = Agreement(store, sweep, mesh, environment, alone=alone, report=report)
+            agreement = Agreement(store, identity, mesh, environment, alone=alone, report=report)
             if where.address is not None:
                 agreement.check(accept_code)
             _work_off(store, work, process, sources, done, agreement)
@@ -266,7 +267,11 @@ def _work_off(
 
 
 def environment_of(
-    sweep: Sweep, where: Place, sources: Sequence[Reused], mesh: Mesh, report: Report | None
+    identity: Identity,
+    where: Place,
+    sources: Sequence[Reused],
+    mesh: Mesh,
+    report: Report | None,
 ) -> dict[str, str]:
     """The environment of this process, with what the problem is made of, and with how the programs
     of the `sources` were found to be those of the sweep: what a store writes down of its chunks.
@@ -276,11 +281,11 @@ def environment_of(
     """
     if where.address is None and not sources:
         return output.environment()
-    parts = Identity(sweep, mesh.devices.flat[0].platform).parts()
-    found = {**output.environment(), **parts}
+    found = {**output.environment(), **identity.parts()}
     for source in sources:
         name = source.store.name
-        about = source.store, source.original(), mesh, found
+        original = Identity(source.original(), identity.platform)
+        about = source.store, original, mesh, found
         same, others = Agreement(*about, writes=False, report=report).compared()
         if others and not same:
             raise StoreError(f"reuse = {name}: has runs of other code alone", *others[0].why)

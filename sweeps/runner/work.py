@@ -70,13 +70,15 @@ class Work:
         begin: int = 0,
         state: int = 0,
         nudge: float = 0.0,
+        identity: Identity | None = None,
     ) -> None:
         """`chunk_tiles`: tiles of a chunk where `chunk` does not say its size. `begin`: the step at
         which all runs go on, from states of `state` bytes. `nudge`: relative change of all traced
-        numbers, which shows how far rounding is carried."""
+        numbers, which shows how far rounding is carried. `identity`: that of the sweep, where
+        it is known."""
         self.sweep, self.mesh, self.begin, self.state = sweep, mesh, begin, state
         self.nudge = nudge
-        self.identity = Identity(sweep, mesh.devices.flat[0].platform)
+        self.identity = identity or Identity(sweep, mesh.devices.flat[0].platform)
         self.problem = functools.lru_cache(maxsize=16)(lambda chosen: sweep.problem(dict(chosen)))
         self.program = functools.lru_cache(maxsize=16)(self._program)
         self._drawn: tuple[Hashable, PyTree] = (None, None)

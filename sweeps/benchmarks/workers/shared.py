@@ -23,6 +23,7 @@ from sweeps.benchmarks.workers.kills import same
 from sweeps.runner import axes, tiles
 from sweeps.runner.agreement import Agreement
 from sweeps.runner.cluster import dask_cluster, driver, jobs
+from sweeps.runner.identity import Identity
 from sweeps.runner.spec import Sweep
 from sweeps.runner.store.base import Variable
 from sweeps.runner.store.creation import create
@@ -210,7 +211,7 @@ def feed(folder: Path) -> Iterator[str]:
 
 
 def _agreement(store: Store) -> Agreement:
-    return Agreement(store, sweep(), tiles.mesh(), {})
+    return Agreement(store, Identity(sweep(), "cpu"), tiles.mesh(), {})
 
 
 def nothing(job: jobs.Job, number: int) -> jobs.Done:

@@ -33,6 +33,7 @@ from sweeps.runner.agreement import Agreement, OtherProgramError
 from sweeps.runner.cluster import jobs
 from sweeps.runner.cluster.jobs import Done, Failed, Job
 from sweeps.runner.files import from_table
+from sweeps.runner.identity import Identity
 from sweeps.runner.progress import shown, stoppable
 from sweeps.runner.spec import Sweep
 from sweeps.runner.store.base import Place, Report, StoreError
@@ -74,11 +75,12 @@ def run(
     sources: Sequence[Reused],
     strict: bool,
     environment: Mapping[str, str],
+    identity: Identity,
     mesh: Mesh,
     accept_code: str | None,
 ) -> xr.Dataset:
     """As `sweeps.run`, of which the arguments are; `store` is what is at `where`, None where a
-    store can be made, `environment` and `mesh` are those of this process."""
+    store can be made; `environment`, `identity` and `mesh` are those of this process."""
     work = job(sweep, where, tile, strict)
     with where.lock(0, 1, report) as check:
         if store is None:
@@ -89,7 +91,7 @@ def run(
         # What devices the workers have is theirs to know.
         versions = {n: value for n, value in environment.items() if n in output.PACKAGES}
         store.go_on((0, 1), versions if strict else environment, strict, report)
-        agreement = Agreement(store, sweep, mesh, environment, report=report)
+        agreement = Agreement(store, identity, mesh, environment, report=report)
         agreement.check(accept_code)
         take_over(store, sources, lambda region: agreement.of(sweep.static_values(region)))
         work_off(executor, store, work._replace(store=store.id, fence=where.fence), agreement)

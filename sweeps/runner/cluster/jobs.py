@@ -147,7 +147,7 @@ def _opened(job: Job) -> tuple[Work, Store, Agreement]:
         work = Work(sweep, mesh, layout=store.layout, tile=job.tile)
         environment = {**output.environment(), **work.identity.parts()}
         store.enter(environment, job.strict)
-        return work, store, Agreement(store, sweep, mesh, environment, alone=False)
+        return work, store, Agreement(store, work.identity, mesh, environment, alone=False)
 
 
 def _place(job: Job) -> Place:
