@@ -57,8 +57,9 @@ def sgd(
     """
     if nesterov and momentum is None:
         raise ValueError("nesterov = True: needs momentum")
-    kind: Kind = "sgd" if momentum is None else "nesterov" if nesterov else "momentum"
-    momentum = 0.0 if momentum is None else momentum
+    if momentum is None:
+        return _rule("sgd", _etas(eta, eta_y, eta_z), **options)
+    kind: Kind = "nesterov" if nesterov else "momentum"
     return _rule(kind, _etas(eta, eta_y, eta_z), momentum=momentum, **options)
 
 
@@ -155,7 +156,7 @@ def _etas(eta: Etas | None, eta_y: Eta | None, eta_z: Eta | None) -> Etas | None
 
 def _rule(kind: Kind, eta: Etas | None, **options: Any) -> Rule:
     for name in options:
-        checks.choice(f"{kind}: argument", name, (*NUMBERS[kind], "momentum", *OPTIONS))
+        checks.choice(f"{kind}: argument", name, (*NUMBERS[kind], *OPTIONS))
     if isinstance(eta, Mapping):
         if not eta:
             raise ValueError("eta = {}: needs a rate for each group of weights")
