@@ -11,7 +11,6 @@ import math
 import os
 import reprlib
 import sys
-import warnings
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import Any, ParamSpec, TypeVar
@@ -246,8 +245,3 @@ def renamed(function: Callable[Arguments, Result]) -> Callable[Arguments, Result
         return function(*args, **kwargs)
 
     return checked
-
-
-def deprecated(name: str, new: str) -> None:
-    """Warn that a function of dynsim is called by a name of an earlier version."""
-    warnings.warn(f"dynsim.{name}: use {new} instead", DeprecationWarning, stacklevel=3)

@@ -163,14 +163,3 @@ def _rule(kind: Kind, eta: Etas | None, **options: Any) -> Rule:
         each = {n: as_schedule(f"eta[{n!r}]", eta[n]) for n in sorted(eta)}
         return Rule(each, kind=kind, **options)
     return Rule(as_schedule("eta", eta), kind=kind, **options)
-
-
-def Descent(
-    eta: Some, momentum: Some = 0.9, *, clip: Some | None = None, kind: Any = "sgd", **numbers: Some
-) -> Rule:
-    """`sgd` or `adam`; the name is kept for one version, and warns."""
-    checks.deprecated("Descent", "sgd or adam")
-    checks.choice("kind", kind, ("sgd", "momentum", "adam"))
-    if kind == "adam":
-        return adam(eta, clip=clip, **numbers)
-    return sgd(eta, momentum=momentum if kind == "momentum" else None, clip=clip)
