@@ -47,7 +47,6 @@ class ReadsRule(Chooses):
     """What runs have in common whose settings describe an update rule."""
 
     RENAMED: ClassVar[Mapping[str, str]] = {}
-    OPTIMIZERS: ClassVar[Mapping[str, Mapping[str, Any]]] = OPTIMIZERS
     optimizer: str
     schedule: str
 
@@ -57,7 +56,7 @@ class ReadsRule(Chooses):
         called = self.RENAMED
         optimizers = {
             word: {called.get(name, name): usual for name, usual in reads.items()}
-            for word, reads in self.OPTIMIZERS.items()
+            for word, reads in OPTIMIZERS.items()
         }
         return (
             Choice("optimizer", self.optimizer, optimizers),
@@ -177,7 +176,7 @@ def rule(run: Any, eta: Any) -> Rule:
         ValueError: for a setting of another rule or schedule, or a number that cannot be.
     """
     given = {name: run.value(run.RENAMED.get(name, name)) for name in NUMBERS}
-    options = {name: given[name] for name in run.OPTIMIZERS[run.optimizer]}
+    options = {name: given[name] for name in OPTIMIZERS[run.optimizer]}
     options |= {name: given[name] for name in OPTIONS}
     if run.optimizer == "adamw":
         if options["decay"] is None:
