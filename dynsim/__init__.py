@@ -9,34 +9,27 @@ import importlib.metadata
 from dynsim import schedules
 from dynsim.classes.files import save_task
 from dynsim.classes.task import SequenceClasses
-from dynsim.joma.deprecated import Shape, initial_joma, simulate_joma
 from dynsim.joma.model import Joint, JoMA
-from dynsim.linear_icl.deprecated import initial_regression, simulate_regression
-from dynsim.linear_icl.model import Heads, Merged, Network, Separate
+from dynsim.linear_icl.model import Merged, Network, Separate
 from dynsim.linear_icl.regression import Regression, regression
 from dynsim.problem.base import Problem
 from dynsim.problem.full_batch import full_batch
 from dynsim.problem.train import train
-from dynsim.qkv.deprecated import EmbeddedSpec, initial_embedded, simulate_embedded
 from dynsim.qkv.layer import QKV
 from dynsim.qkv.model import Embedded
-from dynsim.sparse_attention.deprecated import simulate_retrieval
 from dynsim.sparse_attention.retrieval import Retrieval, retrieval
 from dynsim.training.optax_rule import OptaxRule, from_optax
 from dynsim.training.rule import Rule
-from dynsim.training.rules import Descent, adam, adamw, momentum, rmsprop, sgd, sign
+from dynsim.training.rules import adam, adamw, momentum, rmsprop, sgd, sign
 from dynsim.training.stability import sharpness_threshold
 from dynsim.trajectory import Status, Trajectory, log_times
-from dynsim.transformer.deprecated import simulate_text
 from dynsim.transformer.language import LanguageModel
 from dynsim.transformer.model import Transformer, TransformerSpec
 from dynsim.transformer.task import Text, text
 from dynsim.two_stage.annealing import Annealing, noisy_sgd
-from dynsim.two_stage.deprecated import simulate_prompts
 from dynsim.two_stage.model import PQ
 from dynsim.two_stage.presets import two_stage
 from dynsim.two_stage.task import Prompts, prompts
-from dynsim.yz.deprecated import initial_weights, simulate
 from dynsim.yz.layer import Layer, layer
 from dynsim.yz.model import YZ, Examples
 from dynsim.yz.tasks import (
@@ -53,11 +46,8 @@ __all__ = [
     "QKV",
     "YZ",
     "Annealing",
-    "Descent",
     "Embedded",
-    "EmbeddedSpec",
     "Examples",
-    "Heads",
     "JoMA",
     "Joint",
     "LanguageModel",
@@ -72,7 +62,6 @@ __all__ = [
     "Rule",
     "Separate",
     "SequenceClasses",
-    "Shape",
     "Status",
     "Text",
     "Trajectory",
@@ -82,10 +71,6 @@ __all__ = [
     "adamw",
     "from_optax",
     "full_batch",
-    "initial_embedded",
-    "initial_joma",
-    "initial_regression",
-    "initial_weights",
     "layer",
     "load_task",
     "log_times",
@@ -102,13 +87,6 @@ __all__ = [
     "sgd",
     "sharpness_threshold",
     "sign",
-    "simulate",
-    "simulate_embedded",
-    "simulate_joma",
-    "simulate_prompts",
-    "simulate_regression",
-    "simulate_retrieval",
-    "simulate_text",
     "syn",
     "syn_medium",
     "syn_small",

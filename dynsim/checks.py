@@ -5,52 +5,21 @@ be looked at, so checks of its value are skipped there; shapes are always checke
 """
 
 import difflib
-import functools
-import inspect
 import math
 import os
 import reprlib
 import sys
-import warnings
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Sequence
-from typing import Any, ParamSpec, TypeVar
+from collections.abc import Collection, Iterable, Sequence
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.core import Tracer
 
-RENAMED: dict[str, tuple[str, ...]] = {
-    "against": ("theory",),
-    "classes": ("K",),
-    "horizon": ("steps", "eta_time"),
-    "num_classes": ("K",),
-    "num_times": ("times",),
-    "overlap": ("overlapping",),
-    "queries": ("num_queries",),
-    "scales": ("scale",),
-    "seed": ("root",),
-    "vocabulary": ("M",),
-    "widths": ("width",),
-    "window": ("length",),
-    "y": ("observable",),
-    # Letters of papers.
-    "H": ("heads",),
-    "L": ("length",),
-    "R": ("rank",),
-    "T": ("length",),
-    "lambda": ("decay",),
-    "learning_rate": ("eta", "eta_y", "eta_1"),
-    "lr": ("eta", "eta_y", "eta_1"),
-    "w_init": ("scale",),
-}
-"""What names are called here, by what earlier versions, papers and other libraries call them: the
-first one that there is counts."""
 LONG = 400
 """Letters of a list of names beyond which it is made shorter."""
-Arguments = ParamSpec("Arguments")
-Result = TypeVar("Result")
 
 
 def is_traced(tree: Any) -> bool:
@@ -184,9 +153,6 @@ def key(field: str, value: Any) -> None:
 def choice(field: str, value: Any, allowed: Sequence[str]) -> str:
     """Return `value`, or raise `ValueError` unless it is one of `allowed`."""
     if not isinstance(value, str) or value not in allowed:
-        new = called_now(value, allowed)
-        if new is not None:
-            raise ValueError(f"{field} = {value!r}: is called {new!r}")
         raise ValueError(f"{field} = {value!r}: {one_of(value, allowed)}")
     return value
 
@@ -225,29 +191,3 @@ def meant(name: object, allowed: Iterable[str]) -> list[str]:
     same = [each for each, letters in folded.items() if letters == word]
     near = difflib.get_close_matches(word, folded.values())
     return same or [each for word in near for each, letters in folded.items() if letters == word]
-
-
-def called_now(name: object, known: Collection[str]) -> str | None:
-    """The one of the `known` names that stands for what others call `name`, None if none does."""
-    found = RENAMED.get(name, ()) if isinstance(name, str) else ()
-    return next((new for new in found if new in known), None)
-
-
-def renamed(function: Callable[Arguments, Result]) -> Callable[Arguments, Result]:
-    """`function`, which says what an argument is called that is given by another name."""
-    known = inspect.signature(function).parameters
-
-    @functools.wraps(function)
-    def checked(*args: Arguments.args, **kwargs: Arguments.kwargs) -> Result:
-        for name in kwargs:
-            new = None if name in known else called_now(name, known)
-            if new is not None:
-                raise TypeError(f"{function.__name__}: argument {name!r} is called {new!r}")
-        return function(*args, **kwargs)
-
-    return checked
-
-
-def deprecated(name: str, new: str) -> None:
-    """Warn that a function of dynsim is called by a name of an earlier version."""
-    warnings.warn(f"dynsim.{name}: use {new} instead", DeprecationWarning, stacklevel=3)

@@ -26,7 +26,7 @@ class Status(enum.IntEnum):
     OK = 0
     """Every recorded step was reached with finite weights and loss."""
     DIVERGED = 1
-    """At the end weights or loss were not finite, or the loss was absurd (see `simulate`)."""
+    """At the end weights or loss were not finite, or the loss was absurd (see `dynsim.train`)."""
     MAX_STEPS = 2
     """The ODE solver used up its steps, as stiff problems (very large rates) make it do."""
     SOLVER_FAILED = 3

@@ -11,7 +11,6 @@ Layout = Literal["authors", "paper"]
 """Whether queries and next tokens have ids of their own, as in the authors' code, or not."""
 
 
-@checks.renamed
 def syn(
     num_queries: int,
     classes_per_query: int,
@@ -92,7 +91,6 @@ def syn_medium(num_queries: int, layout: Layout = "authors") -> SequenceClasses:
     return syn(num_queries, 2, layout=layout)
 
 
-@checks.renamed
 def overlapping(K: int, overlap: float) -> SequenceClasses:
     r"""`K` classes with a query each, 5 common and 5 distinct tokens of equal
     probabilities each, such that :math:`f_n \cdot f_{n'}` is `overlap` at zero weights: a family

@@ -1,5 +1,6 @@
 """Any optax optimiser as an update rule of training."""
 
+import inspect
 from collections.abc import Callable
 
 import equinox as eqx
@@ -89,13 +90,18 @@ def from_optax(
         **numbers: its keyword arguments that are numbers, each a possible axis of a sweep.
 
     Raises:
-        ValueError: for something that cannot be called, or a number that is not finite.
+        ValueError: for something that cannot be called, or not with these arguments, or a number
+            that is not finite.
 
     Example:
         >>> rule = dynsim.from_optax(optax.lion, learning_rate=1e-3, weight_decay=0.1)
     """
     if not callable(make):
         raise ValueError(f"make = {make!r}: must be a function that returns an optax optimiser")
+    try:
+        inspect.signature(make).bind(**numbers)
+    except TypeError as error:
+        raise ValueError(f"make = {getattr(make, '__name__', make)}: {error}") from None
     for name, value in numbers.items():
         checks.real(name, value)
     return OptaxRule(make, numbers)

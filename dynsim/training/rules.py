@@ -57,8 +57,9 @@ def sgd(
     """
     if nesterov and momentum is None:
         raise ValueError("nesterov = True: needs momentum")
-    kind: Kind = "sgd" if momentum is None else "nesterov" if nesterov else "momentum"
-    momentum = 0.0 if momentum is None else momentum
+    if momentum is None:
+        return _rule("sgd", _etas(eta, eta_y, eta_z), **options)
+    kind: Kind = "nesterov" if nesterov else "momentum"
     return _rule(kind, _etas(eta, eta_y, eta_z), momentum=momentum, **options)
 
 
@@ -155,21 +156,10 @@ def _etas(eta: Etas | None, eta_y: Eta | None, eta_z: Eta | None) -> Etas | None
 
 def _rule(kind: Kind, eta: Etas | None, **options: Any) -> Rule:
     for name in options:
-        checks.choice(f"{kind}: argument", name, (*NUMBERS[kind], "momentum", *OPTIONS))
+        checks.choice(f"{kind}: argument", name, (*NUMBERS[kind], *OPTIONS))
     if isinstance(eta, Mapping):
         if not eta:
             raise ValueError("eta = {}: needs a rate for each group of weights")
         each = {n: as_schedule(f"eta[{n!r}]", eta[n]) for n in sorted(eta)}
         return Rule(each, kind=kind, **options)
     return Rule(as_schedule("eta", eta), kind=kind, **options)
-
-
-def Descent(
-    eta: Some, momentum: Some = 0.9, *, clip: Some | None = None, kind: Any = "sgd", **numbers: Some
-) -> Rule:
-    """`sgd` or `adam`; the name is kept for one version, and warns."""
-    checks.deprecated("Descent", "sgd or adam")
-    checks.choice("kind", kind, ("sgd", "momentum", "adam"))
-    if kind == "adam":
-        return adam(eta, clip=clip, **numbers)
-    return sgd(eta, momentum=momentum if kind == "momentum" else None, clip=clip)

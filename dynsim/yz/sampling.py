@@ -117,7 +117,7 @@ def counts_sampler(
 def examples_from_tokens(
     task: SequenceClasses, tokens: Int[AnyArray, "*steps B T"], labels: Int[AnyArray, "*steps B"]
 ) -> Examples:
-    """Recorded batches as `Examples` for `simulate(..., data=...)`.
+    """Recorded batches as `Examples` for `dynsim.train(..., data=...)`.
 
     Args:
         tokens: (steps, B, T) token ids, the query last. Leading axes are free.

@@ -31,7 +31,6 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int, Real
 
-from dynsim import checks
 from dynsim.precision import Number
 from dynsim.two_stage.annealing import Annealing
 from dynsim.two_stage.task import Prompts
@@ -114,7 +113,6 @@ def critical_rate(task: Prompts, stages: Annealing) -> Float[Array, ""]:
     return tau**2 * (2 * stages.decay) / jnp.asarray(stages.noise) ** 2
 
 
-@checks.renamed
 def finite_time_boundary(
     task: Prompts,
     decay: Real[Number, "..."],

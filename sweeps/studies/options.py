@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import numpy as np
-import tyro
 import xarray as xr
 from annotated_types import Ge, Le
 from jaxtyping import Bool, Float
@@ -23,8 +22,8 @@ if TYPE_CHECKING:
 Several = Annotated[int, Ge(2), Le(2**31 - 1)]
 """How many there are of something, more than one."""
 
-Queries = Annotated[tuple[str, ...], tyro.conf.arg(aliases=("--queries",))]
-"""Numbers of queries, also as one option with commas: --queries 1,3."""
+Queries = tuple[str, ...]
+"""Numbers of queries, also as one option with commas: --num-queries 1,3."""
 MANY_DECADES = 1e3
 """Ratio of the largest to the smallest value from which on colours are logarithmic."""
 

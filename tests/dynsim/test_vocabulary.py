@@ -1,4 +1,4 @@
-"""Old names are refused with the new ones, and no old name is a name."""
+"""What signatures and lists of names look like to those who read them."""
 
 import inspect
 from collections.abc import Callable
@@ -8,28 +8,6 @@ import pytest
 import dynsim
 import odes
 from dynsim import checks
-
-
-def test_an_argument_by_its_old_name_is_told_the_new_one() -> None:
-    with pytest.raises(TypeError, match="syn: argument 'vocabulary' is called 'M'"):
-        dynsim.syn(1, 2, vocabulary=90)  # type: ignore[call-arg]
-    with pytest.raises(TypeError, match="overlapping: argument 'num_classes' is called 'K'"):
-        dynsim.overlapping(num_classes=2, overlap=0.1)  # type: ignore[call-arg]
-    # What never was a name is told by Python, and signatures stay as they are.
-    with pytest.raises(TypeError, match="unexpected keyword argument 'magic'"):
-        dynsim.syn(1, 2, magic=90)  # type: ignore[call-arg]
-    assert list(inspect.signature(dynsim.overlapping).parameters) == ["K", "overlap"]
-
-
-def test_the_new_name_is_one_that_is_known_there() -> None:
-    assert checks.called_now("horizon", ("steps", "eta_time")) == "steps"
-    assert checks.called_now("horizon", ("eta_time",)) == "eta_time"
-    assert checks.called_now("seed", ("seeds", "steps")) is None
-    assert checks.called_now(["seed"], ("root",)) is None
-    with pytest.raises(ValueError, match=r"key = 'seed': is called 'root'"):
-        checks.choice("key", "seed", ("axes", "root"))
-    # A name that is right where it stands is no old one.
-    assert checks.choice("axes", "seed", ("root", "seed")) == "seed"
 
 
 @pytest.mark.parametrize(

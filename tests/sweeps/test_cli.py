@@ -17,11 +17,9 @@ import pytest
 
 import dynsim
 import sweeps
-from dynsim import checks
 from sweeps import cli
 from sweeps.commands import table
 from sweeps.commands.parsing import line, offers
-from sweeps.systems.registry import BUILT_IN as SYSTEMS
 
 COMPUTING = (
     "sweeps.runner.run",
@@ -71,17 +69,6 @@ def test_every_command_has_settings_and_what_runs_them(
     )
     assert stopped(*name.split(), "--help") == 0
     assert capsys.readouterr().out.startswith(f"usage: dynsim {name} ")
-
-
-def test_no_setting_has_a_name_that_was_given_up() -> None:
-    for name in (
-        *table.COMMANDS,
-        *(f"{first} {system}" for first in table.FOR_SYSTEMS for system in SYSTEMS),
-    ):
-        fields = [field.name for field in dataclasses.fields(offers.load(name)[0])]
-        old = {field for field in fields if checks.called_now(field, fields)}
-        # The axis y of a plane stands beside what is observed.
-        assert old <= ({"y"} if "x" in fields else set()), name
 
 
 def test_help_has_a_line_for_every_command(capsys: pytest.CaptureFixture[str]) -> None:

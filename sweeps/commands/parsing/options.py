@@ -26,13 +26,11 @@ class Options(NamedTuple):
         takes: what each takes, in words; empty where the words do not tell.
         lists: those that take several values.
         also: other words that are options, such as switches turned off.
-        renamed: earlier and foreign names of options.
     """
 
     takes: dict[str, str]
     lists: list[str]
     also: list[str]
-    renamed: dict[str, str]
 
     def check(self, command: str, words: Sequence[str]) -> None:
         """Raise `ValueError` for an option that the command does not have, or for a value that it
@@ -55,8 +53,6 @@ class Options(NamedTuple):
                 raise ValueError(f"{name} = {value!r}: {_meant(value, takes)}must be {takes}")
 
     def _instead(self, name: str) -> str:
-        if name in self.renamed:
-            return f"; it is called {shown(self.renamed[name])}"
         if near := [shown(each) for each in _near(name, self.takes)]:
             return f"; did you mean {', '.join(near)}?"
         listed = ", ".join(map(shown, sorted(self.takes)))

@@ -5,7 +5,7 @@ import dataclasses
 import io
 import re
 import typing
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Sequence
 from typing import Annotated, Any, TypeVar
 
 import tyro
@@ -89,15 +89,8 @@ def options(settings: Any) -> Options:
         if placed not in getattr(types[field.name], "__metadata__", ())
     ]
     lists = [name for name in fields if typing.get_origin(_plain(types[name])) is tuple]
-    switches = (name for name in fields if bool in decoding.flat(types[name])[0])
-    also = [*(f"no_{name}" for name in switches), *_aliases(types.values())]
-    renamed = {old: checks.called_now(old, fields) for old in checks.RENAMED if old not in fields}
-    return Options(
-        {name: _takes(types[name]) for name in fields},
-        lists,
-        also,
-        {old: new for old, new in renamed.items() if new is not None},
-    )
+    also = [f"no_{name}" for name in fields if bool in decoding.flat(types[name])[0]]
+    return Options({name: _takes(types[name]) for name in fields}, lists, also)
 
 
 def _takes(kind: Any) -> str:
@@ -110,14 +103,6 @@ def _takes(kind: Any) -> str:
 
 def _plain(kind: Any) -> Any:
     return kind.__origin__ if typing.get_origin(kind) is Annotated else kind
-
-
-def _aliases(types: Iterable[Any]) -> Iterator[str]:
-    """Other names of options, such as that of a list beside the name of its elements."""
-    for kind in types:
-        for about in getattr(kind, "__metadata__", ()):
-            for alias in getattr(about, "aliases", None) or ():
-                yield alias.lstrip("-").replace("-", "_")
 
 
 def in_a_line(framed: str) -> str:

@@ -35,7 +35,6 @@ AT_END = (Place.LOWER_END, Place.UPPER_END)
 """Where only a bound of the best value is known."""
 
 
-@checks.renamed
 def best(
     dataset: xr.Dataset,
     over: str = "eta",

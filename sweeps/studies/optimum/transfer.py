@@ -36,7 +36,6 @@ class Law(NamedTuple):
     verdict: str
 
 
-@checks.renamed
 def transfer(found: xr.Dataset, along: str) -> xr.Dataset:
     """The power law that the best values of an axis follow along another one, such as the batch.
 

@@ -17,7 +17,7 @@ Shape = Literal[
     "constant", "linear", "cosine", "exponential", "inverse-sqrt", "warmup-stable-decay", "step"
 ]
 OPTIMIZERS: dict[str, dict[str, Any]] = {
-    "sgd": {},
+    "sgd": {"momentum": 0.0},
     "momentum": {"momentum": 0.9},
     "nesterov": {"momentum": 0.9},
     "rmsprop": {"b2": 0.9, "eps": 1e-8},
@@ -47,7 +47,6 @@ class ReadsRule(Chooses):
     """What runs have in common whose settings describe an update rule."""
 
     RENAMED: ClassVar[Mapping[str, str]] = {}
-    OPTIMIZERS: ClassVar[Mapping[str, Mapping[str, Any]]] = OPTIMIZERS
     optimizer: str
     schedule: str
 
@@ -57,7 +56,7 @@ class ReadsRule(Chooses):
         called = self.RENAMED
         optimizers = {
             word: {called.get(name, name): usual for name, usual in reads.items()}
-            for word, reads in self.OPTIMIZERS.items()
+            for word, reads in OPTIMIZERS.items()
         }
         return (
             Choice("optimizer", self.optimizer, optimizers),
@@ -85,8 +84,8 @@ class RuleOptions(ReadsRule):
 
     Attributes:
         optimizer: update rule.
-        momentum: for momentum, nesterov and sign: coefficient mu in [0, 1); 0.9, for sign 0, if
-            omitted.
+        momentum: for sgd, momentum, nesterov and sign: coefficient mu in [0, 1); 0.9, for sgd and
+            sign 0, if omitted.
         b1: for adam and adamw: decay of the first moment; 0.9 if omitted.
         b2: for rmsprop, adam and adamw: decay of the second moment; 0.9 or 0.999 if omitted.
         eps: for rmsprop, adam and adamw: epsilon; 1e-8 if omitted.
@@ -177,7 +176,7 @@ def rule(run: Any, eta: Any) -> Rule:
         ValueError: for a setting of another rule or schedule, or a number that cannot be.
     """
     given = {name: run.value(run.RENAMED.get(name, name)) for name in NUMBERS}
-    options = {name: given[name] for name in run.OPTIMIZERS[run.optimizer]}
+    options = {name: given[name] for name in OPTIMIZERS[run.optimizer]}
     options |= {name: given[name] for name in OPTIONS}
     if run.optimizer == "adamw":
         if options["decay"] is None:
@@ -187,7 +186,8 @@ def rule(run: Any, eta: Any) -> Rule:
     if run.optimizer in makers:
         return makers[run.optimizer](eta, **options)
     momentum = options.get("momentum")
+    nesterov = run.optimizer == "nesterov"
     # An array may be other than zero.
-    if isinstance(momentum, int | float) and momentum == 0:
+    if not nesterov and isinstance(momentum, int | float) and momentum == 0:
         del options["momentum"]
-    return dynsim.sgd(eta, nesterov=run.optimizer == "nesterov", **options)
+    return dynsim.sgd(eta, nesterov=nesterov, **options)

@@ -73,8 +73,6 @@ class TaskOptions(Options):
             return self.load(self.task)
         if ":" in self.task:
             return self._referred(self.task)
-        if checks.called_now(self.task, self.TASKS):
-            checks.choice("task", self.task, tuple(self.TASKS))
         hint = checks.hint(self.task, self.TASKS)
         files = f"the path of an {' or '.join(self.SUFFIXES)} file, " if self.SUFFIXES else ""
         raise ValueError(

@@ -19,7 +19,7 @@ from sweeps.systems.problems import parts
 from sweeps.systems.problems.engines import Like, engines_of
 from sweeps.systems.problems.labels import labels_of
 from sweeps.systems.problems.parts import hints_of, taken
-from sweeps.systems.problems.rules import OPTIONS
+from sweeps.systems.problems.rules import OPTIMIZERS, OPTIONS
 from sweeps.systems.problems.run import ProblemRun
 
 
@@ -55,7 +55,7 @@ class Trained(Chooses, ProblemRun):
         words = {n: listed for n, hint in hints.items() if (listed := decoding.words(hint))}
         numbers = self.numbers()
         options = OPTIONS if isinstance(self.rule, Rule) else ()
-        unset = tuple(name for name in options if name not in numbers)
+        unset = tuple(n for n in options if n not in numbers and getattr(self.rule, n) is None)
         return Fields(
             traced=(*numbers, *unset),
             static=(*whole, *self.OWN, *words),
@@ -100,8 +100,21 @@ class Trained(Chooses, ProblemRun):
 
     @property
     def choices(self) -> tuple[Choice, ...]:
-        """What settings of the problem read."""
-        return self.problem.choices
+        """What settings of the problem read, and the rule, unless it steps in its own way."""
+        if type(self.rule) is not Rule:
+            return self.problem.choices
+        adamw = self.rule.kind == "adam" and self.rule.decoupled
+        options = {
+            word: {self._of_rule(name): usual for name, usual in reads.items()}
+            for word, reads in OPTIMIZERS.items()
+        }
+        # No axis has this name, whatever the fields of the problem.
+        rule = Choice("the rule", "adamw" if adamw else self.rule.kind, options)
+        return (*self.problem.choices, rule)
+
+    def _of_rule(self, name: str) -> str:
+        """What a number of the rule is called beside those of the problem."""
+        return f"rule.{name}" if name in hints_of(self.problem) else name
 
     def given(self, name: str) -> Any:
         """A setting of the problem as it was given, None where it was left out."""
@@ -120,7 +133,10 @@ class Trained(Chooses, ProblemRun):
         """The rule with the numbers of the axes in it."""
         own = tuple(hints_of(self.problem))
         # A number that the rule leaves out is there as soon as an axis has it.
-        added = {n: 1.0 for n in OPTIONS if n in self.values and n not in own}
+        added: dict[str, Any] = {n: 1.0 for n in OPTIONS if n in self.values and n not in own}
+        moves = type(self.rule) is Rule and self.rule.kind == "sgd"
+        if moves and self._of_rule("momentum") in self.values:
+            added["kind"] = "momentum"
         given = taken(dataclasses.replace(self.rule, **added), None, own)
         return given.template.filled({**given.numbers, **self.values}, given.arrays)
 

@@ -151,7 +151,6 @@ class ClassOptions(rules.RuleOptions, TaskOptions):
     MADE: ClassVar = LIKE.problem
     TASKS: ClassVar = TASKS
     DEFAULT_ETA_Y: ClassVar[float] = 1.0
-    OPTIMIZERS: ClassVar = {**rules.OPTIMIZERS, "sgd": {"momentum": 0.0}}
     GROUPS: ClassVar = {"eta_y": "Y", "eta_z": "Z"}
     KIND: ClassVar = dynsim.SequenceClasses
     HASHED: ClassVar = FIELDS

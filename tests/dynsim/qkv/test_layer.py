@@ -281,23 +281,11 @@ def test_bad_input_is_named(call: Callable[[], object], message: str) -> None:
 
 
 @pytest.mark.full("test_descent_is_a_numpy_loop_on_recorded_batches")
-def test_names_of_earlier_versions_warn_and_train() -> None:
-    key, spec = jax.random.key(6), dynsim.EmbeddedSpec(12, embedding="gaussian", tied=False)
-    options = {"steps": 3, "batch": 8, "record": ("loss", "entropy")}
-    frozen = ("U", "W_V")
-    with pytest.warns(DeprecationWarning, match="simulate_embedded: use train instead"):
-        found = dynsim.simulate_embedded(
-            TASK, dynsim.sgd(0.5), key, init=spec, frozen=frozen, length=16, **options
-        )
+def test_frozen_weights_stay_and_a_start_stands_for_its_key() -> None:
+    key, options = jax.random.key(6), {"steps": 3, "batch": 8, "record": ("loss", "entropy")}
     problem = QKV(TASK, 16, width=12, embedding="gaussian", tied=False, frozen=("W_V",))
-    want = dynsim.train(problem, dynsim.sgd(0.5), key, **options)
-    np.testing.assert_array_equal(found["entropy"], want["entropy"])
-    with pytest.warns(DeprecationWarning, match="initial_embedded"):
-        start = dynsim.initial_embedded(TASK, spec, key)
-    # Frozen weights are those of the start, and the same start in place of its key.
-    np.testing.assert_array_equal(want.params.W_V, start.W_V)
-    with pytest.warns(DeprecationWarning, match="simulate_embedded"):
-        again = dynsim.simulate_embedded(
-            TASK, dynsim.sgd(0.5), key, init=start, frozen=frozen, length=16, **options
-        )
-    np.testing.assert_array_equal(again["loss"], want["loss"])
+    start = initial(problem, key)
+    found = dynsim.train(problem, dynsim.sgd(0.5), key, **options)
+    np.testing.assert_array_equal(found.params.W_V, start.W_V)
+    again = dynsim.train(problem, dynsim.sgd(0.5), key, init=start, **options)
+    np.testing.assert_array_equal(again["loss"], found["loss"])

@@ -160,6 +160,10 @@ def test_two_rates_are_those_of_the_layer() -> None:
         (lambda: dynsim.adamw(1.0, decay=-1.0), "decay = -1.0: must be"),
         (lambda: dynsim.adam(1.0, eps=0.0), "eps = 0.0: must be"),
         (lambda: dynsim.from_optax(3), "make = 3: must be a function"),
+        (lambda: dynsim.from_optax(optax.sgd, learning_rate=0.1, b1=0.5), "keyword argument 'b1'"),
+        (lambda: dynsim.sgd(0.1, b1=0.5), "sgd: argument = 'b1': must be one of"),
+        (lambda: dynsim.adam(0.1, momentum=0.5), "adam: argument = 'momentum': must be one of b1"),
+        (lambda: dynsim.rmsprop(0.1, momentum=0.5), "rmsprop: argument = 'momentum': must be"),
         (lambda: dynsim.from_optax(optax.sgd, learning_rate="x"), "learning_rate = 'x': must be"),
     ],
 )

@@ -68,14 +68,12 @@ def test_long_gradients_are_clipped_before_anything_else() -> None:
 @pytest.mark.parametrize(
     ("rule", "changes", "message"),
     [
-        (dynsim.Descent, {"kind": "lion"}, "kind = 'lion': must be one of sgd, momentum, adam"),
         (dynsim.sgd, {"momentum": 1.0}, "momentum = 1.0"),
         (dynsim.adam, {"b2": -0.1}, "b2 = -0.1"),
         (dynsim.adam, {"eps": 0.0}, "eps = 0.0"),
     ],
 )
 @pytest.mark.usefixtures("unchecked")
-@pytest.mark.filterwarnings("ignore:dynsim.Descent")
 def test_numbers_out_of_range_are_refused(
     rule: Callable[..., dynsim.Rule], changes: dict[str, object], message: str
 ) -> None:
@@ -88,11 +86,3 @@ def test_numbers_out_of_range_are_refused(
 def test_what_reads_as_a_number_and_is_none_is_refused(eta: Any) -> None:
     with pytest.raises(ValueError, match=r"eta_y = .*: must be a real number"):
         dynsim.sgd(eta, 0.1)
-
-
-def test_a_rule_of_earlier_versions_warns_and_is_the_rule() -> None:
-    with pytest.warns(DeprecationWarning, match="dynsim.Descent: use sgd or adam"):
-        old = dynsim.Descent(0.2, b1=B1, kind="adam", clip=1.0)
-    new = dynsim.adam(0.2, b1=B1, clip=1.0)
-    assert jax.tree.leaves(old) == jax.tree.leaves(new)
-    assert jax.tree.structure(old) == jax.tree.structure(new)

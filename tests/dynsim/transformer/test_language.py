@@ -241,19 +241,3 @@ def test_bad_input_is_named(task: Text) -> None:
             LanguageModel(task, **fields)
     with pytest.raises(ValueError, match="batch = inf: LanguageModel has no method"):
         dynsim.train(model_of(task), dynsim.sgd(0.1), jax.random.key(0), steps=2, batch=math.inf)
-
-
-@pytest.mark.full("test_training_is_a_plain_loop")
-def test_the_name_of_earlier_versions_warns_and_trains(task: Text) -> None:
-    options = {"key": jax.random.key(0), "steps": 2, "record": ("loss", "change")}
-    with pytest.warns(DeprecationWarning, match="simulate_text: use train instead"):
-        found = dynsim.simulate_text(task, SIZES, dynsim.sgd(0.1), batch=BATCH, **options)
-    want = dynsim.train(model_of(task), dynsim.sgd(0.1), batch=BATCH, **options)
-    for name in want.observables:
-        np.testing.assert_array_equal(found[name], want[name])
-    other = TransformerSpec(M + 1, T)
-    with (
-        pytest.warns(DeprecationWarning, match="simulate_text"),
-        pytest.raises(ValueError, match=r"sizes.vocabulary = 10: must be the text's, 9"),
-    ):
-        dynsim.simulate_text(task, other, dynsim.sgd(0.1), jax.random.key(0), steps=1)

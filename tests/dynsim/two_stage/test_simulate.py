@@ -164,22 +164,6 @@ def test_what_runs_of_a_key_share_can_be_drawn_before() -> None:
 
 
 @pytest.mark.full("test_a_run_is_the_algorithm_step_by_step")
-def test_the_name_of_earlier_versions_warns_and_trains() -> None:
-    task, rule, key = prompts(3, 5), noisy_sgd(0.2, 0.2, 0.2, 0.4, stage_2=0.2), jax.random.key(1)
-    with pytest.warns(DeprecationWarning, match="simulate_prompts"):
-        found = dynsim.simulate_prompts(task, rule, key, batch=4, pool=8, num_test=16, bias=True)
-    stages = Annealing.of(rule)
-    start = float(stages.stationary(stages.eta_1))
-    assert start == pytest.approx(0.4)
-    new = prompts(3, 5, tau_0=start, pool=8, num_test=16, bias=True)
-    want = train(
-        new, rule, key, steps=None, batch=4, times=stages.times(), record=(*new.RECORD, "eta_time")
-    )
-    for name in found.observables:
-        np.testing.assert_array_equal(found[name], want[name])
-
-
-@pytest.mark.full("test_a_run_is_the_algorithm_step_by_step")
 @pytest.mark.usefixtures("x64")
 def test_noise_without_a_gradient_has_the_closed_form_variance() -> None:
     """Tokens of no length have no gradient. Starting away from stationarity, in either stage

@@ -1,4 +1,4 @@
-"""The layer as a problem: its fast parts against the general ones, and its earlier name."""
+"""The layer as a problem: its fast parts against the general ones, its start and its settings."""
 
 import math
 
@@ -11,7 +11,7 @@ import dynsim
 from dynsim.precision import compiled_for
 from dynsim.problem.base import Problem
 from dynsim.yz.layer import Layer
-from dynsim.yz.model import Examples
+from dynsim.yz.model import Examples, init_uniform
 
 TASK = dynsim.syn_medium(3)
 KEY = jax.random.key(3)
@@ -72,19 +72,8 @@ def test_the_population_gradient_is_that_of_the_loss(length: float) -> None:
         np.testing.assert_allclose(ours, theirs, rtol=1e-9, atol=1e-12)
 
 
-@pytest.mark.parametrize(
-    "settings",
-    [pytest.param({}, marks=pytest.mark.full), {"length": 24, "batch": 7, "init": "uniform"}],
-)
-def test_the_earlier_name_is_the_same_run(settings: dict) -> None:
-    with pytest.warns(DeprecationWarning, match=r"dynsim\.simulate: use train"):
-        found = dynsim.simulate(TASK, RULE, KEY, steps=3, **settings)
-    layer = dynsim.layer(TASK, settings.get("length"), settings.get("init"))
-    want = dynsim.train(layer, RULE, KEY, steps=3, batch=settings.get("batch", 128))
-    for ours, theirs in zip(jax.tree.leaves(found), jax.tree.leaves(want), strict=True):
-        np.testing.assert_array_equal(ours, theirs)
-    with pytest.warns(DeprecationWarning, match="use the argument key of a theory"):
-        start = dynsim.initial_weights(TASK, "uniform", KEY)
+def test_a_run_starts_where_its_key_says() -> None:
+    start = init_uniform(TASK, jax.random.split(KEY)[0])
     run = dynsim.train(
         dynsim.layer(TASK, start="uniform"), RULE, KEY, steps=1, record={"all": _all}
     )

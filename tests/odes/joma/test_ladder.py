@@ -2,6 +2,7 @@
 
 import math
 import re
+from typing import NamedTuple
 
 import jax
 import numpy as np
@@ -10,7 +11,7 @@ from scipy.integrate import solve_ivp
 from scipy.special import entr, erfinv, softmax
 
 import dynsim
-from dynsim import JoMA, Shape, Status
+from dynsim import JoMA, Status
 from dynsim.joma import model
 from dynsim.joma.model import Hidden, Joint
 from odes import joma
@@ -18,6 +19,16 @@ from odes.joma import toy
 
 pytestmark = pytest.mark.usefixtures("x64")
 TASK = dynsim.sequence_classes([[0.5, 0.3, 0.2, 0], [0.2, 0.1, 0.3, 0.4]], [0, 0])
+
+
+class Shape(NamedTuple):
+    """What a problem is made of."""
+
+    attention: str = "softmax"
+    activation: str = "linear"
+    head: str = "cross-entropy"
+
+
 SHAPES = [
     Shape("linear", "tanh", "cross-entropy"),
     Shape("exp", "quadratic", "cross-entropy"),
@@ -272,21 +283,6 @@ def test_bad_input_is_named(call, message: str) -> None:
 
 KEYS = jax.random.split(jax.random.key(0), 3)
 START = Joint(Hidden(np.zeros((2, 4)), np.zeros((2, 1))), np.zeros((2, 4)))
-
-
-def test_names_of_earlier_versions_warn_and_train() -> None:
-    shape, key = Shape("exp", "tanh"), jax.random.key(1)
-    options = {"steps": 3, "record": ("loss", "logits")}
-    with pytest.warns(DeprecationWarning, match="simulate_joma: use train instead"):
-        found = dynsim.simulate_joma(
-            TASK, dynsim.sgd(0.1, 0.2), key, shape=shape, scale=0.3, **options
-        )
-    problem = problem_of(shape, scale=0.3)
-    want = dynsim.train(problem, dynsim.sgd(0.1, 0.2), key, batch=math.inf, **options)
-    np.testing.assert_array_equal(found["logits"], want["logits"])
-    with pytest.warns(DeprecationWarning, match="initial_joma"):
-        start = dynsim.initial_joma(TASK, key, shape, 0.3)
-    np.testing.assert_array_equal(start.Z, want["logits"][0])
 
 
 # Last, because the fixture stays for the rest of the file.

@@ -77,7 +77,7 @@ def test_chunks_tile_the_array_of_runs_without_crossing_static_values(size: int)
         ({"axes": {"seed": [0.5]}}, "axes.seed = 0.5: must be a whole number"),
         ({"axes": {"seed": [-1]}}, "axes.seed = -1: must be an integer >= 0"),
         ({"axes": {"eta_y": [1], "ratio": [2]}}, "leave one of eta_y and ratio out"),
-        ({"axes": {"T": [8]}}, "axes = 'T': is called 'length'"),
+        ({"axes": {"T": [8]}}, "axes = 'T': must be one of eta_y"),
         ({"axes": {"eta_y": [1, 2], "eta_z": [1]}, "zip": [["eta_y", "eta_z"]]}, "same number"),
         (
             {"axes": {"eta_y": [1, 2, 1], "eta_z": [3, 3, 3]}, "zip": [["eta_y", "eta_z"]]},

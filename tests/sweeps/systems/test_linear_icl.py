@@ -64,7 +64,7 @@ def test_compare_holds_theory_against_training(tmp_path: Path) -> None:
     [
         ({"ratio": [2.0]}, "simulation", "ratio = 2.0"),
         ({"scale": [0.0]}, "simulation", "scale = 0.0"),
-        ({"momentum": [0.5]}, "simulation", "axes.momentum: optimizer 'sgd'"),
+        ({"b1": [0.5]}, "simulation", "axes.b1: optimizer 'sgd'"),
         ({"heads": [0]}, "simulation", "heads = 0"),
         ({"eta": [1.0]}, "sigmoid", "eq. 10 describes merged attention"),
         ({"rank": [2]}, "scalar", "rank = 2: eq. 21 has heads of rank 1"),

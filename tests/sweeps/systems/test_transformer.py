@@ -52,7 +52,7 @@ def test_a_store_knows_its_text(tmp_path: Path) -> None:
     assert texts["b"].pop("text") != texts["c"].pop("text")
     assert texts["b"] == texts["c"]
     assert "min_count" in texts["b"]
-    assert not {"b1", "momentum", "text"} & set(
+    assert not {"b1", "eps", "text"} & set(
         Sweep({"seed": [0]}, TINY, "simulation").as_json()["run"]
     )
 
@@ -64,7 +64,7 @@ def test_a_store_knows_its_text(tmp_path: Path) -> None:
         ({"heads": 3}, {}, "heads = 3: must divide"),
         ({"prompt": 10**6}, {}, "prompt = 1000000: must leave"),
         ({"corpus": "nowhere.txt"}, {}, "nowhere.txt: no such file"),
-        ({}, {"momentum": [0.5]}, "axes.momentum: optimizer 'sgd' does not read it"),
+        ({}, {"b1": [0.5]}, "axes.b1: optimizer 'sgd' does not read it"),
         ({}, {"min_count": [2]}, "axes.min_count: corpus 'synthetic' does not read it"),
         ({}, {"eta": [-1.0]}, "eta = -1.0: must"),
         ({}, {"clip": [0.0]}, "clip = 0.0: must"),

@@ -43,7 +43,7 @@ def test_the_published_table_is_that_of_the_reference(data_folder: Path) -> None
     "test_published_cells_are_reproduced", "test_theory_adds_drift_and_both_variances"
 )
 def test_the_figure_writes_its_table(tmp_path: Path) -> None:
-    options = ["--queries", "1", "--seeds", "2", "--no-theory", "--out", str(tmp_path)]
+    options = ["--num-queries", "1", "--seeds", "2", "--no-theory", "--out", str(tmp_path)]
     assert cli.main(["figure", "6", *options]) == 0
     with (tmp_path / "fig6.csv").open() as file:
         rows = list(csv.DictReader(file))
@@ -92,7 +92,7 @@ def test_theory_adds_drift_and_both_variances() -> None:
     "odes/yz/test_spread.py::test_noise_is_that_of_all_sequences",
 )
 def test_theory_alone_writes_means_and_spread(tmp_path: Path) -> None:
-    options = ["--queries", "1", "--seeds", "2", "--no-training", "--out", str(tmp_path)]
+    options = ["--num-queries", "1", "--seeds", "2", "--no-training", "--out", str(tmp_path)]
     assert cli.main(["figure", "6", *options]) == 0
     with (tmp_path / "fig6.csv").open() as file:
         rows = list(csv.DictReader(file))

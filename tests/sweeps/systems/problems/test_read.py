@@ -1,0 +1,212 @@
+"""Every number that can be an axis changes what is trained, or is an error: no axis is ignored."""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+
+import dynsim
+import sweeps
+from dynsim import schedules
+from sweeps import Sweep
+from sweeps.runner import tiles
+from sweeps.systems import registry
+
+
+class Two(dynsim.Problem):
+    """Two groups of weights on data with noise."""
+
+    def init(self, key):
+        return {"a": jnp.array([1.0, -0.5]), "b": jnp.array([0.3])}
+
+    def groups(self, params):
+        return {"a": "a", "b": "b"}
+
+    def draw(self, key, batch):
+        return jax.random.normal(key, (batch, 3))
+
+    def loss(self, params, data):
+        weights = jnp.concatenate([params["a"], params["b"]])
+        return jnp.mean((weights[None] - data) ** 2 @ jnp.array([1.0, 2.0, 0.5]))
+
+    def observables(self):
+        return {"w": lambda problem, params: jnp.concatenate([params["a"], params["b"]])}
+
+
+STEPS = 8
+EVERY = {"decay": 0.1, "clip": 0.5, "noise": 0.2}
+LARGE = {"b1": 0.5, "b2": 0.6, "eps": 0.1}
+RULES: dict[str, tuple[dynsim.Rule, tuple[str, ...]]] = {
+    "sgd": (dynsim.sgd(0.1, **EVERY), ("momentum",)),
+    "momentum": (
+        dynsim.sgd(schedules.linear(0.1, 6, 0.3, 2), momentum=0.4, **EVERY),
+        ("momentum", "eta.warmup", "eta.steps", "eta.end"),
+    ),
+    "nesterov": (
+        dynsim.sgd(schedules.cosine(0.1, 6, 0.3, 2), momentum=0.4, nesterov=True, **EVERY),
+        ("momentum", "eta.warmup", "eta.steps", "eta.end"),
+    ),
+    "rmsprop": (
+        dynsim.rmsprop(schedules.exponential(0.1, 6, 0.5, 2), b2=0.6, eps=0.1, **EVERY),
+        ("b2", "eps", "eta.warmup", "eta.steps", "eta.factor"),
+    ),
+    "adam": (
+        dynsim.adam(schedules.inverse_sqrt(0.1, 3), **LARGE, **EVERY),
+        ("b1", "b2", "eps", "eta.warmup"),
+    ),
+    "adamw": (
+        dynsim.adamw(schedules.warmup_stable_decay(0.1, 2, 2, 3, 0.3), **LARGE, **EVERY),
+        ("b1", "b2", "eps", "eta.warmup", "eta.stable", "eta.cooldown", "eta.end"),
+    ),
+    "sign": (
+        dynsim.sign(schedules.steps(0.1, [4, 7], [0.5, 0.2], 2), momentum=0.4, **EVERY),
+        ("momentum", "eta.warmup", *(f"eta.{n}.{i}" for n in ("at", "factors") for i in (0, 1))),
+    ),
+}
+READERS = {
+    "momentum": "sgd and momentum and nesterov and sign do",
+    "b1": "adam and adamw do",
+    "b2": "rmsprop and adam and adamw do",
+    "eps": "rmsprop and adam and adamw do",
+}
+
+
+def swept(rule: Any, axes: dict[str, Any], **options: Any) -> np.ndarray:
+    """The weights at the end along axes, which come first."""
+    options = {"steps": STEPS, "batch": 4, "record": "w", **options}
+    return sweeps.run(Sweep(Two(), rule, axes, **options)).w.values
+
+
+def trained(rule: Any) -> np.ndarray:
+    key = jax.random.fold_in(jax.random.key(0), 0)
+    found = dynsim.train(Two(), rule, key, steps=STEPS, batch=4, record="w", times=[STEPS])
+    return found["w"][-1]
+
+
+@pytest.mark.parametrize("name", RULES)
+def test_an_axis_changes_the_run_or_is_an_error(name: str) -> None:
+    rule, own = RULES[name]
+    usual = Sweep(Two(), rule, {"seed": [0]}, steps=STEPS).run.numbers()
+    read = ("eta", *EVERY, *own)
+    # The first run is the rule itself, and each of the others changes one number.
+    axes = {number: [usual[number]] * (1 + len(read)) for number in read}
+    for i, number in enumerate(read, 1):
+        axes[number][i] = 0.6 * usual[number] or 0.3
+    first, *others = swept(rule, axes, zip=(read,))
+    np.testing.assert_allclose(first, trained(rule), rtol=1e-6)
+    for number, other in zip(read, others, strict=True):
+        assert not np.array_equal(first, other), number
+    programs = len(tiles.PROGRAMS)
+    for number in READERS.keys() - set(read):
+        message = rf"axes\.{number}: the rule '{name}' does not read it, {READERS[number]}"
+        with pytest.raises(ValueError, match=message):
+            swept(rule, {number: [0.5, 0.25]})
+    assert len(tiles.PROGRAMS) == programs
+
+
+def test_momentum_is_an_axis_of_plain_descent() -> None:
+    values = [0.0, 0.5, 0.9]
+    found = swept(dynsim.sgd(0.1), {"momentum": values})
+    for value, weights in zip(values, found, strict=True):
+        np.testing.assert_allclose(weights, trained(dynsim.sgd(0.1, momentum=value)), rtol=1e-6)
+    np.testing.assert_allclose(found[0], trained(dynsim.sgd(0.1)), rtol=1e-6)
+    assert len(np.unique(found[:, 0])) == len(values)
+
+
+class Named(Two):
+    """Settings called like numbers of rules."""
+
+    momentum: float = 0.0
+    b1: float = 0.0
+
+
+def test_numbers_of_the_rule_are_called_after_it_where_the_problem_has_them() -> None:
+    def swept(axes: dict[str, Any]) -> np.ndarray:
+        return sweeps.run(Sweep(Named(), dynsim.sgd(0.1), axes, steps=3, batch=4, record="w")).w
+
+    found = swept({"momentum": [0.0, 0.5], "rule.momentum": [0.0, 0.5]})
+    np.testing.assert_array_equal(found[0], found[1])
+    assert not np.allclose(found[:, 0], found[:, 1])
+    with pytest.raises(ValueError, match=r"axes\.rule\.b1: the rule 'sgd' does not read it, adam"):
+        swept({"b1": [0.5], "rule.b1": [0.5]})
+
+
+GROUPED = dynsim.sgd({"a": 0.1, "b": 0.2}, decay={"a": 0.1}, noise={"b": 0.1})
+
+
+@pytest.mark.parametrize(
+    ("rule", "axis", "message"),
+    [
+        (dynsim.sgd(0.1), "eta.a", "axes = 'eta.a': did you mean 'eta'"),
+        (dynsim.sgd(0.1), "eta.warmup", "axes = 'eta.warmup': must be one of eta, "),
+        (dynsim.sgd(0.1), "decay.a", "axes = 'decay.a': did you mean 'decay'"),
+        (GROUPED, "eta", "axes = 'eta': did you mean 'eta.b' or 'eta.a'"),
+        (GROUPED, "decay", "axes = 'decay': did you mean 'decay.a'"),
+        (GROUPED, "noise", "axes = 'noise': did you mean 'noise.b'"),
+        (dynsim.sgd(0.1, noise={"c": 0.1}), "noise.c", "noise: has a rate for 'c', Two.groups has"),
+        (dynsim.from_optax(optax.sgd, learning_rate=0.1), "momentum", "axes = 'momentum': must be"),
+    ],
+)
+def test_a_number_that_the_rule_does_not_have_is_an_error(
+    rule: Any, axis: str, message: str
+) -> None:
+    with pytest.raises(ValueError, match=message):
+        swept(rule, {axis: [0.1, 0.2]})
+
+
+def test_numbers_by_group_change_the_run() -> None:
+    axes = ("eta.a", "eta.b", "decay.a", "noise.b")
+    values = {n: [0.1, *(0.3 if n == each else 0.1 for each in axes)] for n in axes}
+    first, *others = swept(GROUPED, values, zip=(axes,))
+    for axis, other in zip(axes, others, strict=True):
+        changed = [0, 1] if axis.endswith("a") else [2]
+        assert np.flatnonzero(first != other).tolist() == changed, axis
+
+
+class Own(dynsim.Rule):
+    """A rule that reads a number of Adam's in its own way."""
+
+    def decayed(self, direction, params, groups=None):
+        return jax.tree.map(lambda d: self.b1 * d, direction)
+
+
+def test_a_rule_of_ones_own_may_read_any_number() -> None:
+    found = swept(Own(dynsim.sgd(0.1).eta), {"b1": [0.5, 0.9]})
+    for value, weights in zip([0.5, 0.9], found, strict=True):
+        np.testing.assert_allclose(weights, trained(dynsim.sgd(0.1 * value)), rtol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("optimizer", "given", "kind"),
+    [
+        ("sgd", None, "sgd"),
+        ("sgd", 0.0, "sgd"),
+        ("sgd", 0.5, "momentum"),
+        ("momentum", 0.0, "sgd"),
+        ("nesterov", 0.0, "nesterov"),
+    ],
+)
+def test_settings_with_momentum_are_the_rule_of_that_name(
+    optimizer: str, given: float | None, kind: str
+) -> None:
+    rule = registry.system("linear_icl").run(optimizer=optimizer, momentum=given).rule
+    assert (rule.kind, rule.momentum) == (kind, given or 0.0)
+
+
+@pytest.mark.parametrize("optimizer", RULES)
+@pytest.mark.parametrize("system", ["linear_icl", "sparse_attention", "transformer", "yz"])
+def test_an_axis_of_settings_that_their_rule_does_not_read_is_an_error(
+    system: str, optimizer: str
+) -> None:
+    run = registry.system(system).run(optimizer=optimizer, decay=0.1)
+    for number in READERS:
+        sweep = Sweep({number: [0.5]}, run)
+        if number in RULES[optimizer][1]:
+            sweep.check()
+            continue
+        message = rf"axes\.{number}: optimizer '{optimizer}' does not read it, {READERS[number]}"
+        with pytest.raises(ValueError, match=message):
+            sweep.check()
