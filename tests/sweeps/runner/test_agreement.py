@@ -139,6 +139,16 @@ def test_a_global_that_changes_between_two_halves(
         sweeps.run(swept(), stored, accept_code=name)
 
 
+def test_the_same_numbers_by_other_code_decide_nothing(
+    stored: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The change may matter in runs that are not stored, such as those of large rates."""
+    loss = Net.loss
+    monkeypatch.setattr(Net, "loss", lambda *given: jnp.minimum(loss(*given), 1e30))
+    with pytest.raises(StoreError, match="computed by other code"):
+        sweeps.run(swept(), stored)
+
+
 @pytest.mark.usefixtures("other_version")
 def test_numbers_decide_between_versions(
     stored: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
