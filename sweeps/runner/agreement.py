@@ -244,13 +244,13 @@ class Agreement:
                 if name != CHECKPOINT
             }
             again, *nudged = (self._again(cell, sign * NUDGE) for sign in (0, 1, -1))
+            if (again["status"] != stored["status"]).any():
+                raise ArithmeticError("a stored run ended with another status than it has now")
             found = [
                 compared(name, values, again[name], [each[name] for each in nudged], self._rounding)
                 for name, values in stored.items()
                 if name not in ("status", "first_bad_step")
             ]
-            if (again["status"] != stored["status"]).any():
-                raise ArithmeticError("a stored run ended with another status than it has now")
             decided = [each for each in found if each is not None]
             runs += bool(decided)
             largest = max([largest, *decided])

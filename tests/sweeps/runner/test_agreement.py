@@ -173,6 +173,9 @@ def test_other_numbers_are_no_other_version(stored: Path, monkeypatch: pytest.Mo
     monkeypatch.setattr(sys.modules[__name__], "FACTOR", 1.0001)
     with pytest.raises(StoreError, match=r"jax \S+ -> 99.*\n.*batch_loss of a stored run differs"):
         sweeps.run(swept(), stored)
+    monkeypatch.setattr(sys.modules[__name__], "FACTOR", 1e30)
+    with pytest.raises(StoreError, match="a stored run ended with another status"):
+        sweeps.run(swept(), stored)
     with pytest.raises(StoreError, match="strict forbids"):
         sweeps.run(swept(), without(stored, 1).name, strict=True)
 
@@ -228,7 +231,10 @@ def test_a_program_that_has_stored_nothing_is_forgotten(
 
 
 def test_files_of_programs_are_checked_and_found_again(
-    stored: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    stored: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     (file,) = (stored / "status/.programs").iterdir()
     whole = file.read_bytes()
@@ -237,6 +243,13 @@ def test_files_of_programs_are_checked_and_found_again(
         assert cli.main([*use, str(stored)]) == 2
         assert f"the file status/.programs/{file.name} is damaged" in capsys.readouterr().err
     with pytest.raises(StoreError, match="is damaged"):
+        sweeps.run(swept(), stored)
+    # That of another store, whose runs have the same static values.
+    sweeps.run(swept(axes={"seed": [5]}), tmp_path / "other")
+    (other,) = (tmp_path / "other/status/.programs").iterdir()
+    assert other.name == file.name
+    file.write_bytes(other.read_bytes())
+    with pytest.raises(StoreError, match="of other runs, or of another store"):
         sweeps.run(swept(), stored)
     file.unlink()
     sweeps.run(swept(), stored)
