@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from sweeps.output import environment
 from sweeps.runner import labels
 from sweeps.runner.axes import Layout
+from sweeps.runner.names import check_names
 from sweeps.runner.spec import Sweep
 from sweeps.runner.store import manifest
 from sweeps.runner.store.arrays import Array
@@ -33,6 +34,7 @@ def create(
         report: as `Store.open` takes it.
 
     Raises:
+        ValueError: for a name of an array that no array can have, or that two have.
         StoreError: when another process has made a store of another sweep there, or a bucket cannot
             be written.
     """
@@ -47,6 +49,9 @@ def create(
 def files(sweep: Sweep, layout: Layout, variables: Mapping[str, Variable]) -> dict[str, bytes]:
     """The files of an empty store, the last of which is its `MARKER`."""
     config, coordinates = sweep.as_json(), labels.coordinates(sweep)
+    inner = (dim for each in variables.values() for dim in each.dims)
+    others = [name for name in coordinates if name not in sweep.fields]
+    check_names(("axes", sweep.fields), ("dimensions", [*others, *inner]), ("record", variables))
     made_by = {**environment("zarr", "xarray"), **outside(sweep), "precision": sweep.dtype}
     attributes = {
         "format": manifest.FORMAT,
