@@ -165,8 +165,13 @@ class Store:
         return self.chunks.done()
 
     def verify(self) -> None:
-        """Read all chunks; `StoreError` for a file that is missing or damaged."""
-        self.place.several(self.chunks.verify, np.flatnonzero(self.done()).tolist())
+        """Read every file that is ever read, besides those that opening the store has read: all
+        chunks with their records, and the environments; `StoreError` for one that is missing or
+        damaged."""
+        records = self.chunks.all()
+        self.place.several(self.chunks.verify, records)
+        named = {record.environment for record in records.values()}
+        self.place.several(self.chunks.environment, named.union(self.chunks.environments()))
 
     def go_on(
         self,
