@@ -1,6 +1,7 @@
 """Making the store of a sweep."""
 
 import json
+import math
 import uuid
 from collections.abc import Mapping
 
@@ -10,11 +11,12 @@ from sweeps.runner.axes import Layout
 from sweeps.runner.names import check_names
 from sweeps.runner.spec import Sweep
 from sweeps.runner.store import manifest
-from sweeps.runner.store.arrays import Array
+from sweeps.runner.store.arrays import NUMBERS, Array
 from sweeps.runner.store.base import GROUP, MARKER, RECORDS, Place, Report, Variable
 from sweeps.runner.store.local import place
 from sweeps.runner.store.packages import outside
 from sweeps.runner.store.store import Store
+from sweeps.systems import budget
 
 
 def create(
@@ -34,11 +36,15 @@ def create(
         report: as `Store.open` takes it.
 
     Raises:
-        ValueError: for a name of an array that no array can have, or that two have.
+        ValueError: for results that do not fit into memory, a name that no array can have, or that
+            two have, and an array of what is no number.
         StoreError: when another process has made a store of another sweep there, or a bucket cannot
             be written.
     """
     where = place(where)
+    needed = sum(math.prod(each.shape) * each.dtype.itemsize for each in variables.values())
+    stored = where.address is not None
+    budget.check_held(layout.num_runs, math.prod(layout.chunk), needed, stored)
     try:
         where.create(files(sweep, layout, variables))
     except FileExistsError:
@@ -51,6 +57,12 @@ def files(sweep: Sweep, layout: Layout, variables: Mapping[str, Variable]) -> di
     config, coordinates = sweep.as_json(), labels.coordinates(sweep)
     inner = (dim for each in variables.values() for dim in each.dims)
     others = [name for name in coordinates if name not in sweep.fields]
+    for name, each in variables.items():
+        if not NUMBERS.fullmatch(each.dtype.name):
+            raise ValueError(
+                f"record = {name!r}: is of type {each.dtype.name}, must be of real, complex or "
+                "whole numbers of NumPy, or truth values"
+            )
     check_names(("axes", sweep.fields), ("dimensions", [*others, *inner]), ("record", variables))
     made_by = {**environment("zarr", "xarray"), **outside(sweep), "precision": sweep.dtype}
     attributes = {

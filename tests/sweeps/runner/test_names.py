@@ -188,6 +188,13 @@ def test_two_numbers_of_one_name_are_an_error() -> None:
         sweeps.run(Sweep(Curve(inner=inner), dynsim.sgd(0.1), RATES, steps=2, batch=2))
 
 
+def test_an_array_of_no_numbers_is_an_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    record = {"short": lambda w: Curve.first(w).astype(jnp.bfloat16)}
+    refused("record = 'short': is of type bfloat16", tmp_path, monkeypatch, record)
+
+
 def test_names_of_other_alphabets_are_names(tmp_path: Path) -> None:
     record = ["batch_loss", {"größe η": Curve.first, "a-b.c": Curve.first}]
     sweep = Sweep(Curve(), dynsim.sgd(0.1), RATES, steps=2, batch=2, record=record)
