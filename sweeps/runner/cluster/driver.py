@@ -26,8 +26,8 @@ from typing import Any
 import numpy as np
 import xarray as xr
 
-from dynsim.decoding import printable
 from sweeps import output
+from sweeps.lines import printable
 from sweeps.runner.cluster import jobs
 from sweeps.runner.cluster.jobs import Done, Failed, Job
 from sweeps.runner.files import from_table

@@ -37,13 +37,22 @@ class Folder(Place):
     Args:
         path: of the folder. What other processes have to agree on, locks above all, lies beside the
             folder that is meant, whatever links lead to it.
+
+    Raises:
+        StoreError: for a path that can be none: of links in a circle, or too long a name.
     """
 
     streams = 4
 
     def __init__(self, path: Path) -> None:
         self.name = str(path)
-        self.real = path.resolve()
+        try:
+            self.real = path.resolve()
+            with contextlib.suppress(FileNotFoundError, NotADirectoryError):
+                self.real.stat()
+        except (OSError, RuntimeError, ValueError) as error:
+            why = getattr(error, "strerror", None) or error
+            raise StoreError(f"{self.name}: cannot be a folder ({why})") from None
         self.address = str(self.real)
 
     def vacant(self) -> bool:

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 import xarray as xr
 
-from dynsim.decoding import printable
+from sweeps.lines import printable
 from sweeps.runner.axes import Layout
 from sweeps.runner.store import manifest
 from sweeps.runner.store.arrays import later
