@@ -7,6 +7,7 @@ be looked at, so checks of its value are skipped there; shapes are always checke
 import difflib
 import math
 import os
+import re
 import reprlib
 import sys
 from collections import Counter
@@ -18,6 +19,12 @@ import jax.numpy as jnp
 import numpy as np
 from jax.core import Tracer
 
+NAME = re.compile(r"\w(?:[\w. -]*\w)?")
+"""Of an array: a store has a folder of that name, and so may any copy of it."""
+DEVICE = re.compile(r"(?i:con|prn|aux|nul|com[0-9]|lpt[0-9])(?:\..*)?")
+"""A name that Windows keeps for itself."""
+LONGEST = 200
+"""Bytes of a name."""
 LONG = 400
 """Letters of a list of names beyond which it is made shorter."""
 
@@ -96,6 +103,17 @@ def real(
         shown = array[bad].ravel()[0]
         raise ValueError(
             f"{field} = {shown!s}: must be finite and in {left}{minimum:g}, {maximum:g}{right}"
+        )
+
+
+def name(field: str, value: str) -> None:
+    """Raise `ValueError` unless an array can have that name: it is the name of a folder as well."""
+    long = len(value.encode(errors="replace")) > LONGEST
+    if long or not NAME.fullmatch(value) or DEVICE.fullmatch(value):
+        raise ValueError(
+            f"{field} = {reprlib.repr(value)}: must be letters, digits, spaces and . _ -, with a "
+            f"letter, a digit or _ at both ends, at most {LONGEST} bytes, and no name that Windows "
+            "keeps for itself: a store has a folder of that name"
         )
 
 

@@ -193,12 +193,6 @@ def made_plain(settings: Any) -> None:
             object.__setattr__(settings, field.name, found)
 
 
-def printable(text: str) -> str:
-    """The text as a line that a terminal shows and does not obey: ends of lines, other control
-    characters, and those that turn the direction of writing are escaped."""
-    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
-
-
 def shown(value: Any) -> str:
     """A value for a message, cut where it is long or deep."""
     try:

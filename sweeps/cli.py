@@ -16,6 +16,7 @@ from typing import Any, NoReturn
 
 import sweeps
 from sweeps.commands.parsing.line import check_place, understood
+from sweeps.lines import printable, to_stderr
 
 
 def parse(arguments: Sequence[str] | None = None) -> Any:
@@ -84,12 +85,8 @@ def _main(arguments: Sequence[str] | None) -> int:
     check_place(words)
     asked = understood(words)
     from dynsim import decoding
-    from dynsim.decoding import printable
     from sweeps.commands.record import Record
     from sweeps.output import programs
-
-    def say(text: str) -> None:
-        print("\n".join(map(printable, text.split("\n"))), file=sys.stderr)
 
     began = time.monotonic()
     try:
@@ -105,16 +102,16 @@ def _main(arguments: Sequence[str] | None) -> int:
     except BrokenPipeError:
         raise
     except (ValueError, OSError) as error:
-        say(f"dynsim: {error}")
+        to_stderr(f"dynsim: {error}")
         return 2
     except SystemExit as error:
         # Of somebody else's code that was imported or called: it would end without a word.
-        say(f"dynsim: code from outside dynsim asked to end the program ({error!r})")
+        to_stderr(f"dynsim: code from outside dynsim asked to end the program ({error!r})")
         return 2
     except sweeps.Interrupted:
         return 130
     except sweeps.ChunksFailed as error:
-        say(f"dynsim: {error}")
+        to_stderr(f"dynsim: {error}")
         return 1
     if paths:
         print("\nwrote " + printable(", ".join(map(str, paths))))

@@ -36,6 +36,9 @@ BATCH_LOSS = "batch_loss"
 ETA_TIME = "eta_time"
 """The name under which it records the sum of the learning rates so far."""
 
+OF_RUNS = ("time", "status", "first_bad_step")
+"""What every run has besides observables, by these names."""
+
 PARAMS = "params"
 """The name that stands for all weights; each of their arrays is recorded as "params.<its path>"."""
 
@@ -121,21 +124,21 @@ class Table:
         Raises:
             ValueError: for an unknown or refused name, the name of something provided for a
                 function of one's own, two functions of one name, what is neither name nor
-                function, or an entry point that cannot be loaded.
+                function, a name that no array can have, or an entry point that cannot be loaded.
         """
         found: dict[str, Observable] = {}
         provided: list[str] = []
         for name, function in _entries(record):
             if name in self.provided or _numbered(name) in self.provided:
                 if function is not None:
-                    raise ValueError(
-                        f"record = {name!r}: is recorded by the loop itself; a function needs "
-                        "another name"
-                    )
+                    raise _taken(name)
                 # The loss is recorded whether it is asked for or not.
                 provided += [name] if name != BATCH_LOSS else []
                 continue
             function = self._function(name) if function is None else function
+            checks.name("record", name)
+            if name in OF_RUNS or (name.startswith(f"{PARAMS}.") and PARAMS in self.provided):
+                raise _taken(name)
             if found.setdefault(name, function) is not function:
                 raise ValueError(f"record = {name!r}: stands for two functions")
         return Recording(tuple(found.items()), tuple(dict.fromkeys(provided)), _TRACE.get())
@@ -192,6 +195,12 @@ def _entries(record: Record) -> Iterable[tuple[str, Observable | None]]:
             yield from (_own(name, function) for name, function in entry.items())
         else:
             raise ValueError(f"record: has {entry!r}, must have names and functions by name")
+
+
+def _taken(name: str) -> ValueError:
+    return ValueError(
+        f"record = {name!r}: is recorded by the loop itself; a function needs another name"
+    )
 
 
 def _own(name: Any, function: Any) -> tuple[str, Observable]:

@@ -4,7 +4,7 @@ import dataclasses
 
 import tyro
 
-from dynsim.decoding import printable
+from sweeps.lines import printable
 from sweeps.runner.progress import say
 from sweeps.runner.store.store import Store
 

@@ -66,8 +66,20 @@ def run(config: Export) -> list[Path]:
         dataset.attrs["wall_time"] = f"{seconds:.3g} s, summed up over chunks"
     if config.arrays:
         dataset = dataset[[*dict.fromkeys((*config.arrays, "status"))]]
-    target.parent.mkdir(parents=True, exist_ok=True)
-    return [WRITERS[target.suffix](dataset, target)]
+    try:
+        target.parent.mkdir(parents=True, exist_ok=True)
+        return [WRITERS[target.suffix](dataset, target)]
+    except ValueError:
+        raise
+    except OSError as error:
+        raise ValueError(f"out = {target}: cannot be written ({error})") from error
+    except Exception as error:
+        # Each library has errors of its own for what its format does not have.
+        kinds = ", ".join(f"{name} of {each.dtype}" for name, each in dataset.data_vars.items())
+        raise ValueError(
+            f"out = {target}: cannot hold all of {kinds} ({error}); choose another of "
+            f"{', '.join(WRITERS)}, or some of them by --arrays"
+        ) from error
 
 
 def beside(path: str) -> Path:
@@ -118,6 +130,8 @@ def _table(dataset: xr.Dataset) -> Any:
             "--arrays: each is repeated along the dimensions "
             f"{', '.join(map(str, dataset.sizes))}"
         )
+    if not dataset.sizes:
+        return dataset.load().expand_dims("run").to_dataframe().reset_index(drop=True)
     return dataset.load().to_dataframe().reset_index()
 
 

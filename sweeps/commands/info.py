@@ -9,8 +9,8 @@ import numpy as np
 import tyro
 
 from dynsim import Status
-from dynsim.decoding import printable
 from sweeps import output
+from sweeps.lines import printable
 from sweeps.output import programs
 from sweeps.runner.progress import say
 from sweeps.runner.store.base import BY_WORD

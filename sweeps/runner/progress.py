@@ -15,7 +15,7 @@ from typing import Any, TextIO, TypeVar
 
 from tqdm.auto import tqdm
 
-from dynsim.decoding import printable
+from sweeps.lines import to_stderr
 
 Handler = Callable[[int, FrameType | None], object] | int | signal.Handlers | None
 ItemT = TypeVar("ItemT")
@@ -47,7 +47,7 @@ def quiet(wanted: bool = True) -> Iterator[None]:
 def say(line: str) -> None:
     """A line about the work for people, to standard error."""
     if not _quiet.get():
-        print("\n".join(map(printable, line.split("\n"))), file=sys.stderr)
+        to_stderr(line)
 
 
 def count(number: int, noun: str) -> str:

@@ -19,6 +19,7 @@ from dynsim.precision import DType
 from dynsim.problem.base import Problem as DynsimProblem
 from dynsim.training.recording import Own
 from sweeps.runner.axes import Dimension, dimensions
+from sweeps.runner.names import OF_STORES, check_names
 from sweeps.runner.store.base import BY_WORD, CHECKPOINT
 from sweeps.systems import budget, registry
 from sweeps.systems.base import Engine, Run, Settings, System, Times, names_of
@@ -274,6 +275,7 @@ class Sweep(metaclass=_OfProblems):
         if twice:
             raise ValueError(f"record = {twice[0]!r}: is named twice")
         self.rules.observables.resolve(self.record)
+        check_names(("", OF_STORES), ("axes", names), ("record", self.names))
         self._check_budget()
         for dim in self._static:
             kinds = self.run.kinds()

@@ -25,6 +25,7 @@ from dynsim.precision import WITHOUT_FLOAT64, Device, DType, compiled_for
 from dynsim.training.checkpoint import Checkpoint, packed, unpacked
 from dynsim.training.recording import recorded_as, traced_anew
 from sweeps.runner import fit
+from sweeps.runner.names import check_names
 from sweeps.runner.store.base import CHECKPOINT
 from sweeps.systems.base import Engine, Settings, names_of
 
@@ -46,6 +47,8 @@ class Program:
     def __init__(self, job: "Job") -> None:
         self._wide = job.settings.dtype == "float64"
         self._draws, self._traced = trace(job)
+        # Weights have names as well, which are known from here on.
+        check_names(("record", self.shapes))
         self._compiled: Future[tuple[jax.stages.Compiled, jax.stages.Compiled | None]] | None = None
 
     @property

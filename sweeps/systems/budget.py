@@ -4,11 +4,17 @@ The bounds lie far beyond what anybody can run: they tell slips, such as a numbe
 of a last value. What is merely large is said by the plan of a run.
 """
 
+import os
+
 MOST_RUNS = 2**40
 MOST_PROGRAMS = 2**16
 """Combinations of values of static axes: each compiles a program of its own."""
 MOST_BYTES = 2**40
 """Of memory, for one run in flight."""
+OF_RUN = 64
+"""Bytes of what a run of a chunk is computed from, about."""
+USUAL = 2**36
+"""Bytes of memory of a machine."""
 MOST_STORED = 2**50
 """Bytes that are recorded, each observable taken for one number."""
 MOST_SECONDS = 3.2e8
@@ -55,6 +61,30 @@ def check_at_once(field: str, runs: int, bytes_per_run: int) -> None:
             f"{field} = {runs}: would take {runs * bytes_per_run / 2**30:.4g} GiB of memory at "
             f"once, more than {MOST_BYTES / 2**30:g} GiB; a sweep takes them in parts"
         )
+
+
+def check_held(runs: int, chunk: int, bytes_per_run: int, stored: bool) -> None:
+    """Raise `ValueError` where this machine cannot hold the results of a chunk, or of all runs of a
+    sweep that is not `stored`, which are there twice: compressed, and as they are returned."""
+    if stored:
+        what, at_once, needed = f"a chunk of {chunk} runs", chunk, bytes_per_run + OF_RUN
+        then = "choose a smaller chunk"
+    else:
+        what, at_once, needed = f"{runs} runs", runs, 2 * bytes_per_run
+        then = "choose out, a folder to keep them in, or fewer runs"
+    if at_once * needed > (there := memory()):
+        raise ValueError(
+            f"axes, record, times: {what} would take {at_once * needed / 2**30:.4g} GiB of memory, "
+            f"of {there / 2**30:.4g} GiB; {then}"
+        )
+
+
+def memory() -> int:
+    """Bytes of memory of this machine; `USUAL` where it does not say so."""
+    try:
+        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    except (AttributeError, ValueError, OSError):
+        return USUAL
 
 
 def check_memory(bytes_per_run: int) -> None:

@@ -55,6 +55,33 @@ def stopped(*words: str) -> int | str | None:
     return stop.value.code
 
 
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["--\x1b[31m"],
+        ["\x1b[31m"],
+        ["info", "\x1b[31m"],
+        ["sweep", "\x1b[31m.toml"],
+        ["sweep", "fig4", "--\x1b[31m"],
+        ["sweep", "fig4", "--out", "ftp://\x1b[31m/x"],
+        ["figure", "\x1b[31m"],
+        ["compare", "--steps", "\x1b[31m"],
+        ["compare", "--task", "\x1b[31m"],
+    ],
+)
+def test_what_was_typed_does_not_reach_the_terminal_as_it_is(
+    words: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    try:
+        code = cli.main(words)
+    except SystemExit as stop:
+        code = stop.code
+    assert code == 2
+    said = capsys.readouterr().err
+    assert "\\x1b[31m" in said
+    assert said.replace("\n", "").isprintable()
+
+
 @pytest.mark.parametrize("name", table.COMMANDS)
 def test_every_command_has_settings_and_what_runs_them(
     name: str, capsys: pytest.CaptureFixture[str]
@@ -149,7 +176,7 @@ def test_help_and_wrong_names_import_neither_jax_nor_a_study(words: list[str]) -
         "sweeps.commands.parsing.options",
         "sweeps.commands.table",
     }
-    light |= {"sweeps.systems", "sweeps.systems.built_in", "sweeps.recipes"}
+    light |= {"sweeps.systems", "sweeps.systems.built_in", "sweeps.recipes", "sweeps.lines"}
     assert not any(name.startswith("sweeps.") for name in found - light)
 
 

@@ -8,7 +8,6 @@ import contextlib
 import dataclasses
 import importlib.metadata
 import os
-import sys
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, NoReturn
@@ -17,6 +16,7 @@ from sweeps import recipes
 from sweeps.commands.parsing.offers import offered
 from sweeps.commands.parsing.options import hint, known
 from sweeps.commands.table import COMMANDS, FOR_SYSTEMS, Command, Run, group
+from sweeps.lines import to_stderr
 from sweeps.systems.built_in import names
 
 
@@ -73,7 +73,7 @@ def understood(words: Sequence[str]) -> Asked:
     try:
         name, options = find(words)
     except ValueError as error:
-        print(f"dynsim: {error}", file=sys.stderr)
+        to_stderr(f"dynsim: {error}")
         raise SystemExit(2) from None
     if name not in COMMANDS and group(name):
         _help(group(name), f"dynsim {name}", options)
@@ -85,7 +85,7 @@ def understood(words: Sequence[str]) -> Asked:
 
         found: Any = parsing.parse(offer.options, options, f"dynsim {name}")
     except ValueError as error:
-        print(f"dynsim: {error}", file=sys.stderr)
+        to_stderr(f"dynsim: {error}")
         raise SystemExit(2) from None
     settings = offer.settings
     given = {field.name: getattr(found, field.name) for field in dataclasses.fields(settings)}
@@ -135,7 +135,7 @@ def check_place(words: Sequence[str]) -> None:
     if what == "file" and place in recipes.names():
         return
     told = recipes.missing(place) if what == "file" else f"{place}: no such sweep"
-    print(f"dynsim: {told}", file=sys.stderr)
+    to_stderr(f"dynsim: {told}")
     raise SystemExit(2)
 
 
@@ -154,10 +154,7 @@ def _help(commands: Mapping[str, Command], prog: str, options: Sequence[str]) ->
     parser.add_argument("--version", action="store_true", help="print the version and exit")
     given, unknown = parser.parse_known_args(options)
     if unknown:
-        print(
-            f"{prog}: has no option {unknown[0]}; its options are --help, --version",
-            file=sys.stderr,
-        )
+        to_stderr(f"{prog}: has no option {unknown[0]}; its options are --help, --version")
         parser.exit(2)
     if given.version:
         print(f"dynsim {importlib.metadata.version('dynsim')}")

@@ -27,8 +27,8 @@ import numpy as np
 import xarray as xr
 from jax.sharding import Mesh
 
-from dynsim.decoding import printable
 from sweeps import output
+from sweeps.lines import printable
 from sweeps.runner.agreement import Agreement, OtherProgramError
 from sweeps.runner.cluster import jobs
 from sweeps.runner.cluster.jobs import Done, Failed, Job

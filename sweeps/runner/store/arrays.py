@@ -18,6 +18,8 @@ from numcodecs.zstd import Zstd
 from xarray.backends import BackendArray
 from xarray.core import indexing
 
+from dynsim import checks
+
 LEVEL, CHECKSUM = 3, 4
 """Of compression; and the bytes of the checksum at the end of a chunk."""
 MISSING = -1
@@ -27,7 +29,6 @@ EMPTY = {"i": MISSING, "u": 0}
 FILL = {**EMPTY, "b": True, "c": ["NaN", 0.0], "f": "NaN", "U": ""}
 """The same as zarr writes it."""
 NUMBERS = re.compile("bool|u?int(8|16|32|64)|float(16|32|64)|complex(64|128)")
-NAME = re.compile(r"[\w. -]*\w")
 MOST_RUNS, MOST_CHUNKS, MOST_BYTES = 2**40, 2**24, 2**31 - 1
 """Cells of an array, its chunks, and bytes of one of them, which its compression cannot exceed."""
 Index = tuple[int, ...]
@@ -180,7 +181,7 @@ def described(about: Mapping[str, Any]) -> Array:
         about == {**expected, "fill_value": about["fill_value"]}
         and about["fill_value"] in fills
         and len(shape) == len(chunk) == len(dims)
-        and all(NAME.fullmatch(dim) for dim in dims)
+        and all(checks.NAME.fullmatch(dim) for dim in dims)
         and all(type(n) is int for n in (*shape, *chunk))
         and min((0, *shape, *(n - 1 for n in chunk))) >= 0
         and math.prod(shape) <= MOST_RUNS

@@ -13,7 +13,7 @@ from typing import Annotated, Any, NamedTuple
 import numpy as np
 import pydantic
 
-from dynsim.decoding import printable
+from sweeps.lines import printable
 
 Report = Callable[[str], None]
 Check = Callable[[], None]

@@ -1,18 +1,21 @@
 """Making the store of a sweep."""
 
 import json
+import math
 import uuid
 from collections.abc import Mapping
 
 from sweeps.output import environment
 from sweeps.runner import labels
 from sweeps.runner.axes import Layout
+from sweeps.runner.names import check_names
 from sweeps.runner.spec import Sweep
 from sweeps.runner.store import manifest
-from sweeps.runner.store.arrays import Array
+from sweeps.runner.store.arrays import NUMBERS, Array
 from sweeps.runner.store.base import GROUP, MARKER, RECORDS, Place, Report, Variable
 from sweeps.runner.store.local import place
 from sweeps.runner.store.store import Store
+from sweeps.systems import budget
 
 
 def create(
@@ -32,10 +35,15 @@ def create(
         report: as `Store.open` takes it.
 
     Raises:
+        ValueError: for results that do not fit into memory, a name that no array can have, or that
+            two have, and an array of what is no number.
         StoreError: when another process has made a store of another sweep there, or a bucket cannot
             be written.
     """
     where = place(where)
+    needed = sum(math.prod(each.shape) * each.dtype.itemsize for each in variables.values())
+    stored = where.address is not None
+    budget.check_held(layout.num_runs, math.prod(layout.chunk), needed, stored)
     try:
         where.create(files(sweep, layout, variables))
     except FileExistsError:
@@ -46,6 +54,15 @@ def create(
 def files(sweep: Sweep, layout: Layout, variables: Mapping[str, Variable]) -> dict[str, bytes]:
     """The files of an empty store, the last of which is its `MARKER`."""
     config, coordinates = sweep.as_json(), labels.coordinates(sweep)
+    inner = (dim for each in variables.values() for dim in each.dims)
+    others = [name for name in coordinates if name not in sweep.fields]
+    for name, each in variables.items():
+        if not NUMBERS.fullmatch(each.dtype.name):
+            raise ValueError(
+                f"record = {name!r}: is of type {each.dtype.name}, must be of real, complex or "
+                "whole numbers of NumPy, or truth values"
+            )
+    check_names(("axes", sweep.fields), ("dimensions", [*others, *inner]), ("record", variables))
     made_by = {**environment("zarr", "xarray"), "precision": sweep.dtype}
     attributes = {
         "format": manifest.FORMAT,

@@ -37,13 +37,22 @@ class Folder(Place):
     Args:
         path: of the folder. What other processes have to agree on, locks above all, lies beside the
             folder that is meant, whatever links lead to it.
+
+    Raises:
+        StoreError: for a path that can be none: of links in a circle, or too long a name.
     """
 
     streams = 4
 
     def __init__(self, path: Path) -> None:
         self.name = str(path)
-        self.real = path.resolve()
+        try:
+            self.real = path.resolve()
+            with contextlib.suppress(FileNotFoundError, NotADirectoryError):
+                self.real.stat()
+        except (OSError, RuntimeError, ValueError) as error:
+            why = getattr(error, "strerror", None) or error
+            raise StoreError(f"{self.name}: cannot be a folder ({why})") from None
         self.address = str(self.real)
 
     def vacant(self) -> bool:
@@ -79,8 +88,7 @@ class Folder(Place):
                 path = made / key
                 path.parent.mkdir(parents=True, exist_ok=True)
                 self._save(str(path), value)
-            for folder, _, _ in os.walk(made):
-                self._settle(folder)
+            self._settle_all(str(made))
             os.replace(made, self.real)
             self._settle(str(self.real.parent))
             # Who waits for it will find the sweep, and touch nothing.
@@ -162,6 +170,12 @@ class Folder(Place):
         if self.real.exists() and not os.access(self.real, os.W_OK):
             raise StoreError(f"{self.name}: is read-only, so the sweep cannot go on here")
         self.real.parent.mkdir(parents=True, exist_ok=True)
+        # What is there may have been made just now, or by a writer that was not durable.
+        self._settle_all(str(self.real))
+        for folder in self.real.parents:
+            # Some of those further up cannot be opened, or are of no disk.
+            with contextlib.suppress(OSError):
+                self._settle(str(folder))
         # Beside the store, because zarr warns of files in it that are not its own.
         share = f"-of-{processes}.lock"
         mine, prefix = self._beside(f"writer-{process}{share}"), self._beside("writer-").name
@@ -201,11 +215,20 @@ class Folder(Place):
         for folder in folders:
             self._settle(folder)
 
-    def _settle(self, folder: str) -> None:
-        """Make names in a folder outlast a loss of power, if that is wanted."""
+    def _settle_all(self, folder: str) -> None:
+        """Make all that is in a folder outlast a loss of power, if that is wanted."""
+        for inside, _, names in os.walk(folder) if self.durable else ():
+            for path in filter(os.path.isfile, (f"{inside}/{name}" for name in names)):
+                # Other writers rename what they have begun.
+                with contextlib.suppress(FileNotFoundError):
+                    self._settle(path)
+            self._settle(inside)
+
+    def _settle(self, path: str) -> None:
+        """Make a file, or the names in a folder, outlast a loss of power, if that is wanted."""
         # Windows opens no folders, and writes their names down by itself.
         if self.durable and os.name != "nt":
-            handle = os.open(folder, os.O_RDONLY)
+            handle = os.open(path, os.O_RDONLY)
             try:
                 os.fsync(handle)
             finally:

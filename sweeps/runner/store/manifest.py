@@ -18,6 +18,7 @@ from typing import Annotated, Any, NamedTuple
 import numpy as np
 import pydantic
 
+from dynsim import checks
 from sweeps.runner.store.arrays import Array, described
 from sweeps.runner.store.base import (
     CHANGED,
@@ -35,7 +36,7 @@ FORMAT = 5
 """Number of the way in which stores are written: 5 since each chunk names its program."""
 SEAL = "integrity"
 """Attribute of the group that holds the digests."""
-SEALED = re.compile(r"[\w. -]*\w/(zarr\.json|c(/[0-9]+)*)")
+SEALED = re.compile(rf"{checks.NAME.pattern}/(zarr\.json|c(/[0-9]+)*)")
 INFINITY = "inf"
 """How configurations spell it, because JSON has no name for it."""
 MOST_SHOWN = 8

@@ -20,6 +20,8 @@ from sweeps.runner.axes import Layout
 from sweeps.runner.store.arrays import Array
 from sweeps.runner.store.base import (
     CHANGED,
+    LARGEST,
+    MARKER,
     Digest,
     Identity,
     Place,
@@ -90,6 +92,9 @@ class Chunks:
     def times(self) -> dict[int, float]:
         """When each chunk that is there was committed, by its number."""
         found, numbers = self.place.files(self.place.records), self.layout.num_chunks
+        if MARKER not in found:
+            # A listing that is not that of a store, which would seem to be empty.
+            raise missing(self.place.name, f"{self.place.records}/{MARKER}")
         return {
             int(number): each.time
             for name, each in found.items()
@@ -127,12 +132,7 @@ class Chunks:
         key, array, record = self.keys(number)[name], self.arrays[name], self.record(number)
         again = f"Delete {self.file(number)} and run the sweep again to compute its chunk anew."
         inside = record.statuses if name == "status" and not itself else b""
-        try:
-            value = inside or self.place.read(key, 2 * array.size + 2**12)
-        except OSError as error:
-            raise StoreError(f"{self.place.name}: {key} could not be read ({error})") from error
-        if value is None:
-            raise missing(self.place.name, key, again)
+        value = inside or self._read(key, again, 2 * array.size + 2**12)
         if sha(value) != record.files.get(key):
             raise damaged(self.place.name, key, "it is not what its record says", again)
         try:
@@ -157,19 +157,26 @@ class Chunks:
     def environment(self, digest: str) -> dict[str, str]:
         """An environment; `StoreError` if it is damaged or missing."""
         key = f"{ENVIRONMENTS}/{digest}.json"
-        if (value := self.place.read(key)) is None:
-            raise missing(self.place.name, key)
+        value = self._read(key, "Nothing was changed.")
         with contextlib.suppress(ValueError):
             if sha(value) == digest:
                 return _ENVIRONMENT.validate_json(value, strict=True)
         raise damaged(self.place.name, key, CHANGED)
 
+    def _read(self, key: str, then: str, most: int = LARGEST) -> bytes:
+        """A file; `StoreError`, which says what to do then, if it is missing or cannot be read."""
+        try:
+            value = self.place.read(key, most)
+        except OSError as error:
+            raise StoreError(f"{self.place.name}: {key} could not be read ({error})") from error
+        if value is None:
+            raise missing(self.place.name, key, then)
+        return value
+
     def _record(self, number: int) -> Record:
         key = self.file(number)
         again = f"Delete it and run the sweep again to compute chunk {number} anew."
-        value = self.place.read(key)
-        if value is None:
-            raise missing(self.place.name, key, again)
+        value = self._read(key, again)
         try:
             record = _RECORD.validate_json(unsealed(value), strict=True)
         except ValueError:

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 import xarray as xr
 
-from dynsim.decoding import printable
+from sweeps.lines import printable
 from sweeps.runner.axes import Layout
 from sweeps.runner.store import manifest
 from sweeps.runner.store.arrays import later
@@ -168,11 +168,15 @@ class Store:
         return self.chunks.done()
 
     def verify(self) -> None:
-        """Read all chunks, and everything that is said about how they were computed; `StoreError`
-        for a file that is missing or damaged."""
-        self.place.several(self.chunks.verify, np.flatnonzero(self.done()).tolist())
+        """Read every file that is ever read, besides those that opening the store has read: all
+        chunks with their records, and the environments; `StoreError` for one that is missing or
+        damaged."""
+        records = self.chunks.all()
+        self.place.several(self.chunks.verify, records)
+        named = {record.environment for record in records.values()}
+        self.place.several(self.chunks.environment, named.union(self.chunks.environments()))
         known = {each.program for each in self.programs.all()}
-        for number, record in self.chunks.all().items():
+        for number, record in records.items():
             if record.program and record.program not in known:
                 raise missing(self.name, f"{PROGRAMS}/ of chunk {number}")
 

@@ -108,6 +108,9 @@ def options_of(
             the problem and the rule, such as one of `sweeps.systems.problems.tasks.TaskOptions`.
         names: of settings that are not called like their fields, by the field.
         **defaults: of settings that have others than usual.
+
+    Raises:
+        ValueError: for a field that is called like a setting of every run.
     """
     cls, called = type(problem), names or {}
     own = {n: (h, called.get(n, n)) for n, h in hints_of(problem).items() if _is_setting(h)}
@@ -124,6 +127,10 @@ def options_of(
     fields += [("steps", Steps, 1000), ("batch", CountOrInf, 32), ("dtype", DType, "float32")]
     hints = get_type_hints(options, include_extras=True)
     given = {n: hints[n] for n in field_names(options)} if dataclasses.is_dataclass(options) else {}
+    mine = of_problem.keys() - given
+    others = [n for n, _, _ in fields[bool(task) + len(own) :]]
+    others += ["seed", *(n for n in mine if hasattr(options, n))]
+    options.check_fields(problem, mine, others)
     fields = [(n, hint, value) for n, hint, value in fields if n not in given]
     fields += [(n, given[n], value) for n, value in defaults.items() if n in given]
     fields = [(n, hint, defaults.get(n, value)) for n, hint, value in fields]

@@ -51,7 +51,7 @@ def taken(tree: PyTree, hints: Mapping[str, Any] | None, clashing: tuple[str, ..
     numbers: dict[str, Any] = {}
     arrays: list[Any] = []
     for path, leaf in leaves:
-        name = _name(path)
+        name = _name(path, hints is None)
         array = isinstance(leaf, jax.Array | np.ndarray)
         scalar = array and np.ndim(leaf) == 0 and np.issubdtype(leaf.dtype, np.floating)
         number = array or isinstance(leaf, float | int | np.number)
@@ -59,6 +59,8 @@ def taken(tree: PyTree, hints: Mapping[str, Any] | None, clashing: tuple[str, ..
             kept.append((leaf,))
         elif hints is None or is_real(hints.get(name)) or scalar or isinstance(leaf, float):
             name = f"rule.{name}" if name in clashing else name
+            if name in numbers:
+                raise ValueError(f"{type(tree).__name__}: has two numbers of the name {name!r}")
             numbers[name] = leaf if array else float(leaf)
             kept.append(name)
         elif array:
@@ -102,9 +104,13 @@ def is_real(hint: Any) -> bool:
     return plain(hint) == (float,)
 
 
-def _name(path: tuple[Any, ...]) -> str:
-    """The name of a number: `eta` of `eta.peak`, `eta.Y` of `eta.Y.peak`, `b1` of `numbers.b1`."""
-    words = jax.tree_util.keystr(path, simple=True, separator=".").split(".")
+def _name(path: tuple[Any, ...], of_rule: bool) -> str:
+    """The name of a number; `of_rule`: `eta` of `eta.peak`, `eta.Y` of `eta.Y.peak`, `b1` of
+    `numbers.b1`."""
+    name = jax.tree_util.keystr(path, simple=True, separator=".")
+    if not of_rule:
+        return name
+    words = name.split(".")
     if words[0] == "eta" and words[-1] == "peak":
         words = words[:-1]
     return ".".join(words[1:] if words[0] == "numbers" else words)

@@ -6,7 +6,7 @@ of a group of weights; and what else the rule reads. All of them are traced.
 """
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -100,6 +100,15 @@ class ProblemRun(Run[Fixed]):
     def contents(self) -> dict[str, str]:
         """Hashes of the code of the problem and of its arrays."""
         return parts.contents(self.problem)
+
+    @staticmethod
+    def check_fields(problem: Any, names: Iterable[str], taken: Iterable[str]) -> None:
+        """Raise `ValueError` for fields of a problem called like something else of its runs."""
+        if both := sorted({*names} & {*taken}):
+            raise ValueError(
+                f"{type(problem).__name__}: a field cannot be called {both[0]!r} in a sweep, where "
+                "that is a setting of the run; choose another name for the field"
+            )
 
     @staticmethod
     def stiffness(numbers: Mapping[str, Float[np.ndarray, " P"]]) -> Float[np.ndarray, " P"]:

@@ -46,6 +46,7 @@ class Trained(Chooses, ProblemRun):
     values: Any = dataclasses.field(default_factory=dict)
 
     OWN: ClassVar = ("steps", "batch")
+    TAKEN: ClassVar = (*OWN, "problem", "rule", "eta", "seed", "dtype")
 
     @property
     def AXES(self) -> Fields:  # type: ignore[override]
@@ -67,6 +68,7 @@ class Trained(Chooses, ProblemRun):
     def __post_init__(self) -> None:
         checks.kind("problem", self.problem, Problem)
         checks.kind("rule", self.rule, Rule, OptaxRule)
+        self.check_fields(self.problem, hints_of(self.problem), self.TAKEN)
         super().__post_init__()
 
     def check(self) -> None:
@@ -87,7 +89,7 @@ class Trained(Chooses, ProblemRun):
 
     def kinds(self) -> dict[str, Field]:
         """Annotations of what can be a static axis."""
-        return {**decoding.fields(type(self.problem)), **super().kinds()}
+        return {**super().kinds(), **decoding.fields(type(self.problem))}
 
     def at(self, chosen: Mapping[str, Any]) -> "Trained":
         """The run at the `chosen` values of axes."""

@@ -59,6 +59,49 @@ def test_the_ending_decides_and_values_arrive(stored: Path, tmp_path: Path) -> N
             assert len(table) == made["z_top_distinct"].size
 
 
+def test_what_a_format_cannot_hold_is_named(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    own = {
+        "high": lambda task, s: s.logits.max() > 0,
+        "turned": lambda task, s: 1j * s.logits.max(),
+    }
+    made = sweeps.run(Sweep({"eta_y": [0.5, 1.0]}, RUN, record=(own,)), "run")
+    for ending in ("nc", "zarr", "csv", *["parquet"] * bool(importlib.util.find_spec("pyarrow"))):
+        words = ["export", "run", "--out", f"high.{ending}", "--arrays", "high"]
+        assert cli.main(words) == 0
+    for found in (
+        xr.load_dataset("high.nc", engine="h5netcdf"),
+        xr.open_zarr("high.zarr", consolidated=False),
+    ):
+        assert found.high.dtype == bool
+        np.testing.assert_array_equal(found.high, made.high)
+    capsys.readouterr()
+
+    class OfLibraryError(Exception):
+        """Stands for those that each library has of its own."""
+
+    def fail(*_: object) -> Path:
+        raise OfLibraryError("no complex numbers")
+
+    monkeypatch.setitem(export.WRITERS, ".parquet", fail)
+    assert cli.main(["export", "run", "--out", "x.parquet", "--arrays", "turned"]) == 2
+    why = "x.parquet: cannot hold all of turned of complex64, status of int8 (no complex numbers); "
+    assert f"{why}choose another of .nc, .zarr, .csv" in capsys.readouterr().err
+    Path("loop").symlink_to("loop")
+    assert cli.main(["export", "run", "--out", "loop/x.nc"]) == 2
+    assert "out = loop/x.nc: cannot be written (" in capsys.readouterr().err
+
+
+def test_a_table_of_one_run_has_one_row(stored: Path, tmp_path: Path) -> None:
+    where = ["--where", "seed=1", "eta_y=0.5", "time=4"]
+    out = tmp_path / "one.csv"
+    assert cli.main(["export", str(stored), "--out", str(out), "--arrays", "loss", *where]) == 0
+    (loss,) = pd.read_csv(out).loss
+    assert loss == pytest.approx(float(sweeps.open(stored).loss.sel(seed=1, eta_y=0.5, time=4)))
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [

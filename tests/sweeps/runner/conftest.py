@@ -27,7 +27,7 @@ class Server:
             "AWS_REGION": "us-east-1",
         }
 
-    def control(self, **settings: int) -> dict[str, int]:
+    def control(self, **settings: int | str) -> dict[str, int]:
         """Set what it does from now on, nothing special by default; requests since the last call,
         by method."""
         query = "&".join(f"{name}={value}" for name, value in settings.items())

@@ -2,7 +2,9 @@
 
 GET /control?every=7 makes it answer each seventh request with 500 from then on, by turns before
 and after the request has been carried out; late=5 makes each fifth PUT wait for a second before it
-is; writable=0 forbids to write. The answer counts the requests since the one before, by method.
+is; writable=0 forbids to write; put=409 is the answer to all PUTs, or to so many of them as `times`
+says; page=1 answers each GET with a web page; blind=IF_MATCH drops that condition. The answer
+counts the requests since the one before, by method.
 """
 
 import collections
@@ -18,6 +20,7 @@ from moto.s3.models import s3_backends
 from werkzeug.serving import WSGIRequestHandler, make_server
 
 BUCKET = "bucket"
+PAGE = b"<!DOCTYPE html><title>Sign in</title>"
 
 
 class Faulty:
@@ -29,6 +32,7 @@ class Faulty:
         self.turn = threading.Lock()
         self.counts: collections.Counter[str] = collections.Counter()
         self.every, self.late, self.writable = 0, 0, True
+        self.put, self.times, self.page, self.blind = 0, 0, False, ""
         self.numbers = itertools.count(1)
 
     def __call__(self, environ: dict, start: Callable) -> Iterable[bytes]:
@@ -43,6 +47,15 @@ class Faulty:
             if method != "GET" and not self.writable:
                 start("403 Forbidden", [])
                 return []
+            if method == "PUT" and self.put and self.times:
+                self.times -= 1
+                start(f"{self.put} Answer", [])
+                return [b"<Error><Code>NoSuchBucket</Code></Error>"]
+            if method == "GET" and self.page:
+                about = {"Last-Modified": "Sun, 06 Nov 1994 08:49:37 GMT", "ETag": '"page"'}
+                start("200 OK", [*about.items(), ("Content-Length", str(len(PAGE)))])
+                return [PAGE]
+            environ.pop(f"HTTP_{self.blind}", None)
             fault, rest = divmod(next(self.numbers), self.every) if self.every else (0, 1)
             if rest:
                 return list(self.application(environ, start))
@@ -55,6 +68,10 @@ class Faulty:
         self.every = int(settings.get("every", ["0"])[0])
         self.late = int(settings.get("late", ["0"])[0])
         self.writable = settings.get("writable") != ["0"]
+        self.put = int(settings.get("put", ["0"])[0])
+        self.times = int(settings.get("times", ["-1"])[0])
+        self.page = settings.get("page") == ["1"]
+        self.blind = settings.get("blind", [""])[0]
         counts, self.counts = self.counts, collections.Counter()
         self.numbers = itertools.count(1)
         start("200 OK", [])

@@ -4,6 +4,7 @@ import itertools
 from pathlib import Path
 from typing import Any
 
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
@@ -11,6 +12,8 @@ import dynsim
 import sweeps
 from dynsim import Status
 from sweeps import Sweep, Training
+from sweeps.runner.work import Work
+from sweeps.systems import budget
 
 RATES = [1e-300, 1e-30, 1.0, 1e30, 1e300]
 RECORD = ("loss", "entropy", "accuracy")
@@ -67,3 +70,33 @@ def test_rates_from_1e_300_to_1e300_end_well_or_say_that_they_did_not(
     if (name, optimizer, length) == QUICK[0]:
         # A step of 1e300 overflows the logits' products in the next one.
         assert (dataset.status == Status.DIVERGED).sel(eta_y=1e300, eta_z=1e300)
+
+
+def test_results_that_no_memory_holds_are_an_error_before_any_are_made(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Work, "compute", lambda *_: pytest.fail("computed"))
+    monkeypatch.setattr(budget, "memory", lambda: 2**20)
+    axis = np.linspace(0.1, 1, 10**4)
+    training = Training(steps=2, batch=4, length=8)
+    large = Sweep({"eta_y": axis, "eta_z": axis}, training, record=("loss",))
+    # Of each run loss, status and the first bad step; kept twice.
+    needed = f"{2 * 10**8 * (4 + 1 + 4) / 2**30:.4g} GiB of memory, of 0.0009766 GiB; choose out"
+    with pytest.raises(ValueError, match=f"axes, .*: 100000000 runs would take {needed}"):
+        sweeps.run(large)
+    with pytest.raises(ValueError, match=r"a chunk of \d+ runs would .*; choose a smaller chunk"):
+        sweeps.run(large, tmp_path / "s")
+    assert not (tmp_path / "s").exists()
+
+
+def test_memory_counts_what_is_recorded(monkeypatch: pytest.MonkeyPatch) -> None:
+    wide = {"wide": lambda task, s: jnp.broadcast_to(s.logits.sum(), (1000,))}
+    sweep = Sweep({"seed": [0, 1]}, Training(steps=2, batch=4, length=8), record=(wide,))
+    needed = 2 * 2 * (4 * 1000 + 1 + 4)
+    for memory, allowed in ((needed, True), (needed - 1, False)):
+        monkeypatch.setattr(budget, "memory", lambda memory=memory: memory)
+        if allowed:
+            assert sweeps.run(sweep).wide.shape == (2, 1000)
+        else:
+            with pytest.raises(ValueError, match="2 runs would take"):
+                sweeps.run(sweep)

@@ -5,6 +5,7 @@ import json
 import linecache
 import math
 import re
+import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -281,3 +282,27 @@ def test_workers_are_sent_what_no_configuration_can_make(tmp_path: Path) -> None
     want = sweeps.run(sweep)
     for name in ("batch_loss", "deviation"):
         np.testing.assert_array_equal(found[name], want[name])
+
+
+SCRIPT = """
+import dynsim, jax, jax.numpy as jnp, sweeps
+
+class Own(dynsim.Problem):
+    shift: float = 0.5
+    def init(self, key):
+        return jnp.asarray(2.0)
+    def draw(self, key, batch):
+        return jax.random.normal(key, (batch,))
+    def loss(self, w, x):
+        return jnp.mean((w - x - self.shift) ** 2)
+
+sweep = sweeps.Sweep(Own(), dynsim.sgd(0.1), {"eta": [0.1, 0.2]}, steps=2, batch=2)
+found = sweeps.run(sweep, "out", progress=False)
+assert sweeps.run(sweep, "out", strict=True, progress=False).equals(found)
+"""
+
+
+@pytest.mark.xfail(strict=True, reason="packages are known by their files, and this has none")
+def test_a_problem_of_a_script_that_python_reads_from_a_pipe(tmp_path: Path) -> None:
+    command = [sys.executable, "-"]
+    subprocess.run(command, input=SCRIPT, cwd=tmp_path, check=True, text=True)

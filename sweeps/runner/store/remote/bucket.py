@@ -13,6 +13,7 @@ puts them, and then the marker.
 import contextlib
 import json
 import time
+import uuid
 from collections.abc import Iterator, Mapping
 from pathlib import PurePosixPath
 
@@ -50,16 +51,25 @@ class Bucket(Place):
         self.writers = self.path.with_name(f".{self.path.name}.writers")
 
     def vacant(self) -> bool:
-        with contextlib.suppress(ValueError, LookupError, TypeError):
-            if (found := self.read(GROUP)) is not None:
-                return self.read(f"{RECORDS}{_about(found)['store']}/{MARKER}") is None
+        if (found := self.read(GROUP)) is not None:
+            with contextlib.suppress(ValueError, LookupError, TypeError):
+                marker = f"{RECORDS}{_about(found)['store']}/{MARKER}"
+                return self.read(marker) is None
         return next(self.objects.list(f"{self.path}/"), None) is None
 
     def create(self, files: Mapping[str, bytes]) -> None:
+        probe = f".{self.path.name}.probe-{uuid.uuid4().hex}"
+        self.objects.check_conditions(str(self.path.with_name(probe)))
         *others, marker = (key for key in files if key != GROUP)
         first = self.objects.swap(self._key(GROUP), files[GROUP], None) is not None
         if not first:
-            there = _about(self.read(GROUP) or b"{}")
+            group = self.read(GROUP)
+            try:
+                there = _about(group or b"")
+            except (ValueError, LookupError, TypeError):
+                raise StoreError(
+                    f"{self.name}: holds something other than a sweep of dynsim ({GROUP})"
+                ) from None
             if there[SEAL]["files"] != _about(files[GROUP])[SEAL]["files"]:
                 raise FileExistsError(f"{self.name}: another process makes a sweep here")
             marker = f"{RECORDS}{there['store']}/{MARKER}"
@@ -149,5 +159,6 @@ class Bucket(Place):
 
 
 def _about(group: bytes) -> dict:
-    """The attributes of a group."""
-    return json.loads(group)["attributes"]
+    """The attributes of a group, such as a store has; an error of any kind for others."""
+    found = json.loads(group)["attributes"]
+    return {"store": found["store"], SEAL: {"files": found[SEAL]["files"]}}

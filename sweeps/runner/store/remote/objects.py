@@ -4,6 +4,7 @@ import contextlib
 import datetime
 import functools
 import re
+import time
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -27,12 +28,17 @@ RETRIES: "RetryConfig" = {
     "retry_timeout": datetime.timedelta(minutes=3),
 }
 """How often a request is sent again that was answered with a server's error, or not at all."""
+TRIES = 5
+"""How often a put is tried that the server answers with a conflict though nothing is there."""
 LONGEST = 400
 """Characters of an error of obstore that are shown; it goes on with its inner workings."""
 
 
 class OutageError(StoreError, OSError):
     """A bucket that cannot be reached, or that answers with an error."""
+
+
+pause = time.sleep
 
 
 class Found(NamedTuple):
@@ -81,13 +87,43 @@ class Objects:
             got = self.bucket.get(key)
             if got.meta["size"] > most:
                 raise damaged(self.name, key, "it is far too large")
-            return Found(bytes(got.bytes()), _version(got.meta))
+            value = bytes(got.bytes())
+            # Nothing of a store begins like that.
+            if value.lstrip()[:1] == b"<":
+                raise OutageError(
+                    f"{self.name}: cannot be reached (a web page answers for {key}, as of a proxy "
+                    "or a sign-in; look at the address and the network)"
+                )
+            return Found(value, _version(got.meta))
         return None
 
     def remove(self, key: str) -> None:
         """Delete an object."""
-        with self.reached():
+        with self.reached(), contextlib.suppress(FileNotFoundError):
             self.bucket.delete(key)
+
+    def check_conditions(self, key: str) -> None:
+        """Raise `StoreError` where a put does not obey its condition, seen by an object `key` of
+        this caller alone, which is removed again."""
+        lost = (self.errors.AlreadyExistsError, self.errors.PreconditionError)
+        version: Any = "create"
+        try:
+            for condition in ("If-None-Match", "If-Match"):
+                # An answer that was lost makes a first put be refused as well, but not the second.
+                for value, obeys in ((b"1", True), (b"2", False)):
+                    with self.reached(), contextlib.suppress(*lost):
+                        content = condition.encode() + value
+                        self.bucket.put(key, content, mode=version, use_multipart=False)
+                        if not obeys:
+                            raise StoreError(
+                                f"{self.name}: the server ignores the condition {condition} of a "
+                                "put, so that two writers could overwrite each other; use a bucket "
+                                "of another server, or a folder"
+                            )
+                if (found := self.look(key)) is not None:
+                    version = found.version
+        finally:
+            self.remove(key)
 
     def swap(self, key: str, value: bytes, version: "UpdateVersion | None") -> Any:
         """Put `value` where nothing is yet, or where `version` still is if that is given.
@@ -97,21 +133,26 @@ class Objects:
             where several processes change an object in turn without waiting for each other.
         """
         with self.reached():
-            try:
-                # One request, which the conditions of several parts would not be.
-                mode = version or "create"
-                return _version(self.bucket.put(key, value, mode=mode, use_multipart=False))
-            except (self.errors.BaseError, FileNotFoundError) as error:
-                # An answer that was lost makes the request be sent again, and fail by its own
-                # success. So what is there decides: no two processes put the same words.
-                found = self.look(key)
-                if found is not None and found.value == value:
-                    return found.version
-                lost = (self.errors.AlreadyExistsError, self.errors.PreconditionError)
-                gone = version is not None and isinstance(error, FileNotFoundError)
-                if gone or isinstance(error, lost):
-                    return None
-                raise
+            for wait in range(TRIES):
+                try:
+                    # One request, which the conditions of several parts would not be.
+                    mode = version or "create"
+                    return _version(self.bucket.put(key, value, mode=mode, use_multipart=False))
+                except (self.errors.BaseError, FileNotFoundError) as error:
+                    # An answer that was lost makes the request be sent again, and fail by its own
+                    # success. So what is there decides: no two processes put the same words.
+                    found = self.look(key)
+                    if found is not None and found.value == value:
+                        return found.version
+                    lost = (self.errors.AlreadyExistsError, self.errors.PreconditionError)
+                    gone = version is not None and isinstance(error, FileNotFoundError)
+                    changed = (found and found.version) != version
+                    if changed and (gone or isinstance(error, lost)):
+                        return None
+                    # Servers answer so as well while another request for the key is under way.
+                    if not isinstance(error, lost) or wait == TRIES - 1:
+                        raise
+                    pause(0.1 * 2**wait)
 
     def list(self, folder: str) -> Iterator["ObjectMeta"]:
         """Keys (`path`), times (`last_modified`) and sizes of the objects below a folder."""
@@ -134,7 +175,7 @@ class Objects:
                 f"{self.name}: is read-only, or may not be read, with the credentials of this "
                 f"environment ({_shown(error)})"
             ) from error
-        except self.errors.BaseError as error:
+        except (self.errors.BaseError, FileNotFoundError) as error:
             raise OutageError(f"{self.name}: cannot be reached ({_shown(error)})") from error
 
 

@@ -13,7 +13,7 @@ from sweeps import StoreError, Sweep, Training, cli, output
 from sweeps.runner.store import manifest
 from sweeps.runner.store.base import MARKER, RECORDS, sha
 from sweeps.runner.store.store import Store
-from tests.sweeps.runner.store.damage import SWEEP, Damage, deletions, flips
+from tests.sweeps.runner.store.damage import SWEEP, Damage, deletions, flip, flips
 
 
 @pytest.fixture(scope="module")
@@ -45,7 +45,10 @@ def test_flipped_bits_and_lost_files_are_errors_that_name_the_file(damage: Damag
         assert deletions(damage, [key]) == counts
     assert_seen(deletions(damage, [f"{records}/0.json"]), 3, "not computed")
     (made,) = (key for key in damage.keys if key.startswith("status/.made"))
-    assert deletions(damage, [made]) == {"open: same": 1, "info: error": 1, "check: same": 1}
+    assert deletions(damage, [made]) == {"open: same": 1, "info: error": 1, "check: error": 1}
+    for way, told in (("info", "error"), ("check", "error"), ("open", "same")):
+        with damage.damaged(made, flip(100)):
+            assert damage.seen(made, way) == told
 
 
 # Each in all ways, of which resuming and drawing take their time.

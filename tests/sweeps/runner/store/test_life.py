@@ -139,6 +139,85 @@ def test_a_durable_chunk_is_on_the_disk_before_its_record(
     assert not [what for what, _ in done[number:] if what == "sync"]
 
 
+class Disk:
+    """What a loss of power leaves of a folder: the contents of files and the names in folders, as
+    they were when each was last synchronised; names that were not, at worst, or else (`eager`) all
+    names as they are."""
+
+    def __init__(self, root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.root, self.act = root, lambda: None
+        self.contents: dict[int, bytes] = {}
+        self.names: dict[int, dict[str, int]] = {root.stat().st_ino: {}}
+        fsync = os.fsync
+
+        def synced(handle: int) -> None:
+            fsync(handle)
+            path = Path(os.readlink(f"/proc/self/fd/{handle}"))
+            number = os.fstat(handle).st_ino
+            if path.is_dir():
+                self.names[number] = {each.name: each.inode() for each in os.scandir(path)}
+            else:
+                self.contents[number] = path.read_bytes()
+            self.act()
+
+        monkeypatch.setattr(os, "fsync", synced)
+
+    def left(self, to: Path, eager: bool) -> Path:
+        """The folder after a loss of power now, made at `to`."""
+        kept = self.names
+        if eager:
+            kept = {
+                os.stat(folder).st_ino: {each.name: each.inode() for each in os.scandir(folder)}
+                for folder, _, _ in os.walk(self.root)
+            }
+        folders = {os.stat(folder).st_ino for folder, _, _ in os.walk(self.root)}
+
+        def make(folder: Path, number: int) -> None:
+            folder.mkdir()
+            for name, inside in kept.get(number, {}).items():
+                if inside in folders:
+                    make(folder / name, inside)
+                else:
+                    (folder / name).write_bytes(self.contents.get(inside, b""))
+
+        make(to, self.root.stat().st_ino)
+        return to
+
+
+@pytest.mark.parametrize("begun", [False, True])
+@pytest.mark.parametrize("eager", [False, True])
+def test_a_durable_chunk_outlasts_a_loss_of_power_at_any_moment(
+    begun: bool, eager: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    root, out = tmp_path / "disk", "runs/of/mine"
+    root.mkdir()
+    disk, committed, counts = Disk(root, monkeypatch), [], set()
+    commit = Folder.commit
+
+    def noted(its: Folder, number: int, *options: Any) -> bool:
+        made = commit(its, number, *options)
+        committed.append(number)
+        return made
+
+    def lost() -> None:
+        left = disk.left(tmp_path / "left", eager) / out
+        # Nothing was promised of what the other writer did until this one has committed a chunk.
+        if committed or (not begun and (left / "zarr.json").exists()):
+            store = Store.open(left)
+            assert set(committed) <= set(np.flatnonzero(store.done()).tolist())
+            store.verify()
+            counts.add(int(store.done().sum()))
+        shutil.rmtree(tmp_path / "left")
+
+    if begun:
+        sweeps.run(SWEEP, root / out, chunk=1, process=(0, 2))
+    monkeypatch.setattr(Folder, "commit", noted)
+    disk.act = lost
+    sweeps.run(SWEEP, root / out, chunk=1, durable=True)
+    lost()
+    assert counts == ({3, 4} if begun else {0, 1, 2, 3, 4})
+
+
 def test_a_full_disk_ends_a_sweep_with_what_it_has(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -321,6 +321,25 @@ def test_what_the_chunks_took_is_in_their_records(
     assert "wall time 3.75 s, summed up over chunks" in capsys.readouterr().out
 
 
+@pytest.mark.parametrize("name", ["loop", "loop/x", "x" * 300, "a\0b", "a\x1b\0b"])
+def test_a_path_that_can_be_no_folder_is_an_error_of_one_line(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("loop").symlink_to("loop")
+    for use in (lambda: sweeps.run(SWEEP, name), lambda: sweeps.run(SWEEP, reuse=[name])):
+        with pytest.raises(StoreError, match="cannot be a folder") as failure:
+            use()
+        assert str(failure.value).isprintable()
+    with pytest.raises(StoreError, match=r"cannot be a folder|no such sweep"):
+        sweeps.open(name)
+    Path("s.toml").write_text('record = ["loss"]\naxes.eta_y = [0.5, 1]\n')
+    assert cli.main(["sweep", "s.toml", "--out", name]) == 2
+    said = capsys.readouterr().err
+    assert said.count("\n") == 1
+    assert said.strip().isprintable()
+
+
 @pytest.mark.parametrize(
     ("path", "why"),
     [
