@@ -358,68 +358,6 @@ def test_a_bucket_that_cannot_be_reached_is_not_called_damaged(
     assert sweeps.open(out).equals(whole)
 
 
-@pytest.mark.parametrize(("put", "times"), [(409, 2), (409, -1), (404, -1)])
-def test_the_answer_to_a_put_is_not_taken_for_what_is_there(
-    put: int, times: int, s3: Any, hasty: None, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    waits: list[float] = []
-    monkeypatch.setattr(objects, "pause", waits.append)
-    bucket, key = Objects("s3://bucket/any"), uuid.uuid4().hex
-    first = bucket.swap(key, b"first", None)
-    for version, its in ((first, key), (None, uuid.uuid4().hex)):
-        s3.control(put=put, times=times)
-        if times > 0:
-            assert bucket.swap(its, b"second", version) == bucket.look(its).version
-            # For one of the two conditions obstore tries again by itself.
-            assert len(waits) in (0, 2)
-        elif (put, version) != (404, first):
-            with pytest.raises(StoreError, match=f"s3://bucket/any: cannot be reached .*{put}"):
-                bucket.swap(its, b"third", version)
-
-
-def test_a_web_page_in_place_of_a_bucket_is_an_outage(
-    s3: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(objects, "RETRIES", {"max_retries": 0})
-    out = f"s3://bucket/{uuid.uuid4().hex}"
-    sweeps.run(SWEEP, out, chunk=10, tile=2)
-    store = Store.open(out)
-    s3.control(page=1)
-    for use in (
-        store.verify,
-        lambda: store.dataset().load(),
-        lambda: Store.open(out),
-        lambda: sweeps.run(SWEEP, out),
-        lambda: create(out, [1.0]),
-    ):
-        with pytest.raises(StoreError, match=r"be reached|be read|/made is missing") as failure:
-            use()
-        assert not re.search("damaged|Delete|something other", str(failure.value))
-
-
-@pytest.mark.parametrize("blind", ["IF_NONE_MATCH", "IF_MATCH"])
-def test_a_bucket_that_ignores_conditions_is_seen_when_a_sweep_is_created(
-    blind: str, s3: Any
-) -> None:
-    out = f"s3://bucket/{uuid.uuid4().hex}"
-    s3.control(blind=blind)
-    condition = {"IF_NONE_MATCH": "If-None-Match", "IF_MATCH": "If-Match"}[blind]
-    with pytest.raises(StoreError, match=f"{out}: the server ignores the condition {condition}"):
-        sweeps.run(SWEEP, out)
-    assert not inside(out)
-    bucket = Objects("s3://bucket/any")
-    assert not [each for each in bucket.list("") if "probe" in each["path"]]
-
-
-def test_what_is_no_group_is_no_sweep_to_complete(address: str) -> None:
-    for group in (b"", b"null", b"{}", b'{"attributes": {}}', b"words"):
-        bucket = Objects(address)
-        bucket.swap(f"{bucket.path}/zarr.json", group, None)
-        with pytest.raises(StoreError, match="holds something other than a sweep"):
-            create(address, [1.0])
-        bucket.remove(f"{bucket.path}/zarr.json")
-
-
 def test_the_commands_read_and_write_a_bucket(
     s3: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
