@@ -156,7 +156,9 @@ def _etas(eta: Etas | None, eta_y: Eta | None, eta_z: Eta | None) -> Etas | None
 
 def _rule(kind: Kind, eta: Etas | None, **options: Any) -> Rule:
     for name in options:
-        checks.choice(f"{kind}: argument", name, (*NUMBERS[kind], *OPTIONS))
+        # Of descent, whose momentum makes it another kind.
+        own = NUMBERS[kind] or ("momentum", "nesterov")
+        checks.choice(f"{kind}: argument", name, (*own, *OPTIONS))
     if isinstance(eta, Mapping):
         if not eta:
             raise ValueError("eta = {}: needs a rate for each group of weights")

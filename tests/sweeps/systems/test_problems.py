@@ -302,7 +302,6 @@ assert sweeps.run(sweep, "out", strict=True, progress=False).equals(found)
 """
 
 
-@pytest.mark.xfail(strict=True, reason="packages are known by their files, and this has none")
 def test_a_problem_of_a_script_that_python_reads_from_a_pipe(tmp_path: Path) -> None:
     command = [sys.executable, "-"]
     subprocess.run(command, input=SCRIPT, cwd=tmp_path, check=True, text=True)

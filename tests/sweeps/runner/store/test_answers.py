@@ -27,6 +27,7 @@ def test_the_answer_to_a_put_is_not_taken_for_what_is_there(
     put: int, times: int, s3: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     waits: list[float] = []
+    monkeypatch.setattr(objects, "RETRIES", {**objects.RETRIES, "max_retries": 2})
     monkeypatch.setattr(objects, "pause", waits.append)
     bucket, key = Objects("s3://bucket/any"), uuid.uuid4().hex
     first = bucket.swap(key, b"first", None)
