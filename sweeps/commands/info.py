@@ -64,11 +64,11 @@ def run(config: Info) -> None:
             lines.append(f"chunks {ranges}: {', '.join(changed)}")
     for each in about["decided"]:
         pair = f"{each['same_as'][:SHORT]} -> {each['program'][:SHORT]}"
-        how = "accepted by a user"
+        how = "accepted by name"
         if each["decided"] == "numbers":
             how = (
-                f"the same program by numbers: {each['runs']} stored runs computed again, largest "
-                f"difference {each['difference']:.1g}"
+                f"decided by numbers: {each['runs']} stored runs, computed again, agree to "
+                f"{each['difference']:.1g} of the largest value"
             )
         lines.append(f"program {pair}: {how}")
     lines.append(f"config hash {about['config_hash'][:12]}")

@@ -51,7 +51,7 @@ class OtherProgramError(StoreError):
         programs = f"program {known.program[:SHORT]} -> {mine[:SHORT]}"
         self.chosen, self.known, self.mine = dict(chosen), known, mine
         self.why = (f"{programs}{f' ({where})' if where else ''}", *why)
-        super().__init__(f"{store.name}: other code has computed its runs", *self.why)
+        super().__init__(f"{store.name}: its runs were computed by different code", *self.why)
 
 
 class Agreement:
@@ -129,15 +129,15 @@ class Agreement:
             return
         name = digest("".join(each.mine for each in others))[:SHORT]
         if accept != name:
-            more = f"  and {len(others) - 1} other programs" if len(others) > 1 else ""
+            more = f"  and {len(others) - 1} more" if len(others) > 1 else ""
             raise StoreError(
-                f"{self.store.name}: its runs were computed by other code than this process has",
+                f"{self.store.name}: the stored runs were computed by different code",
                 *(f"  {line}" for line in others[0].why),
-                *filter(None, [more, accept and f"  accept_code = {accept}: it is {name} now"]),
-                "Nothing was changed. To resume, undo the change. To keep both, choose another "
-                "folder; reuse takes over runs whose program is the same. If you know that both "
-                f"make the same numbers, accept this code by its name: --accept-code {name}, or "
-                f"accept_code = {name!r} in Python.",
+                *filter(None, [more, accept and f"  accept_code = {accept}: the name is {name}"]),
+                "Nothing was written. To resume, undo the change in your code. To keep both "
+                "results, choose another folder; --reuse copies the runs whose program is the "
+                "same. If you know that both versions compute the same numbers, accept this one by "
+                f"name: --accept-code {name} (in Python: accept_code={name!r}).",
             )
         for each in others:
             self._note(each.chosen, each.known, each.mine, decided="accepted")
@@ -194,7 +194,7 @@ class Agreement:
             self._note(chosen, known, mine, decided="numbers", runs=runs, difference=difference)
             return mine
         if not changed:
-            why = ["no version has changed, and no method of the problem"]
+            why = ["no version and no method of the problem has changed: look at rule and record"]
         raise OtherProgramError(self.store, chosen, known, mine, *why)
 
     def _of_a_chunk(self, chosen: dict[str, Any]) -> Registered | None:
@@ -218,13 +218,13 @@ class Agreement:
         """Register the program of this process, or that it is the same as a `known` one."""
         if known is not None and self.report:
             how = (
-                f"{decision['runs']} stored runs computed again are the same, to "
+                f"{decision['runs']} stored runs, computed again, agree to "
                 f"{decision['difference']:.1g} of the largest value"
                 if decision["decided"] == "numbers"
-                else "accepted"
+                else "you accepted it by name"
             )
             pair = f"{known.program[:SHORT]} -> {mine[:SHORT]}"
-            self.report(f"{self.store.name}: resumes by another program ({pair}): {how}")
+            self.report(f"{self.store.name}: resuming with a different program ({pair}): {how}")
         if not self.writes:
             return True
         self.store.check()
@@ -245,7 +245,7 @@ class Agreement:
             }
             again, *nudged = (self._again(cell, sign * NUDGE) for sign in (0, 1, -1))
             if (again["status"] != stored["status"]).any():
-                raise ArithmeticError("a stored run ended with another status than it has now")
+                raise ArithmeticError("a stored run ends with a different status")
             found = [
                 compared(name, values, again[name], [each[name] for each in nudged], self._rounding)
                 for name, values in stored.items()
@@ -256,7 +256,7 @@ class Agreement:
             largest = max([largest, *decided])
         if not runs:
             raise ArithmeticError(
-                "no stored run decides it; they diverged, or carry rounding too far"
+                "no stored run can decide: they diverged, or amplify rounding too much"
             )
         return runs, largest
 
@@ -323,7 +323,7 @@ def compared(
         return None
     if (difference := apart(old)) > allowed:
         raise ArithmeticError(
-            f"{name} of a stored run differs by {difference:.2g} of its largest value, where "
-            f"rounding explains {allowed:.1g}"
+            f"{name} of a stored run differs by {difference:.2g} of its largest value; rounding "
+            f"explains {allowed:.1g}"
         )
     return difference

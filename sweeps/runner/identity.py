@@ -114,10 +114,10 @@ class Identity:
             first, second = self._methods(), self._methods()
             names = [n for n, each in first.items() if each.text != second[n].text]
             raise ValueError(
-                f"{', '.join(names) or 'a function of this sweep'}: makes another program each "
-                "time that it is traced. Random numbers of np.random or random, the time, and "
-                "counters are constants in a compiled program, the same for all runs; draw with "
-                "jax.random and the key that the method is given"
+                f"{', '.join(names) or 'a function of this sweep'}: compiles to a different "
+                "program each time it is traced. Values of np.random, random, the clock or a "
+                "counter become constants of a compiled program, equal for all runs; draw with "
+                "jax.random and the key that the method receives"
             )
         if self.sweep.rules.trains and isinstance(self._task, Problem):
             self._check_keys()
@@ -132,21 +132,21 @@ class Identity:
             drawn.add("draw")
         if "draw" in drawn:
             raise ValueError(
-                f"{name}.draw: returns the same examples whatever its key, so that all steps and "
-                "all seeds see one batch. Draw with the key; for a fixed set of examples return "
-                "all of them whatever the batch, or use dynsim.full_batch"
+                f"{name}.draw: returns the same examples whatever its key, so every step and "
+                "every seed sees one batch. Use the key; for a fixed data set, return all of it "
+                "regardless of `batch`, or use dynsim.full_batch"
             )
         if "init" in drawn and several:
             raise ValueError(
-                f"{name}.init: draws random weights without its key, so that all seeds begin with "
-                "the same ones. Draw with the key, or make fixed weights a field of the problem"
+                f"{name}.init: draws random weights without its key, so all seeds start from the "
+                "same weights. Use the key, or make fixed weights a field of the problem"
             )
         alike = "init" in frozen and ("draw" in frozen or np.isinf(batch))
         quiet = self.sweep.first.make_optimizer().noise is None and not problem.has("draw_shared")
         if several and alike and quiet:
             raise ValueError(
-                f"axes.seed: neither {name}.init nor {name}.draw reads its key, so that all seeds "
-                "are one run; ask for one seed"
+                f"axes.seed: neither {name}.init nor {name}.draw uses its key, so all seeds are "
+                "the same run; use a single seed"
             )
 
     def _methods(self) -> dict[str, Method]:

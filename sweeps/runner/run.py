@@ -288,11 +288,13 @@ def environment_of(
         about = source.store, original, mesh, found
         same, others = Agreement(*about, writes=False, report=report).compared()
         if others and not same:
-            raise StoreError(f"reuse = {name}: has runs of other code alone", *others[0].why)
+            raise StoreError(
+                f"reuse = {name}: its runs were computed by different code", *others[0].why
+            )
         if others and report:
-            report(f"{name}: {len(others)} programs are others; their runs are computed anew")
+            report(f"{name}: {len(others)} programs have changed; their runs are computed again")
         source.others = [each.chosen for each in others]
-        found[f"reuse of {name}"] = f"{same} programs are the same, {len(others)} others"
+        found[f"reuse of {name}"] = f"{same} programs are the same, {len(others)} have changed"
     return found
 
 

@@ -215,9 +215,9 @@ def _check_program(agreement: Agreement, number: int, worker: str, before: np.nd
             if not before[each] and record.program == error.known.program:
                 store.place.remove(store.chunks.file(each))
         raise StoreError(
-            f"{store.name}: worker {worker} has other code than this process, as when a file was "
-            "edited after the worker had imported it. Its chunks were taken back; restart the "
-            "workers, and run the same command again:",
+            f"{store.name}: worker {worker} runs different code from this process, as when a file "
+            "was edited after the worker imported it. Its chunks were removed; restart the workers "
+            "and run the same command again:",
             *(f"  {line}" for line in error.why),
         ) from None
 

@@ -114,7 +114,7 @@ def test_a_session_in_which_code_changes(tmp_path: Path) -> None:
     assert lines["again"] == lines["first"]
     for name in ("global", "class"):
         told, number = lines[name].rsplit(maxsplit=1)
-        assert told == "store: its runs were computed by other code than this process has"
+        assert told == "store: the stored runs were computed by different code"
         assert float(number) > 50 * memory
 
 
@@ -128,14 +128,14 @@ def test_a_global_that_changes_between_two_halves(
         sweeps.run(swept(), stored)
     assert sweeps.open(stored).load().identical(before)
     # By its name alone: that of other code does not do.
-    with pytest.raises(StoreError, match="accept_code = 0123: it is"):
+    with pytest.raises(StoreError, match="accept_code = 0123: the name is"):
         sweeps.run(swept(), stored, accept_code="0123")
     name = re.search("--accept-code ([0-9a-f]{12})", str(error.value))[1]
     found = sweeps.run(swept(), stored, accept_code=name).load()
     assert (found.status == Status.OK).all()
     sweeps.run(swept(), stored)
     monkeypatch.setattr(sys.modules[__name__], "FACTOR", 3.0)
-    with pytest.raises(StoreError, match="computed by other code"):
+    with pytest.raises(StoreError, match="computed by different code"):
         sweeps.run(swept(), stored, accept_code=name)
 
 
@@ -145,7 +145,7 @@ def test_the_same_numbers_by_other_code_decide_nothing(
     """The change may matter in runs that are not stored, such as those of large rates."""
     loss = Net.loss
     monkeypatch.setattr(Net, "loss", lambda *given: jnp.minimum(loss(*given), 1e30))
-    with pytest.raises(StoreError, match="computed by other code"):
+    with pytest.raises(StoreError, match="computed by different code"):
         sweeps.run(swept(), stored)
 
 
@@ -156,7 +156,7 @@ def test_numbers_decide_between_versions(
     without(stored, 1)
     lines: list[str] = []
     found = sweeps.run(swept(), stored, report=lines.append).load()
-    assert [line for line in lines if "stored runs computed again are the same" in line]
+    assert [line for line in lines if "stored runs, computed again, agree to" in line]
     assert (found.status == Status.OK).all()
     # Decided once, and written down.
     lines.clear()
@@ -164,7 +164,7 @@ def test_numbers_decide_between_versions(
     sweeps.run(swept(), stored, report=lines.append)
     assert not [line for line in lines if "computed again" in line]
     assert cli.main(["info", str(stored)]) == 0
-    assert "same program by numbers: 2 stored runs computed again" in capsys.readouterr().out
+    assert "decided by numbers: 2 stored runs, computed again" in capsys.readouterr().out
     assert cli.main(["check", str(stored)]) == 0
 
 
@@ -174,7 +174,7 @@ def test_other_numbers_are_no_other_version(stored: Path, monkeypatch: pytest.Mo
     with pytest.raises(StoreError, match=r"jax \S+ -> 99.*\n.*batch_loss of a stored run differs"):
         sweeps.run(swept(), stored)
     monkeypatch.setattr(sys.modules[__name__], "FACTOR", 1e30)
-    with pytest.raises(StoreError, match="a stored run ended with another status"):
+    with pytest.raises(StoreError, match="a stored run ends with a different status"):
         sweeps.run(swept(), stored)
     with pytest.raises(StoreError, match="strict forbids"):
         sweeps.run(swept(), without(stored, 1).name, strict=True)
@@ -203,10 +203,12 @@ def test_reuse_takes_over_what_belongs_to_the_same_program(
     found = sweeps.run(
         more, tmp_path / "new", reuse=[tmp_path / "old"], report=lines.append, tile=2
     ).load()
-    assert [line for line in lines if "1 programs are others; their runs are computed anew" in line]
+    assert [
+        line for line in lines if "1 programs have changed; their runs are computed again" in line
+    ]
     np.testing.assert_array_equal(found.batch_loss, sweeps.run(more, tile=2).batch_loss)
     monkeypatch.setattr(sys.modules[__name__], "FACTOR", 2.0)
-    with pytest.raises(StoreError, match=r"reuse = .*has runs of other code alone"):
+    with pytest.raises(StoreError, match=r"reuse = .*its runs were computed by different code"):
         sweeps.run(more, tmp_path / "third", reuse=[tmp_path / "old"])
     assert not (tmp_path / "third").exists()
 
@@ -216,7 +218,7 @@ def test_processes_of_one_sweep_have_one_code(
 ) -> None:
     sweeps.run(swept(), tmp_path / "s", chunk=2, tile=2, process=(0, 2))
     monkeypatch.setattr(sys.modules[__name__], "FACTOR", 2.0)
-    with pytest.raises(StoreError, match="computed by other code"):
+    with pytest.raises(StoreError, match="computed by different code"):
         sweeps.run(swept(), tmp_path / "s", tile=2, process=(1, 2))
 
 
@@ -256,7 +258,7 @@ def test_files_of_programs_are_checked_and_found_again(
     assert file.read_bytes() == whole
     file.unlink()
     monkeypatch.setattr(sys.modules[__name__], "FACTOR", 2.0)
-    with pytest.raises(StoreError, match="computed by other code"):
+    with pytest.raises(StoreError, match="computed by different code"):
         sweeps.run(swept(), stored)
 
 
@@ -314,8 +316,8 @@ def frozen(how: str) -> Sweep:
 @pytest.mark.parametrize(
     ("how", "message"),
     [
-        ("numpy weights", "Frozen.init: makes another program each time"),
-        ("numpy data", "Frozen.draw.*: makes another program each time"),
+        ("numpy weights", "Frozen.init: compiles to a different program each time"),
+        ("numpy data", "Frozen.draw.*: compiles to a different program each time"),
         ("seeded data", "Frozen.draw: returns the same examples whatever its key"),
         ("own data", "Frozen.draw: returns the same examples whatever its key"),
         ("own weights", "Frozen.init: draws random weights without its key"),
@@ -366,7 +368,7 @@ def test_a_worker_that_lives_on_is_found_out(again: bool, package: Path, tmp_pat
             first = run("first", executor)
             package.write_text(package.read_text().replace("F = 1.0", "F = 50.0"))
             importlib.reload(sys.modules["edited_net"])
-            with pytest.raises(StoreError, match="has other code than this process, as when a"):
+            with pytest.raises(StoreError, match="runs different code from this process"):
                 run("second", executor)
             assert not Store.open(tmp_path / "second").done().any()
             if again:
