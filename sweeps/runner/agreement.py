@@ -177,7 +177,11 @@ class Agreement:
             known = programs.get(chosen)
         if known is None:
             raise StoreError(f"{self.store.name}: does not say which program computed its runs")
-        mine = self.identity.program(tuple(chosen.items()), known.platform)
+        try:
+            mine = self.identity.program(tuple(chosen.items()), known.platform)
+        except (ValueError, RuntimeError):
+            # Callbacks, which solvers have, cannot be lowered for a platform that is not there.
+            mine = self.identity.program(tuple(chosen.items()))
         if mine == known.program or programs.get(chosen, mine) is not None:
             return mine
         theirs = self.store.chunks.environment(known.environment)

@@ -2,6 +2,7 @@
 same: by numbers, or by a user."""
 
 import contextlib
+import dataclasses
 import importlib
 import re
 import subprocess
@@ -178,6 +179,29 @@ def test_other_numbers_are_no_other_version(stored: Path, monkeypatch: pytest.Mo
         sweeps.run(swept(), stored)
     with pytest.raises(StoreError, match="strict forbids"):
         sweeps.run(swept(), without(stored, 1).name, strict=True)
+
+
+class Called(Net):
+    """What calls back to Python cannot be lowered for a device that is not there."""
+
+    def loss(self, params: jax.Array, data: jax.Array) -> jax.Array:
+        one = jax.pure_callback(lambda: np.float32(1), jax.ShapeDtypeStruct((), jnp.float32))
+        return jax.lax.stop_gradient(one) * super().loss(params, data)
+
+
+def test_numbers_decide_what_no_device_here_can_be_asked(tmp_path: Path) -> None:
+    sweep = Sweep(Called(), dynsim.sgd(0.1), {"eta": [0.1, 0.2]}, steps=2, batch=4)
+    sweeps.run(sweep, tmp_path / "s")
+    store = Store.open(tmp_path / "s")
+    (known,) = store.programs.all()
+    there = store.chunks.environment(known.environment) | {"device": "gpu: H100"}
+    store.enter(there, strict=False)
+    store.programs.keep([])
+    elsewhere = {"program": "0" * 64, "platform": "gpu", "environment": store.noted()}
+    store.programs.put(dataclasses.replace(known, **elsewhere))
+    lines: list[str] = []
+    sweeps.run(sweep, tmp_path / "s", report=lines.append)
+    assert [line for line in lines if "2 stored runs, computed again, agree to" in line]
 
 
 def test_rounding_that_is_carried_far_decides_nothing() -> None:
