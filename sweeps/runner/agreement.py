@@ -30,6 +30,7 @@ ROUNDING, CARRIED = 64, 16
 """Units in the last place by which numbers may differ, relative to the largest one of an array; and
 how many times as much as runs do whose numbers were changed by `NUDGE` of these units."""
 NUDGE = 4
+UNKNOWN = "no version and no method of the problem has changed: look at the rule and at `record`"
 LARGEST = 1e-3
 """An array in which rounding may be carried further than this decides nothing."""
 
@@ -184,22 +185,23 @@ class Agreement:
             mine = self.identity.program(tuple(chosen.items()))
         if mine == known.program or programs.get(chosen, mine) is not None:
             return mine
-        theirs = self.store.chunks.environment(known.environment)
-        changed = differences(theirs, self.environment)
-        why = [", ".join(changed)] if changed else []
-        if any(theirs.get(n, "") != self.environment.get(n, "") for n in output.DECISIVE):
-            try:
-                chunks = self._chunks().get(tuple(chosen.items()), [])
-                runs, difference = self._by_numbers(chunks)
-            except ArithmeticError as error:
-                raise OtherProgramError(
-                    self.store, chosen, known, mine, *why, f"compared by numbers: {error}"
-                ) from None
-            self._note(chosen, known, mine, decided="numbers", runs=runs, difference=difference)
-            return mine
-        if not changed:
-            why = ["no version and no method of the problem has changed: look at rule and record"]
-        raise OtherProgramError(self.store, chosen, known, mine, *why)
+        for each in [known, *programs.all()]:
+            theirs = self.store.chunks.environment(each.environment)
+            if each.chosen == plain(chosen) and all(
+                theirs.get(n, "") == self.environment.get(n, "") for n in output.DECISIVE
+            ):
+                # The same code would have the same text.
+                why = ", ".join(differences(theirs, self.environment)) or UNKNOWN
+                raise OtherProgramError(self.store, chosen, each, mine, why)
+        try:
+            chunks = self._chunks().get(tuple(chosen.items()), [])
+            runs, difference = self._by_numbers(chunks)
+        except ArithmeticError as error:
+            theirs = self.store.chunks.environment(known.environment)
+            why = ", ".join(differences(theirs, self.environment)), f"compared by numbers: {error}"
+            raise OtherProgramError(self.store, chosen, known, mine, *why) from None
+        self._note(chosen, known, mine, decided="numbers", runs=runs, difference=difference)
+        return mine
 
     def _of_a_chunk(self, chosen: dict[str, Any]) -> Registered | None:
         """The program of a combination whose file was lost, as its first chunk has it."""
