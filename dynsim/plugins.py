@@ -1,12 +1,10 @@
-"""What other packages add, by entry points: looked up once, by group; and their versions."""
+"""What other packages add, by entry points: looked up once, by group."""
 
 import contextlib
 import functools
 import importlib.metadata
-import sys
 import warnings
 from collections.abc import Iterator, Mapping
-from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
@@ -31,21 +29,6 @@ def entry_points(group: str) -> Mapping[str, EntryPoint]:
         if other is not point and (other.value, _owner(other)) != (point.value, _owner(point)):
             raise ValueError(f"{_described(point)}: {_described(other)} has the same name")
     return MappingProxyType(found)
-
-
-def version(top: str) -> str | None:
-    """The version of the installed package that has a module `top`, None where there is none."""
-    folders = (folder for folder in sys.path if any(Path(folder).glob("*.*-info")))
-    names = _installed(tuple(folders)).get(top)
-    return importlib.metadata.version(names[0]) if names else None
-
-
-@functools.cache
-def _installed(folders: tuple[str, ...]) -> Mapping[str, list[str]]:
-    """The names of the packages that are installed in such folders, by module. It takes a second,
-    as every file of every package is looked at."""
-    del folders
-    return importlib.metadata.packages_distributions()
 
 
 @functools.cache

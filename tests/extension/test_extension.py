@@ -14,7 +14,6 @@ import pytest
 
 import dynsim
 import sweeps
-from dynsim import plugins
 from odes import ladder
 from sweeps import System, cli
 from sweeps.compare.layer import compare
@@ -130,15 +129,6 @@ def test_a_broken_entry_point_names_its_package(
     assert registry.system_for("table.csv") is registry.system("yz")
     with pytest.warns(UserWarning, match=f"{message}.*; it is left out"):
         assert registry.system_for("nobodys") is registry.system("yz")
-
-
-def test_a_version_is_known_as_long_as_the_package_is_on_the_path(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    packages.write(tmp_path, "other-toy", "2.5", modules="othertoy\n")
-    assert plugins.version("othertoy") is None
-    monkeypatch.syspath_prepend(str(tmp_path))
-    assert plugins.version("othertoy") == "2.5"
 
 
 def test_an_import_does_not_change_the_precision_of_others(
