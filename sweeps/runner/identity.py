@@ -28,7 +28,7 @@ from dynsim.problem.base import split
 from dynsim.training.recording import Own, traced_anew
 from sweeps.runner import tiles
 from sweeps.runner.spec import Sweep
-from sweeps.systems.base import Engine, Settings, System
+from sweeps.systems.base import Engine, Settings
 
 KNOWN = {
     *("dynsim", "odes", "sweeps", "jax", "jaxlib", "numpy", "optax", "equinox", "diffrax"),
@@ -279,15 +279,14 @@ def _count_trace() -> None:
 
 def _named(sweep: Sweep) -> Iterator[Any]:
     """The classes and functions that a sweep is made of."""
-    run, engine, system = sweep.first, sweep.rules, sweep.system
+    run, engine = sweep.first, sweep.rules
     yield type(run)
-    parts: list[Any] = [run.make_task(), run.make_optimizer(), engine.run, engine.assemble]
+    parts: list[Any] = [run.make_task(), run.make_optimizer()]
+    parts += [engine.run, engine.assemble, engine.task]
     parts += [each.function for each in sweep.record if isinstance(each, Own)]
     parts += [function for _, function in engine.observables.resolve(sweep.record).functions]
     for part in parts:
         yield from _within(part)
-    if system is not None and isinstance(system, System):
-        yield from _within(engine.task)
 
 
 def _within(value: Any) -> Iterator[Any]:
