@@ -25,8 +25,8 @@ import sys
 from sweeps import cli
 from sweeps.runner.store.store import Store
 write = Store.write
-def told(store, region, arrays, seconds):
-    write(store, region, arrays, seconds)
+def told(store, region, *what):
+    write(store, region, *what)
     print("chunk", *(part.start for part in region), flush=True)
 Store.write = told
 sys.exit(cli.main(sys.argv[1:]))

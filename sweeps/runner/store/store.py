@@ -37,7 +37,7 @@ from sweeps.runner.store.base import (
 )
 from sweeps.runner.store.local import place
 from sweeps.runner.store.manifest import differences, fingerprint, spelt
-from sweeps.runner.store.programs import PROGRAMS, Programs
+from sweeps.runner.store.programs import Programs
 from sweeps.runner.store.records import ENVIRONMENTS, Chunks, Record, environment_file
 from sweeps.runner.store.records import differences as changes
 
@@ -169,16 +169,13 @@ class Store:
 
     def verify(self) -> None:
         """Read every file that is ever read, besides those that opening the store has read: all
-        chunks with their records, and the environments; `StoreError` for one that is missing or
+        chunks with their records, the environments and the programs; `StoreError` for one that is missing or
         damaged."""
         records = self.chunks.all()
         self.place.several(self.chunks.verify, records)
         named = {record.environment for record in records.values()}
         self.place.several(self.chunks.environment, named.union(self.chunks.environments()))
-        known = {each.program for each in self.programs.all()}
-        for number, record in records.items():
-            if record.program and record.program not in known:
-                raise missing(self.name, f"{PROGRAMS}/ of chunk {number}")
+        self.programs.all()
 
     def go_on(
         self,
