@@ -169,8 +169,8 @@ class Store:
 
     def verify(self) -> None:
         """Read every file that is ever read, besides those that opening the store has read: all
-        chunks with their records, the environments and the programs; `StoreError` for one that is missing or
-        damaged."""
+        chunks with their records, the environments and the programs; `StoreError` for one that is
+        missing or damaged."""
         records = self.chunks.all()
         self.place.several(self.chunks.verify, records)
         named = {record.environment for record in records.values()}
