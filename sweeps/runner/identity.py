@@ -7,6 +7,7 @@ problem are arguments, which a store knows by their values. What a program only 
 Python callback or a library in C, is not in the text.
 """
 
+import contextlib
 import dataclasses
 import functools
 import hashlib
@@ -60,10 +61,10 @@ class Identity:
         self.program = functools.lru_cache(maxsize=None)(self._program)
 
     @functools.cached_property
-    def outside(self) -> bool:
-        """Whether code takes part that is neither of dynsim nor of a library that it knows by its
-        version: it may change while this process runs."""
-        return any(_top(each) not in KNOWN for each in _named(self.sweep))
+    def outside(self) -> set[str]:
+        """Packages that take part and are neither dynsim nor libraries that it knows by version:
+        their code may change while this process runs."""
+        return {top for each in _named(self.sweep) if (top := _top(each)) not in KNOWN}
 
     def _program(self, chosen: tuple[tuple[str, Any], ...], platform: str = "") -> str:
         """The hash of the program of one run at the `chosen` values of static axes, lowered for
@@ -93,16 +94,11 @@ class Identity:
     def parts(self) -> dict[str, str]:
         """Versions of the packages of others, and hashes of what their problem is made of: for
         people, who want to know what has changed."""
-        if not self.outside:
-            return {}
-        tops = {top for each in _named(self.sweep) if (top := _top(each)) not in KNOWN}
         found = {}
-        for top in sorted(tops):
-            try:
+        for top in sorted(self.outside):
+            with contextlib.suppress(importlib.metadata.PackageNotFoundError):
                 found[top] = importlib.metadata.version(top)
-            except importlib.metadata.PackageNotFoundError:
-                continue
-        return found | code(self.sweep.first)
+        return found | (hashes(self._methods) if _top(type(self._task)) not in KNOWN else {})
 
     def check(self) -> None:
         """Raise `ValueError`, naming the method, for a problem that draws the same random numbers
@@ -111,8 +107,8 @@ class Identity:
             return
         chosen = next(self.sweep.slices())
         if self.program(tuple(chosen.items())) != self._traced(chosen, self.platform):
-            first, second = self._methods(), self._methods()
-            names = [n for n, each in first.items() if each.text != second[n].text]
+            again = methods(self._task, self._batch)
+            names = [n for n, each in self._methods.items() if each.text != again[n].text]
             raise ValueError(
                 f"{', '.join(names) or 'a function of this sweep'}: compiles to a different "
                 "program each time it is traced. Values of np.random, random, the clock or a "
@@ -123,11 +119,11 @@ class Identity:
             self._check_keys()
 
     def _check_keys(self) -> None:
-        problem, batch = self._task, getattr(self.sweep.first, "batch", np.inf)
+        problem, batch = self._task, self._batch
         several = len(self.sweep.fields.get("seed", ())) > 1
-        name, methods = type(problem).__name__, self._methods()
-        frozen = {n for n in ("init", "draw") if _ignores_key(methods.get(f"{name}.{n}"))}
-        drawn = {n for n in frozen if "random_bits" in methods[f"{name}.{n}"].operations}
+        name, found = type(problem).__name__, self._methods
+        frozen = {n for n in ("init", "draw") if _ignores_key(found.get(f"{name}.{n}"))}
+        drawn = {n for n in frozen if "random_bits" in found[f"{name}.{n}"].operations}
         if "draw" in frozen and "draw" not in drawn and _many(problem, int(batch)):
             drawn.add("draw")
         if "draw" in drawn:
@@ -149,8 +145,13 @@ class Identity:
                 "the same run; use a single seed"
             )
 
+    @property
+    def _batch(self) -> float:
+        return getattr(self.sweep.first, "batch", np.inf)
+
+    @functools.cached_property
     def _methods(self) -> dict[str, Method]:
-        return methods(self._task, getattr(self.sweep.first, "batch", np.inf))
+        return methods(self._task, self._batch)
 
 
 def code(run: Any) -> dict[str, str]:
@@ -158,7 +159,11 @@ def code(run: Any) -> dict[str, str]:
     problem = run.make_task()
     if _top(type(problem)) in KNOWN:
         return {}
-    found = methods(problem, getattr(run, "batch", np.inf))
+    return hashes(methods(problem, getattr(run, "batch", np.inf)))
+
+
+def hashes(found: Mapping[str, Method]) -> dict[str, str]:
+    """Short hashes of methods by their names."""
     return {name: digest(each.text)[:SHORT] for name, each in found.items()}
 
 

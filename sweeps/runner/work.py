@@ -268,18 +268,15 @@ class Work:
         self, region: tuple[slice, ...]
     ) -> tuple[dict[str, float], np.ndarray, list[dict[str, np.ndarray]]]:
         """What a region has one value of, its seeds, and the values along its other dimensions."""
-        chosen: dict[str, float] = {}
         seeds = np.array([0])
         points = []
         for dim, part in zip(self.sweep.dims, region, strict=True):
             values = {name: np.array(all_values[part]) for name, all_values in dim.axes.items()}
-            if dim.static:
-                chosen |= {name: value[0].item() for name, value in values.items()}
-            elif dim.name == "seed":
+            if dim.name == "seed":
                 seeds = values["seed"]
-            else:
+            elif not dim.static:
                 points.append(values)
-        return chosen, seeds, points
+        return self.sweep.static_values(region), seeds, points
 
     def _numbers(
         self, chosen: Mapping[str, float], points: list[dict[str, np.ndarray]]

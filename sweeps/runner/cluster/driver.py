@@ -90,7 +90,8 @@ def run(
         store.held = check
         # What devices the workers have is theirs to know.
         versions = {n: value for n, value in environment.items() if n in output.PACKAGES}
-        store.go_on((0, 1), versions if strict else environment, strict, report)
+        store.go_on((0, 1), versions, strict, report)
+        store.enter(environment, strict=False)
         agreement = Agreement(store, identity, mesh, environment, report=report)
         agreement.check(accept_code)
         take_over(store, sources, lambda region: agreement.of(sweep.static_values(region)))

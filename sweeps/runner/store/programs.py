@@ -57,6 +57,11 @@ class Registered:
     runs: int = 0
     difference: float = 0.0
 
+    @property
+    def key(self) -> str:
+        """The file that says so."""
+        return _key(self.chosen, self.program if self.decided else "")
+
 
 _REGISTERED = pydantic.TypeAdapter(Registered)
 
@@ -74,15 +79,14 @@ class Programs:
 
     def put(self, known: Registered) -> bool:
         """Register a program, or a decision; False where there is one already."""
-        key = _key(known.chosen, known.program if known.decided else "")
-        return self.place.put(key, sealed(dataclasses.asdict(known)))
+        return self.place.put(known.key, sealed(dataclasses.asdict(known)))
 
     def keep(self, stored: Iterable[Mapping[str, Any]]) -> None:
         """Forget the programs of all combinations but those of which there are chunks."""
         kept = {_key(chosen) for chosen in stored}
         for each in self.all():
-            if (key := _key(each.chosen)) not in kept:
-                self.place.remove(_key(each.chosen, each.program) if each.decided else key)
+            if _key(each.chosen) not in kept:
+                self.place.remove(each.key)
 
     def all(self) -> list[Registered]:
         """Everything that is registered; `StoreError` for a file that is damaged."""
@@ -97,9 +101,7 @@ class Programs:
             known = _REGISTERED.validate_json(unsealed(value), strict=True)
         except ValueError:
             raise damaged(self.place.name, key, CHANGED) from None
-        if known.store != self.store or key != _key(
-            known.chosen, known.program if known.decided else ""
-        ):
+        if (known.store, known.key) != (self.store, key):
             raise damaged(self.place.name, key, "it is that of other runs, or of another store")
         return known
 
