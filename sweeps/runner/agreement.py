@@ -123,6 +123,8 @@ class Agreement:
             StoreError: for runs of another program.
         """
         if self.alone:
+            # A worker with other code may have finished a chunk after it was found out.
+            self._take_back()
             # Of those who registered a program and then stored nothing.
             self.store.programs.keep(self.stored())
         _, others = self.compared()
@@ -144,11 +146,22 @@ class Agreement:
             self._note(each.chosen, each.known, each.mine, decided="accepted")
             self._found[tuple(each.chosen.items())] = each.mine
 
-    def replace(self, chosen: Mapping[str, Any]) -> None:
-        """Register the program of this process in place of that of a worker with other code."""
-        self.store.programs.keep(c for c in self.stored() if c != chosen)
-        mine = self.identity.program(tuple(chosen.items()))
-        self._note(dict(chosen), None, mine)
+    def replace(self, found: OtherProgramError) -> None:
+        """Register the program of this process in place of that of a worker with other code, whose
+        chunks are removed."""
+        self.store.programs.keep(c for c in self.stored() if c != found.chosen)
+        mine = self.identity.program(tuple(found.chosen.items()))
+        self._note(found.chosen, None, mine, instead_of=found.known.program)
+        self._take_back()
+
+    def _take_back(self) -> None:
+        """Remove all chunks of programs that were replaced."""
+        programs = self.store.programs.all()
+        gone = {each.instead_of for each in programs} - {each.program for each in programs} - {""}
+        if gone:
+            for number, record in self.store.chunks.all().items():
+                if record.program in gone:
+                    self.store.chunks.remove(number)
 
     def confirm(self, chosen: Mapping[str, Any]) -> None:
         """Raise `OtherProgramError` where another process has replaced the program since."""

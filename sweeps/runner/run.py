@@ -129,11 +129,12 @@ def run(
             if store is None:
                 store = create(where, sweep, work.plan.layout, work.variables(), report)
             store.held = check
-            done = store.go_on(process, environment, strict, report)
+            store.go_on(process, environment, strict, report)
             alone = process == (0, 1)
             agreement = Agreement(store, identity, mesh, environment, alone=alone, report=report)
             if where.address is not None:
                 agreement.check(accept_code)
+            done = store.done()
             _work_off(store, work, process, sources, done, agreement)
     # Other processes go on meanwhile, unless there is nothing left to do.
     return store.dataset(done if done.all() else None)

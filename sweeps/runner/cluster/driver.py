@@ -180,7 +180,7 @@ def work_off(executor: Executor, store: Store, job: Job, agreement: Agreement) -
                 number = running.pop(future)
                 match _outcome(future):
                     case Done(str(worker), int(runs), int(diverged)):
-                        _check_program(agreement, number, worker, done)
+                        _check_program(agreement, number, worker)
                         advance(runs, diverged)
                         reasons[number] = "a worker says that it is stored, and it is not"
                     case Failed(str(worker), str(reason)):
@@ -200,9 +200,9 @@ def work_off(executor: Executor, store: Store, job: Job, agreement: Agreement) -
         raise ChunksFailed(_message(store, given_up), given_up)
 
 
-def _check_program(agreement: Agreement, number: int, worker: str, before: np.ndarray) -> None:
+def _check_program(agreement: Agreement, number: int, worker: str) -> None:
     """Raise `StoreError` for a chunk that a worker has computed by other code than this process
-    has; it is taken back, with all others of that code that were not there `before`."""
+    has; it is removed, with all others of that code."""
     store = agreement.store
     chosen = agreement.sweep.static_values(store.layout.region(number))
     # Without the chunk, which the worker only says is there, there is nothing to compare.
@@ -211,10 +211,7 @@ def _check_program(agreement: Agreement, number: int, worker: str, before: np.nd
     try:
         agreement.of(chosen)
     except OtherProgramError as error:
-        agreement.replace(chosen)
-        for each, record in store.chunks.all().items():
-            if not before[each] and record.program == error.known.program:
-                store.place.remove(store.chunks.file(each))
+        agreement.replace(error)
         raise StoreError(
             f"{store.name}: worker {worker} runs different code from this process, as when a file "
             "was edited after the worker imported it. Its chunks were removed; restart the workers "

@@ -45,6 +45,7 @@ class Registered:
         decided: how that was found: by "numbers", or "accepted" by a user.
         runs: number of stored runs that were computed again.
         difference: the largest one that was found, relative to the largest value of an array.
+        instead_of: hash of the program that it replaced, of which no chunk is to be kept.
     """
 
     store: Identity
@@ -56,6 +57,7 @@ class Registered:
     decided: Literal["", "numbers", "accepted"] = ""
     runs: int = 0
     difference: float = 0.0
+    instead_of: str = ""
 
     @property
     def key(self) -> str:

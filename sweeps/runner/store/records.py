@@ -150,6 +150,11 @@ class Chunks:
         numbers = np.flatnonzero(self.done()).tolist()
         return dict(zip(numbers, self.place.several(self.record, numbers), strict=True))
 
+    def remove(self, number: int) -> None:
+        """Take a chunk back: it counts no more."""
+        self.place.remove(self.file(number))
+        self.record.cache_clear()
+
     def environments(self) -> list[str]:
         """Digests of the environments that chunks were computed in."""
         return [name.split(".")[0] for name in sorted(self.place.files(ENVIRONMENTS))]

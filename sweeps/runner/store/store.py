@@ -183,12 +183,9 @@ class Store:
         environment: Mapping[str, str],
         strict: bool,
         report: Report | None,
-    ) -> np.ndarray:
+    ) -> None:
         """See to it that process k of n, which holds the lock, can go on in an environment: read
         what was written last, and take back the records of chunks that have lost a file.
-
-        Returns:
-            Which chunks are there, by chunk number.
 
         Raises:
             StoreError: for a chunk that is damaged, or where `strict` forbids to go on.
@@ -206,15 +203,12 @@ class Store:
             )
         for number in [i for i, own in keys.items() if i % n == k and not gone.isdisjoint(own)]:
             del times[number]
-            self.place.remove(self.chunks.file(number))
+            self.chunks.remove(number)
         self.chunks.record.cache_clear()
         newest = sorted(times, key=lambda number: -times[number])[:NEWEST]
         self.place.several(self.chunks.verify, newest)
-        done = np.zeros(self.layout.num_chunks, bool)
-        done[list(times)] = True
-        left = not done[k::n].all()
+        left = any(number not in times for number in range(k, self.layout.num_chunks, n))
         self.enter(environment, strict and left, report if left else None)
-        return done
 
     def enter(
         self, environment: Mapping[str, str], strict: bool, report: Report | None = None
