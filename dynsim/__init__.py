@@ -18,9 +18,22 @@ from dynsim.problem.train import train
 from dynsim.qkv.layer import QKV
 from dynsim.qkv.model import Embedded
 from dynsim.sparse_attention.retrieval import Retrieval, retrieval
-from dynsim.training.optax_rule import OptaxRule, from_optax
 from dynsim.training.rule import Rule
-from dynsim.training.rules import adam, adamw, momentum, rmsprop, sgd, sign
+from dynsim.training.rules import (
+    SGD,
+    Adam,
+    AdamW,
+    OptaxRule,
+    RMSProp,
+    Sign,
+    adam,
+    adamw,
+    from_optax,
+    momentum,
+    rmsprop,
+    sgd,
+    sign,
+)
 from dynsim.training.stability import sharpness_threshold
 from dynsim.trajectory import Status, Trajectory, log_times
 from dynsim.transformer.language import LanguageModel
@@ -44,7 +57,10 @@ from dynsim.yz.tasks import (
 __all__ = [
     "PQ",
     "QKV",
+    "SGD",
     "YZ",
+    "Adam",
+    "AdamW",
     "Annealing",
     "Embedded",
     "Examples",
@@ -57,11 +73,13 @@ __all__ = [
     "OptaxRule",
     "Problem",
     "Prompts",
+    "RMSProp",
     "Regression",
     "Retrieval",
     "Rule",
     "Separate",
     "SequenceClasses",
+    "Sign",
     "Status",
     "Text",
     "Trajectory",

@@ -15,7 +15,7 @@ from dynsim import Problem, Rule, Trajectory, checks
 from dynsim.precision import DType
 from dynsim.problem.checks import Parts, usual
 from dynsim.training.recording import Record, Recording, Table
-from dynsim.training.rule import unread
+from dynsim.training.rules import SGD, unread
 from dynsim.trajectory import Times
 from odes.problem import Reduction, check_arguments, compiled, flow, recorded_of_flow
 from odes.solver.flows import DESCRIBED, checked_flow
@@ -38,6 +38,7 @@ TITLES: dict[Flow, tuple[str, bool]] = {
     "heavy-ball": ("heavy-ball flow", True),
     "adam": ("Adam flow", True),
     "rmsprop": ("RMSProp flow", True),
+    "own": ("flow of the rule itself", False),
 }
 """Title of each flow, and whether it is a variant of another one that is more exact."""
 
@@ -252,7 +253,8 @@ def _evaluated(
     refused: tuple[tuple[str, str], ...],
     name: str,
 ) -> Trajectory:
-    time = rule.eta_time(times) / (1 - jnp.asarray(rule.momentum))
+    assert isinstance(rule, SGD)
+    time = rule.eta_time(times) / (1 - jnp.asarray(rule.mu))
     found = jax.vmap(lambda each: dict(formula(problem, start, each)))(time)
     table = Table({n: lambda row, n=n: row[n] for n in found}, refused=dict(refused))
     recording: Recording = table.resolve(record)

@@ -104,7 +104,7 @@ def flow(
     check_arguments(problem, rule, times, key, init, starts=reduction is None)
     recording = recorded_of_flow(problem, record, whole=reduction is None)
     if PRECONDITIONED in recording.provided and rule.is_adaptive:
-        raise ValueError(f"record = {PRECONDITIONED!r}: of {rule.kind}, only training records it")
+        raise ValueError(f"record = {PRECONDITIONED!r}: of {rule.name}, only training records it")
     lacking = {"loss"} & dict(recording.functions).keys() - problem.observables().keys()
     if reduction is not None and lacking:
         raise ValueError(

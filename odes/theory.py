@@ -16,8 +16,8 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Generic, TypeVar
 
 from dynsim import Problem, checks, plugins
-from dynsim.training.optax_rule import OptaxRule
-from dynsim.training.rule import Rule, unread
+from dynsim.training.rule import Rule
+from dynsim.training.rules import unread
 from dynsim.trajectory import Trajectory
 from odes.solver.tolerances import Tolerances
 
@@ -148,7 +148,7 @@ class Ladder(Generic[Task, Rates]):
             else:
                 known = self.theories()
                 found = known[checks.choice("theory", asked, tuple(known))]
-        checks.kind("rule", optimizer, Rule, OptaxRule)
+        checks.kind("rule", optimizer, Rule)
         problem = self._unknown(found, task, optimizer) or found.inapplicable(task, optimizer)
         if found.zero_start and not zero_start:
             problem = "it starts from zero weights"
@@ -167,7 +167,7 @@ class Ladder(Generic[Task, Rates]):
         """Names of the theories that describe `task` and `optimizer`, most exact first; `variants`
         adds those that are looked at on demand, `zero_start` is as in `theory`, and `finite` adds
         those of finite T, which need the `length` of the sequences."""
-        checks.kind("rule", optimizer, Rule, OptaxRule)
+        checks.kind("rule", optimizer, Rule)
         return tuple(
             name
             for name, rung in self.theories().items()

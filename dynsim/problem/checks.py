@@ -12,7 +12,6 @@ from jaxtyping import Array, PRNGKeyArray, PyTree
 
 from dynsim.precision import DType
 from dynsim.problem.base import Measured, Problem, narrowed
-from dynsim.training.optax_rule import AnyRule
 from dynsim.training.recording import (
     BATCH_LOSS,
     ETA_TIME,
@@ -26,7 +25,7 @@ from dynsim.training.recording import (
     Table,
     evaluated,
 )
-from dynsim.training.rule import by_group
+from dynsim.training.rule import Rule, by_group
 
 PROVIDED = (BATCH_LOSS, RELATIVE_LOSS, *NORMS, SHARPNESS, PRECONDITIONED, ETA_TIME, PARAMS)
 """What can be recorded of every problem."""
@@ -126,14 +125,14 @@ def check_init(problem: Problem, init: PyTree) -> None:
         )
 
 
-def check_groups(problem: Problem, rule: AnyRule, parts: Parts) -> PyTree:
+def check_groups(problem: Problem, rule: Rule, parts: Parts) -> PyTree:
     """The names of the groups of weights, where the rule has rates, decay or noise by group.
 
     Raises:
         ValueError: for a group without a rate, a number for no group, or names that do not fit the
             weights.
     """
-    some = {"decay": by_group(getattr(rule, "decay", None)), "noise": by_group(rule.noise)}
+    some = {"decay": by_group(rule.decay), "noise": by_group(rule.noise)}
     some = {field: set(numbers) - {""} for field, numbers in some.items()}
     rates = set(rule.schedules) - {""}
     if not rates and not any(some.values()):

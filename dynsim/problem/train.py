@@ -33,7 +33,6 @@ from dynsim.problem.checks import (
 from dynsim.training import keys, loop
 from dynsim.training.checkpoint import Checkpoint, checked_start
 from dynsim.training.course import UNASKED, Legs, legs_of
-from dynsim.training.optax_rule import AnyRule, OptaxRule
 from dynsim.training.recording import ETA_TIME, NORMS, PRECONDITIONED, Record, Recording
 from dynsim.training.rule import Rule
 from dynsim.training.run_checks import check_rule, checked_times
@@ -46,7 +45,7 @@ ABSURD_LOSS = 1e3
 
 def train(
     problem: Problem,
-    rule: AnyRule,
+    rule: Rule,
     key: PRNGKeyArray | None = None,
     *,
     steps: int | None,
@@ -108,7 +107,7 @@ def train(
         >>> run.model(jnp.ones(4))
     """
     checks.kind("problem", problem, Problem)
-    checks.kind("rule", rule, Rule, OptaxRule)
+    checks.kind("rule", rule, Rule)
     check_single("rule", rule)
     check_init(problem, init)
     steps = None if steps is None else checks.steps("steps", steps)
@@ -183,7 +182,7 @@ def problem_in(problem: ProblemT, dtype: DType) -> ProblemT:
 def _run(
     numbers: Problem,
     rest: Problem,
-    rule: AnyRule,
+    rule: Rule,
     key: PRNGKeyArray | None,
     data: PyTree,
     init: PyTree,
@@ -245,7 +244,6 @@ def _run(
     step = loop.by_rule(gradient, rule, key_init, groups, also, problem.normal)
 
     def stable(params: PyTree, memory: PyTree, k: Array, hessian: sharpness.Map) -> sharpness.Map:
-        assert isinstance(rule, Rule)
         if rule.is_adaptive:
             _, memory, _ = step(params, memory, k)
         return preconditioned(hessian, rule, rule.rate(k), memory, params, groups)
@@ -285,7 +283,6 @@ def _run(
     )
     observables = trajectory.observables
     if ETA_TIME in record.provided:
-        assert isinstance(rule, Rule)
         observables = {**observables, ETA_TIME: rule.eta_time(trajectory.times)}
     params, fixed = parts.apart(written_out(trajectory.params))
     return dataclasses.replace(

@@ -24,8 +24,8 @@ from dynsim.training.course import (
     from_record_to_record,
     in_legs,
 )
-from dynsim.training.optax_rule import AnyRule
 from dynsim.training.recording import NORMS, RELATIVE_LOSS
+from dynsim.training.rule import Rule
 from dynsim.trajectory import Status, Trajectory
 
 DIVERGED_LOSS = 10.0
@@ -61,7 +61,7 @@ class State(NamedTuple):
 
 def by_rule(
     gradient: LossAndGradient,
-    rule: AnyRule,
+    rule: Rule,
     key: PRNGKeyArray | None = None,
     groups: PyTree = None,
     also: tuple[str, ...] = (),

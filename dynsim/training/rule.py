@@ -5,15 +5,7 @@ Step k changes the weights p by the gradient g of its batch in this order:
 1. `clip`: a gradient whose Euclidean norm over all weights exceeds it is shortened to it.
 2. `noise`: every entry of g gets a normal number of that standard deviation.
 3. coupled `decay`: g <- g + lambda p, the gradient of the loss with lambda |p|^2/2.
-4. direction d, by `kind`:
-
-   sgd        d = g
-   momentum   v <- mu v + g, d = v (heavy ball, as PyTorch and optax have it)
-   nesterov   the same v, d = mu v + g
-   sign       the same v, d = sign(v)
-   rmsprop    v <- b2 v + (1 - b2) g^2, d = g / (sqrt(v) + eps)
-   adam       both averages, corrected for their start, eps outside of the root
-
+4. direction d, which the class of the rule computes: see `dynsim.training.rules`.
 5. decoupled `decay`: d <- d + lambda p, so that the scheduled rate multiplies it, as in optax's and
    PyTorch's AdamW.
 6. p <- p - eta(k) d.
@@ -22,84 +14,119 @@ Rates, decay and noise may be numbers by group of weights. Every number may be
 traced: one compiled program serves a whole grid.
 """
 
+import abc
 import dataclasses
 from collections.abc import Callable, Mapping
-from typing import Literal
 
 import equinox as eqx
 import jax
-import jax.numpy as jnp
 import optax
-from jaxtyping import Array, Int, PyTree, Real
+from jaxtyping import Array, Float, Int, PyTree, Real
 
 from dynsim import checks
 from dynsim.precision import AnyArray, Number, cast
-from dynsim.schedules.schedule import Constant, Schedule
+from dynsim.schedules.schedule import Constant, Schedule, as_schedule
 
-Kind = Literal["sgd", "momentum", "nesterov", "sign", "rmsprop", "adam"]
-NUMBERS: dict[Kind, tuple[str, ...]] = {
-    "sgd": (),
-    "momentum": ("momentum",),
-    "nesterov": ("momentum",),
-    "sign": ("momentum",),
-    "rmsprop": ("b2", "eps"),
-    "adam": ("b1", "b2", "eps"),
-}
-"""The numbers that each kind reads."""
 Eta = Schedule | Callable[[Array], Array] | Number
 """A learning rate: a number, a schedule, or a function of the step."""
 Etas = Eta | Mapping[str, Eta]
 """One for all weights, or one for each group of them."""
-Some = Real[Number, "*#P"] | Mapping[str, Real[Number, "*#P"]]
+PerGroup = Real[Number, "*#P"] | Mapping[str, Real[Number, "*#P"]]
 """A number for all weights, or one for each of some groups of them; the others have none."""
 
 
+def schedules_of(eta: Etas) -> Schedule | dict[str, Schedule]:
+    """Learning rates as a rule has them; `ValueError` for what is none."""
+    if not isinstance(eta, Mapping):
+        return as_schedule("eta", eta)
+    if not eta:
+        raise ValueError("eta = {}: needs a rate for each group of weights")
+    return {n: as_schedule(f"eta[{n!r}]", eta[n]) for n in sorted(eta)}
+
+
 class Rule(eqx.Module):
-    r"""An update rule. Build one with `dynsim.sgd`, `adam`, `adamw`, `rmsprop` or `sign`.
+    r"""An update rule: subclass it for a rule of your own.
+
+    A subclass has a `direction`, and fields for the numbers that the direction reads. Training,
+    sweeps and rates by group need nothing else; with a `flow` there is a theory too.
 
     Attributes:
-        eta: learning rate per step on the mean loss of a batch: a schedule for all weights, or
-            schedules by the names of `Problem.groups`.
-        momentum: :math:`\mu` of the velocity.
-        b1, b2, eps: decays of Adam's averages, the second also of RMSProp's, and :math:`\epsilon`.
+        eta: learning rate per step on the mean loss of a batch: a number, a schedule, a function
+            of the step, or one of these for each of `Problem.groups`.
         decay: weight decay :math:`\lambda`, or None; by group, those without one do not decay.
         clip: largest norm of the gradient of all weights together, or None.
         noise: standard deviation of normal noise on every entry of the gradient, or None; by group,
             those without one have none.
-        kind: the direction, as above.
         decoupled: whether `decay` bypasses the direction, as in AdamW.
+
+    Raises:
+        ValueError: for a number out of its range, naming the field.
+
+    Example:
+        >>> class Normalised(dynsim.Rule):
+        ...     def direction(self):
+        ...         def unit(gradient, params):
+        ...             size = optax.tree.norm(gradient)
+        ...             return jax.tree.map(lambda g: g / size, gradient)
+        ...
+        ...         return optax.stateless(unit)
+        ...
+        >>> rule = Normalised(dynsim.schedules.cosine(0.1, 1000), clip=1.0)
     """
 
-    eta: Schedule | dict[str, Schedule]
-    momentum: Real[Number, "*#P"] = 0.0
-    b1: Real[Number, "*#P"] = 0.9
-    b2: Real[Number, "*#P"] = 0.999
-    eps: Real[Number, "*#P"] = 1e-8
-    decay: Some | None = None
-    clip: Real[Number, "*#P"] | None = None
-    noise: Some | None = None
-    kind: Kind = eqx.field(static=True, default="sgd")
-    decoupled: bool = eqx.field(static=True, default=False)
+    eta: Schedule | dict[str, Schedule] = eqx.field(converter=schedules_of)
+    decay: PerGroup | None = eqx.field(default=None, kw_only=True)
+    clip: Real[Number, "*#P"] | None = eqx.field(default=None, kw_only=True)
+    noise: PerGroup | None = eqx.field(default=None, kw_only=True)
+    decoupled: bool = eqx.field(default=False, kw_only=True, static=True)
 
     def __check_init__(self) -> None:
-        for field in ("momentum", "b1", "b2"):
-            checks.real(field, getattr(self, field), 0, 1, open_maximum=True)
-        checks.real("eps", self.eps, 0, open_minimum=True)
         for field in ("decay", "noise"):
             for group, value in by_group(getattr(self, field)).items():
                 checks.real(f"{field}[{group!r}]" if group else field, value, 0)
         if self.clip is not None:
             checks.real("clip", self.clip, 0, open_minimum=True)
 
+    @abc.abstractmethod
+    def direction(self) -> optax.GradientTransformation:
+        """What makes :math:`d` of :math:`g`, as an optax transformation with a state of its own. It
+        is called inside the traced function."""
+
+    def flow(
+        self, gradient: PyTree, averages: PyTree, t: Float[Array, ""]
+    ) -> tuple[PyTree, PyTree]:
+        r"""The rule in continuous time, for `odes.flow`; rules without one have no theory.
+
+        Args:
+            gradient: G of the population loss, with coupled decay.
+            averages: what the direction remembers of past gradients, from `averages`.
+            t: time in steps.
+
+        Returns:
+            The direction d, where :math:`p' = -\eta(t)\, d`, and the time derivative of the
+            averages.
+        """
+        raise NotImplementedError
+
+    def averages(self, params: PyTree) -> PyTree:
+        """The averages of `flow` at its start, by default none."""
+        del params
+        return ()
+
+    @property
+    def name(self) -> str:
+        """What messages call it."""
+        return type(self).__name__.lower()
+
     @property
     def has_inertia(self) -> bool:
         """Whether a velocity carries gradients over from step to step."""
-        return self.kind in ("momentum", "nesterov", "sign", "adam")
+        return False
 
     @property
     def is_adaptive(self) -> bool:
-        """Whether the direction is not linear in the gradient."""
-        return self.kind in ("sign", "rmsprop", "adam")
+        """Whether the direction is not linear in the gradient, as far as is known."""
+        return True
 
     @property
     def is_elementwise(self) -> bool:
@@ -152,20 +179,6 @@ class Rule(eqx.Module):
         """The same rule with its numbers as JAX arrays of `dtype`."""
         return jax.tree.map(lambda number: cast(number, dtype), self)
 
-    def direction(self) -> optax.GradientTransformation:
-        """What makes :math:`d` of :math:`g`. Call it inside the traced function."""
-        if self.kind == "adam":
-            return optax.scale_by_adam(self.b1, self.b2, self.eps)
-        if self.kind == "rmsprop":
-            return optax.scale_by_rms(self.b2, self.eps, eps_in_sqrt=False)
-        if self.kind == "sgd":
-            return optax.identity()
-        velocity = optax.trace(self.momentum, nesterov=self.kind == "nesterov")
-        if self.kind != "sign":
-            return velocity
-        signs = optax.stateless(lambda updates, _: jax.tree.map(jnp.sign, updates))
-        return optax.chain(velocity, signs)
-
     def init(self, params: PyTree) -> PyTree:
         """The memory before the first step."""
         return self.direction().init(params)
@@ -209,49 +222,24 @@ class Rule(eqx.Module):
 
     def __repr__(self) -> str:
         rates = {f"eta_{n.lower()}" if n else "eta": each for n, each in self.schedules.items()}
-        shown = {
-            **{name: _number(each) for name, each in rates.items()},
-            **{name: getattr(self, name) for name in NUMBERS[self.kind]},
-            **{name: getattr(self, name) for name in ("decay", "clip", "noise")},
-        }
-        if self.decoupled:
-            shown["decoupled"] = True
-        given = (f"{name}={value}" for name, value in shown.items() if value is not None)
-        return f"{self.kind}({', '.join(given)})"
+        shown = {name: _number(each) for name, each in rates.items()}
+        for field in dataclasses.fields(self):
+            if field.name != "eta":
+                shown[field.name] = getattr(self, field.name)
+        given = (f"{n}={v}" for n, v in shown.items() if v is not None and v is not False)
+        return f"{type(self).__name__.lower()}({', '.join(given)})"
 
 
-def unread(rule: object) -> str | None:
-    """Why theories do not know what a rule does, or None. A subclass may step in its own way, and
-    a schedule may have rates that its pieces do not."""
-    if type(rule) is not Rule:
-        own = " itself: training obeys what a subclass overrides, theories do not"
-        return (
-            f"rule = {type(rule).__name__}: theories describe dynsim.Rule"
-            f"{own if isinstance(rule, Rule) else ', as dynsim.sgd and the others return it'}"
-        )
-    for each in rule.schedules.values():
-        if type(each).rate is not Schedule.rate:
-            return (
-                f"eta = {type(each).__name__}: overrides `rate`, which theories do not read; "
-                "override `after_warmup`"
-            )
-    return None
-
-
-def check_known(rule: object) -> None:
-    """Raise `ValueError` for a rule of which theories do not know what it does."""
-    if reason := unread(rule):
-        raise ValueError(reason)
-
-
-def by_group(value: Some | None) -> dict[str, Number]:
+def by_group(value: PerGroup | None) -> dict[str, Number]:
     """A number of a rule by group; that for all weights has an empty name."""
     if value is None:
         return {}
     return dict(value) if isinstance(value, Mapping) else {"": value}
 
 
-def _changed(change: Callable[..., Array], value: Some, groups: PyTree, *trees: PyTree) -> PyTree:
+def _changed(
+    change: Callable[..., Array], value: PerGroup, groups: PyTree, *trees: PyTree
+) -> PyTree:
     """The first of some pytrees after `change` of (number, their leaves). Where numbers are by
     group, parts of groups without one stay as they are."""
     if not isinstance(value, Mapping):

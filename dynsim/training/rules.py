@@ -1,33 +1,258 @@
-r"""The update rules by name: `dynsim.sgd`, `adam`, `adamw`, `rmsprop` and `sign`.
+r"""The update rules: `SGD`, `Adam`, `AdamW`, `RMSProp`, `Sign`, and any optimiser of optax.
 
-Each takes `eta`: a number, a schedule of `dynsim.schedules`, a function of the step, or one of
-these for each group of weights by name, as in `{"Y": 1.0, "Z": 0.1}`. All of them read
+What makes the direction d of the gradient g:
 
-    decay      weight decay :math:`\lambda`, per unit of eta-time, or None; or {group: decay}
-    decoupled  whether decay acts on the weights instead of the gradient
-    clip       largest Euclidean norm of the gradient of all weights together, or None
-    noise      standard deviation of normal noise on each entry of the gradient, or None; or
-               {group: deviation}
+   SGD        d = g; with `momentum` v <- mu v + g, d = v (heavy ball, as PyTorch and optax have
+              it), or d = mu v + g with `nesterov`
+   Sign       the same v, d = sign(v)
+   RMSProp    v <- b2 v + (1 - b2) g^2, d = g / (sqrt(v) + eps)
+   Adam       both averages, corrected for their start, eps outside of the root
 
-in the order that `dynsim.training.rule` describes. All numbers may be traced. Two positional rates,
-or `eta_y` and `eta_z`, are those of the groups "Y" and "Z" of an attention layer.
+`dynsim.sgd`, `adam`, `adamw`, `rmsprop` and `sign` are short for them. Each takes `decay`,
+`decoupled`, `clip` and `noise` of `dynsim.Rule` as well. All numbers may be traced. Two positional
+rates, or `eta_y` and `eta_z`, are those of the groups "Y" and "Z" of an attention layer.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import inspect
+from collections.abc import Callable
 from typing import Any
 
-from jaxtyping import Real
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import optax
+from jaxtyping import PyTree, Real
 
 from dynsim import checks
 from dynsim.precision import Number
-from dynsim.schedules.schedule import as_schedule
-from dynsim.training.rule import NUMBERS, Eta, Etas, Kind, Rule
+from dynsim.schedules.schedule import Schedule, as_schedule
+from dynsim.training.rule import Eta, Etas, PerGroup, Rule, schedules_of
 
 Some = Real[Number, "*#P"]
-OPTIONS = ("decay", "decoupled", "clip", "noise")
-"""What every rule takes."""
+
+
+class SGD(Rule):
+    r"""(Stochastic) gradient descent, with heavy-ball or Nesterov momentum.
+
+    Attributes:
+        momentum: :math:`\mu` of the velocity v <- mu v + g, in [0, 1), without dampening; or None
+            for no velocity.
+        nesterov: whether the step looks ahead along the velocity.
+
+    Raises:
+        ValueError: for a number out of its range, naming the field.
+    """
+
+    momentum: Some | None = None
+    nesterov: bool = eqx.field(default=False, static=True)
+
+    def __check_init__(self) -> None:
+        if self.momentum is not None:
+            checks.real("momentum", self.momentum, 0, 1, open_maximum=True)
+        elif self.nesterov:
+            raise ValueError("nesterov = True: needs momentum")
+
+    def direction(self) -> optax.GradientTransformation:
+        if self.momentum is None:
+            return optax.identity()
+        return optax.trace(self.momentum, nesterov=self.nesterov)
+
+    @property
+    def mu(self) -> Number:
+        """The momentum, 0 where there is no velocity."""
+        return 0.0 if self.momentum is None else self.momentum
+
+    @property
+    def name(self) -> str:
+        if self.momentum is None:
+            return "sgd"
+        return "nesterov" if self.nesterov else "momentum"
+
+    @property
+    def has_inertia(self) -> bool:
+        return self.momentum is not None
+
+    @property
+    def is_adaptive(self) -> bool:
+        return False
+
+
+class Sign(Rule):
+    """Sign descent: every weight moves by eta, against the sign of its velocity (signSGD, or
+    Signum with momentum).
+
+    Attributes:
+        momentum: as of `SGD`.
+
+    Raises:
+        ValueError: for a number out of its range, naming the field.
+    """
+
+    momentum: Some = 0.0
+
+    def __check_init__(self) -> None:
+        checks.real("momentum", self.momentum, 0, 1, open_maximum=True)
+
+    def direction(self) -> optax.GradientTransformation:
+        signs = optax.stateless(lambda updates, _: jax.tree.map(jnp.sign, updates))
+        return optax.chain(optax.trace(self.momentum), signs)
+
+    @property
+    def has_inertia(self) -> bool:
+        return True
+
+
+class RMSProp(Rule):
+    r"""RMSProp: the gradient over the root of the average of its square, which starts at zero and
+    is not corrected for that, as in PyTorch.
+
+    Attributes:
+        b2: decay of the average, in [0, 1).
+        eps: :math:`\epsilon`, added to the root, > 0.
+
+    Raises:
+        ValueError: for a number out of its range, naming the field.
+    """
+
+    b2: Some = 0.9
+    eps: Some = 1e-8
+
+    def __check_init__(self) -> None:
+        checks.real("b2", self.b2, 0, 1, open_maximum=True)
+        checks.real("eps", self.eps, 0, open_minimum=True)
+
+    def direction(self) -> optax.GradientTransformation:
+        return optax.scale_by_rms(self.b2, self.eps, eps_in_sqrt=False)
+
+
+class Adam(Rule):
+    r"""Adam with bias correction, epsilon outside of the square root.
+
+    Attributes:
+        b1, b2: decays of the averages of the gradient and of its square, in [0, 1).
+        eps: :math:`\epsilon`, > 0.
+
+    Raises:
+        ValueError: for a number out of its range, naming the field.
+    """
+
+    b1: Some = 0.9
+    b2: Some = 0.999
+    eps: Some = 1e-8
+
+    def __check_init__(self) -> None:
+        for field in ("b1", "b2"):
+            checks.real(field, getattr(self, field), 0, 1, open_maximum=True)
+        checks.real("eps", self.eps, 0, open_minimum=True)
+
+    def direction(self) -> optax.GradientTransformation:
+        return optax.scale_by_adam(self.b1, self.b2, self.eps)
+
+    @property
+    def has_inertia(self) -> bool:
+        return True
+
+
+class AdamW(Adam):
+    """Adam with decoupled weight decay, which the scheduled rate multiplies: a step takes
+    eta(k) * decay of each weight away, as in optax and PyTorch.
+
+    Attributes:
+        decay: as of `Rule`; it must be given.
+
+    Raises:
+        ValueError: for a number out of its range, naming the field.
+    """
+
+    decay: PerGroup = eqx.field(kw_only=True)
+    decoupled: bool = eqx.field(default=True, kw_only=True, static=True)
+
+    def __check_init__(self) -> None:
+        if self.decay is None:
+            raise ValueError("decay = None: adamw needs a weight decay; adam does without")
+        if not self.decoupled:
+            raise ValueError("decoupled = False: must be True for adamw; adam has coupled decay")
+
+
+class OptaxRule(Rule):
+    """An optax optimiser as a rule. Build one with `dynsim.from_optax`.
+
+    Attributes:
+        eta: a factor on the steps of the optimiser, which has a learning rate of its own.
+        make: returns the transformation from `numbers` as keywords.
+        numbers: its traced numbers by name.
+    """
+
+    eta: Schedule | dict[str, Schedule] = eqx.field(
+        default=1.0, converter=schedules_of, static=True
+    )
+    make: Callable[..., optax.GradientTransformation] = eqx.field(static=True, kw_only=True)
+    numbers: dict[str, Some] = eqx.field(kw_only=True)
+
+    def direction(self) -> optax.GradientTransformation:
+        made = self.make(**self.numbers)
+
+        def update(
+            updates: PyTree, state: PyTree, params: PyTree | None = None
+        ) -> tuple[PyTree, PyTree]:
+            try:
+                updates, state = made.update(updates, state, params)
+            except TypeError as error:
+                raise ValueError(
+                    f"from_optax({getattr(self.make, '__name__', self.make)}): its update needs "
+                    f"more than the gradient and the weights, which is not supported ({error})"
+                ) from None
+            return jax.tree.map(jnp.negative, updates), state
+
+        return optax.GradientTransformation(made.init, update)
+
+    @property
+    def schedules(self) -> dict[str, Schedule]:
+        """None that are known."""
+        return {}
+
+    @property
+    def is_elementwise(self) -> bool:
+        """Not known."""
+        return False
+
+    def of_groups(self, *groups: str) -> OptaxRule:
+        """The same rule: its rates are its own."""
+        del groups
+        return self
+
+
+KNOWN = (SGD, Sign, RMSProp, Adam, AdamW)
+"""The rules that theories describe."""
+
+
+def unread(rule: object) -> str | None:
+    """Why theories do not know what a rule does, or None. A subclass may step in its own way, and
+    a schedule may have rates that its pieces do not."""
+    if type(rule) not in KNOWN:
+        names = ", ".join(f"dynsim.{each.__name__}" for each in KNOWN)
+        return f"rule = {type(rule).__name__}: theories describe {names}, and no subclasses of them"
+    assert isinstance(rule, Rule)
+    return unread_schedule(rule)
+
+
+def unread_schedule(rule: Rule) -> str | None:
+    """Why theories do not know the learning rates of a rule, or None."""
+    for each in rule.schedules.values():
+        if type(each).rate is not Schedule.rate:
+            return (
+                f"eta = {type(each).__name__}: overrides `rate`, which theories do not read; "
+                "override `after_warmup`"
+            )
+    return None
+
+
+def check_known(rule: object) -> None:
+    """Raise `ValueError` for a rule of which theories do not know what it does."""
+    if reason := unread(rule):
+        raise ValueError(reason)
 
 
 def sgd(
@@ -38,16 +263,15 @@ def sgd(
     momentum: Some | None = None,
     nesterov: bool = False,
     **options: Any,
-) -> Rule:
-    r"""(Stochastic) gradient descent, with heavy-ball or Nesterov momentum if `momentum` is given.
+) -> SGD:
+    """Gradient descent, as `dynsim.SGD`.
 
     Args:
         eta: learning rate per step on the batch-mean loss: a number, a schedule, a function of the
             step, or these by group of weights.
         eta_y, eta_z: in its place, the rates of Y and of Z of an attention layer.
-        momentum: :math:`\mu` of the velocity v <- mu v + g, in [0, 1), without dampening.
-        nesterov: whether the step looks ahead along the velocity.
-        **options: `decay`, `decoupled`, `clip`, `noise`, see `dynsim.training.rules`.
+        momentum, nesterov: as of `SGD`.
+        **options: `decay`, `decoupled`, `clip`, `noise` of `dynsim.Rule`.
 
     Raises:
         ValueError: for a number out of its range, naming the field.
@@ -55,15 +279,10 @@ def sgd(
     Example:
         >>> dynsim.sgd(0.1, momentum=0.9, nesterov=True, decay=1e-4)
     """
-    if nesterov and momentum is None:
-        raise ValueError("nesterov = True: needs momentum")
-    if momentum is None:
-        return _rule("sgd", _etas(eta, eta_y, eta_z), **options)
-    kind: Kind = "nesterov" if nesterov else "momentum"
-    return _rule(kind, _etas(eta, eta_y, eta_z), momentum=momentum, **options)
+    return SGD(_etas(eta, eta_y, eta_z), momentum, nesterov, **options)
 
 
-def momentum(eta_y: Eta, eta_z: Eta, momentum: Some = 0.9, **options: Any) -> Rule:
+def momentum(eta_y: Eta, eta_z: Eta, momentum: Some = 0.9, **options: Any) -> SGD:
     r"""Heavy-ball momentum, :math:`v \leftarrow \mu v + g`, :math:`p \leftarrow p - \eta v`, of an
     attention layer: `sgd` with `momentum`, of which the rest are the options.
 
@@ -82,69 +301,24 @@ def adam(
     *,
     eta_y: Eta | None = None,
     **options: Any,
-) -> Rule:
-    r"""Adam with bias correction, epsilon outside of the square root.
+) -> Adam:
+    """Adam, as `dynsim.Adam`.
 
     Args:
         eta, eta_y, eta_z: as in `sgd`.
-        b1, b2: decays of the averages of the gradient and of its square, in [0, 1).
-        eps: :math:`\epsilon`, > 0.
-        **options: `decay`, `decoupled`, `clip`, `noise`, see `dynsim.training.rules`.
+        b1, b2, eps: as of `Adam`.
+        **options: `decay`, `decoupled`, `clip`, `noise` of `dynsim.Rule`.
 
     Raises:
         ValueError: for a number out of its range, naming the field.
     """
-    return _rule("adam", _etas(eta, eta_y, eta_z), b1=b1, b2=b2, eps=eps, **options)
+    return Adam(_etas(eta, eta_y, eta_z), b1, b2, eps, **options)
 
 
-def adamw(
-    eta: Etas, *, decay: Some, b1: Some = 0.9, b2: Some = 0.999, eps: Some = 1e-8, **options: Any
-) -> Rule:
-    """Adam with decoupled weight decay, which the scheduled rate multiplies: a step takes
-    eta(k) * decay of each weight away, as in optax and PyTorch.
-
-    Args:
-        eta, b1, b2, eps: as in `adam`.
-        decay: weight decay, >= 0.
-        **options: `clip`, `noise`, see `dynsim.training.rules`.
-
-    Raises:
-        ValueError: for a number out of its range, naming the field.
-    """
-    return _rule("adam", eta, b1=b1, b2=b2, eps=eps, decay=decay, decoupled=True, **options)
+adamw, rmsprop, sign = AdamW, RMSProp, Sign
 
 
-def rmsprop(eta: Etas, *, b2: Some = 0.9, eps: Some = 1e-8, **options: Any) -> Rule:
-    """RMSProp: the gradient over the root of the average of its square, which starts at zero and
-    is not corrected for that, as in PyTorch.
-
-    Args:
-        eta: as in `sgd`.
-        b2: decay of the average, in [0, 1).
-        eps: added to the root, > 0.
-        **options: `decay`, `decoupled`, `clip`, `noise`, see `dynsim.training.rules`.
-
-    Raises:
-        ValueError: for a number out of its range, naming the field.
-    """
-    return _rule("rmsprop", eta, b2=b2, eps=eps, **options)
-
-
-def sign(eta: Etas, *, momentum: Some = 0.0, **options: Any) -> Rule:
-    """Sign descent: every weight moves by eta, against the sign of its velocity (signSGD, or
-    Signum with momentum).
-
-    Args:
-        eta, momentum: as in `sgd`.
-        **options: `decay`, `decoupled`, `clip`, `noise`, see `dynsim.training.rules`.
-
-    Raises:
-        ValueError: for a number out of its range, naming the field.
-    """
-    return _rule("sign", eta, momentum=momentum, **options)
-
-
-def _etas(eta: Etas | None, eta_y: Eta | None, eta_z: Eta | None) -> Etas | None:
+def _etas(eta: Etas | None, eta_y: Eta | None, eta_z: Eta | None) -> Any:
     if eta_y is None and eta_z is None:
         return eta
     rates = {"eta_y": eta if eta_y is None else eta_y, "eta_z": eta_z}
@@ -154,14 +328,27 @@ def _etas(eta: Etas | None, eta_y: Eta | None, eta_z: Eta | None) -> Etas | None
     return {"Y": as_schedule("eta_y", rates["eta_y"]), "Z": as_schedule("eta_z", rates["eta_z"])}
 
 
-def _rule(kind: Kind, eta: Etas | None, **options: Any) -> Rule:
-    for name in options:
-        # Of descent, whose momentum makes it another kind.
-        own = NUMBERS[kind] or ("momentum", "nesterov")
-        checks.choice(f"{kind}: argument", name, (*own, *OPTIONS))
-    if isinstance(eta, Mapping):
-        if not eta:
-            raise ValueError("eta = {}: needs a rate for each group of weights")
-        each = {n: as_schedule(f"eta[{n!r}]", eta[n]) for n in sorted(eta)}
-        return Rule(each, kind=kind, **options)
-    return Rule(as_schedule("eta", eta), kind=kind, **options)
+def from_optax(make: Callable[..., optax.GradientTransformation], **numbers: Some) -> OptaxRule:
+    """Any optax optimiser as a rule for training; theories do not know what it does.
+
+    Args:
+        make: such as `optax.lion`, or a function of yours that chains transformations. It is
+            called inside the compiled program, where `numbers` are traced.
+        **numbers: its keyword arguments that are numbers, each a possible axis of a sweep.
+
+    Raises:
+        ValueError: for something that cannot be called, or not with these arguments, or a number
+            that is not finite.
+
+    Example:
+        >>> rule = dynsim.from_optax(optax.lion, learning_rate=1e-3, weight_decay=0.1)
+    """
+    if not callable(make):
+        raise ValueError(f"make = {make!r}: must be a function that returns an optax optimiser")
+    try:
+        inspect.signature(make).bind(**numbers)
+    except TypeError as error:
+        raise ValueError(f"make = {getattr(make, '__name__', make)}: {error}") from None
+    for name, value in numbers.items():
+        checks.real(name, value)
+    return OptaxRule(make=make, numbers=numbers)

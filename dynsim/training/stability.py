@@ -34,8 +34,8 @@ import optax
 from jaxtyping import Array, PyTree, Real
 
 from dynsim.precision import Number
-from dynsim.training.optax_rule import AnyRule
 from dynsim.training.rule import Rule, by_group
+from dynsim.training.rules import KNOWN, SGD, Adam, RMSProp, Sign
 
 EDGE = 2.0
 """The preconditioned sharpness beyond which steps along an eigenvector oscillate and grow."""
@@ -76,12 +76,12 @@ def sharpness_threshold(rule: Rule, step: Real[Number, "*S"] = 0) -> Real[Array,
     return (EDGE / rate - outside) / _factor(rule) - inside
 
 
-def check_threshold(rule: AnyRule) -> None:
+def check_threshold(rule: Rule) -> None:
     """Raise `ValueError` for a rule whose stability no sharpness decides."""
-    if not isinstance(rule, Rule):
-        raise ValueError("rule: an optax rule's stability is not known; use one of dynsim's rules")
-    if rule.kind == "sign":
+    if isinstance(rule, Sign):
         raise ValueError("rule = sign: its steps have one length whatever the sharpness")
+    if type(rule) not in KNOWN:
+        raise ValueError(f"rule = {rule.name}: its stability is not known; use a built-in rule")
 
 
 def preconditioned(
@@ -104,7 +104,7 @@ def preconditioned(
     zeros = jax.tree.map(jnp.zeros_like, params)
     rates = jax.tree.map(jnp.negative, rule.descend(ones, rate, groups))
     speeds = rates
-    if rule.kind in ("adam", "rmsprop"):
+    if isinstance(rule, Adam | RMSProp):
         speeds = jax.tree.map(jnp.divide, rates, _preconditioner(rule, memory))
     root, factor = jax.tree.map(jnp.sqrt, speeds), _factor(rule)
     decay = rule.decayed(zeros, ones, groups)
@@ -123,18 +123,19 @@ def preconditioned(
 
 def _factor(rule: Rule) -> Array:
     """c of the module."""
-    mu, b1 = jnp.asarray(rule.momentum), jnp.asarray(rule.b1)
-    return {
-        "momentum": 1 / (1 + mu),
-        "nesterov": (1 + 2 * mu) / (1 + mu),
-        "adam": (1 - b1) / (1 + b1),
-    }.get(rule.kind, jnp.ones_like(mu))
+    if isinstance(rule, Adam):
+        b1 = jnp.asarray(rule.b1)
+        return (1 - b1) / (1 + b1)
+    if isinstance(rule, SGD):
+        mu = jnp.asarray(rule.mu)
+        return (1 + 2 * mu) / (1 + mu) if rule.nesterov else 1 / (1 + mu)
+    return jnp.ones(())
 
 
-def _preconditioner(rule: Rule, memory: PyTree) -> PyTree:
+def _preconditioner(rule: Adam | RMSProp, memory: PyTree) -> PyTree:
     """P of Adam or RMSProp, as their last update divided by it."""
     squares = optax.tree.get(memory, "nu")
     weight = 1.0
-    if rule.kind == "adam":
+    if isinstance(rule, Adam):
         weight = 1 - jnp.asarray(rule.b2) ** optax.tree.get(memory, "count")
     return jax.tree.map(lambda v: jnp.sqrt(v / weight) + rule.eps, squares)

@@ -25,7 +25,8 @@ from dynsim import checks
 from dynsim.precision import AnyArray, Number
 from dynsim.schedules import steps
 from dynsim.schedules.shapes import Steps
-from dynsim.training.rule import Rule, unread
+from dynsim.training.rule import Rule
+from dynsim.training.rules import SGD, unread
 
 Control = Literal["none", "forever", "small", "smallinit"]
 Some = Real[Number, "*#P"]
@@ -86,14 +87,14 @@ def noisy_sgd(
     ratio = second / first
     at = lengths[0], lengths[0] + lengths[1]
     eta = steps(first, at, (ratio, ratio))
-    return Rule(eta, decay={"noise": decay, "signal": decay}, noise={"noise": noise})
+    return SGD(eta, decay={"noise": decay, "signal": decay}, noise={"noise": noise})
 
 
 def refused(rule: Rule) -> str | None:
     """Why `Annealing.of` cannot read a rule, or None."""
     if reason := unread(rule):
         return reason
-    plain = rule.kind == "sgd" and rule.clip is None and not rule.decoupled
+    plain = type(rule) is SGD and not rule.has_inertia and rule.clip is None and not rule.decoupled
     parts = [set(each) if isinstance(each, dict) else None for each in (rule.decay, rule.noise)]
     if plain and parts == [{"noise", "signal"}, {"noise"}] and isinstance(rule.eta, Steps):
         return None

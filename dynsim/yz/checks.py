@@ -1,6 +1,7 @@
 """What theories of the attention layer require of their rule."""
 
-from dynsim.training.rule import Rule, check_known
+from dynsim.training.rule import Rule
+from dynsim.training.rules import check_known
 
 
 def theory_rule(rule: Rule) -> Rule:

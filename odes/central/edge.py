@@ -19,6 +19,7 @@ from jaxtyping import Array, Bool, Float, PyTree
 
 from dynsim.precision import one_by_one
 from dynsim.problem import sharpness
+from dynsim.training.rules import RMSProp
 from dynsim.training.stability import EDGE
 from odes.solver import complementarity
 from odes.solver.posed import Driven, Gradient, Posed
@@ -105,7 +106,7 @@ class Edge(NamedTuple):
     ) -> tuple[Float[Array, " N"], Float[Array, " N"]]:
         """Weights in one row, and their q."""
         weights, rates = ravel_pytree(state[0])[0], self.rates(t)
-        if len(state) > 1:
+        if isinstance(self.driven.rule, RMSProp):
             rates = rates / (self.driven.rule.eps * (jnp.sqrt(ravel_pytree(state[1])[0]) + 1))
         return weights, jnp.sqrt(rates)
 
@@ -146,11 +147,11 @@ class Edge(NamedTuple):
         u, k = vectors[:, : self.followed], self.followed
         third = q[None, None] * bent(self.slope, weights, q[:, None] * u)
         parts = [jnp.sqrt(dt / 2) * third]
-        adaptive, rule = len(moved.state) > 1, self.driven.rule
-        # How the average that divides rises with the oscillations, in units of eps^2.
-        rise = 4 * dt * (1 - jnp.asarray(rule.b2)) / jnp.asarray(rule.eps) ** 2
+        rule, rise = self.driven.rule, jnp.zeros(())
         pairs = u.T[:, None] * u.T[None]
-        if adaptive:
+        if isinstance(rule, RMSProp):
+            # How the average that divides rises with the oscillations, in units of eps^2.
+            rise = 4 * dt * (1 - jnp.asarray(rule.b2)) / jnp.asarray(rule.eps) ** 2
             # How that moves the edge.
             through = self.rates(t) * jnp.sqrt(ravel_pytree(moved.state[1])[0])
             moving = jnp.where(through > 0, rise * rule.eps / jnp.where(through > 0, through, 1), 0)
@@ -160,7 +161,7 @@ class Edge(NamedTuple):
         )
         size, own = one_by_one(jnp.linalg.eigh)(found.X)
         state = [_plus(moved.state[0], -q * jnp.tensordot(found.X, third) * (dt / 2))]
-        if adaptive:
+        if len(state) < len(moved.state):
             energy = jnp.tensordot(found.X, pairs) / jnp.where(q > 0, q**2, jnp.inf)
             state += [_plus(moved.state[1], rise * energy)]
         unsolved = one_by_one(jnp.linalg.eigvalsh)(found.slack)[0] < -TOO_FAR / 100

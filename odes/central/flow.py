@@ -40,7 +40,8 @@ from dynsim import Problem, Trajectory, checks
 from dynsim.precision import DType
 from dynsim.problem.checks import Parts, check_groups, flow_table, measured, usual
 from dynsim.training.recording import Record, Recording
-from dynsim.training.rule import Rule, unread
+from dynsim.training.rule import Rule
+from dynsim.training.rules import SGD, RMSProp, unread
 from dynsim.training.stability import EDGE
 from dynsim.trajectory import Static, Status, Times
 from odes.central.edge import Edge, Moved
@@ -134,12 +135,12 @@ def undescribed(rule: Any) -> str | None:
     """Why there is no central flow of a rule, or None."""
     if reason := unread(rule):
         return reason
-    if rule.kind not in ("sgd", "rmsprop"):
-        return f"rule = {rule.kind}: central flows are derived for gradient descent and RMSProp"
+    if rule.has_inertia or not isinstance(rule, SGD | RMSProp):
+        return f"rule = {rule.name}: central flows are derived for gradient descent and RMSProp"
     for name in ("clip", "noise"):
         if getattr(rule, name) is not None:
             return f"{name} = {getattr(rule, name)!r}: no central flow is derived with it"
-    if rule.kind == "rmsprop" and rule.decoupled and rule.decay is not None:
+    if isinstance(rule, RMSProp) and rule.decoupled and rule.decay is not None:
         return "decoupled = True: the central flow of RMSProp is derived for coupled decay"
     return None
 
@@ -182,7 +183,7 @@ def _solve(
     # Without a denominator both kinds of decay are one.
     rule = dataclasses.replace(rule, decoupled=False)
     driven = Driven(rule, check_groups(problem, rule, parts))
-    flow = "plain" if rule.kind == "sgd" else "rmsprop"
+    flow = "plain" if isinstance(rule, SGD) else "rmsprop"
     posed = posed_flow(gradient, numbers, driven, parts.params, flow)
     size = sum(leaf.size for leaf in jax.tree.leaves(parts.params))
     edge = Edge(posed, decayed(gradient, driven), driven, min(follow, size))

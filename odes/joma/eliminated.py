@@ -55,7 +55,7 @@ def inapplicable(problem: JoMA, rule: Rule) -> str | None:
     """Why attention cannot be eliminated, or None."""
     queries = problem.classes.num_queries
     alone = f"queries = {queries}: Theorem 1 gives only the sum over queries"
-    reason = undescribed(rule, "the conservation law of Theorem 1", ("sgd",))
+    reason = undescribed(rule, "the conservation law of Theorem 1", momentum="none")
     return reason or (alone if queries > 1 else None)
 
 

@@ -48,7 +48,8 @@ from dynsim.qkv import model as embedded
 from dynsim.qkv.layer import QKV
 from dynsim.qkv.model import Embedded
 from dynsim.training.recording import Recording
-from dynsim.training.rule import check_known, of_layer
+from dynsim.training.rule import of_layer
+from dynsim.training.rules import check_known
 from dynsim.yz import finite_length
 from dynsim.yz import model as yz
 from odes.general import computed
@@ -116,7 +117,7 @@ def inapplicable(problem: QKV, rule: Rule) -> str | None:
         return f"decay = {rule.decay!r}: needs all weights but U to be trained in this flow"
     if rule.is_adaptive and problem.embedding != "identity":
         return (
-            f"optimizer = {rule.kind}: acts weight by weight, which this flow follows for U = I "
+            f"optimizer = {rule.name}: acts weight by weight, which this flow follows for U = I "
             "alone (embedding = 'identity')"
         )
     return None

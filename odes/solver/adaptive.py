@@ -53,7 +53,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, PyTree
 
-from dynsim.training.rule import Rule
+from dynsim.training.rules import Adam, RMSProp
 from odes.solver.inertia import half_a_step_ago
 from odes.solver.posed import Driven, Flow, Gradient, Params, Posed
 
@@ -66,7 +66,7 @@ EXACT_STEPS = 10
 
 
 def adam(
-    flow: Flow, gradient: Gradient[Params], task: Any, driven: Driven, initial: Params
+    flow: Flow, gradient: Gradient[Params], task: Any, driven: Driven[Adam], initial: Params
 ) -> Posed:
     """The flow of Adam from `initial`."""
     zeros = jax.tree.map(jnp.zeros_like, initial)
@@ -86,7 +86,7 @@ def adam(
 
 
 def _corrected_adam(
-    gradient: Gradient[PyTree], task: Any, driven: Driven, initial: PyTree
+    gradient: Gradient[PyTree], task: Any, driven: Driven[Adam], initial: PyTree
 ) -> Posed:
     """The first steps as they are, then the flow of second order."""
     rule = driven.rule
@@ -146,7 +146,7 @@ def _after_steps(
     )
 
 
-def _averaged(rule: Rule, averages: Any, g: PyTree) -> tuple[tuple[Any, PyTree, PyTree], ...]:
+def _averaged(rule: Adam, averages: Any, g: PyTree) -> tuple[tuple[Any, PyTree, PyTree], ...]:
     """Decay, average and what enters it, of both averages of Adam."""
     return (rule.b1, averages[0], g), (rule.b2, averages[1], jax.tree.map(jnp.square, g))
 
@@ -162,7 +162,7 @@ def _slow_rate(b: Any) -> Any:
 
 
 def rmsprop(
-    flow: Flow, gradient: Gradient[Params], task: Any, driven: Driven, initial: Params
+    flow: Flow, gradient: Gradient[Params], task: Any, driven: Driven[RMSProp], initial: Params
 ) -> Posed:
     """The flow of RMSProp from `initial`."""
     b2 = jnp.asarray(driven.rule.b2)
@@ -234,7 +234,7 @@ def _after_first_step(field: Any, t: Float[Array, ""], state: PyTree, args: PyTr
 def _first_step(
     gradient: Gradient[Params],
     task: Any,
-    driven: Driven,
+    driven: Driven[Adam | RMSProp],
     initial: Params,
     weight: Any,
 ) -> tuple[Params, Params, Params]:
@@ -252,7 +252,9 @@ def _half_a_step_later(rate: Array, power: int, before: Array, after: Array) -> 
     return -jnp.expm1(-rate) * (1 - half) * before**power + half * after**power
 
 
-def _scaled(gradient: Gradient[Params], task: Any, driven: Driven, params: Params) -> Params:
+def _scaled(
+    gradient: Gradient[Params], task: Any, driven: Driven[Adam | RMSProp], params: Params
+) -> Params:
     return jax.tree.map(lambda g: g / driven.rule.eps, gradient(task, params))
 
 

@@ -1,8 +1,8 @@
 r"""Flows of an optimiser: continuous time for any gradient, of every rule that has one.
 
 The parameters are any pytree that the rule descends. G is the gradient of the population loss, t =
-1 is one optimiser step. Assumes :math:`\eta \to 0` at fixed decays. `DESCRIBED` has the flows and
-the rules that they describe; the equations, and how they were derived, are in
+1 is one optimiser step. Assumes :math:`\eta \to 0` at fixed decays. `flows_of` says
+which flows describe a rule; the equations, and how they were derived, are in
 
     odes.solver.inertia    sgd, heavy-ball and Nesterov momentum
     odes.solver.adaptive   Adam, RMSProp
@@ -13,6 +13,7 @@ exactly as over one step, and is read half a step later; a corrected flow is rig
 in :math:`\eta`.
 """
 
+import functools
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
@@ -20,7 +21,8 @@ import numpy as np
 from jaxtyping import Array, Float, PyTree
 
 from dynsim import checks
-from dynsim.training.rule import Rule, check_known
+from dynsim.training.rule import Rule
+from dynsim.training.rules import SGD, Adam, RMSProp, Sign, unread, unread_schedule
 from odes.solver import adaptive, inertia, signs
 from odes.solver.integrate import Derivatives, Solved, StepClock, integrate
 from odes.solver.posed import FLOWS, Driven, Flow, Gradient, Params, Posed, Save
@@ -28,93 +30,81 @@ from odes.solver.tolerances import Tolerances
 
 
 class Described(NamedTuple):
-    """What a flow describes: kinds of rules, what it assumes, and decays of which it takes the
-    logarithm, which must not be zero."""
+    """What a flow assumes, and decays of which it takes the logarithm, which must not be zero."""
 
-    kinds: tuple[str, ...]
     assumes: str
     decays: tuple[str, ...] = ()
 
 
-_MOMENTUM = ("momentum", "nesterov", "sign")
 DESCRIBED: Mapping[Flow, Described] = {
-    "plain": Described(("sgd", "sign"), "eta -> 0"),
-    "corrected": Described(("sgd", "momentum", "nesterov"), "eta^2 -> 0"),
-    "rescaled": Described(("momentum", "nesterov"), "eta -> 0 without inertia"),
-    "heavy-ball": Described(_MOMENTUM, "eta, 1 - mu -> 0"),
-    "matched": Described(_MOMENTUM, "eta -> 0", ("momentum",)),
-    "adam": Described(("adam",), "eta, 1 - b -> 0"),
-    "matched-adam": Described(
-        ("adam",), "eta -> 0 at fixed decays, first step exact", ("b1", "b2")
-    ),
-    "corrected-adam": Described(("adam",), "eta^2 -> 0 at fixed decays, first ten steps exact"),
-    "rmsprop": Described(("rmsprop",), "eta, 1 - b2 -> 0"),
-    "matched-rmsprop": Described(
-        ("rmsprop",), "eta -> 0 at a fixed decay, first step exact", ("b2",)
-    ),
+    "plain": Described("eta -> 0"),
+    "corrected": Described("eta^2 -> 0"),
+    "rescaled": Described("eta -> 0 without inertia"),
+    "heavy-ball": Described("eta, 1 - mu -> 0"),
+    "matched": Described("eta -> 0", ("momentum",)),
+    "adam": Described("eta, 1 - b -> 0"),
+    "matched-adam": Described("eta -> 0 at fixed decays, first step exact", ("b1", "b2")),
+    "corrected-adam": Described("eta^2 -> 0 at fixed decays, first ten steps exact"),
+    "rmsprop": Described("eta, 1 - b2 -> 0"),
+    "matched-rmsprop": Described("eta -> 0 at a fixed decay, first step exact", ("b2",)),
+    "own": Described("what the rule's `flow` assumes"),
 }
-"""Every flow, and what it describes."""
-_POSED = {
-    "sgd": inertia.posed,
-    "momentum": inertia.posed,
-    "nesterov": inertia.posed,
-    "sign": signs.posed,
-    "rmsprop": adaptive.rmsprop,
-    "adam": adaptive.adam,
-}
-_DEFAULT: Mapping[str, Flow] = {
-    "sgd": "plain",
-    "momentum": "matched",
-    "nesterov": "matched",
-    "sign": "matched",
-    "rmsprop": "matched-rmsprop",
-    "adam": "matched-adam",
-}
+"""Every flow, and what it assumes."""
+
+
+def flows_of(rule: Rule) -> tuple[Flow, ...]:
+    """The flows that describe a rule; the first one is used by default."""
+    match rule:
+        case _ if type(rule).flow is not Rule.flow:
+            return ("own",)
+        case SGD(momentum=None):
+            return "plain", "corrected"
+        case SGD():
+            return "matched", "corrected", "rescaled", "heavy-ball"
+        case Sign():
+            # Without momentum there is no velocity that a matched flow could follow.
+            still = not checks.is_traced(rule.momentum) and not np.any(rule.momentum)
+            return (
+                ("plain", "matched", "heavy-ball") if still else ("matched", "heavy-ball", "plain")
+            )
+        case RMSProp():
+            return "matched-rmsprop", "rmsprop"
+        case Adam():
+            return "matched-adam", "corrected-adam", "adam"
+        case _:
+            return ()
 
 
 def check_described(optimizer: Rule) -> None:
     """Raise `ValueError` for a rule that no flow describes, with the reason."""
-    check_known(optimizer)
-    known = dict.fromkeys(kind for each in DESCRIBED.values() for kind in each.kinds)
-    if optimizer.kind not in known:
-        raise ValueError(
-            f"rule = {optimizer.kind}: no flow describes it; those that have one: "
-            f"{', '.join(known)}"
-        )
+    own = isinstance(optimizer, Rule) and type(optimizer).flow is not Rule.flow
+    if reason := unread_schedule(optimizer) if own else unread(optimizer):
+        raise ValueError(reason)
     for name, reason in (
         ("clip", "a clipped gradient is no gradient of a loss"),
         ("noise", "a flow is the limit without noise"),
     ):
-        value = getattr(optimizer, name, None)
+        value = getattr(optimizer, name)
         if value is not None:
             raise ValueError(f"{name} = {value!r}: no flow describes it, as {reason}")
 
 
 def checked_flow(optimizer: Rule, flow: Flow | None = None) -> Flow:
-    """The flow to use for `optimizer`.
-
-    By default "plain" without momentum, "matched" with it, "matched-adam" for Adam and
-    "matched-rmsprop" for RMSProp.
+    """The flow to use for `optimizer`, by default the first of `flows_of`.
 
     Raises:
         ValueError: with the reason, for a rule that no flow describes, or that `flow` does not.
     """
     check_described(optimizer)
-    if flow is None:
-        flow = _DEFAULT[optimizer.kind]
-        # Sign descent without momentum is no kind of its own.
-        momentum = optimizer.momentum
-        if optimizer.kind == "sign" and not checks.is_traced(momentum) and not np.any(momentum):
-            flow = "plain"
+    known = flows_of(optimizer)
+    flow = known[0] if flow is None else flow
     checks.choice("flow", flow, FLOWS)
-    kinds, _, decays = DESCRIBED[flow]
-    if optimizer.kind not in kinds:
-        others = [name for name, each in DESCRIBED.items() if optimizer.kind in each.kinds]
+    if flow not in known:
         raise ValueError(
-            f"flow = {flow!r}: describes {', '.join(kinds)}, not optimizer = {optimizer.kind}, "
-            f"which has {', '.join(others)}"
+            f"flow = {flow!r}: does not describe optimizer = {optimizer.name}, which has "
+            f"{', '.join(known)}"
         )
-    for field in decays:
+    for field in DESCRIBED[flow].decays:
         value = getattr(optimizer, field)
         checks.real(field, value, 0, 1, open_minimum=True, open_maximum=True)
     return flow
@@ -169,7 +159,28 @@ def posed_flow(
     gradient: Gradient[Params], task: Any, driven: Driven, initial: Params, flow: Flow
 ) -> Posed:
     """The initial value problem of `flow_of_rule`."""
-    return _POSED[driven.rule.kind](flow, decayed(gradient, driven), task, driven, initial)
+    whole, rule = decayed(gradient, driven), driven.rule
+    if flow == "own":
+        field = functools.partial(_own, whole)
+        return Posed((initial, rule.averages(initial)), field, (task, driven))
+    for cls, posed in _POSED.items():
+        if isinstance(rule, cls):
+            return posed(flow, whole, task, driven, initial)
+    raise ValueError(f"rule = {rule.name}: no flow describes it")
+
+
+def _own(gradient: Gradient, t: Array, state: PyTree, args: PyTree) -> PyTree:
+    (params, averages), (task, driven) = state, args
+    direction, change = driven.rule.flow(gradient(task, params), averages, t)
+    return driven.descend(direction, t, params), change
+
+
+_POSED = {
+    SGD: inertia.posed,
+    Sign: signs.posed,
+    RMSProp: adaptive.rmsprop,
+    Adam: adaptive.adam,
+}
 
 
 def decayed(gradient: Gradient[Params], driven: Driven) -> Gradient[Params]:

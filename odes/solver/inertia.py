@@ -50,28 +50,29 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, PyTree
 
+from dynsim.training.rules import SGD
 from odes.solver.posed import Driven, Flow, Gradient, Params, Posed
 
 
 def posed(
-    flow: Flow, gradient: Gradient[Params], task: Any, driven: Driven, initial: Params
+    flow: Flow, gradient: Gradient[Params], task: Any, driven: Driven[SGD], initial: Params
 ) -> Posed:
     """The flow of descent with or without momentum, from `initial`."""
     args = task, driven
     if flow in ("plain", "rescaled"):
         field = functools.partial(_without_inertia, gradient, rescaled=flow == "rescaled")
         return Posed((initial,), field, args)
-    if driven.rule.kind == "sgd":
+    if not driven.rule.has_inertia:
         return Posed((initial,), functools.partial(_corrected, gradient), args)
     if flow == "corrected":
-        mu = driven.rule.momentum
+        mu = driven.rule.mu
         start = jax.tree.map(lambda g: g / (1 + mu), gradient(task, initial))
     else:
         start = jax.tree.map(jnp.zeros_like, initial)
     field = functools.partial(_with_inertia, gradient, flow=flow)
     if flow != "matched":
         return Posed((initial, start), field, args)
-    jumps = (0.5,) if driven.rule.kind == "nesterov" else ()
+    jumps = (0.5,) if driven.rule.nesterov else ()
     return Posed((initial, start), field, args, shift=0.5, jumps=jumps)
 
 
@@ -79,7 +80,7 @@ def _without_inertia(
     gradient: Gradient, t: Float[Array, ""], state: PyTree, args: PyTree, *, rescaled: bool
 ) -> PyTree:
     (params,), (task, driven) = state, args
-    rate = 1 / (1 - driven.rule.momentum) if rescaled else 1.0
+    rate = 1 / (1 - driven.rule.mu) if rescaled else 1.0
     pull = jax.tree.map(lambda g: rate * g, gradient(task, params))
     return (driven.descend(pull, t, params),)
 
@@ -97,7 +98,7 @@ def _with_inertia(
     gradient: Gradient, t: Float[Array, ""], state: PyTree, args: PyTree, *, flow: Flow
 ) -> PyTree:
     (params, velocity), (task, driven) = state, args
-    mu = driven.rule.momentum
+    mu = driven.rule.mu
     pull = gradient(task, params)
     rate = {
         "matched": -jnp.log(mu),
@@ -107,7 +108,7 @@ def _with_inertia(
     acceleration = jax.tree.map(lambda g, v: rate * (g / (1 - mu) - v), pull, velocity)
     # The matched flow is read half a step later, and so is its rate.
     at = t - 0.5 if flow == "matched" else t
-    nesterov = driven.rule.kind == "nesterov"
+    nesterov = driven.rule.nesterov
 
     def motion(pull: PyTree, params: PyTree) -> PyTree:
         ahead = jax.tree.map(lambda v, g: mu * v + g, velocity, pull) if nesterov else velocity

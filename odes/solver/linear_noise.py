@@ -45,11 +45,10 @@ import optax
 from jaxtyping import Array, Float, Int, PyTree
 
 from dynsim.precision import AnyArray
-from dynsim.training.rule import Kind, Rule, unread
+from dynsim.training.rule import Rule
+from dynsim.training.rules import Adam, RMSProp, Sign, unread
 
-DESCRIBED: tuple[Kind, ...] = ("sgd", "momentum", "nesterov", "rmsprop", "adam")
-"""Rules whose update has a derivative by the gradient that is not zero."""
-AVERAGE_SQUARES: tuple[Kind, ...] = ("rmsprop", "adam")
+AVERAGE_SQUARES = (RMSProp, Adam)
 """Rules with an average of squares, in which noise does not average out."""
 
 
@@ -58,8 +57,8 @@ def undescribed(task: object, rule: Rule) -> str | None:
     del task
     if reason := unread(rule):
         return reason
-    if rule.kind not in DESCRIBED:
-        return f"optimizer = {rule.kind}: linear noise describes {', '.join(DESCRIBED)} only"
+    if isinstance(rule, Sign):
+        return "optimizer = sign: linear noise needs the derivative of a step by the gradient"
     for name in ("clip", "noise"):
         if getattr(rule, name) is not None:
             return f"{name} = {getattr(rule, name)!r}: linear noise is that of the batches alone"
@@ -119,7 +118,7 @@ class Descent(NamedTuple):
 
     def scattered(self, params: PyTree) -> PyTree:
         """The variance of the gradient of a step, or None where the rule does not read it."""
-        if self.variance is None or self.rule.kind not in AVERAGE_SQUARES:
+        if self.variance is None or not isinstance(self.rule, AVERAGE_SQUARES):
             return None
         return self.variance(params)
 
@@ -133,6 +132,7 @@ class Descent(NamedTuple):
         )
         memory = eqx.combine(state.memory, counts)
         if variance is not None:
+            assert isinstance(self.rule, AVERAGE_SQUARES)
             # Decays to (1 - b2) variance when the update averages.
             weight = (1 - self.rule.b2) / self.rule.b2
             squares = optax.tree.get(memory, "nu")

@@ -1,7 +1,7 @@
 """A flow as an initial value problem, and what drives it: shared by the flows of all rules."""
 
 from collections.abc import Callable
-from typing import Any, Literal, NamedTuple, TypeVar, get_args
+from typing import Any, Generic, Literal, NamedTuple, TypeVar, get_args
 
 import equinox as eqx
 from jaxtyping import PyTree
@@ -19,17 +19,19 @@ Flow = Literal[
     "corrected-adam",
     "rmsprop",
     "matched-rmsprop",
+    "own",
 ]
 """Names of the flows that optimisers follow, see `odes.solver.flows`."""
 FLOWS: tuple[Flow, ...] = get_args(Flow)
 
 Params = TypeVar("Params")
+AnyRule = TypeVar("AnyRule", bound=Rule, covariant=True)
 Gradient = Callable[[Any, Params], Params]
 Save = Callable[[Any, Params, Any], PyTree]
 """(task, parameters, time of the flow) -> what to keep."""
 
 
-class Driven(eqx.Module):
+class Driven(eqx.Module, Generic[AnyRule]):
     """What drives a flow: a rule, and the groups of weights where it has rates by group.
 
     Attributes:
@@ -37,7 +39,7 @@ class Driven(eqx.Module):
         groups: names of groups of weights, or None.
     """
 
-    rule: Rule
+    rule: AnyRule
     groups: PyTree = eqx.field(static=True)
 
     @property

@@ -11,6 +11,8 @@ the number of steps at the peak rate that t steps amount to. So closed forms in 
 in the integral of the rate.
 """
 
+from typing import Literal
+
 import equinox as eqx
 import jax
 import jax.numpy as jnp
@@ -18,10 +20,8 @@ from jaxtyping import Array, Float, Real
 
 from dynsim.precision import AnyArray, Number
 from dynsim.schedules.schedule import Constant, OfStep, Schedule, proportional
-from dynsim.training.rule import Kind, Rule, unread
-
-DESCRIBED: tuple[Kind, ...] = ("sgd", "momentum", "nesterov")
-"""Rules whose slow motion is that of SGD at the rate eta / (1 - mu)."""
+from dynsim.training.rule import Rule
+from dynsim.training.rules import SGD, unread
 
 
 class Rescaled(eqx.Module):
@@ -39,8 +39,9 @@ class Rescaled(eqx.Module):
     @classmethod
     def of(cls, rule: Rule) -> "Rescaled":
         """From a rule of which `undescribed` returns None."""
+        assert isinstance(rule, SGD)
         rates = rule.of_groups("Y", "Z").schedules
-        return cls(rates["Y"], rates["Z"], 1 / (1 - jnp.asarray(rule.momentum)))
+        return cls(rates["Y"], rates["Z"], 1 / (1 - jnp.asarray(rule.mu)))
 
     @property
     def eta_y(self) -> Real[Number, "*#P"]:
@@ -73,18 +74,25 @@ class Rescaled(eqx.Module):
 
 
 def undescribed(
-    rule: Rule, theory: str, kinds: tuple[Kind, ...] = DESCRIBED, *, together: bool = True
+    rule: Rule,
+    theory: str,
+    *,
+    momentum: Literal["any", "heavy-ball", "none"] = "any",
+    together: bool = True,
 ) -> str | None:
     """Why a theory without inertia does not describe a rule, naming `theory`, or None.
 
     Args:
-        kinds: the rules that it describes.
+        momentum: which kinds it describes.
         together: whether it moves both Y and Z.
     """
     if reason := unread(rule):
         return reason
-    if rule.kind not in kinds:
-        return f"optimizer = {rule.kind}: {theory} describes {', '.join(kinds)} only"
+    sgd = isinstance(rule, SGD) and (momentum == "any" or not rule.nesterov)
+    if not sgd or (momentum == "none" and rule.has_inertia):
+        without = {"heavy-ball": " without Nesterov momentum", "none": " without momentum"}
+        kinds = f"gradient descent{without.get(momentum, '')}"
+        return f"optimizer = {rule.name}: {theory} describes {kinds} only"
     for name in ("decay", "clip", "noise"):
         if getattr(rule, name) is not None:
             return f"{name} = {getattr(rule, name)!r}: {theory} is of plain gradients"

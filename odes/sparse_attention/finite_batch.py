@@ -39,7 +39,8 @@ from dynsim.precision import DType
 from dynsim.problem.checks import measured
 from dynsim.sparse_attention.retrieval import Retrieval, Snapshot
 from dynsim.training.recording import Record, Recording
-from dynsim.training.rule import Rule, unread
+from dynsim.training.rule import Rule
+from dynsim.training.rules import Adam, unread
 from dynsim.training.run_checks import whole_steps
 from dynsim.trajectory import Times, Trajectory
 from odes.problem import check_arguments, compiled, recorded_of_flow
@@ -112,8 +113,8 @@ def inapplicable(task: Retrieval, rule: Rule) -> str | None:
     """Why this theory does not describe task and rule, or None."""
     if reason := unread(rule):
         return reason
-    if rule.kind != "adam":
-        return f"optimizer = {rule.kind}: the theory of finite batches describes adam only"
+    if not isinstance(rule, Adam):
+        return f"optimizer = {rule.name}: the theory of finite batches describes adam only"
     for name in ("decay", "clip", "noise"):
         if getattr(rule, name) is not None:
             return f"{name} = {getattr(rule, name)!r}: the theory of finite batches has none"
@@ -182,6 +183,7 @@ def _solve(
     record: Recording,
 ) -> Trajectory:
     del start
+    assert isinstance(rule, Adam)
 
     def step(now: Walking, k: Int[Array, ""]) -> tuple[Walking, Snapshot]:
         variance, with_m, of_m = now.walk

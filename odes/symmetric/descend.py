@@ -143,7 +143,7 @@ def _descend(
 ) -> Trajectory:
     # The batch is the last axis of everything, so that each operation is one long loop on a CPU;
     # batching the scan from outside would move it to the front.
-    (batch,) = np.shape(optimizer.momentum)
+    (batch,) = np.shape(jax.tree.leaves(optimizer)[0])
     last = functools.partial(jax.vmap, in_axes=-1, out_axes=-1)
     # Without noise all classes are alike, and one stands for them.
     each = () if batches is None else (classes,)

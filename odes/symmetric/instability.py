@@ -34,6 +34,7 @@ from jaxtyping import Array, Float, Real
 from dynsim import checks
 from dynsim.precision import AnyArray, Number, precision, settle
 from dynsim.training.rule import Rule
+from dynsim.training.rules import SGD
 from dynsim.yz.checks import theory_rule
 from odes.symmetric.descend import descend
 from odes.symmetric.solve import solve
@@ -104,6 +105,7 @@ def instability(
     """
     optimizer = theory_rule(optimizer)
     check_applicable(optimizer, batch, length)
+    assert isinstance(optimizer, SGD)
     blocks = _blocks(task, optimizer, steps, length, path)
     with precision("float64", task, optimizer, batch, length):
         tokens = batch * (length - 1)
@@ -149,10 +151,11 @@ def overshoot(
     """
     optimizer = theory_rule(optimizer)
     check_rule(optimizer)
+    assert isinstance(optimizer, SGD)
     blocks = _blocks(task, optimizer, steps, length, path)
     with precision("float64", task, optimizer, length):
         rates = jax.vmap(lambda k: jnp.asarray(optimizer.rate(k)["Z"]))(jnp.arange(steps + 1))
-        found = rates[:, None] * jnp.asarray(blocks)[:, 0] / (2 * (1 + optimizer.momentum))
+        found = rates[:, None] * jnp.asarray(blocks)[:, 0] / (2 * (1 + optimizer.mu))
     return settle(found)
 
 
@@ -179,7 +182,8 @@ def check_applicable(optimizer: Rule, batch: Real[Number, ""], length: Real[Numb
 
 def check_rule(optimizer: Rule) -> None:
     """Raise `ValueError` for a rule whose steps are not those of a tie."""
-    if optimizer.kind not in ("sgd", "momentum") or optimizer.decay is not None:
+    plain = isinstance(optimizer, SGD) and not optimizer.nesterov
+    if not plain or optimizer.decay is not None:
         raise ValueError(
             f"optimizer = {optimizer!r}: must be gradient descent, with momentum or without, and "
             "without decay"
@@ -188,10 +192,10 @@ def check_rule(optimizer: Rule) -> None:
 
 @jax.jit
 def _carried(
-    blocks: Float[Array, "S 4 N"], rule: Rule, expected: Float[Array, " N"]
+    blocks: Float[Array, "S 4 N"], rule: SGD, expected: Float[Array, " N"]
 ) -> Float[Array, "S N"]:
     """Log of the standard deviation of u along the path, from that of the counts expected."""
-    mu, size = jnp.asarray(rule.momentum, blocks.dtype), blocks.shape[1]
+    mu, size = jnp.asarray(rule.mu, blocks.dtype), blocks.shape[1]
 
     def step(
         carry: tuple[Array, Array], given: tuple[Array, Array]

@@ -29,18 +29,17 @@ from jaxtyping import Array, Float
 from dynsim import checks
 from dynsim.classes.task import SequenceClasses
 from dynsim.training.recording import Recording
-from dynsim.training.rule import Kind, Rule
+from dynsim.training.rule import Rule
+from dynsim.training.rules import SGD
 from dynsim.trajectory import Times, Trajectory
 from dynsim.yz import observables
 from odes.formulas import decoder as closed_form
 from odes.formulas.discrete_decoder import h_star
 from odes.solver.integrate import check_times, judge
-from odes.solver.rescaled import DESCRIBED, Rescaled
+from odes.solver.rescaled import Rescaled
 from odes.yz import layer
 
 Decoder = Literal["closed", "discrete"]
-STEPWISE: tuple[Kind, ...] = ("sgd", "momentum")
-"""Rules whose steps the discrete decoder makes."""
 
 
 def solve(
@@ -92,9 +91,12 @@ def inapplicable(
     task: SequenceClasses, optimizer: Rule, *, decoder: Decoder = "closed"
 ) -> str | None:
     """Why the decoder at fixed attention is not described, or None."""
-    kinds = DESCRIBED if decoder == "closed" else STEPWISE
     return layer.inapplicable(
-        task, optimizer, "the decoder at fixed attention", kinds=kinds, together=False
+        task,
+        optimizer,
+        "the decoder at fixed attention",
+        momentum="any" if decoder == "closed" else "heavy-ball",
+        together=False,
     )
 
 
@@ -108,6 +110,7 @@ def _solve(
     steps: int | None,
     record: Recording,
 ) -> Trajectory:
+    assert isinstance(optimizer, SGD)
     clock = Rescaled.of(optimizer)
     if steps is None:
         visits = clock.flow_time(times)[:, None] * task.prior[None]
@@ -115,7 +118,7 @@ def _solve(
         source = "fixed_attention"
     else:
         pace = jnp.asarray(dataclasses.replace(clock.Y, peak=1.0).rate(jnp.arange(steps)))
-        every = h_star(task.prior * clock.eta_y, task.M, steps, optimizer.momentum, pace=pace)
+        every = h_star(task.prior * clock.eta_y, task.M, steps, optimizer.mu, pace=pace)
         h = every[jnp.floor(times).astype(int)]
         source = "fixed_attention-discrete"
 

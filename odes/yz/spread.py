@@ -52,7 +52,7 @@ def solve(
 
     Args:
         task: the sequence classes.
-        optimizer: a rule of `odes.solver.linear_noise.DESCRIBED` without clipping or noise of its
+        optimizer: any rule but sign descent, without clipping or noise of its
             own; its numbers may be traced.
         times: (S,) whole optimiser steps at which to record, increasing, >= 0, not traced. Each
             costs a pass back to the start, for all observables together.

@@ -70,8 +70,8 @@ def solve(
     a positive eta_y. "speed" is :math:`\gamma`, "xi" the theorem's. Other arguments, result and
     errors are those of `odes.yz.eq10.solve`."""
     checks.choice("clock", clock, ("sgd", "paper"))
-    eta_y = Rescaled.of(theory_rule(optimizer)).eta_y
-    checks.real("eta_y", eta_y, 0, open_minimum=True)
+    eta_y = theory_rule(optimizer).schedules["Y"]
+    checks.real("eta_y", eta_y.peak, 0, open_minimum=True)
     return layer.solve(
         _solve,
         task,

@@ -10,7 +10,6 @@ import numpy as np
 import odes
 from dynsim import Problem, Rule, Status, log_times
 from dynsim.problem.checks import has_population
-from dynsim.training.optax_rule import AnyRule
 from dynsim.training.recording import PRECONDITIONED
 from dynsim.training.stability import EDGE, check_threshold
 from odes.solver.flows import checked_flow
@@ -56,11 +55,11 @@ class Reached:
         )
 
 
-def reached(problem: Problem, rule: AnyRule, key: jax.Array, steps: int) -> Reached | None:
+def reached(problem: Problem, rule: Rule, key: jax.Array, steps: int) -> Reached | None:
     """The edge along the flow of a run; None for a problem that is large or has no population loss,
     for a rule without an edge or a flow, for Adam and RMSProp, whose preconditioner a flow does not
     know, and for a flow that fails before it reaches the edge."""
-    if not isinstance(rule, Rule) or rule.is_adaptive or refusal(check_threshold, rule):
+    if rule.is_adaptive or refusal(check_threshold, rule):
         return None
     if not has_population(problem) or refusal(checked_flow, rule):
         return None

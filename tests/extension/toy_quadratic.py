@@ -156,5 +156,5 @@ STILL = ladder.Theory(
     lambda task, optimizer, times, **options: population.solve(
         task, dynsim.sgd(0.0, 0.0), times, **options
     ),
-    lambda task, optimizer: None if optimizer.kind == "sgd" else "it describes sgd",
+    lambda task, optimizer: None if optimizer.name == "sgd" else "it describes sgd",
 )

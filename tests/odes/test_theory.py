@@ -25,7 +25,7 @@ OWN = Theory(
     "my flow",
     "nothing",
     population.solve,
-    lambda task, optimizer: "it describes sgd" if optimizer.kind == "adam" else None,
+    lambda task, optimizer: "it describes sgd" if optimizer.name == "adam" else None,
 )
 MODULE = """
 import dataclasses
@@ -129,7 +129,7 @@ def test_refusals_are_values_errors_alone() -> None:
         refusal(int, [])
 
 
-class Backwards(dynsim.Rule):
+class Backwards(dynsim.SGD):
     """Descends by twice the gradient."""
 
     def update(self, gradient: Any, memory: Any, *others: Any, **options: Any) -> Any:

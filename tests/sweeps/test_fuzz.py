@@ -126,7 +126,6 @@ PYTHON: list[tuple[Any, str]] = [
     (lambda: TwoStage(eta_2=-1).check(), "eta_2 = -1: must be finite and in (0, inf)"),
     (lambda: dynsim.sequence_classes(np.eye(2) + 1j, [0, 1]), "probs: must be an array of real"),
     (lambda: checks.real("eta", 1 + 2j), "eta = (1+2j): must be a real number"),
-    (lambda: dynsim.sgd(0.1, momentun=0.9), "sgd: argument = 'momentun': did you mean 'momentum'?"),
     (lambda: sweeps.load(3), "path = 3: must be of type str or os.PathLike"),
     (lambda: sweeps.register(3), "system = 3: must be of type sweeps.System"),
     (lambda: sweeps.explain(3), "config = 3: must be of type str or"),

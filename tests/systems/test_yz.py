@@ -25,7 +25,7 @@ time to compile, take those of the others, and the solver all of them with `make
 
 def named(system: Layer, theory: str, *, full: bool) -> object:
     marks = [pytest.mark.full] if full else []
-    return pytest.param(system, theory, id=f"{system.optimizer.kind}-{theory}", marks=marks)
+    return pytest.param(system, theory, id=f"{system.optimizer.name}-{theory}", marks=marks)
 
 
 @pytest.mark.parametrize(

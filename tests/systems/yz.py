@@ -74,7 +74,7 @@ class Layer:
     @property
     def rates(self) -> tuple[float, float]:
         """Learning rates, as a theory without inertia reads them."""
-        kept = 1 - float(self.optimizer.momentum)
+        kept = 1 - float(self.optimizer.mu)
         return peak(self.optimizer, "Y") / kept, peak(self.optimizer, "Z") / kept
 
     def elapsed(self, times: Float[np.ndarray, "*S"]) -> Float[np.ndarray, "*S"]:
@@ -174,12 +174,12 @@ def with_inertia(system: Layer, decay: float, gain: float, later: float) -> Valu
 
 def heavy_ball(system: Layer) -> Values:
     """v' = G - (1-mu) v."""
-    return with_inertia(system, 1 - float(system.optimizer.momentum), 1.0, 0.0)
+    return with_inertia(system, 1 - float(system.optimizer.mu), 1.0, 0.0)
 
 
 def matched(system: Layer) -> Values:
     """v' = -ln(mu) (G/(1-mu) - v), read half a step later."""
-    mu = float(system.optimizer.momentum)
+    mu = float(system.optimizer.mu)
     return with_inertia(system, -np.log(mu), -np.log(mu) / (1 - mu), 0.5)
 
 
@@ -254,7 +254,7 @@ def fixed(system: Layer) -> Values:
 
 EXACT: dict[str, Callable[[Layer], Values]] = {
     "plain": flow,
-    "symmetric": lambda system: (matched if system.optimizer.kind == "momentum" else flow)(system),
+    "symmetric": lambda system: (matched if system.optimizer.name == "momentum" else flow)(system),
     "rescaled": flow,
     "heavy-ball": heavy_ball,
     "matched": matched,

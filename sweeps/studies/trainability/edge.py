@@ -15,7 +15,6 @@ import numpy as np
 import xarray as xr
 
 from dynsim.training.recording import PRECONDITIONED
-from dynsim.training.rule import Rule as UpdateRule
 from dynsim.training.stability import EDGE, check_threshold
 from sweeps.runner.run import run as run_sweep
 from sweeps.runner.spec import Sweep
@@ -49,8 +48,8 @@ def flow_of(run: Run[Any], axes: Mapping[str, Sequence[float]]) -> Sweep:
         raise ValueError("the problem has no population loss")
     rule = run.make_optimizer()
     check_threshold(rule)
-    if isinstance(rule, UpdateRule) and rule.is_adaptive:
-        raise ValueError(f"along a flow, the preconditioner of {rule.kind} is not known")
+    if rule.is_adaptive:
+        raise ValueError(f"along a flow, the preconditioner of {rule.name} is not known")
     coarse = {
         name: [values[i] for i in _places(len(values)).tolist()] for name, values in axes.items()
     }

@@ -122,6 +122,6 @@ def _peak(training: Any, region: xr.DataArray) -> np.ndarray:
         zip(region.dims, np.ix_(*(region[dim].values for dim in region.dims)), strict=True)
     )
     rule, task = training.at(point).make_optimizer(), training.make_task()
-    eta_y = effective_rates(rule)[0] * (1 - rule.momentum)
+    eta_y = effective_rates(rule)[0] * (1 - rule.mu)
     peak = decoder.stages(eta_y, task.K, task.M).peak
     return np.broadcast_to(np.asarray(peak), region.shape)

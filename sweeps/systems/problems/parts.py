@@ -10,10 +10,10 @@ import jax
 import numpy as np
 from jaxtyping import PyTree
 
-from dynsim import Problem
+from dynsim import OptaxRule, Problem
 from dynsim.schedules.schedule import OfStep
 from dynsim.schedules.shapes import NUMBERS
-from dynsim.training.optax_rule import OptaxRule
+from dynsim.training.rules import KNOWN
 
 
 class Template(NamedTuple):
@@ -143,7 +143,13 @@ def described(rule: Any) -> str:
         + (f" {words(each.function)}" if isinstance(each, OfStep) else "")
         for group, each in rule.schedules.items()
     ]
-    return f"{rule.kind}{' decoupled' * rule.decoupled} ({', '.join(rates)})"
+    kind = rule.name if type(rule) in KNOWN else words(type(rule))
+    static = [
+        f"{field.name} = {value!r}"
+        for field in dataclasses.fields(rule)
+        if field.metadata.get("static") and (value := getattr(rule, field.name))
+    ]
+    return f"{' '.join([kind, *static])} ({', '.join(rates)})"
 
 
 def contents(problem: Problem) -> dict[str, str]:

@@ -12,14 +12,14 @@ from dynsim import Problem, checks, decoding
 from dynsim.decoding import CountOrInf, Field, Steps, plain
 from dynsim.precision import DType
 from dynsim.problem.choice import Choice, Chooses, unread
-from dynsim.training.optax_rule import OptaxRule
 from dynsim.training.rule import Rule
+from dynsim.training.rules import KNOWN
 from sweeps.systems.base import Fields, System
 from sweeps.systems.problems import parts
 from sweeps.systems.problems.engines import Like, engines_of
 from sweeps.systems.problems.labels import labels_of
 from sweeps.systems.problems.parts import hints_of, taken
-from sweeps.systems.problems.rules import OPTIMIZERS, OPTIONS
+from sweeps.systems.problems.rules import OPTIMIZERS
 from sweeps.systems.problems.run import ProblemRun
 
 
@@ -55,10 +55,11 @@ class Trained(Chooses, ProblemRun):
         whole = tuple(name for name, hint in hints.items() if parts.plain(hint) == (int,))
         words = {n: listed for n, hint in hints.items() if (listed := decoding.words(hint))}
         numbers = self.numbers()
-        options = OPTIONS if isinstance(self.rule, Rule) else ()
-        unset = tuple(n for n in options if n not in numbers and getattr(self.rule, n) is None)
+        unset = tuple(n for n in map(self._of_rule, self._unset) if n not in numbers)
+        # An error names who reads what this rule does not.
+        others = (n for each in self.choices[-1:] for n in each.owned if n not in numbers)
         return Fields(
-            traced=(*numbers, *unset),
+            traced=tuple(dict.fromkeys((*numbers, *unset, *others))),
             static=(*whole, *self.OWN, *words),
             whole=(*whole, "steps"),
             counts=("batch",),
@@ -67,7 +68,7 @@ class Trained(Chooses, ProblemRun):
 
     def __post_init__(self) -> None:
         checks.kind("problem", self.problem, Problem)
-        checks.kind("rule", self.rule, Rule, OptaxRule)
+        checks.kind("rule", self.rule, Rule)
         self.check_fields(self.problem, hints_of(self.problem), self.TAKEN)
         super().__post_init__()
 
@@ -103,15 +104,14 @@ class Trained(Chooses, ProblemRun):
     @property
     def choices(self) -> tuple[Choice, ...]:
         """What settings of the problem read, and the rule, unless it steps in its own way."""
-        if type(self.rule) is not Rule:
+        if type(self.rule) not in KNOWN:
             return self.problem.choices
-        adamw = self.rule.kind == "adam" and self.rule.decoupled
         options = {
             word: {self._of_rule(name): usual for name, usual in reads.items()}
             for word, reads in OPTIMIZERS.items()
         }
         # No axis has this name, whatever the fields of the problem.
-        rule = Choice("the rule", "adamw" if adamw else self.rule.kind, options)
+        rule = Choice("the rule", self.rule.name, options)
         return (*self.problem.choices, rule)
 
     def _of_rule(self, name: str) -> str:
@@ -135,12 +135,15 @@ class Trained(Chooses, ProblemRun):
         """The rule with the numbers of the axes in it."""
         own = tuple(hints_of(self.problem))
         # A number that the rule leaves out is there as soon as an axis has it.
-        added: dict[str, Any] = {n: 1.0 for n in OPTIONS if n in self.values and n not in own}
-        moves = type(self.rule) is Rule and self.rule.kind == "sgd"
-        if moves and self._of_rule("momentum") in self.values:
-            added["kind"] = "momentum"
+        added = {n: 0.5 for n in self._unset if self._of_rule(n) in self.values}
         given = taken(dataclasses.replace(self.rule, **added), None, own)
         return given.template.filled({**given.numbers, **self.values}, given.arrays)
+
+    @property
+    def _unset(self) -> tuple[str, ...]:
+        """Numbers that the rule leaves out."""
+        names = (field.name for field in dataclasses.fields(self.rule))
+        return tuple(name for name in names if getattr(self.rule, name) is None)
 
     @property
     def _sizes(self) -> tuple[str, ...]:

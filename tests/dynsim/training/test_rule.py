@@ -11,8 +11,7 @@ import optax
 import pytest
 
 import dynsim
-from dynsim import schedules
-from dynsim.training.optax_rule import AnyRule
+from dynsim import Rule, schedules
 
 STEPS = 12
 RATE = schedules.warmup_cosine(0.1, 3, 10, 0.1)
@@ -24,7 +23,7 @@ GRADIENTS = [
 ]
 
 
-def ours(rule: AnyRule, groups: Any = None) -> list[Any]:
+def ours(rule: Rule, groups: Any = None) -> list[Any]:
     """The weights after each step."""
     rule = rule.astype("float64")
     params = jax.tree.map(jnp.asarray, START)
@@ -161,15 +160,21 @@ def test_two_rates_are_those_of_the_layer() -> None:
         (lambda: dynsim.adam(1.0, eps=0.0), "eps = 0.0: must be"),
         (lambda: dynsim.from_optax(3), "make = 3: must be a function"),
         (lambda: dynsim.from_optax(optax.sgd, learning_rate=0.1, b1=0.5), "keyword argument 'b1'"),
-        (lambda: dynsim.sgd(0.1, b1=0.5), "sgd: argument = 'b1': must be one of"),
-        (lambda: dynsim.adam(0.1, momentum=0.5), "adam: argument = 'momentum': must be one of b1"),
-        (lambda: dynsim.rmsprop(0.1, momentum=0.5), "rmsprop: argument = 'momentum': must be"),
+        (lambda: dynsim.adamw(1.0, decay=None), "decay = None: adamw needs a weight decay"),
+        (lambda: dynsim.AdamW(1.0, decay=0.1, decoupled=False), "decoupled = False: must be True"),
         (lambda: dynsim.from_optax(optax.sgd, learning_rate="x"), "learning_rate = 'x': must be"),
     ],
 )
 def test_bad_input_is_named(make, message: str) -> None:
     with pytest.raises(ValueError, match=re.escape(message)):
         make()
+
+
+@pytest.mark.parametrize(("make", "name"), [(dynsim.sgd, "b1"), (dynsim.rmsprop, "momentum")])
+def test_a_rule_has_the_numbers_that_it_reads_and_no_others(make, name: str) -> None:
+    with pytest.raises(TypeError, match=f"unexpected keyword argument '{name}'"):
+        make(0.1, **{name: 0.5})
+    assert not hasattr(make(0.1), name)
 
 
 @pytest.mark.usefixtures("x64")

@@ -19,9 +19,9 @@ def radius(rule: dynsim.Rule, h: float) -> float:
     g = h + inside
     # Rows of (velocity after, weight after) in (velocity, weight) before.
     rows = {"momentum": (MU, g), "nesterov": (MU, g), "adam": (0.9, 0.1 * g)}
-    velocity = np.array(rows.get(rule.kind, (0, g)))
+    velocity = np.array(rows.get(rule.name.removesuffix("w"), (0, g)))
     direction = velocity + np.array([0, outside])
-    if rule.kind == "nesterov":
+    if rule.name == "nesterov":
         direction = MU * velocity + np.array([0, g + outside])
     weight = np.array([0, 1]) - ETA * direction
     return float(np.abs(np.linalg.eigvals([velocity, weight])).max())

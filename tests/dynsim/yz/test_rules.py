@@ -49,6 +49,8 @@ def descended(rule: Rule, steps: int) -> tuple[np.ndarray, ...]:
     layer = Layer(TASK, rule, (0.0,))
     p = list(layer.weights())
     v, m, s = ([np.zeros_like(x) for x in p] for _ in range(3))
+    # Of what another rule reads any number will do.
+    mu, b1, b2, eps = (getattr(rule, name, 0.5) for name in ("mu", "b1", "b2", "eps"))
     coupled, free = (rule.decay or 0.0,) * 2
     coupled, free = (0.0, free) if rule.decoupled else (coupled, 0.0)
     for k in range(steps):
@@ -57,18 +59,18 @@ def descended(rule: Rule, steps: int) -> tuple[np.ndarray, ...]:
         short = 1.0 if rule.clip is None else min(1.0, rule.clip / norm)
         for i, eta in enumerate(rates(rule, k)):
             grad = short * g[i] + coupled * p[i]
-            v[i] = rule.momentum * v[i] + grad
-            m[i] = rule.b1 * m[i] + (1 - rule.b1) * grad
-            s[i] = rule.b2 * s[i] + (1 - rule.b2) * grad**2
-            first, second = m[i] / (1 - rule.b1 ** (k + 1)), s[i] / (1 - rule.b2 ** (k + 1))
+            v[i] = mu * v[i] + grad
+            m[i] = b1 * m[i] + (1 - b1) * grad
+            s[i] = b2 * s[i] + (1 - b2) * grad**2
+            first, second = m[i] / (1 - b1 ** (k + 1)), s[i] / (1 - b2 ** (k + 1))
             d = {
                 "sgd": grad,
                 "momentum": v[i],
-                "nesterov": rule.momentum * v[i] + grad,
+                "nesterov": mu * v[i] + grad,
                 "sign": np.sign(v[i]),
-                "rmsprop": grad / (np.sqrt(s[i]) + rule.eps),
-                "adam": first / (np.sqrt(second) + rule.eps),
-            }[rule.kind]
+                "rmsprop": grad / (np.sqrt(s[i]) + eps),
+                "adam": first / (np.sqrt(second) + eps),
+            }[rule.name.removesuffix("w")]
             p[i] = p[i] - eta * (d + free * p[i])
     return tuple(p)
 
@@ -151,7 +153,7 @@ def test_other_layers_take_any_rule_too(layer: dynsim.Problem) -> None:
         (dynsim.sgd({"Y": 1.0, "A": 1.0}), "eta: has no rate for the group 'Z' of Layer.groups"),
         (dynsim.sgd(schedules.cosine(1.0, 40), 1.0), "eta['Y']: its schedule is 40 steps long"),
         (dynsim.sgd(np.ones(2), 1.0), "rule: its numbers must be single ones, got shape (2,)"),
-        (0.1, "rule = 0.1: must be of type dynsim.Rule or"),
+        (0.1, "rule = 0.1: must be of type dynsim.Rule"),
     ],
 )
 def test_rules_that_are_none_of_the_layer_are_refused(rule: Any, message: str) -> None:

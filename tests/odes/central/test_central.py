@@ -162,7 +162,7 @@ def test_what_no_oscillation_holds_is_a_status(problem: Any, rule: dynsim.Rule) 
 )
 def test_off_the_edge_it_is_the_flow(rule: dynsim.Rule) -> None:
     record = {"all": lambda _, p: jnp.append(p["b"], p["a"])}
-    kind = "plain" if rule.kind == "sgd" else "rmsprop"
+    kind = "plain" if rule.name == "sgd" else "rmsprop"
     times, options = [0.0, 7.3, 40], {"key": KEY, "record": [record]}
     precise = odes.Tolerances(1e-11, 1e-13)
     flow = odes.flow(Bowl(), rule, times, kind=kind, tolerances=precise, **options)

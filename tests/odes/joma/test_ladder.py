@@ -269,7 +269,7 @@ def solve(name: str, rule=None, shape: Shape | None = None, task=TASK, **options
         (lambda: solve("erf"), "Theorem 2 has exp attention, linear activation and a fixed signal"),
         (
             lambda: solve("erf", dynsim.momentum(1.0, 1.0), Shape("exp", "linear", "signal")),
-            "optimizer = momentum: the conservation law of Theorem 1 describes sgd only",
+            "optimizer = momentum: the conservation law of Theorem 1 describes gradient",
         ),
         (lambda: solve("joma", init=START), "init: must have the structure and shapes of JoMA"),
         (lambda: solve("joma", key=None), "key = None: starting weights need one, or `init`"),

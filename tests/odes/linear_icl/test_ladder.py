@@ -167,7 +167,7 @@ def rests(
     scale: float, optimizer: dynsim.Rule, compiler: dict | None = None, **options
 ) -> tuple[np.ndarray, dynsim.Trajectory]:
     """Times between the predicted escapes from the plateaus, and training recorded there."""
-    eta = optimizer.eta.peak / (1 - optimizer.momentum)
+    eta = optimizer.eta.peak / (1 - optimizer.mu)
     init = aligned(np.full(4, scale))
     escapes = np.asarray(linear_icl.escape_times(TASK, init.v)) / (2 * eta)
     between = [0.5 * escapes[0], *np.sqrt(escapes[1:] * escapes[:-1]), 1.5 * escapes[3]]
@@ -209,8 +209,13 @@ def test_training_on_sampled_sequences_rests_on_the_plateaus(
         ("sigmoid", dynsim.regression(attention="merged"), dynsim.sgd(0.1), "has white inputs"),
         ("sigmoid", TASK, dynsim.sgd(0.1), "eq. 10 describes merged attention"),
         ("scalar", dynsim.regression(rank=2), dynsim.sgd(0.1), "rank = 2: eq. 21 has heads"),
-        ("scalar", TASK, dynsim.adam(0.1), "optimizer = adam: this theory describes sgd, momentum"),
-        ("plain", TASK, dynsim.adam(0.1), "flow = 'plain': describes sgd, sign"),
+        (
+            "scalar",
+            TASK,
+            dynsim.adam(0.1),
+            "optimizer = adam: this theory describes gradient descent only",
+        ),
+        ("plain", TASK, dynsim.adam(0.1), "flow = 'plain': does not describe"),
         (
             "plain",
             "linear-icl",

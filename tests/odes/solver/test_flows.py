@@ -183,9 +183,13 @@ def test_float32_is_close_and_recorded_as_such() -> None:
 @pytest.mark.parametrize(
     ("name", "optimizer", "message"),
     [
-        ("plain", dynsim.momentum(1.0, 1.0), "flow = 'plain': describes sgd, sign, not"),
-        ("matched", dynsim.sgd(1.0, 1.0), "describes momentum"),
-        ("eq10", dynsim.adam(1.0, 1.0), "Eq. 10 describes sgd, momentum, nesterov only"),
+        (
+            "plain",
+            dynsim.momentum(1.0, 1.0),
+            "flow = 'plain': does not describe optimizer = momentum",
+        ),
+        ("matched", dynsim.sgd(1.0, 1.0), "does not describe optimizer = sgd, which has plain"),
+        ("eq10", dynsim.adam(1.0, 1.0), "optimizer = adam: Eq. 10 describes gradient descent only"),
         ("wkb", dynsim.sgd(1.0, 1.0), "theory = 'wkb': must be one of plain[-finite-t], "),
     ],
 )

@@ -45,7 +45,8 @@ def path(rule: Rule, noise: np.ndarray, divided: float = 0) -> np.ndarray:
     share `divided` of the variance of the noise in averages of squares."""
     falls = np.array([each.length == 8 for each in rule.schedules.values()])
     peaks = np.array([float(each.peak) for each in rule.schedules.values()])
-    mu, b1, b2, eps = (float(number) for number in (rule.momentum, rule.b1, rule.b2, rule.eps))
+    # Of what another rule reads any number will do.
+    mu, b1, b2, eps = (float(getattr(rule, name, 0.5)) for name in ("mu", "b1", "b2", "eps"))
     decay = 0.0 if rule.decay is None else float(rule.decay)
     p, v, m, w = START.copy(), np.zeros(2), np.zeros(2), np.zeros(2)
     found = [p]
@@ -60,7 +61,7 @@ def path(rule: Rule, noise: np.ndarray, divided: float = 0) -> np.ndarray:
             "nesterov": mu * v + g,
             "rmsprop": g / (np.sqrt(w) + eps),
             "adam": adam,
-        }[rule.kind]
+        }[rule.name.removesuffix("w")]
         d = d + (decay * p if rule.decoupled else 0)
         p = p - peaks * (1 - falls * k / 16) * d
         found.append(p)

@@ -229,7 +229,7 @@ def test_a_rate_that_is_too_large_is_diverged() -> None:
         ),
         (
             lambda: THEORIES["escape"].solve(SMALL, dynsim.adam(1.0), [1.0]),
-            "optimizer = adam: this theory describes sgd, momentum, nesterov only",
+            "optimizer = adam: this theory describes gradient descent only",
         ),
         (
             lambda: THEORIES["escape"].solve(SMALL, dynsim.sgd(1.0, decay=0.1), [1.0]),

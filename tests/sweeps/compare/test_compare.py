@@ -176,7 +176,7 @@ def test_json_prints_the_report_alone(tmp_path: Path, capsys: pytest.CaptureFixt
         (["--batch", "inf", "--length", "9"], "length = 9: the theory is an expansion in 1/T"),
         (["--length", "1"], "length = 1"),
         (["--theories", "eq11"], "theory = 'eq11': did you mean 'eq10'? It must be one of"),
-        (["--theories", "matched"], "describes momentum"),
+        (["--theories", "matched"], "does not describe optimizer = sgd"),
         (["--ratio", "2", "--eta-y", "3"], "eta_y = 3.0: ratio = 2.0 says it already"),
         (["--K", "5"], "K = 5: task 'syn-small' does not read it, syn and overlapping do"),
         (["--b1", "0.5"], "b1 = 0.5: optimizer 'sgd' does not read it, adam and adamw do"),

@@ -4,10 +4,12 @@ same: by numbers, or by a user."""
 import contextlib
 import dataclasses
 import importlib
+import multiprocessing
 import re
 import subprocess
 import sys
 from collections.abc import Iterator
+from concurrent.futures import Executor, ProcessPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -378,33 +380,41 @@ def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     sys.modules.pop("edited_net", None)
 
 
-@pytest.mark.parametrize("again", [False, pytest.param(True, marks=pytest.mark.full)])
-def test_a_worker_that_lives_on_is_found_out(again: bool, package: Path, tmp_path: Path) -> None:
-    """One of Dask, which has imported a module before it was edited; and the sweep again by a
-    new one. What it still writes after that does not stay."""
+@contextlib.contextmanager
+def pool(kind: str) -> Iterator[Executor]:
+    """One worker that lives on, in a process of its own."""
+    if kind == "processes":
+        with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as executor:
+            yield executor
+        return
     distributed = pytest.importorskip("distributed", reason="needs Dask of the extra `test`")
+    with contextlib.ExitStack() as stack:
+        cluster = distributed.LocalCluster(1, threads_per_worker=1, dashboard_address=None)
+        client = stack.enter_context(stack.enter_context(cluster).get_client())
+        yield stack.enter_context(client.get_executor())
 
-    def run(out: str, executor: Any) -> Any:
+
+@pytest.mark.parametrize("kind", ["processes", pytest.param("dask", marks=pytest.mark.full)])
+def test_a_worker_that_lives_on_is_found_out(kind: str, package: Path, tmp_path: Path) -> None:
+    """It has imported a module before that was edited; and the sweep goes on by a new one. What the
+    old one still writes after that does not stay."""
+
+    def run(out: str, executor: Executor | None) -> Any:
         made = sys.modules["edited_net"]
         axes = {"eta": [0.1, 0.2], "seed": [0, 1]}
         sweep = Sweep(made.Net(), dynsim.sgd(0.1), axes, steps=2, batch=4)
         return sweeps.run(sweep, tmp_path / out, executor=executor, chunk=2, tile=2).load()
 
     importlib.import_module("edited_net")
-    with contextlib.ExitStack() as stack:
-        cluster = distributed.LocalCluster(1, threads_per_worker=1, dashboard_address=None)
-        client = stack.enter_context(stack.enter_context(cluster).get_client())
-        with client.get_executor() as executor:
-            first = run("first", executor)
-            package.write_text(package.read_text().replace("F = 1.0", "F = 50.0"))
-            importlib.reload(sys.modules["edited_net"])
-            with pytest.raises(StoreError, match="runs different code from this process"):
-                run("second", executor)
-            late, made = (Store.open(tmp_path / name) for name in ("second", "first"))
-            region = made.layout.region(0)
-            numbers = {name: made.chunks.read(name, 0) for name in made.names}
-            late.write(region, numbers, program=made.chunks.record(0).program)
-            if again:
-                client.restart()
-            second = run("second", executor if again else None)
-            assert (second.batch_loss > 20 * first.batch_loss).all()
+    with pool(kind) as executor:
+        first = run("first", executor)
+        package.write_text(package.read_text().replace("F = 1.0", "F = 50.0"))
+        importlib.reload(sys.modules["edited_net"])
+        with pytest.raises(StoreError, match="runs different code from this process"):
+            run("second", executor)
+    late, made = (Store.open(tmp_path / name) for name in ("second", "first"))
+    region = made.layout.region(0)
+    numbers = {name: made.chunks.read(name, 0) for name in made.names}
+    late.write(region, numbers, program=made.chunks.record(0).program)
+    with contextlib.nullcontext() if kind == "processes" else pool(kind) as executor:
+        assert (run("second", executor).batch_loss > 20 * first.batch_loss).all()

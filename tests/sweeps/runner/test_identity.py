@@ -215,10 +215,7 @@ def processed(folder: Path, stores: Path, cwd: Path, **changes: str) -> dict[str
     return dict(map(json.loads, found.stdout.splitlines()))
 
 
-FULL = {
-    *("dictionary", "closure", "partial", "inherited", "default", "zipped", "twins", "field"),
-    *("schedule", "observable", "layout", "jitted", "unused"),
-}
+FULL = {*ROWS, *SAME} - {"constant", "data", "helper", "optax", "comment", "callback"}
 """Packages of which others show the same."""
 Found = dict[str, float | str]
 Twice = Callable[[str], tuple[float | str, float | str]]

@@ -269,6 +269,7 @@ def test_functions_are_recorded_next_to_names(tmp_path: Path) -> None:
         sweeps.run(other, tmp_path / "s")
 
 
+@pytest.mark.full("sweeps/runner/test_agreement.py::test_a_worker_that_lives_on_is_found_out")
 def test_workers_are_sent_what_no_configuration_can_make(tmp_path: Path) -> None:
     """A problem given as it is, and a function: each worker makes the sweep that it was sent."""
     record = ("batch_loss", {"deviation": deviation})

@@ -1,0 +1,75 @@
+"""A rule of a user's own with its flow, against exponentials of matrices and a plain loop."""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+from scipy.linalg import expm
+
+import dynsim
+import odes
+import sweeps
+from odes.solver.flows import checked_flow
+from tests.odes.test_problem import KEY, PRECISE, Line
+
+ETA, BETA, DECAY = 0.3, 0.8, 0.2
+TIMES = np.array([0.0, 1.0, 7.0, 30.0])
+
+
+class Averaged(dynsim.Rule):
+    """Descends along an average of the gradient."""
+
+    beta: float = BETA
+
+    def direction(self) -> optax.GradientTransformation:
+        return optax.ema(self.beta, debias=False)
+
+    def averages(self, params: Any) -> Any:
+        return jax.tree.map(jnp.zeros_like, params)
+
+    def flow(self, gradient: Any, averages: Any, t: Any) -> tuple[Any, Any]:
+        del t
+        rate = 1 - self.beta
+        return averages, jax.tree.map(lambda g, m: rate * (g - m), gradient, averages)
+
+
+@pytest.mark.parametrize("decoupled", [False, True])
+def test_its_flow_is_what_it_says(decoupled: bool) -> None:
+    rule = Averaged(ETA, decay=DECAY, decoupled=decoupled)
+    found = odes.flow(Line(), rule, TIMES, key=KEY, record="loss", tolerances=PRECISE)
+    rate = 1 - BETA
+    # Of (p, m), where p^2 / 2 is the loss and p is 1 at the start.
+    inside, outside = (0, DECAY) if decoupled else (DECAY, 0)
+    slopes = np.array([[-ETA * outside, -ETA], [rate * (1 + inside), -rate]])
+    p = np.array([expm(slopes * t)[0, 0] for t in TIMES])
+    # Ten times the tolerance of the solver.
+    np.testing.assert_allclose(found["loss"], p**2 / 2, rtol=1e-8, atol=1e-10)
+    assert found.source == "own"
+
+
+def test_it_trains_and_its_numbers_are_axes() -> None:
+    betas = [0.0, 0.5, BETA]
+    sweep = sweeps.Sweep(
+        Line(), Averaged(ETA), {"beta": betas}, steps=5, batch=float("inf"), record="loss"
+    )
+    found = sweeps.run(sweep)
+    for beta, loss in zip(betas, found.loss.values, strict=True):
+        p, m = 1.0, 0.0
+        for _ in range(5):
+            m = beta * m + (1 - beta) * p
+            p -= ETA * m
+        # A few units in the last place of float32, of the weight.
+        np.testing.assert_allclose(loss, p**2 / 2, rtol=1e-5, atol=1e-7)
+
+
+def test_only_its_own_flow_describes_it() -> None:
+    assert checked_flow(Averaged(ETA)) == "own"
+    with pytest.raises(ValueError, match="'plain': does not describe optimizer = averaged, which"):
+        checked_flow(Averaged(ETA), "plain")
+    with pytest.raises(ValueError, match="'own': does not describe optimizer = sgd, which"):
+        checked_flow(dynsim.sgd(ETA), "own")
+    with pytest.raises(ValueError, match="no flow describes it"):
+        checked_flow(Averaged(ETA, clip=1.0))
