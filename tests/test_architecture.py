@@ -50,6 +50,7 @@ FLOORS = {
         "qkv": 4,
     },
     "sweeps": {
+        "language": 0,
         "lines": 0,
         "output": 0,
         "recipes": 0,

@@ -1,0 +1,213 @@
+"""Metadata of classes, and the text form of objects.
+
+The types, ranges and units of fields come from their annotations, and the descriptions from the
+docstring. Three class variables are optional:
+
+* `GROUPS`: names of groups of weights that can have their own learning rates.
+* `RUN_DEFAULTS`: defaults of a run with this class: `{"rule": {"kind": "sgd", "eta": 0.5}}`.
+* `ENDINGS`: a field and endings: with `("path", (".npz",))`, `a.npz` chooses this class.
+"""
+
+import dataclasses
+import functools
+import hashlib
+import pkgutil
+import sys
+import types
+import typing
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Annotated, Any, Literal, Union
+
+import docstring_parser
+import jax
+import numpy as np
+
+from dynsim import decoding, plugins
+from sweeps.language.fields import Field, Kind, LanguageError, Value, check
+
+TRACED = "traced"
+"""In the annotation of an integer: runs of one compiled program may have different values."""
+
+
+@functools.cache
+def describe(cls: type, word: str = "") -> Kind:
+    """The metadata of a frozen dataclass or an Equinox module.
+
+    Args:
+        cls: a class whose constructor takes its fields.
+        word: a short name. Without one the class is called module:name.
+
+    Raises:
+        LanguageError: if the class, or one of its fields, has no text form.
+    """
+    location = name_of(cls)
+    if "<" in location:
+        raise LanguageError("kind", "must be defined at the top of a module", location)
+    hints, docs, fields = typing.get_type_hints(cls, include_extras=True), _docs(cls), {}
+    for each in dataclasses.fields(cls):
+        if each.init:
+            path = f"{location}.{each.name}"
+            field = _annotated(hints[each.name], bool(each.metadata.get("static")))
+            if each.name == "kind" or not (field.types or field.words or field.bases):
+                raise LanguageError(path, f"has no text form: its type is {hints[each.name]}")
+            declared = [b for b in cls.__mro__ if each.name in vars(b).get("__annotations__", ())]
+            field = field._replace(declared=name_of(declared[-1]), doc=docs.get(each.name, ""))
+            fields[each.name] = _with_default(field, each, path)
+    about = (cls.__doc__ or "").partition("\n")[0]
+    return Kind(
+        word=word or location,
+        location=location,
+        # The docstring that Python writes into a dataclass is its signature.
+        about="" if about.startswith(f"{cls.__name__}(") else about,
+        bases=tuple(map(name_of, cls.__mro__[:-1])),
+        abstract=bool(getattr(cls, "__abstractmethods__", ())),
+        fields=fields,
+        groups=getattr(cls, "GROUPS", ()),
+        run_defaults=getattr(cls, "RUN_DEFAULTS", {}),
+        endings=getattr(cls, "ENDINGS", None),
+    )
+
+
+def name_of(thing: Any) -> str:
+    """A class or function as module:name. The names are the same in a script and where the script
+    is imported."""
+    module = thing.__module__
+    return f"{_main() if module in ('__main__', '__mp_main__') else module}:{thing.__qualname__}"
+
+
+def locate(name: str, path: str) -> Any:
+    """The class or function with a name of the form module:name.
+
+    Raises:
+        LanguageError: for `path`, if it cannot be imported.
+    """
+    module, _, rest = name.partition(":")
+    try:
+        with plugins.x64_kept(name):
+            return pkgutil.resolve_name(f"{'__main__' if module == _main() else module}:{rest}")
+    # Importing other people's code can raise anything, including an exit.
+    except (Exception, SystemExit) as error:
+        raise LanguageError(path, f"cannot be imported ({error!r})", name) from error
+
+
+def _main() -> str:
+    """The name under which others import the module that Python runs as a script."""
+    main = sys.modules["__main__"]
+    if spec := getattr(main, "__spec__", None):
+        return spec.name
+    file = getattr(main, "__file__", None)
+    return Path(file).stem if file else "__main__"
+
+
+def _docs(cls: type) -> dict[str, str]:
+    """Descriptions of fields, from the docstrings of a class and its base classes."""
+    google = docstring_parser.DocstringStyle.GOOGLE
+    texts = [vars(each).get("__doc__") or "" for each in reversed(cls.__mro__)]
+    lines = [line for text in texts for line in docstring_parser.parse(text, google).params]
+    return {line.arg_name: " ".join((line.description or "").split()).rstrip(".") for line in lines}
+
+
+def _annotated(hint: Any, static: bool) -> Field:
+    """The field of an annotation."""
+    parts = list(dict.fromkeys(_parts(hint)))
+    ends = [(n, getattr(part, n, None)) for part in parts for n in ("ge", "gt", "le", "lt")]
+    bounds = {n: end for n, end in ends if end is not None}
+    if decoding.FINITE in parts and not {"le", "lt"} & {*bounds}:
+        bounds["lt"] = "inf"
+    origins = {typing.get_origin(part) or part for part in parts}
+    # jaxtyping's annotations wrap an array type.
+    arrays = {getattr(part, "array_type", None) for part in parts} | origins
+    whole = decoding.WHOLE in parts
+    found = {
+        "number": float in parts and not whole,
+        "integer": int in parts and float not in parts,
+        "integer or inf": float in parts and whole,
+        "boolean": bool in parts,
+        "text": bool({str, Path} & origins),
+        "array": bool({jax.Array, np.ndarray} & arrays),
+        "function": bool({Callable, type} & origins),
+        "none": types.NoneType in parts,
+    }
+    literals = [part for part in parts if typing.get_origin(part) is Literal]
+    classes = [p for p in parts if isinstance(p, type) and dataclasses.is_dataclass(p)]
+    numeric = (found["number"] or found["array"]) and tuple not in parts
+    return Field(
+        types=tuple(name for name, is_there in found.items() if is_there),
+        words=tuple(word for part in literals for word in typing.get_args(part)),
+        bases=tuple(map(name_of, classes)),
+        groups=dict in parts,
+        listed=tuple in parts,
+        bounds=bounds,
+        unit=next((part.symbol for part in parts if isinstance(part, decoding.Unit)), ""),
+        traced=TRACED in parts or (numeric and not static),
+    )
+
+
+def _parts(hint: Any) -> Iterator[Any]:
+    """The types in an annotation, including those inside tables and lists, and its metadata."""
+    origin, inside = typing.get_origin(hint), typing.get_args(hint)
+    if origin is Annotated:
+        yield from (*_parts(inside[0]), *inside[1:])
+    elif origin in (Union, types.UnionType):
+        for each in inside:
+            yield from _parts(each)
+    elif origin in (dict, Mapping):
+        yield from (dict, *_parts(inside[1]))
+    elif origin in (tuple, list):
+        yield from (tuple, *_parts(inside[0]))
+    else:
+        yield hint
+
+
+def _with_default(field: Field, of: dataclasses.Field[Any], path: str) -> Field:
+    if of.default is not dataclasses.MISSING:
+        return field._replace(default=plain(field, of.default, path, full=False))
+    if of.default_factory is not dataclasses.MISSING:
+        return field._replace(default=plain(field, of.default_factory(), path, full=False))
+    return field._replace(required=True)
+
+
+def plain(
+    field: Field,
+    value: Any,
+    path: str,
+    kind_of: Callable[[type], Kind] = describe,
+    arrays: dict[str, np.ndarray] | None = None,
+    full: bool = True,
+) -> Value:
+    """The text form of the value of a field.
+
+    Args:
+        field: of the value.
+        value: an object, or a value in text form.
+        path: of the field, for error messages.
+        kind_of: returns the kind of a class.
+        arrays: collects arrays by digest.
+        full: whether to include fields that have their default values.
+
+    Raises:
+        LanguageError: if the field does not allow the value, or the value has no text form.
+    """
+    inside = functools.partial(plain, kind_of=kind_of, arrays=arrays, full=full)
+    if field.bases and dataclasses.is_dataclass(value):
+        kind, table = kind_of(type(value)), {}
+        for name, each in kind.fields.items():
+            text = inside(each, getattr(value, name), f"{path}.{name}".lstrip("."))
+            if full or text != each.default:
+                table[name] = text
+        return {"kind": kind.word, **table}
+    if field.groups and isinstance(value, Mapping):
+        return {name: inside(field.one, each, f"{path}.{name}") for name, each in value.items()}
+    if isinstance(value, np.ndarray | jax.Array) and value.ndim:
+        array = np.asarray(value)
+        head = f"{array.shape}{array.dtype}".encode()
+        digest = hashlib.sha256(head + array.tobytes()).hexdigest()[:32]
+        if arrays is not None:
+            arrays[digest] = array
+        value = {"array": digest, "shape": list(array.shape), "dtype": str(array.dtype)}
+    elif "function" in field.types and hasattr(value, "__qualname__"):
+        value = name_of(value)
+        if "<" in value:
+            raise LanguageError(path, "must be defined at the top of a module", value)
+    return check(field, str(value) if isinstance(value, Path) else value, path)

@@ -1,0 +1,218 @@
+"""Fields of the classes that describe a run: their types, ranges, units and allowed words.
+
+Neither JAX nor the described classes are imported here, so that a command line can answer a
+mistyped option at once.
+"""
+
+import difflib
+import functools
+import math
+import operator
+import reprlib
+from collections.abc import Collection, Iterable, Mapping
+from typing import Any, Final, NamedTuple, TypeAlias, TypeGuard
+
+Value: TypeAlias = "bool | int | float | str | list[Value] | dict[str, Value] | None"
+"""A JSON value. Infinity is written as the word `inf`."""
+Table: TypeAlias = dict[str, Value]
+MISSING: Final = object()
+"""Stands for a value that was not given."""
+
+
+class LanguageError(ValueError):
+    """A mistake in the description of a run. Its text is `path = value: reason`."""
+
+    def __init__(self, path: str, reason: str, value: object = MISSING) -> None:
+        super().__init__(path, reason, value)
+        self.path, self.reason = path, reason
+        self.value = value["kind"] if is_branch(value) else value
+
+    def __str__(self) -> str:
+        shown = "" if self.value is MISSING else f" = {reprlib.repr(self.value)}"
+        return f"{self.path}{shown}: {self.reason}"
+
+
+class Field(NamedTuple):
+    """A field of a kind.
+
+    Attributes:
+        types: any of "number", "integer", "integer or inf", "boolean", "text", "array",
+            "function" and "none".
+        words: the words that a `Literal` allows.
+        bases: classes whose subclasses are allowed, as module:name.
+        groups: whether a table with one value per group of weights is allowed as well.
+        listed: whether the value is a list.
+        bounds: the range, by "ge", "gt", "le" and "lt".
+        unit: of a number.
+        traced: whether runs of one compiled program may have different values.
+        declared: the class that first declares the field.
+        doc: its description in the docstring.
+        required: whether it has no default.
+        default: in text form.
+    """
+
+    types: tuple[str, ...] = ()
+    words: tuple[str, ...] = ()
+    bases: tuple[str, ...] = ()
+    groups: bool = False
+    listed: bool = False
+    bounds: Mapping[str, float | str] = {}
+    unit: str = ""
+    traced: bool = False
+    declared: str = ""
+    doc: str = ""
+    required: bool = False
+    default: Value = None
+
+    @property
+    def one(self) -> "Field":
+        """The field of a single value: of one group, or of one entry of a list."""
+        return self._replace(groups=False, listed=False)
+
+
+class Kind(NamedTuple):
+    """A class that can be part of a run.
+
+    Attributes:
+        word: its name in text, either a short word or module:name.
+        location: where to import it from, as module:name.
+        about: the first line of its docstring.
+        bases: the class and its base classes, as module:name.
+        abstract: whether it cannot be instantiated.
+        fields: by name.
+        groups: names of groups of weights that can have their own learning rates.
+        run_defaults: settings of a run that are its defaults when this kind is chosen.
+        endings: a field, and endings of words. A word with such an ending chooses this kind, and
+            becomes the value of the field.
+    """
+
+    word: str
+    location: str
+    about: str
+    bases: tuple[str, ...]
+    abstract: bool
+    fields: Mapping[str, Field]
+    groups: tuple[str, ...] = ()
+    run_defaults: Mapping[str, Value] = {}
+    endings: tuple[str, tuple[str, ...]] | None = None
+
+    def to_json(self) -> dict[str, Any]:
+        """The kind as a JSON value."""
+        return {**self._asdict(), "fields": {n: f._asdict() for n, f in self.fields.items()}}
+
+    @classmethod
+    def from_json(cls, value: Mapping[str, Any]) -> "Kind":
+        """The kind that `to_json` was called on."""
+        return cls(**{**value, "fields": {n: Field(**f) for n, f in value["fields"].items()}})
+
+
+def is_branch(value: object) -> TypeGuard[dict[str, Any]]:
+    """Whether a value is a table that chooses a kind."""
+    return isinstance(value, Mapping) and "kind" in value
+
+
+def is_array(value: object) -> TypeGuard[dict[str, Any]]:
+    """Whether a value refers to an array by its digest."""
+    return isinstance(value, Mapping) and {*value} == {"array", "shape", "dtype"}
+
+
+def is_by_group(value: object) -> TypeGuard[dict[str, Any]]:
+    """Whether a value is a table with one value per group."""
+    return isinstance(value, Mapping) and not is_branch(value) and not is_array(value)
+
+
+def is_number(value: object) -> TypeGuard[float | str]:
+    """Whether a value is a number, or the word for an infinite one."""
+    if isinstance(value, str):
+        return value in ("inf", "-inf")
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+@functools.cache
+def fold(name: str) -> str:
+    """A name without `-`, `_`, `.`, blanks and case, none of which matter."""
+    return name.translate(dict.fromkeys(map(ord, "-_. "))).casefold()
+
+
+def closest(name: object, names: Iterable[str]) -> str:
+    """A question that suggests similar names; empty if there are none."""
+    known = {fold(each): each for each in names}
+    near = [known[each] for each in difflib.get_close_matches(fold(str(name)), known, 3, 0.7)]
+    # The end of a path is enough.
+    found = [name for name in near if not any(name.endswith(f".{each}") for each in near)]
+    return f"did you mean {' or '.join(found)}?" if found else ""
+
+
+def must_be(value: object, names: Collection[str], text: str) -> str:
+    """An error message that says what is allowed, after a suggestion from `names`."""
+    hint = closest(value, names)
+    return f"{hint} It must be {text}" if hint else f"must be {text}"
+
+
+def check(field: Field, value: object, path: str, kinds: Collection[str] = ()) -> Value:
+    """The text form of a value that does not choose a kind. An integer of any type becomes an
+    `int` for an integer field, and a `float` for a number field.
+
+    Raises:
+        LanguageError: if the field does not allow the value. The message lists `kinds` too.
+    """
+    if getattr(value, "shape", None) == ():
+        value = value.item()  # pyright: ignore[reportAttributeAccessIssue]  (a NumPy number)
+    if "none" in field.types and (value is None or (isinstance(value, str) and value == "none")):
+        return None
+    if field.listed:
+        if isinstance(value, list | tuple):
+            return [check(field.one, each, f"{path}[{i}]") for i, each in enumerate(value)]
+    elif is_number(value) and (number := _number(field, value)) is not None:
+        return number
+    elif isinstance(value, str):
+        words = [word for word in field.words if fold(word) == fold(value)]
+        # A function is imported later.
+        if words or "text" in field.types or ("function" in field.types and ":" in value):
+            return words[0] if words else value
+    elif isinstance(value, bool) and "boolean" in field.types:
+        return value
+    if is_array(value) and {"array", "number"} & {*field.types}:
+        return value
+    raise LanguageError(path, must_be(value, field.words, allowed(field, kinds)), value)
+
+
+def _number(field: Field, value: float | str) -> int | float | str | None:
+    """The text form of a number, or None if the field does not allow it."""
+    try:
+        number = float(value)
+    except OverflowError:
+        return None
+    inside = all(getattr(operator, end)(number, float(at)) for end, at in field.bounds.items())
+    if not inside or math.isnan(number):
+        return None
+    if "number" in field.types:
+        return str(number) if math.isinf(number) else number
+    if math.isinf(number):
+        return "inf" if "integer or inf" in field.types else None
+    whole = number.is_integer() and {"integer", "integer or inf"} & {*field.types}
+    return int(value) if whole else None
+
+
+def allowed(field: Field, kinds: Collection[str] = ()) -> str:
+    """The values that a field allows, in words."""
+    ends = {end: f"{float(at):.10g}" for end, at in field.bounds.items()}
+    low = f"[{ends['ge']}" if "ge" in ends else f"({ends.get('gt', '-inf')}"
+    high = f"{ends['le']}]" if "le" in ends else f"{ends.get('lt', 'inf')})"
+    number = f"a number in {low}, {high}" if ends else "a number"
+    integer = f"an integer >= {ends['ge']}" if "ge" in ends else "an integer"
+    if {"ge", "le"} <= ends.keys():
+        integer = f"an integer from {ends['ge']} to {ends['le']}"
+    names = {
+        "number": f"{number}, in {field.unit}" if field.unit else number,
+        "integer": integer,
+        "integer or inf": f"{integer}, or inf",
+        "boolean": "true or false",
+        "array": "an array",
+        "function": "a function module:name",
+    }
+    found = [f"one of {', '.join(field.words)}"] if field.words else []
+    found += [names.get(each, each) for each in field.types]
+    found += [f"one of {', '.join(kinds)}"] if kinds else []
+    text = "a list, each entry " * field.listed + ", or ".join(found)
+    return text + ", or one of these for each group" * field.groups

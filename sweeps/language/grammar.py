@@ -1,0 +1,355 @@
+"""The settings of a run: what names mean, and how settings combine.
+
+A run is described by a table of the settings that were given, such as
+`{"rule": {"kind": "adam", "eta": 0.1}}`. `sweeps.language.tree` makes objects from it at the end.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any, NamedTuple, TypeAlias
+
+from sweeps.language.fields import (
+    MISSING,
+    Field,
+    Kind,
+    LanguageError,
+    Table,
+    allowed,
+    check,
+    closest,
+    fold,
+    is_array,
+    is_branch,
+    is_by_group,
+    is_number,
+    must_be,
+)
+
+Path: TypeAlias = tuple[str, ...]
+"""The names that lead from a run to a setting."""
+
+
+class Setting(NamedTuple):
+    """A setting of a run.
+
+    Attributes:
+        path: from the run.
+        kinds: for each name in the path the kind that it is a field of; empty for a group.
+        field: that it is a value of.
+        value: given or default; `MISSING` if it is required and not given.
+        shared: whether this is the value of one group, taken from a value for all groups.
+    """
+
+    path: Path
+    kinds: Path
+    field: Field
+    value: Any
+    shared: bool
+
+    @property
+    def name(self) -> str:
+        """The path, with dots."""
+        return ".".join(self.path)
+
+    @property
+    def ends(self) -> list[str]:
+        """The path and its ends."""
+        return [".".join(self.path[i:]) for i in range(len(self.path))]
+
+
+class Language:
+    """The settings of all runs that can be described.
+
+    Args:
+        kinds: the classes that runs consist of.
+        root: the word of the class of a run.
+    """
+
+    def __init__(self, kinds: Iterable[Kind], root: str = "experiment") -> None:
+        self.kinds = tuple(kinds)
+        self._by_location = {kind.location: kind for kind in self.kinds}
+        self._by_word: dict[str, list[Kind]] = {}
+        for kind in self.kinds:
+            self._by_word.setdefault(fold(kind.word), []).append(kind)
+        self._run = self._by_word[fold(root)][0]
+        self.root = Field(bases=(self._run.location,))
+
+    def words(self, field: Field) -> list[str]:
+        """The words of the kinds that a field allows."""
+        fits = (k for k in self.kinds if not k.abstract and {*field.bases} & {*k.bases})
+        return [kind.word for kind in fits]
+
+    def kind_of(self, cls: type) -> Kind:
+        """The kind of any class."""
+        from sweeps.language.describe import describe
+
+        kind = describe(cls)
+        return self._by_location.get(kind.location, kind)
+
+    def find(self, field: Field, word: object, path: str) -> Kind:
+        """The kind that a word chooses for a field. `module:Name` is imported.
+
+        Raises:
+            LanguageError: for `path`, if there is no such kind.
+        """
+        text = word if isinstance(word, str) else ""
+        named = self._by_word.get(fold(text), [])
+        if ":" in text:
+            named = [self._by_location.get(text) or self._imported(text, path)]
+        for kind in named:
+            if {*field.bases} & {*kind.bases} and not kind.abstract:
+                return kind
+        words = self.words(field)
+        reason = must_be(word, words, f"one of {', '.join(words)}, or module:Name of your own")
+        if named:
+            bases = " or ".join(base.partition(":")[2] for base in field.bases)
+            reason = f"is not a kind of {bases}; {reason}"
+        raise LanguageError(path, reason, word)
+
+    def _imported(self, word: str, path: str) -> Kind:
+        from sweeps.language.describe import locate
+
+        cls = locate(word, path)
+        if not isinstance(cls, type) or not hasattr(cls, "__dataclass_fields__"):
+            raise LanguageError(path, "must be a dataclass or an Equinox module", word)
+        return self.kind_of(cls)
+
+    def choice(self, setting: Setting, value: Any) -> Table:
+        """The table for a value that chooses a kind, be it a word or a table."""
+        word = value["kind"] if is_branch(value) else value
+        for kind in self.kinds:
+            if kind.endings and {*kind.bases} & {*setting.field.bases}:
+                field, endings = kind.endings
+                if str(word).endswith(tuple(endings)):
+                    return {"kind": kind.word, field: word}
+        return {"kind": self.find(setting.field, word, setting.name).word}
+
+    def walk(self, given: Table) -> Iterator[Setting]:
+        """All settings of a run, with their values."""
+        groups = self._run_defaults(given)[1]
+        settings = self._settings(self.complete(given), self.root, (), (), groups)
+        next(settings)  # the run itself
+        return settings
+
+    def complete(self, given: Table) -> Table:
+        """The given settings, and the defaults that depend on the chosen kinds."""
+        run_defaults, groups = self._run_defaults(given)
+        run: Table = {"kind": self._run.word}
+        table = self._merged(self.root, run, {**run, **run_defaults}, groups, defaults=True)
+        return self._merged(self.root, table, {**run, **given}, groups, defaults=True)
+
+    def finished(self, given: Table) -> Table:
+        """The same, after a check that nothing is missing.
+
+        Raises:
+            LanguageError: for a required setting, or a group that the problem does not have.
+        """
+        groups = self._run_defaults(given)[1]
+        for path, _, field, value, _ in self.walk(given):
+            if value is MISSING:
+                about = f" ({field.doc})" if field.doc else ""
+                reason = f"is missing{about}; must be {allowed(field, self.words(field))}"
+                raise LanguageError(".".join(path), reason)
+            if field.groups and groups and is_by_group(value) and {*value} - {*groups}:
+                raise LanguageError(".".join(path), f"has groups {', '.join(groups)}", value)
+        return self.complete(given)
+
+    def resolve(self, given: Table, name: str, value: object = MISSING) -> Setting:
+        """The setting that a name means: a path, or the end of one if it is unique. `-`, `_`, `.`,
+        blanks and case do not matter.
+
+        Args:
+            given: the settings so far, which determine what other settings there are.
+            name: of the setting.
+            value: for error messages.
+
+        Raises:
+            LanguageError: if the name is unknown or ambiguous.
+        """
+        names = self._names(given)
+        found = names.candidates(name)
+        if len(found) == 1:
+            return found[0]
+        if found:
+            reason = f"is ambiguous; write {' or '.join(each.name for each in found)}"
+            raise LanguageError(name, reason, value)
+        for setting in sorted(names.settings, key=lambda each: -len(each.path)):
+            if others := self._kinds_with(setting, name):
+                now = setting.value["kind"] if is_branch(setting.value) else setting.name
+                does = "does" if len(others) == 1 else "do"
+                reason = f"{now} does not have it; {', '.join(others)} {does}"
+                raise LanguageError(name, reason, value)
+        hint = closest(name, [end for setting in names.settings for end in setting.ends])
+        last = dict.fromkeys(setting.path[-1] for setting in names.settings)
+        reason = f"is not a setting; {hint or 'there are ' + ', '.join(last)}"
+        raise LanguageError(name, reason, value)
+
+    def assign(self, given: Table, new: Iterable[tuple[str, object]]) -> Table:
+        """The given settings, and new ones by name, or as tables.
+
+        The order of the new settings does not matter: kinds are chosen first. If the kind of a part
+        changes, fields that both kinds inherit from the same class keep their values.
+
+        Raises:
+            LanguageError: for a name or a value that is not allowed, for a setting that is given
+                twice, or for a number in place of a schedule.
+        """
+        left = [pair for name, value in new for pair in flattened(name, value)]
+        seen: dict[Path, str] = {}
+        while left:
+            names = self._names(given)
+            found = [(names.candidates(name), name, value) for name, value in left]
+            clear = [(each[0], name, value) for each, name, value in found if len(each) == 1]
+            kinds = [each for each in clear if chooses_kind(each[0].field, each[2])]
+            if not kinds:
+                break
+            first = min(kinds, key=lambda each: len(each[0].path))
+            left.remove(first[1:])
+            given = self._assigned(given, *first, seen)
+        rest = [(self.resolve(given, name, value), name, value) for name, value in left]
+        for each in sorted(rest, key=lambda each: len(each[0].path)):
+            given = self._assigned(given, *each, seen)
+        return given
+
+    def _assigned(
+        self, given: Table, setting: Setting, name: str, value: object, seen: dict[Path, str]
+    ) -> Table:
+        path, kinds, field, old, _ = setting
+        if path in seen:
+            raise LanguageError(name, f"is given twice, first as {seen[path]}", value)
+        seen[path] = name
+        if chooses_kind(field, value):
+            new = self.choice(setting, value)
+        else:
+            if is_branch(old) and is_number(value) and path[:-1] not in seen:
+                kind = self.find(field, old["kind"], setting.name)
+                for inside in (n for n, f in kind.fields.items() if "number" in f.types):
+                    reason = f"would replace {kind.word}; did you mean {setting.name}.{inside}?"
+                    raise LanguageError(name, reason, value)
+            new = check(field, value, setting.name, self.words(field))
+        for part, kind in zip(reversed(path), reversed(kinds), strict=True):
+            new = {"kind": kind, part: new} if kind else {part: new}
+        return self._merged(self.root, given, new, self._run_defaults(given)[1])
+
+    def _names(self, given: Table) -> "_Names":
+        return _Names(self.walk(given), open_groups=not self._run_defaults(given)[1])
+
+    def _kinds_with(self, setting: Setting, name: str) -> list[str]:
+        """The words of the kinds that have a setting of this name."""
+        words = [] if setting.shared else self.words(setting.field)
+        place = setting.field, setting.path, setting.kinds, ()
+        inside = {word: _Names(self._settings({"kind": word}, *place)) for word in words}
+        return [word for word in words if inside[word].candidates(name)]
+
+    def _run_defaults(self, given: Table) -> tuple[Table, Path]:
+        """The run defaults and the groups of the kinds that are chosen in the fields of a run."""
+        defaults: Table = {}
+        groups: Path = ()
+        for name, field in self._run.fields.items():
+            part = given.get(name, field.default)
+            if is_branch(part):
+                kind = self.find(field, part["kind"], name)
+                defaults, groups = defaults | {**kind.run_defaults}, groups or tuple(kind.groups)
+        return defaults, groups
+
+    def _merged(
+        self, field: Field, old: Any, new: Any, groups: Path, *, defaults: bool = False
+    ) -> Any:
+        """A new value, and the parts of the old one that it does not replace.
+
+        Args:
+            field: of the values.
+            old: None if there is none.
+            new: the value that takes precedence.
+            groups: that an old value for all groups is split into.
+            defaults: whether `new` is merged with defaults where there is no old value.
+        """
+        if field.groups and is_by_group(new):
+            each = old if is_by_group(old) else {}
+            if old is not None and not each:
+                each = dict.fromkeys(groups, old)
+            split = {g: self._merged(field.one, each.get(g), v, groups) for g, v in new.items()}
+            return {**each, **split}
+        if not is_branch(new):
+            return new
+        kind = self.find(field, new["kind"], "kind")
+        kept: dict[str, Any] = {}
+        if is_branch(old):
+            fields = self.find(field, old["kind"], "kind").fields
+            both = [name for name in old if name in kind.fields]
+            kept = {name: old[name] for name in both if fields[name].declared in kind.bases}
+        table = {"kind": kind.word, **kept}
+        for name in [name for name in new if name != "kind"]:
+            if name not in kind.fields:
+                raise LanguageError(name, f"is not a field of {kind.word}")
+            inner = kind.fields[name]
+            before = kept.get(name, inner.default if defaults else None)
+            table[name] = self._merged(inner, before, new[name], groups, defaults=defaults)
+        return table
+
+    def _settings(
+        self, value: Any, field: Field, path: Path, kinds: Path, groups: Path, shared: bool = False
+    ) -> Iterator[Setting]:
+        """A setting, and the settings inside its value."""
+        kind = self.find(field, value["kind"], ".".join(path)) if is_branch(value) else None
+        yield Setting(path, kinds, field, {**value, "kind": kind.word} if kind else value, shared)
+        if kind:
+            for name, inner in kind.fields.items():
+                place = (*path, name), (*kinds, kind.word), groups
+                part = value.get(name, MISSING if inner.required else inner.default)
+                yield from self._settings(part, inner, *place, shared)
+        if field.groups:
+            split = is_by_group(value)
+            each = dict.fromkeys(groups) | value if split else dict.fromkeys(groups, value)
+            for group, part in each.items():
+                place = (*path, group), (*kinds, ""), groups
+                yield from self._settings(part, field.one, *place, shared or not split)
+
+
+class _Names:
+    """The names of settings.
+
+    Args:
+        settings: all of them.
+        open_groups: whether a group may have any name, because only the weights define them.
+    """
+
+    def __init__(self, settings: Iterable[Setting], open_groups: bool = False) -> None:
+        self.settings, self._open_groups = list(settings), open_groups
+        self._by_end: dict[str, list[tuple[str, Setting]]] = {}
+        for setting in self.settings:
+            for end in setting.ends:
+                self._by_end.setdefault(fold(end), []).append((end, setting))
+
+    def candidates(self, name: str) -> list[Setting]:
+        """The settings that a name may mean. A full path takes precedence over the end of one, a
+        value for all groups over that of one group, and an exact match over a similar one."""
+        near = self._by_end.get(fold(name), [])
+        ranks = [(end != each.name, each.shared, end != name) for end, each in near]
+        if found := [
+            each for rank, (_, each) in zip(ranks, near, strict=True) if rank == min(ranks)
+        ]:
+            return found
+        head, _, group = name.rpartition(".")
+        tables = self.candidates(head) if head and self._open_groups else []
+        if len(tables) == 1 and tables[0].field.groups and not is_branch(tables[0].value):
+            path, kinds, field, *_ = tables[0]
+            return [Setting((*path, group), (*kinds, ""), field.one, None, shared=True)]
+        return []
+
+
+def flattened(name: str, value: object) -> Iterator[tuple[str, object]]:
+    """A table of settings as single ones."""
+    if name.endswith(".kind"):
+        yield name.removesuffix(".kind"), {"kind": value}
+    elif is_array(value) or not isinstance(value, Mapping):
+        yield name, value
+    else:
+        for part, inside in value.items():
+            yield from flattened(f"{name}.{part}", inside)
+
+
+def chooses_kind(field: Field, value: object) -> bool:
+    """Whether a value chooses a kind for a field, rather than being a number, a word or text."""
+    if not isinstance(value, str) or {"text", "function"} & {*field.types}:
+        return bool(field.bases) and is_branch(value)
+    return bool(field.bases) and fold(value) not in ("none", "inf", *map(fold, field.words))

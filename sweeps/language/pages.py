@@ -1,0 +1,76 @@
+"""Help for a language, and its JSON Schema."""
+
+from typing import Any
+
+from sweeps.language.fields import MISSING, Field, Table, allowed, is_branch
+from sweeps.language.grammar import Language
+
+DRAFT = "https://json-schema.org/draft/2020-12/schema"
+ENDS = {"ge": "minimum", "gt": "exclusiveMinimum", "le": "maximum", "lt": "exclusiveMaximum"}
+ARRAY = {"type": "object", "required": ["array", "shape", "dtype"]}
+
+
+def help_page(language: Language, given: Table) -> str:
+    """All settings of a run, with their descriptions, allowed values and current values."""
+    lines = [
+        "Settings. The end of a name is enough if it is unique; case, - _ and . do not matter."
+    ]
+    for setting in language.walk(given):
+        field, value = setting.field, setting.value
+        if not setting.shared:
+            shown = value["kind"] if is_branch(value) else "none" if value is None else value
+            now = "required" if value is MISSING else f"now {shown}"
+            text = f"({allowed(field, language.words(field))}; {now})"
+            parts = f"  --{setting.name:24}", field.doc, text, "*" * field.traced
+            lines.append(" ".join(filter(None, parts)))
+    return "\n".join([*lines, "* Runs that differ only in these share one compiled program."])
+
+
+def json_schema(language: Language) -> dict[str, Any]:
+    """The JSON Schema of runs in text form."""
+    kinds = {
+        kind.location: {
+            "type": "object",
+            "description": kind.about,
+            "properties": {
+                "kind": {"const": kind.word},
+                **{name: _schema(language, field) for name, field in kind.fields.items()},
+            },
+            "required": ["kind", *(name for name, field in kind.fields.items() if field.required)],
+            "additionalProperties": False,
+        }
+        for kind in language.kinds
+    }
+    root = {"$ref": f"#/$defs/{language.root.bases[0]}"}
+    return {"$schema": DRAFT, **root, "$defs": {**kinds, "array": ARRAY}}
+
+
+def _schema(language: Language, field: Field) -> dict[str, Any]:
+    """The schema of a field."""
+    ends = {ENDS[end]: at for end, at in field.bounds.items() if isinstance(at, int | float)}
+    infinite = [] if {"le", "lt"} & {*field.bounds} else [{"const": "inf"}]
+    types = {
+        "number": [{"type": "number", **ends}, {"$ref": "#/$defs/array"}, *infinite],
+        "integer": [{"type": "integer", **ends}],
+        "integer or inf": [{"type": "integer", **ends}, {"const": "inf"}],
+        "boolean": [{"type": "boolean"}],
+        "text": [{"type": "string"}],
+        "array": [{"$ref": "#/$defs/array"}],
+        "function": [{"type": "string", "pattern": ":"}],
+        "none": [{"enum": [None, "none"]}],
+    }
+    some = [each for name in field.types for each in types[name]]
+    if words := [*field.words, *language.words(field)]:
+        some.append({"enum": words})
+    if field.bases:
+        kinds = [kind for kind in language.kinds if {*field.bases} & {*kind.bases}]
+        some += [{"$ref": f"#/$defs/{kind.location}"} for kind in kinds if not kind.abstract]
+        own = {"type": "string", "pattern": ":"}
+        some += [own, {"type": "object", "properties": {"kind": own}, "required": ["kind"]}]
+    if field.listed:
+        some = [{"type": "array", "items": {"anyOf": some}}]
+    if field.groups:
+        each = {"properties": {"kind": False}, "additionalProperties": {"anyOf": some}}
+        some = [*some, {"type": "object", **each}]
+    default = {} if field.required else {"default": field.default}
+    return {"anyOf": some, "description": field.doc, **default}

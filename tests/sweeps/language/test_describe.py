@@ -1,0 +1,159 @@
+"""Metadata of classes."""
+
+import dataclasses
+import hashlib
+import json
+from collections.abc import Mapping
+from typing import Annotated, Literal
+
+import annotated_types as at
+import equinox as eqx
+import numpy as np
+import pytest
+from jaxtyping import Array, Float, Real
+
+from dynsim.decoding import FINITE, Unit
+from dynsim.decoding import Real as RealNumber
+from dynsim.precision import Number
+from sweeps.language.describe import describe
+from sweeps.language.fields import Field, Kind, LanguageError
+from tests.sweeps.language import catalog
+from tests.sweeps.language.catalog import LANGUAGE
+
+HERE = f"{__name__}:"
+OVERLAPPING = catalog.Overlapping(K=3)
+CATALOG = "tests.sweeps.language.catalog:"
+
+
+@dataclasses.dataclass(frozen=True)
+class Plain:
+    """All kinds of fields.
+
+    More text.
+
+    Attributes:
+        number: a number, of a description that
+            has two lines.
+    """
+
+    number: Annotated[float, at.Gt(0), at.Le(2), Unit("1/step")]
+    real: RealNumber = 0
+    still: float = eqx.field(static=True, default=1)
+    count: Annotated[int, at.Interval(ge=1, lt=5)] = 1
+    flag: bool = True
+    word: Literal["a", "b"] | None = None
+    text: str = "x"
+    array: Float[Array, "K"] | np.ndarray = dataclasses.field(default_factory=lambda: np.ones(2))
+    either: Real[Number, ""] = 2
+    several: tuple[Annotated[int, at.Ge(0)], ...] = (1, 2)
+    rates: tuple[Annotated[float, at.Le(2), FINITE], ...] = ()
+    table: Mapping[str, float] | float = 0.5
+    branch: catalog.Task | catalog.Schedule | None = OVERLAPPING
+
+
+def test_annotations_say_what_may_be_written() -> None:
+    kind = describe(Plain, "plain")
+    assert (kind.word, kind.location, kind.about) == (
+        "plain",
+        f"{HERE}Plain",
+        "All kinds of fields.",
+    )
+    plain = Field(declared=f"{HERE}Plain")
+    digest = hashlib.sha256(b"(2,)float64" + np.ones(2).tobytes()).hexdigest()[:32]
+    array = {"array": digest, "shape": [2], "dtype": "float64"}
+    assert kind.fields == {
+        "number": plain._replace(
+            types=("number",),
+            bounds={"gt": 0, "le": 2},
+            unit="1/step",
+            traced=True,
+            doc="a number, of a description that has two lines",
+            required=True,
+        ),
+        "real": plain._replace(types=("number",), bounds={"lt": "inf"}, traced=True, default=0.0),
+        "still": plain._replace(types=("number",), default=1.0),
+        "count": plain._replace(types=("integer",), bounds={"ge": 1, "lt": 5}, default=1),
+        "flag": plain._replace(types=("boolean",), default=True),
+        "word": plain._replace(types=("none",), words=("a", "b")),
+        "text": plain._replace(types=("text",), default="x"),
+        "array": plain._replace(types=("array",), traced=True, default=array),
+        "either": plain._replace(types=("number", "array"), traced=True, default=2.0),
+        "several": plain._replace(
+            types=("integer",), listed=True, bounds={"ge": 0}, default=[1, 2]
+        ),
+        "rates": plain._replace(types=("number",), listed=True, bounds={"le": 2}, default=[]),
+        "table": plain._replace(types=("number",), groups=True, traced=True, default=0.5),
+        "branch": plain._replace(
+            types=("none",),
+            bases=(f"{CATALOG}Task", f"{CATALOG}Schedule"),
+            default={"kind": f"{CATALOG}Overlapping", "K": 3},
+        ),
+    }
+
+
+def test_a_kind_knows_what_it_inherits_and_from_whom() -> None:
+    kind = describe(catalog.AdamW)
+    assert kind.word == f"{CATALOG}AdamW"
+    assert kind.bases[:3] == (f"{CATALOG}AdamW", f"{CATALOG}Adam", f"{CATALOG}Rule")
+    declared = {name: field.declared for name, field in kind.fields.items()}
+    rule, adam = f"{CATALOG}Rule", f"{CATALOG}Adam"
+    assert declared == {"eta": rule, "decay": rule, "b1": adam, "b2": adam}
+    assert kind.fields["decay"].required
+    assert kind.fields["eta"].doc == "learning rate"
+    # Equinox and dataclasses write the call where there is no docstring.
+    assert kind.about == ""
+
+
+def test_defaults_leave_out_what_is_a_default_of_their_class() -> None:
+    fields = describe(catalog.Experiment).fields
+    assert fields["rule"].default == {"kind": f"{CATALOG}SGD"}
+
+
+def test_json_has_all_of_a_kind() -> None:
+    for kind in LANGUAGE.kinds:
+        text = json.dumps(kind.to_json(), allow_nan=False)
+        again = Kind.from_json(json.loads(text))
+        assert json.dumps(again.to_json()) == text
+        assert [*again.fields] == [*kind.fields]
+
+
+def test_classes_without_objects_are_abstract() -> None:
+    assert describe(catalog.Schedule).abstract
+    assert not describe(catalog.Constant).abstract
+
+
+def test_a_class_inside_a_function_has_no_name() -> None:
+    class Local(eqx.Module):
+        pass
+
+    with pytest.raises(LanguageError, match=r"Local'?: must be defined at the top of a module"):
+        describe(Local)
+
+
+@dataclasses.dataclass(frozen=True)
+class Odd:
+    thing: complex = 1j
+
+
+@dataclasses.dataclass(frozen=True)
+class Reserved:
+    kind: str = "x"
+
+
+@dataclasses.dataclass(frozen=True)
+class Outside:
+    share: Annotated[float, at.Le(1)] = 2.0
+
+
+@pytest.mark.parametrize(
+    ("cls", "text"),
+    [
+        (Odd, "Odd.thing: has no text form: its type is <class 'complex'>"),
+        (Reserved, "Reserved.kind: has no text form: its type is <class 'str'>"),
+        (Outside, "Outside.share = 2.0: must be a number in (-inf, 1]"),
+    ],
+)
+def test_fields_that_cannot_be_written_are_errors(cls: type, text: str) -> None:
+    with pytest.raises(LanguageError) as error:
+        describe(cls)
+    assert str(error.value) == HERE + text
