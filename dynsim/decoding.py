@@ -19,10 +19,12 @@ from typing import Annotated, Any, Literal, NamedTuple, Union
 
 import annotated_types as at
 import jax
+import jaxtyping
 import numpy as np
 import pydantic
 
 from dynsim import checks
+from dynsim.precision import Number
 
 MOST = 2**31
 """What there are fewer of than that, of anything, because 32 bits count it."""
@@ -72,6 +74,10 @@ Share = Annotated[float, at.Ge(0), at.Le(1)]
 """A probability, or a share of something."""
 Decay = Annotated[float, at.Ge(0), at.Lt(1)]
 """What is kept of something from one step to the next."""
+AnyNotNegative = Annotated[jaxtyping.Real[Number, "*#P"], at.Ge(0)]
+"""A number that may be traced, or an array of those of many runs."""
+AnyPositive = Annotated[jaxtyping.Real[Number, "*#P"], at.Gt(0)]
+AnyDecay = Annotated[jaxtyping.Real[Number, "*#P"], at.Ge(0), at.Lt(1)]
 
 SHOWN = reprlib.Repr()
 SHOWN.maxdict = SHOWN.maxlist = SHOWN.maxtuple = 6
@@ -111,6 +117,37 @@ def check(settings: Any, path: str = "", many: Collection[str] = ()) -> None:
     says. Those named in `many` may hold arrays of such values, or values that are traced."""
     for name, field in fields(type(settings)).items():
         check_value(f"{path}{name}", getattr(settings, name), field, name in many)
+
+
+def check_ranges(made: Any) -> None:
+    """Raise `ValueError` unless the numbers of a dataclass, which may be traced, arrays, or by
+    group in a table, are in the ranges that their annotations say."""
+    for name, (limits, optional) in _ranges(type(made)).items():
+        value = getattr(made, name)
+        for group, each in value.items() if isinstance(value, Mapping) else [("", value)]:
+            if each is not None or not optional:
+                checks.real(f"{name}[{group!r}]" if group else name, each, **limits)
+
+
+@functools.cache
+def _ranges(cls: type) -> dict[str, tuple[dict[str, Any], bool]]:
+    """The ranges of fields that have one, as `checks.real` takes them, and whether they may be
+    None."""
+
+    def limits(hint: Any) -> dict[str, Any]:
+        found: dict[str, Any] = {}
+        for part in getattr(hint, "__metadata__", ()):
+            for name, end in (("ge", "minimum"), ("gt", "minimum"), ("lt", "maximum")):
+                if (bound := getattr(part, name, None)) is not None:
+                    found |= {end: bound, f"open_{end}": name != "ge"}
+        return found or next(filter(None, map(limits, typing.get_args(hint))), {})
+
+    hints = typing.get_type_hints(cls, include_extras=True)
+    return {
+        field.name: (found, type(None) in typing.get_args(hints[field.name]))
+        for field in dataclasses.fields(cls)
+        if (found := limits(hints[field.name]))
+    }
 
 
 def check_table(table: Mapping[str, Any], cls: type, path: str) -> None:

@@ -17,7 +17,8 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Real
 
-from dynsim import checks
+from dynsim import checks, decoding
+from dynsim.decoding import AnyNotNegative
 from dynsim.precision import AnyArray, Number
 
 Function = Callable[[Array], Real[AnyArray, "..."]]
@@ -63,13 +64,11 @@ class Schedule(eqx.Module):
         warmup: number of steps over which the rate rises linearly from 0 to `peak`, or None.
     """
 
-    peak: Real[Number, "*#P"]
-    warmup: Real[Number, "*#P"] | None = eqx.field(default=None, kw_only=True)
+    peak: AnyNotNegative
+    warmup: AnyNotNegative | None = eqx.field(default=None, kw_only=True)
 
     def __check_init__(self) -> None:
-        checks.real("peak", self.peak, 0)
-        if self.warmup is not None:
-            checks.real("warmup", self.warmup, 0)
+        decoding.check_ranges(self)
 
     @abc.abstractmethod
     def after_warmup(self) -> tuple[Piece, ...]:

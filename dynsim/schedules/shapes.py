@@ -5,6 +5,7 @@ import numpy as np
 from jaxtyping import Array, Real
 
 from dynsim import checks
+from dynsim.decoding import AnyNotNegative, AnyPositive
 from dynsim.precision import AnyArray, Number
 from dynsim.schedules.schedule import Piece, Schedule, flat, line, positive
 
@@ -15,14 +16,12 @@ NUMBERS = ("warmup", "steps", "end", "factor", "stable", "cooldown")
 class Fall(Schedule):
     """A rate that falls from its peak to the share `end` of it at step `steps`."""
 
-    steps: Real[Number, "*#P"]
-    end: Real[Number, "*#P"] = 0.0
+    steps: AnyPositive
+    end: AnyNotNegative = 0.0
 
     def __check_init__(self) -> None:
-        checks.real("steps", self.steps, 0, open_minimum=True)
         if not checks.is_traced((self.steps, self.risen)):
             checks.real("warmup", self.risen, 0, float(np.min(self.steps)))
-        checks.real("end", self.end, 0)
 
     @property
     def length(self) -> Real[Number, "*#P"]:
@@ -55,12 +54,8 @@ class Cosine(Fall):
 class Exponential(Schedule):
     """See `exponential`."""
 
-    steps: Real[Number, "*#P"]
-    factor: Real[Number, "*#P"]
-
-    def __check_init__(self) -> None:
-        for name in ("steps", "factor"):
-            checks.real(name, getattr(self, name), 0, open_minimum=True)
+    steps: AnyPositive
+    factor: AnyPositive
 
     def after_warmup(self) -> tuple[Piece, ...]:
         decay = jnp.log(self.factor) / self.steps
@@ -97,13 +92,9 @@ class InverseSqrt(Schedule):
 class WarmupStableDecay(Schedule):
     """See `warmup_stable_decay`."""
 
-    stable: Real[Number, "*#P"]
-    cooldown: Real[Number, "*#P"]
-    end: Real[Number, "*#P"] = 0.0
-
-    def __check_init__(self) -> None:
-        for name in ("stable", "cooldown", "end"):
-            checks.real(name, getattr(self, name), 0)
+    stable: AnyNotNegative
+    cooldown: AnyNotNegative
+    end: AnyNotNegative = 0.0
 
     @property
     def length(self) -> Real[Number, "*#P"]:

@@ -23,7 +23,8 @@ import jax
 import optax
 from jaxtyping import Array, Float, Int, PyTree, Real
 
-from dynsim import checks
+from dynsim import decoding
+from dynsim.decoding import AnyNotNegative, AnyPositive
 from dynsim.precision import AnyArray, Number, cast
 from dynsim.schedules.schedule import Constant, Schedule, as_schedule
 
@@ -31,7 +32,7 @@ Eta = Schedule | Callable[[Array], Array] | Number
 """A learning rate: a number, a schedule, or a function of the step."""
 Etas = Eta | Mapping[str, Eta]
 """One for all weights, or one for each group of them."""
-PerGroup = Real[Number, "*#P"] | Mapping[str, Real[Number, "*#P"]]
+PerGroup = AnyNotNegative | Mapping[str, AnyNotNegative]
 """A number for all weights, or one for each of some groups of them; the others have none."""
 
 
@@ -76,16 +77,13 @@ class Rule(eqx.Module):
 
     eta: Schedule | dict[str, Schedule] = eqx.field(converter=schedules_of)
     decay: PerGroup | None = eqx.field(default=None, kw_only=True)
-    clip: Real[Number, "*#P"] | None = eqx.field(default=None, kw_only=True)
+    clip: AnyPositive | None = eqx.field(default=None, kw_only=True)
     noise: PerGroup | None = eqx.field(default=None, kw_only=True)
     decoupled: bool = eqx.field(default=False, kw_only=True, static=True)
 
     def __check_init__(self) -> None:
-        for field in ("decay", "noise"):
-            for group, value in by_group(getattr(self, field)).items():
-                checks.real(f"{field}[{group!r}]" if group else field, value, 0)
-        if self.clip is not None:
-            checks.real("clip", self.clip, 0, open_minimum=True)
+        # Those of subclasses too, by their annotations.
+        decoding.check_ranges(self)
 
     @abc.abstractmethod
     def direction(self) -> optax.GradientTransformation:

@@ -26,6 +26,7 @@ import optax
 from jaxtyping import PyTree, Real
 
 from dynsim import checks
+from dynsim.decoding import AnyDecay, AnyPositive
 from dynsim.precision import Number
 from dynsim.schedules.schedule import Schedule, as_schedule
 from dynsim.training.rule import Eta, Etas, PerGroup, Rule, schedules_of
@@ -45,13 +46,11 @@ class SGD(Rule):
         ValueError: for a number out of its range, naming the field.
     """
 
-    momentum: Some | None = None
+    momentum: AnyDecay | None = None
     nesterov: bool = eqx.field(default=False, static=True)
 
     def __check_init__(self) -> None:
-        if self.momentum is not None:
-            checks.real("momentum", self.momentum, 0, 1, open_maximum=True)
-        elif self.nesterov:
+        if self.nesterov and self.momentum is None:
             raise ValueError("nesterov = True: needs momentum")
 
     def direction(self) -> optax.GradientTransformation:
@@ -90,10 +89,7 @@ class Sign(Rule):
         ValueError: for a number out of its range, naming the field.
     """
 
-    momentum: Some = 0.0
-
-    def __check_init__(self) -> None:
-        checks.real("momentum", self.momentum, 0, 1, open_maximum=True)
+    momentum: AnyDecay = 0.0
 
     def direction(self) -> optax.GradientTransformation:
         signs = optax.stateless(lambda updates, _: jax.tree.map(jnp.sign, updates))
@@ -116,12 +112,8 @@ class RMSProp(Rule):
         ValueError: for a number out of its range, naming the field.
     """
 
-    b2: Some = 0.9
-    eps: Some = 1e-8
-
-    def __check_init__(self) -> None:
-        checks.real("b2", self.b2, 0, 1, open_maximum=True)
-        checks.real("eps", self.eps, 0, open_minimum=True)
+    b2: AnyDecay = 0.9
+    eps: AnyPositive = 1e-8
 
     def direction(self) -> optax.GradientTransformation:
         return optax.scale_by_rms(self.b2, self.eps, eps_in_sqrt=False)
@@ -138,14 +130,9 @@ class Adam(Rule):
         ValueError: for a number out of its range, naming the field.
     """
 
-    b1: Some = 0.9
-    b2: Some = 0.999
-    eps: Some = 1e-8
-
-    def __check_init__(self) -> None:
-        for field in ("b1", "b2"):
-            checks.real(field, getattr(self, field), 0, 1, open_maximum=True)
-        checks.real("eps", self.eps, 0, open_minimum=True)
+    b1: AnyDecay = 0.9
+    b2: AnyDecay = 0.999
+    eps: AnyPositive = 1e-8
 
     def direction(self) -> optax.GradientTransformation:
         return optax.scale_by_adam(self.b1, self.b2, self.eps)
@@ -170,8 +157,6 @@ class AdamW(Adam):
     decoupled: bool = eqx.field(default=True, kw_only=True, static=True)
 
     def __check_init__(self) -> None:
-        if self.decay is None:
-            raise ValueError("decay = None: adamw needs a weight decay; adam does without")
         if not self.decoupled:
             raise ValueError("decoupled = False: must be True for adamw; adam has coupled decay")
 
