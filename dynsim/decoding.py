@@ -19,12 +19,10 @@ from typing import Annotated, Any, Literal, NamedTuple, Union
 
 import annotated_types as at
 import jax
-import jaxtyping
 import numpy as np
 import pydantic
 
 from dynsim import checks
-from dynsim.precision import Number
 
 MOST = 2**31
 """What there are fewer of than that, of anything, because 32 bits count it."""
@@ -74,10 +72,6 @@ Share = Annotated[float, at.Ge(0), at.Le(1)]
 """A probability, or a share of something."""
 Decay = Annotated[float, at.Ge(0), at.Lt(1)]
 """What is kept of something from one step to the next."""
-AnyNotNegative = Annotated[jaxtyping.Real[Number, "*#P"], at.Ge(0)]
-"""A number that may be traced, or an array of those of many runs."""
-AnyPositive = Annotated[jaxtyping.Real[Number, "*#P"], at.Gt(0)]
-AnyDecay = Annotated[jaxtyping.Real[Number, "*#P"], at.Ge(0), at.Lt(1)]
 
 SHOWN = reprlib.Repr()
 SHOWN.maxdict = SHOWN.maxlist = SHOWN.maxtuple = 6

@@ -13,13 +13,14 @@ that is static, so that programs of both kinds live side by side in one process.
 import contextlib
 from collections.abc import Callable, Iterator, Sequence
 from contextvars import ContextVar
-from typing import Any, Literal, TypeAlias, TypeVar
+from typing import Annotated, Any, Literal, TypeAlias, TypeVar
 
+import annotated_types as at
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.typing import DTypeLike
-from jaxtyping import Array
+from jaxtyping import Array, Real
 
 from dynsim import checks
 
@@ -28,6 +29,10 @@ AnyArray = Array | np.ndarray
 Number = AnyArray | np.number | float | int
 """What one can compute with: arrays, and numbers that are none. `ArrayLike` holds bools and complex
 numbers as well."""
+AnyNotNegative = Annotated[Real[Number, "*#P"], at.Ge(0)]
+"""A number that may be traced, or an array of those of many runs."""
+AnyPositive = Annotated[Real[Number, "*#P"], at.Gt(0)]
+AnyDecay = Annotated[Real[Number, "*#P"], at.Ge(0), at.Lt(1)]
 # JAX's devices come from a compiled library without types.
 Device: TypeAlias = jax.Device  # pyright: ignore[reportInvalidTypeForm]
 DType = Literal["float32", "float64"]

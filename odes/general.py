@@ -38,9 +38,9 @@ TITLES: dict[Flow, tuple[str, bool]] = {
     "heavy-ball": ("heavy-ball flow", True),
     "adam": ("Adam flow", True),
     "rmsprop": ("RMSProp flow", True),
-    "own": ("flow of the rule itself", False),
 }
-"""Title of each flow, and whether it is a variant of another one that is more exact."""
+"""Title of each flow of a built-in rule, and whether it is a variant of another one that is more
+exact."""
 
 
 def flows(

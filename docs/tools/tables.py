@@ -134,9 +134,6 @@ def optimisers(name: str) -> str:
     rows = []
     for theory, (title, assumes, finite) in theories(system).items():
         applies = described(name, theory)
-        if not applies:
-            # The flow of a rule of a user's own.
-            continue
         cells = [_cell(name, theory, rule, rule in applies) for rule in rules]
         also = f", `{theory}{FINITE}`" if finite else ""
         rows.append([f"`{theory}`{also}: {_pretty(title)}", *cells, _pretty(assumes)])

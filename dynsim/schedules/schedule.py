@@ -18,8 +18,7 @@ import numpy as np
 from jaxtyping import Array, Float, Real
 
 from dynsim import checks, decoding
-from dynsim.decoding import AnyNotNegative
-from dynsim.precision import AnyArray, Number
+from dynsim.precision import AnyArray, AnyNotNegative, Number
 
 Function = Callable[[Array], Real[AnyArray, "..."]]
 

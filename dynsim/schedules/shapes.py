@@ -5,8 +5,7 @@ import numpy as np
 from jaxtyping import Array, Real
 
 from dynsim import checks
-from dynsim.decoding import AnyNotNegative, AnyPositive
-from dynsim.precision import AnyArray, Number
+from dynsim.precision import AnyArray, AnyNotNegative, AnyPositive, Number
 from dynsim.schedules.schedule import Piece, Schedule, flat, line, positive
 
 NUMBERS = ("warmup", "steps", "end", "factor", "stable", "cooldown")

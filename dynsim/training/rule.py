@@ -24,11 +24,10 @@ import optax
 from jaxtyping import Array, Float, Int, PyTree, Real
 
 from dynsim import decoding
-from dynsim.decoding import AnyNotNegative, AnyPositive
-from dynsim.precision import AnyArray, Number, cast
+from dynsim.precision import AnyArray, AnyNotNegative, AnyPositive, Number, cast
 from dynsim.schedules.schedule import Constant, Schedule, as_schedule
 
-Eta = Schedule | Callable[[Array], Array] | Number
+Eta = Schedule | Callable[[Array], Array] | AnyNotNegative
 """A learning rate: a number, a schedule, or a function of the step."""
 Etas = Eta | Mapping[str, Eta]
 """One for all weights, or one for each group of them."""

@@ -26,8 +26,7 @@ import optax
 from jaxtyping import PyTree, Real
 
 from dynsim import checks
-from dynsim.decoding import AnyDecay, AnyPositive
-from dynsim.precision import Number
+from dynsim.precision import AnyDecay, AnyPositive, Number
 from dynsim.schedules.schedule import Schedule, as_schedule
 from dynsim.training.rule import Eta, Etas, PerGroup, Rule, schedules_of
 

@@ -48,9 +48,10 @@ def describe(cls: type, word: str = "") -> Kind:
     for each in dataclasses.fields(cls):
         if each.init:
             path = f"{location}.{each.name}"
-            field = _annotated(hints[each.name], bool(each.metadata.get("static")))
+            hint = _taken(each, hints[each.name])
+            field = _annotated(hint, bool(each.metadata.get("static")))
             if each.name == "kind" or not (field.types or field.words or field.bases):
-                raise LanguageError(path, f"has no text form: its type is {hints[each.name]}")
+                raise LanguageError(path, f"has no text form: its type is {hint}")
             declared = [b for b in cls.__mro__ if each.name in vars(b).get("__annotations__", ())]
             field = field._replace(declared=name_of(declared[-1]), doc=docs.get(each.name, ""))
             fields[each.name] = _with_default(field, each, path)
@@ -106,6 +107,15 @@ def _docs(cls: type) -> dict[str, str]:
     texts = [vars(each).get("__doc__") or "" for each in reversed(cls.__mro__)]
     lines = [line for text in texts for line in docstring_parser.parse(text, google).params]
     return {line.arg_name: " ".join((line.description or "").split()).rstrip(".") for line in lines}
+
+
+def _taken(field: dataclasses.Field[Any], hint: Any) -> Any:
+    """The annotation of what the constructor takes for a field: that of the argument of its
+    converter, if that says more than `Any`."""
+    converter = field.metadata.get("converter")
+    given = typing.get_type_hints(converter, include_extras=True) if converter else {}
+    first = next((each for name, each in given.items() if name != "return"), Any)
+    return hint if first is Any else first
 
 
 def _annotated(hint: Any, static: bool) -> Field:

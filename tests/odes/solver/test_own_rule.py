@@ -73,3 +73,14 @@ def test_only_its_own_flow_describes_it() -> None:
         checked_flow(dynsim.sgd(ETA), "own")
     with pytest.raises(ValueError, match="no flow describes it"):
         checked_flow(Averaged(ETA, clip=1.0))
+
+
+def test_the_engine_flow_of_sweeps_solves_it() -> None:
+    sweep = sweeps.Sweep(
+        Line(), Averaged(ETA), {"beta": [0.5, BETA]}, 7, float("inf"), "flow", "loss", times=(7,)
+    )
+    found = sweeps.run(sweep).loss.values[:, 0]
+    for beta, loss in zip([0.5, BETA], found, strict=True):
+        slopes = np.array([[0, -ETA], [1 - beta, beta - 1]])
+        # A hundred times the tolerance of the solver.
+        np.testing.assert_allclose(loss, expm(7 * slopes)[0, 0] ** 2 / 2, rtol=1e-6)

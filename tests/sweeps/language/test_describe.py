@@ -12,15 +12,20 @@ import numpy as np
 import pytest
 from jaxtyping import Array, Float, Real
 
+import dynsim
 from dynsim.decoding import FINITE, Unit
 from dynsim.decoding import Real as RealNumber
 from dynsim.precision import Number
+from dynsim.schedules import shapes
+from dynsim.schedules.schedule import Constant
+from dynsim.training.rules import KNOWN
 from sweeps.language.describe import describe
 from sweeps.language.fields import Field, Kind, LanguageError
 from tests.sweeps.language import catalog
 from tests.sweeps.language.catalog import LANGUAGE
 
 HERE = f"{__name__}:"
+SHAPES = (Constant, shapes.Linear, shapes.Cosine, shapes.Exponential, shapes.Steps)
 OVERLAPPING = catalog.Overlapping(K=3)
 CATALOG = "tests.sweeps.language.catalog:"
 
@@ -49,6 +54,22 @@ class Plain:
     rates: tuple[Annotated[float, at.Le(2), FINITE], ...] = ()
     table: Mapping[str, float] | float = 0.5
     branch: catalog.Task | catalog.Schedule | None = OVERLAPPING
+
+
+def test_a_field_with_a_converter_takes_what_that_takes() -> None:
+    eta = describe(dynsim.SGD).fields["eta"]
+    assert set(eta.types) == {"number", "array", "function"}
+    assert [base.partition(":")[2] for base in eta.bases] == ["Schedule"]
+    assert (eta.groups, eta.traced, dict(eta.bounds)) == (True, True, {"ge": 0})
+
+
+@pytest.mark.parametrize("cls", [*KNOWN, dynsim.OptaxRule, *SHAPES])
+def test_numbers_of_rules_and_schedules_have_ranges(cls: type) -> None:
+    kind = describe(cls)
+    numbers = {n: f for n, f in kind.fields.items() if "number" in f.types and n != "numbers"}
+    assert len(numbers) > 1
+    # Factors of a schedule by steps are checked by the schedule.
+    assert all(f.bounds for n, f in numbers.items() if n not in ("at", "factors"))
 
 
 def test_annotations_say_what_may_be_written() -> None:
