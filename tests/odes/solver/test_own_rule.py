@@ -79,7 +79,7 @@ def test_the_engine_flow_of_sweeps_solves_it() -> None:
     sweep = sweeps.Sweep(
         Line(), Averaged(ETA), {"beta": [0.5, BETA]}, 7, float("inf"), "flow", "loss", times=(7,)
     )
-    found = sweeps.run(sweep).loss.values[:, 0]
+    found = sweeps.run(sweep).loss.values.ravel()
     for beta, loss in zip([0.5, BETA], found, strict=True):
         slopes = np.array([[0, -ETA], [1 - beta, beta - 1]])
         # A hundred times the tolerance of the solver.
