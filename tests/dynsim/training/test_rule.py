@@ -156,6 +156,8 @@ def test_two_rates_are_those_of_the_layer() -> None:
         (lambda: dynsim.sgd(1.0, momentum=1.0), "momentum = 1.0: must be finite and in [0, 1)"),
         (lambda: dynsim.sgd(1.0, clip=0.0), "clip = 0.0: must be finite and in (0, inf)"),
         (lambda: dynsim.sgd(1.0, noise=-1.0), "noise = -1.0: must be"),
+        (lambda: dynsim.sgd(1.0, decay={"a": -1.0}), "decay['a'] = -1.0: must be"),
+        (lambda: dynsim.adam(1.0, b1=None), "b1 = None: must be a real number"),
         (lambda: dynsim.adamw(1.0, decay=-1.0), "decay = -1.0: must be"),
         (lambda: dynsim.adam(1.0, eps=0.0), "eps = 0.0: must be"),
         (lambda: dynsim.from_optax(3), "make = 3: must be a function"),
