@@ -127,21 +127,41 @@ def check_ranges(made: Any) -> None:
 def _ranges(cls: type) -> dict[str, tuple[dict[str, Any], bool]]:
     """The ranges of fields that have one, as `checks.real` takes them, and whether they may be
     None."""
-
-    def limits(hint: Any) -> dict[str, Any]:
-        found: dict[str, Any] = {}
-        for part in getattr(hint, "__metadata__", ()):
-            for name, end in (("ge", "minimum"), ("gt", "minimum"), ("lt", "maximum")):
-                if (bound := getattr(part, name, None)) is not None:
-                    found |= {end: bound, f"open_{end}": name != "ge"}
-        return found or next(filter(None, map(limits, typing.get_args(hint))), {})
-
     hints = typing.get_type_hints(cls, include_extras=True)
-    return {
-        field.name: (found, type(None) in typing.get_args(hints[field.name]))
-        for field in dataclasses.fields(cls)
-        if (found := limits(hints[field.name]))
-    }
+    found = {}
+    for field in dataclasses.fields(cls):
+        parts = parts_of(hints[field.name])
+        if ends := bounds_of(parts):
+            limits = {
+                "minimum": ends.get("gt", ends.get("ge", -math.inf)),
+                "maximum": ends.get("lt", ends.get("le", math.inf)),
+                "open_minimum": "gt" in ends,
+                "open_maximum": "lt" in ends,
+            }
+            found[field.name] = limits, type(None) in parts
+    return found
+
+
+def parts_of(hint: Any) -> tuple[Any, ...]:
+    """The types in an annotation, also those inside tables and lists, and its metadata."""
+    origin, inside = typing.get_origin(hint), typing.get_args(hint)
+    if origin is Annotated:
+        return (*parts_of(inside[0]), *inside[1:])
+    if origin in (Union, types.UnionType):
+        return tuple(part for each in inside for part in parts_of(each))
+    if origin in (dict, Mapping):
+        return (dict, *parts_of(inside[1]))
+    if origin in (tuple, list):
+        return (tuple, *parts_of(inside[0]))
+    return (hint,)
+
+
+def bounds_of(parts: Collection[Any]) -> dict[str, float]:
+    """The ends of the range that the metadata of an annotation gives, by "ge", "gt", "le", "lt"."""
+    ends = (
+        (name, getattr(part, name, None)) for part in parts for name in ("ge", "gt", "le", "lt")
+    )
+    return {name: end for name, end in ends if end is not None}
 
 
 def check_table(table: Mapping[str, Any], cls: type, path: str) -> None:

@@ -105,6 +105,11 @@ class Rule(eqx.Module):
         """
         raise NotImplementedError
 
+    @property
+    def has_flow(self) -> bool:
+        """Whether its class says what its `flow` is."""
+        return type(self).flow is not Rule.flow
+
     def averages(self, params: PyTree) -> PyTree:
         """The averages of `flow` at its start, by default none."""
         del params

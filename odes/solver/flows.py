@@ -22,7 +22,7 @@ from jaxtyping import Array, Float, PyTree
 
 from dynsim import checks
 from dynsim.training.rule import Rule
-from dynsim.training.rules import SGD, Adam, RMSProp, Sign, unread, unread_schedule
+from dynsim.training.rules import SGD, Adam, AdamW, RMSProp, Sign, unread, unread_schedule
 from odes.solver import adaptive, inertia, signs
 from odes.solver.integrate import Derivatives, Solved, StepClock, integrate
 from odes.solver.posed import FLOWS, Driven, Flow, Gradient, Params, Posed, Save
@@ -55,7 +55,7 @@ DESCRIBED: Mapping[Flow, Described] = {
 def flows_of(rule: Rule) -> tuple[Flow, ...]:
     """The flows that describe a rule; the first one is used by default."""
     match rule:
-        case _ if type(rule).flow is not Rule.flow:
+        case _ if rule.has_flow:
             return ("own",)
         case SGD(momentum=None):
             return "plain", "corrected"
@@ -77,7 +77,7 @@ def flows_of(rule: Rule) -> tuple[Flow, ...]:
 
 def check_described(optimizer: Rule) -> None:
     """Raise `ValueError` for a rule that no flow describes, with the reason."""
-    own = isinstance(optimizer, Rule) and type(optimizer).flow is not Rule.flow
+    own = isinstance(optimizer, Rule) and optimizer.has_flow
     if reason := unread_schedule(optimizer) if own else unread(optimizer):
         raise ValueError(reason)
     for name, reason in (
@@ -163,10 +163,7 @@ def posed_flow(
     if flow == "own":
         field = functools.partial(_own, whole)
         return Posed((initial, rule.averages(initial)), field, (task, driven))
-    for cls, posed in _POSED.items():
-        if isinstance(rule, cls):
-            return posed(flow, whole, task, driven, initial)
-    raise ValueError(f"rule = {rule.name}: no flow describes it")
+    return _POSED[type(rule)](flow, whole, task, driven, initial)
 
 
 def _own(gradient: Gradient, t: Array, state: PyTree, args: PyTree) -> PyTree:
@@ -180,6 +177,7 @@ _POSED = {
     Sign: signs.posed,
     RMSProp: adaptive.rmsprop,
     Adam: adaptive.adam,
+    AdamW: adaptive.adam,
 }
 
 

@@ -15,9 +15,9 @@ import pkgutil
 import sys
 import types
 import typing
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Annotated, Any, Literal, Union
+from typing import Any, Literal
 
 import docstring_parser
 import jax
@@ -120,9 +120,8 @@ def _taken(field: dataclasses.Field[Any], hint: Any) -> Any:
 
 def _annotated(hint: Any, static: bool) -> Field:
     """The field of an annotation."""
-    parts = list(dict.fromkeys(_parts(hint)))
-    ends = [(n, getattr(part, n, None)) for part in parts for n in ("ge", "gt", "le", "lt")]
-    bounds = {n: end for n, end in ends if end is not None}
+    parts = list(dict.fromkeys(decoding.parts_of(hint)))
+    bounds: dict[str, float | str] = {**decoding.bounds_of(parts)}
     if decoding.FINITE in parts and not {"le", "lt"} & {*bounds}:
         bounds["lt"] = "inf"
     origins = {typing.get_origin(part) or part for part in parts}
@@ -152,22 +151,6 @@ def _annotated(hint: Any, static: bool) -> Field:
         unit=next((part.symbol for part in parts if isinstance(part, decoding.Unit)), ""),
         traced=TRACED in parts or (numeric and not static),
     )
-
-
-def _parts(hint: Any) -> Iterator[Any]:
-    """The types in an annotation, including those inside tables and lists, and its metadata."""
-    origin, inside = typing.get_origin(hint), typing.get_args(hint)
-    if origin is Annotated:
-        yield from (*_parts(inside[0]), *inside[1:])
-    elif origin in (Union, types.UnionType):
-        for each in inside:
-            yield from _parts(each)
-    elif origin in (dict, Mapping):
-        yield from (dict, *_parts(inside[1]))
-    elif origin in (tuple, list):
-        yield from (tuple, *_parts(inside[0]))
-    else:
-        yield hint
 
 
 def _with_default(field: Field, of: dataclasses.Field[Any], path: str) -> Field:

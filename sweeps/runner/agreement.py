@@ -123,7 +123,7 @@ class Agreement:
             StoreError: for runs of another program.
         """
         if self.alone:
-            # A worker with other code may have finished a chunk after it was found out.
+            # A worker that ran different code may have stored a chunk after that was noticed.
             self._take_back()
             # Of those who registered a program and then stored nothing.
             self.store.programs.keep(self.stored())
