@@ -1,7 +1,8 @@
 """A rule of a user's own with its flow, against exponentials of matrices and a plain loop."""
 
-from typing import Any
+from typing import Annotated, Any
 
+import annotated_types as at
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -22,7 +23,7 @@ TIMES = np.array([0.0, 1.0, 7.0, 30.0])
 class Averaged(dynsim.Rule):
     """Descends along an average of the gradient."""
 
-    beta: float = BETA
+    beta: Annotated[float, at.Ge(0), at.Le(1)] = BETA
 
     def direction(self) -> optax.GradientTransformation:
         return optax.ema(self.beta, debias=False)
@@ -84,3 +85,10 @@ def test_the_engine_flow_of_sweeps_solves_it() -> None:
         slopes = np.array([[0, -ETA], [1 - beta, beta - 1]])
         # A hundred times the tolerance of the solver.
         np.testing.assert_allclose(loss, expm(7 * slopes)[0, 0] ** 2 / 2, rtol=1e-6)
+
+
+@pytest.mark.parametrize("beta", [-0.1, 1.1])
+def test_its_numbers_are_checked_by_their_annotations(beta: float) -> None:
+    with pytest.raises(ValueError, match=rf"^beta = {beta}: must be finite and in \[0, 1\]$"):
+        Averaged(ETA, beta=beta)
+    assert Averaged(ETA, beta=1.0).beta == 1.0
