@@ -18,7 +18,7 @@ from dynsim.problem.train import train
 from dynsim.qkv.layer import QKV
 from dynsim.qkv.model import Embedded
 from dynsim.sparse_attention.retrieval import Retrieval, retrieval
-from dynsim.training.rule import Rule
+from dynsim.training.rule import Ratio, Rule
 from dynsim.training.rules import (
     SGD,
     Adam,
@@ -74,6 +74,7 @@ __all__ = [
     "Problem",
     "Prompts",
     "RMSProp",
+    "Ratio",
     "Regression",
     "Retrieval",
     "Rule",

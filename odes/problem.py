@@ -97,6 +97,7 @@ def flow(
         >>> theory = odes.flow(problem, rule, [0, 100, 1000], key=jax.random.key(0))
     """
     checks.kind("problem", problem, Problem)
+    problem, rule = problem.build(rule), rule.build()
     if reduction is None and not problem.has("population_loss"):
         raise ValueError(f"{type(problem).__name__} has no method 'population_loss' to flow down")
     problem.check_population()

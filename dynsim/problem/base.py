@@ -81,6 +81,12 @@ class Problem(eqx.Module):
         owner = next((each for each in self.choices if each.owns(name)), None)
         return getattr(self, name) if owner is None else owner.value(self, name)
 
+    def build(self, rule: Any) -> "Problem":
+        """The problem that is trained by the rule in place of this one: override it where arrays
+        follow from settings, or settings from the rule. The rule may be such settings too."""
+        del rule
+        return self
+
     @abc.abstractmethod
     def init(self, key: PRNGKeyArray) -> PyTree:
         """The starting weights: any pytree, an Equinox module too. Floating-point arrays in it are

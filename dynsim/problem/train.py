@@ -108,6 +108,7 @@ def train(
     """
     checks.kind("problem", problem, Problem)
     checks.kind("rule", rule, Rule)
+    problem, rule = problem.build(rule), rule.build()
     check_single("rule", rule)
     check_init(problem, init)
     steps = None if steps is None else checks.steps("steps", steps)

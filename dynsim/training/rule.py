@@ -29,14 +29,45 @@ from dynsim.schedules.schedule import Constant, Schedule, as_schedule
 
 Eta = Schedule | Callable[[Array], Array] | AnyNotNegative
 """A learning rate: a number, a schedule, or a function of the step."""
-Etas = Eta | Mapping[str, Eta]
-"""One for all weights, or one for each group of them."""
 PerGroup = AnyNotNegative | Mapping[str, AnyNotNegative]
 """A number for all weights, or one for each of some groups of them; the others have none."""
 
 
-def schedules_of(eta: Etas) -> Schedule | dict[str, Schedule]:
+class Ratio(eqx.Module):
+    r"""Learning rates of the groups "Y" and "Z" of an attention layer by their ratio, the axis of
+    Scan and Snap's Fig. 6.
+
+    Attributes:
+        Z: learning rate of Z: a number or a schedule.
+        ratio: :math:`\eta_Y / \eta_Z`.
+
+    Raises:
+        ValueError: for a number out of its range, naming the field.
+
+    Example:
+        >>> rule = dynsim.sgd(dynsim.Ratio(0.5, ratio=10), momentum=0.9)
+    """
+
+    Z: Schedule = eqx.field(default=0.1, converter=lambda eta: as_schedule("Z", eta))
+    ratio: AnyNotNegative = 10.0
+
+    def __check_init__(self) -> None:
+        decoding.check_ranges(self)
+
+    @property
+    def rates(self) -> dict[str, Schedule]:
+        """The learning rates by group."""
+        return {"Y": dataclasses.replace(self.Z, peak=self.ratio * self.Z.peak), "Z": self.Z}
+
+
+Etas = Eta | Ratio | Mapping[str, Eta]
+"""One learning rate for all weights, or one for each group of them."""
+
+
+def schedules_of(eta: Etas) -> Schedule | Ratio | dict[str, Schedule]:
     """Learning rates as a rule has them; `ValueError` for what is none."""
+    if isinstance(eta, Ratio):
+        return eta
     if not isinstance(eta, Mapping):
         return as_schedule("eta", eta)
     if not eta:
@@ -52,7 +83,7 @@ class Rule(eqx.Module):
 
     Attributes:
         eta: learning rate per step on the mean loss of a batch: a number, a schedule, a function
-            of the step, or one of these for each of `Problem.groups`.
+            of the step, one of these for each of `Problem.groups`, or a `Ratio` of two.
         decay: weight decay :math:`\lambda`, or None; by group, those without one do not decay.
         clip: largest norm of the gradient of all weights together, or None.
         noise: standard deviation of normal noise on every entry of the gradient, or None; by group,
@@ -74,7 +105,7 @@ class Rule(eqx.Module):
         >>> rule = Normalised(dynsim.schedules.cosine(0.1, 1000), clip=1.0)
     """
 
-    eta: Schedule | dict[str, Schedule] = eqx.field(converter=schedules_of)
+    eta: Schedule | Ratio | dict[str, Schedule] = eqx.field(converter=schedules_of)
     decay: PerGroup | None = eqx.field(default=None, kw_only=True)
     clip: AnyPositive | None = eqx.field(default=None, kw_only=True)
     noise: PerGroup | None = eqx.field(default=None, kw_only=True)
@@ -83,6 +114,16 @@ class Rule(eqx.Module):
     def __check_init__(self) -> None:
         # Those of subclasses too, by their annotations.
         decoding.check_ranges(self)
+
+    def build(self) -> "Rule":
+        """The rule that trains in place of this one: for settings, such as a `Ratio`, from which
+        its numbers follow."""
+        return dataclasses.replace(self, eta=self.rates) if isinstance(self.eta, Ratio) else self
+
+    @property
+    def rates(self) -> Schedule | dict[str, Schedule]:
+        """The learning rate, or one for each group."""
+        return self.eta.rates if isinstance(self.eta, Ratio) else self.eta
 
     @abc.abstractmethod
     def direction(self) -> optax.GradientTransformation:
@@ -139,7 +180,7 @@ class Rule(eqx.Module):
     @property
     def schedules(self) -> dict[str, Schedule]:
         """The learning rates by group; the name of a rate for all weights is empty."""
-        return self.eta if isinstance(self.eta, dict) else {"": self.eta}
+        return self.rates if isinstance(self.rates, dict) else {"": self.rates}
 
     def rate(self, step: Real[Number, "*S"]) -> PyTree[Real[AnyArray, "*S"]]:
         """Learning rate of the update after `step` steps, by group where there are groups."""
@@ -158,9 +199,9 @@ class Rule(eqx.Module):
         return self._by_group(lambda each: each.eta_time(steps))
 
     def _by_group(self, value: Callable[[Schedule], AnyArray]) -> PyTree[AnyArray]:
-        if isinstance(self.eta, dict):
-            return {name: value(each) for name, each in self.eta.items()}
-        return value(self.eta)
+        if isinstance(self.rates, dict):
+            return {name: value(each) for name, each in self.rates.items()}
+        return value(self.rates)
 
     def of_groups(self, *groups: str) -> "Rule":
         """The same rule with a rate for each of the groups, where it has one for all weights.
@@ -168,10 +209,10 @@ class Rule(eqx.Module):
         Raises:
             ValueError: for a rule with rates for other groups than these.
         """
-        if not isinstance(self.eta, dict):
-            return dataclasses.replace(self, eta=dict.fromkeys(groups, self.eta))
-        if set(self.eta) != set(groups):
-            given, needed = (", ".join(map(repr, sorted(each))) for each in (self.eta, groups))
+        if not isinstance(self.rates, dict):
+            return dataclasses.replace(self, eta=dict.fromkeys(groups, self.rates))
+        if set(self.rates) != set(groups):
+            given, needed = (", ".join(map(repr, sorted(each))) for each in (self.rates, groups))
             raise ValueError(
                 f"eta: has rates for {given}, must be for {needed}, or for all weights"
             )

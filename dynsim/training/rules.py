@@ -28,7 +28,7 @@ from jaxtyping import PyTree, Real
 from dynsim import checks
 from dynsim.precision import AnyDecay, AnyPositive, Number
 from dynsim.schedules.schedule import Schedule, as_schedule
-from dynsim.training.rule import Eta, Etas, PerGroup, Rule, schedules_of
+from dynsim.training.rule import Eta, Etas, PerGroup, Ratio, Rule, schedules_of
 
 Some = Real[Number, "*#P"]
 
@@ -169,7 +169,7 @@ class OptaxRule(Rule):
         numbers: its traced numbers by name.
     """
 
-    eta: Schedule | dict[str, Schedule] = eqx.field(
+    eta: Schedule | Ratio | dict[str, Schedule] = eqx.field(
         default=1.0, converter=schedules_of, static=True
     )
     make: Callable[..., optax.GradientTransformation] = eqx.field(static=True, kw_only=True)

@@ -86,3 +86,23 @@ def test_numbers_out_of_range_are_refused(
 def test_what_reads_as_a_number_and_is_none_is_refused(eta: Any) -> None:
     with pytest.raises(ValueError, match=r"eta_y = .*: must be a real number"):
         dynsim.sgd(eta, 0.1)
+
+
+def test_ratio_of_rates() -> None:
+    """Y moves by the ratio times the scheduled rate of Z."""
+    layer, key = dynsim.layer(dynsim.syn_small()), jax.random.key(0)
+    rates = dynsim.schedules.cosine(0.1, 20)
+    of_Y = dynsim.schedules.cosine(0.1 * 3.0, 20)
+    by_ratio = dynsim.sgd(dynsim.Ratio(rates, ratio=3.0), momentum=0.5)
+    by_group = dynsim.sgd({"Y": of_Y, "Z": rates}, momentum=0.5)
+    for found, expected in (
+        [dynsim.train(layer, r, key, steps=20, batch=8)["loss"] for r in (by_ratio, by_group)],
+        [r.flow_rate(2.5)["Y"] for r in (by_ratio, by_group)],
+        [r.rate(7)["Y"] for r in (by_ratio, by_group)],
+    ):
+        np.testing.assert_array_equal(found, expected)
+    assert by_ratio.of_groups("Y", "Z").schedules.keys() == {"Y", "Z"}
+    with pytest.raises(ValueError, match="ratio = -1: must be finite and in"):
+        dynsim.Ratio(0.1, ratio=-1.0)
+    with pytest.raises(ValueError, match="Z"):
+        dynsim.Ratio(-0.1)
