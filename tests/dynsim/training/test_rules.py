@@ -102,7 +102,7 @@ def test_ratio_of_rates() -> None:
     ):
         np.testing.assert_array_equal(found, expected)
     assert by_ratio.of_groups("Y", "Z").schedules.keys() == {"Y", "Z"}
-    with pytest.raises(ValueError, match="ratio = -1: must be finite and in"):
+    with pytest.raises(ValueError, match="ratio"):
         dynsim.Ratio(0.1, ratio=-1.0)
     with pytest.raises(ValueError, match="Z"):
         dynsim.Ratio(-0.1)
