@@ -150,7 +150,7 @@ def parts_of(hint: Any) -> tuple[Any, ...]:
     if origin in (Union, types.UnionType):
         return tuple(part for each in inside for part in parts_of(each))
     if origin in (dict, Mapping):
-        return (dict, *parts_of(inside[1]))
+        return (origin, *parts_of(inside[1]))
     if origin in (tuple, list):
         return (tuple, *parts_of(inside[0]))
     return (hint,)

@@ -135,7 +135,7 @@ def deliver(
     return None if config.json else paths
 
 
-def judged(training: Run[Any]) -> tuple[dict[str, Engine[Any]], dict[str, str]]:
+def judged(training: Run[Any]) -> tuple[dict[str, Engine], dict[str, str]]:
     """The engines of the theories that describe a run, most exact first, and why the others do not;
     without those that are left out unless they are asked for."""
     known = registry.engines(registry.system_of(training))

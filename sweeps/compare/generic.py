@@ -34,7 +34,7 @@ class Comparison(comparison.Comparison):
     config: Any
     simulation: Trajectory
     predictions: dict[str, Trajectory]
-    engines: Mapping[str, Engine[Any]]
+    engines: Mapping[str, Engine]
     names: tuple[str, ...]
 
     def about(self, theory: str) -> tuple[str, str]:
@@ -138,7 +138,7 @@ def draw(result: Comparison) -> Figure:
     return figure
 
 
-def _applicable(training: Run[Any], config: CompareOptions) -> dict[str, Engine[Any]]:
+def _applicable(training: Run[Any], config: CompareOptions) -> dict[str, Engine]:
     """The engines of the theories that are asked for, or that describe the runs; none where the
     system has none."""
     known = registry.engines(registry.system_of(training))

@@ -1,13 +1,13 @@
 """The axes of a sweep: settings with several values, and the runs at all combinations.
 
 Axes of numbers that can be traced are traced: their runs share one compiled program. All other axes
-are static: each of their combinations is a run of its own, which is built and checked.
+are static: a program has one value of each.
 """
 
 import dataclasses
+import functools
 import itertools
 import json
-import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, TypeAlias
 
@@ -28,8 +28,6 @@ from sweeps.language.tree import build, encode, put
 
 MOST_VALUES = 2**24
 """The most values of an axis, as each is stored with the results."""
-MOST_POINTS = 64
-"""The largest grid of traced axes that is checked at every point; a larger one at its corners."""
 LISTS = "a list, or a table with linspace, logspace or range"
 _REAL = Field(types=("number",), bounds={"gt": "-inf", "lt": "inf"})
 _POSITIVE = Field(types=("number",), bounds={"gt": 0, "lt": "inf"})
@@ -48,69 +46,81 @@ class Axis(NamedTuple):
     """A setting with several values.
 
     Attributes:
+        name: as it was given.
         path: to the setting.
-        values: an array if they are traced, otherwise a list of values in text form.
-        labels: of the values, for coordinates.
-        traced: whether runs along this axis share one compiled program.
+        values: in text form.
+        labels: of the values, for coordinates: numbers, words or text.
+        traced: whether runs along this axis can share one compiled program.
+        named: whether the labels are names for the values.
+        unit: of the setting.
+        doc: its description.
     """
 
+    name: str
     path: Path
-    values: Any
-    labels: list[Any]
+    values: Sequence[Any]
+    labels: Sequence[Any]
     traced: bool
+    named: bool
+    unit: str
+    doc: str
 
 
 class Dimension(NamedTuple):
     """One axis, or several zipped ones."""
 
-    axes: tuple[Axis, ...]
+    members: tuple[Axis, ...]
+
+    @property
+    def name(self) -> str:
+        """That of its first axis."""
+        return self.members[0].name
+
+    @property
+    def axes(self) -> dict[str, tuple[Any, ...]]:
+        """Labels by the name of the axis."""
+        return {axis.name: tuple(axis.labels) for axis in self.members}
 
     @property
     def size(self) -> int:
         """The number of values."""
-        return len(self.axes[0].labels)
+        return len(self.members[0].labels)
 
     @property
-    def traced(self) -> bool:
-        """Whether runs along this dimension share one compiled program."""
-        return all(axis.traced for axis in self.axes)
-
-    @property
-    def ends(self) -> list[int]:
-        """The indices of the smallest and largest values of each axis."""
-        ends = (np.argmin, np.argmax)
-        return sorted({int(end(axis.values)) for axis in self.axes for end in ends})
+    def static(self) -> bool:
+        """Whether a step along it changes what a program takes for granted."""
+        return not all(axis.traced for axis in self.members)
 
 
 class Axes:
-    """The runs of a sweep. All of them are checked.
+    """The runs of a sweep.
 
     Args:
         language: of the settings.
-        given: the settings that all runs share.
+        run: of which all others are variations.
         axes: the values of settings by name: a list, or a table with `linspace`, `logspace` or
             `range`.
         zipped: groups of names of axes that share one dimension.
-        arrays: by digest.
 
     Attributes:
         dims: the dimensions, in the order of `axes`.
-        runs: a run by its indices along the static dimensions. Traced settings have their first
-            values.
+        named: the axes by name.
+        objects: what their text only names.
 
     Raises:
-        LanguageError: if a name, a value or a combination of values is not allowed.
+        LanguageError: if a name or a value is not allowed.
     """
 
     def __init__(
         self,
         language: Language,
-        given: Table,
+        run: Any,
         axes: Mapping[str, object],
         zipped: Sequence[Sequence[str]] = (),
-        arrays: Mapping[str, np.ndarray] | None = None,
     ) -> None:
-        self._language, self._given, self._arrays = language, given, {**(arrays or {})}
+        self._language, self.objects = language, {}
+        self._given = encode(language, run, self.objects, full=False)
+        self._given_labels: dict[str, list[str]] = {}
         self._values = {name: self._listed(f"axes.{name}", v) for name, v in axes.items()}
         groups = _grouped(self._values, zipped)
         # What the name of a number means depends on the kinds along other axes.
@@ -121,66 +131,71 @@ class Axes:
         )
         for dim in self.dims:
             _check_different(dim)
-        self.runs: dict[tuple[int, ...], Any] = {}
-        static = [group for group, dim in zip(groups, self.dims, strict=True) if not dim.traced]
-        for index, table in self._tables(static):
-            self.runs[index] = build(language, table, self._arrays)
-            for point in self._points():
-                put(self.runs[index], point)
+        self.named = {axis.name: axis for dim in self.dims for axis in dim.members}
+        self._made = functools.lru_cache(maxsize=64)(self._build)
 
-    @property
-    def numbers(self) -> dict[Path, np.ndarray]:
-        """The values of the traced settings for all runs of a program: the grid of the traced
-        dimensions, flattened, with the last one fastest."""
-        dims = [dim for dim in self.dims if dim.traced]
-        grid = np.meshgrid(*(range(dim.size) for dim in dims), indexing="ij")
-        pairs = zip(dims, grid, strict=True)
-        return {axis.path: axis.values[index.ravel()] for dim, index in pairs for axis in dim.axes}
+    def run(self, chosen: Mapping[str, Any]) -> Any:
+        """The run at the chosen labels of axes, by name; of others at their first one.
 
-    def _points(self) -> Iterator[dict[Path, float]]:
-        """The values of the traced settings for which each static combination is checked. A class
-        compares its numbers, so the corners of a grid show whether all of it is allowed."""
-        dims = [dim for dim in self.dims if dim.traced]
-        small = math.prod(dim.size for dim in dims) <= MOST_POINTS
-        for index in itertools.product(*(range(d.size) if small else d.ends for d in dims)):
-            pairs = zip(dims, index, strict=True)
-            yield {axis.path: axis.values[i].item() for dim, i in pairs for axis in dim.axes}
+        Numbers that can be traced may be arrays that broadcast: the run then stands for many.
+
+        Raises:
+            LanguageError: for values that a class does not allow together.
+        """
+        named = self.named
+        numbers = {n: value for n, value in chosen.items() if named[n].traced}
+        static = {n: value for n, value in chosen.items() if n not in numbers}
+        made = self._made(tuple(static.items()))
+        return put(made, {named[n].path: v for n, v in numbers.items()}) if numbers else made
+
+    def _build(self, static: tuple[tuple[str, Any], ...]) -> Any:
+        at = {n: list(self.named[n].labels).index(label) for n, label in static}
+        pairs = [(n, values[at.get(n, 0)]) for n, values in self._values.items()]
+        return build(self._language, self._assigned(pairs), self.objects)
+
+    def _assigned(self, pairs: list[tuple[str, Any]]) -> Table:
+        try:
+            return self._language.assign(self._given, pairs)
+        except LanguageError as error:
+            raise LanguageError(f"axes.{error.path}", error.reason, error.value) from None
 
     def _listed(self, path: str, given: object) -> list[Any]:
         """The values of an axis as a list, with objects in text form."""
-        if isinstance(given, Mapping):
-            return _spaced(path, given)
-        if isinstance(given, str) or not isinstance(given, Sequence | np.ndarray) or not len(given):
-            raise LanguageError(path, f"must be {LISTS}", given)
-        values = given.tolist() if isinstance(given, np.ndarray) else given
+        if isinstance(given, Mapping) and not {*given} & {*SPACINGS}:
+            self._given_labels[path] = list(given)
+        values = _values(path, given)
         is_object = dataclasses.is_dataclass
-        return [encode(self._language, v, self._arrays) if is_object(v) else v for v in values]
+        return [encode(self._language, v, self.objects) if is_object(v) else v for v in values]
 
     def _tables(self, groups: Groups) -> Iterator[tuple[tuple[int, ...], Table]]:
         """The settings at all combinations along some dimensions, and the first values of others,
         by index."""
         for index in itertools.product(*(range(len(self._values[group[0]])) for group in groups)):
             at = {name: i for group, i in zip(groups, index, strict=True) for name in group}
-            chosen = [(name, each[at.get(name, 0)]) for name, each in self._values.items()]
-            try:
-                yield index, self._language.assign(self._given, chosen)
-            except LanguageError as error:
-                raise LanguageError(f"axes.{error.path}", error.reason, error.value) from None
+            pairs = [(name, each[at.get(name, 0)]) for name, each in self._values.items()]
+            yield index, self._assigned(pairs)
 
     def _axis(self, name: str, tables: list[Table]) -> Axis:
         settings = [self._language.resolve(table, name) for table in tables]
         if len(paths := dict.fromkeys(each.name for each in settings)) > 1:
             raise LanguageError(f"axes.{name}", f"is ambiguous; write {' or '.join(paths)}")
-        setting, values = settings[0], self._values[name]
-        if any(chooses_kind(setting.field, each) for each in values):
-            return Axis(setting.path, values, self._labels(setting, values), traced=False)
+        (path, _, field, *_), values = settings[0], self._values[name]
+        about = {"unit": field.unit, "doc": field.doc}
+        labels = self._given_labels.get(f"axes.{name}")
+        if any(chooses_kind(field, each) for each in values):
+            labels = labels or self._labels(settings[0], values)
+            return Axis(name, path, values, labels, traced=False, named=True, **about)
         for each in settings:
-            values = [check(each.field, value, f"axes.{each.name}") for value in values]
-        if all(each.field.traced for each in settings) and all(map(is_number, values)):
+            values = _checked(each.field, values, f"axes.{each.name}")
+        self._values[name] = values
+        if all(map(is_number, values)) and not labels:
             numbers = [float(each) if isinstance(each, str) else each for each in values]
-            return Axis(setting.path, np.asarray(numbers), values, traced=True)
-        labels = [json.dumps(each) if isinstance(each, list | dict) else each for each in values]
-        return Axis(setting.path, values, labels, traced=False)
+            traced = all(each.field.traced for each in settings)
+            return Axis(name, path, values, numbers, traced, named=False, **about)
+        if all(isinstance(each, str) for each in values) and not labels:
+            return Axis(name, path, values, values, traced=False, named=False, **about)
+        labels = labels or [each if isinstance(each, str) else json.dumps(each) for each in values]
+        return Axis(name, path, values, labels, traced=False, named=True, **about)
 
     def _labels(self, setting: Setting, values: list[Any]) -> list[Any]:
         """The words of kinds. If they are not unique, their settings are added."""
@@ -197,6 +212,32 @@ class Axes:
             ]
             labels.append(" ".join([str(word), *(f"{name}={each}" for name, each in pairs)]))
         return labels
+
+
+def first_values(axes: Mapping[str, Any]) -> dict[str, Any]:
+    """The first value of each axis, for the run that they are axes of."""
+    return {name: _values(f"axes.{name}", given)[0] for name, given in axes.items()}
+
+
+def _values(path: str, given: Any) -> Sequence[Any]:
+    """The values of an axis; of a table with labels its values."""
+    values = given
+    if isinstance(given, Mapping):
+        values = _spaced(path, given) if {*given} & {*SPACINGS} else list(given.values())
+    if isinstance(values, np.ndarray):
+        values = values.tolist()
+    if isinstance(values, str) or not isinstance(values, Sequence) or not len(values):
+        raise LanguageError(path, f"must be {LISTS}", given)
+    return values
+
+
+def _checked(field: Field, values: list[Any], path: str) -> list[Any]:
+    """The values of an axis in text form. Of a million numbers the ends are looked at."""
+    if "number" in field.types and {*map(type, values)} <= {int, float}:
+        ends = (np.min(values), np.max(values))
+        if all(check(field, end, path) is not None for end in ends):
+            return [float(each) for each in values]
+    return [check(field, value, path) for value in values]
 
 
 def _grouped(values: Mapping[str, list[Any]], zipped: Sequence[Sequence[str]]) -> Groups:
@@ -226,9 +267,9 @@ def _grouped(values: Mapping[str, list[Any]], zipped: Sequence[Sequence[str]]) -
 def _check_different(dim: Dimension) -> None:
     """Raise an error if two runs along a dimension are the same."""
     seen = set()
-    for point in zip(*(axis.labels for axis in dim.axes), strict=True):
+    for point in zip(*dim.axes.values(), strict=True):
         if point in seen:
-            names = ", ".join(".".join(axis.path) for axis in dim.axes)
+            names = ", ".join(".".join(axis.path) for axis in dim.members)
             value = point if point[1:] else point[0]
             raise LanguageError(f"axes.{names}", "is given twice", value)
         seen.add(point)

@@ -6,6 +6,7 @@ docstring. Three class variables are optional:
 * `GROUPS`: names of groups of weights that can have their own learning rates.
 * `RUN_DEFAULTS`: defaults of a run with this class: `{"rule": {"kind": "sgd", "eta": 0.5}}`.
 * `ENDINGS`: a field and endings: with `("path", (".npz",))`, `a.npz` chooses this class.
+* `SHORT`: a field: a plain number stands for this class with that number in it.
 """
 
 import dataclasses
@@ -17,7 +18,7 @@ import types
 import typing
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, TypeAlias
 
 import docstring_parser
 import jax
@@ -28,6 +29,8 @@ from sweeps.language.fields import Field, Kind, LanguageError, Value, check
 
 TRACED = "traced"
 """In the annotation of an integer: runs of one compiled program may have different values."""
+Objects: TypeAlias = dict[str, Any]
+"""Arrays by digest; and functions, classes and other objects by what stands for them in text."""
 
 
 @functools.cache
@@ -42,16 +45,16 @@ def describe(cls: type, word: str = "") -> Kind:
         LanguageError: if the class, or one of its fields, has no text form.
     """
     location = name_of(cls)
-    if "<" in location:
-        raise LanguageError("kind", "must be defined at the top of a module", location)
-    hints, docs, fields = typing.get_type_hints(cls, include_extras=True), _docs(cls), {}
+    hints, docs, fields = typing.get_type_hints(cls, include_extras=True), docs_of(cls), {}
     for each in dataclasses.fields(cls):
         if each.init:
             path = f"{location}.{each.name}"
             hint = _taken(each, hints[each.name])
             field = _annotated(hint, bool(each.metadata.get("static")))
-            if each.name == "kind" or not (field.types or field.words or field.bases):
-                raise LanguageError(path, f"has no text form: its type is {hint}")
+            if each.name == "kind":
+                raise LanguageError(path, "cannot be the name of a field; choose another one")
+            if not (field.types or field.words or field.bases):
+                field = field._replace(types=("object",))
             declared = [b for b in cls.__mro__ if each.name in vars(b).get("__annotations__", ())]
             field = field._replace(declared=name_of(declared[-1]), doc=docs.get(each.name, ""))
             fields[each.name] = _with_default(field, each, path)
@@ -67,6 +70,7 @@ def describe(cls: type, word: str = "") -> Kind:
         groups=getattr(cls, "GROUPS", ()),
         run_defaults=getattr(cls, "RUN_DEFAULTS", {}),
         endings=getattr(cls, "ENDINGS", None),
+        short=vars(cls).get("SHORT", ""),
     )
 
 
@@ -83,6 +87,8 @@ def locate(name: str, path: str) -> Any:
     Raises:
         LanguageError: for `path`, if it cannot be imported.
     """
+    if "<" in name:
+        raise LanguageError(path, "must be defined at the top of a module", name)
     module, _, rest = name.partition(":")
     try:
         with plugins.x64_kept(name):
@@ -101,7 +107,7 @@ def _main() -> str:
     return Path(file).stem if file else "__main__"
 
 
-def _docs(cls: type) -> dict[str, str]:
+def docs_of(cls: type) -> dict[str, str]:
     """Descriptions of fields, from the docstrings of a class and its base classes."""
     google = docstring_parser.DocstringStyle.GOOGLE
     texts = [vars(each).get("__doc__") or "" for each in reversed(cls.__mro__)]
@@ -145,7 +151,8 @@ def _annotated(hint: Any, static: bool) -> Field:
         types=tuple(name for name, is_there in found.items() if is_there),
         words=tuple(word for part in literals for word in typing.get_args(part)),
         bases=tuple(map(name_of, classes)),
-        groups=dict in parts,
+        groups=bool({dict, Mapping} & {*parts}),
+        named=dict in parts and Mapping not in parts,
         listed=tuple in parts,
         bounds=bounds,
         unit=next((part.symbol for part in parts if isinstance(part, decoding.Unit)), ""),
@@ -166,7 +173,7 @@ def plain(
     value: Any,
     path: str,
     kind_of: Callable[[type], Kind] = describe,
-    arrays: dict[str, np.ndarray] | None = None,
+    objects: Objects | None = None,
     full: bool = True,
 ) -> Value:
     """The text form of the value of a field.
@@ -176,31 +183,53 @@ def plain(
         value: an object, or a value in text form.
         path: of the field, for error messages.
         kind_of: returns the kind of a class.
-        arrays: collects arrays by digest.
+        objects: collects what the text only names.
         full: whether to include fields that have their default values.
 
     Raises:
-        LanguageError: if the field does not allow the value, or the value has no text form.
+        LanguageError: if the field does not allow the value.
     """
-    inside = functools.partial(plain, kind_of=kind_of, arrays=arrays, full=full)
+    inside = functools.partial(plain, kind_of=kind_of, objects=objects, full=full)
     if field.bases and dataclasses.is_dataclass(value):
         kind, table = kind_of(type(value)), {}
+        kept(objects, kind.location, type(value))
         for name, each in kind.fields.items():
             text = inside(each, getattr(value, name), f"{path}.{name}".lstrip("."))
-            if full or text != each.default:
+            if full or each.required or text != each.default:
                 table[name] = text
-        return {"kind": kind.word, **table}
+        others = {n for n, each in table.items() if each != kind.fields[n].default} - {kind.short}
+        return table[kind.short] if kind.short and not others else {"kind": kind.word, **table}
     if field.groups and isinstance(value, Mapping):
         return {name: inside(field.one, each, f"{path}.{name}") for name, each in value.items()}
     if isinstance(value, np.ndarray | jax.Array) and value.ndim:
         array = np.asarray(value)
         head = f"{array.shape}{array.dtype}".encode()
         digest = hashlib.sha256(head + array.tobytes()).hexdigest()[:32]
-        if arrays is not None:
-            arrays[digest] = array
-        value = {"array": digest, "shape": list(array.shape), "dtype": str(array.dtype)}
-    elif "function" in field.types and hasattr(value, "__qualname__"):
-        value = name_of(value)
-        if "<" in value:
-            raise LanguageError(path, "must be defined at the top of a module", value)
+        value = {"array": kept(objects, digest, array)}
+        value |= {"shape": list(array.shape), "dtype": str(array.dtype)}
+    elif "function" in field.types and callable(value):
+        value = kept(objects, words(value), value)
+    elif "object" in field.types and not isinstance(value, str):
+        return kept(objects, words(value), value)
     return check(field, str(value) if isinstance(value, Path) else value, path)
+
+
+def words(value: Any) -> str:
+    """A value as text that is the same in another process. Functions and objects are known by
+    their names here; what they do is part of the program that they are compiled to."""
+    text = repr(value)
+    if not callable(value) and " at 0x" not in text:
+        return text
+    return name_of(value if hasattr(value, "__qualname__") else type(value))
+
+
+def kept(objects: Objects | None, name: str, value: Any) -> str:
+    """The name under which an object is collected: another one than asked for, where a different
+    object has that."""
+    if objects is None:
+        return name
+    number, found = 1, name
+    while objects.setdefault(found, value) is not value and not isinstance(value, np.ndarray):
+        number += 1
+        found = f"{name}#{number}"
+    return found

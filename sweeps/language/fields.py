@@ -37,10 +37,12 @@ class Field(NamedTuple):
 
     Attributes:
         types: any of "number", "integer", "integer or inf", "boolean", "text", "array",
-            "function" and "none".
+            "function", "none" and "object", which only Python can give.
         words: the words that a `Literal` allows.
         bases: classes whose subclasses are allowed, as module:name.
-        groups: whether a table with one value per group of weights is allowed as well.
+        groups: whether a table with one value per group of weights is allowed as well: what is
+            annotated `Mapping`, or `dict` for names of any kind.
+        named: whether names other than those of groups are allowed there.
         listed: whether the value is a list.
         bounds: the range, by "ge", "gt", "le" and "lt".
         unit: of a number.
@@ -55,6 +57,7 @@ class Field(NamedTuple):
     words: tuple[str, ...] = ()
     bases: tuple[str, ...] = ()
     groups: bool = False
+    named: bool = False
     listed: bool = False
     bounds: Mapping[str, float | str] = {}
     unit: str = ""
@@ -67,7 +70,7 @@ class Field(NamedTuple):
     @property
     def one(self) -> "Field":
         """The field of a single value: of one group, or of one entry of a list."""
-        return self._replace(groups=False, listed=False)
+        return self._replace(groups=False, named=False, listed=False)
 
 
 class Kind(NamedTuple):
@@ -84,6 +87,7 @@ class Kind(NamedTuple):
         run_defaults: settings of a run that are its defaults when this kind is chosen.
         endings: a field, and endings of words. A word with such an ending chooses this kind, and
             becomes the value of the field.
+        short: a field: a plain number stands for this kind with that number in it.
     """
 
     word: str
@@ -95,6 +99,7 @@ class Kind(NamedTuple):
     groups: tuple[str, ...] = ()
     run_defaults: Mapping[str, Value] = {}
     endings: tuple[str, tuple[str, ...]] | None = None
+    short: str = ""
 
     def to_json(self) -> dict[str, Any]:
         """The kind as a JSON value."""

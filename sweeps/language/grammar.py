@@ -149,7 +149,8 @@ class Language:
                 about = f" ({field.doc})" if field.doc else ""
                 reason = f"is missing{about}; must be {allowed(field, self.words(field))}"
                 raise LanguageError(".".join(path), reason)
-            if field.groups and groups and is_by_group(value) and {*value} - {*groups}:
+            closed = field.groups and groups and not field.named
+            if closed and is_by_group(value) and {*value} - {*groups}:
                 raise LanguageError(".".join(path), f"has groups {', '.join(groups)}", value)
         return self.complete(given)
 
@@ -299,7 +300,8 @@ class Language:
                 yield from self._settings(part, inner, *place, shared)
         if field.groups:
             split = is_by_group(value)
-            each = dict.fromkeys(groups) | value if split else dict.fromkeys(groups, value)
+            names = () if field.named else groups
+            each = dict.fromkeys(names) | value if split else dict.fromkeys(names, value)
             for group, part in each.items():
                 place = (*path, group), (*kinds, ""), groups
                 yield from self._settings(part, field.one, *place, shared or not split)
@@ -330,9 +332,11 @@ class _Names:
         ]:
             return found
         head, _, group = name.rpartition(".")
-        tables = self.candidates(head) if head and self._open_groups else []
+        tables = self.candidates(head) if head else []
         if len(tables) == 1 and tables[0].field.groups and not is_branch(tables[0].value):
             path, kinds, field, *_ = tables[0]
+            if not (self._open_groups or field.named):
+                return []
             return [Setting((*path, group), (*kinds, ""), field.one, None, shared=True)]
         return []
 

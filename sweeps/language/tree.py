@@ -3,39 +3,42 @@
 import contextlib
 import copy
 import dataclasses
+import functools
 import json
 from collections.abc import Iterator, Mapping
-from typing import Any, TypeAlias
-
-import numpy as np
+from typing import Any
 
 from dynsim import checks
-from sweeps.language.describe import locate, plain
+from sweeps.language.describe import Objects, locate, plain
 from sweeps.language.fields import Field, LanguageError, Table, Value, is_array, is_branch
 from sweeps.language.grammar import Language, Path
 
-Arrays: TypeAlias = Mapping[str, np.ndarray]
-"""Arrays by digest."""
 
-
-def encode(language: Language, tree: Any, arrays: dict[str, np.ndarray] | None = None) -> Any:
-    """The text form of a run, or of a part of it, with all its fields.
+def encode(
+    language: Language, tree: Any, objects: Objects | None = None, *, full: bool = True
+) -> Any:
+    """The text form of a run, or of a part of it.
 
     Args:
         language: that defines the words for classes. Other classes are called module:name.
         tree: the object.
-        arrays: collects arrays by digest.
+        objects: collects what the text only names.
+        full: whether to include what its parts have by default.
 
     Raises:
-        LanguageError: if a value is not allowed, or has no text form.
+        LanguageError: if a value is not allowed.
     """
-    field = Field(bases=(language.kind_of(type(tree)).location,))
-    return plain(field, tree, "", language.kind_of, arrays)
+    kind = language.kind_of(type(tree))
+    given = functools.partial(plain, kind_of=language.kind_of, objects=objects, full=full)
+    if full:
+        return given(Field(bases=(kind.location,)), tree, "")
+    table = {name: given(field, getattr(tree, name), name) for name, field in kind.fields.items()}
+    return {"kind": kind.word, **table}
 
 
-def canonical(language: Language, tree: Any, arrays: dict[str, np.ndarray] | None = None) -> str:
+def canonical(language: Language, tree: Any, objects: Objects | None = None) -> str:
     """The text that identifies a run in a store: JSON that is the same in every process."""
-    table = encode(language, tree, arrays)
+    table = encode(language, tree, objects)
     return json.dumps(table, sort_keys=True, separators=(",", ":"), allow_nan=False)
 
 
@@ -55,8 +58,19 @@ def _toml(value: Value) -> str:
     return json.dumps("none" if value is None else value, ensure_ascii=False)
 
 
-def decode(language: Language, table: Table, arrays: Arrays | None = None) -> Any:
+def decode(
+    language: Language,
+    table: Table,
+    objects: Objects | None = None,
+    likely: Mapping[str, object] | None = None,
+) -> Any:
     """The run that a table describes. Names may be short, as everywhere.
+
+    Args:
+        language: of the settings.
+        table: of a run.
+        objects: what the text only names.
+        likely: other settings by name, of which the table has none.
 
     Raises:
         LanguageError: if anything in the table is not allowed, or something is missing.
@@ -64,37 +78,41 @@ def decode(language: Language, table: Table, arrays: Arrays | None = None) -> An
     if "kind" in table:
         language.find(language.root, table["kind"], "kind")
     settings = [(name, value) for name, value in table.items() if name != "kind"]
-    return build(language, language.assign({}, settings), arrays)
+    return build(language, language.assign({}, [*settings, *(likely or {}).items()]), objects)
 
 
-def build(language: Language, given: Table, arrays: Arrays | None = None) -> Any:
+def build(language: Language, given: Table, objects: Objects | None = None) -> Any:
     """The run with the given settings. Its classes check it."""
-    return _built(language, language.root, language.finished(given), (), arrays or {})
+    return _built(language, language.root, language.finished(given), (), objects or {})
 
 
-def _built(language: Language, field: Field, value: Any, path: Path, arrays: Arrays) -> Any:
+def _built(language: Language, field: Field, value: Any, path: Path, objects: Objects) -> Any:
     name = ".".join(path)
     if is_branch(value):
         kind = language.find(field, value["kind"], name)
         given = {
-            part: _built(language, kind.fields[part], each, (*path, part), arrays)
+            part: _built(language, kind.fields[part], each, (*path, part), objects)
             for part, each in value.items()
             if part != "kind"
         }
-        cls = locate(kind.location, name)
+        cls = objects.get(kind.location) or locate(kind.location, name)
         with _errors_in(path, kind.fields):
             return cls(**given)
     if is_array(value):
-        if value["array"] not in arrays:
+        if value["array"] not in objects:
             raise LanguageError(name, "is not among the arrays", value["array"])
-        return arrays[value["array"]]
+        return objects[value["array"]]
     if isinstance(value, dict):
-        return {g: _built(language, field.one, v, (*path, g), arrays) for g, v in value.items()}
+        return {g: _built(language, field.one, v, (*path, g), objects) for g, v in value.items()}
     if isinstance(value, list):
-        return tuple(_built(language, field.one, each, path, arrays) for each in value)
+        return tuple(_built(language, field.one, each, path, objects) for each in value)
     if isinstance(value, str) and value not in field.words:
+        if value in objects:
+            return objects[value]
         if "function" in field.types:
             return locate(value, name)
+        if "object" in field.types:
+            raise LanguageError(name, "can be given in Python alone", value)
         return value if "text" in field.types else float(value)
     return value
 

@@ -1,20 +1,23 @@
 """Sweep files: a `Sweep` written in TOML."""
 
-import math
+import dataclasses
 import os
 import re
 import tomllib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
 from dynsim import checks, decoding
 from dynsim.decoding import shown
 from sweeps import recipes
-from sweeps.runner import progress
+from sweeps.language.axes import first_values
+from sweeps.language.describe import Objects
+from sweeps.language.tree import decode
 from sweeps.runner.spec import Sweep
-from sweeps.systems import registry
-from sweeps.systems.base import field_names
+from sweeps.runner.store.base import PARTS
+from sweeps.runner.store.manifest import HASHED
+from sweeps.systems.kinds import language
 
 WORD = r"[A-Za-z_./~][\w./:~-]*"
 """What is text in an override without quotes."""
@@ -75,43 +78,39 @@ def from_table(table: Mapping[str, Any]) -> Sweep:
     """The sweep that a parsed TOML table describes; raises `ValueError` as `load` does."""
     given = dict(table)
     for name in given:
-        checks.choice("key", name, ("system", *field_names(Sweep)))
-    if not isinstance(given.get("axes"), Mapping) or not given["axes"]:
+        checks.choice("key", name, tuple(field.name for field in dataclasses.fields(Sweep)))
+    run, axes = given.pop("run", {}), given.get("axes")
+    for name, value in (("axes", axes), ("run", run)):
+        if not isinstance(value, Mapping):
+            raise ValueError(f"{name} = {shown(value)}: must be a table of settings")
+    if not axes:
         raise ValueError("axes: needs a table with at least one axis")
-    fields = given.pop("run", {})
-    if not isinstance(fields, Mapping):
-        raise ValueError(f"run = {shown(fields)}: must be a table of settings")
-    if "system" in given:
-        name = given.pop("system")
-        if isinstance(name, str) and ":" in name:
-            progress.say(f"importing {name}")
-        kind = registry.system(name).run
-    else:
-        kind = registry.system_for(str(fields.get("task", ""))).run
-    run = dict(fields)
-    fields = field_names(kind)
-    for name, value in run.items():
-        if name in given["axes"]:
-            raise ValueError(f"run.{name} = {shown(value)}: is an axis as well; leave one out")
-        if isinstance(value, Sequence | Mapping) and not isinstance(value, str):
+    names = {n: v for n, v in given.items() if n != "axes"}
+    decoding.check_table(names, Sweep, "")
+    return Sweep(run=decode(language(), run, likely=first_values(axes)), **given)
+
+
+def from_config(config: Mapping[str, Any], objects: Objects | None = None) -> Sweep:
+    """The sweep of a store's configuration, `Sweep.as_json`.
+
+    Args:
+        config: of the store.
+        objects: what its text only names, such as arrays and functions.
+
+    Raises:
+        ValueError: where a file that it names has changed.
+    """
+    given = {n: config[n] for n in (f.name for f in dataclasses.fields(Sweep)) if n in config}
+    parts, run = config.get(PARTS, {}), decode(language(), config["run"], objects)
+    held, now = config.get("contents", {}), run.contents
+    for name in sorted({*held, *now}):
+        if held.get(name) != now.get(name):
             raise ValueError(
-                f"run.{name} = {shown(value)}: must be one value; several make an axis"
+                f"{HASHED.get(name, name)}: changed since the store was made, from "
+                f"{held.get(name)} to {now.get(name)}"
             )
-        # As JSON, which has no infinity, spells it.
-        if value == "inf" and name in kind.AXES.names:
-            run[name] = math.inf
-    own = {name: value for name, value in run.items() if name in fields}
-    decoding.check_table(own, kind, "run.")
-    made = kind(**own)
-    for name in set(run) - set(fields):
-        contents = made.contents()
-        checks.choice("run", name, (*fields, *contents))
-        if contents[name] != run[name]:
-            raise ValueError(
-                f"run.{name} = {run[name]!r}: what the run names holds {contents[name]!r} by now"
-            )
-    decoding.check_table({n: v for n, v in given.items() if n != "axes"}, Sweep, "")
-    return Sweep(run=made, **given)
+    axes = {name: parts.get(name, values) for name, values in config["axes"].items()}
+    return Sweep(**{**given, "run": run, "axes": axes})
 
 
 def _quoted(value: str) -> str:

@@ -30,6 +30,7 @@ from dynsim.training.recording import Own, traced_anew
 from sweeps.runner import tiles
 from sweeps.runner.spec import Sweep
 from sweeps.systems.base import Engine, Settings
+from sweeps.systems.experiment import Experiment
 
 KNOWN = {
     *("dynsim", "odes", "sweeps", "jax", "jaxlib", "numpy", "optax", "equinox", "diffrax"),
@@ -89,7 +90,7 @@ class Identity:
 
     @property
     def _task(self) -> Any:
-        return self.sweep.first.make_task()
+        return self.sweep.first.built[0]
 
     def parts(self) -> dict[str, str]:
         """Versions of the packages of others, and hashes of what their problem is made of: for
@@ -138,7 +139,7 @@ class Identity:
                 "same weights. Use the key, or make fixed weights a field of the problem"
             )
         alike = "init" in frozen and ("draw" in frozen or np.isinf(batch))
-        quiet = self.sweep.first.make_optimizer().noise is None and not problem.has("draw_shared")
+        quiet = self.sweep.first.built[1].noise is None and not problem.has("draw_shared")
         if several and alike and quiet:
             raise ValueError(
                 f"axes.seed: neither {name}.init nor {name}.draw uses its key, so all seeds are "
@@ -147,19 +148,19 @@ class Identity:
 
     @property
     def _batch(self) -> float:
-        return getattr(self.sweep.first, "batch", np.inf)
+        return self.sweep.first.batch
 
     @functools.cached_property
     def _methods(self) -> dict[str, Method]:
         return methods(self._task, self._batch)
 
 
-def code(run: Any) -> dict[str, str]:
+def code(run: Experiment) -> dict[str, str]:
     """Short hashes of the methods of the problem of a run, where it is somebody else's."""
-    problem = run.make_task()
+    problem = run.built[0]
     if _top(type(problem)) in KNOWN:
         return {}
-    return hashes(methods(problem, getattr(run, "batch", np.inf)))
+    return hashes(methods(problem, run.batch))
 
 
 def hashes(found: Mapping[str, Method]) -> dict[str, str]:
@@ -207,8 +208,8 @@ _TRACES = [0]
 
 
 def _text(
-    engine: Engine[Any],
-    settings: Settings[Any],
+    engine: Engine,
+    settings: Settings,
     task: PyTree,
     names: tuple[str, ...],
     platform: str,
@@ -285,8 +286,7 @@ def _count_trace() -> None:
 def _named(sweep: Sweep) -> Iterator[Any]:
     """The classes and functions that a sweep is made of."""
     run, engine = sweep.first, sweep.rules
-    yield type(run)
-    parts: list[Any] = [run.make_task(), run.make_optimizer()]
+    parts: list[Any] = [run.problem, run.rule, *run.built]
     parts += [engine.run, engine.assemble, engine.task]
     parts += [each.function for each in sweep.record if isinstance(each, Own)]
     parts += [function for _, function in engine.observables.resolve(sweep.record).functions]

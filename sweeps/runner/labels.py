@@ -1,6 +1,6 @@
 """Names, units and coordinates of what a sweep stores."""
 
-import typing
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any, TypeVar
 
@@ -9,10 +9,11 @@ import xarray as xr
 
 from dynsim import Status, checks, plugins
 from dynsim.training.recording import GROUP
+from sweeps.language.axes import Axis
 from sweeps.runner.spec import Sweep
 from sweeps.runner.store.arrays import MISSING
 from sweeps.runner.store.base import CHECKPOINT
-from sweeps.systems.base import System, known, unit_of
+from sweeps.systems.base import System, known
 
 SweptT = TypeVar("SweptT", xr.Dataset, xr.DataArray)
 FEW = 6
@@ -48,7 +49,8 @@ def coordinates(sweep: Sweep) -> dict[str, tuple[tuple[str, ...], np.ndarray]]:
         values = np.asarray(times, np.float64)
         found["time"] = (("time",), values) if several else ((), values[0, ...])
         return found
-    rows = [known(_steps(sweep, {"steps": n})) for n in steps.axes["steps"]]
+    each = ({n: v[i] for n, v in steps.axes.items()} for i in range(steps.size))
+    rows = [known(_steps(sweep, chosen)) for chosen in each]
     padded = np.full((len(rows), max(map(len, rows))), np.nan)
     for row, own in zip(padded, rows, strict=True):
         row[: len(own)] = own
@@ -76,11 +78,12 @@ def inner_dims(sweep: Sweep, name: str, ndim: int) -> tuple[str, ...]:
 
 
 def _steps(sweep: Sweep, chosen: Mapping[str, float] | None = None) -> tuple[int, ...] | int:
-    return sweep.point(chosen or next(sweep.slices())).steps_recorded(sweep.times)
+    return sweep.point(chosen or {}).steps_recorded(sweep.times)
 
 
-def about(system: System[Any], name: str) -> dict[str, Any]:
-    """Attributes of an array: long name, unit, and the meaning of status codes."""
+def about(system: System, name: str, axis: Axis | None = None) -> dict[str, Any]:
+    """Attributes of an array: long name, unit, and the meaning of status codes; for an axis what
+    its class says of it."""
     if name == "status":
         codes = {"NOT_COMPUTED": MISSING} | {s.name: int(s) for s in Status}
         return {
@@ -95,8 +98,9 @@ def about(system: System[Any], name: str) -> dict[str, Any]:
     # Of what another package measures nobody has said the unit.
     if f"{system.name}.{name}" in plugins.entry_points(GROUP):
         return words
-    hints = typing.get_type_hints(system.run, include_extras=True)
-    return {**words, "units": unit_of(hints.get(name))}
+    if axis is not None and axis.doc:
+        words["long_name"] = re.split("[.:;]", axis.doc)[0]
+    return {**words, "units": axis.unit if axis is not None and axis.unit else "1"}
 
 
 def label(array: xr.DataArray) -> str:

@@ -285,7 +285,7 @@ def environment_of(
     found = {**output.environment(), **identity.parts()}
     for source in sources:
         name = source.store.name
-        original = Identity(source.original(), identity.platform)
+        original = Identity(source.original, identity.platform)
         about = source.store, original, mesh, found
         same, others = Agreement(*about, writes=False, report=report).compared()
         if others and not same:

@@ -1,10 +1,8 @@
-"""What a sweep is: one training as a starting point, and axes along which it varies."""
+"""What a sweep is: one run as a starting point, and axes along which it varies."""
 
 import dataclasses
 import functools
-import json
 import math
-import pkgutil
 from collections.abc import Iterator, Mapping
 from typing import Annotated, Any, NamedTuple
 
@@ -16,17 +14,19 @@ from pydantic import InstanceOf
 from dynsim import checks, decoding
 from dynsim.decoding import Seed, shown
 from dynsim.precision import DType
-from dynsim.problem.base import Problem as DynsimProblem
 from dynsim.training.recording import Own
-from sweeps.runner.axes import Dimension, dimensions
+from sweeps.language.axes import Axes, Dimension
+from sweeps.language.describe import words
+from sweeps.language.fields import Table
+from sweeps.language.tree import encode
 from sweeps.runner.names import OF_STORES, check_names
-from sweeps.runner.store.base import BY_WORD, CHECKPOINT
+from sweeps.runner.store.base import CHECKPOINT, PARTS
 from sweeps.systems import budget, registry
-from sweeps.systems.base import Engine, Run, Settings, System, Times, names_of
-from sweeps.systems.problems import parts
+from sweeps.systems.base import Engine, Settings, System, Times, names_of
+from sweeps.systems.experiment import Experiment
+from sweeps.systems.kinds import language
 
-Axes = Annotated[Mapping[str, Any], decoding.Says("a mapping from names of axes")]
-AnyRun = InstanceOf[Run[Any]]
+Values = Annotated[Mapping[str, Any], decoding.Says("a mapping from names of axes")]
 Names = Annotated[
     tuple[str | InstanceOf[Own], ...], decoding.Says("names of observables, such as ('loss',)")
 ]
@@ -44,41 +44,28 @@ class Problem(NamedTuple):
 
     task: PyTree
     numbers: tuple[str, ...]
-    settings: Settings[Any]
-
-
-class _OfProblems(type):
-    """Lets a sweep be made of a problem and a rule instead of a run."""
-
-    def __call__(cls, *args: Any, **options: Any) -> Any:
-        if args and isinstance(args[0], DynsimProblem):
-            return cls.of(*args, **options)  # pyright: ignore[reportAttributeAccessIssue]
-        return super().__call__(*args, **options)
+    settings: Settings
 
 
 @dataclasses.dataclass(frozen=True)
-class Sweep(metaclass=_OfProblems):
+class Sweep:
     """Many trainings, or many solves of a theory, over named axes.
 
-    `Sweep(problem, rule, axes, steps=..., batch=...)` sweeps any `dynsim.Problem`; axes are fields
-    of the problem, numbers of the rule (`eta`, which scales a schedule, `eta.warmup`, `decay`,
-    `clip`, ...), `steps`, `batch` and `seed`. Fields of the problem that are a `Literal` of words
-    are axes as well. It records `batch_loss` unless told otherwise.
-
     Attributes:
-        axes: values by field, in the order of the dimensions: a list of numbers or of words; or a
-            table with one entry, `linspace` or `logspace`, each [first, last, number of values], or
-            `range`, a number n for 0 .. n-1 or [first, end]. `seed` chooses starting weights and
-            data, so runs of one seed see the same batches whatever their learning rates. A run
-            leaves out numbers that its words do not read; along an axis of such numbers, runs are
-            equal.
-        run: the training of which each run is a variation; what is an axis is ignored here. Its
-            class decides the system; by default that of the attention layer in Y and Z.
-        engine: one of the system's: "simulation"; in Y and Z also "descent" (T and batch infinite)
-            or a theory of the ladder; or "best", the most exact theory that describes all runs.
+        run: the run of which all others are variations.
+        axes: values by setting, in the order of the dimensions. A setting is named by its path,
+            such as `rule.eta`, or by the end of it where that is unique: fields of the problem,
+            numbers of the rule (`eta`, `eta.Y`, `decay`, `clip`), `steps`, `batch`, `seed`. Its
+            values are a list of numbers, of words or of objects, such as rules; a table of these
+            by the labels that results give them; or a table with one entry, `linspace` or
+            `logspace`, each [first, last, number of values], or `range`, a number n for 0 .. n-1 or
+            [first, end]. `seed` chooses starting weights and data, so runs of one seed see the same
+            batches whatever their learning rates. Results have dimensions called as here.
+        engine: "simulation", "descent" at infinite batch, or a theory of the problem; or "best",
+            the most exact theory that describes all runs.
         record: names of observables; in Python also `{"mine": function}`, whose function takes what
-            the observables of the system take. If omitted, loss, accuracy and entropy as far as
-            the system has them.
+            the observables of the problem take. If omitted, loss, accuracy and entropy as far as
+            the problem has them.
         times: "end"; the number of logarithmically spaced steps at which to record, besides step 0;
             or the steps themselves.
         zip: groups of axes that vary together instead of forming a grid.
@@ -87,10 +74,17 @@ class Sweep(metaclass=_OfProblems):
         checkpoint: whether to keep what each run ended with, its weights and the memory of its
             update rule, so that a sweep of more steps can go on from there.
         title: one line for people.
+
+    Raises:
+        ValueError: naming the axis, its value and what is allowed.
+
+    Example:
+        >>> run = sweeps.Experiment(Net(), dynsim.sgd(0.1), steps=200)
+        >>> sweep = sweeps.Sweep(run, {"eta": [0.01, 0.1], "seed": range(5)}, record=["loss"])
     """
 
-    axes: Axes
-    run: AnyRun = dataclasses.field(default_factory=lambda: registry.system("yz").run())
+    run: InstanceOf[Experiment]
+    axes: Values
     engine: str = "simulation"
     record: Names = None  # pyright: ignore[reportAssignmentType]
     times: Times = "end"
@@ -101,12 +95,17 @@ class Sweep(metaclass=_OfProblems):
     title: str = ""
 
     def __post_init__(self) -> None:
+        checks.kind("run", self.run, Experiment)
+        if not isinstance(self.axes, Mapping) or not self.axes:
+            raise ValueError(f"axes = {shown(self.axes)}: needs a mapping with at least one axis")
         decoding.made_plain(self)
         if self.engine == registry.BEST:
             planes = map(self.plane, self.some_slices())
             object.__setattr__(self, "engine", registry.best(self.system, tuple(planes)))
         if self.record is None:
-            object.__setattr__(self, "record", self._usual())
+            known = self.rules.observables.names()
+            usual = tuple(name for name in USUAL if name in known)
+            object.__setattr__(self, "record", usual or ("batch_loss",))
         record: Any = (self.record,) if isinstance(self.record, str | Mapping) else self.record
         if not isinstance(record, tuple):
             return
@@ -115,55 +114,45 @@ class Sweep(metaclass=_OfProblems):
             asked += [Own(*own) for own in each.items()] if isinstance(each, Mapping) else [each]
         object.__setattr__(self, "record", tuple(asked))
 
-    def _usual(self) -> tuple[str, ...]:
-        """What is recorded unless asked otherwise; `check` says what is wrong with the run."""
-        try:
-            known = self.rules.observables.names()
-        except (ValueError, AttributeError):
-            return USUAL
-        return tuple(name for name in USUAL if name in known) or known[:1]
-
     @property
     def names(self) -> tuple[str, ...]:
         """Names of what is recorded."""
         return names_of(self.record)
 
-    @classmethod
-    def of(
-        cls,
-        problem: DynsimProblem,
-        rule: Any,
-        axes: Mapping[str, Any],
-        steps: int,
-        batch: int | float = 32,
-        engine: str = "simulation",
-        record: Any = ("batch_loss",),
-        dtype: DType = "float32",
-        **options: Any,
-    ) -> "Sweep":
-        """The sweep of a problem by a rule: what `Sweep(problem, rule, axes, ...)` returns."""
-        # Loaded when it is asked for: it imports all that runs of problems do.
-        trained = pkgutil.resolve_name("sweeps.systems.problems.trained:Trained")
-        run = trained(problem, rule, steps, batch, dtype)
-        return cls(axes, run, engine, record, **options)
-
     @functools.cached_property
+    def varied(self) -> Axes:
+        """The axes, and the runs along them."""
+        found = Axes(language(), self.run, self.axes, self.zip)
+        for dim in found.dims:
+            for axis in dim.members:
+                if axis.path == ("seed",) and (axis.name != "seed" or len(dim.members) > 1):
+                    raise ValueError(
+                        f"axes.{axis.name}: must be called seed, and be zipped with no other axis"
+                    )
+        return found
+
+    @property
     def dims(self) -> tuple[Dimension, ...]:
         """The dimensions of the array of runs."""
-        return dimensions(self.axes, self.zip, self.run.AXES)
+        return self.varied.dims
 
     @functools.cached_property
-    def system(self) -> System[Any]:
+    def first(self) -> Experiment:
+        """The run at the first values of all axes."""
+        return self.point({name: values[0] for name, values in self.fields.items()})
+
+    @functools.cached_property
+    def system(self) -> System:
         """The system of the runs."""
-        return registry.system_of(self.run)
+        return registry.system_of(self.first)
 
     @functools.cached_property
-    def rules(self) -> Engine[Any]:
+    def rules(self) -> Engine:
         """How the runs are computed; `ValueError` if the system has no such engine."""
         known = registry.engines(self.system)
         return known[checks.choice("engine", self.engine, (*known, registry.BEST))]
 
-    @property
+    @functools.cached_property
     def fields(self) -> dict[str, tuple[Any, ...]]:
         """Values by axis."""
         return {name: values for dim in self.dims for name, values in dim.axes.items()}
@@ -173,21 +162,15 @@ class Sweep(metaclass=_OfProblems):
         """Precision of the runs."""
         return self.run.dtype if self.rules.trains else "float64"
 
-    def point(self, chosen: Mapping[str, Any]) -> Run[Any]:
-        """The run at the `chosen` values of axes, numbers or arrays that broadcast."""
-        return self.run.at({name: value for name, value in chosen.items() if name != "seed"})
+    def point(self, chosen: Mapping[str, Any]) -> Experiment:
+        """The run at the `chosen` values of axes, of which traced ones may be arrays that
+        broadcast."""
+        return self.varied.run({n: value for n, value in chosen.items() if n != "seed"})
 
-    def plane(self, chosen: Mapping[str, Any]) -> Run[Any]:
+    def plane(self, chosen: Mapping[str, Any]) -> Experiment:
         """The runs at the `chosen` values of static axes: one run whose other axes hold all of
         their values, as arrays that broadcast, each dimension along its own."""
         return self.point({**self._grid, **chosen})
-
-    @functools.cached_property
-    def first(self) -> Run[Any]:
-        """The run that stands for what all have in common, at the first word of each axis of words:
-        other settings may be such that not every word reads them."""
-        words = {n: values[0] for n, values in self.fields.items() if n in self.run.AXES.words}
-        return self.run.at(words) if words else self.run
 
     @functools.cached_property
     def _grid(self) -> dict[str, np.ndarray]:
@@ -215,11 +198,12 @@ class Sweep(metaclass=_OfProblems):
         number = math.prod(shape)
         if number <= FEW:
             return list(self.slices())
-        words, ends = self.run.AXES.words, []
+        ends: list[list[int]] = []
         for dim in self._static:
-            values = next((v for name, v in dim.axes.items() if name not in words), (0,))
-            own = (v for name, v in dim.axes.items() if name in words)
-            firsts = [i for v in own for i in np.unique(v, return_index=True)[1].tolist()]
+            numbers = [v for v in dim.axes.values() if not isinstance(v[0], str)]
+            words = [v for v in dim.axes.values() if isinstance(v[0], str)]
+            firsts = [i for v in words for i in np.unique(v, return_index=True)[1].tolist()]
+            values = numbers[0] if numbers else (0,)
             ends.append([int(np.argmin(values)), *firsts, int(np.argmax(values))])
         found: list[tuple[int, ...]] = [tuple(end[i] for end in ends) for i in (0, -1)]
         for i, each in enumerate(ends):
@@ -246,21 +230,10 @@ class Sweep(metaclass=_OfProblems):
 
     def check(self) -> None:
         """Raise `ValueError`, naming the field, the value and what is allowed."""
-        if not isinstance(self.axes, Mapping) or not self.axes:
-            raise ValueError(f"axes = {shown(self.axes)}: needs a mapping with at least one axis")
-        if not isinstance(self.run, Run):
-            raise ValueError(
-                f"run = {shown(self.run)}: must be the run of a system, such as Training()"
-            )
         decoding.check(self)
-        decoding.check(self.run, "run.")
         names = self.fields
-        self.run.check_axes(names)
         if self.rtol is not None and not self.rules.adaptive:
             raise ValueError(f"rtol = {self.rtol}: engine {self.engine!r} does not read it")
-        for pick in (min, max):
-            if "seed" in names:
-                checks.seed("axes.seed", pick(names["seed"]))
         if self.checkpoint and not self.rules.goes_on:
             able = [name for name, each in registry.engines(self.system).items() if each.goes_on]
             raise ValueError(
@@ -277,12 +250,6 @@ class Sweep(metaclass=_OfProblems):
         self.rules.observables.resolve(self.record)
         check_names(("", OF_STORES), ("axes", names), ("record", self.names))
         self._check_budget()
-        for dim in self._static:
-            kinds = self.run.kinds()
-            # Zipped axes that are traced are checked with the runs.
-            for name in filter(kinds.__contains__, dim.axes):
-                for value in dim.axes[name]:
-                    decoding.check_value(name, value, kinds[name])
         for chosen in self.some_slices():
             problem = self.problem(chosen)
             budget.check_memory(self.rules.bytes_per_run(problem.task, problem.settings))
@@ -295,12 +262,12 @@ class Sweep(metaclass=_OfProblems):
         if not self.checkpoint:
             runs.check_whole()
         if self.rules.trains:
-            decoding.rounded(runs, self.dtype)
-        numbers = tuple(runs.numbers())
+            runs.check_rounded()
+        numbers = tuple(runs.numbers)
         times = runs.steps_recorded(self.times)
-        fixed = runs.fixed()
+        fixed = runs.fixed
         task = self.rules.task(runs)
-        self.rules.check(fixed, task, runs.make_optimizer())
+        self.rules.check(fixed, task, runs.built[1])
         settings = Settings(fixed, times, self.record, self.dtype, self.rtol, self.checkpoint)
         return Problem(task, numbers, settings)
 
@@ -308,27 +275,22 @@ class Sweep(metaclass=_OfProblems):
         """Raise `ValueError` for more than anybody can run, before anything is made of it."""
         static = math.prod(dim.size for dim in self.dims if dim.static)
         times = self.times if isinstance(self.times, int) else len(self.times)
-        steps = max(self.fields.get("steps", (getattr(self.run, "steps", 1),)))
+        steps = max(self.fields.get("steps", (self.first.steps or 1,)))
         runs = math.prod(dim.size for dim in self.dims)
         budget.check_runs(runs, static, times * len(self.record), int(steps))
 
     def as_json(self) -> dict[str, Any]:
         """The settings that decide the numbers, as JSON values, and the title. The code that does
         is known by its programs, `sweeps.runner.identity`."""
-        # Named where it is asked for alone: stores of older versions are resumed as they are.
         kept: dict[str, Any] = {CHECKPOINT: True} if self.checkpoint else {}
         own = [each for each in self.record if isinstance(each, Own)]
         if own:
-            kept["functions"] = {each.name: parts.words(each.function) for each in own}
-        base, told = self.first, set(self.fields)
-        if by_word := self.run.by_word(self.fields):
-            kept[BY_WORD] = by_word
-            told |= {n for each in by_word.values() for reads in each.values() for n in reads}
-        run = {
-            name: value
-            for name, value in base.as_json().items()
-            if name not in told and base.reads(name, self.fields)
-        }
+            kept["functions"] = {each.name: words(each.function) for each in own}
+        named = [name for name, axis in self.varied.named.items() if axis.named]
+        if named:
+            kept[PARTS] = {name: self._parts(name) for name in named}
+        if contents := self.first.contents:
+            kept["contents"] = contents
         return kept | {
             "title": self.title,
             "system": self.system.name,
@@ -340,10 +302,17 @@ class Sweep(metaclass=_OfProblems):
             "zip": [list(group) for group in self.zip],
             "axes": {
                 name: ["inf" if v == math.inf else v for v in values]
-                if math.inf in values
-                else list(values)
                 for name, values in self.fields.items()
             },
-            # As it will be read again: JSON has lists for tuples, however deep they are.
-            "run": json.loads(json.dumps(run | base.contents())),
+            "run": encode(language(), self.first),
         }
+
+    def _parts(self, name: str) -> dict[str, Table]:
+        """What the labels of an axis stand for."""
+        path, found = self.varied.named[name].path, {}
+        for label in self.fields[name]:
+            part = encode(language(), self.varied.run({name: label}))
+            for each in path:
+                part = part[each]
+            found[label] = part
+        return found

@@ -108,8 +108,8 @@ class Job(NamedTuple):
     task: PyTree
     numbers: tuple[str, ...]
     tile: tuple[int, int]
-    engine: Engine[Any]
-    settings: Settings[Any]
+    engine: Engine
+    settings: Settings
     mesh: Mesh
     state: int = 0
     identity: str = ""
@@ -183,8 +183,8 @@ def draw_tiles(
     seeds: Int[Array, "D S"],
     root: Int[Array, ""],
     *,
-    engine: Engine[Any],
-    settings: Settings[Any],
+    engine: Engine,
+    settings: Settings,
     mesh: Mesh,
     identity: str = "",
 ) -> PyTree:
@@ -216,8 +216,8 @@ def run_tiles(
     drawn: PyTree,
     states: UInt8[Array, "D S P N"] | None = None,
     *,
-    engine: Engine[Any],
-    settings: Settings[Any],
+    engine: Engine,
+    settings: Settings,
     mesh: Mesh,
     identity: str = "",
 ) -> dict[str, Array]:
@@ -311,7 +311,7 @@ def tile_shape(num_seeds: int, num_points: int, size: int) -> tuple[int, int]:
     return power(max(size // points, 1), num_seeds), points
 
 
-def default_tile(memory: int, engine: Engine[Any], device: Device) -> int:
+def default_tile(memory: int, engine: Engine, device: Device) -> int:
     """Number of runs that a device works on at once, before any program has been measured; `memory`
     is an estimate of bytes per run.
 

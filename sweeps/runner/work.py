@@ -131,7 +131,7 @@ class Work:
         numbers = self._numbers(chosen, points)
         order = np.arange(len(next(iter(numbers.values()))))
         if self.sweep.rules.adaptive:
-            order = np.argsort(self.sweep.run.stiffness(numbers), kind="stable")
+            order = np.argsort(self.sweep.system.stiffness(numbers), kind="stable")
         rows = None if states is None else self._by_seed(states, len(seeds))
         found: dict[str, np.ndarray] = {}
         for block in self._rounds(len(seeds), order):
@@ -196,8 +196,7 @@ class Work:
         for name, (inner, _) in found.items():
             if 0 in inner:
                 raise ValueError(f"record = {name!r}: is empty, of shape {inner}")
-        lengths = ({**slices[0], "steps": n} for n in self.sweep.fields.get("steps", ()))
-        longest = max(map(self._front, itertools.chain(slices, lengths)))
+        longest = max(map(self._front, slices))
         found = {
             n: ((*longest, *inner[len(longest) :]), d) if inner and n != CHECKPOINT else (inner, d)
             for n, (inner, d) in found.items()
@@ -268,7 +267,7 @@ class Work:
         self, region: tuple[slice, ...]
     ) -> tuple[dict[str, float], np.ndarray, list[dict[str, np.ndarray]]]:
         """What a region has one value of, its seeds, and the values along its other dimensions."""
-        seeds = np.array([0])
+        seeds = np.array([self.sweep.run.seed])
         points = []
         for dim, part in zip(self.sweep.dims, region, strict=True):
             values = {name: np.array(all_values[part]) for name, all_values in dim.axes.items()}
@@ -292,7 +291,7 @@ class Work:
             name: np.broadcast_to(
                 np.asarray(value, self.sweep.dtype) * (1 + self.nudge), shape
             ).ravel()
-            for name, value in self.sweep.point(grid).numbers().items()
+            for name, value in self.sweep.point(grid).numbers.items()
         }
 
     def _rounds(

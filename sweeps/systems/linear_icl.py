@@ -1,16 +1,13 @@
 """In-context regression by linear attention."""
 
-from typing import Any
-
 from dynsim.linear_icl.regression import Regression
 from odes.linear_icl import LADDER
 from sweeps.systems.base import Labels
-from sweeps.systems.problems.options import problem_system
+from sweeps.systems.engines import system
 
-SYSTEM = problem_system(
+SYSTEM = system(
     Regression(),
     "linear_icl",
-    task="linear-icl",
     theories=LADDER.built_in.values(),
     registered=LADDER.registered,
     labels=Labels(
@@ -32,9 +29,4 @@ SYSTEM = problem_system(
         },
     ),
     tile=256,
-    eta=0.5,
-    steps=8000,
-    batch=256,
 )
-LinearICL: Any = SYSTEM.run
-"""Settings of a run."""

@@ -1,26 +1,23 @@
 """The registry of systems: one line each, and what other packages register."""
 
-import dataclasses
-import os
 import pkgutil
-import sys
 import warnings
-from collections.abc import Callable, Collection, Iterator
-from typing import Any
+from collections.abc import Collection, Iterator
 
 from dynsim import Problem, checks, plugins
-from dynsim.classes.files import SUFFIXES
 from odes.theory import refusal
-from sweeps.systems.base import Engine, Run, System
+from sweeps.systems.base import Engine, System
 from sweeps.systems.built_in import BUILT_IN, GROUP
+from sweeps.systems.engines import system as of_problem
+from sweeps.systems.experiment import Experiment
 
 BEST = "best"
 """Stands for the most exact theory that describes the runs."""
 
-_KNOWN: dict[str, System[Any]] = {}
+_KNOWN: dict[str, System] = {}
 
 
-def register(system: System[Any]) -> None:
+def register(system: System) -> None:
     """Make a system of your own known to this process. A package that registers it by an entry
     point in `GROUP` makes it known to the command line too.
 
@@ -39,100 +36,53 @@ def names() -> tuple[str, ...]:
     return tuple(dict.fromkeys((*BUILT_IN, *plugins.entry_points(GROUP), *_KNOWN)))
 
 
-def system(name: str) -> System[Any]:
-    """The system called `name`: one of this project, one that a package registers, or
-    PACKAGE.MODULE:NAME of a `dynsim.Problem`, which is imported.
+def system(name: str) -> System:
+    """The system called `name`: one of this project, or one that a package registers.
 
     Raises:
         ValueError: if there is none, or a package's is broken.
     """
-    if not isinstance(name, str) or name not in _KNOWN:
-        if isinstance(name, str) and ":" in name:
-            _KNOWN[name] = of_problem(name, _imported(name), f"system = {name!r}")
-        elif checks.choice("system", name, names()) in BUILT_IN:
+    if name not in _KNOWN:
+        if checks.choice("system", name, names()) in BUILT_IN:
             _KNOWN[name] = pkgutil.resolve_name(BUILT_IN[name])
         else:
             found, described = plugins.load(GROUP, name), plugins.described(GROUP, name)
-            if not isinstance(found, System):
-                found = of_problem(name, found, described)
-            if found.name != name:
-                raise ValueError(f"{described}: must be a System of that name, is {found!r}")
+            if isinstance(found, type) and issubclass(found, Problem):
+                found = of_problem(found(), name)
+            if not isinstance(found, System) or found.name != name:
+                raise ValueError(
+                    f"{described}: must be a dynsim.Problem, or a System of that name, is {found!r}"
+                )
             _KNOWN[name] = _checked(found)
     return _KNOWN[name]
 
 
-def of_problem(name: str, found: Any, where: str) -> System[Any]:
-    """The system of a problem, given as its class or as an instance, whose settings are the
-    defaults; raises `ValueError` for something else."""
-    if isinstance(found, type) and issubclass(found, Problem):
-        missing = [f.name for f in dataclasses.fields(found) if f.init and _required(f)]
-        if missing:
-            raise ValueError(
-                f"{where}: {missing[0]!r} of {found.__name__} has no default; give it one, or "
-                "name an instance of the class"
-            )
-        found = found()
-    if not isinstance(found, Problem):
-        raise ValueError(f"{where}: must be a dynsim.Problem or a System, is {found!r}")
-    make = pkgutil.resolve_name("sweeps.systems.problems.options:problem_system")
-    labels_of = pkgutil.resolve_name("sweeps.systems.problems.labels:labels_of")
-    return make(found, name, labels=labels_of(found))
-
-
-def _required(field: dataclasses.Field[Any]) -> bool:
-    return field.default is field.default_factory is dataclasses.MISSING
-
-
-def _imported(name: str) -> Any:
-    # As `python -m` does: a module in the current folder is found, after installed ones.
-    here = [] if os.getcwd() in sys.path or "" in sys.path else [""]
-    sys.path += here
-    try:
-        with plugins.x64_kept(f"system = {name!r}"):
-            return pkgutil.resolve_name(name)
-    except (ValueError, ImportError, AttributeError) as error:
-        raise ValueError(f"system = {name!r}: cannot be imported ({error})") from None
-    finally:
-        for each in here:
-            sys.path.remove(each)
-
-
-def system_of(run: Run[Any]) -> System[Any]:
-    """The system of a run; raises `ValueError` for a class that none has."""
-    if own := run.own_system():
-        return own
-    if name := getattr(run, "NAME", ""):
-        return system(name)
-    own = type(run).__module__.partition(".")[0]
-    for each in _every(lambda point: point.value.partition(".")[0].partition(":")[0] == own):
-        if each.run is type(run):
+def system_of(run: Experiment) -> System:
+    """The system of a run: the registered one of the class of its problem, or one of its own."""
+    cls = type(run.problem)
+    if cls.NAME in BUILT_IN and cls in system(cls.NAME).problems:
+        return system(cls.NAME)
+    for each in _registered(cls):
+        if cls in each.problems:
             return each
-    raise ValueError(f"run: {type(run).__name__} is the class of no system; register its System")
+    return of_problem(run.built[0], f"{cls.__module__}:{cls.__qualname__}")
 
 
-def system_for(task: str) -> System[Any]:
-    """The first system with a task of that name; "yz", which takes files as well, if none has."""
-    if ":" in task or task.endswith(SUFFIXES):
-        return system("yz")
-    return next((each for each in _every() if task in each.tasks), system("yz"))
-
-
-def _every(first: Callable[[Any], bool] = lambda point: False) -> Iterator[System[Any]]:
-    """All systems, of which those of other packages are imported last, beginning with the entry
-    points that `first` says. Of a broken one there is a warning."""
-    yield from map(system, BUILT_IN)
+def _registered(cls: type[Problem]) -> Iterator[System]:
+    """The systems of other packages, beginning with that of the class. Of a broken one there is a
+    warning."""
     yield from list(_KNOWN.values())
+    own = cls.__module__.partition(".")[0]
     points = plugins.entry_points(GROUP)
-    for name in sorted(points, key=lambda name: not first(points[name])):
-        try:
-            found = system(name)
-        except ValueError as error:
-            warnings.warn(f"{error}; it is left out", stacklevel=2)
-            continue
-        yield found
+    for name, point in points.items():
+        if point.value.partition(".")[0].partition(":")[0] == own:
+            try:
+                yield system(name)
+            except ValueError as error:
+                warnings.warn(f"{error}; it is left out", stacklevel=2)
 
 
-def engines(system: System[Any]) -> dict[str, Engine[Any]]:
+def engines(system: System) -> dict[str, Engine]:
     """All engines of a system, those of other packages last."""
     more = system.more()
     for name in more:
@@ -141,17 +91,16 @@ def engines(system: System[Any]) -> dict[str, Engine[Any]]:
     return {**system.engines, **more}
 
 
-def best(system: System[Any], planes: Collection[Run[Any]]) -> str:
+def best(system: System, planes: Collection[Experiment]) -> str:
     """The name of the most exact theory that describes all of some runs.
 
     Raises:
         ValueError: where none does, with the reason for which the first one does not.
     """
 
-    def reason(engine: Engine[Any]) -> str | None:
+    def reason(engine: Engine) -> str | None:
         found = (
-            refusal(engine.check, runs.fixed(), engine.task(runs), runs.make_optimizer())
-            for runs in planes
+            refusal(engine.check, runs.fixed, engine.task(runs), runs.built[1]) for runs in planes
         )
         return next(filter(None, found), None)
 
@@ -167,7 +116,7 @@ def best(system: System[Any], planes: Collection[Run[Any]]) -> str:
     raise ValueError(f"engine = {BEST!r}: no theory describes these runs; {why}")
 
 
-def _checked(system: System[Any]) -> System[Any]:
+def _checked(system: System) -> System:
     if not system.engines.get("simulation"):
         raise ValueError(f"system {system.name!r}: needs an engine called 'simulation'")
     return system

@@ -15,7 +15,7 @@ ATOL_SHARE = 0.01
 
 def integrate(
     solve: Callable[..., Trajectory],
-    settings: Settings[Any],
+    settings: Settings,
     task: Any,
     optimizer: Any,
     **options: Any,

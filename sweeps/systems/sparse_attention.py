@@ -1,16 +1,13 @@
 """Retrieval of one token (the emergence of sparse attention)."""
 
-from typing import Any
-
 from dynsim.sparse_attention.retrieval import Retrieval
 from odes.sparse_attention import LADDER
 from sweeps.systems.base import Labels
-from sweeps.systems.problems.options import problem_system
+from sweeps.systems.engines import system
 
-SYSTEM = problem_system(
+SYSTEM = system(
     Retrieval(),
     "sparse_attention",
-    task="sparse-attention",
     theories=LADDER.built_in.values(),
     registered=LADDER.registered,
     labels=Labels(
@@ -26,8 +23,4 @@ SYSTEM = problem_system(
         }
     ),
     tile=8,
-    eta=1.0,
-    steps=1200,
 )
-SparseAttention: Any = SYSTEM.run
-"""Settings of a run."""

@@ -32,7 +32,7 @@ from sweeps.lines import printable
 from sweeps.runner.agreement import Agreement, OtherProgramError
 from sweeps.runner.cluster import jobs
 from sweeps.runner.cluster.jobs import Done, Failed, Job
-from sweeps.runner.files import from_table
+from sweeps.runner.files import from_config
 from sweeps.runner.identity import Identity
 from sweeps.runner.progress import shown, stoppable
 from sweeps.runner.spec import Sweep
@@ -110,7 +110,7 @@ def job(sweep: Sweep, where: Place, tile: int | None, strict: bool = False) -> J
     digest = fingerprint(config)
     found = Job(where.address, digest, tile, where.durable, strict)
     try:
-        same = fingerprint(from_table(json.loads(json.dumps(config))).as_json()) == digest
+        same = fingerprint(from_config(json.loads(json.dumps(config))).as_json()) == digest
     except (TypeError, ValueError):
         same = False
     if same:

@@ -21,7 +21,7 @@ from dynsim.precision import precision
 from sweeps import output
 from sweeps.runner import tiles
 from sweeps.runner.agreement import Agreement
-from sweeps.runner.files import from_table
+from sweeps.runner.files import from_config
 from sweeps.runner.spec import Sweep
 from sweeps.runner.store.base import Place, StoreError
 from sweeps.runner.store.creation import create
@@ -61,7 +61,7 @@ class Job(NamedTuple):
 
     def made(self, config: Mapping[str, Any]) -> Sweep:
         """The sweep that its configuration describes."""
-        return from_table(config) if self.sweep is None else pickle.loads(self.sweep)
+        return from_config(config) if self.sweep is None else pickle.loads(self.sweep)
 
 
 class Done(NamedTuple):

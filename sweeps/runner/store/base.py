@@ -21,8 +21,8 @@ Digest = Annotated[str, pydantic.Field(pattern=r"^[0-9a-f]{64}$")]
 Identity = Annotated[str, pydantic.Field(pattern=r"^[0-9a-f]{32}$")]
 CHECKPOINT = "checkpoint"
 """Array of what runs go on from, where a sweep keeps it."""
-BY_WORD = "by_word"
-"""In a configuration, what `Run.by_word` returned, where that is anything."""
+PARTS = "parts"
+"""In a configuration, what the labels of an axis stand for, where they stand for parts of a run."""
 GROUP = "zarr.json"
 """The file of a store that says what it is."""
 RECORDS = "status/.chunks-"

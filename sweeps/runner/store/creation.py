@@ -93,7 +93,7 @@ def files(sweep: Sweep, layout: Layout, variables: Mapping[str, Variable]) -> di
         arrays[name] = Array(its_dims, value.shape, value.shape, value.dtype)
         values["/".join((name, "c", *"0" * value.ndim))] = arrays[name].encoded(value)
     for name, array in arrays.items():
-        said = labels.about(sweep.system, name)
+        said = labels.about(sweep.system, name, sweep.varied.named.get(name))
         if array.dtype.kind == "U":
             # Words have no unit.
             said.pop("units", None)

@@ -6,22 +6,24 @@ of that run. What the other stores hold is read, and never changed.
 """
 
 import dataclasses
-import math
-from collections.abc import Callable, Mapping, Sequence
+import json
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
-import jax
 import numpy as np
-from jaxtyping import Bool, Int
+from jaxtyping import Int
 
-from dynsim.precision import AnyArray
 from dynsim.training.recording import Own
+from sweeps.language.grammar import flattened
+from sweeps.language.tree import encode
+from sweeps.runner.files import from_config
 from sweeps.runner.spec import Sweep
-from sweeps.runner.store.base import BY_WORD, CHECKPOINT, StoreError, Variable
+from sweeps.runner.store.base import CHECKPOINT, PARTS, StoreError, Variable
 from sweeps.runner.store.growth import Found, Region, Source, gathered
 from sweeps.runner.store.manifest import differences, fingerprint
 from sweeps.runner.store.store import Store
 from sweeps.systems.base import known
+from sweeps.systems.kinds import language
 
 ALIKE = ("system", "engine", "root", "rtol")
 """What two sweeps must have in common besides the settings of their runs."""
@@ -36,6 +38,7 @@ class Reused(Source):
         index: by dimension of the store, the dimension of the sweep that it is, and by its values
             the places along it, -1 for those that it does not have; or None and the one place.
         others: values of static axes whose runs belong to another program.
+        original: the sweep of the store.
     """
 
     def __init__(self, store: Store, sweep: Sweep) -> None:
@@ -49,7 +52,8 @@ class Reused(Source):
         if lacking := [name for name in sweep.names if name not in theirs["record"]]:
             raise StoreError(f"reuse = {store.name}: has not recorded {lacking[0]!r}")
         coordinates = store.dataset().coords
-        begin, end = (int(config["run"].get("steps", 0)) for config in (theirs, ours))
+        self.original = _original(store, sweep)
+        begin, end = (each.first.steps or 0 for each in (self.original, sweep))
         self.step = begin if begin < end else 0
         self.early, self.times = 0, ()
         if (self.step or sweep.checkpoint) and CHECKPOINT not in store.names:
@@ -61,89 +65,39 @@ class Reused(Source):
         if self.step:
             times = np.atleast_1d(coordinates["time"].values)
             self.early, self.times = _parted(store, sweep, begin, times)
-            _check_rates(store, sweep, begin)
         elif ours["times"] != theirs["times"]:
             raise _differs(store, "times", theirs["times"], ours["times"])
-        groups: dict[str, dict[str, np.ndarray]] = {dim: {} for dim in store.dims}
-        for name in theirs["axes"]:
-            groups[str(coordinates[name].dims[0])][name] = coordinates[name].values
-        varied = {name for group in groups.values() for name in group}
-        # A sweep without an axis of seeds has the first of them, and words that a store does not
-        # name are the usual ones.
-        usual = {n: getattr(type(sweep.run), n, None) for n in sweep.run.AXES.words}
-        every = {*varied, *sweep.fields}
-        one, asked = (
-            {"seed": 0, **usual, **mine["run"], **_read(mine, {**other, "usual": usual}, every)}
-            for mine, other in ((theirs, ours), (ours, theirs))
-        )
+        # By path, as an axis may have another name there.
+        axes = {path for each in (self.original, sweep) for path in _paths(each).values()}
+        there, here = self._places = tuple(Places(each, axes) for each in (self.original, sweep))
         if self.step:
-            one["steps"] = asked["steps"]
-        for name in sorted({*one, *asked} - every):
-            if one.get(name) != asked.get(name):
-                raise _differs(store, f"run.{name}", one.get(name), asked.get(name))
-        self.known = [_constant(store, dim.axes, one, varied) for dim in sweep.dims]
-        there, here = (config.get(BY_WORD, {}) for config in (theirs, ours))
-        for dim, alike in zip(sweep.dims, self.known, strict=True):
-            for name in there.keys() & here.keys() & dim.axes.keys():
-                alike &= [
-                    _but(every, there[name].get(word)) == _but(every, here[name][word])
-                    for word in dim.axes[name]
-                ]
+            there.settings["steps"] = here.settings["steps"]
+        for name in sorted({*there.settings, *here.settings}):
+            a, b = there.settings.get(name), here.settings.get(name)
+            if a != b:
+                raise _differs(store, f"run.{name}", a, b)
+        self.known = [
+            np.array([there.has(point) for point in here.points(paths)]) for paths in here.dims
+        ]
         self.index: list[tuple[int | None, Int[np.ndarray, " N"]]] = []
-        for group in groups.values():
-            at = [i for i, dim in enumerate(sweep.dims) if set(dim.axes) & set(group)]
-            if not at:
-                place = _find(group, {name: [_number(asked.get(name))] for name in group})
-                if place[0] < 0:
-                    values = ", ".join(f"{name} = {asked.get(name)}" for name in group)
-                    raise StoreError(f"reuse = {store.name}: has no run with {values}")
-                self.index.append((None, place))
-                continue
-            axes = sweep.dims[at[0]].axes
-            if len(at) > 1 or not set(group) <= set(axes):
+        for paths in there.dims:
+            at = [i for i, mine in enumerate(here.dims) if {*mine} & {*paths}]
+            if len(at) > 1 or (at and not {*paths} <= {*here.dims[at[0]]}):
                 raise StoreError(
-                    f"reuse = {store.name}: {', '.join(group)} vary together there and not here"
+                    f"reuse = {store.name}: {', '.join(paths)} vary together there and not here"
                 )
-            places = _find(group, {name: axes[name] for name in group})
-            self.known[at[0]] &= places >= 0
-            self.index.append((at[0], places))
+            rows = {tuple(point.values()): i for i, point in enumerate(there.points(paths))}
+            wanted = here.points(here.dims[at[0]]) if at else [here.first]
+            places = np.array([rows.get(tuple(each[p] for p in paths), -1) for each in wanted])
+            if at:
+                self.known[at[0]] &= places >= 0
+            elif places[0] < 0:
+                values = ", ".join(f"{path} = {here.first[path]}" for path in paths)
+                raise StoreError(f"reuse = {store.name}: has no run with {values}")
+            self.index.append((at[0] if at else None, places))
         used = [dim for dim, _ in self.index if dim is not None]
         if len(set(used)) < len(used):
             raise StoreError(f"reuse = {store.name}: axes vary together here and not there")
-
-    def original(self) -> Sweep:
-        """The sweep of the store, made of the problem, rule and functions of this one."""
-        theirs, ours = self.store.config, self.sweep
-        own = {each.name: each for each in ours.record if isinstance(each, Own)}
-        if lost := theirs.get("functions", {}).keys() - own.keys():
-            raise StoreError(
-                f"reuse = {self.store.name}: recorded {min(lost)!r} by a function that this sweep "
-                "does not have, so that their programs cannot be compared; record it as well"
-            )
-        by_word = [read for words in theirs.get(BY_WORD, {}).values() for read in words.values()]
-        told = {
-            name: math.inf if value == "inf" else value
-            for read in (theirs["run"], *by_word)
-            for name, value in read.items()
-            if name not in theirs["axes"]
-            and (name in ours.fields or name == "steps" or read is not theirs["run"])
-        }
-        made = dataclasses.replace(
-            ours,
-            axes=theirs["axes"],
-            run=ours.run.at(told),
-            record=tuple(own.get(name, name) for name in theirs["record"]),
-            times=tuple(t) if isinstance(t := theirs["times"], list) else t,
-            zip=tuple(map(tuple, theirs["zip"])),
-            checkpoint=theirs.get(CHECKPOINT, False),
-        )
-        if fingerprint(made.as_json()) != self.store.fingerprint:
-            raise StoreError(
-                f"reuse = {self.store.name}: its sweep cannot be made of this one, so that their "
-                "programs cannot be compared; what differs:",
-                *(f"  {line}" for line in differences(theirs, made.as_json())),
-            )
-        return made
 
     @property
     def state(self) -> int:
@@ -151,11 +105,10 @@ class Reused(Source):
 
     def _is_other(self, region: Region) -> bool:
         """Whether the store's runs of a region belong to another program."""
-        here = {**self.store.config["run"], **self.sweep.static_values(region)}
-        return any(
-            all(_number(here.get(name)) == _number(value) for name, value in other.items())
-            for other in self.others
-        )
+        there, here = self._places
+        mine = here.first | here.chosen(self.sweep.static_values(region))
+        others = map(there.chosen, self.others)
+        return any(all(mine.get(p) == v for p, v in other.items()) for other in others)
 
     def later(self, sweep: Sweep) -> Sweep:
         """The part of the sweep that is left where the runs of the store end."""
@@ -195,61 +148,93 @@ def take_over(store: Store, sources: Sequence[Reused], program: Callable[[Region
             store.write(region, arrays, program=program(region))
 
 
-def _constant(
-    store: Store, axes: Mapping[str, Sequence[float]], one: Mapping[str, Any], varied: set[str]
-) -> Bool[np.ndarray, " N"]:
-    """Which values of a dimension have what is the same in all runs of the store."""
-    alike = np.ones(len(next(iter(axes.values()))), bool)
-    for name in set(axes) - varied:
-        if name not in one:
-            raise StoreError(f"reuse = {store.name}: its runs do not read {name}")
-        alike &= _numbers(axes[name]) == _number(one[name])
-    return alike
-
-
-def _find(
-    group: Mapping[str, AnyArray], wanted: Mapping[str, Sequence[float]]
-) -> Int[np.ndarray, " N"]:
-    """Where the values wanted, of axes that vary together, are in the group; -1 where not."""
-    rows = zip(*(_numbers(group[name]).tolist() for name in group), strict=True)
-    place = {row: i for i, row in enumerate(rows)}
-    asked = zip(*(_numbers(wanted[name]).tolist() for name in group), strict=True)
-    return np.array([place.get(row, -1) for row in asked])
-
-
-def _read(config: Mapping[str, Any], other: Mapping[str, Any], axes: set[str]) -> dict[str, Any]:
-    """What the words along the axes of one sweep read, as settings of all its runs: all that is
-    read by the word which the `other` sweep has alone; and what is among the `axes` of either, NaN
-    where the values for several words differ."""
-    found: dict[str, Any] = {}
-    for name, words in config.get(BY_WORD, {}).items():
-        if name not in other["axes"]:
-            found |= words.get(other["run"].get(name, other["usual"].get(name)), {})
-            continue
-        for read in words.values():
-            for each in read.keys() & axes:
-                found[each] = read[each] if found.get(each, read[each]) == read[each] else math.nan
-    return found
-
-
-def _but(axes: set[str], read: Mapping[str, Any] | None) -> dict[str, Any] | None:
-    """What a word reads besides axes; None for a word that is not there."""
-    return None if read is None else {n: value for n, value in read.items() if n not in axes}
-
-
-def _numbers(values: Any) -> np.ndarray:
-    """The values of an axis, all as numbers unless they are words."""
-    array = np.asarray(values)
-    return array if array.dtype.kind == "U" else array.astype(np.float64)
-
-
-def _number(value: Any) -> Any:
-    """A setting as a number, or as the word that it is; NaN, which nothing is equal to, for what is
-    neither."""
+def _original(store: Store, sweep: Sweep) -> Sweep:
+    """The sweep of a store, with the functions and arrays of another one."""
+    functions = {each.name: each for each in sweep.record if isinstance(each, Own)}
+    if lost := store.config.get("functions", {}).keys() - functions.keys():
+        raise StoreError(
+            f"reuse = {store.name}: recorded {min(lost)!r} by a function that this sweep does not "
+            "have, so that their programs cannot be compared; record it as well"
+        )
     try:
-        return float(value)
-    except (TypeError, ValueError):
-        return value if isinstance(value, str) else math.nan
+        made = from_config(store.config, sweep.varied.objects)
+    except ValueError as error:
+        raise StoreError(f"reuse = {store.name}: {error}") from error
+    record = tuple(functions.get(name, name) for name in made.names)
+    made = dataclasses.replace(made, record=record)
+    if fingerprint(made.as_json()) != store.fingerprint:
+        raise StoreError(
+            f"reuse = {store.name}: its sweep cannot be made of this one, so that their programs "
+            "cannot be compared; what differs:",
+            *(f"  {line}" for line in differences(store.config, made.as_json())),
+        )
+    return made
+
+
+class Places:
+    """The runs of a sweep by the paths of their settings.
+
+    Attributes:
+        first: the settings of the first run that are axes, of this sweep or of the other one.
+        settings: what all runs share, and what files hold that they name.
+        dims: by dimension of the sweep, the paths that vary along it.
+    """
+
+    def __init__(self, sweep: Sweep, axes: Collection[str]) -> None:
+        """`axes`: the paths of all axes of both sweeps."""
+        self._sweep, self._axes = sweep, axes
+        table = encode(language(), sweep.first)
+        self.first = {path: self._text(_part(table, path), path) for path in sorted(axes)}
+        left = {f"run.{path}" for path in axes}
+        self.settings = {
+            name.removeprefix("run."): value
+            for name, value in flattened("run", table)
+            if not any(name == each or name.startswith(f"{each}.") for each in left)
+        }
+        self.settings |= sweep.first.contents
+        paths, parts = _paths(sweep), sweep.as_json().get(PARTS, {})
+        self.dims = [[paths[name] for name in dim.axes] for dim in sweep.dims]
+        # What each label stands for.
+        self._values = {
+            paths[name]: {
+                label: self._text(parts[name][label], paths[name]) if name in parts else label
+                for label in labels
+            }
+            for name, labels in sweep.fields.items()
+        }
+
+    def points(self, paths: Sequence[str]) -> list[dict[str, Any]]:
+        """The settings along a dimension, by path."""
+        rows = zip(*(self._values[path].values() for path in paths), strict=True)
+        return [dict(zip(paths, row, strict=True)) for row in rows]
+
+    def has(self, point: Mapping[str, Any]) -> bool:
+        """Whether the runs of this sweep, which have one value of what is no axis here, have that
+        of a point."""
+        return all(p in self._values or self.first[p] == v for p, v in point.items())
+
+    def chosen(self, labels: Mapping[str, Any]) -> dict[str, Any]:
+        """Settings by path, from labels by the name of the axis."""
+        paths = _paths(self._sweep)
+        return {paths[n]: self._values[paths[n]][label] for n, label in labels.items()}
+
+    def _text(self, value: Any, path: str) -> Any:
+        """A value that can be compared: of a part its text, without what are axes in it."""
+        if not isinstance(value, dict):
+            return value
+        left = {n: v for n, v in flattened(path, value) if n not in self._axes}
+        return json.dumps(left, sort_keys=True)
+
+
+def _paths(sweep: Sweep) -> dict[str, str]:
+    """The paths of all axes by name."""
+    return {name: ".".join(axis.path) for name, axis in sweep.varied.named.items()}
+
+
+def _part(table: Any, path: str) -> Any:
+    for name in path.split("."):
+        table = table.get(name) if isinstance(table, dict) else None
+    return table
 
 
 def _padded(
@@ -271,7 +256,7 @@ def _parted(
 ) -> tuple[int, tuple[int, ...]]:
     """How many of a sweep's times its runs have recorded in a store, where they end at step
     `begin`; and the later ones."""
-    times = known(sweep.point(next(sweep.slices())).steps_recorded(sweep.times))
+    times = known(sweep.first.steps_recorded(sweep.times))
     early, late = [t for t in times if t <= begin], tuple(t for t in times if t > begin)
     if early and early != recorded.tolist():
         raise StoreError(
@@ -282,25 +267,6 @@ def _parted(
     if not late:
         raise StoreError(f"times = {_short(times)}: has none after the {begin} of {store.name}")
     return len(early), late
-
-
-def _check_rates(store: Store, sweep: Sweep, begin: int) -> None:
-    """Raise `StoreError` where the numbers of a run, or its learning rates until step `begin`, are
-    others than those of a run that ends there."""
-    firsts = {name: values[0] for name, values in sweep.fields.items()}
-
-    def told(steps: int, chosen: Mapping[str, Any]) -> list[Any]:
-        run = sweep.point({**firsts, **chosen, "steps": steps})
-        schedules = getattr(run.make_optimizer(), "schedules", {}).values()
-        return jax.tree.leaves((run.numbers(), [s.rate(np.arange(begin)) for s in schedules]))
-
-    end = int(sweep.as_json()["run"]["steps"])
-    both = (zip(told(begin, c), told(end, c), strict=True) for c in sweep.some_slices())
-    if not all(np.array_equal(*each) for runs in both for each in runs):
-        raise StoreError(
-            f"reuse = {store.name}: the schedule of its runs follows from their {begin} steps, and "
-            "is another one in longer runs; give its steps in both sweeps"
-        )
 
 
 def _short(times: Sequence[float]) -> str:

@@ -4,12 +4,13 @@ import dataclasses
 import functools
 from typing import Any
 
+from dynsim import AttentionLayer, Layer
 from odes.theory import Theory
 from odes.yz import ladder
-from sweeps.systems.problems.options import problem_system
+from sweeps.systems.engines import system
 from sweeps.systems.yz.engines import ENGINES
 from sweeps.systems.yz.labels import LABELS
-from sweeps.systems.yz.tasks import ClassOptions
+from sweeps.systems.yz.memory import LAYER
 
 
 def _registered() -> dict[str, Theory[Any, Any]]:
@@ -28,14 +29,11 @@ def _registered() -> dict[str, Theory[Any, Any]]:
     }
 
 
-SYSTEM = problem_system(
-    ClassOptions.MADE,
+SYSTEM = system(
+    LAYER,
     "yz",
-    options=ClassOptions,
-    names={"start": "init"},
+    problems=(AttentionLayer, Layer),
     registered=_registered,
     labels=LABELS,
-    batch=128,
-)._replace(engines=ENGINES, compare="sweeps.compare.report:Compare")
-Training: Any = SYSTEM.run
-"""Settings of a run."""
+    compare="sweeps.compare.report:Compare",
+)._replace(engines=ENGINES)

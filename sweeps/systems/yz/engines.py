@@ -1,13 +1,12 @@
 """The engines of the attention layer: simulation, descent and every theory of the ladder."""
 
 import math
-from typing import Any
 
 from dynsim.yz.layer import layer
 from odes.theory import named
 from odes.yz import ladder
 from sweeps.systems.base import Engine
-from sweeps.systems.problems.engines import FLOW, descent, engines_of, of_theory, of_weights
+from sweeps.systems.engines import FLOW, descent, engines_of, of_theory, of_weights
 from sweeps.systems.yz import memory, reduced
 from sweeps.systems.yz.memory import LIKE
 from sweeps.systems.yz.scatter import engine as spread
@@ -15,7 +14,7 @@ from sweeps.systems.yz.scatter import engine as spread
 TILE = 16
 
 
-def _of_theory(theory: ladder.Theory) -> Engine[Any]:
+def _of_theory(theory: ladder.Theory) -> Engine:
     found = of_theory(theory, LIKE)
     arrays = memory.BY_CLASS.get(theory.name.split("-")[0])
     return found if arrays is None else found._replace(bytes_per_run=memory.by_class(arrays))
@@ -28,7 +27,7 @@ FINITE_DESCENT = descent(LIKE, TILE, reduced.of_finite_length)._replace(
     title="descent, T finite, batch infinite", assumes="1/T^2 -> 0, batch -> infinity"
 )
 _FINITE = reduced.engines(True, FINITE_DESCENT, LIKE)
-ENGINES: dict[str, Engine[Any]] = {
+ENGINES: dict[str, Engine] = {
     "simulation": engines_of(LIKE, TILE)["simulation"],
     named("descent", finite=True): FINITE_DESCENT._replace(variant=False),
     "descent": DESCENT._replace(variant=False),

@@ -9,7 +9,7 @@ import numpy as np
 import dynsim
 from odes.symmetric.state import SymmetricTask
 from sweeps.systems.base import Settings
-from sweeps.systems.problems.engines import COPIES, Like
+from sweeps.systems.engines import COPIES, Like
 
 ONE, TWO = np.zeros(1, np.int32), np.zeros(2, np.int32)
 # In NumPy: no device may be used before somebody computes.
@@ -38,23 +38,23 @@ BY_CLASS = {
 its name before the first dash."""
 
 
-def by_class(arrays: int) -> Callable[[Any, Settings[Any]], int]:
+def by_class(arrays: int) -> Callable[[Any, Settings], int]:
     """An estimate of bytes for theories that hold so many arrays of the shape (K, M)."""
 
-    def bytes_per_run(task: Any, settings: Settings[Any]) -> int:
+    def bytes_per_run(task: Any, settings: Settings) -> int:
         return settings.width * arrays * task.K * task.M + recorded(task, settings)
 
     return bytes_per_run
 
 
-def recorded(task: Any, settings: Settings[Any]) -> int:
+def recorded(task: Any, settings: Settings) -> int:
     """What is recorded."""
     # In reduced form all classes are one.
     classes = 1 if isinstance(task, SymmetricTask) else task.K
     return settings.width * settings.num_times * len(settings.record) * classes
 
 
-def of_reduction(task: dynsim.SequenceClasses | SymmetricTask, settings: Settings[Any]) -> int:
+def of_reduction(task: dynsim.SequenceClasses | SymmetricTask, settings: Settings) -> int:
     """Of the symmetric reduction: its numbers, and what is recorded."""
     # Four numbers for a kind of distinct token, three for a kind of common token.
     if isinstance(task, SymmetricTask):

@@ -21,7 +21,7 @@ from odes.symmetric.state import SymmetricTask
 from odes.theory import named
 from odes.yz import ladder
 from sweeps.systems.base import Engine, Settings, known, names_of
-from sweeps.systems.problems.engines import COPIES, Like, of_theory
+from sweeps.systems.engines import COPIES, Like, of_theory
 from sweeps.systems.solving import integrate
 from sweeps.systems.yz import memory
 
@@ -42,18 +42,18 @@ def _layer(fixed: Any) -> Layer:
     return fixed.problem.filled({}, (None,) * len(fixed.problem.leaves))
 
 
-def _length(settings: Settings[Any], finite: bool) -> int | float:
+def _length(settings: Settings, finite: bool) -> int | float:
     return _layer(settings.fixed).length if finite else math.inf
 
 
 def _assemble(
-    settings: Settings[Any], task: SymmetricTask | Placed, numbers: Mapping[str, Array]
+    settings: Settings, task: SymmetricTask | Placed, numbers: Mapping[str, Array]
 ) -> tuple[SymmetricTask | Placed, dynsim.Rule]:
     return task, settings.fixed.rule.filled(numbers, ())
 
 
 def _solve(
-    settings: Settings[Any],
+    settings: Settings,
     task: SymmetricTask | Placed,
     optimizer: dynsim.Rule,
     key: PRNGKeyArray,
@@ -66,7 +66,7 @@ def _solve(
 
 
 def _descend(
-    settings: Settings[Any],
+    settings: Settings,
     task: SymmetricTask,
     optimizer: dynsim.Rule,
     key: PRNGKeyArray,
@@ -86,7 +86,7 @@ def _descend(
 
 
 def _descend_with_noise(
-    settings: Settings[Any], followed: Followed, optimizer: dynsim.Rule, key: PRNGKeyArray
+    settings: Settings, followed: Followed, optimizer: dynsim.Rule, key: PRNGKeyArray
 ) -> Trajectory:
     return symmetric.descend(
         followed.task,
@@ -180,7 +180,7 @@ def _takes_full_weights(record: tuple[str, ...]) -> bool:
     return not set(record) <= set(DESCENDED.names())
 
 
-def _bytes(task: dynsim.SequenceClasses | SymmetricTask, settings: Settings[Any]) -> int:
+def _bytes(task: dynsim.SequenceClasses | SymmetricTask, settings: Settings) -> int:
     """Of the reduced flow, and of the full layer where something is measured on it."""
     found = memory.of_reduction(task, settings)
     if _takes_full_weights(settings.record):
@@ -188,7 +188,7 @@ def _bytes(task: dynsim.SequenceClasses | SymmetricTask, settings: Settings[Any]
     return found
 
 
-def engines(finite: bool, descent: Engine[Any], like: Like) -> dict[str, Engine[Any]]:
+def engines(finite: bool, descent: Engine, like: Like) -> dict[str, Engine]:
     """The flow and the descent of the reduction, by name; `descent` of the full layer."""
     theory = ladder.THEORIES[named("symmetric", finite)]
     return {
@@ -219,7 +219,7 @@ def engines(finite: bool, descent: Engine[Any], like: Like) -> dict[str, Engine[
     }
 
 
-def noisy(descent: Engine[Any]) -> Engine[Any]:
+def noisy(descent: Engine) -> Engine:
     """Descent of the reduction with the noise of batches, from the engine without."""
     return descent._replace(
         run=_descend_with_noise,

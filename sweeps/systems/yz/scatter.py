@@ -16,7 +16,7 @@ from dynsim.yz.observables import DEFAULT_RECORD, OBSERVABLES
 from odes.yz import spread
 from odes.yz.layer import weights
 from sweeps.systems.base import Engine, Settings, known, names_of
-from sweeps.systems.problems.engines import COPIES, Like, engines_of
+from sweeps.systems.engines import COPIES, Like, engines_of
 from sweeps.systems.yz import memory
 
 STD, DRIFT = "_std", "_drift"
@@ -28,7 +28,7 @@ _FUNCTIONS = {name: OBSERVABLES[name] for name in DEFAULT_RECORD}
 
 
 def _solve(
-    settings: Settings[Any],
+    settings: Settings,
     task: dynsim.Layer,
     optimizer: dynsim.Rule,
     key: PRNGKeyArray,
@@ -68,13 +68,13 @@ def _check(fixed: Any, task: dynsim.Layer, optimizer: dynsim.Rule) -> None:
     task.check_population()
 
 
-def _bytes(task: dynsim.Layer, settings: Settings[Any]) -> int:
+def _bytes(task: dynsim.Layer, settings: Settings) -> int:
     # Of each number recorded a derivative by all weights, and states from one kept to the next.
     shapes = len(settings.record) * task.K + 2 * math.isqrt(settings.fixed.steps)
     return COPIES * settings.width * shapes * memory.weights(task)
 
 
-def engine(like: Like, squares: bool = False) -> Engine[Any]:
+def engine(like: Like, squares: bool = False) -> Engine:
     """Records means without noise, and under their names with `STD` and `DRIFT` what noise does;
     with `squares` what Adam divides by has noise in it."""
     names = {n + end: f for end in ("", STD, DRIFT) for n, f in _FUNCTIONS.items()}

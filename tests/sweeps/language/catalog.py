@@ -2,7 +2,7 @@
 
 import abc
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Annotated, ClassVar, Literal
 
 import annotated_types as at
@@ -76,7 +76,7 @@ class Rule(eqx.Module):
         decay: weight decay.
     """
 
-    eta: Rate | Schedule | dict[str, Rate | Schedule] = 0.1
+    eta: Rate | Schedule | Mapping[str, Rate | Schedule] = 0.1
     decay: NotNegative | None = None
 
 

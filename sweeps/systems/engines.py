@@ -3,7 +3,7 @@
 import dataclasses
 import functools
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import equinox as eqx
@@ -20,8 +20,9 @@ from odes.problem import flow
 from odes.solver.flows import checked_flow
 from odes.solver.tolerances import DEFAULT_TOLERANCES
 from odes.theory import Theory, departs, refusal
-from sweeps.systems.base import Engine, Settings, known
-from sweeps.systems.problems.parts import Taken, Template, hints_of, taken
+from sweeps.systems import labels as named
+from sweeps.systems import parts
+from sweeps.systems.base import Engine, Labels, Settings, System, known
 
 BYTES = 2**14
 """Of a run besides copies of its weights and its batch."""
@@ -48,7 +49,7 @@ class Like:
 
 
 @functools.lru_cache(maxsize=64)
-def engines_of(like: Like, tile: int = 16) -> Mapping[str, Engine[Any]]:
+def engines_of(like: Like, tile: int = 16) -> Mapping[str, Engine]:
     """The engines of a problem by name, the same for equal ones, so that compiled programs are
     found again."""
     found = {"simulation": _training(like, tile)}
@@ -62,7 +63,7 @@ def engines_of(like: Like, tile: int = 16) -> Mapping[str, Engine[Any]]:
     return found | {name: of_theory(theory, like) for name, theory in theories.items()}
 
 
-def of_weights(like: Like) -> Engine[Any]:
+def of_weights(like: Like) -> Engine:
     """The flow of all weights in the steps of the rule, whatever theories a problem has in its
     place. It records the sharpness."""
     theory = Theory(
@@ -78,7 +79,7 @@ def of_weights(like: Like) -> Engine[Any]:
     return of_theory(theory, like)._replace(observables=whole, tile=1)
 
 
-def descent(like: Like, tile: int, at: Callable[[Any], Problem] = lambda p: p) -> Engine[Any]:
+def descent(like: Like, tile: int, at: Callable[[Any], Problem] = lambda p: p) -> Engine:
     """Training at infinite batch, of what `at` makes of the problem."""
     return _training(like, tile)._replace(
         run=functools.partial(_descend, at=at),
@@ -91,8 +92,8 @@ def descent(like: Like, tile: int, at: Callable[[Any], Problem] = lambda p: p) -
     )
 
 
-def _training(like: Like, tile: int) -> Engine[Any]:
-    draw = None if _taken(like.problem).numbers else _batches
+def _training(like: Like, tile: int) -> Engine:
+    draw = None if parts.of_problem(like.problem).numbers else _batches
     if like.problem.has("draw_shared"):
         draw = _shared
     return Engine(
@@ -114,7 +115,7 @@ DRAWN_AT_MOST = 2**24
 """Bytes of the batches of one seed that are worth keeping."""
 
 
-def _batches(settings: Settings[Any], arrays: tuple[Array, ...], key: PRNGKeyArray) -> Any:
+def _batches(settings: Settings, arrays: tuple[Array, ...], key: PRNGKeyArray) -> Any:
     """The batches of a seed, which do not depend on the numbers of a rule: on a CPU, where a tile
     is few runs that would each time draw them anew."""
     fixed = settings.fixed
@@ -135,7 +136,7 @@ def _check_training(fixed: Any, problem: Problem, rule: Any) -> None:
 
 
 @functools.lru_cache(maxsize=256)
-def of_theory(theory: Theory[Any, Any], like: Like) -> Engine[Any]:
+def of_theory(theory: Theory[Any, Any], like: Like) -> Engine:
     """The engine of a theory, the same each time that it is asked for."""
     known = flow_table(like.problem)
     if theory.predicts is not None:
@@ -158,35 +159,31 @@ def of_theory(theory: Theory[Any, Any], like: Like) -> Engine[Any]:
     )
 
 
-def _taken(problem: Problem) -> Taken:
-    return taken(problem, hints_of(problem))
-
-
 def _arrays(problem: Problem, record: tuple[str, ...]) -> tuple[Any, ...]:
     del record
-    return _taken(problem).arrays
+    return parts.of_problem(problem).arrays
 
 
 def _assemble(
-    settings: Settings[Any], arrays: tuple[Array, ...], numbers: Mapping[str, Array]
+    settings: Settings, arrays: tuple[Array, ...], numbers: Mapping[str, Array]
 ) -> tuple[Problem, Any]:
     fixed = settings.fixed
     return fixed.problem.filled(numbers, arrays), fixed.rule.filled(numbers, ())
 
 
-def _shared(settings: Settings[Any], arrays: tuple[Array, ...], key: PRNGKeyArray) -> Any:
+def _shared(settings: Settings, arrays: tuple[Array, ...], key: PRNGKeyArray) -> Any:
     """What the runs of a seed share, whatever their numbers."""
     with jax.enable_x64(False):
         return {"shared": _any_of(settings.fixed.problem, arrays).draw_shared(key)}
 
 
-def _any_of(template: Template, arrays: tuple[Array, ...]) -> Problem:
+def _any_of(template: parts.Template, arrays: tuple[Array, ...]) -> Problem:
     """A problem of a template, of which the numbers do not matter."""
     names = (leaf for leaf in template.leaves if isinstance(leaf, str))
     return template.filled(dict.fromkeys(names, 1.0), arrays)
 
 
-def _times(settings: Settings[Any], rule: Any) -> Any:
+def _times(settings: Settings, rule: Any) -> Any:
     """When to record; the rule may decide it."""
     if isinstance(settings.times, int) and settings.fixed.spread is not None:
         return jax.numpy.asarray(settings.fixed.spread(rule, settings.times))
@@ -194,7 +191,7 @@ def _times(settings: Settings[Any], rule: Any) -> Any:
 
 
 def _train(
-    settings: Settings[Any], problem: Problem, rule: Any, key: PRNGKeyArray, drawn: Any = None
+    settings: Settings, problem: Problem, rule: Any, key: PRNGKeyArray, drawn: Any = None
 ) -> Trajectory:
     fixed, times = settings.fixed, _times(settings, rule)
     return train(
@@ -212,7 +209,7 @@ def _train(
 
 
 def _descend(
-    settings: Settings[Any],
+    settings: Settings,
     problem: Problem,
     rule: Any,
     key: PRNGKeyArray,
@@ -224,7 +221,7 @@ def _descend(
 
 
 def _solve(
-    settings: Settings[Any],
+    settings: Settings,
     problem: Problem,
     rule: Any,
     key: PRNGKeyArray,
@@ -252,10 +249,10 @@ def _check(fixed: Any, problem: Problem, rule: Any, *, theory: Theory[Any, Any])
         raise ValueError(f"theory {theory.name!r} does not apply: {reason}")
 
 
-def _bytes(problem: Problem, settings: Settings[Any], trains: bool = False) -> int:
+def _bytes(problem: Problem, settings: Settings, trains: bool = False) -> int:
     """Copies of the weights; in training also of a batch and of what runs of a key share."""
     fixed = settings.fixed
-    given = _taken(problem)
+    given = parts.of_problem(problem)
     bare = _any_of(given.template, given.arrays)
 
     def held(key: PRNGKeyArray) -> tuple[list[Array], Any]:
@@ -271,3 +268,42 @@ def _bytes(problem: Problem, settings: Settings[Any], trains: bool = False) -> i
         for made in jax.eval_shape(held, jax.eval_shape(jax.random.key, 0))
     )
     return settings.width * (COPIES * weights + SHARED_COPIES * shared) + BYTES
+
+
+def system(
+    problem: Problem,
+    name: str,
+    *,
+    problems: tuple[type[Problem], ...] = (),
+    theories: Iterable[Theory[Any, Any]] = (),
+    registered: Callable[[], Mapping[str, Theory[Any, Any]]] = dict,
+    labels: Labels = Labels(),  # noqa: B008  (immutable)
+    tile: int = 16,
+    descends: Callable[[Any], Problem] | None = None,
+    **options: Any,
+) -> System:
+    """The system of a problem: its engines and labels.
+
+    Args:
+        problem: as it is trained.
+        name: by which sweep files and the command line ask for it.
+        problems: classes that are settings of such a problem; by default that of the problem.
+        theories: besides those that it says itself and the flows of every problem.
+        registered: theories of other packages by name, looked up when they are needed.
+        labels: names and units, besides those of the docstring.
+        tile: runs in a batch on a CPU.
+        descends: the problem whose population loss descent is on, from the problem.
+        **options: of `System`.
+    """
+    like = Like(problem)
+    engines = {**engines_of(like, tile), **{t.name: of_theory(t, like) for t in theories}}
+    if descends is not None:
+        engines["descent"] = descent(like, tile, descends)
+
+    def more() -> dict[str, Engine]:
+        known = {"init", "key", *parts.hints_of(problem)}
+        return {n: of_theory(t, like) for n, t in registered().items() if set(t.needs) <= known}
+
+    about = {**named.of_class(problem), **labels.about}
+    labels = labels._replace(about=about)
+    return System(name, problems or (type(problem),), engines, labels, more=more, **options)

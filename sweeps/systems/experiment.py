@@ -1,0 +1,161 @@
+"""A run: what is trained, by which rule, for how long. A sweep is many of them.
+
+The problem and the rule may be settings from which others are built. The numbers of both have
+names, by which compiled programs take them: fields of the problem; and `eta`, `eta.Y`, `eta.warmup`
+and what else the rule reads.
+"""
+
+import dataclasses
+import functools
+import math
+from collections.abc import Callable, Iterator
+from typing import Annotated, Any, NamedTuple
+
+import numpy as np
+from jaxtyping import ArrayLike
+
+from dynsim import Problem, checks, decoding
+from dynsim.decoding import CountOrInf, Seed, Steps
+from dynsim.precision import DType
+from dynsim.problem.checks import check_parts
+from dynsim.training.rule import Rule
+from dynsim.training.run_checks import check_rule, check_step_times
+from sweeps.language.describe import TRACED
+from sweeps.systems import parts
+from sweeps.systems.base import Times, steps_of
+from sweeps.systems.parts import Taken, Template
+
+AnySeed = Annotated[Seed, TRACED]
+
+
+class Fixed(NamedTuple):
+    """What runs of one program share besides their arrays.
+
+    Attributes:
+        problem, rule: without their numbers.
+        steps: of a run; None where they follow from the numbers of the rule.
+        batch: examples per step.
+        spread: then, (rule, number) -> so many steps at which to record, the last one at the end.
+    """
+
+    problem: Template
+    rule: Template
+    steps: int | None
+    batch: int | float
+    spread: Callable[[Any, int], Any] | None = None
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Experiment:
+    """A run.
+
+    Numbers that can be traced may be arrays that broadcast: it then stands for many runs.
+
+    Attributes:
+        problem: what is trained.
+        rule: the update rule.
+        steps: optimiser steps; none where they follow from the numbers of the rule.
+        batch: examples of a step; inf for the population loss.
+        dtype: precision of training; theories are solved in float64.
+        seed: of starting weights and data: runs of one seed see the same batches.
+
+    Raises:
+        ValueError: naming the field, its value and what is allowed.
+
+    Example:
+        >>> run = sweeps.Experiment(Net(), dynsim.sgd(0.1), steps=200, batch=32)
+        >>> sweeps.run(sweeps.Sweep(run, {"eta": [0.01, 0.1, 1.0], "seed": range(5)}))
+    """
+
+    problem: Problem
+    rule: Rule
+    steps: Steps | None = 1000
+    batch: CountOrInf = 32
+    dtype: DType = "float32"
+    seed: AnySeed = 0
+
+    def __post_init__(self) -> None:
+        decoding.made_plain(self)
+        checks.kind("problem", self.problem, Problem)
+        checks.kind("rule", self.rule, Rule)
+        decoding.check(self, many=("seed",))
+
+    @functools.cached_property
+    def built(self) -> tuple[Problem, Rule]:
+        """The problem and the rule that are trained; `ValueError` where settings describe none."""
+        return self.problem.build(self.rule), self.rule.build()
+
+    def check(self) -> None:
+        """Raise `ValueError` for what the classes do not see when they are made."""
+        problem, rule = self.built
+        check_parts(problem, not math.isinf(self.batch), False)
+        if self.steps is None and self._spread is None:
+            raise ValueError(f"steps = None: the numbers of {rule.name} do not say when a run ends")
+
+    def check_whole(self) -> None:
+        """Raise `ValueError` for a schedule that ends after the run, which nothing resumes."""
+        if self.steps is not None:
+            check_rule(self.built[1], self.steps, False)
+
+    def check_rounded(self) -> None:
+        """Raise `ValueError` for numbers that leave their open ranges in the precision of the
+        run."""
+        for node in _nodes(self):
+            decoding.rounded(node, self.dtype)
+
+    @property
+    def numbers(self) -> dict[str, ArrayLike]:
+        """Traced numbers of problem and rule by name."""
+        return {**self.parts_of_problem.numbers, **self.parts_of_rule.numbers}
+
+    @property
+    def fixed(self) -> Fixed:
+        """What the program takes for granted."""
+        problem, rule = self.parts_of_problem, self.parts_of_rule
+        spread = None if self.steps is not None else self._spread
+        return Fixed(problem.template, rule.template, self.steps, self.batch, spread)
+
+    @property
+    def _spread(self) -> Callable[[Any, int], Any] | None:
+        return getattr(type(self.rule), "spread", None)
+
+    @functools.cached_property
+    def parts_of_problem(self) -> Taken:
+        """Numbers, arrays and the rest of the problem."""
+        return parts.of_problem(self.built[0])
+
+    @functools.cached_property
+    def parts_of_rule(self) -> Taken:
+        """Those of the rule."""
+        return parts.of_rule(self.built[1], tuple(parts.hints_of(self.built[0])))
+
+    def steps_recorded(self, times: Times) -> tuple[int, ...] | int:
+        """The optimiser steps at which a run records; or only their number, where they follow from
+        the numbers of the rule. `ValueError` for `times` that cannot be."""
+        if self.steps is not None:
+            return steps_of(times, self.steps)
+        if times == "end":
+            return 1
+        if isinstance(times, int):
+            return checks.integer("times", times, 2)
+        check_step_times(times, np.iinfo(np.int32).max)
+        return times
+
+    @property
+    def contents(self) -> dict[str, str]:
+        """Hashes of what files hold that the settings only name: a store must not be resumed with
+        another file of the same name."""
+        found = (node.contents() for node in _nodes(self) if hasattr(node, "contents"))
+        return {name: each for of_node in found for name, each in of_node.items()}
+
+
+def _nodes(tree: Any) -> Iterator[Any]:
+    """All parts of a run that are dataclasses."""
+    if isinstance(tree, dict):
+        for each in tree.values():
+            yield from _nodes(each)
+    elif dataclasses.is_dataclass(tree):
+        yield tree
+        for field in dataclasses.fields(tree):
+            if field.init:
+                yield from _nodes(getattr(tree, field.name))

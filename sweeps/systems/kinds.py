@@ -1,0 +1,42 @@
+"""The language in which runs are described: short words for the classes of this project."""
+
+import functools
+import pkgutil
+
+from sweeps.language.describe import describe
+from sweeps.language.grammar import Language
+
+WORDS = {
+    "experiment": "sweeps.systems.experiment:Experiment",
+    "yz": "dynsim:AttentionLayer",
+    "qkv": "dynsim:QKV",
+    "two_stage": "dynsim:Prompts",
+    "two_stage-fast": "dynsim:FastPrompts",
+    "two_stage-joint": "dynsim:JointPrompts",
+    "transformer": "dynsim:LanguageModel",
+    "linear_icl": "dynsim:Regression",
+    "sparse_attention": "dynsim:Retrieval",
+    "joma": "dynsim:JoMA",
+    "sgd": "dynsim:SGD",
+    "adam": "dynsim:Adam",
+    "adamw": "dynsim:AdamW",
+    "rmsprop": "dynsim:RMSProp",
+    "sign": "dynsim:Sign",
+    "optax": "dynsim:OptaxRule",
+    "annealed": "dynsim:Annealed",
+    "ratio": "dynsim:Ratio",
+    "constant": "dynsim.schedules:Constant",
+    "linear": "dynsim.schedules:Linear",
+    "cosine": "dynsim.schedules:Cosine",
+    "exponential": "dynsim.schedules:Exponential",
+    "inverse-sqrt": "dynsim.schedules:InverseSqrt",
+    "step": "dynsim.schedules:Steps",
+    "warmup-stable-decay": "dynsim.schedules:WarmupStableDecay",
+}
+"""Classes by the word that chooses them as a `kind`."""
+
+
+@functools.cache
+def language() -> Language:
+    """The language with all classes of this project."""
+    return Language(describe(pkgutil.resolve_name(at), word) for word, at in WORDS.items())

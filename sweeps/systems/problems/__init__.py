@@ -1,1 +1,0 @@
-"""Any `dynsim.Problem` as a system: its settings, runs and engines."""
