@@ -35,7 +35,7 @@ class QKVOptions(ClassOptions):
     def usual(self) -> Any:
         """The problem on its task, which decides what its sizes may be."""
         # Its widths are checked once they are set.
-        return eqx.tree_at(lambda problem: problem.classes, self.MADE, self.held)
+        return eqx.tree_at(lambda problem: problem.task, self.MADE, self.held)
 
     def check(self) -> None:
         """As of `ClassOptions`; its `init` is of Y and Z, and nobody reads it here."""

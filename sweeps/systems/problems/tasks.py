@@ -27,8 +27,8 @@ class TaskOptions(Options):
     """Settings of a problem that holds what the setting `task` chooses.
 
     Derive a frozen dataclass from it that has `task`, its default and what tasks read as fields,
-    and pass it to `problem_system`. The problem has one field annotated `KIND`, which the task
-    becomes, or derives from `KIND`.
+    and pass it to `problem_system`. The problem has one field annotated `KIND`, or a base class of
+    it, which the task becomes, or derives from `KIND`.
 
     Attributes:
         TASKS: each `NamedTask` by its name.
@@ -95,7 +95,7 @@ class TaskOptions(Options):
     def problem(self) -> Any:  # type: ignore[override]
         """The problem with its task in it; `ValueError` for settings that describe none."""
         task, bare = self.held, self.bare
-        fields = [name for name, hint in hints_of(bare).items() if hint is self.KIND]
+        fields = [n for n, hint in hints_of(bare).items() if hint in self.KIND.__mro__[:-1]]
         if fields:
             # Its numbers may be those of many runs at once, of which no problem is made.
             return eqx.tree_at(lambda problem: getattr(problem, fields[0]), bare, task)

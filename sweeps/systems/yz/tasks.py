@@ -11,8 +11,9 @@ from pydantic import InstanceOf
 
 import dynsim
 from dynsim import checks
-from dynsim.classes.files import FIELDS, SUFFIXES
+from dynsim.classes.files import SUFFIXES
 from dynsim.classes.synthetic import Layout
+from dynsim.classes.task import FIELDS
 from dynsim.decoding import Count, Decay, NotNegative, Rate, Size, SizeOrNone
 from odes.symmetric.state import SymmetricTask
 from sweeps.systems.problems import rules
