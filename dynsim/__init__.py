@@ -8,8 +8,10 @@ import importlib.metadata
 
 from dynsim import schedules
 from dynsim.classes.files import save_task
-from dynsim.classes.task import SequenceClasses
+from dynsim.classes.task import SequenceClasses, Task
+from dynsim.classes.tasks import Overlapping, Syn, SynMedium, SynSmall, TaskFile, TaskTable
 from dynsim.joma.model import Joint, JoMA
+from dynsim.joma.task import JoMAClasses
 from dynsim.linear_icl.model import Merged, Network, Separate
 from dynsim.linear_icl.regression import Regression, regression
 from dynsim.problem.base import Problem
@@ -43,7 +45,7 @@ from dynsim.two_stage.annealing import Annealing, noisy_sgd
 from dynsim.two_stage.model import PQ
 from dynsim.two_stage.presets import two_stage
 from dynsim.two_stage.task import Prompts, prompts
-from dynsim.yz.layer import Layer, layer
+from dynsim.yz.layer import AttentionLayer, Layer, layer
 from dynsim.yz.model import YZ, Examples
 from dynsim.yz.tasks import (
     load_task,
@@ -62,15 +64,18 @@ __all__ = [
     "Adam",
     "AdamW",
     "Annealing",
+    "AttentionLayer",
     "Embedded",
     "Examples",
     "JoMA",
+    "JoMAClasses",
     "Joint",
     "LanguageModel",
     "Layer",
     "Merged",
     "Network",
     "OptaxRule",
+    "Overlapping",
     "Problem",
     "Prompts",
     "RMSProp",
@@ -82,6 +87,12 @@ __all__ = [
     "SequenceClasses",
     "Sign",
     "Status",
+    "Syn",
+    "SynMedium",
+    "SynSmall",
+    "Task",
+    "TaskFile",
+    "TaskTable",
     "Text",
     "Trajectory",
     "Transformer",

@@ -113,6 +113,14 @@ def check(settings: Any, path: str = "", many: Collection[str] = ()) -> None:
         check_value(f"{path}{name}", getattr(settings, name), field, name in many)
 
 
+def check_stated(made: Any, many: bool = False) -> None:
+    """Raise `ValueError` unless the fields of a dataclass whose annotations say more than a type
+    are what these say; with `many` they may be arrays of such values, or traced."""
+    for name, field in fields(type(made)).items():
+        if says_more(field.annotation):
+            check_value(name, plain(getattr(made, name)), field, many)
+
+
 def check_ranges(made: Any) -> None:
     """Raise `ValueError` unless the numbers of a dataclass, which may be traced, arrays, or by
     group in a table, are in the ranges that their annotations say."""

@@ -10,9 +10,8 @@ from typing import Any
 import numpy as np
 
 from dynsim import checks
-from dynsim.classes.task import SequenceClasses, sequence_classes
+from dynsim.classes.task import FIELDS, SequenceClasses, sequence_classes
 
-FIELDS = ("probs", "query", "next_token", "prior")
 SUFFIXES = (".npz", ".csv")
 LARGEST = 2**31
 """Bytes of the arrays of an archive that are read at most: a small archive can claim any number."""

@@ -45,19 +45,13 @@ def syn(
         ValueError: for a count that is no integer or too small, an unknown layout, classes
             without any token, or more classes than tokens.
     """
-    Q = checks.integer("num_queries", num_queries, 1)
-    per_query = checks.integer("classes_per_query", classes_per_query, 1)
-    common = checks.integer("num_common", num_common, 0)
-    distinct = checks.integer("num_distinct", num_distinct, 0)
-    common_per_query = checks.integer("num_common_per_query", num_common_per_query, 0)
-    checks.choice("layout", layout, ("authors", "paper"))
-
-    K = Q * per_query
-    contextual = common + Q * common_per_query + K * distinct
-    needed = contextual + (Q + K if layout == "authors" else 0)
-    M = needed if M is None else checks.integer("M", M, needed)
+    K, M = syn_sizes(
+        num_queries, classes_per_query, num_common, num_distinct, num_common_per_query, M, layout
+    )
+    Q, common, distinct = int(num_queries), int(num_common), int(num_distinct)
+    common_per_query = int(num_common_per_query)
     classes = np.arange(K)
-    query_index = classes // per_query
+    query_index = classes // classes_per_query
 
     weights = np.zeros((K, M))
     weights[:, :common] = 1
@@ -66,17 +60,38 @@ def syn(
         weights[n, start : start + common_per_query] = 1
         start = common + Q * common_per_query + n * distinct
         weights[n, start : start + distinct] = np.linspace(0.1, 1, distinct)
-    total = weights.sum(1, keepdims=True)
-    if not total.all():
-        raise ValueError(
-            "num_common, num_common_per_query, num_distinct = 0, 0, 0: a class needs a token"
-        )
+    contextual = common + Q * common_per_query + K * distinct
     offset = contextual if layout == "authors" else 0
     return sequence_classes(
-        probs=weights / total,
+        probs=weights / weights.sum(1, keepdims=True),
         query=offset + query_index,
         next_token=classes + (offset + Q if layout == "authors" else 0),
     )
+
+
+def syn_sizes(
+    num_queries: int,
+    classes_per_query: int,
+    num_common: int = 10,
+    num_distinct: int = 10,
+    num_common_per_query: int = 0,
+    M: int | None = None,
+    layout: Layout = "authors",
+) -> tuple[int, int]:
+    """K and M of `syn`, without its table; `ValueError` as of `syn`."""
+    Q = checks.integer("num_queries", num_queries, 1)
+    K = Q * checks.integer("classes_per_query", classes_per_query, 1)
+    common = checks.integer("num_common", num_common, 0)
+    distinct = checks.integer("num_distinct", num_distinct, 0)
+    common_per_query = checks.integer("num_common_per_query", num_common_per_query, 0)
+    checks.choice("layout", layout, ("authors", "paper"))
+    if not common + common_per_query + distinct:
+        raise ValueError(
+            "num_common, num_common_per_query, num_distinct = 0, 0, 0: a class needs a token"
+        )
+    contextual = common + Q * common_per_query + K * distinct
+    least = contextual + (Q + K if layout == "authors" else 0)
+    return K, least if M is None else checks.integer("M", M, least)
 
 
 def syn_small(layout: Layout = "authors") -> SequenceClasses:

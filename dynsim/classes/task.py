@@ -6,13 +6,16 @@ and its contextual tokens are drawn independently from P(l|n).
 
 from __future__ import annotations
 
+import abc
+import hashlib
+
 import equinox as eqx
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int
 from numpy.typing import ArrayLike
 
-from dynsim import checks
+from dynsim import checks, decoding
 from dynsim.precision import AnyArray, cast
 
 # Rows of P typed with six decimals, or computed in float32, still count as normalised;
@@ -20,9 +23,47 @@ from dynsim.precision import AnyArray, cast
 _SUM_TOLERANCE = 1e-5
 
 SHARED, UNSEEN = -1, -2
+FIELDS = ("probs", "query", "next_token", "prior")
+"""The arrays that determine a task."""
 
 
-class SequenceClasses(eqx.Module):
+class Task(eqx.Module):
+    """A description of sequence classes. Subclass it for a task of your own.
+
+    The fields are the settings of the task, and ranges in their annotations are checked. Make
+    numbers with a floating point static, because the table is built before anything is compiled.
+
+    Example:
+        >>> class Pair(dynsim.Task):
+        ...     share: Share = eqx.field(static=True, default=0.5)
+        ...
+        ...     def build(self):
+        ...         own = 1 - self.share
+        ...         probs = [[self.share, own, 0], [self.share, 0, own]]
+        ...         return dynsim.sequence_classes(probs, query=[0, 1])
+        ...
+        >>> run = dynsim.train(dynsim.AttentionLayer(Pair(0.3)), rule, key, steps=100)
+    """
+
+    def __check_init__(self) -> None:
+        decoding.check_stated(self)
+
+    @abc.abstractmethod
+    def build(self) -> SequenceClasses:
+        """The sequence classes."""
+
+    @property
+    def sizes(self) -> tuple[int, int]:
+        """K and M. Override it if you know them without the table."""
+        built = self.build()
+        return built.K, built.M
+
+    def contents(self) -> dict[str, str]:
+        """Hashes by name of what the fields refer to but do not contain, such as a file."""
+        return {}
+
+
+class SequenceClasses(Task):
     r"""K sequence classes over a vocabulary of M tokens: an immutable pytree of arrays.
 
     Build one with `sequence_classes` (which checks the table), `syn_small`, `syn_medium` or
@@ -62,6 +103,19 @@ class SequenceClasses(eqx.Module):
     shared: Int[AnyArray, " C"]
     place: Int[AnyArray, " M"]
     place_shared: Int[AnyArray, "K C"]
+
+    def build(self) -> SequenceClasses:
+        """The task itself, which is built."""
+        return self
+
+    def contents(self) -> dict[str, str]:
+        """A hash of the arrays that determine the task, as `task_holds`."""
+        digest = hashlib.sha256()
+        for name in FIELDS:
+            array = np.asarray(getattr(self, name))
+            exact = array.astype("<f8" if array.dtype.kind == "f" else "<i8")
+            digest.update(f"{name}{exact.shape}".encode() + exact.tobytes())
+        return {"task_holds": digest.hexdigest()[:16]}
 
     def astype(self, dtype: str) -> SequenceClasses:
         """The same task with its probabilities as JAX arrays of `dtype`."""
@@ -131,7 +185,7 @@ def sequence_classes(
     Raises:
         ValueError: naming the field, the class and the value that is wrong.
     """
-    table = _numeric("probs", probs)
+    table = numeric("probs", probs)
     if table.ndim != 2 or 0 in table.shape:
         raise ValueError(f"probs: must have shape (K, M) with K, M >= 1, got {table.shape}")
     K, M = table.shape
@@ -142,7 +196,7 @@ def sequence_classes(
     for n, row in enumerate(table):
         _check_row(f"probs[{n}] (class {n})", row, "token")
     tokens = np.arange(K) if next_token is None else next_token
-    weights = np.full(K, 1 / K) if prior is None else _numeric("prior", prior)
+    weights = np.full(K, 1 / K) if prior is None else numeric("prior", prior)
     if weights.shape != (K,):
         raise ValueError(f"prior: must have shape ({K},), one per class, got {weights.shape}")
     if (weights == 0).any():
@@ -189,7 +243,8 @@ def sequence_classes(
     )
 
 
-def _numeric(field: str, value: ArrayLike) -> np.ndarray:
+def numeric(field: str, value: ArrayLike) -> np.ndarray:
+    """An array in float64; `ValueError` for anything but concrete real numbers."""
     if checks.is_traced(value):
         raise ValueError(
             f"{field}: a task is built from concrete values; to differentiate with respect to "
@@ -215,7 +270,7 @@ def _check_row(name: str, row: np.ndarray, entry: str) -> None:
 
 
 def _token_ids(field: str, value: ArrayLike, K: int, M: int) -> np.ndarray:
-    ids = _numeric(field, value)
+    ids = numeric(field, value)
     if ids.shape != (K,):
         raise ValueError(f"{field}: must have shape ({K},), one per class, got {ids.shape}")
     for n, token in enumerate(ids):

@@ -20,6 +20,8 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int, PRNGKeyArray
 
+from dynsim.classes.task import Task
+from dynsim.classes.tasks import SynMedium
 from dynsim.decoding import Length, NotNegative, Positive
 from dynsim.precision import AnyArray
 from dynsim.yz.model import Examples, population, weights
@@ -62,7 +64,7 @@ class JoMA(OnClasses):
     """An MLP layer with a node for each class, and the attention below it.
 
     Attributes:
-        classes: sequence classes.
+        task: the sequence classes, or a description of them.
         length: sequence length T including the query; inf replaces sampled counts by P(l|n).
         attention: kind of attention.
         activation: activation of the hidden nodes.
@@ -84,7 +86,12 @@ class JoMA(OnClasses):
 
     NAME: ClassVar = "joma"
     RECORD: ClassVar = ("loss", "entropy", "correlation", "weight")
+    RUN_DEFAULTS: ClassVar = {
+        "rule": {"kind": "sgd", "eta": {"Y": 0.1, "Z": 0.1}},
+        "batch": "inf",
+    }
 
+    task: Task = SynMedium(num_queries=1)
     length: Length = eqx.field(static=True, default=math.inf)
     attention: Attention = "softmax"
     activation: Activation = "linear"

@@ -3,10 +3,11 @@ one query over 20 tokens. Only their law is known, not the draws that the paper 
 
 from typing import Literal, get_args
 
+import equinox as eqx
 import numpy as np
 
 from dynsim import checks
-from dynsim.classes.task import SequenceClasses, sequence_classes
+from dynsim.classes.task import SequenceClasses, Task, sequence_classes
 
 Frequencies = Literal["bumps", "random"]
 CLASSES = 20
@@ -28,3 +29,21 @@ def fig2(frequencies: Frequencies = "bumps") -> SequenceClasses:
         tokens, classes = np.arange(10)[:, None], np.arange(CLASSES)[None]
         X[:10] = np.exp(-((tokens - 10 * classes / CLASSES) ** 2) / 30)
     return sequence_classes((X / X.sum(0)).T, [0] * CLASSES, range(CLASSES))
+
+
+class JoMAClasses(Task):
+    """The classes of JoMA's Fig. 2: 20 classes of one query over 20 tokens.
+
+    Attributes:
+        frequencies: random numbers, or bumps over the classes for the first ten tokens, which are
+            then distinct.
+    """
+
+    frequencies: Frequencies = eqx.field(static=True, default="bumps")
+
+    def build(self) -> SequenceClasses:
+        return fig2(self.frequencies)
+
+    @property
+    def sizes(self) -> tuple[int, int]:
+        return CLASSES, CLASSES

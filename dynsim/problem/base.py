@@ -67,9 +67,7 @@ class Problem(eqx.Module):
     def __check_init__(self) -> None:
         for each in self.choices:
             each.check(self)
-        for name, field in decoding.fields(type(self)).items():
-            if decoding.says_more(field.annotation):
-                decoding.check_value(name, decoding.plain(getattr(self, name)), field, many=True)
+        decoding.check_stated(self, many=True)
 
     @property
     def choices(self) -> tuple[Choice, ...]:

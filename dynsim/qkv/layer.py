@@ -28,11 +28,12 @@ WEIGHTS = ("U", "W_Q", "W_K", "W_V", "D")
 
 
 class QKV(OnClasses):
-    r"""The attention layer in U, W_Q, W_K, W_V and D; rates are of "Y" (U, W_V, D) and "Z" (W_Q,
-    W_K).
+    r"""The attention layer in U, W_Q, W_K, W_V and D.
+
+    Learning rates are those of "Y" (U, W_V and D) and "Z" (W_Q and W_K).
 
     Attributes:
-        classes: the sequence classes.
+        task: the sequence classes, or a description of them.
         length: sequence length T including the query; inf replaces sampled counts by P(l|n).
         width: width d of the embedding.
         heads: number of heads.
@@ -85,7 +86,18 @@ class QKV(OnClasses):
 
     def __check_init__(self) -> None:
         super().__check_init__()
-        M = self.classes.M
+        if isinstance(self.task, SequenceClasses):
+            self._check_width(self.task.M)
+        if (self.normalisation, self.placement, self.width) == ("layer", "practice", 1):
+            raise ValueError("width = 1: normalisation = 'layer' of the embedding needs at least 2")
+        for name in self.frozen:
+            checks.choice("frozen", name, WEIGHTS)
+        if {"W_Q", "W_K", "W_V"} <= set(self.frozen) and not self.train_embedding:
+            raise ValueError(f"frozen = {self.frozen}: leaves nothing but a decoder to train")
+        if self.slope is not None and math.isinf(self.length):
+            raise ValueError(f"slope = {self.slope}: positions need sequences of finite length")
+
+    def _check_width(self, M: int) -> None:
         if self.embedding == "identity" and self.width != M:
             raise ValueError(
                 f"width = {self.width}: embedding = 'identity' needs the vocabulary size {M}"
@@ -95,14 +107,6 @@ class QKV(OnClasses):
                 f"width = {self.width}: embedding = 'orthogonal' needs at least the vocabulary "
                 f"size {M}; narrower embeddings can be 'gaussian'"
             )
-        if (self.normalisation, self.placement, self.width) == ("layer", "practice", 1):
-            raise ValueError("width = 1: normalisation = 'layer' of the embedding needs at least 2")
-        for name in self.frozen:
-            checks.choice("frozen", name, WEIGHTS)
-        if {"W_Q", "W_K", "W_V"} <= set(self.frozen) and not self.train_embedding:
-            raise ValueError(f"frozen = {self.frozen}: leaves nothing but a decoder to train")
-        if self.slope is not None and math.isinf(self.length):
-            raise ValueError(f"slope = {self.slope}: positions need sequences of finite length")
 
     @property
     def held(self) -> frozenset[str]:

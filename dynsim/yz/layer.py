@@ -51,6 +51,10 @@ class Layer(SequenceClasses, Problem):
     length: Length = eqx.field(static=True, default=128)
     start: yz.Init = eqx.field(static=True, default="zero")
 
+    def build(self, rule: Any = None) -> "Layer":
+        """The layer itself, as a problem and as a task."""
+        return self
+
     def init(self, key: PRNGKeyArray) -> yz.YZ:
         """Zero, as the paper's theory and Figs. 4 and 5 have it, or uniform, as in Fig. 6."""
         if self.start == "uniform":
@@ -180,3 +184,27 @@ def layer(
     own = {"length": getattr(task, "length", 128), "start": getattr(task, "start", "zero")}
     given = {"length": length, "start": start}
     return Layer(**held, **own | {name: each for name, each in given.items() if each is not None})
+
+
+class AttentionLayer(sampling.OnClasses):
+    """The attention layer in Y and Z on sequence classes. Training builds a `Layer` from it.
+
+    Attributes:
+        task: the sequence classes, or a description of them.
+        length: sequence length T including the query; inf replaces sampled counts by P(l|n).
+        start: starting weights: zero, or uniform on +-1/sqrt(M).
+
+    Example:
+        >>> problem = dynsim.AttentionLayer(dynsim.Overlapping(K=4), length=64)
+        >>> run = dynsim.train(problem, dynsim.sgd(1.0, 0.1), jax.random.key(0), steps=100)
+    """
+
+    start: yz.Init = eqx.field(static=True, default="zero")
+
+    def build(self, rule: Any) -> Layer:
+        """The layer."""
+        return layer(self.classes, self.length, self.start)
+
+    def init(self, key: PRNGKeyArray) -> yz.YZ:
+        """The starting weights of the layer."""
+        return self.build(None).init(key)

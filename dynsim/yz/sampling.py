@@ -5,9 +5,11 @@ counts of a key are the counts of that key's tokens, and a model without positio
 trained on either. Counts avoid materialising (B, T) tokens.
 """
 
+import dataclasses
 import functools
 import math
 from collections.abc import Callable
+from typing import Any, ClassVar
 
 import equinox as eqx
 import jax
@@ -16,7 +18,8 @@ import numpy as np
 from jaxtyping import Array, Float, Int, PRNGKeyArray, PyTree
 
 from dynsim import checks
-from dynsim.classes.task import SequenceClasses
+from dynsim.classes.task import SequenceClasses, Task
+from dynsim.classes.tasks import SynSmall
 from dynsim.decoding import Length
 from dynsim.precision import AnyArray, on_cpu
 from dynsim.problem.base import Problem
@@ -187,15 +190,31 @@ class OnClasses(Problem):
     of their own.
 
     Attributes:
-        classes: the sequence classes.
+        task: the sequence classes, or a description of them.
         length: sequence length T including the query; inf replaces sampled counts by P(l|n).
     """
 
-    classes: SequenceClasses
+    GROUPS: ClassVar = ("Y", "Z")
+    RUN_DEFAULTS: ClassVar = {
+        "rule": {"kind": "sgd", "eta": {"Y": 1.0, "Z": 0.1}},
+        "batch": 128,
+    }
+
+    task: Task = SynSmall()
     length: Length = eqx.field(static=True, default=128)
 
     def __check_init__(self) -> None:
-        checks.kind("classes", self.classes, SequenceClasses)
+        checks.kind("task", self.task, Task)
+
+    @property
+    def classes(self) -> SequenceClasses:
+        """The sequence classes of the task."""
+        return self.task.build()
+
+    def build(self, rule: Any) -> Problem:
+        """The problem on the sequence classes that the task describes."""
+        classes = self.classes
+        return self if classes is self.task else dataclasses.replace(self, task=classes)
 
     def draw(self, key: PRNGKeyArray, batch: int) -> Examples:
         """Sequences as counts of their tokens, with T infinite as their probabilities."""

@@ -271,7 +271,7 @@ def train(batch: float = math.inf, **settings: object) -> dynsim.Trajectory:
         (lambda: train(slope=0.1, length=math.inf), "slope = 0.1: positions need sequences"),
         (lambda: train(slope=0.1), "slope = 0.1: positions need a finite batch"),
         (lambda: train(width=3), "width = 3: embedding = 'orthogonal' needs"),
-        (lambda: QKV("syn-small"), "classes = 'syn-small': must be of type dynsim.Seq"),
+        (lambda: QKV("syn-small"), "task = 'syn-small': must be of type dynsim.Task"),
     ],
 )
 @pytest.mark.usefixtures("unchecked")

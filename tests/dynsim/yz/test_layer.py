@@ -2,12 +2,14 @@
 
 import math
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
 import dynsim
+import odes
 from dynsim.precision import compiled_for
 from dynsim.problem.base import Problem
 from dynsim.yz.layer import Layer
@@ -94,3 +96,41 @@ def test_a_task_is_a_layer_with_its_settings() -> None:
             dynsim.layer(TASK, **bad)
     with pytest.raises(ValueError, match="a step would draw 12800000000 tokens"):
         dynsim.train(TASK, RULE, KEY, steps=1, batch=10**8)
+
+
+@pytest.mark.parametrize(
+    ("described", "built"),
+    [
+        (
+            dynsim.AttentionLayer(dynsim.SynMedium(2), 20, "uniform"),
+            dynsim.layer(dynsim.syn_medium(2), 20, "uniform"),
+        ),
+        (dynsim.JoMA(), dynsim.JoMA(dynsim.syn_medium(1))),
+        pytest.param(dynsim.AttentionLayer(), dynsim.syn_small(), marks=pytest.mark.full),
+        pytest.param(
+            dynsim.QKV(length=20), dynsim.QKV(dynsim.syn_small(), 20), marks=pytest.mark.full
+        ),
+    ],
+    ids=["settings", "joma", "yz", "qkv"],
+)
+def test_a_described_problem_is_trained_as_a_built_one(described: Problem, built: Problem) -> None:
+    rule, record = dynsim.sgd({"Y": 1.0, "Z": 0.1}), ["loss", "entropy", "params"]
+    options = {"steps": 5, "batch": 8, "record": record}
+    run, want = (dynsim.train(each, rule, KEY, **options) for each in (described, built))
+    assert eqx.tree_equal(run.observables, want.observables)
+    flow, exact = (
+        odes.flow(each, rule, [0, 5], key=KEY, record=record) for each in (described, built)
+    )
+    assert eqx.tree_equal(flow.observables, exact.observables)
+
+
+@pytest.mark.usefixtures("unchecked")
+def test_a_described_problem_is_checked_once_it_is_built() -> None:
+    with pytest.raises(ValueError, match=r"width = 33: .* needs at least the vocabulary size 34"):
+        dynsim.train(dynsim.QKV(width=33), RULE, KEY, steps=1)
+    assert dynsim.QKV(dynsim.SynSmall("paper"), width=33).build(RULE).classes.M == 30
+    # Numbers may be those of many runs.
+    scale = np.array([0.5, 2.0])
+    np.testing.assert_array_equal(dynsim.JoMA(scale=scale).build(RULE).scale, scale)
+    with pytest.raises(ValueError, match=r"scale = -0\.5: must be finite and in"):
+        dynsim.JoMA(scale=-scale)

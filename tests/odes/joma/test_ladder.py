@@ -258,7 +258,7 @@ def solve(name: str, rule=None, shape: Shape | None = None, task=TASK, **options
             lambda: JoMA(TASK, activation="gelu"),
             "activation = 'gelu': did you mean 'relu'? It must be one of",
         ),
-        (lambda: JoMA("joma"), "classes = 'joma': must be of type dynsim.Sequence"),
+        (lambda: JoMA("joma"), "task = 'joma': must be of type dynsim.Task"),
         (
             lambda: dynsim.train(
                 JoMA(TASK, length=8), dynsim.sgd(0.1), KEYS[0], steps=2, batch=math.inf

@@ -1,0 +1,60 @@
+"""Problems on sequence classes as text: their tasks, and the defaults of a run with them."""
+
+import math
+from pathlib import Path
+
+import equinox as eqx
+import pytest
+
+import dynsim
+from dynsim.decoding import CountOrInf
+from sweeps.language.describe import describe
+from sweeps.language.grammar import Language
+from sweeps.language.tree import decode, encode
+
+
+class Experiment(eqx.Module):
+    """A run."""
+
+    problem: dynsim.Problem = dynsim.AttentionLayer()
+    rule: dynsim.Rule = dynsim.SGD(0.5)
+    batch: CountOrInf = eqx.field(static=True, default=32)
+
+
+WORDS = {
+    "experiment": Experiment, "yz": dynsim.AttentionLayer, "qkv": dynsim.QKV, "joma": dynsim.JoMA,
+    "sgd": dynsim.SGD, "constant": type(dynsim.schedules.constant(1.0)),
+    "syn-small": dynsim.SynSmall, "syn-medium": dynsim.SynMedium, "syn": dynsim.Syn,
+    "overlapping": dynsim.Overlapping, "file": dynsim.TaskFile, "table": dynsim.TaskTable,
+    "joma-classes": dynsim.JoMAClasses,
+}  # fmt: skip
+LANGUAGE = Language(describe(cls, word) for word, cls in WORDS.items())
+
+
+@pytest.mark.parametrize(
+    ("word", "problem", "eta", "batch"),
+    [
+        ("yz", dynsim.AttentionLayer(dynsim.SynSmall()), 1.0, 128),
+        ("qkv", dynsim.QKV(dynsim.SynSmall()), 1.0, 128),
+        ("joma", dynsim.JoMA(dynsim.SynMedium(1)), 0.1, math.inf),
+    ],
+)
+def test_a_problem_has_a_task_and_rates_by_default(
+    word: str, problem: dynsim.Problem, eta: float, batch: float
+) -> None:
+    run = decode(LANGUAGE, {"problem": word})
+    rule = dynsim.sgd({"Y": eta, "Z": 0.1})
+    assert eqx.tree_equal(run, Experiment(problem, rule, batch))
+    assert LANGUAGE.kind_of(type(problem)).groups == ("Y", "Z")
+
+
+def test_a_task_is_chosen_by_its_word_or_its_file(tmp_path: Path) -> None:
+    run = decode(LANGUAGE, {"problem": "qkv", "task": "syn", "num_queries": 2, "M": 70})
+    assert run.problem.task == dynsim.Syn(2, M=70)
+    run = decode(LANGUAGE, {"task": "some/my.npz"})
+    assert run.problem.task == dynsim.TaskFile("some/my.npz")
+    arrays = {}
+    run = Experiment(dynsim.QKV(dynsim.TaskTable([[0.5, 0.5], [0.2, 0.8]], [0, 1])))
+    text = encode(LANGUAGE, run, arrays)
+    assert eqx.tree_equal(decode(LANGUAGE, text, arrays).problem.classes, run.problem.classes)
+    assert LANGUAGE.words(LANGUAGE.kind_of(dynsim.QKV).fields["task"]) == list(WORDS)[6:]
