@@ -10,8 +10,22 @@ from dynsim import schedules
 from dynsim.classes.files import save_task
 from dynsim.classes.task import SequenceClasses
 from dynsim.joma.model import Joint, JoMA
-from dynsim.linear_icl.model import Merged, Network, Separate
+from dynsim.linear_icl.model import (
+    LinearNetwork,
+    Merged,
+    MergedHeads,
+    Network,
+    Separate,
+    SeparateHeads,
+)
 from dynsim.linear_icl.regression import Regression, regression
+from dynsim.linear_icl.spectra import (
+    GeometricSpectrum,
+    GivenSpectrum,
+    LinearSpectrum,
+    Spectrum,
+    WhiteSpectrum,
+)
 from dynsim.problem.base import Problem
 from dynsim.problem.full_batch import full_batch
 from dynsim.problem.train import train
@@ -64,11 +78,16 @@ __all__ = [
     "Annealing",
     "Embedded",
     "Examples",
+    "GeometricSpectrum",
+    "GivenSpectrum",
     "JoMA",
     "Joint",
     "LanguageModel",
     "Layer",
+    "LinearNetwork",
+    "LinearSpectrum",
     "Merged",
+    "MergedHeads",
     "Network",
     "OptaxRule",
     "Problem",
@@ -79,13 +98,16 @@ __all__ = [
     "Retrieval",
     "Rule",
     "Separate",
+    "SeparateHeads",
     "SequenceClasses",
     "Sign",
+    "Spectrum",
     "Status",
     "Text",
     "Trajectory",
     "Transformer",
     "TransformerSpec",
+    "WhiteSpectrum",
     "adam",
     "adamw",
     "from_optax",
