@@ -12,8 +12,22 @@ from dynsim.classes.task import SequenceClasses, Task
 from dynsim.classes.tasks import Overlapping, Syn, SynMedium, SynSmall, TaskFile, TaskTable
 from dynsim.joma.model import Joint, JoMA
 from dynsim.joma.task import JoMAClasses
-from dynsim.linear_icl.model import Merged, Network, Separate
+from dynsim.linear_icl.model import (
+    LinearNetwork,
+    Merged,
+    MergedHeads,
+    Network,
+    Separate,
+    SeparateHeads,
+)
 from dynsim.linear_icl.regression import Regression, regression
+from dynsim.linear_icl.spectra import (
+    GeometricSpectrum,
+    GivenSpectrum,
+    LinearSpectrum,
+    Spectrum,
+    WhiteSpectrum,
+)
 from dynsim.problem.base import Problem
 from dynsim.problem.full_batch import full_batch
 from dynsim.problem.train import train
@@ -67,12 +81,17 @@ __all__ = [
     "AttentionLayer",
     "Embedded",
     "Examples",
+    "GeometricSpectrum",
+    "GivenSpectrum",
     "JoMA",
     "JoMAClasses",
     "Joint",
     "LanguageModel",
     "Layer",
+    "LinearNetwork",
+    "LinearSpectrum",
     "Merged",
+    "MergedHeads",
     "Network",
     "OptaxRule",
     "Overlapping",
@@ -84,8 +103,10 @@ __all__ = [
     "Retrieval",
     "Rule",
     "Separate",
+    "SeparateHeads",
     "SequenceClasses",
     "Sign",
+    "Spectrum",
     "Status",
     "Syn",
     "SynMedium",
@@ -97,6 +118,7 @@ __all__ = [
     "Trajectory",
     "Transformer",
     "TransformerSpec",
+    "WhiteSpectrum",
     "adam",
     "adamw",
     "from_optax",

@@ -14,7 +14,7 @@ import math
 import reprlib
 import types
 import typing
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from typing import Annotated, Any, Literal, NamedTuple, Union
 
 import annotated_types as at
@@ -159,7 +159,7 @@ def parts_of(hint: Any) -> tuple[Any, ...]:
         return tuple(part for each in inside for part in parts_of(each))
     if origin in (dict, Mapping):
         return (origin, *parts_of(inside[1]))
-    if origin in (tuple, list):
+    if origin in (tuple, list, Sequence):
         return (tuple, *parts_of(inside[0]))
     return (hint,)
 

@@ -12,18 +12,19 @@ so that its loss is a quadratic form in the D x D matrix M. The network has two 
 linear layers on the cubic features z = vec(beta x_q^T), to which merged attention is equal.
 """
 
+import abc
 import math
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, PRNGKeyArray, Real
 
+from dynsim import checks
+from dynsim.decoding import Size
 from dynsim.linear_icl.sampling import Sequences
-from dynsim.precision import AnyArray, DType, Number
-
-Attention = Literal["merged", "separate", "network"]
+from dynsim.precision import AnyArray, Number
 
 
 class Merged(eqx.Module):
@@ -111,28 +112,60 @@ class Network(eqx.Module):
 Model = Merged | Separate | Network
 
 
-class Heads(NamedTuple):
-    """A model's shape: its kind, H, and R, which separate heads alone read. A network's heads are
-    its hidden units."""
+class Attention(eqx.Module):
+    """The kind of a model. Subclass it for a model of your own."""
 
-    attention: Attention = "separate"
-    heads: int = 5
-    rank: int = 1
+    @abc.abstractmethod
+    def init(self, heads: int, D: int, key: PRNGKeyArray, scale: Real[Number, ""]) -> Model:
+        """Starting weights, independent N(0, scale^2)."""
 
 
-def initial(
-    heads: Heads, D: int, key: PRNGKeyArray, scale: Real[Number, ""], dtype: DType = "float32"
-) -> Model:
-    """Starting weights, independent N(0, scale^2); from one key those of a network are those of
-    merged heads."""
-    H, R = heads.heads, heads.rank
-    v_key, k_key, q_key = jax.random.split(key, 3)
-    v = jax.random.normal(v_key, (H,), dtype) * scale
-    if heads.attention != "separate":
-        U = jax.random.normal(k_key, (H, D, D), dtype) * scale
-        return Merged(v, U) if heads.attention == "merged" else Network(v, U.reshape(H, D * D))
-    k, q = (jax.random.normal(each, (H, R, D), dtype) * scale for each in (k_key, q_key))
-    return Separate(v, k, q)
+class MergedHeads(Attention):
+    """Heads whose key and query are one matrix."""
+
+    def init(self, heads: int, D: int, key: PRNGKeyArray, scale: Real[Number, ""]) -> Merged:
+        """Starting weights."""
+        v, U, _ = jax.random.split(key, 3)
+        return Merged(_normal(v, (heads,), scale), _normal(U, (heads, D, D), scale))
+
+
+class SeparateHeads(Attention):
+    """Heads with separate key and query.
+
+    Attributes:
+        rank: rank R of the key and query of a head.
+    """
+
+    rank: Size = eqx.field(default=1, static=True)
+
+    def __check_init__(self) -> None:
+        checks.integer("rank", self.rank, 1)
+
+    def init(self, heads: int, D: int, key: PRNGKeyArray, scale: Real[Number, ""]) -> Separate:
+        """Starting weights."""
+        v, k, q = jax.random.split(key, 3)
+        shape = heads, self.rank, D
+        return Separate(
+            _normal(v, (heads,), scale), _normal(k, shape, scale), _normal(q, shape, scale)
+        )
+
+
+class LinearNetwork(Attention):
+    """The fully connected linear network on cubic features that is equivalent to merged heads.
+
+    Its hidden units are called heads.
+    """
+
+    def init(self, heads: int, D: int, key: PRNGKeyArray, scale: Real[Number, ""]) -> Network:
+        """The starting weights of merged heads with the same key."""
+        merged = MergedHeads().init(heads, D, key, scale)
+        return Network(merged.v, jnp.asarray(merged.U).reshape(heads, D * D))
+
+
+def _normal(
+    key: PRNGKeyArray, shape: tuple[int, ...], scale: Real[Number, ""]
+) -> Float[Array, "..."]:
+    return jax.random.normal(key, shape, "float32") * scale
 
 
 def attended(M: Float[AnyArray, "D D"], batch: Sequences) -> Float[Array, " B"]:

@@ -13,26 +13,37 @@ hence :math:`\tau = 1/(2\eta)` steps. Its code sums over tokens where the paper 
 are homogeneous, which rescales rate and starting weights alone.
 """
 
-from collections.abc import Callable, Sequence
-from typing import Annotated, Any, ClassVar, Literal, NamedTuple, get_args
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, ClassVar, Literal, NamedTuple
 
-import annotated_types as at
 import jax.numpy as jnp
-import numpy as np
 from jaxtyping import Array, Bool, Float, PRNGKeyArray, Real
 
 from dynsim import checks
 from dynsim.decoding import Positive, Size
 from dynsim.linear_icl import model, sampling
-from dynsim.linear_icl.model import Attention, Heads, Model, Moments
+from dynsim.linear_icl.model import (
+    Attention,
+    LinearNetwork,
+    MergedHeads,
+    Model,
+    Moments,
+    SeparateHeads,
+)
 from dynsim.linear_icl.sampling import Sequences
+from dynsim.linear_icl.spectra import (
+    GeometricSpectrum,
+    GivenSpectrum,
+    LinearSpectrum,
+    Spectrum,
+    WhiteSpectrum,
+)
 from dynsim.precision import AnyArray, Number
-from dynsim.problem.base import Choices, Problem
+from dynsim.problem.base import Problem
 
-Spectrum = Literal["linear", "white", "geometric"]
 Data = Literal["fresh", "fixed"]
-Ratio = Annotated[float, at.Gt(0), at.Le(1)]
-"""Of neighbouring eigenvalues."""
+SPECTRA = {"linear": LinearSpectrum, "white": WhiteSpectrum, "geometric": GeometricSpectrum}
+ATTENTION = {"merged": MergedHeads, "separate": SeparateHeads, "network": LinearNetwork}
 
 
 class Snapshot(NamedTuple):
@@ -49,64 +60,46 @@ class Regression(Problem):
     Attributes:
         D: dimension of x.
         N: number of pairs (x, y) in the context; 31 is the official code's sequence of 32 tokens.
-        spectrum: eigenvalues of the covariance of x: linear (proportional to D, ..., 1; trace 1, as
-            in the official code), white (all 1) or geometric (see `ratio`; trace 1).
-        ratio: for geometric: ratio of neighbouring eigenvalues; 0.5 if omitted.
-        attention: merged or separate key and query; or network, the fully connected linear network
-            on cubic features that is equivalent to merged attention.
+        spectrum: eigenvalues of the covariance of x.
+        attention: merged or separate key and query, or the equivalent linear network.
         heads: number of heads H, or of hidden units of the network.
-        rank: for separate: rank R of the key and query of a head; 1 if omitted.
         scale: standard deviation of the starting weights.
         data: fresh sequences at every step, or one fixed set, as in the official code.
-        given: (D,) eigenvalues in place of those of `spectrum`.
 
     Raises:
         ValueError: naming the field, its value and what is allowed.
 
     Example:
-        >>> task = dynsim.regression(spectrum="white", heads=8, attention="merged")
+        >>> task = dynsim.Regression(
+        ...     spectrum=dynsim.WhiteSpectrum(), attention=dynsim.MergedHeads(), heads=8
+        ... )
         >>> run = dynsim.train(task, dynsim.sgd(0.5), jax.random.key(0), steps=100, batch=256)
     """
 
     NAME: ClassVar = "linear_icl"
     RECORD: ClassVar = ("loss", "learned", "stage")
-    CHOICES: ClassVar[Choices] = {
-        "spectrum": {"linear": {}, "white": {}, "geometric": {"ratio": 0.5}},
-        "attention": {"merged": {}, "separate": {"rank": 1}, "network": {}},
-    }
+    RUN_DEFAULTS: ClassVar = {"rule": {"kind": "sgd", "eta": 0.5}, "steps": 8000, "batch": 256}
 
     D: Size = 4
     N: Size = 31
-    spectrum: Spectrum = "linear"
-    ratio: Ratio | None = None
-    attention: Attention = "separate"
+    spectrum: Spectrum = LinearSpectrum()
+    attention: Attention = SeparateHeads()
     heads: Size = 5
-    rank: Size | None = None
     scale: Positive = 0.02
     data: Data = "fresh"
-    given: AnyArray | None = None
 
     def __check_init__(self) -> None:
-        if self.given is None:
-            return
-        checks.real("spectrum", self.given, 0, open_minimum=True)
-        if np.shape(self.given) != (self.D,):
-            shape = np.shape(self.given)
-            raise ValueError(f"spectrum: must have D = {self.D} numbers, got shape {shape}")
-        if not checks.is_traced(self.given) and (np.diff(np.asarray(self.given)) > 0).any():
-            raise ValueError(f"spectrum = {np.asarray(self.given)}: must not increase")
+        checks.kind("spectrum", self.spectrum, Spectrum)
+        checks.kind("attention", self.attention, Attention)
+        if isinstance(self.spectrum, GivenSpectrum):
+            shape = self.spectrum.eigenvalues.shape
+            if shape != (self.D,):
+                raise ValueError(f"spectrum: must have D = {self.D} numbers, got shape {shape}")
 
     @property
     def eigenvalues(self) -> Float[Array, " D"]:
         r"""(D,) eigenvalues :math:`\lambda_d` of :math:`\Lambda`, the covariance of x."""
-        if self.given is not None:
-            return jnp.asarray(self.given)
-        if self.spectrum == "white":
-            return jnp.asarray(np.ones(self.D))
-        if self.spectrum == "linear":
-            return jnp.asarray(np.arange(self.D, 0, -1) / (self.D * (self.D + 1) / 2))
-        powers = jnp.asarray(self.value("ratio")) ** np.arange(self.D)
-        return powers / powers.sum()
+        return self.spectrum.values(self.D)
 
     @property
     def trace(self) -> Real[Number, ""]:
@@ -126,15 +119,10 @@ class Regression(Problem):
         """
         return 1 + (1 + self.eigenvalues.sum() / self.eigenvalues) / self.N
 
-    @property
-    def shape(self) -> Heads:
-        """The model's shape."""
-        return Heads(self.attention, self.heads, self.value("rank") or 1)
-
     def init(self, key: PRNGKeyArray) -> Model:
         """Independent N(0, scale^2) weights; from one key those of a network are those of merged
         heads."""
-        return model.initial(self.shape, self.D, key, self.scale)
+        return self.attention.init(self.heads, self.D, key, self.scale)
 
     def draw(self, key: PRNGKeyArray, batch: int) -> Sequences:
         """What models read of so many sequences."""
@@ -215,12 +203,41 @@ def regression(
     N: int = 31,
     spectrum: str | Sequence[float] | Real[AnyArray, " D"] = "linear",
     ratio: Real[Number, ""] | None = None,
+    attention: str = "separate",
+    rank: int | None = None,
     **settings: Any,
 ) -> Regression:
-    """The problem with these settings; see `Regression`. The spectrum may also be D positive
-    numbers that do not increase."""
+    """The problem by words and numbers.
+
+    Args:
+        D: dimension of x.
+        N: number of pairs (x, y) in the context.
+        spectrum: "linear", "white" or "geometric", or D positive numbers that do not increase.
+        ratio: of neighbouring eigenvalues, for "geometric"; 0.5 if omitted.
+        attention: "merged", "separate" or "network".
+        rank: of the key and query of a head, for "separate"; 1 if omitted.
+        **settings: the other fields of `Regression`.
+
+    Raises:
+        ValueError: naming the setting, its value and what is allowed.
+    """
     if isinstance(spectrum, str):
-        checks.choice("spectrum", spectrum, get_args(Spectrum))
-        return Regression(D, N, spectrum, ratio, **settings)  # pyright: ignore[reportArgumentType]
-    values = spectrum if checks.is_traced(spectrum) else np.asarray(spectrum, np.float64)
-    return Regression(D, N, ratio=ratio, given=values, **settings)  # pyright: ignore[reportArgumentType]
+        values = _part("spectrum", spectrum, SPECTRA, ratio=ratio)
+    elif ratio is None:
+        values = GivenSpectrum(spectrum)
+    else:
+        raise ValueError(f"ratio = {ratio!r}: spectrum = {spectrum!r} does not read it")
+    heads = _part("attention", attention, ATTENTION, rank=rank)
+    return Regression(D, N, values, heads, **settings)
+
+
+def _part(field: str, word: str, kinds: Mapping[str, type], **settings: Any) -> Any:
+    """The part that a word chooses, with the settings that are not None."""
+    kind = kinds[checks.choice(field, word, [*kinds])]
+    given = {name: value for name, value in settings.items() if value is not None}
+    for name, value in given.items():
+        readers = [each for each in kinds if hasattr(kinds[each], name)]
+        if word not in readers:
+            does = f"{', '.join(readers)} does"
+            raise ValueError(f"{name} = {value!r}: {field} {word!r} does not read it, {does}")
+    return kind(**given)

@@ -86,6 +86,7 @@ class Retrieval(Problem):
 
     NAME: ClassVar = "sparse_attention"
     RECORD: ClassVar = Snapshot._fields
+    RUN_DEFAULTS: ClassVar = {"rule": {"kind": "sgd", "eta": 1.0}, "steps": 1200}
 
     length: Size = 64
     d: Size = 64

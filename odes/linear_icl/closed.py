@@ -10,11 +10,10 @@ norm |w_2 + W_1 u|/2 with u the direction of E[y z], which is the w_init of eq. 
 from collections.abc import Callable
 
 import jax.numpy as jnp
-import numpy as np
 from jaxtyping import Array, Float
 
-from dynsim import Rule, checks
-from dynsim.linear_icl.model import Merged, Model, Separate
+from dynsim import Rule
+from dynsim.linear_icl.model import Merged, MergedHeads, Model, Separate, SeparateHeads
 from dynsim.linear_icl.regression import Regression, stage
 from odes.general import closed_form
 from odes.linear_icl import plateaus, single_head
@@ -83,20 +82,17 @@ def _theory(
 
 
 def _no_rank_one(task: Regression, rule: Rule) -> str | None:
-    if (task.attention, task.shape.rank) != ("separate", 1):
-        return (
-            f"attention = {task.attention!r}, rank = {task.shape.rank}: eq. 21 has heads of rank 1"
-        )
+    if not isinstance(task.attention, SeparateHeads) or task.attention.rank != 1:
+        return f"attention = {task.attention}: eq. 21 has separate heads of rank 1"
     return None
 
 
 def _no_white(task: Regression, rule: Rule) -> str | None:
-    if task.attention != "merged":
-        return f"attention = {task.attention!r}: eq. 10 describes merged attention"
-    given = None if checks.is_traced(task.given) else task.given
-    if task.spectrum != "white" and (given is None or not np.allclose(given, given[0])):
-        return f"spectrum = {task.spectrum if given is None else given}: eq. 10 has white inputs"
-    return None
+    if not isinstance(task.attention, MergedHeads):
+        return f"attention = {task.attention}: eq. 10 describes merged attention"
+    return (
+        None if task.spectrum.is_white else f"spectrum = {task.spectrum}: eq. 10 has white inputs"
+    )
 
 
 THEORIES = (

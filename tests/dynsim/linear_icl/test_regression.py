@@ -185,17 +185,46 @@ def test_a_run_that_blows_up_is_diverged_and_says_when() -> None:
     assert 0 <= int(run.first_bad_step) < 50
 
 
+def test_words_choose_the_parts() -> None:
+    task = dynsim.regression(3, 9, "geometric", 0.5, "separate", 2, scale=0.1)
+    parts = {"spectrum": dynsim.GeometricSpectrum(0.5), "attention": dynsim.SeparateHeads(2)}
+    assert task == dynsim.Regression(3, 9, **parts, scale=0.1)
+    np.testing.assert_allclose(task.eigenvalues, np.array([4, 2, 1]) / 7, rtol=1e-6)
+    assert task.init(jax.random.key(0)).k.shape == (5, 2, 3)
+    given = dynsim.regression(2, 9, [2.0, 1.0], attention="network", heads=3)
+    np.testing.assert_array_equal(given.eigenvalues, [2, 1])
+    assert given.init(jax.random.key(0)).W.shape == (3, 4)
+
+
 @pytest.mark.parametrize(
     ("call", "message"),
     [
         (lambda: dynsim.regression(0), "D = 0: must be an integer >= 1"),
-        (lambda: dynsim.regression(2, 5, [1.0, 2.0]), "spectrum = [1. 2.]: must not increase"),
-        (lambda: dynsim.regression(2, 5, [1.0, 0.0]), "spectrum = 0.0: must be finite and in (0"),
+        (lambda: dynsim.regression(2, 5, [1.0, 2.0]), "eigenvalues = [1. 2.]: must not increase"),
+        (lambda: dynsim.regression(2, 5, [1.0, 0.0]), "eigenvalues = 0.0: must be finite and in"),
         (lambda: dynsim.regression(3, 5, [1.0]), "spectrum: must have D = 3 numbers, got"),
         (lambda: dynsim.regression(3, 5, "flat"), "spectrum = 'flat': must be one of linear"),
         (lambda: dynsim.regression(3, 5, "geometric", 1.5), "ratio = 1.5: must be finite and in"),
         (lambda: dynsim.regression(rank=2, attention="merged"), "rank = 2: attention 'merged' doe"),
         (lambda: dynsim.regression(ratio=0.5), "ratio = 0.5: spectrum 'linear' does not read it"),
+        (
+            lambda: dynsim.regression(2, 5, [2.0, 1.0], ratio=0.5),
+            "ratio = 0.5: spectrum = [2.0, 1.0] does not read it",
+        ),
+        (lambda: dynsim.regression(attention="heads"), "attention = 'heads': must be one of merg"),
+        (
+            lambda: dynsim.Regression(spectrum="white"),
+            "spectrum = 'white': must be of type dynsim.",
+        ),
+        (
+            lambda: dynsim.Regression(attention="merged"),
+            "attention = 'merged': must be of type dynsim.linear_icl.model.Attention",
+        ),
+        (lambda: dynsim.SeparateHeads(0), "rank = 0: must be an integer >= 1"),
+        (
+            lambda: dynsim.GeometricSpectrum(np.array([0.5, 1.5])),
+            "ratio = 1.5: must be finite and in (0, 1]",
+        ),
         (lambda: dynsim.regression(data="old"), "data = 'old': must be one of fresh, fixed"),
         (lambda: dynsim.regression(scale=-1.0), "scale = -1.0: must be finite and in (0"),
         (lambda: dynsim.regression(heads=0), "heads = 0: must be an integer >= 1"),

@@ -208,7 +208,12 @@ def test_training_on_sampled_sequences_rests_on_the_plateaus(
     [
         ("sigmoid", dynsim.regression(attention="merged"), dynsim.sgd(0.1), "has white inputs"),
         ("sigmoid", TASK, dynsim.sgd(0.1), "eq. 10 describes merged attention"),
-        ("scalar", dynsim.regression(rank=2), dynsim.sgd(0.1), "rank = 2: eq. 21 has heads"),
+        (
+            "scalar",
+            dynsim.regression(rank=2),
+            dynsim.sgd(0.1),
+            "(rank=2): eq. 21 has separate heads",
+        ),
         (
             "scalar",
             TASK,
