@@ -9,7 +9,7 @@ eta''/24 a step otherwise [ours].
 import abc
 import dataclasses
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import ClassVar, NamedTuple
 
 import equinox as eqx
 import jax
@@ -126,7 +126,9 @@ class Schedule(eqx.Module):
 
 
 class Constant(Schedule):
-    """See `constant`."""
+    """A constant rate, after the warm-up if there is one."""
+
+    SHORT: ClassVar = "peak"
 
     def after_warmup(self) -> tuple[Piece, ...]:
         return (flat(jnp.inf, 1),)

@@ -33,6 +33,10 @@ PerGroup = AnyNotNegative | Mapping[str, AnyNotNegative]
 """A number for all weights, or one for each of some groups of them; the others have none."""
 
 
+def _rate_of_z(eta: Eta) -> Schedule:
+    return as_schedule("Z", eta)
+
+
 class Ratio(eqx.Module):
     r"""Learning rates of the groups "Y" and "Z" of an attention layer by their ratio, the axis of
     Scan and Snap's Fig. 6.
@@ -48,7 +52,7 @@ class Ratio(eqx.Module):
         >>> rule = dynsim.sgd(dynsim.Ratio(0.5, ratio=10), momentum=0.9)
     """
 
-    Z: Schedule = eqx.field(default=0.1, converter=lambda eta: as_schedule("Z", eta))
+    Z: Schedule = eqx.field(default=0.1, converter=_rate_of_z)
     ratio: AnyNotNegative = 10.0
 
     def __check_init__(self) -> None:

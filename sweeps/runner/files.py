@@ -102,7 +102,7 @@ def from_config(config: Mapping[str, Any], objects: Objects | None = None) -> Sw
     """
     given = {n: config[n] for n in (f.name for f in dataclasses.fields(Sweep)) if n in config}
     parts, run = config.get(PARTS, {}), decode(language(), config["run"], objects)
-    held, now = config.get("contents", {}), run.contents
+    held, now = config.get("contents", {}), run.files
     for name in sorted({*held, *now}):
         if held.get(name) != now.get(name):
             raise ValueError(

@@ -83,7 +83,7 @@ class Sweep:
         >>> sweep = sweeps.Sweep(run, {"eta": [0.01, 0.1], "seed": range(5)}, record=["loss"])
     """
 
-    run: InstanceOf[Experiment]
+    run: Experiment
     axes: Values
     engine: str = "simulation"
     record: Names = None  # pyright: ignore[reportAssignmentType]
@@ -289,7 +289,7 @@ class Sweep:
         named = [name for name, axis in self.varied.named.items() if axis.named]
         if named:
             kept[PARTS] = {name: self._parts(name) for name in named}
-        if contents := self.first.contents:
+        if contents := self.first.files:
             kept["contents"] = contents
         return kept | {
             "title": self.title,

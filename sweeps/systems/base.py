@@ -90,7 +90,7 @@ class Engine(NamedTuple):
     assemble: Callable[[Settings, Any, Mapping[str, Array]], tuple[Any, Any]]
     observables: Table
     bytes_per_run: Callable[[Any, Settings], int] = lambda task, settings: 2**16
-    check: Callable[[FixedT, Any, Any], None] = lambda fixed, task, rule: None
+    check: Callable[[Any, Any, Any], None] = lambda fixed, task, rule: None
     adaptive: bool = False
     tile: int = 16
     prepare: Callable[[Any, tuple[Any, ...]], Any] = lambda task, record: task

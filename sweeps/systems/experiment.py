@@ -142,7 +142,7 @@ class Experiment:
         return times
 
     @property
-    def contents(self) -> dict[str, str]:
+    def files(self) -> dict[str, str]:
         """Hashes of what files hold that the settings only name: a store must not be resumed with
         another file of the same name."""
         found = (node.contents() for node in _nodes(self) if hasattr(node, "contents"))

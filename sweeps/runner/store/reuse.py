@@ -191,7 +191,7 @@ class Places:
             for name, value in flattened("run", table)
             if not any(name == each or name.startswith(f"{each}.") for each in left)
         }
-        self.settings |= sweep.first.contents
+        self.settings |= sweep.first.files
         paths, parts = _paths(sweep), sweep.as_json().get(PARTS, {})
         self.dims = [[paths[name] for name in dim.axes] for dim in sweep.dims]
         # What each label stands for.
