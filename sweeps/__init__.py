@@ -21,25 +21,24 @@ if TYPE_CHECKING:
     from sweeps.studies.optimum.best import best
     from sweeps.studies.optimum.transfer import transfer
     from sweeps.studies.phase import maps as phase
-    from sweeps.systems.base import Engine, Fields, Labels, Run, Settings, System
+    from sweeps.systems.base import Engine, Labels, Settings, System
+    from sweeps.systems.experiment import Experiment, experiment
     from sweeps.systems.registry import register
-    from sweeps.systems.yz import Training
 
 __all__ = [
     "ChunksFailed",
     "Engine",
-    "Fields",
+    "Experiment",
     "Interrupted",
     "Labels",
-    "Run",
     "Settings",
     "StoreError",
     "Sweep",
     "System",
-    "Training",
     "best",
     "compare",
     "difference",
+    "experiment",
     "explain",
     "explore",
     "forget",
@@ -55,14 +54,15 @@ __all__ = [
 _SOURCES = {
     **{
         name: f"sweeps.systems.base:{name}"
-        for name in ("Engine", "Fields", "Labels", "Run", "Settings", "System")
+        for name in ("Engine", "Labels", "Settings", "System")
     },
     "register": "sweeps.systems.registry:register",
     "ChunksFailed": "sweeps.runner.cluster.driver:ChunksFailed",
     "Interrupted": "sweeps.runner.progress:Interrupted",
     "StoreError": "sweeps.runner.store.base:StoreError",
     "Sweep": "sweeps.runner.spec:Sweep",
-    "Training": "sweeps.systems.yz:Training",
+    "Experiment": "sweeps.systems.experiment:Experiment",
+    "experiment": "sweeps.systems.experiment:experiment",
     "best": "sweeps.studies.optimum.best:best",
     "compare": "sweeps.compare",
     "explain": "sweeps.commands.explain:explain",

@@ -49,6 +49,8 @@ class Layer(SequenceClasses, Problem):
     REFUSED: ClassVar = MEASURED.refused
 
     length: Length = eqx.field(static=True, default=128)
+    NAME: ClassVar = "yz"
+
     start: yz.Init = eqx.field(static=True, default="zero")
 
     def build(self, rule: Any = None) -> "Layer":
@@ -198,6 +200,8 @@ class AttentionLayer(sampling.OnClasses):
         >>> problem = dynsim.AttentionLayer(dynsim.Overlapping(K=4), length=64)
         >>> run = dynsim.train(problem, dynsim.sgd(1.0, 0.1), jax.random.key(0), steps=100)
     """
+
+    NAME: ClassVar = "yz"
 
     start: yz.Init = eqx.field(static=True, default="zero")
 

@@ -354,6 +354,8 @@ def flattened(name: str, value: object) -> Iterator[tuple[str, object]]:
 
 def chooses_kind(field: Field, value: object) -> bool:
     """Whether a value chooses a kind for a field, rather than being a number, a word or text."""
-    if not isinstance(value, str) or {"text", "function"} & {*field.types}:
+    if not isinstance(value, str):
         return bool(field.bases) and is_branch(value)
-    return bool(field.bases) and fold(value) not in ("none", "inf", *map(fold, field.words))
+    taken = "text" in field.types or ("function" in field.types and ":" in value)
+    other = fold(value) in ("none", "inf", *map(fold, field.words))
+    return bool(field.bases) and not taken and not other

@@ -8,7 +8,7 @@ and what else the rule reads.
 import dataclasses
 import functools
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import Annotated, Any, NamedTuple
 
 import numpy as np
@@ -20,9 +20,11 @@ from dynsim.precision import DType
 from dynsim.problem.checks import check_parts
 from dynsim.training.rule import Rule
 from dynsim.training.run_checks import check_rule, check_step_times
-from sweeps.language.describe import TRACED
+from sweeps.language.describe import TRACED, Objects
+from sweeps.language.tree import build, encode
 from sweeps.systems import parts
 from sweeps.systems.base import Times, steps_of
+from sweeps.systems.kinds import language
 from sweeps.systems.parts import Taken, Template
 
 AnySeed = Annotated[Seed, TRACED]
@@ -79,6 +81,26 @@ class Experiment:
         checks.kind("problem", self.problem, Problem)
         checks.kind("rule", self.rule, Rule)
         decoding.check(self, many=("seed",))
+
+    def at(self, settings: Mapping[str, Any]) -> "Experiment":
+        """The run with other settings, by their names or the ends of these: `{"eta_y": 1.0,
+        "rule": "adam", "steps": 50}`. Another rule keeps the numbers that all rules have.
+
+        Raises:
+            ValueError: for a name or a value that is not allowed.
+        """
+        objects: Objects = {}
+        given = encode(language(), self, objects, full=False)
+        pairs = [
+            (name, encode(language(), value, objects) if dataclasses.is_dataclass(value) else value)
+            for name, value in settings.items()
+        ]
+        return build(language(), language().assign(given, pairs), objects)
+
+    def setting(self, name: str) -> Any:
+        """The value of a setting in text form, by its name or the end of it: a number, a word, or
+        a table for a part of the run."""
+        return language().resolve(encode(language(), self), name).value
 
     @functools.cached_property
     def built(self) -> tuple[Problem, Rule]:
@@ -147,6 +169,28 @@ class Experiment:
         another file of the same name."""
         found = (node.contents() for node in _nodes(self) if hasattr(node, "contents"))
         return {name: each for of_node in found for name, each in of_node.items()}
+
+
+def experiment(problem: str | Problem = "yz", /, **settings: Any) -> Experiment:
+    """A run by the names of its settings, or the ends of these, as the command line has them.
+
+    Args:
+        problem: its word, such as "yz" or "qkv", "my_package:Net", or a problem.
+        settings: values by name; what is left out has the defaults of the problem.
+
+    Raises:
+        ValueError: for a name or a value that is not allowed.
+
+    Example:
+        >>> run = sweeps.experiment(task="overlapping", overlap=0.2, eta_y=2.0, momentum=0.9)
+        >>> run = sweeps.experiment("qkv", rule="adam", eta=0.01, width=64, steps=200)
+    """
+    objects: Objects = {}
+    pairs = [
+        (name, encode(language(), value, objects) if dataclasses.is_dataclass(value) else value)
+        for name, value in {"problem": problem, **settings}.items()
+    ]
+    return build(language(), language().assign({}, pairs), objects)
 
 
 def _nodes(tree: Any) -> Iterator[Any]:
