@@ -50,6 +50,7 @@ from dynsim.training.rules import (
 )
 from dynsim.training.stability import sharpness_threshold
 from dynsim.trajectory import Status, Trajectory, log_times
+from dynsim.transformer.corpora import CorpusSource, SyntheticText, TextFile, TextFolder
 from dynsim.transformer.language import LanguageModel
 from dynsim.transformer.model import Transformer, TransformerSpec
 from dynsim.transformer.task import Text, text
@@ -76,6 +77,7 @@ __all__ = [
     "Adam",
     "AdamW",
     "Annealing",
+    "CorpusSource",
     "Embedded",
     "Examples",
     "GeometricSpectrum",
@@ -103,7 +105,10 @@ __all__ = [
     "Sign",
     "Spectrum",
     "Status",
+    "SyntheticText",
     "Text",
+    "TextFile",
+    "TextFolder",
     "Trajectory",
     "Transformer",
     "TransformerSpec",
