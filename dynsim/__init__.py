@@ -52,6 +52,7 @@ from dynsim.training.rules import (
 )
 from dynsim.training.stability import sharpness_threshold
 from dynsim.trajectory import Status, Trajectory, log_times
+from dynsim.transformer.corpora import CorpusSource, SyntheticText, TextFile, TextFolder
 from dynsim.transformer.language import LanguageModel
 from dynsim.transformer.model import Transformer, TransformerSpec
 from dynsim.transformer.task import Text, text
@@ -79,6 +80,7 @@ __all__ = [
     "AdamW",
     "Annealing",
     "AttentionLayer",
+    "CorpusSource",
     "Embedded",
     "Examples",
     "GeometricSpectrum",
@@ -114,7 +116,10 @@ __all__ = [
     "Task",
     "TaskFile",
     "TaskTable",
+    "SyntheticText",
     "Text",
+    "TextFile",
+    "TextFolder",
     "Trajectory",
     "Transformer",
     "TransformerSpec",
