@@ -15,6 +15,8 @@ from sweeps.language.fields import Field, Kind, Table
 from sweeps.language.grammar import Language
 
 FILE = Path(__file__).with_suffix(".json")
+USUAL = "yz"
+"""The problem of a command that names none."""
 RUN = "run"
 """The field of a command that is the run."""
 OVERWRITE = Field(types=("boolean",), default=False, doc="overwrite existing results in OUT")
@@ -79,7 +81,8 @@ def language() -> Language:
 
 def offer(name: str, problem: str = "") -> Offer:
     """What a command of the table offers, for runs of a problem."""
-    word = next((each for each in _words(problem) if f"{name} {each}" in _file()["commands"]), "")
+    asked = _words(problem or USUAL)
+    word = next((each for each in asked if f"{name} {each}" in _file()["commands"]), "")
     kind, run, positional = _file()["commands"][f"{name} {word}".strip()]
     return Offer(COMMANDS[name], Kind.from_json(kind), run, tuple(positional))
 
