@@ -6,6 +6,7 @@ from collections import Counter
 from typing import Any, ClassVar
 
 import numpy as np
+
 from dynsim import Status
 from sweeps import output
 from sweeps.lines import printable

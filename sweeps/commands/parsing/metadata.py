@@ -6,11 +6,10 @@ They are read from the file because describing the classes imports JAX, which ta
 import functools
 import importlib
 import json
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from sweeps.commands.table import COMMANDS, OF_PROBLEM, Command
+from sweeps.commands.table import COMMANDS, Command
 from sweeps.language.fields import Field, Kind, Table
 from sweeps.language.grammar import Language
 
@@ -90,26 +89,3 @@ def offer(name: str, problem: str = "") -> Offer:
 def _words(problem: str) -> list[str]:
     """The word of a problem, and that of the system whose preset it is."""
     return [problem, problem.partition("-")[0]]
-
-
-def written() -> str:
-    """What the file has to hold."""
-    from sweeps.language.describe import describe
-    from sweeps.systems import kinds
-
-    commands = {}
-    classes = {name: command.settings for name, command in COMMANDS.items()}
-    for first, others in OF_PROBLEM.items():
-        classes |= {f"{first} {word}": settings for word, settings in others.items()}
-    for name, settings in classes.items():
-        path, _, cls_name = settings.partition(":")
-        cls = getattr(importlib.import_module(f"sweeps.{path}"), cls_name)
-        kind = describe(cls)
-        run: Mapping[str, Any] | None = getattr(cls, "RUN", {}) if RUN in kind.fields else None
-        commands[name] = [kind.to_json(), run, getattr(cls, "POSITIONAL", ())]
-    found = {"kinds": [kind.to_json() for kind in kinds.language().kinds], "commands": commands}
-    return json.dumps(found, indent=0) + "\n"
-
-
-if __name__ == "__main__":
-    FILE.write_text(written())
