@@ -39,9 +39,9 @@ from dynsim.trajectory import Status, Trajectory, log_times
 from dynsim.transformer.language import LanguageModel
 from dynsim.transformer.model import Transformer, TransformerSpec
 from dynsim.transformer.task import Text, text
-from dynsim.two_stage.annealing import Annealing, noisy_sgd
+from dynsim.two_stage.annealing import Annealed, Annealing, noisy_sgd
 from dynsim.two_stage.model import PQ
-from dynsim.two_stage.presets import two_stage
+from dynsim.two_stage.presets import FastPrompts, JointPrompts, two_stage
 from dynsim.two_stage.task import Prompts, prompts
 from dynsim.yz.layer import Layer, layer
 from dynsim.yz.model import YZ, Examples
@@ -61,11 +61,14 @@ __all__ = [
     "YZ",
     "Adam",
     "AdamW",
+    "Annealed",
     "Annealing",
     "Embedded",
     "Examples",
+    "FastPrompts",
     "JoMA",
     "Joint",
+    "JointPrompts",
     "LanguageModel",
     "Layer",
     "Merged",
