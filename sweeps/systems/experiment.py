@@ -17,8 +17,9 @@ from jaxtyping import ArrayLike
 from dynsim import Problem, checks, decoding
 from dynsim.decoding import CountOrInf, Seed, Steps
 from dynsim.precision import DType
+from dynsim.problem.base import built
 from dynsim.problem.checks import check_parts
-from dynsim.training.rule import Rule
+from dynsim.training.rule import AnyRule, Rule
 from dynsim.training.run_checks import check_rule, check_step_times
 from sweeps.language.describe import TRACED, Objects
 from sweeps.language.tree import build, encode
@@ -70,7 +71,7 @@ class Experiment:
     """
 
     problem: Problem
-    rule: Rule
+    rule: AnyRule
     steps: Steps | None = 1000
     batch: CountOrInf = 32
     dtype: DType = "float32"
@@ -79,7 +80,7 @@ class Experiment:
     def __post_init__(self) -> None:
         decoding.made_plain(self)
         checks.kind("problem", self.problem, Problem)
-        checks.kind("rule", self.rule, Rule)
+        checks.kind("rule", self.rule, AnyRule)
         decoding.check(self, many=("seed",))
 
     def at(self, settings: Mapping[str, Any]) -> "Experiment":
@@ -105,7 +106,7 @@ class Experiment:
     @functools.cached_property
     def built(self) -> tuple[Problem, Rule]:
         """The problem and the rule that are trained; `ValueError` where settings describe none."""
-        return self.problem.build(self.rule), self.rule.build()
+        return built(self.problem, self.rule)
 
     def check(self) -> None:
         """Raise `ValueError` for what the classes do not see when they are made."""
