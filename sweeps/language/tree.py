@@ -88,6 +88,19 @@ def build(language: Language, given: Table, objects: Objects | None = None) -> A
     return _built(language, language.root, language.finished(given), (), objects or {})
 
 
+def value_of(field: Field, value: Any, name: str) -> Any:
+    """A value in text form, of a field that chooses no kind, as Python has it."""
+    if isinstance(value, list):
+        return tuple(value_of(field.one, each, name) for each in value)
+    if isinstance(value, str) and value not in field.words:
+        if "function" in field.types:
+            return locate(value, name)
+        if "object" in field.types:
+            raise LanguageError(name, "can be given in Python alone", value)
+        return value if "text" in field.types else float(value)
+    return value
+
+
 def _built(language: Language, field: Field, value: Any, path: Path, objects: Objects) -> Any:
     name = ".".join(path)
     if is_branch(value):
@@ -108,15 +121,10 @@ def _built(language: Language, field: Field, value: Any, path: Path, objects: Ob
         return {g: _built(language, field.one, v, (*path, g), objects) for g, v in value.items()}
     if isinstance(value, list):
         return tuple(_built(language, field.one, each, path, objects) for each in value)
-    if isinstance(value, str) and value not in field.words:
-        if value in objects:
-            return objects[value]
-        if "function" in field.types:
-            return locate(value, name)
-        if "object" in field.types:
-            raise LanguageError(name, "can be given in Python alone", value)
-        return value if "text" in field.types else float(value)
-    return value
+    # Words of fields are no names of objects.
+    if isinstance(value, str) and value not in field.words and value in objects:
+        return objects[value]
+    return value_of(field, value, name)
 
 
 def put(tree: Any, values: Mapping[Path, Any]) -> Any:

@@ -1,0 +1,112 @@
+"""The options of all commands and the settings of runs, as a file keeps them.
+
+They are read from the file because describing the classes imports JAX, which takes seconds.
+"""
+
+import functools
+import importlib
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from sweeps.commands.table import COMMANDS, OF_PROBLEM, Command
+from sweeps.language.fields import Field, Kind, Table
+from sweeps.language.grammar import Language
+
+FILE = Path(__file__).with_suffix(".json")
+RUN = "run"
+"""The field of a command that is the run."""
+OVERWRITE = Field(types=("boolean",), default=False, doc="overwrite existing results in OUT")
+STYLE = Field(types=("text", "none"), doc="Matplotlib style name or style file")
+FORMAT = Field(
+    types=("none",),
+    words=("png", "svg", "pdf"),
+    doc="file format of the figure; if omitted, that of the style, or png",
+)
+QUIET = Field(types=("boolean",), default=False, doc="suppress progress output")
+
+
+class Offer(NamedTuple):
+    """What a command offers.
+
+    Attributes:
+        command: of the table.
+        kind: of its settings.
+        run: the settings by which its runs differ from the usual ones; None for a command that
+            takes no run.
+        positional: the options that are given without their names.
+    """
+
+    command: Command
+    kind: Kind
+    run: Table | None
+    positional: tuple[str, ...]
+
+    @property
+    def recorded(self) -> bool:
+        """Whether a record of the settings is kept beside what it writes."""
+        return self.command.recorded and "out" in self.kind.fields
+
+    @property
+    def options(self) -> dict[str, Field]:
+        """The options of the command, with those that commands share."""
+        own = {name: field for name, field in self.kind.fields.items() if name != RUN}
+        recorded = {"overwrite": OVERWRITE} if self.recorded else {}
+        drawn = {"style": STYLE, "format": FORMAT} if self.command.draws else {}
+        talks = {"quiet": QUIET} if self.command.talks else {}
+        return own | recorded | drawn | talks
+
+    def load(self) -> tuple[type, Any]:
+        """The class of the settings, and what runs them."""
+        module, _, name = self.kind.location.partition(":")
+        found = importlib.import_module(module)
+        return getattr(found, name), found.run
+
+
+@functools.cache
+def _file() -> dict[str, Any]:
+    return json.loads(FILE.read_text())
+
+
+@functools.cache
+def language() -> Language:
+    """The settings of runs, as `sweeps.systems.kinds.language` has them."""
+    from sweeps.systems.kinds import of_package
+
+    return Language(map(Kind.from_json, _file()["kinds"]), of_package)
+
+
+def offer(name: str, problem: str = "") -> Offer:
+    """What a command of the table offers, for runs of a problem."""
+    word = next((each for each in _words(problem) if f"{name} {each}" in _file()["commands"]), "")
+    kind, run, positional = _file()["commands"][f"{name} {word}".strip()]
+    return Offer(COMMANDS[name], Kind.from_json(kind), run, tuple(positional))
+
+
+def _words(problem: str) -> list[str]:
+    """The word of a problem, and that of the system whose preset it is."""
+    return [problem, problem.partition("-")[0]]
+
+
+def written() -> str:
+    """What the file has to hold."""
+    from sweeps.language.describe import describe
+    from sweeps.systems import kinds
+
+    commands = {}
+    classes = {name: command.settings for name, command in COMMANDS.items()}
+    for first, others in OF_PROBLEM.items():
+        classes |= {f"{first} {word}": settings for word, settings in others.items()}
+    for name, settings in classes.items():
+        path, _, cls_name = settings.partition(":")
+        cls = getattr(importlib.import_module(f"sweeps.{path}"), cls_name)
+        kind = describe(cls)
+        run: Mapping[str, Any] | None = getattr(cls, "RUN", {}) if RUN in kind.fields else None
+        commands[name] = [kind.to_json(), run, getattr(cls, "POSITIONAL", ())]
+    found = {"kinds": [kind.to_json() for kind in kinds.language().kinds], "commands": commands}
+    return json.dumps(found, indent=0) + "\n"
+
+
+if __name__ == "__main__":
+    FILE.write_text(written())
