@@ -67,7 +67,7 @@ class Schedule(eqx.Module):
     warmup: AnyNotNegative | None = eqx.field(default=None, kw_only=True)
 
     def __check_init__(self) -> None:
-        decoding.check_ranges(self)
+        decoding.check_stated(self)
 
     @abc.abstractmethod
     def after_warmup(self) -> tuple[Piece, ...]:

@@ -5,14 +5,23 @@ import dataclasses
 import functools
 import itertools
 import json
+import pathlib
 from collections.abc import Iterator, Mapping
 from typing import Any
 
 import numpy as np
 
 from dynsim import checks
-from sweeps.language.describe import Objects, locate, plain
-from sweeps.language.fields import Field, LanguageError, Table, Value, is_array, is_branch
+from sweeps.language.describe import Objects, describe, locate, plain
+from sweeps.language.fields import (
+    Field,
+    LanguageError,
+    Table,
+    Value,
+    check,
+    is_array,
+    is_branch,
+)
 from sweeps.language.grammar import Language, Path
 
 
@@ -99,6 +108,22 @@ def value_of(field: Field, value: Any, name: str) -> Any:
             raise LanguageError(name, "can be given in Python alone", value)
         return value if "text" in field.types else float(value)
     return value
+
+
+def settle(made: Any) -> None:
+    """Check the fields of a frozen dataclass against their annotations, and make their numbers
+    Python's own. Parts and functions checked themselves.
+
+    Raises:
+        LanguageError: naming the field, its value and what is allowed.
+    """
+    for name, field in describe(type(made)).fields.items():
+        value = getattr(made, name)
+        if field.bases or {"function", "object"} & {*field.types}:
+            continue
+        text = check(field, str(value) if isinstance(value, pathlib.Path) else value, name)
+        if not isinstance(value, pathlib.Path):
+            object.__setattr__(made, name, value_of(field, text, name))
 
 
 def _built(language: Language, field: Field, value: Any, path: Path, objects: Objects) -> Any:

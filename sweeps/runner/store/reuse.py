@@ -150,7 +150,7 @@ def take_over(store: Store, sources: Sequence[Reused], program: Callable[[Region
 
 def _original(store: Store, sweep: Sweep) -> Sweep:
     """The sweep of a store, with the functions and arrays of another one."""
-    functions = {each.name: each for each in sweep.record if isinstance(each, Own)}
+    functions = {each.name: each for each in sweep.recorded if isinstance(each, Own)}
     if lost := store.config.get("functions", {}).keys() - functions.keys():
         raise StoreError(
             f"reuse = {store.name}: recorded {min(lost)!r} by a function that this sweep does not "
