@@ -4,7 +4,6 @@ Axes of numbers that can be traced are traced: their runs share one compiled pro
 are static: a program has one value of each.
 """
 
-import dataclasses
 import functools
 import itertools
 import json
@@ -164,8 +163,8 @@ class Axes:
         if isinstance(given, Mapping) and not {*given} & {*SPACINGS}:
             self._given_labels[path] = list(given)
         values = _values(path, given)
-        is_object = dataclasses.is_dataclass
-        return [encode(self._language, v, self.objects) if is_object(v) else v for v in values]
+        plain = (bool, int, float, str)
+        return [v if type(v) in plain else encode(self._language, v, self.objects) for v in values]
 
     def _tables(self, groups: Groups) -> Iterator[tuple[tuple[int, ...], Table]]:
         """The settings at all combinations along some dimensions, and the first values of others,
