@@ -52,10 +52,7 @@ __all__ = [
 ]
 
 _SOURCES = {
-    **{
-        name: f"sweeps.systems.base:{name}"
-        for name in ("Engine", "Labels", "Settings", "System")
-    },
+    **{name: f"sweeps.systems.base:{name}" for name in ("Engine", "Labels", "Settings", "System")},
     "register": "sweeps.systems.registry:register",
     "ChunksFailed": "sweeps.runner.cluster.driver:ChunksFailed",
     "Interrupted": "sweeps.runner.progress:Interrupted",

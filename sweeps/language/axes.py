@@ -17,6 +17,7 @@ from sweeps.language.fields import (
     LanguageError,
     Table,
     check,
+    closest,
     fold,
     is_branch,
     is_number,
@@ -160,7 +161,7 @@ class Axes:
 
     def _listed(self, path: str, given: object) -> list[Any]:
         """The values of an axis as a list, with objects in text form."""
-        if isinstance(given, Mapping) and not {*given} & {*SPACINGS}:
+        if isinstance(given, Mapping) and not _is_spacing(given):
             self._given_labels[path] = list(given)
         values = _values(path, given)
         plain = (bool, int, float, str)
@@ -222,7 +223,7 @@ def _values(path: str, given: Any) -> Sequence[Any]:
     """The values of an axis; of a table with labels its values."""
     values = given
     if isinstance(given, Mapping):
-        values = _spaced(path, given) if {*given} & {*SPACINGS} else list(given.values())
+        values = _spaced(path, given) if _is_spacing(given) else list(given.values())
     if isinstance(values, np.ndarray):
         values = values.tolist()
     if isinstance(values, str) or not isinstance(values, Sequence) or not len(values):
@@ -272,6 +273,14 @@ def _check_different(dim: Dimension) -> None:
             value = point if point[1:] else point[0]
             raise LanguageError(f"axes.{names}", "is given twice", value)
         seen.add(point)
+
+
+def _is_spacing(given: Mapping[str, Any]) -> bool:
+    """Whether a table is a spacing, or a mistyped one, and no table of values by their labels."""
+    mistyped = (
+        len(given) == 1 and closest(*given, SPACINGS) and isinstance([*given.values()][0], list)
+    )
+    return bool({*given} & {*SPACINGS} or mistyped)
 
 
 def _spaced(path: str, given: Mapping[str, Any]) -> list[float]:
