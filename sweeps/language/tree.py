@@ -106,7 +106,7 @@ def _built(language: Language, field: Field, value: Any, path: Path, objects: Ob
             return cls(**given)
     if is_array(value):
         if value["array"] not in objects:
-            raise LanguageError(name, "is not among the arrays", value["array"])
+            raise LanguageError(name, "is an array that is not given here", value["array"])
         return objects[value["array"]]
     if isinstance(value, dict):
         return {g: _built(language, field.one, v, (*path, g), objects) for g, v in value.items()}

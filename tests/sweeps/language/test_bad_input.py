@@ -121,7 +121,7 @@ SETTINGS = [
     ([("task", "table")], "problem.task.probs: is missing; must be an array"),
     (
         [("task", "table"), ("probs", {"array": "0f", "shape": [1], "dtype": "float32"})],
-        "problem.task.probs = '0f': is not among the arrays",
+        "problem.task.probs = '0f': is an array that is not given here",
     ),
     (
         [("eta", {**COSINE, "warmup": 10})],
