@@ -52,12 +52,13 @@ from dynsim.training.rules import (
 )
 from dynsim.training.stability import sharpness_threshold
 from dynsim.trajectory import Status, Trajectory, log_times
+from dynsim.transformer.corpora import CorpusSource, SyntheticText, TextFile, TextFolder
 from dynsim.transformer.language import LanguageModel
 from dynsim.transformer.model import Transformer, TransformerSpec
 from dynsim.transformer.task import Text, text
-from dynsim.two_stage.annealing import Annealing, noisy_sgd
+from dynsim.two_stage.annealing import Annealed, Annealing, noisy_sgd
 from dynsim.two_stage.model import PQ
-from dynsim.two_stage.presets import two_stage
+from dynsim.two_stage.presets import FastPrompts, JointPrompts, two_stage
 from dynsim.two_stage.task import Prompts, prompts
 from dynsim.yz.layer import AttentionLayer, Layer, layer
 from dynsim.yz.model import YZ, Examples
@@ -77,15 +78,19 @@ __all__ = [
     "YZ",
     "Adam",
     "AdamW",
+    "Annealed",
     "Annealing",
     "AttentionLayer",
+    "CorpusSource",
     "Embedded",
     "Examples",
+    "FastPrompts",
     "GeometricSpectrum",
     "GivenSpectrum",
     "JoMA",
     "JoMAClasses",
     "Joint",
+    "JointPrompts",
     "LanguageModel",
     "Layer",
     "LinearNetwork",
@@ -111,10 +116,13 @@ __all__ = [
     "Syn",
     "SynMedium",
     "SynSmall",
+    "SyntheticText",
     "Task",
     "TaskFile",
     "TaskTable",
     "Text",
+    "TextFile",
+    "TextFolder",
     "Trajectory",
     "Transformer",
     "TransformerSpec",

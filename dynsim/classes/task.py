@@ -35,14 +35,14 @@ class Task(eqx.Module):
 
     Example:
         >>> class Pair(dynsim.Task):
-        ...     share: Share = eqx.field(static=True, default=0.5)
+        ...     share: float = eqx.field(static=True, default=0.5)
         ...
         ...     def build(self):
         ...         own = 1 - self.share
         ...         probs = [[self.share, own, 0], [self.share, 0, own]]
         ...         return dynsim.sequence_classes(probs, query=[0, 1])
         ...
-        >>> run = dynsim.train(dynsim.AttentionLayer(Pair(0.3)), rule, key, steps=100)
+        >>> problem = dynsim.AttentionLayer(Pair(0.3))
     """
 
     def __check_init__(self) -> None:

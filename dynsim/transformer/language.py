@@ -1,29 +1,32 @@
 """Predicting the next token of a text: what a transformer is trained on, and what is measured."""
 
+import dataclasses
 import math
 from collections.abc import Callable
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int, PRNGKeyArray
 
+from dynsim import checks
 from dynsim.classes.corpus import sample_windows
-from dynsim.decoding import Count, Size, SizeOrNone, Tokens
+from dynsim.decoding import Count, Index, Size, SizeOrNone, Tokens
 from dynsim.problem.base import Problem
 from dynsim.training.loop import DIVERGED_LOSS
 from dynsim.transformer import model
+from dynsim.transformer.corpora import SyntheticText
 from dynsim.transformer.model import Layers, Positions, Transformer, TransformerSpec
 from dynsim.transformer.observables import OBSERVABLES, TextSnapshot
-from dynsim.transformer.task import Text
+from dynsim.transformer.task import Text, TextSource
 
 
 class LanguageModel(Problem):
     """A decoder-only transformer that predicts the next token of a text.
 
     Attributes:
-        text: training text, held-out text and prompts.
+        corpus: the text, or where to read it.
         layers: number of transformer blocks, 1 to 6.
         heads: number of attention heads per block.
         width: width of the residual stream.
@@ -31,22 +34,25 @@ class LanguageModel(Problem):
         positions: learned position embeddings, or none.
         length: tokens T of a window.
         num_held_out: number of held-out windows to measure on.
+        prompt: position in the held-out text of a corpus where the prompt starts whose attention is
+            recorded. A `Text` has its own prompts.
+
+    `dynsim.train` reads the corpus, and a problem from `build` has read it.
 
     Raises:
         ValueError: naming the field, its value and what is allowed; for a text without a window,
             and for prompts that are longer than one.
 
     Example:
-        >>> corpus = dynsim.classes.corpus.synthetic_corpus()
-        >>> text = dynsim.text(corpus.train, corpus.held_out, len(corpus.vocabulary))
-        >>> problem = dynsim.LanguageModel(text, layers=2)
+        >>> problem = dynsim.LanguageModel(dynsim.SyntheticText(), layers=2)
         >>> run = dynsim.train(problem, dynsim.sgd(0.5), jax.random.key(0), steps=20, batch=20)
     """
 
     NAME: ClassVar = "transformer"
     RECORD: ClassVar = ("loss", "entropy", "layer_entropy", "change")
+    RUN_DEFAULTS: ClassVar = {"rule": {"kind": "sgd", "eta": 1.0}, "batch": 20}
 
-    text: Text
+    corpus: TextSource = SyntheticText()
     layers: Layers = 1
     heads: Size = 2
     width: Size = 32
@@ -54,8 +60,13 @@ class LanguageModel(Problem):
     positions: Positions = "learned"
     length: Tokens = 35
     num_held_out: Count = 64
+    prompt: Index = 0
 
     def __check_init__(self) -> None:
+        checks.kind("corpus", self.corpus, TextSource)
+        if not isinstance(self.corpus, Text):
+            self._sizes_with(2)  # The vocabulary is not known yet.
+            return
         length = self.sizes.length
         for name in ("train", "held_out"):
             if len(getattr(self.text, name)) <= length:
@@ -72,8 +83,23 @@ class LanguageModel(Problem):
     @property
     def sizes(self) -> TransformerSpec:
         """The transformer's shape."""
+        return self._sizes_with(self.text.vocabulary)
+
+    def _sizes_with(self, vocabulary: int) -> TransformerSpec:
         own = ("length", "layers", "heads", "width", "mlp", "positions")
-        return TransformerSpec(self.text.vocabulary, **{name: getattr(self, name) for name in own})
+        return TransformerSpec(vocabulary, **{name: getattr(self, name) for name in own})
+
+    @property
+    def text(self) -> Text:
+        """The text; `ValueError` for a corpus that has not been read."""
+        if not isinstance(self.corpus, Text):
+            raise ValueError(f"corpus = {self.corpus}: has not been read; call `build` first")
+        return self.corpus
+
+    def build(self, rule: Any) -> "LanguageModel":
+        """The problem with the text of its corpus."""
+        found = self.corpus.build(self.length, self.prompt)
+        return self if found is self.corpus else dataclasses.replace(self, corpus=found)
 
     @property
     def held_out(self) -> Int[Array, "N T1"]:

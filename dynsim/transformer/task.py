@@ -1,5 +1,7 @@
 """Text as a task: what is trained on, what is held out, and prompts to look at attention on."""
 
+import abc
+
 import equinox as eqx
 import numpy as np
 from jaxtyping import ArrayLike, Int
@@ -8,7 +10,24 @@ from dynsim import checks
 from dynsim.precision import AnyArray
 
 
-class Text(eqx.Module):
+class TextSource(eqx.Module):
+    """What a language model is trained on: a text, or where to read it."""
+
+    @abc.abstractmethod
+    def build(self, length: int, prompt: int) -> "Text":
+        """The text.
+
+        Args:
+            length: tokens T of a window.
+            prompt: position in the held-out text where a prompt of that length starts.
+        """
+
+    def contents(self) -> dict[str, str]:
+        """Hashes of what was read, by name, to recognise results of other texts."""
+        return {}
+
+
+class Text(TextSource):
     """Token ids of a text. Build it with `text`.
 
     Attributes:
@@ -22,6 +41,11 @@ class Text(eqx.Module):
     held_out: Int[AnyArray, " E"]
     prompts: Int[AnyArray, "P T"]
     vocabulary: int = eqx.field(static=True)
+
+    def build(self, length: int, prompt: int) -> "Text":
+        """The text itself, which has its own prompts."""
+        del length, prompt
+        return self
 
 
 def text(

@@ -49,8 +49,6 @@ class Layer(SequenceClasses, Problem):
     REFUSED: ClassVar = MEASURED.refused
 
     length: Length = eqx.field(static=True, default=128)
-    NAME: ClassVar = "yz"
-
     start: yz.Init = eqx.field(static=True, default="zero")
 
     def build(self, rule: Any = None) -> "Layer":

@@ -190,13 +190,16 @@ COMMANDS: dict[str, Command] = {
     **{f"figure {name}": Command(*about) for name, about in _FIGURES.items()},
 }
 """All commands by name; a name has one word, or two."""
-FOR_SYSTEMS = {
-    "compare": "sweeps.compare.generic:command",
-    "explain": "sweeps.commands.explain:command",
-    "phase": "sweeps.studies.phase.figure:command",
+OF_PROBLEM: dict[str, dict[str, str]] = {
+    "compare": {
+        "yz": "compare.report:Compare",
+        "two_stage": "studies.two_stage.compare:CompareTwoStage",
+    },
+    "explain": {"yz": "commands.explain:Explain"},
+    "phase": {"yz": "studies.phase.figure:Phase"},
 }
-"""Commands that take the name of a system as their second word, and the function that makes its
-settings and what runs them."""
+"""Commands that take a problem as their second word, and their settings for those that have their
+own."""
 
 
 def group(first: str) -> dict[str, Command]:

@@ -103,7 +103,12 @@ class Kind(NamedTuple):
 
     def to_json(self) -> dict[str, Any]:
         """The kind as a JSON value."""
-        return {**self._asdict(), "fields": {n: f._asdict() for n, f in self.fields.items()}}
+        usual = Field()._asdict()
+        fields = {
+            name: {n: v for n, v in field._asdict().items() if v != usual[n]}
+            for name, field in self.fields.items()
+        }
+        return {**self._asdict(), "fields": fields}
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> "Kind":

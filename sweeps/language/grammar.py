@@ -4,7 +4,7 @@ A run is described by a table of the settings that were given, such as
 `{"rule": {"kind": "adam", "eta": 0.1}}`. `sweeps.language.tree` makes objects from it at the end.
 """
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, NamedTuple, TypeAlias
 
 from sweeps.language.fields import (
@@ -61,11 +61,17 @@ class Language:
 
     Args:
         kinds: the classes that runs consist of.
+        more: returns the kind of a word that a package registers, or None.
         root: the word of the class of a run.
     """
 
-    def __init__(self, kinds: Iterable[Kind], root: str = "experiment") -> None:
-        self.kinds = tuple(kinds)
+    def __init__(
+        self,
+        kinds: Iterable[Kind],
+        more: Callable[[str], Kind | None] = lambda word: None,
+        root: str = "experiment",
+    ) -> None:
+        self.kinds, self._more = tuple(kinds), more
         self._by_location = {kind.location: kind for kind in self.kinds}
         # Of classes that cannot be imported, such as those in functions, too.
         self._others: dict[str, Kind] = {}
@@ -101,6 +107,8 @@ class Language:
         if ":" in text:
             known = self._by_location.get(text) or self._others.get(text)
             named = [known or self._imported(text, path)]
+        elif text and not named and (found := self._more(text)):
+            named = [found]
         for kind in named:
             if {*field.bases} & {*kind.bases} and not kind.abstract:
                 return kind

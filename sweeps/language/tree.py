@@ -1,12 +1,14 @@
 """Conversion between runs as objects and as text, and functional updates of runs."""
 
 import contextlib
-import copy
 import dataclasses
 import functools
+import itertools
 import json
 from collections.abc import Iterator, Mapping
 from typing import Any
+
+import numpy as np
 
 from dynsim import checks
 from sweeps.language.describe import Objects, locate, plain
@@ -92,6 +94,19 @@ def build(language: Language, given: Table, objects: Objects | None = None) -> A
     return _built(language, language.root, language.finished(given), (), objects or {})
 
 
+def value_of(field: Field, value: Any, name: str) -> Any:
+    """A value in text form, of a field that chooses no kind, as Python has it."""
+    if isinstance(value, list):
+        return tuple(value_of(field.one, each, name) for each in value)
+    if isinstance(value, str) and value not in field.words:
+        if "function" in field.types:
+            return locate(value, name)
+        if "object" in field.types and (":" in value or value.startswith("<")):
+            raise LanguageError(name, "can be given in Python alone", value)
+        return value if {"text", "object"} & {*field.types} else float(value)
+    return value
+
+
 def _built(language: Language, field: Field, value: Any, path: Path, objects: Objects) -> Any:
     name = ".".join(path)
     if is_branch(value):
@@ -112,31 +127,49 @@ def _built(language: Language, field: Field, value: Any, path: Path, objects: Ob
         return {g: _built(language, field.one, v, (*path, g), objects) for g, v in value.items()}
     if isinstance(value, list):
         return tuple(_built(language, field.one, each, path, objects) for each in value)
-    if isinstance(value, str) and value not in field.words:
-        if value in objects:
-            return objects[value]
-        if "function" in field.types:
-            return locate(value, name)
-        if "object" in field.types and (":" in value or value.startswith("<")):
-            raise LanguageError(name, "can be given in Python alone", value)
-        return value if {"text", "object"} & {*field.types} else float(value)
-    return value
+    # Words of fields are no names of objects.
+    if isinstance(value, str) and value not in field.words and value in objects:
+        return objects[value]
+    return value_of(field, value, name)
 
 
-def put(tree: Any, values: Mapping[Path, Any], path: Path = ()) -> Any:
-    """A copy of a tree with new values, such as `{("rule", "eta"): 0.1}`.
+def put(tree: Any, values: Mapping[Path, Any]) -> Any:
+    """A copy of a run with new numbers, such as `{("rule", "eta"): 0.1}`.
 
-    Every part that contains a new value is constructed again, so that its class converts and checks
-    all new values together. With traced values the constructor is skipped.
+    Every part that contains a new number is constructed again, so that its class checks all new
+    numbers together. Those of many runs are arrays that broadcast: their classes check the ends of
+    each dimension, as they compare numbers. Traced numbers are not checked.
 
     Args:
-        tree: a run, or a part of it.
+        tree: a run.
         values: by path.
-        path: of `tree`, for error messages.
 
     Raises:
         LanguageError: if there is no such path, or a class does not allow the values.
     """
+    if checks.is_traced(list(values.values())):
+        return functools.reduce(_filled, values.items(), tree)
+    arrays = {path: value for path, value in values.items() if np.ndim(value)}
+    single = {path: value for path, value in values.items() if path not in arrays}
+    made = [_put(tree, {**single, **corner}, ()) for corner in _corners(arrays)]
+    return functools.reduce(_filled, arrays.items(), made[0])
+
+
+def _corners(arrays: Mapping[Path, np.ndarray]) -> Iterator[dict[Path, float]]:
+    """The numbers at the smallest and largest values along each dimension of arrays."""
+    shape = np.broadcast_shapes(*(np.shape(array) for array in arrays.values()))
+    whole = {path: np.broadcast_to(array, shape) for path, array in arrays.items()}
+    ends: list[set[int]] = [set() for _ in shape]
+    for array in arrays.values():
+        given = np.reshape(array, [1] * (len(shape) - np.ndim(array)) + list(np.shape(array)))
+        for at in (np.argmin(given), np.argmax(given)):
+            for dim, place in zip(ends, np.unravel_index(at, given.shape), strict=True):
+                dim.add(int(place))
+    for index in itertools.product(*map(sorted, ends)):
+        yield {path: array[index].item() for path, array in whole.items()}
+
+
+def _put(tree: Any, values: Mapping[Path, Any], path: Path) -> Any:
     if () in values:
         return values[()]
     names = getattr(tree, "__dataclass_fields__", ())
@@ -146,15 +179,27 @@ def put(tree: Any, values: Mapping[Path, Any], path: Path = ()) -> Any:
         if part not in fields:
             raise LanguageError(".".join((*path, part)), "does not exist")
         inside.setdefault(part, {})[tuple(rest)] = value
-    new = {part: put(fields[part], each, (*path, part)) for part, each in inside.items()}
+    new = {part: _put(fields[part], each, (*path, part)) for part, each in inside.items()}
     if isinstance(tree, Mapping):
         return {**tree, **new}
-    if not checks.is_traced(list(values.values())):
-        with _errors_in(path, fields):
-            return dataclasses.replace(tree, **new)
-    made = copy.copy(tree)
-    for name, each in new.items():
-        object.__setattr__(made, name, each)
+    with _errors_in(path, fields):
+        return dataclasses.replace(tree, **new)
+
+
+def _filled(tree: Any, value: tuple[Path, Any]) -> Any:
+    """A copy with one new value, which no class checks."""
+    (first, *rest), new = value
+    inside = tree[first] if isinstance(tree, Mapping) else getattr(tree, first)
+    if rest:
+        new = _filled(inside, (tuple(rest), new))
+    elif short := getattr(type(inside), "SHORT", ""):
+        new = _filled(inside, ((short,), new))
+    if isinstance(tree, Mapping):
+        return {**tree, first: new}
+    made = object.__new__(type(tree))
+    # Its fields alone: what an object has computed of them is that of other numbers.
+    for name in tree.__dataclass_fields__:
+        object.__setattr__(made, name, new if name == first else getattr(tree, name))
     return made
 
 

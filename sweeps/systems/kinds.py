@@ -1,10 +1,12 @@
 """The language in which runs are described: short words for the classes of this project."""
 
 import functools
+import importlib
 import pkgutil
 
-from sweeps.language.describe import describe
+from sweeps.language.fields import Kind
 from sweeps.language.grammar import Language
+from sweeps.systems.built_in import BUILT_IN, names
 
 WORDS = {
     "experiment": "sweeps.systems.experiment:Experiment",
@@ -24,6 +26,9 @@ WORDS = {
     "file": "dynsim:TaskFile",
     "table": "dynsim:TaskTable",
     "joma-classes": "dynsim:JoMAClasses",
+    "synthetic": "dynsim:SyntheticText",
+    "text": "dynsim:TextFile",
+    "folder": "dynsim:TextFolder",
     "linear-spectrum": "dynsim:LinearSpectrum",
     "white": "dynsim:WhiteSpectrum",
     "geometric": "dynsim:GeometricSpectrum",
@@ -53,4 +58,15 @@ WORDS = {
 @functools.cache
 def language() -> Language:
     """The language with all classes of this project."""
-    return Language(describe(pkgutil.resolve_name(at), word) for word, at in WORDS.items())
+    describe = pkgutil.resolve_name("sweeps.language.describe:describe")
+    kinds = [describe(pkgutil.resolve_name(at), word) for word, at in WORDS.items()]
+    return Language(kinds, of_package)
+
+
+def of_package(word: str) -> Kind | None:
+    """The kind of the problem that another package registers under a name."""
+    if word not in names() or word in BUILT_IN:
+        return None
+    registry = importlib.import_module("sweeps.systems.registry")
+    describe = pkgutil.resolve_name("sweeps.language.describe:describe")
+    return describe(registry.system(word).problems[0], word)

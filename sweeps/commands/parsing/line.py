@@ -5,7 +5,6 @@ What computes is imported when somebody asks for it, so that help and mistakes c
 
 import argparse
 import contextlib
-import dataclasses
 import importlib.metadata
 import os
 from collections.abc import Iterable, Mapping, Sequence
@@ -13,11 +12,11 @@ from pathlib import Path
 from typing import Any, NamedTuple, NoReturn
 
 from sweeps import recipes
-from sweeps.commands.parsing.offers import offered
-from sweeps.commands.parsing.options import hint, known
-from sweeps.commands.table import COMMANDS, FOR_SYSTEMS, Command, Run, group
+from sweeps.commands.parsing import words as parsing
+from sweeps.commands.parsing.metadata import offer
+from sweeps.commands.table import COMMANDS, OF_PROBLEM, Command, Run, group
+from sweeps.language.fields import closest
 from sweeps.lines import to_stderr
-from sweeps.systems.built_in import names
 
 
 class Asked(NamedTuple):
@@ -71,58 +70,49 @@ def understood(words: Sequence[str]) -> Asked:
     if not words or words[0].startswith("-"):
         _help(COMMANDS, "dynsim", words)
     try:
-        name, options = find(words)
+        name, problem, options = find(words)
+        if name not in COMMANDS and group(name):
+            _help(group(name), f"dynsim {name}", options)
+        run: parsing.Pairs = [("problem", problem)] if problem else []
+        parts = [part for option in options for part in option.split("=", 1)]
+        at = parts.index("--problem") + 1 if "--problem" in parts[:-1] else 0
+        found = offer(name, parts[at] if at else problem)
+        if {*parsing.HELP} & {*options}:
+            print(parsing.page(found, name, run))
+            raise SystemExit(0)
+        given = parsing.parse(found, name, options, run)
+        settings = parsing.made(found, given)
     except ValueError as error:
         to_stderr(f"dynsim: {error}")
         raise SystemExit(2) from None
-    if name not in COMMANDS and group(name):
-        _help(group(name), f"dynsim {name}", options)
-    try:
-        if at_once := known(name):
-            at_once.check(name, options)
-        offer = offered(name)
-        from sweeps.commands.parsing import words as parsing
-
-        found: Any = parsing.parse(offer.options, options, f"dynsim {name}")
-    except ValueError as error:
-        to_stderr(f"dynsim: {error}")
-        raise SystemExit(2) from None
-    settings = offer.settings
-    given = {field.name: getattr(found, field.name) for field in dataclasses.fields(settings)}
-    command, recorded = offer.command, offer.recorded
-    pictures = {"name": found.style, "kind": found.format} if command.draws else None
-    overwrite, quiet = recorded and found.overwrite, command.talks and found.quiet
-    return Asked(name, settings(**given), offer.run, recorded, overwrite, pictures, quiet)
+    own, command = given.own, found.command
+    pictures = {"name": own.get("style"), "kind": own.get("format")} if command.draws else None
+    flags = {flag: bool(own.get(flag, False)) for flag in ("overwrite", "quiet")}
+    return Asked(
+        f"{name} {problem}".strip(),
+        settings,
+        found.load()[1],
+        found.recorded,
+        **flags,
+        pictures=pictures,
+    )
 
 
-def find(words: Sequence[str]) -> tuple[str, list[str]]:
-    """The name that `words` begin with, of a command or of a group of them, and the words left.
+def find(words: Sequence[str]) -> tuple[str, str, list[str]]:
+    """The name that `words` begin with, of a command or of a group of them; the word of a problem,
+    where one is named; and the words left.
 
     Raises:
         ValueError: for a name that does not exist, with those that do.
     """
     firsts = dict.fromkeys(name.split()[0] for name in COMMANDS)
     first = _choose("command", words[0], firsts, near=COMMANDS)
-    members = group(first)
-    takes_another = bool(members) or first in FOR_SYSTEMS
-    if not takes_another or not words[1:] or words[1].startswith("-"):
-        return _for_task(first, words[1:]), list(words[1:])
-    # PACKAGE.MODULE:NAME is a problem of the user's own.
-    own = first in FOR_SYSTEMS and ":" in words[1]
-    second = words[1] if own else _choose(first, words[1], members or names())
-    return f"{first} {second}", list(words[2:])
-
-
-def _for_task(first: str, options: Sequence[str]) -> str:
-    """The name of the command `first` for the system whose task the options name."""
-    parts = [part for option in options for part in option.split("=", 1)]
-    if first not in FOR_SYSTEMS or "--task" not in parts[:-1]:
-        return first
-    from sweeps.systems import registry
-
-    system = registry.system_for(parts[parts.index("--task") + 1])
-    # The command by itself is that of the layer in Y and Z, which takes files as tasks as well.
-    return first if system is registry.system("yz") else f"{first} {system.name}"
+    members, second = group(first), words[1] if words[1:] else ""
+    if not second or second.startswith("-") or not (members or first in OF_PROBLEM):
+        return first, "", list(words[1:])
+    if members:
+        return f"{first} {_choose(first, second, members)}", "", list(words[2:])
+    return first, second, list(words[2:])
 
 
 def check_place(words: Sequence[str]) -> None:
@@ -167,5 +157,6 @@ def _choose(what: str, given: str, allowed: Iterable[str], near: Iterable[str] =
     word, allowed = given.replace("-", "_"), list(allowed)
     if word in allowed:
         return word
-    meant = hint(word, list(near) or allowed)
+    meant = closest(word, list(near) or allowed)
+    meant = f"{meant} It " if meant else ""
     raise ValueError(f"{what} {given!r}: {meant}must be {', '.join(allowed)}")

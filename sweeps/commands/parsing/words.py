@@ -1,165 +1,159 @@
 """From the words behind a command to its settings; what is wrong with them, in a line."""
 
-import contextlib
-import dataclasses
-import io
-import re
+import tomllib
 import typing
 from collections.abc import Sequence
-from typing import Annotated, Any, TypeVar
+from pathlib import Path
+from typing import Any, NamedTuple
 
-import tyro
-
-from dynsim import checks, decoding
-from sweeps.commands.parsing.options import Options, known
-
-SettingsT = TypeVar("SettingsT")
-REFUSED = re.compile(
-    r"Error parsing --(?P<option>[\w-]+):.*'(?P<value>[^']*)'\]?\.?$"
-    r"|invalid choice '(?P<choice>.*?)' for argument '(?:--)?(?P<argument>[\w-]+)'"
+from sweeps.commands.parsing.metadata import RUN, Offer, language
+from sweeps.language.fields import (
+    MISSING,
+    Field,
+    LanguageError,
+    Table,
+    allowed,
+    check,
+    closest,
+    fold,
 )
-"""What the parser says of a value that an option does not take."""
-FRAME = " ╭╮╰╯│─+|-"
-"""What frames are drawn with; the dashes, where the output has no others."""
+from sweeps.language.pages import option_lines, settings_page
+
+HELP = ("-h", "--help")
+Pairs = list[tuple[str, Any]]
 
 
-def parse(settings: type[SettingsT], words: Sequence[str], prog: str) -> SettingsT:
-    """The settings that the words behind a command ask for.
+class Given(NamedTuple):
+    """What words ask for.
+
+    Attributes:
+        own: options of the command by name, in text form.
+        run: settings of the run by name, as they were given.
+    """
+
+    own: Table
+    run: Pairs
+
+
+def parse(offer: Offer, name: str, words: Sequence[str], run: Pairs) -> Given:
+    """What the words behind a command ask for.
+
+    Args:
+        offer: of the command.
+        name: of the command, for messages.
+        words: behind it.
+        run: settings of the run that are given already.
 
     Raises:
-        ValueError: for an option that the command does not have, with the one that is meant, or a
-            value that its type does not have.
-        SystemExit: once help or a completion script is printed.
+        ValueError: for an option or a setting that there is not, with the one that is meant, or a
+            value that it does not take.
     """
-    command = prog[len("dynsim ") :]
-    if known(command) is None:
-        options(settings).check(command, words)
-    said = io.StringIO()
-    shown: Any = with_defaults(settings, words) if {"-h", "--help"} & set(words) else settings
-    try:
-        with contextlib.redirect_stderr(said):
-            return tyro.cli(shown, args=whole_numbers(settings, words), prog=prog)
-    except SystemExit as stop:
-        if not stop.code:
-            raise
-        told = in_a_line(said.getvalue())
-        check_value(settings, told)
-        missing = re.match(r"Missing from .*?: \S+ (.*) \(required\)", told)
-        told = f"needs {missing[1]}" if missing else told
-        raise ValueError(f"{command}: {told}") from None
+    own, given, places = dict[str, Any](), list(run), list(offer.positional)
+    left, options = list(words), {fold(each): each for each in offer.options}
+    while left:
+        word = left.pop(0)
+        if not word.startswith("--"):
+            if not places:
+                raise ValueError(f"{name}: {word!r} is no option; options begin with --")
+            listed = offer.options[places[0]].listed
+            own[places[0]] = [*own.get(places[0], []), word] if listed else word
+            places = places if listed else places[1:]
+            continue
+        option, equals, value = word[2:].partition("=")
+        values = [value] if equals else []
+        found = options.get(fold(option))
+        switch = options.get(fold(option.removeprefix("no-")))
+        field = offer.options[found] if found else None
+        if found is None and switch and offer.options[switch].types == ("boolean",):
+            own[switch] = False
+            continue
+        most = len(left) if field and field.listed else 1
+        while not equals and len(values) < most and left and not left[0].startswith("--"):
+            values.append(left.pop(0))
+        if field is None and offer.run is None:
+            hint = closest(option, offer.options) or f"its options are {_listed(offer)}"
+            raise ValueError(f"{name}: has no option --{option}; {hint}")
+        if field is None:
+            given.append((option, _value(values[0]) if values else MISSING))
+        elif not values and "boolean" not in field.types:
+            raise ValueError(f"{name}: option --{option} needs a value, {allowed(field)}")
+        elif found:
+            own[found] = values if field.listed else (values or ["true"])[0]
+    checked = {n: check(offer.options[n], _typed(offer.options[n], v), n) for n, v in own.items()}
+    for option, field in offer.options.items():
+        if field.required and option not in checked:
+            raise ValueError(f"{name}: needs {option} ({field.doc})")
+    _check_run(offer, given)
+    return Given(checked, given)
 
 
-def check_value(settings: Any, told: str) -> None:
-    """Raise `ValueError` in the words of sweep files and of Python for a value that the parser
-    refused and `told` so."""
-    found = REFUSED.match(told)
-    types = typing.get_type_hints(settings, include_extras=True)
-    name = (found["option"] or found["argument"]).replace("-", "_") if found else ""
-    if not found or name not in types:
+def _check_run(offer: Offer, given: Pairs) -> None:
+    """Raise `ValueError` for settings that the run does not have, before anything is imported."""
+    if offer.run is None:
         return
-    value = found["value"] or found["choice"]
-    hint = checks.hint(value, decoding.choices(types[name]))
-    allowed = decoding.allowed(types[name], kind=True)
-    raise ValueError(f"{name} = {value!r}: {hint}must be {allowed}")
-
-
-def whole_numbers(settings: Any, options: Sequence[str]) -> list[str]:
-    """The words behind a command, with 1e3 as 1000 where an option takes integers alone."""
-    fields = {field.name for field in dataclasses.fields(settings)}
-    found, name = [], ""
-    for word in options:
-        option, equals, value = word.partition("=") if word.startswith("--") else ("", "", word)
-        name = option[2:].replace("-", "_") if option else name
-        if name in fields and not value.lstrip("+-").isdigit():
-            with contextlib.suppress(ValueError):
-                number = decoding.whole(settings, name, float(value))
-                value = str(number) if isinstance(number, int) else value
-        found.append(f"{option}{equals}{value}")
-        name = "" if equals else name
-    return found
-
-
-def options(settings: Any) -> Options:
-    """What the options of settings are, for a first look at the words behind a command."""
-    types = typing.get_type_hints(settings, include_extras=True)
-    placed = tyro.conf.Positional
-    fields = [
-        field.name
-        for field in dataclasses.fields(settings)
-        if placed not in getattr(types[field.name], "__metadata__", ())
-    ]
-    lists = [name for name in fields if typing.get_origin(_plain(types[name])) is tuple]
-    also = [f"no_{name}" for name in fields if bool in decoding.flat(types[name])[0]]
-    return Options({name: _takes(types[name]) for name in fields}, lists, also)
-
-
-def _takes(kind: Any) -> str:
-    """What an option takes, where a word alone tells whether it is that."""
-    if decoding.words(kind):
-        return decoding.allowed(kind)
-    numbers = not set(decoding.flat(kind)[0]) - {int, float}
-    return decoding.allowed(kind, kind=True) if numbers else ""
-
-
-def _plain(kind: Any) -> Any:
-    return kind.__origin__ if typing.get_origin(kind) is Annotated else kind
-
-
-def in_a_line(framed: str) -> str:
-    """What a framed message of the parser says first, without its title and frame."""
-    lines = [line.strip(FRAME) for line in framed.splitlines()[1:]]
-    parts = ("\n".join(lines)).strip("\n").split("\n\n")
-    return " ".join(parts[0].split("\n"))
-
-
-def with_defaults(settings: type, options: Sequence[str]) -> type:
-    """The settings for a page of help: it says what stands for a setting that is left out, and the
-    names that settings can have."""
-    words = [part for option in options for part in option.split("=", 1)]
-    chosen = {}
-    if "--preset" in words[:-1]:
-        chosen["preset"] = words[words.index("--preset") + 1]
+    named = [(option, None if value is MISSING else value) for option, value in given]
     try:
-        made = settings(**chosen)
-        values = {n: made.value(n) for n in _left_out(made)} if hasattr(made, "value") else {}
-    except (TypeError, ValueError):
-        # It needs more than defaults, or there is no such preset; parsing says so.
-        values = {}
-    types = typing.get_type_hints(settings, include_extras=True)
-    fields = [
-        (
-            name,
-            Annotated[types[name], tyro.conf.arg(help_behavior_hint=f"(default: {value})")],
-            dataclasses.field(default=None),
-        )
-        for name, value in values.items()
-        if value is not None
-    ]
-    found = dataclasses.make_dataclass(
-        settings.__name__, fields, bases=(settings,), frozen=True, kw_only=True
-    )
-    found.__doc__ = _listed(settings)
-    return found
+        table = chosen(offer, named)
+    except LanguageError as error:
+        if any(value is MISSING and option == error.path for option, value in given):
+            raise ValueError(f"option --{error.path} needs a value") from None
+        near = closest(error.path, offer.options)
+        if near and "is not a setting; there are" in error.reason:
+            raise ValueError(f"{error.path}: is no option; {near}") from None
+        raise
+    language().finished(table)
 
 
-def _left_out(settings: Any) -> list[str]:
-    fields = [field.name for field in dataclasses.fields(settings)]
-    return [name for name in fields if getattr(settings, name) is None]
+def chosen(offer: Offer, given: Pairs) -> Table:
+    """The settings of the run: those given, and the others of the command."""
+    words = language()
+    mine = [(option, value) for option, value in given]
+    table = words.assign({}, [pair for pair in mine if pair[0] == "problem"])
+    usual = [(n, v) for n, v in (offer.run or {}).items() if n != "problem" or not table]
+    return words.assign(words.assign(table, usual), [p for p in mine if p[0] != "problem"])
 
 
-def _listed(settings: type) -> str:
-    """The description of settings, with the names of engines or of sweeps where they take some."""
-    from sweeps import recipes
-    from sweeps.systems import registry
-    from sweeps.systems.settings import about, attributes, described
+def made(offer: Offer, given: Given) -> Any:
+    """The settings of a command as its class has them."""
+    from sweeps.language.tree import build, value_of
+    from sweeps.systems import kinds
 
-    text = about(settings)
-    fields = {field.name for field in dataclasses.fields(settings)}
-    system = getattr(settings, "SYSTEM", None)
-    if system and fields & {"engine", "theories"}:
-        names = ", ".join(registry.engines(registry.system(system)))
-        text += f"\n\nEngines of {system}: {names}."
-    if {"file", "set"} <= fields:
-        text += f"\n\nBuilt-in sweeps: {', '.join(recipes.names())}."
-        text += f"\nSystems: {', '.join(registry.names())}."
-    return described(text, attributes(settings))
+    cls, _ = offer.load()
+    hints = typing.get_type_hints(cls, include_extras=True)
+    own = {n: v for n, v in given.own.items() if n in offer.kind.fields}
+    settings = {n: value_of(offer.kind.fields[n], value, n) for n, value in own.items()}
+    for name, value in settings.items():
+        if isinstance(value, str) and "pathlib.Path" in str(hints[name]):
+            settings[name] = Path(value)
+    if offer.run is not None:
+        settings[RUN] = build(kinds.language(), chosen(offer, given.run))
+    return cls(**settings)
+
+
+def page(offer: Offer, name: str, run: Pairs) -> str:
+    """The help of a command."""
+    places = "".join(f" {each.upper()}" for each in offer.positional)
+    lines = [f"usage: dynsim {name}{places} [OPTIONS]", "", offer.kind.about or offer.command.help]
+    lines += ["", "Options.", *option_lines(offer.options)]
+    if offer.run is not None:
+        lines += ["", settings_page(language(), chosen(offer, run))]
+    return "\n".join(lines)
+
+
+def _value(text: str) -> Any:
+    """A value of a setting as TOML has it; text needs no quotes."""
+    try:
+        return tomllib.loads(f"value = {text}")["value"]
+    except tomllib.TOMLDecodeError:
+        return text
+
+
+def _typed(field: Field, value: Any) -> Any:
+    """A value as the field of an option takes it: text stays text where that is allowed."""
+    if isinstance(value, list):
+        return [_typed(field.one, each) for each in value]
+    return value if "text" in field.types and value != "none" else _value(value)
+
+
+def _listed(offer: Offer) -> str:
+    return ", ".join(f"--{name.replace('_', '-')}" for name in sorted(offer.options))

@@ -9,11 +9,11 @@ from typing import Any, ClassVar, NamedTuple, Self
 
 import equinox as eqx
 import numpy as np
+from sweeps.systems.problems.options import Options
+from sweeps.systems.problems.parts import hints_of
 
 from dynsim import checks
 from dynsim.problem.choice import Choice
-from sweeps.systems.problems.options import Options
-from sweeps.systems.problems.parts import hints_of
 
 
 class NamedTask(NamedTuple):

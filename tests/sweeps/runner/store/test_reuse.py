@@ -179,7 +179,9 @@ def test_what_keeps_no_checkpoint_says_so(tmp_path: Path, sweep: Sweep, message:
 
 def test_a_schedule_of_another_length_is_another_run(tmp_path: Path) -> None:
     def cosine(steps: int, end: float) -> Sweep:
-        start = experiment("linear_icl", steps=steps, batch=8, eta={"kind": "cosine", "steps": end, "peak": 0.1})
+        start = experiment(
+            "linear_icl", steps=steps, batch=8, eta={"kind": "cosine", "steps": end, "peak": 0.1}
+        )
         return Sweep(start, {"seed": [0, 1]}, record=("loss",), checkpoint=True)
 
     sweeps.run(cosine(6, 9), tmp_path / "begun")
