@@ -58,8 +58,7 @@ class Schedule(eqx.Module):
     """A learning rate that depends on the step. Build one with a function of this module.
 
     Attributes:
-        peak: rate after the warm-up, 1/step. An axis `eta` of a sweep replaces it, and the other
-            rates of the schedule keep their ratios to it.
+        peak: rate after the warm-up, 1/step.
         warmup: number of steps over which the rate rises linearly from 0 to `peak`, or None.
     """
 

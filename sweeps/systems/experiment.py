@@ -24,6 +24,7 @@ from dynsim.problem.checks import check_parts
 from dynsim.training.rule import AnyRule, Rule
 from dynsim.training.run_checks import check_rule, check_step_times
 from sweeps.language.describe import TRACED, Objects
+from sweeps.language.fields import Table
 from sweeps.language.tree import build, encode, settle
 from sweeps.systems import budget, parts
 from sweeps.systems.base import Times, steps_of
@@ -92,12 +93,7 @@ class Experiment:
             ValueError: for a name or a value that is not allowed.
         """
         objects: Objects = {}
-        given = encode(language(), self, objects, full=False)
-        pairs = [
-            (name, encode(language(), value, objects) if dataclasses.is_dataclass(value) else value)
-            for name, value in settings.items()
-        ]
-        return build(language(), language().assign(given, pairs), objects)
+        return _assigned(encode(language(), self, objects, full=False), settings, objects)
 
     def setting(self, name: str) -> Any:
         """The value of a setting in text form, by its name or the end of it: a number, a word, or
@@ -198,12 +194,12 @@ def experiment(problem: str | Problem = "yz", /, **settings: Any) -> Experiment:
         >>> run = sweeps.experiment(task="overlapping", overlap=0.2, eta_y=2.0, momentum=0.9)
         >>> run = sweeps.experiment("qkv", rule="adam", eta=0.01, width=64, steps=200)
     """
-    objects: Objects = {}
-    pairs = [
-        (name, encode(language(), value, objects) if dataclasses.is_dataclass(value) else value)
-        for name, value in {"problem": problem, **settings}.items()
-    ]
-    return build(language(), language().assign({}, pairs), objects)
+    return _assigned({}, {"problem": problem, **settings}, {})
+
+
+def _assigned(given: Table, settings: Mapping[str, Any], objects: Objects) -> Experiment:
+    pairs = encode(language(), settings, objects).items()
+    return build(language(), language().assign(given, pairs), objects)
 
 
 def _check_rounded(node: Any, dtype: str) -> None:
