@@ -117,6 +117,11 @@ class Annealed(AnyRule):
         decay = {"noise": self.decay, "signal": self.decay}
         return SGD(eta, decay=decay, noise={"noise": noise})
 
+    @staticmethod
+    def spread(rule: Rule, num: int) -> Float[AnyArray, " S"]:
+        """Of a rule that was built, `Annealing.spread`."""
+        return Annealing.of(rule).spread(num)
+
 
 def noisy_sgd(*rates: Any, **settings: Any) -> Rule:
     """The rule of `Annealed`, which takes the same arguments."""

@@ -18,8 +18,9 @@ from dynsim import AttentionLayer, Problem, SynSmall, checks, decoding
 from dynsim.classes.task import Task
 from dynsim.decoding import CountOrInf, Seed, Steps
 from dynsim.precision import DType
+from dynsim.problem.base import built
 from dynsim.problem.checks import check_parts
-from dynsim.training.rule import Rule
+from dynsim.training.rule import AnyRule, Rule
 from dynsim.training.run_checks import check_rule, check_step_times
 from sweeps.language.describe import TRACED, Objects
 from sweeps.language.tree import build, encode
@@ -71,7 +72,7 @@ class Experiment:
     """
 
     problem: Problem
-    rule: Rule
+    rule: AnyRule
     steps: Steps | None = 1000
     batch: CountOrInf = 32
     dtype: DType = "float32"
@@ -80,7 +81,7 @@ class Experiment:
     def __post_init__(self) -> None:
         decoding.made_plain(self)
         checks.kind("problem", self.problem, Problem)
-        checks.kind("rule", self.rule, Rule)
+        checks.kind("rule", self.rule, AnyRule)
         decoding.check(self, many=("seed",))
 
     def at(self, settings: Mapping[str, Any]) -> "Experiment":
@@ -116,7 +117,7 @@ class Experiment:
         classes whose table would be too large."""
         if isinstance(task := getattr(self.problem, "task", None), Task):
             budget.check_table(task)
-        return self.problem.build(self.rule), self.rule.build()
+        return built(self.problem, self.rule)
 
     @functools.cached_property
     def bare(self) -> Problem:
