@@ -105,7 +105,7 @@ class Engine(NamedTuple):
     assumes: str = ""
 
     def check_run(self, run: Any) -> None:
-        """Raise `ValueError` where it does not describe a `sweeps.systems.experiment.Experiment`."""
+        """Raise `ValueError` where it does not describe a run, a `sweeps.Experiment`."""
         self.check(run.fixed, self.task(run), run.rule.build())
 
 
