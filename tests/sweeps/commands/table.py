@@ -2,9 +2,10 @@
 
 import json
 
-from sweeps.commands.parsing import words
 from sweeps.commands.parsing.offers import offered
 from sweeps.commands.parsing.options import FILE
+
+from sweeps.commands.parsing import words
 from sweeps.commands.table import COMMANDS, FOR_SYSTEMS
 from sweeps.systems.built_in import BUILT_IN
 

@@ -6,10 +6,10 @@ import re
 
 import pytest
 import tyro
+from sweeps.commands.parsing.offers import offered
 
 from dynsim import decoding
 from sweeps.commands.parsing import options
-from sweeps.commands.parsing.offers import offered
 from sweeps.commands.parsing.words import whole_numbers
 from tests.sweeps.commands.table import written
 
