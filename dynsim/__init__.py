@@ -56,9 +56,9 @@ from dynsim.transformer.corpora import CorpusSource, SyntheticText, TextFile, Te
 from dynsim.transformer.language import LanguageModel
 from dynsim.transformer.model import Transformer, TransformerSpec
 from dynsim.transformer.task import Text, text
-from dynsim.two_stage.annealing import Annealing, noisy_sgd
+from dynsim.two_stage.annealing import Annealed, Annealing, noisy_sgd
 from dynsim.two_stage.model import PQ
-from dynsim.two_stage.presets import two_stage
+from dynsim.two_stage.presets import FastPrompts, JointPrompts, two_stage
 from dynsim.two_stage.task import Prompts, prompts
 from dynsim.yz.layer import AttentionLayer, Layer, layer
 from dynsim.yz.model import YZ, Examples
@@ -78,16 +78,19 @@ __all__ = [
     "YZ",
     "Adam",
     "AdamW",
+    "Annealed",
     "Annealing",
     "AttentionLayer",
     "CorpusSource",
     "Embedded",
     "Examples",
+    "FastPrompts",
     "GeometricSpectrum",
     "GivenSpectrum",
     "JoMA",
     "JoMAClasses",
     "Joint",
+    "JointPrompts",
     "LanguageModel",
     "Layer",
     "LinearNetwork",

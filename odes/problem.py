@@ -15,10 +15,10 @@ import equinox as eqx
 from jaxtyping import Array, Float, PRNGKeyArray, PyTree
 
 import dynsim
-from dynsim import Problem, Trajectory, checks
+from dynsim import Problem, Trajectory
 from dynsim.precision import DType, cast, placed, precision, settle
 from dynsim.problem import sharpness
-from dynsim.problem.base import split
+from dynsim.problem.base import built, split
 from dynsim.problem.checks import (
     Parts,
     check_groups,
@@ -31,7 +31,7 @@ from dynsim.problem.checks import (
 )
 from dynsim.problem.train import problem_in, started
 from dynsim.training.recording import PARAMS, PRECONDITIONED, Record, Recording
-from dynsim.training.rule import Rule
+from dynsim.training.rule import AnyRule, Rule
 from dynsim.training.stability import preconditioned
 from dynsim.trajectory import Static, Times
 from odes.solver.flows import Flow, checked_flow, flow_of_rule
@@ -56,7 +56,7 @@ class Reduction(NamedTuple):
 
 def flow(
     problem: Problem,
-    rule: Rule,
+    rule: AnyRule,
     times: Times,
     *,
     key: PRNGKeyArray | None = None,
@@ -96,8 +96,7 @@ def flow(
         >>> rule = dynsim.sgd(dynsim.schedules.cosine(0.1, 1000), momentum=0.9, decay=1e-3)
         >>> theory = odes.flow(problem, rule, [0, 100, 1000], key=jax.random.key(0))
     """
-    checks.kind("problem", problem, Problem)
-    problem, rule = problem.build(rule), rule.build()
+    problem, rule = built(problem, rule)
     if reduction is None and not problem.has("population_loss"):
         raise ValueError(f"{type(problem).__name__} has no method 'population_loss' to flow down")
     problem.check_population()

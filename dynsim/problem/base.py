@@ -10,10 +10,11 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, PRNGKeyArray, PyTree, Real
 
-from dynsim import decoding
+from dynsim import checks, decoding
 from dynsim.precision import Number
 from dynsim.problem.choice import Choice
 from dynsim.training.keys import normal_noise
+from dynsim.training.rule import AnyRule, Rule
 
 Measured = Callable[..., Array]
 """An observable: a function of the problem and the weights, or of `Problem.snapshot`."""
@@ -39,6 +40,8 @@ class Problem(eqx.Module):
         RECORD: names of what is recorded unless asked otherwise, where it is known.
         REFUSED: names of what only some theories predict, with the reason that others give.
         LIKE: names of other problems whose registered observables it has too.
+        LEFT_OUT_AT_ZERO: numbers that are constants of the compiled program where they are 0, so
+            that it leaves out what only they need.
 
     The functions run inside compiled programs. `init` and `draw` always run with 32-bit numbers,
     so that theory, training in float32 and training in float64 start alike and see the same data.
@@ -63,6 +66,7 @@ class Problem(eqx.Module):
     RECORD: ClassVar[tuple[str, ...]] = ("loss",)
     REFUSED: ClassVar[Mapping[str, str]] = {}
     LIKE: ClassVar[tuple[str, ...]] = ()
+    LEFT_OUT_AT_ZERO: ClassVar[tuple[str, ...]] = ()
 
     def __check_init__(self) -> None:
         for each in self.choices:
@@ -79,7 +83,7 @@ class Problem(eqx.Module):
         owner = next((each for each in self.choices if each.owns(name)), None)
         return getattr(self, name) if owner is None else owner.value(self, name)
 
-    def build(self, rule: Any) -> "Problem":
+    def build(self, rule: AnyRule) -> "Problem":
         """The problem that is trained by the rule in place of this one: override it where arrays
         follow from settings, or settings from the rule. The rule may be such settings too."""
         del rule
@@ -194,6 +198,18 @@ class Problem(eqx.Module):
 ProblemT = Any
 
 
+def built(problem: Problem, rule: AnyRule) -> tuple[Any, Rule]:
+    """The problem and the rule that train in place of the given ones.
+
+    Raises:
+        ValueError: for what is no problem or no rule, and as they raise it.
+    """
+    checks.kind("problem", problem, Problem)
+    made = rule.build() if isinstance(rule, AnyRule) else rule
+    checks.kind("rule", made, Rule)
+    return problem.build(rule), made
+
+
 def split(problem: ProblemT) -> tuple[ProblemT, ProblemT]:
     """The traced numbers and arrays of a problem, and all else, which is static.
 
@@ -202,7 +218,7 @@ def split(problem: ProblemT) -> tuple[ProblemT, ProblemT]:
     """
     for name, hint in get_type_hints(type(problem)).items():
         value = getattr(problem, name, None)
-        if hint is float and isinstance(value, int) and not isinstance(value, bool):
+        if hint in (float, float | None) and isinstance(value, int) and not isinstance(value, bool):
             problem = eqx.tree_at(lambda p, name=name: getattr(p, name), problem, float(value))
     numbers, rest = eqx.partition(problem, _is_traced)
     for path, leaf in jax.tree.leaves_with_path(rest):

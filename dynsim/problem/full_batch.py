@@ -10,6 +10,7 @@ from jaxtyping import Array, Float, PRNGKeyArray, PyTree
 
 from dynsim import checks
 from dynsim.problem.base import Measured, Problem
+from dynsim.training.rule import AnyRule
 
 
 class FullBatch(Problem):
@@ -25,6 +26,10 @@ class FullBatch(Problem):
 
     problem: Problem
     data: PyTree
+
+    def build(self, rule: AnyRule) -> FullBatch:
+        """The same examples, for the problem that is trained by the rule."""
+        return FullBatch(self.problem.build(rule), self.data)
 
     def init(self, key: PRNGKeyArray) -> PyTree:
         """The starting weights of the problem."""

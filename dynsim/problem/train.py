@@ -16,7 +16,7 @@ from jaxtyping import Array, Int, PRNGKeyArray, PyTree, Real
 from dynsim import checks
 from dynsim.precision import DType, Number, cast, on_cpu, placed, precision, settle
 from dynsim.problem import sharpness
-from dynsim.problem.base import Problem, ProblemT, narrowed, split
+from dynsim.problem.base import Problem, ProblemT, built, narrowed, split
 from dynsim.problem.checks import (
     Parts,
     check_draw,
@@ -34,7 +34,7 @@ from dynsim.training import keys, loop
 from dynsim.training.checkpoint import Checkpoint, checked_start
 from dynsim.training.course import UNASKED, Legs, legs_of
 from dynsim.training.recording import ETA_TIME, NORMS, PRECONDITIONED, Record, Recording
-from dynsim.training.rule import Rule
+from dynsim.training.rule import AnyRule, Rule
 from dynsim.training.run_checks import check_rule, checked_times
 from dynsim.training.stability import check_threshold, preconditioned
 from dynsim.trajectory import Static, Times, Trajectory
@@ -45,7 +45,7 @@ ABSURD_LOSS = 1e3
 
 def train(
     problem: Problem,
-    rule: Rule,
+    rule: AnyRule,
     key: PRNGKeyArray | None = None,
     *,
     steps: int | None,
@@ -63,7 +63,8 @@ def train(
 
     Args:
         problem: yours, or one of `dynsim`'s.
-        rule: from `dynsim.sgd`, `adamw`, `from_optax` and so on; its numbers may be traced.
+        rule: from `dynsim.sgd`, `adamw`, `from_optax` and so on, or a `dynsim.Annealed`; its
+            numbers may be traced.
         key: for the starting weights, the batches, and the rule's noise. Step k draws with a key
             of its own, so that runs of one key see the same batches whatever their rates.
         steps: number of optimiser steps, >= 1. None goes from record to record up to the last of
@@ -106,9 +107,7 @@ def train(
         >>> run = dynsim.train(Net(), rule, jax.random.key(0), steps=200, record="gradient_norm")
         >>> run.model(jnp.ones(4))
     """
-    checks.kind("problem", problem, Problem)
-    checks.kind("rule", rule, Rule)
-    problem, rule = problem.build(rule), rule.build()
+    problem, rule = built(problem, rule)
     check_single("rule", rule)
     check_init(problem, init)
     steps = None if steps is None else checks.steps("steps", steps)

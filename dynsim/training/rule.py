@@ -79,7 +79,15 @@ def schedules_of(eta: Etas) -> Schedule | Ratio | dict[str, Schedule]:
     return {n: as_schedule(f"eta[{n!r}]", eta[n]) for n in sorted(eta)}
 
 
-class Rule(eqx.Module):
+class AnyRule(eqx.Module):
+    """A `Rule`, or settings from which one follows, such as `dynsim.Annealed`."""
+
+    @abc.abstractmethod
+    def build(self) -> "Rule":
+        """The rule that trains."""
+
+
+class Rule(AnyRule):
     r"""An update rule: subclass it for a rule of your own.
 
     A subclass has a `direction`, and fields for the numbers that the direction reads. Training,

@@ -14,80 +14,118 @@ group "signal" of the weights, noise moves the group "noise", and both decay.
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Any, Literal, get_args
 
 import equinox as eqx
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int, Real
 
-from dynsim import checks
-from dynsim.precision import AnyArray, Number
+from dynsim import checks, decoding
+from dynsim.precision import AnyArray, AnyNotNegative, AnyPositive, Number
 from dynsim.schedules import steps
 from dynsim.schedules.shapes import Steps
-from dynsim.training.rule import Rule
+from dynsim.training.rule import AnyRule, Rule
 from dynsim.training.rules import SGD, unread
 
 Control = Literal["none", "forever", "small", "smallinit"]
 Some = Real[Number, "*#P"]
 
 
-def noisy_sgd(
-    eta_1: Some = 0.2,
-    eta_2: Some = 0.01,
-    decay: Some = 0.025,
-    tau: Some = 0.25,
-    *,
-    stage_2: Some = 3.0,
-    control: Control = "none",
-) -> Rule:
-    r"""Two-stage noisy SGD: `eta_1` for the eta-time :math:`1/(4\lambda)`, then `eta_2` for
-    `stage_2` times :math:`1/\lambda`.
+class Annealed(AnyRule):
+    r"""Noisy SGD with weight decay, annealed from a large learning rate to a small one.
 
-    Args:
-        eta_1, eta_2: learning rates of the stages, per step on the batch-*mean* loss.
-        decay: weight decay :math:`\lambda`, per unit of eta-time.
-        tau: stationary standard deviation :math:`\tau_1` of a noise weight at eta_1, from which the
-            gradient noise :math:`\tau_\xi = \tau_1 \sqrt{1 - (1 - \eta_1 \lambda)^2} / \eta_1`
-            follows.
-        stage_2: length of the second stage in units of :math:`1/\lambda`.
-        control: an experiment of the same length in eta-time and the same gradient noise: "forever"
-            keeps the large learning rate; "small" and "smallinit" have the small one from the
-            start.
+    The gradient noise is :math:`\tau_\xi = \tau \sqrt{1 - (1 - \eta_1 \lambda)^2} / \eta_1`. The
+    rule is for the groups of weights of `dynsim.Prompts`. The boundaries of its schedule are the
+    end of the first stage and that of the run.
 
-    Returns:
-        A rule for the groups of weights of `dynsim.Prompts`. The schedule's boundaries are the end
-        of the first stage and that of the run.
+    Attributes:
+        eta_1: learning rate of the first stage, which lasts 1/(4 lambda) in eta-time.
+        eta_2: learning rate of the second stage.
+        decay: weight decay lambda, per unit of eta-time.
+        tau: stationary standard deviation of a weight's noise at eta_1.
+        stage_2: length of the second stage in eta-time, in units of 1/lambda.
+        control: an experiment of the same length in eta-time and the same gradient noise: forever
+            keeps the large rate to the end; small uses the small rate from the start; smallinit
+            does that with starting weights that are stationary for it.
 
     Raises:
         ValueError: for rates, decay or stage_2 that are not positive, a negative deviation, or
             rates at which decay overshoots in a step; and for more than 2^31 - 1 steps.
+
+    Example:
+        >>> task, rule = dynsim.prompts(), dynsim.Annealed(eta_1=0.1)
+        >>> times = dynsim.Annealing.of(rule).times()
+        >>> key = jax.random.key(0)
+        >>> run = dynsim.train(task, rule, key, steps=None, times=times, batch=128)
     """
-    checks.choice("control", control, ("none", "forever", "small", "smallinit"))
-    given = {"eta_1": eta_1, "eta_2": eta_2, "decay": decay, "stage_2": stage_2}
-    for name, value in given.items():
-        checks.real(name, value, 0, open_minimum=True)
-    checks.real("tau", tau, 0)
-    for name, eta in (("eta_1", eta_1), ("eta_2", eta_2)):
-        if not checks.is_traced((eta, decay)):
-            checks.real(f"{name} * decay", np.multiply(eta, decay), 0, 1, open_maximum=True)
-    noise = tau * (1 - (1 - eta_1 * decay) ** 2) ** 0.5 / eta_1
-    first = eta_1 if control in ("none", "forever") else eta_2
-    second = eta_1 if control == "forever" else eta_2
-    numbers = jnp if checks.is_traced((first, second, decay, stage_2)) else np
-    with np.errstate(over="ignore", divide="ignore"):
-        lengths = [
-            numbers.maximum(numbers.rint(numbers.asarray(span) / eta), 1)
-            for span, eta in ((1 / (4 * decay), first), (stage_2 / decay, second))
-        ]
-    if numbers is np and not (most := np.max(lengths[0] + lengths[1])) < 2**31:
-        raise ValueError(
-            f"eta_1, eta_2, decay, stage_2: make {most:.3g} steps, at most {2**31 - 1} are possible"
-        )
-    ratio = second / first
-    at = lengths[0], lengths[0] + lengths[1]
-    eta = steps(first, at, (ratio, ratio))
-    return SGD(eta, decay={"noise": decay, "signal": decay}, noise={"noise": noise})
+
+    eta_1: AnyPositive = 0.2
+    eta_2: AnyPositive = 0.01
+    decay: AnyPositive = 0.025
+    tau: AnyNotNegative = 0.25
+    stage_2: AnyPositive = 3.0
+    control: Control = eqx.field(static=True, default="none")
+
+    def __check_init__(self) -> None:
+        checks.choice("control", self.control, get_args(Control))
+        decoding.check_ranges(self)
+        for name, eta in (("eta_1", self.eta_1), ("eta_2", self.eta_2)):
+            if not checks.is_traced((eta, self.decay)):
+                decayed = np.multiply(eta, self.decay)
+                checks.real(f"{name} * decay", decayed, 0, 1, open_maximum=True)
+        last = self.ends[-1]
+        if not checks.is_traced(last) and not (most := np.max(last)) < 2**31:
+            raise ValueError(
+                f"eta_1, eta_2, decay, stage_2: make {most:.3g} steps, at most {2**31 - 1} are "
+                "possible"
+            )
+
+    @property
+    def rates(self) -> tuple[Some, Some]:
+        """Learning rates of the stages, as the control has them."""
+        first = self.eta_1 if self.control in ("none", "forever") else self.eta_2
+        return first, self.eta_1 if self.control == "forever" else self.eta_2
+
+    @property
+    def ends(self) -> tuple[Some, Some]:
+        """Steps at which the stages end."""
+        numbers = jnp if checks.is_traced((self.rates, self.decay, self.stage_2)) else np
+        with np.errstate(over="ignore", divide="ignore"):
+            spans = 1 / (4 * self.decay), self.stage_2 / self.decay
+            first, second = (
+                numbers.maximum(numbers.rint(numbers.asarray(span) / eta), 1)
+                for span, eta in zip(spans, self.rates, strict=True)
+            )
+            return first, first + second
+
+    @property
+    def tau_0(self) -> Some:
+        """Standard deviation of starting weights that are stationary: `tau`, or that of the small
+        learning rate for the control "smallinit"."""
+        if self.control != "smallinit":
+            return self.tau
+        stages = Annealing.of(self)
+        return stages.stationary(stages.eta_1)
+
+    def build(self) -> Rule:
+        """The rule that trains, of `dynsim.SGD`."""
+        noise = self.tau * (1 - (1 - self.eta_1 * self.decay) ** 2) ** 0.5 / self.eta_1
+        first, second = self.rates
+        ratio = second / first
+        eta = steps(first, self.ends, (ratio, ratio))
+        decay = {"noise": self.decay, "signal": self.decay}
+        return SGD(eta, decay=decay, noise={"noise": noise})
+
+    @staticmethod
+    def spread(rule: Rule, num: int) -> Float[AnyArray, " S"]:
+        """Of a rule that was built, `Annealing.spread`."""
+        return Annealing.of(rule).spread(num)
+
+
+def noisy_sgd(*rates: Any, **settings: Any) -> Rule:
+    """The rule of `Annealed`, which takes the same arguments."""
+    return Annealed(*rates, **settings).build()
 
 
 def refused(rule: Rule) -> str | None:
@@ -98,11 +136,11 @@ def refused(rule: Rule) -> str | None:
     parts = [set(each) if isinstance(each, dict) else None for each in (rule.decay, rule.noise)]
     if plain and parts == [{"noise", "signal"}, {"noise"}] and isinstance(rule.eta, Steps):
         return None
-    return f"rule = {rule!r}: must be one of `dynsim.noisy_sgd`"
+    return f"rule = {rule!r}: must be a `dynsim.Annealed`, or what it built"
 
 
 class Annealing(eqx.Module):
-    r"""What a rule of `noisy_sgd` says of the two stages.
+    r"""What a rule of `Annealed` says of the two stages.
 
     Attributes:
         eta_1, eta_2: learning rates of the stages, 1/step.
@@ -119,8 +157,9 @@ class Annealing(eqx.Module):
     last: Some
 
     @classmethod
-    def of(cls, rule: Rule) -> Annealing:
-        """Raises `ValueError` for another rule."""
+    def of(cls, rule: AnyRule) -> Annealing:
+        """Those of an `Annealed`, or of what it built; raises `ValueError` for another rule."""
+        rule = rule.build() if isinstance(rule, AnyRule) else rule
         if reason := refused(rule):
             raise ValueError(reason)
         eta = rule.eta

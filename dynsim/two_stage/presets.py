@@ -3,72 +3,55 @@
 We chose all numbers ourselves; we do not know those of the paper (arXiv:2502.20681).
 """
 
-from typing import Any, Literal, NamedTuple, TypedDict
+import dataclasses
+from typing import Any, ClassVar, Literal, NamedTuple
 
+import equinox as eqx
 from jaxtyping import Real
 
 from dynsim import checks
+from dynsim.decoding import Count, Positive, Share, Tokens
 from dynsim.precision import Number
 from dynsim.training.rule import Rule
-from dynsim.two_stage.annealing import Annealing, Control, noisy_sgd
-from dynsim.two_stage.task import Prompts
+from dynsim.two_stage.annealing import Annealed, Annealing, Control
+from dynsim.two_stage.task import Block, Prompts
 
 Preset = Literal["default", "fast", "joint"]
 
 
-class Numbers(TypedDict):
-    """The numbers of a preset, as `Prompts`, `noisy_sgd` and `dynsim.train` call them."""
+class FastPrompts(Prompts):
+    """Prompts that are smaller and quicker to train on."""
 
-    d: int
-    length: int
-    gamma0: float
-    s1: float
-    s2: float
-    r: float
-    coupling: float
-    decay: float
-    tau: float
-    eta_1: float
-    eta_2: float
-    stage_2: float
-    batch: int
-    pool: int
-
-
-_DEFAULT: Numbers = {
-    "d": 32,
-    "length": 129,
-    "gamma0": 1.0,
-    "s1": 1.0,
-    "s2": 1.0,
-    "r": 1.4,
-    "coupling": 0.0,
-    "decay": 0.025,
-    "tau": 0.25,
-    "eta_1": 0.2,
-    "eta_2": 0.01,
-    "stage_2": 3.0,
-    "batch": 128,
-    "pool": 4096,
-}
-PRESETS: dict[str, Numbers] = {
-    "default": _DEFAULT,
-    "fast": {
-        **_DEFAULT,
-        "d": 16,
-        "length": 65,
-        "r": 1.6,
-        "decay": 0.0125,
-        "tau": 0.3,
-        "eta_2": 0.04,
-        "stage_2": 2.0,
+    RUN_DEFAULTS: ClassVar = {
+        "rule": {"kind": "annealed", "eta_2": 0.04, "decay": 0.0125, "tau": 0.3, "stage_2": 2.0},
         "batch": 64,
-        "pool": 2048,
-    },
-    "joint": {**_DEFAULT, "r": 2.4, "tau": 0.2, "coupling": 1.0},
+        "steps": None,
+    }
+
+    d: Block = eqx.field(static=True, default=16)
+    length: Tokens = eqx.field(static=True, default=65)
+    r: Positive = 1.6
+    pool: Count = eqx.field(static=True, default=2048)
+
+
+class JointPrompts(Prompts):
+    """Prompts for the loss of the sum of the components, with a larger shift of Q."""
+
+    RUN_DEFAULTS: ClassVar = {
+        "rule": {"kind": "annealed", "tau": 0.2},
+        "batch": 128,
+        "steps": None,
+    }
+
+    r: Positive = 2.4
+    coupling: Share = 1.0
+
+
+_CLASSES: dict[str, type[Prompts]] = {
+    "default": Prompts,
+    "fast": FastPrompts,
+    "joint": JointPrompts,
 }
-"""Numbers by preset. "default" trains both components apart; "joint" trains the loss of their sum;
-"fast" is small."""
 
 
 class TwoStage(NamedTuple):
@@ -80,20 +63,36 @@ class TwoStage(NamedTuple):
 
 
 def two_stage(preset: Preset = "default", control: Control = "none", **settings: Any) -> TwoStage:
-    """The two-stage experiment of a preset, or one of its controls (see `noisy_sgd`).
+    """The two-stage experiment of a preset, or one of its controls (see `Annealed`).
 
     Args:
+        preset: "default" trains both components apart, as `Prompts` does; "joint" trains the loss
+            of their sum, as `JointPrompts`; "fast" is small, as `FastPrompts`.
         **settings: of `Prompts`.
 
     Raises:
         ValueError: for an unknown preset or control, and for settings that cannot be.
     """
-    checks.choice("preset", preset, tuple(PRESETS))
-    numbers: dict[str, Any] = dict(PRESETS[preset])
-    rates = [numbers.pop(name) for name in ("eta_1", "eta_2", "decay", "tau")]
-    rule = noisy_sgd(*rates, stage_2=numbers.pop("stage_2"), control=control)
-    batch, start = numbers.pop("batch"), starting_noise(rule, rates[-1], control)
-    return TwoStage(Prompts(**{**numbers, "tau_0": start, **settings}), rule, batch)
+    checks.choice("preset", preset, tuple(_CLASSES))
+    cls = _CLASSES[preset]
+    rule = _rule(cls, control)
+    return TwoStage(cls(**settings).build(rule), rule.build(), cls.RUN_DEFAULTS["batch"])
+
+
+def _rule(cls: type[Prompts], control: Control = "none") -> Annealed:
+    """The rule that a class of prompts is trained by unless asked otherwise."""
+    rates = {name: each for name, each in cls.RUN_DEFAULTS["rule"].items() if name != "kind"}
+    return Annealed(**rates, control=control)
+
+
+def _numbers(cls: type[Prompts]) -> dict[str, Any]:
+    """The settings of a preset: those of the prompts and of their rule, and the batch."""
+    prompts = {field.name: field.default for field in dataclasses.fields(cls) if field.init}
+    return {**prompts, **vars(_rule(cls)), "batch": cls.RUN_DEFAULTS["batch"]}
+
+
+PRESETS: dict[str, dict[str, Any]] = {name: _numbers(cls) for name, cls in _CLASSES.items()}
+"""Numbers by preset."""
 
 
 def starting_noise(rule: Rule, tau: Real[Number, "*#P"], control: Control) -> Real[Number, "*#P"]:

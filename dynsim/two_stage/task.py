@@ -10,18 +10,20 @@ We reconstructed this task from fragments of the paper; it is not the authors' t
 """
 
 from collections.abc import Callable
-from typing import Any, ClassVar, Literal, NamedTuple
+from typing import Annotated, Any, ClassVar, Literal, NamedTuple
 
+import annotated_types as at
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, PRNGKeyArray, PyTree, Real
 
-from dynsim import checks
-from dynsim.decoding import Count, NotNegative, Positive, Share, Size
+from dynsim.decoding import Count, NotNegative, Positive, Share, Size, Tokens
 from dynsim.precision import DType, Number, on_cpu
 from dynsim.problem.base import Problem
+from dynsim.training.rule import AnyRule
 from dynsim.two_stage import minibatch
+from dynsim.two_stage.annealing import Annealed
 from dynsim.two_stage.minibatch import Laid
 from dynsim.two_stage.model import PQ, PromptBatch, Split, data_loss
 from dynsim.two_stage.observables import (
@@ -33,6 +35,8 @@ from dynsim.two_stage.observables import (
 )
 
 Core = Literal["fresh", "fixed"]
+Block = Annotated[Size, at.Ge(2)]
+"""Size of a block of a token."""
 
 
 class PromptDraws(NamedTuple):
@@ -84,23 +88,26 @@ class Prompts(Problem):
 
     with q = 0 if y = +1, and q = +1 or -1 otherwise.
 
-    Train it by a rule of `dynsim.noisy_sgd`: gradients move the group "signal" of the weights,
+    Train it by `dynsim.Annealed`: gradients move the group "signal" of the weights,
     noise the group "noise".
 
     Attributes:
-        d: size of a block.
+        d: size of each of the two blocks of a token.
         length: tokens L of a prompt, the query included.
-        gamma0: margin :math:`\gamma_0` of P along w_star.
-        s1, s2: standard deviation of the Gaussian part of P and of Q.
-        r: length :math:`\lVert \zeta \rVert` of the shift that tells the negative class of Q.
-        coupling: c in [0, 1] of the training loss :math:`(1 - c)(K_1 + K_2) + c J`: 0 trains the
-            components on losses of their own, 1 on the literal loss of their sum.
-        core: "fresh" draws z for every token. "fixed" has the one vector
-            :math:`z = s_2 \sqrt{d-1}\, e_1`, as long as a fresh one in the root mean square.
-        tau_0: standard deviation of the starting weights.
-        pool: number N of training prompts, drawn once; batches are drawn from it with replacement.
+        gamma0: margin of P along w_star.
+        s1: standard deviation of the Gaussian part of P.
+        s2: standard deviation of the Gaussian part of Q.
+        r: length of the shift that marks the negative class of Q.
+        coupling: c of the loss (1 - c)(K1 + K2) + c J: 0 trains the components on losses of their
+            own, 1 on the loss of their sum.
+        core: Gaussian part of Q: fresh for every token, or one fixed vector along e_1, as long as a
+            fresh one in the root mean square.
+        tau_0: standard deviation of the starting weights; none for the stationary one of the rule,
+            a `dynsim.Annealed`.
+        pool: number of training prompts, drawn once; batches are drawn from it with replacement.
         num_test: number of fresh prompts on which losses and accuracies are measured.
-        bias: whether a scalar is trained that is added to N_V, the group "bias" of the weights.
+        bias: whether a scalar is trained that is added to the output of Q, the group "bias" of the
+            weights.
         held: the prompts of a run, while it runs.
 
     Raises:
@@ -108,33 +115,52 @@ class Prompts(Problem):
             0 <= coupling <= 1; or for an unknown core.
 
     Example:
-        >>> task, rule = dynsim.prompts(), dynsim.noisy_sgd()
-        >>> times = Annealing.of(rule).times()
+        >>> task, rule = dynsim.prompts(), dynsim.Annealed()
+        >>> times = dynsim.Annealing.of(rule).times()
         >>> key = jax.random.key(0)
         >>> run = dynsim.train(task, rule, key, steps=None, times=times, batch=128)
     """
 
     NAME: ClassVar = "two_stage"
     RECORD: ClassVar = DEFAULT_RECORD
+    LEFT_OUT_AT_ZERO: ClassVar = ("coupling",)
+    RUN_DEFAULTS: ClassVar = {"rule": {"kind": "annealed"}, "batch": 128, "steps": None}
 
     # Static, so that a task can be the argument of a compiled function.
-    d: Size = eqx.field(static=True, default=32)
-    length: Size = eqx.field(static=True, default=129)
+    d: Block = eqx.field(static=True, default=32)
+    length: Tokens = eqx.field(static=True, default=129)
     gamma0: NotNegative = 1.0
     s1: NotNegative = 1.0
     s2: NotNegative = 1.0
     r: Positive = 1.4
     coupling: Share = 0.0
     core: Core = eqx.field(static=True, default="fresh")
-    tau_0: NotNegative = 0.25
+    tau_0: NotNegative | None = None
     pool: Count = eqx.field(static=True, default=4096)
-    num_test: Count = eqx.field(static=True, default=2048)
+    num_test: Annotated[Count, at.Ge(2)] = eqx.field(static=True, default=2048)
     bias: bool = eqx.field(static=True, default=False)
-    held: Any = None
+    # No setting. A `default` would be an attribute of the class, which `eqx.tree_at` does not see.
+    held: Any = eqx.field(default_factory=lambda: None, init=False, repr=False)
 
-    def __check_init__(self) -> None:
-        for name in ("d", "length", "num_test"):
-            checks.integer(name, getattr(self, name), 2)
+    def build(self, rule: AnyRule) -> "Prompts":
+        """The prompts with the stationary `tau_0` of the rule, unless they have one.
+
+        Raises:
+            ValueError: where `tau_0` is None and the rule is no `Annealed`.
+        """
+        if self.tau_0 is not None:
+            return self
+        noise = rule.tau_0 if isinstance(rule, Annealed) else self.starting_noise
+        return eqx.tree_at(lambda task: task.tau_0, self, noise, is_leaf=lambda x: x is None)
+
+    @property
+    def starting_noise(self) -> Real[Number, "*#P"]:
+        """`tau_0`; raises `ValueError` where it is None."""
+        if self.tau_0 is None:
+            raise ValueError(
+                "tau_0 = None: follows from a `dynsim.Annealed` alone; give tau_0 for other rules"
+            )
+        return self.tau_0
 
     @property
     def kappa(self) -> float:
@@ -158,7 +184,7 @@ class Prompts(Problem):
 
     def init(self, key: PRNGKeyArray) -> Split:
         """No signal, and noise of standard deviation tau_0 in every entry."""
-        noise = PQ(*jax.random.normal(key, (2, self.d, self.d)) * self.tau_0)
+        noise = PQ(*jax.random.normal(key, (2, self.d, self.d)) * self.starting_noise)
         none = jnp.zeros_like(noise.W)
         return Split(PQ(none, none, jnp.zeros(()) if self.bias else None), noise)
 

@@ -24,7 +24,7 @@ from jaxtyping import Array, Float, PRNGKeyArray
 
 from dynsim import checks
 from dynsim.training.recording import Recording
-from dynsim.training.rule import Rule as UpdateRule
+from dynsim.training.rule import AnyRule
 from dynsim.trajectory import Times, Trajectory
 from dynsim.two_stage.annealing import Annealing
 from dynsim.two_stage.task import Prompts
@@ -36,7 +36,7 @@ from odes.two_stage.state import ReducedState
 
 def solve_sde(
     task: Prompts,
-    optimizer: UpdateRule,
+    optimizer: AnyRule,
     times: Times,
     key: PRNGKeyArray,
     *,
@@ -62,13 +62,12 @@ def solve_sde(
     Raises:
         ValueError: as `odes.two_stage.solve`, and for `num_steps` < 2.
     """
-    checks.kind("task", task, Prompts)
     return run(
         _solve,
         task,
         optimizer,
         times,
-        (checked_start(start, task), key),
+        lambda task: (checked_start(start, task), key),
         drawn=start is None,
         num_steps=checks.integer("num_steps", num_steps, 2),
         **options,
@@ -98,7 +97,7 @@ def _solve(
     start, key = given
     key, start_key = jax.random.split(key)
     if drawn:
-        a, b = task.tau_0 * jax.random.normal(start_key, (2,), times.dtype)
+        a, b = task.starting_noise * jax.random.normal(start_key, (2,), times.dtype)
         start = dataclasses.replace(start, a=a, b=b)
     solved = integrate_sde(
         functools.partial(drift, model),

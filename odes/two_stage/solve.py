@@ -22,10 +22,10 @@ from jaxtyping import Array, Float, PyTree, Real
 
 from dynsim import checks
 from dynsim.precision import DType, Number, cast, precision, settle
-from dynsim.problem.base import narrowed
+from dynsim.problem.base import built, narrowed
 from dynsim.problem.train import problem_in
 from dynsim.training.recording import Record, Recording
-from dynsim.training.rule import Rule as UpdateRule
+from dynsim.training.rule import AnyRule
 from dynsim.trajectory import Times, Trajectory
 from dynsim.two_stage.annealing import Annealing
 from dynsim.two_stage.task import Prompts
@@ -50,9 +50,9 @@ DEFAULT_TOLERANCES = Tolerances(1e-5, 1e-7)
 def run(
     solve: Callable[..., Trajectory],
     task: Prompts,
-    optimizer: UpdateRule,
+    optimizer: AnyRule,
     times: Times,
-    given: PyTree,
+    given: Callable[[Prompts], PyTree],
     *,
     begin: Real[Number, ""] = 0.0,
     finite_length: bool = True,
@@ -65,20 +65,23 @@ def run(
 
     Args:
         solve: called in a compiled program with the model, the recording, the task, the stages, the
-            times, the step `begin` and what is `given`, all in `dtype`, and with the options.
+            times, the step `begin` and what is `given` for the task, all in `dtype`, and with the
+            options.
         task, optimizer, times, begin, finite_length, rule, record, dtype: as of `solve`.
 
     Raises:
         ValueError: with the reason, where the reduction does not apply; and for bad arguments.
     """
     checks.kind("task", task, Prompts)
+    task, optimizer = built(task, optimizer)
     if reason := inapplicable(task, optimizer):
         raise ValueError(reason)
     check_times(times, begin)
     model, recording = checked_model(task, finite_length, rule), TABLE.resolve(record)
-    with precision(dtype, task, optimizer, times, given, begin):
+    start = given(task)
+    with precision(dtype, task, optimizer, times, start, begin):
         stages = narrowed(Annealing.of(optimizer), dtype)
-        numbers = cast(times, dtype), cast(begin, dtype), narrowed(given, dtype)
+        numbers = cast(times, dtype), cast(begin, dtype), narrowed(start, dtype)
         found = _compiled(
             solve, model, recording, problem_in(task, dtype), stages, *numbers, **options
         )
@@ -92,7 +95,7 @@ def _compiled(solve: Callable[..., Trajectory], *arguments: Any, **options: Any)
 
 def solve(
     task: Prompts,
-    optimizer: UpdateRule,
+    optimizer: AnyRule,
     times: Times,
     *,
     start: ReducedState | None = None,
@@ -106,7 +109,7 @@ def solve(
     Args:
         task: from `prompts`, with core "fresh". Its numbers may be traced; a coupling that is
             the number 0 and not traced saves the quadrature of J, most of the work.
-        optimizer: from `noisy_sgd`; its numbers may be traced.
+        optimizer: a `dynsim.Annealed`, or what it built; its numbers may be traced.
         times: (S,) optimiser steps at which to record, increasing, >= `begin`; need not be
             whole. `optimizer.eta_time` maps them to eta-time.
         start: state at `begin`, such as `ReducedState.from_weights(W, V)` of a simulation;
@@ -127,13 +130,12 @@ def solve(
     Raises:
         ValueError: naming the argument, its value and what is allowed, before compilation.
     """
-    checks.kind("task", task, Prompts)
     return run(
         _solve,
         task,
         optimizer,
         times,
-        checked_start(start, task),
+        lambda task: checked_start(start, task),
         dtype=dtype,
         tolerances=checked_tolerances(tolerances or DEFAULT_TOLERANCES, dtype),
         derivatives=derivatives,

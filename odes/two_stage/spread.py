@@ -54,7 +54,7 @@ from jaxtyping import Array, Float, PRNGKeyArray, Real
 from dynsim import checks
 from dynsim.precision import Number
 from dynsim.training.recording import Recording
-from dynsim.training.rule import Rule as UpdateRule
+from dynsim.training.rule import AnyRule
 from dynsim.trajectory import Times, Trajectory
 from dynsim.two_stage.annealing import Annealing
 from dynsim.two_stage.task import Prompts
@@ -93,7 +93,7 @@ class Seed(eqx.Module):
 
 def solve_seed(
     task: Prompts,
-    optimizer: UpdateRule,
+    optimizer: AnyRule,
     times: Times,
     key: PRNGKeyArray,
     *,
@@ -121,17 +121,17 @@ def solve_seed(
         checks.real("num_test", num_test, 1)
     num_steps = checks.integer("num_steps", num_steps, 2)
     given = key, float(math.inf) if num_test is None else num_test * 1.0
-    return run(_solve, task, optimizer, times, given, num_steps=num_steps, **options)
+    return run(_solve, task, optimizer, times, lambda _: given, num_steps=num_steps, **options)
 
 
 def _start(task: Prompts, key: PRNGKeyArray, dtype: jnp.dtype) -> Seed:
     normal_key, square_key = jax.random.split(key)
     sizes = jnp.asarray(jax.tree.leaves(block_sizes(task.d))[2:], dtype)
     squares = jax.random.gamma(square_key, sizes / 2, dtype=dtype) * (2 / sizes)
-    alone = jax.random.normal(normal_key, (2,), dtype) * task.tau_0
+    alone = jax.random.normal(normal_key, (2,), dtype) * task.starting_noise
     none = jnp.zeros((), dtype)
     signal = Signal(none, none, none)
-    return Seed(ReducedState(*alone, *(squares * task.tau_0**2)), signal, signal)
+    return Seed(ReducedState(*alone, *(squares * task.starting_noise**2)), signal, signal)
 
 
 def _drift(model: Model, t: Float[Array, ""], seed: Seed, args: tuple[Prompts, Annealing]) -> Seed:

@@ -47,7 +47,7 @@ class ReducedState(eqx.Module):
     def nominal(cls, task: Prompts) -> "ReducedState":
         """The state that stands for the random starting weights: no signal in P, and b at one
         standard deviation, because b = 0 would stay 0."""
-        start = task.tau_0
+        start = task.starting_noise
         return cls(0 * start, start, *(5 * (start**2,)))
 
     def clamped(self) -> "ReducedState":

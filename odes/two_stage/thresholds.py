@@ -232,7 +232,7 @@ def noise_variance(
         end = eta * stages.noise**2 / (2 * stages.decay)
         return jnp.exp(-2 * stages.decay * elapsed) * (start - end) + end
 
-    return relax(relax(task.tau_0**2, first, before), second, after)
+    return relax(relax(task.starting_noise**2, first, before), second, after)
 
 
 def waiting_time(decay: Real[Number, "..."]) -> Float[Array, "..."]:

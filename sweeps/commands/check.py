@@ -1,8 +1,7 @@
 """`dynsim check`: verify a stored sweep."""
 
 import dataclasses
-
-import tyro
+from typing import ClassVar
 
 from sweeps.lines import printable
 from sweeps.runner.progress import say
@@ -17,7 +16,9 @@ class Check:
         path: folder of the sweep, or its address in a bucket.
     """
 
-    path: tyro.conf.Positional[str]
+    POSITIONAL: ClassVar = ("path",)
+
+    path: str
 
 
 def run(config: Check) -> None:

@@ -6,9 +6,8 @@ import math
 import warnings
 from collections.abc import Callable
 from pathlib import Path, PurePosixPath
-from typing import Any
+from typing import Any, ClassVar
 
-import tyro
 import xarray as xr
 
 from sweeps import output
@@ -35,7 +34,9 @@ class Export:
         overwrite: replace an existing file.
     """
 
-    path: tyro.conf.Positional[str]
+    POSITIONAL: ClassVar = ("path",)
+
+    path: str
     out: Path | None = None
     arrays: tuple[str, ...] = ()
     where: tuple[str, ...] = ()

@@ -3,10 +3,9 @@
 import dataclasses
 import json
 from collections import Counter
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
-import tyro
 
 from dynsim import Status
 from sweeps import output
@@ -29,7 +28,9 @@ class Info:
         json: print JSON instead of text.
     """
 
-    path: tyro.conf.Positional[str] = ""
+    POSITIONAL: ClassVar = ("path",)
+
+    path: str = ""
     json: bool = False
 
 

@@ -39,12 +39,15 @@ class Record(NamedTuple):
         """
         # Importing it takes as long as importing JAX does, which help does without.
         from sweeps import output
+        from sweeps.language.grammar import flattened
+        from sweeps.language.tree import encode
         from sweeps.runner.identity import code
+        from sweeps.systems.kinds import language
 
         fields = {field.name: getattr(config, field.name) for field in dataclasses.fields(config)}
-        settings = {n: _plain(value) for n, value in fields.items() if n not in IGNORED}
-        if hasattr(config, "contents"):
-            settings |= config.contents() | code(config)
+        settings = {n: _plain(v) for n, v in fields.items() if n not in (*IGNORED, "run")}
+        if run := fields.get("run"):
+            settings |= dict(flattened("run", encode(language(), run))) | run.files | code(run)
         out = output.folder(Path(config.out))
         if out.suffix in PICTURES:
             return cls(command, settings, out.with_suffix(".run.json"))

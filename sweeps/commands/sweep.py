@@ -4,8 +4,7 @@ import contextlib
 import dataclasses
 from concurrent.futures import Executor
 from pathlib import Path
-
-import tyro
+from typing import ClassVar
 
 from sweeps.commands import info, plan
 from sweeps.runner import progress
@@ -46,7 +45,9 @@ class SweepCommand(hosts.Hosts):
             same sweep, see docs/howto/sweeps.md.
     """
 
-    file: tyro.conf.Positional[str]
+    POSITIONAL: ClassVar = ("file",)
+
+    file: str
     out: str | None = None
     set: tuple[str, ...] = ()
     chunk: int | None = None

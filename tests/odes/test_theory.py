@@ -108,7 +108,8 @@ def test_a_theory_of_ones_own_is_taken_like_a_name() -> None:
 def test_the_other_systems_have_ladders_too() -> None:
     fresh, fixed = dynsim.prompts(), dynsim.prompts(core="fixed")
     rule = dynsim.noisy_sgd()
-    assert TWO_STAGE.applicable(fresh, rule) == ("ode", "infinite", "anchored", "sde", "seeds")
+    for task in (fresh, dynsim.FastPrompts(), dynsim.JointPrompts()):
+        assert TWO_STAGE.applicable(task, rule) == ("ode", "infinite", "anchored", "sde", "seeds")
     assert TWO_STAGE.applicable(fixed, rule) == ()
     with pytest.raises(ValueError, match="theory 'sde' does not apply: core = 'fixed': must be"):
         TWO_STAGE.theory("sde", fixed, rule)

@@ -34,7 +34,7 @@ class Components:
     """
 
     task: Prompts
-    rule: dynsim.Rule
+    rule: dynsim.Annealed
     start: tuple[float, ...]
     steps: float
 

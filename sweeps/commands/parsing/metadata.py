@@ -6,15 +6,16 @@ They are read from the file because describing the classes imports JAX, which ta
 import functools
 import importlib
 import json
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from sweeps.commands.table import COMMANDS, OF_PROBLEM, Command
+from sweeps.commands.table import COMMANDS, Command
 from sweeps.language.fields import Field, Kind, Table
 from sweeps.language.grammar import Language
 
 FILE = Path(__file__).with_suffix(".json")
+USUAL = "yz"
+"""The problem of a command that names none."""
 RUN = "run"
 """The field of a command that is the run."""
 OVERWRITE = Field(types=("boolean",), default=False, doc="overwrite existing results in OUT")
@@ -79,7 +80,8 @@ def language() -> Language:
 
 def offer(name: str, problem: str = "") -> Offer:
     """What a command of the table offers, for runs of a problem."""
-    word = next((each for each in _words(problem) if f"{name} {each}" in _file()["commands"]), "")
+    asked = _words(problem or USUAL)
+    word = next((each for each in asked if f"{name} {each}" in _file()["commands"]), "")
     kind, run, positional = _file()["commands"][f"{name} {word}".strip()]
     return Offer(COMMANDS[name], Kind.from_json(kind), run, tuple(positional))
 
@@ -87,26 +89,3 @@ def offer(name: str, problem: str = "") -> Offer:
 def _words(problem: str) -> list[str]:
     """The word of a problem, and that of the system whose preset it is."""
     return [problem, problem.partition("-")[0]]
-
-
-def written() -> str:
-    """What the file has to hold."""
-    from sweeps.language.describe import describe
-    from sweeps.systems import kinds
-
-    commands = {}
-    classes = {name: command.settings for name, command in COMMANDS.items()}
-    for first, others in OF_PROBLEM.items():
-        classes |= {f"{first} {word}": settings for word, settings in others.items()}
-    for name, settings in classes.items():
-        path, _, cls_name = settings.partition(":")
-        cls = getattr(importlib.import_module(f"sweeps.{path}"), cls_name)
-        kind = describe(cls)
-        run: Mapping[str, Any] | None = getattr(cls, "RUN", {}) if RUN in kind.fields else None
-        commands[name] = [kind.to_json(), run, getattr(cls, "POSITIONAL", ())]
-    found = {"kinds": [kind.to_json() for kind in kinds.language().kinds], "commands": commands}
-    return json.dumps(found, indent=0) + "\n"
-
-
-if __name__ == "__main__":
-    FILE.write_text(written())

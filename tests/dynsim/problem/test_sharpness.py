@@ -251,7 +251,7 @@ def test_flows_record_the_sharpness_of_their_weights() -> None:
 
 def test_prompts_have_the_hessian_by_the_signal_alone() -> None:
     """Two-stage weights are a sum, of which gradients move one part."""
-    task, rule = dynsim.prompts(3, 5, pool=8, num_test=2), dynsim.sgd(0.1)
+    task, rule = dynsim.prompts(3, 5, tau_0=0.25, pool=8, num_test=2), dynsim.sgd(0.1)
     record = ["sharpness", "params"]
     run = dynsim.train(task, rule, KEY, steps=1, times=[0], batch=8, record=record)
     held = task.holding(task.draw_shared(KEY))

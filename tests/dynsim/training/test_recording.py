@@ -40,7 +40,7 @@ def simulate_qkv(record: object) -> Trajectory:
 
 def train_prompts(record: object) -> Trajectory:
     task = dynsim.prompts(d=4, length=5, pool=16, num_test=8)
-    rule = dynsim.noisy_sgd()
+    rule = dynsim.Annealed()
     return dynsim.train(task, rule, KEY, steps=None, batch=4, times=[0, 1], record=record)
 
 
@@ -64,7 +64,7 @@ def solve(record: object) -> Trajectory:
 
 def solve_two_stage(record: object) -> Trajectory:
     rule = two_stage.Rule(*(4 for _ in two_stage.Rule()))
-    return two_stage.solve(dynsim.prompts(), dynsim.noisy_sgd(), [1.0], record=record, rule=rule)
+    return two_stage.solve(dynsim.prompts(), dynsim.Annealed(), [1.0], record=record, rule=rule)
 
 
 def solve_population(record: object) -> Trajectory:

@@ -9,12 +9,14 @@ import numpy as np
 import pytest
 
 import dynsim
-from dynsim import Annealing, Status, noisy_sgd, prompts, train
+from dynsim import Annealed, Annealing, Status, noisy_sgd, prompts, train
+from dynsim.problem.base import split
 from dynsim.two_stage import minibatch
 from dynsim.two_stage.model import PQ, Split
 from dynsim.two_stage.task import sample_prompts
 
 RECORD = ("W_signal", "V_signal", "state", "K1")
+KEY = jax.random.key(0)
 
 
 def numpy_grads(W, V, batch, coupling, beta=0.0):
@@ -152,7 +154,7 @@ def test_what_runs_of_a_key_share_can_be_drawn_before() -> None:
     """Whatever the numbers of the task."""
     key, sizes = jax.random.key(4), {"pool": 8, "num_test": 16}
     task = prompts(3, 5, gamma0=0.5, s1=2.0, s2=0.7, r=2.0, coupling=1.0, **sizes)
-    rule = noisy_sgd(0.2, 0.2, 0.2, 0.3, stage_2=0.2)
+    rule = Annealed(0.2, 0.2, 0.2, 0.3, stage_2=0.2)
     record = ("K1", "K2", "W_trace")
     run = functools.partial(
         train, task, rule, key, steps=None, batch=4, times=[0, 6], record=record
@@ -223,7 +225,7 @@ def test_rates_under_vmap_are_the_single_runs_although_steps_differ() -> None:
     rates = jnp.array([0.1, 0.2, 0.05])
 
     def run(eta):  # type: ignore[no-untyped-def]
-        rule = noisy_sgd(eta, 0.05, 0.2, 0.3, stage_2=0.1)
+        rule = Annealed(eta, 0.05, 0.2, 0.3, stage_2=0.1)
         stages = Annealing.of(rule)
         times = jnp.stack([stages.first, stages.last])
         return train(
@@ -270,6 +272,31 @@ def test_schedules_and_controls() -> None:
         assert float(rule.eta_time(control.last)) == pytest.approx(130)
 
 
+def test_starting_weights_are_stationary_under_the_rule() -> None:
+    """Unless their deviation is given, which may be an integer."""
+    sizes = {"d": 3, "length": 5, "pool": 8, "num_test": 8}
+    task, given = prompts(**sizes), prompts(**sizes, tau_0=1)
+    assert split(given)[0].tau_0 == 1.0
+    fixed = [dynsim.full_batch(each, jax.random.key(1), 6) for each in (task, given)]
+    options = {"steps": None, "times": [0, 3], "batch": 4, "record": "params"}
+    for described, built in ((task, given), fixed):
+        run = train(described, Annealed(tau=1.0), KEY, **options)
+        same = train(built, noisy_sgd(tau=1.0), KEY, **options)
+        assert eqx.tree_equal(run, same)
+
+
+def test_rates_of_many_runs_build_the_rules_of_each() -> None:
+    eta, tau = np.array([[0.1], [0.2]]), np.array([0.1, 0.3, 0.5])
+    many = Annealed(eta, tau=tau, control="smallinit")
+    built, noise = many.build(), prompts().build(many).tau_0
+    assert np.shape(noise) == (2, 3)
+    for i, j in np.ndindex(2, 3):
+        one = Annealed(eta[i, 0], tau=tau[j], control="smallinit")
+        assert noise[i, j] == prompts().build(one).tau_0
+        pick = lambda leaf, at=(i, j): np.broadcast_to(leaf, (2, 3))[at]
+        assert eqx.tree_equal(jax.tree.map(pick, built), jax.tree.map(np.float64, one.build()))
+
+
 @pytest.mark.parametrize(
     ("call", "message"),
     [
@@ -283,7 +310,11 @@ def test_schedules_and_controls() -> None:
         (lambda: noisy_sgd(control="big"), "control = 'big'"),
         (lambda: dynsim.two_stage("slow"), "preset = 'slow': must be one of default, fast, joint"),
         (lambda: noisy_sgd(1e-12), r"make 1e\+13 steps, at most 2147483647"),
-        (lambda: Annealing.of(dynsim.sgd(0.1)), "must be one of `dynsim.noisy_sgd`"),
+        (lambda: Annealed(np.array([0.1, 100.0])), r"eta_1 \* decay = 2.5: must be finite and in"),
+        (lambda: Annealed(tau=np.array([[0.1], [-1.0]])), "tau = -1.0: must be finite and in"),
+        (lambda: Annealed(0.1, np.array([0.1, 1e-12])), r"make 1.2e\+14 steps, at most"),
+        (lambda: train(prompts(), noisy_sgd(), KEY, steps=None, times=[0, 8]), "give tau_0 for"),
+        (lambda: Annealing.of(dynsim.sgd(0.1)), "must be a `dynsim.Annealed`, or what"),
         (lambda: _run(batch=0), "batch = 0"),
         (lambda: prompts(pool=0), "pool = 0"),
         (lambda: prompts(num_test=1), "num_test = 1"),
@@ -302,4 +333,4 @@ def test_bad_input_is_named(call, message: str) -> None:  # type: ignore[no-unty
 
 def _run(**given):  # type: ignore[no-untyped-def]
     options = {"steps": None, "times": [0, 8], **given}
-    return train(prompts(3, 5), noisy_sgd(), jax.random.key(0), **options)
+    return train(prompts(3, 5), Annealed(), KEY, **options)

@@ -11,7 +11,7 @@ import pytest
 
 from dynsim import schedules
 from dynsim.trajectory import Status
-from dynsim.two_stage.annealing import Annealing, noisy_sgd
+from dynsim.two_stage.annealing import Annealed, Annealing, noisy_sgd
 from dynsim.two_stage.task import prompts
 from odes import two_stage
 from odes.solver.tolerances import Tolerances
@@ -31,7 +31,7 @@ TIGHT = Tolerances(1e-9, 1e-12)
 
 def test_nominal_run_has_the_numbers_of_the_reduction() -> None:
     optimizer = noisy_sgd()
-    found = two_stage.solve(prompts(), optimizer, TIMES, record=RECORD)
+    found = two_stage.solve(prompts(tau_0=0.25), optimizer, TIMES, record=RECORD)
     assert found.ok
     assert found.source == "ode"
     at = list(TIMES).index(50)
@@ -52,7 +52,7 @@ def test_nominal_run_has_the_numbers_of_the_reduction() -> None:
 
 
 def test_restart_where_the_rate_changes_continues_the_run() -> None:
-    task, optimizer = prompts(), noisy_sgd()
+    task, optimizer = prompts(tau_0=0.25), noisy_sgd()
     early, late = [0, 10, 25, 40], [50, 55, 2000, 5000, 8000]
     times = np.array([*early, *late])
     options = {"record": ("state",)}
@@ -84,11 +84,11 @@ def test_restart_where_the_rate_changes_continues_the_run() -> None:
 @pytest.mark.full("test_restart_where_the_rate_changes_continues_the_run")
 def test_a_solve_that_fails_says_so() -> None:
     """In the first of two pieces, both of which take more than two steps of the solver."""
-    optimizer, times = noisy_sgd(), np.array([0, 25, 50, 8000, 12050])
-    anchors = dict.fromkeys((0, 2), ReducedState.nominal(prompts()))
+    task, optimizer, times = prompts(tau_0=0.25), noisy_sgd(), np.array([0, 25, 50, 8000, 12050])
+    anchors = dict.fromkeys((0, 2), ReducedState.nominal(task))
     few = Tolerances(1e-9, 1e-12, max_steps=2)
     found = anchored.solve(
-        prompts(), optimizer, times, anchors=anchors, record=("state",), tolerances=few
+        task, optimizer, times, anchors=anchors, record=("state",), tolerances=few
     )
     assert found.status == Status.MAX_STEPS
     assert not np.isfinite(found["state"][1]).all()
@@ -97,7 +97,7 @@ def test_a_solve_that_fails_says_so() -> None:
 @pytest.mark.full("systems/test_two_stage.py::test_drift_of_the_reduced_ode")
 def test_symmetry_of_scale() -> None:
     c = 1.7
-    task, optimizer = prompts(), noisy_sgd()
+    task, optimizer = prompts(), Annealed()
     scaled_task = prompts(gamma0=c, s1=c, s2=c, r=1.4 * c, tau_0=0.25 / c**2)
     scaled = noisy_sgd(0.2 / c**4, 0.01 / c**4, 0.025 * c**4, 0.25 / c**2)
     # Equal steps have the symmetry as well.
@@ -126,9 +126,8 @@ def test_noise_that_the_loss_does_not_see_is_ornstein_uhlenbeck() -> None:
 @pytest.mark.full("test_nominal_run_has_the_numbers_of_the_reduction")
 def test_traced_numbers_give_what_numbers_give() -> None:
     def one(tau: float, r: float, decay: float, c: float) -> jax.Array:
-        task, where = prompts(16, 65), lambda task: (task.r, task.coupling, task.tau_0)
-        task = eqx.tree_at(where, task, (r, c, tau))
-        optimizer, few = noisy_sgd(tau=tau, decay=decay), Rule(4, 3, 4, 3)
+        task = eqx.tree_at(lambda task: (task.r, task.coupling), prompts(16, 65), (r, c))
+        optimizer, few = Annealed(tau=tau, decay=decay), Rule(4, 3, 4, 3)
         found = two_stage.solve(task, optimizer, [0, 30], rule=few, record=("K1", "K2", "loss"))
         return jnp.stack(list(found.observables.values()))
 
@@ -149,7 +148,7 @@ def test_traced_numbers_give_what_numbers_give() -> None:
 )
 def test_long_runs_end_at_the_stationary_signal() -> None:
     task = prompts()
-    optimizer = noisy_sgd(0.2, 0.2, tau=0.0, stage_2=20)
+    optimizer = Annealed(0.2, 0.2, tau=0.0, stage_2=20)
     found = two_stage.solve(
         task,
         optimizer,
@@ -240,7 +239,7 @@ def test_onset_of_the_paths() -> None:
     times = np.r_[0, 50:12051:100]
     optimizer = noisy_sgd()
     run = functools.partial(
-        solve_sde, prompts(), optimizer, times, num_steps=650, record=("K2", "V_trace")
+        solve_sde, prompts(tau_0=0.25), optimizer, times, num_steps=650, record=("K2", "V_trace")
     )
     found = jax.jit(jax.vmap(run))(jax.random.split(jax.random.key(5), 48))
     learned = found["K2"] < 0.6
@@ -260,6 +259,7 @@ def test_onset_of_the_paths() -> None:
         ({"record": ("K3",)}, r"record = 'K3': must be one of K1, "),
         ({"rule": Rule(g=0)}, r"rule.g = 0: must be an integer >= 1"),
         ({"start": ReducedState(0.0, 0.1, 1.0, 1.0, -1.0, 1.0, 1.0)}, r"start.v_e = -1.0"),
+        ({"optimizer": noisy_sgd()}, "tau_0 = None: .* give tau_0 for other rules"),
         ({"task": prompts(core="fixed")}, r"core = 'fixed': must be 'fresh'"),
         ({"dtype": "float16"}, r"dtype = 'float16'"),
         ({"tolerances": Tolerances(rtol=0.0)}, r"rtol = 0"),
@@ -267,14 +267,14 @@ def test_onset_of_the_paths() -> None:
 )
 @pytest.mark.usefixtures("unchecked")
 def test_bad_input_is_named(options: dict, message: str) -> None:
-    given = {"task": prompts(), "optimizer": noisy_sgd(), "times": [100.0], **options}
+    given = {"task": prompts(), "optimizer": Annealed(), "times": [100.0], **options}
     with pytest.raises(ValueError, match=message):
         two_stage.solve(**given)
 
 
 def test_bad_number_of_steps_is_named() -> None:
     with pytest.raises(ValueError, match="num_steps = 1: must be an integer >= 2"):
-        solve_sde(prompts(), noisy_sgd(), [1.0], jax.random.key(0), num_steps=1)
+        solve_sde(prompts(), Annealed(), [1.0], jax.random.key(0), num_steps=1)
 
 
 @pytest.mark.full(
@@ -285,8 +285,8 @@ def test_single_precision() -> None:
     # In the same equal steps, so that rounding is all that differs.
     with runge_kutta_instead():
         with jax.enable_x64(False):
-            single = two_stage.solve(prompts(), noisy_sgd(), TIMES, record=RECORD, dtype="float32")
-        double = two_stage.solve(prompts(), noisy_sgd(), TIMES, record=RECORD)
+            single = two_stage.solve(prompts(), Annealed(), TIMES, record=RECORD, dtype="float32")
+        double = two_stage.solve(prompts(), Annealed(), TIMES, record=RECORD)
     for name in RECORD:
         assert single[name].dtype == "float32"
         np.testing.assert_allclose(single[name], double[name], rtol=2e-3, err_msg=name)

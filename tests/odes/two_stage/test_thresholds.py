@@ -10,7 +10,7 @@ import pytest
 import scipy.integrate
 import scipy.stats
 
-from dynsim.two_stage.annealing import Annealing, noisy_sgd
+from dynsim.two_stage.annealing import Annealed, Annealing, noisy_sgd
 from dynsim.two_stage.task import prompts
 from odes import two_stage
 from odes.two_stage import field, thresholds
@@ -52,7 +52,7 @@ def test_closed_form_is_the_hessian_where_its_assumptions_hold() -> None:
 @pytest.mark.full("test_growth_rates_of_the_default_task")
 def test_small_b_grows_at_that_rate_in_the_ode() -> None:
     task, decay = prompts(), 0.025
-    optimizer = noisy_sgd(0.05, 0.05, decay, tau=0.1)
+    optimizer = Annealed(0.05, 0.05, decay, tau=0.1)
     # Equal steps of 2/3, which the fourth order makes far more accurate than the rate.
     with runge_kutta_instead():
         found = two_stage.solve(
@@ -148,7 +148,7 @@ def test_waiting_time_is_that_of_the_noise() -> None:
     wait = thresholds.waiting_time(0.025)
     assert wait == pytest.approx(20)
     start, later, end = thresholds.noise_variance(
-        prompts(), optimizer, np.r_[50, 50 + wait / optimizer.eta_2, 1e6]
+        prompts(tau_0=0.25), optimizer, np.r_[50, 50 + wait / optimizer.eta_2, 1e6]
     )
     np.testing.assert_allclose((later - end) / (start - end), np.exp(-1), rtol=1e-10)
     np.testing.assert_allclose(end, optimizer.stationary(0.01) ** 2, rtol=2e-4)

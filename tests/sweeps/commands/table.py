@@ -1,21 +1,31 @@
-"""The options of all commands as their settings have them: writes the table that is read first."""
+"""The options of all commands and the settings of runs, as their classes have them: writes the file
+that is read first."""
 
+import importlib
 import json
+from collections.abc import Mapping
+from typing import Any
 
-from sweeps.commands.parsing.offers import offered
-from sweeps.commands.parsing.options import FILE
-
-from sweeps.commands.parsing import words
-from sweeps.commands.table import COMMANDS, FOR_SYSTEMS
-from sweeps.systems.built_in import BUILT_IN
+from sweeps.commands.parsing.metadata import FILE, RUN
+from sweeps.commands.table import COMMANDS, OF_PROBLEM
+from sweeps.language.describe import describe
+from sweeps.systems import kinds
 
 
 def written() -> str:
-    """What the file of the table has to hold."""
-    asked = [f"{first} {system}" for first in FOR_SYSTEMS for system in BUILT_IN]
-    options = {name: words.options(offered(name).options) for name in (*COMMANDS, *asked)}
-    lines = [f"{json.dumps(name)}: {json.dumps(each._asdict())}" for name, each in options.items()]
-    return "{\n" + ",\n".join(lines) + "\n}\n"
+    """What the file has to hold."""
+    commands = {}
+    classes = {name: command.settings for name, command in COMMANDS.items()}
+    for first, others in OF_PROBLEM.items():
+        classes |= {f"{first} {word}": settings for word, settings in others.items()}
+    for name, settings in classes.items():
+        path, _, cls_name = settings.partition(":")
+        cls = getattr(importlib.import_module(f"sweeps.{path}"), cls_name)
+        kind = describe(cls)
+        run: Mapping[str, Any] | None = getattr(cls, "RUN", {}) if RUN in kind.fields else None
+        commands[name] = [kind.to_json(), run, getattr(cls, "POSITIONAL", ())]
+    found = {"kinds": [kind.to_json() for kind in kinds.language().kinds], "commands": commands}
+    return json.dumps(found, indent=0) + "\n"
 
 
 if __name__ == "__main__":

@@ -76,7 +76,8 @@ def _yz() -> Case:
 
 
 def _two_stage() -> Case:
-    prompts = dynsim.full_batch(dynsim.prompts(8, 17, pool=8, num_test=8), jax.random.key(1), 64)
+    prompts = dynsim.prompts(8, 17, tau_0=0.25, pool=8, num_test=8)
+    prompts = dynsim.full_batch(prompts, jax.random.key(1), 64)
     return Case(prompts, (1.0, 2.0, 4.0, 8.0, 16.0), 300, None, rtol=1e-3)
 
 
