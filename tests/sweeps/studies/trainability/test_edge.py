@@ -9,7 +9,6 @@ import jax
 import numpy as np
 import pytest
 import xarray as xr
-from sweeps.systems.problems.trained import Trained
 
 import dynsim
 from dynsim import Status
@@ -17,6 +16,7 @@ from sweeps.studies.phase import maps
 from sweeps.studies.phase.lattice import Level
 from sweeps.studies.phase.regions import BY_EDGE, BY_STATUS, Stability, stability
 from sweeps.studies.trainability import edge
+from sweeps.systems.problems.trained import Trained
 from tests.systems.catapult import Catapult, descended
 
 STEPS = 200
