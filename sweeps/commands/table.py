@@ -118,7 +118,7 @@ _FIGURES = {
 }
 COMMANDS: dict[str, Command] = {
     "compare": Command(
-        "compare.report:Compare",
+        "compare.command:Compare",
         "train, solve the theories, and compare; `compare NAME` for another system",
     ),
     "explain": Command(
@@ -191,11 +191,8 @@ COMMANDS: dict[str, Command] = {
 }
 """All commands by name; a name has one word, or two."""
 OF_PROBLEM: dict[str, dict[str, str]] = {
-    "compare": {
-        "yz": "compare.report:Compare",
-        "two_stage": "studies.two_stage.compare:CompareTwoStage",
-    },
-    "explain": {"yz": "commands.explain:Explain"},
+    "compare": {"two_stage": "studies.two_stage.compare:CompareTwoStage"},
+    "explain": {},
     "phase": {"yz": "studies.phase.figure:Phase"},
 }
 """Commands that take a problem as their second word, and their settings for those that have their

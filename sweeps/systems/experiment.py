@@ -104,6 +104,13 @@ class Experiment:
         a table for a part of the run."""
         return language().resolve(encode(language(), self), name).value
 
+    @property
+    def about(self) -> str:
+        """The problem and its parts in words, such as "qkv: syn-small"."""
+        fields = (getattr(self.problem, each.name) for each in dataclasses.fields(self.problem))
+        parts = [_word(each) for each in fields if dataclasses.is_dataclass(each)]
+        return ": ".join([_word(self.problem), *filter(None, [", ".join(parts)])])
+
     @functools.cached_property
     def built(self) -> tuple[Problem, Rule]:
         """The problem and the rule that are trained; `ValueError` where settings describe none, or
@@ -206,6 +213,12 @@ def experiment(problem: str | Problem = "yz", /, **settings: Any) -> Experiment:
     return build(language(), language().assign({}, pairs), objects)
 
 
+def made(run: Experiment | str | Problem, /, **settings: Any) -> Experiment:
+    """A run with some settings, as `Experiment.at` or, of a problem, as `experiment` has them."""
+    checks.kind("run", run, Experiment, str, Problem)
+    return run.at(settings) if isinstance(run, Experiment) else experiment(run, **settings)
+
+
 def _nodes(tree: Any) -> Iterator[Any]:
     """All parts of a run that are dataclasses."""
     if isinstance(tree, dict):
@@ -216,3 +229,9 @@ def _nodes(tree: Any) -> Iterator[Any]:
         for field in dataclasses.fields(tree):
             if field.init:
                 yield from _nodes(getattr(tree, field.name))
+
+
+def _word(part: Any) -> str:
+    """A part of a run in a word: its kind, or the file that it names."""
+    kind = language().kind_of(type(part))
+    return str(getattr(part, kind.endings[0])) if kind.endings else kind.word.rpartition(":")[2]
