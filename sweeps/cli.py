@@ -84,13 +84,11 @@ def _main(arguments: Sequence[str] | None) -> int:
     words = sys.argv[1:] if arguments is None else arguments
     check_place(words)
     asked = understood(words)
-    from dynsim import decoding
     from sweeps.commands.record import Record
     from sweeps.output import programs
 
     began = time.monotonic()
     try:
-        decoding.check(asked.settings)
         record = Record.of(asked.name, asked.settings) if asked.recorded else None
         if record and not asked.overwrite:
             record.check()

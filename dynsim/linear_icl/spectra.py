@@ -23,7 +23,7 @@ class Spectrum(eqx.Module):
     """Eigenvalues of the covariance of x. Subclass it for a spectrum of your own."""
 
     def __check_init__(self) -> None:
-        decoding.check_ranges(self)
+        decoding.check_stated(self)
 
     @abc.abstractmethod
     def values(self, D: int) -> Float[Array, " D"]:

@@ -71,7 +71,7 @@ class Problem(eqx.Module):
     def __check_init__(self) -> None:
         for each in self.choices:
             each.check(self)
-        decoding.check_stated(self, many=True)
+        decoding.check_stated(self)
 
     @property
     def choices(self) -> tuple[Choice, ...]:

@@ -58,8 +58,7 @@ class Schedule(eqx.Module):
     """A learning rate that depends on the step. Build one with a function of this module.
 
     Attributes:
-        peak: rate after the warm-up, 1/step. An axis `eta` of a sweep replaces it, and the other
-            rates of the schedule keep their ratios to it.
+        peak: rate after the warm-up, 1/step.
         warmup: number of steps over which the rate rises linearly from 0 to `peak`, or None.
     """
 
@@ -67,7 +66,7 @@ class Schedule(eqx.Module):
     warmup: AnyNotNegative | None = eqx.field(default=None, kw_only=True)
 
     def __check_init__(self) -> None:
-        decoding.check_ranges(self)
+        decoding.check_stated(self)
 
     @abc.abstractmethod
     def after_warmup(self) -> tuple[Piece, ...]:

@@ -56,7 +56,7 @@ class Ratio(eqx.Module):
     ratio: AnyNotNegative = 10.0
 
     def __check_init__(self) -> None:
-        decoding.check_ranges(self)
+        decoding.check_stated(self)
 
     @property
     def rates(self) -> dict[str, Schedule]:
@@ -125,7 +125,7 @@ class Rule(AnyRule):
 
     def __check_init__(self) -> None:
         # Those of subclasses too, by their annotations.
-        decoding.check_ranges(self)
+        decoding.check_stated(self)
 
     def build(self) -> "Rule":
         """The rule that trains in place of this one: for settings, such as a `Ratio`, from which

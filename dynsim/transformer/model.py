@@ -48,7 +48,7 @@ class TransformerSpec:
     positions: Positions = "learned"
 
     def __post_init__(self) -> None:
-        decoding.check(self)
+        decoding.check_stated(self)
         if self.width % self.heads:
             raise ValueError(f"heads = {self.heads}: must divide width = {self.width}")
 

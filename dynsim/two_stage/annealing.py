@@ -69,7 +69,7 @@ class Annealed(AnyRule):
 
     def __check_init__(self) -> None:
         checks.choice("control", self.control, get_args(Control))
-        decoding.check_ranges(self)
+        decoding.check_stated(self)
         for name, eta in (("eta_1", self.eta_1), ("eta_2", self.eta_2)):
             if not checks.is_traced((eta, self.decay)):
                 decayed = np.multiply(eta, self.decay)

@@ -111,7 +111,7 @@ def solve(
             the number 0 and not traced saves the quadrature of J, most of the work.
         optimizer: a `dynsim.Annealed`, or what it built; its numbers may be traced.
         times: (S,) optimiser steps at which to record, increasing, >= `begin`; need not be
-            whole. `optimizer.eta_time` maps them to eta-time.
+            whole. `Annealing.of(optimizer).flow_time` maps them to eta-time.
         start: state at `begin`, such as `ReducedState.from_weights(W, V)` of a simulation;
             `ReducedState.nominal(task)` if None.
         tolerances: of the solver; by default rtol 1e-5 and atol 1e-7, below the error of the

@@ -6,8 +6,9 @@ from typing import Annotated, Any, ClassVar
 
 import annotated_types as at
 
-from dynsim import checks, decoding
+from dynsim import checks
 from dynsim.decoding import Count, Seed
+from sweeps.language.tree import settle
 from sweeps.output import check_directory
 from sweeps.systems import registry
 from sweeps.systems.base import MOST_TIMES
@@ -47,7 +48,7 @@ class CompareOptions:
 
     def check_options(self, fewest_times: int = 2) -> None:
         """Raise `ValueError`, naming the field, for options that cannot be."""
-        decoding.check(self)
+        settle(self)
         checks.integer("times", self.times, fewest_times)
         twice = [name for name in self.theories if self.theories.count(name) > 1]
         if twice:
@@ -66,7 +67,6 @@ class Compare(CompareOptions, Training):
     def check(self) -> None:
         """Raise `ValueError`, naming the field, for what the constructors do not see."""
         super().check()
-        decoding.rounded(self, self.dtype)
         self.check_options()
         if self.value("eta_y") == 0 and self.init == "zero":
             given = "eta_y" if self.ratio is None else "ratio"

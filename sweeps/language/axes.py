@@ -4,7 +4,6 @@ Axes of numbers that can be traced are traced: their runs share one compiled pro
 are static: a program has one value of each.
 """
 
-import dataclasses
 import functools
 import itertools
 import json
@@ -18,6 +17,7 @@ from sweeps.language.fields import (
     LanguageError,
     Table,
     check,
+    closest,
     fold,
     is_branch,
     is_number,
@@ -161,11 +161,11 @@ class Axes:
 
     def _listed(self, path: str, given: object) -> list[Any]:
         """The values of an axis as a list, with objects in text form."""
-        if isinstance(given, Mapping) and not {*given} & {*SPACINGS}:
+        if isinstance(given, Mapping) and not _is_spacing(given):
             self._given_labels[path] = list(given)
         values = _values(path, given)
-        is_object = dataclasses.is_dataclass
-        return [encode(self._language, v, self.objects) if is_object(v) else v for v in values]
+        plain = (bool, int, float, str)
+        return [v if type(v) in plain else encode(self._language, v, self.objects) for v in values]
 
     def _tables(self, groups: Groups) -> Iterator[tuple[tuple[int, ...], Table]]:
         """The settings at all combinations along some dimensions, and the first values of others,
@@ -223,7 +223,7 @@ def _values(path: str, given: Any) -> Sequence[Any]:
     """The values of an axis; of a table with labels its values."""
     values = given
     if isinstance(given, Mapping):
-        values = _spaced(path, given) if {*given} & {*SPACINGS} else list(given.values())
+        values = _spaced(path, given) if _is_spacing(given) else list(given.values())
     if isinstance(values, np.ndarray):
         values = values.tolist()
     if isinstance(values, str) or not isinstance(values, Sequence) or not len(values):
@@ -273,6 +273,14 @@ def _check_different(dim: Dimension) -> None:
             value = point if point[1:] else point[0]
             raise LanguageError(f"axes.{names}", "is given twice", value)
         seen.add(point)
+
+
+def _is_spacing(given: Mapping[str, Any]) -> bool:
+    """Whether a table is a spacing, or a mistyped one, and no table of values by their labels."""
+    mistyped = (
+        len(given) == 1 and closest(*given, SPACINGS) and isinstance([*given.values()][0], list)
+    )
+    return bool({*given} & {*SPACINGS} or mistyped)
 
 
 def _spaced(path: str, given: Mapping[str, Any]) -> list[float]:

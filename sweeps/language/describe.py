@@ -29,6 +29,8 @@ from sweeps.language.fields import Field, Kind, LanguageError, Value, check
 
 TRACED = "traced"
 """In the annotation of an integer: runs of one compiled program may have different values."""
+PLAIN = (str, float, int, np.generic, np.ndarray, jax.Array, types.NoneType)
+"""Types of what stands for itself in text."""
 Objects: TypeAlias = dict[str, Any]
 """Arrays by digest; and functions, classes and other objects by what stands for them in text."""
 
@@ -103,8 +105,8 @@ def _main() -> str:
     main = sys.modules["__main__"]
     if spec := getattr(main, "__spec__", None):
         return spec.name
-    file = getattr(main, "__file__", None)
-    return Path(file).stem if file else "__main__"
+    file = getattr(main, "__file__", None) or "<stdin>"
+    return "__main__" if file.startswith("<") else Path(file).stem
 
 
 def docs_of(cls: type) -> dict[str, str]:
@@ -183,7 +185,8 @@ def plain(
         value: an object, or a value in text form.
         path: of the field, for error messages.
         kind_of: returns the kind of a class.
-        objects: collects what the text only names.
+        objects: collects what the text only names. Names of what is no function or class are in
+            angle brackets.
         full: whether to include fields that have their default values.
 
     Raises:
@@ -192,7 +195,8 @@ def plain(
     inside = functools.partial(plain, kind_of=kind_of, objects=objects, full=full)
     if field.bases and dataclasses.is_dataclass(value):
         kind, table = kind_of(type(value)), {}
-        kept(objects, kind.location, type(value))
+        if kept(objects, kind.location, type(value)) != kind.location:
+            raise LanguageError(path, "is of one of two classes of this name", kind.location)
         for name, each in kind.fields.items():
             text = inside(each, getattr(value, name), f"{path}.{name}".lstrip("."))
             if full or each.required or text != each.default:
@@ -207,11 +211,13 @@ def plain(
         digest = hashlib.sha256(head + array.tobytes()).hexdigest()[:32]
         value = {"array": kept(objects, digest, array)}
         value |= {"shape": list(array.shape), "dtype": str(array.dtype)}
-    elif "function" in field.types and callable(value):
+    elif callable(value):
         value = kept(objects, words(value), value)
-    elif "object" in field.types and not isinstance(value, str):
-        return kept(objects, words(value), value)
-    return check(field, str(value) if isinstance(value, Path) else value, path)
+    elif isinstance(value, Path):
+        value = str(value)
+    elif "object" in field.types and not isinstance(value, PLAIN):
+        value = kept(objects, f"<{words(value)}>", value)
+    return check(field, value, path)
 
 
 def words(value: Any) -> str:

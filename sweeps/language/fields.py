@@ -37,7 +37,7 @@ class Field(NamedTuple):
 
     Attributes:
         types: any of "number", "integer", "integer or inf", "boolean", "text", "array",
-            "function", "none" and "object", which only Python can give.
+            "function", "none" and "object", which is anything.
         words: the words that a `Literal` allows.
         bases: classes whose subclasses are allowed, as module:name.
         groups: whether a table with one value per group of weights is allowed as well: what is
@@ -170,6 +170,8 @@ def check(field: Field, value: object, path: str, kinds: Collection[str] = ()) -
         value = value.item()  # pyright: ignore[reportAttributeAccessIssue]  (a NumPy number)
     if "none" in field.types and (value is None or (isinstance(value, str) and value == "none")):
         return None
+    if "object" in field.types:
+        return value  # pyright: ignore[reportReturnType]  (a scalar, or the name of an object)
     if field.listed:
         if isinstance(value, list | tuple):
             return [check(field.one, each, f"{path}[{i}]") for i, each in enumerate(value)]

@@ -73,6 +73,8 @@ class Language:
     ) -> None:
         self.kinds, self._more = tuple(kinds), more
         self._by_location = {kind.location: kind for kind in self.kinds}
+        # Of classes that cannot be imported, such as those in functions, too.
+        self._others: dict[str, Kind] = {}
         self._by_word: dict[str, list[Kind]] = {}
         for kind in self.kinds:
             self._by_word.setdefault(fold(kind.word), []).append(kind)
@@ -89,7 +91,10 @@ class Language:
         from sweeps.language.describe import describe
 
         kind = describe(cls)
-        return self._by_location.get(kind.location, kind)
+        if known := self._by_location.get(kind.location):
+            return known
+        self._others[kind.location] = kind
+        return kind
 
     def find(self, field: Field, word: object, path: str) -> Kind:
         """The kind that a word chooses for a field. `module:Name` is imported.
@@ -100,7 +105,8 @@ class Language:
         text = word if isinstance(word, str) else ""
         named = self._by_word.get(fold(text), [])
         if ":" in text:
-            named = [self._by_location.get(text) or self._imported(text, path)]
+            known = self._by_location.get(text) or self._others.get(text)
+            named = [known or self._imported(text, path)]
         elif text and not named and (found := self._more(text)):
             named = [found]
         for kind in named:

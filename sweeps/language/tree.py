@@ -5,33 +5,48 @@ import dataclasses
 import functools
 import itertools
 import json
+import pathlib
 from collections.abc import Iterator, Mapping
 from typing import Any
 
 import numpy as np
 
 from dynsim import checks
-from sweeps.language.describe import Objects, locate, plain
-from sweeps.language.fields import Field, LanguageError, Table, Value, is_array, is_branch
+from sweeps.language.describe import Objects, describe, locate, plain
+from sweeps.language.fields import (
+    Field,
+    LanguageError,
+    Table,
+    Value,
+    check,
+    is_array,
+    is_branch,
+)
 from sweeps.language.grammar import Language, Path
 
 
 def encode(
     language: Language, tree: Any, objects: Objects | None = None, *, full: bool = True
 ) -> Any:
-    """The text form of a run, or of a part of it.
+    """The text form of a run, of a part of it, or of any other value of a setting.
 
     Args:
         language: that defines the words for classes. Other classes are called module:name.
-        tree: the object.
+        tree: the object, or a table or list with objects. What is text already stays as it is.
         objects: collects what the text only names.
         full: whether to include what its parts have by default.
 
     Raises:
         LanguageError: if a value is not allowed.
     """
-    kind = language.kind_of(type(tree))
     given = functools.partial(plain, kind_of=language.kind_of, objects=objects, full=full)
+    if not dataclasses.is_dataclass(tree):
+        if isinstance(tree, Mapping):
+            return {n: encode(language, each, objects, full=full) for n, each in tree.items()}
+        if isinstance(tree, list | tuple):
+            return [encode(language, each, objects, full=full) for each in tree]
+        return given(Field(types=("object",)), tree, "")
+    kind = language.kind_of(type(tree))
     if full:
         return given(Field(bases=(kind.location,)), tree, "")
     table = {name: given(field, getattr(tree, name), name) for name, field in kind.fields.items()}
@@ -95,10 +110,26 @@ def value_of(field: Field, value: Any, name: str) -> Any:
     if isinstance(value, str) and value not in field.words:
         if "function" in field.types:
             return locate(value, name)
-        if "object" in field.types:
+        if "object" in field.types and (":" in value or value.startswith("<")):
             raise LanguageError(name, "can be given in Python alone", value)
-        return value if "text" in field.types else float(value)
+        return value if {"text", "object"} & {*field.types} else float(value)
     return value
+
+
+def settle(made: Any) -> None:
+    """Check the fields of a frozen dataclass against their annotations, and make their numbers
+    Python's own. Parts and functions checked themselves.
+
+    Raises:
+        LanguageError: naming the field, its value and what is allowed.
+    """
+    for name, field in describe(type(made)).fields.items():
+        value = getattr(made, name)
+        if field.bases or {"function", "object"} & {*field.types}:
+            continue
+        text = check(field, str(value) if isinstance(value, pathlib.Path) else value, name)
+        if not isinstance(value, pathlib.Path):
+            object.__setattr__(made, name, value_of(field, text, name))
 
 
 def _built(language: Language, field: Field, value: Any, path: Path, objects: Objects) -> Any:
@@ -115,7 +146,7 @@ def _built(language: Language, field: Field, value: Any, path: Path, objects: Ob
             return cls(**given)
     if is_array(value):
         if value["array"] not in objects:
-            raise LanguageError(name, "is not among the arrays", value["array"])
+            raise LanguageError(name, "is an array that is not given here", value["array"])
         return objects[value["array"]]
     if isinstance(value, dict):
         return {g: _built(language, field.one, v, (*path, g), objects) for g, v in value.items()}

@@ -3,13 +3,13 @@
 import dataclasses
 import os
 import re
+import reprlib
 import tomllib
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from dynsim import checks, decoding
-from dynsim.decoding import shown
+from dynsim import checks
 from sweeps import recipes
 from sweeps.language.axes import first_values
 from sweeps.language.describe import Objects
@@ -82,11 +82,9 @@ def from_table(table: Mapping[str, Any]) -> Sweep:
     run, axes = given.pop("run", {}), given.get("axes")
     for name, value in (("axes", axes), ("run", run)):
         if not isinstance(value, Mapping):
-            raise ValueError(f"{name} = {shown(value)}: must be a table of settings")
+            raise ValueError(f"{name} = {reprlib.repr(value)}: must be a table of settings")
     if not axes:
         raise ValueError("axes: needs a table with at least one axis")
-    names = {n: v for n, v in given.items() if n != "axes"}
-    decoding.check_table(names, Sweep, "")
     return Sweep(run=decode(language(), run, likely=first_values(axes)), **given)
 
 

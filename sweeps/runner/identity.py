@@ -75,7 +75,7 @@ class Identity:
     def _traced(self, chosen: Mapping[str, Any], platform: str) -> str:
         with precision(self.sweep.dtype):
             problem = self.sweep.problem(chosen)
-            task = self.sweep.rules.prepare(problem.task, self.sweep.record)
+            task = self.sweep.rules.prepare(problem.task, self.sweep.recorded)
         if self.outside:
             _count_trace()
             with traced_anew():
@@ -288,8 +288,8 @@ def _named(sweep: Sweep) -> Iterator[Any]:
     run, engine = sweep.first, sweep.rules
     parts: list[Any] = [run.problem, run.rule, run.bare, run.rule.build()]
     parts += [engine.run, engine.assemble, engine.task]
-    parts += [each.function for each in sweep.record if isinstance(each, Own)]
-    parts += [function for _, function in engine.observables.resolve(sweep.record).functions]
+    parts += [each.function for each in sweep.recorded if isinstance(each, Own)]
+    parts += [function for _, function in engine.observables.resolve(sweep.recorded).functions]
     for part in parts:
         yield from _within(part)
 

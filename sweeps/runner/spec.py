@@ -3,17 +3,19 @@
 import dataclasses
 import functools
 import math
-from collections.abc import Iterator, Mapping
+import reprlib
+import typing
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Annotated, Any, NamedTuple
 
 import annotated_types as at
 import numpy as np
 from jaxtyping import PyTree
-from pydantic import InstanceOf
 
 from dynsim import checks, decoding
-from dynsim.decoding import Seed, shown
+from dynsim.decoding import Seed
 from dynsim.precision import DType
+from dynsim.problem.base import Measured
 from dynsim.training.recording import Own
 from sweeps.language.axes import Axes, Dimension
 from sweeps.language.describe import words
@@ -26,11 +28,7 @@ from sweeps.systems.base import Engine, Settings, System, Times, names_of
 from sweeps.systems.experiment import Experiment
 from sweeps.systems.kinds import language
 
-Values = Annotated[Mapping[str, Any], decoding.Says("a mapping from names of axes")]
-Names = Annotated[
-    tuple[str | InstanceOf[Own], ...], decoding.Says("names of observables, such as ('loss',)")
-]
-Groups = Annotated[tuple[tuple[str, ...], ...], decoding.Says("a list of lists of axes")]
+Names = Sequence[str | Own | Mapping[str, Measured]] | str | Mapping[str, Measured]
 Tolerance = Annotated[float, at.Ge(1e-13), at.Lt(1)]
 
 USUAL = ("loss", "accuracy", "entropy")
@@ -84,11 +82,11 @@ class Sweep:
     """
 
     run: Experiment
-    axes: Values
+    axes: Mapping[str, Any]
     engine: str = "simulation"
-    record: Names = None  # pyright: ignore[reportAssignmentType]
+    record: Names | None = None
     times: Times = "end"
-    zip: Groups = ()
+    zip: Sequence[Sequence[str]] = ()
     rtol: Tolerance | None = None
     root: Seed = 0
     checkpoint: bool = False
@@ -97,8 +95,17 @@ class Sweep:
     def __post_init__(self) -> None:
         checks.kind("run", self.run, Experiment)
         if not isinstance(self.axes, Mapping) or not self.axes:
-            raise ValueError(f"axes = {shown(self.axes)}: needs a mapping with at least one axis")
-        decoding.made_plain(self)
+            raise ValueError(
+                f"axes = {reprlib.repr(self.axes)}: needs a mapping with at least one axis"
+            )
+        decoding.check_stated(self)
+        for name, kind in (("engine", str), ("checkpoint", bool), ("title", str)):
+            checks.kind(name, getattr(self, name), kind)
+        if isinstance(self.times, Sequence | np.ndarray) and not isinstance(self.times, str):
+            object.__setattr__(self, "times", tuple(np.asarray(self.times).tolist()))
+        if isinstance(self.zip, str) or not isinstance(self.zip, Sequence):
+            raise ValueError(f"zip = {reprlib.repr(self.zip)}: must be a list of lists of axes")
+        object.__setattr__(self, "zip", tuple(tuple(group) for group in self.zip))
         if self.engine == registry.BEST:
             planes = map(self.plane, self.some_slices())
             object.__setattr__(self, "engine", registry.best(self.system, tuple(planes)))
@@ -107,17 +114,23 @@ class Sweep:
             usual = tuple(name for name in USUAL if name in known)
             object.__setattr__(self, "record", usual or ("batch_loss",))
         record: Any = (self.record,) if isinstance(self.record, str | Mapping) else self.record
-        if not isinstance(record, tuple):
-            return
         asked: list[Any] = []
-        for each in record:
+        for each in record if isinstance(record, Sequence) else (record,):
             asked += [Own(*own) for own in each.items()] if isinstance(each, Mapping) else [each]
+        if not all(isinstance(each, str | Own) for each in asked):
+            shown = reprlib.repr(self.record)
+            raise ValueError(f"record = {shown}: must be names of observables, such as ['loss']")
         object.__setattr__(self, "record", tuple(asked))
+
+    @property
+    def recorded(self) -> tuple[str | Own, ...]:
+        """What is recorded: names of observables, and functions with theirs."""
+        return typing.cast("tuple[str | Own, ...]", self.record)
 
     @property
     def names(self) -> tuple[str, ...]:
         """Names of what is recorded."""
-        return names_of(self.record)
+        return names_of(self.recorded)
 
     @functools.cached_property
     def varied(self) -> Axes:
@@ -230,7 +243,6 @@ class Sweep:
 
     def check(self) -> None:
         """Raise `ValueError`, naming the field, the value and what is allowed."""
-        decoding.check(self)
         names = self.fields
         if self.rtol is not None and not self.rules.adaptive:
             raise ValueError(f"rtol = {self.rtol}: engine {self.engine!r} does not read it")
@@ -242,12 +254,12 @@ class Sweep:
             )
         if CHECKPOINT in self.names:
             raise ValueError(f"record = {CHECKPOINT!r}: is no observable; set checkpoint = true")
-        if not self.record:
+        if not self.recorded:
             raise ValueError("record = []: needs at least one observable")
         twice = [name for name in self.names if self.names.count(name) > 1]
         if twice:
             raise ValueError(f"record = {twice[0]!r}: is named twice")
-        self.rules.observables.resolve(self.record)
+        self.rules.observables.resolve(self.recorded)
         check_names(("", OF_STORES), ("axes", names), ("record", self.names))
         self._check_budget()
         for chosen in self.some_slices():
@@ -266,7 +278,9 @@ class Sweep:
         numbers = tuple(runs.numbers)
         times = runs.steps_recorded(self.times)
         self.rules.check_run(runs)
-        settings = Settings(runs.fixed, times, self.record, self.dtype, self.rtol, self.checkpoint)
+        settings = Settings(
+            runs.fixed, times, self.recorded, self.dtype, self.rtol, self.checkpoint
+        )
         return Problem(self.rules.task(runs), numbers, settings)
 
     def _check_budget(self) -> None:
@@ -275,13 +289,13 @@ class Sweep:
         times = self.times if isinstance(self.times, int) else len(self.times)
         steps = max(self.fields.get("steps", (self.first.steps or 1,)))
         runs = math.prod(dim.size for dim in self.dims)
-        budget.check_runs(runs, static, times * len(self.record), int(steps))
+        budget.check_runs(runs, static, times * len(self.recorded), int(steps))
 
     def as_json(self) -> dict[str, Any]:
         """The settings that decide the numbers, as JSON values, and the title. The code that does
         is known by its programs, `sweeps.runner.identity`."""
         kept: dict[str, Any] = {CHECKPOINT: True} if self.checkpoint else {}
-        own = [each for each in self.record if isinstance(each, Own)]
+        own = [each for each in self.recorded if isinstance(each, Own)]
         if own:
             kept["functions"] = {each.name: words(each.function) for each in own}
         named = [name for name, axis in self.varied.named.items() if axis.named]

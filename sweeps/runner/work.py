@@ -245,7 +245,7 @@ class Work:
 
     def _program(self, chosen: tuple[tuple[str, float], ...]) -> tuple[PyTree, tiles.Program]:
         problem, rules = self.problem(chosen), self.sweep.rules
-        prepared = jax.tree.map(jnp.asarray, rules.prepare(problem.task, self.sweep.record))
+        prepared = jax.tree.map(jnp.asarray, rules.prepare(problem.task, self.sweep.recorded))
         settings = problem.settings
         if self.begin:
             settings = settings._replace(checkpoint=Checkpoint(self.begin))

@@ -11,8 +11,8 @@ from annotated_types import Ge, Le
 from jaxtyping import Bool, Float
 from numpy.typing import ArrayLike
 
-from dynsim import decoding
 from sweeps import output
+from sweeps.language.tree import settle
 from sweeps.runner.cluster import hosts
 
 if TYPE_CHECKING:
@@ -34,7 +34,7 @@ def begin(config: Any) -> None:
     Raises:
         ValueError: naming the setting, its value and what is allowed.
     """
-    decoding.check(config)
+    settle(config)
     output.check_directory(config.out)
     hosts.use_all_cores()
 

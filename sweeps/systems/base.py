@@ -6,13 +6,12 @@ records.
 
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
-from typing import Annotated, Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
-import annotated_types as at
 import numpy as np
 from jaxtyping import Array, Float, PRNGKeyArray, PyTree
 
-from dynsim import Problem, Trajectory, checks, decoding, log_times
+from dynsim import Problem, Trajectory, checks, log_times
 from dynsim.precision import DType
 from dynsim.schedules.shapes import NUMBERS
 from dynsim.training.checkpoint import Checkpoint
@@ -21,10 +20,7 @@ from dynsim.training.run_checks import check_step_times
 
 MOST_TIMES = 2**20
 """How many times are recorded and drawn."""
-Times = Annotated[
-    Literal["end"] | Annotated[int, at.Ge(2), at.Le(MOST_TIMES)] | tuple[int, ...],
-    decoding.Says(f"'end', a number from 2 to {MOST_TIMES} besides step 0, or a list of steps"),
-]
+Times = Literal["end"] | int | tuple[int, ...]
 """When to record: at the end; at step 0 and so many logarithmically spaced ones; or as given."""
 
 
@@ -105,7 +101,7 @@ class Engine(NamedTuple):
     assumes: str = ""
 
     def check_run(self, run: Any) -> None:
-        """Raise `ValueError` where it does not describe a `sweeps.systems.experiment.Experiment`."""
+        """Raise `ValueError` where it does not describe a run."""
         self.check(run.fixed, self.task(run), run.rule.build())
 
 
@@ -178,7 +174,7 @@ def steps_of(times: Times, steps: int) -> tuple[int, ...]:
     if times == "end":
         return (steps,)
     if isinstance(times, int):
-        checks.integer("times", times, 2)
+        checks.integer("times", times, 2, MOST_TIMES)
         return tuple(log_times(steps, times).tolist())
     if not isinstance(times, tuple) or not all(isinstance(time, int | float) for time in times):
         raise ValueError(f"times = {times!r}: must be 'end', a number of them, or a list of steps")

@@ -8,6 +8,7 @@ and what else the rule reads.
 import dataclasses
 import functools
 import math
+import typing
 from collections.abc import Callable, Iterator, Mapping
 from typing import Annotated, Any, NamedTuple
 
@@ -23,7 +24,8 @@ from dynsim.problem.checks import check_parts
 from dynsim.training.rule import AnyRule, Rule
 from dynsim.training.run_checks import check_rule, check_step_times
 from sweeps.language.describe import TRACED, Objects
-from sweeps.language.tree import build, encode
+from sweeps.language.fields import Table
+from sweeps.language.tree import build, encode, settle
 from sweeps.systems import budget, parts
 from sweeps.systems.base import Times, steps_of
 from sweeps.systems.kinds import language
@@ -79,10 +81,9 @@ class Experiment:
     seed: AnySeed = 0
 
     def __post_init__(self) -> None:
-        decoding.made_plain(self)
+        settle(self)
         checks.kind("problem", self.problem, Problem)
         checks.kind("rule", self.rule, AnyRule)
-        decoding.check(self, many=("seed",))
 
     def at(self, settings: Mapping[str, Any]) -> "Experiment":
         """The run with other settings, by their names or the ends of these: `{"eta_y": 1.0,
@@ -92,12 +93,7 @@ class Experiment:
             ValueError: for a name or a value that is not allowed.
         """
         objects: Objects = {}
-        given = encode(language(), self, objects, full=False)
-        pairs = [
-            (name, encode(language(), value, objects) if dataclasses.is_dataclass(value) else value)
-            for name, value in settings.items()
-        ]
-        return build(language(), language().assign(given, pairs), objects)
+        return _assigned(encode(language(), self, objects, full=False), settings, objects)
 
     def setting(self, name: str) -> Any:
         """The value of a setting in text form, by its name or the end of it: a number, a word, or
@@ -136,7 +132,7 @@ class Experiment:
         """Raise `ValueError` for numbers that leave their open ranges in the precision of the
         run."""
         for node in _nodes(self):
-            decoding.rounded(node, self.dtype)
+            _check_rounded(node, self.dtype)
 
     @property
     def numbers(self) -> dict[str, ArrayLike]:
@@ -198,12 +194,30 @@ def experiment(problem: str | Problem = "yz", /, **settings: Any) -> Experiment:
         >>> run = sweeps.experiment(task="overlapping", overlap=0.2, eta_y=2.0, momentum=0.9)
         >>> run = sweeps.experiment("qkv", rule="adam", eta=0.01, width=64, steps=200)
     """
-    objects: Objects = {}
-    pairs = [
-        (name, encode(language(), value, objects) if dataclasses.is_dataclass(value) else value)
-        for name, value in {"problem": problem, **settings}.items()
-    ]
-    return build(language(), language().assign({}, pairs), objects)
+    return _assigned({}, {"problem": problem, **settings}, {})
+
+
+def _assigned(given: Table, settings: Mapping[str, Any], objects: Objects) -> Experiment:
+    pairs = encode(language(), settings, objects).items()
+    return build(language(), language().assign(given, pairs), objects)
+
+
+def _check_rounded(node: Any, dtype: str) -> None:
+    """Raise `ValueError` for a number that lies within its open range, but not any more as a number
+    of the precision `dtype`: 1 - 1e-9 is 1 in float32, and 1e39 is infinite."""
+    for name, hint in typing.get_type_hints(type(node), include_extras=True).items():
+        value = getattr(node, name, None)
+        if not isinstance(value, float):
+            continue
+        ends = decoding.bounds_of(decoding.parts_of(hint))
+        with np.errstate(over="ignore"):
+            near = float(np.asarray(value).astype(dtype))
+        too_large = math.isinf(near) and not math.isinf(value)
+        if too_large or (near != value and near in (ends.get("lt"), ends.get("gt"))):
+            raise ValueError(
+                f"{name} = {value!r}: is {near:g} in {dtype}, which is out of range; choose "
+                "another number, or dtype = 'float64'"
+            )
 
 
 def _nodes(tree: Any) -> Iterator[Any]:

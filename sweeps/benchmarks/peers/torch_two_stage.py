@@ -31,7 +31,7 @@ def trained(
     torch.manual_seed(seed)
     P, Q, labels = drawn(task, task.pool)
     signal = torch.zeros(2, task.d, task.d)
-    noise = float(task.tau_0) * torch.randn(2, task.d, task.d)
+    noise = float(task.starting_noise) * torch.randn(2, task.d, task.d)
     stages = Annealing.of(optimizer)
     decay, deviation = float(stages.decay), float(stages.noise)
     kept = []

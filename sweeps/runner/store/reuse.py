@@ -53,8 +53,10 @@ class Reused(Source):
             raise StoreError(f"reuse = {store.name}: has not recorded {lacking[0]!r}")
         coordinates = store.dataset().coords
         self.original = _original(store, sweep)
+        # By path, as an axis may have another name there.
+        axes = {path for each in (self.original, sweep) for path in _paths(each).values()}
         begin, end = (each.first.steps or 0 for each in (self.original, sweep))
-        self.step = begin if begin < end else 0
+        self.step = begin if begin < end and "steps" not in axes else 0
         self.early, self.times = 0, ()
         if (self.step or sweep.checkpoint) and CHECKPOINT not in store.names:
             runs = f"its runs of {begin} steps" if self.step else "its runs"
@@ -67,8 +69,6 @@ class Reused(Source):
             self.early, self.times = _parted(store, sweep, begin, times)
         elif ours["times"] != theirs["times"]:
             raise _differs(store, "times", theirs["times"], ours["times"])
-        # By path, as an axis may have another name there.
-        axes = {path for each in (self.original, sweep) for path in _paths(each).values()}
         there, here = self._places = tuple(Places(each, axes) for each in (self.original, sweep))
         if self.step:
             there.settings["steps"] = here.settings["steps"]
@@ -150,7 +150,7 @@ def take_over(store: Store, sources: Sequence[Reused], program: Callable[[Region
 
 def _original(store: Store, sweep: Sweep) -> Sweep:
     """The sweep of a store, with the functions and arrays of another one."""
-    functions = {each.name: each for each in sweep.record if isinstance(each, Own)}
+    functions = {each.name: each for each in sweep.recorded if isinstance(each, Own)}
     if lost := store.config.get("functions", {}).keys() - functions.keys():
         raise StoreError(
             f"reuse = {store.name}: recorded {min(lost)!r} by a function that this sweep does not "
@@ -194,6 +194,7 @@ class Places:
         self.settings |= sweep.first.files
         paths, parts = _paths(sweep), sweep.as_json().get(PARTS, {})
         self.dims = [[paths[name] for name in dim.axes] for dim in sweep.dims]
+        self._labels = {paths[name]: labels for name, labels in sweep.fields.items()}
         # What each label stands for.
         self._values = {
             paths[name]: {
@@ -205,7 +206,8 @@ class Places:
 
     def points(self, paths: Sequence[str]) -> list[dict[str, Any]]:
         """The settings along a dimension, by path."""
-        rows = zip(*(self._values[path].values() for path in paths), strict=True)
+        columns = [map(self._values[path].get, self._labels[path]) for path in paths]
+        rows = zip(*columns, strict=True)
         return [dict(zip(paths, row, strict=True)) for row in rows]
 
     def has(self, point: Mapping[str, Any]) -> bool:

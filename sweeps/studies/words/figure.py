@@ -14,7 +14,6 @@ from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 
 import dynsim
-from dynsim import decoding
 from dynsim.classes.corpus import Corpus, load_corpus, synthetic_corpus
 from dynsim.classes.estimated import Estimate, estimate_classes
 from dynsim.classes.overlap import OverlapReport, overlap_report
@@ -30,6 +29,7 @@ from dynsim.decoding import (
     Tokens,
 )
 from sweeps import output
+from sweeps.language.tree import settle
 from sweeps.output import drawing
 from sweeps.studies.words import fates as text_theory
 from sweeps.studies.words import report as text_report
@@ -89,7 +89,7 @@ def run(config: CorpusFigure) -> list[Path]:
 
     The npz file is a task that `dynsim.load_task` reads, with the logits and the predictions.
     """
-    decoding.check(config)
+    settle(config)
     output.check_directory(config.out)
     text = corpus(config)
     estimate = estimate_classes(

@@ -202,7 +202,7 @@ class Experiment(eqx.Module):
 
     def __check_init__(self) -> None:
         end = self.rule.eta.steps if isinstance(self.rule.eta, Linear) else 0
-        if not checks.is_traced(end) and end > self.steps:
+        if not checks.is_traced(end) and np.max(end) > self.steps:
             raise ValueError(f"steps = {self.steps}: must be at least those of eta")
 
 

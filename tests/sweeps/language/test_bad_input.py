@@ -9,7 +9,7 @@ import pytest
 from sweeps.language.axes import Axes
 from sweeps.language.fields import LanguageError
 from sweeps.language.tree import build
-from tests.sweeps.language.catalog import LANGUAGE
+from tests.sweeps.language.catalog import LANGUAGE, SGD, Cosine, Experiment
 
 RULES = "sgd, adam, adamw, rmsprop, sign, or module:Name of your own"
 RATE = "a number in [0, inf), in 1/step, or one of constant, linear, cosine"
@@ -121,7 +121,7 @@ SETTINGS = [
     ([("task", "table")], "problem.task.probs: is missing; must be an array"),
     (
         [("task", "table"), ("probs", {"array": "0f", "shape": [1], "dtype": "float32"})],
-        "problem.task.probs = '0f': is not among the arrays",
+        "problem.task.probs = '0f': is an array that is not given here",
     ),
     (
         [("eta", {**COSINE, "warmup": 10})],
@@ -248,23 +248,26 @@ AXES = [
         [["eta.Y", "eta.Z"]],
         "axes.rule.eta.Y, rule.eta.Z = (1.0, 2.0): is given twice",
     ),
-    (
-        {"rule": ["sgd", "adamw"]},
-        [],
-        "rule.decay: is missing (weight decay); must be a number in [0, inf)",
-    ),
 ]
 
 
 @pytest.mark.parametrize(("given", "zipped", "message"), AXES, ids=[text for *_, text in AXES])
 def test_axes(given: dict[str, Any], zipped: Any, message: str) -> None:
     with pytest.raises(LanguageError) as error:
-        Axes(LANGUAGE, {}, given, zipped)
+        Axes(LANGUAGE, Experiment(), given, zipped)
     assert str(error.value) == message
+
+
+def test_a_setting_that_a_kind_along_an_axis_needs() -> None:
+    found = Axes(LANGUAGE, Experiment(), {"rule": ["sgd", "adamw"]})
+    with pytest.raises(LanguageError) as error:
+        found.run({"rule": "adamw"})
+    text = "rule.decay: is missing (weight decay); must be a number in [0, inf)"
+    assert str(error.value) == text
 
 
 def test_an_axis_of_numbers_over_a_schedule() -> None:
     with pytest.raises(LanguageError) as error:
-        Axes(LANGUAGE, LANGUAGE.assign({}, [("eta", COSINE)]), {"eta": [0.1, 0.2]})
+        Axes(LANGUAGE, Experiment(rule=SGD(Cosine(steps=100))), {"eta": [0.1, 0.2]})
     text = "axes.eta = 0.1: would replace cosine; did you mean rule.eta.peak?"
     assert str(error.value) == text

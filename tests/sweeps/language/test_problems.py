@@ -48,6 +48,14 @@ def test_a_problem_has_a_task_and_rates_by_default(
     assert LANGUAGE.kind_of(type(problem)).groups == ("Y", "Z")
 
 
+def test_a_plain_number_stands_for_a_constant_rate() -> None:
+    constant = dynsim.schedules.constant
+    run = decode(LANGUAGE, {"eta": {"Y": 2, "Z": {"kind": "constant", "peak": 1, "warmup": 5}}})
+    assert eqx.tree_equal(run.rule, dynsim.sgd({"Y": constant(2.0), "Z": constant(1.0, 5)}))
+    assert encode(LANGUAGE, run)["rule"]["eta"]["Y"] == 2.0
+    assert encode(LANGUAGE, run)["rule"]["eta"]["Z"]["warmup"] == 5.0
+
+
 def test_a_task_is_chosen_by_its_word_or_its_file(tmp_path: Path) -> None:
     run = decode(LANGUAGE, {"problem": "qkv", "task": "syn", "num_queries": 2, "M": 70})
     assert run.problem.task == dynsim.Syn(2, M=70)

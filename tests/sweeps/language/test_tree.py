@@ -29,6 +29,7 @@ from tests.sweeps.language.catalog import (
     Linear,
     Overlapping,
     Part,
+    Problem,
     Table,
     loss,
 )
@@ -76,11 +77,11 @@ def test_a_number_has_one_text(one: Any) -> None:
 
 
 def test_arrays_are_known_by_what_is_in_them() -> None:
-    arrays: dict[str, np.ndarray] = {}
+    arrays: dict[str, Any] = {}
     tables = [[[0.5, 0.5]], [[0.5], [0.5]], [[0.5, 0.5]]]
     first, other, again = (encode(LANGUAGE, Table(each), arrays)["probs"] for each in tables)
     assert first == again != other
-    assert (first["shape"], first["dtype"], len(arrays)) == ([1, 2], "float32", 2)
+    assert (first["shape"], first["dtype"]) == ([1, 2], "float32")
     np.testing.assert_array_equal(arrays[other["array"]], [[0.5], [0.5]])
 
 
@@ -90,10 +91,57 @@ def test_toml_escapes_what_it_has_to() -> None:
     assert tomllib.loads(toml(table)) == expected
 
 
-def test_functions_without_a_name_are_errors() -> None:
-    run = Experiment(Bowl(part=Part(activation=lambda x: x)))
-    with pytest.raises(LanguageError, match=r"^problem\.part\.activation = .*<lambda>': must be"):
-        canonical(LANGUAGE, run)
+class Held(Problem):
+    thing: Any = eqx.field(static=True, default=None)
+    other: Any = eqx.field(static=True, default=None)
+
+
+@pytest.mark.parametrize("thing", [1.5, "fast", None, True, 1j, (1, 2), lambda x: x, Path])
+def test_anything_can_be_in_a_field_and_is_found_in_its_process(thing: Any) -> None:
+    objects: dict[str, Any] = {}
+    text = canonical(LANGUAGE, run := Experiment(Held(thing, [thing])), objects)
+    again = decode(LANGUAGE, json.loads(text), objects)
+    assert again == run
+    assert again.problem.other is run.problem.other
+
+
+@pytest.mark.parametrize("thing", [1j, jax.nn.relu])
+def test_other_processes_cannot_make_an_object(thing: Any) -> None:
+    text = encode(LANGUAGE, Experiment(Held(thing)))
+    with pytest.raises(LanguageError, match=r"^problem\.thing = .*: can be given in Python alone$"):
+        decode(LANGUAGE, text)
+
+
+def test_objects_of_one_name_stay_apart() -> None:
+    first, second = (lambda x: x, lambda x: -x)
+    objects: dict[str, Any] = {}
+    table = encode(LANGUAGE, Experiment(Held(first, second)), objects)
+    assert table["problem"]["other"] == f"{table['problem']['thing']}#2"
+    problem = decode(LANGUAGE, table, objects).problem
+    assert (problem.thing, problem.other) == (first, second)
+
+
+def test_classes_in_functions_are_known_in_their_process() -> None:
+    def made(width: int) -> Any:
+        class Local(Problem):
+            size: int = width
+
+        return Local(size=3)
+
+    objects: dict[str, Any] = {}
+    run = Experiment(made(1))
+    again = decode(LANGUAGE, encode(LANGUAGE, run, objects), objects)
+    assert type(again.problem) is type(run.problem)
+    assert again == run
+    with pytest.raises(LanguageError, match="must be defined at the top of a module"):
+        decode(LANGUAGE, encode(LANGUAGE, run))
+    with pytest.raises(LanguageError, match=r"^problem\.other = .*one of two classes of this name"):
+        encode(LANGUAGE, Experiment(Pair(made(1), made(2))), {})
+
+
+class Pair(Problem):
+    one: Problem
+    other: Problem
 
 
 def test_a_run_that_its_class_should_not_have_made_is_an_error() -> None:

@@ -16,7 +16,7 @@ def run(module: str, out: Path) -> float | str:
     made = importlib.import_module(module)
     options = {"steps": 2, "batch": 4, "record": ["batch_loss"], **getattr(made, "OPTIONS", {})}
     try:
-        sweep = sweeps.Sweep(made.PROBLEM, made.RULE, **{"axes": AXES, **options})
+        sweep = sweeps.Sweep(Experiment(made.PROBLEM, made.RULE), **{"axes": AXES, **options})
         found = sweeps.run(sweep, out, chunk=2, tile=2, progress=False)
         return float(found[sweep.names[0]].mean())
     except ValueError as error:

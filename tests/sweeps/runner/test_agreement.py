@@ -47,7 +47,7 @@ class Net(dynsim.Problem):
 
 def swept(**options: Any) -> Sweep:
     axes = options.pop("axes", {"eta": [0.1, 0.2], "seed": [0, 1]})
-    return Sweep(Net(), dynsim.sgd(0.1), axes, steps=3, batch=4, **options)
+    return Sweep(Experiment(Net(), dynsim.sgd(0.1), 3, 4), axes, **options)
 
 
 def without(out: Path, chunk: int) -> Store:
@@ -198,7 +198,7 @@ class Called(Net):
 
 
 def test_numbers_decide_what_no_device_here_can_be_asked(tmp_path: Path) -> None:
-    sweep = Sweep(Called(), dynsim.sgd(0.1), {"eta": [0.1, 0.2]}, steps=2, batch=4)
+    sweep = Sweep(Experiment(Called(), dynsim.sgd(0.1), 2, 4), {"eta": [0.1, 0.2]})
     sweeps.run(sweep, tmp_path / "s")
     store = Store.open(tmp_path / "s")
     (known,) = store.programs.all()
@@ -342,7 +342,7 @@ class Frozen(Net):
 
 
 def frozen(how: str) -> Sweep:
-    return Sweep(Frozen(how=how), dynsim.sgd(0.1), {"seed": [0, 1]}, steps=2, batch=4)
+    return Sweep(Experiment(Frozen(how=how), dynsim.sgd(0.1), 2, 4), {"seed": [0, 1]})
 
 
 @pytest.mark.parametrize(
@@ -402,7 +402,7 @@ def test_a_worker_that_lives_on_is_found_out(kind: str, package: Path, tmp_path:
     def run(out: str, executor: Executor | None) -> Any:
         made = sys.modules["edited_net"]
         axes = {"eta": [0.1, 0.2], "seed": [0, 1]}
-        sweep = Sweep(made.Net(), dynsim.sgd(0.1), axes, steps=2, batch=4)
+        sweep = Sweep(Experiment(made.Net(), dynsim.sgd(0.1), 2, 4), axes)
         return sweeps.run(sweep, tmp_path / out, executor=executor, chunk=2, tile=2).load()
 
     importlib.import_module("edited_net")

@@ -168,7 +168,7 @@ def test_only_what_decides_the_numbers_is_hashed() -> None:
 
 
 def test_a_ratio_means_eta_y_over_eta_z() -> None:
-    rates = Training(ratio=4.0, eta_z=0.5).make_optimizer().schedules
+    rates = experiment(ratio=4.0, eta_z=0.5).make_optimizer().schedules
     assert (rates["Y"].peak, rates["Z"].peak) == (2.0, 0.5)
 
 
@@ -181,14 +181,14 @@ def test_of_very_many_shapes_all_ranges_are_checked_and_the_tasks_of_some(
     made, make = set(), Training.make_task
     monkeypatch.setattr(Training, "make_task", lambda run: (made.add(run.K), make(run))[1])
     even = list(range(2, 302, 2))
-    run = Training(task="syn", num_common=2, num_distinct=1)
-    Sweep({"K": even}, run, record=("loss",)).check()
+    run = experiment(task="syn", num_common=2, num_distinct=1)
+    Sweep(run, {"K": even}, record=("loss",)).check()
     assert {2, 300} <= made
     assert len(made) <= 64
     with pytest.raises(ValueError, match=r"K = -4: must be an integer >= 1"):
-        Sweep({"K": [*even[:5], -4, *even[5:]]}, run, record=("loss",)).check()
+        Sweep(run, {"K": [*even[:5], -4, *even[5:]]}, record=("loss",)).check()
     # Two classes a query; what is not looked at beforehand is when it is computed.
-    odd = Sweep({"K": [2, 5, *even[1:]]}, run, record=("loss",))
+    odd = Sweep(run, {"K": [2, 5, *even[1:]]}, record=("loss",))
     odd.check()
     with pytest.raises(ValueError, match="K = 5: must be a multiple of classes_per_query = 2"):
         odd.problem({"K": 5})

@@ -11,7 +11,7 @@ import pytest
 from odes.solver import flows
 from odes.solver.tolerances import DEFAULT_TOLERANCES
 from odes.theory import FINITE
-from sweeps import Sweep, Training
+from sweeps import Sweep, experiment
 from sweeps.runner import tiles
 from sweeps.runner.work import Work
 from sweeps.systems.yz.engines import ENGINES
@@ -30,7 +30,7 @@ def largest(task: Any, snapshot: Any) -> Any:
 
 @pytest.mark.parametrize("name", ["spread", "eq10", "symmetric"])
 def test_theories_record_functions(name: str) -> None:
-    sweep = Sweep({"eta_z": [1.0]}, Training(steps=5), name, {"largest": largest}, (0, 5))
+    sweep = Sweep(experiment(steps=5), {"eta_z": [1.0]}, name, {"largest": largest}, (0, 5))
     with jax.enable_x64(True):
         made = Work(sweep, tiles.mesh()).variables()
     assert made["largest"].shape == (2,)
@@ -60,7 +60,7 @@ def test_every_engine_traces(name: str) -> None:
         else None
     )
     optimizer = next((rule for rule in ("adam", "rmsprop") if rule in name), "sgd")
-    training = Training(optimizer=optimizer, momentum=momentum, steps=5)
+    training = experiment(rule=optimizer, momentum=momentum, steps=5)
     sweep = Sweep({"eta_z": [1.0]}, training, engine=name, record=("loss",), times=(0, 5))
     sweep.check()
     with jax.enable_x64(sweep.dtype == "float64"):
@@ -79,7 +79,7 @@ def test_a_sweep_is_solved_to_its_own_tolerance(monkeypatch: pytest.MonkeyPatch)
     # No other test of this file records it: JAX would find the program again, and not trace it.
     record = ("entropy",)
     for rtol in (1e-4, 1e-9, None):
-        sweep = Sweep({"eta_z": [1.0]}, Training(steps=5), "plain", record, (0, 5), rtol=rtol)
+        sweep = Sweep(experiment(steps=5), {"eta_z": [1.0]}, "plain", record, (0, 5), rtol=rtol)
         with jax.enable_x64(True):
             Work(sweep, tiles.mesh()).variables()
     # The absolute one is a hundredth of it, and by default the solver has its own.

@@ -11,7 +11,7 @@ import pytest
 import dynsim
 import sweeps
 from dynsim import Status
-from sweeps import Sweep, Training
+from sweeps import Sweep, experiment
 from sweeps.runner.work import Work
 from sweeps.systems import budget
 
@@ -40,7 +40,7 @@ def rare(tmp_path: Path) -> str:
 
 
 def found(task: dict[str, Any], **settings: Any) -> Any:
-    training = Training(**task, steps=4, batch=4, dtype="float64", **settings)
+    training = experiment(**task, steps=4, batch=4, dtype="float64", **settings)
     return sweeps.run(Sweep({"eta_y": RATES, "eta_z": RATES}, training, record=RECORD)).load()
 
 
@@ -78,7 +78,7 @@ def test_results_that_no_memory_holds_are_an_error_before_any_are_made(
     monkeypatch.setattr(Work, "compute", lambda *_: pytest.fail("computed"))
     monkeypatch.setattr(budget, "memory", lambda: 2**20)
     axis = np.linspace(0.1, 1, 10**4)
-    training = Training(steps=2, batch=4, length=8)
+    training = experiment(steps=2, batch=4, length=8)
     large = Sweep({"eta_y": axis, "eta_z": axis}, training, record=("loss",))
     # Of each run loss, status and the first bad step; kept twice.
     needed = f"{2 * 10**8 * (4 + 1 + 4) / 2**30:.4g} GiB of memory, of 0.0009766 GiB; choose out"
@@ -91,7 +91,7 @@ def test_results_that_no_memory_holds_are_an_error_before_any_are_made(
 
 def test_memory_counts_what_is_recorded(monkeypatch: pytest.MonkeyPatch) -> None:
     wide = {"wide": lambda task, s: jnp.broadcast_to(s.logits.sum(), (1000,))}
-    sweep = Sweep({"seed": [0, 1]}, Training(steps=2, batch=4, length=8), record=(wide,))
+    sweep = Sweep(experiment(steps=2, batch=4, length=8), {"seed": [0, 1]}, record=(wide,))
     needed = 2 * 2 * (4 * 1000 + 1 + 4)
     for memory, allowed in ((needed, True), (needed - 1, False)):
         monkeypatch.setattr(budget, "memory", lambda memory=memory: memory)

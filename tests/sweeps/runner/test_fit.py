@@ -10,12 +10,12 @@ import pytest
 
 import sweeps
 from dynsim.precision import compiled_for, host, precision
-from sweeps import Sweep, Training
+from sweeps import Sweep, experiment
 from sweeps.runner import fit, tiles
 from sweeps.runner.work import Work
 
-TRAINING = Training(steps=2, length=8, batch=8)
-GRID = Sweep({"eta_y": [1.0, 2.0, 3.0, 4.0], "seed": {"range": 4}}, TRAINING, record=("loss",))
+TRAINING = experiment(steps=2, length=8, batch=8)
+GRID = Sweep(TRAINING, {"eta_y": [1.0, 2.0, 3.0, 4.0], "seed": {"range": 4}}, record=("loss",))
 
 
 @dataclasses.dataclass(frozen=True)

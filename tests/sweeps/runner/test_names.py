@@ -84,7 +84,7 @@ def refused(
     """Raises before anything is compiled, or written, in memory as well."""
     monkeypatch.setattr(tiles.Program, "start", lambda _: pytest.fail("compiled"))
     for out in (tmp_path / "in" / "s", None):
-        sweep = Sweep(Curve(**problem), dynsim.sgd(0.1), axes, steps=2, batch=2, record=record)
+        sweep = Sweep(Experiment(Curve(**problem), dynsim.sgd(0.1), 2, 2), axes, record=record)
         with pytest.raises(ValueError, match=re.escape(why)):
             sweeps.run(sweep, out)
     kept = [path for path in tmp_path.rglob("*") if not path.name.endswith(".lock")]
@@ -177,7 +177,7 @@ def test_a_field_called_like_a_setting_of_the_run_is_an_error(
     name = problem.__name__
     why = f"{name}: a field cannot be called {name.lower()!r} in a sweep"
     with pytest.raises(ValueError, match=why):
-        Sweep(problem(), dynsim.sgd(0.1), {"shift": [0.1]}, steps=2)
+        Sweep(Experiment(problem(), dynsim.sgd(0.1), steps=2), {"shift": [0.1]})
     with pytest.raises(ValueError, match=why):
         registry.of_problem("mine", problem, "mine")
 
@@ -185,7 +185,7 @@ def test_a_field_called_like_a_setting_of_the_run_is_an_error(
 def test_two_numbers_of_one_name_are_an_error() -> None:
     inner = {"x.y": 1.0, "x": {"y": 2.0}}
     with pytest.raises(ValueError, match=r"Curve: has two numbers of the name 'inner.x.y'"):
-        sweeps.run(Sweep(Curve(inner=inner), dynsim.sgd(0.1), RATES, steps=2, batch=2))
+        sweeps.run(Sweep(Experiment(Curve(inner=inner), dynsim.sgd(0.1), 2, 2), RATES))
 
 
 def test_an_array_of_no_numbers_is_an_error(
@@ -197,6 +197,6 @@ def test_an_array_of_no_numbers_is_an_error(
 
 def test_names_of_other_alphabets_are_names(tmp_path: Path) -> None:
     record = ["batch_loss", {"größe η": Curve.first, "a-b.c": Curve.first}]
-    sweep = Sweep(Curve(), dynsim.sgd(0.1), RATES, steps=2, batch=2, record=record)
+    sweep = Sweep(Experiment(Curve(), dynsim.sgd(0.1), 2, 2), RATES, record=record)
     found = sweeps.run(sweep, tmp_path / "s").load()
     assert sweeps.open(tmp_path / "s")["größe η"].equals(found["a-b.c"].rename("größe η"))

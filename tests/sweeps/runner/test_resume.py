@@ -17,14 +17,16 @@ import numpy as np
 import pytest
 
 import sweeps
-from sweeps import Sweep, Training, cli
+from sweeps import Sweep, cli, experiment
 from sweeps.benchmarks.workers import kills
 from sweeps.runner import files
 from sweeps.runner.store.store import Store
 
 ROOT = Path(__file__).parents[3]
 AXES = {"eta_y": {"linspace": [0.1, 4, 40]}, "seed": {"range": 3}}
-SWEEP = Sweep(AXES, Training(steps=5, length=8, batch=4, momentum=0.9), record=("loss", "entropy"))
+SWEEP = Sweep(
+    experiment(steps=5, length=8, batch=4, momentum=0.9), AXES, record=("loss", "entropy")
+)
 SETTINGS = "[axes]\neta_y = {linspace = [0.1, 4, 40]}\nseed = {range = 3}\n[run]\nsteps = 5\n"
 TOML = f'record = ["loss", "entropy"]\n{SETTINGS}length = 8\nbatch = 4\nmomentum = 0.9\n'
 CHUNKS, PAUSES = 60, 20

@@ -16,14 +16,16 @@ import xarray as xr
 import dynsim
 import sweeps
 from odes.yz import population
-from sweeps import Sweep, Training
+from sweeps import Sweep, experiment
 from sweeps.runner import labels, run, tiles, work
 from sweeps.runner.run import valid
 from tests.systems.layers import initial_weights, simulate
 
 pytestmark = pytest.mark.usefixtures("quick_theory")
 
-TRAINING = Training(task="syn-medium", steps=6, length=16, batch=8, init="uniform", num_queries=1)
+TRAINING = experiment(
+    task="syn-medium", steps=6, length=16, batch=8, start="uniform", num_queries=1
+)
 GRID = Sweep(
     axes={"ratio": [1, 2, 5], "seed": [0, 3], "eta_z": [0.5, 2], "momentum": [0.1, 0.9]},
     zip=(("eta_z", "momentum"),),
@@ -216,7 +218,7 @@ def test_steps_as_an_axis_record_at_their_own_times() -> None:
 def test_runs_taken_in_the_order_of_their_rates_come_back_to_their_own_cells() -> None:
     """With attention fixed from zero weights, eta_Y t is all that the loss depends on."""
     axes = {"eta_y": [0.5, 8.0, 1.0], "eta_z": [0.0]}
-    sweep = Sweep(axes, Training(steps=16), "fixed_attention", record=("loss",), times=(1, 8, 16))
+    sweep = Sweep(experiment(steps=16), axes, "fixed_attention", record=("loss",), times=(1, 8, 16))
     slow, fast, middle = sweeps.run(sweep, tile=2).loss.squeeze("eta_z").values
     # Closed forms in float64.
     np.testing.assert_allclose([slow[2], middle[1]], fast[0], rtol=1e-12)
@@ -231,7 +233,7 @@ def test_runs_taken_in_the_order_of_their_rates_come_back_to_their_own_cells() -
 def test_theories_and_descent_start_where_the_simulation_starts() -> None:
     axes = {"eta_y": [0.5, 8.0, 1.0], "seed": [4], "eta_z": [0.3]}
     steps = 3
-    training = Training(steps=steps, init="uniform")
+    training = experiment(steps=steps, start="uniform")
     flow, descent, simulated = (
         sweeps.run(Sweep(axes, training, engine=engine, record=("loss",), times=(0, steps)))
         for engine in ("plain", "descent", "simulation")

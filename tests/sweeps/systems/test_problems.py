@@ -21,7 +21,7 @@ import pytest
 import dynsim
 import sweeps
 from dynsim import Status, schedules
-from sweeps import Sweep
+from sweeps import Experiment, Sweep
 from sweeps.runner import tiles
 
 
@@ -49,7 +49,7 @@ class Net(dynsim.Problem):
 
 RULE = dynsim.adamw(schedules.warmup_cosine(0.03, 2, 10), decay=0.1, clip=1.0)
 AXES: dict[str, Any] = {
-    "eta": [0.01, 0.3],
+    "eta.peak": [0.01, 0.3],
     "eta.warmup": [0.0, 4.0],
     "decay": [0.0, 1.0],
     "noise": [0.1],
@@ -77,13 +77,13 @@ def alone(eta=0.03, warmup=2.0, decay=0.1, shift=0.5, width=3, batch=4, seed=0, 
 def test_a_run_of_a_sweep_is_the_run_that_train_makes() -> None:
     # A program for each width, which has a batch of its own.
     sizes = (("width", "batch"),)
-    found = sweeps.run(Sweep(Net(), RULE, AXES, steps=10, record=RECORD, zip=sizes))
+    found = sweeps.run(Sweep(Experiment(Net(), RULE, steps=10), AXES, record=RECORD, zip=sizes))
     assert (found.status == Status.OK).all()
-    chosen = {"eta": 0.3, "decay": 1.0, "shift": 2.0, "width": 5, "batch": 8, "seed": 7}
+    chosen = {"decay": 1.0, "shift": 2.0, "width": 5, "batch": 8, "seed": 7}
     along = {name: value for name, value in chosen.items() if name != "batch"}
-    at = found.sel({**along, "eta.warmup": 4.0}).squeeze()
+    at = found.sel({**along, "eta.peak": 0.3, "eta.warmup": 4.0}).squeeze()
     assert at.batch == 8
-    want = alone(**chosen, warmup=4.0, noise=0.1)
+    want = alone(**chosen, eta=0.3, warmup=4.0, noise=0.1)
     for name in RECORD:
         # Batches of other sizes are summed up in another order.
         np.testing.assert_allclose(at[name], want[name][-1], rtol=2e-5, atol=1e-6)
@@ -99,29 +99,29 @@ class Clash(Net):
     "sweeps/systems/test_words.py::test_a_field_called_like_a_number_of_the_rule_is_the_problems"
 )
 def test_a_number_of_the_rule_that_the_problem_has_too_is_called_after_it() -> None:
-    axes = {"decay": [0.0, 1.0], "rule.decay": [0.0, 1.0]}
-    found = sweeps.run(Sweep(Clash(), RULE, axes, steps=10, batch=4, record="output")).output
+    axes = {"problem.decay": [0.0, 1.0], "rule.decay": [0.0, 1.0]}
+    found = sweeps.run(Sweep(Experiment(Clash(), RULE, 10, 4), axes, record="output")).output
     np.testing.assert_array_equal(found[0], found[1])
     assert not np.allclose(found[:, 0], found[:, 1])
 
 
 def test_runs_that_diverge_are_data() -> None:
-    found = sweeps.run(Sweep(Net(), dynsim.sgd(0.1), {"eta": [0.1, 1e9]}, steps=5, batch=4))
+    found = sweeps.run(Sweep(Experiment(Net(), dynsim.sgd(0.1), 5, 4), {"eta": [0.1, 1e9]}))
     np.testing.assert_array_equal(found.status, [Status.OK, Status.DIVERGED])
 
 
 def test_a_grid_of_numbers_is_one_program_and_found_again() -> None:
     tiles.forget()
-    axes = {"eta": [0.1, 1.0], "eta.warmup": [1.0, 3.0], "decay": [0.0, 0.3], "shift": [0.0, 1.0]}
+    axes = {"eta.peak": [0.1, 1.0], "eta.warmup": [1.0, 3.0], "decay": [0.0, 0.3], "shift": [0.0, 1.0]}
     for first in (0.1, 0.2):
-        axes["eta"] = [first, 1.0]
-        sweeps.run(Sweep(Net(), RULE, axes, steps=10, batch=4))
+        axes["eta.peak"] = [first, 1.0]
+        sweeps.run(Sweep(Experiment(Net(), RULE, 10, 4), axes))
     assert len(tiles.PROGRAMS) == 1
 
 
 def test_any_optax_rule() -> None:
     rule = dynsim.from_optax(optax.lion, learning_rate=0.1, weight_decay=0.0)
-    sweep = Sweep(Net(), rule, {"weight_decay": [0.0, 0.5]}, steps=3, batch=4, record="output")
+    sweep = Sweep(Experiment(Net(), rule, 3, 4), {"weight_decay": [0.0, 0.5]}, record="output")
     found = sweeps.run(sweep).output.values
     want = alone_by(dynsim.from_optax(optax.lion, learning_rate=0.1, weight_decay=0.5))
     np.testing.assert_allclose(found[1], want["output"][-1], rtol=1e-5)
@@ -143,14 +143,14 @@ class Grouped(Net):
 @pytest.mark.full("test_a_run_of_a_sweep_is_the_run_that_train_makes")
 def test_rates_by_group() -> None:
     rule = dynsim.sgd({"in": 0.1, "out": schedules.constant(0.2, warmup=2)})
-    axes = {"eta.in": [0.1, 0.0], "eta.out": [0.5], "eta.out.warmup": [1.0]}
-    found = sweeps.run(Sweep(Grouped(), rule, axes, steps=3, batch=4, record="output")).output
+    axes = {"eta.in": [0.1, 0.0], "eta.out.peak": [0.5], "eta.out.warmup": [1.0]}
+    found = sweeps.run(Sweep(Experiment(Grouped(), rule, 3, 4), axes, record="output")).output
     rule = dynsim.sgd({"in": 0.1, "out": schedules.constant(0.5, warmup=1)})
     key = jax.random.fold_in(jax.random.key(0), 0)
     want = dynsim.train(Grouped(), rule, key, steps=3, batch=4, record="output", times=[3])
     np.testing.assert_allclose(found.values[0, 0, 0], want["output"][-1], rtol=1e-5)
     with pytest.raises(ValueError, match=r"eta: has no rate for the group 'in'"):
-        sweeps.run(Sweep(Grouped(), dynsim.sgd({"out": 0.1}), {"seed": [0]}, steps=3, batch=4))
+        sweeps.run(Sweep(Experiment(Grouped(), dynsim.sgd({"out": 0.1}), 3, 4), {"seed": [0]}))
 
 
 @pytest.mark.full(
@@ -158,19 +158,19 @@ def test_rates_by_group() -> None:
     "sweeps/runner/store/test_reuse.py::test_runs_go_on_for_more_steps",
 )
 def test_a_store_is_resumed_extended_and_opened_without_the_problem(tmp_path: Path) -> None:
-    options = {"batch": 4, "checkpoint": True, "record": ("batch_loss", "gradient_norm")}
-    axes = {"eta": [0.01, 0.1], "seed": [0, 1]}
-    sweeps.run(Sweep(Net(), RULE, axes, steps=12, **options), tmp_path / "first")
-    longer = Sweep(Net(), RULE, {**axes, "seed": [0, 1, 2]}, steps=20, **options)
+    options = {"checkpoint": True, "record": ("batch_loss", "gradient_norm")}
+    axes = {"eta.peak": [0.01, 0.1], "seed": [0, 1]}
+    sweeps.run(Sweep(Experiment(Net(), RULE, 12, 4), axes, **options), tmp_path / "first")
+    longer = Sweep(Experiment(Net(), RULE, 20, 4), {**axes, "seed": [0, 1, 2]}, **options)
     found = sweeps.run(longer, tmp_path / "second", reuse=[tmp_path / "first"]).load()
     whole = sweeps.run(longer)
     for name in ("batch_loss", "gradient_norm", "status"):
         np.testing.assert_array_equal(found[name], whole[name])
     config = json.loads(sweeps.open(tmp_path / "first").attrs["config"])
-    assert config["run"]["problem"] == f"{__name__}:Net"
+    assert config["run"]["problem"]["kind"] == f"{__name__}:Net"
     other = Net(inputs=np.linspace(0, 1, 10))
-    with pytest.raises(sweeps.StoreError, match="problem_holds"):
-        sweeps.run(Sweep(other, RULE, axes, steps=12, **options), tmp_path / "first")
+    with pytest.raises(sweeps.StoreError, match=r"run\.problem\.inputs"):
+        sweeps.run(Sweep(Experiment(other, RULE, 12, 4), axes, **options), tmp_path / "first")
 
 
 def test_a_store_is_not_resumed_with_another_loss(tmp_path: Path) -> None:
@@ -188,16 +188,16 @@ def test_a_store_is_not_resumed_with_another_loss(tmp_path: Path) -> None:
 
     head = "class Mine(Net):\n    def loss(self, params, data):\n"
     one, two = (f"{head}        return {n} * super().loss(params, data)\n" for n in (1.0, 2.0))
-    axes, out = {"eta": [0.1]}, tmp_path / "s"
+    axes, out = {"eta.peak": [0.1]}, tmp_path / "s"
     for body, same in ((one, True), ("# One\n" + one, True), (two, False)):
-        sweep = Sweep(made(body)(), RULE, axes, steps=10, batch=4)
+        sweep = Sweep(Experiment(made(body)(), RULE, 10, 4), axes)
         if same:
             sweeps.run(sweep, out)
         else:
             with pytest.raises(sweeps.StoreError, match=r"Mine\.loss"):
                 sweeps.run(sweep, out)
-    other = Sweep(made(one)(inputs=np.linspace(0, 1, 10)), RULE, axes, steps=10, batch=4)
-    with pytest.raises(sweeps.StoreError, match="problem_holds"):
+    other = Sweep(Experiment(made(one)(inputs=np.linspace(0, 1, 10)), RULE, 10, 4), axes)
+    with pytest.raises(sweeps.StoreError, match=r"run\.problem\.inputs"):
         sweeps.run(other, out)
 
 
@@ -210,7 +210,7 @@ def test_functions_are_named_and_have_no_address() -> None:
 
     def text(**changes: Any) -> str:
         given = {"problem": Net(), "rule": RULE} | changes
-        sweep = Sweep(given["problem"], given["rule"], {"seed": [0]}, steps=10, batch=4)
+        sweep = Sweep(Experiment(**given, steps=10, batch=4), {"seed": [0]})
         return json.dumps(sweep.as_json())
 
     made = [
@@ -229,12 +229,12 @@ def test_functions_are_named_and_have_no_address() -> None:
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"axes": {"depth": [1]}}, "axes = 'depth': "),
-        ({"axes": {"eta": [-1.0]}}, "peak = -1.0: must be finite and in [0, inf)"),
-        ({"axes": {"width": [1.5]}}, "axes.width = 1.5: must be a whole number"),
+        ({"axes": {"depth": [1]}}, "axes.depth = 1: is not a setting; there are problem, inputs"),
+        ({"axes": {"peak": [-1.0]}}, "axes.rule.eta.peak = -1.0: must be a number in [0, inf)"),
+        ({"axes": {"width": [1.5]}}, "axes.problem.width = 1.5: must be an integer"),
         ({"record": ("speed",)}, "record = 'speed': must be one of output, batch_loss"),
-        ({"steps": 0}, "run.steps = 0: must be an integer >= 1"),
-        ({"batch": 0}, "run.batch = 0: must be an integer >= 1"),
+        ({"steps": 0}, "steps = 0: must be an integer >= 1"),
+        ({"batch": 0}, "batch = 0: must be an integer >= 1"),
         ({"batch": math.inf}, "batch = inf: Net has no method 'population_loss'"),
         ({"steps": 5}, "eta: its schedule is 10 steps long, the run has steps = 5"),
         ({"engine": "plain"}, "engine = 'plain': must be one of"),
@@ -244,9 +244,10 @@ def test_functions_are_named_and_have_no_address() -> None:
 def test_bad_input_is_named_before_anything_is_compiled(
     changes: dict[str, Any], message: str
 ) -> None:
-    given = {"rule": RULE, "axes": {"eta": [0.1]}, "steps": 10, "batch": 4} | changes
+    run = {n: changes.pop(n) for n in ("rule", "steps", "batch") if n in changes}
     with pytest.raises(ValueError, match=re.escape(message)):
-        Sweep(Net(), **given).check()
+        run = Experiment(Net(), **{"rule": RULE, "steps": 10, "batch": 4} | run)
+        Sweep(run, **{"axes": {"peak": [0.1]}} | changes).check()
 
 
 def deviation(problem, params):
@@ -257,14 +258,12 @@ def deviation(problem, params):
 @pytest.mark.full("test_a_run_of_a_sweep_is_the_run_that_train_makes")
 def test_functions_are_recorded_next_to_names(tmp_path: Path) -> None:
     record = ("output", {"deviation": deviation})
-    sweep = Sweep(Net(), RULE, {"eta": [0.01, 0.1]}, steps=10, batch=4, record=record)
+    sweep = Sweep(Experiment(Net(), RULE, 10, 4), {"peak": [0.01, 0.1]}, record=record)
     found = sweeps.run(sweep, tmp_path / "s").load()
     want = np.std(found.output.values, axis=-1)
     # One pass over ten numbers in float32.
     np.testing.assert_allclose(found.deviation, want, rtol=1e-5)
-    other = Sweep(
-        Net(), RULE, sweep.axes, steps=10, batch=4, record=("output", {"deviation": lambda *_: 0.0})
-    )
+    other = Sweep(sweep.run, sweep.axes, record=("output", {"deviation": lambda *_: 0.0}))
     with pytest.raises(sweeps.StoreError, match="functions"):
         sweeps.run(other, tmp_path / "s")
 
@@ -273,12 +272,16 @@ def test_functions_are_recorded_next_to_names(tmp_path: Path) -> None:
 def test_workers_are_sent_what_no_configuration_can_make(tmp_path: Path) -> None:
     """A problem given as it is, and a function: each worker makes the sweep that it was sent."""
     record = ("batch_loss", {"deviation": deviation})
-    options = {"steps": 10, "batch": 4, "record": record}
-    sweep = Sweep(Net(activation=half), RULE, {"eta": [0.01, 0.1]}, **options)
+    run = Experiment(Net(activation=half), RULE, 10, 4)
+    sweep = Sweep(run, {"peak": [0.01, 0.1]}, record=record)
     with ThreadPoolExecutor(1) as pool:
         # A compiled function loses its name on the way.
         with pytest.raises(ValueError, match="cannot be sent this sweep"):
-            sweeps.run(Sweep(Net(), RULE, sweep.axes, **options), tmp_path / "n", executor=pool)
+            sweeps.run(
+                Sweep(run.at({"activation": jnp.tanh}), sweep.axes, record=record),
+                tmp_path / "n",
+                executor=pool,
+            )
         found = sweeps.run(sweep, tmp_path / "s", executor=pool, chunk=1).load()
     want = sweeps.run(sweep)
     for name in ("batch_loss", "deviation"):
@@ -297,7 +300,7 @@ class Own(dynsim.Problem):
     def loss(self, w, x):
         return jnp.mean((w - x - self.shift) ** 2)
 
-sweep = sweeps.Sweep(Own(), dynsim.sgd(0.1), {"eta": [0.1, 0.2]}, steps=2, batch=2)
+sweep = sweeps.Sweep(sweeps.Experiment(Own(), dynsim.sgd(0.1), 2, 2), {"eta": [0.1, 0.2]})
 found = sweeps.run(sweep, "out", progress=False)
 assert sweeps.run(sweep, "out", strict=True, progress=False).equals(found)
 """

@@ -11,12 +11,12 @@ import numpy as np
 import pytest
 
 import sweeps
-from sweeps import Sweep, Training
+from sweeps import Sweep, experiment
 from sweeps.runner.cluster import dask_cluster, jobs
 
 SWEEP = Sweep(
+    experiment(steps=4, length=8, batch=4),
     {"eta_y": {"linspace": [0.1, 4, 8]}, "seed": {"range": 2}},
-    Training(steps=4, length=8, batch=4),
     record=("loss", "entropy"),
 )
 CHUNKS = 8

@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 import sweeps
-from sweeps import Sweep, Training
+from sweeps import Sweep, experiment
 from sweeps.runner.cluster import driver, jobs
 from sweeps.runner.files import from_table
 from sweeps.runner.store.base import StoreError
@@ -25,8 +25,8 @@ from sweeps.systems import registry
 from sweeps.systems.base import Times
 
 SWEEP = Sweep(
+    experiment(steps=4, length=8, batch=4),
     {"eta_y": [0.1, 0.5, 1, 2, 4, 8], "seed": {"range": 2}},
-    Training(steps=4, length=8, batch=4),
     record=("loss", "entropy"),
 )
 NUMBER = 6

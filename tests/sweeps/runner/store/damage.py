@@ -17,14 +17,14 @@ import numpy as np
 import xarray as xr
 
 import sweeps
-from sweeps import StoreError, Sweep, Training
+from sweeps import StoreError, Sweep, experiment
 from sweeps.commands import check, export, info
 from sweeps.commands.views import plot
 from sweeps.runner.store.base import RECORDS
 
 SWEEP = Sweep(
     axes={"eta_y": [0.5, 1.0, 2.5, 7.0], "steps": [2, 3], "seed": [0, 7]},
-    run=Training(length=8, batch=4),
+    run=experiment(length=8, batch=4),
     record=("entropy", "loss"),
     times=2,
     title="for damage",

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 import sweeps
-from sweeps import Sweep, Training
+from sweeps import Sweep, experiment
 from sweeps.runner.axes import Layout
 from sweeps.runner.store.base import StoreError
 from sweeps.runner.store.creation import create
@@ -18,7 +18,7 @@ from sweeps.runner.store.store import Store
 pytest.importorskip("obstore", reason="needs obstore of the extra `test`")
 
 SWEEP = Sweep(
-    {"eta_y": {"linspace": [0.1, 4, 20]}}, Training(steps=2, length=8, batch=4), record=("loss",)
+    experiment(steps=2, length=8, batch=4), {"eta_y": {"linspace": [0.1, 4, 20]}}, record=("loss",)
 )
 
 

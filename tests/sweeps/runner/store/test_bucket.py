@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 
 import sweeps
-from sweeps import Sweep, Training, cli, output
+from sweeps import Sweep, cli, experiment, output
 from sweeps.runner.axes import Layout
 from sweeps.runner.store.base import RECORDS, StoreError, Variable
 from sweeps.runner.store.creation import files
@@ -28,7 +28,7 @@ from sweeps.runner.store.store import Store
 pytest.importorskip("obstore", reason="needs obstore of the extra `test`")
 
 SWEEP = Sweep(
-    {"eta_y": {"linspace": [0.1, 4, 20]}}, Training(steps=2, length=8, batch=4), record=("loss",)
+    experiment(steps=2, length=8, batch=4), {"eta_y": {"linspace": [0.1, 4, 20]}}, record=("loss",)
 )
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 import sweeps
-from sweeps import StoreError, Sweep, Training, cli, output
+from sweeps import StoreError, Sweep, cli, experiment, output
 from sweeps.runner.store import manifest
 from sweeps.runner.store.base import MARKER, RECORDS, sha
 from sweeps.runner.store.store import Store
@@ -163,7 +163,7 @@ def test_versions_are_noted_for_the_chunks_that_they_made(
 def test_strict_writers_of_other_versions_share_no_store(tmp_path: Path) -> None:
     """Whoever comes first: before, neither knows of the other. A note of versions that was lost is
     missed."""
-    sweep = Sweep({"eta_y": [0.5, 1.0]}, Training(steps=2, length=8, batch=4), record=("loss",))
+    sweep = Sweep(experiment(steps=2, length=8, batch=4), {"eta_y": [0.5, 1.0]}, record=("loss",))
     whole = sweeps.run(sweep, tmp_path / "s", chunk=1).load()
     first, second = (Store.open(tmp_path / "s") for _ in range(2))
     for number in range(2):

@@ -17,7 +17,7 @@ import pytest
 from numcodecs.zstd import Zstd
 
 import sweeps
-from sweeps import Sweep, Training, cli
+from sweeps import Sweep, cli, experiment
 from sweeps.runner.cluster import jobs
 from sweeps.runner.store import manifest
 from sweeps.runner.store.arrays import checksum
@@ -27,7 +27,7 @@ from sweeps.runner.store.store import Store
 from tests.extension import packages
 
 SWEEP = Sweep(
-    {"eta_y": [0.5, 1.0], "seed": [0, 3]}, Training(steps=2, length=8, batch=4), record=("loss",)
+    experiment(steps=2, length=8, batch=4), {"eta_y": [0.5, 1.0], "seed": [0, 3]}, record=("loss",)
 )
 SECONDS, MEMORY = 2.0, 200 * 2**20
 WAYS = ("info", "check", "open")

@@ -17,14 +17,14 @@ import numpy as np
 import pytest
 
 import sweeps
-from sweeps import StoreError, Sweep, Training, cli, output
+from sweeps import StoreError, Sweep, cli, experiment, output
 from sweeps.runner.store.remote import lease
 from sweeps.runner.store.store import Store
 from sweeps.runner.work import Work
 
 SWEEP = Sweep(
+    experiment(steps=2, length=8, batch=4),
     {"eta_y": [0.5, 1.0], "seed": [0, 3]},
-    Training(steps=2, length=8, batch=4),
     record=("entropy", "loss"),
 )
 OTHER = dataclasses.replace(SWEEP, run=dataclasses.replace(SWEEP.run, eta_z=0.7))

@@ -10,12 +10,12 @@ import numpy as np
 import pytest
 
 import sweeps
-from sweeps import StoreError, Sweep, Training
+from sweeps import StoreError, Sweep, experiment
 from sweeps.runner.store.local import Folder
 from sweeps.runner.store.store import Store
 
 SWEEP = Sweep(
-    {"eta_y": [0.5, 1.0, 2.0, 4.0]}, Training(steps=2, length=8, batch=4), record=("loss",)
+    experiment(steps=2, length=8, batch=4), {"eta_y": [0.5, 1.0, 2.0, 4.0]}, record=("loss",)
 )
 SHORTER = Sweep({"eta_y": [0.5, 1.0]}, SWEEP.run, record=("loss",))
 

@@ -1,18 +1,21 @@
 """Sweeps that take over what others have computed: the same numbers, and nothing twice."""
 
-import dataclasses
 import re
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import equinox as eqx
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
+import dynsim
 import sweeps
-from sweeps import Sweep, Training
+from sweeps import Sweep
 from sweeps.runner.store.growth import boxes
 from sweeps.runner.work import Work
-from sweeps.systems import registry
+from sweeps.systems.experiment import Experiment, experiment
 
 RECORD = ("loss", "z_top_distinct")
 SMALL = {"seed": [0, 1], "eta_y": [0.5, 2.0]}
@@ -21,7 +24,11 @@ LARGE = {"eta_z": [0.1, 0.3], "seed": [2, 1, 0], "eta_y": [0.5, 1.0, 2.0]}
 
 def swept(axes: dict[str, Any], **change: Any) -> Sweep:
     options = {"record": RECORD, "times": 3, **change}
-    return Sweep(axes, Training(steps=4, batch=8, length=8, eta_z=0.1), **options)
+    return Sweep(run(), axes, **options)
+
+
+def run(**settings: Any) -> Experiment:
+    return experiment(**{"steps": 4, "batch": 8, "length": 8, "eta_z": 0.1, **settings})
 
 
 @pytest.fixture(scope="module")
@@ -61,12 +68,7 @@ def test_what_is_there_is_not_computed_again(
 
 def test_part_of_a_sweep_is_found_in_it(small: Path, tmp_path: Path) -> None:
     found = sweeps.run(
-        Sweep(
-            {"seed": [1]},
-            Training(steps=4, batch=8, length=8, eta_z=0.1, eta_y=2.0),
-            record=RECORD,
-            times=3,
-        ),
+        Sweep(run(eta_y=2.0), {"seed": [1]}, record=RECORD, times=3),
         tmp_path / "one",
         reuse=[small],
     )
@@ -82,10 +84,10 @@ def test_part_of_a_sweep_is_found_in_it(small: Path, tmp_path: Path) -> None:
         (swept(SMALL, engine="plain"), "engine = 'simulation' there, 'plain' here"),
         (swept(SMALL, record=("entropy",)), "has not recorded 'entropy'"),
         (
-            Sweep(SMALL, Training(steps=5, batch=8, length=8), record=RECORD, times=3),
+            Sweep(run(steps=5), SMALL, record=RECORD, times=3),
             "has no checkpoints of its runs of 4 steps",
         ),
-        (swept({"seed": [0]}), "has no run with eta_y = 1.0"),
+        (swept({"seed": [0]}), "has no run with rule.eta.Y = 1.0"),
     ],
 )
 def test_other_runs_are_refused(small: Path, tmp_path: Path, sweep: Sweep, message: str) -> None:
@@ -106,8 +108,8 @@ def begun(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def longer(
     steps: int, times: Any, axes: dict[str, Any], momentum: float = 0.5, **change: Any
 ) -> Sweep:
-    run = Training(steps=steps, batch=8, length=8, momentum=momentum)
-    return Sweep(axes, run, record=("loss", "xi"), times=times, checkpoint=True, **change)
+    start = run(steps=steps, momentum=momentum)
+    return Sweep(start, axes, record=("loss", "xi"), times=times, checkpoint=True, **change)
 
 
 def test_runs_go_on_for_more_steps(
@@ -146,7 +148,7 @@ def test_runs_go_on_for_more_steps(
     [
         (longer(10, (0, 6, 10), SMALL), "recorded at the steps [0, 2, 6], and this sweep, until"),
         (longer(10, (0, 2, 6), SMALL), "has none after the 6"),
-        (longer(10, "end", SMALL, momentum=0.4), "run.momentum = 0.5 there, 0.4 here"),
+        (longer(10, "end", SMALL, momentum=0.4), "run.rule.momentum = 0.5 there, 0.4 here"),
         (longer(4, "end", SMALL), "times = [0, 2, 6] there, 'end' here"),
     ],
 )
@@ -175,60 +177,123 @@ def test_what_keeps_no_checkpoint_says_so(tmp_path: Path, sweep: Sweep, message:
     assert not (tmp_path / "other").exists()
 
 
-@pytest.fixture
-def hidden(monkeypatch: pytest.MonkeyPatch) -> type:
-    """Runs whose settings do not say over how many steps their schedules go."""
-    kind = registry.system("linear_icl").run
-    reads = kind.reads
-    hide = lambda run, field, axes: field != "eta_steps" and reads(run, field, axes)
-    monkeypatch.setattr(kind, "reads", hide)
-    return kind
+def test_a_schedule_of_another_length_is_another_run(tmp_path: Path) -> None:
+    def cosine(steps: int, end: float) -> Sweep:
+        start = experiment(
+            "linear_icl", steps=steps, batch=8, eta={"kind": "cosine", "steps": end, "peak": 0.1}
+        )
+        return Sweep(start, {"seed": [0, 1]}, record=("loss",), checkpoint=True)
+
+    sweeps.run(cosine(6, 9), tmp_path / "begun")
+    with pytest.raises(ValueError, match=r"run\.rule\.eta\.steps = 9\.0 there, 8\.0 here"):
+        sweeps.run(cosine(8, 8), tmp_path / "other", reuse=[tmp_path / "begun"])
+    found = sweeps.run(cosine(9, 9), tmp_path / "long", reuse=[tmp_path / "begun"])
+    assert found.equals(sweeps.run(cosine(9, 9)))
 
 
-def cosine(kind: type, steps: int, **options: Any) -> Sweep:
-    run = kind(steps=steps, batch=8, schedule="cosine", **options)
-    return Sweep({"seed": [0, 1]}, run, record=("loss",), checkpoint=True)
+def reused(sweep: Sweep, old: Path, out: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Any, int]:
+    """The results of a sweep that takes over those of another one, and how many of its runs were
+    computed."""
+    computed, compute = [], Work.compute
+
+    def counted(self: Work, region: tuple[slice, ...], *options: Any) -> dict[str, np.ndarray]:
+        computed.append(int(np.prod([part.stop - part.start for part in region])))
+        return compute(self, region, *options)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Work, "compute", counted)
+        found = sweeps.run(sweep, out, tile=4, reuse=[old]).load()
+    want = sweeps.run(sweep, tile=4)
+    for name in sweep.names:
+        # Batches of other sizes round otherwise.
+        np.testing.assert_allclose(found[name], want[name], rtol=1e-5)
+    return found, sum(computed)
 
 
-def test_a_schedule_that_follows_from_the_steps_is_no_beginning_of_a_longer_one(
-    hidden: type, tmp_path: Path
+def full(*values: Any) -> Any:
+    return pytest.param(*values, marks=pytest.mark.full("test_runs_are_found_by_their_settings"))
+
+
+RULES = {"plain": dynsim.sgd({"Y": 1.0, "Z": 0.1}), "adam": "adam"}
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "computed"),
+    [
+        # Another name for an axis, which has a value more.
+        full({"eta_y": [0.5, 2.0]}, {"rule.eta.Y": [2.0, 1.0, 0.5]}, 1),
+        # A kind by its word and by its label, in another order, with a third one.
+        ({"rule": ["adam", "sgd"]}, {"rule": {**RULES, "sign": "sign"}}, 1),
+        # A number within kinds, of which only one was there.
+        full({"eta_y": [0.5, 2.0]}, {"rule": ["adam", "sgd"], "eta_y": [0.5, 2.0]}, 2),
+        full({"rule": ["adam", "sgd"]}, {"eta_y": [1.0, 2.0], "rule": ["sgd", "adam"]}, 2),
+        # Zipped axes, of which the values of one are new.
+        ({"K": [2, 3], "eta_y": [0.5, 2.0]}, {"eta_y": [0.5, 2.0, 1.0], "K": [2, 3, 3]}, 1),
+        # Labels of numbers.
+        full({"length": [8, 16]}, {"length": {"long": 16, "short": 8, "longer": 32}}, 1),
+        # An axis of steps, without checkpoints.
+        ({"steps": [4, 6]}, {"steps": [6, 4, 5]}, 1),
+    ],
+    ids=["name", "labels", "within kinds", "kinds within", "zip", "numbers", "steps"],
+)
+def test_runs_are_found_by_their_settings(
+    old: dict[str, Any],
+    new: dict[str, Any],
+    computed: int,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Whether its settings say so or not."""
-    sweeps.run(cosine(hidden, 6), tmp_path / "short")
-    with pytest.raises(ValueError, match="schedule of its runs follows from their 6 steps"):
-        sweeps.run(cosine(hidden, 9), tmp_path / "long", reuse=[tmp_path / "short"])
+    def of(axes: dict[str, Any]) -> Sweep:
+        task = {"task": "overlapping"} if "K" in axes else {}
+        zipped = [tuple(axes)] if "K" in axes else []
+        return Sweep(run(**task), axes, record=RECORD, zip=zipped)
+
+    sweeps.run(of(old), tmp_path / "old", tile=4)
+    _, found = reused(of(new), tmp_path / "old", tmp_path / "new", monkeypatch)
+    assert found == computed
 
 
-@pytest.mark.full("test_runs_go_on_for_more_steps")
-def test_a_schedule_of_its_own_length_goes_on(hidden: type, tmp_path: Path) -> None:
-    sweeps.run(cosine(hidden, 6, eta_steps=9.0), tmp_path / "begun")
-    longer = cosine(hidden, 9, eta_steps=9.0)
-    found = sweeps.run(longer, tmp_path / "long", reuse=[tmp_path / "begun"])
-    assert found.equals(sweeps.run(longer))
+def test_axes_that_vary_together_on_one_side_are_an_error(tmp_path: Path) -> None:
+    axes = {"eta_y": [0.5, 2.0], "eta_z": [0.1, 0.2]}
+    zipped, grid = Sweep(run(), axes, zip=[tuple(axes)]), Sweep(run(), axes)
+    for old, new, where in ((zipped, grid, "there and not here"), (grid, zipped, "here and not")):
+        out = tmp_path / where
+        sweeps.run(old, out)
+        with pytest.raises(ValueError, match=where):
+            sweeps.run(new, tmp_path / "other", reuse=[out])
 
 
-@dataclasses.dataclass(frozen=True)
-class Listed(Training):
-    """A run with a field that is lists in JSON and none in Python."""
-
-    s: tuple[tuple[float, ...], ...] = ((3.0, 2.0), (1.0,))
+def identity(weights: Any) -> Any:
+    return weights
 
 
-def test_what_json_makes_a_list_of_is_the_same_setting(
+def test_runs_of_a_problem_of_ones_own_are_found(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setitem(registry._KNOWN, "listed", registry.system("yz")._replace(run=Listed))
-    monkeypatch.setattr(Listed, "NAME", "listed", raising=False)
-    run = Listed(steps=2, batch=4, length=8)
-    sweep = Sweep({"eta_y": [0.5]}, run, record=RECORD)
-    one = sweeps.run(sweep, tmp_path / "one")
-    more = dataclasses.replace(sweep, axes={"eta_y": [0.5, 1.0]})
-    found = sweeps.run(more, tmp_path / "more", reuse=[tmp_path / "one"])
-    np.testing.assert_array_equal(found.loss[:1], one.loss)
-    other = dataclasses.replace(sweep, run=dataclasses.replace(run, steps=3))
-    with pytest.raises(ValueError, match="steps: 2 -> 3") as caught:
-        sweeps.run(other, tmp_path / "one")
-    assert "run.s:" not in str(caught.value)
+    """Its class is in a function, and its fields are an array, a function and an object."""
+
+    class Line(dynsim.Problem):
+        slopes: np.ndarray = eqx.field(default_factory=lambda: np.ones(2))
+        link: Callable = eqx.field(static=True, default=identity)
+        anything: Any = eqx.field(static=True, default=1j)
+
+        def init(self, key: Any) -> Any:
+            return jnp.zeros(2)
+
+        def population_loss(self, params: Any) -> Any:
+            return jnp.sum((self.link(params) - self.slopes) ** 2)
+
+    def of(slopes: Any, eta: list[float], **fields: Any) -> Sweep:
+        start = Experiment(Line(np.array(slopes), **fields), dynsim.sgd(0.1), 3, np.inf)
+        return Sweep(start, {"eta": eta}, record=("loss",))
+
+    old = tmp_path / "old"
+    sweeps.run(of([1.0, 2.0], [0.1, 0.2]), old)
+    _, computed = reused(of([1.0, 2.0], [0.1, 0.3]), old, tmp_path / "new", monkeypatch)
+    assert computed == 1
+    for other in (of([1.0, 3.0], [0.1]), of([1.0, 2.0], [0.1], link=jnp.tanh)):
+        with pytest.raises(ValueError, match=r"problem\.(slopes|link)"):
+            sweeps.run(other, tmp_path / "other", reuse=[old])
 
 
 def test_boxes_cover_each_missing_cell_once() -> None:

@@ -17,14 +17,14 @@ import pytest
 import xarray as xr
 
 import sweeps
-from sweeps import Sweep, Training, cli
+from sweeps import Sweep, cli, experiment
 from sweeps.runner import run as run_module
 from sweeps.runner.store import store as store_module
 from sweeps.runner.store.base import RECORDS, Written
 from sweeps.runner.store.remote import lease
 from sweeps.runner.store.store import Store, StoreError
 
-TRAINING = Training(steps=2, length=8, batch=4)
+TRAINING = experiment(steps=2, length=8, batch=4)
 SWEEP = Sweep(
     axes={"ratio": [1, 2, 5], "seed": [0, 3], "eta_z": [0.5, 2], "momentum": [0.1, 0.9]},
     zip=(("eta_z", "momentum"),),
@@ -308,7 +308,7 @@ def test_what_the_chunks_took_is_in_their_records(
 ) -> None:
     clock = iter([100.0, 102.5, 200.0, 201.0, 300.0, 300.25])
     monkeypatch.setattr(run_module, "perf_counter", lambda: next(clock))
-    sweep = Sweep({"seed": [0, 1, 2], "eta_y": [0.5]}, Training(steps=2, batch=4, length=8))
+    sweep = Sweep(experiment(steps=2, batch=4, length=8), {"seed": [0, 1, 2], "eta_y": [0.5]})
     out = tmp_path / "run"
     sweeps.run(sweep, out, chunk=1, process=(0, 2))
     found = Store.open(out)
