@@ -112,7 +112,12 @@ def test_runs_that_diverge_are_data() -> None:
 
 def test_a_grid_of_numbers_is_one_program_and_found_again() -> None:
     tiles.forget()
-    axes = {"eta.peak": [0.1, 1.0], "eta.warmup": [1.0, 3.0], "decay": [0.0, 0.3], "shift": [0.0, 1.0]}
+    axes = {
+        "eta.peak": [0.1, 1.0],
+        "eta.warmup": [1.0, 3.0],
+        "decay": [0.0, 0.3],
+        "shift": [0.0, 1.0],
+    }
     for first in (0.1, 0.2):
         axes["eta.peak"] = [first, 1.0]
         sweeps.run(Sweep(Experiment(Net(), RULE, 10, 4), axes))
