@@ -179,6 +179,13 @@ COMMANDS: dict[str, Command] = {
     "validate": Command(
         "studies.tables.validate:Validate", "measure the accuracy of the theories", recorded=False
     ),
+    "schema": Command(
+        "commands.schema:Schema",
+        "write a JSON Schema of sweep files, for editors",
+        recorded=False,
+        draws=False,
+        talks=False,
+    ),
     "check_devices": Command(
         "targets.check:CheckDevices",
         "compile every engine for a GPU or TPU that need not be present",

@@ -42,7 +42,7 @@ def _about(name: str, field: Field, value: object, kinds: Collection[str] = ()) 
 
 
 def json_schema(language: Language) -> dict[str, Any]:
-    """The JSON Schema of runs in text form."""
+    """The JSON Schema of a sweep file whose settings have their full names."""
     kinds = {
         kind.location: {
             "type": "object",
@@ -51,13 +51,19 @@ def json_schema(language: Language) -> dict[str, Any]:
                 "kind": {"const": kind.word},
                 **{name: _schema(language, field) for name, field in kind.fields.items()},
             },
-            "required": ["kind", *(name for name, field in kind.fields.items() if field.required)],
+            # What else is needed may follow from the problem, or be an axis.
+            "required": [] if kind.location in language.root.bases else ["kind"],
             "additionalProperties": False,
         }
         for kind in language.kinds
     }
-    root = {"$ref": f"#/$defs/{language.root.bases[0]}"}
-    return {"$schema": DRAFT, **root, "$defs": {**kinds, "array": ARRAY}}
+    run = {"$ref": f"#/$defs/{language.root.bases[0]}"}
+    return {
+        "$schema": DRAFT,
+        "properties": {"run": run, "axes": {"type": "object", "minProperties": 1}},
+        "required": ["axes"],
+        "$defs": {**kinds, "array": ARRAY},
+    }
 
 
 def _schema(language: Language, field: Field) -> dict[str, Any]:
