@@ -37,7 +37,7 @@ def _about(name: str, field: Field, value: object, kinds: Collection[str] = ()) 
     text = f"{field.doc} ({allowed(field, kinds)}; {now})" + " *" * field.traced
     return [
         f"  --{name}",
-        *textwrap.wrap(text, 96, initial_indent=" " * 6, subsequent_indent=" " * 6),
+        *textwrap.wrap(text.lstrip(), 96, initial_indent=" " * 6, subsequent_indent=" " * 6),
     ]
 
 
@@ -79,6 +79,7 @@ def _schema(language: Language, field: Field) -> dict[str, Any]:
         "array": [{"$ref": "#/$defs/array"}],
         "function": [{"type": "string", "pattern": ":"}],
         "none": [{"enum": [None, "none"]}],
+        "object": [{}],
     }
     some = [each for name in field.types for each in types[name]]
     if words := [*field.words, *language.words(field)]:

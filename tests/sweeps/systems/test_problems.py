@@ -243,7 +243,7 @@ def test_functions_are_named_and_have_no_address() -> None:
         ({"batch": math.inf}, "batch = inf: Net has no method 'population_loss'"),
         ({"steps": 5}, "eta: its schedule is 10 steps long, the run has steps = 5"),
         ({"engine": "plain"}, "engine = 'plain': must be one of"),
-        ({"rule": 0.1}, "rule = 0.1: must be of type dynsim.Rule"),
+        ({"rule": 0.1}, "rule = 0.1: must be of type dynsim"),
     ],
 )
 def test_bad_input_is_named_before_anything_is_compiled(
