@@ -90,7 +90,7 @@ class Identity:
 
     @property
     def _task(self) -> Any:
-        return self.sweep.first.built[0]
+        return self.sweep.first.bare
 
     def parts(self) -> dict[str, str]:
         """Versions of the packages of others, and hashes of what their problem is made of: for
@@ -139,7 +139,7 @@ class Identity:
                 "same weights. Use the key, or make fixed weights a field of the problem"
             )
         alike = "init" in frozen and ("draw" in frozen or np.isinf(batch))
-        quiet = self.sweep.first.built[1].noise is None and not problem.has("draw_shared")
+        quiet = self.sweep.first.rule.build().noise is None and not problem.has("draw_shared")
         if several and alike and quiet:
             raise ValueError(
                 f"axes.seed: neither {name}.init nor {name}.draw uses its key, so all seeds are "
@@ -157,7 +157,7 @@ class Identity:
 
 def code(run: Experiment) -> dict[str, str]:
     """Short hashes of the methods of the problem of a run, where it is somebody else's."""
-    problem = run.built[0]
+    problem = run.bare
     if _top(type(problem)) in KNOWN:
         return {}
     return hashes(methods(problem, run.batch))
@@ -286,7 +286,7 @@ def _count_trace() -> None:
 def _named(sweep: Sweep) -> Iterator[Any]:
     """The classes and functions that a sweep is made of."""
     run, engine = sweep.first, sweep.rules
-    parts: list[Any] = [run.problem, run.rule, *run.built]
+    parts: list[Any] = [run.problem, run.rule, run.bare, run.rule.build()]
     parts += [engine.run, engine.assemble, engine.task]
     parts += [each.function for each in sweep.record if isinstance(each, Own)]
     parts += [function for _, function in engine.observables.resolve(sweep.record).functions]

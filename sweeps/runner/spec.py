@@ -265,11 +265,9 @@ class Sweep:
             runs.check_rounded()
         numbers = tuple(runs.numbers)
         times = runs.steps_recorded(self.times)
-        fixed = runs.fixed
-        task = self.rules.task(runs)
-        self.rules.check(fixed, task, runs.built[1])
-        settings = Settings(fixed, times, self.record, self.dtype, self.rtol, self.checkpoint)
-        return Problem(task, numbers, settings)
+        self.rules.check_run(runs)
+        settings = Settings(runs.fixed, times, self.record, self.dtype, self.rtol, self.checkpoint)
+        return Problem(self.rules.task(runs), numbers, settings)
 
     def _check_budget(self) -> None:
         """Raise `ValueError` for more than anybody can run, before anything is made of it."""

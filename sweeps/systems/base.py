@@ -104,6 +104,10 @@ class Engine(NamedTuple):
     title: str = ""
     assumes: str = ""
 
+    def check_run(self, run: Any) -> None:
+        """Raise `ValueError` where it does not describe a `sweeps.systems.experiment.Experiment`."""
+        self.check(run.fixed, self.task(run), run.rule.build())
+
 
 class Labels(NamedTuple):
     """What is to be said about the axes and observables of a system.

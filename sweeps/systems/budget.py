@@ -6,6 +6,8 @@ of a last value. What is merely large is said by the plan of a run.
 
 import os
 
+from dynsim.classes.task import SequenceClasses, Task
+
 MOST_RUNS = 2**40
 MOST_PROGRAMS = 2**16
 """Combinations of values of static axes: each compiles a program of its own."""
@@ -21,6 +23,8 @@ MOST_SECONDS = 3.2e8
 """Ten years, at `SECONDS` a step."""
 SECONDS = 1e-8
 """Less than a step of a run takes on any device, however many run at once."""
+LARGEST_TABLE = 2**30
+"""Bytes of the table P(l|n) up to which one is made; what is computed with it takes more."""
 
 
 def check_runs(runs: int, programs: int, numbers: int, steps: int) -> None:
@@ -94,3 +98,28 @@ def check_memory(bytes_per_run: int) -> None:
             f"run: would take {bytes_per_run / 2**30:.4g} GiB of memory, more than "
             f"{MOST_BYTES / 2**30:g} GiB; its sizes are too large"
         )
+
+
+def is_large(task: Task) -> bool:
+    """Whether the table of the task is too large to be made."""
+    return _table(task) > LARGEST_TABLE
+
+
+def check_table(task: Task) -> None:
+    """Raise `ValueError` where `is_large` says so."""
+    if is_large(task):
+        K, M = task.sizes
+        raise ValueError(
+            f"K = {K}: its table of K x M = {K} x {M} probabilities would take "
+            f"{_table(task) / 2**30:.1f} GiB, more than {LARGEST_TABLE / 2**30:.0f} GiB, and "
+            "training more; without a table, at any K: dynsim explain, and sweeps with engine = "
+            "'symmetric' or 'symmetric-descent'"
+        )
+
+
+def _table(task: Task) -> int:
+    """Bytes of a table that is still to be made, as far as that is known beforehand."""
+    if isinstance(task, SequenceClasses) or type(task).sizes is Task.sizes:
+        return 0
+    K, M = task.sizes
+    return 8 * K * M

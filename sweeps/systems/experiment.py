@@ -14,7 +14,8 @@ from typing import Annotated, Any, NamedTuple
 import numpy as np
 from jaxtyping import ArrayLike
 
-from dynsim import Problem, checks, decoding
+from dynsim import AttentionLayer, Problem, SynSmall, checks, decoding
+from dynsim.classes.task import Task
 from dynsim.decoding import CountOrInf, Seed, Steps
 from dynsim.precision import DType
 from dynsim.problem.base import built
@@ -23,7 +24,7 @@ from dynsim.training.rule import AnyRule, Rule
 from dynsim.training.run_checks import check_rule, check_step_times
 from sweeps.language.describe import TRACED, Objects
 from sweeps.language.tree import build, encode
-from sweeps.systems import parts
+from sweeps.systems import budget, parts
 from sweeps.systems.base import Times, steps_of
 from sweeps.systems.kinds import language
 from sweeps.systems.parts import Taken, Template
@@ -105,20 +106,31 @@ class Experiment:
 
     @functools.cached_property
     def built(self) -> tuple[Problem, Rule]:
-        """The problem and the rule that are trained; `ValueError` where settings describe none."""
+        """The problem and the rule that are trained; `ValueError` where settings describe none, or
+        classes whose table would be too large."""
+        if isinstance(task := getattr(self.problem, "task", None), Task):
+            budget.check_table(task)
         return built(self.problem, self.rule)
+
+    @functools.cached_property
+    def bare(self) -> Problem:
+        """The problem that is trained as far as its program knows it, without what its arrays hold:
+        some theories of the attention layer need no table of its classes, however many."""
+        if isinstance(self.problem, AttentionLayer) and budget.is_large(self.problem.task):
+            return dataclasses.replace(self.problem, task=SynSmall()).build(self.rule)
+        return self.built[0]
 
     def check(self) -> None:
         """Raise `ValueError` for what the classes do not see when they are made."""
-        problem, rule = self.built
-        check_parts(problem, not math.isinf(self.batch), False)
+        rule = self.rule.build()
+        check_parts(self.bare, not math.isinf(self.batch), False)
         if self.steps is None and self._spread is None:
             raise ValueError(f"steps = None: the numbers of {rule.name} do not say when a run ends")
 
     def check_whole(self) -> None:
         """Raise `ValueError` for a schedule that ends after the run, which nothing resumes."""
         if self.steps is not None:
-            check_rule(self.built[1], self.steps, False)
+            check_rule(self.rule.build(), self.steps, False)
 
     def check_rounded(self) -> None:
         """Raise `ValueError` for numbers that leave their open ranges in the precision of the
@@ -145,12 +157,12 @@ class Experiment:
     @functools.cached_property
     def parts_of_problem(self) -> Taken:
         """Numbers, arrays and the rest of the problem."""
-        return parts.of_problem(self.built[0])
+        return parts.of_problem(self.bare)
 
     @functools.cached_property
     def parts_of_rule(self) -> Taken:
         """Those of the rule."""
-        return parts.of_rule(self.built[1], tuple(parts.hints_of(self.built[0])))
+        return parts.of_rule(self.rule.build(), tuple(parts.hints_of(self.bare)))
 
     def steps_recorded(self, times: Times) -> tuple[int, ...] | int:
         """The optimiser steps at which a run records; or only their number, where they follow from

@@ -99,10 +99,7 @@ def best(system: System, planes: Collection[Experiment]) -> str:
     """
 
     def reason(engine: Engine) -> str | None:
-        found = (
-            refusal(engine.check, runs.fixed, engine.task(runs), runs.built[1]) for runs in planes
-        )
-        return next(filter(None, found), None)
+        return next(filter(None, (refusal(engine.check_run, runs) for runs in planes)), None)
 
     theories = {
         name: reason(each)

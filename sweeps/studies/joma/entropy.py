@@ -1,7 +1,7 @@
 """Entropy of attention: in JoMA's toy, where it falls and rises (arXiv:2310.00535, Fig. 4), and in
 training [ours]."""
 
-import dataclasses
+import math
 from typing import Any
 
 import numpy as np
@@ -13,17 +13,12 @@ from odes.joma import toy
 from sweeps.output import drawing
 from sweeps.runner.run import valid
 from sweeps.runner.spec import Sweep
-from sweeps.systems import registry
-
-JoMA: Any = registry.system("joma").run
+from sweeps.systems.experiment import experiment
 
 TEMPERATURES = (0.25, 0.5, 1.0, 2.0)
 ACTIVATIONS = ("linear", "relu", "tanh")
-ENTROPY = JoMA(scale=0.1, eta_y=0.5, eta_z=0.5, steps=8000, temperature=0.5)
-"""Two classes that every sequence tells apart."""
-LENGTHS = (8, 32, float("inf"))
-DENSE = JoMA(task="joma", scale=0.1, eta_y=0.3, eta_z=0.3, steps=20_000, temperature=0.5, batch=128)
-"""Twenty classes that short sequences do not tell apart."""
+LENGTHS = (8, 32, math.inf)
+DENSE_BATCH = 128
 DENSE_KINDS = (("softmax", "relu", 0.3), ("softmax", "linear", 0.3), ("exp", "relu", 0.1))
 """Attention, activation and both rates of training at different lengths."""
 MU = 3 * np.sort(np.random.default_rng(0).random(10)) + 1
@@ -32,21 +27,24 @@ FIRST, RATE, TOY_TEMPERATURE, TOY_STEPS = 0.05, 0.02, 1.5, 5000
 
 
 def sweeps(steps: int, seeds: int) -> dict[str, Sweep]:
-    """Training on two classes, and on twenty over `steps` steps from `seeds` seeds."""
-    found = {}
+    """Training on two classes, which every sequence tells apart, and over `steps` steps from
+    `seeds` seeds on twenty, which short sequences do not tell apart."""
+    found, common = {}, {"scale": 0.1, "temperature": 0.5}
+    two = experiment("joma", eta=0.5, steps=8000, **common)
+    twenty = experiment("joma", task="joma-classes", steps=steps, **common)
     axes = {"temperature": TEMPERATURES, "seed": {"range": 4}}
     for activation in ACTIVATIONS:
-        run = dataclasses.replace(ENTROPY, activation=activation)
+        run = two.at({"activation": activation})
         record = ("entropy", "logits", "conserved", "loss")
-        found[f"entropy/{activation}"] = Sweep(axes, run, "simulation", record, 200)
+        found[f"entropy/{activation}"] = Sweep(run, axes, "simulation", record, 200)
     axes = {"seed": {"range": seeds}}
     for attention, activation, eta in DENSE_KINDS:
-        kind = {"attention": attention, "activation": activation, "eta_y": eta, "eta_z": eta}
+        kind = twenty.at({"attention": attention, "activation": activation, "eta": eta})
         for length in LENGTHS:
-            batch = DENSE.batch if np.isfinite(length) else length
-            run = dataclasses.replace(DENSE, **kind, steps=steps, length=length, batch=batch)
+            batch = DENSE_BATCH if math.isfinite(length) else math.inf
+            run = kind.at({"length": length, "batch": batch})
             name = f"dense/{attention}-{activation}/{length:g}"
-            found[name] = Sweep(axes, run, "simulation", ("entropy", "loss"), 200)
+            found[name] = Sweep(run, axes, "simulation", ("entropy", "loss"), 200)
     return found
 
 

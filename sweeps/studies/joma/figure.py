@@ -7,7 +7,6 @@ is about a toy; beside it stands the entropy of attention in training [ours].
 import dataclasses
 import math
 from pathlib import Path
-from typing import Any
 
 import jax
 import numpy as np
@@ -17,7 +16,6 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 import dynsim
-from dynsim import JoMA as Problem
 from dynsim.classes.task import SequenceClasses
 from dynsim.decoding import Count, Steps
 from dynsim.joma.task import Frequencies, fig2
@@ -28,12 +26,14 @@ from sweeps.output import drawing
 from sweeps.runner.spec import Sweep
 from sweeps.studies.computing import computed
 from sweeps.studies.joma import entropy
-from sweeps.systems import registry
+from sweeps.systems.experiment import Experiment
 
-JoMA: Any = registry.system("joma").run
-
-GROWTH = JoMA(
-    attention="exp", head="signal", scale=0.0, eta_y=0.05, eta_z=0.05, steps=940, dtype="float64"
+GROWTH = Experiment(
+    dynsim.JoMA(attention="exp", head="signal", scale=0.0),
+    dynsim.sgd({"Y": 0.05, "Z": 0.05}),
+    steps=940,
+    batch=math.inf,
+    dtype="float64",
 )
 SEQUENCES: dict[Frequencies, str] = {
     "bumps": "distinct tokens in bumps",
@@ -61,7 +61,7 @@ class FigureJoMA:
         """What is drawn of sweeps, by panel and engine."""
         record = ("weight", "loss")
         found = {
-            f"growth/{engine}": Sweep({"seed": {"range": 1}}, GROWTH, engine, record, 200)
+            f"growth/{engine}": Sweep(GROWTH, {"seed": {"range": 1}}, engine, record, 200)
             for engine in ("simulation", "erf")
         }
         return found | entropy.sweeps(self.dense_steps, self.dense_seeds)
@@ -104,7 +104,7 @@ def invariance(
 ) -> tuple[Float[np.ndarray, " S"], Float[np.ndarray, " S"]]:
     """Times, and the correlation over tokens of z with what Theorem 1 makes of V and the start."""
     trained = dynsim.train(
-        Problem(task, temperature=0.5),
+        dynsim.JoMA(task, temperature=0.5),
         dynsim.sgd(0.1),
         jax.random.key(0),
         steps=steps,
@@ -150,7 +150,7 @@ def plot_growth(found: dict[str, xr.Dataset], ax: Axes) -> Axes:
     for token in tokens:
         label = "Theorem 2, erf" if token == tokens[0] else None
         ax.plot(theory.time, theory.weight[:, token], "k--", lw=1, label=label)
-    end = float(blow_up(GROWTH.make_task(), GROWTH.make_optimizer()))
+    end = float(blow_up(*GROWTH.built))
     ax.axvline(end, color="0.5", ls=":", label="blow-up $t^*$")
     ax.set_title("exp attention, linear activation, fixed signal")
     return entropy.finished(ax, "norm of the weights of a token")

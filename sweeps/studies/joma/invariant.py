@@ -6,7 +6,6 @@ queries, of which only the sum obeys it.
 
 import dataclasses
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import xarray as xr
@@ -14,15 +13,14 @@ from matplotlib.axes import Axes
 from matplotlib.colors import LogNorm
 from matplotlib.figure import Figure
 
+import dynsim
 from dynsim.decoding import Count
 from sweeps import output
 from sweeps.output import drawing
 from sweeps.runner.run import valid
 from sweeps.runner.spec import Sweep
 from sweeps.studies.computing import computed
-from sweeps.systems import registry
-
-JoMA: Any = registry.system("joma").run
+from sweeps.systems.experiment import experiment
 
 ACTIVATIONS = ("linear", "relu", "tanh", "quadratic")
 KINDS = ("exp", "softmax")
@@ -63,9 +61,9 @@ class JoMAInvariant:
 
     def sweeps(self) -> dict[str, Sweep]:
         """All that is drawn: a map for each activation, a row of queries for each attention."""
-        rates = {"eta_y": self.eta, "eta_z": self.eta, "scale": self.scale, "steps": self.steps}
-        one = JoMA(task="syn", num_queries=1, num_distinct=DISTINCT, **rates)
-        several = JoMA(task="syn-medium", activation="tanh", **rates)
+        rates = {"eta": self.eta, "scale": self.scale, "steps": self.steps}
+        one = experiment("joma", task=dynsim.Syn(1, num_distinct=DISTINCT), **rates)
+        several = experiment("joma", task="syn-medium", activation="tanh", **rates)
         seeds = {"seed": {"range": self.seeds}}
         grid = {
             "temperature": self.temperatures,
@@ -74,8 +72,8 @@ class JoMAInvariant:
         }
         found = {
             f"map/{activation}": Sweep(
+                one.at({"activation": activation}),
                 {**grid, **seeds},
-                dataclasses.replace(one, activation=activation),
                 "simulation",
                 RECORD[:-1],
                 TIMES,
@@ -83,9 +81,9 @@ class JoMAInvariant:
             for activation in ACTIVATIONS
         }
         for attention in KINDS:
-            run = dataclasses.replace(several, attention=attention)
+            run = several.at({"attention": attention})
             axes = {"num_queries": self.queries, **seeds}
-            found[f"queries/{attention}"] = Sweep(axes, run, "simulation", RECORD, TIMES)
+            found[f"queries/{attention}"] = Sweep(run, axes, "simulation", RECORD, TIMES)
         return found
 
 

@@ -6,6 +6,7 @@ the number of heads, where fewer than components leave some unlearned.
 """
 
 import dataclasses
+import math
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -23,7 +24,7 @@ from sweeps.runner.spec import Sweep
 from sweeps.studies.computing import computed
 from sweeps.studies.linear_icl import heads, rests
 from sweeps.studies.options import Several, cell_edges, heat_map
-from sweeps.systems.linear_icl import LinearICL
+from sweeps.systems.experiment import experiment
 
 TIMES = 160
 TITLES = {"simulation": "descent", "scalar": "one head at a time, eq. 21"}
@@ -60,17 +61,6 @@ class LinearICLPlateaus:
     eta: float = 0.25
     out: Path = Path("out/linear_icl_plateaus")
 
-    def training(self) -> Any:
-        """The run of which every point is a variation."""
-        return LinearICL(
-            D=self.D,
-            heads=self.heads,
-            spectrum="geometric",
-            eta=self.eta,
-            steps=self.steps,
-            batch=float("inf"),
-        )
-
     def sweeps(self) -> dict[str, Sweep]:
         """Training and theory over the same runs."""
         axes: dict[str, Any] = {
@@ -78,13 +68,21 @@ class LinearICLPlateaus:
             for name in ("scale", "ratio")
         }
         axes["seed"] = {"range": self.seeds}
-        training = self.training()
+        training = experiment(
+            "linear_icl",
+            D=self.D,
+            heads=self.heads,
+            spectrum="geometric",
+            eta=self.eta,
+            steps=self.steps,
+            batch=math.inf,
+        )
         counts = {"heads": self.head_counts, **{name: axes[name] for name in ("ratio", "seed")}}
-        small = dataclasses.replace(training, scale=self.scale[0])
+        small = training.at({"scale": self.scale[0]})
         found = {}
         for name in ("simulation", "scalar"):
-            found[name] = Sweep(axes, training, name, ("loss",), TIMES)
-            found[f"heads/{name}"] = Sweep(counts, small, name, ("loss",), TIMES)
+            found[name] = Sweep(training, axes, name, ("loss",), TIMES)
+            found[f"heads/{name}"] = Sweep(small, counts, name, ("loss",), TIMES)
         return found
 
 
@@ -156,11 +154,10 @@ def table(same: xr.DataArray, late: xr.DataArray) -> list[str]:
 def measured(dataset: xr.Dataset, sweep: Sweep) -> xr.Dataset:
     """Number of plateaus, time of the first escape in units of tau, and loss at the end, of each
     run; by scale or heads, ratio and seed."""
-    run: Any = sweep.run
     runs = tuple(sweep.axes)
     ordered = valid(dataset)["loss"].transpose(*runs, "time").isel(time=slice(1, None))
-    level = rests.levels(run, ordered.ratio.values)[None, :, None, :]
-    loss, times = ordered.values, ordered.time.values * 2 * run.eta
+    level = rests.levels(sweep.run, ordered.ratio.values)[None, :, None, :]
+    loss, times = ordered.values, ordered.time.values * rests.rate(sweep.run)
     level = np.broadcast_to(level, (*loss.shape[:-1], level.shape[-1]))
     coords = {name: ordered[name] for name in runs}
     return xr.Dataset(

@@ -1,6 +1,7 @@
 """`dynsim figure linear_icl`: plateaus of in-context regression (the paper's Figs. 1, 3 and 4)."""
 
 import dataclasses
+import math
 from pathlib import Path
 from typing import Any
 
@@ -18,10 +19,9 @@ from sweeps.runner.run import valid
 from sweeps.runner.spec import Sweep
 from sweeps.studies.computing import computed
 from sweeps.studies.linear_icl import rests
-from sweeps.systems.linear_icl import LinearICL
+from sweeps.systems.experiment import experiment
 
 TIMES = 200
-MERGED = LinearICL(attention="merged", heads=8, spectrum="white", eta=0.005, steps=1200)
 SCALES = (1e-3, 1e-2, 1e-1)
 RANKS = (1, 2, 4, 8)
 """Of nine heads, at D = 8, as in the paper's Fig. 4."""
@@ -50,22 +50,31 @@ class FigureLinearICL:
 
     def sweeps(self) -> dict[str, Sweep]:
         """All that is drawn, by panel and engine."""
-        infinite = float("inf")
-        separate = LinearICL(batch=self.batch, steps=self.steps, scale=self.scale)
-        ranked = LinearICL(D=8, heads=9, eta=1.0, steps=self.rank_steps, batch=infinite)
+        merged = experiment(
+            "linear_icl",
+            attention="merged",
+            heads=8,
+            spectrum="white",
+            eta=0.005,
+            steps=1200,
+            batch=self.batch,
+        )
+        network = merged.at({"attention": "network"})
+        separate = experiment("linear_icl", batch=self.batch, steps=self.steps, scale=self.scale)
+        ranked = experiment(
+            "linear_icl", D=8, heads=9, eta=1.0, steps=self.rank_steps, batch=math.inf
+        )
         seeds, one = {"seed": {"range": self.seeds}}, {"seed": {"range": 1}}
         record = ("loss", "learned")
         found = {}
-        merged = dataclasses.replace(MERGED, batch=self.batch)
-        network = dataclasses.replace(merged, attention="network")
         axes = {"scale": SCALES, **one}
-        found["network/simulation"] = Sweep(axes, network, "simulation", record, TIMES)
+        found["network/simulation"] = Sweep(network, axes, "simulation", record, TIMES)
         for engine in ("simulation", "sigmoid"):
-            found[f"merged/{engine}"] = Sweep(axes, merged, engine, record, TIMES)
+            found[f"merged/{engine}"] = Sweep(merged, axes, engine, record, TIMES)
         for engine in ("simulation", "plain", "scalar"):
-            found[f"separate/{engine}"] = Sweep(seeds, separate, engine, record, TIMES)
+            found[f"separate/{engine}"] = Sweep(separate, seeds, engine, record, TIMES)
         axes = {"rank": RANKS, **one}
-        found["ranks/simulation"] = Sweep(axes, ranked, "simulation", record, TIMES)
+        found["ranks/simulation"] = Sweep(ranked, axes, "simulation", record, TIMES)
         return found
 
 
@@ -73,8 +82,8 @@ def run(config: FigureLinearICL) -> list[Path]:
     """Compute or resume, print the times of escape, draw and write."""
     found, wanted = computed(config), config.sweeps()
     trained = {name: wanted[f"{name}/simulation"].run for name in ("merged", "separate", "ranks")}
-    rate = {name: 2 * run.eta for name, run in trained.items()}  # pyright: ignore[reportAttributeAccessIssue]
-    level = {name: np.asarray(plateaus(run.make_task())) for name, run in trained.items()}
+    rate = {name: rests.rate(run) for name, run in trained.items()}
+    level = {name: np.asarray(plateaus(run.built[0])) for name, run in trained.items()}
     table = [*escape_table(found, rate["separate"], level["separate"]), "", same_line(found)]
     print("\n".join(table))
     figure = draw(found, rate, level)

@@ -1,13 +1,11 @@
 """Where a loss rests, and when it leaves: what is read off curves of training and theory alike."""
 
-from typing import Any
-
 import numpy as np
 from jaxtyping import Float, Int
 
 from odes.linear_icl.plateaus import plateaus
 from sweeps.studies.options import crossings
-from sweeps.systems.linear_icl import LinearICL
+from sweeps.systems.experiment import Experiment
 
 NEAR = 0.02
 """A loss is at a plateau within this share of tr Lambda, the loss at the start."""
@@ -15,10 +13,15 @@ LASTING = 1.25
 """A plateau is seen where the loss stays at it while the time grows by this factor."""
 
 
-def levels(run: Any, ratios: Float[np.ndarray, " Q"]) -> Float[np.ndarray, "Q D1"]:
+def rate(run: Experiment) -> float:
+    """Units of tau in a step."""
+    return 2 * float(np.asarray(run.numbers["eta"]))
+
+
+def levels(run: Experiment, ratios: Float[np.ndarray, " Q"]) -> Float[np.ndarray, "Q D1"]:
     """(Q, D + 1) losses of eq. 19 of runs that differ in the ratio of their eigenvalues."""
-    made = (LinearICL(D=run.D, N=run.N, spectrum=run.spectrum, ratio=float(r)) for r in ratios)
-    return np.stack([np.asarray(plateaus(each.make_task())) for each in made])
+    made = (run.at({"ratio": float(r)}).built[0] for r in ratios)
+    return np.stack([np.asarray(plateaus(each)) for each in made])
 
 
 def seen(

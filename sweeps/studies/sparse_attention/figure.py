@@ -24,7 +24,7 @@ from sweeps.runner.run import valid
 from sweeps.runner.spec import Sweep
 from sweeps.studies.computing import computed
 from sweeps.studies.options import Several, crossings
-from sweeps.systems.sparse_attention import SparseAttention
+from sweeps.systems.experiment import experiment
 
 FALLEN = 0.8
 """Share of the starting loss at which the plateau is over."""
@@ -34,11 +34,12 @@ LENGTHS, SIZES, COPIES = (256, 512, 1024, 2048, 4096), (16, 64), (1, 2, 4, 8)
 WIDE = LENGTHS[:-1]
 """Lengths at d = 256."""
 RULES = {
-    "sgd": (SparseAttention(eta=1.0, steps=1500), "plain", 12_000),
-    "momentum": (SparseAttention(optimizer="momentum", eta=0.1, steps=1500), "matched", 12_000),
-    "adam": (SparseAttention(optimizer="adam", eta=0.005, steps=400), "matched-adam", 400),
+    "sgd": (dynsim.sgd(1.0), 1500, "plain", 12_000),
+    "momentum": (dynsim.sgd(0.1, momentum=0.9), 1500, "matched", 12_000),
+    "adam": (dynsim.adam(0.005), 400, "matched-adam", 400),
 }
-"""Runs at T = d = 64, the flow that describes them, and how long that is integrated."""
+"""Rule and steps of runs at T = d = 64, the flow that describes them, and how long that is
+integrated."""
 LADDERS = ((64, 64), (128, 64), (256, 64), (64, 128), (64, 256))
 """(T, d) from which the exponents of T and d are read."""
 
@@ -62,28 +63,28 @@ class FigureSparseAttention:
 
     def sweeps(self) -> dict[str, Sweep]:
         """All that is drawn, by panel and engine."""
-        infinite = float("inf")
-        long = SparseAttention(steps=self.steps, batch=infinite)
-        short = SparseAttention(length=256, steps=4000, batch=infinite)
+        run = experiment("sparse_attention", batch=self.batch)
+        long = run.at({"steps": self.steps, "batch": math.inf})
+        short = long.at({"length": 256, "steps": 4000})
         grid = {"length": LENGTHS, "d": SIZES}
         found = {
-            "length/plain": Sweep(grid, long, "plain", ("loss",), TIMES),
-            "length/simulation": Sweep({"length": LENGTHS}, long, "simulation", ("loss",), TIMES),
+            "length/plain": Sweep(long, grid, "plain", ("loss",), TIMES),
+            "length/simulation": Sweep(long, {"length": LENGTHS}, "simulation", ("loss",), TIMES),
         }
-        wide = dataclasses.replace(long, d=256)
-        square = SparseAttention(length=256, d=256, steps=8000, batch=self.batch)
+        wide = long.at({"d": 256})
+        square = run.at({"length": 256, "d": 256, "steps": 8000})
         seeds = {"seed": {"range": self.seeds}}
-        found["wide/plain"] = Sweep({"length": WIDE}, wide, "plain", ("loss",), TIMES)
-        found["square/simulation"] = Sweep(seeds, square, "simulation", ("loss",), TIMES)
+        found["wide/plain"] = Sweep(wide, {"length": WIDE}, "plain", ("loss",), TIMES)
+        found["square/simulation"] = Sweep(square, seeds, "simulation", ("loss",), TIMES)
         for engine in ENGINES:
-            found[f"copies/{engine}"] = Sweep({"B": COPIES}, short, engine, ("loss",), TIMES)
-        for name, (run, flow, steps) in RULES.items():
-            sampled = dataclasses.replace(run, batch=self.batch)
-            found[f"{name}/simulation"] = Sweep(seeds, sampled, "simulation", ("loss",), TIMES)
+            found[f"copies/{engine}"] = Sweep(short, {"B": COPIES}, engine, ("loss",), TIMES)
+        for name, (rule, steps, flow, end) in RULES.items():
+            sampled = run.at({"rule": rule, "steps": steps})
+            found[f"{name}/simulation"] = Sweep(sampled, seeds, "simulation", ("loss",), TIMES)
             for T, d in LADDERS:
-                point = dataclasses.replace(run, length=T, d=d, steps=steps)
+                point = sampled.at({"length": T, "d": d, "steps": end})
                 axes = {"p": [0.0]}
-                found[f"{name}/{T}-{d}"] = Sweep(axes, point, flow, ("loss",), TIMES)
+                found[f"{name}/{T}-{d}"] = Sweep(point, axes, flow, ("loss",), TIMES)
         return found
 
 
@@ -124,7 +125,7 @@ def plateau(dataset: xr.Dataset) -> xr.DataArray:
 
 def predicted(T: int, d: int, B: int = 1) -> float:
     """The closed form's time of escape at eta = 1."""
-    return float(escape_time(SparseAttention(length=T, d=d, B=B).make_task()))
+    return float(escape_time(dynsim.Retrieval(T, d, B)))
 
 
 def length_lines(found: dict[str, xr.Dataset]) -> list[str]:
@@ -166,9 +167,9 @@ def copies_lines(found: dict[str, xr.Dataset]) -> list[str]:
 
 def noisy(batch: int | float) -> float:
     """The time of escape of Adam at T = d = 64 and a finite batch, with its noise."""
-    run, _, steps = RULES["adam"]
-    rule, times = dynsim.adam(run.eta), np.arange(steps + 1)
-    loss = finite_batch.solve(run.make_task(), rule, times, batch=batch)["loss"]
+    rule, steps, *_ = RULES["adam"]
+    times = np.arange(steps + 1)
+    loss = finite_batch.solve(dynsim.Retrieval(), rule, times, batch=batch)["loss"]
     return float(crossings(times, np.asarray(loss), FALLEN * np.asarray(loss[0])))
 
 
@@ -232,9 +233,9 @@ def plot_copies(found: dict[str, xr.Dataset], ax: Axes) -> Axes:
 
 def plot_rules(found: dict[str, xr.Dataset], ax: Axes) -> Axes:
     """Loss over steps by optimiser: mean and standard deviation of the runs, and the flow."""
-    for i, (name, (rule, _, _)) in enumerate(RULES.items()):
+    for i, (name, (rule, *_)) in enumerate(RULES.items()):
         trained, flow = valid(found[f"{name}/simulation"]), found[f"{name}/64-64"].isel(p=0)
-        label = f"training, {name}, $\\eta$ = {rule.eta:g}"
+        label = f"training, {name}, $\\eta$ = {rule.eta.peak:g}"
         style = {"color": drawing.colour(i), "lw": 3, "alpha": 0.5, "label": label}
         drawing.band(ax, trained.time, trained.loss, style, ddof=0)
         ax.plot(flow.time, flow.loss, "k--", lw=1, label="flow" if name == "sgd" else None)

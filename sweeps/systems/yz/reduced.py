@@ -23,7 +23,7 @@ from odes.yz import ladder
 from sweeps.systems.base import Engine, Settings, known, names_of
 from sweeps.systems.engines import COPIES, Like, of_theory
 from sweeps.systems.solving import integrate
-from sweeps.systems.yz import memory
+from sweeps.systems.yz import large, memory
 
 NOISE = "symmetric-noise"
 MOST_CLASSES = 8
@@ -119,11 +119,6 @@ def _check_noise(
     _check(fixed, task, optimizer, theory=theory, descends=True)
 
 
-def _task(run: Any) -> dynsim.SequenceClasses | SymmetricTask:
-    """The task of a run, without a table where that would be too large."""
-    return run.make_reduced() or run.make_task()
-
-
 def of_finite_length(task: dynsim.SequenceClasses) -> Layer:
     """The layer on the task; raises `ValueError` unless an expansion in 1/T describes it."""
     found = layer(task)
@@ -144,7 +139,7 @@ def _check(
     """Descent, unlike the flow, has no rule that it does not describe."""
     start = _layer(fixed).start
     if start != "zero":
-        raise ValueError(f"init = {start!r}: {theory.name} starts from zero weights")
+        raise ValueError(f"start = {start!r}: {theory.name} starts from zero weights")
     finite = "length" in theory.needs
     if not isinstance(task, SymmetricTask):
         if descends:
@@ -199,7 +194,7 @@ def engines(finite: bool, descent: Engine, like: Like) -> dict[str, Engine]:
             bytes_per_run=_bytes,
             prepare=_merged,
             check=functools.partial(_check, theory=theory, descends=False),
-            task=_task,
+            task=large.classes_of,
         ),
         named("symmetric-descent", finite): Engine(
             functools.partial(_descend, finite=finite),
@@ -208,7 +203,7 @@ def engines(finite: bool, descent: Engine, like: Like) -> dict[str, Engine]:
             memory.of_reduction,
             functools.partial(_check, theory=theory, descends=True),
             tile=4096,
-            task=_task,
+            task=large.classes_of,
             prepare=_merged,
             trains=True,
             batched=True,
