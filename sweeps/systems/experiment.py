@@ -105,7 +105,7 @@ class Experiment:
         return language().resolve(encode(language(), self), name).value
 
     @functools.cached_property
-    def built(self) -> tuple[Problem, Rule]:
+    def built(self) -> tuple[Any, Any]:
         """The problem and the rule that are trained; `ValueError` where settings describe none, or
         classes whose table would be too large."""
         if isinstance(task := getattr(self.problem, "task", None), Task):

@@ -2,7 +2,7 @@
 
 import dataclasses
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import numpy as np
 import xarray as xr
@@ -57,18 +57,13 @@ class FiniteSize:
         """Training and theory by rule."""
         found = {}
         for name, rule in RULES.items():
-            training = experiment(
-                rule={"kind": rule.kind, **rule.numbers},
-                eta={"kind": "ratio", "ratio": rule.ratio},
-                steps=self.steps,
-                length=self.length,
-            )
+            training = experiment(rule=rule.at(rule.rates[0]), steps=self.steps, length=self.length)
             axes = {"eta_z": rule.rates, "batch": BATCHES}
             seeds = {**axes, "seed": {"range": self.seeds}}
             record = tuple(name + end for end in ("", STD) for name in OBSERVABLES)
             trained = Sweep(training, seeds, "simulation", OBSERVABLES, "end")
             found[f"{name}/simulation"] = trained
-            engine = "spread-squares" if rule.kind == "adam" else "spread"
+            engine = "spread-squares" if rule.make is dynsim.adam else "spread"
             found[f"{name}/spread"] = Sweep(training, axes, engine, record, "end")
         return found
 
@@ -89,7 +84,7 @@ def run(config: FiniteSize) -> list[Path]:
     for name, rule in RULES.items():
         runs = found[f"{name}/simulation"]
         theory = second_order(
-            {rate: rule.at(rate) for rate in rule.rates},
+            {rate: rule.at(rate).build() for rate in rule.rates},
             BATCHES,
             steps=config.steps,
             length=config.length,

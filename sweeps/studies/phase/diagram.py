@@ -13,8 +13,8 @@ import xarray as xr
 
 import dynsim
 from dynsim import checks
-from dynsim.precision import precision
 from dynsim.classes.task import SequenceClasses
+from dynsim.precision import precision
 from dynsim.yz import finite_length
 from dynsim.yz.layer import Layer
 from odes.formulas import decoder, growth
@@ -125,7 +125,7 @@ class Phase(Plane):
 
     def random_start(self) -> bool:
         """Whether a theory needs a seed, to start from the weights of a run."""
-        return self.run.problem.start != "zero"
+        return self.run.setting("start") != "zero"
 
     def lines(self) -> dict[str, np.ndarray]:
         """See `lines`."""
@@ -142,9 +142,7 @@ def lines(config: Phase) -> dict[str, np.ndarray]:
     eta / (1 - mu). The closed forms say nothing of Adam, for which all is NaN.
     """
     plane = Sweep(config.run, config.axes())
-    found = {
-        name: np.full([dim.size for dim in plane.dims], np.nan) for name in (*STAGES, "bound")
-    }
+    found = {name: np.full([dim.size for dim in plane.dims], np.nan) for name in (*STAGES, "bound")}
     if undescribed(config.run.rule.build(), "the closed form") is None:
         with precision("float64"):
             # The runs of one task, along whose other axes numbers are arrays.

@@ -47,7 +47,7 @@ def lines(sweep: Sweep) -> dict[str, xr.DataArray]:
     Returns:
         Nothing for other axes, and where the theory does not apply.
     """
-    run = sweep.run
+    run: Any = sweep.run
     if not {axis.path for axis in sweep.varied.named.values()} <= RATES:
         return {}
     layer, rule = run.built
@@ -122,7 +122,7 @@ def _peak(run: Experiment, region: xr.DataArray) -> np.ndarray:
     plane = Sweep(run, {str(dim): region[dim].values for dim in region.dims})
     point = zip(plane.fields, np.ix_(*map(np.asarray, plane.fields.values())), strict=True)
     traced = {name: values for name, values in point if plane.varied.named[name].traced}
-    rule, task = plane.point(traced).rule.build(), run.built[0]
+    rule, task = plane.point(traced).built[1], run.built[0]
     eta_y = effective_rates(rule)[0] * (1 - rule.mu)
     peak = decoder.stages(eta_y, task.K, task.M).peak
     return np.broadcast_to(np.asarray(peak), region.shape)

@@ -1,7 +1,6 @@
 """Transition times: when the speed coefficient peaks, measured and predicted."""
 
 from collections.abc import Callable, Sequence
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -83,7 +82,9 @@ def over_points(sweep: Sweep, function: Callable[[Experiment], float]) -> xr.Dat
         }
         run = sweep.point(chosen)
         if not isinstance(run.problem, Layer | AttentionLayer):
-            raise ValueError(f"problem = {run.problem!r}: closed forms are those of the layer in Y and Z")
+            raise ValueError(
+                f"problem = {run.problem!r}: closed forms are those of the layer in Y and Z"
+            )
         values[index] = function(run)
     coordinates = {name: (dim.name, list(axis)) for dim in dims for name, axis in dim.axes.items()}
     return xr.DataArray(values, coordinates, [dim.name for dim in dims])

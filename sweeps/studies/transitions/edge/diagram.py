@@ -30,7 +30,7 @@ def sweeps(case: Case, resolution: int) -> dict[str, Sweep]:
             Experiment(case.problem, dynsim.sgd(1.0), case.steps, math.inf),
             {name: np.geomspace(first, last, resolution), "eta": rates},
             engine=engine,
-            record=["loss", "preconditioned_sharpness"],
+            record=("loss", "preconditioned_sharpness"),
             times=RECORDS,
             rtol=case.rtol if drawn == "flow" else None,
         )

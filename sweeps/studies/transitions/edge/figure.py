@@ -70,7 +70,7 @@ def followed(case: Case, name: str) -> Sweep:
         Experiment(case.begun(), dynsim.sgd(1.0), case.steps, math.inf),
         {"eta": case.rates},
         engine=ENGINES[name],
-        record=list(record),
+        record=tuple(record),
         times=tuple(range(case.steps + 1)),
         rtol=case.rtol if name == "flow" else None,
     )
