@@ -184,7 +184,7 @@ class Experiment:
         return {name: each for of_node in found for name, each in of_node.items()}
 
 
-def experiment(problem: str | Problem = "yz", /, **settings: Any) -> Experiment:
+def experiment(problem: str | Problem = "yz", **settings: Any) -> Experiment:
     """A run by the names of its settings, or the ends of these, as the command line has them.
 
     Args:

@@ -58,9 +58,7 @@ class Optimum:
         "heads": 8,
     }
 
-    run: Experiment = dataclasses.field(
-        default_factory=lambda: experiment("linear_icl", steps=200, scale=0.5, heads=8)
-    )
+    run: Experiment = dataclasses.field(default_factory=lambda: experiment(**Optimum.RUN))
     along: str = "batch:4:128"
     rate: str = "eta:1e-3:30"
     rules: tuple[str, ...] = ("sgd", "momentum", "adam")
@@ -147,11 +145,7 @@ class OptimumOfLayer(Optimum):
         "length": 4,
     }
 
-    run: Experiment = dataclasses.field(
-        default_factory=lambda: experiment(
-            "yz", eta={"kind": "ratio", "ratio": 1.0}, steps=100, length=4
-        )
-    )
+    run: Experiment = dataclasses.field(default_factory=lambda: experiment(**OptimumOfLayer.RUN))
     rate: str = "eta_z:0.03:1000"
     observable: str = "relative_loss"
 

@@ -59,7 +59,7 @@ class Phase(Plane):
     RUN: ClassVar[Mapping[str, Any]] = {"problem": "yz", "steps": 100}
     THEORIES: ClassVar = ("auto", "best", "none")
 
-    run: Experiment = dataclasses.field(default_factory=lambda: experiment("yz", steps=100))
+    run: Experiment = dataclasses.field(default_factory=lambda: experiment(**Phase.RUN))
     x: str = "eta_y:1e-3:1e2"
     y: str = "eta_z:1e-2:1e2"
     theory: str = "auto"

@@ -51,9 +51,7 @@ class Trainability:
 
     RUN: ClassVar[Mapping[str, Any]] = {"problem": "yz", "steps": 100, "length": 4, "batch": 32}
 
-    run: Experiment = dataclasses.field(
-        default_factory=lambda: experiment("yz", steps=100, length=4, batch=32)
-    )
+    run: Experiment = dataclasses.field(default_factory=lambda: experiment(**Trainability.RUN))
     engine: Literal["simulation", "descent", "symmetric-descent"] = "simulation"
     eta_y: tuple[float, float] = (30.0, 1e4)
     eta_z: tuple[float, float] = (1e-3, 1e5)

@@ -51,9 +51,7 @@ class ScalingFigure:
 
     RUN: ClassVar[Mapping[str, Any]] = {"problem": "linear_icl", "steps": 50, "D": 4}
 
-    run: Experiment = dataclasses.field(
-        default_factory=lambda: experiment("linear_icl", steps=50, D=4)
-    )
+    run: Experiment = dataclasses.field(default_factory=lambda: experiment(**ScalingFigure.RUN))
     rate: str = "eta:1:12"
     size: str = "N:4:64"
     observable: str = DIVERGED
@@ -95,7 +93,7 @@ class ScalingOfLayer(ScalingFigure):
 
     RUN: ClassVar[Mapping[str, Any]] = {"problem": "yz", "steps": 100}
 
-    run: Experiment = dataclasses.field(default_factory=lambda: experiment("yz", steps=100))
+    run: Experiment = dataclasses.field(default_factory=lambda: experiment(**ScalingOfLayer.RUN))
     rate: str = "eta_z:30:80"
     size: str = "length:32:128:4"
     observable: str = "entropy"

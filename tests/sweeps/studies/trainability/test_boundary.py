@@ -16,7 +16,7 @@ from sweeps import cli
 from sweeps.studies.phase.lattice import Level, mixed
 from sweeps.studies.trainability import boundary as trainability
 from sweeps.studies.trainability.boundary import Window, boundary, box_dimension, refine, trained
-from sweeps.systems.yz import Training
+from sweeps.systems.experiment import experiment
 from tests.systems.layers import initial_weights, simulate
 
 SMALL = dynsim.syn_small()
@@ -75,9 +75,9 @@ def test_symmetric_descent_has_the_relative_loss_of_its_losses(steps: int) -> No
 )
 def test_a_run_that_overflows_is_data_and_did_not_train() -> None:
     axes = {"eta_y": [1.0, 1e38], "eta_z": [1.0]}
-    run = Training(steps=30, length=4, batch=8)
+    run = experiment(steps=30, length=4, batch=8)
     for engine in ("simulation", "symmetric-descent"):
-        found = sweeps.run(sweeps.Sweep(axes, run, engine=engine, record=("relative_loss",)))
+        found = sweeps.run(sweeps.Sweep(run, axes, engine=engine, record=("relative_loss",)))
         assert found.relative_loss.dims == ("eta_y", "eta_z")
         good, bad = found.relative_loss.values[:, 0]
         assert good < 1
@@ -109,8 +109,8 @@ def test_a_run_that_overflows_is_data_and_did_not_train() -> None:
 def test_both_descents_agree_and_the_others_are_unchanged_by_asking() -> None:
     def run(engine: str, *record: str) -> object:
         axes = {"eta_y": [0.5, 30.0], "eta_z": [2.0]}
-        training = Training(steps=25, dtype="float64", momentum=0.5)
-        return sweeps.run(sweeps.Sweep(axes, training, engine=engine, record=record))
+        training = experiment(steps=25, dtype="float64", momentum=0.5)
+        return sweeps.run(sweeps.Sweep(training, axes, engine=engine, record=record))
 
     reduced = run("symmetric-descent", "relative_loss", "loss")
     full = run("descent", "relative_loss")
@@ -219,7 +219,7 @@ def test_where_everything_trains_there_is_no_boundary() -> None:
     # From zero weights the gradient of a symmetric task keeps its sign, so the loss stays below
     # its start ln M whatever the rates are.
     window = Window((1e-2, 1e9), (1e-2, 1e9))
-    run = Training(steps=25)
+    run = experiment(steps=25)
     (level,) = refine(run, window, engine="symmetric-descent", cells=6, levels=3).levels()
     assert level.region.all()
     assert level.boundary.shape == (0, 2)
@@ -232,11 +232,11 @@ def test_where_everything_trains_there_is_no_boundary() -> None:
     "sweeps/runner/store/test_store.py::test_a_sweep_that_ended_early_resumes_to_the_same_numbers",
 )
 def test_levels_are_stored_and_resume(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    run = Training(steps=20, length=4, batch=8)
+    run = experiment(steps=20, length=4, batch=8, seed=2)
     window = Window((10.0, 1e5), (1e-1, 1e3))
 
     def mapped(levels: int, out: Path | None) -> list:
-        return refine(run, window, cells=3, levels=levels, out=out, seed=2).levels()
+        return refine(run, window, cells=3, levels=levels, out=out).levels()
 
     short = mapped(1, tmp_path)
     stored = sweeps.open(tmp_path / "level-1")
