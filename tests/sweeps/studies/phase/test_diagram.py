@@ -1,6 +1,7 @@
 """Phase diagrams: region rules on made-up runs, lines against closed forms, the picture."""
 
 import math
+import re
 from pathlib import Path
 
 import matplotlib.pyplot as plt
@@ -16,7 +17,7 @@ from sweeps import cli
 from sweeps.studies import axes
 from sweeps.studies.options import cell_edges, scale_of
 from sweeps.studies.phase import diagram as phase
-from sweeps.studies.phase import panels, regions
+from sweeps.studies.phase import figure, panels, regions
 from sweeps.studies.phase.regions import Region
 from sweeps.systems import budget
 from sweeps.systems.experiment import experiment
@@ -202,23 +203,21 @@ def test_the_closed_forms_say_nothing_of_adam() -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (["--x", "eta_q:1:2"], "axis = 'eta_q:1:2': is not a setting; did you mean"),
-        (["--x", "rule:1:2"], "axis = 'rule:1:2': rule has no numbers"),
-        (["--x", "seed:1:2"], "axis = 'seed:1:2': seeds have no order"),
-        (["--x", "eta_y:1"], "must be NAME:FIRST:LAST or NAME:FIRST:LAST:NUMBER"),
-        (["--x", "eta_y:0:1"], "axis eta_y = 0.0: must be finite and in (0, inf)"),
-        (["--x", "eta_z:1:2"], "must be different axes"),
-        (["--steps", "0"], "steps = 0: must be an integer >= 2"),
-        (["--engine", "magic"], "engine = 'magic'"),
-        (["--observable", "magic"], "observable = 'magic'"),
-        (["--x", "num_queries:1:4"], "syn-small does not have it; syn-medium, syn do"),
+        ({"x": "eta_q:1:2"}, "axis = 'eta_q:1:2': is not a setting; did you mean"),
+        ({"x": "rule:1:2"}, "axis = 'rule:1:2': rule has no numbers"),
+        ({"x": "seed:1:2"}, "axis = 'seed:1:2': seeds have no order"),
+        ({"x": "eta_y:1"}, "must be NAME:FIRST:LAST or NAME:FIRST:LAST:NUMBER"),
+        ({"x": "eta_y:0:1"}, "axis eta_y = 0.0: must be finite and in (0, inf)"),
+        ({"x": "eta_z:1:2"}, "must be different axes"),
+        ({"x": "num_queries:1:4"}, "syn-small does not have it; syn-medium, syn do"),
+        ({"run": experiment(steps=1)}, "steps = 1: must be an integer >= 2"),
+        ({"engine": "magic"}, "engine = 'magic'"),
+        ({"observable": "magic"}, "observable = 'magic'"),
     ],
 )
-def test_bad_input_is_named(
-    options: list[str], message: str, capsys: pytest.CaptureFixture, tmp_path: Path
-) -> None:
-    assert cli.main(["phase", *options, "--out", str(tmp_path / "x")]) == 2
-    assert message in capsys.readouterr().err
+def test_bad_input_is_named(options: dict, message: str, tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=re.escape(message)):
+        figure.run(phase.Phase(**options, out=tmp_path / "x"))
     assert not (tmp_path / "x").exists()
 
 

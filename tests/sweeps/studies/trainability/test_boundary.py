@@ -15,6 +15,7 @@ from odes import symmetric
 from sweeps import cli
 from sweeps.studies.phase.lattice import Level, mixed
 from sweeps.studies.trainability import boundary as trainability
+from sweeps.studies.trainability import figure
 from sweeps.studies.trainability.boundary import Window, boundary, box_dimension, refine, trained
 from sweeps.systems.experiment import experiment
 from tests.systems.layers import initial_weights, simulate
@@ -278,19 +279,19 @@ def test_the_command_draws_and_writes(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("arguments", "message"),
+    ("options", "message"),
     [
-        (["--eta-y", "10", "1"], "eta_y = (10.0, 1.0): must increase"),
-        (["--eta-z", "0", "1"], "eta_z = 0.0: must be finite and in (0, inf)"),
-        (["--cells", "0"], "cells = 0: must be an integer >= 1"),
-        (["--levels", "1"], "levels = 1: must be an integer >= 2"),
-        (["--fit", "3", "9"], "fit = (3, 9): must increase and lie within the levels 0 to 4"),
+        ({"eta_y": (10.0, 1.0)}, "eta_y = (10.0, 1.0): must increase"),
+        ({"eta_z": (0.0, 1.0)}, "eta_z = 0.0: must be finite and in (0, inf)"),
+        ({"cells": 0}, "cells = 0: must be an integer >= 1"),
+        ({"levels": 1}, "levels = 1: must be an integer >= 2"),
+        ({"fit": (3, 9)}, "fit = (3, 9): must increase and lie within the levels 0 to 4"),
     ],
 )
 def test_bad_input_is_named_and_nothing_written(
-    arguments: list[str], message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    options: dict, message: str, tmp_path: Path
 ) -> None:
     out = tmp_path / "out"
-    assert cli.main(["figure", "trainability", *arguments, "--out", str(out)]) == 2
-    assert message in capsys.readouterr().err
+    with pytest.raises(ValueError, match=re.escape(message)):
+        figure.run(figure.Trainability(**options, out=out))
     assert not out.exists()

@@ -3,6 +3,7 @@
 import csv
 import dataclasses
 from pathlib import Path
+from typing import Any
 
 import matplotlib.pyplot as plt
 import numpy as np
@@ -230,20 +231,21 @@ def test_collapse_is_drawn_for_any_number_of_families() -> None:
 
 
 @pytest.mark.parametrize(
-    ("arguments", "message"),
+    ("study", "options", "message"),
     [
-        (["collapse", "--families", "size", "bad"], "families = 'bad'"),
-        (["collapse", "--seeds", "0"], "seeds = 0"),
-        (["snap", "--rates", "1"], "rates = 1"),
-        (["snap", "--steps", "9"], "steps = 9"),
+        (collapse, {"families": ("size", "bad")}, "families = 'bad'"),
+        (collapse, {"seeds": 0}, "seeds = 0"),
+        (snap, {"rates": 1}, "rates = 1"),
+        (snap, {"steps": 9}, "steps = 9"),
     ],
 )
 def test_bad_input_is_named_and_nothing_written(
-    arguments: list[str], message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    study: Any, options: dict, message: str, tmp_path: Path
 ) -> None:
     out = tmp_path / "out"
-    assert cli.main(["figure", *arguments, "--out", str(out)]) == 2
-    assert message in capsys.readouterr().err
+    settings = collapse.Collapse if study is collapse else snap.Snap
+    with pytest.raises(ValueError, match=message):
+        study.run(settings(**options, out=out))
     assert not out.exists()
 
 
