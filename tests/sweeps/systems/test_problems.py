@@ -244,9 +244,7 @@ def test_functions_are_named_and_have_no_address() -> None:
 def test_bad_input_is_named_before_anything_is_compiled(
     changes: dict[str, Any], message: str
 ) -> None:
-    def check(
-        axes: Any = None, engine: str = "simulation", record: Any = None, **run: Any
-    ) -> None:
+    def check(axes: Any = None, engine: str = "simulation", record: Any = None, **run: Any) -> None:
         run = {"rule": RULE, "steps": 10, "batch": 4} | run
         Sweep(Experiment(Net(), **run), axes or {"peak": [0.1]}, engine, record).check()
 
