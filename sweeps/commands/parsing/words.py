@@ -64,7 +64,7 @@ def parse(offer: Offer, name: str, words: Sequence[str], run: Pairs) -> Given:
         found = options.get(fold(option))
         switch = options.get(fold(option.removeprefix("no-")))
         field = offer.options[found] if found else None
-        if found is None and switch and offer.options[switch].types == ("boolean",):
+        if found is None and switch and "boolean" in offer.options[switch].types:
             own[switch] = False
             continue
         most = len(left) if field and field.listed else 1
