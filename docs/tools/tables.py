@@ -1,9 +1,10 @@
 """Tables that are made from the code while the site is built.
 
 Two directives: `optimisers NAME` lists which optimisers each theory of a system describes, as the
-engines in the registry and the hierarchies in `odes` answer; `observables NAME`, what a system records. Names, units and axes of recorded
-quantities come from the engines and labels of the system. What they mean, with the formula, is in
-docs/reference/observables.toml, which must have exactly these names.
+engines in the registry and the hierarchies in `odes` answer; `observables NAME`, what a system
+records. Names, units and axes of recorded quantities come from the engines and labels of the
+system. What they mean, with the formula, is in docs/reference/observables.toml, which must have
+exactly these names.
 """
 
 import functools
