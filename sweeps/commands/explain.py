@@ -3,7 +3,7 @@
 import dataclasses
 import json
 import math
-from collections.abc import Callable
+from collections.abc import Mapping
 from typing import Any, ClassVar
 
 import jax
@@ -19,8 +19,9 @@ from odes.yz import symmetric as symmetric_layer
 from sweeps import output
 from sweeps.commands import outlook
 from sweeps.compare import edge, strain
-from sweeps.systems.settings import given
-from sweeps.systems.yz.tasks import ClassOptions as Problem
+from sweeps.systems import registry
+from sweeps.systems.experiment import Experiment, made
+from sweeps.systems.yz import large
 
 Task = dynsim.SequenceClasses | SymmetricTask
 DESCENT_STEPS = 100_000
@@ -28,21 +29,19 @@ DESCENT_STEPS = 100_000
 
 
 @dataclasses.dataclass(frozen=True)
-class Explain(Problem):
-    """Predict a run from theory, without running it: its transition times, its final values, and
-    the assumptions that it strains. The prediction is for T, batch -> infinity.
+class Explain:
+    """Predict a run from theory, without running it: its loss, its transition times, and the
+    assumptions that it strains. Of the attention layer in Y and Z the prediction is for T, batch
+    -> infinity.
 
     Attributes:
-        steps: optimiser steps of the run.
-        length: sequence length T of the run. The prediction does not depend on it; a warning is
-            printed where T is too short for T -> infinity.
+        run: what is predicted.
         json: print JSON instead of text.
     """
 
-    SYSTEM: ClassVar[str] = "yz"
+    RUN: ClassVar[Mapping[str, Any]] = {"problem": "yz"}
 
-    steps: int = 1000
-    length: int | float = 128
+    run: Experiment
     json: bool = False
 
 
@@ -71,52 +70,77 @@ class Explanation:
     strained: tuple[str, ...]
     edge: edge.Reached | None
 
+    def text(self, run: Experiment) -> str:
+        """The explanation as lines to print."""
+        task, rule = large.classes_of(run), run.rule.build()
+        sizes = f"K = {int(task.K)}, M = {int(task.M)}"
+        lines = [f"{run.about}: {sizes}, {rule}, {run.steps} steps", ""]
+        if self.stages:
+            rows = {
+                "gamma peaks at t (exact)": self.stages["peak"],
+                "  where gamma is": self.stages["peak_gamma"],
+                "rise ends, about (t0')": self.stages["rise_end"],
+                "decay begins, about (t0)": self.stages["snap"],
+            }
+            lines += [f"{label:<28}{value:>12.4g}" for label, value in rows.items()]
+            lines += [f"{'regime':<28}{self.regime}", ""]
+        lines.append(f"at step {run.steps}, by the {self.theory}, {self.status}:")
+        labels = {
+            "loss": "loss (nat)",
+            "accuracy": "accuracy",
+            "entropy": "entropy on distinct tokens",
+            "effective_tokens": "  effective number of tokens",
+            "z_top_distinct": "logit, top distinct token",
+            "z_top_common": "logit, top common token",
+            "speed": "speed coefficient",
+        }
+        lines += [f"  {label:<28}{self.final[field]:>12.5g}" for field, label in labels.items()]
+        if self.edge:
+            lines += ["", str(self.edge)]
+        lines += ["", "strained assumptions:" if self.strained else "no assumption is strained"]
+        return "\n".join([*lines, *(f"  - {reason}" for reason in self.strained)])
 
-def command(name: str) -> tuple[type[Any], Callable[[Any], None]]:
-    """Settings of `dynsim explain NAME`, and what runs them; `ValueError` for an unknown system."""
-    return Explain if name == Explain.SYSTEM else outlook.settings(name), run
 
-
-def run(config: Explain | outlook.ExplainOptions) -> None:
+def run(config: Explain) -> None:
     """Predict and print."""
-    found = explain(config)
+    found = explain(config.run)
     if config.json:
         print(json.dumps(output.as_json(dataclasses.asdict(found)), indent=2))
     else:
-        print(text(config, found) if isinstance(config, Explain) else found.text(config))
+        print(found.text(config.run))
 
 
-def explain(config: Any = None, /, **settings: Any) -> Any:
+def explain(run: Any = "yz", /, **settings: Any) -> "Explanation | outlook.Outlook":
     """Predict a run from the closed form and the best applicable theory.
 
     Args:
-        config: the name of a system, or PACKAGE.MODULE:NAME of a problem; by default, the layer in
-            Y and Z. Settings as the command line makes them are taken as they are.
-        settings: the options of `dynsim explain`, by name.
+        run: a `sweeps.Experiment`; or a problem or its word, as `sweeps.experiment` takes it.
+        settings: of the run, by name.
 
     Returns:
-        An `Explanation` of the layer in Y and Z, an `Outlook` of any other system.
+        An `Explanation` of the layer in Y and Z, an `Outlook` of any other problem.
 
     Raises:
-        ValueError: naming the setting, its value and what is allowed.
+        ValueError: naming the setting, its value and what is allowed; for runs that no theory
+            describes.
     """
-    if config is None or isinstance(config, str):
-        config = given(command(config or Explain.SYSTEM)[0], "explain", **settings)
-    checks.kind("config", config, str, Explain, outlook.ExplainOptions)
-    return _of_layer(config) if isinstance(config, Explain) else outlook.explain(config)
+    asked = made(run, **settings)
+    asked.check()
+    asked.check_whole()
+    return _of_layer(asked) if registry.system_of(asked).name == "yz" else outlook.outlook(asked)
 
 
-def _of_layer(config: Explain) -> Explanation:
-    steps = checks.steps("steps", config.steps)
-    checks.count_or_inf("length", config.length, 2)
-    task = config.make_reduced() or config.make_task()
-    optimizer = config.make_optimizer()
-    strain.check_moves(config)
+def _of_layer(run: Experiment) -> Explanation:
+    steps, rule = checks.steps("steps", run.steps), run.rule.build()
+    if run.bare.start != "zero":
+        raise ValueError(f"start = {run.bare.start!r}: the prediction starts from zero weights")
+    strain.check_moves(run)
+    task = large.classes_of(run)
     record = ("loss", "accuracy", "entropy", "z_top_distinct", "z_top_common", "speed")
     with precision("float64"):
-        theory, solved = _solve(task, optimizer, steps, record)
-        stages = strain.stages_of(task, optimizer)
-        reasons = tuple(strain.strained(config, task, optimizer, stages))
+        theory, solved = _solve(task, rule, steps, record)
+        stages = strain.stages_of(task, rule)
+        reasons = tuple(strain.strained(run.bare.length, task, rule, stages))
         final = strain.final_of(solved)
     return Explanation(
         theory,
@@ -125,7 +149,7 @@ def _of_layer(config: Explain) -> Explanation:
         strain.regime(steps, stages, final),
         {**final, "effective_tokens": math.exp(final["entropy"])},
         reasons,
-        _edge(task, optimizer, steps),
+        _edge(task, rule, steps),
     )
 
 
@@ -151,37 +175,3 @@ def _solve(
         return "symmetric reduction, flow", solved
     solved = population.solve(task, optimizer, np.array([0.0, steps]), record=record)
     return ladder.THEORIES[solved.source].title, solved
-
-
-def text(config: Explain, found: Explanation) -> str:
-    """The explanation as lines to print."""
-    task = config.make_reduced() or config.make_task()
-    lines = [
-        f"{config.task}: K = {int(task.K)}, M = {int(task.M)}, {config.make_optimizer()}, "
-        f"{config.steps} steps",
-        "",
-    ]
-    if found.stages:
-        rows = {
-            "gamma peaks at t (exact)": found.stages["peak"],
-            "  where gamma is": found.stages["peak_gamma"],
-            "rise ends, about (t0')": found.stages["rise_end"],
-            "decay begins, about (t0)": found.stages["snap"],
-        }
-        lines += [f"{label:<28}{value:>12.4g}" for label, value in rows.items()]
-        lines += [f"{'regime':<28}{found.regime}", ""]
-    lines.append(f"at step {config.steps}, by the {found.theory}, {found.status}:")
-    labels = {
-        "loss": "loss (nat)",
-        "accuracy": "accuracy",
-        "entropy": "entropy on distinct tokens",
-        "effective_tokens": "  effective number of tokens",
-        "z_top_distinct": "logit, top distinct token",
-        "z_top_common": "logit, top common token",
-        "speed": "speed coefficient",
-    }
-    lines += [f"  {label:<28}{found.final[field]:>12.5g}" for field, label in labels.items()]
-    if found.edge:
-        lines += ["", str(found.edge)]
-    lines += ["", "strained assumptions:" if found.strained else "no assumption is strained"]
-    return "\n".join([*lines, *(f"  - {reason}" for reason in found.strained)])

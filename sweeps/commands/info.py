@@ -12,7 +12,7 @@ from sweeps import output
 from sweeps.lines import printable
 from sweeps.output import programs
 from sweeps.runner.progress import say
-from sweeps.runner.store.base import BY_WORD
+from sweeps.runner.store.base import PARTS
 from sweeps.runner.store.programs import SHORT
 from sweeps.runner.store.records import differences
 from sweeps.runner.store.store import Store
@@ -48,13 +48,10 @@ def run(config: Info) -> None:
     lines = [f"{config.path}: {about['title'] or 'a sweep'}", f"engine {about['engine']}"]
     for name, values in about["axes"].items():
         lines.append(f"  {name:<16} {_shown(values)}")
-    lines.append("  " + ", ".join(f"{name} {value}" for name, value in about["run"].items()))
-    lines += [
-        f"  {name} {word}: {', '.join(f'{n} {value}' for n, value in read.items())}"
-        for name, words in about[BY_WORD].items()
-        for word, read in words.items()
-        if read
-    ]
+    run = {name: value for name, value in about["run"].items() if name != "kind"}
+    lines += [f"  {name:<16} {_told(value)}" for name, value in run.items()]
+    for name, parts in about[PARTS].items():
+        lines += [f"  {name} {label}: {_told(part)}" for label, part in parts.items()]
     lines += [f"recorded: {', '.join(about['recorded'])}", progress(about)]
     if about["made"]:
         lines.append(f"wall time {about['seconds']:.3g} s, summed up over chunks")
@@ -93,7 +90,7 @@ def describe(store: Store) -> dict[str, Any]:
         "dimensions": dict(zip(dims, store.layout.shape, strict=True)),
         "axes": config["axes"],
         "run": config["run"],
-        BY_WORD: config.get(BY_WORD, {}),
+        PARTS: config.get(PARTS, {}),
         "recorded": list(store.names),
         "chunk": dict(zip(dims, store.layout.chunk, strict=True)),
         "chunks_done": int(done.sum()),
@@ -126,6 +123,14 @@ def progress(about: dict[str, Any]) -> str:
         f"{about['runs_done']} of {about['runs']} runs done "
         f"({about['chunks_done']} of {about['chunks']} chunks): {codes or 'nothing yet'}"
     )
+
+
+def _told(value: Any) -> str:
+    """A setting in a line: of a part its kind, and what is inside in brackets."""
+    if not isinstance(value, dict):
+        return str(value)
+    inside = ", ".join(f"{n} {_told(each)}" for n, each in value.items() if n != "kind")
+    return " ".join(filter(None, [value.get("kind"), f"({inside})" if inside else ""]))
 
 
 def _shown(values: list[Any]) -> str:

@@ -1,46 +1,27 @@
-"""`dynsim explain NAME`: what theory predicts of a run of any system, without training it."""
+"""`dynsim explain PROBLEM`: what theory predicts of a run of any problem, without training it."""
 
 import dataclasses
 import math
 from collections.abc import Mapping
-from typing import Any, ClassVar
 
 import jax
 import numpy as np
 
-from dynsim import Problem, Rule, Status
-from dynsim.decoding import Seed
+from dynsim import Status
 from sweeps.compare import edge, strain
 from sweeps.compare.comparison import judged
 from sweeps.runner.run import run as run_sweep
 from sweeps.runner.spec import Sweep
 from sweeps.studies.options import crossings
-from sweeps.systems import registry
-from sweeps.systems.settings import settings_class
+from sweeps.systems.experiment import Experiment
 
 TIMES = 256
 """Recorded times, between which the loss is interpolated."""
 
 
 @dataclasses.dataclass(frozen=True)
-class ExplainOptions:
-    """Options that are mixed into the runs of a system.
-
-    Attributes:
-        root: root of the random keys; the starting weights use fold_in(key(root), 0), as the first
-            run of `dynsim compare` does.
-        json: print JSON instead of text.
-    """
-
-    SYSTEM: ClassVar[str] = ""
-
-    root: Seed = 0
-    json: bool = False
-
-
-@dataclasses.dataclass(frozen=True)
 class Outlook:
-    """What `explain` predicts of a run of any system.
+    """What `explain` predicts of a run of any problem.
 
     Attributes:
         steps: optimiser steps of the run.
@@ -70,11 +51,10 @@ class Outlook:
     strained: tuple[str, ...]
     edge: edge.Reached | None
 
-    def text(self, config: Any) -> str:
+    def text(self, run: Experiment) -> str:
         """The outlook as lines to print."""
-        given = dict.fromkeys((config.SYSTEM, config.task))
-        rule = " ".join(str(config.make_optimizer()).split())
-        lines = [f"{': '.join(given)}, {rule}, {self.steps:g} steps", "", "theories that apply:"]
+        rule = " ".join(str(run.rule.build()).split())
+        lines = [f"{run.about}, {rule}, {self.steps:g} steps", "", "theories that apply:"]
         lines += [f"  {name:<20}{title}" for name, title in self.applicable.items()]
         if self.refused:
             lines += ["", "theories that do not apply:"]
@@ -99,44 +79,32 @@ class Outlook:
         return "\n".join([*lines, *(f"  - {reason}" for reason in self.strained)])
 
 
-def settings(name: str) -> type[Any]:
-    """The settings of `dynsim explain NAME`; `ValueError` for an unknown system."""
-    title = f"Predict a run of {name} from theory, without running it."
-    return settings_class("Explain", registry.system(name), ExplainOptions, title)
-
-
-def explain(config: Any) -> Outlook:
-    """Predict a run, which an instance of what `settings` returns describes.
+def outlook(run: Experiment) -> Outlook:
+    """Predict a run.
 
     Raises:
-        ValueError: naming the setting, its value and what is allowed; for runs that no theory
-            describes.
+        ValueError: for one that no theory describes.
     """
-    training: Any = registry.system(config.SYSTEM).run.of(config)
-    training.check()
-    engines, refused = judged(training)
+    engines, refused = judged(run)
     found = {name: each for name, each in engines.items() if "loss" in each.observables.names()}
     if not found:
         reasons = dict.fromkeys(("no theory describes its loss", *refused.values()))
-        raise ValueError(f"task = {training.task!r}: {'; '.join(reasons)}")
+        raise ValueError(f"{run.about}: {'; '.join(reasons)}")
     name, engine = next(iter(found.items()))
-    axes = {"seed": {"range": 1}}
-    sweep = Sweep(axes, training, name, ("loss",), TIMES, root=config.root)
+    sweep = Sweep(run, {"seed": [run.seed]}, name, ("loss",), TIMES)
     solved = run_sweep(sweep).load().isel(seed=0)
     times, loss = solved.time.values, np.asarray(solved.loss.values, np.float64)
-    task, rule = training.make_task(), training.make_optimizer()
-    changes, strained, reached = (), [], None
-    if isinstance(rule, Rule):
-        jumps = {float(jump) for each in rule.schedules.values() for jump in each.jumps()}
-        changes = tuple(sorted(jump for jump in jumps if 0 < jump < times[-1]))
-    # Systems with theories of fewer variables alone have no loss of all weights to descend.
-    if isinstance(rule, Rule) and isinstance(task, Problem) and task.has("population_loss"):
-        key = jax.random.fold_in(jax.random.key(config.root), 0)
+    problem, rule = run.built
+    jumps = {float(jump) for each in rule.schedules.values() for jump in each.jumps()}
+    strained, reached = [], None
+    # Problems with theories of fewer variables alone have no loss of all weights to descend.
+    if run.steps is not None and problem.has("population_loss"):
+        key = jax.random.fold_in(jax.random.key(0), run.seed)
         strained = [
-            *strain.too_coarse(task, rule, key, training.steps, engine.title, times, loss),
-            *strain.too_noisy(task, key, training.steps, training.batch),
+            *strain.too_coarse(problem, rule, key, run.steps, engine.title, times, loss),
+            *strain.too_noisy(problem, key, run.steps, run.batch),
         ]
-        reached = edge.reached(task, rule, key, training.steps)
+        reached = edge.reached(problem, rule, key, run.steps)
     fallen = [loss[0] - share * (loss[0] - loss[-1]) for share in (0.5, 0.9)]
     falls = loss[-1] < loss[0]
     half, ninety = (float(crossings(times, loss, level)) if falls else math.nan for level in fallen)
@@ -150,7 +118,7 @@ def explain(config: Any) -> Outlook:
         float(loss[-1]),
         half,
         ninety,
-        changes,
+        tuple(sorted(jump for jump in jumps if 0 < jump < times[-1])),
         tuple(strained),
         reached,
     )

@@ -118,7 +118,7 @@ _FIGURES = {
 }
 COMMANDS: dict[str, Command] = {
     "compare": Command(
-        "compare.report:Compare",
+        "compare.command:Compare",
         "train, solve the theories, and compare; `compare NAME` for another system",
     ),
     "explain": Command(
@@ -169,7 +169,7 @@ COMMANDS: dict[str, Command] = {
         reads="store",
     ),
     "phase": Command(
-        "studies.phase.figure:Phase",
+        "studies.phase.figure:Plane",
         "draw a phase diagram over two settings; `phase NAME` for another system",
     ),
     "spectrum": Command(
@@ -178,6 +178,13 @@ COMMANDS: dict[str, Command] = {
     ),
     "validate": Command(
         "studies.tables.validate:Validate", "measure the accuracy of the theories", recorded=False
+    ),
+    "schema": Command(
+        "commands.schema:Schema",
+        "write a JSON Schema of sweep files, for editors",
+        recorded=False,
+        draws=False,
+        talks=False,
     ),
     "check_devices": Command(
         "targets.check:CheckDevices",
@@ -191,12 +198,11 @@ COMMANDS: dict[str, Command] = {
 }
 """All commands by name; a name has one word, or two."""
 OF_PROBLEM: dict[str, dict[str, str]] = {
-    "compare": {
-        "yz": "compare.report:Compare",
-        "two_stage": "studies.two_stage.compare:CompareTwoStage",
-    },
-    "explain": {"yz": "commands.explain:Explain"},
+    "compare": {"two_stage": "studies.two_stage.compare:CompareTwoStage"},
+    "explain": {},
     "phase": {"yz": "studies.phase.figure:Phase"},
+    "figure optimum": {"yz": "studies.optimum.figure:OptimumOfLayer"},
+    "figure scaling": {"yz": "studies.transitions.scaling.figure:ScalingOfLayer"},
 }
 """Commands that take a problem as their second word, and their settings for those that have their
 own."""

@@ -14,8 +14,10 @@ from dynsim import Trajectory
 from dynsim.trajectory import counts, to_arrays
 from odes.theory import refusal
 from sweeps import output
+from sweeps.compare.settings import CompareOptions
 from sweeps.systems import registry
-from sweeps.systems.base import Engine, Run
+from sweeps.systems.base import Engine
+from sweeps.systems.experiment import Experiment
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -25,14 +27,14 @@ class Comparison(abc.ABC):
     """Runs and predictions of one experiment, at the same times.
 
     Attributes:
-        config: the settings, with `as_json` and `dtype`.
+        config: the settings.
         simulation: the runs, by default a trajectory with a leading axis of them.
         predictions: trajectories by theory, with a leading axis of solves: one for each seed or
             path, or a single one where the start is the same for all.
         names: observables that both sides have.
     """
 
-    config: Any
+    config: CompareOptions
     simulation: Any
     predictions: Mapping[str, Trajectory]
     names: tuple[str, ...]
@@ -68,7 +70,7 @@ class Comparison(abc.ABC):
 
     def __str__(self) -> str:
         """Relative errors of the theories, as `dynsim compare` prints them."""
-        return "\n".join(lines(self.report, self.names, [str(self.config.task)]))
+        return "\n".join(lines(self.report, self.names, [self.config.run.about]))
 
     @functools.cached_property
     def report(self) -> dict[str, Any]:
@@ -80,7 +82,7 @@ class Comparison(abc.ABC):
                 "config": self.config.as_json(),
                 "environment": {
                     **output.environment(),
-                    "simulation_precision": self.config.dtype,
+                    "simulation_precision": self.config.run.dtype,
                     "theory_precision": "float64",
                 },
                 "simulation": {
@@ -135,13 +137,12 @@ def deliver(
     return None if config.json else paths
 
 
-def judged(training: Run[Any]) -> tuple[dict[str, Engine], dict[str, str]]:
+def judged(run: Experiment) -> tuple[dict[str, Engine], dict[str, str]]:
     """The engines of the theories that describe a run, most exact first, and why the others do not;
     without those that are left out unless they are asked for."""
-    known = registry.engines(registry.system_of(training))
+    known = registry.engines(registry.system_of(run))
     theories = {n: each for n, each in known.items() if not (each.trains or each.variant)}
-    arguments = training.fixed(), training.make_task(), training.make_optimizer()
-    reasons = {name: refusal(each.check, *arguments) for name, each in theories.items()}
+    reasons = {name: refusal(each.check_run, run) for name, each in theories.items()}
     found = {name: each for name, each in theories.items() if reasons[name] is None}
     refused = {n: each.rpartition("does not apply: ")[2] for n, each in reasons.items() if each}
     return found, refused

@@ -1,8 +1,7 @@
-"""`dynsim compare NAME` for any system: "simulation" against every other engine that applies."""
+"""`dynsim compare` of any problem: "simulation" against every other engine that applies."""
 
 import dataclasses
-import importlib
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -21,8 +20,7 @@ from sweeps.runner.cluster import hosts
 from sweeps.runner.run import run as run_sweep
 from sweeps.runner.spec import Sweep
 from sweeps.systems import registry
-from sweeps.systems.base import Engine, Run
-from sweeps.systems.settings import settings_class
+from sweeps.systems.base import Engine
 
 TRAINING = "simulation"
 
@@ -31,7 +29,7 @@ TRAINING = "simulation"
 class Comparison(comparison.Comparison):
     """The outcome: trajectories with a leading axis of seeds, and the engines of the theories."""
 
-    config: Any
+    config: CompareOptions
     simulation: Trajectory
     predictions: dict[str, Trajectory]
     engines: Mapping[str, Engine]
@@ -46,39 +44,19 @@ class Comparison(comparison.Comparison):
         return {"simulation": {"status": counts(self.simulation.status)}}
 
 
-def command(name: str) -> tuple[type, Callable[[Any], list[Path] | None]]:
-    """Settings of `dynsim compare NAME`, and what runs them: the system's own, or those here.
-
-    Raises:
-        ValueError: for an unknown system.
-    """
-    system = registry.system(name)
-    if system.compare is None:
-        title = f"Train {name}, solve its theories, and compare them."
-        return settings_class("Compare", system, CompareOptions, title), run
-    path, settings = system.compare.split(":")
-    module = importlib.import_module(path)
-    return getattr(module, settings), module.run
-
-
-def compare(config: Any) -> Comparison:
+def compare(config: CompareOptions) -> Comparison:
     """Train `config.seeds` runs, and compute each theory from the same starts at the same times.
-
-    Args:
-        config: an instance of the settings that `command` returns for the system.
 
     Raises:
         ValueError: naming the setting, its value and what is allowed, before anything runs.
     """
-    system = registry.system(config.SYSTEM)
-    training = system.run.of(config)
-    training.check()
-    config.check_options()
-    engines = _applicable(training, config)
+    config.check()
+    system, seeds = registry.system_of(config.run), {"seed": {"range": config.seeds}}
+    engines = _applicable(config)
     measurable = registry.engines(system)[TRAINING].observables.names()
     names = tuple(
         name
-        for name in (measurable if engines else Sweep({"seed": [0]}, training).names)
+        for name in (measurable if engines else Sweep(config.run, seeds).names)
         if all(name in engine.observables.names() for engine in engines.values())
     )
     if not names:
@@ -86,14 +64,7 @@ def compare(config: Any) -> Comparison:
             f"theories = {tuple(engines)}: none of what they predict is measured in training"
         )
     sweeps = {
-        name: Sweep(
-            {"seed": {"range": config.seeds}},
-            training,
-            name,
-            names,
-            config.times,
-            root=config.root,
-        )
+        name: Sweep(config.run, seeds, name, names, config.times, root=config.root)
         for name in (TRAINING, *engines)
     }
     for sweep in sweeps.values():
@@ -104,13 +75,13 @@ def compare(config: Any) -> Comparison:
     return Comparison(config, simulation, found, engines, names)
 
 
-def run(config: Any) -> list[Path] | None:
+def run(config: CompareOptions) -> list[Path] | None:
     """Compare, write the files, and print the table, or the report as JSON."""
     result = compare(config)
     ended = comparison.counted(result.report["simulation"]["status"])
-    about = [config.about(), f"{progress.count(config.seeds, 'run')}: {ended}"]
+    about = [config.run.about, f"{progress.count(config.seeds, 'run')}: {ended}"]
     if not result.predictions:
-        about.append(f"No theory of {config.SYSTEM} is known: training alone.")
+        about.append("No theory describes this problem: training alone.")
     text = "\n".join(comparison.lines(result.report, result.names, about))
     return comparison.deliver(result, draw(result), text)
 
@@ -138,21 +109,20 @@ def draw(result: Comparison) -> Figure:
     return figure
 
 
-def _applicable(training: Run[Any], config: CompareOptions) -> dict[str, Engine]:
+def _applicable(config: CompareOptions) -> dict[str, Engine]:
     """The engines of the theories that are asked for, or that describe the runs; none where the
     system has none."""
-    known = registry.engines(registry.system_of(training))
-    theories = {name: engine for name, engine in known.items() if not engine.trains}
+    system = registry.system_of(config.run)
+    theories = {n: engine for n, engine in registry.engines(system).items() if not engine.trains}
     if not theories:
         if config.theories:
-            raise ValueError(f"theories = {config.theories[0]!r}: {config.SYSTEM} has none")
+            raise ValueError(f"theories = {config.theories[0]!r}: {system.name} has none")
         return {}
-    names = comparison.chosen(config.theories, tuple(comparison.judged(training)[0]))
+    names = comparison.chosen(config.theories, tuple(comparison.judged(config.run)[0]))
     if not names:
         raise ValueError("theories = (): none of the system's theories describes these runs")
-    arguments = training.fixed(), training.make_task(), training.make_optimizer()
     for name in names:
-        theories[checks.choice("theories", name, tuple(theories))].check(*arguments)
+        theories[checks.choice("theories", name, tuple(theories))].check_run(config.run)
     return {name: theories[name] for name in names}
 
 

@@ -2,7 +2,9 @@
 
 import dataclasses
 import math
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any, ClassVar
 
 import matplotlib.pyplot as plt
 import numpy as np
@@ -10,13 +12,15 @@ from matplotlib.axes import Axes
 from matplotlib.colors import LogNorm
 from matplotlib.figure import Figure
 
+from dynsim import Layer
+from dynsim.decoding import Count
 from odes.theory import refusal
 from odes.yz import ladder
 from sweeps.compare import panels as comparison
 from sweeps.compare import report
 from sweeps.compare.comparison import average, chosen, deliver, spread
 from sweeps.compare.layer import Comparison, compare
-from sweeps.compare.settings import Compare
+from sweeps.compare.settings import CompareOptions, Times
 from sweeps.output import drawing
 
 LEAST = 1e-5
@@ -34,30 +38,33 @@ SHORT = ("loss", "entropy", "$z$, distinct", "$z$, common", "$f_n \\cdot g_n$", 
 
 
 @dataclasses.dataclass(frozen=True)
-class Ladder(Compare):
+class Ladder(CompareOptions):
     """Draw every theory that applies, its variants included, against simulation.
 
     Attributes:
         out: directory for the picture, ladder.json and ladder.npz.
     """
 
-    steps: int = 300
-    seeds: int = 4
-    times: int = 40
+    RUN: ClassVar[Mapping[str, Any]] = {"problem": "yz", "steps": 300}
+
+    seeds: Count = 4
+    times: Times = 40
     out: Path = Path("out/figures")
 
 
 def run(config: Ladder) -> list[Path] | None:
     """Compute, draw and write the figure, and print its error table, or its report as JSON."""
     config.check()
-    task, optimizer = config.make_task(), config.make_optimizer()
+    task, rule = config.run.built
+    if not isinstance(task, Layer):
+        raise ValueError(f"problem = {config.run.about}: must be the attention layer, yz")
     long = refusal(task.check_population) is None
     applicable = ladder.applicable(
         task,
-        optimizer,
+        rule,
         variants=True,
-        zero_start=config.init == "zero",
-        finite=math.isfinite(config.length) and long,
+        zero_start=task.start == "zero",
+        finite=math.isfinite(task.length) and long,
     )
     names = chosen(config.theories, applicable)
     result = compare(dataclasses.replace(config, theories=names))

@@ -21,8 +21,8 @@ from odes.solver.rescaled import Rescaled, undescribed
 from odes.theory import named, refusal
 from odes.yz import ladder
 from odes.yz.layer import weights
-from sweeps.compare import comparison, scatter
-from sweeps.compare.settings import Compare
+from sweeps.compare import comparison, scatter, strain
+from sweeps.compare.settings import CompareOptions
 from sweeps.runner import progress
 from sweeps.systems import budget, registry
 from sweeps.systems.base import Settings
@@ -52,8 +52,8 @@ class Comparison(comparison.Comparison):
         left_out: why there are no theories of finite T, None if there are, or T is infinite.
     """
 
-    config: Compare
-    task: dynsim.SequenceClasses
+    config: CompareOptions
+    task: dynsim.Layer
     simulation: Trajectory
     predictions: dict[str, Trajectory]
     theories: dict[str, ladder.Theory]
@@ -111,7 +111,7 @@ class Comparison(comparison.Comparison):
         return {"time": times[at], "value": speed[at], "between": ends}
 
 
-def compare(config: Compare, theories: Sequence[ladder.Theory] = ()) -> Comparison:
+def compare(config: CompareOptions, theories: Sequence[ladder.Theory] = ()) -> Comparison:
     """Train `config.seeds` runs at once, integrate the theories at the same times.
 
     Args:
@@ -122,29 +122,33 @@ def compare(config: Compare, theories: Sequence[ladder.Theory] = ()) -> Comparis
         ValueError: naming the setting, its value and what is allowed, before anything runs.
     """
     config.check()
-    task, optimizer = config.make_task(), config.make_optimizer()
-    fixed = Settings(config.fixed(), config.times, RECORD, config.dtype, None)
-    needed = registry.system("yz").engines[TRAINING].bytes_per_run(task, fixed)
+    run = config.run
+    task, rule = run.built
+    assert isinstance(task, dynsim.Layer)
+    if task.start == "zero":
+        strain.check_moves(run)
+    settings = Settings(run.fixed, config.times, RECORD, run.dtype, None)
+    needed = registry.system("yz").engines[TRAINING].bytes_per_run(task, settings)
     budget.check_at_once("seeds", config.seeds, needed)
-    zero_start = config.init == "zero"
+    zero_start, length = task.start == "zero", task.length
     too_short = refusal(task.check_population)
-    finite = math.isfinite(config.length) and too_short is None
+    finite = math.isfinite(length) and too_short is None
     names = comparison.chosen(
-        config.theories, ladder.applicable(task, optimizer, zero_start=zero_start, finite=finite)
+        config.theories, ladder.applicable(task, rule, zero_start=zero_start, finite=finite)
     )
-    asked = [ladder.theory(each, task, optimizer, zero_start) for each in (*names, *theories)]
+    asked = [ladder.theory(each, task, rule, zero_start) for each in (*names, *theories)]
     if too_short and any("length" in theory.needs for theory in asked):
         raise ValueError(too_short)
-    times = dynsim.log_times(config.steps, config.times)
+    times = dynsim.log_times(run.steps, config.times)
     with precision("float64"):
         keys = jax.vmap(functools.partial(jax.random.fold_in, jax.random.key(config.root)))(
             jnp.arange(config.seeds)
         )
-        options: dict[str, Any] = {"steps": config.steps, "times": times, "record": RECORD}
+        options: dict[str, Any] = {"steps": run.steps, "times": times, "record": RECORD}
 
         def train(key: Array) -> Trajectory:
-            kept = {"batch": config.batch, "dtype": config.dtype, **options}
-            return dynsim.train(task, optimizer, key, **kept)
+            kept = {"batch": run.batch, "dtype": run.dtype, **options}
+            return dynsim.train(task, rule, key, **kept)
 
         work: dict[str, Callable[[], Any]] = {TRAINING: lambda: jax.vmap(train)(keys)}
 
@@ -156,23 +160,23 @@ def compare(config: Compare, theories: Sequence[ladder.Theory] = ()) -> Comparis
 
         def descend(T: float, start: dynsim.YZ | None) -> Trajectory:
             kept = {"batch": math.inf, "dtype": "float64", **options}
-            return dynsim.train(dynsim.layer(task, T), optimizer, keys[0], init=start, **kept)
+            return dynsim.train(dynsim.layer(task, T), rule, keys[0], init=start, **kept)
 
-        lengths = {FINITE_DESCENT: config.length} if finite else {}
+        lengths = {FINITE_DESCENT: length} if finite else {}
         for name, T in {**lengths, DESCENT: math.inf}.items():
             work[name] = functools.partial(predict, functools.partial(descend, T))
         for theory in asked:
-            own = {"length": config.length} if "length" in theory.needs else {}
-            solve = functools.partial(theory.solve, task, optimizer, times, record=RECORD, **own)
+            own = {"length": length} if "length" in theory.needs else {}
+            solve = functools.partial(theory.solve, task, rule, times, record=RECORD, **own)
             work[theory.name] = functools.partial(
                 predict, lambda start, solve=solve: solve(init=start)
             )
         if not too_short:
-            work[SPREAD] = lambda: scatter.predict(config, task, optimizer, times, keys)
+            work[SPREAD] = lambda: scatter.predict(task, rule, run.batch, times, keys)
         found = {name: work[name]() for name in progress.each(tuple(work), "solve")}
         stages = None
-        if undescribed(optimizer, "the closed form") is None:
-            clock = Rescaled.of(optimizer)
+        if undescribed(rule, "the closed form") is None:
+            clock = Rescaled.of(rule)
             stages = decoder.stages(clock.rate * clock.eta_y, 1 / jnp.asarray(task.prior), task.M)
             stages = stages.at(clock.steps_at)
         # One by one: a dictionary that goes through JAX comes back sorted by its keys.

@@ -38,8 +38,8 @@ def draw(result: Comparison) -> Figure:
 
 def title(result: Comparison) -> str:
     """Task, optimiser, length and batch in a line."""
-    config = result.config
-    return f"{config.task}, {config.make_optimizer()}, T = {config.length}, batch = {config.batch}"
+    run = result.config.run
+    return f"{run.about}, {run.rule.build()}, T = {result.task.length}, batch = {run.batch}"
 
 
 def plot_curves(result: Comparison, name: str, ax: Axes) -> Axes:

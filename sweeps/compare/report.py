@@ -1,4 +1,4 @@
-"""`dynsim compare`: running a comparison, printing it, and keeping image, report and arrays."""
+"""`dynsim compare` of the attention layer: the table that it prints."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -8,12 +8,12 @@ import numpy as np
 from sweeps.compare import panels
 from sweeps.compare.comparison import counted, deliver, lines
 from sweeps.compare.layer import Comparison, compare
-from sweeps.compare.settings import Compare
+from sweeps.compare.settings import CompareOptions
 from sweeps.output import aligned
 from sweeps.runner.progress import count
 
 
-def run(config: Compare) -> list[Path] | None:
+def run(config: CompareOptions) -> list[Path] | None:
     """Compare, write, and print the table; or print the report alone, and return no paths."""
     result = compare(config)
     return deliver(result, panels.draw(result), table(result))
@@ -21,11 +21,11 @@ def run(config: Compare) -> list[Path] | None:
 
 def table(result: Comparison) -> str:
     """The comparison as text: per observable and theory the error over time and at the end."""
-    report, config = result.report, result.config
+    report, config, run = result.report, result.config, result.config.run
     about = [
-        f"{config.task}: K = {result.task.K}, M = {result.task.M}, "
-        f"{config.make_optimizer()}, T = {config.length}, batch = {config.batch}",
-        f"{count(config.seeds, 'run')} of {count(config.steps, 'step')}: "
+        f"{run.about}: K = {result.task.K}, M = {result.task.M}, {run.rule.build()}, "
+        f"T = {result.task.length}, batch = {run.batch}",
+        f"{count(config.seeds, 'run')} of {count(run.steps or 0, 'step')}: "
         f"{counted(report['simulation']['status'])}",
     ]
     found = lines(report, result.names, about)

@@ -8,8 +8,7 @@ import jax
 import numpy as np
 from jaxtyping import Array, Float
 
-from dynsim import Trajectory
-from dynsim.classes.task import SequenceClasses
+from dynsim import Layer, Trajectory
 from dynsim.precision import AnyArray
 from dynsim.training.rule import Rule
 from dynsim.yz.observables import DEFAULT_RECORD
@@ -17,9 +16,6 @@ from odes.yz import spread
 from odes.yz.layer import weights
 from sweeps.compare.comparison import average, valid
 from sweeps.compare.comparison import spread as spread_of
-from sweeps.systems import registry
-
-Training: Any = registry.system("yz").run
 
 NUM_TIMES = 9
 """At so many of the recorded times the spread is predicted; each costs a pass back to the start."""
@@ -48,26 +44,22 @@ def times_of(times: AnyArray) -> np.ndarray:
 
 
 def predict(
-    config: Any,
-    task: SequenceClasses,
-    optimizer: Rule,
-    times: AnyArray,
-    keys: Array,
+    task: Layer, rule: Rule, batch: int | float, times: AnyArray, keys: Array
 ) -> Trajectory | None:
     """What `odes.yz.spread` predicts, with a leading axis of starts; None with an infinite batch,
     which has no spread."""
-    if math.isinf(config.batch):
+    if math.isinf(batch):
         return None
     solve = functools.partial(
         spread.solve,
         task,
-        optimizer,
+        rule,
         np.asarray(times)[times_of(times)],
-        batch=config.batch,
-        length=config.length,
+        batch=batch,
+        length=task.length,
         record=DEFAULT_RECORD,
     )
-    if config.init == "zero":
+    if task.start == "zero":
         return jax.tree.map(lambda leaf: leaf[None], solve())
     start = functools.partial(weights, None, task, "float64")
     return jax.vmap(lambda key: solve(init=start(key)))(keys[:MOST_STARTS])

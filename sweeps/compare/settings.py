@@ -1,28 +1,28 @@
-"""What every comparison can be asked for, whatever the system."""
+"""What every comparison can be asked for, whatever the problem."""
 
 import dataclasses
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, ClassVar
 
 import annotated_types as at
 
-from dynsim import checks
 from dynsim.decoding import Count, Seed
-from sweeps.language.tree import settle
+from sweeps.language.tree import encode, settle
 from sweeps.output import check_directory
-from sweeps.systems import registry
 from sweeps.systems.base import MOST_TIMES
-
-Training: Any = registry.system("yz").run
+from sweeps.systems.experiment import Experiment
+from sweeps.systems.kinds import language
 
 Times = Annotated[int, at.Ge(2), at.Le(MOST_TIMES)]
 
 
 @dataclasses.dataclass(frozen=True)
 class CompareOptions:
-    """Options that are mixed into the runs of a system.
+    """A run, and how to compare it with theories.
 
     Attributes:
+        run: what is trained.
         seeds: number of runs.
         out: folder for the figure, compare.json and compare.npz.
         theories: names of the theories to compare with; "best" is the most exact one that applies.
@@ -32,8 +32,9 @@ class CompareOptions:
         json: print the report as JSON, and nothing else, to standard output.
     """
 
-    SYSTEM: ClassVar[str] = "yz"
+    RUN: ClassVar[Mapping[str, Any]] = {"problem": "yz"}
 
+    run: Experiment
     seeds: Count = 8
     out: Path = Path("out/compare")
     theories: tuple[str, ...] = ()
@@ -41,33 +42,23 @@ class CompareOptions:
     root: Seed = 0
     json: bool = False
 
-    def about(self) -> str:
-        """The system and the task."""
-        task = self.task  # pyright: ignore[reportAttributeAccessIssue]
-        return ": ".join(dict.fromkeys((self.SYSTEM, task)))
-
-    def check_options(self, fewest_times: int = 2) -> None:
-        """Raise `ValueError`, naming the field, for options that cannot be."""
+    def check(self) -> None:
+        """Raise `ValueError`, naming the field, for settings that are not allowed."""
         settle(self)
-        checks.integer("times", self.times, fewest_times)
         twice = [name for name in self.theories if self.theories.count(name) > 1]
         if twice:
             raise ValueError(f"theories = {twice[0]!r}: is named twice")
+        if self.run.seed:
+            raise ValueError(
+                f"seed = {self.run.seed}: the runs of a comparison have the seeds 0 to "
+                f"{self.seeds - 1}; choose another root"
+            )
+        self.run.check()
+        self.run.check_whole()
+        self.run.check_rounded()
         check_directory(self.out)
 
-
-@dataclasses.dataclass(frozen=True)
-class Compare(CompareOptions, Training):
-    """Train the attention layer in Y and Z, solve its theories, and compare them.
-
-    Attributes:
-        times: number of logarithmically spaced times to record, besides step 0.
-    """
-
-    def check(self) -> None:
-        """Raise `ValueError`, naming the field, for what the constructors do not see."""
-        super().check()
-        self.check_options()
-        if self.value("eta_y") == 0 and self.init == "zero":
-            given = "eta_y" if self.ratio is None else "ratio"
-            raise ValueError(f"{given} = 0: nothing moves from zero weights; must be positive")
+    def as_json(self) -> dict[str, Any]:
+        """The settings as JSON values."""
+        own = {each.name: getattr(self, each.name) for each in dataclasses.fields(self)}
+        return {**own, "out": str(self.out), "run": encode(language(), self.run)}

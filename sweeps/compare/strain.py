@@ -2,7 +2,6 @@
 steps: for `dynsim explain`."""
 
 import math
-from typing import Any
 
 import equinox as eqx
 import jax
@@ -13,7 +12,7 @@ from jaxtyping import Float
 
 import dynsim
 import odes
-from dynsim import Problem, Rule, Status, Trajectory
+from dynsim import Problem, Ratio, Rule, Status, Trajectory
 from dynsim.precision import precision
 from dynsim.problem.base import narrowed
 from dynsim.problem.checks import check_groups
@@ -22,6 +21,7 @@ from dynsim.yz import model as yz
 from odes.formulas import decoder
 from odes.solver.rescaled import Rescaled, undescribed
 from odes.symmetric.state import SymmetricTask
+from sweeps.systems.experiment import Experiment
 
 # Where an assumption counts as strained. Curvature: along its direction a step of eta lambda = 0.2
 # moves the weights by 10 % less than the flow does. Apart: the loss of descent is that share of the
@@ -154,18 +154,19 @@ def batch_noise(problem: Problem, key: jax.Array, steps: int, batch: int) -> flo
         return float(jnp.linalg.norm(got - want) / jnp.linalg.norm(want))
 
 
-def check_moves(config: Any) -> None:
-    """Raise `ValueError` for settings at which no weight moves."""
-    if config.value("eta_y") == 0:
-        given = "eta_y" if config.ratio is None else "ratio"
+def check_moves(run: Experiment) -> None:
+    """Raise `ValueError` for a run of the attention layer at which no zero weight moves."""
+    rates = run.rule.build().of_groups("Y", "Z").schedules
+    if "Y" in rates and rates["Y"].peak == 0:
+        given = "ratio" if isinstance(getattr(run.rule, "eta", None), Ratio) else "eta_y"
         raise ValueError(f"{given} = 0: nothing moves from zero weights; must be positive")
 
 
-def stages_of(task: Task, optimizer: Rule) -> dict[str, float] | None:
+def stages_of(task: Task, rule: Rule) -> dict[str, float] | None:
     """Transition times of the closed form, averaged over classes; None where it does not apply."""
-    if undescribed(optimizer, "the closed form") is not None:
+    if undescribed(rule, "the closed form") is not None:
         return None
-    clock = Rescaled.of(optimizer)
+    clock = Rescaled.of(rule)
     rate = clock.rate * clock.eta_y
     found = decoder.stages(rate, 1 / jnp.asarray(_prior(task)), task.M)
     return {name: float(np.mean(t)) for name, t in found.at(clock.steps_at)._asdict().items()}
@@ -197,7 +198,7 @@ def regime(steps: int, stages: dict[str, float] | None, final: dict[str, float])
 
 
 def strained(
-    config: Any, task: Task, optimizer: Rule, stages: dict[str, float] | None
+    length: int | float, task: Task, rule: Rule, stages: dict[str, float] | None
 ) -> list[str]:
     """The assumptions that a run strains, one sentence each."""
     reasons = []
@@ -208,7 +209,7 @@ def strained(
             f"{OVERLAP}"
         )
     if stages is not None:
-        clock = Rescaled.of(optimizer)
+        clock = Rescaled.of(rule)
         kick = float(clock.rate) * clock.eta_y * float(np.max(_prior(task)))
         if kick > KICK * math.log(task.M):
             reasons.append(
@@ -216,19 +217,19 @@ def strained(
                 f"{KICK} ln M = {KICK * math.log(task.M):.2g}; gamma peaks after "
                 f"{stages['peak']:.2g} steps"
             )
-        if config.eta_z > 0 and clock.eta_y / clock.eta_z < RATIO:
+        if clock.eta_z > 0 and clock.eta_y / clock.eta_z < RATIO:
             reasons.append(
                 f"decoder faster than attention (Assumption 1c): eta_Y / eta_Z = "
                 f"{clock.eta_y / clock.eta_z:.3g}, below {RATIO:g}"
             )
-        if optimizer.has_inertia:
+        if rule.has_inertia:
             reasons.append(
                 "no inertia (closed form, Eq. 10): momentum enters them only as eta / (1 - mu)"
             )
-    if not math.isinf(config.length) and config.length <= 10 * tokens:
+    if not math.isinf(length) and length <= 10 * tokens:
         reasons.append(
             f"T -> infinity (this prediction, and all theories but those of finite T): "
-            f"T = {config.length} tokens sample {tokens} possible ones; `dynsim compare` also "
+            f"T = {length} tokens sample {tokens} possible ones; `dynsim compare` also "
             "solves the finite-T theories"
         )
     return reasons

@@ -101,7 +101,7 @@ class Engine(NamedTuple):
     assumes: str = ""
 
     def check_run(self, run: Any) -> None:
-        """Raise `ValueError` where it does not describe a run."""
+        """Raise `ValueError` where it does not describe a run, a `sweeps.Experiment`."""
         self.check(run.fixed, self.task(run), run.rule.build())
 
 
@@ -140,8 +140,9 @@ class System(NamedTuple):
         problems: the classes of its problems; the first one is called like the system.
         engines: how runs are computed, by name. Training is called "simulation".
         labels: names and units for its results.
-        compare: what `dynsim compare NAME` runs, "module:Settings" with a function `run` in that
-            module; None for the comparison of "simulation" with every other engine that applies.
+        compare: what `dynsim compare NAME` runs: a module with functions `compare` and `run`, or
+            "module:Settings" where it has settings of its own; None for the comparison of
+            "simulation" with every other engine that applies.
         more: engines of theories that other packages register, looked up when they are needed.
         stiffness: what an adaptive solver's number of steps grows with, (P,) from the traced
             numbers.

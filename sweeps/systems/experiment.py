@@ -21,7 +21,7 @@ from dynsim.decoding import CountOrInf, Seed, Steps
 from dynsim.precision import DType
 from dynsim.problem.base import built
 from dynsim.problem.checks import check_parts
-from dynsim.training.rule import AnyRule, Rule
+from dynsim.training.rule import AnyRule
 from dynsim.training.run_checks import check_rule, check_step_times
 from sweeps.language.describe import TRACED, Objects
 from sweeps.language.fields import Table
@@ -100,8 +100,15 @@ class Experiment:
         a table for a part of the run."""
         return language().resolve(encode(language(), self), name).value
 
+    @property
+    def about(self) -> str:
+        """The problem and its parts in words, such as "qkv: syn-small"."""
+        fields = (getattr(self.problem, each.name) for each in dataclasses.fields(self.problem))
+        parts = [_word(each) for each in fields if dataclasses.is_dataclass(each)]
+        return ": ".join([_word(self.problem), *filter(None, [", ".join(parts)])])
+
     @functools.cached_property
-    def built(self) -> tuple[Problem, Rule]:
+    def built(self) -> tuple[Any, Any]:
         """The problem and the rule that are trained; `ValueError` where settings describe none, or
         classes whose table would be too large."""
         if isinstance(task := getattr(self.problem, "task", None), Task):
@@ -180,7 +187,7 @@ class Experiment:
         return {name: each for of_node in found for name, each in of_node.items()}
 
 
-def experiment(problem: str | Problem = "yz", /, **settings: Any) -> Experiment:
+def experiment(problem: str | Problem = "yz", **settings: Any) -> Experiment:
     """A run by the names of its settings, or the ends of these, as the command line has them.
 
     Args:
@@ -220,6 +227,12 @@ def _check_rounded(node: Any, dtype: str) -> None:
             )
 
 
+def made(run: Experiment | str | Problem, /, **settings: Any) -> Experiment:
+    """A run with some settings, as `Experiment.at` or, of a problem, as `experiment` has them."""
+    checks.kind("run", run, Experiment, str, Problem)
+    return run.at(settings) if isinstance(run, Experiment) else experiment(run, **settings)
+
+
 def _nodes(tree: Any) -> Iterator[Any]:
     """All parts of a run that are dataclasses."""
     if isinstance(tree, dict):
@@ -230,3 +243,9 @@ def _nodes(tree: Any) -> Iterator[Any]:
         for field in dataclasses.fields(tree):
             if field.init:
                 yield from _nodes(getattr(tree, field.name))
+
+
+def _word(part: Any) -> str:
+    """A part of a run in a word: its kind, or the file that it names."""
+    kind = language().kind_of(type(part))
+    return str(getattr(part, kind.endings[0])) if kind.endings else kind.word.rpartition(":")[2]

@@ -4,7 +4,7 @@ same on the optimiser's flow."""
 import dataclasses
 from collections.abc import Mapping
 from pathlib import Path
-from typing import ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 import matplotlib.pyplot as plt
 import numpy as np
@@ -61,9 +61,13 @@ class Figure5(_Maps):
 
 def run(config: Figure4 | Figure5) -> list[Path]:
     """Run or resume the sweeps, draw and write the figure."""
-    stored, run_of = computed(config), config.sweeps()["simulation"].run
+    stored, sweep = computed(config), config.sweeps()["simulation"]
+    # Along one rate for both groups that of Y is drawn as well.
+    stored = {name: data.rename({next(iter(sweep.axes)): "eta_y"}) for name, data in stored.items()}
     found = {"training": stored["simulation"].isel(seed=0), "flow": valid(stored["flow"])}
-    used = np.flatnonzero(np.asarray(run_of.make_task().probs).any(0))
+    layer: Any = sweep.first.problem
+    numbers: Mapping[str, Any] = sweep.first.numbers
+    used = np.flatnonzero(np.asarray(layer.classes.probs).any(0))
     arrays = {
         "attention": found["training"].attention,
         "attention_flow": found["flow"].attention,
@@ -71,13 +75,13 @@ def run(config: Figure4 | Figure5) -> list[Path]:
         "time": found["training"].time,
         "tokens_drawn": used,
     }
-    figure = draw(found, used, float(np.asarray(run_of.numbers()["eta_z"])))
+    figure = draw(found, used, numbers.get("eta.Z"))
     return output.write(config.out, config.name, figure=figure, arrays=arrays)
 
 
-def draw(found: Mapping[str, xr.Dataset], used: np.ndarray, eta_z: float) -> Figure:
+def draw(found: Mapping[str, xr.Dataset], used: np.ndarray, eta_z: float | None) -> Figure:
     """A column for each rate, and for each class two rows that are to be compared, training and the
-    flow: attention on the tokens `used`; `eta_z` where it is no coordinate."""
+    flow: attention on the tokens `used`; the rate of Z is that of Y unless `eta_z` is given."""
     rates = found["training"].eta_y.values
     classes = found["training"].sizes["class"]
     rows = [(source, n) for n in range(classes) for source in found]
@@ -86,8 +90,8 @@ def draw(found: Mapping[str, xr.Dataset], used: np.ndarray, eta_z: float) -> Fig
     for row, (source, n) in zip(axes, rows, strict=True):
         for ax, rate in zip(row, rates, strict=True):
             panel = found[source].sel(eta_y=rate)
-            other = float(panel.eta_z if "eta_z" in panel.coords else eta_z)
             mesh = plot(panel.attention.isel({"class": n, "token": used}), ax=ax)
+            other = rate if eta_z is None else eta_z
             rates_used = rf"$\eta_Y = {rate:g}$, $\eta_Z = {other:g}$"
             ax.set_title(f"{source}, class {n}, {rates_used}", fontsize="small")
     drawing.outer(axes, "optimiser step (recorded ones)", "token")

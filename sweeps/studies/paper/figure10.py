@@ -4,7 +4,7 @@ import dataclasses
 import math
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 import xarray as xr
@@ -21,7 +21,8 @@ from sweeps.runner.run import valid
 from sweeps.runner.spec import Sweep
 from sweeps.studies.computing import computed
 from sweeps.studies.options import line
-from sweeps.studies.paper.on_text import TextFigure, describe
+from sweeps.studies.paper.on_text import CLIPPED, describe, transformer
+from sweeps.systems.experiment import Experiment, experiment
 
 RECORD = ("loss", "entropy", "top", "change")
 RECORDS = 20
@@ -31,34 +32,33 @@ SIGNIFICANT = 2.0
 
 
 @dataclasses.dataclass(frozen=True)
-class Figure10(TextFigure):
+class Figure10:
     """Entropy of a one-layer transformer's attention on held-out text, learning rates 1 to 5.
 
     Attributes:
+        run: the run at all rates.
         eta: learning rates.
         seeds: number of runs at each rate.
-        layers: blocks of the transformer.
         out: directory for the picture, fig10.npz and .json, and the stored sweep, which resumes.
     """
 
+    RUN: ClassVar[Mapping[str, Any]] = CLIPPED
+
+    run: Experiment = dataclasses.field(default_factory=lambda: experiment(**CLIPPED))
     eta: tuple[float, ...] = (1.0, 2.0, 3.0, 4.0, 5.0)
     seeds: Count = 5
-    layers: int = 1
     out: Path = Path("out/fig10")
-
-    def training(self) -> Any:
-        """The run of which every point is a variation."""
-        return self.variation(layers=self.layers)
 
     def sweeps(self) -> dict[str, Sweep]:
         """The runs of all rates."""
-        checks.integer("steps", self.steps, RECORDS)
+        steps = checks.integer("steps", self.run.steps, RECORDS)
+        transformer(self.run)
         if len(set(self.eta)) < 2:
             raise ValueError(f"eta = {self.eta}: needs at least two different learning rates")
         checks.real("eta", self.eta, 0, open_minimum=True)
-        times = tuple(np.unique(np.linspace(0, self.steps, RECORDS + 1).astype(int)).tolist())
+        times = tuple(np.unique(np.linspace(0, steps, RECORDS + 1).astype(int)).tolist())
         axes = {"eta": list(self.eta), "seed": {"range": self.seeds}}
-        return {"simulation": Sweep(axes, self.training(), "simulation", RECORD, times)}
+        return {"simulation": Sweep(self.run, axes, "simulation", RECORD, times)}
 
 
 class Trend(NamedTuple):
@@ -109,14 +109,14 @@ def draw(config: Figure10, entropy: xr.DataArray, found: Mapping[str, Trend]) ->
     """Entropy (eta, seed, time) of valid runs: at the end against the rate, and over training."""
     final = entropy.isel(time=-1).values
     figure, ((left, right),) = drawing.panels(1, 2, width=4.8, height=4.2)
-    bound = uniform_entropy(config.length)
+    bound = uniform_entropy(transformer(config.run).length)
     plot(entropy["eta"].values, final, found["equal steps"], bound, ax=left)
-    left.set_title(f"after {config.steps} steps", fontsize="medium")
+    left.set_title(f"after {config.run.steps} steps", fontsize="medium")
     plot_over_time(entropy, ax=right)
     right.set_title(f"at equal $\\eta$ x steps: {found['equal eta-time']}", fontsize="medium")
     diverged = int(np.isnan(final).sum())
-    runs = f"{config.layers} layer(s), {diverged} of {final.size} runs diverged"
-    figure.suptitle(f"{describe(config.training())}; {runs}", fontsize="medium")
+    runs = f"{transformer(config.run).layers} layer(s), {diverged} of {final.size} runs diverged"
+    figure.suptitle(f"{describe(config.run)}; {runs}", fontsize="medium")
     return figure
 
 

@@ -5,7 +5,7 @@ import itertools
 import textwrap
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import matplotlib.pyplot as plt
 import numpy as np
@@ -16,12 +16,14 @@ from matplotlib.figure import Figure
 
 from dynsim import Status, checks
 from dynsim.decoding import Count
+from dynsim.transformer.corpora import CorpusSource
 from dynsim.transformer.observables import uniform_entropy
 from sweeps import output
 from sweeps.output import drawing
 from sweeps.runner.spec import Sweep
 from sweeps.studies.computing import computed
-from sweeps.studies.paper.on_text import TextFigure, describe
+from sweeps.studies.paper.on_text import CLIPPED, describe, transformer
+from sweeps.systems.experiment import Experiment, experiment
 
 RECORD = ("loss", "entropy", "layer_entropy", "layer_top", "layer_change", "attention")
 SHARES = (0.0, 0.1, 0.3, 1.0)
@@ -35,48 +37,46 @@ SMALLEST = 1e-3
 
 
 @dataclasses.dataclass(frozen=True)
-class Figure7(TextFigure):
+class Figure7:
     """Attention maps of the first heads on a held-out prompt over training by SGD, and how
     sparse and frozen they get.
 
     Attributes:
-        prompt: token of the held-out text at which the prompt starts.
+        run: the run with each number of layers.
         layers: blocks of the transformers.
-        eta: learning rate.
         seeds: number of runs behind the curves; the maps are those of the first that ended well.
         out: directory for the picture, fig7.npz and .json, and the stored sweeps, which resume.
     """
 
-    prompt: int = 100
+    RUN: ClassVar[Mapping[str, Any]] = {**CLIPPED, "eta": 5.0, "prompt": 100}
+
+    run: Experiment = dataclasses.field(default_factory=lambda: experiment(**Figure7.RUN))
     layers: tuple[int, ...] = (1, 3)
-    eta: float = 5.0
     seeds: Count = 3
     out: Path = Path("out/fig7")
 
-    def training(self, layers: int) -> Any:
-        """The run with so many layers."""
-        return self.variation(layers=layers, eta=self.eta, prompt=self.prompt)
-
     def sweeps(self) -> dict[str, Sweep]:
         """All that is drawn, by number of layers, with records evenly spaced over training."""
-        checks.integer("steps", self.steps, RECORDS)
+        steps = checks.integer("steps", self.run.steps, RECORDS)
+        checks.kind("corpus", transformer(self.run).corpus, CorpusSource)
         if not self.layers:
             raise ValueError("layers = (): needs at least one number of layers")
-        times = tuple(np.unique(np.linspace(0, self.steps, RECORDS + 1).astype(int)).tolist())
+        times = tuple(np.unique(np.linspace(0, steps, RECORDS + 1).astype(int)).tolist())
         axes = {"seed": {"range": self.seeds}}
         return {
-            f"layers-{layers}": Sweep(axes, self.training(layers), "simulation", RECORD, times)
-            for layers in self.layers
+            f"layers-{n}": Sweep(self.run.at({"layers": n}), axes, "simulation", RECORD, times)
+            for n in self.layers
         }
 
 
 def run(config: Figure7) -> list[Path]:
     """Run or resume the sweeps, draw and write the figure."""
-    stored = computed(config)
-    corpus = config.training(config.layers[0]).read()
+    stored, model = computed(config), transformer(config.run)
+    assert isinstance(model.corpus, CorpusSource)
+    corpus = model.corpus.read()
     found = {n: ended_well(config, stored[f"layers-{n}"], n) for n in config.layers}
-    report = {str(layers): measures(data, config.length) for layers, data in found.items()}
-    tokens = corpus.held_out[config.prompt :][: config.length]
+    report = {str(layers): measures(data, model.length) for layers, data in found.items()}
+    tokens = corpus.held_out[model.prompt :][: model.length]
     words = corpus.words(tokens)
     for layers, rows in report.items():
         for layer, row in enumerate(rows):
@@ -109,31 +109,32 @@ def draw(config: Figure7, found: Mapping[int, xr.Dataset], words: Sequence[str])
     above.supxlabel(prompt(words), fontsize="small")
     curves = below.subplots(1, 3)
     plot_curves(found, "layer_entropy", ax=curves[0])
-    bound = uniform_entropy(config.length)
+    bound = uniform_entropy(transformer(config.run).length)
     curves[0].axhline(bound, color="black", lw=0.8, ls=":", label="uniform attention")
     curves[0].set(title="entropy of attention (nat)", ylim=(0, None))
     plot_curves(found, "layer_top", ax=curves[1])
     curves[1].set(title="largest weight of a row", ylim=(0, 1))
     plot_curves(found, "layer_change", ax=curves[2])
-    moved = f"attention that moved in {config.steps // RECORDS} steps"
+    moved = f"attention that moved in {(config.run.steps or 0) // RECORDS} steps"
     curves[2].set(title=moved, ylim=(0, None))
     for ax in curves:
         ax.set_xlabel("optimiser step")
         ax.title.set_fontsize("medium")
     handles, labels = curves[0].get_legend_handles_labels()
     below.legend(handles, labels, loc="outside lower center", ncols=5, frameon=False)
-    run_of = config.training(config.layers[0])
-    figure.suptitle(rf"{describe(run_of)}, $\eta$ = {config.eta:g}", fontsize="medium")
+    rate = config.run.setting("eta")
+    figure.suptitle(rf"{describe(config.run)}, $\eta$ = {rate}", fontsize="medium")
     return figure
 
 
 def ended_well(config: Figure7, data: xr.Dataset, layers: int) -> xr.Dataset:
     """The seeds that ended well; `ValueError` if none did."""
-    fine = data.isel(seed=np.flatnonzero(data["status"] == Status.OK))
+    run, fine = config.run, data.isel(seed=np.flatnonzero(data["status"] == Status.OK))
     if not fine.sizes["seed"]:
         raise ValueError(
-            f"eta = {config.eta}, clip = {config.clip}: every run with {layers} layer(s) diverged, "
-            f"from step {int(data['first_bad_step'].min())} on; clip the gradient, or lower eta"
+            f"eta = {run.setting('eta')}, clip = {run.setting('clip')}: every run with {layers} "
+            f"layer(s) diverged, from step {int(data['first_bad_step'].min())} on; clip the "
+            "gradient, or lower eta"
         )
     return fine
 

@@ -3,6 +3,7 @@
 import dataclasses
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any, ClassVar
 
 import jax
 import numpy as np
@@ -12,7 +13,6 @@ from matplotlib.ticker import MaxNLocator
 
 from dynsim.decoding import Count
 from dynsim.precision import AnyArray
-from dynsim.two_stage.presets import Preset
 from dynsim.two_stage.rank_truncation import RankCurves
 from sweeps import output
 from sweeps.output import drawing
@@ -23,7 +23,8 @@ from sweeps.studies.spectrum.checkpoint import Checkpoint
 from sweeps.studies.two_stage import claims
 from sweeps.studies.two_stage.experiment import runs
 from sweeps.studies.two_stage.panels import BEST, P, Q
-from sweeps.systems.two_stage import TwoStage
+from sweeps.studies.two_stage.runs import settings
+from sweeps.systems.experiment import Experiment, experiment
 
 LARGEST = 12
 """Number of directions drawn one by one: what comes after is noise."""
@@ -37,13 +38,15 @@ class Spectrum(Checkpoint):
     Attributes:
         checkpoint: a .safetensors file, a .safetensors.index.json, or a directory with either; if
             left out, two-stage training is examined.
-        preset: of two-stage training: default, fast or joint.
+        run: two-stage training.
         seeds: number of runs of it.
         out: directory for the picture, spectrum.npz and .json, and the stored sweep, which resumes.
     """
 
+    RUN: ClassVar[Mapping[str, Any]] = {"problem": "two_stage"}
+
     checkpoint: Path | None = None
-    preset: Preset = "default"
+    run: Experiment = dataclasses.field(default_factory=lambda: experiment("two_stage"))
     seeds: Count = 6
 
 
@@ -52,12 +55,12 @@ def run(config: Spectrum) -> list[Path]:
     if config.checkpoint is not None:
         return checkpoint.run(config)
     begin(config)
-    training = TwoStage(preset=config.preset)
-    training.check()
+    settings(config.run)
+    config.run.check()
     # Of the run itself the ends of the stages alone are looked at.
-    found = runs(training, config.seeds, 2, config.out / config.preset)
+    found = runs(config.run, config.seeds, 2, config.out / "simulation")
     verdicts = claims.spectral(found)
-    print(f"{count(found.count, 'run')} of preset {config.preset}\n{claims.table(verdicts)}")
+    print(f"{count(found.count, 'run')} of {config.run.about}\n{claims.table(verdicts)}")
     curves = {
         stage: [claims.truncations(found, at, i) for i in range(found.count)]
         for stage, at in {"stage 1": found.switch, "stage 2": -1}.items()
@@ -66,20 +69,20 @@ def run(config: Spectrum) -> list[Path]:
         stage.replace(" ", "-"): jax.tree.map(lambda *runs: np.stack(runs), *of_stage)
         for stage, of_stage in curves.items()
     }
-    report, figure = claims.as_records(verdicts), draw(config.preset, curves)
+    report, figure = claims.as_records(verdicts), draw(config.run.about, curves)
     return output.write(config.out, "spectrum", figure=figure, arrays=arrays, report=report)
 
 
-def draw(preset: Preset, found: Mapping[str, Sequence[RankCurves]]) -> Figure:
-    """A row for each stage, with the curves of every run."""
+def draw(about: str, found: Mapping[str, Sequence[RankCurves]]) -> Figure:
+    """A row for each stage, with the curves of every run `about` something."""
     figure, axes = drawing.panels(2, 3)
     for row, (stage, curves) in enumerate(found.items()):
         plot_singular_values(curves, ax=axes[row, 0]).set_title(f"end of {stage}")
         plot_without(curves, ax=axes[row, 1])
         plot_alone(curves, ax=axes[row, 2])
     figure.suptitle(
-        rf"singular directions of diag($\overline{{W}}$, $\overline{{V}}$), preset "
-        f"{preset}, mean ± sd of {count(len(curves), 'run')}"
+        rf"singular directions of diag($\overline{{W}}$, $\overline{{V}}$), {about}, "
+        f"mean ± sd of {count(len(curves), 'run')}"
     )
     return figure
 

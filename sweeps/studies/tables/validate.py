@@ -4,10 +4,9 @@ import dataclasses
 import itertools
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Literal, NamedTuple
+from typing import ClassVar, Literal, NamedTuple
 
 import numpy as np
-import tyro
 from matplotlib.axes import Axes
 from matplotlib.colors import LogNorm
 from matplotlib.figure import Figure
@@ -41,7 +40,9 @@ class Validate:
         out: directory for the table, the data and the picture.
     """
 
-    what: tyro.conf.Positional[What]
+    POSITIONAL: ClassVar[tuple[str, ...]] = ("what",)
+
+    what: What
     out: Path = Path("out/validate")
 
 

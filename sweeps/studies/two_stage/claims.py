@@ -16,7 +16,7 @@ from dynsim.two_stage.rank_truncation import RankCurves, rank_curves
 from dynsim.two_stage.task import sample_prompts
 from odes.two_stage.maps import JENSEN_FLOOR
 from sweeps.studies.two_stage import theory as two_stage_theory
-from sweeps.studies.two_stage.runs import Runs
+from sweeps.studies.two_stage.runs import Runs, settings
 
 LOG_2 = float(np.log(2))
 CHANCE = (0.45, 0.57)
@@ -43,7 +43,7 @@ def truncations(runs: Runs, index: int, run: int = 0, largest: int | None = None
     """Rank-preservation curves of the signal of one run at the recorded time `index`, on fresh
     prompts; see `dynsim.two_stage.rank_truncation.rank_curves`."""
     weights = PQ(runs.values["W_signal"][run, index], runs.values["V_signal"][run, index])
-    batch = sample_prompts(runs.training.make_task(), jax.random.key(run), NUM_PROMPTS)
+    batch = sample_prompts(settings(runs.training)[0], jax.random.key(run), NUM_PROMPTS)
     return jax.device_get(rank_curves(weights, batch, largest=largest))
 
 

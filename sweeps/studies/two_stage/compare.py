@@ -1,25 +1,25 @@
 """The command `dynsim compare two_stage`: training on prompts against the reduced ODE."""
 
 import dataclasses
+from collections.abc import Mapping
 from pathlib import Path
-from typing import ClassVar
+from typing import Any, ClassVar
 
-from dynsim import checks
 from dynsim.decoding import Count
 from odes.two_stage import LADDER
 from sweeps.compare.comparison import chosen, deliver
-from sweeps.compare.settings import CompareOptions, Times
+from sweeps.compare.settings import CompareOptions
 from sweeps.runner.cluster import hosts
 from sweeps.studies.two_stage import report
 from sweeps.studies.two_stage.experiment import runs
 from sweeps.studies.two_stage.outcome import TwoStageComparison
+from sweeps.studies.two_stage.runs import Times, settings
 from sweeps.studies.two_stage.theory import predict
-from sweeps.systems import registry
-from sweeps.systems.two_stage import TwoStage
+from sweeps.systems.registry import BEST
 
 
 @dataclasses.dataclass(frozen=True)
-class CompareTwoStage(CompareOptions, TwoStage):
+class CompareTwoStage(CompareOptions):
     """Train attention on prompts in two stages, solve the reduced ODE, and compare them.
 
     Attributes:
@@ -28,32 +28,22 @@ class CompareTwoStage(CompareOptions, TwoStage):
         times: number of times to record, a third of them in the first stage.
     """
 
-    # Its theories are more than engines, and its description lists them.
-    SYSTEM: ClassVar[str] = ""
+    RUN: ClassVar[Mapping[str, Any]] = {"problem": "two_stage"}
 
     seeds: Count = 6
     times: Times = 128
 
     def check(self) -> None:
-        """Raise `ValueError`, naming the field, for what the constructors do not see."""
+        """Raise `ValueError`, naming the field, for settings that are not allowed."""
+        settings(self.run)
         super().check()
-        self.check_options(fewest_times=3)
         for name in self.theories:
-            checks.choice("theories", name, (registry.BEST, *LADDER.theories()))
-            self._check_described(f"theories = {name!r}")
+            if name != BEST:
+                LADDER.theory(name, *self.run.built)
 
     def described(self) -> tuple[str, ...]:
         """The theories to compare with."""
-        if self.core != "fresh" or self.bias:
-            return ()
-        return chosen(self.theories, tuple(LADDER.theories()))
-
-    def _check_described(self, field: str) -> None:
-        if self.core != "fresh" or self.bias:
-            raise ValueError(
-                f"{field}: the reduced ODE describes core = 'fresh' without a bias, got "
-                f"core = {self.core!r}, bias = {self.bias}"
-            )
+        return chosen(self.theories, LADDER.applicable(*self.run.built, variants=True))
 
 
 def compare(config: CompareTwoStage) -> TwoStageComparison:
@@ -63,8 +53,9 @@ def compare(config: CompareTwoStage) -> TwoStageComparison:
         ValueError: naming the setting, its value and what is allowed, before anything runs.
     """
     config.check()
-    found = runs(TwoStage.of(config), config.seeds, config.times, root=config.root)
-    return TwoStageComparison(config, found, predict(found, config.described()))
+    theories = config.described()
+    found = runs(config.run, config.seeds, config.times, root=config.root)
+    return TwoStageComparison(config, found, predict(found, theories))
 
 
 def run(config: CompareTwoStage) -> list[Path] | None:

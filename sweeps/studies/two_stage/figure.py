@@ -3,9 +3,8 @@
 import dataclasses
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Any, ClassVar
 
-from annotated_types import Ge
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
@@ -19,8 +18,8 @@ from sweeps.studies.computing import begin
 from sweeps.studies.two_stage import claims, panels
 from sweeps.studies.two_stage import theory as two_stage_theory
 from sweeps.studies.two_stage.experiment import runs
-from sweeps.studies.two_stage.runs import Runs
-from sweeps.systems.two_stage import TwoStage
+from sweeps.studies.two_stage.runs import Runs, Times, settings
+from sweeps.systems.experiment import Experiment, experiment
 
 CONTROLS: dict[Control, int] = {
     "forever": 0,
@@ -35,18 +34,20 @@ class FigureTwoStage:
     """Two-stage training against the reduced ODE, its controls, and the claims one by one.
 
     Attributes:
-        preset: default or fast.
-        seeds: number of runs of the preset, and of the joint preset.
+        run: what is trained in two stages, and as the controls say.
+        seeds: number of runs of it, and of two_stage-joint.
         control_seeds: number of runs of each control.
         times: number of times to record, a third of them in the first stage.
         out: directory for the picture, two_stage.npz, .json with the claims, and the stored sweeps,
             which resume.
     """
 
-    preset: Literal["default", "fast"] = "default"
+    RUN: ClassVar[Mapping[str, Any]] = {"problem": "two_stage"}
+
+    run: Experiment
     seeds: Count = 6
     control_seeds: Count = 2
-    times: Annotated[int, Ge(3)] = 128
+    times: Times = 128
     out: Path = Path("out/two_stage")
 
 
@@ -54,17 +55,17 @@ def run(config: FigureTwoStage) -> list[Path]:
     """Run or resume the experiments, draw them, and test the claims."""
     begin(config)
     experiments = {
-        "preset": (TwoStage(preset=config.preset), config.seeds),
-        "joint": (TwoStage(preset="joint"), config.seeds),
+        "preset": (config.run, config.seeds),
+        "joint": (experiment("two_stage-joint"), config.seeds),
     }
+    settings(config.run)
     experiments |= {
-        control: (TwoStage(preset=config.preset, control=control), config.control_seeds)
-        for control in CONTROLS
+        control: (config.run.at({"control": control}), config.control_seeds) for control in CONTROLS
     }
     for training, _ in experiments.values():
         training.check()
     found = {
-        name: runs(training, seeds, config.times, config.out / f"{config.preset}-{name}")
+        name: runs(training, seeds, config.times, config.out / name)
         for name, (training, seeds) in experiments.items()
     }
     predicted = {name: two_stage_theory.predict(r, ("ode",)) for name, r in found.items()}
@@ -76,12 +77,11 @@ def run(config: FigureTwoStage) -> list[Path]:
         theory = theories["ode"]
         arrays |= {f"{name}/ode/{o}": theory[o][0] for o in two_stage_theory.RECORD}
     report = {name: claims.as_records(found) for name, found in verdicts.items()}
-    figure = draw(config.preset, found, predicted)
+    figure = draw(found, predicted)
     return output.write(config.out, "two_stage", figure=figure, arrays=arrays, report=report)
 
 
 def draw(
-    preset: str,
     found: Mapping[str, Runs],
     predicted: Mapping[str, Mapping[str, Trajectory]],
 ) -> Figure:
@@ -95,10 +95,10 @@ def draw(
     panels.plot_norms(main, theory, ax=axes[1, 0]).set_title("norms")
     plot_controls(found, predicted, ax=axes[1, 1]).set_title("$K^2$ of the controls")
     panels.plot_losses(found["joint"], predicted["joint"], ax=axes[1, 2], joint=True)
-    joint = found["joint"].training
-    axes[1, 2].set_title(f"joint preset: r = {joint.value('r'):g}, c = {joint.value('coupling'):g}")
+    joint = settings(found["joint"].training)[0]
+    axes[1, 2].set_title(f"joint loss: r = {joint.r:g}, c = {joint.coupling:g}")
     figure.suptitle(
-        f"preset {preset}, {count(main.count, 'run')}: mean (wide lines) ± sd\n"
+        f"{main.training.about}, {count(main.count, 'run')}: mean (wide lines) ± sd\n"
         f"{panels.about(main.training)}",
         fontsize="medium",
     )

@@ -12,6 +12,7 @@ from jaxtyping import Float
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
+from dynsim import Annealing
 from dynsim.precision import precision
 from dynsim.two_stage import model as relu_prompt
 from dynsim.two_stage.model import PQ
@@ -27,7 +28,7 @@ from sweeps.output import drawing
 from sweeps.studies.computing import begin
 from sweeps.studies.finite_size.order import slope
 from sweeps.studies.options import Several
-from sweeps.systems.two_stage import TwoStage
+from sweeps.systems.experiment import experiment
 
 LENGTHS = (17, 33, 65, 129, 257)
 MOMENTS = ("start", "end of stage 1", "end of stage 2")
@@ -70,10 +71,12 @@ class Remainder(NamedTuple):
 def run(config: TwoStageFinite) -> list[Path]:
     """Compute, print the tables, draw and write."""
     begin(config)
-    training = TwoStage()
-    task, stages = training.problem, training.stages
+    training = experiment("two_stage")
+    task, rule = training.built
+    assert isinstance(task, Prompts)
+    stages = Annealing.of(rule)
     times = np.array([0, stages.first, stages.last])
-    states = np.asarray(two_stage.solve(task, training.rule, times, record="state")["state"])
+    states = np.asarray(two_stage.solve(task, rule, times, record="state")["state"])
     rng = np.random.default_rng(0)
     drawn = [weights(ReducedState(*state), task.d, rng) for state in states]
     found = {
@@ -84,7 +87,7 @@ def run(config: TwoStageFinite) -> list[Path]:
     }
     variances = np.array([variance(task, U, config.prompts) for U in drawn])
     predicted = np.array([closed_form(task, U) for U in drawn])
-    scale = np.array([training.value("batch") * stages.noise**2])
+    scale = np.array([training.batch * stages.noise**2])
     print("\n".join([*length_lines(found), "", *batch_lines(variances, predicted, scale.item())]))
     arrays = {**found, "length": LENGTHS, "variance": variances, "closed_form": predicted}
     report, figure = {name: r._asdict() for name, r in found.items()}, draw(found)

@@ -21,7 +21,8 @@ from dynsim.two_stage.annealing import Annealing
 from dynsim.two_stage.task import Prompts
 from odes.two_stage import LADDER, thresholds
 from sweeps.compare.comparison import Comparison, average, spread
-from sweeps.studies.two_stage.runs import LEVEL_P, LEVEL_Q, Runs, modulus
+from sweeps.compare.settings import CompareOptions
+from sweeps.studies.two_stage.runs import LEVEL_P, LEVEL_Q, Runs, modulus, settings
 from sweeps.studies.two_stage.theory import RECORD
 
 RESAMPLES = 1000
@@ -32,7 +33,7 @@ RESAMPLES = 1000
 class TwoStageComparison(Comparison):
     """The outcome: the runs, and a trajectory by theory with a leading axis of solves."""
 
-    config: Any
+    config: CompareOptions
     simulation: Runs
     predictions: dict[str, Trajectory]
     names: tuple[str, ...] = RECORD
@@ -106,9 +107,9 @@ class TwoStageComparison(Comparison):
                 + (": a smaller decay or a larger gamma0 raises it." if margin < needed else ".")
             )
         if missing["Q"]:
-            span = self.config.value("stage_2") / self.config.value("decay")
-            said.append(_why_not_Q(found, span))
-            if self.config.value("coupling") > 0:
+            prompts, rule = settings(runs.training)
+            said.append(_why_not_Q(found, float(np.divide(rule.stage_2, rule.decay))))
+            if prompts.coupling > 0:
                 said.append("These thresholds hold without coupling; P starves Q with it.")
         return said
 
@@ -147,8 +148,8 @@ class TwoStageComparison(Comparison):
         """Scalar predictions; those of the stationary signals and of g hold for c = 0."""
         with precision("float64"):
             found = _corollaries(
-                problem_in(self.config.problem, "float64"),
-                narrowed(self.config.stages, "float64"),
+                problem_in(self.simulation.training.built[0], "float64"),
+                narrowed(self.simulation.stages, "float64"),
             )
             return {name: float(value) for name, value in found.items()}
 

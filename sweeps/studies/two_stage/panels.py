@@ -1,7 +1,6 @@
 """Panels over eta-time of a two-stage experiment: runs as bands, theory as lines on top."""
 
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 import numpy as np
 from matplotlib.axes import Axes
@@ -13,7 +12,8 @@ from odes.two_stage import LADDER
 from odes.two_stage.maps import JENSEN_FLOOR
 from sweeps.output import drawing
 from sweeps.studies.two_stage import theory as two_stage_theory
-from sweeps.studies.two_stage.runs import Runs
+from sweeps.studies.two_stage.runs import Runs, settings
+from sweeps.systems.experiment import Experiment
 
 P, Q, BEST, AUC, JOINT = range(5)
 """Places of colours: of components, of other measures of Q, and of the joint loss."""
@@ -65,18 +65,18 @@ def finish(ax: Axes, runs: Runs, ylabel: str) -> Axes:
     return ax
 
 
-def about(training: Any) -> str:
+def about(training: Experiment) -> str:
     """The numbers of an experiment in lines: the task, then the training."""
-    value = training.value
+    prompts, rule = settings(training)
     task = (
-        f"d = {value('d')}, L = {value('length')}, $\\gamma_0$ = {value('gamma0'):g}, "
-        f"$s_1$ = {value('s1'):g}, $s_2$ = {value('s2'):g}, r = {value('r'):g}, "
-        f"c = {value('coupling'):g}, batch {value('batch')}"
+        f"d = {prompts.d}, L = {prompts.length}, $\\gamma_0$ = {prompts.gamma0:g}, "
+        f"$s_1$ = {prompts.s1:g}, $s_2$ = {prompts.s2:g}, r = {prompts.r:g}, "
+        f"c = {prompts.coupling:g}, batch {training.batch}"
     )
     rates = (
-        f"$\\eta_1$ = {value('eta_1'):g}, $\\eta_2$ = {value('eta_2'):g}, "
-        f"$\\lambda$ = {value('decay'):g}, $\\tau$ = {value('tau'):g}, "
-        f"stage 2 of {value('stage_2'):g}/$\\lambda$"
+        f"$\\eta_1$ = {rule.eta_1:g}, $\\eta_2$ = {rule.eta_2:g}, "
+        f"$\\lambda$ = {rule.decay:g}, $\\tau$ = {rule.tau:g}, "
+        f"stage 2 of {rule.stage_2:g}/$\\lambda$"
     )
     return f"{task}\n{rates}"
 

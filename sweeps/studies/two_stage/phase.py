@@ -23,7 +23,8 @@ from sweeps.runner.run import valid
 from sweeps.runner.spec import Sweep
 from sweeps.studies.computing import begin
 from sweeps.studies.options import Several, cell_edges
-from sweeps.systems.two_stage import TwoStage
+from sweeps.studies.two_stage.runs import settings
+from sweeps.systems.experiment import Experiment, experiment
 
 ETA = 0.2
 """The dynamics depends on eta-time and on the noise tau, so that a large rate shows it soonest."""
@@ -60,11 +61,12 @@ class TwoStagePhase:
     length: int = 129
     out: Path = Path("out/two_stage_phase")
 
-    def training(self) -> TwoStage:
+    def training(self) -> Experiment:
         """The run of which every point is a variation: one long stage at one rate."""
         first = 1 / (4 * self.decay)
         checks.real("eta_time", self.eta_time, first, open_minimum=True)
-        return TwoStage(
+        return experiment(
+            "two_stage",
             control="forever",
             eta_1=ETA,
             decay=self.decay,
@@ -159,7 +161,7 @@ def compute(config: TwoStagePhase, engine: str, number: int) -> xr.Dataset:
     if engine == "simulation":
         axes["seed"] = {"range": config.seeds}
         record = ("auc_Q", "auc_Q_signal")
-    sweep = Sweep(axes, config.training(), engine, record)
+    sweep = Sweep(config.training(), axes, engine, record)
     return valid(run_sweep(sweep, config.out / engine)).load()
 
 
@@ -177,7 +179,7 @@ def boundaries(
 ) -> tuple[Float[np.ndarray, " R"], Float[np.ndarray, " R"]]:
     """Noise tau below which Q is learned, for every r: in the limit of long times, and within
     the end."""
-    task = config.training().make_task()
+    task = settings(config.training())[0]
     with precision("float64"):
         infinite, finite = (
             np.asarray(thresholds.finite_time_boundary(task, config.decay, eta_time, r))

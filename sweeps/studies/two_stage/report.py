@@ -11,13 +11,14 @@ from sweeps.output import drawing
 from sweeps.runner.progress import count
 from sweeps.studies.two_stage import panels
 from sweeps.studies.two_stage.outcome import TwoStageComparison
+from sweeps.studies.two_stage.runs import settings
 
 
 def table(result: TwoStageComparison) -> str:
     """The comparison as text: per observable and theory the error over time and at the end."""
     report, runs = result.report, result.simulation
     theories = report["theories"]
-    t_1, t_2 = runs.training.stages.steps
+    t_1, t_2 = runs.stages.steps
     about = [
         f"two_stage: {count(runs.count, 'run')} of {t_1} + {t_2} steps, {runs.diverged} diverged"
     ]
@@ -63,7 +64,7 @@ def draw(result: TwoStageComparison) -> Figure:
     runs = result.simulation
     figure, axes = drawing.panels(2, 2, width=4.6, height=3.9)
     panels.key(figure, tuple(result.predictions))
-    coupled = runs.training.value("coupling") > 0
+    coupled = settings(runs.training)[0].coupling > 0
     panels.plot_losses(runs, result.predictions, ax=axes[0, 0], joint=coupled)
     panels.plot_accuracies(runs, ax=axes[0, 1])
     panels.plot_traces(runs, result.predictions, ax=axes[1, 0])

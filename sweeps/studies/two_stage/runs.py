@@ -1,25 +1,42 @@
 """The runs of a two-stage experiment, read from the sweep over its seeds."""
 
 import dataclasses
-from typing import Any
+from typing import Annotated
 
+import annotated_types as at
 import numpy as np
 import xarray as xr
 from jaxtyping import Float
 
-from dynsim import Status
+from dynsim import Annealed, Annealing, Prompts, Status, checks
 from dynsim.two_stage import observables as prompt_observables
 from sweeps.compare.comparison import average, spread
 from sweeps.runner.spec import Sweep
+from sweeps.systems.base import MOST_TIMES
+from sweeps.systems.experiment import Experiment
 
 RECORD = (*prompt_observables.OBSERVABLES, "eta_time")
 LEVEL_P, LEVEL_Q = 0.2, 0.6
 """A component counts as learned when its loss falls below this (section 4 of the theory)."""
 
+Times = Annotated[int, at.Ge(3), at.Le(MOST_TIMES)]
+"""How many times to record: at least the start and the ends of both stages."""
 
-def sweep(training: Any, seeds: int, times: int, root: int = 0) -> Sweep:
+
+def settings(training: Experiment) -> tuple[Prompts, Annealed]:
+    """The prompts and the rule of an experiment, as they are described; `ValueError` for another
+    problem or rule."""
+    problem, rule = training.problem, training.rule
+    checks.kind("problem", problem, Prompts)
+    checks.kind("rule", rule, Annealed)
+    assert isinstance(problem, Prompts)
+    assert isinstance(rule, Annealed)
+    return problem, rule
+
+
+def sweep(training: Experiment, seeds: int, times: int, root: int = 0) -> Sweep:
     """The sweep over `seeds` of one experiment, with everything recorded."""
-    return Sweep({"seed": {"range": seeds}}, training, "simulation", RECORD, times, root=root)
+    return Sweep(training, {"seed": {"range": seeds}}, "simulation", RECORD, times, root=root)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -27,14 +44,14 @@ class Runs:
     """The runs of one experiment that ended well.
 
     Attributes:
-        training: their settings.
+        training: what was trained.
         steps: (S,) optimiser steps at which they recorded.
         eta_time: (S,) the same on the clock of the theory.
         values: (R, S, ...) observables by name, without runs that diverged.
         diverged: number of those.
     """
 
-    training: Any
+    training: Experiment
     steps: Float[np.ndarray, " S"]
     eta_time: Float[np.ndarray, " S"]
     values: dict[str, np.ndarray]
@@ -43,7 +60,12 @@ class Runs:
     @property
     def switch(self) -> int:
         """Index of the end of the first stage."""
-        return int(np.argmin(np.abs(self.steps - float(self.training.stages.first))))
+        return int(np.argmin(np.abs(self.steps - float(self.stages.first))))
+
+    @property
+    def stages(self) -> Annealing:
+        """Their two stages."""
+        return Annealing.of(self.training.rule)
 
     @property
     def count(self) -> int:
@@ -78,7 +100,7 @@ class Runs:
         return prompt_observables.first_below(self.eta_time, self["K2"], LEVEL_Q)
 
 
-def from_dataset(training: Any, dataset: xr.Dataset) -> Runs:
+def from_dataset(training: Experiment, dataset: xr.Dataset) -> Runs:
     """The runs of a dataset with `seed` as its only axis."""
     dataset = dataset.load()
     good = dataset["status"].values == Status.OK

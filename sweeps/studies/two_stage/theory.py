@@ -14,7 +14,7 @@ from odes.theory import Theory
 from odes.two_stage import LADDER
 from odes.two_stage.state import ReducedState
 from sweeps.compare.comparison import average
-from sweeps.studies.two_stage.runs import Runs, modulus
+from sweeps.studies.two_stage.runs import Runs, modulus, settings
 
 RECORD = ("K1", "K2", "J", "W_norm", "V_norm", "W_trace", "V_trace", "auc_Q")
 """What theory and simulation both have."""
@@ -25,10 +25,9 @@ PATHS = 48
 def solve(theory: Theory[Any, Any], runs: Runs) -> Trajectory:
     """A theory for an experiment: once, or by what it needs for many paths, or for every run from
     its measured state at the beginning of each stage. It has a leading axis of solves."""
-    task, optimizer = runs.training.make_task(), runs.training.make_optimizer()
-    solve = functools.partial(theory.solve, task, optimizer, runs.steps, record=RECORD)
+    solve = functools.partial(theory.solve, *runs.training.built, runs.steps, record=RECORD)
     if "num_test" in theory.needs:
-        solve = functools.partial(solve, num_test=runs.training.value("num_test"))
+        solve = functools.partial(solve, num_test=settings(runs.training)[0].num_test)
     if "key" in theory.needs:
         return jax.jit(jax.vmap(lambda key: solve(key=key)))(
             jax.random.split(jax.random.key(0), PATHS)

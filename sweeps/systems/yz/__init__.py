@@ -35,5 +35,5 @@ SYSTEM = system(
     problems=(AttentionLayer, Layer),
     registered=_registered,
     labels=LABELS,
-    compare="sweeps.compare.report:Compare",
+    compare="sweeps.compare.report",
 )._replace(engines=ENGINES)

@@ -4,7 +4,6 @@ import dataclasses
 import json
 import math
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -14,15 +13,17 @@ import sweeps
 from odes import symmetric
 from sweeps import cli
 from sweeps.commands import explain as explain_module
-from sweeps.commands.explain import Explain, explain
+from sweeps.commands.explain import explain
 from sweeps.compare.strain import starting_overlap
 from sweeps.runner.spec import Sweep
-from sweeps.systems.yz import Training, large
+from sweeps.systems.experiment import experiment
+from sweeps.systems.yz import large
+from tests.sweeps.ending import ended
 from tests.systems.layers import simulate
 
 
 def test_the_prediction_is_what_descent_does() -> None:
-    found = explain(Explain(eta_y=2.0, eta_z=0.5, momentum=0.8, steps=40))
+    found = explain(eta_y=2.0, eta_z=0.5, momentum=0.8, steps=40)
     run = simulate(
         dynsim.syn_small(),
         dynsim.momentum(2.0, 0.5, 0.8),
@@ -43,56 +44,53 @@ def test_regimes_follow_the_closed_forms_times(monkeypatch: pytest.MonkeyPatch) 
     # The flow, which has one program for all numbers of steps.
     monkeypatch.setattr(explain_module, "DESCENT_STEPS", 0)
     # t0' = 70.5 and t0 = 205 at eta_Y = 0.1.
-    regimes = [explain(Explain(eta_y=0.1, steps=steps)).regime for steps in (70, 71, 205, 206)]
+    regimes = [explain(eta_y=0.1, steps=steps).regime for steps in (70, 71, 205, 206)]
     assert regimes == ["scanning at the end", *["in transition at the end"] * 2, "snapped"]
 
 
 def test_strained_assumptions_are_named_where_they_are_strained(tmp_path: Path) -> None:
-    strained = " ".join(explain(Explain(eta_y=1.0, eta_z=2.0, momentum=0.9, steps=5)).strained)
+    strained = " ".join(explain(eta_y=1.0, eta_z=2.0, momentum=0.9, steps=5).strained)
     for word in ("weak overlap", "eta -> 0", "Assumption 1c", "no inertia", "those of finite T"):
         assert word in strained
     # Nearly disjoint classes, small steps, long sequences, a decoder ten times faster.
     probs = np.zeros((2, 7))
     probs[:, 0], probs[0, 1:4], probs[1, 4:] = 0.1, 0.3, 0.3
     np.savez(tmp_path / "task.npz", probs=probs, query=[0, 1])
-    gentle = Explain(task=str(tmp_path / "task.npz"), eta_y=0.1, eta_z=0.01, steps=5, length=1000)
-    assert explain(gentle).strained == ()
+    gentle = {"eta_y": 0.1, "eta_z": 0.01, "steps": 5, "length": 1000}
+    assert explain(task=str(tmp_path / "task.npz"), **gentle).strained == ()
 
 
 @pytest.mark.usefixtures("quick_theory")
 def test_a_task_without_symmetry_is_predicted_by_its_flow(tmp_path: Path) -> None:
     path = tmp_path / "task.npz"
     np.savez(path, probs=[[0.6, 0.4, 0], [0.5, 0, 0.5]], query=[0, 1])
-    assert explain(Explain(task=str(path), steps=5)).theory == "population flow"
+    assert explain(task=str(path), steps=5).theory == "population flow"
 
 
 def test_json_is_strict_and_bad_input_named(capsys: pytest.CaptureFixture[str]) -> None:
-    assert cli.main(["explain", "--optimizer", "adam", "--steps", "3", "--json"]) == 0
+    assert cli.main(["explain", "--rule", "adam", "--steps", "3", "--json"]) == 0
     found = json.loads(capsys.readouterr().out)
     assert found["regime"] is None
     assert found["final"]["accuracy"] == 1
-    assert cli.main(["explain", "--steps", "0"]) == 2
-    assert "steps = 0: must be an integer >= 1" in capsys.readouterr().err
+    assert ended(["explain", "--steps", "0"]) == 2
+    assert "steps = 0: must be an integer from 1 to" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
     "task",
     [
-        {"task": "syn-small"},
-        {"task": "syn-medium", "num_queries": 2, "layout": "paper"},
-        {"task": "syn", "K": 6, "classes_per_query": 3, "num_common": 2, "num_distinct": 3},
-        {"task": "syn", "num_queries": 2, "num_common": 0, "num_distinct": 4, "M": 40},
-        {"task": "overlapping", "K": 3, "overlap": 0.2},
+        dynsim.SynSmall(),
+        dynsim.SynMedium(2, "paper"),
+        dynsim.Syn(2, classes_per_query=3, num_common=2, num_distinct=3),
+        dynsim.Syn(2, num_common=0, num_distinct=4, M=40),
+        dynsim.Overlapping(3, 0.2),
+        dynsim.Overlapping(3, 0.0),
     ],
+    ids=repr,
 )
-def test_the_reduced_form_without_a_table_is_that_of_the_table(
-    task: dict[str, Any], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    problem = Explain(**task)
-    full = problem.make_task()
+def test_the_reduced_form_without_a_table_is_that_of_the_table(task: dynsim.Task) -> None:
+    full, found = task.build(), large.reduced(task)
     want = symmetric.merged(symmetric.symmetric_task(full))
-    monkeypatch.setattr(large, "LARGEST_TABLE", 0)
-    found = problem.make_reduced()
     assert found is not None
     assert (found.K, found.M, found.num_queries) == (full.K, full.M, full.num_queries)
     # Rows of a table are normalised in another order.
@@ -104,12 +102,13 @@ def test_the_reduced_form_without_a_table_is_that_of_the_table(
 
 
 def test_no_number_of_classes_is_too_large_for_theory(tmp_path: Path) -> None:
-    found = explain(Explain(task="overlapping", K=10**5, eta_y=1e5, steps=40))
+    found = explain(task="overlapping", K=10**5, eta_y=1e5, steps=40)
     # Classes are visited K times less often: t0' = K ln(M) / eta_Y.
     assert found.stages["rise_end"] == pytest.approx(math.log(500005))
     assert found.regime.startswith("decoder learned, attention unmoved")
     axes = {"K": [10**5, 2 * 10**5], "eta_y": [1e5, 2e5]}
-    sweep = Sweep(axes, Training(task="overlapping", steps=40), "symmetric-descent", ("loss",))
+    runs = experiment(task="overlapping", steps=40)
+    sweep = Sweep(runs, axes, "symmetric-descent", ("loss",))
     stored = sweeps.run(sweep, tmp_path / "run")
     # At twice the classes and twice the rate everything is the same but for ln(M).
     logs = math.log(1_000_005) / math.log(500_005)
@@ -128,8 +127,8 @@ def test_no_number_of_classes_is_too_large_for_theory(tmp_path: Path) -> None:
 
 
 def test_what_cannot_move_is_refused() -> None:
-    for settings in ({"eta_y": 0.0}, {"ratio": 0.0}):
-        with pytest.raises(ValueError, match=f"{next(iter(settings))} = 0: nothing moves"):
-            explain(Explain(**settings))
-    with pytest.raises(ValueError, match="K = 1 class overlaps with no other"):
-        explain(Explain(task="overlapping", K=1, overlap=0.3))
+    for settings in ({"eta_y": 0.0}, {"eta": "ratio", "ratio": 0.0}):
+        with pytest.raises(ValueError, match=f"{[*settings][-1]} = 0: nothing moves"):
+            explain(**settings)
+    with pytest.raises(ValueError, match="start = 'uniform': the prediction starts from zero"):
+        explain(start="uniform")

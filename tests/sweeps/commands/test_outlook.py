@@ -12,7 +12,6 @@ from jaxtyping import Array, Float, PRNGKeyArray
 import dynsim
 import sweeps
 from sweeps import cli
-from sweeps.commands import outlook
 from sweeps.compare import strain
 
 NAME = "tests.sweeps.commands.test_outlook:Bowl"
@@ -48,7 +47,7 @@ class Bowl(dynsim.Problem):
 
 
 def settings(**given: object) -> dict[str, object]:
-    return {"eta_all": 0.01, "steps": 100, "batch": math.inf, **given}
+    return {"rule": "sgd", "eta": 0.01, "steps": 100, "batch": math.inf, **given}
 
 
 @pytest.mark.usefixtures("quick_theory")
@@ -75,11 +74,13 @@ def test_losses_and_times_are_those_of_the_closed_form() -> None:
     "odes/test_problem.py::test_plain_flow_is_the_closed_form_in_eta_time",
 )
 def test_a_schedule_is_in_the_times_and_its_parts_are_told() -> None:
-    found = sweeps.explain(NAME, **settings(schedule="linear", eta_warmup=20.0))
+    found = sweeps.explain(
+        NAME, **settings(eta={"kind": "linear", "peak": 0.01, "steps": 100, "warmup": 20})
+    )
     assert found.changes == (20.0,)
     # The loss falls like exp(-4 x), x the sum of the rates, which is taken step by step here.
-    eta = 0.01 * np.r_[np.arange(20) / 20, 1 - np.arange(80) / 80]
-    loss = 3 * np.exp(-4 * np.r_[0, np.cumsum(eta)])
+    rates = 0.01 * np.r_[np.arange(20) / 20, 1 - np.arange(80) / 80]
+    loss = 3 * np.exp(-4 * np.r_[0, np.cumsum(rates)])
     level = (loss[0] + loss[-1]) / 2
     assert found.half == pytest.approx(np.interp(-level, -loss, np.arange(101)), abs=0.1)
 
@@ -94,7 +95,7 @@ def test_the_largest_curvature_is_the_largest_one_also_at_a_saddle(other: float)
 @pytest.mark.usefixtures("quick_theory")
 def test_what_is_strained_is_said() -> None:
     gentle = sweeps.explain(NAME, **settings(batch=4, scale=1.4)).strained
-    rough = sweeps.explain(NAME, **settings(batch=4, scale=1.6, eta_all=0.2)).strained
+    rough = sweeps.explain(NAME, **settings(batch=4, scale=1.6, eta=0.2)).strained
     # The gradient of a batch is `scale` times that of the population.
     assert gentle == ()
     assert "4 examples at the start is off by 0.6 of its norm" in rough[-1]
@@ -107,14 +108,14 @@ def test_what_is_strained_is_said() -> None:
 @pytest.mark.usefixtures("quick_theory")
 @pytest.mark.full("test_what_is_strained_is_said")
 def test_descent_that_diverges_is_said() -> None:
-    (_, diverges) = sweeps.explain(NAME, **settings(eta_all=1.1, steps=500)).strained
+    (_, diverges) = sweeps.explain(NAME, **settings(eta=1.1, steps=500)).strained
     assert "over the first 500 steps descent at these rates diverges" in diverges
 
 
 def test_the_command_prints_text_or_json_and_names_bad_input(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    command = ["explain", NAME, "--steps", "5", "--eta-all", "0.01"]
+    command = ["explain", NAME, "--steps", "5", "--rule", "sgd", "--eta", "0.01"]
     assert cli.main(command) == 0
     printed = capsys.readouterr().out
     assert "half of the fall at step" in printed
@@ -131,7 +132,7 @@ def test_the_command_prints_text_or_json_and_names_bad_input(
 
 
 def test_a_loss_that_does_not_fall_has_no_times() -> None:
-    config = outlook.settings(NAME)(**settings(eta_all=0.0, steps=5))
-    found = sweeps.explain(config)
+    run = sweeps.experiment(NAME, **settings(eta=0.0, steps=5))
+    found = sweeps.explain(run)
     assert math.isnan(found.half)
-    assert "half of the fall at step               -" in found.text(config)
+    assert "half of the fall at step               -" in found.text(run)

@@ -13,19 +13,22 @@ from dynsim import Status, Trajectory
 from dynsim.trajectory import counts
 from sweeps import cli
 from sweeps.compare import comparison, panels, report, scatter
+from sweeps.compare.command import Compare
 from sweeps.compare.comparison import chosen
 from sweeps.compare.layer import Comparison, compare
-from sweeps.compare.settings import Compare
+from sweeps.systems.experiment import experiment
+from tests.sweeps.ending import ended
 
 pytestmark = pytest.mark.usefixtures("quick_theory")
 
 SEEDS = 30
-SMALL = {"steps": 12, "seeds": SEEDS, "length": 24, "batch": 8, "times": 6, "theories": ("plain",)}
+RUN = {"steps": 12, "length": 24, "batch": 8}
+SMALL = {"seeds": SEEDS, "times": 6, "theories": ("plain",)}
 
 
 @pytest.fixture(scope="module")
 def compared(tmp_path_factory: pytest.TempPathFactory) -> Comparison:
-    return compare(Compare(out=tmp_path_factory.mktemp("compare"), **SMALL))
+    return compare(Compare(experiment(**RUN), out=tmp_path_factory.mktemp("compare"), **SMALL))
 
 
 @pytest.fixture(scope="module")
@@ -84,16 +87,16 @@ def test_predicted_and_measured_spread_stand_side_by_side(written: Path) -> None
     "test_the_best_theory_stands_first_and_once",
     "test_bad_input_ends_with_one_line_and_writes_nothing",
 )
-def test_short_sequences_leave_theories_of_finite_length_out(tmp_path: Path) -> None:
+def test_short_sequences_leave_theories_of_finite_length_out() -> None:
     # As a script asks for it; of the theories that apply, plain is the most exact then.
-    result = sweeps.compare.compare(**{**SMALL, "length": 16, "theories": ("best", "plain")})
+    result = sweeps.compare.compare(**{**RUN, **SMALL, "length": 16, "theories": ("best", "plain")})
     assert list(result.predictions) == ["descent", "plain"]
     assert "plain" in str(result)
     reason = "length = 16: the theory is an expansion in 1/T"
     assert result.report["left_out"].startswith(reason)
     assert f"Theories of finite T are left out. {reason}" in report.table(result)
     with pytest.raises(ValueError, match=reason):
-        compare(Compare(out=tmp_path, **{**SMALL, "length": 16, "theories": ("plain-finite-t",)}))
+        compare(Compare(experiment(**{**RUN, "length": 16}), theories=("plain-finite-t",)))
 
 
 def test_files_are_complete_and_the_table_names_theories(written: Path) -> None:
@@ -137,8 +140,12 @@ def test_the_best_theory_stands_first_and_once() -> None:
     assert chosen(("b", "best", "a"), ("a", "b")) == ("b", "a")
     with pytest.raises(ValueError, match="'best': none of the system's theories"):
         chosen(("best",), ())
-    with pytest.raises(ValueError, match="setting = 'etay': did you mean 'eta_y'"):
-        sweeps.compare.compare("two-stage", etay=1.0)
+    with pytest.raises(ValueError, match=r"setps = 5: is not a setting; did you mean steps"):
+        sweeps.compare.compare(setps=5)
+    with pytest.raises(
+        ValueError, match="seed = 3: the runs of a comparison"
+    ):
+        sweeps.compare.compare(seed=3)
     prediction = sweeps.explain(eta_y=2.0, eta_z=0.1, steps=50)
     assert prediction.regime == "snapped"
 
@@ -151,11 +158,11 @@ def test_the_best_theory_stands_first_and_once() -> None:
 def test_json_prints_the_report_alone(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
     # As many times as in `SMALL`, so that the programs of the theories are the same.
     arguments = ["compare", "--steps", "12", "--seeds", "1", "--length", "inf", "--batch", "inf"]
-    arguments += ["--times", "6", "--theories", "plain", "--init", "uniform"]
+    arguments += ["--times", "6", "--theories", "plain", "--start", "uniform"]
     options = ["--out", str(tmp_path), "--json"]
     assert cli.main([*arguments, *options]) == 0
     numbers = json.loads(capsys.readouterr().out)
-    assert numbers["config"]["length"] == "inf"
+    assert numbers["config"]["run"]["problem"]["length"] == "inf"
     # With one run there is no spread to measure; descent is the very same computation.
     assert numbers["simulation"]["sampling_error"]["loss"]["at_end"] is None
     descent = numbers["theories"]["descent"]["relative_error"]
@@ -165,30 +172,29 @@ def test_json_prints_the_report_alone(tmp_path: Path, capsys: pytest.CaptureFixt
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (["--steps", "0"], "steps = 0: must be an integer >= 1"),
+        (["--steps", "0"], "steps = 0: must be an integer from 1 to 2147483647"),
         (["--seeds", "0"], "seeds = 0"),
-        (["--eta-y", "-1"], "eta_y = -1.0: must be finite and in [0, inf)"),
-        (["--momentum", "1"], "momentum = 1.0: must be finite and in [0, 1)"),
-        (["--optimizer", "adam", "--momentum", "0.9"], "optimizer 'adam' does not read it"),
-        (["--task", "syn-huge"], "task = 'syn-huge': must be syn-small"),
+        (["--eta-y", "-1"], "rule.eta.Y = -1: must be a number in [0, inf)"),
+        (["--momentum", "1"], "rule.momentum = 1: must be a number in [0, 1)"),
+        (["--rule", "adam", "--momentum", "0.9"], "momentum = 0.9: adam does not have it; sgd"),
+        (["--task", "syn-huge"], "problem.task = 'syn-huge': "),
         (["--task", "absent.npz"], "task file absent.npz: no such file"),
         (["--task", "syn-medium", "--num-queries", "0"], "num_queries = 0"),
         (["--batch", "inf", "--length", "9"], "length = 9: the theory is an expansion in 1/T"),
         (["--length", "1"], "length = 1"),
         (["--theories", "eq11"], "theory = 'eq11': did you mean 'eq10'? It must be one of"),
         (["--theories", "matched"], "does not describe optimizer = sgd"),
-        (["--ratio", "2", "--eta-y", "3"], "eta_y = 3.0: ratio = 2.0 says it already"),
-        (["--K", "5"], "K = 5: task 'syn-small' does not read it, syn and overlapping do"),
-        (["--b1", "0.5"], "b1 = 0.5: optimizer 'sgd' does not read it, adam and adamw do"),
-        (["--task", "syn", "--K", "4", "--num-queries", "2"], "num_queries = 2: K = 4 says it"),
-        (["--root", "4294967296"], "root = 4294967296: must be an integer <= 4294967295"),
+        (["--eta", "ratio", "--eta-y", "3"], "eta_y = 3: "),
+        (["--K", "5"], "K = 5: syn-small does not have it; overlapping does"),
+        (["--seed", "1"], "seed = 1: the runs of a comparison have the seeds 0 to 7"),
+        (["--root", "4294967296"], "root = 4294967296: must be an integer from 0 to 4294967295"),
     ],
 )
 def test_bad_input_ends_with_one_line_and_writes_nothing(
     options: list[str], message: str, tmp_path: Path, capsys: pytest.CaptureFixture
 ) -> None:
     out = tmp_path / "out"
-    assert cli.main(["compare", "--out", str(out), *options]) == 2
+    assert ended(["compare", "--out", str(out), *options]) == 2
     captured = capsys.readouterr()
     assert message in captured.err
     assert captured.err.count("\n") == 1
@@ -214,7 +220,7 @@ def test_an_output_path_that_is_a_file_is_refused(
 def test_runs_that_diverge_are_counted_and_left_out(
     tmp_path: Path, capsys: pytest.CaptureFixture
 ) -> None:
-    wild = ["--eta-y", "1e6", "--eta-z", "1e6", "--length", "4", "--init", "uniform"]
+    wild = ["--eta-y", "1e6", "--eta-z", "1e6", "--length", "4", "--start", "uniform"]
     few = ["--steps", "20", "--seeds", "2", "--theories", "plain", "--out", str(tmp_path)]
     assert cli.main(["compare", *wild, *few]) == 0
     assert "DIVERGED" in capsys.readouterr().out

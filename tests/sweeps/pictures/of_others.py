@@ -8,7 +8,7 @@ import xarray as xr
 from matplotlib.figure import Figure
 
 import dynsim
-from dynsim import Status, Trajectory
+from dynsim import Annealing, Status, Trajectory
 from dynsim.classes.estimated import Estimate
 from dynsim.training.recording import PRECONDITIONED
 from dynsim.two_stage.rank_truncation import RankCurves
@@ -28,13 +28,14 @@ from sweeps.studies.transitions.scaling import panels as scaling_panels
 from sweeps.studies.transitions.scaling.analysis import scaling
 from sweeps.studies.two_stage import figure as two_stage
 from sweeps.studies.two_stage import finite, phase, report
+from sweeps.studies.two_stage.compare import CompareTwoStage
 from sweeps.studies.two_stage.outcome import TwoStageComparison
 from sweeps.studies.two_stage.runs import Runs
 from sweeps.studies.two_stage.theory import RECORD
 from sweeps.studies.words import figure as words
 from sweeps.studies.words import rules
 from sweeps.studies.words.fates import THEORIES, Fates, Score
-from sweeps.systems.two_stage import TwoStage
+from sweeps.systems.experiment import experiment as described
 
 
 def curves(count: int, steps: np.ndarray, switch: float) -> dict[str, np.ndarray]:
@@ -59,10 +60,10 @@ def curves(count: int, steps: np.ndarray, switch: float) -> dict[str, np.ndarray
     return {name: values * scale for name, values in found.items()}
 
 
-def experiment(preset: str, count: int = 3) -> tuple[Runs, dict[str, Trajectory]]:
+def experiment(problem: str, count: int = 3) -> tuple[Runs, dict[str, Trajectory]]:
     """Runs of two-stage training, and all theories of them."""
-    training = TwoStage(preset=preset)  # pyright: ignore
-    first, second = training.stages.steps
+    training = described(problem)
+    first, second = Annealing.of(training.rule).steps
     steps = np.unique(np.r_[0, np.geomspace(1, float(first + second), 40).astype(int), int(first)])
     eta_time = steps * 0.02
     runs = Runs(training, steps.astype(float), eta_time, curves(count, steps, float(first)), 0)
@@ -75,16 +76,16 @@ def experiment(preset: str, count: int = 3) -> tuple[Runs, dict[str, Trajectory]
     return runs, {name: predicted(0.02 * (i + 1)) for i, name in enumerate(names)}
 
 
-def two_stages(preset: str) -> Figure:
+def two_stages(problem: str) -> Figure:
     names = ("preset", "joint", *two_stage.CONTROLS)
-    made = {name: experiment("joint" if name == "joint" else preset) for name in names}
+    made = {n: experiment("two_stage-joint" if n == "joint" else problem) for n in names}
     found = {name: runs for name, (runs, _) in made.items()}
-    return two_stage.draw(preset, found, {n: {"ode": t["ode"]} for n, (_, t) in made.items()})
+    return two_stage.draw(found, {n: {"ode": t["ode"]} for n, (_, t) in made.items()})
 
 
-def two_stage_comparison(preset: str) -> Figure:
-    runs, predictions = experiment(preset)
-    return report.draw(TwoStageComparison(runs.training, runs, predictions))
+def two_stage_comparison(problem: str) -> Figure:
+    runs, predictions = experiment(problem)
+    return report.draw(TwoStageComparison(CompareTwoStage(runs.training), runs, predictions))
 
 
 def two_stage_finite() -> Figure:
@@ -263,9 +264,9 @@ def factors() -> Figure:
 SHORT = ("W_Q", "W_K", "W_V")
 LONG = tuple(f"transformer.h.{i}.attn.c_attn.weight[{j}]" for i in range(4) for j in range(3))
 EXAMPLES = {
-    "two_stage": functools.partial(two_stages, "default"),
-    "compare two_stage": functools.partial(two_stage_comparison, "default"),
-    "compare two_stage, joint": functools.partial(two_stage_comparison, "joint"),
+    "two_stage": functools.partial(two_stages, "two_stage"),
+    "compare two_stage": functools.partial(two_stage_comparison, "two_stage"),
+    "compare two_stage, joint": functools.partial(two_stage_comparison, "two_stage-joint"),
     "two_stage_finite": two_stage_finite,
     "two_stage_phase": two_stage_plane,
     "spectrum": truncated,

@@ -16,6 +16,7 @@ from sweeps.studies.paper import (
     figure10,
     recall,
 )
+from sweeps.studies.paper.on_text import transformer
 from sweeps.systems.yz.scatter import DRIFT, STD
 
 
@@ -64,7 +65,8 @@ def entropies(*queries: int, theory: bool = True, training: bool = True) -> Figu
 def text_attention(*layers: int) -> Figure:
     """Attention of transformers on text that moves to a few keys."""
     config = figure7.Figure7(layers=layers)
-    size, steps = config.length, np.linspace(0, config.steps, 21)
+    size = transformer(config.run).length
+    steps = np.linspace(0, config.run.steps or 0, 21)
     sharp = np.tril(np.exp(-np.arange(size)[:, None] + np.arange(size)) + 0.02)
     found = {}
     for number in layers:
@@ -108,7 +110,7 @@ def bounds() -> Figure:
 
 def text_entropy() -> Figure:
     config = figure10.Figure10()
-    time = np.linspace(0, config.steps, 21)
+    time = np.linspace(0, config.run.steps or 0, 21)
     fall = np.exp(-np.multiply.outer(config.eta, time) / 2000)[:, None]
     values = 1 + 1.4 * fall * (1 + 0.05 * np.arange(3))[:, None]
     entropy = xr.DataArray(values, {"eta": list(config.eta), "time": time}, ("eta", "seed", "time"))

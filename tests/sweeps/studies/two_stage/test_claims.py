@@ -14,7 +14,7 @@ from sweeps.studies.two_stage import claims as two_stage_claims
 from sweeps.studies.two_stage import theory as two_stage_theory
 from sweeps.studies.two_stage.experiment import runs
 from sweeps.studies.two_stage.runs import Runs
-from sweeps.systems.two_stage import TwoStage
+from sweeps.systems.experiment import experiment
 
 pytestmark = pytest.mark.usefixtures("optimised_sweeps")
 
@@ -53,7 +53,7 @@ SIZES = {
     "full": Size({}, SEEDS, 64),
     # A seventh of the arithmetic. The noise, 0.8 of the critical one, hides Q at the large rate.
     "small": Size({"d": 24, "length": 97, "batch": 32, "pool": 2048, "r": 1.5, "tau": 0.3}, 3, 24),
-    "fast": Size({"preset": "fast"}, 3, 3),
+    "fast": Size({"problem": "two_stage-fast"}, 3, 3),
 }
 LIMITS = {"K1": 0.05, "K2": 0.02, "W_norm": 0.02, "V_norm": 0.02, "W_trace": 0.02}
 # Minutes of training at either size; training and equations have default tests by themselves.
@@ -73,7 +73,8 @@ def train() -> Callable[..., Runs]:
     @functools.cache
     def found(size: str, **changes: object) -> Runs:
         given = SIZES[size]
-        return runs(TwoStage(**given.numbers, **changes), given.seeds, given.times)
+        run = experiment("two_stage", **given.numbers, **changes)
+        return runs(run, given.seeds, given.times)
 
     return found
 
@@ -88,7 +89,7 @@ def made_up(values: dict[str, list[list[float]]]) -> Runs:
     """Runs with three records, the second at the end of the first stage of the default preset."""
     steps = np.array([0.0, 50.0, 12050.0])
     arrays = {name: np.array(value) for name, value in values.items()}
-    return Runs(TwoStage(), steps, np.array([0.0, 10.0, 130.0]), arrays, 0)
+    return Runs(experiment("two_stage"), steps, np.array([0.0, 10.0, 130.0]), arrays, 0)
 
 
 def test_verdicts_follow_the_numbers() -> None:

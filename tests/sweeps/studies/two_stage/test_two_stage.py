@@ -1,5 +1,6 @@
 """The two-stage system in sweeps, comparison and figures."""
 
+import contextlib
 import dataclasses
 import json
 from pathlib import Path
@@ -11,8 +12,7 @@ import numpy as np
 import pytest
 
 import sweeps
-from dynsim import Status, Trajectory, train
-from dynsim.two_stage import presets
+from dynsim import Annealing, Prompts, Status, Trajectory, train
 from odes import two_stage as reduced
 from sweeps import cli
 from sweeps.runner import tiles
@@ -22,7 +22,7 @@ from sweeps.studies.two_stage.compare import CompareTwoStage
 from sweeps.studies.two_stage.outcome import TwoStageComparison
 from sweeps.studies.two_stage.phase import Plane, judge
 from sweeps.studies.two_stage.runs import Runs
-from sweeps.systems.two_stage import TwoStage
+from sweeps.systems.experiment import Experiment, experiment
 
 pytestmark = pytest.mark.usefixtures("quick_theory")
 
@@ -35,6 +35,8 @@ TINY = {
     "eta_2": 0.1,
     "stage_2": 0.5,
 }
+WORDS = [word for name, value in TINY.items() for word in (f"--{name}", str(value))]
+"""The same on a command line."""
 
 
 def load(path: Path) -> dict[str, np.ndarray]:
@@ -42,12 +44,17 @@ def load(path: Path) -> dict[str, np.ndarray]:
         return dict(arrays)
 
 
+def of_two_stages(problem: str = "two_stage", **settings: Any) -> Experiment:
+    """An experiment that takes no time, 6 + 25 steps of 8 prompts."""
+    return experiment(problem, **TINY, **settings)
+
+
 @pytest.fixture
 def tiny(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Presets that take no time, 6 + 25 steps of 8 prompts, and few paths of the SDE."""
+    """Experiments of figures that take no time, and few paths of the SDE."""
     monkeypatch.setattr(theory, "PATHS", 3)
-    for name, numbers in presets.PRESETS.items():
-        monkeypatch.setitem(presets.PRESETS, name, numbers | TINY)
+    for module in (figure, finite):
+        monkeypatch.setattr(module, "experiment", of_two_stages)
 
 
 @pytest.mark.full(
@@ -57,18 +64,17 @@ def tiny(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_sweep_over_traced_numbers_is_the_single_runs_and_compiles_once() -> None:
     """Rates change the number of steps, r and coupling the task: none of them the program."""
     axes = {"eta_1": [0.1, 0.2], "r": [1.0, 2.0], "coupling": [0.0, 0.7], "seed": [3]}
-    run = TwoStage(num_test=32)
+    run = of_two_stages(num_test=32)
     before = len(tiles.PROGRAMS)
-    found = sweeps.run(Sweep(axes, run, "simulation", ("K2", "V_trace", "eta_time"), 5)).load()
+    found = sweeps.run(Sweep(run, axes, "simulation", ("K2", "V_trace", "eta_time"), 5)).load()
     assert len(tiles.PROGRAMS) == before + 1
     assert found["K2"].dims == ("eta_1", "r", "coupling", "seed", "record")
     np.testing.assert_allclose(found["time"][:, 0, 0, 0, -1], [12 + 25, 6 + 25])
-    point = TwoStage(eta_1=0.1, r=2.0, coupling=0.7, num_test=32)
+    problem, rule = run.at({"eta_1": 0.1, "r": 2.0, "coupling": 0.7}).built
     key = jax.random.fold_in(jax.random.key(0), 3)
-    alone = train(
-        point.problem, point.rule, key, steps=None, batch=8,
-        times=np.rint(point.stages.spread(5)).astype(int), record=("K2", "V_trace", "eta_time"),
-    )  # fmt: skip
+    times, record = Annealing.of(rule).spread(5), ("K2", "V_trace", "eta_time")
+    times = np.rint(times).astype(int)
+    alone = train(problem, rule, key, steps=None, batch=8, times=times, record=record)
     cell = found.sel(eta_1=0.1, r=2.0, coupling=0.7, seed=3)
     # float32, the same operations in another order over 37 steps.
     np.testing.assert_allclose(cell["K2"], alone["K2"], rtol=1e-4)
@@ -92,7 +98,7 @@ def test_prompts_are_drawn_once_for_a_seed(monkeypatch: pytest.MonkeyPatch) -> N
     made = tiles.Program.draw
     monkeypatch.setattr(tiles.Program, "draw", draw)
     axes = {"length": [7, 5], "r": [1.0, 2.0], "seed": [3, 5], "tau": [0.1, 0.2]}
-    sweep = Sweep(axes, TwoStage(num_test=16), "simulation", ("K2",), "end")
+    sweep = Sweep(of_two_stages(num_test=16), axes, "simulation", ("K2",), "end")
     found = sweeps.run(sweep, chunk=1, devices=jax.devices()[:1])
     assert drawn == 2 * [[3], [5]]
     for cell in ({"length": 5, "r": 2.0}, {"length": 7, "tau": 0.1}):
@@ -110,13 +116,13 @@ def test_prompts_are_drawn_once_for_a_seed(monkeypatch: pytest.MonkeyPatch) -> N
 )
 def test_theory_engines_are_the_solver(engine: str, coupling: float) -> None:
     found = sweeps.run(
-        Sweep({"tau": [0.1, 0.5]}, TwoStage(coupling=coupling), engine, ("K1", "K2"), "end")
+        Sweep(of_two_stages(coupling=coupling), {"tau": [0.1, 0.5]}, engine, ("K1", "K2"), "end")
     )
-    point = TwoStage(coupling=coupling, tau=0.5)
+    problem, rule = of_two_stages(coupling=coupling, tau=0.5).built
     alone = reduced.solve(
-        point.problem,
-        point.rule,
-        point.stages.spread(1),
+        problem,
+        rule,
+        Annealing.of(rule).spread(1),
         finite_length=engine == "ode",
         record=("K1", "K2"),
     )
@@ -128,7 +134,7 @@ def test_theory_engines_are_the_solver(engine: str, coupling: float) -> None:
 def test_the_sweep_that_comes_along_loads() -> None:
     sweep = sweeps.load("two_stage", ["axes.seed = [0]"])
     sweep.check()
-    assert isinstance(sweep.run, TwoStage)
+    assert isinstance(sweep.run.problem, Prompts)
     assert [dim.size for dim in sweep.dims] == [4, 3, 1]
 
 
@@ -147,7 +153,13 @@ def test_compare_measures_what_it_stores(theories: tuple[str, ...], tmp_path: Pa
     """Errors in the report, again from the stored arrays; the L2 norm is over eta-time. Of the
     default theories "infinite" is left out, which is another compilation of "ode"."""
     out = tmp_path / "out"
-    assert CompareTwoStage().described() == ("ode", "infinite", "anchored", "sde", "seeds")
+    assert CompareTwoStage(of_two_stages()).described() == (
+        "ode",
+        "infinite",
+        "anchored",
+        "sde",
+        "seeds",
+    )
     command = [
         "compare",
         "two_stage",
@@ -157,6 +169,7 @@ def test_compare_measures_what_it_stores(theories: tuple[str, ...], tmp_path: Pa
         "9",
         "--num-test",
         "64",
+        *WORDS,
         "--theories",
     ]
     assert cli.main([*command, *theories, "--out", str(out)]) == 0
@@ -195,12 +208,13 @@ def test_errors_are_over_the_time_that_rates_add_up_to() -> None:
     steps, time = np.array([0.0, 1.0, 50.0, 60.0]), np.array([0.0, 0.2, 10.0, 130.0])
     trained = np.array([[0.7, 0.5, 0.2, 0.1], [0.7, 0.3, 0.1, 0.1]])
     sign = np.array([[1.0], [-1.0]])
-    runs = Runs(TwoStage(), steps, time, {"K1": trained, "V_trace": sign * trained}, 0)
+    run = of_two_stages()
+    runs = Runs(run, steps, time, {"K1": trained, "V_trace": sign * trained}, 0)
     solved = np.array([[0.7, 0.5, 0.1, 0.2]])
     good, never = np.array([Status.OK]), np.array([-1])
     values = {"K1": solved, "V_trace": -solved}
     theories = {"ode": Trajectory(steps[None], values, None, good, never, "ode")}
-    found = TwoStageComparison(TwoStage(), runs, theories, ("K1", "V_trace"))
+    found = TwoStageComparison(CompareTwoStage(run), runs, theories, ("K1", "V_trace"))
     off, mean = solved[0] - trained.mean(0), trained.mean(0)
     squares = [np.trapezoid(x**2, time) for x in (off, mean)]
     for name in ("K1", "V_trace"):
@@ -215,9 +229,9 @@ def test_a_comparison_says_why_a_component_was_not_learned() -> None:
     losses = {"K1": np.full((3, 2), 0.7), "K2": np.full((3, 2), 0.68)}
 
     def said(**settings: Any) -> list[str]:
-        training = TwoStage(**settings)
+        training = experiment("two_stage", **settings)
         runs = Runs(training, time, time, {**losses, "W_trace": np.ones((3, 2))}, 0)
-        return TwoStageComparison(training, runs, {}, ())._not_learned()
+        return TwoStageComparison(CompareTwoStage(training), runs, {}, ())._not_learned()
 
     p, q, margin, reason = said(control="forever")
     assert (
@@ -267,6 +281,7 @@ def test_figures_resume_and_keep_what_they_draw(
     out = tmp_path / "two"
     # As many seeds of all, which then share programs.
     command = ["figure", "two_stage", "--seeds", "2", "--control-seeds", "2", "--times", "6"]
+    command += WORDS
     assert cli.main([*command, "--out", str(out)]) == 0
     arrays = load(out / "two_stage.npz")
     assert arrays["preset/K2"].shape == arrays["joint/K2"].shape == (2, 6)
@@ -320,7 +335,7 @@ def test_the_study_of_finite_size_tells_orders_and_variances(
 @pytest.mark.usefixtures("tiny")
 def test_the_spectrum_of_runs_is_kept(tmp_path: Path) -> None:
     out = tmp_path / "spectrum"
-    assert cli.main(["spectrum", "--seeds", "2", "--out", str(out)]) == 0
+    assert cli.main(["spectrum", "--seeds", "2", *WORDS, "--out", str(out)]) == 0
     arrays = load(out / "spectrum.npz")
     assert arrays["stage-1/dropped/K1"].shape == (2, 9)
     np.testing.assert_allclose(arrays["stage-2/kept/K2"][:, 0], np.log(2), rtol=1e-6)
@@ -337,17 +352,17 @@ def test_points_are_counted_on_their_side_of_the_line() -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["compare", "two_stage", "--d", "1"], "d = 1: must be an integer >= 2"),
+        (["compare", "two_stage", "--d", "1"], "d = 1: must be an integer from 2"),
         (["compare", "two-stage", "--length", "1"], "length = 1"),
-        (["compare", "two_stage", "--r", "0"], "r = 0.0: must be finite and in (0"),
-        (["compare", "two_stage", "--s2", "-1"], "s2 = -1.0"),
-        (["compare", "two_stage", "--coupling", "2"], "coupling = 2.0"),
-        (["compare", "two_stage", "--tau-0", "-1"], "tau_0 = -1.0"),
+        (["compare", "two_stage", "--r", "0"], "r = 0: must be a number in (0"),
+        (["compare", "two_stage", "--s2", "-1"], "s2 = -1"),
+        (["compare", "two_stage", "--coupling", "2"], "coupling = 2"),
+        (["compare", "two_stage", "--tau-0", "-1"], "tau_0 = -1"),
         (["compare", "two_stage", "--pool", "0"], "pool = 0"),
-        (["compare", "two_stage", "--theories", "worst"], "theories = 'worst'"),
+        (["compare", "two_stage", "--theories", "worst"], "theory = 'worst'"),
         (
             ["compare", "two_stage", "--core", "fixed", "--theories", "ode"],
-            "theories = 'ode': the reduced ODE describes core = 'fresh' without a bias",
+            "theory 'ode' does not apply: core = 'fixed': must be 'fresh'",
         ),
         (["figure", "two_stage", "--seeds", "0"], "seeds = 0"),
         (["figure", "two_stage_phase", "--tau", "1", "0.5"], "tau = 1.0, 0.5: must increase"),
@@ -360,33 +375,30 @@ def test_bad_input_is_named_and_nothing_written(
     arguments: list[str], message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     out = tmp_path / "out"
-    assert cli.main([*arguments, "--out", str(out)]) == 2
+    # Values that the parser reads end the command there.
+    with contextlib.suppress(SystemExit):
+        assert cli.main([*arguments, "--out", str(out)]) == 2
     assert message in capsys.readouterr().err
     assert not out.exists()
 
 
 @pytest.mark.parametrize(
-    ("sweep", "message"),
+    ("axes", "settings", "engine", "record", "message"),
     [
-        (
-            Sweep({"eta_y": [1.0]}, TwoStage(), "simulation"),
-            "axes = 'eta_y': did you mean 'eta_2' or 'eta_1' or 'tau_0'? It must be one of gamma0",
-        ),
-        (
-            Sweep({"eta_2": [0.1]}, TwoStage(control="forever"), "simulation", ("K1",)),
-            "axes.eta_2: control = 'forever' does not read it",
-        ),
-        (Sweep({"r": [1.0, -1.0]}, TwoStage(), "simulation", ("K1",)), "r = -1.0"),
-        (Sweep({"r": [1.0]}, TwoStage(), "plain", ("K1",)), "engine = 'plain'"),
-        (Sweep({"r": [1.0]}, TwoStage(), "simulation", ("loss",)), "record = 'loss'"),
-        (Sweep({"r": [1.0]}, TwoStage(bias=True), "ode", ("K1",)), "bias = True"),
-        (Sweep({"r": [1.0]}, TwoStage(core="fixed"), "ode", ("K1",)), "core = 'fixed'"),
+        ({"eta_y": [1.0]}, {}, "simulation", "K1", "eta_y"),
+        ({"r": [1.0, -1.0]}, {}, "simulation", "K1", "r = -1.0"),
+        ({"r": [1.0]}, {}, "plain", "K1", "engine = 'plain'"),
+        ({"r": [1.0]}, {}, "simulation", "loss", "record = 'loss'"),
+        ({"r": [1.0]}, {"bias": True}, "ode", "K1", "bias = True"),
+        ({"r": [1.0]}, {"core": "fixed"}, "ode", "K1", "core = 'fixed'"),
     ],
 )
-def test_bad_sweeps_are_refused(sweep: Sweep, message: str) -> None:
-    with pytest.raises(ValueError) as error:  # noqa: PT011  (message checked below)
+def test_bad_sweeps_are_named(
+    axes: dict, settings: dict, engine: str, record: str, message: str
+) -> None:
+    sweep = Sweep(experiment("two_stage", **settings), axes, engine, record)
+    with pytest.raises(ValueError, match=message):
         sweep.check()
-    assert message in str(error.value)
 
 
 @pytest.mark.full(
@@ -396,6 +408,6 @@ def test_bad_sweeps_are_refused(sweep: Sweep, message: str) -> None:
 @pytest.mark.usefixtures("tiny")
 def test_runs_that_diverge_are_left_out_of_the_means() -> None:
     found = sweeps.run(
-        Sweep({"gamma0": [1.0, 1e15], "tau": [1e15]}, TwoStage(num_test=8), "simulation", ("K1",))
+        Sweep(of_two_stages(num_test=8), {"gamma0": [1.0, 1e15], "tau": [1e15]}, record=("K1",))
     )
     assert found["status"].values.ravel().tolist() == [Status.OK, Status.DIVERGED]
