@@ -146,7 +146,7 @@ class AdamW(Adam):
     eta(k) * decay of each weight away, as in optax and PyTorch.
 
     Attributes:
-        decay: as of `Rule`; it must be given.
+        decay: weight decay :math:`\lambda`, by group where it is a table.
 
     Raises:
         ValueError: for a number out of its range, naming the field.

@@ -108,7 +108,7 @@ class Experiment:
         return ": ".join([_word(self.problem), *filter(None, [", ".join(parts)])])
 
     @functools.cached_property
-    def built(self) -> tuple[Problem, Rule]:
+    def built(self) -> tuple[Any, Any]:
         """The problem and the rule that are trained; `ValueError` where settings describe none, or
         classes whose table would be too large."""
         if isinstance(task := getattr(self.problem, "task", None), Task):
@@ -187,7 +187,7 @@ class Experiment:
         return {name: each for of_node in found for name, each in of_node.items()}
 
 
-def experiment(problem: str | Problem = "yz", /, **settings: Any) -> Experiment:
+def experiment(problem: str | Problem = "yz", **settings: Any) -> Experiment:
     """A run by the names of its settings, or the ends of these, as the command line has them.
 
     Args:

@@ -10,7 +10,6 @@ from sweeps.commands.parsing.metadata import RUN, Offer, language
 from sweeps.language.fields import (
     MISSING,
     Field,
-    LanguageError,
     Table,
     allowed,
     check,
@@ -83,25 +82,23 @@ def parse(offer: Offer, name: str, words: Sequence[str], run: Pairs) -> Given:
     for option, field in offer.options.items():
         if field.required and option not in checked:
             raise ValueError(f"{name}: needs {option} ({field.doc})")
-    _check_run(offer, given)
-    return Given(checked, given)
+    return Given(checked, given if offer.run is None else _run(offer, given))
 
 
-def _check_run(offer: Offer, given: Pairs) -> None:
-    """Raise `ValueError` for settings that the run does not have, before anything is imported."""
-    if offer.run is None:
-        return
-    named = [(option, None if value is MISSING else value) for option, value in given]
-    try:
-        table = chosen(offer, named)
-    except LanguageError as error:
-        if any(value is MISSING and option == error.path for option, value in given):
-            raise ValueError(f"option --{error.path} needs a value") from None
-        near = closest(error.path, offer.options)
-        if near and "is not a setting; there are" in error.reason:
-            raise ValueError(f"{error.path}: is no option; {near}") from None
-        raise
-    language().finished(table)
+def _run(offer: Offer, given: Pairs) -> Pairs:
+    """The settings of the run, with switches turned on; `ValueError` for what a run does not have,
+    before anything is imported."""
+    table = chosen(offer, [pair for pair in given if pair[1] is not MISSING])
+    found = []
+    for option, value in given:
+        if value is MISSING:
+            field = language().resolve(table, option).field
+            if "boolean" not in field.types:
+                needed = allowed(field, language().words(field))
+                raise ValueError(f"option --{option} needs a value, {needed}")
+        found.append((option, True if value is MISSING else value))
+    language().finished(chosen(offer, found))
+    return found
 
 
 def chosen(offer: Offer, given: Pairs) -> Table:

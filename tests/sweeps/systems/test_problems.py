@@ -112,7 +112,12 @@ def test_runs_that_diverge_are_data() -> None:
 
 def test_a_grid_of_numbers_is_one_program_and_found_again() -> None:
     tiles.forget()
-    axes = {"eta.peak": [0.1, 1.0], "eta.warmup": [1.0, 3.0], "decay": [0.0, 0.3], "shift": [0.0, 1.0]}
+    axes = {
+        "eta.peak": [0.1, 1.0],
+        "eta.warmup": [1.0, 3.0],
+        "decay": [0.0, 0.3],
+        "shift": [0.0, 1.0],
+    }
     for first in (0.1, 0.2):
         axes["eta.peak"] = [first, 1.0]
         sweeps.run(Sweep(Experiment(Net(), RULE, 10, 4), axes))
@@ -238,7 +243,7 @@ def test_functions_are_named_and_have_no_address() -> None:
         ({"batch": math.inf}, "batch = inf: Net has no method 'population_loss'"),
         ({"steps": 5}, "eta: its schedule is 10 steps long, the run has steps = 5"),
         ({"engine": "plain"}, "engine = 'plain': must be one of"),
-        ({"rule": 0.1}, "rule = 0.1: must be of type dynsim.Rule"),
+        ({"rule": 0.1}, "rule = 0.1: must be of type dynsim"),
     ],
 )
 def test_bad_input_is_named_before_anything_is_compiled(
