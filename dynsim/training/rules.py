@@ -142,7 +142,7 @@ class Adam(Rule):
 
 
 class AdamW(Adam):
-    """Adam with decoupled weight decay, which the scheduled rate multiplies: a step takes
+    r"""Adam with decoupled weight decay, which the scheduled rate multiplies: a step takes
     eta(k) * decay of each weight away, as in optax and PyTorch.
 
     Attributes:
