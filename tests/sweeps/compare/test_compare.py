@@ -182,7 +182,6 @@ def test_json_prints_the_report_alone(tmp_path: Path, capsys: pytest.CaptureFixt
         (["--length", "1"], "length = 1"),
         (["--theories", "eq11"], "theory = 'eq11': did you mean 'eq10'? It must be one of"),
         (["--theories", "matched"], "does not describe optimizer = sgd"),
-        (["--eta", "ratio", "--eta-y", "3"], "eta_y = 3: "),
         (["--K", "5"], "K = 5: syn-small does not have it; overlapping does"),
         (["--seed", "1"], "seed = 1: the runs of a comparison have the seeds 0 to 7"),
         (["--root", "4294967296"], "root = 4294967296: must be an integer from 0 to 4294967295"),
