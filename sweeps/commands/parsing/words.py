@@ -112,12 +112,15 @@ def _run(offer: Offer, given: Pairs) -> Pairs:
 def chosen(offer: Offer, given: Pairs) -> Table:
     """The settings of the run: those given, and the others of the command."""
     words = language()
-    mine = [(option, value) for option, value in given]
-    table = words.assign({}, [pair for pair in mine if pair[0] == "problem"])
+    table = words.assign({}, [pair for pair in given if pair[0] == "problem"])
     usual = words.assign({}, (offer.run or {}).items())
     # What is usual for the problem of the command says nothing of another one.
-    same = not table or table["problem"]["kind"] == usual["problem"]["kind"]
-    return words.assign(usual if same else table, [p for p in mine if p[0] != "problem"])
+    other = table and _problem(table) != _problem(usual)
+    return words.assign(table if other else usual, [p for p in given if p[0] != "problem"])
+
+
+def _problem(table: Table) -> str:
+    return next(each.value["kind"] for each in language().walk(table) if each.name == "problem")
 
 
 def made(offer: Offer, given: Given) -> Any:
