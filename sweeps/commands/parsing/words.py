@@ -63,10 +63,12 @@ def parse(offer: Offer, name: str, words: Sequence[str], run: Pairs) -> Given:
         found = options.get(fold(option))
         switch = options.get(fold(option.removeprefix("no-")))
         field = offer.options[found] if found else None
-        if found is None and switch and offer.options[switch].types == ("boolean",):
+        if found is None and switch and "boolean" in offer.options[switch].types:
             own[switch] = False
             continue
         most = len(left) if field and field.listed else 1
+        if field and "boolean" in field.types and left[:1] not in (["true"], ["false"]):
+            most = 0
         while not equals and len(values) < most and left and not left[0].startswith("--"):
             values.append(left.pop(0))
         if field is None and offer.run is None:

@@ -142,9 +142,7 @@ def test_the_best_theory_stands_first_and_once() -> None:
         chosen(("best",), ())
     with pytest.raises(ValueError, match=r"setps = 5: is not a setting; did you mean steps"):
         sweeps.compare.compare(setps=5)
-    with pytest.raises(
-        ValueError, match="seed = 3: the runs of a comparison"
-    ):
+    with pytest.raises(ValueError, match="seed = 3: the runs of a comparison"):
         sweeps.compare.compare(seed=3)
     prediction = sweeps.explain(eta_y=2.0, eta_z=0.1, steps=50)
     assert prediction.regime == "snapped"
