@@ -1,5 +1,6 @@
 """Sweep files: a `Sweep` written in TOML."""
 
+import contextlib
 import dataclasses
 import os
 import re
@@ -13,6 +14,8 @@ from dynsim import checks
 from sweeps import recipes
 from sweeps.language.axes import first_values
 from sweeps.language.describe import Objects
+from sweeps.language.fields import LanguageError, Table
+from sweeps.language.grammar import flattened
 from sweeps.language.tree import build, decode
 from sweeps.runner.spec import Sweep
 from sweeps.runner.store.base import PARTS
@@ -72,8 +75,27 @@ def from_table(table: Mapping[str, Any], overrides: Iterable[str] = ()) -> Sweep
     kinds = [pair for pair in firsts if isinstance(pair[1], str | Mapping)]
     numbers = [pair for pair in firsts if pair not in kinds]
     whole = language().assign({}, [*run.items(), *kinds])
-    whole = language().assign(whole, [*settings, *numbers])
+    whole = language().assign(whole, settings)
+    _check_no_axis(whole, [*run.items(), *settings], axes)
+    try:
+        whole = language().assign(whole, numbers)
+    except LanguageError as error:
+        raise LanguageError(f"axes.{error.path}", error.reason, error.value) from None
     return Sweep(run=build(language(), whole), **given)
+
+
+def _check_no_axis(
+    table: Table, settings: Iterable[tuple[str, Any]], axes: Mapping[str, Any]
+) -> None:
+    """Raise `ValueError` for a setting that is an axis as well."""
+    paths = set()
+    for axis in axes:
+        # Those that are not known yet are told by the sweep.
+        with contextlib.suppress(LanguageError):
+            paths.add(language().resolve(table, axis).path)
+    for name, value in (pair for each in settings for pair in flattened(*each)):
+        if language().resolve(table, name).path in paths:
+            raise ValueError(f"run.{name} = {value!r}: is an axis as well; leave one out")
 
 
 def _overridden(table: dict[str, Any], overrides: Iterable[str]) -> list[tuple[str, Any]]:

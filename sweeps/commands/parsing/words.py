@@ -10,6 +10,7 @@ from sweeps.commands.parsing.metadata import RUN, Offer, language
 from sweeps.language.fields import (
     MISSING,
     Field,
+    LanguageError,
     Table,
     allowed,
     check,
@@ -77,7 +78,8 @@ def parse(offer: Offer, name: str, words: Sequence[str], run: Pairs) -> Given:
         if field is None:
             given.append((option, _value(values[0]) if values else MISSING))
         elif not values and "boolean" not in field.types:
-            raise ValueError(f"{name}: option --{option} needs a value, {allowed(field)}")
+            many = "at least one value, each" if field.listed else "a value,"
+            raise ValueError(f"{name}: option --{option} needs {many} {allowed(field.one)}")
         elif found:
             own[found] = values if field.listed else (values or ["true"])[0]
     checked = {n: check(offer.options[n], _typed(offer.options[n], v), n) for n, v in own.items()}
@@ -90,7 +92,13 @@ def parse(offer: Offer, name: str, words: Sequence[str], run: Pairs) -> Given:
 def _run(offer: Offer, given: Pairs) -> Pairs:
     """The settings of the run, with switches turned on; `ValueError` for what a run does not have,
     before anything is imported."""
-    table = chosen(offer, [pair for pair in given if pair[1] is not MISSING])
+    try:
+        table = chosen(offer, [pair for pair in given if pair[1] is not MISSING])
+    except LanguageError as error:
+        near = closest(error.path, offer.options)
+        if near and "is not a setting; there are" in error.reason:
+            raise ValueError(f"{error.path}: is not an option; {near}") from None
+        raise
     found = []
     for option, value in given:
         if value is MISSING:
@@ -108,8 +116,10 @@ def chosen(offer: Offer, given: Pairs) -> Table:
     words = language()
     mine = [(option, value) for option, value in given]
     table = words.assign({}, [pair for pair in mine if pair[0] == "problem"])
-    usual = [(n, v) for n, v in (offer.run or {}).items() if n != "problem" or not table]
-    return words.assign(words.assign(table, usual), [p for p in mine if p[0] != "problem"])
+    usual = words.assign({}, (offer.run or {}).items())
+    # What is usual for the problem of the command says nothing of another one.
+    same = not table or table["problem"]["kind"] == usual["problem"]["kind"]
+    return words.assign(usual if same else table, [p for p in mine if p[0] != "problem"])
 
 
 def made(offer: Offer, given: Given) -> Any:

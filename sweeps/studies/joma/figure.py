@@ -7,6 +7,7 @@ is about a toy; beside it stands the entropy of attention in training [ours].
 import dataclasses
 import math
 from pathlib import Path
+from typing import Any
 
 import jax
 import numpy as np
@@ -150,7 +151,8 @@ def plot_growth(found: dict[str, xr.Dataset], ax: Axes) -> Axes:
     for token in tokens:
         label = "Theorem 2, erf" if token == tokens[0] else None
         ax.plot(theory.time, theory.weight[:, token], "k--", lw=1, label=label)
-    end = float(blow_up(*GROWTH.built))
+    problem: Any = GROWTH.built[0]
+    end = float(blow_up(problem, GROWTH.built[1]))
     ax.axvline(end, color="0.5", ls=":", label="blow-up $t^*$")
     ax.set_title("exp attention, linear activation, fixed signal")
     return entropy.finished(ax, "norm of the weights of a token")

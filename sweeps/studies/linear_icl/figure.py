@@ -12,7 +12,6 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import NullFormatter
 
 from dynsim.decoding import Count, CountOrInf, Steps
-from odes.linear_icl.plateaus import plateaus
 from sweeps import output
 from sweeps.output import drawing
 from sweeps.runner.run import valid
@@ -83,7 +82,7 @@ def run(config: FigureLinearICL) -> list[Path]:
     found, wanted = computed(config), config.sweeps()
     trained = {name: wanted[f"{name}/simulation"].run for name in ("merged", "separate", "ranks")}
     rate = {name: rests.rate(run) for name, run in trained.items()}
-    level = {name: np.asarray(plateaus(run.built[0])) for name, run in trained.items()}
+    level = {name: rests.of_run(run) for name, run in trained.items()}
     table = [*escape_table(found, rate["separate"], level["separate"]), "", same_line(found)]
     print("\n".join(table))
     figure = draw(found, rate, level)

@@ -1,5 +1,7 @@
 """Where a loss rests, and when it leaves: what is read off curves of training and theory alike."""
 
+from typing import Any
+
 import numpy as np
 from jaxtyping import Float, Int
 
@@ -20,8 +22,13 @@ def rate(run: Experiment) -> float:
 
 def levels(run: Experiment, ratios: Float[np.ndarray, " Q"]) -> Float[np.ndarray, "Q D1"]:
     """(Q, D + 1) losses of eq. 19 of runs that differ in the ratio of their eigenvalues."""
-    made = (run.at({"ratio": float(r)}).built[0] for r in ratios)
-    return np.stack([np.asarray(plateaus(each)) for each in made])
+    return np.stack([of_run(run.at({"ratio": float(r)})) for r in ratios])
+
+
+def of_run(run: Experiment) -> Float[np.ndarray, " D1"]:
+    """Losses of eq. 19 of a run."""
+    problem: Any = run.built[0]
+    return np.asarray(plateaus(problem))
 
 
 def seen(

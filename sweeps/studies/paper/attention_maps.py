@@ -66,7 +66,8 @@ def run(config: Figure4 | Figure5) -> list[Path]:
     stored = {name: data.rename({next(iter(sweep.axes)): "eta_y"}) for name, data in stored.items()}
     found = {"training": stored["simulation"].isel(seed=0), "flow": valid(stored["flow"])}
     layer: Any = sweep.first.problem
-    numbers: Mapping[str, Any] = sweep.first.numbers
+    numbers = sweep.first.numbers
+    eta_z = float(np.asarray(numbers["eta.Z"])) if "eta.Z" in numbers else None
     used = np.flatnonzero(np.asarray(layer.classes.probs).any(0))
     arrays = {
         "attention": found["training"].attention,
@@ -75,7 +76,7 @@ def run(config: Figure4 | Figure5) -> list[Path]:
         "time": found["training"].time,
         "tokens_drawn": used,
     }
-    figure = draw(found, used, numbers.get("eta.Z"))
+    figure = draw(found, used, eta_z)
     return output.write(config.out, config.name, figure=figure, arrays=arrays)
 
 

@@ -18,7 +18,7 @@ def transformer(run: Experiment) -> LanguageModel:
 
 def describe(run: Experiment) -> str:
     """The splits, the optimiser and the sizes but the number of layers, in two lines."""
-    model, rule = transformer(run), run.rule
+    model, rule = transformer(run), run.rule.build()
     match model.corpus:
         case TextFolder() as folder:
             splits = f"{Path(folder.path).name}: trained on {folder.train}, held out "
