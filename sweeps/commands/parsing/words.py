@@ -68,6 +68,8 @@ def parse(offer: Offer, name: str, words: Sequence[str], run: Pairs) -> Given:
             own[switch] = False
             continue
         most = len(left) if field and field.listed else 1
+        if field and "boolean" in field.types and left[:1] not in (["true"], ["false"]):
+            most = 0
         while not equals and len(values) < most and left and not left[0].startswith("--"):
             values.append(left.pop(0))
         if field is None and offer.run is None:

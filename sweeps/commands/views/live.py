@@ -81,7 +81,10 @@ class Theory:
             raise ValueError(f"start = {start!r}: live theory starts from zero weights")
         for name in values:
             checks.choice("setting", name, tuple(SLIDERS))
-        run = run.at({name: _number(value) for name, value in values.items()})
+        # Momentum of 0 is none.
+        zero = {"momentum": {0: None}}
+        given = {n: zero.get(n, {}).get(value, _number(value)) for n, value in values.items()}
+        run = run.at(given)
         strain.check_moves(run)
         return run
 
@@ -170,7 +173,7 @@ def words(run: Experiment, task: SymmetricTask, solved: Trajectory) -> Iterator[
 
 def warm(run: Experiment) -> None:
     """Compile the programs that the sliders of a run reach."""
-    reached = {"length": (math.inf, 256), "momentum": (0.0, 0.5)}
+    reached = {"length": (math.inf, 256), "momentum": (None, 0.5)}
     settings: list[dict[str, Any]] = [{}]
     for name in set(reached) & set(_read(run)):
         settings = [{**each, name: value} for each in settings for value in reached[name]]
@@ -191,7 +194,7 @@ def _read(run: Experiment) -> dict[str, Any]:
         with contextlib.suppress(LanguageError):
             value = _number(run.setting(name))
             if value is None or isinstance(value, int | float):
-                found[name] = value
+                found[name] = SLIDERS[name][0] if value is None else value
     return found
 
 
