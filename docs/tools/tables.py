@@ -1,28 +1,25 @@
 """Tables that are made from the code while the site is built.
 
-Three directives: `update-rules` lists how each system is trained; `optimisers NAME`, which
-optimisers each theory of a system describes, as the engines in the registry and the hierarchies in
-`odes` answer; `observables NAME`, what a system records. Names, units and axes of recorded
-quantities come from the engines and labels of the system. What they mean, with the formula, is in
-docs/reference/observables.toml, which must have exactly these names.
+Two directives: `optimisers NAME` lists which optimisers each theory of a system describes, as the
+engines in the registry and the hierarchies in `odes` answer; `observables NAME`, what a system
+records. Names, units and axes of recorded quantities come from the engines and labels of the
+system. What they mean, with the formula, is in docs/reference/observables.toml, which must have
+exactly these names.
 """
 
-import dataclasses
 import functools
 import importlib
 import re
 import tomllib
-import typing
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from dynsim.two_stage import annealing
-from odes.theory import FINITE, Theory
+import sweeps
+from odes.theory import FINITE, Theory, refusal
 from sweeps.runner import labels
 from sweeps.systems import registry
 from sweeps.systems.base import Engine, System
-from sweeps.systems.problems.rules import SCHEDULED, SHAPES
 
 if TYPE_CHECKING:
     from sphinx.application import Sphinx
@@ -36,6 +33,16 @@ SUITING = {
     "joma": {"attention": "exp", "head": "signal"},
 }
 """Settings for the theories that do not describe the default run of a system."""
+RULES: dict[str, dict[str, Any]] = {
+    "sgd": {"rule": "sgd"},
+    "momentum": {"rule": "sgd", "momentum": 0.9},
+    "nesterov": {"rule": "sgd", "momentum": 0.9, "nesterov": True},
+    "rmsprop": {"rule": "rmsprop"},
+    "adam": {"rule": "adam"},
+    "adamw": {"rule": "adamw", "decay": 1e-3},
+    "sign": {"rule": "sign"},
+}
+"""Update rules that systems take, as settings of a run."""
 WITH = {"sign": ({"momentum": 0.9},)}
 """Other settings of an update rule that theories tell apart."""
 NO_INERTIA = {
@@ -72,64 +79,36 @@ HEADS = {
     "adam": "Adam",
     "adamw": "AdamW",
     "sign": "sign descent",
-    "noisy_sgd": "noisy SGD",
+    "annealed": "noisy SGD",
 }
-
-ALSO = {
-    "clip": "gradient clipping, `clip`",
-    "decay": "weight decay, `decay`",
-    "noise": "gradient noise, `noise`",
-}
-"""Settings that a system may have besides, as the table names them."""
 
 
 def setup(app: "Sphinx") -> dict[str, bool]:
     # Imported here, because the tests have the tables without Sphinx.
     from sphinx.util.docutils import SphinxDirective
 
-    def directive(make: Callable[..., str], arguments: int) -> type[SphinxDirective]:
+    def directive(make: Callable[[str], str]) -> type[SphinxDirective]:
         class Made(SphinxDirective):
-            """A directive whose content, Markdown, is made from its arguments."""
+            """A directive whose content, Markdown, is made from its argument."""
 
-            required_arguments = arguments
+            required_arguments = 1
 
             def run(self) -> list[Any]:
                 # The page depends on the code, whatever the age of its own file.
                 self.env.note_reread()
-                return self.parse_text_to_nodes(make(*self.arguments))
+                return self.parse_text_to_nodes(make(self.arguments[0]))
 
         return Made
 
-    app.add_directive("update-rules", directive(update_rules_table, 0))
-    app.add_directive("optimisers", directive(optimisers, 1))
-    app.add_directive("observables", directive(observables, 1))
+    app.add_directive("optimisers", directive(optimisers))
+    app.add_directive("observables", directive(observables))
     return {"parallel_read_safe": True}
-
-
-def update_rules_table() -> str:
-    """A table of update rules, learning rates and schedules of all systems."""
-    rows = []
-    for name in registry.BUILT_IN:
-        system = registry.system(name)
-        run = system.run()
-        settings = [field.name for field in dataclasses.fields(run)]
-        peaks = [name for name in settings if name.startswith("eta") and name not in SCHEDULED]
-        # The first one is constant.
-        more = f", or {_listed(list(SHAPES)[1:])}" if "schedule" in settings else ""
-        schedule = f"constant{more}"
-        if "control" in settings:
-            controls = typing.get_args(annealing.Control)[1:]
-            schedule = f"two stages, or one of the controls {_listed(controls)}"
-        also = "; ".join(text for field, text in ALSO.items() if field in settings)
-        rules = ", ".join(HEADS[each] for each in update_rules(system))
-        rows.append([page_of(name), rules, _listed(peaks), schedule, also or "–"])
-    return _table(["system", "update rules", "learning rates", "schedule", "also"], rows)
 
 
 def optimisers(name: str) -> str:
     """A table of the engines and theories of a system, with what each describes and assumes."""
     system = registry.system(name)
-    rules = update_rules(system)
+    rules = update_rules(name)
     head = ["theory", *(HEADS[rule] for rule in rules), "assumes"]
     rows = []
     for theory, (title, assumes, finite) in theories(system).items():
@@ -140,10 +119,10 @@ def optimisers(name: str) -> str:
     return _table(head, rows, centred=range(1, 1 + len(rules)))
 
 
-def theories(system: System[Any]) -> dict[str, tuple[str, str, bool]]:
+def theories(system: System) -> dict[str, tuple[str, str, bool]]:
     """Title, assumptions, and whether there is a variant for finite T, by name: of the engines of a
     system, and of the theories in its hierarchy that are no engines."""
-    every: dict[str, Engine[Any] | Theory[Any, Any]] = dict(system.engines)
+    every: dict[str, Engine | Theory[Any, Any]] = dict(system.engines)
     every = {**every, **{n: each for n, each in hierarchy(system.name).items() if n not in every}}
     found = {}
     for name, each in every.items():
@@ -166,46 +145,31 @@ def hierarchy(name: str) -> Mapping[str, Theory[Any, Any]]:
     return package.LADDER.built_in
 
 
-def update_rules(system: System[Any]) -> dict[str, dict[str, Any]]:
+def update_rules(system: str) -> dict[str, dict[str, Any]]:
     """The update rules of a system by name, each as settings of a run."""
-    kinds = typing.get_args(typing.get_type_hints(system.run).get("optimizer"))
-    if not kinds:
-        return {"noisy_sgd": {}}
-    found: dict[str, dict[str, Any]] = {kind: {"optimizer": kind} for kind in kinds}
-    if "adamw" in found:
-        found["adamw"]["decay"] = 1e-3
-    if "momentum" not in found:
-        # There it is SGD with a coefficient.
-        found = {"sgd": found["sgd"], "momentum": {"momentum": 0.9}, **found}
-    return found
+    return {"annealed": {}} if system == "two_stage" else RULES
 
 
 @functools.cache
 def described(name: str, theory: str) -> tuple[str, ...]:
     """The update rules under which a theory describes the default run of a system, or the run that
     suits it."""
-    system = registry.system(name)
     return tuple(
         rule
-        for rule, settings in update_rules(system).items()
+        for rule, settings in update_rules(name).items()
         if any(
-            _describes(system, theory, system.run(**settings, **more))
+            _describes(name, theory, sweeps.experiment(name, **settings, **more))
             for more in ({}, SUITING.get(name, {}), *WITH.get(rule, ()))
         )
     )
 
 
-def _describes(system: System[Any], theory: str, run: Any) -> bool:
+def _describes(name: str, theory: str, run: sweeps.Experiment) -> bool:
     run.check()
-    if theory not in system.engines:
-        task, rule = run.make_task(), run.make_optimizer()
-        return hierarchy(system.name)[theory].inapplicable(task, rule) is None
-    engine = system.engines[theory]
-    try:
-        engine.check(run.fixed(), engine.task(run), run.make_optimizer())
-    except ValueError:
-        return False
-    return True
+    engines = registry.system(name).engines
+    if theory not in engines:
+        return hierarchy(name)[theory].inapplicable(*run.built) is None
+    return refusal(engines[theory].check_run, run) is None
 
 
 def observables(name: str) -> str:
@@ -222,8 +186,7 @@ def observables(name: str) -> str:
         axes = entry.get("axes") or _axes(system, each)
         by = entry.get("by") or _recorders(system, engines)
         rows.append([f"`{each}`", entry["text"] + formula, axes, _unit(system, each), by])
-    options: Any = system.run
-    default = f"By default, `dynsim.train` records {_listed(options().problem.RECORD)}."
+    default = f"By default, `dynsim.train` records {_listed(system.problems[0].RECORD)}."
     rows.insert(0, ["name", "quantity", "one per", "unit", "recorded by"])
     table = "\n".join(f"* - {row[0]}\n" + "".join(f"  - {c}\n" for c in row[1:]) for row in rows)
     return f"{default}\n\n````{{list-table}}\n:header-rows: 1\n:class: observables\n\n{table}````\n"
@@ -239,7 +202,7 @@ def formulas(name: str) -> dict[str, dict[str, str]]:
     return {**{each: entry for each, entry in read["every"].items() if each in names}, **own}
 
 
-def recorders(system: System[Any]) -> dict[str, list[str]]:
+def recorders(system: System) -> dict[str, list[str]]:
     """The engines that record each quantity, by its name. What is predicted of every quantity NAME,
     such as its standard deviation, has one name for all."""
     found: dict[str, list[str]] = {}
@@ -253,7 +216,7 @@ def recorders(system: System[Any]) -> dict[str, list[str]]:
     return found
 
 
-def _recorders(system: System[Any], engines: Iterable[str]) -> str:
+def _recorders(system: System, engines: Iterable[str]) -> str:
     every = list(dict.fromkeys(name.removesuffix(FINITE) for name in system.engines))
     mine = list(dict.fromkeys(name.removesuffix(FINITE) for name in engines))
     others = [name for name in every if name not in mine]
@@ -268,13 +231,13 @@ def _recorders(system: System[Any], engines: Iterable[str]) -> str:
     return _listed(mine).replace("`simulation`", "training")
 
 
-def _axes(system: System[Any], name: str) -> str:
+def _axes(system: System, name: str) -> str:
     axes = system.labels.inner_dims.get(name, ())
     named = ", ".join(axis.replace("_", " ") for axis in axes)
     return named or ("as NAME" if name.startswith("NAME_") else "run")
 
 
-def _unit(system: System[Any], name: str) -> str:
+def _unit(system: System, name: str) -> str:
     return "as NAME" if name.startswith("NAME_") else labels.about(system, name)["units"]
 
 
@@ -288,12 +251,6 @@ def _pretty(text: str) -> str:
     for plain, sign in SIGNS:
         text = re.sub(plain, sign, text)
     return text
-
-
-def page_of(name: str) -> str:
-    """The name of a system, with a link to its page if there is one."""
-    page = DOCS / "systems" / f"{name}.md"
-    return f"[`{name}`](../systems/{name}.md)" if page.exists() else f"`{name}`"
 
 
 def _listed(names: Iterable[str]) -> str:

@@ -154,7 +154,7 @@ class Rule(AnyRule):
 
         Returns:
             The direction d, where :math:`p' = -\eta(t)\, d`, and the time derivative of the
-            averages.
+            averages, None where there are none.
         """
         raise NotImplementedError
 
@@ -164,9 +164,9 @@ class Rule(AnyRule):
         return type(self).flow is not Rule.flow
 
     def averages(self, params: PyTree) -> PyTree:
-        """The averages of `flow` at its start, by default none."""
+        """The averages of `flow` at its start, None where it has none."""
         del params
-        return ()
+        # diffrax does not integrate an empty tuple.
 
     @property
     def name(self) -> str:

@@ -142,11 +142,11 @@ class Adam(Rule):
 
 
 class AdamW(Adam):
-    """Adam with decoupled weight decay, which the scheduled rate multiplies: a step takes
+    r"""Adam with decoupled weight decay, which the scheduled rate multiplies: a step takes
     eta(k) * decay of each weight away, as in optax and PyTorch.
 
     Attributes:
-        decay: as of `Rule`; it must be given.
+        decay: weight decay :math:`\lambda`, by group where it is a table.
 
     Raises:
         ValueError: for a number out of its range, naming the field.

@@ -169,7 +169,7 @@ COMMANDS: dict[str, Command] = {
         reads="store",
     ),
     "phase": Command(
-        "studies.phase.figure:Phase",
+        "studies.phase.figure:Plane",
         "draw a phase diagram over two settings; `phase NAME` for another system",
     ),
     "spectrum": Command(
@@ -178,6 +178,13 @@ COMMANDS: dict[str, Command] = {
     ),
     "validate": Command(
         "studies.tables.validate:Validate", "measure the accuracy of the theories", recorded=False
+    ),
+    "schema": Command(
+        "commands.schema:Schema",
+        "write a JSON Schema of sweep files, for editors",
+        recorded=False,
+        draws=False,
+        talks=False,
     ),
     "check_devices": Command(
         "targets.check:CheckDevices",
@@ -194,6 +201,8 @@ OF_PROBLEM: dict[str, dict[str, str]] = {
     "compare": {"two_stage": "studies.two_stage.compare:CompareTwoStage"},
     "explain": {},
     "phase": {"yz": "studies.phase.figure:Phase"},
+    "figure optimum": {"yz": "studies.optimum.figure:OptimumOfLayer"},
+    "figure scaling": {"yz": "studies.transitions.scaling.figure:ScalingOfLayer"},
 }
 """Commands that take a problem as their second word, and their settings for those that have their
 own."""

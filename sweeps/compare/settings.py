@@ -7,7 +7,6 @@ from typing import Annotated, Any, ClassVar
 
 import annotated_types as at
 
-
 from dynsim.decoding import Count, Seed
 from sweeps.language.tree import encode, settle
 from sweeps.output import check_directory

@@ -277,9 +277,8 @@ def _check_different(dim: Dimension) -> None:
 
 def _is_spacing(given: Mapping[str, Any]) -> bool:
     """Whether a table is a spacing, or a mistyped one, and no table of values by their labels."""
-    mistyped = (
-        len(given) == 1 and closest(*given, SPACINGS) and isinstance([*given.values()][0], list)
-    )
+    name, value = next(iter(given.items()), ("", None))
+    mistyped = len(given) == 1 and closest(name, SPACINGS) and isinstance(value, list)
     return bool({*given} & {*SPACINGS} or mistyped)
 
 

@@ -224,7 +224,9 @@ def allowed(field: Field, kinds: Collection[str] = ()) -> str:
         "function": "a function module:name",
     }
     found = [f"one of {', '.join(field.words)}"] if field.words else []
-    found += [names.get(each, each) for each in field.types]
+    # An array in place of a number stands for many runs.
+    types = [each for each in field.types if each != "array" or "number" not in field.types]
+    found += [names.get(each, each) for each in types]
     found += [f"one of {', '.join(kinds)}"] if kinds else []
     text = "a list, each entry " * field.listed + ", or ".join(found)
     return text + ", or one of these for each group" * field.groups

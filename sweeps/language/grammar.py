@@ -93,6 +93,9 @@ class Language:
         kind = describe(cls)
         if known := self._by_location.get(kind.location):
             return known
+        if "kind" in kind.fields:
+            name = f"{kind.location}.kind"
+            raise LanguageError(name, "cannot be the name of a field; choose another one")
         self._others[kind.location] = kind
         return kind
 
@@ -113,7 +116,7 @@ class Language:
             if {*field.bases} & {*kind.bases} and not kind.abstract:
                 return kind
         words = self.words(field)
-        reason = must_be(word, words, f"one of {', '.join(words)}, or module:Name of your own")
+        reason = must_be(word, words, f"{allowed(field, words)}, or module:Name of your own")
         if named:
             bases = " or ".join(base.partition(":")[2] for base in field.bases)
             reason = f"is not a kind of {bases}; {reason}"
@@ -187,7 +190,9 @@ class Language:
         if found:
             reason = f"is ambiguous; write {' or '.join(each.name for each in found)}"
             raise LanguageError(name, reason, value)
-        for setting in sorted(names.settings, key=lambda each: -len(each.path)):
+        # What a group does not have, the setting of all groups does not have either.
+        places = [each for each in names.settings if all(each.kinds)]
+        for setting in sorted(places, key=lambda each: -len(each.path)):
             if others := self._kinds_with(setting, name):
                 now = setting.value["kind"] if is_branch(setting.value) else setting.name
                 does = "does" if len(others) == 1 else "do"

@@ -37,12 +37,12 @@ def _about(name: str, field: Field, value: object, kinds: Collection[str] = ()) 
     text = f"{field.doc} ({allowed(field, kinds)}; {now})" + " *" * field.traced
     return [
         f"  --{name}",
-        *textwrap.wrap(text, 96, initial_indent=" " * 6, subsequent_indent=" " * 6),
+        *textwrap.wrap(text.lstrip(), 96, initial_indent=" " * 6, subsequent_indent=" " * 6),
     ]
 
 
 def json_schema(language: Language) -> dict[str, Any]:
-    """The JSON Schema of runs in text form."""
+    """The JSON Schema of a sweep file whose settings have their full names."""
     kinds = {
         kind.location: {
             "type": "object",
@@ -51,13 +51,19 @@ def json_schema(language: Language) -> dict[str, Any]:
                 "kind": {"const": kind.word},
                 **{name: _schema(language, field) for name, field in kind.fields.items()},
             },
-            "required": ["kind", *(name for name, field in kind.fields.items() if field.required)],
+            # What else is needed may follow from the problem, or be an axis.
+            "required": [] if kind.location in language.root.bases else ["kind"],
             "additionalProperties": False,
         }
         for kind in language.kinds
     }
-    root = {"$ref": f"#/$defs/{language.root.bases[0]}"}
-    return {"$schema": DRAFT, **root, "$defs": {**kinds, "array": ARRAY}}
+    run = {"$ref": f"#/$defs/{language.root.bases[0]}"}
+    return {
+        "$schema": DRAFT,
+        "properties": {"run": run, "axes": {"type": "object", "minProperties": 1}},
+        "required": ["axes"],
+        "$defs": {**kinds, "array": ARRAY},
+    }
 
 
 def _schema(language: Language, field: Field) -> dict[str, Any]:
@@ -73,6 +79,7 @@ def _schema(language: Language, field: Field) -> dict[str, Any]:
         "array": [{"$ref": "#/$defs/array"}],
         "function": [{"type": "string", "pattern": ":"}],
         "none": [{"enum": [None, "none"]}],
+        "object": [{}],
     }
     some = [each for name in field.types for each in types[name]]
     if words := [*field.words, *language.words(field)]:

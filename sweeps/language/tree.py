@@ -75,19 +75,13 @@ def _toml(value: Value) -> str:
     return json.dumps("none" if value is None else value, ensure_ascii=False)
 
 
-def decode(
-    language: Language,
-    table: Table,
-    objects: Objects | None = None,
-    likely: Mapping[str, object] | None = None,
-) -> Any:
+def decode(language: Language, table: Table, objects: Objects | None = None) -> Any:
     """The run that a table describes. Names may be short, as everywhere.
 
     Args:
         language: of the settings.
         table: of a run.
         objects: what the text only names.
-        likely: other settings by name, of which the table has none.
 
     Raises:
         LanguageError: if anything in the table is not allowed, or something is missing.
@@ -95,7 +89,7 @@ def decode(
     if "kind" in table:
         language.find(language.root, table["kind"], "kind")
     settings = [(name, value) for name, value in table.items() if name != "kind"]
-    return build(language, language.assign({}, [*settings, *(likely or {}).items()]), objects)
+    return build(language, language.assign({}, settings), objects)
 
 
 def build(language: Language, given: Table, objects: Objects | None = None) -> Any:

@@ -1,5 +1,6 @@
 """Sweep files: a `Sweep` written in TOML."""
 
+import contextlib
 import dataclasses
 import os
 import re
@@ -13,7 +14,9 @@ from dynsim import checks
 from sweeps import recipes
 from sweeps.language.axes import first_values
 from sweeps.language.describe import Objects
-from sweeps.language.tree import decode
+from sweeps.language.fields import LanguageError, Table
+from sweeps.language.grammar import flattened
+from sweeps.language.tree import build, decode
 from sweeps.runner.spec import Sweep
 from sweeps.runner.store.base import PARTS
 from sweeps.runner.store.manifest import HASHED
@@ -49,34 +52,16 @@ def load(path: str | Path, overrides: Iterable[str] = ()) -> Sweep:
         raise recipes.missing(path) from None
     except (OSError, ValueError, RecursionError) as error:
         raise ValueError(f"sweep file {path}: not readable as TOML ({error})") from None
-    override_all(table, overrides)
     try:
-        return from_table(table)
+        return from_table(table, overrides)
     except ValueError as error:
         raise ValueError(f"sweep file {path}: {error}") from None
 
 
-def override_all(table: dict[str, Any], overrides: Iterable[str]) -> None:
-    """Change what a sweep file says, as `load` does; raises `ValueError` for an override that
-    cannot be read."""
-    for override in overrides:
-        key, _, value = override.partition("=")
-        if "=" in override and not value.strip():
-            _remove(table, key.strip(), override)
-            continue
-        try:
-            found = tomllib.loads(f"{key}={_quoted(value)}" if value else override)
-            for name in ("run", "axes"):
-                if name in found and not (isinstance(found[name], Mapping) and found[name]):
-                    raise ValueError(f"set = {override!r}: must be a table that says something")
-            _merge(table, found)
-        except (tomllib.TOMLDecodeError, RecursionError) as error:
-            raise ValueError(f"set = {override!r}: must be KEY = VALUE in TOML ({error})") from None
-
-
-def from_table(table: Mapping[str, Any]) -> Sweep:
+def from_table(table: Mapping[str, Any], overrides: Iterable[str] = ()) -> Sweep:
     """The sweep that a parsed TOML table describes; raises `ValueError` as `load` does."""
-    given = dict(table)
+    given = {**table}
+    settings = _overridden(given, overrides)
     for name in given:
         checks.choice("key", name, tuple(field.name for field in dataclasses.fields(Sweep)))
     run, axes = given.pop("run", {}), given.get("axes")
@@ -85,7 +70,55 @@ def from_table(table: Mapping[str, Any]) -> Sweep:
             raise ValueError(f"{name} = {reprlib.repr(value)}: must be a table of settings")
     if not axes:
         raise ValueError("axes: needs a table with at least one axis")
-    return Sweep(run=decode(language(), run, likely=first_values(axes)), **given)
+    firsts = first_values(axes).items()
+    # What the run says may be of a kind that is an axis, and an axis of one that is overridden.
+    kinds = [pair for pair in firsts if isinstance(pair[1], str | Mapping)]
+    numbers = [pair for pair in firsts if pair not in kinds]
+    whole = language().assign({}, [*run.items(), *kinds])
+    whole = language().assign(whole, settings)
+    _check_no_axis(whole, [*run.items(), *settings], axes)
+    try:
+        whole = language().assign(whole, numbers)
+    except LanguageError as error:
+        raise LanguageError(f"axes.{error.path}", error.reason, error.value) from None
+    return Sweep(run=build(language(), whole), **given)
+
+
+def _check_no_axis(
+    table: Table, settings: Iterable[tuple[str, Any]], axes: Mapping[str, Any]
+) -> None:
+    """Raise `ValueError` for a setting that is an axis as well."""
+    paths = set()
+    for axis in axes:
+        # Those that are not known yet are told by the sweep.
+        with contextlib.suppress(LanguageError):
+            paths.add(language().resolve(table, axis).path)
+    for name, value in (pair for each in settings for pair in flattened(*each)):
+        if language().resolve(table, name).path in paths:
+            raise ValueError(f"run.{name} = {value!r}: is an axis as well; leave one out")
+
+
+def _overridden(table: dict[str, Any], overrides: Iterable[str]) -> list[tuple[str, Any]]:
+    """Change what a sweep file says, and return the settings of the run that take the place of its
+    own; raises `ValueError` for an override that cannot be read."""
+    settings: list[tuple[str, Any]] = []
+    for override in overrides:
+        key, _, value = override.partition("=")
+        if "=" in override and not value.strip():
+            _remove(table, key.strip(), override)
+            continue
+        try:
+            found = tomllib.loads(f"{key}={_quoted(value)}" if value else override)
+        except (tomllib.TOMLDecodeError, RecursionError) as error:
+            raise ValueError(f"set = {override!r}: must be KEY = VALUE in TOML ({error})") from None
+        for name in ("run", "axes"):
+            if name in found and not (isinstance(found[name], Mapping) and found[name]):
+                raise ValueError(f"set = {override!r}: must be a table that says something")
+        settings += found.pop("run", {}).items()
+        if isinstance(table.get("axes"), Mapping):
+            found["axes"] = {**table["axes"], **found.get("axes", {})}
+        table |= found
+    return settings
 
 
 def from_config(config: Mapping[str, Any], objects: Objects | None = None) -> Sweep:
@@ -129,13 +162,3 @@ def _remove(table: dict[str, Any], key: str, override: str) -> None:
     if not isinstance(inside, dict) or name not in inside:
         raise ValueError(f"set = {override!r}: the file has no {key} to remove")
     del inside[name]
-
-
-def _merge(table: dict[str, Any], other: Mapping[str, Any]) -> None:
-    for name, value in other.items():
-        # A table that describes an axis, like {linspace = ...}, replaces the old description.
-        nested = name in ("run", "axes")
-        if nested and isinstance(value, Mapping) and isinstance(table.get(name), dict):
-            table[name] |= value
-        else:
-            table[name] = value

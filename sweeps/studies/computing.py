@@ -1,13 +1,13 @@
 """The sweeps behind figures: checked first, then run or resumed."""
 
 import dataclasses
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Protocol
 
 import xarray as xr
 
-from sweeps.runner.files import load, override_all
+from sweeps.runner.files import load
 from sweeps.runner.run import run as run_sweep
 from sweeps.runner.spec import Sweep
 from sweeps.studies.options import begin, queries
@@ -32,16 +32,6 @@ def computed(config: Study) -> dict[str, xr.Dataset]:
     for each in wanted.values():
         each.check()
     return {name: run_sweep(each, config.out / name).load() for name, each in wanted.items()}
-
-
-def settings(
-    usual: Mapping[str, Any], words: Sequence[str], axes: Collection[str]
-) -> dict[str, Any]:
-    """Settings of every run: the `usual` ones that are no axes, changed as `words` such as
-    "steps=300" say; `ValueError` for what cannot be read."""
-    table = {"run": {name: value for name, value in usual.items() if name not in axes}}
-    override_all(table, [f"run.{word}" for word in words])
-    return table["run"]
 
 
 def by_theory(sweep: Sweep, engine: str) -> Sweep:

@@ -21,7 +21,7 @@ from dynsim.decoding import CountOrInf, Seed, Steps
 from dynsim.precision import DType
 from dynsim.problem.base import built
 from dynsim.problem.checks import check_parts
-from dynsim.training.rule import AnyRule, Rule
+from dynsim.training.rule import AnyRule
 from dynsim.training.run_checks import check_rule, check_step_times
 from sweeps.language.describe import TRACED, Objects
 from sweeps.language.fields import Table
@@ -108,7 +108,7 @@ class Experiment:
         return ": ".join([_word(self.problem), *filter(None, [", ".join(parts)])])
 
     @functools.cached_property
-    def built(self) -> tuple[Problem, Rule]:
+    def built(self) -> tuple[Any, Any]:
         """The problem and the rule that are trained; `ValueError` where settings describe none, or
         classes whose table would be too large."""
         if isinstance(task := getattr(self.problem, "task", None), Task):
@@ -187,7 +187,7 @@ class Experiment:
         return {name: each for of_node in found for name, each in of_node.items()}
 
 
-def experiment(problem: str | Problem = "yz", /, **settings: Any) -> Experiment:
+def experiment(problem: str | Problem = "yz", **settings: Any) -> Experiment:
     """A run by the names of its settings, or the ends of these, as the command line has them.
 
     Args:

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple, NoReturn
 from sweeps import recipes
 from sweeps.commands.parsing import words as parsing
 from sweeps.commands.parsing.metadata import offer
-from sweeps.commands.table import COMMANDS, OF_PROBLEM, Command, Run, group
+from sweeps.commands.table import COMMANDS, OF_PROBLEM, Command, Run, file_name, group
 from sweeps.language.fields import closest
 from sweeps.lines import to_stderr
 
@@ -81,6 +81,9 @@ def understood(words: Sequence[str]) -> Asked:
             print(parsing.page(found, name, run))
             raise SystemExit(0)
         given = parsing.parse(found, name, options, run)
+        if problem and found.recorded:
+            # What was asked of another problem has a folder of its own.
+            given.own.setdefault("out", str(Path("out") / file_name(f"{name} {problem}")))
         settings = parsing.made(found, given)
     except ValueError as error:
         to_stderr(f"dynsim: {error}")

@@ -4,12 +4,11 @@ They are read from the file because describing the classes imports JAX, which ta
 """
 
 import functools
-import importlib
 import json
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from sweeps.commands.table import COMMANDS, Command
+from sweeps.commands.table import COMMANDS, OF_PROBLEM, Command
 from sweeps.language.fields import Field, Kind, Table
 from sweeps.language.grammar import Language
 
@@ -60,9 +59,7 @@ class Offer(NamedTuple):
 
     def load(self) -> tuple[type, Any]:
         """The class of the settings, and what runs them."""
-        module, _, name = self.kind.location.partition(":")
-        found = importlib.import_module(module)
-        return getattr(found, name), found.run
+        return self.command.load()
 
 
 @functools.cache
@@ -80,10 +77,12 @@ def language() -> Language:
 
 def offer(name: str, problem: str = "") -> Offer:
     """What a command of the table offers, for runs of a problem."""
-    asked = _words(problem or USUAL)
-    word = next((each for each in asked if f"{name} {each}" in _file()["commands"]), "")
-    kind, run, positional = _file()["commands"][f"{name} {word}".strip()]
-    return Offer(COMMANDS[name], Kind.from_json(kind), run, tuple(positional))
+    commands, command, own = _file()["commands"], COMMANDS[name], OF_PROBLEM.get(name, {})
+    asked = _words(problem or (commands[name][1] or {}).get("problem", USUAL))
+    if word := next((each for each in asked if each in own), ""):
+        command = command._replace(settings=own[word])
+    kind, run, positional = commands[f"{name} {word}".strip()]
+    return Offer(command, Kind.from_json(kind), run, tuple(positional))
 
 
 def _words(problem: str) -> list[str]:

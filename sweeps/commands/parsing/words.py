@@ -76,32 +76,37 @@ def parse(offer: Offer, name: str, words: Sequence[str], run: Pairs) -> Given:
         if field is None:
             given.append((option, _value(values[0]) if values else MISSING))
         elif not values and "boolean" not in field.types:
-            raise ValueError(f"{name}: option --{option} needs a value, {allowed(field)}")
+            many = "at least one value, each" if field.listed else "a value,"
+            raise ValueError(f"{name}: option --{option} needs {many} {allowed(field.one)}")
         elif found:
             own[found] = values if field.listed else (values or ["true"])[0]
     checked = {n: check(offer.options[n], _typed(offer.options[n], v), n) for n, v in own.items()}
     for option, field in offer.options.items():
         if field.required and option not in checked:
             raise ValueError(f"{name}: needs {option} ({field.doc})")
-    _check_run(offer, given)
-    return Given(checked, given)
+    return Given(checked, given if offer.run is None else _run(offer, given))
 
 
-def _check_run(offer: Offer, given: Pairs) -> None:
-    """Raise `ValueError` for settings that the run does not have, before anything is imported."""
-    if offer.run is None:
-        return
-    named = [(option, None if value is MISSING else value) for option, value in given]
+def _run(offer: Offer, given: Pairs) -> Pairs:
+    """The settings of the run, with switches turned on; `ValueError` for what a run does not have,
+    before anything is imported."""
     try:
-        table = chosen(offer, named)
+        table = chosen(offer, [pair for pair in given if pair[1] is not MISSING])
     except LanguageError as error:
-        if any(value is MISSING and option == error.path for option, value in given):
-            raise ValueError(f"option --{error.path} needs a value") from None
         near = closest(error.path, offer.options)
         if near and "is not a setting; there are" in error.reason:
-            raise ValueError(f"{error.path}: is no option; {near}") from None
+            raise ValueError(f"{error.path}: is not an option; {near}") from None
         raise
-    language().finished(table)
+    found = []
+    for option, value in given:
+        if value is MISSING:
+            field = language().resolve(table, option).field
+            if "boolean" not in field.types:
+                needed = allowed(field, language().words(field))
+                raise ValueError(f"option --{option} needs a value, {needed}")
+        found.append((option, True if value is MISSING else value))
+    language().finished(chosen(offer, found))
+    return found
 
 
 def chosen(offer: Offer, given: Pairs) -> Table:
@@ -109,8 +114,10 @@ def chosen(offer: Offer, given: Pairs) -> Table:
     words = language()
     mine = [(option, value) for option, value in given]
     table = words.assign({}, [pair for pair in mine if pair[0] == "problem"])
-    usual = [(n, v) for n, v in (offer.run or {}).items() if n != "problem" or not table]
-    return words.assign(words.assign(table, usual), [p for p in mine if p[0] != "problem"])
+    usual = words.assign({}, (offer.run or {}).items())
+    # What is usual for the problem of the command says nothing of another one.
+    same = not table or table["problem"]["kind"] == usual["problem"]["kind"]
+    return words.assign(usual if same else table, [p for p in mine if p[0] != "problem"])
 
 
 def made(offer: Offer, given: Given) -> Any:

@@ -3,18 +3,21 @@
 import dataclasses
 import html
 import pkgutil
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any, ClassVar
 
-import tyro
 import xarray as xr
 
-from dynsim.decoding import Steps
 from sweeps import output
 from sweeps.commands.views import diagrams, page
 from sweeps.commands.views.content import content
+from sweeps.language.fields import is_branch
+from sweeps.language.grammar import flattened
+from sweeps.language.tree import encode
 from sweeps.runner import progress
-from sweeps.systems.base import field_names
-from sweeps.systems.yz.tasks import ClassOptions
+from sweeps.systems.experiment import Experiment, experiment
+from sweeps.systems.kinds import language
 
 SUFFIX = ".html"
 LARGEST = 20.0
@@ -24,7 +27,7 @@ HEIGHT = 900
 
 
 @dataclasses.dataclass(frozen=True)
-class Explore(ClassOptions):
+class Explore:
     """Write stored sweeps as one HTML page that needs no network: a map over two axes with sliders
     for the others, and the trajectories of each cell. Name the sweeps of theories, too, to see
     them next to the runs and their difference. With --serve, a local server reads sweeps of any
@@ -35,18 +38,18 @@ class Explore(ClassOptions):
         out: HTML file to write.
         observables: recorded quantities to include; by default all.
         times: recorded steps to include; by default all.
-        where: fixed values of axes, for instance eta_z=1 or optimizer=adam; by default all.
+        where: fixed values of axes, for instance eta_z=1 or rule=adam; by default all.
         max_megabytes: largest size of the page; times and seeds are left out to keep to it.
         overwrite: replace an existing file.
-        serve: open a local server instead of writing a file, until Ctrl-C. Tasks, rules and other
-            settings of a run are for it alone, without a sweep: where the sliders start.
+        serve: open a local server instead of writing a file, until Ctrl-C.
         port: where the server listens on this machine; 0 takes one that is free.
-        steps: optimiser steps.
-        length: sequence length T.
-        batch: examples in a step.
+        run: for a server without a sweep, the run at which the sliders start.
     """
 
-    paths: tyro.conf.Positional[tuple[str, ...]] = ()
+    RUN: ClassVar[Mapping[str, Any]] = {"problem": "yz"}
+    POSITIONAL: ClassVar[tuple[str, ...]] = ("paths",)
+
+    paths: tuple[str, ...] = ()
     out: Path = Path("explore.html")
     observables: tuple[str, ...] = ()
     times: tuple[float, ...] = ()
@@ -55,12 +58,7 @@ class Explore(ClassOptions):
     overwrite: bool = False
     serve: bool = False
     port: int = 0
-    steps: Steps = 1000
-    length: int | float = 128
-    batch: int | float = 128
-
-
-OF_RUN = (*field_names(ClassOptions), "steps", "length", "batch")
+    run: Experiment = dataclasses.field(default_factory=experiment)
 
 
 def run(config: Explore) -> list[Path]:
@@ -91,10 +89,13 @@ def run(config: Explore) -> list[Path]:
 
 def _check_unread(config: Explore) -> None:
     """Raise `ValueError` for a setting of a run, which sweeps have of their own."""
-    usual = Explore()
-    for name in OF_RUN:
-        if (given := getattr(config, name)) != getattr(usual, name):
-            raise ValueError(f"{name} = {given!r}: is for --serve without a sweep; leave it out")
+    given, usual = (
+        dict(flattened("run", encode(language(), run))) for run in (config.run, experiment())
+    )
+    for name, value in given.items():
+        if value != usual.get(name):
+            shown = value["kind"] if is_branch(value) else value
+            raise ValueError(f"{name} = {shown!r}: is for --serve without a sweep; leave it out")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -134,7 +135,8 @@ def explore(dataset: xr.Dataset, *more: xr.Dataset, max_megabytes: float = LARGE
 
     Example:
         >>> import sweeps
-        >>> runs = sweeps.run(sweeps.Sweep({"eta_y": [0.5, 1], "eta_z": [0.1, 1]}))
+        >>> rates = {"eta_y": [0.5, 1], "eta_z": [0.1, 1]}
+        >>> runs = sweeps.run(sweeps.Sweep(sweeps.experiment("yz"), rates))
         >>> sweeps.explore(runs)  # doctest: +SKIP
     """
     page.check_plotly()

@@ -1,10 +1,11 @@
 """Theory that answers while a slider is dragged: the symmetric reduction at any settings.
 
 Every answer is a solve of `odes.symmetric.solve` at as many times, so that runs of other rates,
-sizes and lengths are numbers of one compiled program. Another optimiser, or sequences of finite
-instead of infinite length, is another program.
+sizes and lengths are numbers of one compiled program. Another rule, or sequences of finite instead
+of infinite length, is another program.
 """
 
+import contextlib
 import math
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -12,15 +13,17 @@ from typing import Any
 import numpy as np
 import xarray as xr
 
-from dynsim import Status, Trajectory, checks, decoding
+from dynsim import AttentionLayer, Status, Trajectory, checks
 from dynsim.precision import precision
 from odes import symmetric
 from odes.symmetric.state import SymmetricTask
 from sweeps.commands.views import recipe
 from sweeps.compare import strain
+from sweeps.language.fields import LanguageError
 from sweeps.runner import labels
 from sweeps.systems import registry
-from sweeps.systems.yz.tasks import TASKS
+from sweeps.systems.experiment import Experiment
+from sweeps.systems.yz import large
 
 SYSTEM = "yz"
 RECORD = ("entropy", "loss", "accuracy", "speed", "z_top_distinct", "z_top_common", "xi")
@@ -37,9 +40,11 @@ def _counts(low: int, high: int, number: int) -> list[int]:
 
 
 _POWERS = [2**power for power in range(17)]
+_RATES = {"eta_y": _spread(1e-3, 1e3, 121), "eta_z": _spread(1e-4, 1e2, 121)}
 SLIDERS: dict[str, list[Any]] = {
-    "eta_y": _spread(1e-3, 1e3, 121),
-    "eta_z": _spread(1e-4, 1e2, 121),
+    **_RATES,
+    **{f"{name}.peak": rates for name, rates in _RATES.items()},
+    "ratio": _spread(1e-2, 1e3, 101),
     "K": _counts(1, 100_000, 101),
     "num_queries": _counts(1, 10_000, 81),
     "M": [None, *_counts(2, 1_000_000, 101)],
@@ -53,48 +58,44 @@ SLIDERS: dict[str, list[Any]] = {
 
 
 class Theory:
-    """Theory of the runs of a stored sweep, or of settings alone.
+    """Theory of the runs of a stored sweep, or of one run.
 
     Attributes:
-        source: the dataset of the sweep, or settings with the fields of a run.
-        is_stored: whether it is a sweep.
+        source: the dataset of the sweep, or the run.
     """
 
-    def __init__(self, source: Any) -> None:
+    def __init__(self, source: xr.Dataset | Experiment) -> None:
         self.source = source
-        self.is_stored = isinstance(source, xr.Dataset)
 
-    def run(self, chosen: Mapping[str, Any], values: Mapping[str, Any]) -> Any:
+    def run(self, chosen: Mapping[str, Any], values: Mapping[str, Any]) -> Experiment:
         """The run at the `chosen` values of axes, with `values` in place of its own.
 
         Raises:
-            ValueError: for a sweep that this theory does not describe, or a value that cannot be.
+            ValueError: for a run that this theory does not describe, or a value that cannot be.
         """
-        run = _of_sweep(self.source, chosen) if self.is_stored else self.source
-        if (start := getattr(run, "init", "zero")) != "zero":
-            raise ValueError(f"init = {start!r}: live theory starts from zero weights")
+        found = self.source
+        run = found if isinstance(found, Experiment) else _of_sweep(found, chosen)
+        if (name := registry.system_of(run).name) != SYSTEM:
+            raise ValueError(f"live theory is of the system {SYSTEM!r}; these runs are of {name!r}")
+        if (start := run.bare.start) != "zero":
+            raise ValueError(f"start = {start!r}: live theory starts from zero weights")
         for name in values:
             checks.choice("setting", name, tuple(SLIDERS))
         run = run.at({name: _number(value) for name, value in values.items()})
-        decoding.check(run)
-        run.check_read()
         strain.check_moves(run)
         return run
 
     def sliders(self, chosen: Mapping[str, Any]) -> list[dict[str, Any]]:
         """What can be dragged at the `chosen` values of axes, and where it begins; raises as
         `run`."""
-        run = self.run(chosen, {})
         found = []
-        for name in _read(run):
-            each = run.value("classes_per_query") if (name, run.task) == ("K", "syn") else 1
-            own = int(reduced(run).K) if name == "K" else run.value(name)
-            values = {each * value if each > 1 else value for value in SLIDERS[name]} | {own}
+        for name, own in _read(self.run(chosen, {})).items():
+            values = {*SLIDERS[name], own}
             ordered = sorted(values, key=lambda value: -math.inf if value is None else value)
             found.append(
                 {
                     "name": name,
-                    "label": labelled(name),
+                    "label": labelled(name.removesuffix(".peak")),
                     "values": list(map(_plain, ordered)),
                     "value": _plain(own),
                 }
@@ -121,43 +122,36 @@ class Theory:
         }
 
 
-def _of_sweep(dataset: xr.Dataset, chosen: Mapping[str, Any]) -> Any:
-    sweep = recipe.described(dataset, {name: _number(value) for name, value in chosen.items()})
-    if sweep.system is not registry.system(SYSTEM):
-        raise ValueError(
-            f"live theory is of the system {SYSTEM!r}; this sweep is of {sweep.system.name!r}"
-        )
-    return sweep.point({name: first for name, (first,) in sweep.fields.items()})
+def _of_sweep(dataset: xr.Dataset, chosen: Mapping[str, Any]) -> Experiment:
+    return recipe.described(dataset, {n: _number(value) for n, value in chosen.items()}).first
 
 
-def reduced(run: Any) -> SymmetricTask:
+def reduced(run: Experiment) -> SymmetricTask:
     """The task of a run in reduced form; `ValueError` for one that is not symmetric."""
-    named = TASKS.get(run.task) if isinstance(run.task, str) else None
-    if named is None:
-        return symmetric.merged(symmetric.symmetric_task(run.held))
-    return named.reduced(run)
+    found = large.reduced(run.problem.task) if isinstance(run.problem, AttentionLayer) else None
+    return found or symmetric.merged(symmetric.symmetric_task(run.built[0]))
 
 
-def solve(run: Any) -> tuple[SymmetricTask, Trajectory]:
+def solve(run: Experiment) -> tuple[SymmetricTask, Trajectory]:
     """The reduced task of a run, and its flow; raises as `odes.symmetric.solve`."""
-    task = reduced(run)
+    task, steps = reduced(run), checks.steps("steps", run.steps)
     # Dense where runs change fast, and as many for all, so that one program solves them.
-    times = np.expm1(np.linspace(0, 1, POINTS) * np.log1p(run.steps))
-    optimizer = run.make_optimizer()
-    return task, symmetric.solve(task, optimizer, times, length=run.length, record=RECORD)
+    times = np.expm1(np.linspace(0, 1, POINTS) * np.log1p(steps))
+    length = run.bare.length
+    return task, symmetric.solve(task, run.rule.build(), times, length=length, record=RECORD)
 
 
-def words(run: Any, task: SymmetricTask, solved: Trajectory) -> Iterator[str]:
+def words(run: Experiment, task: SymmetricTask, solved: Trajectory) -> Iterator[str]:
     """Sentences about the end of a run, and about assumptions that it strains."""
     status = Status(int(solved.status))
     if status is not Status.OK:
         yield f"The solve ended with the status {status.name}."
     with precision("float64"):
-        optimizer = run.make_optimizer()
-        stages = strain.stages_of(task, optimizer)
+        rule = run.rule.build()
+        stages = strain.stages_of(task, rule)
         # T is in the equations that are solved here.
-        strained = strain.strained(run.at({"length": math.inf}), task, optimizer, stages)
-    regime = strain.regime(run.steps, stages, strain.final_of(solved))
+        strained = strain.strained(math.inf, task, rule, stages)
+    regime = strain.regime(int(solved.times[-1]), stages, strain.final_of(solved))
     if regime and stages:
         yield f"Regime: {regime}; the speed peaks at step {stages['peak']:.3g}."
     else:
@@ -174,7 +168,7 @@ def words(run: Any, task: SymmetricTask, solved: Trajectory) -> Iterator[str]:
         yield "No assumption is strained."
 
 
-def warm(run: Any) -> None:
+def warm(run: Experiment) -> None:
     """Compile the programs that the sliders of a run reach."""
     reached = {"length": (math.inf, 256), "momentum": (0.0, 0.5)}
     settings: list[dict[str, Any]] = [{}]
@@ -190,11 +184,15 @@ def labelled(name: str) -> str:
     return labels.label(xr.DataArray(0, name=name, attrs=about))
 
 
-def _read(run: Any) -> list[str]:
-    """The sliders that a run reads; of two that say the same, the first."""
-    owned = {name: each for each in run.choices for name in each.owned}
-    found = [name for name in SLIDERS if name not in owned or owned[name].reads(name)]
-    return [name for name in found if not (name == "num_queries" and "K" in found)]
+def _read(run: Experiment) -> dict[str, Any]:
+    """The sliders that a run reads, and where they begin."""
+    found = {}
+    for name in SLIDERS:
+        with contextlib.suppress(LanguageError):
+            value = _number(run.setting(name))
+            if value is None or isinstance(value, int | float):
+                found[name] = value
+    return found
 
 
 def _number(value: Any) -> Any:

@@ -5,11 +5,10 @@ import math
 import textwrap
 from collections.abc import Hashable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import matplotlib as mpl
 import numpy as np
-import tyro
 import xarray as xr
 from matplotlib.axes import Axes
 from matplotlib.cm import ScalarMappable
@@ -44,7 +43,7 @@ class Plot:
         observable: recorded quantity to plot. By default entropy, else loss, else the first one
             recorded.
         hue: axis to draw as separate lines, one for each value.
-        where: fixed values of other axes, for instance eta_z=1 or optimizer=adam. Time is the last
+        where: fixed values of other axes, for instance eta_z=1 or rule=adam. Time is the last
             recorded one unless given.
         out: image file; its suffix selects the format. By default out/plot/NAME.png, with the name
             of the sweep.
@@ -53,13 +52,15 @@ class Plot:
         y: vertical axis of a heat map. By default the longest axis besides x.
     """
 
-    path: tyro.conf.Positional[str]
+    POSITIONAL: ClassVar[tuple[str, ...]] = ("path", "more")
+
+    path: str
     x: str | None = None
     observable: str | None = None
     hue: str | None = None
     where: tuple[str, ...] = ()
     out: Path | None = None
-    more: tyro.conf.Positional[tuple[str, ...]] = ()
+    more: tuple[str, ...] = ()
     kind: Literal["lines", "heatmap"] = "lines"
     y: str | None = None
 

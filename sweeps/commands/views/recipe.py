@@ -7,11 +7,12 @@ from typing import Any
 
 import xarray as xr
 
-from sweeps.runner.files import from_table
+from sweeps.language.tree import toml
+from sweeps.runner.files import from_config
 from sweeps.runner.spec import Sweep
-from sweeps.runner.store.base import BY_WORD
+from sweeps.runner.store.base import PARTS
 
-LEFT_OUT = ("axes", "run", "zip", "title", "functions", "code", BY_WORD)
+LEFT_OUT = ("axes", "run", "zip", "title", "system", "contents", "functions", PARTS)
 """Of a configuration: what is written elsewhere, or follows from the rest."""
 
 
@@ -20,30 +21,30 @@ def recipe(dataset: xr.Dataset) -> dict[str, Any] | None:
 
     Returns:
         `head` and `run`, lines of TOML; the `axes`, each with the dimension that it lies on (None
-        for one of a single value) and its values; groups that are `zip`ped; and `by_word`, the
-        settings that belong to words of axes. None for what no file describes, such as a sweep
-        that was made of objects in Python.
+        for one of a single value) and its values in TOML; and groups that are `zip`ped. None for
+        what no file describes, such as a sweep that was made of objects in Python.
     """
-    config = json.loads(dataset.attrs.get("config", "{}"))
     try:
         described(dataset, {}).check()
     except ValueError:
         return None
-    axes = {name: dataset[name] for name in config["axes"]}
-    values = {name: each.values.reshape(-1).tolist() for name, each in axes.items()}
-    by_word = config.get(BY_WORD, {})
+    config = json.loads(dataset.attrs["config"])
+    head = {n: v for n, v in config.items() if n not in LEFT_OUT and v is not None}
+    run = {name: value for name, value in config["run"].items() if name != "kind"}
     return {
-        "head": _lines(_head(config)),
-        "run": _lines(config["run"]),
+        "head": toml(head).splitlines(),
+        "run": toml(run, ("run",)).splitlines(),
         "axes": {
-            name: {"dim": str(each.dims[0]) if each.dims else None, "values": _words(values[name])}
-            for name, each in axes.items()
+            name: {
+                "dim": str(dataset[name].dims[0]) if dataset[name].dims else None,
+                "values": [
+                    _toml(config.get(PARTS, {}).get(name, {}).get(value, value))
+                    for value in dataset[name].values.reshape(-1).tolist()
+                ],
+            }
+            for name in config["axes"]
         },
         "zip": config["zip"],
-        BY_WORD: {
-            name: {word: _lines(read) for word, read in words.items()}
-            for name, words in by_word.items()
-        },
     }
 
 
@@ -61,21 +62,11 @@ def described(dataset: xr.Dataset, chosen: Mapping[str, Any]) -> Sweep:
         raise ValueError("no sweep file describes these runs, which were made in Python")
     first = {name: dataset[name].values.reshape(-1)[0].item() for name in names}
     axes = {name: [chosen.get(name, value)] for name, value in first.items()}
-    by_word = config.get(BY_WORD, {})
-    read = {n: v for name, words in by_word.items() for n, v in words[axes[name][0]].items()}
-    return from_table({**_head(config), "run": config["run"] | read, "axes": axes})
-
-
-def _head(config: dict[str, Any]) -> dict[str, Any]:
-    return {n: v for n, v in config.items() if n not in LEFT_OUT and v is not None}
-
-
-def _lines(table: dict[str, Any]) -> list[str]:
-    return [f"{name} = {_toml(value)}" for name, value in table.items() if value is not None]
-
-
-def _words(values: list[Any]) -> list[str]:
-    return [_toml(value) for value in values]
+    parts = {
+        name: {label: labels[label] for label in axes[name]}
+        for name, labels in config.get(PARTS, {}).items()
+    }
+    return from_config({**config, "axes": axes, PARTS: parts})
 
 
 def _toml(value: Any) -> str:

@@ -199,7 +199,7 @@ def written(stored: Stored | None, theory: live.Theory) -> bytes:
         found = stored.content.about
     else:
         found = {
-            "title": f"Theory of {theory.source.task}",
+            "title": f"Theory of {theory.source.about}",
             "notes": [],
             "dims": {},
             "stores": [],
@@ -220,7 +220,7 @@ def run(config: Any) -> None:
         stored = Stored(config.paths, **chosen)
         theory = live.Theory(next(iter(stored.content.datasets.values())))
     else:
-        theory = live.Theory(config)
+        theory = live.Theory(config.run)
         # What is wrong is said here, before there is a page.
         theory.sliders({})
     with Server(stored, theory, config.port) as server:

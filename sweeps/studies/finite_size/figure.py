@@ -2,7 +2,7 @@
 
 import dataclasses
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import numpy as np
 import xarray as xr
@@ -22,10 +22,8 @@ from sweeps.studies.finite_size import order, report
 from sweeps.studies.finite_size.report import BATCHES, OBSERVABLES, RULES, SAMPLED_LENGTHS
 from sweeps.studies.finite_size.second import DRAWN, GROUPS, second_order
 from sweeps.studies.options import Several
-from sweeps.systems import registry
+from sweeps.systems.experiment import experiment
 from sweeps.systems.yz.scatter import STD
-
-Training: Any = registry.system("yz").run
 
 LENGTHS = (8, 16, 32, 64, 128, 256, 512, 1024)
 SAMPLES = 4000
@@ -59,20 +57,14 @@ class FiniteSize:
         """Training and theory by rule."""
         found = {}
         for name, rule in RULES.items():
-            training = Training(
-                optimizer=rule.optimizer,
-                momentum=rule.momentum,
-                ratio=rule.ratio,
-                steps=self.steps,
-                length=self.length,
-            )
+            training = experiment(rule=rule.at(rule.rates[0]), steps=self.steps, length=self.length)
             axes = {"eta_z": rule.rates, "batch": BATCHES}
             seeds = {**axes, "seed": {"range": self.seeds}}
             record = tuple(name + end for end in ("", STD) for name in OBSERVABLES)
-            trained = Sweep(seeds, training, "simulation", OBSERVABLES, "end")
+            trained = Sweep(training, seeds, "simulation", OBSERVABLES, "end")
             found[f"{name}/simulation"] = trained
-            engine = "spread-squares" if rule.optimizer == "adam" else "spread"
-            found[f"{name}/spread"] = Sweep(axes, training, engine, record, "end")
+            engine = "spread-squares" if rule.make is dynsim.adam else "spread"
+            found[f"{name}/spread"] = Sweep(training, axes, engine, record, "end")
         return found
 
 
@@ -92,7 +84,7 @@ def run(config: FiniteSize) -> list[Path]:
     for name, rule in RULES.items():
         runs = found[f"{name}/simulation"]
         theory = second_order(
-            {rate: rule.at(rate) for rate in rule.rates},
+            {rate: rule.at(rate).build() for rate in rule.rates},
             BATCHES,
             steps=config.steps,
             length=config.length,

@@ -1,7 +1,7 @@
 """The runs of the study of finite size, and what it prints of them."""
 
-from collections.abc import Callable
-from typing import Literal, NamedTuple
+from collections.abc import Callable, Mapping
+from typing import NamedTuple
 
 import xarray as xr
 
@@ -15,26 +15,22 @@ OBSERVABLES = ("loss", "entropy", "z_top_distinct", "z_top_common")
 
 
 class Rule(NamedTuple):
-    """An update rule, its momentum if it reads one, the ratio eta_Y / eta_Z, and three rates
-    eta_Z."""
+    """An update rule, its numbers, the ratio eta_Y / eta_Z, and three rates eta_Z."""
 
-    optimizer: Literal["sgd", "adam"]
-    momentum: float | None
+    make: Callable[..., dynsim.Rule]
+    numbers: Mapping[str, float]
     ratio: float
     rates: tuple[float, float, float]
 
     def at(self, eta_z: float) -> dynsim.Rule:
         """The update rule at one of the rates."""
-        rates = self.ratio * eta_z, eta_z
-        if self.optimizer == "adam":
-            return dynsim.adam(*rates)
-        return dynsim.sgd(*rates, momentum=self.momentum or 0.0)
+        return self.make(dynsim.Ratio(eta_z, self.ratio), **self.numbers)
 
 
 RULES = {
-    "sgd": Rule("sgd", 0.0, 10.0, (0.1, 0.3, 1.0)),
-    "momentum": Rule("sgd", 0.9, 1.0, (0.1, 0.3, 1.0)),
-    "adam": Rule("adam", None, 1.0, (0.003, 0.01, 0.03)),
+    "sgd": Rule(dynsim.sgd, {"momentum": 0.0}, 10.0, (0.1, 0.3, 1.0)),
+    "momentum": Rule(dynsim.sgd, {"momentum": 0.9}, 1.0, (0.1, 0.3, 1.0)),
+    "adam": Rule(dynsim.adam, {}, 1.0, (0.003, 0.01, 0.03)),
 }
 
 

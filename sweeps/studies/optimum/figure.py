@@ -3,21 +3,21 @@
 import dataclasses
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, ClassVar
 
 from dynsim import checks
 from dynsim.decoding import Positive
 from sweeps import output
-from sweeps.runner.files import from_table
 from sweeps.runner.spec import Sweep
-from sweeps.studies.computing import computed, settings
+from sweeps.studies.axes import axis, described
+from sweeps.studies.computing import computed
 from sweeps.studies.optimum import report
 from sweeps.studies.optimum.best import FEWEST, best
 from sweeps.studies.optimum.panels import draw
 from sweeps.studies.optimum.transfer import transfer
 from sweeps.studies.options import Several
-from sweeps.studies.phase.plane import axis
 from sweeps.systems import registry
+from sweeps.systems.experiment import Experiment, experiment
 
 LIMITS = ("descent-finite-t", "descent")
 """Training at infinite batch: what stands for theory unless another one is asked for. A flow knows
@@ -26,28 +26,8 @@ VALUES, RATES = 6, 23
 """Values of the axes, unless they say how many."""
 
 
-class Usual(NamedTuple):
-    """What is drawn of a system unless asked otherwise.
-
-    Attributes:
-        rate: the axis of the learning rate.
-        settings: of every run.
-        observable: what is best.
-        along: the other axis.
-    """
-
-    rate: str
-    settings: Mapping[str, Any] = {}
-    observable: str = "loss"
-    along: str = "batch:4:128"
-
-
-USUAL = {
-    # Starting weights so large that training leaves the first plateau soon, whatever the seed.
-    "linear_icl": Usual("eta:1e-3:30", {"steps": 200, "scale": 0.5, "heads": 8}),
-    # Longer sequences show their class, so that every rate above some trains to a loss of 0.
-    "yz": Usual("eta_z:0.03:1000", {"steps": 100, "ratio": 1.0, "length": 4}, "relative_loss"),
-}
+MOMENTUM = 0.9
+"""Of the rules with momentum, unless the run has another one."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -56,15 +36,12 @@ class Optimum:
     over seeds, the range that is nearly as good, the edge of divergence and a power law.
 
     Attributes:
-        system: linear_icl, yz, or any other with one learning rate eta, or with eta_z and the
-            ratio of two.
+        run: of which every point is a variation.
         along: the other setting, NAME:FIRST:LAST or NAME:FIRST:LAST:NUMBER; logarithmic, or linear
-            with :lin at the end. By default the batch.
-        rate: learning rates to try, in the same form. By default eta, or eta_z at a fixed ratio.
-        rules: update rules, one panel each.
-        set: other settings of the runs, such as steps=300 D=8.
-        observable: what is to be small, or large if it is an accuracy. By default the loss; for yz
-            relative_loss, the loss of the last 20 steps over that of the first.
+            with :lin at the end.
+        rate: learning rates to try, in the same form.
+        rules: update rules, one panel each; momentum and nesterov are sgd with momentum.
+        observable: what is to be small, or large if it is an accuracy.
         theory: engine to draw next to training; auto for descent at infinite batch, best for the
             most exact theory of each rule, or none.
         seeds: number of runs at each point.
@@ -73,32 +50,30 @@ class Optimum:
             command resumes.
     """
 
-    system: str = "linear_icl"
-    along: str = ""
-    rate: str = ""
+    # Starting weights so large that training leaves the first plateau soon, whatever the seed.
+    RUN: ClassVar[Mapping[str, Any]] = {
+        "problem": "linear_icl",
+        "steps": 200,
+        "scale": 0.5,
+        "heads": 8,
+    }
+
+    run: Experiment = dataclasses.field(default_factory=lambda: experiment(**Optimum.RUN))
+    along: str = "batch:4:128"
+    rate: str = "eta:1e-3:30"
     rules: tuple[str, ...] = ("sgd", "momentum", "adam")
-    set: tuple[str, ...] = ()
-    observable: str = ""
+    observable: str = "loss"
     theory: str = "auto"
     seeds: Several = 4
     within: Positive = 0.01
     out: Path = Path("out/optimum")
 
-    @property
-    def usual(self) -> Usual:
-        """What was not asked for."""
-        fields = registry.system(self.system).run.AXES.names
-        two = "eta" not in fields and "ratio" in fields
-        other = Usual("eta_z:1e-3:30", {"ratio": 1.0}) if two else Usual("eta:1e-3:30")
-        return USUAL.get(self.system, other)
-
     def axes(self) -> dict[str, tuple[float, ...]]:
         """Values of the other setting and of the rate, by name; `ValueError` for bad ones."""
-        fields = registry.system(self.system).run.AXES
         found = {}
         for option, number in (("along", VALUES), ("rate", RATES)):
-            word = getattr(self, option) or getattr(self.usual, option)
-            name, values = axis(word, number, fields)
+            word = getattr(self, option)
+            name, values = axis(word, number, self.run)
             if len(values) < FEWEST:
                 raise ValueError(
                     f"{option} = {word!r}: has {len(values)} values; needs {FEWEST} or more"
@@ -108,26 +83,23 @@ class Optimum:
             found[name] = values
         return found
 
-    def settings(self) -> dict[str, Any]:
-        """Of every run, without what is an axis; `ValueError` for what cannot be read."""
-        return settings(self.usual.settings, self.set, self.axes())
-
     def sweep(self, engine: str, rules: tuple[str, ...], without: str = "") -> Sweep:
         """The runs by some rules, by an engine; `without` one of the axes."""
-        axes = {"optimizer": rules, **self.axes(), "seed": {"range": self.seeds}}
-        return from_table(
-            {
-                "system": self.system,
-                "engine": engine,
-                "record": [self.observable or self.usual.observable],
-                "run": self.settings(),
-                "axes": {name: values for name, values in axes.items() if name != without},
-            }
-        )
+        named = {rule: self._settings(rule) for rule in rules}
+        axes = {"rule": named, **self.axes(), "seed": {"range": self.seeds}}
+        axes = {name: values for name, values in axes.items() if name != without}
+        return Sweep(self.run, axes, engine, (self.observable,))
+
+    def _settings(self, rule: str) -> Any:
+        """The rule that a word stands for."""
+        if rule not in ("momentum", "nesterov"):
+            return rule
+        momentum = getattr(self.run.rule, "momentum", None) or MOMENTUM
+        return {"kind": "sgd", "momentum": momentum, "nesterov": rule == "nesterov"}
 
     def theories(self) -> tuple[dict[str, Sweep], dict[str, str]]:
         """Sweeps of the theory by rule, and why there is none for the other rules."""
-        known = tuple(registry.engines(registry.system(self.system)))
+        known = tuple(registry.engines(registry.system_of(self.run)))
         if self.theory not in ("auto", "best", "none"):
             checks.choice("theory", self.theory, ("auto", "best", "none", *known))
         engines = tuple(name for name in LIMITS if name in known)
@@ -155,6 +127,29 @@ class Optimum:
         return {"training": training, **{f"theory/{rule}": s for rule, s in theories.items()}}
 
 
+@dataclasses.dataclass(frozen=True)
+class OptimumOfLayer(Optimum):
+    """Find the best learning rate of the attention layer in Y and Z, at a fixed ratio of its two
+    rates, on short sequences. Longer ones show their class, so that every rate above some trains
+    to a loss of 0.
+
+    Attributes:
+        observable: what is to be small, or large if it is an accuracy; relative_loss is the loss of
+            the last 20 steps over that of the first.
+    """
+
+    RUN: ClassVar[Mapping[str, Any]] = {
+        "problem": "yz",
+        "eta": {"kind": "ratio", "ratio": 1.0},
+        "steps": 100,
+        "length": 4,
+    }
+
+    run: Experiment = dataclasses.field(default_factory=lambda: experiment(**OptimumOfLayer.RUN))
+    rate: str = "eta_z:0.03:1000"
+    observable: str = "relative_loss"
+
+
 def run(config: Optimum) -> list[Path]:
     """Compute or resume, print the best rates and what they follow, draw and write."""
     found = computed(config)
@@ -169,8 +164,7 @@ def run(config: Optimum) -> list[Path]:
     lines += report.verdicts(trained, predicted, laws, along)
     lines += [f"{rule}: no theory; {why}" for rule, why in refused.items()]
     print("\n".join(lines))
-    settings = ", ".join(f"{name} = {value}" for name, value in config.settings().items())
-    title = f"{config.system}: {settings}{', ' * bool(settings)}mean of {config.seeds} seeds"
+    title = f"{described(config.run, ('rule', along, over))}, mean of {config.seeds} seeds"
     figure = draw(found["training"], trained, predicted, laws, ", ".join(titles), title)
     arrays: dict[str, Any] = {"training": trained, "law": laws.drop_vars("verdict")}
     arrays |= {f"theory/{rule}": each for rule, each in predicted.items()}

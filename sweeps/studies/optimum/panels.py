@@ -44,18 +44,18 @@ def draw(
         title: of the figure.
     """
     along, over = str(laws.attrs["along"]), trained.attrs["over"]
-    rules = [str(rule) for rule in trained["optimizer"].values]
+    rules = [str(rule) for rule in trained["rule"].values]
     figure, axes = drawing.panels(2, len(rules), width=2.9, height=2.9, sharey="row")
     for place, (rule, (upper, lower)) in enumerate(zip(rules, axes.T, strict=True)):
-        own = trained.sel(optimizer=rule)
+        own = trained.sel(rule=rule)
         plot_best(own, dataset[along], drawing.colour(place), ax=upper)
         if rule in predicted:
-            plot_theory(predicted[rule].sel(optimizer=rule), own[along], ax=upper)
-        plot_law(own, laws.sel(optimizer=rule), along, ax=upper)
-        fitted = bool(np.isfinite(laws["exponent"].sel(optimizer=rule)))
+            plot_theory(predicted[rule].sel(rule=rule), own[along], ax=upper)
+        plot_law(own, laws.sel(rule=rule), along, ax=upper)
+        fitted = bool(np.isfinite(laws["exponent"].sel(rule=rule)))
         legend = {"loc": "best", "frameon": False} if fitted else None
         drawing.finished(upper, legend, heading=rule, xlabel=label(dataset[along]))
-        plot_curves(dataset.sel(optimizer=rule), own, along, ax=lower)
+        plot_curves(dataset.sel(rule=rule), own, along, ax=lower)
         drawing.finished(lower, xlabel=label(dataset[over]))
     figure.suptitle(textwrap.fill(title, 100), fontsize="medium")
     axes[0, 0].set_ylabel(f"best {label(dataset[over])}")

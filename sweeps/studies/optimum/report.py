@@ -24,10 +24,10 @@ def table(trained: xr.Dataset, predicted: Mapping[str, xr.Dataset], along: str) 
     """The best rate of each rule at each value of an axis, and what is known of it."""
     over, near = trained.attrs["over"], f"within {100 * trained.attrs['within']:g} %"
     rows = [("rule", along, f"best {over}", "error", near, "edge", "theory", "reached")]
-    for rule in trained["optimizer"].values.tolist():
+    for rule in trained["rule"].values.tolist():
         for value in trained[along].values:
-            point = trained.sel({"optimizer": rule, along: value})
-            theory = predicted[rule].sel(optimizer=rule) if rule in predicted else None
+            point = trained.sel({"rule": rule, along: value})
+            theory = predicted[rule].sel(rule=rule) if rule in predicted else None
             if theory is not None and along in theory.dims:
                 theory = theory.sel({along: value})
             rows.append(
@@ -58,12 +58,12 @@ def verdicts(
     """What the best rate of each rule follows, in training and by theory, and where only a bound of
     it is known."""
     lines = []
-    for rule in trained["optimizer"].values.tolist():
-        law, sides = laws.sel(optimizer=rule), {rule: trained.sel(optimizer=rule)}
+    for rule in trained["rule"].values.tolist():
+        law, sides = laws.sel(rule=rule), {rule: trained.sel(rule=rule)}
         off = f" (points up to {100 * float(law.off):.0f} % off)" if law.points else ""
         lines.append(f"{rule}: {law.verdict.item()}{off}")
         if rule in predicted:
-            theory = sides[f"{rule}, theory"] = predicted[rule].sel(optimizer=rule)
+            theory = sides[f"{rule}, theory"] = predicted[rule].sel(rule=rule)
             if along in theory.dims:
                 lines.append(f"{rule}, theory: {transfer(theory, along).verdict.item()}")
         for name, side in sides.items():

@@ -3,6 +3,7 @@
 import dataclasses
 import math
 import sys
+from collections.abc import Mapping
 from typing import Any, ClassVar
 
 import jax
@@ -12,25 +13,26 @@ import xarray as xr
 
 import dynsim
 from dynsim import checks
+from dynsim.classes.task import SequenceClasses
 from dynsim.precision import precision
 from dynsim.yz import finite_length
+from dynsim.yz.layer import Layer
 from odes.formulas import decoder, growth
+from odes.solver.rescaled import undescribed
 from odes.symmetric.state import SymmetricTask
 from odes.theory import named, refusal
 from odes.yz import ladder
-from sweeps.runner import axes
 from sweeps.runner.spec import Sweep
+from sweeps.studies.axes import path
 from sweeps.studies.phase.plane import NUM_TIMES, Plane, sweep
 from sweeps.studies.phase.regions import Region, winners
 from sweeps.studies.transitions.peaks import effective_rates
-from sweeps.systems import registry
-from sweeps.systems.base import Run, field_names
+from sweeps.systems.experiment import Experiment, experiment
+from sweeps.systems.yz import large
 from sweeps.systems.yz.scatter import STD
-from sweeps.systems.yz.tasks import ClassOptions as Problem
-
-Training: Any = registry.system("yz").run
 
 DESCENT = "symmetric-descent"
+LENGTH = ("problem", "length")
 LOGIT = "z_top_distinct"
 """What noise is compared with the mean of, to tell where it rules."""
 COARSE = 24
@@ -40,45 +42,34 @@ STAGES = ("rise_end", "peak", "snap")
 
 
 @dataclasses.dataclass(frozen=True)
-class Phase(Plane, Problem):
+class Phase(Plane):
     """Draw a phase diagram: the outcome of training over a plane of two settings, with the
     transition lines that theory predicts.
 
     Attributes:
-        steps: number of optimiser steps before measuring.
+        run: of which every point is a variation; `steps` is when it is measured.
         engine: simulation; symmetric (exact, fast descent of a symmetric task with T and batch
             infinite); or a theory.
         theory: a second engine to draw next to the first, with the difference: best (the most exact
             flow that describes the runs), none, or a name. auto means best for a simulation, else
             none.
-        length: sequence length T including the query; inf replaces sampled counts by P(l|n).
-        batch: sequences per step.
-        init: starting weights: zero, or uniform on +-1/sqrt(M).
         noise: next to a theory, also predict where batch noise decides the outcome of training.
     """
 
+    RUN: ClassVar[Mapping[str, Any]] = {"problem": "yz", "steps": 100}
     THEORIES: ClassVar = ("auto", "best", "none")
 
+    run: Experiment = dataclasses.field(default_factory=lambda: experiment(**Phase.RUN))
     x: str = "eta_y:1e-3:1e2"
     y: str = "eta_z:1e-2:1e2"
-    steps: int = 100
     theory: str = "auto"
     observable: str = "entropy"
-    length: int | float = 128
-    batch: int | float = 128
-    init: str = "zero"
     noise: bool = True
     regions: str = "sweeps.studies.phase.regions:RULE"
 
-    def training(self) -> Any:
-        """The training of which every point is a variation."""
-        given = {n: getattr(self, n) for n in (*field_names(Problem), "length", "batch", "init")}
-        # Here, noise is whether to predict where that of batches decides.
-        return Training(**{**given, "noise": None}, steps=self.steps)
-
     def times(self) -> tuple[int, ...]:
         """A few steps up to the last."""
-        steps = checks.integer("steps", self.steps, 2)
+        steps = checks.integer("steps", self.run.steps, 2)
         return tuple(dynsim.log_times(steps, min(NUM_TIMES, steps)).tolist())
 
     def engines(self) -> tuple[str, ...]:
@@ -93,14 +84,10 @@ class Phase(Plane, Problem):
             return first, theory
         wanted = sweep(self, "simulation")
         # Which theories apply does not depend on where in the plane one looks, but for its T.
-        training = wanted.plane(next(wanted.slices()))
-        task, finite = training.make_task(), self._expands(training)
+        layer, rule = wanted.plane(next(wanted.slices())).built
+        finite = self._expands(layer)
         found = ladder.applicable(
-            task,
-            training.make_optimizer(),
-            variants=True,
-            zero_start=self.init == "zero",
-            finite=finite,
+            layer, rule, variants=True, zero_start=layer.start == "zero", finite=finite
         )
         # The reduced flow is the matched one, at a small part of its cost.
         reduced = named("symmetric", finite)
@@ -110,51 +97,39 @@ class Phase(Plane, Problem):
     def scatter(self) -> Sweep | None:
         """Mean and spread of `LOGIT` at the end, on a coarser plane; None where no training is
         drawn, or no theory next to it, or no expansion in 1/T describes it."""
-        training = self.training()
-        if not self.noise or self.theory == "none" or math.isinf(self.batch):
+        if not self.noise or self.theory == "none" or math.isinf(self.run.batch):
             return None
         if "simulation" not in self.engines():
             return None
-        if math.isfinite(self.length) and not self._expands(training):
+        layer = self.run.built[0]
+        if math.isfinite(layer.length) and not self._expands(layer):
             return None
         coarse: dict[str, Any] = {
             name: values[:: -(-len(values) // COARSE)] for name, values in self.axes().items()
         }
         if self.random_start():
             coarse["seed"] = {"range": 1}
-        if most_distinct(training) < 2:
+        if most_distinct(layer) < 2:
             # A single token has nobody to win against.
             return None
-        return Sweep(coarse, training, "spread", (LOGIT, LOGIT + STD), "end")
+        return Sweep(self.run, coarse, "spread", (LOGIT, LOGIT + STD), "end")
 
-    def _expands(self, training: Run[Any]) -> bool:
+    def _expands(self, layer: Layer) -> bool:
         """Whether all lengths T of the plane are finite, and long enough for theory."""
-        lengths = self.axes().get("length", (self.length,))
-        task = training.make_task()
+        axes = self.axes().items()
+        varied = (values for name, values in axes if path(self.run, name) == LENGTH)
         return all(
-            math.isfinite(T) and refusal(finite_length.check_length, task, T) is None
-            for T in lengths
+            math.isfinite(T) and refusal(finite_length.check_length, layer, T) is None
+            for T in next(varied, (layer.length,))
         )
 
     def random_start(self) -> bool:
         """Whether a theory needs a seed, to start from the weights of a run."""
-        return self.init != "zero"
+        return self.run.setting("start") != "zero"
 
     def lines(self) -> dict[str, np.ndarray]:
         """See `lines`."""
         return lines(self)
-
-    def title(self) -> str:
-        """What was computed, in a line."""
-        axes = self.axes()
-        rate = "eta_y" if self.ratio is None else "ratio"
-        shown = [rate, "eta_z", *({"momentum": 0} if self.optimizer == "sgd" else {})]
-        fixed = [f"{name} {self.value(name):g}" for name in shown if name not in axes]
-        sizes = {"T": "length", "batch": "batch"}
-        if self.engine == "simulation":
-            fixed += [f"{t} {getattr(self, n):g}" for t, n in sizes.items() if n not in axes]
-        words = [self.task, self.optimizer, *fixed, f"{self.steps} steps", f"{self.init} start"]
-        return ", ".join(map(str, words))
 
 
 def lines(config: Phase) -> dict[str, np.ndarray]:
@@ -166,23 +141,18 @@ def lines(config: Phase) -> dict[str, np.ndarray]:
     for other tasks, and left out (NaN) where a task has no common token. Momentum is read as
     eta / (1 - mu). The closed forms say nothing of Adam, for which all is NaN.
     """
-    training = config.training()
-    plane = Sweep(config.axes(), training)
-    shape = tuple(dim.size for dim in plane.dims)
-    found = {name: np.full(shape, np.nan) for name in (*STAGES, "bound")}
-    if config.optimizer != "adam":
+    plane = Sweep(config.run, config.axes())
+    found = {name: np.full([dim.size for dim in plane.dims], np.nan) for name in (*STAGES, "bound")}
+    if undescribed(config.run.rule.build(), "the closed form") is None:
         with precision("float64"):
-            # Regions of one task each, on which the other axes are arrays.
-            for region in axes.layout(plane.dims, math.prod(shape)).regions():
-                parts = zip(plane.dims, region, strict=True)
-                values = np.ix_(*(dim.axes[dim.name][part] for dim, part in parts))
-                point = {
-                    dim.name: value.item() if dim.static else value
-                    for dim, value in zip(plane.dims, values, strict=True)
-                }
-                point.pop("seed", None)
-                for name, value in closed_forms(training.at(point)).items():
-                    found[name][region] = value
+            # The runs of one task, along whose other axes numbers are arrays.
+            for chosen in plane.slices():
+                at = tuple(
+                    dim.axes[dim.name].index(chosen[dim.name]) if dim.static else slice(None)
+                    for dim in plane.dims
+                )
+                for name, value in closed_forms(plane.plane(chosen)).items():
+                    found[name][at] = value
     return {name: values.T for name, values in found.items()}
 
 
@@ -196,9 +166,9 @@ def noise(dataset: xr.Dataset, scale: float) -> xr.DataArray:
     return found.where(np.isfinite(found), np.log(sys.float_info.max)).mean(others)
 
 
-def most_distinct(training: Run[Any]) -> int:
+def most_distinct(task: SequenceClasses) -> int:
     """The largest number of distinct tokens of a class."""
-    return int(np.asarray(training.make_task().distinct()).sum(1).max())
+    return int(np.asarray(task.distinct()).sum(1).max())
 
 
 def winning_spread(tokens: int) -> float:
@@ -225,9 +195,9 @@ def with_noise(areas: xr.DataArray, noise: xr.DataArray) -> xr.DataArray:
     return areas.where(~(learned & (near > 0)), Region.WINNER_TAKE_ALL)
 
 
-def closed_forms(training: Any) -> dict[str, jax.Array | float]:
+def closed_forms(run: Experiment) -> dict[str, jax.Array | float]:
     """What `lines` holds, for one task; learning rates and momentum may be arrays."""
-    task = training.make_reduced() or training.make_task()
+    task, steps = large.classes_of(run), run.steps
     if isinstance(task, SymmetricTask):
         # Too large for a table: of all its classes, which are alike, the numbers of one.
         common = np.asarray(task.rho)
@@ -236,13 +206,13 @@ def closed_forms(training: Any) -> dict[str, jax.Array | float]:
     else:
         probs = np.asarray(task.probs)[0]
         common, norm = probs[np.asarray(task.common())[0]], np.linalg.norm(probs)
-    eta_y, eta_z = effective_rates(training.make_optimizer())
+    eta_y, eta_z = effective_rates(run.rule.build())
     stages = decoder.stages(eta_y, task.K, task.M)
     bound: Any = np.nan
     if common.size:
         rho_0 = norm / common.max()
         bound = growth.bound(
-            training.steps,
+            steps,
             eta_y,
             eta_z,
             task.K,
@@ -250,4 +220,4 @@ def closed_forms(training: Any) -> dict[str, jax.Array | float]:
             c0=growth.c0(rho_0, task.K),
             classes_per_query=task.K / task.num_queries,
         )
-    return {**{name: getattr(stages, name) / training.steps for name in STAGES}, "bound": bound}
+    return {**{name: getattr(stages, name) / steps for name in STAGES}, "bound": bound}

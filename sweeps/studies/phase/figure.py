@@ -2,7 +2,7 @@
 
 import textwrap
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import zip_longest
 from pathlib import Path
 from typing import Any
@@ -21,7 +21,7 @@ from sweeps.runner.spec import Sweep
 from sweeps.studies.computing import computed as compute
 from sweeps.studies.phase import diagram
 from sweeps.studies.phase.diagram import DESCENT, Phase
-from sweeps.studies.phase.maps import boundary, panels_of, settings
+from sweeps.studies.phase.maps import boundary, panels_of
 from sweeps.studies.phase.panels import (
     Told,
     colours_of,
@@ -39,7 +39,7 @@ from sweeps.studies.phase.regions import Rule, agreement, sides
 from sweeps.studies.phase.tally import Tally
 from sweeps.studies.trainability import edge, ties
 
-__all__ = ["Phase", "compute", "run"]
+__all__ = ["Phase", "Plane", "compute", "run"]
 
 TITLES = {
     "simulation": "training",
@@ -48,11 +48,6 @@ TITLES = {
     "symmetric-finite-t": "flow at finite T",
     "symmetric-noise": "descent with noise",
 }
-
-
-def command(name: str) -> tuple[type[Plane], Callable[[Plane], list[Path]]]:
-    """Settings of `dynsim phase NAME`, and what runs them; `ValueError` for an unknown system."""
-    return settings(name), run
 
 
 def run(config: Plane, rule: Rule | None = None) -> list[Path]:
@@ -74,12 +69,12 @@ def run(config: Plane, rule: Rule | None = None) -> list[Path]:
     noise = None
     if scatter is not None:
         scatter.check()
-        tokens = diagram.most_distinct(scatter.run)
+        tokens = diagram.most_distinct(scatter.first.built[0])
         predicted = run_sweep(scatter, config.out / "spread").load()
         noise = diagram.noise(predicted, diagram.winning_spread(tokens))
     closed = config.lines()
     own = dict(rule.lines(next(iter(found.values())).runs) if rule.lines else {})
-    unstable = {} if scatter is None else ties.lines(scatter.run, scatter.fields)
+    unstable = {} if scatter is None else ties.lines(scatter)
     own |= unstable
     told = theory(drawn, rule, closed, noise, own)
     first = next(iter(drawn))
@@ -116,7 +111,7 @@ def edge_of(config: Plane) -> tuple[Sweep | None, tuple[str, ...]]:
     if not config.edge:
         return None, ()
     try:
-        return edge.flow_of(config.training(), config.axes()), ()
+        return edge.flow_of(config.run, config.axes()), ()
     except ValueError as error:
         return None, (f"edge of stability: left out, {error}",)
 
@@ -167,7 +162,7 @@ def mixed(
             Tally(other.region.shape, rule, config.observable),
         )
         out = config.out / f"{name}-with-steps"
-        region = ties.stepped(config.training(), other.region, unstable, noisy, tally, out)
+        region = ties.stepped(config.run, other.region, unstable, noisy, tally, out)
         if region is not None:
             found = agreement(region, first)
             yield Told(f"{name} with steps where they are large", "with large steps", found)

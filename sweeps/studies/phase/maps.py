@@ -2,7 +2,6 @@
 
 import dataclasses
 import math
-import pkgutil
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Executor
 from pathlib import Path
@@ -17,15 +16,14 @@ from sweeps.runner.spec import Sweep
 from sweeps.studies.options import begin, colour_range
 from sweeps.studies.phase import bands
 from sweeps.studies.phase.bands import boundary
+from sweeps.studies.phase.diagram import Phase
 from sweeps.studies.phase.lattice import Inferred, Lattice, Value, mixed
 from sweeps.studies.phase.plane import MOST_COARSE, Plane, sampled
 from sweeps.studies.phase.refinement import Refinement, guard
 from sweeps.studies.phase.regions import Rule
 from sweeps.studies.phase.tally import Tally
-from sweeps.systems import registry
-from sweeps.systems.settings import settings_class
 
-__all__ = ["boundary", "maps", "settings"]
+__all__ = ["Phase", "Plane", "boundary", "maps"]
 
 
 class Panel(NamedTuple):
@@ -40,26 +38,15 @@ class Panel(NamedTuple):
     runs: xr.Dataset
 
 
-def settings(name: str = Plane.SYSTEM) -> type[Plane]:
-    """The class of the settings of a system's diagrams, whose fields are the options of `dynsim
-    phase NAME`; `ValueError` for an unknown system."""
-    system = registry.system(name)
-    if name == Plane.SYSTEM:
-        # Loaded when it is asked for: it knows the theories that draw its lines.
-        return pkgutil.resolve_name("sweeps.studies.phase.diagram:Phase")
-    title = f"Draw a phase diagram of {name}: the outcome of its runs over a plane of two settings."
-    return settings_class("Phase", system, Plane, title)
-
-
 def maps(
     config: Plane, rule: Rule | None = None, *, seed: int = 0, executor: Executor | None = None
 ) -> dict[str, xr.Dataset]:
     """Compute or resume the maps of a diagram, without drawing them.
 
     Args:
-        config: the settings, of the class that `settings` returns. With `refine`, only points near
-            a change of region are run, and random ones among the others; what is in `out` is not
-            run again.
+        config: the settings: a `Plane`, or a `Phase` for the layer in Y and Z. With `refine`, only
+            points near a change of region are run, and random ones among the others; what is in
+            `out` is not run again.
         rule: of the regions, in place of that of the settings.
         seed: of the random points.
         executor: whose workers run the sweeps, as in `sweeps.run`.
@@ -85,6 +72,11 @@ def maps(
     Raises:
         ValueError: for bad settings, before anything runs.
         StoreError: when `out` holds something else.
+
+    Example:
+        >>> run = sweeps.experiment("linear_icl", steps=200)
+        >>> plane = sweeps.phase.Plane(run, x="eta:0.05:20", y="scale:0.01:1", resolution=8)
+        >>> regions = sweeps.phase.maps(plane)["simulation"]
     """
     found = panels_of(config, rule or config.rule(), seed=seed, executor=executor)
     return {name: panel.map for name, panel in found.items()}

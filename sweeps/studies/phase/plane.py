@@ -13,9 +13,11 @@ from jaxtyping import Int
 from dynsim import checks
 from dynsim.decoding import Count, Index
 from sweeps.runner.spec import Sweep
+from sweeps.studies.axes import axis, described
 from sweeps.studies.phase.regions import NAMED, Rule
 from sweeps.systems import registry
-from sweeps.systems.base import Fields, Run, Times
+from sweeps.systems.base import Times
+from sweeps.systems.experiment import Experiment
 
 MOST_POINTS = 2**24
 MOST_COARSE = 32
@@ -29,9 +31,10 @@ NUM_TIMES = 10
 
 @dataclasses.dataclass(frozen=True)
 class Plane:
-    """Options that are mixed into the fields of a run.
+    """Draw a phase diagram: the outcome of a run over a plane of two of its settings.
 
     Attributes:
+        run: of which every point is a variation.
         x: horizontal axis, NAME:FIRST:LAST or NAME:FIRST:LAST:NUMBER; logarithmic, or linear with
             :lin at the end.
         y: vertical axis, in the same form.
@@ -56,10 +59,10 @@ class Plane:
             resumes.
     """
 
-    SYSTEM: ClassVar[str] = "yz"
     THEORIES: ClassVar[tuple[str, ...]] = ("none",)
     """What `theory` may be besides an engine."""
 
+    run: Experiment
     x: str = ""
     y: str = ""
     resolution: int = 64
@@ -76,19 +79,14 @@ class Plane:
     max_seeds: Count = 64
     out: Path = Path("out/phase")
 
-    def training(self) -> Run[Any]:
-        """The run of which every point is a variation."""
-        return registry.system(self.SYSTEM).run.of(self)
-
     def times(self) -> Times:
         """When runs record."""
         return NUM_TIMES
 
     def axes(self) -> dict[str, tuple[float, ...]]:
         """Values by axis, the one across first."""
-        fields = self.training().AXES
         checks.integer("resolution", self.resolution, 2)
-        found = dict(axis(word, self.resolution, fields) for word in (self.x, self.y))
+        found = dict(axis(word, self.resolution, self.run) for word in (self.x, self.y))
         points = math.prod(map(len, found.values()))
         if points > MOST_POINTS:
             raise ValueError(
@@ -127,7 +125,7 @@ class Plane:
 
     def sweeps(self) -> dict[str, Sweep]:
         """The sweeps behind the panels, by engine."""
-        known = registry.engines(registry.system_of(self.training()))
+        known = registry.engines(registry.system_of(self.run))
         checks.choice("engine", self.engine, tuple(known))
         if self.theory not in self.THEORIES:
             checks.choice("theory", self.theory, (*self.THEORIES, *known))
@@ -159,73 +157,25 @@ class Plane:
 
     def title(self) -> str:
         """What was computed, in a line."""
-        return ": ".join(dict.fromkeys((self.SYSTEM, self.training().task)))
-
-
-def is_linear(word: str) -> bool:
-    """Whether an axis as it is written is linear."""
-    return word.endswith(":lin")
-
-
-def axis_name(word: str, fields: Fields) -> str:
-    """Name of the axis in "eta_y:1e-2:1e2:256"; `ValueError` for none that has numbers."""
-    name = word.split(":")[0]
-    if name == "seed":
-        raise ValueError(
-            f"axis = {word!r}: seeds have no order; --seeds gives each point several of them"
-        )
-    numbers_only = (each for each in fields.names if each != "seed" and each not in fields.words)
-    return checks.choice("axis", name, list(numbers_only))
-
-
-def axis(word: str, resolution: int, fields: Fields) -> tuple[str, tuple[float, ...]]:
-    """Name and values of "eta_y:1e-2:1e2:256" or "momentum:0:0.9:10:lin"; `ValueError` for what
-    cannot be read."""
-    name, *numbers = axis_name(word, fields), *word.split(":")[1:]
-    linear = is_linear(word)
-    numbers = numbers[:-1] if linear else numbers
-    first, last, count = 0.0, 0.0, 0
-    try:
-        first, last = (float(number) for number in numbers[:2])
-        count = int(numbers[2]) if len(numbers) > 2 else resolution
-    except ValueError:
-        count = 0
-    if count < 2 or len(numbers) > 3:
-        raise ValueError(
-            f"axis = {word!r}: must be NAME:FIRST:LAST or NAME:FIRST:LAST:NUMBER, then :lin for a "
-            "linear axis"
-        )
-    if linear:
-        checks.real(f"axis {name}", [first, last])
-    else:
-        checks.real(f"axis {name}", [first, last], 0, open_minimum=True)
-    if first == last or count > MOST_POINTS:
-        raise ValueError(
-            f"axis = {word!r}: needs two ends, and at most {MOST_POINTS} values between them"
-        )
-    values = (np.linspace if linear else np.geomspace)(first, last, count)
-    if fields.is_whole(name) or name in fields.counts:
-        values = np.unique(np.rint(values)).astype(int)
-    return name, tuple(values.tolist())
+        return described(self.run, self.axes())
 
 
 def sweep(config: Plane, engine: str) -> Sweep:
     """The sweep behind one panel."""
     found: dict[str, Any] = dict(config.axes())
-    training = config.training()
-    if engine == "simulation" or is_noisy(training, engine):
+    if engine == "simulation" or is_noisy(config.run, engine):
         found["seed"] = {"range": checks.integer("seeds", config.seeds, 1)}
     elif config.random_start():
         found["seed"] = {"range": 1}
     record = tuple(dict.fromkeys((*config.rule().record, config.observable)))
-    made = Sweep(found, training, engine, record, config.times())
+    made = Sweep(config.run, found, engine, record, config.times())
     checks.choice("observable", config.observable, made.rules.observables.names())
     return made
 
 
-def is_noisy(training: Run[Any], engine: str) -> bool:
+def is_noisy(run: Experiment, engine: str) -> bool:
     """Whether an engine is a theory with noise, whose regions are probabilities."""
-    known = registry.engines(registry.system_of(training))
+    known = registry.engines(registry.system_of(run))
     return engine in known and known[engine].noisy
 
 

@@ -24,9 +24,7 @@ from sweeps.runner.run import valid
 from sweeps.runner.spec import Sweep
 from sweeps.studies.computing import by_theory, computed
 from sweeps.studies.options import Several, heat_map
-from sweeps.systems import registry
-
-Training: Any = registry.system("yz").run
+from sweeps.systems.experiment import experiment
 
 CONTOURS = (0.05, 0.2)
 COLOURS: dict[str, Any] = {
@@ -89,11 +87,13 @@ def planes(config: Validity) -> dict[str, Sweep]:
         "eta_z": {"logspace": [0.01, 3, config.resolution]},
     }
     classes = {"K": [2, 5, 10], "overlap": [0.01, 0.03, 0.1, 0.2, 0.3, 0.45, 0.6]}
-    overlapping = Training(task="overlapping", eta_y=1.0, eta_z=0.1, **common)
-    record = (QUANTITY,)
+    runs = {
+        "rates": (experiment(eta="ratio", **common), rates),
+        "overlap": (experiment(task="overlapping", **common), classes),
+    }
     return {
-        "rates": Sweep({**rates, **seeds}, Training(**common), "simulation", record, NUM_TIMES),
-        "overlap": Sweep({**classes, **seeds}, overlapping, "simulation", record, NUM_TIMES),
+        plane: Sweep(run, {**axes, **seeds}, "simulation", (QUANTITY,), NUM_TIMES)
+        for plane, (run, axes) in runs.items()
     }
 
 

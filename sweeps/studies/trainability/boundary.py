@@ -9,7 +9,7 @@ coarse grid are missed: counts are from below.
 import dataclasses
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from jaxtyping import Bool, Float, Int
@@ -22,9 +22,7 @@ from sweeps.studies.options import Line, line
 from sweeps.studies.phase.lattice import Lattice, Level, Measure
 from sweeps.studies.phase.plane import sampled
 from sweeps.studies.phase.refinement import Refinement
-from sweeps.systems import registry
-
-Training: Any = registry.system("yz").run
+from sweeps.systems.experiment import Experiment
 
 
 class Window(NamedTuple):
@@ -87,25 +85,24 @@ def box_dimension(levels: Sequence[Level], fit: tuple[int, int]) -> Line:
 
 
 def refine(
-    run: Any,
+    run: Experiment,
     window: Window,
     *,
     engine: str = "simulation",
     cells: int = 16,
     levels: int = 4,
-    seed: int = 0,
     out: Path | None = None,
     report: Callable[[str], None] | None = None,
 ) -> Refinement:
     """Map where training succeeds, as stored sweeps.
 
     Args:
-        run: the training; its learning rates are ignored.
+        run: of the attention layer; its learning rates are ignored. All points share its seed, of
+            the data and of random starting weights.
         window: the learning rates at its edges.
         engine: one that records "relative_loss".
         cells: number of cells along each side of the coarse grid.
         levels: number of refinements.
-        seed: of the data and of random starting weights, which all points share.
         out: folder of the sweeps: level-0, level-1, ..., and level-1-1, level-1-2, ... of the
             cells into which the boundary was followed. What is there is not run again.
         report: called with lines for people.
@@ -121,9 +118,10 @@ def refine(
         check_directory(out)
     side = cells * 2**levels
     eta_y, eta_z = window.rates(np.arange(side + 1)[:, None] / side).T
+    rule = dataclasses.replace(run.rule, eta={"Y": 1.0, "Z": 1.0})
     plane = Sweep(
-        axes={"eta_y": eta_y, "eta_z": eta_z, "seed": [seed]},
-        run=dataclasses.replace(run, ratio=None),
+        dataclasses.replace(run, rule=rule),
+        axes={"eta_y": eta_y, "eta_z": eta_z, "seed": [run.seed]},
         engine=engine,
         record=("relative_loss",),
         title="trainability",

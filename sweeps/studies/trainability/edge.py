@@ -5,7 +5,6 @@ A step swings from side to side, and grows, where the preconditioned sharpness e
 coarse grid of the plane, and interpolated in the logarithms of sharpness and axes.
 """
 
-import dataclasses
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -22,8 +21,8 @@ from sweeps.studies.phase.lattice import Level
 from sweeps.studies.phase.panels import Line, Told
 from sweeps.studies.phase.regions import DIVERGED, Rule, agreement
 from sweeps.systems import registry
-from sweeps.systems.base import Run
-from sweeps.systems.problems.engines import FLOW
+from sweeps.systems.engines import FLOW
+from sweeps.systems.experiment import Experiment
 
 COARSE = 12
 """Values of an axis at which the sharpness is measured, at most."""
@@ -36,7 +35,7 @@ LINES = {
 }
 
 
-def flow_of(run: Run[Any], axes: Mapping[str, Sequence[float]]) -> Sweep:
+def flow_of(run: Experiment, axes: Mapping[str, Sequence[float]]) -> Sweep:
     """The flows of runs over a plane, at `COARSE` values of each axis.
 
     A run of sequences so short that no expansion in 1/T describes them is taken at T infinite.
@@ -46,20 +45,18 @@ def flow_of(run: Run[Any], axes: Mapping[str, Sequence[float]]) -> Sweep:
     """
     if FLOW not in registry.engines(registry.system_of(run)):
         raise ValueError("the problem has no population loss")
-    rule = run.make_optimizer()
+    rule = run.built[1]
     check_threshold(rule)
     if rule.is_adaptive:
         raise ValueError(f"along a flow, the preconditioner of {rule.name} is not known")
-    coarse = {
+    coarse: dict[str, Any] = {
         name: [values[i] for i in _places(len(values)).tolist()] for name, values in axes.items()
     }
-    tried = [run]
-    if hasattr(run, "length") and "length" not in axes:
-        tried.append(dataclasses.replace(run, length=math.inf))  # type: ignore[type-var]
+    coarse["seed"] = {"range": 1}
     reasons = []
-    for each in tried:
-        found = Sweep({**coarse, "seed": {"range": 1}}, each, FLOW, (PRECONDITIONED,), TIMES)
+    for length in ({}, {"length": math.inf}):
         try:
+            found = Sweep(run.at(length), coarse, FLOW, (PRECONDITIONED,), TIMES)
             found.check()
         except ValueError as error:
             reasons.append(error)

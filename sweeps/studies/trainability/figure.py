@@ -3,7 +3,7 @@
 import dataclasses
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 import numpy as np
 import xarray as xr
@@ -16,17 +16,14 @@ from matplotlib.ticker import NullLocator
 from dynsim.decoding import Count
 from sweeps import output
 from sweeps.output import drawing
-from sweeps.studies.computing import begin
-from sweeps.studies.options import Line
+from sweeps.studies.axes import described
+from sweeps.studies.options import Line, begin
 from sweeps.studies.phase.lattice import CORNERS, Level
 from sweeps.studies.phase.panels import plot_lines
 from sweeps.studies.phase.refinement import Refinement
 from sweeps.studies.trainability import edge
 from sweeps.studies.trainability.boundary import Window, box_dimension, refine
-from sweeps.systems import registry
-from sweeps.systems.base import field_names
-
-Training: Any = registry.system("yz").run
+from sweeps.systems.experiment import Experiment, experiment
 
 Levels = Annotated[int, Ge(2), Le(12)]
 """Each level about doubles the runs; 12 of them resolve a cell into 4096."""
@@ -40,18 +37,11 @@ class Trainability:
     """Map of trained and untrained runs over both learning rates, refined at its boundary.
 
     Attributes:
+        run: of the attention layer; all runs share its seed. The usual length is so short that
+            some sequences show nothing of their class, and their loss grows with the rates.
         engine: what computes the runs; all but simulation have T and batch infinite.
-        task: as in a sweep.
         eta_y: first and last learning rate of Y (1/step).
         eta_z: first and last learning rate of Z (1/step).
-        optimizer: update rule; sgd uses `momentum`.
-        momentum: heavy-ball coefficient mu in [0, 1) of sgd, 0 if left out.
-        steps: number of optimiser steps.
-        length: sequence length T. The default is so short that some sequences show nothing of
-            their class, and their loss grows with the rates.
-        batch: number of sequences per step.
-        dtype: precision of the runs.
-        seed: of the data, which all runs share.
         cells: number of cells along each side of the coarse grid.
         levels: number of refinements, each of which doubles the resolution.
         fit: first and last level of the fit of the dimension; 1 and the last one if left out.
@@ -59,28 +49,17 @@ class Trainability:
         out: directory for the picture, trainability.npz and the stored sweeps, which resume.
     """
 
+    RUN: ClassVar[Mapping[str, Any]] = {"problem": "yz", "steps": 100, "length": 4, "batch": 32}
+
+    run: Experiment = dataclasses.field(default_factory=lambda: experiment(**Trainability.RUN))
     engine: Literal["simulation", "descent", "symmetric-descent"] = "simulation"
-    task: str = "syn-small"
     eta_y: tuple[float, float] = (30.0, 1e4)
     eta_z: tuple[float, float] = (1e-3, 1e5)
-    optimizer: Literal["sgd", "adam"] = "sgd"
-    momentum: float | None = None
-    steps: int = 100
-    length: int | float = 4
-    batch: int | float = 32
-    dtype: Literal["float32", "float64"] = "float32"
-    seed: int = 0
     cells: Count = 16
     levels: Levels = 4
     fit: tuple[int, int] | None = None
     edge: bool = False
     out: Path = Path("out/trainability")
-
-    @property
-    def training(self) -> Any:
-        """The training of which every run is a variation."""
-        own = {*field_names(Training)} & {*field_names(type(self))} - {"eta_y", "eta_z"}
-        return Training(**{name: getattr(self, name) for name in own})
 
 
 def run(config: Trainability) -> list[Path]:
@@ -93,8 +72,8 @@ def run(config: Trainability) -> list[Path]:
         raise ValueError(
             f"fit = {fit}: must increase and lie within the levels 0 to {config.levels}"
         )
-    asked = {name: getattr(config, name) for name in ("engine", "cells", "levels", "seed", "out")}
-    found = refine(config.training, window, **asked)
+    asked = {name: getattr(config, name) for name in ("engine", "cells", "levels", "out")}
+    found = refine(config.run, window, **asked)
     levels = found.levels()
     dimension = box_dimension(levels, fit)
     edges = edges_of(config, window) if config.edge else {}
@@ -116,7 +95,7 @@ def edges_of(config: Trainability, window: Window) -> dict[str, xr.DataArray]:
     eta_y, eta_z = window.rates(places).T.tolist()
     axes = {"eta_z": eta_z, "eta_y": eta_y}
     try:
-        flows = edge.flow_of(config.training, axes)
+        flows = edge.flow_of(config.run, axes)
     except ValueError as error:
         print(f"edge of stability: left out, {error}")
         return {}
@@ -146,10 +125,7 @@ def draw(
 
 def title(config: Trainability) -> str:
     """What was run, in a line."""
-    sgd = f"SGD, momentum {config.momentum or 0:g}"
-    rule = sgd if config.optimizer == "sgd" else config.optimizer
-    sampled = f", T = {config.length}, batch = {config.batch}" * (config.engine == "simulation")
-    return f"{config.engine} on {config.task}, {rule}{sampled}, {config.steps} steps"
+    return f"{config.engine}: {described(config.run, ('eta',))}"
 
 
 def summary(levels: Sequence[Level], dimension: Line, fit: tuple[int, int]) -> str:

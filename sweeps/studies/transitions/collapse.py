@@ -24,6 +24,7 @@ from sweeps.runner.spec import Sweep
 from sweeps.studies.computing import computed
 from sweeps.studies.transitions.families import ENGINES, FAMILIES, LIMIT, Family, variants
 from sweeps.studies.transitions.peaks import gamma_peak, measured_peak, over_points, predicted_peak
+from sweeps.systems.base import known
 
 LATE = 10
 """Predicted peak (steps) from which neighbouring whole steps are close in log t."""
@@ -78,7 +79,7 @@ def peaks(sweep: Sweep, stored: Mapping[str, xr.Dataset]) -> xr.Dataset:
     the closed-form curve measured alike, which shows the error of measuring."""
     found = {
         "predicted": over_points(sweep, predicted_peak),
-        "gamma": over_points(sweep, lambda t: gamma_peak(t, t.steps_recorded(sweep.times))),
+        "gamma": over_points(sweep, lambda t: gamma_peak(t, known(t.steps_recorded(sweep.times)))),
     }
     return xr.Dataset(found | {name: measured_peak(ds) for name, ds in stored.items()})
 

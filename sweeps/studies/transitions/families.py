@@ -8,9 +8,7 @@ import numpy as np
 
 from sweeps.runner.spec import Sweep
 from sweeps.studies.transitions.peaks import over_points, predicted_peak
-from sweeps.systems import registry
-
-Training: Any = registry.system("yz").run
+from sweeps.systems.experiment import experiment
 
 HORIZON = 2.5
 """Steps of a run over the predicted peak at the smallest rate: room for a peak that is late."""
@@ -26,7 +24,7 @@ class Family(NamedTuple):
 
     Attributes:
         title: of its panel.
-        run: fields of the training.
+        run: settings of a run.
         axes: its axes besides eta_Y, eta_Z and seeds.
         zipped: axes among them that vary together.
         label: of a line, formatted with the values of the axes.
@@ -39,14 +37,15 @@ class Family(NamedTuple):
     zipped: tuple[str, ...] = ()
 
 
+# With one class per query there are as many queries as classes.
 _ONE_COMMON = {"task": "syn", "classes_per_query": 1, "num_common": 1, "batch": 128, "length": 512}
 FAMILIES = {
     "size": Family(
         "classes and vocabulary",
         _ONE_COMMON,
-        {"K": (2, 3, 5, 10, 20), "M": (500, 40, 100, 150, 250)},
-        "K = {K:g}, M = {M:g}",
-        zipped=("K", "M"),
+        {"num_queries": (2, 3, 5, 10, 20), "M": (500, 40, 100, 150, 250)},
+        "K = {num_queries:g}, M = {M:g}",
+        zipped=("num_queries", "M"),
     ),
     "overlap": Family(
         "overlap (K = 5, M = 30)",
@@ -57,12 +56,12 @@ FAMILIES = {
     "momentum": Family(
         "momentum 0.9 (M = 100)",
         {**_ONE_COMMON, "M": 100, "momentum": 0.9},
-        {"K": (2, 5, 8)},
-        "K = {K:g}",
+        {"num_queries": (2, 5, 8)},
+        "K = {num_queries:g}",
     ),
     "sampling": Family(
         "batch and length (K = 5, M = 100)",
-        {**_ONE_COMMON, "K": 5, "M": 100},
+        {**_ONE_COMMON, "num_queries": 5, "M": 100},
         {"batch": (8, 128), "length": (16, 512)},
         "batch {batch:g}, T = {length:g}",
     ),
@@ -80,12 +79,12 @@ def variants(name: str, seeds: int) -> dict[str, Sweep]:
     zipped = (("eta_y", "eta_z"),)
     # The runs of one size share their steps; sizes that vary together have their own.
     probe = Sweep(
+        experiment(**family.run),
         {**family.axes, **rate_axes},
-        Training(**family.run),
         zip=(*zipped, family.zipped) if family.zipped else zipped,
     )
     latest = over_points(probe, predicted_peak).max("eta_y")
-    by_size = [dim for dim in latest.dims if dim in ("K", "M")]
+    by_size = [dim for dim in latest.dims if dim in ("num_queries", "M")]
     latest = latest.max([dim for dim in latest.dims if dim not in by_size])
     steps = np.ceil(HORIZON * latest.values).astype(int)
     run, axes = dict(family.run), dict(family.axes)
@@ -95,8 +94,8 @@ def variants(name: str, seeds: int) -> dict[str, Sweep]:
     else:
         run["steps"] = int(steps)
     simulation = Sweep(
+        experiment(**run),
         {**axes, **rate_axes, "seed": {"range": seeds}},
-        Training(**run),
         record=("speed",),
         times=NUM_TIMES,
         zip=zipped,
@@ -105,7 +104,7 @@ def variants(name: str, seeds: int) -> dict[str, Sweep]:
     run["dtype"] = "float64"
     return {"simulation": simulation} | {
         engine: dataclasses.replace(
-            simulation, axes={**exact, **rate_axes}, run=Training(**run), engine=engine
+            simulation, axes={**exact, **rate_axes}, run=experiment(**run), engine=engine
         )
         for engine in ENGINES[1:]
     }

@@ -1,7 +1,6 @@
 """Transition times: when the speed coefficient peaks, measured and predicted."""
 
 from collections.abc import Callable, Sequence
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -10,13 +9,12 @@ import xarray as xr
 from jaxtyping import Array, Float
 
 import dynsim
+from dynsim import AttentionLayer, Layer
 from dynsim.precision import precision
 from odes.formulas import decoder
 from odes.solver.rescaled import Rescaled, undescribed
 from sweeps.runner.spec import Sweep
-from sweeps.systems import registry
-
-Training: Any = registry.system("yz").run
+from sweeps.systems.experiment import Experiment
 
 
 def peak_time(times: np.ndarray, values: np.ndarray) -> float:
@@ -72,8 +70,8 @@ def measured_peak(dataset: xr.Dataset, name: str = "speed") -> xr.DataArray:
     )
 
 
-def over_points(sweep: Sweep, function: Callable[[Any], float]) -> xr.DataArray:
-    """`function` of the training at every point of a sweep: over its axes, without its seeds."""
+def over_points(sweep: Sweep, function: Callable[[Experiment], float]) -> xr.DataArray:
+    """`function` of the run at every point of a sweep: over its axes, without its seeds."""
     dims = [dim for dim in sweep.dims if dim.name != "seed"]
     values = np.empty([dim.size for dim in dims])
     for index in np.ndindex(*values.shape):
@@ -83,31 +81,33 @@ def over_points(sweep: Sweep, function: Callable[[Any], float]) -> xr.DataArray:
             for name, axis in dim.axes.items()
         }
         run = sweep.point(chosen)
-        if not isinstance(run, Training):
-            raise ValueError(f"run = {run!r}: closed forms are those of the layer in Y and Z")
+        if not isinstance(run.problem, Layer | AttentionLayer):
+            raise ValueError(
+                f"problem = {run.problem!r}: closed forms are those of the layer in Y and Z"
+            )
         values[index] = function(run)
     coordinates = {name: (dim.name, list(axis)) for dim in dims for name, axis in dim.axes.items()}
     return xr.DataArray(values, coordinates, [dim.name for dim in dims])
 
 
-def predicted_stage(training: Any, stage: str) -> float:
+def predicted_stage(run: Experiment, stage: str) -> float:
     r"""A field of `odes.formulas.decoder.Stages`, averaged over classes: rise_end, peak or snap, in
     optimiser steps. Momentum is read as :math:`\eta_Y / (1 - \mu)`; `ValueError` for Adam."""
     with precision("float64"):
-        rate, prior, M = _decoder(training)
+        rate, prior, M = _decoder(run)
         return float(jnp.mean(getattr(decoder.stages(rate, 1 / prior, M), stage)))
 
 
-def predicted_peak(training: Any) -> float:
+def predicted_peak(run: Experiment) -> float:
     r"""Exact peak of :math:`\gamma` in optimiser steps, averaged over classes."""
-    return predicted_stage(training, "peak")
+    return predicted_stage(run, "peak")
 
 
-def gamma_peak(training: Any, times: Sequence[float]) -> float:
+def gamma_peak(run: Experiment, times: Sequence[float]) -> float:
     r"""`peak_time` of :math:`\gamma` (Eq. 85), averaged over classes, recorded at `times` (S,):
     differs from `predicted_peak` by the error of measuring at these times."""
     with precision("float64"):
-        rate, prior, M = _decoder(training)
+        rate, prior, M = _decoder(run)
         t = jnp.asarray(times, jnp.float64)
         gamma = decoder.gamma(prior[:, None] * t[None], rate, M)
         return peak_time(np.asarray(times), np.asarray(gamma.mean(0)))
@@ -127,8 +127,8 @@ def effective_rates(
     return rate * jnp.asarray(clock.eta_y), rate * jnp.asarray(clock.eta_z)
 
 
-def _decoder(training: Any) -> tuple[jax.Array, jax.Array, int]:
+def _decoder(run: Experiment) -> tuple[jax.Array, jax.Array, int]:
     """Effective eta_Y, prior (K,) and M."""
-    task = training.make_task()
-    eta_y, _ = effective_rates(training.make_optimizer())
+    task, rule = run.built
+    eta_y, _ = effective_rates(rule)
     return eta_y, jnp.asarray(task.prior, jnp.float64), task.M

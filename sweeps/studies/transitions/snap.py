@@ -9,7 +9,7 @@ import dataclasses
 import itertools
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any, NamedTuple
+from typing import Annotated, NamedTuple
 
 import numpy as np
 import xarray as xr
@@ -25,9 +25,7 @@ from sweeps.runner.spec import Sweep
 from sweeps.studies.computing import computed
 from sweeps.studies.options import Several
 from sweeps.studies.transitions.peaks import measured_peak, over_points, predicted_stage
-from sweeps.systems import registry
-
-Training: Any = registry.system("yz").run
+from sweeps.systems.experiment import experiment
 
 DENSE = 4
 """Points of a theory line from one trained rate to the next."""
@@ -108,8 +106,8 @@ def variant(config: Snap, name: str, engine: str) -> Sweep:
     fixed = {field: float(e[0]) for field, e in ends.items() if e[0] == e[1]}
     seeds = {"seed": {"range": config.seeds}} if engine == "simulation" else {}
     return Sweep(
+        experiment(steps=config.steps, **fixed),
         {**varied, **seeds},
-        Training(task="syn-small", steps=config.steps).at(fixed),
         engine=engine,
         record=("entropy", "z_top_distinct", "speed", *(("B",) if engine == "eq10" else ())),
         times=60,
@@ -123,7 +121,7 @@ def with_stages(sweep: Sweep, stored: xr.Dataset) -> xr.Dataset:
     extra = {name: over_points(sweep, lambda t, n=name: predicted_stage(t, n)) for name in STAGES}
     extra["measured_peak"] = measured_peak(stored)
     for field in ("eta_y", "eta_z"):
-        extra[f"{field}_used"] = over_points(sweep, lambda t, f=field: getattr(t, f))
+        extra[f"{field}_used"] = over_points(sweep, lambda t, f=field: t.setting(f))
     return stored.mean("class").assign(extra).rename({sweep.dims[0].name: "rate"})
 
 

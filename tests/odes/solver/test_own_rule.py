@@ -66,6 +66,22 @@ def test_it_trains_and_its_numbers_are_axes() -> None:
         np.testing.assert_allclose(loss, p**2 / 2, rtol=1e-5, atol=1e-7)
 
 
+class Signed(dynsim.Rule):
+    """Descends at a constant speed."""
+
+    def direction(self) -> optax.GradientTransformation:
+        return optax.stateless(lambda gradient, params: jax.tree.map(jnp.sign, gradient))
+
+    def flow(self, gradient: Any, averages: Any, t: Any) -> tuple[Any, Any]:
+        del averages, t
+        return jax.tree.map(jnp.sign, gradient), None
+
+
+def test_a_rule_without_averages_has_a_flow() -> None:
+    found = odes.flow(Line(), Signed(0.1), [0, 1, 7], key=KEY, record="loss", tolerances=PRECISE)
+    np.testing.assert_allclose(found["loss"], np.array([1, 0.9, 0.3]) ** 2 / 2, rtol=1e-8)
+
+
 def test_only_its_own_flow_describes_it() -> None:
     assert checked_flow(Averaged(ETA)) == "own"
     with pytest.raises(ValueError, match="'plain': does not describe optimizer = averaged, which"):

@@ -18,6 +18,7 @@ from sweeps.compare.strain import starting_overlap
 from sweeps.runner.spec import Sweep
 from sweeps.systems.experiment import experiment
 from sweeps.systems.yz import large
+from tests.sweeps.ending import ended
 from tests.systems.layers import simulate
 
 
@@ -71,8 +72,8 @@ def test_json_is_strict_and_bad_input_named(capsys: pytest.CaptureFixture[str]) 
     found = json.loads(capsys.readouterr().out)
     assert found["regime"] is None
     assert found["final"]["accuracy"] == 1
-    assert cli.main(["explain", "--steps", "0"]) == 2
-    assert "steps = 0: must be an integer >= 1" in capsys.readouterr().err
+    assert ended(["explain", "--steps", "0"]) == 2
+    assert "steps = 0: must be an integer from 1 to" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
@@ -126,8 +127,8 @@ def test_no_number_of_classes_is_too_large_for_theory(tmp_path: Path) -> None:
 
 
 def test_what_cannot_move_is_refused() -> None:
-    for settings in ({"eta_y": 0.0}, {"ratio": 0.0}):
-        with pytest.raises(ValueError, match=f"{next(iter(settings))} = 0: nothing moves"):
+    for settings in ({"eta_y": 0.0}, {"eta": "ratio", "ratio": 0.0}):
+        with pytest.raises(ValueError, match=f"{[*settings][-1]} = 0: nothing moves"):
             explain(**settings)
-    with pytest.raises(ValueError, match="K = 1 class overlaps with no other"):
-        explain(task="overlapping", K=1, overlap=0.3)
+    with pytest.raises(ValueError, match="start = 'uniform': the prediction starts from zero"):
+        explain(start="uniform")

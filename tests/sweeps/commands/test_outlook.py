@@ -47,7 +47,7 @@ class Bowl(dynsim.Problem):
 
 
 def settings(**given: object) -> dict[str, object]:
-    return {"eta": 0.01, "steps": 100, "batch": math.inf, **given}
+    return {"rule": "sgd", "eta": 0.01, "steps": 100, "batch": math.inf, **given}
 
 
 @pytest.mark.usefixtures("quick_theory")
@@ -115,7 +115,7 @@ def test_descent_that_diverges_is_said() -> None:
 def test_the_command_prints_text_or_json_and_names_bad_input(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    command = ["explain", NAME, "--steps", "5", "--eta", "0.01"]
+    command = ["explain", NAME, "--steps", "5", "--rule", "sgd", "--eta", "0.01"]
     assert cli.main(command) == 0
     printed = capsys.readouterr().out
     assert "half of the fall at step" in printed

@@ -88,8 +88,9 @@ SETTINGS = [
     ([("problem", 3)], "problem = 3: must be one of yz, bowl"),
     (
         [("eta", "schedule")],
-        "rule.eta = 'schedule': is not a kind of Schedule; must be one of constant, linear, "
-        "cosine, or module:Name of your own",
+        "rule.eta = 'schedule': is not a kind of Schedule; must be a number in [0, inf), "
+        "in 1/step, or one of constant, linear, cosine, or one of these for each group, or "
+        "module:Name of your own",
     ),
     (
         [("rule", "no_such:Net")],

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from sweeps.language.pages import help_page, json_schema
+from sweeps.language.pages import json_schema, settings_page
 from sweeps.language.tree import encode
 from tests.sweeps.language.catalog import (
     LANGUAGE,
@@ -24,39 +24,53 @@ from tests.sweeps.language.catalog import (
 
 ROOT = Path(__file__).parents[3]
 PAGE = """\
-Settings. The end of a name is enough if it is unique; case, - _ and . do not matter.
-  --problem                  what is learned (one of yz, bowl; now bowl)
-  --problem.stiff            largest curvature (a number in (0, inf); now 4.0) *
-  --problem.width            number of directions (an integer from 1 to 1048576; now 2)
-  --problem.part             (one of part; now part)
-  --problem.part.sizes       of layers (a list, each entry an integer >= 1; now [4, 4])
-  --problem.part.activation  between them (a function module:name; now \
-jax._src.nn.functions:relu)
-  --rule                     how (one of sgd, adam, adamw, rmsprop, sign; now adamw)
-  --rule.eta                 learning rate (a number in [0, inf), in 1/step, or one of constant, \
-linear, cosine, or one of these for each group; now 0.1) *
-  --rule.decay               weight decay (a number in [0, inf); required) *
-  --rule.b1                  (a number in [0, 1); now 0.9) *
-  --rule.b2                  (a number in [0, 1); now 0.999) *
-  --steps                    of the rule (an integer from 1 to 2147483647; now 1000)
-  --batch                    examples of a step (an integer >= 1, or inf; now 32)
-  --seed                     of the random numbers (an integer >= 0; now 0) *
-  --record                   names of observables (a list, each entry text; now ['loss'])
+Settings of the run. The end of a name is enough if it is unique; - _ . do not matter.
+  --problem
+      what is learned (one of yz, bowl; default: bowl)
+  --problem.stiff
+      largest curvature (a number in (0, inf); default: 4.0) *
+  --problem.width
+      number of directions (an integer from 1 to 1048576; default: 2)
+  --problem.part
+      (one of part; default: part)
+  --problem.part.sizes
+      of layers (a list, each entry an integer >= 1; default: [4, 4])
+  --problem.part.activation
+      between them (a function module:name; default: jax._src.nn.functions:relu)
+  --rule
+      how (one of sgd, adam, adamw, rmsprop, sign; default: adamw)
+  --rule.eta
+      learning rate (a number in [0, inf), in 1/step, or one of constant, linear, cosine, or one
+      of these for each group; default: 0.1) *
+  --rule.decay
+      weight decay (a number in [0, inf); required) *
+  --rule.b1
+      (a number in [0, 1); default: 0.9) *
+  --rule.b2
+      (a number in [0, 1); default: 0.999) *
+  --steps
+      of the rule (an integer from 1 to 2147483647; default: 1000)
+  --batch
+      examples of a step (an integer >= 1, or inf; default: 32)
+  --seed
+      of the random numbers (an integer >= 0; default: 0) *
+  --record
+      names of observables (a list, each entry text; default: ['loss'])
 * Runs that differ only in these share one compiled program."""
 
 
 def test_help_is_about_what_was_chosen() -> None:
     given = LANGUAGE.assign({}, [("problem", "bowl"), ("rule", "adamw")])
-    assert help_page(LANGUAGE, given) == PAGE
+    assert settings_page(LANGUAGE, given) == PAGE
     # A rate for all groups is one line.
-    assert "rule.eta.Y" not in help_page(LANGUAGE, LANGUAGE.assign({}, [("eta", 0.5)]))
+    assert "rule.eta.Y" not in settings_page(LANGUAGE, LANGUAGE.assign({}, [("eta", 0.5)]))
 
 
 WITHOUT_JAX = """
 import json, sys
 from sweeps.language.fields import Kind, LanguageError
 from sweeps.language.grammar import Language
-from sweeps.language.pages import help_page, json_schema
+from sweeps.language.pages import settings_page, json_schema
 
 language = Language(map(Kind.from_json, json.load(open(sys.argv[1]))))
 for settings in [("momentm", 1)], [("rule", "admw")], [("momentum", 1)]:
@@ -65,7 +79,7 @@ for settings in [("momentm", 1)], [("rule", "admw")], [("momentum", 1)]:
     except LanguageError as error:
         print(error)
 json_schema(language)
-print(help_page(language, language.assign({}, [("problem", "bowl"), ("rule", "adamw")])))
+print(settings_page(language, language.assign({}, [("problem", "bowl"), ("rule", "adamw")])))
 assert not {"jax", "numpy", "equinox", "dynsim", "tests"} & {*sys.modules}
 """
 
@@ -82,6 +96,7 @@ def test_names_errors_and_help_do_without_jax(tmp_path: Path) -> None:
 
 
 SCHEMA = json_schema(LANGUAGE)
+RUN = SCHEMA["properties"]["run"]
 
 
 def fits(schema: Any, value: Any) -> bool:
@@ -111,6 +126,7 @@ def fits(schema: Any, value: Any) -> bool:
         "enum": lambda words: value in words,
         "anyOf": lambda some: any(fits(each, value) for each in some),
         "pattern": lambda part: not types["string"] or part in value,
+        "minProperties": lambda least: not types["object"] or len(value) >= least,
         "required": lambda names: not types["object"] or {*names} <= {*value},
         "properties": lambda each: (
             not types["object"] or all(fits(each[n], v) for n, v in value.items() if n in each)
@@ -140,7 +156,7 @@ def table(**changes: Any) -> dict[str, Any]:
 
 @pytest.mark.parametrize("run", RUNS)
 def test_runs_fit_to_the_schema(run: Experiment) -> None:
-    assert fits(SCHEMA, encode(LANGUAGE, run))
+    assert fits(SCHEMA, {"run": encode(LANGUAGE, run), "axes": {"seed": [0]}})
 
 
 @pytest.mark.parametrize(
@@ -154,7 +170,7 @@ def test_runs_fit_to_the_schema(run: Experiment) -> None:
     ],
 )
 def test_words_and_outside_classes_fit(given: dict[str, Any]) -> None:
-    assert fits(SCHEMA, given)
+    assert fits(RUN, given)
 
 
 @pytest.mark.parametrize(
@@ -168,10 +184,8 @@ def test_words_and_outside_classes_fit(given: dict[str, Any]) -> None:
         table(rule=0.1),
         table(rule={"eta": 0.1}),
         table(rule={"kind": "adam", "momentum": 0.5}),
-        table(rule={"kind": "adamw"}),
         table(rule={"kind": "sgd", "momentum": 1}),
         table(rule={"kind": "sgd", "eta": {"Y": -1}}),
-        table(rule={"kind": "sgd", "eta": {"kind": "cosine"}}),
         table(problem={"kind": "yz", "task": {"kind": "syn-small", "layout": "papr"}}),
         table(record="loss"),
         table(record=[1]),
@@ -179,6 +193,11 @@ def test_words_and_outside_classes_fit(given: dict[str, Any]) -> None:
     ],
 )
 def test_mistakes_do_not_fit(given: dict[str, Any]) -> None:
+    assert not fits(RUN, given)
+
+
+@pytest.mark.parametrize("given", [{"run": table()}, {"axes": {}}, {"axes": [1]}])
+def test_a_sweep_has_an_axis(given: dict[str, Any]) -> None:
     assert not fits(SCHEMA, given)
 
 
@@ -188,4 +207,4 @@ def test_the_schema_is_json_and_has_the_texts() -> None:
     steps = again["$defs"][linear]["properties"]["steps"]
     assert steps["description"] == "when the fall ends"
     assert again["$defs"][linear]["description"] == "A linear fall."
-    assert again["$defs"][linear]["required"] == ["kind", "steps"]
+    assert again["$defs"][linear]["required"] == ["kind"]

@@ -190,9 +190,6 @@ def test_put_makes_parts_anew_and_checks_them() -> None:
     with pytest.raises(LanguageError) as error:
         put(run, {("rule", "eta", "steps"): 2000.0})
     assert str(error.value) == "steps = 1000: must be at least those of eta"
-    # Classes convert what is put into them.
-    table = put(Table([[1.0]]), {("probs",): [[0.5, 0.5]]})
-    assert isinstance(table.probs, jax.Array)
 
 
 def test_put_reaches_the_rates_of_groups() -> None:
@@ -252,6 +249,6 @@ class Weighted(eqx.Module):
 
 
 def test_classes_supply_their_default_arrays() -> None:
-    language = Language([describe(Weighted, "weighted")], "weighted")
+    language = Language([describe(Weighted, "weighted")], root="weighted")
     found = build(language, language.assign({}, [("scale", 2)]))
     assert eqx.tree_equal(found, Weighted(scale=2.0))

@@ -83,15 +83,12 @@ function fillTable(stores) {
 function commandOf(store, places) {
   const { recipe, seeds } = about.stores[store];
   if (!recipe) return null;
-  const words = [];
   const axes = Object.entries(recipe.axes).map(([name, { dim, values }]) => {
     const chosen = dim === "seed" ? values.slice(0, seeds.length) : [values[dim ? places[dim] : 0]];
-    for (const [word, lines] of Object.entries(recipe.by_word[name] ?? {}))
-      if (chosen.includes(JSON.stringify(word))) words.push(...lines);
     return `${name} = [${chosen.join(", ")}]`;
   });
   const groups = recipe.zip.length ? [`zip = ${JSON.stringify(recipe.zip)}`] : [];
-  const file = [...recipe.head, ...groups, "", "[axes]", ...axes, "", "[run]", ...recipe.run, ...words];
+  const file = [...recipe.head, ...groups, "", "[axes]", ...axes, "", ...recipe.run];
   return [
     "cat > cell.toml <<'END'",
     ...file,

@@ -12,6 +12,7 @@ from dynsim.training.stability import EDGE
 from sweeps.runner.spec import Sweep
 from sweeps.studies.phase.regions import Stability, stability_of
 from sweeps.studies.transitions.edge.cases import Case
+from sweeps.systems.experiment import Experiment
 
 CATAPULT = 4.0
 """Preconditioned sharpness at the start from which a two-layer linear network does not recover
@@ -26,13 +27,10 @@ def sweeps(case: Case, resolution: int) -> dict[str, Sweep]:
     rates = np.geomspace(case.rates[0], 4 * case.rates[-1], resolution)
     made: dict[str, Any] = {
         f"map-{drawn}": Sweep(
-            case.problem,
-            dynsim.sgd(1.0),
+            Experiment(case.problem, dynsim.sgd(1.0), case.steps, math.inf),
             {name: np.geomspace(first, last, resolution), "eta": rates},
-            steps=case.steps,
-            batch=math.inf,
             engine=engine,
-            record=["loss", "preconditioned_sharpness"],
+            record=("loss", "preconditioned_sharpness"),
             times=RECORDS,
             rtol=case.rtol if drawn == "flow" else None,
         )

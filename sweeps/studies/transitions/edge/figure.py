@@ -15,6 +15,7 @@ from sweeps.studies.computing import computed
 from sweeps.studies.transitions.edge import diagram, panels
 from sweeps.studies.transitions.edge.cases import CASES, Case
 from sweeps.studies.transitions.edge.measure import errors, sharpness_of_mean
+from sweeps.systems.experiment import Experiment
 
 ENGINES = {"training": "simulation", "flow": "flow", "central": "central"}
 """What is drawn, and the engine that computes it."""
@@ -66,13 +67,10 @@ def followed(case: Case, name: str) -> Sweep:
     """The runs at all rates, recorded at every step."""
     record = dict.fromkeys(("loss", LOSSES[name], "preconditioned_sharpness", "params"))
     made: Any = Sweep(
-        case.begun(),
-        dynsim.sgd(1.0),
+        Experiment(case.begun(), dynsim.sgd(1.0), case.steps, math.inf),
         {"eta": case.rates},
-        steps=case.steps,
-        batch=math.inf,
         engine=ENGINES[name],
-        record=list(record),
+        record=tuple(record),
         times=tuple(range(case.steps + 1)),
         rtol=case.rtol if name == "flow" else None,
     )

@@ -12,7 +12,7 @@ import xarray as xr
 
 import sweeps
 from dynsim import Status
-from sweeps import Sweep, Training
+from sweeps import Sweep, experiment
 from sweeps.commands.views import live, serve
 
 TITLE = "rates <script>window.harmed = true</script> <b>& more</b>"
@@ -23,9 +23,9 @@ AXES = {"eta_y": [0.5, 5.0], "eta_z": [0.1, 1.0, 10.0], "seed": {"range": 2}}
 def stored(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """12 runs in two chunks, so that half of them can be lost."""
     out = tmp_path_factory.mktemp("explore") / "runs"
-    run = Training(steps=8, batch=8, length=8)
+    run = experiment(steps=8, batch=8, length=8)
     record = ("entropy", "loss", "z_top_distinct")
-    sweeps.run(Sweep(AXES, run, record=record, times=4, title=TITLE), out, chunk=6)
+    sweeps.run(Sweep(run, AXES, record=record, times=4, title=TITLE), out, chunk=6)
     return out
 
 

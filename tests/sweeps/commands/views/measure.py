@@ -14,7 +14,7 @@ from pathlib import Path
 import numpy as np
 
 import sweeps
-from sweeps import Sweep, Training
+from sweeps import Sweep, experiment
 from sweeps.commands.views import explore, live, serve
 from tests.sweeps.commands.views.screen import Keys, Screen, opened
 
@@ -39,10 +39,10 @@ document.addEventListener(kind, () => {
 
 def stored(side: int, out: Path) -> Path:
     rates = {"logspace": [0.01, 10, side]}
-    run = Training(steps=50)
+    run = experiment(steps=50)
     record = ("entropy", "loss")
     axes = {"eta_y": rates, "eta_z": rates}
-    sweeps.run(Sweep(axes, run, "symmetric-descent", record, 10, title="descent"), out)
+    sweeps.run(Sweep(run, axes, "symmetric-descent", record, 10, title="descent"), out)
     return out
 
 

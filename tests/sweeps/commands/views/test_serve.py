@@ -15,11 +15,12 @@ import pytest
 import dynsim
 import sweeps
 from odes import symmetric
-from sweeps import cli
 from sweeps.commands.views import live, serve
-from sweeps.commands.views.explore import Explore
 from sweeps.compare import strain
+from sweeps.language.tree import encode
 from sweeps.runner.store.arrays import MISSING
+from sweeps.systems.kinds import language
+from tests.sweeps.ending import ended
 
 CELL = {"eta_y": 0.5, "eta_z": 1.0}
 
@@ -40,7 +41,7 @@ def asked(
 
 
 def alone() -> live.Theory:
-    return live.Theory(Explore(serve=True, task="overlapping", steps=50))
+    return live.Theory(sweeps.experiment(task="overlapping", steps=50))
 
 
 def test_nobody_is_let_in_without_the_token_or_by_another_name(
@@ -72,12 +73,15 @@ def test_bad_options_are_refused_in_a_line(
     used = started(None, alone()).server_port
     for words, message in (
         (["--serve", "--port", str(used)], f"port = {used}: Address already in use; --port 0"),
-        (["--serve", str(stored), "--task", "overlapping"], "task = 'overlapping': is for --serve"),
+        (
+            ["--serve", str(stored), "--task", "overlapping"],
+            "run.problem.task = 'overlapping': is for --serve",
+        ),
         ([str(stored), "--steps", "5"], "steps = 5: is for --serve without a sweep"),
-        (["--serve", "--task", "overlapping", "--M", "9"], "M = 9: task 'overlapping' does not"),
+        (["--serve", "--task", "overlapping", "--M", "9"], "M = 9: overlapping does not have it"),
         ([], "paths: must name a stored sweep, or --serve shows theory alone"),
     ):
-        assert cli.main(["explore", *words]) == 2
+        assert ended(["explore", *words]) == 2
         told = capsys.readouterr().err
         assert message in told
         assert told.count("\n") == 1
@@ -158,10 +162,10 @@ def test_bad_sliders_and_other_systems_are_told_in_a_sentence(
     runs = sweeps.open(stored)
     server = started(None, live.Theory(runs))
     for values, message in (
-        ({"eta_y": -1}, "eta_y = -1: must be"),
+        ({"eta_y": -1}, "rule.eta.Y = -1: must be"),
         ({"eta_y": 0}, "eta_y = 0: nothing moves from zero weights"),
         ({"length": 3}, "length = 3: the theory is an expansion in 1/T"),
-        ({"K": 3}, "K = 3: task 'syn-small' does not read it"),
+        ({"K": 3}, "K = 3: syn-small does not have it"),
         ({"task": "syn"}, "setting = 'task': "),
     ):
         status, told = asked(server, "theory", {"chosen": CELL, "values": values})
@@ -169,11 +173,10 @@ def test_bad_sliders_and_other_systems_are_told_in_a_sentence(
         assert (status, json.loads(told)["curves"]) == (200, {})
         assert sentence.startswith(message)
     config = json.loads(runs.attrs["config"])
-    qkv = config | {"system": "qkv", "record": ["loss"], "axes": ["eta_y"]}
-    qkv["run"] = {"task": "syn-small", "steps": 8}
+    qkv = config | {"record": ["loss"], "run": encode(language(), sweeps.experiment("qkv"))}
     other = live.Theory(runs.assign_attrs(config=json.dumps(qkv)))
     with pytest.raises(
-        ValueError, match=r"^live theory is of the system 'yz'; this sweep is of 'q"
+        ValueError, match=r"^live theory is of the system 'yz'; these runs are of 'q"
     ):
         other.sliders({})
     made = json.dumps(config | {"functions": {"mine": "0"}})

@@ -52,7 +52,7 @@ def test_descent_on_a_quadratic_has_the_best_rate_of_the_closed_form() -> None:
     """w_n = (1 - eta lambda)^n, which grows from eta = 2 / lambda on."""
     axes = {"eta": {"logspace": [0.55, 4.4, 49]}, "steps": [10, 400]}
     rule, inf = dynsim.sgd(0.1), float("inf")
-    sweep = sweeps.Sweep(Quadratic(), rule, axes, steps=1, batch=inf, record=("loss",))
+    sweep = sweeps.Sweep(sweeps.Experiment(Quadratic(), rule, 1, inf), axes, record=("loss",))
     found = sweeps.best(sweeps.run(sweep, progress=False))
     exact = minimize_scalar(lambda r: (1 - r) ** 20 + (1 - r / 4) ** 20 / 4, (1, 1.6, 2))
     short, long = found.sel(steps=10), found.sel(steps=400)

@@ -1,13 +1,18 @@
 """`dynsim figure optimum`, and the last lines of `dynsim sweep`."""
 
+import math
 from pathlib import Path
 
 import numpy as np
 import pytest
 import xarray as xr
 
+import dynsim
 from sweeps import cli
+from sweeps.studies.optimum import figure
+from sweeps.studies.optimum.figure import Optimum
 from sweeps.studies.optimum.report import best_cell
+from sweeps.systems.experiment import experiment
 
 NAME = "deep_linear:DeepLinear"
 
@@ -21,8 +26,8 @@ def test_a_sweep_ends_with_its_best_cell(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     file = tmp_path / "deep.toml"
-    text = f'system = "{NAME}"\nrecord = ["loss"]\n[run]\nsteps = 5\nbatch = inf\nu0 = 0.1\n'
-    file.write_text(text + "[axes]\neta = [0.3, 0.01, 0.1]\nseed = {range = 2}\n")
+    text = f'record = ["loss"]\n[run]\nproblem = "{NAME}"\nsteps = 5\nbatch = inf\nu0 = 0.1\n'
+    file.write_text(text + "rule = 'sgd'\n[axes]\neta = [0.3, 0.01, 0.1]\nseed = {range = 2}\n")
     assert cli.main(["sweep", str(file), "--out", str(tmp_path / "store")]) == 0
     *_, best, warning, _, _, _ = capsys.readouterr().out.split("\n")
     assert best.startswith("best loss 0.")
@@ -66,9 +71,9 @@ def test_sweeps_without_a_best_cell_say_nothing() -> None:
 def test_the_figure_writes_the_best_rates_of_training_and_theory(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    axes = ["--along", "u0:0.05:0.2:3", "--rate", "eta:0.1:3:6", "--rules", "sgd"]
-    runs = ["--set", "steps=30", "batch=inf", "--seeds", "2", "--out", str(tmp_path)]
-    assert cli.main(["figure", "optimum", "--system", NAME, *axes, *runs]) == 0
+    axes = {"along": "u0:0.05:0.2:3", "rate": "eta:0.1:3:6", "rules": ("sgd",)}
+    run = experiment(NAME, rule=dynsim.sgd(1.0), steps=30, batch=math.inf)
+    figure.run(Optimum(run, **axes, seeds=2, out=tmp_path))
     printed = capsys.readouterr().out
     with np.load(tmp_path / "optimum.npz") as arrays:
         trained, theory = arrays["training/best"], arrays["theory/sgd/best"]

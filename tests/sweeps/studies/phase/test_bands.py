@@ -77,10 +77,9 @@ RULE = Rule(
 
 
 def options(out: Path, **settings: object) -> Plane:
-    phase = sweeps.phase.settings("yz")
     axes = {"x": f"eta_y:1:10:{SIDE}", "y": f"eta_z:1:10:{SIDE}"}
     given = {"theory": "none", "observable": "loss", "noise": False, **axes, **settings}
-    return phase(**given, steps=20, out=out)
+    return sweeps.phase.Phase(sweeps.experiment(steps=20), **given, out=out)
 
 
 def mapped(monkeypatch: pytest.MonkeyPatch, runs: Runs, config: Plane) -> xr.Dataset:

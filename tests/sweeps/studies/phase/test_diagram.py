@@ -1,7 +1,7 @@
 """Phase diagrams: region rules on made-up runs, lines against closed forms, the picture."""
 
-import dataclasses
 import math
+import re
 from pathlib import Path
 
 import matplotlib.pyplot as plt
@@ -14,11 +14,13 @@ import dynsim
 from dynsim import Status
 from odes import symmetric
 from sweeps import cli
+from sweeps.studies import axes
 from sweeps.studies.options import cell_edges, scale_of
 from sweeps.studies.phase import diagram as phase
-from sweeps.studies.phase import panels, plane, regions
+from sweeps.studies.phase import figure, panels, regions
 from sweeps.studies.phase.regions import Region
-from sweeps.systems.yz import Training, large
+from sweeps.systems import budget
+from sweeps.systems.experiment import experiment
 
 pytestmark = pytest.mark.usefixtures("quick_theory")
 
@@ -60,14 +62,15 @@ def test_nobody_wins_without_others() -> None:
     assert region(0.1, FALLING, math.log(1.51), tokens=2) == Region.SNAPPED
     assert region(0.1, FALLING, math.log(1.49), tokens=2) == Region.WINNER_TAKE_ALL
     one, two = (
-        phase.Phase(task="syn", num_distinct=number, resolution=4, steps=10) for number in (1, 2)
+        phase.Phase(experiment(task="syn", num_distinct=number, steps=10), resolution=4)
+        for number in (1, 2)
     )
     assert one.scatter() is None
     assert two.scatter() is not None
 
 
 def test_the_peak_line_is_where_gamma_peaks_at_the_horizon() -> None:
-    config = phase.Phase(x="eta_y:1e-3:1:41", y="eta_z:0.1:1:3", momentum=0.0, steps=50)
+    config = phase.Phase(experiment(momentum=0.0, steps=50), "eta_y:1e-3:1:41", "eta_z:0.1:1:3")
     closed = phase.lines(config)
     (_, eta_y), _ = config.axes().items()
     K, M = 2, 34
@@ -91,22 +94,23 @@ def test_the_peak_line_is_where_gamma_peaks_at_the_horizon() -> None:
 
 
 def test_lines_on_other_axes_and_with_momentum(monkeypatch: pytest.MonkeyPatch) -> None:
-    base = phase.Phase(x="eta_y:0.1:1:5", y="eta_z:0.1:1:4", momentum=0.0)
-    plain = phase.lines(base)
-    fast = phase.lines(dataclasses.replace(base, momentum=0.9))
+    axes = {"x": "eta_y:0.1:1:5", "y": "eta_z:0.1:1:4"}
+    plain, fast = (
+        phase.lines(phase.Phase(experiment(momentum=momentum, steps=100), **axes))
+        for momentum in (0.0, 0.9)
+    )
     for name in ("rise_end", "peak", "snap"):
         np.testing.assert_allclose(fast[name], plain[name] / 10)
     assert (np.diff(plain["bound"], axis=0) > 0).all()
-    over_k = phase.Phase(
-        task="overlapping", x="K:2:8:3", y="eta_y:0.1:1:2", momentum=0.0, overlap=0.3
-    )
+    run = experiment(task="overlapping", overlap=0.3, momentum=0.0, steps=100)
+    over_k = phase.Phase(run, x="K:2:8:3", y="eta_y:0.1:1:2")
     assert over_k.axes()["K"] == (2, 4, 8)
     closed = phase.lines(over_k)
     M = 5 + 5 * np.array([2, 4, 8])
     want = np.array([2, 4, 8]) * np.log(M) / np.array([[0.1], [1.0]]) / 100
     np.testing.assert_allclose(closed["rise_end"], want)
     # A task whose table is too large has the lines of its reduced form: those of the table.
-    monkeypatch.setattr(large, "LARGEST_TABLE", 0)
+    monkeypatch.setattr(budget, "LARGEST_TABLE", 0)
     reduced = phase.lines(over_k)
     for name, values in closed.items():
         np.testing.assert_allclose(reduced[name], values, rtol=1e-6)
@@ -189,7 +193,7 @@ def test_one_engine_is_one_panel(tmp_path: Path) -> None:
 
 
 def test_the_closed_forms_say_nothing_of_adam() -> None:
-    closed = phase.lines(phase.Phase(x="eta_y:0.1:1:3", y="eta_z:0.1:1:2", optimizer="adam"))
+    closed = phase.lines(phase.Phase(experiment(rule="adam"), "eta_y:0.1:1:3", "eta_z:0.1:1:2"))
     assert set(closed) == {*phase.STAGES, "bound"}
     for values in closed.values():
         assert values.shape == (2, 3)
@@ -199,22 +203,21 @@ def test_the_closed_forms_say_nothing_of_adam() -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (["--x", "eta_q:1:2"], "axis = 'eta_q': did you mean 'eta_z' or"),
-        (["--x", "optimizer:1:2"], "axis = 'optimizer': must be one of eta_y, eta_z"),
-        (["--x", "eta_y:1"], "must be NAME:FIRST:LAST or NAME:FIRST:LAST:NUMBER"),
-        (["--x", "eta_y:0:1"], "axis eta_y = 0.0: must be finite and in (0, inf)"),
-        (["--x", "eta_z:1:2"], "must be different axes"),
-        (["--steps", "0"], "steps = 0: must be an integer >= 2"),
-        (["--engine", "magic"], "engine = 'magic'"),
-        (["--observable", "magic"], "observable = 'magic'"),
-        (["--x", "num_queries:1:4"], "task 'syn-small' does not read it"),
+        ({"x": "eta_q:1:2"}, "axis = 'eta_q:1:2': is not a setting; did you mean"),
+        ({"x": "rule:1:2"}, "axis = 'rule:1:2': rule has no numbers"),
+        ({"x": "seed:1:2"}, "axis = 'seed:1:2': seeds have no order"),
+        ({"x": "eta_y:1"}, "must be NAME:FIRST:LAST or NAME:FIRST:LAST:NUMBER"),
+        ({"x": "eta_y:0:1"}, "axis eta_y = 0.0: must be finite and in (0, inf)"),
+        ({"x": "eta_z:1:2"}, "must be different axes"),
+        ({"x": "num_queries:1:4"}, "syn-small does not have it; syn-medium, syn do"),
+        ({"run": experiment(steps=1)}, "steps = 1: must be an integer >= 2"),
+        ({"engine": "magic"}, "engine = 'magic'"),
+        ({"observable": "magic"}, "observable = 'magic'"),
     ],
 )
-def test_bad_input_is_named(
-    options: list[str], message: str, capsys: pytest.CaptureFixture, tmp_path: Path
-) -> None:
-    assert cli.main(["phase", *options, "--out", str(tmp_path / "x")]) == 2
-    assert message in capsys.readouterr().err
+def test_bad_input_is_named(options: dict, message: str, tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=re.escape(message)):
+        figure.run(phase.Phase(**options, out=tmp_path / "x"))
     assert not (tmp_path / "x").exists()
 
 
@@ -256,23 +259,22 @@ def test_normal_logits_make_a_winner_from_some_spread_on() -> None:
 
 def test_the_spread_is_swept_where_theory_describes_training(tmp_path: Path) -> None:
     config = phase.Phase(resolution=48, out=tmp_path)
+    short = experiment(length=8, steps=100)
     assert config.engines() == ("simulation", "symmetric-finite-t")
     sweep = config.scatter()
     assert sweep.engine == "spread"
     assert [dim.size for dim in sweep.dims] == [24, 24]
-    for changes in ({"length": 8}, {"engine": "symmetric"}, {"noise": False}, {"theory": "none"}):
+    for changes in ({"run": short}, {"engine": "symmetric"}, {"noise": False}, {"theory": "none"}):
         assert phase.Phase(resolution=4, **changes).scatter() is None
-    assert phase.Phase(length=8).engines() == ("simulation", "symmetric")
+    assert phase.Phase(short).engines() == ("simulation", "symmetric")
 
 
 def test_axes_may_be_linear_and_whole() -> None:
-    fields = Training.AXES
-    assert plane.axis("momentum:0:0.9:4:lin", 9, fields) == (
-        "momentum",
-        pytest.approx((0.0, 0.3, 0.6, 0.9)),
-    )
-    assert plane.axis("eta_y:0.1:10", 3, fields) == ("eta_y", pytest.approx((0.1, 1.0, 10.0)))
-    assert plane.axis("batch:2:32:3", 9, fields) == ("batch", (2, 8, 32))
+    run = experiment()
+    linear = pytest.approx((0.0, 0.3, 0.6, 0.9))
+    assert axes.axis("momentum:0:0.9:4:lin", 9, run) == ("momentum", linear)
+    assert axes.axis("eta_y:0.1:10", 3, run) == ("eta_y", pytest.approx((0.1, 1.0, 10.0)))
+    assert axes.axis("batch:2:32:3", 9, run) == ("batch", (2, 8, 32))
     assert scale_of([0.0, 0.3, 0.6]) == "linear"
     assert scale_of([0.1, 1.0, 10.0]) == "log"
     assert scale_of(np.array([1, 3, 4, 6])) == "linear"  # evenly spaced but for rounding

@@ -9,14 +9,15 @@ import xarray as xr
 import sweeps
 from sweeps.studies.phase import figure, maps
 from sweeps.studies.phase.plane import Plane, sampled
+from sweeps.systems.experiment import experiment
 
 ENGINE = "symmetric-descent"
 AXES = {"x": "eta_y:0.1:100:45", "y": "eta_z:0.1:10:3"}
 
 
 def options(out: Path, refine: bool) -> Plane:
-    phase = sweeps.phase.settings("yz")
-    return phase(**AXES, engine=ENGINE, steps=20, out=out, refine=refine, probes=12)
+    run = experiment(steps=20)
+    return sweeps.phase.Phase(run, **AXES, engine=ENGINE, out=out, refine=refine, probes=12)
 
 
 @pytest.fixture(scope="module")
@@ -75,8 +76,8 @@ def test_an_interrupted_refinement_resumes_to_the_same_map(
 
 def test_the_points_of_a_level_are_zipped_and_lines_are_on_their_grid() -> None:
     full = sweeps.Sweep(
+        experiment(steps=4, eta_y=1.0),
         {"momentum": [0.0, 0.5, 0.9], "eta_z": [1.0, 2.0], "seed": [0, 1]},
-        sweeps.Training(steps=4, eta_y=1.0),
         "symmetric-descent",
         ("loss",),
         title="plane",

@@ -15,8 +15,9 @@ from odes import symmetric
 from sweeps import cli
 from sweeps.studies.phase.lattice import Level, mixed
 from sweeps.studies.trainability import boundary as trainability
+from sweeps.studies.trainability import figure
 from sweeps.studies.trainability.boundary import Window, boundary, box_dimension, refine, trained
-from sweeps.systems.yz import Training
+from sweeps.systems.experiment import experiment
 from tests.systems.layers import initial_weights, simulate
 
 SMALL = dynsim.syn_small()
@@ -75,9 +76,9 @@ def test_symmetric_descent_has_the_relative_loss_of_its_losses(steps: int) -> No
 )
 def test_a_run_that_overflows_is_data_and_did_not_train() -> None:
     axes = {"eta_y": [1.0, 1e38], "eta_z": [1.0]}
-    run = Training(steps=30, length=4, batch=8)
+    run = experiment(steps=30, length=4, batch=8)
     for engine in ("simulation", "symmetric-descent"):
-        found = sweeps.run(sweeps.Sweep(axes, run, engine=engine, record=("relative_loss",)))
+        found = sweeps.run(sweeps.Sweep(run, axes, engine=engine, record=("relative_loss",)))
         assert found.relative_loss.dims == ("eta_y", "eta_z")
         good, bad = found.relative_loss.values[:, 0]
         assert good < 1
@@ -109,8 +110,8 @@ def test_a_run_that_overflows_is_data_and_did_not_train() -> None:
 def test_both_descents_agree_and_the_others_are_unchanged_by_asking() -> None:
     def run(engine: str, *record: str) -> object:
         axes = {"eta_y": [0.5, 30.0], "eta_z": [2.0]}
-        training = Training(steps=25, dtype="float64", momentum=0.5)
-        return sweeps.run(sweeps.Sweep(axes, training, engine=engine, record=record))
+        training = experiment(steps=25, dtype="float64", momentum=0.5)
+        return sweeps.run(sweeps.Sweep(training, axes, engine=engine, record=record))
 
     reduced = run("symmetric-descent", "relative_loss", "loss")
     full = run("descent", "relative_loss")
@@ -219,7 +220,7 @@ def test_where_everything_trains_there_is_no_boundary() -> None:
     # From zero weights the gradient of a symmetric task keeps its sign, so the loss stays below
     # its start ln M whatever the rates are.
     window = Window((1e-2, 1e9), (1e-2, 1e9))
-    run = Training(steps=25)
+    run = experiment(steps=25)
     (level,) = refine(run, window, engine="symmetric-descent", cells=6, levels=3).levels()
     assert level.region.all()
     assert level.boundary.shape == (0, 2)
@@ -232,11 +233,11 @@ def test_where_everything_trains_there_is_no_boundary() -> None:
     "sweeps/runner/store/test_store.py::test_a_sweep_that_ended_early_resumes_to_the_same_numbers",
 )
 def test_levels_are_stored_and_resume(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    run = Training(steps=20, length=4, batch=8)
+    run = experiment(steps=20, length=4, batch=8, seed=2)
     window = Window((10.0, 1e5), (1e-1, 1e3))
 
     def mapped(levels: int, out: Path | None) -> list:
-        return refine(run, window, cells=3, levels=levels, out=out, seed=2).levels()
+        return refine(run, window, cells=3, levels=levels, out=out).levels()
 
     short = mapped(1, tmp_path)
     stored = sweeps.open(tmp_path / "level-1")
@@ -278,19 +279,19 @@ def test_the_command_draws_and_writes(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("arguments", "message"),
+    ("options", "message"),
     [
-        (["--eta-y", "10", "1"], "eta_y = (10.0, 1.0): must increase"),
-        (["--eta-z", "0", "1"], "eta_z = 0.0: must be finite and in (0, inf)"),
-        (["--cells", "0"], "cells = 0: must be an integer >= 1"),
-        (["--levels", "1"], "levels = 1: must be an integer >= 2"),
-        (["--fit", "3", "9"], "fit = (3, 9): must increase and lie within the levels 0 to 4"),
+        ({"eta_y": (10.0, 1.0)}, "eta_y = (10.0, 1.0): must increase"),
+        ({"eta_z": (0.0, 1.0)}, "eta_z = 0.0: must be finite and in (0, inf)"),
+        ({"cells": 0}, "cells = 0: must be an integer >= 1"),
+        ({"levels": 1}, "levels = 1: must be an integer >= 2"),
+        ({"fit": (3, 9)}, "fit = (3, 9): must increase and lie within the levels 0 to 4"),
     ],
 )
 def test_bad_input_is_named_and_nothing_written(
-    arguments: list[str], message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    options: dict, message: str, tmp_path: Path
 ) -> None:
     out = tmp_path / "out"
-    assert cli.main(["figure", "trainability", *arguments, "--out", str(out)]) == 2
-    assert message in capsys.readouterr().err
+    with pytest.raises(ValueError, match=re.escape(message)):
+        figure.run(figure.Trainability(**options, out=out))
     assert not out.exists()

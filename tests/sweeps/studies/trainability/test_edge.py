@@ -3,7 +3,6 @@
 import dataclasses
 import math
 from pathlib import Path
-from typing import Any
 
 import jax
 import numpy as np
@@ -12,11 +11,10 @@ import xarray as xr
 
 import dynsim
 from dynsim import Status
-from sweeps.studies.phase import maps
 from sweeps.studies.phase.lattice import Level
 from sweeps.studies.phase.regions import BY_EDGE, BY_STATUS, Stability, stability
 from sweeps.studies.trainability import edge
-from sweeps.systems.problems.trained import Trained
+from sweeps.systems.experiment import Experiment, experiment
 from tests.systems.catapult import Catapult, descended
 
 STEPS = 200
@@ -70,7 +68,7 @@ def test_the_line_is_where_the_rate_times_the_norm_is_two(tmp_path: Path) -> Non
         "eta": tuple(np.geomspace(0.5, 8, 30).tolist()),
         "norm": tuple(np.geomspace(0.25, 2, 20).tolist()),
     }
-    run = Trained(Catapult(), dynsim.sgd(1.0), 20, math.inf, "float64")
+    run = Experiment(Catapult(), dynsim.sgd(1.0), 20, math.inf, "float64")
     flows = dataclasses.replace(edge.flow_of(run, axes), times=(0, 20))
     found = edge.lines(flows, axes, tmp_path)
     eta, norm = np.meshgrid(*axes.values())
@@ -112,14 +110,11 @@ def test_the_share_of_the_coarse_grid_is_that_of_runs_on_the_predicted_side() ->
 
 
 def test_what_has_no_edge_is_left_out_with_the_reason() -> None:
-    settings: Any = maps.settings("yz")
-    plane = settings(x="eta_y:0.1:1:2", y="eta_z:0.1:1:2", optimizer="adam")
+    axes = {"eta_y": (0.1, 1.0), "eta_z": (0.1, 1.0)}
     with pytest.raises(ValueError, match="the preconditioner of adam is not known"):
-        edge.flow_of(plane.training(), plane.axes())
-    two_stage = maps.settings("two_stage")(x="r:0.1:1:2", y="tau:0.1:1:2")
+        edge.flow_of(experiment(rule="adam"), axes)
     with pytest.raises(ValueError, match="the problem has no population loss"):
-        edge.flow_of(two_stage.training(), two_stage.axes())
+        edge.flow_of(experiment("two_stage"), {"r": (0.1, 1.0), "tau": (0.1, 1.0)})
     # Of so short sequences there is no expansion, and the flow is that of infinite ones.
-    short = settings(x="eta_y:0.1:1:2", y="eta_z:0.1:1:2", length=4)
-    flows: Any = edge.flow_of(short.training(), short.axes())
-    assert flows.run.length == math.inf
+    flows = edge.flow_of(experiment(length=4), axes)
+    assert flows.run.setting("length") == "inf"

@@ -13,14 +13,15 @@ from odes import symmetric
 from sweeps.studies.phase import plane
 from sweeps.studies.phase.tally import Tally
 from sweeps.studies.trainability import ties
-from sweeps.systems.yz import Training
+from sweeps.systems.experiment import experiment
 
 pytestmark = pytest.mark.usefixtures("quick_theory")
 
 
 def test_the_line_is_that_of_the_flow_at_each_point() -> None:
-    training = Training(momentum=0.9, steps=60)
-    (values,) = ties.lines(training, {"eta_y": (0.01, 0.1), "eta_z": (1.0, 100.0)}).values()
+    run = experiment(momentum=0.9, steps=60)
+    plane = sweeps.Sweep(run, {"eta_y": (0.01, 0.1), "eta_z": (1.0, 100.0)})
+    (values,) = ties.lines(plane).values()
     task = symmetric.merged(symmetric.symmetric_task(dynsim.syn_small()))
     rule = dynsim.momentum(0.1, 100.0)
     one = symmetric.instability(task, rule, steps=60, batch=128, length=128)
@@ -31,8 +32,8 @@ def test_the_line_is_that_of_the_flow_at_each_point() -> None:
 
 
 def test_at_infinite_length_it_is_where_steps_overshoot() -> None:
-    training = Training(momentum=0.9, steps=60, length=np.inf)
-    found = ties.lines(training, {"eta_y": (0.1, 0.2), "eta_z": (1.0, 100.0)})
+    run = experiment(momentum=0.9, steps=60, length=np.inf)
+    found = ties.lines(sweeps.Sweep(run, {"eta_y": (0.1, 0.2), "eta_z": (1.0, 100.0)}))
     (values,) = found.values()
     assert list(found) == [ties.OVERSHOOT]
     task = symmetric.merged(symmetric.symmetric_task(dynsim.syn_small()))
@@ -43,22 +44,23 @@ def test_at_infinite_length_it_is_where_steps_overshoot() -> None:
 
 
 @pytest.mark.parametrize(
-    ("training", "axis"),
+    ("settings", "axis"),
     [
-        ({"length": np.inf, "optimizer": "adam"}, "eta_z"),
-        ({"optimizer": "adam"}, "eta_z"),
+        ({"length": np.inf, "rule": "adam"}, "eta_z"),
+        ({"rule": "adam"}, "eta_z"),
         ({}, "batch"),
     ],
 )
-def test_there_is_no_line_where_the_theory_says_nothing(training: dict, axis: str) -> None:
-    assert ties.lines(Training(**training), {"eta_y": (0.1, 1.0), axis: (10.0, 100.0)}) == {}
+def test_there_is_no_line_where_the_theory_says_nothing(settings: dict, axis: str) -> None:
+    axes = {"eta_y": (0.1, 1.0), axis: (10.0, 100.0)}
+    assert ties.lines(sweeps.Sweep(experiment(**settings), axes)) == {}
 
 
 def test_regions_of_a_theory_with_noise_are_probabilities(tmp_path: Path) -> None:
-    options = sweeps.phase.settings("yz")(
+    options = sweeps.phase.Phase(
+        experiment(steps=10),
         x="eta_y:0.01:0.1:2",
         y="eta_z:30:60:2",
-        steps=10,
         engine="symmetric-noise",
         seeds=3,
         out=tmp_path,
@@ -71,10 +73,9 @@ def test_regions_of_a_theory_with_noise_are_probabilities(tmp_path: Path) -> Non
 def test_a_flow_gives_way_to_steps_where_they_are_too_large(tmp_path: Path) -> None:
     # Syn-Small has two classes of 34 tokens: with the first step alone, the speed peaks in closed
     # form from eta_Y = 6.6 on.
-    options = sweeps.phase.settings("yz")(
-        x="eta_y:0.1:20:2", y="eta_z:0.01:100:2", steps=2, seeds=2, theory="none", out=tmp_path
-    )
-    training = options.training()
+    axes = {"x": "eta_y:0.1:20:2", "y": "eta_z:0.01:100:2"}
+    run = experiment(steps=2)
+    options = sweeps.phase.Phase(run, **axes, seeds=2, theory="none", out=tmp_path)
     axes = {name: list(values) for name, values in options.axes().items()}
     region = xr.DataArray(np.full((2, 2), 7), axes, tuple(axes))
     for unstable, moved in ((None, []), (0.1, [(0, 1)])):
@@ -83,11 +84,11 @@ def test_a_flow_gives_way_to_steps_where_they_are_too_large(tmp_path: Path) -> N
         tally = Tally((2, 2), options.rule(), options.observable)
         noisy = plane.sweep(options, ties.ENGINE)
         out = tmp_path / str(len(moved))
-        found = ties.stepped(training, region, unstable, noisy, tally, out)
+        found = ties.stepped(run, region, unstable, noisy, tally, out)
         assert found is not None
         large = {(1, 0), (1, 1), *moved}
         assert {tuple(at) for at in np.argwhere(tally.seeds == 2)} == large
         assert {tuple(at) for at in np.argwhere(found.values != 7)} == large
     # Nothing is said of rules that the noise does not describe.
-    refused = dataclasses.replace(noisy, run=dataclasses.replace(noisy.run, init="uniform"))
-    assert ties.stepped(training, region, None, refused, tally, tmp_path / "refused") is None
+    refused = dataclasses.replace(noisy, run=run.at({"start": "uniform"}))
+    assert ties.stepped(run, region, None, refused, tally, tmp_path / "refused") is None

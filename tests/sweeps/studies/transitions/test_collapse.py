@@ -3,6 +3,7 @@
 import csv
 import dataclasses
 from pathlib import Path
+from typing import Any
 
 import matplotlib.pyplot as plt
 import numpy as np
@@ -10,12 +11,13 @@ import pytest
 import xarray as xr
 from scipy import optimize
 
+import dynsim
 import sweeps
 from sweeps import cli
 from sweeps.runner.spec import Sweep
 from sweeps.studies import computing
 from sweeps.studies.transitions import collapse, families, peaks, snap
-from sweeps.systems.yz import Training
+from sweeps.systems.experiment import experiment
 
 pytestmark = pytest.mark.usefixtures("quick_theory")
 
@@ -55,11 +57,12 @@ def test_predicted_peaks_are_those_of_gamma() -> None:
     x = np.linspace(1, 8, 700_001)
     top = x[np.argmax(x / (M - 1 + np.exp(x)))]
     want = K * (np.exp(top) + (M - 1) * top - 1) / (M * eta / (1 - mu))
-    run = Training(task="syn", classes_per_query=1, num_common=1, K=K, M=M, eta_y=eta, momentum=mu)
+    task = dynsim.Syn(K, classes_per_query=1, num_common=1, M=M)
+    run = experiment(task=task, eta_y=eta, momentum=mu)
     assert peaks.predicted_peak(run) == pytest.approx(want, rel=1e-5)
     times = np.exp(np.arange(0, 8, 0.1))
     assert peaks.gamma_peak(run, times) == pytest.approx(want, rel=3e-3)
-    sweep = Sweep({"eta_y": [eta, 2 * eta], "seed": {"range": 2}}, run)
+    sweep = Sweep(run, {"eta_y": [eta, 2 * eta], "seed": {"range": 2}})
     found = peaks.over_points(sweep, peaks.predicted_peak)
     assert found.dims == ("eta_y",)
     np.testing.assert_allclose(found, [want, want / 2], rtol=1e-5)
@@ -214,7 +217,7 @@ def test_collapse_is_drawn_for_any_number_of_families() -> None:
         found = {}
         for name in names:
             sweep = families.variants(name, seeds=2)["simulation"]
-            predicted = peaks.over_points(sweep, lambda training: training.steps / training.eta_y)
+            predicted = peaks.over_points(sweep, lambda run: run.steps / run.setting("eta_y"))
             engines = dict.fromkeys((*families.ENGINES[1:], "gamma"), predicted)
             seeds = xr.DataArray([1.0, 1.1], dims="seed")
             found[name] = xr.Dataset(
@@ -228,20 +231,21 @@ def test_collapse_is_drawn_for_any_number_of_families() -> None:
 
 
 @pytest.mark.parametrize(
-    ("arguments", "message"),
+    ("study", "options", "message"),
     [
-        (["collapse", "--families", "size", "bad"], "families = 'bad'"),
-        (["collapse", "--seeds", "0"], "seeds = 0"),
-        (["snap", "--rates", "1"], "rates = 1"),
-        (["snap", "--steps", "9"], "steps = 9"),
+        (collapse, {"families": ("size", "bad")}, "families = 'bad'"),
+        (collapse, {"seeds": 0}, "seeds = 0"),
+        (snap, {"rates": 1}, "rates = 1"),
+        (snap, {"steps": 9}, "steps = 9"),
     ],
 )
 def test_bad_input_is_named_and_nothing_written(
-    arguments: list[str], message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    study: Any, options: dict, message: str, tmp_path: Path
 ) -> None:
     out = tmp_path / "out"
-    assert cli.main(["figure", *arguments, "--out", str(out)]) == 2
-    assert message in capsys.readouterr().err
+    settings = collapse.Collapse if study is collapse else snap.Snap
+    with pytest.raises(ValueError, match=message):
+        study.run(settings(**options, out=out))
     assert not out.exists()
 
 

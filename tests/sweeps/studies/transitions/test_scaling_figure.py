@@ -2,19 +2,21 @@
 
 import json
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 import xarray as xr
 
-from sweeps import cli
+import dynsim
+from sweeps.studies.transitions.scaling import figure
 from sweeps.studies.transitions.scaling.figure import ScalingFigure, order_parameter
+from sweeps.systems.experiment import Experiment
+from tests.sweeps.studies.transitions.quadratic import Quadratic, Wishart
 
-HERE = "tests.sweeps.studies.transitions.quadratic"
 
-
-def scaled(out: Path, *words: str) -> dict:
-    assert cli.main(["figure", "scaling", *words, "--out", str(out)]) == 0
+def scaled(out: Path, run: Experiment, **options: Any) -> dict:
+    figure.run(ScalingFigure(run, **options, out=out))
     assert (out / "scaling.png").stat().st_size > 10_000
     return json.loads((out / "scaling.json").read_text())
 
@@ -24,9 +26,9 @@ def test_the_divergence_line_of_a_quadratic_sharpens_with_the_steps(
 ) -> None:
     """At curvature 2 the line is eta = 1. Next to it m = 1 / (1 + exp(-4 t ln eta - 2 ln w0)), so
     that all curves collapse with 1/nu = 1 and beta = 0."""
-    words = ["--system", f"{HERE}:Quadratic", "--rate", "eta:0.8:1.25:49", "--size", "steps:4:32:4"]
-    words += ["--observable", "escaped", "--seeds", "16", "--set", "batch=1"]
-    found = scaled(tmp_path, *words)
+    axes = {"rate": "eta:0.8:1.25:49", "size": "steps:4:32:4"}
+    run = Experiment(Quadratic(), dynsim.sgd(1.0), batch=1)
+    found = scaled(tmp_path, run, **axes, observable="escaped", seeds=16)
     assert found["verdict"] == "transition"
     assert "transition: with L = steps, the width falls as L^(-a)" in capsys.readouterr().out
     assert -found["width"]["exponent"] == pytest.approx(1, abs=0.1)
@@ -44,8 +46,8 @@ def test_the_divergence_line_of_a_quadratic_sharpens_with_the_steps(
 def test_the_divergence_line_of_random_quadratics_sharpens_with_their_dimension(
     tmp_path: Path,
 ) -> None:
-    words = ["--system", f"{HERE}:Wishart", "--rate", "eta:0.35:1.4:61", "--size", "D:4:64:5"]
-    found = scaled(tmp_path, *words, "--seeds", "96", "--set", "steps=800", "batch=1")
+    run = Experiment(Wishart(), dynsim.sgd(1.0), steps=800, batch=1)
+    found = scaled(tmp_path, run, rate="eta:0.35:1.4:61", size="D:4:64:5", seeds=96)
     assert found["verdict"] == "transition"
     assert -found["width"]["exponent"] == pytest.approx(2 / 3, abs=0.15)
     assert np.exp(found["place"]["place"]) == pytest.approx(0.5, rel=0.1)
