@@ -116,7 +116,7 @@ def chosen(offer: Offer, given: Pairs) -> Table:
     table = words.assign({}, [pair for pair in mine if pair[0] == "problem"])
     usual = words.assign({}, (offer.run or {}).items())
     # What is usual for the problem of the command says nothing of another one.
-    same = not table or table["problem"]["kind"] == usual["problem"]["kind"]
+    same = not table or table["problem"]["kind"] == usual.get("problem", {}).get("kind")
     return words.assign(usual if same else table, [p for p in mine if p[0] != "problem"])
 
 
