@@ -16,6 +16,7 @@ from sweeps.language.fields import (
     check,
     closest,
     fold,
+    is_branch,
 )
 from sweeps.language.pages import option_lines, settings_page
 
@@ -122,7 +123,8 @@ def chosen(offer: Offer, given: Pairs) -> Table:
 
 
 def _problem(table: Table) -> str:
-    return next(each.value["kind"] for each in language().walk(table) if each.name == "problem")
+    value = next(each.value for each in language().walk(table) if each.name == "problem")
+    return value["kind"] if is_branch(value) else ""
 
 
 def made(offer: Offer, given: Given) -> Any:
