@@ -99,13 +99,13 @@ def text(found: Plan) -> str:
 def _seconds(work: Work) -> float:
     """What a chunk takes: measured, of long training by runs of few steps."""
     sweep = work.sweep
-    steps, paths = sweep.run.steps or 0, {axis.path for axis in sweep.varied.named.values()}
+    steps, paths = sweep.first.steps or 0, {axis.path for axis in sweep.varied.named.values()}
     fixed = ("steps",) not in paths and not isinstance(sweep.times, tuple)
     if not (sweep.rules.trains and fixed and steps > 2 * FEW[1]):
         return _timed(work)
     took = []
     for number in FEW:
-        shorter = dataclasses.replace(sweep.run, steps=number)
+        shorter = sweep.first.at({"steps": number})
         # Runs that can be resumed may end before their schedules do.
         resumed = sweep.rules.goes_on
         short = dataclasses.replace(sweep, run=shorter, times="end", checkpoint=resumed)

@@ -113,13 +113,11 @@ class Kind(NamedTuple):
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> "Kind":
         """The kind that `to_json` was called on."""
-        # JSON has lists for tuples.
-        fields = {
-            name: Field(
-                **{n: tuple(v) if n in ("types", "words", "bases") else v for n, v in f.items()}
-            )
-            for name, f in value["fields"].items()
-        }
+        fields: dict[str, Field] = {}
+        for name, field in value["fields"].items():
+            # JSON has lists for tuples.
+            tuples = {n: tuple(field[n]) for n in ("types", "words", "bases") if n in field}
+            fields[name] = Field(**{**field, **tuples})
         return cls(**{**value, "fields": fields})
 
 

@@ -12,11 +12,10 @@ from typing import Any
 
 from dynsim import checks
 from sweeps import recipes
-from sweeps.language.axes import first_values
 from sweeps.language.describe import Objects
 from sweeps.language.fields import LanguageError, Table
 from sweeps.language.grammar import flattened
-from sweeps.language.tree import build, decode
+from sweeps.language.tree import decode
 from sweeps.runner.spec import Sweep
 from sweeps.runner.store.base import PARTS
 from sweeps.runner.store.manifest import HASHED
@@ -70,18 +69,9 @@ def from_table(table: Mapping[str, Any], overrides: Iterable[str] = ()) -> Sweep
             raise ValueError(f"{name} = {reprlib.repr(value)}: must be a table of settings")
     if not axes:
         raise ValueError("axes: needs a table with at least one axis")
-    firsts = first_values(axes).items()
-    # What the run says may be of a kind that is an axis, and an axis of one that is overridden.
-    kinds = [pair for pair in firsts if isinstance(pair[1], str | Mapping)]
-    numbers = [pair for pair in firsts if pair not in kinds]
-    whole = language().assign({}, [*run.items(), *kinds])
-    whole = language().assign(whole, settings)
+    whole = language().assign(language().assign({}, run.items()), settings)
     _check_no_axis(whole, [*run.items(), *settings], axes)
-    try:
-        whole = language().assign(whole, numbers)
-    except LanguageError as error:
-        raise LanguageError(f"axes.{error.path}", error.reason, error.value) from None
-    return Sweep(run=build(language(), whole), **given)
+    return Sweep(run=whole, **given)
 
 
 def _check_no_axis(

@@ -115,7 +115,7 @@ def test_the_best_engine_is_the_most_exact_theory_of_all_runs(tmp_path: Path) ->
     (tmp_path / "mine.toml").write_text(file)
     words = ("engine=best", "run.steps=5", "record=[loss, entropy]")
     sweep = load(tmp_path / "mine.toml", words)
-    assert (sweep.engine, sweep.record, sweep.run.steps) == (
+    assert (sweep.engine, sweep.record, sweep.first.steps) == (
         "plain-finite-t",
         ("loss", "entropy"),
         5,
