@@ -178,7 +178,7 @@ def test_kinds_along_an_axis_share_nothing_that_one_of_them_has() -> None:
         sweep = files.from_table({"run": {"problem": "yz", "eta": 0.1}, "axes": {"rule": order}})
         rules = {name: sweep.point({"rule": name}).rule for name in sweep.fields["rule"]}
         assert rules == {
-            "adamw": dynsim.adamw({"Y": 0.1, "Z": 0.1}, decay=0.1),
-            "adam": dynsim.adam(0.1, 0.1, clip=1.0),
-            "sgd": dynsim.sgd(0.1, 0.1),
+            "adamw": dynsim.adamw(0.1, decay=0.1),
+            "adam": dynsim.adam(0.1, clip=1.0),
+            "sgd": dynsim.sgd(0.1),
         }
