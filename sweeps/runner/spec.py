@@ -141,6 +141,8 @@ class Sweep:
         found = Axes(language(), self.run, self.axes, self.zip)
         for dim in found.dims:
             for axis in dim.members:
+                if axis.path == ("dtype",):
+                    raise ValueError(f"axes.{axis.name}: is no axis: all runs have one dtype")
                 if axis.path == ("seed",) and (axis.name != "seed" or len(dim.members) > 1):
                     raise ValueError(
                         f"axes.{axis.name}: must be called seed, and be zipped with no other axis"

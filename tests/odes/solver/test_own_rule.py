@@ -53,10 +53,8 @@ def test_its_flow_is_what_it_says(decoupled: bool) -> None:
 
 def test_it_trains_and_its_numbers_are_axes() -> None:
     betas = [0.0, 0.5, BETA]
-    sweep = sweeps.Sweep(
-        Line(), Averaged(ETA), {"beta": betas}, steps=5, batch=float("inf"), record="loss"
-    )
-    found = sweeps.run(sweep)
+    run = sweeps.Experiment(Line(), Averaged(ETA), steps=5, batch=float("inf"))
+    found = sweeps.run(sweeps.Sweep(run, {"beta": betas}, record="loss"))
     for beta, loss in zip(betas, found.loss.values, strict=True):
         p, m = 1.0, 0.0
         for _ in range(5):
@@ -93,9 +91,8 @@ def test_only_its_own_flow_describes_it() -> None:
 
 
 def test_the_engine_flow_of_sweeps_solves_it() -> None:
-    sweep = sweeps.Sweep(
-        Line(), Averaged(ETA), {"beta": [0.5, BETA]}, 7, float("inf"), "flow", "loss", times=(7,)
-    )
+    run = sweeps.Experiment(Line(), Averaged(ETA), steps=7, batch=float("inf"))
+    sweep = sweeps.Sweep(run, {"beta": [0.5, BETA]}, "flow", "loss", times=(7,))
     found = sweeps.run(sweep).loss.values.ravel()
     for beta, loss in zip([0.5, BETA], found, strict=True):
         slopes = np.array([[0, -ETA], [1 - beta, beta - 1]])

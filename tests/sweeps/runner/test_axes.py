@@ -67,6 +67,7 @@ def test_chunks_tile_the_array_of_runs_without_crossing_static_values(size: int)
             "axes.seed: must be called seed, and be zipped with no other axis",
         ),
         ({"axes": {"Seed": [1]}}, "axes.Seed: must be called seed"),
+        ({"axes": {"dtype": ["float32", "float64"]}}, "axes.dtype: is no axis"),
         ({"axes": {"num_queries": [1]}}, "syn-small does not have it; syn-medium, syn do"),
         ({"axes": {"b1": [0.9]}}, "b1 = 0.9: sgd does not have it; adam, adamw do"),
         ({"axes": {"length": [1]}}, "problem.length = 1: must be an integer >= 2, or inf"),
