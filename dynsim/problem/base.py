@@ -42,6 +42,8 @@ class Problem(eqx.Module):
         LIKE: names of other problems whose registered observables it has too.
         LEFT_OUT_AT_ZERO: numbers that are constants of the compiled program where they are 0, so
             that it leaves out what only they need.
+        RUN_DEFAULTS: what a run of sweeps and commands has unless asked otherwise: its rule, and
+            `steps` and `batch`.
 
     The functions run inside compiled programs. `init` and `draw` always run with 32-bit numbers,
     so that theory, training in float32 and training in float64 start alike and see the same data.
@@ -67,6 +69,7 @@ class Problem(eqx.Module):
     REFUSED: ClassVar[Mapping[str, str]] = {}
     LIKE: ClassVar[tuple[str, ...]] = ()
     LEFT_OUT_AT_ZERO: ClassVar[tuple[str, ...]] = ()
+    RUN_DEFAULTS: ClassVar[Mapping[str, Any]] = {"rule": {"kind": "sgd", "eta": 0.1}}
 
     def __check_init__(self) -> None:
         for each in self.choices:

@@ -4,9 +4,7 @@ import dataclasses
 import importlib
 import importlib.util
 from pathlib import Path
-from typing import Any, Literal
-
-import tyro
+from typing import Any, ClassVar, Literal
 
 from sweeps.runner.cluster import hosts
 
@@ -50,7 +48,9 @@ class Bench:
         out: for device: directory of device.json.
     """
 
-    what: tyro.conf.Positional[What]
+    POSITIONAL: ClassVar = ("what",)
+
+    what: What
     check: bool = False
     small: bool = False
     out: Path = Path("out/bench")

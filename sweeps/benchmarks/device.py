@@ -30,11 +30,10 @@ from sweeps.runner.files import load
 from sweeps.runner.run import valid
 from sweeps.runner.spec import Sweep
 from sweeps.studies.paper.published import published
-from sweeps.systems import registry
+from sweeps.systems.experiment import experiment
 
-Training: Any = registry.system("yz").run
-
-TRAINING = Training(steps=100)
+STEPS = 100
+TRAINING = experiment(steps=STEPS)
 """Syn-Small, T = 128, batch 128."""
 SIDES, SMALL_SIDES = (32, 100, 320, 1024), (8, 16)
 """Maps of so many rates a side are timed; the last one twice, as its first run compiles."""
@@ -143,7 +142,7 @@ def speed(small: bool) -> Iterator[tuple[str, Rows]]:
     per_second = 0.0
     for side in SMALL_SIDES if small else SIDES:
         build = lambda shift, side=side: Sweep(  # noqa: E731
-            maps.plane(side, shift), TRAINING, record=("loss", "entropy")
+            TRAINING, maps.plane(side, shift), record=("loss", "entropy")
         )
         cold, warm = cold_and_warm(lambda shift: sweeps.run(build(shift)))  # noqa: B023
         per_second = side**2 / warm
@@ -154,7 +153,7 @@ def speed(small: bool) -> Iterator[tuple[str, Rows]]:
             {f"training {side}x{side}": row},
         )
     flops, moved = of_a_step()
-    steps = per_second * TRAINING.steps
+    steps = per_second * STEPS
     peak, memory = peak_flops(SMALL_MATRIX if small else MATRIX), bandwidth.measured().triad
     row = {"flops": flops, "bytes": moved, "peak_flops": peak, "bandwidth": memory}
     yield (
@@ -170,7 +169,7 @@ def studies(small: bool) -> Iterator[tuple[str, Rows]]:
     seeds = "axes.seed = { range = 2 }" if small else "axes.seed = { range = 10 }"
     figure = load("fig6", ['record = ["entropy"]', seeds])
     side = 8 if small else 64
-    flow = dataclasses.replace(TRAINING, momentum=0.9, steps=1000)
+    flow = TRAINING.at({"momentum": 0.9, "steps": 1000})
     sized = {
         "Fig. 6": (figure, lambda: dataclasses.replace(figure, root=1)),
         "momentum flow, reduced": _twice(side, flow, "symmetric"),
@@ -191,7 +190,7 @@ def studies(small: bool) -> Iterator[tuple[str, Rows]]:
 
 def _twice(side: int, training: Any, engine: str) -> tuple[Sweep, Callable[[], Sweep]]:
     def build(shift: float) -> Sweep:
-        return Sweep(maps.plane(side, shift), training, engine, ("entropy",))
+        return Sweep(training, maps.plane(side, shift), engine, ("entropy",))
 
     return build(1.0), functools.partial(build, 1.1)
 

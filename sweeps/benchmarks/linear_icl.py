@@ -1,17 +1,18 @@
 """In-context regression: 1e5 trainings at once, and one of them in a PyTorch loop."""
 
 import functools
+import math
 from collections.abc import Iterator
-from typing import Any
 
 import numpy as np
 import torch  # pyright: ignore[reportMissingImports]  (comes with the extra bench)
 
+import dynsim
 import sweeps
 from sweeps.benchmarks.peers.torch_linear_icl import trained
 from sweeps.benchmarks.timing import cold_and_warm, seconds
 from sweeps.runner.spec import Sweep
-from sweeps.systems.linear_icl import LinearICL
+from sweeps.systems.experiment import Experiment, experiment
 
 POINTS, SEEDS, STEPS = 10_000, 10, 2000
 FIXED = 5000
@@ -23,10 +24,13 @@ LOOP = (20, 120)
 def report(check: bool = False) -> Iterator[str]:
     """Lines of the report; what compiles is timed twice, the second time at other values. `check`
     compares what both find on their training sets."""
-    infinite = float("inf")
+    on_fixed = experiment("linear_icl", steps=STEPS, batch=FIXED, data="fixed")
     for name, training in (
-        ("population loss", LinearICL(steps=STEPS, batch=infinite)),
-        (f"{FIXED} fixed sequences", LinearICL(steps=STEPS, batch=FIXED, data="fixed")),
+        ("population loss", experiment("linear_icl", steps=STEPS, batch=math.inf)),
+        (
+            f"{FIXED} fixed sequences",
+            experiment("linear_icl", steps=STEPS, batch=FIXED, data="fixed"),
+        ),
     ):
         cold, warm = cold_and_warm(functools.partial(run, training))
         number = POINTS * SEEDS
@@ -35,7 +39,7 @@ def report(check: bool = False) -> Iterator[str]:
             f"{warm:.1f} s warm, {number / warm:.0f} runs/s, {number * STEPS / warm / 1e6:.2f} "
             "million steps/s"
         )
-    task = LinearICL().make_task()
+    task = dynsim.regression()
     loops = ((functools.partial(trained, task, seed, steps) for seed in range(3)) for steps in LOOP)
     few, many = (np.median([seconds(loop) for loop in same]) for same in loops)
     step = (many - few) / (LOOP[1] - LOOP[0])
@@ -44,16 +48,16 @@ def report(check: bool = False) -> Iterator[str]:
         f"{1e3 * step:.2f} ms a step, {step * STEPS:.1f} s a run"
     )
     if check:
-        found = run(LinearICL(steps=STEPS, batch=FIXED, data="fixed"), 10, points=2)
+        found = run(on_fixed, 10, points=2)
         theirs = trained(task, 0, STEPS, scale=0.3)
         yield f"batch loss at the end: {found:.4f}; PyTorch {theirs:.4f}"
 
 
-def run(training: Any, shift: float, points: int = POINTS) -> float:
+def run(training: Experiment, shift: float, points: int = POINTS) -> float:
     """Train over starting scales and seeds; the mean batch loss at the end."""
     axes = {
         "scale": {"logspace": [0.02 * shift, 0.05 * shift, points]},
         "seed": {"range": SEEDS},
     }
-    found = sweeps.run(Sweep(axes, training, "simulation", ("loss", "stage", "batch_loss"))).load()
+    found = sweeps.run(Sweep(training, axes, "simulation", ("loss", "stage", "batch_loss"))).load()
     return float(found["batch_loss"].mean())

@@ -7,29 +7,27 @@ import sweeps
 from sweeps.benchmarks.timing import cold_and_warm
 from sweeps.runner import tiles
 from sweeps.runner.spec import Sweep
-from sweeps.systems import registry
+from sweeps.systems.experiment import experiment
 
-Training: Any = registry.system("yz").run
-
-TRAINING = Training(momentum=0.9, steps=100)
+TRAINING = experiment(momentum=0.9, steps=100)
 RECORD = ("loss", "entropy", "speed")
 
 
 def report() -> Iterator[str]:
     """Lines of the report: descents with T and batch infinite, trainings, and adaptive solves of
     the momentum flow to t = 1000, in sorted buckets and all in one batch."""
-    took = warm(lambda shift: Sweep(plane(1024, shift), TRAINING, "symmetric-descent", RECORD))
+    took = warm(lambda shift: Sweep(TRAINING, plane(1024, shift), "symmetric-descent", RECORD))
     yield (
         f"symmetric descent, Syn-Small, 100 steps, 1024 x 1024: {took:.1f} s warm, "
         f"{2**20 / took:.0f} runs/s"
     )
-    took = warm(lambda shift: Sweep(plane(64, shift, 4), TRAINING, record=RECORD))
+    took = warm(lambda shift: Sweep(TRAINING, plane(64, shift, 4), record=RECORD))
     yield (
         f"training, Syn-Small, T = 128, batch 128, 100 steps, 64 x 64 x 4 seeds: {took:.1f} s "
         f"warm, {4 * 64**2 / took:.0f} runs/s"
     )
-    long = Training(momentum=0.9, steps=1000)
-    flow = lambda shift: Sweep(plane(64, shift), long, "symmetric", ("entropy",))  # noqa: E731
+    long = experiment(momentum=0.9, steps=1000)
+    flow = lambda shift: Sweep(long, plane(64, shift), "symmetric", ("entropy",))  # noqa: E731
     took = warm(flow)
     yield f"momentum flow, reduced, t = 1000, 64 x 64: {took:.2f} s warm in sorted buckets"
     batch = warm(flow, chunk=64 * 64, tile=64 * 64 // len(tiles.mesh().devices))

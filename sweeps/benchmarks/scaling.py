@@ -5,14 +5,11 @@ import resource
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import sweeps
 from sweeps.benchmarks.timing import seconds
 from sweeps.runner.spec import Sweep
-from sweeps.systems import registry
-
-Training: Any = registry.system("yz").run
+from sweeps.systems.experiment import Experiment, experiment
 
 SIZES = (100, 1_000, 10_000, 100_000)
 
@@ -20,7 +17,7 @@ SIZES = (100, 1_000, 10_000, 100_000)
 def report() -> Iterator[str]:
     """Lines of the report. Sizes run in increasing order, because the peak of a process's memory
     never falls: where a line's peak is that of the line before, the larger sweep needed no more."""
-    training = Training(steps=20, length=32, batch=32, init="uniform", momentum=0.9)
+    training = experiment(steps=20, length=32, batch=32, start="uniform", momentum=0.9)
     yield "Syn-Small, 20 steps, T = 32, batch 32, ten seeds at each learning rate, stored on disk"
     yield f"{'runs':>8} {'seconds':>9} {'runs/s':>9} {'peak MiB':>9}"
     with tempfile.TemporaryDirectory() as folder:
@@ -32,7 +29,7 @@ def report() -> Iterator[str]:
             yield f"{runs:>8} {took:>9.2f} {runs / took:>9.0f} {peak:>9.0f}"
 
 
-def sized(runs: int, training: Any, root: int = 0) -> Sweep:
+def sized(runs: int, training: Experiment, root: int = 0) -> Sweep:
     """A sweep of so many runs."""
     axes = {"eta_y": {"logspace": [0.1, 10, runs // 10]}, "seed": {"range": 10}}
-    return Sweep(axes, training, record=("entropy", "loss"), root=root)
+    return Sweep(training, axes, record=("entropy", "loss"), root=root)

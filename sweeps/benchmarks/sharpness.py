@@ -91,8 +91,7 @@ def many(problem: dynsim.Problem, number: int, record: tuple[str, ...]) -> float
     def run(shift: float) -> None:
         axes = {"eta": np.geomspace(0.01 * shift, 0.5 * shift, number // 100)}
         axes |= {"seed": range(100)}
-        rule, options = dynsim.sgd(0.1), {"steps": STEPS // 10, "times": RECORDS}
-        sweep: Any = Sweep(problem, rule, axes, batch=math.inf, record=record, **options)
-        sweeps.run(sweep, progress=False)
+        trained = sweeps.Experiment(problem, dynsim.sgd(0.1), STEPS // 10, math.inf)
+        sweeps.run(Sweep(trained, axes, record=record, times=RECORDS), progress=False)
 
     return cold_and_warm(run)[1]

@@ -8,6 +8,7 @@ import numpy as np
 import torch  # pyright: ignore[reportMissingImports]  (comes with the extra bench)
 from jaxtyping import Float
 
+import dynsim
 import sweeps
 from dynsim import two_stage
 from odes import two_stage as reduced
@@ -16,7 +17,7 @@ from sweeps.benchmarks.peers import two_stage_claims
 from sweeps.benchmarks.peers.torch_two_stage import trained
 from sweeps.benchmarks.timing import cold_and_warm, seconds
 from sweeps.runner.spec import Sweep
-from sweeps.systems.two_stage import TwoStage
+from sweeps.systems.experiment import Experiment, experiment
 
 SEEDS = 6
 STAGES = (0.05, 1.2)
@@ -24,7 +25,7 @@ STAGES = (0.05, 1.2)
 alone: what a step takes is their difference, without prompts to draw."""
 LOOP = (100, 600)
 """Steps of the PyTorch loop, of which the difference is timed as well."""
-LONG = TwoStage(control="forever", eta_1=0.2, decay=0.025, stage_2=4.75, d=32, length=129)
+LONG = experiment("two_stage", control="forever", stage_2=4.75)
 """One long stage at one rate, to the eta-time 200, as in the phase diagram."""
 REPEATS = 7
 """How often each is timed, in turns: the best are compared, as the best of the memory is."""
@@ -43,21 +44,21 @@ def report(check: bool = False) -> Iterator[str]:
 def training() -> Iterator[str]:
     """Both stages of the default preset, and what a step of them moves."""
 
-    def run(training: TwoStage, seeds: int, record: tuple[str, ...], times: int) -> None:
+    def run(training: Experiment, seeds: int, record: tuple[str, ...], times: int) -> None:
         axes = {"seed": {"range": seeds}}
-        sweeps.run(Sweep(axes, training, "simulation", record, times=times))
+        sweeps.run(Sweep(training, axes, "simulation", record, times=times))
 
     whole = ("eta_time", "K1", "K2", "auc_Q", "W_trace", "V_trace")
-    preset = lambda shift: run(TwoStage(r=1.4 * shift), SEEDS, whole, 128)  # noqa: E731
+    preset = lambda shift: run(experiment("two_stage", r=1.4 * shift), SEEDS, whole, 128)  # noqa: E731
     cold, warm = cold_and_warm(preset, 1.01)
-    steps = int(TwoStage().stages.last)
+    steps = int(dynsim.Annealed().ends[-1])
     yield (
         f"default preset, {SEEDS} seeds of {steps} steps: {cold:.1f} s cold, {warm:.1f} s warm, "
         f"{SEEDS * steps / warm:.0f} steps/s"
     )
     devices = len(jax.devices())
-    stages = [TwoStage(stage_2=stage) for stage in STAGES]
-    few, many = (int(each.stages.last) for each in stages)
+    stages = [experiment("two_stage", stage_2=stage) for stage in STAGES]
+    few, many = (int(dynsim.Annealed(stage_2=stage).ends[-1]) for stage in STAGES)
     setup = two_stage()
     loop = functools.partial(trained, setup.task, setup.optimizer, 0)
     before = bandwidth.measured()
@@ -93,9 +94,9 @@ def fastest(*works: Callable[[], object]) -> Float[np.ndarray, " W"]:
 def theory() -> Iterator[str]:
     """The reduced ODE of the default preset at 128 times."""
     setup = two_stage()
-    times = TwoStage().stages.times(128)
+    times = dynsim.Annealing.of(dynsim.Annealed()).times(128)
     solve = lambda tau: jax.block_until_ready(  # noqa: E731
-        reduced.solve(setup.task, TwoStage(tau=tau).make_optimizer(), times)
+        reduced.solve(setup.task, dynsim.Annealed(tau=tau), times)
     )
     cold = seconds(lambda: solve(0.25))
     warm = np.median([seconds(lambda tau=tau: solve(tau)) for tau in (0.24, 0.26, 0.27)])
@@ -107,7 +108,7 @@ def diagram() -> Iterator[str]:
 
     def run(shift: float) -> None:
         axes = {"tau": {"logspace": [0.06 * shift, 0.6, 25]}, "r": {"logspace": [0.9, 2.2, 25]}}
-        sweeps.run(Sweep(axes, LONG, "ode", ("auc_Q", "K2")))
+        sweeps.run(Sweep(LONG, axes, "ode", ("auc_Q", "K2")))
 
     cold, warm = cold_and_warm(run)
     yield f"reduced ODE, 25 x 25 diagram to eta-time 200: {cold:.1f} s cold, {warm:.1f} s warm"

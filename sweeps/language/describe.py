@@ -53,8 +53,6 @@ def describe(cls: type, word: str = "") -> Kind:
             path = f"{location}.{each.name}"
             hint = _taken(each, hints[each.name])
             field = _annotated(hint, bool(each.metadata.get("static")))
-            if each.name == "kind":
-                raise LanguageError(path, "cannot be the name of a field; choose another one")
             if not (field.types or field.words or field.bases):
                 field = field._replace(types=("object",))
             declared = [b for b in cls.__mro__ if each.name in vars(b).get("__annotations__", ())]

@@ -113,7 +113,14 @@ class Kind(NamedTuple):
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> "Kind":
         """The kind that `to_json` was called on."""
-        return cls(**{**value, "fields": {n: Field(**f) for n, f in value["fields"].items()}})
+        # JSON has lists for tuples.
+        fields = {
+            name: Field(
+                **{n: tuple(v) if n in ("types", "words", "bases") else v for n, v in f.items()}
+            )
+            for name, f in value["fields"].items()
+        }
+        return cls(**{**value, "fields": fields})
 
 
 def is_branch(value: object) -> TypeGuard[dict[str, Any]]:

@@ -93,6 +93,9 @@ class Language:
         kind = describe(cls)
         if known := self._by_location.get(kind.location):
             return known
+        if "kind" in kind.fields:
+            name = f"{kind.location}.kind"
+            raise LanguageError(name, "cannot be the name of a field; choose another one")
         self._others[kind.location] = kind
         return kind
 

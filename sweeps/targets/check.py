@@ -3,10 +3,9 @@
 import dataclasses
 import math
 import time
-from typing import Literal
+from typing import ClassVar, Literal
 
 import jax
-import tyro
 
 from dynsim.precision import WITHOUT_FLOAT64, precision
 from sweeps import output
@@ -44,7 +43,9 @@ class CheckDevices:
         engine: engines to compile, by name; all if omitted.
     """
 
-    target: tyro.conf.Positional[Literal["tpu-v5e", "h100"]]
+    POSITIONAL: ClassVar = ("target",)
+
+    target: Literal["tpu-v5e", "h100"]
     system: tuple[str, ...] = ()
     engine: tuple[str, ...] = ()
 
@@ -92,7 +93,7 @@ def _checked(case: programs.Case, target: Target, begin: int) -> tuple[str, ...]
         compiled = target.compile(traced)
     took = time.perf_counter() - began
     runs = math.prod(job.tile)
-    task = case.sweep.plane({}).make_task()
+    task = case.sweep.rules.task(case.sweep.plane({}))
     estimate = case.sweep.rules.bytes_per_run(task, job.settings)
     try:
         found = hlo.read(compiled.as_text() or "")

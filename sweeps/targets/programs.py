@@ -12,7 +12,8 @@ from sweeps.runner import tiles
 from sweeps.runner.spec import Sweep
 from sweeps.runner.store.base import CHECKPOINT
 from sweeps.systems import registry
-from sweeps.systems.base import Run, Settings, field_names
+from sweeps.systems.base import Engine, Settings
+from sweeps.systems.experiment import experiment
 
 TRAINING = "simulation"
 POINTS, SEEDS = 64, 2
@@ -20,27 +21,22 @@ POINTS, SEEDS = 64, 2
 VARIANTS: tuple[dict[str, Any], ...] = (
     {},
     {"momentum": 0.9},
-    {"optimizer": "adam"},
-    {"task": "syn", "num_common": 1},
-    {"task": "syn", "num_common": 1, "momentum": 0.9},
-    {"optimizer": "momentum"},
-    {"optimizer": "rmsprop"},
+    {"rule": "adam"},
+    {"task": {"kind": "syn", "num_common": 1}},
+    {"task": {"kind": "syn", "num_common": 1}, "momentum": 0.9},
+    {"rule": {"kind": "rmsprop"}},
     {"attention": "merged", "spectrum": "white"},
     {"attention": "exp", "activation": "linear", "head": "signal"},
 )
 """Changes to the defaults of a run, tried one after the other until an engine describes it."""
-SCHEDULED = {"optimizer": "adamw", "decay": 0.1, "schedule": "cosine", "eta_warmup": 10, "clip": 1}
-"""Settings of an update rule with everything, which training is compiled for as well."""
-SIZES: dict[str, dict[str, Any]] = {
-    "yz": {"steps": 100},
-    "qkv": {"steps": 100},
-    "two_stage": {"preset": "fast"},
-    "linear_icl": {"steps": 100},
-    "sparse_attention": {"steps": 100},
-    "joma": {"steps": 100},
-    "transformer": {"corpus": "synthetic", "steps": 100},
+SCHEDULED: dict[str, Any] = {
+    "rule": {"kind": "adamw", "decay": 0.1, "clip": 1.0},
+    "eta": {"kind": "cosine", "peak": 0.1, "steps": 100, "warmup": 10},
 }
-"""Sizes of the runs by system, where the defaults would be long."""
+"""An update rule with everything, which training is compiled for as well."""
+SIZES: dict[str, dict[str, Any]] = {"two_stage": {"problem": "two_stage-fast"}}
+"""Settings of the runs by system; of others the number of steps alone."""
+STEPS = {"steps": 100}
 
 
 class Case(NamedTuple):
@@ -56,34 +52,31 @@ def cases(only: tuple[str, ...] = ()) -> Iterator[Case]:
     """All engines of all systems, or of those named."""
     for name in only or registry.names():
         system = registry.system(name)
-        for engine in registry.engines(system):
-            yield Case(name, engine, _sweep(system.run, name, engine))
-        trained = _sweep(system.run, name, TRAINING)
-        sharp = dataclasses.replace(trained, record=(*trained.record, SHARPNESS))
+        sized = SIZES.get(name, {"problem": name, **STEPS})
+        for engine, rules in registry.engines(system).items():
+            yield Case(name, engine, _sweep(sized, engine, rules))
+        trained = _sweep(sized, TRAINING, system.engines[TRAINING])
+        sharp = dataclasses.replace(trained, record=(*trained.recorded, SHARPNESS))
         yield Case(name, TRAINING, sharp, ", sharpness")
-        if set(SCHEDULED) <= set(field_names(system.run)):
-            run = system.run(**{**SIZES.get(name, {}), **SCHEDULED})
-            sweep = Sweep({"seed": {"range": SEEDS}}, run, TRAINING, ("loss",))
+        if name not in SIZES:
+            run = experiment(**sized, **SCHEDULED)
+            sweep = Sweep(run, {"seed": {"range": SEEDS}}, TRAINING, ("loss",))
             yield Case(name, TRAINING, sweep, ", AdamW with a schedule")
 
 
-def _sweep(run: type[Run[Any]], system: str, engine: str) -> Sweep:
-    fields = set(field_names(run))
+def _sweep(sized: dict[str, Any], engine: str, rules: Engine) -> Sweep:
     reasons = []
+    names = rules.observables.names()
+    record = ("loss",) if "loss" in names else tuple(names)[:1]
     for change in VARIANTS:
-        if not set(change) <= fields:
-            continue
-        sized = run(**{**SIZES.get(system, {}), **change})
-        names = registry.engines(registry.system(system))[engine].observables.names()
-        record = ("loss",) if "loss" in names else tuple(names)[:1]
-        found = Sweep({"seed": {"range": SEEDS}}, sized, engine, record)
         try:
+            found = Sweep(experiment(**sized, **change), {"seed": {"range": SEEDS}}, engine, record)
             found.check()
         except ValueError as error:
             reasons.append(str(error))
         else:
             return found
-    raise ValueError(f"{system} {engine}: describes none of the runs tried: {'; '.join(reasons)}")
+    raise ValueError(f"{sized} {engine}: describes none of the runs tried: {'; '.join(reasons)}")
 
 
 def job(case: Case, mesh: jax.sharding.Mesh) -> tiles.Job:
@@ -91,11 +84,12 @@ def job(case: Case, mesh: jax.sharding.Mesh) -> tiles.Job:
     sweep = case.sweep
     runs = sweep.plane({})
     settings = Settings(
-        runs.fixed(), runs.steps_recorded(sweep.times), sweep.record, sweep.dtype, sweep.rtol
+        runs.fixed, runs.steps_recorded(sweep.times), sweep.recorded, sweep.dtype, sweep.rtol
     )
-    prepared = jax.tree.map(jax.numpy.asarray, sweep.rules.prepare(runs.make_task(), sweep.record))
+    task = sweep.rules.prepare(sweep.rules.task(runs), sweep.recorded)
+    prepared = jax.tree.map(jax.numpy.asarray, task)
     shape = (SEEDS, POINTS)
-    return tiles.Job(prepared, tuple(runs.numbers()), shape, sweep.rules, settings, mesh)
+    return tiles.Job(prepared, tuple(runs.numbers), shape, sweep.rules, settings, mesh)
 
 
 def going_on(job: tiles.Job, begin: int) -> tiles.Job:

@@ -24,13 +24,13 @@ from typing import Any, NamedTuple
 import hypothesis
 import numpy as np
 from hypothesis import strategies as st
+from sweeps.commands.parsing.offers import load
 
 import dynsim
 import odes
 import sweeps
 from dynsim import decoding
 from sweeps import cli
-from sweeps.commands.parsing.offers import load
 from sweeps.commands.table import COMMANDS, FOR_SYSTEMS
 from sweeps.runner.files import from_table
 from sweeps.runner.spec import Sweep

@@ -16,14 +16,14 @@ from sweeps.runner.run import run
 from sweeps.studies.two_stage import claims
 from sweeps.studies.two_stage import theory as two_stage_theory
 from sweeps.studies.two_stage.runs import RECORD, Runs, from_dataset, sweep
-from sweeps.systems.two_stage import TwoStage
+from sweeps.systems.experiment import experiment
 
 SEEDS = 3
 NUM_TIMES = 32
 EXPERIMENTS = {
-    "preset": TwoStage(),
-    "joint": TwoStage(preset="joint"),
-    "forever": TwoStage(control="forever"),
+    "preset": experiment("two_stage"),
+    "joint": experiment("two_stage-joint"),
+    "forever": experiment("two_stage", control="forever"),
 }
 
 
@@ -53,13 +53,13 @@ def compared() -> Iterator[str]:
 def by_torch(ours: Runs) -> Runs:
     """The same experiment by the PyTorch loop, measured on prompts of its own."""
     training = ours.training
-    task, optimizer = training.make_task(), training.make_optimizer()
+    task, optimizer = training.built
     steps = ours.steps.astype(int).tolist()
-    batch = training.value("batch")
+    batch = int(training.batch)
 
     @jax.jit
     def measured(weights: jax.Array, key: jax.Array) -> dict[str, jax.Array]:
-        test = sample_prompts(task, key, training.num_test)
+        test = sample_prompts(task, key, task.num_test)
 
         def at(weights: jax.Array) -> dict[str, jax.Array]:
             snapshot = measure(Split(*(PQ(W, V) for W, V in weights)), test)

@@ -12,7 +12,6 @@ import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
 
 import jax
 import numpy as np
@@ -28,9 +27,7 @@ from sweeps.runner.spec import Sweep
 from sweeps.runner.store.base import Variable
 from sweeps.runner.store.creation import create
 from sweeps.runner.store.store import Store
-from sweeps.systems import registry
-
-Training: Any = registry.system("yz").run
+from sweeps.systems.experiment import experiment
 
 WORKERS = 4
 CHUNKS = 64
@@ -90,8 +87,8 @@ def sweep() -> Sweep:
     """The sweep that workers share here."""
     points = CHUNKS * CHUNK // 8
     return Sweep(
+        experiment(steps=100, start="uniform"),
         {"eta_y": {"logspace": [0.1, 10, points]}, "seed": {"range": 8}},
-        Training(steps=100, init="uniform"),
         record=("entropy", "loss"),
     )
 
@@ -247,7 +244,7 @@ def _toml() -> str:
 
 def _many(chunks: int) -> Sweep:
     return Sweep(
-        {"eta_y": {"linspace": [0.1, 4, chunks]}, "seed": [0]}, Training(), record=("loss",)
+        experiment(), {"eta_y": {"linspace": [0.1, 4, chunks]}, "seed": [0]}, record=("loss",)
     )
 
 

@@ -14,9 +14,11 @@ FILE = """
 record = ["loss", "z_top_distinct"]
 times = 5
 [run]
+problem = "yz"
 steps = 1000
 batch = 8
 length = 8
+eta_z = { kind = "cosine", peak = 0.1, steps = 1000 }
 [axes]
 seed = {range = 3}
 eta_y = [0.5, 1]

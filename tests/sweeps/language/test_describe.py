@@ -162,5 +162,5 @@ class Outside:
 )
 def test_fields_that_cannot_be_written_are_errors(cls: type, text: str) -> None:
     with pytest.raises(LanguageError) as error:
-        describe(cls)
+        catalog.LANGUAGE.kind_of(cls)
     assert str(error.value) == HERE + text

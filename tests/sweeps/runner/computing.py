@@ -14,9 +14,11 @@ AXES = {"eta": [0.1, 0.2], "seed": [0, 1]}
 def run(module: str, out: Path) -> float | str:
     """The mean loss at the end of all runs, or the error."""
     made = importlib.import_module(module)
-    options = {"steps": 2, "batch": 4, "record": ["batch_loss"], **getattr(made, "OPTIONS", {})}
+    options = {"record": ["batch_loss"], **getattr(made, "OPTIONS", {})}
     try:
-        sweep = sweeps.Sweep(Experiment(made.PROBLEM, made.RULE), **{"axes": AXES, **options})
+        sweep = sweeps.Sweep(
+            sweeps.Experiment(made.PROBLEM, made.RULE, 2, 4), **{"axes": AXES, **options}
+        )
         found = sweeps.run(sweep, out, chunk=2, tile=2, progress=False)
         return float(found[sweep.names[0]].mean())
     except ValueError as error:

@@ -21,7 +21,7 @@ import pytest
 import dynsim
 import sweeps
 from dynsim import Status
-from sweeps import StoreError, Sweep, cli, output
+from sweeps import Experiment, StoreError, Sweep, cli, output
 from sweeps.runner import agreement, identity
 from sweeps.runner.store.store import Store
 
@@ -85,7 +85,7 @@ class Net(dynsim.Problem):
 
 def go(out=None):
     axes = {"eta": [0.1, 0.2], "seed": [0, 1]}
-    sweep = sweeps.Sweep(Net(), dynsim.sgd(0.1), axes, steps=2, batch=4)
+    sweep = sweeps.Sweep(sweeps.Experiment(Net(), dynsim.sgd(0.1), 2, 4), axes)
     try:
         return float(sweeps.run(sweep, out, progress=False).batch_loss.mean())
     except ValueError as error:

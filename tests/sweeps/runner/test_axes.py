@@ -50,7 +50,7 @@ def test_chunks_tile_the_array_of_runs_without_crossing_static_values(size: int)
         ({"axes": {"seed": [-1]}}, "seed = -1: must be an integer from 0"),
         (
             {"axes": {"eta_y": [1], "ratio": [2]}},
-            "ratio = 2: rule.eta.Y does not have it; ratio does",
+            "does not have it; ratio does",
         ),
         ({"axes": {"T": [8]}}, "T = 8: is not a setting; there are problem, task"),
         ({"axes": {"eta_y": [1, 2], "eta_z": [1]}, "zip": [["eta_y", "eta_z"]]}, "same number"),

@@ -54,14 +54,10 @@ SHOWN = (
 )
 def test_every_engine_traces(name: str) -> None:
     # theorem4 needs a task with a single common token, which no named task has.
-    momentum = (
-        0.9
-        if name.removesuffix(FINITE) in ("matched", "heavy-ball", "rescaled", "corrected")
-        else None
-    )
-    optimizer = next((rule for rule in ("adam", "rmsprop") if rule in name), "sgd")
-    training = experiment(rule=optimizer, momentum=momentum, steps=5)
-    sweep = Sweep({"eta_z": [1.0]}, training, engine=name, record=("loss",), times=(0, 5))
+    rule: dict[str, Any] = {"rule": next((r for r in ("adam", "rmsprop") if r in name), "sgd")}
+    if name.removesuffix(FINITE) in ("matched", "heavy-ball", "rescaled", "corrected"):
+        rule |= {"momentum": 0.9}
+    sweep = Sweep(experiment(steps=5, **rule), {"eta_z": [1.0]}, name, ("loss",), (0, 5))
     sweep.check()
     with jax.enable_x64(sweep.dtype == "float64"):
         made = Work(sweep, tiles.mesh()).variables()

@@ -25,7 +25,7 @@ TASKS: dict[str, dict[str, Any]] = {
 }
 OPTIMIZERS: dict[str, dict[str, Any]] = {
     "sgd": {"momentum": 0.999999},
-    "adam": {"optimizer": "adam", "b1": 0.99999, "b2": 0.99999},
+    "adam": {"rule": "adam", "b1": 0.99999, "b2": 0.99999},
 }
 QUICK = ("one distinct token", "sgd", 4), ("rare", "adam", float("inf"))
 
@@ -41,7 +41,7 @@ def rare(tmp_path: Path) -> str:
 
 def found(task: dict[str, Any], **settings: Any) -> Any:
     training = experiment(**task, steps=4, batch=4, dtype="float64", **settings)
-    return sweeps.run(Sweep({"eta_y": RATES, "eta_z": RATES}, training, record=RECORD)).load()
+    return sweeps.run(Sweep(training, {"eta_y": RATES, "eta_z": RATES}, record=RECORD)).load()
 
 
 def assert_right(dataset: Any) -> None:
@@ -79,7 +79,7 @@ def test_results_that_no_memory_holds_are_an_error_before_any_are_made(
     monkeypatch.setattr(budget, "memory", lambda: 2**20)
     axis = np.linspace(0.1, 1, 10**4)
     training = experiment(steps=2, batch=4, length=8)
-    large = Sweep({"eta_y": axis, "eta_z": axis}, training, record=("loss",))
+    large = Sweep(training, {"eta_y": axis, "eta_z": axis}, record=("loss",))
     # Of each run loss, status and the first bad step; kept twice.
     needed = f"{2 * 10**8 * (4 + 1 + 4) / 2**30:.4g} GiB of memory, of 0.0009766 GiB; choose out"
     with pytest.raises(ValueError, match=f"axes, .*: 100000000 runs would take {needed}"):

@@ -43,7 +43,8 @@ def net(body: str, before: str = "", tail: str = TAIL) -> str:
 
 OPTAX = """
 import optax
-RULE = dynsim.from_optax(lambda eta: optax.sgd({}), eta=0.1)
+RULE = dynsim.from_optax(lambda rate: optax.sgd({}), rate=0.1)
+OPTIONS = {{'axes': {{'rate': [0.1, 0.2], 'seed': [0, 1]}}}}
 """
 TWINS = (
     f"{net('return 1.0', tail='')}\nOne = Net\nclass Net(Base):\n    def scale(self): return 9.0\n"
@@ -123,8 +124,8 @@ ROWS: dict[str, tuple[Files, Files]] = {
         {"main.py": FIELD + "PROBLEM = Net(lambda x: 9 * x)\n"},
     ),
     "optax": (
-        {"main.py": net("return 1.0") + OPTAX.format("eta")},
-        {"main.py": net("return 1.0") + OPTAX.format("3 * eta")},
+        {"main.py": net("return 1.0") + OPTAX.format("rate")},
+        {"main.py": net("return 1.0") + OPTAX.format("3 * rate")},
     ),
     "schedule": (
         {

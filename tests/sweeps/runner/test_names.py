@@ -12,9 +12,8 @@ import pytest
 
 import dynsim
 import sweeps
-from sweeps import Sweep
+from sweeps import Experiment, Sweep
 from sweeps.runner import fit, tiles
-from sweeps.systems import registry
 
 
 class Curve(dynsim.Problem):
@@ -46,28 +45,9 @@ class Curve(dynsim.Problem):
         return next(iter(w.values()))
 
 
-class Eta(Curve):
-    eta: float = 0.0
-
-
 class Steps(Curve):
-    steps: float = 0.0
-
-
-class Batch(Curve):
-    batch: int = 1
-
-
-class Seed(Curve):
-    seed: int = 1
-
-
-class Rule(Curve):
-    rule: float = 1.0
-
-
-class Dtype(Curve):
-    dtype: float = 1.0
+    steps: float = 0.5
+    eta: float = 0.0
 
 
 RATES = {"eta": [0.1, 0.2]}
@@ -169,23 +149,27 @@ def test_weights_have_names_as_arrays_have(
     refused(why, tmp_path, monkeypatch, record="params", weights=weights)
 
 
-@pytest.mark.parametrize("problem", [Eta, Steps, Batch, Seed, Rule, Dtype])
-def test_a_field_called_like_a_setting_of_the_run_is_an_error(
-    problem: type[Curve],
-) -> None:
-    """An axis of that name could be either, and a store would not know the field's value."""
-    name = problem.__name__
-    why = f"{name}: a field cannot be called {name.lower()!r} in a sweep"
-    with pytest.raises(ValueError, match=why):
-        Sweep(Experiment(problem(), dynsim.sgd(0.1), steps=2), {"shift": [0.1]})
-    with pytest.raises(ValueError, match=why):
-        registry.of_problem("mine", problem, "mine")
+def test_fields_called_like_settings_of_the_run_are_named_by_their_paths() -> None:
+    run = Experiment(Steps(), dynsim.sgd(0.1), 2, 2)
+    with pytest.raises(ValueError, match=r"is ambiguous; write problem\.eta or rule\.eta"):
+        sweeps.run(Sweep(run, RATES))
+    axes = {"problem.eta": [0.0, 0.3], "rule.eta": [0.1, 0.2], "steps": [2, 3]}
+    found = sweeps.run(Sweep(run, {**axes, "problem.steps": [0.5, 0.6]}, record="params"))
+    value = found["params.a"]
+    assert value.dims == ("problem.eta", "rule.eta", "steps", "problem.steps")
+    for name, matters in (("problem.eta", False), ("rule.eta", True), ("steps", True)):
+        first, second = value.isel({name: 0}), value.isel({name: 1})
+        assert bool((first != second).all()) is matters
+
+
+class Anything(Curve):
+    inner: Any = None
 
 
 def test_two_numbers_of_one_name_are_an_error() -> None:
     inner = {"x.y": 1.0, "x": {"y": 2.0}}
-    with pytest.raises(ValueError, match=r"Curve: has two numbers of the name 'inner.x.y'"):
-        sweeps.run(Sweep(Experiment(Curve(inner=inner), dynsim.sgd(0.1), 2, 2), RATES))
+    with pytest.raises(ValueError, match=r"Anything: has two numbers of the name 'inner.x.y'"):
+        sweeps.run(Sweep(Experiment(Anything(inner=inner), dynsim.sgd(0.1), 2, 2), RATES))
 
 
 def test_an_array_of_no_numbers_is_an_error(

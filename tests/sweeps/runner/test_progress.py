@@ -9,7 +9,6 @@ import pytest
 
 import sweeps
 from sweeps.runner import progress
-from sweeps.systems import registry
 
 PATIENCE = 60
 """Seconds to wait for a line on a busy machine before the test fails."""
@@ -72,7 +71,7 @@ def test_a_notebook_sees_one_line_change(monkeypatch: pytest.MonkeyPatch) -> Non
     monkeypatch.setattr(sys, "stderr", log)
     monkeypatch.setitem(sys.modules, "ipykernel", types.ModuleType("ipykernel"))
     sweep = sweeps.Sweep(
-        {"eta": [0.1, 0.2]}, registry.system("sparse_attention").run(steps=3), "plain", ("loss",)
+        sweeps.experiment("sparse_attention", steps=3), {"eta": [0.1, 0.2]}, "plain", ("loss",)
     )
     sweeps.run(sweep, progress=False)
     assert log.lines.empty()

@@ -27,7 +27,10 @@ AXES = {"eta_y": {"linspace": [0.1, 4, 40]}, "seed": {"range": 3}}
 SWEEP = Sweep(
     experiment(steps=5, length=8, batch=4, momentum=0.9), AXES, record=("loss", "entropy")
 )
-SETTINGS = "[axes]\neta_y = {linspace = [0.1, 4, 40]}\nseed = {range = 3}\n[run]\nsteps = 5\n"
+SETTINGS = (
+    "[axes]\neta_y = {linspace = [0.1, 4, 40]}\nseed = {range = 3}\n"
+    '[run]\nproblem = "yz"\nsteps = 5\n'
+)
 TOML = f'record = ["loss", "entropy"]\n{SETTINGS}length = 8\nbatch = 4\nmomentum = 0.9\n'
 CHUNKS, PAUSES = 60, 20
 TIMEOUT = 120

@@ -24,12 +24,18 @@ from tests.systems.layers import initial_weights, simulate
 pytestmark = pytest.mark.usefixtures("quick_theory")
 
 TRAINING = experiment(
-    task="syn-medium", steps=6, length=16, batch=8, start="uniform", num_queries=1
+    task="syn-medium",
+    steps=6,
+    length=16,
+    batch=8,
+    start="uniform",
+    num_queries=1,
 )
+BY_RATIO = TRAINING.at({"eta": "ratio"})
 GRID = Sweep(
-    axes={"ratio": [1, 2, 5], "seed": [0, 3], "eta_z": [0.5, 2], "momentum": [0.1, 0.9]},
+    BY_RATIO,
+    {"ratio": [1, 2, 5], "seed": [0, 3], "eta_z": [0.5, 2], "momentum": [0.1, 0.9]},
     zip=(("eta_z", "momentum"),),
-    run=TRAINING,
     record=("entropy", "loss", "batch_loss"),
     times=(0, 6),
     root=7,
@@ -101,7 +107,7 @@ def test_four_devices_give_bitwise_what_one_gives() -> None:
 def test_new_values_and_grid_sizes_compile_nothing() -> None:
     def run(ratios: int, seeds: int, **change: object) -> None:
         axes = {"ratio": {"linspace": [1, 3, ratios]}, "seed": {"range": seeds}}
-        sweeps.run(Sweep(axes=axes, run=TRAINING, record=("loss",), **change), tile=4)
+        sweeps.run(Sweep(BY_RATIO, axes, record=("loss",), **change), tile=4)
 
     tiles.forget()
     run(4, 2)
@@ -169,7 +175,7 @@ def test_programs_are_made_a_few_ahead_and_only_the_last_ones_are_kept(
     monkeypatch.setattr(work, "AHEAD", 1)
     monkeypatch.setattr(tiles, "PROGRAMS", {})
     lengths = [4, 5, 6, 7]
-    found = sweeps.run(Sweep({"eta_z": [1.0, 2.0], "length": lengths}, TRAINING, record=("loss",)))
+    found = sweeps.run(Sweep(TRAINING, {"eta_z": [1.0, 2.0], "length": lengths}, record=("loss",)))
     # One is needed and one is ahead, until there are no more.
     assert seen == [2, 3, 4, 4]
     assert len(tiles.PROGRAMS) <= 2
@@ -181,9 +187,9 @@ def test_programs_are_made_a_few_ahead_and_only_the_last_ones_are_kept(
 def test_static_axes_are_runs_of_their_own_shapes() -> None:
     # A rate that varies with the shapes comes first.
     sweep = Sweep(
-        axes={"eta_z": [1.0, 9.0], "num_queries": [1, 2], "length": [8, math.inf]},
+        TRAINING,
+        {"eta_z": [1.0, 9.0], "num_queries": [1, 2], "length": [8, math.inf]},
         zip=(("eta_z", "num_queries", "length"),),
-        run=TRAINING,
         record=("attention",),
     )
     found = sweeps.run(sweep)
@@ -203,7 +209,7 @@ def test_static_axes_are_runs_of_their_own_shapes() -> None:
 
 
 def test_steps_as_an_axis_record_at_their_own_times() -> None:
-    sweep = Sweep(axes={"steps": [2, 6], "eta_z": [1.0]}, run=TRAINING, record=("loss",), times=3)
+    sweep = Sweep(TRAINING, {"steps": [2, 6], "eta_z": [1.0]}, record=("loss",), times=3)
     found = sweeps.run(sweep)
     np.testing.assert_array_equal(found.time, [[0, 1, 2, np.nan], [0, 1, 2, 6]])
     short, long = found.loss.sel(eta_z=1)
@@ -235,7 +241,7 @@ def test_theories_and_descent_start_where_the_simulation_starts() -> None:
     steps = 3
     training = experiment(steps=steps, start="uniform")
     flow, descent, simulated = (
-        sweeps.run(Sweep(axes, training, engine=engine, record=("loss",), times=(0, steps)))
+        sweeps.run(Sweep(training, axes, engine=engine, record=("loss",), times=(0, steps)))
         for engine in ("plain", "descent", "simulation")
     )
     key = jax.random.fold_in(jax.random.key(0), 4)
@@ -253,7 +259,7 @@ def test_theories_and_descent_start_where_the_simulation_starts() -> None:
 def test_an_engine_of_another_system_is_refused() -> None:
     message = "engine = 'ode': must be one of simulation, des"
     with pytest.raises(ValueError, match=re.escape(message)):
-        Sweep({"eta_z": [1.0]}, TRAINING, engine="ode").check()
+        Sweep(TRAINING, {"eta_z": [1.0]}, engine="ode").check()
 
 
 def test_diverged_runs_are_data_and_are_masked(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -264,7 +270,7 @@ def test_diverged_runs_are_data_and_are_masked(monkeypatch: pytest.MonkeyPatch) 
         yield lambda runs, diverged: told.append((runs, diverged))
 
     monkeypatch.setattr(run, "shown", shown)
-    sweep = Sweep({"eta_y": [0.5, 1.0, 1e38]}, TRAINING, record=("loss",))
+    sweep = Sweep(TRAINING, {"eta_y": [0.5, 1.0, 1e38]}, record=("loss",))
     found = sweeps.run(sweep)
     assert told == [(3, 1)]
     found = found.isel(eta_y=slice(1, None))

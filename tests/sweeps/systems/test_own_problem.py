@@ -10,6 +10,7 @@ import jax
 import numpy as np
 import pytest
 from jaxtyping import PRNGKeyArray
+from sweeps.systems.problems.labels import labels_of
 
 import dynsim
 import sweeps
@@ -19,7 +20,6 @@ from sweeps import cli
 from sweeps.runner.files import from_table
 from sweeps.runner.spec import Sweep
 from sweeps.systems import registry
-from sweeps.systems.problems.labels import labels_of
 
 NAME = "deep_linear:DeepLinear"
 HOWTO = Path(__file__).parents[3] / "docs" / "howto"

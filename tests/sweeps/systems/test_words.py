@@ -8,13 +8,13 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from jaxtyping import Array, PRNGKeyArray
+from sweeps.systems.problems.options import options_of
 
 import dynsim
 import sweeps
 from sweeps import Sweep, Training
 from sweeps.runner import files
 from sweeps.systems import registry
-from sweeps.systems.problems.options import options_of
 from tests.extension.toy_quadratic import SYSTEM, Quadratic
 
 

@@ -73,8 +73,11 @@ def test_bad_options_are_refused_in_a_line(
     used = started(None, alone()).server_port
     for words, message in (
         (["--serve", "--port", str(used)], f"port = {used}: Address already in use; --port 0"),
-        (["--serve", str(stored), "--task", "overlapping"], "run.problem.task = 'overlapping': is for --serve"),
-        ([str(stored), "--steps", "5"], "steps = 5: is for --serve without a sweep"),
+        (
+            ["--serve", str(stored), "--task", "overlapping"],
+            "run.problem.task = 'overlapping': is for --serve",
+        ),
+        ([str(stored), "--steps", "5"], "run.steps = 5: is for --serve without a sweep"),
         (["--serve", "--task", "overlapping", "--M", "9"], "M = 9: overlapping does not have it"),
         ([], "paths: must name a stored sweep, or --serve shows theory alone"),
     ):

@@ -10,14 +10,14 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from sweeps.systems.problems.options import problem_system
+from sweeps.systems.yz.tasks import ClassOptions
 
 import dynsim
 import sweeps
 from dynsim.decoding import Length
 from sweeps import Sweep
 from sweeps.systems import registry
-from sweeps.systems.problems.options import problem_system
-from sweeps.systems.yz.tasks import ClassOptions
 
 
 class Counter(dynsim.Problem):
