@@ -9,7 +9,7 @@ eta''/24 a step otherwise [ours].
 import abc
 import dataclasses
 from collections.abc import Callable
-from typing import ClassVar, NamedTuple
+from typing import Annotated, ClassVar, NamedTuple
 
 import equinox as eqx
 import jax
@@ -54,6 +54,9 @@ def positive(length: Real[Number, ""]) -> Array:
     return jnp.maximum(jnp.asarray(length), 1e-30)
 
 
+AnyRate = Annotated[AnyNotNegative, decoding.Unit("1/step")]
+
+
 class Schedule(eqx.Module):
     """A learning rate that depends on the step. Build one with a function of this module.
 
@@ -62,7 +65,7 @@ class Schedule(eqx.Module):
         warmup: number of steps over which the rate rises linearly from 0 to `peak`, or None.
     """
 
-    peak: AnyNotNegative
+    peak: AnyRate
     warmup: AnyNotNegative | None = eqx.field(default=None, kw_only=True)
 
     def __check_init__(self) -> None:

@@ -25,9 +25,9 @@ from jaxtyping import Array, Float, Int, PyTree, Real
 
 from dynsim import decoding
 from dynsim.precision import AnyArray, AnyNotNegative, AnyPositive, Number, cast
-from dynsim.schedules.schedule import Constant, Schedule, as_schedule
+from dynsim.schedules.schedule import AnyRate, Constant, Schedule, as_schedule
 
-Eta = Schedule | Callable[[Array], Array] | AnyNotNegative
+Eta = Schedule | Callable[[Array], Array] | AnyRate
 """A learning rate: a number, a schedule, or a function of the step."""
 PerGroup = AnyNotNegative | Mapping[str, AnyNotNegative]
 """A number for all weights, or one for each of some groups of them; the others have none."""

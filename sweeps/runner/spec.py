@@ -268,6 +268,12 @@ class Sweep:
         check_names(("", OF_STORES), ("axes", names), ("record", self.names))
         self._check_budget()
         for chosen in self.some_slices():
+            if registry.system_of(self.point(chosen)).name != self.system.name:
+                other = registry.system_of(self.point(chosen)).name
+                raise ValueError(
+                    f"axes: their problems are of several systems, {self.system.name} and {other}, "
+                    "whose theories and observables differ; sweep each of them"
+                )
             problem = self.problem(chosen)
             budget.check_memory(self.rules.bytes_per_run(problem.task, problem.settings))
 

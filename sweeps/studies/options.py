@@ -11,9 +11,11 @@ from annotated_types import Ge, Le
 from jaxtyping import Bool, Float
 from numpy.typing import ArrayLike
 
+from dynsim import checks
 from sweeps import output
 from sweeps.language.tree import settle
 from sweeps.runner.cluster import hosts
+from sweeps.systems.experiment import Experiment
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -35,6 +37,8 @@ def begin(config: Any) -> None:
         ValueError: naming the setting, its value and what is allowed.
     """
     settle(config)
+    if hasattr(config, "run"):
+        checks.kind("run", config.run, Experiment)
     output.check_directory(config.out)
     hosts.use_all_cores()
 

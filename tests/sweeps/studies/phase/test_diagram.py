@@ -211,6 +211,7 @@ def test_the_closed_forms_say_nothing_of_adam() -> None:
         ({"x": "eta_z:1:2"}, "must be different axes"),
         ({"x": "num_queries:1:4"}, "syn-small does not have it; syn-medium, syn do"),
         ({"run": experiment(steps=1)}, "steps = 1: must be an integer >= 2"),
+        ({"run": "yz"}, "run = 'yz': must be"),
         ({"engine": "magic"}, "engine = 'magic'"),
         ({"observable": "magic"}, "observable = 'magic'"),
     ],

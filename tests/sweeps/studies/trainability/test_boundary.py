@@ -283,8 +283,8 @@ def test_the_command_draws_and_writes(tmp_path: Path) -> None:
     [
         ({"eta_y": (10.0, 1.0)}, "eta_y = (10.0, 1.0): must increase"),
         ({"eta_z": (0.0, 1.0)}, "eta_z = 0.0: must be finite and in (0, inf)"),
-        ({"cells": 0}, "cells = 0: must be an integer >= 1"),
-        ({"levels": 1}, "levels = 1: must be an integer >= 2"),
+        ({"cells": 0}, "cells = 0: must be an integer from 1"),
+        ({"levels": 1}, "levels = 1: must be an integer from 2 to 12"),
         ({"fit": (3, 9)}, "fit = (3, 9): must increase and lie within the levels 0 to 4"),
     ],
 )
