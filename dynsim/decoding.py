@@ -90,7 +90,9 @@ def _check(parts: tuple[Any, ...]) -> Callable[[str, Any], object] | None:
         return lambda name, value: checks.count_or_inf(name, value, int(ends["ge"]))
     if int in parts and float not in parts and ends:
         least, most = int(ends["ge"]), ends.get("le")
-        return lambda name, value: checks.integer(name, value, least, most and int(most))
+        return lambda name, value: checks.integer(
+            name, value, least, None if most is None else int(most)
+        )
     if not ends and FINITE not in parts:
         return None
     limits = {
