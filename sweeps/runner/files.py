@@ -14,12 +14,13 @@ from dynsim import checks
 from sweeps import recipes
 from sweeps.language.axes import first_values
 from sweeps.language.describe import Objects
-from sweeps.language.fields import LanguageError, Table
+from sweeps.language.fields import LanguageError, Table, is_branch
 from sweeps.language.grammar import flattened
 from sweeps.language.tree import build, decode
 from sweeps.runner.spec import Sweep
 from sweeps.runner.store.base import PARTS
 from sweeps.runner.store.manifest import HASHED
+from sweeps.systems.experiment import Experiment
 from sweeps.systems.kinds import language
 
 WORD = r"[A-Za-z_./~][\w./:~-]*"
@@ -74,14 +75,23 @@ def from_table(table: Mapping[str, Any], overrides: Iterable[str] = ()) -> Sweep
     # What the run says may be of a kind that is an axis, and an axis of one that is overridden.
     kinds = [pair for pair in firsts if isinstance(pair[1], str | Mapping)]
     numbers = [pair for pair in firsts if pair not in kinds]
-    whole = language().assign({}, [*run.items(), *kinds])
-    whole = language().assign(whole, settings)
-    _check_no_axis(whole, [*run.items(), *settings], axes)
+
+    def start(kinds: list[tuple[str, Any]]) -> Experiment:
+        whole = language().assign({}, [*run.items(), *kinds])
+        whole = language().assign(whole, settings)
+        _check_no_axis(whole, [*run.items(), *settings], axes)
+        try:
+            whole = language().assign(whole, numbers)
+        except LanguageError as error:
+            raise LanguageError(f"axes.{error.path}", error.reason, error.value) from None
+        return build(language(), whole)
+
     try:
-        whole = language().assign(whole, numbers)
-    except LanguageError as error:
-        raise LanguageError(f"axes.{error.path}", error.reason, error.value) from None
-    return Sweep(run=build(language(), whole), **given)
+        # What the first value of an axis says beside its kind is not that of the others.
+        made = start([(name, v["kind"] if is_branch(v) else v) for name, v in kinds])
+    except LanguageError:
+        made = start(kinds)
+    return Sweep(run=made, **given)
 
 
 def _check_no_axis(
@@ -133,15 +143,16 @@ def from_config(config: Mapping[str, Any], objects: Objects | None = None) -> Sw
     """
     given = {n: config[n] for n in (f.name for f in dataclasses.fields(Sweep)) if n in config}
     parts, run = config.get(PARTS, {}), decode(language(), config["run"], objects)
-    held, now = config.get("contents", {}), run.files
+    axes = {name: parts.get(name, values) for name, values in config["axes"].items()}
+    made = Sweep(**{**given, "run": run, "axes": axes})
+    held, now = config.get("contents", {}), made.contents
     for name in sorted({*held, *now}):
         if held.get(name) != now.get(name):
             raise ValueError(
                 f"{HASHED.get(name, name)}: changed since the store was made, from "
                 f"{held.get(name)} to {now.get(name)}"
             )
-    axes = {name: parts.get(name, values) for name, values in config["axes"].items()}
-    return Sweep(**{**given, "run": run, "axes": axes})
+    return made
 
 
 def _quoted(value: str) -> str:
