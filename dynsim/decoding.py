@@ -89,7 +89,8 @@ def _check(parts: tuple[Any, ...]) -> Callable[[str, Any], object] | None:
     if WHOLE in parts:
         return lambda name, value: checks.count_or_inf(name, value, int(ends["ge"]))
     if int in parts and float not in parts and ends:
-        return lambda name, value: checks.integer(name, value, ends["ge"], ends.get("le"))
+        least, most = int(ends["ge"]), ends.get("le")
+        return lambda name, value: checks.integer(name, value, least, most and int(most))
     if not ends and FINITE not in parts:
         return None
     limits = {

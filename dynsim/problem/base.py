@@ -12,14 +12,11 @@ from jaxtyping import Array, Float, PRNGKeyArray, PyTree, Real
 
 from dynsim import checks, decoding
 from dynsim.precision import Number
-from dynsim.problem.choice import Choice
 from dynsim.training.keys import normal_noise
 from dynsim.training.rule import AnyRule, Rule
 
 Measured = Callable[..., Array]
 """An observable: a function of the problem and the weights, or of `Problem.snapshot`."""
-Choices = Mapping[str, Mapping[str, Mapping[str, Any]]]
-"""By name of a setting and by its values, the settings that this value reads, with defaults."""
 
 
 class Problem(eqx.Module):
@@ -34,14 +31,14 @@ class Problem(eqx.Module):
     are checked when a problem is made.
 
     Attributes:
-        CHOICES: settings that only some values of another setting read. They are None until
-            somebody gives them, and a value that nothing reads is an error.
         NAME: a short name. Other packages register observables and theories under it.
         RECORD: names of what is recorded unless asked otherwise, where it is known.
         REFUSED: names of what only some theories predict, with the reason that others give.
         LIKE: names of other problems whose registered observables it has too.
         LEFT_OUT_AT_ZERO: numbers that are constants of the compiled program where they are 0, so
             that it leaves out what only they need.
+        RUN_DEFAULTS: what a run of sweeps and commands has unless asked otherwise: its rule, and
+            `steps` and `batch`.
 
     The functions run inside compiled programs. `init` and `draw` always run with 32-bit numbers,
     so that theory, training in float32 and training in float64 start alike and see the same data.
@@ -61,27 +58,15 @@ class Problem(eqx.Module):
         ...         return jnp.mean((jax.vmap(model)(data[0]) - data[1]) ** 2)
     """
 
-    CHOICES: ClassVar[Choices] = {}
     NAME: ClassVar[str] = ""
     RECORD: ClassVar[tuple[str, ...]] = ("loss",)
     REFUSED: ClassVar[Mapping[str, str]] = {}
     LIKE: ClassVar[tuple[str, ...]] = ()
     LEFT_OUT_AT_ZERO: ClassVar[tuple[str, ...]] = ()
+    RUN_DEFAULTS: ClassVar[Mapping[str, Any]] = {"rule": {"kind": "sgd", "eta": 0.1}}
 
     def __check_init__(self) -> None:
-        for each in self.choices:
-            each.check(self)
         decoding.check_stated(self)
-
-    @property
-    def choices(self) -> tuple[Choice, ...]:
-        """What the settings of `CHOICES` read."""
-        return tuple(Choice(n, getattr(self, n), read) for n, read in self.CHOICES.items())
-
-    def value(self, name: str) -> Any:
-        """A setting as it was given, or the default of what reads it; None where nothing does."""
-        owner = next((each for each in self.choices if each.owns(name)), None)
-        return getattr(self, name) if owner is None else owner.value(self, name)
 
     def build(self, rule: AnyRule) -> "Problem":
         """The problem that is trained by the rule in place of this one: override it where arrays

@@ -3,17 +3,14 @@
 We chose all numbers ourselves; we do not know those of the paper (arXiv:2502.20681).
 """
 
-import dataclasses
 from typing import Any, ClassVar, Literal, NamedTuple
 
 import equinox as eqx
-from jaxtyping import Real
 
 from dynsim import checks
 from dynsim.decoding import Count, Positive, Share, Tokens
-from dynsim.precision import Number
 from dynsim.training.rule import Rule
-from dynsim.two_stage.annealing import Annealed, Annealing, Control
+from dynsim.two_stage.annealing import Annealed, Control
 from dynsim.two_stage.task import Block, Prompts
 
 Preset = Literal["default", "fast", "joint"]
@@ -83,20 +80,3 @@ def _rule(cls: type[Prompts], control: Control = "none") -> Annealed:
     """The rule that a class of prompts is trained by unless asked otherwise."""
     rates = {name: each for name, each in cls.RUN_DEFAULTS["rule"].items() if name != "kind"}
     return Annealed(**rates, control=control)
-
-
-def _numbers(cls: type[Prompts]) -> dict[str, Any]:
-    """The settings of a preset: those of the prompts and of their rule, and the batch."""
-    prompts = {field.name: field.default for field in dataclasses.fields(cls) if field.init}
-    return {**prompts, **vars(_rule(cls)), "batch": cls.RUN_DEFAULTS["batch"]}
-
-
-PRESETS: dict[str, dict[str, Any]] = {name: _numbers(cls) for name, cls in _CLASSES.items()}
-"""Numbers by preset."""
-
-
-def starting_noise(rule: Rule, tau: Real[Number, "*#P"], control: Control) -> Real[Number, "*#P"]:
-    """Standard deviation of the starting weights: the stationary one of the large learning rate,
-    `tau`, or of the small one for the control "smallinit"."""
-    stages = Annealing.of(rule)
-    return stages.stationary(stages.eta_1) if control == "smallinit" else tau

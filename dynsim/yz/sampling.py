@@ -214,7 +214,7 @@ class OnClasses(Problem):
         """The problem on the sequence classes that the task describes."""
         classes = self.classes
         # Its numbers may be those of many runs, which no constructor takes.
-        is_task = lambda part: isinstance(part, Task)
+        is_task = lambda part: isinstance(part, Task)  # noqa: E731
         made = eqx.tree_at(lambda problem: problem.task, self, classes, is_leaf=is_task)
         made.__check_init__()
         return made

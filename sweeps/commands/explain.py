@@ -132,15 +132,16 @@ def explain(run: Any = "yz", /, **settings: Any) -> "Explanation | outlook.Outlo
 
 def _of_layer(run: Experiment) -> Explanation:
     steps, rule = checks.steps("steps", run.steps), run.rule.build()
-    if run.bare.start != "zero":
-        raise ValueError(f"start = {run.bare.start!r}: the prediction starts from zero weights")
+    layer = large.layer_of(run)
+    if layer.start != "zero":
+        raise ValueError(f"start = {layer.start!r}: the prediction starts from zero weights")
     strain.check_moves(run)
     task = large.classes_of(run)
     record = ("loss", "accuracy", "entropy", "z_top_distinct", "z_top_common", "speed")
     with precision("float64"):
         theory, solved = _solve(task, rule, steps, record)
         stages = strain.stages_of(task, rule)
-        reasons = tuple(strain.strained(run.bare.length, task, rule, stages))
+        reasons = tuple(strain.strained(layer.length, task, rule, stages))
         final = strain.final_of(solved)
     return Explanation(
         theory,

@@ -5,7 +5,7 @@ import datetime
 import math
 import sys
 import time
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
@@ -99,15 +99,16 @@ def text(found: Plan) -> str:
 def _seconds(work: Work) -> float:
     """What a chunk takes: measured, of long training by runs of few steps."""
     sweep = work.sweep
-    run: Any = sweep.run
-    steps = getattr(run, "steps", 0)
-    fixed = "steps" not in sweep.fields and not isinstance(sweep.times, tuple)
+    steps, paths = sweep.first.steps or 0, {axis.path for axis in sweep.varied.named.values()}
+    fixed = ("steps",) not in paths and not isinstance(sweep.times, tuple)
     if not (sweep.rules.trains and fixed and steps > 2 * FEW[1]):
         return _timed(work)
     took = []
     for number in FEW:
-        shorter = dataclasses.replace(run, steps=number)
-        short = dataclasses.replace(sweep, run=shorter, times="end")
+        shorter = sweep.first.at({"steps": number})
+        # Runs that can be resumed may end before their schedules do.
+        resumed = sweep.rules.goes_on
+        short = dataclasses.replace(sweep, run=shorter, times="end", checkpoint=resumed)
         tile = math.prod(work.tile)
         took.append(_timed(Work(short, work.mesh, layout=work.plan.layout, tile=tile)))
     slope = max(took[1] - took[0], 0) / (FEW[1] - FEW[0])

@@ -12,7 +12,7 @@ import numpy as np
 from jaxtyping import Array
 
 import dynsim
-from dynsim import Trajectory
+from dynsim import Trajectory, checks
 from dynsim.precision import precision
 from dynsim.trajectory import counts
 from dynsim.yz.observables import DEFAULT_RECORD
@@ -125,6 +125,7 @@ def compare(config: CompareOptions, theories: Sequence[ladder.Theory] = ()) -> C
     run = config.run
     task, rule = run.built
     assert isinstance(task, dynsim.Layer)
+    steps = checks.steps("steps", run.steps)
     if task.start == "zero":
         strain.check_moves(run)
     settings = Settings(run.fixed, config.times, RECORD, run.dtype, None)
@@ -139,12 +140,12 @@ def compare(config: CompareOptions, theories: Sequence[ladder.Theory] = ()) -> C
     asked = [ladder.theory(each, task, rule, zero_start) for each in (*names, *theories)]
     if too_short and any("length" in theory.needs for theory in asked):
         raise ValueError(too_short)
-    times = dynsim.log_times(run.steps, config.times)
+    times = dynsim.log_times(steps, config.times)
     with precision("float64"):
         keys = jax.vmap(functools.partial(jax.random.fold_in, jax.random.key(config.root)))(
             jnp.arange(config.seeds)
         )
-        options: dict[str, Any] = {"steps": run.steps, "times": times, "record": RECORD}
+        options: dict[str, Any] = {"steps": steps, "times": times, "record": RECORD}
 
         def train(key: Array) -> Trajectory:
             kept = {"batch": run.batch, "dtype": run.dtype, **options}

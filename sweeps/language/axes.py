@@ -97,7 +97,7 @@ class Axes:
 
     Args:
         language: of the settings.
-        run: of which all others are variations.
+        run: of which all others are variations, an object or its settings in text form.
         axes: the values of settings by name: a list, or a table with `linspace`, `logspace` or
             `range`.
         zipped: groups of names of axes that share one dimension.
@@ -119,7 +119,8 @@ class Axes:
         zipped: Sequence[Sequence[str]] = (),
     ) -> None:
         self._language, self.objects = language, {}
-        self._given = encode(language, run, self.objects, full=False)
+        described = isinstance(run, Mapping)
+        self._given = {**run} if described else encode(language, run, self.objects, full=False)
         self._given_labels: dict[str, list[str]] = {}
         self._values = {name: self._listed(f"axes.{name}", v) for name, v in axes.items()}
         groups = _grouped(self._values, zipped)
@@ -212,11 +213,6 @@ class Axes:
             ]
             labels.append(" ".join([str(word), *(f"{name}={each}" for name, each in pairs)]))
         return labels
-
-
-def first_values(axes: Mapping[str, Any]) -> dict[str, Any]:
-    """The first value of each axis, for the run that they are axes of."""
-    return {name: _values(f"axes.{name}", given)[0] for name, given in axes.items()}
 
 
 def _values(path: str, given: Any) -> Sequence[Any]:

@@ -113,7 +113,12 @@ class Kind(NamedTuple):
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> "Kind":
         """The kind that `to_json` was called on."""
-        return cls(**{**value, "fields": {n: Field(**f) for n, f in value["fields"].items()}})
+        fields: dict[str, Field] = {}
+        for name, field in value["fields"].items():
+            # JSON has lists for tuples.
+            tuples = {n: tuple(field[n]) for n in ("types", "words", "bases") if n in field}
+            fields[name] = Field(**{**field, **tuples})
+        return cls(**{**value, "fields": fields})
 
 
 def is_branch(value: object) -> TypeGuard[dict[str, Any]]:

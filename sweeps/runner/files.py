@@ -12,15 +12,13 @@ from typing import Any
 
 from dynsim import checks
 from sweeps import recipes
-from sweeps.language.axes import first_values
 from sweeps.language.describe import Objects
-from sweeps.language.fields import LanguageError, Table, is_branch
+from sweeps.language.fields import LanguageError, Table
 from sweeps.language.grammar import flattened
-from sweeps.language.tree import build, decode
+from sweeps.language.tree import decode
 from sweeps.runner.spec import Sweep
 from sweeps.runner.store.base import PARTS
 from sweeps.runner.store.manifest import HASHED
-from sweeps.systems.experiment import Experiment
 from sweeps.systems.kinds import language
 
 WORD = r"[A-Za-z_./~][\w./:~-]*"
@@ -71,27 +69,9 @@ def from_table(table: Mapping[str, Any], overrides: Iterable[str] = ()) -> Sweep
             raise ValueError(f"{name} = {reprlib.repr(value)}: must be a table of settings")
     if not axes:
         raise ValueError("axes: needs a table with at least one axis")
-    firsts = first_values(axes).items()
-    # What the run says may be of a kind that is an axis, and an axis of one that is overridden.
-    kinds = [pair for pair in firsts if isinstance(pair[1], str | Mapping)]
-    numbers = [pair for pair in firsts if pair not in kinds]
-
-    def start(kinds: list[tuple[str, Any]]) -> Experiment:
-        whole = language().assign({}, [*run.items(), *kinds])
-        whole = language().assign(whole, settings)
-        _check_no_axis(whole, [*run.items(), *settings], axes)
-        try:
-            whole = language().assign(whole, numbers)
-        except LanguageError as error:
-            raise LanguageError(f"axes.{error.path}", error.reason, error.value) from None
-        return build(language(), whole)
-
-    try:
-        # What the first value of an axis says beside its kind is not that of the others.
-        made = start([(name, v["kind"] if is_branch(v) else v) for name, v in kinds])
-    except LanguageError:
-        made = start(kinds)
-    return Sweep(run=made, **given)
+    whole = language().assign(language().assign({}, run.items()), settings)
+    _check_no_axis(whole, [*run.items(), *settings], axes)
+    return Sweep(run=whole, **given)
 
 
 def _check_no_axis(

@@ -51,7 +51,7 @@ class Sweep:
     """Many trainings, or many solves of a theory, over named axes.
 
     Attributes:
-        run: the run of which all others are variations.
+        run: the run of which all others are variations, or its settings by name.
         axes: values by setting, in the order of the dimensions. A setting is named by its path,
             such as `rule.eta`, or by the end of it where that is unique: fields of the problem,
             numbers of the rule (`eta`, `eta.Y`, `decay`, `clip`), `steps`, `batch`, `seed`. Its
@@ -82,7 +82,7 @@ class Sweep:
         >>> sweep = sweeps.Sweep(run, {"eta": [0.01, 0.1], "seed": range(5)}, record=["loss"])
     """
 
-    run: Experiment
+    run: Experiment | Mapping[str, Any]
     axes: Mapping[str, Any]
     engine: str = "simulation"
     record: Names | None = None
@@ -94,7 +94,10 @@ class Sweep:
     title: str = ""
 
     def __post_init__(self) -> None:
-        checks.kind("run", self.run, Experiment)
+        checks.kind("run", self.run, Experiment, Mapping)
+        if isinstance(self.run, Mapping):
+            settings = [(name, value) for name, value in self.run.items() if name != "kind"]
+            object.__setattr__(self, "run", language().assign({}, settings))
         if not isinstance(self.axes, Mapping) or not self.axes:
             raise ValueError(
                 f"axes = {reprlib.repr(self.axes)}: needs a mapping with at least one axis"
@@ -174,7 +177,7 @@ class Sweep:
     @property
     def dtype(self) -> DType:
         """Precision of the runs."""
-        return self.run.dtype if self.rules.trains else "float64"
+        return self.first.dtype if self.rules.trains else "float64"
 
     def point(self, chosen: Mapping[str, Any]) -> Experiment:
         """The run at the `chosen` values of axes, of which traced ones may be arrays that

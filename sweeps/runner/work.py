@@ -267,7 +267,7 @@ class Work:
         self, region: tuple[slice, ...]
     ) -> tuple[dict[str, float], np.ndarray, list[dict[str, np.ndarray]]]:
         """What a region has one value of, its seeds, and the values along its other dimensions."""
-        seeds = np.array([self.sweep.run.seed])
+        seeds = np.array([self.sweep.first.seed])
         points = []
         for dim, part in zip(self.sweep.dims, region, strict=True):
             values = {name: np.array(all_values[part]) for name, all_values in dim.axes.items()}

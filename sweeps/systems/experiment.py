@@ -24,7 +24,7 @@ from dynsim.problem.checks import check_parts
 from dynsim.training.rule import AnyRule
 from dynsim.training.run_checks import check_rule, check_step_times
 from sweeps.language.describe import TRACED, Objects
-from sweeps.language.fields import Table
+from sweeps.language.fields import Table, is_branch
 from sweeps.language.tree import build, encode, settle
 from sweeps.systems import budget, parts
 from sweeps.systems.base import Times, steps_of
@@ -103,9 +103,7 @@ class Experiment:
     @property
     def about(self) -> str:
         """The problem and its parts in words, such as "qkv: syn-small"."""
-        fields = (getattr(self.problem, each.name) for each in dataclasses.fields(self.problem))
-        parts = [_word(each) for each in fields if dataclasses.is_dataclass(each)]
-        return ": ".join([_word(self.problem), *filter(None, [", ".join(parts)])])
+        return about(encode(language(), self.problem))
 
     @functools.cached_property
     def built(self) -> tuple[Any, Any]:
@@ -245,7 +243,8 @@ def _nodes(tree: Any) -> Iterator[Any]:
                 yield from _nodes(getattr(tree, field.name))
 
 
-def _word(part: Any) -> str:
-    """A part of a run in a word: its kind, or the file that it names."""
-    kind = language().kind_of(type(part))
-    return str(getattr(part, kind.endings[0])) if kind.endings else kind.word.rpartition(":")[2]
+def about(problem: Table) -> str:
+    """What `Experiment.about` is, from the text form of a problem."""
+    parts = [problem, *filter(is_branch, problem.values())]
+    first, *others = (each.get("path") or each["kind"].rpartition(":")[2] for each in parts)
+    return ": ".join([first, ", ".join(others)] if others else [first])

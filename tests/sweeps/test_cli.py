@@ -19,7 +19,7 @@ import dynsim
 import sweeps
 from sweeps import cli
 from sweeps.commands import table
-from sweeps.commands.parsing import line, offers
+from sweeps.commands.parsing import line, metadata
 
 COMPUTING = (
     "sweeps.runner.run",
@@ -121,12 +121,12 @@ def test_the_version_is_that_of_the_distribution(capsys: pytest.CaptureFixture[s
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["compar"], "dynsim: command 'compar': did you mean 'compare'? It must be compare,"),
-        (["collapse"], "command 'collapse': did you mean 'figure collapse'?"),
-        (["figure", "two-stag"], "figure 'two-stag': did you mean 'two_stage'"),
-        (["figure", "66"], "figure '66': did you mean '6'? It must be 3, 4, 5"),
+        (["compar"], "dynsim: command 'compar': did you mean compare? It must be compare,"),
+        (["collapse"], "command 'collapse': did you mean figure collapse?"),
+        (["figure", "two-stag"], "figure 'two-stag': did you mean two_stage or"),
+        (["figure", "66"], "figure '66': must be 3, 4, 5"),
         (["figure", "xyzzy"], "figure 'xyzzy': must be 3, 4, 5, 6"),
-        (["compare", "one_stage"], "compare 'one_stage': did you mean 'two_stage'?"),
+        (["compare", "one_stage"], "problem = 'one_stage': did you mean two_stage?"),
         (["--bogus"], "dynsim: has no option --bogus"),
         (["figure", "--out", "x"], "dynsim figure: has no option --out"),
     ],
@@ -145,16 +145,13 @@ def test_words_may_be_joined_by_hyphens_and_options_follow() -> None:
     assert figure == cli.parse(["figure", "two_stage_phase", "--seeds", "3"])
     assert figure.seeds == 3
     assert type(figure) is table.COMMANDS["figure two_stage_phase"].load()[0]
-    assert line.find(["compare", "two-stage", "--r", "2"]) == ("compare two_stage", ["--r", "2"])
-    assert line.find(["compare", "--task", "syn-small"]) == ("compare", ["--task", "syn-small"])
-    assert line.find(["phase"]) == ("phase", [])
-
-
-def test_a_task_of_another_system_says_where_it_belongs(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    assert cli.main(["compare", "--task", "two-stage"]) == 2
-    assert "belongs to the system two_stage: dynsim compare two_stage" in capsys.readouterr().err
+    assert line.find(["compare", "two-stage", "--r", "2"]) == ("compare", "two-stage", ["--r", "2"])
+    assert line.find(["compare", "--task", "syn-small"]) == ("compare", "", ["--task", "syn-small"])
+    assert line.find(["phase"]) == ("phase", "", [])
+    for words in (["two-stage", "--r", "2"], ["--r=2", "--Problem", "two_stage"]):
+        found = cli.parse(["compare", *words])
+        assert isinstance(found.run.problem, dynsim.Prompts)
+        assert found.run.problem.r == 2
 
 
 HELPED = [["--help"], ["figure", "--help"], ["--version"], ["compar"], ["compare", "magic"]]
@@ -172,11 +169,14 @@ def test_help_and_wrong_names_import_neither_jax_nor_a_study(words: list[str]) -
         "sweeps.commands",
         "sweeps.commands.parsing",
         "sweeps.commands.parsing.line",
-        "sweeps.commands.parsing.offers",
-        "sweeps.commands.parsing.options",
+        "sweeps.commands.parsing.metadata",
+        "sweeps.commands.parsing.words",
         "sweeps.commands.table",
     }
-    light |= {"sweeps.systems", "sweeps.systems.built_in", "sweeps.recipes", "sweeps.lines"}
+    language = ("fields", "grammar", "pages")
+    light |= {"sweeps.language", *(f"sweeps.language.{name}" for name in language)}
+    light |= {"sweeps.systems", "sweeps.systems.kinds", "sweeps.systems.built_in"}
+    light |= {"sweeps.recipes", "sweeps.lines"}
     assert not any(name.startswith("sweeps.") for name in found - light)
 
 
@@ -251,7 +251,7 @@ def test_ctrl_c_ends_any_command_with_a_line(
         raise KeyboardInterrupt
 
     settings, _ = table.COMMANDS["explain"].load()
-    monkeypatch.setattr(offers, "load", lambda name: (settings, interrupted))
+    monkeypatch.setattr(metadata.Offer, "load", lambda offer: (settings, interrupted))
     assert cli.main(["explain"]) == 130
     assert capsys.readouterr().err == "dynsim: stopped by Ctrl-C\n"
 
@@ -267,11 +267,11 @@ def test_sigterm_and_code_from_outside_end_no_command_without_a_word(
         raise SystemExit(0)
 
     settings, _ = table.COMMANDS["explain"].load()
-    monkeypatch.setattr(offers, "load", lambda name: (settings, terminated))
+    monkeypatch.setattr(metadata.Offer, "load", lambda offer: (settings, terminated))
     before = signal.getsignal(signal.SIGTERM)
     assert cli.main(["explain"]) == 143
     assert signal.getsignal(signal.SIGTERM) == before
     assert capsys.readouterr().err == "dynsim: stopped by SIGTERM\n"
-    monkeypatch.setattr(offers, "load", lambda name: (settings, leaving))
+    monkeypatch.setattr(metadata.Offer, "load", lambda offer: (settings, leaving))
     assert cli.main(["explain"]) == 2
     assert "asked to end the program (SystemExit(0))" in capsys.readouterr().err

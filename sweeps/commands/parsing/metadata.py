@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from sweeps.commands.table import COMMANDS, OF_PROBLEM, Command
-from sweeps.language.fields import Field, Kind, Table
+from sweeps.language.fields import Field, Kind, Table, fold
 from sweeps.language.grammar import Language
 
 FILE = Path(__file__).with_suffix(".json")
@@ -78,13 +78,9 @@ def language() -> Language:
 def offer(name: str, problem: str = "") -> Offer:
     """What a command of the table offers, for runs of a problem."""
     commands, command, own = _file()["commands"], COMMANDS[name], OF_PROBLEM.get(name, {})
-    asked = _words(problem or (commands[name][1] or {}).get("problem", USUAL))
-    if word := next((each for each in asked if each in own), ""):
+    asked = fold(problem or (commands[name][1] or {}).get("problem", USUAL))
+    # The word of a preset begins with that of its system.
+    if word := next((each for each in own if asked.startswith(fold(each))), ""):
         command = command._replace(settings=own[word])
     kind, run, positional = commands[f"{name} {word}".strip()]
     return Offer(command, Kind.from_json(kind), run, tuple(positional))
-
-
-def _words(problem: str) -> list[str]:
-    """The word of a problem, and that of the system whose preset it is."""
-    return [problem, problem.partition("-")[0]]

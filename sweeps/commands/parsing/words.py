@@ -16,6 +16,7 @@ from sweeps.language.fields import (
     check,
     closest,
     fold,
+    is_branch,
 )
 from sweeps.language.pages import option_lines, settings_page
 
@@ -68,6 +69,8 @@ def parse(offer: Offer, name: str, words: Sequence[str], run: Pairs) -> Given:
             own[switch] = False
             continue
         most = len(left) if field and field.listed else 1
+        if field and "boolean" in field.types and left[:1] not in (["true"], ["false"]):
+            most = 0
         while not equals and len(values) < most and left and not left[0].startswith("--"):
             values.append(left.pop(0))
         if field is None and offer.run is None:
@@ -112,12 +115,16 @@ def _run(offer: Offer, given: Pairs) -> Pairs:
 def chosen(offer: Offer, given: Pairs) -> Table:
     """The settings of the run: those given, and the others of the command."""
     words = language()
-    mine = [(option, value) for option, value in given]
-    table = words.assign({}, [pair for pair in mine if pair[0] == "problem"])
+    table = words.assign({}, [pair for pair in given if pair[0] == "problem"])
     usual = words.assign({}, (offer.run or {}).items())
     # What is usual for the problem of the command says nothing of another one.
-    same = not table or table["problem"]["kind"] == usual["problem"]["kind"]
-    return words.assign(usual if same else table, [p for p in mine if p[0] != "problem"])
+    other = table and _problem(table) != _problem(usual)
+    return words.assign(table if other else usual, [p for p in given if p[0] != "problem"])
+
+
+def _problem(table: Table) -> str:
+    value = next(each.value for each in language().walk(table) if each.name == "problem")
+    return value["kind"] if is_branch(value) else ""
 
 
 def made(offer: Offer, given: Given) -> Any:

@@ -10,7 +10,8 @@ import xarray as xr
 from sweeps.commands.views.content import REGION
 from sweeps.runner.run import open_sweep
 from sweeps.runner.store.base import Report
-from sweeps.studies.phase.regions import NAMED, Rule
+from sweeps.studies.phase.regions import BY_STATUS, NAMED, RULE, Rule
+from sweeps.systems.experiment import about
 
 PHASE = "sweeps.studies.phase"
 """What draws diagrams, which is imported when there is one: it loads matplotlib and theory."""
@@ -59,15 +60,14 @@ def _panels(folder: Path, report: Report) -> Iterator[tuple[str, xr.Dataset]]:
         rule = _rule(config["system"], dataset)
         # What predicts noise and the edge of stability lies there too, on coarser grids.
         if rule and grid == (points := points or grid):
-            title = f"Phase diagram of {config['run'].get('task', config['system'])}"
+            title = f"Phase diagram of {about(config['run']['problem'])}"
             found = dataset.assign({REGION: _regions(dataset, rule)}).assign_attrs(title=title)
             yield titles.get(path.name, path.name), found
 
 
 def _rule(system: str, dataset: xr.Dataset) -> Rule | None:
-    """The rule of a system's diagrams, or another one, that the records suffice for."""
-    settings = pkgutil.resolve_name(f"{PHASE}.maps:settings")
-    rules = (settings(system)().rule(), *NAMED.values())
+    """The rule of a system's diagrams, or another one, for which the records suffice."""
+    rules = (RULE if system == "yz" else BY_STATUS, *NAMED.values())
     return next((each for each in rules if {*each.record} <= {*dataset.data_vars}), None)
 
 

@@ -77,11 +77,14 @@ class Theory:
         run = found if isinstance(found, Experiment) else _of_sweep(found, chosen)
         if (name := registry.system_of(run).name) != SYSTEM:
             raise ValueError(f"live theory is of the system {SYSTEM!r}; these runs are of {name!r}")
-        if (start := run.bare.start) != "zero":
+        if (start := large.layer_of(run).start) != "zero":
             raise ValueError(f"start = {start!r}: live theory starts from zero weights")
         for name in values:
             checks.choice("setting", name, tuple(SLIDERS))
-        run = run.at({name: _number(value) for name, value in values.items()})
+        # Momentum of 0 is none.
+        zero = {"momentum": {0: None}}
+        given = {n: zero.get(n, {}).get(value, _number(value)) for n, value in values.items()}
+        run = run.at(given)
         strain.check_moves(run)
         return run
 
@@ -137,7 +140,7 @@ def solve(run: Experiment) -> tuple[SymmetricTask, Trajectory]:
     task, steps = reduced(run), checks.steps("steps", run.steps)
     # Dense where runs change fast, and as many for all, so that one program solves them.
     times = np.expm1(np.linspace(0, 1, POINTS) * np.log1p(steps))
-    length = run.bare.length
+    length = large.layer_of(run).length
     return task, symmetric.solve(task, run.rule.build(), times, length=length, record=RECORD)
 
 
@@ -170,7 +173,7 @@ def words(run: Experiment, task: SymmetricTask, solved: Trajectory) -> Iterator[
 
 def warm(run: Experiment) -> None:
     """Compile the programs that the sliders of a run reach."""
-    reached = {"length": (math.inf, 256), "momentum": (0.0, 0.5)}
+    reached = {"length": (math.inf, 256), "momentum": (None, 0.5)}
     settings: list[dict[str, Any]] = [{}]
     for name in set(reached) & set(_read(run)):
         settings = [{**each, name: value} for each in settings for value in reached[name]]
@@ -191,7 +194,7 @@ def _read(run: Experiment) -> dict[str, Any]:
         with contextlib.suppress(LanguageError):
             value = _number(run.setting(name))
             if value is None or isinstance(value, int | float):
-                found[name] = value
+                found[name] = SLIDERS[name][0] if value is None else value
     return found
 
 

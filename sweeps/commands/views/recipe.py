@@ -2,7 +2,7 @@
 
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import xarray as xr
@@ -25,12 +25,15 @@ def recipe(dataset: xr.Dataset) -> dict[str, Any] | None:
         what no file describes, such as a sweep that was made of objects in Python.
     """
     try:
-        described(dataset, {}).check()
+        sweep = described(dataset, {})
+        sweep.check()
     except ValueError:
         return None
     config = json.loads(dataset.attrs["config"])
     head = {n: v for n, v in config.items() if n not in LEFT_OUT and v is not None}
-    run = {name: value for name, value in config["run"].items() if name != "kind"}
+    run = config["run"]
+    for path in [("kind",), *(axis.path for axis in sweep.varied.named.values())]:
+        _remove(run, path)
     return {
         "head": toml(head).splitlines(),
         "run": toml(run, ("run",)).splitlines(),
@@ -69,12 +72,21 @@ def described(dataset: xr.Dataset, chosen: Mapping[str, Any]) -> Sweep:
     return from_config({**config, "axes": axes, PARTS: parts})
 
 
+def _remove(table: dict[str, Any], path: Sequence[str]) -> None:
+    """Remove a setting that an axis has, or what it is part of that is written in short."""
+    first, *rest = path
+    if rest and isinstance(table.get(first), dict):
+        _remove(table[first], rest)
+    else:
+        table.pop(first, None)
+
+
 def _toml(value: Any) -> str:
-    """A value of JSON in TOML, whose text and lists are written the same way."""
+    """A value of JSON in TOML, which has no null. Text and lists are written the same way."""
     if isinstance(value, dict):
         return "{" + ", ".join(f"{json.dumps(n)} = {_toml(v)}" for n, v in value.items()) + "}"
     if isinstance(value, list):
         return f"[{', '.join(map(_toml, value))}]"
     if isinstance(value, float) and not math.isfinite(value):
         return str(value)
-    return json.dumps(value, ensure_ascii=False)
+    return json.dumps("none" if value is None else value, ensure_ascii=False)

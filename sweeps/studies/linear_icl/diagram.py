@@ -156,8 +156,8 @@ def measured(dataset: xr.Dataset, sweep: Sweep) -> xr.Dataset:
     run; by scale or heads, ratio and seed."""
     runs = tuple(sweep.axes)
     ordered = valid(dataset)["loss"].transpose(*runs, "time").isel(time=slice(1, None))
-    level = rests.levels(sweep.run, ordered.ratio.values)[None, :, None, :]
-    loss, times = ordered.values, ordered.time.values * rests.rate(sweep.run)
+    level = rests.levels(sweep.first, ordered.ratio.values)[None, :, None, :]
+    loss, times = ordered.values, ordered.time.values * rests.rate(sweep.first)
     level = np.broadcast_to(level, (*loss.shape[:-1], level.shape[-1]))
     coords = {name: ordered[name] for name in runs}
     return xr.Dataset(

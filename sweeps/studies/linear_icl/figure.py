@@ -80,7 +80,8 @@ class FigureLinearICL:
 def run(config: FigureLinearICL) -> list[Path]:
     """Compute or resume, print the times of escape, draw and write."""
     found, wanted = computed(config), config.sweeps()
-    trained = {name: wanted[f"{name}/simulation"].run for name in ("merged", "separate", "ranks")}
+    names = ("merged", "separate", "ranks")
+    trained = {name: wanted[f"{name}/simulation"].first for name in names}
     rate = {name: rests.rate(run) for name, run in trained.items()}
     level = {name: rests.of_run(run) for name, run in trained.items()}
     table = [*escape_table(found, rate["separate"], level["separate"]), "", same_line(found)]

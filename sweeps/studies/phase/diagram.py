@@ -3,7 +3,6 @@
 import dataclasses
 import math
 import sys
-from collections.abc import Mapping
 from typing import Any, ClassVar
 
 import jax
@@ -56,7 +55,6 @@ class Phase(Plane):
         noise: next to a theory, also predict where batch noise decides the outcome of training.
     """
 
-    RUN: ClassVar[Mapping[str, Any]] = {"problem": "yz", "steps": 100}
     THEORIES: ClassVar = ("auto", "best", "none")
 
     run: Experiment = dataclasses.field(default_factory=lambda: experiment(**Phase.RUN))

@@ -3,6 +3,7 @@
 import dataclasses
 import math
 import pkgutil
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, ClassVar
 
@@ -59,6 +60,7 @@ class Plane:
             resumes.
     """
 
+    RUN: ClassVar[Mapping[str, Any]] = {"problem": "yz", "steps": 100}
     THEORIES: ClassVar[tuple[str, ...]] = ("none",)
     """What `theory` may be besides an engine."""
 

@@ -47,7 +47,7 @@ def lines(sweep: Sweep) -> dict[str, xr.DataArray]:
     Returns:
         Nothing for other axes, and where the theory does not apply.
     """
-    run: Any = sweep.run
+    run: Any = sweep.first
     if not {axis.path for axis in sweep.varied.named.values()} <= RATES:
         return {}
     layer, rule = run.built

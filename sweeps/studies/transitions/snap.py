@@ -106,7 +106,7 @@ def variant(config: Snap, name: str, engine: str) -> Sweep:
     fixed = {field: float(e[0]) for field, e in ends.items() if e[0] == e[1]}
     seeds = {"seed": {"range": config.seeds}} if engine == "simulation" else {}
     return Sweep(
-        experiment(steps=config.steps, **fixed),
+        experiment("yz", steps=config.steps, **fixed),
         {**varied, **seeds},
         engine=engine,
         record=("entropy", "z_top_distinct", "speed", *(("B",) if engine == "eq10" else ())),

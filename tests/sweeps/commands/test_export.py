@@ -12,13 +12,13 @@ import pytest
 import xarray as xr
 
 import sweeps
-from sweeps import Sweep, Training, cli, output
+from sweeps import Sweep, cli, experiment, output
 from sweeps.commands import export
 from sweeps.runner import labels
 from sweeps.runner.store.store import Store
 from sweeps.systems import registry
 
-RUN = Training(steps=4, batch=8, length=8)
+RUN = experiment(steps=4, batch=8, length=8)
 AXES = {"seed": {"range": 2}, "eta_y": [0.5, 1e3]}
 RECORD = ("loss", "z_top_distinct")
 
@@ -26,7 +26,7 @@ RECORD = ("loss", "z_top_distinct")
 @pytest.fixture(scope="module")
 def stored(tmp_path_factory: pytest.TempPathFactory) -> Path:
     out = tmp_path_factory.mktemp("export") / "run"
-    sweeps.run(Sweep(AXES, RUN, record=RECORD, times=3), out)
+    sweeps.run(Sweep(RUN, AXES, record=RECORD, times=3), out)
     return out
 
 
@@ -67,7 +67,7 @@ def test_what_a_format_cannot_hold_is_named(
         "high": lambda task, s: s.logits.max() > 0,
         "turned": lambda task, s: 1j * s.logits.max(),
     }
-    made = sweeps.run(Sweep({"eta_y": [0.5, 1.0]}, RUN, record=(own,)), "run")
+    made = sweeps.run(Sweep(RUN, {"eta_y": [0.5, 1.0]}, record=(own,)), "run")
     for ending in ("nc", "zarr", "csv", *["parquet"] * bool(importlib.util.find_spec("pyarrow"))):
         words = ["export", "run", "--out", f"high.{ending}", "--arrays", "high"]
         assert cli.main(words) == 0
@@ -204,8 +204,11 @@ def test_every_axis_and_observable_has_a_name_and_a_unit() -> None:
     for name in registry.names():
         system = registry.system(name)
         observables = [e.observables.names() for e in registry.engines(system).values()]
-        for each in {*system.run.AXES.names, *itertools.chain(*observables)}:
+        for each in itertools.chain(*observables):
             assert set(labels.about(system, each)) == {"long_name", "units"}, (name, each)
-    # What a setting's annotation says, where the labels are silent.
-    assert labels.about(registry.system("joma"), "length")["units"] == "tokens"
     assert labels.about(registry.system("two_stage"), "K2_neg")["units"] == "nat"
+    # What the annotation and the docstring of a setting say, where the labels are silent.
+    axes = Sweep(experiment("linear_icl"), {"steps": [1, 2], "N": [3, 4]}).varied.named
+    found = {n: labels.about(registry.system("joma"), n, each) for n, each in axes.items()}
+    assert found["steps"]["units"] == "step"
+    assert found["N"]["long_name"] == "number of pairs (x, y) in the context"

@@ -1,59 +1,69 @@
 """What is told of options before anything is imported."""
 
-import contextlib
-import io
 import re
 
 import pytest
-import tyro
-from sweeps.commands.parsing.offers import offered
 
-from dynsim import decoding
-from sweeps.commands.parsing import options
-from sweeps.commands.parsing.words import whole_numbers
+from sweeps.commands.parsing import metadata, words
+from sweeps.systems import kinds
 from tests.sweeps.commands.table import written
 
 
-def test_the_table_is_that_of_the_settings() -> None:
-    assert options.FILE.read_text() == written(), "run python -m tests.sweeps.commands.table"
+def test_the_file_is_that_of_the_classes() -> None:
+    assert metadata.FILE.read_text() == written(), "run python -m tests.sweeps.commands.table"
 
 
-@pytest.mark.parametrize(
-    ("option", "taken", "refused"),
-    [
-        ("steps", ["1", "1e3", "None"], ["x", "1.5", "inf", "nan", "adam"]),
-        ("batch", ["1", "inf", "2e2"], ["x", "1.5", "nan"]),
-        ("scale", ["1", "1e-3", "-1"], ["x", "1,5"]),
-        ("optimizer", ["adam", "None"], ["Adam", "adamm", "1"]),
-        ("out", ["x", "1"], []),
-    ],
-)
-def test_what_is_refused_at_once_the_parser_refuses_as_well(
-    option: str, taken: list[str], refused: list[str]
-) -> None:
-    settings = offered("compare linear_icl").options
-    takes = options.known("compare linear_icl").takes[option]
-    assert all(options.fits(value, takes) for value in taken)
-    for value in refused:
-        assert not options.fits(value, takes), value
-        words = whole_numbers(settings, [f"--{option}", value])
-        # By the parser, or when what it has read is checked.
-        with (
-            pytest.raises((SystemExit, ValueError)),
-            contextlib.redirect_stderr(io.StringIO()),
-        ):
-            decoding.check(tyro.cli(settings, args=words))
+def test_the_language_of_the_file_is_that_of_the_classes() -> None:
+    for table in ({}, {"problem": {"kind": "two_stage-fast"}, "steps": 3}):
+        found, expected = (
+            [(each.name, each.value, each.field) for each in language.walk(table)]
+            for language in (metadata.language(), kinds.language())
+        )
+        assert found == expected
+
+
+def given(*line: str, problem: str = "") -> words.Given:
+    return words.parse(metadata.offer("compare", problem), "compare", line, [])
 
 
 def test_values_are_those_behind_their_options() -> None:
-    found = options.known("compare")
-    found.check("compare", ["--steps", "3", "--momentum=0.5", "--theories", "plain", "--no-quiet"])
-    for words, message in (
-        (["--theories", "--steps", "3"], "compare: option --theories needs at least one value"),
-        (["--steps", "3", "--eta-y=x"], "eta_y = 'x': must be a number, in 1/step"),
-        (["--layout", "Paper"], "layout = 'Paper': did you mean 'paper'? It must be one of"),
-        (["--steps", "-x"], "steps = '-x': must be an integer >= 1"),
-    ):
-        with pytest.raises(ValueError, match=f"^{re.escape(message)}"):
-            found.check("compare", words)
-    assert options.known("compare my.package:Model") is None
+    found = given(
+        *("--steps", "1e3", "--momentum=0.5", "--theories", "plain", "best", "--no-quiet"),
+        *("--nesterov", "--batch", "inf", "--task", "my.npz", "--seeds=2e1", "--json"),
+    )
+    assert found.own == {"theories": ["plain", "best"], "quiet": False, "seeds": 20, "json": True}
+    assert found.run == [
+        ("steps", 1000.0),
+        ("momentum", 0.5),
+        ("nesterov", True),
+        ("batch", float("inf")),
+        ("task", "my.npz"),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        ("--theories --steps 3", "compare: option --theories needs at least one value, each text"),
+        ("--seeds --json", "compare: option --seeds needs a value, an integer from 1"),
+        ("--momentum --json", "option --momentum needs a value, a number in [0, 1)"),
+        ("plain", "compare: 'plain' is no option; options begin with --"),
+        ("--eta-y=x", "rule.eta.Y = 'x': must be a number in [0, inf)"),
+        ("--layout Papr", "problem.task.layout = 'Papr': did you mean paper? It must be one of"),
+        ("--steps -x", "steps = '-x': must be an integer from 1"),
+        ("--seeds 1.5", "seeds = 1.5: must be an integer"),
+        ("--json=maybe", "json = 'maybe': must be true or false"),
+        ("--json maybe", "compare: 'maybe' is no option"),
+    ],
+)
+def test_what_is_wrong_is_told_at_once(line: str, message: str) -> None:
+    with pytest.raises(ValueError, match=f"^{re.escape(message)}"):
+        given(*line.split())
+
+
+def test_defaults_of_a_command_are_those_of_its_problem_alone() -> None:
+    offer = metadata.offer("figure optimum")
+    usual = words.chosen(offer, [])
+    assert metadata.language().resolve(usual, "scale").value == 0.5
+    other = words.chosen(offer, [("problem", "qkv")])
+    assert metadata.language().resolve(other, "scale").value == 1.0

@@ -14,9 +14,11 @@ FILE = """
 record = ["loss", "z_top_distinct"]
 times = 5
 [run]
+problem = "yz"
 steps = 1000
 batch = 8
 length = 8
+eta_z = { kind = "cosine", peak = 0.1, steps = 1000 }
 [axes]
 seed = {range = 3}
 eta_y = [0.5, 1]
@@ -36,7 +38,7 @@ def test_a_dry_run_says_what_it_takes_and_writes_nothing(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     # A machine on which a step of all chunks takes 2 ms, and what is around it 0.1 s.
-    timed = lambda work: 0.1 + 0.002 * work.sweep.run.steps
+    timed = lambda work: 0.1 + 0.002 * work.sweep.first.steps
     monkeypatch.setattr(plan, "_timed", timed)
     assert cli.main([*command, "--dry-run", "--chunk", "6"]) == 0
     said = capsys.readouterr().out

@@ -164,16 +164,16 @@ def optimum(number: int) -> Figure:
     batch = 2 ** np.arange(2, 2 + number)
     middle = np.stack([0.05 * batch**0.5, 100.0 + 0 * batch, 0.01 * batch**0.01])
     away = np.log(eta / middle[..., None])[..., None] + 0.2 * np.linspace(-1, 1, 4)
-    dims = ("optimizer", "batch", "eta", "seed")
+    dims = ("rule", "batch", "eta", "seed")
     status = np.where(away > 2.5, Status.DIVERGED, Status.OK)
     label = {"long_name": "mean loss of the last 20 steps over that of the first", "units": "1"}
     dataset = xr.Dataset(
         {"status": (dims, status), "loss": (dims, np.exp(0.1 * away**2), label)},
-        {"optimizer": list(rules), "batch": batch, "eta": eta, "seed": range(4)},
+        {"rule": list(rules), "batch": batch, "eta": eta, "seed": range(4)},
     )
     dataset["eta"].attrs = {"long_name": "learning rate of Z", "units": "1/step"}
     trained = best(dataset)
-    predicted = {rule: trained.sel(optimizer=[rule]).isel(batch=-1) for rule in rules}
+    predicted = {rule: trained.sel(rule=[rule]).isel(batch=-1) for rule in rules}
     theory, title = "descent, T infinite, batch infinite", "yz: steps = 100, mean of 4 seeds"
     laws = transfer(trained, "batch")
     return optimum_panels.draw(dataset, trained, predicted, laws, theory, title)

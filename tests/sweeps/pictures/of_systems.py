@@ -20,7 +20,7 @@ def fallen(sweep: Sweep, tokens: int = 10) -> xr.Dataset:
     """Observables of a sweep's shape, each run falling, or its tokens rising, at another time."""
     axes = {dim.name: np.asarray(dim.axes[dim.name]) for dim in sweep.dims}
     sizes = tuple(len(values) for values in axes.values())
-    steps = sweep.run.steps
+    steps = sweep.first.steps
     time = np.r_[0, np.geomspace(1, steps, 99)]
     switch = steps * np.linspace(0.1, 0.4, math.prod(sizes)).reshape(sizes)[..., None]
     loss = 1 / (1 + (time / switch) ** 4)

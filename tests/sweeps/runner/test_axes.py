@@ -117,7 +117,7 @@ def test_the_papers_sweeps_are_valid(path: Path) -> None:
 
 def test_overrides_replace_what_the_file_says(tmp_path: Path) -> None:
     sweep = files.load("fig6", ["run.steps = 7", "axes.seed = {range = 2}", 'engine = "descent"'])
-    assert (sweep.run.steps, sweep.fields["seed"], sweep.engine) == (7, (0, 1), "descent")
+    assert (sweep.first.steps, sweep.fields["seed"], sweep.engine) == (7, (0, 1), "descent")
     with pytest.raises(ValueError, match=r"set = 'run\.steps': must be KEY = VALUE"):
         files.load("fig6", ["run.steps"])
     with pytest.raises(ValueError, match="no such file; built-in sweeps: fig4, fig5"):
@@ -169,3 +169,16 @@ def test_of_very_many_shapes_all_ranges_are_checked_and_the_tasks_of_some(
     assert len(made) <= 64
     with pytest.raises(ValueError, match=r"M = -4: must be an integer from 1"):
         Sweep(run, {"M": [*sizes[:5], -4, *sizes[5:]]}, record=("loss",)).check()
+
+
+def test_kinds_along_an_axis_share_nothing_that_one_of_them_has() -> None:
+    """Whatever their order: what the run does not say, the first kind does not say for others."""
+    kinds = [{"kind": "adamw", "decay": 0.1}, {"kind": "adam", "clip": 1.0}, "sgd"]
+    for order in (kinds, kinds[::-1]):
+        sweep = files.from_table({"run": {"problem": "yz", "eta": 0.1}, "axes": {"rule": order}})
+        rules = {name: sweep.point({"rule": name}).rule for name in sweep.fields["rule"]}
+        assert rules == {
+            "adamw": dynsim.adamw(0.1, decay=0.1),
+            "adam": dynsim.adam(0.1, clip=1.0),
+            "sgd": dynsim.sgd(0.1),
+        }

@@ -9,16 +9,17 @@ import dynsim
 import sweeps
 from dynsim.yz.observables import OBSERVABLES
 from sweeps.runner import tiles
-from sweeps.runner.files import from_table, load
+from sweeps.runner.files import from_config, load
 from sweeps.runner.spec import Sweep
 from sweeps.runner.work import Work
-from sweeps.systems.yz import Training
+from sweeps.systems import budget
+from sweeps.systems.experiment import experiment
 from sweeps.systems.yz.engines import ENGINES
 
 pytestmark = pytest.mark.usefixtures("quick_theory")
 
 AXES = {"eta_y": [0.5, 1.0], "eta_z": [1.0]}
-TRAINING = Training(task="syn", num_common=3, num_distinct=2, steps=30)
+TRAINING = experiment(task="syn", num_common=3, num_distinct=2, steps=30)
 
 
 @pytest.mark.full(
@@ -30,11 +31,11 @@ def test_the_symmetric_engine_records_what_any_theory_does() -> None:
     assert {name for name in OBSERVABLES if name != "B"} < set(own)
     names = ("speed", "z", "attention", "overlap", "recall", "z_distinct")
     found, reduced = (
-        sweeps.run(Sweep(AXES, TRAINING, "symmetric", record, times=(0, 30))).load()
+        sweeps.run(Sweep(TRAINING, AXES, "symmetric", record, times=(0, 30))).load()
         for record in (names, ("speed",))
     )
     assert found.z.dims == ("eta_y", "eta_z", "time", "class", "token")
-    task = TRAINING.make_task()
+    task = TRAINING.built[0]
     assert (found.sizes["class"], found.sizes["token"]) == (task.K, task.M)
     distinct = found.z.values[..., np.asarray(task.distinct())].reshape(2, 1, 2, task.K, -1)
     order = np.sort(distinct, axis=-1)
@@ -47,70 +48,74 @@ def test_the_symmetric_engine_records_what_any_theory_does() -> None:
 
 def test_memory_of_the_symmetric_engine_grows_with_what_it_records() -> None:
     def bytes_per_run(*record: str) -> int:
-        sweep = Sweep(AXES, TRAINING, "symmetric", record)
+        sweep = Sweep(TRAINING, AXES, "symmetric", record)
         return Work(sweep, tiles.mesh(), tile=1).plan.bytes_per_device
 
-    task = TRAINING.make_task()
+    task = TRAINING.built[0]
     assert bytes_per_run("loss", "attention") - bytes_per_run("loss") > 8 * task.M**2
 
 
 def test_a_task_is_known_by_what_it_holds(tmp_path: Path) -> None:
     table, out = tmp_path / "mix.npz", tmp_path / "run"
     first, second = (dynsim.syn(1, 2, num_common=n, num_distinct=2) for n in (2, 3))
-    axes = {"eta_z": [0.1, 0.2]}
 
     def sweep(task: str | dynsim.SequenceClasses) -> Sweep:
-        return Sweep(axes, Training(task=task, steps=3), "descent", ("loss",))
+        return Sweep(experiment(task=task, steps=3), {"eta_z": [0.1, 0.2]}, "descent", ("loss",))
 
     dynsim.save_task(table, first)
     found = sweeps.run(sweep(str(table)), out)
     # A task in memory needs no file.
     np.testing.assert_array_equal(sweeps.run(sweep(first)).loss, found.loss)
-    assert (
-        sweep(first).as_json()["run"]["task_holds"] != sweep(second).as_json()["run"]["task_holds"]
-    )
+    assert sweep(first).as_json()["run"] != sweep(second).as_json()["run"]
     config = sweep(str(table)).as_json()
-    assert from_table(config).as_json() == config
+    assert from_config(config).as_json() == config
     dynsim.save_task(table, second)
-    with pytest.raises(
-        sweeps.StoreError, match=r"task_holds: the arrays of the task changed .* -> "
-    ):
+    with pytest.raises(sweeps.StoreError, match=r"the arrays of the task.* changed .* -> "):
         sweeps.run(sweep(str(table)), out)
-    with pytest.raises(ValueError, match=r"run\.task_holds = .*: what the run names holds"):
-        from_table(config)
+    with pytest.raises(ValueError, match=r"changed since the store was made"):
+        from_config(config)
 
 
 @pytest.mark.parametrize(
-    ("training", "axes", "message"),
+    ("settings", "axes", "message"),
     [
-        ({"num_queries": 4}, {}, "num_queries = 4: task 'syn-small' does not read it"),
-        ({"task": "overlapping", "layout": "paper"}, {}, "layout = 'paper': task 'overlapping'"),
-        ({"optimizer": "adam", "momentum": 0.0}, {}, "momentum = 0.0: optimizer 'adam'"),
-        ({"eta_y": 3.0}, {"ratio": [2.0]}, "run.eta_y = 3.0: ratio is an axis"),
-        ({"ratio": 3.0}, {"eta_y": [2.0]}, "run.ratio = 3.0: eta_y is an axis"),
-        ({}, {"eta_y": [1.0], "ratio": [2.0]}, "leave one of eta_y and ratio out"),
-        ({}, {"overlap": [0.1]}, "axes.overlap: task 'syn-small' does not read it"),
-        ({}, {"seed": [2**32]}, r"axes.seed = 4294967296: must be an integer <= 4294967295"),
+        ({"num_queries": 4}, {}, "num_queries = 4: syn-small does not have it; syn-medium, syn do"),
+        ({"task": "overlapping", "layout": "paper"}, {}, "layout = 'paper': overlapping does not"),
+        ({"rule": "adam", "momentum": 0.5}, {}, "momentum = 0.5: adam does not have it; sgd"),
+        ({}, {"ratio": [2.0]}, "ratio = 2.0: rule.eta does not have it; ratio does"),
+        ({}, {"overlap": [0.1]}, "overlap = 0.1: syn-small does not have it; overlapping"),
+        ({}, {"seed": [2**32]}, "seed = 4294967296: must be an integer from 0 to 4294967295"),
     ],
 )
-def test_nothing_that_is_given_is_ignored(training: dict, axes: dict, message: str) -> None:
+def test_nothing_that_is_given_is_ignored(settings: dict, axes: dict, message: str) -> None:
     with pytest.raises(ValueError, match=message):
-        Sweep({"eta_z": [0.1]} | axes, Training(**training)).check()
+        Sweep(experiment(**settings), {"eta_z": [0.1]} | axes).check()
 
 
 def test_what_is_left_out_is_the_default_of_what_reads_it() -> None:
-    given = Training(task="syn", num_queries=3, classes_per_query=2, eta_y=1.0, momentum=0.0)
-    left_out = Training(task="syn")
-    assert Sweep({"eta_z": [1.0]}, left_out).as_json() == Sweep({"eta_z": [1.0]}, given).as_json()
-    assert left_out.make_task().K == 6
-    assert Training(ratio=4.0, eta_z=0.5).make_optimizer().schedules["Y"].peak == 2.0
+    given = experiment(task="syn", num_queries=3, classes_per_query=2, eta_y=1.0)
+    left_out = experiment(task="syn")
+    assert Sweep(left_out, AXES).as_json() == Sweep(given, AXES).as_json()
+    assert left_out.built[0].K == 6
+    rates = experiment(eta="ratio", ratio=4.0, eta_z=0.5).built[1].schedules
+    assert rates["Y"].peak == 2.0
+
+
+@pytest.mark.parametrize("problem", ["yz", "qkv", "joma"])
+def test_a_table_that_is_too_large_is_not_made(problem: str) -> None:
+    run = experiment(problem, task="overlapping", K=10**5)
+    with pytest.raises(ValueError, match=r"K = 100000: its table .* would take 372.5 GiB"):
+        Sweep(run, {"seed": [0]}).check()
+    # One that exists is taken as it is.
+    assert not budget.is_large(dynsim.syn_small())
 
 
 def test_the_best_engine_is_the_most_exact_theory_of_all_runs(tmp_path: Path) -> None:
-    (tmp_path / "mine.toml").write_text('engine = "matched"\n[axes]\neta_z = [0.1]\n')
+    file = 'engine = "matched"\n[run]\nproblem = "yz"\n[axes]\neta_z = [0.1]\n'
+    (tmp_path / "mine.toml").write_text(file)
     words = ("engine=best", "run.steps=5", "record=[loss, entropy]")
     sweep = load(tmp_path / "mine.toml", words)
-    assert (sweep.engine, sweep.record, sweep.run.steps) == (
+    assert (sweep.engine, sweep.record, sweep.first.steps) == (
         "plain-finite-t",
         ("loss", "entropy"),
         5,
@@ -119,6 +124,6 @@ def test_the_best_engine_is_the_most_exact_theory_of_all_runs(tmp_path: Path) ->
     sweep = load(tmp_path / "mine.toml", ("engine=best", "axes.length=[16, inf]"))
     assert sweep.engine == "plain"
     assert load(tmp_path / "mine.toml", ("engine=",)).engine == "simulation"
-    assert load(tmp_path / "mine.toml", ("engine=best", "run.optimizer=adam")).engine == (
+    assert load(tmp_path / "mine.toml", ("engine=best", "run.rule=adam")).engine == (
         "matched-adam-finite-t"
     )

@@ -103,7 +103,7 @@ def report(screen: Screen, work: Path) -> Iterator[str]:
         there = serve.Stored([str(path)])
         yield f"{runs}, served: {served(screen, there, live.Theory(sweeps.open(path)), side)}"
     for length in (float("inf"), 128):
-        theory = live.Theory(explore.Explore(serve=True, task="overlapping", length=length))
+        theory = live.Theory(experiment(task="overlapping", length=length))
         yield f"slider, T = {length:g}: {served(screen, None, theory, 0)}"
 
 

@@ -137,7 +137,7 @@ def test_a_phase_diagram_opens_with_its_regions(diagram: Any, tmp_path: Path) ->
     text = out.read_text()
     (found,) = re.findall(r'id="about">(.*?)</script>', text)
     about = json.loads(found)
-    assert about["title"] == "Phase diagram of syn-small"
+    assert about["title"] == "Phase diagram of yz: syn-small"
     assert [each["name"] for each in about["stores"]] == ["training", DESCENT]
     (legend,) = [each["region"] for each in about["observables"] if "region" in each]
     assert legend == [[int(code), *words] for code, words in diagram.rule().legend.items()]

@@ -77,7 +77,7 @@ def test_bad_options_are_refused_in_a_line(
             ["--serve", str(stored), "--task", "overlapping"],
             "run.problem.task = 'overlapping': is for --serve",
         ),
-        ([str(stored), "--steps", "5"], "steps = 5: is for --serve without a sweep"),
+        ([str(stored), "--steps", "5"], "run.steps = 5: is for --serve without a sweep"),
         (["--serve", "--task", "overlapping", "--M", "9"], "M = 9: overlapping does not have it"),
         ([], "paths: must name a stored sweep, or --serve shows theory alone"),
     ):

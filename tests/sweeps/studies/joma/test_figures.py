@@ -74,9 +74,9 @@ def test_tokens_that_a_shorter_vocabulary_lacks_are_left_out() -> None:
 @pytest.mark.parametrize(
     ("module", "config", "message"),
     [
-        (run, FigureJoMA(steps=0), "steps = 0: must be an integer >= 1"),
-        (run, FigureJoMA(dense_seeds=0), "dense_seeds = 0: must be an integer >= 1"),
-        (invariant.run, invariant.JoMAInvariant(seeds=0), "seeds = 0: must be an integer >= 1"),
+        (run, FigureJoMA(steps=0), "steps = 0: must be an integer from 1"),
+        (run, FigureJoMA(dense_seeds=0), "dense_seeds = 0: must be an integer from 1"),
+        (invariant.run, invariant.JoMAInvariant(seeds=0), "seeds = 0: must be an integer from 1"),
         (invariant.run, invariant.JoMAInvariant(temperatures=(0.0,)), "temperature = 0.0: must be"),
         (invariant.run, invariant.JoMAInvariant(classes=(0,)), "classes_per_query = 0: must be"),
     ],

@@ -31,12 +31,12 @@ def test_the_figure_shows_the_flow_of_the_factors_closer_than_the_plain_one(tmp_
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"steps": 0}, "steps = 0: must be an integer >= 1"),
+        ({"steps": 0}, "steps = 0: must be an integer from 1"),
         ({"width": (64, 16)}, "width = (64, 16): must be a list of increasing numbers"),
         ({"width": (0, 16)}, "width = 0: must be an integer >= 1"),
         ({"scale": ()}, "scale = (): must be a list of increasing numbers"),
         ({"scale": (0.0, 1.0)}, "scale = 0.0: must be finite and in (0"),
-        ({"eta_z": 0.0}, "eta_z = 0.0: must be finite and in (0"),
+        ({"eta_z": 0.0}, "eta_z = 0.0: must be a number in (0"),
     ],
 )
 def test_bad_input_is_named(options: dict, message: str, tmp_path: Path) -> None:

@@ -139,7 +139,7 @@ def test_without_eq_10() -> None:
     lines = text_report.table(estimate, overlap_report(task), found)
     assert "linearly independent" in lines
     assert "$x b" in lines
-    with pytest.raises(ValueError, match="steps = 1: must be an integer >= 2"):
+    with pytest.raises(ValueError, match="steps = 1: must be an integer from 2"):
         text_theory.fates(task, OPTIMIZER, steps=1)
 
 
@@ -176,7 +176,7 @@ def test_figure_of_generated_text(tmp_path: Path, capsys: pytest.CaptureFixture[
     [
         ({"batch": 0}, "batch = 0: must be an integer >= 1, or inf"),
         ({"corpus": Path("nowhere")}, "path = nowhere: no such file"),
-        ({"length": 1}, "length = 1: must be an integer >= 2"),
+        ({"length": 1}, "length = 1: must be an integer from 2"),
         ({"threshold": 0.4}, "threshold = 0.4"),
     ],
 )

@@ -1,0 +1,47 @@
+"""Figs. 4 and 5: the rates and the tokens that their panels show."""
+
+import re
+from pathlib import Path
+
+import matplotlib.pyplot as plt
+import numpy as np
+import pytest
+import xarray as xr
+
+from dynsim import Status
+from sweeps.runner.spec import Sweep
+from sweeps.studies.paper import attention_maps
+
+
+def uniform(sweep: Sweep) -> xr.Dataset:
+    """Uniform attention of two classes over 34 tokens, in the shape of a sweep."""
+    axes, times = {n: list(values) for n, values in sweep.fields.items()}, [0, 1, 2]
+    shape = tuple(len(values) for values in axes.values())
+    dims = (*axes, "time", "class", "token")
+    attention = np.full((*shape, len(times), 2, 34), 1 / 34)
+    values = {"attention": (dims, attention), "status": (tuple(axes), np.full(shape, Status.OK))}
+    return xr.Dataset(values, {**axes, "time": times, "token": np.arange(34)})
+
+
+@pytest.mark.parametrize(
+    ("config", "rates"),
+    [
+        (attention_maps.Figure4, [("1", "1"), ("10", "1")]),
+        (attention_maps.Figure5, [("0.1", "0.1"), ("0.5", "0.5"), ("1", "1")]),
+    ],
+)
+def test_panels_have_the_rates_of_both_groups(
+    config: type, rates: list, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = {name: uniform(sweep) for name, sweep in config().sweeps().items()}
+    monkeypatch.setattr(attention_maps, "computed", lambda config: found)
+    drawn = []
+    monkeypatch.setattr(attention_maps.output, "write", lambda *a, **k: drawn.append(k) or [])
+    attention_maps.run(config(out=tmp_path))
+    titles = [ax.get_title() for ax in drawn[0]["figure"].axes[: len(rates)]]
+    shown = [tuple(re.findall(r"= ([\d.]+)", title)) for title in titles]
+    assert shown == rates
+    np.testing.assert_array_equal(drawn[0]["arrays"]["eta_y"], [float(rate) for rate, _ in rates])
+    # The contextual tokens of Syn-Small: ten common ones and ten of each class.
+    assert len(drawn[0]["arrays"]["tokens_drawn"]) == 30
+    plt.close(drawn[0]["figure"])
