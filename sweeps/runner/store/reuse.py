@@ -6,6 +6,7 @@ of that run. What the other stores hold is read, and never changed.
 """
 
 import dataclasses
+import functools
 import json
 import math
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
@@ -193,7 +194,7 @@ class Places:
                 {**dict(_texts(path, parts.get(label, label))), **files.get(label, {})}
                 for label in labels
             ]
-            same = set.intersection(*(set(row.items()) for row in rows))
+            same = functools.reduce(lambda same, row: same & row.items(), rows, rows[0].items())
             self._values[name] = {
                 label: dict(row.items() - same) for label, row in zip(labels, rows, strict=True)
             }
